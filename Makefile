@@ -1,0 +1,117 @@
+# rankfold's entry points. `make` lists them. `make demo` and `make test` need nothing but Python
+# 3.11 or newer, gcc, make and git: they set up everything else below .venv/ and build/.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BASE_PYTHON ?= python3
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+BUILD ?= build/native
+CC ?= gcc
+CFLAGS ?= -O2 -g
+WARN := -Wall -Wextra $(if $(CI),-Werror)
+CSTD := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -Iinterpose -Iproxy/core -Iproxy/hal
+JOBS ?= $(shell nproc)
+# T=barrier: only tests/barrier, or whatever test names match.
+TESTS = $(if $(T),$(if $(wildcard tests/$(T)),tests/$(T),-k "$(T)"),tests)
+
+include proxy/build.mk
+-include interpose/build.mk
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r target text; do printf '%-22s %s\n' "$$target" "$$text"; done
+
+# ---- set-up ---------------------------------------------------------------------------------
+
+VENV_READY := $(VENV)/.installed
+
+$(VENV_READY): pyproject.toml
+	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(BASE_PYTHON) is older than 3.11: make BASE_PYTHON=/path/to/a/newer/python3" >&2; \
+		exit 1; }
+	test -x $(PYTHON) || $(BASE_PYTHON) -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+.PHONY: setup
+setup: $(VENV_READY) ## the virtual environment with all that the tests need
+
+# In a make of its own: the generator of the client's stubs runs in the virtual environment.
+.PHONY: native
+native: $(VENV_READY) ## the libraries written in C, into build/native
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(NATIVE)
+
+# The toolkit's nvcc, or else the one from PyPI, fetched once.
+.PHONY: cuda
+cuda: $(VENV_READY)
+	@tools/nvcc --print-path >/dev/null
+
+# ---- what people run ------------------------------------------------------------------------
+
+.PHONY: demo test test-slow
+demo: native cuda ## a training job folded from four devices onto one and back, bit for bit
+	$(PYTHON) -m examples.demo
+
+test: native cuda ## the fast tests; T=barrier runs only tests/barrier
+	$(PYTHON) -m pytest $(TESTS)
+
+test-slow: native cuda ## what takes long
+	$(PYTHON) -m pytest -m slow $(TESTS)
+
+# BENCH_ARGS=--quick only shows that it works. Leaves build/bench/NAME.json, see docs/benchmarks.md.
+.PHONY: bench-dispatch
+bench-dispatch: native cuda ## what a call costs through the proxy
+	PYTHONPATH=tests $(PYTHON) -m benchmarks.dispatch $(BENCH_ARGS)
+
+# The C code with the address and undefined-behaviour sanitizers, in a build of its own. Leaks are
+# looked for by the fuzzer of tests/hostile, a program of its own; Python's would hide ours. The
+# preloaded client has undefined behaviour only looked for: it answers dlsym, which the address
+# sanitizer's start-up needs.
+UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
+SANITIZE := -fsanitize=address $(UNDEFINED)
+SANITIZED := tests/proxy tests/hostile/test_live.py tests/barrier tests/collectives tests/peer \
+	tests/interpose/test_heap.py
+.PHONY: sanitize
+sanitize: $(VENV_READY) ## the tests of the C code with the sanitizers of gcc; T=… as for test
+	@$(MAKE) --no-print-directory native BUILD=build/sanitize \
+		CFLAGS="-O1 -g -fno-omit-frame-pointer $(SANITIZE)"
+	RANKFOLD_NATIVE=$(CURDIR)/build/sanitize CFLAGS="$(SANITIZE)" \
+	ASAN_OPTIONS=use_sigaltstack=0:detect_leaks=0:allocator_may_return_null=1 \
+	UBSAN_OPTIONS=print_stacktrace=1 \
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+	$(PYTHON) -m pytest $(if $(T),$(TESTS),$(SANITIZED))
+	@$(MAKE) --no-print-directory native BUILD=build/sanitize-client \
+		CFLAGS="-O1 -g $(UNDEFINED)"
+	RANKFOLD_NATIVE=$(CURDIR)/build/sanitize-client UBSAN_OPTIONS=print_stacktrace=1 \
+	$(PYTHON) -m pytest tests/interpose
+
+# ---- what keeps the source in order ---------------------------------------------------------
+
+.PHONY: check check-python check-imports check-c check-repository
+check: check-python check-imports check-c check-repository ## lint, types, imports, warnings, rules
+
+check-python: $(VENV_READY)
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/mypy
+
+check-imports: $(VENV_READY)
+	$(VENV)/bin/lint-imports --no-logo
+
+# Locally beside the normal build, whose objects may have been compiled with warnings.
+check-c: $(VENV_READY)
+	@$(MAKE) --no-print-directory native CI=1 BUILD=$(if $(CI),$(BUILD),build/check)
+
+check-repository: $(VENV_READY)
+	$(PYTHON) -m pytest tests/repository
+
+.PHONY: format
+format: $(VENV_READY) ## let ruff lay out the Python source
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+.PHONY: clean
+clean: ## remove what was built; the virtual environment and the CUDA compiler stay
+	rm -rf $(filter-out build/cuda,$(wildcard build/*))

@@ -1,0 +1,490 @@
+"""What does a CUDA call cost through the proxy, and what do the software GPU's kernels cost?
+
+Question. A program under rankfold talks to a server instead of calling a driver. How much time
+does a call take from it, how much longer does a training step become, and is the software GPU fast
+enough (against the same loops compiled by gcc -O3) that such ratios mean something?
+
+Method. Everything runs as in production: a proxy process with one soft device and one kernel
+worker, a launcher, an unmodified program with our libraries preloaded.
+  calls   dispatch_calls.cu takes the time of each call with the CPU's cycle counter.
+  steps   The same executable runs through the proxy and over the same soft device in its own
+          process (dispatch_inprocess.c: the same machine code and worker, no proxy), in turns.
+          Steps end where the program flushes its line of output. One rank: in-process its
+          all-reduce is nothing at all, so what it costs through the proxy counts as overhead.
+  kernels The kernel on the device (submitted and waited for) and the C loop in this process, in
+          turns, on the same memory sizes; gcc -O3 for the CPU that the device's code is made for.
+Ratios are taken per round, both sides next to each other in time, and the median ratio counts.
+
+Noise. Others may use the machine, which has few cores: three busy threads on two cores. Other
+people's work only ever adds time, so `calls` reports the quietest of several runs (the one with the
+lowest median); ratios are medians over rounds, and the plot shows every round.
+
+Estimate before measuring. A record of 192 bytes into a ring in shared memory: 20-40 ns, plus two
+atomic operations for the lock and one fence (20 ns each), plus packing: ~100 ns. A round trip:
+0.35 µs for a bare ring, plus a turn of the loop on each side: ~1 µs. A step of the GPT has some 60
+launches and 5-10 ms of kernels on one core: overhead below 1 %, if the loop's thread does not take
+the worker's core away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cuda
+import numpy as np
+from softgpu.harness import Device, Space, ffi, loader
+
+from benchmarks import report
+from benchmarks.report import Figure
+from rankfold import paths
+from rankfold.paths import REPOSITORY
+from rankfold.proxy.hal.soft import cache, codegen
+from rankfold.proxy.hal.soft.modules import IMAGE_PTX, Loader
+from support.fleet import Fleet, MiB
+from support.leaks import State, Watch
+
+HERE = REPOSITORY / "benchmarks"
+KERNEL_CACHE = REPOSITORY / "build/bench/kernels"
+GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
+LAUNCH_BOUND = REPOSITORY / "tests/programs/launch_bound.cu"
+LAUNCHES_PER_STEP = 400  # of launch_bound.cu
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: the usual run, or a quick one that only shows that all works."""
+
+    call_runs: int
+    launch_rounds: int
+    sync_rounds: int
+    step_rounds: int
+    gpt_steps: int
+    bound_steps: int
+    kernel_rounds: int
+
+
+USUAL = Effort(5, 2000, 50000, 9, 60, 300, 21)
+QUICK = Effort(1, 200, 2000, 2, 12, 20, 5)
+
+
+@dataclass
+class Place:
+    """A fleet of one device, and how many programs have run on it."""
+
+    fleet: Fleet
+    folder: Path
+    started: int = 0
+
+    def run(self, command: Sequence[str], env: dict[str, str]) -> None:
+        """The program, as one rank through the proxy."""
+        self.started += 1
+        job = self.fleet.start(
+            f"bench-{self.started}", list(command), [0], env=env, workdir=GPT.parent
+        )
+        (status,) = job.wait(300.0)
+        job.detach(discard=True)
+        if status:
+            raise RuntimeError(f"{command}: exit status {status}: {job.errors(0)}")
+
+    def wakeups(self) -> int:
+        return int(self.fleet.status(self.fleet.names[0])["wakeups"])
+
+
+@contextlib.contextmanager
+def place() -> Iterator[Place]:
+    """A proxy in a state directory of its own, which is gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="rankfold-bench-", dir="/tmp"))
+    os.environ.update(
+        RANKFOLD_STATE=str(folder / "state"),
+        RANKFOLD_RUNTIME=str(folder / "run"),
+        RANKFOLD_CACHE=str(KERNEL_CACHE),
+    )
+    state = State(folder, folder / "state", folder / "run", Watch(folder))
+    state.path.mkdir()
+    try:
+        with Fleet(state, 1, memory=256 * MiB, workers=1) as fleet:
+            yield Place(fleet, folder)
+    finally:
+        state.watch.settle()
+        state.watch.clean()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---- calls ----------------------------------------------------------------------------------
+
+
+def quietest(runs: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    return min(runs, key=lambda run: float(np.median(run)))
+
+
+def measure_calls(
+    where: Place, kind: str, rounds: int, runs: int
+) -> tuple[np.ndarray[Any, Any], float]:
+    """Nanoseconds per call in the quietest run, and the server's wake-ups per 1000 calls."""
+    program = cuda.build(HERE / "dispatch_calls.cu")
+    out = where.folder / "calls"
+    found, before = [], where.wakeups()
+    for _ in range(runs):
+        where.run([str(program), kind, str(rounds)], {"DISPATCH_CALLS": str(out)})
+        found.append(np.fromfile(out, np.float32))
+    calls = sum(len(run) for run in found)
+    return quietest(found), 1000 * (where.wakeups() - before) / calls
+
+
+def system_calls(where: Place, kind: str, rounds: int) -> float | None:
+    """System calls of the program per 1000 calls, with strace, from the difference of two runs."""
+    if not shutil.which("strace"):
+        return None
+    program, out = cuda.build(HERE / "dispatch_calls.cu"), where.folder / "strace"
+    totals = []
+    for factor in (1, 3):
+        command = ["strace", "-f", "-c", "-o", str(out), str(program), kind, str(factor * rounds)]
+        try:
+            where.run(command, {"DISPATCH_CALLS": str(where.folder / "calls")})
+        except RuntimeError:
+            return None  # tracing is not allowed here
+        totals.append(int(out.read_text().splitlines()[-1].split()[2]))
+    calls = 2 * rounds * (64 if kind == "launch" else 1)
+    return 1000 * (totals[1] - totals[0]) / calls
+
+
+def bench_calls(where: Place, effort: Effort) -> tuple[dict[str, Figure], dict[str, Any]]:
+    figures, plots = {}, {}
+    kinds = (
+        ("launch", "async_launch_ns", "ns", 1.0, effort.launch_rounds, (150.0, 1000.0)),
+        ("sync", "sync_roundtrip_us", "µs", 1e-3, effort.sync_rounds, (2.0, 10.0)),
+    )
+    for kind, name, unit, scale, rounds, targets in kinds:
+        ns, wakeups = measure_calls(where, kind, rounds, effort.call_runs)
+        traced = system_calls(where, kind, 200 if kind == "launch" else 2000)
+        how = (
+            f"quietest of {effort.call_runs} runs of {len(ns)} calls; {wakeups:.2f} wake-ups of "
+            f"the server per 1000 calls, start included; "
+            + ("no strace here" if traced is None else
+               f"{traced:.2f} system calls of the program per 1000 calls, under strace")
+        )  # fmt: skip
+        for percent, target in zip((50, 99), targets, strict=True):
+            value = float(np.percentile(ns, percent)) * scale
+            figures[f"{name}_p{percent}"] = Figure(value, unit, target, "lower", how)
+        plots[name] = ns * scale
+    return figures, plots
+
+
+# ---- steps ----------------------------------------------------------------------------------
+
+
+def timed(source: Path) -> Path:
+    """The program of `source`, its steps timed; its source is as it was."""
+    header = HERE / "dispatch_steps.h"
+    digest = hashlib.sha256(header.read_bytes()).hexdigest()[:16]
+    return cuda.build(source, args=["-include", str(header), f"-DDISPATCH_{digest}"])
+
+
+def kernel_library(made: Loader, source: Path, folder: Path) -> Path:
+    """All kernels of `source` as the proxy would load them, in a shared object."""
+    module = made.module(cuda.ptx(source).encode(), IMAGE_PTX)
+    rows, layouts, objects, declared = [], [], [], []
+    for index, name in enumerate(module.functions):
+        info = made.function(module, name)
+        compiled = cache.load(
+            made.cache_dir, codegen.key_of(codegen.kernel_source(module.ptx, name), name)
+        )
+        assert compiled is not None
+        objects.append(folder / f"{source.stem}-{index}.o")
+        objects[-1].write_bytes(compiled.code)
+        params = ", ".join(f"{{{offset}, {size}}}" for offset, size in info.params)
+        declared.append(f"extern const struct hal_function {compiled.symbol};")
+        layouts.append(f"static const struct param p{index}[] = {{{params or '{0, 0}'}}};")
+        rows.append(f'{{"{name}", &{compiled.symbol}, {info.param_bytes}, {len(info.params)}, '
+                    f"p{index}}},")  # fmt: skip
+    table = folder / f"{source.stem}-table.c"
+    table.write_text("\n".join([
+        "struct hal_function; struct param { unsigned offset, bytes; };",
+        "struct kernel { const char *name; const struct hal_function *function;",
+        "unsigned param_bytes, param_count; const struct param *params; };",
+        *declared, *layouts, "const struct kernel dispatch_kernels[] = {", *rows, "{0}};",
+    ]))  # fmt: skip
+    target = folder / f"{source.stem}-kernels.so"
+    gcc = ["gcc", "-shared", "-fPIC", "-O2", "-o", str(target), str(table), *map(str, objects)]
+    subprocess.run([*gcc, str(paths.native("lib/librankfold-proxy.so"))], check=True)
+    return target
+
+
+def inprocess_libraries(folder: Path) -> Path:
+    """A folder with libcudart.so.13 and libnccl.so.2 that run kernels in the program itself."""
+    native = paths.native("lib/librankfold-proxy.so")
+    target = folder / "inprocess"
+    target.mkdir()
+    versions = folder / "versions.map"
+    versions.write_text("libcudart.so.13 { global: cuda*; __cuda*; };\n")
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O2", "-g", "-std=c11", "-D_GNU_SOURCE", "-fvisibility=hidden",
+         "-Wall", "-Wextra", f"-I{REPOSITORY}/interpose", f"-I{REPOSITORY}/proxy/hal",
+         "-o", str(target / "libcudart.so.13"), str(HERE / "dispatch_inprocess.c"), str(native),
+         f"-Wl,-rpath,{native.parent}", "-Wl,-soname,libcudart.so.13",
+         f"-Wl,--version-script={versions}"],
+        check=True,
+    )  # fmt: skip
+    (target / "libnccl.so.2").symlink_to("libcudart.so.13")
+    return target
+
+
+def step_times(path: Path) -> np.ndarray[Any, Any]:
+    """Milliseconds per step, without the first ones, in which kernels are loaded."""
+    steps = np.loadtxt(path, ndmin=1) / 1e6
+    path.unlink()
+    return np.asarray(steps[min(5, len(steps) // 2) :])
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Milliseconds per step on each side, one number (the median) per round."""
+
+    proxied: list[float]
+    inprocess: list[float]
+
+    @property
+    def overhead(self) -> float:
+        ratios = [p / i for p, i in zip(self.proxied, self.inprocess, strict=True)]
+        return statistics.median(ratios) - 1
+
+
+def measure_steps(
+    where: Place, made: Loader, source: Path, arguments: list[str], rounds: int, libraries: Path
+) -> Steps:
+    program, out = timed(source), where.folder / "steps"
+    kernels = kernel_library(made, source, where.folder)
+    alone = {
+        **os.environ, "LD_LIBRARY_PATH": str(libraries), "DISPATCH_KERNELS": str(kernels),
+        "DISPATCH_STEPS": str(out), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
+    }  # fmt: skip
+    found = Steps([], [])
+    where.run([str(program), *arguments], {"DISPATCH_STEPS": str(out)})  # loads its kernels
+    for number in range(2 * rounds):
+        if number % 4 in (0, 3):  # ABBA: a slow drift favours neither
+            where.run([str(program), *arguments], {"DISPATCH_STEPS": str(out)})
+            found.proxied.append(float(np.median(step_times(out))))
+        else:
+            subprocess.run(
+                [str(program), *arguments], check=True, env=alone, cwd=GPT.parent,
+                stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+            found.inprocess.append(float(np.median(step_times(out))))
+    return found
+
+
+def bench_steps(
+    where: Place, made: Loader, effort: Effort
+) -> tuple[dict[str, Figure], dict[str, Steps]]:
+    libraries = inprocess_libraries(where.folder)
+    gpt = measure_steps(
+        where, made, GPT, ["--steps", str(effort.gpt_steps)], effort.step_rounds, libraries
+    )
+    bound = measure_steps(
+        where, made, LAUNCH_BOUND, [str(effort.bound_steps)], effort.step_rounds, libraries
+    )
+    rate = LAUNCHES_PER_STEP / statistics.median(bound.proxied) * 1e3
+    how = "median of {} rounds: {:.3f} ms through the proxy, {:.3f} ms in-process; one worker"
+    figures = {
+        name: Figure(
+            steps.overhead, "of 1", 0.02, "lower",
+            how.format(len(steps.proxied), statistics.median(steps.proxied),
+                       statistics.median(steps.inprocess)) + extra,
+        )
+        for name, steps, extra in (
+            ("step_overhead_gpt", gpt, ""),
+            ("step_overhead_launch_bound", bound, f"; {rate:.0f} launches a second"),
+        )
+    }  # fmt: skip
+    return figures, {"gpt": gpt, "launch_bound": bound}
+
+
+# ---- kernels --------------------------------------------------------------------------------
+
+ELEMENTS, ROWS, COLUMNS, MATRIX = 1 << 18, 256, 1024, 512
+REPEATS = 16  # of a work in one timing, so that waking the worker does not count
+Work = Callable[[], None]
+
+
+def seconds(work: Work) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def host_library(folder: Path) -> ctypes.CDLL:
+    target = folder / "host.so"
+    flags = ["-O3", f"-march={codegen.CPU}", "-shared", "-fPIC",
+             f"-I{REPOSITORY}/interpose", f"-I{REPOSITORY}/proxy/hal"]  # fmt: skip
+    subprocess.run(
+        ["gcc", *flags, "-o", str(target), str(HERE / "dispatch_kernels.c"), "-lm"], check=True
+    )
+    return ctypes.CDLL(str(target))
+
+
+def pointer(array: np.ndarray[Any, Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+class Kernels:
+    """The four kernels and their C twins over the same input, checked against each other."""
+
+    def __init__(self, made: Loader, space: Space, folder: Path):
+        self.space, self.host = space, host_library(folder)
+        module = made.module(cuda.ptx(HERE / "dispatch_kernels.cu").encode(), IMAGE_PTX)
+        self.function = {name: made.function(module, name) for name in module.functions}
+        draw = np.random.default_rng(1).random
+        self.arrays = [draw(ELEMENTS, np.float32) for _ in range(4)]
+        self.result = np.zeros(ELEMENTS, np.float32)
+        self.device = [space.put(array) for array in (*self.arrays, self.result)]
+
+    def work(self, name: str, grid: Any, block: Any, *args: Any) -> Work:
+        work, buffer = self.space.kernel_work(self.function[name], grid, block, *args)
+        device = self.space.device
+        native = [
+            ctypes.c_void_p(int(ffi.cast("uintptr_t", each)))
+            for each in (ffi.addressof(device.hal), device.stream, work)
+        ]
+
+        def run(_keep: Any = (work, buffer)) -> None:
+            self.host.device_run(*native, REPEATS)
+
+        return run
+
+    def pair(self, name: str) -> tuple[Work, Work, int]:
+        """Device, host, and the index of the array that both write."""
+        a, b, m, v = map(pointer, self.arrays)
+        to, n, rate = pointer(self.result), ELEMENTS, ctypes.c_float(1e-3)
+        da, db, dm, dv, dto = self.device
+        blocks = (n + 255) // 256
+        grid, device_args, host_args, index = {
+            "vadd": (blocks, (da, db, dto, n), (a, b, to, n), 4),
+            "softmax": (ROWS, (da, dto, COLUMNS), (a, to, ROWS, COLUMNS), 4),
+            "layernorm": (ROWS, (da, db, dm, dto, COLUMNS), (a, b, m, to, ROWS, COLUMNS), 4),
+            "adam": (blocks, (da, db, dm, dv, 1e-3, n), (a, b, m, v, rate, n), 0),
+        }[name]
+        host = getattr(self.host, f"host_{name}")
+
+        def twin() -> None:
+            for _ in range(REPEATS):
+                host(*host_args)
+
+        return self.work(name, grid, 256, *device_args), twin, index
+
+    def check(self, index: int) -> None:
+        """What the device computed is what C computed."""
+        self.space.check()
+        mine = self.space.read(self.device[index], ELEMENTS, np.float32)
+        theirs = (*self.arrays, self.result)[index]
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)  # sums in another order
+
+
+def bench_kernels(
+    made: Loader, folder: Path, effort: Effort
+) -> tuple[dict[str, Figure], dict[str, Any]]:
+    figures: dict[str, Figure] = {}
+    plots: dict[str, Any] = {}
+    with Device(ring=ffi.NULL) as device:
+        kernels = Kernels(made, device.space(), folder)
+        for name in ("vadd", "softmax", "layernorm", "adam"):
+            mine, theirs, index = kernels.pair(name)
+            mine(), theirs()
+            kernels.check(index)
+            times = [(seconds(mine), seconds(theirs)) for _ in range(effort.kernel_rounds)]
+            ratio = statistics.median(m / t for m, t in times)
+            best = tuple(1e6 * min(side) / REPEATS for side in zip(*times, strict=True))
+            how = (f"median ratio of {len(times)} rounds of {ELEMENTS} elements; best "
+                   f"{best[0]:.0f} µs, C {best[1]:.0f} µs")  # fmt: skip
+            figures[f"kernel_vs_gcc_{name}"] = Figure(ratio, "of 1", 1.0, "lower", how)
+            plots[name] = [m / t for m, t in times]
+        figures["matmul_gflops_per_core"] = matmul(kernels, effort)
+    return figures, plots
+
+
+def matmul(kernels: Kernels, effort: Effort) -> Figure:
+    n = MATRIX
+    a, b, _, _, to = kernels.device
+    tiles = n // 32
+    run = kernels.work("matmul", (tiles, tiles), (32, 32), a, b, to, n)
+    run()
+    kernels.space.check()
+    left, right, got = (
+        kernels.space.read(at, n * n, np.float32).reshape(n, n) for at in (a, b, to)
+    )
+    np.testing.assert_allclose(got, left @ right, rtol=1e-3, atol=1e-4)
+    times = [seconds(run) for _ in range(effort.kernel_rounds)]
+    value = REPEATS * 2 * n**3 / statistics.median(times) / 1e9
+    how = f"median of {len(times)} products of {n}×{n} in 32×32 tiles, one worker"
+    return Figure(value, "GFLOP/s", 4.0, "higher", how)
+
+
+# ---- all of it ------------------------------------------------------------------------------
+
+
+def plot(path: Path, calls: dict[str, Any], steps: dict[str, Steps], kernels: Any) -> None:
+    """Distributions of calls, every round's step times, and the kernels' ratios."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 4, figsize=(16, 4))
+    for axis, (name, values) in zip(axes, calls.items(), strict=False):
+        axis.plot(np.sort(values), np.linspace(0, 1, len(values)))
+        axis.set(title=name, xscale="log", ylabel="share of calls", xlim=(None, None))
+        for percent in (50, 99):
+            axis.axvline(np.percentile(values, percent), linestyle=":", color="grey")
+    for name, each in steps.items():
+        for label, side in (("proxy", each.proxied), ("in-process", each.inprocess)):
+            axes[2].plot(side, marker="." if label == "proxy" else "x", label=f"{name}, {label}")
+    axes[2].set(title="step time", xlabel="round", ylabel="ms", ylim=(0, None))
+    axes[2].legend(fontsize="small")
+    axes[3].boxplot(list(kernels.values()), tick_labels=list(kernels))
+    axes[3].axhline(1.0, linestyle=":", color="grey")
+    axes[3].set(title="kernel time over gcc -O3's", ylim=(0, None))
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.dispatch", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rounds: only shows that it works")
+    parser.add_argument("--only", default="calls|steps|kernels", help="a regular expression")
+    parser.add_argument("--out", type=Path, default=report.FOLDER)
+    options = parser.parse_args(arguments)
+    effort, machine = QUICK if options.quick else USUAL, report.machine()
+    figures: dict[str, Figure] = {}
+    plots: dict[str, Any] = {"calls": {}, "steps": {}, "kernels": {}}
+    with place() as where, loader(KERNEL_CACHE, where.folder / "c.sock") as made:
+        parts: dict[str, Callable[[], tuple[dict[str, Figure], Any]]] = {
+            "calls": lambda: bench_calls(where, effort),
+            "steps": lambda: bench_steps(where, made, effort),
+            "kernels": lambda: bench_kernels(made, where.folder, effort),
+        }
+        for name, part in parts.items():
+            if re.search(options.only, name):
+                found, plots[name] = part()
+                figures.update(found)
+                print(report.table(found), flush=True)
+    path = report.write("dispatch", machine, figures, options.out)
+    if all(plots.values()):
+        plot(path.with_suffix(".png"), plots["calls"], plots["steps"], plots["kernels"])
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What every benchmark writes: build/bench/NAME.json, figures with targets, and how they came."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from rankfold.paths import REPOSITORY
+
+FOLDER = REPOSITORY / "build/bench"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number, what it should be, and how it was measured."""
+
+    value: float
+    unit: str
+    target: float
+    better: Literal["lower", "higher"]
+    how: str
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.target if self.better == "lower" else self.value >= self.target
+
+
+def machine() -> str:
+    """Processor, cores and kernel; load and cores decide how much noise to expect."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    load = os.getloadavg()[0]
+    return (
+        f"{models[0] if models else platform.processor()}, {os.cpu_count()} cores, "
+        f"Linux {platform.release()}, load {load:.1f} at the start"
+    )
+
+
+def commit() -> str:
+    """The commit that is measured, with a + if the tree differs from it."""
+    git = ["git", "-C", str(REPOSITORY)]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True).stdout
+    return head.strip() + ("+" if changed else "")
+
+
+def write(name: str, where: str, figures: Mapping[str, Figure], folder: Path = FOLDER) -> Path:
+    """Write `folder`/NAME.json atomically; `where` is `machine()` before the measurements."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    content = {
+        "commit": commit(),
+        "machine": where,
+        "figures": {key: {**asdict(f), "holds": f.holds} for key, f in figures.items()},
+    }
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(content, indent=2) + "\n")
+    fresh.rename(path)
+    return path
+
+
+def table(figures: Mapping[str, Figure]) -> str:
+    """The figures for people."""
+    lines = []
+    for name, f in figures.items():
+        sign = "≤" if f.better == "lower" else "≥"
+        verdict = "holds" if f.holds else "DOES NOT HOLD"
+        lines.append(f"{name:28} {f.value:10.4g} {f.unit:9} {sign} {f.target:<7g} {verdict}")
+    return "\n".join(lines)

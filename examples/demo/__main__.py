@@ -1,0 +1,172 @@
+"""Runs the demo: `python -m examples.demo` in the repository's root; see `make demo`.
+
+Writes ``report.json``, ``timeline.png`` and the folders ``reference/`` and ``elastic/`` into
+``build/demo``. Exit status 0 only if everything that it claims was seen to be true.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .fleet import FleetError
+from .proof import Proof, lost_steps, proof
+from .run import CHANGES, WORLD_SIZE, Change, Record, Run
+from .show import Screen
+from .timeline import draw
+from .verdict import Verdict, verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "build/examples/train_gpt"
+TEXT = ROOT / "examples/gpt/text/genesis.txt"
+
+
+def main() -> int:
+    """Exit status: 0 everything holds, 1 it does not or something broke."""
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
+    parser.add_argument("--steps", type=int, default=300, help="of training; at least 50")
+    parser.add_argument("--out", type=Path, default=ROOT / "build/demo", help="folder for it all")
+    arguments = parser.parse_args()
+    if arguments.steps < 50:
+        parser.error("--steps must be at least 50")
+    screen, out, began = Screen(), arguments.out.resolve(), time.monotonic()
+    # Kernels are compiled once for both runs.
+    os.environ.setdefault("RANKFOLD_CACHE", str(out / "cache"))
+    try:
+        build(screen)
+        reference = follow(screen, out / "reference", arguments.steps, ())
+        elastic = follow(screen, out / "elastic", arguments.steps, CHANGES)
+        report = judge(out, reference, elastic)
+    except FleetError as error:
+        screen.line(f"[red]The demo did not finish:[/red] {error}")
+        return 1
+    report["seconds"] = round(time.monotonic() - began, 1)
+    (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    draw(elastic, out / "timeline.png")
+    tell(screen, report, out)
+    return 0 if report["holds"] else 1
+
+
+def build(screen: Screen) -> None:
+    """The training program, with whatever CUDA compiler there is."""
+    screen.line("[bold]Building examples/gpt[/bold]")
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-C", str(ROOT / "examples/gpt"),
+         f"NVCC={ROOT / 'tools/nvcc'}", "ARCH=compute_75", f"OUT={PROGRAM}"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        raise FleetError(f"examples/gpt does not build:\n{done.stdout}")
+
+
+def follow(screen: Screen, folder: Path, steps: int, changes: tuple[Change, ...]) -> Record:
+    """One run, on the screen."""
+    path = " → ".join(str(c.gpus) if c.gpus else "suspended" for c in changes)
+    title = f"The disturbed run: 4 → {path} devices" if changes else "The undisturbed run"
+    run = Run(folder, ROOT / "specs", PROGRAM, TEXT, steps, screen.show)
+    with screen.run(title):
+        return run.go(changes)
+
+
+# ---- what came of it ---------------------------------------------------------------------------
+
+
+def judge(out: Path, reference: Record, elastic: Record) -> dict[str, Any]:
+    """The report. `holds` is the conjunction of everything the demo claims."""
+    found = verdict(out / "reference", out / "elastic")
+    before, after = proof(reference), proof(elastic)
+    lost = lost_steps(before, after, elastic.steps)
+    claims = {
+        "bit_identical": found.bit_identical,
+        "all_steps_made": found.steps == elastic.steps and found.world_size == WORLD_SIZE,
+        "no_step_lost": lost == 0,
+        "loss_fell": found.last_loss < found.first_loss,
+        "same_kernels": all(
+            before.kernels_of(rank) == after.kernels_of(rank) for rank in range(WORLD_SIZE)
+        ),
+        "one_proxy_ran_everything": bool(after.folded_on) and after.folded_kernels > 0,
+        "pids_never_changed": after.pids_constant,
+        "suspended_stood_still": elastic.steps_while_suspended == 0,
+    }
+    return {
+        **summary(found), "lost_steps": lost, "changes": changes_of(elastic), "claims": claims,
+        "holds": all(claims.values()), "reference_s": round(reference.seconds, 2),
+        "elastic_s": round(elastic.seconds, 2), "proof": counted(after),
+    }  # fmt: skip
+
+
+def summary(found: Verdict) -> dict[str, Any]:
+    values = asdict(found)
+    if found.steps == 0:  # NaN is not JSON
+        values["first_loss"] = values["last_loss"] = None
+    return values
+
+
+def changes_of(record: Record) -> list[dict[str, Any]]:
+    """Per change what the fleet says, checked against what was committed."""
+    said = record.job()["changes"]
+    if [each["commit"] for each in said] != [made.commit for made in record.committed]:
+        raise FleetError(f"the fleet tells of other changes than were committed: {said}")
+    return [
+        {
+            "from": each["from"], "to": each["to"], "commit": each["commit"],
+            "title": made.change.title, "at_step": made.step,
+            "converge_s": each["converge_s"], "pause_s": each["pause_s"],
+        }
+        for each, made in zip(said, record.committed, strict=True)
+    ]  # fmt: skip
+
+
+def counted(found: Proof) -> dict[str, Any]:
+    """The proxies' counters, with ranks as JSON's string keys."""
+    values = asdict(found)
+    values["kernels"] = {
+        device: {str(rank): count for rank, count in ranks.items()}
+        for device, ranks in found.kernels.items()
+    }
+    return values
+
+
+def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
+    """The verdict, for people."""
+    proof_, line = report["proof"], screen.line
+    if report["bit_identical"]:
+        line(
+            f"\n[bold green]Not a bit changed[/bold green]: {report['steps']} steps of "
+            f"{report['world_size']} ranks and their final parameters, "
+            f"{report['compared_bytes']:,} bytes, are equal to the undisturbed run's."
+        )
+    else:
+        line("\n[bold red]The runs differ:[/bold red]")
+        for each in report["differences"]:
+            line(f"  {each}")
+    line(f"  loss {report['first_loss']:.3f} → {report['last_loss']:.3f}; "
+         f"{report['lost_steps']} steps lost")  # fmt: skip
+    for each in report["changes"]:
+        line(f"  {each['from']} → {each['to']} devices: stood still {each['pause_s']:.3f} s, "
+             f"{each['converge_s']:.2f} s from commit to fact ({each['title']})")  # fmt: skip
+    line("  kernels run by each device for ranks 0–3, switches, bytes swapped out and in:")
+    for device, ranks in proof_["kernels"].items():
+        row = "".join(f"{ranks.get(str(rank), 0):>9,}" for rank in range(WORLD_SIZE))
+        line(f"    {device:<14}{row}   {proof_['switches'].get(device, 0):>6,}   "
+             f"{proof_['swapped_out'].get(device, 0) / 2**20:.1f} MiB   "
+             f"{proof_['swapped_in'].get(device, 0) / 2**20:.1f} MiB")  # fmt: skip
+    if proof_["folded_on"]:
+        line(f"  while `gpus` was 1, {proof_['folded_on']} alone ran all "
+             f"{proof_['folded_kernels']:,} kernels of the four ranks")  # fmt: skip
+    line(f"  pids of the ranks throughout: {', '.join(map(str, proof_['pids']))}")
+    for claim, holds in report["claims"].items():
+        if not holds:
+            line(f"  [red]does not hold: {claim.replace('_', ' ')}[/red]")
+    line(f"  {report['seconds']:.0f} s in all; see {out}/report.json and timeline.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+# What is loaded into the job: the client, and one shim per library of NVIDIA's name.
+INTERPOSE_GEN := $(BUILD)/gen
+INTERPOSE_LIBS := cudart cuda nccl
+INTERPOSE_SONAME_cudart := libcudart.so.13
+INTERPOSE_SONAME_cuda := libcuda.so.1
+INTERPOSE_SONAME_nccl := libnccl.so.2
+CLIENT_LIB := $(BUILD)/lib/librankfold.so
+CLIENT_SRC := $(wildcard interpose/client/*.c)
+CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
+CLIENT_CSTD := $(CSTD) -Iinterpose/client -I$(INTERPOSE_GEN) -ftls-model=initial-exec
+SHIMS := $(foreach l,$(INTERPOSE_LIBS),$(BUILD)/lib/$(INTERPOSE_SONAME_$(l)))
+SHIM_LINKS := $(INTERPOSE_LIBS:%=$(BUILD)/lib/lib%.so)
+NATIVE += $(CLIENT_LIB) $(SHIMS) $(SHIM_LINKS)
+
+# One run writes all of it; the stamp stands for the files.
+GENERATED := $(INTERPOSE_GEN)/.generated
+$(GENERATED): interpose/generate.py interpose/headers.py interpose/channel.h $(wildcard interpose/api/*.yaml)
+	@mkdir -p $(@D)
+	$(PYTHON) -m rankfold.interpose.generate --out $(INTERPOSE_GEN) --include $(BUILD)/include
+	@touch $@
+$(INTERPOSE_LIBS:%=$(INTERPOSE_GEN)/api_%.c): $(GENERATED) ;
+$(INTERPOSE_LIBS:%=$(INTERPOSE_GEN)/shim_%.S): $(GENERATED) ;
+
+$(BUILD)/obj/interpose/%.o: interpose/%.c $(GENERATED)
+	@mkdir -p $(@D)
+	$(CC) $(CLIENT_CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+
+$(BUILD)/obj/gen/%.o: $(INTERPOSE_GEN)/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CLIENT_CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+
+# Our own references bind to ourselves, whatever else in the process has the same names. The shims
+# find it beside them ($$ORIGIN), or preloaded already.
+$(CLIENT_LIB): $(CLIENT_OBJ)
+	@mkdir -p $(@D)
+	$(CC) -shared $(CFLAGS) -Wl,-Bsymbolic,-z,defs -Wl,-soname,librankfold.so -o $@ $^ -lpthread -ldl
+
+define SHIM_RULE
+$(BUILD)/lib/$(INTERPOSE_SONAME_$(1)): $(INTERPOSE_GEN)/shim_$(1).S $(CLIENT_LIB)
+	$$(CC) -shared $$(CFLAGS) -Wl,-z,defs -Wl,-soname,$$(@F) $$(WARN) \
+		-Wl,--version-script=$(INTERPOSE_GEN)/shim_$(1).map -Wl,-rpath,'$$$$ORIGIN' \
+		-o $$@ $$< $(CLIENT_LIB)
+$(BUILD)/lib/lib$(1).so: $(BUILD)/lib/$(INTERPOSE_SONAME_$(1))
+	ln -sf $$(<F) $$@
+endef
+$(foreach l,$(INTERPOSE_LIBS),$(eval $(call SHIM_RULE,$(l))))
+
+-include $(CLIENT_OBJ:.o=.d)

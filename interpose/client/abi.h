@@ -1,0 +1,284 @@
+/* abi.h: the types of NVIDIA's public interfaces, as far as the client must know their layout.
+ *
+ * The client builds on machines without a toolkit, so the few structures it reads or fills are
+ * declared here. Handles are opaque pointers and enumerations plain integers: that is their ABI.
+ * tests/interpose/test_abi.py compares sizes, offsets and prototypes with the real headers.
+ */
+#ifndef RANKFOLD_ABI_H
+#define RANKFOLD_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- CUDA runtime ---- */
+
+typedef int cudaError_t;
+typedef void *cudaStream_t;
+typedef void *cudaEvent_t;
+typedef void *cudaKernel_t;
+typedef void *cudaFunction_t;
+typedef void *cudaLibrary_t;
+typedef void *cudaMemPool_t;
+typedef int cudaMemcpyKind;
+typedef int cudaDeviceAttr;
+typedef int cudaDeviceP2PAttr;
+typedef int cudaLimit;
+typedef int cudaFuncCache;
+typedef int cudaFuncAttribute;
+typedef int cudaSharedMemConfig;
+typedef int cudaMemPoolAttr;
+typedef int cudaJitOption;
+typedef int cudaLibraryOption;
+typedef int cudaStreamCaptureStatus;
+typedef int cudaStreamCaptureMode;
+typedef int cudaDriverEntryPointQueryResult;
+typedef void (*cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void *userData);
+typedef void (*cudaHostFn_t)(void *userData);
+
+typedef struct { unsigned int x, y, z; } dim3;
+typedef struct { unsigned int x, y, z; } uint3;
+typedef void *cudaGraph_t;
+typedef void *cudaGraphNode_t;
+typedef void *cudaGraphExec_t;
+typedef void *cudaArray_t;
+typedef int cudaGraphNodeType;
+typedef void cudaGraphEdgeData;
+
+enum cuda_memcpy_kind {
+	HOST_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, BY_ADDRESS,
+};
+
+typedef struct {
+	char name[256];
+	char uuid[16];
+	char luid[8];
+	unsigned int luidDeviceNodeMask;
+	size_t totalGlobalMem, sharedMemPerBlock;
+	int regsPerBlock, warpSize;
+	size_t memPitch;
+	int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3];
+	size_t totalConstMem;
+	int major, minor;
+	size_t textureAlignment, texturePitchAlignment;
+	int multiProcessorCount, integrated, canMapHostMemory;
+	int maxTexture[39]; /* limits of textures and surfaces, which we do not have */
+	size_t surfaceAlignment;
+	int concurrentKernels, ECCEnabled, pciBusID, pciDeviceID, pciDomainID, tccDriver;
+	int asyncEngineCount, unifiedAddressing, memoryBusWidth, l2CacheSize;
+	int persistingL2CacheMaxSize, maxThreadsPerMultiProcessor, streamPrioritiesSupported;
+	int globalL1CacheSupported, localL1CacheSupported;
+	size_t sharedMemPerMultiprocessor;
+	int regsPerMultiprocessor, managedMemory, isMultiGpuBoard, multiGpuBoardGroupID;
+	int hostNativeAtomicSupported, pageableMemoryAccess, concurrentManagedAccess;
+	int computePreemptionSupported, canUseHostPointerForRegisteredMem, cooperativeLaunch;
+	size_t sharedMemPerBlockOptin;
+	int pageableMemoryAccessUsesHostPageTables, directManagedMemAccessFromHost;
+	int maxBlocksPerMultiProcessor, accessPolicyMaxWindowSize;
+	size_t reservedSharedMemPerBlock;
+	int hostRegisterSupported, sparseCudaArraySupported, hostRegisterReadOnlySupported;
+	int timelineSemaphoreInteropSupported, memoryPoolsSupported, gpuDirectRDMASupported;
+	unsigned int gpuDirectRDMAFlushWritesOptions;
+	int gpuDirectRDMAWritesOrdering;
+	unsigned int memoryPoolSupportedHandleTypes;
+	int deferredMappingCudaArraySupported, ipcEventSupported, clusterLaunch;
+	int unifiedFunctionPointers, deviceNumaConfig, deviceNumaId, mpsEnabled, hostNumaId;
+	unsigned int gpuPciDeviceID, gpuPciSubsystemID;
+	int hostNumaMultinodeIpcSupported;
+	int reserved[56];
+} cudaDeviceProp;
+
+typedef struct { size_t x, y, z; } cudaPos;
+typedef struct { size_t width, height, depth; } cudaExtent;
+typedef struct { void *ptr; size_t pitch, xsize, ysize; } cudaPitchedPtr;
+typedef struct {
+	cudaArray_t srcArray;
+	cudaPos srcPos;
+	cudaPitchedPtr srcPtr;
+	cudaArray_t dstArray;
+	cudaPos dstPos;
+	cudaPitchedPtr dstPtr;
+	cudaExtent extent;
+	cudaMemcpyKind kind;
+} cudaMemcpy3DParms;
+
+typedef struct {
+	void *func;
+	dim3 gridDim, blockDim;
+	unsigned int sharedMemBytes;
+	void **kernelParams, **extra;
+} cudaKernelNodeParams;
+
+typedef struct {
+	int type; /* enum cuda_memory_type */
+	int device;
+	void *devicePointer, *hostPointer;
+	long reserved[8];
+} cudaPointerAttributes;
+enum cuda_memory_type { MEMORY_UNREGISTERED, MEMORY_HOST, MEMORY_DEVICE };
+
+typedef struct {
+	size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
+	int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, cacheModeCA;
+	int maxDynamicSharedSizeBytes, preferredShmemCarveout, clusterDimMustBeSet;
+	int requiredClusterWidth, requiredClusterHeight, requiredClusterDepth;
+	int clusterSchedulingPolicyPreference, nonPortableClusterSizeAllowed;
+	int reserved[16];
+} cudaFuncAttributes;
+
+typedef union {
+	char pad[64];
+	int cooperative;
+	struct { unsigned int x, y, z; } clusterDim;
+} launch_attribute_value;
+/* The same in both interfaces: cudaLaunchAttribute and CUlaunchAttribute. */
+typedef struct {
+	int id; /* enum launch_attribute_id */
+	char pad[4];
+	_Alignas(8) launch_attribute_value value;
+} launch_attribute;
+enum launch_attribute_id {
+	ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_PROGRAMMATIC_EVENT = 7,
+	ATTRIBUTE_LAUNCH_EVENT = 12, ATTRIBUTE_DEVICE_NODE = 13,
+};
+
+typedef struct {
+	dim3 gridDim, blockDim;
+	size_t dynamicSmemBytes;
+	cudaStream_t stream;
+	launch_attribute *attrs;
+	unsigned int numAttrs;
+} cudaLaunchConfig_t;
+
+/* ---- CUDA driver ---- */
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef void *CUcontext;
+typedef void *CUgreenCtx;
+typedef void CUexecAffinityParam;
+typedef void *CUmodule;
+typedef void *CUfunction;
+typedef void *CUlibrary;
+typedef void *CUkernel;
+typedef void *CUstream;
+typedef void *CUevent;
+typedef void *CUgraph;
+typedef void *CUgraphNode;
+typedef void *CUgraphExec;
+typedef void *CUmemoryPool;
+typedef void *CUarray;
+typedef int CUdevice_attribute;
+typedef int CUdevice_P2PAttribute;
+typedef int CUfunction_attribute;
+typedef int CUpointer_attribute;
+typedef int CUfunc_cache;
+typedef int CUsharedconfig;
+typedef int CUlimit;
+typedef int CUjit_option;
+typedef int CUlibraryOption;
+typedef int CUmemPool_attribute;
+typedef int CUmoduleLoadingMode;
+typedef int CUfunctionLoadingState;
+typedef int CUstreamCaptureStatus;
+typedef int CUstreamCaptureMode;
+typedef int CUgraphNodeType;
+typedef int CUdriverProcAddressQueryResult;
+typedef uint32_t cuuint32_t;
+typedef uint64_t cuuint64_t;
+typedef struct { char bytes[16]; } CUuuid;
+typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *userData);
+typedef void (*CUhostFn)(void *userData);
+typedef size_t (*CUoccupancyB2DSize)(int blockSize);
+typedef struct { void *affinity; int count; void *cig; } CUctxCreateParams;
+
+typedef struct {
+	int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], sharedMemPerBlock;
+	int totalConstantMemory, SIMDWidth, memPitch, regsPerBlock, clockRate, textureAlign;
+} CUdevprop;
+
+typedef struct {
+	unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+	CUstream hStream;
+	launch_attribute *attrs;
+	unsigned int numAttrs;
+} CUlaunchConfig;
+
+enum cu_memory_type { CU_HOST = 1, CU_DEVICE = 2, CU_ARRAY = 3, CU_UNIFIED = 4 };
+typedef struct {
+	size_t srcXInBytes, srcY;
+	int srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	size_t srcPitch;
+	size_t dstXInBytes, dstY;
+	int dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	size_t dstPitch;
+	size_t WidthInBytes, Height;
+} CUDA_MEMCPY2D;
+
+typedef struct {
+	size_t srcXInBytes, srcY, srcZ, srcLOD;
+	int srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	CUarray srcArray;
+	void *reserved0;
+	size_t srcPitch, srcHeight;
+	size_t dstXInBytes, dstY, dstZ, dstLOD;
+	int dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	CUarray dstArray;
+	void *reserved1;
+	size_t dstPitch, dstHeight;
+	size_t WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D;
+
+/* The first version ends before `kern`. */
+typedef struct {
+	CUfunction func;
+	unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+	void **kernelParams, **extra;
+	CUkernel kern;
+	CUcontext ctx;
+} CUDA_KERNEL_NODE_PARAMS;
+
+typedef struct {
+	CUdeviceptr dst;
+	size_t pitch;
+	unsigned int value, elementSize;
+	size_t width, height;
+} CUDA_MEMSET_NODE_PARAMS;
+
+typedef struct { CUhostFn fn; void *userData; } CUDA_HOST_NODE_PARAMS;
+/* The same in both interfaces. */
+typedef CUDA_MEMSET_NODE_PARAMS cudaMemsetParams;
+typedef CUDA_HOST_NODE_PARAMS cudaHostNodeParams;
+
+typedef struct { int result; CUgraphNode errorNode, errorFromNode; } CUgraphExecUpdateResultInfo;
+typedef CUgraphExecUpdateResultInfo cudaGraphExecUpdateResultInfo;
+typedef void CUgraphEdgeData;
+
+/* Ends of the lists that cuLaunchKernel takes as `extra`. */
+#define CU_LAUNCH_PARAM_END ((void *)0)
+#define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)1)
+#define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)
+
+/* ---- NCCL ---- */
+
+typedef int ncclResult_t;
+typedef int ncclDataType_t;
+typedef int ncclRedOp_t;
+typedef int ncclScalarResidence_t;
+typedef void *ncclComm_t;
+typedef void *ncclWindow_t;
+typedef struct { char internal[128]; } ncclUniqueId;
+typedef struct { size_t size; unsigned int magic, version; int blocking; } ncclConfig_t;
+typedef struct { size_t size; unsigned int magic, version; float estimatedTime; } ncclSimInfo_t;
+
+#endif

@@ -1,0 +1,115 @@
+/* bodies.h: what the expressions of the API descriptions may call, beside client.h. */
+#ifndef RANKFOLD_BODIES_H
+#define RANKFOLD_BODIES_H
+
+#include "api.h"
+
+/* cudart.c */
+int version_get(int *version);
+int limit_get(size_t *value, int limit);
+int limit_set(int limit, size_t value);
+int zero_int(int *value);
+int priority_range(int *least, int *greatest);
+int no_peer(int *value, int device, int peer);
+int pci_bus_id(char *out, int bytes, int device);
+int device_by_pci_bus_id(int *device, const char *id);
+int stream_flags(const void *stream, unsigned *flags);
+int stream_priority(const void *stream, int *priority);
+int stream_id(const void *stream, unsigned long long *id);
+int stream_device(const void *stream, int *device);
+int exchange_capture_mode(int *mode);
+int host_device_pointer(void **device, void *host, unsigned flags);
+int host_flags(unsigned *flags, const void *host);
+int memory_info_get(size_t *free_bytes, size_t *total_bytes);
+int pool_default(void **pool, int device);
+int pool_check(const void *pool);
+int pool_set(const void *pool, int attribute, const void *value);
+int pool_get(const void *pool, int attribute, void *value);
+int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+	    size_t height, int kind, const void *stream, bool async);
+int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
+	      const void *stream);
+int copy_to_symbol(const void *symbol, const void *src, size_t bytes, size_t offset, int kind,
+		   const void *stream, bool async);
+int copy_from_symbol(void *dst, const void *symbol, size_t bytes, size_t offset, int kind,
+		     const void *stream, bool async);
+int launch_cooperative(void *function, dim3 grid, dim3 block, void **args, size_t shared,
+		       const void *stream);
+int launch_runtime(void *function, dim3 grid, dim3 block, void **args, size_t shared,
+		   const void *stream);
+int function_param(struct function *, size_t index, size_t *offset, size_t *bytes);
+int host_function_set(const void *function, int attribute, int value);
+int host_occupancy(int *blocks, const void *function, int block_size, size_t dynamic_shared);
+int library_load(void **library, const void *code);
+int library_unload(void *library);
+int library_function(void **function, void *library, const char *name);
+int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name);
+int entry_point(const char *symbol, void **function, int version, unsigned long long flags,
+		int *status);
+
+/* driver.c */
+int context_device_get(int *device, const void *context);
+int context_create(void **out, int device);
+int host_alloc(void **out, size_t bytes, unsigned flags);
+int copy_described(const CUDA_MEMCPY2D *, const void *stream, bool async);
+int launch_driver_cooperative(CUlaunchConfig, void *function, void **args);
+int launch_driver(const CUlaunchConfig *, void *function, void **args, void **extra);
+int packed_parameters(void **extra, const void **packed, size_t *bytes);
+
+/* copies.c */
+struct slices { uint64_t count, dst_bytes, src_bytes; };
+int copy_slices(const struct copy *, const struct slices *);
+int copy_of_description(const CUDA_MEMCPY3D *, struct copy *, struct slices *);
+int copy_described_3d(const CUDA_MEMCPY3D *, const void *stream, bool async);
+int copy_of_runtime(const cudaMemcpy3DParms *, struct copy *, struct slices *);
+int copy_runtime_3d(const cudaMemcpy3DParms *, const void *stream, bool async);
+int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream);
+int alloc_3d(cudaPitchedPtr *out, cudaExtent extent);
+
+/* graph.c */
+int graph_instantiate(void **out, const void *graph);
+int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *info);
+int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to, const void *data,
+		size_t count);
+int node_dependencies(const void *node, CUgraphNode *out, size_t *count);
+
+/* graph_runtime.c */
+int graph_add_kernel(void **out, void *graph, const CUgraphNode *needs, size_t count,
+		     const cudaKernelNodeParams *);
+int graph_set_kernel(void *exec, void *node, const cudaKernelNodeParams *);
+int graph_add_copy(void **out, void *graph, const CUgraphNode *needs, size_t count,
+		   const cudaMemcpy3DParms *);
+int graph_set_copy(void *exec, void *node, const cudaMemcpy3DParms *);
+int graph_add_copy_1d(void **out, void *graph, const CUgraphNode *needs, size_t count, void *dst,
+		      const void *src, size_t bytes, int kind);
+int graph_set_copy_1d(void *exec, void *node, void *dst, const void *src, size_t bytes, int kind);
+
+/* capture.c */
+int capture_begin(const void *stream, int mode);
+int capture_begin_to(const void *stream, void *graph, void *const *dependencies, size_t count,
+		     int mode);
+int capture_end(const void *stream, void **graph);
+int capture_info(const void *stream, int *status, unsigned long long *id, void **graph,
+		 const CUgraphNode **dependencies, const void **edges, size_t *count);
+int capture_depend(const void *stream, void *const *dependencies, size_t count, unsigned flags);
+
+/* nccl.c */
+enum nccl_result {
+	NCCL_SUCCESS = 0, NCCL_UNHANDLED_CUDA_ERROR = 1, NCCL_SYSTEM_ERROR = 2,
+	NCCL_INVALID_ARGUMENT = 4, NCCL_INVALID_USAGE = 5,
+};
+ncclResult_t comm_check(const void *comm);
+ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank);
+ncclResult_t comm_split(const void *comm, int color, int key, ncclComm_t *out);
+ncclResult_t comm_finalize(const void *comm);
+ncclResult_t comm_destroy(void *comm);
+ncclResult_t comm_abort(void *comm);
+ncclResult_t group_start(void);
+ncclResult_t group_end(void);
+ncclResult_t redop_create(ncclRedOp_t *op, const void *scalar, ncclDataType_t type, int residence,
+			  const void *comm);
+ncclResult_t redop_destroy(ncclRedOp_t op, const void *comm);
+ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t count, int type,
+			int op, int root, const void *comm, const void *stream);
+
+#endif

@@ -1,0 +1,341 @@
+/* capture.c: stream capture. While a stream is captured, what is issued to it becomes a node of a
+ * graph instead, which needs what came before it on that stream. An event recorded there stands for
+ * those nodes, and a stream that waits for it joins the capture.
+ *
+ * Lock: capture_lock around the list of captures; nothing is taken or awaited under it. The hot
+ * path reads one counter.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "graph.h"
+
+enum capture_mode { CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED };
+enum capture_status { STATUS_NONE, STATUS_ACTIVE, STATUS_INVALIDATED };
+
+struct capture {
+	struct graph *graph;
+	uint64_t id, origin;
+	int mode;
+	bool broken, own_graph;
+	pthread_t thread;
+};
+/* A stream that is captured, or an event recorded in one: what comes next needs `tails`. */
+struct captured {
+	uint64_t number;
+	struct capture *capture;
+	struct nodes tails;
+	struct captured *next;
+};
+
+_Atomic uint32_t captures_active;
+
+static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct captured *streams, *events;
+static uint64_t last_id;
+static _Thread_local int thread_mode = CAPTURE_GLOBAL;
+
+/* ---- lists: under capture_lock ---- */
+
+static struct captured *find(struct captured *list, uint64_t number)
+{
+	while (list && list->number != number)
+		list = list->next;
+	return list;
+}
+
+static void drop(struct captured **list, const struct capture *capture, uint64_t number)
+{
+	while (*list) {
+		struct captured *c = *list;
+		if (capture ? c->capture != capture : c->number != number) {
+			list = &c->next;
+			continue;
+		}
+		*list = c->next;
+		nodes_clear(&c->tails);
+		free(c);
+	}
+}
+
+static struct captured *add(struct captured **list, uint64_t number, struct capture *capture)
+{
+	struct captured *c = calloc(1, sizeof *c);
+	if (!c)
+		return NULL;
+	*c = (struct captured){number, capture, {NULL, 0}, *list};
+	return *list = c;
+}
+
+/* ---- what may not be done meanwhile ---- */
+
+bool capture_has(uint64_t stream)
+{
+	pthread_mutex_lock(&capture_lock);
+	bool found = find(streams, stream) != NULL;
+	pthread_mutex_unlock(&capture_lock);
+	return found;
+}
+
+int capture_refuse(uint64_t stream)
+{
+	pthread_mutex_lock(&capture_lock);
+	struct captured *c = find(streams, stream);
+	if (c)
+		c->capture->broken = true;
+	pthread_mutex_unlock(&capture_lock);
+	return c ? CAPTURE_UNSUPPORTED : CUDA_OK;
+}
+
+int capture_forbids(void)
+{
+	int error = CUDA_OK;
+	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
+		return CUDA_OK;
+	pthread_mutex_lock(&capture_lock);
+	for (struct captured *c = streams; c; c = c->next) {
+		bool mine = pthread_equal(c->capture->thread, pthread_self());
+		if (thread_mode == CAPTURE_RELAXED || c->capture->mode == CAPTURE_RELAXED ||
+		    (!mine && (c->capture->mode == CAPTURE_THREAD_LOCAL ||
+			       thread_mode == CAPTURE_THREAD_LOCAL)))
+			continue;
+		c->capture->broken = true;
+		error = CAPTURE_UNSUPPORTED;
+	}
+	pthread_mutex_unlock(&capture_lock);
+	return error;
+}
+
+int stream_idle_number(const void *stream, uint64_t *number)
+{
+	int error = stream_number(stream, number);
+	return !error && capturing(*number) ? capture_refuse(*number) : error;
+}
+
+int event_idle_number(const void *event, uint64_t *number)
+{
+	int error = event_number(event, number);
+	if (error || !atomic_load_explicit(&captures_active, memory_order_relaxed))
+		return error;
+	pthread_mutex_lock(&capture_lock);
+	struct captured *c = find(events, *number);
+	if (c)
+		c->capture->broken = true;
+	pthread_mutex_unlock(&capture_lock);
+	return c ? CAPTURED_EVENT : CUDA_OK;
+}
+
+/* ---- what becomes a node ---- */
+
+int capture_add(uint64_t stream, struct node *n)
+{
+	struct nodes needs = {NULL, 0};
+	pthread_mutex_lock(&capture_lock);
+	struct captured *c = find(streams, stream);
+	if (!c || c->capture->broken) {
+		pthread_mutex_unlock(&capture_lock);
+		graph_append(NULL, n, NULL);
+		return c ? CAPTURE_INVALIDATED : CAPTURE_UNSUPPORTED;
+	}
+	needs = c->tails;
+	c->tails = (struct nodes){NULL, 0};
+	int error = graph_append(c->capture->graph, n, &needs);
+	if (!error && !nodes_add(&c->tails, n))
+		error = OUT_OF_MEMORY;
+	c->capture->broken |= error != CUDA_OK;
+	pthread_mutex_unlock(&capture_lock);
+	nodes_clear(&needs);
+	return error;
+}
+
+bool capture_record(uint64_t event, uint64_t stream, int *error)
+{
+	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
+		return false;
+	*error = CUDA_OK;
+	pthread_mutex_lock(&capture_lock);
+	struct captured *s = find(streams, stream);
+	drop(&events, NULL, event);
+	if (s) {
+		struct captured *e = add(&events, event, s->capture);
+		if (!e || !nodes_join(&e->tails, &s->tails))
+			*error = OUT_OF_MEMORY;
+	}
+	pthread_mutex_unlock(&capture_lock);
+	return s != NULL;
+}
+
+bool capture_wait(uint64_t stream, uint64_t event, int *error)
+{
+	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
+		return false;
+	*error = CUDA_OK;
+	pthread_mutex_lock(&capture_lock);
+	struct captured *e = find(events, event), *s = find(streams, stream);
+	if (s && (!e || e->capture != s->capture)) {
+		*error = e ? CAPTURE_MERGE : CAPTURE_ISOLATION;
+		s->capture->broken = true;
+	} else if (e) {
+		s = s ? s : add(&streams, stream, e->capture);
+		if (!s || !nodes_join(&s->tails, &e->tails))
+			*error = OUT_OF_MEMORY;
+	}
+	pthread_mutex_unlock(&capture_lock);
+	return s || e;
+}
+
+/* ---- beginning and end ---- */
+
+static int start(uint64_t stream, void *graph, const struct nodes *tails, int mode, bool own)
+{
+	struct capture *capture = calloc(1, sizeof *capture);
+	if (!capture)
+		return OUT_OF_MEMORY;
+	pthread_mutex_lock(&capture_lock);
+	struct captured *s = find(streams, stream) ? NULL : add(&streams, stream, capture);
+	if (s) {
+		*capture = (struct capture){graph, ++last_id, stream, mode, false, own, pthread_self()};
+		capture->broken = !nodes_join(&s->tails, tails);
+		atomic_fetch_add(&captures_active, 1);
+	}
+	pthread_mutex_unlock(&capture_lock);
+	if (!s)
+		free(capture);
+	return s ? CUDA_OK : ILLEGAL_STATE;
+}
+
+static int begin_check(const void *stream, int mode, uint64_t *number)
+{
+	int error = channel_enter();
+	if (!error)
+		error = stream_number(stream, number);
+	if (!error && (mode < CAPTURE_GLOBAL || mode > CAPTURE_RELAXED))
+		error = INVALID_VALUE;
+	if (!error && *number == RF_STREAM_LEGACY)
+		error = CAPTURE_UNSUPPORTED; /* as in CUDA */
+	return error;
+}
+
+int capture_begin(const void *stream, int mode)
+{
+	uint64_t number;
+	void *graph;
+	int error = begin_check(stream, mode, &number);
+	if (!error)
+		error = cuGraphCreate(&graph, 0);
+	if (error)
+		return error;
+	error = start(number, graph, &(struct nodes){NULL, 0}, mode, true);
+	if (error)
+		cuGraphDestroy(graph);
+	return error;
+}
+
+int capture_begin_to(const void *stream, void *graph, void *const *dependencies, size_t count,
+		     int mode)
+{
+	uint64_t number;
+	struct nodes tails = {(struct node **)dependencies, count};
+	int error = begin_check(stream, mode, &number);
+	if (!error && (!graph || (count && !dependencies)))
+		error = INVALID_VALUE;
+	return error ? error : start(number, graph, &tails, mode, false);
+}
+
+/* Under capture_lock: does all that other streams did lead back to the first one? */
+static bool joined(const struct captured *origin)
+{
+	for (const struct captured *s = streams; s; s = s->next)
+		if (s->capture == origin->capture &&
+		    !nodes_reach(origin->capture->graph, &origin->tails, &s->tails))
+			return false;
+	return true;
+}
+
+int capture_end(const void *stream, void **graph)
+{
+	uint64_t number;
+	int error = stream_number(stream, &number);
+	if (error || !graph)
+		return error ? error : INVALID_VALUE;
+	*graph = NULL;
+	pthread_mutex_lock(&capture_lock);
+	struct captured *s = find(streams, number);
+	struct capture *capture = s ? s->capture : NULL;
+	if (!s)
+		error = ILLEGAL_STATE;
+	else if (capture->origin != number)
+		error = CAPTURE_UNMATCHED;
+	else if (capture->mode != CAPTURE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
+		error = CAPTURE_WRONG_THREAD;
+	if (error) {
+		pthread_mutex_unlock(&capture_lock);
+		return error;
+	}
+	error = capture->broken ? CAPTURE_INVALIDATED : joined(s) ? CUDA_OK : CAPTURE_UNJOINED;
+	drop(&streams, capture, 0);
+	drop(&events, capture, 0);
+	atomic_fetch_sub(&captures_active, 1);
+	pthread_mutex_unlock(&capture_lock);
+	if (!error)
+		*graph = capture->graph;
+	else if (capture->own_graph)
+		cuGraphDestroy(capture->graph);
+	free(capture);
+	return error;
+}
+
+/* ---- questions ---- */
+
+int capture_info(const void *stream, int *status, unsigned long long *id, void **graph,
+		 const CUgraphNode **dependencies, const void **edges, size_t *count)
+{
+	uint64_t number;
+	int error = stream_number(stream, &number);
+	if (error || !status)
+		return error ? error : INVALID_VALUE;
+	*status = STATUS_NONE;
+	pthread_mutex_lock(&capture_lock);
+	struct captured *s = find(streams, number);
+	if (s) {
+		*status = s->capture->broken ? STATUS_INVALIDATED : STATUS_ACTIVE;
+		if (id)
+			*id = s->capture->id;
+		if (graph)
+			*graph = s->capture->graph;
+		if (dependencies)
+			*dependencies = (const CUgraphNode *)(void *)s->tails.at;
+		if (edges)
+			*edges = NULL;
+		if (count)
+			*count = s->tails.count;
+	}
+	pthread_mutex_unlock(&capture_lock);
+	return CUDA_OK;
+}
+
+int capture_depend(const void *stream, void *const *dependencies, size_t count, unsigned flags)
+{
+	uint64_t number;
+	struct nodes more = {(struct node **)dependencies, count};
+	int error = stream_number(stream, &number);
+	if (error || flags > 1 || (count && !dependencies))
+		return error ? error : INVALID_VALUE;
+	pthread_mutex_lock(&capture_lock);
+	struct captured *s = find(streams, number);
+	if (s && flags)
+		nodes_clear(&s->tails);
+	error = !s ? ILLEGAL_STATE : nodes_join(&s->tails, &more) ? CUDA_OK : OUT_OF_MEMORY;
+	pthread_mutex_unlock(&capture_lock);
+	return error;
+}
+
+int exchange_capture_mode(int *mode)
+{
+	if (!mode || *mode < CAPTURE_GLOBAL || *mode > CAPTURE_RELAXED)
+		return INVALID_VALUE;
+	int before = thread_mode;
+	thread_mode = *mode;
+	*mode = before;
+	return CUDA_OK;
+}

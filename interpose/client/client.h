@@ -1,0 +1,264 @@
+/* client.h: what the parts of the client offer each other.
+ *
+ *   channel.c  the memfd, the ring, reply slots, bulk slots; the meeting with the launcher
+ *   handle.c   virtual handles: streams and events
+ *   heap.c     who owns which device address (pure: no channel, no lock)
+ *   memory.c   malloc, free, pinned memory, copies, fills
+ *   module.c   fatbins, modules, functions, launches
+ *   print.c    what kernels print
+ *   stream.c   streams, events, host functions
+ *   device.c   what the virtual device can do
+ *   error.c    names of errors, the last error, lines for people
+ *   capture.c  stream capture
+ *   cudart.c, driver.c, graph.c, graph_runtime.c, copies.c, nccl.c
+ *              the bodies of the API functions that need one
+ *   lookup.c   dlsym, dlvsym, dlopen, cuGetProcAddress
+ *   elf.c      libc's own dlsym, past ours
+ *
+ * Rules that hold in all of them:
+ *  - Functions return the API's numbers: 0, or a CUresult/cudaError_t (they agree where both
+ *    exist), or an ncclResult_t in nccl.c.
+ *  - Nothing here ends the process, writes to stdout (but what the program's own kernels print:
+ *    print.c), or changes errno.
+ *  - Lock order: module lock, heap lock, pinned lock; the ring lock is innermost and held only
+ *    for the copy of a record (or of one group of collectives).
+ *  - Only channel_call, channel_finish, bulk_claim and a full ring block, as re-checked futex
+ *    waits without a deadline: a rank that is parked waits there.
+ */
+#ifndef RANKFOLD_CLIENT_H
+#define RANKFOLD_CLIENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "abi.h"
+#include "channel.h"
+
+#define RF_API __attribute__((visibility("default")))
+
+enum cuda_error {
+	CUDA_OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3,
+	INVALID_CONFIGURATION = 9, INVALID_SYMBOL = 13, INVALID_DEVICE_FUNCTION = 98, NO_DEVICE = 100,
+	INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NO_BINARY_FOR_GPU = 209,
+	FILE_NOT_FOUND = 301, INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500,
+	NOT_READY = 600, LAUNCH_OUT_OF_RESOURCES = 701, PEER_ACCESS_NOT_ENABLED = 705,
+	ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, COOPERATIVE_LAUNCH_TOO_LARGE = 720,
+	NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
+	CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905,
+	CAPTURED_EVENT = 907, CAPTURE_WRONG_THREAD = 908, GRAPH_UPDATE_FAILED = 910,
+	UNKNOWN_ERROR = 999,
+};
+
+/* ---- channel.c ---- */
+
+extern struct rf_header *channel_header; /* NULL until the channel is open */
+
+/* What the launcher says of the virtual device. Does not claim the channel. */
+int channel_welcome(const struct rf_welcome **out);
+/* Start of every call that needs the device: opens the channel at the first one, and returns the
+ * sticky error of the context if there is one. */
+int channel_enter(void);
+/* The same for calls that use the thread's current device: the first of them makes it the one of
+ * the process, another one is refused. What names a stream, an event or an address does not. */
+int channel_use_device(void);
+/* channel_enter without the sticky error, for calls that must work after it (frees). */
+int channel_open(void);
+
+/* Put one record into the ring: `bytes` of *record, then `tail_bytes` of tail. Sets bytes, opcode,
+ * slot and seq. Blocks only while the ring is full. Returns its seq. */
+uint64_t channel_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
+		      const void *tail, size_t tail_bytes);
+/* The same with a reply: its error; `reply_bytes` of its data go to reply. */
+int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,
+		 size_t tail_bytes, void *reply, size_t reply_bytes);
+/* channel_call in two steps, for calls in flight together. begin returns the slot. */
+uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
+		       const void *tail, size_t tail_bytes);
+int channel_finish(uint32_t slot, void *reply, size_t reply_bytes);
+/* One outermost group of collectives: consecutive in the ring, group_left counting down. */
+void channel_post_group(struct rf_collective *records, uint32_t count);
+
+/* A bulk slot: BULK_NONE if none is free and `wait` is false. Nobody may wait for a slot while
+ * it holds one that only it can let go. */
+#define BULK_NONE UINT32_MAX
+uint32_t bulk_claim(bool wait);
+uint8_t *bulk_data(uint32_t slot);
+void bulk_release(uint32_t slot);
+
+void futex_wait(_Atomic uint32_t *word, uint32_t value); /* keeps errno */
+void futex_wake(_Atomic uint32_t *word, int count);      /* keeps errno */
+
+/* ---- error.c ---- */
+
+/* One line on stderr, "rankfold: …", kept whole. */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same, once per `done`. */
+#define SAY_ONCE(...)                                                                              \
+	do {                                                                                       \
+		static _Atomic bool done;                                                          \
+		if (!atomic_exchange(&done, true))                                                 \
+			say(__VA_ARGS__);                                                          \
+	} while (0)
+/* A function that is not covered: says so once, returns `error`. */
+int refuse(_Atomic bool *done, const char *function, const char *why, int error);
+/* End of every runtime call: remembers the error for cudaGetLastError. */
+cudaError_t runtime_result(int error);
+
+/* ---- handle.c ---- */
+
+enum handle_kind { HANDLE_STREAM = 1, HANDLE_EVENT };
+struct handle {
+	uint64_t number;
+	enum handle_kind kind;
+	uint32_t flags;
+	int32_t priority;
+};
+uint64_t handle_number(void); /* a fresh one, never reused */
+struct handle *handle_new(enum handle_kind kind);
+struct handle *handle_get(enum handle_kind kind, const void *value); /* NULL: not a live one */
+void handle_drop(struct handle *);
+/* What API functions take: a stream (NULL is the thread's default one) or an event. */
+int stream_number(const void *stream, uint64_t *number);
+int event_number(const void *event, uint64_t *number);
+extern _Thread_local uint64_t default_stream;
+
+/* ---- memory.c ---- */
+
+/* Where an address lies: what may be done with it. */
+enum where { AT_PAGEABLE, AT_PINNED, AT_DEVICE };
+enum where memory_where(const void *address);
+bool memory_range(const void *address, uint64_t *base, uint64_t *bytes); /* its live allocation */
+/* Is [address, +bytes) one live allocation's, or pinned? */
+bool memory_on_device(const void *address, uint64_t bytes);
+int memory_alloc(uint64_t bytes, uint64_t *address);
+int memory_free(const void *address);
+int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
+int pinned_alloc(uint64_t bytes, void **address);
+int pinned_free(void *address);
+int host_register(void *address, uint64_t bytes, unsigned flags);
+int host_unregister(void *address);
+void memory_first_launch(void); /* what is allocated from here on is not predicted stable */
+
+struct copy {
+	void *dst;
+	const void *src;
+	uint64_t dst_pitch, src_pitch, width, height;
+	int kind;        /* enum cuda_memcpy_kind; BY_ADDRESS: from the addresses alone */
+	uint64_t stream;
+	bool async;
+};
+int memory_copy(const struct copy *);
+int memory_copy_1d(void *dst, const void *src, uint64_t bytes, int kind, const void *stream,
+		   bool async);
+int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
+		uint64_t height, const void *stream);
+
+/* ---- module.c ---- */
+
+struct module;
+struct function {
+	uint64_t number;        /* 0 until the server knows it */
+	struct module *module;
+	const char *name;
+	const void *host;       /* the program's stub, NULL for the driver API */
+	struct function *next;  /* of its module */
+	struct rf_function_reply info;
+	struct rf_param *params;
+	_Atomic bool ready;
+	int max_dynamic_shared; /* raised by the program; -1: the device's default */
+};
+struct launch {
+	struct function *function;
+	uint32_t grid[3], block[3];
+	uint64_t shared_bytes;
+	uint64_t stream;
+	void **args;            /* one pointer per parameter, or NULL */
+	const void *packed;     /* all of them in the kernel's layout, packed_bytes */
+	size_t packed_bytes;
+	bool cooperative;
+};
+int module_load(const void *image, struct module **out);
+int module_unload(struct module *);
+int module_function(struct module *, const char *name, struct function **out);
+int module_global(struct module *, const char *name, uint64_t *address, uint64_t *bytes);
+bool module_is(const void *value);
+bool function_is(const void *value);
+int function_ready(struct function *);
+struct function *function_of_host(const void *host); /* NULL: not registered */
+struct module *module_of(const struct function *);
+int symbol_address(const void *host_variable, uint64_t *address, uint64_t *bytes);
+int launch(const struct launch *);
+int launch_attributes(const launch_attribute *attributes, unsigned count, bool *cooperative);
+
+/* ---- print.c ---- */
+
+int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes);
+void print_kernels_output(void); /* to stdout, what there is by now */
+
+/* ---- stream.c ---- */
+
+int device_sync(void);
+int stream_create(void **out, unsigned flags, int priority);
+int stream_destroy(const void *stream);
+int event_create(void **out, unsigned flags);
+int event_destroy(const void *event);
+int event_record(const void *event, const void *stream, unsigned flags);
+int stream_wait(const void *stream, const void *event, unsigned flags);
+int event_elapsed(float *ms, const void *start, const void *end);
+int stream_host_function(const void *stream, CUhostFn function, void *data);
+int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data);
+
+/* ---- capture.c ---- */
+
+extern _Atomic uint32_t captures_active;
+bool capture_has(uint64_t stream);
+static inline bool capturing(uint64_t stream)
+{
+	return atomic_load_explicit(&captures_active, memory_order_relaxed) && capture_has(stream);
+}
+struct node;
+/* The node becomes what the stream did last; it is taken, whatever this returns. */
+int capture_add(uint64_t stream, struct node *);
+/* What was asked of a captured stream cannot be: the capture is of no use any more. */
+int capture_refuse(uint64_t stream);
+/* The same for a call that is not of one stream: only for captures that forbid it. */
+int capture_forbids(void);
+/* True: the stream is captured, and so the event stands for nodes, or the stream waits for them. */
+bool capture_record(uint64_t event, uint64_t stream, int *error);
+bool capture_wait(uint64_t stream, uint64_t event, int *error);
+/* stream_number and event_number for calls that ask how far they are: not while captured. */
+int stream_idle_number(const void *stream, uint64_t *number);
+int event_idle_number(const void *event, uint64_t *number);
+
+/* ---- device.c ---- */
+
+extern _Thread_local int current_device;
+extern _Thread_local bool current_context; /* driver API: the runtime made one current */
+int device_count(int *count);
+int device_attribute(int *value, int attribute, int device);
+int device_properties(cudaDeviceProp *, int device);
+int device_check(int ordinal);
+int function_attribute(int *value, int attribute, struct function *);
+int function_set_attribute(struct function *, int attribute, int value);
+int occupancy_blocks(int *blocks, struct function *, int block_size, size_t dynamic_shared);
+int occupancy_block_size(int *grid, int *block, struct function *, CUoccupancyB2DSize shared_of,
+			 size_t dynamic_shared, int limit);
+
+/* ---- lookup.c and the generated tables ---- */
+
+struct api_entry {
+	const char *name;
+	void *function;
+	uint32_t since;   /* first version (13000, …) that means this one; 0: all */
+	uint8_t refused;  /* 1: a stub that only says that it is not covered */
+};
+extern RF_API const struct api_entry api_cudart[], api_cuda[], api_nccl[];
+extern const size_t api_cudart_count, api_cuda_count, api_nccl_count;
+const struct api_entry *api_find(const char *name);
+/* libc's function of a name that this library has too. */
+void *libc_function(const char *name);
+/* The driver's function of that documented name, as version `version` means it. */
+const struct api_entry *api_driver(const char *name, int version, bool per_thread);
+
+#endif

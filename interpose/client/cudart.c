@@ -1,0 +1,531 @@
+/* cudart.c: bodies of the runtime API that are more than one call, and helpers which the
+ * descriptions of both APIs name. Bodies of API functions end in runtime_result, which remembers
+ * the error for cudaGetLastError; helpers return the plain number.
+ *
+ * No lock, nothing that blocks of its own.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "bodies.h"
+
+#define CUDA_VERSION 13000
+#define HIGHEST_PRIORITY (-5)
+
+/* ---- device ---- */
+
+int version_get(int *version)
+{
+	if (!version)
+		return INVALID_VALUE;
+	*version = CUDA_VERSION;
+	return CUDA_OK;
+}
+
+int zero_int(int *value)
+{
+	if (!value)
+		return INVALID_VALUE;
+	*value = 0;
+	return CUDA_OK;
+}
+
+/* Limits are noted: what they govern (device stack, printf buffer) the device sizes by need. */
+static size_t limits[8] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0};
+
+int limit_get(size_t *value, int limit)
+{
+	if (!value || limit < 0 || limit >= 8)
+		return INVALID_VALUE;
+	*value = limits[limit];
+	return CUDA_OK;
+}
+
+int limit_set(int limit, size_t value)
+{
+	if (limit < 0 || limit >= 8)
+		return INVALID_VALUE;
+	limits[limit] = value;
+	return CUDA_OK;
+}
+
+int priority_range(int *least, int *greatest)
+{
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = HIGHEST_PRIORITY;
+	return CUDA_OK;
+}
+
+int no_peer(int *value, int device, int peer)
+{
+	int error = device_check(device);
+	if (!error)
+		error = device_check(peer);
+	return error ? error : zero_int(value);
+}
+
+int pci_bus_id(char *out, int bytes, int device)
+{
+	int error = device_check(device);
+	if (error || !out || bytes < 13)
+		return error ? error : INVALID_VALUE;
+	snprintf(out, (size_t)bytes, "0000:%02X:00.0", device + 1);
+	return CUDA_OK;
+}
+
+int device_by_pci_bus_id(int *device, const char *id)
+{
+	unsigned domain, bus;
+	if (!device || !id || sscanf(id, "%x:%x:", &domain, &bus) != 2)
+		return INVALID_VALUE;
+	*device = (int)bus - 1;
+	return domain ? INVALID_DEVICE : device_check(*device);
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+	if (!device)
+		return runtime_result(INVALID_VALUE);
+	int error = device_check(current_device);
+	*device = current_device;
+	return runtime_result(error);
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+	int error = device_check(device);
+	if (!error) {
+		current_device = device;
+		current_context = true;
+	}
+	return runtime_result(error);
+}
+
+cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *prop)
+{
+	(void)prop;
+	return cudaGetDevice(device);
+}
+
+cudaError_t cudaGetDeviceFlags(unsigned int *flags)
+{
+	if (!flags)
+		return runtime_result(INVALID_VALUE);
+	*flags = 8; /* host memory can be mapped */
+	return CUDA_OK;
+}
+
+/* ---- streams ---- */
+
+static int stream_property(const void *stream, const struct handle **h)
+{
+	uint64_t number;
+	*h = handle_get(HANDLE_STREAM, stream);
+	return stream_number(stream, &number);
+}
+
+int stream_flags(const void *stream, unsigned *flags)
+{
+	const struct handle *h;
+	int error = flags ? stream_property(stream, &h) : INVALID_VALUE;
+	if (!error)
+		*flags = h ? h->flags : 0;
+	return error;
+}
+
+int stream_priority(const void *stream, int *priority)
+{
+	const struct handle *h;
+	int error = priority ? stream_property(stream, &h) : INVALID_VALUE;
+	if (!error)
+		*priority = h ? h->priority : 0;
+	return error;
+}
+
+int stream_id(const void *stream, unsigned long long *id)
+{
+	uint64_t number;
+	int error = id ? stream_number(stream, &number) : INVALID_VALUE;
+	if (!error)
+		*id = number;
+	return error;
+}
+
+int stream_device(const void *stream, int *device)
+{
+	uint64_t number;
+	int error = device ? stream_number(stream, &number) : INVALID_VALUE;
+	if (!error)
+		*device = current_device;
+	return error;
+}
+
+/* ---- memory ---- */
+
+cudaError_t cudaMalloc(void **devPtr, size_t size)
+{
+	uint64_t address = 0;
+	int error = devPtr ? channel_enter() : INVALID_VALUE;
+	if (!error && size)
+		error = memory_alloc(size, &address);
+	if (!error)
+		*devPtr = (void *)address;
+	return runtime_result(error);
+}
+
+cudaError_t cudaMallocPitch(void **devPtr, size_t *pitch, size_t width, size_t height)
+{
+	if (!pitch || width > RF_HEAP_BYTES || height > RF_HEAP_BYTES)
+		return runtime_result(INVALID_VALUE);
+	*pitch = (width + RF_ALLOC_ALIGN - 1) & ~(RF_ALLOC_ALIGN - 1);
+	if (height && *pitch > RF_HEAP_BYTES / height)
+		return runtime_result(OUT_OF_MEMORY);
+	return cudaMalloc(devPtr, *pitch * height);
+}
+
+cudaError_t cudaHostAlloc(void **pHost, size_t size, unsigned int flags)
+{
+	if (!pHost || flags > 7)
+		return runtime_result(INVALID_VALUE);
+	*pHost = NULL;
+	return runtime_result(size ? pinned_alloc(size, pHost) : channel_enter());
+}
+
+int host_device_pointer(void **device, void *host, unsigned flags)
+{
+	if (!device || flags)
+		return INVALID_VALUE;
+	*device = NULL;
+	if (!memory_on_device(host, 1) || memory_where(host) != AT_PINNED)
+		return INVALID_VALUE;
+	*device = host; /* the arena lies at the same address in the device's window */
+	return CUDA_OK;
+}
+
+int host_flags(unsigned *flags, const void *host)
+{
+	if (!flags || memory_where(host) != AT_PINNED || !memory_on_device(host, 1))
+		return INVALID_VALUE;
+	*flags = 2; /* mapped */
+	return CUDA_OK;
+}
+
+int memory_info_get(size_t *free_bytes, size_t *total_bytes)
+{
+	uint64_t available, total;
+	int error = channel_enter();
+	if (!error)
+		error = memory_info(&available, &total);
+	if (!error && free_bytes)
+		*free_bytes = available;
+	if (!error && total_bytes)
+		*total_bytes = total;
+	return error;
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *ptr)
+{
+	if (!attributes)
+		return runtime_result(INVALID_VALUE);
+	int error = device_check(current_device);
+	memset(attributes, 0, sizeof *attributes);
+	attributes->device = current_device;
+	if (memory_on_device(ptr, 0)) {
+		bool pinned = memory_where(ptr) == AT_PINNED;
+		attributes->type = pinned ? MEMORY_HOST : MEMORY_DEVICE;
+		attributes->devicePointer = (void *)ptr;
+		attributes->hostPointer = pinned ? (void *)ptr : NULL;
+	} else {
+		attributes->type = MEMORY_UNREGISTERED;
+		attributes->device = -2;
+		attributes->hostPointer = (void *)ptr;
+	}
+	return runtime_result(error);
+}
+
+/* ---- memory pools: one, which gives back what is freed ---- */
+
+static const char the_pool;
+
+int pool_default(void **pool, int device)
+{
+	int error = pool ? device_check(device) : INVALID_VALUE;
+	if (!error)
+		*pool = (void *)&the_pool;
+	return error;
+}
+
+int pool_check(const void *pool)
+{
+	return pool == &the_pool ? CUDA_OK : INVALID_VALUE;
+}
+
+/* Attributes say how much to keep and when to reuse; nothing is kept, so they change nothing. */
+int pool_set(const void *pool, int attribute, const void *value)
+{
+	return value && attribute >= 1 && attribute <= 8 ? pool_check(pool) : INVALID_VALUE;
+}
+
+int pool_get(const void *pool, int attribute, void *value)
+{
+	uint64_t available, total, bytes = 0;
+	int flag = 1;
+	int error = value ? pool_check(pool) : INVALID_VALUE;
+	if (!error)
+		error = memory_info(&available, &total);
+	if (error)
+		return error;
+	if (attribute >= 1 && attribute <= 3) {
+		memcpy(value, &flag, sizeof flag);
+		return CUDA_OK;
+	}
+	if (attribute < 1 || attribute > 8)
+		return INVALID_VALUE;
+	if (attribute >= 5)
+		bytes = total - available;
+	memcpy(value, &bytes, sizeof bytes);
+	return CUDA_OK;
+}
+
+/* ---- copies ---- */
+
+int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+	    size_t height, int kind, const void *stream, bool async)
+{
+	struct copy c = {dst, src, dst_pitch, src_pitch, width, height, kind, 0, async};
+	int error = stream_number(stream, &c.stream);
+	return error ? error : memory_copy(&c);
+}
+
+int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
+	      const void *stream)
+{
+	int error = device_check(dst_device);
+	if (!error)
+		error = device_check(src_device);
+	if (!error && dst_device != src_device) {
+		SAY_ONCE("a copy between two devices: a rank has one device under rankfold");
+		error = NOT_SUPPORTED;
+	}
+	return error ? error : memory_copy_1d(dst, src, bytes, DEVICE_TO_DEVICE, stream, true);
+}
+
+static int in_symbol(const void *symbol, size_t bytes, size_t offset, uint8_t **at)
+{
+	uint64_t address, size;
+	int error = channel_enter();
+	if (!error)
+		error = symbol_address(symbol, &address, &size);
+	if (!error && (offset > size || bytes > size - offset))
+		error = INVALID_VALUE;
+	if (!error)
+		*at = (uint8_t *)address + offset;
+	return error;
+}
+
+int copy_to_symbol(const void *symbol, const void *src, size_t bytes, size_t offset, int kind,
+		   const void *stream, bool async)
+{
+	uint8_t *at;
+	int error = in_symbol(symbol, bytes, offset, &at);
+	return error ? error : memory_copy_1d(at, src, bytes, kind, stream, async);
+}
+
+int copy_from_symbol(void *dst, const void *symbol, size_t bytes, size_t offset, int kind,
+		     const void *stream, bool async)
+{
+	uint8_t *at;
+	int error = in_symbol(symbol, bytes, offset, &at);
+	return error ? error : memory_copy_1d(dst, at, bytes, kind, stream, async);
+}
+
+cudaError_t cudaGetSymbolAddress(void **devPtr, const void *symbol)
+{
+	uint64_t address, size;
+	int error = devPtr ? channel_enter() : INVALID_VALUE;
+	if (!error)
+		error = symbol_address(symbol, &address, &size);
+	if (!error)
+		*devPtr = (void *)address;
+	return runtime_result(error);
+}
+
+cudaError_t cudaGetSymbolSize(size_t *size, const void *symbol)
+{
+	uint64_t address, bytes;
+	int error = size ? channel_enter() : INVALID_VALUE;
+	if (!error)
+		error = symbol_address(symbol, &address, &bytes);
+	if (!error)
+		*size = bytes;
+	return runtime_result(error);
+}
+
+/* ---- launches ---- */
+
+/* What <<<…>>> says of the next launch. Calls nest only if an argument launches: a few levels. */
+#define CALLS_MAX 16
+struct call { dim3 grid, block; size_t shared; void *stream; };
+static _Thread_local struct call calls[CALLS_MAX];
+static _Thread_local int call_count;
+
+unsigned __cudaPushCallConfiguration(dim3 gridDim, dim3 blockDim, size_t sharedMem, void *stream)
+{
+	if (call_count == CALLS_MAX)
+		return (unsigned)runtime_result(INVALID_CONFIGURATION);
+	calls[call_count++] = (struct call){gridDim, blockDim, sharedMem, stream};
+	return 0;
+}
+
+cudaError_t __cudaPopCallConfiguration(dim3 *gridDim, dim3 *blockDim, size_t *sharedMem,
+				       void *stream)
+{
+	if (!call_count)
+		return runtime_result(52); /* cudaErrorMissingConfiguration */
+	const struct call *c = &calls[--call_count];
+	*gridDim = c->grid;
+	*blockDim = c->block;
+	*sharedMem = c->shared;
+	*(void **)stream = c->stream;
+	return CUDA_OK;
+}
+
+cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *hostFun)
+{
+	struct function *f = function_of_host(hostFun);
+	if (!kernel || !f)
+		return runtime_result(kernel ? INVALID_DEVICE_FUNCTION : INVALID_VALUE);
+	*kernel = f;
+	return CUDA_OK;
+}
+
+static int launch_as(void *function, dim3 grid, dim3 block, void **args, size_t shared,
+		     const void *stream, bool cooperative)
+{
+	struct launch l = {.function = function, .grid = {grid.x, grid.y, grid.z},
+			   .block = {block.x, block.y, block.z}, .shared_bytes = shared, .args = args,
+			   .cooperative = cooperative};
+	if (!function)
+		return INVALID_DEVICE_FUNCTION;
+	int error = stream_number(stream, &l.stream);
+	return error ? error : launch(&l);
+}
+
+int launch_runtime(void *function, dim3 grid, dim3 block, void **args, size_t shared,
+		   const void *stream)
+{
+	return launch_as(function, grid, block, args, shared, stream, false);
+}
+
+int launch_cooperative(void *function, dim3 grid, dim3 block, void **args, size_t shared,
+		       const void *stream)
+{
+	return launch_as(function, grid, block, args, shared, stream, true);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *func, void **args)
+{
+	if (!config)
+		return runtime_result(INVALID_VALUE);
+	bool cooperative;
+	int error = launch_attributes(config->attrs, config->numAttrs, &cooperative);
+	if (!error)
+		error = launch_as(function_of_host(func), config->gridDim, config->blockDim, args,
+				  config->dynamicSmemBytes, config->stream, cooperative);
+	return runtime_result(error);
+}
+
+cudaError_t cudaFuncGetName(const char **name, const void *func)
+{
+	struct function *f = function_of_host(func);
+	if (!name || !f)
+		return runtime_result(name ? INVALID_DEVICE_FUNCTION : INVALID_VALUE);
+	*name = f->name;
+	return CUDA_OK;
+}
+
+int function_param(struct function *f, size_t index, size_t *offset, size_t *bytes)
+{
+	int error = f ? channel_enter() : INVALID_DEVICE_FUNCTION;
+	if (!error)
+		error = function_ready(f);
+	if (!error && (!offset || index >= f->info.param_count))
+		error = INVALID_VALUE;
+	if (error)
+		return error;
+	*offset = f->params[index].offset;
+	if (bytes)
+		*bytes = f->params[index].bytes;
+	return CUDA_OK;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attr, const void *func)
+{
+	struct function *f = function_of_host(func);
+	int value[10] = {0};
+	int error = attr ? CUDA_OK : INVALID_VALUE;
+	if (!error && !f)
+		error = INVALID_DEVICE_FUNCTION;
+	for (int i = 0; !error && i < 10; i++)
+		error = function_attribute(&value[i], i, f);
+	if (error)
+		return runtime_result(error);
+	memset(attr, 0, sizeof *attr);
+	attr->maxThreadsPerBlock = value[0];
+	attr->sharedSizeBytes = (size_t)value[1];
+	attr->constSizeBytes = (size_t)value[2];
+	attr->localSizeBytes = (size_t)value[3];
+	attr->numRegs = value[4];
+	attr->ptxVersion = value[5];
+	attr->binaryVersion = value[6];
+	attr->maxDynamicSharedSizeBytes = value[8];
+	attr->preferredShmemCarveout = value[9];
+	return CUDA_OK;
+}
+
+int host_function_set(const void *function, int attribute, int value)
+{
+	struct function *f = function_of_host(function);
+	return f ? function_set_attribute(f, attribute, value) : INVALID_DEVICE_FUNCTION;
+}
+
+int host_occupancy(int *blocks, const void *function, int block_size, size_t dynamic_shared)
+{
+	struct function *f = function_of_host(function);
+	return f ? occupancy_blocks(blocks, f, block_size, dynamic_shared) : INVALID_DEVICE_FUNCTION;
+}
+
+/* ---- libraries: modules by another name ---- */
+
+int library_load(void **library, const void *code)
+{
+	return library && code ? module_load(code, (struct module **)library) : INVALID_VALUE;
+}
+
+int library_unload(void *library)
+{
+	return module_is(library) ? module_unload(library) : INVALID_HANDLE;
+}
+
+int library_function(void **function, void *library, const char *name)
+{
+	if (!function || !name)
+		return INVALID_VALUE;
+	return module_is(library) ? module_function(library, name, (struct function **)function)
+				  : INVALID_HANDLE;
+}
+
+int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name)
+{
+	uint64_t at, size;
+	int error = !name ? INVALID_VALUE : module_is(library) ? CUDA_OK : INVALID_HANDLE;
+	if (!error)
+		error = module_global(library, name, &at, &size);
+	if (!error && address)
+		*address = at;
+	if (!error && bytes)
+		*bytes = size;
+	return error;
+}

@@ -1,0 +1,494 @@
+/* driver.c: bodies of the driver API that are more than one call.
+ *
+ * A context is one object per virtual device: what it would isolate, a rank has once. Creating one
+ * makes it current; the calling thread's current device follows its context. A call without a
+ * context is served as if the primary one were current, which is what the runtime would make so.
+ *
+ * No lock, nothing that blocks of its own.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bodies.h"
+
+#define DEVICES_MAX 64
+#define CONTEXTS_MAX 64
+
+/* The address of contexts[i] is the context of device i. */
+static char contexts[DEVICES_MAX];
+static _Thread_local int stack[CONTEXTS_MAX]; /* devices of pushed contexts */
+static _Thread_local int stack_depth;
+
+CUresult cuInit(unsigned int Flags)
+{
+	int count;
+	return Flags ? INVALID_VALUE : device_count(&count);
+}
+
+/* The runtime that a program links statically comes through here first. */
+CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
+{
+	(void)pExportTableId;
+	if (ppExportTable)
+		*ppExportTable = NULL;
+	SAY_ONCE("this program, or a library of it, contains the CUDA runtime (static libcudart), "
+		 "which cannot be served: rebuild it with `nvcc -cudart shared`");
+	return NOT_SUPPORTED;
+}
+
+/* ---- device ---- */
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+	int error = device ? device_check(ordinal) : INVALID_VALUE;
+	if (!error)
+		*device = ordinal;
+	return error;
+}
+
+static int device_facts(CUdevice device, const struct rf_device **out)
+{
+	const struct rf_welcome *welcome;
+	int error = device_check(device);
+	if (!error)
+		error = channel_welcome(&welcome);
+	if (!error)
+		*out = &welcome->device;
+	return error;
+}
+
+CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
+{
+	const struct rf_device *d;
+	int error = name && len > 0 ? device_facts(dev, &d) : INVALID_VALUE;
+	if (!error)
+		snprintf(name, (size_t)len, "%s", d->name);
+	return error;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+{
+	cudaDeviceProp p;
+	int error = uuid ? device_properties(&p, dev) : INVALID_VALUE;
+	if (!error)
+		memcpy(uuid->bytes, p.uuid, sizeof uuid->bytes);
+	return error;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+{
+	const struct rf_device *d;
+	int error = bytes ? device_facts(dev, &d) : INVALID_VALUE;
+	if (!error)
+		*bytes = d->memory_bytes;
+	return error;
+}
+
+CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
+{
+	const struct rf_device *d;
+	int error = major && minor ? device_facts(dev, &d) : INVALID_VALUE;
+	if (error)
+		return error;
+	*major = (int)d->cc_major;
+	*minor = (int)d->cc_minor;
+	return CUDA_OK;
+}
+
+CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
+{
+	cudaDeviceProp p;
+	int error = prop ? device_properties(&p, dev) : INVALID_VALUE;
+	if (error)
+		return error;
+	*prop = (CUdevprop){.maxThreadsPerBlock = p.maxThreadsPerBlock,
+			    .sharedMemPerBlock = (int)p.sharedMemPerBlock,
+			    .totalConstantMemory = (int)p.totalConstMem, .SIMDWidth = p.warpSize,
+			    .memPitch = (int)p.memPitch, .regsPerBlock = p.regsPerBlock,
+			    .textureAlign = (int)p.textureAlignment};
+	memcpy(prop->maxThreadsDim, p.maxThreadsDim, sizeof prop->maxThreadsDim);
+	memcpy(prop->maxGridSize, p.maxGridSize, sizeof prop->maxGridSize);
+	return device_attribute(&prop->clockRate, 13, dev);
+}
+
+/* ---- contexts ---- */
+
+static int context_device(const void *context)
+{
+	ptrdiff_t device = (const char *)context - contexts;
+	return device >= 0 && device < DEVICES_MAX ? (int)device : -1;
+}
+
+static void make_current(int device)
+{
+	current_device = device;
+	current_context = true;
+}
+
+int context_create(void **out, int device)
+{
+	int error = out && device < DEVICES_MAX ? device_check(device) : INVALID_VALUE;
+	if (error)
+		return error;
+	*out = &contexts[device];
+	make_current(device);
+	return CUDA_OK;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+	int error = pctx && dev < DEVICES_MAX ? device_check(dev) : INVALID_VALUE;
+	if (!error)
+		*pctx = &contexts[dev];
+	return error;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+{
+	int error = flags && active ? device_check(dev) : INVALID_VALUE;
+	if (error)
+		return error;
+	*flags = 0;
+	*active = channel_header && dev == current_device;
+	return CUDA_OK;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+	int device = context_device(ctx);
+	if (device < 0)
+		return INVALID_CONTEXT;
+	if (device == current_device)
+		current_context = false;
+	return CUDA_OK;
+}
+
+CUresult cuCtxSetCurrent(CUcontext ctx)
+{
+	int device = ctx ? context_device(ctx) : 0;
+	if (device < 0)
+		return INVALID_CONTEXT;
+	if (ctx)
+		make_current(device);
+	else
+		current_context = false;
+	return CUDA_OK;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *pctx)
+{
+	if (!pctx)
+		return INVALID_VALUE;
+	*pctx = current_context && current_device < DEVICES_MAX ? &contexts[current_device] : NULL;
+	return CUDA_OK;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext ctx)
+{
+	int device = context_device(ctx);
+	if (device < 0 || stack_depth == CONTEXTS_MAX)
+		return device < 0 ? INVALID_CONTEXT : INVALID_VALUE;
+	stack[stack_depth++] = current_context ? current_device : -1;
+	make_current(device);
+	return CUDA_OK;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
+{
+	if (!current_context)
+		return INVALID_CONTEXT;
+	if (pctx)
+		cuCtxGetCurrent(pctx);
+	int below = stack_depth ? stack[--stack_depth] : -1;
+	current_context = below >= 0;
+	if (below >= 0)
+		current_device = below;
+	return CUDA_OK;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+	if (!device || !current_context)
+		return device ? INVALID_CONTEXT : INVALID_VALUE;
+	*device = current_device;
+	return CUDA_OK;
+}
+
+int context_device_get(int *device, const void *context)
+{
+	int of = context ? context_device(context) : -1;
+	if (!context)
+		return cuCtxGetDevice(device);
+	if (!device || of < 0)
+		return device ? INVALID_CONTEXT : INVALID_VALUE;
+	*device = of;
+	return CUDA_OK;
+}
+
+CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
+{
+	int device = ctx ? context_device(ctx) : current_device;
+	if (!ctxId || device < 0)
+		return ctxId ? INVALID_CONTEXT : INVALID_VALUE;
+	*ctxId = (unsigned long long)device + 1;
+	return CUDA_OK;
+}
+
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
+{
+	uint64_t number;
+	int error = pctx ? stream_number(hStream, &number) : INVALID_VALUE;
+	if (!error)
+		*pctx = &contexts[current_device % DEVICES_MAX];
+	return error;
+}
+
+CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
+{
+	if (pGreenCtx)
+		*pGreenCtx = NULL;
+	return cuStreamGetCtx(hStream, pCtx);
+}
+
+/* ---- modules and functions ---- */
+
+CUresult cuModuleLoad(CUmodule *module, const char *fname)
+{
+	if (!module || !fname)
+		return INVALID_VALUE;
+	int kept = errno, error = FILE_NOT_FOUND;
+	char *image = NULL;
+	long bytes;
+	FILE *file = fopen(fname, "rbe");
+	if (file && !fseek(file, 0, SEEK_END) && (bytes = ftell(file)) > 0) {
+		rewind(file);
+		image = calloc(1, (size_t)bytes + 1); /* PTX ends with a zero */
+		if (image && fread(image, 1, (size_t)bytes, file) == (size_t)bytes)
+			error = library_load(module, image);
+	}
+	if (file)
+		fclose(file);
+	free(image);
+	errno = kept;
+	return error;
+}
+
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
+{
+	if (!mode)
+		return INVALID_VALUE;
+	*mode = 2; /* lazy */
+	return CUDA_OK;
+}
+
+CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
+{
+	if (!pMod || !module_is(library))
+		return pMod ? INVALID_HANDLE : INVALID_VALUE;
+	*pMod = library;
+	return CUDA_OK;
+}
+
+CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
+{
+	if (!pFunc || !function_is(kernel))
+		return pFunc ? INVALID_HANDLE : INVALID_VALUE;
+	*pFunc = kernel;
+	return CUDA_OK;
+}
+
+CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
+{
+	if (!hmod || !function_is(hfunc))
+		return hmod ? INVALID_HANDLE : INVALID_VALUE;
+	*hmod = module_of(hfunc);
+	return CUDA_OK;
+}
+
+CUresult cuFuncGetName(const char **name, CUfunction hfunc)
+{
+	if (!name || !function_is(hfunc))
+		return name ? INVALID_HANDLE : INVALID_VALUE;
+	*name = ((struct function *)hfunc)->name;
+	return CUDA_OK;
+}
+
+CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function)
+{
+	if (!state || !function_is(function))
+		return state ? INVALID_HANDLE : INVALID_VALUE;
+	*state = atomic_load(&((struct function *)function)->ready);
+	return CUDA_OK;
+}
+
+/* The list form of parameters: pairs, ended by CU_LAUNCH_PARAM_END. */
+int packed_parameters(void **extra, const void **packed, size_t *bytes)
+{
+	const size_t *size = NULL;
+	*packed = NULL;
+	*bytes = 0;
+	for (; extra && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+		if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+			*packed = extra[1];
+		else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+			size = extra[1];
+		else
+			return INVALID_VALUE;
+	}
+	if (size)
+		*bytes = *size;
+	return *packed && !size ? INVALID_VALUE : CUDA_OK;
+}
+
+/* The driver's number for a bad grid is "invalid value". */
+int launch_driver(const CUlaunchConfig *c, void *function, void **args, void **extra)
+{
+	struct launch l = {.function = function, .args = args, .shared_bytes = c->sharedMemBytes,
+			   .grid = {c->gridDimX, c->gridDimY, c->gridDimZ},
+			   .block = {c->blockDimX, c->blockDimY, c->blockDimZ}};
+	if (!function_is(function))
+		return INVALID_HANDLE;
+	int error = stream_number(c->hStream, &l.stream);
+	if (!error)
+		error = launch_attributes(c->attrs, c->numAttrs, &l.cooperative);
+	if (!error && !args)
+		error = packed_parameters(extra, &l.packed, &l.packed_bytes);
+	if (!error)
+		error = launch(&l);
+	return error == INVALID_CONFIGURATION ? INVALID_VALUE : error;
+}
+
+CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+			unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+			unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+			void **kernelParams, void **extra)
+{
+	CUlaunchConfig c = {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+			    sharedMemBytes, hStream, NULL, 0};
+	return launch_driver(&c, f, kernelParams, extra);
+}
+
+int launch_driver_cooperative(CUlaunchConfig c, void *function, void **args)
+{
+	launch_attribute together = {.id = ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
+	c.attrs = &together;
+	c.numAttrs = 1;
+	return launch_driver(&c, function, args, NULL);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+			  void **extra)
+{
+	return config ? launch_driver(config, f, kernelParams, extra) : INVALID_VALUE;
+}
+
+/* ---- memory ---- */
+
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+	uint64_t address;
+	int error = dptr && bytesize ? memory_alloc(bytesize, &address) : INVALID_VALUE;
+	if (!error)
+		*dptr = address;
+	return error;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
+			    unsigned int ElementSizeBytes)
+{
+	(void)ElementSizeBytes;
+	if (!pPitch || !WidthInBytes || !Height || WidthInBytes > RF_HEAP_BYTES)
+		return INVALID_VALUE;
+	*pPitch = (WidthInBytes + RF_ALLOC_ALIGN - 1) & ~(RF_ALLOC_ALIGN - 1);
+	return *pPitch > RF_HEAP_BYTES / Height ? OUT_OF_MEMORY : cuMemAlloc_v2(dptr, *pPitch * Height);
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+{
+	uint64_t base, bytes;
+	if (!memory_range((void *)dptr, &base, &bytes))
+		return NOT_FOUND;
+	if (pbase)
+		*pbase = base;
+	if (psize)
+		*psize = bytes;
+	return CUDA_OK;
+}
+
+int host_alloc(void **out, size_t bytes, unsigned flags)
+{
+	return out && bytes && flags <= 7 ? pinned_alloc(bytes, out) : INVALID_VALUE;
+}
+
+static int put(void *data, const void *value, size_t bytes)
+{
+	memcpy(data, value, bytes);
+	return CUDA_OK;
+}
+
+/* Numbers of CUpointer_attribute. */
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	uint64_t base, bytes;
+	void *context = &contexts[current_device % DEVICES_MAX];
+	if (!data || !memory_range((void *)ptr, &base, &bytes))
+		return INVALID_VALUE;
+	bool pinned = memory_where((void *)ptr) == AT_PINNED;
+	unsigned type = pinned ? CU_HOST : CU_DEVICE, yes = 1, no = 0;
+	switch (attribute) {
+	case 1: return put(data, &context, sizeof context);
+	case 2: return put(data, &type, sizeof type);
+	case 3: return put(data, &ptr, sizeof ptr);                  /* device pointer */
+	case 4: return pinned ? put(data, &ptr, sizeof ptr) : INVALID_VALUE; /* host pointer */
+	case 6: return put(data, &yes, sizeof yes);                  /* synchronous copies */
+	case 7: return put(data, &base, sizeof base);                /* buffer id */
+	case 8: return put(data, &no, sizeof(char));                 /* managed? */
+	case 9: return put(data, &current_device, sizeof current_device);
+	case 10: return put(data, &no, sizeof(char));                /* legacy IPC? */
+	case 11: return put(data, &base, sizeof base);
+	case 12: return put(data, &bytes, sizeof bytes);
+	case 13: return put(data, &yes, sizeof(char));               /* mapped? */
+	default: return NOT_SUPPORTED;
+	}
+}
+
+CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
+				void **data, CUdeviceptr ptr)
+{
+	uint64_t base, bytes;
+	if (!attributes || !data)
+		return INVALID_VALUE;
+	bool known = memory_range((void *)ptr, &base, &bytes);
+	for (unsigned i = 0; i < numAttributes; i++) {
+		bool wide = attributes[i] == 1 || attributes[i] == 3 || attributes[i] == 4;
+		if (!known || cuPointerGetAttribute(data[i], attributes[i], ptr))
+			memset(data[i], 0, wide ? sizeof(void *) : 1); /* as for unknown pointers */
+	}
+	return CUDA_OK;
+}
+
+/* One side of a described copy: its first byte. */
+static void *side(int type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t pitch)
+{
+	char *base = type == CU_HOST ? (char *)host : (char *)device;
+	return type == CU_ARRAY ? NULL : base + y * pitch + x;
+}
+
+int copy_described(const CUDA_MEMCPY2D *d, const void *stream, bool async)
+{
+	if (!d)
+		return INVALID_VALUE;
+	if (d->srcMemoryType == CU_ARRAY || d->dstMemoryType == CU_ARRAY) {
+		SAY_ONCE("copies of CUDA arrays are not supported by rankfold");
+		return NOT_SUPPORTED;
+	}
+	size_t dst_pitch = d->dstPitch ? d->dstPitch : d->WidthInBytes;
+	size_t src_pitch = d->srcPitch ? d->srcPitch : d->WidthInBytes;
+	return copy_2d(side(d->dstMemoryType, d->dstHost, d->dstDevice, d->dstXInBytes, d->dstY,
+			    dst_pitch), dst_pitch,
+		       side(d->srcMemoryType, d->srcHost, d->srcDevice, d->srcXInBytes, d->srcY,
+			    src_pitch), src_pitch,
+		       d->WidthInBytes, d->Height, BY_ADDRESS, stream, async);
+}

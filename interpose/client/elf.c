@@ -1,0 +1,90 @@
+/* elf.c: libc's own dlsym, dlvsym and dlopen.
+ *
+ * Their names are ours in this process, and no look-up that libc offers is free of them: the
+ * versions of one of them that libc has are also satisfied by ours, which has none. So libc's
+ * dynamic symbol table is read here, as the dynamic linker reads it. No lock, nothing that blocks.
+ */
+#include <elf.h>
+#include <link.h>
+#include <string.h>
+
+#include "client.h"
+
+struct search {
+	const char *name;
+	void *found;
+};
+
+static uint32_t hash_of(const char *name)
+{
+	uint32_t h = 5381;
+	for (; *name; name++)
+		h = h * 33 + (unsigned char)*name;
+	return h;
+}
+
+struct tables {
+	const ElfW(Sym) *symbols;
+	const char *strings;
+	const uint32_t *hash; /* DT_GNU_HASH */
+};
+
+/* The dynamic linker of glibc has made these absolute. */
+static struct tables tables_of(const ElfW(Dyn) *d)
+{
+	struct tables t = {0};
+	for (; d->d_tag != DT_NULL; d++) {
+		if (d->d_tag == DT_SYMTAB)
+			t.symbols = (const void *)d->d_un.d_ptr;
+		else if (d->d_tag == DT_STRTAB)
+			t.strings = (const void *)d->d_un.d_ptr;
+		else if (d->d_tag == DT_GNU_HASH)
+			t.hash = (const void *)d->d_un.d_ptr;
+	}
+	return t;
+}
+
+static const ElfW(Sym) *find(const struct tables *t, const char *name)
+{
+	uint32_t bucket_count = t->hash[0], first = t->hash[1], bloom_words = t->hash[2];
+	const uint32_t *buckets = t->hash + 4 + bloom_words * (sizeof(ElfW(Addr)) / 4);
+	const uint32_t *chains = buckets + bucket_count;
+	uint32_t hash = hash_of(name), i = bucket_count ? buckets[hash % bucket_count] : 0;
+	for (; i >= first && i; i++) {
+		uint32_t other = chains[i - first];
+		const ElfW(Sym) *s = &t->symbols[i];
+		if ((other | 1) == (hash | 1) && !strcmp(t->strings + s->st_name, name) &&
+		    s->st_shndx != SHN_UNDEF)
+			return s;
+		if (other & 1)
+			break;
+	}
+	return NULL;
+}
+
+static int look(struct dl_phdr_info *object, size_t size, void *argument)
+{
+	struct search *search = argument;
+	const char *base = object->dlpi_name ? strrchr(object->dlpi_name, '/') : NULL;
+	base = base ? base + 1 : "";
+	(void)size;
+	if (strcmp(base, "libc.so.6") && strcmp(base, "libdl.so.2"))
+		return 0;
+	for (int i = 0; i < object->dlpi_phnum; i++) {
+		if (object->dlpi_phdr[i].p_type != PT_DYNAMIC)
+			continue;
+		struct tables t = tables_of((const void *)(object->dlpi_addr +
+							   object->dlpi_phdr[i].p_vaddr));
+		const ElfW(Sym) *s = t.symbols && t.strings && t.hash ? find(&t, search->name) : NULL;
+		if (s)
+			search->found = (void *)(object->dlpi_addr + s->st_value);
+	}
+	return search->found != NULL;
+}
+
+void *libc_function(const char *name)
+{
+	struct search search = {name, NULL};
+	dl_iterate_phdr(look, &search);
+	return search.found;
+}

@@ -1,0 +1,119 @@
+/* handle.c: the numbers that stand for streams and events, and all other fresh numbers.
+ *
+ * Numbers come from one counter and are never reused (programs keep them in static variables, and
+ * the server's saved state names them). The table is direct-mapped: a number lives at `number mod
+ * size`, and a number whose place is taken is skipped. So a look-up is one load, without a lock,
+ * and memory follows the number of live handles, not of all there ever were. A grown table leaves
+ * the old one in place for readers that hold it.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "client.h"
+
+struct table {
+	uint64_t size; /* power of two */
+	struct handle *_Atomic at[];
+};
+
+_Thread_local uint64_t default_stream = RF_STREAM_LEGACY;
+
+static struct table *_Atomic table;
+static _Atomic uint64_t next_number = RF_HANDLE_FIRST;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t live;
+static struct handle **spares; /* dropped ones */
+static uint64_t spare_count, spare_room;
+
+uint64_t handle_number(void)
+{
+	return atomic_fetch_add(&next_number, 1);
+}
+
+/* Under the lock: at most half full, so that few numbers are skipped. */
+static bool make_room(void)
+{
+	struct table *old = atomic_load(&table);
+	uint64_t size = old ? old->size : 0;
+	if (live < size / 2)
+		return true;
+	size = size ? size * 2 : 256;
+	struct table *bigger = calloc(1, sizeof *bigger + size * sizeof *bigger->at);
+	if (!bigger)
+		return false;
+	bigger->size = size;
+	for (uint64_t i = 0; old && i < old->size; i++) {
+		struct handle *h = atomic_load(&old->at[i]);
+		if (h)
+			atomic_store(&bigger->at[h->number & (size - 1)], h);
+	}
+	atomic_store_explicit(&table, bigger, memory_order_release);
+	return true;
+}
+
+struct handle *handle_new(enum handle_kind kind)
+{
+	pthread_mutex_lock(&lock);
+	struct handle *h = spare_count ? spares[--spare_count] : calloc(1, sizeof *h);
+	if (!h || !make_room()) {
+		free(h);
+		pthread_mutex_unlock(&lock);
+		return NULL;
+	}
+	struct table *t = atomic_load(&table);
+	uint64_t number;
+	do
+		number = handle_number();
+	while (atomic_load(&t->at[number & (t->size - 1)]));
+	*h = (struct handle){.number = number, .kind = kind};
+	atomic_store_explicit(&t->at[number & (t->size - 1)], h, memory_order_release);
+	live++;
+	pthread_mutex_unlock(&lock);
+	return h;
+}
+
+struct handle *handle_get(enum handle_kind kind, const void *value)
+{
+	uint64_t number = (uint64_t)value;
+	struct table *t = atomic_load_explicit(&table, memory_order_acquire);
+	if (!t || number < RF_HANDLE_FIRST)
+		return NULL;
+	struct handle *h = atomic_load_explicit(&t->at[number & (t->size - 1)], memory_order_acquire);
+	return h && h->number == number && h->kind == kind ? h : NULL;
+}
+
+/* Its memory goes to the next handle: a racing reader sees another number, never freed memory. */
+void handle_drop(struct handle *h)
+{
+	pthread_mutex_lock(&lock);
+	struct table *t = atomic_load(&table);
+	atomic_store(&t->at[h->number & (t->size - 1)], NULL);
+	live--;
+	if (spare_count == spare_room) {
+		uint64_t room = spare_room ? spare_room * 2 : 64;
+		struct handle **more = realloc(spares, room * sizeof *more);
+		if (more) {
+			spares = more;
+			spare_room = room;
+		}
+	}
+	if (spare_count < spare_room)
+		spares[spare_count++] = h;
+	pthread_mutex_unlock(&lock);
+}
+
+int stream_number(const void *stream, uint64_t *number)
+{
+	uint64_t value = (uint64_t)stream;
+	*number = value ? value : default_stream;
+	if (value <= RF_STREAM_PER_THREAD || handle_get(HANDLE_STREAM, stream))
+		return CUDA_OK;
+	return INVALID_HANDLE;
+}
+
+int event_number(const void *event, uint64_t *number)
+{
+	*number = (uint64_t)event;
+	return handle_get(HANDLE_EVENT, event) ? CUDA_OK : INVALID_HANDLE;
+}

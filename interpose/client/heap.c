@@ -1,0 +1,290 @@
+/* heap.c: an address-ordered list of extents, first fit from either end. See heap.h.
+ *
+ * Every operation is linear in the number of extents at worst, which is some thousands: programs
+ * that allocate a lot do so through a caching allocator. Extents that were freed but are not
+ * retired stay apart (each knows its free), and a run of neighbours counts as one hole; so the
+ * moment of retirement changes the list's shape but never a placement.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "channel.h"
+#include "heap.h"
+
+#define CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
+#define MERGE_EVERY 64u
+
+static uint64_t round_up(uint64_t bytes, uint64_t to)
+{
+	return (bytes + to - 1) / to * to;
+}
+
+bool heap_init(struct heap *h, uint64_t capacity_bytes)
+{
+	*h = (struct heap){.capacity_chunks = capacity_bytes / RF_CHUNK_BYTES, .room = 64};
+	h->extents = calloc(h->room, sizeof *h->extents);
+	h->live = calloc(CHUNKS, sizeof *h->live);
+	h->held = calloc(CHUNKS, sizeof *h->held);
+	if (!h->extents || !h->live || !h->held) {
+		heap_destroy(h);
+		return false;
+	}
+	h->extents[h->count++] = (struct heap_extent){.addr = RF_DEV_BASE, .bytes = RF_HEAP_BYTES};
+	return true;
+}
+
+void heap_destroy(struct heap *h)
+{
+	free(h->extents);
+	free(h->live);
+	free(h->held);
+	free(h->freed);
+	*h = (struct heap){0};
+}
+
+/* Index of the extent that holds addr, which lies in the heap. */
+static uint32_t index_of(const struct heap *h, uint64_t addr)
+{
+	uint32_t low = 0, high = h->count;
+	while (high - low > 1) {
+		uint32_t middle = low + (high - low) / 2;
+		if (h->extents[middle].addr <= addr)
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+const struct heap_extent *heap_find(const struct heap *h, uint64_t addr)
+{
+	if (!h->count || addr < RF_DEV_BASE || addr - RF_DEV_BASE >= RF_HEAP_BYTES)
+		return NULL;
+	const struct heap_extent *e = &h->extents[index_of(h, addr)];
+	return e->state == HEAP_LIVE ? e : NULL;
+}
+
+/* First hole of at least `bytes`, from the low end or the high one. */
+static bool place_low(const struct heap *h, uint64_t bytes, uint64_t *addr)
+{
+	uint64_t start = 0, run = 0;
+	for (uint32_t i = 0; i < h->count; i++) {
+		const struct heap_extent *e = &h->extents[i];
+		if (e->state != HEAP_FREE) {
+			run = 0;
+			continue;
+		}
+		if (!run)
+			start = e->addr;
+		run += e->bytes;
+		if (run >= bytes) {
+			*addr = start;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool place_high(const struct heap *h, uint64_t bytes, uint64_t *addr)
+{
+	uint64_t end = 0, run = 0;
+	for (uint32_t i = h->count; i-- > 0;) {
+		const struct heap_extent *e = &h->extents[i];
+		if (e->state != HEAP_FREE) {
+			run = 0;
+			continue;
+		}
+		if (!run)
+			end = e->addr + e->bytes;
+		run += e->bytes;
+		if (run >= bytes) {
+			*addr = end - bytes;
+			return true;
+		}
+	}
+	return false;
+}
+
+static uint64_t first_chunk(uint64_t addr)
+{
+	return (addr - RF_DEV_BASE) / RF_CHUNK_BYTES;
+}
+
+/* Chunks that [addr, +bytes) would be the first to touch. */
+static uint64_t new_chunks(const struct heap *h, uint64_t addr, uint64_t bytes)
+{
+	uint64_t fresh = 0;
+	for (uint64_t c = first_chunk(addr); c <= first_chunk(addr + bytes - 1); c++)
+		fresh += h->live[c] == 0;
+	return fresh;
+}
+
+static void count_up(uint32_t *counts, uint64_t *total, uint64_t addr, uint64_t bytes)
+{
+	for (uint64_t c = first_chunk(addr); c <= first_chunk(addr + bytes - 1); c++)
+		*total += counts[c]++ == 0;
+}
+
+static void count_down(uint32_t *counts, uint64_t *total, uint64_t addr, uint64_t bytes)
+{
+	for (uint64_t c = first_chunk(addr); c <= first_chunk(addr + bytes - 1); c++)
+		*total -= --counts[c] == 0;
+}
+
+static void promote(struct heap *h, uint64_t upto)
+{
+	for (; h->promoted < upto; h->promoted++)
+		h->extents[index_of(h, h->freed[h->promoted].addr)].state = HEAP_FREE;
+}
+
+static bool place(struct heap *h, uint64_t bytes, bool stable, uint64_t *addr)
+{
+	bool found = stable ? place_high(h, bytes, addr) : place_low(h, bytes, addr);
+	return found && h->live_chunks + new_chunks(h, *addr, bytes) <= h->capacity_chunks;
+}
+
+/* Replace the free extents under [addr, +bytes) by one live extent. *after: their last free. */
+static bool carve(struct heap *h, uint64_t addr, uint64_t bytes, uint64_t asked, uint64_t *after)
+{
+	uint32_t first = index_of(h, addr), last = index_of(h, addr + bytes - 1);
+	struct heap_extent parts[3], head = h->extents[first], tail = h->extents[last];
+	uint32_t n = 0;
+	*after = 0;
+	for (uint32_t i = first; i <= last; i++)
+		if (h->extents[i].seq > *after)
+			*after = h->extents[i].seq;
+	if (*after <= h->retired_seq)
+		*after = 0;
+	if (head.addr < addr) {
+		head.bytes = addr - head.addr;
+		parts[n++] = head;
+	}
+	parts[n++] = (struct heap_extent){addr, bytes, asked, 0, HEAP_LIVE};
+	if (tail.addr + tail.bytes > addr + bytes) {
+		tail.bytes = tail.addr + tail.bytes - (addr + bytes);
+		tail.addr = addr + bytes;
+		parts[n++] = tail;
+	}
+	uint32_t count = h->count - (last - first + 1) + n;
+	if (count > h->room) {
+		struct heap_extent *more = realloc(h->extents, 2 * count * sizeof *more);
+		if (!more)
+			return false;
+		h->extents = more;
+		h->room = 2 * count;
+	}
+	memmove(h->extents + first + n, h->extents + last + 1,
+		(h->count - last - 1) * sizeof *h->extents);
+	memcpy(h->extents + first, parts, n * sizeof *parts);
+	h->count = count;
+	return true;
+}
+
+bool heap_alloc(struct heap *h, uint64_t bytes, bool stable, uint64_t *addr, uint64_t *after)
+{
+	uint64_t whole = round_up(bytes, RF_ALLOC_ALIGN);
+	if (!bytes || bytes > RF_HEAP_BYTES || !h->count)
+		return false;
+	if (!place(h, whole, stable, addr)) {
+		promote(h, h->freed_count);
+		if (!place(h, whole, stable, addr))
+			return false;
+	}
+	if (!carve(h, *addr, whole, bytes, after))
+		return false;
+	count_up(h->live, &h->live_chunks, *addr, whole);
+	count_up(h->held, &h->held_chunks, *addr, whole);
+	return true;
+}
+
+/* Room for one more free: drop those that are both retired and out of quarantine. */
+static bool freed_room(struct heap *h)
+{
+	if (h->freed_count < h->freed_room)
+		return true;
+	uint64_t done = h->retired < h->promoted ? h->retired : h->promoted;
+	if (done > h->freed_room / 2) {
+		memmove(h->freed, h->freed + done, (h->freed_count - done) * sizeof *h->freed);
+		h->freed_count -= done;
+		h->promoted -= done;
+		h->retired -= done;
+		h->merge_at = h->merge_at > done ? h->merge_at - done : 0;
+		return true;
+	}
+	uint64_t room = h->freed_room ? h->freed_room * 2 : 4 * HEAP_QUARANTINE;
+	struct heap_freed *more = realloc(h->freed, room * sizeof *more);
+	if (!more)
+		return false;
+	h->freed = more;
+	h->freed_room = room;
+	return true;
+}
+
+void heap_free(struct heap *h, uint64_t addr, uint64_t seq)
+{
+	struct heap_extent *e = &h->extents[index_of(h, addr)];
+	if (!freed_room(h))
+		return; /* no memory for the note: the range stays taken, which is safe */
+	h->freed[h->freed_count++] = (struct heap_freed){addr, e->bytes, seq};
+	e->state = HEAP_QUARANTINED;
+	e->seq = seq;
+	e->asked = 0;
+	count_down(h->live, &h->live_chunks, addr, e->bytes);
+	if (h->freed_count - h->promoted > HEAP_QUARANTINE)
+		promote(h, h->freed_count - HEAP_QUARANTINE);
+}
+
+static void merge(struct heap *h)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 1; i < h->count; i++) {
+		struct heap_extent *a = &h->extents[n], *b = &h->extents[i];
+		if (a->state == HEAP_FREE && b->state == HEAP_FREE && a->seq <= h->retired_seq &&
+		    b->seq <= h->retired_seq) {
+			a->bytes += b->bytes;
+			a->seq = 0;
+		} else {
+			h->extents[++n] = *b;
+		}
+	}
+	h->count = n + 1;
+}
+
+void heap_retire(struct heap *h, uint64_t seq)
+{
+	if (seq < h->retired_seq)
+		return;
+	h->retired_seq = seq;
+	for (; h->retired < h->freed_count && h->freed[h->retired].seq <= seq; h->retired++) {
+		const struct heap_freed *f = &h->freed[h->retired];
+		count_down(h->held, &h->held_chunks, f->addr, f->bytes);
+	}
+	if (h->retired >= h->merge_at) {
+		merge(h);
+		h->merge_at = h->retired + MERGE_EVERY;
+	}
+}
+
+const char *heap_invalid(const struct heap *h)
+{
+	uint64_t next = RF_DEV_BASE, live = 0, held = 0;
+	for (uint32_t i = 0; i < h->count; i++) {
+		const struct heap_extent *e = &h->extents[i];
+		if (e->addr != next || !e->bytes || e->bytes % RF_ALLOC_ALIGN)
+			return "the extents do not cover the heap in order";
+		if (e->state == HEAP_LIVE && (!e->asked || e->asked > e->bytes))
+			return "a live extent is smaller than what was asked";
+		next = e->addr + e->bytes;
+	}
+	if (next != RF_DEV_BASE + RF_HEAP_BYTES)
+		return "the extents do not cover the heap";
+	for (uint64_t c = 0; c < CHUNKS; c++) {
+		live += h->live[c] != 0;
+		held += h->held[c] != 0;
+		if (h->held[c] < h->live[c])
+			return "a chunk is live but not held";
+	}
+	if (live != h->live_chunks || held != h->held_chunks)
+		return "the chunk totals are wrong";
+	return h->live_chunks <= h->capacity_chunks ? NULL : "more chunks than the device has";
+}

@@ -1,0 +1,52 @@
+/* heap.h: which device address belongs to which allocation. Pure: no channel, no lock, no clock.
+ *
+ * Where an allocation is placed, and whether it fits, depends only on the sequence of calls, never
+ * on how far the server is: out-of-memory must not depend on where a rank runs. What does depend on
+ * it, heap_alloc reports: the free that must have been retired before the range may be used again.
+ */
+#ifndef RANKFOLD_HEAP_H
+#define RANKFOLD_HEAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A freed range is not given out again before this many later frees, unless memory is short. */
+#define HEAP_QUARANTINE 64u
+
+enum heap_state { HEAP_FREE, HEAP_QUARANTINED, HEAP_LIVE };
+struct heap_extent {
+	uint64_t addr, bytes; /* the extents cover the heap without gaps, in order */
+	uint64_t asked;       /* LIVE: bytes as the program asked */
+	uint64_t seq;         /* not LIVE: of the last free in it */
+	enum heap_state state;
+};
+struct heap_freed { uint64_t addr, bytes, seq; };
+
+struct heap {
+	uint64_t capacity_chunks;
+	struct heap_extent *extents;
+	uint32_t count, room;
+	uint32_t *live, *held;  /* allocations per chunk: live; live or not retired yet */
+	uint64_t live_chunks, held_chunks;
+	/* Frees in order, [retired, freed_count) not retired, [promoted, …) in quarantine. */
+	struct heap_freed *freed;
+	uint64_t freed_count, freed_room, promoted, retired;
+	uint64_t retired_seq;
+	uint64_t merge_at;      /* merge when `retired` gets there */
+};
+
+bool heap_init(struct heap *, uint64_t capacity_bytes);
+void heap_destroy(struct heap *);
+/* A range for `bytes` > 0 (stable: from the high end). *after: the free that must be retired before
+ * the range is used, 0 if none. False: out of memory. */
+bool heap_alloc(struct heap *, uint64_t bytes, bool stable, uint64_t *addr, uint64_t *after);
+/* The live allocation that holds addr, or NULL. */
+const struct heap_extent *heap_find(const struct heap *, uint64_t addr);
+/* addr must be the start of a live allocation; seq is the number of its FREE record. */
+void heap_free(struct heap *, uint64_t addr, uint64_t seq);
+/* The server has retired all frees up to seq. */
+void heap_retire(struct heap *, uint64_t seq);
+/* What is wrong with the structure, or NULL. For tests. */
+const char *heap_invalid(const struct heap *);
+
+#endif

@@ -1,0 +1,205 @@
+/* lookup.c: the side doors: dlsym, dlvsym, dlopen, cuGetProcAddress and the runtime's form of it.
+ *
+ * A program that looks functions up must get ours, whatever library its handle names: some carry a
+ * search path that finds NVIDIA's own library before ours. Everything else is passed on untouched,
+ * by tail calls, because libc looks at the caller (RTLD_NEXT, $ORIGIN). No lock; errno and dlerror
+ * stay libc's.
+ */
+#pragma GCC optimize("O2") /* for the tail calls, in every build */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bodies.h"
+
+#define PER_THREAD_STREAM 2ull /* flag of cuGetProcAddress and cudaGetDriverEntryPoint */
+#define LEGACY_STREAM 1ull
+
+typedef void *(*dlsym_function)(void *, const char *);
+typedef void *(*dlopen_function)(const char *, int);
+typedef void *(*dlvsym_function)(void *, const char *, const char *);
+
+static const struct { const char *soname, *link; } ours[] = {
+	{"libcudart.so.13", "libcudart.so"},
+	{"libcuda.so.1", "libcuda.so"},
+	{"libnccl.so.2", "libnccl.so"},
+};
+
+/* ---- tables ---- */
+
+static const struct api_entry *find_in(const struct api_entry *table, size_t count,
+				       const char *name)
+{
+	size_t low = 0, high = count;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		int order = strcmp(name, table[middle].name);
+		if (!order)
+			return &table[middle];
+		if (order < 0)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return NULL;
+}
+
+const struct api_entry *api_find(const char *name)
+{
+	if (!strncmp(name, "nccl", 4) || !strncmp(name, "pnccl", 5))
+		return find_in(api_nccl, api_nccl_count, name);
+	if (!strncmp(name, "cuda", 4) || !strncmp(name, "__cuda", 6))
+		return find_in(api_cudart, api_cudart_count, name);
+	if (!strncmp(name, "cu", 2))
+		return find_in(api_cuda, api_cuda_count, name);
+	return NULL;
+}
+
+/* One name, of one form (_v2, …), with or without the suffix of per-thread streams. */
+static const struct api_entry *driver_form(const char *name, const char *form, bool per_thread)
+{
+	static const char *const suffixes[] = {"", "_ptsz", "_ptds"};
+	const struct api_entry *found = NULL;
+	char full[128];
+	for (size_t i = 0; i < (per_thread ? 3 : 1); i++) {
+		int n = snprintf(full, sizeof full, "%s%s%s", name, form, suffixes[i]);
+		const struct api_entry *e =
+			n > 0 && (size_t)n < sizeof full ? find_in(api_cuda, api_cuda_count, full) : NULL;
+		found = e ? e : found;
+	}
+	return found;
+}
+
+/* The newest form that is not newer than what the caller was compiled for. */
+const struct api_entry *api_driver(const char *name, int version, bool per_thread)
+{
+	static const char *const forms[] = {"_v4", "_v3", "_v2", ""};
+	const struct api_entry *best = NULL;
+	if (!strcmp(name, "cuGraphInstantiate") && version >= 12000)
+		name = "cuGraphInstantiateWithFlags"; /* the one name that was given to another */
+	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+		const struct api_entry *e = driver_form(name, forms[i], per_thread);
+		if (e && e->since <= (uint32_t)version && (!best || e->since > best->since))
+			best = e;
+	}
+	return best;
+}
+
+int entry_point(const char *symbol, void **function, int version, unsigned long long flags,
+		int *status)
+{
+	if (!symbol || !function || flags & ~(PER_THREAD_STREAM | LEGACY_STREAM))
+		return INVALID_VALUE;
+	bool per_thread = flags & PER_THREAD_STREAM ||
+			  (!flags && default_stream == RF_STREAM_PER_THREAD);
+	const struct api_entry *e = api_driver(symbol, version, per_thread);
+	*function = e ? e->function : NULL;
+	if (status)
+		*status = e ? 0 : 1; /* success, symbol not found */
+	return e || status ? CUDA_OK : NOT_FOUND;
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+			     CUdriverProcAddressQueryResult *symbolStatus)
+{
+	return entry_point(symbol, pfn, cudaVersion, flags, symbolStatus);
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
+{
+	return entry_point(symbol, pfn, cudaVersion, flags, NULL);
+}
+
+/* ---- libc's look-ups ---- */
+
+/* Found once; a second thread finds the same. */
+static void *libc_kept(void *_Atomic *kept, const char *name)
+{
+	void *f = atomic_load_explicit(kept, memory_order_relaxed);
+	if (!f)
+		atomic_store(kept, f = libc_function(name));
+	return f;
+}
+
+static dlsym_function libc_dlsym(void)
+{
+	static void *_Atomic kept;
+	return (dlsym_function)libc_kept(&kept, "dlsym");
+}
+
+static dlvsym_function libc_dlvsym(void)
+{
+	static void *_Atomic kept;
+	return (dlvsym_function)libc_kept(&kept, "dlvsym");
+}
+
+static bool is_ours(const char *path, size_t *which)
+{
+	const char *base = strrchr(path, '/');
+	base = base ? base + 1 : path;
+	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+		if (!strcmp(base, ours[i].soname) || !strcmp(base, ours[i].link)) {
+			*which = i;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* What was found in a library of one of our names, ours or NVIDIA's, is replaced by ours. */
+static void *replace(void *found, const char *name)
+{
+	const struct api_entry *e = api_find(name);
+	Dl_info info;
+	const char *base;
+	if (!e || !found || e->function == found || !dladdr(found, &info) || !info.dli_fname)
+		return found;
+	base = strrchr(info.dli_fname, '/');
+	base = base ? base + 1 : info.dli_fname;
+	if (!strncmp(base, "libcuda.so", 10) || !strncmp(base, "libcudart.so", 12) ||
+	    !strncmp(base, "libnccl.so", 10))
+		return e->function;
+	return found;
+}
+
+RF_API void *dlsym(void *handle, const char *name)
+{
+	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !api_find(name))
+		return libc_dlsym()(handle, name);
+	return replace(libc_dlsym()(handle, name), name);
+}
+
+RF_API void *dlvsym(void *handle, const char *name, const char *version)
+{
+	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !api_find(name))
+		return libc_dlvsym()(handle, name, version);
+	return replace(libc_dlvsym()(handle, name, version), name);
+}
+
+/* The shim of this name beside this library. A function of its own: its buffer would keep dlopen
+ * from a tail call. */
+static __attribute__((noinline)) void *open_shim(dlopen_function open, size_t which, int mode)
+{
+	char path[4096];
+	Dl_info info;
+	if (!dladdr((void *)open_shim, &info) || !info.dli_fname)
+		return NULL;
+	const char *slash = strrchr(info.dli_fname, '/');
+	int folder = slash ? (int)(slash - info.dli_fname) : 1;
+	int n = snprintf(path, sizeof path, "%.*s/%s", folder, slash ? info.dli_fname : ".",
+			 ours[which].soname);
+	return n > 0 && (size_t)n < sizeof path ? open(path, mode) : NULL;
+}
+
+RF_API void *dlopen(const char *file, int mode)
+{
+	static void *_Atomic kept;
+	size_t which;
+	dlopen_function open = (dlopen_function)libc_kept(&kept, "dlopen");
+	if (file && is_ours(file, &which)) {
+		void *handle = open_shim(open, which, mode);
+		if (handle)
+			return handle;
+	}
+	return open(file, mode);
+}

@@ -1,0 +1,606 @@
+/* memory.c: device memory, pinned memory, copies and fills.
+ *
+ * Device addresses are ours to give (heap.c); the server only learns of them. Pinned memory is the
+ * arena part of the memfd, mapped at the same address here and in the device's window. Pageable
+ * data travels inline (small) or through bulk slots.
+ *
+ * Locks: heap_lock around the heap and the records that announce its changes, so that the order of
+ * frees is the order of their numbers; pinned_lock around the arena; registered_lock. Blocking:
+ * malloc when memory is short (until frees are retired) and at the first allocation (grant);
+ * copies that move pageable data to the host, or that are synchronous by definition.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "client.h"
+#include "graph.h"
+#include "heap.h"
+
+#define INLINE_BYTES 4096u  /* smaller pageable data travels in the record itself */
+#define PIPELINE 8u         /* bulk slots one device-to-host copy keeps in flight */
+#define PAGE 4096ull
+
+static pthread_mutex_t heap_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct heap heap;
+static bool heap_ready;
+static _Atomic bool launched;
+
+static uint64_t min(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* ---- device memory ---- */
+
+void memory_first_launch(void)
+{
+	if (!atomic_load_explicit(&launched, memory_order_relaxed))
+		atomic_store(&launched, true);
+}
+
+/* Will it live on, like parameters and optimizer state? What a program allocates before its first
+ * kernel or collective mostly does. The place to learn from call sites: a hash of the call stack,
+ * and what allocations from there did before, belong here. A wrong guess costs speed only. */
+static bool predict_stable(void)
+{
+	return !atomic_load_explicit(&launched, memory_order_relaxed);
+}
+
+/* Under heap_lock: wait until the server has retired the free with this number. A device
+ * synchronisation is answered when all earlier work is done, retirement follows at once. */
+static void wait_retired(uint64_t seq)
+{
+	struct rf_record sync;
+	struct timespec nap = {0, 50000};
+	if (atomic_load_explicit(&channel_header->retired_free, memory_order_acquire) < seq)
+		channel_call(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0, NULL, 0);
+	int kept = errno;
+	while (atomic_load_explicit(&channel_header->retired_free, memory_order_acquire) < seq)
+		nanosleep(&nap, NULL);
+	errno = kept;
+	heap_retire(&heap, atomic_load(&channel_header->retired_free));
+}
+
+/* Under heap_lock: the server must not hold more than the device has. */
+static void wait_held(void)
+{
+	while (heap.held_chunks > heap.capacity_chunks && heap.retired < heap.freed_count)
+		wait_retired(heap.freed[heap.retired].seq);
+}
+
+static int ask_grant(void)
+{
+	uint64_t want = heap.held_chunks * RF_CHUNK_BYTES;
+	if (want <= atomic_load(&channel_header->grant_bytes))
+		return CUDA_OK;
+	struct rf_grant m = {.want_bytes = want};
+	return channel_call(&m.r, RF_OP_GRANT, sizeof m, NULL, 0, NULL, 0);
+}
+
+/* Under heap_lock. */
+static int open_heap(void)
+{
+	const struct rf_welcome *welcome;
+	if (heap_ready)
+		return CUDA_OK;
+	int error = channel_welcome(&welcome);
+	if (!error)
+		error = heap_init(&heap, welcome->device.memory_bytes) ? CUDA_OK : OUT_OF_MEMORY;
+	heap_ready = !error;
+	return error;
+}
+
+/* Under heap_lock: announce what heap_alloc has placed. */
+static int announce(uint64_t address, uint64_t bytes, bool stable, uint64_t after)
+{
+	if (after)
+		wait_retired(after);
+	wait_held();
+	int error = ask_grant();
+	if (error) {
+		heap_free(&heap, address, 0);
+		return error;
+	}
+	struct rf_alloc m = {.addr = address, .bytes = bytes, .stable = stable};
+	channel_post(&m.r, RF_OP_ALLOC, sizeof m, NULL, 0);
+	return CUDA_OK;
+}
+
+int memory_alloc(uint64_t bytes, uint64_t *address)
+{
+	int error = channel_use_device();
+	if (error)
+		return error;
+	uint64_t after;
+	bool stable = predict_stable();
+	pthread_mutex_lock(&heap_lock);
+	error = open_heap();
+	if (!error) {
+		heap_retire(&heap, atomic_load(&channel_header->retired_free));
+		error = heap_alloc(&heap, bytes, stable, address, &after)
+				? announce(*address, bytes, stable, after) : OUT_OF_MEMORY;
+	}
+	pthread_mutex_unlock(&heap_lock);
+	return error;
+}
+
+int memory_free(const void *address)
+{
+	int error = channel_open();
+	if (error)
+		return error;
+	struct rf_free m = {.addr = (uint64_t)address};
+	pthread_mutex_lock(&heap_lock);
+	const struct heap_extent *e = heap_find(&heap, m.addr);
+	if (e && e->addr == m.addr)
+		heap_free(&heap, m.addr, channel_post(&m.r, RF_OP_FREE, sizeof m, NULL, 0));
+	else
+		error = INVALID_VALUE;
+	pthread_mutex_unlock(&heap_lock);
+	int sticky = channel_enter();
+	return sticky ? sticky : error;
+}
+
+int memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
+{
+	const struct rf_welcome *welcome;
+	int error = channel_welcome(&welcome);
+	if (error)
+		return error;
+	pthread_mutex_lock(&heap_lock);
+	*total_bytes = welcome->device.memory_bytes;
+	*free_bytes = *total_bytes - min(*total_bytes, heap.live_chunks * RF_CHUNK_BYTES);
+	pthread_mutex_unlock(&heap_lock);
+	return CUDA_OK;
+}
+
+/* ---- pinned memory ---- */
+
+/* The arena's blocks in order, without gaps. Pages; few and large. */
+struct block { uint64_t offset, bytes, asked; };
+static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct block *blocks; /* asked 0: free */
+static uint32_t block_count, block_room;
+
+static uint8_t *arena(void)
+{
+	return channel_header ? (uint8_t *)RF_PINNED_BASE(channel_header->rank) : NULL;
+}
+
+static bool insert_block(uint32_t at, struct block b)
+{
+	if (block_count == block_room) {
+		uint32_t room = block_room ? block_room * 2 : 16;
+		struct block *more = realloc(blocks, room * sizeof *more);
+		if (!more)
+			return false;
+		blocks = more;
+		block_room = room;
+	}
+	memmove(blocks + at + 1, blocks + at, (block_count++ - at) * sizeof *blocks);
+	blocks[at] = b;
+	return true;
+}
+
+static void remove_block(uint32_t at)
+{
+	memmove(blocks + at, blocks + at + 1, (--block_count - at) * sizeof *blocks);
+}
+
+/* Under pinned_lock: first fit. */
+static void *take_block(uint64_t asked)
+{
+	uint64_t bytes = (asked + PAGE - 1) & ~(PAGE - 1);
+	if (!block_count && !insert_block(0, (struct block){0, RF_PINNED_SLOT_BYTES, 0}))
+		return NULL;
+	for (uint32_t i = 0; i < block_count; i++) {
+		if (blocks[i].asked || blocks[i].bytes < bytes)
+			continue;
+		struct block rest = {blocks[i].offset + bytes, blocks[i].bytes - bytes, 0};
+		if (rest.bytes && !insert_block(i + 1, rest))
+			return NULL;
+		blocks[i].bytes = bytes;
+		blocks[i].asked = asked;
+		return arena() + blocks[i].offset;
+	}
+	return NULL;
+}
+
+/* Under pinned_lock: the block that holds address, or block_count. */
+static uint32_t find_block(const void *address)
+{
+	uint64_t offset = (uint64_t)((const uint8_t *)address - arena());
+	uint32_t i = 0;
+	while (i < block_count && offset - blocks[i].offset >= blocks[i].bytes)
+		i++;
+	return i < block_count && blocks[i].asked ? i : block_count;
+}
+
+int pinned_alloc(uint64_t bytes, void **address)
+{
+	int error = channel_enter();
+	if (error)
+		return error;
+	if (!bytes || bytes > RF_PINNED_SLOT_BYTES)
+		return bytes ? OUT_OF_MEMORY : INVALID_VALUE;
+	pthread_mutex_lock(&pinned_lock);
+	*address = take_block(bytes);
+	pthread_mutex_unlock(&pinned_lock);
+	return *address ? CUDA_OK : OUT_OF_MEMORY;
+}
+
+/* Under pinned_lock: a block that nobody uses joins its free neighbours. */
+static void merge_block(uint32_t i)
+{
+	blocks[i].asked = 0;
+	if (i + 1 < block_count && !blocks[i + 1].asked) {
+		blocks[i].bytes += blocks[i + 1].bytes;
+		remove_block(i + 1);
+	}
+	if (i > 0 && !blocks[i - 1].asked) {
+		blocks[i - 1].bytes += blocks[i].bytes;
+		remove_block(i);
+	}
+}
+
+/* Work that is queued may still read or write it: as in CUDA, freeing waits for the device. */
+int pinned_free(void *address)
+{
+	int error = channel_open();
+	if (error)
+		return error;
+	if (memory_where(address) != AT_PINNED)
+		return INVALID_VALUE;
+	struct rf_record sync;
+	channel_call(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0, NULL, 0);
+	pthread_mutex_lock(&pinned_lock);
+	uint32_t i = find_block(address);
+	if (i < block_count && arena() + blocks[i].offset == (uint8_t *)address) {
+		int kept = errno;
+		madvise(address, blocks[i].bytes, MADV_REMOVE);
+		errno = kept;
+		merge_block(i);
+	} else {
+		error = INVALID_VALUE;
+	}
+	pthread_mutex_unlock(&pinned_lock);
+	int sticky = channel_enter();
+	return sticky ? sticky : error;
+}
+
+/* ---- registered memory ----
+ * Noted only: its copies go through bulk slots like those of all pageable memory, those to the
+ * host synchronously, which CUDA allows. Kernels cannot reach it: there is no device pointer. */
+
+struct registered { uint64_t address, bytes; };
+static pthread_mutex_t registered_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct registered *registered;
+static uint32_t registered_count, registered_room;
+
+#define REGISTER_MAPPED 2u
+#define REGISTER_IO 4u
+
+int host_register(void *address, uint64_t bytes, unsigned flags)
+{
+	int error = channel_enter();
+	if (error)
+		return error;
+	if (!address || !bytes)
+		return INVALID_VALUE;
+	if (flags & (REGISTER_MAPPED | REGISTER_IO)) {
+		SAY_ONCE("cudaHostRegister: memory that kernels reach (flags mapped, I/O) is not "
+			 "supported by rankfold; cudaHostAlloc is");
+		return NOT_SUPPORTED;
+	}
+	if (memory_where(address) != AT_PAGEABLE)
+		return ALREADY_REGISTERED;
+	pthread_mutex_lock(&registered_lock);
+	for (uint32_t i = 0; i < registered_count; i++)
+		if ((uint64_t)address < registered[i].address + registered[i].bytes &&
+		    registered[i].address < (uint64_t)address + bytes)
+			error = ALREADY_REGISTERED;
+	if (!error && registered_count == registered_room) {
+		uint32_t room = registered_room ? registered_room * 2 : 16;
+		struct registered *more = realloc(registered, room * sizeof *more);
+		if (more) {
+			registered = more;
+			registered_room = room;
+		} else {
+			error = OUT_OF_MEMORY;
+		}
+	}
+	if (!error)
+		registered[registered_count++] = (struct registered){(uint64_t)address, bytes};
+	pthread_mutex_unlock(&registered_lock);
+	return error;
+}
+
+int host_unregister(void *address)
+{
+	int error = NOT_REGISTERED;
+	pthread_mutex_lock(&registered_lock);
+	for (uint32_t i = 0; i < registered_count; i++) {
+		if (registered[i].address == (uint64_t)address) {
+			registered[i] = registered[--registered_count];
+			error = CUDA_OK;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&registered_lock);
+	return error;
+}
+
+/* ---- what an address is ---- */
+
+enum where memory_where(const void *address)
+{
+	uint64_t a = (uint64_t)address, pinned = (uint64_t)arena();
+	if (a - RF_DEV_BASE < RF_HEAP_BYTES)
+		return AT_DEVICE;
+	if (pinned && a - pinned < RF_PINNED_SLOT_BYTES)
+		return AT_PINNED;
+	return AT_PAGEABLE;
+}
+
+bool memory_range(const void *address, uint64_t *base, uint64_t *bytes)
+{
+	enum where where = memory_where(address);
+	bool found = false;
+	if (where == AT_DEVICE) {
+		pthread_mutex_lock(&heap_lock);
+		const struct heap_extent *e = heap_find(&heap, (uint64_t)address);
+		if ((found = e != NULL)) {
+			*base = e->addr;
+			*bytes = e->asked;
+		}
+		pthread_mutex_unlock(&heap_lock);
+	} else if (where == AT_PINNED) {
+		pthread_mutex_lock(&pinned_lock);
+		uint32_t i = find_block(address);
+		if ((found = i < block_count)) {
+			*base = (uint64_t)arena() + blocks[i].offset;
+			*bytes = blocks[i].asked;
+		}
+		pthread_mutex_unlock(&pinned_lock);
+	}
+	return found;
+}
+
+bool memory_on_device(const void *address, uint64_t bytes)
+{
+	uint64_t base, size;
+	if (!memory_range(address, &base, &size))
+		return false;
+	uint64_t offset = (uint64_t)address - base;
+	return offset <= size && bytes <= size - offset;
+}
+
+/* ---- copies ---- */
+
+/* Bytes from the first of a copy's rows to the end of its last. */
+static uint64_t span(const struct copy *c, uint64_t pitch)
+{
+	return (c->height - 1) * pitch + c->width;
+}
+
+static struct rf_copy record_of(const struct copy *c)
+{
+	return (struct rf_copy){.stream = c->stream, .dst = (uint64_t)c->dst, .src = (uint64_t)c->src,
+				.dst_pitch = c->dst_pitch, .src_pitch = c->src_pitch,
+				.width = c->width, .height = c->height};
+}
+
+/* Both sides in the window. */
+static int copy_window(const struct copy *c, bool wait)
+{
+	struct rf_copy m = record_of(c);
+	if (wait)
+		return channel_call(&m.r, RF_OP_COPY, sizeof m, NULL, 0, NULL, 0);
+	channel_post(&m.r, RF_OP_COPY, sizeof m, NULL, 0);
+	return CUDA_OK;
+}
+
+static void gather(uint8_t *to, const struct copy *c)
+{
+	for (uint64_t row = 0; row < c->height; row++)
+		memcpy(to + row * c->width, (const uint8_t *)c->src + row * c->src_pitch, c->width);
+}
+
+static void scatter(const struct copy *c, const uint8_t *from)
+{
+	for (uint64_t row = 0; row < c->height; row++)
+		memcpy((uint8_t *)c->dst + row * c->dst_pitch, from + row * c->width, c->width);
+}
+
+/* Cut the next piece of at most RF_BULK_BYTES off c: whole rows, or a part of one. */
+static bool next_piece(struct copy *c, uint64_t *column, struct copy *piece)
+{
+	if (!c->height)
+		return false;
+	*piece = *c;
+	piece->dst = (uint8_t *)c->dst + *column;
+	piece->src = (const uint8_t *)c->src + *column;
+	uint64_t rows = 1;
+	if (c->width <= RF_BULK_BYTES) {
+		rows = piece->height = min(c->height, RF_BULK_BYTES / c->width);
+	} else {
+		piece->height = 1;
+		piece->width = min(c->width - *column, RF_BULK_BYTES);
+		*column += piece->width;
+		if (*column < c->width)
+			return true;
+		*column = 0;
+	}
+	c->dst = (uint8_t *)c->dst + rows * c->dst_pitch;
+	c->src = (const uint8_t *)c->src + rows * c->src_pitch;
+	c->height -= rows;
+	return true;
+}
+
+/* Pageable memory to the window. The data are ours once this returns: no reply is needed. */
+static int copy_in(struct copy c)
+{
+	struct copy piece;
+	uint64_t column = 0;
+	if (c.width * c.height <= INLINE_BYTES) {
+		uint8_t small[INLINE_BYTES];
+		struct rf_copy m = record_of(&c);
+		gather(small, &c);
+		m.src_place = RF_AT_INLINE;
+		m.src = 0;
+		m.src_pitch = c.width;
+		channel_post(&m.r, RF_OP_COPY, sizeof m, small, c.width * c.height);
+		return CUDA_OK;
+	}
+	while (next_piece(&c, &column, &piece)) {
+		uint32_t bulk = bulk_claim(true);
+		struct rf_copy m = record_of(&piece);
+		gather(bulk_data(bulk), &piece);
+		m.src_place = RF_AT_BULK;
+		m.src = (uint64_t)bulk * RF_BULK_BYTES;
+		m.src_pitch = piece.width;
+		m.release_bulk = 1;
+		channel_post(&m.r, RF_OP_COPY, sizeof m, NULL, 0);
+	}
+	return CUDA_OK;
+}
+
+struct flight { struct copy piece; uint32_t bulk, slot; };
+
+static void send_out(struct flight *f)
+{
+	struct rf_copy m = record_of(&f->piece);
+	m.dst_place = RF_AT_BULK;
+	m.dst = (uint64_t)f->bulk * RF_BULK_BYTES;
+	m.dst_pitch = f->piece.width;
+	f->slot = channel_begin(&m.r, RF_OP_COPY, sizeof m, NULL, 0);
+}
+
+/* The window to pageable memory: some pieces in flight, each copied out when it is answered. */
+static int copy_out(struct copy c)
+{
+	struct flight flights[PIPELINE];
+	uint32_t first = 0, count = 0;
+	uint64_t column = 0;
+	bool more = true;
+	int error = CUDA_OK;
+	for (;;) {
+		while (more && !error && count < PIPELINE) {
+			struct flight *f = &flights[(first + count) % PIPELINE];
+			/* Blocks only while it holds none: the others can always go on. */
+			if ((f->bulk = bulk_claim(count == 0)) == BULK_NONE)
+				break;
+			if (!(more = next_piece(&c, &column, &f->piece))) {
+				bulk_release(f->bulk);
+				break;
+			}
+			send_out(f);
+			count++;
+		}
+		if (!count) {
+			print_kernels_output();
+			return error;
+		}
+		struct flight *f = &flights[first];
+		int failed = channel_finish(f->slot, NULL, 0);
+		if (!failed && !error)
+			scatter(&f->piece, bulk_data(f->bulk));
+		error = error ? error : failed;
+		bulk_release(f->bulk);
+		first = (first + 1) % PIPELINE;
+		count--;
+	}
+}
+
+static int copy_on_host(const struct copy *c)
+{
+	struct rf_handle m = {.handle = c->stream};
+	int error = channel_call(&m.r, RF_OP_STREAM_SYNC, sizeof m, NULL, 0, NULL, 0);
+	for (uint64_t row = 0; !error && row < c->height; row++)
+		memmove((uint8_t *)c->dst + row * c->dst_pitch,
+			(const uint8_t *)c->src + row * c->src_pitch, c->width);
+	return error;
+}
+
+/* Does what the caller says of its pointers agree with what they are? */
+static bool kind_fits(int kind, enum where dst, enum where src)
+{
+	switch (kind) {
+	case HOST_TO_HOST:
+		return dst != AT_DEVICE && src != AT_DEVICE;
+	case HOST_TO_DEVICE:
+		return dst != AT_PAGEABLE && src != AT_DEVICE;
+	case DEVICE_TO_HOST:
+		return dst != AT_DEVICE && src != AT_PAGEABLE;
+	case DEVICE_TO_DEVICE:
+		return dst != AT_PAGEABLE && src != AT_PAGEABLE;
+	default:
+		return kind == BY_ADDRESS;
+	}
+}
+
+int memory_copy(const struct copy *given)
+{
+	struct copy c = *given;
+	int error = channel_enter();
+	if (error || !c.width || !c.height)
+		return error;
+	if (c.height > 1 && (c.dst_pitch < c.width || c.src_pitch < c.width))
+		return INVALID_VALUE;
+	if (c.height > 1 && c.dst_pitch == c.width && c.src_pitch == c.width) {
+		c.width *= c.height;
+		c.height = 1;
+	}
+	enum where dst = memory_where(c.dst), src = memory_where(c.src);
+	if (!c.dst || !c.src || !kind_fits(c.kind, dst, src) ||
+	    (dst != AT_PAGEABLE && !memory_on_device(c.dst, span(&c, c.dst_pitch))) ||
+	    (src != AT_PAGEABLE && !memory_on_device(c.src, span(&c, c.src_pitch))))
+		return INVALID_VALUE;
+	error = c.async ? CUDA_OK : capture_forbids();
+	if (error)
+		return error;
+	if (capturing(c.stream))
+		return c.async ? capture_add(c.stream, node_copy(&c)) : capture_refuse(c.stream);
+	if (dst != AT_DEVICE && src != AT_DEVICE)
+		return copy_on_host(&c);
+	if (src == AT_PAGEABLE)
+		return copy_in(c);
+	if (dst == AT_PAGEABLE)
+		return copy_out(c);
+	return copy_window(&c, !c.async && (dst == AT_PINNED || src == AT_PINNED));
+}
+
+int memory_copy_1d(void *dst, const void *src, uint64_t bytes, int kind, const void *stream,
+		   bool async)
+{
+	struct copy c = {dst, src, bytes, bytes, bytes, 1, kind, 0, async};
+	int error = stream_number(stream, &c.stream);
+	return error ? error : memory_copy(&c);
+}
+
+int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
+		uint64_t height, const void *stream)
+{
+	struct rf_fill m = {.dst = (uint64_t)dst, .pitch = pitch, .width = width, .height = height,
+			    .value = value, .element = element};
+	int error = stream_number(stream, &m.stream);
+	if (!error)
+		error = channel_enter();
+	if (error || !width || !height)
+		return error;
+	if (width > RF_HEAP_BYTES || (height > 1 && pitch < width * element) ||
+	    m.dst % element || (height > 1 && pitch % element) ||
+	    !memory_on_device(dst, (height - 1) * pitch + width * element))
+		return INVALID_VALUE;
+	if (height == 1)
+		m.pitch = width * element;
+	if (capturing(m.stream))
+		return capture_add(m.stream, node_fill(&(CUDA_MEMSET_NODE_PARAMS){
+						     m.dst, m.pitch, value, element, width, height}));
+	channel_post(&m.r, RF_OP_FILL, sizeof m, NULL, 0);
+	return CUDA_OK;
+}

@@ -1,0 +1,243 @@
+/* stream.c: streams, events and host functions.
+ *
+ * Host functions are the only reason for a thread of ours, which is started with the first of
+ * them. It waits on a futex in the memfd for tokens of functions that are due, runs them in the
+ * stream's order, and says so to the server. Nothing else here blocks except by definition.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph.h"
+
+#define STREAM_NON_BLOCKING 1u
+#define EVENT_DISABLE_TIMING 2u
+#define EVENT_INTERPROCESS 4u
+
+int stream_create(void **out, unsigned flags, int priority)
+{
+	int error = channel_use_device();
+	if (error)
+		return error;
+	if (!out || flags & ~STREAM_NON_BLOCKING)
+		return INVALID_VALUE;
+	struct handle *h = handle_new(HANDLE_STREAM);
+	if (!h)
+		return OUT_OF_MEMORY;
+	h->flags = flags;
+	h->priority = priority;
+	struct rf_stream_create m = {.stream = h->number, .flags = flags, .priority = priority};
+	channel_post(&m.r, RF_OP_STREAM_CREATE, sizeof m, NULL, 0);
+	*out = (void *)h->number;
+	return CUDA_OK;
+}
+
+int device_sync(void)
+{
+	struct rf_record m;
+	int error = channel_enter();
+	if (!error)
+		error = capture_forbids();
+	return error ? error : channel_call(&m, RF_OP_DEVICE_SYNC, sizeof m, NULL, 0, NULL, 0);
+}
+
+static int destroy(enum handle_kind kind, const void *value, enum rf_opcode opcode)
+{
+	int error = channel_open();
+	struct handle *h = handle_get(kind, value);
+	if (!error && !h)
+		error = INVALID_HANDLE;
+	if (error)
+		return error;
+	struct rf_handle m = {.handle = h->number};
+	handle_drop(h);
+	channel_post(&m.r, opcode, sizeof m, NULL, 0);
+	return channel_enter();
+}
+
+int stream_destroy(const void *stream)
+{
+	return destroy(HANDLE_STREAM, stream, RF_OP_STREAM_DESTROY);
+}
+
+int event_create(void **out, unsigned flags)
+{
+	int error = channel_use_device();
+	if (error)
+		return error;
+	if (!out || flags > 7)
+		return INVALID_VALUE;
+	if (flags & EVENT_INTERPROCESS) {
+		SAY_ONCE("events shared between processes are not supported by rankfold");
+		return NOT_SUPPORTED;
+	}
+	struct handle *h = handle_new(HANDLE_EVENT);
+	if (!h)
+		return OUT_OF_MEMORY;
+	h->flags = flags;
+	struct rf_event_create m = {.event = h->number, .flags = flags};
+	channel_post(&m.r, RF_OP_EVENT_CREATE, sizeof m, NULL, 0);
+	*out = (void *)h->number;
+	return CUDA_OK;
+}
+
+int event_destroy(const void *event)
+{
+	return destroy(HANDLE_EVENT, event, RF_OP_EVENT_DESTROY);
+}
+
+int event_record(const void *event, const void *stream, unsigned flags)
+{
+	struct rf_event m;
+	memset(&m, 0, sizeof m);
+	int error = channel_enter();
+	if (!error)
+		error = event_number(event, &m.event);
+	if (!error)
+		error = stream_number(stream, &m.stream);
+	if (error)
+		return error;
+	if (flags & 1 && capturing(m.stream)) /* external: a node that records it */
+		return capture_add(m.stream, node_event(NODE_RECORD, m.event));
+	if (capture_record(m.event, m.stream, &error))
+		return error;
+	channel_post(&m.r, RF_OP_EVENT_RECORD, sizeof m, NULL, 0);
+	return CUDA_OK;
+}
+
+int stream_wait(const void *stream, const void *event, unsigned flags)
+{
+	struct rf_event m;
+	memset(&m, 0, sizeof m);
+	int error = channel_enter();
+	if (!error)
+		error = event_number(event, &m.event);
+	if (!error)
+		error = stream_number(stream, &m.stream);
+	if (error)
+		return error;
+	if (flags & 1 && capturing(m.stream))
+		return capture_add(m.stream, node_event(NODE_WAIT, m.event));
+	if (capture_wait(m.stream, m.event, &error))
+		return error;
+	channel_post(&m.r, RF_OP_STREAM_WAIT, sizeof m, NULL, 0);
+	return CUDA_OK;
+}
+
+int event_elapsed(float *ms, const void *start, const void *end)
+{
+	struct handle *a = handle_get(HANDLE_EVENT, start), *b = handle_get(HANDLE_EVENT, end);
+	int error = channel_enter();
+	if (!error && !ms)
+		error = INVALID_VALUE;
+	if (!error && (!a || !b || (a->flags | b->flags) & EVENT_DISABLE_TIMING))
+		error = INVALID_HANDLE;
+	if (error)
+		return error;
+	struct rf_elapsed m = {.start = a->number, .end = b->number};
+	return channel_call(&m.r, RF_OP_EVENT_ELAPSED, sizeof m, NULL, 0, ms, sizeof *ms);
+}
+
+/* ---- host functions ---- */
+
+/* Its address is the token that travels through the server. */
+struct host_function {
+	CUhostFn function;
+	cudaStreamCallback_t callback; /* instead of `function` */
+	void *data;
+	void *stream;
+	uint64_t number;
+};
+
+static pthread_mutex_t helper_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool helper_runs;
+
+static void run(struct host_function *due)
+{
+	if (due->callback)
+		due->callback(due->stream, (int)atomic_load(&channel_header->async_error), due->data);
+	else
+		due->function(due->data);
+}
+
+static void *helper(void *unused)
+{
+	struct rf_header *h = channel_header;
+	uint64_t *queue = (uint64_t *)(void *)((char *)h + RF_OFF_HOSTFUNC);
+	uint32_t tail = atomic_load(&h->hostfunc_tail);
+	for (;;) {
+		uint32_t head = atomic_load_explicit(&h->hostfunc_head, memory_order_acquire);
+		if (head == tail) {
+			futex_wait(&h->hostfunc_head, head);
+			continue;
+		}
+		struct host_function *due = (void *)queue[tail % RF_HOSTFUNC_COUNT];
+		struct rf_host_func done = {.stream = due->number, .token = (uint64_t)due};
+		run(due);
+		free(due);
+		atomic_store_explicit(&h->hostfunc_tail, ++tail, memory_order_release);
+		channel_post(&done.r, RF_OP_HOST_DONE, sizeof done, NULL, 0);
+	}
+	return unused;
+}
+
+/* Signals are the program's: our thread takes none. */
+static int start_helper(void)
+{
+	int error = CUDA_OK;
+	pthread_mutex_lock(&helper_lock);
+	if (!helper_runs) {
+		sigset_t all, kept;
+		pthread_t thread;
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &kept);
+		if (pthread_create(&thread, NULL, helper, NULL)) {
+			error = OUT_OF_MEMORY;
+		} else {
+			pthread_detach(thread);
+			helper_runs = true;
+		}
+		pthread_sigmask(SIG_SETMASK, &kept, NULL);
+	}
+	pthread_mutex_unlock(&helper_lock);
+	return error;
+}
+
+static int post_function(struct host_function f)
+{
+	int error = stream_number(f.stream, &f.number);
+	if (!error)
+		error = channel_enter();
+	if (!error)
+		error = start_helper();
+	if (error)
+		return error;
+	struct host_function *kept = malloc(sizeof *kept);
+	if (!kept)
+		return OUT_OF_MEMORY;
+	*kept = f;
+	struct rf_host_func m = {.stream = f.number, .token = (uint64_t)kept};
+	channel_post(&m.r, RF_OP_HOST_FUNC, sizeof m, NULL, 0);
+	return CUDA_OK;
+}
+
+int stream_host_function(const void *stream, CUhostFn function, void *data)
+{
+	uint64_t number;
+	int error = function ? stream_number(stream, &number) : INVALID_VALUE;
+	if (error)
+		return error;
+	if (capturing(number))
+		return capture_add(number, node_host(function, data));
+	return post_function((struct host_function){function, NULL, data, (void *)stream, 0});
+}
+
+int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data)
+{
+	uint64_t number;
+	int error = callback ? stream_idle_number(stream, &number) : INVALID_VALUE;
+	if (error)
+		return error;
+	return post_function((struct host_function){NULL, callback, data, (void *)stream, 0});
+}

@@ -1,0 +1,83 @@
+"""The functions that NVIDIA's headers declare, by the names that programs link.
+
+A real C parser reads what the compiler's preprocessor makes of them. The headers are asked for
+everything they know (``__CUDA_API_VERSION_INTERNAL``): older forms of a function and its variants
+for per-thread default streams are declared then as well.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pycparser import c_ast, c_generator, c_parser
+
+# What the C library's headers give to NVIDIA's; their own text is beyond the parser.
+LIBC = {
+    "stddef.h": "typedef unsigned long size_t;",
+    "stdlib.h": "typedef unsigned long size_t;",
+    "string.h": "",
+    "limits.h": "",
+    "stdint.h": "".join(
+        f"typedef {sign}{kind} {prefix}int{bits}_t;\n"
+        for bits, kind in ((8, "char"), (16, "short"), (32, "int"), (64, "long"))
+        for sign, prefix in (("signed ", ""), ("unsigned ", "u"))
+    ),
+}
+DEFINES = ("__attribute__(x)=", "__inline__=", "__extension__=", "__CUDA_API_VERSION_INTERNAL=1")
+FILES = {"cudart": "cuda_runtime_api.h", "cuda": "cuda.h", "nccl": "nccl.h", "nvml": "nvml.h"}
+PREFIXES = {"cudart": ("cuda", "__cuda"), "cuda": ("cu",), "nccl": ("nccl",), "nvml": ("nvml",)}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A declaration as text, and how many parameters it has."""
+
+    text: str
+    parameters: int
+
+
+def preprocess(header: Path, compiler: str = "gcc") -> str:
+    """The header with all it includes, but without the C library's. Raises `OSError`."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in LIBC.items():
+            (Path(folder) / name).write_text(text)
+        command = [compiler, "-E", "-P", "-std=c99", "-nostdinc", f"-I{folder}",
+                   f"-I{header.parent}", *(f"-D{d}" for d in DEFINES), str(header)]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{header}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def declared(library: str, text: str) -> dict[str, Declared]:
+    """Functions of that library in preprocessed C. Raises `pycparser`'s ParseError."""
+    found = {}
+    printer = c_generator.CGenerator()
+    for node in c_parser.CParser().parse(text).ext:
+        if not (isinstance(node, c_ast.Decl) and isinstance(node.type, c_ast.FuncDecl)):
+            continue
+        runtime = node.name.startswith(("cuda", "__cuda"))
+        if not node.name.startswith(PREFIXES[library]) or (library == "cuda" and runtime):
+            continue
+        found[node.name] = Declared(printer.visit(node), count_parameters(node.type))
+    return found
+
+
+def count_parameters(function: c_ast.FuncDecl) -> int:
+    parameters = function.args.params if function.args else []
+    if len(parameters) == 1 and isinstance(parameters[0].type, c_ast.TypeDecl):
+        kind = parameters[0].type.type
+        if isinstance(kind, c_ast.IdentifierType) and kind.names == ["void"]:
+            return 0
+    return len(parameters)
+
+
+def read(library: str, folders: list[Path]) -> dict[str, Declared]:
+    """From the first folder that has the library's header; none: nothing."""
+    for folder in folders:
+        if (folder / FILES[library]).exists():
+            return declared(library, preprocess(folder / FILES[library]))
+    return {}

@@ -1,0 +1,1 @@
+"""The device proxy: one server process per device. Python decides, C carries the hot path."""

@@ -1,0 +1,20 @@
+# The device proxy's native half: core and software GPU in one library.
+PROXY_LIB := $(BUILD)/lib/librankfold-proxy.so
+PROXY_SRC := $(wildcard proxy/core/*.c proxy/hal/soft/*.c)
+PROXY_OBJ := $(PROXY_SRC:%.c=$(BUILD)/obj/%.o)
+PROXY_API := $(BUILD)/include/proxy.h
+NATIVE += $(PROXY_LIB) $(PROXY_API)
+
+$(BUILD)/obj/proxy/%.o: proxy/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+
+$(PROXY_LIB): $(PROXY_OBJ)
+	@mkdir -p $(@D)
+	$(CC) -shared $(CFLAGS) -o $@ $^ -lpthread -lm
+
+$(PROXY_API): proxy/core/proxy.h
+	@mkdir -p $(@D)
+	cp $< $@
+
+-include $(PROXY_OBJ:.o=.d)

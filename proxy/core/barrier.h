@@ -1,0 +1,106 @@
+/* barrier.h: where all ranks of a job stop: the consistent cut (Singularity §4.3.1).
+ *
+ * A pure state machine, one per (job epoch, device): no I/O, no clock, no thread. The proxy's
+ * loop feeds it events and sends its messages; the tests drive the same code with arbitrary
+ * interleavings.
+ *
+ * Placement: `device` is this machine's index, 0 … device_count - 1; device 0 is the lowest
+ * and answers the meta-allreduce. rank_device[r] says where each of the world's ranks is.
+ *
+ * See barrier.c for the protocol.
+ */
+#ifndef RANKFOLD_BARRIER_H
+#define RANKFOLD_BARRIER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define BARRIER_RANKS_MAX 256
+#define BARRIER_DEVICES_MAX 64
+
+struct barrier;
+
+/* A message to another device (or to this one: the caller loops it back). Delivery is reliable
+ * and in order for each pair of devices; nothing is assumed between pairs. */
+struct barrier_message {
+	uint32_t from, to;   /* device indices */
+	uint32_t kind, rank; /* private to barrier.c */
+	uint64_t comm;       /* job-wide communicator key, see barrier_issue */
+	uint64_t a, b, c, d; /* private */
+};
+
+enum barrier_state {
+	BARRIER_STEADY,   /* phase 1: nothing was asked */
+	BARRIER_STOPPING, /* phase 2: on the way to the cut */
+	BARRIER_CUT,      /* acquired everywhere: nothing is in flight, nothing may be consumed */
+};
+
+struct barrier *barrier_new(uint32_t device, uint32_t device_count, uint32_t world_size,
+			    const uint32_t *rank_device);
+void barrier_free(struct barrier *);
+
+/* A communicator (key `comm`, never 0) came to be for this rank: all its members have joined.
+ * members are job ranks. Called on every device for each of its member ranks, in program order
+ * of that rank; and again when a rank is restored: `issued` is then the number of rounds so far,
+ * which at a cut is the same for all members. Ends what barrier_joining began. */
+void barrier_comm(struct barrier *, uint32_t rank, uint64_t comm, const uint32_t *members,
+		  uint32_t count, uint64_t issued);
+/* Sends from job rank src to job rank dst on one communicator are a channel of their own: a send
+ * is a round on it for src, a receive one for dst. Called by either before it first uses the
+ * key, any number of times. Not needed for sends to oneself. */
+void barrier_pair(struct barrier *, uint32_t rank, uint64_t key, uint32_t src, uint32_t dst);
+/* The rank destroyed it, or the joining failed. */
+void barrier_comm_gone(struct barrier *, uint32_t rank, uint64_t comm);
+
+/* The rank's next record is a round on `comm`. A round is
+ *  - the end of an outermost group, once per communicator on which it has a collective and once
+ *    per barrier_pair channel and send or receive: ask for all, consume if all may be, in
+ *    ascending order of key;
+ *  - a COMM_SPLIT: a round on the parent, complete when it is answered;
+ *  - a COMM_INIT: ask with comm 0, then barrier_joining instead of barrier_issue.
+ * May it be consumed now? A refusal is remembered: the rank stands before it. Ask again after
+ * any event. signature: equal for the same place of every mini-batch, different for different
+ * places as far as possible (communicator, operations, counts, what ran before). */
+bool barrier_may_issue(struct barrier *, uint32_t rank, uint64_t comm);
+void barrier_issue(struct barrier *, uint32_t rank, uint64_t comm, uint64_t signature);
+/* That round is complete: results delivered on this rank's stream. In issue order per comm. */
+void barrier_complete(struct barrier *, uint32_t rank, uint64_t comm);
+/* The rank's COMM_INIT was consumed; it waits until nranks have joined under this key.
+ * barrier_comm or barrier_comm_gone ends it. */
+void barrier_joining(struct barrier *, uint32_t rank, uint64_t comm, uint32_t nranks);
+/* May the rank's ring be consumed at all (any record)? False once nobody owes a round: then its
+ * streams drain. A rank that is not idle may all the same be given records other than rounds
+ * where its streams cannot drain otherwise (a host function's HOST_DONE), except at the cut. */
+bool barrier_may_consume(const struct barrier *, uint32_t rank);
+/* The rank has neither work in its streams nor an unanswered request (true, also before its
+ * first record), or has again: told before barrier_next_message is called again. */
+void barrier_idle(struct barrier *, uint32_t rank, bool idle);
+void barrier_exited(struct barrier *, uint32_t rank);
+
+/* A request may reach one device only; twice is once. */
+void barrier_request(struct barrier *);
+/* Takes back every request that device 0 has heard of when this reaches it: back to steady if it
+ * has not spread, otherwise it ends acquired, then released (at once, if already acquired). */
+void barrier_withdraw(struct barrier *);
+/* The cut is over, all go on in this epoch: on any device that is at the cut. */
+void barrier_release(struct barrier *);
+/* The caller's clock says that nothing has moved for long. Stopping: ranks are stopped where
+ * they are; if some owe rounds already, all are let on until nobody does. Steady, a rank was
+ * refused, and 30 such calls later nothing is resolved: ranks wait for one another outside their
+ * communicators, so the bound on unresolved rounds is given up. */
+void barrier_hurry(struct barrier *);
+
+void barrier_receive(struct barrier *, const struct barrier_message *);
+bool barrier_next_message(struct barrier *, struct barrier_message *);
+
+enum barrier_state barrier_state(const struct barrier *);
+/* The job-wide number of this cut, for logs; 0 before the first. */
+uint64_t barrier_round(const struct barrier *);
+/* For logs and tests: rounds that local ranks ran after the cut was called, to catch up (0 if
+ * the meta-allreduce decided alone), and how many unresolved rounds a rank may have. */
+uint64_t barrier_catch_up(const struct barrier *);
+uint32_t barrier_window(const struct barrier *, uint32_t rank);
+/* A broken message or a call that breaks these rules: text, else NULL. Fail the job then. */
+const char *barrier_error(const struct barrier *);
+
+#endif

@@ -1,0 +1,345 @@
+/* peer.c: see peer.h.
+ *
+ * Layout of the segment: a header; one line per device (doorbell, sleeping); device_count² rings,
+ * the one from i to j at i * device_count + j; the outboxes, PEER_OUTBOX_BYTES each.
+ *
+ * Rules:
+ *  - a ring has one writer, which publishes with `head`, and one reader, with `tail`;
+ *  - the other side is another process, perhaps gone mad: indices are bounded before use, contents
+ *    are checked by whoever understands them;
+ *  - the segment is sealed against shrinking, so no access faults.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "peer.h"
+
+#define PEER_MAGIC 0x3150454552465200ull
+#define PEER_DEVICES_MAX 64u
+#define PEER_RING_SLOTS 512u /* power of two */
+#define PEER_OUTBOX_BYTES (1ull << 36)
+#define PEER_ALIGN 4096ull
+#define PEER_PUNCH_BYTES (16ull << 20) /* freed pieces this large give their memory back */
+
+struct segment_header {
+	uint64_t magic;
+	uint32_t device_count, ring_slots;
+};
+struct device_line {
+	_Alignas(64) _Atomic uint32_t doorbell; /* futex */
+	_Atomic uint32_t sleeping;
+};
+struct peer_slot {
+	uint32_t tag, reserved;
+	struct peer_message message;
+};
+struct ring {
+	_Alignas(64) _Atomic uint64_t head; /* written by the sender */
+	_Alignas(64) _Atomic uint64_t tail; /* written by the receiver */
+	_Alignas(64) struct peer_slot slot[PEER_RING_SLOTS];
+};
+
+struct overflow { struct overflow *next; struct peer_slot slot; };
+struct piece { uint64_t offset, bytes; }; /* of free outbox memory, ascending, never adjacent */
+
+struct peer {
+	uint32_t device, count, next_from;
+	int fd;
+	uint8_t *map;
+	uint64_t map_bytes;
+	uint8_t *outbox[PEER_DEVICES_MAX]; /* mapped when first used */
+	struct overflow *first[PEER_DEVICES_MAX], **last[PEER_DEVICES_MAX];
+	struct piece *pieces;
+	uint32_t piece_count, piece_room;
+	bool broken;
+};
+
+static uint64_t rings_offset(uint32_t count)
+{
+	return 4096 + ((uint64_t)count * sizeof(struct device_line) + 4095) / 4096 * 4096;
+}
+
+static uint64_t outbox_offset(uint32_t count)
+{
+	uint64_t end = rings_offset(count) + (uint64_t)count * count * sizeof(struct ring);
+	return (end + 4095) / 4096 * 4096;
+}
+
+static uint64_t segment_bytes(uint32_t count)
+{
+	return outbox_offset(count) + count * PEER_OUTBOX_BYTES;
+}
+
+int peer_segment_create(uint32_t device_count)
+{
+	struct segment_header h = {PEER_MAGIC, device_count, PEER_RING_SLOTS};
+	if (device_count < 2 || device_count > PEER_DEVICES_MAX)
+		return -EINVAL;
+	int fd = memfd_create("rankfold-peers", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)segment_bytes(device_count)) ||
+	    pwrite(fd, &h, sizeof h, 0) != (ssize_t)sizeof h ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+		int error = errno;
+		close(fd);
+		return -error;
+	}
+	return fd;
+}
+
+static struct device_line *line(struct peer *p, uint32_t device)
+{
+	return (struct device_line *)(void *)(p->map + 4096) + device;
+}
+
+static struct ring *ring(struct peer *p, uint32_t from, uint32_t to)
+{
+	return (struct ring *)(void *)(p->map + rings_offset(p->count)) + from * p->count + to;
+}
+
+struct peer *peer_new(int segment_fd, uint32_t device, uint32_t device_count, char *error,
+		      uint32_t error_bytes)
+{
+	struct segment_header h = {0};
+	struct stat info;
+	struct peer *p = calloc(1, sizeof *p);
+	int seals = fcntl(segment_fd, F_GET_SEALS);
+	if (!p || device_count < 2 || device_count > PEER_DEVICES_MAX || device >= device_count ||
+	    seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(segment_fd, &info) ||
+	    (uint64_t)info.st_size != segment_bytes(device_count) ||
+	    pread(segment_fd, &h, sizeof h, 0) != (ssize_t)sizeof h || h.magic != PEER_MAGIC ||
+	    h.device_count != device_count || h.ring_slots != PEER_RING_SLOTS) {
+		snprintf(error, error_bytes, "not the shared segment of a job on %u devices",
+			 device_count);
+		free(p);
+		return NULL;
+	}
+	p->device = device;
+	p->count = device_count;
+	p->map_bytes = outbox_offset(device_count);
+	p->fd = fcntl(segment_fd, F_DUPFD_CLOEXEC, 3);
+	p->map = mmap(NULL, p->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+		      p->fd, 0);
+	p->pieces = malloc(16 * sizeof *p->pieces);
+	for (uint32_t i = 0; i < device_count; i++)
+		p->last[i] = &p->first[i];
+	if (p->fd < 0 || p->map == MAP_FAILED || !p->pieces) {
+		p->map = p->map == MAP_FAILED ? NULL : p->map;
+		snprintf(error, error_bytes, "cannot map the job's shared segment: %s",
+			 strerror(errno));
+		peer_free(p);
+		return NULL;
+	}
+	p->pieces[0] = (struct piece){0, PEER_OUTBOX_BYTES};
+	p->piece_count = 1;
+	p->piece_room = 16;
+	return p;
+}
+
+void peer_free(struct peer *p)
+{
+	for (uint32_t i = 0; i < p->count; i++) {
+		while (p->first[i]) {
+			struct overflow *o = p->first[i];
+			p->first[i] = o->next;
+			free(o);
+		}
+		if (p->outbox[i])
+			munmap(p->outbox[i], PEER_OUTBOX_BYTES);
+	}
+	if (p->map)
+		munmap(p->map, p->map_bytes);
+	if (p->fd >= 0)
+		close(p->fd);
+	free(p->pieces);
+	free(p);
+}
+
+/* ---- messages ---- */
+
+static void wake(struct peer *p, uint32_t device)
+{
+	struct device_line *l = line(p, device);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!atomic_load(&l->sleeping))
+		return;
+	atomic_fetch_add(&l->doorbell, 1);
+	syscall(SYS_futex, &l->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static bool ring_put(struct ring *r, const struct peer_slot *slot)
+{
+	uint64_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
+	uint64_t tail = atomic_load_explicit(&r->tail, memory_order_acquire);
+	if (head - tail >= PEER_RING_SLOTS)
+		return false;
+	r->slot[head % PEER_RING_SLOTS] = *slot;
+	atomic_store_explicit(&r->head, head + 1, memory_order_release);
+	return true;
+}
+
+void peer_send(struct peer *p, uint32_t to, uint32_t tag, const struct peer_message *m)
+{
+	struct peer_slot slot = {tag, 0, *m};
+	if (to >= p->count || to == p->device)
+		return;
+	if (p->first[to] || !ring_put(ring(p, p->device, to), &slot)) {
+		struct overflow *o = malloc(sizeof *o);
+		if (!o)
+			abort(); /* a lost message would hang the job silently */
+		*o = (struct overflow){NULL, slot};
+		*p->last[to] = o;
+		p->last[to] = &o->next;
+	}
+	wake(p, to);
+}
+
+static void continue_full_rings(struct peer *p)
+{
+	for (uint32_t to = 0; to < p->count; to++) {
+		bool moved = false;
+		while (p->first[to] && ring_put(ring(p, p->device, to), &p->first[to]->slot)) {
+			struct overflow *o = p->first[to];
+			p->first[to] = o->next;
+			if (!p->first[to])
+				p->last[to] = &p->first[to];
+			free(o);
+			moved = true;
+		}
+		if (moved)
+			wake(p, to);
+	}
+}
+
+bool peer_receive(struct peer *p, uint32_t *from, uint32_t *tag, struct peer_message *m)
+{
+	continue_full_rings(p);
+	for (uint32_t n = 0; n < p->count; n++) {
+		uint32_t i = (p->next_from + n) % p->count;
+		struct ring *r = ring(p, i, p->device);
+		uint64_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
+		uint64_t head = atomic_load_explicit(&r->head, memory_order_acquire);
+		if (i == p->device || head == tail)
+			continue;
+		if (head - tail > PEER_RING_SLOTS) {
+			p->broken = true;
+			continue;
+		}
+		struct peer_slot slot = r->slot[tail % PEER_RING_SLOTS];
+		atomic_store_explicit(&r->tail, tail + 1, memory_order_release);
+		if (head - tail == PEER_RING_SLOTS)
+			wake(p, i); /* it may have more for us */
+		*from = i;
+		*tag = slot.tag;
+		*m = slot.message;
+		p->next_from = i; /* drain one sender before the next */
+		return true;
+	}
+	return false;
+}
+
+bool peer_broken(const struct peer *p) { return p->broken; }
+
+uint32_t *peer_doorbell(struct peer *p) { return (uint32_t *)&line(p, p->device)->doorbell; }
+
+void peer_sleep(struct peer *p, bool sleeping)
+{
+	atomic_store(&line(p, p->device)->sleeping, sleeping);
+}
+
+/* ---- outboxes ---- */
+
+static uint8_t *outbox(struct peer *p, uint32_t device)
+{
+	if (!p->outbox[device]) {
+		uint64_t at = outbox_offset(p->count) + device * PEER_OUTBOX_BYTES;
+		int access = device == p->device ? PROT_READ | PROT_WRITE : PROT_READ;
+		void *map = mmap(NULL, PEER_OUTBOX_BYTES, access, MAP_SHARED | MAP_NORESERVE,
+				 p->fd, (off_t)at);
+		p->outbox[device] = map == MAP_FAILED ? NULL : map;
+	}
+	return p->outbox[device];
+}
+
+static uint64_t rounded(uint64_t bytes)
+{
+	return bytes ? (bytes + PEER_ALIGN - 1) / PEER_ALIGN * PEER_ALIGN : PEER_ALIGN;
+}
+
+void *peer_outbox_alloc(struct peer *p, uint64_t bytes, uint64_t *offset)
+{
+	uint8_t *memory = outbox(p, p->device);
+	if (!memory || bytes > PEER_OUTBOX_BYTES)
+		return NULL;
+	uint64_t need = rounded(bytes);
+	for (uint32_t i = 0; i < p->piece_count; i++) {
+		struct piece *f = &p->pieces[i];
+		if (f->bytes < need)
+			continue;
+		*offset = f->offset;
+		f->offset += need;
+		f->bytes -= need;
+		if (!f->bytes) {
+			p->piece_count--;
+			memmove(f, f + 1, (p->piece_count - i) * sizeof *f);
+		}
+		return memory + *offset;
+	}
+	return NULL;
+}
+
+void peer_outbox_free(struct peer *p, uint64_t offset, uint64_t bytes)
+{
+	uint64_t size = rounded(bytes);
+	uint32_t i = 0;
+	if (size >= PEER_PUNCH_BYTES)
+		fallocate(p->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			  (off_t)(outbox_offset(p->count) + p->device * PEER_OUTBOX_BYTES + offset),
+			  (off_t)size);
+	while (i < p->piece_count && p->pieces[i].offset < offset)
+		i++;
+	bool after = i > 0 && p->pieces[i - 1].offset + p->pieces[i - 1].bytes == offset;
+	bool before = i < p->piece_count && offset + size == p->pieces[i].offset;
+	if (after && before) {
+		p->pieces[i - 1].bytes += size + p->pieces[i].bytes;
+		p->piece_count--;
+		memmove(&p->pieces[i], &p->pieces[i + 1],
+			(p->piece_count - i) * sizeof *p->pieces);
+	} else if (after) {
+		p->pieces[i - 1].bytes += size;
+	} else if (before) {
+		p->pieces[i].offset = offset;
+		p->pieces[i].bytes += size;
+	} else {
+		if (p->piece_count == p->piece_room) {
+			struct piece *more = realloc(p->pieces, 2 * p->piece_room * sizeof *more);
+			if (!more)
+				return; /* this piece is not used again; nothing else is lost */
+			p->pieces = more;
+			p->piece_room *= 2;
+		}
+		memmove(&p->pieces[i + 1], &p->pieces[i],
+			(p->piece_count - i) * sizeof *p->pieces);
+		p->pieces[i] = (struct piece){offset, size};
+		p->piece_count++;
+	}
+}
+
+const void *peer_memory(struct peer *p, uint32_t device, uint64_t offset, uint64_t bytes)
+{
+	if (device >= p->count || offset > PEER_OUTBOX_BYTES || bytes > PEER_OUTBOX_BYTES - offset)
+		return NULL;
+	const uint8_t *memory = outbox(p, device);
+	return memory ? memory + offset : NULL;
+}

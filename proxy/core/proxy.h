@@ -1,0 +1,113 @@
+/* proxy.h: what the proxy's Python half calls. Kept plain, because cffi reads this file too.
+ *
+ * proxy_open starts the loop thread, which owns everything. Every other function runs in the
+ * loop and returns when it has run there; none waits for a device, a rank or a peer. What
+ * happens later comes as events: proxy_event_fd becomes readable, proxy_next_event gives them.
+ */
+#ifndef RANKFOLD_PROXY_H
+#define RANKFOLD_PROXY_H
+
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+
+struct proxy;
+
+struct proxy_config {
+	const char *hal;       /* "soft" */
+	uint64_t memory_bytes;
+	uint32_t workers, cc_major, cc_minor;
+	double speed;
+};
+
+/* NULL on failure; `error` then says why. */
+struct proxy *proxy_open(const struct proxy_config *config, char *error, uint32_t error_bytes);
+void proxy_close(struct proxy *proxy);
+int proxy_event_fd(struct proxy *proxy);
+
+enum proxy_event_kind {
+	PROXY_EVENT_MODULE = 1,   /* load an image (data) or a stored module (text is its hash) */
+	PROXY_EVENT_FUNCTION = 2, /* compile function `name` of module `text` (its hash) */
+	PROXY_EVENT_JOB = 3,      /* the job's state changed; text says why it failed */
+	PROXY_EVENT_SAVED = 4,    /* a detach is over; bytes were written to the images */
+};
+struct proxy_event {
+	uint32_t kind;
+	uint32_t rank;
+	uint64_t job;
+	uint64_t token;        /* to give back with the answer */
+	uint32_t image_kind;   /* enum rf_image */
+	uint32_t state;        /* enum proxy_job_state */
+	const uint8_t *data;   /* valid until the next proxy_next_event */
+	uint64_t bytes;
+	char text[512];
+	char name[4096];
+};
+/* 1: an event was taken; 0: there is none. */
+int proxy_next_event(struct proxy *proxy, struct proxy_event *event);
+
+enum proxy_job_state {
+	PROXY_JOB_RUNNING = 1, PROXY_JOB_STOPPING = 2, PROXY_JOB_CUT = 3, PROXY_JOB_SAVED = 4,
+	PROXY_JOB_FAILED = 5,
+};
+
+/* A job epoch on this device: devices 0 … device_count - 1, this one is `device`; segment_fd is
+ * the job's shared segment (-1 with one device). Returns 0, or -1 with `error`. */
+int proxy_job_open(struct proxy *proxy, uint64_t job, uint64_t epoch, uint32_t device,
+		   uint32_t device_count, uint32_t world_size, const uint32_t *rank_device,
+		   int segment_fd, char *error, uint32_t error_bytes);
+/* Let go of a job; only without attached ranks (see proxy_job_discard, proxy_job_save). */
+int proxy_job_close(struct proxy *proxy, uint64_t job);
+int proxy_job_save(struct proxy *proxy, uint64_t job);
+int proxy_job_discard(struct proxy *proxy, uint64_t job);
+int proxy_job_barrier(struct proxy *proxy, uint64_t job, int request);
+/* Called every second or so: lets a job on whose barrier nothing moves (see barrier_hurry). */
+int proxy_job_hurry(struct proxy *proxy, uint64_t job);
+int proxy_job_fail(struct proxy *proxy, uint64_t job, const char *text);
+
+/* A rank's channel and image; the descriptors are duplicated. */
+int proxy_rank_attach(struct proxy *proxy, uint64_t job, uint32_t rank, int channel_fd,
+		      int image_fd, char *error, uint32_t error_bytes);
+/* The rank has ended: cleanly (what is left in its ring is still served), or not; or only the
+ * process that owned its channel has, and another one of the rank made a new channel. */
+enum proxy_exit { PROXY_EXIT_CLEAN = 0, PROXY_EXIT_CRASHED = 1, PROXY_EXIT_REPLACED = 2 };
+int proxy_rank_exited(struct proxy *proxy, uint64_t job, uint32_t rank, int how);
+
+/* Answers to PROXY_EVENT_MODULE and _FUNCTION. error: CUresult. */
+int proxy_module_ready(struct proxy *proxy, uint64_t token, int error, const char *hash,
+		       uint64_t globals_bytes, const uint8_t *globals_image,
+		       uint32_t function_count, uint32_t global_count,
+		       const char *global_names, const uint64_t *global_offsets,
+		       const uint64_t *global_sizes);
+struct proxy_function {
+	uint64_t address;      /* struct hal_function * */
+	uint32_t param_count, param_bytes;
+	uint32_t static_shared_bytes, max_threads, registers, local_bytes, const_bytes, ptx_version;
+};
+int proxy_function_ready(struct proxy *proxy, uint64_t token, int error,
+			 const struct proxy_function *function, const uint32_t *params);
+
+struct proxy_status {
+	uint64_t used_bytes, swap_bytes, switches, swapped_in, swapped_out, kernels, wakeups;
+};
+void proxy_status(struct proxy *proxy, struct proxy_status *status);
+struct proxy_job_status {
+	uint32_t state;
+	double cut_at, released_at; /* CLOCK_MONOTONIC seconds; 0: never */
+	uint64_t round;
+	char reason[512];
+};
+int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);
+struct proxy_rank_status {
+	uint32_t attached, exited, resident, error;
+	uint64_t used_bytes, kernels, collectives, records, switches;
+	char error_text[256];
+};
+int proxy_rank_status(struct proxy *proxy, uint64_t job, uint32_t rank,
+		      struct proxy_rank_status *status);
+/* What the loop sees now, as text, for people (a hung test, `doctor`). */
+void proxy_dump(struct proxy *proxy, char *text, uint32_t text_bytes);
+
+#pragma GCC visibility pop
+
+#endif

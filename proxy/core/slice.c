@@ -1,0 +1,95 @@
+/* slice.c: time-slicing (Singularity §5.1): which rank may run kernels on this device now.
+ *
+ * Only kernels need a rank to be resident; everything else is served for every rank at any time.
+ * The active rank keeps the device until it is *stuck*: no kernel of it can run, none is in
+ * flight, and its client is blocked (a request unanswered, the next record held back, queues full)
+ * or silent but for queries, since programs poll for ever, for SILENT_NS. After QUANTUM_NS
+ * another rank with work gets its turn at the next kernel boundary anyway.
+ */
+#include "internal.h"
+
+#define SILENT_NS 200000ull
+#define QUANTUM_NS 30000000000ull
+
+static struct rank *next_with_kernel(const struct proxy *p)
+{
+	uint32_t at = 0;
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		if (p->ranks[i] == p->active)
+			at = i + 1;
+	for (uint32_t n = 0; n < p->rank_count; n++) {
+		struct rank *r = p->ranks[(at + n) % p->rank_count];
+		if (r != p->active && !r->closing && rank_has_kernel(r))
+			return r;
+	}
+	return NULL;
+}
+
+static bool blocked(const struct rank *r)
+{
+	return r->replies || r->held || r->full || r->exited || r->async_error;
+}
+
+static void activate(struct proxy *p, struct rank *r)
+{
+	if (p->active != r) {
+		r->switches++;
+		p->switches++;
+		p->active_since_ns = now_ns();
+	}
+	r->last_active = ++p->turn;
+	p->active = r;
+	p->yielding = false;
+	p->progress = true;
+}
+
+static void switch_to(struct proxy *p, struct rank *r)
+{
+	if (!r->missing && !r->moving) {
+		activate(p, r);
+		return;
+	}
+	memory_begin_activate(p, r);
+}
+
+void slice_turn(struct proxy *p)
+{
+	if (p->move_count)
+		return;
+	if (p->move_target) {
+		struct rank *r = p->move_target;
+		p->move_target = NULL;
+		if (!r->missing)
+			activate(p, r);
+		else
+			memory_begin_activate(p, r); /* room has to be made in several steps */
+		return;
+	}
+	struct rank *active = p->active, *other = next_with_kernel(p);
+	if (active && !active->closing) {
+		bool kernel = rank_has_kernel(active);
+		uint64_t now = now_ns();
+		/* Who waited for it may be gone, and the time go on. */
+		p->yielding = other && now - p->active_since_ns > QUANTUM_NS;
+		if (p->yielding && !active->inflight) {
+			switch_to(p, other);
+			return;
+		}
+		if (kernel && active->missing)
+			memory_begin_activate(p, active);
+		if (kernel || active->inflight || !other)
+			return;
+		if (!blocked(active) && now - active->silent_since_ns < SILENT_NS)
+			return;
+	}
+	if (other)
+		switch_to(p, other);
+}
+
+/* When the active rank's silence is long enough to count, if somebody waits for that. */
+uint64_t slice_deadline_ns(const struct proxy *p)
+{
+	if (!p->active || p->move_count || p->active->inflight || !next_with_kernel(p))
+		return 0;
+	return p->active->silent_since_ns + SILENT_NS;
+}

@@ -1,0 +1,1 @@
+"""Kinds of device: one folder each."""

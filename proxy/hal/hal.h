@@ -1,0 +1,134 @@
+/* hal.h: the table of driver functions a proxy drives. hal/soft and hal/cuda offer it; the
+ * proxy's core does not know which one it has.
+ *
+ * Rules:
+ *  - No entry blocks. Work goes into in-order queues (hal_stream); what is done is read
+ *    from a counter. When a counter moves, the HAL rings the proxy's doorbell.
+ *  - All entries are called from the proxy's loop thread only, unless said otherwise.
+ *  - Errors are CUresult numbers; 0 is success.
+ *  - A work record is copied at submit, parameters included.
+ *
+ * Memory: the device has `memory_bytes` of physical chunks of RF_CHUNK_BYTES. A space is one
+ * rank's window of addresses (RF_DEV_BASE, RF_WINDOW_BYTES); chunks are mapped into it. A
+ * kernel runs in one space and may touch all that is mapped there and nothing else.
+ */
+#ifndef RANKFOLD_HAL_H
+#define RANKFOLD_HAL_H
+
+#include <stdint.h>
+#include "channel.h"
+
+struct hal_device;
+struct hal_space;
+struct hal_stream;
+struct hal_function; /* made by the Python side of the HAL when a module is loaded */
+
+struct hal_config {
+	uint64_t memory_bytes;      /* capacity, a multiple of RF_CHUNK_BYTES */
+	uint32_t workers;           /* kernel worker threads */
+	uint32_t cc_major, cc_minor;
+	double speed;               /* soft: 1.0 as fast as it can; 0.5 takes twice as long */
+	/* Called (from any thread) after a counter moved or a space failed. */
+	void (*ring)(void *ring_arg);
+	void *ring_arg;
+};
+
+enum hal_kind {
+	HAL_KERNEL, /* run a kernel in `space` */
+	HAL_COPY,   /* rows from src to dst */
+	HAL_FILL,   /* rows of one element value */
+	HAL_REDUCE, /* dst[i] = a[i] op b[i], host memory; each result rounded to dtype */
+	HAL_SCALE,  /* dst[i] = a[i] * scalar, or / divisor; host memory */
+};
+
+/* An address: in a space, or (space NULL) plain host memory of the proxy. */
+struct hal_ref {
+	struct hal_space *space;
+	uint64_t addr; /* window address, or the host pointer as an integer */
+};
+
+struct hal_work {
+	enum hal_kind kind;
+	union {
+		struct {
+			struct hal_space *space;
+			const struct hal_function *function;
+			uint32_t grid[3], block[3];
+			uint32_t shared_bytes, param_bytes;
+			const void *params;
+			uint64_t globals_addr; /* where this rank's globals of the module lie */
+			uint32_t cooperative;
+		} kernel;
+		struct {
+			struct hal_ref dst, src;
+			uint64_t width, height, dst_pitch, src_pitch;
+		} copy;
+		struct {
+			struct hal_ref dst;
+			uint64_t width, height, pitch; /* width in elements */
+			uint32_t value, element;
+		} fill;
+		struct {
+			void *dst;
+			const void *a, *b;
+			uint64_t count;
+			uint32_t dtype; /* ncclDataType_t */
+			uint32_t op;    /* ncclSum 0, ncclProd 1, ncclMax 2, ncclMin 3 */
+		} reduce;
+		struct {
+			void *dst;
+			const void *a;
+			uint64_t count;
+			uint32_t dtype;
+			uint32_t divide;    /* 1: divide by `divisor` (ncclAvg), 0: multiply by scalar */
+			uint64_t divisor;
+			uint8_t scalar[8];  /* in dtype */
+		} scale;
+	};
+};
+
+struct hal {
+	const char *type; /* "soft", "nvidia" */
+
+	int (*device_open)(const struct hal_config *, struct hal_device **);
+	void (*device_close)(struct hal_device *); /* waits for its worker threads */
+
+	/* Physical chunks. create fails with CUDA_ERROR_OUT_OF_MEMORY (2) at capacity; a new
+	 * chunk reads as zero. A chunk may only be destroyed when nothing maps it and no
+	 * submitted work uses it. */
+	int (*chunk_create)(struct hal_device *, uint32_t *chunk);
+	void (*chunk_destroy)(struct hal_device *, uint32_t chunk);
+
+	/* A window. map and unmap only when no submitted work runs in the space. */
+	int (*space_create)(struct hal_device *, struct hal_space **);
+	void (*space_destroy)(struct hal_space *);
+	int (*space_map)(struct hal_space *, uint64_t addr, uint32_t chunk);
+	int (*space_unmap)(struct hal_space *, uint64_t addr);
+	/* Host memory (the pinned arena) at an address of the window: file offset of fd. */
+	int (*space_map_host)(struct hal_space *, uint64_t addr, int fd, uint64_t offset,
+			      uint64_t bytes);
+	/* The sticky error of the space (700: illegal address, 719: launch failure, …), 0 if
+	 * none; text, if wanted, gets a line for people. Work of a failed space is skipped. */
+	int (*space_error)(struct hal_space *, char *text, uint32_t text_bytes);
+	/* End the kernel that runs in this space soon; the space gets error 719. */
+	void (*space_cancel)(struct hal_space *);
+
+	/* In-order queues. submit returns the work's number: 1, 2, 3 …, or 0 when the queue is full
+	 * or the device cannot do such work (an unknown data type); completed is the
+	 * number of the last finished work. Different streams may run at the same time. The
+	 * queue holds at least 64 works; room says how many more fit. */
+	int (*stream_create)(struct hal_device *, struct hal_stream **);
+	void (*stream_destroy)(struct hal_stream *); /* only when idle */
+	uint32_t (*room)(const struct hal_stream *);
+	uint64_t (*submit)(struct hal_stream *, const struct hal_work *);
+	uint64_t (*completed)(const struct hal_stream *);
+	/* Before `number` nobody needs to hear of this stream: its works up to there need not ring
+	 * the doorbell one by one. 0, the default: each rings. A failing space rings at once. The
+	 * caller looks at `completed` once more afterwards: a work that ended meanwhile may not
+	 * have rung. */
+	void (*notify_at)(struct hal_stream *, uint64_t number);
+};
+
+extern const struct hal hal_soft;
+
+#endif

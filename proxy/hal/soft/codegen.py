@@ -1,0 +1,101 @@
+"""From PTX to a relocatable object: parsing, lowering and LLVM, for one kernel at a time.
+
+The CPU is pinned so that objects may move between machines, and nothing lets LLVM change a
+floating-point result: no fast-math flags, no contraction.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from . import lower, ptx
+from .errors import INVALID_PTX, ModuleError
+from .flow import find
+
+CPU = "x86-64-v3"
+TRIPLE = "x86_64-unknown-linux-gnu"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An object and what a caller must know about its kernel. Sizes in bytes."""
+
+    symbol: str
+    static_shared: int
+    local_bytes: int
+    registers: int
+    code: bytes
+
+    def header(self) -> dict[str, object]:
+        fields = asdict(self)
+        del fields["code"]
+        return fields
+
+
+@functools.cache
+def version() -> str:
+    """Changes with anything that can change an object: these sources, LLVM, the CPU."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")) + [Path(__file__).parent / "kernel.h"]:
+        if path.exists():
+            digest.update(path.name.encode() + path.read_bytes())
+    build = (llvmlite.__version__, llvm.llvm_version_info, CPU, lower.ABI)
+    digest.update(json.dumps(build).encode())
+    return digest.hexdigest()
+
+
+def kernel_source(module: ptx.Module, name: str) -> str:
+    """The part of a module that one kernel can depend on, as PTX."""
+    kernel = find(module, name)
+    parts = [f".version {module.version}", f".target sm_{module.target}", ".address_size 64"]
+    parts.append(module.declarations)
+    for function in module.functions.values():
+        if function is not kernel and not function.entry:
+            parts.append(function.text)
+    return "\n".join([*parts, kernel.text])
+
+
+def key_of(source: str, name: str) -> str:
+    """What the object of this kernel is stored under."""
+    return hashlib.sha256(f"{version()}\n{name}\n{source}".encode()).hexdigest()
+
+
+def target_machine() -> llvm.TargetMachine:
+    """A new one: whoever is given it owns it."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()  # mathlib.py's directed roundings
+    target = llvm.Target.from_triple(TRIPLE)
+    return target.create_target_machine(cpu=CPU, features="", opt=3, reloc="pic", codemodel="small")
+
+
+def compile_kernel(source: str, name: str) -> Compiled:
+    """Raises ModuleError. May take seconds, and may crash as any compiler: see compiler.py."""
+    symbol = "rf_" + key_of(source, name)[:32]
+    lowered = lower.lower(ptx.parse_module(source), name, symbol)
+    try:
+        module = llvm.parse_assembly(lowered.ir)
+        module.verify()
+    except RuntimeError as error:
+        line = str(error).strip().splitlines()[0]
+        raise ModuleError(INVALID_PTX, f"kernel {name}: not valid PTX: {line}") from error
+    machine = target_machine()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    options.slp_vectorization = True
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return Compiled(
+        symbol,
+        lowered.static_shared,
+        lowered.local_bytes,
+        lowered.registers,
+        machine.emit_object(module),
+    )

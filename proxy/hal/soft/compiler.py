@@ -1,0 +1,201 @@
+"""The compiler process: one per node, it turns PTX into cached objects for all proxies.
+
+``python -m rankfold.proxy.hal.soft.compiler --socket PATH --cache DIR``. Started by the first proxy
+that needs it; a lock file beside the socket keeps it the only one; it ends when it has had no
+client and no work for a while. Each compilation runs in a child process with a time limit, so that
+a crash or a hang of LLVM is an error of that kernel and of nothing else.
+
+Operations (rankfold.control): ``compile`` key, name, bytes + fd of the PTX → {} once the object
+lies in the cache, or {code, message}: a CUresult and why; ``status`` → pid, compiled, running;
+``shutdown``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankfold.control import ControlError, Message, Request, Server
+
+from . import cache, codegen
+from .errors import INVALID_PTX, ModuleError
+
+IDLE_S = 2.0
+TIME_LIMIT_S = 120.0
+SOURCE_BYTES_MAX = 1 << 28
+
+
+@dataclass
+class Job:
+    """One compilation and everybody who waits for it."""
+
+    key: str
+    name: str
+    source: str
+    requests: list[Request] = field(default_factory=list)
+    pid: int = 0
+    output: bytes = b""
+    timed_out: bool = False
+
+
+class Compiler:
+    def __init__(self, socket: Path, folder: Path, time_limit_s: float, idle_s: float):
+        self.folder, self.time_limit_s, self.idle_s = folder, time_limit_s, idle_s
+        self.jobs: dict[str, Job] = {}
+        self.waiting: deque[Job] = deque()
+        self.slots = max(1, os.cpu_count() or 1)
+        self.compiled = 0
+        self.server = Server(
+            socket, {"compile": self.compile, "status": self.status, "shutdown": self.shutdown}
+        )
+        self.server.after(self.idle_s, self.check_idle)
+
+    # ---- operations
+
+    def compile(self, request: Request) -> Message | None:
+        key, name, size = str(request["key"]), str(request["name"]), int(request["bytes"])
+        if len(request.fds) != 1 or not 0 < size <= SOURCE_BYTES_MAX:
+            raise ControlError("argument", "compile takes one descriptor and its size")
+        source = os.pread(request.fds[0], size, 0).decode()
+        if codegen.key_of(source, name) != key:
+            raise ControlError("version", "the compiler is of another version")
+        if cache.load(self.folder, key):
+            return {}
+        job = self.jobs.get(key)
+        if job is None:
+            job = self.jobs[key] = Job(key, name, source)
+            self.waiting.append(job)
+        job.requests.append(request)
+        self.start_more()
+        return None
+
+    def status(self, request: Request) -> Message:
+        running = [job.pid for job in self.jobs.values() if job.pid]
+        return {"pid": os.getpid(), "compiled": self.compiled, "running": running}
+
+    def shutdown(self, request: Request) -> Message:
+        for job in self.jobs.values():
+            if job.pid:
+                os.kill(job.pid, signal.SIGKILL)
+        self.server.stop()
+        return {}
+
+    # ---- children
+
+    def start_more(self) -> None:
+        running = sum(1 for job in self.jobs.values() if job.pid)
+        while self.waiting and running < self.slots:
+            self.start(self.waiting.popleft())
+            running += 1
+
+    def start(self, job: Job) -> None:
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        job.pid = os.fork()
+        if job.pid == 0:
+            os.close(read_end)
+            _child(self.folder, job, write_end)
+        os.close(write_end)
+        self.server.add(read_end, self.reader(job, read_end))
+        self.server.after(self.time_limit_s, lambda: self.expire(job))
+
+    def reader(self, job: Job, fd: int) -> Callable[[], None]:
+        def read() -> None:
+            data = os.read(fd, 1 << 16)
+            job.output += data
+            if not data:
+                self.server.remove(fd)
+                os.close(fd)
+                self.finish(job)
+
+        return read
+
+    def expire(self, job: Job) -> None:
+        if self.jobs.get(job.key) is job:
+            job.timed_out = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(job.pid, signal.SIGKILL)
+
+    def finish(self, job: Job) -> None:
+        _, status = os.waitpid(job.pid, 0)
+        del self.jobs[job.key]
+        if job.timed_out:
+            result = failure(job, f"took more than {self.time_limit_s:g} s")
+        elif os.WIFSIGNALED(status):
+            result = failure(job, f"ended by signal {os.WTERMSIG(status)}")
+        else:
+            try:
+                result = json.loads(job.output)
+            except ValueError:
+                result = failure(job, f"ended with status {os.waitstatus_to_exitcode(status)}")
+        self.compiled += 1
+        for request in job.requests:
+            request.reply(**result)
+        self.start_more()
+
+    def check_idle(self) -> None:
+        if not self.jobs and not self.clients():
+            self.server.stop()
+        else:
+            self.server.after(self.idle_s, self.check_idle)
+
+    def clients(self) -> int:
+        """Connections: everything the selector knows besides the listener and children's pipes."""
+        files = (key.fileobj for key in self.server.selector.get_map().values())
+        return sum(1 for file in files if not isinstance(file, int)) - 1
+
+    def run(self) -> None:
+        self.server.run()
+
+
+def failure(job: Job, what: str) -> Message:
+    return {"code": INVALID_PTX, "message": f"kernel {job.name}: its compilation {what}"}
+
+
+def _child(folder: Path, job: Job, output: int) -> None:
+    """Never returns. What it has to say goes through the pipe."""
+    status = 1
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        result: Message = {}
+        try:
+            cache.store(folder, job.key, codegen.compile_kernel(job.source, job.name))
+        except ModuleError as error:
+            result = {"code": error.code, "message": error.message}
+        except Exception as error:  # noqa: BLE001  a fault of ours: say in which kernel
+            result = failure(job, f"failed: {error!r}")
+        os.write(output, json.dumps(result).encode())
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, prog="rankfold.proxy.hal.soft.compiler")
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S, help="seconds per kernel")
+    parser.add_argument("--idle", type=float, default=IDLE_S, help="seconds without a client")
+    arguments = parser.parse_args()
+    lock = os.open(f"{arguments.socket}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0  # another one serves
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    codegen.target_machine()  # children inherit what is initialised
+    Compiler(arguments.socket, arguments.cache, arguments.time_limit, arguments.idle).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+/* copy.c: rows of bytes between spaces and host memory, and rows of one value.
+ *
+ * Runs guarded: a row that leaves what is mapped fails the space. A range that leaves the window
+ * itself is refused before a byte is written.
+ */
+#include <string.h>
+
+#include "soft.h"
+
+/* Where `height` rows of `width` bytes begin; leaves the work if they are not in the window. */
+static uint8_t *rows_at(struct hal_ref ref, uint64_t width, uint64_t height, uint64_t pitch)
+{
+	uint64_t bytes, offset = ref.addr - RF_DEV_BASE;
+
+	if (!ref.space)
+		return (uint8_t *)(uintptr_t)ref.addr;
+	if (__builtin_mul_overflow(height - 1, pitch, &bytes) ||
+	    __builtin_add_overflow(bytes, width, &bytes) || offset >= RF_WINDOW_BYTES ||
+	    bytes > RF_WINDOW_BYTES - offset)
+		soft_leave(SOFT_ILLEGAL_ADDRESS);
+	return ref.space->base + offset;
+}
+
+void soft_copy(struct soft_worker *worker, const struct hal_work *work)
+{
+	uint64_t width = work->copy.width, height = work->copy.height;
+	uint64_t dst_pitch = work->copy.dst_pitch, src_pitch = work->copy.src_pitch;
+	uint8_t *dst;
+	const uint8_t *src;
+
+	(void)worker;
+	if (width == 0 || height == 0)
+		return;
+	dst = rows_at(work->copy.dst, width, height, dst_pitch);
+	src = rows_at(work->copy.src, width, height, src_pitch);
+	if (height == 1 || (dst_pitch == width && src_pitch == width)) {
+		memmove(dst, src, width * height);
+		return;
+	}
+	for (uint64_t y = 0; y < height; y++)
+		memmove(dst + y * dst_pitch, src + y * src_pitch, width);
+}
+
+static void fill_row(uint8_t *row, uint64_t width, uint32_t value, uint32_t element)
+{
+	if (element == 1) {
+		memset(row, (int)(value & 0xff), width);
+	} else if (element == 2) {
+		uint16_t half = (uint16_t)value;
+
+		for (uint64_t i = 0; i < width; i++)
+			memcpy(row + 2 * i, &half, 2);
+	} else {
+		for (uint64_t i = 0; i < width; i++)
+			memcpy(row + 4 * i, &value, 4);
+	}
+}
+
+void soft_fill(struct soft_worker *worker, const struct hal_work *work)
+{
+	uint64_t width = work->fill.width, height = work->fill.height, bytes;
+	uint32_t element = work->fill.element;
+	uint8_t *dst;
+
+	(void)worker;
+	if (element != 1 && element != 2 && element != 4)
+		soft_leave(SOFT_INVALID_VALUE);
+	if (width == 0 || height == 0)
+		return;
+	if (__builtin_mul_overflow(width, (uint64_t)element, &bytes))
+		soft_leave(SOFT_ILLEGAL_ADDRESS);
+	dst = rows_at(work->fill.dst, bytes, height, work->fill.pitch);
+	for (uint64_t y = 0; y < height; y++)
+		fill_row(dst + y * work->fill.pitch, width, work->fill.value, element);
+}

@@ -1,0 +1,140 @@
+"""Finds the PTX in a fatbin, as nvcc puts them into programs and NVRTC hands them out.
+
+A fatbin is a header ``{u32 magic, u16 version, u16 header bytes, u64 bytes}`` and entries; a
+section of a program may hold several, one after another. An entry is PTX text or machine code,
+plain or compressed (zstd, LZ4).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import zstandard
+
+from .errors import INVALID_IMAGE, NO_BINARY_FOR_GPU, ModuleError
+
+MAGIC = 0xBA55ED50
+_HEADER = struct.Struct("<IHHQ")
+_ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
+_KIND_PTX = 1
+_LZ4, _ZSTD = 0x2000, 0x8000
+_TEXT_BYTES_MAX = 1 << 28
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry: its kind (1: PTX), the architecture (75 = sm_75) and its content as stored."""
+
+    kind: int
+    arch: int
+    flags: int
+    text_bytes: int
+    payload: bytes
+
+    def text(self) -> str:
+        """The PTX, unpacked. Raises ModuleError when the entry is damaged."""
+        data = self.payload
+        if self.flags & _ZSTD:
+            try:
+                data = zstandard.ZstdDecompressor().decompress(data, _TEXT_BYTES_MAX)
+            except zstandard.ZstdError as error:
+                raise ModuleError(INVALID_IMAGE, f"fatbin: damaged zstd data: {error}") from error
+        elif self.flags & _LZ4:
+            data = lz4_block(data, self.text_bytes)
+        return decode(data)
+
+
+def decode(data: bytes) -> str:
+    """PTX text from a buffer that may end with zeros."""
+    try:
+        return data.split(b"\0", 1)[0].decode()
+    except UnicodeDecodeError as error:
+        raise ModuleError(INVALID_IMAGE, f"PTX is not UTF-8: {error}") from error
+
+
+def entries(image: bytes) -> Iterator[Entry]:
+    """All entries of all fatbins in `image`."""
+    at = 0
+    while at + _HEADER.size <= len(image):
+        magic, _version, header_bytes, size = _HEADER.unpack_from(image, at)
+        if magic != MAGIC:
+            if at == 0:
+                raise ModuleError(INVALID_IMAGE, f"not a fatbin: begins with {magic:#x}")
+            return  # padding behind the last one
+        end = at + header_bytes + size
+        if header_bytes < _HEADER.size or end > len(image):
+            raise ModuleError(INVALID_IMAGE, "fatbin: shorter than its header says")
+        yield from _entries_of(image, at + header_bytes, end)
+        at = (end + 7) & ~7
+
+
+def _entries_of(image: bytes, at: int, end: int) -> Iterator[Entry]:
+    while at + _ENTRY.size <= end:
+        fields = _ENTRY.unpack_from(image, at)
+        kind, _version, header_bytes, padded, packed = fields[:5]
+        arch, flags, text_bytes = fields[8], fields[11], fields[13]
+        first = at + header_bytes
+        if header_bytes < 64 or first + padded > end or packed > padded:
+            raise ModuleError(INVALID_IMAGE, "fatbin: a damaged entry")
+        yield Entry(kind, arch, flags, text_bytes, image[first : first + (packed or padded)])
+        at = first + padded
+
+
+def ptx_texts(image: bytes, compute_capability: tuple[int, int]) -> list[str]:
+    """The PTX of each fatbin module in `image` that fits the device best: one text, as a rule.
+
+    Raises ModuleError: NO_BINARY_FOR_GPU when there is no PTX the device can take.
+    """
+    limit = compute_capability[0] * 10 + compute_capability[1]
+    found = list(entries(image))
+    ptx = [entry for entry in found if entry.kind == _KIND_PTX]
+    fitting = [entry for entry in ptx if entry.arch <= limit]
+    if not fitting:
+        have = ", ".join(sorted({f"compute_{e.arch}" for e in ptx})) or "machine code only"
+        raise ModuleError(
+            NO_BINARY_FOR_GPU,
+            f"the program holds no PTX for compute capability {limit // 10}.{limit % 10} ({have}): "
+            f"build it with nvcc -arch=compute_{limit}",
+        )
+    best = max(entry.arch for entry in fitting)
+    return [entry.text() for entry in fitting if entry.arch == best]
+
+
+def lz4_block(data: bytes, size: int) -> bytes:
+    """One LZ4 block (no frame) of `size` bytes unpacked."""
+    out = bytearray()
+    at = 0
+    try:
+        while at < len(data):
+            token = data[at]
+            at += 1
+            literals, at = _lz4_length(data, at, token >> 4)
+            out += data[at : at + literals]
+            at += literals
+            if at >= len(data):
+                break
+            distance = data[at] | data[at + 1] << 8
+            at += 2
+            length, at = _lz4_length(data, at, token & 15)
+            if distance == 0 or distance > len(out) or len(out) > _TEXT_BYTES_MAX:
+                raise ModuleError(INVALID_IMAGE, "fatbin: damaged LZ4 data")
+            start = len(out) - distance
+            for index in range(length + 4):
+                out.append(out[start + index])
+    except IndexError as error:
+        raise ModuleError(INVALID_IMAGE, "fatbin: LZ4 data ends early") from error
+    if len(out) < size:
+        raise ModuleError(INVALID_IMAGE, "fatbin: LZ4 data ends early")
+    return bytes(out[:size]) if size else bytes(out)
+
+
+def _lz4_length(data: bytes, at: int, length: int) -> tuple[int, int]:
+    if length == 15:
+        while True:
+            length += data[at]
+            at += 1
+            if data[at - 1] != 255:
+                break
+    return length, at

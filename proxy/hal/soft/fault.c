@@ -1,0 +1,203 @@
+/* fault.c: how work is left early: an access to an unmapped page, a trap, a cancel.
+ *
+ * Work runs between sigsetjmp and the clearing of `guarded`, on a worker thread. There it holds no
+ * lock and owns no memory, so that the signal handler may jump out at any instruction. Faults of
+ * other threads, and of workers outside guarded work, go to the handlers that were there before.
+ *
+ * A cancel is a signal to the worker: compiled kernels need no check at their loops' ends. The
+ * cancel flag is set before the signal is sent and read after `guarded` is set, so none is lost.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "soft.h"
+
+#define SIGNAL_STACK_BYTES (64u << 10)
+
+static _Thread_local struct soft_worker *self;
+static struct sigaction previous_segv, previous_bus, previous_fpe;
+
+static int cancel_signal(void)
+{
+	return SIGRTMIN + 6;
+}
+
+_Noreturn static void escape(int error, uintptr_t address)
+{
+	self->guarded = 0;
+	self->fault_error = error;
+	self->fault_address = address;
+	siglongjmp(self->escape, 1);
+}
+
+static void chain(const struct sigaction *previous, int signum, siginfo_t *info, void *context)
+{
+	if (previous->sa_flags & SA_SIGINFO) {
+		previous->sa_sigaction(signum, info, context);
+	} else if (previous->sa_handler == SIG_DFL || previous->sa_handler == SIG_IGN) {
+		signal(signum, SIG_DFL); /* the access is tried again and ends the process */
+	} else {
+		previous->sa_handler(signum);
+	}
+}
+
+static void on_fault(int signum, siginfo_t *info, void *context)
+{
+	if (self && self->guarded && info->si_code > 0)
+		escape(0, (uintptr_t)info->si_addr);
+	chain(signum == SIGSEGV ? &previous_segv : signum == SIGBUS ? &previous_bus :
+	      &previous_fpe, signum, info, context);
+}
+
+static void on_cancel(int signum)
+{
+	int saved = errno;
+	struct hal_space *space;
+
+	(void)signum;
+	if (self && self->guarded) {
+		space = atomic_load(&self->space);
+		if (space && atomic_load(&space->cancel))
+			escape(SOFT_LAUNCH_FAILED, 0);
+	}
+	errno = saved;
+}
+
+static pthread_once_t install_once = PTHREAD_ONCE_INIT;
+static int install_result;
+
+static void install(void)
+{
+	struct sigaction fault = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+	struct sigaction cancel = {.sa_handler = on_cancel, .sa_flags = SA_RESTART | SA_ONSTACK};
+
+	sigemptyset(&fault.sa_mask);
+	sigemptyset(&cancel.sa_mask);
+	if (sigaction(SIGSEGV, &fault, &previous_segv) || sigaction(SIGBUS, &fault, &previous_bus) ||
+	    sigaction(SIGFPE, &fault, &previous_fpe) || sigaction(cancel_signal(), &cancel, NULL))
+		install_result = SOFT_NOT_SUPPORTED;
+}
+
+int soft_fault_install(void)
+{
+	pthread_once(&install_once, install);
+	return install_result;
+}
+
+int soft_worker_signals(struct soft_worker *worker)
+{
+	stack_t stack = {.ss_size = SIGNAL_STACK_BYTES};
+	sigset_t all;
+
+	/* Signals of the process are for its main thread; only ours may come here. */
+	sigfillset(&all);
+	sigdelset(&all, SIGSEGV);
+	sigdelset(&all, SIGBUS);
+	sigdelset(&all, SIGFPE);
+	sigdelset(&all, SIGILL);
+	sigdelset(&all, SIGABRT);
+	sigdelset(&all, cancel_signal());
+	pthread_sigmask(SIG_SETMASK, &all, NULL);
+	worker->signal_stack = malloc(SIGNAL_STACK_BYTES);
+	stack.ss_sp = worker->signal_stack;
+	self = worker;
+	return worker->signal_stack && sigaltstack(&stack, NULL) == 0 ? 0 : SOFT_OUT_OF_MEMORY;
+}
+
+void soft_signal_cancel(struct soft_worker *worker)
+{
+	pthread_kill(worker->thread, cancel_signal());
+}
+
+_Noreturn void soft_leave(int error)
+{
+	escape(error, 0);
+}
+
+struct hal_space *soft_working_in(void)
+{
+	return atomic_load(&self->space);
+}
+
+void soft_shelter(void)
+{
+	self->guarded = 0;
+	atomic_signal_fence(memory_order_seq_cst);
+}
+
+void soft_expose(void)
+{
+	self->guarded = 1;
+	atomic_signal_fence(memory_order_seq_cst);
+	if (atomic_load(&soft_working_in()->cancel)) /* it may have come in between */
+		soft_leave(SOFT_LAUNCH_FAILED);
+}
+
+static bool in_window(const struct hal_space *space, uintptr_t address)
+{
+	return space && address - (uintptr_t)space->reservation < SOFT_SPAN_BYTES;
+}
+
+static void report(struct soft_worker *worker, struct hal_space *space)
+{
+	uintptr_t address = worker->fault_address, shared = (uintptr_t)worker->scratch.shared;
+
+	if (in_window(worker->source, address))
+		space = worker->source;
+
+	if (worker->fault_error == SOFT_LAUNCH_FAILED && atomic_load(&space->cancel))
+		soft_space_fail(space, SOFT_LAUNCH_FAILED, "%s: cancelled", worker->doing);
+	else if (worker->fault_error)
+		soft_space_fail(space, worker->fault_error, "%s: %s", worker->doing,
+				worker->fault_error == SOFT_ASSERT ? "an assertion failed" :
+				"the kernel trapped or can never go on");
+	else if (address - (uintptr_t)space->base - RF_WINDOW_BYTES < SOFT_GUARD_BYTES)
+		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS, "%s: an address outside of device "
+				"memory (NULL, or a host pointer?)", worker->doing);
+	else if (in_window(space, address))
+		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
+				"%s: no memory at device address 0x%llx", worker->doing,
+				(unsigned long long)(RF_DEV_BASE + address - (uintptr_t)space->base));
+	else if (address - shared < SOFT_SHARED_WINDOW + 4096)
+		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
+				"%s: no memory at shared address 0x%llx", worker->doing,
+				(unsigned long long)(address - shared));
+	else
+		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS, "%s: invalid access (host address "
+				"%p)", worker->doing, (void *)address);
+}
+
+void soft_guard(struct soft_worker *worker, struct hal_space *space, struct hal_space *source,
+		const char *doing, void (*body)(struct soft_worker *, const struct hal_work *),
+		const struct hal_work *work)
+{
+	sigset_t ours;
+
+	if (!space) {
+		body(worker, work);
+		return;
+	}
+	worker->doing = doing;
+	worker->source = source;
+	atomic_store(&worker->space, space);
+	if (sigsetjmp(worker->escape, 0) == 0) { /* without the mask: no system call */
+		worker->guarded = 1;
+		atomic_signal_fence(memory_order_seq_cst);
+		if (atomic_load(&space->cancel))
+			escape(SOFT_LAUNCH_FAILED, 0);
+		body(worker, work);
+		worker->guarded = 0;
+	} else {
+		sigemptyset(&ours);
+		sigaddset(&ours, SIGSEGV);
+		sigaddset(&ours, SIGBUS);
+		sigaddset(&ours, SIGFPE);
+		sigaddset(&ours, cancel_signal());
+		pthread_sigmask(SIG_UNBLOCK, &ours, NULL);
+		report(worker, space);
+	}
+	atomic_store(&worker->space, NULL);
+}

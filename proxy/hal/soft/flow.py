@@ -1,0 +1,678 @@
+"""From a kernel's instructions to blocks, cuts and what is live at each cut.
+
+A *cut* is an instruction that involves other threads (barrier, shuffle, vote …). It ends its
+block; what follows is compiled as a segment of its own, entered by the scheduler. Device
+functions are inlined first, so that a cut may stand anywhere in them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass, field
+
+from .errors import INVALID_PTX, NOT_FOUND, ModuleError, unsupported
+from .ptx import (
+    TYPE_BYTES,
+    Body,
+    Function,
+    Instr,
+    Int,
+    Mem,
+    Module,
+    Not,
+    Operand,
+    Pair,
+    Param,
+    Reg,
+    Special,
+    Sym,
+    Variable,
+    Vec,
+    parse_body,
+)  # fmt: skip
+
+INLINED_INSTRS_MAX = 200_000
+NO_RESULT = frozenset(
+    "st red bra brx ret exit trap membar fence prefetch prefetchu nanosleep brkpt discard call "
+    "label applypriority griddepcontrol cp pmevent".split()
+)
+_PURE = frozenset(
+    "mov cvta add sub mul mad shl shr and or xor not neg min max bfe bfi abs mul24".split()
+)
+_CONTROL = frozenset("ret exit trap bra brx call".split())
+_WARP_CUTS = frozenset("shfl vote match redux activemask elect".split())
+REMATERIALISED_MAX = 24
+
+
+def is_cut(instr: Instr) -> bool:
+    return instr.op[0] in ("bar", "barrier", "yield") or instr.op[0] in _WARP_CUTS
+
+
+def registers_of(operand: Operand) -> list[str]:
+    match operand:
+        case Reg(name):
+            return [name]
+        case Mem(base, _):
+            return registers_of(base)
+        case Vec(items):
+            return [name for item in items for name in registers_of(item)]
+        case Pair(first, second):
+            return registers_of(first) + registers_of(second)
+        case Not(inner):
+            return registers_of(inner)
+    return []
+
+
+def defs_of(instr: Instr) -> list[str]:
+    if instr.op[0] in NO_RESULT or not instr.args:
+        return []
+    if instr.op[0] in ("bar", "barrier") and "red" not in instr.op:
+        return []
+    if isinstance(instr.args[0], Mem):
+        return []
+    names = registers_of(instr.args[0])
+    return names + ["%cc"] if "cc" in instr.op else names
+
+
+def uses_of(instr: Instr) -> list[str]:
+    first = 0 if instr.op[0] in NO_RESULT else 1
+    if instr.op[0] in ("bar", "barrier") and "red" not in instr.op:
+        first = 0
+    names = [name for operand in instr.args[first:] for name in registers_of(operand)]
+    if instr.args and isinstance(instr.args[0], Mem) and first == 1:
+        names += registers_of(instr.args[0])
+    if instr.pred:
+        names.append(instr.pred.name)
+    if instr.op[0] in ("addc", "subc", "madc"):
+        names.append("%cc")
+    return names
+
+
+# ---- inlining -------------------------------------------------------------------------------
+
+
+@dataclass
+class Flat:
+    """A kernel with its callees inlined. `calls`: parameter variables of calls."""
+
+    instrs: list[Instr] = field(default_factory=list)
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+
+
+class _Inliner:
+    def __init__(self, module: Module, kernel: str):
+        self.module, self.kernel = module, kernel
+        self.flat = Flat()
+        self.bodies: dict[str, Body] = {}
+        self.count = 0
+        self._taken: set[str] | None = None
+
+    def expand(
+        self, function: Function, prefix: str, formals: dict[str, str], stack: tuple[str, ...]
+    ) -> None:
+        body = self.bodies.get(function.name)
+        if body is None:
+            body = self.bodies[function.name] = parse_body(function)
+        for name, kind in body.registers.items():
+            self.flat.registers[prefix + name] = kind
+        for name, variable in body.variables.items():
+            self.flat.variables[prefix + name] = dataclasses.replace(variable, name=prefix + name)
+        names = {name: prefix + name for name in body.variables} | formals
+        for instr in body.instrs:
+            self._instr(instr, prefix, names, stack)
+        if len(self.flat.instrs) > INLINED_INSTRS_MAX:
+            raise unsupported(f"a body of more than {INLINED_INSTRS_MAX} instructions", self.kernel)
+
+    def _instr(
+        self, instr: Instr, prefix: str, names: dict[str, str], stack: tuple[str, ...]
+    ) -> None:
+        if prefix or any(isinstance(a, Sym | Mem | Vec) for a in instr.args):
+            instr = dataclasses.replace(
+                instr,
+                args=tuple(_rename(a, prefix, names) for a in instr.args),
+                pred=Reg(prefix + instr.pred.name) if instr.pred else None,
+                target=instr.target if instr.op[0] == "call" else prefix + instr.target,
+                targets=tuple(prefix + t for t in instr.targets),
+            )
+        if instr.op[0] == "call":
+            self._call(instr, stack)
+        elif instr.op[0] == "ret" and prefix:
+            self.flat.instrs.append(
+                Instr(("bra",), pred=instr.pred, negated=instr.negated, target=prefix + "return")
+            )
+        else:
+            self.flat.instrs.append(instr)
+
+    def _call(self, instr: Instr, stack: tuple[str, ...]) -> None:
+        name = instr.target
+        if name == "vprintf":
+            self._print(instr)
+            return
+        if len(instr.args) > 2:
+            self._call_indirect(instr, stack)
+            return
+        if name == "__assertfail":
+            self.flat.instrs.append(
+                Instr(("trap", "assert"), pred=instr.pred, negated=instr.negated)
+            )
+            return
+        callee = self.module.functions.get(name)
+        if callee is None or callee.body_text is None:
+            raise unsupported(f"the device function {name}", self.kernel)
+        if name in stack:
+            raise unsupported(f"recursion of {name}", self.kernel)
+        returned, params = instr.args[:2]
+        assert isinstance(returned, Vec) and isinstance(params, Vec)
+        actuals = [*returned.items, *params.items]
+        formals = [*callee.returns, *callee.params]
+        if len(actuals) != len(formals) or not all(isinstance(a, Sym) for a in actuals):
+            raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of {name}")
+        self.count += 1
+        prefix = f"{self.count}:"
+        over = f"{prefix}return"
+        if instr.pred:
+            self.flat.instrs.append(
+                Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over)
+            )
+        bound = {
+            f.name: a.name for f, a in zip(formals, actuals, strict=True) if isinstance(a, Sym)
+        }
+        self.expand(callee, prefix, bound, (*stack, name))
+        self.flat.instrs.append(Instr(("label",), target=over))
+
+    def _print(self, instr: Instr) -> None:
+        """vprintf(format, arguments): an instruction of ours on what its parameters hold."""
+        returned, params = instr.args[:2]
+        assert isinstance(returned, Vec) and isinstance(params, Vec)
+        if len(params.items) != 2 or len(returned.items) > 1:
+            raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of vprintf")
+        self.count += 1
+        names = [f"{self.count}:{what}" for what in ("format", "arguments", "printed")]
+        self.flat.registers.update(zip(names, ("u64", "u64", "u32"), strict=True))
+        words, flat = [Reg(name) for name in names], self.flat.instrs
+        over = f"{self.count}:return"
+        if instr.pred:
+            flat.append(Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over))
+        for word, param in zip(words, params.items, strict=False):
+            assert isinstance(param, Sym)
+            flat.append(Instr(("ld", "param", "b64"), (word, Mem(param)), text=instr.text))
+        flat.append(Instr(("vprintf",), (words[2], *words[:2]), text=instr.text))
+        for item in returned.items:
+            assert isinstance(item, Sym)
+            flat.append(Instr(("st", "param", "b32"), (Mem(item), words[2]), text=instr.text))
+        flat.append(Instr(("label",), target=over))
+
+    def _call_indirect(self, instr: Instr, stack: tuple[str, ...]) -> None:
+        """A choice between the functions whose address is taken and that take and give the same;
+        one that is being inlined already would be recursion and traps like a stray address."""
+        returned, params, where = instr.args
+        assert isinstance(returned, Vec) and isinstance(params, Vec)
+        shape = self._shape(returned), self._shape(params)
+        self.count += 1
+        prefix = f"{self.count}:"
+        match, over = Reg(prefix + "match"), prefix + "return"
+        self.flat.registers[match.name] = "pred"
+        flat = self.flat.instrs
+        if instr.pred:
+            flat.append(Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over))
+        for name in sorted(self.taken()):
+            callee = self.module.functions[name]
+            if (_sizes(callee.returns), _sizes(callee.params)) != shape or name in stack:
+                continue
+            test = Instr(("setp", "eq", "u64"), (match, where, Sym(name)), text=instr.text)
+            following = f"{prefix}not {name}"
+            flat += [test, Instr(("bra",), pred=match, negated=True, target=following)]
+            self._call(Instr(("call",), (returned, params), target=name, text=instr.text), stack)
+            flat += [Instr(("bra",), target=over), Instr(("label",), target=following)]
+        flat += [Instr(("trap",), text=instr.text), Instr(("label",), target=over)]
+
+    def _shape(self, actuals: Vec) -> tuple[int, ...]:
+        names = [a.name for a in actuals.items if isinstance(a, Sym)]
+        return tuple(self.flat.variables[n].size for n in names if n in self.flat.variables)
+
+    def taken(self) -> set[str]:
+        """Functions whose address a variable or an instruction holds."""
+        if self._taken is None:
+            known = {f.name for f in self.module.functions.values() if f.body_text and not f.entry}
+            held = {p[1] for v in self.module.variables.values() for p in v.pointers}
+            for name in [*known, self.kernel]:
+                if name not in self.bodies:
+                    self.bodies[name] = parse_body(self.module.functions[name])
+                for instr in self.bodies[name].instrs:
+                    if instr.op[0] != "call":
+                        held.update(n for a in instr.args for n in _symbols(a))
+            self._taken = known & held
+        return self._taken
+
+
+def _sizes(params: tuple[Param, ...]) -> tuple[int, ...]:
+    return tuple(param.bytes for param in params)
+
+
+def _rename(operand: Operand, prefix: str, names: dict[str, str]) -> Operand:
+    match operand:
+        case Reg(name):
+            return Reg(prefix + name)
+        case Sym(name, offset):
+            return Sym(names.get(name, name), offset)
+        case Mem(base, offset):
+            renamed = _rename(base, prefix, names)
+            assert isinstance(renamed, Reg | Sym | Int)
+            return Mem(renamed, offset)
+        case Vec(items):
+            return Vec(tuple(_rename(item, prefix, names) for item in items))
+        case Pair(first, second):
+            return Pair(_rename(first, prefix, names), _rename(second, prefix, names))
+        case Not(inner):
+            return Not(_rename(inner, prefix, names))
+    return operand
+
+
+def flatten(module: Module, kernel: Function) -> Flat:
+    """The kernel with every call inlined; parameters of calls become registers or local memory."""
+    inliner = _Inliner(module, kernel.name)
+    inliner.expand(kernel, "", {}, (kernel.name,))
+    _promote_call_params(inliner.flat)
+    return inliner.flat
+
+
+def _promote_call_params(flat: Flat) -> None:
+    accesses: dict[str, set[tuple[int, int]]] = {
+        v.name: set() for v in flat.variables.values() if v.space == "param"
+    }
+    if not accesses:
+        return
+    memory: set[str] = set()
+    for instr in flat.instrs:
+        place = _call_param(instr, accesses)
+        if place:
+            accesses[place[0]].update(place[1])
+        elif instr.op[0] != "call":
+            memory.update(n for a in instr.args for n in _symbols(a) if n in accesses)
+    for name, places in accesses.items():
+        ends = sorted(places)
+        if any(a[0] + a[1] > b[0] for a, b in itertools.pairwise(ends)):
+            memory.add(name)
+    for name, places in accesses.items():
+        variable = flat.variables[name]
+        if name in memory:
+            flat.variables[name] = dataclasses.replace(variable, space="local")
+            continue
+        del flat.variables[name]
+        for offset, size in places:
+            flat.registers[f"{name}@{offset}"] = f"b{8 * size}"
+    promoted = set(accesses) - memory
+    flat.instrs = [
+        new for instr in flat.instrs for new in _without_call_params(instr, promoted, memory)
+    ]
+
+
+def _symbols(operand: Operand) -> list[str]:
+    match operand:
+        case Sym(name, _):
+            return [name]
+        case Mem(base, _):
+            return _symbols(base)
+        case Vec(items):
+            return [name for item in items for name in _symbols(item)]
+    return []
+
+
+def _call_param(
+    instr: Instr, known: dict[str, set[tuple[int, int]]]
+) -> tuple[str, list[tuple[int, int]]] | None:
+    """The variable and (offset, bytes) that an ld.param or st.param names."""
+    if instr.op[:2] not in (("ld", "param"), ("st", "param")):
+        return None
+    where = instr.args[1 if instr.op[0] == "ld" else 0]
+    if (
+        not isinstance(where, Mem)
+        or not isinstance(where.base, Sym)
+        or where.base.name not in known
+    ):
+        return None
+    size = TYPE_BYTES[instr.op[-1]]
+    value = instr.args[0 if instr.op[0] == "ld" else 1]
+    count = len(value.items) if isinstance(value, Vec) else 1
+    first = where.base.offset + where.offset
+    return where.base.name, [(first + i * size, size) for i in range(count)]
+
+
+def _without_call_params(instr: Instr, promoted: set[str], memory: set[str]) -> list[Instr]:
+    place = _call_param(instr, {name: set() for name in promoted | memory})
+    if not place:
+        return [instr]
+    name, places = place
+    if name in memory:
+        return [dataclasses.replace(instr, op=(instr.op[0], "local", *instr.op[2:]))]
+    value = instr.args[0 if instr.op[0] == "ld" else 1]
+    items = value.items if isinstance(value, Vec) else (value,)
+    out = []
+    for item, (offset, _size) in zip(items, places, strict=True):
+        register = Reg(f"{name}@{offset}")
+        args = (item, register) if instr.op[0] == "ld" else (register, item)
+        out.append(Instr(("pmov", instr.op[-1]), args, instr.pred, instr.negated, text=instr.text))
+    return out
+
+
+# ---- blocks and cuts --------------------------------------------------------------------------
+
+
+@dataclass
+class Block:
+    """Straight-line instructions and how they end: a branch to goto[0] (with `pred`: if it holds,
+    or does not when `negated`; else to goto[1]), a switch over `index`, a cut, or the exit."""
+
+    number: int
+    instrs: list[Instr] = field(default_factory=list)
+    goto: tuple[int, ...] = ()
+    pred: Reg | None = None
+    negated: bool = False
+    index: Operand | None = None
+    cut: int = 0
+    uses: int = 0
+    defs: int = 0
+    live_in: int = 0
+
+
+@dataclass
+class Cut:
+    """Number 1 is the kernel's entry. `resume` is the block behind the cut."""
+
+    number: int
+    instr: Instr | None
+    resume: int
+    saved: tuple[str, ...] = ()  # registers kept in the frame
+    recomputed: tuple[str, ...] = ()
+
+
+@dataclass
+class Graph:
+    flat: Flat
+    blocks: list[Block]
+    cuts: dict[int, Cut]
+    rematerialise: dict[str, Instr]
+    slots: dict[str, int] = field(default_factory=dict)  # offset in the frame, bytes of a thread
+    frame_bytes: int = 0
+
+    def segment(self, cut: Cut) -> list[Block]:
+        """The blocks that a thread can reach from a cut before the next one."""
+        seen, todo = set(), [cut.resume]
+        while todo:
+            number = todo.pop()
+            if number not in seen:
+                seen.add(number)
+                if not self.blocks[number].cut:
+                    todo += self.blocks[number].goto
+        return [self.blocks[n] for n in sorted(seen)]
+
+    def touched(self, cut: Cut, blocks: list[Block]) -> tuple[set[str], set[str]]:
+        """The registers that a segment reads (at its end too), and that it writes."""
+        used: set[str] = set()
+        changed = set(defs_of(cut.instr)) if cut.instr else set()
+        for block in blocks:
+            ends = self.cuts[block.cut].instr if block.cut else None
+            for instr in [*block.instrs, *([ends] if ends else [])]:
+                used.update(uses_of(instr))
+            for instr in block.instrs:
+                changed.update(defs_of(instr))
+            used.update([block.pred.name] if block.pred else [])
+            used.update(registers_of(block.index) if block.index else [])
+        return used, changed
+
+    def closure(self, names: list[str]) -> list[str]:
+        """With the registers that their recomputation needs, in an order that works."""
+        out: dict[str, None] = {}
+
+        def add(name: str) -> None:
+            if name not in out:
+                for source in uses_of(self.rematerialise[name]):
+                    add(source)
+                out[name] = None
+
+        for name in names:
+            add(name)
+        return list(out)
+
+
+def build(module: Module, kernel: Function) -> Graph:
+    flat = flatten(module, kernel)
+    blocks, cuts = _blocks(_yield_in_spin_loops(_normalise(flat.instrs)), kernel.name)
+    graph = Graph(flat, blocks, cuts, _rematerialisable(flat))
+    _liveness(graph)
+    _frame(graph)
+    return graph
+
+
+def _normalise(instrs: list[Instr]) -> list[Instr]:
+    """Predicated instructions become branches around them, except branches themselves."""
+    out: list[Instr] = []
+    for index, instr in enumerate(instrs):
+        if instr.pred is None or instr.op[0] == "bra":
+            out.append(instr)
+            continue
+        over = f"over{index}"
+        out.append(Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over))
+        out.append(dataclasses.replace(instr, pred=None))
+        out.append(Instr(("label",), target=over))
+    return out
+
+
+_STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+
+
+def _yield_in_spin_loops(instrs: list[Instr]) -> list[Instr]:
+    """A loop whose end depends on what other threads write gives them their turn each time round:
+    threads of a block run one after the other, so it would never end otherwise."""
+    labels = {instr.target: index for index, instr in enumerate(instrs) if instr.op[0] == "label"}
+    spins = set()
+    for index, instr in enumerate(instrs):
+        first = labels.get(instr.target, index) if instr.op[0] == "bra" else index
+        if first < index and _spins(instrs[first : index + 1]):
+            spins.add(index)
+    out: list[Instr] = []
+    for index, instr in enumerate(instrs):
+        if index not in spins:
+            out.append(instr)
+            continue
+        over = f"spin{index}"
+        if instr.pred:
+            out.append(dataclasses.replace(instr, negated=not instr.negated, target=over))
+        out += [
+            Instr(("yield",)),
+            dataclasses.replace(instr, pred=None),
+            Instr(("label",), target=over),
+        ]
+    return out
+
+
+def _spins(loop: list[Instr]) -> bool:
+    """Does a branch in the loop depend on a volatile load or an atomic in it?"""
+    if any(is_cut(instr) for instr in loop):
+        return False
+    tainted: set[str] = set()
+    for _ in range(2):  # twice: round the loop
+        for instr in loop:
+            strong = instr.op[0] == "atom" or (instr.op[0] == "ld" and _STRONG & set(instr.op))
+            if strong or any(name in tainted for name in uses_of(instr)):
+                tainted.update(defs_of(instr))
+    return any(i.op[0] == "bra" and i.pred and i.pred.name in tainted for i in loop)
+
+
+def _blocks(instrs: list[Instr], kernel: str) -> tuple[list[Block], dict[int, Cut]]:
+    blocks = [Block(0)]
+    cuts = {1: Cut(1, None, 0)}
+    labels: dict[str, int] = {}
+    pending: list[tuple[Block, tuple[str, ...]]] = []  # branches to be resolved
+    falls: list[Block] = []  # blocks that fall through to the next one
+
+    def fresh() -> Block:
+        block = Block(len(blocks))
+        blocks.append(block)
+        return block
+
+    block = blocks[0]
+    for instr in instrs:
+        kind = instr.op[0]
+        if kind == "label":
+            falls.append(block)
+            block = fresh()
+            labels[instr.target] = block.number
+        elif kind == "bra":
+            pending.append((block, (instr.target,)))
+            if instr.pred:
+                block.pred, block.negated = instr.pred, instr.negated
+                falls.append(block)
+            block = fresh()
+        elif kind == "brx":
+            block.index = instr.args[0]
+            pending.append((block, instr.targets))
+            block = fresh()
+        elif kind in ("ret", "exit", "trap"):
+            if kind == "trap":
+                block.instrs.append(instr)
+            block = fresh()
+        elif is_cut(instr):
+            number = len(cuts) + 1
+            block.cut = number
+            before = block
+            block = fresh()
+            before.goto = (block.number,)
+            cuts[number] = Cut(number, instr, block.number)
+        else:
+            block.instrs.append(instr)
+    _resolve(blocks, pending, falls, labels, kernel)
+    return blocks, cuts
+
+
+def _resolve(
+    blocks: list[Block], pending: list[tuple[Block, tuple[str, ...]]], falls: list[Block],
+    labels: dict[str, int], kernel: str,
+) -> None:  # fmt: skip
+    for block, targets in pending:
+        missing = [t for t in targets if t not in labels]
+        if missing or not targets:
+            raise ModuleError(INVALID_PTX, f"kernel {kernel}: no label {missing}")
+        block.goto = tuple(labels[t] for t in targets)
+    for block in falls:
+        block.goto = (*block.goto, block.number + 1)
+
+
+def _rematerialisable(flat: Flat) -> dict[str, Instr]:
+    """Registers that cheap arithmetic on the thread's coordinates and the parameters gives: they
+    are computed again behind a cut and not kept, which also lets the compiler see them."""
+    defined: dict[str, Instr | None] = {}
+    for instr in flat.instrs:
+        for name in defs_of(instr):
+            defined[name] = None if name in defined or instr.pred else instr
+    found: dict[str, Instr] = {}
+    cost: dict[str, int] = {}
+    for instr in flat.instrs:
+        names = defs_of(instr)
+        if len(names) != 1 or defined[names[0]] is not instr or not _cheap(instr, flat):
+            continue
+        sources = uses_of(instr)
+        if all(source in found for source in sources):
+            total = 1 + sum(cost[source] for source in sources)
+            if total <= REMATERIALISED_MAX:
+                found[names[0]], cost[names[0]] = instr, total
+    return found
+
+
+def _cheap(instr: Instr, flat: Flat) -> bool:
+    kind, last = instr.op[0], instr.op[-1]
+    if any(
+        isinstance(a, Special) and a.name.startswith(("clock", "globaltimer")) for a in instr.args
+    ):
+        return False
+    if not instr.args or not isinstance(instr.args[0], Reg) or "cc" in instr.op:
+        return False
+    if kind == "ld":
+        where = instr.args[1]
+        return instr.op[1] == "param" and isinstance(where, Mem) and isinstance(where.base, Sym)
+    if kind == "cvt":
+        return last[0] in "us" and instr.op[-2][0] in "us"
+    return kind in _PURE and (last[0] in "bus" or kind == "mov") and last != "pred"
+
+
+def _liveness(graph: Graph) -> None:
+    index = {name: i for i, name in enumerate([*graph.flat.registers, "%cc"])}
+    names = list(index)
+
+    def bits(registers: list[str]) -> int:
+        value = 0
+        for name in registers:
+            if name not in index:
+                raise ModuleError(INVALID_PTX, f"register {name} is not declared")
+            value |= 1 << index[name]
+        return value
+
+    cut_defs = {}
+    for block in graph.blocks:
+        for instr in block.instrs:
+            block.uses |= bits(uses_of(instr)) & ~block.defs
+            block.defs |= bits(defs_of(instr))
+        operation = graph.cuts[block.cut].instr if block.cut else None
+        ends = uses_of(operation) if operation else []
+        ends += [block.pred.name] if block.pred else []
+        ends += registers_of(block.index) if block.index else []
+        block.uses |= bits(ends) & ~block.defs
+        if operation:
+            cut_defs[block.cut] = bits(defs_of(operation))
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(graph.blocks):
+            out = 0
+            for successor in block.goto:
+                out |= graph.blocks[successor].live_in
+            out &= ~cut_defs.get(block.cut, 0)
+            live = block.uses | (out & ~block.defs)
+            changed |= live != block.live_in
+            block.live_in = live
+    for cut in graph.cuts.values():
+        live = graph.blocks[cut.resume].live_in & ~cut_defs.get(cut.number, 0)
+        alive = [n for n in names if live >> index[n] & 1]
+        cut.recomputed = tuple(n for n in alive if n in graph.rematerialise)
+        if cut.number > 1:  # at the entry nothing has a value yet
+            cut.saved = tuple(n for n in alive if n not in graph.rematerialise)
+
+
+OPERAND_SLOTS = 6  # words at the frame's beginning: four operands of a cut, two results
+
+
+def _frame(graph: Graph) -> None:
+    """A slot for each register that is kept at some cut; two that are never kept together share."""
+    at_cuts: dict[str, set[int]] = {}
+    for cut in graph.cuts.values():
+        for name in cut.saved:
+            at_cuts.setdefault(name, set()).add(cut.number)
+    slots: list[tuple[int, int, set[int]]] = []  # offset, bytes, cuts where it is taken
+    end = 4 * OPERAND_SLOTS
+    kinds = graph.flat.registers
+    for name, cuts in sorted(at_cuts.items(), key=lambda item: (-_bytes(kinds, item[0]), item[0])):
+        size = _bytes(kinds, name)
+        for offset, bytes_, taken in slots:
+            if bytes_ == size and not taken & cuts:
+                graph.slots[name] = offset
+                taken |= cuts
+                break
+        else:
+            slots.append((end, size, set(cuts)))
+            graph.slots[name] = end
+            end += size
+    graph.frame_bytes = end if len(graph.cuts) > 1 else 0
+
+
+def _bytes(kinds: dict[str, str], name: str) -> int:
+    return 1 if name == "%cc" else TYPE_BYTES[kinds[name]]
+
+
+def find(module: Module, name: str) -> Function:
+    """Raises ModuleError(NOT_FOUND)."""
+    function = module.functions.get(name)
+    if function is None or not function.entry or function.body_text is None:
+        raise ModuleError(NOT_FOUND, f"the module has no kernel {name}")
+    return function

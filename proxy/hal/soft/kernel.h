@@ -1,0 +1,106 @@
+/* kernel.h: the contract between compiled kernels (lower.py) and the scheduler (kernel.c).
+ *
+ * A kernel is cut at every operation that involves other threads: barriers, shuffles, votes. A
+ * segment runs threads [t0, t1) of a block from one cut to each thread's next one, and keeps what
+ * is live there in the frame: slot s of thread t lies at frame + s * stride + t * size. The
+ * scheduler carries out the cut's operation on the frame and calls the segment behind it.
+ *
+ * lower.py writes struct hal_function and its cuts as data of the compiled object. A change of
+ * anything here forces a new SOFT_KERNEL_ABI, which is part of the object cache's key.
+ */
+#ifndef RANKFOLD_KERNEL_H
+#define RANKFOLD_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SOFT_KERNEL_ABI 3u
+
+/* Cut numbers that every kernel has. */
+#define SOFT_EXIT 0u
+#define SOFT_ENTRY 1u
+
+struct soft_block {
+	uint8_t *base;          /* of the rank's window */
+	uint8_t *shared, *local, *frame;
+	const uint8_t *params;
+	uint64_t globals;       /* device address of the module's globals */
+	uint16_t *next;         /* cut of each thread; written when a segment has several ends */
+	uint32_t ntid[3], nctaid[3], ctaid[3];
+	uint32_t stride;        /* threads of the block, rounded up to whole warps */
+	uint32_t dynamic_shared, reserved;
+	uint8_t *grid;          /* workspace of a cooperative launch, else NULL */
+};
+
+/* Threads t0 to t1 lie in one row of the block: tid.x = t - row. Returns the bitwise OR of the
+ * cuts the threads came to (high half) and the AND (low half): equal if all came to one. */
+typedef uint64_t (*soft_segment)(const struct soft_block *, uint32_t t0, uint32_t t1,
+				 uint32_t row, uint32_t tid_y, uint32_t tid_z);
+
+enum soft_cut_kind {
+	SOFT_CUT_NONE,          /* EXIT and ENTRY */
+	SOFT_CUT_BARRIER,       /* in: id, threads (0: all), predicate; op: enum soft_barrier */
+	SOFT_CUT_ARRIVE,        /* in: id, threads */
+	SOFT_CUT_YIELD,         /* let the others run */
+	/* the operations of a warp; in[3] is the member mask */
+	SOFT_CUT_SYNC,
+	SOFT_CUT_SHFL,          /* in: value, lane, clamp; out: value, predicate */
+	SOFT_CUT_VOTE,          /* in: predicate; out: result */
+	SOFT_CUT_MATCH,         /* in: value, high half of the value; out: mask, predicate */
+	SOFT_CUT_REDUX,         /* in: value; out: result */
+	SOFT_CUT_ACTIVE,        /* out: mask */
+	SOFT_CUT_ELECT,         /* out: lane, predicate */
+};
+enum soft_barrier { SOFT_BARRIER_SYNC, SOFT_BARRIER_POPC, SOFT_BARRIER_AND, SOFT_BARRIER_OR };
+enum soft_shfl { SOFT_SHFL_UP, SOFT_SHFL_DOWN, SOFT_SHFL_BFLY, SOFT_SHFL_IDX };
+enum soft_vote { SOFT_VOTE_ALL, SOFT_VOTE_ANY, SOFT_VOTE_UNI, SOFT_VOTE_BALLOT };
+enum soft_match { SOFT_MATCH_ANY, SOFT_MATCH_ALL };
+enum soft_redux {
+	SOFT_REDUX_ADD, SOFT_REDUX_MIN_U, SOFT_REDUX_MAX_U, SOFT_REDUX_MIN_S, SOFT_REDUX_MAX_S,
+	SOFT_REDUX_AND, SOFT_REDUX_OR, SOFT_REDUX_XOR,
+};
+
+/* Bits of an address above 2^40 that name something else than the window: memory.py. */
+#define SOFT_TAG_SHARED 0x10u
+#define SOFT_TAG_LOCAL 0x11u
+#define SOFT_GRID_BYTES 64u
+
+#define SOFT_NO_SLOT UINT32_MAX
+#define SOFT_FLAT 1u /* the segment asks for no thread coordinates: rows do not matter to it */
+struct soft_operand { uint32_t slot, value; }; /* value, where slot is SOFT_NO_SLOT */
+struct soft_cut {
+	soft_segment run;       /* what follows the cut */
+	uint16_t kind, flags;
+	uint32_t op;
+	struct soft_operand in[4];
+	uint32_t out[2];        /* slots of 32 bits, or SOFT_NO_SLOT */
+};
+
+struct hal_function {
+	const char *name;
+	const struct soft_cut *cuts;
+	uint32_t abi, cut_count;
+	uint32_t param_bytes, static_shared;
+	uint32_t local_stride;  /* local memory of a thread: 0 or a power of two */
+	uint32_t frame_bytes;   /* of a thread */
+	uint32_t max_threads;   /* of a block */
+	uint32_t flags;
+};
+#define SOFT_ORDERED 1u /* the order of its blocks may change what it computes or prints */
+
+/* For compiled kernels: ends the launch. error: 710 for an assertion, 719 for a trap. */
+void rankfold_soft_trap(uint32_t error);
+/* For compiled kernels: printf. `local`, `local_stride`: of the thread; the others are device
+ * addresses: what to print, and the pointer to the rank's struct rf_print. Returns as vprintf. */
+int32_t rankfold_soft_print(const struct soft_block *, const uint8_t *local, uint32_t local_stride,
+			    uint64_t print, uint64_t format, uint64_t arguments);
+/* For compiled kernels: %clock and %globaltimer. Not deterministic, as on any device. */
+uint64_t rankfold_soft_nanoseconds(void);
+
+_Static_assert(offsetof(struct soft_block, ntid) == 56, "lower.py knows these offsets");
+_Static_assert(offsetof(struct soft_block, stride) == 92, "lower.py knows these offsets");
+_Static_assert(offsetof(struct soft_block, grid) == 104, "lower.py knows these offsets");
+_Static_assert(sizeof(struct soft_cut) == 56, "lower.py writes these");
+_Static_assert(sizeof(struct hal_function) == 48, "lower.py writes these");
+
+#endif

@@ -1,0 +1,776 @@
+"""Lowers a kernel to an LLVM module: one function per segment, and the tables kernel.h asks for.
+
+A segment runs a range of threads in a loop. Registers are stack slots that LLVM's mem2reg turns
+into values; what is the same for all threads (parameters, coordinates of the block) is read once,
+before the loop. The loop is marked parallel: between two cuts the threads of a correct program do
+not touch each other's data, except by atomics, which carry no mark.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from . import addressing, flow, mathlib, memory
+from .emit import Emitter, Value, const, float_bits, float_const, is_float, llvm_type
+from .errors import INVALID_PTX, NOT_SUPPORTED, ModuleError, unsupported
+from .ops import OPS, Unsupported
+from .ptx import (
+    TYPE_BYTES,
+    Float,
+    Function,
+    Instr,
+    Int,
+    Mem,
+    Module,
+    Not,
+    Operand,
+    Pair,
+    Reg,
+    Sink,
+    Special,
+    Sym,
+    Vec,
+)  # fmt: skip
+
+ABI = 3  # SOFT_KERNEL_ABI
+NO_SLOT = 0xFFFFFFFF
+SHARED_BYTES_MAX = 256 << 10
+_BLOCK = {"base": 0, "shared": 8, "local": 16, "frame": 24, "params": 32, "globals": 40, "next": 48,
+          "ntid.x": 56, "ntid.y": 60, "ntid.z": 64, "nctaid.x": 68, "nctaid.y": 72, "nctaid.z": 76,
+          "ctaid.x": 80, "ctaid.y": 84, "ctaid.z": 88, "stride": 92,
+          "dynamic_shared": 96, "grid": 104}  # fmt: skip
+_POINTERS = ("base", "shared", "local", "frame", "params", "next", "grid")
+_CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl": 5, "vote": 6,
+              "match": 7, "redux": 8, "active": 9, "elect": 10}  # fmt: skip
+_ZERO = ("nsmid", "smid", "gridid", "nclusterid.x", "clusterid.x", "cluster_ctarank")
+
+
+SETUP = "__rankfold"  # RF_SETUP_NAME: what the client fills in before the first launch
+_SETUP_HEADER = 16  # struct rf_setup: printed, count
+FUNCTION_TAG, FUNCTION_STEP = 0x14 << 40, 16  # addresses of device functions: no memory
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a module's variables lie in its globals area. `pointers`: places in it that hold such
+    an offset and become addresses when the client has chosen where the area lies."""
+
+    offsets: dict[str, int]
+    bytes: int
+    pointers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """LLVM IR of a kernel and what a caller must know about it. Sizes in bytes."""
+
+    ir: str
+    symbol: str
+    static_shared: int
+    local_bytes: int
+    registers: int
+
+
+def globals_layout(module: Module) -> Layout:
+    offsets, end = {}, 0
+    for variable in module.variables.values():
+        if variable.space in ("global", "const"):
+            align = max(variable.align, 16)
+            end = (end + align - 1) // align * align
+            offsets[variable.name] = end
+            end += variable.size
+    pointers = tuple(
+        offsets[name] + place
+        for name in offsets
+        for place, to, _ in module.variables[name].pointers
+        if to in offsets
+    )
+    if pointers or "vprintf" in module.functions:
+        offsets[SETUP] = (end + 15) // 16 * 16
+        end = offsets[SETUP] + _SETUP_HEADER + 8 * len(pointers)
+    return Layout(offsets, end, pointers)
+
+
+def function_addresses(module: Module) -> dict[str, int]:
+    """What stands for the address of a device function: the same in every part of a module."""
+    names = [f.name for f in module.functions.values() if not f.entry and f.body_text is not None]
+    return {name: FUNCTION_TAG + FUNCTION_STEP * (i + 1) for i, name in enumerate(names)}
+
+
+def globals_image(module: Module) -> bytes:
+    """What the area begins as; pointers to its variables hold offsets until they are filled in.
+    Raises ModuleError."""
+    layout, functions = globals_layout(module), function_addresses(module)
+    image = bytearray(layout.bytes)
+    for name, offset in layout.offsets.items():
+        if name == SETUP:
+            count = len(layout.pointers)
+            struct.pack_into(f"<QQ{count}Q", image, offset, 0, count, *layout.pointers)
+            continue
+        variable = module.variables[name]
+        image[offset : offset + len(variable.initial)] = variable.initial
+        for place, to, addend in variable.pointers:
+            value = layout.offsets.get(to, functions.get(to))
+            if value is None:
+                raise ModuleError(NOT_SUPPORTED, f"variable {name} begins as the address of {to}")
+            struct.pack_into("<Q", image, offset + place, value + addend)
+    return bytes(image)
+
+
+Described = tuple[str, int, list[Operand], list[Operand]]
+
+
+class Kernel:
+    """One kernel on its way to IR."""
+
+    def __init__(self, module: Module, function: Function, symbol: str):
+        self.module, self.function, self.symbol = module, function, symbol
+        self.graph = flow.build(module, function)
+        self.registers = {**self.graph.flat.registers, "%cc": "pred"}
+        self.addresses: dict[str, tuple[str, int]] = {}
+        layout = globals_layout(module)
+        for name, offset in layout.offsets.items():
+            self.addresses[name] = ("global", offset)
+        for param in function.params:
+            self.addresses[param.name] = ("param", param.offset)
+        for name, address in function_addresses(module).items():
+            self.addresses[name] = ("function", address)
+        self.static_shared = self._place("shared")
+        self.local_bytes = self._place("local")
+        self.local_stride = _power_of_two(self.local_bytes)
+        self.generic = {
+            instr.op[1]
+            for instr in graph_instrs(self.graph)
+            if instr.op[0] == "cvta" and instr.op[1] in memory.TAGS
+        }
+        if any(_is_envreg(a) for i in graph_instrs(self.graph) for a in i.args):
+            self.generic.add("grid")
+        self.splits = addressing.splits(self.graph.flat.instrs, self.graph.flat.registers)
+        self.constants = addressing.constants(self.graph.flat.instrs)
+        self.in_grid = addressing.in_grid(self.graph.flat.instrs)
+        self.flat: set[int] = set()  # cuts whose segments ask for no thread coordinates
+        self.helpers: set[str] = set()
+        self.declared: set[str] = {"declare void @rankfold_soft_trap(i32)"}
+
+    def _place(self, space: str) -> int:
+        """Offsets of the variables that the kernel names; dynamic shared memory comes last."""
+        used = {
+            name for instr in graph_instrs(self.graph) for a in instr.args for name in _names(a)
+        }
+        own = self.graph.flat.variables
+        variables = [*self.module.variables.values(), *own.values()]
+        end = 0
+        chosen = [v for v in variables if v.space == space and (v.name in used or v.name in own)]
+        for variable in sorted(chosen, key=lambda v: v.extern and v.size == 0):
+            end = (end + variable.align - 1) // variable.align * variable.align
+            self.addresses[variable.name] = (space, end)
+            end += variable.size
+        if space == "shared" and end > SHARED_BYTES_MAX:
+            raise unsupported(f"{end} bytes of shared memory", self.function.name)
+        return end
+
+    def lower(self) -> Lowered:
+        text = []
+        for cut in self.graph.cuts.values():
+            segment = Segment(self, cut)
+            text += segment.write_all()
+            self.helpers |= segment.e.helpers
+            if not segment.uses_coordinates:
+                self.flat.add(cut.number)
+            self.declared |= segment.e.declared
+        helpers, declared = mathlib.definitions(self.helpers)
+        lines = [
+            'target triple = "x86_64-unknown-linux-gnu"',
+            *sorted(self.declared | declared), *helpers, *text, *self._tables(),
+            "attributes #0 = { nounwind }",
+            "!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}',
+            *(f"!{n + 10} = distinct !{{!{n + 10}, !1}}" for n in self.graph.cuts),
+            "!9 = !{}",
+        ]  # fmt: skip
+        return Lowered("\n".join(lines), self.symbol, self.static_shared, self.local_bytes,
+                       self._register_count())  # fmt: skip
+
+    def describe(self, instr: Instr | None) -> Described:
+        """A cut; registers that only ever hold one constant count as that constant."""
+        kind, code, operands, results = describe(instr, self.function.name)
+        operands = [self.constants.get(o.name, o) if isinstance(o, Reg) else o for o in operands]
+        return kind, code, operands, results
+
+    def _register_count(self) -> int:
+        """What cudaFuncAttributes.numRegs tells: the 32-bit words of the declared registers, as far
+        as a device would have them."""
+        words = sum((TYPE_BYTES[kind] + 3) // 4 for kind in self.graph.flat.registers.values())
+        return max(1, min(words, 255))
+
+    def _tables(self) -> list[str]:
+        cut_type = CUT_TYPE
+        rows = [_cut_row("ptr null", "none", False, 0, [], [])]
+        for cut in self.graph.cuts.values():
+            kind, code, operands, results = self.describe(cut.instr)
+            where = []
+            for index, operand in enumerate(operands):
+                if isinstance(operand, Int):
+                    where.append((NO_SLOT, operand.value & 0xFFFFFFFF))
+                else:
+                    where.append((4 * index, 0))
+            outs = [
+                NO_SLOT if isinstance(result, Sink) else 4 * (4 + index)
+                for index, result in enumerate(results)
+            ]
+            flat = cut.number in self.flat
+            rows.append(_cut_row(f"ptr @seg{cut.number}", kind, flat, code, where, outs))
+        name = self.function.name.encode() + b"\0"
+        escaped = "".join(f"\\{byte:02X}" for byte in name)
+        numbers = [ABI, len(rows), self.function.param_bytes, self.static_shared, self.local_stride,
+                   self.graph.frame_bytes, min(self.function.max_threads, 1024),
+                   int(_ordered(graph_instrs(self.graph)))]  # fmt: skip
+        fields = ", ".join(f"i32 {n}" for n in numbers)
+        return [
+            f'@name = private constant [{len(name)} x i8] c"{escaped}"',
+            f"@cuts = internal constant [{len(rows)} x {cut_type}] [{', '.join(rows)}]",
+            f"@{self.symbol} = constant {{ptr, ptr, [8 x i32]}} "
+            f"{{ptr @name, ptr @cuts, [8 x i32] [{fields}]}}",
+        ]
+
+
+_COMMUTE = frozenset(("add", "and", "or", "xor", "min", "max"))
+
+
+def _ordered(instrs: list[Instr]) -> bool:
+    """May the order of the blocks change what the kernel computes? (SOFT_ORDERED) An atomic on
+    memory of all blocks does not, if it is of integers, commutes, and nobody looks at its result;
+    what a correct program does besides never races."""
+    used = {name for instr in instrs for name in flow.uses_of(instr)}
+
+    def matters(instr: Instr) -> bool:
+        words = set(instr.op)
+        if any(isinstance(a, Special) and "clock" in a.name for a in instr.args):
+            return True
+        if words & {"shared", "shared_cta", "local"}:
+            return False
+        if instr.op[0] in ("atom", "red"):
+            return (
+                not words & _COMMUTE
+                or is_float(instr.op[-1])
+                or any(name in used for name in flow.defs_of(instr))
+            )
+        strong = words & {"volatile", "relaxed", "acquire", "release"}
+        return instr.op[0] == "vprintf" or (instr.op[0] in ("ld", "st") and bool(strong))
+
+    return any(matters(instr) for instr in instrs)
+
+
+CUT_TYPE = "{ptr, i16, i16, i32, [4 x {i32, i32}], [2 x i32]}"
+
+
+def _cut_row(
+    run: str, kind: str, flat: bool, code: int, operands: list[tuple[int, int]], outs: list[int]
+) -> str:
+    operands = operands + [(NO_SLOT, 0)] * (4 - len(operands))
+    outs = outs + [NO_SLOT] * (2 - len(outs))
+    ins = ", ".join(f"{{i32, i32}} {{i32 {_i32(s)}, i32 {_i32(v)}}}" for s, v in operands)
+    out = ", ".join(f"i32 {_i32(o)}" for o in outs)
+    return (
+        f"{CUT_TYPE} {{{run}, i16 {_CUT_KINDS[kind]}, i16 {int(flat)}, i32 {code}, "
+        f"[4 x {{i32, i32}}] [{ins}], [2 x i32] [{out}]}}"
+    )
+
+
+def _i32(value: int) -> int:
+    return value - (1 << 32) if value >> 31 else value
+
+
+def _power_of_two(value: int) -> int:
+    return 0 if value == 0 else max(16, 1 << (value - 1).bit_length())
+
+
+def _is_envreg(operand: Operand) -> bool:
+    return isinstance(operand, Special) and operand.name.startswith("envreg")
+
+
+def graph_instrs(graph: flow.Graph) -> list[Instr]:
+    return graph.flat.instrs
+
+
+def _names(operand: Operand) -> list[str]:
+    match operand:
+        case Sym(name, _):
+            return [name]
+        case Mem(base, _):
+            return _names(base)
+        case Vec(items):
+            return [name for item in items for name in _names(item)]
+    return []
+
+
+# ---- cuts ---------------------------------------------------------------------------------------
+
+
+def describe(instr: Instr | None, kernel: str) -> Described:
+    """A cut's kind, its variant, its operands and its results, as kernel.h wants them."""
+    if instr is None:
+        return "none", 0, [], []
+    try:
+        return _describe(instr)
+    except (Unsupported, KeyError, IndexError) as error:
+        raise unsupported(f"the instruction {instr.text!r}", kernel) from error
+
+
+def _describe(instr: Instr) -> Described:
+    name, words, args = instr.op[0], instr.op[1:], list(instr.args)
+    if name == "activemask":
+        return "active", 0, [], [args[0]]
+    if name == "yield":
+        return "yield", 0, [], []
+    if name in ("bar", "barrier"):
+        return _describe_barrier(words, args)
+    if "sync" not in words:
+        raise Unsupported
+    results = _pair(args[0])
+    if name == "shfl":
+        code = {"up": 0, "down": 1, "bfly": 2, "idx": 3}[words[1]]
+        return "shfl", code, args[1:5], results
+    if name == "vote":
+        code = {"all": 0, "any": 1, "uni": 2, "ballot": 3}[words[1]]
+        return "vote", code, [args[1], Int(0), Int(0), args[2]], results
+    if name == "match":
+        code = {"any": 0, "all": 1}[words[0]]
+        return "match", code, [args[1], args[1], Int(0), args[2]], results
+    if name == "redux" and words[-1] in ("u32", "s32", "b32"):
+        minimum = {"min": 1, "max": 2}
+        if words[1] in minimum:
+            code = minimum[words[1]] + (2 if words[-1] == "s32" else 0)
+        else:
+            code = {"add": 0, "and": 5, "or": 6, "xor": 7}[words[1]]
+        return "redux", code, [args[1], Int(0), Int(0), args[2]], results
+    if name == "elect":
+        return "elect", 0, [Int(0), Int(0), Int(0), args[1]], results
+    raise Unsupported
+
+
+def _describe_barrier(words: tuple[str, ...], args: list[Operand]) -> Described:
+    words = tuple(w for w in words if w not in ("cta", "aligned"))
+    if words[0] == "warp":
+        return "sync", 0, [Int(0), Int(0), Int(0), args[0]], []
+    if words[0] == "sync":
+        return "barrier", 0, [args[0], args[1] if len(args) > 1 else Int(0), Int(0)], []
+    if words[0] == "arrive":
+        return "arrive", 0, [args[0], args[1]], []
+    if words[0] == "red":
+        code = {"popc": 1, "and": 2, "or": 3}[words[1]]
+        count = args[2] if len(args) > 3 else Int(0)
+        return "barrier", code, [args[1], count, args[-1]], [args[0]]
+    raise Unsupported
+
+
+def _pair(operand: Operand) -> list[Operand]:
+    return [operand.first, operand.second] if isinstance(operand, Pair) else [operand, Sink()]
+
+
+# ---- segments ---------------------------------------------------------------------------------
+
+
+class Segment:
+    """Writes the function of one segment; the context that instruction handlers work in."""
+
+    def __init__(self, kernel: Kernel, cut: flow.Cut):
+        self.kernel, self.cut = kernel, cut
+        self.e = Emitter()
+        self.generic = kernel.generic
+        self.local_stride = kernel.local_stride
+        self.param_bytes = kernel.function.param_bytes
+        self.pointers = {name: f"%{name}" for name in ("base", "shared", "params", "grid")}
+        self.pointers["local"] = "%mylocal"
+        self.current = "loop"
+        self.places: dict[str, str] = {}
+        self.ends: list[tuple[int, str]] = []  # cut number, LLVM block
+        self.params: dict[tuple[int, str], Value] = {}
+        self.uses_coordinates = False
+        self.used: set[str] = set()  # registers that are read in this segment
+        self.changed: set[str] = set()  # and written
+        self.parts: set[str] = set()  # stack slots of the parts of addresses
+
+    # ---- what handlers use
+
+    def kind_of(self, operand: Operand) -> str:
+        assert isinstance(operand, Reg)
+        return self.kernel.registers[operand.name]
+
+    def read(self, operand: Operand, kind: str) -> Value:
+        type_ = llvm_type(kind)
+        match operand:
+            case Reg(name):
+                have = llvm_type(self.kernel.registers[name])
+                return self.e.coerce(self.e.op(have, f"load {have}, ptr {self.place(name)}"), type_)
+            case Int(value):
+                return const(type_, value)
+            case Float(value, single):
+                return _float_operand(value, single, type_)
+            case Special(name):
+                return self.e.coerce(self.special(name), type_)
+            case Sym(name, offset):
+                return self.e.coerce(self.address(name, offset), type_)
+            case Not(inner):
+                return self.e.not_(self.read(inner, kind))
+        raise Unsupported
+
+    def write(self, operand: Operand, value: Value, signed: bool = False) -> None:
+        if isinstance(operand, Sink):
+            return
+        if not isinstance(operand, Reg):
+            raise Unsupported
+        type_ = llvm_type(self.kernel.registers[operand.name])
+        value = self.e.coerce(value, type_, signed)
+        self.e.do(f"store {type_} {value.ref}, ptr {self.place(operand.name)}")
+
+    def place(self, name: str) -> str:
+        """The stack slot of a register."""
+        if name not in self.places:
+            if name not in self.kernel.registers:
+                raise ModuleError(
+                    INVALID_PTX, f"kernel {self.kernel.function.name}: no register {name}"
+                )
+            self.places[name] = f"%r{len(self.places)}"
+        return self.places[name]
+
+    def address(self, name: str, offset: int) -> Value:
+        if name not in self.kernel.addresses:
+            raise Unsupported
+        space, at = self.kernel.addresses[name]
+        if space != "global":
+            return const("i64", at + offset)
+        return self.e.bin("add", Value("i64", "%globals"), const("i64", at + offset))
+
+    def variable_space(self, name: str) -> str:
+        return self.kernel.addresses[name][0] if name in self.kernel.addresses else ""
+
+    def param(self, offset: int, kind: str) -> Value:
+        """A parameter, read before the loop."""
+        key = (offset, llvm_type(kind))
+        if key not in self.params:
+            at = self.e.in_head("ptr", f"getelementptr i8, ptr %params, i64 {offset}")
+            text = f"load {key[1]}, ptr {at.ref}, align {TYPE_BYTES[kind]}, !invariant.load !9"
+            self.params[key] = self.e.in_head(key[1], text)
+        return self.params[key]
+
+    def branch_to(self, label: str) -> None:
+        self.e.do(f"br label %{label}")
+
+    def start(self, label: str) -> None:
+        self.e.at(label)
+        self.current = label
+
+    def special(self, name: str) -> Value:
+        e = self.e
+        if name in ("tid.x", "tid.y", "tid.z"):
+            self.uses_coordinates = True
+            return Value("i32", {"x": "%tx", "y": "%ty", "z": "%tz"}[name[-1]])
+        if name in _BLOCK:
+            return Value("i32", f"%{name}")
+        lane = (
+            e.bin("and", Value("i32", "%t"), const("i32", 31)) if "lane" in name else Value("", "")
+        )
+        if name == "laneid":
+            return lane
+        if name == "warpid":
+            return e.bin("lshr", Value("i32", "%t"), const("i32", 5))
+        if name == "nwarpid":
+            return const("i32", 32)
+        if name.startswith("lanemask_"):
+            return self._lanemask(name[9:], lane)
+        if name in _ZERO:
+            return const("i32", 1 if name.startswith("n") else 0)
+        if name in (
+            "clock",
+            "clock_hi",
+            "clock64",
+            "globaltimer",
+            "globaltimer_lo",
+            "globaltimer_hi",
+        ):
+            self.e.declared.add("declare i64 @rankfold_soft_nanoseconds()")
+            now = e.op("i64", "call i64 @rankfold_soft_nanoseconds()")
+            return e.bin("lshr", now, const("i64", 32)) if name.endswith("_hi") else now
+        if name == "dynamic_smem_size":
+            return Value("i32", "%dynamic_shared")
+        if name == "total_smem_size":
+            size = const("i32", self.kernel.static_shared)
+            return e.bin("add", Value("i32", "%dynamic_shared"), size)
+        if name in ("envreg1", "envreg2"):
+            return self._grid_workspace(high=name == "envreg1")
+        if name == "WARP_SZ":
+            return const("i32", 32)
+        raise Unsupported
+
+    def _grid_workspace(self, high: bool) -> Value:
+        """Half of the address of a cooperative launch's workspace, which nvcc's code for
+        grid.sync() finds in these registers; 0 in other launches."""
+        e = self.e
+        there = e.in_head("i1", "icmp ne ptr %grid, null")
+        half = memory.TAGS["grid"] << 8 if high else 0
+        return e.in_head("i32", f"select i1 {there.ref}, i32 {half}, i32 0")
+
+    def _lanemask(self, which: str, lane: Value) -> Value:
+        e = self.e
+        bit = e.bin("shl", const("i32", 1), lane)
+        below = e.bin("sub", bit, const("i32", 1))
+        if which == "eq":
+            return bit
+        if which == "lt":
+            return below
+        if which == "le":
+            return e.bin("or", below, bit)
+        if which == "gt":
+            return e.not_(e.bin("or", below, bit))
+        if which == "ge":
+            return e.not_(below)
+        raise Unsupported
+
+    # ---- the function
+
+    def write_all(self) -> list[str]:
+        blocks = self.kernel.graph.segment(self.cut)
+        self.used, self.changed = self.kernel.graph.touched(self.cut, blocks)
+        self._begin()
+        self.branch_to(f"b{self.cut.resume}")
+        for block in blocks:
+            self.start(f"b{block.number}")
+            for instr in block.instrs:
+                self.instr(instr)
+            self._end_block(block)
+        number = self.cut.number
+        return [
+            f"define internal i64 @seg{number}(ptr noalias readonly %block, i32 %t0, i32 %t1, "
+            "i32 %row, i32 %ty, i32 %tz) #0 {",
+            "entry:", *self._entry(), "  br label %loop", "loop:", *self._loop_head(),
+            *self.e.lines, *self._latch(), "}",
+        ]  # fmt: skip
+
+    def instr(self, instr: Instr) -> None:
+        handler = OPS.get(instr.op[0])
+        try:
+            if instr.op[0] == "trap":
+                self.e.do(
+                    f"call void @rankfold_soft_trap(i32 {710 if 'assert' in instr.op else 719})"
+                )
+            elif handler is None:
+                raise Unsupported
+            elif instr.op[0] == "mad" and _target(instr) in self.kernel.in_grid:
+                self._grid_coordinate(instr)
+            else:
+                handler(self, instr)
+                if _target(instr) in self.kernel.splits:
+                    self._keep_split(instr)
+        except (Unsupported, KeyError, IndexError, AssertionError) as error:
+            raise unsupported(
+                f"the instruction {instr.text!r}", self.kernel.function.name
+            ) from error
+
+    def _grid_coordinate(self, instr: Instr) -> None:
+        """ctaid * ntid + tid, which kernel.c promises to fit an int."""
+        a, b, c = (self.read(x, "u32") for x in instr.args[1:4])
+        product = self.e.bin("mul nuw nsw", a, b)
+        self.write(instr.args[0], self.e.bin("add nuw nsw", product, c))
+
+    def _keep_split(self, instr: Instr) -> None:
+        """Beside an address, the two parts it is the sum of: see addressing.py."""
+        for part, operand in zip("bo", self.kernel.splits[_target(instr)], strict=True):
+            value = self.read(operand, "u64")
+            self.e.do(f"store i64 {value.ref}, ptr {self._part(_target(instr), part)}")
+
+    def _part(self, name: str, part: str) -> str:
+        self.parts.add(f"{self.place(name)}.{part}")
+        return f"{self.place(name)}.{part}"
+
+    def split_address(self, name: str) -> tuple[Value, Value] | None:
+        """The parts of an address, if it was computed in this segment."""
+        if name not in self.kernel.splits or name in self.cut.saved:
+            return None
+        base, offset = (self.e.op("i64", f"load i64, ptr {self._part(name, p)}") for p in "bo")
+        return base, offset
+
+    def _begin(self) -> None:
+        """Bring back what was kept at the cut, and what the cut itself gives."""
+        kept = set(self.cut.saved)
+        for name in self.cut.saved:
+            type_ = llvm_type(self.kernel.registers[name])
+            at = self._slot(self.kernel.graph.slots[name], name)
+            memory_type = "i8" if type_ == "i1" else type_
+            value = self.e.op(
+                memory_type, f"load {memory_type}, ptr {at.ref}, !llvm.access.group !0"
+            )
+            if type_ == "i1":
+                value = self.e.cast("trunc", value, "i1")
+            self.e.do(f"store {type_} {value.ref}, ptr {self.place(name)}")
+        kept.update(self.cut.recomputed)
+        for name in self.kernel.graph.closure([n for n in self.cut.recomputed if n in self.used]):
+            self.instr(self.kernel.graph.rematerialise[name])
+        self._results()
+        if self.cut.number == 1:
+            self._undefined(kept)
+
+    def _results(self) -> None:
+        if self.cut.instr is None:
+            return
+        results = self.kernel.describe(self.cut.instr)[3]
+        for index, result in enumerate(results):
+            if isinstance(result, Reg):
+                at = self._operand_slot(4 + index)
+                value = self.e.op("i32", f"load i32, ptr {at.ref}, !llvm.access.group !0")
+                if self.kernel.registers[result.name] == "pred":
+                    value = self.e.cmp("icmp ne", value, const("i32", 0))
+                self.write(result, value)
+
+    def _undefined(self, kept: set[str]) -> None:
+        """Registers that may be read before they are written have one value: zero."""
+        live = self.kernel.graph.blocks[self.cut.resume].live_in
+        for index, name in enumerate([*self.kernel.graph.flat.registers, "%cc"]):
+            if live >> index & 1 and name not in kept:
+                type_ = llvm_type(self.kernel.registers[name])
+                self.e.do(f"store {type_} zeroinitializer, ptr {self.place(name)}")
+
+    def _slot(self, offset: int, name: str) -> Value:
+        size = TYPE_BYTES[self.kernel.registers[name]]
+        return self._frame(offset, size)
+
+    def _operand_slot(self, index: int) -> Value:
+        return self._frame(4 * index, 4)
+
+    def _frame(self, offset: int, size: int) -> Value:
+        row = self.e.in_head("i64", f"mul i64 %stride64, {offset}")
+        base = self.e.in_head("ptr", f"getelementptr i8, ptr %frame, i64 {row.ref}")
+        return self.e.op("ptr", f"getelementptr i{8 * size}, ptr {base.ref}, i64 %t64")
+
+    def _end_block(self, block: flow.Block) -> None:
+        goto = [f"label %b{n}" for n in block.goto]
+        if block.cut:
+            self._leave(self.kernel.graph.cuts[block.cut])
+        elif block.instrs and block.instrs[-1].op[0] == "trap":
+            self.e.do("unreachable")
+        elif not goto:
+            self.ends.append((0, self.current))
+            self.branch_to("latch")
+        elif block.index is not None:
+            index = self.read(block.index, "u32")
+            cases = " ".join(f"i32 {i}, {label}" for i, label in enumerate(goto))
+            self.e.do(f"switch i32 {index.ref}, {goto[-1]} [ {cases} ]")
+        elif block.pred:
+            taken, other = goto if not block.negated else goto[::-1]
+            condition = self.read(block.pred, "pred")
+            self.e.do(f"br i1 {condition.ref}, {taken}, {other}")
+        else:
+            self.e.do(f"br {goto[0]}")
+
+    def _leave(self, cut: flow.Cut) -> None:
+        """Keep the operands of a cut and what is live behind it."""
+        operands = self.kernel.describe(cut.instr)[2]
+        for index, operand in enumerate(operands):
+            if isinstance(operand, Int):
+                continue
+            value = self._word(operand, cut.instr, index)
+            at = self._operand_slot(index)
+            self.e.do(f"store i32 {value.ref}, ptr {at.ref}, !llvm.access.group !0")
+        for name in cut.saved:
+            if name in self.cut.saved and name not in self.changed:
+                continue  # its slot holds it already
+            type_ = llvm_type(self.kernel.registers[name])
+            value = self.e.op(type_, f"load {type_}, ptr {self.place(name)}")
+            if type_ == "i1":
+                value = self.e.resize(value, "i8")
+            at = self._slot(self.kernel.graph.slots[name], name)
+            self.e.do(f"store {value.type} {value.ref}, ptr {at.ref}, !llvm.access.group !0")
+        self.ends.append((cut.number, self.current))
+        self.branch_to("latch")
+
+    def _word(self, operand: Operand, instr: Instr | None, index: int) -> Value:
+        """A cut's operand as 32 bits; match's second one is the upper half of its value."""
+        inner = operand.operand if isinstance(operand, Not) else operand
+        if isinstance(inner, Reg) and self.kind_of(inner) == "pred":
+            return self.e.resize(self.read(operand, "pred"), "i32")
+        if instr and instr.op[0] == "match" and index < 2:
+            wide = self.read(operand, "b64" if instr.op[-1] == "b64" else "b32")
+            if index == 1:
+                wide = self.e.resize(wide, "i64")
+                wide = self.e.bin("lshr", wide, const("i64", 32))
+            return self.e.resize(wide, "i32")
+        return self.read(operand, "b32")
+
+    def _entry(self) -> list[str]:
+        lines = [
+            f"  {p} = alloca {llvm_type(self.kernel.registers[n])}" for n, p in self.places.items()
+        ]
+        lines += [f"  {part} = alloca i64" for part in sorted(self.parts)]
+        for name, offset in _BLOCK.items():
+            type_ = "ptr" if name in _POINTERS else "i64" if name == "globals" else "i32"
+            lines.append(f"  %at.{name} = getelementptr i8, ptr %block, i64 {offset}")
+            lines.append(f"  %{name} = load {type_}, ptr %at.{name}, !invariant.load !9")
+        lines.append("  %stride64 = zext i32 %stride to i64")
+        return lines + self.e.head
+
+    def _loop_head(self) -> list[str]:
+        lines = ["  %t = phi i32 [ %t0, %entry ], [ %tn, %latch ]"]
+        if self._several():
+            lines.append("  %or = phi i32 [ 0, %entry ], [ %or.n, %latch ]")
+            lines.append("  %and = phi i32 [ -1, %entry ], [ %and.n, %latch ]")
+        return [
+            *lines,
+            "  %t64 = zext i32 %t to i64",
+            "  %tx = sub nuw nsw i32 %t, %row",
+            f"  %mylocal.at = mul i64 %t64, {self.local_stride}",
+            "  %mylocal = getelementptr i8, ptr %local, i64 %mylocal.at",
+        ]
+
+    def _several(self) -> bool:
+        return len({number for number, _ in self.ends}) > 1
+
+    def _latch(self) -> list[str]:
+        lines = ["latch:"]
+        only = self.ends[0][0] if self.ends else 0
+        result = str(only << 32 | only)
+        if self._several():
+            incoming = ", ".join(f"[ {number}, %{label} ]" for number, label in self.ends)
+            lines += [
+                f"  %end = phi i32 {incoming}",
+                "  %end16 = trunc i32 %end to i16",
+                "  %at.end = getelementptr i16, ptr %next, i64 %t64",
+                "  store i16 %end16, ptr %at.end, !llvm.access.group !0",
+                "  %or.n = or i32 %or, %end",
+                "  %and.n = and i32 %and, %end",
+            ]
+            result = "%result"
+        lines += [
+            "  %tn = add nuw nsw i32 %t, 1",
+            "  %more = icmp ult i32 %tn, %t1",
+            f"  br i1 %more, label %loop, label %done, !llvm.loop !{self.cut.number + 10}",
+            "done:",
+        ]
+        if result == "%result":
+            lines += [
+                "  %or.64 = zext i32 %or.n to i64",
+                "  %high = shl i64 %or.64, 32",
+                "  %low = zext i32 %and.n to i64",
+                "  %result = or i64 %high, %low",
+            ]
+        return [*lines, f"  ret i64 {result}"]
+
+
+def _target(instr: Instr) -> str:
+    return instr.args[0].name if instr.args and isinstance(instr.args[0], Reg) else ""
+
+
+def _float_operand(value: float, single: int | None, type_: str) -> Value:
+    if type_ == "float":
+        return float_bits(single) if single is not None else float_const("float", value)
+    if type_ == "double":
+        return float_const("double", value)
+    if type_ == "i32" and single is not None:
+        return const("i32", single)
+    if type_ == "i64":
+        return const("i64", struct.unpack("<q", struct.pack("<d", value))[0])
+    raise Unsupported
+
+
+def lower(module: Module, name: str, symbol: str) -> Lowered:
+    """The LLVM IR of kernel `name`, which defines `symbol`. Raises ModuleError."""
+    return Kernel(module, flow.find(module, name), symbol).lower()

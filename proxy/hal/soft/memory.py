@@ -1,0 +1,402 @@
+"""Loads, stores, atomics and address conversions.
+
+A global address is checked to lie in the rank's window and moved there; shared, local and
+parameter addresses are masked to their areas: no address reaches foreign memory. A generic
+address outside of the window names one of those areas by its bits above 2^40.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .addressing import IMMEDIATE_MAX
+from .emit import BITS, Value, const, is_float, is_signed, llvm_type
+from .ops import Context, Unsupported, op, pack_float
+from .ptx import TYPE_BYTES, Instr, Int, Mem, Operand, Reg, Sink, Sym, Vec
+
+DEV_BASE, WINDOW_BYTES = 0x200000000000, 1 << 40  # channel.h
+BASE_SLACK = 1 << 37  # a base may lie this far outside of the window
+NOWHERE = WINDOW_BYTES + (1 << 37)  # SOFT_NOWHERE: never mapped
+LOW_MASK = (1 << 40) - 1  # of a generic address: the place in its area
+SHARED_MASK = (1 << 24) - 1
+GRID_MASK = 63  # SOFT_GRID_BYTES - 1
+TAGS = {"shared": 0x10, "local": 0x11, "param": 0x12, "grid": 0x13}
+_SPACES = {
+    "global": "global", "shared": "shared", "shared_cta": "shared", "local": "local",
+    "param": "param", "param_entry": "param", "const": "global",
+}  # fmt: skip
+_WEAK = frozenset(("weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1_evict_normal",
+                   "L1_evict_unchanged", "L1_evict_first", "L1_evict_last", "L1_no_allocate",
+                   "L2_cache_hint", "L2_64B", "L2_128B", "L2_256B", "unified"))  # fmt: skip
+_STRONG = frozenset(("relaxed", "acquire", "release", "acq_rel", "mmio"))
+_SCOPES = frozenset(("cta", "gpu", "sys", "cluster"))
+
+
+class MemoryContext(Context, Protocol):
+    generic: set[str]
+    pointers: dict[str, str]
+    local_stride: int
+    param_bytes: int
+
+    def param(self, offset: int, kind: str) -> Value: ...
+    def variable_space(self, name: str) -> str: ...
+    def branch_to(self, label: str) -> None: ...
+    def start(self, label: str) -> None: ...
+    def split_address(self, name: str) -> tuple[Value, Value] | None: ...
+    @property
+    def current(self) -> str: ...
+
+
+def split(instr: Instr, *extra: str) -> tuple[str, set[str]]:
+    """The state space ("" generic) and the modifiers; unknown ones are unsupported."""
+    space, words = "", set()
+    for word in instr.op[1:-1]:
+        if word in _SPACES:
+            space = _SPACES[word]
+        elif word in _WEAK or word in _SCOPES:
+            continue
+        elif word in _STRONG or word in ("volatile", "v2", "v4", "v8", *extra):
+            words.add(word)
+        else:
+            raise Unsupported
+    return space, words
+
+
+# ---- addresses --------------------------------------------------------------------------------
+
+
+def _plus(c: MemoryContext, where: Mem) -> Value:
+    """The address as i64."""
+    if isinstance(where.base, Reg) and c.kind_of(where.base) not in ("b64", "u64", "s64"):
+        value = c.e.resize(c.read(where.base, "u32"), "i64")
+        if where.offset:
+            value = c.e.bin("add", value, const("i64", where.offset))
+        return c.e.bin("and", value, const("i64", 0xFFFFFFFF))
+    value = c.read(where.base, "u64")
+    return c.e.bin("add", value, const("i64", where.offset)) if where.offset else value
+
+
+def _gep(c: MemoryContext, base: str, offset: Value) -> Value:
+    return c.e.op("ptr", f"getelementptr i8, ptr {base}, i64 {offset.ref}")
+
+
+def pointer(c: MemoryContext, space: str, where: Mem) -> Value:
+    """The host address of a device address."""
+    if isinstance(where.base, Sym) and not space:
+        space = c.variable_space(where.base.name)
+    if space == "global" and isinstance(where.base, Reg) and abs(where.offset) < IMMEDIATE_MAX:
+        parts = c.split_address(where.base.name)
+        if parts:
+            at = _gep(
+                c, _gep(c, c.pointers["base"], _offset(c, parts[0], BASE_SLACK)).ref, parts[1]
+            )
+            return _gep(c, at.ref, const("i64", where.offset)) if where.offset else at
+    return _in_space(c, space, _plus(c, where))
+
+
+def _offset(c: MemoryContext, address: Value, slack: int) -> Value:
+    """From the window's base; an address more than `slack` bytes outside goes nowhere."""
+    offset = c.e.bin("sub", address, const("i64", DEV_BASE))
+    moved = c.e.bin("add", offset, const("i64", slack)) if slack else offset
+    inside = c.e.cmp("icmp ult", moved, const("i64", WINDOW_BYTES + 2 * slack))
+    return c.e.select(inside, offset, const("i64", NOWHERE))
+
+
+def _in_space(c: MemoryContext, space: str, address: Value) -> Value:
+    e = c.e
+    if space == "shared":
+        return _gep(c, c.pointers["shared"], e.bin("and", address, const("i64", SHARED_MASK)))
+    if space == "local":
+        return _gep(c, c.pointers["local"], e.bin("and", address, const("i64", c.local_stride - 1)))
+    if space == "param":
+        limit = const("i64", c.param_bytes)
+        return _gep(c, c.pointers["params"], e.intrinsic("umin", address, limit))
+    if space == "grid":
+        return _gep(c, c.pointers["grid"], e.bin("and", address, const("i64", GRID_MASK)))
+    result = _gep(c, c.pointers["base"], _offset(c, address, 0))
+    if space == "global":
+        return result
+    top = e.bin("lshr", address, const("i64", 40))
+    for other in sorted(c.generic):
+        inside = e.cmp("icmp eq", top, const("i64", TAGS[other]))
+        low = e.bin("and", address, const("i64", LOW_MASK))
+        result = e.select(inside, _in_space(c, other, low), result)
+    return result
+
+
+@op("cvta")
+def _cvta(c: Context, instr: Instr) -> None:
+    kind = instr.op[-1]
+    value = c.read(instr.args[1], kind)
+    words = instr.op[1:-1]
+    space = _SPACES.get(words[-1])
+    if space is None or kind not in ("u64", "b64"):
+        raise Unsupported
+    if space != "global":
+        if words[0] == "to":
+            value = c.e.bin("and", value, const("i64", LOW_MASK))
+        else:
+            value = c.e.bin("or", value, const("i64", TAGS[space] << 40))
+    c.write(instr.args[0], value)
+
+
+@op("vprintf")
+def _print(c: Context, instr: Instr) -> None:
+    """vprintf d, format, arguments: generic addresses. print.c does it."""
+    m: MemoryContext = c  # type: ignore[assignment]
+    arguments = [
+        Value("ptr", "%block"), Value("ptr", m.pointers["local"]), const("i32", m.local_stride),
+        c.read(Sym("__rankfold"), "u64"), *(c.read(a, "u64") for a in instr.args[1:3]),
+    ]  # fmt: skip
+    kinds = ", ".join(a.type for a in arguments)
+    c.e.declared.add(f"declare i32 @rankfold_soft_print({kinds})")
+    text = ", ".join(f"{a.type} {a.ref}" for a in arguments)
+    c.write(instr.args[0], c.e.op("i32", f"call i32 @rankfold_soft_print({text})"))
+
+
+@op("isspacep")
+def _isspacep(c: Context, instr: Instr) -> None:
+    space = _SPACES.get(instr.op[1])
+    top = c.e.bin("lshr", c.read(instr.args[1], "u64"), const("i64", 40))
+    if space is None or instr.op[1] == "const":
+        raise Unsupported
+    if space == "global":
+        low = c.e.cmp("icmp ult", top, const("i64", TAGS["shared"]))
+        high = c.e.cmp("icmp ugt", top, const("i64", TAGS["param"]))
+        c.write(instr.args[0], c.e.bin("or", low, high))
+    else:
+        c.write(instr.args[0], c.e.cmp("icmp eq", top, const("i64", TAGS[space])))
+
+
+# ---- loads and stores ----------------------------------------------------------------------------
+
+
+def _flavour(words: set[str], kind: str, store: bool) -> tuple[str, str]:
+    """What stands before the type, and behind the pointer."""
+    type_ = llvm_type(kind)
+    align = f", align {TYPE_BYTES[kind]}"
+    if "volatile" in words:
+        return f"volatile {type_}", align
+    if words & _STRONG:
+        order = "release" if store else "acquire"
+        return f"atomic {type_}", f" {order}{align}"
+    return type_, align + ", !llvm.access.group !0"
+
+
+def _items(operand: Operand) -> tuple[Operand, ...]:
+    return operand.items if isinstance(operand, Vec) else (operand,)
+
+
+@op("ld", "ldu")
+def _load(c: Context, instr: Instr) -> None:
+    where = instr.args[1]
+    assert isinstance(where, Mem)
+    m: MemoryContext = c  # type: ignore[assignment]
+    space, words = split(instr)
+    kind = instr.op[-1]
+    if kind in ("b128", "pred"):
+        raise Unsupported
+    items = _items(instr.args[0])
+    if space == "param" and isinstance(where.base, Sym):
+        first = _constant(m, where)
+        for index, item in enumerate(items):
+            c.write(item, m.param(first + index * TYPE_BYTES[kind], kind), is_signed(kind))
+        return
+    base = pointer(m, space, where)
+    before, after = _flavour(words, kind, store=False)
+    values = []
+    for index in range(len(items)):
+        at = base
+        if index:
+            at = c.e.op("ptr", f"getelementptr i8, ptr {base.ref}, i64 {index * TYPE_BYTES[kind]}")
+        values.append(c.e.op(llvm_type(kind), f"load {before}, ptr {at.ref}{after}"))
+    for item, value in zip(items, values, strict=True):
+        if not isinstance(item, Sink):
+            c.write(item, value, is_signed(kind))
+
+
+def _constant(m: MemoryContext, where: Mem) -> int:
+    offset = m.read(where.base, "u64")
+    return int(offset.ref) + where.offset
+
+
+@op("st")
+def _store(c: Context, instr: Instr) -> None:
+    where = instr.args[0]
+    assert isinstance(where, Mem)
+    m: MemoryContext = c  # type: ignore[assignment]
+    space, words = split(instr)
+    kind = instr.op[-1]
+    if kind in ("b128", "pred") or space == "param":
+        raise Unsupported
+    base = pointer(m, space, where)
+    before, after = _flavour(words, kind, store=True)
+    for index, item in enumerate(_items(instr.args[1])):
+        value = c.read(item, kind)
+        at = base
+        if index:
+            at = c.e.op("ptr", f"getelementptr i8, ptr {base.ref}, i64 {index * TYPE_BYTES[kind]}")
+        c.e.do(f"store {before} {value.ref}, ptr {at.ref}{after}")
+
+
+@op("cp")
+def _copy_async(c: Context, instr: Instr) -> None:
+    """cp.async copies at once: a legal order. Its groups then need no waiting."""
+    m: MemoryContext = c  # type: ignore[assignment]
+    if instr.op[1:2] != ("async",) or "bulk" in instr.op or "mbarrier" in instr.op:
+        raise Unsupported
+    if "commit_group" in instr.op or "wait_group" in instr.op or "wait_all" in instr.op:
+        return
+    dst, src, size = instr.args[:3]
+    assert isinstance(dst, Mem) and isinstance(src, Mem) and isinstance(size, Int)
+    if len(instr.args) > 3 and not isinstance(instr.args[3], Int):
+        wanted = c.e.resize(c.read(instr.args[3], "u32"), "i64")
+    else:
+        last = (
+            instr.args[3].value
+            if len(instr.args) > 3 and isinstance(instr.args[3], Int)
+            else size.value
+        )
+        wanted = const("i64", last)
+    to, source = pointer(m, "shared", dst), pointer(m, "global", src)
+    for index in range(0, size.value, 4):
+        at = c.e.op("ptr", f"getelementptr i8, ptr {source.ref}, i64 {index}")
+        # what lies beyond the source's size is zero and is not read
+        inside = c.e.cmp("icmp ugt", wanted, const("i64", index))
+        safe = c.e.select(inside, at, source)
+        word = c.e.op("i32", f"load i32, ptr {safe.ref}, align 4")
+        word = c.e.select(inside, word, const("i32", 0))
+        into = c.e.op("ptr", f"getelementptr i8, ptr {to.ref}, i64 {index}")
+        c.e.do(f"store i32 {word.ref}, ptr {into.ref}, align 4")
+
+
+# ---- atomics -------------------------------------------------------------------------------------
+
+_RMW = {"add": "add", "and": "and", "or": "or", "xor": "xor", "exch": "xchg",
+        "inc": "uinc_wrap", "dec": "udec_wrap"}  # fmt: skip
+
+
+@op("atom", "red")
+def _atomic(c: Context, instr: Instr) -> None:
+    m: MemoryContext = c  # type: ignore[assignment]
+    names = ("add", "and", "or", "xor", "exch", "inc", "dec", "min", "max", "cas")
+    space, words = split(instr, "noftz", *names)
+    kind = instr.op[-1]
+    found = [name for name in names if name in words]
+    if len(found) != 1 or words & {"v2", "v4", "v8"} or TYPE_BYTES.get(kind, 16) > 8:
+        raise Unsupported
+    first = 1 if instr.op[0] == "atom" else 0
+    where = instr.args[first]
+    assert isinstance(where, Mem)
+    values = [c.read(operand, kind) for operand in instr.args[first + 1 :]]
+    at = pointer(m, space, where)
+    if space == "shared":
+        old = _by_hand(m, found[0], kind, at, values)
+    elif kind in ("f16", "bf16", "f16x2", "bf16x2") or (is_float(kind) and found[0] != "add"):
+        old = _exchange_loop(m, found[0], kind, at, values)
+    else:
+        old = _locked(m, found[0], kind, at, values)
+    if first:
+        c.write(instr.args[0], old, is_signed(kind))
+
+
+def _locked(c: MemoryContext, name: str, kind: str, at: Value, values: list[Value]) -> Value:
+    type_ = values[0].type
+    if name == "cas":
+        bits = f"i{BITS[type_]}"
+        old, new = (c.e.bitcast(v, bits).ref for v in values)
+        pair = c.e.op("pair", f"cmpxchg ptr {at.ref}, {bits} {old}, {bits} {new} acq_rel acquire")
+        return c.e.op(bits, f"extractvalue {{{bits}, i1}} {pair.ref}, 0")
+    if kind in ("f32", "f64"):
+        operation = "fadd"
+    elif name in ("min", "max"):
+        operation = ("" if is_signed(kind) else "u") + name
+    else:
+        operation = _RMW[name]
+    return c.e.op(type_, f"atomicrmw {operation} ptr {at.ref}, {type_} {values[0].ref} acq_rel")
+
+
+def _combine(c: MemoryContext, name: str, kind: str, old: Value, values: list[Value]) -> Value:
+    """What an atomic leaves in memory."""
+    e, value = c.e, values[0]
+    if name == "exch":
+        return value
+    if name == "cas":
+        equal = e.cmp("icmp eq", old, value)
+        return e.select(equal, values[1], old)
+    if name == "inc":
+        wrap = e.cmp("icmp uge", old, value)
+        return e.select(wrap, const(old.type, 0), e.bin("add", old, const(old.type, 1)))
+    if name == "dec":
+        zero = e.cmp("icmp eq", old, const(old.type, 0))
+        wrap = e.bin("or", zero, e.cmp("icmp ugt", old, value))
+        return e.select(wrap, value, e.bin("sub", old, const(old.type, 1)))
+    if name in ("min", "max") and not is_float(kind):
+        return e.intrinsic(("s" if is_signed(kind) else "u") + name, old, value)
+    if is_float(kind):
+        return _combine_float(c, name, kind, old, value)
+    return e.bin(name, old, value)
+
+
+def _combine_float(c: MemoryContext, name: str, kind: str, old: Value, value: Value) -> Value:
+    e = c.e
+    if name not in ("add", "min", "max"):
+        raise Unsupported
+
+    def one(a: Value, b: Value) -> Value:
+        if name == "add":
+            return e.bin("fadd", a, b)
+        return e.intrinsic(f"{name}imumnum", a, b)
+
+    if kind in ("f32", "f64"):
+        return one(old, value)
+    single = kind[:-2] if kind.endswith("x2") else kind
+
+    def widen(bits: Value) -> Value:
+        if single == "f16":
+            return e.cast("fpext", e.bitcast(bits, "half"), "float")
+        return e.bitcast(e.bin("shl", e.resize(bits, "i32"), const("i32", 16)), "float")
+
+    if kind == single:
+        return pack_float(c, one(widen(old), widen(value)), single)
+    result = const("i32", 0)
+    for shift in (0, 16):
+        parts = [
+            e.cast("trunc", e.bin("lshr", v, const("i32", shift)), "i16") for v in (old, value)
+        ]
+        packed = pack_float(c, one(widen(parts[0]), widen(parts[1])), single)
+        moved = e.bin("shl", e.resize(packed, "i32"), const("i32", shift))
+        result = e.bin("or", result, moved)
+    return result
+
+
+def _by_hand(c: MemoryContext, name: str, kind: str, at: Value, values: list[Value]) -> Value:
+    """Shared memory belongs to one worker: a plain read, change, write is atomic there."""
+    type_ = values[0].type
+    old = c.e.op(type_, f"load {type_}, ptr {at.ref}, align {TYPE_BYTES[kind]}")
+    new = _combine(c, name, kind, old, values)
+    c.e.do(f"store {type_} {new.ref}, ptr {at.ref}, align {TYPE_BYTES[kind]}")
+    return old
+
+
+def _exchange_loop(c: MemoryContext, name: str, kind: str, at: Value, values: list[Value]) -> Value:
+    e, type_ = c.e, values[0].type
+    bits = f"i{BITS[type_]}"
+    first = e.op(bits, f"load atomic {bits}, ptr {at.ref} monotonic, align {TYPE_BYTES[kind]}")
+    before, again, done = c.current, e.label(), e.label()
+    old_bits, seen = e.name(), e.name()
+    c.branch_to(again)
+    c.start(again)
+    place = len(e.lines)
+    old = e.bitcast(Value(bits, old_bits), type_)
+    new = e.bitcast(_combine(c, name, kind, old, values), bits)
+    pair = e.op(
+        "pair", f"cmpxchg ptr {at.ref}, {bits} {old_bits}, {bits} {new.ref} acq_rel acquire"
+    )
+    e.do(f"{seen} = extractvalue {{{bits}, i1}} {pair.ref}, 0")
+    good = e.op("i1", f"extractvalue {{{bits}, i1}} {pair.ref}, 1")
+    e.do(f"br i1 {good.ref}, label %{done}, label %{again}")
+    phi = f"  {old_bits} = phi {bits} [ {first.ref}, %{before} ], [ {seen}, %{c.current} ]"
+    e.lines.insert(place, phi)
+    c.start(done)
+    return old

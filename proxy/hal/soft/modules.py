@@ -1,0 +1,246 @@
+"""What a proxy uses of the software GPU's Python side: modules, and kernels that C can launch.
+
+Calls block (a compilation takes up to seconds) and may come from several threads at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from rankfold.control import Client, ControlError
+
+from . import cache, codegen, fatbin, lower, ptx
+from .errors import INVALID_PTX, NO_BINARY_FOR_GPU, NOT_SUPPORTED, ModuleError
+from .flow import find
+
+IMAGE_FATBIN, IMAGE_PTX = 0, 1  # enum rf_image
+COMPILE_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 30.0
+ATTEMPTS = 5  # a connection may still reach one that is just being killed
+RUNTIME_SYMBOLS = ("rankfold_soft_trap", "rankfold_soft_nanoseconds", "rankfold_soft_print")
+
+__all__ = ["FunctionInfo", "Global", "Loader", "ModuleError", "ModuleInfo"]
+
+
+@dataclass(frozen=True)
+class Global:
+    """A variable of a module: where it lies in the module's globals area, in bytes."""
+
+    name: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ModuleInfo:
+    """A module. Its globals area has `globals_bytes` and begins as `globals_image`."""
+
+    hash: str
+    functions: tuple[str, ...]
+    globals: tuple[Global, ...]
+    globals_bytes: int
+    globals_image: bytes
+    ptx: ptx.Module = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class FunctionInfo:
+    """A kernel. `address` is that of its struct hal_function, valid while the loader lives.
+    Sizes and offsets in bytes."""
+
+    name: str
+    address: int
+    params: tuple[tuple[int, int], ...]
+    param_bytes: int
+    static_shared: int
+    max_threads: int
+    registers: int
+    local_bytes: int
+    const_bytes: int
+    ptx_version: int
+
+
+class Loader:
+    """Loads modules and kernels into this process.
+
+    `core_lib`: librankfold-proxy.so. `cache_dir`: compiled objects. `socket`: of the node's
+    compiler process, which is started when it is not there. `compute_capability`: of the device.
+    """
+
+    def __init__(
+        self, core_lib: Path, cache_dir: Path, socket: Path, compute_capability: tuple[int, int]
+    ):
+        self.cache_dir, self.socket = Path(cache_dir), Path(socket)
+        self.compute_capability = compute_capability
+        self._lock = threading.Lock()
+        self._modules: dict[str, ModuleInfo] = {}
+        self._functions: dict[tuple[str, str], FunctionInfo] = {}
+        self._addresses: dict[str, int] = {}
+        self._keep_alive: Client | None = None
+        self.children: set[int] = set()  # compiler processes that were started from here
+        library = ctypes.CDLL(str(core_lib))
+        for name in RUNTIME_SYMBOLS:
+            llvm.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), codegen.target_machine())
+
+    def close(self) -> None:
+        """Lets the compiler process go. Kernels stay valid."""
+        with self._lock:
+            if self._keep_alive:
+                self._keep_alive.close()
+                self._keep_alive = None
+
+    def module(self, image: bytes, kind: int) -> ModuleInfo:
+        """Read a fatbin or PTX text; `kind` (enum rf_image) is what the program said it is, the
+        first bytes decide. Raises ModuleError."""
+        text = self._ptx_of(image)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        with self._lock:
+            if digest not in self._modules:
+                self._modules[digest] = _module_info(text, digest)
+            return self._modules[digest]
+
+    def _ptx_of(self, image: bytes) -> str:
+        if image.startswith(b"\x7fELF"):
+            raise ModuleError(NO_BINARY_FOR_GPU, "the module is machine code only: no PTX to run")
+        if not image.startswith(fatbin.MAGIC.to_bytes(4, "little")):
+            return fatbin.decode(image)
+        texts = set(fatbin.ptx_texts(image, self.compute_capability))
+        if len(texts) != 1:
+            raise ModuleError(NOT_SUPPORTED, f"one image holds {len(texts)} PTX modules")
+        return texts.pop()
+
+    def function(self, module: ModuleInfo, name: str) -> FunctionInfo:
+        """A kernel, compiled when nobody has before. Raises ModuleError."""
+        with self._lock:
+            known = self._functions.get((module.hash, name))
+        if known:
+            return known
+        kernel = find(module.ptx, name)
+        source = codegen.kernel_source(module.ptx, name)
+        key = codegen.key_of(source, name)
+        compiled = cache.load(self.cache_dir, key) or self._compile(key, name, source)
+        with self._lock:
+            if key not in self._addresses:
+                self._addresses[key] = self._load(compiled)
+            variables = module.ptx.variables.values()
+            info = FunctionInfo(
+                name=name,
+                address=self._addresses[key],
+                params=tuple((p.offset, p.bytes) for p in kernel.params),
+                param_bytes=kernel.param_bytes,
+                static_shared=compiled.static_shared,
+                max_threads=min(kernel.max_threads, 1024),
+                registers=compiled.registers,
+                local_bytes=compiled.local_bytes,
+                const_bytes=sum(v.size for v in variables if v.space == "const"),
+                ptx_version=module.ptx.target,
+            )
+            return self._functions.setdefault((module.hash, name), info)
+
+    def _load(self, compiled: codegen.Compiled) -> int:
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(compiled.code))
+        self._engine.finalize_object()
+        address = self._engine.get_global_value_address(compiled.symbol)
+        if not address:
+            raise ModuleError(INVALID_PTX, f"the object of {compiled.symbol} cannot be linked")
+        return int(address)
+
+    # ---- the compiler process
+
+    def _compile(self, key: str, name: str, source: str) -> codegen.Compiled:
+        """Ask the compiler; if it dies meanwhile, the next one."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._request(key, name, source)
+                break
+            except ControlError as error:
+                if error.code != "unreachable" or attempt == ATTEMPTS:
+                    text = f"kernel {name}: the compiler process: {error}"
+                    raise ModuleError(INVALID_PTX, text) from error
+        compiled = cache.load(self.cache_dir, key)
+        if compiled is None:
+            raise ModuleError(INVALID_PTX, f"kernel {name}: no object in {self.cache_dir}")
+        return compiled
+
+    def _request(self, key: str, name: str, source: str) -> None:
+        for pid in list(self.children):
+            self._ended(pid)
+        client = self._connect()
+        fd = os.memfd_create("rankfold-ptx", os.MFD_CLOEXEC)
+        try:
+            data = source.encode()
+            os.write(fd, data)
+            reply, _ = client.ask(
+                "compile", timeout=COMPILE_TIMEOUT_S, fds=[fd], key=key, name=name, bytes=len(data)
+            )
+        finally:
+            os.close(fd)
+            self._give_back(client)
+        if "code" in reply:
+            raise ModuleError(int(reply["code"]), str(reply["message"]))
+
+    def _give_back(self, client: Client) -> None:
+        """One connection stays open: while there is one the compiler does not end."""
+        with self._lock:
+            old, self._keep_alive = self._keep_alive, client
+        if old:
+            old.close()
+
+    def _connect(self) -> Client:
+        """A connection to the compiler, which is started if nobody answers."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        child = 0
+        while True:
+            with contextlib.suppress(ControlError):
+                return Client(self.socket)
+            if child == 0 or self._ended(child):
+                child = self._spawn()
+            if time.monotonic() > deadline:
+                raise ControlError("timeout", f"no compiler at {self.socket}")
+            time.sleep(0.02)
+
+    def _spawn(self) -> int:
+        """In a session of its own: it serves other proxies too and may outlive this one."""
+        self.cache_dir.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "rankfold.proxy.hal.soft.compiler",
+                   "--socket", str(self.socket), "--cache", str(self.cache_dir)]  # fmt: skip
+        quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
+        pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=quiet, setsid=True)
+        with self._lock:
+            self.children.add(pid)
+        return pid
+
+    def _ended(self, pid: int) -> bool:
+        """Also takes its exit status, so that no zombie stays."""
+        try:
+            ended = os.waitpid(pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            ended = True
+        if ended:
+            with self._lock:
+                self.children.discard(pid)
+        return ended
+
+
+def _module_info(text: str, digest: str) -> ModuleInfo:
+    module = ptx.parse_module(text)
+    layout = lower.globals_layout(module)
+    sizes = {v.name: v.size for v in module.variables.values()}
+    sizes[lower.SETUP] = layout.bytes - layout.offsets.get(lower.SETUP, 0)
+    found = tuple(Global(n, offset, sizes[n]) for n, offset in layout.offsets.items())
+    functions = tuple(
+        f.name for f in module.functions.values() if f.entry and f.body_text is not None
+    )
+    image = lower.globals_image(module)
+    return ModuleInfo(digest, functions, found, layout.bytes, image, module)

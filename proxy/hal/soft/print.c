@@ -1,0 +1,241 @@
+/* print.c: printf from kernels.
+ *
+ * What a thread prints is made into text here, at once, and put into a ring in the rank's pinned
+ * memory; the client writes it to the rank's stdout at its next synchronisation. Format, arguments
+ * and strings are device memory: they are read guarded (fault.c), once, and trusted in nothing.
+ * Only conversions that are known reach the C library, one at a time, and none that writes.
+ *
+ * Locks: hal_space.printing, held for one copy into the ring. Whoever waits for it gives up when
+ * the space has failed, for a fault in that copy leaves it held.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernel.h"
+#include "soft.h"
+
+#define FORMAT_BYTES 4096u
+#define TEXT_BYTES 16384u  /* of one printf: what is longer is cut */
+#define ARGUMENTS_MAX 32   /* as CUDA */
+#define WIDTH_MAX 9999     /* of a field, and its precision */
+
+struct print {
+	const struct soft_block *block;
+	const uint8_t *local;
+	uint32_t local_stride;
+	uint64_t arguments;  /* device address of the next one */
+	int taken;
+	uint32_t used;
+	char text[TEXT_BYTES];
+};
+
+/* The host address of a generic address, and how many bytes may be read there. */
+static const uint8_t *resolve(const struct print *p, uint64_t address, uint64_t *room)
+{
+	uint64_t place = address & ((1ull << 40) - 1), offset = address - RF_DEV_BASE;
+
+	*room = UINT64_MAX; /* unmapped memory ends it */
+	if (address >> 40 == SOFT_TAG_SHARED)
+		return p->block->shared + (place & (SOFT_SHARED_WINDOW - 1));
+	if (address >> 40 == SOFT_TAG_LOCAL) {
+		place = p->local_stride ? place & (p->local_stride - 1) : 0;
+		*room = p->local_stride - place;
+		return p->local + place;
+	}
+	return p->block->base + (offset < RF_WINDOW_BYTES ? offset : SOFT_NOWHERE);
+}
+
+/* A string of device memory, cut to `bytes` with its end. */
+static void copy_string(const struct print *p, uint64_t address, char *to, uint64_t bytes)
+{
+	uint64_t room;
+	const uint8_t *from = resolve(p, address, &room);
+
+	bytes = room < bytes - 1 ? room + 1 : bytes;
+	for (uint64_t i = 0; i < bytes - 1; i++)
+		if (!(to[i] = (char)from[i]))
+			return;
+	to[bytes - 1] = 0;
+}
+
+/* Arguments lie one behind the other, each at a multiple of its size. */
+static uint64_t take(struct print *p, uint32_t bytes)
+{
+	uint64_t room, value = 0, at = (p->arguments + bytes - 1) & ~(uint64_t)(bytes - 1);
+	const uint8_t *from = resolve(p, at, &room);
+
+	memcpy(&value, from, bytes < room ? bytes : room);
+	p->arguments = at + bytes;
+	p->taken++;
+	return value;
+}
+
+static void put(struct print *p, const char *text, uint32_t bytes)
+{
+	uint32_t room = TEXT_BYTES - p->used;
+
+	bytes = bytes < room ? bytes : room;
+	memcpy(p->text + p->used, text, bytes);
+	p->used += bytes;
+}
+
+/* One conversion, by the C library. `bits`: the argument. */
+static void convert(struct print *p, const char *spec, char kind, bool wide, uint64_t bits)
+{
+	char *to = p->text + p->used, string[TEXT_BYTES];
+	uint32_t room = TEXT_BYTES - p->used;
+	double real;
+	int length;
+
+	if (kind == 's')
+		copy_string(p, bits, string, sizeof string);
+	memcpy(&real, &bits, sizeof real);
+	soft_shelter();
+	if (kind == 's')
+		length = snprintf(to, room, spec, string);
+	else if (kind == 'p')
+		length = snprintf(to, room, spec, (void *)bits);
+	else if (strchr("eEfFgGaA", kind))
+		length = snprintf(to, room, spec, real);
+	else if (wide)
+		length = snprintf(to, room, spec, (unsigned long long)bits);
+	else
+		length = snprintf(to, room, spec, (unsigned)bits);
+	soft_expose();
+	if (length > 0)
+		p->used += (uint32_t)length < room ? (uint32_t)length : room ? room - 1 : 0;
+}
+
+struct spec {
+	char text[48];
+	uint32_t used;
+	uint32_t longs, shorts;
+};
+
+static void add(struct spec *s, char c)
+{
+	if (s->used < sizeof s->text - 8)
+		s->text[s->used++] = c;
+}
+
+/* A width or precision: digits, or an argument. Returns what follows it. */
+static const char *number(struct print *p, struct spec *s, const char *at)
+{
+	char digits[16];
+	long value = 0;
+
+	if (*at == '*') {
+		value = (int32_t)take(p, 4);
+		at++;
+		if (value < 0 && s->text[s->used - 1] == '.') { /* as if there were none */
+			s->used--;
+			return at;
+		}
+		if (value < 0) { /* to the left */
+			add(s, '-');
+			value = -value;
+		}
+	} else if (*at < '0' || *at > '9') {
+		return at;
+	}
+	for (; *at >= '0' && *at <= '9'; at++)
+		value = value > WIDTH_MAX ? value : value * 10 + (*at - '0');
+	snprintf(digits, sizeof digits, "%ld", value < WIDTH_MAX ? value : WIDTH_MAX);
+	for (const char *d = digits; *d; d++)
+		add(s, *d);
+	return at;
+}
+
+/* What stands behind a '%'. Returns what follows it, or NULL: it is no conversion we know. */
+static const char *conversion(struct print *p, const char *at)
+{
+	struct spec s = {.text = "%", .used = 1};
+	bool wide, narrow_kind;
+
+	for (; *at && strchr("-+ #0", *at); at++)
+		if (!memchr(s.text, *at, s.used))
+			add(&s, *at);
+	at = number(p, &s, at);
+	if (*at == '.') {
+		add(&s, '.');
+		at = number(p, &s, at + 1);
+	}
+	for (; *at && strchr("hlLqjzt", *at); at++) {
+		s.shorts += *at == 'h';
+		s.longs += *at != 'h';
+	}
+	if (!*at || !strchr("diouxXceEfFgGaAsp", *at) || p->taken >= ARGUMENTS_MAX)
+		return NULL;
+	narrow_kind = strchr("diouxXc", *at) != NULL;
+	wide = s.longs && *at != 'c';
+	for (uint32_t i = 0; narrow_kind && *at != 'c' && i < (wide ? 2 : s.shorts) && i < 2; i++)
+		add(&s, wide ? 'l' : 'h');
+	s.text[s.used++] = *at;
+	convert(p, s.text, *at, wide, take(p, narrow_kind && !wide ? 4 : 8));
+	return at + 1;
+}
+
+static void format(struct print *p, const char *at)
+{
+	while (*at) {
+		const char *percent = strchr(at, '%'), *end;
+
+		put(p, at, (uint32_t)(percent ? (size_t)(percent - at) : strlen(at)));
+		if (!percent)
+			return;
+		end = percent[1] == '%' ? percent + 2 : conversion(p, percent + 1);
+		if (!end || percent[1] == '%')
+			put(p, "%", 1);
+		at = end ? end : percent + 1;
+	}
+}
+
+static void publish(struct print *p, struct rf_print *ring)
+{
+	struct hal_space *space = soft_working_in();
+	uint64_t head;
+
+	while (atomic_flag_test_and_set(&space->printing)) {
+		if (atomic_load(&space->error))
+			soft_leave(SOFT_LAUNCH_FAILED);
+		sched_yield();
+	}
+	head = atomic_load_explicit(&ring->head, memory_order_relaxed);
+	for (uint32_t done = 0, bytes; done < p->used; done += bytes) {
+		uint32_t place = (uint32_t)(head + done) % RF_PRINT_BYTES;
+
+		bytes = p->used - done;
+		if (bytes > RF_PRINT_BYTES - place)
+			bytes = RF_PRINT_BYTES - place;
+		memcpy(ring->text + place, p->text + done, bytes);
+	}
+	atomic_store_explicit(&ring->head, head + p->used, memory_order_release);
+	atomic_flag_clear(&space->printing);
+}
+
+__attribute__((visibility("default"))) int32_t
+rankfold_soft_print(const struct soft_block *block, const uint8_t *local, uint32_t local_stride,
+		    uint64_t print, uint64_t format_at, uint64_t arguments)
+{
+	struct print p = {.block = block, .local = local, .local_stride = local_stride,
+			  .arguments = arguments};
+	char text[FORMAT_BYTES];
+	uint64_t room, ring;
+
+	if (!format_at)
+		return -1;
+	memcpy(&ring, resolve(&p, print, &room), sizeof ring);
+	if (!ring)
+		return -2; /* whoever launched it wants no output */
+	copy_string(&p, format_at, text, sizeof text);
+	format(&p, text);
+	if (p.used) {
+		const uint8_t *at = resolve(&p, ring & ~(uint64_t)63, &room);
+
+		if (room != UINT64_MAX)
+			return -2;
+		publish(&p, (struct rf_print *)(uintptr_t)at);
+	}
+	return p.taken;
+}

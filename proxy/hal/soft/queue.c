@@ -1,0 +1,440 @@
+/* queue.c: the device, its in-order queues, and the workers that serve them.
+ *
+ * A stream with work is in the run queue or in the hands of one worker, never both: that keeps it
+ * in order. Workers take one work at a time and put the stream back at the end, so streams share
+ * the workers fairly. submit copies the work and returns; a worker that finds nothing to do sleeps
+ * on the condition variable, or helps with a launch that has taken long and whose blocks may run
+ * in any order.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernel.h"
+#include "soft.h"
+
+#define HELP_AFTER_NS 30000u /* waking a helper costs a few thousand */
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* A device of lower speed takes proportionally longer. */
+static void slow_down(const struct hal_device *device, uint64_t started_ns)
+{
+	double speed = device->config.speed;
+	uint64_t pause;
+	struct timespec t;
+
+	if (speed >= 1.0 || speed <= 0.0)
+		return;
+	pause = (uint64_t)((double)(now_ns() - started_ns) * (1.0 / speed - 1.0));
+	t.tv_sec = (time_t)(pause / 1000000000u);
+	t.tv_nsec = (long)(pause % 1000000000u);
+	while (nanosleep(&t, &t) != 0)
+		;
+}
+
+static bool failed(const struct hal_space *space)
+{
+	return space && atomic_load(&space->error) != 0;
+}
+
+uint64_t soft_blocks(const struct hal_work *work)
+{
+	return (uint64_t)work->kernel.grid[0] * work->kernel.grid[1] * work->kernel.grid[2];
+}
+
+/* From inside a kernel. One launch at a time is offered; there is nobody left to help with two. */
+static void offer(struct hal_device *device, struct soft_share *share)
+{
+	share->offered = true;
+	soft_shelter();
+	pthread_mutex_lock(&device->lock);
+	if (!device->share)
+		device->share = share;
+	pthread_cond_broadcast(&device->wake);
+	pthread_mutex_unlock(&device->lock);
+	soft_expose();
+}
+
+uint64_t soft_next_block(struct soft_worker *worker)
+{
+	struct soft_share *share = worker->share;
+	uint64_t next = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
+
+	if (next >= share->blocks)
+		return SOFT_NO_BLOCK;
+	if (worker->owner && !share->offered && worker->device->worker_count > 1 && next > 0 &&
+	    share->blocks - next > 1 &&
+	    !(share->work->kernel.function->flags & SOFT_ORDERED) &&
+	    now_ns() - share->begun_ns > HELP_AFTER_NS)
+		offer(worker->device, share);
+	return next;
+}
+
+static void run_share(struct soft_worker *worker, struct soft_share *share, bool owner)
+{
+	const struct hal_work *work = share->work;
+
+	worker->share = share;
+	worker->owner = owner;
+	soft_guard(worker, work->kernel.space, NULL, soft_function_name(work->kernel.function),
+		   soft_kernel, work);
+}
+
+/* The share goes away with its owner: wait for everybody who has it. */
+static void withdraw(struct hal_device *device, struct soft_share *share)
+{
+	pthread_mutex_lock(&device->lock);
+	if (device->share == share)
+		device->share = NULL;
+	while (share->helpers)
+		pthread_cond_wait(&device->helped, &device->lock);
+	pthread_mutex_unlock(&device->lock);
+}
+
+static void run_kernel(struct soft_worker *worker, const struct hal_work *work)
+{
+	struct hal_device *device = worker->device;
+	bool timed = device->config.speed < 1.0 || device->worker_count > 1;
+	struct soft_share share = {.work = work, .blocks = soft_blocks(work),
+				   .begun_ns = timed ? now_ns() : 0};
+
+	if (failed(work->kernel.space))
+		return;
+	run_share(worker, &share, true);
+	if (share.offered)
+		withdraw(device, &share);
+	slow_down(device, share.begun_ns);
+}
+
+/* A worker without work of its own. */
+static void help(struct soft_worker *worker, struct soft_share *share)
+{
+	struct hal_device *device = worker->device;
+
+	run_share(worker, share, false);
+	pthread_mutex_lock(&device->lock);
+	if (--share->helpers == 0)
+		pthread_cond_broadcast(&device->helped);
+	pthread_mutex_unlock(&device->lock);
+}
+
+static void run_copy(struct soft_worker *worker, const struct hal_work *work)
+{
+	struct hal_space *dst = work->copy.dst.space, *src = work->copy.src.space;
+
+	if (!failed(dst) && !failed(src))
+		soft_guard(worker, dst ? dst : src, dst ? src : NULL, "copy", soft_copy, work);
+}
+
+static void run(struct soft_worker *worker, const struct hal_work *work)
+{
+	switch (work->kind) {
+	case HAL_KERNEL:
+		run_kernel(worker, work);
+		break;
+	case HAL_COPY:
+		run_copy(worker, work);
+		break;
+	case HAL_FILL:
+		if (!failed(work->fill.dst.space))
+			soft_guard(worker, work->fill.dst.space, NULL, "fill", soft_fill, work);
+		break;
+	case HAL_REDUCE:
+		soft_reduce(work->reduce.dst, work->reduce.a, work->reduce.b, work->reduce.count,
+			    work->reduce.dtype, work->reduce.op);
+		break;
+	case HAL_SCALE:
+		soft_scale(work->scale.dst, work->scale.a, work->scale.count, work->scale.dtype,
+			   work->scale.divide ? NULL : work->scale.scalar, work->scale.divisor);
+		break;
+	}
+}
+
+/* Work that can never run is refused at submit, so that run needs no error of its own. */
+static bool acceptable(const struct hal_work *work)
+{
+	uint32_t element = work->fill.element;
+
+	switch (work->kind) {
+	case HAL_KERNEL:
+		return work->kernel.space && work->kernel.function;
+	case HAL_COPY:
+		return true;
+	case HAL_FILL:
+		return element == 1 || element == 2 || element == 4;
+	case HAL_REDUCE:
+		return soft_reduce(NULL, NULL, NULL, 0, work->reduce.dtype, work->reduce.op);
+	case HAL_SCALE:
+		return soft_scale(NULL, NULL, 0, work->scale.dtype,
+				  work->scale.divide ? NULL : work->scale.scalar,
+				  work->scale.divisor);
+	}
+	return false;
+}
+
+static void enqueue(struct hal_device *device, struct hal_stream *stream)
+{
+	stream->next = NULL;
+	if (device->last)
+		device->last->next = stream;
+	else
+		device->first = stream;
+	device->last = stream;
+}
+
+/* The next stream with work; else a launch to help with; neither when the device closes. */
+static struct hal_stream *take(struct hal_device *device, struct soft_share **share)
+{
+	struct hal_stream *stream;
+
+	*share = NULL;
+	pthread_mutex_lock(&device->lock);
+	while (!device->first && !device->stopping &&
+	       !(device->share && atomic_load(&device->share->next) < device->share->blocks))
+		pthread_cond_wait(&device->wake, &device->lock);
+	stream = device->first;
+	if (stream) {
+		device->first = stream->next;
+		if (!device->first)
+			device->last = NULL;
+	} else if (device->share) {
+		*share = device->share;
+		device->share->helpers++;
+	}
+	pthread_mutex_unlock(&device->lock);
+	return stream;
+}
+
+static bool has_failed(const struct hal_work *work)
+{
+	switch (work->kind) {
+	case HAL_KERNEL:
+		return failed(work->kernel.space);
+	case HAL_COPY:
+		return failed(work->copy.dst.space) || failed(work->copy.src.space);
+	case HAL_FILL:
+		return failed(work->fill.dst.space);
+	default:
+		return false;
+	}
+}
+
+static void put_back(struct hal_device *device, struct hal_stream *stream, uint64_t done)
+{
+	bool loud = has_failed(&stream->items[(done - 1) % SOFT_QUEUE_WORKS].work);
+
+	pthread_mutex_lock(&device->lock);
+	if (stream->submitted > done)
+		enqueue(device, stream);
+	else
+		stream->active = false;
+	/* The lock is the last touch: an idle stream may be destroyed after it. Either the loop
+	 * sees this completion after its notify_at, or we see its number. */
+	atomic_store(&stream->completed, done);
+	loud |= done >= atomic_load(&stream->notify_at);
+	pthread_mutex_unlock(&device->lock);
+	if (loud && device->config.ring)
+		device->config.ring(device->config.ring_arg);
+}
+
+static void *worker_main(void *arg)
+{
+	struct soft_worker *worker = arg;
+	struct hal_device *device = worker->device;
+	struct hal_stream *stream;
+	struct soft_share *share;
+
+	if (soft_worker_signals(worker) != 0)
+		abort(); /* no memory for a signal stack of 64 KiB */
+	while ((stream = take(device, &share)) != NULL || share) {
+		uint64_t done;
+
+		if (share) {
+			help(worker, share);
+			continue;
+		}
+		done = atomic_load_explicit(&stream->completed, memory_order_relaxed) + 1;
+		run(worker, &stream->items[(done - 1) % SOFT_QUEUE_WORKS].work);
+		put_back(device, stream, done);
+	}
+	return NULL;
+}
+
+static int start_workers(struct hal_device *device)
+{
+	uint32_t wanted = device->config.workers ? device->config.workers : 1;
+
+	device->workers = calloc(wanted, sizeof *device->workers);
+	if (!device->workers)
+		return SOFT_OUT_OF_MEMORY;
+	for (uint32_t i = 0; i < wanted; i++) {
+		struct soft_worker *worker = &device->workers[i];
+
+		worker->device = device;
+		if (soft_scratch_open(&worker->scratch) != 0)
+			return SOFT_OUT_OF_MEMORY;
+		device->worker_count++;
+		if (pthread_create(&worker->thread, NULL, worker_main, worker) != 0)
+			return SOFT_OUT_OF_MEMORY;
+		worker->started = true;
+	}
+	return 0;
+}
+
+int soft_device_open(const struct hal_config *config, struct hal_device **out)
+{
+	struct hal_device *device = calloc(1, sizeof *device);
+	int error;
+
+	if (!device)
+		return SOFT_OUT_OF_MEMORY;
+	device->config = *config;
+	if (device->config.speed <= 0.0)
+		device->config.speed = 1.0;
+	device->memfd = -1;
+	pthread_mutex_init(&device->lock, NULL);
+	pthread_cond_init(&device->wake, NULL);
+	pthread_cond_init(&device->helped, NULL);
+	error = soft_fault_install();
+	if (!error)
+		error = soft_memory_open(device);
+	if (!error)
+		error = start_workers(device);
+	if (error)
+		soft_device_close(device);
+	else
+		*out = device;
+	return error;
+}
+
+void soft_device_close(struct hal_device *device)
+{
+	pthread_mutex_lock(&device->lock);
+	device->stopping = true;
+	pthread_cond_broadcast(&device->wake);
+	pthread_mutex_unlock(&device->lock);
+	for (uint32_t i = 0; i < device->worker_count; i++) {
+		if (device->workers[i].started)
+			pthread_join(device->workers[i].thread, NULL);
+		free(device->workers[i].signal_stack);
+		soft_scratch_close(&device->workers[i].scratch);
+	}
+	free(device->workers);
+	soft_memory_close(device);
+	pthread_cond_destroy(&device->helped);
+	pthread_cond_destroy(&device->wake);
+	pthread_mutex_destroy(&device->lock);
+	free(device);
+}
+
+int soft_stream_create(struct hal_device *device, struct hal_stream **out)
+{
+	struct hal_stream *stream = calloc(1, sizeof *stream);
+
+	if (!stream)
+		return SOFT_OUT_OF_MEMORY;
+	stream->device = device;
+	*out = stream;
+	return 0;
+}
+
+void soft_stream_destroy(struct hal_stream *stream)
+{
+	/* The worker that finished the last work may still hold the lock. */
+	pthread_mutex_lock(&stream->device->lock);
+	pthread_mutex_unlock(&stream->device->lock);
+	for (uint32_t i = 0; i < SOFT_QUEUE_WORKS; i++)
+		free(stream->items[i].params);
+	free(stream);
+}
+
+uint32_t soft_room(const struct hal_stream *stream)
+{
+	uint64_t done = atomic_load_explicit(&stream->completed, memory_order_acquire);
+
+	return SOFT_QUEUE_WORKS - (uint32_t)(stream->submitted - done);
+}
+
+/* The parameters lie behind the item; a zeroed tail lets a kernel load whole vectors. */
+static bool copy_params(struct soft_item *item)
+{
+	uint32_t bytes = item->work.kernel.param_bytes;
+	uint32_t wanted = bytes + SOFT_PARAMS_PAD;
+
+	if (wanted > item->params_capacity) {
+		free(item->params);
+		item->params = aligned_alloc(64, (wanted + 63) / 64 * 64);
+		item->params_capacity = item->params ? (wanted + 63) / 64 * 64 : 0;
+		if (!item->params)
+			return false;
+	}
+	if (bytes)
+		memcpy(item->params, item->work.kernel.params, bytes);
+	memset(item->params + bytes, 0, item->params_capacity - bytes);
+	item->work.kernel.params = item->params;
+	return true;
+}
+
+/* 0 when the queue is full or the work cannot be run by this device. */
+uint64_t soft_submit(struct hal_stream *stream, const struct hal_work *work)
+{
+	struct hal_device *device = stream->device;
+	struct soft_item *item = &stream->items[stream->submitted % SOFT_QUEUE_WORKS];
+	uint64_t number;
+	bool wake;
+
+	if (soft_room(stream) == 0 || !acceptable(work))
+		return 0;
+	item->work = *work;
+	if (work->kind == HAL_KERNEL && !copy_params(item))
+		return 0;
+	pthread_mutex_lock(&device->lock);
+	number = ++stream->submitted;
+	wake = !stream->active;
+	if (wake) {
+		stream->active = true;
+		enqueue(device, stream);
+	}
+	pthread_mutex_unlock(&device->lock);
+	if (wake)
+		pthread_cond_signal(&device->wake);
+	return number;
+}
+
+uint64_t soft_completed(const struct hal_stream *stream)
+{
+	return atomic_load_explicit(&stream->completed, memory_order_acquire);
+}
+
+void soft_notify_at(struct hal_stream *stream, uint64_t number)
+{
+	atomic_store(&stream->notify_at, number);
+}
+
+__attribute__((visibility("default"))) const struct hal hal_soft = {
+	.type = "soft",
+	.device_open = soft_device_open,
+	.device_close = soft_device_close,
+	.chunk_create = soft_chunk_create,
+	.chunk_destroy = soft_chunk_destroy,
+	.space_create = soft_space_create,
+	.space_destroy = soft_space_destroy,
+	.space_map = soft_space_map,
+	.space_unmap = soft_space_unmap,
+	.space_map_host = soft_space_map_host,
+	.space_error = soft_space_error,
+	.space_cancel = soft_space_cancel,
+	.stream_create = soft_stream_create,
+	.stream_destroy = soft_stream_destroy,
+	.room = soft_room,
+	.submit = soft_submit,
+	.completed = soft_completed,
+	.notify_at = soft_notify_at,
+};

@@ -1,0 +1,197 @@
+/* reduce.c: element-wise arithmetic of collectives, on host memory, for NCCL's data types.
+ *
+ * Every result is rounded to the data type (to nearest, ties to even); half and bfloat16 go
+ * through float, which is exact enough for one operation. The same bits on every machine: a NaN
+ * result is the one canonical NaN; max and min prefer the number to a NaN and order -0 below +0;
+ * integers wrap; integer averages truncate towards zero.
+ */
+#pragma GCC optimize("O3")
+#include <string.h>
+
+#include "soft.h"
+
+enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, HALF, FLOAT, DOUBLE, BFLOAT16 };
+enum { SUM, PROD, MAX, MIN };
+
+static inline uint32_t float_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
+static inline float bits_float(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+static inline uint64_t double_bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
+static inline double bits_double(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
+
+static inline float from_half(uint16_t h)
+{
+	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7fff);
+
+	if (rest >= 0x7c00)
+		return bits_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+	/* As a float's bits this is value * 2^-112; the product is exact, subnormals too. */
+	return bits_float(sign | float_bits(bits_float(rest << 13) * 0x1p112f));
+}
+
+static inline uint16_t to_half(float x)
+{
+	uint32_t u = float_bits(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
+
+	if (rest > 0x7f800000)
+		return 0x7fff;
+	if (rest >= 0x477ff000) /* rounds to 65536 or more */
+		return (uint16_t)(sign | 0x7c00);
+	if (rest < 0x38800000) /* subnormal half: let the float adder round */
+		return (uint16_t)(sign | (float_bits(bits_float(rest) + 0.5f) - 0x3f000000));
+	return (uint16_t)(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
+}
+
+static inline float from_bfloat16(uint16_t b)
+{
+	return bits_float((uint32_t)b << 16);
+}
+
+static inline uint16_t to_bfloat16(float x)
+{
+	uint32_t u = float_bits(x);
+
+	if ((u & 0x7fffffff) > 0x7f800000)
+		return 0x7fff;
+	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static inline float canonical_f(float x) { return x != x ? bits_float(0x7fffffff) : x; }
+static inline double canonical_d(double x)
+{
+	return x != x ? bits_double(0x7fffffffffffffff) : x;
+}
+
+static inline float max_f(float a, float b)
+{
+	if (a == b)
+		return bits_float(float_bits(a) & float_bits(b));
+	return b != b ? canonical_f(a) : a > b ? a : canonical_f(b);
+}
+static inline float min_f(float a, float b)
+{
+	if (a == b)
+		return bits_float(float_bits(a) | float_bits(b));
+	return b != b ? canonical_f(a) : a < b ? a : canonical_f(b);
+}
+static inline double max_d(double a, double b)
+{
+	if (a == b)
+		return bits_double(double_bits(a) & double_bits(b));
+	return b != b ? canonical_d(a) : a > b ? a : canonical_d(b);
+}
+static inline double min_d(double a, double b)
+{
+	if (a == b)
+		return bits_double(double_bits(a) | double_bits(b));
+	return b != b ? canonical_d(a) : a < b ? a : canonical_d(b);
+}
+
+#define LOOP(expression) \
+	do { \
+		for (uint64_t i = 0; i < count; i++) \
+			d[i] = (expression); \
+		return true; \
+	} while (0)
+
+/* `wide` is unsigned, so that sums and products wrap instead of overflowing. */
+#define INTEGER(name, type, wide) \
+	static bool reduce_##name(type *d, const type *a, const type *b, uint64_t count, \
+				  uint32_t op) \
+	{ \
+		switch (op) { \
+		case SUM: LOOP((type)((wide)a[i] + (wide)b[i])); \
+		case PROD: LOOP((type)((wide)a[i] * (wide)b[i])); \
+		case MAX: LOOP(a[i] > b[i] ? a[i] : b[i]); \
+		case MIN: LOOP(a[i] < b[i] ? a[i] : b[i]); \
+		} \
+		return false; \
+	} \
+	static bool scale_##name(type *d, const type *a, uint64_t count, const type *scalar, \
+				 uint64_t divisor) \
+	{ \
+		type s; \
+		if (!scalar) \
+			LOOP((type)(a[i] / (type)divisor)); \
+		memcpy(&s, scalar, sizeof s); \
+		LOOP((type)((wide)a[i] * (wide)s)); \
+	}
+
+#define FLOATING(name, type, real, from, to, canonical, max, min) \
+	static bool reduce_##name(type *d, const type *a, const type *b, uint64_t count, \
+				  uint32_t op) \
+	{ \
+		switch (op) { \
+		case SUM: LOOP(to(canonical(from(a[i]) + from(b[i])))); \
+		case PROD: LOOP(to(canonical(from(a[i]) * from(b[i])))); \
+		case MAX: LOOP(to(max(from(a[i]), from(b[i])))); \
+		case MIN: LOOP(to(min(from(a[i]), from(b[i])))); \
+		} \
+		return false; \
+	} \
+	static bool scale_##name(type *d, const type *a, uint64_t count, const type *scalar, \
+				 uint64_t divisor) \
+	{ \
+		type s; \
+		real r; \
+		if (!scalar) \
+			LOOP(to(canonical(from(a[i]) / (real)divisor))); \
+		memcpy(&s, scalar, sizeof s); \
+		r = from(s); \
+		LOOP(to(canonical(from(a[i]) * r))); \
+	}
+
+#define SAME(x) (x)
+INTEGER(int8, int8_t, uint32_t)
+INTEGER(uint8, uint8_t, uint32_t)
+INTEGER(int32, int32_t, uint32_t)
+INTEGER(uint32, uint32_t, uint32_t)
+INTEGER(int64, int64_t, uint64_t)
+INTEGER(uint64, uint64_t, uint64_t)
+FLOATING(half, uint16_t, float, from_half, to_half, canonical_f, max_f, min_f)
+FLOATING(float, float, float, SAME, SAME, canonical_f, max_f, min_f)
+FLOATING(double, double, double, SAME, SAME, canonical_d, max_d, min_d)
+FLOATING(bfloat16, uint16_t, float, from_bfloat16, to_bfloat16, canonical_f, max_f, min_f)
+
+bool soft_reduce(void *dst, const void *a, const void *b, uint64_t count, uint32_t dtype,
+		 uint32_t op)
+{
+	switch (dtype) {
+	case INT8: return reduce_int8(dst, a, b, count, op);
+	case UINT8: return reduce_uint8(dst, a, b, count, op);
+	case INT32: return reduce_int32(dst, a, b, count, op);
+	case UINT32: return reduce_uint32(dst, a, b, count, op);
+	case INT64: return reduce_int64(dst, a, b, count, op);
+	case UINT64: return reduce_uint64(dst, a, b, count, op);
+	case HALF: return reduce_half(dst, a, b, count, op);
+	case FLOAT: return reduce_float(dst, a, b, count, op);
+	case DOUBLE: return reduce_double(dst, a, b, count, op);
+	case BFLOAT16: return reduce_bfloat16(dst, a, b, count, op);
+	}
+	return false;
+}
+
+bool soft_scale(void *dst, const void *a, uint64_t count, uint32_t dtype, const void *scalar,
+		uint64_t divisor)
+{
+	if (!scalar && divisor == 0)
+		return false;
+	switch (dtype) {
+	case INT8:
+		/* A divisor beyond the type's range: every quotient truncates to zero or ±1; no
+		 * communicator of more than 127 ranks averages int8 in one byte. */
+		return (scalar || divisor <= INT8_MAX) &&
+		       scale_int8(dst, a, count, scalar, divisor);
+	case UINT8:
+		return (scalar || divisor <= UINT8_MAX) &&
+		       scale_uint8(dst, a, count, scalar, divisor);
+	case INT32: return scale_int32(dst, a, count, scalar, divisor);
+	case UINT32: return scale_uint32(dst, a, count, scalar, divisor);
+	case INT64: return scale_int64(dst, a, count, scalar, divisor);
+	case UINT64: return scale_uint64(dst, a, count, scalar, divisor);
+	case HALF: return scale_half(dst, a, count, scalar, divisor);
+	case FLOAT: return scale_float(dst, a, count, scalar, divisor);
+	case DOUBLE: return scale_double(dst, a, count, scalar, divisor);
+	case BFLOAT16: return scale_bfloat16(dst, a, count, scalar, divisor);
+	}
+	return false;
+}

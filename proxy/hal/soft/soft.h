@@ -1,0 +1,183 @@
+/* soft.h: what the files of the software GPU share.
+ *
+ * A device is one memfd of chunks and a few worker threads that serve in-order queues. A space
+ * is a reservation of addresses in this process; device address a of a rank is the host address
+ * base + (a - RF_DEV_BASE), checked by compiled code, so a stray address reaches no other rank.
+ * An access to a page that is not mapped raises SIGSEGV on the worker, which leaves the work and
+ * marks the space.
+ *
+ * Locks: hal_device.lock guards the run queue and the queues' producer side; it is held for a few
+ * instructions only and never while work runs. hal_space.error is written once, by the worker that
+ * wins the exchange.
+ */
+#ifndef RANKFOLD_SOFT_H
+#define RANKFOLD_SOFT_H
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hal.h"
+
+/* A window lies amid unmapped addresses: compiled code may miss it by this much on both sides
+ * (addressing.py). What is further away goes to SOFT_NOWHERE, an offset from the window's base. */
+#define SOFT_GUARD_BYTES (1ull << 38)
+#define SOFT_SPAN_BYTES (RF_WINDOW_BYTES + 2 * SOFT_GUARD_BYTES)
+#define SOFT_NOWHERE (RF_WINDOW_BYTES + SOFT_GUARD_BYTES / 2)
+#define SOFT_QUEUE_WORKS 128u            /* power of two */
+#define SOFT_SHARED_BYTES (256u << 10)   /* shared memory of a block: what is mapped */
+#define SOFT_SHARED_WINDOW (1ull << 24)  /* what a shared address can name */
+#define SOFT_THREADS_MAX 1024u
+#define SOFT_BARRIERS 16u
+#define SOFT_RESIDENT_BYTES (1ull << 30) /* host memory for the blocks of a cooperative launch */
+#define SOFT_NO_BLOCK UINT64_MAX
+#define SOFT_TEXT_BYTES 256u
+#define SOFT_PARAMS_PAD 16u              /* a kernel may load a whole vector at the end */
+
+enum soft_error {
+	SOFT_INVALID_VALUE = 1,
+	SOFT_OUT_OF_MEMORY = 2,
+	SOFT_ILLEGAL_ADDRESS = 700,
+	SOFT_ASSERT = 710,
+	SOFT_LAUNCH_FAILED = 719,
+	SOFT_NOT_SUPPORTED = 801,
+};
+
+struct soft_block;
+
+/* Scratch memory of a worker that kernels use; grows, never shrinks. */
+struct soft_scratch {
+	uint8_t *shared;           /* SOFT_SHARED_WINDOW reserved, SOFT_SHARED_BYTES mapped */
+	uint8_t *frame, *local, *resident;
+	size_t frame_bytes, local_bytes, resident_bytes;
+	uint16_t next[SOFT_THREADS_MAX];
+	uint64_t arrived[SOFT_BARRIERS];
+};
+
+/* The blocks of a launch, as workers take them. It is the owner's, who waits for its helpers. */
+struct soft_share {
+	const struct hal_work *work;
+	uint64_t blocks;
+	_Atomic uint64_t next;
+	uint64_t begun_ns;
+	bool offered;      /* to other workers; the owner's */
+	uint32_t helpers;  /* under the device's lock */
+};
+
+struct soft_worker {
+	struct hal_device *device;
+	pthread_t thread;
+	void *signal_stack;
+	struct hal_space *_Atomic space;  /* whose work runs guarded, else NULL */
+	struct hal_space *source;         /* a copy's other space, or NULL */
+	struct soft_share *share;         /* of the kernel that runs */
+	bool owner;                       /* of the share */
+	volatile sig_atomic_t guarded;    /* faults on this thread belong to the work */
+	const char *volatile doing;       /* for the text of an error */
+	sigjmp_buf escape;
+	volatile uintptr_t fault_address;
+	volatile int fault_error;         /* enum soft_error; 0: an invalid access */
+	volatile bool started;
+	struct soft_scratch scratch;
+};
+
+struct hal_space {
+	struct hal_device *device;
+	uint8_t *reservation, *base;
+	_Atomic int error;
+	_Atomic int text_ready;
+	_Atomic bool cancel;
+	atomic_flag printing;      /* held by the worker that puts text into the rank's ring */
+	char text[SOFT_TEXT_BYTES];
+};
+
+struct soft_item {
+	struct hal_work work;
+	uint8_t *params;
+	uint32_t params_capacity;
+};
+
+struct hal_stream {
+	struct hal_device *device;
+	struct hal_stream *next;        /* in the run queue */
+	uint64_t submitted;             /* under the device's lock */
+	_Atomic uint64_t completed;
+	_Atomic uint64_t notify_at;     /* completions below it do not ring */
+	bool active;                    /* in the run queue, or a worker serves it */
+	struct soft_item items[SOFT_QUEUE_WORKS];
+};
+
+struct hal_device {
+	struct hal_config config;
+	int memfd;
+	uint32_t chunk_count, free_count;
+	uint32_t *free_chunks;          /* a stack, lowest on top at first */
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	struct hal_stream *first, *last;
+	struct soft_share *share;       /* a launch that others may help with, or NULL */
+	pthread_cond_t helped;          /* the last helper is done */
+	bool stopping;
+	uint32_t worker_count;
+	struct soft_worker *workers;
+};
+
+/* space.c */
+int soft_chunk_create(struct hal_device *, uint32_t *chunk);
+void soft_chunk_destroy(struct hal_device *, uint32_t chunk);
+int soft_memory_open(struct hal_device *);
+void soft_memory_close(struct hal_device *);
+int soft_space_create(struct hal_device *, struct hal_space **);
+void soft_space_destroy(struct hal_space *);
+int soft_space_map(struct hal_space *, uint64_t addr, uint32_t chunk);
+int soft_space_unmap(struct hal_space *, uint64_t addr);
+int soft_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset,
+			uint64_t bytes);
+int soft_space_error(struct hal_space *, char *text, uint32_t text_bytes);
+void soft_space_cancel(struct hal_space *);
+void soft_space_fail(struct hal_space *, int error, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* fault.c: run `body` so that an invalid access, a trap or a cancel ends it and fails the space
+ * (or `source`, if the address lies there). Without a space a fault takes its ordinary course. */
+int soft_fault_install(void);
+int soft_worker_signals(struct soft_worker *);
+void soft_guard(struct soft_worker *, struct hal_space *, struct hal_space *source,
+		const char *doing, void (*body)(struct soft_worker *, const struct hal_work *),
+		const struct hal_work *);
+_Noreturn void soft_leave(int error); /* from inside a body */
+struct hal_space *soft_working_in(void); /* whose work this thread runs */
+/* What stands between these may take locks of the C library and must not fault. */
+void soft_shelter(void);
+void soft_expose(void);
+void soft_signal_cancel(struct soft_worker *);
+
+/* copy.c, reduce.c, kernel.c: the kinds of work */
+void soft_copy(struct soft_worker *, const struct hal_work *);
+void soft_fill(struct soft_worker *, const struct hal_work *);
+bool soft_reduce(void *dst, const void *a, const void *b, uint64_t count, uint32_t dtype,
+		 uint32_t op);
+bool soft_scale(void *dst, const void *a, uint64_t count, uint32_t dtype, const void *scalar,
+		uint64_t divisor); /* scalar NULL: divide */
+void soft_kernel(struct soft_worker *, const struct hal_work *);
+int soft_scratch_open(struct soft_scratch *);
+void soft_scratch_close(struct soft_scratch *);
+const char *soft_function_name(const struct hal_function *);
+
+/* queue.c */
+uint64_t soft_blocks(const struct hal_work *);
+uint64_t soft_next_block(struct soft_worker *); /* for a running kernel; SOFT_NO_BLOCK: no more */
+int soft_device_open(const struct hal_config *, struct hal_device **);
+void soft_device_close(struct hal_device *);
+int soft_stream_create(struct hal_device *, struct hal_stream **);
+void soft_stream_destroy(struct hal_stream *);
+uint32_t soft_room(const struct hal_stream *);
+uint64_t soft_submit(struct hal_stream *, const struct hal_work *);
+uint64_t soft_completed(const struct hal_stream *);
+void soft_notify_at(struct hal_stream *, uint64_t number);
+
+#endif

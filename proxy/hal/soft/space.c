@@ -1,0 +1,170 @@
+/* space.c: physical chunks and the address spaces they are mapped into.
+ *
+ * Called from the proxy's loop thread. Nothing here waits for work: the caller promises that no
+ * submitted work uses a chunk or a mapping that goes away.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "soft.h"
+
+int soft_memory_open(struct hal_device *device)
+{
+	uint64_t bytes = device->config.memory_bytes;
+
+	if (bytes == 0 || bytes % RF_CHUNK_BYTES != 0 || bytes > RF_HEAP_BYTES)
+		return SOFT_INVALID_VALUE;
+	device->chunk_count = (uint32_t)(bytes / RF_CHUNK_BYTES);
+	device->free_chunks = malloc(device->chunk_count * sizeof *device->free_chunks);
+	device->memfd = memfd_create("rankfold-device", MFD_CLOEXEC);
+	if (!device->free_chunks || device->memfd < 0 ||
+	    ftruncate(device->memfd, (off_t)bytes) != 0)
+		return SOFT_OUT_OF_MEMORY;
+	while (device->free_count < device->chunk_count) {
+		device->free_chunks[device->free_count] =
+			device->chunk_count - 1 - device->free_count;
+		device->free_count++;
+	}
+	return 0;
+}
+
+void soft_memory_close(struct hal_device *device)
+{
+	if (device->memfd >= 0)
+		close(device->memfd);
+	free(device->free_chunks);
+}
+
+int soft_chunk_create(struct hal_device *device, uint32_t *chunk)
+{
+	if (device->free_count == 0)
+		return SOFT_OUT_OF_MEMORY;
+	*chunk = device->free_chunks[--device->free_count];
+	return 0;
+}
+
+void soft_chunk_destroy(struct hal_device *device, uint32_t chunk)
+{
+	/* The hole gives the pages back and makes the next owner read zeros. */
+	if (fallocate(device->memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+		      (off_t)chunk * (off_t)RF_CHUNK_BYTES, RF_CHUNK_BYTES) != 0)
+		abort(); /* a chunk that keeps its content must never be given out */
+	device->free_chunks[device->free_count++] = chunk;
+}
+
+int soft_space_create(struct hal_device *device, struct hal_space **out)
+{
+	struct hal_space *space = calloc(1, sizeof *space);
+
+	if (!space)
+		return SOFT_OUT_OF_MEMORY;
+	space->device = device;
+	space->reservation = mmap(NULL, SOFT_SPAN_BYTES, PROT_NONE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (space->reservation == MAP_FAILED) {
+		free(space);
+		return SOFT_OUT_OF_MEMORY;
+	}
+	space->base = space->reservation + SOFT_GUARD_BYTES;
+	*out = space;
+	return 0;
+}
+
+void soft_space_destroy(struct hal_space *space)
+{
+	munmap(space->reservation, SOFT_SPAN_BYTES);
+	free(space);
+}
+
+/* The host address of [addr, addr + bytes), NULL if that is not inside the window. */
+static uint8_t *window_range(struct hal_space *space, uint64_t addr, uint64_t bytes)
+{
+	uint64_t offset = addr - RF_DEV_BASE;
+
+	if (addr < RF_DEV_BASE || offset >= RF_WINDOW_BYTES || bytes == 0 ||
+	    bytes > RF_WINDOW_BYTES - offset)
+		return NULL;
+	return space->base + offset;
+}
+
+static int map_file(uint8_t *at, uint64_t bytes, int fd, uint64_t offset)
+{
+	void *got = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+			 (off_t)offset);
+
+	return got == MAP_FAILED ? SOFT_OUT_OF_MEMORY : 0;
+}
+
+int soft_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk)
+{
+	uint8_t *at = window_range(space, addr, RF_CHUNK_BYTES);
+
+	if (!at || addr % RF_CHUNK_BYTES != 0 || chunk >= space->device->chunk_count)
+		return SOFT_INVALID_VALUE;
+	return map_file(at, RF_CHUNK_BYTES, space->device->memfd, chunk * RF_CHUNK_BYTES);
+}
+
+int soft_space_unmap(struct hal_space *space, uint64_t addr)
+{
+	uint8_t *at = window_range(space, addr, RF_CHUNK_BYTES);
+
+	if (!at || addr % RF_CHUNK_BYTES != 0)
+		return SOFT_INVALID_VALUE;
+	if (mmap(at, RF_CHUNK_BYTES, PROT_NONE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+		return SOFT_OUT_OF_MEMORY;
+	return 0;
+}
+
+int soft_space_map_host(struct hal_space *space, uint64_t addr, int fd, uint64_t offset,
+			uint64_t bytes)
+{
+	uint8_t *at = window_range(space, addr, bytes);
+
+	if (!at || (addr | offset | bytes) % 4096 != 0)
+		return SOFT_INVALID_VALUE;
+	return map_file(at, bytes, fd, offset);
+}
+
+int soft_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
+{
+	int error = atomic_load(&space->error);
+
+	if (text && text_bytes) {
+		const char *line = "";
+
+		if (error)
+			line = atomic_load(&space->text_ready) ? space->text : "device error";
+		snprintf(text, text_bytes, "%s", line);
+	}
+	return error;
+}
+
+void soft_space_fail(struct hal_space *space, int error, const char *format, ...)
+{
+	va_list arguments;
+	int none = 0;
+
+	if (!atomic_compare_exchange_strong(&space->error, &none, error))
+		return; /* the first error stays */
+	va_start(arguments, format);
+	vsnprintf(space->text, sizeof space->text, format, arguments);
+	va_end(arguments);
+	atomic_store(&space->text_ready, 1);
+}
+
+void soft_space_cancel(struct hal_space *space)
+{
+	struct hal_device *device = space->device;
+
+	atomic_store(&space->cancel, true);
+	for (uint32_t i = 0; i < device->worker_count; i++)
+		if (atomic_load(&device->workers[i].space) == space)
+			soft_signal_cancel(&device->workers[i]);
+}

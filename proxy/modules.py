@@ -1,0 +1,89 @@
+"""Modules by content: images on disk, loaded once per proxy, found again by hash after a move.
+
+A rank's module travels once, from the program; its saved state names it by hash only. All calls
+may come from several threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from rankfold import paths
+from rankfold.proxy.hal.soft.modules import Loader, ModuleError
+
+log = logging.getLogger("rankfold.proxy.modules")
+
+NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
+INVALID_IMAGE = 200
+
+
+class ModuleStore:
+    """`<state>/modules/<hash>` holds the image, its kind in the suffix (enum rf_image)."""
+
+    def __init__(self, hal: str, state: Path, cc: tuple[int, int]):
+        if hal != "soft":
+            raise ValueError(f"no loader for {hal} devices")
+        self.folder = state / "modules"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._loaded: dict[str, Any] = {}
+        self._loader = Loader(
+            paths.native("lib/librankfold-proxy.so"),
+            paths.kernel_cache(state),
+            paths.sockets(state) / "compiler.sock",
+            cc,
+        )
+
+    def close(self) -> None:
+        """Let go of the compiler."""
+        close = getattr(self._loader, "close", None)
+        if close:
+            close()
+
+    def module(self, image: bytes, kind: int, digest: str) -> tuple[Any, int]:
+        """Load an image, or (empty image) the stored one: (ModuleInfo, 0) or (None, CUresult)."""
+        try:
+            if digest and not image:
+                return self._stored(digest), 0
+            info = self._loader.module(image, kind)
+            self._keep(info.hash, image, kind)
+        except ModuleError as error:
+            log.error("module refused: %s", error)
+            return None, error.code
+        with self._lock:
+            return self._loaded.setdefault(info.hash, info), 0
+
+    def function(self, digest: str, name: str) -> tuple[Any, int]:
+        """Compile a function: (FunctionInfo, 0) or (None, CUresult)."""
+        try:
+            return self._loader.function(self._stored(digest), name), 0
+        except ModuleError as error:
+            log.error("%s: %s", name, error)
+            return None, error.code
+
+    def _stored(self, digest: str) -> Any:
+        with self._lock:
+            if digest in self._loaded:
+                return self._loaded[digest]
+        for path in self.folder.glob(f"{digest}.*"):
+            info = self._loader.module(path.read_bytes(), int(path.suffix[1:]))
+            if info.hash != digest:
+                raise ModuleError(INVALID_IMAGE, f"{path} does not hold what its name says")
+            with self._lock:
+                return self._loaded.setdefault(digest, info)
+        raise ModuleError(NOT_FOUND, f"module {digest} is not in {self.folder}")
+
+    def _keep(self, digest: str, image: bytes, kind: int) -> None:
+        path = self.folder / f"{digest}.{kind}"
+        if path.exists():
+            return
+        temporary = self.folder / f".{digest}.{os.getpid()}.{threading.get_ident()}"
+        with temporary.open("wb") as file:
+            file.write(image)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)

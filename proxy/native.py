@@ -1,0 +1,225 @@
+"""The proxy's C half, as Python sees it (proxy/core/proxy.h, through cffi).
+
+Every method runs in the C loop's thread and returns at once; none waits for a device, a rank or a
+peer. The loop never calls Python: what happens is read with `events`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cffi
+
+from rankfold import paths
+
+JOB_STATES = {1: "running", 2: "stopping", 3: "cut", 4: "saved", 5: "failed"}
+EVENT_MODULE, EVENT_FUNCTION, EVENT_JOB, EVENT_SAVED = 1, 2, 3, 4
+EXIT_CLEAN, EXIT_CRASHED, EXIT_REPLACED = 0, 1, 2
+
+_PEER_API = "int peer_segment_create(uint32_t device_count);"
+
+
+@functools.cache
+def _library() -> tuple[cffi.FFI, Any]:
+    header = paths.native("include/proxy.h").read_text()
+    ffi = cffi.FFI()
+    ffi.cdef(re.sub(r"^#.*$", "", header, flags=re.MULTILINE) + _PEER_API)
+    return ffi, ffi.dlopen(str(paths.native("lib/librankfold-proxy.so")))
+
+
+class NativeError(Exception):
+    """The C half refused; the message says why."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in the loop; see enum proxy_event_kind."""
+
+    kind: int
+    job: int
+    rank: int
+    token: int
+    image_kind: int
+    state: str
+    text: str
+    name: str
+    data: bytes
+    size: int
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """What the loop knows of an attached rank; memory in bytes, the rest counts."""
+
+    exited: bool
+    resident: bool
+    error: int
+    error_text: str
+    used: int
+    kernels: int
+    collectives: int
+    records: int
+    switches: int
+
+
+class Native:
+    """One device, open until `close`. Raises NativeError when it cannot be opened."""
+
+    def __init__(self, hal: str, memory: int, cc: tuple[int, int], speed: float, workers: int):
+        self._ffi, self._lib = _library()
+        self._error = self._ffi.new("char[512]")
+        hal_name = self._ffi.new("char[]", hal.encode())
+        config = self._ffi.new(
+            "struct proxy_config *",
+            {"hal": hal_name, "memory_bytes": memory, "workers": workers, "cc_major": cc[0],
+             "cc_minor": cc[1], "speed": speed},
+        )  # fmt: skip
+        self._proxy = self._lib.proxy_open(config, self._error, 512)
+        if not self._proxy:
+            raise NativeError(self._reason())
+        self.event_fd: int = self._lib.proxy_event_fd(self._proxy)
+        self._event = self._ffi.new("struct proxy_event *")
+
+    def _reason(self) -> str:
+        return str(self._ffi.string(self._error).decode(errors="replace"))
+
+    def close(self) -> None:
+        self._lib.proxy_close(self._proxy)
+
+    def events(self) -> Iterator[Event]:
+        """All that has happened since the last time."""
+        string = self._ffi.string
+        while self._lib.proxy_next_event(self._proxy, self._event):
+            e = self._event
+            data = bytes(self._ffi.buffer(e.data, e.bytes)) if e.data != self._ffi.NULL else b""
+            yield Event(
+                e.kind, e.job, e.rank, e.token, e.image_kind, JOB_STATES.get(e.state, ""),
+                string(e.text).decode(errors="replace"), string(e.name).decode(errors="replace"),
+                data, e.bytes,
+            )  # fmt: skip
+
+    def job_open(
+        self,
+        job: int,
+        epoch: int,
+        device: int,
+        device_count: int,
+        rank_device: list[int],
+        segment: int,
+    ) -> None:
+        """Begin to serve a job epoch; `segment` is the shared memfd, -1 with one device."""
+        if self._lib.proxy_job_open(
+            self._proxy, job, epoch, device, device_count, len(rank_device), rank_device, segment,
+            self._error, 512,
+        ):  # fmt: skip
+            raise NativeError(self._reason())
+
+    def job_close(self, job: int) -> None:
+        if self._lib.proxy_job_close(self._proxy, job):
+            raise NativeError("the job still has ranks here")
+
+    def job_save(self, job: int) -> bool:
+        """Start to save all ranks of a job that stands at its cut; EVENT_SAVED ends it."""
+        return not self._lib.proxy_job_save(self._proxy, job)
+
+    def job_discard(self, job: int) -> bool:
+        return not self._lib.proxy_job_discard(self._proxy, job)
+
+    def barrier(self, job: int, request: bool) -> bool:
+        return not self._lib.proxy_job_barrier(self._proxy, job, request)
+
+    def hurry(self, job: int) -> None:
+        self._lib.proxy_job_hurry(self._proxy, job)
+
+    def job_fail(self, job: int, reason: str) -> None:
+        self._lib.proxy_job_fail(self._proxy, job, reason.encode())
+
+    def rank_attach(self, job: int, rank: int, channel: int, image: int) -> None:
+        if self._lib.proxy_rank_attach(self._proxy, job, rank, channel, image, self._error, 512):
+            raise NativeError(self._reason())
+
+    def rank_exited(self, job: int, rank: int, how: int) -> None:
+        """`how`: EXIT_CLEAN, EXIT_CRASHED or EXIT_REPLACED (enum proxy_exit)."""
+        self._lib.proxy_rank_exited(self._proxy, job, rank, how)
+
+    def module_ready(self, token: int, error: int, info: Any = None) -> None:
+        """Answer EVENT_MODULE: the loader's ModuleInfo, or an error (CUresult)."""
+        if info is None:
+            null = self._ffi.NULL
+            self._lib.proxy_module_ready(
+                self._proxy, token, error, b"", 0, null, 0, 0, null, null, null
+            )
+            return
+        names = b"".join(g.name.encode() + b"\0" for g in info.globals)
+        self._lib.proxy_module_ready(
+            self._proxy, token, 0, info.hash.encode(), info.globals_bytes, info.globals_image,
+            len(info.functions), len(info.globals), names,
+            [g.offset for g in info.globals], [g.bytes for g in info.globals],
+        )  # fmt: skip
+
+    def function_ready(self, token: int, error: int, info: Any = None) -> None:
+        """Answer EVENT_FUNCTION; `info` is the loader's FunctionInfo unless there is an error."""
+        if info is None:
+            self._lib.proxy_function_ready(
+                self._proxy, token, error, self._ffi.NULL, self._ffi.NULL
+            )
+            return
+        function = self._ffi.new(
+            "struct proxy_function *",
+            {"address": info.address, "param_count": len(info.params),
+             "param_bytes": info.param_bytes, "static_shared_bytes": info.static_shared,
+             "max_threads": info.max_threads, "registers": info.registers,
+             "local_bytes": info.local_bytes, "const_bytes": info.const_bytes,
+             "ptx_version": info.ptx_version},
+        )  # fmt: skip
+        layout = [number for param in info.params for number in param]
+        self._lib.proxy_function_ready(self._proxy, token, 0, function, layout)
+
+    def status(self) -> dict[str, int]:
+        s = self._ffi.new("struct proxy_status *")
+        self._lib.proxy_status(self._proxy, s)
+        return {
+            "used": s.used_bytes, "swap": s.swap_bytes, "switches": s.switches,
+            "swapped_in": s.swapped_in, "swapped_out": s.swapped_out, "kernels": s.kernels,
+            "wakeups": s.wakeups,
+        }  # fmt: skip
+
+    def job_status(self, job: int) -> dict[str, Any] | None:
+        s = self._ffi.new("struct proxy_job_status *")
+        if self._lib.proxy_job_status(self._proxy, job, s):
+            return None
+        return {
+            "state": JOB_STATES.get(s.state, "failed"), "cut_at": s.cut_at or None,
+            "released_at": s.released_at or None, "round": s.round,
+            "reason": self._ffi.string(s.reason).decode(errors="replace"),
+        }  # fmt: skip
+
+    def rank_status(self, job: int, rank: int) -> RankStatus | None:
+        s = self._ffi.new("struct proxy_rank_status *")
+        if self._lib.proxy_rank_status(self._proxy, job, rank, s):
+            return None
+        text = self._ffi.string(s.error_text).decode(errors="replace")
+        return RankStatus(
+            bool(s.exited), bool(s.resident), s.error, text, s.used_bytes, s.kernels,
+            s.collectives, s.records, s.switches,
+        )  # fmt: skip
+
+    def dump(self) -> str:
+        """What the loop sees now, as text for people."""
+        text = self._ffi.new("char[]", 1 << 16)
+        self._lib.proxy_dump(self._proxy, text, 1 << 16)
+        return str(self._ffi.string(text).decode(errors="replace"))
+
+
+def segment_create(device_count: int) -> int:
+    """A fresh shared segment for a job epoch on several devices: its descriptor."""
+    _ffi, lib = _library()
+    fd = int(lib.peer_segment_create(device_count))
+    if fd < 0:
+        raise NativeError(f"no shared segment: {os.strerror(-fd)}")
+    return fd

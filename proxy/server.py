@@ -1,0 +1,518 @@
+"""The device proxy's process: `python -m rankfold.proxy.server`, one per device.
+
+Started by the reconciler; serves the operations that `rankfold.control` lists. This half decides
+and talks: it meets the other proxies of a job, claims ranks from their launchers, has modules
+loaded. The C half (`native`) does everything that happens per call of a rank, and is never waited
+for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankfold.control import Channel, ControlError, Message, Outgoing, Request, Server
+from rankfold.proxy.modules import ModuleStore
+from rankfold.proxy.native import (
+    EVENT_FUNCTION,
+    EVENT_JOB,
+    EVENT_MODULE,
+    EVENT_SAVED,
+    EXIT_CLEAN,
+    EXIT_CRASHED,
+    EXIT_REPLACED,
+    Event,
+    Native,
+    NativeError,
+    RankStatus,
+    segment_create,
+)
+
+log = logging.getLogger("rankfold.proxy")
+
+LOOK_S = 1.0  # how often to look whether a job moves at all
+HISTORY = 256  # ended placements that `status` still tells of
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the ranks of a job epoch are: the arguments of `place`."""
+
+    job: str
+    epoch: int
+    devices: tuple[str, ...]
+    sockets: tuple[str, ...]
+    rank_device: tuple[int, ...]
+    launchers: tuple[str, ...]
+
+    @staticmethod
+    def read(request: Request) -> Placement:
+        """From the request. Raises ControlError naming what is wrong."""
+        devices = request["devices"]
+        members = sorted(request["members"], key=lambda member: int(member["rank"]))
+        names = [str(device["device"]) for device in devices]
+        if [member["rank"] for member in members] != list(range(int(request["world_size"]))):
+            raise ControlError("argument", "members must name every rank once")
+        if len(set(names)) != len(names) or any(m["device"] not in names for m in members):
+            raise ControlError("argument", "each member's device must be listed once in devices")
+        return Placement(
+            str(request["job"]),
+            int(request["epoch"]),
+            tuple(names),
+            tuple(str(device["socket"]) for device in devices),
+            tuple(names.index(member["device"]) for member in members),
+            tuple(str(member["launcher"]) for member in members),
+        )
+
+
+@dataclass
+class Job:
+    """One job epoch on this device."""
+
+    id: int
+    placement: Placement
+    device: int
+    state: str = "joining"
+    reason: str = ""
+    opened: bool = False
+    segment: int = -1
+    met: set[int] = field(default_factory=set)  # devices that hold the segment
+    peers: dict[Channel, int] = field(default_factory=dict)
+    calls: list[Outgoing] = field(default_factory=list)
+    exited: set[int] = field(default_factory=set)
+    attached: dict[int, RankStatus] = field(default_factory=dict)  # as it came here
+    last: dict[int, RankStatus] = field(default_factory=dict)
+    cut_at: float | None = None
+    released_at: float | None = None
+    saved_bytes: int = 0
+    detaches: list[Request] = field(default_factory=list)
+    waits: list[tuple[float, set[str], Request]] = field(default_factory=list)
+
+    @property
+    def local(self) -> list[int]:
+        return [r for r, d in enumerate(self.placement.rank_device) if d == self.device]
+
+
+class Proxy:
+    """The server of one device."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        major, minor = (int(part) for part in options.cc.split("."))
+        self.native = Native(
+            options.type, options.memory, (major, minor), options.speed, options.workers
+        )
+        self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
+        self.pool = ThreadPoolExecutor(2, thread_name_prefix="modules")
+        self.jobs: dict[str, Job] = {}
+        self.history: list[Message] = []
+        self._next_id = 0
+        self.server = Server(
+            options.socket,
+            {
+                "hello": self.hello,
+                "status": self.status,
+                "place": self.place,
+                "barrier": self.barrier,
+                "wait": self.wait,
+                "detach": self.detach,
+                "peer": self.peer,
+                "dump": lambda _request: {"text": self.native.dump()},
+                "shutdown": self.shutdown,
+            },
+        )
+        self.server.on_close = self._peer_gone
+        self.server.add(self.native.event_fd, self._events)
+        self.server.after(LOOK_S, self._look)
+
+    def run(self) -> None:
+        """Serve until `shutdown`."""
+        log.info("device %s serves at %s", self.options.device, self.options.socket)
+        self.server.run()
+        self.pool.shutdown(cancel_futures=True)
+        self.native.close()
+        self.modules.close()
+
+    # ---- operations ----
+
+    def hello(self, _request: Request) -> Message:
+        o = self.options
+        return {
+            "kind": "proxy", "device": o.device, "type": o.type, "memory": o.memory,
+            "pid": os.getpid(),
+        }  # fmt: skip
+
+    def shutdown(self, _request: Request) -> Message:
+        self.server.after(0.0, self.server.stop)
+        return {}
+
+    def status(self, _request: Request) -> Message:
+        o = self.options
+        return {
+            "device": o.device, "type": o.type, "memory": o.memory, "pid": os.getpid(),
+            **self.native.status(),
+            "jobs": [self._describe(job) for job in self.jobs.values()],
+            "history": self.history,
+        }  # fmt: skip
+
+    def place(self, request: Request) -> Message:
+        placement = Placement.read(request)
+        if self.options.device not in placement.devices:
+            raise ControlError("argument", f"{self.options.device} is not among the devices")
+        old = self.jobs.get(placement.job)
+        if old and old.placement.epoch == placement.epoch:
+            return {}
+        if old and old.placement.epoch > placement.epoch:
+            raise ControlError("epoch", f"epoch {old.placement.epoch} is here already")
+        if old and old.state != "saved":
+            raise ControlError("busy", f"epoch {old.placement.epoch} has not been detached")
+        self._next_id += 1
+        job = Job(self._next_id, placement, placement.devices.index(self.options.device))
+        self.jobs[placement.job] = job
+        try:
+            self._meet(job)
+        except NativeError as error:
+            del self.jobs[placement.job]
+            raise ControlError("failed", str(error)) from error
+        return {}
+
+    def barrier(self, request: Request) -> Message:
+        job = self._job(request)
+        action = request["action"]
+        if action not in ("request", "withdraw"):
+            raise ControlError("argument", f"barrier: action {action!r}")
+        if job.opened and job.state in ("running", "stopping", "cut"):
+            self.native.barrier(job.id, action == "request")
+        elif action == "request" and job.state == "joining":
+            raise ControlError("joining", "the devices of the job have not met yet")
+        return {"state": job.state}
+
+    def wait(self, request: Request) -> Message | None:
+        job = self._job(request)
+        states = {str(state) for state in request["states"]} | {"failed"}
+        deadline = time.monotonic() + float(request["within_s"])
+        job.waits.append((deadline, states, request))
+        self.server.after(float(request["within_s"]), lambda: self._answer_waits(job))
+        self._answer_waits(job)
+        return None
+
+    def detach(self, request: Request) -> Message | None:
+        job = self.jobs.get(str(request["job"]))
+        epoch = int(request["epoch"])
+        if job is None or job.placement.epoch != epoch or job.state == "saved":
+            return {"saved_bytes": job.saved_bytes if job else 0}
+        self._remember(job)
+        discard = bool(request["discard"])
+        if not job.opened:
+            self._forget(job)
+            return {"saved_bytes": 0}
+        if discard:
+            self.native.job_discard(job.id)
+        elif not self.native.job_save(job.id):
+            raise ControlError("no_cut", f"job {job.placement.job} does not stand at a cut")
+        job.detaches.append(request)
+        return None
+
+    def peer(self, request: Request) -> Message | None:
+        """The job's shared segment, from its lowest device to another one."""
+        job = self.jobs.get(str(request["job"]))
+        if job is None or job.placement.epoch != int(request["epoch"]):
+            raise ControlError("unknown_job", "not placed here yet")
+        device = str(request["device"])
+        if job.device != 0 or device not in job.placement.devices or job.segment < 0:
+            raise ControlError("argument", f"{device} is not a peer of this job here")
+        index = job.placement.devices.index(device)
+        request.reply([job.segment])
+        job.peers[request.channel] = index
+        job.met.add(index)
+        self._all_met(job)
+        return None
+
+    # ---- meeting ----
+
+    def _job(self, request: Request) -> Job:
+        job = self.jobs.get(str(request["job"]))
+        if job is None or job.placement.epoch != int(request["epoch"]):
+            raise ControlError("unknown_job", f"job {request['job']} epoch {request['epoch']}")
+        return job
+
+    def _meet(self, job: Job) -> None:
+        count = len(job.placement.devices)
+        if count > 1 and job.device > 0:
+            self._ask_segment(job, time.monotonic() + 20.0)
+            return
+        if count > 1:
+            job.segment = segment_create(count)
+        self._open(job)
+        job.met.add(0)
+        self._all_met(job)
+
+    def _ask_segment(self, job: Job, deadline: float) -> None:
+        """From the lowest device, which may not have heard of the placement yet: ask again."""
+
+        def got(_message: Message, fds: list[int]) -> None:
+            job.segment = fds[0]
+            try:
+                self._open(job)
+            except NativeError as error:
+                self._fail(job, str(error))
+                return
+            job.state = "running"
+            self._claim(job)
+
+        def ended(reason: str) -> None:
+            if job.segment >= 0:
+                self._fail(job, f"device {job.placement.devices[0]} was lost: {reason}")
+            elif time.monotonic() < deadline and self.jobs.get(job.placement.job) is job:
+                self.server.after(0.02, lambda: self._ask_segment(job, deadline))
+            else:
+                self._fail(job, f"device {job.placement.devices[0]} cannot be met: {reason}")
+
+        p = job.placement
+        request = {"op": "peer", "job": p.job, "epoch": p.epoch, "device": self.options.device}
+        job.calls.append(Outgoing(self.server, p.sockets[0], request, on_reply=got, on_end=ended))
+
+    def _open(self, job: Job) -> None:
+        p = job.placement
+        self.native.job_open(
+            job.id, p.epoch, job.device, len(p.devices), list(p.rank_device), job.segment
+        )
+        job.opened = True
+
+    def _all_met(self, job: Job) -> None:
+        if job.state == "joining" and len(job.met) == len(job.placement.devices):
+            job.state = "running"
+            self._claim(job)
+
+    def _claim(self, job: Job) -> None:
+        for rank in job.local:
+            self._claim_rank(job, rank)
+        self._answer_waits(job)
+
+    def _claim_rank(self, job: Job, rank: int) -> None:
+        def got(_message: Message, fds: list[int]) -> None:
+            try:
+                self.native.rank_attach(job.id, rank, fds[0], fds[1])
+                status = self.native.rank_status(job.id, rank)
+                if status:
+                    job.attached[rank] = status
+                if job.released_at is None:
+                    job.released_at = time.monotonic()
+            except (NativeError, IndexError) as error:
+                self._fail(job, str(error))
+            finally:
+                for fd in fds:
+                    os.close(fd)
+
+        def heard(message: Message) -> None:
+            if message.get("event") == "exited":
+                self._exited(job, rank, int(message.get("exit_status") or 0))
+            elif message.get("event") == "channel" and rank in job.attached:
+                self.native.rank_exited(job.id, rank, EXIT_REPLACED)
+                job.attached.pop(rank)
+                self._claim_again(job, rank)
+
+        def ended(_reason: str) -> None:
+            if rank not in job.exited:
+                self._exited(job, rank, 0 if rank not in job.attached else -signal.SIGKILL)
+
+        request = {"op": "claim", "epoch": job.placement.epoch, "device": self.options.device}
+        path = job.placement.launchers[rank]
+        job.calls.append(
+            Outgoing(self.server, path, request, on_reply=got, on_end=ended, on_notice=heard)
+        )
+
+    def _claim_again(self, job: Job, rank: int) -> None:
+        """The rank has a new channel; claim it when the old one is gone from here."""
+        if job.opened and self.native.rank_status(job.id, rank):
+            self.server.after(0.01, lambda: self._claim_again(job, rank))
+        elif job.opened:
+            self._claim_rank(job, rank)
+
+    def _exited(self, job: Job, rank: int, status: int) -> None:
+        if rank in job.exited:
+            return
+        self._remember(job)
+        job.exited.add(rank)
+        self.native.rank_exited(job.id, rank, EXIT_CRASHED if status else EXIT_CLEAN)
+
+    def _peer_gone(self, channel: Channel) -> None:
+        for job in self.jobs.values():
+            index = job.peers.pop(channel, None)
+            if index is not None and job.state not in ("saved", "failed") and not job.detaches:
+                self._fail(job, f"device {job.placement.devices[index]} was lost")
+
+    # ---- what happens ----
+
+    def _fail(self, job: Job, reason: str) -> None:
+        if job.state in ("saved", "failed"):
+            return
+        log.error("job %s epoch %d: %s", job.placement.job, job.placement.epoch, reason)
+        job.state, job.reason = "failed", reason
+        if job.opened:
+            self.native.job_fail(job.id, reason)
+        self._answer_waits(job)
+
+    def _forget(self, job: Job) -> None:
+        """The epoch is over here: hang up, keep its name as saved."""
+        for call in job.calls:
+            call.close()
+        if job.opened:
+            self.native.job_close(job.id)
+        if job.segment >= 0:
+            os.close(job.segment)
+        job.calls, job.peers, job.segment, job.opened = [], {}, -1, False
+        job.state = "saved"
+        self._answer_waits(job)
+        for request in job.detaches:
+            request.reply(saved_bytes=job.saved_bytes)
+        job.detaches.clear()
+        self.history.extend(
+            {"job": job.placement.job, "epoch": job.placement.epoch, **self._rank(job, rank)}
+            for rank in job.local
+        )
+        del self.history[:-HISTORY]
+
+    def _events(self) -> None:
+        jobs = {job.id: job for job in self.jobs.values()}
+        for event in self.native.events():
+            job = jobs.get(event.job)
+            if event.kind == EVENT_MODULE:
+                self.pool.submit(self._guarded, self._load_module, event)
+            elif event.kind == EVENT_FUNCTION:
+                self.pool.submit(self._guarded, self._load_function, event)
+            elif job and event.kind == EVENT_JOB:
+                self._follow(job, event)
+            elif job and event.kind == EVENT_SAVED:
+                job.saved_bytes = event.size
+                self._forget(job)
+
+    def _follow(self, job: Job, event: Event) -> None:
+        if event.state == "failed":
+            self._fail(job, event.text)
+            for request in job.detaches:
+                request.refuse(ControlError("failed", event.text))
+            job.detaches.clear()
+        elif event.state in ("running", "stopping", "cut") and job.state not in (
+            "joining",
+            "failed",
+        ):
+            job.state = event.state
+            if event.state == "cut" and (status := self.native.job_status(job.id)):
+                job.cut_at = status["cut_at"]
+                log.info("job %s: cut %s", job.placement.job, status["round"])
+        self._answer_waits(job)
+
+    def _look(self) -> None:
+        for job in self.jobs.values():
+            if job.opened:
+                self.native.hurry(job.id)
+        self.server.after(LOOK_S, self._look)
+
+    def _answer_waits(self, job: Job) -> None:
+        now = time.monotonic()
+        waits, job.waits = job.waits, []
+        for deadline, states, request in waits:
+            if job.state in states or now >= deadline:
+                request.reply(state=job.state, reason=job.reason)
+            else:
+                job.waits.append((deadline, states, request))
+
+    # ---- modules: in the pool's threads ----
+
+    def _guarded(self, load: Callable[[Event], None], event: Event) -> None:
+        try:
+            load(event)
+        except Exception:  # a fault of ours must reach the program as an error, not as silence
+            log.exception("loading for job %d rank %d", event.job, event.rank)
+            if event.kind == EVENT_MODULE:
+                self.native.module_ready(event.token, 999)
+            else:
+                self.native.function_ready(event.token, 999)
+
+    def _load_module(self, event: Event) -> None:
+        info, error = self.modules.module(event.data, event.image_kind, event.text)
+        self.native.module_ready(event.token, error, info)
+
+    def _load_function(self, event: Event) -> None:
+        info, error = self.modules.function(event.text, event.name)
+        self.native.function_ready(event.token, error, info)
+
+    # ---- telling ----
+
+    def _remember(self, job: Job) -> None:
+        for rank in job.local:
+            if job.opened and (status := self.native.rank_status(job.id, rank)):
+                job.last[rank] = status
+
+    def _rank(self, job: Job, rank: int) -> Message:
+        came, now = job.attached.get(rank), job.last.get(rank)
+        state = "exited" if rank in job.exited else "attached" if came else "waiting"
+        result: Message = {
+            "rank": rank,
+            "state": state,
+            "resident": False,
+            "used": 0,
+            "error": None,
+        }
+        for name in ("kernels", "collectives", "records", "switches"):
+            result[name] = getattr(now, name, 0)
+            result[f"{name}_here"] = getattr(now, name, 0) - getattr(came, name, 0)
+        if now:
+            result["resident"], result["used"] = now.resident, now.used
+            if now.error:
+                result["error"] = {"code": now.error, "text": now.error_text}
+        return result
+
+    def _describe(self, job: Job) -> Message:
+        self._remember(job)
+        return {
+            "job": job.placement.job, "epoch": job.placement.epoch, "state": job.state,
+            "reason": job.reason, "cut_at": job.cut_at, "released_at": job.released_at,
+            "ranks": [self._rank(job, rank) for rank in job.local],
+        }  # fmt: skip
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line; see `--help`."""
+    parser = argparse.ArgumentParser(prog="rankfold-proxy", description="Serve one device.")
+    parser.add_argument("--device", required=True, help="its name: <pool>/<type>-<index>")
+    parser.add_argument("--type", required=True, choices=["soft"])
+    parser.add_argument("--memory", required=True, type=int, help="bytes")
+    parser.add_argument("--cc", default="8.0", help="compute capability")
+    parser.add_argument("--speed", default=1.0, type=float, help="relative speed (soft)")
+    parser.add_argument("--workers", default=1, type=int, help="kernel worker threads")
+    parser.add_argument("--state", required=True, help="the fleet's state directory")
+    parser.add_argument("--socket", required=True, help="where to listen")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Entry point of the process."""
+    options: Any = parse(sys.argv[1:])
+    logging.basicConfig(
+        level=os.environ.get("RANKFOLD_LOG", "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        proxy = Proxy(options)
+    except (NativeError, FileNotFoundError) as error:
+        sys.exit(f"rankfold-proxy: {options.device}: {error}")
+    proxy.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Where built and installed files lie. The one place that knows.
+
+Everybody who needs a native library, a generated header or a JSON Schema asks here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+REPOSITORY = _PACKAGE.parent
+
+
+def native(name: str) -> Path:
+    """The built file `name` (``lib/librankfold.so``, ``include/nccl.h`` …).
+
+    `RANKFOLD_NATIVE` names another build (sanitizers). Raises FileNotFoundError with what
+    to do when it is not there.
+    """
+    root = os.environ.get("RANKFOLD_NATIVE")
+    for folder in [Path(root)] if root else [_PACKAGE / "native", REPOSITORY / "build/native"]:
+        if (folder / name).exists():
+            return folder / name
+    raise FileNotFoundError(f"{name} has not been built: run `make native` in {REPOSITORY}")
+
+
+def schema(kind: str) -> Path:
+    """The JSON Schema of a desired-state kind (``Job``, ``Pool``, ``Policy``)."""
+    for folder in (_PACKAGE / "schemas", REPOSITORY / "schemas"):
+        if (folder / f"{kind.lower()}.schema.json").exists():
+            return folder / f"{kind.lower()}.schema.json"
+    raise FileNotFoundError(f"no schema for kind {kind}")
+
+
+def default_state() -> Path:
+    """`$RANKFOLD_STATE`, else `$XDG_STATE_HOME/rankfold`, else `~/.local/state/rankfold`."""
+    if explicit := os.environ.get("RANKFOLD_STATE"):
+        return Path(explicit).absolute()
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
+    return Path(base) / "rankfold"
+
+
+def kernel_cache(state: Path) -> Path:
+    """Where compiled kernels lie: `$RANKFOLD_CACHE`, else in the state directory.
+
+    Its entries are named by content and checked when read, so that fleets may share one.
+    """
+    return Path(os.environ.get("RANKFOLD_CACHE") or state / "cache" / "kernels")
+
+
+def sockets(state: Path) -> Path:
+    """A short private folder for the Unix sockets of the fleet in `state`.
+
+    A socket's path holds 108 bytes, so they cannot lie in the state directory itself.
+    Created with mode 0700 and checked to be ours.
+    """
+    digest = hashlib.sha256(str(state.resolve()).encode()).hexdigest()[:12]
+    base = Path(os.environ.get("RANKFOLD_RUNTIME") or f"/tmp/rankfold-{os.getuid()}")
+    folder = base / digest
+    for each in (base, folder):
+        each.mkdir(mode=0o700, exist_ok=True)
+        info = each.lstat()
+        if each.is_symlink() or info.st_uid != os.getuid() or info.st_mode & 0o077:
+            raise PermissionError(f"{each} must be a folder of yours with mode 0700")
+    return folder

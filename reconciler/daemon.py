@@ -1,0 +1,579 @@
+"""The background reconciler: one per state directory, the loop observe → plan → act.
+
+`apply`, `run`, `watch`, `scale` … are its clients and start it when it is not there. It holds the
+state directory's lock, listens on its own control socket, and ends when no job and no source is
+left. It may be killed at any moment: proxies and launchers live on, and the next one goes on from
+the journal and from what they answer. Everything happens in one thread; only questions to several
+processes at once use helpers.
+
+Operations (framing: rankfold/control.py)
+
+``hello`` → kind "reconciler", pid, source
+``attach`` source, watch (bool) → {revision, faults, warnings}. Loads and accepts a revision; with
+    `watch` the source is followed until this connection ends, and those of others who watch the
+    same. A second, different source is refused (code "source").
+``run`` job, pool (or null), token → {}. The pool, if any, serves that job only and goes with it.
+    Asked again with the same token, it is the same job.
+``override`` name, fields {gpus | suspend | cancelled}, force (bool) → {}
+``state`` → {jobs: {name: {step, phase, converged, message, …}}, fleet_ready, faults, …}, after
+    the last change of desired state was planned for
+``stop`` → {}. Ends the reconciler; proxies that serve no job are shut down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import signal
+import sqlite3
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rankfold import control
+from rankfold.reconciler import changes, plan, spec, watch
+from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
+from rankfold.reconciler.faults import point
+from rankfold.reconciler.layout import Layout, is_locked, try_lock
+from rankfold.reconciler.model import (
+    Ending,
+    Job,
+    Json,
+    Observed,
+    Origin,
+    Record,
+    job_from_json,
+    pool_from_json,
+)
+from rankfold.reconciler.observe import Connections, known_devices, last_lines, observe
+from rankfold.reconciler.revision import revision_faults
+from rankfold.reconciler.store import Object, Store, StoreError
+
+FAST_S, BUSY_S, IDLE_S = 0.01, 0.1, 0.5  # between two turns of the loop
+FAST_FOR_S = 10.0  # a step that takes longer is not waited for at full speed
+STARTING_S = 10.0  # how long a proxy that starts is waited for before it is told to end
+LINGER_S = 2.0  # how long an idle reconciler waits for the next command
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 30.0
+SIGNAL_AGAIN_S = 1.0
+
+
+class AlreadyRunning(Exception):
+    """Another reconciler holds the state directory."""
+
+
+@dataclasses.dataclass
+class Backoff:
+    """When something that failed is tried again."""
+
+    delay: float = 0.0
+    due: float = 0.0
+
+    def failed(self, now: float, permanent: bool = False) -> None:
+        self.delay = (
+            BACKOFF_MAX_S if permanent else min(BACKOFF_MAX_S, max(BACKOFF_MIN_S, self.delay * 2))
+        )
+        self.due = now + self.delay
+
+
+class Daemon:
+    def __init__(self, state: Path):
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.layout = Layout(state)
+        self.lock = try_lock(self.layout.lock)
+        if self.lock is None:
+            raise AlreadyRunning(f"another reconciler runs on {state}")
+        self.store = Store(state)
+        self.links = Connections()
+        self.executor = Executor(self.layout, self.store, self.links)
+        self.source: watch.Source | None = None
+        self.watchers: list[control.Channel] = []  # the source is followed while one is there
+        self.source_error = ""
+        self.unconsidered: watch.Revision | None = None  # it could not be written down yet
+        self.faults: list[spec.Fault] = []
+        self.plan = plan.Plan()
+        self.stopping = False
+        self.fresh = False  # whether `plan` follows the last change of desired state
+        self.backoff: dict[str, Backoff] = {}
+        self.signalled: dict[tuple[str, int], float] = {}
+        self.progress_at = self.idle_since = time.monotonic()
+        self.linger_s = float(os.environ.get("RANKFOLD_LINGER", LINGER_S))
+        operations = {
+            "hello": self._hello, "attach": self._attach, "run": self._run,
+            "override": self._override, "state": self._state, "stop": self._stop,
+        }  # fmt: skip
+        self.server = control.Server(
+            self.layout.socket, {name: self._told(each) for name, each in operations.items()}
+        )
+        self.server.on_close = self._closed
+
+    def _told(self, operation: Callable[[control.Request], Json]) -> control.Handler:
+        """A journal that cannot be written (full disk) is told to whoever asked."""
+
+        def handle(request: control.Request) -> Json:
+            try:
+                return operation(request)
+            except sqlite3.Error as error:
+                text = f"the journal in {self.layout.state} cannot be written: {error}"
+                raise control.ControlError("storage", text) from error
+
+        return handle
+
+    # ---- life
+
+    def serve(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.server.stop())
+        self.server.after(0, self._turn)
+        try:
+            self.server.run()
+        finally:
+            if self.source:
+                self.source.close()
+            self.links.close()
+            self.store.close()
+
+    def _turn(self) -> None:
+        wait = IDLE_S
+        if self.stopping:
+            return  # it would start the proxies again
+        if not self._state_is_there():
+            note(f"{self.layout.state} was removed under us: ending")
+            self.server.stop()
+            return
+        try:
+            self._poll_source()
+            wait = self.reconcile()
+            if self._idle():
+                self._shutdown_proxies()
+                self.server.stop()
+        except Exception:  # noqa: BLE001 - a fault of ours must not end the fleet's only guardian
+            note(traceback.format_exc())
+        self.server.after(wait, self._turn)
+
+    def _state_is_there(self) -> bool:
+        """Whoever removes a state directory may make it anew: that is another fleet's then."""
+        assert self.lock is not None
+        try:
+            return os.path.samestat(os.fstat(self.lock), os.stat(self.layout.lock))
+        except FileNotFoundError:
+            return False
+
+    def _idle(self) -> bool:
+        """Nothing to do: no source, no job that is not over, nobody asking for a while."""
+        live = any(not self._ended(name) for name in self.store.desired().jobs)
+        now = time.monotonic()
+        if live or self.source or self.plan.actions:
+            self.idle_since = now
+        return now - self.idle_since > self.linger_s
+
+    def _ended(self, name: str) -> bool:
+        record = self.store.record(name)
+        return record is not None and record.step == "ended"
+
+    def _shutdown_proxies(self) -> None:
+        """One that was just started is waited for: it would outlive us unheard of."""
+        deadline = time.monotonic() + STARTING_S
+        for device in known_devices(self.layout):
+            while error := self._shutdown_proxy(device):
+                if error.code != "unreachable" or time.monotonic() > deadline:
+                    note(f"{device}: {error.message}")
+                    break
+                time.sleep(FAST_S)
+
+    def _shutdown_proxy(self, device: str) -> control.ControlError | None:
+        if not is_locked(self.layout.proxy_file(device, ".lock")):
+            return None  # it has ended
+        try:
+            self.links.ask(self.layout.proxy_socket(device), "shutdown")
+        except control.ControlError as error:
+            return error
+        return None
+
+    # ---- the loop
+
+    def reconcile(self) -> float:
+        """One turn; gives the seconds until the next."""
+        desired, records = self.store.desired(), self.store.records()
+        devices = {*desired.devices(), *known_devices(self.layout)}
+        observed = observe(self.layout, sorted(devices), records, self.links)
+        self.plan = plan.plan(desired, records, observed, time.time())
+        self.fresh = True
+        for name, seen in observed.devices.items():
+            if seen.ready:
+                self.backoff.pop(name, None)
+        self._follow_changes(records, observed)
+        self._note_conditions()
+        acted = [action for action in self.plan.actions if self._try(action)]
+        now = time.monotonic()
+        if any(not isinstance(action, (plan.Signal, plan.Discard)) for action in acted):
+            self.progress_at = now
+        return self._pace(records, now)
+
+    def _pace(self, records: dict[str, Record], now: float) -> float:
+        live = [r for r in records.values() if r.step != "ended"]
+        moving = [
+            r for r in live
+            if r.name not in self.plan.converged and (r.epoch > 0 or r.ending or r.step == "new")
+        ]  # fmt: skip
+        if moving and now - self.progress_at < FAST_FOR_S:
+            return FAST_S
+        return BUSY_S if live or self.plan.actions or self.source else IDLE_S
+
+    def _try(self, action: plan.Action) -> bool:
+        """Execute unless its subject waits after a failure. True if something was done."""
+        now, name = time.monotonic(), plan.subject(action)
+        wait = self.backoff.setdefault(name, Backoff())
+        if now < wait.due or not self._due(action, now):
+            return False
+        try:
+            self.executor.execute(action)
+        except JobFailed as error:
+            ending = Ending("Failed", "DeviceReported", str(error), time.time())
+            self.executor.execute(plan.End(name, ending))
+            return True
+        except (Temporary, Permanent) as error:
+            permanent = isinstance(error, Permanent)
+            wait.failed(now, permanent)
+            self._note_error(action, str(error), permanent)
+            return False
+        if isinstance(action, plan.StartProxy):
+            if wait.delay:
+                text = last_lines(self.layout.proxy_file(name, ".log"), 1)
+                self.store.event(
+                    f"Device/{name}", "ProxyEnded", f"its last words: {text}", "Warning"
+                )
+            wait.failed(now)  # one that dies at once is not started again at full speed
+        else:
+            del self.backoff[name]
+            self._note_error(action, "", False)
+        return True
+
+    def _due(self, action: plan.Action, now: float) -> bool:
+        if not isinstance(action, plan.Signal):
+            return True
+        key = (action.job, action.signum)
+        if now - self.signalled.get(key, -1e9) < SIGNAL_AGAIN_S:
+            return False
+        self.signalled[key] = now
+        return True
+
+    def _note_error(self, action: plan.Action, message: str, permanent: bool) -> None:
+        name = plan.subject(action)
+        if isinstance(action, (plan.StartProxy, plan.StopProxy)):
+            if message:
+                self.store.event(f"Device/{name}", "ActionFailed", message, "Warning")
+            return
+        record = self.store.record(name) or Record(name)
+        if (record.error, record.error_permanent) != (message, permanent):
+            self.store.save(dataclasses.replace(record, error=message, error_permanent=permanent))
+        if message:
+            self.store.event(f"Job/{name}", "ActionFailed", message, "Warning")
+
+    def _follow_changes(self, records: dict[str, Record], observed: Observed) -> None:
+        for change in self.store.changes(only_open=True):
+            record = records.get(change.job)
+            if record is None or record.step == "ended":
+                self.store.save_change(dataclasses.replace(change, superseded=True), open=False)
+                continue
+            converged = change.job in self.plan.converged
+            now = changes.follow(change, record, observed, converged, time.time(), time.monotonic())
+            if now == change:
+                continue
+            self.store.save_change(now, open=now.converged_at is None)
+            if now.converged_at is not None:
+                pause = "" if now.pause_s is None else f", stood still {now.pause_s:.3f} s"
+                text = f"{now.from_gpus} → {now.to_gpus} devices in {now.converge_s:.3f} s{pause}"
+                self.store.event(f"Job/{change.job}", "Converged", text)
+
+    def _note_conditions(self) -> None:
+        """Keep the conditions for readers, and an event for each that appears."""
+        for each in self.store.objects():
+            if each.kind != "Job":
+                continue
+            new = [dataclasses.asdict(c) for c in self.plan.conditions.get(each.name, ())]
+            old, seen_generation = self.store.conditions(each.name)
+            done = each.name in self.plan.converged
+            generation = each.generation if done else seen_generation
+            if (new, generation) == (old, seen_generation):
+                continue
+            self.store.save_conditions(each.name, new, generation)
+            for condition in new:
+                if condition["type"] == "Stalled" and condition not in old:
+                    text = condition["message"]
+                    self.store.event(f"Job/{each.name}", condition["reason"], text, "Warning")
+
+    # ---- sources
+
+    def _poll_source(self) -> None:
+        if self.source is None:
+            return
+        try:
+            revision = self.source.poll() or self.unconsidered
+            self.source_error = ""
+        except watch.SourceError as error:
+            if str(error) != self.source_error:
+                self.source_error = str(error)
+                self.store.event("Source", "Unreachable", str(error), "Warning")
+            return
+        if revision is None:
+            return
+        try:
+            self._consider(self.source.identity, revision)
+            self.unconsidered = None
+        except sqlite3.Error as error:  # this is called by the loop itself, too
+            self.unconsidered = revision
+            note(f"{revision.id[:19]} waits: {error}")
+
+    def _consider(self, identity: str, revision: watch.Revision) -> list[spec.Fault]:
+        """Accept a revision whole, or refuse it whole and leave the fleet as it is."""
+        records = self.store.records()
+        faults = list(revision.loaded.faults)
+        if not faults:
+            faults = revision_faults(revision.loaded, records, self._live_by_hand())
+        self.faults = faults
+        self.store.set("attempted", {
+            "revision": revision.id, "time": time.time(), "faults": [str(f) for f in faults],
+        })  # fmt: skip
+        if faults:
+            text = f"{revision.id[:19]} is refused, the fleet stays as it was: {faults[0]}"
+            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+            self.store.event("Source", "RevisionRefused", text + more, "Warning")
+            return faults
+        with self.store.transaction():
+            touched = self.store.accept(revision.loaded, identity, revision.id)
+            after = self.store.desired().jobs
+            for name in touched:
+                self._wish(after.get(name), revision.id, self._saved_at(revision, name))
+        self.store.event("Source", "RevisionAccepted", f"{revision.id[:19]} from {identity}")
+        point("revision.accepted")
+        self.fresh = False
+        return []
+
+    @staticmethod
+    def _saved_at(revision: watch.Revision, name: str) -> float:
+        origin = revision.loaded.origins.get(("Job", name), Origin())
+        return revision.loaded.saved_at.get(origin.file, revision.saved_at)
+
+    def _wish(self, job: Job | None, commit: str, wanted_at: float) -> None:
+        record = self.store.record(job.name) if job else None
+        if job is None or record is None:
+            return
+        change = changes.wish(job, record, commit, wanted_at)
+        if change:
+            self.store.open_change(change)
+        self.backoff.pop(job.name, None)
+
+    def _live_by_hand(self) -> frozenset[str]:
+        objects = self.store.objects()
+        return frozenset(
+            o.name for o in objects
+            if o.kind == "Job" and o.source is None and not self._ended(o.name)
+        )  # fmt: skip
+
+    def _refuse_other_source(self, identity: str) -> None:
+        if self.source and self.source.identity != identity:
+            raise control.ControlError(
+                "source", f"this fleet follows {self.source.identity}; end that first"
+            )
+        live = sorted(
+            o.name for o in self.store.objects()
+            if o.kind == "Job" and o.source not in (None, identity) and not self._ended(o.name)
+        )  # fmt: skip
+        if live:
+            known = self.store.get("source")
+            raise control.ControlError(
+                "source",
+                f"this fleet belongs to {known}, whose jobs still live ({', '.join(live)}): "
+                "cancel them first, or use another --state",
+            )
+
+    # ---- operations
+
+    def _hello(self, _request: control.Request) -> Json:
+        source = self.source.identity if self.source else None
+        return {"kind": "reconciler", "pid": os.getpid(), "source": source}
+
+    def _attach(self, request: control.Request) -> Json:
+        try:
+            source = watch.open_source(request["source"], self.layout.state)
+        except watch.SourceError as error:
+            raise control.ControlError("unreadable", str(error)) from error
+        try:
+            self._refuse_other_source(source.identity)
+            revision = source.poll()
+            if revision is None:
+                raise control.ControlError("unreadable", f"{source.identity} changes too fast")
+            faults = self._consider(source.identity, revision)
+        except watch.SourceError as error:
+            source.close()
+            raise control.ControlError("unreadable", str(error)) from error
+        except (control.ControlError, sqlite3.Error):
+            source.close()
+            raise
+        if request.get("watch"):
+            self._follow(source, request.channel)
+        else:
+            source.close()
+        self.idle_since = time.monotonic()
+        return {
+            "revision": revision.id,
+            "faults": [str(f) for f in faults],
+            "warnings": [str(w) for w in revision.loaded.warnings],
+        }
+
+    def _follow(self, source: watch.Source, channel: control.Channel) -> None:
+        watchers = [*self.watchers, channel]
+        self._unfollow()
+        self.source, self.watchers = source, watchers
+        fd = source.wake_fd()
+        if fd is not None:
+            self.server.add(fd, self._poll_source)
+        self.store.set("watching", source.identity)
+
+    def _unfollow(self) -> None:
+        if self.source is None:
+            return
+        fd = self.source.wake_fd()
+        if fd is not None:
+            self.server.remove(fd)
+        self.source.close()
+        self.source = self.unconsidered = None
+        self.watchers = []
+        self.store.set("watching", None)
+
+    def _closed(self, channel: control.Channel) -> None:
+        """A source is followed as long as one of the clients that attached it stays."""
+        self.watchers = [each for each in self.watchers if each is not channel]
+        if not self.watchers:
+            self._unfollow()
+
+    def _run(self, request: control.Request) -> Json:
+        job = job_from_json(request["job"])
+        pool = pool_from_json(request["pool"]) if request.get("pool") else None
+        existing, token = self.store.object("Job", job.name), str(request["token"])
+        if existing and existing.source is None and existing.revision == token:
+            return {}  # asked again: whoever was asked first has done it, and was killed
+        if existing and (existing.source or not self._ended(job.name)):
+            where = f" ({existing.origin})" if existing.source else ""
+            raise control.ControlError(
+                "exists", f"there is a job {job.name!r} already{where}: choose another --name"
+            )
+        with self.store.transaction():
+            if existing:
+                self.store.forget("Job", job.name)
+            if pool:
+                self.store.put(pool, None, Origin("run", 0), "")
+            self.store.put(job, None, Origin("run", 0), token)
+        self.fresh = False
+        self.idle_since = time.monotonic()
+        return {}
+
+    def _override(self, request: control.Request) -> Json:
+        each = self.store.object("Job", request["name"])
+        if each is None:
+            raise control.ControlError("unknown_job", f"there is no job {request['name']!r}")
+        fields: Json = dict(request["fields"])
+        self._check_override(each, fields, bool(request.get("force")))
+        with self.store.transaction():
+            self.store.override(each.name, fields)
+            job = self.store.desired().jobs[each.name]
+            self._wish(job, "", time.time())
+            words = ", ".join(f"{k}: {v}" for k, v in fields.items())
+            self.store.event(f"Job/{each.name}", "ChangedByHand", words)
+        self.fresh = False
+        return {}
+
+    def _check_override(self, each: Object, fields: Json, force: bool) -> None:
+        if each.source is not None and not force:
+            raise control.ControlError(
+                "from_source",
+                f"{each.name} is described in {each.origin} ({each.source}): change it there, or "
+                "use --override, which lasts until the object changes in the source",
+            )
+        if self._ended(each.name):
+            raise control.ControlError("ended", f"{each.name} is over")
+        job = each.effective()
+        assert isinstance(job, Job)
+        gpus = fields.get("gpus")
+        if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= job.world_size):
+            raise control.ControlError(
+                "invalid", f"gpus must be from 1 to worldSize ({job.world_size}), not {gpus}"
+            )
+        if each.removed and fields.get("suspend") is False:
+            raise control.ControlError(
+                "orphaned",
+                f"{each.name} rests because {each.origin.file} no longer names it: put it back",
+            )
+        unknown = set(fields) - {"gpus", "suspend", "cancelled"}
+        if unknown:
+            raise control.ControlError("invalid", f"cannot override {', '.join(sorted(unknown))}")
+
+    def _state(self, _request: control.Request) -> Json:
+        if not self.fresh:
+            self.reconcile()
+        self.idle_since = time.monotonic()
+        jobs = {}
+        for name in self.store.desired().jobs:
+            record = self.store.record(name) or Record(name)
+            conditions = self.plan.conditions.get(name, ())
+            jobs[name] = {
+                "step": record.step,
+                "phase": record.phase,
+                "converged": name in self.plan.converged,
+                "message": record.ending.message if record.ending else "",
+                "reason": record.ending.reason if record.ending else "",
+                "stalled": record.error if record.error_permanent else "",
+                "waiting": [c.message for c in conditions if c.type in ("Stalled", "Progressing")],
+                "exits": list(record.exits),
+            }
+        return {
+            "fleet_ready": self.plan.fleet_ready,
+            "devices_failing": self._failing(),
+            "jobs": jobs,
+            "faults": [str(f) for f in self.faults],
+            "source": self.source.identity if self.source else None,
+        }
+
+    def _failing(self) -> dict[str, str]:
+        """Devices whose proxy ended again and again, and its last words."""
+        starting = (a.device.name for a in self.plan.actions if isinstance(a, plan.StartProxy))
+        return {
+            name: last_lines(self.layout.proxy_file(name, ".log"), 1)
+            for name in starting
+            if name in self.backoff and self.backoff[name].delay >= 4 * BACKOFF_MIN_S
+        }
+
+    def _stop(self, _request: control.Request) -> Json:
+        live = [n for n in self.store.desired().jobs if not self._ended(n)]
+        if not live:
+            self._shutdown_proxies()
+        self.stopping = True
+        self.server.after(0, self.server.stop)
+        return {"jobs": live}
+
+
+def note(text: str) -> None:
+    """A line for the log, whose disk may be full."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="rankfold.reconciler.daemon", description=__doc__)
+    parser.add_argument("--state", type=Path, required=True)
+    state: Any = parser.parse_args(arguments).state
+    try:
+        Daemon(state.absolute()).serve()
+    except (AlreadyRunning, StoreError, PermissionError) as error:
+        print(f"rankfold: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""`rankfold doctor`: what this machine lacks, and what works without it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankfold import paths
+
+
+@dataclass(frozen=True)
+class Finding:
+    what: str
+    ok: bool
+    detail: str
+    needed: bool = True  # false: the rest works without it
+
+
+def examine(state: Path) -> list[Finding]:
+    return [
+        _kernel(), _memfd(), _library(), _state(state), _sockets(state), _git(), _namespaces()
+    ]  # fmt: skip
+
+
+def _kernel() -> Finding:
+    numbers = [
+        int(part) for part in platform.release().split("-")[0].split(".")[:2] if part.isdigit()
+    ]
+    ok = tuple(numbers) >= (5, 16)
+    hint = "" if ok else ": proxies need futex_waitv, which came with 5.16"
+    return Finding("kernel", ok, f"Linux {platform.release()}{hint}")
+
+
+def _memfd() -> Finding:
+    try:
+        os.close(os.memfd_create("rankfold-doctor", os.MFD_ALLOW_SEALING))
+    except OSError as error:
+        return Finding("memfd", False, f"sealed memfds cannot be made: {error}")
+    return Finding("memfd", True, "sealed memfds can be made")
+
+
+def _library() -> Finding:
+    try:
+        return Finding("interposer", True, str(paths.native("lib/librankfold.so")))
+    except FileNotFoundError as error:
+        return Finding("interposer", False, str(error))
+
+
+def _state(state: Path) -> Finding:
+    folder = state
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        return Finding("state directory", False, f"{folder} cannot be written: use --state")
+    free = shutil.disk_usage(folder).free
+    return Finding("state directory", free > 1 << 30, f"{state}, {free >> 30} GiB free")
+
+
+def _sockets(state: Path) -> Finding:
+    try:
+        folder = paths.sockets(state)
+    except OSError as error:
+        return Finding("socket folder", False, str(error))
+    path = folder / f"doctor-{os.getpid()}.sock"
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(str(path))
+    except OSError as error:
+        return Finding(
+            "socket folder", False, f"{folder}: {error}; set RANKFOLD_RUNTIME to a short path"
+        )
+    finally:
+        path.unlink(missing_ok=True)
+    return Finding("socket folder", True, str(folder))
+
+
+def _git() -> Finding:
+    found = shutil.which("git")
+    return Finding("git", bool(found), found or "not found: `watch --git` needs it", needed=False)
+
+
+def _namespaces() -> Finding:
+    ok = os.geteuid() == 0
+    detail = "ranks get pid namespaces of their own" if ok else (
+        "not root: ranks run without pid namespaces; only checkpoints of processes need them"
+    )  # fmt: skip
+    return Finding("pid namespaces", ok, detail, needed=False)

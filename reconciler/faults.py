@@ -1,0 +1,43 @@
+"""Named places at which a test kills the reconciler, as a power cut would.
+
+``RANKFOLD_FAULT=place.partly@FILE`` makes the background reconciler kill itself with SIGKILL there,
+if FILE exists: it removes the file first, so the next reconciler gets past. Every point is in
+the table; a test walks it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+POINTS = {
+    "revision.accepted": "a revision is in the store, nothing has been done for it",
+    "proxy.started": "a proxy process was started, nobody has spoken to it",
+    "start.journalled": "a job is recorded as started, no launcher runs",
+    "start.partly": "one launcher of a job runs, the others do not",
+    "start.sent": "all launchers run, the journal does not say so",
+    "place.journalled": "a placement is recorded, no proxy knows it",
+    "place.partly": "one proxy of a placement knows it, the others do not",
+    "place.sent": "all proxies know a placement, the journal does not say so",
+    "barrier.journalled": "a barrier is recorded, no proxy knows it",
+    "barrier.partly": "one proxy has been asked for the barrier",
+    "detach.journalled": "a detach is recorded, no proxy knows it",
+    "detach.partly": "one proxy has detached, the journal does not say so",
+    "detach.sent": "all proxies have detached, the journal does not say that the job is",
+    "finish.before": "a job's devices are free and its ranks gone, its end is not recorded",
+}
+
+
+def asked_for(name: str) -> bool:
+    """Whether a test wants to end the process at this point."""
+    wanted, _, token = os.environ.get("RANKFOLD_FAULT", "").partition("@")
+    return wanted == name and os.path.exists(token)
+
+
+def point(name: str) -> None:
+    """Die here if a test asked for it."""
+    if name not in POINTS:
+        raise KeyError(f"fault point {name} is not in the table")
+    if asked_for(name):
+        os.unlink(os.environ["RANKFOLD_FAULT"].partition("@")[2])
+        os.kill(os.getpid(), signal.SIGKILL)

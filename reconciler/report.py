@@ -1,0 +1,374 @@
+"""What people and programs are told: status as JSON, tables, plans.
+
+`snapshot` needs no reconciler: it reads the journal and asks proxies and launchers itself. What the
+JSON holds is a promise (docs: "Commands"); it may grow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankfold.reconciler import plan
+from rankfold.reconciler.act import used_so_far
+from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model import Change, Job, Json, Observed, Record, count
+from rankfold.reconciler.observe import Connections, known_devices, last_lines, observe
+from rankfold.reconciler.revision import Difference
+from rankfold.reconciler.store import Object, Store, database
+
+FORMAT_VERSION = 1
+TOLD_IN_PLANS = ("Stalled", "Drifted")
+TOLD_FIRST = ("Stalled", "Orphaned", "Progressing", "Drifted", "Ready")  # in the table of jobs
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A fleet at one moment. `objects` is empty where nothing was ever applied."""
+
+    objects: tuple[Object, ...]
+    records: dict[str, Record]
+    observed: Observed
+    plan: plan.Plan
+    changes: tuple[Change, ...]
+    meta: Json
+    layout: Layout
+
+
+def snapshot(state: Path) -> Snapshot:
+    """Look now. Raises StoreError."""
+    layout = Layout(state)
+    if not database(state).exists():
+        return Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout)
+    store, links = Store(state, readonly=True), Connections()
+    try:
+        objects, records = tuple(store.objects()), store.records()
+        desired = store.desired()
+        devices = {*desired.devices(), *known_devices(layout)}
+        observed = observe(layout, sorted(devices), records, links)
+        planned = plan.plan(desired, records, observed, time.time())
+        keys = ("source", "revision", "attempted", "watching")
+        meta = {key: store.get(key) for key in keys}
+        return Snapshot(objects, records, observed, planned, tuple(store.changes()), meta, layout)
+    finally:
+        store.close()
+        links.close()
+
+
+# ---- JSON ----------------------------------------------------------------------------------------
+
+
+def status(snap: Snapshot) -> Json:
+    """``status -o json``."""
+    attempted = snap.meta.get("attempted") or {}
+    faults = attempted.get("faults", [])
+    return {
+        "format_version": FORMAT_VERSION,
+        "revision": snap.meta.get("revision"),
+        "source": {
+            "name": snap.meta.get("source"),
+            "watched": snap.meta.get("watching") is not None,
+            "attempted": attempted.get("revision"),
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "False" if faults else "True",
+                    "reason": "RevisionRefused" if faults else "RevisionAccepted",
+                    "message": "\n".join(faults),
+                }
+            ]
+            if attempted
+            else [],
+        },
+        "jobs": [job_status(snap, each) for each in snap.objects if each.kind == "Job"],
+        "devices": devices_status(snap),
+    }
+
+
+def phase(job: Job, record: Record) -> str:
+    if record.step == "ended":
+        return record.phase
+    if record.step == "new":
+        return "Suspended" if job.suspended else "Pending"
+    if not record.placement and record.step in ("detached", "started"):
+        return "Suspended" if job.suspended else "Pending"
+    return "Running"
+
+
+def job_status(snap: Snapshot, each: Object) -> Json:
+    job = each.effective()
+    assert isinstance(job, Job)
+    record = snap.records.get(job.name, Record(job.name))
+    now = phase(job, record)
+    conditions = snap.plan.conditions.get(job.name, ())
+    converged = job.name in snap.plan.converged
+    return {
+        "name": job.name,
+        "phase": now,
+        "suspendedIn": "memory" if now == "Suspended" and record.epoch > 0 else None,
+        "worldSize": job.world_size,
+        "gpus": job.gpus,
+        "devices": len(set(record.placement)) if record.holds() else 0,
+        "placement": {str(r): d for r, d in enumerate(record.placement)} if record.holds() else {},
+        "restarts": 0,
+        "gpuSeconds": round(used_so_far(record), 3),
+        "checkpoints": [],
+        "conditions": [dataclasses.asdict(c) for c in conditions],
+        "epoch": record.epoch,
+        "determinism": job.determinism,
+        "command": list(job.command),
+        "source": {"file": each.origin.file, "line": each.origin.line, "revision": each.revision},
+        "generation": each.generation,
+        "observedGeneration": each.generation if converged else each.generation - 1,
+        "message": record.ending.message if record.ending else "",
+        "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],
+        "changes": [change_status(c) for c in snap.changes if c.job == job.name],
+    }
+
+
+def rank_status(snap: Snapshot, record: Record, rank: int) -> Json:
+    """One rank: its process, and what the proxy that serves it counted."""
+    seen = snap.observed.ranks.get((record.name, rank))
+    device = record.placement[rank] if record.holds() and rank < len(record.placement) else None
+    found: Json = {
+        "rank": rank,
+        "device": device,
+        "pid": seen.pid if seen else None,
+        "state": seen.state if seen else ("exited" if record.step == "ended" else "none"),
+        "exitStatus": seen.exit_status if seen else None,
+    }
+    if record.step == "ended":
+        found["exitStatus"] = record.exits[rank] if rank < len(record.exits) else None
+        found["counters"] = dict(record.counters.get(str(rank), {}))
+    there = snap.observed.devices.get(device) if device else None
+    on_device = there.job(record.name) if there else None
+    for counted in on_device.ranks if on_device else ():
+        if counted.rank == rank:
+            found["counters"] = dict(counted.counters)
+            found["onDevice"] = counted.state
+            if counted.error:
+                found["error"] = counted.error
+    return found
+
+
+def change_status(change: Change) -> Json:
+    return {
+        "from": change.from_gpus,
+        "to": change.to_gpus,
+        "commit": change.commit,
+        "wanted_at": change.wanted_at,
+        "converge_s": change.converge_s,
+        "pause_s": change.pause_s,
+        "superseded": change.superseded,
+    }
+
+
+def devices_status(snap: Snapshot) -> list[Json]:
+    desired: dict[str, Any] = {}
+    for each in snap.objects:
+        if not isinstance(each.spec, Job):
+            desired.update({d.name: d for d in each.spec.devices})
+    found = []
+    for name in [*desired, *(n for n in snap.observed.devices if n not in desired)]:
+        device, seen = desired.get(name), snap.observed.devices.get(name)
+        ready = seen is not None and seen.ready
+        entry: Json = {
+            "name": name,
+            "type": device.type if device else (seen.type if seen else ""),
+            "memory": seen.memory if seen and ready else (device.memory if device else 0),
+            "used": seen.used if seen else 0,
+            "ranks": _ranks_on(snap, name),
+            "state": _device_state(ready, seen is not None, device is not None),
+            "swap": seen.swap if seen else 0,
+            "counters": dict(seen.counters) if seen else {},
+            "kernels": dict(seen.kernels) if seen else {},
+        }
+        if not ready:
+            entry["message"] = last_lines(snap.layout.proxy_file(name, ".log"), 1)
+        found.append(entry)
+    return found
+
+
+def _device_state(ready: bool, alive: bool, desired: bool) -> str:
+    if not desired:
+        return "Stopping"
+    return "Ready" if ready else ("Starting" if alive else "Down")
+
+
+def _ranks_on(snap: Snapshot, device: str) -> list[str]:
+    return [
+        f"{name}/{rank}"
+        for name, record in snap.records.items()
+        if device in record.holds()
+        for rank, place in enumerate(record.placement)
+        if place == device
+    ]
+
+
+# ---- plans ---------------------------------------------------------------------------------------
+
+
+def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) -> Json:
+    told = {
+        name: [dataclasses.asdict(c) for c in conditions if c.type in TOLD_IN_PLANS]
+        for name, conditions in planned.conditions.items()
+    }
+    return {
+        "format_version": FORMAT_VERSION,
+        "revision": revision,
+        "changes": [
+            {
+                "object": d.object,
+                "action": d.action,
+                "disturbs": d.disturbs,
+                "fields": [{"field": f, "from": a, "to": b} for f, a, b in d.fields],
+                "note": d.note,
+            }
+            for d in found
+        ],
+        "placements": {
+            name: {str(r): device for r, device in enumerate(target)}
+            for name, target in planned.targets.items()
+        },
+        "conditions": {name: each for name, each in told.items() if each},
+    }
+
+
+def plan_lines(data: Json, markdown: bool = False) -> list[str]:
+    """A plan for people; as Markdown for a pull request's comment."""
+    signs = {"create": "+", "update": "~", "suspend": "~", "resume": "~", "remove": "-"}
+    lines = []
+    for each in data["changes"]:
+        changed = ", ".join(f"{f['field']}: {f['from']} → {f['to']}" for f in each["fields"])
+        text = "; ".join(part for part in (changed, each["note"]) if part)
+        if each["disturbs"]:
+            text += " — disturbs the job: it stands still for a moment, no step is lost"
+        head = f"{each['action']} {each['object']}"
+        lines.append(
+            f"- **{head}**: {text}" if markdown else f"{signs[each['action']]} {head}: {text}"
+        )
+    for name, conditions in data["conditions"].items():
+        for condition in conditions:
+            what = "will wait" if condition["type"] == "Stalled" else "has drifted"
+            sign = "- " if markdown else "! "
+            lines.append(f"{sign}Job/{name} {what}: {condition['message']}")
+    if not data["changes"]:
+        lines.insert(0, "Nothing to change.")
+    disturbed = sum(1 for each in data["changes"] if each["disturbs"])
+    if data["changes"]:
+        if markdown:
+            lines.append("")
+        verb = "disturbs" if disturbed == 1 else "disturb"
+        lines.append(f"{count(len(data['changes']), 'change')}; {disturbed} {verb} a job.")
+    return lines
+
+
+# ---- text ----------------------------------------------------------------------------------------
+
+
+def size(number: int) -> str:
+    amount = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} TiB"
+
+
+def job_rows(data: Json) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for job in data["jobs"]:
+        by_type = {c["type"]: c for c in job["conditions"]}
+        told: Json = next((by_type[kind] for kind in TOLD_FIRST if kind in by_type), {})
+        text = told.get("message", "").splitlines()
+        where = f"{job['devices']}/{job['gpus']}"
+        rows.append(
+            (job["name"], job["phase"], str(job["worldSize"]), where, text[0] if text else "")
+        )
+    return rows
+
+
+def device_rows(data: Json) -> list[tuple[str, ...]]:
+    return [
+        (d["name"], d["state"], f"{size(d['used'])} of {size(d['memory'])}", " ".join(d["ranks"]))
+        for d in data["devices"]
+    ]
+
+
+def describe_lines(job: Json) -> list[str]:
+    """``describe`` for people; `job` is what its JSON says."""
+    source = job["source"]
+    place = f"{source['file']}:{source['line']}" if source["line"] else "rankfold run"
+    resting = f", in {job['suspendedIn']}" if job["suspendedIn"] else ""
+    lines = [
+        f"name:         {job['name']}",
+        f"phase:        {job['phase']}{resting}",
+        f"ranks:        {job['worldSize']}",
+        f"devices:      {job['devices']} of {job['gpus']} wanted",
+        f"determinism:  {job['determinism']}",
+        f"command:      {shlex.join(job['command'])}",
+        f"described in: {place}" + (f", {source['revision']}" if source["line"] else ""),
+        f"used so far:  {job['gpuSeconds']:.1f} device-seconds",
+        *_block("conditions", [
+            (c["type"], c["status"], c["reason"], c["message"]) for c in job["conditions"]
+        ]),
+        *_block("ranks", [_rank_cells(rank) for rank in job["ranks"]]),
+        *_block("changes", [_change_cells(change) for change in job["changes"]]),
+        *_block("events", [(clock(e["time"]), e["reason"], e["message"]) for e in job["events"]]),
+    ]  # fmt: skip
+    return lines
+
+
+def _block(title: str, rows: list[tuple[str, ...]]) -> list[str]:
+    """A headed list in columns; text of several lines goes on below its first."""
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    indent = "\n" + " " * (2 + sum(widths) + 2 * len(widths))
+    lines = [f"{title}:"]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append(("  " + "  ".join([*cells, indent.join(row[-1].splitlines())])).rstrip())
+    return lines
+
+
+def _rank_cells(rank: Json) -> tuple[str, ...]:
+    counted = rank.get("counters", {})
+    state = rank["state"]
+    if rank["exitStatus"] is not None:
+        state = f"exited with {rank['exitStatus']}"
+    words = [f"{counted[key]} {key}" for key in ("kernels", "collectives") if key in counted]
+    pid = f"pid {rank['pid']}" if rank["pid"] else ""
+    return (str(rank["rank"]), state, rank["device"] or "-", pid, ", ".join(words))
+
+
+def _change_cells(change: Json) -> tuple[str, ...]:
+    took = f"in {change['converge_s']:.3f} s" if change["converge_s"] is not None else "not yet"
+    if change["superseded"]:
+        took = "superseded"
+    still = f"stood still {change['pause_s']:.3f} s" if change["pause_s"] is not None else ""
+    return (f"{change['from']} → {change['to']} devices", took, still, change["commit"][:19])
+
+
+def clock(when: float) -> str:
+    """Local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(when))
+
+
+JOB_HEAD = ("JOB", "PHASE", "RANKS", "DEVICES", "MESSAGE")
+DEVICE_HEAD = ("DEVICE", "STATE", "MEMORY", "RANKS")
+
+
+def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """Plain text columns, as `kubectl` prints them."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = []
+    for row in [head, *rows]:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return lines

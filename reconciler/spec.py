@@ -1,0 +1,441 @@
+"""Desired state from YAML files: load, check, normalise.
+
+`load_dir` (and `load_texts` for a git commit) give objects and faults. A set of files with a
+fault is refused whole, so nobody has to guess which half of a commit is running. Each fault
+says file, line, field, and what would be right. Schemas lie in ``schemas/``; what a schema
+cannot say (sizes, names across files, commands that start ranks) is here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import jsonschema
+
+from rankfold import paths
+from rankfold.reconciler import yamldoc
+from rankfold.reconciler.model import Desired, Device, Job, Json, Origin, Pool
+
+KINDS = ("Pool", "Job", "Policy")
+API_VERSION = "rankfold/v1alpha1"
+DEVICE_MEMORY_MIN = 4 << 20
+OURS_IN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """One reason not to accept the files."""
+
+    file: str
+    line: int
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.field}: {self.reason}"
+
+
+class InvalidInput(Exception):
+    """Files that are refused; exit code 65."""
+
+    def __init__(self, faults: Iterable[Fault]):
+        self.faults = sorted(set(faults))
+        super().__init__("\n".join(map(str, self.faults)))
+
+
+@dataclass
+class Loaded:
+    """What the files say. `desired` counts only while there is no fault."""
+
+    desired: Desired = field(default_factory=Desired)
+    origins: dict[tuple[str, str], Origin] = field(default_factory=dict)  # (kind, name)
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[Fault] = field(default_factory=list)
+    saved_at: dict[str, float] = field(default_factory=dict)  # file → wall clock
+    documents: dict[tuple[str, str], yamldoc.Document] = field(default_factory=dict)
+
+    def fault(self, kind: str, name: str, where: str, reason: str) -> Fault:
+        """A fault of an object's field, such as ``spec.command``."""
+        document = self.documents[kind, name]
+        return Fault(
+            self.origins[kind, name].file, document.line(tuple(where.split("."))), where, reason
+        )
+
+    def check(self) -> Loaded:
+        if self.faults:
+            raise InvalidInput(self.faults)
+        return self
+
+
+# ---- files ---------------------------------------------------------------------------------
+
+
+def load_dir(*places: Path) -> Loaded:
+    """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files)."""
+    texts: dict[str, str] = {}
+    workdirs: dict[str, str] = {}
+    saved: dict[str, float] = {}
+    faults: list[Fault] = []
+    for place in places:
+        files = yaml_files(place)
+        if not files:
+            what = "holds no *.yaml file" if place.exists() else "is not there"
+            faults.append(Fault(str(place), 1, "-", f"{what}"))
+        for file in files:
+            try:
+                texts[str(file)] = file.read_text()
+                saved[str(file)] = file.stat().st_mtime
+            except (OSError, UnicodeDecodeError) as error:
+                faults.append(Fault(str(file), 1, "-", f"cannot be read: {error}"))
+            workdirs[str(file)] = str(file.resolve().parent)
+    loaded = load_texts(texts, workdirs)
+    loaded.faults = sorted({*faults, *loaded.faults})
+    loaded.saved_at = saved
+    return loaded
+
+
+def yaml_files(place: Path) -> list[Path]:
+    """The files of desired state at a place, hidden folders left out."""
+    if place.is_file():
+        return [place]
+    found = [
+        file
+        for file in place.rglob("*.y*ml")
+        if file.suffix in (".yaml", ".yml")
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(place).parts)
+    ]
+    return sorted(found)
+
+
+def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
+    """Check and normalise. `workdirs`: what a relative workdir of each file is relative to; a
+    file without an entry (bare or remote repository) needs an absolute one."""
+    reader = _Reader(workdirs)
+    for file in sorted(texts):
+        documents, problems = yamldoc.parse(texts[file])
+        reader.faults += [Fault(file, p.line, p.field, p.reason) for p in problems]
+        for document in documents:
+            reader.read(file, document)
+    reader.check_fleet()
+    return Loaded(
+        Desired(reader.pools, reader.jobs),
+        reader.origins,
+        sorted(set(reader.faults)),
+        sorted(set(reader.warnings)),
+        documents=reader.lines,
+    )
+
+
+class _Reader:
+    """Collects the objects and faults of one set of files."""
+
+    def __init__(self, workdirs: Mapping[str, str]):
+        self.workdirs = workdirs
+        self.pools: dict[str, Pool] = {}
+        self.jobs: dict[str, Job] = {}
+        self.origins: dict[tuple[str, str], Origin] = {}
+        self.lines: dict[tuple[str, str], yamldoc.Document] = {}
+        self.faults: list[Fault] = []
+        self.warnings: list[Fault] = []
+        self.broken_pool = False
+
+    def fault(self, file: str, doc: yamldoc.Document, path: yamldoc.Path, reason: str) -> None:
+        where = yamldoc.dotted(path) or "-"
+        self.faults.append(Fault(file, doc.line(path), where, reason))
+
+    def read(self, file: str, doc: yamldoc.Document) -> None:
+        before = len(self.faults)
+        kind = doc.value.get("kind") if isinstance(doc.value, dict) else None
+        if kind not in KINDS:
+            reason = f"must be one of {', '.join(KINDS)}" + (f", not {kind!r}" if kind else "")
+            return self.fault(file, doc, ("kind",), reason)
+        schema = load_schema(kind)
+        for path, reason in schema_faults(schema, doc.value):
+            self.fault(file, doc, path, reason)
+        self._not_built(file, doc, schema)
+        if len(self.faults) > before:
+            self.broken_pool = self.broken_pool or kind == "Pool"
+            return None
+        self._name(file, doc, kind, doc.value["metadata"]["name"])
+        if kind == "Pool":
+            self._pool(file, doc)
+        elif kind == "Job":
+            self._job(file, doc)
+        return None
+
+    def _name(self, file: str, doc: yamldoc.Document, kind: str, name: str) -> None:
+        key = (kind, name)
+        if key in self.origins:
+            reason = f"there is a {kind} {name!r} already, in {self.origins[key]}; rename one"
+            self.fault(file, doc, ("metadata", "name"), reason)
+        self.origins.setdefault(key, Origin(file, doc.line(("metadata", "name"))))
+        self.lines.setdefault(key, doc)
+
+    def _not_built(self, file: str, doc: yamldoc.Document, schema: Json) -> None:
+        """A field that is not built yet is refused by name unless it has its default."""
+        for path, rule, value in walk(schema, doc.value):
+            default = default_of(path, rule, doc.value)
+            if path == ("spec", "gpus") and isinstance(value, dict):
+                self.fault(file, doc, path, "a range of devices is not built yet; give one number")
+            elif isinstance(value, str) and value in rule.get("x-notBuiltValues", ()):
+                built = [each for each in rule["enum"] if each not in rule["x-notBuiltValues"]]
+                self.fault(file, doc, path, f"{value} is not built yet; use {' or '.join(built)}")
+            elif not rule.get("x-notBuilt"):
+                continue
+            elif value != default:
+                only = "" if default is None else f"; only its default {json.dumps(default)} is"
+                self.fault(file, doc, path, f"is not built yet{only}; leave it out")
+            elif path[-1] in ("interval", "maxRestarts"):
+                reason = "is accepted as the default, but nothing is saved or restarted yet"
+                self.warnings.append(Fault(file, doc.line(path), yamldoc.dotted(path), reason))
+
+    def _pool(self, file: str, doc: yamldoc.Document) -> None:
+        name = doc.value["metadata"]["name"]
+        devices: list[Device] = []
+        index: dict[str, int] = {}
+        for at, group in enumerate(doc.value["spec"]["devices"]):
+            path = ("spec", "devices", at, "memory")
+            memory = parse_size(group.get("memory", "1GiB"))
+            if memory is None or memory < DEVICE_MEMORY_MIN:
+                got = group.get("memory")
+                self.fault(
+                    file,
+                    doc,
+                    path,
+                    f"must be a size such as 512MiB or 1GiB, at least 4MiB, not {got!r}",
+                )
+                self.broken_pool = True
+                continue
+            for _ in range(int(group.get("count", 1))):
+                number = index[group["type"]] = index.get(group["type"], -1) + 1
+                devices.append(
+                    Device(
+                        f"{name}/{group['type']}-{number}",
+                        group["type"],
+                        memory - memory % (2 << 20),
+                        group.get("computeCapability", "8.0"),
+                        float(group.get("speed", 1.0)),
+                    )
+                )
+        self.pools.setdefault(name, Pool(name, tuple(devices)))
+
+    def _job(self, file: str, doc: yamldoc.Document) -> None:
+        name, spec = doc.value["metadata"]["name"], doc.value["spec"]
+        world_size = int(spec["worldSize"])
+        gpus = int(spec.get("gpus", world_size))
+        if gpus > world_size:
+            reason = f"must be at most worldSize ({world_size}): a rank uses one device, not {gpus}"
+            self.fault(file, doc, ("spec", "gpus"), reason)
+        for problem in command_faults(spec["command"]):
+            self.fault(file, doc, ("spec", "command"), problem)
+        for problem_key, problem in env_faults(spec.get("env", {})):
+            self.fault(file, doc, ("spec", "env", problem_key), problem)
+        parallelism = spec.get("parallelism", {})
+        if parallelism.get("data", world_size) != world_size:
+            reason = f"is not built yet; only its default, worldSize ({world_size}), is"
+            self.fault(file, doc, ("spec", "parallelism", "data"), reason)
+        self.jobs.setdefault(
+            name,
+            Job(
+                name,
+                tuple(spec["command"]),
+                self._workdir(file, doc, spec.get("workdir", ".")),
+                world_size,
+                gpus,
+                tuple(sorted(spec.get("env", {}).items())),
+                tuple(spec.get("deviceTypes", ())),
+                spec.get("determinism", "D1"),
+                spec.get("suspend", False),
+            ),
+        )
+
+    def _workdir(self, file: str, doc: yamldoc.Document, workdir: str) -> str:
+        if Path(workdir).is_absolute():
+            return workdir
+        base = self.workdirs.get(file)
+        if base is None:
+            reason = "must be an absolute path: the repository has no work tree here"
+            self.fault(file, doc, ("spec", "workdir"), reason)
+            return workdir
+        return str((Path(base) / workdir).resolve())
+
+    def check_fleet(self) -> None:
+        """More devices asked for than the pools of these files have, however empty they are."""
+        if not self.pools or self.broken_pool:
+            return
+        devices = [d for pool in self.pools.values() for d in pool.devices]
+        for job in self.jobs.values():
+            fit: dict[str, int] = {}
+            for device in devices:
+                if not job.device_types or device.type in job.device_types:
+                    fit[device.type] = fit.get(device.type, 0) + 1
+            most = max(fit.values(), default=0)
+            if job.gpus > most:
+                origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
+                kind = " or ".join(job.device_types) or "any kind"
+                reason = f"asks for {job.gpus} devices; the pools have {most} of {kind}"
+                self.fault(origin.file, doc, ("spec", "gpus"), reason)
+
+
+# ---- schemas -------------------------------------------------------------------------------
+
+
+@functools.cache
+def load_schema(kind: str) -> Json:
+    schema: Json = json.loads(paths.schema(kind).read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return schema
+
+
+def walk(
+    schema: Json, value: Any, path: yamldoc.Path = ()
+) -> Iterable[tuple[yamldoc.Path, Json, Any]]:
+    """(path, schema, value) of every field that is given and known."""
+    yield path, schema, value
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        for key, each in value.items():
+            if key in known:
+                yield from walk(known[key], each, (*path, key))
+    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
+        for at, each in enumerate(value):
+            yield from walk(schema["items"], each, (*path, at))
+
+
+def default_of(path: yamldoc.Path, rule: Json, document: Json) -> Any:
+    """The default of a field; that of ``parallelism.data`` is another field's value."""
+    if path == ("spec", "parallelism", "data"):
+        return document["spec"].get("worldSize") if isinstance(document.get("spec"), dict) else None
+    return rule.get("default")
+
+
+def schema_faults(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]]:
+    """What a schema has against a value, in words."""
+    for error in jsonschema.Draft202012Validator(schema).iter_errors(value):
+        path: yamldoc.Path = tuple(error.absolute_path)
+        yield from _explain(error, path)
+
+
+def _explain(
+    error: jsonschema.ValidationError, path: yamldoc.Path
+) -> Iterable[tuple[yamldoc.Path, str]]:
+    rule, got, wanted = error.schema, error.instance, cast(Any, error.validator_value)
+    if not isinstance(rule, dict):
+        yield path, error.message
+    elif error.validator == "required":
+        for name in wanted:
+            if name not in cast(Json, got):
+                what = rule.get("properties", {}).get(name, {}).get("description", "")
+                yield (*path, name), f"is missing. {what}".strip()
+    elif error.validator == "additionalProperties":
+        known = list(rule.get("properties", {}))
+        for name in cast(Json, got):
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, 1)
+                hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+                yield (*path, name), f"there is no such field; {hint}"
+    elif error.validator in ("type", "enum", "const"):
+        yield path, _wrong_value(str(error.validator), wanted, got)
+    else:
+        yield path, f"{_out_of_bounds(error)}. {rule.get('description', '')}".strip()
+
+
+def _out_of_bounds(error: jsonschema.ValidationError) -> str:
+    shown, wanted = json.dumps(error.instance, default=str), cast(Any, error.validator_value)
+    if error.validator == "minimum":
+        return f"must be at least {wanted}, not {shown}"
+    if error.validator == "maximum":
+        return f"must be at most {wanted}, not {shown}"
+    if error.validator in ("minLength", "minItems"):
+        return "must not be empty"
+    return f"{shown} is not right"
+
+
+def _wrong_value(rule: str, wanted: Any, got: Any) -> str:
+    shown = json.dumps(got, default=str)
+    if rule == "const":
+        return f"must be {wanted}, not {shown}"
+    if rule == "enum":
+        allowed = [str(each) for each in wanted]
+        near = difflib.get_close_matches(str(got), allowed, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"must be one of {', '.join(allowed)}, not {shown}{hint}"
+    names = {"object": "a mapping", "array": "a list", "string": "a text", "number": "a number",
+             "integer": "a whole number", "boolean": "true or false"}  # fmt: skip
+    words = " or ".join(names.get(w, w) for w in ([wanted] if isinstance(wanted, str) else wanted))
+    quoted = isinstance(got, (int, float)) and not isinstance(got, bool) and "string" in wanted
+    hint = f': write "{got}", in quotes' if quoted else ""
+    if isinstance(got, bool) and "string" in wanted:
+        hint = ": YAML reads this as true or false, put it in quotes"
+    return f"must be {words}, not {shown}{hint}"
+
+
+# ---- single fields ---------------------------------------------------------------------------
+
+
+def parse_size(text: str | int) -> int | None:
+    """Bytes of ``1GiB``, ``1.5 GiB``, ``500MB`` or a plain number; None if it is no size."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
+    if isinstance(text, bool) or not match or match[2] not in _UNITS:
+        return None
+    return (
+        int(float(match[1]) * _UNITS[match[2]])
+        if "." in match[1]
+        else int(match[1]) * _UNITS[match[2]]
+    )
+
+
+_STARTERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "mpiexec.hydra", "orterun",
+             "srun", "horovodrun", "colossalai")  # fmt: skip
+_STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch",
+                    "torch.distributed.elastic", "accelerate.commands.launch", "accelerate",
+                    "deepspeed.launcher.runner", "deepspeed")  # fmt: skip
+_PREFIXES = ("env", "nice", "nohup", "time", "stdbuf", "taskset", "setsid", "exec")
+
+
+def command_faults(command: list[str]) -> list[str]:
+    """Refuse a command that starts ranks of its own: rankfold starts one process per rank."""
+    if not command[0].strip():
+        return ["must begin with a program"]
+    words = list(command)
+    while words and (
+        Path(words[0]).name in _PREFIXES or (words is not command and "=" in words[0])
+    ):
+        words = words[1:]
+    program = Path(words[0]).name if words else ""
+    python = re.fullmatch(r"python[0-9.]*", program) is not None
+    module = words[words.index("-m") + 1] if python and "-m" in words[:-1] else ""
+    starter = program if program in _STARTERS else module if module in _STARTER_MODULES else ""
+    if not starter:
+        return []
+    script = next((i for i, word in enumerate(words[1:], 1) if word.endswith(".py")), None)
+    if script is not None:
+        give = json.dumps(["python", *words[script:]])
+    else:
+        give = "the program itself with its arguments"
+    return [f"{starter} starts ranks of its own; rankfold starts them: give {give}, and worldSize"]
+
+
+def bad_name(name: str) -> str:
+    """Why this cannot be an object's name; empty if it can."""
+    rule = load_schema("Job")["properties"]["metadata"]["properties"]["name"]
+    validator = jsonschema.Draft202012Validator(rule)
+    return "" if validator.is_valid(name) else str(rule["description"])
+
+
+def env_faults(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    for name, value in env.items():
+        if name in OURS_IN_ENV or name.startswith("RANKFOLD_"):
+            yield name, "is set by rankfold for each rank; leave it out"
+        elif "\0" in value:
+            yield name, "must not hold a zero byte"

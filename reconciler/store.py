@@ -1,0 +1,379 @@
+"""The journal: desired objects, records of jobs, actions, changes and events, in SQLite.
+
+One writer (the background reconciler, which holds the state directory's lock) and any number of
+readers (`status` works while nothing runs). Every write is one transaction, made before an action
+starts and after it ended, so that a reconciler which is killed finds what it was about to do.
+Records and specs are JSON: they are read whole, never queried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankfold.reconciler.model import (
+    Change,
+    Desired,
+    Job,
+    Json,
+    Origin,
+    Pool,
+    Record,
+    job_from_json,
+    pool_from_json,
+    record_from_json,
+    to_json,
+)
+from rankfold.reconciler.spec import Loaded
+
+SCHEMA_VERSION = 1
+EVENTS_KEPT = 10_000
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE objects (
+    kind TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL,
+    source TEXT,               -- NULL: made by `run`
+    file TEXT NOT NULL, line INTEGER NOT NULL, revision TEXT NOT NULL,
+    generation INTEGER NOT NULL, created REAL NOT NULL,
+    removed INTEGER NOT NULL DEFAULT 0,
+    override TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (kind, name));
+CREATE TABLE records (job TEXT PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE actions (
+    job TEXT NOT NULL, epoch INTEGER NOT NULL, kind TEXT NOT NULL,
+    detail TEXT NOT NULL, begun_at REAL NOT NULL, done_at REAL,
+    PRIMARY KEY (job, epoch, kind));
+CREATE TABLE changes (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, open INTEGER NOT NULL,
+    change TEXT NOT NULL);
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, object TEXT NOT NULL,
+    type TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL);
+CREATE TABLE conditions (
+    job TEXT PRIMARY KEY, conditions TEXT NOT NULL, generation INTEGER NOT NULL);
+"""
+
+
+class StoreError(Exception):
+    """The journal cannot be used; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Object:
+    """A desired object and where it came from."""
+
+    kind: str
+    name: str
+    spec: Job | Pool
+    source: str | None
+    origin: Origin
+    revision: str
+    generation: int
+    created: float
+    removed: bool
+    override: Json
+
+    def effective(self) -> Job | Pool:
+        """The spec with what a person or a removed file laid over it."""
+        if not isinstance(self.spec, Job):
+            return self.spec
+        job = dataclasses.replace(self.spec, created=self.created, orphaned=self.removed)
+        fields = {k: v for k, v in self.override.items() if k in ("gpus", "suspend", "cancelled")}
+        if fields:
+            job = dataclasses.replace(job, drifted=self.source is not None, **fields)
+        return job
+
+
+@dataclass(frozen=True)
+class Event:
+    id: int
+    time: float
+    object: str
+    type: str
+    reason: str
+    message: str
+
+
+def database(state: Path) -> Path:
+    return state / "rankfold.db"
+
+
+class Store:
+    """Open with `Store(state)`; `readonly` for everyone but the background reconciler."""
+
+    def __init__(self, state: Path, readonly: bool = False):
+        self.state = state
+        path = database(state)
+        try:
+            if readonly:
+                self.db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+            else:
+                state.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self.db = sqlite3.connect(path, timeout=10)
+                self.db.execute("PRAGMA journal_mode=WAL")
+                self.db.execute("PRAGMA synchronous=FULL")
+            self.db.isolation_level = None
+            self._check_version(readonly)
+        except sqlite3.Error as error:
+            raise StoreError(f"{path}: {error}") from error
+
+    def _check_version(self, readonly: bool) -> None:
+        (version,) = self.db.execute("PRAGMA user_version").fetchone()
+        if version == 0 and not readonly:
+            with self.transaction():
+                for statement in _TABLES.split(";\n"):
+                    self.db.execute(statement)
+                self.db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        elif version != SCHEMA_VERSION:
+            raise StoreError(
+                f"{database(self.state)} has format {version}, this rankfold knows "
+                f"{SCHEMA_VERSION}: use the version that wrote it, or another --state"
+            )
+
+    def close(self) -> None:
+        self.db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing; nested ones join the outermost."""
+        if self.db.in_transaction:
+            yield
+            return
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.db.execute("COMMIT")  # may fail too: the disk is full
+        except BaseException:
+            if self.db.in_transaction:  # some errors end it by themselves
+                self.db.execute("ROLLBACK")
+            raise
+
+    # ---- meta
+
+    def get(self, key: str, default: Any = None) -> Any:
+        row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return json.loads(row[0]) if row else default
+
+    def set(self, key: str, value: Any) -> None:
+        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    # ---- objects
+
+    def objects(self) -> list[Object]:
+        rows = self.db.execute(
+            "SELECT kind, name, spec, source, file, line, revision, generation, created, removed,"
+            " override FROM objects ORDER BY created, name"
+        )
+        return [_object(row) for row in rows]
+
+    def object(self, kind: str, name: str) -> Object | None:
+        return next((o for o in self.objects() if (o.kind, o.name) == (kind, name)), None)
+
+    def desired(self) -> Desired:
+        return desired_of(self.objects())
+
+    def put(self, spec: Job | Pool, source: str | None, origin: Origin, revision: str) -> bool:
+        """Create or update one object. True if its spec is new or another than before."""
+        kind = "Job" if isinstance(spec, Job) else "Pool"
+        text = json.dumps(to_json(spec), sort_keys=True)
+        old = self.object(kind, spec.name)
+        if old and json.dumps(to_json(old.spec), sort_keys=True) == text:
+            self.db.execute(
+                "UPDATE objects SET source = ?, file = ?, line = ?, removed = 0"
+                " WHERE kind = ? AND name = ?",
+                (source, origin.file, origin.line, kind, spec.name),
+            )
+            return old.removed
+        self.db.execute(
+            "INSERT OR REPLACE INTO objects (kind, name, spec, source, file, line, revision,"
+            " generation, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (kind, spec.name, text, source, origin.file, origin.line, revision,
+             old.generation + 1 if old else 1, old.created if old else time.time()),
+        )  # fmt: skip
+        return True
+
+    def accept(self, loaded: Loaded, source: str, revision: str) -> list[str]:
+        """Take a whole revision of a source; gives the jobs whose object changed."""
+        changed: list[str] = []
+        specs: list[Job | Pool] = [*loaded.desired.pools.values(), *loaded.desired.jobs.values()]
+        kept = {("Job" if isinstance(s, Job) else "Pool", s.name) for s in specs}
+        with self.transaction():
+            for old in self.objects():
+                if old.source is None or ((old.kind, old.name) in kept and old.source == source):
+                    continue
+                if self._retire(old):
+                    changed.append(old.name)
+            for spec in specs:
+                kind = "Job" if isinstance(spec, Job) else "Pool"
+                if (
+                    self.put(spec, source, loaded.origins[kind, spec.name], revision)
+                    and kind == "Job"
+                ):
+                    changed.append(spec.name)
+            self.set("source", source)
+            self.set("revision", revision)
+        return changed
+
+    def _retire(self, old: Object) -> bool:
+        """A source does not name this object any longer. True: a live job lost its file."""
+        record = self.record(old.name) if old.kind == "Job" else None
+        if record is None or record.step in ("new", "ended"):
+            self.forget(old.kind, old.name)
+            return False
+        if not old.removed:
+            self.db.execute(
+                "UPDATE objects SET removed = 1 WHERE kind = 'Job' AND name = ?", (old.name,)
+            )
+        return not old.removed
+
+    def forget(self, kind: str, name: str) -> None:
+        """Remove an object; of a job, its record too. Events stay."""
+        with self.transaction():
+            self.db.execute("DELETE FROM objects WHERE kind = ? AND name = ?", (kind, name))
+            if kind == "Job":
+                for table in ("records", "actions", "changes", "conditions"):
+                    self.db.execute(f"DELETE FROM {table} WHERE job = ?", (name,))
+
+    def override(self, name: str, fields: Mapping[str, Any]) -> None:
+        old = self.object("Job", name)
+        assert old is not None
+        merged = json.dumps({**old.override, **fields})
+        self.db.execute(
+            "UPDATE objects SET override = ? WHERE kind = 'Job' AND name = ?", (merged, name)
+        )
+
+    # ---- records and actions
+
+    def record(self, job: str) -> Record | None:
+        row = self.db.execute("SELECT record FROM records WHERE job = ?", (job,)).fetchone()
+        return record_from_json(json.loads(row[0])) if row else None
+
+    def records(self) -> dict[str, Record]:
+        rows = self.db.execute("SELECT job, record FROM records")
+        return {job: record_from_json(json.loads(text)) for job, text in rows}
+
+    def save(self, record: Record) -> None:
+        text = json.dumps(to_json(record))
+        self.db.execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (record.name, text))
+
+    def begin(self, job: str, epoch: int, kind: str, detail: Json) -> None:
+        """Journal that an action starts; asked twice (after a kill) it stays one action."""
+        self.db.execute(
+            "INSERT OR IGNORE INTO actions VALUES (?, ?, ?, ?, ?, NULL)",
+            (job, epoch, kind, json.dumps(detail), time.time()),
+        )
+
+    def done(self, job: str, epoch: int, kind: str) -> None:
+        self.db.execute(
+            "UPDATE actions SET done_at = coalesce(done_at, ?)"
+            " WHERE job = ? AND epoch = ? AND kind = ?",
+            (time.time(), job, epoch, kind),
+        )
+
+    def actions(self, job: str) -> list[Json]:
+        rows = self.db.execute(
+            "SELECT epoch, kind, begun_at, done_at FROM actions WHERE job = ? ORDER BY begun_at",
+            (job,),
+        )
+        return [
+            dict(zip(("epoch", "kind", "begun_at", "done_at"), row, strict=True)) for row in rows
+        ]
+
+    # ---- changes
+
+    def open_change(self, change: Change) -> None:
+        """Note a wish; an earlier one of the same job that is still open is superseded."""
+        with self.transaction():
+            for earlier in self.changes(change.job, only_open=True):
+                self.save_change(dataclasses.replace(earlier, superseded=True), open=False)
+            self.db.execute(
+                "INSERT INTO changes (job, open, change) VALUES (?, 1, ?)",
+                (change.job, json.dumps(to_json(change))),
+            )
+
+    def save_change(self, change: Change, open: bool) -> None:
+        self.db.execute(
+            "UPDATE changes SET open = ?, change = ? WHERE id = ?",
+            (int(open), json.dumps(to_json(change)), change.id),
+        )
+
+    def changes(self, job: str | None = None, only_open: bool = False) -> list[Change]:
+        rows = self.db.execute(
+            "SELECT id, change FROM changes WHERE (? IS NULL OR job = ?) AND open >= ? ORDER BY id",
+            (job, job, int(only_open)),
+        )
+        return [Change(**{**json.loads(text), "id": number}) for number, text in rows]
+
+    # ---- events and conditions
+
+    def event(self, object: str, reason: str, message: str, type: str = "Normal") -> None:
+        """Append to the history; the same twice in a row is noted once."""
+        last = self.db.execute(
+            "SELECT reason, message FROM events WHERE object = ? ORDER BY id DESC LIMIT 1",
+            (object,),
+        ).fetchone()
+        if last == (reason, message):
+            return
+        self.db.execute(
+            "INSERT INTO events (time, object, type, reason, message) VALUES (?, ?, ?, ?, ?)",
+            (time.time(), object, type, reason, message),
+        )
+        self.db.execute(
+            "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?", (EVENTS_KEPT,)
+        )
+
+    def events(self, object: str | None = None, after: int = 0) -> list[Event]:
+        rows = self.db.execute(
+            "SELECT id, time, object, type, reason, message FROM events"
+            " WHERE (? IS NULL OR object = ? OR object LIKE '%/' || ?) AND id > ? ORDER BY id",
+            (object, object, object, after),
+        )
+        return [Event(*row) for row in rows]
+
+    def conditions(self, job: str) -> tuple[list[Json], int]:
+        row = self.db.execute(
+            "SELECT conditions, generation FROM conditions WHERE job = ?", (job,)
+        ).fetchone()
+        return (json.loads(row[0]), row[1]) if row else ([], 0)
+
+    def save_conditions(self, job: str, conditions: Iterable[Json], generation: int) -> None:
+        text = json.dumps(list(conditions))
+        self.db.execute(
+            "INSERT OR REPLACE INTO conditions VALUES (?, ?, ?)", (job, text, generation)
+        )
+
+
+def desired_of(objects: Iterable[Object]) -> Desired:
+    pools: dict[str, Pool] = {}
+    jobs: dict[str, Job] = {}
+    for each in objects:
+        spec = each.effective()
+        if isinstance(spec, Job):
+            jobs[spec.name] = spec
+        else:
+            pools[spec.name] = spec
+    return Desired(pools, jobs)
+
+
+def _object(row: tuple[Any, ...]) -> Object:
+    kind, name, text, source, file, line, revision, generation, created, removed, override = row
+    data = json.loads(text)
+    spec: Job | Pool = job_from_json(data) if kind == "Job" else pool_from_json(data)
+    return Object(
+        kind, name, spec, source, Origin(file, line), revision, generation, created,
+        bool(removed), json.loads(override),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The barrier: the proxies' own transition function under arbitrary interleavings."""

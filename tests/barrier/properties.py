@@ -1,0 +1,134 @@
+"""What must hold for every job, placement, order of events and moment of the request."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from barrier.programs import Job, make
+from barrier.world import CUT, STEADY, Violation, World
+
+STEPS_MAX = 15_000
+
+
+def _run(world: World, until: Any, what: str, hurry: bool = True) -> None:
+    """Steps until `until()`. If nothing can happen any more the caller's clock hurries."""
+    hurried = 0
+    while not until():
+        if world.steps > STEPS_MAX:
+            raise Violation(f"{what}: no end")
+        if world.step():
+            continue
+        hurried += 1
+        if not (hurry and world.may_hurry) or hurried > 3:
+            raise Violation(f"{what}: nothing can happen any more")
+        world.hurry()
+
+
+def _learnt(world: World, job: Job) -> bool:
+    want = max(job.period, 2)
+    return all(
+        world.lib.barrier_window(world.barriers[r.device], r.number) == want for r in world.ranks
+    )
+
+
+def tandem_decides(native: tuple[Any, Any], seed: int) -> None:
+    """A data-parallel job stops by the meta-allreduce alone, within two mini-batches."""
+    r = random.Random(seed)
+    n = r.randrange(1, 7)
+    devices = r.randrange(1, n + 1)
+    job = make("data-parallel", seed, n, 60)
+    placement = [*range(devices), *(r.randrange(devices) for _ in range(n - devices))]
+    r.shuffle(placement)
+    world = World(native, job.ranks, placement, devices, seed)
+    try:
+        after = r.randrange(3 * job.period, 12 * job.period)
+        _run(world, lambda: max(k.rounds for k in world.ranks) >= after and _learnt(world, job),
+             "before the request", hurry=False)  # fmt: skip
+        device = r.randrange(devices)
+        if r.random() < 0.4:
+            world.request(device)
+            _some_steps(world, r.randrange(8))
+            world.withdraw(device)
+            _some_steps(world, r.randrange(8))
+        before = max(k.rounds for k in world.ranks)
+        world.request(device)
+        _run(world, lambda: world.at_cut, "after the request", hurry=False)
+        world.check_cut()
+        stopped = max(k.rounds for k in world.ranks)
+        if stopped > before + 2 * job.period:
+            raise Violation(f"stopped {stopped - before} rounds after the request")
+        if world.catch_up:
+            raise Violation(f"{world.catch_up} rounds after the meta-allreduce had decided")
+        world.release(r.randrange(devices))
+        _run(world, lambda: world.over, "after the release")
+    finally:
+        world.close()
+
+
+def _placement(r: random.Random, ranks: int, devices: int) -> list[int]:
+    """Any; every device has a rank, mostly."""
+    placement = [r.randrange(devices) for _ in range(ranks)]
+    if r.random() < 0.9:
+        placement[:devices] = range(devices)
+        r.shuffle(placement)
+    return placement
+
+
+def _some_steps(world: World, count: int) -> None:
+    for _ in range(count):
+        world.step()
+
+
+def always_consistent(native: tuple[Any, Any], kind: str, seed: int) -> None:
+    """Requests, repeated, withdrawn, early and late: every cut is one, and the job ends."""
+    r = random.Random(seed)
+    n = r.randrange(1, 7)
+    devices = r.randrange(1, n + 1)
+    world = World(native, make(kind, seed, n, r.choice([3, 8, 20])).ranks,
+                  _placement(r, n, devices), devices, seed)  # fmt: skip
+    # Where the meta-allreduce never decides, the cut vector does so at once.
+    world.may_hurry = kind not in ("crossed", "ring", "silent")
+    try:
+        for _ in range(r.randrange(1, 4)):
+            _one_stop(world, r, devices)
+        _run(world, lambda: world.over or world.at_cut, "at the end")
+        while not world.over:  # a request that raced with a release
+            world.check_cut()
+            _release(world, r.randrange(devices))
+            _run(world, lambda: world.over or world.at_cut, "at the end")
+    finally:
+        world.close()
+
+
+def _settled(world: World, devices: int) -> bool:
+    return not any(world.queues.values()) and all(world.state(d) == STEADY for d in range(devices))
+
+
+def _release(world: World, device: int) -> None:
+    world.release(device)
+    _run(world, lambda: all(world.state(d) != CUT for d in range(world.devices)), "the release")
+
+
+def _one_stop(world: World, r: random.Random, devices: int) -> None:
+    _some_steps(world, r.choice([0, 1, 5, 20, 100, 400]))
+    device = r.randrange(devices)
+    world.request(device)
+    for _ in range(r.choice([0, 0, 1])):
+        _some_steps(world, r.randrange(30))
+        world.request(r.randrange(devices))
+    if r.random() < 0.3:
+        _some_steps(world, r.choice([0, 3, 30, 200]))
+        world.withdraw(device)
+        again = r.random() < 0.4
+        _some_steps(world, r.randrange(10) if again else 0)
+        if again:
+            world.request(device)
+        # It may end either way, but it ends: at the cut, or all steady again.
+        _run(world, lambda: world.at_cut or _settled(world, devices), "after a withdrawal")
+        if not world.at_cut and not again:
+            return
+    _run(world, lambda: world.at_cut, "after the request")
+    world.check_cut()
+    _some_steps(world, 20)  # messages may still arrive; consuming a rank is a violation
+    _release(world, r.randrange(devices))

@@ -1,0 +1,108 @@
+"""The barrier's properties, and that they notice seeded faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from barrier import mutants, properties
+from barrier.programs import KINDS
+from barrier.world import Group, Init, Record, Round, Violation, World
+from support import native
+
+SOURCE = native.CORE / "barrier.c"
+HEADER = native.CORE / "barrier.h"
+Native = tuple[Any, Any]
+
+relaxed = settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture(scope="module")
+def barrier(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    return native.load(native.build(tmp_path_factory.mktemp("barrier"), [SOURCE]), HEADER)
+
+
+@relaxed
+@given(seed=st.integers(0, 2**32))
+def test_a_data_parallel_job_stops_within_two_mini_batches(barrier: Native, seed: int) -> None:
+    """Also when all ranks run ahead: the meta-allreduce alone decides, after one round for all."""
+    properties.tandem_decides(barrier, seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_cut_is_consistent_and_every_job_ends(barrier: Native, kind: str) -> None:
+    """Any program, placement, order of events; requests early, late, twice and withdrawn."""
+
+    @relaxed
+    @given(seed=st.integers(0, 2**32))
+    def check(seed: int) -> None:
+        properties.always_consistent(barrier, kind, seed)
+
+    check()
+
+
+def test_what_a_rank_sent_before_it_ended_is_received_before_the_cut(barrier: Native) -> None:
+    """Its last sends are buffered; the receiver runs up to them (found by the property above)."""
+    properties.always_consistent(barrier, "pipeline", 216038)
+
+
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda m: m.name)
+def test_a_seeded_fault_is_noticed(mutant: mutants.Mutant, tmp_path: Path) -> None:
+    text = SOURCE.read_text()
+    assert text.count(mutant.old) == 1, "the source has changed: adapt the mutant"
+    changed = tmp_path / "barrier.c"
+    changed.write_text(text.replace(mutant.old, mutant.new))
+    faulty = native.load(native.build(tmp_path, [changed], mutant.name, warnings=False), HEADER)
+    with pytest.raises(Violation):
+        for seed in range(150):
+            properties.tandem_decides(faulty, seed)
+            for kind in KINDS:
+                properties.always_consistent(faulty, kind, seed)
+
+
+def test_messages_that_cannot_be_are_errors(barrier: Native) -> None:
+    """A peer's nonsense ends in a text, not in a crash."""
+    ffi, lib = barrier
+
+    @relaxed
+    @given(st.lists(st.tuples(*[st.integers(0, 2**32 - 1) | st.integers(0, 20)] * 4,
+                              *[st.integers(0, 2**64 - 1) | st.integers(0, 5)] * 5),
+                    min_size=1, max_size=30))  # fmt: skip
+    def check(messages: list[tuple[int, ...]]) -> None:
+        for device in range(2):
+            b = lib.barrier_new(device, 2, 3, ffi.new("uint32_t[]", [0, 1, 1]))
+            m = ffi.new("struct barrier_message *")
+            for values in messages:
+                m.to = device
+                m.kind, m.rank, m.comm, m.a, m.b, m.c, m.d = values[1], values[2], *values[4:]
+                setattr(m, "from", values[0] % 3)
+                lib.barrier_receive(b, m)
+                while lib.barrier_next_message(b, m):
+                    assert m.to < 2
+            lib.barrier_free(b)
+
+    check()
+
+
+def test_the_bound_on_unresolved_rounds_is_given_up_in_the_end(barrier: Native) -> None:
+    """A rank whose partner waits for it outside their communicator goes on, but not at once."""
+    everyone = (0, 1)
+    ahead: list[Record] = [Init(1, everyone), *[Group((Round(1, 5),))] * 20]
+    world = World(barrier, [ahead, [Init(1, everyone)]], [0, 1], 2, seed=3)
+    while world.step():
+        pass
+    assert world.ranks[0].rounds == 2  # the period of equal rounds, at least two
+    for _ in range(29):
+        world.hurry()
+        assert not world.step()
+    world.hurry()
+    while world.step():
+        pass
+    assert world.ranks[0].rounds == 20
+    world.close()

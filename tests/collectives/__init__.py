@@ -1,0 +1,1 @@
+"""Collectives among devices: the engine against NumPy, under every placement."""

@@ -1,0 +1,65 @@
+"""What each collective must give, bit for bit: NumPy along the one summation tree."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collectives.engine import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    AVG,
+    BROADCAST,
+    GATHER,
+    REDUCE,
+    REDUCESCATTER,
+    SCATTER,
+    SUM,
+    UFUNCS,
+    Array,
+    divide,
+)  # fmt: skip
+
+
+def tree(values: list[Array], op: int) -> Array:
+    """Node [lo, hi) splits at lo + the largest power of two below hi - lo."""
+    if len(values) == 1:
+        return values[0]
+    half = 1 << ((len(values) - 1).bit_length() - 1)
+    with np.errstate(all="ignore"):
+        joined: Array = UFUNCS[op](tree(values[:half], op), tree(values[half:], op))
+    return joined
+
+
+def reduced(values: list[Array], op: int) -> Array:
+    total = tree(values, SUM if op == AVG else op)
+    return divide(total, len(values)) if op == AVG else total
+
+
+def sizes(kind: int, n: int) -> tuple[int, int]:
+    """(blocks of `count` elements sent, received) by each rank."""
+    return {
+        ALLGATHER: (1, n), REDUCESCATTER: (n, 1), ALLTOALL: (n, n), GATHER: (1, n),
+        SCATTER: (n, 1),
+    }.get(kind, (1, 1))  # fmt: skip
+
+
+def result(kind: int, send: list[Array], before: list[Array], count: int, op: int,
+           root: int) -> list[Array]:  # fmt: skip
+    """The receive buffers afterwards; a rank that receives nothing keeps what it had."""
+    n = len(send)
+    after = [b.copy() for b in before]
+    for r in range(n):
+        if kind == ALLREDUCE or (kind == REDUCE and r == root):
+            after[r] = reduced(send, op)
+        elif kind == BROADCAST:
+            after[r] = send[root].copy()
+        elif kind == ALLGATHER or (kind == GATHER and r == root):
+            after[r] = np.concatenate(send)
+        elif kind == REDUCESCATTER:
+            after[r] = reduced([s[r * count : (r + 1) * count] for s in send], op)
+        elif kind == SCATTER:
+            after[r] = send[root][r * count : (r + 1) * count].copy()
+        elif kind == ALLTOALL:
+            after[r] = np.concatenate([s[r * count : (r + 1) * count] for s in send])
+    return after

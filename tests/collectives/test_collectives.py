@@ -1,0 +1,476 @@
+"""Every kind of collective, under every placement, gives the bits of the one summation tree."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collectives import engine as e
+from collectives.reference import result, sizes
+from support import native
+
+Native = tuple[Any, Any]
+COMM = 99
+ROOM = 1 << 16
+relaxed = settings(
+    deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture(scope="module")
+def coll(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    sources = [native.CORE / f"{n}.c" for n in ("collective", "communicator", "tree")]
+    library = native.build(tmp_path_factory.mktemp("collectives"), sources)
+    channel = native.REPOSITORY / "interpose" / "channel.h"
+    return native.load(
+        library,
+        native.CORE / "collective.h",
+        before=native.structures(channel, "rf_record", "rf_collective"),
+    )
+
+
+def values(r: random.Random, dtype: str, count: int) -> e.Array:
+    """Such that the order of additions shows in the bits."""
+    generator = np.random.default_rng(r.randrange(2**32))
+    if np.dtype(dtype).kind == "f":
+        spread = generator.standard_normal(count) * 10.0 ** generator.integers(-3, 3, count)
+        return spread.astype(dtype)
+    info = np.iinfo(dtype)
+    return generator.integers(info.min, info.max, count, dtype=dtype, endpoint=True)
+
+
+def fresh(ranks: int) -> list[Any]:
+    return [np.zeros(ROOM, np.uint8) for _ in range(ranks)]
+
+
+def run_one(
+    cluster: e.Cluster,
+    r: random.Random,
+    kind: int,
+    dtype: str,
+    count: int,
+    op: int,
+    root: int,
+    in_place: bool,
+) -> None:
+    """One collective of all ranks; compares all receive buffers with the reference."""
+    n, size = len(cluster.placement), np.dtype(dtype).itemsize
+    blocks_in, blocks_out = sizes(kind, n)
+    send = [values(r, dtype, blocks_in * count) for _ in range(n)]
+    before = [values(r, dtype, blocks_out * count) for _ in range(n)]
+    recv_at = ROOM // 2
+    order = list(range(n))
+    r.shuffle(order)
+    tickets = []
+    for rank in order:
+        memory = cluster.memory[rank]
+        memory[recv_at : recv_at + before[rank].nbytes] = before[rank].view(np.uint8)
+        send_at = 0
+        to = recv_at
+        if in_place and kind in (e.REDUCESCATTER, e.SCATTER):
+            to = send_at + rank * count * size
+        elif in_place:
+            send_at = recv_at + (rank * count * size if blocks_out == n else 0)
+        memory[send_at : send_at + send[rank].nbytes] = send[rank].view(np.uint8)
+        if in_place:
+            whole = memory[to : to + before[rank].nbytes].copy()
+            before[rank] = whole.view(dtype)
+        tickets.append(
+            (
+                rank,
+                to,
+                cluster.submit(
+                    rank,
+                    COMM,
+                    [
+                        {
+                            "kind": kind,
+                            "dtype": e.DTYPES[dtype],
+                            "count": count,
+                            "op": op,
+                            "root": root,
+                            "send": send_at,
+                            "recv": to,
+                        }
+                    ],
+                ),
+            )
+        )
+        for _ in range(r.randrange(4)):
+            cluster.step()
+    cluster.settle()
+    assert cluster.failure is None
+    want = result(kind, send, before, count, op, root)
+    for rank, to, ticket in tickets:
+        assert ticket in cluster.completed
+        got = cluster.memory[rank][to : to + want[rank].nbytes]
+        assert got.tobytes() == want[rank].tobytes(), (rank, kind, dtype, count, op)
+    assert not cluster.busy
+    assert not any(d.blocks for d in cluster.device)
+
+
+def start(
+    coll: Native, placement: list[int], seed: int, memory: list[Any] | None = None
+) -> e.Cluster:
+    devices = max(placement) + 1
+    cluster = e.Cluster(coll, placement, devices, seed, memory or fresh(len(placement)))
+    return cluster
+
+
+def join_all(cluster: e.Cluster) -> None:
+    n = len(cluster.placement)
+    cluster.init(COMM, list(range(n)), 7)
+    cluster.settle()
+    assert {cluster.joined[(r, COMM)][1:] for r in range(n)} == {(0, n, r) for r in range(n)}
+
+
+def placements(n: int) -> list[list[int]]:
+    """All ways to put n ranks on devices, but for the devices' names."""
+    found = []
+    for p in itertools.product(range(n), repeat=n):
+        if all(v <= max(p[:i], default=-1) + 1 for i, v in enumerate(p)):
+            found.append(list(p))
+    return found
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_every_placement_gives_the_same_bits(coll: Native, n: int) -> None:
+    for seed, placement in enumerate(placements(n)):
+        r = random.Random(seed)
+        cluster = start(coll, placement, seed)
+        join_all(cluster)
+        run_one(cluster, r, e.ALLREDUCE, "float32", 37, e.SUM, 0, in_place=bool(seed % 2))
+        cluster.close()
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    n = draw(st.integers(1, 8))
+    kind = draw(
+        st.sampled_from(
+            [
+                e.ALLREDUCE,
+                e.REDUCE,
+                e.BROADCAST,
+                e.ALLGATHER,
+                e.REDUCESCATTER,
+                e.ALLTOALL,
+                e.GATHER,
+                e.SCATTER,
+            ]
+        )
+    )
+    size = draw(st.sampled_from([0, 1, 3, 64, 65, 200]))
+    return {
+        "placement": [draw(st.integers(0, n - 1)) for _ in range(n)],
+        "kind": kind,
+        "dtype": draw(st.sampled_from(sorted(e.DTYPES))),
+        "count": size,
+        "op": draw(st.integers(0, 4)),
+        "root": draw(st.integers(0, n - 1)),
+        "in_place": kind != e.ALLTOALL and draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**32)),
+    }
+
+
+@relaxed
+@given(cases())
+def test_every_kind_type_and_operation(coll: Native, case: dict[str, Any]) -> None:
+    r = random.Random(case["seed"])
+    cluster = start(coll, case["placement"], case["seed"])
+    join_all(cluster)
+    for _ in range(2):
+        run_one(
+            cluster,
+            r,
+            case["kind"],
+            case["dtype"],
+            case["count"],
+            case["op"],
+            case["root"],
+            case["in_place"],
+        )
+    cluster.close()
+
+
+@pytest.mark.parametrize("kind", [e.ALLREDUCE, e.REDUCE, e.ALLGATHER, e.REDUCESCATTER])
+def test_many_pieces(coll: Native, kind: int) -> None:
+    """More data than one piece holds: owners rotate, and each device carries its share."""
+    placement = [0, 1, 1, 2, 3]
+    memory = [np.zeros(1 << 25, np.uint8) for _ in placement]
+    cluster = start(coll, placement, 5, memory)
+    join_all(cluster)
+    r = random.Random(1)
+    count = 1_500_000 if kind in (e.ALLREDUCE, e.REDUCE) else 200_000
+    send = [values(r, "float32", count * sizes(kind, 5)[0]) for _ in placement]
+    recv_at = 1 << 24
+    for rank, data in enumerate(send):
+        memory[rank][: data.nbytes] = data.view(np.uint8)
+        cluster.submit(
+            rank,
+            COMM,
+            [
+                {
+                    "kind": kind,
+                    "dtype": 7,
+                    "count": count,
+                    "op": e.SUM,
+                    "root": 3,
+                    "send": 0,
+                    "recv": recv_at,
+                }
+            ],
+        )
+    cluster.settle()
+    blank = [np.zeros(count * sizes(kind, 5)[1], "float32")] * 5
+    for rank, want in enumerate(result(kind, send, blank, count, e.SUM, 3)):
+        assert memory[rank][recv_at : recv_at + want.nbytes].tobytes() == want.tobytes()
+    assert not cluster.busy and len(cluster.completed) == 5
+    if kind == e.ALLREDUCE:
+        # What a device reads of others: partials of its share, and the rest of the result.
+        for device in range(4):
+            assert cluster.bytes_read[device] < 2.4 * count * 4
+    cluster.close()
+
+
+def test_pre_multiplied_sum(coll: Native) -> None:
+    placement = [0, 1, 0]
+    cluster = start(coll, placement, 3)
+    join_all(cluster)
+    send = [np.array([1.5, 2.5], "float32") * (r + 1) for r in range(3)]
+    factors = np.array([0.1, 0.3, 0.7], "float32")
+    for rank in range(3):
+        cluster.memory[rank][:8] = send[rank].view(np.uint8)
+        scalar = factors[rank : rank + 1].tobytes() + bytes(4)
+        cluster.lib.coll_redop(cluster.coll(rank), rank, COMM, 500 + rank, 7, scalar)
+        cluster.submit(
+            rank,
+            COMM,
+            [
+                {
+                    "kind": e.ALLREDUCE,
+                    "dtype": 7,
+                    "count": 2,
+                    "op": 500 + rank,
+                    "send": 0,
+                    "recv": 64,
+                }
+            ],
+        )
+    cluster.settle()
+    a, b, c = (s * f for s, f in zip(send, factors, strict=True))
+    for rank in range(3):
+        assert cluster.memory[rank][64:72].tobytes() == ((a + b) + c).tobytes()
+    cluster.close()
+
+
+@relaxed
+@given(st.data())
+def test_sends_match_receives_by_number(coll: Native, data: st.DataObject) -> None:
+    """Several a pair, to oneself too, before or after they are posted, in groups or not."""
+    n = data.draw(st.integers(1, 4))
+    seed = data.draw(st.integers(0, 2**32))
+    cluster = start(coll, [data.draw(st.integers(0, n - 1)) for _ in range(n)], seed)
+    join_all(cluster)
+    r = random.Random(seed)
+    pairs = data.draw(
+        st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), min_size=1, max_size=8)
+    )
+    todo: dict[int, list[dict[str, int]]] = {rank: [] for rank in range(n)}
+    expected = []
+    for number, (src, dst) in enumerate(pairs):
+        count = r.choice([0, 1, 100])
+        block = values(r, "int32", count)
+        at = number * 512
+        cluster.memory[src][at : at + block.nbytes] = block.view(np.uint8)
+        todo[src].append({"kind": e.SEND, "dtype": 2, "count": count, "root": dst, "send": at})
+        todo[dst].append(
+            {"kind": e.RECV, "dtype": 2, "count": count, "root": src, "recv": 8192 + at}
+        )
+        expected.append((dst, 8192 + at, block))
+    tickets = 0
+    while any(todo.values()):
+        rank = r.choice([k for k, ops in todo.items() if ops])
+        cut = r.randrange(1, len(todo[rank]) + 1)
+        cluster.submit(rank, COMM, todo[rank][:cut])
+        todo[rank] = todo[rank][cut:]
+        tickets += 1
+        for _ in range(r.randrange(6)):
+            cluster.step()
+    cluster.settle()
+    for rank, at, block in expected:
+        assert cluster.memory[rank][at : at + block.nbytes].tobytes() == block.tobytes()
+    assert len(cluster.completed) == tickets and not cluster.busy
+    assert not any(d.blocks for d in cluster.device)
+    cluster.close()
+
+
+def test_split(coll: Native) -> None:
+    cluster = start(coll, [0, 1, 1, 0, 2], 4)
+    join_all(cluster)
+    for rank, (color, key) in enumerate([(0, 5), (1, 0), (0, 2), (-1, 0), (0, 2)]):
+        cluster.lib.coll_split(cluster.coll(rank), rank, COMM, 200, color, key)
+    cluster.settle()
+    assert [cluster.joined[(r, 200)][1:] for r in range(5)] == [
+        (0, 3, 2),
+        (0, 1, 0),
+        (0, 3, 0),
+        (0, 0, 0),
+        (0, 3, 1),
+    ]
+    keys = [cluster.joined[(r, 200)][0] for r in range(5)]
+    assert keys[0] == keys[2] == keys[4] != keys[1]
+    cluster.close()
+
+
+def test_a_group_of_several_operations(coll: Native) -> None:
+    """A collective waits for no send of its group, and the ticket comes back once."""
+    cluster = start(coll, [0, 1], 8)
+    join_all(cluster)
+    for rank in range(2):
+        cluster.memory[rank][:4] = np.array([rank + 1], "int32").view(np.uint8)
+        ops = [
+            {"kind": e.RECV, "dtype": 2, "count": 1, "root": 1 - rank, "recv": 64},
+            {"kind": e.ALLREDUCE, "dtype": 2, "count": 1, "op": e.SUM, "send": 0, "recv": 128},
+            {"kind": e.SEND, "dtype": 2, "count": 1, "root": 1 - rank, "send": 0},
+            {"kind": e.ALLREDUCE, "dtype": 2, "count": 1, "op": e.MAX, "send": 0, "recv": 192},
+        ]
+        cluster.submit(rank, COMM, ops)
+    cluster.settle()
+    for rank in range(2):
+        got = [cluster.memory[rank][at : at + 4].view("int32")[0] for at in (64, 128, 192)]
+        assert got == [2 - rank, 3, 2]
+    assert cluster.completed == {1, 2}
+    cluster.close()
+
+
+MISMATCHES = [
+    ({"count": 9}, "of 9 int32"),
+    ({"dtype": 7}, "float32"),
+    ({"op": e.MAX}, "op max"),
+    ({"kind": e.REDUCE}, "Reduce of"),
+    ({"kind": e.BROADCAST, "root": 1}, "Broadcast"),
+]
+
+
+@pytest.mark.parametrize("placement", [[0, 0, 0], [0, 1, 2], [0, 1, 0]])
+@pytest.mark.parametrize(("change", "said"), MISMATCHES)
+def test_ranks_that_differ_fail_the_job(
+    coll: Native, placement: list[int], change: dict[str, int], said: str
+) -> None:
+    cluster = start(coll, placement, 2)
+    join_all(cluster)
+    for rank in range(3):
+        op = {
+            "kind": e.ALLREDUCE,
+            "dtype": 2,
+            "count": 8,
+            "op": e.SUM,
+            "root": 0,
+            "send": 0,
+            "recv": 0,
+        }
+        cluster.submit(rank, COMM, [op | (change if rank == 1 else {})])
+        if cluster.failure:
+            break
+    cluster.settle()
+    assert cluster.failure and "rank 1" in cluster.failure and said in cluster.failure
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": 10},
+        {"dtype": 12},
+        {"op": 5},
+        {"op": 77},
+        {"kind": e.BROADCAST, "root": 3},
+        {"kind": e.SEND, "root": -1},
+        {"count": 1 << 50},
+        {"kind": e.ALLTOALL},
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(coll: Native, wrong: dict[str, int]) -> None:
+    cluster = start(coll, [0, 0, 0], 2)
+    join_all(cluster)
+    with pytest.raises(ValueError, match=r"[45]"):
+        cluster.submit(
+            0, COMM, [{"kind": 0, "dtype": 2, "count": 8, "op": 0, "send": 0, "recv": 0} | wrong]
+        )
+    assert not cluster.busy and cluster.failure is None
+    cluster.close()
+
+
+@relaxed
+@given(st.integers(0, 2**32))
+def test_ranks_move_and_go_on(coll: Native, seed: int) -> None:
+    """Saved at a cut and restored in another placement: the same communicators, the same bits."""
+    r = random.Random(seed)
+    n = r.randrange(1, 7)
+    memory = fresh(n)
+    cluster = start(coll, [r.randrange(n) for _ in range(n)], seed, memory)
+    join_all(cluster)
+    for rank in range(n):
+        cluster.lib.coll_split(cluster.coll(rank), rank, COMM, 200, rank % 2, -rank)
+    cluster.settle()
+    keys = [cluster.joined[(rank, 200)][0] for rank in range(n)]
+    for _ in range(3):
+        run_one(cluster, r, e.ALLREDUCE, "float32", 33, e.SUM, 0, in_place=False)
+        images = [cluster.save(rank) for rank in range(n)]
+        cluster.close()
+        cluster = start(coll, [r.randrange(n) for _ in range(n)], seed, memory)
+        for rank, image in enumerate(images):
+            assert image and cluster.restore(rank, image) == 0
+        ffi = cluster.ffi
+        for rank in range(n):
+            members, key = ffi.new("uint32_t[]", n), ffi.new("uint64_t *")
+            count = cluster.lib.coll_members(cluster.coll(rank), rank, 200, members, n, key)
+            assert key[0] == keys[rank]
+            assert list(members)[:count] == sorted(range(rank % 2, n, 2), reverse=True)
+    cluster.close()
+
+
+@relaxed
+@given(st.binary(max_size=200), st.integers(0, 400), st.integers(0, 255))
+def test_a_damaged_image_is_refused(coll: Native, junk: bytes, at: int, byte: int) -> None:
+    cluster = start(coll, [0, 1], 1)
+    join_all(cluster)
+    image = cluster.save(0)
+    cluster.close()
+    damaged = bytearray(image)
+    damaged[at % len(image)] ^= byte
+    for bad in (junk, image[: at % len(image)], bytes(damaged)):
+        cluster = start(coll, [0, 1], 1)
+        error = cluster.restore(0, bad)
+        assert error in (0, 4)
+        assert error or len(bad) == len(image)
+        cluster.close()
+
+
+@relaxed
+@given(st.data())
+def test_messages_that_cannot_be_fail_the_job(coll: Native, data: st.DataObject) -> None:
+    """Whatever a peer sends: refused with a text, or harmless; never a crash."""
+    cluster = start(coll, [0, 1, 1], 6)
+    join_all(cluster)
+    key = cluster.joined[(0, COMM)][0]
+    cluster.submit(0, COMM, [{"kind": e.ALLREDUCE, "dtype": 7, "count": 8, "send": 0, "recv": 64}])
+    number = st.integers(0, 5) | st.integers(0, 2**32 - 1)
+    for _ in range(data.draw(st.integers(1, 6))):
+        words = [data.draw(number) for _ in range(48)]
+        message = bytearray(b"".join(w.to_bytes(4, "little") for w in words))
+        if data.draw(st.booleans()):
+            message[8:16] = key.to_bytes(8, "little")
+        bad = cluster.ffi.new("struct peer_message *")
+        cluster.ffi.buffer(bad)[:] = bytes(message)
+        cluster.lib.coll_receive(cluster.device[0].coll, data.draw(st.integers(0, 3)), bad)
+        for _ in range(5):
+            cluster.step()
+    cluster.close()

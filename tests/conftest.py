@@ -1,0 +1,85 @@
+"""Fixtures for every test, first of all `state`: a fleet's own directory, and no leaks after it.
+
+Only tests that use a fixture pay for it. What starts processes uses `state`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from rankfold.paths import REPOSITORY
+from support import leaks
+from support.leaks import State
+
+# No deadline: the machine may be busy. In CI the same examples every time.
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+_failed = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whatever a test starts stays below this process, also after it was orphaned."""
+    leaks.become_subreaper()
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        # Started in the background of a script it would ignore them, and so would all it starts.
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+
+
+@pytest.fixture
+def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
+    """A state directory (also in the environment), and the proof that nothing is left after it.
+
+    Teardown fails the test if a process, namespace, mount, socket or shared-memory name of it
+    is still there, and then removes it. A failed test keeps its directory.
+    """
+    # Not TMPDIR, which may be long: a socket's path holds 108 bytes.
+    parent = os.environ.get("RANKFOLD_TEST_FOLDER", "/tmp")
+    folder = Path(tempfile.mkdtemp(prefix="rankfold-test-", dir=parent))
+    place = State(folder, folder / "state", folder / "run", leaks.Watch(folder))
+    place.path.mkdir()
+    monkeypatch.setenv("RANKFOLD_STATE", str(place.path))
+    monkeypatch.setenv("RANKFOLD_RUNTIME", str(place.runtime))
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
+    # Compiled kernels are shared: named by content, and checked when they are read.
+    monkeypatch.setenv("RANKFOLD_CACHE", str(REPOSITORY / "build/tests/kernels"))
+    yield place
+    failed = request.node.stash.get(_failed, False)
+    if not failed:
+        place.watch.settle()
+    left = place.watch.left()
+    place.watch.clean()
+    if failed or left:
+        print(f"the test's files are kept in {folder}")
+    else:
+        place.watch.remove()
+    if left and not failed:
+        pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure tells where its files are, what still ran, and the ends of the logs."""
+    report = yield
+    if not report.failed or report.when == "teardown":
+        return report
+    item.stash[_failed] = True
+    place = getattr(item, "funcargs", {}).get("state")
+    if isinstance(place, State):
+        running = [leaks.describe(pid) for pid in sorted(place.watch.new_processes())]
+        if call.excinfo is not None and "Timeout" in str(call.excinfo.value):
+            place.watch.stacks()
+        text = [f"files: {place.folder}", "still running:", *running, place.watch.logs()]
+        report.sections.append(("what the test left", "\n".join(text)))
+    return report

@@ -1,0 +1,1 @@
+"""Fleets as people use them: everything real, through the command."""

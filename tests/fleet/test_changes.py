@@ -1,0 +1,151 @@
+"""What is asked of a fleet while jobs run on it. What cannot be done changes nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cuda import PROGRAMS, build
+
+from support import privileges
+from support.command import Rankfold, Specs
+from support.leaks import State
+
+from .neighbour import NAME, Neighbour
+
+MiB = 1 << 20
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def test_what_is_refused_leaves_the_fleet_as_it_was(
+    rankfold: Rankfold, specs: Specs, neighbour: Neighbour, state: State
+) -> None:
+    specs.pool(2)
+    neighbour.describe(gpus=2)
+    job = (specs.folder / f"{NAME}.yaml").read_text()
+    wrong = {
+        "apiVersion: [": "broken.yaml:",
+        job: "metadata.name",  # a second of its name
+        job.replace(NAME, "big").replace("gpus: 2", "gpus: 3"): "spec.gpus",
+    }
+    with rankfold.watching(str(specs.folder)):
+        rankfold.until(lambda: neighbour.devices() == {"local/soft-0", "local/soft-1"})
+        before = neighbour.pids()
+        revision = rankfold.status()["revision"]
+        for text, reason in wrong.items():
+            specs.write("broken.yaml", text)
+            neighbour.describe(gpus=1)  # right by itself, but not beside what is wrong
+
+            def told() -> str:
+                conditions = rankfold.status()["source"]["conditions"]
+                return str([c["message"] for c in conditions if c["status"] == "False"])
+
+            rankfold.until(lambda: reason in told() and "broken.yaml" in told())  # noqa: B023
+            assert rankfold.status()["revision"] == revision
+        second = subprocess.run(
+            [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)],
+            env=rankfold.environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert second.returncode == 1 and "another reconciler runs on" in second.stderr
+        other = Specs(state.folder / "other")
+        done = rankfold.run("apply", "-f", str(other.folder))
+        assert done.returncode == 1 and str(specs.folder) in done.stderr
+        assert len(neighbour.devices()) == 2 and neighbour.pids() == before
+        (specs.folder / "broken.yaml").unlink()
+        rankfold.until(lambda: len(neighbour.devices()) == 1)
+        neighbour.finish()
+
+
+def test_a_suspended_job_leaves_its_device_to_another_and_outlives_the_rest(
+    rankfold: Rankfold, specs: Specs, neighbour: Neighbour
+) -> None:
+    specs.pool(1, "64MiB")
+    neighbour.apply(gpus=1)
+    neighbour.goes_on()
+    pids = neighbour.pids()
+    neighbour.apply(gpus=1, extra="suspend: true")
+    assert [device["used"] for device in rankfold.status()["devices"]] == [0]
+    guest = str(build(PROGRAMS / "large_state.cu"))
+    out = rankfold("run", "--world-size", "1", "--", guest, "3", "56", "4")
+    assert len(out.splitlines()) >= 3, "56 of 64 MiB were the guest's"
+    rankfold("stop")
+    os.kill(rankfold.proxy_pid("local/soft-0"), signal.SIGKILL)
+    assert neighbour.pids() == pids, "the ranks rest"
+    neighbour.apply(gpus=1)
+    assert neighbour.pids() == pids
+    neighbour.finish()
+
+
+# ---- full disks ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(state: State) -> Iterator[Path]:
+    """A file system of 4 MiB. Used before `rankfold`, so that it outlives the fleet."""
+    privileges.need_namespaces()
+    place = state.folder / "disk"
+    place.mkdir()
+    if _libc.mount(b"tmpfs", bytes(place), b"tmpfs", 0, b"size=4m,mode=700") != 0:
+        raise OSError(ctypes.get_errno(), "mount")
+    yield place
+    state.watch.settle()
+    assert _libc.umount2(bytes(place), 0) == 0, os.strerror(ctypes.get_errno())
+
+
+def fill(disk: Path) -> Path:
+    """Not a byte is left; gives the file to remove."""
+    file = disk / "ballast"
+    with file.open("wb", buffering=0) as stream:
+        for size in (1 << 16, 1):
+            try:
+                while stream.write(bytes(size)):
+                    pass
+            except OSError:
+                continue
+    return file
+
+
+def test_a_full_state_directory_stops_changes_but_no_job(
+    small_disk: Path, state: State, rankfold: Rankfold, specs: Specs, neighbour: Neighbour
+) -> None:
+    state.path.rmdir()
+    state.path.symlink_to(small_disk)
+    (state.folder / "jobs").mkdir()
+    (small_disk / "jobs").symlink_to(state.folder / "jobs")
+    specs.pool(2)
+    neighbour.describe(gpus=2)
+    with rankfold.watching(str(specs.folder)):
+        rankfold.until(lambda: len(neighbour.devices()) == 2)
+        ballast = fill(small_disk)
+        neighbour.describe(gpus=1)
+        done = rankfold.run("apply", "-f", str(specs.folder), "--wait")
+        assert done.returncode == 1 and "cannot be written: database or disk is full" in done.stderr
+        neighbour.goes_on()
+        assert len(neighbour.devices()) == 2
+        ballast.unlink()
+        rankfold.until(lambda: len(neighbour.devices()) == 1)  # nobody asks again
+    neighbour.finish()
+
+
+def test_full_logs_lose_lines_but_not_the_job(
+    small_disk: Path, state: State, rankfold: Rankfold, specs: Specs
+) -> None:
+    """How a rank ended is told when there is space again."""
+    (state.path / "jobs").symlink_to(small_disk)
+    gate = specs.folder / "gate"
+    program = str(build(PROGRAMS / "one_launch.cu"))
+    script = f"until [ -e {gate} ]; do sleep 0.02; done; {program}; touch {gate}.$RANK; exit 3"
+    specs.program(["sh", "-c", script], "logger", gpus=1, ranks=2)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    ballast = fill(small_disk)
+    gate.touch()
+    rankfold.until(lambda: all((specs.folder / f"gate.{r}").exists() for r in range(2)))
+    ballast.unlink()
+    rankfold.until(lambda: rankfold.job("logger")["phase"] == "Failed")
+    assert "rank 0 exited with status 3" in rankfold.job("logger")["message"]

@@ -1,0 +1,124 @@
+"""Programs that cannot run, fail or wait: they are told so, and nobody beside them notices."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+import numpy as np
+from cuda import PROGRAMS, build
+from tinygrad_job import test_training as tinygrad
+from tinygrad_job.twin import losses
+
+from support.command import Rankfold, Specs
+
+from .neighbour import Neighbour
+
+
+def own_lines(text: str) -> list[str]:
+    """What the library in a rank said, in a `run` of one rank."""
+    return [line for line in text.splitlines() if line.startswith("rankfold: ")]
+
+
+def test_programs_that_cannot_be_served_get_one_line_and_the_api_s_error(
+    rankfold: Rankfold, specs: Specs, neighbour: Neighbour
+) -> None:
+    specs.pool(2)
+    neighbour.apply(gpus=1)
+    neighbour.goes_on()
+    refused = {
+        "static-runtime": (("-cudart", "static"), "rebuild it with `nvcc -cudart shared`",
+                           "cudaErrorNotSupported"),
+        "no-ptx": (("-gencode", "arch=compute_75,code=sm_75"), "nvcc -arch=compute_75",
+                   "cudaErrorNoKernelImageForDevice"),
+    }  # fmt: skip
+    for name, (flags, advice, error) in refused.items():
+        program = build(PROGRAMS / "one_launch.cu", args=flags)
+        done = rankfold.run("run", "--world-size", "1", "--name", name, "--", str(program))
+        assert done.returncode == 3, (done.stdout, done.stderr)
+        assert done.stdout == f"{error}\n"
+        said = [line for line in own_lines(done.stderr) if "RankFailed" not in line]
+        assert len(said) == 1 and advice in said[0], done.stderr
+        assert advice in rankfold.job(name)["message"]
+        neighbour.goes_on()
+    neighbour.finish()
+
+
+def test_a_rank_that_crashes_and_a_command_that_does_not_exist(
+    rankfold: Rankfold, specs: Specs, neighbour: Neighbour
+) -> None:
+    specs.pool(2)
+    neighbour.apply(gpus=1)
+    neighbour.goes_on()
+    script = 'echo "rank $RANK begins" >&2; exec "$@"'
+    crash = ["sh", "-c", script, "-", str(build(PROGRAMS / "crash.cu")), "20", "1", "7"]
+    options = ["--world-size", "2", "--gpus", "1", "--name", "bad"]
+    done = rankfold.run("run", *options, "--", *crash)
+    assert done.returncode == 128 + signal.SIGSEGV, done.stderr
+    assert "[1] rank 1 begins\n" in done.stderr
+    assert rankfold.job("bad")["message"] == "rank 1 was killed by SIGSEGV\nrank 1 begins"
+    assert done.stdout.count("[0] step") == 7
+    assert rankfold.job("bad")["phase"] == "Failed"
+    missing = rankfold.run("run", "--world-size", "1", "--", "no-such-program")
+    assert missing.returncode == 127 and "cannot start no-such-program" in missing.stderr
+    # The device that they had serves the next one.
+    assert rankfold("run", "--world-size", "1", "--", str(build(PROGRAMS / "one_launch.cu"))) == (
+        "cudaSuccess\n"
+    )
+    busy = [device["name"] for device in rankfold.status()["devices"] if device["ranks"]]
+    assert busy == list(neighbour.devices())
+    neighbour.finish()
+
+
+def test_exhausted_memory_is_the_api_s_error(rankfold: Rankfold) -> None:
+    """The program asserts it, and that what it frees can be had again."""
+    program = str(build(PROGRAMS / "out_of_memory.cu"))
+    spread, folded = (
+        rankfold("run", "--world-size", "2", "--gpus", gpus, "--memory", "32MiB", "--", program)
+        for gpus in ("2", "1")
+    )
+    assert sorted(folded.splitlines()) == sorted(spread.splitlines()) and "pieces" in spread
+
+
+def test_a_rank_that_waits_in_tcp_for_its_neighbour_on_the_device_goes_on(
+    rankfold: Rankfold,
+) -> None:
+    done = rankfold("run", "--world-size", "3", "--gpus", "1", "--memory", "64MiB", "--",
+                    str(build(PROGRAMS / "tcp_wait.cu")), "40")  # fmt: skip
+    assert done.count("step 39 ") == 3
+
+
+def test_tinygrad_trains_through_run(rankfold: Rankfold) -> None:
+    for name, value in tinygrad.environment(rankfold.state).items():
+        rankfold.environment[name] = value
+    steps = 5
+    out = rankfold("run", "--world-size", "1", "--gpus", "1", "--", sys.executable,
+                   str(tinygrad.SCRIPT), str(steps))  # fmt: skip
+    printed = np.array([float(line.split()[3]) for line in out.splitlines()])
+    np.testing.assert_allclose(printed, np.array(losses(steps)), rtol=2e-3)
+
+
+def test_host_memory_for_folded_ranks_is_counted_before_placing(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    """Two ranks of 64 MiB on one device need 64 MiB beside it; three devices need none."""
+    rankfold.environment["RANKFOLD_HOST_MEMORY"] = str(100 << 20)
+    program = str(build(PROGRAMS / "large_state.cu"))
+    specs.pool(2)
+    specs.program([program, "4", "24", "3"], "fits", gpus=1, ranks=2)
+    specs.program([program, "4", "24", "3"], "too-much", gpus=1, ranks=2)
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: rankfold.job("fits").get("phase") == "Running")
+
+    def refused() -> dict[str, str] | None:
+        conditions = rankfold.job("too-much").get("conditions", ())
+        return next((c for c in conditions if c["reason"] == "HostMemory"), None)
+
+    waits = rankfold.until(refused)
+    assert rankfold.job("too-much")["phase"] == "Pending" and waits["type"] == "Stalled"
+    assert "may need 0.0625 GiB of host memory" in waits["message"]
+    # What the first held is free when it is over.
+    rankfold.until(lambda: rankfold.job("too-much")["phase"] == "Succeeded")
+    assert rankfold.job("fits")["phase"] == "Succeeded"
+    assert json.dumps(rankfold.job("too-much")["conditions"]).count("Stalled") == 0

@@ -1,0 +1,1 @@
+"""Clients that do not keep the channel's rules, and clients that die."""

@@ -1,0 +1,25 @@
+# The fuzzer: the proxy's own source with sanitizers and coverage, and the harness around it.
+# make -f tests/hostile/build.mk BUILD=folder
+BUILD ?= build/fuzz
+CC ?= gcc
+SANITIZE ?= -fsanitize=address,undefined -fno-sanitize-recover=undefined
+FLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Iinterpose \
+	-Iproxy/core -Iproxy/hal -Iproxy/hal/soft -Itests/hostile $(SANITIZE)
+CORE := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/core/*.c))
+OTHER := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/hal/soft/*.c) tests/hostile/fuzz_decoder.c \
+	tests/hostile/generate.c tests/hostile/coverage.c)
+WRAP := $(foreach f,in_loop mailbox_start mailbox_stop mailbox_stopping,-Wl,--wrap=$(f))
+
+$(BUILD)/fuzz-decoder: $(CORE) $(OTHER)
+	$(CC) $(FLAGS) $(WRAP) -o $@ $^ -lpthread -lm
+$(CORE): FLAGS += -fsanitize-coverage=trace-pc
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -MMD -MP -c $< -o $@
+-include $(CORE:.o=.d) $(OTHER:.o=.d)
+
+# The proxy's threads under the thread sanitizer, in one go: nothing of it is shared with the above.
+THREADS := $(wildcard proxy/core/*.c proxy/hal/soft/*.c) tests/hostile/threads.c
+$(BUILD)/threads: $(THREADS) $(wildcard proxy/core/*.h proxy/hal/*.h proxy/hal/soft/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -f%,$(FLAGS)) -w -fsanitize=thread -o $@ $(THREADS) -lpthread -lm

@@ -1,0 +1,398 @@
+/* fuzz_decoder.c: feeds records that no library would send to the proxy's core, at a high rate.
+ *
+ * LLVMFuzzerTestOneInput takes one input: a sequence of steps (struct step below). It serves two
+ * hostile ranks of one job and a good rank of another on one soft device, lets the loop turn, and
+ * looks afterwards whether the good rank's memory is as it was, and whether the device is as empty
+ * as before. A violation, or what a sanitizer finds, aborts the process.
+ *
+ * The loop runs in the caller's thread: in_loop, mailbox_start, mailbox_stop and mailbox_stopping
+ * are wrapped by the linker (-Wl,--wrap), so that an input always does the same. All else is the
+ * product's own code. With -DWITH_MAIN this is a program of its own; see coverage.c for the rest.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+#include "internal.h"
+#include "kernel.h"
+
+#define DEVICE_BYTES (64ull << 20)
+#define TURNS 3
+#define HOSTILE_RANKS 2u
+#define GOOD_BYTES 4096u
+#define MUST(condition)                                                                            \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "%s:%d: violated: %s\n", __FILE__, __LINE__, #condition);  \
+			give_up();                                                                 \
+		}                                                                                  \
+	} while (0)
+
+_Noreturn static void give_up(void);
+
+/* ---- the loop, turned by hand ---- */
+
+static uint32_t turns;
+
+bool __wrap_mailbox_start(struct proxy *p) { return p != NULL; }
+void __wrap_mailbox_stop(struct proxy *p) { (void)p; }
+bool __wrap_mailbox_stopping(const struct proxy *p) { return !p || turns-- == 0; }
+void __wrap_in_loop(struct proxy *p, void (*run)(struct proxy *, void *), void *arg)
+{
+	run(p, arg);
+}
+
+static void turn(struct proxy *p, uint32_t count)
+{
+	turns = count;
+	loop_main(p);
+}
+
+/* ---- a rank's end of a channel ---- */
+
+struct client {
+	int channel, image;
+	uint8_t *map;
+	struct rf_header *header;
+	uint64_t head, seq;
+};
+
+static void client_open(struct client *c, uint32_t rank, uint32_t world_size)
+{
+	*c = (struct client){.channel = memfd_create("channel", MFD_ALLOW_SEALING | MFD_CLOEXEC),
+			     .image = memfd_create("image", MFD_CLOEXEC)};
+	MUST(!ftruncate(c->channel, (off_t)RF_MEMFD_BYTES));
+	MUST(!fcntl(c->channel, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW));
+	MUST(!ftruncate(c->image, (off_t)RF_WINDOW_BYTES));
+	c->map = mmap(NULL, RF_OFF_PINNED, PROT_READ | PROT_WRITE, MAP_SHARED, c->channel, 0);
+	MUST(c->map != MAP_FAILED);
+	c->header = (void *)c->map;
+	c->header->magic = RF_MAGIC;
+	c->header->major = RF_MAJOR;
+	c->header->memfd_bytes = RF_MEMFD_BYTES;
+	c->header->rank = rank;
+	c->header->world_size = world_size;
+}
+
+static void client_close(struct client *c)
+{
+	munmap(c->map, RF_OFF_PINNED);
+	close(c->channel);
+	close(c->image);
+}
+
+static bool client_room(const struct client *c, uint64_t bytes)
+{
+	return c->head + bytes - atomic_load(&c->header->tail) <= RF_RING_BYTES;
+}
+
+/* Any bytes as a record, padded to 64. */
+static void client_raw(struct client *c, const void *record, uint32_t bytes)
+{
+	uint64_t padded = (bytes + 63ull) / 64 * 64, place = c->head % RF_RING_BYTES;
+	if (place + padded > RF_RING_BYTES) {
+		struct rf_record pad = {.bytes = (uint32_t)(RF_RING_BYTES - place)};
+		memcpy(c->map + RF_OFF_RING + place, &pad, sizeof pad);
+		c->head += pad.bytes;
+		place = 0;
+	}
+	memset(c->map + RF_OFF_RING + place, 0, padded);
+	memcpy(c->map + RF_OFF_RING + place, record, bytes);
+	c->head += padded;
+	atomic_store(&c->header->head, c->head);
+}
+
+static void client_post(struct client *c, void *record, uint32_t bytes, uint16_t opcode,
+			uint16_t slot)
+{
+	struct rf_record *r = record;
+	*r = (struct rf_record){.bytes = (bytes + 63) / 64 * 64, .opcode = opcode, .slot = slot,
+				.seq = ++c->seq};
+	client_raw(c, record, bytes);
+}
+
+/* ---- a kernel and its module ---- */
+
+/* Adds 1 to the first byte of the buffer it is given: whoever gives a bad address has a fault. */
+static uint64_t kernel_body(const struct soft_block *b, uint32_t t0, uint32_t t1, uint32_t row,
+			    uint32_t tid_y, uint32_t tid_z)
+{
+	uint64_t address;
+	(void)t0; (void)t1; (void)row; (void)tid_y; (void)tid_z;
+	memcpy(&address, b->params, sizeof address);
+	volatile uint8_t *at = b->base + ((address - RF_DEV_BASE) & (RF_WINDOW_BYTES - 1));
+	*at = (uint8_t)(*at + 1);
+	return SOFT_EXIT;
+}
+
+static const struct soft_cut kernel_cuts[] = {{.kind = SOFT_CUT_NONE},
+					      {.run = kernel_body, .flags = SOFT_FLAT}};
+static const struct hal_function kernel = {
+	.name = "add_one", .cuts = kernel_cuts, .abi = SOFT_KERNEL_ABI, .cut_count = 2,
+	.param_bytes = 8, .max_threads = 1024};
+
+/* What Python does with the loop's questions. */
+static void answer(struct proxy *p, const struct proxy_event *e)
+{
+	static const uint8_t globals[100] = {1};
+	const uint64_t offsets[] = {0, 64}, sizes[] = {64, 36};
+	const uint32_t params[] = {0, 8};
+	struct proxy_function f = {.address = (uintptr_t)&kernel, .param_count = 1,
+				   .param_bytes = 8, .max_threads = 1024};
+	bool refused = e->data && e->bytes && e->data[0] == 0xff;
+	if (e->kind == PROXY_EVENT_MODULE)
+		proxy_module_ready(p, e->token, refused ? CU_INVALID_IMAGE : 0, "hash",
+				   sizeof globals, globals, 1, 2, "first\0second", offsets, sizes);
+	else if (e->kind == PROXY_EVENT_FUNCTION)
+		proxy_function_ready(p, e->token, e->name[0] == 'x' ? CU_NOT_FOUND : 0, &f, params);
+}
+
+/* ---- the scene: kept over inputs, attached anew for each ---- */
+
+struct scene {
+	struct proxy *proxy;
+	struct client hostile[HOSTILE_RANKS], good;
+	uint64_t hostile_job, good_job, next_job;
+	uint32_t stuck; /* steps since the job failed or a rank got an error that stays */
+};
+static struct scene scene;
+static struct fuzz_counters counters;
+
+_Noreturn static void give_up(void)
+{
+	static char text[1 << 16];
+	if (scene.proxy)
+		proxy_dump(scene.proxy, text, sizeof text);
+	fprintf(stderr, "%s\n", text);
+	abort();
+}
+
+/* False: a rank is refused, since what it had is nowhere any more. */
+static bool job_begin(struct scene *s, uint64_t job, struct client *clients, uint32_t world_size)
+{
+	static const uint32_t devices[HOSTILE_RANKS];
+	char error[512];
+	MUST(!proxy_job_open(s->proxy, job, job, 0, 1, world_size, devices, -1, error, 512));
+	for (uint32_t r = 0; r < world_size; r++)
+		if (proxy_rank_attach(s->proxy, job, r, clients[r].channel, clients[r].image, error,
+				      512))
+			return false;
+	return true;
+}
+
+static void serve(struct scene *s, uint32_t count)
+{
+	struct proxy_event e;
+	turn(s->proxy, count);
+	while (proxy_next_event(s->proxy, &e))
+		answer(s->proxy, &e);
+}
+
+static void job_end(struct scene *s, uint64_t job)
+{
+	struct proxy_rank_status rank;
+	for (uint32_t r = 0; job != s->good_job && r < HOSTILE_RANKS; r++)
+		if (!proxy_rank_status(s->proxy, job, r, &rank))
+			counters.records += rank.records;
+	proxy_job_discard(s->proxy, job);
+	for (uint32_t n = 0; proxy_job_close(s->proxy, job); n++) {
+		MUST(n < 1000000);
+		serve(s, 1);
+	}
+}
+
+static void good_write(struct scene *s, uint8_t value)
+{
+	struct { struct rf_copy c; uint8_t data[GOOD_BYTES]; } copy = {
+		.c = {.stream = 1, .dst = RF_DEV_BASE, .width = GOOD_BYTES, .height = 1,
+		      .src_place = RF_AT_INLINE}};
+	memset(copy.data, value, GOOD_BYTES);
+	client_post(&s->good, &copy, sizeof copy, RF_OP_COPY, 0);
+}
+
+/* Reads the good rank's memory; the loop must serve it, whatever the others do. */
+static void good_check(struct scene *s, uint8_t value)
+{
+	struct rf_copy copy = {.stream = 1, .src = RF_DEV_BASE, .width = GOOD_BYTES, .height = 1,
+			       .dst_place = RF_AT_BULK};
+	struct rf_slot *slot = (void *)(s->good.map + RF_OFF_SLOTS);
+	atomic_store(&slot->state, 1);
+	client_post(&s->good, &copy, sizeof copy, RF_OP_COPY, 1);
+	for (uint32_t n = 0; atomic_load(&slot->state) != 2; n++) {
+		MUST(n < 1000000);
+		serve(s, 1);
+	}
+	MUST(slot->error == 0);
+	for (uint32_t i = 0; i < GOOD_BYTES; i++)
+		MUST(s->good.map[RF_OFF_BULK + i] == value);
+}
+
+static void scene_open(struct scene *s)
+{
+	struct proxy_config config = {.hal = "soft", .memory_bytes = DEVICE_BYTES, .workers = 1,
+				      .cc_major = 8, .speed = 1.0};
+	struct rf_alloc alloc = {.addr = RF_DEV_BASE, .bytes = GOOD_BYTES};
+	char error[512];
+	s->proxy = proxy_open(&config, error, sizeof error);
+	MUST(s->proxy);
+	s->next_job = 10;
+	s->good_job = 1;
+	client_open(&s->good, 0, 1);
+	MUST(job_begin(s, s->good_job, &s->good, 1));
+	client_post(&s->good, &alloc, sizeof alloc, RF_OP_ALLOC, 0);
+}
+
+static void hostile_begin(struct scene *s)
+{
+	s->hostile_job = ++s->next_job;
+	for (uint32_t r = 0; r < HOSTILE_RANKS; r++)
+		client_open(&s->hostile[r], r, HOSTILE_RANKS);
+	MUST(job_begin(s, s->hostile_job, s->hostile, HOSTILE_RANKS));
+	s->stuck = 0;
+}
+
+static void hostile_end(struct scene *s)
+{
+	job_end(s, s->hostile_job);
+	for (uint32_t r = 0; r < HOSTILE_RANKS; r++)
+		client_close(&s->hostile[r]);
+}
+
+/* A rank with an error, or a failed job, soon does nothing any more: then a new one begins. */
+static void watch(struct scene *s)
+{
+	struct proxy_job_status status;
+	bool bad = proxy_job_status(s->proxy, s->hostile_job, &status) ||
+		   status.state == PROXY_JOB_FAILED;
+	for (uint32_t r = 0; r < HOSTILE_RANKS; r++)
+		bad |= atomic_load(&s->hostile[r].header->async_error) != 0 ||
+		       atomic_load(&s->hostile[r].header->epoch) != s->hostile_job;
+	s->stuck += bad;
+	if (s->stuck < 8)
+		return;
+	hostile_end(s);
+	hostile_begin(s);
+	counters.restarts++;
+}
+
+/* ---- one input ---- */
+
+/* Save at a cut, and attach again in the next epoch; also after a rank has ended. */
+static void move(struct scene *s, bool exited)
+{
+	struct proxy_job_status status;
+	if (proxy_job_status(s->proxy, s->hostile_job, &status) ||
+	    status.state != PROXY_JOB_CUT || proxy_job_save(s->proxy, s->hostile_job))
+		return;
+	if (exited)
+		proxy_rank_exited(s->proxy, s->hostile_job, 0, PROXY_EXIT_CRASHED);
+	for (uint32_t n = 0; proxy_job_close(s->proxy, s->hostile_job); n++) {
+		MUST(n < 1000000);
+		serve(s, 1);
+		if (!proxy_job_status(s->proxy, s->hostile_job, &status) &&
+		    status.state == PROXY_JOB_FAILED)
+			return;
+	}
+	s->hostile_job = ++s->next_job;
+	if (job_begin(s, s->hostile_job, s->hostile, HOSTILE_RANKS)) {
+		counters.moves++;
+		return;
+	}
+	hostile_end(s);
+	hostile_begin(s);
+	counters.restarts++;
+}
+
+static void control(struct scene *s, const struct fuzz_step *step)
+{
+	struct client *c = &s->hostile[step->rank % HOSTILE_RANKS];
+	counters.controls++;
+	switch (step->kind) {
+	case FUZZ_TURN:
+		serve(s, 1 + step->rank % 16);
+		watch(s);
+		break;
+	case FUZZ_BARRIER: proxy_job_barrier(s->proxy, s->hostile_job, step->rank & 1); break;
+	case FUZZ_HURRY: proxy_job_hurry(s->proxy, s->hostile_job); break;
+	case FUZZ_EXIT:
+		proxy_rank_exited(s->proxy, s->hostile_job, step->rank % HOSTILE_RANKS,
+				  step->rank / 2 % 3);
+		break;
+	case FUZZ_HEAD: /* the ring's own words, spoilt */
+		atomic_store(&c->header->head, c->head + ((uint64_t)step->rank << step->bytes % 56));
+		break;
+	case FUZZ_HOST: atomic_fetch_add(&c->header->hostfunc_tail, step->rank); break;
+	case FUZZ_MOVE: move(s, step->rank % 8 == 7);
+		break;
+	}
+}
+
+static void record(struct scene *s, const struct fuzz_step *step, const uint8_t *body)
+{
+	struct client *c = &s->hostile[step->rank % HOSTILE_RANKS];
+	uint8_t bytes[RF_RECORD_MAX];
+	uint32_t size = sizeof(struct rf_record) + step->bytes;
+	struct rf_record head = {.bytes = (size + 63) / 64 * 64, .opcode = step->opcode,
+				 .slot = step->slot, .seq = ++c->seq};
+	if (size > sizeof bytes)
+		return;
+	if (step->kind == FUZZ_RAW) /* the header's own size too */
+		head.bytes = (uint32_t)step->rank << step->slot % 30;
+	memcpy(bytes, &head, sizeof head);
+	memcpy(bytes + sizeof head, body, step->bytes);
+	if (!client_room(c, 2 * RF_RECORD_MAX))
+		serve(s, TURNS);
+	if (client_room(c, 2 * RF_RECORD_MAX))
+		client_raw(c, bytes, size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct scene *s = &scene;
+	struct proxy_status status;
+	static uint8_t value;
+	if (!s->proxy)
+		scene_open(s);
+	hostile_begin(s);
+	good_write(s, ++value);
+	while (size >= sizeof(struct fuzz_step)) {
+		struct fuzz_step step;
+		memcpy(&step, data, sizeof step);
+		data += sizeof step;
+		size -= sizeof step;
+		if (step.bytes > size)
+			step.bytes = (uint16_t)size;
+		if (step.kind <= FUZZ_RAW)
+			record(s, &step, data);
+		else
+			control(s, &step);
+		data += step.bytes;
+		size -= step.bytes;
+	}
+	serve(s, TURNS);
+	good_check(s, value);
+	hostile_end(s);
+	proxy_status(s->proxy, &status);
+	MUST(status.used_bytes <= RF_CHUNK_BYTES); /* the good rank's */
+	MUST(!s->proxy->asks);
+	counters.inputs++;
+	return 0;
+}
+
+struct fuzz_counters fuzz_counters(void) { return counters; }
+
+/* What a leak checker should find empty. */
+void fuzz_end(void)
+{
+	struct scene *s = &scene;
+	if (!s->proxy)
+		return;
+	job_end(s, s->good_job);
+	client_close(&s->good);
+	proxy_close(s->proxy);
+	s->proxy = NULL;
+}

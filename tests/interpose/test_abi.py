@@ -1,0 +1,108 @@
+"""Our idea of NVIDIA's interfaces agrees with NVIDIA's headers, prototype by prototype."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rankfold.interpose import generate
+from support.preloaded import CLIENT, LIB
+
+HEADERS = generate.header_folders()
+pytestmark = pytest.mark.skipif(not HEADERS, reason="no CUDA headers on this machine")
+
+STRUCTURES = {
+    "cudaDeviceProp": "uuid luidDeviceNodeMask totalGlobalMem warpSize memPitch maxGridSize major "
+    "textureAlignment canMapHostMemory surfaceAlignment concurrentKernels asyncEngineCount "
+    "maxThreadsPerMultiProcessor sharedMemPerMultiprocessor managedMemory sharedMemPerBlockOptin "
+    "maxBlocksPerMultiProcessor reservedSharedMemPerBlock memoryPoolSupportedHandleTypes "
+    "clusterLaunch hostNumaId gpuPciDeviceID hostNumaMultinodeIpcSupported reserved",
+    "cudaPointerAttributes": "type device devicePointer hostPointer",
+    "cudaFuncAttributes": "sharedSizeBytes localSizeBytes maxThreadsPerBlock numRegs ptxVersion "
+    "maxDynamicSharedSizeBytes preferredShmemCarveout nonPortableClusterSizeAllowed",
+    "cudaLaunchConfig_t": "gridDim blockDim dynamicSmemBytes stream attrs numAttrs",
+    "CUlaunchConfig": "gridDimX blockDimZ sharedMemBytes hStream attrs numAttrs",
+    "CUDA_MEMCPY2D": "srcXInBytes srcMemoryType srcHost srcDevice srcPitch dstY dstPitch Height",
+    "CUDA_MEMCPY3D": "srcLOD srcMemoryType srcHeight dstXInBytes dstDevice dstHeight Depth",
+    "CUDA_KERNEL_NODE_PARAMS": "func gridDimX sharedMemBytes kernelParams extra kern ctx",
+    "CUDA_MEMSET_NODE_PARAMS": "dst pitch value elementSize width height",
+    "CUDA_HOST_NODE_PARAMS": "fn userData",
+    "cudaMemcpy3DParms": "srcPos srcPtr dstArray dstPos dstPtr extent kind",
+    "cudaPitchedPtr": "ptr pitch xsize ysize",
+    "cudaExtent": "width height depth",
+    "cudaKernelNodeParams": "func gridDim blockDim sharedMemBytes kernelParams extra",
+    "cudaMemsetParams": "dst pitch value elementSize width height",
+    "cudaHostNodeParams": "fn userData",
+    "CUgraphExecUpdateResultInfo": "result errorNode errorFromNode",
+    "CUdevprop": "maxThreadsDim sharedMemPerBlock SIMDWidth regsPerBlock textureAlign",
+}
+
+
+def output(folder: Path, name: str, text: str, *include: Path) -> str:
+    source, program = folder / f"{name}.cpp", folder / name
+    source.write_text(text)
+    command = ["g++", "-w", "-o", str(program), str(source), *(f"-I{path}" for path in include)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return subprocess.run([program], capture_output=True, text=True, check=True).stdout
+
+
+def test_structures_have_the_layout_of_the_headers(tmp_path: Path) -> None:
+    lines = [
+        f'printf("{name} %zu\\n", sizeof({name}));'
+        + "".join(f'printf("  {m} %zu\\n", offsetof({name}, {m}));' for m in members.split())
+        for name, members in STRUCTURES.items()
+    ]
+    lines.append('printf("attribute %zu %zu\\n", sizeof(ATTRIBUTE), offsetof(ATTRIBUTE, VALUE));')
+    body = "#include <cstdio>\n#include <cstddef>\nint main() {\n" + "\n".join(lines) + "\n}\n"
+    ours = '#include "abi.h"\n#define ATTRIBUTE launch_attribute\n#define VALUE value\n' + body
+    ours = ours.replace("#include", "#define _Alignas alignas\n#include", 1)
+    theirs = "#include <cuda.h>\n#include <cuda_runtime_api.h>\n"
+    theirs += "#define ATTRIBUTE CUlaunchAttribute\n#define VALUE value\n" + body
+    expected = output(tmp_path, "theirs", theirs, *HEADERS[:1])
+    assert output(tmp_path, "ours", ours, CLIENT) == expected
+
+
+@pytest.mark.parametrize("library, header", [("cudart", "cuda_runtime_api.h"), ("cuda", "cuda.h")])
+def test_prototypes_agree_with_the_headers(tmp_path: Path, library: str, header: str) -> None:
+    """One source file with both declarations of every function: C++ refuses a conflict."""
+    text = (generate.API / f"{library}.yaml").read_text()
+    described = generate.load_library(text, generate.CHANNEL.read_text())
+    real = (HEADERS[0] / header).read_text(errors="replace")
+    functions = [f for f in described.functions if f.parameters is not None]
+    lines = [f"#undef {f.name}" for f in functions]
+    lines += [f"{generate.prototype(f, f.name)};" for f in functions]
+    assert len(lines) > 200 and any(re.search(rf"\b{f.name}\(", real) for f in functions)
+    source = tmp_path / "both.cpp"
+    source.write_text(f'#include <{header}>\nextern "C" {{\n' + "\n".join(lines) + "\n}\n")
+    command = ["g++", "-fsyntax-only", "-w", f"-I{HEADERS[0]}", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("language, standard", [("c", "c11"), ("c++", "c++17")])
+def test_our_nccl_header_compiles_in_both_languages(
+    tmp_path: Path, language: str, standard: str
+) -> None:
+    source = tmp_path / "uses_nccl"
+    source.write_text("""
+    #include <nccl.h>
+    int main(void)
+    {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        ncclComm_t comm = NCCL_COMM_NULL;
+        ncclUniqueId id;
+        config.blocking = 1;
+        ncclGetUniqueId(&id);
+        ncclCommInitRankConfig(&comm, 1, id, 0, &config);
+        return ncclAllReduce(0, 0, 0, ncclBfloat16, ncclAvg, comm, 0) == ncclSuccess ? 0 : 1;
+    }""")
+    command = ["g++" if language == "c++" else "gcc", "-x", language, f"-std={standard}", "-Wall",
+               "-Werror", f"-I{HEADERS[0]}", f"-I{LIB.parent / 'include'}", str(source),
+               "-o", str(tmp_path / "program"), f"-L{LIB}", "-lnccl",
+               f"-Wl,-rpath-link,{LIB}"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

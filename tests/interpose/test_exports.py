@@ -1,0 +1,78 @@
+"""The libraries export what the description says, by the names and versions programs link."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rankfold import paths
+from rankfold.interpose import generate
+
+LIB = paths.native("lib/librankfold.so").parent
+CHANNEL = generate.CHANNEL.read_text()
+LIBRARIES = {
+    name: generate.load_library((generate.API / f"{name}.yaml").read_text(), CHANNEL)
+    for name in generate.LIBRARIES
+}
+
+
+def exported(path: Path) -> dict[str, str]:
+    """Defined dynamic functions: name → version node ('' for none)."""
+    text = subprocess.run(
+        ["nm", "-D", "--defined-only", str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    found = re.findall(r"^\S+ [TW] (\w+)(?:@@?(\S+))?$", text, re.M)
+    return dict(found)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_shim_exports_exactly_the_described_functions(name: str) -> None:
+    library = LIBRARIES[name]
+    described = {n for f in library.functions for n in f.names}
+    described |= set(generate.read_header(name))
+    symbols = exported(LIB / library.soname)
+    symbols.pop("_init", None), symbols.pop("_fini", None)
+    assert set(symbols) == described
+    assert set(symbols.values()) == {library.version_node}
+
+
+def test_the_preloaded_library_exports_all_of_them_and_the_look_ups_and_nothing_else() -> None:
+    described = {n for lib in LIBRARIES.values() for f in lib.functions for n in f.names}
+    symbols = exported(LIB / "librankfold.so")
+    headers = set(generate.read_header("cudart")) | set(generate.read_header("cuda"))
+    assert set(symbols) - headers == (described - headers) | {"dlsym", "dlvsym", "dlopen"}
+    assert set(symbols.values()) == {""}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_shim_has_its_soname_and_needs_only_the_client(name: str) -> None:
+    library = LIBRARIES[name]
+    text = subprocess.run(
+        ["readelf", "-d", str(LIB / library.soname)], capture_output=True, text=True, check=True
+    ).stdout
+    assert re.findall(r"\(SONAME\).*\[(.*)\]", text) == [library.soname]
+    assert "librankfold.so" in re.findall(r"\(NEEDED\).*\[(.*)\]", text)
+    assert (LIB / f"lib{name}.so").resolve() == (LIB / library.soname).resolve()
+
+
+def test_what_is_hand_written_is_where_the_description_says() -> None:
+    for library in LIBRARIES.values():
+        for function in library.functions:
+            if function.kind == "hand":
+                text = (generate.API.parent / "client" / function.body).read_text()
+                assert re.search(rf"\b{function.name}\(", text), function.name
+
+
+def test_what_pytorch_imports_is_there() -> None:
+    wanted = (Path(__file__).parent / "imported_by_pytorch.txt").read_text().splitlines()[1:]
+    symbols = exported(LIB / "libcudart.so.13") | exported(LIB / "libnccl.so.2")
+    assert len(wanted) > 150 and not set(wanted) - set(symbols)
+
+
+def test_every_nccl_function_has_the_name_that_profilers_wrap() -> None:
+    symbols = set(exported(LIB / "libnccl.so.2"))
+    plain = {name for name in symbols if name.startswith("nccl")}
+    assert len(plain) > 40 and symbols - plain == {f"p{name}" for name in plain}

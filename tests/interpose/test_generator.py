@@ -1,0 +1,94 @@
+"""An annotation that does not match its prototype or the channel is refused, not compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankfold.interpose import generate, headers
+from support.native import REPOSITORY
+
+CHANNEL = (REPOSITORY / "interpose/channel.h").read_text()
+HEAD = "library: cudart\nsoname: l.so\nresult: cudaError_t\nrefused_result: '801'\nfunctions:\n"
+
+
+def refusal(entry: str) -> str:
+    with pytest.raises(generate.Mismatch) as caught:
+        generate.load_library(f"{HEAD}  f: {entry}\n", CHANNEL)
+    return str(caught.value)
+
+
+RECORD = 'params: "cudaEvent_t e, cudaStream_t s", record: rf_event EVENT_RECORD'
+
+
+@pytest.mark.parametrize(
+    "entry, expected",
+    [
+        ('{params: "int a", local: "0"}', "neither used nor ignored: ['a']"),
+        ('{params: "int a", local: f(a), ignore: [a]}', "both used and ignored: ['a']"),
+        ('{params: "int a", local: f(a), ignore: [b]}', "ignores ['b']"),
+        ('{params: "int a, int a", local: f(a)}', "two parameters have one name"),
+        ('{params: "int", local: "0"}', "'int' has no name"),
+        ('{params: "int a"}', "exactly one of"),
+        ('{params: "int a", local: f(a), hand: x.c}', "exactly one of"),
+        ('{local: "0"}', "has no params"),
+        ('{params: void, local: "0", pre_thread: ptsz}', "unknown keys ['pre_thread']"),
+        ('{params: void, local: "0", per_thread: both}', "per_thread is"),
+        (f"{{{RECORD}, set: {{event: event(e)}}, ignore: [s]}}", "fields not set: ['stream']"),
+        (
+            f"{{{RECORD}, set: {{event: event(e), stream: stream(s), when: 1}}}}",
+            "not there: ['when']",
+        ),
+        (
+            f"{{{RECORD}, set: {{event: event(e), stream: stream(t)}}, ignore: [s]}}",
+            "t is no param",
+        ),
+        (
+            '{params: "cudaEvent_t e", record: rf_handle EVENT_FORGET, set: {handle: event(e)}}',
+            "no opcode RF_OP_EVENT_FORGET",
+        ),
+        ('{params: "int a", record: rf_nothing FREE, set: {addr: a}}', "needs a struct"),
+    ],
+)
+def test_a_contradiction_is_an_error_that_names_the_function(entry: str, expected: str) -> None:
+    message = refusal(entry)
+    assert message.startswith("cudart.yaml: f: ") and expected in message
+
+
+def test_the_fields_of_records_are_read_from_the_channel() -> None:
+    fields = generate.record_fields(CHANNEL)
+    assert fields["rf_event"] == ("event", "stream")
+    assert fields["rf_elapsed"] == ("start", "end")
+    assert fields["rf_fill"] == (
+        "stream", "dst", "pitch", "width", "height", "value", "element",
+    )  # fmt: skip
+    assert "rf_header" not in fields and "rf_device" not in fields
+
+
+def test_declarations_are_read_as_a_compiler_reads_them() -> None:
+    text = """
+    typedef int CUresult; typedef unsigned long size_t;
+    CUresult cuInit(unsigned int Flags);
+    extern CUresult cuMemcpy_ptds(void (*dst)(int, int),
+                                  size_t ByteCount);
+    CUresult cuNothing(void);
+    int cudaNot(int a), other(int b);
+    """
+    found = {name: d.parameters for name, d in headers.declared("cuda", text).items()}
+    assert found == {"cuInit": 1, "cuMemcpy_ptds": 2, "cuNothing": 0}
+
+
+def test_a_description_with_other_parameters_than_the_header_is_refused() -> None:
+    library = generate.load_library(f'{HEAD}  f: {{params: "int a", local: f(a)}}\n', CHANNEL)
+    generate.check_header(library, {"f": headers.Declared("int f(int a)", 1)})
+    with pytest.raises(generate.Mismatch, match="the header says: int f"):
+        generate.check_header(library, {"f": headers.Declared("int f(int a, int b)", 2)})
+
+
+@pytest.mark.parametrize("library", ["cudart", "cuda"])
+def test_the_description_knows_every_function_of_the_headers(library: str) -> None:
+    """Its list of names serves machines without headers, and so must be complete."""
+    in_headers = set(generate.read_header(library))
+    if not in_headers:
+        pytest.skip("no CUDA headers on this machine")
+    described = generate.load_library((generate.API / f"{library}.yaml").read_text(), CHANNEL)
+    assert in_headers <= {name for f in described.functions for name in f.names}

@@ -1,0 +1,1 @@
+"""Transport between the proxies of a node."""

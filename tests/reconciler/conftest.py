@@ -1,0 +1,46 @@
+"""Promise: desired state in, actions out; whatever happens, the fleet comes to what is desired."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import peer_proxy
+from support.command import Rankfold, Specs
+from support.leaks import State
+
+
+@pytest.fixture(scope="session")
+def empty_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that stands for the native build: a library without a function in it."""
+    folder = tmp_path_factory.mktemp("native")
+    (folder / "lib").mkdir()
+    target = str(folder / "lib/librankfold.so")
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", target], check=True)
+    return folder
+
+
+@pytest.fixture
+def rankfold(state: State, empty_library: Path) -> Iterator[Rankfold]:
+    environment = {
+        **os.environ,
+        "RANKFOLD_STATE": str(state.path),
+        "RANKFOLD_RUNTIME": str(state.runtime),
+        "RANKFOLD_NATIVE": str(empty_library),
+        "RANKFOLD_PROXY": f"{sys.executable} {peer_proxy.__file__}",
+        "RANKFOLD_LINGER": "0.5",
+    }
+    command = Rankfold(state, environment)
+    yield command
+    command.end()
+    assert command.refused_by_peers() == ""
+
+
+@pytest.fixture
+def specs(state: State) -> Specs:
+    return Specs(state.folder / "specs")

@@ -1,0 +1,365 @@
+"""The planner: never two jobs on a device, nothing lost, and it always arrives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankfold.reconciler import plan
+from rankfold.reconciler.model import Desired, Device, Job, JobOnDevice, Pool
+from support.simulated import Fleet
+
+GIB = 1 << 30
+
+
+def pool(count: int, name: str = "local", memory: int = GIB, kind: str = "soft") -> Pool:
+    return Pool(name, tuple(Device(f"{name}/{kind}-{i}", kind, memory) for i in range(count)))
+
+
+def job(name: str, world_size: int, gpus: int, created: float = 0.0, suspend: bool = False) -> Job:
+    return Job(name, ("true",), "/", world_size, gpus, created=created, suspend=suspend)
+
+
+def fleet(devices: int, *jobs: Job, host_memory: int = 1 << 62) -> Fleet:
+    return Fleet(
+        Desired({"local": pool(devices)}, {j.name: j for j in jobs}), host_memory=host_memory
+    )
+
+
+def wish(place: Fleet, *jobs: Job) -> None:
+    place.desired = replace(place.desired, jobs={j.name: j for j in jobs})
+
+
+# ---- properties ----------------------------------------------------------------------------
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> list[list[Job]]:
+    """What is desired of up to three jobs, several times over."""
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+
+    def one(number: int, world_size: int) -> Job:
+        gpus, suspend = draw(st.integers(1, world_size)), draw(st.booleans())
+        return job(f"j{number}", world_size, gpus, float(number), suspend)
+
+    rounds = draw(st.integers(1, 4))
+    return [[one(n, size) for n, size in enumerate(sizes)] for _ in range(rounds)]
+
+
+@settings(max_examples=150)
+@given(st.integers(1, 6), wishes(), st.lists(st.integers(0, 12), min_size=4, max_size=4))
+def test_any_sequence_of_wishes_converges_and_then_nothing_is_left_to_do(
+    devices: int, rounds: list[list[Job]], turns: list[int]
+) -> None:
+    """Wishes may change in the middle of a move; `Fleet` checks the invariants at every action."""
+    place = fleet(devices)
+    for jobs, patience in zip(rounds, turns, strict=False):
+        wish(place, *jobs)
+        for _ in range(patience):
+            place.turn()
+    planned = place.converge()
+    again = place.plan()
+    assert again.actions == () and again.targets == planned.targets
+
+    for each in rounds[-1]:
+        record = place.records.get(each.name)
+        if each.name in planned.converged and not each.suspend:
+            assert record is not None
+            assert len(set(record.placement)) == each.gpus
+            assert len(record.placement) == each.world_size
+        if each.suspend:
+            assert each.name in planned.converged
+            assert record is None or record.placement == ()
+    if sum(j.gpus for j in rounds[-1] if not j.suspend) <= devices:
+        assert set(planned.converged) == {j.name for j in rounds[-1]}, "there is room for all"
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 4), wishes(), st.data())
+def test_whatever_dies_in_between_the_fleet_recovers(
+    devices: int, rounds: list[list[Job]], data: st.DataObject
+) -> None:
+    place = fleet(devices)
+    wish(place, *rounds[0])
+    for _ in range(data.draw(st.integers(0, 10))):
+        place.turn()
+    if data.draw(st.booleans()) and place.devices:
+        place.lose(data.draw(st.sampled_from(sorted(place.devices))))
+    running = sorted(key for key, seen in place.ranks.items() if seen.state == "running")
+    if data.draw(st.booleans()) and running:
+        name, rank = data.draw(st.sampled_from(running))
+        place.exit(name, rank, data.draw(st.sampled_from([0, 1, -9])))
+    place.converge()
+    for name, record in place.records.items():
+        if record.step == "ended":
+            assert all(name not in place.jobs_on(device) for device in place.devices)
+            assert all(s.state == "exited" for (j, _), s in place.ranks.items() if j == name)
+    assert set(place.devices) == set(place.desired.devices()), "every device is back"
+
+
+# ---- single rules ----------------------------------------------------------------------------
+
+
+def test_a_resize_goes_through_a_cut_and_one_new_epoch() -> None:
+    place = fleet(4, job("a", 4, 4))
+    place.converge()
+    assert place.records["a"].placement == tuple(f"local/soft-{i}" for i in range(4))
+    wish(place, job("a", 4, 1))
+    place.converge()
+    assert place.records["a"].placement == ("local/soft-0",) * 4
+    assert place.records["a"].epoch == 2 and place.placed == 2
+
+
+def test_devices_are_given_away_only_when_they_are_seen_free() -> None:
+    """b waits for the device that a leaves, until its proxy says that it has left."""
+    place = fleet(2, job("a", 2, 2, 0), job("b", 1, 1, 1))
+    place.converge()
+    assert "b" not in place.records
+    wish(place, job("a", 2, 1, 0), job("b", 1, 1, 1))
+    while place.records["a"].step != "detached":
+        place.turn()
+        assert "b" not in place.records or place.records["b"].epoch == 0
+    place.converge()
+    assert place.records["b"].placement == ("local/soft-1",)
+
+
+def test_a_device_that_still_shows_a_job_is_not_free() -> None:
+    """Whatever the journal says: what counts is what the proxy answers."""
+    place = fleet(1)
+    place.converge()
+    wish(place, job("a", 1, 1))
+    there = JobOnDevice("old", 3, "cut")
+    place.devices["local/soft-0"] = replace(place.devices["local/soft-0"], jobs=(there,))
+    assert "a" not in place.plan().targets
+
+
+def test_a_job_that_is_suspended_in_the_middle_of_a_move_gives_up_its_devices() -> None:
+    place = fleet(2, job("a", 2, 2), job("b", 2, 2, 1))
+    place.converge()
+    wish(place, job("a", 2, 1), job("b", 2, 2, 1))
+    while place.records["a"].step != "detached":
+        place.turn()
+    wish(place, job("a", 2, 1, suspend=True), job("b", 2, 2, 1))
+    planned = place.converge()
+    assert place.records["a"].placement == () and "a" in planned.converged
+    assert place.records["b"].step == "placed"
+
+
+@pytest.mark.parametrize("step", ["placing", "detaching"])
+def test_a_proxy_that_dies_in_the_middle_of_a_step_has_lost_the_job(step: str) -> None:
+    """Its successor answers, without the job: the same sight as a step that was done."""
+    place = fleet(2, job("a", 2, 2))
+    place.converge()
+    place.update("a", step=step)
+    place.devices["local/soft-1"] = replace(place.devices["local/soft-1"], pid=4711, jobs=())
+    ends = [a for a in place.plan().actions if isinstance(a, plan.End)]
+    assert [e.ending.reason for e in ends] == ["DeviceLost"]
+
+
+def test_a_detach_that_was_confirmed_does_not_need_its_proxy_any_longer() -> None:
+    place = fleet(2, job("a", 2, 2))
+    place.converge()
+    wish(place, job("a", 2, 1))
+    place.update("a", step="detaching", detached=("local/soft-1",))
+    place.set_state("local/soft-0", "a", "cut")
+    place.lose("local/soft-1")
+    assert plan.Detach("a", 1, ("local/soft-0",)) in place.plan().actions
+
+
+def test_first_come_first_served_and_the_first_is_not_overtaken() -> None:
+    place = fleet(2, job("running", 1, 1, 0), job("big", 2, 2, 1), job("small", 1, 1, 2))
+    planned = place.converge()
+    assert set(place.records) == {"running"}
+    assert [c.reason for c in planned.conditions["big"]] == ["NotAsDesired", "WaitingForDevices"]
+    for rank in range(1):
+        place.exit("running", rank, 0)
+    place.converge()
+    assert place.records["big"].step == "placed" and "small" not in place.records
+
+
+def test_what_can_never_fit_stalls_and_holds_nobody_up() -> None:
+    place = fleet(2, job("huge", 4, 3, 0), job("small", 1, 1, 1))
+    planned = place.converge()
+    assert place.records["small"].step == "placed"
+    stalled = [c for c in planned.conditions["huge"] if c.type == "Stalled"]
+    assert "the pools have 2" in stalled[0].message
+
+
+def test_a_barrier_that_is_no_longer_wanted_is_withdrawn() -> None:
+    place = fleet(2, job("a", 2, 2))
+    place.converge()
+    wish(place, job("a", 2, 1))
+    place.turn()
+    wish(place, job("a", 2, 2))
+    actions = [action for _ in range(4) for action in place.turn().actions]
+    assert [a.action for a in actions if isinstance(a, plan.Barrier)] == ["withdraw"]
+    assert place.records["a"].epoch == 1
+
+
+def test_a_killed_proxy_fails_its_job_and_the_device_comes_back() -> None:
+    place = fleet(2, job("a", 2, 2, 0), job("b", 1, 1, 1))
+    place.converge()
+    place.lose("local/soft-1")
+    planned = place.converge()
+    assert place.records["a"].phase == "Failed"
+    ready = planned.conditions["a"][0]
+    assert (
+        ready.reason == "DeviceLost"
+        and "local/soft-1" in ready.message
+        and "rank 1" in ready.message
+    )
+    assert place.records["b"].step == "placed"
+
+
+def test_a_proxy_that_was_restarted_behind_our_back_has_lost_the_job_too() -> None:
+    place = fleet(1, job("a", 1, 1))
+    place.converge()
+    place.devices["local/soft-0"] = replace(place.devices["local/soft-0"], pid=4711, jobs=())
+    place.converge()
+    assert place.records["a"].phase == "Failed"
+
+
+def test_a_suspended_job_does_not_need_its_proxies() -> None:
+    place = fleet(1, job("a", 1, 1))
+    place.converge()
+    wish(place, job("a", 1, 1, suspend=True))
+    place.converge()
+    place.lose("local/soft-0")
+    place.converge()
+    wish(place, job("a", 1, 1))
+    place.converge()
+    assert place.records["a"].step == "placed" and place.records["a"].epoch == 2
+
+
+def test_a_crashed_rank_ends_the_others_and_only_its_job() -> None:
+    place = fleet(3, job("a", 2, 2, 0), job("b", 1, 1, 1))
+    place.converge()
+    place.exit("a", 1, -11)
+    planned = place.converge()
+    assert place.ranks["a", 0].state == "exited"
+    assert planned.conditions["a"][0].message == "rank 1 was killed by SIGSEGV"
+    assert place.records["b"].step == "placed"
+
+
+def test_a_job_that_succeeded_does_not_run_again() -> None:
+    place = fleet(1, job("a", 1, 1))
+    place.converge()
+    place.exit("a", 0, 0)
+    place.converge()
+    wish(place, replace(job("a", 1, 1), command=("other",)))
+    assert place.converge().actions == () and place.placed == 1
+
+
+def test_a_device_that_leaves_the_pool_is_emptied_first() -> None:
+    place = fleet(2, job("a", 2, 1))
+    place.converge()
+    only = Pool("local", (Device("local/soft-7", "soft", GIB),))
+    place.desired = replace(place.desired, pools={"local": only})
+    place.converge()
+    assert place.records["a"].placement == ("local/soft-7",) * 2
+    assert set(place.devices) == {"local/soft-7"}
+
+
+def test_a_device_that_shrinks_under_a_job_keeps_it() -> None:
+    """The job's virtual device is fixed: no device that is left can hold it, so it stays."""
+    place = fleet(1, job("a", 1, 1))
+    place.converge()
+    place.desired = replace(place.desired, pools={"local": pool(1, memory=GIB // 2)})
+    planned = place.converge()
+    assert place.records["a"].step == "placed" and place.records["a"].epoch == 1
+    assert not planned.fleet_ready
+
+
+def test_host_memory_is_counted_before_folding() -> None:
+    """Four ranks of 1 GiB on one device may need 3 GiB of host memory."""
+    place = fleet(4, job("a", 4, 4), host_memory=2 * GIB)
+    place.converge()
+    wish(place, job("a", 4, 1))
+    planned = place.converge()
+    assert len(set(place.records["a"].placement)) == 4
+    reasons = {c.reason: c.message for c in planned.conditions["a"]}
+    assert "may need 3 GiB of host memory" in reasons["HostMemory"]
+    wish(place, job("a", 4, 2))
+    place.converge()
+    assert len(set(place.records["a"].placement)) == 2
+
+
+def test_host_memory_is_counted_before_a_suspension_and_over_all_jobs() -> None:
+    jobs = [job("a", 2, 2, 0), job("b", 2, 2, 1)]
+    place = fleet(4, *jobs, host_memory=3 * GIB)
+    place.converge()
+    wish(place, *(replace(j, suspend=True) for j in jobs))
+    planned = place.converge()
+    resting = [n for n, r in place.records.items() if r.step == "detached"]
+    assert len(resting) <= 1, "both together would need 4 GiB"
+    assert "HostMemory" in {c.reason for n in jobs for c in planned.conditions[n.name]}
+
+
+def test_a_removed_file_suspends_and_says_orphaned() -> None:
+    place = fleet(1, job("a", 1, 1))
+    place.converge()
+    wish(place, replace(job("a", 1, 1), orphaned=True))
+    planned = place.converge()
+    assert place.records["a"].step == "detached"
+    assert {"Suspended", "Orphaned"} <= {c.type for c in planned.conditions["a"]}
+
+
+def test_a_cancelled_job_ends_and_frees_its_devices() -> None:
+    place = fleet(1, job("a", 1, 1))
+    place.converge()
+    wish(place, replace(job("a", 1, 1), cancelled=True))
+    planned = place.converge()
+    assert place.records["a"].phase == "Failed"
+    assert planned.conditions["a"][0].reason == "Cancelled"
+
+
+def test_a_stubborn_rank_is_killed_after_a_while() -> None:
+    place = fleet(1, job("a", 2, 1))
+    place.converge()
+    place.exit("a", 0, 1)
+    place.turn()
+    first = [a for a in place.plan().actions if isinstance(a, plan.Signal)]
+    place.now += plan.KILL_AFTER_S + 1
+    second = [a for a in place.plan().actions if isinstance(a, plan.Signal)]
+    assert [first[0].signum, second[0].signum] == [15, 9]
+
+
+def test_a_job_on_a_device_that_the_journal_does_not_know_is_removed() -> None:
+    place = fleet(1, job("a", 1, 1))
+    place.converge()
+    place.records.clear()
+    place.ranks.clear()
+    place.converge()
+    assert place.records["a"].step == "placed"
+
+
+def test_device_kinds_are_not_mixed_and_are_respected() -> None:
+    soft, real = pool(1), pool(2, "rack", kind="nvidia")
+    place = Fleet(Desired({"local": soft, "rack": real}, {"a": job("a", 2, 2)}))
+    place.converge()
+    assert place.records["a"].placement == ("rack/nvidia-0", "rack/nvidia-1")
+    picky = replace(job("b", 1, 1, 1), device_types=("soft",))
+    wish(place, job("a", 2, 2), picky)
+    place.converge()
+    assert place.records["b"].placement == ("local/soft-0",)
+
+
+def test_the_virtual_device_is_the_least_a_job_may_get() -> None:
+    devices = (Device("p/soft-0", "soft", 4 * GIB, "9.0"), Device("p/soft-1", "soft", GIB, "8.0"))
+    place = Fleet(Desired({"p": Pool("p", devices)}, {"a": job("a", 1, 1)}))
+    place.converge()
+    seen = place.records["a"].device
+    assert (seen["memory_bytes"], seen["cc_major"], seen["cc_minor"]) == (GIB, 8, 0)
+
+
+def test_a_temporary_pool_serves_its_job_and_goes_with_it() -> None:
+    mine = Pool("mine", (Device("mine/soft-0", "soft", GIB, only_for="mine"),), only_for="mine")
+    place = Fleet(Desired({"mine": mine}, {"mine": job("mine", 1, 1), "other": job("other", 1, 1)}))
+    place.converge()
+    assert "other" not in place.records
+    place.exit("mine", 0, 0)
+    place.converge()
+    assert place.devices == {} and place.desired.pools == {}

@@ -1,0 +1,364 @@
+"""What people write is checked whole, with file, line, field and what would be right."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from rankfold import paths
+from rankfold.reconciler import spec, yamldoc
+
+JOB = """\
+apiVersion: rankfold/v1alpha1
+kind: Job
+metadata:
+  name: gpt
+spec:
+  command: [./train, --steps, "200"]
+  worldSize: 4
+"""
+POOL = """\
+apiVersion: rankfold/v1alpha1
+kind: Pool
+metadata: {name: local}
+spec:
+  devices:
+    - type: soft
+      count: 4
+      memory: 1GiB
+"""
+POLICY = """\
+apiVersion: rankfold/v1alpha1
+kind: Policy
+metadata: {name: default}
+spec: {}
+"""
+
+
+def load(*texts: str) -> spec.Loaded:
+    files = {f"{number}.yaml": text for number, text in enumerate(texts)}
+    return spec.load_texts(files, dict.fromkeys(files, "/work"))
+
+
+def faults(*texts: str) -> list[str]:
+    return [str(fault) for fault in load(*texts).faults]
+
+
+# ---- what is right ---------------------------------------------------------------------------
+
+
+def test_defaults_are_filled_in() -> None:
+    loaded = load(JOB, POOL, POLICY)
+    assert loaded.faults == []
+    job = loaded.desired.jobs["gpt"]
+    assert (job.gpus, job.determinism, job.suspend, job.workdir) == (4, "D1", False, "/work")
+    names = list(loaded.desired.devices())
+    assert names == [f"local/soft-{index}" for index in range(4)]
+    assert loaded.desired.devices()["local/soft-3"].memory == 1 << 30
+
+
+def test_several_documents_in_a_file_and_groups_of_one_kind_count_on() -> None:
+    more = POOL + "    - {type: soft, count: 1, memory: 512MiB, speed: 0.5}\n"
+    loaded = load(JOB + "---\n" + more + "---\n---\n")
+    assert loaded.faults == []
+    assert loaded.desired.devices()["local/soft-4"].speed == 0.5
+
+
+def test_a_relative_workdir_is_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/job.yaml").write_text(JOB + "  workdir: ../data\n")
+    loaded = spec.load_dir(tmp_path)
+    assert loaded.desired.jobs["gpt"].workdir == str(tmp_path / "data")
+
+
+def test_a_repository_without_a_work_tree_needs_an_absolute_workdir() -> None:
+    loaded = spec.load_texts({"job.yaml": JOB}, {})
+    assert "must be an absolute path" in str(loaded.faults[0])
+    assert spec.load_texts({"job.yaml": JOB + "  workdir: /data\n"}, {}).faults == []
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1GiB", 1 << 30), ("1.5 GiB", 3 << 29), ("500MB", 500_000_000), ("4096", 4096), (4096, 4096),
+     ("1 gib", None), ("-1GiB", None), ("lots", None), ("", None), ("1Gi", None)],
+)  # fmt: skip
+def test_sizes(text: str | int, size: int | None) -> None:
+    assert spec.parse_size(text) == size
+
+
+# ---- what is wrong: change one line of the job, and expect this --------------------------------
+
+WRONG_JOBS = {
+    "apiVersion: rankfold/v2": "0.yaml:1: apiVersion: must be rankfold/v1alpha1",
+    "kind: Jub": "0.yaml:2: kind: must be one of Pool, Job, Policy",
+    "  name: Gpt_1": '0.yaml:4: metadata.name: "Gpt_1" is not right. Name of the job. At most 63',
+    "  name: " + "a" * 64: "0.yaml:4: metadata.name:",
+    "  command: ./train": '0.yaml:6: spec.command: must be a list, not "./train"',
+    "  command: []": "0.yaml:6: spec.command: must not be empty.",
+    "  command: [./train, 200]": 'spec.command[1]: must be a text, not 200: write "200", in quotes',
+    "  command: [./train, true]": "spec.command[1]: must be a text, not true: YAML reads this as",
+    "  worldSize: 0": "0.yaml:7: spec.worldSize: must be at least 1, not 0. Number of ranks",
+    "  worldSize: 4.5": "0.yaml:7: spec.worldSize: must be a whole number, not 4.5",
+    "  worldSize: true": "0.yaml:7: spec.worldSize: must be a whole number, not true",
+    "  worldSize: four": '0.yaml:7: spec.worldSize: must be a whole number, not "four"',
+}
+
+
+@pytest.mark.parametrize("line", WRONG_JOBS)
+def test_a_wrong_line_of_a_job(line: str) -> None:
+    field = line.split(":")[0]
+    text = "\n".join(line if each.split(":")[0] == field else each for each in JOB.splitlines())
+    found = faults(text)
+    assert len(found) == 1 and WRONG_JOBS[line] in found[0], found
+
+
+# What is added to a right job, at line 8, and what is expected of it.
+WRONG_ADDITIONS = {
+    "gpus: 0": "0.yaml:8: spec.gpus: must be at least 1, not 0. Number of devices now",
+    "gpus: 5": "0.yaml:8: spec.gpus: must be at most worldSize (4)",
+    "gpus: {min: 1, max: 4}": "0.yaml:8: spec.gpus: a range of devices is not built yet",
+    "gpus: {least: 1}": "0.yaml:8: spec.gpus.least: there is no such field; known here: min",
+    "deviceTypes: []": "0.yaml:8: spec.deviceTypes: must not be empty.",
+    "deviceTypes: [sofd]": 'must be one of soft, nvidia, not "sofd"; did you mean soft?',
+    "deviceTypes: [soft, soft]": "0.yaml:8: spec.deviceTypes:",
+    "env: {A: 1}": '0.yaml:8: spec.env.A: must be a text, not 1: write "1", in quotes',
+    "env: {1A: b}": "0.yaml:8: spec.env:",
+    "env: {RANK: '0'}": "0.yaml:8: spec.env.RANK: is set by rankfold for each rank; leave it out",
+    "env: {RANKFOLD_X: '0'}": "0.yaml:8: spec.env.RANKFOLD_X: is set by rankfold",
+    "workdir: ''": "0.yaml:8: spec.workdir:",
+    "suspend: later": '0.yaml:8: spec.suspend: must be true or false, not "later"',
+    "determinism: D3": '0.yaml:8: spec.determinism: must be one of D0, D1, D2, not "D3"',
+    "worldsize: 4": "0.yaml:8: spec.worldsize: there is no such field; did you mean worldSize?",
+    "worldSize: 8": "0.yaml:8: spec.worldSize: is there twice",
+    "tier: gold": '0.yaml:8: spec.tier: must be one of premium, standard, basic, not "gold"',
+    "checkpoint: {keep: 0}": "0.yaml:8: spec.checkpoint.keep: must be at least 1, not 0. How many",
+    "checkpoint: {interval: often}": 'spec.checkpoint.interval: "often" is not right. Time between',
+    # not built yet: refused by name unless it is the default
+    "tier: premium": '0.yaml:8: spec.tier: is not built yet; only its default "standard" is',
+    "determinism: D2": "0.yaml:8: spec.determinism: D2 is not built yet; use D0 or D1",
+    "parallelism: {data: 2}": "0.yaml:8: spec.parallelism.data: is not built yet; only its",
+    "parallelism: {tensor: 2}": "0.yaml:8: spec.parallelism.tensor: is not built yet",
+    "parallelism: {pipeline: 2}": "0.yaml:8: spec.parallelism.pipeline: is not built yet",
+    "parallelism: {zeroShards: 2}": "0.yaml:8: spec.parallelism.zeroShards: is not built yet",
+    "topology: [{rank: 0}]": "0.yaml:8: spec.topology: is not built yet; leave it out",
+    "checkpoint: {interval: 5m}": "0.yaml:8: spec.checkpoint.interval: is not built yet",
+    "checkpoint: {everySteps: 5}": "0.yaml:8: spec.checkpoint.everySteps: is not built yet",
+    "checkpoint: {keep: 1}": "0.yaml:8: spec.checkpoint.keep: is not built yet",
+    "restart: {maxRestarts: 1}": "0.yaml:8: spec.restart.maxRestarts: is not built yet",
+}
+
+
+@pytest.mark.parametrize("addition", WRONG_ADDITIONS)
+def test_a_wrong_addition_to_a_job(addition: str) -> None:
+    found = faults(JOB + f"  {addition}\n")
+    assert any(WRONG_ADDITIONS[addition] in fault for fault in found), found
+
+
+WRONG_POOLS = {
+    "type: gpu": '0.yaml:6: spec.devices[0].type: must be one of soft, nvidia, not "gpu"',
+    "type: nvidia": "0.yaml:6: spec.devices[0].type: nvidia is not built yet; use soft",
+    "count: 0": "0.yaml:7: spec.devices[0].count: must be at least 1, not 0. How many devices",
+    "memory: 1MiB": "0.yaml:8: spec.devices[0].memory: must be a size such as",
+    "memory: plenty": "0.yaml:8: spec.devices[0].memory: must be a size such as",
+    "memory: [1]": "0.yaml:8: spec.devices[0].memory: must be a text or a whole number, not [1]",
+}
+
+
+@pytest.mark.parametrize("line", WRONG_POOLS)
+def test_a_wrong_line_of_a_pool(line: str) -> None:
+    old = next(each for each in POOL.splitlines() if f"{line.split(':')[0]}:" in each)
+    found = faults(POOL.replace(old.strip().removeprefix("- "), line))
+    assert found and WRONG_POOLS[line] in found[0], found
+
+
+WRONG_POOL_ADDITIONS = {
+    "      computeCapability: 8.0": 'must be a text, not 8.0: write "8.0", in quotes',
+    "      computeCapability: new": '"new" is not right. CUDA compute capability in quotes',
+    "      speed: 0": "0 is not right. Relative speed",
+    "      speed: 2": "must be at most 1, not 2. Relative speed",
+    "      colour: red": "spec.devices[0].colour: there is no such field",
+    "  drain: [local/soft-0]": "0.yaml:9: spec.drain: is not built yet; only its default [] is",
+}
+
+
+@pytest.mark.parametrize("addition", WRONG_POOL_ADDITIONS)
+def test_a_wrong_addition_to_a_pool(addition: str) -> None:
+    found = faults(POOL + addition + "\n")
+    assert len(found) == 1 and WRONG_POOL_ADDITIONS[addition] in found[0], found
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("spec: {prune: true}", "spec.prune: is not built yet; only its default false is"),
+     ("spec: {checkpointStore: 's3://b'}", "spec.checkpointStore: is not built yet; leave it out"),
+     ("spec: {prune: maybe}", "spec.prune: must be true or false"),
+     ("spec: {purge: true}", "spec.purge: there is no such field; did you mean prune?")],
+)  # fmt: skip
+def test_a_wrong_policy(policy: str, expected: str) -> None:
+    found = faults(POLICY.replace("spec: {}", policy))
+    assert any(expected in fault for fault in found), found
+
+
+@pytest.mark.parametrize("field", ["apiVersion", "metadata", "spec"])
+@pytest.mark.parametrize("text", [JOB, POOL])
+def test_what_is_missing_is_named(text: str, field: str) -> None:
+    data = yaml.safe_load(text)
+    del data[field]
+    assert any(f" {field}: is missing." in fault for fault in faults(yaml.safe_dump(data)))
+
+
+@pytest.mark.parametrize("field", ["command", "worldSize"])
+def test_what_is_missing_in_a_job_is_named(field: str) -> None:
+    data = yaml.safe_load(JOB)
+    del data["spec"][field]
+    assert f"spec.{field}: is missing. " in faults(yaml.safe_dump(data))[0]
+
+
+# ---- across documents --------------------------------------------------------------------------
+
+
+def test_two_objects_of_a_name_are_refused_and_both_places_named() -> None:
+    found = faults(JOB, "\n" + JOB)
+    assert found == [
+        "1.yaml:5: metadata.name: there is a Job 'gpt' already, in 0.yaml:4; rename one"
+    ]
+    assert faults(JOB, POOL.replace("local", "gpt")) == [], "a Pool and a Job may share a name"
+
+
+def test_more_devices_than_the_pools_have() -> None:
+    found = faults(JOB, POOL.replace("count: 4", "count: 3"))
+    assert found == ["0.yaml:7: spec.gpus: asks for 4 devices; the pools have 3 of any kind"] or (
+        "asks for 4 devices; the pools have 3 of any kind" in found[0]
+    )
+    only = JOB + "  deviceTypes: [nvidia]\n"
+    assert "the pools have 0 of nvidia" in faults(only, POOL)[0]
+    assert faults(JOB) == [], "without a pool in the files nothing is known"
+
+
+# ---- commands ----------------------------------------------------------------------------------
+
+STARTERS = {
+    "[torchrun, --nproc-per-node, '4', train.py, --lr, '1']": '["python", "train.py", "--lr", "1"]',
+    "[/opt/bin/torchrun, train.py]": '["python", "train.py"]',
+    "[python, -m, torch.distributed.run, train.py]": '["python", "train.py"]',
+    "[python3.11, -u, -m, torch.distributed.launch, train.py]": '["python", "train.py"]',
+    "[accelerate, launch, train.py]": '["python", "train.py"]',
+    "[python, -m, accelerate.commands.launch, train.py]": '["python", "train.py"]',
+    "[deepspeed, train.py]": '["python", "train.py"]',
+    "[mpirun, -np, '4', ./train]": "the program itself",
+    "[env, A=b, torchrun, train.py]": '["python", "train.py"]',
+}
+
+
+@pytest.mark.parametrize("command", STARTERS)
+def test_a_command_that_starts_ranks_of_its_own_is_refused(command: str) -> None:
+    found = faults(JOB.replace('[./train, --steps, "200"]', command))
+    assert "starts ranks of its own" in found[0] and STARTERS[command] in found[0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["[python, train.py]", "[./torchrun.sh]", "[python, -m, mytrain]", "[python, -m]", "[env]"],
+)
+def test_other_commands_pass(command: str) -> None:
+    assert faults(JOB.replace('[./train, --steps, "200"]', command)) == []
+
+
+# ---- YAML itself -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a: [1,", "not YAML"), ("a: b: c", "0.yaml:1: -: not YAML"), ("\ta: 1", "not YAML"),
+     ("- 1", "kind: must be one of"), ("just text", "kind: must be one of"),
+     ("a: &x [*x]", "too large"), ("\x00", "not a text file")],
+)  # fmt: skip
+def test_what_is_no_yaml_of_ours_is_a_fault_and_not_a_crash(text: str, expected: str) -> None:
+    assert expected in faults(text)[0]
+
+
+def test_a_file_that_explodes_is_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    assert "too large" in faults("\n".join(lines))[0]
+
+
+def test_a_place_without_files_is_a_fault(tmp_path: Path) -> None:
+    assert "holds no *.yaml" in str(spec.load_dir(tmp_path).faults[0])
+    assert "is not there" in str(spec.load_dir(tmp_path / "nowhere").faults[0])
+
+
+def test_unreadable_bytes_are_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00bad")
+    assert "cannot be read" in str(spec.load_dir(tmp_path).faults[0])
+
+
+def test_lines_survive_nesting_and_lists() -> None:
+    documents, _ = yamldoc.parse("a:\n  b:\n    - c: 1\n      d: 2\n")
+    assert documents[0].line(("a", "b", 0, "d")) == 4
+    assert documents[0].line(("a", "b", 0, "missing")) == 3
+
+
+# ---- schemas -------------------------------------------------------------------------------------
+
+
+def fields(schema: Any, path: str = "") -> Any:
+    yield path, schema
+    for name, each in schema.get("properties", {}).items():
+        yield from fields(each, f"{path}.{name}")
+    for inner in ("items", "additionalProperties", "propertyNames"):
+        if isinstance(schema.get(inner), dict):
+            yield from fields(schema[inner], f"{path}[{inner}]")
+
+
+@pytest.mark.parametrize("kind", spec.KINDS)
+def test_every_field_of_a_schema_is_described_and_closed(kind: str) -> None:
+    schema = json.loads(paths.schema(kind).read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for path, each in fields(schema):
+        assert each.get("description", "").endswith("."), f"{kind}{path} has no description"
+        if each.get("type") == "object" and "properties" in each:
+            assert each.get("additionalProperties") is False, f"{kind}{path} takes anything"
+
+
+def test_the_example_specs_are_valid() -> None:
+    loaded = spec.load_dir(Path(os.fspath(paths.REPOSITORY)) / "specs")
+    assert loaded.faults == [] and loaded.desired.jobs and loaded.desired.pools
+
+
+def documented(kind: str) -> set[str]:
+    """Fields in the first column of the table of a kind's section of docs/spec.md."""
+    text = (Path(os.fspath(paths.REPOSITORY)) / "docs/spec.md").read_text()
+    section = text.split(f"\n## {kind}\n")[1].split("\n### What it does\n")[0]
+    return set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+
+
+def written(schema: Any, path: str = "") -> Any:
+    """Every field as the reference writes it: ``spec.devices[].type``."""
+    for name, each in schema.get("properties", {}).items():
+        here = f"{path}.{name}" if path else name
+        yield here
+        yield from written(each, here)
+        if isinstance(each.get("items"), dict):
+            yield from written(each["items"], f"{here}[]")
+
+
+@pytest.mark.parametrize("kind", spec.KINDS)
+def test_the_reference_describes_every_field_and_no_other(kind: str) -> None:
+    schema = json.loads(paths.schema(kind).read_text())
+    folders = {"apiVersion", "kind", "metadata", "spec"}  # described once, for all kinds
+    assert documented(kind) == set(written(schema)) - folders
+
+
+def test_the_examples_of_the_reference_are_valid() -> None:
+    text = (Path(os.fspath(paths.REPOSITORY)) / "docs/spec.md").read_text()
+    examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(examples) >= len(spec.KINDS)
+    assert faults(*examples) == []

@@ -1,0 +1,76 @@
+"""Programs that fail: the rank or the API call says so, and nobody else's bits change."""
+
+from __future__ import annotations
+
+import signal
+
+import cuda
+import pytest
+
+from rankfold.control import call
+from support.fleet import Fleet, MiB, RunningJob, until
+from support.leaks import State
+
+
+def start(fleet: Fleet, program: str, placement: list[int], *arguments: object) -> RunningJob:
+    command = [str(cuda.build(cuda.PROGRAMS / f"{program}.cu")), *map(str, arguments)]
+    name = program.replace("_", "-")
+    return fleet.start(f"{name}-{len(fleet.jobs)}", command, placement)
+
+
+def finish(job: RunningJob) -> list[str]:
+    assert job.wait() == [0] * job.world_size, job.errors(0)
+    job.detach(discard=True)  # a device serves one job at a time
+    return [job.output(rank) for rank in range(job.world_size)]
+
+
+def test_a_rank_that_crashes_ends_its_job_alone(state: State) -> None:
+    with Fleet(state, 2) as fleet:
+        expected = finish(start(fleet, "ring", [0, 1], 10))
+        crashing = start(fleet, "crash", [0, 0], 20, 1, 7)
+        until(lambda: crashing.exit_status(1) is not None, 60, "rank 1 crashes")
+        assert crashing.exit_status(1) == -signal.SIGSEGV
+        assert crashing.output(0).count("\n") == 7
+        crashing.detach(discard=True)
+        call(crashing.launcher(0), "signal", signum=signal.SIGKILL)
+        until(lambda: crashing.exit_status(0) is not None, 60, "rank 0 is ended")
+        assert finish(start(fleet, "ring", [0, 1], 10)) == expected
+
+
+def test_an_address_out_of_bounds_is_the_rank_s_own_error(state: State) -> None:
+    """Its neighbour on the device goes on, and computes what it would have computed."""
+    with Fleet(state, 2) as fleet:
+        expected = finish(start(fleet, "out_of_bounds", [0, 1], 20, -1))
+        outputs = finish(start(fleet, "out_of_bounds", [0, 0], 20, 0))
+        assert outputs[1] == expected[1]
+        assert outputs[0] == expected[0] + "illegal address reported\n"
+
+
+@pytest.mark.parametrize("placement", [[0, 1], [0, 0]], ids=["apart", "folded"])
+def test_an_aborted_communicator_lets_its_rank_go_on(state: State, placement: list[int]) -> None:
+    with Fleet(state, 2) as fleet:
+        job = start(fleet, "abort", placement)
+        until(lambda: job.exit_status(0) is not None, 60, "rank 0 gave up waiting")
+        assert job.exit_status(0) == 0, job.errors(0)
+        assert job.output(0) == "rank 0 is done\n"
+
+
+def test_memory_of_folded_ranks_may_exceed_the_device(state: State) -> None:
+    """Each of three ranks fills its own 24 MiB of a device that has 32 MiB."""
+    with Fleet(state, 1, memory=32 * MiB) as fleet:
+        job = start(fleet, "large_state", [0, 0, 0], 6, 24, 3)
+        job.wait()
+        status = fleet.status(fleet.names[0])
+        assert status["swapped_out"] > 0 and status["switches"] > 2
+        assert status["used"] <= status["memory"]
+        finish(job)
+
+
+def test_exhausted_memory_is_the_api_s_error_and_does_not_depend_on_the_placement(
+    state: State,
+) -> None:
+    """The virtual device has 32 MiB; how much fits does not depend on who else is there."""
+    with Fleet(state, 2, memory=96 * MiB) as fleet:
+        command = [str(cuda.build(cuda.PROGRAMS / "out_of_memory.cu")), "4"]
+        spread = finish(fleet.start("spread", command, [0, 1], memory=32 * MiB))
+        assert finish(fleet.start("folded", command, [0, 0], memory=32 * MiB)) == spread

@@ -1,0 +1,61 @@
+"""What kernels may do beyond arithmetic, by programs that nvcc compiled and through a proxy."""
+
+from __future__ import annotations
+
+import cuda
+import pytest
+
+from support.fleet import Fleet
+from support.leaks import State
+
+RING_BYTES = 1 << 20  # RF_PRINT_BYTES
+
+
+def output(state: State, program: str, *arguments: object) -> str:
+    """What the program prints, alone on one device."""
+    command = [str(cuda.build(cuda.PROGRAMS / f"{program}.cu")), *map(str, arguments)]
+    with Fleet(state, 1) as fleet:
+        job = fleet.start(program.replace("_", "-"), command, [0])
+        assert job.wait() == [0], job.errors(0)
+        text = job.output(0)
+        job.detach(discard=True)
+    return text
+
+
+def printed_lines(step: int) -> list[str]:
+    lines = [f"before {step}"]
+    for thread in (0, 3, 6):
+        lines.append(
+            f"step {step} thread {thread}: {thread * 0.5:5.2f}|{'text' if thread else 'device':6}|"
+            f"{-step:+d}|{0xABC + thread:08x}|{1234567890123 * step}|{chr(97 + thread)}|%|"
+            f"{1e-30 * step:e}"
+        )
+    return [*lines, f"after {step}"]
+
+
+@pytest.mark.parametrize("count", [10, 200_000])
+def test_printf(state: State, count: int) -> None:
+    """Also more than the ring holds: the newest output is what is left, as in CUDA."""
+    lines = output(state, "printing", count).splitlines()
+    for step in range(3):
+        head, lines = lines[:5], lines[5:]
+        # "%+d" of -0 is "+0" in C
+        assert head == [x.replace("|-0|", "|+0|") for x in printed_lines(step)]
+    edges, lines = lines[:8], lines[8:]
+    for thread in (0, 1):
+        first = f"xy{thread}     42 3.14 44 4   sho|"
+        assert edges[4 * thread : 4 * thread + 4] == [first, "no arguments", "took 8, 0", "7 %q %n"]
+    assert lines[-1] == "no error"
+    kept = min(count, RING_BYTES // 8)
+    assert lines[:-1] == [f"{i:07d}" for i in range(count - kept, count)]
+
+
+def test_addresses_in_variables_and_calls_through_them(state: State) -> None:
+    assert output(state, "pointers") == "0 wrong\n"
+
+
+def test_blocks_of_a_cooperative_launch_meet(state: State) -> None:
+    supported, wrong, too_large, last, outside = output(state, "grid_sync").splitlines()
+    assert (supported, wrong) == ("supported 1", "wrong 0 0 0 0")
+    assert too_large == last == "cudaErrorCooperativeLaunchTooLarge"
+    assert outside == "cudaErrorIllegalAddress"  # NULL, and nothing worse

@@ -1,0 +1,126 @@
+"""Programs that know nothing of rankfold compute the same bits wherever their ranks are.
+
+Each program runs once with a device per rank, and once while its ranks are moved from one
+placement to the next. It checks its own results; what it printed must be equal as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import cycle
+
+import cuda
+import pytest
+
+from support.fleet import Fleet, MiB, RunningJob, until
+from support.leaks import State
+
+STEPS_BETWEEN_MOVES = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, its number of ranks, and where its ranks are put one after another."""
+
+    program: str
+    world_size: int
+    placements: tuple[tuple[int, ...], ...]
+    steps: int = 30
+    arguments: tuple[str, ...] = ()
+    memory: int = 64 * MiB
+    capacity: int | None = None  # of the virtual device, if not the whole one
+
+    def command(self) -> list[str]:
+        program = cuda.build(cuda.PROGRAMS / f"{self.program}.cu")
+        return [str(program), str(self.steps), *self.arguments]
+
+    def __str__(self) -> str:
+        return f"{self.program}-{self.world_size}"
+
+
+TWO = ((0, 0), (0, 1), (1, 1))
+THREE = ((0, 0, 0), (0, 1, 1), (2, 1, 0), (1, 1, 1))
+FIVE = ((0, 0, 0, 0, 0), (0, 0, 1, 1, 1), (0, 1, 2, 2, 0))
+CASES = [
+    Case("mlp_sharded", 3, THREE),
+    Case("conv_mixed", 2, TWO),
+    Case("subgroups", 5, FIVE),
+    Case("ring", 3, THREE),
+    Case("reductions", 3, THREE, steps=8),
+    Case("launch_bound", 2, TWO, steps=100),
+    Case("large_state", 3, THREE, steps=16, arguments=("12", "3"), memory=32 * MiB),
+    Case("symbols", 3, THREE),
+    Case("events", 2, TWO),
+    Case("host_functions", 2, TWO, steps=100),
+    Case("streams", 3, THREE),
+    Case("poll", 3, THREE),
+    Case("tcp_wait", 3, THREE, steps=300),
+    Case("out_of_memory", 2, TWO, steps=12, memory=96 * MiB, capacity=32 * MiB),
+    Case("alone", 2, TWO, steps=300),
+    Case("graphs", 2, TWO, steps=60),
+    Case("boxes", 2, TWO, steps=8, arguments=()),
+]
+
+
+def printed(job: RunningJob) -> int:
+    """Lines that the rank which is furthest behind has printed."""
+    return min(job.output(rank).count("\n") for rank in range(job.world_size))
+
+
+def keep_moving(job: RunningJob, case: Case) -> int:
+    """Moves the ranks whenever they have made some progress; how often that was done."""
+    for moves, placement in enumerate(cycle(case.placements)):
+        seen = printed(job)
+
+        def went_on(seen: int = seen) -> bool:
+            return over(job) or printed(job) >= seen + STEPS_BETWEEN_MOVES
+
+        until(went_on, 60, f"{case} goes on")
+        if over(job):
+            return moves
+        try:
+            job.move([job.fleet.names[device] for device in placement])
+        except AssertionError:
+            if over(job):  # while it was asked to stop
+                return moves
+            raise
+    raise AssertionError("unreachable")
+
+
+def over(job: RunningJob) -> bool:
+    return any(job.exit_status(rank) is not None for rank in range(job.world_size))
+
+
+def outputs(job: RunningJob) -> list[str]:
+    """What the ranks printed, after checking that all ended well."""
+    for rank, status in enumerate(job.wait()):
+        assert status == 0, f"rank {rank}: {job.errors(rank)}"
+    job.detach(discard=True)  # a device serves one job at a time
+    return [job.output(rank) for rank in range(job.world_size)]
+
+
+def undisturbed_and_moved(fleet: Fleet, case: Case, factor: int) -> int:
+    """Runs the case both ways and compares; how often the ranks were moved."""
+    case = replace(case, steps=case.steps * factor)
+    spread = list(range(case.world_size))
+    wide = fleet.start(f"wide-{factor}", case.command(), spread, memory=case.capacity)
+    expected = outputs(wide)
+    assert all(len(text.splitlines()) >= case.steps for text in expected)
+    wide.detach(discard=True)
+    start = list(case.placements[0])
+    moved = fleet.start(f"moved-{factor}", case.command(), start, memory=case.capacity)
+    moves = keep_moving(moved, case)
+    assert outputs(moved) == expected
+    moved.detach(discard=True)
+    return moves
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_same_bits_wherever_the_ranks_are(case: Case, state: State) -> None:
+    devices = max(case.world_size, 1 + max(map(max, case.placements)))
+    with Fleet(state, devices, memory=case.memory) as fleet:
+        # More steps if the machine was too busy to move it before it ended.
+        for factor in (1, 4, 16, 64):
+            if undisturbed_and_moved(fleet, case, factor) >= 2:
+                return
+    pytest.fail("it always ended before it was moved twice")

@@ -1,0 +1,1 @@
+"""The software GPU alone: memory, queues, compiler and kernels."""

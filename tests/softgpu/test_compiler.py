@@ -1,0 +1,268 @@
+"""The object cache and the compiler process: damage, death and bad input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+from rankfold import control, paths
+from rankfold.proxy.hal.soft import cache, codegen, fatbin, ptx
+from rankfold.proxy.hal.soft.modules import Loader, ModuleError
+from softgpu.harness import Device, stop_compiler
+
+
+def text(name: str = "add_one", body: str = "add.u32 %r0, %r0, 1;") -> str:
+    return f""".version 8.0
+.target sm_75
+.address_size 64
+.visible .entry {name}(.param .u64 p)
+{{
+    .reg .b32 %r<2>; .reg .b64 %rd<2>; .reg .pred %p0;
+    ld.param.u64 %rd0, [p];
+    ld.global.u32 %r0, [%rd0];
+    {body}
+    st.global.u32 [%rd0], %r0;
+    ret;
+}}
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="rf-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def made(folder: Path) -> Iterator[list[Loader]]:
+    """Loaders by need; the compiler is stopped at the end."""
+    loaders: list[Loader] = []
+    yield loaders
+    for each in loaders:
+        stop_compiler(each)
+
+
+def new(made: list[Loader], folder: Path) -> Loader:
+    made.append(
+        Loader(paths.native("lib/librankfold-proxy.so"), folder / "cache", folder / "s", (7, 5))
+    )
+    return made[-1]
+
+
+def result(loader: Loader, source: str, name: str = "add_one") -> int:
+    function = loader.function(loader.module(source.encode(), 1), name)
+    with Device() as device:
+        space = device.space()
+        at = space.put(np.array([41], np.uint32))
+        space.launch(function, 1, 1, at)
+        space.check()
+        return int(space.read(at, 1, np.uint32)[0])
+
+
+def compiled(folder: Path) -> int:
+    return int(control.call(folder / "s", "status")["compiled"])
+
+
+def objects(folder: Path) -> list[Path]:
+    return sorted((folder / "cache").rglob("*.rfobj"))
+
+
+def test_compiled_once_for_all(made: list[Loader], folder: Path) -> None:
+    assert result(new(made, folder), text()) == 42
+    assert compiled(folder) == 1 and len(objects(folder)) == 1
+    assert result(new(made, folder), text() + "// a comment\n") == 42
+    assert compiled(folder) == 1
+    assert result(new(made, folder), text(body="add.u32 %r0, %r0, 2;")) == 43
+    assert compiled(folder) == 2
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
+def test_a_damaged_object_is_compiled_again(made: list[Loader], folder: Path, damage: str) -> None:
+    assert result(new(made, folder), text()) == 42
+    (path,) = objects(folder)
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+    path.write_bytes(data if damage == "flip" else data[: len(data) // 2 if damage == "cut" else 0])
+    assert result(new(made, folder), text()) == 42
+    assert compiled(folder) == 2
+    assert cache.load(folder / "cache", path.stem) is not None
+
+
+def test_many_ask_for_the_same(made: list[Loader], folder: Path) -> None:
+    loaders = [new(made, folder) for _ in range(4)]
+    results: list[int] = []
+    threads = [
+        threading.Thread(target=lambda each=each: results.append(result(each, text())))
+        for each in loaders
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [42] * 4
+    assert compiled(folder) == 1
+
+
+def slow_source(count: int = 500) -> str:
+    """Takes LLVM seconds."""
+    lines = []
+    for i in range(count):
+        lines.append(f"mad.lo.u32 %r1, %r0, {i + 3}, %r1; xor.b32 %r0, %r0, %r1; @%p0 bra L{i};")
+        lines.append(f"mul.hi.u32 %r0, %r1, %r0; L{i}: setp.lt.u32 %p0, %r0, %r1;")
+    return text("slow", "\n".join(lines))
+
+
+def test_killed_in_mid_compile(made: list[Loader], folder: Path) -> None:
+    loader = new(made, folder)
+    assert result(loader, text()) == 42
+    first = control.call(folder / "s", "status")["pid"]
+    failed: list[BaseException] = []
+
+    def compile_slow() -> None:
+        try:
+            loader.function(loader.module(slow_source().encode(), 1), "slow")
+        except ModuleError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=compile_slow)
+    thread.start()
+    while not control.call(folder / "s", "status")["running"]:
+        assert thread.is_alive(), "the compilation was over before it could be killed"
+    os.kill(first, signal.SIGKILL)
+    # While the first is being compiled again, a second loader is served by the new process.
+    assert result(new(made, folder), text(body="add.u32 %r0, %r0, 5;")) == 46
+    assert control.call(folder / "s", "status")["pid"] != first
+    thread.join()
+    assert not failed
+
+
+def test_a_compilation_that_dies_is_its_kernels_error(made: list[Loader], folder: Path) -> None:
+    loader = new(made, folder)
+    assert result(loader, text()) == 42
+    failed: list[ModuleError] = []
+
+    def compile_slow() -> None:
+        try:
+            loader.function(loader.module(slow_source(501).encode(), 1), "slow")
+        except ModuleError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=compile_slow)
+    thread.start()
+    running: list[int] = []
+    while not running:
+        running = control.call(folder / "s", "status")["running"]
+        assert thread.is_alive(), "the compilation was over before it could be killed"
+    os.kill(running[0], signal.SIGSEGV)
+    thread.join()
+    assert (
+        failed[0].code == 218 and "slow" in failed[0].message and "signal 11" in failed[0].message
+    )
+    assert result(loader, text(body="add.u32 %r0, %r0, 7;")) == 48
+
+
+def test_errors_have_the_drivers_numbers(made: list[Loader], folder: Path) -> None:
+    loader = new(made, folder)
+    module = loader.module(text().encode(), 1)
+    for action, code in (
+        (lambda: loader.function(module, "nothing"), 500),
+        (lambda: loader.module(b"hello", 1), 218),
+        (lambda: loader.module(b"\x7fELF" + bytes(100), 0), 209),
+        (lambda: loader.module(b"\x50\xed\x55\xba" + bytes(12), 0), 200),
+        (lambda: loader.module(fatbinary(), 0), 209),
+        (
+            lambda: loader.function(
+                loader.module(text(body="st.global.u32 [%rd0], %q;").encode(), 1), "add_one"
+            ),
+            801,
+        ),
+        (
+            lambda: loader.function(
+                loader.module(text(body="bra NOWHERE;").encode(), 1), "add_one"
+            ),
+            218,
+        ),
+    ):
+        with pytest.raises(ModuleError) as caught:
+            action()
+        assert caught.value.code == code, caught.value.message
+
+
+def test_only_what_a_kernel_depends_on_is_in_its_key() -> None:
+    two = text() + text("other").split(".address_size 64")[1]
+    one = ptx.parse_module(text())
+    both = ptx.parse_module(two)
+    assert codegen.kernel_source(one, "add_one") == codegen.kernel_source(both, "add_one")
+    assert codegen.key_of("x", "a") != codegen.key_of("x", "b")
+
+
+# ---- fatbins ----------------------------------------------------------------------------------
+
+
+def entry(kind: int, arch: int, payload: bytes, flags: int = 0, size: int = 0) -> bytes:
+    header = 80 if kind == 1 else 64
+    padded = payload + bytes(-len(payload) % 8)
+    packed = struct.pack(
+        "<HHIQIIHHIIIQQQ", kind, 0x101, header, len(padded), len(payload) if flags else 0, 0, 0, 9,
+        arch, 0, 0, flags, 0, size,
+    )  # fmt: skip
+    return packed.ljust(header, b"\0") + padded
+
+
+def fatbinary(*parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return struct.pack("<IHHQ", fatbin.MAGIC, 1, 16, len(body)) + body
+
+
+def lz4_literals(data: bytes) -> bytes:
+    """An LZ4 block of literals only."""
+    assert len(data) >= 15
+    rest, out = len(data) - 15, bytearray([0xF0])
+    while rest >= 255:
+        out.append(255)
+        rest -= 255
+    out.append(rest)
+    return bytes(out) + data
+
+
+def test_fatbins() -> None:
+    old, best = text("old").encode(), text("best").encode()
+    machine_code = entry(2, 75, b"\x7fELF" * 20)
+    image = fatbinary(
+        machine_code, entry(1, 52, old), entry(1, 75, best), entry(1, 90, text("new").encode())
+    )
+    assert fatbin.ptx_texts(image, (7, 5)) == [best.decode()]
+    assert fatbin.ptx_texts(image, (7, 0)) == [old.decode()]
+    packed = zstandard.compress(best)
+    image = fatbinary(entry(1, 75, packed, 0x8000, len(best)))
+    assert fatbin.ptx_texts(image, (7, 5)) == [best.decode()]
+    image = fatbinary(entry(1, 75, lz4_literals(best), 0x2000, len(best)))
+    assert fatbin.ptx_texts(image, (7, 5)) == [best.decode()]
+    twice = fatbinary(machine_code) + fatbinary(entry(1, 75, best))
+    assert fatbin.ptx_texts(twice, (8, 0)) == [best.decode()]
+    with pytest.raises(ModuleError) as caught:
+        fatbin.ptx_texts(fatbinary(machine_code), (7, 5))
+    assert caught.value.code == 209 and "compute_75" in caught.value.message
+
+
+def test_lz4_repetitions() -> None:
+    # "abcd", then 20 bytes from 4 back, then "xyz"
+    block = bytes([0x4F]) + b"abcd" + bytes([4, 0, 1]) + bytes([0x30]) + b"xyz"
+    assert fatbin.lz4_block(block, 27) == b"abcd" * 6 + b"xyz"
+
+
+@pytest.mark.parametrize("length", [8, 20, 60, 100])
+def test_damaged_fatbins_are_errors(length: int) -> None:
+    image = fatbinary(entry(1, 75, zstandard.compress(text().encode()), 0x8000))
+    with pytest.raises(ModuleError):
+        fatbin.ptx_texts(image[:length], (7, 5))

@@ -1,0 +1,265 @@
+"""Chunks, spaces, queues, copies, fills and the arithmetic of collectives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi
+
+OUT_OF_MEMORY, INVALID_VALUE, ILLEGAL_ADDRESS = 2, 1, 700
+PINNED = DEV_BASE + (1 << 39)
+
+
+def test_capacity_and_zeroed_chunks() -> None:
+    with Device(memory=3 * CHUNK) as device:
+        space = device.space()
+        at = space.put(np.full(3 * CHUNK // 4, 7, np.uint32))
+        chunk = ffi.new("uint32_t *")
+        assert device.hal.chunk_create(device.handle, chunk) == OUT_OF_MEMORY
+        assert device.hal.space_unmap(space.handle, at + CHUNK) == 0
+        device.hal.chunk_destroy(device.handle, space.chunks[1])
+        assert device.hal.chunk_create(device.handle, chunk) == 0
+        assert device.hal.space_map(space.handle, at + CHUNK, chunk[0]) == 0
+        got = space.read(at, 3 * CHUNK // 4, np.uint32).reshape(3, -1)
+        assert (got[0] == 7).all() and (got[1] == 0).all() and (got[2] == 7).all()
+
+
+def test_map_refuses_what_is_outside_or_crooked(device: Device, space: Space) -> None:
+    chunk = ffi.new("uint32_t *")
+    assert device.hal.chunk_create(device.handle, chunk) == 0
+    for address in (DEV_BASE + 4096, DEV_BASE - CHUNK, DEV_BASE + (1 << 40), 0):
+        assert device.hal.space_map(space.handle, address, chunk[0]) == INVALID_VALUE
+    assert device.hal.space_map(space.handle, DEV_BASE, 1 << 20) == INVALID_VALUE
+
+
+def test_spaces_share_nothing_but_what_is_mapped_twice(device: Device) -> None:
+    one, two = device.space(), device.space()
+    a, b = one.put(np.arange(100)), two.put(np.arange(100) * 2)
+    assert a == b
+    np.testing.assert_array_equal(one.read(a, 100, np.int64), np.arange(100))
+    assert device.hal.space_unmap(two.handle, b) == 0
+    assert device.hal.space_map(two.handle, b, one.chunks[0]) == 0
+    np.testing.assert_array_equal(two.read(b, 100, np.int64), np.arange(100))
+
+
+def test_host_memory_in_the_window(device: Device, space: Space) -> None:
+    import os
+
+    fd = os.memfd_create("arena")
+    os.ftruncate(fd, 1 << 16)
+    assert device.hal.space_map_host(space.handle, PINNED, fd, 4096, 8192) == 0
+    space.write(PINNED + 100, np.arange(10, dtype=np.int32))
+    assert os.pread(fd, 40, 4196) == np.arange(10, dtype=np.int32).tobytes()
+    assert device.hal.space_map_host(space.handle, PINNED + 7, fd, 4096, 8192) == INVALID_VALUE
+    os.close(fd)
+
+
+@settings(max_examples=30)
+@given(
+    width=st.integers(1, 70), height=st.integers(0, 9),
+    gaps=st.tuples(st.integers(0, 20), st.integers(0, 20)),
+)  # fmt: skip
+def test_copy_of_rows(width: int, height: int, gaps: tuple[int, int]) -> None:
+    with Device() as device:
+        one, two = device.space(), device.space()
+        rng = np.random.default_rng(1)
+        source = rng.integers(0, 256, (9, width + gaps[0])).astype(np.uint8)
+        target = rng.integers(0, 256, (9, width + gaps[1])).astype(np.uint8)
+        src, dst = one.put(source), two.put(target)
+        work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_COPY})
+        copy = work.copy
+        copy.dst.space, copy.dst.addr, copy.dst_pitch = two.handle, dst, width + gaps[1]
+        copy.src.space, copy.src.addr, copy.src_pitch = one.handle, src, width + gaps[0]
+        copy.width, copy.height = width, height
+        device.run(work)
+        target[:height, :width] = source[:height, :width]
+        np.testing.assert_array_equal(
+            two.read(dst, target.size, np.uint8).reshape(target.shape), target
+        )
+
+
+@pytest.mark.parametrize(("element", "value"), [(1, 0xAB), (2, 0xBEEF), (4, 0xDEADBEEF)])
+def test_fill(device: Device, space: Space, element: int, value: int) -> None:
+    at = space.put(np.zeros(1000, np.uint8))
+    work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_FILL})
+    fill = work.fill
+    fill.dst.space, fill.dst.addr = space.handle, at + 4
+    fill.width, fill.height, fill.pitch, fill.value, fill.element = 5, 3, 100, value, element
+    device.run(work)
+    wanted = np.zeros(1000, np.uint8)
+    for row in range(3):
+        pattern = np.frombuffer(value.to_bytes(4, "little")[:element] * 5, np.uint8)
+        wanted[4 + 100 * row : 4 + 100 * row + 5 * element] = pattern
+    np.testing.assert_array_equal(space.read(at, 1000, np.uint8), wanted)
+
+
+def test_copies_outside_of_what_is_mapped_fail_the_space_only(device: Device) -> None:
+    good = device.space()
+    at = good.put(np.arange(10))
+    for address, nbytes in (
+        (DEV_BASE + 64 * CHUNK, 8),
+        (at + CHUNK - 8, 16),
+        (DEV_BASE + (1 << 40) - 4, 8),
+    ):
+        bad = device.space()
+        bad.put(np.arange(10))
+        bad.write(address, np.zeros(nbytes, np.uint8))
+        code, text = bad.error()
+        assert code == ILLEGAL_ADDRESS and "copy" in text
+        before = bad.read(at, 1, np.int64)  # skipped, but over
+        assert before[0] == 0
+    np.testing.assert_array_equal(good.read(at, 10, np.int64), np.arange(10))
+    good.check()
+
+
+def test_a_full_queue_refuses_and_keeps_its_order(device: Device, space: Space) -> None:
+    at = space.put(np.zeros(4, np.uint8))
+    room = device.hal.room(device.stream)
+    assert room >= 64
+    last = 0
+    accepted = 0
+    work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_FILL})
+    work.fill.dst.space, work.fill.dst.addr = space.handle, at
+    work.fill.width, work.fill.height, work.fill.element = 4, 1, 1
+    for index in range(1000):
+        work.fill.value = index & 255
+        number = device.hal.submit(device.stream, work)
+        if number == 0:
+            continue
+        accepted += 1
+        assert number == last + 1 or last == 0
+        last, value = number, index & 255
+    device.wait(last)
+    assert accepted >= room
+    np.testing.assert_array_equal(space.read(at, 4, np.uint8), [value] * 4)
+
+
+def test_streams_go_on_beside_each_other() -> None:
+    with Device(workers=2) as device:
+        space = device.space()
+        streams = [device.new_stream() for _ in range(5)]
+        at = space.put(np.zeros((5, 1 << 16), np.uint8))
+        numbers = []
+        for round_ in range(20):
+            for index, stream in enumerate(streams):
+                work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_FILL})
+                work.fill.dst.space, work.fill.dst.addr = space.handle, at + (index << 16)
+                work.fill.width, work.fill.height, work.fill.element = 1 << 16, 1, 1
+                work.fill.value = round_ + index
+                numbers.append((device.submit(work, stream), stream))
+        for number, stream in numbers:
+            device.wait(number, stream)
+        got = space.read(at, 5 << 16, np.uint8).reshape(5, -1)
+        assert (got == 19 + np.arange(5)[:, None]).all()
+
+
+# ---- the arithmetic of collectives -------------------------------------------------------------
+
+TYPES = {0: np.int8, 1: np.uint8, 2: np.int32, 3: np.uint32, 4: np.int64, 5: np.uint64,
+         6: np.float16,
+         7: np.float32, 8: np.float64}  # fmt: skip
+BFLOAT16 = 9
+
+
+def _values(dtype: Any, seed: int) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(seed)
+    if np.issubdtype(dtype, np.integer):
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, 500, dtype=dtype, endpoint=True)
+    with np.errstate(all="ignore"):
+        values = (rng.standard_normal(500) * np.exp2(rng.uniform(-20, 20, 500))).astype(dtype)
+    values[rng.permutation(500)[:60]] = np.tile(
+        np.array([0.0, -0.0, np.inf, -np.inf, np.nan, np.finfo(dtype).smallest_subnormal]), 10
+    ).astype(dtype)
+    return values
+
+
+def _reduce(device: Device, dtype: int, op: int, a: Any, b: Any) -> Any:
+    out = np.empty_like(a)
+    work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_REDUCE})
+    pointers = [ffi.cast("void *", x.ctypes.data) for x in (out, a, b)]
+    work.reduce.dst, work.reduce.a, work.reduce.b = pointers
+    work.reduce.count, work.reduce.dtype, work.reduce.op = len(a), dtype, op
+    device.run(work)
+    return out
+
+
+def _maximum(a: Any, b: Any, larger: bool) -> Any:
+    if np.issubdtype(a.dtype, np.integer):
+        return np.maximum(a, b) if larger else np.minimum(a, b)
+    pick = np.fmax(a, b) if larger else np.fmin(a, b)
+    positive = (~np.signbit(a) | ~np.signbit(b)) if larger else (~np.signbit(a) & ~np.signbit(b))
+    return np.where((a == 0) & (b == 0), np.where(positive, 0.0, -0.0).astype(a.dtype), pick)
+
+
+def _same(got: Any, wanted: Any) -> None:
+    unsigned = f"uint{8 * got.itemsize}"
+    nan = np.isnan(got) & np.isnan(wanted)
+    np.testing.assert_array_equal(
+        np.where(nan, 0, got.view(unsigned)), np.where(nan, 0, wanted.view(unsigned))
+    )
+    assert len(set(got.view(unsigned)[nan].tolist())) <= 1, "NaN has one pattern"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_reduce(device: Device, dtype: int) -> None:
+    a, b = _values(TYPES[dtype], 1), _values(TYPES[dtype], 2)
+    with np.errstate(all="ignore"):
+        for op, wanted in enumerate((a + b, a * b, _maximum(a, b, True), _maximum(a, b, False))):
+            _same(_reduce(device, dtype, op, a, b), wanted.astype(a.dtype))
+
+
+def _to_bfloat16(x: Any) -> Any:
+    bits = x.view(np.uint32).astype(np.uint64)
+    return np.where(np.isnan(x), 0x7FFF, (bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def test_reduce_bfloat16(device: Device) -> None:
+    a, b = (_to_bfloat16(_values(np.float32, s)) for s in (1, 2))
+    wide = [(x.astype(np.uint32) << 16).view(np.float32) for x in (a, b)]
+    with np.errstate(all="ignore"):
+        for op, wanted in enumerate((wide[0] + wide[1], wide[0] * wide[1])):
+            np.testing.assert_array_equal(_reduce(device, BFLOAT16, op, a, b), _to_bfloat16(wanted))
+
+
+def _scale(device: Device, dtype: int, a: Any, scalar: Any, divisor: int) -> Any:
+    out = np.empty_like(a)
+    work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_SCALE})
+    work.scale.dst, work.scale.a = (ffi.cast("void *", x.ctypes.data) for x in (out, a))
+    work.scale.count, work.scale.dtype, work.scale.divide, work.scale.divisor = (
+        len(a),
+        dtype,
+        divisor > 0,
+        divisor,
+    )
+    if scalar is not None:
+        work.scale.scalar = scalar.tobytes().ljust(8, b"\0")
+    device.run(work)
+    return out
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_scale(device: Device, dtype: int) -> None:
+    a = _values(TYPES[dtype], 1)
+    with np.errstate(all="ignore"):
+        _same(_scale(device, dtype, a, a.dtype.type(3), 0), (a * a.dtype.type(3)).astype(a.dtype))
+        if np.issubdtype(a.dtype, np.integer):
+            wanted = np.array([int(abs(int(x)) // 3 * (1 if x > 0 else -1)) for x in a]).astype(
+                a.dtype
+            )
+        else:
+            wanted = (a / a.dtype.type(3)).astype(a.dtype)
+        _same(_scale(device, dtype, a, None, 3), wanted)
+
+
+@pytest.mark.parametrize("dtype", [10, 11, 99])
+def test_unknown_types_are_refused(device: Device, dtype: int) -> None:
+    work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_REDUCE})
+    work.reduce.dtype = dtype
+    assert device.hal.submit(device.stream, work) == 0
+    assert device.hal.completed(device.stream) == 0

@@ -1,0 +1,248 @@
+"""The other side of a client's channel, in a test's hands: a launcher's door and a server's loop.
+
+For tests of the client alone: what it writes into its memfd, and how it waits. The test decides
+when records are consumed and in which order replies are given; a real proxy decides that itself.
+The numbers are those of interpose/channel.h.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import fcntl
+import functools
+import mmap
+import os
+import socket
+import struct
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import native
+
+MAGIC = 0x444C4F464B4E4152
+HELLO = struct.Struct("<QIIII")
+DEVICE = struct.Struct("<64sQ15I9I")
+WELCOME = struct.Struct(f"<QiIII{DEVICE.size}s256s")
+MEMFD_BYTES = 0x10000000 + (1 << 33)
+SHARED_BYTES = 0x10000000
+OFF_SLOTS, OFF_RING, OFF_BULK, SLOT_BYTES = 0x1000, 0x10000, 0x1000000, 256
+RING_BYTES, BULK_BYTES = 4 << 20, 256 << 10
+EPOCH, SLEEPING, HEAD, DOORBELL, SPACE_WAITERS = 64, 76, 128, 136, 140
+TAIL, SPACE_SEQ, BULK_SEQ, RETIRED, GRANT, ASYNC_ERROR = 192, 200, 204, 256, 264, 272
+BULK_BUSY = 384
+MIB = 1 << 20
+
+PAD, ALLOC, FREE, GRANT_OP, COPY, FILL = 0, 1, 2, 3, 4, 5
+MODULE_DATA, MODULE_LOAD, FUNCTION_GET, GLOBAL_GET = 10, 11, 14, 15
+STREAM_CREATE, STREAM_SYNC, STREAM_QUERY, DEVICE_SYNC = 20, 22, 23, 24
+LAUNCH, HOST_FUNC, HOST_DONE = 32, 33, 34
+COMM_INIT, COLLECTIVE = 40, 43
+
+
+@functools.cache
+def atomics() -> ctypes.CDLL:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(__file__).with_name("channel_atomics.c")
+        return ctypes.CDLL(str(native.build(Path(folder), [source])))
+
+
+@dataclass(frozen=True)
+class Record:
+    opcode: int
+    slot: int
+    seq: int
+    body: bytes  # what follows the 16 bytes of the header
+
+    def fields(self, form: str) -> tuple[int, ...]:
+        return struct.unpack_from("<" + form, self.body)
+
+
+def device(memory: int = 64 * MIB) -> bytes:
+    threads, shared, clocks = (1024, 2048), (49152, 101376, 102400), (10**6, 10**6)
+    figures = (8, 0, 4, 32, *threads, *shared, 65536, 65536, *clocks, 256, 4096)
+    return DEVICE.pack(b"test device", memory, *figures, *[0] * 9)
+
+
+class ChannelServer:
+    """Listens at `path`; `consume` takes records, `answer` replies. Use as a context manager.
+
+    With `automatic` a thread consumes and answers everything, by `replies` (opcode → bytes) or with
+    an empty success, and remembers the records.
+    """
+
+    def __init__(
+        self, path: Path, *, memory: int = 64 * MIB, refuse: str = "", automatic: bool = True
+    ):
+        self.path = path
+        self.memory = memory
+        self.refuse = refuse
+        self.automatic = automatic
+        self.greetings: list[int] = []
+        self.records: list[Record] = []
+        self.replies: dict[int, Callable[[Record], tuple[int, bytes]]] = {}
+        self.ready = threading.Event()
+        self.tail = 0
+        self._stop = threading.Event()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._threads = [threading.Thread(target=self._door)]
+        self._map: mmap.mmap | None = None
+
+    def __enter__(self) -> ChannelServer:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+        if self._map is not None:
+            self._map.close()
+
+    # ---- the launcher's part ----
+
+    def _door(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            with sock:
+                self._greet(sock)
+
+    def _greet(self, sock: socket.socket) -> None:
+        data, ancillary, _flags, _address = sock.recvmsg(HELLO.size, socket.CMSG_SPACE(4))
+        if len(data) != HELLO.size:
+            return
+        magic, _major, _minor, pid, _reserved = HELLO.unpack(data)
+        assert magic == MAGIC
+        self.greetings.append(pid)
+        for _level, _kind, raw in ancillary:
+            fds = array.array("i")
+            fds.frombytes(raw)
+            self._take(fds[0])
+        message = self.refuse.encode()
+        sock.send(WELCOME.pack(MAGIC, int(bool(message)), 2, 0, 1, device(self.memory), message))
+
+    def _take(self, fd: int) -> None:
+        self.seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        self.size = os.fstat(fd).st_size
+        self._map = mmap.mmap(fd, SHARED_BYTES)
+        os.close(fd)
+        self.put64(EPOCH, 1)
+        self.ready.set()
+        if self.automatic:
+            thread = threading.Thread(target=self._serve)
+            self._threads.append(thread)
+            thread.start()
+
+    # ---- the memfd ----
+
+    @property
+    def map(self) -> mmap.mmap:
+        assert self._map is not None
+        return self._map
+
+    def get32(self, at: int) -> int:
+        return int(struct.unpack_from("<I", self.map, at)[0])
+
+    def get64(self, at: int) -> int:
+        return int(struct.unpack_from("<Q", self.map, at)[0])
+
+    def put32(self, at: int, value: int) -> None:
+        struct.pack_into("<I", self.map, at, value)
+
+    def put64(self, at: int, value: int) -> None:
+        struct.pack_into("<Q", self.map, at, value)
+
+    def bulk(self, at: int, size: int) -> bytes:
+        return self.map[OFF_BULK + at : OFF_BULK + at + size]
+
+    def step(self, function: str, at: int, value: int) -> None:
+        """One of the functions of channel_atomics.c on the word at `at`."""
+        word = ctypes.c_char.from_buffer(self.map, at)
+        call: Callable[..., None] = getattr(atomics(), function)
+        call(ctypes.c_uint64(ctypes.addressof(word)), ctypes.c_uint64(value))
+        del word  # the map cannot be closed while it is exported
+
+    # ---- the server's part ----
+
+    def peek(self) -> bool:
+        return self._map is not None and self.get64(HEAD) > self.tail
+
+    def consume(self) -> Record:
+        """The next record, which must be there."""
+        while True:
+            at = OFF_RING + self.tail % RING_BYTES
+            size, opcode, slot, seq = struct.unpack_from("<IHHQ", self.map, at)
+            assert size % 64 == 0 and 0 < size <= RING_BYTES, f"a record of {size} bytes"
+            if opcode != PAD:
+                record = Record(opcode, slot, seq, self.map[at + 16 : at + size])
+                self.records.append(record)
+            self.tail += size
+            self.put64(TAIL, self.tail)
+            if self.get32(SPACE_WAITERS):
+                self.step("add32_and_wake", SPACE_SEQ, 1)
+            if opcode != PAD:
+                return record
+
+    def next(self) -> Record:
+        """The next record, as soon as it comes."""
+        while not self.peek():
+            assert not self._stop.wait(0.0005)
+        return self.consume()
+
+    def drain(self) -> None:
+        """Wait until the thread has consumed all that the client wrote."""
+        while self.peek():
+            assert not self._stop.wait(0.0005)
+
+    def grant(self) -> None:
+        """The client's first question: as much memory as the device has."""
+        record = self.next()
+        assert record.opcode == GRANT_OP
+        self.put64(GRANT, self.memory)
+        self.answer(record)
+
+    def answer(self, record: Record, error: int = 0, data: bytes = b"") -> None:
+        at = OFF_SLOTS + (record.slot - 1) * SLOT_BYTES
+        struct.pack_into("<i", self.map, at + 4, error)
+        self.map[at + 16 : at + 16 + len(data)] = data
+        self.step("set32_and_wake", at, 2)
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            if not self.peek():
+                self._stop.wait(0.0005)
+                continue
+            record = self.consume()
+            if record.opcode == GRANT_OP:
+                self.put64(GRANT, self.memory)
+            if record.opcode == FREE:
+                self.put64(RETIRED, record.seq)
+            handler = self.replies.get(record.opcode)
+            reply = handler(record) if handler else (0, b"")
+            if record.opcode == COPY:
+                self._release(record)
+            if record.slot:
+                self.answer(record, *reply)
+
+    def _release(self, record: Record) -> None:
+        """The data of a source slot have been read."""
+        dst_place, src_place, release = struct.unpack_from("<BBB", record.body, 56)
+        if release and src_place == 1:
+            slot = record.fields("QQQ")[2] // BULK_BYTES
+            self.step("and64", BULK_BUSY, ~(1 << slot) & (1 << 64) - 1)
+            self.step("add32_and_wake", BULK_SEQ, 1)
+        assert dst_place in (0, 1)
+
+    def of(self, opcode: int) -> list[Record]:
+        return [r for r in self.records if r.opcode == opcode]

@@ -1,0 +1,190 @@
+"""The command on a test's own state directory, and specs: for tests of a fleet as people use it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rankfold import control
+from rankfold.reconciler.layout import Layout
+from support import leaks
+from support.leaks import State
+
+DEADLINE_S = 60.0
+
+
+class Rankfold:
+    """The command line on a test's own state directory; `environment` says what its devices are."""
+
+    def __init__(self, state: State, environment: dict[str, str]):
+        self.state, self.environment = state, environment
+
+    def __call__(self, *arguments: str, code: int = 0, **env: str) -> str:
+        """Run a command; the test fails unless it exits with `code`. Gives stdout."""
+        done = self.run(*arguments, **env)
+        assert done.returncode == code, (
+            f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+        return done.stdout
+
+    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "rankfold", *arguments],
+            env={**self.environment, **env}, capture_output=True, text=True, timeout=DEADLINE_S,
+        )  # fmt: skip
+
+    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rankfold", *arguments],
+            env={**self.environment, **env}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def status(self) -> Any:
+        return json.loads(self("status", "-o", "json"))
+
+    def job(self, name: str) -> Any:
+        return next((j for j in self.status()["jobs"] if j["name"] == name), {})
+
+    def until(self, what: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + DEADLINE_S
+        while not (found := what()):
+            assert time.monotonic() < deadline, f"never came true: {self('status')}{self('events')}"
+            time.sleep(0.05)
+        return found
+
+    @contextlib.contextmanager
+    def watching(self, *arguments: str) -> Iterator[None]:
+        """`watch` while this lasts; interrupted, it must end in peace."""
+        process = self.start("watch", *arguments)
+        try:
+            self.until(lambda: process.poll() is not None or self._source())
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, f"{arguments}: {process.returncode}\n{out}{err}"
+
+    def _source(self) -> str | None:
+        """What the reconciler follows now."""
+        try:
+            found: str | None = control.call(Layout(self.state.path).socket, "hello")["source"]
+        except control.ControlError:
+            return None
+        return found
+
+    def proxy_pid(self, device: str) -> int:
+        path = Layout(self.state.path).proxy_socket(device)
+        return int(control.call(path, "hello")["pid"])
+
+    def reconciler_pid(self) -> int:
+        """Of the one that answers now; 0: none does."""
+        try:
+            return int(control.call(Layout(self.state.path).socket, "hello")["pid"])
+        except control.ControlError:
+            return 0
+
+    def end(self) -> None:
+        """Cancel every job, take every device away, end the reconciler."""
+        self("stop", "--cancel")
+        running = self.state.watch.new_processes()
+        if all(leaks.has_ended(pid, leaks.GRACE_S) for pid in running):
+            return
+        # A device that was not up yet, or still let go of a job, did not hear of the end.
+        nothing = self.state.folder / "nothing"
+        nothing.mkdir(exist_ok=True)
+        (nothing / "policy.yaml").write_text(NO_OBJECTS)
+        self.run("apply", "-f", str(nothing), "--wait")
+        self("stop")
+
+    def refused_by_peers(self) -> str:
+        file = self.state.path / "refused.txt"
+        return file.read_text() if file.exists() else ""
+
+
+class Specs:
+    """A folder of desired state: a pool of four devices and one job that runs until told."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir()
+        self.stop_file = folder / "stop"
+        self.write("pool.yaml", POOL)
+
+    def write(self, name: str, text: str) -> None:
+        temporary = self.folder / f".{name}.new"
+        temporary.write_text(text)
+        temporary.rename(self.folder / name)  # an editor's atomic save
+
+    def job(self, name: str = "gpt", gpus: int = 4, extra: str = "", ranks: int = 4) -> None:
+        command = f'until [ -e {self.stop_file} ]; do sleep 0.05; done; echo "rank $RANK is done"'
+        self.program(["sh", "-c", command], name, gpus, extra, ranks)
+
+    def program(
+        self, command: list[str], name: str, gpus: int = 1, extra: str = "", ranks: int = 1
+    ) -> None:
+        """A job that runs `command`."""
+        self.write(f"{name}.yaml", JOB.format(**{**locals(), "command": json.dumps(command)}))
+
+    def pool(self, count: int, memory: str = "64MiB") -> None:
+        """This many soft devices instead of four."""
+        text = POOL.replace("count: 4", f"count: {count}").replace("64MiB", memory)
+        self.write("pool.yaml", text)
+
+    def finish_jobs(self) -> None:
+        self.stop_file.touch()
+
+
+class Git:
+    """git in a folder, deaf to what the user has configured."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def __call__(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+        settings = ["-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"]
+        return subprocess.run(
+            ["git", "-C", str(self.folder), *identity, *settings, *arguments],
+            check=True, capture_output=True, text=True,
+        ).stdout  # fmt: skip
+
+    def commit(self, message: str) -> str:
+        """Everything, as it is now; gives the commit."""
+        self("add", "--all")
+        self("commit", "--quiet", "--message", message)
+        return self("rev-parse", "HEAD").strip()
+
+
+NO_OBJECTS = """\
+apiVersion: rankfold/v1alpha1
+kind: Policy
+metadata: {name: default}
+spec: {}
+"""
+POOL = """\
+apiVersion: rankfold/v1alpha1
+kind: Pool
+metadata: {name: local}
+spec:
+  devices:
+    - {type: soft, count: 4, memory: 64MiB}
+"""
+JOB = """\
+apiVersion: rankfold/v1alpha1
+kind: Job
+metadata: {{name: {name}}}
+spec:
+  command: {command}
+  worldSize: {ranks}
+  gpus: {gpus}
+  {extra}
+"""

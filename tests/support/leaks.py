@@ -1,0 +1,217 @@
+"""What a test leaves behind: processes, namespaces, mounts, sockets, shared memory.
+
+A `Watch` remembers what is there when a test begins and names what the test added. pytest is a
+subreaper (see conftest.py), so a process that a test started is below pytest for ever, however
+often it forked, and in whatever namespace; a namespace without a process is one that was
+bound to a file, which shows as a mount or below /run/netns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import stat
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NAME = "rankfold"
+GRACE_S = 5.0
+_MNT_DETACH = 2
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """pid → (parent's pid, state letter) of everything that /proc shows."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                text = Path("/proc", entry, "stat").read_bytes()
+                state, parent = text[text.rindex(b")") + 1 :].split()[:2]
+                found[int(entry)] = (int(parent), state.decode())
+    return found
+
+
+def below(root: int) -> set[int]:
+    """The living processes below `root` (zombies are dead)."""
+    table = processes()
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        parent = waiting.pop()
+        children = [pid for pid, (above, _) in table.items() if above == parent]
+        waiting += children
+        found.update(pid for pid in children if table[pid][1] not in "ZX")
+    return found
+
+
+def describe(pid: int) -> str:
+    """One line about a process, for a failure report."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+        wchan = Path(f"/proc/{pid}/wchan").read_text()
+        pids = next(
+            line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "NSpid" in line
+        )
+    except (OSError, StopIteration):
+        return f"{pid} (ended meanwhile)"
+    return f"{pid} [{pids.split(maxsplit=1)[1]}] {words.strip()[:200]} (waits in {wchan or '-'})"
+
+
+def has_ended(pid: int, timeout_s: float) -> bool:
+    """Wait until a process has ended (reaped or not); False if it runs on after `timeout_s`."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+    finally:
+        os.close(fd)
+
+
+def _mounts() -> set[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {line.split()[4] for line in lines}
+
+
+def _names(folder: str) -> set[str]:
+    with contextlib.suppress(OSError):
+        return {f"{folder}/{name}" for name in os.listdir(folder)}
+    return set()
+
+
+def _abstract_sockets() -> set[str]:
+    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
+    return {line.split()[7] for line in lines if len(line.split()) == 8 and "@" in line.split()[7]}
+
+
+@dataclass
+class Watch:
+    """What was there before the test whose files lie in `folder`."""
+
+    folder: Path
+    pids: set[int] = field(default_factory=lambda: below(os.getpid()))
+    mounts: set[str] = field(default_factory=_mounts)
+    shared: set[str] = field(default_factory=lambda: _names("/dev/shm"))
+    networks: set[str] = field(default_factory=lambda: _names("/run/netns"))
+    abstract: set[str] = field(default_factory=_abstract_sockets)
+
+    def new_processes(self) -> set[int]:
+        return below(os.getpid()) - self.pids
+
+    def settle(self) -> None:
+        """Give processes that are on their way out the time to get there, and reap them.
+
+        Not a grace for leaks: what is still there after GRACE_S is one.
+        """
+        deadline = time.monotonic() + GRACE_S
+        while (left := self.new_processes()) and time.monotonic() < deadline:
+            has_ended(min(left), deadline - time.monotonic())
+            self.reap()
+        self.reap()
+
+    def reap(self) -> None:
+        """Bury the test's dead. Children that were there before belong to somebody else."""
+        for pid, (parent, state) in processes().items():
+            if parent == os.getpid() and state == "Z" and pid not in self.pids:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    def left(self) -> list[str]:
+        """All that the test left, one line each. Others' things on this machine do not count:
+        names must be in the test's folder or carry the project's name."""
+        ours = (str(self.folder), NAME)
+        named = {
+            "mount": _mounts() - self.mounts,
+            "shared memory": _names("/dev/shm") - self.shared,
+            "network namespace": _names("/run/netns") - self.networks,
+            "socket": _abstract_sockets() - self.abstract,
+        }
+        found = [f"process {describe(pid)}" for pid in sorted(self.new_processes())]
+        for kind, names in named.items():
+            found += [f"{kind} {n}" for n in sorted(names) if any(mark in n for mark in ours)]
+        return found + [f"socket {path}" for path in self._sockets()]
+
+    def _sockets(self) -> list[Path]:
+        return sorted(
+            path
+            for path in self.folder.rglob("*")
+            if not path.is_symlink() and path.exists() and stat.S_ISSOCK(path.stat().st_mode)
+        )
+
+    def clean(self) -> None:
+        """End and remove everything that `left` would name, files excepted."""
+        while left := self.new_processes():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            has_ended(min(left), GRACE_S)
+            self.reap()
+        for point in sorted(_mounts() - self.mounts, reverse=True):
+            if point.startswith(str(self.folder)):
+                _libc.umount2(point.encode(), _MNT_DETACH)
+        for name in _names("/dev/shm") - self.shared:
+            if NAME in name:
+                Path(name).unlink(missing_ok=True)
+        for path in self._sockets():
+            path.unlink()
+
+    def stacks(self) -> None:
+        """Make the test's Python processes write their stacks to their stderr, and end.
+
+        They have PYTHONFAULTHANDLER set, so SIGABRT does it, whatever they wait for.
+        """
+        python = [
+            pid
+            for pid in self.new_processes()
+            if "python" in os.path.basename(_executable(pid)) and pid != os.getpid()
+        ]
+        for pid in python:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGABRT)
+        for pid in python:
+            has_ended(pid, 1.0)
+
+    def logs(self, lines: int = 60) -> str:
+        """The ends of all logs and outputs in the test's folder."""
+        parts = []
+        for path in sorted(self.folder.rglob("*")):
+            if path.suffix in (".log", ".err", ".out") and path.is_file() and path.stat().st_size:
+                text = path.read_text(errors="replace").splitlines()[-lines:]
+                parts.append(f"--- {path}\n" + "\n".join(text))
+        return "\n".join(parts)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
+
+
+def _executable(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class State:
+    """A test's own place: `folder` holds all of it, `path` is the fleet's state directory."""
+
+    folder: Path
+    path: Path
+    runtime: Path
+    watch: Watch

@@ -1,0 +1,120 @@
+"""A protocol peer: a device that speaks the control protocol of a proxy and computes nothing.
+
+For tests of the reconciler alone (loop, journal, kills). Jobs run as soon as they are placed; a
+requested barrier is "stopping" for one look and then "cut". It refuses what a real proxy
+refuses, and what would be a fault of the reconciler: a second job on the device, a detach without
+a cut, an epoch that does not rise. Such refusals are also appended to a file that tests look at.
+
+A file ``fail-<job>`` in the state directory makes the next detach of that job fail as a real one
+may: the request is refused with "failed", and from then on the device says "saved".
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from rankfold.control import ControlError, Message, Request, Server
+
+
+class Peer:
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.server = Server(
+            options.socket,
+            {
+                "hello": self.hello, "status": self.status, "place": self.place,
+                "barrier": self.barrier, "detach": self.detach, "shutdown": self.shutdown,
+            },
+        )  # fmt: skip
+
+    def wrong(self, code: str, message: str) -> ControlError:
+        with (Path(self.options.state) / "refused.txt").open("a") as file:
+            file.write(f"{self.options.device}: {message}\n")
+        return ControlError(code, message)
+
+    def hello(self, _request: Request) -> Message:
+        o = self.options
+        return {"kind": "proxy", "device": o.device, "type": o.type, "memory": o.memory,
+                "pid": os.getpid()}  # fmt: skip
+
+    def status(self, _request: Request) -> Message:
+        o = self.options
+        told = [dict(job) for job in self.jobs.values()]
+        for job in self.jobs.values():
+            if job["state"] == "stopping":
+                job.update(state="cut", cut_at=time.monotonic())
+        return {"device": o.device, "type": o.type, "memory": o.memory, "used": 0, "swap": 0,
+                "jobs": told}  # fmt: skip
+
+    def place(self, request: Request) -> Message:
+        name, epoch = request["job"], request["epoch"]
+        old = self.jobs.get(name)
+        if old and old["epoch"] == epoch:
+            return {}
+        if old and (old["state"] != "saved" or old["epoch"] > epoch):
+            raise self.wrong("busy", f"{name}: place {epoch} over {old['epoch']} {old['state']}")
+        others = [
+            j["job"] for j in self.jobs.values() if j["state"] != "saved" and j["job"] != name
+        ]
+        if others:
+            raise self.wrong("busy", f"{name} placed beside {others}")
+        ranks = [m["rank"] for m in request["members"] if m["device"] == self.options.device]
+        if not ranks:
+            raise self.wrong("argument", f"{name}: no rank is on this device")
+        self.jobs[name] = {
+            "job": name, "epoch": epoch, "state": "running", "reason": "", "cut_at": None,
+            "released_at": time.monotonic(),
+            "ranks": [{"rank": r, "state": "attached", "kernels_here": 1} for r in ranks],
+        }  # fmt: skip
+        return {}
+
+    def _job(self, request: Request) -> dict[str, Any]:
+        job = self.jobs.get(request["job"])
+        if job is None or job["epoch"] != request["epoch"]:
+            raise ControlError("unknown_job", "not here")
+        return job
+
+    def barrier(self, request: Request) -> Message:
+        job = self._job(request)
+        if request["action"] == "request" and job["state"] == "running":
+            job["state"] = "stopping"
+        elif request["action"] == "withdraw" and job["state"] in ("stopping", "cut"):
+            job.update(state="running", cut_at=None)
+        return {"state": job["state"]}
+
+    def detach(self, request: Request) -> Message:
+        job = self.jobs.get(request["job"])
+        if job is None or job["epoch"] != request["epoch"] or job["state"] == "saved":
+            return {"saved_bytes": 0}
+        if not request["discard"] and job["state"] != "cut":
+            raise self.wrong("no_cut", f"{job['job']} is {job['state']}")
+        asked_to_fail = Path(self.options.state) / f"fail-{job['job']}"
+        if asked_to_fail.exists() and not request["discard"]:
+            asked_to_fail.unlink(missing_ok=True)
+            job["state"] = "saved"
+            raise ControlError("failed", "the image is full")
+        job["state"] = "saved"
+        return {"saved_bytes": 0}
+
+    def shutdown(self, _request: Request) -> Message:
+        if any(job["state"] != "saved" for job in self.jobs.values()):
+            raise self.wrong("busy", "shutdown while a job is here")
+        self.server.after(0.0, self.server.stop)
+        return {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("device", "type", "cc", "speed", "state", "socket"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--memory", type=int)
+    Peer(parser.parse_args()).server.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""A client made of nothing but bytes: it writes records into a channel as a rank's library would.
+
+For tests of the proxy's core without a program: valid sequences, and sequences no library would
+send. The numbers are those of interpose/channel.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rankfold.proxy.native import Native, NativeError
+
+MEMFD_BYTES = 0x10000000 + (1 << 33)
+OFF_SLOTS, OFF_RING, OFF_BULK = 0x1000, 0x10000, 0x1000000
+RING_BYTES, BULK_BYTES = 4 << 20, 256 << 10
+DEV_BASE, CHUNK = 0x200000000000, 2 << 20
+EPOCH, SERVED, SLEEPING, HEAD, DOORBELL, TAIL, RETIRED, ASYNC_ERROR = (
+    64,
+    72,
+    76,
+    128,
+    136,
+    192,
+    256,
+    272,
+)
+ALLOC, FREE, COPY, FILL = 1, 2, 4, 5
+STREAM_CREATE, STREAM_DESTROY, STREAM_SYNC, STREAM_QUERY, DEVICE_SYNC = 20, 21, 22, 23, 24
+EVENT_CREATE, EVENT_DESTROY, EVENT_RECORD, STREAM_WAIT, EVENT_SYNC, EVENT_QUERY = range(25, 31)
+HOST_FUNC, HOST_DONE, COMM_INIT, COLLECTIVE = 33, 34, 40, 43
+HOSTFUNC_HEAD, HOSTFUNC_TAIL = 320, 324
+AT_ADDRESS, AT_BULK, AT_INLINE = 0, 1, 2
+
+
+class RingClient:
+    """One rank's channel and image; `seq` counts its records."""
+
+    def __init__(self, rank: int = 0, world_size: int = 1):
+        self.fd = os.memfd_create("channel", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, MEMFD_BYTES)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.image = os.memfd_create("image", os.MFD_CLOEXEC)
+        os.ftruncate(self.image, 1 << 40)
+        self.map = mmap.mmap(self.fd, OFF_BULK + 64 * BULK_BYTES)
+        header = struct.pack(
+            "<QIIQIII", 0x444C4F464B4E4152, 1, 0, MEMFD_BYTES, os.getpid(), rank, world_size
+        )
+        self.map[: len(header)] = header
+        self.rank = rank
+        self.seq = 0
+        self.head = 0
+
+    def close(self) -> None:
+        gc.collect()  # views made by ring()
+        self.map.close()
+        os.close(self.fd)
+        os.close(self.image)
+
+    def u32(self, at: int) -> int:
+        return int(struct.unpack_from("<I", self.map, at)[0])
+
+    def u64(self, at: int) -> int:
+        return int(struct.unpack_from("<Q", self.map, at)[0])
+
+    def post(self, opcode: int, body: bytes = b"", slot: int = 0) -> int:
+        """Publish one record; its seq."""
+        self.seq += 1
+        self.raw(struct.pack("<IHHQ", self._size(body), opcode, slot, self.seq) + body)
+        return self.seq
+
+    @staticmethod
+    def _size(body: bytes) -> int:
+        return (16 + len(body) + 63) // 64 * 64
+
+    def raw(self, record: bytes) -> None:
+        """Publish any bytes as a record, padded to 64."""
+        data = record + b"\0" * (-len(record) % 64)
+        at = self.head % RING_BYTES
+        if at + len(data) > RING_BYTES:
+            pad = RING_BYTES - at
+            struct.pack_into("<IHHQ", self.map, OFF_RING + at, pad, 0, 0, 0)
+            self.head += pad
+            at = 0
+        self.map[OFF_RING + at : OFF_RING + at + len(data)] = data
+        self.head += len(data)
+        struct.pack_into("<Q", self.map, HEAD, self.head)
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the server if it sleeps."""
+        if self.u32(SLEEPING):
+            struct.pack_into("<I", self.map, DOORBELL, self.u32(DOORBELL) + 1)
+            word = ctypes.byref(ctypes.c_char.from_buffer(self.map), DOORBELL)
+            everyone = 2**31 - 1
+            ctypes.CDLL(None).syscall(202, word, 1, everyone, None, None, 0)  # FUTEX_WAKE
+
+    def call(self, opcode: int, body: bytes = b"", slot: int = 1, wait: float = 20.0) -> int:
+        """Publish a record that wants a reply, and wait for it: its error."""
+        self.begin(opcode, body, slot)
+        return self.finish(slot, wait)
+
+    def begin(self, opcode: int, body: bytes = b"", slot: int = 1) -> None:
+        at = OFF_SLOTS + (slot - 1) * 256
+        struct.pack_into("<Ii", self.map, at, 1, 0)
+        self.post(opcode, body, slot)
+
+    def finish(self, slot: int = 1, wait: float = 20.0) -> int:
+        deadline = time.monotonic() + wait
+        while not self.answered(slot):
+            assert time.monotonic() < deadline, f"no reply in slot {slot}"
+            time.sleep(0.0005)
+        return int(struct.unpack_from("<i", self.map, OFF_SLOTS + (slot - 1) * 256 + 4)[0])
+
+    def answered(self, slot: int = 1) -> bool:
+        return self.u32(OFF_SLOTS + (slot - 1) * 256) == 2
+
+    def data(self, count: int, slot: int = 1) -> bytes:
+        at = OFF_SLOTS + (slot - 1) * 256 + 16
+        return self.map[at : at + count]
+
+    # ---- the common ones ----
+
+    def block(self, stream: int) -> None:
+        """The stream waits in a host function until `unblock`."""
+        self.post(HOST_FUNC, struct.pack("<QQ", stream, 0))
+
+    def unblock(self) -> None:
+        while self.u32(HOSTFUNC_HEAD) == self.u32(HOSTFUNC_TAIL):
+            time.sleep(0.0005)  # it has not been called yet
+        struct.pack_into("<I", self.map, HOSTFUNC_TAIL, self.u32(HOSTFUNC_TAIL) + 1)
+        self.post(HOST_DONE, struct.pack("<QQ", 0, 0))
+
+    def alloc(self, addr: int, size: int) -> None:
+        self.post(ALLOC, struct.pack("<QQQII", addr, size, 0, 0, 0))
+
+    def free(self, addr: int) -> int:
+        return self.post(FREE, struct.pack("<Q", addr))
+
+    def copy(
+        self, dst: int, src: int, width: int, *, places: tuple[int, int] = (0, 0),
+        stream: int = 1, inline: bytes = b"", height: int = 1, pitches: tuple[int, int] = (0, 0),
+    ) -> bytes:  # fmt: skip
+        """The body of a COPY."""
+        return (
+            struct.pack(
+                "<7Q2B6x", stream, dst, src, pitches[0] or width, pitches[1] or width, width,
+                height, *places,
+            )
+            + inline
+        )  # fmt: skip
+
+    def write(self, addr: int, content: bytes, stream: int = 1) -> None:
+        """Host to device, inline; at most 8 KiB."""
+        self.post(COPY, self.copy(addr, 0, len(content), places=(AT_ADDRESS, AT_INLINE),
+                                  stream=stream, inline=content))  # fmt: skip
+
+    def read(self, addr: int, size: int, stream: int = 1) -> bytes:
+        """Device to host through bulk slot 0; at most 256 KiB."""
+        error = self.call(COPY, self.copy(0, addr, size, places=(AT_BULK, AT_ADDRESS),
+                                          stream=stream))  # fmt: skip
+        assert error == 0, f"error {error}"
+        return self.map[OFF_BULK : OFF_BULK + size]
+
+
+@contextmanager
+def device(memory: int = 64 << 20, speed: float = 1.0) -> Iterator[Native]:
+    """A soft device in this process."""
+    native = Native("soft", memory, (8, 0), speed, 1)
+    try:
+        yield native
+    finally:
+        native.close()
+
+
+def attach(native: Native, client: RingClient, job: int = 1, epoch: int = 1) -> None:
+    """Serve `client` as a job of one rank."""
+    native.job_open(job, epoch, 0, 1, [0], -1)
+    native.rank_attach(job, 0, client.fd, client.image)
+
+
+def settle(native: Native, job: int, state: str, wait: float = 20.0) -> None:
+    """Wait until the job's state is `state`."""
+    deadline = time.monotonic() + wait
+    while (status := native.job_status(job)) is None or status["state"] != state:
+        assert time.monotonic() < deadline, f"{status}\n{native.dump()}"
+        native.hurry(job)
+        time.sleep(0.001)
+
+
+def until(happened: Callable[[], bool], native: Native, wait: float = 20.0) -> None:
+    deadline = time.monotonic() + wait
+    while not happened():
+        assert time.monotonic() < deadline, native.dump()
+        time.sleep(0.001)
+
+
+def leave(native: Native, job: int = 1) -> None:
+    """Let go of a job, whatever it does."""
+    native.job_discard(job)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            native.job_close(job)
+            return
+        except NativeError:
+            time.sleep(0.001)
+    raise AssertionError(f"the job does not end\n{native.dump()}")
+
+
+def hand_over(native: Native, client: RingClient, job: int, to: Native, new_job: int) -> None:
+    """Cut, save here, attach there, in the next epoch."""
+    native.barrier(job, True)
+    settle(native, job, "cut")
+    assert native.job_save(job)
+    settle(native, job, "saved")
+    native.job_close(job)
+    to.job_open(new_job, new_job, 0, 1, [0], -1)
+    to.rank_attach(new_job, 0, client.fd, client.image)

@@ -1,0 +1,79 @@
+"""tinygrad from PyPI, unmodified, on the software GPU: the numbers of a NumPy twin."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.fleet import Fleet, MiB, RunningJob, until
+from support.leaks import State
+
+from .twin import losses
+
+SCRIPT = Path(__file__).with_name("train.py")
+STEPS = 20
+
+
+def nvrtc(folder: Path) -> str:
+    """A folder with the NVRTC of the PyPI wheel under the names that programs look for."""
+    spec = importlib.util.find_spec("nvidia")
+    assert spec is not None and spec.submodule_search_locations is not None
+    roots = [Path(place) for place in spec.submodule_search_locations]
+    (real,) = [path for root in roots for path in root.glob("*/lib/libnvrtc.so.*")]
+    folder.mkdir()
+    for library in real.parent.glob("libnvrtc*"):
+        (folder / library.name).symlink_to(library)
+    (folder / "libnvrtc.so").symlink_to(real)
+    return str(folder)
+
+
+def environment(state: State) -> dict[str, str]:
+    return {
+        "DEV": "CUDA",
+        "LD_LIBRARY_PATH": nvrtc(state.folder / "nvrtc"),
+        "CACHELEVEL": "0",
+        "HOME": str(state.folder),
+        "XDG_CACHE_HOME": str(state.folder / "cache"),
+    }
+
+
+def printed(job: RunningJob) -> list[float]:
+    return [float(line.split()[3]) for line in job.output(0).splitlines()]
+
+
+def test_tinygrad_trains_to_the_numbers_of_its_numpy_twin(state: State) -> None:
+    with Fleet(state, 2, memory=64 * MiB) as fleet:
+        env = environment(state)
+        command = [sys.executable, str(SCRIPT), str(STEPS)]
+        job = fleet.start("tiny", command, [0], env=env)
+        assert job.wait() == [0], job.errors(0)
+        assert fleet.status(fleet.names[0])["kernels"] > STEPS
+        np.testing.assert_allclose(printed(job), losses(STEPS), rtol=2e-3)
+        job.detach(discard=True)
+
+        moved = fleet.start("moved", command, [0], env=env)
+        for count, place in ((3, 1), (8, 0)):
+            until(lambda: moved.output(0).count("\n") > count, what="some steps")  # noqa: B023
+            moved.move([fleet.names[place]])
+        assert moved.wait() == [0], moved.errors(0)
+        assert moved.output(0) == job.output(0)
+        moved.detach(discard=True)
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="tinygrad's CPU backend needs clang")
+def test_the_same_on_tinygrad_s_own_cpu_backend(state: State) -> None:
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(STEPS)],
+        env={**os.environ, **environment(state), "DEV": "CPU"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    values = [float(line.split()[3]) for line in done.stdout.splitlines()]
+    np.testing.assert_allclose(values, losses(STEPS), rtol=2e-3)
