@@ -216,11 +216,13 @@ bool memory_valid(const struct rank *r, uint64_t addr, uint64_t bytes)
 	return true;
 }
 
-/* Where a valid range lies now: as many bytes as lie together, at most `bytes`. */
+/* Where a valid range lies now: as many bytes as lie together, at most `bytes` and PIECE_BYTES. */
 uint64_t memory_resolve(struct rank *r, uint64_t addr, uint64_t bytes, bool write,
 			struct hal_ref *ref)
 {
 	*ref = (struct hal_ref){r->space, addr};
+	if (bytes > PIECE_BYTES)
+		bytes = PIECE_BYTES;
 	if (pinned(r, addr, bytes) || !r->missing)
 		return bytes;
 	uint64_t offset = addr - RF_DEV_BASE, left = RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;

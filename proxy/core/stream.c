@@ -303,7 +303,17 @@ static uint64_t side(struct rank *r, struct item *i, bool destination, uint64_t 
 	}
 }
 
-/* All rows at once where the rank is resident, else row by row and chunk by chunk. */
+/* How many whole rows go at once; 0: the next row is not in one place, or too long. */
+static uint64_t whole_rows(const struct rank *r, uint64_t width, uint64_t left, uint64_t column)
+{
+	uint64_t rows = PIECE_BYTES / width;
+	if (r->missing || column)
+		return 0;
+	rows = rows < PIECE_ROWS ? rows : PIECE_ROWS;
+	return rows < left ? rows : left;
+}
+
+/* As many rows at once as make a piece where the rank is resident, else chunk by chunk. */
 static bool submit_copy(struct rank *r, struct stream *s, struct item *i)
 {
 	const struct hal *hal = r->proxy->hal;
@@ -314,15 +324,15 @@ static bool submit_copy(struct rank *r, struct stream *s, struct item *i)
 		struct hal_work w = {.kind = HAL_COPY};
 		uint64_t n = side(r, i, true, c->width - i->copy.column, &w.copy.dst);
 		n = side(r, i, false, n, &w.copy.src);
-		bool whole = !r->missing && !i->copy.column;
+		uint64_t rows = whole_rows(r, c->width, c->height - i->copy.row, i->copy.column);
 		w.copy.width = n;
-		w.copy.height = whole ? c->height - i->copy.row : 1;
+		w.copy.height = rows ? rows : 1;
 		w.copy.dst_pitch = c->dst_pitch;
 		w.copy.src_pitch = c->src_pitch;
 		if (!i->hal_seq)
 			r->inflight++;
 		i->hal_seq = hal->submit(s->hal, &w);
-		i->copy.column = whole ? c->width : i->copy.column + n;
+		i->copy.column += n;
 		if (i->copy.column >= c->width) {
 			i->copy.row += w.copy.height;
 			i->copy.column = 0;
@@ -341,17 +351,17 @@ static bool submit_fill(struct rank *r, struct stream *s, struct item *i)
 			return false;
 		struct hal_work w = {.kind = HAL_FILL};
 		uint64_t at = f->dst + i->fill.row * f->pitch + i->fill.column;
-		bool whole = !r->missing && !i->fill.column;
+		uint64_t rows = whole_rows(r, row_bytes, f->height - i->fill.row, i->fill.column);
 		uint64_t n = memory_resolve(r, at, row_bytes - i->fill.column, true, &w.fill.dst);
 		w.fill.width = n / f->element;
-		w.fill.height = whole ? f->height - i->fill.row : 1;
+		w.fill.height = rows ? rows : 1;
 		w.fill.pitch = f->pitch;
 		w.fill.value = f->value;
 		w.fill.element = f->element;
 		if (!i->hal_seq)
 			r->inflight++;
 		i->hal_seq = hal->submit(s->hal, &w);
-		i->fill.column = whole ? row_bytes : i->fill.column + n;
+		i->fill.column += n;
 		if (i->fill.column >= row_bytes) {
 			i->fill.row += w.fill.height;
 			i->fill.column = 0;
