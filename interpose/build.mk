@@ -1,15 +1,16 @@
 # What is loaded into the job: the client, and one shim per library of NVIDIA's name.
 INTERPOSE_GEN := $(BUILD)/gen
-INTERPOSE_LIBS := cudart cuda nccl
+INTERPOSE_LIBS := cudart cuda nccl nvml
 INTERPOSE_SONAME_cudart := libcudart.so.13
 INTERPOSE_SONAME_cuda := libcuda.so.1
 INTERPOSE_SONAME_nccl := libnccl.so.2
+INTERPOSE_SONAME_nvml := libnvidia-ml.so.1
 CLIENT_LIB := $(BUILD)/lib/librankfold.so
 CLIENT_SRC := $(wildcard interpose/client/*.c)
 CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
 CLIENT_CSTD := $(CSTD) -Iinterpose/client -I$(INTERPOSE_GEN) -ftls-model=initial-exec
 SHIMS := $(foreach l,$(INTERPOSE_LIBS),$(BUILD)/lib/$(INTERPOSE_SONAME_$(l)))
-SHIM_LINKS := $(INTERPOSE_LIBS:%=$(BUILD)/lib/lib%.so)
+SHIM_LINKS := $(basename $(SHIMS))
 NATIVE += $(CLIENT_LIB) $(SHIMS) $(SHIM_LINKS)
 
 # One run writes all of it; the stamp stands for the files.
@@ -40,7 +41,7 @@ $(BUILD)/lib/$(INTERPOSE_SONAME_$(1)): $(INTERPOSE_GEN)/shim_$(1).S $(CLIENT_LIB
 	$$(CC) -shared $$(CFLAGS) -Wl,-z,defs -Wl,-soname,$$(@F) $$(WARN) \
 		-Wl,--version-script=$(INTERPOSE_GEN)/shim_$(1).map -Wl,-rpath,'$$$$ORIGIN' \
 		-o $$@ $$< $(CLIENT_LIB)
-$(BUILD)/lib/lib$(1).so: $(BUILD)/lib/$(INTERPOSE_SONAME_$(1))
+$(BUILD)/lib/$(basename $(INTERPOSE_SONAME_$(1))): $(BUILD)/lib/$(INTERPOSE_SONAME_$(1))
 	ln -sf $$(<F) $$@
 endef
 $(foreach l,$(INTERPOSE_LIBS),$(eval $(call SHIM_RULE,$(l))))

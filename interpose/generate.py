@@ -46,7 +46,7 @@ from rankfold.interpose.headers import Declared
 API = Path(__file__).resolve().parent / "api"
 CHANNEL = Path(__file__).resolve().parent / "channel.h"
 WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # where tools/nvcc puts them
-LIBRARIES = ("cudart", "cuda", "nccl")
+LIBRARIES = ("cudart", "cuda", "nccl", "nvml")
 KINDS = ("record", "local", "hand", "refuse")
 KEYS = {*KINDS, "params", "set", "reply", "returns", "ignore", "per_thread", "also", "since"}
 CHECKS = {
@@ -239,15 +239,16 @@ def load_library(text: str, channel: str, extra_names: set[str] | None = None) -
 # ---- names in NVIDIA's headers, where there are any ----
 
 
-def header_folders() -> list[Path]:
+def header_folders(library: str = "cudart") -> list[Path]:
+    """Where that library's header is: in the toolkit, or in a wheel."""
     folders = [Path("/usr/local/cuda/include")]
     folders += sorted(Path("/usr/local").glob("cuda-13*/include"))
     folders += [site / "nvidia/cu13/include" for site in (WHEELS, *map(Path, sys.path))]
-    return [f for f in folders if (f / "cuda_runtime_api.h").exists()]
+    return [f for f in folders if (f / headers.FILES[library]).exists()]
 
 
 def read_header(library: str) -> dict[str, Declared]:
-    return headers.read(library, header_folders())
+    return headers.read(library, header_folders(library))
 
 
 def check_header(library: Library, header: dict[str, Declared]) -> None:

@@ -1,8 +1,8 @@
 """The functions that NVIDIA's headers declare, by the names that programs link.
 
 A real C parser reads what the compiler's preprocessor makes of them. The headers are asked for
-everything they know (``__CUDA_API_VERSION_INTERNAL``): older forms of a function and its variants
-for per-thread default streams are declared then as well.
+everything they know (``DEFINES``): older forms of a function and its variants for per-thread
+default streams are declared then as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ LIBC = {
         for sign, prefix in (("signed ", ""), ("unsigned ", "u"))
     ),
 }
-DEFINES = ("__attribute__(x)=", "__inline__=", "__extension__=", "__CUDA_API_VERSION_INTERNAL=1")
+DEFINES = (
+    "__attribute__(x)=", "__inline__=", "__extension__=", "__CUDA_API_VERSION_INTERNAL=1",
+    "NVML_NO_UNVERSIONED_FUNC_DEFS=1",
+)  # fmt: skip
 FILES = {"cudart": "cuda_runtime_api.h", "cuda": "cuda.h", "nccl": "nccl.h", "nvml": "nvml.h"}
 PREFIXES = {"cudart": ("cuda", "__cuda"), "cuda": ("cu",), "nccl": ("nccl",), "nvml": ("nvml",)}
 

@@ -281,4 +281,60 @@ typedef struct { char internal[128]; } ncclUniqueId;
 typedef struct { size_t size; unsigned int magic, version; int blocking; } ncclConfig_t;
 typedef struct { size_t size; unsigned int magic, version; float estimatedTime; } ncclSimInfo_t;
 
+/* ---- NVML: what is never read or filled is only a name ---- */
+
+typedef int nvmlReturn_t;
+typedef void *nvmlDevice_t;
+typedef int nvmlClockType_t;
+typedef int nvmlComputeMode_t;
+typedef int nvmlEccCounterType_t;
+typedef int nvmlEnableState_t;
+typedef int nvmlGpuP2PCapsIndex_t;
+typedef int nvmlGpuP2PStatus_t;
+typedef int nvmlGpuTopologyLevel_t;
+typedef int nvmlIntNvLinkDeviceType_t;
+typedef int nvmlMemoryErrorType_t;
+typedef int nvmlMemoryLocation_t;
+typedef int nvmlNvLinkCapability_t;
+typedef int nvmlNvLinkErrorCounter_t;
+typedef int nvmlPageRetirementCause_t;
+typedef int nvmlPcieUtilCounter_t;
+typedef int nvmlPstates_t;
+typedef int nvmlTemperatureSensors_t;
+typedef int nvmlTemperatureThresholds_t;
+typedef unsigned int nvmlDeviceArchitecture_t;
+typedef void nvmlBAR1Memory_t;
+typedef void nvmlDeviceAttributes_t;
+typedef void nvmlGpuFabricInfo_t;
+typedef void nvmlGpuFabricInfoV_t;
+typedef void nvmlPlatformInfo_t;
+typedef void nvmlProcessUtilizationSample_t;
+typedef void nvmlTemperature_t;
+typedef void nvmlUtilization_t;
+
+typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
+typedef struct {
+	unsigned int version;
+	unsigned long long total, reserved, free, used;
+} nvmlMemory_v2_t;
+/* The first version ends before pciSubSystemId, the second before busId. */
+typedef struct {
+	char busIdLegacy[16];
+	unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
+	char busId[32];
+} nvmlPciInfo_t;
+typedef struct { unsigned int pid; unsigned long long usedGpuMemory; } nvmlProcessInfo_v1_t;
+typedef struct {
+	unsigned int pid;
+	unsigned long long usedGpuMemory;
+	unsigned int gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_v2_t;
+typedef nvmlProcessInfo_v2_t nvmlProcessInfo_t;
+typedef struct {
+	unsigned int fieldId, scopeId;
+	long long timestamp, latencyUsec;
+	int valueType, nvmlReturn;
+	unsigned long long value;
+} nvmlFieldValue_t;
+
 #endif

@@ -93,6 +93,22 @@ int capture_info(const void *stream, int *status, unsigned long long *id, void *
 		 const CUgraphNode **dependencies, const void **edges, size_t *count);
 int capture_depend(const void *stream, void *const *dependencies, size_t count, unsigned flags);
 
+/* nvml.c */
+enum nvml_result {
+	NVML_SUCCESS = 0, NVML_UNINITIALIZED = 1, NVML_INVALID_ARGUMENT = 2, NVML_NOT_SUPPORTED = 3,
+	NVML_NOT_FOUND = 6, NVML_INSUFFICIENT_SIZE = 7, NVML_DRIVER_NOT_LOADED = 9,
+	NVML_VERSION_MISMATCH = 25,
+};
+int nvml_init(void);
+int nvml_text(char *out, unsigned bytes, const char *text);
+int nvml_cuda_version(int *version);
+int nvml_lacks(const void *device);
+int nvml_number(const void *device, unsigned *out, int attribute);
+int nvml_pci(const void *device, nvmlPciInfo_t *out, size_t bytes);
+int nvml_clock(const void *device, int type, unsigned *mhz);
+int nvml_processes(const void *device, unsigned *count, void *out, size_t bytes);
+int nvml_no_processes(const void *device, unsigned *count);
+
 /* nccl.c */
 enum nccl_result {
 	NCCL_SUCCESS = 0, NCCL_UNHANDLED_CUDA_ERROR = 1, NCCL_SYSTEM_ERROR = 2,

@@ -314,6 +314,12 @@ int channel_enter(void)
 	return (int)atomic_load_explicit(&channel_header->async_error, memory_order_relaxed);
 }
 
+int channel_device(void)
+{
+	bool mine = !atomic_load_explicit(&forked, memory_order_relaxed);
+	return mine ? atomic_load_explicit(&bound_device, memory_order_relaxed) : -1;
+}
+
 int channel_use_device(void)
 {
 	int error = channel_enter();

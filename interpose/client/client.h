@@ -10,14 +10,14 @@
  *   device.c   what the virtual device can do
  *   error.c    names of errors, the last error, lines for people
  *   capture.c  stream capture
- *   cudart.c, driver.c, graph.c, graph_runtime.c, copies.c, nccl.c
+ *   cudart.c, driver.c, graph.c, graph_runtime.c, copies.c, nccl.c, nvml.c
  *              the bodies of the API functions that need one
  *   lookup.c   dlsym, dlvsym, dlopen, cuGetProcAddress
  *   elf.c      libc's own dlsym, past ours
  *
  * Rules that hold in all of them:
  *  - Functions return the API's numbers: 0, or a CUresult/cudaError_t (they agree where both
- *    exist), or an ncclResult_t in nccl.c.
+ *    exist), or an ncclResult_t in nccl.c, or an nvmlReturn_t in nvml.c.
  *  - Nothing here ends the process, writes to stdout (but what the program's own kernels print:
  *    print.c), or changes errno.
  *  - Lock order: module lock, heap lock, pinned lock; the ring lock is innermost and held only
@@ -62,6 +62,8 @@ int channel_enter(void);
 /* The same for calls that use the thread's current device: the first of them makes it the one of
  * the process, another one is refused. What names a stream, an event or an address does not. */
 int channel_use_device(void);
+/* The virtual device that this process uses, -1 before the first such call. */
+int channel_device(void);
 /* channel_enter without the sticky error, for calls that must work after it (frees). */
 int channel_open(void);
 
@@ -253,8 +255,8 @@ struct api_entry {
 	uint32_t since;   /* first version (13000, …) that means this one; 0: all */
 	uint8_t refused;  /* 1: a stub that only says that it is not covered */
 };
-extern RF_API const struct api_entry api_cudart[], api_cuda[], api_nccl[];
-extern const size_t api_cudart_count, api_cuda_count, api_nccl_count;
+extern RF_API const struct api_entry api_cudart[], api_cuda[], api_nccl[], api_nvml[];
+extern const size_t api_cudart_count, api_cuda_count, api_nccl_count, api_nvml_count;
 const struct api_entry *api_find(const char *name);
 /* libc's function of a name that this library has too. */
 void *libc_function(const char *name);

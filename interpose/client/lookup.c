@@ -23,6 +23,7 @@ static const struct { const char *soname, *link; } ours[] = {
 	{"libcudart.so.13", "libcudart.so"},
 	{"libcuda.so.1", "libcuda.so"},
 	{"libnccl.so.2", "libnccl.so"},
+	{"libnvidia-ml.so.1", "libnvidia-ml.so"},
 };
 
 /* ---- tables ---- */
@@ -52,6 +53,8 @@ const struct api_entry *api_find(const char *name)
 		return find_in(api_cudart, api_cudart_count, name);
 	if (!strncmp(name, "cu", 2))
 		return find_in(api_cuda, api_cuda_count, name);
+	if (!strncmp(name, "nvml", 4))
+		return find_in(api_nvml, api_nvml_count, name);
 	return NULL;
 }
 
@@ -156,9 +159,9 @@ static void *replace(void *found, const char *name)
 		return found;
 	base = strrchr(info.dli_fname, '/');
 	base = base ? base + 1 : info.dli_fname;
-	if (!strncmp(base, "libcuda.so", 10) || !strncmp(base, "libcudart.so", 12) ||
-	    !strncmp(base, "libnccl.so", 10))
-		return e->function;
+	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+		if (!strncmp(base, ours[i].link, strlen(ours[i].link)))
+			return e->function;
 	return found;
 }
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.interpose import generate
+from rankfold.interpose import generate, headers
 from support.preloaded import CLIENT, LIB
 
 HEADERS = generate.header_folders()
+NVML = generate.header_folders("nvml")
 pytestmark = pytest.mark.skipif(not HEADERS, reason="no CUDA headers on this machine")
 
 STRUCTURES = {
@@ -38,6 +39,12 @@ STRUCTURES = {
     "cudaHostNodeParams": "fn userData",
     "CUgraphExecUpdateResultInfo": "result errorNode errorFromNode",
     "CUdevprop": "maxThreadsDim sharedMemPerBlock SIMDWidth regsPerBlock textureAlign",
+    "nvmlMemory_t": "total free used",
+    "nvmlMemory_v2_t": "version total reserved free used",
+    "nvmlPciInfo_t": "busIdLegacy domain bus device pciDeviceId pciSubSystemId busId",
+    "nvmlProcessInfo_v1_t": "pid usedGpuMemory",
+    "nvmlProcessInfo_t": "pid usedGpuMemory gpuInstanceId computeInstanceId",
+    "nvmlFieldValue_t": "fieldId scopeId timestamp latencyUsec valueType nvmlReturn value",
 }
 
 
@@ -60,25 +67,27 @@ def test_structures_have_the_layout_of_the_headers(tmp_path: Path) -> None:
     body = "#include <cstdio>\n#include <cstddef>\nint main() {\n" + "\n".join(lines) + "\n}\n"
     ours = '#include "abi.h"\n#define ATTRIBUTE launch_attribute\n#define VALUE value\n' + body
     ours = ours.replace("#include", "#define _Alignas alignas\n#include", 1)
-    theirs = "#include <cuda.h>\n#include <cuda_runtime_api.h>\n"
+    theirs = "#include <cuda.h>\n#include <cuda_runtime_api.h>\n#include <nvml.h>\n"
     theirs += "#define ATTRIBUTE CUlaunchAttribute\n#define VALUE value\n" + body
-    expected = output(tmp_path, "theirs", theirs, *HEADERS[:1])
+    expected = output(tmp_path, "theirs", theirs, *HEADERS[:1], *NVML[:1])
     assert output(tmp_path, "ours", ours, CLIENT) == expected
 
 
-@pytest.mark.parametrize("library, header", [("cudart", "cuda_runtime_api.h"), ("cuda", "cuda.h")])
-def test_prototypes_agree_with_the_headers(tmp_path: Path, library: str, header: str) -> None:
+@pytest.mark.parametrize("library, least", [("cudart", 200), ("cuda", 200), ("nvml", 80)])
+def test_prototypes_agree_with_the_headers(tmp_path: Path, library: str, least: int) -> None:
     """One source file with both declarations of every function: C++ refuses a conflict."""
+    folder, header = generate.header_folders(library)[0], headers.FILES[library]
     text = (generate.API / f"{library}.yaml").read_text()
     described = generate.load_library(text, generate.CHANNEL.read_text())
-    real = (HEADERS[0] / header).read_text(errors="replace")
+    real = (folder / header).read_text(errors="replace")
     functions = [f for f in described.functions if f.parameters is not None]
     lines = [f"#undef {f.name}" for f in functions]
     lines += [f"{generate.prototype(f, f.name)};" for f in functions]
-    assert len(lines) > 200 and any(re.search(rf"\b{f.name}\(", real) for f in functions)
+    assert len(lines) > least and any(re.search(rf"\b{f.name}\(", real) for f in functions)
     source = tmp_path / "both.cpp"
     source.write_text(f'#include <{header}>\nextern "C" {{\n' + "\n".join(lines) + "\n}\n")
-    command = ["g++", "-fsyntax-only", "-w", f"-I{HEADERS[0]}", str(source)]
+    command = ["g++", "-fsyntax-only", "-w", "-DNVML_NO_UNVERSIONED_FUNC_DEFS", f"-I{folder}",
+               str(source)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -84,7 +84,7 @@ def test_a_description_with_other_parameters_than_the_header_is_refused() -> Non
         generate.check_header(library, {"f": headers.Declared("int f(int a, int b)", 2)})
 
 
-@pytest.mark.parametrize("library", ["cudart", "cuda"])
+@pytest.mark.parametrize("library", ["cudart", "cuda", "nvml"])
 def test_the_description_knows_every_function_of_the_headers(library: str) -> None:
     """Its list of names serves machines without headers, and so must be complete."""
     in_headers = set(generate.read_header(library))

@@ -1,0 +1,1 @@
+"""What NVML says of the virtual devices is what the CUDA API says of them."""
