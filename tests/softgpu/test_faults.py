@@ -161,7 +161,7 @@ def test_launch_shapes(
         ("tex.2d.v4.f32.s32 {%f0,%f1,%f2,%f3}, [t, {%r0,%r1}];", "tex"),
         ("cvt.rna.tf32.f32 %r0, %f0;", "cvt.rna.tf32"),
         ("mbarrier.init.shared.b64 [%rd0], 1;", "mbarrier.init"),
-        ("mov.u32 %r0, %cluster_nctarank;", "cluster_nctarank"),
+        ("mov.u32 %r0, %pm0;", "pm0"),
     ],
 )  # fmt: skip
 def test_what_is_not_implemented_is_named(kernels: Loader, body: str, named: str) -> None:

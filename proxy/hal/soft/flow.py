@@ -35,18 +35,18 @@ from .ptx import (
 INLINED_INSTRS_MAX = 200_000
 NO_RESULT = frozenset(
     "st red bra brx ret exit trap membar fence prefetch prefetchu nanosleep brkpt discard call "
-    "label applypriority griddepcontrol cp pmevent".split()
+    "label applypriority griddepcontrol cp pmevent setmaxnreg".split()
 )
 _PURE = frozenset(
     "mov cvta add sub mul mad shl shr and or xor not neg min max bfe bfi abs mul24".split()
 )
-_CONTROL = frozenset("ret exit trap bra brx call".split())
-_WARP_CUTS = frozenset("shfl vote match redux activemask elect".split())
+CONTROL = frozenset("ret exit trap bra brx call".split())
+WARP_CUTS = frozenset("shfl vote match redux activemask elect".split())
 REMATERIALISED_MAX = 24
 
 
 def is_cut(instr: Instr) -> bool:
-    return instr.op[0] in ("bar", "barrier", "yield") or instr.op[0] in _WARP_CUTS
+    return instr.op[0] in ("bar", "barrier", "yield") or instr.op[0] in WARP_CUTS
 
 
 def registers_of(operand: Operand) -> list[str]:

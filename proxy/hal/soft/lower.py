@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from . import addressing, flow, mathlib, memory
 from .emit import Emitter, Value, const, float_bits, float_const, is_float, llvm_type
 from .errors import INVALID_PTX, NOT_SUPPORTED, ModuleError, unsupported
-from .ops import OPS, Unsupported
+from .instructions import OPS
+from .ops import Unsupported
 from .ptx import (
     TYPE_BYTES,
     Float,
@@ -36,6 +37,7 @@ from .ptx import (
 ABI = 3  # SOFT_KERNEL_ABI
 NO_SLOT = 0xFFFFFFFF
 SHARED_BYTES_MAX = 256 << 10
+RESERVED_SHARED = 1024
 _BLOCK = {"base": 0, "shared": 8, "local": 16, "frame": 24, "params": 32, "globals": 40, "next": 48,
           "ntid.x": 56, "ntid.y": 60, "ntid.z": 64, "nctaid.x": 68, "nctaid.y": 72, "nctaid.z": 76,
           "ctaid.x": 80, "ctaid.y": 84, "ctaid.z": 88, "stride": 92,
@@ -43,7 +45,16 @@ _BLOCK = {"base": 0, "shared": 8, "local": 16, "frame": 24, "params": 32, "globa
 _POINTERS = ("base", "shared", "local", "frame", "params", "next", "grid")
 _CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl": 5, "vote": 6,
               "match": 7, "redux": 8, "active": 9, "elect": 10}  # fmt: skip
-_ZERO = ("nsmid", "smid", "gridid", "nclusterid.x", "clusterid.x", "cluster_ctarank")
+_CONSTANT = {"nsmid": 1, "smid": 0, "gridid": 0, "nwarpid": 32,
+             # each block is a cluster of its own
+             "cluster_ctarank": 0, "cluster_nctarank": 1, "is_explicit_cluster": 0,
+             **{f"cluster_ctaid.{d}": 0 for d in "xyz"},
+             **{f"cluster_nctaid.{d}": 1 for d in "xyz"},
+             # what cooperative groups keep in shared memory lies at its beginning
+             "reserved_smem_offset_begin": 0, "reserved_smem_offset_0": 0,
+             "reserved_smem_offset_1": 32, "reserved_smem_offset_end": RESERVED_SHARED,
+             "reserved_smem_offset_cap": RESERVED_SHARED}  # fmt: skip
+_CLOCKS = ("clock", "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi")
 
 
 SETUP = "__rankfold"  # RF_SETUP_NAME: what the client fills in before the first launch
@@ -140,9 +151,9 @@ class Kernel:
         self.local_bytes = self._place("local")
         self.local_stride = _power_of_two(self.local_bytes)
         self.generic = {
-            instr.op[1]
+            memory.SPACES[instr.op[1]]
             for instr in graph_instrs(self.graph)
-            if instr.op[0] == "cvta" and instr.op[1] in memory.TAGS
+            if instr.op[0] == "cvta" and memory.SPACES.get(instr.op[1]) in memory.TAGS
         }
         if any(_is_envreg(a) for i in graph_instrs(self.graph) for a in i.args):
             self.generic.add("grid")
@@ -160,7 +171,7 @@ class Kernel:
         }
         own = self.graph.flat.variables
         variables = [*self.module.variables.values(), *own.values()]
-        end = 0
+        end = RESERVED_SHARED if space == "shared" and self._uses_reserved() else 0
         chosen = [v for v in variables if v.space == space and (v.name in used or v.name in own)]
         for variable in sorted(chosen, key=lambda v: v.extern and v.size == 0):
             end = (end + variable.align - 1) // variable.align * variable.align
@@ -169,6 +180,10 @@ class Kernel:
         if space == "shared" and end > SHARED_BYTES_MAX:
             raise unsupported(f"{end} bytes of shared memory", self.function.name)
         return end
+
+    def _uses_reserved(self) -> bool:
+        operands = (a for instr in graph_instrs(self.graph) for a in instr.args)
+        return any(isinstance(a, Special) and a.name.startswith("reserved_smem") for a in operands)
 
     def lower(self) -> Lowered:
         text = []
@@ -435,6 +450,8 @@ class Segment:
         return self.places[name]
 
     def address(self, name: str, offset: int) -> Value:
+        if name == "WARP_SZ":
+            return const("i64", 32 + offset)
         if name not in self.kernel.addresses:
             raise Unsupported
         space, at = self.kernel.addresses[name]
@@ -466,6 +483,8 @@ class Segment:
         if name in ("tid.x", "tid.y", "tid.z"):
             self.uses_coordinates = True
             return Value("i32", {"x": "%tx", "y": "%ty", "z": "%tz"}[name[-1]])
+        if name.startswith(("clusterid.", "nclusterid.")):
+            name = name.replace("clusterid", "ctaid")
         if name in _BLOCK:
             return Value("i32", f"%{name}")
         lane = (
@@ -475,33 +494,26 @@ class Segment:
             return lane
         if name == "warpid":
             return e.bin("lshr", Value("i32", "%t"), const("i32", 5))
-        if name == "nwarpid":
-            return const("i32", 32)
         if name.startswith("lanemask_"):
             return self._lanemask(name[9:], lane)
-        if name in _ZERO:
-            return const("i32", 1 if name.startswith("n") else 0)
-        if name in (
-            "clock",
-            "clock_hi",
-            "clock64",
-            "globaltimer",
-            "globaltimer_lo",
-            "globaltimer_hi",
-        ):
+        if name in _CONSTANT:
+            return const("i32", _CONSTANT[name])
+        if name in _CLOCKS:
             self.e.declared.add("declare i64 @rankfold_soft_nanoseconds()")
             now = e.op("i64", "call i64 @rankfold_soft_nanoseconds()")
             return e.bin("lshr", now, const("i64", 32)) if name.endswith("_hi") else now
         if name == "dynamic_smem_size":
             return Value("i32", "%dynamic_shared")
-        if name == "total_smem_size":
+        if name in ("total_smem_size", "aggr_smem_size"):
             size = const("i32", self.kernel.static_shared)
             return e.bin("add", Value("i32", "%dynamic_shared"), size)
         if name in ("envreg1", "envreg2"):
             return self._grid_workspace(high=name == "envreg1")
-        if name == "WARP_SZ":
-            return const("i32", 32)
         raise Unsupported
+
+    def constant_ranges(self) -> list[tuple[Value, int]]:
+        variables = self.kernel.module.variables.values()
+        return [(self.address(v.name, 0), v.size) for v in variables if v.space == "const"]
 
     def _grid_workspace(self, high: bool) -> Value:
         """Half of the address of a cooperative launch's workspace, which nvcc's code for

@@ -12,7 +12,7 @@ from typing import Protocol
 from .addressing import IMMEDIATE_MAX
 from .emit import BITS, Value, const, is_float, is_signed, llvm_type
 from .ops import Context, Unsupported, op, pack_float
-from .ptx import TYPE_BYTES, Instr, Int, Mem, Operand, Reg, Sink, Sym, Vec
+from .ptx import TYPE_BYTES, Instr, Int, Mem, Not, Operand, Reg, Sink, Sym, Vec
 
 DEV_BASE, WINDOW_BYTES = 0x200000000000, 1 << 40  # channel.h
 BASE_SLACK = 1 << 37  # a base may lie this far outside of the window
@@ -21,13 +21,15 @@ LOW_MASK = (1 << 40) - 1  # of a generic address: the place in its area
 SHARED_MASK = (1 << 24) - 1
 GRID_MASK = 63  # SOFT_GRID_BYTES - 1
 TAGS = {"shared": 0x10, "local": 0x11, "param": 0x12, "grid": 0x13}
-_SPACES = {
-    "global": "global", "shared": "shared", "shared_cta": "shared", "local": "local",
-    "param": "param", "param_entry": "param", "const": "global",
+SPACES = {  # a block is its own cluster
+    "global": "global", "shared": "shared", "shared_cta": "shared", "shared_cluster": "shared",
+    "local": "local", "param": "param", "param_entry": "param", "param_func": "param",
+    "const": "global",
 }  # fmt: skip
 _WEAK = frozenset(("weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1_evict_normal",
                    "L1_evict_unchanged", "L1_evict_first", "L1_evict_last", "L1_no_allocate",
-                   "L2_cache_hint", "L2_64B", "L2_128B", "L2_256B", "unified"))  # fmt: skip
+                   "L2_cache_hint", "L2_evict_last", "L2_evict_normal", "L2_evict_first",
+                   "L2_64B", "L2_128B", "L2_256B", "unified"))  # fmt: skip
 _STRONG = frozenset(("relaxed", "acquire", "release", "acq_rel", "mmio"))
 _SCOPES = frozenset(("cta", "gpu", "sys", "cluster"))
 
@@ -38,6 +40,7 @@ class MemoryContext(Context, Protocol):
     local_stride: int
     param_bytes: int
 
+    def constant_ranges(self) -> list[tuple[Value, int]]: ...
     def param(self, offset: int, kind: str) -> Value: ...
     def variable_space(self, name: str) -> str: ...
     def branch_to(self, label: str) -> None: ...
@@ -51,8 +54,8 @@ def split(instr: Instr, *extra: str) -> tuple[str, set[str]]:
     """The state space ("" generic) and the modifiers; unknown ones are unsupported."""
     space, words = "", set()
     for word in instr.op[1:-1]:
-        if word in _SPACES:
-            space = _SPACES[word]
+        if word in SPACES:
+            space = SPACES[word]
         elif word in _WEAK or word in _SCOPES:
             continue
         elif word in _STRONG or word in ("volatile", "v2", "v4", "v8", *extra):
@@ -129,7 +132,7 @@ def _cvta(c: Context, instr: Instr) -> None:
     kind = instr.op[-1]
     value = c.read(instr.args[1], kind)
     words = instr.op[1:-1]
-    space = _SPACES.get(words[-1])
+    space = SPACES.get(words[-1])
     if space is None or kind not in ("u64", "b64"):
         raise Unsupported
     if space != "global":
@@ -156,16 +159,47 @@ def _print(c: Context, instr: Instr) -> None:
 
 @op("isspacep")
 def _isspacep(c: Context, instr: Instr) -> None:
-    space = _SPACES.get(instr.op[1])
-    top = c.e.bin("lshr", c.read(instr.args[1], "u64"), const("i64", 40))
-    if space is None or instr.op[1] == "const":
+    m: MemoryContext = c  # type: ignore[assignment]
+    address = c.read(instr.args[1], "u64")
+    top = c.e.bin("lshr", address, const("i64", 40))
+    space = SPACES.get(instr.op[1])
+    if space is None:
         raise Unsupported
     if space == "global":
+        constant = _in_constants(m, address)
         low = c.e.cmp("icmp ult", top, const("i64", TAGS["shared"]))
         high = c.e.cmp("icmp ugt", top, const("i64", TAGS["param"]))
-        c.write(instr.args[0], c.e.bin("or", low, high))
+        anywhere = c.e.bin("and", c.e.bin("or", low, high), c.e.not_(constant))
+        c.write(instr.args[0], constant if instr.op[1] == "const" else anywhere)
     else:
         c.write(instr.args[0], c.e.cmp("icmp eq", top, const("i64", TAGS[space])))
+
+
+def _in_constants(m: MemoryContext, address: Value) -> Value:
+    """Does a .const variable lie there? They lie among the global ones."""
+    inside = const("i1", 0)
+    for start, size in m.constant_ranges():
+        offset = m.e.bin("sub", address, start)
+        inside = m.e.bin("or", inside, m.e.cmp("icmp ult", offset, const("i64", size)))
+    return inside
+
+
+@op("mapa")
+def _mapa(c: Context, instr: Instr) -> None:
+    """mapa d, a, rank: the address in another block of the cluster; there is only this one."""
+    kind = instr.op[-1]
+    c.write(instr.args[0], c.read(instr.args[1], kind))
+
+
+@op("getctarank")
+def _cluster_rank(c: Context, instr: Instr) -> None:
+    c.write(instr.args[0], const("i32", 0))
+
+
+@op("createpolicy")
+def _policy(c: Context, instr: Instr) -> None:
+    """What a cache hint names. There are no caches to be told."""
+    c.write(instr.args[0], const("i64", 0))
 
 
 # ---- loads and stores ----------------------------------------------------------------------------
@@ -194,7 +228,7 @@ def _load(c: Context, instr: Instr) -> None:
     m: MemoryContext = c  # type: ignore[assignment]
     space, words = split(instr)
     kind = instr.op[-1]
-    if kind in ("b128", "pred"):
+    if kind == "pred":
         raise Unsupported
     items = _items(instr.args[0])
     if space == "param" and isinstance(where.base, Sym):
@@ -227,7 +261,7 @@ def _store(c: Context, instr: Instr) -> None:
     m: MemoryContext = c  # type: ignore[assignment]
     space, words = split(instr)
     kind = instr.op[-1]
-    if kind in ("b128", "pred") or space == "param":
+    if kind == "pred" or space == "param":
         raise Unsupported
     base = pointer(m, space, where)
     before, after = _flavour(words, kind, store=True)
@@ -249,25 +283,39 @@ def _copy_async(c: Context, instr: Instr) -> None:
         return
     dst, src, size = instr.args[:3]
     assert isinstance(dst, Mem) and isinstance(src, Mem) and isinstance(size, Int)
-    if len(instr.args) > 3 and not isinstance(instr.args[3], Int):
-        wanted = c.e.resize(c.read(instr.args[3], "u32"), "i64")
-    else:
-        last = (
-            instr.args[3].value
-            if len(instr.args) > 3 and isinstance(instr.args[3], Int)
-            else size.value
-        )
-        wanted = const("i64", last)
     to, source = pointer(m, "shared", dst), pointer(m, "global", src)
+    wanted = _wanted_bytes(c, instr, size.value)
     for index in range(0, size.value, 4):
-        at = c.e.op("ptr", f"getelementptr i8, ptr {source.ref}, i64 {index}")
-        # what lies beyond the source's size is zero and is not read
-        inside = c.e.cmp("icmp ugt", wanted, const("i64", index))
-        safe = c.e.select(inside, at, source)
-        word = c.e.op("i32", f"load i32, ptr {safe.ref}, align 4")
-        word = c.e.select(inside, word, const("i32", 0))
-        into = c.e.op("ptr", f"getelementptr i8, ptr {to.ref}, i64 {index}")
+        at, into = (c.e.op("ptr", f"getelementptr i8, ptr {p.ref}, i64 {index}")
+                    for p in (source, to))  # fmt: skip
+        if wanted is None:
+            word = c.e.op("i32", f"load i32, ptr {at.ref}, align 4")
+        else:
+            word = _first_bytes(c, at, into, c.e.intrinsic("usub.sat", wanted, const("i32", index)))
         c.e.do(f"store i32 {word.ref}, ptr {into.ref}, align 4")
+
+
+def _wanted_bytes(c: Context, instr: Instr, size: int) -> Value | None:
+    """How many bytes of the source count, if the instruction says so; the rest becomes zero."""
+    options = instr.args[3 : -1 if "L2_cache_hint" in instr.op else None]
+    if not options:
+        return None
+    option = options[0]
+    if isinstance(option, Not) or (isinstance(option, Reg) and c.kind_of(option) == "pred"):
+        return c.e.select(c.read(option, "pred"), const("i32", 0), const("i32", size))
+    return c.read(option, "u32")
+
+
+def _first_bytes(c: Context, at: Value, instead: Value, count: Value) -> Value:
+    """The first `count` bytes of a word, the others zero. If none count, nothing is read there:
+    the address may be invalid."""
+    e = c.e
+    none = e.cmp("icmp eq", count, const("i32", 0))
+    safe = e.select(none, instead, at)
+    word = e.op("i32", f"load i32, ptr {safe.ref}, align 4")
+    bits = e.bin("shl", e.intrinsic("umin", count, const("i32", 4)), const("i32", 3))
+    ones = e.bin("sub", e.bin("shl", const("i64", 1), e.resize(bits, "i64")), const("i64", 1))
+    return e.bin("and", word, e.cast("trunc", ones, "i32"))
 
 
 # ---- atomics -------------------------------------------------------------------------------------
@@ -283,21 +331,32 @@ def _atomic(c: Context, instr: Instr) -> None:
     space, words = split(instr, "noftz", *names)
     kind = instr.op[-1]
     found = [name for name in names if name in words]
-    if len(found) != 1 or words & {"v2", "v4", "v8"} or TYPE_BYTES.get(kind, 16) > 8:
+    if len(found) != 1 or kind not in TYPE_BYTES or (TYPE_BYTES[kind] > 8 and kind != "b128"):
         raise Unsupported
     first = 1 if instr.op[0] == "atom" else 0
     where = instr.args[first]
     assert isinstance(where, Mem)
-    values = [c.read(operand, kind) for operand in instr.args[first + 1 :]]
-    at = pointer(m, space, where)
+    base = pointer(m, space, where)
+    operands = instr.args[first + 1 : first + (3 if found[0] == "cas" else 2)]
+    results = _items(instr.args[0]) if first else ()
+    for index, values in enumerate(zip(*map(_items, operands), strict=True)):  # of a vector, each
+        at = base
+        if index:
+            at = c.e.op("ptr", f"getelementptr i8, ptr {base.ref}, i64 {index * TYPE_BYTES[kind]}")
+        old = _apply(m, space, found[0], kind, at, [c.read(v, kind) for v in values])
+        if first:
+            c.write(results[index], old, is_signed(kind))
+
+
+def _apply(
+    m: MemoryContext, space: str, name: str, kind: str, at: Value, values: list[Value]
+) -> Value:
+    """What was there before."""
     if space == "shared":
-        old = _by_hand(m, found[0], kind, at, values)
-    elif kind in ("f16", "bf16", "f16x2", "bf16x2") or (is_float(kind) and found[0] != "add"):
-        old = _exchange_loop(m, found[0], kind, at, values)
-    else:
-        old = _locked(m, found[0], kind, at, values)
-    if first:
-        c.write(instr.args[0], old, is_signed(kind))
+        return _by_hand(m, name, kind, at, values)
+    if kind in ("f16", "bf16", "f16x2", "bf16x2") or (is_float(kind) and name != "add"):
+        return _exchange_loop(m, name, kind, at, values)
+    return _locked(m, name, kind, at, values)
 
 
 def _locked(c: MemoryContext, name: str, kind: str, at: Value, values: list[Value]) -> Value:

@@ -1,4 +1,6 @@
-"""What each PTX instruction means, except memory (memory.py) and control flow (lower.py).
+"""What PTX instructions mean: what handlers share, and arithmetic.
+
+The other families: bits.py, compare.py, convert.py, memory.py; control flow is lower.py's.
 
 Instructions are found by their first word. A handler raises Unsupported for a form that it does
 not implement; nothing is approximated in silence. PTX ISA, chapter 9.
@@ -10,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .emit import BITS, Emitter, Value, const, float_bits, is_float, is_signed, llvm_type
-from .ptx import TYPE_BYTES, Instr, Int, Not, Operand, Pair, Reg, Sink, Vec
+from .ptx import Instr, Operand, Reg
 
 
 class Unsupported(Exception):
@@ -30,7 +32,6 @@ class Context(Protocol):
 Handler = Callable[[Context, Instr], None]
 OPS: dict[str, Handler] = {}
 ROUNDINGS = frozenset(("rn", "rz", "rm", "rp"))
-INTEGER_ROUNDINGS = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 
 def op(*names: str) -> Callable[[Handler], Handler]:
@@ -72,7 +73,7 @@ def pack_float(c: Context, value: Value, kind: str) -> Value:
     return value
 
 
-def _halves(c: Context, operand: Operand, kind: str) -> tuple[Value, Value]:
+def halves(c: Context, operand: Operand, kind: str) -> tuple[Value, Value]:
     whole = c.read(operand, "b32")
     parts = []
     for shift in (0, 16):
@@ -85,7 +86,7 @@ def _halves(c: Context, operand: Operand, kind: str) -> tuple[Value, Value]:
     return parts[0], parts[1]
 
 
-def _join(c: Context, low: Value, high: Value) -> Value:
+def join(c: Context, low: Value, high: Value) -> Value:
     wide = c.e.bin("shl", c.e.resize(high, "i32"), const("i32", 16))
     return c.e.bin("or", wide, c.e.resize(low, "i32"))
 
@@ -124,17 +125,17 @@ def float_op(c: Context, instr: Instr, words: set[str], compute: Callable[..., V
         return result
 
     if kind.endswith("x2"):
-        pairs = [_halves(c, operand, kind) for operand in instr.args[1:]]
+        pairs = [halves(c, operand, kind) for operand in instr.args[1:]]
         single = kind[:-2]
         low = pack_float(c, one([pair[0] for pair in pairs]), single)
         high = pack_float(c, one([pair[1] for pair in pairs]), single)
-        c.write(instr.args[0], _join(c, low, high))
+        c.write(instr.args[0], join(c, low, high))
     else:
         values = [read_float(c, operand, kind) for operand in instr.args[1:]]
         c.write(instr.args[0], pack_float(c, one(values), kind))
 
 
-def _rounding(words: set[str]) -> str:
+def rounding(words: set[str]) -> str:
     found = words & ROUNDINGS
     return found.pop() if found else "rn"
 
@@ -149,7 +150,7 @@ def _arithmetic(c: Context, instr: Instr) -> None:
         _integer_arithmetic(c, instr)
         return
     words = allow(instr, "ftz", "sat", "rn", "rz", "rm", "rp")
-    mode = _rounding(words)
+    mode = rounding(words)
     if mode == "rn":
         float_op(c, instr, words, lambda a, b: c.e.bin("f" + name, a, b))
     elif kind == "f32":
@@ -175,11 +176,11 @@ def _integer_arithmetic(c: Context, instr: Instr) -> None:
     name, kind = instr.op[0], instr.op[-1]
     if kind in ("u16x2", "s16x2"):
         words = allow(instr, "sat")
-        if name != "add":
+        if name == "mul":
             raise Unsupported
-        saturating = ("s" if is_signed(kind) else "u") + "add.sat"
-        _in_halves(c, instr, lambda x, y: c.e.intrinsic(saturating, x, y) if "sat" in words
-                   else c.e.bin("add", x, y))  # fmt: skip
+        saturating = ("s" if is_signed(kind) else "u") + f"{name}.sat"
+        in_halves(c, instr, lambda x, y: c.e.intrinsic(saturating, x, y) if "sat" in words
+                  else c.e.bin(name, x, y))  # fmt: skip
         return
     words = allow(instr, "lo", "hi", "wide", "sat", "cc")
     a, b = c.read(instr.args[1], kind), c.read(instr.args[2], kind)
@@ -199,14 +200,14 @@ def _integer_arithmetic(c: Context, instr: Instr) -> None:
         c.write(instr.args[0], c.e.bin(name, a, b))
 
 
-def _in_halves(c: Context, instr: Instr, compute: Callable[[Value, Value], Value]) -> None:
+def in_halves(c: Context, instr: Instr, compute: Callable[[Value, Value], Value]) -> None:
     """Both 16-bit halves of two words, each for itself."""
     words = [c.read(operand, "b32") for operand in instr.args[1:3]]
     parts = []
     for shift in (0, 16):
         a, b = (c.e.cast("trunc", c.e.bin("lshr", w, const("i32", shift)), "i16") for w in words)
         parts.append(compute(a, b))
-    c.write(instr.args[0], _join(c, parts[0], parts[1]))
+    c.write(instr.args[0], join(c, parts[0], parts[1]))
 
 
 def _product(c: Context, a: Value, b: Value, kind: str) -> Value:
@@ -279,7 +280,7 @@ def _mad(c: Context, instr: Instr) -> None:
 def _fma(c: Context, instr: Instr) -> None:
     kind = instr.op[-1]
     words = allow(instr, "ftz", "sat", "relu", "rn", "rz", "rm", "rp")
-    mode = _rounding(words)
+    mode = rounding(words)
     if kind in ("f16", "bf16", "f16x2", "bf16x2"):
         # float's own rounding must not round twice: to odd first
         mode = "ro" if mode == "rn" else "?"
@@ -296,7 +297,7 @@ def _fma(c: Context, instr: Instr) -> None:
 
 @op("mul24", "mad24")
 def _mul24(c: Context, instr: Instr) -> None:
-    words, kind = allow(instr, "lo", "hi"), instr.op[-1]
+    words, kind = allow(instr, "lo", "hi", "sat"), instr.op[-1]
     shift = const("i32", 8)
     narrow = []
     for operand in instr.args[1:3]:
@@ -307,7 +308,10 @@ def _mul24(c: Context, instr: Instr) -> None:
         wide = c.e.bin("lshr", wide, const("i64", 16))
     result = c.e.cast("trunc", wide, "i32")
     if instr.op[0] == "mad24":
-        result = c.e.bin("add", result, c.read(instr.args[3], kind))
+        addend = c.read(instr.args[3], kind)
+        saturating = "sat" in words
+        result = (c.e.intrinsic("sadd.sat", result, addend) if saturating
+                  else c.e.bin("add", result, addend))  # fmt: skip
     c.write(instr.args[0], result)
 
 
@@ -354,7 +358,7 @@ def _division(c: Context, instr: Instr) -> None:
         words = allow(instr, "approx", "full", "ftz", "rn", "rz", "rm", "rp")
         if kind not in ("f32", "f64"):
             raise Unsupported
-        mode = _rounding(words)
+        mode = rounding(words)
         float_op(c, instr, words, lambda a, b: _quotient(c, mode, a, b))
         return
     allow(instr)
@@ -387,7 +391,7 @@ def _divide(e: Emitter, name: str, a: Value, b: Value, signed: bool) -> Value:
 def _roots(c: Context, instr: Instr) -> None:
     name = instr.op[0]
     words = allow(instr, "approx", "ftz", "rn", "rz", "rm", "rp")
-    mode = _rounding(words)
+    mode = rounding(words)
     if instr.op[-1] not in ("f32", "f64"):
         raise Unsupported
 
@@ -444,11 +448,13 @@ def _sign(c: Context, instr: Instr) -> None:
 def _extreme(c: Context, instr: Instr) -> None:
     name, kind = instr.op[0], instr.op[-1]
     if is_float(kind):
-        words = allow(instr, "ftz", "NaN")
+        words = allow(instr, "ftz", "NaN", "xorsign", "abs")
         # a number wins over a NaN, -0 is less than +0; with .NaN a NaN wins
         which = f"{name}imum" if "NaN" in words else f"{name}imumnum"
 
         def compute(*values: Value) -> Value:
+            if "xorsign" in words:
+                return _xor_signs(c, which, *values)
             result = values[0]
             for value in values[1:]:
                 result = c.e.intrinsic(which, result, value)
@@ -470,9 +476,17 @@ def _extreme(c: Context, instr: Instr) -> None:
         return c.e.intrinsic("smax", result, const(a.type, 0)) if "relu" in words else result
 
     if kind in ("u16x2", "s16x2"):
-        _in_halves(c, instr, pick)
+        in_halves(c, instr, pick)
     else:
         c.write(instr.args[0], pick(c.read(instr.args[1], kind), c.read(instr.args[2], kind)))
+
+
+def _xor_signs(c: Context, which: str, a: Value, b: Value) -> Value:
+    """.xorsign.abs: of the magnitudes, with the product's sign."""
+    bits = c.e.bin("xor", c.e.bitcast(a, "i32"), c.e.bitcast(b, "i32"))
+    size = c.e.intrinsic(which, c.e.intrinsic("fabs", a), c.e.intrinsic("fabs", b))
+    signed = c.e.intrinsic("copysign", size, c.e.bitcast(bits, a.type))
+    return c.e.select(c.e.cmp("fcmp uno", size, size), float_bits(0x7FFFFFFF), signed)
 
 
 @op("copysign")
@@ -504,443 +518,14 @@ def _testp(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], result)
 
 
-@op("and", "or", "xor")
-def _logic(c: Context, instr: Instr) -> None:
-    a, b = c.read(instr.args[1], instr.op[-1]), c.read(instr.args[2], instr.op[-1])
-    c.write(instr.args[0], c.e.bin(instr.op[0], a, b))
+HINTS = frozenset(
+    "nanosleep prefetch prefetchu discard applypriority griddepcontrol pmevent setmaxnreg".split()
+)
 
 
-@op("not")
-def _not(c: Context, instr: Instr) -> None:
-    c.write(instr.args[0], c.e.not_(c.read(instr.args[1], instr.op[-1])))
-
-
-@op("cnot")
-def _cnot(c: Context, instr: Instr) -> None:
-    value = c.read(instr.args[1], instr.op[-1])
-    c.write(instr.args[0], c.e.resize(c.e.cmp("icmp eq", value, const(value.type, 0)), value.type))
-
-
-@op("lop3")
-def _lop3(c: Context, instr: Instr) -> None:
-    """The truth table's rows that are set, or-ed."""
-    if instr.op[1:] != ("b32",) or not isinstance(instr.args[4], Int):
-        raise Unsupported
-    e = c.e
-    sources = [c.read(operand, "b32") for operand in instr.args[1:4]]
-    result = const("i32", 0)
-    for row in range(8):
-        if instr.args[4].value >> row & 1:
-            term = const("i32", -1)
-            for source, bit in zip(sources, (4, 2, 1), strict=True):
-                term = e.bin("and", term, source if row & bit else e.not_(source))
-            result = e.bin("or", result, term)
-    c.write(instr.args[0], result)
-
-
-@op("shl", "shr")
-def _shift(c: Context, instr: Instr) -> None:
-    kind = instr.op[-1]
-    value = c.read(instr.args[1], kind)
-    bits = BITS[value.type]
-    name = "shl" if instr.op[0] == "shl" else "ashr" if is_signed(kind) else "lshr"
-    amount = instr.args[2]
-    e = c.e
-    if isinstance(amount, Int):
-        number = amount.value & 0xFFFFFFFF
-        if number >= bits and name != "ashr":
-            c.write(instr.args[0], const(value.type, 0))
-        else:
-            c.write(instr.args[0], e.bin(name, value, const(value.type, min(number, bits - 1))))
-        return
-    count = c.read(amount, "u32")
-    if name == "ashr":
-        count = e.intrinsic("umin", count, const("i32", bits - 1))
-        c.write(instr.args[0], e.bin(name, value, e.resize(count, value.type)), True)
-        return
-    inside = e.cmp("icmp ult", count, const("i32", bits))
-    shifted = e.bin(name, value, e.resize(e.bin("and", count, const("i32", bits - 1)), value.type))
-    c.write(instr.args[0], e.select(inside, shifted, const(value.type, 0)))
-
-
-@op("shf")
-def _funnel(c: Context, instr: Instr) -> None:
-    """shf.{l,r}.{wrap,clamp}.b32 d, low, high, amount."""
-    e = c.e
-    low, high, amount = (c.read(x, "u32") for x in instr.args[1:4])
-    if "wrap" in instr.op:
-        amount = e.bin("and", amount, const("i32", 31))
-    else:
-        amount = e.intrinsic("umin", amount, const("i32", 32))
-    wide = e.bin("or", e.bin("shl", e.resize(high, "i64"), const("i64", 32)), e.resize(low, "i64"))
-    count = e.resize(amount, "i64")
-    if instr.op[1] == "l":
-        wide = e.bin("lshr", e.bin("shl", wide, count), const("i64", 32))
-    else:
-        wide = e.bin("lshr", wide, count)
-    c.write(instr.args[0], e.cast("trunc", wide, "i32"))
-
-
-@op("popc", "clz", "brev")
-def _count(c: Context, instr: Instr) -> None:
-    e, value = c.e, c.read(instr.args[1], instr.op[-1])
-    if instr.op[0] == "popc":
-        c.write(instr.args[0], e.resize(e.intrinsic("ctpop", value), "i32"))
-    elif instr.op[0] == "clz":
-        counted = e.call(value.type, f"llvm.ctlz.{value.type}", value, const("i1", 0))
-        c.write(instr.args[0], e.resize(counted, "i32"))
-    else:
-        c.write(instr.args[0], e.intrinsic("bitreverse", value))
-
-
-@op("bfind")
-def _bfind(c: Context, instr: Instr) -> None:
-    """The highest bit that is set (signed: that differs from the sign); -1 if none."""
-    kind = instr.op[-1]
-    e, value = c.e, c.read(instr.args[1], kind)
-    bits = BITS[value.type]
-    if is_signed(kind):
-        value = e.bin("xor", value, e.bin("ashr", value, const(value.type, bits - 1)))
-    zeros = e.call(value.type, f"llvm.ctlz.{value.type}", value, const("i1", 0))
-    none = e.cmp("icmp eq", value, const(value.type, 0))
-    position = zeros if "shiftamt" in instr.op else e.bin("sub", const(value.type, bits - 1), zeros)
-    c.write(instr.args[0], e.resize(e.select(none, const(value.type, -1), position), "i32"))
-
-
-@op("bfe")
-def _bfe(c: Context, instr: Instr) -> None:
-    """bfe d, a, position, length; what lies beyond the word is the sign (or zero)."""
-    kind = instr.op[-1]
-    e, value = c.e, c.read(instr.args[1], kind)
-    bits = BITS[value.type]
-    wide = f"i{2 * bits}"
-    mask = const("i32", 255)
-    position = e.bin("and", c.read(instr.args[2], "u32"), mask)
-    length = e.bin("and", c.read(instr.args[3], "u32"), mask)
-    signed = is_signed(kind)
-    position = e.intrinsic("umin", position, const("i32", bits))
-    length = e.intrinsic("umin", length, const("i32", bits))
-    shift = "ashr" if signed else "lshr"
-    moved = e.bin(shift, e.resize(value, wide, signed), e.resize(position, wide))
-    rest = e.resize(e.bin("sub", const("i32", 2 * bits), length), wide)
-    empty = e.cmp("icmp eq", length, const("i32", 0))
-    safe = e.select(empty, const(wide, 0), rest)
-    field = e.bin(shift, e.bin("shl", moved, safe), safe)
-    result = e.select(empty, const(wide, 0), field)
-    c.write(instr.args[0], e.cast("trunc", result, value.type))
-
-
-@op("bfi")
-def _bfi(c: Context, instr: Instr) -> None:
-    """bfi d, a, b, position, length: the low bits of a put into b."""
-    e = c.e
-    kind = instr.op[-1]
-    a, b = c.read(instr.args[1], kind), c.read(instr.args[2], kind)
-    bits = BITS[a.type]
-    wide = f"i{2 * bits}"
-    byte = const("i32", 255)
-    position = e.intrinsic(
-        "umin", e.bin("and", c.read(instr.args[3], "u32"), byte), const("i32", bits)
-    )
-    length = e.intrinsic(
-        "umin", e.bin("and", c.read(instr.args[4], "u32"), byte), const("i32", bits)
-    )
-    one = const(wide, 1)
-    mask = e.bin("sub", e.bin("shl", one, e.resize(length, wide)), one)
-    mask = e.cast("trunc", e.bin("shl", mask, e.resize(position, wide)), a.type)
-    moved = e.cast("trunc", e.bin("shl", e.resize(a, wide), e.resize(position, wide)), a.type)
-    kept = e.bin("and", b, e.not_(mask))
-    c.write(instr.args[0], e.bin("or", kept, e.bin("and", moved, mask)))
-
-
-@op("prmt")
-def _prmt(c: Context, instr: Instr) -> None:
-    if instr.op[1:] != ("b32",):
-        raise Unsupported
-    e = c.e
-    a, b, selector = (c.read(x, "b32") for x in instr.args[1:4])
-    both = e.bin("or", e.bin("shl", e.resize(b, "i64"), const("i64", 32)), e.resize(a, "i64"))
-    result = const("i32", 0)
-    for index in range(4):
-        nibble = e.bin("lshr", selector, const("i32", 4 * index))
-        place = e.bin("shl", e.bin("and", nibble, const("i32", 7)), const("i32", 3))
-        byte = e.cast("trunc", e.bin("lshr", both, e.resize(place, "i64")), "i8")
-        signs = e.bin("ashr", byte, const("i8", 7))
-        replicate = e.cmp("icmp ne", e.bin("and", nibble, const("i32", 8)), const("i32", 0))
-        byte = e.select(replicate, signs, byte)
-        moved = e.bin("shl", e.resize(byte, "i32"), const("i32", 8 * index))
-        result = e.bin("or", result, moved)
-    c.write(instr.args[0], result)
-
-
-# ---- comparison and selection -----------------------------------------------------------------
-
-_INTEGER = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge",
-            "lo": "ult", "ls": "ule", "hi": "ugt", "hs": "uge"}  # fmt: skip
-_FLOAT = {"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge",
-          "equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt", "geu": "uge",
-          "num": "ord", "nan": "uno"}  # fmt: skip
-
-
-def _compare(c: Context, instr: Instr, kind: str, a: Operand, b: Operand) -> Value:
-    test = instr.op[1]
-    if is_float(kind):
-        if kind.endswith("x2"):
-            raise Unsupported
-        x, y = (read_float(c, o, kind) for o in (a, b))
-        if "ftz" in instr.op and kind == "f16":
-            x, y = (c.e.call("float", "rf_flush_half", v) for v in (x, y))
-        x, y = (flush(c, v, instr.op) for v in (x, y))
-        return c.e.cmp("fcmp " + _FLOAT[test], x, y)
-    name = _INTEGER[test]
-    if name in ("lt", "le", "gt", "ge"):
-        name = ("s" if is_signed(kind) else "u") + name
-    return c.e.cmp("icmp " + name, c.read(a, kind), c.read(b, kind))
-
-
-def _predicate(c: Context, operand: Operand) -> Value:
-    if isinstance(operand, Not):
-        return c.e.not_(c.read(operand.operand, "pred"))
-    return c.read(operand, "pred")
-
-
-@op("setp")
-def _setp(c: Context, instr: Instr) -> None:
-    """setp.op[.bool] p|q, a, b[, c]: p = (a op b) bool c, q = !(a op b) bool c."""
-    e = c.e
-    result = _compare(c, instr, instr.op[-1], instr.args[1], instr.args[2])
-    other = e.not_(result)
-    if len(instr.op) > 3 and instr.op[2] in ("and", "or", "xor"):
-        third = _predicate(c, instr.args[3])
-        result, other = e.bin(instr.op[2], result, third), e.bin(instr.op[2], other, third)
-    target = instr.args[0]
-    if isinstance(target, Pair):
-        c.write(target.first, result)
-        c.write(target.second, other)
-    else:
-        c.write(target, result)
-
-
-@op("set")
-def _set(c: Context, instr: Instr) -> None:
-    """set.op[.bool][.ftz].dtype.stype."""
-    target, kind = instr.op[-2], instr.op[-1]
-    if kind in ("f16x2", "bf16x2"):
-        _set_pair(c, instr, target, kind)
-        return
-    result = _compare(c, instr, kind, instr.args[1], instr.args[2])
-    if instr.op[2] in ("and", "or", "xor"):
-        result = c.e.bin(instr.op[2], result, _predicate(c, instr.args[3]))
-    if target == "f32":
-        c.write(instr.args[0], c.e.select(result, const("float", 1), const("float", 0)))
-    elif target in ("f16", "bf16"):
-        one = const("i16", 0x3C00 if target == "f16" else 0x3F80)
-        c.write(instr.args[0], c.e.select(result, one, const("i16", 0)))
-    elif target in ("u32", "s32"):
-        c.write(instr.args[0], c.e.resize(result, "i32", True))
-    else:
-        raise Unsupported
-
-
-def _set_pair(c: Context, instr: Instr, target: str, kind: str) -> None:
-    """Each half: 1.0 or 0.0 of the type, or (u32) all ones or zeros."""
-    if set(instr.op[1:-2]) - {instr.op[1]} or target not in (kind, "u32", "s32"):
-        raise Unsupported
-    one = {"f16x2": 0x3C00, "bf16x2": 0x3F80}.get(target, 0xFFFF)
-    pairs = [_halves(c, operand, kind) for operand in instr.args[1:3]]
-    parts = []
-    for a, b in zip(*pairs, strict=True):
-        holds = c.e.cmp("fcmp " + _FLOAT[instr.op[1]], a, b)
-        parts.append(c.e.select(holds, const("i16", one), const("i16", 0)))
-    c.write(instr.args[0], _join(c, parts[0], parts[1]))
-
-
-@op("selp")
-def _selp(c: Context, instr: Instr) -> None:
-    kind = instr.op[-1]
-    condition = _predicate(c, instr.args[3])
-    a, b = c.read(instr.args[1], kind), c.read(instr.args[2], kind)
-    c.write(instr.args[0], c.e.select(condition, a, b))
-
-
-@op("slct")
-def _slct(c: Context, instr: Instr) -> None:
-    """slct.dtype.ctype d, a, b, c: a if c >= 0, else b."""
-    kind, test = instr.op[-2], instr.op[-1]
-    value = c.read(instr.args[3], test)
-    if test == "f32":
-        value = flush(c, value, instr.op)
-        condition = c.e.cmp("fcmp oge", value, const("float", 0))
-    else:
-        condition = c.e.cmp("icmp sge", value, const("i32", 0))
-    a, b = c.read(instr.args[1], kind), c.read(instr.args[2], kind)
-    c.write(instr.args[0], c.e.select(condition, a, b))
-
-
-# ---- moves and conversions --------------------------------------------------------------------
-
-
-@op("mov")
-def _mov(c: Context, instr: Instr) -> None:
-    kind, target, source = instr.op[-1], instr.args[0], instr.args[1]
-    if isinstance(source, Vec):
-        c.write(target, _pack(c, source, kind))
-    elif isinstance(target, Vec):
-        _unpack(c, target, c.read(source, kind), kind)
-    elif kind == "b128":
-        raise Unsupported
-    else:
-        c.write(target, c.read(source, kind))
-
-
-def _pack(c: Context, source: Vec, kind: str) -> Value:
-    whole = llvm_type(kind)
-    part = BITS[whole] // len(source.items)
-    result = const(whole, 0)
-    for index, item in enumerate(source.items):
-        bits = c.e.resize(c.read(item, f"b{part}"), whole)
-        result = c.e.bin("or", result, c.e.bin("shl", bits, const(whole, part * index)))
-    return result
-
-
-def _unpack(c: Context, target: Vec, value: Value, kind: str) -> None:
-    value = c.e.coerce(value, f"i{8 * TYPE_BYTES[kind]}")
-    part = BITS[value.type] // len(target.items)
-    for index, item in enumerate(target.items):
-        if not isinstance(item, Sink):
-            moved = c.e.bin("lshr", value, const(value.type, part * index))
-            c.write(item, c.e.cast("trunc", moved, f"i{part}"))
-
-
-@op("pmov")
-def _parameter_move(c: Context, instr: Instr) -> None:
-    """A parameter of an inlined call: like a store and a load of the type."""
-    kind = instr.op[-1]
-    c.write(instr.args[0], c.read(instr.args[1], kind), is_signed(kind))
-
-
-@op("cvt")
-def _cvt(c: Context, instr: Instr) -> None:
-    words = set(instr.op[1:-2])
-    to, source = instr.op[-2], instr.op[-1]
-    if words - {"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "sat", "ftz", "relu"}:
-        raise Unsupported
-    if to in ("f16x2", "bf16x2") and source == "f32":
-        _cvt_pair(c, instr, to, words)
-    elif to not in TYPE_BYTES or source not in TYPE_BYTES or "tf32" in (to, source) or (
-        {to, source} & {"e4m3", "e5m2"}
-    ):  # fmt: skip
-        raise Unsupported
-    elif is_float(source) and is_float(to):
-        value = _float_to_float(c, read_float(c, instr.args[1], source), to, source, words)
-        c.write(instr.args[0], value)
-    elif is_float(source):
-        c.write(instr.args[0], _float_to_int(c, instr.args[1], to, source, words), is_signed(to))
-    elif is_float(to):
-        c.write(instr.args[0], _int_to_float(c, c.read(instr.args[1], source), to, source, words))
-    else:
-        c.write(instr.args[0], _int_to_int(c, c.read(instr.args[1], source), to, source, words),
-                is_signed(to))  # fmt: skip
-
-
-def _cvt_pair(c: Context, instr: Instr, to: str, words: set[str]) -> None:
-    """cvt.rn.f16x2.f32 d, a, b: a becomes the upper half."""
-    mode = _rounding(words)
-    if "sat" in words or mode not in ("rn", "rz"):
-        raise Unsupported
-    parts = []
-    for operand in (instr.args[2], instr.args[1]):
-        value = c.read(operand, "f32")
-        if "relu" in words:
-            value = c.e.intrinsic("maximumnum", value, const("float", 0))
-        parts.append(pack_directed(c, value, to[:-2], mode))
-    c.write(instr.args[0], _join(c, parts[0], parts[1]))
-
-
-def pack_directed(c: Context, value: Value, kind: str, mode: str) -> Value:
-    """pack_float, in any rounding mode."""
-    if mode == "rn" or kind not in ("f16", "bf16"):
-        return pack_float(c, value, kind)
-    return c.e.call("i16", f"rf_to_{kind}_{mode}", value)
-
-
-def _float_to_float(c: Context, value: Value, to: str, source: str, words: set[str]) -> Value:
-    e = c.e
-    value = flush(c, value, words)
-    for word, name in INTEGER_ROUNDINGS.items():
-        if word in words:
-            value = e.intrinsic(name, value)
-    mode = _rounding(words)
-    narrowing = TYPE_BYTES[to] < TYPE_BYTES[source] or {to, source} == {"f16", "bf16"}
-    if value.type == "double" and to != "f64":
-        exact = mode if to == "f32" else "ro"
-        value = (
-            e.cast("fptrunc", value, "float") if exact == "rn"
-            else e.call("float", f"rf_narrow_{exact}", value)
-        )  # fmt: skip
-    elif to == "f64" and value.type == "float":
-        value = e.cast("fpext", value, "double")
-    value = flush(c, value, words)
-    if "sat" in words:
-        value = saturate(c, value)
-    if "relu" in words:
-        value = e.intrinsic("maximumnum", value, const(value.type, 0))
-    return pack_directed(c, value, to, mode if narrowing else "rn")
-
-
-def _float_to_int(c: Context, operand: Operand, to: str, source: str, words: set[str]) -> Value:
-    """Out of range gives the nearest integer of the type, NaN gives 0."""
-    e = c.e
-    value = flush(c, read_float(c, operand, source), words)
-    for word, name in INTEGER_ROUNDINGS.items():
-        if word in words:
-            value = e.intrinsic(name, value)
-    suffix = "f32" if value.type == "float" else "f64"
-    name = "fptosi" if is_signed(to) else "fptoui"
-    type_ = llvm_type(to)
-    return e.call(type_, f"llvm.{name}.sat.{type_}.{suffix}", value)
-
-
-def _int_to_float(c: Context, value: Value, to: str, source: str, words: set[str]) -> Value:
-    e, mode = c.e, _rounding(words)
-    cast = "sitofp" if is_signed(source) else "uitofp"
-    small = TYPE_BYTES[source] <= 4
-    if to in ("f32", "f64") and (mode == "rn" or (to == "f64" and small)):
-        result = e.cast(cast, value, llvm_type(to))
-    elif to == "f16" and mode == "rn":
-        result = e.cast(cast, value, "float")  # exact where half is finite
-    elif small:
-        helper = f"rf_narrow_{mode if to == 'f32' else 'ro'}"
-        result = e.call("float", helper, e.cast(cast, value, "double"))
-    else:  # two halves that are exact
-        upper = e.bin("ashr" if is_signed(source) else "lshr", value, const("i64", 32))
-        lower = e.bin("and", value, const("i64", 0xFFFFFFFF))
-        high = e.bin("fmul", e.cast(cast, upper, "double"), const("double", 2.0**32))
-        low = e.cast("uitofp", lower, "double")
-        if to == "f64":
-            result = e.call("double", f"rf_add_{mode}_double", high, low)
-        else:
-            result = e.call("float", f"rf_sum_{mode if to == 'f32' else 'ro'}", high, low)
-    if "sat" in words:
-        result = saturate(c, result)
-    return pack_directed(c, result, to, mode)
-
-
-def _int_to_int(c: Context, value: Value, to: str, source: str, words: set[str]) -> Value:
-    e = c.e
-    if "sat" not in words:
-        return e.resize(value, llvm_type(to), is_signed(source))
-    bits = 8 * TYPE_BYTES[to]
-    low = -(1 << (bits - 1)) if is_signed(to) else 0
-    high = (1 << (bits - 1)) - 1 if is_signed(to) else (1 << bits) - 1
-    wide = e.resize(value, "i128", is_signed(source))
-    wide = e.intrinsic("smin", e.intrinsic("smax", wide, const("i128", low)), const("i128", high))
-    return e.cast("trunc", wide, llvm_type(to))
-
-
-@op("nanosleep", "prefetch", "prefetchu", "discard", "applypriority", "griddepcontrol", "pmevent")
+@op(*HINTS)
 def _nothing(c: Context, instr: Instr) -> None:
-    """Hints."""
+    """What only makes a device faster, or lets others run: kernels behave as without it."""
 
 
 @op("membar", "fence")

@@ -1,0 +1,17 @@
+"""Every PTX instruction that the compiler knows, by its first word."""
+
+from __future__ import annotations
+
+from . import bits, compare, convert, memory  # noqa: F401 - each adds its instructions to OPS
+from .flow import CONTROL, WARP_CUTS
+from .ops import HINTS, OPS
+
+__all__ = ["OPS", "known"]
+
+_OURS = frozenset(("pmov", "vprintf"))  # made by flow.py, unknown to PTX
+
+
+def known() -> dict[str, str]:
+    """Each instruction: "translated", or "no effect" for hints, which change no result."""
+    names = (frozenset(OPS) - _OURS) | CONTROL | WARP_CUTS | {"bar", "barrier"}
+    return {name: "no effect" if name in HINTS else "translated" for name in sorted(names)}
