@@ -127,7 +127,8 @@ def ordered(text: str) -> bool:
 """
     found = lower.lower(ptx.parse_module(source), "k", "k").ir
     (line,) = [x for x in found.splitlines() if x.startswith("@k = ")]
-    return line.endswith("i32 1]}")
+    flags = int(line.removesuffix("]}").split()[-1])
+    return bool(flags & lower.ORDERED)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter
 
 from .flow import defs_of
-from .ptx import Instr, Int, Operand, Reg, Special
+from .ptx import Instr, Int, Operand, Reg
 
 SCALE_MAX = 16  # 2^32 * 16 = 2^36
 IMMEDIATE_MAX = 1 << 35
 
 
-def _single(instrs: list[Instr]) -> dict[str, Instr]:
+def single_definitions(instrs: list[Instr]) -> dict[str, Instr]:
     """Registers with one unconditional definition."""
     count = Counter(name for instr in instrs for name in defs_of(instr))
     return {
@@ -50,7 +50,7 @@ def _bounded(operand: Operand, single: dict[str, Instr]) -> bool:
 
 def splits(instrs: list[Instr], registers: dict[str, str]) -> dict[str, tuple[Operand, Operand]]:
     """For each such register: base and offset, as operands of the addition that makes it."""
-    single = _single(instrs)
+    single = single_definitions(instrs)
     found: dict[str, tuple[Operand, Operand]] = {}
     for name, instr in single.items():
         if instr.op[0] != "add" or instr.op[-1] not in ("s64", "u64") or len(instr.op) != 2:
@@ -71,27 +71,6 @@ def constants(instrs: list[Instr]) -> dict[str, Int]:
     """Registers that one mov of an integer sets."""
     return {
         name: instr.args[1]
-        for name, instr in _single(instrs).items()
+        for name, instr in single_definitions(instrs).items()
         if instr.op[0] == "mov" and isinstance(instr.args[1], Int)
     }
-
-
-def in_grid(instrs: list[Instr]) -> set[str]:
-    """Registers that are ctaid * ntid + tid of one dimension: never more than an int holds."""
-    single = _single(instrs)
-
-    def special(operand: Operand) -> str:
-        if isinstance(operand, Reg) and operand.name in single:
-            instr = single[operand.name]
-            if instr.op[0] == "mov" and isinstance(instr.args[1], Special):
-                return instr.args[1].name
-        return operand.name if isinstance(operand, Special) else ""
-
-    found = set()
-    for name, instr in single.items():
-        if instr.op[:2] == ("mad", "lo") and instr.op[2:] in (("s32",), ("u32",)):
-            a, b, c = (special(x) for x in instr.args[1:4])
-            dimension = c[-1:]
-            if c == f"tid.{dimension}" and {a, b} == {f"ctaid.{dimension}", f"ntid.{dimension}"}:
-                found.add(name)
-    return found

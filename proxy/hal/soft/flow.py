@@ -38,7 +38,7 @@ NO_RESULT = frozenset(
     "label applypriority griddepcontrol cp pmevent setmaxnreg".split()
 )
 _PURE = frozenset(
-    "mov cvta add sub mul mad shl shr and or xor not neg min max bfe bfi abs mul24".split()
+    "mov cvta add sub mul mad shl shr and or xor not neg min max bfe bfi abs mul24 setp".split()
 )
 CONTROL = frozenset("ret exit trap bra brx call".split())
 WARP_CUTS = frozenset("shfl vote match redux activemask elect".split())

@@ -7,9 +7,9 @@
  * round in which nothing moves is a deadlock of the program and fails the launch. The order never
  * depends on time, so the same launch gives the same bits.
  *
- * Blocks run one after another, in ascending order. Where their order cannot matter
- * (SOFT_ORDERED is not set) other workers take blocks too, once a launch turns out to take long.
- * The blocks of a cooperative launch are all there at once: one that waits for memory to change
+ * Blocks run one after another, in ascending order; where a kernel cannot tell, as one long
+ * block. Where their order cannot matter (SOFT_ORDERED is not set) other workers take blocks
+ * too, once a launch turns out to take long. The blocks of a cooperative launch are all there at once: one that waits for memory to change
  * gives way to the next.
  *
  * Runs guarded (fault.c): no locks, no memory that is not the worker's scratch.
@@ -678,6 +678,43 @@ static void run_new_block(struct launch *launch, uint64_t number)
 	run_block(launch, false);
 }
 
+/* ---- blocks that run as one ---- */
+
+#define WIDE_THREADS 16384u     /* enough that what a call costs does not count */
+#define WIDE_BATCHES_MIN 16u    /* so that workers get equal shares */
+
+static bool wide(const struct hal_work *work)
+{
+	return work->kernel.function->flags & SOFT_WIDE && !work->kernel.cooperative &&
+	       work->kernel.block[1] == 1 && work->kernel.block[2] == 1;
+}
+
+uint32_t soft_batch(const struct hal_work *work)
+{
+	uint64_t share = soft_blocks(work) / WIDE_BATCHES_MIN, most = 1;
+
+	if (wide(work) && work->kernel.block[0] > 0)
+		most = WIDE_THREADS / work->kernel.block[0];
+	most = share < most ? share : most;
+	return most ? (uint32_t)most : 1;
+}
+
+static void run_wide(struct launch *launch, uint64_t number, uint32_t count)
+{
+	struct soft_block *block = &launch->block;
+
+	while (count) {
+		uint32_t here, left;
+
+		begin_block(launch, number);
+		left = block->nctaid[0] - block->ctaid[0]; /* in this row of the grid */
+		here = count < left ? count : left;
+		launch->function->cuts[SOFT_ENTRY].run(block, 0, here * block->ntid[0], 0, 0, 0);
+		number += here;
+		count -= here;
+	}
+}
+
 /* ---- cooperative launches ---- */
 
 static size_t rounded(size_t bytes)
@@ -761,6 +798,7 @@ void soft_kernel(struct soft_worker *worker, const struct hal_work *work)
 	const char *name = work->kernel.function->name;
 	const char *why = refusal(work->kernel.function, work);
 	uint64_t number;
+	uint32_t count;
 
 	if (why) {
 		soft_space_fail(space, SOFT_INVALID_VALUE, "%s: %s", name, why);
@@ -775,6 +813,11 @@ void soft_kernel(struct soft_worker *worker, const struct hal_work *work)
 		run_together(&launch, soft_blocks(work), worker, work);
 		return;
 	}
-	while ((number = soft_next_block(worker)) != SOFT_NO_BLOCK && !atomic_load(&space->error))
-		run_new_block(&launch, number);
+	while ((number = soft_next_blocks(worker, &count)) != SOFT_NO_BLOCK &&
+	       !atomic_load(&space->error)) {
+		if (wide(work))
+			run_wide(&launch, number, count);
+		else
+			run_new_block(&launch, number);
+	}
 }

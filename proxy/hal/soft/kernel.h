@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SOFT_KERNEL_ABI 3u
+#define SOFT_KERNEL_ABI 4u
 
 /* Cut numbers that every kernel has. */
 #define SOFT_EXIT 0u
@@ -87,6 +87,9 @@ struct hal_function {
 	uint32_t flags;
 };
 #define SOFT_ORDERED 1u /* the order of its blocks may change what it computes or prints */
+/* A thread knows no more of its place in x than ctaid * ntid + tid, and waits for nobody: blocks
+ * that follow one another in x can run as one long block. */
+#define SOFT_WIDE 2u
 
 /* For compiled kernels: ends the launch. error: 710 for an assertion, 719 for a trap. */
 void rankfold_soft_trap(uint32_t error);

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from . import addressing, flow, mathlib, memory
+from . import addressing, flow, mathlib, memory, threads
 from .emit import Emitter, Value, const, float_bits, float_const, is_float, llvm_type
 from .errors import INVALID_PTX, NOT_SUPPORTED, ModuleError, unsupported
 from .instructions import OPS
@@ -34,8 +34,9 @@ from .ptx import (
     Vec,
 )  # fmt: skip
 
-ABI = 3  # SOFT_KERNEL_ABI
+ABI = 4  # SOFT_KERNEL_ABI
 NO_SLOT = 0xFFFFFFFF
+ORDERED, WIDE = 1, 2  # SOFT_ORDERED, SOFT_WIDE
 SHARED_BYTES_MAX = 256 << 10
 RESERVED_SHARED = 1024
 _BLOCK = {"base": 0, "shared": 8, "local": 16, "frame": 24, "params": 32, "globals": 40, "next": 48,
@@ -43,6 +44,10 @@ _BLOCK = {"base": 0, "shared": 8, "local": 16, "frame": 24, "params": 32, "globa
           "ctaid.x": 80, "ctaid.y": 84, "ctaid.z": 88, "stride": 92,
           "dynamic_shared": 96, "grid": 104}  # fmt: skip
 _POINTERS = ("base", "shared", "local", "frame", "params", "next", "grid")
+SEGMENT_PARAMS = (
+    "ptr noalias readonly %block, i32 %t0, i32 %t1, i32 %row, i32 %ty, i32 %tz"
+)
+NOBODY = 0xFFFFFFFF  # the ends of no thread: OR is zero, AND all ones
 _CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl": 5, "vote": 6,
               "match": 7, "redux": 8, "active": 9, "elect": 10}  # fmt: skip
 _CONSTANT = {"nsmid": 1, "smid": 0, "gridid": 0, "nwarpid": 32,
@@ -159,7 +164,7 @@ class Kernel:
             self.generic.add("grid")
         self.splits = addressing.splits(self.graph.flat.instrs, self.graph.flat.registers)
         self.constants = addressing.constants(self.graph.flat.instrs)
-        self.in_grid = addressing.in_grid(self.graph.flat.instrs)
+        self.in_grid = threads.in_grid(self.graph.flat.instrs)
         self.flat: set[int] = set()  # cuts whose segments ask for no thread coordinates
         self.helpers: set[str] = set()
         self.declared: set[str] = {"declare void @rankfold_soft_trap(i32)"}
@@ -237,9 +242,11 @@ class Kernel:
             rows.append(_cut_row(f"ptr @seg{cut.number}", kind, flat, code, where, outs))
         name = self.function.name.encode() + b"\0"
         escaped = "".join(f"\\{byte:02X}" for byte in name)
+        ordered = _ordered(graph_instrs(self.graph))
+        wide = threads.is_wide(self.graph, self.static_shared, self.local_bytes)
         numbers = [ABI, len(rows), self.function.param_bytes, self.static_shared, self.local_stride,
                    self.graph.frame_bytes, min(self.function.max_threads, 1024),
-                   int(_ordered(graph_instrs(self.graph)))]  # fmt: skip
+                   ordered * ORDERED | wide * WIDE]  # fmt: skip
         fields = ", ".join(f"i32 {n}" for n in numbers)
         return [
             f'@name = private constant [{len(name)} x i8] c"{escaped}"',
@@ -405,6 +412,7 @@ class Segment:
         self.used: set[str] = set()  # registers that are read in this segment
         self.changed: set[str] = set()  # and written
         self.parts: set[str] = set()  # stack slots of the parts of addresses
+        self.guard: threads.Guard | None = None
 
     # ---- what handlers use
 
@@ -544,6 +552,7 @@ class Segment:
     def write_all(self) -> list[str]:
         blocks = self.kernel.graph.segment(self.cut)
         self.used, self.changed = self.kernel.graph.touched(self.cut, blocks)
+        self.guard = threads.guard(self.kernel.graph, blocks)
         self._begin()
         self.branch_to(f"b{self.cut.resume}")
         for block in blocks:
@@ -551,12 +560,52 @@ class Segment:
             for instr in block.instrs:
                 self.instr(instr)
             self._end_block(block)
-        number = self.cut.number
+        name = f"@seg{self.cut.number}"
+        if self.guard is None:
+            return [
+                f"define internal i64 {name}({SEGMENT_PARAMS}) #0 {{",
+                "entry:", *self._entry(), "  br label %loop", *self._loop(), "}",
+            ]  # fmt: skip
         return [
-            f"define internal i64 @seg{number}(ptr noalias readonly %block, i32 %t0, i32 %t1, "
-            "i32 %row, i32 %ty, i32 %tz) #0 {",
-            "entry:", *self._entry(), "  br label %loop", "loop:", *self._loop_head(),
-            *self.e.lines, *self._latch(), "}",
+            f"define internal i64 {name}.part({SEGMENT_PARAMS}, i1 %guard) alwaysinline #0 {{",
+            "entry:", *self._entry(),
+            "  %some = icmp ult i32 %t0, %t1", "  br i1 %some, label %loop, label %nobody",
+            "nobody:", f"  ret i64 {NOBODY}", *self._loop(), "}",
+            *self._in_two_ranges(name, self.guard),
+        ]  # fmt: skip
+
+    def _in_two_ranges(self, name: str, guard: threads.Guard) -> list[str]:
+        """The segment, as its part for the threads before the one where the guard changes and its
+        part for those from there on."""
+        first = Segment(self.kernel, self.cut)  # what the first thread computes
+        e = first.e
+        names = [o.name for o in (guard.place, guard.bound) if isinstance(o, Reg)]
+        graph = self.kernel.graph
+        for register in graph.closure([n for n in names if n in graph.rematerialise]):
+            first.instr(graph.rematerialise[register])
+        place = e.resize(first.read(guard.place, "u32"), "i64")
+        bound = e.resize(first.read(guard.bound, "u32"), "i64", guard.signed)
+        if guard.test in ("le", "ls", "gt", "hi"):
+            bound = e.bin("add", bound, const("i64", 1))
+        start, end = (e.op("i64", f"zext i32 {t} to i64") for t in ("%t0", "%t1"))
+        change = e.bin("add", start, e.bin("sub", bound, place))
+        change = e.intrinsic("smin", e.intrinsic("smax", change, start), end)
+        middle = e.cast("trunc", change, "i32").ref
+        self.uses_coordinates |= first.uses_coordinates
+        self.e.declared |= e.declared
+        below = guard.test in ("lt", "le", "lo", "ls")
+        before = f"ptr %block, i32 %t0, i32 {middle}, i32 %row, i32 %ty, i32 %tz, i1 {_i1(below)}"
+        behind = (
+            f"ptr %block, i32 {middle}, i32 %t1, i32 %row, i32 %ty, i32 %tz, i1 {_i1(not below)}"
+        )
+        return [
+            f"define internal i64 {name}({SEGMENT_PARAMS}) #0 {{",
+            "entry:", *first._entry(), "  %tx = sub i32 %t0, %row", *e.lines,
+            f"  %before = call i64 {name}.part({before})",
+            f"  %behind = call i64 {name}.part({behind})",
+            "  %or = or i64 %before, %behind", f"  %high = and i64 %or, {0xFFFFFFFF << 32}",
+            "  %and = and i64 %before, %behind", f"  %low = and i64 %and, {0xFFFFFFFF}",
+            "  %ends = or i64 %high, %low", "  ret i64 %ends", "}",
         ]  # fmt: skip
 
     def instr(self, instr: Instr) -> None:
@@ -568,6 +617,8 @@ class Segment:
                 )
             elif handler is None:
                 raise Unsupported
+            elif self.guard and _target(instr) == self.guard.predicate:
+                self.write(instr.args[0], Value("i1", "%guard"))
             elif instr.op[0] == "mad" and _target(instr) in self.kernel.in_grid:
                 self._grid_coordinate(instr)
             else:
@@ -720,6 +771,9 @@ class Segment:
         lines.append("  %stride64 = zext i32 %stride to i64")
         return lines + self.e.head
 
+    def _loop(self) -> list[str]:
+        return ["loop:", *self._loop_head(), *self.e.lines, *self._latch()]
+
     def _loop_head(self) -> list[str]:
         lines = ["  %t = phi i32 [ %t0, %entry ], [ %tn, %latch ]"]
         if self._several():
@@ -765,6 +819,10 @@ class Segment:
                 "  %result = or i64 %high, %low",
             ]
         return [*lines, f"  ret i64 {result}"]
+
+
+def _i1(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _target(instr: Instr) -> str:

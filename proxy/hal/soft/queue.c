@@ -62,15 +62,17 @@ static void offer(struct hal_device *device, struct soft_share *share)
 	soft_expose();
 }
 
-uint64_t soft_next_block(struct soft_worker *worker)
+uint64_t soft_next_blocks(struct soft_worker *worker, uint32_t *count)
 {
 	struct soft_share *share = worker->share;
-	uint64_t next = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
+	uint64_t next = atomic_fetch_add_explicit(&share->next, share->batch, memory_order_relaxed);
+	uint64_t left = share->blocks - next;
 
 	if (next >= share->blocks)
 		return SOFT_NO_BLOCK;
+	*count = left < share->batch ? (uint32_t)left : share->batch;
 	if (worker->owner && !share->offered && worker->device->worker_count > 1 && next > 0 &&
-	    share->blocks - next > 1 &&
+	    left > *count &&
 	    !(share->work->kernel.function->flags & SOFT_ORDERED) &&
 	    now_ns() - share->begun_ns > HELP_AFTER_NS)
 		offer(worker->device, share);
@@ -103,7 +105,7 @@ static void run_kernel(struct soft_worker *worker, const struct hal_work *work)
 	struct hal_device *device = worker->device;
 	bool timed = device->config.speed < 1.0 || device->worker_count > 1;
 	struct soft_share share = {.work = work, .blocks = soft_blocks(work),
-				   .begun_ns = timed ? now_ns() : 0};
+				   .batch = soft_batch(work), .begun_ns = timed ? now_ns() : 0};
 
 	if (failed(work->kernel.space))
 		return;

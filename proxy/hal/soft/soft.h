@@ -62,6 +62,7 @@ struct soft_scratch {
 struct soft_share {
 	const struct hal_work *work;
 	uint64_t blocks;
+	uint32_t batch;    /* blocks that a worker takes at a time */
 	_Atomic uint64_t next;
 	uint64_t begun_ns;
 	bool offered;      /* to other workers; the owner's */
@@ -164,13 +165,15 @@ bool soft_reduce(void *dst, const void *a, const void *b, uint64_t count, uint32
 bool soft_scale(void *dst, const void *a, uint64_t count, uint32_t dtype, const void *scalar,
 		uint64_t divisor); /* scalar NULL: divide */
 void soft_kernel(struct soft_worker *, const struct hal_work *);
+uint32_t soft_batch(const struct hal_work *); /* blocks that are best run by one worker */
 int soft_scratch_open(struct soft_scratch *);
 void soft_scratch_close(struct soft_scratch *);
 const char *soft_function_name(const struct hal_function *);
 
 /* queue.c */
 uint64_t soft_blocks(const struct hal_work *);
-uint64_t soft_next_block(struct soft_worker *); /* for a running kernel; SOFT_NO_BLOCK: no more */
+/* For a running kernel: the first of `count` blocks to run next, or SOFT_NO_BLOCK. */
+uint64_t soft_next_blocks(struct soft_worker *, uint32_t *count);
 int soft_device_open(const struct hal_config *, struct hal_device **);
 void soft_device_close(struct hal_device *);
 int soft_stream_create(struct hal_device *, struct hal_stream **);

@@ -1,0 +1,149 @@
+"""What is concluded from how a kernel uses its coordinates must not change what it computes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankfold.proxy.hal.soft import lower, ptx
+from rankfold.proxy.hal.soft.modules import Loader
+from softgpu.harness import Space
+
+PLACE = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x; "
+IN_GRID = PLACE + "mad.lo.s32 %r0, %r1, %r2, %r3; "
+TESTS: dict[str, Callable[[Any, Any], Any]] = {
+    "lt.s32": operator.lt, "le.s32": operator.le, "gt.s32": operator.gt, "ge.s32": operator.ge,
+    "lt.u32": operator.lt, "le.u32": operator.le, "gt.u32": operator.gt, "ge.u32": operator.ge,
+    "lo.u32": operator.lt, "ls.u32": operator.le, "hi.u32": operator.gt, "hs.u32": operator.ge,
+    "eq.s32": operator.eq, "ne.u32": operator.ne,
+}  # fmt: skip
+MINUS = 0xFFFFFFFF
+BOUNDS = (0, 1, 95, 96, 97, 1000, 3839, 3840, 3841, 0x7FFFFFFF, 0x80000000, MINUS - 5, MINUS)
+
+
+def kernel(body: str) -> str:
+    return f""".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u32 bound)
+{{
+    .reg .b32 %r<20>; .reg .b64 %rd<4>; .reg .pred %p<4>;
+    ld.param.u64 %rd0, [out];
+    ld.param.u32 %r9, [bound];
+    {body}
+    ret;
+}}
+"""
+
+
+STORED = """
+    mov.u32 %r4, %ctaid.y; mov.u32 %r5, %nctaid.x; mul.lo.u32 %r6, %r4, %r5;
+    mad.lo.s32 %r7, %r6, %r2, %r0;
+    mul.wide.u32 %rd1, %r7, 4;
+    add.s64 %rd2, %rd0, %rd1;
+"""
+
+
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("mirrored", [False, True], ids=["place first", "bound first"])
+def test_a_comparison_that_splits_the_threads(
+    kernels: Loader, space: Space, test: str, mirrored: bool
+) -> None:
+    """Every thread adds 1 or 2, in blocks that may run as one, in two rows of the grid."""
+    operands = "%r9, %r0" if mirrored else "%r0, %r9"
+    source = kernel(f"""{IN_GRID} {STORED}
+    setp.{test} %p0, {operands};
+    ld.global.u32 %r10, [%rd2];
+    @%p0 bra yes;
+    add.u32 %r10, %r10, 1;
+    bra.uni done;
+yes:
+    add.u32 %r10, %r10, 2;
+done:
+    st.global.u32 [%rd2], %r10;""")
+    function = kernels.function(kernels.module(source.encode(), 1), "k")
+    columns, threads = 40, 96
+    place = np.tile(np.arange(columns * threads, dtype=np.int64), 2)
+    at = space.put(np.zeros(len(place), np.uint32))
+    wanted = np.zeros(len(place), np.int64)
+    for bound in BOUNDS:
+        space.launch(function, (columns, 2), threads, at, bound)
+        value = bound - (1 << 32) if test.endswith("s32") and bound >> 31 else bound
+        left, right = (value, place) if mirrored else (place, value)
+        wanted += np.where(TESTS[test](left, right), 2, 1)
+    space.check()
+    np.testing.assert_array_equal(space.read(at, len(place), np.uint32), wanted)
+
+
+def test_a_comparison_before_and_behind_a_barrier(kernels: Loader, space: Space) -> None:
+    """In blocks of rows: a row's threads are split, each for itself."""
+    source = kernel("""
+    mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %ntid.x;
+    mad.lo.u32 %r4, %r2, %r3, %r1;
+    mul.wide.u32 %rd1, %r4, 4;
+    add.s64 %rd2, %rd0, %rd1;
+    setp.ge.u32 %p0, %r1, %r9;
+    mov.u32 %r5, 5;
+    @%p0 bra wait;
+    mov.u32 %r5, 7;
+wait:
+    bar.sync 0;
+    @!%p0 bra small;
+    add.u32 %r5, %r5, 100;
+small:
+    st.global.u32 [%rd2], %r5;""")
+    function = kernels.function(kernels.module(source.encode(), 1), "k")
+    at = space.alloc(4 * 13 * 9)
+    for bound in (0, 1, 6, 12, 13, 14, MINUS):
+        space.launch(function, 1, (13, 9), at, bound)
+        x = np.tile(np.arange(13), 9)
+        np.testing.assert_array_equal(
+            space.read(at, 13 * 9, np.uint32), np.where(x >= bound, 105, 7)
+        )
+    space.check()
+
+
+@pytest.mark.parametrize(
+    ("body", "wide"),
+    [
+        (IN_GRID + "st.global.u32 [%rd0], %r0;", True),
+        (IN_GRID + "mov.u32 %r4, %ctaid.y; st.global.u32 [%rd0], %r4;", True),
+        (IN_GRID + "st.global.u32 [%rd0], %r3;", False),
+        (IN_GRID + "add.u32 %r5, %r0, %r1; st.global.u32 [%rd0], %r5;", False),
+        (IN_GRID + "mov.u32 %r5, %laneid; st.global.u32 [%rd0], %r5;", False),
+        (IN_GRID + "bar.sync 0;", False),
+        (IN_GRID + ".shared .b32 area; st.shared.u32 [area], %r0;", False),
+        (IN_GRID + ".local .b32 own; st.local.u32 [own], %r0;", False),
+        (IN_GRID + "mul.wide.u32 %rd1, %r3, 4; st.global.u64 [%rd0], %rd1;", False),
+        (IN_GRID + "setp.eq.u32 %p0, %r3, 0; @%p0 st.global.u32 [%rd0], %r0;", False),
+        ("mad.lo.s32 %r0, %r9, %r9, %r9; st.global.u32 [%rd0], %r0;", True),
+        ("st.global.u32 [%rd0], %tid.x;", False),
+    ],
+)  # fmt: skip
+def test_which_kernels_run_their_blocks_as_one(body: str, wide: bool) -> None:
+    found = lower.lower(ptx.parse_module(kernel(body)), "k", "k").ir
+    (line,) = [x for x in found.splitlines() if x.startswith("@k = ")]
+    flags = int(line.removesuffix("]}").split()[-1])
+    assert bool(flags & lower.WIDE) is wide
+
+
+def test_a_block_s_share_of_a_launch_is_its_own(kernels: Loader, space: Space) -> None:
+    """Blocks that run as one still meet every row of the grid, however it is divided."""
+    source = kernel(f"""{IN_GRID} {STORED}
+    ld.global.u32 %r10, [%rd2];
+    add.u32 %r10, %r10, %r4;
+    add.u32 %r10, %r10, 1;
+    st.global.u32 [%rd2], %r10;""")
+    function = kernels.function(kernels.module(source.encode(), 1), "k")
+    for grid in ((1, 1), (7, 700), (1000, 3), (33, 129)):
+        for threads in (1, 33, 64):
+            at = space.put(np.zeros(grid[0] * grid[1] * threads, np.uint32))
+            space.launch(function, grid, threads, at, 0)
+            wanted = 1 + np.repeat(np.arange(grid[1]), grid[0] * threads)
+            found = space.read(at, len(wanted), np.uint32)
+            np.testing.assert_array_equal(found, wanted)
+    space.check()
