@@ -9,8 +9,8 @@
  *
  * Blocks run one after another, in ascending order; where a kernel cannot tell, as one long
  * block. Where their order cannot matter (SOFT_ORDERED is not set) other workers take blocks
- * too, once a launch turns out to take long. The blocks of a cooperative launch are all there at once: one that waits for memory to change
- * gives way to the next.
+ * too, once a launch turns out to take long. The blocks of a cooperative launch are all there at
+ * once: one that waits for memory to change gives way to the next.
  *
  * Runs guarded (fault.c): no locks, no memory that is not the worker's scratch.
  */
