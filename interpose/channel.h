@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 2
+#define RF_MINOR 3
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -160,6 +160,7 @@ enum rf_opcode {
 	RF_OP_LAUNCH = 32,         /* rf_launch */
 	RF_OP_HOST_FUNC = 33,      /* rf_host_func: puts the token into the queue when due */
 	RF_OP_HOST_DONE = 34,      /* rf_host_func: hostfunc_tail has moved; only wakes the server */
+	RF_OP_GEMM = 35,           /* rf_gemm (1.3): a matrix product of a library */
 	/* collectives */
 	RF_OP_COMM_INIT = 40,      /* rf_comm_init, sync: when all ranks have joined */
 	RF_OP_COMM_SPLIT = 41,     /* rf_comm_split, sync -> rf_comm_split_reply */
@@ -269,6 +270,29 @@ struct rf_launch {
 	uint8_t params[];        /* in the layout of FUNCTION_GET */
 };
 struct rf_host_func { struct rf_record r; uint64_t stream, token; };
+
+/* Element (i, j) of the b-th matrix lies row * i + col * j + batch * b elements behind `addr`: one
+ * of row and col is 1, so that order and transposition need no words of their own. */
+struct rf_matrix { uint64_t addr, row, col, batch; };
+enum rf_gemm_flags {
+	RF_GEMM_POINTERS = 1, /* addr of A, B, C and D: of `count` addresses, one per product */
+	RF_GEMM_SCALARS = 2,  /* alpha and beta: addresses of them */
+	RF_GEMM_RELU = 4,     /* the product's last step: max(x, 0) */
+	RF_GEMM_GELU = 8,     /* or x * Phi(x), in the form with tanh */
+};
+/* `count` products D = step(alpha * A * B + beta * C + bias). A has m rows and k columns, B k and
+ * n; C and D are of one type and have m and n. Types are numbers of cudaDataType. */
+struct rf_gemm {
+	struct rf_record r;
+	uint64_t stream;
+	uint64_t m, n, k, count;
+	struct rf_matrix a, b, c, d;
+	uint64_t bias, bias_batch; /* an element per row of D, all together; address 0: none */
+	uint64_t alpha, beta;      /* their bits, in type_scale */
+	uint8_t type_ab, type_cd, type_bias, type_scale;
+	uint32_t flags;            /* enum rf_gemm_flags */
+	uint32_t compute, math;    /* cublasComputeType_t, cublasMath_t: what the program allows */
+};
 
 /* ---- what a module asks the client to fill in ------------------------------------------- */
 

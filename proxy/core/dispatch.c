@@ -486,6 +486,34 @@ static int on_launch(struct rank *r, const struct rf_launch *l, uint32_t extra)
 	return CU_OK;
 }
 
+/* One of the strides is 1 and lines lie apart, as in all matrices that BLAS knows. */
+static bool matrix_valid(const struct rf_matrix *x, uint64_t rows, uint64_t columns)
+{
+	return (x->row == 1 && x->col >= rows) || (x->col == 1 && x->row >= columns);
+}
+
+/* Its form only. Addresses are the device's business, as a kernel's are: some lie in device memory,
+ * where the program may change them until the product runs. */
+static int on_gemm(struct rank *r, const struct rf_gemm *g, uint32_t extra)
+{
+	(void)extra;
+	struct stream *s = get_stream(r, g->stream);
+	if (!s)
+		return CU_INVALID_HANDLE;
+	if (!g->m || !g->n || !g->count || g->m > INT32_MAX || g->n > INT32_MAX ||
+	    g->k > INT32_MAX || g->count > INT32_MAX ||
+	    g->flags & ~(uint32_t)(RF_GEMM_POINTERS | RF_GEMM_SCALARS | RF_GEMM_RELU | RF_GEMM_GELU) ||
+	    !matrix_valid(&g->a, g->m, g->k) || !matrix_valid(&g->b, g->k, g->n) ||
+	    !matrix_valid(&g->c, g->m, g->n) || !matrix_valid(&g->d, g->m, g->n))
+		return CU_INVALID_VALUE;
+	struct item *i = item_new(r, ITEM_GEMM, g->r.seq, sizeof *g);
+	if (!i)
+		return CU_OUT_OF_MEMORY;
+	memcpy(i->data, g, sizeof *g);
+	stream_push(r, s, i);
+	return CU_OK;
+}
+
 static int on_host_func(struct rank *r, const struct rf_host_func *a, uint32_t extra)
 {
 	(void)extra;
@@ -675,6 +703,7 @@ static const struct opcode opcodes[] = {
 	OP(EVENT_QUERY, on_event_query, rf_handle, false),
 	OP(EVENT_ELAPSED, on_event_elapsed, rf_elapsed, false),
 	OP(LAUNCH, on_launch, rf_launch, false),
+	OP(GEMM, on_gemm, rf_gemm, false),
 	OP(HOST_FUNC, on_host_func, rf_host_func, false),
 	OP(HOST_DONE, on_host_done, rf_host_func, false),
 	OP(COMM_INIT, on_comm_init, rf_comm_init, true),

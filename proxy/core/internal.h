@@ -11,7 +11,7 @@
  *   dispatch.c  one handler per opcode: checks a record, then acts or queues
  *   stream.c    queues, ordering, events; gives work to the device
  *   memory.c    buffers, chunks, residency, swap; reads and writes of any rank's memory
- *   slice.c     which rank may run kernels now
+ *   slice.c     which rank may run kernels now (matrix products count as kernels)
  *   job.c       a job epoch: barrier, collectives and peers put together
  *   state.c     a rank's state to and from its image
  */
@@ -118,7 +118,7 @@ struct comm {
 
 enum item_kind {
 	ITEM_KERNEL, ITEM_COPY, ITEM_FILL, ITEM_RECORD, ITEM_WAIT, ITEM_COLLECTIVE, ITEM_HOST,
-	ITEM_FENCE, ITEM_REPLY,
+	ITEM_FENCE, ITEM_REPLY, ITEM_GEMM,
 };
 
 /* Something that is over when `left` streams have reached it. */
@@ -147,7 +147,8 @@ struct item {
 		struct { uint64_t token; uint32_t place; } host;
 		struct fence *fence;
 	};
-	_Alignas(16) uint8_t data[]; /* parameters, inline bytes, collectives and their rounds */
+	_Alignas(16) uint8_t data[]; /* parameters, inline bytes, collectives and their rounds, */
+				     /* or the record of a matrix product */
 };
 static inline struct rf_collective *item_ops(struct item *i) { return (void *)i->data; }
 static inline struct coll_round *item_rounds(struct item *i)

@@ -1,7 +1,7 @@
 /* stream.c: a rank's streams: real queues, so that one that waits never holds up another.
  *
  * A stream keeps its items from the oldest incomplete to the newest. Items are submitted in
- * order, as soon as their dependencies allow, to the device (kernels, copies, fills), to the
+ * order, as soon as their dependencies allow, to the device (kernels, gemms, copies, fills), to the
  * collective engine, or to the client (host functions); they complete in order.
  *
  * Ordering between streams: an item of the legacy stream waits for everything older in the blocking
@@ -161,7 +161,8 @@ static void answer_waiters(struct rank *r)
 
 static bool uses_memory(const struct item *i)
 {
-	return i->kind == ITEM_KERNEL || i->kind == ITEM_COPY || i->kind == ITEM_FILL;
+	return i->kind == ITEM_KERNEL || i->kind == ITEM_GEMM || i->kind == ITEM_COPY ||
+	       i->kind == ITEM_FILL;
 }
 
 static void complete(struct rank *r, struct item *i)
@@ -247,10 +248,27 @@ static bool ordered(const struct rank *r, const struct stream *s, const struct i
 	return true;
 }
 
+/* Is it one that only the active rank may run, and is it known to the device? */
 static bool kernel_ready(const struct item *i)
 {
 	const struct function *f = i->kernel.function;
-	return f->hal && f->module->loaded;
+	return i->kind == ITEM_GEMM || (i->kind == ITEM_KERNEL && f->hal && f->module->loaded);
+}
+
+static bool may_run(const struct rank *r)
+{
+	return r->proxy->active == r && !r->proxy->yielding && !r->missing;
+}
+
+static bool submitted(struct rank *r, struct item *i, uint64_t hal_seq)
+{
+	i->hal_seq = hal_seq;
+	if (!hal_seq)
+		return false;
+	r->inflight++;
+	r->kernels++;
+	r->proxy->kernels++;
+	return true;
 }
 
 static bool submit_kernel(struct rank *r, struct stream *s, struct item *i)
@@ -261,7 +279,7 @@ static bool submit_kernel(struct rank *r, struct stream *s, struct item *i)
 		rank_fail(r, i->kernel.function->error, i->kernel.function->name);
 		return true;
 	}
-	if (p->active != r || p->yielding || r->missing || !kernel_ready(i))
+	if (!may_run(r) || !kernel_ready(i))
 		return false;
 	struct hal_work w = {.kind = HAL_KERNEL};
 	w.kernel.space = r->space;
@@ -273,14 +291,20 @@ static bool submit_kernel(struct rank *r, struct stream *s, struct item *i)
 	w.kernel.param_bytes = l->param_bytes;
 	w.kernel.globals_addr = i->kernel.function->module->globals_addr;
 	w.kernel.cooperative = l->flags & 1;
-	i->hal_seq = p->hal->submit(s->hal, &w);
-	if (!i->hal_seq) {
+	if (!submitted(r, i, p->hal->submit(s->hal, &w)))
 		rank_fail(r, CU_LAUNCH_OUT_OF_RESOURCES, i->kernel.function->name);
-		return true;
-	}
-	r->inflight++;
-	r->kernels++;
-	p->kernels++;
+	return true;
+}
+
+static bool submit_gemm(struct rank *r, struct stream *s, struct item *i)
+{
+	struct hal_work w = {.kind = HAL_GEMM};
+	if (!may_run(r))
+		return false;
+	w.gemm.space = r->space;
+	w.gemm.call = (const void *)i->data;
+	if (!submitted(r, i, r->proxy->hal->submit(s->hal, &w)))
+		rank_fail(r, CU_NOT_SUPPORTED, "a matrix product of types that this device lacks");
 	return true;
 }
 
@@ -377,6 +401,8 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	switch (i->kind) {
 	case ITEM_KERNEL:
 		return !r->moving && r->proxy->hal->room(s->hal) && submit_kernel(r, s, i);
+	case ITEM_GEMM:
+		return !r->moving && r->proxy->hal->room(s->hal) && submit_gemm(r, s, i);
 	case ITEM_COPY:
 		return submit_copy(r, s, i);
 	case ITEM_FILL:
@@ -445,6 +471,7 @@ static bool quiet(const struct item *i)
 {
 	switch (i->kind) {
 	case ITEM_KERNEL:
+	case ITEM_GEMM:
 	case ITEM_FILL:
 	case ITEM_WAIT: /* it was over when it was submitted */
 		return !i->slot;
@@ -488,8 +515,7 @@ bool rank_has_kernel(const struct rank *r)
 {
 	for (uint32_t n = 0; n < r->stream_count; n++) {
 		const struct stream *s = r->streams[n];
-		if (open_for_next(r, s) && s->next->kind == ITEM_KERNEL && kernel_ready(s->next) &&
-		    !r->async_error)
+		if (open_for_next(r, s) && kernel_ready(s->next) && !r->async_error)
 			return true;
 	}
 	return false;

@@ -39,6 +39,7 @@ enum hal_kind {
 	HAL_FILL,   /* rows of one element value */
 	HAL_REDUCE, /* dst[i] = a[i] op b[i], host memory; each result rounded to dtype */
 	HAL_SCALE,  /* dst[i] = a[i] * scalar, or / divisor; host memory */
+	HAL_GEMM,   /* matrix products in `space` */
 };
 
 /* An address: in a space, or (space NULL) plain host memory of the proxy. */
@@ -84,6 +85,10 @@ struct hal_work {
 			uint64_t divisor;
 			uint8_t scalar[8];  /* in dtype */
 		} scale;
+		struct {
+			struct hal_space *space;
+			const struct rf_gemm *call;
+		} gemm;
 	};
 };
 

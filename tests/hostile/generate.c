@@ -105,6 +105,41 @@ static void fill_launch(struct random *r, struct rf_launch *l, uint8_t *params)
 	memcpy(params, &pointer, sizeof pointer);
 }
 
+/* By columns or by rows, with right lines more often than not. */
+static struct rf_matrix matrix(struct random *r, uint64_t rows, uint64_t columns)
+{
+	struct rf_matrix x = {address(r), 1, rows + below(r, 3), 0};
+	if (one_in(r, 2))
+		x = (struct rf_matrix){x.addr, columns + below(r, 3), 1, 0};
+	if (one_in(r, 3))
+		x.batch = one_in(r, 10) ? wild(r) : rows * columns;
+	if (one_in(r, 20))
+		*(one_in(r, 2) ? &x.row : &x.col) = wild(r);
+	return x;
+}
+
+static void fill_gemm(struct random *r, struct rf_gemm *g)
+{
+	static const uint8_t types[] = {0, 0, 0, 1, 2, 3, 10, 14};
+	g->stream = stream(r);
+	g->m = one_in(r, 40) ? wild(r) : 1 + below(r, 40);
+	g->n = one_in(r, 40) ? wild(r) : 1 + below(r, 40);
+	g->k = one_in(r, 40) ? wild(r) : below(r, 40);
+	g->count = one_in(r, 40) ? wild(r) : 1 + below(r, 3);
+	g->a = matrix(r, g->m, g->k);
+	g->b = matrix(r, g->k, g->n);
+	g->c = matrix(r, g->m, g->n);
+	g->d = matrix(r, g->m, g->n);
+	g->type_ab = g->type_cd = g->type_scale = types[below(r, one_in(r, 4) ? 8 : 4)];
+	if (one_in(r, 4))
+		g->type_cd = one_in(r, 4) ? (uint8_t)draw(r) : types[below(r, 8)];
+	g->bias = one_in(r, 3) ? address(r) : 0;
+	g->bias_batch = one_in(r, 10) ? wild(r) : g->m;
+	g->flags = one_in(r, 4) ? (uint32_t)below(r, one_in(r, 10) ? 32 : 16) : 0;
+	g->alpha = g->flags & RF_GEMM_SCALARS ? address(r) : draw(r);
+	g->beta = g->flags & RF_GEMM_SCALARS ? address(r) : one_in(r, 2) ? 0 : draw(r);
+}
+
 static void fill_collective(struct random *r, struct rf_collective *c)
 {
 	static const uint32_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -199,7 +234,7 @@ static uint32_t fill_memory(struct random *r, uint16_t opcode, uint8_t *record)
 	}
 }
 
-/* The same for streams, events and launches. */
+/* The same for streams, events, launches and matrix products. */
 static uint32_t fill_order(struct random *r, uint16_t opcode, uint8_t *record)
 {
 	struct rf_record *head = (void *)record;
@@ -223,6 +258,9 @@ static uint32_t fill_order(struct random *r, uint16_t opcode, uint8_t *record)
 	case RF_OP_LAUNCH:
 		fill_launch(r, (void *)head, record + sizeof(struct rf_launch));
 		return sizeof(struct rf_launch) + 8;
+	case RF_OP_GEMM:
+		fill_gemm(r, (void *)head);
+		return sizeof(struct rf_gemm);
 	case RF_OP_HOST_FUNC:
 		((struct rf_host_func *)head)->stream = stream(r);
 		((struct rf_host_func *)head)->token = draw(r);
@@ -309,8 +347,8 @@ static uint16_t any_opcode(struct random *r)
 		RF_OP_STREAM_CREATE, RF_OP_STREAM_DESTROY, RF_OP_STREAM_SYNC, RF_OP_STREAM_QUERY,
 		RF_OP_DEVICE_SYNC, RF_OP_EVENT_CREATE, RF_OP_EVENT_DESTROY, RF_OP_EVENT_RECORD,
 		RF_OP_STREAM_WAIT, RF_OP_EVENT_SYNC, RF_OP_EVENT_QUERY, RF_OP_EVENT_ELAPSED,
-		RF_OP_LAUNCH, RF_OP_LAUNCH, RF_OP_LAUNCH, RF_OP_HOST_FUNC, RF_OP_HOST_DONE,
-		RF_OP_COMM_INIT, RF_OP_COMM_INIT, RF_OP_COMM_SPLIT, RF_OP_COMM_DESTROY,
+		RF_OP_LAUNCH, RF_OP_LAUNCH, RF_OP_LAUNCH, RF_OP_GEMM, RF_OP_GEMM, RF_OP_HOST_FUNC,
+		RF_OP_HOST_DONE, RF_OP_COMM_INIT, RF_OP_COMM_INIT, RF_OP_COMM_SPLIT, RF_OP_COMM_DESTROY,
 		RF_OP_COLLECTIVE, RF_OP_COLLECTIVE, RF_OP_COLLECTIVE, RF_OP_REDOP_CREATE,
 		RF_OP_REDOP_DESTROY,
 	};

@@ -32,7 +32,7 @@ from support.ring_client import (
 
 GRANT = 3
 MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD, FUNCTION_GET, GLOBAL_GET = range(10, 16)
-EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE = range(31, 35)
+EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM = range(31, 36)
 COMM_INIT, COMM_SPLIT, COMM_DESTROY, COLLECTIVE, REDOP_CREATE, REDOP_DESTROY = range(40, 46)
 SLOTS = 64
 EDGES = (0, 1, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1, DEV_BASE - 1, DEV_BASE + 2**39)
@@ -131,6 +131,28 @@ def _launch(r: Random) -> bytes:
     return struct.pack("<QQ6I4I", *head) + params
 
 
+def _matrix(r: Random, rows: int, columns: int) -> list[int]:
+    strides = [1, rows + r.randrange(3)] if r.randrange(2) else [columns + r.randrange(3), 1]
+    if not r.randrange(20):
+        strides[r.randrange(2)] = wild(r)
+    batch = 0 if r.randrange(3) else rows * columns if r.randrange(10) else wild(r)
+    return [address(r), *strides, batch % 2**64]
+
+
+def _gemm(r: Random) -> bytes:
+    m, n, k = (1 + r.randrange(40) if r.randrange(40) else wild(r) for _ in range(3))
+    count = 1 + r.randrange(3) if r.randrange(40) else wild(r)
+    shapes = ((m, k), (k, n), (m, n), (m, n))
+    matrices = [x % 2**64 for rows, columns in shapes for x in _matrix(r, rows, columns)]
+    kind = r.choice((0, 0, 0, 1, 2, 3, 10, 14))
+    types = [kind, kind, kind, kind] if r.randrange(4) else [r.randrange(16) for _ in range(4)]
+    flags = 0 if r.randrange(4) else r.randrange(16) if r.randrange(10) else wild(r) % 2**32
+    bias = 0 if r.randrange(3) else address(r)
+    scalars = (address(r), address(r)) if flags & 2 else (r.getrandbits(64), r.choice((0, wild(r))))
+    return struct.pack("<25Q4B3I", handle(r, STREAMS), m, n, k, count, *matrices, bias, m,
+                       *scalars, *types, flags, 68, 0)  # fmt: skip
+
+
 def _module_data(r: Random) -> bytes:
     """Mostly the whole text that lies in bulk slot 0."""
     if r.randrange(4):
@@ -189,7 +211,7 @@ BODIES: dict[int, Callable[[Random], bytes]] = {
     STREAM_QUERY: _one(STREAMS), DEVICE_SYNC: lambda r: b"", EVENT_CREATE: _create(EVENTS),
     EVENT_DESTROY: _one(EVENTS), EVENT_RECORD: _two(EVENTS, STREAMS),
     STREAM_WAIT: _two(EVENTS, STREAMS), EVENT_SYNC: _one(EVENTS), EVENT_QUERY: _one(EVENTS),
-    EVENT_ELAPSED: _two(EVENTS, EVENTS), LAUNCH: _launch,
+    EVENT_ELAPSED: _two(EVENTS, EVENTS), LAUNCH: _launch, GEMM: _gemm,
     HOST_FUNC: lambda r: struct.pack("<QQ", handle(r, STREAMS), wild(r)),
     HOST_DONE: lambda r: bytes(16), COMM_INIT: _comm_init, COMM_SPLIT: _split,
     COMM_DESTROY: _one(COMMS), COLLECTIVE: _collective, REDOP_CREATE: _redop,

@@ -153,6 +153,8 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 	else if (worker->fault_error)
 		soft_space_fail(space, worker->fault_error, "%s: %s", worker->doing,
 				worker->fault_error == SOFT_ASSERT ? "an assertion failed" :
+				worker->fault_error == SOFT_ILLEGAL_ADDRESS ?
+				"an address outside of device memory, or not aligned" :
 				"the kernel trapped or can never go on");
 	else if (address - (uintptr_t)space->base - RF_WINDOW_BYTES < SOFT_GUARD_BYTES)
 		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS, "%s: an address outside of device "

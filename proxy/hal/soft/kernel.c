@@ -55,6 +55,7 @@ void soft_scratch_close(struct soft_scratch *scratch)
 	free(scratch->frame);
 	free(scratch->local);
 	free(scratch->resident);
+	free(scratch->gemm);
 }
 
 const char *soft_function_name(const struct hal_function *function)

@@ -2,9 +2,9 @@
  *
  * A stream with work is in the run queue or in the hands of one worker, never both: that keeps it
  * in order. Workers take one work at a time and put the stream back at the end, so streams share
- * the workers fairly. submit copies the work and returns; a worker that finds nothing to do sleeps
- * on the condition variable, or helps with a launch that has taken long and whose blocks may run
- * in any order.
+ * the workers fairly; a long matrix product goes back in the middle. submit copies the work and
+ * returns; a worker that finds nothing to do sleeps on the condition variable, or helps with what
+ * has taken long and whose blocks may run in any order.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -72,8 +72,7 @@ uint64_t soft_next_blocks(struct soft_worker *worker, uint32_t *count)
 		return SOFT_NO_BLOCK;
 	*count = left < share->batch ? (uint32_t)left : share->batch;
 	if (worker->owner && !share->offered && worker->device->worker_count > 1 && next > 0 &&
-	    left > *count &&
-	    !(share->work->kernel.function->flags & SOFT_ORDERED) &&
+	    left > *count && !share->ordered &&
 	    now_ns() - share->begun_ns > HELP_AFTER_NS)
 		offer(worker->device, share);
 	return next;
@@ -85,8 +84,14 @@ static void run_share(struct soft_worker *worker, struct soft_share *share, bool
 
 	worker->share = share;
 	worker->owner = owner;
-	soft_guard(worker, work->kernel.space, NULL, soft_function_name(work->kernel.function),
-		   soft_kernel, work);
+	if (work->kind == HAL_KERNEL)
+		soft_guard(worker, work->kernel.space, NULL,
+			   soft_function_name(work->kernel.function), soft_kernel, work);
+	else if (soft_gemm_ready(&worker->scratch))
+		soft_guard(worker, work->gemm.space, NULL, "a matrix product", soft_gemm, work);
+	else
+		soft_space_fail(work->gemm.space, SOFT_OUT_OF_MEMORY,
+				"a matrix product: no host memory for its panels");
 }
 
 /* The share goes away with its owner: wait for everybody who has it. */
@@ -100,19 +105,41 @@ static void withdraw(struct hal_device *device, struct soft_share *share)
 	pthread_mutex_unlock(&device->lock);
 }
 
-static void run_kernel(struct soft_worker *worker, const struct hal_work *work)
+static void run_blocks(struct soft_worker *worker, struct soft_share *share)
 {
 	struct hal_device *device = worker->device;
-	bool timed = device->config.speed < 1.0 || device->worker_count > 1;
-	struct soft_share share = {.work = work, .blocks = soft_blocks(work),
-				   .batch = soft_batch(work), .begun_ns = timed ? now_ns() : 0};
 
-	if (failed(work->kernel.space))
-		return;
-	run_share(worker, &share, true);
-	if (share.offered)
-		withdraw(device, &share);
-	slow_down(device, share.begun_ns);
+	if (device->config.speed < 1.0 || device->worker_count > 1)
+		share->begun_ns = now_ns();
+	run_share(worker, share, true);
+	if (share->offered)
+		withdraw(device, share);
+	slow_down(device, share->begun_ns);
+}
+
+static void run_kernel(struct soft_worker *worker, const struct hal_work *work)
+{
+	struct soft_share share = {.work = work, .blocks = soft_blocks(work),
+				   .batch = soft_batch(work),
+				   .ordered = work->kernel.function->flags & SOFT_ORDERED};
+
+	if (!failed(work->kernel.space))
+		run_blocks(worker, &share);
+}
+
+/* The next slice of it; true: that was all. */
+static bool run_gemm(struct soft_worker *worker, struct soft_item *item)
+{
+	const struct rf_gemm *call = item->work.gemm.call;
+	uint64_t tiles = soft_gemm_tiles(call), end = item->begun + soft_gemm_slice(call);
+	struct soft_share share = {.work = &item->work, .next = item->begun, .batch = 1,
+				   .blocks = end < tiles ? end : tiles};
+
+	if (failed(item->work.gemm.space))
+		return true;
+	run_blocks(worker, &share);
+	item->begun = share.blocks;
+	return item->begun == tiles;
 }
 
 /* A worker without work of its own. */
@@ -135,8 +162,11 @@ static void run_copy(struct soft_worker *worker, const struct hal_work *work)
 		soft_guard(worker, dst ? dst : src, dst ? src : NULL, "copy", soft_copy, work);
 }
 
-static void run(struct soft_worker *worker, const struct hal_work *work)
+/* False: there is more of it to do. */
+static bool run(struct soft_worker *worker, struct soft_item *item)
 {
+	const struct hal_work *work = &item->work;
+
 	switch (work->kind) {
 	case HAL_KERNEL:
 		run_kernel(worker, work);
@@ -156,7 +186,10 @@ static void run(struct soft_worker *worker, const struct hal_work *work)
 		soft_scale(work->scale.dst, work->scale.a, work->scale.count, work->scale.dtype,
 			   work->scale.divide ? NULL : work->scale.scalar, work->scale.divisor);
 		break;
+	case HAL_GEMM:
+		return run_gemm(worker, item);
 	}
+	return true;
 }
 
 /* Work that can never run is refused at submit, so that run needs no error of its own. */
@@ -177,6 +210,8 @@ static bool acceptable(const struct hal_work *work)
 		return soft_scale(NULL, NULL, 0, work->scale.dtype,
 				  work->scale.divide ? NULL : work->scale.scalar,
 				  work->scale.divisor);
+	case HAL_GEMM:
+		return work->gemm.space && soft_gemm_tiles(work->gemm.call) > 0;
 	}
 	return false;
 }
@@ -223,9 +258,19 @@ static bool has_failed(const struct hal_work *work)
 		return failed(work->copy.dst.space) || failed(work->copy.src.space);
 	case HAL_FILL:
 		return failed(work->fill.dst.space);
+	case HAL_GEMM:
+		return failed(work->gemm.space);
 	default:
 		return false;
 	}
+}
+
+/* Behind the others, in the middle of a work. */
+static void put_off(struct hal_device *device, struct hal_stream *stream)
+{
+	pthread_mutex_lock(&device->lock);
+	enqueue(device, stream);
+	pthread_mutex_unlock(&device->lock);
 }
 
 static void put_back(struct hal_device *device, struct hal_stream *stream, uint64_t done)
@@ -263,8 +308,10 @@ static void *worker_main(void *arg)
 			continue;
 		}
 		done = atomic_load_explicit(&stream->completed, memory_order_relaxed) + 1;
-		run(worker, &stream->items[(done - 1) % SOFT_QUEUE_WORKS].work);
-		put_back(device, stream, done);
+		if (run(worker, &stream->items[(done - 1) % SOFT_QUEUE_WORKS]))
+			put_back(device, stream, done);
+		else
+			put_off(device, stream);
 	}
 	return NULL;
 }
@@ -364,10 +411,9 @@ uint32_t soft_room(const struct hal_stream *stream)
 	return SOFT_QUEUE_WORKS - (uint32_t)(stream->submitted - done);
 }
 
-/* The parameters lie behind the item; a zeroed tail lets a kernel load whole vectors. */
-static bool copy_params(struct soft_item *item)
+/* Parameters lie behind the item; a zeroed tail lets a kernel load whole vectors. */
+static const void *copy_params(struct soft_item *item, const void *params, uint32_t bytes)
 {
-	uint32_t bytes = item->work.kernel.param_bytes;
 	uint32_t wanted = bytes + SOFT_PARAMS_PAD;
 
 	if (wanted > item->params_capacity) {
@@ -375,12 +421,28 @@ static bool copy_params(struct soft_item *item)
 		item->params = aligned_alloc(64, (wanted + 63) / 64 * 64);
 		item->params_capacity = item->params ? (wanted + 63) / 64 * 64 : 0;
 		if (!item->params)
-			return false;
+			return NULL;
 	}
 	if (bytes)
-		memcpy(item->params, item->work.kernel.params, bytes);
+		memcpy(item->params, params, bytes);
 	memset(item->params + bytes, 0, item->params_capacity - bytes);
-	item->work.kernel.params = item->params;
+	return item->params;
+}
+
+/* The item has the work and all that it refers to. */
+static bool copy_work(struct soft_item *item, const struct hal_work *work)
+{
+	item->work = *work;
+	item->begun = 0;
+	if (work->kind == HAL_KERNEL) {
+		item->work.kernel.params = copy_params(item, work->kernel.params,
+						       work->kernel.param_bytes);
+		return item->work.kernel.params;
+	}
+	if (work->kind == HAL_GEMM) {
+		item->work.gemm.call = copy_params(item, work->gemm.call, sizeof *work->gemm.call);
+		return item->work.gemm.call;
+	}
 	return true;
 }
 
@@ -394,8 +456,7 @@ uint64_t soft_submit(struct hal_stream *stream, const struct hal_work *work)
 
 	if (soft_room(stream) == 0 || !acceptable(work))
 		return 0;
-	item->work = *work;
-	if (work->kind == HAL_KERNEL && !copy_params(item))
+	if (!copy_work(item, work))
 		return 0;
 	pthread_mutex_lock(&device->lock);
 	number = ++stream->submitted;

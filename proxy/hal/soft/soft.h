@@ -54,15 +54,18 @@ struct soft_scratch {
 	uint8_t *shared;           /* SOFT_SHARED_WINDOW reserved, SOFT_SHARED_BYTES mapped */
 	uint8_t *frame, *local, *resident;
 	size_t frame_bytes, local_bytes, resident_bytes;
+	void *gemm;                /* NULL until the first matrix product */
 	uint16_t next[SOFT_THREADS_MAX];
 	uint64_t arrived[SOFT_BARRIERS];
 };
 
-/* The blocks of a launch, as workers take them. It is the owner's, who waits for its helpers. */
+/* The blocks of a launch, or tiles of a matrix product, as workers take them. It is the owner's,
+ * who waits for its helpers. */
 struct soft_share {
 	const struct hal_work *work;
 	uint64_t blocks;
 	uint32_t batch;    /* blocks that a worker takes at a time */
+	bool ordered;      /* blocks are not for other workers: their order counts */
 	_Atomic uint64_t next;
 	uint64_t begun_ns;
 	bool offered;      /* to other workers; the owner's */
@@ -98,7 +101,8 @@ struct hal_space {
 
 struct soft_item {
 	struct hal_work work;
-	uint8_t *params;
+	uint64_t begun;            /* tiles of a matrix product that are done */
+	uint8_t *params;           /* of a kernel, or the call of a matrix product */
 	uint32_t params_capacity;
 };
 
@@ -157,7 +161,7 @@ void soft_shelter(void);
 void soft_expose(void);
 void soft_signal_cancel(struct soft_worker *);
 
-/* copy.c, reduce.c, kernel.c: the kinds of work */
+/* copy.c, reduce.c, kernel.c, gemm.c: the kinds of work */
 void soft_copy(struct soft_worker *, const struct hal_work *);
 void soft_fill(struct soft_worker *, const struct hal_work *);
 bool soft_reduce(void *dst, const void *a, const void *b, uint64_t count, uint32_t dtype,
@@ -169,6 +173,10 @@ uint32_t soft_batch(const struct hal_work *); /* blocks that are best run by one
 int soft_scratch_open(struct soft_scratch *);
 void soft_scratch_close(struct soft_scratch *);
 const char *soft_function_name(const struct hal_function *);
+void soft_gemm(struct soft_worker *, const struct hal_work *);
+uint64_t soft_gemm_tiles(const struct rf_gemm *); /* 0: this device cannot do it */
+uint64_t soft_gemm_slice(const struct rf_gemm *); /* tiles until other streams get a turn */
+bool soft_gemm_ready(struct soft_scratch *);      /* false: host memory is short */
 
 /* queue.c */
 uint64_t soft_blocks(const struct hal_work *);

@@ -1,0 +1,110 @@
+"""Matrix products in a rank's ring: their order, their errors, and that they move with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from softgpu.gemm import R_64F, Gemm, Matrix
+
+from support.ring_client import (
+    ASYNC_ERROR,
+    CHUNK,
+    DEV_BASE,
+    DEVICE_SYNC,
+    GEMM,
+    RingClient,
+    attach,
+    device,
+    hand_over,
+    leave,
+    until,
+)  # fmt: skip
+
+SIDE = 16
+ONE, TWO = (Matrix(DEV_BASE + i * CHUNK, 1, SIDE) for i in range(2))
+SQUARE = Gemm(SIDE, SIDE, SIDE, ONE, ONE, TWO, TWO)
+BACK = replace(SQUARE, a=TWO, b=TWO, c=ONE, d=ONE)
+
+
+@pytest.fixture
+def client() -> Iterator[RingClient]:
+    made = RingClient()
+    yield made
+    made.close()
+
+
+def matrix(power: int) -> np.ndarray[Any, Any]:
+    """A permutation, whose products are exact, to that power."""
+    return np.linalg.matrix_power(np.eye(SIDE, dtype=np.int64)[:, np.roll(range(SIDE), 3)], power)
+
+
+def bits(power: int) -> bytes:
+    return matrix(power).T.astype("<f4").tobytes()  # by columns
+
+
+def test_products_run_in_their_streams_order(client: RingClient) -> None:
+    with device() as d:
+        attach(d, client)
+        client.alloc(DEV_BASE, 2 * CHUNK)
+        client.write(DEV_BASE, bits(1))
+        for call in (SQUARE, BACK, SQUARE):
+            client.post(GEMM, call.record())
+        assert client.read(DEV_BASE + CHUNK, 4 * SIDE**2) == bits(8)
+        assert client.read(DEV_BASE, 4 * SIDE**2) == bits(4)
+        leave(d)
+
+
+def test_a_rank_moves_between_two_products(client: RingClient) -> None:
+    with device() as first, device() as second:
+        attach(first, client)
+        client.alloc(DEV_BASE, 2 * CHUNK)
+        client.write(DEV_BASE, bits(1))
+        client.post(GEMM, SQUARE.record())
+        hand_over(first, client, 1, second, 2)
+        client.post(GEMM, BACK.record())
+        assert client.read(DEV_BASE, 4 * SIDE**2) == bits(4)
+        leave(second, 2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        replace(SQUARE, m=0),
+        replace(SQUARE, count=0),
+        replace(SQUARE, k=2**31),
+        replace(SQUARE, flags=16),
+        replace(SQUARE, a=Matrix(DEV_BASE, 1, SIDE - 1)),
+        replace(SQUARE, b=Matrix(DEV_BASE, 2, SIDE)),
+        replace(SQUARE, d=Matrix(DEV_BASE, 0, 1)),
+    ],
+)
+def test_a_product_of_no_known_form_is_answered(client: RingClient, call: Gemm) -> None:
+    with device() as d:
+        attach(d, client)
+        client.alloc(DEV_BASE, 2 * CHUNK)
+        assert client.call(GEMM, call.record()) == 1
+        assert client.call(DEVICE_SYNC) == 0
+        leave(d)
+
+
+@pytest.mark.parametrize(
+    "call, error",
+    [
+        (replace(SQUARE, type_ab=R_64F), 801),
+        (replace(SQUARE, d=Matrix(DEV_BASE + 2 * CHUNK, 1, SIDE)), 700),
+    ],
+)
+def test_what_the_device_cannot_do_is_the_ranks_error(
+    client: RingClient, call: Gemm, error: int
+) -> None:
+    with device() as d:
+        attach(d, client)
+        client.alloc(DEV_BASE, 2 * CHUNK)
+        client.post(GEMM, call.record())
+        until(lambda: client.u32(ASYNC_ERROR) == error, d)
+        assert client.call(DEVICE_SYNC) == error
+        leave(d)
