@@ -180,10 +180,9 @@ static void run_job_barrier(struct proxy *p, void *arg)
 		return;
 	if (a->request)
 		barrier_request(j->barrier);
-	else if (barrier_state(j->barrier) == BARRIER_CUT)
-		barrier_release(j->barrier);
 	else
 		barrier_withdraw(j->barrier);
+	job_follow_barrier(j); /* the next call may come in this turn: a released job is not cut */
 	a->result = 0;
 }
 

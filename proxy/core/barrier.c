@@ -107,7 +107,7 @@ struct coordinator {
 	bool off;            /* the tandem cannot decide any more */
 	bool hurried;
 	uint32_t exited;
-	uint64_t requests[BARRIER_DEVICES_MAX];
+	uint64_t requests[BARRIER_DEVICES_MAX], withdrawals[BARRIER_DEVICES_MAX];
 	/* the meta-allreduce under way: round verdict + 1 */
 	uint64_t verdict, need, ack, comm;
 	uint32_t offers;
@@ -128,7 +128,7 @@ struct barrier {
 
 	uint64_t generation, cuts;
 	bool asked;          /* this device was, in this generation */
-	uint64_t requests;   /* REQUESTs sent */
+	uint64_t requests, withdrawals; /* sent */
 	bool stopping;       /* phase 2 */
 	bool off;
 	uint64_t verdict;    /* the last round whose meta-allreduce is known */
@@ -637,7 +637,12 @@ void barrier_request(struct barrier *b)
 
 void barrier_withdraw(struct barrier *b)
 {
+	if (b->cut) {
+		barrier_release(b);
+		return;
+	}
 	b->leaving = true;
+	b->withdrawals++;
 	send(b, (struct barrier_message){.kind = WITHDRAW});
 }
 
@@ -855,12 +860,18 @@ static void lead_count(struct barrier *b, const struct barrier_message *m)
 static void lead_stand(struct barrier *b, const struct barrier_message *m)
 {
 	struct coordinator *c = &b->lead;
+	struct barrier_message cut = {.kind = CUT};
 
 	if (m->a != c->version || c->level != DRAIN || ++c->standing < b->device_count)
 		return;
 	c->stage = STOPPED;
-	send_all(b, (struct barrier_message){.kind = CUT, .a = ++c->cuts});
-	if (!c->wanted) /* withdrawn on the way */
+	cut.a = ++c->cuts;
+	cut.c = !c->wanted; /* withdrawn on the way */
+	for (cut.to = 0; cut.to < b->device_count; cut.to++) {
+		cut.b = c->withdrawals[cut.to];
+		send(b, cut);
+	}
+	if (!c->wanted)
 		lead_steady(b);
 }
 
@@ -909,7 +920,10 @@ static void lead_receive(struct barrier *b, const struct barrier_message *m)
 			lead_freeze(b);
 		lead_stop(b);
 		break;
-	case WITHDRAW: lead_withdraw(b); break;
+	case WITHDRAW:
+		c->withdrawals[m->from]++;
+		lead_withdraw(b);
+		break;
 	case RELEASE:
 		if (c->stage == STOPPED && m->d == c->generation)
 			lead_steady(b);
@@ -967,6 +981,7 @@ static void device_receive(struct barrier *b, const struct barrier_message *m)
 	case CUT:
 		b->cut = true;
 		b->cuts = m->a;
+		b->leaving = m->c || m->b < b->withdrawals; /* then STEADY is on its way */
 		break;
 	case STEADY: on_steady(b, m); break;
 	default: fail(b, "an unknown message", m->from, m->comm);
@@ -1042,7 +1057,9 @@ void barrier_free(struct barrier *b)
 
 enum barrier_state barrier_state(const struct barrier *b)
 {
-	return b->cut ? BARRIER_CUT : b->stopping ? BARRIER_STOPPING : BARRIER_STEADY;
+	if (b->cut && !b->leaving)
+		return BARRIER_CUT;
+	return b->cut || b->stopping ? BARRIER_STOPPING : BARRIER_STEADY;
 }
 
 uint64_t barrier_round(const struct barrier *b)

@@ -31,7 +31,8 @@ struct barrier_message {
 
 enum barrier_state {
 	BARRIER_STEADY,   /* phase 1: nothing was asked */
-	BARRIER_STOPPING, /* phase 2: on the way to the cut */
+	BARRIER_STOPPING, /* phase 2: on the way to the cut, or from it: released here, nothing */
+			  /* is consumed yet, and a save would come too late */
 	BARRIER_CUT,      /* acquired everywhere: nothing is in flight, nothing may be consumed */
 };
 

@@ -343,6 +343,7 @@ static int on_device_sync(struct rank *r, const struct rf_record *a, uint32_t ex
 	stream_fence(r, a->seq, f);
 	if (!f->left) {
 		free(f);
+		rank_pump(r); /* frees of before are retired when this is answered */
 		return r->async_error;
 	}
 	return ANSWERED;

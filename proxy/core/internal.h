@@ -388,6 +388,7 @@ int job_open(struct proxy *, struct job *, int segment_fd, char *error, uint32_t
 void job_close(struct job *);
 void job_turn(struct job *);
 void job_fail(struct job *, const char *text);
+void job_follow_barrier(struct job *); /* its state, after the barrier was told something */
 void job_hurry(struct job *); /* called now and then: has anything moved since? */
 int job_submit_group(struct rank *, const struct rf_collective *ops, uint32_t count);
 bool job_may_issue_group(struct rank *, const struct rf_collective *ops, uint32_t count);

@@ -390,7 +390,7 @@ void job_hurry(struct job *j)
 }
 
 /* The barrier's state becomes the job's. */
-static void follow_barrier(struct job *j)
+void job_follow_barrier(struct job *j)
 {
 	if (j->state > PROXY_JOB_CUT)
 		return;
@@ -405,6 +405,10 @@ static void follow_barrier(struct job *j)
 							       : PROXY_JOB_RUNNING;
 	if (state == j->state)
 		return;
+	if (j->saving) { /* its ranks would run on behind what is saved */
+		job_fail(j, "the cut was released while the job was being saved");
+		return;
+	}
 	if (state == PROXY_JOB_CUT)
 		j->cut_at = (double)now_ns() / 1e9;
 	else if (j->state == PROXY_JOB_CUT)
@@ -501,7 +505,7 @@ void job_turn(struct job *j)
 	bury_exited(j);
 	tell_idle(j);
 	send_barrier(j);
-	follow_barrier(j);
+	job_follow_barrier(j);
 	if (j->saving)
 		save_step(j);
 	if (j->discarding)

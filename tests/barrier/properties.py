@@ -107,6 +107,8 @@ def _settled(world: World, devices: int) -> bool:
 
 def _release(world: World, device: int) -> None:
     world.release(device)
+    if world.state(device) == CUT:
+        raise Violation("a device that has released the cut still offers to be saved there")
     _run(world, lambda: all(world.state(d) != CUT for d in range(world.devices)), "the release")
 
 

@@ -9,16 +9,13 @@
  * are wrapped by the linker (-Wl,--wrap), so that an input always does the same. All else is the
  * product's own code. With -DWITH_MAIN this is a program of its own; see coverage.c for the rest.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
+#include "client.h"
 #include "fuzz.h"
 #include "internal.h"
-#include "kernel.h"
 
 #define DEVICE_BYTES (64ull << 20)
 #define TURNS 3
@@ -50,105 +47,6 @@ static void turn(struct proxy *p, uint32_t count)
 {
 	turns = count;
 	loop_main(p);
-}
-
-/* ---- a rank's end of a channel ---- */
-
-struct client {
-	int channel, image;
-	uint8_t *map;
-	struct rf_header *header;
-	uint64_t head, seq;
-};
-
-static void client_open(struct client *c, uint32_t rank, uint32_t world_size)
-{
-	*c = (struct client){.channel = memfd_create("channel", MFD_ALLOW_SEALING | MFD_CLOEXEC),
-			     .image = memfd_create("image", MFD_CLOEXEC)};
-	MUST(!ftruncate(c->channel, (off_t)RF_MEMFD_BYTES));
-	MUST(!fcntl(c->channel, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW));
-	MUST(!ftruncate(c->image, (off_t)RF_WINDOW_BYTES));
-	c->map = mmap(NULL, RF_OFF_PINNED, PROT_READ | PROT_WRITE, MAP_SHARED, c->channel, 0);
-	MUST(c->map != MAP_FAILED);
-	c->header = (void *)c->map;
-	c->header->magic = RF_MAGIC;
-	c->header->major = RF_MAJOR;
-	c->header->memfd_bytes = RF_MEMFD_BYTES;
-	c->header->rank = rank;
-	c->header->world_size = world_size;
-}
-
-static void client_close(struct client *c)
-{
-	munmap(c->map, RF_OFF_PINNED);
-	close(c->channel);
-	close(c->image);
-}
-
-static bool client_room(const struct client *c, uint64_t bytes)
-{
-	return c->head + bytes - atomic_load(&c->header->tail) <= RF_RING_BYTES;
-}
-
-/* Any bytes as a record, padded to 64. */
-static void client_raw(struct client *c, const void *record, uint32_t bytes)
-{
-	uint64_t padded = (bytes + 63ull) / 64 * 64, place = c->head % RF_RING_BYTES;
-	if (place + padded > RF_RING_BYTES) {
-		struct rf_record pad = {.bytes = (uint32_t)(RF_RING_BYTES - place)};
-		memcpy(c->map + RF_OFF_RING + place, &pad, sizeof pad);
-		c->head += pad.bytes;
-		place = 0;
-	}
-	memset(c->map + RF_OFF_RING + place, 0, padded);
-	memcpy(c->map + RF_OFF_RING + place, record, bytes);
-	c->head += padded;
-	atomic_store(&c->header->head, c->head);
-}
-
-static void client_post(struct client *c, void *record, uint32_t bytes, uint16_t opcode,
-			uint16_t slot)
-{
-	struct rf_record *r = record;
-	*r = (struct rf_record){.bytes = (bytes + 63) / 64 * 64, .opcode = opcode, .slot = slot,
-				.seq = ++c->seq};
-	client_raw(c, record, bytes);
-}
-
-/* ---- a kernel and its module ---- */
-
-/* Adds 1 to the first byte of the buffer it is given: whoever gives a bad address has a fault. */
-static uint64_t kernel_body(const struct soft_block *b, uint32_t t0, uint32_t t1, uint32_t row,
-			    uint32_t tid_y, uint32_t tid_z)
-{
-	uint64_t address;
-	(void)t0; (void)t1; (void)row; (void)tid_y; (void)tid_z;
-	memcpy(&address, b->params, sizeof address);
-	volatile uint8_t *at = b->base + ((address - RF_DEV_BASE) & (RF_WINDOW_BYTES - 1));
-	*at = (uint8_t)(*at + 1);
-	return SOFT_EXIT;
-}
-
-static const struct soft_cut kernel_cuts[] = {{.kind = SOFT_CUT_NONE},
-					      {.run = kernel_body, .flags = SOFT_FLAT}};
-static const struct hal_function kernel = {
-	.name = "add_one", .cuts = kernel_cuts, .abi = SOFT_KERNEL_ABI, .cut_count = 2,
-	.param_bytes = 8, .max_threads = 1024};
-
-/* What Python does with the loop's questions. */
-static void answer(struct proxy *p, const struct proxy_event *e)
-{
-	static const uint8_t globals[100] = {1};
-	const uint64_t offsets[] = {0, 64}, sizes[] = {64, 36};
-	const uint32_t params[] = {0, 8};
-	struct proxy_function f = {.address = (uintptr_t)&kernel, .param_count = 1,
-				   .param_bytes = 8, .max_threads = 1024};
-	bool refused = e->data && e->bytes && e->data[0] == 0xff;
-	if (e->kind == PROXY_EVENT_MODULE)
-		proxy_module_ready(p, e->token, refused ? CU_INVALID_IMAGE : 0, "hash",
-				   sizeof globals, globals, 1, 2, "first\0second", offsets, sizes);
-	else if (e->kind == PROXY_EVENT_FUNCTION)
-		proxy_function_ready(p, e->token, e->name[0] == 'x' ? CU_NOT_FOUND : 0, &f, params);
 }
 
 /* ---- the scene: kept over inputs, attached anew for each ---- */
@@ -189,7 +87,7 @@ static void serve(struct scene *s, uint32_t count)
 	struct proxy_event e;
 	turn(s->proxy, count);
 	while (proxy_next_event(s->proxy, &e))
-		answer(s->proxy, &e);
+		client_answer(s->proxy, &e);
 }
 
 static void job_end(struct scene *s, uint64_t job)
@@ -219,14 +117,12 @@ static void good_check(struct scene *s, uint8_t value)
 {
 	struct rf_copy copy = {.stream = 1, .src = RF_DEV_BASE, .width = GOOD_BYTES, .height = 1,
 			       .dst_place = RF_AT_BULK};
-	struct rf_slot *slot = (void *)(s->good.map + RF_OFF_SLOTS);
-	atomic_store(&slot->state, 1);
-	client_post(&s->good, &copy, sizeof copy, RF_OP_COPY, 1);
-	for (uint32_t n = 0; atomic_load(&slot->state) != 2; n++) {
+	client_ask(&s->good, &copy, sizeof copy, RF_OP_COPY);
+	for (uint32_t n = 0; !client_answered(&s->good); n++) {
 		MUST(n < 1000000);
 		serve(s, 1);
 	}
-	MUST(slot->error == 0);
+	MUST(client_slot(&s->good)->error == 0);
 	for (uint32_t i = 0; i < GOOD_BYTES; i++)
 		MUST(s->good.map[RF_OFF_BULK + i] == value);
 }

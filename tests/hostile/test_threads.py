@@ -7,7 +7,7 @@ import subprocess
 from rankfold.paths import REPOSITORY
 
 
-def test_calls_into_the_loop_and_the_devices_workers_do_not_race() -> None:
+def test_calls_ranks_that_work_and_move_and_the_devices_workers_do_not_race() -> None:
     program = REPOSITORY / "build/fuzz/threads"
     make = ["make", "--silent", "-f", "tests/hostile/build.mk", "BUILD=build/fuzz",
             "build/fuzz/threads"]  # fmt: skip
