@@ -27,6 +27,11 @@ typedef int cudaFuncCache;
 typedef int cudaFuncAttribute;
 typedef int cudaSharedMemConfig;
 typedef int cudaMemPoolAttr;
+typedef int cudaMemAccessFlags;
+typedef int cudaMemAllocationType;
+typedef int cudaMemAllocationHandleType;
+typedef int cudaGraphMemAttributeType;
+typedef void cudaMemPoolPtrExportData;
 typedef int cudaJitOption;
 typedef int cudaLibraryOption;
 typedef int cudaStreamCaptureStatus;
@@ -43,6 +48,17 @@ typedef void *cudaGraphExec_t;
 typedef void *cudaArray_t;
 typedef int cudaGraphNodeType;
 typedef void cudaGraphEdgeData;
+
+typedef struct { int type, id; } cudaMemLocation;
+typedef struct { cudaMemLocation location; int flags; } cudaMemAccessDesc;
+typedef struct {
+	int allocType, handleTypes;
+	cudaMemLocation location;
+	void *win32SecurityAttributes;
+	size_t maxSize;
+	unsigned short usage;
+	unsigned char reserved[54];
+} cudaMemPoolProps;
 
 enum cuda_memcpy_kind {
 	HOST_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, BY_ADDRESS,
@@ -178,6 +194,14 @@ typedef int CUlimit;
 typedef int CUjit_option;
 typedef int CUlibraryOption;
 typedef int CUmemPool_attribute;
+typedef int CUmemAccess_flags;
+typedef int CUmemAllocationType;
+typedef int CUmemAllocationHandleType;
+typedef int CUgraphMem_attribute;
+typedef void CUmemPoolPtrExportData;
+typedef cudaMemLocation CUmemLocation;
+typedef cudaMemAccessDesc CUmemAccessDesc;
+typedef cudaMemPoolProps CUmemPoolProps;
 typedef int CUmoduleLoadingMode;
 typedef int CUfunctionLoadingState;
 typedef int CUstreamCaptureStatus;

@@ -21,10 +21,6 @@ int exchange_capture_mode(int *mode);
 int host_device_pointer(void **device, void *host, unsigned flags);
 int host_flags(unsigned *flags, const void *host);
 int memory_info_get(size_t *free_bytes, size_t *total_bytes);
-int pool_default(void **pool, int device);
-int pool_check(const void *pool);
-int pool_set(const void *pool, int attribute, const void *value);
-int pool_get(const void *pool, int attribute, void *value);
 int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
 	    size_t height, int kind, const void *stream, bool async);
 int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
@@ -46,6 +42,26 @@ int library_function(void **function, void *library, const char *name);
 int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name);
 int entry_point(const char *symbol, void **function, int version, unsigned long long flags,
 		int *status);
+
+/* pool.c: pool NULL is the device's current one */
+int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream);
+int pool_alloc_from(void **out, uint64_t bytes, const void *pool, const void *stream);
+int pool_free(const void *address, const void *stream);
+int pool_create(void **out, const cudaMemPoolProps *);
+int pool_destroy(const void *pool);
+int pool_default(void **pool, int device);
+int pool_current(void **pool, int device);
+int pool_make_current(int device, const void *pool);
+int pool_default_at(void **pool, const cudaMemLocation *, int type);
+int pool_current_at(void **pool, const cudaMemLocation *, int type);
+int pool_make_current_at(const cudaMemLocation *, int type, const void *pool);
+int pool_set(const void *pool, int attribute, const void *value);
+int pool_get(const void *pool, int attribute, void *value);
+int pool_trim(const void *pool, size_t keep);
+int pool_set_access(const void *pool, const cudaMemAccessDesc *list, size_t count);
+int pool_get_access(int *flags, const void *pool, const cudaMemLocation *);
+int graph_memory_get(int device, int attribute, void *value);
+int graph_memory_set(int device, int attribute, const void *value);
 
 /* driver.c */
 int context_device_get(int *device, const void *context);

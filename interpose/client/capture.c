@@ -87,6 +87,13 @@ int capture_refuse(uint64_t stream)
 	return c ? CAPTURE_UNSUPPORTED : CUDA_OK;
 }
 
+int capture_refuse_memory(uint64_t stream)
+{
+	SAY_ONCE("memory that a graph allocates or frees is not supported by rankfold: allocate it "
+		 "before the capture, free it after the graph's last launch");
+	return capture_refuse(stream);
+}
+
 int capture_forbids(void)
 {
 	int error = CUDA_OK;

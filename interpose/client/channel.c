@@ -510,8 +510,11 @@ int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, 
 {
 	int error = channel_finish(channel_begin(record, opcode, bytes, tail, tail_bytes), reply,
 				   reply_bytes);
-	if (opcode == RF_OP_STREAM_SYNC || opcode == RF_OP_DEVICE_SYNC || opcode == RF_OP_EVENT_SYNC ||
-	    opcode == RF_OP_COPY)
+	bool sync = opcode == RF_OP_STREAM_SYNC || opcode == RF_OP_DEVICE_SYNC ||
+		    opcode == RF_OP_EVENT_SYNC;
+	if (sync)
+		pool_synchronised();
+	if (sync || opcode == RF_OP_COPY)
 		print_kernels_output();
 	return error;
 }

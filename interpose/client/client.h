@@ -4,6 +4,7 @@
  *   handle.c   virtual handles: streams and events
  *   heap.c     who owns which device address (pure: no channel, no lock)
  *   memory.c   malloc, free, pinned memory, copies, fills
+ *   pool.c     memory pools
  *   module.c   fatbins, modules, functions, launches
  *   print.c    what kernels print
  *   stream.c   streams, events, host functions
@@ -41,8 +42,8 @@ enum cuda_error {
 	CUDA_OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3,
 	INVALID_CONFIGURATION = 9, INVALID_SYMBOL = 13, INVALID_DEVICE_FUNCTION = 98, NO_DEVICE = 100,
 	INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NO_BINARY_FOR_GPU = 209,
-	FILE_NOT_FOUND = 301, INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500,
-	NOT_READY = 600, LAUNCH_OUT_OF_RESOURCES = 701, PEER_ACCESS_NOT_ENABLED = 705,
+	PEER_ACCESS_UNSUPPORTED = 217, FILE_NOT_FOUND = 301, INVALID_HANDLE = 400, ILLEGAL_STATE = 401,
+	NOT_FOUND = 500, NOT_READY = 600, LAUNCH_OUT_OF_RESOURCES = 701, PEER_ACCESS_NOT_ENABLED = 705,
 	ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, COOPERATIVE_LAUNCH_TOO_LARGE = 720,
 	NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
 	CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905,
@@ -134,6 +135,7 @@ bool memory_range(const void *address, uint64_t *base, uint64_t *bytes); /* its 
 /* Is [address, +bytes) one live allocation's, or pinned? */
 bool memory_on_device(const void *address, uint64_t bytes);
 int memory_alloc(uint64_t bytes, uint64_t *address);
+int memory_alloc_from(uint64_t pool, uint64_t bytes, uint64_t *address); /* 0: of no pool */
 int memory_free(const void *address);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
 int pinned_alloc(uint64_t bytes, void **address);
@@ -155,6 +157,13 @@ int memory_copy_1d(void *dst, const void *src, uint64_t bytes, int kind, const v
 		   bool async);
 int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
 		uint64_t height, const void *stream);
+
+/* ---- pool.c ---- */
+
+void pool_got_back(uint64_t pool, uint64_t bytes); /* an allocation of it was freed */
+void pool_synchronised(void);                      /* the program has synchronised */
+/* What pools hold on to of `room` bytes that are not allocated. */
+uint64_t pool_kept(uint64_t room);
 
 /* ---- module.c ---- */
 
@@ -224,6 +233,7 @@ struct node;
 int capture_add(uint64_t stream, struct node *);
 /* What was asked of a captured stream cannot be: the capture is of no use any more. */
 int capture_refuse(uint64_t stream);
+int capture_refuse_memory(uint64_t stream); /* because it would allocate or free */
 /* The same for a call that is not of one stream: only for captures that forbid it. */
 int capture_forbids(void);
 /* True: the stream is captured, and so the event stands for nodes, or the stream waits for them. */
@@ -234,6 +244,8 @@ int stream_idle_number(const void *stream, uint64_t *number);
 int event_idle_number(const void *event, uint64_t *number);
 
 /* ---- device.c ---- */
+
+#define DEVICES_MAX 64 /* that have a context, a pool, a handle */
 
 extern _Thread_local int current_device;
 extern _Thread_local bool current_context; /* driver API: the runtime made one current */

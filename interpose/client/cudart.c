@@ -245,50 +245,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
 	return runtime_result(error);
 }
 
-/* ---- memory pools: one, which gives back what is freed ---- */
-
-static const char the_pool;
-
-int pool_default(void **pool, int device)
-{
-	int error = pool ? device_check(device) : INVALID_VALUE;
-	if (!error)
-		*pool = (void *)&the_pool;
-	return error;
-}
-
-int pool_check(const void *pool)
-{
-	return pool == &the_pool ? CUDA_OK : INVALID_VALUE;
-}
-
-/* Attributes say how much to keep and when to reuse; nothing is kept, so they change nothing. */
-int pool_set(const void *pool, int attribute, const void *value)
-{
-	return value && attribute >= 1 && attribute <= 8 ? pool_check(pool) : INVALID_VALUE;
-}
-
-int pool_get(const void *pool, int attribute, void *value)
-{
-	uint64_t available, total, bytes = 0;
-	int flag = 1;
-	int error = value ? pool_check(pool) : INVALID_VALUE;
-	if (!error)
-		error = memory_info(&available, &total);
-	if (error)
-		return error;
-	if (attribute >= 1 && attribute <= 3) {
-		memcpy(value, &flag, sizeof flag);
-		return CUDA_OK;
-	}
-	if (attribute < 1 || attribute > 8)
-		return INVALID_VALUE;
-	if (attribute >= 5)
-		bytes = total - available;
-	memcpy(value, &bytes, sizeof bytes);
-	return CUDA_OK;
-}
-
 /* ---- copies ---- */
 
 int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,

@@ -13,7 +13,6 @@
 
 #include "bodies.h"
 
-#define DEVICES_MAX 64
 #define CONTEXTS_MAX 64
 
 /* The address of contexts[i] is the context of device i. */

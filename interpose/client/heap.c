@@ -159,7 +159,7 @@ static bool carve(struct heap *h, uint64_t addr, uint64_t bytes, uint64_t asked,
 		head.bytes = addr - head.addr;
 		parts[n++] = head;
 	}
-	parts[n++] = (struct heap_extent){addr, bytes, asked, 0, HEAP_LIVE};
+	parts[n++] = (struct heap_extent){addr, bytes, asked, 0, HEAP_LIVE, 0};
 	if (tail.addr + tail.bytes > addr + bytes) {
 		tail.bytes = tail.addr + tail.bytes - (addr + bytes);
 		tail.addr = addr + bytes;
@@ -195,6 +195,11 @@ bool heap_alloc(struct heap *h, uint64_t bytes, bool stable, uint64_t *addr, uin
 	count_up(h->live, &h->live_chunks, *addr, whole);
 	count_up(h->held, &h->held_chunks, *addr, whole);
 	return true;
+}
+
+void heap_own(struct heap *h, uint64_t addr, uint64_t owner)
+{
+	h->extents[index_of(h, addr)].owner = owner;
 }
 
 /* Room for one more free: drop those that are both retired and out of quarantine. */

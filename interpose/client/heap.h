@@ -19,6 +19,7 @@ struct heap_extent {
 	uint64_t asked;       /* LIVE: bytes as the program asked */
 	uint64_t seq;         /* not LIVE: of the last free in it */
 	enum heap_state state;
+	uint64_t owner;       /* LIVE: as the caller said */
 };
 struct heap_freed { uint64_t addr, bytes, seq; };
 
@@ -38,10 +39,11 @@ struct heap {
 bool heap_init(struct heap *, uint64_t capacity_bytes);
 void heap_destroy(struct heap *);
 /* A range for `bytes` > 0 (stable: from the high end). *after: the free that must be retired before
- * the range is used, 0 if none. False: out of memory. */
+ * the range is used, 0 if none. False: out of memory. Its owner is 0 until heap_own. */
 bool heap_alloc(struct heap *, uint64_t bytes, bool stable, uint64_t *addr, uint64_t *after);
 /* The live allocation that holds addr, or NULL. */
 const struct heap_extent *heap_find(const struct heap *, uint64_t addr);
+void heap_own(struct heap *, uint64_t addr, uint64_t owner); /* of the live allocation at addr */
 /* addr must be the start of a live allocation; seq is the number of its FREE record. */
 void heap_free(struct heap *, uint64_t addr, uint64_t seq);
 /* The server has retired all frees up to seq. */

@@ -51,13 +51,14 @@ static bool predict_stable(void)
 }
 
 /* Under heap_lock: wait until the server has retired the free with this number. A device
- * synchronisation is answered when all earlier work is done, retirement follows at once. */
+ * synchronisation is answered when all earlier work is done, retirement follows at once. (Not by
+ * channel_call: it is none of the program's synchronisations.) */
 static void wait_retired(uint64_t seq)
 {
 	struct rf_record sync;
 	struct timespec nap = {0, 50000};
 	if (atomic_load_explicit(&channel_header->retired_free, memory_order_acquire) < seq)
-		channel_call(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0, NULL, 0);
+		channel_finish(channel_begin(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0), NULL, 0);
 	int kept = errno;
 	while (atomic_load_explicit(&channel_header->retired_free, memory_order_acquire) < seq)
 		nanosleep(&nap, NULL);
@@ -112,6 +113,11 @@ static int announce(uint64_t address, uint64_t bytes, bool stable, uint64_t afte
 
 int memory_alloc(uint64_t bytes, uint64_t *address)
 {
+	return memory_alloc_from(0, bytes, address);
+}
+
+int memory_alloc_from(uint64_t pool, uint64_t bytes, uint64_t *address)
+{
 	int error = channel_use_device();
 	if (error)
 		return error;
@@ -124,6 +130,8 @@ int memory_alloc(uint64_t bytes, uint64_t *address)
 		error = heap_alloc(&heap, bytes, stable, address, &after)
 				? announce(*address, bytes, stable, after) : OUT_OF_MEMORY;
 	}
+	if (!error)
+		heap_own(&heap, *address, pool);
 	pthread_mutex_unlock(&heap_lock);
 	return error;
 }
@@ -134,13 +142,19 @@ int memory_free(const void *address)
 	if (error)
 		return error;
 	struct rf_free m = {.addr = (uint64_t)address};
+	uint64_t pool = 0, bytes = 0;
 	pthread_mutex_lock(&heap_lock);
 	const struct heap_extent *e = heap_find(&heap, m.addr);
-	if (e && e->addr == m.addr)
+	if (e && e->addr == m.addr) {
+		pool = e->owner;
+		bytes = e->bytes;
 		heap_free(&heap, m.addr, channel_post(&m.r, RF_OP_FREE, sizeof m, NULL, 0));
-	else
+	} else {
 		error = INVALID_VALUE;
+	}
 	pthread_mutex_unlock(&heap_lock);
+	if (pool)
+		pool_got_back(pool, bytes);
 	int sticky = channel_enter();
 	return sticky ? sticky : error;
 }
@@ -151,10 +165,11 @@ int memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 	int error = channel_welcome(&welcome);
 	if (error)
 		return error;
-	pthread_mutex_lock(&heap_lock);
 	*total_bytes = welcome->device.memory_bytes;
+	pthread_mutex_lock(&heap_lock);
 	*free_bytes = *total_bytes - min(*total_bytes, heap.live_chunks * RF_CHUNK_BYTES);
 	pthread_mutex_unlock(&heap_lock);
+	*free_bytes -= pool_kept(*free_bytes);
 	return CUDA_OK;
 }
 

@@ -12,7 +12,6 @@
 
 #include "bodies.h"
 
-#define DEVICES_MAX 64
 #define UUID_TEXT 41 /* GPU-, 32 digits, 4 dashes, end */
 #define NO_INSTANCE 0xFFFFFFFFu
 #define ARCHITECTURE_UNKNOWN 0xFFFFFFFFu

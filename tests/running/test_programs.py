@@ -59,6 +59,7 @@ CASES = [
     Case("alone", 2, TWO, steps=300),
     Case("graphs", 2, TWO, steps=60),
     Case("boxes", 2, TWO, steps=8, arguments=()),
+    Case("pools", 2, TWO, steps=100),
 ]
 
 

@@ -1,0 +1,458 @@
+/* pool.c: memory pools, from which stream-ordered allocations come.
+ *
+ * A pool is an account, not a place: its allocations lie in the one heap, and what is freed is the
+ * heap's again as soon as the device is done with it. What a pool would hold on to (`reserved`
+ * beyond `used`) is counted as CUDA documents it: released at synchronisations beyond the
+ * threshold, by trimming, and before anybody is out of memory; cudaMemGetInfo does not call it
+ * free. So all numbers depend on the program's calls alone, and memory that nobody uses costs no
+ * device any.
+ *
+ * Lock: pool_lock, a leaf, around all pools. Nothing blocks of its own.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bodies.h"
+
+/* Numbers of cudaMemPoolAttr, which are CUmemPool_attribute's. */
+enum attribute {
+	REUSE_FIRST = 1, REUSE_LAST = 3, RELEASE_THRESHOLD = 4, RESERVED_CURRENT = 5,
+	RESERVED_HIGH = 6, USED_CURRENT = 7, USED_HIGH = 8,
+};
+enum { ALLOCATION_PINNED = 1, AT_A_DEVICE = 1, PROTECTION_NONE = 0, PROTECTION_READ_WRITE = 3 };
+
+struct pool {
+	uint64_t number;         /* its handle */
+	int device;
+	bool destroyed;          /* but not all that came from it is freed */
+	int reuse[REUSE_LAST];   /* settings that change nothing here */
+	uint64_t most, threshold;
+	uint64_t used, used_high, reserved, reserved_high;
+	uint64_t seen;           /* synchronisations, when it was last looked at */
+	struct pool *next;
+};
+
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pool *pools;
+static uint64_t default_pool[DEVICES_MAX], current_pool[DEVICES_MAX]; /* numbers, 0: none yet */
+static _Atomic uint64_t synchronisations;
+
+void pool_synchronised(void)
+{
+	atomic_fetch_add_explicit(&synchronisations, 1, memory_order_relaxed);
+}
+
+/* ---- under pool_lock ---- */
+
+static uint64_t chunks(uint64_t bytes)
+{
+	return bytes > UINT64_MAX - RF_CHUNK_BYTES ? bytes
+						   : (bytes + RF_CHUNK_BYTES - 1) & ~(RF_CHUNK_BYTES - 1);
+}
+
+/* Give back what is reserved and not used, down to `keep`. */
+static void release(struct pool *p, uint64_t keep)
+{
+	uint64_t least = chunks(p->used > keep ? p->used : keep);
+	if (p->reserved > least)
+		p->reserved = least;
+}
+
+/* What synchronisations since the last look have released. */
+static void settle(struct pool *p)
+{
+	uint64_t now = atomic_load_explicit(&synchronisations, memory_order_relaxed);
+	if (p->seen != now)
+		release(p, p->threshold);
+	p->seen = now;
+}
+
+static struct pool *find(uint64_t number)
+{
+	struct pool *p = pools;
+	while (p && p->number != number)
+		p = p->next;
+	if (p)
+		settle(p);
+	return p;
+}
+
+/* The live pool of a handle, or NULL. */
+static struct pool *pool_of(const void *handle)
+{
+	struct pool *p = find((uint64_t)handle);
+	return p && !p->destroyed ? p : NULL;
+}
+
+static struct pool *add(int device, uint64_t most)
+{
+	struct pool *p = calloc(1, sizeof *p);
+	if (!p)
+		return NULL;
+	*p = (struct pool){.number = handle_number(), .device = device, .most = most,
+			   .reuse = {1, 1, 1}, .next = pools};
+	return pools = p;
+}
+
+static void drop_if_empty(struct pool *gone)
+{
+	struct pool **at = &pools;
+	if (!gone->destroyed || gone->used)
+		return;
+	while (*at != gone)
+		at = &(*at)->next;
+	*at = gone->next;
+	free(gone);
+}
+
+/* A device's default pool, made when it is first asked for. */
+static uint64_t default_of(int device)
+{
+	if (!default_pool[device]) {
+		struct pool *p = add(device, 0);
+		default_pool[device] = p ? p->number : 0;
+	}
+	return default_pool[device];
+}
+
+static uint64_t current_of(int device)
+{
+	return current_pool[device] ? current_pool[device] : default_of(device);
+}
+
+/* ---- what lies in them ---- */
+
+/* Book what is about to be allocated, so that two threads do not exceed the pool together. */
+static int book(const void *pool, uint64_t bytes, uint64_t *number)
+{
+	int error = CUDA_OK;
+	pthread_mutex_lock(&pool_lock);
+	struct pool *p = pool ? pool_of(pool) : find(current_of(current_device));
+	if (!p)
+		error = pool ? INVALID_VALUE : OUT_OF_MEMORY;
+	else if (p->device != current_device)
+		error = NOT_SUPPORTED; /* a rank uses one device */
+	else if (p->most && (bytes > p->most || p->used > p->most - bytes))
+		error = OUT_OF_MEMORY;
+	if (!error) {
+		p->used += bytes;
+		*number = p->number;
+	}
+	pthread_mutex_unlock(&pool_lock);
+	return error;
+}
+
+/* It is there: it counts. */
+static void took(uint64_t number)
+{
+	pthread_mutex_lock(&pool_lock);
+	struct pool *p = find(number);
+	if (p && p->used > p->reserved)
+		p->reserved = chunks(p->used);
+	if (p && p->used > p->used_high)
+		p->used_high = p->used;
+	if (p && p->reserved > p->reserved_high)
+		p->reserved_high = p->reserved;
+	pthread_mutex_unlock(&pool_lock);
+}
+
+int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream)
+{
+	uint64_t number, address, whole = (bytes + RF_ALLOC_ALIGN - 1) & ~(RF_ALLOC_ALIGN - 1);
+	int error = out && bytes && bytes <= RF_HEAP_BYTES ? channel_use_device() : INVALID_VALUE;
+	if (!error)
+		error = stream_number(stream, &number);
+	if (!error && capturing(number))
+		error = capture_refuse_memory(number);
+	if (!error)
+		error = current_device < DEVICES_MAX ? book(pool, whole, &number) : INVALID_DEVICE;
+	if (error)
+		return error;
+	error = memory_alloc_from(number, bytes, &address);
+	if (error) {
+		pool_got_back(number, whole);
+		return error;
+	}
+	took(number);
+	*out = (void *)address;
+	return CUDA_OK;
+}
+
+int pool_alloc_from(void **out, uint64_t bytes, const void *pool, const void *stream)
+{
+	return pool ? pool_alloc(out, bytes, pool, stream) : INVALID_VALUE;
+}
+
+int pool_free(const void *address, const void *stream)
+{
+	uint64_t number;
+	int error = channel_open();
+	if (!error)
+		error = stream_number(stream, &number);
+	if (!error && capturing(number))
+		error = capture_refuse_memory(number);
+	if (error || !address)
+		return error;
+	return memory_free(address);
+}
+
+void pool_got_back(uint64_t number, uint64_t bytes)
+{
+	pthread_mutex_lock(&pool_lock);
+	struct pool *p = find(number);
+	if (p) {
+		p->used -= bytes;
+		drop_if_empty(p);
+	}
+	pthread_mutex_unlock(&pool_lock);
+}
+
+uint64_t pool_kept(uint64_t room)
+{
+	uint64_t kept = 0;
+	pthread_mutex_lock(&pool_lock);
+	for (struct pool *p = pools; p; p = p->next) {
+		settle(p);
+		uint64_t held = p->reserved - chunks(p->used);
+		if (held > room - kept) /* others took it: it is theirs */
+			p->reserved -= held - (room - kept);
+		kept += p->reserved - chunks(p->used);
+	}
+	pthread_mutex_unlock(&pool_lock);
+	return kept;
+}
+
+/* ---- pools ---- */
+
+static int location_check(const cudaMemLocation *location, int type)
+{
+	if (!location)
+		return INVALID_VALUE;
+	if (location->type != AT_A_DEVICE || type != ALLOCATION_PINNED) {
+		SAY_ONCE("memory pools of host or managed memory are not supported by rankfold; "
+			 "cudaHostAlloc and pools of device memory are");
+		return NOT_SUPPORTED;
+	}
+	return device_check(location->id);
+}
+
+int pool_create(void **out, const cudaMemPoolProps *props)
+{
+	int error = out && props ? location_check(&props->location, props->allocType) : INVALID_VALUE;
+	if (!error && props->handleTypes) {
+		SAY_ONCE("memory pools that other processes can open are not supported by rankfold: "
+			 "use NCCL between ranks");
+		error = NOT_SUPPORTED;
+	}
+	if (error)
+		return error;
+	pthread_mutex_lock(&pool_lock);
+	struct pool *p = add(props->location.id, props->maxSize);
+	if (p)
+		*out = (void *)p->number;
+	pthread_mutex_unlock(&pool_lock);
+	return p ? CUDA_OK : OUT_OF_MEMORY;
+}
+
+int pool_destroy(const void *pool)
+{
+	pthread_mutex_lock(&pool_lock);
+	struct pool *p = pool_of(pool);
+	bool ours = p && p->number == default_pool[p->device];
+	if (p && !ours) {
+		if (current_pool[p->device] == p->number)
+			current_pool[p->device] = 0;
+		p->destroyed = true;
+		release(p, 0);
+		drop_if_empty(p);
+	}
+	pthread_mutex_unlock(&pool_lock);
+	return p && !ours ? CUDA_OK : INVALID_VALUE;
+}
+
+static int pool_get_of(void **pool, int device, uint64_t (*which)(int device))
+{
+	int error = pool && device < DEVICES_MAX ? device_check(device) : INVALID_VALUE;
+	if (error)
+		return error;
+	pthread_mutex_lock(&pool_lock);
+	uint64_t number = which(device);
+	pthread_mutex_unlock(&pool_lock);
+	*pool = (void *)number;
+	return number ? CUDA_OK : OUT_OF_MEMORY;
+}
+
+int pool_default(void **pool, int device)
+{
+	return pool_get_of(pool, device, default_of);
+}
+
+int pool_current(void **pool, int device)
+{
+	return pool_get_of(pool, device, current_of);
+}
+
+int pool_make_current(int device, const void *pool)
+{
+	int error = device < DEVICES_MAX ? device_check(device) : INVALID_VALUE;
+	if (error)
+		return error;
+	pthread_mutex_lock(&pool_lock);
+	struct pool *p = pool_of(pool);
+	if (!p || p->device != device)
+		error = INVALID_VALUE;
+	else
+		current_pool[device] = p->number;
+	pthread_mutex_unlock(&pool_lock);
+	return error;
+}
+
+int pool_default_at(void **pool, const cudaMemLocation *location, int type)
+{
+	int error = location_check(location, type);
+	return error ? error : pool_default(pool, location->id);
+}
+
+int pool_current_at(void **pool, const cudaMemLocation *location, int type)
+{
+	int error = location_check(location, type);
+	return error ? error : pool_current(pool, location->id);
+}
+
+int pool_make_current_at(const cudaMemLocation *location, int type, const void *pool)
+{
+	int error = location_check(location, type);
+	return error ? error : pool_make_current(location->id, pool);
+}
+
+/* ---- attributes ---- */
+
+/* Under pool_lock. */
+static int set(struct pool *p, int attribute, const void *value)
+{
+	uint64_t number;
+	if (attribute >= REUSE_FIRST && attribute <= REUSE_LAST) {
+		memcpy(&p->reuse[attribute - REUSE_FIRST], value, sizeof *p->reuse);
+		return CUDA_OK;
+	}
+	memcpy(&number, value, sizeof number);
+	if (attribute == RELEASE_THRESHOLD)
+		p->threshold = number;
+	else if (attribute == RESERVED_HIGH && !number)
+		p->reserved_high = p->reserved;
+	else if (attribute == USED_HIGH && !number)
+		p->used_high = p->used;
+	else
+		return INVALID_VALUE;
+	return CUDA_OK;
+}
+
+int pool_set(const void *pool, int attribute, const void *value)
+{
+	if (!value || attribute < REUSE_FIRST || attribute > USED_HIGH)
+		return INVALID_VALUE;
+	pthread_mutex_lock(&pool_lock);
+	struct pool *p = pool_of(pool);
+	int error = p ? set(p, attribute, value) : INVALID_VALUE;
+	pthread_mutex_unlock(&pool_lock);
+	return error;
+}
+
+/* Under pool_lock. */
+static void get(const struct pool *p, int attribute, void *value)
+{
+	const uint64_t numbers[] = {
+		[RELEASE_THRESHOLD] = p->threshold, [RESERVED_CURRENT] = p->reserved,
+		[RESERVED_HIGH] = p->reserved_high, [USED_CURRENT] = p->used,
+		[USED_HIGH] = p->used_high,
+	};
+	if (attribute <= REUSE_LAST)
+		memcpy(value, &p->reuse[attribute - REUSE_FIRST], sizeof *p->reuse);
+	else
+		memcpy(value, &numbers[attribute], sizeof *numbers);
+}
+
+int pool_get(const void *pool, int attribute, void *value)
+{
+	if (!value || attribute < REUSE_FIRST || attribute > USED_HIGH)
+		return INVALID_VALUE;
+	uint64_t unused, total;
+	int error = memory_info(&unused, &total); /* others may have taken what it kept */
+	if (error)
+		return error;
+	pthread_mutex_lock(&pool_lock);
+	const struct pool *p = pool_of(pool);
+	if (p)
+		get(p, attribute, value);
+	pthread_mutex_unlock(&pool_lock);
+	return p ? CUDA_OK : INVALID_VALUE;
+}
+
+int pool_trim(const void *pool, size_t keep)
+{
+	pthread_mutex_lock(&pool_lock);
+	struct pool *p = pool_of(pool);
+	if (p)
+		release(p, keep);
+	pthread_mutex_unlock(&pool_lock);
+	return p ? CUDA_OK : INVALID_VALUE;
+}
+
+/* ---- who may reach a pool: its own device always, no other ever ---- */
+
+static int device_of(const void *pool, int *device)
+{
+	pthread_mutex_lock(&pool_lock);
+	const struct pool *p = pool_of(pool);
+	if (p)
+		*device = p->device;
+	pthread_mutex_unlock(&pool_lock);
+	return p ? CUDA_OK : INVALID_VALUE;
+}
+
+int pool_set_access(const void *pool, const cudaMemAccessDesc *list, size_t count)
+{
+	int device, error = list || !count ? device_of(pool, &device) : INVALID_VALUE;
+	for (size_t i = 0; !error && i < count; i++) {
+		bool own = list[i].location.id == device;
+		if (list[i].location.type != AT_A_DEVICE)
+			error = INVALID_VALUE;
+		else if (!(error = device_check(list[i].location.id)) && own)
+			error = list[i].flags == PROTECTION_READ_WRITE ? CUDA_OK : INVALID_VALUE;
+		else if (!error && list[i].flags != PROTECTION_NONE)
+			error = PEER_ACCESS_UNSUPPORTED;
+	}
+	return error;
+}
+
+int pool_get_access(int *flags, const void *pool, const cudaMemLocation *location)
+{
+	int device, error = flags && location ? device_of(pool, &device) : INVALID_VALUE;
+	if (!error && location->type != AT_A_DEVICE)
+		error = INVALID_VALUE;
+	if (!error)
+		error = device_check(location->id);
+	if (!error)
+		*flags = location->id == device ? PROTECTION_READ_WRITE : PROTECTION_NONE;
+	return error;
+}
+
+/* ---- memory that graphs own: none, its nodes are refused ---- */
+
+int graph_memory_get(int device, int attribute, void *value)
+{
+	int error = value && attribute >= 0 && attribute <= 3 ? device_check(device) : INVALID_VALUE;
+	if (!error)
+		memset(value, 0, sizeof(uint64_t));
+	return error;
+}
+
+/* The high watermarks (odd numbers) may be set, to 0. */
+int graph_memory_set(int device, int attribute, const void *value)
+{
+	uint64_t none = 0;
+	if (!value || (attribute != 1 && attribute != 3) || memcmp(value, &none, sizeof none))
+		return INVALID_VALUE;
+	return device_check(device);
+}
