@@ -72,8 +72,8 @@ def source(cases: list[Case]) -> str:
         ]
     body = "\n    ".join(lines)
     return f"""
-.version 8.3
-.target sm_80
+.version 8.6
+.target sm_90
 .address_size 64
 .visible .entry cases({", ".join(params)})
 {{

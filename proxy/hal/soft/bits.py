@@ -249,7 +249,7 @@ def _fns(c: Context, instr: Instr) -> None:
     zero = const("i32", 0)
     down = e.cmp("icmp slt", offset, zero)
     here = e.cmp("icmp eq", offset, zero)
-    wanted = e.select(here, const("i32", 1), e.intrinsic("abs", offset))
+    wanted = e.select(here, const("i32", 1), e.call("i32", "llvm.abs.i32", offset, const("i1", 0)))
     left, result = wanted, const("i32", -1)
     for step in range(32):
         away = const("i32", step)
