@@ -126,7 +126,7 @@ struct rf_record {
  * client from one counter that starts at RF_HANDLE_FIRST; never reused. Stream handles
  * below RF_HANDLE_FIRST exist from the start: */
 #define RF_STREAM_LEGACY 1ull     /* orders with all blocking streams */
-#define RF_STREAM_PER_THREAD 2ull /* a plain blocking stream here */
+#define RF_STREAM_PER_THREAD 2ull /* a plain blocking stream: that of the first thread to ask */
 #define RF_HANDLE_FIRST 16ull
 
 enum rf_opcode {

@@ -116,6 +116,17 @@ typedef struct {
 	cudaExtent extent;
 	cudaMemcpyKind kind;
 } cudaMemcpy3DParms;
+typedef struct {
+	cudaArray_t srcArray;
+	cudaPos srcPos;
+	cudaPitchedPtr srcPtr;
+	int srcDevice;
+	cudaArray_t dstArray;
+	cudaPos dstPos;
+	cudaPitchedPtr dstPtr;
+	int dstDevice;
+	cudaExtent extent;
+} cudaMemcpy3DPeerParms;
 
 typedef struct {
 	void *func;
@@ -262,6 +273,8 @@ typedef struct {
 	size_t dstPitch, dstHeight;
 	size_t WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D;
+/* `reserved0` and `reserved1` are the contexts of source and destination. */
+typedef CUDA_MEMCPY3D CUDA_MEMCPY3D_PEER;
 
 /* The first version ends before `kern`. */
 typedef struct {

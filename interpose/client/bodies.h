@@ -23,6 +23,7 @@ int host_flags(unsigned *flags, const void *host);
 int memory_info_get(size_t *free_bytes, size_t *total_bytes);
 int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
 	    size_t height, int kind, const void *stream, bool async);
+int same_device(int dst_device, int src_device);
 int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
 	      const void *stream);
 int copy_to_symbol(const void *symbol, const void *src, size_t bytes, size_t offset, int kind,
@@ -68,6 +69,9 @@ int context_device_get(int *device, const void *context);
 int context_create(void **out, int device);
 int host_alloc(void **out, size_t bytes, unsigned flags);
 int copy_described(const CUDA_MEMCPY2D *, const void *stream, bool async);
+int copy_context_peer(CUdeviceptr dst, const void *dst_context, CUdeviceptr src,
+		      const void *src_context, size_t bytes, const void *stream);
+int copy_described_peer(const CUDA_MEMCPY3D_PEER *, const void *stream, bool async);
 int launch_driver_cooperative(CUlaunchConfig, void *function, void **args);
 int launch_driver(const CUlaunchConfig *, void *function, void **args, void **extra);
 int packed_parameters(void **extra, const void **packed, size_t *bytes);
@@ -79,6 +83,7 @@ int copy_of_description(const CUDA_MEMCPY3D *, struct copy *, struct slices *);
 int copy_described_3d(const CUDA_MEMCPY3D *, const void *stream, bool async);
 int copy_of_runtime(const cudaMemcpy3DParms *, struct copy *, struct slices *);
 int copy_runtime_3d(const cudaMemcpy3DParms *, const void *stream, bool async);
+int copy_runtime_peer(const cudaMemcpy3DPeerParms *, const void *stream, bool async);
 int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream);
 int alloc_3d(cudaPitchedPtr *out, cudaExtent extent);
 

@@ -32,6 +32,7 @@ struct rf_header *channel_header;
 static uint8_t *map;             /* [0, RF_OFF_PINNED) of the memfd */
 static struct rf_welcome welcome;
 static _Atomic int bound_device = -1; /* the virtual device this process uses */
+_Thread_local bool in_host_function;
 static _Atomic bool welcomed, ready, forked;
 static int refusal;              /* error of a launcher that said no; final */
 static int spins;
@@ -277,9 +278,19 @@ static int not_after_fork(void)
 	return NOT_INITIALIZED;
 }
 
+/* It would wait for itself: the stream goes on when the function returns. */
+static int not_in_host_function(void)
+{
+	SAY_ONCE("a host function (cudaLaunchHostFunc, cudaStreamAddCallback) calls CUDA, which CUDA "
+		 "does not allow: let it tell a thread of yours, which calls");
+	return NOT_PERMITTED;
+}
+
 int channel_welcome(const struct rf_welcome **out)
 {
 	*out = &welcome;
+	if (atomic_load_explicit(&forked, memory_order_relaxed))
+		return not_after_fork();
 	if (atomic_load_explicit(&welcomed, memory_order_acquire))
 		return CUDA_OK;
 	int kept = errno;
@@ -294,6 +305,8 @@ int channel_open(void)
 {
 	if (atomic_load_explicit(&forked, memory_order_relaxed))
 		return not_after_fork();
+	if (in_host_function)
+		return not_in_host_function();
 	if (!atomic_load_explicit(&ready, memory_order_acquire)) {
 		int kept = errno;
 		pthread_mutex_lock(&opening);

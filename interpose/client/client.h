@@ -40,12 +40,13 @@
 
 enum cuda_error {
 	CUDA_OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3,
-	INVALID_CONFIGURATION = 9, INVALID_SYMBOL = 13, INVALID_DEVICE_FUNCTION = 98, NO_DEVICE = 100,
+	INVALID_CONFIGURATION = 9, INVALID_PITCH = 12, INVALID_SYMBOL = 13, INVALID_DIRECTION = 21,
+	INVALID_DEVICE_FUNCTION = 98, NO_DEVICE = 100,
 	INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NO_BINARY_FOR_GPU = 209,
 	PEER_ACCESS_UNSUPPORTED = 217, FILE_NOT_FOUND = 301, INVALID_HANDLE = 400, ILLEGAL_STATE = 401,
 	NOT_FOUND = 500, NOT_READY = 600, LAUNCH_OUT_OF_RESOURCES = 701, PEER_ACCESS_NOT_ENABLED = 705,
 	ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, COOPERATIVE_LAUNCH_TOO_LARGE = 720,
-	NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
+	NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
 	CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905,
 	CAPTURED_EVENT = 907, CAPTURE_WRONG_THREAD = 908, GRAPH_UPDATE_FAILED = 910,
 	UNKNOWN_ERROR = 999,
@@ -60,6 +61,8 @@ int channel_welcome(const struct rf_welcome **out);
 /* Start of every call that needs the device: opens the channel at the first one, and returns the
  * sticky error of the context if there is one. */
 int channel_enter(void);
+/* In a host function of the program, where CUDA's functions must not be called: they fail. */
+extern _Thread_local bool in_host_function;
 /* The same for calls that use the thread's current device: the first of them makes it the one of
  * the process, another one is refused. What names a stream, an event or an address does not. */
 int channel_use_device(void);
@@ -209,7 +212,10 @@ void print_kernels_output(void); /* to stdout, what there is by now */
 
 /* ---- stream.c ---- */
 
+#define PRIORITY_GREATEST (-5)
 int device_sync(void);
+/* The calling thread's own default stream: made when it first asks, gone when it ends. */
+int stream_of_thread(uint64_t *number);
 int stream_create(void **out, unsigned flags, int priority);
 int stream_destroy(const void *stream);
 int event_create(void **out, unsigned flags);
@@ -218,7 +224,7 @@ int event_record(const void *event, const void *stream, unsigned flags);
 int stream_wait(const void *stream, const void *event, unsigned flags);
 int event_elapsed(float *ms, const void *start, const void *end);
 int stream_host_function(const void *stream, CUhostFn function, void *data);
-int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data);
+int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data, unsigned flags);
 
 /* ---- capture.c ---- */
 

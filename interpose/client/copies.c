@@ -100,6 +100,16 @@ int copy_runtime_3d(const cudaMemcpy3DParms *p, const void *stream, bool async)
 	return error ? error : copy_slices(&c, &slices);
 }
 
+int copy_runtime_peer(const cudaMemcpy3DPeerParms *p, const void *stream, bool async)
+{
+	int error = p ? same_device(p->dstDevice, p->srcDevice) : INVALID_VALUE;
+	if (error)
+		return error;
+	cudaMemcpy3DParms plain = {p->srcArray, p->srcPos, p->srcPtr, p->dstArray, p->dstPos, p->dstPtr,
+				   p->extent, BY_ADDRESS};
+	return copy_runtime_3d(&plain, stream, async);
+}
+
 int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream)
 {
 	int error = extent.depth > 1 && at.ysize < extent.height ? INVALID_VALUE : CUDA_OK;

@@ -10,7 +10,6 @@
 #include "bodies.h"
 
 #define CUDA_VERSION 13000
-#define HIGHEST_PRIORITY (-5)
 
 /* ---- device ---- */
 
@@ -54,7 +53,7 @@ int priority_range(int *least, int *greatest)
 	if (least)
 		*least = 0;
 	if (greatest)
-		*greatest = HIGHEST_PRIORITY;
+		*greatest = PRIORITY_GREATEST;
 	return CUDA_OK;
 }
 
@@ -251,20 +250,30 @@ int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size
 	    size_t height, int kind, const void *stream, bool async)
 {
 	struct copy c = {dst, src, dst_pitch, src_pitch, width, height, kind, 0, async};
-	int error = stream_number(stream, &c.stream);
+	int error = width > dst_pitch || width > src_pitch ? INVALID_PITCH : CUDA_OK;
+	if (!error)
+		error = stream_number(stream, &c.stream);
 	return error ? error : memory_copy(&c);
 }
 
-int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
-	      const void *stream)
+/* Copies that name the devices of both sides: there is one. */
+int same_device(int dst_device, int src_device)
 {
 	int error = device_check(dst_device);
 	if (!error)
 		error = device_check(src_device);
 	if (!error && dst_device != src_device) {
-		SAY_ONCE("a copy between two devices: a rank has one device under rankfold");
+		SAY_ONCE("a copy between two devices: a rank has one device under rankfold; use NCCL "
+			 "between ranks");
 		error = NOT_SUPPORTED;
 	}
+	return error;
+}
+
+int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
+	      const void *stream)
+{
+	int error = same_device(dst_device, src_device);
 	return error ? error : memory_copy_1d(dst, src, bytes, DEVICE_TO_DEVICE, stream, true);
 }
 
@@ -286,6 +295,8 @@ int copy_to_symbol(const void *symbol, const void *src, size_t bytes, size_t off
 {
 	uint8_t *at;
 	int error = in_symbol(symbol, bytes, offset, &at);
+	if (!error && (kind == HOST_TO_HOST || kind == DEVICE_TO_HOST))
+		error = INVALID_DIRECTION;
 	return error ? error : memory_copy_1d(at, src, bytes, kind, stream, async);
 }
 
@@ -294,6 +305,8 @@ int copy_from_symbol(void *dst, const void *symbol, size_t bytes, size_t offset,
 {
 	uint8_t *at;
 	int error = in_symbol(symbol, bytes, offset, &at);
+	if (!error && (kind == HOST_TO_HOST || kind == HOST_TO_DEVICE))
+		error = INVALID_DIRECTION;
 	return error ? error : memory_copy_1d(dst, at, bytes, kind, stream, async);
 }
 

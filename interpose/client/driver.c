@@ -485,9 +485,30 @@ int copy_described(const CUDA_MEMCPY2D *d, const void *stream, bool async)
 	}
 	size_t dst_pitch = d->dstPitch ? d->dstPitch : d->WidthInBytes;
 	size_t src_pitch = d->srcPitch ? d->srcPitch : d->WidthInBytes;
-	return copy_2d(side(d->dstMemoryType, d->dstHost, d->dstDevice, d->dstXInBytes, d->dstY,
-			    dst_pitch), dst_pitch,
-		       side(d->srcMemoryType, d->srcHost, d->srcDevice, d->srcXInBytes, d->srcY,
-			    src_pitch), src_pitch,
-		       d->WidthInBytes, d->Height, BY_ADDRESS, stream, async);
+	int error = copy_2d(side(d->dstMemoryType, d->dstHost, d->dstDevice, d->dstXInBytes, d->dstY,
+				 dst_pitch), dst_pitch,
+			    side(d->srcMemoryType, d->srcHost, d->srcDevice, d->srcXInBytes, d->srcY,
+				 src_pitch), src_pitch,
+			    d->WidthInBytes, d->Height, BY_ADDRESS, stream, async);
+	return error == INVALID_PITCH ? INVALID_VALUE : error;
+}
+
+static int same_context(const void *dst, const void *src)
+{
+	int to = context_device(dst), from = context_device(src);
+	return to < 0 || from < 0 ? INVALID_CONTEXT : same_device(to, from);
+}
+
+int copy_context_peer(CUdeviceptr dst, const void *dst_context, CUdeviceptr src,
+		      const void *src_context, size_t bytes, const void *stream)
+{
+	int error = same_context(dst_context, src_context);
+	return error ? error : memory_copy_1d((void *)dst, (void *)src, bytes, DEVICE_TO_DEVICE, stream,
+					      true);
+}
+
+int copy_described_peer(const CUDA_MEMCPY3D_PEER *d, const void *stream, bool async)
+{
+	int error = d ? same_context(d->reserved1, d->reserved0) : INVALID_VALUE;
+	return error ? error : copy_described_3d(d, stream, async);
 }

@@ -107,7 +107,9 @@ int stream_number(const void *stream, uint64_t *number)
 {
 	uint64_t value = (uint64_t)stream;
 	*number = value ? value : default_stream;
-	if (value <= RF_STREAM_PER_THREAD || handle_get(HANDLE_STREAM, stream))
+	if (*number == RF_STREAM_PER_THREAD)
+		return stream_of_thread(number);
+	if (value <= RF_STREAM_LEGACY || handle_get(HANDLE_STREAM, stream))
 		return CUDA_OK;
 	return INVALID_HANDLE;
 }

@@ -564,6 +564,8 @@ int memory_copy(const struct copy *given)
 	int error = channel_enter();
 	if (error || !c.width || !c.height)
 		return error;
+	if (c.kind < HOST_TO_HOST || c.kind > BY_ADDRESS)
+		return INVALID_DIRECTION;
 	if (c.height > 1 && (c.dst_pitch < c.width || c.src_pitch < c.width))
 		return INVALID_VALUE;
 	if (c.height > 1 && c.dst_pitch == c.width && c.src_pitch == c.width) {

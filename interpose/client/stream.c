@@ -22,6 +22,8 @@ int stream_create(void **out, unsigned flags, int priority)
 		return error;
 	if (!out || flags & ~STREAM_NON_BLOCKING)
 		return INVALID_VALUE;
+	if (priority > 0 || priority < PRIORITY_GREATEST)
+		priority = priority > 0 ? 0 : PRIORITY_GREATEST;
 	struct handle *h = handle_new(HANDLE_STREAM);
 	if (!h)
 		return OUT_OF_MEMORY;
@@ -61,6 +63,41 @@ int stream_destroy(const void *stream)
 	return destroy(HANDLE_STREAM, stream, RF_OP_STREAM_DESTROY);
 }
 
+/* ---- default streams of threads ---- */
+
+static _Thread_local void *thread_stream;
+static pthread_once_t thread_streams_once = PTHREAD_ONCE_INIT;
+static pthread_key_t thread_streams;
+static _Atomic bool first_taken; /* the one that exists from the start */
+
+static void end_thread_stream(void *stream)
+{
+	stream_destroy(stream);
+}
+
+static void prepare_thread_streams(void)
+{
+	pthread_key_create(&thread_streams, end_thread_stream);
+}
+
+int stream_of_thread(uint64_t *number)
+{
+	if (!thread_stream && !atomic_exchange(&first_taken, true))
+		thread_stream = (void *)RF_STREAM_PER_THREAD;
+	*number = (uint64_t)thread_stream;
+	if (*number == RF_STREAM_PER_THREAD || handle_get(HANDLE_STREAM, thread_stream))
+		return CUDA_OK;
+	int error = stream_create(&thread_stream, 0, 0);
+	if (error)
+		return error;
+	pthread_once(&thread_streams_once, prepare_thread_streams);
+	pthread_setspecific(thread_streams, thread_stream);
+	*number = (uint64_t)thread_stream;
+	return CUDA_OK;
+}
+
+/* ---- events ---- */
+
 int event_create(void **out, unsigned flags)
 {
 	int error = channel_use_device();
@@ -95,7 +132,7 @@ int event_record(const void *event, const void *stream, unsigned flags)
 	if (!error)
 		error = event_number(event, &m.event);
 	if (!error)
-		error = stream_number(stream, &m.stream);
+		error = flags > 1 ? INVALID_VALUE : stream_number(stream, &m.stream);
 	if (error)
 		return error;
 	if (flags & 1 && capturing(m.stream)) /* external: a node that records it */
@@ -114,7 +151,7 @@ int stream_wait(const void *stream, const void *event, unsigned flags)
 	if (!error)
 		error = event_number(event, &m.event);
 	if (!error)
-		error = stream_number(stream, &m.stream);
+		error = flags > 1 ? INVALID_VALUE : stream_number(stream, &m.stream);
 	if (error)
 		return error;
 	if (flags & 1 && capturing(m.stream))
@@ -155,10 +192,13 @@ static bool helper_runs;
 
 static void run(struct host_function *due)
 {
+	int error = (int)atomic_load(&channel_header->async_error);
+	in_host_function = true;
 	if (due->callback)
-		due->callback(due->stream, (int)atomic_load(&channel_header->async_error), due->data);
-	else
+		due->callback(due->stream, error, due->data);
+	else if (!error) /* unlike a callback it is not called any more after an error */
 		due->function(due->data);
+	in_host_function = false;
 }
 
 static void *helper(void *unused)
@@ -233,10 +273,10 @@ int stream_host_function(const void *stream, CUhostFn function, void *data)
 	return post_function((struct host_function){function, NULL, data, (void *)stream, 0});
 }
 
-int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data)
+int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data, unsigned flags)
 {
 	uint64_t number;
-	int error = callback ? stream_idle_number(stream, &number) : INVALID_VALUE;
+	int error = callback && !flags ? stream_idle_number(stream, &number) : INVALID_VALUE;
 	if (error)
 		return error;
 	return post_function((struct host_function){NULL, callback, data, (void *)stream, 0});

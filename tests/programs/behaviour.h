@@ -1,0 +1,48 @@
+// behaviour.h: what the programs share that show how calls behave on the specification's terms.
+//
+// Each shows its things twice, `before` and `after` an interlude in which its rank may be moved
+// elsewhere: what it made before must serve it after. It prints what does not depend on the place.
+#pragma once
+
+#include "common.h"
+
+// The call fails in this way, and the thread's last error says so, once.
+#define FAILS(call, error)                                                                   \
+    do {                                                                                     \
+        cudaError_t got_ = (call);                                                           \
+        EXPECT(got_ == (error), "%s gives %s, not %s", #call, cudaGetErrorName(got_), #error); \
+        got_ = cudaGetLastError();                                                           \
+        EXPECT(got_ == (error), "the last error is %s, not %s", cudaGetErrorName(got_), #error); \
+        EXPECT(cudaGetLastError() == cudaSuccess, "%s left its error", #call);               \
+    } while (0)
+
+#ifdef CUDA_VERSION  // after #include <cuda.h>
+#define DRIVER_CHECK(call)                                                                   \
+    do {                                                                                     \
+        CUresult got_ = (call);                                                              \
+        EXPECT(got_ == CUDA_SUCCESS, "%s gives %d", #call, int(got_));                       \
+    } while (0)
+#define DRIVER_FAILS(call, error)                                                            \
+    do {                                                                                     \
+        CUresult got_ = (call);                                                              \
+        EXPECT(got_ == (error), "%s gives %d, not %s", #call, int(got_), #error);            \
+    } while (0)
+#endif
+
+// Says that one half is over, and waits for the file that argument 1 names.
+inline void interlude(int argc, char **argv)
+{
+    printf("half\n");
+    fflush(stdout);
+    while (argc > 1 && access(argv[1], F_OK))
+        usleep(1000);
+}
+
+// Takes milliseconds on any device: a chain of steps that no compiler sees through.
+inline __device__ void dawdle(unsigned *sink)
+{
+    unsigned x = *sink | 1;
+    for (int i = 0; i < 1000000; i++)
+        x = (x >> 3 ^ x << 5) * 1664525u + (x >> 17);
+    *sink = x;
+}
