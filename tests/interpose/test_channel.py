@@ -10,6 +10,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+from rankfold.interpose import handshake
 from support import channel_server as cs
 from support.channel_server import MIB, ChannelServer
 from support.preloaded import Build, Run, environment
@@ -89,7 +90,8 @@ def test_the_memfd_is_sealed_and_its_header_says_whose_it_is(
         wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         assert server.seals == wanted and server.size == cs.MEMFD_BYTES
         header = struct.unpack_from("<QIIQIII", server.map)
-        assert header == (cs.MAGIC, 1, 2, cs.MEMFD_BYTES, server.greetings[1], 0, 1)
+        version = (handshake.MAJOR, handshake.MINOR)
+        assert header == (cs.MAGIC, *version, cs.MEMFD_BYTES, server.greetings[1], 0, 1)
         grant, alloc = server.records
         assert (grant.opcode, alloc.opcode) == (cs.GRANT_OP, cs.ALLOC)
         assert alloc.fields("QQ")[1] == 1000 and alloc.seq == 2
