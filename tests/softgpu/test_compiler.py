@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -15,8 +17,10 @@ import pytest
 import zstandard
 
 from rankfold import control, paths
+from rankfold.paths import REPOSITORY
 from rankfold.proxy.hal.soft import cache, codegen, fatbin, ptx
 from rankfold.proxy.hal.soft.modules import Loader, ModuleError
+from softgpu import crowded
 from softgpu.harness import Device, stop_compiler
 
 
@@ -266,3 +270,15 @@ def test_damaged_fatbins_are_errors(length: int) -> None:
     image = fatbinary(entry(1, 75, zstandard.compress(text().encode()), 0x8000))
     with pytest.raises(ModuleError):
         fatbin.ptx_texts(image[:length], (7, 5))
+
+
+def test_kernels_load_where_free_memory_is_far_apart(folder: Path) -> None:
+    """Code reaches its constants by 32-bit distances: both must come from one place."""
+    done = subprocess.run(
+        [sys.executable, "-m", "softgpu.crowded", str(REPOSITORY / "build/tests/kernels"),
+         str(folder / "s")],
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY / 'tests'}:{REPOSITORY}"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{crowded.KERNELS}\n"

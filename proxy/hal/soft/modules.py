@@ -91,7 +91,11 @@ class Loader:
         library = ctypes.CDLL(str(core_lib))
         for name in RUNTIME_SYMBOLS:
             llvm.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), codegen.target_machine())
+        # llvmlite's memory manager keeps an object's sections together; LLVM's own may put code
+        # and constants further apart than relocations reach.
+        self._engine = llvm.create_mcjit_compiler(
+            llvm.parse_assembly(""), codegen.target_machine(), use_lmm=True
+        )
 
     def close(self) -> None:
         """Lets the compiler process go. Kernels stay valid."""
