@@ -203,6 +203,8 @@ typedef int CUfunc_cache;
 typedef int CUsharedconfig;
 typedef int CUlimit;
 typedef int CUjit_option;
+typedef int CUjitInputType;
+typedef void *CUlinkState;
 typedef int CUlibraryOption;
 typedef int CUmemPool_attribute;
 typedef int CUmemAccess_flags;

@@ -65,6 +65,7 @@ int graph_memory_get(int device, int attribute, void *value);
 int graph_memory_set(int device, int attribute, const void *value);
 
 /* driver.c */
+char *file_content(const char *path, size_t *bytes);
 int context_device_get(int *device, const void *context);
 int context_create(void **out, int device);
 int host_alloc(void **out, size_t bytes, unsigned flags);

@@ -11,7 +11,7 @@
  *   device.c   what the virtual device can do
  *   error.c    names of errors, the last error, lines for people
  *   capture.c  stream capture
- *   cudart.c, driver.c, graph.c, graph_runtime.c, copies.c, nccl.c, nvml.c
+ *   cudart.c, driver.c, link.c, graph.c, graph_runtime.c, copies.c, nccl.c, nvml.c
  *              the bodies of the API functions that need one
  *   lookup.c   dlsym, dlvsym, dlopen, cuGetProcAddress
  *   elf.c      libc's own dlsym, past ours

@@ -253,24 +253,36 @@ CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreen
 
 /* ---- modules and functions ---- */
 
-CUresult cuModuleLoad(CUmodule *module, const char *fname)
+/* A file's bytes, to be freed, and a zero after them, as PTX ends; NULL: it cannot be read. */
+char *file_content(const char *path, size_t *bytes)
 {
-	if (!module || !fname)
-		return INVALID_VALUE;
-	int kept = errno, error = FILE_NOT_FOUND;
-	char *image = NULL;
-	long bytes;
-	FILE *file = fopen(fname, "rbe");
-	if (file && !fseek(file, 0, SEEK_END) && (bytes = ftell(file)) > 0) {
+	int kept = errno;
+	char *content = NULL;
+	long length;
+	FILE *file = fopen(path, "rbe");
+	if (file && !fseek(file, 0, SEEK_END) && (length = ftell(file)) > 0) {
 		rewind(file);
-		image = calloc(1, (size_t)bytes + 1); /* PTX ends with a zero */
-		if (image && fread(image, 1, (size_t)bytes, file) == (size_t)bytes)
-			error = library_load(module, image);
+		*bytes = (size_t)length;
+		content = calloc(1, *bytes + 1);
+		if (content && fread(content, 1, *bytes, file) != *bytes) {
+			free(content);
+			content = NULL;
+		}
 	}
 	if (file)
 		fclose(file);
-	free(image);
 	errno = kept;
+	return content;
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *fname)
+{
+	size_t bytes;
+	if (!module || !fname)
+		return INVALID_VALUE;
+	char *image = file_content(fname, &bytes);
+	int error = image ? library_load(module, image) : FILE_NOT_FOUND;
+	free(image);
 	return error;
 }
 

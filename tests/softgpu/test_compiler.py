@@ -272,6 +272,28 @@ def test_damaged_fatbins_are_errors(length: int) -> None:
         fatbin.ptx_texts(image[:length], (7, 5))
 
 
+HEADER = ".version 8.0\n.target sm_75\n.address_size 64\n"
+
+
+@pytest.mark.parametrize(
+    ("declared", "defined"),
+    [(".extern .func f();", ".visible .func f() { ret; }"),
+     (".extern .global .u32 v;", ".visible .global .u32 v = 7;")],
+)  # fmt: skip
+def test_a_linked_module_declares_in_any_order_and_defines_once(
+    declared: str, defined: str
+) -> None:
+    for parts in (declared, defined), (defined, declared):
+        module = ptx.parse_module(HEADER + "\n".join(parts))
+        assert all(f.body_text for f in module.functions.values())
+        assert all(v.initial == bytes([7, 0, 0, 0]) for v in module.variables.values())
+    with pytest.raises(ModuleError, match=r"[fv] is defined twice"):
+        ptx.parse_module(HEADER + defined + defined)
+    weak = defined.replace(".visible", ".weak")
+    first, both = (ptx.parse_module(HEADER + weak * count) for count in (1, 2))
+    assert (first.functions, first.variables) == (both.functions, both.variables)
+
+
 def test_kernels_load_where_free_memory_is_far_apart(folder: Path) -> None:
     """Code reaches its constants by 32-bit distances: both must come from one place."""
     done = subprocess.run(

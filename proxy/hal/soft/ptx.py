@@ -222,16 +222,30 @@ def _top_level(text: str, at: int, module: Module, declarations: list[str]) -> i
         else:
             body, stop = None, end.end()
         function = _function(text[at : end.start()], text[at:stop], body)
-        if body is not None or function.name not in module.functions:
+        old = module.functions.get(function.name)
+        header = text[at : end.start()]
+        if _counts(header, function.name, body is None, old.body_text is None if old else None):
             module.functions[function.name] = function
         return stop
     stop = text.index(";", at)
     statement = text[at:stop]
     if not statement.startswith((".alias", ".pragma")):
         for variable in _variables(statement):
-            module.variables[variable.name] = variable
+            seen = module.variables.get(variable.name)
+            if _counts(statement, variable.name, variable.extern, seen.extern if seen else None):
+                module.variables[variable.name] = variable
         declarations.append(statement)
     return stop + 1
+
+
+def _counts(header: str, name: str, declared: bool, known_declared: bool | None) -> bool:
+    """Whether this replaces what is known of `name` (None: nothing). A linked module may declare
+    and define it in any order, but define it once, or weakly."""
+    if known_declared is None or known_declared:
+        return known_declared is None or not declared
+    if not declared and not re.search(r"\.(?:weak|common)\b", header):
+        raise ModuleError(INVALID_PTX, f"{name} is defined twice")
+    return False
 
 
 def _function(header: str, text: str, body: str | None) -> Function:

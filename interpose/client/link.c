@@ -1,0 +1,150 @@
+/* link.c: the driver's linker. Inputs are PTX texts; the image it makes is one PTX text of all of
+ * them, which whoever loads it compiles. What is machine code, LTO-IR or an archive is refused.
+ *
+ * A state is live from its creation to its destruction; link_lock guards the list of live ones and
+ * what is in them. No channel, no device; errno is kept.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bodies.h"
+
+enum { INPUT_PTX = 1 };
+enum { INFO_LOG_BYTES = 4, ERROR_LOG_BYTES = 6 }; /* of enum CUjit_option */
+
+struct link {
+	struct link *next;
+	char *text; /* ends with a zero */
+	size_t bytes;
+};
+
+static pthread_mutex_t link_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct link *links;
+
+/* Under link_lock: where the list holds it; NULL: it is not a live one. */
+static struct link **link_place(const void *state)
+{
+	for (struct link **place = &links; *place; place = &(*place)->next)
+		if (*place == state)
+			return place;
+	return NULL;
+}
+
+CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **optionValues,
+			 CUlinkState *stateOut)
+{
+	if (!stateOut || (numOptions && (!options || !optionValues)))
+		return INVALID_VALUE;
+	int kept = errno;
+	struct link *link = calloc(1, sizeof *link);
+	errno = kept;
+	if (!link)
+		return OUT_OF_MEMORY;
+	for (unsigned i = 0; i < numOptions; i++)
+		if (options[i] == INFO_LOG_BYTES || options[i] == ERROR_LOG_BYTES)
+			optionValues[i] = NULL; /* nothing will be written there */
+	pthread_mutex_lock(&link_lock);
+	link->next = links;
+	links = link;
+	pthread_mutex_unlock(&link_lock);
+	*stateOut = link;
+	return CUDA_OK;
+}
+
+/* A later module's own .version, .target and .address_size: one text has them once. */
+static const char *past_header(const char *text, const char *end)
+{
+	static const char last[] = ".address_size";
+	const char *found = memmem(text, (size_t)(end - text), last, sizeof last - 1);
+	const char *line = found ? memchr(found, '\n', (size_t)(end - found)) : NULL;
+	return line ? line : text;
+}
+
+/* Under link_lock. */
+static int append(struct link *link, const char *text, size_t bytes)
+{
+	const char *end = text + bytes;
+	if (!memmem(text, bytes, ".version", 8))
+		return INVALID_IMAGE;
+	if (link->bytes)
+		text = past_header(text, end);
+	size_t added = (size_t)(end - text);
+	char *more = realloc(link->text, link->bytes + added + 2);
+	if (!more)
+		return OUT_OF_MEMORY;
+	memcpy(more + link->bytes, text, added);
+	link->text = more;
+	link->bytes += added;
+	memcpy(more + link->bytes, "\n", 2);
+	link->bytes++;
+	return CUDA_OK;
+}
+
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size,
+			  const char *name, unsigned int numOptions, CUjit_option *options,
+			  void **optionValues)
+{
+	(void)name, (void)numOptions, (void)options, (void)optionValues;
+	if (!data || !size)
+		return INVALID_VALUE;
+	if (type != INPUT_PTX) {
+		SAY_ONCE("cuLinkAddData: only PTX can be linked (input type %d was given)", type);
+		return NOT_SUPPORTED;
+	}
+	int kept = errno;
+	pthread_mutex_lock(&link_lock);
+	struct link **place = link_place(state);
+	int error = place ? append(*place, data, strnlen(data, size)) : INVALID_HANDLE;
+	pthread_mutex_unlock(&link_lock);
+	errno = kept;
+	return error;
+}
+
+CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path,
+			  unsigned int numOptions, CUjit_option *options, void **optionValues)
+{
+	size_t bytes;
+	if (!path)
+		return INVALID_VALUE;
+	char *content = file_content(path, &bytes);
+	if (!content)
+		return FILE_NOT_FOUND;
+	int error = cuLinkAddData_v2(state, type, content, bytes, path, numOptions, options,
+				     optionValues);
+	free(content);
+	return error;
+}
+
+/* The image belongs to the state. */
+CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
+{
+	if (!cubinOut)
+		return INVALID_VALUE;
+	pthread_mutex_lock(&link_lock);
+	struct link **place = link_place(state);
+	int error = !place ? INVALID_HANDLE : (*place)->bytes ? CUDA_OK : INVALID_IMAGE;
+	if (!error) {
+		*cubinOut = (*place)->text;
+		if (sizeOut)
+			*sizeOut = (*place)->bytes + 1; /* with the zero that ends PTX */
+	}
+	pthread_mutex_unlock(&link_lock);
+	return error;
+}
+
+CUresult cuLinkDestroy(CUlinkState state)
+{
+	pthread_mutex_lock(&link_lock);
+	struct link **place = link_place(state), *link = place ? *place : NULL;
+	if (link)
+		*place = link->next;
+	pthread_mutex_unlock(&link_lock);
+	if (!link)
+		return INVALID_HANDLE;
+	free(link->text);
+	free(link);
+	return CUDA_OK;
+}
