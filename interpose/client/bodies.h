@@ -68,6 +68,8 @@ int graph_memory_set(int device, int attribute, const void *value);
 char *file_content(const char *path, size_t *bytes);
 int context_device_get(int *device, const void *context);
 int context_create(void **out, int device);
+int free_now(const void *address);
+int host_free(void *address);
 int host_alloc(void **out, size_t bytes, unsigned flags);
 int copy_described(const CUDA_MEMCPY2D *, const void *stream, bool async);
 int copy_context_peer(CUdeviceptr dst, const void *dst_context, CUdeviceptr src,

@@ -2,6 +2,11 @@
  * graph instead, which needs what came before it on that stream. An event recorded there stands for
  * those nodes, and a stream that waits for it joins the capture.
  *
+ * What cannot be done meanwhile is of three kinds: what asks how far a captured stream or event is
+ * (always wrong); what uses the legacy stream, on which the captured blocking streams would depend
+ * (always wrong); and what is only unsafe, which the modes of captures and threads govern
+ * (capture_forbids). Each has its error and invalidates the captures that it offends.
+ *
  * Lock: capture_lock around the list of captures; nothing is taken or awaited under it. The hot
  * path reads one counter.
  */
@@ -26,6 +31,7 @@ struct captured {
 	struct capture *capture;
 	struct nodes tails;
 	struct captured *next;
+	bool blocking; /* a stream that orders with the legacy one */
 };
 
 _Atomic uint32_t captures_active;
@@ -58,40 +64,89 @@ static void drop(struct captured **list, const struct capture *capture, uint64_t
 	}
 }
 
+/* The capture is over. */
+static void forget(const struct capture *capture)
+{
+	drop(&streams, capture, 0);
+	drop(&events, capture, 0);
+	atomic_fetch_sub(&captures_active, 1);
+}
+
+/* After that, without the lock: there is no graph of it. */
+static void discard(struct capture *capture)
+{
+	if (capture->own_graph)
+		cuGraphDestroy(capture->graph);
+	free(capture);
+}
+
 static struct captured *add(struct captured **list, uint64_t number, struct capture *capture)
 {
+	const struct handle *stream = handle_get(HANDLE_STREAM, (void *)number);
 	struct captured *c = calloc(1, sizeof *c);
 	if (!c)
 		return NULL;
-	*c = (struct captured){number, capture, {NULL, 0}, *list};
+	*c = (struct captured){number, capture, {NULL, 0}, *list,
+			       !(stream && stream->flags & STREAM_NON_BLOCKING)};
 	return *list = c;
 }
 
 /* ---- what may not be done meanwhile ---- */
 
+/* Under capture_lock: would the use of this stream reach into a capture that it is not part of? */
+static bool implicit(uint64_t stream)
+{
+	bool found = false;
+	for (const struct captured *c = streams; c && stream == RF_STREAM_LEGACY; c = c->next)
+		found |= c->blocking;
+	return found;
+}
+
+/* Under capture_lock: it was used nevertheless. */
+static int refuse_implicit(void)
+{
+	for (struct captured *c = streams; c; c = c->next)
+		c->capture->broken |= c->blocking;
+	return CAPTURE_IMPLICIT;
+}
+
+/* Under capture_lock: a captured stream or event was asked for what it cannot do. */
+static int spoil(struct captured *c, int error)
+{
+	if (c->capture->broken)
+		return CAPTURE_INVALIDATED;
+	c->capture->broken = true;
+	return error;
+}
+
 bool capture_has(uint64_t stream)
 {
 	pthread_mutex_lock(&capture_lock);
-	bool found = find(streams, stream) != NULL;
+	bool found = find(streams, stream) || implicit(stream);
 	pthread_mutex_unlock(&capture_lock);
 	return found;
 }
 
 int capture_refuse(uint64_t stream)
 {
+	int error = CUDA_OK;
 	pthread_mutex_lock(&capture_lock);
 	struct captured *c = find(streams, stream);
 	if (c)
-		c->capture->broken = true;
+		error = spoil(c, CAPTURE_UNSUPPORTED);
+	else if (implicit(stream))
+		error = refuse_implicit();
 	pthread_mutex_unlock(&capture_lock);
-	return c ? CAPTURE_UNSUPPORTED : CUDA_OK;
+	return error;
 }
 
 int capture_refuse_memory(uint64_t stream)
 {
-	SAY_ONCE("memory that a graph allocates or frees is not supported by rankfold: allocate it "
-		 "before the capture, free it after the graph's last launch");
-	return capture_refuse(stream);
+	int error = capture_refuse(stream);
+	if (error == CAPTURE_UNSUPPORTED)
+		SAY_ONCE("memory that a graph allocates or frees is not supported by rankfold: "
+			 "allocate it before the capture, free it after the graph's last launch");
+	return error;
 }
 
 int capture_forbids(void)
@@ -113,23 +168,62 @@ int capture_forbids(void)
 	return error;
 }
 
+int capture_forbids_device(void)
+{
+	int error = CUDA_OK;
+	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
+		return CUDA_OK;
+	pthread_mutex_lock(&capture_lock);
+	for (struct captured *c = streams; c; c = c->next) {
+		c->capture->broken = true;
+		error = CAPTURE_UNSUPPORTED;
+	}
+	pthread_mutex_unlock(&capture_lock);
+	return error;
+}
+
 int stream_idle_number(const void *stream, uint64_t *number)
 {
 	int error = stream_number(stream, number);
-	return !error && capturing(*number) ? capture_refuse(*number) : error;
+	if (error || !atomic_load_explicit(&captures_active, memory_order_relaxed))
+		return error;
+	error = capture_refuse(*number);
+	return error ? error : capture_forbids();
 }
 
 int event_idle_number(const void *event, uint64_t *number)
 {
-	int error = event_number(event, number);
-	if (error || !atomic_load_explicit(&captures_active, memory_order_relaxed))
-		return error;
+	const struct handle *h = handle_get(HANDLE_EVENT, event);
+	*number = (uint64_t)event;
+	if (!h)
+		return INVALID_HANDLE;
+	if (!atomic_load_explicit(&h->captured, memory_order_relaxed))
+		return capture_forbids();
 	pthread_mutex_lock(&capture_lock);
-	struct captured *c = find(events, *number);
+	struct captured *c = find(events, *number); /* NULL: the capture is over */
 	if (c)
 		c->capture->broken = true;
 	pthread_mutex_unlock(&capture_lock);
-	return c ? CAPTURED_EVENT : CUDA_OK;
+	return CAPTURED_EVENT;
+}
+
+void capture_stream_ends(uint64_t stream)
+{
+	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&capture_lock);
+	struct captured *s = find(streams, stream);
+	struct capture *capture = s ? s->capture : NULL;
+	if (capture && capture->origin != stream) {
+		capture->broken = true;
+		drop(&streams, NULL, stream);
+		capture = NULL;
+	}
+	if (capture)
+		forget(capture);
+	pthread_mutex_unlock(&capture_lock);
+	if (capture)
+		discard(capture);
 }
 
 /* ---- what becomes a node ---- */
@@ -137,16 +231,21 @@ int event_idle_number(const void *event, uint64_t *number)
 int capture_add(uint64_t stream, struct node *n)
 {
 	struct nodes needs = {NULL, 0};
+	int error = CUDA_OK;
 	pthread_mutex_lock(&capture_lock);
 	struct captured *c = find(streams, stream);
-	if (!c || c->capture->broken) {
+	if (!c)
+		error = implicit(stream) ? refuse_implicit() : CAPTURE_UNSUPPORTED;
+	else if (c->capture->broken)
+		error = CAPTURE_INVALIDATED;
+	if (error) {
 		pthread_mutex_unlock(&capture_lock);
 		graph_append(NULL, n, NULL);
-		return c ? CAPTURE_INVALIDATED : CAPTURE_UNSUPPORTED;
+		return error;
 	}
 	needs = c->tails;
 	c->tails = (struct nodes){NULL, 0};
-	int error = graph_append(c->capture->graph, n, &needs);
+	error = graph_append(c->capture->graph, n, &needs);
 	if (!error && !nodes_add(&c->tails, n))
 		error = OUT_OF_MEMORY;
 	c->capture->broken |= error != CUDA_OK;
@@ -155,40 +254,71 @@ int capture_add(uint64_t stream, struct node *n)
 	return error;
 }
 
-bool capture_record(uint64_t event, uint64_t stream, int *error)
+/* Under capture_lock. */
+static int mark(uint64_t event, const struct captured *s)
 {
-	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
+	if (s->capture->broken)
+		return CAPTURE_INVALIDATED;
+	struct captured *e = add(&events, event, s->capture);
+	return e && nodes_join(&e->tails, &s->tails) ? CUDA_OK : OUT_OF_MEMORY;
+}
+
+bool capture_record(struct handle *event, uint64_t stream, int *error)
+{
+	if (!atomic_load_explicit(&captures_active, memory_order_relaxed)) {
+		atomic_store_explicit(&event->captured, false, memory_order_relaxed);
 		return false;
+	}
 	*error = CUDA_OK;
 	pthread_mutex_lock(&capture_lock);
 	struct captured *s = find(streams, stream);
-	drop(&events, NULL, event);
-	if (s) {
-		struct captured *e = add(&events, event, s->capture);
-		if (!e || !nodes_join(&e->tails, &s->tails))
-			*error = OUT_OF_MEMORY;
-	}
+	if (!s && implicit(stream))
+		*error = refuse_implicit();
+	if (!*error)
+		drop(&events, NULL, event->number);
+	if (s)
+		*error = mark(event->number, s);
+	if (!*error)
+		atomic_store_explicit(&event->captured, s != NULL, memory_order_relaxed);
 	pthread_mutex_unlock(&capture_lock);
-	return s != NULL;
+	return s || *error;
 }
 
-bool capture_wait(uint64_t stream, uint64_t event, int *error)
+/* Under capture_lock: stream s, captured or not, is to wait for event e, captured or not. */
+static int wait_check(struct captured *s, struct captured *e, uint64_t stream, bool stale)
 {
-	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
+	if (s && s->capture->broken)
+		return CAPTURE_INVALIDATED;
+	if (!s && implicit(stream))
+		return refuse_implicit();
+	if (s && !e)
+		return spoil(s, stale ? CAPTURE_MERGE : CAPTURE_ISOLATION);
+	if (s && e->capture != s->capture) {
+		e->capture->broken = true;
+		return spoil(s, CAPTURE_MERGE);
+	}
+	if (e && e->capture->broken)
+		return CAPTURE_INVALIDATED;
+	if (e && stream == RF_STREAM_LEGACY)
+		return spoil(e, CAPTURE_UNSUPPORTED); /* it cannot join */
+	return stale && !e ? CAPTURED_EVENT : CUDA_OK;
+}
+
+bool capture_wait(uint64_t stream, const struct handle *event, int *error)
+{
+	bool stale = atomic_load_explicit(&event->captured, memory_order_relaxed);
+	if (!stale && !atomic_load_explicit(&captures_active, memory_order_relaxed))
 		return false;
-	*error = CUDA_OK;
 	pthread_mutex_lock(&capture_lock);
-	struct captured *e = find(events, event), *s = find(streams, stream);
-	if (s && (!e || e->capture != s->capture)) {
-		*error = e ? CAPTURE_MERGE : CAPTURE_ISOLATION;
-		s->capture->broken = true;
-	} else if (e) {
+	struct captured *e = find(events, event->number), *s = find(streams, stream);
+	*error = wait_check(s, e, stream, stale);
+	if (!*error && e) {
 		s = s ? s : add(&streams, stream, e->capture);
 		if (!s || !nodes_join(&s->tails, &e->tails))
 			*error = OUT_OF_MEMORY;
 	}
 	pthread_mutex_unlock(&capture_lock);
-	return s || e;
+	return s || e || *error;
 }
 
 /* ---- beginning and end ---- */
@@ -244,7 +374,7 @@ int capture_begin_to(const void *stream, void *graph, void *const *dependencies,
 	uint64_t number;
 	struct nodes tails = {(struct node **)dependencies, count};
 	int error = begin_check(stream, mode, &number);
-	if (!error && (!graph || (count && !dependencies)))
+	if (!error && (!graph || (count && !dependencies) || !nodes_in(graph, &tails)))
 		error = INVALID_VALUE;
 	return error ? error : start(number, graph, &tails, mode, false);
 }
@@ -280,16 +410,15 @@ int capture_end(const void *stream, void **graph)
 		return error;
 	}
 	error = capture->broken ? CAPTURE_INVALIDATED : joined(s) ? CUDA_OK : CAPTURE_UNJOINED;
-	drop(&streams, capture, 0);
-	drop(&events, capture, 0);
-	atomic_fetch_sub(&captures_active, 1);
+	forget(capture);
 	pthread_mutex_unlock(&capture_lock);
-	if (!error)
-		*graph = capture->graph;
-	else if (capture->own_graph)
-		cuGraphDestroy(capture->graph);
+	if (error) {
+		discard(capture);
+		return error;
+	}
+	*graph = capture->graph;
 	free(capture);
-	return error;
+	return CUDA_OK;
 }
 
 /* ---- questions ---- */
@@ -304,6 +433,7 @@ int capture_info(const void *stream, int *status, unsigned long long *id, void *
 	*status = STATUS_NONE;
 	pthread_mutex_lock(&capture_lock);
 	struct captured *s = find(streams, number);
+	error = !s && implicit(number) ? CAPTURE_IMPLICIT : CUDA_OK;
 	if (s) {
 		*status = s->capture->broken ? STATUS_INVALIDATED : STATUS_ACTIVE;
 		if (id)
@@ -318,7 +448,7 @@ int capture_info(const void *stream, int *status, unsigned long long *id, void *
 			*count = s->tails.count;
 	}
 	pthread_mutex_unlock(&capture_lock);
-	return CUDA_OK;
+	return error;
 }
 
 int capture_depend(const void *stream, void *const *dependencies, size_t count, unsigned flags)
@@ -330,9 +460,16 @@ int capture_depend(const void *stream, void *const *dependencies, size_t count, 
 		return error ? error : INVALID_VALUE;
 	pthread_mutex_lock(&capture_lock);
 	struct captured *s = find(streams, number);
-	if (s && flags)
+	if (!s)
+		error = ILLEGAL_STATE;
+	else if (s->capture->broken)
+		error = CAPTURE_INVALIDATED;
+	else if (!nodes_in(s->capture->graph, &more))
+		error = INVALID_VALUE;
+	if (!error && flags)
 		nodes_clear(&s->tails);
-	error = !s ? ILLEGAL_STATE : nodes_join(&s->tails, &more) ? CUDA_OK : OUT_OF_MEMORY;
+	if (!error && !nodes_join(&s->tails, &more))
+		error = OUT_OF_MEMORY;
 	pthread_mutex_unlock(&capture_lock);
 	return error;
 }

@@ -48,8 +48,8 @@ enum cuda_error {
 	ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, COOPERATIVE_LAUNCH_TOO_LARGE = 720,
 	NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
 	CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905,
-	CAPTURED_EVENT = 907, CAPTURE_WRONG_THREAD = 908, GRAPH_UPDATE_FAILED = 910,
-	UNKNOWN_ERROR = 999,
+	CAPTURE_IMPLICIT = 906, CAPTURED_EVENT = 907, CAPTURE_WRONG_THREAD = 908,
+	GRAPH_UPDATE_FAILED = 910, UNKNOWN_ERROR = 999,
 };
 
 /* ---- channel.c ---- */
@@ -119,6 +119,7 @@ struct handle {
 	enum handle_kind kind;
 	uint32_t flags;
 	int32_t priority;
+	_Atomic bool captured; /* an event: last recorded in a captured stream */
 };
 uint64_t handle_number(void); /* a fresh one, never reused */
 struct handle *handle_new(enum handle_kind kind);
@@ -213,6 +214,7 @@ void print_kernels_output(void); /* to stdout, what there is by now */
 /* ---- stream.c ---- */
 
 #define PRIORITY_GREATEST (-5)
+#define STREAM_NON_BLOCKING 1u /* flag of a stream */
 int device_sync(void);
 /* The calling thread's own default stream: made when it first asks, gone when it ends. */
 int stream_of_thread(uint64_t *number);
@@ -229,6 +231,8 @@ int stream_callback(const void *stream, cudaStreamCallback_t callback, void *dat
 /* ---- capture.c ---- */
 
 extern _Atomic uint32_t captures_active;
+/* Is the stream captured, or would its use reach into a capture (the legacy stream)? Then what is
+ * asked of it goes to capture_add, capture_refuse or one of the two for events. */
 bool capture_has(uint64_t stream);
 static inline bool capturing(uint64_t stream)
 {
@@ -240,11 +244,14 @@ int capture_add(uint64_t stream, struct node *);
 /* What was asked of a captured stream cannot be: the capture is of no use any more. */
 int capture_refuse(uint64_t stream);
 int capture_refuse_memory(uint64_t stream); /* because it would allocate or free */
-/* The same for a call that is not of one stream: only for captures that forbid it. */
+/* The same for unsafe calls that are not of one stream: only for captures that forbid them. */
 int capture_forbids(void);
-/* True: the stream is captured, and so the event stands for nodes, or the stream waits for them. */
-bool capture_record(uint64_t event, uint64_t stream, int *error);
-bool capture_wait(uint64_t stream, uint64_t event, int *error);
+/* The same for what waits for the whole device: no capture allows it. */
+int capture_forbids_device(void);
+/* True: a capture is in it. The event stands for nodes, or the stream waits for them, or *error. */
+bool capture_record(struct handle *event, uint64_t stream, int *error);
+bool capture_wait(uint64_t stream, const struct handle *event, int *error);
+void capture_stream_ends(uint64_t stream); /* it is destroyed */
 /* stream_number and event_number for calls that ask how far they are: not while captured. */
 int stream_idle_number(const void *stream, uint64_t *number);
 int event_idle_number(const void *event, uint64_t *number);

@@ -167,6 +167,8 @@ cudaError_t cudaMalloc(void **devPtr, size_t size)
 {
 	uint64_t address = 0;
 	int error = devPtr ? channel_enter() : INVALID_VALUE;
+	if (!error)
+		error = capture_forbids();
 	if (!error && size)
 		error = memory_alloc(size, &address);
 	if (!error)
@@ -189,7 +191,7 @@ cudaError_t cudaHostAlloc(void **pHost, size_t size, unsigned int flags)
 	if (!pHost || flags > 7)
 		return runtime_result(INVALID_VALUE);
 	*pHost = NULL;
-	return runtime_result(size ? pinned_alloc(size, pHost) : channel_enter());
+	return runtime_result(size ? host_alloc(pHost, size, flags) : channel_enter());
 }
 
 int host_device_pointer(void **device, void *host, unsigned flags)

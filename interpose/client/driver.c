@@ -400,7 +400,9 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **ker
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
 	uint64_t address;
-	int error = dptr && bytesize ? memory_alloc(bytesize, &address) : INVALID_VALUE;
+	int error = dptr && bytesize ? capture_forbids() : INVALID_VALUE;
+	if (!error)
+		error = memory_alloc(bytesize, &address);
 	if (!error)
 		*dptr = address;
 	return error;
@@ -428,9 +430,23 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
 	return CUDA_OK;
 }
 
+/* The forms of free that may wait. */
+int free_now(const void *address)
+{
+	int error = capture_forbids();
+	return error ? error : memory_free(address);
+}
+
+int host_free(void *address)
+{
+	int error = capture_forbids();
+	return error ? error : pinned_free(address);
+}
+
 int host_alloc(void **out, size_t bytes, unsigned flags)
 {
-	return out && bytes && flags <= 7 ? pinned_alloc(bytes, out) : INVALID_VALUE;
+	int error = out && bytes && flags <= 7 ? capture_forbids() : INVALID_VALUE;
+	return error ? error : pinned_alloc(bytes, out);
 }
 
 static int put(void *data, const void *value, size_t bytes)

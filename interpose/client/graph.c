@@ -95,6 +95,14 @@ void nodes_clear(struct nodes *set)
 	*set = (struct nodes){NULL, 0};
 }
 
+bool nodes_in(const struct graph *g, const struct nodes *set)
+{
+	for (size_t i = 0; i < set->count; i++)
+		if (!set->at[i] || set->at[i]->graph != g)
+			return false;
+	return check(g, GRAPH_MAGIC) != NULL;
+}
+
 bool nodes_reach(const struct graph *g, const struct nodes *from, const struct nodes *wanted)
 {
 	bool *seen = calloc(g->count + 1, sizeof *seen), more = seen != NULL, all = more;

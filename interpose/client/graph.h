@@ -15,6 +15,7 @@ struct nodes { struct node **at; size_t count; };
 bool nodes_add(struct nodes *, struct node *);
 bool nodes_join(struct nodes *, const struct nodes *other);
 void nodes_clear(struct nodes *);
+bool nodes_in(const struct graph *, const struct nodes *); /* are all of them the graph's? */
 /* Is each wanted node one of `from`, or needed by one of them? */
 bool nodes_reach(const struct graph *, const struct nodes *from, const struct nodes *wanted);
 

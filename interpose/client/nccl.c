@@ -460,6 +460,15 @@ static ncclResult_t check(struct rf_collective *m, const struct comm *c)
 	return NCCL_SUCCESS;
 }
 
+static ncclResult_t refuse_captured(uint64_t stream)
+{
+	if (capture_refuse(stream) == CAPTURE_IMPLICIT)
+		return NCCL_UNHANDLED_CUDA_ERROR;
+	SAY_ONCE("NCCL operations in a captured stream are not supported by rankfold: end the "
+		 "capture before them and launch the graph around them");
+	return NCCL_INVALID_USAGE;
+}
+
 ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t count, int type,
 			int op, int root, const void *comm, const void *stream)
 {
@@ -472,12 +481,8 @@ ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t 
 		error = async_error();
 	if (!error && stream_number(stream, &m.stream))
 		error = NCCL_INVALID_ARGUMENT;
-	if (!error && capturing(m.stream)) {
-		SAY_ONCE("NCCL operations in a captured stream are not supported by rankfold: end the "
-			 "capture before them and launch the graph around them");
-		capture_refuse(m.stream);
-		error = NCCL_INVALID_USAGE;
-	}
+	if (!error && capturing(m.stream))
+		error = refuse_captured(m.stream);
 	if (!error)
 		error = check(&m, c);
 	if (!error && count) {

@@ -11,7 +11,6 @@
 
 #include "graph.h"
 
-#define STREAM_NON_BLOCKING 1u
 #define EVENT_DISABLE_TIMING 2u
 #define EVENT_INTERPROCESS 4u
 
@@ -40,7 +39,7 @@ int device_sync(void)
 	struct rf_record m;
 	int error = channel_enter();
 	if (!error)
-		error = capture_forbids();
+		error = capture_forbids_device();
 	return error ? error : channel_call(&m, RF_OP_DEVICE_SYNC, sizeof m, NULL, 0, NULL, 0);
 }
 
@@ -53,6 +52,8 @@ static int destroy(enum handle_kind kind, const void *value, enum rf_opcode opco
 	if (error)
 		return error;
 	struct rf_handle m = {.handle = h->number};
+	if (kind == HANDLE_STREAM)
+		capture_stream_ends(h->number);
 	handle_drop(h);
 	channel_post(&m.r, opcode, sizeof m, NULL, 0);
 	return channel_enter();
@@ -124,20 +125,32 @@ int event_destroy(const void *event)
 	return destroy(HANDLE_EVENT, event, RF_OP_EVENT_DESTROY);
 }
 
+/* A record that names an event and a stream. */
+static int name_both(struct rf_event *m, const struct handle *event, const void *stream)
+{
+	memset(m, 0, sizeof *m);
+	int error = channel_enter();
+	if (!error && !event)
+		error = INVALID_HANDLE;
+	if (!error)
+		error = stream_number(stream, &m->stream);
+	if (!error)
+		m->event = event->number;
+	return error;
+}
+
 int event_record(const void *event, const void *stream, unsigned flags)
 {
 	struct rf_event m;
-	memset(&m, 0, sizeof m);
-	int error = channel_enter();
-	if (!error)
-		error = event_number(event, &m.event);
-	if (!error)
-		error = flags > 1 ? INVALID_VALUE : stream_number(stream, &m.stream);
+	struct handle *h = handle_get(HANDLE_EVENT, event);
+	int error = name_both(&m, h, stream);
+	if (!error && flags > 1)
+		error = INVALID_VALUE;
 	if (error)
 		return error;
 	if (flags & 1 && capturing(m.stream)) /* external: a node that records it */
 		return capture_add(m.stream, node_event(NODE_RECORD, m.event));
-	if (capture_record(m.event, m.stream, &error))
+	if (capture_record(h, m.stream, &error))
 		return error;
 	channel_post(&m.r, RF_OP_EVENT_RECORD, sizeof m, NULL, 0);
 	return CUDA_OK;
@@ -146,17 +159,15 @@ int event_record(const void *event, const void *stream, unsigned flags)
 int stream_wait(const void *stream, const void *event, unsigned flags)
 {
 	struct rf_event m;
-	memset(&m, 0, sizeof m);
-	int error = channel_enter();
-	if (!error)
-		error = event_number(event, &m.event);
-	if (!error)
-		error = flags > 1 ? INVALID_VALUE : stream_number(stream, &m.stream);
+	const struct handle *h = handle_get(HANDLE_EVENT, event);
+	int error = name_both(&m, h, stream);
+	if (!error && flags > 1)
+		error = INVALID_VALUE;
 	if (error)
 		return error;
 	if (flags & 1 && capturing(m.stream))
 		return capture_add(m.stream, node_event(NODE_WAIT, m.event));
-	if (capture_wait(m.stream, m.event, &error))
+	if (capture_wait(m.stream, h, &error))
 		return error;
 	channel_post(&m.r, RF_OP_STREAM_WAIT, sizeof m, NULL, 0);
 	return CUDA_OK;
@@ -170,6 +181,8 @@ int event_elapsed(float *ms, const void *start, const void *end)
 		error = INVALID_VALUE;
 	if (!error && (!a || !b || (a->flags | b->flags) & EVENT_DISABLE_TIMING))
 		error = INVALID_HANDLE;
+	if (!error && (a->captured || b->captured))
+		error = CAPTURED_EVENT;
 	if (error)
 		return error;
 	struct rf_elapsed m = {.start = a->number, .end = b->number};
@@ -276,7 +289,9 @@ int stream_host_function(const void *stream, CUhostFn function, void *data)
 int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data, unsigned flags)
 {
 	uint64_t number;
-	int error = callback && !flags ? stream_idle_number(stream, &number) : INVALID_VALUE;
+	int error = callback && !flags ? stream_number(stream, &number) : INVALID_VALUE;
+	if (!error && capturing(number))
+		error = capture_refuse(number);
 	if (error)
 		return error;
 	return post_function((struct host_function){NULL, callback, data, (void *)stream, 0});

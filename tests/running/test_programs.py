@@ -60,6 +60,7 @@ CASES = [
     Case("graphs", 2, TWO, steps=60),
     Case("boxes", 2, TWO, steps=8, arguments=()),
     Case("pools", 2, TWO, steps=100),
+    Case("captures", 2, TWO, steps=10),
 ]
 
 
