@@ -1,10 +1,12 @@
 # What is loaded into the job: the client, and one shim per library of NVIDIA's name.
 INTERPOSE_GEN := $(BUILD)/gen
-INTERPOSE_LIBS := cudart cuda nccl nvml
+INTERPOSE_LIBS := cudart cuda nccl nvml cublas cublasLt
 INTERPOSE_SONAME_cudart := libcudart.so.13
 INTERPOSE_SONAME_cuda := libcuda.so.1
 INTERPOSE_SONAME_nccl := libnccl.so.2
 INTERPOSE_SONAME_nvml := libnvidia-ml.so.1
+INTERPOSE_SONAME_cublas := libcublas.so.13
+INTERPOSE_SONAME_cublasLt := libcublasLt.so.13
 CLIENT_LIB := $(BUILD)/lib/librankfold.so
 CLIENT_SRC := $(wildcard interpose/client/*.c)
 CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)

@@ -19,6 +19,8 @@ LIBC = {
     "stddef.h": "typedef unsigned long size_t;",
     "stdlib.h": "typedef unsigned long size_t;",
     "string.h": "",
+    "math.h": "",
+    "stdio.h": "typedef struct FILE FILE;",
     "limits.h": "",
     "stdint.h": "".join(
         f"typedef {sign}{kind} {prefix}int{bits}_t;\n"
@@ -30,8 +32,15 @@ DEFINES = (
     "__attribute__(x)=", "__inline__=", "__extension__=", "__CUDA_API_VERSION_INTERNAL=1",
     "NVML_NO_UNVERSIONED_FUNC_DEFS=1",
 )  # fmt: skip
-FILES = {"cudart": "cuda_runtime_api.h", "cuda": "cuda.h", "nccl": "nccl.h", "nvml": "nvml.h"}
-PREFIXES = {"cudart": ("cuda", "__cuda"), "cuda": ("cu",), "nccl": ("nccl",), "nvml": ("nvml",)}
+FILES = {
+    "cudart": "cuda_runtime_api.h", "cuda": "cuda.h", "nccl": "nccl.h", "nvml": "nvml.h",
+    "cublas": "cublas_v2.h", "cublasLt": "cublasLt.h",
+}  # fmt: skip
+# Names begin with it, and not with another library's that is longer.
+PREFIXES = {
+    "cudart": ("cuda", "__cuda"), "cuda": ("cu",), "nccl": ("nccl",), "nvml": ("nvml",),
+    "cublas": ("cublas",), "cublasLt": ("cublasLt",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,11 +71,16 @@ def declared(library: str, text: str) -> dict[str, Declared]:
     for node in c_parser.CParser().parse(text).ext:
         if not (isinstance(node, c_ast.Decl) and isinstance(node.type, c_ast.FuncDecl)):
             continue
-        runtime = node.name.startswith(("cuda", "__cuda"))
-        if not node.name.startswith(PREFIXES[library]) or (library == "cuda" and runtime):
+        if library_of(node.name) != library:
             continue
         found[node.name] = Declared(printer.visit(node), count_parameters(node.type))
     return found
+
+
+def library_of(name: str) -> str:
+    """Whose function that is; '' for nobody's."""
+    known = [(prefix, library) for library, all_of in PREFIXES.items() for prefix in all_of]
+    return max((len(p), library) for p, library in [*known, ("", "")] if name.startswith(p))[1]
 
 
 def count_parameters(function: c_ast.FuncDecl) -> int:

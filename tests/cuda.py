@@ -21,6 +21,8 @@ from rankfold.paths import REPOSITORY
 NVCC = REPOSITORY / "tools/nvcc"
 CACHE = REPOSITORY / "build/tests"
 PROGRAMS = REPOSITORY / "tests/programs"
+LIBRARIES = {"nccl.h": "-lnccl", "cuda.h": "-lcuda", "cublas_v2.h": "-lcublas",
+             "cublasLt.h": "-lcublasLt"}  # fmt: skip
 DEFAULTS = ("-O3", "-std=c++17", "-cudart", "shared", "-arch=compute_75")
 
 
@@ -28,16 +30,15 @@ def build(source: Path | str, *, args: Sequence[str] = (), suffix: str = "") -> 
     """The program compiled from `source`: a ``.cu`` file, or CUDA C++ text.
 
     `args` are added to nvcc's arguments; arguments that contradict `DEFAULTS` replace them.
-    A program that includes ``nccl.h`` is linked with NCCL. Raises `AssertionError` with the
-    compiler's output when it does not compile.
+    A program is linked with the `LIBRARIES` whose headers it includes. Raises `AssertionError` with
+    the compiler's output when it does not compile.
     """
     if isinstance(source, str):
         source = _as_file(source)
     flags = [*_defaults(args), *args]
-    if any("nccl.h" in path.read_text() for path in _sources(source)) and "-ptx" not in flags:
-        flags.append("-lnccl")
-    if any("<cuda.h>" in path.read_text() for path in _sources(source)) and "-ptx" not in flags:
-        flags.append("-lcuda")
+    text = "".join(path.read_text() for path in _sources(source))
+    if "-ptx" not in flags:
+        flags += [library for header, library in LIBRARIES.items() if f"<{header}>" in text]
     target = CACHE / f"{source.stem}-{_digest(source, flags)}{suffix}"
     with _lock(target):
         if not target.exists():

@@ -320,6 +320,30 @@ typedef struct { char internal[128]; } ncclUniqueId;
 typedef struct { size_t size; unsigned int magic, version; int blocking; } ncclConfig_t;
 typedef struct { size_t size; unsigned int magic, version; float estimatedTime; } ncclSimInfo_t;
 
+/* ---- cuBLAS and cuBLASLt: their enumerations are in api.h ---- */
+
+typedef int cudaDataType;
+typedef int cudaDataType_t;
+enum {
+	CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_8I = 3, CUDA_R_32I = 10,
+	CUDA_R_16BF = 14,
+};
+typedef int libraryPropertyType;
+typedef struct { unsigned short bits; } __half;
+typedef void *cublasHandle_t;
+typedef void *cublasLtHandle_t;
+typedef struct { uint64_t data[14]; } cublasLtMatrixLayoutOpaque_t, *cublasLtMatrixLayout_t;
+typedef struct { uint64_t data[32]; } cublasLtMatmulDescOpaque_t, *cublasLtMatmulDesc_t;
+typedef struct { uint64_t data[12]; } cublasLtMatmulPreferenceOpaque_t, *cublasLtMatmulPreference_t;
+typedef struct { uint64_t data[8]; } cublasLtMatmulAlgo_t;
+typedef struct {
+	cublasLtMatmulAlgo_t algo;
+	size_t workspaceSize;
+	int state;
+	float wavesCount;
+	int reserved[4];
+} cublasLtMatmulHeuristicResult_t;
+
 /* ---- NVML: what is never read or filled is only a name ---- */
 
 typedef int nvmlReturn_t;

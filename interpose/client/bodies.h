@@ -5,6 +5,7 @@
 #include "api.h"
 
 /* cudart.c */
+#define CUDA_VERSION 13000
 int version_get(int *version);
 int limit_get(size_t *value, int limit);
 int limit_set(int limit, size_t value);
@@ -132,6 +133,43 @@ int nvml_pci(const void *device, nvmlPciInfo_t *out, size_t bytes);
 int nvml_clock(const void *device, int type, unsigned *mhz);
 int nvml_processes(const void *device, unsigned *count, void *out, size_t bytes);
 int nvml_no_processes(const void *device, unsigned *count);
+
+/* cublas.c */
+#define BLAS_VERSION 130000
+struct operand { const void *at; int type; int64_t ld; long long stride; };
+int blas_check(const void *handle);
+int blas_create(void *out, enum handle_kind);
+int blas_destroy(const void *handle, enum handle_kind);
+int mode_set(const void *handle, enum blas_mode, int value, int most);
+int mode_get(const void *handle, enum blas_mode, int *value);
+int blas_property(int property, int *value);
+const char *blas_status_name(int status);
+const char *blas_status_text(int status);
+int gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+	 const void *alpha, struct operand a, struct operand b, const void *beta, struct operand c,
+	 int64_t count, int compute, bool pointers);
+int copy_elements(void *dst, int64_t dst_ld, const void *src, int64_t src_ld, int64_t width,
+		  int64_t height, int64_t element, int kind, const void *stream, bool async);
+/* For cublaslt.c. */
+int gemm_types(struct rf_gemm *, int a, int b, int c, int compute);
+int gemm_scalars(struct rf_gemm *, const void *alpha, const void *beta, bool on_device);
+int gemm_send(struct rf_gemm *, const void *stream);
+int gemm_post(const struct rf_gemm *, const void *stream); /* a CUDA error */
+
+/* cublaslt.c */
+enum described { OF_DESC, OF_LAYOUT, OF_PREFERENCE, OF_ALGO };
+int desc_create(cublasLtMatmulDesc_t *out, int compute, int scale);
+int desc_init(cublasLtMatmulDesc_t, size_t bytes, int compute, int scale);
+int layout_create(cublasLtMatrixLayout_t *out, int type, uint64_t rows, uint64_t columns,
+		  int64_t ld);
+int layout_init(cublasLtMatrixLayout_t, size_t bytes, int type, uint64_t rows, uint64_t columns,
+		int64_t ld);
+int preference_create(cublasLtMatmulPreference_t *out);
+int preference_init(cublasLtMatmulPreference_t, size_t bytes);
+int described_free(void *object);
+int attribute_set(void *object, enum described, int attribute, const void *from, size_t bytes);
+int attribute_get(const void *object, enum described, int attribute, void *to, size_t bytes,
+		  size_t *written);
 
 /* nccl.c */
 enum nccl_result {

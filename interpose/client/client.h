@@ -11,14 +11,16 @@
  *   device.c   what the virtual device can do
  *   error.c    names of errors, the last error, lines for people
  *   capture.c  stream capture
- *   cudart.c, driver.c, link.c, graph.c, graph_runtime.c, copies.c, nccl.c, nvml.c
+ *   cudart.c, driver.c, link.c, graph.c, graph_runtime.c, copies.c, nccl.c, nvml.c,
+ *   cublas.c, cublaslt.c
  *              the bodies of the API functions that need one
  *   lookup.c   dlsym, dlvsym, dlopen, cuGetProcAddress
  *   elf.c      libc's own dlsym, past ours
  *
  * Rules that hold in all of them:
  *  - Functions return the API's numbers: 0, or a CUresult/cudaError_t (they agree where both
- *    exist), or an ncclResult_t in nccl.c, or an nvmlReturn_t in nvml.c.
+ *    exist), or an ncclResult_t in nccl.c, or an nvmlReturn_t in nvml.c, or a
+ *    cublasStatus_t in cublas.c and cublaslt.c.
  *  - Nothing here ends the process, writes to stdout (but what the program's own kernels print:
  *    print.c), or changes errno.
  *  - Lock order: module lock, heap lock, pinned lock; the ring lock is innermost and held only
@@ -113,13 +115,16 @@ cudaError_t runtime_result(int error);
 
 /* ---- handle.c ---- */
 
-enum handle_kind { HANDLE_STREAM = 1, HANDLE_EVENT };
+enum handle_kind { HANDLE_STREAM = 1, HANDLE_EVENT, HANDLE_BLAS, HANDLE_BLASLT };
+enum blas_mode { BLAS_POINTERS, BLAS_MATH, BLAS_ATOMICS, BLAS_SM_COUNT, BLAS_MODES };
 struct handle {
 	uint64_t number;
 	enum handle_kind kind;
 	uint32_t flags;
 	int32_t priority;
 	_Atomic bool captured; /* an event: last recorded in a captured stream */
+	void *stream;           /* HANDLE_BLAS: of its products */
+	int modes[BLAS_MODES];
 };
 uint64_t handle_number(void); /* a fresh one, never reused */
 struct handle *handle_new(enum handle_kind kind);
@@ -280,8 +285,10 @@ struct api_entry {
 	uint32_t since;   /* first version (13000, …) that means this one; 0: all */
 	uint8_t refused;  /* 1: a stub that only says that it is not covered */
 };
-extern RF_API const struct api_entry api_cudart[], api_cuda[], api_nccl[], api_nvml[];
-extern const size_t api_cudart_count, api_cuda_count, api_nccl_count, api_nvml_count;
+extern RF_API const struct api_entry api_cudart[], api_cuda[], api_nccl[], api_nvml[],
+	api_cublas[], api_cublasLt[];
+extern const size_t api_cudart_count, api_cuda_count, api_nccl_count, api_nvml_count,
+	api_cublas_count, api_cublasLt_count;
 const struct api_entry *api_find(const char *name);
 /* libc's function of a name that this library has too. */
 void *libc_function(const char *name);

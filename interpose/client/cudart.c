@@ -9,8 +9,6 @@
 
 #include "bodies.h"
 
-#define CUDA_VERSION 13000
-
 /* ---- device ---- */
 
 int version_get(int *version)

@@ -24,6 +24,7 @@ struct node {
 	struct slices slices;  /* of the copy */
 	CUDA_MEMSET_NODE_PARAMS fill;
 	CUDA_HOST_NODE_PARAMS host;
+	struct rf_gemm gemm;
 	uint64_t event;
 	struct graph *child;   /* owned, an exec */
 };
@@ -220,6 +221,8 @@ static int run(const struct node *n, const void *stream)
 	case NODE_FILL:
 		return memory_fill((void *)n->fill.dst, n->fill.pitch, n->fill.value,
 				   n->fill.elementSize, n->fill.width, n->fill.height, stream);
+	case NODE_GEMM:
+		return gemm_post(&n->gemm, stream);
 	case NODE_HOST:
 		return stream_host_function(stream, n->host.fn, n->host.userData);
 	case NODE_CHILD:
@@ -286,6 +289,14 @@ struct node *node_host(CUhostFn function, void *data)
 	struct node *n = node_new(NODE_HOST);
 	if (n)
 		n->host = (CUDA_HOST_NODE_PARAMS){function, data};
+	return n;
+}
+
+struct node *node_gemm(const struct rf_gemm *m)
+{
+	struct node *n = node_new(NODE_GEMM);
+	if (n)
+		n->gemm = *m;
 	return n;
 }
 
@@ -507,7 +518,8 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
 	if (!hNode || !type)
 		return INVALID_VALUE;
-	*type = (int)((const struct node *)hNode)->kind;
+	enum node_kind kind = ((const struct node *)hNode)->kind;
+	*type = kind == NODE_GEMM ? NODE_KERNEL : (int)kind;
 	return CUDA_OK;
 }
 

@@ -7,6 +7,7 @@
 enum node_kind { /* numbers of CUgraphNodeType */
 	NODE_KERNEL = 0, NODE_COPY = 1, NODE_FILL = 2, NODE_HOST = 3, NODE_CHILD = 4, NODE_EMPTY = 5,
 	NODE_WAIT = 6, NODE_RECORD = 7,
+	NODE_GEMM = 1000, /* a kernel, to the program */
 };
 struct node;
 struct graph;
@@ -23,6 +24,7 @@ struct node *node_launch(const struct launch *, const void *packed, size_t bytes
 struct node *node_copy(const struct copy *);
 struct node *node_fill(const CUDA_MEMSET_NODE_PARAMS *);
 struct node *node_host(CUhostFn function, void *data);
+struct node *node_gemm(const struct rf_gemm *);
 struct node *node_event(enum node_kind, uint64_t event);
 /* Takes the node, whatever it returns. */
 int graph_append(struct graph *, struct node *, const struct nodes *needs);

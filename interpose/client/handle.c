@@ -1,4 +1,5 @@
-/* handle.c: the numbers that stand for streams and events, and all other fresh numbers.
+/* handle.c: the numbers that stand for streams, events and handles of libraries, and all other
+ * fresh numbers.
  *
  * Numbers come from one counter and are never reused (programs keep them in static variables, and
  * the server's saved state names them). The table is direct-mapped: a number lives at `number mod

@@ -24,6 +24,8 @@ static const struct { const char *soname, *link; } ours[] = {
 	{"libcuda.so.1", "libcuda.so"},
 	{"libnccl.so.2", "libnccl.so"},
 	{"libnvidia-ml.so.1", "libnvidia-ml.so"},
+	{"libcublas.so.13", "libcublas.so"},
+	{"libcublasLt.so.13", "libcublasLt.so"},
 };
 
 /* ---- tables ---- */
@@ -49,6 +51,10 @@ const struct api_entry *api_find(const char *name)
 {
 	if (!strncmp(name, "nccl", 4) || !strncmp(name, "pnccl", 5))
 		return find_in(api_nccl, api_nccl_count, name);
+	if (!strncmp(name, "cublasLt", 8))
+		return find_in(api_cublasLt, api_cublasLt_count, name);
+	if (!strncmp(name, "cublas", 6))
+		return find_in(api_cublas, api_cublas_count, name);
 	if (!strncmp(name, "cuda", 4) || !strncmp(name, "__cuda", 6))
 		return find_in(api_cudart, api_cudart_count, name);
 	if (!strncmp(name, "cu", 2))

@@ -98,14 +98,23 @@ def test_prototypes_agree_with_the_headers(tmp_path: Path, library: str, least: 
 
 
 @pytest.mark.parametrize("language, standard", [("c", "c11"), ("c++", "c++17")])
-def test_our_nccl_header_compiles_in_both_languages(
+def test_our_headers_compile_in_both_languages(
     tmp_path: Path, language: str, standard: str
 ) -> None:
     source = tmp_path / "uses_nccl"
     source.write_text("""
     #include <nccl.h>
+    #include <cublas_v2.h>
+    #include <cublasLt.h>
     int main(void)
     {
+        cublasHandle_t blas;
+        cublasLtMatmulDescOpaque_t desc;
+        float one = 1;
+        cublasCreate(&blas);
+        cublasLtMatmulDescInit(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+        cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_T, 1, 1, 1, &one, 0, 1, 0, 1, &one, 0, 1);
+        cublasSgemm_64(blas, CUBLAS_OP_N, CUBLAS_OP_T, 1, 1, 1, &one, 0, 1, 0, 1, &one, 0, 1);
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         ncclComm_t comm = NCCL_COMM_NULL;
         ncclUniqueId id;
@@ -117,6 +126,6 @@ def test_our_nccl_header_compiles_in_both_languages(
     command = ["g++" if language == "c++" else "gcc", "-x", language, f"-std={standard}", "-Wall",
                "-Werror", f"-I{HEADERS[0]}", f"-I{LIB.parent / 'include'}", str(source),
                "-o", str(tmp_path / "program"), f"-L{LIB}", "-lnccl",
-               f"-Wl,-rpath-link,{LIB}"]  # fmt: skip
+               "-lcublas", "-lcublasLt", f"-Wl,-rpath-link,{LIB}"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -92,3 +92,9 @@ def test_the_description_knows_every_function_of_the_headers(library: str) -> No
         pytest.skip("no CUDA headers on this machine")
     described = generate.load_library((generate.API / f"{library}.yaml").read_text(), CHANNEL)
     assert in_headers <= {name for f in described.functions for name in f.names}
+
+
+def test_a_function_belongs_to_the_library_with_the_longest_prefix() -> None:
+    names = ("cuInit", "cudaMalloc", "cublasCreate_v2", "cublasLtCreate", "free")
+    found = [headers.library_of(name) for name in names]
+    assert found == ["cuda", "cudart", "cublas", "cublasLt", ""]

@@ -44,6 +44,7 @@ FIVE = ((0, 0, 0, 0, 0), (0, 0, 1, 1, 1), (0, 1, 2, 2, 0))
 CASES = [
     Case("mlp_sharded", 3, THREE),
     Case("conv_mixed", 2, TWO),
+    Case("mlp_blas", 3, THREE),
     Case("subgroups", 5, FIVE),
     Case("ring", 3, THREE),
     Case("reductions", 3, THREE, steps=8),
