@@ -312,6 +312,9 @@ static void run_module_ready(struct proxy *p, void *arg)
 		ring_reply(r, ask->slot, a->error, &reply, sizeof reply);
 		if (a->error && !ask->slot)
 			rank_fail(r, a->error, "a module of the moved rank cannot be loaded again");
+		if (a->error && ask->slot)
+			m->doomed = true; /* whoever tries again sends it again */
+		module_release(r, m);
 	}
 	free(ask);
 }
@@ -327,6 +330,17 @@ int proxy_module_ready(struct proxy *p, uint64_t token, int error, const char *h
 			      .offsets = global_offsets, .sizes = global_sizes};
 	in_loop(p, run_module_ready, &a);
 	return a.result;
+}
+
+/* A function that the client was told is not there goes again. */
+static void function_answered(struct rank *r, struct function *f, bool refused)
+{
+	struct module *m = f->module;
+	if (refused) {
+		table_remove(&r->objects, f->o.id);
+		function_free(f);
+	}
+	module_release(r, m);
 }
 
 static void run_function_ready(struct proxy *p, void *arg)
@@ -355,6 +369,8 @@ static void run_function_ready(struct proxy *p, void *arg)
 		f->error = a->error;
 		ring_reply(r, ask->slot, a->error, NULL, 0);
 	}
+	if (f)
+		function_answered(r, f, a->error && ask->slot);
 	free(ask);
 }
 

@@ -76,6 +76,7 @@ void ask_module(struct rank *r, struct module *m, uint32_t image_kind, uint16_t 
 		ring_reply(r, slot, CU_OUT_OF_MEMORY, NULL, 0);
 		return;
 	}
+	m->uses++;
 	memcpy(e.text, m->hash, sizeof m->hash);
 	e.data = m->image;
 	e.bytes = m->image_bytes;
@@ -90,6 +91,7 @@ void ask_function(struct rank *r, struct function *f, uint16_t slot, uint32_t bu
 		ring_reply(r, slot, CU_OUT_OF_MEMORY, NULL, 0);
 		return;
 	}
+	f->module->uses++;
 	memcpy(e.text, f->module->hash, sizeof f->module->hash);
 	snprintf(e.name, sizeof e.name, "%s", f->name);
 	post(r, &e, a);

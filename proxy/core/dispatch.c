@@ -34,6 +34,18 @@ static struct stream *get_stream(struct rank *r, uint64_t id)
 	return s && !s->doomed ? s : NULL;
 }
 
+static struct module *get_module(struct rank *r, uint64_t id)
+{
+	struct module *m = (struct module *)table_get(&r->objects, id, OBJ_MODULE);
+	return m && !m->doomed ? m : NULL;
+}
+
+static struct function *get_function(struct rank *r, uint64_t id)
+{
+	struct function *f = (struct function *)table_get(&r->objects, id, OBJ_FUNCTION);
+	return f && !f->module->doomed ? f : NULL;
+}
+
 #define GET(r, type, KIND, id) ((struct type *)table_get(&(r)->objects, (id), OBJ_##KIND))
 
 /* ---- memory ---- */
@@ -154,10 +166,10 @@ static int on_fill(struct rank *r, const struct rf_fill *f, uint32_t extra)
 static int on_module_data(struct rank *r, const struct rf_module_data *a, uint32_t extra)
 {
 	(void)extra;
-	struct module *m = GET(r, module, MODULE, a->module);
+	struct module *m = get_module(r, a->module);
 	const uint8_t *from = ring_bulk(r, (uint64_t)a->bulk * RF_BULK_BYTES, a->bytes);
 	int error = CU_OK;
-	if (!m && !table_get(&r->objects, a->module, OBJ_STREAM)) {
+	if (!m) {
 		m = calloc(1, sizeof *m);
 		if (m)
 			m->o = (struct object){OBJ_MODULE, a->module};
@@ -193,7 +205,7 @@ static int on_module_data(struct rank *r, const struct rf_module_data *a, uint32
 static int on_module_load(struct rank *r, const struct rf_module_load *a, uint32_t extra)
 {
 	(void)extra;
-	struct module *m = GET(r, module, MODULE, a->module);
+	struct module *m = get_module(r, a->module);
 	if (!m || m->loaded || m->loading || a->bytes != m->image_bytes || !a->r.slot)
 		return CU_INVALID_VALUE;
 	m->loading = true;
@@ -210,7 +222,7 @@ static bool coming_back(const struct rank *r, const struct module *m)
 static int on_module_globals(struct rank *r, const struct rf_module_globals *a, uint32_t extra)
 {
 	(void)extra;
-	struct module *m = GET(r, module, MODULE, a->module);
+	struct module *m = get_module(r, a->module);
 	if (coming_back(r, m))
 		return RETRY;
 	if (!m || !m->loaded || m->globals_addr)
@@ -236,13 +248,16 @@ static int on_module_globals(struct rank *r, const struct rf_module_globals *a, 
 static int on_module_unload(struct rank *r, const struct rf_handle *a, uint32_t extra)
 {
 	(void)extra;
-	/* Kernels of it may still be queued; it goes with the rank. Handles are never reused. */
-	return GET(r, module, MODULE, a->handle) ? CU_OK : CU_INVALID_HANDLE;
+	struct module *m = get_module(r, a->handle);
+	if (!m)
+		return CU_INVALID_HANDLE;
+	module_unload(r, m);
+	return CU_OK;
 }
 
 static int on_function_get(struct rank *r, const struct rf_name *a, uint32_t extra)
 {
-	struct module *m = GET(r, module, MODULE, a->module);
+	struct module *m = get_module(r, a->module);
 	if (coming_back(r, m))
 		return RETRY;
 	if (!m || !m->loaded || !a->r.slot)
@@ -270,7 +285,7 @@ static int on_function_get(struct rank *r, const struct rf_name *a, uint32_t ext
 
 static int on_global_get(struct rank *r, const struct rf_name *a, uint32_t extra)
 {
-	struct module *m = GET(r, module, MODULE, a->module);
+	struct module *m = get_module(r, a->module);
 	if (coming_back(r, m))
 		return RETRY;
 	if (!m || !m->loaded)
@@ -465,7 +480,7 @@ static int on_event_elapsed(struct rank *r, const struct rf_elapsed *a, uint32_t
 static int on_launch(struct rank *r, const struct rf_launch *l, uint32_t extra)
 {
 	struct stream *s = get_stream(r, l->stream);
-	struct function *f = GET(r, function, FUNCTION, l->function);
+	struct function *f = get_function(r, l->function);
 	if (!s || !f)
 		return CU_INVALID_HANDLE;
 	uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
@@ -481,6 +496,7 @@ static int on_launch(struct rank *r, const struct rf_launch *l, uint32_t extra)
 		return CU_OUT_OF_MEMORY;
 	r->last_function = l->function;
 	i->kernel.function = f;
+	f->module->uses++;
 	i->kernel.launch = *l;
 	memcpy(i->data, l->params, l->param_bytes);
 	stream_push(r, s, i);

@@ -8,6 +8,7 @@
  *   ask.c       questions to Python and their answers
  *   rank.c      a rank comes and goes
  *   table.c     virtual handles
+ *   module.c    how long modules and functions live
  *   dispatch.c  one handler per opcode: checks a record, then acts or queues
  *   stream.c    queues, ordering, events; gives work to the device
  *   memory.c    buffers, chunks, residency, swap; reads and writes of any rank's memory
@@ -88,6 +89,8 @@ struct module {
 	uint8_t *image;      /* while it arrives */
 	uint64_t image_bytes, image_room;
 	bool loading, loaded; /* asked for; answered */
+	bool doomed;          /* unloaded: goes when nothing uses it */
+	uint32_t uses;        /* queued kernels and open questions, also its functions' */
 	char hash[65];
 	uint64_t globals_bytes, globals_addr;
 	uint8_t *globals_image;
@@ -377,6 +380,12 @@ void memory_move(struct proxy *);
 void transfer_push(struct proxy *, struct transfer *);
 void transfer_pump(struct proxy *);
 bool transfer_pending(const struct proxy *, const struct rank *);
+
+/* module.c */
+void module_unload(struct rank *, struct module *);
+void module_release(struct rank *, struct module *); /* one use is over; may free it */
+void module_free(struct module *);
+void function_free(struct function *);
 
 /* slice.c */
 void slice_turn(struct proxy *);

@@ -62,19 +62,12 @@ fail:
 
 static void free_object(struct object *o)
 {
-	struct module *m = (struct module *)o;
 	switch (o->kind) {
 	case OBJ_MODULE:
-		free(m->image);
-		free(m->globals_image);
-		free(m->global_names);
-		free(m->global_offsets);
-		free(m->global_sizes);
-		free(m);
+		module_free((struct module *)o);
 		break;
 	case OBJ_FUNCTION:
-		free(((struct function *)o)->name);
-		free(o);
+		function_free((struct function *)o);
 		break;
 	case OBJ_EVENT:
 		event_free((struct event *)o);

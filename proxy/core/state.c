@@ -15,6 +15,7 @@
 #define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
 #define STATE_VERSION 2
 #define STATE_BYTES_MAX (1ull << 36)
+#define COMMS_BYTES_MAX (64ull << 20)
 
 enum state_opcode {
 	STATE_RANK = RF_OP_STATE_FIRST, STATE_BUFFER, STATE_CHUNK, STATE_STREAM, STATE_EVENT,
@@ -127,6 +128,13 @@ static bool put_module(struct writer *w, const struct module *m)
 	return true;
 }
 
+/* Unloaded, and only kept for the answer to a question. */
+static bool unloaded(const struct object *o)
+{
+	return (o->kind == OBJ_MODULE && ((const struct module *)o)->doomed) ||
+	       (o->kind == OBJ_FUNCTION && ((const struct function *)o)->module->doomed);
+}
+
 static bool put_object(struct writer *w, const struct object *o)
 {
 	switch (o->kind) {
@@ -198,19 +206,29 @@ static bool put_objects(struct writer *w, struct rank *r)
 	struct object **all = table_sorted(&r->objects, &count);
 	for (size_t k = 0; all && k < sizeof order / sizeof *order; k++)
 		for (uint32_t i = 0; i < count && good; i++)
-			if (all[i]->kind == order[k])
+			if (all[i]->kind == order[k] && !unloaded(all[i]))
 				good = put_object(w, all[i]);
 	free(all);
 	return all && good;
 }
 
+/* None: collectives are under way, which no state can hold. */
 static bool put_comms(struct writer *w, struct rank *r)
 {
-	struct state_bytes *s = PUT(w, COMMS, state_bytes, 1 << 20);
-	if (!s)
-		return false;
-	s->bytes = coll_save(r->job->coll, r->rank, (uint8_t *)(s + 1), 1 << 20);
-	return s->bytes; /* none: collectives are under way, which no state can hold */
+	uint64_t bytes = 0;
+	uint8_t *saved = NULL;
+	for (uint64_t room = 4096; !bytes && room <= COMMS_BYTES_MAX; room *= 4) {
+		free(saved);
+		saved = malloc(room);
+		bytes = saved ? coll_save(r->job->coll, r->rank, saved, room) : 0;
+	}
+	struct state_bytes *s = bytes ? PUT(w, COMMS, state_bytes, bytes) : NULL;
+	if (s) {
+		s->bytes = bytes;
+		memcpy(s + 1, saved, bytes);
+	}
+	free(saved);
+	return s;
 }
 
 uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)

@@ -170,6 +170,9 @@ static void complete(struct rank *r, struct item *i)
 	if (uses_memory(i) && i->hal_seq)
 		r->inflight--;
 	switch (i->kind) {
+	case ITEM_KERNEL:
+		module_release(r, i->kernel.function->module);
+		break;
 	case ITEM_COPY:
 		if (i->copy.copy.release_bulk && i->copy.copy.src_place == RF_AT_BULK)
 			ring_release_bulk(r, (uint32_t)(i->copy.copy.src / RF_BULK_BYTES));

@@ -7,7 +7,6 @@ what they would be without company, and afterwards memory and descriptors are as
 from __future__ import annotations
 
 import os
-import select
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -19,8 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankfold.proxy.hal.soft.modules import Loader, ModuleError, ModuleInfo
-from rankfold.proxy.native import EVENT_FUNCTION, EVENT_MODULE, Native
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.native import Native
+from support.answers import answering
 from support.ring_client import (
     ALLOC,
     CHUNK,
@@ -50,38 +50,6 @@ from .records import (
 
 COUNT = 4096  # numbers the good rank works on
 HOSTILE, GOOD = 1, 2  # jobs
-
-
-@contextmanager
-def answering(native: Native, kernels: Loader) -> Iterator[None]:
-    """Answer the loop's questions as the proxy's Python half does, in a thread."""
-    stop = threading.Event()
-    modules: dict[str, ModuleInfo] = {}
-
-    def run() -> None:
-        while not stop.is_set():
-            select.select([native.event_fd], [], [], 0.01)
-            for event in native.events():
-                try:
-                    if event.kind == EVENT_MODULE:
-                        info = kernels.module(event.data, event.image_kind)
-                        modules[info.hash] = info
-                        native.module_ready(event.token, 0, info)
-                    elif event.kind == EVENT_FUNCTION:
-                        function = kernels.function(modules[event.text], event.name)
-                        native.function_ready(event.token, 0, function)
-                except ModuleError as error:
-                    answer = native.module_ready if event.kind == EVENT_MODULE else (
-                        native.function_ready)  # fmt: skip
-                    answer(event.token, error.code)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 class Good:

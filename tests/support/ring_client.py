@@ -215,12 +215,16 @@ def leave(native: Native, job: int = 1) -> None:
     raise AssertionError(f"the job does not end\n{native.dump()}")
 
 
-def hand_over(native: Native, client: RingClient, job: int, to: Native, new_job: int) -> None:
-    """Cut, save here, attach there, in the next epoch."""
+def hand_over(
+    native: Native, client: RingClient, job: int, to: Native, new_job: int,
+    between: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
+    """Cut, save here, `between`, attach there, in the next epoch."""
     native.barrier(job, True)
     settle(native, job, "cut")
     assert native.job_save(job)
     settle(native, job, "saved")
     native.job_close(job)
+    between()
     to.job_open(new_job, new_job, 0, 1, [0], -1)
     to.rank_attach(new_job, 0, client.fd, client.image)

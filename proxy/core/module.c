@@ -1,0 +1,64 @@
+/* module.c: how long a rank's modules and their functions live.
+ *
+ * A module is used by every queued kernel of it and by every question about it or its functions
+ * that Python has not answered. Unloaded, it and its functions cannot be named any more; they go
+ * when the last use is over, so that what a rank keeps does not grow with its history. Nothing
+ * waits for that: a kernel may be queued behind what other ranks have yet to do.
+ */
+#include <stdlib.h>
+
+#include "internal.h"
+
+static bool is_function_of(const struct object *o, const struct module *m)
+{
+	return o->kind == OBJ_FUNCTION && ((const struct function *)o)->module == m;
+}
+
+void function_free(struct function *f)
+{
+	free(f->name);
+	free(f);
+}
+
+void module_free(struct module *m)
+{
+	free(m->image);
+	free(m->globals_image);
+	free(m->global_names);
+	free(m->global_offsets);
+	free(m->global_sizes);
+	free(m);
+}
+
+static void drop(struct rank *r, struct module *m)
+{
+	uint32_t count;
+	struct object **all = table_sorted(&r->objects, &count);
+	if (!all)
+		return; /* host memory is short: it goes with the rank */
+	for (uint32_t i = 0; i < count; i++) {
+		if (!is_function_of(all[i], m))
+			continue;
+		table_remove(&r->objects, all[i]->id);
+		function_free((struct function *)all[i]);
+	}
+	free(all);
+	table_remove(&r->objects, m->o.id);
+	if (!m->loaded)
+		r->arriving -= m->image_bytes;
+	module_free(m);
+}
+
+void module_unload(struct rank *r, struct module *m)
+{
+	m->doomed = true;
+	if (!m->uses)
+		drop(r, m);
+}
+
+void module_release(struct rank *r, struct module *m)
+{
+	m->uses--;
+	if (!m->uses && m->doomed)
+		drop(r, m);
+}

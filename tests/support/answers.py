@@ -1,0 +1,48 @@
+"""Answers to the questions of the proxy's core, for tests that drive it without its Python half."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rankfold.proxy.hal.soft.modules import Loader, ModuleError, ModuleInfo
+from rankfold.proxy.native import EVENT_FUNCTION, EVENT_MODULE, Native
+
+
+@contextmanager
+def answering(
+    native: Native, kernels: Loader, modules: dict[str, ModuleInfo] | None = None
+) -> Iterator[None]:
+    """Answer the loop's questions as the proxy's Python half does, in a thread.
+
+    `modules` are those that are known by their hash: shared by the devices of a hand-over.
+    """
+    stop = threading.Event()
+    known = {} if modules is None else modules
+
+    def run() -> None:
+        while not stop.is_set():
+            select.select([native.event_fd], [], [], 0.01)
+            for event in native.events():
+                try:
+                    if event.kind == EVENT_MODULE:
+                        info = known.get(event.text) or kernels.module(event.data, event.image_kind)
+                        known[info.hash] = info
+                        native.module_ready(event.token, 0, info)
+                    elif event.kind == EVENT_FUNCTION:
+                        function = kernels.function(known[event.text], event.name)
+                        native.function_ready(event.token, 0, function)
+                except ModuleError as error:
+                    answer = native.module_ready if event.kind == EVENT_MODULE else (
+                        native.function_ready)  # fmt: skip
+                    answer(event.token, error.code)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
