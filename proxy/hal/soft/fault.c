@@ -153,6 +153,7 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 	else if (worker->fault_error)
 		soft_space_fail(space, worker->fault_error, "%s: %s", worker->doing,
 				worker->fault_error == SOFT_ASSERT ? "an assertion failed" :
+				worker->fault_error == SOFT_STACK ? "the stack of a thread is full" :
 				worker->fault_error == SOFT_ILLEGAL_ADDRESS ?
 				"an address outside of device memory, or not aligned" :
 				"the kernel trapped or can never go on");

@@ -2,37 +2,32 @@
 
 A *cut* is an instruction that involves other threads (barrier, shuffle, vote …). It ends its
 block; what follows is compiled as a segment of its own, entered by the scheduler. Device
-functions are inlined first, so that a cut may stand anywhere in them.
+functions have become part of the kernel before (inline.py), so that a cut may stand anywhere in
+them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from dataclasses import dataclass, field
 
-from .errors import INVALID_PTX, NOT_FOUND, ModuleError, unsupported
+from .errors import INVALID_PTX, NOT_FOUND, ModuleError
+from .inline import Flat, flatten
 from .ptx import (
     TYPE_BYTES,
-    Body,
     Function,
     Instr,
-    Int,
     Mem,
     Module,
     Not,
     Operand,
     Pair,
-    Param,
     Reg,
     Special,
     Sym,
-    Variable,
     Vec,
-    parse_body,
 )  # fmt: skip
 
-INLINED_INSTRS_MAX = 200_000
 NO_RESULT = frozenset(
     "st red bra brx ret exit trap membar fence prefetch prefetchu nanosleep brkpt discard call "
     "label applypriority griddepcontrol cp pmevent setmaxnreg".split()
@@ -87,274 +82,6 @@ def uses_of(instr: Instr) -> list[str]:
     if instr.op[0] in ("addc", "subc", "madc"):
         names.append("%cc")
     return names
-
-
-# ---- inlining -------------------------------------------------------------------------------
-
-
-@dataclass
-class Flat:
-    """A kernel with its callees inlined. `calls`: parameter variables of calls."""
-
-    instrs: list[Instr] = field(default_factory=list)
-    registers: dict[str, str] = field(default_factory=dict)
-    variables: dict[str, Variable] = field(default_factory=dict)
-
-
-class _Inliner:
-    def __init__(self, module: Module, kernel: str):
-        self.module, self.kernel = module, kernel
-        self.flat = Flat()
-        self.bodies: dict[str, Body] = {}
-        self.count = 0
-        self._taken: set[str] | None = None
-
-    def expand(
-        self, function: Function, prefix: str, formals: dict[str, str], stack: tuple[str, ...]
-    ) -> None:
-        body = self.bodies.get(function.name)
-        if body is None:
-            body = self.bodies[function.name] = parse_body(function)
-        for name, kind in body.registers.items():
-            self.flat.registers[prefix + name] = kind
-        for name, variable in body.variables.items():
-            self.flat.variables[prefix + name] = dataclasses.replace(variable, name=prefix + name)
-        names = {name: prefix + name for name in body.variables} | formals
-        for instr in body.instrs:
-            self._instr(instr, prefix, names, stack)
-        if len(self.flat.instrs) > INLINED_INSTRS_MAX:
-            raise unsupported(f"a body of more than {INLINED_INSTRS_MAX} instructions", self.kernel)
-
-    def _instr(
-        self, instr: Instr, prefix: str, names: dict[str, str], stack: tuple[str, ...]
-    ) -> None:
-        if prefix or any(isinstance(a, Sym | Mem | Vec) for a in instr.args):
-            instr = dataclasses.replace(
-                instr,
-                args=tuple(_rename(a, prefix, names) for a in instr.args),
-                pred=Reg(prefix + instr.pred.name) if instr.pred else None,
-                target=instr.target if instr.op[0] == "call" else prefix + instr.target,
-                targets=tuple(prefix + t for t in instr.targets),
-            )
-        if instr.op[0] == "call":
-            self._call(instr, stack)
-        elif instr.op[0] == "ret" and prefix:
-            self.flat.instrs.append(
-                Instr(("bra",), pred=instr.pred, negated=instr.negated, target=prefix + "return")
-            )
-        else:
-            self.flat.instrs.append(instr)
-
-    def _call(self, instr: Instr, stack: tuple[str, ...]) -> None:
-        name = instr.target
-        if name == "vprintf":
-            self._print(instr)
-            return
-        if len(instr.args) > 2:
-            self._call_indirect(instr, stack)
-            return
-        if name == "__assertfail":
-            self.flat.instrs.append(
-                Instr(("trap", "assert"), pred=instr.pred, negated=instr.negated)
-            )
-            return
-        callee = self.module.functions.get(name)
-        if callee is None or callee.body_text is None:
-            raise unsupported(f"the device function {name}", self.kernel)
-        if name in stack:
-            raise unsupported(f"recursion of {name}", self.kernel)
-        returned, params = instr.args[:2]
-        assert isinstance(returned, Vec) and isinstance(params, Vec)
-        actuals = [*returned.items, *params.items]
-        formals = [*callee.returns, *callee.params]
-        if len(actuals) != len(formals) or not all(isinstance(a, Sym) for a in actuals):
-            raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of {name}")
-        self.count += 1
-        prefix = f"{self.count}:"
-        over = f"{prefix}return"
-        if instr.pred:
-            self.flat.instrs.append(
-                Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over)
-            )
-        bound = {
-            f.name: a.name for f, a in zip(formals, actuals, strict=True) if isinstance(a, Sym)
-        }
-        self.expand(callee, prefix, bound, (*stack, name))
-        self.flat.instrs.append(Instr(("label",), target=over))
-
-    def _print(self, instr: Instr) -> None:
-        """vprintf(format, arguments): an instruction of ours on what its parameters hold."""
-        returned, params = instr.args[:2]
-        assert isinstance(returned, Vec) and isinstance(params, Vec)
-        if len(params.items) != 2 or len(returned.items) > 1:
-            raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of vprintf")
-        self.count += 1
-        names = [f"{self.count}:{what}" for what in ("format", "arguments", "printed")]
-        self.flat.registers.update(zip(names, ("u64", "u64", "u32"), strict=True))
-        words, flat = [Reg(name) for name in names], self.flat.instrs
-        over = f"{self.count}:return"
-        if instr.pred:
-            flat.append(Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over))
-        for word, param in zip(words, params.items, strict=False):
-            assert isinstance(param, Sym)
-            flat.append(Instr(("ld", "param", "b64"), (word, Mem(param)), text=instr.text))
-        flat.append(Instr(("vprintf",), (words[2], *words[:2]), text=instr.text))
-        for item in returned.items:
-            assert isinstance(item, Sym)
-            flat.append(Instr(("st", "param", "b32"), (Mem(item), words[2]), text=instr.text))
-        flat.append(Instr(("label",), target=over))
-
-    def _call_indirect(self, instr: Instr, stack: tuple[str, ...]) -> None:
-        """A choice between the functions whose address is taken and that take and give the same;
-        one that is being inlined already would be recursion and traps like a stray address."""
-        returned, params, where = instr.args
-        assert isinstance(returned, Vec) and isinstance(params, Vec)
-        shape = self._shape(returned), self._shape(params)
-        self.count += 1
-        prefix = f"{self.count}:"
-        match, over = Reg(prefix + "match"), prefix + "return"
-        self.flat.registers[match.name] = "pred"
-        flat = self.flat.instrs
-        if instr.pred:
-            flat.append(Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over))
-        for name in sorted(self.taken()):
-            callee = self.module.functions[name]
-            if (_sizes(callee.returns), _sizes(callee.params)) != shape or name in stack:
-                continue
-            test = Instr(("setp", "eq", "u64"), (match, where, Sym(name)), text=instr.text)
-            following = f"{prefix}not {name}"
-            flat += [test, Instr(("bra",), pred=match, negated=True, target=following)]
-            self._call(Instr(("call",), (returned, params), target=name, text=instr.text), stack)
-            flat += [Instr(("bra",), target=over), Instr(("label",), target=following)]
-        flat += [Instr(("trap",), text=instr.text), Instr(("label",), target=over)]
-
-    def _shape(self, actuals: Vec) -> tuple[int, ...]:
-        names = [a.name for a in actuals.items if isinstance(a, Sym)]
-        return tuple(self.flat.variables[n].size for n in names if n in self.flat.variables)
-
-    def taken(self) -> set[str]:
-        """Functions whose address a variable or an instruction holds."""
-        if self._taken is None:
-            known = {f.name for f in self.module.functions.values() if f.body_text and not f.entry}
-            held = {p[1] for v in self.module.variables.values() for p in v.pointers}
-            for name in [*known, self.kernel]:
-                if name not in self.bodies:
-                    self.bodies[name] = parse_body(self.module.functions[name])
-                for instr in self.bodies[name].instrs:
-                    if instr.op[0] != "call":
-                        held.update(n for a in instr.args for n in _symbols(a))
-            self._taken = known & held
-        return self._taken
-
-
-def _sizes(params: tuple[Param, ...]) -> tuple[int, ...]:
-    return tuple(param.bytes for param in params)
-
-
-def _rename(operand: Operand, prefix: str, names: dict[str, str]) -> Operand:
-    match operand:
-        case Reg(name):
-            return Reg(prefix + name)
-        case Sym(name, offset):
-            return Sym(names.get(name, name), offset)
-        case Mem(base, offset):
-            renamed = _rename(base, prefix, names)
-            assert isinstance(renamed, Reg | Sym | Int)
-            return Mem(renamed, offset)
-        case Vec(items):
-            return Vec(tuple(_rename(item, prefix, names) for item in items))
-        case Pair(first, second):
-            return Pair(_rename(first, prefix, names), _rename(second, prefix, names))
-        case Not(inner):
-            return Not(_rename(inner, prefix, names))
-    return operand
-
-
-def flatten(module: Module, kernel: Function) -> Flat:
-    """The kernel with every call inlined; parameters of calls become registers or local memory."""
-    inliner = _Inliner(module, kernel.name)
-    inliner.expand(kernel, "", {}, (kernel.name,))
-    _promote_call_params(inliner.flat)
-    return inliner.flat
-
-
-def _promote_call_params(flat: Flat) -> None:
-    accesses: dict[str, set[tuple[int, int]]] = {
-        v.name: set() for v in flat.variables.values() if v.space == "param"
-    }
-    if not accesses:
-        return
-    memory: set[str] = set()
-    for instr in flat.instrs:
-        place = _call_param(instr, accesses)
-        if place:
-            accesses[place[0]].update(place[1])
-        elif instr.op[0] != "call":
-            memory.update(n for a in instr.args for n in _symbols(a) if n in accesses)
-    for name, places in accesses.items():
-        ends = sorted(places)
-        if any(a[0] + a[1] > b[0] for a, b in itertools.pairwise(ends)):
-            memory.add(name)
-    for name, places in accesses.items():
-        variable = flat.variables[name]
-        if name in memory:
-            flat.variables[name] = dataclasses.replace(variable, space="local")
-            continue
-        del flat.variables[name]
-        for offset, size in places:
-            flat.registers[f"{name}@{offset}"] = f"b{8 * size}"
-    promoted = set(accesses) - memory
-    flat.instrs = [
-        new for instr in flat.instrs for new in _without_call_params(instr, promoted, memory)
-    ]
-
-
-def _symbols(operand: Operand) -> list[str]:
-    match operand:
-        case Sym(name, _):
-            return [name]
-        case Mem(base, _):
-            return _symbols(base)
-        case Vec(items):
-            return [name for item in items for name in _symbols(item)]
-    return []
-
-
-def _call_param(
-    instr: Instr, known: dict[str, set[tuple[int, int]]]
-) -> tuple[str, list[tuple[int, int]]] | None:
-    """The variable and (offset, bytes) that an ld.param or st.param names."""
-    if instr.op[:2] not in (("ld", "param"), ("st", "param")):
-        return None
-    where = instr.args[1 if instr.op[0] == "ld" else 0]
-    if (
-        not isinstance(where, Mem)
-        or not isinstance(where.base, Sym)
-        or where.base.name not in known
-    ):
-        return None
-    size = TYPE_BYTES[instr.op[-1]]
-    value = instr.args[0 if instr.op[0] == "ld" else 1]
-    count = len(value.items) if isinstance(value, Vec) else 1
-    first = where.base.offset + where.offset
-    return where.base.name, [(first + i * size, size) for i in range(count)]
-
-
-def _without_call_params(instr: Instr, promoted: set[str], memory: set[str]) -> list[Instr]:
-    place = _call_param(instr, {name: set() for name in promoted | memory})
-    if not place:
-        return [instr]
-    name, places = place
-    if name in memory:
-        return [dataclasses.replace(instr, op=(instr.op[0], "local", *instr.op[2:]))]
-    value = instr.args[0 if instr.op[0] == "ld" else 1]
-    items = value.items if isinstance(value, Vec) else (value,)
-    out = []
-    for item, (offset, _size) in zip(items, places, strict=True):
-        register = Reg(f"{name}@{offset}")
-        args = (item, register) if instr.op[0] == "ld" else (register, item)
-        out.append(Instr(("pmov", instr.op[-1]), args, instr.pred, instr.negated, text=instr.text))
-    return out
 
 
 # ---- blocks and cuts --------------------------------------------------------------------------

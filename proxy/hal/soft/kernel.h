@@ -91,7 +91,8 @@ struct hal_function {
  * that follow one another in x can run as one long block. */
 #define SOFT_WIDE 2u
 
-/* For compiled kernels: ends the launch. error: 710 for an assertion, 719 for a trap. */
+/* For compiled kernels: ends the launch. error: 710 for an assertion, 714 for a full
+ * stack, 719 for a trap. */
 void rankfold_soft_trap(uint32_t error);
 /* For compiled kernels: printf. `local`, `local_stride`: of the thread; the others are device
  * addresses: what to print, and the pointer to the rank's struct rf_print. Returns as vprintf. */

@@ -612,9 +612,8 @@ class Segment:
         handler = OPS.get(instr.op[0])
         try:
             if instr.op[0] == "trap":
-                self.e.do(
-                    f"call void @rankfold_soft_trap(i32 {710 if 'assert' in instr.op else 719})"
-                )
+                error = {"assert": 710, "stack": 714}.get(instr.op[-1], 719)
+                self.e.do(f"call void @rankfold_soft_trap(i32 {error})")
             elif handler is None:
                 raise Unsupported
             elif self.guard and _target(instr) == self.guard.predicate:

@@ -1,0 +1,457 @@
+"""Makes one list of instructions of a kernel and the device functions that it calls.
+
+Functions are inlined; those that can call themselves are recursion.py's. Parameters of calls
+become registers, or local memory where they are not used like registers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from . import recursion
+from .errors import INVALID_PTX, ModuleError, unsupported
+from .ptx import (
+    TYPE_BYTES,
+    Body,
+    Function,
+    Instr,
+    Int,
+    Mem,
+    Module,
+    Not,
+    Operand,
+    Pair,
+    Param,
+    Reg,
+    Sym,
+    Variable,
+    Vec,
+    parse_body,
+)  # fmt: skip
+
+INLINED_INSTRS_MAX = 200_000
+
+
+@dataclass
+class Flat:
+    """A kernel with its callees inlined. `calls`: parameter variables of calls."""
+
+    instrs: list[Instr] = field(default_factory=list)
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+
+
+class _Inliner:
+    def __init__(self, module: Module, kernel: str):
+        self.module, self.kernel = module, kernel
+        self.flat = Flat()
+        self.bodies: dict[str, Body] = {}
+        self.count = 0
+        self.stack = recursion.Stack(self.flat)
+        self.shared: dict[str, recursion.Shared] = {}  # the functions that stand once
+        self._taken: set[str] | None = None
+        self._calls: dict[str, set[str]] = {}  # which functions a function calls
+        self._reach: dict[str, set[str]] = {}
+
+    def kernel_body(self) -> None:
+        """The kernel, and behind it the functions that it branches to."""
+        self.expand(self.module.functions[self.kernel], "", {}, self.kernel)
+        self.flat.instrs.append(Instr(("exit",)))
+        done: set[str] = set()
+        while pending := [name for name in self.shared if name not in done]:
+            for name in pending:
+                done.add(name)
+                self._stand_once(self.module.functions[name], self.shared[name])
+        for name in done:
+            self.stack.leave(self.shared[name])
+        self.stack.begin()
+
+    def body(self, name: str) -> Body:
+        if name not in self.bodies:
+            self.bodies[name] = parse_body(self.module.functions[name])
+        return self.bodies[name]
+
+    def expand(
+        self, function: Function, prefix: str, formals: dict[str, str], within: str,
+        frame: recursion.Shared | None = None,
+    ) -> None:  # fmt: skip
+        """`within`: the function, if this is its own copy and not part of another one."""
+        body = self.body(function.name)
+        for name, kind in body.registers.items():
+            self.flat.registers[prefix + name] = kind
+        for name, variable in body.variables.items():
+            if not frame or name not in frame.frame:
+                renamed = dataclasses.replace(variable, name=prefix + name)
+                self.flat.variables[prefix + name] = renamed
+        names = {name: prefix + name for name in body.variables} | formals
+        for instr in body.instrs:
+            self._instr(instr, prefix, names, within, frame)
+        if len(self.flat.instrs) > INLINED_INSTRS_MAX:
+            raise unsupported(f"a body of more than {INLINED_INSTRS_MAX} instructions", self.kernel)
+
+    def _instr(
+        self, instr: Instr, prefix: str, names: dict[str, str], within: str,
+        frame: recursion.Shared | None,
+    ) -> None:  # fmt: skip
+        if prefix or any(isinstance(a, Sym | Mem | Vec) for a in instr.args):
+            instr = dataclasses.replace(
+                instr,
+                args=tuple(_rename(a, prefix, names) for a in instr.args),
+                pred=Reg(prefix + instr.pred.name) if instr.pred else None,
+                target=instr.target if instr.op[0] == "call" else prefix + instr.target,
+                targets=tuple(prefix + t for t in instr.targets),
+            )
+        if frame and instr.op[0] != "call":
+            instr = self._in_frame(instr, frame)
+        if instr.op[0] == "call":
+            self._call(instr, within)
+        elif instr.op[0] == "ret" and prefix:
+            self.flat.instrs.append(
+                Instr(("bra",), pred=instr.pred, negated=instr.negated, target=prefix + "return")
+            )
+        elif instr.op[0] in ("alloca", "stacksave", "stackrestore"):
+            self._guarded(instr, self.stack.alloca)
+        else:
+            self.flat.instrs.append(instr)
+
+    def _guarded(self, instr: Instr, write: Callable[[Instr], None]) -> None:
+        """What becomes several instructions, under the predicate of the one."""
+        over = f"{self.count}:guard {len(self.flat.instrs)}"
+        if instr.pred:
+            self.flat.instrs.append(
+                Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over)
+            )
+        write(instr)
+        self.flat.instrs.append(Instr(("label",), target=over))
+
+    def _call(self, instr: Instr, within: str) -> None:
+        name = instr.target
+        if name == "vprintf":
+            self._print(instr)
+            return
+        if len(instr.args) > 2:
+            self._call_indirect(instr, within)
+            return
+        if name == "__assertfail":
+            self.flat.instrs.append(
+                Instr(("trap", "assert"), pred=instr.pred, negated=instr.negated)
+            )
+            return
+        callee = self.module.functions.get(name)
+        if callee is None or callee.body_text is None:
+            raise unsupported(f"the device function {name}", self.kernel)
+        if name in self.reach(name):
+            self._guarded(instr, lambda call: self._call_shared(call, callee, within))
+            return
+        self.count += 1
+        prefix = f"{self.count}:"
+        over = f"{prefix}return"
+        if instr.pred:
+            self.flat.instrs.append(
+                Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over)
+            )
+        bound = {formal.name: actual.name for formal, actual in self._bound(instr, callee)}
+        takes = any(i.op[0] == "alloca" for i in self.body(name).instrs)
+        saved = Reg(prefix + "top")
+        if takes:
+            self.flat.registers[saved.name] = "u64"
+            self.flat.instrs.append(recursion.instr("mov.u64", saved, self.stack.top()))
+        self.expand(callee, prefix, bound, "")
+        if takes:
+            self.flat.instrs.append(Instr(("label",), target=over))
+            self.flat.instrs.append(recursion.instr("mov.u64", self.stack.top(), saved))
+        else:
+            self.flat.instrs.append(Instr(("label",), target=over))
+
+    def _bound(self, instr: Instr, callee: Function) -> list[tuple[Param, Sym]]:
+        """What the callee's parameters and results are at this call."""
+        returned, params = instr.args[:2]
+        assert isinstance(returned, Vec) and isinstance(params, Vec)
+        actuals = [a for a in (*returned.items, *params.items) if isinstance(a, Sym)]
+        formals = [*callee.returns, *callee.params]
+        if len(returned.items) + len(params.items) != len(actuals) or len(formals) != len(actuals):
+            raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of {callee.name}")
+        return list(zip(formals, actuals, strict=True))
+
+    # ---- functions that stand once: recursion.py
+
+    def reach(self, name: str) -> set[str]:
+        """The functions that a call of this one can lead to."""
+        if name not in self._reach:
+            todo = [name]
+            while todo:
+                each = todo.pop()
+                if each not in self._calls:
+                    self._calls[each] = self._callees(each)
+                    todo += self._calls[each]
+            self._reach[name] = recursion.reachable(self._calls, name)
+        return self._reach[name]
+
+    def _callees(self, name: str) -> set[str]:
+        body, found = self.body(name), set()
+        for instr in body.instrs:
+            if instr.op[0] != "call":
+                continue
+            if len(instr.args) > 2:
+                shape = tuple(_shape(a, body.variables) for a in instr.args[:2])
+                found.update(self._candidates(shape))
+            else:
+                found.add(instr.target)
+        functions = self.module.functions
+        return {n for n in found if n in functions and functions[n].body_text is not None}
+
+    def _stand_once(self, function: Function, own: recursion.Shared) -> None:
+        for name, variable in self.body(function.name).variables.items():
+            if variable.space == "local":
+                align = max(variable.align, 1)
+                at = (own.frame_bytes + align - 1) // align * align
+                own.frame[name] = at
+                own.frame_bytes = at + variable.size
+        own.frame_bytes = recursion.rounded(own.frame_bytes)
+        self.stack.enter(own)
+        formals = {f.name: own.prefix + f.name for f in (*function.returns, *function.params)}
+        self.expand(function, own.prefix, formals, function.name, own)
+        self.flat.instrs.append(Instr(("bra",), target=own.prefix + "return"))
+
+    def _in_frame(self, instr: Instr, own: recursion.Shared) -> Instr:
+        """With the function's variables at their places on the stack."""
+        args = list(instr.args)
+        for index, arg in enumerate(args):
+            inner = arg.base if isinstance(arg, Mem) else arg
+            if not isinstance(inner, Sym) or not inner.name.startswith(own.prefix):
+                continue
+            at = own.frame.get(inner.name.removeprefix(own.prefix))
+            if at is None:
+                continue
+            if isinstance(arg, Mem):
+                args[index] = Mem(own.base, at + inner.offset + arg.offset)
+                continue
+            place = Reg(f"{own.prefix}%place {len(self.flat.instrs)}")
+            self.flat.registers[place.name] = "u64"
+            where = Int(at + inner.offset)
+            self.flat.instrs.append(recursion.instr("add.u64", place, own.base, where))
+            args[index] = place
+        return dataclasses.replace(instr, args=tuple(args))
+
+    def _call_shared(self, instr: Instr, callee: Function, within: str) -> None:
+        """Parameters are copied to the callee's own, its results from there."""
+        bound, name = self._bound(instr, callee), callee.name
+        if name not in self.shared:
+            self.shared[name] = recursion.Shared(f"{name}:")
+            for formal, _ in bound:
+                own = self.shared[name].prefix + formal.name
+                self.flat.variables[own] = Variable(own, "param", 8, formal.bytes)
+        target = self.shared[name]
+        self.count += 1
+        caller = self.shared.get(within) if within in self.reach(name) else None
+        if caller:
+            self.stack.keep(caller)
+        results = len(callee.returns)
+        for formal, actual in bound[results:]:
+            self._copy(actual, Sym(target.prefix + formal.name), formal.bytes)
+        self.stack.jump(target, f"{self.count}:back")
+        held = []
+        for formal, actual in bound[:results]:
+            where = Sym(f"{self.count}:result {actual.name}")
+            self.flat.variables[where.name] = Variable(where.name, "param", 8, formal.bytes)
+            self._copy(Sym(target.prefix + formal.name), where, formal.bytes)
+            held.append((where, actual, formal.bytes))
+        if caller:
+            self.stack.restore(caller)
+        for where, actual, size in held:
+            self._copy(where, actual, size)
+
+    def _copy(self, source: Sym, to: Sym, size: int) -> None:
+        for (read, kind), (write, _) in zip(
+            recursion.pieces(source, size), recursion.pieces(to, size), strict=True
+        ):
+            word = Reg(f"{self.count}:{kind}")
+            self.flat.registers[word.name] = kind
+            self.flat.instrs += [
+                recursion.instr(f"ld.param.{kind}", word, read),
+                recursion.instr(f"st.param.{kind}", write, word),
+            ]
+
+    def _print(self, instr: Instr) -> None:
+        """vprintf(format, arguments): an instruction of ours on what its parameters hold."""
+        returned, params = instr.args[:2]
+        assert isinstance(returned, Vec) and isinstance(params, Vec)
+        if len(params.items) != 2 or len(returned.items) > 1:
+            raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of vprintf")
+        self.count += 1
+        names = [f"{self.count}:{what}" for what in ("format", "arguments", "printed")]
+        self.flat.registers.update(zip(names, ("u64", "u64", "u32"), strict=True))
+        words, flat = [Reg(name) for name in names], self.flat.instrs
+        over = f"{self.count}:return"
+        if instr.pred:
+            flat.append(Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over))
+        for word, param in zip(words, params.items, strict=False):
+            assert isinstance(param, Sym)
+            flat.append(Instr(("ld", "param", "b64"), (word, Mem(param)), text=instr.text))
+        flat.append(Instr(("vprintf",), (words[2], *words[:2]), text=instr.text))
+        for item in returned.items:
+            assert isinstance(item, Sym)
+            flat.append(Instr(("st", "param", "b32"), (Mem(item), words[2]), text=instr.text))
+        flat.append(Instr(("label",), target=over))
+
+    def _call_indirect(self, instr: Instr, within: str) -> None:
+        """A choice between the functions whose address is taken and that take and give the same."""
+        returned, params, where = instr.args
+        assert isinstance(returned, Vec) and isinstance(params, Vec)
+        shape = _shape(returned, self.flat.variables), _shape(params, self.flat.variables)
+        self.count += 1
+        prefix = f"{self.count}:"
+        match, over = Reg(prefix + "match"), prefix + "return"
+        self.flat.registers[match.name] = "pred"
+        flat = self.flat.instrs
+        if instr.pred:
+            flat.append(Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over))
+        for name in self._candidates(shape):
+            test = Instr(("setp", "eq", "u64"), (match, where, Sym(name)), text=instr.text)
+            following = f"{prefix}not {name}"
+            flat += [test, Instr(("bra",), pred=match, negated=True, target=following)]
+            self._call(Instr(("call",), (returned, params), target=name, text=instr.text), within)
+            flat += [Instr(("bra",), target=over), Instr(("label",), target=following)]
+        flat += [Instr(("trap",), text=instr.text), Instr(("label",), target=over)]
+
+    def _candidates(self, shape: tuple[tuple[int, ...], ...]) -> list[str]:
+        known = self.module.functions
+
+        def shape_of(name: str) -> tuple[tuple[int, ...], ...]:
+            return _sizes(known[name].returns), _sizes(known[name].params)
+
+        return [name for name in sorted(self.taken()) if shape_of(name) == shape]
+
+    def taken(self) -> set[str]:
+        """Functions whose address a variable or an instruction holds."""
+        if self._taken is None:
+            known = {f.name for f in self.module.functions.values() if f.body_text and not f.entry}
+            held = {p[1] for v in self.module.variables.values() for p in v.pointers}
+            for name in [*known, self.kernel]:
+                for instr in self.body(name).instrs:
+                    if instr.op[0] != "call":
+                        held.update(n for a in instr.args for n in _symbols(a))
+            self._taken = known & held
+        return self._taken
+
+
+def _shape(actuals: Operand, variables: dict[str, Variable]) -> tuple[int, ...]:
+    assert isinstance(actuals, Vec)
+    names = [a.name for a in actuals.items if isinstance(a, Sym)]
+    return tuple(variables[n].size for n in names if n in variables)
+
+
+def _sizes(params: tuple[Param, ...]) -> tuple[int, ...]:
+    return tuple(param.bytes for param in params)
+
+
+def _rename(operand: Operand, prefix: str, names: dict[str, str]) -> Operand:
+    match operand:
+        case Reg(name):
+            return Reg(prefix + name)
+        case Sym(name, offset):
+            return Sym(names.get(name, name), offset)
+        case Mem(base, offset):
+            renamed = _rename(base, prefix, names)
+            assert isinstance(renamed, Reg | Sym | Int)
+            return Mem(renamed, offset)
+        case Vec(items):
+            return Vec(tuple(_rename(item, prefix, names) for item in items))
+        case Pair(first, second):
+            return Pair(_rename(first, prefix, names), _rename(second, prefix, names))
+        case Not(inner):
+            return Not(_rename(inner, prefix, names))
+    return operand
+
+
+def flatten(module: Module, kernel: Function) -> Flat:
+    """The kernel with every call inlined; parameters of calls become registers or local memory."""
+    inliner = _Inliner(module, kernel.name)
+    inliner.kernel_body()
+    in_memory = _promote_call_params(inliner.flat)
+    inliner.stack.expand(in_memory)
+    return inliner.flat
+
+
+def _promote_call_params(flat: Flat) -> set[str]:
+    """Gives the parameters that could not become registers."""
+    accesses: dict[str, set[tuple[int, int]]] = {
+        v.name: set() for v in flat.variables.values() if v.space == "param"
+    }
+    if not accesses:
+        return set()
+    memory: set[str] = set()
+    for instr in flat.instrs:
+        place = _call_param(instr, accesses)
+        if place:
+            accesses[place[0]].update(place[1])
+        elif instr.op[0] != "call":
+            memory.update(n for a in instr.args for n in _symbols(a) if n in accesses)
+    for name, places in accesses.items():
+        ends = sorted(places)
+        if any(a[0] + a[1] > b[0] for a, b in itertools.pairwise(ends)):
+            memory.add(name)
+    for name, places in accesses.items():
+        variable = flat.variables[name]
+        if name in memory:
+            flat.variables[name] = dataclasses.replace(variable, space="local")
+            continue
+        del flat.variables[name]
+        for offset, size in places:
+            flat.registers[f"{name}@{offset}"] = f"b{8 * size}"
+    promoted = set(accesses) - memory
+    flat.instrs = [
+        new for instr in flat.instrs for new in _without_call_params(instr, promoted, memory)
+    ]
+    return memory
+
+
+def _symbols(operand: Operand) -> list[str]:
+    match operand:
+        case Sym(name, _):
+            return [name]
+        case Mem(base, _):
+            return _symbols(base)
+        case Vec(items):
+            return [name for item in items for name in _symbols(item)]
+    return []
+
+
+def _call_param(
+    instr: Instr, known: dict[str, set[tuple[int, int]]]
+) -> tuple[str, list[tuple[int, int]]] | None:
+    """The variable and (offset, bytes) that an ld.param or st.param names."""
+    if instr.op[:2] not in (("ld", "param"), ("st", "param")):
+        return None
+    where = instr.args[1 if instr.op[0] == "ld" else 0]
+    if (
+        not isinstance(where, Mem)
+        or not isinstance(where.base, Sym)
+        or where.base.name not in known
+    ):
+        return None
+    size = TYPE_BYTES[instr.op[-1]]
+    value = instr.args[0 if instr.op[0] == "ld" else 1]
+    count = len(value.items) if isinstance(value, Vec) else 1
+    first = where.base.offset + where.offset
+    return where.base.name, [(first + i * size, size) for i in range(count)]
+
+
+def _without_call_params(instr: Instr, promoted: set[str], memory: set[str]) -> list[Instr]:
+    place = _call_param(instr, {name: set() for name in promoted | memory})
+    if not place:
+        return [instr]
+    name, places = place
+    if name in memory:
+        return [dataclasses.replace(instr, op=(instr.op[0], "local", *instr.op[2:]))]
+    value = instr.args[0 if instr.op[0] == "ld" else 1]
+    items = value.items if isinstance(value, Vec) else (value,)
+    out = []
+    for item, (offset, _size) in zip(items, places, strict=True):
+        register = Reg(f"{name}@{offset}")
+        args = (item, register) if instr.op[0] == "ld" else (register, item)
+        out.append(Instr(("pmov", instr.op[-1]), args, instr.pred, instr.negated, text=instr.text))
+    return out

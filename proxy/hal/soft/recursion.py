@@ -1,0 +1,230 @@
+"""Device functions that can come back to themselves, and memory that a thread takes as it runs.
+
+Such a function stands once in the kernel and is branched to. Each thread has a stack in its local
+memory: a call puts there the number of the place to return to, and before it, if the callee can
+come back to the caller, all that the caller holds. Variables of the function lie there too, since
+their addresses may be handed down. `alloca` takes memory from the same stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .ptx import TYPE_BYTES, Instr, Int, Mem, Operand, Reg, Sym, Variable
+
+STACK_BYTES = 31 << 10  # of a thread; with its other local memory mostly below 32 KiB
+_SLACK = 64  # what a check may come late by
+_STEP = 16
+STACK, TOP = "%stack", "%stack top"
+
+
+class Flat(Protocol):
+    """The kernel that is being made: inline.py's."""
+
+    instrs: list[Instr]
+    registers: dict[str, str]
+    variables: dict[str, Variable]
+
+
+def instr(op: str, *args: Operand, text: str = "") -> Instr:
+    """``instr("add.u64", d, a, b)``"""
+    return Instr(tuple(op.split(".")), args, text=text or op)
+
+
+def rounded(size: int) -> int:
+    return (size + _STEP - 1) // _STEP * _STEP
+
+
+@dataclass
+class Shared:
+    """A function that stands once. `prefix` begins the names of what is its own, `frame` is where
+    its variables lie from the beginning of its part of the stack."""
+
+    prefix: str
+    frame: dict[str, int] = field(default_factory=dict)
+    frame_bytes: int = 0
+    returns: list[str] = field(default_factory=list)  # the places that call it
+
+    @property
+    def entry(self) -> str:
+        return self.prefix + "entry"
+
+    @property
+    def base(self) -> Reg:
+        return Reg(self.prefix + "%frame")
+
+
+def reachable(calls: dict[str, set[str]], name: str) -> set[str]:
+    """The functions that a call of `name` can lead to; itself, if it is recursive."""
+    found: set[str] = set()
+    todo = list(calls.get(name, ()))
+    while todo:
+        callee = todo.pop()
+        if callee not in found:
+            found.add(callee)
+            todo += calls.get(callee, ())
+    return found
+
+
+class Stack:
+    """Writes what works on the stack to the kernel's instructions."""
+
+    def __init__(self, flat: Flat):
+        self.flat, self.used, self._checks = flat, False, 0
+
+    def top(self) -> Reg:
+        if not self.used:
+            self.used = True
+            self.flat.registers[TOP] = "u64"
+            self.flat.variables[STACK] = Variable(STACK, "local", _STEP, STACK_BYTES + _SLACK)
+        return Reg(TOP)
+
+    def begin(self) -> None:
+        """At the kernel's beginning the stack is empty."""
+        if self.used:
+            self.flat.instrs.insert(0, instr("mov.u64", Reg(TOP), Sym(STACK)))
+
+    def take(self, size: Operand) -> None:
+        """So many bytes more; ends the launch if there are not as many."""
+        top, over, fits = self.top(), f"{STACK} {self._checks}", Reg(f"{STACK} fits")
+        self._checks += 1
+        self.flat.registers[fits.name] = "pred"
+        self.flat.instrs += [
+            instr("add.u64", top, top, size),
+            instr("setp.le.u64", fits, top, Sym(STACK, STACK_BYTES)),
+            Instr(("bra",), pred=fits, target=over),
+            Instr(("trap", "stack"), text="trap"),
+            Instr(("label",), target=over),
+        ]
+
+    def give(self, size: int) -> None:
+        self.flat.instrs.append(instr("sub.u64", self.top(), self.top(), Int(size)))
+
+    def alloca(self, call: Instr) -> None:
+        """alloca.type address, bytes[, alignment]; stacksave address; stackrestore address."""
+        name, top = call.op[0], self.top()
+        if name == "stackrestore":
+            self.flat.instrs.append(instr("mov.u64", top, call.args[0]))
+            return
+        if name == "alloca":
+            given = call.args[2] if len(call.args) > 2 else Int(8)
+            align = given.value if isinstance(given, Int) else 8
+            self.flat.instrs += [
+                instr("add.u64", top, top, Int(align - 1)),
+                instr("and.b64", top, top, Int(-align)),
+            ]
+        self.flat.instrs.append(instr("mov.u64", call.args[0], top))
+        if name == "alloca":
+            self.take(call.args[1])
+            self.flat.instrs += [
+                instr("add.u64", top, top, Int(_STEP - 1)),
+                instr("and.b64", top, top, Int(-_STEP)),
+            ]
+
+    # ---- calls
+
+    def enter(self, callee: Shared) -> None:
+        self.flat.registers[callee.base.name] = "u64"
+        self.flat.instrs += [
+            Instr(("label",), target=callee.entry),
+            instr("mov.u64", callee.base, self.top()),
+        ]
+        self.take(Int(callee.frame_bytes))
+
+    def leave(self, callee: Shared) -> None:
+        where = Reg(callee.prefix + "%return")
+        self.flat.registers[where.name] = "u32"
+        self.flat.instrs += [
+            Instr(("label",), target=callee.prefix + "return"),
+            instr("sub.u64", self.top(), callee.base, Int(_STEP)),
+            instr("ld.local.u32", where, Mem(self.top())),
+            Instr(("brx", "idx"), (where,), targets=tuple(callee.returns), text="ret"),
+        ]
+
+    def jump(self, callee: Shared, back: str) -> None:
+        """Branch to the function, which comes back behind this."""
+        number = Reg(f"{STACK} number")
+        self.flat.registers[number.name] = "u32"
+        self.flat.instrs += [
+            instr("mov.u32", number, Int(len(callee.returns))),
+            instr("st.local.u32", Mem(self.top()), number),
+        ]
+        callee.returns.append(back)
+        self.take(Int(_STEP))
+        self.flat.instrs += [
+            Instr(("bra",), target=callee.entry),
+            Instr(("label",), target=back),
+        ]
+
+    def keep(self, caller: Shared) -> None:
+        """What the caller holds is known only when its parameters have become registers or memory:
+        see expand()."""
+        self.flat.instrs.append(Instr(("keep",), target=caller.prefix))
+
+    def restore(self, caller: Shared) -> None:
+        self.flat.instrs.append(Instr(("restore",), target=caller.prefix))
+
+    def expand(self, in_memory: Iterable[str]) -> None:
+        """Write out every keep and restore."""
+        before, memory = self.flat.instrs, sorted(in_memory)
+        out: list[Instr] = []
+        self.flat.instrs = out
+        for each in before:
+            if each.op[0] not in ("keep", "restore"):
+                out.append(each)
+                continue
+            held = self._held(each.target, memory)
+            size = rounded(sum(TYPE_BYTES[kind] for _, kind in held))
+            if each.op[0] == "keep":
+                self.take(Int(size))
+                out += self._moved(held, size, store=True)
+            else:
+                out += self._moved(held, size, store=False)
+                self.give(size)
+
+    def _held(self, prefix: str, memory: list[str]) -> list[tuple[Reg | Mem, str]]:
+        """The registers and the variables in memory whose names begin so, widest first."""
+        own = [(Reg(n), k) for n, k in self.flat.registers.items() if n.startswith(prefix)]
+        held: list[tuple[Reg | Mem, str]] = [(r, "u32" if k == "pred" else k) for r, k in own]
+        for name in memory:
+            if name.startswith(prefix):
+                held += pieces(Sym(name), self.flat.variables[name].size)
+        return sorted(held, key=lambda item: -TYPE_BYTES[item[1]])
+
+    def _moved(self, held: list[tuple[Reg | Mem, str]], size: int, store: bool) -> list[Instr]:
+        out: list[Instr] = []
+        offset = -size
+        for what, kind in held:
+            bits = f"b{8 * TYPE_BYTES[kind]}"
+            slot = Mem(self.top(), offset)
+            offset += TYPE_BYTES[kind]
+            word = Reg(f"{STACK} {bits}")
+            self.flat.registers[word.name] = bits
+            if isinstance(what, Mem):
+                to, source = (slot, what) if store else (what, slot)
+                out += [
+                    instr(f"ld.local.{bits}", word, source),
+                    instr(f"st.local.{bits}", to, word),
+                ]
+            elif self.flat.registers[what.name] == "pred":
+                out += ([instr("selp.b32", word, Int(1), Int(0), what),
+                         instr("st.local.b32", slot, word)] if store else
+                        [instr("ld.local.b32", word, slot),
+                         instr("setp.ne.u32", what, word, Int(0))])  # fmt: skip
+            else:
+                out.append(instr(f"st.local.{bits}", slot, what) if store
+                           else instr(f"ld.local.{bits}", what, slot))  # fmt: skip
+        return out
+
+
+def pieces(where: Sym, size: int) -> list[tuple[Reg | Mem, str]]:
+    """A variable as words that cover it."""
+    found: list[tuple[Reg | Mem, str]] = []
+    at = 0
+    while at < size:
+        width = next(w for w in (8, 4, 2, 1) if at + w <= size)
+        found.append((Mem(where, at), f"b{8 * width}"))
+        at += width
+    return found
