@@ -343,7 +343,8 @@ int channel_use_device(void)
 		return CUDA_OK;
 	if (bound == current_device)
 		return CUDA_OK;
-	SAY_ONCE("rank %u uses device %d already and cannot use device %d too: a rank has one device",
+	SAY_ONCE("rank %u uses device %d already and cannot use device %d too: a rank has one device; "
+		 "start as many ranks as there are devices",
 		 welcome.rank, bound, current_device);
 	return NOT_SUPPORTED;
 }

@@ -274,6 +274,7 @@ int device_check(int ordinal);
 int function_attribute(int *value, int attribute, struct function *);
 int function_set_attribute(struct function *, int attribute, int value);
 int occupancy_blocks(int *blocks, struct function *, int block_size, size_t dynamic_shared);
+int occupancy_shared(size_t *bytes, struct function *, int blocks, int block_size);
 int occupancy_block_size(int *grid, int *block, struct function *, CUoccupancyB2DSize shared_of,
 			 size_t dynamic_shared, int limit);
 

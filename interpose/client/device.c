@@ -232,7 +232,7 @@ static int blocks_for(const struct function *f, const struct rf_device *d, int b
 		blocks = d->regs_per_sm / registers;
 	if (shared && d->shared_per_sm / (shared + SHARED_RESERVED) < blocks)
 		blocks = d->shared_per_sm / (shared + SHARED_RESERVED);
-	if (shared > d->shared_per_block_optin)
+	if (dynamic > (size_t)max_dynamic(f, d))
 		return 0;
 	return (int)(blocks < BLOCKS_PER_SM ? blocks : BLOCKS_PER_SM);
 }
@@ -249,6 +249,26 @@ int occupancy_blocks(int *blocks, struct function *f, int block_size, size_t dyn
 		return error;
 	channel_welcome(&welcome);
 	*blocks = blocks_for(f, &welcome->device, block_size, dynamic_shared);
+	return CUDA_OK;
+}
+
+/* How much each of so many blocks of an SM may have; 0 where they do not fit anyway. */
+int occupancy_shared(size_t *bytes, struct function *f, int blocks, int block_size)
+{
+	const struct rf_welcome *welcome;
+	if (!bytes || blocks <= 0 || block_size <= 0)
+		return INVALID_VALUE;
+	int error = channel_enter();
+	if (!error)
+		error = function_ready(f);
+	if (error)
+		return error;
+	channel_welcome(&welcome);
+	const struct rf_device *d = &welcome->device;
+	uint64_t most = (uint64_t)max_dynamic(f, d), each = d->shared_per_sm / (uint32_t)blocks;
+	uint64_t taken = f->info.static_shared_bytes + SHARED_RESERVED;
+	each = each > taken ? each - taken : 0;
+	*bytes = blocks_for(f, d, block_size, 0) < blocks ? 0 : each < most ? each : most;
 	return CUDA_OK;
 }
 

@@ -26,14 +26,15 @@ CUresult cuInit(unsigned int Flags)
 	return Flags ? INVALID_VALUE : device_count(&count);
 }
 
-/* The runtime that a program links statically comes through here first. */
+/* The runtime that a program links statically, and profilers, come through here first. */
 CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
 {
 	(void)pExportTableId;
 	if (ppExportTable)
 		*ppExportTable = NULL;
 	SAY_ONCE("this program, or a library of it, contains the CUDA runtime (static libcudart), "
-		 "which cannot be served: rebuild it with `nvcc -cudart shared`");
+		 "which cannot be served: rebuild it with `nvcc -cudart shared`; or it is a profiler "
+		 "(CUPTI): profile the program without rankfold");
 	return NOT_SUPPORTED;
 }
 

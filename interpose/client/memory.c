@@ -336,7 +336,10 @@ int host_register(void *address, uint64_t bytes, unsigned flags)
 
 int host_unregister(void *address)
 {
-	int error = NOT_REGISTERED;
+	int error = channel_open();
+	if (error)
+		return error;
+	error = NOT_REGISTERED;
 	pthread_mutex_lock(&registered_lock);
 	for (uint32_t i = 0; i < registered_count; i++) {
 		if (registered[i].address == (uint64_t)address) {

@@ -107,7 +107,8 @@ int event_create(void **out, unsigned flags)
 	if (!out || flags > 7)
 		return INVALID_VALUE;
 	if (flags & EVENT_INTERPROCESS) {
-		SAY_ONCE("events shared between processes are not supported by rankfold");
+		SAY_ONCE("events shared between processes are not supported by rankfold: use NCCL "
+			 "between ranks");
 		return NOT_SUPPORTED;
 	}
 	struct handle *h = handle_new(HANDLE_EVENT);

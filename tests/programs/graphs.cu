@@ -126,6 +126,7 @@ int main(int argc, char **argv)
     s.b = on_device<int>(COUNT);
     s.sum = on_device<int>(COUNT);
     CUDA_CHECK(cudaMallocHost(&s.host, COUNT * sizeof(int)));
+    CUDA_CHECK(cudaDeviceSynchronize());  // the streams do not wait for what was set up
     what_is_wrong(s);
     explicit_graph(s);
     std::fill(s.host, s.host + COUNT, 0);

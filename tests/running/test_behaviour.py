@@ -14,11 +14,35 @@ import pytest
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
 
+SLOW = pytest.mark.slow  # they need most of their time to be compiled
 PROGRAMS = [
-    "timing",
-    "threads",
     "copies",
-    "fills",
+    "errors",
+    pytest.param("device_facts", marks=SLOW),
+    pytest.param("fills", marks=SLOW),
+    pytest.param("occupancy", marks=SLOW),
+    pytest.param("threads", marks=SLOW),
+    pytest.param("timing", marks=SLOW),
+]
+
+REFUSALS = [
+    "__managed__ variable shared_number: managed memory is not supported by rankfold; use",
+    "cudaMallocManaged: managed memory (use cudaMalloc and cudaMemcpy, or cudaHostAlloc) is",
+    "cudaMemPrefetchAsync: managed memory (use",
+    "cudaMemAdvise: managed memory (use",
+    "cudaStreamAttachMemAsync: managed memory (use",
+    "cuMemAllocManaged: managed memory (use",
+    "cudaIpcGetMemHandle: sharing device memory between processes (use NCCL between ranks) is",
+    "cudaIpcOpenMemHandle: sharing device memory between processes (use NCCL",
+    "cudaIpcCloseMemHandle: sharing device memory between processes (use NCCL",
+    "events shared between processes are not supported by rankfold: use NCCL",
+    "cudaIpcGetEventHandle: sharing events between processes (use NCCL between ranks) is",
+    "cudaIpcOpenEventHandle: sharing events between processes (use NCCL",
+    "cuIpcGetMemHandle: sharing device memory between processes (use NCCL",
+    "cuMemCreate: mapping device memory by hand, as NVSHMEM does, (use cuMemAlloc, and NCCL",
+    "cuMemExportToShareableHandle: mapping device memory by hand, as NVSHMEM does",
+    "already and cannot use device",
+    "a copy between two devices: a rank has one device under rankfold; use NCCL",
 ]
 
 
@@ -43,20 +67,27 @@ def run_and_move(state: State, program: Path, name: str, *arguments: str) -> Run
     return job
 
 
-@pytest.mark.parametrize("kind", ["legacy", "per-thread"])
+@pytest.mark.parametrize("kind", [pytest.param("legacy", marks=SLOW), "per-thread"])
 def test_the_default_stream_is_what_the_compiler_was_told(kind: str, state: State) -> None:
     program = cuda.build(cuda.PROGRAMS / "default_streams.cu", args=["--default-stream", kind])
     job = run_and_move(state, program, f"default-{kind}", kind)
     assert [job.errors(rank) for rank in (0, 1)] == ["", ""]
 
 
-def test_host_functions(state: State) -> None:
-    """The rank's log says once that one of them calls CUDA."""
-    job = run_and_move(state, cuda.build(cuda.PROGRAMS / "host_calls.cu"), "host-calls")
-    assert job.output(0) == job.output(1)
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("host_calls", ["a host function (cudaLaunchHostFunc"]),
+        ("refused", REFUSALS),
+        ("forks", ["a child made by fork cannot use the device"] * 2),  # two children
+    ],
+)
+def test_what_must_not_be_called_is_said(name: str, lines: list[str], state: State) -> None:
+    program = cuda.build(cuda.PROGRAMS / f"{name}.cu")
+    job = run_and_move(state, program, name.replace("_", "-"))
     for rank in (0, 1):
-        assert job.errors(rank).count("\n") == 1
-        assert "a host function (cudaLaunchHostFunc" in job.errors(rank)
+        said = job.errors(rank).splitlines()
+        assert len(said) == len(lines) and all(map(str.count, said, lines)), said
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,0 +1,112 @@
+// errors.cu: which calls leave which errors, for how long, and whose they are. After a kernel's
+// fault every call fails with it, also in other threads, and the process can end in peace.
+#include <cassert>
+#include <cuda.h>
+#include <thread>
+
+#include "behaviour.h"
+
+__global__ void put(int *to, int value) { *to = value; }
+__global__ void claim(int wrong) { assert(!wrong); }
+
+static void expect_last(cudaError_t error, const char *what)
+{
+    cudaError_t got = cudaPeekAtLastError();
+    EXPECT(got == error, "%s: peeked at %s", what, cudaGetErrorName(got));
+    got = cudaGetLastError();
+    EXPECT(got == error, "%s: got %s", what, cudaGetErrorName(got));
+    EXPECT(cudaGetLastError() == cudaSuccess, "%s: it stays", what);
+}
+
+// Errors of calls do no harm: they are remembered until asked for, the last one wins.
+static void passing(int *device)
+{
+    void *memory;
+    int value = 0;
+    EXPECT(cudaMalloc(&memory, size_t(1) << 60) == cudaErrorMemoryAllocation, "too much");
+    CUDA_CHECK(cudaMemset(device, 0, sizeof *device));  // success does not clear it
+    expect_last(cudaErrorMemoryAllocation, "a failed allocation");
+    EXPECT(cudaFree(&value) == cudaErrorInvalidValue, "not allocated");
+    EXPECT(cudaSetDevice(-1) == cudaErrorInvalidDevice, "no such device");
+    expect_last(cudaErrorInvalidDevice, "two errors");
+    EXPECT(cudaEventQuery(cudaEvent_t(12345)) == cudaErrorInvalidResourceHandle, "no event");
+    expect_last(cudaErrorInvalidResourceHandle, "a query");
+    CUdeviceptr none;
+    DRIVER_FAILS(cuMemAlloc(&none, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cudaGetLastError() == cudaSuccess, "the driver's errors are not the runtime's");
+    CUDA_CHECK(cudaFree(nullptr));
+    CUDA_CHECK(cudaFreeHost(nullptr));
+}
+
+static void launches(int *device)
+{
+    int got;
+    put<<<0, 1>>>(device, 1);
+    expect_last(cudaErrorInvalidConfiguration, "no blocks");
+    put<<<1, 0>>>(device, 2);
+    expect_last(cudaErrorInvalidConfiguration, "no threads");
+    put<<<1, 2000>>>(device, 3);
+    expect_last(cudaErrorInvalidConfiguration, "too many threads");
+    put<<<1, 1, 1 << 20>>>(device, 4);
+    expect_last(cudaErrorInvalidValue, "too much shared memory");
+    put<<<1, 1, 0, cudaStream_t(987654)>>>(device, 5);
+    expect_last(cudaErrorInvalidResourceHandle, "no such stream");
+    int value = 6;
+    void *args[] = {&device, &value};
+    FAILS(cudaLaunchKernel(&value, 1, 1, args, 0, 0), cudaErrorInvalidDeviceFunction);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(1, 0, 1);
+    FAILS(cudaLaunchKernelExC(&config, (void *)put, args), cudaErrorInvalidConfiguration);
+    put<<<1, 1>>>(device, 7);
+    expect_last(cudaSuccess, "a good launch");
+    CUDA_CHECK(cudaMemcpy(&got, device, sizeof got, cudaMemcpyDeviceToHost));
+    EXPECT(got == 7, "a refused launch wrote %d", got);
+}
+
+// Every kind of call gives the error, whoever calls.
+static void expect_broken(cudaError_t error, int *device)
+{
+    cudaStream_t stream;
+    cudaEvent_t event;
+    void *memory;
+    int value, got;
+    cudaError_t all[] = {
+        cudaDeviceSynchronize(), cudaStreamSynchronize(0), cudaStreamQuery(0),
+        cudaMalloc(&memory, 16), cudaFree(device), cudaMallocHost(&memory, 16),
+        cudaMemcpy(&value, device, 4, cudaMemcpyDeviceToHost), cudaMemset(device, 0, 4),
+        cudaStreamCreate(&stream), cudaEventCreate(&event), cudaPeekAtLastError(),
+        cudaGetLastError(), cudaGetLastError(), cudaDeviceReset(),
+    };
+    for (cudaError_t one : all)
+        EXPECT(one == error, "call %zu gives %s", size_t(&one - all), cudaGetErrorName(one));
+    put<<<1, 1>>>(device, 1);
+    EXPECT(cudaGetLastError() == error, "a launch");
+    DRIVER_FAILS(cuCtxSynchronize(), CUresult(error));
+    CUDA_CHECK(cudaGetDevice(&got));  // what needs no device works
+    CUDA_CHECK(cudaDeviceGetAttribute(&got, cudaDevAttrWarpSize, got));
+}
+
+int main(int argc, char **argv)
+{
+    World world = start();
+    int *device = on_device<int>(4);
+    for (int half = 0; half < 2; half++) {
+        passing(device);
+        launches(device);
+        if (half == 0)
+            interlude(argc, argv);
+    }
+    cudaError_t error = world.rank ? cudaErrorAssert : cudaErrorIllegalAddress;
+    if (world.rank)
+        claim<<<1, 1>>>(1);
+    else
+        put<<<1, 1>>>((int *)16, 1);
+    EXPECT(cudaGetLastError() == cudaSuccess, "a launch does not wait");
+    EXPECT(cudaDeviceSynchronize() == error, "%s", cudaGetErrorName(cudaPeekAtLastError()));
+    expect_broken(error, device);
+    std::thread([&] {
+        EXPECT(cudaDeviceSynchronize() == error, "another thread");
+        EXPECT(cudaGetLastError() == error, "another thread");
+    }).join();
+    return 0;
+}

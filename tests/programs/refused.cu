@@ -1,0 +1,88 @@
+// refused.cu: what a rank cannot have fails with "not supported", each with one line in the rank's
+// log, however often it is called; what only looks like it works.
+#include <cuda.h>
+#include <cuda_profiler_api.h>
+
+#include "behaviour.h"
+
+__managed__ int shared_number;
+
+static void managed_memory(int *device)
+{
+    void *memory;
+    cudaMemLocation here = {cudaMemLocationTypeDevice, 0};
+    FAILS(cudaMallocManaged(&memory, 4096), cudaErrorNotSupported);
+    FAILS(cudaMallocManaged(&memory, 4096, cudaMemAttachHost), cudaErrorNotSupported);
+    FAILS(cudaMemPrefetchAsync(device, 4, here, 0, 0), cudaErrorNotSupported);
+    FAILS(cudaMemAdvise(device, 4, cudaMemAdviseSetReadMostly, here), cudaErrorNotSupported);
+    FAILS(cudaStreamAttachMemAsync(0, device), cudaErrorNotSupported);
+    CUdeviceptr address;
+    DRIVER_FAILS(cuMemAllocManaged(&address, 64, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+static void other_processes(int *device)
+{
+    cudaIpcMemHandle_t memory;
+    cudaIpcEventHandle_t handle;
+    cudaEvent_t event;
+    void *address;
+    FAILS(cudaIpcGetMemHandle(&memory, device), cudaErrorNotSupported);
+    FAILS(cudaIpcOpenMemHandle(&address, memory, cudaIpcMemLazyEnablePeerAccess),
+          cudaErrorNotSupported);
+    FAILS(cudaIpcCloseMemHandle(device), cudaErrorNotSupported);
+    FAILS(cudaEventCreateWithFlags(&event, cudaEventInterprocess | cudaEventDisableTiming),
+          cudaErrorNotSupported);
+    FAILS(cudaIpcGetEventHandle(&handle, nullptr), cudaErrorNotSupported);
+    FAILS(cudaIpcOpenEventHandle(&event, handle), cudaErrorNotSupported);
+    CUipcMemHandle driver;
+    DRIVER_FAILS(cuIpcGetMemHandle(&driver, CUdeviceptr(device)), CUDA_ERROR_NOT_SUPPORTED);
+    CUmemGenericAllocationHandle made;  // as NVSHMEM does
+    CUmemAllocationProp kind = {};
+    DRIVER_FAILS(cuMemCreate(&made, 1 << 21, &kind, 0), CUDA_ERROR_NOT_SUPPORTED);
+    DRIVER_FAILS(cuMemExportToShareableHandle(&address, 1, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+                 CUDA_ERROR_NOT_SUPPORTED);
+}
+
+// Devices may be asked about and chosen; using a second one is refused.
+static void second_device(int mine)
+{
+    int *memory, count, other = 1 - mine, can;
+    cudaStream_t stream;
+    cudaDeviceProp p;
+    CUDA_CHECK(cudaGetDeviceCount(&count));
+    EXPECT(count == 2, "%d devices", count);
+    CUDA_CHECK(cudaGetDeviceProperties(&p, other));
+    CUDA_CHECK(cudaDeviceCanAccessPeer(&can, mine, other));
+    EXPECT(!can, "no peer access, and yet it can");
+    CUDA_CHECK(cudaSetDevice(other));
+    FAILS(cudaMalloc(&memory, 64), cudaErrorNotSupported);
+    FAILS(cudaStreamCreate(&stream), cudaErrorNotSupported);
+    FAILS(cudaDeviceEnablePeerAccess(mine, 0), cudaErrorPeerAccessUnsupported);
+    CUcontext context;
+    DRIVER_CHECK(cuDevicePrimaryCtxRetain(&context, other));
+    DRIVER_CHECK(cuCtxPushCurrent(context));
+    CUdeviceptr address;
+    DRIVER_FAILS(cuMemAlloc(&address, 64), CUDA_ERROR_NOT_SUPPORTED);
+    DRIVER_CHECK(cuCtxPopCurrent(&context));
+    DRIVER_CHECK(cuDevicePrimaryCtxRelease(other));
+    CUDA_CHECK(cudaSetDevice(mine));
+    FAILS(cudaMemcpyPeer(&can, other, &can, mine, 4), cudaErrorNotSupported);
+    CUDA_CHECK(cudaMalloc(&memory, 64));
+    CUDA_CHECK(cudaFree(memory));
+}
+
+int main(int argc, char **argv)
+{
+    World world = start();
+    int *device = on_device<int>(1);
+    for (int half = 0; half < 2; half++) {
+        managed_memory(device);
+        other_processes(device);
+        second_device(world.local_rank);
+        CUDA_CHECK(cudaProfilerStart());  // of a profiler that is not there
+        CUDA_CHECK(cudaProfilerStop());
+        if (half == 0)
+            interlude(argc, argv);
+    }
+    return argc > 1000 ? shared_number : 0;
+}
