@@ -81,7 +81,8 @@ static void occupancy()
     FAILS(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, plain, 0, 0),
           cudaErrorInvalidValue);
     CUDA_CHECK(cudaOccupancyMaxPotentialBlockSize(&grid, &block, plain));
-    EXPECT(grid == blocks_of((void *)plain, block) * p.multiProcessorCount, "%d of %d", grid, block);
+    blocks = blocks_of((void *)plain, block);
+    EXPECT(grid == blocks * p.multiProcessorCount, "%d of %d", grid, block);
     CUDA_CHECK(cudaOccupancyMaxPotentialBlockSize(&grid, &block, bounded));
     EXPECT(block > 0 && block <= 128, "blocks of %d", block);
     CUDA_CHECK(cudaOccupancyMaxPotentialBlockSize(&grid, &block, plain, 0, 96));
