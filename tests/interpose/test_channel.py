@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rankfold.interpose import handshake
 from support import channel_server as cs
+from support import words
 from support.channel_server import MIB, ChannelServer
 from support.preloaded import Build, Run, environment
 
@@ -554,9 +555,9 @@ def test_host_functions_run_in_order_on_a_thread_that_only_they_start(
 
         def due(record: cs.Record) -> tuple[int, bytes]:
             nonlocal head
-            struct.pack_into("<Q", server.map, 0x6000 + head % 256 * 8, record.fields("QQ")[1])
+            server.put64(0x6000 + head % 256 * 8, record.fields("QQ")[1])
             head += 1
-            server.step("set32_and_wake", 320, head)
+            words.set32_and_wake(server.map, 320, head)
             return 0, b""
 
         server.replies[cs.HOST_FUNC] = due

@@ -8,20 +8,17 @@ The numbers are those of interpose/channel.h.
 from __future__ import annotations
 
 import array
-import ctypes
 import fcntl
-import functools
 import mmap
 import os
 import socket
 import struct
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import native
+from support import words
 
 MAGIC = 0x444C4F464B4E4152
 HELLO = struct.Struct("<QIIII")
@@ -41,13 +38,6 @@ MODULE_DATA, MODULE_LOAD, FUNCTION_GET, GLOBAL_GET = 10, 11, 14, 15
 STREAM_CREATE, STREAM_SYNC, STREAM_QUERY, DEVICE_SYNC = 20, 22, 23, 24
 LAUNCH, HOST_FUNC, HOST_DONE = 32, 33, 34
 COMM_INIT, COLLECTIVE = 40, 43
-
-
-@functools.cache
-def atomics() -> ctypes.CDLL:
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(__file__).with_name("channel_atomics.c")
-        return ctypes.CDLL(str(native.build(Path(folder), [source])))
 
 
 @dataclass(frozen=True)
@@ -152,26 +142,19 @@ class ChannelServer:
         return self._map
 
     def get32(self, at: int) -> int:
-        return int(struct.unpack_from("<I", self.map, at)[0])
+        return words.load32(self.map, at)
 
     def get64(self, at: int) -> int:
-        return int(struct.unpack_from("<Q", self.map, at)[0])
+        return words.load64(self.map, at)
 
     def put32(self, at: int, value: int) -> None:
-        struct.pack_into("<I", self.map, at, value)
+        words.store32(self.map, at, value)
 
     def put64(self, at: int, value: int) -> None:
-        struct.pack_into("<Q", self.map, at, value)
+        words.store64(self.map, at, value)
 
     def bulk(self, at: int, size: int) -> bytes:
         return self.map[OFF_BULK + at : OFF_BULK + at + size]
-
-    def step(self, function: str, at: int, value: int) -> None:
-        """One of the functions of channel_atomics.c on the word at `at`."""
-        word = ctypes.c_char.from_buffer(self.map, at)
-        call: Callable[..., None] = getattr(atomics(), function)
-        call(ctypes.c_uint64(ctypes.addressof(word)), ctypes.c_uint64(value))
-        del word  # the map cannot be closed while it is exported
 
     # ---- the server's part ----
 
@@ -190,7 +173,7 @@ class ChannelServer:
             self.tail += size
             self.put64(TAIL, self.tail)
             if self.get32(SPACE_WAITERS):
-                self.step("add32_and_wake", SPACE_SEQ, 1)
+                words.add32_and_wake(self.map, SPACE_SEQ, 1)
             if opcode != PAD:
                 return record
 
@@ -214,9 +197,9 @@ class ChannelServer:
 
     def answer(self, record: Record, error: int = 0, data: bytes = b"") -> None:
         at = OFF_SLOTS + (record.slot - 1) * SLOT_BYTES
-        struct.pack_into("<i", self.map, at + 4, error)
+        words.store32(self.map, at + 4, error & 0xFFFFFFFF)
         self.map[at + 16 : at + 16 + len(data)] = data
-        self.step("set32_and_wake", at, 2)
+        words.set32_and_wake(self.map, at, 2)
 
     def _serve(self) -> None:
         while not self._stop.is_set():
@@ -240,8 +223,8 @@ class ChannelServer:
         dst_place, src_place, release = struct.unpack_from("<BBB", record.body, 56)
         if release and src_place == 1:
             slot = record.fields("QQQ")[2] // BULK_BYTES
-            self.step("and64", BULK_BUSY, ~(1 << slot) & (1 << 64) - 1)
-            self.step("add32_and_wake", BULK_SEQ, 1)
+            words.and64(self.map, BULK_BUSY, ~(1 << slot) & (1 << 64) - 1)
+            words.add32_and_wake(self.map, BULK_SEQ, 1)
         assert dst_place in (0, 1)
 
     def of(self, opcode: int) -> list[Record]:

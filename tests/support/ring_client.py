@@ -6,7 +6,6 @@ send. The numbers are those of interpose/channel.h.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import gc
 import mmap
@@ -17,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rankfold.proxy.native import Native, NativeError
+
+from . import words
 
 MEMFD_BYTES = 0x10000000 + (1 << 33)
 OFF_SLOTS, OFF_RING, OFF_BULK = 0x1000, 0x10000, 0x1000000
@@ -65,10 +66,10 @@ class RingClient:
         os.close(self.image)
 
     def u32(self, at: int) -> int:
-        return int(struct.unpack_from("<I", self.map, at)[0])
+        return words.load32(self.map, at)
 
     def u64(self, at: int) -> int:
-        return int(struct.unpack_from("<Q", self.map, at)[0])
+        return words.load64(self.map, at)
 
     def post(self, opcode: int, body: bytes = b"", slot: int = 0) -> int:
         """Publish one record; its seq."""
@@ -91,16 +92,13 @@ class RingClient:
             at = 0
         self.map[OFF_RING + at : OFF_RING + at + len(data)] = data
         self.head += len(data)
-        struct.pack_into("<Q", self.map, HEAD, self.head)
+        words.store64(self.map, HEAD, self.head)
         self.ring()
 
     def ring(self) -> None:
         """Wake the server if it sleeps."""
         if self.u32(SLEEPING):
-            struct.pack_into("<I", self.map, DOORBELL, self.u32(DOORBELL) + 1)
-            word = ctypes.byref(ctypes.c_char.from_buffer(self.map), DOORBELL)
-            everyone = 2**31 - 1
-            ctypes.CDLL(None).syscall(202, word, 1, everyone, None, None, 0)  # FUTEX_WAKE
+            words.add32_and_wake(self.map, DOORBELL, 1)
 
     def call(self, opcode: int, body: bytes = b"", slot: int = 1, wait: float = 20.0) -> int:
         """Publish a record that wants a reply, and wait for it: its error."""
@@ -109,7 +107,7 @@ class RingClient:
 
     def begin(self, opcode: int, body: bytes = b"", slot: int = 1) -> None:
         at = OFF_SLOTS + (slot - 1) * 256
-        struct.pack_into("<Ii", self.map, at, 1, 0)
+        words.store32(self.map, at, 1)
         self.post(opcode, body, slot)
 
     def finish(self, slot: int = 1, wait: float = 20.0) -> int:
@@ -135,7 +133,7 @@ class RingClient:
     def unblock(self) -> None:
         while self.u32(HOSTFUNC_HEAD) == self.u32(HOSTFUNC_TAIL):
             time.sleep(0.0005)  # it has not been called yet
-        struct.pack_into("<I", self.map, HOSTFUNC_TAIL, self.u32(HOSTFUNC_TAIL) + 1)
+        words.store32(self.map, HOSTFUNC_TAIL, self.u32(HOSTFUNC_TAIL) + 1)
         self.post(HOST_DONE, struct.pack("<QQ", 0, 0))
 
     def alloc(self, addr: int, size: int) -> None:
