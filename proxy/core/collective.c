@@ -1009,6 +1009,27 @@ int coll_submit(struct coll *c, uint32_t rank, uint64_t comm, const struct rf_co
 	return 0;
 }
 
+bool coll_nothing_to_do(struct coll *c, uint32_t rank, uint64_t comm,
+			const struct rf_collective *ops, uint32_t count)
+{
+	struct comm *m;
+	struct seat *s = comm_seat(c, rank, comm, &m);
+
+	if (!s || m->nranks != 1 || s->groups)
+		return false;
+	for (uint32_t i = 0; i < count; i++) {
+		struct shape shape;
+		struct call call;
+
+		if (ops[i].comm != comm || ops[i].kind == RF_COLL_SEND ||
+		    ops[i].kind == RF_COLL_RECV || ops[i].send != ops[i].recv ||
+		    check(c, rank, m, &ops[i], &shape, &call) || shape.op == PREMUL)
+			return false;
+	}
+	s->next_seq += count;
+	return true;
+}
+
 static int by_key(const void *a, const void *b)
 {
 	const struct coll_round *x = a, *y = b;

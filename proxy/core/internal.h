@@ -328,6 +328,7 @@ void post_event(struct proxy *, const struct proxy_event *); /* copies data */
 
 /* loop.c */
 void *loop_main(void *proxy);
+void loop_turn(struct proxy *); /* what it does again and again */
 uint64_t now_ns(void);
 
 /* ring.c */

@@ -16,19 +16,18 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "spin.h"
 
-#define SPIN_TURNS 60 /* quiet turns before it sleeps, some 25 µs */
-#define PAUSES 16 /* between turns, some 0.3 µs: looking all the time would slow down who writes */
+#define SPIN_NS 50000u          /* awake without progress before it sleeps */
+#define SPIN_AWAITED_NS 1000000u /* the same while a client waits for what the device does */
 #define WAIT_MAX 128 /* the kernel's limit for futex_waitv */
 
 uint64_t now_ns(void)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+	return spin_now_ns();
 }
 
-static void turn(struct proxy *p)
+void loop_turn(struct proxy *p)
 {
 	mailbox_run_calls(p);
 	for (uint32_t i = 0; i < p->rank_count; i++)
@@ -91,7 +90,7 @@ static void sleep_until_called(struct proxy *p)
 		rank_sleep(p->ranks[i]);
 	set_sleeping(p, true);
 	p->progress = false;
-	turn(p);
+	loop_turn(p);
 	uint64_t deadline = slice_deadline_ns(p);
 	until.tv_sec = (time_t)(deadline / 1000000000ull);
 	until.tv_nsec = (long)(deadline % 1000000000ull);
@@ -112,29 +111,29 @@ static void sleep_until_called(struct proxy *p)
 	set_sleeping(p, false);
 }
 
-static void pause_cpu(void)
+/* Does a client wait while the device works? */
+static bool awaited(const struct proxy *p)
 {
-	for (int n = 0; n < PAUSES; n++)
-#if defined(__x86_64__)
-		__builtin_ia32_pause();
-#elif defined(__aarch64__)
-		__asm__ volatile("yield");
-#endif
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		if (p->ranks[i]->replies && p->ranks[i]->inflight)
+			return true;
+	return false;
 }
 
 void *loop_main(void *proxy)
 {
 	struct proxy *p = proxy;
-	uint32_t quiet = 0;
+	struct spin spin = {0};
 	while (!mailbox_stopping(p)) {
 		p->progress = false;
-		turn(p);
-		quiet = p->progress ? 0 : quiet + 1;
-		if (quiet == SPIN_TURNS) {
+		loop_turn(p);
+		if (p->progress) {
+			spin_reset(&spin);
+		} else if (!spin_on(&spin, awaited(p) ? SPIN_AWAITED_NS : SPIN_NS)) {
 			sleep_until_called(p);
-			quiet = 0;
+			spin_reset(&spin);
 		}
-		pause_cpu();
+		spin_pause();
 	}
 	return NULL;
 }

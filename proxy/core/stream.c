@@ -397,6 +397,18 @@ static bool submit_fill(struct rank *r, struct stream *s, struct item *i)
 	return true;
 }
 
+static void collective_done(struct rank *r, struct item *i, int error)
+{
+	i->coll.done = true;
+	i->coll.error = error;
+	if (error)
+		atomic_store(&r->header->comm_error, (uint32_t)error);
+	for (uint32_t k = 0; k < i->coll.rounds; k++)
+		barrier_complete(r->job->barrier, r->rank, item_rounds(i)[k].key);
+	r->collectives++;
+	r->proxy->progress = true;
+}
+
 static bool submit(struct rank *r, struct stream *s, struct item *i)
 {
 	if (r->async_error && i->kind != ITEM_HOST)
@@ -413,9 +425,17 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	case ITEM_WAIT:
 		return i->mark->over;
 	case ITEM_COLLECTIVE: {
-		if (s->head != i || i->coll.comm->submitted != i->coll.turn)
-			return false; /* its inputs are not ready, or an older group goes first */
+		if (i->coll.comm->submitted != i->coll.turn)
+			return false; /* an older group goes first */
+		bool nothing = coll_nothing_to_do(r->job->coll, r->rank, i->coll.comm->o.id,
+						  item_ops(i), i->coll.count);
+		if (!nothing && s->head != i)
+			return false; /* its inputs are not ready */
 		i->coll.comm->submitted++;
+		if (nothing) {
+			collective_done(r, i, 0);
+			return true;
+		}
 		int error = coll_submit(r->job->coll, r->rank, i->coll.comm->o.id, item_ops(i),
 					i->coll.count, (uint64_t)(uintptr_t)i);
 		if (error)
@@ -438,7 +458,8 @@ static bool open_for_next(const struct rank *r, const struct stream *s)
 	if (!s->next || !ordered(r, s, s->next))
 		return false;
 	return s->head == s->next ||
-	       (s->head->kind != ITEM_COLLECTIVE && s->head->kind != ITEM_HOST);
+	       (s->head->kind != ITEM_HOST &&
+		(s->head->kind != ITEM_COLLECTIVE || s->head->coll.done));
 }
 
 static void submit_stream(struct rank *r, struct stream *s)
@@ -482,6 +503,8 @@ static bool quiet(const struct item *i)
 		return !i->slot && !i->copy.copy.release_bulk;
 	case ITEM_RECORD:
 		return !i->mark->loud;
+	case ITEM_COLLECTIVE:
+		return i->coll.done;
 	default:
 		return false;
 	}
@@ -531,14 +554,7 @@ void stream_collective_done(struct rank *r, uint64_t ticket, int error)
 		struct item *i = r->streams[n]->head;
 		if (!i || (uint64_t)(uintptr_t)i != ticket || i->kind != ITEM_COLLECTIVE)
 			continue;
-		i->coll.done = true;
-		i->coll.error = error;
-		if (error)
-			atomic_store(&r->header->comm_error, (uint32_t)error);
-		for (uint32_t k = 0; k < i->coll.rounds; k++)
-			barrier_complete(r->job->barrier, r->rank, item_rounds(i)[k].key);
-		r->collectives++;
-		r->proxy->progress = true;
+		collective_done(r, i, error);
 		return;
 	}
 }

@@ -5,8 +5,8 @@
  * looks afterwards whether the good rank's memory is as it was, and whether the device is as empty
  * as before. A violation, or what a sanitizer finds, aborts the process.
  *
- * The loop runs in the caller's thread: in_loop, mailbox_start, mailbox_stop and mailbox_stopping
- * are wrapped by the linker (-Wl,--wrap), so that an input always does the same. All else is the
+ * The loop runs in the caller's thread: in_loop, mailbox_start and mailbox_stop are
+ * wrapped by the linker (-Wl,--wrap), so that an input always does the same. All else is the
  * product's own code. With -DWITH_MAIN this is a program of its own; see coverage.c for the rest.
  */
 #include <stdio.h>
@@ -16,6 +16,7 @@
 #include "client.h"
 #include "fuzz.h"
 #include "internal.h"
+#include "spin.h"
 
 #define DEVICE_BYTES (64ull << 20)
 #define TURNS 3
@@ -34,11 +35,8 @@ _Noreturn static void give_up(void);
 
 /* ---- the loop, turned by hand ---- */
 
-static uint32_t turns;
-
 bool __wrap_mailbox_start(struct proxy *p) { return p != NULL; }
 void __wrap_mailbox_stop(struct proxy *p) { (void)p; }
-bool __wrap_mailbox_stopping(const struct proxy *p) { return !p || turns-- == 0; }
 void __wrap_in_loop(struct proxy *p, void (*run)(struct proxy *, void *), void *arg)
 {
 	run(p, arg);
@@ -46,8 +44,10 @@ void __wrap_in_loop(struct proxy *p, void (*run)(struct proxy *, void *), void *
 
 static void turn(struct proxy *p, uint32_t count)
 {
-	turns = count;
-	loop_main(p);
+	for (uint32_t n = 0; n < count; n++) {
+		loop_turn(p);
+		spin_pause();
+	}
 }
 
 /* ---- the scene: kept over inputs, attached anew for each ---- */

@@ -12,16 +12,10 @@
 
 #include "kernel.h"
 #include "soft.h"
+#include "spin.h"
 
 #define HELP_AFTER_NS 30000u /* waking a helper costs a few thousand */
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+#define SPIN_NS 50000u       /* a worker stays awake without work */
 
 /* A device of lower speed takes proportionally longer. */
 static void slow_down(const struct hal_device *device, uint64_t started_ns)
@@ -32,7 +26,7 @@ static void slow_down(const struct hal_device *device, uint64_t started_ns)
 
 	if (speed >= 1.0 || speed <= 0.0)
 		return;
-	pause = (uint64_t)((double)(now_ns() - started_ns) * (1.0 / speed - 1.0));
+	pause = (uint64_t)((double)(spin_now_ns() - started_ns) * (1.0 / speed - 1.0));
 	t.tv_sec = (time_t)(pause / 1000000000u);
 	t.tv_nsec = (long)(pause % 1000000000u);
 	while (nanosleep(&t, &t) != 0)
@@ -73,7 +67,7 @@ uint64_t soft_next_blocks(struct soft_worker *worker, uint32_t *count)
 	*count = left < share->batch ? (uint32_t)left : share->batch;
 	if (worker->owner && !share->offered && worker->device->worker_count > 1 && next > 0 &&
 	    left > *count && !share->ordered &&
-	    now_ns() - share->begun_ns > HELP_AFTER_NS)
+	    spin_now_ns() - share->begun_ns > HELP_AFTER_NS)
 		offer(worker->device, share);
 	return next;
 }
@@ -110,7 +104,7 @@ static void run_blocks(struct soft_worker *worker, struct soft_share *share)
 	struct hal_device *device = worker->device;
 
 	if (device->config.speed < 1.0 || device->worker_count > 1)
-		share->begun_ns = now_ns();
+		share->begun_ns = spin_now_ns();
 	run_share(worker, share, true);
 	if (share->offered)
 		withdraw(device, share);
@@ -227,11 +221,17 @@ static void enqueue(struct hal_device *device, struct hal_stream *stream)
 }
 
 /* The next stream with work; else a launch to help with; neither when the device closes. */
-static struct hal_stream *take(struct hal_device *device, struct soft_share **share)
+static struct hal_stream *take(struct hal_device *device, struct soft_share **share,
+			       struct spin *spin)
 {
 	struct hal_stream *stream;
 
 	*share = NULL;
+	while (!atomic_load_explicit(&device->first, memory_order_relaxed) &&
+	       !atomic_load_explicit(&device->share, memory_order_relaxed) &&
+	       spin_on(spin, SPIN_NS))
+		spin_pause();
+	spin_reset(spin);
 	pthread_mutex_lock(&device->lock);
 	while (!device->first && !device->stopping &&
 	       !(device->share && atomic_load(&device->share->next) < device->share->blocks))
@@ -297,10 +297,11 @@ static void *worker_main(void *arg)
 	struct hal_device *device = worker->device;
 	struct hal_stream *stream;
 	struct soft_share *share;
+	struct spin spin = {0};
 
 	if (soft_worker_signals(worker) != 0)
 		abort(); /* no memory for a signal stack of 64 KiB */
-	while ((stream = take(device, &share)) != NULL || share) {
+	while ((stream = take(device, &share, &spin)) != NULL || share) {
 		uint64_t done;
 
 		if (share) {

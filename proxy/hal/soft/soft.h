@@ -124,8 +124,8 @@ struct hal_device {
 	uint32_t *free_chunks;          /* a stack, lowest on top at first */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	struct hal_stream *first, *last;
-	struct soft_share *share;       /* a launch that others may help with, or NULL */
+	struct hal_stream *_Atomic first, *last; /* under the lock, but for looks while spinning */
+	struct soft_share *_Atomic share; /* a launch that others may help with, or NULL */
 	pthread_cond_t helped;          /* the last helper is done */
 	bool stopping;
 	uint32_t worker_count;
