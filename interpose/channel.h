@@ -94,7 +94,8 @@ struct rf_header {
 	_Atomic uint32_t comm_error;  /* ncclResult_t of a failed communicator, 0: none */
 
 	/* line 5 (S writes tokens and hostfunc_head; C writes hostfunc_tail: the number of functions
-	 * that have returned, in order; then it posts HOST_DONE) */
+	 * that have returned, in order; then it rings `doorbell` as for a record, since the ring may
+	 * be full, and posts HOST_DONE) */
 	_Alignas(64) _Atomic uint32_t hostfunc_head; /* futex of the helper thread */
 	_Atomic uint32_t hostfunc_tail;
 

@@ -70,14 +70,17 @@ class RankStatus:
 class Native:
     """One device, open until `close`. Raises NativeError when it cannot be opened."""
 
-    def __init__(self, hal: str, memory: int, cc: tuple[int, int], speed: float, workers: int):
+    def __init__(
+        self, hal: str, memory: int, cc: tuple[int, int], speed: float, workers: int,
+        quantum_ns: int = 0,
+    ):  # fmt: skip
         self._ffi, self._lib = _library()
         self._error = self._ffi.new("char[512]")
         hal_name = self._ffi.new("char[]", hal.encode())
         config = self._ffi.new(
             "struct proxy_config *",
             {"hal": hal_name, "memory_bytes": memory, "workers": workers, "cc_major": cc[0],
-             "cc_minor": cc[1], "speed": speed},
+             "cc_minor": cc[1], "speed": speed, "quantum_ns": quantum_ns},
         )  # fmt: skip
         self._proxy = self._lib.proxy_open(config, self._error, 512)
         if not self._proxy:

@@ -367,15 +367,20 @@ static void wait_for_room(uint64_t bytes)
 	}
 }
 
-static void publish(void)
+void channel_wake(void)
 {
 	struct rf_header *h = channel_header;
-	/* Either the server sees the new head before it sleeps, or we see that it sleeps. */
-	atomic_store(&h->head, ring_head);
 	if (atomic_load(&h->server_sleeping)) {
 		atomic_fetch_add(&h->doorbell, 1);
 		futex_wake(&h->doorbell, INT_MAX);
 	}
+}
+
+static void publish(void)
+{
+	/* Either the server sees the new head before it sleeps, or we see that it sleeps. */
+	atomic_store(&channel_header->head, ring_head);
+	channel_wake();
 }
 
 /* What lies ahead is in the server's cache since it read it: have as much brought here, writable,

@@ -84,6 +84,8 @@ int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, 
 uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
 		       const void *tail, size_t tail_bytes);
 int channel_finish(uint32_t slot, void *reply, size_t reply_bytes);
+/* Wakes the server if it sleeps: for what it learns from the header, not from a record. */
+void channel_wake(void);
 /* One outermost group of collectives: consecutive in the ring, group_left counting down. */
 void channel_post_group(struct rf_collective *records, uint32_t count);
 

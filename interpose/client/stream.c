@@ -230,7 +230,9 @@ static void *helper(void *unused)
 		struct rf_host_func done = {.stream = due->number, .token = (uint64_t)due};
 		run(due);
 		free(due);
-		atomic_store_explicit(&h->hostfunc_tail, ++tail, memory_order_release);
+		/* The ring may be full until the server hears of this. */
+		atomic_store(&h->hostfunc_tail, ++tail);
+		channel_wake();
 		channel_post(&done.r, RF_OP_HOST_DONE, sizeof done, NULL, 0);
 	}
 	return unused;

@@ -9,6 +9,8 @@
 
 #include "internal.h"
 
+#define QUANTUM_NS 30000000000ull
+
 static const struct hal *hal_by_name(const char *name)
 {
 	return strcmp(name, hal_soft.type) ? NULL : &hal_soft;
@@ -27,6 +29,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 		.workers = c->workers, .cc_major = c->cc_major, .cc_minor = c->cc_minor,
 		.speed = c->speed, .ring = mailbox_ring, .ring_arg = p};
 	p->chunks_total = c->memory_bytes / RF_CHUNK_BYTES;
+	p->quantum_ns = c->quantum_ns ? c->quantum_ns : QUANTUM_NS;
 	if (!p->hal)
 		why = "no such kind of device";
 	else if (!p->chunks_total)

@@ -296,7 +296,7 @@ struct proxy {
 	struct rank **ranks; /* all attached ones */
 	uint32_t rank_count, rank_room;
 	struct rank *active;
-	uint64_t active_since_ns, turn;
+	uint64_t active_since_ns, turn, quantum_ns;
 	bool yielding;        /* the active rank's time is over: nothing more is submitted */
 
 	struct hal_stream *transfer_stream, *swap_stream;

@@ -45,6 +45,7 @@ struct peer_slot {
 };
 struct ring {
 	_Alignas(64) _Atomic uint64_t head; /* written by the sender */
+	_Atomic uint32_t waiting;           /* by the sender: it has more than fits */
 	_Alignas(64) _Atomic uint64_t tail; /* written by the receiver */
 	_Alignas(64) struct peer_slot slot[PEER_RING_SLOTS];
 };
@@ -205,18 +206,35 @@ void peer_send(struct peer *p, uint32_t to, uint32_t tag, const struct peer_mess
 	wake(p, to);
 }
 
+static bool put_overflow(struct peer *p, uint32_t to)
+{
+	bool moved = false;
+	while (p->first[to] && ring_put(ring(p, p->device, to), &p->first[to]->slot)) {
+		struct overflow *o = p->first[to];
+		p->first[to] = o->next;
+		if (!p->first[to])
+			p->last[to] = &p->first[to];
+		free(o);
+		moved = true;
+	}
+	return moved;
+}
+
+/* Says before it looks for the last time that it waits for room: the receiver rings then. */
 static void continue_full_rings(struct peer *p)
 {
 	for (uint32_t to = 0; to < p->count; to++) {
-		bool moved = false;
-		while (p->first[to] && ring_put(ring(p, p->device, to), &p->first[to]->slot)) {
-			struct overflow *o = p->first[to];
-			p->first[to] = o->next;
-			if (!p->first[to])
-				p->last[to] = &p->first[to];
-			free(o);
-			moved = true;
+		_Atomic uint32_t *waiting = &ring(p, p->device, to)->waiting;
+		if (!p->first[to])
+			continue;
+		bool moved = put_overflow(p, to);
+		if (p->first[to]) {
+			atomic_store(waiting, 1);
+			atomic_thread_fence(memory_order_seq_cst);
+			moved |= put_overflow(p, to);
 		}
+		if (!p->first[to])
+			atomic_store(waiting, 0);
 		if (moved)
 			wake(p, to);
 	}
@@ -238,8 +256,9 @@ bool peer_receive(struct peer *p, uint32_t *from, uint32_t *tag, struct peer_mes
 		}
 		struct peer_slot slot = r->slot[tail % PEER_RING_SLOTS];
 		atomic_store_explicit(&r->tail, tail + 1, memory_order_release);
-		if (head - tail == PEER_RING_SLOTS)
-			wake(p, i); /* it may have more for us */
+		atomic_thread_fence(memory_order_seq_cst); /* either it sees room, or we its flag */
+		if (atomic_load_explicit(&r->waiting, memory_order_relaxed))
+			wake(p, i);
 		*from = i;
 		*tag = slot.tag;
 		*m = slot.message;

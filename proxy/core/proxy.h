@@ -18,6 +18,7 @@ struct proxy_config {
 	uint64_t memory_bytes;
 	uint32_t workers, cc_major, cc_minor;
 	double speed;
+	uint64_t quantum_ns;   /* that a rank may keep the device while others want it; 0: 30 s */
 };
 
 /* NULL on failure; `error` then says why. */

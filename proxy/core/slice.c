@@ -3,13 +3,12 @@
  * Only kernels need a rank to be resident; everything else is served for every rank at any time.
  * The active rank keeps the device until it is *stuck*: no kernel of it can run, none is in
  * flight, and its client is blocked (a request unanswered, the next record held back, queues full)
- * or silent but for queries, since programs poll for ever, for SILENT_NS. After QUANTUM_NS
+ * or silent but for queries, since programs poll for ever, for SILENT_NS. After a quantum
  * another rank with work gets its turn at the next kernel boundary anyway.
  */
 #include "internal.h"
 
 #define SILENT_NS 200000ull
-#define QUANTUM_NS 30000000000ull
 
 static struct rank *next_with_kernel(const struct proxy *p)
 {
@@ -70,7 +69,7 @@ void slice_turn(struct proxy *p)
 		bool kernel = rank_has_kernel(active);
 		uint64_t now = now_ns();
 		/* Who waited for it may be gone, and the time go on. */
-		p->yielding = other && now - p->active_since_ns > QUANTUM_NS;
+		p->yielding = other && now - p->active_since_ns > p->quantum_ns;
 		if (p->yielding && !active->inflight) {
 			switch_to(p, other);
 			return;

@@ -8,6 +8,8 @@ import signal
 import struct
 import subprocess
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rankfold.interpose import handshake
@@ -159,6 +161,47 @@ def test_a_full_ring_waits_and_loses_nothing(build: Build, tmp_path: Path) -> No
         assert seqs == list(range(2, 2 + len(seqs)))
         assert process.wait() == 0 and not server.peek()
         assert len(last) == 2
+
+
+def test_a_host_functions_return_wakes_a_server_behind_a_full_ring(
+    build: Build, tmp_path: Path
+) -> None:
+    """The server waits for it before it takes anything more, so no record can tell of it."""
+    program = build("""
+    static void nothing(void *p) { (void)p; }
+    int main(void)
+    {
+        void *p;
+        OK(cudaMalloc(&p, 512));
+        OK(cudaLaunchHostFunc(0, nothing, NULL));
+        for (int i = 0; i < 120000; i++)
+            OK(cudaMemsetAsync(p, i, 512, 0));
+        return 0;
+    }""")
+    with ChannelServer(tmp_path / "s", automatic=False) as server:
+        process = subprocess.Popen([program], env=environment(server.path))
+        try:
+            server.ready.wait()
+            server.grant()
+            while (record := server.next()).opcode != cs.HOST_FUNC:
+                pass
+            waits(lambda: server.get32(cs.SPACE_WAITERS) == 1, "the ring is full")
+            server.put32(cs.SLEEPING, 1)
+            bell = server.get32(cs.DOORBELL)
+            struct.pack_into("<Q", server.map, 0x6000, record.fields("QQ")[1])
+            server.step("set32_and_wake", 320, 1)
+            waits(lambda: server.get32(cs.DOORBELL) > bell, "the server is woken")
+            assert server.get32(324) == 1
+        finally:
+            process.kill()
+            process.wait()
+
+
+def waits(happened: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.001)
 
 
 def test_replies_may_come_in_any_order(build: Build, tmp_path: Path) -> None:

@@ -120,6 +120,28 @@ def test_only_sleepers_are_woken(library: tuple[Any, Any], segment: int) -> None
     b.close()
 
 
+def test_a_sender_with_more_than_fits_is_woken_whenever_there_is_room(
+    library: tuple[Any, Any], segment: int
+) -> None:
+    a, b = End(library, segment, 0), End(library, segment, 2)
+    for number in range(520):  # some more than a ring holds
+        a.send(2, number)
+    a.lib.peer_sleep(a.peer, True)
+    assert a.receive() is None  # continues its full ring, in vain
+    bell = a.lib.peer_doorbell(a.peer)
+    for taken in range(3):  # a wake-up may come before it sleeps: each counts
+        assert b.receive() == (0, taken)
+        assert bell[0] == taken + 1
+    assert a.receive() is None
+    assert [b.receive() for _ in range(3, 515)] == [(0, n) for n in range(3, 515)]
+    assert a.receive() is None  # all is in the ring: nothing more to wait for
+    rung = bell[0]
+    assert [b.receive() for _ in range(6)] == [*((0, n) for n in range(515, 520)), None]
+    assert bell[0] == rung
+    a.close()
+    b.close()
+
+
 def test_outbox_memory_is_given_out_once_and_again(library: tuple[Any, Any], segment: int) -> None:
     a = End(library, segment, 0)
     offset = a.ffi.new("uint64_t *")

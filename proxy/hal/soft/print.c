@@ -122,7 +122,7 @@ static void add(struct spec *s, char c)
 /* A width or precision: digits, or an argument. Returns what follows it. */
 static const char *number(struct print *p, struct spec *s, const char *at)
 {
-	char digits[16];
+	char digits[24]; /* of any long */
 	long value = 0;
 
 	if (*at == '*') {
