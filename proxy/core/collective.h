@@ -78,9 +78,9 @@ void coll_redop_gone(struct coll *, uint32_t rank, uint64_t redop);
 int coll_submit(struct coll *, uint32_t rank, uint64_t comm, const struct rf_collective *ops,
 		uint32_t count, uint64_t ticket);
 
-/* Do these operations change nothing: all in place, in a communicator of one, none before them under
- * way? Then they are counted and over, and must not be submitted. As in NCCL, no memory is looked
- * at. */
+/* Do these operations change nothing: all in place, in a communicator of one, none before them
+ * under way? Then they are counted and over, and must not be submitted. As in NCCL, no memory is
+ * looked at. */
 bool coll_nothing_to_do(struct coll *, uint32_t rank, uint64_t comm,
 			const struct rf_collective *ops, uint32_t count);
 

@@ -1,4 +1,4 @@
-/* spin.h: staying awake for a while before sleeping, since being woken takes longer than most waits.
+/* spin.h: staying awake for a while before sleeping: to be woken takes longer than most waits.
  *
  * For threads that look for work again and again. Not where that takes a core from others: who was
  * away between two looks had to give up its core, and then does not spin for a while.

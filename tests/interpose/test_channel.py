@@ -189,7 +189,7 @@ def test_a_host_functions_return_wakes_a_server_behind_a_full_ring(
             server.put32(cs.SLEEPING, 1)
             bell = server.get32(cs.DOORBELL)
             struct.pack_into("<Q", server.map, 0x6000, record.fields("QQ")[1])
-            server.step("set32_and_wake", 320, 1)
+            words.set32_and_wake(server.map, 320, 1)
             waits(lambda: server.get32(cs.DOORBELL) > bell, "the server is woken")
             assert server.get32(324) == 1
         finally:
