@@ -35,7 +35,7 @@ NO_RESULT = frozenset(
 _PURE = frozenset(
     "mov cvta add sub mul mad shl shr and or xor not neg min max bfe bfi abs mul24 setp".split()
 )
-CONTROL = frozenset("ret exit trap bra brx call".split())
+CONTROL = frozenset("ret exit trap bra brx call alloca stacksave stackrestore".split())
 WARP_CUTS = frozenset("shfl vote match redux activemask elect".split())
 REMATERIALISED_MAX = 24
 
