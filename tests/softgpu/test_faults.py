@@ -100,6 +100,72 @@ def test_shared_memory_beyond_its_end(
     assert works(kernels, module, other)
 
 
+REGISTERS = """.version 8.6
+.target sm_90
+.address_size 64
+.const .b32 table[4] = {1, 2, 3, 4};
+.visible .entry stray(.param .u64 where, .param .u64 out)
+{
+    .shared .b32 words[4]; .local .b32 own[4];
+    .reg .b32 %r<2>; .reg .b64 %rd<4>; .reg .b128 %q;
+    ld.param.u64 %rd0, [where];
+    cvt.u32.u64 %r1, %rd0;
+    mov.b32 %r0, 1; mov.b64 %rd2, 2; mov.b128 %q, {%rd2, %rd2};
+    cvta.shared.u64 %rd1, 0; cvta.local.u64 %rd3, 0; // so that generic addresses may be those
+    st.local.b32 [own], %r0; st.shared.b32 [words], %r0;
+"""
+RESULTS = """
+    ld.param.u64 %rd0, [out]; st.global.b32 [%rd0], %r0; st.global.b64 [%rd0+8], %rd2;
+    ret;
+}
+"""
+FAR = 0x300000000
+STRAYS = [  # what is done, and where
+    *((f"{what};", at) for at in (0, 8, DEV_BASE - 16, DEV_BASE + (1 << 40), 1 << 63, (1 << 64) - 4)
+      for what in ("ld.global.b32 %r0, [%rd0]", "st.global.v4.b32 [%rd0], {%r0, %r0, %r0, %r0}",
+                   "atom.global.add.u32 %r0, [%rd0], 1", "red.global.min.s64 [%rd0], %rd2",
+                   "ld.global.nc.b8 %r0, [%rd0]", "ld.const.b32 %r0, [%rd0]",
+                   "ld.volatile.global.b64 %rd2, [%rd0]", "st.release.gpu.global.b32 [%rd0], %r0",
+                   "ld.b32 %r0, [%rd0]", "st.b8 [%rd0], %r0", "atom.cas.b32 %r0, [%rd0], 1, 2",
+                   "cp.async.ca.shared.global [words], [%rd0], 16")),
+    *((f"{what};", at) for at in (256 << 10, 1 << 24, (1 << 32) - 16, (1 << 40) - 16)
+      for what in ("ld.shared.b32 %r0, [%rd0]", "st.shared.b64 [%rd0], %rd2",
+                   "atom.shared.inc.u32 %r0, [%rd0], 5", "ld.shared.v2.b64 {%rd2, %rd1}, [%rd0]")),
+    *((f"{what};", at) for at in (256 << 10, (1 << 32) - 16)
+      for what in ("ld.shared.b32 %r0, [%r1]", "st.shared.b8 [%r1], %r0",
+                   "cp.async.ca.shared.global [%r1], [%rd0], 4")),
+    *((f"{what};", at) for at in (16, 4096, FAR, (1 << 64) - 8)
+      for what in ("ld.local.b32 %r0, [%rd0]", "st.local.b64 [%rd0], %rd2",
+                   "ld.local.b8 %r0, [%rd0]")),
+    *((f"{what};", tag << 40 | at) for tag, at in ((0x10, 256 << 10), (0x11, 16), (0x12, 64),
+                                                   (0x13, 0), (0x14, 16), (0x11, FAR))
+      for what in ("ld.b32 %r0, [%rd0]", "st.b32 [%rd0], %r0", "atom.exch.b32 %r0, [%rd0], 3")),
+    *((f"{what};", at) for at in (16, 1 << 20, FAR)
+      for what in ("ld.param.b32 %r0, [%rd0]", "ld.param.b64 %rd2, [%rd0]")),
+    # 128 bits that are not aligned, too
+    *((f"{what};", at) for at in (0, DEV_BASE + CHUNK + 8)
+      for what in ("atom.global.exch.b128 %q, [%rd0], %q",)),
+]  # fmt: skip
+
+
+def test_strays_in_every_space(kernels: Loader, module: ModuleInfo) -> None:
+    """Wherever an address leads and whatever is done there: the rank's error, and nothing else."""
+    instructions = sorted({instruction for instruction, _ in STRAYS})
+    entries = [
+        REGISTERS.replace("stray", f"stray{i}") + what + RESULTS
+        for i, what in enumerate(instructions)
+    ]
+    head, entries = entries[0], [entry[entry.index(".visible") :] for entry in entries[1:]]
+    whole = kernels.module("\n".join([head, *entries]).encode(), 1)
+    for instruction, where in STRAYS:
+        with Device() as device:
+            space, name = device.space(), f"stray{instructions.index(instruction)}"
+            space.launch(kernels.function(whole, name), 1, 1, where, space.alloc(16))
+            code, text = space.error()
+            assert code == ILLEGAL_ADDRESS and name in text, f"{instruction} at {where:#x}: {text}"
+            assert works(kernels, module, device.space())
+
+
 def test_cancel(
     kernels: Loader, module: ModuleInfo, device: Device, space: Space, other: Space
 ) -> None:

@@ -1,8 +1,8 @@
 """Loads, stores, atomics and address conversions.
 
-A global address is checked to lie in the rank's window and moved there; shared, local and
-parameter addresses are masked to their areas: no address reaches foreign memory. A generic
-address outside of the window names one of those areas by its bits above 2^40.
+A global address is checked to lie in the rank's window and moved there, the others to lie in their
+areas; one that does not goes where nothing is mapped, so that no address reaches foreign memory.
+A generic address outside of the window names one of those areas by its bits above 2^40.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEV_BASE, WINDOW_BYTES = 0x200000000000, 1 << 40  # channel.h
 BASE_SLACK = 1 << 37  # a base may lie this far outside of the window
 NOWHERE = WINDOW_BYTES + (1 << 37)  # SOFT_NOWHERE: never mapped
 LOW_MASK = (1 << 40) - 1  # of a generic address: the place in its area
-SHARED_MASK = (1 << 24) - 1
+SHARED_WINDOW = 1 << 32  # SOFT_SHARED_WINDOW: behind what a block has nothing is mapped
 GRID_MASK = 63  # SOFT_GRID_BYTES - 1
 TAGS = {"shared": 0x10, "local": 0x11, "param": 0x12, "grid": 0x13}
 SPACES = {  # a block is its own cluster
@@ -105,15 +105,22 @@ def _offset(c: MemoryContext, address: Value, slack: int) -> Value:
     return c.e.select(inside, offset, const("i64", NOWHERE))
 
 
+def _below(c: MemoryContext, base: str, address: Value, limit: int) -> Value:
+    """The place in an area of so many bytes, or nowhere."""
+    inside = c.e.cmp("icmp ult", address, const("i64", limit))
+    place = _gep(c, base, address)
+    return c.e.select(inside, place, _gep(c, c.pointers["base"], const("i64", NOWHERE)))
+
+
 def _in_space(c: MemoryContext, space: str, address: Value) -> Value:
     e = c.e
     if space == "shared":
-        return _gep(c, c.pointers["shared"], e.bin("and", address, const("i64", SHARED_MASK)))
+        limit = const("i64", SHARED_WINDOW)
+        return _gep(c, c.pointers["shared"], e.intrinsic("umin", address, limit))
     if space == "local":
-        return _gep(c, c.pointers["local"], e.bin("and", address, const("i64", c.local_stride - 1)))
+        return _below(c, c.pointers["local"], address, c.local_stride)
     if space == "param":
-        limit = const("i64", c.param_bytes)
-        return _gep(c, c.pointers["params"], e.intrinsic("umin", address, limit))
+        return _below(c, c.pointers["params"], address, c.param_bytes)
     if space == "grid":
         return _gep(c, c.pointers["grid"], e.bin("and", address, const("i64", GRID_MASK)))
     result = _gep(c, c.pointers["base"], _offset(c, address, 0))

@@ -30,7 +30,7 @@
 #define SOFT_NOWHERE (RF_WINDOW_BYTES + SOFT_GUARD_BYTES / 2)
 #define SOFT_QUEUE_WORKS 128u            /* power of two */
 #define SOFT_SHARED_BYTES (256u << 10)   /* shared memory of a block: what is mapped */
-#define SOFT_SHARED_WINDOW (1ull << 24)  /* what a shared address can name */
+#define SOFT_SHARED_WINDOW (1ull << 32)  /* what a shared address can name */
 #define SOFT_THREADS_MAX 1024u
 #define SOFT_BARRIERS 16u
 #define SOFT_RESIDENT_BYTES (1ull << 30) /* host memory for the blocks of a cooperative launch */
