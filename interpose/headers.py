@@ -51,13 +51,14 @@ class Declared:
     parameters: int
 
 
-def preprocess(header: Path, compiler: str = "gcc") -> str:
+def preprocess(header: Path, *include: Path, compiler: str = "gcc") -> str:
     """The header with all it includes, but without the C library's. Raises `OSError`."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in LIBC.items():
             (Path(folder) / name).write_text(text)
         command = [compiler, "-E", "-P", "-std=c99", "-nostdinc", f"-I{folder}",
-                   f"-I{header.parent}", *(f"-D{d}" for d in DEFINES), str(header)]  # fmt: skip
+                   f"-I{header.parent}", *(f"-I{path}" for path in include),
+                   *(f"-D{d}" for d in DEFINES), str(header)]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{header}: {done.stderr.strip()}")

@@ -37,9 +37,9 @@ struct algo {
 	uint16_t inner_shape, cluster_shape;
 };
 _Static_assert(sizeof(struct layout) <= 64, "older headers have no more room for one");
-_Static_assert(sizeof(struct desc) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
+_Static_assert(sizeof(struct desc) <= 128, "as the layout");
 _Static_assert(sizeof(struct preference) <= 64, "as the layout");
-_Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "fits");
+_Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "it fits");
 
 #define FILL_FULL 2
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from softgpu.gemm import R_64F, Gemm, Matrix
+from softgpu.gemm import Gemm, Matrix
 
+from support.formats import R_64F
 from support.ring_client import (
     ASYNC_ERROR,
     CHUNK,

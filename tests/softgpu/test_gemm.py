@@ -12,22 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softgpu import gemm
-from softgpu.gemm import (
-    GELU,
-    POINTERS,
+from softgpu.gemm import GELU, POINTERS, RELU, SCALARS, Gemm, Matrix, Operands
+from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi
+from support.formats import (
     R_8I,
     R_16BF,
     R_16F,
     R_32F,
     R_32I,
     R_64F,
-    RELU,
-    SCALARS,
-    Gemm,
-    Matrix,
-    Operands,
-)  # fmt: skip
-from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi
+    decode,
+    encode,
+)
 
 NOWHERE = Matrix(0, 1, 1)
 # (A and B, C and D, alpha and beta)
@@ -82,7 +78,7 @@ def place(space: Space, call: Gemm, values: Any, bias: np.ndarray[Any, Any] | No
     for name, shape in shapes.items():
         operands.place(name, values((call.count, *shape)), getattr(call, name))
     if bias is not None:
-        address = space.put(gemm.encode(bias, call.type_bias))
+        address = space.put(encode(bias, call.type_bias))
         operands.call = replace(operands.call, bias=address, bias_batch=call.m)
     return operands
 
@@ -114,8 +110,8 @@ def test_integers_give_exactly_the_right_result(drawn: tuple[Gemm, int, bool]) -
             expected = np.maximum(expected, 0)
         memory, where = o.result()
         np.testing.assert_array_equal(
-            gemm.decode(memory[where], call.type_cd),
-            gemm.decode(gemm.encode(expected, call.type_cd), call.type_cd),
+            decode(memory[where], call.type_cd),
+            decode(encode(expected, call.type_cd), call.type_cd),
         )
         before[where] = memory[where]  # and nothing beside it has changed
         assert memory.tobytes() == before.tobytes()
@@ -136,9 +132,9 @@ def test_the_bits_are_those_of_the_promised_operations(device: Device) -> None:
             gemm.run(device, space, o.call)
             space.check()
             if bias is not None:
-                bias = gemm.decode(gemm.encode(bias, call.type_bias), call.type_bias)
+                bias = decode(encode(bias, call.type_bias), call.type_bias)
             a, b, c = (o.values(name)[0] for name in "abc")
-            expected = gemm.encode(gemm.exactly(call, a, b, c, bias), cd)
+            expected = encode(gemm.exactly(call, a, b, c, bias), cd)
             memory, where = o.result()
             assert memory[where][0].tobytes() == expected.tobytes(), (ab, cd, m, n, k)
 
@@ -171,7 +167,7 @@ def test_gelu_is_its_formula_with_tanh(device: Device, cd: int) -> None:
     o.place("d", np.zeros((1, len(x), 1)), call.d)
     gemm.run(device, space, o.call)
     memory, where = o.result()
-    found = gemm.decode(memory[where].ravel(), cd)
+    found = decode(memory[where].ravel(), cd)
     expected = np.array([gemm.gelu(v) for v in o.values("a").ravel()])
     step = {R_32F: 2.0**-23, R_16F: 2.0**-10, R_16BF: 2.0**-7}[cd]
     assert (abs(found - expected) <= step * abs(expected) + 1e-7).all()

@@ -1,0 +1,1 @@
+"""cuBLAS and cuBLASLt as programs call them."""

@@ -1,0 +1,48 @@
+"""Products through cuBLAS and cuBLASLt equal NumPy's, and are the same bits wherever a rank is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from support.fleet import Fleet, MiB, RunningJob, until
+from support.leaks import State
+from support.native import REPOSITORY
+
+PROGRAM = Path(__file__).with_name("rank_program.py")
+CALLS = 120
+NOT_INITIALIZED, INVALID, NOT_SUPPORTED = 1, 7, 15
+REFUSED = {
+    "relu aux": NOT_SUPPORTED, "dgelu": NOT_SUPPORTED, "bgradb": NOT_SUPPORTED,
+    "complex": NOT_SUPPORTED, "level 2": NOT_SUPPORTED, "types": NOT_SUPPORTED,
+    "leading dimension": INVALID, "size": INVALID, "no scalar": INVALID,
+    "handle": NOT_INITIALIZED, "stream": INVALID, "attribute": NOT_SUPPORTED,
+    "attribute's size": INVALID, "nothing to do": 0,
+}  # fmt: skip
+
+
+def start(fleet: Fleet, name: str, placement: list[int]) -> RunningJob:
+    command = [sys.executable, str(PROGRAM), str(CALLS), "11"]
+    env = {"PYTHONPATH": str(REPOSITORY / "tests")}
+    return fleet.start(name, command, placement, env, memory=16 * MiB)
+
+
+def outputs(job: RunningJob) -> list[str]:
+    assert job.wait() == [0, 0], job.errors(0) + job.errors(1)
+    job.detach(discard=True)
+    return [job.output(rank) for rank in range(2)]
+
+
+def test_two_ranks_on_two_devices_and_on_one_that_they_leave_in_between(state: State) -> None:
+    with Fleet(state, 2, memory=16 * MiB) as fleet:
+        spread = outputs(start(fleet, "spread", [0, 1]))
+        for text in spread:
+            assert text.count("\n") == CALLS + 1 and f"refused {REFUSED}\n" in text
+        folded = start(fleet, "folded", [0, 0])
+        until(lambda: folded.output(0).count("\n") > 10, 60, "the first calls")
+        folded.move([fleet.names[1]] * 2)
+        assert outputs(folded) == spread
+        said = [line for line in folded.errors(0).splitlines() if line.startswith("rankfold: ")]
+        for name in ("cublasCgemm_v2", "cublasSgemv_v2", "CUBLASLT_EPILOGUE_RELU_AUX",
+                     "cublasLtMatrixLayoutAttribute_t 8"):  # fmt: skip
+            assert any(name in line for line in said), (name, said)
