@@ -130,7 +130,7 @@ int memory_alloc_from(uint64_t pool, uint64_t bytes, uint64_t *address)
 		error = heap_alloc(&heap, bytes, stable, address, &after)
 				? announce(*address, bytes, stable, after) : OUT_OF_MEMORY;
 	}
-	if (!error)
+	if (!error && pool)
 		heap_own(&heap, *address, pool);
 	pthread_mutex_unlock(&heap_lock);
 	return error;

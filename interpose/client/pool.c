@@ -132,7 +132,7 @@ static int book(const void *pool, uint64_t bytes, uint64_t *number)
 	if (!p)
 		error = pool ? INVALID_VALUE : OUT_OF_MEMORY;
 	else if (p->device != current_device)
-		error = NOT_SUPPORTED; /* a rank uses one device */
+		error = NOT_SUPPORTED;
 	else if (p->most && (bytes > p->most || p->used > p->most - bytes))
 		error = OUT_OF_MEMORY;
 	if (!error) {
@@ -140,6 +140,9 @@ static int book(const void *pool, uint64_t bytes, uint64_t *number)
 		*number = p->number;
 	}
 	pthread_mutex_unlock(&pool_lock);
+	if (error == NOT_SUPPORTED)
+		SAY_ONCE("an allocation from a pool of another device: a rank has one device under "
+			 "rankfold");
 	return error;
 }
 
