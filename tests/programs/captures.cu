@@ -25,7 +25,7 @@ static void demand(const char *what, cudaError_t got, cudaError_t wanted)
 struct Program {
     cudaStream_t stream, other, blocking; // the first two do not order with the legacy stream
     cudaEvent_t event, idle;
-    int *data, host[COUNT];
+    int *data, host[COUNT] = {};
 
     void begin(cudaStream_t s, cudaStreamCaptureMode mode = GLOBAL)
     {
@@ -229,6 +229,7 @@ void Program::endings()
     begin(gone, RELAXED);
     CUDA_CHECK(cudaStreamDestroy(gone)); // and its capture with it: the legacy stream is free
     CUDA_CHECK(cudaMemset(data, 0, COUNT * sizeof(int)));
+    CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 void Program::information()

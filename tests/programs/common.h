@@ -40,12 +40,14 @@ inline World start(ncclComm_t *comm = nullptr)
     return world;
 }
 
+// Memory that any stream may use at once: what fills it is done.
 template <typename T>
 T *on_device(size_t count)
 {
     T *data;
     CUDA_CHECK(cudaMalloc(&data, count * sizeof(T)));
     CUDA_CHECK(cudaMemset(data, 0, count * sizeof(T)));
+    CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
     return data;
 }
 
@@ -55,6 +57,7 @@ T *on_device(const std::vector<T> &values)
     T *data = on_device<T>(values.size());
     CUDA_CHECK(cudaMemcpy(data, values.data(), values.size() * sizeof(T),
                           cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
     return data;
 }
 
