@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .errors import INVALID_PTX, ModuleError
 
@@ -113,6 +113,7 @@ class Variable:
     initial: bytes = b""
     extern: bool = False
     pointers: tuple[tuple[int, str, int], ...] = ()  # place in it, symbol, what is added
+    element: int = 1  # bytes
 
 
 @dataclass(frozen=True)
@@ -327,7 +328,8 @@ def _variables(statement: str) -> list[Variable]:
         size, align = _layout(modifiers, str(count))
         kind = [w for w in re.findall(r"\.(\w+)", modifiers) if w in TYPE_BYTES][-1]
         data, pointers = _initial(initial, kind, name) if initial else (b"", ())
-        found.append(Variable(name, space, align, size, data, "extern" in words, pointers))
+        element, _ = _layout(modifiers, None)
+        found.append(Variable(name, space, align, size, data, "extern" in words, pointers, element))
     return found
 
 
@@ -474,9 +476,7 @@ def _statement(
     elif text.startswith("."):
         for variable in _variables(text):
             unique = scope.declare(variable.name)
-            body.variables[unique] = Variable(
-                unique, variable.space, variable.align, variable.size, extern=variable.extern
-            )
+            body.variables[unique] = replace(variable, name=unique, initial=b"", pointers=())
     else:
         body.instrs.append(parse_instr(text, scope, name))
 
@@ -543,6 +543,7 @@ def _list(text: str) -> list[str]:
 
 _NUMBER = re.compile(r"[+-]?\d")
 _PLUS = re.compile(r"([\w$%.#]+)\s*\+\s*(-?\s*\w+)$")
+_INDEXED = re.compile(r"([\w$%.#]+)\s*\[\s*(\w+)\s*\]$")
 
 
 def parse_operand(text: str, scope: _Scope | None) -> Operand:
@@ -562,6 +563,8 @@ def parse_operand(text: str, scope: _Scope | None) -> Operand:
         return _number(text)
     if text == "_":
         return Sink()
+    if indexed := _INDEXED.match(text):
+        return _element(indexed[1], int(indexed[2], 0), scope)
     plus = _PLUS.match(text)
     name, offset = (plus[1], int(plus[2].replace(" ", ""), 0)) if plus else (text, 0)
     if not re.fullmatch(r"[\w$.#%]+", name):
@@ -572,6 +575,15 @@ def parse_operand(text: str, scope: _Scope | None) -> Operand:
     if first == "%":
         return Special(name[1:])
     return Sym(found or name, offset)
+
+
+def _element(array: str, index: int, scope: _Scope | None) -> Sym:
+    """``array[index]``. How large the elements of a module's array are is not known here."""
+    name = scope.find(array) if scope else None
+    variable = scope.body.variables.get(name) if scope and name else None
+    if index and not variable:
+        raise ValueError(f"an element of {array}")
+    return Sym(name or array, index * variable.element if variable else 0)
 
 
 def _number(text: str) -> Int | Float:
