@@ -4,6 +4,7 @@
  *   handle.c   virtual handles: streams and events
  *   heap.c     who owns which device address (pure: no channel, no lock)
  *   memory.c   malloc, free, pinned memory, copies, fills
+ *   registered.c  memory that the program has registered
  *   pool.c     memory pools
  *   module.c   fatbins, modules, functions, launches
  *   print.c    what kernels print
@@ -23,7 +24,7 @@
  *    cublasStatus_t in cublas.c and cublaslt.c.
  *  - Nothing here ends the process, writes to stdout (but what the program's own kernels print:
  *    print.c), or changes errno.
- *  - Lock order: module lock, heap lock, pinned lock; the ring lock is innermost and held only
+ *  - Lock order: module lock, heap lock, registered lock, pinned lock; the ring lock is innermost and held only
  *    for the copy of a record (or of one group of collectives).
  *  - Only channel_call, channel_finish, bulk_claim and a full ring block, as re-checked futex
  *    waits without a deadline: a rank that is parked waits there.
@@ -151,8 +152,7 @@ int memory_free(const void *address);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
 int pinned_alloc(uint64_t bytes, void **address);
 int pinned_free(void *address);
-int host_register(void *address, uint64_t bytes, unsigned flags);
-int host_unregister(void *address);
+int pinned_release(void *address); /* without waiting for the device */
 void memory_first_launch(void); /* what is allocated from here on is not predicted stable */
 
 struct copy {
@@ -175,6 +175,15 @@ void pool_got_back(uint64_t pool, uint64_t bytes); /* an allocation of it was fr
 void pool_synchronised(void);                      /* the program has synchronised */
 /* What pools hold on to of `room` bytes that are not allocated. */
 uint64_t pool_kept(uint64_t room);
+
+/* ---- registered.c ---- */
+
+int host_register(void *address, uint64_t bytes, unsigned flags);
+int host_unregister(void *address);
+/* Where the device reaches [address, +bytes), if that is registered memory which it reaches;
+ * otherwise the address itself. */
+void *registered_reached(const void *address, uint64_t bytes);
+bool registered_is(const void *address);
 
 /* ---- module.c ---- */
 

@@ -197,9 +197,16 @@ int host_device_pointer(void **device, void *host, unsigned flags)
 	if (!device || flags)
 		return INVALID_VALUE;
 	*device = NULL;
-	if (!memory_on_device(host, 1) || memory_where(host) != AT_PINNED)
+	void *reached = registered_reached(host, 1);
+	if (reached == host && registered_is(host)) {
+		SAY_ONCE("cudaHostGetDevicePointer: kernels reach registered memory only if it is "
+			 "private and consists of whole pages: align its address and size to 4096 "
+			 "bytes, or use cudaHostAlloc");
+		return NOT_SUPPORTED;
+	}
+	if (!memory_on_device(reached, 1) || memory_where(reached) != AT_PINNED)
 		return INVALID_VALUE;
-	*device = host; /* the arena lies at the same address in the device's window */
+	*device = reached; /* the arena lies at the same address in the device's window */
 	return CUDA_OK;
 }
 
@@ -236,6 +243,11 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
 		attributes->type = pinned ? MEMORY_HOST : MEMORY_DEVICE;
 		attributes->devicePointer = (void *)ptr;
 		attributes->hostPointer = pinned ? (void *)ptr : NULL;
+	} else if (registered_is(ptr)) {
+		void *reached = registered_reached(ptr, 0);
+		attributes->type = MEMORY_HOST;
+		attributes->devicePointer = reached != ptr ? reached : NULL;
+		attributes->hostPointer = (void *)ptr;
 	} else {
 		attributes->type = MEMORY_UNREGISTERED;
 		attributes->device = -2;

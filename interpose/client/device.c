@@ -79,6 +79,7 @@ static int attribute_of(const struct rf_device *d, int attribute, int device)
 	case 99: return 1;                            /* host registration */
 	case 106: return (int)BLOCKS_PER_SM;
 	case 111: return (int)SHARED_RESERVED;
+	case 113: return 1;                           /* read-only host registration */
 	case 115: return 1;                           /* memory pools */
 	default: return 0;
 	}
@@ -141,7 +142,8 @@ int device_properties(cudaDeviceProp *p, int device)
 	p->texturePitchAlignment = 32;
 	p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing = 1;
 	p->streamPrioritiesSupported = p->computePreemptionSupported = 1;
-	p->hostRegisterSupported = p->memoryPoolsSupported = p->cooperativeLaunch = 1;
+	p->hostRegisterSupported = p->hostRegisterReadOnlySupported = 1;
+	p->memoryPoolsSupported = p->cooperativeLaunch = 1;
 	p->asyncEngineCount = 2;
 	p->pciBusID = device + 1;
 	fill_limits(p, d);

@@ -461,14 +461,15 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 {
 	uint64_t base, bytes;
 	void *context = &contexts[current_device % DEVICES_MAX];
-	if (!data || !memory_range((void *)ptr, &base, &bytes))
+	CUdeviceptr at = (CUdeviceptr)registered_reached((void *)ptr, 0);
+	if (!data || !memory_range((void *)at, &base, &bytes))
 		return INVALID_VALUE;
-	bool pinned = memory_where((void *)ptr) == AT_PINNED;
+	bool pinned = memory_where((void *)at) == AT_PINNED;
 	unsigned type = pinned ? CU_HOST : CU_DEVICE, yes = 1, no = 0;
 	switch (attribute) {
 	case 1: return put(data, &context, sizeof context);
 	case 2: return put(data, &type, sizeof type);
-	case 3: return put(data, &ptr, sizeof ptr);                  /* device pointer */
+	case 3: return put(data, &at, sizeof at);                    /* device pointer */
 	case 4: return pinned ? put(data, &ptr, sizeof ptr) : INVALID_VALUE; /* host pointer */
 	case 6: return put(data, &yes, sizeof yes);                  /* synchronous copies */
 	case 7: return put(data, &base, sizeof base);                /* buffer id */

@@ -5,7 +5,7 @@
  * data travels inline (small) or through bulk slots.
  *
  * Locks: heap_lock around the heap and the records that announce its changes, so that the order of
- * frees is the order of their numbers; pinned_lock around the arena; registered_lock. Blocking:
+ * frees is the order of their numbers; pinned_lock around the arena. Blocking:
  * malloc when memory is short (until frees are retired) and at the first allocation (grant);
  * copies that move pageable data to the host, or that are synchronous by definition.
  */
@@ -262,16 +262,10 @@ static void merge_block(uint32_t i)
 	}
 }
 
-/* Work that is queued may still read or write it: as in CUDA, freeing waits for the device. */
-int pinned_free(void *address)
+/* What is queued must not read or write it any more. */
+int pinned_release(void *address)
 {
-	int error = channel_open();
-	if (error)
-		return error;
-	if (memory_where(address) != AT_PINNED)
-		return INVALID_VALUE;
-	struct rf_record sync;
-	channel_call(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0, NULL, 0);
+	int error = CUDA_OK;
 	pthread_mutex_lock(&pinned_lock);
 	uint32_t i = find_block(address);
 	if (i < block_count && arena() + blocks[i].offset == (uint8_t *)address) {
@@ -283,73 +277,22 @@ int pinned_free(void *address)
 		error = INVALID_VALUE;
 	}
 	pthread_mutex_unlock(&pinned_lock);
-	int sticky = channel_enter();
-	return sticky ? sticky : error;
-}
-
-/* ---- registered memory ----
- * Noted only: its copies go through bulk slots like those of all pageable memory, those to the
- * host synchronously, which CUDA allows. Kernels cannot reach it: there is no device pointer. */
-
-struct registered { uint64_t address, bytes; };
-static pthread_mutex_t registered_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct registered *registered;
-static uint32_t registered_count, registered_room;
-
-#define REGISTER_MAPPED 2u
-#define REGISTER_IO 4u
-
-int host_register(void *address, uint64_t bytes, unsigned flags)
-{
-	int error = channel_enter();
-	if (error)
-		return error;
-	if (!address || !bytes)
-		return INVALID_VALUE;
-	if (flags & (REGISTER_MAPPED | REGISTER_IO)) {
-		SAY_ONCE("cudaHostRegister: memory that kernels reach (flags mapped, I/O) is not "
-			 "supported by rankfold; cudaHostAlloc is");
-		return NOT_SUPPORTED;
-	}
-	if (memory_where(address) != AT_PAGEABLE)
-		return ALREADY_REGISTERED;
-	pthread_mutex_lock(&registered_lock);
-	for (uint32_t i = 0; i < registered_count; i++)
-		if ((uint64_t)address < registered[i].address + registered[i].bytes &&
-		    registered[i].address < (uint64_t)address + bytes)
-			error = ALREADY_REGISTERED;
-	if (!error && registered_count == registered_room) {
-		uint32_t room = registered_room ? registered_room * 2 : 16;
-		struct registered *more = realloc(registered, room * sizeof *more);
-		if (more) {
-			registered = more;
-			registered_room = room;
-		} else {
-			error = OUT_OF_MEMORY;
-		}
-	}
-	if (!error)
-		registered[registered_count++] = (struct registered){(uint64_t)address, bytes};
-	pthread_mutex_unlock(&registered_lock);
 	return error;
 }
 
-int host_unregister(void *address)
+/* Work that is queued may still read or write it: as in CUDA, freeing waits for the device. */
+int pinned_free(void *address)
 {
 	int error = channel_open();
 	if (error)
 		return error;
-	error = NOT_REGISTERED;
-	pthread_mutex_lock(&registered_lock);
-	for (uint32_t i = 0; i < registered_count; i++) {
-		if (registered[i].address == (uint64_t)address) {
-			registered[i] = registered[--registered_count];
-			error = CUDA_OK;
-			break;
-		}
-	}
-	pthread_mutex_unlock(&registered_lock);
-	return error;
+	if (memory_where(address) != AT_PINNED)
+		return INVALID_VALUE;
+	struct rf_record sync;
+	channel_call(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0, NULL, 0);
+	error = pinned_release(address);
+	int sticky = channel_enter();
+	return sticky ? sticky : error;
 }
 
 /* ---- what an address is ---- */
@@ -575,6 +518,8 @@ int memory_copy(const struct copy *given)
 		c.width *= c.height;
 		c.height = 1;
 	}
+	c.dst = registered_reached(c.dst, span(&c, c.dst_pitch));
+	c.src = registered_reached(c.src, span(&c, c.src_pitch));
 	enum where dst = memory_where(c.dst), src = memory_where(c.src);
 	if (!c.dst || !c.src || !kind_fits(c.kind, dst, src) ||
 	    (dst != AT_PAGEABLE && !memory_on_device(c.dst, span(&c, c.dst_pitch))) ||
@@ -612,9 +557,10 @@ int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t elemen
 		error = channel_enter();
 	if (error || !width || !height)
 		return error;
+	m.dst = (uint64_t)registered_reached(dst, width * element);
 	if (width > RF_HEAP_BYTES || (height > 1 && pitch < width * element) ||
 	    m.dst % element || (height > 1 && pitch % element) ||
-	    !memory_on_device(dst, (height - 1) * pitch + width * element))
+	    !memory_on_device((void *)m.dst, (height - 1) * pitch + width * element))
 		return INVALID_VALUE;
 	if (height == 1)
 		m.pitch = width * element;

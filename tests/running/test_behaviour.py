@@ -78,6 +78,7 @@ def test_the_default_stream_is_what_the_compiler_was_told(kind: str, state: Stat
     ("name", "lines"),
     [
         ("host_calls", ["a host function (cudaLaunchHostFunc"]),
+        ("registered", ["consists of whole pages: align its address and size"]),
         ("refused", REFUSALS),
         ("forks", ["a child made by fork cannot use the device"] * 2),  # two children
     ],

@@ -1,0 +1,193 @@
+/* registered.c: the program's own memory that it registers with the device.
+ *
+ * Memory of whole, private pages changes places: its contents go to the pinned arena, whose pages
+ * are then mapped a second time where the memory is. So it is pinned memory with another address:
+ * copies of it do not wait, and kernels reach it at its address in the arena. Other memory (part of
+ * a page belongs to somebody else; a file's pages are not private) is only noted, and treated as
+ * pageable, which is as right and waits. A thread that writes into memory while another registers
+ * or unregisters it may lose what it writes.
+ *
+ * Lock: registered_lock, around the table and the change of places. Blocks: unregistering waits for
+ * the device, before it takes the lock.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "client.h"
+
+#define PAGE 4096ull
+#define REGISTER_IO 4u
+#define REGISTER_FLAGS 15u
+
+struct registered {
+	uint64_t address, bytes;
+	uint64_t reached; /* where it lies in the arena; 0: it is treated as pageable */
+};
+static pthread_mutex_t registered_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct registered *registered;
+static _Atomic uint32_t registered_count;
+static uint32_t registered_room;
+
+/* Under registered_lock. */
+static struct registered *find(uint64_t address, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < registered_count; i++) {
+		uint64_t offset = address - registered[i].address;
+		if (offset < registered[i].bytes && bytes <= registered[i].bytes - offset)
+			return &registered[i];
+	}
+	return NULL;
+}
+
+/* Is all of it private memory without a file, which is no thread's stack? */
+static bool is_private(uint64_t address, uint64_t bytes)
+{
+	char *line = NULL;
+	size_t room = 0;
+	uint64_t first, end, covered = address;
+	FILE *maps = fopen("/proc/self/maps", "re");
+	while (maps && covered < address + bytes && getline(&line, &room, maps) > 0) {
+		char access[5], name[64] = "";
+		unsigned long inode;
+		if (sscanf(line, "%lx-%lx %4s %*s %*s %lu %63s", &first, &end, access, &inode, name) < 4)
+			break;
+		if (end <= covered)
+			continue;
+		if (first > covered || strcmp(access, "rw-p") || inode || !strncmp(name, "[stack", 6))
+			break;
+		covered = end;
+	}
+	if (maps)
+		fclose(maps);
+	free(line);
+	return covered >= address + bytes;
+}
+
+/* The pages of the arena at `reached`, mapped at `address` too. Without a length the old mapping
+ * stays. A child made by fork sees them: it may read what its parent has registered. */
+static bool map_there(uint64_t address, uint64_t bytes, void *reached)
+{
+	memcpy(reached, (void *)address, bytes);
+	void *mapped = mremap(reached, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)address);
+	if (mapped == MAP_FAILED)
+		return false;
+	madvise(mapped, bytes, MADV_DOFORK);
+	return true;
+}
+
+/* Under registered_lock: let the memory change places, if it can. */
+static uint64_t reach(uint64_t address, uint64_t bytes)
+{
+	void *reached;
+	if (address % PAGE || bytes % PAGE || !is_private(address, bytes) ||
+	    pinned_alloc(bytes, &reached))
+		return 0;
+	if (map_there(address, bytes, reached))
+		return (uint64_t)reached;
+	pinned_release(reached);
+	return 0;
+}
+
+/* Under registered_lock: private memory again, with the contents of now. */
+static int bring_back(const struct registered *r)
+{
+	void *fresh = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (fresh == MAP_FAILED)
+		return OUT_OF_MEMORY;
+	memcpy(fresh, (void *)r->address, r->bytes);
+	if (mremap(fresh, r->bytes, r->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)r->address) ==
+	    MAP_FAILED) {
+		munmap(fresh, r->bytes);
+		return OUT_OF_MEMORY;
+	}
+	return pinned_release((void *)r->reached);
+}
+
+/* Under registered_lock. */
+static int add(uint64_t address, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < registered_count; i++)
+		if (address < registered[i].address + registered[i].bytes &&
+		    registered[i].address < address + bytes)
+			return ALREADY_REGISTERED;
+	if (registered_count == registered_room) {
+		uint32_t room = registered_room ? registered_room * 2 : 16;
+		struct registered *more = realloc(registered, room * sizeof *more);
+		if (!more)
+			return OUT_OF_MEMORY;
+		registered = more;
+		registered_room = room;
+	}
+	registered[registered_count] = (struct registered){address, bytes, reach(address, bytes)};
+	registered_count++;
+	return CUDA_OK;
+}
+
+int host_register(void *address, uint64_t bytes, unsigned flags)
+{
+	int error = channel_enter();
+	if (error)
+		return error;
+	if (!address || !bytes || flags & ~REGISTER_FLAGS || (uint64_t)address + bytes < bytes)
+		return INVALID_VALUE;
+	if (flags & REGISTER_IO) {
+		SAY_ONCE("cudaHostRegister: another device's memory (cudaHostRegisterIoMemory) is not "
+			 "supported by rankfold: copy through host memory");
+		return NOT_SUPPORTED;
+	}
+	if (memory_where(address) != AT_PAGEABLE)
+		return ALREADY_REGISTERED;
+	int kept = errno;
+	pthread_mutex_lock(&registered_lock);
+	error = add((uint64_t)address, bytes);
+	pthread_mutex_unlock(&registered_lock);
+	errno = kept;
+	return error;
+}
+
+int host_unregister(void *address)
+{
+	struct rf_record sync;
+	int error = channel_open();
+	if (error)
+		return error;
+	channel_call(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0, NULL, 0);
+	int kept = errno;
+	pthread_mutex_lock(&registered_lock);
+	struct registered *r = find((uint64_t)address, 1);
+	if (!r || r->address != (uint64_t)address)
+		error = NOT_REGISTERED;
+	else if (r->reached)
+		error = bring_back(r);
+	if (!error)
+		*r = registered[--registered_count];
+	pthread_mutex_unlock(&registered_lock);
+	errno = kept;
+	int sticky = channel_enter();
+	return sticky ? sticky : error;
+}
+
+void *registered_reached(const void *address, uint64_t bytes)
+{
+	uint64_t at = (uint64_t)address;
+	if (!atomic_load_explicit(&registered_count, memory_order_relaxed))
+		return (void *)address;
+	pthread_mutex_lock(&registered_lock);
+	const struct registered *r = find(at, bytes);
+	if (r && r->reached)
+		at = r->reached + (at - r->address);
+	pthread_mutex_unlock(&registered_lock);
+	return (void *)at;
+}
+
+bool registered_is(const void *address)
+{
+	pthread_mutex_lock(&registered_lock);
+	bool found = find((uint64_t)address, 1) != NULL;
+	pthread_mutex_unlock(&registered_lock);
+	return found;
+}
