@@ -24,8 +24,8 @@
  *    cublasStatus_t in cublas.c and cublaslt.c.
  *  - Nothing here ends the process, writes to stdout (but what the program's own kernels print:
  *    print.c), or changes errno.
- *  - Lock order: module lock, heap lock, registered lock, pinned lock; the ring lock is innermost and held only
- *    for the copy of a record (or of one group of collectives).
+ *  - Lock order: module lock, heap lock, registered lock, pinned lock; the ring lock is innermost
+ *    and held only for the copy of a record (or of one group of collectives).
  *  - Only channel_call, channel_finish, bulk_claim and a full ring block, as re-checked futex
  *    waits without a deadline: a rank that is parked waits there.
  */
