@@ -342,17 +342,15 @@ def test_words_of_several_parts(kernels: Loader, space: Space) -> None:
             Case("{{ .reg .b16 l, h; mov.b32 {{l, h}}, {a}; mov.b32 {d}, {{h, l}}; }}", "u32", u),
             lambda x: x << 16 | x >> 16,
         ),
-        (  # the address of an element
-            Case(
-                "{{ .local .align 4 .b16 l[4]; .reg .b64 x; mov.u64 x, l[2];"
-                " st.local.u32 [x], {a}; ld.local.u32 {d}, [l+4]; }}",
-                "u32",
-                u,
-            ),
-            lambda x: x,
-        ),
     ]
     check(kernels, space, table)
+
+
+def test_the_address_of_an_element(kernels: Loader, space: Space) -> None:
+    declared = ".local .align 4 .b16 l[4]; .reg .b64 x;"
+    body = "mov.u64 x, l[2]; st.local.u32 [x], {a}; ld.local.u32 {d}, [l+4];"
+    row = Case(f"{{{{ {declared} {body} }}}}", "u32", ("u32",))
+    check(kernels, space, [(row, lambda x: x)])
 
 
 @pytest.mark.parametrize("kind", ["f32", "f64"])
