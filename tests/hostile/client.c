@@ -110,7 +110,8 @@ static uint64_t kernel_body(const struct soft_block *b, uint32_t t0, uint32_t t1
 }
 
 static const struct soft_cut kernel_cuts[] = {{.kind = SOFT_CUT_NONE},
-					      {.run = kernel_body, .flags = SOFT_FLAT}};
+					      {.run = kernel_body, .step = kernel_body,
+					       .flags = SOFT_FLAT | SOFT_LOCKSTEP_FLAT}};
 static const struct hal_function kernel = {
 	.name = "add_one", .cuts = kernel_cuts, .abi = SOFT_KERNEL_ABI, .cut_count = 2,
 	.param_bytes = 8, .max_threads = 1024};

@@ -1,7 +1,8 @@
 """Random kernels with branches, loops, barriers and shuffles, against an interpreter on NumPy.
 
-What is tested is the cutting into segments: what must be kept at a cut, what is computed again, and
-how threads that have parted meet again.
+What is tested is the cutting into segments: what must be kept at a cut, what is computed again, how
+threads that have parted meet again, and what is concluded about threads that have not. Therefore
+some variables begin as the same value for all threads, or as one that grows from thread to thread.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from hypothesis import strategies as st
 from rankfold.proxy.hal.soft.modules import Loader
 from softgpu.harness import Device, loader
 
-VARIABLES = 5
+VARIABLES = 6
+TABLE = 640  # words that Sweep goes over
 Array = np.ndarray[Any, Any]
 
 
@@ -50,6 +52,19 @@ class Loop:
     variable: int
     count: int | None
     body: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Over every `threads`-th word of a table from the thread's own on, up to a bound: `bound` for
+    all, or as the thread's variable says. A word is added to d and becomes d; e counts the rounds
+    and f is where it ended."""
+
+    variable: int
+    bound: int | None
+    d: int
+    e: int
+    f: int
 
 
 @dataclass(frozen=True)
@@ -90,10 +105,13 @@ def _some(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 variable = st.integers(0, VARIABLES - 1)
-OPS = ["add", "sub", "mul", "xor", "shr", "tid"]
+OPS = ["add", "sub", "mul", "xor", "shr", "tid", "set"]
 assign = st.builds(Assign, st.sampled_from(OPS), variable, variable, variable)
+sweep = st.builds(
+    Sweep, variable, st.one_of(st.none(), st.integers(0, 500)), variable, variable, variable
+)
 divergent = st.recursive(
-    assign,
+    st.one_of(assign, sweep),
     lambda inner: st.one_of(
         st.builds(If, variable, st.integers(0, 4), _some(inner), _some(inner)),
         st.builds(Loop, variable, st.none(), _some(inner)),
@@ -139,6 +157,8 @@ class Writer:
     def assign(self, s: Assign, members: int) -> None:
         if s.op == "tid":
             self.lines.append(f"add.u32 %r{s.d}, %r{s.a}, %tid;")
+        elif s.op == "set":
+            self.lines.append(f"mov.u32 %r{s.d}, {s.a + 8 * s.b};")
         elif s.op == "shr":
             self.lines.append(f"and.b32 %x, %r{s.b}, 15; shr.u32 %r{s.d}, %r{s.a}, %x;")
         else:
@@ -167,6 +187,23 @@ class Writer:
         )
         self.block(s.body, members)
         self.lines.append(f"sub.u32 %c{n}, %c{n}, 1; bra LOOP{n}; OUT{n}:")
+
+    def sweep(self, s: Sweep, members: int) -> None:
+        n = next(self.numbers)
+        bound = (
+            f"and.b32 %b{n}, %r{s.variable}, 511;" if s.bound is None
+            else f"mov.u32 %b{n}, {s.bound};"
+        )  # fmt: skip
+        self.lines.append(
+            f".reg .b32 %i{n}, %b{n}, %w{n}; .reg .b64 %o{n}, %a{n}; {bound} mov.u32 %i{n}, %tid;"
+            f"setp.ge.u32 %p, %i{n}, %b{n}; @%p bra SWEPT{n};"
+            f"SWEEP{n}: mul.wide.u32 %o{n}, %i{n}, 4; add.u64 %a{n}, %table, %o{n};"
+            f"ld.global.u32 %w{n}, [%a{n}]; add.u32 %r{s.d}, %r{s.d}, %w{n};"
+            f"st.global.u32 [%a{n}], %r{s.d}; add.u32 %r{s.e}, %r{s.e}, 1;"
+            f"add.u32 %i{n}, %i{n}, {self.threads};"
+            f"setp.lt.u32 %p, %i{n}, %b{n}; @%p bra SWEEP{n};"
+            f"SWEPT{n}: mov.u32 %r{s.f}, %i{n};"
+        )
 
     def leave(self, s: Leave, members: int) -> None:
         self.lines.append(
@@ -210,7 +247,9 @@ def ptx_of(program: tuple[Any, ...], threads: int) -> str:
     writer = Writer(threads)
     writer.block(program, 0xFFFFFFFF)
     body = "\n".join(writer.lines)
-    loads = "".join(f"ld.global.u32 %r{v}, [%rd+{4 * threads * v}];" for v in range(VARIABLES))
+    loads = "".join(f"ld.global.u32 %r{v}, [%rd+{4 * threads * v}];" for v in range(3))
+    loads += f"ld.global.u32 %r3, [%table+{4 * TABLE}];"
+    loads += "mov.u32 %r4, %tid; mad.lo.u32 %r5, %r3, 5, 1; mad.lo.u32 %r5, %tid, 3, %r5;"
     stores = "".join(f"st.global.u32 [%rd+{4 * threads * v}], %r{v};" for v in range(VARIABLES))
     return f""".version 8.0
 .target sm_80
@@ -218,9 +257,10 @@ def ptx_of(program: tuple[Any, ...], threads: int) -> str:
 .visible .entry program(.param .u64 data)
 {{
 .reg .b32 %r<{VARIABLES}>; .reg .b32 %x; .reg .b32 %tid; .reg .b64 %rd; .reg .b64 %o;
-.reg .pred %p; .reg .pred %q;
+.reg .pred %p; .reg .pred %q; .reg .b64 %all; .reg .b64 %table;
 .shared .align 4 .b8 memory[{4 * threads}];
-mov.u32 %tid, %tid.x; ld.param.u64 %rd, [data]; mul.wide.u32 %o, %tid, 4; add.u64 %rd, %rd, %o;
+mov.u32 %tid, %tid.x; ld.param.u64 %rd, [data]; mul.wide.u32 %o, %tid, 4; mov.u64 %all, %rd;
+add.u64 %rd, %rd, %o; add.u64 %table, %all, {4 * threads * VARIABLES};
 {loads}
 {body}
 DONE:
@@ -236,8 +276,8 @@ ret;
 class Interpreter:
     """All threads in step; `on` are those that take part."""
 
-    def __init__(self, r: Array):
-        self.r = r
+    def __init__(self, r: Array, table: Array):
+        self.r, self.table = r, table
         self.tid = np.arange(r.shape[1], dtype=np.uint32)
         self.gone = np.zeros(r.shape[1], bool)
         self.memory = np.zeros(r.shape[1], np.uint32)
@@ -255,6 +295,7 @@ class Interpreter:
             "xor": a ^ b,
             "shr": a >> (b & 15),
             "tid": a + self.tid,
+            "set": np.full(len(on), s.a + 8 * s.b, np.uint32),
         }
         self.r[s.d] = np.where(on, value[s.op], self.r[s.d])
 
@@ -267,6 +308,17 @@ class Interpreter:
         count = self.r[s.variable] & 3 if s.count is None else np.full(len(on), s.count)
         for i in range(3):
             self.block(s.body, on & (count > i))
+
+    def sweep(self, s: Sweep, on: Array) -> None:
+        at = self.tid.copy()
+        bound = self.r[s.variable] & 511 if s.bound is None else np.full(len(on), s.bound)
+        while (now := on & (at < bound)).any():
+            value = self.r[s.d] + self.table[at % TABLE]
+            self.r[s.d] = np.where(now, value, self.r[s.d])
+            self.table[at[now]] = self.r[s.d][now]
+            self.r[s.e] += now
+            at += np.where(now, len(on), 0).astype(np.uint32)
+        self.r[s.f] = np.where(on, at, self.r[s.f])
 
     def leave(self, s: Leave, on: Array) -> None:
         self.gone |= on & ((self.r[s.variable] & s.bits) == s.bits)
@@ -305,17 +357,23 @@ setattr(Interpreter, "if", Interpreter.if_)
 
 def check(kernels: Loader, program: tuple[Any, ...], seed: int) -> None:
     threads = 96
-    values = np.random.default_rng(seed).integers(0, 2**32, (VARIABLES, threads), dtype=np.uint32)
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 2**32, (VARIABLES, threads), dtype=np.uint32)
+    table = rng.integers(0, 2**32, TABLE, dtype=np.uint32)
+    values[3] = values[3, 0]
+    values[4] = np.arange(threads)
+    values[5] = 3 * values[4] + 5 * values[3] + 1
     module = kernels.module(ptx_of(program, threads).encode(), 1)
     with Device() as device:
         space = device.space()
-        at = space.put(values)
+        at = space.put(np.concatenate([values.ravel(), table, values[3, :1]]))
         space.launch(kernels.function(module, "program"), 1, threads, at)
         space.check()
-        got = space.read(at, values.size, np.uint32).reshape(values.shape)
-    interpreter = Interpreter(values.copy())
+        got = space.read(at, values.size + TABLE, np.uint32)
+    interpreter = Interpreter(values.copy(), table)
     interpreter.block(program, np.ones(threads, bool))
-    np.testing.assert_array_equal(got, interpreter.r)
+    np.testing.assert_array_equal(got[: values.size].reshape(values.shape), interpreter.r)
+    np.testing.assert_array_equal(got[values.size :], interpreter.table)
 
 
 @pytest.fixture(scope="module")

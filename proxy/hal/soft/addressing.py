@@ -10,11 +10,12 @@ base itself may lie 2^37 bytes outside, as where a program subtracts first and a
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 from .flow import defs_of
 from .ptx import Instr, Int, Operand, Reg
 
-SCALE_MAX = 16  # 2^32 * 16 = 2^36
+MAGNITUDE_MAX = 1 << 36  # a 32-bit index times 16
 IMMEDIATE_MAX = 1 << 35
 
 
@@ -29,42 +30,79 @@ def single_definitions(instrs: list[Instr]) -> dict[str, Instr]:
     }
 
 
-def _bounded(operand: Operand, single: dict[str, Instr]) -> bool:
-    """Is it a 64-bit value below 2^37 in magnitude, whatever the registers hold?"""
+def _magnitude(operand: Operand, single: dict[str, Instr]) -> int | None:
+    """What a 64-bit value cannot exceed whatever the registers hold, if that is little."""
     if not isinstance(operand, Reg) or operand.name not in single:
-        return False
+        return None
     instr = single[operand.name]
+    found = None
     if instr.op[:2] == ("mul", "wide") and instr.op[-1] in ("s32", "u32"):
-        return any(isinstance(a, Int) and 0 < a.value <= SCALE_MAX for a in instr.args[1:])
-    if instr.op[0] == "cvt":
-        return instr.op[-1] in ("s32", "u32", "s16", "u16") and instr.op[-2] in ("s64", "u64")
-    if instr.op[0] in ("shl", "mul") and len(instr.args) == 3 and isinstance(instr.args[2], Int):
-        scale = 1 << min(instr.args[2].value, 63) if instr.op[0] == "shl" else instr.args[2].value
-        inner = instr.args[1]
-        if not isinstance(inner, Reg) or not 0 < scale <= SCALE_MAX or "hi" in instr.op:
-            return False
-        widened = single.get(inner.name)
-        return widened is not None and widened.op[0] == "cvt" and _bounded(inner, single)
-    return False
+        scales = [a.value for a in instr.args[1:] if isinstance(a, Int) and a.value > 0]
+        found = scales[0] << 32 if scales else None
+    elif instr.op[0] == "cvt":
+        narrow = instr.op[-1] in ("s32", "u32", "s16", "u16") and instr.op[-2] in ("s64", "u64")
+        found = 1 << 32 if narrow else None
+    elif instr.op[0] in ("shl", "mul") and "hi" not in instr.op and isinstance(instr.args[2], Int):
+        inner, factor = _magnitude(instr.args[1], single), instr.args[2].value
+        scale = 1 << min(factor, 63) if instr.op[0] == "shl" else factor
+        found = inner * scale if inner is not None and scale > 0 else None
+    return found if found is not None and found <= MAGNITUDE_MAX else None
 
 
-def splits(instrs: list[Instr], registers: dict[str, str]) -> dict[str, tuple[Operand, Operand]]:
-    """For each such register: base and offset, as operands of the addition that makes it."""
+class Split(NamedTuple):
+    """How the two parts of a register come about, of which it is the sum: a base, and an offset
+    that is small. Of (base, offset): those two. Of (source, None): the parts of `source`, shifted
+    left by `shift`, the base moved by `base`."""
+
+    base: Operand | None
+    offset: Operand | None
+    source: str = ""
+    shift: int = 0
+
+
+def splits(instrs: list[Instr]) -> dict[str, Split]:
+    """Registers that are such sums, in the order of `instrs`."""
     single = single_definitions(instrs)
-    found: dict[str, tuple[Operand, Operand]] = {}
-    for name, instr in single.items():
-        if instr.op[0] != "add" or instr.op[-1] not in ("s64", "u64") or len(instr.op) != 2:
+    found: dict[str, Split] = {}
+    magnitude: dict[str, int] = {}
+    for instr in instrs:
+        name = instr.args[0].name if instr.args and isinstance(instr.args[0], Reg) else ""
+        if single.get(name) is not instr:
             continue
-        left, right = instr.args[1:3]
-        if any(
-            isinstance(x, Int) or (isinstance(x, Reg) and x.name == name) for x in (left, right)
-        ):
-            continue
-        if _bounded(right, single):
-            found[name] = (left, right)
-        elif _bounded(left, single):
-            found[name] = (right, left)
+        if instr.op == ("shl", "b64") and isinstance(instr.args[2], Int):
+            source, shift = instr.args[1], instr.args[2].value
+            if isinstance(source, Reg) and source.name in found and shift < 64:
+                _shift(found, magnitude, name, source.name, shift)
+        elif instr.op[0] == "add" and instr.op[-1] in ("s64", "u64") and len(instr.op) == 2:
+            _add(found, magnitude, name, instr.args[1:3], single)
     return found
+
+
+def _shift(
+    found: dict[str, Split], magnitude: dict[str, int], name: str, source: str, shift: int
+) -> None:
+    if magnitude[source] << shift <= MAGNITUDE_MAX:
+        found[name] = Split(None, None, source, shift)
+        magnitude[name] = magnitude[source] << shift
+
+
+def _add(
+    found: dict[str, Split], magnitude: dict[str, int], name: str,
+    operands: tuple[Operand, ...], single: dict[str, Instr],
+) -> None:  # fmt: skip
+    left, right = operands
+    if any(isinstance(x, Reg) and x.name == name for x in operands):
+        return
+    for base, offset in ((left, right), (right, left)):
+        small = None if isinstance(base, Int) else _magnitude(offset, single)
+        if small is not None:
+            found[name], magnitude[name] = Split(base, offset), small
+            return
+    for base, part in ((left, right), (right, left)):
+        if isinstance(part, Reg) and part.name in found:
+            found[name] = Split(base, None, part.name)
+            magnitude[name] = magnitude[part.name]
+            return
 
 
 def constants(instrs: list[Instr]) -> dict[str, Int]:

@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .errors import INVALID_PTX, NOT_FOUND, ModuleError
@@ -41,7 +42,7 @@ REMATERIALISED_MAX = 24
 
 
 def is_cut(instr: Instr) -> bool:
-    return instr.op[0] in ("bar", "barrier", "yield") or instr.op[0] in WARP_CUTS
+    return instr.op[0] in ("bar", "barrier", "yield", "regroup") or instr.op[0] in WARP_CUTS
 
 
 def registers_of(operand: Operand) -> list[str]:
@@ -114,6 +115,11 @@ class Cut:
     saved: tuple[str, ...] = ()  # registers kept in the frame
     recomputed: tuple[str, ...] = ()
 
+    @property
+    def soft(self) -> bool:
+        """Only threads that are all together stop here: see regroup()."""
+        return self.instr is not None and self.instr.op[0] == "regroup"
+
 
 @dataclass
 class Graph:
@@ -124,14 +130,17 @@ class Graph:
     slots: dict[str, int] = field(default_factory=dict)  # offset in the frame, bytes of a thread
     frame_bytes: int = 0
 
-    def segment(self, cut: Cut) -> list[Block]:
-        """The blocks that a thread can reach from a cut before the next one."""
+    def ends_segment(self, block: Block, lockstep: bool) -> bool:
+        return bool(block.cut) and (lockstep or not self.cuts[block.cut].soft)
+
+    def segment(self, cut: Cut, lockstep: bool) -> list[Block]:
+        """The blocks that a thread can reach from a cut before the next one where it stops."""
         seen, todo = set(), [cut.resume]
         while todo:
             number = todo.pop()
             if number not in seen:
                 seen.add(number)
-                if not self.blocks[number].cut:
+                if not self.ends_segment(self.blocks[number], lockstep):
                     todo += self.blocks[number].goto
         return [self.blocks[n] for n in sorted(seen)]
 
@@ -164,13 +173,59 @@ class Graph:
         return list(out)
 
 
-def build(module: Module, kernel: Function) -> Graph:
+Worth = Callable[[Graph, Cut], bool]
+
+
+def build(module: Module, kernel: Function, worth: Worth) -> Graph:
+    """`worth` says of a loop, by the cut at its head, whether its threads shall regroup."""
     flat = flatten(module, kernel)
-    blocks, cuts = _blocks(_yield_in_spin_loops(_normalise(flat.instrs)), kernel.name)
+    instrs = _yield_in_spin_loops(_normalise(flat.instrs))
+    loops = _small_loops(instrs)
+    graph = _graph(flat, regroup(instrs, loops), kernel.name)
+    kept = {
+        cut.instr.target: loops[cut.instr.target]
+        for cut in graph.cuts.values()
+        if cut.instr and cut.instr.op == ("regroup", "head") and worth(graph, cut)
+    }
+    return graph if kept == loops else _graph(flat, regroup(instrs, kept), kernel.name)
+
+
+def _graph(flat: Flat, instrs: list[Instr], kernel: str) -> Graph:
+    blocks, cuts = _blocks(instrs, kernel)
     graph = Graph(flat, blocks, cuts, _rematerialisable(flat))
     _liveness(graph)
     _frame(graph)
     return graph
+
+
+def _small_loops(instrs: list[Instr]) -> dict[str, int]:
+    """Loops of one basic block without a cut: the label at the head, the index of the branch."""
+    found = {}
+    head = ""
+    for index, instr in enumerate(instrs):
+        if instr.op[0] == "label":
+            head = instr.target
+        elif instr.op[0] in CONTROL or is_cut(instr):
+            if instr.op[0] == "bra" and instr.pred and instr.target == head:
+                found[head] = index
+            head = ""
+    return found
+
+
+def regroup(instrs: list[Instr], loops: dict[str, int]) -> list[Instr]:
+    """With a soft cut at the head of each of these loops and behind it. While the threads of a
+    block are all together they go through such a loop side by side, one round at a time: a round
+    is a segment, which can be vectorised over the threads, as the whole loop could not. As soon as
+    they part, each thread goes on for itself to the next real cut."""
+    branches = {index: label for label, index in loops.items()}
+    out: list[Instr] = []
+    for index, instr in enumerate(instrs):
+        out.append(instr)
+        if instr.op[0] == "label" and instr.target in loops:
+            out.append(Instr(("regroup", "head"), target=instr.target))
+        elif index in branches:
+            out.append(Instr(("regroup", "exit"), target=branches[index]))
+    return out
 
 
 def _normalise(instrs: list[Instr]) -> list[Instr]:
@@ -298,7 +353,7 @@ def _rematerialisable(flat: Flat) -> dict[str, Instr]:
     cost: dict[str, int] = {}
     for instr in flat.instrs:
         names = defs_of(instr)
-        if len(names) != 1 or defined[names[0]] is not instr or not _cheap(instr, flat):
+        if len(names) != 1 or defined[names[0]] is not instr or not is_arithmetic(instr):
             continue
         sources = uses_of(instr)
         if all(source in found for source in sources):
@@ -308,7 +363,8 @@ def _rematerialisable(flat: Flat) -> dict[str, Instr]:
     return found
 
 
-def _cheap(instr: Instr, flat: Flat) -> bool:
+def is_arithmetic(instr: Instr) -> bool:
+    """On integers, coordinates and parameters, with one result: cheap, and always the same."""
     kind, last = instr.op[0], instr.op[-1]
     if any(
         isinstance(a, Special) and a.name.startswith(("clock", "globaltimer")) for a in instr.args

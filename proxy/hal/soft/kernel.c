@@ -1,11 +1,11 @@
 /* kernel.c: runs a launch: block after block, and in a block from cut to cut.
  *
  * As long as all threads of a block stand at the same cut, its operation is carried out for the
- * whole block and the next segment runs over all threads. Where they part, the block goes on in
- * rounds: every warp, and in it every group of lanes that stand at one cut and wait for nobody
- * else, goes one segment further, in ascending order; then barriers that are complete open. A
- * round in which nothing moves is a deadlock of the program and fails the launch. The order never
- * depends on time, so the same launch gives the same bits.
+ * whole block and the next segment runs over all threads, in small loops round by round. Where
+ * they part, the block goes on in rounds: every warp, and in it every group of lanes that stand at
+ * one cut and wait for nobody else, goes one segment further, in ascending order; then barriers
+ * that are complete open. A round in which nothing moves is a deadlock of the program and fails
+ * the launch. The order never depends on time, so the same launch gives the same bits.
  *
  * Blocks run one after another, in ascending order; where a kernel cannot tell, as one long
  * block. Where their order cannot matter (SOFT_ORDERED is not set) other workers take blocks
@@ -24,6 +24,7 @@
 
 #define WARP 32u
 #define MIXED UINT32_MAX
+#define LOCKSTEP_WIDTH_MIN 32u  /* threads in a row: with fewer, more calls cost what they save */
 
 struct launch {
 	struct soft_block block;
@@ -32,6 +33,7 @@ struct launch {
 	uint64_t *arrived;      /* named barriers: threads that passed bar.arrive */
 	uint32_t threads;
 	uint32_t at;            /* where all threads stand, or MIXED */
+	bool lockstep;          /* its threads have passed the same cuts since it began */
 	bool yielded;           /* in this round a thread waits for memory to change */
 	uint8_t *shared_copy;   /* cooperative: shared memory while other blocks run */
 };
@@ -88,11 +90,12 @@ static void stand_at(struct launch *launch, uint32_t t0, uint32_t t1, uint32_t c
  * to, or MIXED; then next[] is valid for all of them. */
 static uint32_t run_range(struct launch *launch, uint32_t cut, uint32_t t0, uint32_t t1)
 {
-	soft_segment run = launch->function->cuts[cut].run;
+	const struct soft_cut *at = &launch->function->cuts[cut];
+	soft_segment run = launch->lockstep ? at->step : at->run;
 	uint32_t width = launch->block.ntid[0], height = launch->block.ntid[1];
 	uint32_t row, all = MIXED;
 
-	if (launch->function->cuts[cut].flags & SOFT_FLAT)
+	if (at->flags & (launch->lockstep ? SOFT_LOCKSTEP_FLAT : SOFT_FLAT))
 		width = launch->threads;
 	row = t0 / width * width;
 	for (uint32_t from = t0; from < t1; row += width) {
@@ -517,6 +520,7 @@ static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uin
 	switch (cut->kind) {
 	case SOFT_CUT_NONE:
 	case SOFT_CUT_YIELD:
+	case SOFT_CUT_REGROUP:
 		return true;
 	case SOFT_CUT_BARRIER:
 		if (cut->in[0].slot != SOFT_NO_SLOT || cut->in[1].slot != SOFT_NO_SLOT ||
@@ -546,6 +550,35 @@ static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uin
 	return true;
 }
 
+/* The threads of a block in lockstep have parted: those that stopped in a loop go on, each for
+ * itself, to a real cut. If that is the same for all, they are together again. */
+static uint32_t part(struct launch *launch)
+{
+	uint32_t threads = launch->threads;
+
+	launch->lockstep = false;
+	for (uint32_t from = 0, to; from < threads; from = to) {
+		uint32_t cut = launch->next[from];
+
+		for (to = from + 1; to < threads && launch->next[to] == cut; to++)
+			;
+		if (launch->function->cuts[cut].kind == SOFT_CUT_REGROUP)
+			advance(launch, cut, from, to);
+	}
+	if (memcmp(launch->next, launch->next + 1, (threads - 1) * sizeof *launch->next) != 0)
+		return MIXED;
+	launch->lockstep = true;
+	return launch->next[0];
+}
+
+/* All threads stand at `cut`: run what follows. */
+static void go_on(struct launch *launch, uint32_t cut)
+{
+	launch->at = run_range(launch, cut, 0, launch->threads);
+	if (launch->at == MIXED && launch->lockstep)
+		launch->at = part(launch);
+}
+
 /* Runs the block to its end (true), or, if it shall `give_way`, until a thread of it waits for
  * memory to change. */
 static bool run_block(struct launch *launch, bool give_way)
@@ -558,10 +591,11 @@ static bool run_block(struct launch *launch, bool give_way)
 			launch->at = mixed_round(launch);
 		} else if (resolve_block(launch, &launch->function->cuts[at], at)) {
 			launch->yielded = launch->function->cuts[at].kind == SOFT_CUT_YIELD;
-			launch->at = run_range(launch, at, 0, launch->threads);
+			go_on(launch, at);
 		} else {
 			stand_at(launch, 0, launch->threads, at);
 			launch->at = MIXED;
+			launch->lockstep = false;
 		}
 		if (give_way && launch->yielded)
 			break;
@@ -670,12 +704,13 @@ static void begin_block(struct launch *launch, uint64_t number)
 	launch->block.ctaid[1] = (uint32_t)(number / grid[0] % grid[1]);
 	launch->block.ctaid[2] = (uint32_t)(number / grid[0] / grid[1]);
 	memset(launch->arrived, 0, SOFT_BARRIERS * sizeof *launch->arrived);
+	launch->lockstep = launch->block.ntid[0] >= LOCKSTEP_WIDTH_MIN;
 }
 
 static void run_new_block(struct launch *launch, uint64_t number)
 {
 	begin_block(launch, number);
-	launch->at = run_range(launch, SOFT_ENTRY, 0, launch->threads);
+	go_on(launch, SOFT_ENTRY);
 	run_block(launch, false);
 }
 
@@ -784,7 +819,7 @@ static void run_together(struct launch *model, uint64_t count, struct soft_worke
 				continue;
 			memcpy(launch->block.shared, launch->shared_copy, shared);
 			if (launch->at == SOFT_ENTRY)
-				launch->at = run_range(launch, SOFT_ENTRY, 0, launch->threads);
+				go_on(launch, SOFT_ENTRY);
 			left -= run_block(launch, true);
 			memcpy(launch->shared_copy, launch->block.shared, shared);
 		}

@@ -3,7 +3,9 @@
  * A kernel is cut at every operation that involves other threads: barriers, shuffles, votes. A
  * segment runs threads [t0, t1) of a block from one cut to each thread's next one, and keeps what
  * is live there in the frame: slot s of thread t lies at frame + s * stride + t * size. The
- * scheduler carries out the cut's operation on the frame and calls the segment behind it.
+ * scheduler carries out the cut's operation on the frame and calls the segment behind it. While
+ * all threads of a block are at the same cut, they stop in small loops, too, at each round, so that
+ * a round can be vectorised; there is a second function of the segment for that.
  *
  * lower.py writes struct hal_function and its cuts as data of the compiled object. A change of
  * anything here forces a new SOFT_KERNEL_ABI, which is part of the object cache's key.
@@ -14,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SOFT_KERNEL_ABI 4u
+#define SOFT_KERNEL_ABI 5u
 
 /* Cut numbers that every kernel has. */
 #define SOFT_EXIT 0u
@@ -50,6 +52,7 @@ enum soft_cut_kind {
 	SOFT_CUT_REDUX,         /* in: value; out: result */
 	SOFT_CUT_ACTIVE,        /* out: mask */
 	SOFT_CUT_ELECT,         /* out: lane, predicate */
+	SOFT_CUT_REGROUP,       /* only a block in lockstep stops here */
 };
 enum soft_barrier { SOFT_BARRIER_SYNC, SOFT_BARRIER_POPC, SOFT_BARRIER_AND, SOFT_BARRIER_OR };
 enum soft_shfl { SOFT_SHFL_UP, SOFT_SHFL_DOWN, SOFT_SHFL_BFLY, SOFT_SHFL_IDX };
@@ -66,10 +69,13 @@ enum soft_redux {
 #define SOFT_GRID_BYTES 64u
 
 #define SOFT_NO_SLOT UINT32_MAX
-#define SOFT_FLAT 1u /* the segment asks for no thread coordinates: rows do not matter to it */
+#define SOFT_FLAT 1u          /* `run` asks for no thread coordinates: rows do not matter to it */
+#define SOFT_LOCKSTEP_FLAT 2u /* nor does `step` */
 struct soft_operand { uint32_t slot, value; }; /* value, where slot is SOFT_NO_SLOT */
 struct soft_cut {
 	soft_segment run;       /* what follows the cut */
+	soft_segment step;      /* the same, up to the next SOFT_CUT_REGROUP, for a block in
+				 * lockstep: its threads have passed the same cuts until now */
 	uint16_t kind, flags;
 	uint32_t op;
 	struct soft_operand in[4];
@@ -104,7 +110,7 @@ uint64_t rankfold_soft_nanoseconds(void);
 _Static_assert(offsetof(struct soft_block, ntid) == 56, "lower.py knows these offsets");
 _Static_assert(offsetof(struct soft_block, stride) == 92, "lower.py knows these offsets");
 _Static_assert(offsetof(struct soft_block, grid) == 104, "lower.py knows these offsets");
-_Static_assert(sizeof(struct soft_cut) == 56, "lower.py writes these");
+_Static_assert(sizeof(struct soft_cut) == 64, "lower.py writes these");
 _Static_assert(sizeof(struct hal_function) == 48, "lower.py writes these");
 
 #endif

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from . import addressing, flow, mathlib, memory, threads
+from . import addressing, divergence, flow, mathlib, memory, threads
 from .emit import Emitter, Value, const, float_bits, float_const, is_float, llvm_type
 from .errors import INVALID_PTX, NOT_SUPPORTED, ModuleError, unsupported
 from .instructions import OPS
@@ -34,9 +34,10 @@ from .ptx import (
     Vec,
 )  # fmt: skip
 
-ABI = 4  # SOFT_KERNEL_ABI
+ABI = 5  # SOFT_KERNEL_ABI
 NO_SLOT = 0xFFFFFFFF
 ORDERED, WIDE = 1, 2  # SOFT_ORDERED, SOFT_WIDE
+FLAT, LOCKSTEP_FLAT = 1, 2  # SOFT_FLAT, SOFT_LOCKSTEP_FLAT
 SHARED_BYTES_MAX = 256 << 10
 RESERVED_SHARED = 1024
 _BLOCK = {"base": 0, "shared": 8, "local": 16, "frame": 24, "params": 32, "globals": 40, "next": 48,
@@ -44,12 +45,11 @@ _BLOCK = {"base": 0, "shared": 8, "local": 16, "frame": 24, "params": 32, "globa
           "ctaid.x": 80, "ctaid.y": 84, "ctaid.z": 88, "stride": 92,
           "dynamic_shared": 96, "grid": 104}  # fmt: skip
 _POINTERS = ("base", "shared", "local", "frame", "params", "next", "grid")
-SEGMENT_PARAMS = (
-    "ptr noalias readonly %block, i32 %t0, i32 %t1, i32 %row, i32 %ty, i32 %tz"
-)
+ROW = "i32 %row, i32 %ty, i32 %tz"
+SEGMENT_PARAMS = f"ptr noalias readonly %block, i32 %t0, i32 %t1, {ROW}"
 NOBODY = 0xFFFFFFFF  # the ends of no thread: OR is zero, AND all ones
 _CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl": 5, "vote": 6,
-              "match": 7, "redux": 8, "active": 9, "elect": 10}  # fmt: skip
+              "match": 7, "redux": 8, "active": 9, "elect": 10, "regroup": 11}  # fmt: skip
 _CONSTANT = {"nsmid": 1, "smid": 0, "gridid": 0, "nwarpid": 32,
              # each block is a cluster of its own
              "cluster_ctarank": 0, "cluster_nctarank": 1, "is_explicit_cluster": 0,
@@ -142,7 +142,8 @@ class Kernel:
 
     def __init__(self, module: Module, function: Function, symbol: str):
         self.module, self.function, self.symbol = module, function, symbol
-        self.graph = flow.build(module, function)
+        self.graph = flow.build(module, function, divergence.worth_regrouping)
+        self.slopes = divergence.slopes(self.graph, threads.places(self.graph))
         self.registers = {**self.graph.flat.registers, "%cc": "pred"}
         self.addresses: dict[str, tuple[str, int]] = {}
         layout = globals_layout(module)
@@ -162,10 +163,10 @@ class Kernel:
         }
         if any(_is_envreg(a) for i in graph_instrs(self.graph) for a in i.args):
             self.generic.add("grid")
-        self.splits = addressing.splits(self.graph.flat.instrs, self.graph.flat.registers)
+        self.splits = addressing.splits(self.graph.flat.instrs)
         self.constants = addressing.constants(self.graph.flat.instrs)
         self.in_grid = threads.in_grid(self.graph.flat.instrs)
-        self.flat: set[int] = set()  # cuts whose segments ask for no thread coordinates
+        self.runs: dict[int, str] = {}  # a cut's functions and flags, as they stand in its row
         self.helpers: set[str] = set()
         self.declared: set[str] = {"declare void @rankfold_soft_trap(i32)"}
 
@@ -193,12 +194,7 @@ class Kernel:
     def lower(self) -> Lowered:
         text = []
         for cut in self.graph.cuts.values():
-            segment = Segment(self, cut)
-            text += segment.write_all()
-            self.helpers |= segment.e.helpers
-            if not segment.uses_coordinates:
-                self.flat.add(cut.number)
-            self.declared |= segment.e.declared
+            text += self._functions(cut)
         helpers, declared = mathlib.definitions(self.helpers)
         lines = [
             'target triple = "x86_64-unknown-linux-gnu"',
@@ -210,6 +206,35 @@ class Kernel:
         ]  # fmt: skip
         return Lowered("\n".join(lines), self.symbol, self.static_shared, self.local_bytes,
                        self._register_count())  # fmt: skip
+
+    def _functions(self, cut: flow.Cut) -> list[str]:
+        """The segment behind a cut, for threads that have parted, and for a block in lockstep."""
+        apart = together = Segment(self, cut, False)
+        text = apart.write_all()
+        if self._lockstep_pays(cut):
+            together = Segment(self, cut, True)
+            text += together.write_all()
+        for segment in (apart, together):
+            self.helpers |= segment.e.helpers
+            self.declared |= segment.e.declared
+        flags = FLAT * (not apart.uses_coordinates)
+        flags |= LOCKSTEP_FLAT * (not together.uses_coordinates)
+        names = f"ptr {apart.name}, ptr {together.name}"
+        self.runs[cut.number] = f"{names}, i16 {{}}, i16 {flags}"
+        return text
+
+    def _lockstep_pays(self, cut: flow.Cut) -> bool:
+        """In kernels with loops to regroup in: where there is one, or a branch that can be decided
+        for many threads at once. Elsewhere it would only be more to compile."""
+        if not any(each.soft for each in self.graph.cuts.values()):
+            return False
+        blocks = self.graph.segment(cut, True)
+        return (
+            cut.soft
+            or any(block.cut and self.graph.cuts[block.cut].soft for block in blocks)
+            or any(block.pred and self.slopes.get(block.pred.name) == 0 for block in blocks)
+            or threads.find_guard(self.graph, cut, True, self.slopes) is not None
+        )
 
     def describe(self, instr: Instr | None) -> Described:
         """A cut; registers that only ever hold one constant count as that constant."""
@@ -225,7 +250,7 @@ class Kernel:
 
     def _tables(self) -> list[str]:
         cut_type = CUT_TYPE
-        rows = [_cut_row("ptr null", "none", False, 0, [], [])]
+        rows = [_cut_row("ptr null, ptr null, i16 {}, i16 0", "none", 0, [], [])]
         for cut in self.graph.cuts.values():
             kind, code, operands, results = self.describe(cut.instr)
             where = []
@@ -238,8 +263,7 @@ class Kernel:
                 NO_SLOT if isinstance(result, Sink) else 4 * (4 + index)
                 for index, result in enumerate(results)
             ]
-            flat = cut.number in self.flat
-            rows.append(_cut_row(f"ptr @seg{cut.number}", kind, flat, code, where, outs))
+            rows.append(_cut_row(self.runs[cut.number], kind, code, where, outs))
         name = self.function.name.encode() + b"\0"
         escaped = "".join(f"\\{byte:02X}" for byte in name)
         ordered = _ordered(graph_instrs(self.graph))
@@ -283,18 +307,18 @@ def _ordered(instrs: list[Instr]) -> bool:
     return any(matters(instr) for instr in instrs)
 
 
-CUT_TYPE = "{ptr, i16, i16, i32, [4 x {i32, i32}], [2 x i32]}"
+CUT_TYPE = "{ptr, ptr, i16, i16, i32, [4 x {i32, i32}], [2 x i32]}"
 
 
 def _cut_row(
-    run: str, kind: str, flat: bool, code: int, operands: list[tuple[int, int]], outs: list[int]
+    runs: str, kind: str, code: int, operands: list[tuple[int, int]], outs: list[int]
 ) -> str:
     operands = operands + [(NO_SLOT, 0)] * (4 - len(operands))
     outs = outs + [NO_SLOT] * (2 - len(outs))
     ins = ", ".join(f"{{i32, i32}} {{i32 {_i32(s)}, i32 {_i32(v)}}}" for s, v in operands)
     out = ", ".join(f"i32 {_i32(o)}" for o in outs)
     return (
-        f"{CUT_TYPE} {{{run}, i16 {_CUT_KINDS[kind]}, i16 {int(flat)}, i32 {code}, "
+        f"{CUT_TYPE} {{{runs.format(_CUT_KINDS[kind])}, i32 {code}, "
         f"[4 x {{i32, i32}}] [{ins}], [2 x i32] [{out}]}}"
     )
 
@@ -343,8 +367,8 @@ def _describe(instr: Instr) -> Described:
     name, words, args = instr.op[0], instr.op[1:], list(instr.args)
     if name == "activemask":
         return "active", 0, [], [args[0]]
-    if name == "yield":
-        return "yield", 0, [], []
+    if name in ("yield", "regroup"):
+        return name, 0, [], []
     if name in ("bar", "barrier"):
         return _describe_barrier(words, args)
     if "sync" not in words:
@@ -394,10 +418,12 @@ def _pair(operand: Operand) -> list[Operand]:
 
 
 class Segment:
-    """Writes the function of one segment; the context that instruction handlers work in."""
+    """Writes the function of one segment; the context that instruction handlers work in. In
+    `lockstep`, the threads of the block have always stood at the same cut."""
 
-    def __init__(self, kernel: Kernel, cut: flow.Cut):
-        self.kernel, self.cut = kernel, cut
+    def __init__(self, kernel: Kernel, cut: flow.Cut, lockstep: bool):
+        self.kernel, self.cut, self.lockstep = kernel, cut, lockstep
+        self.name = f"@{'step' if lockstep else 'seg'}{cut.number}"
         self.e = Emitter()
         self.generic = kernel.generic
         self.local_stride = kernel.local_stride
@@ -550,9 +576,10 @@ class Segment:
     # ---- the function
 
     def write_all(self) -> list[str]:
-        blocks = self.kernel.graph.segment(self.cut)
-        self.used, self.changed = self.kernel.graph.touched(self.cut, blocks)
-        self.guard = threads.guard(self.kernel.graph, blocks)
+        graph = self.kernel.graph
+        blocks = graph.segment(self.cut, self.lockstep)
+        self.used, self.changed = graph.touched(self.cut, blocks)
+        self.guard = threads.find_guard(graph, self.cut, self.lockstep, self.kernel.slopes)
         self._begin()
         self.branch_to(f"b{self.cut.resume}")
         for block in blocks:
@@ -560,52 +587,110 @@ class Segment:
             for instr in block.instrs:
                 self.instr(instr)
             self._end_block(block)
-        name = f"@seg{self.cut.number}"
         if self.guard is None:
             return [
-                f"define internal i64 {name}({SEGMENT_PARAMS}) #0 {{",
-                "entry:", *self._entry(), "  br label %loop", *self._loop(), "}",
+                f"define internal i64 {self.name}({SEGMENT_PARAMS}) #0 {{",
+                *self._entry(), *self._loop(), "}",
             ]  # fmt: skip
-        return [
-            f"define internal i64 {name}.part({SEGMENT_PARAMS}, i1 %guard) alwaysinline #0 {{",
-            "entry:", *self._entry(),
-            "  %some = icmp ult i32 %t0, %t1", "  br i1 %some, label %loop, label %nobody",
-            "nobody:", f"  ret i64 {NOBODY}", *self._loop(), "}",
-            *self._in_two_ranges(name, self.guard),
+        text = [
+            f"define internal i64 {self.name}.part({SEGMENT_PARAMS}, i1 %guard) alwaysinline #0 {{",
+            *self._entry(), *self._loop(), "}",
         ]  # fmt: skip
+        first = Segment(self.kernel, self.cut, self.lockstep)
+        if self.guard.test:
+            text += first.in_two_ranges(self.guard)
+        else:
+            text += first.if_unanimous(self.guard)
+        self.uses_coordinates |= first.uses_coordinates
+        self.e.declared |= first.e.declared
+        return text
 
-    def _in_two_ranges(self, name: str, guard: threads.Guard) -> list[str]:
+    # ---- a segment with a guard
+
+    def in_two_ranges(self, guard: threads.Guard) -> list[str]:
         """The segment, as its part for the threads before the one where the guard changes and its
         part for those from there on."""
-        first = Segment(self.kernel, self.cut)  # what the first thread computes
-        e = first.e
-        names = [o.name for o in (guard.place, guard.bound) if isinstance(o, Reg)]
-        graph = self.kernel.graph
-        for register in graph.closure([n for n in names if n in graph.rematerialise]):
-            first.instr(graph.rematerialise[register])
-        place = e.resize(first.read(guard.place, "u32"), "i64")
-        bound = e.resize(first.read(guard.bound, "u32"), "i64", guard.signed)
+        e = self.e
+        self._at_first_thread(guard)
+        place, bound = self.read(guard.place, "u32"), self.read(guard.bound, "u32")
+        place, bound = e.resize(place, "i64", guard.signed), e.resize(bound, "i64", guard.signed)
+        start, end = (e.op("i64", f"zext i32 {t} to i64") for t in ("%t0", "%t1"))
+        last = e.bin("add", place, e.bin("sub", end, start))
         if guard.test in ("le", "ls", "gt", "hi"):
             bound = e.bin("add", bound, const("i64", 1))
-        start, end = (e.op("i64", f"zext i32 {t} to i64") for t in ("%t0", "%t1"))
         change = e.bin("add", start, e.bin("sub", bound, place))
         change = e.intrinsic("smin", e.intrinsic("smax", change, start), end)
         middle = e.cast("trunc", change, "i32").ref
-        self.uses_coordinates |= first.uses_coordinates
-        self.e.declared |= e.declared
+        if guard.wraps:
+            limit = const("i64", 1 << (31 if guard.signed else 32))
+            self._or_apart(e.cmp("icmp sle", last, limit))
         below = guard.test in ("lt", "le", "lo", "ls")
-        before = f"ptr %block, i32 %t0, i32 {middle}, i32 %row, i32 %ty, i32 %tz, i1 {_i1(below)}"
-        behind = (
-            f"ptr %block, i32 {middle}, i32 %t1, i32 %row, i32 %ty, i32 %tz, i1 {_i1(not below)}"
-        )
-        return [
-            f"define internal i64 {name}({SEGMENT_PARAMS}) #0 {{",
-            "entry:", *first._entry(), "  %tx = sub i32 %t0, %row", *e.lines,
-            f"  %before = call i64 {name}.part({before})",
-            f"  %behind = call i64 {name}.part({behind})",
+        return self._wrapper([
+            f"  %before = {self._part_call('%t0', middle, below)}",
+            f"  %behind = {self._part_call(middle, '%t1', not below)}",
             "  %or = or i64 %before, %behind", f"  %high = and i64 %or, {0xFFFFFFFF << 32}",
             "  %and = and i64 %before, %behind", f"  %low = and i64 %and, {0xFFFFFFFF}",
-            "  %ends = or i64 %high, %low", "  ret i64 %ends", "}",
+            "  %ends = or i64 %high, %low", "  ret i64 %ends",
+        ])  # fmt: skip
+
+    def if_unanimous(self, guard: threads.Guard) -> list[str]:
+        """The segment, as one of its parts if a predicate that was kept is the same for all."""
+        e = self.e
+        at = self._slot(self.kernel.graph.slots[guard.predicate], guard.predicate)
+        e.do("br label %look")
+        e.at("look")
+        e.lines += [
+            "  %i = phi i32 [ 0, %entry ], [ %i.n, %look ]",
+            "  %differ = phi i8 [ 0, %entry ], [ %differ.n, %look ]",
+            "  %i64 = zext i32 %i to i64",
+            f"  %at.i = getelementptr i8, ptr {at.ref}, i64 %i64",
+            "  %its = load i8, ptr %at.i",
+            f"  %mine = load i8, ptr {at.ref}",
+            "  %differs = xor i8 %its, %mine",
+            "  %differ.n = or i8 %differ, %differs",
+            "  %i.n = add nuw nsw i32 %i, 1",
+            "  %there = add i32 %t0, %i.n",
+            "  %on = icmp ult i32 %there, %t1",
+            "  br i1 %on, label %look, label %seen",
+        ]
+        e.at("seen")
+        self._or_apart(e.cmp("icmp eq", Value("i8", "%differ.n"), const("i8", 0)))
+        return self._wrapper([
+            "  %holds = trunc i8 %mine to i1",
+            "  br i1 %holds, label %all, label %none",
+            "all:", f"  %a = {self._part_call('%t0', '%t1', True)}", "  ret i64 %a",
+            "none:", f"  %n = {self._part_call('%t0', '%t1', False)}", "  ret i64 %n",
+        ])  # fmt: skip
+
+    def _at_first_thread(self, guard: threads.Guard) -> None:
+        wanted = {name for instr in guard.needed for name in flow.uses_of(instr)}
+        wanted |= {o.name for o in (guard.place, guard.bound) if isinstance(o, Reg)}
+        for name in self.cut.saved:
+            if name in wanted:
+                self._set(name, self._kept(name))
+        for instr in guard.needed:
+            self.instr(instr)
+
+    def _or_apart(self, condition: Value) -> None:
+        """Go on if the condition holds, else as if the threads had parted."""
+        self.e.do(f"br i1 {condition.ref}, label %parts, label %apart")
+        self.e.at("apart")
+        call = f"call i64 @seg{self.cut.number}(ptr %block, i32 %t0, i32 %t1, {ROW})"
+        self.e.lines += [f"  %apart.ends = {call}", "  ret i64 %apart.ends"]
+        self.e.at("parts")
+
+    def _part_call(self, start: str, end: str, guard: bool) -> str:
+        arguments = f"ptr %block, i32 {start}, i32 {end}, {ROW}, i1 {str(guard).lower()}"
+        return f"call i64 {self.name}.part({arguments})"
+
+    def _wrapper(self, calls: list[str]) -> list[str]:
+        entry = [f"  {p} = alloca {llvm_type(self.kernel.registers[n])}"
+                 for n, p in self.places.items()]  # fmt: skip
+        return [
+            f"define internal i64 {self.name}({SEGMENT_PARAMS}) #0 {{", "entry:", *entry,
+            *(f"  {part} = alloca i64" for part in sorted(self.parts)), *self._block_fields(),
+            "  %t = add i32 %t0, 0", "  %t64 = zext i32 %t0 to i64", "  %tx = sub i32 %t0, %row",
+            *self.e.head, *self.e.lines, *calls, "}",
         ]  # fmt: skip
 
     def instr(self, instr: Instr) -> None:
@@ -637,40 +722,75 @@ class Segment:
 
     def _keep_split(self, instr: Instr) -> None:
         """Beside an address, the two parts it is the sum of: see addressing.py."""
-        for part, operand in zip("bo", self.kernel.splits[_target(instr)], strict=True):
-            value = self.read(operand, "u64")
-            self.e.do(f"store i64 {value.ref}, ptr {self._part(_target(instr), part)}")
+        name = _target(instr)
+        split = self.kernel.splits[name]
+        if split.source:
+            base, offset = self._parts(split.source)
+            shift = const("i64", split.shift)
+            base, offset = self.e.bin("shl", base, shift), self.e.bin("shl", offset, shift)
+            if split.base is not None:
+                base = self.e.bin("add", base, self.read(split.base, "u64"))
+        else:
+            assert split.base is not None and split.offset is not None
+            base, offset = self.read(split.base, "u64"), self.read(split.offset, "u64")
+        self._store_parts(name, base, offset)
+
+    def _store_parts(self, name: str, base: Value, offset: Value) -> None:
+        self.e.do(f"store i64 {base.ref}, ptr {self._part(name, 'b')}")
+        self.e.do(f"store i64 {offset.ref}, ptr {self._part(name, 'o')}")
+
+    def _parts(self, name: str) -> tuple[Value, Value]:
+        base, offset = (self.e.op("i64", f"load i64, ptr {self._part(name, p)}") for p in "bo")
+        return base, offset
 
     def _part(self, name: str, part: str) -> str:
         self.parts.add(f"{self.place(name)}.{part}")
         return f"{self.place(name)}.{part}"
 
     def split_address(self, name: str) -> tuple[Value, Value] | None:
-        """The parts of an address, if it was computed in this segment."""
-        if name not in self.kernel.splits or name in self.cut.saved:
-            return None
-        base, offset = (self.e.op("i64", f"load i64, ptr {self._part(name, p)}") for p in "bo")
-        return base, offset
+        return self._parts(name) if name in self.kernel.splits else None
 
     def _begin(self) -> None:
         """Bring back what was kept at the cut, and what the cut itself gives."""
         kept = set(self.cut.saved)
         for name in self.cut.saved:
-            type_ = llvm_type(self.kernel.registers[name])
-            at = self._slot(self.kernel.graph.slots[name], name)
-            memory_type = "i8" if type_ == "i1" else type_
-            value = self.e.op(
-                memory_type, f"load {memory_type}, ptr {at.ref}, !llvm.access.group !0"
-            )
-            if type_ == "i1":
-                value = self.e.cast("trunc", value, "i1")
-            self.e.do(f"store {type_} {value.ref}, ptr {self.place(name)}")
+            if self.guard and not self.guard.test and name == self.guard.predicate:
+                self._set(name, Value("i1", "%guard"))
+            elif self.lockstep and self.kernel.slopes.get(name) is not None:
+                self._set(name, self._kept_in_row(name))
+            else:
+                self._set(name, self._kept(name))
         kept.update(self.cut.recomputed)
         for name in self.kernel.graph.closure([n for n in self.cut.recomputed if n in self.used]):
             self.instr(self.kernel.graph.rematerialise[name])
         self._results()
         if self.cut.number == 1:
             self._undefined(kept)
+
+    def _kept(self, name: str) -> Value:
+        """A register's value from the frame."""
+        at = self._slot(self.kernel.graph.slots[name], name)
+        type_ = llvm_type(self.kernel.registers[name])
+        memory_type = "i8" if type_ == "i1" else type_
+        value = self.e.op(memory_type, f"load {memory_type}, ptr {at.ref}, !llvm.access.group !0")
+        return self.e.cast("trunc", value, "i1") if type_ == "i1" else value
+
+    def _kept_in_row(self, name: str) -> Value:
+        """The same, read once, of a register whose slope along the row is known."""
+        e, type_ = self.e, llvm_type(self.kernel.registers[name])
+        self.uses_coordinates = True
+        size, slope = TYPE_BYTES[self.kernel.registers[name]], self.kernel.slopes[name]
+        row = e.in_head("i64", f"mul i64 %stride64, {self.kernel.graph.slots[name]}")
+        base = e.in_head("ptr", f"getelementptr i8, ptr %frame, i64 {row.ref}")
+        at = e.in_head("ptr", f"getelementptr i{8 * size}, ptr {base.ref}, i64 %first64")
+        memory_type = "i8" if type_ == "i1" else type_
+        value = e.in_head(memory_type, f"load {memory_type}, ptr {at.ref}")
+        if type_ == "i1":
+            return e.in_head("i1", f"trunc i8 {value.ref} to i1")
+        if not slope:
+            return value
+        distance = e.resize(Value("i32", "%dt"), type_)
+        return e.bin("add", value, e.bin("mul", distance, const(type_, slope)))
 
     def _results(self) -> None:
         if self.cut.instr is None:
@@ -689,8 +809,13 @@ class Segment:
         live = self.kernel.graph.blocks[self.cut.resume].live_in
         for index, name in enumerate([*self.kernel.graph.flat.registers, "%cc"]):
             if live >> index & 1 and name not in kept:
-                type_ = llvm_type(self.kernel.registers[name])
-                self.e.do(f"store {type_} zeroinitializer, ptr {self.place(name)}")
+                self._set(name, Value(llvm_type(self.kernel.registers[name]), "zeroinitializer"))
+
+    def _set(self, name: str, value: Value) -> None:
+        """The value of a register at the segment's beginning."""
+        self.e.do(f"store {value.type} {value.ref}, ptr {self.place(name)}")
+        if name in self.kernel.splits:
+            self._store_parts(name, value, const("i64", 0))
 
     def _slot(self, offset: int, name: str) -> Value:
         size = TYPE_BYTES[self.kernel.registers[name]]
@@ -706,7 +831,7 @@ class Segment:
 
     def _end_block(self, block: flow.Block) -> None:
         goto = [f"label %b{n}" for n in block.goto]
-        if block.cut:
+        if self.kernel.graph.ends_segment(block, self.lockstep):
             self._leave(self.kernel.graph.cuts[block.cut])
         elif block.instrs and block.instrs[-1].op[0] == "trap":
             self.e.do("unreachable")
@@ -759,29 +884,39 @@ class Segment:
         return self.read(operand, "b32")
 
     def _entry(self) -> list[str]:
-        lines = [
-            f"  {p} = alloca {llvm_type(self.kernel.registers[n])}" for n, p in self.places.items()
-        ]
-        lines += [f"  {part} = alloca i64" for part in sorted(self.parts)]
+        """A part may have no threads: what is before the loop must not look at them, then."""
+        return [
+            "entry:",
+            *(f"  {p} = alloca {llvm_type(self.kernel.registers[n])}"
+              for n, p in self.places.items()),
+            *(f"  {part} = alloca i64" for part in sorted(self.parts)),
+            "  %some = icmp ult i32 %t0, %t1", "  br i1 %some, label %head, label %nobody",
+            "nobody:", f"  ret i64 {NOBODY}",
+            "head:", *self._block_fields(), "  %first64 = zext i32 %t0 to i64",
+            *self.e.head, "  br label %loop",
+        ]  # fmt: skip
+
+    def _block_fields(self) -> list[str]:
+        lines = []
         for name, offset in _BLOCK.items():
             type_ = "ptr" if name in _POINTERS else "i64" if name == "globals" else "i32"
             lines.append(f"  %at.{name} = getelementptr i8, ptr %block, i64 {offset}")
             lines.append(f"  %{name} = load {type_}, ptr %at.{name}, !invariant.load !9")
-        lines.append("  %stride64 = zext i32 %stride to i64")
-        return lines + self.e.head
+        return [*lines, "  %stride64 = zext i32 %stride to i64"]
 
     def _loop(self) -> list[str]:
         return ["loop:", *self._loop_head(), *self.e.lines, *self._latch()]
 
     def _loop_head(self) -> list[str]:
-        lines = ["  %t = phi i32 [ %t0, %entry ], [ %tn, %latch ]"]
+        lines = ["  %t = phi i32 [ %t0, %head ], [ %tn, %latch ]"]
         if self._several():
-            lines.append("  %or = phi i32 [ 0, %entry ], [ %or.n, %latch ]")
-            lines.append("  %and = phi i32 [ -1, %entry ], [ %and.n, %latch ]")
+            lines.append("  %or = phi i32 [ 0, %head ], [ %or.n, %latch ]")
+            lines.append("  %and = phi i32 [ -1, %head ], [ %and.n, %latch ]")
         return [
             *lines,
             "  %t64 = zext i32 %t to i64",
             "  %tx = sub nuw nsw i32 %t, %row",
+            "  %dt = sub nuw nsw i32 %t, %t0",
             f"  %mylocal.at = mul i64 %t64, {self.local_stride}",
             "  %mylocal = getelementptr i8, ptr %local, i64 %mylocal.at",
         ]
@@ -818,10 +953,6 @@ class Segment:
                 "  %result = or i64 %high, %low",
             ]
         return [*lines, f"  ret i64 {result}"]
-
-
-def _i1(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _target(instr: Instr) -> str:

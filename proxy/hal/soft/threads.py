@@ -1,23 +1,28 @@
 """What can be said of a kernel's threads before it runs.
 
 ``in_grid``: registers that hold a thread's place in the grid. ``is_wide``: whether a thread's place
-in the grid is all it asks for. ``guards``: comparisons of a thread's place with a value that all
-threads share, as in ``if (i < n)``. Such a comparison holds up to some thread and not behind it
-(or the other way round), so a segment runs its threads in two ranges, and in each of them the
-comparison is a constant (lower.py): the loops over them need no masks.
+in the grid is all it asks for. ``find_guard``: a comparison of a value that grows by 1 from thread
+to thread with one that all share, as in ``if (i < n)``. It holds up to some thread and not behind
+it (or the other way round), so a segment runs its threads in two ranges, and in each of them the
+comparison is a constant (lower.py): the loops over them need no masks. A predicate that is kept
+at a cut can do the same service if it turns out to be the same for all threads.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from .addressing import single_definitions
-from .flow import Block, Graph, uses_of
+from .divergence import Slopes
+from .flow import Block, Cut, Graph, defs_of, is_arithmetic, uses_of
 from .ptx import Instr, Int, Mem, Operand, Reg, Special, Vec
 
+STRAIGHT_MAX = 200  # instructions before a guard
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "lo": "hi", "ls": "hs",
              "hi": "lo", "hs": "ls"}  # fmt: skip
-_SHARED = ("ntid.", "nctaid.", "ctaid.")
+_NOTHING = Int(0)
 _OF_X = ("tid.x", "ctaid.x", "laneid", "warpid", "lanemask_")
 
 
@@ -47,7 +52,7 @@ def in_grid(instrs: list[Instr]) -> dict[str, str]:
 def is_wide(graph: Graph, shared: int, local: int) -> bool:
     """Does a thread meet no other one and know no more of its x than its place in the grid?
     (SOFT_WIDE)"""
-    if len(graph.cuts) > 1 or shared or local:
+    if len(graph.cuts) > 1 or shared or local:  # a loop to regroup in is worth more
         return False
     instrs = graph.flat.instrs
     places = {name for name, dimension in in_grid(instrs).items() if dimension == "x"}
@@ -87,43 +92,107 @@ def _flat(operands: list[Operand]) -> list[Operand]:
     return found
 
 
+def places(graph: Graph) -> set[str]:
+    """Registers that are %tid.x or a place in the grid: integers that grow by 1 from a thread to
+    the next and do not wrap."""
+    single = single_definitions(graph.flat.instrs)
+    found = {name for name, dimension in in_grid(graph.flat.instrs).items() if dimension == "x"}
+    return found | {name for name in single if _special(Reg(name), single) == "tid.x"}
+
+
 @dataclass(frozen=True)
 class Guard:
-    """`predicate` is: place `test` bound, of integers that are `signed` or not."""
+    """`predicate` is: place `test` bound, of integers that are `signed` or not. `needed`: what the
+    first thread has to compute to know both. `wraps`: the place may wrap. Without a test: the
+    predicate was kept at the cut."""
 
     predicate: str
-    place: Operand
-    bound: Operand
-    test: str
-    signed: bool
+    test: str = ""
+    place: Operand = _NOTHING
+    bound: Operand = _NOTHING
+    signed: bool = False
+    needed: tuple[Instr, ...] = ()
+    wraps: bool = False
 
 
-def guard(graph: Graph, blocks: list[Block]) -> Guard | None:
-    """The first comparison of this kind that a branch in these blocks depends on."""
-    places = in_grid(graph.flat.instrs)
-    single = single_definitions(graph.flat.instrs)
-
-    def is_place(operand: Operand) -> bool:
-        named = isinstance(operand, Reg) and places.get(operand.name) == "x"
-        return named or _special(operand, single) == "tid.x"
-
-    def is_shared(operand: Operand) -> bool:
-        if isinstance(operand, Int):
-            return True
-        if not isinstance(operand, Reg) or operand.name not in graph.rematerialise:
-            return False
-        needed = [graph.rematerialise[name] for name in graph.closure([operand.name])]
-        specials = [a.name for instr in needed for a in instr.args if isinstance(a, Special)]
-        return all(name.startswith(_SHARED) for name in specials)
-
-    for block in blocks:
-        instr = graph.rematerialise.get(block.pred.name) if block.pred else None
-        if instr is None or block.pred is None or instr.op[0] != "setp" or len(instr.op) != 3:
+def find_guard(graph: Graph, cut: Cut, lockstep: bool, slopes: Slopes) -> Guard | None:
+    """The first that a branch of the segment depends on."""
+    blocks = graph.segment(cut, lockstep)
+    used, changed = graph.touched(cut, blocks)
+    again = graph.closure([name for name in cut.recomputed if name in used])
+    known = slopes if lockstep else {name: slopes.get(name) for name in graph.rematerialise}
+    kept = set(cut.saved) if lockstep else set()
+    alone = places(graph)
+    for block, before in _straight(graph, blocks, cut, lockstep):
+        if block.pred is None:
             continue
-        test, (a, b) = instr.op[1], instr.args[1:3]
-        if is_place(b):
-            a, b, test = b, a, _MIRRORED.get(test, "")
-        if is_place(a) and is_shared(b) and test in _MIRRORED and instr.op[2] in ("s32", "u32"):
-            signed = instr.op[2] == "s32" and test in ("lt", "le", "gt", "ge")
-            return Guard(block.pred.name, a, b, test, signed)
+        name = block.pred.name
+        if name in kept and name not in changed and known.get(name) is None:
+            return Guard(name)
+        instrs = [*(graph.rematerialise[name] for name in again), *before]
+        once = sum(name in defs_of(instr) for each in blocks for instr in each.instrs) <= 1
+        guard = _comparison(instrs, name, known, alone) if once else None
+        if guard:
+            needed = _slice(instrs, guard, kept)
+            if needed is not None:
+                return replace(guard, needed=needed)
     return None
+
+
+def _straight(
+    graph: Graph, blocks: list[Block], cut: Cut, lockstep: bool
+) -> Iterator[tuple[Block, list[Instr]]]:
+    """The blocks with one way from the cut to them, and the instructions on it."""
+    ways = Counter(
+        number
+        for block in blocks
+        if not graph.ends_segment(block, lockstep)
+        for number in set(block.goto)
+    )
+    todo: list[tuple[int, list[Instr]]] = [(cut.resume, [])]
+    while todo:
+        number, before = todo.pop()
+        block = graph.blocks[number]
+        if ways[number] > (0 if number == cut.resume else 1) or len(before) > STRAIGHT_MAX:
+            continue
+        instrs = [*before, *block.instrs]
+        yield block, instrs
+        if not graph.ends_segment(block, lockstep):
+            todo += [(other, instrs) for other in reversed(block.goto)]
+
+
+def _comparison(
+    instrs: list[Instr], name: str, slopes: Slopes, alone: set[str]
+) -> Guard | None:
+    found = [instr for instr in instrs if name in defs_of(instr)]
+    if len(found) != 1 or found[0].op[0] != "setp" or len(found[0].op) != 3:
+        return None
+    test, kind, (a, b) = found[0].op[1], found[0].op[2], found[0].args[1:3]
+
+    def slope(operand: Operand) -> int | None:
+        if isinstance(operand, Int):
+            return 0
+        return slopes.get(operand.name) if isinstance(operand, Reg) else None
+
+    if slope(b) == 1:
+        a, b, test = b, a, _MIRRORED.get(test, "")
+    if slope(a) != 1 or slope(b) != 0 or test not in _MIRRORED or kind not in ("s32", "u32"):
+        return None
+    signed = kind == "s32" and test in ("lt", "le", "gt", "ge")
+    wraps = isinstance(a, Reg) and a.name not in alone
+    return Guard(name, test, a, b, signed, wraps=wraps)
+
+
+def _slice(instrs: list[Instr], guard: Guard, kept: set[str]) -> tuple[Instr, ...] | None:
+    """Those that both operands depend on; None if more than arithmetic on `kept` is among them."""
+    wanted = {o.name for o in (guard.place, guard.bound) if isinstance(o, Reg)}
+    at = next(i for i, instr in enumerate(instrs) if guard.predicate in defs_of(instr))
+    needed: list[Instr] = []
+    for instr in reversed(instrs[:at]):
+        names = wanted.intersection(defs_of(instr))
+        if names:
+            if not is_arithmetic(instr):
+                return None
+            wanted = (wanted - names) | set(uses_of(instr))
+            needed.insert(0, instr)
+    return tuple(needed) if wanted <= kept else None

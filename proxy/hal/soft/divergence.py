@@ -1,0 +1,233 @@
+"""Which registers differ between the threads of a row, and by how much from one to the next.
+
+A register's *slope* is what it grows by from a thread to its neighbour in x: 0 where all threads of
+a row hold the same value, 1 for %tid.x, 4 for the address of a thread's own word; it has none where
+nothing is known. Slopes hold modulo the register's width, and only between threads that came to a
+cut side by side: that have passed the same cuts since the block began. So where threads part in a
+segment and meet again in it, what is written between and read behind has no slope.
+
+Threads that pass the same real cuts may still differ in how often they went round a loop that they
+regroup in (flow.regroup). So a register that is kept at a real cut has a slope only if it has one
+as well when such a loop is taken for a part of its segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from .flow import Block, Cut, Graph, defs_of, uses_of
+from .ptx import TYPE_BYTES, Float, Instr, Int, Mem, Operand, Reg, Special, Sym
+
+Slopes = dict[str, int | None]  # None: it has no slope
+
+_SAME = ("tid.y", "tid.z", "ntid.", "nctaid.", "ctaid.")
+_COMPUTED = frozenset(
+    "mov pmov cvt cvta add sub mul mad fma div rem rcp sqrt rsqrt ex2 lg2 sin cos tanh neg abs min "
+    "max and or xor not shl shr shf bfe bfi bfind clz popc brev prmt lop3 sad selp setp set slct "
+    "copysign testp mul24 mad24 dp4a dp2a".split()
+)
+_SHARED_SPACES = frozenset(("global", "shared", "const"))
+_STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+
+
+class _Analysis:
+    def __init__(self, graph: Graph, lockstep: bool, widened: Callable[[str], bool]):
+        self.graph, self.lockstep, self.widened = graph, lockstep, widened
+        self.slopes: Slopes = {}
+        self.parted: dict[int, list[str]] = {}
+        self.behind: list[int] = []
+        self.index = {name: i for i, name in enumerate([*graph.flat.registers, "%cc"])}
+        for name, index in self.index.items():  # a register that nobody wrote is 0
+            if graph.blocks[0].live_in >> index & 1:
+                self.join(name, 0)
+
+    def run(self, unknown: Iterable[str] = ()) -> Slopes:
+        before: Slopes | None = None
+        self.slopes.update(dict.fromkeys(unknown))
+        while before != self.slopes:
+            before = dict(self.slopes)
+            for instr in self.graph.flat.instrs:
+                for name in defs_of(instr):
+                    if not self.waits(instr):
+                        self.join(name, self.result(instr))
+            for cut in self.graph.cuts.values():
+                for name in defs_of(cut.instr) if cut.instr else []:
+                    self.join(name, None)
+            self.part()
+        return self.slopes
+
+    def join(self, name: str, slope: int | None) -> None:
+        known = self.slopes.get(name, slope)
+        self.slopes[name] = slope if known == slope else None
+
+    def waits(self, instr: Instr) -> bool:
+        """Is an operand still to be looked at? Then the result is, too."""
+        return any(name not in self.slopes for name in uses_of(instr))
+
+    # ---- one instruction
+
+    def of(self, operand: Operand) -> int | None:
+        match operand:
+            case Reg(name):
+                return self.slopes.get(name)
+            case Int() | Float() | Sym():
+                return 0
+            case Special("tid.x"):
+                return 1
+            case Special(name):
+                return 0 if name.startswith(_SAME) else None
+        return None
+
+    def result(self, instr: Instr) -> int | None:
+        kind, words = instr.op[0], set(instr.op)
+        if kind == "ld":
+            return 0 if self.same_load(instr, words) else None
+        if kind not in _COMPUTED:
+            return None
+        linear = isinstance(instr.args[0], Reg) and not words & {"cc", "sat", "u16x2", "s16x2"}
+        slope = self.linear(instr) if linear else None
+        return slope if slope is not None else 0 if self.same(instr) else None
+
+    def same(self, instr: Instr) -> bool:
+        specials = [a for a in instr.args if isinstance(a, Special)]
+        return all(self.slopes.get(name) == 0 for name in uses_of(instr)) and all(
+            self.of(special) == 0 for special in specials
+        )
+
+    def same_load(self, instr: Instr, words: set[str]) -> bool:
+        """Threads that read one place between two cuts read one value, or the program races."""
+        where = instr.args[1]
+        if not isinstance(where, Mem) or words & _STRONG:
+            return False
+        if "param" in words:
+            return isinstance(where.base, Sym)
+        return bool(words & _SHARED_SPACES) and self.of(where.base) == 0
+
+    def linear(self, instr: Instr) -> int | None:
+        """The slope of an integer that is a linear function of others."""
+        kind, last, args = instr.op[0], instr.op[-1], instr.args[1:]
+        if last[0] not in "bus":
+            return None
+        slopes = [self.of(arg) for arg in args]
+        if kind == "mov" or (kind == "cvta" and "global" in instr.op):
+            return slopes[0]
+        if kind in ("add", "sub"):
+            return _sum(slopes[0], slopes[1], -1 if kind == "sub" else 1)
+        if kind == "shl" and isinstance(args[1], Int) and slopes[0] is not None:
+            return slopes[0] << args[1].value if args[1].value < 32 else None
+        if kind == "cvt" and instr.op[-2][1:] == "64" and self.is_widened(args[0]):
+            return slopes[0]
+        wide = "wide" in instr.op and any(self.is_widened(arg) for arg in args[:2])
+        if kind in ("mul", "mad") and ("lo" in instr.op or wide):
+            product = _product(slopes, args)
+            return product if kind == "mul" else _sum(product, slopes[2], 1)
+        return None
+
+    def is_widened(self, operand: Operand) -> bool:
+        """A 32-bit integer that grows along a row without wrapping."""
+        return isinstance(operand, Reg) and self.widened(operand.name)
+
+    # ---- control flow
+
+    def part(self) -> None:
+        for block in self.graph.blocks:
+            names = [block.pred.name] if block.pred else []
+            names += [block.index.name] if isinstance(block.index, Reg) else []
+            if any(self.slopes.get(name, 0) is None for name in names):
+                if block.number not in self.parted:
+                    self.parted[block.number] = self.parted_at(block)
+                self.slopes.update(dict.fromkeys(self.parted[block.number]))
+
+    def parted_at(self, block: Block) -> list[str]:
+        """Threads leave `block` on several ways. What is written before all of them come together
+        again, and is alive there or where some ways meet earlier, differs between threads."""
+        blocks = self.graph.blocks
+        together = self.together(block.number)
+        ways = [self.reachable(number, {block.number, together}) for number in block.goto]
+        meet = set.intersection(*ways) | ({together} if together >= 0 else set())
+        live, written = 0, 0
+        for number in meet:
+            live |= blocks[number].live_in
+        for number in set.union(*ways) - {together}:
+            written |= blocks[number].defs
+        return [name for name, index in self.index.items() if (written & live) >> index & 1]
+
+    def reachable(self, number: int, stop: set[int]) -> set[int]:
+        seen, todo = set(), [number]
+        while todo:
+            number = todo.pop()
+            if number not in seen:
+                seen.add(number)
+                todo += () if number in stop else self.following(number)
+        return seen
+
+    def following(self, number: int) -> tuple[int, ...]:
+        block = self.graph.blocks[number]
+        return () if self.graph.ends_segment(block, self.lockstep) else block.goto
+
+    def together(self, number: int) -> int:
+        """The first block that every way from this one leads through, or -1."""
+        if not self.behind:
+            self.behind = self.postdominators()
+        others = self.behind[number] & ~(1 << number)
+        candidates = [n for n in range(len(self.behind)) if others >> n & 1]
+        return max(candidates, key=lambda n: self.behind[n].bit_count(), default=-1)
+
+    def postdominators(self) -> list[int]:
+        """For each block a mask of those that all ways to the segment's ends lead through."""
+        count = len(self.graph.blocks)
+        found = [(1 << count) - 1] * count
+        changed = True
+        while changed:
+            changed = False
+            for number in reversed(range(count)):
+                following = self.following(number)
+                common = (1 << count) - 1 if following else 0
+                for other in following:
+                    common &= found[other]
+                changed |= found[number] != common | 1 << number
+                found[number] = common | 1 << number
+        return found
+
+
+def _sum(a: int | None, b: int | None, sign: int) -> int | None:
+    return None if a is None or b is None else a + sign * b
+
+
+def _product(slopes: list[int | None], args: tuple[Operand, ...]) -> int | None:
+    for one, other in ((0, 1), (1, 0)):
+        slope, factor = slopes[one], args[other]
+        if slope is not None and isinstance(factor, Int):
+            return slope * factor.value
+    return 0 if slopes[0] == slopes[1] == 0 else None
+
+
+def slopes(graph: Graph, places: set[str]) -> Slopes:
+    """Of all registers, at cuts and between them, while threads are side by side. `places`:
+    registers that are %tid.x or a thread's place in the grid, which do not wrap."""
+    behind = _Analysis(graph, False, places.__contains__).run()
+    kept = {name for cut in graph.cuts.values() if not cut.soft for name in cut.saved}
+    unknown = [name for name in kept if behind.get(name) is None]
+    return _Analysis(graph, True, places.__contains__).run(unknown)
+
+
+def worth_regrouping(graph: Graph, cut: Cut) -> bool:
+    """Can a round of the loop at `cut` be vectorised? It can, if it reads what is the same for all
+    threads or lies side by side, and writes what lies side by side; LLVM checks that no index
+    wraps."""
+    analysis = _Analysis(graph, True, lambda name: True)
+    analysis.run()
+    side_by_side = 0
+    for instr in graph.blocks[cut.resume].instrs:
+        kind, words = instr.op[0], set(instr.op)
+        if kind in ("atom", "red", "vprintf", "cp") or words & _STRONG or "local" in words:
+            return False
+        if kind not in ("ld", "st") or "param" in words:
+            continue
+        where = instr.args[1 if kind == "ld" else 0]
+        slope = analysis.of(where.base) if isinstance(where, Mem) else None
+        if slope == TYPE_BYTES[instr.op[-1]]:
+            side_by_side += 1
+        elif slope != 0 or kind == "st":
+            return False
+    return side_by_side > 0
