@@ -147,3 +147,71 @@ def test_a_block_s_share_of_a_launch_is_its_own(kernels: Loader, space: Space) -
             found = space.read(at, len(wanted), np.uint32)
             np.testing.assert_array_equal(found, wanted)
     space.check()
+
+
+SUM = """
+    mov.u32 %r1, %tid.x; mov.u32 %r2, %ntid.x; mov.u32 %r5, 0; mov.u32 %r6, 0;
+    mov.u32 %r0, %r1;
+    setp.ge.s32 %p0, %r0, %r9;
+    @%p0 bra done;
+round:
+    mul.wide.s32 %rd1, %r0, 4;
+    add.s64 %rd2, %rd0, %rd1;
+    ld.global.u32 %r4, [%rd2];
+    add.u32 %r5, %r5, %r4;
+    add.u32 %r6, %r6, 1;
+    {extra}
+    add.s32 %r0, %r0, %r2;
+    setp.lt.s32 %p1, %r0, %r9;
+    @%p1 bra round;
+done:
+    bar.sync 0;
+    mad.lo.u32 %r5, %r6, 1000003, %r5;
+    mul.wide.u32 %rd1, %r1, 4;
+    add.s64 %rd2, %rd0, %rd1;
+    st.global.u32 [%rd2], %r5;
+"""
+
+
+def test_a_loop_over_neighbours_is_gone_through_side_by_side(kernels: Loader, space: Space) -> None:
+    """However many threads have a last round; and what counts the rounds differs behind it."""
+    function = kernels.function(kernels.module(kernel(SUM.format(extra="")).encode(), 1), "k")
+    words = np.arange(1, 4001, dtype=np.uint32)
+    for threads in (1, 20, 32, 100, 256):
+        for bound in (0, 1, 31, 100, 255, 256, 257, 1000, MINUS):
+            at = space.put(words)
+            space.launch(function, 1, threads, at, bound)
+            mine = [words[t : min(bound, 4000) : threads] if bound != MINUS else words[:0]
+                    for t in range(threads)]  # fmt: skip
+            wanted = [(int(w.sum()) + 1000003 * len(w)) & MINUS for w in mine]
+            np.testing.assert_array_equal(space.read(at, threads, np.uint32), wanted)
+    space.check()
+
+
+@pytest.mark.parametrize(
+    ("extra", "side_by_side"),
+    [
+        ("", True),
+        ("ld.global.u32 %r7, [%rd0];", True),
+        ("ld.volatile.global.u32 %r7, [%rd0];", False),
+        ("red.global.add.u32 [%rd0], %r4;", False),
+        ("st.global.u32 [%rd0], %r4;", False),
+        ("mul.wide.u32 %rd3, %r4, 4; add.s64 %rd3, %rd0, %rd3; ld.global.u32 %r7, [%rd3];", False),
+        ("ld.global.u64 %rd3, [%rd2];", False),
+    ],
+)
+def test_which_loops_threads_regroup_in(extra: str, side_by_side: bool) -> None:
+    made = lower.Kernel(module := ptx.parse_module(kernel(SUM.format(extra=extra))),
+                        module.functions["k"], "k")  # fmt: skip
+    assert any(cut.soft for cut in made.graph.cuts.values()) is side_by_side
+
+
+def test_how_registers_differ_between_threads() -> None:
+    """Behind the loop, what its rounds count is not the same for all; nor what is loaded."""
+    module = ptx.parse_module(
+        kernel(SUM.format(extra="shl.b32 %r8, %r0, 2; sub.u32 %r10, %r2, 1;"))
+    )
+    slopes = lower.Kernel(module, module.functions["k"], "k").slopes
+    found = {name: slopes[f"%{name}"] for name in ("r0", "r1", "r2", "r4", "r5", "r6", "r8", "r10")}
+    assert found == {"r0": 1, "r1": 1, "r2": 0, "r4": None, "r5": None, "r6": None, "r8": 4,
+                     "r10": 0}  # fmt: skip

@@ -161,9 +161,7 @@ def _straight(
             todo += [(other, instrs) for other in reversed(block.goto)]
 
 
-def _comparison(
-    instrs: list[Instr], name: str, slopes: Slopes, alone: set[str]
-) -> Guard | None:
+def _comparison(instrs: list[Instr], name: str, slopes: Slopes, alone: set[str]) -> Guard | None:
     found = [instr for instr in instrs if name in defs_of(instr)]
     if len(found) != 1 or found[0].op[0] != "setp" or len(found[0].op) != 3:
         return None
