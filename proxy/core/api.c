@@ -13,12 +13,17 @@
 
 static const struct hal *hal_by_name(const char *name)
 {
-	return strcmp(name, hal_soft.type) ? NULL : &hal_soft;
+	static const struct hal *const all[] = {&hal_soft, &hal_nvidia};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (!strcmp(name, all[i]->type))
+			return all[i];
+	return NULL;
 }
 
 struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t error_bytes)
 {
 	struct proxy *p = calloc(1, sizeof *p);
+	char text[256] = "the device cannot be opened";
 	const char *why = "out of host memory";
 	if (!p)
 		return NULL;
@@ -27,7 +32,8 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 	p->hal_config = (struct hal_config){
 		.memory_bytes = c->memory_bytes - c->memory_bytes % RF_CHUNK_BYTES,
 		.workers = c->workers, .cc_major = c->cc_major, .cc_minor = c->cc_minor,
-		.speed = c->speed, .ring = mailbox_ring, .ring_arg = p};
+		.speed = c->speed, .ring = mailbox_ring, .ring_arg = p, .index = c->index,
+		.text = text, .text_bytes = sizeof text};
 	p->chunks_total = c->memory_bytes / RF_CHUNK_BYTES;
 	p->quantum_ns = c->quantum_ns ? c->quantum_ns : QUANTUM_NS;
 	if (!p->hal)
@@ -35,7 +41,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 	else if (!p->chunks_total)
 		why = "a device needs at least 2 MiB of memory";
 	else if (p->hal->device_open(&p->hal_config, &p->device))
-		why = "the device cannot be opened";
+		why = text;
 	else if (p->hal->stream_create(p->device, &p->transfer_stream) ||
 		 p->hal->stream_create(p->device, &p->swap_stream) ||
 		 !mailbox_start(p))

@@ -14,9 +14,10 @@
 struct proxy;
 
 struct proxy_config {
-	const char *hal;       /* "soft" */
+	const char *hal;       /* "soft", "nvidia" */
 	uint64_t memory_bytes;
 	uint32_t workers, cc_major, cc_minor;
+	uint32_t index;        /* nvidia: which of the machine's GPUs */
 	double speed;
 	uint64_t quantum_ns;   /* that a rank may keep the device while others want it; 0: 30 s */
 };

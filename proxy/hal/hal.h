@@ -31,6 +31,9 @@ struct hal_config {
 	/* Called (from any thread) after a counter moved or a space failed. */
 	void (*ring)(void *ring_arg);
 	void *ring_arg;
+	uint32_t index;             /* nvidia: which of the machine's GPUs */
+	char *text;                 /* or NULL: why device_open fails, a line for people */
+	uint32_t text_bytes;
 };
 
 enum hal_kind {
@@ -135,5 +138,6 @@ struct hal {
 };
 
 extern const struct hal hal_soft;
+extern const struct hal hal_nvidia;
 
 #endif

@@ -6,12 +6,12 @@ SANITIZE ?= -fsanitize=address,undefined -fno-sanitize-recover=undefined
 FLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Iinterpose \
 	-Iproxy/core -Iproxy/hal -Iproxy/hal/soft -Itests/hostile $(SANITIZE)
 CORE := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/core/*.c))
-OTHER := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/hal/soft/*.c) tests/hostile/fuzz_decoder.c \
+OTHER := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/hal/*.c proxy/hal/*/*.c) tests/hostile/fuzz_decoder.c \
 	tests/hostile/client.c tests/hostile/generate.c tests/hostile/coverage.c)
 WRAP := $(foreach f,in_loop mailbox_start mailbox_stop,-Wl,--wrap=$(f))
 
 $(BUILD)/fuzz-decoder: $(CORE) $(OTHER)
-	$(CC) $(FLAGS) $(WRAP) -o $@ $^ -lpthread -lm
+	$(CC) $(FLAGS) $(WRAP) -o $@ $^ -lpthread -lm -ldl
 $(CORE): FLAGS += -fsanitize-coverage=trace-pc
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -20,12 +20,12 @@ $(BUILD)/%.o: %.c
 
 # The proxy's threads under the thread sanitizer, in one go: nothing of it is shared with the above.
 # It has room for 1.5 TiB of addresses, so windows of 32 GiB take the place of those of 1 TiB.
-THREADS := $(wildcard proxy/core/*.c proxy/hal/soft/*.c) tests/hostile/threads.c \
+THREADS := $(wildcard proxy/core/*.c proxy/hal/*.c proxy/hal/*/*.c) tests/hostile/threads.c \
 	tests/hostile/client.c
 SMALL := $(BUILD)/small/channel.h
 $(SMALL): interpose/channel.h
 	@mkdir -p $(@D)
 	sed -e '/define RF_WINDOW_BYTES/s/<< 40/<< 35/' -e '/define RF_HEAP_BYTES/s/<< 39/<< 33/' $< > $@
-$(BUILD)/threads: $(THREADS) $(SMALL) $(wildcard proxy/core/*.h proxy/hal/*.h proxy/hal/soft/*.h)
+$(BUILD)/threads: $(THREADS) $(SMALL) $(wildcard proxy/core/*.h proxy/hal/*.h proxy/hal/*/*.h)
 	$(CC) -I$(BUILD)/small $(filter-out -f%,$(FLAGS)) -w -fsanitize=thread -o $@ $(THREADS) \
-		-lpthread -lm
+		-lpthread -lm -ldl

@@ -107,22 +107,12 @@ class Loader:
     def module(self, image: bytes, kind: int) -> ModuleInfo:
         """Read a fatbin or PTX text; `kind` (enum rf_image) is what the program said it is, the
         first bytes decide. Raises ModuleError."""
-        text = self._ptx_of(image)
+        text = ptx_of(image, self.compute_capability)
         digest = hashlib.sha256(text.encode()).hexdigest()
         with self._lock:
             if digest not in self._modules:
-                self._modules[digest] = _module_info(text, digest)
+                self._modules[digest] = module_info(text, digest)
             return self._modules[digest]
-
-    def _ptx_of(self, image: bytes) -> str:
-        if image.startswith(b"\x7fELF"):
-            raise ModuleError(NO_BINARY_FOR_GPU, "the module is machine code only: no PTX to run")
-        if not image.startswith(fatbin.MAGIC.to_bytes(4, "little")):
-            return fatbin.decode(image)
-        texts = set(fatbin.ptx_texts(image, self.compute_capability))
-        if len(texts) != 1:
-            raise ModuleError(NOT_SUPPORTED, f"one image holds {len(texts)} PTX modules")
-        return texts.pop()
 
     def function(self, module: ModuleInfo, name: str) -> FunctionInfo:
         """A kernel, compiled when nobody has before. Raises ModuleError."""
@@ -237,7 +227,20 @@ class Loader:
         return ended
 
 
-def _module_info(text: str, digest: str) -> ModuleInfo:
+def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:
+    """The PTX of a fatbin, or of an image that is PTX. Raises ModuleError."""
+    if image.startswith(b"\x7fELF"):
+        raise ModuleError(NO_BINARY_FOR_GPU, "the module is machine code only: no PTX to run")
+    if not image.startswith(fatbin.MAGIC.to_bytes(4, "little")):
+        return fatbin.decode(image)
+    texts = set(fatbin.ptx_texts(image, compute_capability))
+    if len(texts) != 1:
+        raise ModuleError(NOT_SUPPORTED, f"one image holds {len(texts)} PTX modules")
+    return texts.pop()
+
+
+def module_info(text: str, digest: str) -> ModuleInfo:
+    """What a module has, and its globals laid out as for every device. Raises ModuleError."""
     module = ptx.parse_module(text)
     layout = lower.globals_layout(module)
     sizes = {v.name: v.size for v in module.variables.values()}

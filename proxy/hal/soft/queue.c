@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "kernel.h"
+#include "reduce.h"
 #include "soft.h"
 #include "spin.h"
 
@@ -173,12 +174,12 @@ static bool run(struct soft_worker *worker, struct soft_item *item)
 			soft_guard(worker, work->fill.dst.space, NULL, "fill", soft_fill, work);
 		break;
 	case HAL_REDUCE:
-		soft_reduce(work->reduce.dst, work->reduce.a, work->reduce.b, work->reduce.count,
-			    work->reduce.dtype, work->reduce.op);
+		hal_reduce(work->reduce.dst, work->reduce.a, work->reduce.b, work->reduce.count,
+			   work->reduce.dtype, work->reduce.op);
 		break;
 	case HAL_SCALE:
-		soft_scale(work->scale.dst, work->scale.a, work->scale.count, work->scale.dtype,
-			   work->scale.divide ? NULL : work->scale.scalar, work->scale.divisor);
+		hal_scale(work->scale.dst, work->scale.a, work->scale.count, work->scale.dtype,
+			  work->scale.divide ? NULL : work->scale.scalar, work->scale.divisor);
 		break;
 	case HAL_GEMM:
 		return run_gemm(worker, item);
@@ -199,11 +200,11 @@ static bool acceptable(const struct hal_work *work)
 	case HAL_FILL:
 		return element == 1 || element == 2 || element == 4;
 	case HAL_REDUCE:
-		return soft_reduce(NULL, NULL, NULL, 0, work->reduce.dtype, work->reduce.op);
+		return hal_reduce(NULL, NULL, NULL, 0, work->reduce.dtype, work->reduce.op);
 	case HAL_SCALE:
-		return soft_scale(NULL, NULL, 0, work->scale.dtype,
-				  work->scale.divide ? NULL : work->scale.scalar,
-				  work->scale.divisor);
+		return hal_scale(NULL, NULL, 0, work->scale.dtype,
+				 work->scale.divide ? NULL : work->scale.scalar,
+				 work->scale.divisor);
 	case HAL_GEMM:
 		return work->gemm.space && soft_gemm_tiles(work->gemm.call) > 0;
 	}

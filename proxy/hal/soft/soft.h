@@ -162,13 +162,9 @@ void soft_shelter(void);
 void soft_expose(void);
 void soft_signal_cancel(struct soft_worker *);
 
-/* copy.c, reduce.c, kernel.c, gemm.c: the kinds of work */
+/* copy.c, kernel.c, gemm.c: the kinds of work */
 void soft_copy(struct soft_worker *, const struct hal_work *);
 void soft_fill(struct soft_worker *, const struct hal_work *);
-bool soft_reduce(void *dst, const void *a, const void *b, uint64_t count, uint32_t dtype,
-		 uint32_t op);
-bool soft_scale(void *dst, const void *a, uint64_t count, uint32_t dtype, const void *scalar,
-		uint64_t divisor); /* scalar NULL: divide */
 void soft_kernel(struct soft_worker *, const struct hal_work *);
 uint32_t soft_batch(const struct hal_work *); /* blocks that are best run by one worker */
 int soft_scratch_open(struct soft_scratch *);

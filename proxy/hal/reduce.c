@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "number.h"
-#include "soft.h"
+#include "reduce.h"
 
 enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, HALF, FLOAT, DOUBLE, BFLOAT16 };
 enum { SUM, PROD, MAX, MIN };
@@ -105,8 +105,8 @@ FLOATING(float, float, float, SAME, SAME, canonical_f, max_f, min_f)
 FLOATING(double, double, double, SAME, SAME, canonical_d, max_d, min_d)
 FLOATING(bfloat16, uint16_t, float, from_bfloat16, to_bfloat16, canonical_f, max_f, min_f)
 
-bool soft_reduce(void *dst, const void *a, const void *b, uint64_t count, uint32_t dtype,
-		 uint32_t op)
+bool hal_reduce(void *dst, const void *a, const void *b, uint64_t count, uint32_t dtype,
+		uint32_t op)
 {
 	switch (dtype) {
 	case INT8: return reduce_int8(dst, a, b, count, op);
@@ -123,8 +123,8 @@ bool soft_reduce(void *dst, const void *a, const void *b, uint64_t count, uint32
 	return false;
 }
 
-bool soft_scale(void *dst, const void *a, uint64_t count, uint32_t dtype, const void *scalar,
-		uint64_t divisor)
+bool hal_scale(void *dst, const void *a, uint64_t count, uint32_t dtype, const void *scalar,
+	       uint64_t divisor)
 {
 	if (!scalar && divisor == 0)
 		return false;

@@ -1,8 +1,8 @@
 /* number.h: bits of floating-point numbers: half and bfloat16 to float and back (to nearest, ties
  * to even), and the one NaN that results have. The same on every machine.
  */
-#ifndef RANKFOLD_SOFT_NUMBER_H
-#define RANKFOLD_SOFT_NUMBER_H
+#ifndef RANKFOLD_NUMBER_H
+#define RANKFOLD_NUMBER_H
 
 #include <stdint.h>
 #include <string.h>

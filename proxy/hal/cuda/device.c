@@ -1,0 +1,329 @@
+/* device.c: a GPU is opened and closed, and its memory cut into chunks.
+ *
+ * All chunks are made when the device is opened: so its capacity is there, whatever other programs
+ * do to the GPU later. They are mapped at their alias addresses for the device's life.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_hal.h"
+
+struct hal_device *_Atomic cuda_open_device;
+
+CUresult cuda_bind(const struct hal_device *device)
+{
+	return device->driver->cuCtxSetCurrent(device->context);
+}
+
+const char *cuda_error_name(const struct hal_device *device, CUresult error)
+{
+	const char *name = NULL;
+
+	device->driver->cuGetErrorName(error, &name);
+	return name ? name : "unknown error";
+}
+
+CUresult cuda_set_access(const struct hal_device *device, CUdeviceptr at, uint64_t bytes)
+{
+	CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal},
+				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+	return device->driver->cuMemSetAccess(at, bytes, &access, 1);
+}
+
+/* For people: what went wrong while the device was opened. */
+static CUresult refuse(const struct hal_device *device, const char *what, CUresult error)
+{
+	if (device->config.text)
+		snprintf(device->config.text, device->config.text_bytes, "GPU %d: %s: %s (%d)",
+			 device->ordinal, what, cuda_error_name(device, error), error);
+	return error;
+}
+
+static CUresult has(const struct hal_device *device, CUdevice_attribute attribute,
+		    const char *what)
+{
+	int value = 0;
+	CUresult error = device->driver->cuDeviceGetAttribute(&value, attribute, device->ordinal);
+
+	if (!error && !value)
+		error = CUDA_ERROR_NOT_SUPPORTED;
+	return error ? refuse(device, what, error) : CUDA_SUCCESS;
+}
+
+/* The GPU must run what is compiled for the compute capability that jobs are told. */
+static CUresult check_capability(const struct hal_device *device)
+{
+	const struct hal_config *c = &device->config;
+	int major = 0, minor = 0;
+
+	device->driver->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+					     device->ordinal);
+	device->driver->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+					     device->ordinal);
+	if (major * 10 + minor >= (int)(c->cc_major * 10 + c->cc_minor))
+		return CUDA_SUCCESS;
+	if (c->text)
+		snprintf(c->text, c->text_bytes,
+			 "GPU %d has compute capability %d.%d, less than the pool's %u.%u",
+			 device->ordinal, major, minor, c->cc_major, c->cc_minor);
+	return CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* `index` counts the GPUs that the driver shows. With RANKFOLD_NVIDIA_SHARE=1 it goes round: then
+ * several devices of a pool are one GPU, each with its share of the memory. */
+static CUresult choose(struct hal_device *device)
+{
+	const struct hal_config *c = &device->config;
+	const char *share = getenv("RANKFOLD_NVIDIA_SHARE");
+	int count = 0, index = (int)c->index;
+	CUresult error = device->driver->cuDeviceGetCount(&count);
+
+	if (!error && count && share && strcmp(share, "1") == 0)
+		index %= count;
+	if (!error && index >= count) {
+		if (c->text)
+			snprintf(c->text, c->text_bytes, "there is no GPU %d: the driver shows %d "
+				 "(CUDA_VISIBLE_DEVICES?)", index, count);
+		return CUDA_ERROR_NO_DEVICE;
+	}
+	if (!error)
+		error = device->driver->cuDeviceGet(&device->ordinal, index);
+	if (error)
+		return refuse(device, "cannot be chosen", error);
+	return check_capability(device);
+}
+
+static CUresult check_memory(const struct hal_device *device)
+{
+	const struct hal_config *c = &device->config;
+	size_t free_bytes = 0, total = 0;
+	CUresult error = device->driver->cuMemGetInfo_v2(&free_bytes, &total);
+
+	if (error)
+		return refuse(device, "its memory cannot be asked for", error);
+	if (c->memory_bytes <= free_bytes)
+		return CUDA_SUCCESS;
+	if (c->text)
+		snprintf(c->text, c->text_bytes, "GPU %d has %zu MiB of %zu free, the pool wants "
+			 "%llu: lower its memory, or end what uses the GPU", device->ordinal,
+			 free_bytes >> 20, total >> 20,
+			 (unsigned long long)c->memory_bytes >> 20);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult reserve(struct hal_device *device)
+{
+	const struct cuda_driver *d = device->driver;
+	CUdeviceptr window = 0;
+	CUresult error = d->cuMemAddressReserve(&window, RF_HEAP_BYTES, RF_CHUNK_BYTES,
+						RF_DEV_BASE, 0);
+
+	if (!error && window != RF_DEV_BASE) {
+		d->cuMemAddressFree(window, RF_HEAP_BYTES);
+		error = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (error)
+		return refuse(device, "the driver does not give the addresses of ranks' memory "
+			      "(from 0x200000000000)", error);
+	device->window_reserved = true;
+	error = d->cuMemAddressReserve(&device->alias, device->config.memory_bytes, RF_CHUNK_BYTES,
+				       0, 0);
+	return error ? refuse(device, "no addresses for its memory", error) : CUDA_SUCCESS;
+}
+
+static CUresult make_chunks(struct hal_device *device)
+{
+	const struct cuda_driver *d = device->driver;
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal}};
+	size_t granularity = 0;
+	CUresult error = d->cuMemGetAllocationGranularity(&granularity, &prop,
+							  CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+
+	if (!error && (!granularity || RF_CHUNK_BYTES % granularity))
+		error = CUDA_ERROR_NOT_SUPPORTED;
+	for (uint32_t i = 0; !error && i < device->chunk_count; i++) {
+		error = d->cuMemCreate(&device->chunks[i], RF_CHUNK_BYTES, &prop, 0);
+		if (error)
+			break;
+		error = d->cuMemMap(cuda_alias(device, i), RF_CHUNK_BYTES, 0, device->chunks[i], 0);
+		if (error)
+			d->cuMemRelease(device->chunks[i]);
+		else
+			device->chunks_made++;
+	}
+	if (!error)
+		error = cuda_set_access(device, device->alias, device->config.memory_bytes);
+	if (error)
+		return refuse(device, "its memory cannot be allocated", error);
+	for (uint32_t i = device->chunk_count; i > 0; i--)
+		device->free_chunks[device->free_count++] = i - 1;
+	return CUDA_SUCCESS;
+}
+
+static CUresult make_host_memory(struct hal_device *device)
+{
+	const struct cuda_driver *d = device->driver;
+	const unsigned flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+	CUresult error = d->cuMemHostAlloc((void **)&device->counters,
+					   CUDA_STREAMS_MAX * sizeof(uint64_t), flags);
+
+	if (!error)
+		error = d->cuMemHostAlloc((void **)&device->stage_memory,
+					  CUDA_STAGES * CUDA_STAGE_BYTES, flags);
+	if (error)
+		return refuse(device, "no pinned host memory", error);
+	device->counters[0] = 0;
+	for (uint32_t i = CUDA_STREAMS_MAX - 1; i > 0; i--) /* 0 counts clearings */
+		device->free_slots[device->free_slot_count++] = i;
+	for (uint32_t i = 0; i < CUDA_STAGES; i++)
+		device->stages[i].memory = device->stage_memory + i * CUDA_STAGE_BYTES;
+	return CUDA_SUCCESS;
+}
+
+static CUresult open_context(struct hal_device *device)
+{
+	const struct cuda_driver *d = device->driver;
+	CUresult error = has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+			     "it cannot map memory at chosen addresses");
+
+	if (!error)
+		error = has(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+			    "its streams cannot write values");
+	if (error)
+		return error;
+	error = d->cuDevicePrimaryCtxRetain(&device->context, device->ordinal);
+	if (!error)
+		error = cuda_bind(device);
+	if (!error)
+		error = d->cuStreamCreate(&device->clear_stream, CU_STREAM_NON_BLOCKING);
+	return error ? refuse(device, "no context can be made", error) : CUDA_SUCCESS;
+}
+
+static bool host_arrays(struct hal_device *device)
+{
+	device->chunk_count = (uint32_t)(device->config.memory_bytes / RF_CHUNK_BYTES);
+	device->chunks = calloc(device->chunk_count, sizeof *device->chunks);
+	device->free_chunks = calloc(device->chunk_count, sizeof *device->free_chunks);
+	device->unclean = calloc(device->chunk_count, sizeof *device->unclean);
+	device->listed = calloc(device->chunk_count, sizeof *device->listed);
+	device->window = calloc(CUDA_HEAP_CHUNKS, sizeof *device->window);
+	device->free_slots = calloc(CUDA_STREAMS_MAX, sizeof *device->free_slots);
+	return device->chunks && device->free_chunks && device->unclean && device->listed &&
+	       device->window && device->free_slots;
+}
+
+int cuda_device_open(const struct hal_config *config, struct hal_device **out)
+{
+	struct hal_device *device;
+	int error;
+	const struct cuda_driver *driver = cuda_driver(config->text, config->text_bytes);
+
+	if (!driver)
+		return CUDA_ERROR_NO_DEVICE;
+	if (config->memory_bytes == 0 || config->memory_bytes % RF_CHUNK_BYTES ||
+	    config->memory_bytes > RF_HEAP_BYTES)
+		return CUDA_ERROR_INVALID_VALUE;
+	device = calloc(1, sizeof *device);
+	if (!device)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	device->driver = driver;
+	device->config = *config;
+	device->next_serial = 1;
+	pthread_mutex_init(&device->lock, NULL);
+	pthread_cond_init(&device->wake, NULL);
+	error = host_arrays(device) ? choose(device) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (!error)
+		error = open_context(device);
+	if (!error)
+		error = check_memory(device);
+	if (!error)
+		error = reserve(device);
+	if (!error)
+		error = make_chunks(device);
+	if (!error)
+		error = make_host_memory(device);
+	if (!error && pthread_create(&device->thread, NULL, cuda_thread_main, device))
+		error = CUDA_ERROR_OUT_OF_MEMORY;
+	device->started = !error;
+	device->config.text = NULL; /* the caller's, only for now */
+	if (error)
+		cuda_device_close(device);
+	else
+		atomic_store(&cuda_open_device, *out = device);
+	return error;
+}
+
+/* What the driver holds for us. A lost context gives nothing back; the process ends on that. */
+static void release(struct hal_device *device)
+{
+	const struct cuda_driver *d = device->driver;
+
+	for (uint32_t i = 0; i < device->window_top; i++)
+		if (device->window[i])
+			d->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES);
+	for (uint32_t i = 0; i < device->chunks_made; i++) {
+		d->cuMemUnmap(cuda_alias(device, i), RF_CHUNK_BYTES);
+		d->cuMemRelease(device->chunks[i]);
+	}
+	if (device->alias)
+		d->cuMemAddressFree(device->alias, device->config.memory_bytes);
+	if (device->window_reserved)
+		d->cuMemAddressFree(RF_DEV_BASE, RF_HEAP_BYTES);
+	if (device->stage_memory)
+		d->cuMemFreeHost(device->stage_memory);
+	if (device->counters)
+		d->cuMemFreeHost(device->counters);
+	if (device->clear_stream)
+		d->cuStreamDestroy_v2(device->clear_stream);
+	d->cuCtxSetCurrent(NULL);
+	d->cuDevicePrimaryCtxRelease_v2(device->ordinal);
+}
+
+void cuda_device_close(struct hal_device *device)
+{
+	if (device->started) {
+		pthread_mutex_lock(&device->lock);
+		atomic_store(&device->stopping, true);
+		pthread_cond_signal(&device->wake);
+		pthread_mutex_unlock(&device->lock);
+		pthread_join(device->thread, NULL);
+	}
+	if (atomic_load(&cuda_open_device) == device)
+		atomic_store(&cuda_open_device, NULL);
+	if (device->streams)
+		return; /* work may be under way: the process ends on this */
+	if (device->context && !cuda_bind(device))
+		release(device);
+	pthread_cond_destroy(&device->wake);
+	pthread_mutex_destroy(&device->lock);
+	free(device->chunks);
+	free(device->free_chunks);
+	free(device->unclean);
+	free(device->listed);
+	free(device->window);
+	free(device->free_slots);
+	free(device);
+}
+
+int cuda_chunk_create(struct hal_device *device, uint32_t *chunk)
+{
+	if (device->free_count == 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*chunk = device->free_chunks[--device->free_count];
+	pthread_mutex_lock(&device->lock);
+	if (!device->listed[*chunk]) {
+		device->listed[*chunk] = true;
+		device->unclean[device->unclean_count] = *chunk;
+		atomic_fetch_add(&device->unclean_count, 1);
+	}
+	pthread_mutex_unlock(&device->lock);
+	return CUDA_SUCCESS;
+}
+
+void cuda_chunk_destroy(struct hal_device *device, uint32_t chunk)
+{
+	device->free_chunks[device->free_count++] = chunk;
+}

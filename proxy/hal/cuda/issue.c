@@ -1,0 +1,391 @@
+/* issue.c: gives one work to the driver: kernels, copies and fills piece by piece, and what the host
+ * computes as host functions, which the driver calls in the stream's order.
+ *
+ * A piece of a copy lies together on both sides: in one chunk, in pinned memory, or in a staging
+ * buffer. Copies of pageable memory would wait for the stream, so they go through one of
+ * CUDA_STAGES pinned buffers; when all are busy the stream comes again.
+ *
+ * Runs in the device thread. Host functions run in the driver's and call nothing of it.
+ */
+#include <string.h>
+
+#include "cuda_hal.h"
+#include "reduce.h"
+
+#define PITCH_MAX ((1ull << 31) - 1) /* the driver's, for rows of a copy */
+
+enum issued { ALL, PART, FAILED };
+
+static bool is_failed(const struct hal_space *space)
+{
+	return space && atomic_load(&((struct hal_space *)space)->error);
+}
+
+/* An error of a call for `space` (or NULL) is that space's, unless it is the context's end. */
+static enum issued check(struct hal_stream *s, struct hal_space *space, const char *what,
+			 CUresult error)
+{
+	struct hal_device *device = s->device;
+	CUresult alive;
+
+	if (!error)
+		return ALL;
+	alive = device->driver->cuStreamQuery(device->clear_stream);
+	if ((alive && alive != CUDA_ERROR_NOT_READY) || !space)
+		cuda_lose(device, (int)(alive && alive != CUDA_ERROR_NOT_READY ? alive : error),
+			  "%s: %s", what, cuda_error_name(device, error));
+	else
+		cuda_space_fail(space, (int)error, "%s: %s", what, cuda_error_name(device, error));
+	return FAILED;
+}
+
+/* ---- host functions ---- */
+
+static void copy_rows(uint8_t *dst, uint64_t dst_pitch, const uint8_t *src, uint64_t src_pitch,
+		      uint64_t width, uint64_t height)
+{
+	for (uint64_t y = 0; y < height; y++)
+		memmove(dst + y * dst_pitch, src + y * src_pitch, width);
+}
+
+static void stage_in(void *arg)
+{
+	struct cuda_stage *s = arg;
+
+	copy_rows(s->memory, s->width, s->host, s->pitch, s->width, s->rows);
+}
+
+static void stage_free(void *arg)
+{
+	atomic_store(&((struct cuda_stage *)arg)->busy, false);
+}
+
+static void stage_out(void *arg)
+{
+	struct cuda_stage *s = arg;
+
+	copy_rows(s->host, s->pitch, s->memory, s->width, s->width, s->rows);
+	stage_free(arg);
+}
+
+static void fill_row(uint8_t *row, uint64_t width, uint32_t value, uint32_t element)
+{
+	for (uint64_t i = 0; i < width; i++)
+		memcpy(row + i * element, &value, element); /* little-endian */
+}
+
+static void on_host(void *arg)
+{
+	const struct hal_work *w = arg;
+
+	switch (w->kind) {
+	case HAL_COPY:
+		copy_rows((uint8_t *)(uintptr_t)w->copy.dst.addr, w->copy.dst_pitch,
+			  (const uint8_t *)(uintptr_t)w->copy.src.addr, w->copy.src_pitch,
+			  w->copy.width, w->copy.height);
+		break;
+	case HAL_FILL:
+		for (uint64_t y = 0; y < w->fill.height; y++)
+			fill_row((uint8_t *)(uintptr_t)w->fill.dst.addr + y * w->fill.pitch,
+				 w->fill.width, w->fill.value, w->fill.element);
+		break;
+	case HAL_REDUCE:
+		hal_reduce(w->reduce.dst, w->reduce.a, w->reduce.b, w->reduce.count,
+			   w->reduce.dtype, w->reduce.op);
+		break;
+	case HAL_SCALE:
+		hal_scale(w->scale.dst, w->scale.a, w->scale.count, w->scale.dtype,
+			  w->scale.divide ? NULL : w->scale.scalar, w->scale.divisor);
+		break;
+	case HAL_KERNEL:
+		break;
+	}
+}
+
+static CUresult host_function(const struct hal_stream *s, CUhostFn function, void *arg)
+{
+	return s->device->driver->cuLaunchHostFunc(s->stream, function, arg);
+}
+
+/* ---- copies ---- */
+
+struct side { CUdeviceptr at; uint64_t room, pitch; uint8_t *host; };
+
+static struct side side_of(const struct hal_ref *ref, uint64_t at, uint64_t pitch)
+{
+	struct side side = {.pitch = pitch};
+
+	if (ref->space) {
+		side.room = cuda_space_resolve(ref->space, at, &side.at);
+	} else {
+		side.host = (uint8_t *)(uintptr_t)at;
+		side.room = UINT64_MAX;
+	}
+	return side;
+}
+
+/* How many whole rows lie together here. */
+static uint64_t rows_in(const struct side *side, uint64_t width)
+{
+	if (side->pitch < width || side->pitch > PITCH_MAX)
+		return 1;
+	return 1 + (side->room - width) / side->pitch;
+}
+
+static struct cuda_stage *take_stage(struct hal_device *device)
+{
+	for (uint32_t i = 0; i < CUDA_STAGES; i++)
+		if (!atomic_load(&device->stages[i].busy)) {
+			atomic_store(&device->stages[i].busy, true);
+			return &device->stages[i];
+		}
+	return NULL;
+}
+
+static CUresult copy_device(const struct hal_stream *s, const struct side *dst,
+			    const struct side *src, uint64_t width, uint64_t rows)
+{
+	const struct cuda_driver *d = s->device->driver;
+	CUDA_MEMCPY2D c = {
+		.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = src->at, .srcPitch = src->pitch,
+		.dstMemoryType = CU_MEMORYTYPE_UNIFIED, .dstDevice = dst->at, .dstPitch = dst->pitch,
+		.WidthInBytes = width, .Height = rows};
+
+	return rows == 1 ? d->cuMemcpyAsync(dst->at, src->at, width, s->stream) :
+			   d->cuMemcpy2DAsync_v2(&c, s->stream);
+}
+
+static CUresult copy_staged(const struct hal_stream *s, struct cuda_stage *stage, struct side *dst,
+			    struct side *src, uint64_t width, uint64_t rows)
+{
+	struct side *host = dst->host ? dst : src;
+	bool out = dst->host != NULL;
+	CUresult error = CUDA_SUCCESS;
+
+	stage->host = host->host;
+	stage->width = width;
+	stage->rows = rows;
+	stage->pitch = host->pitch;
+	*host = (struct side){.at = (CUdeviceptr)(uintptr_t)stage->memory, .pitch = width};
+	if (!out)
+		error = host_function(s, stage_in, stage);
+	if (!error)
+		error = copy_device(s, dst, src, width, rows);
+	if (!error)
+		return host_function(s, out ? stage_out : stage_free, stage);
+	if (host_function(s, stage_free, stage)) /* behind what may use it still */
+		stage_free(stage);
+	return error;
+}
+
+/* One piece from (row, column) on, and these moved behind it. */
+static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, uint64_t width,
+			      uint64_t height)
+{
+	struct hal_space *space = w->copy.dst.space ? w->copy.dst.space : w->copy.src.space;
+	struct side dst = side_of(&w->copy.dst, w->copy.dst.addr + s->row * w->copy.dst_pitch +
+				  s->column, w->copy.dst_pitch);
+	struct side src = side_of(&w->copy.src, w->copy.src.addr + s->row * w->copy.src_pitch +
+				  s->column, w->copy.src_pitch);
+	struct cuda_stage *stage = NULL;
+	uint64_t n = width - s->column, rows = 1, most;
+	CUresult error;
+
+	if (!dst.room || !src.room) {
+		cuda_space_fail(dst.room ? w->copy.src.space : w->copy.dst.space,
+				CUDA_ERROR_ILLEGAL_ADDRESS, "copy: an address that is not mapped");
+		return FAILED;
+	}
+	n = n < dst.room ? n : dst.room;
+	n = n < src.room ? n : src.room;
+	if (dst.host || src.host) {
+		n = n < CUDA_STAGE_BYTES ? n : CUDA_STAGE_BYTES;
+		stage = take_stage(s->device);
+		if (!stage)
+			return PART;
+	}
+	if (n == width) {
+		rows = height - s->row;
+		most = rows_in(&dst, width);
+		rows = rows < most ? rows : most;
+		most = rows_in(&src, width);
+		rows = rows < most ? rows : most;
+		if (stage && rows > CUDA_STAGE_BYTES / width)
+			rows = CUDA_STAGE_BYTES / width;
+	}
+	error = stage ? copy_staged(s, stage, &dst, &src, n, rows) :
+			copy_device(s, &dst, &src, n, rows);
+	s->column += n;
+	if (s->column == width) {
+		s->row += rows;
+		s->column = 0;
+	}
+	return check(s, space, "copy", error);
+}
+
+static enum issued copy(struct hal_stream *s, const struct hal_work *w)
+{
+	uint64_t width = w->copy.width, height = w->copy.height;
+	enum issued done = ALL;
+
+	if (!width || !height)
+		return ALL;
+	if (!w->copy.dst.space && !w->copy.src.space)
+		return check(s, NULL, "copy", host_function(s, on_host, (void *)w));
+	if (is_failed(w->copy.dst.space) || is_failed(w->copy.src.space))
+		return FAILED;
+	if (w->copy.dst_pitch == width && w->copy.src_pitch == width) {
+		width *= height;
+		height = 1;
+	}
+	while (done == ALL && s->row < height)
+		done = copy_piece(s, w, width, height);
+	return done;
+}
+
+/* ---- fills ---- */
+
+static CUresult fill_device(const struct hal_stream *s, const struct hal_work *w, CUdeviceptr at,
+			    uint64_t width, uint64_t rows)
+{
+	const struct cuda_driver *d = s->device->driver;
+	uint64_t pitch = w->fill.pitch;
+	uint32_t value = w->fill.value;
+
+	switch (w->fill.element) {
+	case 1:
+		return d->cuMemsetD2D8Async(at, pitch, (unsigned char)value, width, rows, s->stream);
+	case 2:
+		return d->cuMemsetD2D16Async(at, pitch, (unsigned short)value, width, rows,
+					     s->stream);
+	default:
+		return d->cuMemsetD2D32Async(at, pitch, value, width, rows, s->stream);
+	}
+}
+
+static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
+{
+	uint32_t element = w->fill.element;
+	uint64_t bytes = w->fill.width * element, rows = 1, most, n = bytes - s->column;
+	struct side dst = side_of(&w->fill.dst, w->fill.dst.addr + s->row * w->fill.pitch +
+				  s->column, w->fill.pitch);
+
+	if (!dst.room || dst.at % element) {
+		cuda_space_fail(w->fill.dst.space, dst.room ? CUDA_ERROR_INVALID_VALUE :
+				CUDA_ERROR_ILLEGAL_ADDRESS, "fill: an address that is not %s",
+				dst.room ? "aligned" : "mapped");
+		return FAILED;
+	}
+	n = n < dst.room ? n : dst.room;
+	if (n == bytes) {
+		most = rows_in(&dst, bytes);
+		rows = w->fill.height - s->row;
+		rows = rows < most ? rows : most;
+	}
+	s->column += n;
+	if (s->column == bytes) {
+		s->row += rows;
+		s->column = 0;
+	}
+	return check(s, w->fill.dst.space, "fill",
+		     fill_device(s, w, dst.at, n / element, rows));
+}
+
+static enum issued fill(struct hal_stream *s, const struct hal_work *w)
+{
+	enum issued done = ALL;
+
+	if (!w->fill.width || !w->fill.height)
+		return ALL;
+	if (!w->fill.dst.space)
+		return check(s, NULL, "fill", host_function(s, on_host, (void *)w));
+	if (is_failed(w->fill.dst.space))
+		return FAILED;
+	while (done == ALL && s->row < w->fill.height)
+		done = fill_piece(s, w);
+	return done;
+}
+
+/* ---- kernels ---- */
+
+#define SHARED_WITHOUT_ASKING (48u << 10)
+
+static CUresult launch(const struct hal_stream *s, const struct cuda_item *item)
+{
+	const struct cuda_driver *d = s->device->driver;
+	const struct hal_work *w = &item->work;
+	const struct hal_function *f = w->kernel.function;
+	CUlaunchAttribute together = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+				      .value.cooperative = 1};
+	CUlaunchConfig config = {
+		.gridDimX = w->kernel.grid[0], .gridDimY = w->kernel.grid[1],
+		.gridDimZ = w->kernel.grid[2], .blockDimX = w->kernel.block[0],
+		.blockDimY = w->kernel.block[1], .blockDimZ = w->kernel.block[2],
+		.sharedMemBytes = w->kernel.shared_bytes, .hStream = s->stream,
+		.attrs = &together, .numAttrs = w->kernel.cooperative ? 1 : 0};
+	size_t bytes = item->params_bytes;
+	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, item->params, CU_LAUNCH_PARAM_BUFFER_SIZE,
+			 &bytes, CU_LAUNCH_PARAM_END};
+
+	if (w->kernel.shared_bytes > SHARED_WITHOUT_ASKING) {
+		CUresult error = d->cuFuncSetAttribute(
+			f->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+			(int)w->kernel.shared_bytes);
+		if (error)
+			return error;
+	}
+	return d->cuLaunchKernelEx(&config, f->function, NULL, bytes ? extra : NULL);
+}
+
+static enum issued kernel(struct hal_stream *s, struct cuda_item *item)
+{
+	struct hal_device *device = s->device;
+	struct hal_space *space = item->work.kernel.space;
+	const char *name = item->work.kernel.function->name;
+	enum issued done = ALL;
+
+	if (is_failed(space))
+		return FAILED;
+	if (!cuda_window_shows(device, space)) {
+		if (cuda_kernels_run(device))
+			return PART;
+		done = check(s, space, "mapping the rank's memory",
+			     cuda_window_show(device, space));
+	}
+	if (done == ALL)
+		done = check(s, space, name, launch(s, item));
+	if (done == ALL)
+		s->last_kernel = s->issued + 1;
+	return done;
+}
+
+static enum issued issue(struct hal_stream *s, struct cuda_item *item)
+{
+	switch (item->work.kind) {
+	case HAL_KERNEL:
+		return kernel(s, item);
+	case HAL_COPY:
+		return copy(s, &item->work);
+	case HAL_FILL:
+		return fill(s, &item->work);
+	default:
+		return check(s, NULL, "host arithmetic", host_function(s, on_host, &item->work));
+	}
+}
+
+/* Behind the work, done or skipped, the device counts it. */
+bool cuda_issue(struct hal_stream *s, struct cuda_item *item)
+{
+	struct hal_device *device = s->device;
+	CUdeviceptr counter = (CUdeviceptr)(uintptr_t)s->counter;
+
+	if (check(s, NULL, "clearing memory", cuda_clear(device, s)) == FAILED ||
+	    issue(s, item) == PART)
+		return false;
+	if (check(s, NULL, "counting", device->driver->cuStreamWriteValue64_v2(
+			  s->stream, counter, s->issued + 1, 0)) == FAILED)
+		return false;
+	s->issued++;
+	s->row = s->column = 0;
+	return true;
+}

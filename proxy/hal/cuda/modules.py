@@ -1,0 +1,106 @@
+"""What a proxy uses of the NVIDIA HAL's Python side: modules and kernels, through the driver.
+
+As on the software GPU a program must carry PTX; the driver compiles it, and keeps its own cache. The
+variables of a module are laid out as on the software GPU, so a rank may move between both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cffi
+
+from ..soft.errors import NOT_FOUND, ModuleError
+from ..soft.modules import FunctionInfo, ModuleInfo, module_info, ptx_of
+from .rewrite import Rewritten, rewrite
+
+NO_GLOBALS = 0xFFFFFFFF
+_TEXT_BYTES = 4096
+_API = """
+struct nvidia_function {
+    uint64_t address;
+    int32_t max_threads, shared_bytes, const_bytes, local_bytes, registers, ptx_version;
+};
+int rankfold_nvidia_module(const char *ptx, void **module, char *text, uint32_t text_bytes);
+int rankfold_nvidia_function(void *module, const char *name, uint32_t param_bytes,
+                             uint32_t globals_at, struct nvidia_function *out);
+"""
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    handle: Any
+    rewritten: Rewritten
+
+
+class Loader:
+    """Loads modules and kernels into the device that this process has open."""
+
+    def __init__(self, core_lib: Path, compute_capability: tuple[int, int]):
+        self.compute_capability = compute_capability
+        self._lock = threading.Lock()
+        self._modules: dict[str, ModuleInfo] = {}
+        self._loaded: dict[str, _Loaded] = {}
+        self._functions: dict[tuple[str, str], FunctionInfo] = {}
+        self._ffi = cffi.FFI()
+        self._ffi.cdef(_API)
+        self._lib = self._ffi.dlopen(str(core_lib))
+
+    def module(self, image: bytes, kind: int) -> ModuleInfo:
+        """Read a fatbin or PTX text and let the driver load it. Raises ModuleError."""
+        text = ptx_of(image, self.compute_capability)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        with self._lock:
+            if digest not in self._modules:
+                info = module_info(text, digest)
+                self._loaded[digest] = self._load(rewrite(text, info.ptx))
+                self._modules[digest] = info
+            return self._modules[digest]
+
+    def _load(self, rewritten: Rewritten) -> _Loaded:
+        handle, text = self._ffi.new("void **"), self._ffi.new("char[]", _TEXT_BYTES)
+        error = self._lib.rankfold_nvidia_module(
+            rewritten.text.encode(), handle, text, _TEXT_BYTES
+        )
+        if error:
+            raise ModuleError(error, self._ffi.string(text).decode(errors="replace"))
+        return _Loaded(handle[0], rewritten)
+
+    def function(self, module: ModuleInfo, name: str) -> FunctionInfo:
+        """A kernel. Raises ModuleError."""
+        with self._lock:
+            known = self._functions.get((module.hash, name))
+            if not known:
+                known = self._functions[module.hash, name] = self._function(module, name)
+            return known
+
+    def _function(self, module: ModuleInfo, name: str) -> FunctionInfo:
+        kernel = module.ptx.functions.get(name)
+        if kernel is None or not kernel.entry:
+            raise ModuleError(NOT_FOUND, f"no kernel {name} in the module")
+        loaded = self._loaded[module.hash]
+        extra = name in loaded.rewritten.entries
+        out = self._ffi.new("struct nvidia_function *")
+        error = self._lib.rankfold_nvidia_function(
+            loaded.handle, name.encode(), kernel.param_bytes,
+            (kernel.param_bytes + 7) // 8 * 8 if extra else NO_GLOBALS, out,
+        )  # fmt: skip
+        if error:
+            raise ModuleError(error, f"the driver has no kernel {name}")
+        return FunctionInfo(
+            name=name,
+            address=out.address,
+            params=tuple((p.offset, p.bytes) for p in kernel.params),
+            param_bytes=kernel.param_bytes,
+            static_shared=out.shared_bytes,
+            max_threads=out.max_threads,
+            registers=out.registers,
+            local_bytes=out.local_bytes,
+            const_bytes=out.const_bytes,
+            ptx_version=out.ptx_version,
+        )

@@ -1,0 +1,385 @@
+/* queue.c: the streams' rings of works, and the device thread that serves them.
+ *
+ * submit only copies the work into the stream's ring. The device thread issues up to
+ * CUDA_STREAM_DEPTH works of each stream and then looks at the streams' counters, which the device
+ * itself writes: at once while they move, every NAP_NS when they do not, and not at all while
+ * nothing is under way. So a completion needs no driver call, and no thread waits for the device.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cuda_hal.h"
+#include "reduce.h"
+
+#define NAP_NS 20000
+#define SPINS 200u      /* looks without a nap */
+#define QUERY_EVERY 64u /* looks without movement, after which the context is asked if it lives */
+#define GLOBALS_BYTES 8u
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void cuda_ring(const struct hal_device *device)
+{
+	if (device->config.ring)
+		device->config.ring(device->config.ring_arg);
+}
+
+/* What is to be done has been published before: either it is seen there, or the sleep here. */
+void cuda_wake(struct hal_device *device)
+{
+	if (!atomic_load(&device->sleeping))
+		return;
+	pthread_mutex_lock(&device->lock);
+	pthread_cond_signal(&device->wake);
+	pthread_mutex_unlock(&device->lock);
+}
+
+void cuda_lose(struct hal_device *device, int error, const char *format, ...)
+{
+	char what[CUDA_TEXT_BYTES / 2];
+	va_list arguments;
+
+	if (atomic_load(&device->lost))
+		return;
+	va_start(arguments, format);
+	vsnprintf(what, sizeof what, format, arguments);
+	va_end(arguments);
+	snprintf(device->lost_text, sizeof device->lost_text,
+		 "%s; this ends the GPU's context for all ranks of the proxy", what);
+	atomic_store(&device->lost_serial, device->window_serial);
+	atomic_store(&device->lost, error);
+	atomic_store(&device->lost_ready, true);
+	cuda_ring(device);
+}
+
+/* ---- the loop's side ---- */
+
+int cuda_stream_create(struct hal_device *device, struct hal_stream **out)
+{
+	struct hal_stream *s = calloc(1, sizeof *s);
+	CUresult error = CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (!s || !device->free_slot_count)
+		goto fail;
+	s->device = device;
+	error = cuda_bind(device);
+	if (!error)
+		error = device->driver->cuStreamCreate(&s->stream, CU_STREAM_NON_BLOCKING);
+	if (error)
+		goto fail;
+	pthread_mutex_lock(&device->lock);
+	s->slot = device->free_slots[--device->free_slot_count];
+	pthread_mutex_unlock(&device->lock);
+	s->counter = &device->counters[s->slot];
+	atomic_store(s->counter, 0);
+	s->next = atomic_load(&device->fresh);
+	while (!atomic_compare_exchange_weak(&device->fresh, &s->next, s))
+		;
+	*out = s;
+	return CUDA_SUCCESS;
+fail:
+	free(s);
+	return (int)error;
+}
+
+void cuda_stream_destroy(struct hal_stream *s)
+{
+	struct hal_device *device = s->device;
+
+	atomic_store(&s->doomed, true); /* s is the device thread's from here on */
+	cuda_wake(device);
+}
+
+uint64_t cuda_completed(const struct hal_stream *s)
+{
+	if (atomic_load(&s->device->lost))
+		return atomic_load(&s->submitted);
+	return atomic_load_explicit(s->counter, memory_order_acquire);
+}
+
+uint32_t cuda_room(const struct hal_stream *s)
+{
+	return CUDA_QUEUE_WORKS - (uint32_t)(atomic_load(&s->submitted) - cuda_completed(s));
+}
+
+void cuda_notify_at(struct hal_stream *s, uint64_t number)
+{
+	atomic_store(&s->notify_at, number);
+}
+
+static bool acceptable(const struct hal_work *w)
+{
+	switch (w->kind) {
+	case HAL_KERNEL:
+		return w->kernel.space && w->kernel.function;
+	case HAL_COPY:
+		return true;
+	case HAL_FILL:
+		return w->fill.element == 1 || w->fill.element == 2 || w->fill.element == 4;
+	case HAL_REDUCE:
+		return hal_reduce(NULL, NULL, NULL, 0, w->reduce.dtype, w->reduce.op);
+	case HAL_SCALE:
+		return hal_scale(NULL, NULL, 0, w->scale.dtype,
+				 w->scale.divide ? NULL : w->scale.scalar, w->scale.divisor);
+	}
+	return false;
+}
+
+/* The program's parameters, and behind them where its module's globals lie (rewrite.py). */
+static bool copy_params(struct cuda_item *item)
+{
+	const struct hal_function *f = item->work.kernel.function;
+	uint32_t bytes = item->work.kernel.param_bytes, wanted = bytes;
+
+	if (f->globals_at != CUDA_NO_GLOBALS)
+		wanted = f->globals_at + GLOBALS_BYTES;
+	if (bytes > wanted)
+		return false;
+	if (wanted > item->params_room) {
+		free(item->params);
+		item->params = malloc(wanted);
+		item->params_room = item->params ? wanted : 0;
+		if (!item->params)
+			return false;
+	}
+	if (wanted)
+		memset(item->params, 0, wanted);
+	if (bytes)
+		memcpy(item->params, item->work.kernel.params, bytes);
+	if (f->globals_at != CUDA_NO_GLOBALS)
+		memcpy(item->params + f->globals_at, &item->work.kernel.globals_addr,
+		       GLOBALS_BYTES);
+	item->params_bytes = wanted;
+	return true;
+}
+
+uint64_t cuda_submit(struct hal_stream *s, const struct hal_work *work)
+{
+	uint64_t number = atomic_load(&s->submitted) + 1;
+	struct cuda_item *item = &s->items[(number - 1) % CUDA_QUEUE_WORKS];
+
+	if (!cuda_room(s) || !acceptable(work))
+		return 0;
+	item->work = *work;
+	if (work->kind == HAL_KERNEL && !copy_params(item))
+		return 0;
+	atomic_store(&s->submitted, number);
+	if (atomic_load(&s->device->lost))
+		cuda_ring(s->device);
+	else
+		cuda_wake(s->device);
+	return number;
+}
+
+/* ---- the device thread ---- */
+
+bool cuda_kernels_run(const struct hal_device *device)
+{
+	for (const struct hal_stream *s = device->streams; s; s = s->next)
+		if (cuda_completed(s) < s->last_kernel)
+			return true;
+	return false;
+}
+
+/* All chunks that wait for it are cleared on a stream of their own, for which `s` then waits. */
+CUresult cuda_clear(struct hal_device *device, struct hal_stream *s)
+{
+	const struct cuda_driver *d = device->driver;
+	CUdeviceptr counter = (CUdeviceptr)(uintptr_t)&device->counters[0];
+	uint32_t count = atomic_load(&device->unclean_count);
+	CUresult error = CUDA_SUCCESS;
+
+	if (count) {
+		pthread_mutex_lock(&device->lock);
+		count = device->unclean_count;
+		for (uint32_t i = 0; !error && i < count; i++) {
+			device->listed[device->unclean[i]] = false;
+			error = d->cuMemsetD2D8Async(cuda_alias(device, device->unclean[i]),
+						     RF_CHUNK_BYTES, 0, RF_CHUNK_BYTES, 1,
+						     device->clear_stream);
+		}
+		atomic_store(&device->unclean_count, 0);
+		pthread_mutex_unlock(&device->lock);
+		if (!error)
+			error = d->cuStreamWriteValue64_v2(device->clear_stream, counter,
+							   ++device->cleared, 0);
+	}
+	if (!error && s->cleared != device->cleared) {
+		error = d->cuStreamWaitValue64_v2(s->stream, counter, device->cleared,
+						  CU_STREAM_WAIT_VALUE_GEQ);
+		s->cleared = device->cleared;
+	}
+	return error;
+}
+
+static void adopt(struct hal_device *device)
+{
+	struct hal_stream *s = atomic_exchange(&device->fresh, NULL);
+
+	while (s) {
+		struct hal_stream *next = s->next;
+
+		s->next = device->streams;
+		device->streams = s;
+		s = next;
+	}
+}
+
+static void stream_free(struct hal_stream *s)
+{
+	struct hal_device *device = s->device;
+
+	device->driver->cuStreamDestroy_v2(s->stream);
+	for (uint32_t i = 0; i < CUDA_QUEUE_WORKS; i++)
+		free(s->items[i].params);
+	pthread_mutex_lock(&device->lock);
+	device->free_slots[device->free_slot_count++] = s->slot;
+	pthread_mutex_unlock(&device->lock);
+	free(s);
+}
+
+static void bury(struct hal_device *device)
+{
+	for (struct hal_stream **at = &device->streams; *at;) {
+		struct hal_stream *s = *at;
+
+		if (!atomic_load(&s->doomed)) {
+			at = &s->next;
+			continue;
+		}
+		*at = s->next;
+		stream_free(s);
+	}
+	for (struct hal_space *s = atomic_exchange(&device->dead_spaces, NULL), *next; s; s = next) {
+		next = s->next;
+		if (device->window_serial == s->serial)
+			device->window_serial = 0;
+		free(s->chunks);
+		free(s);
+	}
+}
+
+/* True if something of it is under way. Sets `moved` if work was issued or done. */
+static bool serve(struct hal_stream *s, bool *moved)
+{
+	uint64_t submitted = atomic_load(&s->submitted), done = cuda_completed(s);
+
+	while (s->issued < submitted && s->issued - done < CUDA_STREAM_DEPTH &&
+	       !atomic_load(&s->device->lost)) {
+		if (!cuda_issue(s, &s->items[s->issued % CUDA_QUEUE_WORKS]))
+			break;
+		*moved = true;
+	}
+	done = cuda_completed(s);
+	if (done != s->seen) {
+		s->seen = done;
+		*moved = true;
+		if (done >= atomic_load(&s->notify_at))
+			cuda_ring(s->device);
+	}
+	return done < submitted;
+}
+
+/* Does the context live? And does what runs, whose space is the one the window shows, end in time? */
+static void look_after(struct hal_device *device)
+{
+	const struct hal_space *space = device->window_space;
+	CUresult error = device->driver->cuStreamQuery(device->clear_stream);
+	uint64_t cancelled;
+
+	if (error && error != CUDA_ERROR_NOT_READY) {
+		cuda_lose(device, (int)error, "a kernel failed: %s",
+			  cuda_error_name(device, error));
+		return;
+	}
+	if (!device->window_serial || !cuda_kernels_run(device))
+		return;
+	cancelled = atomic_load(&space->cancelled_ns);
+	if (cancelled && now_ns() - cancelled > CUDA_CANCEL_NS)
+		cuda_lose(device, CUDA_ERROR_LAUNCH_FAILED,
+			  "a kernel did not end within 10 s after it was cancelled");
+}
+
+/* Until there is something to do. */
+static void sleep_until_called(struct hal_device *device)
+{
+	pthread_mutex_lock(&device->lock);
+	atomic_store(&device->sleeping, true);
+	for (;;) {
+		bool called = atomic_load(&device->stopping) || atomic_load(&device->fresh) ||
+			      atomic_load(&device->dead_spaces);
+
+		for (struct hal_stream *s = device->streams; s && !called; s = s->next)
+			called = atomic_load(&s->doomed) || atomic_load(&s->submitted) > s->seen;
+		if (called)
+			break;
+		pthread_cond_wait(&device->wake, &device->lock);
+	}
+	atomic_store(&device->sleeping, false);
+	pthread_mutex_unlock(&device->lock);
+}
+
+/* One look at all streams: is anything under way? */
+static bool turn(struct hal_device *device, bool *moved)
+{
+	bool busy = false;
+
+	*moved = false;
+	adopt(device);
+	bury(device);
+	for (struct hal_stream *s = device->streams; s; s = s->next)
+		busy |= serve(s, moved);
+	return busy;
+}
+
+void *cuda_thread_main(void *arg)
+{
+	struct hal_device *device = arg;
+	uint32_t quiet = 0;
+	bool moved;
+
+	cuda_bind(device);
+	while (!atomic_load(&device->stopping)) {
+		if (!turn(device, &moved)) {
+			sleep_until_called(device);
+			continue;
+		}
+		quiet = moved ? 0 : quiet + 1;
+		if (quiet % QUERY_EVERY == QUERY_EVERY - 1)
+			look_after(device);
+		if (quiet > SPINS)
+			nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+	}
+	turn(device, &moved); /* streams that were destroyed last */
+	return NULL;
+}
+
+__attribute__((visibility("default"))) const struct hal hal_nvidia = {
+	.type = "nvidia",
+	.device_open = cuda_device_open,
+	.device_close = cuda_device_close,
+	.chunk_create = cuda_chunk_create,
+	.chunk_destroy = cuda_chunk_destroy,
+	.space_create = cuda_space_create,
+	.space_destroy = cuda_space_destroy,
+	.space_map = cuda_space_map,
+	.space_unmap = cuda_space_unmap,
+	.space_map_host = cuda_space_map_host,
+	.space_error = cuda_space_error,
+	.space_cancel = cuda_space_cancel,
+	.stream_create = cuda_stream_create,
+	.stream_destroy = cuda_stream_destroy,
+	.room = cuda_room,
+	.submit = cuda_submit,
+	.completed = cuda_completed,
+	.notify_at = cuda_notify_at,
+};

@@ -1,0 +1,259 @@
+/* space.c: what each rank has at its addresses, and the window that shows one rank's memory to
+ * kernels (cuda_hal.h).
+ *
+ * A space's table is written by the loop's thread, entry by entry, and read by the device thread;
+ * an entry changes only while no submitted work uses it.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "cuda_hal.h"
+
+int cuda_space_create(struct hal_device *device, struct hal_space **out)
+{
+	struct hal_space *space;
+
+	if (atomic_load(&device->lost))
+		return device->lost;
+	space = calloc(1, sizeof *space);
+	if (!space)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	space->device = device;
+	space->serial = device->next_serial++;
+	space->chunks = calloc(CUDA_HEAP_CHUNKS, sizeof *space->chunks);
+	if (!space->chunks) {
+		free(space);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = space;
+	return CUDA_SUCCESS;
+}
+
+/* The window may still show its chunks: no kernel runs before that is changed. The device thread may
+ * still look at it, and frees it. */
+void cuda_space_destroy(struct hal_space *space)
+{
+	struct hal_device *device = space->device;
+
+	cuda_bind(device);
+	for (uint32_t i = 0; i < space->host_count; i++) {
+		void *at = (void *)(uintptr_t)space->hosts[i].addr;
+
+		device->driver->cuMemHostUnregister(at);
+		munmap(at, space->hosts[i].bytes);
+	}
+	free(space->hosts);
+	space->host_count = 0;
+	space->next = atomic_load(&device->dead_spaces);
+	while (!atomic_compare_exchange_weak(&device->dead_spaces, &space->next, space))
+		;
+	cuda_wake(device);
+}
+
+/* The chunk's place in the heap, or CUDA_HEAP_CHUNKS. */
+static uint64_t place_of(uint64_t addr)
+{
+	uint64_t offset = addr - RF_DEV_BASE;
+
+	return addr < RF_DEV_BASE || offset % RF_CHUNK_BYTES || offset >= RF_HEAP_BYTES ?
+		       CUDA_HEAP_CHUNKS : offset / RF_CHUNK_BYTES;
+}
+
+int cuda_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk)
+{
+	uint64_t place = place_of(addr);
+
+	if (place == CUDA_HEAP_CHUNKS || chunk >= space->device->chunk_count ||
+	    space->chunks[place])
+		return CUDA_ERROR_INVALID_VALUE;
+	space->chunks[place] = chunk + 1;
+	if (place >= space->top)
+		space->top = (uint32_t)place + 1;
+	atomic_fetch_add(&space->version, 1);
+	return CUDA_SUCCESS;
+}
+
+int cuda_space_unmap(struct hal_space *space, uint64_t addr)
+{
+	uint64_t place = place_of(addr);
+
+	if (place == CUDA_HEAP_CHUNKS || !space->chunks[place])
+		return CUDA_ERROR_INVALID_VALUE;
+	space->chunks[place] = 0;
+	atomic_fetch_add(&space->version, 1);
+	return CUDA_SUCCESS;
+}
+
+/* At the very address, so that with unified addressing the device's one is the same. Another rank's
+ * memory there, of a second job with a rank of this number, is refused. */
+int cuda_space_map_host(struct hal_space *space, uint64_t addr, int fd, uint64_t offset,
+			uint64_t bytes)
+{
+	const struct hal_device *device = space->device;
+	struct cuda_host_range *hosts;
+	CUresult error;
+	void *at = (void *)(uintptr_t)addr, *got;
+
+	if (addr < RF_DEV_BASE + RF_HEAP_BYTES || (addr | offset | bytes) % 4096 || !bytes ||
+	    bytes > RF_DEV_BASE + RF_WINDOW_BYTES - addr)
+		return CUDA_ERROR_INVALID_VALUE;
+	hosts = realloc(space->hosts, (space->host_count + 1) * sizeof *hosts);
+	if (!hosts)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	space->hosts = hosts;
+	got = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, fd,
+		   (off_t)offset);
+	if (got == MAP_FAILED)
+		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	error = cuda_bind(device);
+	if (!error)
+		error = device->driver->cuMemHostRegister_v2(
+			at, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	if (error) {
+		munmap(at, bytes);
+		return error;
+	}
+	space->hosts[space->host_count] = (struct cuda_host_range){addr, bytes};
+	atomic_fetch_add(&space->host_count, 1);
+	return CUDA_SUCCESS;
+}
+
+uint64_t cuda_space_resolve(const struct hal_space *space, uint64_t addr, CUdeviceptr *at)
+{
+	uint64_t offset = addr - RF_DEV_BASE;
+
+	if (addr >= RF_DEV_BASE && offset < RF_HEAP_BYTES) {
+		uint32_t chunk = space->chunks[offset / RF_CHUNK_BYTES];
+
+		if (!chunk)
+			return 0;
+		*at = cuda_alias(space->device, chunk - 1) + offset % RF_CHUNK_BYTES;
+		return RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;
+	}
+	for (uint32_t i = 0; i < space->host_count; i++) {
+		if (addr - space->hosts[i].addr >= space->hosts[i].bytes)
+			continue;
+		*at = addr;
+		return space->hosts[i].bytes - (addr - space->hosts[i].addr);
+	}
+	return 0;
+}
+
+/* ---- the window ---- */
+
+bool cuda_window_shows(const struct hal_device *device, const struct hal_space *space)
+{
+	return device->window_serial == space->serial &&
+	       device->window_version == atomic_load(&space->version);
+}
+
+static CUresult open_run(const struct hal_device *device, uint32_t from, uint32_t to)
+{
+	return cuda_set_access(device, RF_DEV_BASE + from * RF_CHUNK_BYTES,
+			       (to - from) * RF_CHUNK_BYTES);
+}
+
+/* Access is given to what lies together in one call. */
+static CUresult map_missing(struct hal_device *device, const struct hal_space *space)
+{
+	uint32_t top = space->top, run = top, i;
+	CUresult error = CUDA_SUCCESS, last;
+
+	for (i = 0; !error && i < top; i++) {
+		uint32_t wanted = space->chunks[i];
+
+		if (wanted && device->window[i] != wanted) {
+			error = device->driver->cuMemMap(RF_DEV_BASE + i * RF_CHUNK_BYTES,
+							 RF_CHUNK_BYTES, 0,
+							 device->chunks[wanted - 1], 0);
+			if (error)
+				break;
+			device->window[i] = wanted;
+			if (run == top)
+				run = i;
+		} else if (run != top) {
+			error = open_run(device, run, i);
+			run = top;
+		}
+	}
+	if (top > device->window_top)
+		device->window_top = top;
+	last = run < i ? open_run(device, run, i) : CUDA_SUCCESS;
+	return error ? error : last;
+}
+
+CUresult cuda_window_show(struct hal_device *device, struct hal_space *space)
+{
+	uint64_t version = atomic_load(&space->version);
+	CUresult error = CUDA_SUCCESS;
+
+	device->window_serial = 0; /* nobody's, should this fail on the way */
+	for (uint32_t i = 0; !error && i < device->window_top; i++) {
+		if (!device->window[i] || device->window[i] == space->chunks[i])
+			continue;
+		error = device->driver->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES,
+						   RF_CHUNK_BYTES);
+		if (!error)
+			device->window[i] = 0;
+	}
+	if (!error)
+		error = map_missing(device, space);
+	if (error)
+		return error;
+	device->window_space = space;
+	device->window_serial = space->serial;
+	device->window_version = version;
+	return CUDA_SUCCESS;
+}
+
+/* ---- errors ---- */
+
+int cuda_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
+{
+	struct hal_device *device = space->device;
+	int error = atomic_load(&space->error), lost = atomic_load(&device->lost);
+	const char *line = "";
+
+	if (error) {
+		line = atomic_load(&space->text_ready) ? space->text : "device error";
+	} else if (lost) {
+		bool mine = atomic_load(&device->lost_serial) == space->serial;
+
+		error = mine ? lost : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+		line = atomic_load(&device->lost_ready) ? device->lost_text : "the GPU was lost";
+	}
+	if (text && text_bytes)
+		snprintf(text, text_bytes, "%s", line);
+	return error;
+}
+
+void cuda_space_fail(struct hal_space *space, int error, const char *format, ...)
+{
+	va_list arguments;
+	int none = 0;
+
+	if (!atomic_compare_exchange_strong(&space->error, &none, error))
+		return; /* the first error stays */
+	va_start(arguments, format);
+	vsnprintf(space->text, sizeof space->text, format, arguments);
+	va_end(arguments);
+	atomic_store(&space->text_ready, true);
+	cuda_ring(space->device);
+}
+
+/* A GPU cannot end one kernel: what has not begun is skipped, what runs may run for CUDA_CANCEL_NS,
+ * and then the device is given up (queue.c). */
+void cuda_space_cancel(struct hal_space *space)
+{
+	struct timespec t;
+	uint64_t none = 0;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	atomic_compare_exchange_strong(&space->cancelled_ns, &none,
+				       (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
+	cuda_space_fail(space, CUDA_ERROR_LAUNCH_FAILED, "the rank's work was cancelled");
+}

@@ -1,0 +1,66 @@
+/* fake.h: a libcuda.so.1 for tests of proxy/hal/cuda where there is no GPU.
+ *
+ * Device memory is memory of this process, mapped where the driver would map it; streams are threads
+ * that run in order; kernels are a few C functions, found by name in kernels.c. It is stricter than
+ * a driver: what a driver may let pass, or answers with a crash, is noted as a fault of the caller.
+ *
+ *   fake_fail(call, n, error)   the n-th call of this name from now gives `error` and does nothing
+ *   fake_faults(text, bytes)    how many rules were broken, and which; forgets them
+ *   fake_calls(call)            how often it was called
+ *
+ * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own.
+ *
+ * memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules.
+ */
+#ifndef RANKFOLD_FAKE_H
+#define RANKFOLD_FAKE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "driver.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define FAKE_MEMORY (4ull << 30)
+
+extern pthread_mutex_t fake_lock; /* guards everything; never held while work runs */
+extern pthread_cond_t fake_moved;
+extern CUresult fake_dead;        /* the error that ended the context, or 0 */
+
+/* At the beginning of each call: counts it, injects errors, checks the context of the thread. Takes
+ * fake_lock if it returns 0. */
+CUresult fake_enter(const char *call, bool needs_context);
+void fake_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static inline CUresult fake_leave(CUresult error)
+{
+	pthread_mutex_unlock(&fake_lock);
+	return error;
+}
+#define ENTER(name) \
+	do { \
+		CUresult entered_ = fake_enter(#name, true); \
+		if (entered_) \
+			return entered_; \
+	} while (0)
+
+/* Under fake_lock. Is all of it mapped with access, or pinned? */
+bool fake_reachable(CUdeviceptr at, uint64_t bytes);
+bool fake_is_window(CUdeviceptr at);
+/* Is work queued that touches this, or (bytes 0) any kernel? */
+bool fake_in_use(CUdeviceptr at, uint64_t bytes);
+
+struct fake_launch {
+	void (*run)(const uint8_t *params);
+	uint8_t params[4096];
+	CUresult error; /* this kernel ends the context */
+};
+/* Under fake_lock: a launch's function and parameters are checked and copied. */
+CUresult fake_launch_check(const CUlaunchConfig *, CUfunction, void **extra, struct fake_launch *);
+
+EXPORT void fake_fail(const char *call, int nth, int error);
+EXPORT int fake_faults(char *text, int bytes);
+EXPORT int fake_calls(const char *call);
+
+#endif

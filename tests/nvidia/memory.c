@@ -1,0 +1,526 @@
+/* memory.c: of the fake driver: devices, the context, memory, and the rules of all calls (fake.h). */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "channel.h"
+#include "fake.h"
+
+#define GRANULARITY (2ull << 20)
+#define TABLE 8192
+#define DIRT 0xa5 /* what fresh memory holds */
+
+pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t fake_moved = PTHREAD_COND_INITIALIZER;
+CUresult fake_dead;
+
+static struct { char name[64]; int calls, fail_in, error; } calls[128];
+static char faults[4096];
+static int fault_count, retained;
+static bool initialised;
+static _Thread_local bool current;
+
+struct range { CUdeviceptr at; uint64_t bytes; };
+static struct range reserved[64], pinned[512];
+static struct { struct range r; CUmemGenericAllocationHandle handle; bool access; } maps[TABLE];
+static struct { int fd; uint64_t bytes; uint32_t maps; bool live; } handles[TABLE];
+static uint64_t created;
+
+/* ---- rules ---- */
+
+static int call_index(const char *name)
+{
+	int i = 0;
+
+	while (i < 127 && calls[i].name[0] && strcmp(calls[i].name, name))
+		i++;
+	snprintf(calls[i].name, sizeof calls[i].name, "%s", name);
+	return i;
+}
+
+void fake_fault(const char *format, ...)
+{
+	size_t used = strlen(faults);
+	va_list arguments;
+
+	fault_count++;
+	va_start(arguments, format);
+	vsnprintf(faults + used, sizeof faults - used, format, arguments);
+	va_end(arguments);
+	used = strlen(faults);
+	snprintf(faults + used, sizeof faults - used, "\n");
+}
+
+static CUresult begin(const char *call)
+{
+	int i = call_index(call);
+
+	calls[i].calls++;
+	if (calls[i].fail_in && --calls[i].fail_in == 0)
+		return (CUresult)calls[i].error;
+	return CUDA_SUCCESS;
+}
+
+CUresult fake_enter(const char *call, bool needs_context)
+{
+	CUresult error;
+
+	pthread_mutex_lock(&fake_lock);
+	error = begin(call);
+	if (!error && needs_context && !current) {
+		fake_fault("%s: no context is current in this thread", call);
+		error = CUDA_ERROR_INVALID_VALUE;
+	}
+	if (!error && needs_context)
+		error = fake_dead;
+	if (!error && !initialised && strcmp(call, "cuInit"))
+		error = CUDA_ERROR_UNKNOWN;
+	if (error)
+		pthread_mutex_unlock(&fake_lock);
+	return error;
+}
+
+EXPORT void fake_fail(const char *call, int nth, int error)
+{
+	pthread_mutex_lock(&fake_lock);
+	int i = call_index(call);
+	calls[i].fail_in = nth;
+	calls[i].error = error;
+	pthread_mutex_unlock(&fake_lock);
+}
+
+EXPORT int fake_calls(const char *call)
+{
+	pthread_mutex_lock(&fake_lock);
+	int count = calls[call_index(call)].calls;
+	pthread_mutex_unlock(&fake_lock);
+	return count;
+}
+
+EXPORT int fake_faults(char *text, int bytes)
+{
+	pthread_mutex_lock(&fake_lock);
+	int count = fault_count;
+	snprintf(text, (size_t)bytes, "%s", faults);
+	fault_count = 0;
+	faults[0] = 0;
+	pthread_mutex_unlock(&fake_lock);
+	return count;
+}
+
+__attribute__((constructor)) static void from_environment(void)
+{
+	const char *wish = getenv("RANKFOLD_FAKE_FAIL");
+	char call[64];
+	int nth, error;
+
+	if (wish && sscanf(wish, "%63[^:]:%d:%d", call, &nth, &error) == 3)
+		fake_fail(call, nth, error);
+}
+
+/* ---- device and context ---- */
+
+EXPORT CUresult cuInit(unsigned flags)
+{
+	CUresult error = fake_enter("cuInit", false);
+
+	if (error)
+		return error;
+	initialised = flags == 0;
+	return fake_leave(initialised ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+EXPORT CUresult cuDriverGetVersion(int *version)
+{
+	*version = 13000;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
+{
+	static const struct { CUresult error; const char *name; } names[] = {
+		{CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+		{CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
+		{CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+		{CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+	};
+
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (names[i].error == error) {
+			*name = names[i].name;
+			return CUDA_SUCCESS;
+		}
+	*name = NULL;
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
+{
+	return cuGetErrorName(error, text);
+}
+
+EXPORT CUresult cuDeviceGetCount(int *count)
+{
+	CUresult error = fake_enter("cuDeviceGetCount", false);
+
+	if (error)
+		return error;
+	*count = 1;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+	*device = ordinal;
+	return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
+{
+	snprintf(name, (size_t)bytes, "Fake GPU %d", device);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+	*bytes = FAKE_MEMORY;
+	return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+	CUresult error = fake_enter("cuDeviceGetAttribute", false);
+
+	if (error)
+		return error;
+	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 :
+		 attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0 : 1;
+	return fake_leave(device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	CUresult error = fake_enter("cuDevicePrimaryCtxRetain", false);
+
+	if (error)
+		return error;
+	retained++;
+	*context = (CUcontext)&retained;
+	return fake_leave(device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	CUresult error = fake_enter("cuDevicePrimaryCtxRelease_v2", false);
+
+	if (error)
+		return error;
+	if (device || --retained < 0)
+		fake_fault("a context is released that was not retained");
+	if (!retained)
+		fake_dead = CUDA_SUCCESS;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuCtxSetCurrent(CUcontext context)
+{
+	CUresult error = fake_enter("cuCtxSetCurrent", false);
+
+	if (error)
+		return error;
+	current = context != NULL;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+	ENTER(cuMemGetInfo_v2);
+	*total = FAKE_MEMORY;
+	*free_bytes = FAKE_MEMORY - created;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+/* ---- ranges ---- */
+
+static bool inside(CUdeviceptr at, uint64_t bytes, struct range r)
+{
+	return r.bytes && at >= r.at && at - r.at <= r.bytes && bytes <= r.bytes - (at - r.at);
+}
+
+static bool overlaps(CUdeviceptr at, uint64_t bytes, struct range r)
+{
+	return r.bytes && at < r.at + r.bytes && r.at < at + bytes;
+}
+
+static struct range *put(struct range *table, size_t count, CUdeviceptr at, uint64_t bytes)
+{
+	for (size_t i = 0; i < count; i++)
+		if (!table[i].bytes) {
+			table[i] = (struct range){at, bytes};
+			return &table[i];
+		}
+	abort();
+}
+
+static struct range *find(struct range *table, size_t count, CUdeviceptr at, uint64_t bytes)
+{
+	for (size_t i = 0; i < count; i++)
+		if (table[i].bytes && table[i].at == at && (!bytes || table[i].bytes == bytes))
+			return &table[i];
+	return NULL;
+}
+
+bool fake_is_window(CUdeviceptr at)
+{
+	return at >= RF_DEV_BASE && at < RF_DEV_BASE + RF_HEAP_BYTES;
+}
+
+/* Mappings lie beside each other: what reaches into several is walked through. */
+bool fake_reachable(CUdeviceptr at, uint64_t bytes)
+{
+	for (size_t i = 0; i < 512; i++)
+		if (inside(at, bytes, pinned[i]))
+			return true;
+	while (bytes) {
+		uint64_t got = 0;
+
+		for (size_t i = 0; i < TABLE && !got; i++)
+			if (maps[i].access && inside(at, 1, maps[i].r))
+				got = maps[i].r.at + maps[i].r.bytes - at;
+		if (!got)
+			return false;
+		got = got < bytes ? got : bytes;
+		at += got;
+		bytes -= got;
+	}
+	return true;
+}
+
+/* ---- device memory ---- */
+
+EXPORT CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop,
+					      CUmemAllocationGranularity_flags flags)
+{
+	ENTER(cuMemGetAllocationGranularity);
+	if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || flags)
+		fake_fault("cuMemGetAllocationGranularity: not what cuMemCreate gets");
+	*bytes = GRANULARITY;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
+			    const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	static uint8_t dirt[GRANULARITY];
+
+	ENTER(cuMemCreate);
+	if (bytes % GRANULARITY || !bytes || flags || prop->location.id ||
+	    prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+	    prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+		fake_fault("cuMemCreate: %zu bytes on device %d", bytes, prop->location.id);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	if (created + bytes > FAKE_MEMORY)
+		return fake_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	for (size_t i = 1; i < TABLE; i++) {
+		if (handles[i].live || handles[i].maps)
+			continue;
+		handles[i].fd = memfd_create("fake-gpu", MFD_CLOEXEC);
+		memset(dirt, DIRT, sizeof dirt);
+		for (uint64_t at = 0; at < bytes; at += sizeof dirt)
+			if (pwrite(handles[i].fd, dirt, sizeof dirt, (off_t)at) != sizeof dirt)
+				abort();
+		handles[i].bytes = bytes;
+		handles[i].live = true;
+		created += bytes;
+		*out = i;
+		return fake_leave(CUDA_SUCCESS);
+	}
+	return fake_leave(CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void drop_if_unused(CUmemGenericAllocationHandle handle)
+{
+	if (handles[handle].live || handles[handle].maps)
+		return;
+	close(handles[handle].fd);
+	created -= handles[handle].bytes;
+}
+
+EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	ENTER(cuMemRelease);
+	if (!handle || handle >= TABLE || !handles[handle].live || handles[handle].maps) {
+		fake_fault("cuMemRelease: handle %llu is mapped, or none", handle);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	handles[handle].live = false;
+	drop_if_unused(handle);
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment,
+				    CUdeviceptr at, unsigned long long flags)
+{
+	int fixed = at ? MAP_FIXED_NOREPLACE : 0;
+	void *got;
+
+	ENTER(cuMemAddressReserve);
+	if (!bytes || bytes % GRANULARITY || flags || alignment % GRANULARITY)
+		fake_fault("cuMemAddressReserve: %zu bytes aligned to %zu", bytes, alignment);
+	got = mmap((void *)(uintptr_t)at, bytes + GRANULARITY, PROT_NONE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
+	if (got == MAP_FAILED) /* the address is a wish: somewhere else */
+		got = mmap(NULL, bytes + GRANULARITY, PROT_NONE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (got == MAP_FAILED)
+		return fake_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	*out = ((CUdeviceptr)(uintptr_t)got + GRANULARITY - 1) / GRANULARITY * GRANULARITY;
+	munmap(got, *out - (CUdeviceptr)(uintptr_t)got);
+	munmap((void *)(uintptr_t)(*out + bytes), (uintptr_t)got + GRANULARITY - *out);
+	put(reserved, 64, *out, bytes);
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes)
+{
+	struct range *r;
+
+	ENTER(cuMemAddressFree);
+	r = find(reserved, 64, at, bytes);
+	for (size_t i = 0; i < TABLE; i++)
+		if (overlaps(at, bytes, maps[i].r))
+			r = NULL;
+	if (!r) {
+		fake_fault("cuMemAddressFree: %#llx is mapped, or not reserved so", at);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	munmap((void *)(uintptr_t)at, bytes);
+	r->bytes = 0;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset,
+			 CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	bool room = false;
+	size_t free_place = TABLE;
+
+	ENTER(cuMemMap);
+	for (size_t i = 0; i < 64; i++)
+		room |= inside(at, bytes, reserved[i]);
+	for (size_t i = 0; i < TABLE; i++) {
+		room &= !overlaps(at, bytes, maps[i].r);
+		if (!maps[i].r.bytes)
+			free_place = i;
+	}
+	if (!room || offset || flags || at % GRANULARITY || !handle || handle >= TABLE ||
+	    !handles[handle].live || bytes != handles[handle].bytes ||
+	    (fake_is_window(at) && fake_in_use(0, 0))) {
+		fake_fault("cuMemMap: %#llx is taken or not reserved, or a kernel runs", at);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	if (mmap((void *)(uintptr_t)at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED,
+		 handles[handle].fd, 0) == MAP_FAILED)
+		abort();
+	handles[handle].maps++;
+	maps[free_place].r = (struct range){at, bytes};
+	maps[free_place].handle = handle;
+	maps[free_place].access = false;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
+{
+	size_t i = 0;
+
+	ENTER(cuMemUnmap);
+	while (i < TABLE && !(maps[i].r.bytes == bytes && maps[i].r.at == at))
+		i++;
+	if (i == TABLE || fake_in_use(at, bytes) || (fake_is_window(at) && fake_in_use(0, 0))) {
+		fake_fault("cuMemUnmap: %#llx is in use, or not mapped so", at);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	if (mmap((void *)(uintptr_t)at, bytes, PROT_NONE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+		abort();
+	maps[i].r.bytes = 0;
+	maps[i].access = false;
+	handles[maps[i].handle].maps--;
+	drop_if_unused(maps[i].handle);
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access,
+			       size_t count)
+{
+	uint64_t covered = 0;
+
+	ENTER(cuMemSetAccess);
+	for (size_t i = 0; i < TABLE; i++)
+		if (maps[i].r.bytes && inside(maps[i].r.at, maps[i].r.bytes,
+					      (struct range){at, bytes})) {
+			covered += maps[i].r.bytes;
+			maps[i].access = true;
+		}
+	if (covered != bytes || count != 1 || access->location.id ||
+	    access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+		fake_fault("cuMemSetAccess: %#llx, %zu bytes: not all of it is mapped", at, bytes);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	if (mprotect((void *)(uintptr_t)at, bytes, PROT_READ | PROT_WRITE))
+		abort();
+	return fake_leave(CUDA_SUCCESS);
+}
+
+/* ---- host memory ---- */
+
+EXPORT CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
+{
+	ENTER(cuMemHostAlloc);
+	(void)flags;
+	*out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	put(pinned, 512, (CUdeviceptr)(uintptr_t)*out, bytes);
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
+{
+	ENTER(cuMemHostRegister_v2);
+	for (size_t i = 0; i < 512; i++)
+		if (overlaps((CUdeviceptr)(uintptr_t)at, bytes, pinned[i]))
+			fake_fault("cuMemHostRegister: %p is registered already", at);
+	if (msync(at, 4096, MS_ASYNC) || !(flags & CU_MEMHOSTREGISTER_DEVICEMAP))
+		fake_fault("cuMemHostRegister: %p is no memory, or not for the device", at);
+	put(pinned, 512, (CUdeviceptr)(uintptr_t)at, bytes);
+	return fake_leave(CUDA_SUCCESS);
+}
+
+static CUresult unpin(const char *call, void *at)
+{
+	struct range *r = find(pinned, 512, (CUdeviceptr)(uintptr_t)at, 0);
+
+	if (!r || fake_in_use(r->at, r->bytes)) {
+		fake_fault("%s: %p is in use, or not pinned", call, at);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (!strcmp(call, "cuMemFreeHost"))
+		munmap(at, r->bytes);
+	r->bytes = 0;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemHostUnregister(void *at)
+{
+	ENTER(cuMemHostUnregister);
+	return fake_leave(unpin("cuMemHostUnregister", at));
+}
+
+EXPORT CUresult cuMemFreeHost(void *at)
+{
+	ENTER(cuMemFreeHost);
+	return fake_leave(unpin("cuMemFreeHost", at));
+}

@@ -1,0 +1,292 @@
+/* stream.c: of the fake driver: streams, one thread each, and what runs in them (fake.h). */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake.h"
+
+enum kind { COPY, FILL, WRITE, WAIT, HOST, KERNEL };
+
+struct work {
+	struct work *next;
+	enum kind kind;
+	CUdeviceptr dst, src;
+	uint64_t width, height, dst_pitch, src_pitch, value;
+	uint32_t element;
+	CUhostFn function;
+	void *argument;
+	struct fake_launch launch;
+};
+
+struct CUstream_st {
+	struct CUstream_st *next;
+	pthread_t thread;
+	struct work *first, *last; /* the first one runs */
+	bool ending;
+};
+
+static struct CUstream_st *streams;
+
+static bool touches(CUdeviceptr at, const struct work *w, CUdeviceptr from, uint64_t pitch,
+		    uint64_t bytes)
+{
+	return from && w->height && from < at + bytes &&
+	       at < from + (w->height - 1) * pitch + w->width;
+}
+
+bool fake_in_use(CUdeviceptr at, uint64_t bytes)
+{
+	for (const struct CUstream_st *s = streams; s; s = s->next)
+		for (const struct work *w = s->first; w; w = w->next)
+			if (bytes ? touches(at, w, w->dst, w->dst_pitch, bytes) ||
+				    touches(at, w, w->src, w->src_pitch, bytes) :
+				    w->kind == KERNEL)
+				return true;
+	return false;
+}
+
+static void fill(const struct work *w)
+{
+	for (uint64_t y = 0; y < w->height; y++)
+		for (uint64_t x = 0; x < w->width; x += w->element)
+			memcpy((uint8_t *)(uintptr_t)(w->dst + y * w->dst_pitch + x), &w->value,
+			       w->element);
+}
+
+static void run(struct work *w)
+{
+	_Atomic uint64_t *word = (_Atomic uint64_t *)(uintptr_t)w->dst;
+
+	switch (w->kind) {
+	case COPY:
+		for (uint64_t y = 0; y < w->height; y++)
+			memcpy((void *)(uintptr_t)(w->dst + y * w->dst_pitch),
+			       (void *)(uintptr_t)(w->src + y * w->src_pitch), w->width);
+		break;
+	case FILL:
+		fill(w);
+		break;
+	case WRITE:
+		atomic_store(word, w->value);
+		break;
+	case WAIT:
+		pthread_mutex_lock(&fake_lock);
+		while (atomic_load(word) < w->value)
+			pthread_cond_wait(&fake_moved, &fake_lock);
+		pthread_mutex_unlock(&fake_lock);
+		break;
+	case HOST:
+		w->function(w->argument);
+		break;
+	case KERNEL:
+		w->launch.run(w->launch.params);
+		break;
+	}
+}
+
+/* After the context's end nothing runs any more. */
+static void *stream_main(void *arg)
+{
+	struct CUstream_st *s = arg;
+
+	pthread_mutex_lock(&fake_lock);
+	while (!s->ending) {
+		struct work *w = s->first;
+
+		if (!w || fake_dead) {
+			pthread_cond_wait(&fake_moved, &fake_lock);
+			continue;
+		}
+		pthread_mutex_unlock(&fake_lock);
+		if (w->kind != KERNEL || !w->launch.error)
+			run(w);
+		pthread_mutex_lock(&fake_lock);
+		if (w->kind == KERNEL && w->launch.error)
+			fake_dead = w->launch.error;
+		s->first = w->next;
+		if (!s->first)
+			s->last = NULL;
+		free(w);
+		pthread_cond_broadcast(&fake_moved);
+	}
+	pthread_mutex_unlock(&fake_lock);
+	return NULL;
+}
+
+/* Under fake_lock. */
+static CUresult push(CUstream s, const struct work *w)
+{
+	struct work *copy = malloc(sizeof *copy);
+
+	*copy = *w;
+	copy->next = NULL;
+	if (s->last)
+		s->last->next = copy;
+	else
+		s->first = copy;
+	s->last = copy;
+	pthread_cond_broadcast(&fake_moved);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamCreate(CUstream *out, unsigned flags)
+{
+	CUstream s;
+
+	ENTER(cuStreamCreate);
+	if (flags != CU_STREAM_NON_BLOCKING)
+		fake_fault("cuStreamCreate: a stream that waits for the legacy one");
+	s = calloc(1, sizeof *s);
+	s->next = streams;
+	streams = s;
+	pthread_create(&s->thread, NULL, stream_main, s);
+	*out = s;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream s)
+{
+	ENTER(cuStreamDestroy_v2);
+	if (s->first) {
+		fake_fault("cuStreamDestroy: work is under way");
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	for (CUstream *at = &streams; *at; at = &(*at)->next)
+		if (*at == s) {
+			*at = s->next;
+			break;
+		}
+	s->ending = true;
+	pthread_cond_broadcast(&fake_moved);
+	pthread_mutex_unlock(&fake_lock);
+	pthread_join(s->thread, NULL);
+	free(s);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamQuery(CUstream s)
+{
+	ENTER(cuStreamQuery);
+	return fake_leave(s->first ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+}
+
+static CUresult value(const char *call, CUstream s, enum kind kind, CUdeviceptr at, uint64_t number,
+		      unsigned flags)
+{
+	struct work w = {.kind = kind, .dst = at, .width = 8, .height = 1, .value = number};
+
+	if (at % 8 || flags || !fake_reachable(at, 8)) {
+		fake_fault("%s: %#llx", call, at);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	return push(s, &w);
+}
+
+EXPORT CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr at, cuuint64_t number,
+					unsigned flags)
+{
+	ENTER(cuStreamWriteValue64_v2);
+	return fake_leave(value("cuStreamWriteValue64", s, WRITE, at, number, flags));
+}
+
+EXPORT CUresult cuStreamWaitValue64_v2(CUstream s, CUdeviceptr at, cuuint64_t number,
+				       unsigned flags)
+{
+	ENTER(cuStreamWaitValue64_v2);
+	return fake_leave(value("cuStreamWaitValue64", s, WAIT, at, number, flags));
+}
+
+EXPORT CUresult cuLaunchHostFunc(CUstream s, CUhostFn function, void *argument)
+{
+	struct work w = {.kind = HOST, .function = function, .argument = argument};
+
+	ENTER(cuLaunchHostFunc);
+	return fake_leave(push(s, &w));
+}
+
+static CUresult copy(const char *call, CUstream s, struct work w)
+{
+	w.kind = COPY;
+	for (uint64_t y = 0; y < w.height; y++)
+		if (!fake_reachable(w.dst + y * w.dst_pitch, w.width) ||
+		    !fake_reachable(w.src + y * w.src_pitch, w.width)) {
+			fake_fault("%s: %#llx from %#llx, %llu bytes: not all is device memory or "
+				   "pinned", call, w.dst, w.src, (unsigned long long)w.width);
+			return CUDA_ERROR_INVALID_VALUE;
+		}
+	return push(s, &w);
+}
+
+EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream s)
+{
+	struct work w = {.dst = dst, .src = src, .width = bytes, .height = 1};
+
+	ENTER(cuMemcpyAsync);
+	return fake_leave(copy("cuMemcpyAsync", s, w));
+}
+
+EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream s)
+{
+	struct work w = {.dst = c->dstDevice, .src = c->srcDevice, .width = c->WidthInBytes,
+			 .height = c->Height, .dst_pitch = c->dstPitch, .src_pitch = c->srcPitch};
+
+	ENTER(cuMemcpy2DAsync_v2);
+	if (c->srcMemoryType != CU_MEMORYTYPE_UNIFIED || c->dstMemoryType != CU_MEMORYTYPE_UNIFIED ||
+	    c->srcXInBytes || c->srcY || c->dstXInBytes || c->dstY ||
+	    c->srcPitch < c->WidthInBytes || c->dstPitch < c->WidthInBytes ||
+	    c->srcPitch >= 1ull << 31 || c->dstPitch >= 1ull << 31) {
+		fake_fault("cuMemcpy2DAsync: pitches %zu and %zu of %zu", c->dstPitch, c->srcPitch,
+			   c->WidthInBytes);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	return fake_leave(copy("cuMemcpy2DAsync", s, w));
+}
+
+static CUresult set(CUstream s, CUdeviceptr at, size_t pitch, unsigned number, unsigned element,
+		    size_t width, size_t height)
+{
+	struct work w = {.kind = FILL, .dst = at, .width = width * element, .height = height,
+			 .dst_pitch = pitch, .value = number, .element = element};
+	bool good = at % element == 0 && (height == 1 || (pitch % element == 0 && pitch >= w.width));
+
+	for (uint64_t y = 0; good && y < height; y++)
+		good = fake_reachable(at + y * pitch, w.width);
+	if (good)
+		return push(s, &w);
+	fake_fault("cuMemsetD2D%uAsync: %#llx", 8 * element, at);
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemsetD2D8Async(CUdeviceptr at, size_t pitch, unsigned char number, size_t width,
+				  size_t height, CUstream s)
+{
+	ENTER(cuMemsetD2D8Async);
+	return fake_leave(set(s, at, pitch, number, 1, width, height));
+}
+
+EXPORT CUresult cuMemsetD2D16Async(CUdeviceptr at, size_t pitch, unsigned short number,
+				   size_t width, size_t height, CUstream s)
+{
+	ENTER(cuMemsetD2D16Async);
+	return fake_leave(set(s, at, pitch, number, 2, width, height));
+}
+
+EXPORT CUresult cuMemsetD2D32Async(CUdeviceptr at, size_t pitch, unsigned number, size_t width,
+				   size_t height, CUstream s)
+{
+	ENTER(cuMemsetD2D32Async);
+	return fake_leave(set(s, at, pitch, number, 4, width, height));
+}
+
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
+				 void **extra)
+{
+	struct work w = {.kind = KERNEL};
+	CUresult error;
+
+	ENTER(cuLaunchKernelEx);
+	if (params)
+		fake_fault("cuLaunchKernelEx: parameters in two ways");
+	error = fake_launch_check(config, function, extra, &w.launch);
+	return fake_leave(error ? error : push(config->hStream, &w));
+}
