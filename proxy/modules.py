@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from rankfold import paths
-from rankfold.proxy.hal.soft.modules import Loader, ModuleError
+from rankfold.proxy.hal.cuda import modules as nvidia
+from rankfold.proxy.hal.soft import modules as soft
+from rankfold.proxy.hal.soft.modules import ModuleError
 
 log = logging.getLogger("rankfold.proxy.modules")
 
@@ -21,28 +23,27 @@ NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
 INVALID_IMAGE = 200
 
 
+def _loader(hal: str, state: Path, cc: tuple[int, int]) -> soft.Loader | nvidia.Loader:
+    core = paths.native("lib/librankfold-proxy.so")
+    if hal == "nvidia":
+        return nvidia.Loader(core, cc)
+    compiler = paths.sockets(state) / "compiler.sock"
+    return soft.Loader(core, paths.kernel_cache(state), compiler, cc)
+
+
 class ModuleStore:
     """`<state>/modules/<hash>` holds the image, its kind in the suffix (enum rf_image)."""
 
     def __init__(self, hal: str, state: Path, cc: tuple[int, int]):
-        if hal != "soft":
-            raise ValueError(f"no loader for {hal} devices")
         self.folder = state / "modules"
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._loaded: dict[str, Any] = {}
-        self._loader = Loader(
-            paths.native("lib/librankfold-proxy.so"),
-            paths.kernel_cache(state),
-            paths.sockets(state) / "compiler.sock",
-            cc,
-        )
+        self._loader = _loader(hal, state, cc)
 
     def close(self) -> None:
         """Let go of the compiler."""
-        close = getattr(self._loader, "close", None)
-        if close:
-            close()
+        self._loader.close()
 
     def module(self, image: bytes, kind: int, digest: str) -> tuple[Any, int]:
         """Load an image, or (empty image) the stored one: (ModuleInfo, 0) or (None, CUresult)."""

@@ -110,8 +110,9 @@ class Proxy:
         self.options = options
         major, minor = (int(part) for part in options.cc.split("."))
         self.native = Native(
-            options.type, options.memory, (major, minor), options.speed, options.workers
-        )
+            options.type, options.memory, (major, minor), options.speed, options.workers,
+            options.index,
+        )  # fmt: skip
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
         self.pool = ThreadPoolExecutor(2, thread_name_prefix="modules")
         self.jobs: dict[str, Job] = {}
@@ -487,10 +488,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line; see `--help`."""
     parser = argparse.ArgumentParser(prog="rankfold-proxy", description="Serve one device.")
     parser.add_argument("--device", required=True, help="its name: <pool>/<type>-<index>")
-    parser.add_argument("--type", required=True, choices=["soft"])
+    parser.add_argument("--type", required=True, choices=["soft", "nvidia"])
     parser.add_argument("--memory", required=True, type=int, help="bytes")
     parser.add_argument("--cc", default="8.0", help="compute capability")
     parser.add_argument("--speed", default=1.0, type=float, help="relative speed (soft)")
+    parser.add_argument("--index", default=0, type=int, help="which of the GPUs (nvidia)")
     parser.add_argument("--workers", default=1, type=int, help="kernel worker threads")
     parser.add_argument("--state", required=True, help="the fleet's state directory")
     parser.add_argument("--socket", required=True, help="where to listen")

@@ -7,6 +7,7 @@
  *   fake_fail(call, n, error)   the n-th call of this name from now gives `error` and does nothing
  *   fake_faults(text, bytes)    how many rules were broken, and which; forgets them
  *   fake_calls(call)            how often it was called
+ *   fake_reset()                forgets all that a lost device left
  *
  * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own.
  *
@@ -59,6 +60,9 @@ struct fake_launch {
 /* Under fake_lock: a launch's function and parameters are checked and copied. */
 CUresult fake_launch_check(const CUlaunchConfig *, CUfunction, void **extra, struct fake_launch *);
 
+void fake_end_streams(void); /* under fake_lock */
+
+EXPORT void fake_reset(void);
 EXPORT void fake_fail(const char *call, int nth, int error);
 EXPORT int fake_faults(char *text, int bytes);
 EXPORT int fake_calls(const char *call);

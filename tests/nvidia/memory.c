@@ -12,6 +12,7 @@
 #define GRANULARITY (2ull << 20)
 #define TABLE 8192
 #define DIRT 0xa5 /* what fresh memory holds */
+#define DIRT_EVERY (128u << 10)
 
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t fake_moved = PTHREAD_COND_INITIALIZER;
@@ -220,8 +221,6 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 		return error;
 	if (device || --retained < 0)
 		fake_fault("a context is released that was not retained");
-	if (!retained)
-		fake_dead = CUDA_SUCCESS;
 	return fake_leave(CUDA_SUCCESS);
 }
 
@@ -314,7 +313,7 @@ EXPORT CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocati
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
 			    const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	static uint8_t dirt[GRANULARITY];
+	uint8_t dirt[4096];
 
 	ENTER(cuMemCreate);
 	if (bytes % GRANULARITY || !bytes || flags || prop->location.id ||
@@ -330,7 +329,10 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
 			continue;
 		handles[i].fd = memfd_create("fake-gpu", MFD_CLOEXEC);
 		memset(dirt, DIRT, sizeof dirt);
-		for (uint64_t at = 0; at < bytes; at += sizeof dirt)
+		/* Here and there: it takes time. */
+		if (ftruncate(handles[i].fd, (off_t)bytes))
+			abort();
+		for (uint64_t at = 0; at < bytes; at += DIRT_EVERY)
 			if (pwrite(handles[i].fd, dirt, sizeof dirt, (off_t)at) != sizeof dirt)
 				abort();
 		handles[i].bytes = bytes;
@@ -487,40 +489,42 @@ EXPORT CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
 	return fake_leave(CUDA_SUCCESS);
 }
 
-EXPORT CUresult cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
+EXPORT CUresult cuMemFreeHost(void *at)
 {
-	ENTER(cuMemHostRegister_v2);
-	for (size_t i = 0; i < 512; i++)
-		if (overlaps((CUdeviceptr)(uintptr_t)at, bytes, pinned[i]))
-			fake_fault("cuMemHostRegister: %p is registered already", at);
-	if (msync(at, 4096, MS_ASYNC) || !(flags & CU_MEMHOSTREGISTER_DEVICEMAP))
-		fake_fault("cuMemHostRegister: %p is no memory, or not for the device", at);
-	put(pinned, 512, (CUdeviceptr)(uintptr_t)at, bytes);
+	struct range *r;
+
+	ENTER(cuMemFreeHost);
+	r = find(pinned, 512, (CUdeviceptr)(uintptr_t)at, 0);
+	if (!r || fake_in_use(r->at, r->bytes)) {
+		fake_fault("cuMemFreeHost: %p is in use, or not pinned", at);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	munmap(at, r->bytes);
+	r->bytes = 0;
 	return fake_leave(CUDA_SUCCESS);
 }
 
-static CUresult unpin(const char *call, void *at)
+/* After a device was lost, whose process would have ended: all is as at its beginning. Nothing runs. */
+EXPORT void fake_reset(void)
 {
-	struct range *r = find(pinned, 512, (CUdeviceptr)(uintptr_t)at, 0);
-
-	if (!r || fake_in_use(r->at, r->bytes)) {
-		fake_fault("%s: %p is in use, or not pinned", call, at);
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	if (!strcmp(call, "cuMemFreeHost"))
-		munmap(at, r->bytes);
-	r->bytes = 0;
-	return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemHostUnregister(void *at)
-{
-	ENTER(cuMemHostUnregister);
-	return fake_leave(unpin("cuMemHostUnregister", at));
-}
-
-EXPORT CUresult cuMemFreeHost(void *at)
-{
-	ENTER(cuMemFreeHost);
-	return fake_leave(unpin("cuMemFreeHost", at));
+	pthread_mutex_lock(&fake_lock);
+	fake_end_streams();
+	for (size_t i = 0; i < 64; i++)
+		if (reserved[i].bytes)
+			munmap((void *)(uintptr_t)reserved[i].at, reserved[i].bytes);
+	for (size_t i = 0; i < 512; i++)
+		if (pinned[i].bytes)
+			munmap((void *)(uintptr_t)pinned[i].at, pinned[i].bytes);
+	for (size_t i = 0; i < TABLE; i++)
+		if (handles[i].live || handles[i].maps)
+			close(handles[i].fd);
+	munmap((void *)(uintptr_t)(RF_DEV_BASE + RF_HEAP_BYTES), RF_WINDOW_BYTES - RF_HEAP_BYTES);
+	memset(reserved, 0, sizeof reserved);
+	memset(pinned, 0, sizeof pinned);
+	memset(maps, 0, sizeof maps);
+	memset(handles, 0, sizeof handles);
+	created = 0;
+	retained = 0;
+	fake_dead = CUDA_SUCCESS;
+	pthread_mutex_unlock(&fake_lock);
 }

@@ -26,6 +26,7 @@ struct CUstream_st {
 };
 
 static struct CUstream_st *streams;
+static bool resetting; /* nobody waits any more */
 
 static bool touches(CUdeviceptr at, const struct work *w, CUdeviceptr from, uint64_t pitch,
 		    uint64_t bytes)
@@ -66,12 +67,11 @@ static void run(struct work *w)
 	case FILL:
 		fill(w);
 		break;
-	case WRITE:
-		atomic_store(word, w->value);
+	case WRITE: /* when it has left the queue: who sees it may think the stream idle */
 		break;
 	case WAIT:
 		pthread_mutex_lock(&fake_lock);
-		while (atomic_load(word) < w->value)
+		while (atomic_load(word) < w->value && !resetting)
 			pthread_cond_wait(&fake_moved, &fake_lock);
 		pthread_mutex_unlock(&fake_lock);
 		break;
@@ -106,6 +106,8 @@ static void *stream_main(void *arg)
 		s->first = w->next;
 		if (!s->first)
 			s->last = NULL;
+		if (w->kind == WRITE && !s->ending)
+			atomic_store((_Atomic uint64_t *)(uintptr_t)w->dst, w->value);
 		free(w);
 		pthread_cond_broadcast(&fake_moved);
 	}
@@ -162,6 +164,25 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream s)
 	pthread_join(s->thread, NULL);
 	free(s);
 	return CUDA_SUCCESS;
+}
+
+void fake_end_streams(void)
+{
+	CUstream all = streams;
+
+	streams = NULL;
+	resetting = true;
+	for (CUstream s = all; s; s = s->next)
+		s->ending = true;
+	pthread_cond_broadcast(&fake_moved);
+	for (CUstream s = all, next; s; s = next) {
+		next = s->next;
+		pthread_mutex_unlock(&fake_lock);
+		pthread_join(s->thread, NULL);
+		pthread_mutex_lock(&fake_lock);
+		free(s);
+	}
+	resetting = false;
 }
 
 EXPORT CUresult cuStreamQuery(CUstream s)

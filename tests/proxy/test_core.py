@@ -227,6 +227,7 @@ def test_replies_come_out_of_order(client: RingClient) -> None:
         leave(d)
 
 
+@pytest.mark.several_devices
 def test_parked_records_wait_for_the_next_server(client: RingClient) -> None:
     with device() as a, device() as b:
         attach(a, client)
@@ -247,6 +248,7 @@ def test_parked_records_wait_for_the_next_server(client: RingClient) -> None:
         leave(b, 2)
 
 
+@pytest.mark.several_devices
 def test_a_server_without_the_epoch_consumes_nothing(client: RingClient) -> None:
     with device() as a, device() as b:
         attach(a, client)
@@ -313,6 +315,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.several_devices
 @settings(max_examples=25)
 @given(operations=OPERATIONS)
 def test_a_client_cannot_tell_that_it_was_handed_over(

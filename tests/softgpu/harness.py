@@ -35,14 +35,20 @@ ffi.cdef(_declarations())
 
 
 class Device:
-    """A soft device with one stream per default. Close it, or use it in a `with`. `ring`: a C
-    function to be called instead of ours when something has moved; then `wait` polls."""
+    """A device with one stream per default: soft but for tests/nvidia. Close it, or use it in
+    a `with`. `ring`: a C function to be called instead of ours when something has moved; then
+    `wait` polls."""
 
     def __init__(
-        self, memory: int = 64 << 20, workers: int = 1, speed: float = 1.0, ring: Any = None
+        self,
+        memory: int = 64 << 20,
+        workers: int = 1,
+        speed: float = 1.0,
+        ring: Any = None,
+        hal: str = "soft",
     ):
         self.lib = ffi.dlopen(str(paths.native("lib/librankfold-proxy.so")))
-        self.hal = self.lib.hal_soft
+        self.hal = getattr(self.lib, f"hal_{hal}")
         self._moved = threading.Event()
         self._polled = ring is not None
         mine = ffi.callback("void(void *)", lambda _arg: self._moved.set())

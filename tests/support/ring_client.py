@@ -170,8 +170,9 @@ class RingClient:
 
 @contextmanager
 def device(memory: int = 64 << 20, speed: float = 1.0, quantum_ns: int = 0) -> Iterator[Native]:
-    """A soft device in this process."""
-    native = Native("soft", memory, (8, 0), speed, 1, quantum_ns)
+    """A device in this process: a soft one, but for tests/nvidia/test_core.py."""
+    hal = os.environ.get("RANKFOLD_TEST_HAL", "soft")
+    native = Native(hal, memory, (8, 0), speed, 1, quantum_ns)
     try:
         yield native
     finally:

@@ -7,7 +7,10 @@
  *  - the *window* at RF_DEV_BASE shows the chunks of one space. Before a kernel of another space, or
  *    of the same one after a map or unmap, it is mapped anew, and only while no kernel runs. So a
  *    kernel sees its own rank's memory there and nobody else's;
- *  - a rank's pinned arena lies at its own place in the window's upper half and stays there.
+ *  - the ranks' pinned arenas, which are host memory, are shown in the window's upper half likewise.
+ *    They are not registered with the driver, which would pin all of their 8 GiB and know nothing of
+ *    the holes that a program leaves where it frees: copies treat them as pageable memory; kernels
+ *    reach them where the device can access pageable memory (HMM or ATS).
  *
  * Threads: the loop's thread makes chunks, spaces and streams and puts work into the streams' rings.
  * One device thread takes it out, gives it to the driver, and looks at counters that the device
@@ -48,7 +51,8 @@ struct hal_function {
 	char name[];
 };
 
-struct cuda_host_range { uint64_t addr, bytes; };
+#define CUDA_HOSTS_MAX 8u
+struct cuda_host_range { uint64_t addr, bytes; uint8_t *memory; };
 
 struct hal_space {
 	struct hal_device *device;
@@ -57,7 +61,7 @@ struct hal_space {
 	_Atomic uint32_t *chunks;   /* by place in the heap: chunk + 1, or 0 */
 	_Atomic uint32_t top;       /* no chunk was ever mapped from here on */
 	_Atomic uint64_t version;   /* grows with each map and unmap */
-	struct cuda_host_range *hosts;
+	struct cuda_host_range hosts[CUDA_HOSTS_MAX];
 	_Atomic uint32_t host_count;
 	_Atomic int error;
 	_Atomic bool text_ready;
@@ -101,6 +105,7 @@ struct hal_device {
 	CUcontext context;
 	CUdeviceptr alias;                /* chunk c is at alias + c * RF_CHUNK_BYTES, always */
 	bool window_reserved;
+	void *host_window;                /* the window's upper half, of no access where not shown */
 	uint32_t chunk_count, chunks_made, free_count;
 	CUmemGenericAllocationHandle *chunks;
 	uint32_t *free_chunks;            /* a stack */
@@ -128,6 +133,8 @@ struct hal_device {
 	uint64_t cleared;                 /* clearings issued */
 	uint32_t *window;                 /* what the window shows: chunk + 1 */
 	uint32_t window_top;
+	struct cuda_host_range shown[CUDA_HOSTS_MAX];
+	uint32_t shown_count;
 	struct hal_space *window_space;   /* whose it is, while window_serial is its serial */
 	uint64_t window_serial, window_version;
 
@@ -162,9 +169,11 @@ int cuda_space_error(struct hal_space *, char *text, uint32_t text_bytes);
 void cuda_space_cancel(struct hal_space *);
 void cuda_space_fail(struct hal_space *, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Where an address of the space lies for copies, and how many bytes lie together there; 0: the
- * address is not mapped. Device thread. */
+/* Where a heap address lies for copies, and how many bytes lie together there; 0: it is not mapped.
+ * Device thread. */
 uint64_t cuda_space_resolve(const struct hal_space *, uint64_t addr, CUdeviceptr *at);
+/* A range of host memory becomes what it is in this process. Device thread. */
+void cuda_space_settle(struct hal_ref *, uint64_t bytes);
 /* The window shows this space; only while no kernel runs. Device thread. */
 CUresult cuda_window_show(struct hal_device *, struct hal_space *);
 bool cuda_window_shows(const struct hal_device *, const struct hal_space *);

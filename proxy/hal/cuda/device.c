@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "cuda_hal.h"
 
@@ -57,11 +58,14 @@ static CUresult check_capability(const struct hal_device *device)
 {
 	const struct hal_config *c = &device->config;
 	int major = 0, minor = 0;
+	CUresult error = device->driver->cuDeviceGetAttribute(
+		&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device->ordinal);
 
-	device->driver->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-					     device->ordinal);
-	device->driver->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-					     device->ordinal);
+	if (!error)
+		error = device->driver->cuDeviceGetAttribute(
+			&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->ordinal);
+	if (error)
+		return refuse(device, "its compute capability cannot be asked for", error);
 	if (major * 10 + minor >= (int)(c->cc_major * 10 + c->cc_minor))
 		return CUDA_SUCCESS;
 	if (c->text)
@@ -128,6 +132,15 @@ static CUresult reserve(struct hal_device *device)
 		return refuse(device, "the driver does not give the addresses of ranks' memory "
 			      "(from 0x200000000000)", error);
 	device->window_reserved = true;
+	device->host_window = mmap((void *)(uintptr_t)(RF_DEV_BASE + RF_HEAP_BYTES),
+				   RF_WINDOW_BYTES - RF_HEAP_BYTES, PROT_NONE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE |
+				   MAP_FIXED_NOREPLACE, -1, 0);
+	if (device->host_window == MAP_FAILED) {
+		device->host_window = NULL;
+		return refuse(device, "the addresses of ranks' pinned memory are taken",
+			      CUDA_ERROR_OUT_OF_MEMORY);
+	}
 	error = d->cuMemAddressReserve(&device->alias, device->config.memory_bytes, RF_CHUNK_BYTES,
 				       0, 0);
 	return error ? refuse(device, "no addresses for its memory", error) : CUDA_SUCCESS;
@@ -256,7 +269,7 @@ int cuda_device_open(const struct hal_config *config, struct hal_device **out)
 	return error;
 }
 
-/* What the driver holds for us. A lost context gives nothing back; the process ends on that. */
+/* What the driver holds for us. */
 static void release(struct hal_device *device)
 {
 	const struct cuda_driver *d = device->driver;
@@ -268,6 +281,8 @@ static void release(struct hal_device *device)
 		d->cuMemUnmap(cuda_alias(device, i), RF_CHUNK_BYTES);
 		d->cuMemRelease(device->chunks[i]);
 	}
+	if (device->host_window)
+		munmap(device->host_window, RF_WINDOW_BYTES - RF_HEAP_BYTES);
 	if (device->alias)
 		d->cuMemAddressFree(device->alias, device->config.memory_bytes);
 	if (device->window_reserved)
@@ -293,7 +308,7 @@ void cuda_device_close(struct hal_device *device)
 	}
 	if (atomic_load(&cuda_open_device) == device)
 		atomic_store(&cuda_open_device, NULL);
-	if (device->streams)
+	if (device->streams || atomic_load(&device->lost))
 		return; /* work may be under way: the process ends on this */
 	if (device->context && !cuda_bind(device))
 		release(device);

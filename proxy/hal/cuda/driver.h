@@ -27,7 +27,7 @@ typedef enum {
 	CUDA_ERROR_NO_DEVICE = 100, CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_NOT_FOUND = 500, CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_ILLEGAL_ADDRESS = 700, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
-	CUDA_ERROR_CONTEXT_IS_DESTROYED = 709, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+	CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
 	CUDA_ERROR_LAUNCH_FAILED = 719, CUDA_ERROR_NOT_SUPPORTED = 801, CUDA_ERROR_UNKNOWN = 999,
 } CUresult;
 typedef enum {
@@ -51,8 +51,6 @@ typedef enum {
 typedef enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6 } CUjit_option;
 typedef enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2 } CUlaunchAttributeID;
 enum { CU_STREAM_NON_BLOCKING = 1, CU_STREAM_WAIT_VALUE_GEQ = 0 };
-#define CU_MEMHOSTREGISTER_PORTABLE 1
-#define CU_MEMHOSTREGISTER_DEVICEMAP 2
 #define CU_MEMHOSTALLOC_PORTABLE 1
 #define CU_MEMHOSTALLOC_DEVICEMAP 2
 #define CU_LAUNCH_PARAM_END ((void *)0)
@@ -125,8 +123,6 @@ typedef struct {
 	X(cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t)) \
 	X(cuMemHostAlloc, (void **, size_t, unsigned)) \
 	X(cuMemFreeHost, (void *)) \
-	X(cuMemHostRegister_v2, (void *, size_t, unsigned)) \
-	X(cuMemHostUnregister, (void *)) \
 	X(cuStreamCreate, (CUstream *, unsigned)) \
 	X(cuStreamDestroy_v2, (CUstream)) \
 	X(cuStreamQuery, (CUstream)) \

@@ -1,9 +1,8 @@
 /* issue.c: gives one work to the driver: kernels, copies and fills piece by piece, and what the host
  * computes as host functions, which the driver calls in the stream's order.
  *
- * A piece of a copy lies together on both sides: in one chunk, in pinned memory, or in a staging
- * buffer. Copies of pageable memory would wait for the stream, so they go through one of
- * CUDA_STAGES pinned buffers; when all are busy the stream comes again.
+ * A piece of a copy lies together on both sides. Copies of host memory would wait for the stream, so
+ * they go through one of CUDA_STAGES pinned buffers; when all are busy the stream comes again.
  *
  * Runs in the device thread. Host functions run in the driver's and call nothing of it.
  */
@@ -98,6 +97,7 @@ static void on_host(void *arg)
 			  w->scale.divide ? NULL : w->scale.scalar, w->scale.divisor);
 		break;
 	case HAL_KERNEL:
+	case HAL_GEMM:
 		break;
 	}
 }
@@ -108,6 +108,15 @@ static CUresult host_function(const struct hal_stream *s, CUhostFn function, voi
 }
 
 /* ---- copies ---- */
+
+/* The bytes from the first row's beginning to the last one's end; too many, if that overflows. */
+static uint64_t extent(uint64_t width, uint64_t height, uint64_t pitch)
+{
+	uint64_t bytes;
+
+	return __builtin_mul_overflow(height - 1, pitch, &bytes) ||
+	       __builtin_add_overflow(bytes, width, &bytes) ? UINT64_MAX : bytes;
+}
 
 struct side { CUdeviceptr at; uint64_t room, pitch; uint8_t *host; };
 
@@ -223,17 +232,19 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 	return check(s, space, "copy", error);
 }
 
-static enum issued copy(struct hal_stream *s, const struct hal_work *w)
+static enum issued copy(struct hal_stream *s, struct hal_work *w)
 {
 	uint64_t width = w->copy.width, height = w->copy.height;
 	enum issued done = ALL;
 
 	if (!width || !height)
 		return ALL;
-	if (!w->copy.dst.space && !w->copy.src.space)
-		return check(s, NULL, "copy", host_function(s, on_host, (void *)w));
 	if (is_failed(w->copy.dst.space) || is_failed(w->copy.src.space))
 		return FAILED;
+	cuda_space_settle(&w->copy.dst, extent(width, height, w->copy.dst_pitch));
+	cuda_space_settle(&w->copy.src, extent(width, height, w->copy.src_pitch));
+	if (!w->copy.dst.space && !w->copy.src.space)
+		return check(s, NULL, "copy", host_function(s, on_host, w));
 	if (w->copy.dst_pitch == width && w->copy.src_pitch == width) {
 		width *= height;
 		height = 1;
@@ -291,16 +302,18 @@ static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
 		     fill_device(s, w, dst.at, n / element, rows));
 }
 
-static enum issued fill(struct hal_stream *s, const struct hal_work *w)
+static enum issued fill(struct hal_stream *s, struct hal_work *w)
 {
 	enum issued done = ALL;
 
 	if (!w->fill.width || !w->fill.height)
 		return ALL;
-	if (!w->fill.dst.space)
-		return check(s, NULL, "fill", host_function(s, on_host, (void *)w));
 	if (is_failed(w->fill.dst.space))
 		return FAILED;
+	cuda_space_settle(&w->fill.dst, extent(w->fill.width * w->fill.element, w->fill.height,
+					       w->fill.pitch));
+	if (!w->fill.dst.space)
+		return check(s, NULL, "fill", host_function(s, on_host, w));
 	while (done == ALL && s->row < w->fill.height)
 		done = fill_piece(s, w);
 	return done;

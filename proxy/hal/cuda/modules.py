@@ -1,13 +1,12 @@
 """What a proxy uses of the NVIDIA HAL's Python side: modules and kernels, through the driver.
 
-As on the software GPU a program must carry PTX; the driver compiles it, and keeps its own cache. The
-variables of a module are laid out as on the software GPU, so a rank may move between both.
+As on the software GPU a program must carry PTX; the driver compiles it, and keeps its own cache.
+The variables of a module are laid out as on the software GPU, so a rank may move between both.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +50,9 @@ class Loader:
         self._ffi.cdef(_API)
         self._lib = self._ffi.dlopen(str(core_lib))
 
+    def close(self) -> None:
+        """What is loaded stays until the device is closed."""
+
     def module(self, image: bytes, kind: int) -> ModuleInfo:
         """Read a fatbin or PTX text and let the driver load it. Raises ModuleError."""
         text = ptx_of(image, self.compute_capability)
@@ -64,9 +66,7 @@ class Loader:
 
     def _load(self, rewritten: Rewritten) -> _Loaded:
         handle, text = self._ffi.new("void **"), self._ffi.new("char[]", _TEXT_BYTES)
-        error = self._lib.rankfold_nvidia_module(
-            rewritten.text.encode(), handle, text, _TEXT_BYTES
-        )
+        error = self._lib.rankfold_nvidia_module(rewritten.text.encode(), handle, text, _TEXT_BYTES)
         if error:
             raise ModuleError(error, self._ffi.string(text).decode(errors="replace"))
         return _Loaded(handle[0], rewritten)

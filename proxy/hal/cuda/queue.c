@@ -130,6 +130,8 @@ static bool acceptable(const struct hal_work *w)
 	case HAL_SCALE:
 		return hal_scale(NULL, NULL, 0, w->scale.dtype,
 				 w->scale.divide ? NULL : w->scale.scalar, w->scale.divisor);
+	case HAL_GEMM:
+		return false; /* not built */
 	}
 	return false;
 }
@@ -238,7 +240,8 @@ static void stream_free(struct hal_stream *s)
 {
 	struct hal_device *device = s->device;
 
-	device->driver->cuStreamDestroy_v2(s->stream);
+	if (!atomic_load(&device->lost))
+		device->driver->cuStreamDestroy_v2(s->stream);
 	for (uint32_t i = 0; i < CUDA_QUEUE_WORKS; i++)
 		free(s->items[i].params);
 	pthread_mutex_lock(&device->lock);

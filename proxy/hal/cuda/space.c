@@ -39,14 +39,8 @@ void cuda_space_destroy(struct hal_space *space)
 {
 	struct hal_device *device = space->device;
 
-	cuda_bind(device);
-	for (uint32_t i = 0; i < space->host_count; i++) {
-		void *at = (void *)(uintptr_t)space->hosts[i].addr;
-
-		device->driver->cuMemHostUnregister(at);
-		munmap(at, space->hosts[i].bytes);
-	}
-	free(space->hosts);
+	for (uint32_t i = 0; i < space->host_count; i++)
+		munmap(space->hosts[i].memory, space->hosts[i].bytes);
 	space->host_count = 0;
 	space->next = atomic_load(&device->dead_spaces);
 	while (!atomic_compare_exchange_weak(&device->dead_spaces, &space->next, space))
@@ -88,59 +82,51 @@ int cuda_space_unmap(struct hal_space *space, uint64_t addr)
 	return CUDA_SUCCESS;
 }
 
-/* At the very address, so that with unified addressing the device's one is the same. Another rank's
- * memory there, of a second job with a rank of this number, is refused. */
 int cuda_space_map_host(struct hal_space *space, uint64_t addr, int fd, uint64_t offset,
 			uint64_t bytes)
 {
-	const struct hal_device *device = space->device;
-	struct cuda_host_range *hosts;
-	CUresult error;
-	void *at = (void *)(uintptr_t)addr, *got;
+	void *memory;
 
 	if (addr < RF_DEV_BASE + RF_HEAP_BYTES || (addr | offset | bytes) % 4096 || !bytes ||
+	    addr - RF_DEV_BASE >= RF_WINDOW_BYTES || space->host_count == CUDA_HOSTS_MAX ||
 	    bytes > RF_DEV_BASE + RF_WINDOW_BYTES - addr)
 		return CUDA_ERROR_INVALID_VALUE;
-	hosts = realloc(space->hosts, (space->host_count + 1) * sizeof *hosts);
-	if (!hosts)
+	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
+		      (off_t)offset);
+	if (memory == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	space->hosts = hosts;
-	got = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, fd,
-		   (off_t)offset);
-	if (got == MAP_FAILED)
-		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-	error = cuda_bind(device);
-	if (!error)
-		error = device->driver->cuMemHostRegister_v2(
-			at, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
-	if (error) {
-		munmap(at, bytes);
-		return error;
-	}
-	space->hosts[space->host_count] = (struct cuda_host_range){addr, bytes};
+	space->hosts[space->host_count] = (struct cuda_host_range){addr, bytes, memory};
 	atomic_fetch_add(&space->host_count, 1);
+	atomic_fetch_add(&space->version, 1);
 	return CUDA_SUCCESS;
+}
+
+void cuda_space_settle(struct hal_ref *ref, uint64_t bytes)
+{
+	const struct hal_space *space = ref->space;
+
+	for (uint32_t i = 0; space && i < space->host_count; i++) {
+		uint64_t offset = ref->addr - space->hosts[i].addr, room = space->hosts[i].bytes;
+
+		if (ref->addr < space->hosts[i].addr || offset > room || bytes > room - offset)
+			continue;
+		*ref = (struct hal_ref){NULL, (uintptr_t)(space->hosts[i].memory + offset)};
+		return;
+	}
 }
 
 uint64_t cuda_space_resolve(const struct hal_space *space, uint64_t addr, CUdeviceptr *at)
 {
 	uint64_t offset = addr - RF_DEV_BASE;
+	uint32_t chunk;
 
-	if (addr >= RF_DEV_BASE && offset < RF_HEAP_BYTES) {
-		uint32_t chunk = space->chunks[offset / RF_CHUNK_BYTES];
-
-		if (!chunk)
-			return 0;
-		*at = cuda_alias(space->device, chunk - 1) + offset % RF_CHUNK_BYTES;
-		return RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;
-	}
-	for (uint32_t i = 0; i < space->host_count; i++) {
-		if (addr - space->hosts[i].addr >= space->hosts[i].bytes)
-			continue;
-		*at = addr;
-		return space->hosts[i].bytes - (addr - space->hosts[i].addr);
-	}
-	return 0;
+	if (addr < RF_DEV_BASE || offset >= RF_HEAP_BYTES)
+		return 0;
+	chunk = space->chunks[offset / RF_CHUNK_BYTES];
+	if (!chunk)
+		return 0;
+	*at = cuda_alias(space->device, chunk - 1) + offset % RF_CHUNK_BYTES;
+	return RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;
 }
 
 /* ---- the window ---- */
@@ -186,6 +172,28 @@ static CUresult map_missing(struct hal_device *device, const struct hal_space *s
 	return error ? error : last;
 }
 
+/* A mapping of the rank's memory is made anew at its address: a size of 0 copies it. */
+static CUresult show_hosts(struct hal_device *device, const struct hal_space *space)
+{
+	for (; device->shown_count; device->shown_count--) {
+		const struct cuda_host_range *r = &device->shown[device->shown_count - 1];
+
+		if (mmap((void *)(uintptr_t)r->addr, r->bytes, PROT_NONE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+		    MAP_FAILED)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	for (uint32_t i = 0; i < space->host_count; i++) {
+		const struct cuda_host_range *r = &space->hosts[i];
+
+		if (mremap(r->memory, 0, r->bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+			   (void *)(uintptr_t)r->addr) == MAP_FAILED)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		device->shown[device->shown_count++] = *r;
+	}
+	return CUDA_SUCCESS;
+}
+
 CUresult cuda_window_show(struct hal_device *device, struct hal_space *space)
 {
 	uint64_t version = atomic_load(&space->version);
@@ -202,6 +210,8 @@ CUresult cuda_window_show(struct hal_device *device, struct hal_space *space)
 	}
 	if (!error)
 		error = map_missing(device, space);
+	if (!error)
+		error = show_hosts(device, space);
 	if (error)
 		return error;
 	device->window_space = space;

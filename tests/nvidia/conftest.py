@@ -1,0 +1,76 @@
+"""The fake driver, built once."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankfold.paths import REPOSITORY
+
+HERE = Path(__file__).parent
+SOURCES = sorted(HERE.glob("*.c"))
+INCLUDES = ["interpose", "proxy/hal/cuda", "tests/nvidia"]
+
+
+def build() -> Path:
+    """The fake driver's library, made anew when its source has changed."""
+    digest = hashlib.sha256()
+    for path in [*SOURCES, *HERE.glob("*.h"), REPOSITORY / "proxy/hal/cuda/driver.h"]:
+        digest.update(path.read_bytes())
+    target = REPOSITORY / f"build/tests/fake-cuda-{digest.hexdigest()[:16]}.so"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(f".{target.name}.{os.getpid()}")
+        subprocess.run(
+            [os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC",
+             "-shared", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
+             *(f"-I{REPOSITORY / name}" for name in INCLUDES), "-o", fresh, *SOURCES, "-lpthread"],
+            check=True,
+        )  # fmt: skip
+        fresh.rename(target)
+    return target
+
+
+class Fake:
+    """The fake driver of this process."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._library = ctypes.CDLL(str(path))
+
+    def fail(self, call: str, nth: int = 1, error: int = 2) -> None:
+        """The `nth` call of this name from now on fails; 0: none does."""
+        self._library.fake_fail(call.encode(), nth, error)
+
+    def calls(self, call: str) -> int:
+        return int(self._library.fake_calls(call.encode()))
+
+    def reset(self) -> None:
+        self._library.fake_reset()
+
+    def faults(self) -> str:
+        """Which rules of the driver were broken since the last time."""
+        text = ctypes.create_string_buffer(4096)
+        self._library.fake_faults(text, len(text))
+        return text.value.decode()
+
+
+@pytest.fixture(scope="session")
+def fake_path() -> Path:
+    return build()
+
+
+@pytest.fixture
+def fake(fake_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    """The driver that a device in this process gets. No test may break a rule of it."""
+    monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(fake_path))
+    made = Fake(fake_path)
+    made.faults()
+    yield made
+    assert made.faults() == ""

@@ -1,0 +1,22 @@
+// The kernels of kernels.c as CUDA C++: the fake driver finds them by name, a real one runs them.
+#include <stdint.h>
+
+__device__ uint32_t counter = 41;
+
+extern "C" __global__ void put(uint32_t *at, uint32_t value) { *at = value; }
+
+extern "C" __global__ void increment(uint32_t *data, uint32_t count)
+{
+	for (uint32_t i = threadIdx.x; i < count; i += blockDim.x)
+		data[i]++;
+}
+
+extern "C" __global__ void count(uint32_t *out) { *out = ++counter; }
+
+extern "C" __global__ void until_set(uint32_t *word)
+{
+	while (!*(volatile uint32_t *)word)
+		;
+}
+
+extern "C" __global__ void fault(uint32_t *nowhere) { *nowhere = 1; }
