@@ -111,6 +111,7 @@ class Executor:
         arguments = [
             "--device", device.name, "--type", device.type, "--memory", str(device.memory),
             "--cc", device.cc, "--speed", str(device.speed), "--state", str(self.layout.state),
+            "--index", device.name.rpartition("-")[2],
             "--socket", str(self.layout.proxy_socket(device.name)),
         ]  # fmt: skip
         program = os.environ.get("RANKFOLD_PROXY")  # tests stand in for a device with it

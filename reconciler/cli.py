@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -626,11 +627,9 @@ def run(
 ) -> int:  # fmt: skip
     """Run one job in the foreground; the exit status is the job's.
 
-    The job uses the fleet's devices. Where no pool has been applied, software GPUs are made for it
-    and removed after it. Ctrl-C cancels the job.
+    The job uses the fleet's devices. Where no pool has been applied, devices are made for it,
+    software GPUs unless --device says otherwise, and removed after it. Ctrl-C cancels the job.
     """
-    if kind == "nvidia":
-        raise click.UsageError("--device nvidia: real devices are not built yet; use soft")
     gpus = world_size if gpus is None else gpus
     if gpus > world_size:
         raise click.UsageError(
@@ -641,6 +640,8 @@ def run(
     size = spec.parse_size(memory)
     if size is None or size < spec.DEVICE_MEMORY_MIN:
         raise click.UsageError(f"--memory {memory} is no size such as 512MiB, at least 4MiB")
+    if kind == "nvidia" and (missing := nvidia_missing()):
+        raise click.UsageError(f"--device nvidia: {missing}")
     snap = report.snapshot(state)
     name = name or unused_name(snap, command[0])
     if spec.bad_name(name):
@@ -710,6 +711,15 @@ def run_status(now: Json, interrupted: int) -> int:
 
 def permanent_pools(snap: report.Snapshot) -> list[Pool]:
     return [o.spec for o in snap.objects if isinstance(o.spec, Pool) and o.spec.only_for is None]
+
+
+def nvidia_missing() -> str:
+    """Why there can be no device of type nvidia here; empty: a driver is installed."""
+    try:
+        ctypes.CDLL(os.environ.get("RANKFOLD_CUDA_DRIVER", "libcuda.so.1"))
+    except OSError as error:
+        return f"no NVIDIA driver: {error}; install it, or use --device soft"
+    return ""
 
 
 def temporary_pool(job: str, kind: str, count: int, memory: int) -> Pool:

@@ -37,7 +37,16 @@ def run(tmp_path: Path, source: str, include: Path, real: bool) -> str:
     file = tmp_path / f"{'real' if real else 'ours'}.c"
     begin = "#include <stdio.h>\n" + ("#include <cuda.h>\n" if real else "")
     file.write_text(f'{begin}#include "{HEADER}"\n{source}')
-    command = ["gcc", "-std=gnu11", "-Wall", "-Werror", f"-I{include}", file, "-o", tmp_path / "a"]
+    command: list[str | Path] = [
+        "gcc",
+        "-std=gnu11",
+        "-Wall",
+        "-Werror",
+        f"-I{include}",
+        file,
+        "-o",
+        tmp_path / "a",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return subprocess.run([tmp_path / "a"], capture_output=True, text=True, check=True).stdout

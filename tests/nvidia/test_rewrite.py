@@ -33,7 +33,16 @@ def assemble(tmp_path: Path, text: str) -> str:
     """What ptxas says about the registers and memory of each kernel. It must accept the text."""
     source, target = tmp_path / "a.ptx", tmp_path / "a.cubin"
     source.write_text(text)
-    command = [cuda.NVCC, "-arch=sm_75", "-Xptxas", "-v", "-cubin", "-o", target, source]
+    command: list[str | Path] = [
+        cuda.NVCC,
+        "-arch=sm_75",
+        "-Xptxas",
+        "-v",
+        "-cubin",
+        "-o",
+        target,
+        source,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr + text
     return done.stderr

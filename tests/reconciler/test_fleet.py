@@ -396,9 +396,10 @@ def test_every_command_explains_itself() -> None:
             assert told or isinstance(parameter, click.Argument), f"{name} {parameter.name}"
 
 
-def test_a_real_device_is_refused_and_not_waited_for(rankfold: Rankfold) -> None:
-    done = rankfold.run("run", "--world-size", "1", "--device", "nvidia", "--", "true")
-    assert done.returncode == 64 and "not built yet" in done.stderr
+def test_a_real_device_without_a_driver_is_refused_and_not_waited_for(rankfold: Rankfold) -> None:
+    run = ["run", "--world-size", "1", "--device", "nvidia", "--", "true"]
+    done = rankfold.run(*run, RANKFOLD_CUDA_DRIVER="/nowhere/libcuda.so.1")
+    assert done.returncode == 64 and "no NVIDIA driver: /nowhere" in done.stderr
 
 
 def test_watch_on_a_terminal_keeps_jobs_and_devices_in_view(

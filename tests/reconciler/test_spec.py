@@ -163,7 +163,6 @@ def test_a_wrong_addition_to_a_job(addition: str) -> None:
 
 WRONG_POOLS = {
     "type: gpu": '0.yaml:6: spec.devices[0].type: must be one of soft, nvidia, not "gpu"',
-    "type: nvidia": "0.yaml:6: spec.devices[0].type: nvidia is not built yet; use soft",
     "count: 0": "0.yaml:7: spec.devices[0].count: must be at least 1, not 0. How many devices",
     "memory: 1MiB": "0.yaml:8: spec.devices[0].memory: must be a size such as",
     "memory: plenty": "0.yaml:8: spec.devices[0].memory: must be a size such as",

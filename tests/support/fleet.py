@@ -122,11 +122,16 @@ class RunningJob:
 
 
 class Fleet:
-    """Some soft devices, named ``local/soft-0`` …; use as a context manager."""
+    """Some devices, named ``local/soft-0`` …; use as a context manager. `kinds`: of each device,
+    where they are not all soft."""
 
-    def __init__(self, state: State, devices: int = 1, memory: int = 256 * MiB, workers: int = 1):
+    def __init__(
+        self, state: State, devices: int = 1, memory: int = 256 * MiB, workers: int = 1,
+        kinds: tuple[str, ...] = (),
+    ):  # fmt: skip
         self.state = state
-        self.names = [f"local/soft-{index}" for index in range(devices)]
+        kinds = kinds or ("soft",) * devices
+        self.names = [f"local/{kind}-{index}" for index, kind in enumerate(kinds)]
         self.memory = memory
         self.workers = workers
         self.sockets = paths.sockets(state.path)
@@ -173,7 +178,8 @@ class Fleet:
         with log.open("ab") as out:
             self.processes[device] = subprocess.Popen(
                 [sys.executable, "-m", "rankfold.proxy.server", "--device", device,
-                 "--type", "soft", "--memory", str(self.memory), "--cc", "8.0",
+                 "--type", device.split("/")[1].split("-")[0], "--index", device.split("-")[-1],
+                 "--memory", str(self.memory), "--cc", "8.0",
                  "--workers", str(self.workers), "--state", str(self.state.path),
                  "--socket", self.socket(device)],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,

@@ -110,7 +110,7 @@ class Peer:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("device", "type", "cc", "speed", "state", "socket"):
+    for name in ("device", "type", "cc", "speed", "state", "socket", "index"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--memory", type=int)
     Peer(parser.parse_args()).server.run()

@@ -1,0 +1,90 @@
+"""Unmodified programs on devices of type nvidia: the whole way, with the fake driver below it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import cuda
+import pytest
+
+from support.command import Rankfold
+from support.fleet import Fleet, MiB, RunningJob, until
+from support.leaks import State
+
+PROGRAM = Path(__file__).parent / "counting.cu"
+STEPS = 16
+
+
+@pytest.fixture(autouse=True)
+def driver(fake_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each proxy process has its own fake GPU; all are the only one of it."""
+    monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(fake_path))
+    monkeypatch.setenv("RANKFOLD_NVIDIA_SHARE", "1")
+
+
+def start(fleet: Fleet, name: str, placement: list[int]) -> RunningJob:
+    return fleet.start(name, [str(cuda.build(PROGRAM)), str(STEPS)], placement, memory=32 * MiB)
+
+
+def outputs(job: RunningJob) -> list[str]:
+    assert job.wait() == [0] * job.world_size, [job.errors(r) for r in range(job.world_size)]
+    return [job.output(rank) for rank in range(job.world_size)]
+
+
+def test_folded_and_moved_between_kinds_of_device_the_bits_are_the_same(state: State) -> None:
+    """Three ranks of 6 MiB on devices of 8 MiB: folded, each switch swaps. Between a software GPU
+    and one behind the driver a rank moves with its module's variables and its pinned memory."""
+    kinds = ("nvidia", "nvidia", "soft")
+    with Fleet(state, memory=8 * MiB, kinds=kinds) as fleet:
+        wanted = outputs(start(fleet, "apart", [0, 1, 2]))
+        job = start(fleet, "moved", [0, 0, 0])
+        for placement in ([2, 2, 2], [0, 1, 1], [2, 0, 0], [0, 0, 0]):
+            seen = job.output(0).count("\n") if (job.folder / "logs/rank-0.out").exists() else 0
+            until(lambda: job.output(0).count("\n") >= seen + 2 or done(job))  # noqa: B023
+            if done(job):
+                break
+            job.move([fleet.names[p] for p in placement])
+        assert outputs(job) == wanted
+        assert job.epoch >= 3
+        assert fleet.status(fleet.names[0])["swapped_out"] > 0
+
+
+def done(job: RunningJob) -> bool:
+    return any(job.exit_status(rank) is not None for rank in range(job.world_size))
+
+
+@pytest.fixture
+def rankfold(state: State) -> Iterator[Rankfold]:
+    command = Rankfold(state, {**os.environ, "RANKFOLD_LINGER": "0.5"})
+    yield command
+    command.end()
+
+
+def test_run_on_a_device_of_type_nvidia(rankfold: Rankfold) -> None:
+    program = str(cuda.build(PROGRAM))
+    printed = rankfold("run", "--world-size", "2", "--gpus", "1", "--device", "nvidia",
+                       "--memory", "32MiB", "--", program, "5")  # fmt: skip
+    assert printed.count("step 4 data") == 2
+
+
+def test_a_gpu_that_is_not_there_is_said(rankfold: Rankfold) -> None:
+    """The device stays down; its proxy's words are in the status."""
+    folder = rankfold.state.folder / "specs"
+    folder.mkdir()
+    (folder / "pool.yaml").write_text(POOL)
+    rankfold("apply", "-f", str(folder), RANKFOLD_NVIDIA_SHARE="0")
+    words = "there is no GPU 1: the driver shows 1"
+    rankfold.until(lambda: words in rankfold("status", "-o", "json"))
+    assert "there is no GPU 0" not in rankfold("status", "-o", "json")
+
+
+POOL = """\
+apiVersion: rankfold/v1alpha1
+kind: Pool
+metadata: {name: local}
+spec:
+  devices:
+    - {type: nvidia, count: 2, memory: 32MiB}
+"""
