@@ -66,6 +66,12 @@ test-slow: native cuda ## what takes long
 bench-dispatch: native cuda ## what a call costs through the proxy
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.dispatch $(BENCH_ARGS)
 
+# Everything that a GPU can show, into build/gpu/report.json; says what is missing. It builds what it
+# needs itself, so that a build that fails is in the report.
+.PHONY: gpu-check
+gpu-check: ## on a machine with an NVIDIA GPU: conformance, the GPT, figures
+	$(BASE_PYTHON) tests/gpu/check.py $(GPU_ARGS)
+
 # The C code with the address and undefined-behaviour sanitizers, in a build of its own. Leaks are
 # looked for by the fuzzer of tests/hostile, a program of its own; Python's would hide ours. The
 # preloaded client has undefined behaviour only looked for: it answers dlsym, which the address

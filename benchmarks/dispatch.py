@@ -105,7 +105,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def place() -> Iterator[Place]:
+def place(kind: str = "soft") -> Iterator[Place]:
     """A proxy in a state directory of its own, which is gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="rankfold-bench-", dir="/tmp"))
     os.environ.update(
@@ -116,7 +116,7 @@ def place() -> Iterator[Place]:
     state = State(folder, folder / "state", folder / "run", Watch(folder))
     state.path.mkdir()
     try:
-        with Fleet(state, 1, memory=256 * MiB, workers=1) as fleet:
+        with Fleet(state, memory=256 * MiB, workers=1, kinds=(kind,)) as fleet:
             yield Place(fleet, folder)
     finally:
         state.watch.settle()
@@ -465,11 +465,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds: only shows that it works")
     parser.add_argument("--only", default="calls|steps|kernels", help="a regular expression")
     parser.add_argument("--out", type=Path, default=report.FOLDER)
+    parser.add_argument(
+        "--device",
+        default="soft",
+        choices=["soft", "nvidia"],
+        help="nvidia: the calls only, the rest compares with the software GPU",
+    )
     options = parser.parse_args(arguments)
+    if options.device == "nvidia":
+        options.only = "calls"
     effort, machine = QUICK if options.quick else USUAL, report.machine()
     figures: dict[str, Figure] = {}
     plots: dict[str, Any] = {"calls": {}, "steps": {}, "kernels": {}}
-    with place() as where, loader(KERNEL_CACHE, where.folder / "c.sock") as made:
+    with place(options.device) as where, loader(KERNEL_CACHE, where.folder / "c.sock") as made:
         parts: dict[str, Callable[[], tuple[dict[str, Figure], Any]]] = {
             "calls": lambda: bench_calls(where, effort),
             "steps": lambda: bench_steps(where, made, effort),
@@ -480,7 +488,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 found, plots[name] = part()
                 figures.update(found)
                 print(report.table(found), flush=True)
-    path = report.write("dispatch", machine, figures, options.out)
+    name = "dispatch" if options.device == "soft" else f"dispatch-{options.device}"
+    path = report.write(name, machine, figures, options.out)
     if all(plots.values()):
         plot(path.with_suffix(".png"), plots["calls"], plots["steps"], plots["kernels"])
     print(path)

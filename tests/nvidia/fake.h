@@ -1,8 +1,9 @@
 /* fake.h: a libcuda.so.1 for tests of proxy/hal/cuda where there is no GPU.
  *
- * Device memory is memory of this process, mapped where the driver would map it; streams are threads
- * that run in order; kernels are a few C functions, found by name in kernels.c. It is stricter than
- * a driver: what a driver may let pass, or answers with a crash, is noted as a fault of the caller.
+ * Device memory is memory of this process, mapped where the driver would map it; streams are
+ * threads that run in order; kernels are a few C functions, found by name in kernels.c. It is
+ * stricter than a driver: what that may let pass, or answers with a crash, is noted as a fault of
+ * the caller.
  *
  *   fake_fail(call, n, error)   the n-th call of this name from now gives `error` and does nothing
  *   fake_faults(text, bytes)    how many rules were broken, and which; forgets them

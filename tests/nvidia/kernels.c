@@ -1,4 +1,4 @@
-/* kernels.c: of the fake driver: modules, which are PTX with known kernels' names, and these (fake.h).
+/* kernels.c: of the fake driver (fake.h): modules, PTX with known kernels' names, and the kernels.
  *
  * A kernel gets its parameters as the driver packs them; it computes what the CUDA C++ of this name
  * in programs.cu does, one thread after the other.

@@ -1,4 +1,4 @@
-/* memory.c: of the fake driver: devices, the context, memory, and the rules of all calls (fake.h). */
+/* memory.c: of the fake driver (fake.h): devices, the context, memory, the rules of all calls. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -504,7 +504,7 @@ EXPORT CUresult cuMemFreeHost(void *at)
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* After a device was lost, whose process would have ended: all is as at its beginning. Nothing runs. */
+/* After a device was lost, whose process would have ended: all is as at its beginning. */
 EXPORT void fake_reset(void)
 {
 	pthread_mutex_lock(&fake_lock);

@@ -4,20 +4,21 @@
  * each has its memory at the same addresses, from RF_DEV_BASE. So:
  *  - each physical chunk is mapped once, for good, at its *alias* address; copies and fills resolve
  *    (space, address) to aliases and do not care who is active;
- *  - the *window* at RF_DEV_BASE shows the chunks of one space. Before a kernel of another space, or
- *    of the same one after a map or unmap, it is mapped anew, and only while no kernel runs. So a
- *    kernel sees its own rank's memory there and nobody else's;
- *  - the ranks' pinned arenas, which are host memory, are shown in the window's upper half likewise.
- *    They are not registered with the driver, which would pin all of their 8 GiB and know nothing of
- *    the holes that a program leaves where it frees: copies treat them as pageable memory; kernels
- *    reach them where the device can access pageable memory (HMM or ATS).
+ *  - the *window* at RF_DEV_BASE shows the chunks of one space. Before a kernel of another space,
+ *    or of the same one after a map or unmap, it is mapped anew, and only while no kernel runs. So
+ *    a kernel sees its own rank's memory there and nobody else's;
+ *  - the ranks' pinned arenas, which are host memory, are shown in the window's upper half
+ *    likewise. They are not registered with the driver, which would pin all of their 8 GiB and know
+ *    nothing of the holes that a program leaves where it frees: copies treat them as pageable
+ *    memory; kernels reach them where the device can access pageable memory (HMM or ATS).
  *
- * Threads: the loop's thread makes chunks, spaces and streams and puts work into the streams' rings.
- * One device thread takes it out, gives it to the driver, and looks at counters that the device
- * writes when a work is done; it alone touches the window. Nothing of the loop waits for the device.
+ * Threads: the loop's thread makes chunks, spaces and streams and puts work into the streams'
+ * rings. One device thread takes it out, gives it to the driver, and looks at counters that the
+ * device writes when a work is done; it alone touches the window. The loop waits for no device.
  *
- * Locks: hal_device.lock guards the list of chunks to be cleared and the sleep of the device thread;
- * it is held for a few instructions. All else between the threads is atomic, with one writer.
+ * Locks: hal_device.lock guards the list of chunks to be cleared, the counters' free slots and the
+ * sleep of the device thread; it is held for a few calls that only queue work. All else between the
+ * threads is atomic, with one writer.
  *
  * A fault of a kernel destroys the context: then the device is *lost*. All spaces have failed, all
  * work counts as completed, and only a new proxy brings the device back.
@@ -178,7 +179,7 @@ void cuda_space_settle(struct hal_ref *, uint64_t bytes);
 CUresult cuda_window_show(struct hal_device *, struct hal_space *);
 bool cuda_window_shows(const struct hal_device *, const struct hal_space *);
 
-/* issue.c: one work into the driver's hands. Device thread. False: not all of it yet, come again. */
+/* issue.c: a work into the driver's hands. Device thread. False: not all of it yet, come again. */
 bool cuda_issue(struct hal_stream *, struct cuda_item *);
 
 /* queue.c */

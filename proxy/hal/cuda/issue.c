@@ -1,8 +1,8 @@
-/* issue.c: gives one work to the driver: kernels, copies and fills piece by piece, and what the host
- * computes as host functions, which the driver calls in the stream's order.
+/* issue.c: gives one work to the driver: kernels, copies and fills piece by piece, and what the
+ * host computes as host functions, which the driver calls in the stream's order.
  *
- * A piece of a copy lies together on both sides. Copies of host memory would wait for the stream, so
- * they go through one of CUDA_STAGES pinned buffers; when all are busy the stream comes again.
+ * A piece of a copy lies together on both sides. Copies of host memory would wait for the stream,
+ * so they go through one of CUDA_STAGES pinned buffers; when all are busy the stream comes again.
  *
  * Runs in the device thread. Host functions run in the driver's and call nothing of it.
  */

@@ -292,7 +292,7 @@ static bool serve(struct hal_stream *s, bool *moved)
 	return done < submitted;
 }
 
-/* Does the context live? And does what runs, whose space is the one the window shows, end in time? */
+/* Does the context live? Does what runs, whose space is the one the window shows, end in time? */
 static void look_after(struct hal_device *device)
 {
 	const struct hal_space *space = device->window_space;

@@ -33,8 +33,8 @@ int cuda_space_create(struct hal_device *device, struct hal_space **out)
 	return CUDA_SUCCESS;
 }
 
-/* The window may still show its chunks: no kernel runs before that is changed. The device thread may
- * still look at it, and frees it. */
+/* The window may still show its chunks: no kernel runs before that is changed. The device thread
+ * may still look at it, and frees it. */
 void cuda_space_destroy(struct hal_space *space)
 {
 	struct hal_device *device = space->device;

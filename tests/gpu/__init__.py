@@ -1,0 +1,1 @@
+"""make gpu-check: what a machine with an NVIDIA GPU can show."""

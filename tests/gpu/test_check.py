@@ -1,0 +1,119 @@
+"""`make gpu-check` where there is no GPU, and its guard: what is reported whatever a part does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from nvidia.conftest import build
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module, with a report of its own."""
+    spec = importlib.util.spec_from_file_location("gpu_check", HERE / "check.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "gpu_check", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "REPORT", tmp_path / "report.json")
+    return module
+
+
+def report(check: ModuleType) -> Any:
+    return json.loads(check.REPORT.read_text())
+
+
+def test_without_a_driver_it_says_so_in_one_line(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", "/nowhere/libcuda.so.1")
+    assert check.check("") == 1
+    said = capfd.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "no NVIDIA driver" in said.err
+    (part,) = report(check)["parts"]
+    assert part["status"] == "failed" and "/nowhere/libcuda.so.1" in part["output"]
+    assert report(check)["commit"] and report(check)["date"]
+
+
+def test_a_driver_without_a_gpu_is_no_gpu(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(build()))
+    monkeypatch.setenv("RANKFOLD_FAKE_FAIL", "cuInit:1:100")
+    assert check.check("") == 1
+    assert "the driver gives error 100" in capfd.readouterr().err
+
+
+def test_no_part_hides_the_others(check: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One hangs with a child that ignores its end, one crashes, one cannot run, one passes."""
+    monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(build()))
+    commands = {
+        "hangs": ["sh", "-c", "trap '' TERM; sleep 600 & echo begun; wait"],
+        "crashes": ["sh", "-c", "echo last words; kill -SEGV $$"],
+        "absent": ["/nowhere/program"],
+        "cannot": ["sh", "-c", "echo no nvcc here; exit 77"],
+        "passes": ["sh", "-c", "echo all is well"],
+    }
+    real = check.guarded
+    monkeypatch.setattr(check, "PARTS", dict.fromkeys(commands, (None, 0.5)))
+    monkeypatch.setattr(
+        check, "guarded",
+        lambda name, command, limit: real(name, commands.get(name, command),
+                                          limit if name in commands else 60.0),
+    )  # fmt: skip
+    started = time.monotonic()
+    assert check.check("") == 1
+    assert time.monotonic() - started < 60
+    parts = {part["name"]: (part["status"], part["reason"]) for part in report(check)["parts"]}
+    assert parts == {
+        "hangs": ("failed", "not over after 0 s"),
+        "crashes": ("failed", "status -11: last words"),
+        "absent": ("failed", parts["absent"][1]),
+        "cannot": ("skipped", "no nvcc here"),
+        "passes": ("passed", ""),
+    }
+    assert "/nowhere/program" in parts["absent"][1]
+    assert "Fake GPU 0" in report(check)["gpu"]
+
+
+def test_what_there_is_no_time_for_is_skipped(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(build()))
+    monkeypatch.setattr(check, "TOTAL_S", 0.0)
+    assert check.check("gpt") == 0
+    (part,) = report(check)["parts"]
+    assert (part["status"], part["reason"]) == ("skipped", "no time left")
+
+
+def test_every_program_it_names_is_there(check: ModuleType) -> None:
+    missing = [n for n, _, _ in check.PROGRAMS if not (check.ROOT / f"tests/{n}.cu").exists()]
+    assert missing == []
+
+
+def test_differences_are_failures(check: ModuleType) -> None:
+    with pytest.raises(SystemExit, match="differ in"):
+        check.same(["a", "b"], ["a", "c"], "two runs")
+    with pytest.raises(SystemExit, match="0 and 0 lines"):
+        check.same([], [], "nothing at all")
+
+
+@pytest.mark.slow
+def test_a_program_goes_all_the_way_over_the_fake_driver() -> None:
+    done = subprocess.run(
+        [sys.executable, HERE / "check.py", "--part", "program nvidia/counting"],
+        env={**os.environ, "RANKFOLD_CUDA_DRIVER": str(build())}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "equal lines" in done.stdout
