@@ -111,7 +111,7 @@ class Proxy:
         major, minor = (int(part) for part in options.cc.split("."))
         self.native = Native(
             options.type, options.memory, (major, minor), options.speed, options.workers,
-            options.index,
+            index=options.index,
         )  # fmt: skip
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
         self.pool = ThreadPoolExecutor(2, thread_name_prefix="modules")
