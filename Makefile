@@ -83,7 +83,7 @@ SANITIZED := tests/proxy tests/hostile/test_live.py tests/barrier tests/collecti
 .PHONY: sanitize
 sanitize: $(VENV_READY) ## the tests of the C code with the sanitizers of gcc; T=… as for test
 	@$(MAKE) --no-print-directory native BUILD=build/sanitize \
-		CFLAGS="-O1 -g -fno-omit-frame-pointer $(SANITIZE)"
+		CFLAGS="-O1 -g -fno-omit-frame-pointer -DSOFT_CHECKED $(SANITIZE)"
 	RANKFOLD_NATIVE=$(CURDIR)/build/sanitize CFLAGS="$(SANITIZE)" \
 	ASAN_OPTIONS=use_sigaltstack=0:detect_leaks=0:allocator_may_return_null=1 \
 	UBSAN_OPTIONS=print_stacktrace=1 \

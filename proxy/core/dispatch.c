@@ -53,6 +53,8 @@ static struct function *get_function(struct rank *r, uint64_t id)
 static int on_alloc(struct rank *r, const struct rf_alloc *a, uint32_t extra)
 {
 	(void)extra;
+	if (memory_dying(r, a->addr, a->bytes) && !r->async_error)
+		return RETRY; /* what runs meanwhile may still reach it */
 	int error = memory_alloc(r, a);
 	/* The client counts what it freed as free; here it is when older work is done. */
 	return error == CU_OUT_OF_MEMORY && r->frees && !r->async_error ? RETRY : error;

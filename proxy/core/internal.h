@@ -226,6 +226,7 @@ struct rank {
 	struct chunk *chunks;   /* HEAP_CHUNKS of them, mostly untouched */
 	uint32_t *live;         /* indices of chunks that are there */
 	uint32_t live_count, live_room;
+	uint32_t dying;         /* live, but no buffer's any more: unmapped when nothing runs */
 	uint32_t missing;       /* live but not resident */
 	bool moving;            /* chunks are on their way */
 	uint32_t inflight;      /* submitted works that use its memory */
@@ -372,6 +373,8 @@ bool memory_clear_image(struct rank *); /* what an earlier process of the rank l
 int memory_alloc(struct rank *, const struct rf_alloc *);
 struct buffer *memory_find(struct rank *, uint64_t addr);
 void memory_free(struct rank *, uint64_t addr);
+bool memory_dying(const struct rank *, uint64_t addr, uint64_t bytes);
+void memory_sweep(struct rank *); /* lets go of what is freed, if no work is submitted */
 bool memory_valid(const struct rank *, uint64_t addr, uint64_t bytes);
 uint64_t memory_resolve(struct rank *, uint64_t addr, uint64_t bytes, bool write,
 			struct hal_ref *);

@@ -10,6 +10,8 @@
  *  - chunks of a rank move only while no submitted work uses its memory (rank.inflight == 0), and
  *    nothing is submitted while they move (rank.moving);
  *  - moves are one list at a time, in order, on a queue of their own;
+ *  - a chunk that nobody needs any more stays mapped until no submitted work uses the rank's memory
+ *    (rank.dying counts those); nobody gets it anew before: it would not read as zero;
  *  - nothing here blocks.
  */
 #include <errno.h>
@@ -141,7 +143,7 @@ int memory_alloc(struct rank *r, const struct rf_alloc *a)
 	uint64_t fresh = 0;
 	for (uint32_t c = first; c <= last; c++)
 		fresh += r->chunks[c].refs == 0;
-	if (r->live_count + fresh > r->proxy->chunks_total)
+	if (r->live_count - r->dying + fresh > r->proxy->chunks_total)
 		return CU_OUT_OF_MEMORY;
 	if (!room_for_one((void **)&r->buffers, r->buffer_count, &r->buffer_room,
 			  sizeof *r->buffers))
@@ -164,6 +166,42 @@ int memory_alloc(struct rank *r, const struct rf_alloc *a)
 	return CU_OK;
 }
 
+/* Is a chunk of this range still mapped for work that began before it was freed? */
+bool memory_dying(const struct rank *r, uint64_t addr, uint64_t bytes)
+{
+	uint64_t offset = addr - RF_DEV_BASE, end = offset + (bytes ? bytes : 1);
+	if (!r->dying || offset >= RF_HEAP_BYTES || end > RF_HEAP_BYTES || end < offset)
+		return false;
+	for (uint64_t c = offset / RF_CHUNK_BYTES; c <= (end - 1) / RF_CHUNK_BYTES; c++)
+		if (!r->chunks[c].refs && r->chunks[c].hal)
+			return true;
+	return false;
+}
+
+/* The chunk at live[i] goes. */
+static void chunk_forget(struct rank *r, uint32_t i)
+{
+	uint32_t c = r->live[i];
+	if (r->chunks[c].hal)
+		chunk_give_back(r, c);
+	else
+		r->missing--;
+	if (r->chunks[c].in_image)
+		image_punch(r, c);
+	r->live[i] = r->live[--r->live_count];
+}
+
+void memory_sweep(struct rank *r)
+{
+	if (!r->dying || r->inflight || r->moving)
+		return;
+	for (uint32_t i = r->live_count; i > 0; i--)
+		if (!r->chunks[r->live[i - 1]].refs)
+			chunk_forget(r, i - 1);
+	r->dying = 0;
+	r->proxy->progress = true;
+}
+
 /* Only when all work that may use the buffer is over, and not while the rank moves. */
 void memory_free(struct rank *r, uint64_t addr)
 {
@@ -178,19 +216,15 @@ void memory_free(struct rank *r, uint64_t addr)
 	for (uint32_t c = (uint32_t)(offset / RF_CHUNK_BYTES); c <= last; c++) {
 		if (--r->chunks[c].refs)
 			continue;
-		if (r->chunks[c].hal)
-			chunk_give_back(r, c);
-		else
-			r->missing--;
-		if (r->chunks[c].in_image)
-			image_punch(r, c);
-		for (uint32_t i = 0; i < r->live_count; i++) {
-			if (r->live[i] != c)
-				continue;
-			r->live[i] = r->live[--r->live_count];
-			break;
+		if (r->chunks[c].hal) {
+			r->dying++;
+			continue;
 		}
+		for (uint32_t i = 0; i < r->live_count; i++)
+			if (r->live[i] == c)
+				chunk_forget(r, i);
 	}
+	memory_sweep(r);
 }
 
 static bool pinned(const struct rank *r, uint64_t addr, uint64_t bytes)
@@ -261,9 +295,11 @@ static struct rank *victim(const struct proxy *p, const struct rank *target)
 /* Make `r` resident and then active. Does nothing if room cannot be made yet: ask again. */
 void memory_begin_activate(struct proxy *p, struct rank *r)
 {
-	uint64_t room = p->chunks_total - p->chunks_used;
 	if (p->move_count || r->inflight)
 		return;
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		memory_sweep(p->ranks[i]);
+	uint64_t room = p->chunks_total - p->chunks_used;
 	while (room < r->missing) {
 		struct rank *v = victim(p, r);
 		if (!v)
@@ -289,6 +325,9 @@ void memory_begin_save(struct proxy *p, struct job *job)
 	if (p->move_count)
 		return;
 	p->move_target = NULL;
+	for (uint32_t n = 0; n < job->world_size; n++)
+		if (job->ranks[n])
+			memory_sweep(job->ranks[n]);
 	for (uint32_t n = 0; n < job->world_size; n++)
 		for (uint32_t i = 0; job->ranks[n] && i < job->ranks[n]->live_count; i++)
 			if (job->ranks[n]->chunks[job->ranks[n]->live[i]].hal)

@@ -488,6 +488,7 @@ void rank_pump(struct rank *r)
 	if (r->async_error)
 		answer_waiters(r);
 	retire(r);
+	memory_sweep(r);
 }
 
 /* Does nobody hear of its completion but the items behind it? */

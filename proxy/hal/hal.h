@@ -107,7 +107,8 @@ struct hal {
 	int (*chunk_create)(struct hal_device *, uint32_t *chunk);
 	void (*chunk_destroy)(struct hal_device *, uint32_t chunk);
 
-	/* A window. map and unmap only when no submitted work runs in the space. */
+	/* A window. map and unmap only when no submitted kernel or product runs in the space, and
+	 * no submitted copy or fill touches the chunk. */
 	int (*space_create)(struct hal_device *, struct hal_space **);
 	void (*space_destroy)(struct hal_space *);
 	int (*space_map)(struct hal_space *, uint64_t addr, uint32_t chunk);

@@ -1,4 +1,4 @@
-"""Time-slicing: ranks whose queues never run dry share the device by time."""
+"""What runs when: the time slices of ranks whose queues never run dry, and memory under kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from hostile.records import FUNCTION_GET, KERNELS, LAUNCH, MODULE_DATA, MODULE_L
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import Native
 from support.answers import answering
-from support.ring_client import DEV_BASE, OFF_BULK, RingClient, device, leave, settle, until
+from support.ring_client import (
+    CHUNK,
+    DEV_BASE,
+    DEVICE_SYNC,
+    OFF_BULK,
+    RETIRED,
+    RingClient,
+    attach,
+    device,
+    leave,
+    settle,
+    until,
+)
 
 LAUNCHES = 4000
 COUNT = 1 << 17
@@ -38,6 +50,33 @@ def kernels_of(native: Native, rank: int) -> int:
     status = native.rank_status(1, rank)
     assert status is not None
     return status.kernels
+
+
+def test_memory_stays_mapped_while_anything_runs(
+    kernels: Loader, clients: list[RingClient]
+) -> None:
+    """What is freed is retired at once, but a kernel that came later may run already."""
+    client = clients[0]
+    with device(speed=0.001) as native, answering(native, kernels):
+        attach(native, client)
+        load(client)
+        client.alloc(DEV_BASE + CHUNK, CHUNK)
+        client.post(LAUNCH, BODY)
+        assert client.call(DEVICE_SYNC) == 0
+        native.barrier(1, True)
+        settle(native, 1, "cut")
+        client.write(DEV_BASE + CHUNK, b"old")
+        seq = client.free(DEV_BASE + CHUNK)
+        client.post(LAUNCH, BODY)
+        native.barrier(1, False)
+        until(lambda: client.u64(RETIRED) == seq, native)
+        assert kernels_of(native, 0) == 2 and native.status()["used"] == 2 * CHUNK
+        client.alloc(DEV_BASE + CHUNK, CHUNK)  # waits, and is new
+        assert client.read(DEV_BASE + CHUNK, 3) == b"\0\0\0"
+        client.free(DEV_BASE + CHUNK)
+        assert client.call(DEVICE_SYNC) == 0
+        until(lambda: native.status()["used"] == CHUNK, native)
+        leave(native)
 
 
 def test_two_ranks_with_endless_queues_both_progress(

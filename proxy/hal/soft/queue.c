@@ -274,10 +274,25 @@ static void put_off(struct hal_device *device, struct hal_stream *stream)
 	pthread_mutex_unlock(&device->lock);
 }
 
+/* One more kernel or product (`change` 1), or one less, in its space. */
+static void count_running(const struct hal_work *work, int change)
+{
+#ifdef SOFT_CHECKED
+	if (work->kind == HAL_KERNEL)
+		atomic_fetch_add(&work->kernel.space->running, (uint32_t)change);
+	if (work->kind == HAL_GEMM)
+		atomic_fetch_add(&work->gemm.space->running, (uint32_t)change);
+#else
+	(void)work;
+	(void)change;
+#endif
+}
+
 static void put_back(struct hal_device *device, struct hal_stream *stream, uint64_t done)
 {
 	bool loud = has_failed(&stream->items[(done - 1) % SOFT_QUEUE_WORKS].work);
 
+	count_running(&stream->items[(done - 1) % SOFT_QUEUE_WORKS].work, -1);
 	pthread_mutex_lock(&device->lock);
 	if (stream->submitted > done)
 		enqueue(device, stream);
@@ -460,6 +475,7 @@ uint64_t soft_submit(struct hal_stream *stream, const struct hal_work *work)
 		return 0;
 	if (!copy_work(item, work))
 		return 0;
+	count_running(work, 1);
 	pthread_mutex_lock(&device->lock);
 	number = ++stream->submitted;
 	wake = !stream->active;

@@ -96,6 +96,7 @@ struct hal_space {
 	_Atomic int error;
 	_Atomic int text_ready;
 	_Atomic bool cancel;
+	_Atomic uint32_t running;  /* submitted kernels and products; only in checked builds */
 	atomic_flag printing;      /* held by the worker that puts text into the rank's ring */
 	char text[SOFT_TEXT_BYTES];
 };
