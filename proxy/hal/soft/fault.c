@@ -25,9 +25,10 @@ static int cancel_signal(void)
 	return SIGRTMIN + 6;
 }
 
+/* Sheltered: before a call that does not return the address sanitizer takes locks, which a cancel
+ * must not interrupt. So soft_leave is not declared _Noreturn. */
 _Noreturn static void escape(int error, uintptr_t address)
 {
-	self->guarded = 0;
 	self->fault_error = error;
 	self->fault_address = address;
 	siglongjmp(self->escape, 1);
@@ -46,8 +47,10 @@ static void chain(const struct sigaction *previous, int signum, siginfo_t *info,
 
 static void on_fault(int signum, siginfo_t *info, void *context)
 {
-	if (self && self->guarded && info->si_code > 0)
+	if (self && self->guarded && info->si_code > 0) {
+		soft_shelter();
 		escape(0, (uintptr_t)info->si_addr);
+	}
 	chain(signum == SIGSEGV ? &previous_segv : signum == SIGBUS ? &previous_bus :
 	      &previous_fpe, signum, info, context);
 }
@@ -60,8 +63,10 @@ static void on_cancel(int signum)
 	(void)signum;
 	if (self && self->guarded) {
 		space = atomic_load(&self->space);
-		if (space && atomic_load(&space->cancel))
+		if (space && atomic_load(&space->cancel)) {
+			soft_shelter();
 			escape(SOFT_LAUNCH_FAILED, 0);
+		}
 	}
 	errno = saved;
 }
@@ -112,8 +117,9 @@ void soft_signal_cancel(struct soft_worker *worker)
 	pthread_kill(worker->thread, cancel_signal());
 }
 
-_Noreturn void soft_leave(int error)
+void soft_leave(int error)
 {
+	soft_shelter();
 	escape(error, 0);
 }
 
@@ -190,7 +196,7 @@ void soft_guard(struct soft_worker *worker, struct hal_space *space, struct hal_
 		worker->guarded = 1;
 		atomic_signal_fence(memory_order_seq_cst);
 		if (atomic_load(&space->cancel))
-			escape(SOFT_LAUNCH_FAILED, 0);
+			soft_leave(SOFT_LAUNCH_FAILED);
 		body(worker, work);
 		worker->guarded = 0;
 	} else {

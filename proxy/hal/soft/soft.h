@@ -156,7 +156,7 @@ int soft_worker_signals(struct soft_worker *);
 void soft_guard(struct soft_worker *, struct hal_space *, struct hal_space *source,
 		const char *doing, void (*body)(struct soft_worker *, const struct hal_work *),
 		const struct hal_work *);
-_Noreturn void soft_leave(int error); /* from inside a body */
+void soft_leave(int error); /* from inside a body; does not return */
 struct hal_space *soft_working_in(void); /* whose work this thread runs */
 /* What stands between these may take locks of the C library and must not fault. */
 void soft_shelter(void);
