@@ -195,10 +195,50 @@ def packed(kind: str) -> list[Row]:
     return rows
 
 
+VIDEO: dict[str, Callable[[int, int], int]] = {
+    "vadd": operator.add, "vsub": operator.sub, "vabsdiff": lambda x, y: abs(x - y), "vmin": min,
+    "vmax": max,
+}  # fmt: skip
+
+
+def video(count: int) -> list[Row]:
+    """On all parts of a and b: packed, clamped, or added to c."""
+    bits, rows, three = 32 // count, [], ("u32",) * 3
+
+    def of_parts(a_kind: str, b_kind: str, one: Callable[[int, int], int], total: bool
+                 ) -> Callable[[int, int, int], int]:  # fmt: skip
+        def reference(a: int, b: int, c: int) -> int:
+            results = list(map(one, parts(a, bits, a_kind), parts(b, bits, b_kind)))
+            if total:
+                return c + sum(results)
+            return sum((r & ((1 << bits) - 1)) << bits * i for i, r in enumerate(results))
+
+        return reference
+
+    for a, b in (("u32", "u32"), ("s32", "s32"), ("u32", "s32")):
+        for name, one in VIDEO.items():
+            to = "s32" if "s32" in (a, b) else "u32"
+
+            def clamped(x: int, y: int, one: Callable[[int, int], int] = one, to: str = to) -> int:
+                return clamp(one(x, y), f"{to[0]}{bits}")
+
+            code = f"{name}{count}.{to}.{a}.{b}"
+            rows += [operation(code, three, of_parts(a, b, one, False)),
+                     operation(f"{code}.sat", three, of_parts(a, b, clamped, False)),
+                     operation(f"{code}.add", three, of_parts(a, b, one, True))]  # fmt: skip
+        for test in ("eq", "ne", "lt", "le", "gt", "ge"):
+            holds = getattr(operator, test)
+            rows += [operation(f"vset{count}.{a}.{b}.{test}", three, of_parts(a, b, holds, False)),
+                     operation(f"vset{count}.{a}.{b}.{test}.add", three,
+                               of_parts(a, b, holds, True))]  # fmt: skip
+    return rows
+
+
 FAMILIES: dict[str, list[Row]] = {
     **{kind: arithmetic(kind) for kind in KINDS},
     "24 bits": [*of_24_bits("u32"), *of_24_bits("s32"), *saturating()],
     "carry": [row for kind in ("u32", "s32", "u64", "s64") for row in carries(kind)],
+    "video": [*video(2), *video(4)],
     "parts": [*dots(), *packed("u16x2"), *packed("s16x2")],
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import bits, compare, convert, memory  # noqa: F401 - each adds its instructions to OPS
+from . import bits, compare, convert, memory, video  # noqa: F401 - each adds its instructions to OPS
 from .flow import CONTROL, WARP_CUTS
 from .ops import HINTS, OPS
 

@@ -482,7 +482,7 @@ def _statement(
 
 
 def _registers(text: str, scope: _Scope, body: Body) -> None:
-    match = re.match(r"\.reg\s+(?:\.(v[24])\s*)?\.(\w+)\s+(.*)$", text, re.S)
+    match = re.match(r"\.reg\s*(?:\.(v[24])\s*)?\.(\w+)\s+(.*)$", text, re.S)
     if not match or match[1] or match[2] not in TYPE_BYTES:
         raise ModuleError(INVALID_PTX, f"cannot read {text!r}")
     for part in match[3].split(","):
