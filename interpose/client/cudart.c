@@ -485,6 +485,42 @@ int library_load(void **library, const void *code)
 	return library && code ? module_load(code, (struct module **)library) : INVALID_VALUE;
 }
 
+/* Numbers of CUjit_option: what is written back. All others tune a compiler that is not here. */
+enum { JIT_WALL_TIME = 2, JIT_INFO_LOG, JIT_INFO_BYTES, JIT_ERROR_LOG, JIT_ERROR_BYTES };
+
+/* The logs: nothing in the first, why it failed in the second. */
+static void fill_logs(int error, unsigned count, const int *options, void **values)
+{
+	char *log = NULL;
+	size_t room = 0, wrote = 0;
+	for (unsigned i = 0; i < count; i++) {
+		if (options[i] == JIT_ERROR_LOG)
+			log = values[i];
+		else if (options[i] == JIT_ERROR_BYTES)
+			room = (size_t)values[i];
+		else if (options[i] == JIT_WALL_TIME || options[i] == JIT_INFO_BYTES)
+			values[i] = NULL; /* zero, as a number of either kind */
+	}
+	if (error && log && room) {
+		snprintf(log, room, "the module cannot be loaded: %s; the log of the device's proxy says "
+			 "why", cudaGetErrorString(error));
+		wrote = strlen(log);
+	}
+	for (unsigned i = 0; i < count; i++)
+		if (options[i] == JIT_ERROR_BYTES)
+			values[i] = (void *)wrote;
+}
+
+int library_load_with(void **library, const void *code, unsigned count, const int *options,
+		      void **values)
+{
+	if (count && (!options || !values))
+		return INVALID_VALUE;
+	int error = library_load(library, code);
+	fill_logs(error, count, options, values);
+	return error;
+}
+
 int library_unload(void *library)
 {
 	return module_is(library) ? module_unload(library) : INVALID_HANDLE;

@@ -6,6 +6,7 @@
  *
  * No lock, nothing that blocks of its own.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,9 +33,13 @@ CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTable
 	(void)pExportTableId;
 	if (ppExportTable)
 		*ppExportTable = NULL;
-	SAY_ONCE("this program, or a library of it, contains the CUDA runtime (static libcudart), "
-		 "which cannot be served: rebuild it with `nvcc -cudart shared`; or it is a profiler "
-		 "(CUPTI): profile the program without rankfold");
+	Dl_info asking = {0};
+	dladdr(__builtin_return_address(0), &asking);
+	if (asking.dli_fname && strstr(asking.dli_fname, "/libnvrtc."))
+		return NOT_SUPPORTED; /* it does without */
+	SAY_ONCE("%s contains the CUDA runtime (static libcudart), which cannot be served: rebuild it "
+		 "with `nvcc -cudart shared`; or it is a profiler (CUPTI): profile the program without "
+		 "rankfold", asking.dli_fname ? asking.dli_fname : "the program");
 	return NOT_SUPPORTED;
 }
 

@@ -13,6 +13,7 @@ import pytest
 
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
+from support.wheels import nvrtc
 
 SLOW = pytest.mark.slow  # they need most of their time to be compiled
 PROGRAMS = [
@@ -46,11 +47,13 @@ REFUSALS = [
 ]
 
 
-def run_and_move(state: State, program: Path, name: str, *arguments: str) -> RunningJob:
+def run_and_move(
+    state: State, program: Path, name: str, *arguments: str, env: dict[str, str] | None = None
+) -> RunningJob:
     """The job, over: two ranks on one device, moved to another when both are half through."""
     told = state.folder / "go-on"
     with Fleet(state, 2, memory=64 * MiB) as fleet:
-        job = fleet.start(name, [str(program), str(told), *arguments], [0, 0])
+        job = fleet.start(name, [str(program), str(told), *arguments], [0, 0], env)
 
         def half_through() -> bool:
             ended = any(job.exit_status(rank) is not None for rank in (0, 1))
@@ -98,3 +101,13 @@ def test_as_specified_folded_and_moved(name: str, state: State) -> None:
     assert job.output(0) == job.output(1)
     assert job.output(0).startswith("half\n") or "\nhalf\n" in job.output(0)
     assert [job.errors(rank) for rank in (0, 1)] == ["", ""]
+
+
+def test_kernels_that_the_program_compiles_itself(state: State) -> None:
+    program = cuda.build(cuda.PROGRAMS / "libraries.cu", args=["-ldl"])
+    env = {"LD_LIBRARY_PATH": nvrtc(state.folder / "nvrtc")}
+    job = run_and_move(state, program, "libraries", env=env)
+    for rank in (0, 1):
+        clusters, managed = job.errors(rank).splitlines()
+        assert "thread block clusters are not supported" in clusters + managed
+        assert "cuLibraryGetManaged: managed memory (use __device__" in clusters + managed

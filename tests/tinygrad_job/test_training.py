@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -13,24 +12,12 @@ import pytest
 
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
+from support.wheels import nvrtc
 
 from .twin import losses
 
 SCRIPT = Path(__file__).with_name("train.py")
 STEPS = 20
-
-
-def nvrtc(folder: Path) -> str:
-    """A folder with the NVRTC of the PyPI wheel under the names that programs look for."""
-    spec = importlib.util.find_spec("nvidia")
-    assert spec is not None and spec.submodule_search_locations is not None
-    roots = [Path(place) for place in spec.submodule_search_locations]
-    (real,) = [path for root in roots for path in root.glob("*/lib/libnvrtc.so.*")]
-    folder.mkdir()
-    for library in real.parent.glob("libnvrtc*"):
-        (folder / library.name).symlink_to(library)
-    (folder / "libnvrtc.so").symlink_to(real)
-    return str(folder)
 
 
 def environment(state: State) -> dict[str, str]:
