@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,8 @@ def from_nvrtc(request: pytest.FixtureRequest, kernels: Loader) -> ModuleInfo:
 
 def nvrtc(*options: str) -> bytes:
     """The PTX that NVRTC makes of the part of the source that needs no headers."""
-    wheels = importlib.util.find_spec("nvidia")
-    assert wheels and wheels.submodule_search_locations
-    found = [p for root in wheels.submodule_search_locations
-             for p in Path(root).glob("*/lib/libnvrtc.so.*")]  # fmt: skip
+    wheels = Path(sysconfig.get_path("purelib"))
+    found = sorted(wheels.glob("nvidia/*/lib/libnvrtc.so.*"))
     lib = ctypes.CDLL(str(found[0]))
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
