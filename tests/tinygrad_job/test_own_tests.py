@@ -1,0 +1,105 @@
+"""tinygrad's own tests, unmodified, in ranks: own_tests.yaml says which, and what may fail."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rankfold import paths
+from support import guest
+from support.command import Rankfold
+from support.leaks import State
+
+HERE = Path(__file__).parent
+VERSIONS: dict[str, Any] = yaml.safe_load((HERE / "own_tests.yaml").read_text())
+AT_ONCE = 2
+FILE_TIMEOUT_S = 1500.0
+
+
+def sources(environment: Path, version: str, into: Path) -> Path:
+    """The source package from PyPI, unpacked."""
+    package = guest.BUILD / f"tinygrad-{version}.tar.gz"
+    if not package.exists():
+        guest.pip(
+            environment, "download", "--no-deps", "--no-binary", "tinygrad",
+            "--dest", str(guest.BUILD), f"tinygrad=={version}",
+        )  # fmt: skip
+    assert hashlib.sha256(package.read_bytes()).hexdigest() == VERSIONS[version]["sha256"]
+    with tarfile.open(package) as archive:
+        archive.extractall(into, filter="data")
+    return into / f"tinygrad-{version}"
+
+
+def supply(tests: Path) -> None:
+    """Two files that tests import and the packages leave out; without __init__.py, `test` is
+    Python's own."""
+    (tests / "unit").mkdir()
+    (tests / "__init__.py").touch()
+    shutil.copy(HERE / "supplied/helpers.py", tests)
+    shutil.copy(HERE / "supplied/dtype_spec.py", tests / "unit/test_dtype_spec.py")
+
+
+def toolkit(environment: Path, folder: Path) -> Path:
+    """What tinygrad looks for below CUDA_PATH, and a clang for its CPU device."""
+    nvidia = guest.site_packages(environment) / "nvidia/cu13"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "include").symlink_to(nvidia / "include")
+    for library in nvidia.glob("lib/libnvrtc*"):
+        (folder / library.name).symlink_to(library)
+    (folder / "libnvrtc.so").symlink_to("libnvrtc.so.13")
+    (folder / "libcuda.so.1").symlink_to(paths.native("lib/libcuda.so.1"))
+    clang = folder / "bin/clang"
+    zig = guest.site_packages(environment) / "ziglang/zig"
+    clang.write_text(f'#!/bin/sh\nexec {zig} clang "$@"\n')
+    clang.chmod(0o755)
+    return folder
+
+
+def settings(version: str, tools: Path, home: Path) -> dict[str, str]:
+    """As in tinygrad's CI (CI, FORWARD_ONLY); TC=0: no tensor cores, which soft devices refuse."""
+    return {
+        **VERSIONS[version]["device"], "CI": "1", "FORWARD_ONLY": "1", "TC": "0",
+        "CUDA_PATH": str(tools), "NVRTC_PATH": str(tools), "LD_LIBRARY_PATH": str(tools),
+        "PATH": f"{tools / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": ".",
+        "CACHELEVEL": "0", "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"),
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_tinygrad_s_own_tests(state: State, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: dict[str, str] = VERSIONS[version]["failing"]
+    environment = guest.environment(HERE / "requirements.txt")
+    source = sources(environment, version, state.folder)
+    supply(source / "test")
+    tools = toolkit(environment, state.folder / "toolkit")
+    rankfold = Rankfold(
+        state, guest.job_environment(**settings(version, tools, state.folder / "home"))
+    )
+    monkeypatch.chdir(source)  # where the jobs run
+
+    def run(file: str) -> guest.Results:
+        python = environment / "bin/python"
+        return guest.run(rankfold, python, file, [f"test/{file}.py"], FILE_TIMEOUT_S)
+
+    total, files = guest.Results(), VERSIONS[version]["files"]
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        each = dict(zip(files, pool.map(run, files), strict=True))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        rankfold.end()
+    for results in each.values():
+        total.add(results)
+    guest.report(f"tinygrad-{version}", each, total, listed)
+    assert total.unlisted(listed) == {}
+    assert len(total.passed) >= 0.9 * (len(total.passed) + len(total.failed))
