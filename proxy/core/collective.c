@@ -1328,6 +1328,17 @@ bool coll_busy(const struct coll *c)
 	return false;
 }
 
+bool coll_unreceived(const struct coll *c, uint32_t *from, uint32_t *to)
+{
+	for (const struct comm *m = c->comms; m; m = m->next)
+		if (m->arrived) {
+			*from = m->member[m->arrived->src];
+			*to = m->member[m->arrived->dst];
+			return true;
+		}
+	return false;
+}
+
 struct coll *coll_new(const struct coll_io *io, uint32_t device, uint32_t device_count,
 		      uint32_t world_size, const uint32_t *rank_device)
 {

@@ -101,6 +101,9 @@ uint32_t coll_rounds(const struct coll *, uint32_t rank, uint64_t comm,
 
 /* Is anything unfinished (half joined, contributed but not delivered)? False at a cut. */
 bool coll_busy(const struct coll *);
+/* A send that has arrived here and that nobody has asked for: at a cut nobody will. Its two job
+ * ranks; false if there is none. */
+bool coll_unreceived(const struct coll *, uint32_t *from, uint32_t *to);
 /* Members (job ranks, in communicator order) of a local rank's communicator; 0 if unknown. */
 uint32_t coll_members(const struct coll *, uint32_t rank, uint64_t comm, uint32_t *members,
 		      uint32_t max, uint64_t *key);

@@ -447,10 +447,25 @@ static void saved(struct job *j)
 	post_event(j->proxy, &e);
 }
 
+/* No state can hold a send; and at the cut its receiver, who is here, waits for none. */
+static bool refuse_unreceived(struct job *j)
+{
+	char text[160];
+	uint32_t from, to;
+	if (!coll_unreceived(j->coll, &from, &to))
+		return false;
+	snprintf(text, sizeof text, "rank %u has sent to rank %u what that has not received: "
+		 "collectives are under way, the job cannot be saved", from, to);
+	job_fail(j, text);
+	return true;
+}
+
 static void save_step(struct job *j)
 {
 	struct proxy *p = j->proxy;
 	bool resident = false;
+	if (refuse_unreceived(j))
+		return;
 	for (uint32_t n = 0; n < j->world_size; n++) {
 		struct rank *r = j->ranks[n];
 		if (!r)
@@ -471,6 +486,10 @@ static void save_step(struct job *j)
 		char error[256] = "";
 		if (!r)
 			continue;
+		if (r->replaced) { /* meanwhile: what its new process begins with is nothing */
+			rank_detach(r);
+			continue;
+		}
 		uint64_t bytes = state_save(r, error, sizeof error);
 		if (!bytes) {
 			j->saving = false;

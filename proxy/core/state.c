@@ -413,6 +413,13 @@ static uint32_t least_bytes(uint16_t opcode)
 	return i < sizeof bytes / sizeof *bytes ? bytes[i] : UINT32_MAX;
 }
 
+/* Of an earlier process of the rank: this channel has never been served, that one had. */
+static bool of_earlier_process(const struct rank *r, const uint8_t *first)
+{
+	const struct state_rank *s = (const void *)first;
+	return !r->tail && s->r.opcode == STATE_RANK && s->tail;
+}
+
 /* 1: restored; 0: the image holds no state (a fresh rank); -1: it holds a broken one. */
 int state_restore(struct rank *r, char *error, uint32_t error_bytes)
 {
@@ -433,6 +440,10 @@ int state_restore(struct rank *r, char *error, uint32_t error_bytes)
 		snprintf(error, error_bytes, "rank %u: its saved state is damaged or of version %u",
 			 r->rank, h->version);
 		return -1;
+	}
+	if (h->bytes >= sizeof(struct state_rank) && of_earlier_process(r, first)) {
+		h->magic = 0;
+		return state_restore(r, error, error_bytes);
 	}
 	for (;;) {
 		const struct rf_record *record = (const void *)at;

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rankfold.proxy.hal.soft.modules import Loader
-from rankfold.proxy.native import Native
+from rankfold.proxy.native import EXIT_CLEAN, Native, segment_create
 from support.answers import answering
 from support.ring_client import (
     ALLOC,
@@ -240,3 +240,37 @@ def test_a_send_that_nobody_receives_does_not_hold_up_a_save() -> None:
         assert status and "collectives are under way" in status["reason"]
         leave(native, HOSTILE)
     client.close()
+
+
+@pytest.mark.parametrize("receiver", [0, 1])
+def test_a_send_that_nobody_receives_on_two_devices(receiver: int) -> None:
+    """To itself, or to a rank that ends instead: the receiver's device says so."""
+    clients = [RingClient(rank, 2) for rank in range(2)]
+    segment = segment_create(2)
+    with device() as first, device() as second:
+        natives = [first, second]
+        for native, client in zip(natives, clients, strict=True):
+            native.job_open(1, 1, client.rank, 2, [0, 1], segment)
+            native.rank_attach(1, client.rank, client.fd, client.image)
+            client.alloc(DEV_BASE, 4096)
+            client.begin(COMM_INIT, struct.pack("<QII", 16, 2, client.rank) + bytes(128))
+        assert [client.finish() for client in clients] == [0, 0]
+        body = struct.pack("<6QIIiI", 1, 16, DEV_BASE, 0, 64, 0, 5, 7, receiver, 0)
+        clients[0].post(COLLECTIVE, body)
+        assert clients[0].call(DEVICE_SYNC) == 0
+        if receiver == 1:
+            second.rank_exited(1, 1, EXIT_CLEAN)
+        for native in natives:
+            native.barrier(1, True)
+        for native in natives:
+            settle(native, 1, "cut")
+        for native in natives:
+            native.job_save(1)
+        settle(natives[receiver], 1, "failed")
+        status = natives[receiver].job_status(1)
+        assert status and f"rank 0 has sent to rank {receiver}" in status["reason"]
+        for native in natives:
+            leave(native, 1)
+    os.close(segment)
+    for client in clients:
+        client.close()

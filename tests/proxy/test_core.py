@@ -296,6 +296,33 @@ def test_a_rank_s_next_process_finds_no_memory_of_the_one_before(client: RingCli
     after.close()
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_process_that_is_replaced_during_a_save_begins_anew(
+    client: RingClient, late: bool
+) -> None:
+    """Its program calls exec while its job is moved: what was saved was the earlier program's."""
+    after = RingClient()
+    with device() as d, device() as to:
+        attach(d, client)
+        client.alloc(DEV_BASE, HEAP)
+        client.write(DEV_BASE, b"secret")
+        assert client.call(DEVICE_SYNC) == 0
+        d.barrier(1, True)
+        settle(d, 1, "cut")
+        assert d.job_save(1)
+        if late:
+            settle(d, 1, "saved")
+        d.rank_exited(1, 0, EXIT_REPLACED)
+        settle(d, 1, "saved")
+        d.job_close(1)
+        to.job_open(2, 2, 0, 1, [0], -1)
+        to.rank_attach(2, 0, after.fd, client.image)
+        after.alloc(DEV_BASE, HEAP)
+        assert after.read(DEV_BASE, 6) == b"\0" * 6
+        leave(to, 2)
+    after.close()
+
+
 def test_a_broken_ring_fails_its_job(client: RingClient) -> None:
     with device() as d:
         attach(d, client)
