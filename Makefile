@@ -78,8 +78,8 @@ gpu-check: ## on a machine with an NVIDIA GPU: conformance, the GPT, figures
 # sanitizer's start-up needs.
 UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZE := -fsanitize=address $(UNDEFINED)
-SANITIZED := tests/proxy tests/hostile/test_live.py tests/barrier tests/collectives tests/peer \
-	tests/interpose/test_heap.py
+SANITIZED := tests/proxy tests/nvidia/test_device.py tests/hostile/test_live.py tests/barrier \
+	tests/collectives tests/peer tests/interpose/test_heap.py
 .PHONY: sanitize
 sanitize: $(VENV_READY) ## the tests of the C code with the sanitizers of gcc; T=… as for test
 	@$(MAKE) --no-print-directory native BUILD=build/sanitize \

@@ -158,11 +158,6 @@ EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
-EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
-{
-	return cuGetErrorName(error, text);
-}
-
 EXPORT CUresult cuDeviceGetCount(int *count)
 {
 	CUresult error = fake_enter("cuDeviceGetCount", false);
@@ -183,12 +178,6 @@ EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
 {
 	snprintf(name, (size_t)bytes, "Fake GPU %d", device);
 	return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
-{
-	*bytes = FAKE_MEMORY;
-	return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)

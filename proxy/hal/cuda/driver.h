@@ -100,11 +100,8 @@ typedef struct {
 	X(cuInit, (unsigned)) \
 	X(cuDriverGetVersion, (int *)) \
 	X(cuGetErrorName, (CUresult, const char **)) \
-	X(cuGetErrorString, (CUresult, const char **)) \
 	X(cuDeviceGetCount, (int *)) \
 	X(cuDeviceGet, (CUdevice *, int)) \
-	X(cuDeviceGetName, (char *, int, CUdevice)) \
-	X(cuDeviceTotalMem_v2, (size_t *, CUdevice)) \
 	X(cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice)) \
 	X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
 	X(cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
