@@ -215,3 +215,69 @@ def test_how_registers_differ_between_threads() -> None:
     found = {name: slopes[f"%{name}"] for name in ("r0", "r1", "r2", "r4", "r5", "r6", "r8", "r10")}
     assert found == {"r0": 1, "r1": 1, "r2": 0, "r4": None, "r5": None, "r6": None, "r8": 4,
                      "r10": 0}  # fmt: skip
+
+
+def test_what_differs_between_threads_in_a_loop_side_by_side(kernels: Loader, space: Space) -> None:
+    """A loop adds %r6, the rounds of a loop before it, and %r7, which an if has chosen; there is a
+    barrier between, behind which all threads are together again."""
+    source = kernel(
+        SUM.format(extra="").partition("mad.lo.u32")[0]
+        + """
+    and.b32 %r7, %r1, 4;
+    setp.eq.u32 %p2, %r7, 0;
+    mov.u32 %r7, 3;
+    @%p2 bra chosen;
+    mov.u32 %r7, 500;
+chosen:
+    mov.u32 %r0, %r1;
+again:
+    mul.wide.s32 %rd1, %r0, 4;
+    add.s64 %rd2, %rd0, %rd1;
+    ld.global.u32 %r4, [%rd2];
+    mad.lo.u32 %r4, %r6, 1000, %r4;
+    add.u32 %r4, %r4, %r7;
+    st.global.u32 [%rd2], %r4;
+    add.s32 %r0, %r0, %r2;
+    setp.lt.s32 %p1, %r0, 500;
+    @%p1 bra again;
+    """
+    )
+    function = kernels.function(kernels.module(source.encode(), 1), "k")
+    words = np.arange(1, 501, dtype=np.uint32)
+    for threads in (64, 96, 100):
+        for bound in (0, 40, 64, 250, 384):
+            at = space.put(words)
+            space.launch(function, 1, threads, at, bound)
+            thread = np.arange(500) % threads
+            rounds = np.maximum(0, (bound - thread + threads - 1) // threads)
+            wanted = words + 1000 * rounds + np.where(thread & 4, 500, 3)
+            np.testing.assert_array_equal(space.read(at, 500, np.uint32), wanted)
+    space.check()
+
+
+def test_an_index_that_wraps_within_a_row(kernels: Loader, space: Space) -> None:
+    """Each thread goes on as long as its index is positive."""
+    source = kernel("""
+    mov.u32 %r1, %tid.x; mov.u32 %r2, %ntid.x; mov.u32 %r5, 0;
+    add.u32 %r0, %r1, 0x7FFFFF00;
+round:
+    sub.u32 %r3, %r0, 0x7FFFFF00;
+    mul.wide.u32 %rd1, %r3, 4;
+    add.s64 %rd2, %rd0, %rd1;
+    ld.global.u32 %r4, [%rd2];
+    add.u32 %r4, %r4, 1;
+    st.global.u32 [%rd2], %r4;
+    add.u32 %r5, %r5, 1;
+    add.s32 %r0, %r0, %r2;
+    setp.ge.s32 %p1, %r0, 0;
+    @%p1 bra round;""")
+    assert any("@step" in line for line in lower.lower(ptx.parse_module(source), "k", "k").ir
+               .splitlines())  # fmt: skip
+    function = kernels.function(kernels.module(source.encode(), 1), "k")
+    for threads in (32, 64, 100):
+        at = space.put(np.zeros(512, np.uint32))
+        space.launch(function, 1, threads, at, 0)
+        place = np.arange(512)
+        wanted = (place < 256) | (place < threads)
+        np.testing.assert_array_equal(space.read(at, 512, np.uint32), wanted)
+    space.check()
