@@ -296,6 +296,7 @@ def test_a_rank_s_next_process_finds_no_memory_of_the_one_before(client: RingCli
     after.close()
 
 
+@pytest.mark.several_devices
 @pytest.mark.parametrize("late", [False, True])
 def test_a_process_that_is_replaced_during_a_save_begins_anew(
     client: RingClient, late: bool

@@ -34,7 +34,7 @@ COMBINATIONS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def device() -> Iterator[Device]:
     with Device(memory=256 << 20, workers=2) as made:
         yield made
