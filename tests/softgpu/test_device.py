@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi
+from support import native
 
 OUT_OF_MEMORY, INVALID_VALUE, ILLEGAL_ADDRESS = 2, 1, 700
 PINNED = DEV_BASE + (1 << 39)
@@ -137,6 +140,33 @@ def test_a_full_queue_refuses_and_keeps_its_order(device: Device, space: Space) 
     device.wait(last)
     assert accepted >= room
     np.testing.assert_array_equal(space.read(at, 4, np.uint8), [value] * 4)
+
+
+COUNT = 1_000_000
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_work_is_done_once_however_it_comes(workers: int, tmp_path: Path) -> None:
+    """Submitted at the moment when the worker has nothing more to do, or just before or after."""
+    value, three, one = np.zeros(1, np.uint64), np.full(1, 3, np.uint64), np.ones(1, np.uint64)
+    many = ctypes.CDLL(str(native.build(tmp_path, [Path(__file__).with_name("submit.c")])))
+    many.submit_many.restype = ctypes.c_uint64
+    with Device(workers=workers) as device:
+        works = ffi.new("struct hal_work[2]")
+        for work, op, operand in zip(works, (1, 0), (three, one), strict=True):  # times 3, plus 1
+            work.kind = device.lib.HAL_REDUCE
+            work.reduce.dst = work.reduce.a = ffi.from_buffer(value)
+            work.reduce.b = ffi.from_buffer(operand)
+            work.reduce.count, work.reduce.dtype, work.reduce.op = 1, 5, op
+        table = ffi.addressof(device.hal)
+        pointers = (int(ffi.cast("uintptr_t", p)) for p in (table, device.stream, works))
+        number = many.submit_many(*map(ctypes.c_void_p, pointers), COUNT)
+        device.wait(number)
+    assert number == COUNT
+    expected = 0
+    for _ in range(COUNT // 2):
+        expected = (3 * expected + 1) % 2**64
+    assert value[0] == expected
 
 
 def test_streams_go_on_beside_each_other() -> None:

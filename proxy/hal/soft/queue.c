@@ -1,11 +1,13 @@
 /* queue.c: the device, its in-order queues, and the workers that serve them.
  *
  * A stream with work is in the run queue or in the hands of one worker, never both: that keeps it
- * in order. Workers take one work at a time and put the stream back at the end, so streams share
- * the workers fairly; a long matrix product goes back in the middle. submit copies the work and
- * returns; a worker that finds nothing to do sleeps on the condition variable, or helps with what
- * has taken long and whose blocks may run in any order.
+ * in order. After each work, and between parts of a long matrix product, a worker puts its stream
+ * at the end if another one waits, so streams share the workers fairly. The lock guards the run
+ * queue; while a worker has a stream, submit and the worker meet only in its counters. submit
+ * copies the work and returns; a worker that finds nothing to do sleeps on the condition variable,
+ * or helps with what has taken long and whose blocks may run in any order.
  */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -239,6 +241,7 @@ static struct hal_stream *take(struct hal_device *device, struct soft_share **sh
 		pthread_cond_wait(&device->wake, &device->lock);
 	stream = device->first;
 	if (stream) {
+		atomic_fetch_add(&stream->servers, 1);
 		device->first = stream->next;
 		if (!device->first)
 			device->last = NULL;
@@ -266,7 +269,7 @@ static bool has_failed(const struct hal_work *work)
 	}
 }
 
-/* Behind the others, in the middle of a work. */
+/* Behind the others. */
 static void put_off(struct hal_device *device, struct hal_stream *stream)
 {
 	pthread_mutex_lock(&device->lock);
@@ -288,23 +291,59 @@ static void count_running(const struct hal_work *work, int change)
 #endif
 }
 
-static void put_back(struct hal_device *device, struct hal_stream *stream, uint64_t done)
+static void complete(struct hal_device *device, struct hal_stream *stream,
+		     const struct soft_item *item, uint64_t done)
 {
-	bool loud = has_failed(&stream->items[(done - 1) % SOFT_QUEUE_WORKS].work);
+	bool loud = has_failed(&item->work);
 
-	count_running(&stream->items[(done - 1) % SOFT_QUEUE_WORKS].work, -1);
-	pthread_mutex_lock(&device->lock);
-	if (stream->submitted > done)
-		enqueue(device, stream);
-	else
-		stream->active = false;
-	/* The lock is the last touch: an idle stream may be destroyed after it. Either the loop
-	 * sees this completion after its notify_at, or we see its number. */
+	count_running(&item->work, -1);
+	/* Either the loop sees this completion after its notify_at, or we see its number. */
 	atomic_store(&stream->completed, done);
 	loud |= done >= atomic_load(&stream->notify_at);
-	pthread_mutex_unlock(&device->lock);
 	if (loud && device->config.ring)
 		device->config.ring(device->config.ring_arg);
+}
+
+/* A worker that has the stream and has done all it knew of lets go of it. True: there came more,
+ * and it has the stream again. */
+static bool keep(struct hal_stream *stream)
+{
+	do {
+		/* Either we see the next work, or its submit sees that nobody has the stream. */
+		atomic_store(&stream->active, false);
+		if (atomic_load(&stream->completed) == atomic_load(&stream->submitted) ||
+		    atomic_exchange(&stream->active, true))
+			return false;
+		/* Another worker may have had it in between, and done all. */
+	} while (atomic_load(&stream->completed) == atomic_load(&stream->submitted));
+	return true;
+}
+
+/* Work after work, while no other stream waits for a worker. What was submitted is looked at only
+ * when what was known is done: the submitter is writing there. */
+static void serve(struct soft_worker *worker, struct hal_stream *stream)
+{
+	struct hal_device *device = worker->device;
+	uint64_t done = atomic_load(&stream->completed), known = atomic_load(&stream->submitted);
+
+	for (;;) {
+		struct soft_item *item = &stream->items[done % SOFT_QUEUE_WORKS];
+
+		if (run(worker, item))
+			complete(device, stream, item, ++done);
+		if (done == known)
+			known = atomic_load(&stream->submitted);
+		if (done == known) {
+			if (!keep(stream))
+				break;
+			done = atomic_load(&stream->completed);
+			known = atomic_load(&stream->submitted);
+		} else if (atomic_load_explicit(&device->first, memory_order_relaxed)) {
+			put_off(device, stream);
+			break;
+		}
+	}
+	atomic_fetch_sub(&stream->servers, 1); /* the last touch: it may be destroyed now */
 }
 
 static void *worker_main(void *arg)
@@ -318,17 +357,10 @@ static void *worker_main(void *arg)
 	if (soft_worker_signals(worker) != 0)
 		abort(); /* no memory for a signal stack of 64 KiB */
 	while ((stream = take(device, &share, &spin)) != NULL || share) {
-		uint64_t done;
-
-		if (share) {
+		if (share)
 			help(worker, share);
-			continue;
-		}
-		done = atomic_load_explicit(&stream->completed, memory_order_relaxed) + 1;
-		if (run(worker, &stream->items[(done - 1) % SOFT_QUEUE_WORKS]))
-			put_back(device, stream, done);
 		else
-			put_off(device, stream);
+			serve(worker, stream);
 	}
 	return NULL;
 }
@@ -402,10 +434,11 @@ void soft_device_close(struct hal_device *device)
 
 int soft_stream_create(struct hal_device *device, struct hal_stream **out)
 {
-	struct hal_stream *stream = calloc(1, sizeof *stream);
+	struct hal_stream *stream = aligned_alloc(64, sizeof *stream);
 
 	if (!stream)
 		return SOFT_OUT_OF_MEMORY;
+	memset(stream, 0, sizeof *stream);
 	stream->device = device;
 	*out = stream;
 	return 0;
@@ -413,9 +446,8 @@ int soft_stream_create(struct hal_device *device, struct hal_stream **out)
 
 void soft_stream_destroy(struct hal_stream *stream)
 {
-	/* The worker that finished the last work may still hold the lock. */
-	pthread_mutex_lock(&stream->device->lock);
-	pthread_mutex_unlock(&stream->device->lock);
+	while (atomic_load(&stream->servers)) /* who finished the last work has not let go yet */
+		sched_yield();
 	for (uint32_t i = 0; i < SOFT_QUEUE_WORKS; i++)
 		free(stream->items[i].params);
 	free(stream);
@@ -469,23 +501,24 @@ uint64_t soft_submit(struct hal_stream *stream, const struct hal_work *work)
 	struct hal_device *device = stream->device;
 	struct soft_item *item = &stream->items[stream->submitted % SOFT_QUEUE_WORKS];
 	uint64_t number;
-	bool wake;
 
 	if (soft_room(stream) == 0 || !acceptable(work))
 		return 0;
 	if (!copy_work(item, work))
 		return 0;
 	count_running(work, 1);
-	pthread_mutex_lock(&device->lock);
-	number = ++stream->submitted;
-	wake = !stream->active;
-	if (wake) {
-		stream->active = true;
-		enqueue(device, stream);
+	number = atomic_load_explicit(&stream->submitted, memory_order_relaxed) + 1;
+	atomic_store(&stream->submitted, number);
+	if (atomic_exchange(&stream->active, true))
+		return number; /* a worker has the stream, and looks once more before it lets go */
+	if (atomic_load(&stream->completed) == number) {
+		atomic_store(&stream->active, false); /* it did, and has done this work already */
+		return number;
 	}
+	pthread_mutex_lock(&device->lock);
+	enqueue(device, stream);
 	pthread_mutex_unlock(&device->lock);
-	if (wake)
-		pthread_cond_signal(&device->wake);
+	pthread_cond_signal(&device->wake);
 	return number;
 }
 

@@ -108,14 +108,16 @@ struct soft_item {
 	uint32_t params_capacity;
 };
 
+/* What the submitter writes, what workers write, and what both do: on cache lines of their own. */
 struct hal_stream {
 	struct hal_device *device;
+	_Alignas(64) _Atomic uint64_t submitted;
+	_Alignas(64) _Atomic uint64_t completed;
+	_Atomic uint32_t servers;       /* workers that may still touch the stream */
 	struct hal_stream *next;        /* in the run queue */
-	uint64_t submitted;             /* under the device's lock */
-	_Atomic uint64_t completed;
-	_Atomic uint64_t notify_at;     /* completions below it do not ring */
-	bool active;                    /* in the run queue, or a worker serves it */
-	struct soft_item items[SOFT_QUEUE_WORKS];
+	_Alignas(64) _Atomic uint64_t notify_at; /* completions below it do not ring */
+	_Atomic bool active;            /* in the run queue, or a worker serves it */
+	_Alignas(64) struct soft_item items[SOFT_QUEUE_WORKS];
 };
 
 struct hal_device {
