@@ -1,5 +1,5 @@
-/* submit.c: submits two works in turns, as fast as a proxy's loop does: each time at about the moment
- * when the worker finishes what it had. */
+/* submit.c: submits two works in turns, as fast as a proxy's loop does: each time at about the
+ * moment when the worker finishes what it had. */
 #include "hal.h"
 
 /* The number of the last. */
