@@ -303,6 +303,8 @@ class Proxy:
     def _claim_rank(self, job: Job, rank: int) -> None:
         def got(_message: Message, fds: list[int]) -> None:
             try:
+                if job.detaches:
+                    return  # it has nothing here yet: its launcher gives it to the next epoch
                 self.native.rank_attach(job.id, rank, fds[0], fds[1])
                 status = self.native.rank_status(job.id, rank)
                 if status:
