@@ -23,7 +23,9 @@ Operations of a **proxy** (one server process per device)
     ranks from their launchers, meets the other devices, and starts to serve as soon as all have
     met. A higher epoch supersedes. Answered when noted; progress is in ``status``.
 ``barrier`` job, epoch, action ("request" | "withdraw") → {state}. Request: stop at a cut.
-    Withdraw: before it is acquired, or after (acquired, then released): go on in place.
+    Withdraw: before it is acquired, or after (acquired, then released): go on in place. Who asks
+    anew right away asks the device that withdrew, or all; a withdrawal at the job's lowest device
+    is known to all when it is answered.
 ``wait`` job, epoch, states: [..], within_s → {state, reason}. Deferred until the job's state
     is one of them or the time is over; "failed" always ends it.
 ``detach`` job, epoch, discard (bool) → {saved_bytes}. Only at a cut, unless discard: writes each

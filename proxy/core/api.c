@@ -187,11 +187,7 @@ static void run_job_barrier(struct proxy *p, void *arg)
 	struct job *j = job_find(p, a->job);
 	if (!j || j->saving || j->state > PROXY_JOB_CUT)
 		return;
-	if (a->request)
-		barrier_request(j->barrier);
-	else
-		barrier_withdraw(j->barrier);
-	job_follow_barrier(j); /* the next call may come in this turn: a released job is not cut */
+	job_barrier(j, a->request);
 	a->result = 0;
 }
 

@@ -128,13 +128,13 @@ struct barrier {
 
 	uint64_t generation, cuts;
 	bool asked;          /* this device was, in this generation */
-	uint64_t requests, withdrawals; /* sent */
+	uint64_t requests, withdrawals; /* sent; a release is a withdrawal */
 	bool stopping;       /* phase 2 */
 	bool off;
 	uint64_t verdict;    /* the last round whose meta-allreduce is known */
 	uint64_t offered;    /* the last round this device has added up */
 	bool frozen, cut;
-	bool leaving;        /* this device has withdrawn or released: STEADY may be on its way */
+	bool leaving;        /* STEADY may be on its way: withdrawn, released, or asked at the cut */
 	uint32_t level;
 	uint64_t version, stood;
 	uint64_t catch_up;
@@ -628,8 +628,8 @@ void barrier_exited(struct barrier *b, uint32_t rank)
 
 void barrier_request(struct barrier *b)
 {
-	if (b->cut && !b->leaving)
-		return; /* it stands already */
+	/* At the cut it stands already, or the release is on its way: device 0 knows. */
+	b->leaving |= b->cut;
 	b->asked = b->stopping = true;
 	b->requests++;
 	send(b, (struct barrier_message){.kind = REQUEST});
@@ -651,6 +651,7 @@ void barrier_release(struct barrier *b)
 	if (!b->cut)
 		return;
 	b->leaving = true;
+	b->withdrawals++;
 	send(b, (struct barrier_message){.kind = RELEASE, .d = b->generation});
 }
 
@@ -857,20 +858,24 @@ static void lead_count(struct barrier *b, const struct barrier_message *m)
 	lead_level(b);
 }
 
+static void lead_cut(struct barrier *b, uint32_t to)
+{
+	const struct coordinator *c = &b->lead;
+
+	send(b, (struct barrier_message){.kind = CUT, .to = to, .a = c->cuts,
+					 .b = c->withdrawals[to], .c = !c->wanted});
+}
+
 static void lead_stand(struct barrier *b, const struct barrier_message *m)
 {
 	struct coordinator *c = &b->lead;
-	struct barrier_message cut = {.kind = CUT};
 
 	if (m->a != c->version || c->level != DRAIN || ++c->standing < b->device_count)
 		return;
 	c->stage = STOPPED;
-	cut.a = ++c->cuts;
-	cut.c = !c->wanted; /* withdrawn on the way */
-	for (cut.to = 0; cut.to < b->device_count; cut.to++) {
-		cut.b = c->withdrawals[cut.to];
-		send(b, cut);
-	}
+	c->cuts++;
+	for (uint32_t to = 0; to < b->device_count; to++)
+		lead_cut(b, to);
 	if (!c->wanted)
 		lead_steady(b);
 }
@@ -916,6 +921,8 @@ static void lead_receive(struct barrier *b, const struct barrier_message *m)
 	case REQUEST:
 		c->requests[m->from]++;
 		c->wanted = true;
+		if (c->stage == STOPPED)
+			lead_cut(b, m->from);
 		if (!c->living[m->from]) /* it has no rank whose need would spread */
 			lead_freeze(b);
 		lead_stop(b);
@@ -925,6 +932,7 @@ static void lead_receive(struct barrier *b, const struct barrier_message *m)
 		lead_withdraw(b);
 		break;
 	case RELEASE:
+		c->withdrawals[m->from]++;
 		if (c->stage == STOPPED && m->d == c->generation)
 			lead_steady(b);
 		break;
@@ -981,7 +989,8 @@ static void device_receive(struct barrier *b, const struct barrier_message *m)
 	case CUT:
 		b->cut = true;
 		b->cuts = m->a;
-		b->leaving = m->c || m->b < b->withdrawals; /* then STEADY is on its way */
+		/* Withdrawn on the way: STEADY follows. */
+		b->leaving = m->c || m->b < b->withdrawals;
 		break;
 	case STEADY: on_steady(b, m); break;
 	default: fail(b, "an unknown message", m->from, m->comm);

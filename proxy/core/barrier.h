@@ -78,10 +78,13 @@ bool barrier_may_consume(const struct barrier *, uint32_t rank);
 void barrier_idle(struct barrier *, uint32_t rank, bool idle);
 void barrier_exited(struct barrier *, uint32_t rank);
 
-/* A request may reach one device only; twice is once. */
+/* A request may reach one device only; twice is once. At the cut it is answered by the same cut,
+ * unless that was released meanwhile (elsewhere, too): then by a new one. Until device 0 has said
+ * which, this device does not say that it is at the cut. */
 void barrier_request(struct barrier *);
 /* Takes back every request that device 0 has heard of when this reaches it: back to steady if it
- * has not spread, otherwise it ends acquired, then released (at once, if already acquired). */
+ * has not spread, otherwise it ends acquired, then released (at once, if already acquired). Who
+ * asks anew right away asks the device that withdrew, or (if that was device 0) any. */
 void barrier_withdraw(struct barrier *);
 /* The cut is over, all go on in this epoch: on any device that is at the cut. */
 void barrier_release(struct barrier *);

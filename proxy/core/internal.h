@@ -254,6 +254,7 @@ struct job {
 	enum proxy_job_state state, told;
 	bool saving, discarding;
 	uint64_t saved_bytes;
+	uint64_t cut; /* the last one's number, and when */
 	double cut_at, released_at;
 	uint64_t activity;    /* at the last look: what its ranks asked for and what was done */
 	char reason[512];
@@ -401,7 +402,7 @@ int job_open(struct proxy *, struct job *, int segment_fd, char *error, uint32_t
 void job_close(struct job *);
 void job_turn(struct job *);
 void job_fail(struct job *, const char *text);
-void job_follow_barrier(struct job *); /* its state, after the barrier was told something */
+void job_barrier(struct job *, bool request); /* or withdraw */
 void job_hurry(struct job *); /* called now and then: has anything moved since? */
 int job_submit_group(struct rank *, const struct rf_collective *ops, uint32_t count);
 bool job_may_issue_group(struct rank *, const struct rf_collective *ops, uint32_t count);

@@ -390,7 +390,7 @@ void job_hurry(struct job *j)
 }
 
 /* The barrier's state becomes the job's. */
-void job_follow_barrier(struct job *j)
+static void follow_barrier(struct job *j)
 {
 	if (j->state > PROXY_JOB_CUT)
 		return;
@@ -409,12 +409,25 @@ void job_follow_barrier(struct job *j)
 		job_fail(j, "the cut was released while the job was being saved");
 		return;
 	}
-	if (state == PROXY_JOB_CUT)
+	if (state == PROXY_JOB_CUT && barrier_round(j->barrier) != j->cut) {
+		j->cut = barrier_round(j->barrier); /* asked again there, it says so twice */
 		j->cut_at = (double)now_ns() / 1e9;
-	else if (j->state == PROXY_JOB_CUT)
+	}
+	if (j->state == PROXY_JOB_CUT)
 		j->released_at = (double)now_ns() / 1e9;
 	j->state = state;
 	j->proxy->progress = true;
+}
+
+void job_barrier(struct job *j, bool request)
+{
+	if (request)
+		barrier_request(j->barrier);
+	else
+		barrier_withdraw(j->barrier);
+	/* Now: the caller may ask another device next, or this one in this turn of the loop. */
+	send_barrier(j);
+	follow_barrier(j);
 }
 
 /* A rank that ended well is served until nothing of it is left, then it goes. */
@@ -524,7 +537,7 @@ void job_turn(struct job *j)
 	bury_exited(j);
 	tell_idle(j);
 	send_barrier(j);
-	job_follow_barrier(j);
+	follow_barrier(j);
 	if (j->saving)
 		save_step(j);
 	if (j->discarding)

@@ -92,6 +92,8 @@ def always_consistent(native: tuple[Any, Any], kind: str, seed: int) -> None:
     try:
         for _ in range(r.randrange(1, 4)):
             _one_stop(world, r, devices)
+        for _ in range(r.randrange(3)):
+            _stop_again_at_once(world, r, devices)
         _run(world, lambda: world.over or world.at_cut, "at the end")
         while not world.over:  # a request that raced with a release
             world.check_cut()
@@ -110,6 +112,32 @@ def _release(world: World, device: int) -> None:
     if world.state(device) == CUT:
         raise Violation("a device that has released the cut still offers to be saved there")
     _run(world, lambda: all(world.state(d) != CUT for d in range(world.devices)), "the release")
+
+
+def _stop_again_at_once(world: World, r: random.Random, devices: int) -> None:
+    """A request follows a release that other devices have not heard of: a new cut answers it."""
+    world.request(r.randrange(devices))
+    _run(world, lambda: world.at_cut, "before the release")
+    released = world.cuts
+    first = r.randrange(devices)
+    world.release(first)
+    _some_steps(world, r.randrange(10))
+    asked = r.randrange(devices)
+    if asked != first:  # until device 0 has heard of the release, a request could overtake it
+        world.deliver_all(first, 0)
+    world.request(asked)
+    _run(world, lambda: world.state(asked) == CUT, "after a request behind a release")
+    if world.cuts == released:
+        raise Violation("a device says that it is at the cut that was released")
+    _run(world, lambda: world.at_cut, "after a request behind a release")
+    world.check_cut()
+    world.request(r.randrange(devices))  # asked once more there, it is the same cut
+    after = world.cuts
+    _run(world, lambda: world.at_cut, "after a request at the cut")
+    if world.cuts != after:
+        raise Violation("a request at the cut made another one")
+    _release(world, r.randrange(devices))
+    _run(world, lambda: world.over or _settled(world, devices), "a request taken back")
 
 
 def _one_stop(world: World, r: random.Random, devices: int) -> None:

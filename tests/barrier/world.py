@@ -245,6 +245,10 @@ class World:
         self._collect(rank.device)
         return True
 
+    def deliver_all(self, sender: int, to: int) -> None:
+        while self._deliver((sender, to)):
+            pass
+
     def _deliver(self, pair: tuple[int, int]) -> bool:
         if not self.queues[pair]:
             return False
@@ -291,6 +295,11 @@ class World:
     @property
     def at_cut(self) -> bool:
         return all(self.state(d) == CUT for d in range(self.devices))
+
+    @property
+    def cuts(self) -> int:
+        """The number of the last cut any device has heard of."""
+        return max(int(self.lib.barrier_round(b)) for b in self.barriers)
 
     @property
     def over(self) -> bool:
