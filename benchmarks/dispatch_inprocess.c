@@ -92,8 +92,9 @@ static void wait_for(uint64_t number)
 
 static void submit(const struct hal_work *work)
 {
+	uint64_t done = hal_soft.completed(queue); /* before the look at the room: one more will come */
 	if (!hal_soft.room(queue))
-		wait_for(hal_soft.completed(queue) + 1);
+		wait_for(done + 1);
 	last = hal_soft.submit(queue, work);
 	if (!last)
 		fail("the device refused a work");
