@@ -14,6 +14,7 @@
  */
 #include <dlfcn.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -23,11 +24,15 @@
 #include <unistd.h>
 
 #include "hal.h"
+#include "spin.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define MEMORY_BYTES (256ull << 20)
 #define FUNCTIONS_MAX 64
-#define SPINS 1000 /* as interpose/client/channel.c: the same way of waiting on both sides */
+#define QUEUE_WORKS 64 /* at least: hal.h */
+#define REFILL_WORKS 32
+#define SPIN_NS 50000u
+#define SPINS 300 /* as interpose/client/channel.c: the same way of waiting on both sides */
 
 struct param { uint32_t offset, bytes; };
 struct kernel { /* what dispatch.py writes */
@@ -81,6 +86,10 @@ static void wait_for(uint64_t number)
 			return;
 		__builtin_ia32_pause();
 	}
+	struct spin spin = {0};
+	while (hal_soft.completed(queue) < number && spin_on(&spin, SPIN_NS))
+		(void)sched_yield();
+	hal_soft.notify_at(queue, number);
 	while (hal_soft.completed(queue) < number) {
 		uint32_t seen = atomic_load(&moved);
 		atomic_store(&waiting, 1);
@@ -92,9 +101,9 @@ static void wait_for(uint64_t number)
 
 static void submit(const struct hal_work *work)
 {
-	uint64_t done = hal_soft.completed(queue); /* before the look at the room: one more will come */
+	/* Full: until some have room, as proxy/core/stream.c does; not woken for each. */
 	if (!hal_soft.room(queue))
-		wait_for(done + 1);
+		wait_for(last - QUEUE_WORKS + REFILL_WORKS);
 	last = hal_soft.submit(queue, work);
 	if (!last)
 		fail("the device refused a work");

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +24,11 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "spin.h"
 
 #define AHEAD 2048 /* bytes of the ring: some records */
-#define SPINS 1000 /* a few microseconds of pauses before a thread sleeps */
+#define SPINS 300 /* a few microseconds of pauses, most replies come then */
+#define SPIN_NS 50000u /* then it gives way at each look, before it sleeps */
 
 struct rf_header *channel_header;
 
@@ -505,6 +508,9 @@ int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 			break;
 		pause_cpu();
 	}
+	struct spin spin = {0};
+	while (atomic_load_explicit(&slot->state, memory_order_acquire) != 2 && spin_on(&spin, SPIN_NS))
+		(void)sched_yield();
 	for (;;) {
 		uint32_t state = 1;
 		if (atomic_compare_exchange_strong(&slot->state, &state, 3))

@@ -309,7 +309,8 @@ struct proxy {
 
 	struct ask *asks;
 	uint64_t next_token;
-	bool progress;
+	bool progress; /* in this turn */
+	bool settled;  /* in this turn works ended that let nothing happen */
 	uint64_t switches, swapped_in, swapped_out, kernels, wakeups;
 
 	struct mailbox *mailbox; /* mailbox.c: calls in, events out, doorbell */

@@ -18,8 +18,7 @@
 #include "internal.h"
 #include "spin.h"
 
-#define SPIN_NS 50000u          /* awake without progress before it sleeps */
-#define SPIN_AWAITED_NS 1000000u /* the same while a client waits for what the device does */
+#define SPIN_NS 50000u /* awake without progress before it sleeps */
 #define WAIT_MAX 128 /* the kernel's limit for futex_waitv */
 
 uint64_t now_ns(void)
@@ -89,13 +88,13 @@ static void sleep_until_called(struct proxy *p)
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		rank_sleep(p->ranks[i]);
 	set_sleeping(p, true);
-	p->progress = false;
+	p->progress = p->settled = false;
 	loop_turn(p);
 	uint64_t deadline = slice_deadline_ns(p);
 	until.tv_sec = (time_t)(deadline / 1000000000ull);
 	until.tv_nsec = (long)(deadline % 1000000000ull);
 	/* Asked to stop before the words were read: nobody would wake us. */
-	if (!p->progress && !mailbox_stopping(p)) {
+	if (!p->progress && !p->settled && !mailbox_stopping(p)) {
 		/* More than WAIT_MAX words do not fit: then we look again every millisecond. */
 		uint64_t all = 1 + p->rank_count;
 		for (struct job *j = p->jobs; j; j = j->next)
@@ -111,25 +110,16 @@ static void sleep_until_called(struct proxy *p)
 	set_sleeping(p, false);
 }
 
-/* Does a client wait while the device works? */
-static bool awaited(const struct proxy *p)
-{
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		if (p->ranks[i]->replies && p->ranks[i]->inflight)
-			return true;
-	return false;
-}
-
 void *loop_main(void *proxy)
 {
 	struct proxy *p = proxy;
 	struct spin spin = {0};
 	while (!mailbox_stopping(p)) {
-		p->progress = false;
+		p->progress = p->settled = false;
 		loop_turn(p);
 		if (p->progress) {
 			spin_reset(&spin);
-		} else if (!spin_on(&spin, awaited(p) ? SPIN_AWAITED_NS : SPIN_NS)) {
+		} else if (!spin_on(&spin, SPIN_NS) && !p->settled) {
 			sleep_until_called(p);
 			spin_reset(&spin);
 		}

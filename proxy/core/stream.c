@@ -165,6 +165,26 @@ static bool uses_memory(const struct item *i)
 	       i->kind == ITEM_FILL;
 }
 
+/* Does nobody hear of its completion but the items behind it? */
+static bool quiet(const struct item *i)
+{
+	switch (i->kind) {
+	case ITEM_KERNEL:
+	case ITEM_GEMM:
+	case ITEM_FILL:
+	case ITEM_WAIT: /* it was over when it was submitted */
+		return !i->slot;
+	case ITEM_COPY:
+		return !i->slot && !i->copy.copy.release_bulk;
+	case ITEM_RECORD:
+		return !i->mark->loud;
+	case ITEM_COLLECTIVE:
+		return i->coll.done;
+	default:
+		return false;
+	}
+}
+
 static void complete(struct rank *r, struct item *i)
 {
 	if (uses_memory(i) && i->hal_seq)
@@ -194,7 +214,10 @@ static void complete(struct rank *r, struct item *i)
 	}
 	ring_reply(r, i->slot, r->async_error, NULL, 0);
 	r->items--;
-	r->proxy->progress = true;
+	if (quiet(i))
+		r->proxy->settled = true;
+	else
+		r->proxy->progress = true;
 	free(i);
 }
 
@@ -489,26 +512,6 @@ void rank_pump(struct rank *r)
 		answer_waiters(r);
 	retire(r);
 	memory_sweep(r);
-}
-
-/* Does nobody hear of its completion but the items behind it? */
-static bool quiet(const struct item *i)
-{
-	switch (i->kind) {
-	case ITEM_KERNEL:
-	case ITEM_GEMM:
-	case ITEM_FILL:
-	case ITEM_WAIT: /* it was over when it was submitted */
-		return !i->slot;
-	case ITEM_COPY:
-		return !i->slot && !i->copy.copy.release_bulk;
-	case ITEM_RECORD:
-		return !i->mark->loud;
-	case ITEM_COLLECTIVE:
-		return i->coll.done;
-	default:
-		return false;
-	}
 }
 
 /* The first work of the stream whose completion lets anything happen. */

@@ -125,10 +125,10 @@ struct hal {
 	/* In-order queues. submit returns the work's number: 1, 2, 3 …, or 0 when the queue is full
 	 * or the device cannot do such work (an unknown data type); completed is the
 	 * number of the last finished work. Different streams may run at the same time. The
-	 * queue holds at least 64 works; room says how many more fit. */
+	 * queue holds at least 64 works; room says how many more fit, at least: 0 is true. */
 	int (*stream_create)(struct hal_device *, struct hal_stream **);
 	void (*stream_destroy)(struct hal_stream *); /* only when idle */
-	uint32_t (*room)(const struct hal_stream *);
+	uint32_t (*room)(struct hal_stream *);
 	uint64_t (*submit)(struct hal_stream *, const struct hal_work *);
 	uint64_t (*completed)(const struct hal_stream *);
 	/* Before `number` nobody needs to hear of this stream: its works up to there need not ring

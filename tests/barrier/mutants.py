@@ -38,8 +38,10 @@ MUTANTS = [
     Mutant("exit-not-heard", "b->ranks[m->rank].exited = true;", ""),
     Mutant("order-not-compared", "(c->comm && c->comm != m->comm)", "0"),
     Mutant("request-lost", "b->requests > m->b;", "false;"),
-    Mutant("request-at-the-cut-lost", "b->leaving |= b->cut;", "if (b->cut && !b->leaving)\n\t\treturn;"),
+    Mutant("request-at-the-cut-lost", "b->leaving |= b->cut;",
+           "if (b->cut && !b->leaving)\n\t\treturn;"),
     Mutant("released-cut-believed", "b->leaving |= b->cut;", ""),
-    Mutant("cut-not-confirmed", "if (c->stage == STOPPED)\n\t\t\tlead_cut(b, m->from);", ""),
+    Mutant("cut-not-confirmed", "if (c->stage == STOPPED)\n\t\t\tlead_cut(b, m->from);",
+           ""),
     Mutant("cut-not-left", "b->frozen = b->cut = b->leaving = false;", "b->frozen = false;"),
 ]  # fmt: skip

@@ -185,7 +185,7 @@ bool cuda_issue(struct hal_stream *, struct cuda_item *);
 /* queue.c */
 int cuda_stream_create(struct hal_device *, struct hal_stream **);
 void cuda_stream_destroy(struct hal_stream *);
-uint32_t cuda_room(const struct hal_stream *);
+uint32_t cuda_room(struct hal_stream *);
 uint64_t cuda_submit(struct hal_stream *, const struct hal_work *);
 uint64_t cuda_completed(const struct hal_stream *);
 void cuda_notify_at(struct hal_stream *, uint64_t number);

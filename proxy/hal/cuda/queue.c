@@ -106,7 +106,7 @@ uint64_t cuda_completed(const struct hal_stream *s)
 	return atomic_load_explicit(s->counter, memory_order_acquire);
 }
 
-uint32_t cuda_room(const struct hal_stream *s)
+uint32_t cuda_room(struct hal_stream *s)
 {
 	return CUDA_QUEUE_WORKS - (uint32_t)(atomic_load(&s->submitted) - cuda_completed(s));
 }

@@ -19,6 +19,7 @@
 
 #define HELP_AFTER_NS 30000u /* waking a helper costs a few thousand */
 #define SPIN_NS 50000u       /* a worker stays awake without work */
+#define LOOKS 8              /* before it lets go of a stream */
 
 /* A device of lower speed takes proportionally longer. */
 static void slow_down(const struct hal_device *device, uint64_t started_ns)
@@ -319,6 +320,27 @@ static bool keep(struct hal_stream *stream)
 	return true;
 }
 
+/* The next work was written by another core: on its way here while this one runs. */
+static void fetch(const struct soft_item *item)
+{
+	__builtin_prefetch(item);
+	__builtin_prefetch((const uint8_t *)item + 64);
+	__builtin_prefetch((const uint8_t *)item + 128);
+}
+
+/* To let go of a stream and be given it again costs more than a few looks. */
+static uint64_t await_more(struct hal_stream *stream, uint64_t done)
+{
+	uint64_t known = atomic_load(&stream->submitted);
+
+	for (int n = 0; known == done && n < LOOKS &&
+	     !atomic_load_explicit(&stream->device->first, memory_order_relaxed); n++) {
+		spin_pause();
+		known = atomic_load(&stream->submitted);
+	}
+	return known;
+}
+
 /* Work after work, while no other stream waits for a worker. What was submitted is looked at only
  * when what was known is done: the submitter is writing there. */
 static void serve(struct soft_worker *worker, struct hal_stream *stream)
@@ -329,10 +351,12 @@ static void serve(struct soft_worker *worker, struct hal_stream *stream)
 	for (;;) {
 		struct soft_item *item = &stream->items[done % SOFT_QUEUE_WORKS];
 
+		if (done + 1 < known)
+			fetch(&stream->items[(done + 1) % SOFT_QUEUE_WORKS]);
 		if (run(worker, item))
 			complete(device, stream, item, ++done);
 		if (done == known)
-			known = atomic_load(&stream->submitted);
+			known = await_more(stream, done);
 		if (done == known) {
 			if (!keep(stream))
 				break;
@@ -453,11 +477,19 @@ void soft_stream_destroy(struct hal_stream *stream)
 	free(stream);
 }
 
-uint32_t soft_room(const struct hal_stream *stream)
+uint64_t soft_completed(const struct hal_stream *stream)
 {
-	uint64_t done = atomic_load_explicit(&stream->completed, memory_order_acquire);
+	return atomic_load_explicit(&stream->completed, memory_order_acquire);
+}
 
-	return SOFT_QUEUE_WORKS - (uint32_t)(stream->submitted - done);
+/* The worker's counter is read when the queue seems full: to read it is to take it from him. */
+uint32_t soft_room(struct hal_stream *stream)
+{
+	uint64_t submitted = atomic_load_explicit(&stream->submitted, memory_order_relaxed);
+
+	if (submitted - stream->seen >= SOFT_QUEUE_WORKS)
+		stream->seen = soft_completed(stream);
+	return SOFT_QUEUE_WORKS - (uint32_t)(submitted - stream->seen);
 }
 
 /* Parameters lie behind the item; a zeroed tail lets a kernel load whole vectors. */
@@ -520,11 +552,6 @@ uint64_t soft_submit(struct hal_stream *stream, const struct hal_work *work)
 	pthread_mutex_unlock(&device->lock);
 	pthread_cond_signal(&device->wake);
 	return number;
-}
-
-uint64_t soft_completed(const struct hal_stream *stream)
-{
-	return atomic_load_explicit(&stream->completed, memory_order_acquire);
 }
 
 void soft_notify_at(struct hal_stream *stream, uint64_t number)

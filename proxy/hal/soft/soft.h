@@ -102,21 +102,23 @@ struct hal_space {
 };
 
 struct soft_item {
-	struct hal_work work;
+	_Alignas(64) struct hal_work work;
 	uint64_t begun;            /* tiles of a matrix product that are done */
 	uint8_t *params;           /* of a kernel, or the call of a matrix product */
 	uint32_t params_capacity;
 };
 
-/* What the submitter writes, what workers write, and what both do: on cache lines of their own. */
+/* What is hardly ever written, what the submitter writes, and what workers write: on cache lines of
+ * their own. */
 struct hal_stream {
 	struct hal_device *device;
+	_Atomic uint64_t notify_at;     /* completions below it do not ring */
 	_Alignas(64) _Atomic uint64_t submitted;
+	uint64_t seen;                  /* the submitter's: so many are complete, at least */
+	_Atomic bool active;            /* in the run queue, or a worker serves it */
 	_Alignas(64) _Atomic uint64_t completed;
 	_Atomic uint32_t servers;       /* workers that may still touch the stream */
 	struct hal_stream *next;        /* in the run queue */
-	_Alignas(64) _Atomic uint64_t notify_at; /* completions below it do not ring */
-	_Atomic bool active;            /* in the run queue, or a worker serves it */
 	_Alignas(64) struct soft_item items[SOFT_QUEUE_WORKS];
 };
 
@@ -186,7 +188,7 @@ int soft_device_open(const struct hal_config *, struct hal_device **);
 void soft_device_close(struct hal_device *);
 int soft_stream_create(struct hal_device *, struct hal_stream **);
 void soft_stream_destroy(struct hal_stream *);
-uint32_t soft_room(const struct hal_stream *);
+uint32_t soft_room(struct hal_stream *);
 uint64_t soft_submit(struct hal_stream *, const struct hal_work *);
 uint64_t soft_completed(const struct hal_stream *);
 void soft_notify_at(struct hal_stream *, uint64_t number);
