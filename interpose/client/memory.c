@@ -402,11 +402,22 @@ static bool next_piece(struct copy *c, uint64_t *column, struct copy *piece)
 	return true;
 }
 
-/* Pageable memory to the window. The data are ours once this returns: no reply is needed. */
+/* The data are with us, or have arrived. */
+static int send_in(struct rf_copy *m, const void *tail, size_t bytes, bool wait)
+{
+	if (wait)
+		return channel_call(&m->r, RF_OP_COPY, sizeof *m, tail, bytes, NULL, 0);
+	channel_post(&m->r, RF_OP_COPY, sizeof *m, tail, bytes);
+	return CUDA_OK;
+}
+
+/* Pageable memory to the window. CUDA allows a synchronous copy to be still on its way when it
+ * returns; real devices are so fast that programs let streams read it which do not wait for it. */
 static int copy_in(struct copy c)
 {
 	struct copy piece;
 	uint64_t column = 0;
+	int error = CUDA_OK;
 	if (c.width * c.height <= INLINE_BYTES) {
 		uint8_t small[INLINE_BYTES];
 		struct rf_copy m = record_of(&c);
@@ -414,8 +425,7 @@ static int copy_in(struct copy c)
 		m.src_place = RF_AT_INLINE;
 		m.src = 0;
 		m.src_pitch = c.width;
-		channel_post(&m.r, RF_OP_COPY, sizeof m, small, c.width * c.height);
-		return CUDA_OK;
+		return send_in(&m, small, c.width * c.height, !c.async);
 	}
 	while (next_piece(&c, &column, &piece)) {
 		uint32_t bulk = bulk_claim(true);
@@ -425,9 +435,9 @@ static int copy_in(struct copy c)
 		m.src = (uint64_t)bulk * RF_BULK_BYTES;
 		m.src_pitch = piece.width;
 		m.release_bulk = 1;
-		channel_post(&m.r, RF_OP_COPY, sizeof m, NULL, 0);
+		error = send_in(&m, NULL, 0, !c.async && !c.height);
 	}
-	return CUDA_OK;
+	return error;
 }
 
 struct flight { struct copy piece; uint32_t bulk, slot; };

@@ -187,6 +187,7 @@ static bool quiet(const struct item *i)
 
 static void complete(struct rank *r, struct item *i)
 {
+	bool heard = !quiet(i);
 	if (uses_memory(i) && i->hal_seq)
 		r->inflight--;
 	switch (i->kind) {
@@ -214,10 +215,8 @@ static void complete(struct rank *r, struct item *i)
 	}
 	ring_reply(r, i->slot, r->async_error, NULL, 0);
 	r->items--;
-	if (quiet(i))
-		r->proxy->settled = true;
-	else
-		r->proxy->progress = true;
+	r->proxy->progress |= heard;
+	r->proxy->settled |= !heard;
 	free(i);
 }
 

@@ -198,6 +198,22 @@ static void streams(Memory &m, int seed)
     expect(m.back, seed, "two streams' copies");
 }
 
+// What was copied synchronously has arrived, also for a stream that waits for nobody.
+static void arrival(Memory &m, int seed)
+{
+    for (int k = 0; k < 20; k++) {
+        int count = k % 2 ? COUNT : 1;
+        fill(m.pageable.data(), seed + k);
+        CUDA_CHECK(cudaMemcpy(m.device, m.pageable.data(), count * sizeof(int),
+                              cudaMemcpyHostToDevice));
+        CUDA_CHECK(cudaMemcpyAsync(m.back, m.device, count * sizeof(int), cudaMemcpyDeviceToHost,
+                                   m.second));
+        CUDA_CHECK(cudaStreamSynchronize(m.second));
+        for (int i = 0; i < count; i++)
+            EXPECT(m.back[i] == seed + k + i * 3, "round %d: [%d] is %d", k, i, m.back[i]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     start();
@@ -216,6 +232,7 @@ int main(int argc, char **argv)
         symbols(m, seed);
         peers(m, seed);
         streams(m, seed);
+        arrival(m, seed);
         if (half == 0)
             interlude(argc, argv);
     }
