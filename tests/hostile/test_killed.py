@@ -58,6 +58,10 @@ def killed_beside_a_neighbour(state: State, seed: int, kills: int) -> None:
         alone = start(fleet, "alone", "until_told", "/")  # told already: one period of it
         assert alone.wait() == [0, 0], alone.errors(0)
         alone.detach(discard=True)
+        for program, _ in VICTIMS[:kills]:  # to compile keeps a connection open
+            once = start(fleet, f"once-{program}", program, "1")
+            assert once.wait() == [0, 0], once.errors(0)
+            once.detach(discard=True)
         told = state.folder / "told"
         open_files = descriptors(fleet)
         neighbour = start(fleet, "neighbour", "until_told", str(told))
