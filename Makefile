@@ -73,15 +73,14 @@ gpu-check: ## on a machine with an NVIDIA GPU: conformance, the GPT, figures
 	$(BASE_PYTHON) tests/gpu/check.py $(GPU_ARGS)
 
 # The C code with the address and undefined-behaviour sanitizers, in a build of its own. Leaks are
-# looked for by the fuzzer of tests/hostile, a program of its own; Python's would hide ours. The
-# preloaded client has undefined behaviour only looked for: it answers dlsym, which the address
-# sanitizer's start-up needs.
-UNDEFINED := -fsanitize=undefined -fno-sanitize-recover=undefined
-SANITIZE := -fsanitize=address $(UNDEFINED)
+# looked for by the fuzzer of tests/hostile, a program of its own; Python's would hide ours. Who
+# looks functions up (test_lookup.py) finds the sanitizer's: not here.
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZED := tests/proxy tests/nvidia/test_device.py tests/hostile/test_live.py tests/barrier \
-	tests/collectives tests/peer tests/interpose/test_heap.py
+	tests/collectives tests/peer tests/running/test_behaviour.py \
+	$(addprefix tests/interpose/test_,channel.py driver.py entry_points.py errors.py heap.py)
 .PHONY: sanitize
-sanitize: $(VENV_READY) ## the tests of the C code with the sanitizers of gcc; T=… as for test
+sanitize: cuda ## the tests of the C code with the sanitizers of gcc; T=… as for test
 	@$(MAKE) --no-print-directory native BUILD=build/sanitize \
 		CFLAGS="-O1 -g -fno-omit-frame-pointer -DSOFT_CHECKED $(SANITIZE)"
 	RANKFOLD_NATIVE=$(CURDIR)/build/sanitize CFLAGS="$(SANITIZE)" \
@@ -89,10 +88,6 @@ sanitize: $(VENV_READY) ## the tests of the C code with the sanitizers of gcc; T
 	UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
 	$(PYTHON) -m pytest $(if $(T),$(TESTS),$(SANITIZED))
-	@$(MAKE) --no-print-directory native BUILD=build/sanitize-client \
-		CFLAGS="-O1 -g $(UNDEFINED)"
-	RANKFOLD_NATIVE=$(CURDIR)/build/sanitize-client UBSAN_OPTIONS=print_stacktrace=1 \
-	$(PYTHON) -m pytest tests/interpose
 
 # ---- what keeps the source in order ---------------------------------------------------------
 

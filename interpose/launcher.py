@@ -50,6 +50,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -66,6 +67,7 @@ from rankfold.interpose import handshake, process
 
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
 NAMESPACES = ("auto", "require", "none")
+SANITIZER = re.compile(r"/lib(asan|hwasan|tsan|lsan|clang_rt\.)[^/]*$")
 
 
 class ConfigError(Exception):
@@ -179,8 +181,10 @@ def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:
         RANKFOLD_LAUNCHER=config.client_socket,
     )
     if preload:
-        users = [env["LD_PRELOAD"]] if env.get("LD_PRELOAD") else []
-        env["LD_PRELOAD"] = ":".join([*preload, *users])
+        users = env.get("LD_PRELOAD", "").replace(":", " ").split()
+        first = [path for path in users if SANITIZER.search(path)]  # they insist on it
+        users = [path for path in users if path not in first]
+        env["LD_PRELOAD"] = ":".join([*first, *preload, *users])
         folders = list(dict.fromkeys(os.path.dirname(path) for path in preload))
         users = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []
         env["LD_LIBRARY_PATH"] = ":".join([*folders, *users])

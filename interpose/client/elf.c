@@ -2,11 +2,12 @@
  *
  * Their names are ours in this process, and no look-up that libc offers is free of them: the
  * versions of one of them that libc has are also satisfied by ours, which has none. So libc's
- * dynamic symbol table is read here, as the dynamic linker reads it. No lock, nothing that blocks.
+ * dynamic symbol table is read here, as the dynamic linker reads it. No lock, nothing that blocks,
+ * and no function of libc but dl_iterate_phdr: a sanitizer's runtime asks here for those that it
+ * stands in for, and is not ready before it has them.
  */
 #include <elf.h>
 #include <link.h>
-#include <string.h>
 
 #include "client.h"
 
@@ -44,6 +45,13 @@ static struct tables tables_of(const ElfW(Dyn) *d)
 	return t;
 }
 
+static bool equal(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
 static const ElfW(Sym) *find(const struct tables *t, const char *name)
 {
 	uint32_t bucket_count = t->hash[0], first = t->hash[1], bloom_words = t->hash[2];
@@ -53,7 +61,7 @@ static const ElfW(Sym) *find(const struct tables *t, const char *name)
 	for (; i >= first && i; i++) {
 		uint32_t other = chains[i - first];
 		const ElfW(Sym) *s = &t->symbols[i];
-		if ((other | 1) == (hash | 1) && !strcmp(t->strings + s->st_name, name) &&
+		if ((other | 1) == (hash | 1) && equal(t->strings + s->st_name, name) &&
 		    s->st_shndx != SHN_UNDEF)
 			return s;
 		if (other & 1)
@@ -65,10 +73,11 @@ static const ElfW(Sym) *find(const struct tables *t, const char *name)
 static int look(struct dl_phdr_info *object, size_t size, void *argument)
 {
 	struct search *search = argument;
-	const char *base = object->dlpi_name ? strrchr(object->dlpi_name, '/') : NULL;
-	base = base ? base + 1 : "";
+	const char *base = "";
+	for (const char *c = object->dlpi_name; c && *c; c++)
+		base = *c == '/' ? c + 1 : base;
 	(void)size;
-	if (strcmp(base, "libc.so.6") && strcmp(base, "libdl.so.2"))
+	if (!equal(base, "libc.so.6") && !equal(base, "libdl.so.2"))
 		return 0;
 	for (int i = 0; i < object->dlpi_phnum; i++) {
 		if (object->dlpi_phdr[i].p_type != PT_DYNAMIC)

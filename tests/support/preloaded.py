@@ -17,7 +17,9 @@ CLIENT = REPOSITORY / "interpose/client"
 
 
 def environment(launcher: Path | None) -> dict[str, str]:
-    env = {**os.environ, "LD_PRELOAD": str(LIB / "librankfold.so"), "LD_LIBRARY_PATH": str(LIB)}
+    sanitizers = os.environ.get("LD_PRELOAD", "").split()
+    preload = " ".join([*sanitizers, str(LIB / "librankfold.so")])
+    env = {**os.environ, "LD_PRELOAD": preload, "LD_LIBRARY_PATH": str(LIB)}
     env.pop("RANKFOLD_LAUNCHER", None)
     if launcher is not None:
         env["RANKFOLD_LAUNCHER"] = str(launcher)
