@@ -137,9 +137,39 @@ static ncclResult_t join_all(void)
 	return error;
 }
 
+/* +1: a send of the communicator's rank to itself, -1: a receive from itself, 0: anything else. */
+static int to_itself(const struct rf_collective *operation)
+{
+	const struct comm *c = atomic_load(&comms);
+	if (operation->kind != RF_COLL_SEND && operation->kind != RF_COLL_RECV)
+		return 0;
+	while (c && c->number != operation->comm)
+		c = c->next;
+	if (!c || c->rank != operation->root)
+		return 0;
+	return operation->kind == RF_COLL_SEND ? 1 : -1;
+}
+
+/* As in NCCL, a rank's sends to itself are received in the same group: nobody else can do it. */
+static ncclResult_t check_own_sends(void)
+{
+	for (uint32_t i = 0; i < group.count; i++) {
+		int open = to_itself(&group.operations[i]);
+		for (uint32_t k = 0; open && k < group.count; k++)
+			if (k != i && group.operations[k].comm == group.operations[i].comm)
+				open += to_itself(&group.operations[k]);
+		if (open) {
+			SAY_ONCE("an NCCL send of a rank to itself without a receive in the same "
+				 "group, or the other way round");
+			return NCCL_INVALID_USAGE;
+		}
+	}
+	return NCCL_SUCCESS;
+}
+
 static ncclResult_t end_outermost(void)
 {
-	ncclResult_t error = group.error;
+	ncclResult_t error = group.error ? group.error : check_own_sends();
 	if (!error && group.joining_count)
 		error = join_all();
 	if (!error && group.count) {

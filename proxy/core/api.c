@@ -256,8 +256,10 @@ static void run_rank_exited(struct proxy *p, void *arg)
 		return;
 	a->result = 0;
 	if (!j->ranks[a->rank]) {
-		if (a->request != PROXY_EXIT_REPLACED)
+		if (a->request != PROXY_EXIT_REPLACED) {
 			barrier_exited(j->barrier, a->rank);
+			coll_ended(j->coll, a->rank);
+		}
 		return;
 	}
 	j->ranks[a->rank]->exited = true;

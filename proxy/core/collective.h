@@ -101,6 +101,8 @@ uint32_t coll_rounds(const struct coll *, uint32_t rank, uint64_t comm,
 
 /* Is anything unfinished (half joined, contributed but not delivered)? False at a cut. */
 bool coll_busy(const struct coll *);
+/* A local rank has ended and has no work left: what others send it is taken, and goes nowhere. */
+void coll_ended(struct coll *, uint32_t rank);
 /* A send that has arrived here and that nobody has asked for: at a cut nobody will. Its two job
  * ranks; false if there is none. */
 bool coll_unreceived(const struct coll *, uint32_t *from, uint32_t *to);

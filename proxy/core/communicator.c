@@ -117,7 +117,9 @@ static struct seat *seat_take(struct coll *c, struct comm *m, uint32_t rank, uin
 			s->sent = engine_new(c, m->nranks * sizeof *s->sent);
 		if (!s->received)
 			s->received = engine_new(c, m->nranks * sizeof *s->received);
-		if (!s->sent || !s->received)
+		if (!s->unreceived)
+			s->unreceived = engine_new(c, m->nranks * sizeof *s->unreceived);
+		if (!s->sent || !s->received || !s->unreceived)
 			return NULL;
 		s->taken = true;
 		s->handle = handle;
@@ -419,6 +421,7 @@ static void comm_free(struct comm *m)
 	for (uint32_t i = 0; i < m->seat_count; i++) {
 		free(m->seats[i].sent);
 		free(m->seats[i].received);
+		free(m->seats[i].unreceived);
 	}
 	free(m->seats);
 	free(m);

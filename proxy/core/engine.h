@@ -27,7 +27,7 @@ enum message_kind {
 	MSG_READY,    /* to a piece's owner: partials are published; or only: ready to receive */
 	MSG_RESULT,   /* from the owner: read it */
 	MSG_READ,     /* to the owner: read, free it */
-	MSG_SENT,     /* to the receiver's device: a send lies in my outbox */
+	MSG_SENT,     /* to the receiver's device: a part of a send lies in my outbox */
 	MSG_TAKEN,    /* to the sender's device: received, free it */
 	MSG_KINDS,
 };
@@ -66,7 +66,8 @@ struct seat {
 	uint64_t handle;
 	uint64_t next_seq;    /* of its next collective */
 	uint64_t splits;
-	uint64_t *sent, *received; /* per member: number of its next send, receive */
+	uint64_t *sent, *received; /* per member: number of the next part sent to, received from it */
+	uint64_t *unreceived; /* per member: bytes sent to it that it has not taken */
 	uint32_t groups;      /* not completed */
 	bool taken, closing;  /* taken: the rank has it (a destroyed one is free) */
 };
@@ -117,8 +118,8 @@ struct step {
 
 enum phase { CONTRIBUTING, COLLECTING, COMBINING, DELIVERING, DRAINING, SENDING, SENT, RECEIVING };
 
-/* A running part of the work: a range of an operation's elements, or one send or receive. Its
- * steps run one after the other. */
+/* A running part of the work: a range of an operation's elements, or one part of a send or
+ * receive. Its steps run one after the other. */
 struct piece {
 	struct piece *next;
 	uint64_t token;
@@ -131,20 +132,32 @@ struct piece {
 	struct op *op;
 	uint32_t number, owner;
 	uint32_t unread;    /* participants that may still read the result */
-	/* of a send or receive */
+	/* of one part of a send or receive; shape: of all of it */
 	struct group *group;
 	uint32_t src, dst;  /* communicator ranks */
 	uint64_t seq;
 	struct shape shape;
 };
 
-struct receive { /* a posted receive, or a send that has arrived */
+/* A send whose parts do not all have room yet. Its group waits for each of them. */
+struct sending {
+	struct sending *next;
+	struct comm *comm;
+	uint32_t seat, peer;
+	uint64_t addr, part; /* part: the next one to go */
+	struct shape shape;  /* of all of it */
+	struct group *group;
+};
+
+struct receive { /* a posted receive, or one part of a send that has arrived */
 	struct receive *next;
-	uint32_t src, dst, from;
-	uint64_t seq, offset, bytes;
-	struct shape shape;
-	uint32_t seat;
-	uint64_t addr;
+	uint32_t src, dst;
+	uint64_t seq;               /* the (first) part's number */
+	struct shape shape;         /* of all of it */
+	uint32_t from;              /* arrived: where it lies */
+	uint64_t offset, bytes;
+	uint32_t seat;              /* posted: where it goes */
+	uint64_t addr, started;     /* started: parts that have arrived */
 	struct group *group;
 };
 
@@ -199,6 +212,9 @@ struct coll {
 	struct gathering *gatherings;
 	struct redop *redops;
 	struct piece *pieces;
+	struct sending *sendings;    /* oldest first */
+	uint64_t unreceived;         /* bytes sent by local ranks, of all seats */
+	bool ended[RANKS_MAX];       /* local ranks that receive nothing any more */
 	struct group *groups, *done; /* all that are not told yet; those that are due */
 	struct inbound *inbox, **inbox_end, *early;
 	uint32_t early_count;

@@ -445,8 +445,10 @@ static void bury_exited(struct job *j)
 			j->proxy->hal->space_cancel(r->space); /* a kernel may never end */
 		if (!rank_quiet(r))
 			continue;
-		if (!r->replaced)
+		if (!r->replaced) {
 			barrier_exited(j->barrier, n);
+			coll_ended(j->coll, n);
+		}
 		rank_detach(r);
 	}
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,16 +24,32 @@ relaxed = settings(
 )
 
 
-@pytest.fixture(scope="module")
-def coll(tmp_path_factory: pytest.TempPathFactory) -> Native:
+# For the engine `small`: a part of a send, and what may be sent and not received.
+PART, SENT, SENT_ALL, SENT_LEAST = 1024, 4096, 6144, 64
+
+
+def engine(folder: Path, *args: str) -> Native:
     sources = [native.CORE / f"{n}.c" for n in ("collective", "communicator", "tree")]
-    library = native.build(tmp_path_factory.mktemp("collectives"), sources)
+    library = native.build(folder, sources, args=args)
     channel = native.REPOSITORY / "interpose" / "channel.h"
     return native.load(
         library,
         native.CORE / "collective.h",
         before=native.structures(channel, "rf_record", "rf_collective"),
     )
+
+
+@pytest.fixture(scope="module")
+def coll(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    return engine(tmp_path_factory.mktemp("collectives"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    """With little room for sends."""
+    args = [f"-DPIECE_BYTES={PART}ull", f"-DSENT_MAX={SENT}ull", f"-DSENT_ALL_MAX={SENT_ALL}ull",
+            f"-DSENT_LEAST={SENT_LEAST}ull"]  # fmt: skip
+    return engine(tmp_path_factory.mktemp("small"), *args)
 
 
 def values(r: random.Random, dtype: str, count: int) -> e.Array:
@@ -308,6 +325,163 @@ def test_sends_match_receives_by_number(coll: Native, data: st.DataObject) -> No
         assert cluster.memory[rank][at : at + block.nbytes].tobytes() == block.tobytes()
     assert len(cluster.completed) == tickets and not cluster.busy
     assert not any(d.blocks for d in cluster.device)
+    cluster.close()
+
+
+def outbox(cluster: e.Cluster) -> int:
+    return sum(size for d in cluster.device for _, size in d.blocks.values())
+
+
+def send_numbers(cluster: e.Cluster, src: int, dst: int, count: int, at: int = 0) -> int:
+    op = {"kind": e.SEND, "dtype": 2, "count": count, "root": dst, "send": at}
+    return cluster.submit(src, COMM, [op])
+
+
+def receive_numbers(cluster: e.Cluster, src: int, dst: int, count: int, at: int) -> int:
+    op = {"kind": e.RECV, "dtype": 2, "count": count, "root": src, "recv": at}
+    return cluster.submit(dst, COMM, [op])
+
+
+def test_a_send_waits_for_room_until_what_is_before_it_is_received(small: Native) -> None:
+    cluster = start(small, [0, 1], 3)
+    join_all(cluster)
+    numbers = np.arange(8 * 256, dtype="int32")
+    cluster.memory[0][: numbers.nbytes] = numbers.view(np.uint8)
+    sends = [send_numbers(cluster, 0, 1, 512, at=1024 * k) for k in range(5)]  # of 2048 bytes
+    cluster.settle()
+    assert cluster.completed == set(sends[: SENT // 2048])
+    assert outbox(cluster) == SENT and cluster.busy
+    for k in range(len(sends)):
+        received = receive_numbers(cluster, 0, 1, 512, at=32768)
+        cluster.settle()
+        assert received in cluster.completed
+        assert set(sends[: k + 1 + SENT // 2048]) <= cluster.completed
+        got = cluster.memory[1][32768 : 32768 + 2048].view("int32")
+        assert list(got) == list(numbers[256 * k : 256 * k + 512])
+    assert not cluster.busy and outbox(cluster) == 0
+    cluster.close()
+
+
+def test_small_sends_are_bounded_as_well(small: Native) -> None:
+    """What is kept of each counts, not only its bytes; so do the sends of all pairs together."""
+    cluster = start(small, [0, 1, 1, 1, 1], 3)
+    join_all(cluster)
+    for dst in (1, 2, 3, 4):
+        for _ in range(2 * SENT // SENT_LEAST):
+            send_numbers(cluster, 0, dst, 0)
+    cluster.settle()
+    # The first fills its pair, the second the rest; the others have what every pair has.
+    assert len(cluster.completed) == SENT_ALL // SENT_LEAST + 2
+    cluster.close()
+
+
+def test_a_pair_gets_on_when_others_have_filled_the_room(small: Native) -> None:
+    cluster = start(small, [0, 0, 0, 0], 3)
+    join_all(cluster)
+    for dst in (1, 2):
+        send_numbers(cluster, 0, dst, 2048)
+    cluster.settle()
+    assert not cluster.completed
+    last = send_numbers(cluster, 3, 1, 2048)
+    got = receive_numbers(cluster, 3, 1, 2048, at=0)
+    cluster.settle()
+    assert cluster.completed == {last, got}
+    cluster.close()
+
+
+def test_what_is_sent_to_a_rank_that_has_ended_goes_nowhere(small: Native) -> None:
+    cluster = start(small, [0, 1, 0], 3)
+    join_all(cluster)
+    waiting = [send_numbers(cluster, src, 1, 4096) for src in (0, 2)]
+    cluster.settle()
+    assert not cluster.completed and cluster.busy
+    cluster.lib.coll_ended(cluster.coll(1), 1)
+    cluster.settle()
+    assert cluster.completed == set(waiting) and not cluster.busy
+    later = send_numbers(cluster, 0, 1, 4096)
+    cluster.settle()
+    assert later in cluster.completed and not cluster.busy and outbox(cluster) == 0
+    assert cluster.failure is None
+    cluster.close()
+
+
+def test_sends_to_an_ended_rank_need_no_communicator_there(coll: Native) -> None:
+    """In the epoch after its end: nobody has brought its communicators."""
+    cluster = start(coll, [0, 1], 3)
+    join_all(cluster)
+    image = cluster.save(0)
+    cluster.close()
+    cluster = start(coll, [0, 1], 4)
+    assert cluster.restore(0, image) == 0
+    early = send_numbers(cluster, 0, 1, 64)
+    cluster.settle()
+    assert early in cluster.completed and cluster.busy
+    cluster.lib.coll_ended(cluster.coll(1), 1)
+    send_numbers(cluster, 0, 1, 64)
+    cluster.settle()
+    assert not cluster.busy and cluster.failure is None
+    cluster.close()
+
+
+class Ranks:
+    """Ranks that run groups one after the other, each when the one before it is complete."""
+
+    def __init__(self, cluster: e.Cluster, programs: list[list[list[dict[str, int]]]]) -> None:
+        self.cluster, self.programs = cluster, programs
+        self.running: list[int | None] = [None] * len(programs)
+
+    def ready(self) -> list[int]:
+        return [
+            rank
+            for rank, groups in enumerate(self.programs)
+            if groups
+            and (self.running[rank] is None or self.running[rank] in self.cluster.completed)
+        ]
+
+    def run(self) -> None:
+        most = SENT_ALL + len(self.programs) ** 2 * PART  # each pair may have one part
+        while True:
+            ready = self.ready()
+            if ready and self.cluster.random.random() < 0.3:
+                rank = self.cluster.random.choice(ready)
+                self.running[rank] = self.cluster.submit(rank, COMM, self.programs[rank].pop(0))
+            elif not self.cluster.step() and not ready:
+                return
+            assert outbox(self.cluster) <= most
+
+
+@relaxed
+@given(st.integers(0, 2**32))
+def test_what_gets_on_without_buffers_gets_on(small: Native, seed: int) -> None:
+    """Sends and receives in one order for all, grouped anyhow: NCCL needs no buffer for these."""
+    r = random.Random(seed)
+    n = r.randrange(1, 6)
+    memory = [np.zeros(1 << 19, np.uint8) for _ in range(n)]
+    cluster = start(small, [r.randrange(n) for _ in range(n)], seed, memory)
+    join_all(cluster)
+    programs: list[list[list[dict[str, int]]]] = [[] for _ in range(n)]
+    expected = []
+    for number in range(r.randrange(1, 33)):
+        src, dst = r.randrange(n), r.randrange(n)
+        block = values(r, "int32", r.choice([0, 1, 256, 257, 1500, 2000]))
+        at = number * 8192
+        memory[src][at : at + block.nbytes] = block.view(np.uint8)
+        common = {"dtype": 2, "count": block.size}
+        send = {"kind": e.SEND, "root": dst, "send": at, **common}
+        recv = {"kind": e.RECV, "root": src, "recv": (1 << 18) + at, **common}
+        expected.append((dst, recv["recv"], block))
+        for rank, op in (src, send), (dst, recv):
+            # Behind the last group or in it; with itself always in it.
+            if programs[rank] and (r.random() < 0.6 or (src == dst and op is recv)):
+                programs[rank][-1].append(op)
+            else:
+                programs[rank].append([op])
+    ranks = Ranks(cluster, programs)
+    ranks.run()
+    assert cluster.failure is None and not any(programs) and not cluster.busy
+    assert outbox(cluster) == 0
+    for rank, at, block in expected:
+        assert memory[rank][at : at + block.nbytes].tobytes() == block.tobytes()
     cluster.close()
 
 

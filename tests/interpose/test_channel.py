@@ -398,6 +398,42 @@ def test_a_group_of_collectives_is_one_run_of_records(
         assert all(left[i : i + 3] == [2, 1, 0] for i in starts)
 
 
+def test_a_send_to_oneself_needs_its_receive_in_the_same_group(
+    build: Build, run: Run, tmp_path: Path
+) -> None:
+    program = build(
+        ADD
+        + """
+    int main(void)
+    {
+        ncclUniqueId id;
+        ncclComm_t comm;
+        float *a = alloc(4096), *b = alloc(4096);
+        OK(ncclGetUniqueId(&id));
+        OK(ncclCommInitRank(&comm, 1, id, 0));
+        IS(ncclSend(a, 1024, 7, 0, comm, 0), NCCL_INVALID_USAGE);
+        IS(ncclRecv(b, 1024, 7, 0, comm, 0), NCCL_INVALID_USAGE);
+        OK(ncclGroupStart());
+        OK(ncclSend(a, 1024, 7, 0, comm, 0));
+        OK(ncclSend(a, 16, 7, 0, comm, 0));
+        OK(ncclRecv(b, 1024, 7, 0, comm, 0));
+        IS(ncclGroupEnd(), NCCL_INVALID_USAGE);
+        IS(ncclSend(a, 1024, 7, 1, comm, 0), NCCL_INVALID_ARGUMENT);
+        IS(ncclSend(a, 1025, 7, 0, comm, 0), NCCL_INVALID_ARGUMENT);
+        IS(ncclSend(a, 1024, 99, 0, comm, 0), NCCL_INVALID_ARGUMENT);
+        OK(ncclGroupStart());
+        OK(ncclRecv(b, 1024, 7, 0, comm, 0));
+        OK(ncclSend(a, 1024, 7, 0, comm, 0));
+        OK(ncclGroupEnd());
+        return 0;
+    }"""
+    )
+    with ChannelServer(tmp_path / "s") as server:
+        run(program, launcher=server.path)
+        server.drain()
+        assert sum(r.opcode == cs.COLLECTIVE for r in server.records) == 2
+
+
 def test_freed_memory_is_not_reused_before_the_server_has_retired_it(
     build: Build, tmp_path: Path
 ) -> None:

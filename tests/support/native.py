@@ -17,13 +17,14 @@ CORE = REPOSITORY / "proxy" / "core"
 
 
 def build(
-    folder: Path, sources: Sequence[Path], name: str = "under-test", warnings: bool = True
-) -> Path:
+    folder: Path, sources: Sequence[Path], name: str = "under-test", warnings: bool = True,
+    args: Sequence[str] = (),
+) -> Path:  # fmt: skip
     """A shared library of `sources` in `folder`; a compiler error fails the test with its text."""
     library = folder / f"{name}.so"
     strict = ["-Wall", "-Wextra", "-Werror"] if warnings else ["-w"]
     command = [os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-shared",
-               "-fPIC", *strict, *shlex.split(os.environ.get("CFLAGS", "")),
+               "-fPIC", *strict, *args, *shlex.split(os.environ.get("CFLAGS", "")),
                f"-I{REPOSITORY / 'interpose'}", f"-I{CORE}", f"-I{REPOSITORY / 'proxy/hal'}",
                "-o", str(library), *map(str, sources)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
