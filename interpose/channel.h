@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 3
+#define RF_MINOR 4
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -145,6 +145,7 @@ enum rf_opcode {
 	RF_OP_MODULE_UNLOAD = 13,  /* rf_handle */
 	RF_OP_FUNCTION_GET = 14,   /* rf_name, sync -> rf_function_reply (+ params in a bulk slot) */
 	RF_OP_GLOBAL_GET = 15,     /* rf_name, sync -> rf_global_reply */
+	RF_OP_FUNCTION_NAMES = 16, /* rf_function_names (1.4), sync -> rf_function_names_reply */
 	/* streams and events */
 	RF_OP_STREAM_CREATE = 20,  /* rf_stream_create */
 	RF_OP_STREAM_DESTROY = 21, /* rf_handle: vanishes when its work is done */
@@ -249,6 +250,10 @@ struct rf_function_reply {
 	uint32_t static_shared_bytes, max_threads, registers, local_bytes, const_bytes, ptx_version;
 };
 struct rf_global_reply { uint64_t addr, bytes; };
+/* The names of a module's functions in its order, from number `first` on: as many as fit the bulk
+ * slot, each with its final zero. */
+struct rf_function_names { struct rf_record r; uint64_t module; uint32_t first, bulk; };
+struct rf_function_names_reply { uint32_t count; };
 
 struct rf_stream_create {
 	struct rf_record r;

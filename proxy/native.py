@@ -155,13 +155,14 @@ class Native:
         if info is None:
             null = self._ffi.NULL
             self._lib.proxy_module_ready(
-                self._proxy, token, error, b"", 0, null, 0, 0, null, null, null
+                self._proxy, token, error, b"", 0, null, 0, null, 0, null, null, null
             )
             return
+        functions = b"".join(name.encode() + b"\0" for name in info.functions)
         names = b"".join(g.name.encode() + b"\0" for g in info.globals)
         self._lib.proxy_module_ready(
             self._proxy, token, 0, info.hash.encode(), info.globals_bytes, info.globals_image,
-            len(info.functions), len(info.globals), names,
+            len(info.functions), functions, len(info.globals), names,
             [g.offset for g in info.globals], [g.bytes for g in info.globals],
         )  # fmt: skip
 

@@ -43,6 +43,8 @@ int library_load_with(void **library, const void *code, unsigned count, const in
 		      void **values);
 int library_unload(void *library);
 int library_function(void **function, void *library, const char *name);
+int library_count(unsigned *count, void *library);
+int library_enumerate(void **functions, unsigned room, void *library);
 int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name);
 int entry_point(const char *symbol, void **function, int version, unsigned long long flags,
 		int *status);

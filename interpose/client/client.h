@@ -212,6 +212,8 @@ struct launch {
 int module_load(const void *image, struct module **out);
 int module_unload(struct module *);
 int module_function(struct module *, const char *name, struct function **out);
+int module_function_count(struct module *, unsigned *count);
+int module_enumerate(struct module *, void **functions, unsigned room); /* the first `room` */
 int module_global(struct module *, const char *name, uint64_t *address, uint64_t *bytes);
 bool module_is(const void *value);
 bool function_is(const void *value);

@@ -534,6 +534,20 @@ int library_function(void **function, void *library, const char *name)
 				  : INVALID_HANDLE;
 }
 
+int library_count(unsigned *count, void *library)
+{
+	if (!count)
+		return INVALID_VALUE;
+	return module_is(library) ? module_function_count(library, count) : INVALID_HANDLE;
+}
+
+int library_enumerate(void **functions, unsigned room, void *library)
+{
+	if (!functions && room)
+		return INVALID_VALUE;
+	return module_is(library) ? module_enumerate(library, functions, room) : INVALID_HANDLE;
+}
+
 int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name)
 {
 	uint64_t at, size;

@@ -30,6 +30,7 @@ struct module {
 	enum rf_image kind;
 	bool loaded, unloaded;
 	uint64_t globals;
+	uint32_t function_count;
 	struct function *functions;
 };
 
@@ -199,6 +200,7 @@ static int load_locked(struct module *m)
 				 sizeof reply);
 	if (error)
 		return say_why(error, "a module cannot be loaded");
+	m->function_count = reply.function_count;
 	if (reply.globals_bytes) {
 		error = memory_alloc(reply.globals_bytes, &m->globals);
 		if (error)
@@ -330,23 +332,82 @@ int function_ready(struct function *f)
 	return error;
 }
 
+/* Under module_lock: the one of that name, whether or not the module has it. */
+static struct function *named_locked(struct module *m, const char *name)
+{
+	struct function *f = m->functions;
+	while (f && strcmp(f->name, name))
+		f = f->next;
+	if (f)
+		return f;
+	char *copy = strdup(name);
+	f = copy ? function_new(m, copy, NULL) : NULL;
+	if (!f)
+		free(copy);
+	return f;
+}
+
 int module_function(struct module *m, const char *name, struct function **out)
 {
 	int error = channel_enter();
 	if (error)
 		return error;
-	struct function *f;
 	pthread_mutex_lock(&module_lock);
-	for (f = m->functions; f && strcmp(f->name, name); f = f->next)
-		;
-	if (!f) {
-		char *copy = strdup(name);
-		f = copy ? function_new(m, copy, NULL) : NULL;
-	}
+	struct function *f = named_locked(m, name);
 	pthread_mutex_unlock(&module_lock);
 	error = f ? function_ready(f) : OUT_OF_MEMORY;
 	if (!error)
 		*out = f;
+	return error;
+}
+
+int module_function_count(struct module *m, unsigned *count)
+{
+	int error = channel_enter();
+	if (error)
+		return error;
+	pthread_mutex_lock(&module_lock);
+	error = m->unloaded ? INVALID_HANDLE : load_locked(m);
+	if (!error)
+		*count = m->function_count;
+	pthread_mutex_unlock(&module_lock);
+	return error;
+}
+
+/* Under module_lock: those behind the first *at ones, as many as one answer names. */
+static int enumerate_locked(struct module *m, void **out, unsigned room, unsigned *at)
+{
+	struct rf_function_names ask = {.module = m->number, .first = *at, .bulk = bulk_claim(true)};
+	struct rf_function_names_reply reply = {0};
+	int error = channel_call(&ask.r, RF_OP_FUNCTION_NAMES, sizeof ask, NULL, 0, &reply,
+				 sizeof reply);
+	const char *name = (const char *)bulk_data(ask.bulk);
+	for (; !error && reply.count && *at < room; reply.count--, name += strlen(name) + 1) {
+		struct function *f = named_locked(m, name);
+		if (f)
+			out[(*at)++] = f;
+		else
+			error = OUT_OF_MEMORY;
+	}
+	bulk_release(ask.bulk);
+	return error;
+}
+
+/* They are compiled when they are first used, as lazy loading does. */
+int module_enumerate(struct module *m, void **out, unsigned room)
+{
+	unsigned count, at = 0, before;
+	int error = module_function_count(m, &count);
+	if (room > count)
+		room = count;
+	while (!error && at < room) {
+		before = at;
+		pthread_mutex_lock(&module_lock);
+		error = m->unloaded ? INVALID_HANDLE : enumerate_locked(m, out, room, &at);
+		pthread_mutex_unlock(&module_lock);
+		if (!error && at == before)
+			error = NOT_SUPPORTED; /* a name that no bulk slot holds */
+	}
 	return error;
 }
 

@@ -71,7 +71,7 @@ struct arguments { /* of any call */
 	struct job *fresh;
 	uint32_t rank;
 	int fd, fd2, error, request;
-	const char *text, *names;
+	const char *text, *function_names, *global_names;
 	char *why;
 	uint32_t why_bytes;
 	uint64_t bytes;
@@ -276,19 +276,27 @@ int proxy_rank_exited(struct proxy *p, uint64_t job, uint32_t rank, int how)
 
 /* ---- answers ---- */
 
+/* So many zero-terminated names, one after another. NULL: host memory is short. */
+static char *copy_names(const char *names, uint32_t count)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < count; i++)
+		bytes += strlen(names + bytes) + 1;
+	char *copy = malloc(bytes + 1);
+	return copy ? memcpy(copy, names, bytes) : NULL;
+}
+
 static bool module_fill(struct module *m, const struct arguments *a)
 {
-	uint64_t names = 0;
-	for (uint32_t i = 0; i < a->count2; i++)
-		names += strlen(a->names + names) + 1;
 	m->globals_image = malloc(a->bytes + 1);
-	m->global_names = malloc(names + 1);
+	m->function_names = copy_names(a->function_names, a->count);
+	m->global_names = copy_names(a->global_names, a->count2);
 	m->global_offsets = malloc(a->count2 * sizeof(uint64_t) + 1);
 	m->global_sizes = malloc(a->count2 * sizeof(uint64_t) + 1);
-	if (!m->globals_image || !m->global_names || !m->global_offsets || !m->global_sizes)
+	if (!m->globals_image || !m->function_names || !m->global_names || !m->global_offsets ||
+	    !m->global_sizes)
 		return false;
 	memcpy(m->globals_image, a->data, a->bytes);
-	memcpy(m->global_names, a->names, names);
 	memcpy(m->global_offsets, a->offsets, a->count2 * sizeof(uint64_t));
 	memcpy(m->global_sizes, a->sizes, a->count2 * sizeof(uint64_t));
 	snprintf(m->hash, sizeof m->hash, "%s", a->text);
@@ -328,13 +336,15 @@ static void run_module_ready(struct proxy *p, void *arg)
 
 int proxy_module_ready(struct proxy *p, uint64_t token, int error, const char *hash,
 		       uint64_t globals_bytes, const uint8_t *globals_image,
-		       uint32_t function_count, uint32_t global_count, const char *global_names,
+		       uint32_t function_count, const char *function_names,
+		       uint32_t global_count, const char *global_names,
 		       const uint64_t *global_offsets, const uint64_t *global_sizes)
 {
 	struct arguments a = {.token = token, .error = error, .text = hash, .bytes = globals_bytes,
 			      .data = globals_image, .count = function_count,
-			      .count2 = global_count, .names = global_names,
-			      .offsets = global_offsets, .sizes = global_sizes};
+			      .function_names = function_names, .count2 = global_count,
+			      .global_names = global_names, .offsets = global_offsets,
+			      .sizes = global_sizes};
 	in_loop(p, run_module_ready, &a);
 	return a.result;
 }

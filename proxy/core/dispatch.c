@@ -306,6 +306,33 @@ static int on_global_get(struct rank *r, const struct rf_name *a, uint32_t extra
 	return CU_NOT_FOUND;
 }
 
+static int on_function_names(struct rank *r, const struct rf_function_names *a, uint32_t extra)
+{
+	(void)extra;
+	struct module *m = get_module(r, a->module);
+	if (coming_back(r, m))
+		return RETRY;
+	if (!m || !m->loaded)
+		return CU_INVALID_HANDLE;
+	uint8_t *to = ring_bulk(r, (uint64_t)a->bulk * RF_BULK_BYTES, RF_BULK_BYTES);
+	if (!to || a->first > m->function_count)
+		return CU_INVALID_VALUE;
+	const char *name = m->function_names;
+	for (uint32_t i = 0; i < a->first; i++)
+		name += strlen(name) + 1;
+	struct rf_function_names_reply reply = {0};
+	for (uint64_t left = RF_BULK_BYTES; a->first + reply.count < m->function_count; reply.count++) {
+		uint64_t bytes = strlen(name) + 1;
+		if (bytes > left)
+			break;
+		memcpy(to + RF_BULK_BYTES - left, name, bytes);
+		name += bytes;
+		left -= bytes;
+	}
+	ring_reply(r, a->r.slot, CU_OK, &reply, sizeof reply);
+	return ANSWERED;
+}
+
 /* ---- streams and events ---- */
 
 static int on_stream_create(struct rank *r, const struct rf_stream_create *a, uint32_t extra)
@@ -709,6 +736,7 @@ static const struct opcode opcodes[] = {
 	OP(MODULE_UNLOAD, on_module_unload, rf_handle, false),
 	OP(FUNCTION_GET, on_function_get, rf_name, false),
 	OP(GLOBAL_GET, on_global_get, rf_name, false),
+	OP(FUNCTION_NAMES, on_function_names, rf_function_names, false),
 	OP(STREAM_CREATE, on_stream_create, rf_stream_create, false),
 	OP(STREAM_DESTROY, on_stream_destroy, rf_handle, false),
 	OP(STREAM_SYNC, on_stream_sync, rf_handle, false),

@@ -95,7 +95,7 @@ struct module {
 	uint64_t globals_bytes, globals_addr;
 	uint8_t *globals_image;
 	uint32_t function_count, global_count;
-	char *global_names;  /* zero-terminated, one after another */
+	char *function_names, *global_names; /* zero-terminated, one after another */
 	uint64_t *global_offsets, *global_sizes;
 };
 

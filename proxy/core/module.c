@@ -24,6 +24,7 @@ void module_free(struct module *m)
 {
 	free(m->image);
 	free(m->globals_image);
+	free(m->function_names);
 	free(m->global_names);
 	free(m->global_offsets);
 	free(m->global_sizes);

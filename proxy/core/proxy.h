@@ -78,9 +78,9 @@ int proxy_rank_exited(struct proxy *proxy, uint64_t job, uint32_t rank, int how)
 /* Answers to PROXY_EVENT_MODULE and _FUNCTION. error: CUresult. */
 int proxy_module_ready(struct proxy *proxy, uint64_t token, int error, const char *hash,
 		       uint64_t globals_bytes, const uint8_t *globals_image,
-		       uint32_t function_count, uint32_t global_count,
-		       const char *global_names, const uint64_t *global_offsets,
-		       const uint64_t *global_sizes);
+		       uint32_t function_count, const char *function_names,
+		       uint32_t global_count, const char *global_names,
+		       const uint64_t *global_offsets, const uint64_t *global_sizes);
 struct proxy_function {
 	uint64_t address;      /* struct hal_function * */
 	uint32_t param_count, param_bytes;

@@ -225,6 +225,13 @@ static uint32_t fill_memory(struct random *r, uint16_t opcode, uint8_t *record)
 		((struct rf_module_globals *)head)->module = module(r);
 		((struct rf_module_globals *)head)->addr = address(r);
 		return sizeof(struct rf_module_globals);
+	case RF_OP_FUNCTION_NAMES: {
+		struct rf_function_names *n = (void *)head;
+		n->module = module(r);
+		n->first = (uint32_t)(one_in(r, 20) ? draw(r) : below(r, 3));
+		n->bulk = (uint32_t)below(r, one_in(r, 30) ? 200 : 64);
+		return sizeof *n;
+	}
 	case RF_OP_FUNCTION_GET:
 	case RF_OP_GLOBAL_GET:
 		return sizeof(struct rf_name) +
@@ -344,6 +351,7 @@ static uint16_t any_opcode(struct random *r)
 		RF_OP_ALLOC, RF_OP_ALLOC, RF_OP_FREE, RF_OP_GRANT, RF_OP_COPY, RF_OP_COPY,
 		RF_OP_COPY, RF_OP_FILL, RF_OP_FILL, RF_OP_MODULE_DATA, RF_OP_MODULE_LOAD,
 		RF_OP_MODULE_GLOBALS, RF_OP_MODULE_UNLOAD, RF_OP_FUNCTION_GET, RF_OP_GLOBAL_GET,
+		RF_OP_FUNCTION_NAMES,
 		RF_OP_STREAM_CREATE, RF_OP_STREAM_DESTROY, RF_OP_STREAM_SYNC, RF_OP_STREAM_QUERY,
 		RF_OP_DEVICE_SYNC, RF_OP_EVENT_CREATE, RF_OP_EVENT_DESTROY, RF_OP_EVENT_RECORD,
 		RF_OP_STREAM_WAIT, RF_OP_EVENT_SYNC, RF_OP_EVENT_QUERY, RF_OP_EVENT_ELAPSED,

@@ -31,7 +31,8 @@ from support.ring_client import (
 )
 
 GRANT = 3
-MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD, FUNCTION_GET, GLOBAL_GET = range(10, 16)
+MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD = range(10, 14)
+FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES = range(14, 17)
 EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM = range(31, 36)
 COMM_INIT, COMM_SPLIT, COMM_DESTROY, COLLECTIVE, REDOP_CREATE, REDOP_DESTROY = range(40, 46)
 SLOTS = 64
@@ -122,6 +123,11 @@ def _name(r: Random) -> bytes:
     return struct.pack("<QQII", *head) + name
 
 
+def _names(r: Random) -> bytes:
+    first, bulk = (r.randrange(3), r.randrange(70)) if r.randrange(20) else [wild(r) % 2**32] * 2
+    return struct.pack("<QII", handle(r, MODULES), first, bulk)
+
+
 def _launch(r: Random) -> bytes:
     grid = [1 + r.randrange(4), 1, 1] if r.randrange(20) else [wild(r) % 100 for _ in range(3)]
     block = [1 + r.randrange(64), 1, 1] if r.randrange(20) else [wild(r) % 2**32, 1, 1]
@@ -207,6 +213,7 @@ BODIES: dict[int, Callable[[Random], bytes]] = {
     MODULE_LOAD: _module_load, MODULE_GLOBALS: lambda r: struct.pack(
         "<QQ", handle(r, MODULES), address(r)),
     MODULE_UNLOAD: _one(MODULES), FUNCTION_GET: _name, GLOBAL_GET: _name,
+    FUNCTION_NAMES: _names,
     STREAM_CREATE: _create(STREAMS), STREAM_DESTROY: _one(STREAMS), STREAM_SYNC: _one(STREAMS),
     STREAM_QUERY: _one(STREAMS), DEVICE_SYNC: lambda r: b"", EVENT_CREATE: _create(EVENTS),
     EVENT_DESTROY: _one(EVENTS), EVENT_RECORD: _two(EVENTS, STREAMS),

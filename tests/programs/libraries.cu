@@ -3,6 +3,8 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+
 #include "behaviour.h"
 
 static const char *source = R"(
@@ -20,6 +22,8 @@ static const char *source = R"(
     }
 )";
 struct Pair { char tag; double value; };
+
+__global__ void nothing() {}
 
 template <typename Function>
 static Function find(void *library, const char *name)
@@ -162,6 +166,101 @@ static void as_a_library(const std::string &ptx, Arguments &a, cudaStream_t stre
     CUDA_CHECK(cudaLibraryUnload(runtime));
 }
 
+static std::vector<CUfunction> functions_of(CUmodule module)
+{
+    unsigned count = 0;
+    DRIVER_CHECK(cuModuleGetFunctionCount(&count, module));
+    std::vector<CUfunction> all(count + 1, nullptr);  // one more than there are
+    DRIVER_CHECK(cuModuleEnumerateFunctions(all.data(), count + 1, module));
+    EXPECT(!all[count], "%u functions, and one more", count);
+    all.resize(count);
+    return all;
+}
+
+// All kernels of a library or module, each with the one handle that it has.
+static void enumerated(const std::string &ptx, Arguments &a, cudaStream_t stream)
+{
+    CUlibrary library, found;
+    CUmodule module;
+    CUkernel kernels[4] = {}, weigh;
+    CUfunction function;
+    CUfunctionLoadingState state;
+    unsigned count = 0;
+    const char *name;
+    DRIVER_CHECK(cuLibraryLoadData(&library, ptx.c_str(), nullptr, nullptr, 0, nullptr, nullptr,
+                                   0));
+    DRIVER_CHECK(cuLibraryGetKernelCount(&count, library));
+    EXPECT(count == 2, "%u kernels", count);
+    DRIVER_CHECK(cuLibraryEnumerateKernels(kernels, 0, library));
+    EXPECT(!kernels[0], "a kernel where none was asked for");
+    DRIVER_CHECK(cuLibraryEnumerateKernels(kernels, 1, library));
+    EXPECT(kernels[0] && !kernels[1], "not the one kernel that was asked for");
+    DRIVER_CHECK(cuLibraryEnumerateKernels(kernels, 4, library));
+    EXPECT(kernels[1] && !kernels[2], "not two kernels");
+    std::string names;
+    for (int i = 0; i < 2; i++) {
+        DRIVER_CHECK(cuFuncIsLoaded(&state, CUfunction(kernels[i])));
+        EXPECT(state == CU_FUNCTION_LOADING_STATE_UNLOADED, "loaded already: %d", int(state));
+        DRIVER_CHECK(cuKernelGetName(&name, kernels[i]));
+        DRIVER_CHECK(cuLibraryGetKernel(&weigh, library, name));
+        EXPECT(weigh == kernels[i], "two handles of one kernel %s", name);
+        DRIVER_CHECK(cuKernelGetLibrary(&found, kernels[i]));
+        EXPECT(found == library, "%s is of another library", name);
+        names += std::string(name) + " ";
+    }
+    EXPECT(names == "weigh other " || names == "other weigh ", "they are %s", names.c_str());
+    DRIVER_CHECK(cuLibraryGetModule(&module, library));
+    EXPECT(functions_of(module).size() == 2, "%zu functions", functions_of(module).size());
+    DRIVER_CHECK(cuModuleGetFunction(&function, module, "weigh"));
+    DRIVER_CHECK(cuLaunchKernel(function, 2, 1, 1, 64, 1, 1, 0, stream, a.list, nullptr));
+    expect(a, 1, "an enumerated kernel");
+    DRIVER_FAILS(cuLibraryGetKernelCount(nullptr, library), CUDA_ERROR_INVALID_VALUE);
+    DRIVER_FAILS(cuLibraryEnumerateKernels(nullptr, 1, library), CUDA_ERROR_INVALID_VALUE);
+    DRIVER_FAILS(cuLibraryGetKernelCount(&count, CUlibrary(&count)), CUDA_ERROR_INVALID_HANDLE);
+    cudaLibrary_t runtime = cudaLibrary_t(library);  // they are one thing
+    cudaKernel_t two[2];
+    CUDA_CHECK(cudaLibraryGetKernelCount(&count, runtime));
+    CUDA_CHECK(cudaLibraryEnumerateKernels(two, 2, runtime));
+    EXPECT(count == 2 && CUkernel(two[1]) == kernels[1], "the runtime finds others");
+    DRIVER_CHECK(cuLibraryUnload(library));
+    DRIVER_FAILS(cuLibraryGetKernelCount(&count, library), CUDA_ERROR_INVALID_HANDLE);
+    FAILS(cudaLibraryEnumerateKernels(two, 2, runtime), cudaErrorInvalidResourceHandle);
+}
+
+// So many kernels with such long names that they do not come in one piece.
+static void many_kernels()
+{
+    constexpr unsigned COUNT = 1500;
+    std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n", last;
+    for (unsigned i = 0; i < COUNT; i++) {
+        last = std::string(200, 'k') + std::to_string(i);
+        ptx += ".visible .entry " + last + "() { ret; }\n";
+    }
+    CUmodule module;
+    CUfunction function;
+    DRIVER_CHECK(cuModuleLoadData(&module, ptx.c_str()));
+    std::vector<CUfunction> all = functions_of(module);
+    EXPECT(all.size() == COUNT, "%zu functions", all.size());
+    DRIVER_CHECK(cuModuleGetFunction(&function, module, last.c_str()));
+    EXPECT(std::count(all.begin(), all.end(), function) == 1, "the last is not among them");
+    std::sort(all.begin(), all.end());
+    EXPECT(std::unique(all.begin(), all.end()) == all.end(), "one function came twice");
+    DRIVER_CHECK(cuModuleUnload(module));
+}
+
+// A kernel that the program registered when it was loaded is among those of its module.
+static void own_module()
+{
+    cudaFunction_t own;
+    CUmodule module;
+    CUDA_CHECK(cudaGetFuncBySymbol(&own, (void *)nothing));
+    DRIVER_CHECK(cuFuncGetModule(&module, CUfunction(own)));
+    int same = 0;
+    for (CUfunction f : functions_of(module))
+        same += f == CUfunction(own);
+    EXPECT(same == 1, "the program's own kernel was found %d times", same);
+}
+
 // Options that give something back do so; broken code is an error with a text.
 static void with_options(const std::string &ptx, Arguments &a)
 {
@@ -207,6 +306,9 @@ int main(int argc, char **argv)
     for (int half = 0; half < 2; half++) {
         launches(weigh, a, stream);
         as_a_library(ptx, a, stream);
+        enumerated(ptx, a, stream);
+        own_module();
+        many_kernels();
         with_options(ptx, a);
         if (half == 0)
             interlude(argc, argv);

@@ -19,6 +19,7 @@ from hostile.records import (
     COMM_SPLIT,
     EVENT_ELAPSED,
     FUNCTION_GET,
+    FUNCTION_NAMES,
     GLOBAL_GET,
     KERNELS,
     LAUNCH,
@@ -158,6 +159,12 @@ class Program:
         body = struct.pack("<QQII", self.handle("module", a), 0, 0, 7) + b"counter"
         yield self.ask(GLOBAL_GET, body, 16)
 
+    def names(self, a: int, b: int) -> Iterator[Answer]:
+        body = struct.pack("<QII", self.handle("module", a), b % 3, 0)
+        self.client.map[OFF_BULK : OFF_BULK + 8] = bytes(8)
+        yield self.ask(FUNCTION_NAMES, body, 4)
+        yield 0, self.client.map[OFF_BULK : OFF_BULK + 8]
+
     def comm(self, _a: int, _b: int) -> Iterator[Answer]:
         number = self.fresh("comm")
         body = struct.pack("<QII", number, 1, 0) + struct.pack("<Q", number).ljust(128, b"\1")
@@ -232,9 +239,9 @@ class Program:
     def look(self) -> list[Answer]:
         """All that can be seen: what every handle is good for, and then `read`."""
         seen: list[Answer] = []
-        for kind, uses in (("module", "variable"), ("function", "launch"), ("event", "query"),
-                           ("event", "wait"), ("comm", "reduce"), ("redop", "reduce"),
-                           ("comm", "redop"), ("stream", "write"),
+        for kind, uses in (("module", "variable"), ("module", "names"), ("function", "launch"),
+                           ("event", "query"), ("event", "wait"), ("comm", "reduce"),
+                           ("redop", "reduce"), ("comm", "redop"), ("stream", "write"),
                            ("event", "record")):  # fmt: skip
             for n in range(len(self.handles.get(kind, []))):
                 seen += self.do((uses, n, n))
