@@ -128,6 +128,27 @@ typedef struct {
 	cudaExtent extent;
 } cudaMemcpy3DPeerParms;
 
+/* Of copies in a batch; the driver's structures are the same. */
+enum source_order { SOURCE_IN_STREAM_ORDER = 1, SOURCE_DURING_CALL, SOURCE_IN_ANY_ORDER };
+typedef struct {
+	int srcAccessOrder; /* enum source_order */
+	cudaMemLocation srcLocHint, dstLocHint;
+	unsigned int flags;
+} cudaMemcpyAttributes;
+typedef struct {
+	int type; /* 1: ptr, 2: array */
+	union {
+		struct { void *ptr; size_t rowLength, layerHeight; cudaMemLocation locHint; } ptr;
+		struct { cudaArray_t array; cudaPos offset; } array;
+	} op;
+} cudaMemcpy3DOperand;
+typedef struct {
+	cudaMemcpy3DOperand src, dst;
+	cudaExtent extent;
+	int srcAccessOrder; /* enum source_order */
+	unsigned int flags;
+} cudaMemcpy3DBatchOp;
+
 typedef struct {
 	void *func;
 	dim3 gridDim, blockDim;
@@ -277,6 +298,8 @@ typedef struct {
 } CUDA_MEMCPY3D;
 /* `reserved0` and `reserved1` are the contexts of source and destination. */
 typedef CUDA_MEMCPY3D CUDA_MEMCPY3D_PEER;
+typedef cudaMemcpyAttributes CUmemcpyAttributes;
+typedef cudaMemcpy3DBatchOp CUDA_MEMCPY3D_BATCH_OP;
 
 /* The first version ends before `kern`. */
 typedef struct {

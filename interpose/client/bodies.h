@@ -91,6 +91,11 @@ int copy_of_description(const CUDA_MEMCPY3D *, struct copy *, struct slices *);
 int copy_described_3d(const CUDA_MEMCPY3D *, const void *stream, bool async);
 int copy_of_runtime(const cudaMemcpy3DParms *, struct copy *, struct slices *);
 int copy_runtime_3d(const cudaMemcpy3DParms *, const void *stream, bool async);
+int copy_batch(void *const *dst, const void *const *src, const size_t *bytes, size_t count,
+	       const cudaMemcpyAttributes *attributes, const size_t *firsts, size_t attribute_count,
+	       size_t *failed, const void *stream);
+int copy_batch_3d(const cudaMemcpy3DBatchOp *, size_t count, size_t *failed,
+		  unsigned long long flags, const void *stream);
 int copy_runtime_peer(const cudaMemcpy3DPeerParms *, const void *stream, bool async);
 int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream);
 int alloc_3d(cudaPitchedPtr *out, cudaExtent extent);

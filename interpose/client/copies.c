@@ -1,7 +1,9 @@
-/* copies.c: copies and fills of boxes, described by the structures of both APIs. A box is some
- * slices of rows: one record per slice, and only the last may have to be waited for.
+/* copies.c: copies and fills of boxes, described by the structures of both APIs, and batches of
+ * copies. A box is some slices of rows: one record per slice, and only the last may have to be
+ * waited for.
  *
- * No lock; blocks as memory_copy does.
+ * No lock; blocks as memory_copy does. A batch waits for its stream where it says when a source is
+ * read and the copy alone would read it earlier or later.
  */
 #include <string.h>
 
@@ -108,6 +110,111 @@ int copy_runtime_peer(const cudaMemcpy3DPeerParms *p, const void *stream, bool a
 	cudaMemcpy3DParms plain = {p->srcArray, p->srcPos, p->srcPtr, p->dstArray, p->dstPos, p->dstPtr,
 				   p->extent, BY_ADDRESS};
 	return copy_runtime_3d(&plain, stream, async);
+}
+
+/* ---- batches ---- */
+
+/* Which copy failed, if it was one of them. */
+#define NONE_OF_THEM SIZE_MAX
+
+/* The stream of a batch; the legacy one cannot be. */
+static int batch_stream(const void *stream, uint64_t *number)
+{
+	int error = stream_number(stream, number);
+	return !error && *number == RF_STREAM_LEGACY ? INVALID_VALUE : error;
+}
+
+static bool attributes_valid(int order, unsigned flags)
+{
+	return order >= SOURCE_IN_STREAM_ORDER && order <= SOURCE_IN_ANY_ORDER && flags <= 1;
+}
+
+/* Pageable memory is read during the call; in stream order means then: once the stream is there. */
+static int copy_of_batch(const struct copy *c, const struct slices *slices, int order,
+			 const void *stream)
+{
+	bool pageable = memory_where(registered_reached(c->src, 1)) == AT_PAGEABLE;
+	int error = CUDA_OK;
+	if (order == SOURCE_IN_STREAM_ORDER && pageable && !capturing(c->stream))
+		error = cuStreamSynchronize((void *)stream);
+	return error ? error : copy_slices(c, slices);
+}
+
+/* attributes[k] are those of the copies from number firsts[k] to the next one's first. */
+int copy_batch(void *const *dst, const void *const *src, const size_t *bytes, size_t count,
+	       const cudaMemcpyAttributes *attributes, const size_t *firsts, size_t attribute_count,
+	       size_t *failed, const void *stream)
+{
+	struct slices one = {1, 0, 0};
+	uint64_t number;
+	size_t ignored, k = 0;
+	bool wait = false;
+	failed = failed ? failed : &ignored;
+	*failed = NONE_OF_THEM;
+	int error = batch_stream(stream, &number);
+	if (!error && (!dst || !src || !bytes || !attributes || !firsts || !attribute_count ||
+		       attribute_count > count || firsts[0]))
+		error = INVALID_VALUE;
+	for (size_t i = 1; !error && i < attribute_count; i++)
+		if (firsts[i] <= firsts[i - 1] || firsts[i] >= count)
+			error = INVALID_VALUE;
+	for (size_t i = 0; !error && i < count; i++) {
+		k += k + 1 < attribute_count && firsts[k + 1] == i;
+		int order = attributes[k].srcAccessOrder;
+		struct copy c = {dst[i], src[i], bytes[i], bytes[i], bytes[i], 1, BY_ADDRESS,
+				 number, true};
+		error = attributes_valid(order, attributes[k].flags)
+				? copy_of_batch(&c, &one, order, stream) : INVALID_VALUE;
+		wait |= order == SOURCE_DURING_CALL;
+		if (error)
+			*failed = i;
+	}
+	return !error && wait ? cuStreamSynchronize((void *)stream) : error;
+}
+
+/* The place and the lengths of an operand that is a pointer. False: the box does not fit in them. */
+static bool operand(const cudaMemcpy3DOperand *o, const cudaExtent *e, size_t *pitch, size_t *slice)
+{
+	size_t height = o->op.ptr.layerHeight ? o->op.ptr.layerHeight : e->height;
+	*pitch = o->op.ptr.rowLength ? o->op.ptr.rowLength : e->width;
+	*slice = *pitch * height;
+	return o->type == 1 && e->width <= *pitch && e->height <= height && *pitch <= RF_HEAP_BYTES &&
+	       height <= RF_HEAP_BYTES / *pitch;
+}
+
+static int copy_op(const cudaMemcpy3DBatchOp *op, uint64_t number, const void *stream)
+{
+	const cudaExtent *e = &op->extent;
+	struct copy c = {op->dst.op.ptr.ptr, op->src.op.ptr.ptr, 0, 0, e->width, e->height, BY_ADDRESS,
+			 number, true};
+	struct slices slices = {e->depth, 0, 0};
+	if (op->src.type == 2 || op->dst.type == 2)
+		return no_arrays();
+	if (!attributes_valid(op->srcAccessOrder, op->flags) || !e->width || !e->height || !e->depth ||
+	    !operand(&op->dst, e, &c.dst_pitch, &slices.dst_bytes) ||
+	    !operand(&op->src, e, &c.src_pitch, &slices.src_bytes))
+		return INVALID_VALUE;
+	return copy_of_batch(&c, &slices, op->srcAccessOrder, stream);
+}
+
+int copy_batch_3d(const cudaMemcpy3DBatchOp *list, size_t count, size_t *failed,
+		  unsigned long long flags, const void *stream)
+{
+	uint64_t number;
+	size_t ignored;
+	bool wait = false;
+	failed = failed ? failed : &ignored;
+	*failed = NONE_OF_THEM;
+	int error = batch_stream(stream, &number);
+	if (!error && (!list || !count || flags))
+		error = INVALID_VALUE;
+	for (size_t i = 0; !error && i < count; i++) {
+		error = copy_op(&list[i], number, stream);
+		wait |= list[i].srcAccessOrder == SOURCE_DURING_CALL;
+		if (error)
+			*failed = i;
+	}
+	return !error && wait ? cuStreamSynchronize((void *)stream) : error;
 }
 
 int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream)

@@ -1,6 +1,6 @@
 // copies.cu: every kind of copy, from and to every kind of memory: inferred directions, rows,
 // nothing at all, pinned and pageable memory, one stream's order, symbols, two names of one device,
-// and which of them are refused.
+// batches, and which of them are refused.
 #include <cuda.h>
 
 #include "behaviour.h"
@@ -180,6 +180,122 @@ static void peers(Memory &m, int seed)
     FAILS(cudaMemcpyPeer(m.other, device, m.device, 99, 32), cudaErrorInvalidDevice);
 }
 
+static void become_late(void *text)
+{
+    usleep(20000);
+    strcpy((char *)text, "late");
+}
+
+// A batch's copies go with the stream; when a source is read is said for each of them.
+static void batch(Memory &m, int seed)
+{
+    constexpr size_t bytes = COUNT * sizeof(int), blocks = (COUNT + 255) / 256;
+    char late[8] = "early", soon[8] = "early", got[2][8];
+    int *temporary;
+    CUDA_CHECK(cudaMallocHost(&temporary, bytes));
+    fill(m.pinned, seed);
+    fill(temporary, seed + 5);
+    CUDA_CHECK(cudaMemset(m.device, 0, bytes));
+    CUDA_CHECK(cudaStreamSynchronize(0));
+    CUDA_CHECK(cudaLaunchHostFunc(m.second, become_late, late));
+    char *text = (char *)m.other;
+    void *to[] = {m.device, text, text + 8, m.other + 4};
+    const void *from[] = {m.pinned, late, soon, temporary};
+    size_t sizes[] = {bytes, 8, 8, bytes - 16}, firsts[] = {0, 2, 3};
+    cudaMemcpyAttributes kinds[3] = {};
+    kinds[0].srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    kinds[0].flags = cudaMemcpyFlagPreferOverlapWithCompute;
+    kinds[1].srcAccessOrder = cudaMemcpySrcAccessOrderAny;
+    kinds[2].srcAccessOrder = cudaMemcpySrcAccessOrderDuringApiCall;
+    CUDA_CHECK(cudaMemcpyBatchAsync(to, from, sizes, 4, kinds, firsts, 3, m.second));
+    fill(temporary, -1);  // it has been read
+    add<<<blocks, 256, 0, m.second>>>(m.device, COUNT, 1);
+    CUDA_CHECK(cudaMemcpyAsync(m.back, m.device, bytes, cudaMemcpyDeviceToHost, m.second));
+    CUDA_CHECK(cudaMemcpyAsync(got, text, sizeof got, cudaMemcpyDeviceToHost, m.second));
+    CUDA_CHECK(cudaMemcpyAsync(m.pageable.data(), m.other + 4, bytes - 16, cudaMemcpyDeviceToHost,
+                               m.second));
+    CUDA_CHECK(cudaStreamSynchronize(m.second));
+    expect(m.back, seed + 1, "a batch, then a kernel");
+    EXPECT(!strcmp(got[0], "late") && !strcmp(got[1], "early"), "%s, %s", got[0], got[1]);
+    for (int i = 0; i < COUNT - 4; i++)
+        EXPECT(m.pageable[i] == seed + 5 + i * 3, "[%d] is %d", i, m.pageable[i]);
+    CUDA_CHECK(cudaFreeHost(temporary));
+}
+
+static void batches_refused(Memory &m)
+{
+    void *to[] = {m.device, m.device + 8, m.device + 16};
+    const void *from[] = {m.other, m.other, m.other + COUNT};
+    size_t sizes[] = {16, 16, 16}, firsts[] = {0, 1}, same[] = {0, 0}, failed = 7;
+    cudaMemcpyAttributes kinds[2] = {};
+    kinds[0].srcAccessOrder = kinds[1].srcAccessOrder = cudaMemcpySrcAccessOrderAny;
+    CUDA_CHECK(cudaMemcpyBatchAsync(to, from, sizes, 2, kinds, firsts, 2, m.stream));
+    FAILS(cudaMemcpyBatchAsync(to, from, sizes, 3, kinds, firsts, 2, m.stream),
+          cudaErrorInvalidValue);  // the third source
+    FAILS(cudaMemcpyBatchAsync(to, from, sizes, 2, kinds, firsts, 0, m.stream),
+          cudaErrorInvalidValue);
+    FAILS(cudaMemcpyBatchAsync(to, from, sizes, 2, kinds, same, 2, m.stream),
+          cudaErrorInvalidValue);
+    FAILS(cudaMemcpyBatchAsync(to, from, sizes, 2, kinds, firsts + 1, 1, m.stream),
+          cudaErrorInvalidValue);
+    FAILS(cudaMemcpyBatchAsync(to, from, sizes, 2, kinds, firsts, 2, cudaStreamLegacy),
+          cudaErrorInvalidValue);
+    // The driver's first form also tells which copy it was.
+    CUresult (*first_form)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *,
+                           size_t *, size_t, size_t *, CUstream);
+    DRIVER_CHECK(cuGetProcAddress("cuMemcpyBatchAsync", (void **)&first_form, 12080, 0, nullptr));
+    auto attributes = (CUmemcpyAttributes *)kinds;
+    auto dst = (CUdeviceptr *)to, src = (CUdeviceptr *)from;
+    DRIVER_CHECK(first_form(dst, src, sizes, 2, attributes, firsts, 2, nullptr, m.stream));
+    DRIVER_FAILS(first_form(dst, src, sizes, 3, attributes, firsts, 2, &failed, m.stream),
+                 CUDA_ERROR_INVALID_VALUE);
+    EXPECT(failed == 2, "copy %zu failed", failed);
+    DRIVER_FAILS(first_form(dst, src, sizes, 2, attributes, firsts, 3, &failed, m.stream),
+                 CUDA_ERROR_INVALID_VALUE);
+    EXPECT(failed == SIZE_MAX, "copy %zu failed", failed);
+    kinds[1].srcAccessOrder = cudaMemcpySrcAccessOrderInvalid;
+    DRIVER_FAILS(first_form(dst, src, sizes, 2, attributes, firsts, 2, &failed, m.stream),
+                 CUDA_ERROR_INVALID_VALUE);
+    EXPECT(failed == 1, "copy %zu failed", failed);
+    DRIVER_FAILS(cuMemcpyBatchAsync(dst, src, sizes, 2, attributes, firsts, 2, m.stream),
+                 CUDA_ERROR_INVALID_VALUE);
+}
+
+// Boxes in a batch: rows and layers that are longer than what is copied, and packed ones.
+static void batch_of_boxes(Memory &m, int seed)
+{
+    constexpr size_t width = 12, height = 3, depth = 2, row = 16, layer = 4;
+    std::vector<unsigned char> host(row * layer * depth), got(width * height * depth);
+    for (size_t i = 0; i < host.size(); i++)
+        host[i] = (unsigned char)(seed + i);
+    cudaMemcpy3DBatchOp op[2] = {};
+    op[0].src.type = op[0].dst.type = cudaMemcpyOperandTypePointer;
+    op[0].src.op.ptr.ptr = host.data();
+    op[0].src.op.ptr.rowLength = row;
+    op[0].src.op.ptr.layerHeight = layer;
+    op[0].dst.op.ptr.ptr = m.device;
+    op[0].extent = make_cudaExtent(width, height, depth);
+    op[0].srcAccessOrder = cudaMemcpySrcAccessOrderDuringApiCall;
+    CUDA_CHECK(cudaMemcpy3DBatchAsync(1, op, 0, m.stream));
+    op[1] = op[0];
+    op[0].src.op.ptr = {};
+    op[0].src.op.ptr.ptr = m.device;
+    op[0].dst.op.ptr.ptr = got.data();
+    op[0].srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    op[1].dst.op.ptr.ptr = m.other;
+    CUDA_CHECK(cudaMemcpy3DBatchAsync(2, op, 0, m.stream));
+    CUDA_CHECK(cudaStreamSynchronize(m.stream));
+    for (size_t i = 0; i < got.size(); i++) {
+        size_t x = i % width, y = i / width % height, z = i / width / height;
+        EXPECT(got[i] == host[(z * layer + y) * row + x], "(%zu, %zu, %zu)", x, y, z);
+    }
+    op[1].src.op.ptr.rowLength = width - 1;
+    FAILS(cudaMemcpy3DBatchAsync(2, op, 0, m.stream), cudaErrorInvalidValue);
+    FAILS(cudaMemcpy3DBatchAsync(1, op, 1, m.stream), cudaErrorInvalidValue);
+    op[0].extent.depth = 0;
+    FAILS(cudaMemcpy3DBatchAsync(1, op, 0, m.stream), cudaErrorInvalidValue);
+}
+
 // Two streams that share nothing, then an event that orders them.
 static void streams(Memory &m, int seed)
 {
@@ -232,6 +348,9 @@ int main(int argc, char **argv)
         symbols(m, seed);
         peers(m, seed);
         streams(m, seed);
+        batch(m, seed);
+        batches_refused(m);
+        batch_of_boxes(m, seed);
         arrival(m, seed);
         if (half == 0)
             interlude(argc, argv);
