@@ -71,8 +71,6 @@ int graph_memory_set(int device, int attribute, const void *value);
 
 /* driver.c */
 char *file_content(const char *path, size_t *bytes);
-int context_device_get(int *device, const void *context);
-int context_create(void **out, int device);
 int free_now(const void *address);
 int host_free(void *address);
 int host_alloc(void **out, size_t bytes, unsigned flags);
@@ -83,6 +81,14 @@ int copy_described_peer(const CUDA_MEMCPY3D_PEER *, const void *stream, bool asy
 int launch_driver_cooperative(CUlaunchConfig, void *function, void **args);
 int launch_driver(const CUlaunchConfig *, void *function, void **args, void **extra);
 int packed_parameters(void **extra, const void **packed, size_t *bytes);
+
+/* context.c */
+int context_device_get(int *device, const void *context);
+int context_create(void **out, int device, unsigned flags);
+int context_create_with(void **out, int device, unsigned flags, const CUctxCreateParams *);
+int context_flags(unsigned *flags);
+int context_reset(int device);
+int same_context(const void *dst, const void *src);
 
 /* copies.c */
 struct slices { uint64_t count, dst_bytes, src_bytes; };

@@ -10,6 +10,7 @@
  *   print.c    what kernels print
  *   stream.c   streams, events, host functions
  *   device.c   what the virtual device can do
+ *   context.c  the driver's contexts, and what ends with one
  *   error.c    names of errors, the last error, lines for people
  *   capture.c  stream capture
  *   cudart.c, driver.c, link.c, graph.c, graph_runtime.c, copies.c, nccl.c, nvml.c,
@@ -48,6 +49,7 @@ enum cuda_error {
 	INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NO_BINARY_FOR_GPU = 209,
 	PEER_ACCESS_UNSUPPORTED = 217, FILE_NOT_FOUND = 301, INVALID_HANDLE = 400, ILLEGAL_STATE = 401,
 	NOT_FOUND = 500, NOT_READY = 600, LAUNCH_OUT_OF_RESOURCES = 701, PEER_ACCESS_NOT_ENABLED = 705,
+	CONTEXT_IS_DESTROYED = 709,
 	ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, COOPERATIVE_LAUNCH_TOO_LARGE = 720,
 	NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
 	CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905,
@@ -126,6 +128,7 @@ struct handle {
 	uint32_t flags;
 	int32_t priority;
 	_Atomic bool captured; /* an event: last recorded in a captured stream */
+	uint64_t context;      /* in which it was made */
 	void *stream;           /* HANDLE_BLAS: of its products */
 	int modes[BLAS_MODES];
 };
@@ -133,6 +136,8 @@ uint64_t handle_number(void); /* a fresh one, never reused */
 struct handle *handle_new(enum handle_kind kind);
 struct handle *handle_get(enum handle_kind kind, const void *value); /* NULL: not a live one */
 void handle_drop(struct handle *);
+/* One live handle after another, from *place = 0 on; NULL: no more. */
+struct handle *handle_next(uint64_t *place);
 /* What API functions take: a stream (NULL is the thread's default one) or an event. */
 int stream_number(const void *stream, uint64_t *number);
 int event_number(const void *event, uint64_t *number);
@@ -147,10 +152,13 @@ bool memory_range(const void *address, uint64_t *base, uint64_t *bytes); /* its 
 /* Is [address, +bytes) one live allocation's, or pinned? */
 bool memory_on_device(const void *address, uint64_t bytes);
 int memory_alloc(uint64_t bytes, uint64_t *address);
-int memory_alloc_from(uint64_t pool, uint64_t bytes, uint64_t *address); /* 0: of no pool */
+/* The owner is a context, which it ends with, or a pool, which hears of its end. */
+int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
+uint64_t memory_owner(const void *address); /* 0: nobody */
+int memory_end(uint64_t owner);             /* frees what is its */
 int memory_free(const void *address);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
-int pinned_alloc(uint64_t bytes, void **address);
+int pinned_alloc(uint64_t bytes, uint64_t owner, void **address);
 int pinned_free(void *address);
 int pinned_release(void *address); /* without waiting for the device */
 void memory_first_launch(void); /* what is allocated from here on is not predicted stable */
@@ -171,7 +179,7 @@ int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t elemen
 
 /* ---- pool.c ---- */
 
-void pool_got_back(uint64_t pool, uint64_t bytes); /* an allocation of it was freed */
+void pool_got_back(uint64_t owner, uint64_t bytes); /* its allocation was freed, if it is a pool */
 void pool_synchronised(void);                      /* the program has synchronised */
 /* What pools hold on to of `room` bytes that are not allocated. */
 uint64_t pool_kept(uint64_t room);
@@ -211,6 +219,8 @@ struct launch {
 };
 int module_load(const void *image, struct module **out);
 int module_unload(struct module *);
+void module_end(uint64_t context); /* unloads what was loaded in it */
+void module_reset(void);           /* the program's own are as before their first use */
 int module_function(struct module *, const char *name, struct function **out);
 int module_function_count(struct module *, unsigned *count);
 int module_enumerate(struct module *, void **functions, unsigned room); /* the first `room` */
@@ -238,6 +248,7 @@ int device_sync(void);
 int stream_of_thread(uint64_t *number);
 int stream_create(void **out, unsigned flags, int priority);
 int stream_destroy(const void *stream);
+void stream_end(uint64_t context); /* destroys its streams and events */
 int event_create(void **out, unsigned flags);
 int event_destroy(const void *event);
 int event_record(const void *event, const void *stream, unsigned flags);
@@ -279,7 +290,6 @@ int event_idle_number(const void *event, uint64_t *number);
 #define DEVICES_MAX 64 /* that have a context, a pool, a handle */
 
 extern _Thread_local int current_device;
-extern _Thread_local bool current_context; /* driver API: the runtime made one current */
 int device_count(int *count);
 int device_attribute(int *value, int attribute, int device);
 int device_properties(cudaDeviceProp *, int device);
@@ -290,6 +300,12 @@ int occupancy_blocks(int *blocks, struct function *, int block_size, size_t dyna
 int occupancy_shared(size_t *bytes, struct function *, int blocks, int block_size);
 int occupancy_block_size(int *grid, int *block, struct function *, CUoccupancyB2DSize shared_of,
 			 size_t dynamic_shared, int limit);
+
+/* ---- context.c ---- */
+
+uint64_t context_owner(void);            /* the number of the one that calls now work in */
+void *context_numbered(uint64_t number); /* the current one if there is none of that number */
+int context_set_device(int device);      /* as the runtime does: its primary one is current */
 
 /* ---- lookup.c and the generated tables ---- */
 

@@ -172,7 +172,7 @@ int copy_batch(void *const *dst, const void *const *src, const size_t *bytes, si
 	return !error && wait ? cuStreamSynchronize((void *)stream) : error;
 }
 
-/* The place and the lengths of an operand that is a pointer. False: the box does not fit in them. */
+/* The lengths of an operand that is a pointer. False: the box does not fit in them. */
 static bool operand(const cudaMemcpy3DOperand *o, const cudaExtent *e, size_t *pitch, size_t *slice)
 {
 	size_t height = o->op.ptr.layerHeight ? o->op.ptr.layerHeight : e->height;

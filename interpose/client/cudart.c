@@ -93,11 +93,7 @@ cudaError_t cudaGetDevice(int *device)
 cudaError_t cudaSetDevice(int device)
 {
 	int error = device_check(device);
-	if (!error) {
-		current_device = device;
-		current_context = true;
-	}
-	return runtime_result(error);
+	return runtime_result(error ? error : context_set_device(device));
 }
 
 cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *prop)
@@ -168,7 +164,7 @@ cudaError_t cudaMalloc(void **devPtr, size_t size)
 	if (!error)
 		error = capture_forbids();
 	if (!error && size)
-		error = memory_alloc(size, &address);
+		error = memory_alloc_for(context_owner(), size, &address);
 	if (!error)
 		*devPtr = (void *)address;
 	return runtime_result(error);

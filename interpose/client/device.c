@@ -15,7 +15,6 @@
 #define SHARED_RESERVED 1024u
 
 _Thread_local int current_device;
-_Thread_local bool current_context;
 
 int device_count(int *count)
 {

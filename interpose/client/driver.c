@@ -1,9 +1,5 @@
 /* driver.c: bodies of the driver API that are more than one call.
  *
- * A context is one object per virtual device: what it would isolate, a rank has once. Creating one
- * makes it current; the calling thread's current device follows its context. A call without a
- * context is served as if the primary one were current, which is what the runtime would make so.
- *
  * No lock, nothing that blocks of its own.
  */
 #include <dlfcn.h>
@@ -13,13 +9,6 @@
 #include <string.h>
 
 #include "bodies.h"
-
-#define CONTEXTS_MAX 64
-
-/* The address of contexts[i] is the context of device i. */
-static char contexts[DEVICES_MAX];
-static _Thread_local int stack[CONTEXTS_MAX]; /* devices of pushed contexts */
-static _Thread_local int stack_depth;
 
 CUresult cuInit(unsigned int Flags)
 {
@@ -116,145 +105,6 @@ CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
 	memcpy(prop->maxThreadsDim, p.maxThreadsDim, sizeof prop->maxThreadsDim);
 	memcpy(prop->maxGridSize, p.maxGridSize, sizeof prop->maxGridSize);
 	return device_attribute(&prop->clockRate, 13, dev);
-}
-
-/* ---- contexts ---- */
-
-static int context_device(const void *context)
-{
-	ptrdiff_t device = (const char *)context - contexts;
-	return device >= 0 && device < DEVICES_MAX ? (int)device : -1;
-}
-
-static void make_current(int device)
-{
-	current_device = device;
-	current_context = true;
-}
-
-int context_create(void **out, int device)
-{
-	int error = out && device < DEVICES_MAX ? device_check(device) : INVALID_VALUE;
-	if (error)
-		return error;
-	*out = &contexts[device];
-	make_current(device);
-	return CUDA_OK;
-}
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
-{
-	int error = pctx && dev < DEVICES_MAX ? device_check(dev) : INVALID_VALUE;
-	if (!error)
-		*pctx = &contexts[dev];
-	return error;
-}
-
-CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
-{
-	int error = flags && active ? device_check(dev) : INVALID_VALUE;
-	if (error)
-		return error;
-	*flags = 0;
-	*active = channel_header && dev == current_device;
-	return CUDA_OK;
-}
-
-CUresult cuCtxDestroy_v2(CUcontext ctx)
-{
-	int device = context_device(ctx);
-	if (device < 0)
-		return INVALID_CONTEXT;
-	if (device == current_device)
-		current_context = false;
-	return CUDA_OK;
-}
-
-CUresult cuCtxSetCurrent(CUcontext ctx)
-{
-	int device = ctx ? context_device(ctx) : 0;
-	if (device < 0)
-		return INVALID_CONTEXT;
-	if (ctx)
-		make_current(device);
-	else
-		current_context = false;
-	return CUDA_OK;
-}
-
-CUresult cuCtxGetCurrent(CUcontext *pctx)
-{
-	if (!pctx)
-		return INVALID_VALUE;
-	*pctx = current_context && current_device < DEVICES_MAX ? &contexts[current_device] : NULL;
-	return CUDA_OK;
-}
-
-CUresult cuCtxPushCurrent_v2(CUcontext ctx)
-{
-	int device = context_device(ctx);
-	if (device < 0 || stack_depth == CONTEXTS_MAX)
-		return device < 0 ? INVALID_CONTEXT : INVALID_VALUE;
-	stack[stack_depth++] = current_context ? current_device : -1;
-	make_current(device);
-	return CUDA_OK;
-}
-
-CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
-{
-	if (!current_context)
-		return INVALID_CONTEXT;
-	if (pctx)
-		cuCtxGetCurrent(pctx);
-	int below = stack_depth ? stack[--stack_depth] : -1;
-	current_context = below >= 0;
-	if (below >= 0)
-		current_device = below;
-	return CUDA_OK;
-}
-
-CUresult cuCtxGetDevice(CUdevice *device)
-{
-	if (!device || !current_context)
-		return device ? INVALID_CONTEXT : INVALID_VALUE;
-	*device = current_device;
-	return CUDA_OK;
-}
-
-int context_device_get(int *device, const void *context)
-{
-	int of = context ? context_device(context) : -1;
-	if (!context)
-		return cuCtxGetDevice(device);
-	if (!device || of < 0)
-		return device ? INVALID_CONTEXT : INVALID_VALUE;
-	*device = of;
-	return CUDA_OK;
-}
-
-CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
-{
-	int device = ctx ? context_device(ctx) : current_device;
-	if (!ctxId || device < 0)
-		return ctxId ? INVALID_CONTEXT : INVALID_VALUE;
-	*ctxId = (unsigned long long)device + 1;
-	return CUDA_OK;
-}
-
-CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
-{
-	uint64_t number;
-	int error = pctx ? stream_number(hStream, &number) : INVALID_VALUE;
-	if (!error)
-		*pctx = &contexts[current_device % DEVICES_MAX];
-	return error;
-}
-
-CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
-{
-	if (pGreenCtx)
-		*pGreenCtx = NULL;
-	return cuStreamGetCtx(hStream, pCtx);
 }
 
 /* ---- modules and functions ---- */
@@ -408,7 +258,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 	uint64_t address;
 	int error = dptr && bytesize ? capture_forbids() : INVALID_VALUE;
 	if (!error)
-		error = memory_alloc(bytesize, &address);
+		error = memory_alloc_for(context_owner(), bytesize, &address);
 	if (!error)
 		*dptr = address;
 	return error;
@@ -452,7 +302,7 @@ int host_free(void *address)
 int host_alloc(void **out, size_t bytes, unsigned flags)
 {
 	int error = out && bytes && flags <= 7 ? capture_forbids() : INVALID_VALUE;
-	return error ? error : pinned_alloc(bytes, out);
+	return error ? error : pinned_alloc(bytes, context_owner(), out);
 }
 
 static int put(void *data, const void *value, size_t bytes)
@@ -465,7 +315,7 @@ static int put(void *data, const void *value, size_t bytes)
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	uint64_t base, bytes;
-	void *context = &contexts[current_device % DEVICES_MAX];
+	void *context = context_numbered(memory_owner((void *)ptr));
 	CUdeviceptr at = (CUdeviceptr)registered_reached((void *)ptr, 0);
 	if (!data || !memory_range((void *)at, &base, &bytes))
 		return INVALID_VALUE;
@@ -526,12 +376,6 @@ int copy_described(const CUDA_MEMCPY2D *d, const void *stream, bool async)
 				 src_pitch), src_pitch,
 			    d->WidthInBytes, d->Height, BY_ADDRESS, stream, async);
 	return error == INVALID_PITCH ? INVALID_VALUE : error;
-}
-
-static int same_context(const void *dst, const void *src)
-{
-	int to = context_device(dst), from = context_device(src);
-	return to < 0 || from < 0 ? INVALID_CONTEXT : same_device(to, from);
 }
 
 int copy_context_peer(CUdeviceptr dst, const void *dst_context, CUdeviceptr src,

@@ -55,6 +55,7 @@ static bool make_room(void)
 
 struct handle *handle_new(enum handle_kind kind)
 {
+	uint64_t owner = context_owner();
 	pthread_mutex_lock(&lock);
 	struct handle *h = spare_count ? spares[--spare_count] : calloc(1, sizeof *h);
 	if (!h || !make_room()) {
@@ -67,7 +68,7 @@ struct handle *handle_new(enum handle_kind kind)
 	do
 		number = handle_number();
 	while (atomic_load(&t->at[number & (t->size - 1)]));
-	*h = (struct handle){.number = number, .kind = kind};
+	*h = (struct handle){.number = number, .kind = kind, .context = owner};
 	atomic_store_explicit(&t->at[number & (t->size - 1)], h, memory_order_release);
 	live++;
 	pthread_mutex_unlock(&lock);
@@ -82,6 +83,15 @@ struct handle *handle_get(enum handle_kind kind, const void *value)
 		return NULL;
 	struct handle *h = atomic_load_explicit(&t->at[number & (t->size - 1)], memory_order_acquire);
 	return h && h->number == number && h->kind == kind ? h : NULL;
+}
+
+struct handle *handle_next(uint64_t *place)
+{
+	struct table *t = atomic_load_explicit(&table, memory_order_acquire);
+	struct handle *h = NULL;
+	while (!h && t && *place < t->size)
+		h = atomic_load_explicit(&t->at[(*place)++], memory_order_acquire);
+	return h;
 }
 
 /* Its memory goes to the next handle: a racing reader sees another number, never freed memory. */

@@ -113,10 +113,10 @@ static int announce(uint64_t address, uint64_t bytes, bool stable, uint64_t afte
 
 int memory_alloc(uint64_t bytes, uint64_t *address)
 {
-	return memory_alloc_from(0, bytes, address);
+	return memory_alloc_for(0, bytes, address);
 }
 
-int memory_alloc_from(uint64_t pool, uint64_t bytes, uint64_t *address)
+int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
 {
 	int error = channel_use_device();
 	if (error)
@@ -130,8 +130,8 @@ int memory_alloc_from(uint64_t pool, uint64_t bytes, uint64_t *address)
 		error = heap_alloc(&heap, bytes, stable, address, &after)
 				? announce(*address, bytes, stable, after) : OUT_OF_MEMORY;
 	}
-	if (!error && pool)
-		heap_own(&heap, *address, pool);
+	if (!error && owner)
+		heap_own(&heap, *address, owner);
 	pthread_mutex_unlock(&heap_lock);
 	return error;
 }
@@ -142,21 +142,34 @@ int memory_free(const void *address)
 	if (error)
 		return error;
 	struct rf_free m = {.addr = (uint64_t)address};
-	uint64_t pool = 0, bytes = 0;
+	uint64_t owner = 0, bytes = 0;
 	pthread_mutex_lock(&heap_lock);
 	const struct heap_extent *e = heap_find(&heap, m.addr);
 	if (e && e->addr == m.addr) {
-		pool = e->owner;
+		owner = e->owner;
 		bytes = e->bytes;
 		heap_free(&heap, m.addr, channel_post(&m.r, RF_OP_FREE, sizeof m, NULL, 0));
 	} else {
 		error = INVALID_VALUE;
 	}
 	pthread_mutex_unlock(&heap_lock);
-	if (pool)
-		pool_got_back(pool, bytes);
+	if (owner)
+		pool_got_back(owner, bytes);
 	int sticky = channel_enter();
 	return sticky ? sticky : error;
+}
+
+/* Addresses of the owner's allocations, to be freed. False: host memory is short. */
+static bool memory_of(uint64_t owner, uint64_t **out, uint32_t *count)
+{
+	*count = 0;
+	pthread_mutex_lock(&heap_lock);
+	*out = malloc((heap.count + 1) * sizeof **out);
+	for (uint32_t i = 0; *out && i < heap.count; i++)
+		if (heap.extents[i].state == HEAP_LIVE && heap.extents[i].owner == owner)
+			(*out)[(*count)++] = heap.extents[i].addr;
+	pthread_mutex_unlock(&heap_lock);
+	return *out;
 }
 
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
@@ -176,7 +189,7 @@ int memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 /* ---- pinned memory ---- */
 
 /* The arena's blocks in order, without gaps. Pages; few and large. */
-struct block { uint64_t offset, bytes, asked; };
+struct block { uint64_t offset, bytes, asked, owner; };
 static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *blocks; /* asked 0: free */
 static uint32_t block_count, block_room;
@@ -207,19 +220,20 @@ static void remove_block(uint32_t at)
 }
 
 /* Under pinned_lock: first fit. */
-static void *take_block(uint64_t asked)
+static void *take_block(uint64_t asked, uint64_t owner)
 {
 	uint64_t bytes = (asked + PAGE - 1) & ~(PAGE - 1);
-	if (!block_count && !insert_block(0, (struct block){0, RF_PINNED_SLOT_BYTES, 0}))
+	if (!block_count && !insert_block(0, (struct block){0, RF_PINNED_SLOT_BYTES, 0, 0}))
 		return NULL;
 	for (uint32_t i = 0; i < block_count; i++) {
 		if (blocks[i].asked || blocks[i].bytes < bytes)
 			continue;
-		struct block rest = {blocks[i].offset + bytes, blocks[i].bytes - bytes, 0};
+		struct block rest = {blocks[i].offset + bytes, blocks[i].bytes - bytes, 0, 0};
 		if (rest.bytes && !insert_block(i + 1, rest))
 			return NULL;
 		blocks[i].bytes = bytes;
 		blocks[i].asked = asked;
+		blocks[i].owner = owner;
 		return arena() + blocks[i].offset;
 	}
 	return NULL;
@@ -235,7 +249,7 @@ static uint32_t find_block(const void *address)
 	return i < block_count && blocks[i].asked ? i : block_count;
 }
 
-int pinned_alloc(uint64_t bytes, void **address)
+int pinned_alloc(uint64_t bytes, uint64_t owner, void **address)
 {
 	int error = channel_enter();
 	if (error)
@@ -243,7 +257,7 @@ int pinned_alloc(uint64_t bytes, void **address)
 	if (!bytes || bytes > RF_PINNED_SLOT_BYTES)
 		return bytes ? OUT_OF_MEMORY : INVALID_VALUE;
 	pthread_mutex_lock(&pinned_lock);
-	*address = take_block(bytes);
+	*address = take_block(bytes, owner);
 	pthread_mutex_unlock(&pinned_lock);
 	return *address ? CUDA_OK : OUT_OF_MEMORY;
 }
@@ -262,6 +276,15 @@ static void merge_block(uint32_t i)
 	}
 }
 
+/* Under pinned_lock. */
+static void drop_block(uint32_t i)
+{
+	int kept = errno;
+	madvise(arena() + blocks[i].offset, blocks[i].bytes, MADV_REMOVE);
+	errno = kept;
+	merge_block(i);
+}
+
 /* What is queued must not read or write it any more. */
 int pinned_release(void *address)
 {
@@ -269,10 +292,7 @@ int pinned_release(void *address)
 	pthread_mutex_lock(&pinned_lock);
 	uint32_t i = find_block(address);
 	if (i < block_count && arena() + blocks[i].offset == (uint8_t *)address) {
-		int kept = errno;
-		madvise(address, blocks[i].bytes, MADV_REMOVE);
-		errno = kept;
-		merge_block(i);
+		drop_block(i);
 	} else {
 		error = INVALID_VALUE;
 	}
@@ -293,6 +313,27 @@ int pinned_free(void *address)
 	error = pinned_release(address);
 	int sticky = channel_enter();
 	return sticky ? sticky : error;
+}
+
+/* What is queued must not use any of it any more. */
+int memory_end(uint64_t owner)
+{
+	uint64_t *addresses;
+	uint32_t count;
+	if (!memory_of(owner, &addresses, &count))
+		return OUT_OF_MEMORY;
+	for (uint32_t i = 0; i < count; i++)
+		memory_free((void *)addresses[i]);
+	free(addresses);
+	pthread_mutex_lock(&pinned_lock);
+	for (uint32_t i = 0; i < block_count;) {
+		bool its = blocks[i].asked && blocks[i].owner == owner;
+		if (its)
+			drop_block(i);
+		i = its ? 0 : i + 1; /* it has joined its neighbours */
+	}
+	pthread_mutex_unlock(&pinned_lock);
+	return CUDA_OK;
 }
 
 /* ---- what an address is ---- */
@@ -329,6 +370,24 @@ bool memory_range(const void *address, uint64_t *base, uint64_t *bytes)
 		pthread_mutex_unlock(&pinned_lock);
 	}
 	return found;
+}
+
+uint64_t memory_owner(const void *address)
+{
+	enum where where = memory_where(address);
+	uint64_t owner = 0;
+	if (where == AT_DEVICE) {
+		pthread_mutex_lock(&heap_lock);
+		const struct heap_extent *e = heap_find(&heap, (uint64_t)address);
+		owner = e ? e->owner : 0;
+		pthread_mutex_unlock(&heap_lock);
+	} else if (where == AT_PINNED) {
+		pthread_mutex_lock(&pinned_lock);
+		uint32_t i = find_block(address);
+		owner = i < block_count ? blocks[i].owner : 0;
+		pthread_mutex_unlock(&pinned_lock);
+	}
+	return owner;
 }
 
 bool memory_on_device(const void *address, uint64_t bytes)

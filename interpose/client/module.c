@@ -29,6 +29,9 @@ struct module {
 	uint64_t bytes;
 	enum rf_image kind;
 	bool loaded, unloaded;
+	bool own;              /* the program registered it */
+	uint64_t context;      /* in which it was loaded */
+	struct module *next;   /* of all */
 	uint64_t globals;
 	uint32_t function_count;
 	struct function *functions;
@@ -50,6 +53,7 @@ static struct symbol *symbols; /* open addressing */
 static uint64_t symbol_room, symbol_count;
 static const void **made;      /* all modules and functions, sorted: what a handle may be */
 static uint64_t made_count, made_room;
+static struct module *modules; /* all; under registry_lock */
 
 /* ---- handles ---- */
 
@@ -151,6 +155,11 @@ static struct module *module_new(const void *image, int *error)
 		free(m);
 		return NULL;
 	}
+	m->context = context_owner();
+	pthread_mutex_lock(&registry_lock);
+	m->next = modules;
+	modules = m;
+	pthread_mutex_unlock(&registry_lock);
 	return m;
 }
 
@@ -251,6 +260,50 @@ int module_unload(struct module *m)
 	return sticky ? sticky : error;
 }
 
+static struct module *first_module(void)
+{
+	pthread_mutex_lock(&registry_lock);
+	struct module *m = modules;
+	pthread_mutex_unlock(&registry_lock);
+	return m;
+}
+
+void module_end(uint64_t context)
+{
+	for (struct module *m = first_module(); m; m = m->next)
+		if (!m->own && m->context == context)
+			module_unload(m); /* unless it was */
+}
+
+/* Under module_lock: the next use loads it again, with its variables as they were at first. */
+static void reset_locked(struct module *m)
+{
+	struct rf_handle gone = {.handle = m->number};
+	channel_post(&gone.r, RF_OP_MODULE_UNLOAD, sizeof gone, NULL, 0);
+	if (m->globals)
+		memory_free((void *)m->globals);
+	m->globals = 0;
+	m->loaded = false;
+	for (struct function *f = m->functions; f; f = f->next) {
+		atomic_store(&f->ready, false);
+		f->max_dynamic_shared = -1;
+	}
+	pthread_mutex_lock(&registry_lock);
+	for (uint64_t i = 0; i < symbol_room; i++)
+		if (symbols[i].module == m)
+			symbols[i].address = 0;
+	pthread_mutex_unlock(&registry_lock);
+}
+
+void module_reset(void)
+{
+	pthread_mutex_lock(&module_lock);
+	for (struct module *m = first_module(); m; m = m->next)
+		if (m->own && m->loaded)
+			reset_locked(m);
+	pthread_mutex_unlock(&module_lock);
+}
+
 int module_global(struct module *m, const char *name, uint64_t *address, uint64_t *bytes)
 {
 	struct rf_name ask = {.name_bytes = (uint32_t)strlen(name)};
@@ -306,6 +359,7 @@ static int get_locked(struct function *f)
 		error = NOT_SUPPORTED;
 	}
 	if (!error && bytes) {
+		free(f->params); /* of before a reset */
 		f->params = malloc(bytes);
 		if (f->params)
 			memcpy(f->params, bulk_data(ask.bulk), bytes);
@@ -499,7 +553,10 @@ int symbol_address(const void *host, uint64_t *address, uint64_t *bytes)
 void **__cudaRegisterFatBinary(void *fatCubin)
 {
 	int error;
-	return (void **)module_new(fatCubin, &error);
+	struct module *m = module_new(fatCubin, &error);
+	if (m)
+		m->own = true;
+	return (void **)m;
 }
 
 void __cudaRegisterFatBinaryEnd(void **fatCubinHandle)

@@ -172,7 +172,7 @@ int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream)
 		error = current_device < DEVICES_MAX ? book(pool, whole, &number) : INVALID_DEVICE;
 	if (error)
 		return error;
-	error = memory_alloc_from(number, bytes, &address);
+	error = memory_alloc_for(number, bytes, &address);
 	if (error) {
 		pool_got_back(number, whole);
 		return error;

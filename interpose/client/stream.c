@@ -64,6 +64,19 @@ int stream_destroy(const void *stream)
 	return destroy(HANDLE_STREAM, stream, RF_OP_STREAM_DESTROY);
 }
 
+void stream_end(uint64_t context)
+{
+	struct handle *h;
+	for (uint64_t place = 0; (h = handle_next(&place));) {
+		if (h->context != context)
+			continue;
+		if (h->kind == HANDLE_STREAM)
+			destroy(HANDLE_STREAM, (void *)h->number, RF_OP_STREAM_DESTROY);
+		else if (h->kind == HANDLE_EVENT)
+			destroy(HANDLE_EVENT, (void *)h->number, RF_OP_EVENT_DESTROY);
+	}
+}
+
 /* ---- default streams of threads ---- */
 
 static _Thread_local void *thread_stream;

@@ -71,6 +71,39 @@ static void second_device(int mine)
     CUDA_CHECK(cudaFree(memory));
 }
 
+// A graph's own memory; arrays as operands; contexts with a part of the device.
+static void parts_of_calls(int *device)
+{
+    cudaGraph_t graph, captured;
+    cudaGraphNode_t node;
+    cudaStream_t stream;
+    cudaMemAllocNodeParams wanted = {};
+    int *memory;
+    wanted.bytesize = 64;
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    FAILS(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted), cudaErrorNotSupported);
+    FAILS(cudaGraphAddMemFreeNode(&node, graph, nullptr, 0, device), cudaErrorNotSupported);
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    FAILS(cudaMallocAsync(&memory, 64, stream), cudaErrorStreamCaptureUnsupported);
+    FAILS(cudaStreamEndCapture(stream, &captured), cudaErrorStreamCaptureInvalidated);
+    cudaMemcpy3DBatchOp op = {};
+    op.src.type = cudaMemcpyOperandTypeArray;
+    op.dst.type = cudaMemcpyOperandTypePointer;
+    op.dst.op.ptr.ptr = device;
+    op.extent = make_cudaExtent(4, 1, 1);
+    op.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    FAILS(cudaMemcpy3DBatchAsync(1, &op, 0, stream), cudaErrorNotSupported);
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    CUexecAffinityParam half = {};
+    CUctxCreateParams with = {};
+    with.execAffinityParams = &half;
+    with.numExecAffinityParams = 1;
+    CUcontext context;
+    DRIVER_FAILS(cuCtxCreate(&context, &with, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
+}
+
 int main(int argc, char **argv)
 {
     World world = start();
@@ -79,6 +112,7 @@ int main(int argc, char **argv)
         managed_memory(device);
         other_processes(device);
         second_device(world.local_rank);
+        parts_of_calls(device);
         CUDA_CHECK(cudaProfilerStart());  // of a profiler that is not there
         CUDA_CHECK(cudaProfilerStop());
         if (half == 0)

@@ -17,6 +17,7 @@ from support.wheels import nvrtc
 
 SLOW = pytest.mark.slow  # they need most of their time to be compiled
 PROGRAMS = [
+    "contexts",
     "copies",
     "errors",
     pytest.param("device_facts", marks=SLOW),
@@ -44,6 +45,11 @@ REFUSALS = [
     "cuMemExportToShareableHandle: mapping device memory by hand, as NVSHMEM does",
     "already and cannot use device",
     "a copy between two devices: a rank has one device under rankfold; use NCCL",
+    "cudaGraphAddMemAllocNode: memory of a graph (allocate it before, free it after its",
+    "cudaGraphAddMemFreeNode: memory of a graph (allocate it before, free it after its",
+    "memory that a graph allocates or frees is not supported by rankfold: allocate it before the",
+    "copies of CUDA arrays are not supported by rankfold: use linear memory",
+    "cuCtxCreate: contexts with execution affinity or for graphics are not supported by",
 ]
 
 
