@@ -37,17 +37,28 @@ TOTAL_S = 530.0
 TAIL = 4000  # characters of a part's output in the report
 SKIPPED = 77  # a part's exit status; its last line is the reason
 
-# A program, its ranks and steps: what tests/running runs on software GPUs, short of cuBLAS, and the
-# NVIDIA HAL's own.
-PROGRAMS = (
-    ("nvidia/counting", 3, 20), ("programs/symbols", 3, 30), ("programs/streams", 3, 30),
-    ("programs/events", 2, 30), ("programs/reductions", 3, 8), ("programs/ring", 3, 30),
-    ("programs/subgroups", 5, 30), ("programs/mlp_sharded", 3, 30), ("programs/conv_mixed", 2, 30),
-    ("programs/launch_bound", 2, 100), ("programs/host_functions", 2, 50),
-    ("programs/graphs", 2, 30), ("programs/captures", 2, 10), ("programs/pools", 2, 30),
-    ("programs/boxes", 2, 8), ("programs/poll", 3, 30), ("programs/alone", 1, 40),
-    ("programs/tcp_wait", 3, 50), ("programs/grid_sync", 1, 10),
+# A program, its ranks and arguments: what tests/running runs on software GPUs, and the NVIDIA HAL's
+# own.
+PROGRAMS: tuple[tuple[str, int, str], ...] = (
+    ("nvidia/counting", 3, "20"), ("programs/symbols", 3, "30"), ("programs/streams", 3, "30"),
+    ("programs/events", 2, "30"), ("programs/reductions", 3, "8"), ("programs/ring", 3, "30"),
+    ("programs/subgroups", 5, "30"), ("programs/mlp_sharded", 3, "30"),
+    ("programs/conv_mixed", 2, "30"), ("programs/launch_bound", 2, "100"),
+    ("programs/host_functions", 2, "50"), ("programs/graphs", 2, "30"),
+    ("programs/captures", 2, "10"), ("programs/pools", 2, "30"), ("programs/boxes", 2, "8"),
+    ("programs/poll", 3, "30"), ("programs/alone", 1, "40"), ("programs/tcp_wait", 3, "50"),
+    ("programs/grid_sync", 1, "10"), ("nvidia/products", 3, "20"), ("programs/mlp_blas", 3, "30"),
 )  # fmt: skip
+# What calls must do, and what takes memory or time: after all else. "/": the file whose existence
+# lets a program go on is there.
+BEHAVIOUR: tuple[tuple[str, int, str], ...] = (
+    ("programs/copies", 2, "/"), ("programs/fills", 2, "/"), ("programs/occupancy", 2, "/"),
+    ("programs/threads", 2, "/"), ("programs/timing", 2, "/"), ("programs/device_facts", 2, "/"),
+    ("programs/host_calls", 1, "/"), ("programs/errors", 1, "/"),
+    ("programs/sends_ahead", 2, "/ 20"), ("programs/large_state", 3, "8 96 3"),
+    ("programs/out_of_memory", 2, "4"),
+)  # fmt: skip
+BLAS_PROGRAMS = ("nvidia/products", "programs/mlp_blas")
 
 
 @dataclass
@@ -231,8 +242,14 @@ def program(name: str) -> None:
     """Folded on one device, and on a device per rank; alone, also without rankfold."""
     import cuda  # tests/cuda.py, in the virtual environment
 
-    _, world, steps = next(each for each in PROGRAMS if each[0] == name)
-    command = (cuda.build(ROOT / f"tests/{name}.cu"), str(steps))
+    _, world, arguments = next(each for each in PROGRAMS + BEHAVIOUR if each[0] == name)
+    if name in BLAS_PROGRAMS:
+        library = os.environ.get("RANKFOLD_CUBLASLT", "libcublasLt.so.13")
+        try:
+            ctypes.CDLL(library)
+        except OSError as error:
+            raise Skip(f"matrix products need cuBLASLt 13: {error}") from error
+    command: tuple[str | Path, ...] = (cuda.build(ROOT / f"tests/{name}.cu"), *arguments.split())
     folded = on_gpu(world, 1, *command)
     if world > 1:
         same(folded, on_gpu(world, world, *command), "folded, and each rank on its own device")
@@ -280,6 +297,7 @@ PARTS: dict[str, tuple[Callable[[], None], float]] = {
     **{f"program {name}": (functools.partial(program, name), 40.0) for name, _, _ in PROGRAMS},
     "gpt": (gpt, 120.0),
     "bench": (bench, 90.0),
+    **{f"program {name}": (functools.partial(program, name), 40.0) for name, _, _ in BEHAVIOUR},
 }
 
 

@@ -98,8 +98,19 @@ def test_what_there_is_no_time_for_is_skipped(
 
 
 def test_every_program_it_names_is_there(check: ModuleType) -> None:
-    missing = [n for n, _, _ in check.PROGRAMS if not (check.ROOT / f"tests/{n}.cu").exists()]
-    assert missing == []
+    names = [name for name, _, _ in check.PROGRAMS + check.BEHAVIOUR]
+    assert [name for name in names if not (check.ROOT / f"tests/{name}.cu").exists()] == []
+    assert len(set(names)) == len(names) and set(check.BLAS_PROGRAMS) <= set(names)
+
+
+def test_products_are_skipped_where_their_library_is_missing(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKFOLD_CUBLASLT", "/nowhere/libcublasLt.so.13")
+    monkeypatch.syspath_prepend(str(check.ROOT / "tests"))
+    for name in check.BLAS_PROGRAMS:
+        with pytest.raises(check.Skip, match=r"need cuBLASLt 13: /nowhere/libcublasLt\.so"):
+            check.program(name)
 
 
 def test_differences_are_failures(check: ModuleType) -> None:
@@ -110,10 +121,12 @@ def test_differences_are_failures(check: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_goes_all_the_way_over_the_fake_driver() -> None:
+@pytest.mark.parametrize("name", ["counting", "products"])
+def test_a_program_goes_all_the_way_over_the_fake_driver(name: str) -> None:
+    fake = {"RANKFOLD_CUDA_DRIVER": str(build()), "RANKFOLD_CUBLASLT": str(build())}
     done = subprocess.run(
-        [sys.executable, HERE / "check.py", "--part", "program nvidia/counting"],
-        env={**os.environ, "RANKFOLD_CUDA_DRIVER": str(build())}, capture_output=True, text=True,
+        [sys.executable, HERE / "check.py", "--part", f"program nvidia/{name}"],
+        env={**os.environ, **fake}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "equal lines" in done.stdout

@@ -15,13 +15,14 @@ from rankfold.paths import REPOSITORY
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.c"))
-INCLUDES = ["interpose", "proxy/hal/cuda", "tests/nvidia"]
+INCLUDES = ["interpose", "proxy/hal", "proxy/hal/cuda", "tests/nvidia"]
 
 
 def build() -> Path:
     """The fake driver's library, made anew when its source has changed."""
     digest = hashlib.sha256()
-    for path in [*SOURCES, *HERE.glob("*.h"), REPOSITORY / "proxy/hal/cuda/driver.h"]:
+    headers = [REPOSITORY / "proxy/hal/cuda" / name for name in ("driver.h", "blas.h")]
+    for path in [*SOURCES, *HERE.glob("*.h"), *headers]:
         digest.update(path.read_bytes())
     target = REPOSITORY / f"build/tests/fake-cuda-{digest.hexdigest()[:16]}.so"
     if not target.exists():
@@ -30,7 +31,8 @@ def build() -> Path:
         subprocess.run(
             [os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC",
              "-shared", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
-             *(f"-I{REPOSITORY / name}" for name in INCLUDES), "-o", fresh, *SOURCES, "-lpthread"],
+             *(f"-I{REPOSITORY / name}" for name in INCLUDES), "-o", fresh, *SOURCES,
+             "-lpthread", "-lm"],
             check=True,
         )  # fmt: skip
         fresh.rename(target)
@@ -51,6 +53,10 @@ class Fake:
     def calls(self, call: str) -> int:
         return int(self._library.fake_calls(call.encode()))
 
+    def computed(self) -> int:
+        """cublasComputeType_t of the last matrix product."""
+        return int(self._library.fake_computed())
+
     def reset(self) -> None:
         self._library.fake_reset()
 
@@ -70,6 +76,7 @@ def fake_path() -> Path:
 def fake(fake_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     """The driver that a device in this process gets. No test may break a rule of it."""
     monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(fake_path))
+    monkeypatch.setenv("RANKFOLD_CUBLASLT", str(fake_path))
     made = Fake(fake_path)
     made.faults()
     yield made

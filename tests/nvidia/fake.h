@@ -8,11 +8,13 @@
  *   fake_fail(call, n, error)   the n-th call of this name from now gives `error` and does nothing
  *   fake_faults(text, bytes)    how many rules were broken, and which; forgets them
  *   fake_calls(call)            how often it was called
+ *   fake_computed()             cublasComputeType_t of the last matrix product
  *   fake_reset()                forgets all that a lost device left
  *
  * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own.
  *
- * memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules.
+ * memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules, and
+ * blas.c cuBLASLt, in the same library.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H
@@ -61,11 +63,16 @@ struct fake_launch {
 /* Under fake_lock: a launch's function and parameters are checked and copied. */
 CUresult fake_launch_check(const CUlaunchConfig *, CUfunction, void **extra, struct fake_launch *);
 
+/* Under fake_lock: a kernel with such parameters, which are copied, in the stream. */
+CUresult fake_push_kernel(CUstream, void (*run)(const uint8_t *params), const void *params,
+			  size_t bytes);
+
 void fake_end_streams(void); /* under fake_lock */
 
 EXPORT void fake_reset(void);
 EXPORT void fake_fail(const char *call, int nth, int error);
 EXPORT int fake_faults(char *text, int bytes);
 EXPORT int fake_calls(const char *call);
+EXPORT int fake_computed(void);
 
 #endif

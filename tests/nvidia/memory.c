@@ -147,6 +147,7 @@ EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 		{CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
 		{CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
 		{CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+		{CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
 	};
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -311,3 +311,14 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
 	error = fake_launch_check(config, function, extra, &w.launch);
 	return fake_leave(error ? error : push(config->hStream, &w));
 }
+
+CUresult fake_push_kernel(CUstream s, void (*run)(const uint8_t *), const void *params,
+			  size_t bytes)
+{
+	struct work w = {.kind = KERNEL, .launch.run = run};
+
+	if (bytes > sizeof w.launch.params)
+		abort();
+	memcpy(w.launch.params, params, bytes);
+	return push(s, &w);
+}

@@ -21,11 +21,14 @@ STEPS = 16
 def driver(fake_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each proxy process has its own fake GPU; all are the only one of it."""
     monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(fake_path))
+    monkeypatch.setenv("RANKFOLD_CUBLASLT", str(fake_path))
     monkeypatch.setenv("RANKFOLD_NVIDIA_SHARE", "1")
 
 
-def start(fleet: Fleet, name: str, placement: list[int]) -> RunningJob:
-    return fleet.start(name, [str(cuda.build(PROGRAM)), str(STEPS)], placement, memory=32 * MiB)
+def start(
+    fleet: Fleet, name: str, placement: list[int], program: Path = PROGRAM, steps: int = STEPS
+) -> RunningJob:
+    return fleet.start(name, [str(cuda.build(program)), str(steps)], placement, memory=32 * MiB)
 
 
 def outputs(job: RunningJob) -> list[str]:
@@ -49,6 +52,18 @@ def test_folded_and_moved_between_kinds_of_device_the_bits_are_the_same(state: S
         assert outputs(job) == wanted
         assert job.epoch >= 3
         assert fleet.status(fleet.names[0])["swapped_out"] > 0
+
+
+def test_products_move_between_kinds_of_device(state: State) -> None:
+    """Whole numbers: the software GPU's products and cuBLASLt's have the same bits."""
+    program = PROGRAM.parent / "products.cu"
+    with Fleet(state, memory=8 * MiB, kinds=("nvidia", "soft")) as fleet:
+        wanted = outputs(start(fleet, "soft", [1, 1], program, 12))
+        job = start(fleet, "moved", [0, 0], program, 12)
+        until(lambda: job.output(0).count("\n") >= 3 or done(job))
+        if not done(job):
+            job.move([fleet.names[p] for p in (0, 1)])
+        assert outputs(job) == wanted
 
 
 def done(job: RunningJob) -> bool:

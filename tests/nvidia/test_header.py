@@ -1,4 +1,5 @@
-"""proxy/hal/cuda/driver.h says of the driver what NVIDIA's header says."""
+"""proxy/hal/cuda/driver.h says of the driver what NVIDIA's header says, and blas.h of cuBLASLt
+what our description says, which tests/interpose/test_cublas_header.py compares with NVIDIA's."""
 
 from __future__ import annotations
 
@@ -88,3 +89,46 @@ def test_sizes_offsets_and_numbers_are_the_headers(tmp_path: Path, include: Path
     lines += [f'printf("{n}.{m} %zu\\n", __builtin_offsetof({n}, {m}));' for n, m in members]
     source = "int main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n"
     assert run(tmp_path, source, include, real=False) == run(tmp_path, source, include, real=True)
+
+
+BLAS = REPOSITORY / "proxy/hal/cuda/blas.h"
+BLAS_TYPES = ("cublasLtMatmulAlgo_t", "cublasLtMatmulHeuristicResult_t", "cublasStatus_t",
+              "cublasComputeType_t", "cudaDataType", "cublasLtHandle_t")  # fmt: skip
+
+
+def run_blas(tmp_path: Path, source: str, include: Path, described: bool) -> str:
+    begin = "#include <stdio.h>\n"
+    begin += "#include <cuda.h>\n#include <cublasLt.h>\n" if described else ""
+    file = tmp_path / f"blas-{described}.c"
+    file.write_text(f'{begin}#include "{BLAS}"\n{source}')
+    command: list[str | Path] = ["gcc", "-std=gnu11", "-Wall", "-Werror", f"-I{include}",
+                                 f"-I{REPOSITORY / 'build/native/include'}", file, "-o",
+                                 tmp_path / "b"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return subprocess.run([tmp_path / "b"], capture_output=True, text=True, check=True).stdout
+
+
+def test_every_call_of_cublaslt_has_the_prototype_that_is_described(
+    tmp_path: Path, include: Path
+) -> None:
+    source = """
+#define SAME(a, b) __builtin_types_compatible_p(a, b)
+#define CHECK(name, parameters) \\
+    _Static_assert(SAME(__typeof__(name), cublasStatus_t parameters), #name);
+CUBLASLT_CALLS(CHECK)
+int main(void) { puts("good"); return 0; }
+"""
+    assert run_blas(tmp_path, source, include, described=True) == "good\n"
+
+
+def test_sizes_and_numbers_of_cublaslt_are_those_that_are_described(
+    tmp_path: Path, include: Path
+) -> None:
+    numbers = set(re.findall(r"\b(CU(?:DA|BLAS|BLASLT)_[A-Z][A-Z0-9_]+)\b\s*=", BLAS.read_text()))
+    assert len(numbers) > 45
+    lines = [f'printf("{n} %lld\\n", (long long){n});' for n in sorted(numbers)]
+    lines += [f'printf("{n} %zu\\n", sizeof({n}));' for n in BLAS_TYPES]
+    source = "int main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n"
+    ours = run_blas(tmp_path, source, include, described=False)
+    assert ours == run_blas(tmp_path, source, include, described=True)

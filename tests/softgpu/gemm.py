@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from softgpu.harness import Device, Space, ffi
-from support.formats import R_8I, R_32F, R_32I, R_64F, TYPES, decode, encode
+from support.formats import R_8I, R_16F, R_32F, R_32I, R_64F, TYPES, decode, encode
 
 Array = np.ndarray[Any, Any]
 POINTERS, SCALARS, RELU, GELU = 1, 2, 4, 8
+COMPUTE = {R_16F: 64, R_32F: 68, R_64F: 70, R_32I: 72}  # cublasComputeType_t by the scalars' type
 _libm = ctypes.CDLL("libm.so.6")
 _libm.fmaf.restype, _libm.fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
 _libm.fma.restype, _libm.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
@@ -55,6 +56,7 @@ class Gemm:
     bias: int = 0
     bias_batch: int = 0
     flags: int = 0
+    math: int = 0  # cublasMath_t
 
     def scalar(self, value: float) -> int:
         if self.flags & SCALARS:
@@ -69,7 +71,8 @@ class Gemm:
         return struct.pack(
             "<25Q4B3I", 1, self.m, self.n, self.k, self.count, *matrices, self.bias,
             self.bias_batch, self.scalar(self.alpha), self.scalar(self.beta), self.type_ab,
-            self.type_cd, self.type_bias, self.type_scale, self.flags, 68, 0,
+            self.type_cd, self.type_bias, self.type_scale, self.flags,
+            COMPUTE.get(self.type_scale, 0), self.math,
         )  # fmt: skip
 
 

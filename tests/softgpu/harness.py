@@ -192,7 +192,7 @@ class Space:
         return code, ffi.string(text).decode()
 
     def check(self) -> None:
-        assert self.error() == (0, "")
+        assert self.error() == (0, ""), self.error()
 
 
 def _three(value: Any) -> tuple[int, int, int]:

@@ -136,6 +136,7 @@ struct hal_device {
 	uint32_t window_top;
 	struct cuda_host_range shown[CUDA_HOSTS_MAX];
 	uint32_t shown_count;
+	struct cublasLtContext *blas;     /* made for the first matrix product */
 	struct hal_space *window_space;   /* whose it is, while window_serial is its serial */
 	uint64_t window_serial, window_version;
 
@@ -181,6 +182,13 @@ bool cuda_window_shows(const struct hal_device *, const struct hal_space *);
 
 /* issue.c: a work into the driver's hands. Device thread. False: not all of it yet, come again. */
 bool cuda_issue(struct hal_stream *, struct cuda_item *);
+
+/* gemm.c: has this device, in general, such a product? (The loop's thread.) One into the driver's
+ * hands; if that fails, `what` gets the call and the reason. What the library holds. */
+bool cuda_gemm_acceptable(const struct rf_gemm *);
+CUresult cuda_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm *, char *what,
+		   uint32_t what_bytes);
+void cuda_gemm_close(struct hal_device *);
 
 /* queue.c */
 int cuda_stream_create(struct hal_device *, struct hal_stream **);

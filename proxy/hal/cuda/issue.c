@@ -350,23 +350,40 @@ static CUresult launch(const struct hal_stream *s, const struct cuda_item *item)
 	return d->cuLaunchKernelEx(&config, f->function, NULL, bytes ? extra : NULL);
 }
 
-static enum issued kernel(struct hal_stream *s, struct cuda_item *item)
+/* ALL: the window is the space's, and a kernel of it may be given to the driver. */
+static enum issued show(struct hal_stream *s, struct hal_space *space)
 {
 	struct hal_device *device = s->device;
-	struct hal_space *space = item->work.kernel.space;
-	const char *name = item->work.kernel.function->name;
-	enum issued done = ALL;
 
 	if (is_failed(space))
 		return FAILED;
-	if (!cuda_window_shows(device, space)) {
-		if (cuda_kernels_run(device))
-			return PART;
-		done = check(s, space, "mapping the rank's memory",
-			     cuda_window_show(device, space));
-	}
+	if (cuda_window_shows(device, space))
+		return ALL;
+	if (cuda_kernels_run(device))
+		return PART;
+	return check(s, space, "mapping the rank's memory", cuda_window_show(device, space));
+}
+
+static enum issued kernel(struct hal_stream *s, struct cuda_item *item)
+{
+	struct hal_space *space = item->work.kernel.space;
+	enum issued done = show(s, space);
+
 	if (done == ALL)
-		done = check(s, space, name, launch(s, item));
+		done = check(s, space, item->work.kernel.function->name, launch(s, item));
+	if (done == ALL)
+		s->last_kernel = s->issued + 1;
+	return done;
+}
+
+static enum issued gemm(struct hal_stream *s, const struct hal_work *w)
+{
+	struct hal_space *space = w->gemm.space;
+	enum issued done = show(s, space);
+	char what[CUDA_TEXT_BYTES];
+
+	if (done == ALL)
+		done = check(s, space, what, cuda_gemm(s, space, w->gemm.call, what, sizeof what));
 	if (done == ALL)
 		s->last_kernel = s->issued + 1;
 	return done;
@@ -381,6 +398,8 @@ static enum issued issue(struct hal_stream *s, struct cuda_item *item)
 		return copy(s, &item->work);
 	case HAL_FILL:
 		return fill(s, &item->work);
+	case HAL_GEMM:
+		return gemm(s, &item->work);
 	default:
 		return check(s, NULL, "host arithmetic", host_function(s, on_host, &item->work));
 	}

@@ -131,7 +131,7 @@ static bool acceptable(const struct hal_work *w)
 		return hal_scale(NULL, NULL, 0, w->scale.dtype,
 				 w->scale.divide ? NULL : w->scale.scalar, w->scale.divisor);
 	case HAL_GEMM:
-		return false; /* not built */
+		return w->gemm.space && cuda_gemm_acceptable(w->gemm.call);
 	}
 	return false;
 }
@@ -363,6 +363,8 @@ void *cuda_thread_main(void *arg)
 			nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 	}
 	turn(device, &moved); /* streams that were destroyed last */
+	if (!atomic_load(&device->lost))
+		cuda_gemm_close(device);
 	return NULL;
 }
 

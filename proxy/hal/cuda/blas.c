@@ -1,0 +1,54 @@
+/* blas.c: finds cuBLASLt and its functions.
+ *
+ * The library is libcublasLt.so.13, or what RANKFOLD_CUBLASLT names; not rankfold's own of that
+ * name, for the reason that driver.c gives. It is loaded at the first matrix product: it is large,
+ * and most programs bring their own kernels.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "blas.h"
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct cuda_blas blas;
+static char reason[256]; /* empty: it is loaded */
+
+static void find(void *library, void *pointer, const char *name)
+{
+	*(void **)pointer = dlsym(library, name);
+	if (!*(void **)pointer && !reason[0])
+		snprintf(reason, sizeof reason, "the library has no %s: it must be of cuBLAS 13",
+			 name);
+}
+
+static void load(void)
+{
+	const char *name = getenv("RANKFOLD_CUBLASLT");
+	void *library = dlopen(name ? name : "libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
+
+	if (!library) {
+		snprintf(reason, sizeof reason, "matrix products need cuBLASLt: %.120s; install "
+			 "cuBLAS 13, or set RANKFOLD_CUBLASLT", dlerror());
+		return;
+	}
+	if (dlsym(library, "pncclAllReduce")) {
+		snprintf(reason, sizeof reason, "libcublasLt.so.13 is rankfold's client library: "
+			 "start the proxy without it in LD_PRELOAD or LD_LIBRARY_PATH");
+		return;
+	}
+#define FIND(call, parameters) find(library, &blas.call, #call);
+	FIND(cublasLtGetStatusName, )
+	CUBLASLT_CALLS(FIND)
+#undef FIND
+}
+
+const struct cuda_blas *cuda_blas(char *text, uint32_t text_bytes)
+{
+	pthread_once(&once, load);
+	if (!reason[0])
+		return &blas;
+	snprintf(text, text_bytes, "%s", reason);
+	return NULL;
+}

@@ -1,0 +1,395 @@
+/* gemm.c: one matrix product of a program becomes one call of cuBLASLt.
+ *
+ * To cuBLASLt D lies by columns; where a program's lies by rows, the transposed product is made,
+ * which has the same elements. A and B lie as they do and are transposed by the call. The algorithm
+ * is the first that the library's heuristic names for these shapes, types and alignments, without a
+ * workspace: so equal calls on equal GPUs give equal bits, and products of several streams share
+ * nothing.
+ *
+ * A product is a kernel: it runs in the window of its rank (cuda_hal.h). Addresses that the record
+ * has are checked against what the rank has there; those in lists are the program's business, as
+ * those in its kernels.
+ *
+ * Runs in the device thread.
+ */
+#include <stdio.h>
+
+#include "blas.h"
+#include "cuda_hal.h"
+
+#define ALIGNED_MAX 256u /* no algorithm needs more */
+
+/* ---- what there is -------------------------------------------------------------------------- */
+
+static uint32_t type_bytes(uint8_t type)
+{
+	switch (type) {
+	case CUDA_R_8I: return 1;
+	case CUDA_R_16F: case CUDA_R_16BF: return 2;
+	case CUDA_R_32F: case CUDA_R_32I: return 4;
+	case CUDA_R_64F: return 8;
+	default: return 0;
+	}
+}
+
+/* What alpha and beta are where sums are computed like this; -1: unknown. */
+static int scale_of(uint32_t compute)
+{
+	switch (compute) {
+	case CUBLAS_COMPUTE_16F: case CUBLAS_COMPUTE_16F_PEDANTIC:
+		return CUDA_R_16F;
+	case CUBLAS_COMPUTE_32F: case CUBLAS_COMPUTE_32F_PEDANTIC:
+	case CUBLAS_COMPUTE_32F_FAST_16F: case CUBLAS_COMPUTE_32F_FAST_16BF:
+	case CUBLAS_COMPUTE_32F_FAST_TF32:
+		return CUDA_R_32F;
+	case CUBLAS_COMPUTE_64F: case CUBLAS_COMPUTE_64F_PEDANTIC:
+		return CUDA_R_64F;
+	case CUBLAS_COMPUTE_32I: case CUBLAS_COMPUTE_32I_PEDANTIC:
+		return CUDA_R_32I;
+	default:
+		return -1;
+	}
+}
+
+/* The library has the last word on combinations of types. */
+bool cuda_gemm_acceptable(const struct rf_gemm *g)
+{
+	return type_bytes(g->type_ab) && type_bytes(g->type_cd) &&
+	       scale_of(g->compute) == g->type_scale && (!g->bias || type_bytes(g->type_bias)) &&
+	       g->m && g->n && g->k && g->count && g->m <= INT32_MAX && g->n <= INT32_MAX &&
+	       g->k <= INT32_MAX && g->count <= INT32_MAX;
+}
+
+/* A handle's math mode is a matter of the compute type here. */
+static cublasComputeType_t compute_of(const struct rf_gemm *g)
+{
+	uint32_t mode = g->math & 15u;
+
+	if (mode == CUBLAS_PEDANTIC_MATH && g->compute <= CUBLAS_COMPUTE_32I)
+		return (cublasComputeType_t)(g->compute | 1u); /* the odd ones are pedantic */
+	if (mode == CUBLAS_TF32_TENSOR_OP_MATH && g->compute == CUBLAS_COMPUTE_32F)
+		return CUBLAS_COMPUTE_32F_FAST_TF32;
+	return (cublasComputeType_t)g->compute;
+}
+
+static struct rf_matrix turned(const struct rf_matrix *x)
+{
+	return (struct rf_matrix){x->addr, x->col, x->row, x->batch};
+}
+
+/* Of a single row or column it does not matter how far the next would be. */
+static bool by_columns(const struct rf_matrix *x, uint64_t rows, uint64_t columns)
+{
+	return (x->row == 1 || rows == 1) && (x->col >= rows || columns == 1);
+}
+
+static uint64_t line(uint64_t stride, uint64_t length)
+{
+	return stride > length ? stride : length;
+}
+
+/* The same product with a D that lies by columns, if there is one: a bias goes along D's rows. */
+static struct rf_gemm normalised(const struct rf_gemm *given)
+{
+	struct rf_gemm g = *given;
+
+	if (by_columns(&g.d, g.m, g.n) || g.bias)
+		return g;
+	g.m = given->n;
+	g.n = given->m;
+	g.a = turned(&given->b);
+	g.b = turned(&given->a);
+	g.c = turned(&given->c);
+	g.d = turned(&given->d);
+	return g;
+}
+
+/* ---- addresses ------------------------------------------------------------------------------ */
+
+static bool is_mapped(const struct hal_space *space, uint64_t addr, uint64_t bytes)
+{
+	struct hal_ref ref = {(struct hal_space *)(uintptr_t)space, addr};
+	CUdeviceptr at;
+
+	for (uint64_t n; bytes; addr += n, bytes -= n) {
+		n = cuda_space_resolve(space, addr, &at);
+		if (!n) {
+			ref.addr = addr;
+			cuda_space_settle(&ref, bytes);
+			return !ref.space;
+		}
+		if (n > bytes)
+			return true;
+	}
+	return true;
+}
+
+/* All that the call reads or writes of a matrix, from its first element to its last. */
+static bool matrix_there(const struct hal_space *space, const struct rf_gemm *g,
+			 const struct rf_matrix *x, uint64_t rows, uint64_t columns, uint8_t type)
+{
+	uint64_t last, across, batches, size = type_bytes(type);
+
+	if (g->flags & RF_GEMM_POINTERS)
+		return x->addr % 8 == 0 && is_mapped(space, x->addr, g->count * 8);
+	if (__builtin_mul_overflow(rows - 1, x->row, &last) ||
+	    __builtin_mul_overflow(columns - 1, x->col, &across) ||
+	    __builtin_mul_overflow(g->count - 1, x->batch, &batches) ||
+	    __builtin_add_overflow(last, across, &last) ||
+	    __builtin_add_overflow(last, batches, &last) || last >= RF_WINDOW_BYTES / size)
+		return false;
+	return x->addr % size == 0 && is_mapped(space, x->addr, (last + 1) * size);
+}
+
+static bool bias_there(const struct hal_space *space, const struct rf_gemm *g)
+{
+	uint64_t last, size = type_bytes(g->type_bias);
+
+	return !__builtin_mul_overflow(g->count - 1, g->bias_batch, &last) &&
+	       !__builtin_add_overflow(last, g->m - 1, &last) && last < RF_WINDOW_BYTES / size &&
+	       g->bias % size == 0 && is_mapped(space, g->bias, (last + 1) * size);
+}
+
+/* Is a scalar zero, as far as can be known before the product runs? */
+static bool is_zero(const struct rf_gemm *g, uint64_t bits)
+{
+	uint32_t width = 8 * type_bytes(g->type_scale);
+	uint64_t sign = g->type_scale == CUDA_R_32I ? 0 : 1ull << (width - 1);
+
+	if (width < 64)
+		bits &= (1ull << width) - 1;
+	return !(g->flags & RF_GEMM_SCALARS) && !(bits & ~sign);
+}
+
+static bool all_there(const struct hal_space *space, const struct rf_gemm *g)
+{
+	uint32_t scalar = type_bytes(g->type_scale);
+
+	if (g->flags & RF_GEMM_SCALARS &&
+	    (!is_mapped(space, g->alpha, scalar) || !is_mapped(space, g->beta, scalar)))
+		return false;
+	return (is_zero(g, g->alpha) ||
+		(matrix_there(space, g, &g->a, g->m, g->k, g->type_ab) &&
+		 matrix_there(space, g, &g->b, g->k, g->n, g->type_ab))) &&
+	       (is_zero(g, g->beta) || matrix_there(space, g, &g->c, g->m, g->n, g->type_cd)) &&
+	       matrix_there(space, g, &g->d, g->m, g->n, g->type_cd) &&
+	       (!g->bias || bias_there(space, g));
+}
+
+/* ---- the call ------------------------------------------------------------------------------- */
+
+struct call { /* descriptors of one product */
+	const struct cuda_blas *blas;
+	const struct rf_gemm *g;
+	cublasStatus_t status; /* of the first that failed */
+	cublasLtMatmulDesc_t desc;
+	cublasLtMatrixLayout_t a, b, c, d;
+	cublasLtMatmulPreference_t preference;
+};
+#define TRY(k, name, ...) \
+	((k)->status = (k)->status ? (k)->status : (k)->blas->name(__VA_ARGS__))
+#define SET_DESC(k, attribute, value) \
+	TRY(k, cublasLtMatmulDescSetAttribute, (k)->desc, attribute, &(value), sizeof(value))
+#define SET_LAYOUT(k, layout, attribute, value) \
+	TRY(k, cublasLtMatrixLayoutSetAttribute, layout, attribute, &(value), sizeof(value))
+#define SET_PREFERENCE(k, attribute, value) \
+	TRY(k, cublasLtMatmulPreferenceSetAttribute, (k)->preference, attribute, &(value), \
+	    sizeof(value))
+
+static void layout(struct call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
+		   uint8_t type, uint64_t rows, uint64_t columns, uint64_t ld, int32_t order)
+{
+	int32_t count = (int32_t)k->g->count, mode = CUBLASLT_BATCH_MODE_POINTER_ARRAY;
+	int64_t stride = (int64_t)x->batch;
+
+	TRY(k, cublasLtMatrixLayoutCreate, out, (cudaDataType)type, rows, columns, (int64_t)ld);
+	if (order != CUBLASLT_ORDER_COL)
+		SET_LAYOUT(k, *out, CUBLASLT_MATRIX_LAYOUT_ORDER, order);
+	if (k->g->flags & RF_GEMM_POINTERS)
+		SET_LAYOUT(k, *out, CUBLASLT_MATRIX_LAYOUT_BATCH_MODE, mode);
+	if (count > 1 || k->g->flags & RF_GEMM_POINTERS)
+		SET_LAYOUT(k, *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
+	if (count > 1 && !(k->g->flags & RF_GEMM_POINTERS))
+		SET_LAYOUT(k, *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+}
+
+/* A or B: by columns, or transposed by the call. */
+static void operand(struct call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
+		    uint64_t rows, uint64_t columns, cublasLtMatmulDescAttributes_t attribute)
+{
+	int32_t op = by_columns(x, rows, columns) ? CUBLAS_OP_N : CUBLAS_OP_T;
+
+	if (op == CUBLAS_OP_N)
+		layout(k, out, x, k->g->type_ab, rows, columns, line(x->col, rows),
+		       CUBLASLT_ORDER_COL);
+	else
+		layout(k, out, x, k->g->type_ab, columns, rows, line(x->row, columns),
+		       CUBLASLT_ORDER_COL);
+	SET_DESC(k, attribute, op);
+}
+
+static void result(struct call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x)
+{
+	uint64_t m = k->g->m, n = k->g->n;
+	bool columns = by_columns(x, m, n);
+
+	layout(k, out, x, k->g->type_cd, m, n, columns ? line(x->col, m) : line(x->row, n),
+	       columns ? CUBLASLT_ORDER_COL : CUBLASLT_ORDER_ROW);
+}
+
+static void epilogue(struct call *k)
+{
+	const struct rf_gemm *g = k->g;
+	uint32_t steps = (g->flags & RF_GEMM_RELU ? CUBLASLT_EPILOGUE_RELU : 0) |
+			 (g->flags & RF_GEMM_GELU ? CUBLASLT_EPILOGUE_GELU : 0) |
+			 (g->bias ? CUBLASLT_EPILOGUE_BIAS : 0);
+	int32_t type = g->type_bias;
+	int64_t stride = (int64_t)g->bias_batch;
+
+	if (!steps)
+		return;
+	SET_DESC(k, CUBLASLT_MATMUL_DESC_EPILOGUE, steps);
+	if (!g->bias)
+		return;
+	SET_DESC(k, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
+	if (type != g->type_cd)
+		SET_DESC(k, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+	if (g->count > 1)
+		SET_DESC(k, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, stride);
+}
+
+static void describe(struct call *k)
+{
+	const struct rf_gemm *g = k->g;
+	int32_t on_device = CUBLASLT_POINTER_MODE_DEVICE;
+
+	TRY(k, cublasLtMatmulDescCreate, &k->desc, compute_of(g), (cudaDataType)g->type_scale);
+	operand(k, &k->a, &g->a, g->m, g->k, CUBLASLT_MATMUL_DESC_TRANSA);
+	operand(k, &k->b, &g->b, g->k, g->n, CUBLASLT_MATMUL_DESC_TRANSB);
+	result(k, &k->c, is_zero(g, g->beta) ? &g->d : &g->c);
+	result(k, &k->d, &g->d);
+	epilogue(k);
+	if (g->flags & RF_GEMM_SCALARS)
+		SET_DESC(k, CUBLASLT_MATMUL_DESC_POINTER_MODE, on_device);
+}
+
+/* Where each of several matrices begins is as much aligned as the first and the way between them;
+ * of those in a list only their type is known. */
+static void aligned(struct call *k, cublasLtMatmulPreferenceAttributes_t attribute,
+		    const struct rf_matrix *x, uint8_t type)
+{
+	bool listed = k->g->flags & RF_GEMM_POINTERS;
+	uint64_t size = type_bytes(type), bits = listed ? size : x->addr | ALIGNED_MAX;
+	uint32_t bytes;
+
+	if (!listed && k->g->count > 1)
+		bits |= x->batch * size;
+	bytes = (uint32_t)(bits & -bits);
+	SET_PREFERENCE(k, attribute, bytes);
+}
+
+static void choose(struct call *k, cublasLtHandle_t handle, cublasLtMatmulAlgo_t *algo)
+{
+	const struct rf_gemm *g = k->g;
+	uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE_MASK;
+	cublasLtMatmulHeuristicResult_t found = {0};
+	uint64_t workspace = 0;
+	int count = 0;
+
+	TRY(k, cublasLtMatmulPreferenceCreate, &k->preference);
+	SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+	if (g->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)
+		SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &g->a, g->type_ab);
+	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &g->b, g->type_ab);
+	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+		is_zero(g, g->beta) ? &g->d : &g->c, g->type_cd);
+	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &g->d, g->type_cd);
+	TRY(k, cublasLtMatmulAlgoGetHeuristic, handle, k->desc, k->a, k->b, k->c, k->d,
+	    k->preference, 1, &found, &count);
+	if (!k->status && !count)
+		k->status = CUBLAS_STATUS_NOT_SUPPORTED;
+	if (!k->status)
+		k->status = found.state;
+	*algo = found.algo;
+}
+
+static void forget(const struct call *k)
+{
+	const struct cuda_blas *blas = k->blas;
+	cublasLtMatrixLayout_t layouts[] = {k->a, k->b, k->c, k->d};
+
+	for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+		if (layouts[i])
+			blas->cublasLtMatrixLayoutDestroy(layouts[i]);
+	if (k->desc)
+		blas->cublasLtMatmulDescDestroy(k->desc);
+	if (k->preference)
+		blas->cublasLtMatmulPreferenceDestroy(k->preference);
+}
+
+static const void *pointer(uint64_t addr)
+{
+	return (const void *)(uintptr_t)addr;
+}
+
+static cublasStatus_t multiply(const struct cuda_blas *blas, cublasLtHandle_t handle,
+			       const struct rf_gemm *g, CUstream stream)
+{
+	struct call k = {.blas = blas, .g = g};
+	bool on_device = g->flags & RF_GEMM_SCALARS;
+	const void *alpha = on_device ? pointer(g->alpha) : &g->alpha;
+	const void *beta = on_device ? pointer(g->beta) : &g->beta;
+	cublasLtMatmulAlgo_t algo;
+
+	describe(&k);
+	choose(&k, handle, &algo);
+	TRY(&k, cublasLtMatmul, handle, k.desc, alpha, pointer(g->a.addr), k.a, pointer(g->b.addr),
+	    k.b, beta, pointer(is_zero(g, g->beta) ? g->d.addr : g->c.addr), k.c,
+	    (void *)(uintptr_t)g->d.addr, k.d, &algo, NULL, 0, stream);
+	forget(&k);
+	return k.status;
+}
+
+static CUresult error_of(cublasStatus_t status)
+{
+	switch (status) {
+	case CUBLAS_STATUS_SUCCESS: return CUDA_SUCCESS;
+	case CUBLAS_STATUS_NOT_SUPPORTED:
+	case CUBLAS_STATUS_ARCH_MISMATCH: return CUDA_ERROR_NOT_SUPPORTED;
+	case CUBLAS_STATUS_INVALID_VALUE: return CUDA_ERROR_INVALID_VALUE;
+	case CUBLAS_STATUS_ALLOC_FAILED: return CUDA_ERROR_OUT_OF_MEMORY;
+	default: return CUDA_ERROR_LAUNCH_FAILED;
+	}
+}
+
+CUresult cuda_gemm(struct hal_stream *s, struct hal_space *space, const struct rf_gemm *call,
+		   char *what, uint32_t what_bytes)
+{
+	struct hal_device *device = s->device;
+	const struct cuda_blas *blas = cuda_blas(what, what_bytes);
+	struct rf_gemm g = normalised(call);
+	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+
+	if (!blas)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (!all_there(space, &g)) {
+		snprintf(what, what_bytes, "a matrix product with an address that is not mapped");
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	}
+	if (!device->blas)
+		status = blas->cublasLtCreate(&device->blas);
+	if (!status)
+		status = multiply(blas, device->blas, &g, s->stream);
+	if (status)
+		snprintf(what, what_bytes, "a matrix product, %s of cuBLASLt",
+			 blas->cublasLtGetStatusName(status));
+	return error_of(status);
+}
+
+void cuda_gemm_close(struct hal_device *device)
+{
+	if (device->blas)
+		cuda_blas(NULL, 0)->cublasLtDestroy(device->blas);
+	device->blas = NULL;
+}

@@ -1,0 +1,457 @@
+/* blas.c: of the fake driver (fake.h): a cuBLASLt, as a part of the same library.
+ *
+ * Its products are kernels of the fake's streams: sums in double over k upwards, one rounding at
+ * the end. It is stricter than NVIDIA's: descriptors that are left, attributes of a wrong size or
+ * that nobody needs, alignments that are not so, algorithms of another product, and addresses
+ * outside of the window are faults of the caller. D and C must lie by columns.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "blas.h"
+#include "fake.h"
+#include "number.h"
+
+struct cublasLtContext { int live; };
+struct cublasLtMatmulDescOpaque {
+	int32_t compute, scale, pointers, op[2];
+	uint32_t epilogue;
+	uint64_t bias;
+	int64_t bias_stride;
+	int32_t bias_type;
+};
+struct cublasLtMatrixLayoutOpaque {
+	int32_t type, order, count, mode;
+	uint64_t rows, columns;
+	int64_t ld, stride;
+};
+struct cublasLtMatmulPreferenceOpaque {
+	uint64_t workspace;
+	uint32_t reductions, aligned[4];
+};
+
+/* A call, by value: what runs may outlive the descriptors. */
+struct product {
+	struct cublasLtMatmulDescOpaque desc;
+	struct cublasLtMatrixLayoutOpaque layout[4];
+	uint64_t at[4], alpha, beta;
+};
+enum { A, B, C, D };
+
+static int described; /* descriptors that live */
+static int computed;  /* how the last product's sums were to be computed */
+
+EXPORT int fake_computed(void) { return computed; }
+
+#define BEGIN(name) \
+	do { \
+		CUresult entered_ = fake_enter(#name, true); \
+		if (entered_) \
+			return (cublasStatus_t)entered_; \
+	} while (0)
+
+static cublasStatus_t end(cublasStatus_t status)
+{
+	pthread_mutex_unlock(&fake_lock);
+	return status;
+}
+
+EXPORT const char *cublasLtGetStatusName(cublasStatus_t status)
+{
+	return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" :
+	       status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" :
+						       "CUBLAS_STATUS_OTHER";
+}
+
+EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
+{
+	BEGIN(cublasLtCreate);
+	*out = calloc(1, sizeof **out);
+	return end(CUBLAS_STATUS_SUCCESS);
+}
+
+EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+	BEGIN(cublasLtDestroy);
+	if (described)
+		fake_fault("cublasLtDestroy: %d descriptors are left", described);
+	described = 0;
+	free(handle);
+	return end(CUBLAS_STATUS_SUCCESS);
+}
+
+/* ---- descriptors ---- */
+
+static cublasStatus_t forget(void *object)
+{
+	described--;
+	free(object);
+	return end(CUBLAS_STATUS_SUCCESS);
+}
+
+struct attribute { int number; size_t offset, bytes; };
+#define AT(number, type, member) \
+	{number, offsetof(struct type, member), sizeof(((struct type *)0)->member)}
+
+static cublasStatus_t set(const char *call, void *object, const struct attribute *all, size_t count,
+			  int number, const void *value, size_t bytes)
+{
+	for (size_t i = 0; i < count; i++)
+		if (all[i].number == number && all[i].bytes == bytes) {
+			memcpy((char *)object + all[i].offset, value, bytes);
+			return end(CUBLAS_STATUS_SUCCESS);
+		}
+	fake_fault("%s: attribute %d with %zu bytes", call, number, bytes);
+	return end(CUBLAS_STATUS_INVALID_VALUE);
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out,
+					       cublasComputeType_t compute, cudaDataType scale)
+{
+	BEGIN(cublasLtMatmulDescCreate);
+	*out = calloc(1, sizeof **out);
+	**out = (struct cublasLtMatmulDescOpaque){.compute = (int32_t)compute, .scale = scale,
+						  .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+						  .bias_type = -1};
+	described++;
+	return end(CUBLAS_STATUS_SUCCESS);
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
+{
+	BEGIN(cublasLtMatmulDescDestroy);
+	return forget(desc);
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+						     cublasLtMatmulDescAttributes_t number,
+						     const void *value, size_t bytes)
+{
+	static const struct attribute all[] = {
+		AT(CUBLASLT_MATMUL_DESC_POINTER_MODE, cublasLtMatmulDescOpaque, pointers),
+		AT(CUBLASLT_MATMUL_DESC_TRANSA, cublasLtMatmulDescOpaque, op[A]),
+		AT(CUBLASLT_MATMUL_DESC_TRANSB, cublasLtMatmulDescOpaque, op[B]),
+		AT(CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtMatmulDescOpaque, epilogue),
+		AT(CUBLASLT_MATMUL_DESC_BIAS_POINTER, cublasLtMatmulDescOpaque, bias),
+		AT(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, cublasLtMatmulDescOpaque, bias_stride),
+		AT(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cublasLtMatmulDescOpaque, bias_type),
+	};
+
+	BEGIN(cublasLtMatmulDescSetAttribute);
+	return set("cublasLtMatmulDescSetAttribute", desc, all, sizeof all / sizeof *all,
+		   (int)number, value, bytes);
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type,
+						 uint64_t rows, uint64_t columns, int64_t ld)
+{
+	BEGIN(cublasLtMatrixLayoutCreate);
+	*out = calloc(1, sizeof **out);
+	**out = (struct cublasLtMatrixLayoutOpaque){.type = type, .count = 1, .rows = rows,
+						    .columns = columns, .ld = ld};
+	described++;
+	return end(CUBLAS_STATUS_SUCCESS);
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+	BEGIN(cublasLtMatrixLayoutDestroy);
+	return forget(layout);
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+						       cublasLtMatrixLayoutAttribute_t number,
+						       const void *value, size_t bytes)
+{
+	static const struct attribute all[] = {
+		AT(CUBLASLT_MATRIX_LAYOUT_ORDER, cublasLtMatrixLayoutOpaque, order),
+		AT(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, cublasLtMatrixLayoutOpaque, count),
+		AT(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, cublasLtMatrixLayoutOpaque, stride),
+		AT(CUBLASLT_MATRIX_LAYOUT_BATCH_MODE, cublasLtMatrixLayoutOpaque, mode),
+	};
+
+	BEGIN(cublasLtMatrixLayoutSetAttribute);
+	return set("cublasLtMatrixLayoutSetAttribute", layout, all, sizeof all / sizeof *all,
+		   (int)number, value, bytes);
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
+{
+	BEGIN(cublasLtMatmulPreferenceCreate);
+	*out = calloc(1, sizeof **out);
+	(*out)->workspace = 1;
+	for (int i = 0; i < 4; i++)
+		(*out)->aligned[i] = 256;
+	described++;
+	return end(CUBLAS_STATUS_SUCCESS);
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+	BEGIN(cublasLtMatmulPreferenceDestroy);
+	return forget(preference);
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
+	cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t number,
+	const void *value, size_t bytes)
+{
+	static const struct attribute all[] = {
+		AT(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, cublasLtMatmulPreferenceOpaque,
+		   workspace),
+		AT(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, cublasLtMatmulPreferenceOpaque,
+		   reductions),
+		AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, cublasLtMatmulPreferenceOpaque,
+		   aligned[A]),
+		AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, cublasLtMatmulPreferenceOpaque,
+		   aligned[B]),
+		AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, cublasLtMatmulPreferenceOpaque,
+		   aligned[C]),
+		AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, cublasLtMatmulPreferenceOpaque,
+		   aligned[D]),
+	};
+
+	BEGIN(cublasLtMatmulPreferenceSetAttribute);
+	return set("cublasLtMatmulPreferenceSetAttribute", preference, all,
+		   sizeof all / sizeof *all, (int)number, value, bytes);
+}
+
+/* ---- the product ---- */
+
+static uint32_t type_bytes(int32_t type)
+{
+	return type == CUDA_R_64F ? 8 : type == CUDA_R_32F || type == CUDA_R_32I ? 4 :
+	       type == CUDA_R_8I ? 1 : 2;
+}
+
+static double load(uint64_t at, int32_t type)
+{
+	const void *from = (const void *)(uintptr_t)at;
+	double wide;
+	float single;
+	int32_t integer;
+	uint16_t half;
+
+	switch (type) {
+	case CUDA_R_64F: memcpy(&wide, from, 8); return wide;
+	case CUDA_R_32F: memcpy(&single, from, 4); return single;
+	case CUDA_R_32I: memcpy(&integer, from, 4); return integer;
+	case CUDA_R_8I: return *(const int8_t *)from;
+	default: memcpy(&half, from, 2);
+		 return type == CUDA_R_16F ? from_half(half) : from_bfloat16(half);
+	}
+}
+
+static void store(uint64_t at, int32_t type, double x)
+{
+	void *to = (void *)(uintptr_t)at;
+	float single = (float)x;
+	int32_t integer = (int32_t)x;
+	uint16_t half = type == CUDA_R_16F ? to_half(single) : to_bfloat16(single);
+
+	memcpy(to, type == CUDA_R_64F ? (void *)&x : type == CUDA_R_32F ? (void *)&single :
+	       type == CUDA_R_32I ? (void *)&integer : (void *)&half, type_bytes(type));
+}
+
+/* Element (i, j) of the b-th matrix as it lies. */
+static uint64_t element(const struct product *p, int which, int32_t b, uint64_t i, uint64_t j)
+{
+	const struct cublasLtMatrixLayoutOpaque *x = &p->layout[which];
+	uint64_t at = p->at[which], size = type_bytes(x->type);
+
+	if (x->mode == CUBLASLT_BATCH_MODE_POINTER_ARRAY)
+		memcpy(&at, (const void *)(uintptr_t)(at + 8 * (uint64_t)b), 8);
+	else
+		at += (uint64_t)b * (uint64_t)x->stride * size;
+	return at + (i + j * (uint64_t)x->ld) * size;
+}
+
+static double operand(const struct product *p, int which, int32_t b, uint64_t i, uint64_t j)
+{
+	bool turned = p->desc.op[which] == CUBLAS_OP_T;
+
+	return load(element(p, which, b, turned ? j : i, turned ? i : j), p->layout[which].type);
+}
+
+static double finished(const struct product *p, int32_t b, uint64_t i, double x)
+{
+	const struct cublasLtMatmulDescOpaque *d = &p->desc;
+	int32_t type = d->bias_type < 0 ? p->layout[D].type : d->bias_type;
+
+	if (d->epilogue & CUBLASLT_EPILOGUE_BIAS)
+		x += load(d->bias + (i + (uint64_t)b * (uint64_t)d->bias_stride) * type_bytes(type),
+			  type);
+	if (d->epilogue & CUBLASLT_EPILOGUE_RELU)
+		x = x > 0 ? x : 0;
+	if (d->epilogue & CUBLASLT_EPILOGUE_GELU)
+		x = x / 2 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+	return x;
+}
+
+static void multiply(const uint8_t *params)
+{
+	struct product p;
+	memcpy(&p, params, sizeof p);
+	bool on_device = p.desc.pointers == CUBLASLT_POINTER_MODE_DEVICE;
+	double alpha = load(on_device ? p.alpha : (uint64_t)(uintptr_t)&p.alpha, p.desc.scale);
+	double beta = load(on_device ? p.beta : (uint64_t)(uintptr_t)&p.beta, p.desc.scale);
+	uint64_t depth = p.desc.op[A] == CUBLAS_OP_T ? p.layout[A].rows : p.layout[A].columns;
+
+	for (int32_t b = 0; b < p.layout[D].count; b++)
+		for (uint64_t j = 0; j < p.layout[D].columns; j++)
+			for (uint64_t i = 0; i < p.layout[D].rows; i++) {
+				double sum = 0;
+
+				for (uint64_t k = 0; k < depth && alpha != 0; k++)
+					sum += operand(&p, A, b, i, k) * operand(&p, B, b, k, j);
+				sum *= alpha;
+				if (beta != 0)
+					sum += beta * load(element(&p, C, b, i, j),
+							   p.layout[C].type);
+				store(element(&p, D, b, i, j), p.layout[D].type,
+				      finished(&p, b, i, sum));
+			}
+}
+
+static bool good_layout(const struct cublasLtMatrixLayoutOpaque *x)
+{
+	return x->ld >= (int64_t)(x->order == CUBLASLT_ORDER_ROW ? x->columns : x->rows) &&
+	       x->rows && x->columns && x->count > 0;
+}
+
+static cublasStatus_t check(const char *call, const struct product *p)
+{
+	const struct cublasLtMatrixLayoutOpaque *x = p->layout;
+	bool ta = p->desc.op[A] == CUBLAS_OP_T, tb = p->desc.op[B] == CUBLAS_OP_T;
+
+	for (int i = A; i <= D; i++)
+		if (!good_layout(&x[i]) || x[i].count != x[D].count || x[i].mode != x[D].mode) {
+			fake_fault("%s: layout %d", call, i);
+			return CUBLAS_STATUS_INVALID_VALUE;
+		}
+	if ((ta ? x[A].columns : x[A].rows) != x[D].rows ||
+	    (tb ? x[B].rows : x[B].columns) != x[D].columns ||
+	    (ta ? x[A].rows : x[A].columns) != (tb ? x[B].columns : x[B].rows) ||
+	    x[C].rows != x[D].rows || x[C].columns != x[D].columns || x[A].type != x[B].type ||
+	    x[C].type != x[D].type) {
+		fake_fault("%s: sizes or types that do not fit", call);
+		return CUBLAS_STATUS_INVALID_VALUE;
+	}
+	if (x[C].order != CUBLASLT_ORDER_COL || x[D].order != CUBLASLT_ORDER_COL ||
+	    x[D].type == CUDA_R_8I ||
+	    (x[D].mode && p->desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT))
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static uint64_t fingerprint(const struct product *p)
+{
+	uint64_t h = 0xcbf29ce484222325ull;
+
+	for (size_t i = 0; i < offsetof(struct product, at); i++)
+		h = (h ^ ((const uint8_t *)p)[i]) * 0x100000001b3ull;
+	return h;
+}
+
+static struct product described_by(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+				   cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+				   cublasLtMatrixLayout_t d)
+{
+	struct product p;
+
+	memset(&p, 0, sizeof p);
+	memcpy(&p.desc, desc, sizeof p.desc);
+	memcpy(&p.layout[A], a, sizeof *a);
+	memcpy(&p.layout[B], b, sizeof *b);
+	memcpy(&p.layout[C], c, sizeof *c);
+	memcpy(&p.layout[D], d, sizeof *d);
+	return p;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+	cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+	cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+	cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t *results,
+	int *count)
+{
+	struct product p = described_by(desc, a, b, c, d);
+	cublasStatus_t status;
+
+	BEGIN(cublasLtMatmulAlgoGetHeuristic);
+	status = check("cublasLtMatmulAlgoGetHeuristic", &p);
+	if (!handle || wanted != 1 || preference->workspace)
+		fake_fault("cublasLtMatmulAlgoGetHeuristic: a workspace, or several algorithms");
+	*count = !status;
+	if (!status) {
+		memset(results, 0, sizeof *results);
+		results->algo.data[0] = fingerprint(&p);
+		memcpy(&results->algo.data[1], preference->aligned, sizeof preference->aligned);
+	}
+	return end(status);
+}
+
+static bool shown(uint64_t at, uint64_t bytes)
+{
+	return fake_is_window(at) && fake_is_window(at + bytes - 1) && fake_reachable(at, bytes);
+}
+
+/* All of a matrix, or its list, is in the window and aligned as was said. */
+static bool there(const struct product *p, int which, uint32_t aligned)
+{
+	const struct cublasLtMatrixLayoutOpaque *x = &p->layout[which];
+	uint64_t size = type_bytes(x->type);
+
+	for (int32_t b = 0; b < x->count; b++) {
+		uint64_t first, last;
+
+		if (x->mode && !shown(p->at[which] + 8 * (uint64_t)b, 8))
+			return false;
+		first = element(p, which, b, 0, 0);
+		last = element(p, which, b, x->rows - 1, x->columns - 1);
+		if (first % aligned || !shown(first, last - first + size))
+			return false;
+	}
+	return true;
+}
+
+EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+				     const void *alpha, const void *a, cublasLtMatrixLayout_t la,
+				     const void *b, cublasLtMatrixLayout_t lb, const void *beta,
+				     const void *c, cublasLtMatrixLayout_t lc, void *d,
+				     cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t *algo,
+				     void *workspace, size_t workspace_bytes, cudaStream_t stream)
+{
+	struct product p = described_by(desc, la, lb, lc, ld);
+	uint64_t print = fingerprint(&p);
+	uint32_t aligned[4];
+	size_t scalar;
+
+	BEGIN(cublasLtMatmul);
+	scalar = type_bytes(p.desc.scale);
+	memcpy(aligned, &algo->data[1], sizeof aligned);
+	if (!handle || algo->data[0] != print || workspace || workspace_bytes)
+		fake_fault("cublasLtMatmul: an algorithm of another product, or a workspace");
+	p.at[A] = (uintptr_t)a;
+	p.at[B] = (uintptr_t)b;
+	p.at[C] = (uintptr_t)c;
+	p.at[D] = (uintptr_t)d;
+	if (p.desc.pointers == CUBLASLT_POINTER_MODE_DEVICE) {
+		p.alpha = (uintptr_t)alpha;
+		p.beta = (uintptr_t)beta;
+		if (!shown(p.alpha, scalar) || !shown(p.beta, scalar))
+			fake_fault("cublasLtMatmul: scalars outside of the window");
+	} else {
+		memcpy(&p.alpha, alpha, scalar);
+		memcpy(&p.beta, beta, scalar);
+	}
+	for (int i = A; i <= D; i++)
+		if (!((i == A || i == B) && !p.alpha) && !there(&p, i, aligned[i])) {
+			fake_fault("cublasLtMatmul: matrix %d at %#llx", i,
+				   (unsigned long long)p.at[i]);
+			return end(CUBLAS_STATUS_INVALID_VALUE);
+		}
+	computed = p.desc.compute;
+	fake_push_kernel(stream, multiply, &p, sizeof p);
+	return end(CUBLAS_STATUS_SUCCESS);
+}
