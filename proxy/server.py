@@ -41,6 +41,7 @@ from rankfold.proxy.native import (
 log = logging.getLogger("rankfold.proxy")
 
 LOOK_S = 1.0  # how often to look whether a job moves at all
+MOVING = ("running", "stopping", "cut")  # a job that has met, between its barriers
 HISTORY = 256  # ended placements that `status` still tells of
 
 
@@ -192,14 +193,16 @@ class Proxy:
         action = request["action"]
         if action not in ("request", "withdraw"):
             raise ControlError("argument", f"barrier: action {action!r}")
-        if job.opened and job.state in ("running", "stopping", "cut"):
+        if job.opened and job.state in MOVING:
             self.native.barrier(job.id, action == "request")
+            self._refresh(job)
         elif action == "request" and job.state == "joining":
             raise ControlError("joining", "the devices of the job have not met yet")
         return {"state": job.state}
 
     def wait(self, request: Request) -> Message | None:
         job = self._job(request)
+        self._refresh(job)
         states = {str(state) for state in request["states"]} | {"failed"}
         deadline = time.monotonic() + float(request["within_s"])
         job.waits.append((deadline, states, request))
@@ -406,15 +409,20 @@ class Proxy:
             for request in job.detaches:
                 request.refuse(ControlError("failed", event.text))
             job.detaches.clear()
-        elif event.state in ("running", "stopping", "cut") and job.state not in (
-            "joining",
-            "failed",
-        ):
-            job.state = event.state
-            if event.state == "cut" and (status := self.native.job_status(job.id)):
-                job.cut_at = status["cut_at"]
-                log.info("job %s: cut %s", job.placement.job, status["round"])
+        else:
+            self._refresh(job)
         self._answer_waits(job)
+
+    def _refresh(self, job: Job) -> None:
+        """Where the barrier is now: what events say may be over when they are read."""
+        if job.state not in MOVING:
+            return
+        status = self.native.job_status(job.id)
+        if not status or status["state"] not in MOVING:
+            return
+        if status["state"] == "cut" and status["cut_at"] != job.cut_at:
+            log.info("job %s: cut %s", job.placement.job, status["round"])
+        job.state, job.cut_at = status["state"], status["cut_at"]
 
     def _look(self) -> None:
         for job in self.jobs.values():
@@ -479,6 +487,7 @@ class Proxy:
 
     def _describe(self, job: Job) -> Message:
         self._remember(job)
+        self._refresh(job)
         return {
             "job": job.placement.job, "epoch": job.placement.epoch, "state": job.state,
             "reason": job.reason, "cut_at": job.cut_at, "released_at": job.released_at,
