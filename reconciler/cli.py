@@ -627,8 +627,9 @@ def run(
 ) -> int:  # fmt: skip
     """Run one job in the foreground; the exit status is the job's.
 
-    The job uses the fleet's devices. Where no pool has been applied, devices are made for it,
-    software GPUs unless --device says otherwise, and removed after it. Ctrl-C cancels the job.
+    The job uses the fleet's devices. Where no pool has been applied, as many as --gpus says are
+    made for it, software GPUs unless --device says otherwise, and removed after it. Ctrl-C cancels
+    the job.
     """
     gpus = world_size if gpus is None else gpus
     if gpus > world_size:
@@ -637,9 +638,9 @@ def run(
         )
     for problem in spec.command_faults(list(command)):
         raise click.UsageError(problem)
-    size = spec.parse_size(memory)
-    if size is None or size < spec.DEVICE_MEMORY_MIN:
-        raise click.UsageError(f"--memory {memory} is no size such as 512MiB, at least 4MiB")
+    size = spec.device_memory(memory)
+    if size is None:
+        raise click.UsageError(f"--memory {memory} is no size such as 512MiB, from 4MiB to 512GiB")
     if kind == "nvidia" and (missing := nvidia_missing()):
         raise click.UsageError(f"--device nvidia: {missing}")
     snap = report.snapshot(state)

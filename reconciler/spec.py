@@ -26,6 +26,7 @@ from rankfold.reconciler.model import Desired, Device, Job, Json, Origin, Pool
 KINDS = ("Pool", "Job", "Policy")
 API_VERSION = "rankfold/v1alpha1"
 DEVICE_MEMORY_MIN = 4 << 20
+DEVICE_MEMORY_MAX = 1 << 39  # RF_HEAP_BYTES: what a rank can address
 OURS_IN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
@@ -125,7 +126,10 @@ def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
         documents, problems = yamldoc.parse(texts[file])
         reader.faults += [Fault(file, p.line, p.field, p.reason) for p in problems]
         for document in documents:
-            reader.read(file, document)
+            if document.unusable:
+                reader.broken_pool = True  # it may have been one
+            else:
+                reader.read(file, document)
     reader.check_fleet()
     return Loaded(
         Desired(reader.pools, reader.jobs),
@@ -205,15 +209,11 @@ class _Reader:
         index: dict[str, int] = {}
         for at, group in enumerate(doc.value["spec"]["devices"]):
             path = ("spec", "devices", at, "memory")
-            memory = parse_size(group.get("memory", "1GiB"))
-            if memory is None or memory < DEVICE_MEMORY_MIN:
+            memory = device_memory(group.get("memory", "1GiB"))
+            if memory is None:
                 got = group.get("memory")
-                self.fault(
-                    file,
-                    doc,
-                    path,
-                    f"must be a size such as 512MiB or 1GiB, at least 4MiB, not {got!r}",
-                )
+                reason = f"must be a size such as 512MiB or 1GiB, from 4MiB to 512GiB, not {got!r}"
+                self.fault(file, doc, path, reason)
                 self.broken_pool = True
                 continue
             for _ in range(int(group.get("count", 1))):
@@ -395,6 +395,12 @@ def parse_size(text: str | int) -> int | None:
     )
 
 
+def device_memory(text: str | int) -> int | None:
+    """Bytes of a device's memory as written; None if it is no size, or no device has it."""
+    size = parse_size(text)
+    return size if size is not None and DEVICE_MEMORY_MIN <= size <= DEVICE_MEMORY_MAX else None
+
+
 _STARTERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "mpiexec.hydra", "orterun",
              "srun", "horovodrun", "colossalai")  # fmt: skip
 _STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch",
@@ -433,9 +439,7 @@ def bad_name(name: str) -> str:
     return "" if validator.is_valid(name) else str(rule["description"])
 
 
-def env_faults(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    for name, value in env.items():
+def env_faults(env: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for name in env:
         if name in OURS_IN_ENV or name.startswith("RANKFOLD_"):
             yield name, "is set by rankfold for each rank; leave it out"
-        elif "\0" in value:
-            yield name, "must not hold a zero byte"

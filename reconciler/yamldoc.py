@@ -6,6 +6,7 @@ silently; people who edit desired state need both.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ class Document:
 
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
+    unusable: bool = False  # holds a value that is told as a problem and must go no further
 
     def line(self, path: Path) -> int:
         """Line of `path`, or of the nearest thing around it that is there."""
@@ -69,6 +71,21 @@ def parse(text: str) -> tuple[list[Document], list[Problem]]:
     return documents, problems
 
 
+def unusable(value: Any) -> str:
+    """Why a scalar is none that a program, a file name or JSON can hold; empty if it is one."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number"
+    if not isinstance(value, str):
+        return ""
+    if "\0" in value:
+        return "must not hold a zero byte"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return "must not hold half a character (an escape from \\ud800 to \\udfff)"
+    return ""
+
+
 class _Walk:
     def __init__(self, loader: yaml.SafeLoader, document: Document, problems: list[Problem]):
         self.loader, self.document, self.problems = loader, document, problems
@@ -83,7 +100,10 @@ class _Walk:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.plain(each, (*path, i)) for i, each in enumerate(node.value)]
-        return self.loader.construct_object(node, deep=True)
+        value = self.loader.construct_object(node, deep=True)
+        if reason := unusable(value):
+            self._unusable(node, path, reason)
+        return value
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         self.loader.flatten_mapping(node)
@@ -98,6 +118,13 @@ class _Walk:
             if key in result:
                 reason = "is there twice; which one is meant?"
                 self.problems.append(Problem(line, dotted((*path, key)), reason))
+            if reason := unusable(key):
+                self._unusable(key_node, path, f"a key {reason}")
+                continue
             self.document.lines[(*path, key)] = line
             result[key] = self.plain(value_node, (*path, key))
         return result
+
+    def _unusable(self, node: yaml.Node, path: Path, reason: str) -> None:
+        self.document.unusable = True
+        self.problems.append(Problem(node.start_mark.line + 1, dotted(path) or "-", reason))

@@ -165,6 +165,7 @@ WRONG_POOLS = {
     "type: gpu": '0.yaml:6: spec.devices[0].type: must be one of soft, nvidia, not "gpu"',
     "count: 0": "0.yaml:7: spec.devices[0].count: must be at least 1, not 0. How many devices",
     "memory: 1MiB": "0.yaml:8: spec.devices[0].memory: must be a size such as",
+    "memory: 513GiB": "0.yaml:8: spec.devices[0].memory: must be a size such as",
     "memory: plenty": "0.yaml:8: spec.devices[0].memory: must be a size such as",
     "memory: [1]": "0.yaml:8: spec.devices[0].memory: must be a text or a whole number, not [1]",
 }
@@ -283,6 +284,23 @@ def test_what_is_no_yaml_of_ours_is_a_fault_and_not_a_crash(text: str, expected:
     assert expected in faults(text)[0]
 
 
+UNUSABLE = {
+    r'workdir: "a\0b"': "0.yaml:8: spec.workdir: must not hold a zero byte",
+    r'workdir: "\ud800"': "0.yaml:8: spec.workdir: must not hold half a character",
+    r'env: {A: "\0"}': "0.yaml:8: spec.env.A: must not hold a zero byte",
+    r'env: {"A\0": b}': "0.yaml:8: spec.env: a key must not hold a zero byte",
+    r'"\ud800": 1': "0.yaml:8: spec: a key must not hold half a character",
+    "gpus: .nan": "0.yaml:8: spec.gpus: must be a finite number",
+    "gpus: -.inf": "0.yaml:8: spec.gpus: must be a finite number",
+}
+
+
+@pytest.mark.parametrize("addition", UNUSABLE)
+def test_values_that_no_program_or_file_name_can_hold_are_faults(addition: str) -> None:
+    found = faults(JOB + f"  {addition}\n", POOL)
+    assert len(found) == 1 and UNUSABLE[addition] in found[0], found
+
+
 def test_a_file_that_explodes_is_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
@@ -306,6 +324,114 @@ def test_lines_survive_nesting_and_lists() -> None:
 
 
 # ---- schemas -------------------------------------------------------------------------------------
+
+# A document of each kind with every field that may be given; what is not built has its default.
+FULL: dict[str, Any] = {
+    "Job": {
+        "apiVersion": "rankfold/v1alpha1", "kind": "Job", "metadata": {"name": "gpt"},
+        "spec": {
+            "command": ["./train"], "workdir": ".", "env": {"A": "b"}, "worldSize": 4, "gpus": 4,
+            "deviceTypes": ["soft"], "tier": "standard", "determinism": "D1", "suspend": False,
+            "parallelism": {"data": 4, "tensor": 1, "pipeline": 1, "zeroShards": 1},
+            "checkpoint": {"interval": "10m", "everySteps": 0, "keep": 3},
+            "restart": {"maxRestarts": 3},
+        },
+    },
+    "Pool": {
+        "apiVersion": "rankfold/v1alpha1", "kind": "Pool", "metadata": {"name": "local"},
+        "spec": {
+            "devices": [{"type": "soft", "count": 4, "memory": "1GiB", "computeCapability": "8.0",
+                         "speed": 1.0}],
+            "drain": [],
+        },
+    },
+    "Policy": {
+        "apiVersion": "rankfold/v1alpha1", "kind": "Policy", "metadata": {"name": "default"},
+        "spec": {"prune": False},
+    },
+}  # fmt: skip
+
+
+# Refused whatever they hold, so that none of their rules can show.
+NOT_IN_FULL = {
+    "Job": {"spec.topology", "spec.gpus.min", "spec.gpus.max", "spec.gpus.demand"},
+    "Policy": {"spec.checkpointStore"},
+}
+
+
+def wrong_values(rule: Any) -> Any:
+    """(keyword, a value that this keyword of the rule forbids) for each keyword there is."""
+    types = [rule["type"]] if isinstance(rule.get("type"), str) else rule.get("type", ())
+    examples = {"string": "x", "integer": 1, "number": 1.5, "boolean": True, "array": [],
+                "object": {}}  # fmt: skip
+    for name, example in examples.items():
+        if types and name not in types and not (name == "integer" and "number" in types):
+            yield "type", example
+    forbidden: dict[str, Any] = {
+        "const": lambda _: ["other"],
+        "enum": lambda _: ["other", 7, None],
+        "minimum": lambda bound: [bound - 1],
+        "maximum": lambda bound: [bound + 1],
+        "exclusiveMinimum": lambda bound: [bound],
+        "minLength": lambda _: [""],
+        "maxLength": lambda bound: ["a" * (bound + 1)],
+        "pattern": lambda _: ["-", "", "8.0\n", "10m\n", "gpt\n", "gpt "],
+        "minItems": lambda _: [[]],
+        "uniqueItems": lambda _: [["soft", "soft"]],
+        "additionalProperties": lambda more: [{"noSuch": 1}] if more is False else [],
+        "propertyNames": lambda _: [{"1A": "b"}, {"A=": "b"}, {"": "b"}, {"A\n": "b"}],
+    }
+    for keyword in forbidden.keys() & rule.keys():
+        yield from ((keyword, value) for value in forbidden[keyword](rule[keyword]))
+
+
+def rules(schema: Any, value: Any, path: tuple[Any, ...] = ()) -> Any:
+    """(path of a value, its rule) for all that FULL has, and for what an object may hold."""
+    yield path, schema
+    if isinstance(value, list):
+        for at, each in enumerate(value):
+            yield from rules(schema["items"], each, (*path, at))
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            inner = schema.get("properties", {}).get(key) or schema["additionalProperties"]
+            yield from rules(inner, each, (*path, key))
+
+
+def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of the document with another value at the path; ... takes it out."""
+    if not path:
+        return value
+    copy = document.copy()
+    if len(path) == 1 and value is ...:
+        del copy[path[0]]
+    else:
+        copy[path[0]] = changed(document[path[0]], path[1:], value)
+    return copy
+
+
+@pytest.mark.parametrize("kind", spec.KINDS)
+def test_every_rule_of_a_schema_refuses_what_it_forbids_and_names_the_field(kind: str) -> None:
+    schema, full = json.loads(paths.schema(kind).read_text()), FULL[kind]
+    assert faults(yaml.safe_dump(full)) == []
+    tested = {re.sub(r"\[\d+\]", "[]", yamldoc.dotted(path)) for path, _ in rules(schema, full)}
+    assert set(written(schema)) - tested == NOT_IN_FULL.get(kind, set())
+    tried = set()
+    for path, rule in rules(schema, full):
+        attempts = [(keyword, path, value) for keyword, value in wrong_values(rule)]
+        attempts += [("required", (*path, name), ...) for name in rule.get("required", ())]
+        for keyword, at, value in attempts:
+            tried.add(keyword)
+            text = yaml.safe_dump(changed(full, at, value), sort_keys=False)
+            field = yamldoc.dotted(path)
+            found = [each for each in faults(text) if f": {field}" in each]
+            assert found or (not at and "kind" in faults(text)[0]), f"{keyword} of {at}: {value!r}"
+            assert all(re.match(r"0\.yaml:\d+: \S+: .+", each) for each in found)
+    used = {
+        word for _, rule in rules(schema, full) for word in rule
+        if word not in ("$schema", "title", "description", "properties", "items", "default")
+        and not word.startswith("x-")
+    }  # fmt: skip
+    assert used - tried <= {"additionalProperties"}, "a keyword that this test does not know"
 
 
 def fields(schema: Any, path: str = "") -> Any:
