@@ -504,6 +504,15 @@ class Daemon:
             raise control.ControlError(
                 "invalid", f"gpus must be from 1 to worldSize ({job.world_size}), not {gpus}"
             )
+        if gpus is not None:
+            devices = self.store.desired().devices().values()
+            record = self.store.record(each.name) or Record(each.name)
+            most = max(plan.fitting_devices(devices, job, record).values(), default=0)
+            if gpus > most:
+                raise control.ControlError(
+                    "invalid",
+                    f"asks for {gpus} devices; the pools have {most} that {each.name} may use",
+                )
         if each.removed and fields.get("suspend") is False:
             raise control.ControlError(
                 "orphaned",

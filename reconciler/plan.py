@@ -13,7 +13,8 @@ simply asked for again (every operation is idempotent). The rules it keeps:
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rankfold.reconciler.model import (
@@ -244,18 +245,7 @@ class _Planner:
         device, seen = self.devices.get(name), self.observed.devices.get(name)
         if device is None or seen is None or not seen.ready or self._differs(device, seen):
             return False
-        return self._may_use(device, job, record)
-
-    @staticmethod
-    def _may_use(device: Device, job: Job, record: Record) -> bool:
-        if device.only_for not in (None, job.name):
-            return False
-        if record.device_type:
-            virtual = record.device
-            cc = (int(virtual.get("cc_major", 0)), int(virtual.get("cc_minor", 0)))
-            fits = device.memory >= virtual["memory_bytes"] and cc_of(device) >= cc
-            return device.type == record.device_type and fits
-        return not job.device_types or device.type in job.device_types
+        return may_use(device, job, record)
 
     # ---- allocation
 
@@ -289,16 +279,15 @@ class _Planner:
             d for d in self.devices
             if d not in taken and self._eligible(d, job, record) and self._free(d)
         ]  # fmt: skip
-        kind = record.device_type or self._pick_type(job, record)
+        fitting = fitting_devices(self.devices.values(), job, record)
+        kind = record.device_type or most_frequent(fitting)
         free = [d for d in free if self.devices[d].type == kind]
         missing = job.gpus - len(own)
         holds = record.step in ("placing", "placed", "detaching")
         if missing > len(free):
-            most = [
-                d for d in self.devices.values() if d.type == kind and self._may_use(d, job, record)
-            ]
-            possible = len(most) >= job.gpus
-            self._wait_for_devices(name, job, len(free), len(most), possible)
+            most = fitting.get(kind, 0)
+            possible = most >= job.gpus
+            self._wait_for_devices(name, job, len(free), most, possible)
             if holds:
                 self.targets[name] = record.placement
             elif possible:
@@ -312,14 +301,6 @@ class _Planner:
             return
         taken.update(chosen)
         self.targets[name] = target
-
-    def _pick_type(self, job: Job, record: Record) -> str:
-        """The kind of device with the most fitting devices; ties go to the first in the files."""
-        count: dict[str, int] = {}
-        for device in self.devices.values():
-            if self._may_use(device, job, record):
-                count[device.type] = count.get(device.type, 0) + 1
-        return max(count, key=lambda kind: count[kind], default="")
 
     def _wait_for_devices(self, name: str, job: Job, free: int, most: int, possible: bool) -> None:
         kind = " or ".join(job.device_types) or "any kind"
@@ -374,8 +355,8 @@ class _Planner:
     def _virtual(self, job: Job, record: Record) -> Json:
         if record.device:
             return dict(record.device)
-        kind = self._pick_type(job, record)
-        fit = [d for d in self.devices.values() if d.type == kind and self._may_use(d, job, record)]
+        kind = most_frequent(fitting_devices(self.devices.values(), job, record))
+        fit = [d for d in self.devices.values() if d.type == kind and may_use(d, job, record)]
         return virtual_device(fit)
 
     # ---- one job
@@ -629,6 +610,28 @@ def recorded_need(record: Record) -> int:
 
 def gib(size: int) -> str:
     return f"{size / (1 << 30):.3g} GiB"
+
+
+def may_use(device: Device, job: Job, record: Record) -> bool:
+    """Whether a device is one of those that a job may be put on, whoever has it now."""
+    if device.only_for not in (None, job.name):
+        return False
+    if record.device_type:
+        virtual = record.device
+        cc = (int(virtual.get("cc_major", 0)), int(virtual.get("cc_minor", 0)))
+        fits = device.memory >= virtual["memory_bytes"] and cc_of(device) >= cc
+        return device.type == record.device_type and fits
+    return not job.device_types or device.type in job.device_types
+
+
+def fitting_devices(devices: Iterable[Device], job: Job, record: Record) -> dict[str, int]:
+    """How many devices of each kind a job may be put on, the first kind in the files first."""
+    return Counter(d.type for d in devices if may_use(d, job, record))
+
+
+def most_frequent(kinds: dict[str, int]) -> str:
+    """The kind with the most devices, of equals the first; empty if there is none."""
+    return max(kinds, key=lambda kind: kinds[kind], default="")
 
 
 def cc_of(device: Device) -> tuple[int, int]:

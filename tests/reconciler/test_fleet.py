@@ -160,6 +160,24 @@ def test_a_launcher_that_cannot_start_ends_run_with_its_words(rankfold: Rankfold
     assert "librankfold.so has not been built" in done.stderr
 
 
+def test_more_devices_than_the_job_may_get_are_refused_by_hand_too(rankfold: Rankfold) -> None:
+    """Those of a `run` without a pool are as many as it asked for."""
+    process = rankfold.start("run", "--world-size", "3", "--gpus", "2", "--name", "long", "--",
+                             "sleep", "1000")  # fmt: skip
+    rankfold.until(lambda: devices(rankfold, "long") == 2)
+    refused = {3: "asks for 3 devices; the pools have 2 that long may use",
+               4: "gpus must be from 1 to worldSize (3), not 4", 0: "not 0"}  # fmt: skip
+    for gpus, reason in refused.items():
+        done = rankfold.run("scale", "long", "--gpus", str(gpus))
+        assert done.returncode == 1 and reason in done.stderr
+    assert rankfold.job("long")["gpus"] == 2
+    for gpus in (1, 2):
+        rankfold("scale", "long", "--gpus", str(gpus))
+        rankfold.until(lambda: devices(rankfold, "long") == gpus)  # noqa: B023
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
 def test_interrupting_run_cancels_the_job(rankfold: Rankfold) -> None:
     process = rankfold.start("run", "--world-size", "1", "--name", "long", "--", "sleep", "1000")
     rankfold.until(lambda: rankfold.job("long").get("phase") == "Running")
