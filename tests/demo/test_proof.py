@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from examples.demo.fleet import FleetError
 from examples.demo.proof import Proof, lost_steps, proof
 from examples.demo.run import WORLD_SIZE, Record, Sample
+from examples.demo.show import Screen
 from examples.demo.timeline import draw, intervals
 
 # epoch → device of each rank, kernels of each rank at its arrival there
@@ -115,3 +117,28 @@ def test_timeline(record: Record, tmp_path: Path) -> None:
     ]  # fmt: skip
     draw(record, tmp_path / "timeline.png")
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "plain"])
+def test_what_is_shown_while_it_runs(
+    record: Record, terminal: bool, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A table that goes on a terminal, lines elsewhere; what is news stays on both."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    else:
+        monkeypatch.delenv("FORCE_COLOR", raising=False)
+    record.samples.pop()
+    screen = Screen()
+    with screen.run("The run"):
+        screen.show(record, "commit 1234, fold")
+        screen.show(record, "")
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)
+    assert shown.splitlines()[0] == "The run"
+    assert shown.rstrip().splitlines()[-1] == "     9.5 s  commit 1234, fold"
+    row = re.search(r"b +2 +3 +1 of 256 MiB +14 +2 MiB", shown)
+    assert bool(row) == terminal
+    assert ("step 3 of 100" in shown) == terminal
