@@ -121,8 +121,10 @@ class DirectorySource:
 
 
 def directory_revision(loaded: spec.Loaded) -> Revision:
-    """A directory has no commits: its revision is a digest of what it says."""
-    text = repr((sorted(loaded.desired.pools.items()), sorted(loaded.desired.jobs.items())))
+    """A directory has no commits: its revision is a digest of what it says, faults included, so
+    that what is refused is not named as what runs."""
+    said = sorted(loaded.desired.pools.items()), sorted(loaded.desired.jobs.items())
+    text = repr((*said, [str(fault) for fault in loaded.faults]))
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return Revision(f"sha256:{digest}", loaded, max(loaded.saved_at.values(), default=time.time()))
 

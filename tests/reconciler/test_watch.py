@@ -111,6 +111,12 @@ def test_a_directory_gives_a_revision_for_each_content(tmp_path: Path) -> None:
         (tmp_path / "job.yaml").unlink()
         third = source.poll()
         assert third is not None and third.id == first.id
+        (tmp_path / "broken.yaml").write_text("x: [")
+        broken = source.poll()
+        assert broken is not None and broken.loaded.faults and broken.id != first.id
+        (tmp_path / "broken.yaml").unlink()
+        fourth = source.poll()
+        assert fourth is not None and fourth.id == first.id
         os.utime(tmp_path / "pool.yaml", ns=(10**18, 10**18))
         touched = source.poll()
         assert touched is not None and touched.saved_at == 1e9, "the time of the save counts"
