@@ -176,7 +176,10 @@ void soft_space_cancel(struct hal_space *space)
 {
 	struct hal_device *device = space->device;
 
-	atomic_store(&space->cancel, true);
+	/* Once is enough, the flag is seen by all who begin later; and a worker that leaves its work
+	 * would get no further while signals keep coming. */
+	if (atomic_exchange(&space->cancel, true))
+		return;
 	for (uint32_t i = 0; i < device->worker_count; i++)
 		if (atomic_load(&device->workers[i].space) == space)
 			soft_signal_cancel(&device->workers[i]);
