@@ -106,6 +106,19 @@ def database(state: Path) -> Path:
     return state / "rankfold.db"
 
 
+def _create(path: Path) -> None:
+    """An empty journal at `path`, all at once: who looks meanwhile sees none, or all of it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_suffix(".new")
+    for left in path.parent.glob(f"{new.name}*"):  # by one that was killed here
+        left.unlink()
+    with contextlib.closing(sqlite3.connect(new)) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
+    new.rename(path)  # alone: closed, it has no log beside it
+
+
 class Store:
     """Open with `Store(state)`; `readonly` for everyone but the background reconciler."""
 
@@ -116,23 +129,18 @@ class Store:
             if readonly:
                 self.db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
             else:
-                state.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if not path.exists():
+                    _create(path)
                 self.db = sqlite3.connect(path, timeout=10)
-                self.db.execute("PRAGMA journal_mode=WAL")
                 self.db.execute("PRAGMA synchronous=FULL")
             self.db.isolation_level = None
-            self._check_version(readonly)
+            self._check_version()
         except sqlite3.Error as error:
             raise StoreError(f"{path}: {error}") from error
 
-    def _check_version(self, readonly: bool) -> None:
+    def _check_version(self) -> None:
         (version,) = self.db.execute("PRAGMA user_version").fetchone()
-        if version == 0 and not readonly:
-            with self.transaction():
-                for statement in _TABLES.split(";\n"):
-                    self.db.execute(statement)
-                self.db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        elif version != SCHEMA_VERSION:
+        if version != SCHEMA_VERSION:
             raise StoreError(
                 f"{database(self.state)} has format {version}, this rankfold knows "
                 f"{SCHEMA_VERSION}: use the version that wrote it, or another --state"
