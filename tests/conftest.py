@@ -5,6 +5,7 @@ Only tests that use a fixture pay for it. What starts processes uses `state`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -14,6 +15,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from rankfold import paths
+from rankfold.control import ControlError, call
 from rankfold.paths import REPOSITORY
 from support import leaks
 from support.leaks import State
@@ -55,6 +58,7 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     yield place
     failed = request.node.stash.get(_failed, False)
     if not failed:
+        end_idle_compiler(place)
         place.watch.settle()
     left = place.watch.left()
     place.watch.clean()
@@ -64,6 +68,12 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         place.watch.remove()
     if left and not failed:
         pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def end_idle_compiler(place: State) -> None:
+    """The fleet's compiler ends by itself when it has been idle for a while: not waited for."""
+    with contextlib.suppress(ControlError):
+        call(paths.sockets(place.path) / "compiler.sock", "shutdown")
 
 
 @pytest.hookimpl(wrapper=True)

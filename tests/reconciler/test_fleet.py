@@ -147,7 +147,7 @@ def test_run_gives_the_jobs_exit_status_and_leaves_no_pool(rankfold: Rankfold) -
     assert done.returncode == 7
     assert "[0] hello from 0 of 2" in done.stdout and "[1] hello from 1 of 2" in done.stdout
     assert "rank 1 exited with status 7" in done.stderr
-    assert rankfold.status()["devices"] == []
+    rankfold.until(lambda: rankfold.status()["devices"] == [])
     assert rankfold.run("run", "--world-size", "1", "--", "echo", "plain").stdout == "plain\n"
     missing = rankfold.run("run", "--world-size", "1", "--", "no-such-program")
     assert missing.returncode == 127 and "cannot start no-such-program" in missing.stderr

@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
 from rankfold import control
+from rankfold.reconciler.cli import cli
 from rankfold.reconciler.layout import Layout
 from support import leaks
 from support.leaks import State
@@ -48,7 +51,11 @@ class Rankfold:
         )  # fmt: skip
 
     def status(self) -> Any:
-        return json.loads(self("status", "-o", "json"))
+        """What `status -o json` shows. Not a process of its own: tests ask again and again."""
+        command = ["--state", str(self.state.path), "status", "-o", "json"]
+        done = CliRunner(env=self.environment).invoke(cli, command, catch_exceptions=False)
+        assert done.exit_code == 0, f"status: {done.exit_code}\n{done.output}"
+        return json.loads(done.stdout)
 
     def job(self, name: str) -> Any:
         return next((j for j in self.status()["jobs"] if j["name"] == name), {})
