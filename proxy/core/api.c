@@ -466,6 +466,14 @@ int proxy_rank_status(struct proxy *p, uint64_t job, uint32_t rank,
 	return a.result;
 }
 
+static uint32_t joining(const struct rank *r)
+{
+	uint32_t count = 0;
+	for (const struct ask *a = r->proxy->asks; a; a = a->next)
+		count += a->rank == r && table_get(&r->objects, a->object, OBJ_COMM);
+	return count;
+}
+
 static void run_dump(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
@@ -484,12 +492,13 @@ static void run_dump(struct proxy *p, void *arg)
 	for (uint32_t i = 0; i < p->rank_count; i++) {
 		const struct rank *r = p->ranks[i];
 		fprintf(f, "rank %u: ring %s%s%s%s, items %u, replies %u, pending %u, inflight %u, "
-			"missing %u of %u, frees %s, records %llu, error %d %s\n", r->rank,
+			"missing %u of %u, frees %s, joining %u, collectives %llu, records %llu, "
+			"error %d %s\n", r->rank,
 			ring_empty(r) ? "empty" : "waiting", r->held ? " held" : "",
 			r->full ? " full" : "", r->exited ? " exited" : "", r->items, r->replies,
 			r->pending, r->inflight, r->missing, r->live_count,
-			r->frees ? "some" : "none", (unsigned long long)r->records, r->async_error,
-			r->error_text);
+			r->frees ? "some" : "none", joining(r), (unsigned long long)r->collectives,
+			(unsigned long long)r->records, r->async_error, r->error_text);
 		for (uint32_t n = 0; n < r->stream_count; n++)
 			if (r->streams[n]->head)
 				fprintf(f, "  stream %llu: head kind %d %s\n",

@@ -25,7 +25,8 @@ inline int argument(int argc, char **argv, int index, int fallback)
     return index < argc ? atoi(argv[index]) : fallback;
 }
 
-// Takes this rank's device and, if asked, joins the communicator of all ranks.
+// Takes this rank's device and, if asked, joins the communicator of all ranks. With JOIN_APART_MS
+// each rank is that much later than the one before it, as if it had loaded more.
 inline World start(ncclComm_t *comm = nullptr)
 {
     World world = world_from_env();
@@ -36,6 +37,8 @@ inline World start(ncclComm_t *comm = nullptr)
     if (world.rank == 0)
         NCCL_CHECK(ncclGetUniqueId(&id));
     share(world, &id, sizeof id);
+    if (const char *apart = getenv("JOIN_APART_MS"))
+        usleep(1000 * atoi(apart) * world.rank);
     NCCL_CHECK(ncclCommInitRank(comm, world.size, id, world.rank));
     return world;
 }

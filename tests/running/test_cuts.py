@@ -1,34 +1,81 @@
 """Consistent cuts of running jobs, asked at 200 seeded moments.
 
 At a cut all ranks have issued and completed the same collectives, nothing is in flight, and the
-program cannot tell. The moments fall anywhere: inside overlapped buckets, between a group's
-records, and (a job is started anew for every few cuts) inside communicator initialisation.
+program cannot tell. The moments fall anywhere; that enough of them fall inside communicator
+initialisation (a job is started anew for every few cuts) and inside collectives that overlap with
+other work, is counted.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import time
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from cuda import PROGRAMS, build
 
 from rankfold.paths import REPOSITORY
-from support.fleet import Fleet, MiB, RunningJob
+from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
 
 GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
-# program, its arguments, ranks, do all ranks issue the same collectives?
-SUBJECTS: list[tuple[Path, list[str], int, bool]] = [
-    (PROGRAMS / "mlp_sharded.cu", ["40"], 4, True),
-    (PROGRAMS / "conv_mixed.cu", ["25"], 3, True),
-    (PROGRAMS / "subgroups.cu", ["30"], 4, False),
-    (PROGRAMS / "ring.cu", ["40"], 3, False),
-    (GPT, ["--steps", "12"], 2, True),
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A program; do all of its ranks issue the same collectives? `at_least`: so many cuts have to
+    be asked while ranks are like that (see `moment`)."""
+
+    source: Path
+    arguments: list[str]
+    ranks: int
+    same_collectives: bool
+    at_least: dict[str, int] = field(default_factory=dict)
+
+
+SUBJECTS = [
+    Subject(PROGRAMS / "mlp_sharded.cu", ["40"], 4, True, {"joining": 3}),
+    Subject(PROGRAMS / "conv_mixed.cu", ["25"], 3, True, {"joining": 3}),
+    Subject(PROGRAMS / "subgroups.cu", ["30"], 4, False, {"joining": 3}),
+    Subject(PROGRAMS / "ring.cu", ["40"], 3, False, {"joining": 3}),
+    Subject(GPT, ["--steps", "12"], 2, True, {"in collectives": 10}),
 ]
 CUTS = 40
 CUTS_PER_RUN = 8
+JOIN_APART_MS = 40
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the devices tell of a job: whether collectives are under way, and of each rank whether
+    it is inside communicator initialisation and how many collectives it has completed."""
+
+    busy: bool
+    joining: frozenset[int]
+    completed: dict[int, int]
+
+
+def look(job: RunningJob) -> Look:
+    text = "".join(job.fleet.dump(device) for device in job.devices)
+    found = re.findall(r"^rank (\d+):.* joining (\d+), collectives (\d+)", text, re.MULTILINE)
+    return Look(
+        "collectives busy" in text,
+        frozenset(int(rank) for rank, joining, _ in found if int(joining)),
+        {int(rank): int(completed) for rank, _, completed in found},
+    )
+
+
+def moment(before: Look, behind: Look) -> str:
+    """Where a job was all the time between two looks, as far as they can tell."""
+    if before.joining & behind.joining:
+        return "joining"
+    if before.busy and behind.busy and before.completed == behind.completed:
+        return "in collectives"
+    return "elsewhere"
 
 
 def check_cut(job: RunningJob, same_collectives: bool) -> None:
@@ -55,54 +102,64 @@ def lines(job: RunningJob) -> int:
     return sum(job.output(rank).count("\n") for rank in range(job.world_size))
 
 
-def cut_again_and_again(job: RunningJob, chance: random.Random, same: bool, most: int) -> int:
-    """Cuts one job until it ends: how often. Half of the cuts go on in place, half elsewhere."""
-    for count in range(most):
+def has_ended(job: RunningJob) -> bool:
+    return any(job.exit_status(rank) is not None for rank in range(job.world_size))
+
+
+def cut_again_and_again(job: RunningJob, chance: random.Random, subject: Subject) -> list[str]:
+    """Cuts one job until it ends: in which moments. Half of the cuts go on in place, half
+    elsewhere."""
+    moments: list[str] = []
+    if "joining" in subject.at_least and chance.random() < 0.5:
+        until(lambda: look(job).joining, what="a rank joins")
+    while len(moments) < CUTS_PER_RUN:
         time.sleep(chance.choice([0.0, 0.001, 0.003, 0.01, 0.03]))  # the moment is what is tested
-        if any(job.exit_status(rank) is not None for rank in range(job.world_size)):
-            return count
-        printed = lines(job)
+        if has_ended(job):
+            return moments
+        printed, before = lines(job), look(job)
+        job.request_barrier([chance.choice(job.devices)])
+        at = moment(before, look(job))
         try:
-            job.stop([chance.choice(job.devices)])
+            job.reach_cut()
         except AssertionError:
-            if any(job.exit_status(rank) is None for rank in range(job.world_size)):
+            if not has_ended(job):
                 raise
             # It ended meanwhile, there is nobody to stop. A request that was lost would show here.
             assert lines(job) - printed <= lines(job) // 8, "it ran on, though it was to stop"
-            return count
-        check_cut(job, same)
+            return moments
+        check_cut(job, subject.same_collectives)
+        moments.append(at)
         if chance.random() < 0.5:
             job.ask(job.devices[0], "barrier", action="withdraw")
         else:
             job.detach()
             job.place([chance.choice(job.fleet.names) for _ in range(job.world_size)])
-    return most
+    return moments
 
 
-@pytest.mark.parametrize(
-    ("source", "arguments", "ranks", "same"), SUBJECTS, ids=[s[0].stem for s in SUBJECTS]
-)
-def test_a_cut_at_any_moment(
-    state: State, source: Path, arguments: list[str], ranks: int, same: bool
-) -> None:
-    program = build(source)
-    command = [str(program), *arguments]
-    if source == GPT:
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.source.stem)
+def test_a_cut_at_any_moment(state: State, subject: Subject) -> None:
+    program, ranks = build(subject.source), subject.ranks
+    command = [str(program), *subject.arguments]
+    if subject.source == GPT:
         command += ["--data", str(REPOSITORY / "examples/gpt/text/genesis.txt")]
-    chance = random.Random(source.stem)
-    cuts = runs = 0
+    chance = random.Random(subject.source.stem)
+    asked: Counter[str] = Counter()
+    runs = 0
     reference: list[str] | None = None
     with Fleet(state, 2, memory=128 * MiB) as fleet:
-        while cuts < CUTS or reference is None:
+        while reference is None or asked.total() < CUTS or not asked >= Counter(subject.at_least):
             # The first run is the undisturbed one.
             placement = [rank % 2 for rank in range(ranks)]
-            job = fleet.start(f"run-{runs}", command, placement)
+            env = {"JOIN_APART_MS": str(JOIN_APART_MS)}
+            job = fleet.start(f"run-{runs}", command, placement, env)
             if reference is not None:
-                cuts += cut_again_and_again(job, chance, same, CUTS_PER_RUN)
+                asked.update(cut_again_and_again(job, chance, subject))
             assert job.wait() == [0] * ranks, [job.errors(rank) for rank in range(ranks)]
             outputs = [job.output(rank) for rank in range(ranks)]
             reference = reference or outputs
             assert outputs == reference
             job.detach(discard=True)
             runs += 1
-            assert runs < 4 * CUTS, "the jobs end before they can be cut"
+            assert runs < 4 * CUTS, f"the jobs end before they can be cut: {asked}"
+    print(f"{runs} runs, cuts asked {dict(asked)}")

@@ -88,8 +88,14 @@ class RunningJob:
 
     def stop(self, asked: list[str] | None = None, seconds: float = 60.0) -> None:
         """Ask for a barrier (on all devices, or only on some), and wait for the cut on all."""
-        for device in asked or self.devices:
+        self.request_barrier(asked or self.devices)
+        self.reach_cut(seconds)
+
+    def request_barrier(self, asked: list[str]) -> None:
+        for device in asked:
             self.ask_joined(device, "barrier", action="request")
+
+    def reach_cut(self, seconds: float = 60.0) -> None:
         for device in self.devices:
             reply = self.ask(device, "wait", states=["cut"], within_s=seconds, wait=seconds + 5)
             assert reply["state"] == "cut", f"{device}: {reply}\n{self.fleet.dump(device)}"
