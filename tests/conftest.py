@@ -15,7 +15,6 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from rankfold import paths
 from rankfold.control import ControlError, call
 from rankfold.paths import REPOSITORY
 from support import leaks
@@ -72,8 +71,9 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 def end_idle_compiler(place: State) -> None:
     """The fleet's compiler ends by itself when it has been idle for a while: not waited for."""
-    with contextlib.suppress(ControlError):
-        call(paths.sockets(place.path) / "compiler.sock", "shutdown")
+    for path in place.runtime.glob("*/compiler.sock"):
+        with contextlib.suppress(ControlError):
+            call(path, "shutdown")
 
 
 @pytest.hookimpl(wrapper=True)
