@@ -111,6 +111,9 @@ class Emitter:
     def select(self, condition: Value, a: Value, b: Value) -> Value:
         return self.op(a.type, f"select i1 {condition.ref}, {a.type} {a.ref}, {b.type} {b.ref}")
 
+    def neg(self, a: Value) -> Value:
+        return self.op(a.type, f"fneg {a.type} {a.ref}")
+
     def neg_int(self, a: Value) -> Value:
         return self.bin("sub", const(a.type, 0), a)
 

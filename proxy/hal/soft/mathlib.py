@@ -29,14 +29,23 @@ def _exp2_coefficients(degree: int) -> list[float]:
     return [math.log(2) ** k / math.factorial(k) for k in range(degree, -1, -1)]
 
 
+def _nearest(e: Emitter, x: Value) -> tuple[Value, Value]:
+    """The integer nearest to x (ties to even), as float and as integer; |x| below 2^22, as double
+    2^51. Adding 1.5·2^23 leaves it in the low bits, and can be vectorised: conversions that say
+    what they make of NaN cannot. Of a NaN the integer means nothing."""
+    magic = const(x.type, 1.5 * 2.0 ** (23 if x.type == F else 52))
+    shifted = e.bin("fadd", x, magic)
+    integer = "i32" if x.type == F else "i64"
+    number = e.bin("sub", e.bitcast(shifted, integer), e.bitcast(magic, integer))
+    return e.bin("fsub", shifted, magic), number
+
+
 def _ex2(e: Emitter, x: Value) -> Value:
     """2^x, subnormal results too."""
     low = e.select(e.cmp("fcmp olt", x, const(F, -160)), const(F, -160), x)
     clamped = e.select(e.cmp("fcmp ogt", low, const(F, 130)), const(F, 130), low)
-    whole = e.intrinsic("roundeven", clamped)
-    part = e.bin("fsub", clamped, whole)
-    value = _poly(e, part, _exp2_coefficients(7))
-    number = e.call("i32", "llvm.fptosi.sat.i32.f32", whole)
+    whole, number = _nearest(e, clamped)
+    value = _poly(e, e.bin("fsub", clamped, whole), _exp2_coefficients(7))
     half = e.bin("ashr", number, const("i32", 1))
     rest = e.bin("sub", number, half)
     return e.bin("fmul", e.bin("fmul", value, _power2(e, half)), _power2(e, rest))
@@ -88,7 +97,7 @@ def _sine(e: Emitter, x: Value, shift: int) -> Value:
     swap = e.cmp("icmp ne", e.bin("and", quadrant, const("i32", 1)), const("i32", 0))
     flip = e.cmp("icmp ne", e.bin("and", quadrant, const("i32", 2)), const("i32", 0))
     value = e.select(swap, even, odd)
-    value = e.select(flip, e.op(D, f"fneg double {value.ref}"), value)
+    value = e.select(flip, e.neg(value), value)
     return e.cast("fptrunc", value, F)
 
 
@@ -98,9 +107,8 @@ def _tanh(e: Emitter, x: Value) -> Value:
     y = e.bin("fmul", wide, const(D, 2 / math.log(2)))
     y = e.select(e.cmp("fcmp olt", y, const(D, -60)), const(D, -60), y)
     y = e.select(e.cmp("fcmp ogt", y, const(D, 60)), const(D, 60), y)
-    whole = e.intrinsic("roundeven", y)
+    whole, number = _nearest(e, y)
     power = _poly(e, e.bin("fsub", y, whole), _exp2_coefficients(11))
-    number = e.call("i64", "llvm.fptosi.sat.i64.f64", whole)
     scale = e.bin("shl", e.bin("add", number, const("i64", 1023)), const("i64", 52))
     power = e.bin("fmul", power, e.bitcast(scale, D))
     value = e.bin("fdiv", e.bin("fsub", power, const(D, 1)), e.bin("fadd", power, const(D, 1)))
@@ -108,45 +116,41 @@ def _tanh(e: Emitter, x: Value) -> Value:
     return e.select(small, x, e.cast("fptrunc", value, F))
 
 
-def _directed(e: Emitter, value: Value, error: Value, mode: str) -> Value:
-    """float of value + error (both double, |error| at most half a unit of value's last place),
+def _step(e: Emitter, nearest: Value, above: Value, below: Value, mode: str) -> Value:
+    """A float from the one nearest to an exact value, which lies above or below that or is it:
     rounded down ("rm"), up ("rp"), to zero ("rz"), or to odd ("ro": safe to round once more)."""
-    nearest = e.cast("fptrunc", value, F)
-    back = e.cast("fpext", nearest, D)
-    above_value = e.cmp("fcmp ogt", back, value)
-    below_value = e.cmp("fcmp olt", back, value)
-    same = e.cmp("fcmp oeq", back, value)
-    zero = const(D, 0)
-    above_error = e.bin("and", same, e.cmp("fcmp olt", error, zero))
-    below_error = e.bin("and", same, e.cmp("fcmp ogt", error, zero))
-    above = e.bin("or", above_value, above_error)  # nearest lies above the exact value
-    below = e.bin("or", below_value, below_error)
     bits = e.bitcast(nearest, "i32")
-    sign = e.bitcast(value, "i64")
-    negative = e.cmp("icmp slt", sign, const("i64", 0))
-    # one step in magnitude: +1 away from zero, -1 towards it
-    away_down, away_up = negative, e.not_(negative)
-    one, minus = const("i32", 1), const("i32", -1)
-    down = e.bin("add", bits, e.select(away_down, one, minus))
-    up = e.bin("add", bits, e.select(away_up, one, minus))
-    # stepping below a zero or above it changes the sign
-    is_zero = e.cmp("icmp eq", e.bin("and", bits, const("i32", 0x7FFFFFFF)), const("i32", 0))
-    down = e.select(is_zero, const("i32", 0x80000001), down)
-    up = e.select(is_zero, one, up)
-    need_down, need_up = above, below
-    if mode == "rm":
-        need_up = const("i1", 0)
-    elif mode == "rp":
-        need_down = const("i1", 0)
-    elif mode == "rz":
+    negative = e.cmp("icmp slt", bits, const("i32", 0))
+    one, minus = const("i32", 1), const("i32", -1)  # in magnitude
+    down, up = e.select(negative, one, minus), e.select(negative, minus, one)
+    if mode == "rz":
         need_down = e.bin("and", above, e.not_(negative))
         need_up = e.bin("and", below, negative)
-    else:
+    elif mode == "ro":
         even = e.cmp("icmp eq", e.bin("and", bits, one), const("i32", 0))
-        need_down = e.bin("and", above, even)
-        need_up = e.bin("and", below, even)
-    result = e.select(need_down, down, e.select(need_up, up, bits))
-    return e.bitcast(result, F)
+        need_down, need_up = e.bin("and", above, even), e.bin("and", below, even)
+    else:
+        need_down = above if mode == "rm" else const("i1", 0)
+        need_up = below if mode == "rp" else const("i1", 0)
+    step = e.select(need_down, down, e.select(need_up, up, const("i32", 0)))
+    result = e.bin("add", bits, step)
+    # below and above zero the sign changes
+    is_zero = e.cmp("fcmp oeq", nearest, const(F, 0))
+    around = e.select(need_down, const("i32", 0x80000001), e.select(need_up, one, bits))
+    return e.bitcast(e.select(is_zero, around, result), F)
+
+
+def _directed(e: Emitter, value: Value, error: Value, mode: str) -> Value:
+    """float of value + error (both double, |error| at most half a unit of value's last place),
+    rounded as `mode` says."""
+    nearest = e.cast("fptrunc", value, F)
+    back = e.cast("fpext", nearest, D)
+    same = e.cmp("fcmp oeq", back, value)
+    above_error = e.bin("and", same, e.cmp("fcmp olt", error, const(D, 0)))
+    below_error = e.bin("and", same, e.cmp("fcmp ogt", error, const(D, 0)))
+    above = e.bin("or", e.cmp("fcmp ogt", back, value), above_error)
+    below = e.bin("or", e.cmp("fcmp olt", back, value), below_error)
+    return _step(e, nearest, above, below, mode)
 
 
 def _two_sum(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
@@ -160,17 +164,27 @@ def _two_sum(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _fma(mode: str) -> Callable[..., Value]:
+    """The nearest one by the machine's own fma. What it is off is compared without rounding:
+    nearest - (the larger of product and addend) always fits a double, and is compared with the
+    smaller. (Is nearest within a factor of 2 of the larger one, Sterbenz; else the two cancelled,
+    and the difference has at most the 48 bits of the product.)"""
+
     def build(e: Emitter, a: Value, b: Value, c: Value) -> Value:
+        if mode == "rm":  # x - x is -0 when rounding down: -(-x + x)
+            opposite = e.intrinsic("fma", e.neg(a), b, e.neg(c))
+            nearest = e.neg(opposite)
+        else:
+            nearest = e.intrinsic("fma", a, b, c)
         product = e.bin("fmul", e.cast("fpext", a, D), e.cast("fpext", b, D))  # exact
         addend = e.cast("fpext", c, D)
-        total, error = _two_sum(e, product, addend)
-        result = _directed(e, total, error, mode)
-        if mode == "rm":  # x - x is -0 when rounding down
-            zero = e.cmp("fcmp oeq", total, const(D, 0))
-            opposite = e.bin("xor", e.bitcast(product, "i64"), e.bitcast(addend, "i64"))
-            differ = e.cmp("icmp slt", opposite, const("i64", 0))
-            result = e.select(e.bin("and", zero, differ), float_bits(0x80000000), result)
-        return result
+        of_product = e.cmp("fcmp oge", e.intrinsic("fabs", product), e.intrinsic("fabs", addend))
+        larger, smaller = (
+            e.select(of_product, product, addend),
+            e.select(of_product, addend, product),
+        )
+        rest = e.bin("fsub", e.cast("fpext", nearest, D), larger)
+        above, below = e.cmp("fcmp ogt", rest, smaller), e.cmp("fcmp olt", rest, smaller)
+        return _step(e, nearest, above, below, mode)
 
     return build
 

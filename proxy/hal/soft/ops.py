@@ -168,7 +168,7 @@ def _directed(c: Context, name: str, mode: str, a: Value, b: Value) -> Value:
         wide = c.e.bin("fmul", c.e.cast("fpext", a, "double"), c.e.cast("fpext", b, "double"))
         return c.e.call("float", f"rf_narrow_{mode}", wide)
     if name == "sub":
-        b = c.e.op("float", f"fneg float {b.ref}")
+        b = c.e.neg(b)
     return c.e.call("float", helper, a, const("float", 1), b)
 
 
@@ -432,7 +432,7 @@ def _sign(c: Context, instr: Instr) -> None:
             c.write(instr.args[0], e.bin("and", value, const(value.type, ~mask)))
     elif is_float(kind):
         if name == "neg":
-            float_op(c, instr, words, lambda x: e.op(x.type, f"fneg {x.type} {x.ref}"))
+            float_op(c, instr, words, e.neg)
         else:
             float_op(c, instr, words, lambda x: e.intrinsic("fabs", x))
     else:
