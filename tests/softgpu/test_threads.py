@@ -79,6 +79,33 @@ done:
     np.testing.assert_array_equal(space.read(at, len(place), np.uint32), wanted)
 
 
+@pytest.mark.parametrize("before", ["", "bar.sync 0;"], ids=["alone", "behind a barrier"])
+def test_a_place_that_wraps_before_it_is_compared(
+    kernels: Loader, space: Space, before: str
+) -> None:
+    source = kernel(f"""
+    mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %ntid.x;
+    mad.lo.u32 %r4, %r2, %r3, %r1;
+    mul.wide.u32 %rd1, %r4, 4;
+    add.s64 %rd2, %rd0, %rd1;
+    {before}
+    add.u32 %r6, %r1, 0xFFFFFFF0;
+    setp.lt.u32 %p0, %r6, %r9;
+    mov.u32 %r5, 1;
+    @%p0 bra yes;
+    mov.u32 %r5, 2;
+yes:
+    st.global.u32 [%rd2], %r5;""")
+    function = kernels.function(kernels.module(source.encode(), 1), "k")
+    place = (np.tile(np.arange(40), 3) - 16) & MINUS
+    for bound in BOUNDS:
+        at = space.alloc(4 * len(place))
+        space.launch(function, 1, (40, 3), at, bound)
+        found = space.read(at, len(place), np.uint32)
+        np.testing.assert_array_equal(found, np.where(place < bound, 1, 2))
+    space.check()
+
+
 def test_a_comparison_before_and_behind_a_barrier(kernels: Loader, space: Space) -> None:
     """In blocks of rows: a row's threads are split, each for itself."""
     source = kernel("""
@@ -252,6 +279,60 @@ again:
             rounds = np.maximum(0, (bound - thread + threads - 1) // threads)
             wanted = words + 1000 * rounds + np.where(thread & 4, 500, 3)
             np.testing.assert_array_equal(space.read(at, 500, np.uint32), wanted)
+    space.check()
+
+
+def test_rows_that_part(kernels: Loader, space: Space) -> None:
+    """What all threads of a row share is kept once for it; each row goes round the loop as often
+    as it likes, a warp's last ones stop earlier, and then each thread needs its own."""
+    source = kernel("""
+    mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %ntid.x;
+    mad.lo.u32 %r4, %r2, %r3, %r1;
+    mul.wide.u32 %rd1, %r4, 4;
+    add.s64 %rd2, %rd0, %rd1;
+    ld.global.u32 %r15, [%rd0+4096];
+    mad.lo.u32 %r5, %r2, 1000, %r15;
+    mad.lo.u32 %r6, %r1, 3, %r5;
+    mov.u32 %r10, %r1;
+    mov.u32 %r11, 0;
+    bar.sync 0;
+    add.u32 %r5, %r5, 1;
+round:
+    mul.wide.u32 %rd1, %r10, 4;
+    add.s64 %rd3, %rd0, %rd1;
+    ld.global.u32 %r12, [%rd3+4096];
+    mad.lo.u32 %r11, %r12, 1, %r11;
+    add.u32 %r5, %r5, 7;
+    add.u32 %r6, %r6, 5;
+    add.u32 %r10, %r10, %r3;
+    mad.lo.u32 %r13, %r2, %r3, %r9;
+    setp.lt.u32 %p1, %r10, %r13;
+    @%p1 bra round;
+    bar.sync 0;
+    add.u32 %r14, %r5, %r6;
+    add.u32 %r14, %r14, %r11;
+    setp.lt.u32 %p2, %r2, 2;
+    @%p2 bra last;
+    bar.sync 0;
+    add.u32 %r14, %r14, %r5;
+last:
+    st.global.u32 [%rd2], %r14;""")
+    found_ir = lower.lower(ptx.parse_module(source), "k", "k").ir
+    assert "@kept = internal constant [0 " not in found_ir and "@step" in found_ir
+    function = kernels.function(kernels.module(source.encode(), 1), "k")
+    for width, height in ((32, 1), (40, 1), (64, 2), (40, 5), (96, 4)):
+        for bound in (0, 1, 33, 40, 64, 100):
+            table = np.arange(11, 1011, dtype=np.uint32)
+            at = space.put(np.concatenate([np.zeros(1024, np.uint32), table]))
+            space.launch(function, 1, (width, height), at, bound)
+            y, x = np.divmod(np.arange(width * height), width)
+            rounds = np.maximum(1, -(-(y * width + bound - x) // width))
+            total = [table[i : i + width * n : width].sum() for i, n in zip(x, rounds, strict=True)]
+            uniform = y * 1000 + 11 + 1 + 7 * rounds
+            even = y * 1000 + 11 + 3 * x + 5 * rounds
+            wanted = uniform + even + total + np.where(y >= 2, uniform, 0)
+            found = space.read(at, width * height, np.uint32)
+            np.testing.assert_array_equal(found, wanted, f"{width} x {height}, {bound}")
     space.check()
 
 

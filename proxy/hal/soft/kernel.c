@@ -80,10 +80,46 @@ __attribute__((visibility("default"))) uint64_t rankfold_soft_nanoseconds(void)
 
 /* ---- running segments ------------------------------------------------------------------ */
 
-static void stand_at(struct launch *launch, uint32_t t0, uint32_t t1, uint32_t cut)
+__attribute__((visibility("default"))) void
+rankfold_soft_stand(const struct soft_block *block, uint32_t cut, uint32_t t0, uint32_t t1)
 {
 	for (uint32_t t = t0; t < t1; t++)
-		launch->next[t] = (uint16_t)cut;
+		block->next[t] = (uint16_t)cut;
+}
+
+/* Fills the slots of `count` threads behind the first one's. */
+static void spread(uint8_t *slot, const struct soft_kept *kept, uint32_t count)
+{
+	uint64_t value = 0;
+
+	memcpy(&value, slot, kept->bytes);
+	for (uint32_t n = 1; n < count; n++) {
+		value += (uint64_t)kept->slope;
+		memcpy(slot + (size_t)n * kept->bytes, &value, kept->bytes);
+	}
+}
+
+__attribute__((visibility("default"))) void
+rankfold_soft_part(const struct soft_block *block, uint32_t cut, uint32_t t0, uint32_t t1)
+{
+	const struct soft_cut *at = &block->function->cuts[cut];
+
+	if (t0 == t1)
+		return; /* and `cut` is none */
+	rankfold_soft_stand(block, cut, t0, t1);
+	for (const struct soft_kept *kept = at->kept; kept < at->kept + at->kept_count; kept++)
+		spread(block->frame + (size_t)kept->slot * block->stride +
+		       (size_t)t0 * kept->bytes, kept, t1 - t0);
+}
+
+/* Threads [t0, t1), of whole rows if they are in lockstep, stand at `cut`, each for itself. */
+static void stand_at(struct launch *launch, uint32_t t0, uint32_t t1, uint32_t cut)
+{
+	uint32_t width = launch->lockstep ? launch->block.ntid[0] : t1 - t0;
+
+	for (uint32_t row = t0; row < t1; row += width)
+		(launch->lockstep ? rankfold_soft_part : rankfold_soft_stand)
+			(&launch->block, cut, row, row + width);
 }
 
 /* Run the segment behind `cut` for threads [t0, t1), row by row. Returns the cut they all came
@@ -690,7 +726,7 @@ static bool prepare(struct launch *launch, struct soft_worker *worker,
 	block->dynamic_shared = work->kernel.shared_bytes;
 	memcpy(block->ntid, work->kernel.block, sizeof block->ntid);
 	memcpy(block->nctaid, work->kernel.grid, sizeof block->nctaid);
-	launch->function = function;
+	launch->function = block->function = function;
 	launch->arrived = scratch->arrived;
 	launch->threads = threads;
 	return true;

@@ -5,7 +5,8 @@
  * is live there in the frame: slot s of thread t lies at frame + s * stride + t * size. The
  * scheduler carries out the cut's operation on the frame and calls the segment behind it. While
  * all threads of a block are at the same cut, they stop in small loops, too, at each round, so that
- * a round can be vectorised; there is a second function of the segment for that.
+ * a round can be vectorised; there is a second function of the segment for that. What grows evenly
+ * along a row of threads is then kept for the row's first thread only: struct soft_kept.
  *
  * lower.py writes struct hal_function and its cuts as data of the compiled object. A change of
  * anything here forces a new SOFT_KERNEL_ABI, which is part of the object cache's key.
@@ -16,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SOFT_KERNEL_ABI 5u
+#define SOFT_KERNEL_ABI 6u
 
 /* Cut numbers that every kernel has. */
 #define SOFT_EXIT 0u
@@ -32,6 +33,7 @@ struct soft_block {
 	uint32_t stride;        /* threads of the block, rounded up to whole warps */
 	uint32_t dynamic_shared, reserved;
 	uint8_t *grid;          /* workspace of a cooperative launch, else NULL */
+	const struct hal_function *function;
 };
 
 /* Threads t0 to t1 lie in one row of the block: tid.x = t - row. Returns the bitwise OR of the
@@ -72,6 +74,12 @@ enum soft_redux {
 #define SOFT_FLAT 1u          /* `run` asks for no thread coordinates: rows do not matter to it */
 #define SOFT_LOCKSTEP_FLAT 2u /* nor does `step` */
 struct soft_operand { uint32_t slot, value; }; /* value, where slot is SOFT_NO_SLOT */
+/* What `step` finds in the slot of a row's first thread t, and nowhere else: that of thread t + n
+ * is greater by n * slope, modulo the width. (Slope 0: any value.) */
+struct soft_kept {
+	uint32_t slot, bytes;
+	int64_t slope;
+};
 struct soft_cut {
 	soft_segment run;       /* what follows the cut */
 	soft_segment step;      /* the same, up to the next SOFT_CUT_REGROUP, for a block in
@@ -80,6 +88,8 @@ struct soft_cut {
 	uint32_t op;
 	struct soft_operand in[4];
 	uint32_t out[2];        /* slots of 32 bits, or SOFT_NO_SLOT */
+	const struct soft_kept *kept;
+	uint32_t kept_count, reserved;
 };
 
 struct hal_function {
@@ -100,6 +110,11 @@ struct hal_function {
 /* For compiled kernels: ends the launch. error: 710 for an assertion, 714 for a full
  * stack, 719 for a trap. */
 void rankfold_soft_trap(uint32_t error);
+/* For compiled kernels: threads [t0, t1) came to `cut`, others to another one: next[]. */
+void rankfold_soft_stand(const struct soft_block *, uint32_t cut, uint32_t t0, uint32_t t1);
+/* The same of threads of one row in lockstep, which part here: what was kept for the first of them
+ * is kept for each. */
+void rankfold_soft_part(const struct soft_block *, uint32_t cut, uint32_t t0, uint32_t t1);
 /* For compiled kernels: printf. `local`, `local_stride`: of the thread; the others are device
  * addresses: what to print, and the pointer to the rank's struct rf_print. Returns as vprintf. */
 int32_t rankfold_soft_print(const struct soft_block *, const uint8_t *local, uint32_t local_stride,
@@ -110,7 +125,8 @@ uint64_t rankfold_soft_nanoseconds(void);
 _Static_assert(offsetof(struct soft_block, ntid) == 56, "lower.py knows these offsets");
 _Static_assert(offsetof(struct soft_block, stride) == 92, "lower.py knows these offsets");
 _Static_assert(offsetof(struct soft_block, grid) == 104, "lower.py knows these offsets");
-_Static_assert(sizeof(struct soft_cut) == 64, "lower.py writes these");
+_Static_assert(sizeof(struct soft_kept) == 16, "lower.py writes these");
+_Static_assert(sizeof(struct soft_cut) == 80, "lower.py writes these");
 _Static_assert(sizeof(struct hal_function) == 48, "lower.py writes these");
 
 #endif

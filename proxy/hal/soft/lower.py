@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from . import addressing, divergence, flow, mathlib, memory, threads
 from .emit import is_float
 from .errors import NOT_SUPPORTED, ModuleError, unsupported
+from .guarded import Guarded
 from .ops import Unsupported
 from .ptx import (
     TYPE_BYTES,
@@ -28,9 +29,9 @@ from .ptx import (
     Sym,
     Vec,
 )  # fmt: skip
-from .segment import RESERVED_SHARED, Segment
+from .segment import RESERVED_SHARED
 
-ABI = 5  # SOFT_KERNEL_ABI
+ABI = 6  # SOFT_KERNEL_ABI
 NO_SLOT = 0xFFFFFFFF
 ORDERED, WIDE = 1, 2  # SOFT_ORDERED, SOFT_WIDE
 FLAT, LOCKSTEP_FLAT = 1, 2  # SOFT_FLAT, SOFT_LOCKSTEP_FLAT
@@ -143,6 +144,7 @@ class Kernel:
         self.splits = addressing.splits(self.graph.flat.instrs)
         self.constants = addressing.constants(self.graph.flat.instrs)
         self.in_grid = threads.in_grid(self.graph.flat.instrs)
+        self.steps = {c.number for c in self.graph.cuts.values() if self._lockstep_pays(c)}
         self.runs: dict[int, str] = {}  # a cut's functions and flags, as they stand in its row
         self.helpers: set[str] = set()
         self.declared: set[str] = {"declare void @rankfold_soft_trap(i32)"}
@@ -168,6 +170,14 @@ class Kernel:
         operands = (a for instr in graph_instrs(self.graph) for a in instr.args)
         return any(isinstance(a, Special) and a.name.startswith("reserved_smem") for a in operands)
 
+    def kept_once(self, cut: flow.Cut) -> tuple[str, ...]:
+        """Registers that a block in lockstep keeps at a cut once for a row of threads: the others'
+        values follow from the first one's (struct soft_kept). Only where such a block has a segment
+        of its own."""
+        if cut.number not in self.steps:
+            return ()
+        return tuple(name for name in cut.saved if self.slopes.get(name) is not None)
+
     def lower(self) -> Lowered:
         text = []
         for cut in self.graph.cuts.values():
@@ -186,10 +196,10 @@ class Kernel:
 
     def _functions(self, cut: flow.Cut) -> list[str]:
         """The segment behind a cut, for threads that have parted, and for a block in lockstep."""
-        apart = together = Segment(self, cut, False)
+        apart = together = Guarded(self, cut, False)
         text = apart.write_all()
-        if self._lockstep_pays(cut):
-            together = Segment(self, cut, True)
+        if cut.number in self.steps:
+            together = Guarded(self, cut, True)
             text += together.write_all()
         for segment in (apart, together):
             self.helpers |= segment.e.helpers
@@ -227,7 +237,8 @@ class Kernel:
 
     def _tables(self) -> list[str]:
         cut_type = CUT_TYPE
-        rows = [_cut_row("ptr null, ptr null, i16 {}, i16 0", "none", 0, [], [])]
+        rows = [_cut_row("ptr null, ptr null, i16 {}, i16 0", "none", 0, [], [], _NOTHING_KEPT)]
+        kept_rows: list[str] = []
         for cut in self.graph.cuts.values():
             kind, code, operands, results = self.describe(cut.instr)
             where = []
@@ -240,7 +251,11 @@ class Kernel:
                 NO_SLOT if isinstance(result, Sink) else 4 * (4 + index)
                 for index, result in enumerate(results)
             ]
-            rows.append(_cut_row(self.runs[cut.number], kind, code, where, outs))
+            kept = self._kept_rows(cut)
+            first = f"getelementptr ({KEPT_TYPE}, ptr @kept, i32 {len(kept_rows)})"
+            kept_rows += kept
+            count = f"ptr {first}, i32 {len(kept)}, i32 0" if kept else _NOTHING_KEPT
+            rows.append(_cut_row(self.runs[cut.number], kind, code, where, outs, count))
         name = self.function.name.encode() + b"\0"
         escaped = "".join(f"\\{byte:02X}" for byte in name)
         ordered = _ordered(graph_instrs(self.graph))
@@ -251,10 +266,20 @@ class Kernel:
         fields = ", ".join(f"i32 {n}" for n in numbers)
         return [
             f'@name = private constant [{len(name)} x i8] c"{escaped}"',
+            f"@kept = internal constant [{len(kept_rows)} x {KEPT_TYPE}] [{', '.join(kept_rows)}]",
             f"@cuts = internal constant [{len(rows)} x {cut_type}] [{', '.join(rows)}]",
             f"@{self.symbol} = constant {{ptr, ptr, [8 x i32]}} "
             f"{{ptr @name, ptr @cuts, [8 x i32] [{fields}]}}",
         ]
+
+    def _kept_rows(self, cut: flow.Cut) -> list[str]:
+        rows = []
+        for name in self.kept_once(cut):
+            slope, size = self.slopes[name] or 0, TYPE_BYTES[self.registers[name]]
+            signed = (slope & (1 << 64) - 1) - (1 << 64 if slope >> 63 & 1 else 0)
+            slot = self.graph.slots[name]
+            rows.append(f"{KEPT_TYPE} {{i32 {slot}, i32 {size}, i64 {signed}}}")
+        return rows
 
 
 _COMMUTE = frozenset(("add", "and", "or", "xor", "min", "max"))
@@ -284,11 +309,13 @@ def _ordered(instrs: list[Instr]) -> bool:
     return any(matters(instr) for instr in instrs)
 
 
-CUT_TYPE = "{ptr, ptr, i16, i16, i32, [4 x {i32, i32}], [2 x i32]}"
+KEPT_TYPE = "{i32, i32, i64}"
+CUT_TYPE = "{ptr, ptr, i16, i16, i32, [4 x {i32, i32}], [2 x i32], ptr, i32, i32}"
+_NOTHING_KEPT = "ptr null, i32 0, i32 0"
 
 
 def _cut_row(
-    runs: str, kind: str, code: int, operands: list[tuple[int, int]], outs: list[int]
+    runs: str, kind: str, code: int, operands: list[tuple[int, int]], outs: list[int], kept: str
 ) -> str:
     operands = operands + [(NO_SLOT, 0)] * (4 - len(operands))
     outs = outs + [NO_SLOT] * (2 - len(outs))
@@ -296,7 +323,7 @@ def _cut_row(
     out = ", ".join(f"i32 {_i32(o)}" for o in outs)
     return (
         f"{CUT_TYPE} {{{runs.format(_CUT_KINDS[kind])}, i32 {code}, "
-        f"[4 x {{i32, i32}}] [{ins}], [2 x i32] [{out}]}}"
+        f"[4 x {{i32, i32}}] [{ins}], [2 x i32] [{out}], {kept}}}"
     )
 
 

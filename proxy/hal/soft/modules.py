@@ -27,7 +27,9 @@ IMAGE_FATBIN, IMAGE_PTX = 0, 1  # enum rf_image
 COMPILE_TIMEOUT_S = 300.0
 START_TIMEOUT_S = 30.0
 ATTEMPTS = 5  # a connection may still reach one that is just being killed
-RUNTIME_SYMBOLS = ("rankfold_soft_trap", "rankfold_soft_nanoseconds", "rankfold_soft_print")
+RUNTIME_SYMBOLS = tuple(
+    f"rankfold_soft_{name}" for name in ("trap", "nanoseconds", "print", "stand", "part")
+)
 
 __all__ = ["FunctionInfo", "Global", "Loader", "ModuleError", "ModuleInfo"]
 

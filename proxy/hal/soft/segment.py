@@ -55,11 +55,18 @@ _CLOCKS = ("clock", "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "glo
 
 class Segment:
     """Writes the function of one segment; the context that instruction handlers work in. In
-    `lockstep`, the threads of the block have always stood at the same cut."""
+    `lockstep`, the threads of the block have always stood at the same cut. With a `guard`: the part
+    for threads of a row, side by side, of which it `holds` or for which it does not."""
 
-    def __init__(self, kernel: Kernel, cut: flow.Cut, lockstep: bool):
+    def __init__(
+        self, kernel: Kernel, cut: flow.Cut, lockstep: bool,
+        guard: threads.Guard | None = None, holds: bool = False,
+    ):  # fmt: skip
         self.kernel, self.cut, self.lockstep = kernel, cut, lockstep
+        self.guard, self.holds = guard, holds
         self.name = f"@{'step' if lockstep else 'seg'}{cut.number}"
+        if guard:
+            self.name += ".holds" if holds else ".fails"
         self.e = Emitter()
         self.generic = kernel.generic
         self.local_stride = kernel.local_stride
@@ -69,12 +76,14 @@ class Segment:
         self.current = "loop"
         self.places: dict[str, str] = {}
         self.ends: list[tuple[int, str]] = []  # cut number, LLVM block
+        self.unanimous = False  # do all threads of a row come to the same cut?
         self.params: dict[tuple[int, str], Value] = {}
         self.uses_coordinates = False
         self.used: set[str] = set()  # registers that are read in this segment
         self.changed: set[str] = set()  # and written
         self.parts: set[str] = set()  # stack slots of the parts of addresses
-        self.guard: threads.Guard | None = None
+        self.once: dict[str, str] = {}  # registers to be kept once for a row: stack slots
+        self.once_at: dict[int, list[str]] = {}  # and at which cut
 
     # ---- what handlers use
 
@@ -212,10 +221,9 @@ class Segment:
     # ---- the function
 
     def write_all(self) -> list[str]:
-        graph = self.kernel.graph
-        blocks = graph.segment(self.cut, self.lockstep)
-        self.used, self.changed = graph.touched(self.cut, blocks)
-        self.guard = threads.find_guard(graph, self.cut, self.lockstep, self.kernel.slopes)
+        blocks = self._blocks()
+        self.used, self.changed = self.kernel.graph.touched(self.cut, blocks)
+        self.unanimous = self._agree(blocks)
         self._begin()
         self.branch_to(f"b{self.cut.resume}")
         for block in blocks:
@@ -223,111 +231,68 @@ class Segment:
             for instr in block.instrs:
                 self.instr(instr)
             self._end_block(block)
-        if self.guard is None:
-            return [
-                f"define internal i64 {self.name}({SEGMENT_PARAMS}) #0 {{",
-                *self._entry(), *self._loop(), "}",
-            ]  # fmt: skip
-        text = [
-            f"define internal i64 {self.name}.part({SEGMENT_PARAMS}, i1 %guard) alwaysinline #0 {{",
-            *self._entry(), *self._loop(), "}",
-        ]  # fmt: skip
-        first = Segment(self.kernel, self.cut, self.lockstep)
-        if self.guard.test:
-            text += first.in_two_ranges(self.guard)
-        else:
-            text += first.if_unanimous(self.guard)
-        self.uses_coordinates |= first.uses_coordinates
-        self.e.declared |= first.e.declared
-        return text
-
-    # ---- a segment with a guard
-
-    def in_two_ranges(self, guard: threads.Guard) -> list[str]:
-        """The segment, as its part for the threads before the one where the guard changes and its
-        part for those from there on."""
-        e = self.e
-        self._at_first_thread(guard)
-        place, bound = self.read(guard.place, "u32"), self.read(guard.bound, "u32")
-        place, bound = e.resize(place, "i64", guard.signed), e.resize(bound, "i64", guard.signed)
-        start, end = (e.op("i64", f"zext i32 {t} to i64") for t in ("%t0", "%t1"))
-        last = e.bin("add", place, e.bin("sub", end, start))
-        if guard.test in ("le", "ls", "gt", "hi"):
-            bound = e.bin("add", bound, const("i64", 1))
-        change = e.bin("add", start, e.bin("sub", bound, place))
-        change = e.intrinsic("smin", e.intrinsic("smax", change, start), end)
-        middle = e.cast("trunc", change, "i32").ref
-        if guard.wraps:
-            limit = const("i64", 1 << (31 if guard.signed else 32))
-            self._or_apart(e.cmp("icmp sle", last, limit))
-        below = guard.test in ("lt", "le", "lo", "ls")
-        return self._wrapper([
-            f"  %before = {self._part_call('%t0', middle, below)}",
-            f"  %behind = {self._part_call(middle, '%t1', not below)}",
-            "  %or = or i64 %before, %behind", f"  %high = and i64 %or, {0xFFFFFFFF << 32}",
-            "  %and = and i64 %before, %behind", f"  %low = and i64 %and, {0xFFFFFFFF}",
-            "  %ends = or i64 %high, %low", "  ret i64 %ends",
-        ])  # fmt: skip
-
-    def if_unanimous(self, guard: threads.Guard) -> list[str]:
-        """The segment, as one of its parts if a predicate that was kept is the same for all."""
-        e = self.e
-        at = self._slot(self.kernel.graph.slots[guard.predicate], guard.predicate)
-        e.do("br label %look")
-        e.at("look")
-        e.lines += [
-            "  %i = phi i32 [ 0, %entry ], [ %i.n, %look ]",
-            "  %differ = phi i8 [ 0, %entry ], [ %differ.n, %look ]",
-            "  %i64 = zext i32 %i to i64",
-            f"  %at.i = getelementptr i8, ptr {at.ref}, i64 %i64",
-            "  %its = load i8, ptr %at.i",
-            f"  %mine = load i8, ptr {at.ref}",
-            "  %differs = xor i8 %its, %mine",
-            "  %differ.n = or i8 %differ, %differs",
-            "  %i.n = add nuw nsw i32 %i, 1",
-            "  %there = add i32 %t0, %i.n",
-            "  %on = icmp ult i32 %there, %t1",
-            "  br i1 %on, label %look, label %seen",
-        ]
-        e.at("seen")
-        self._or_apart(e.cmp("icmp eq", Value("i8", "%differ.n"), const("i8", 0)))
-        return self._wrapper([
-            "  %holds = trunc i8 %mine to i1",
-            "  br i1 %holds, label %all, label %none",
-            "all:", f"  %a = {self._part_call('%t0', '%t1', True)}", "  ret i64 %a",
-            "none:", f"  %n = {self._part_call('%t0', '%t1', False)}", "  ret i64 %n",
-        ])  # fmt: skip
-
-    def _at_first_thread(self, guard: threads.Guard) -> None:
-        wanted = {name for instr in guard.needed for name in flow.uses_of(instr)}
-        wanted |= {o.name for o in (guard.place, guard.bound) if isinstance(o, Reg)}
-        for name in self.cut.saved:
-            if name in wanted:
-                self._set(name, self._kept(name))
-        for instr in guard.needed:
-            self.instr(instr)
-
-    def _or_apart(self, condition: Value) -> None:
-        """Go on if the condition holds, else as if the threads had parted."""
-        self.e.do(f"br i1 {condition.ref}, label %parts, label %apart")
-        self.e.at("apart")
-        call = f"call i64 @seg{self.cut.number}(ptr %block, i32 %t0, i32 %t1, {ROW})"
-        self.e.lines += [f"  %apart.ends = {call}", "  ret i64 %apart.ends"]
-        self.e.at("parts")
-
-    def _part_call(self, start: str, end: str, guard: bool) -> str:
-        arguments = f"ptr %block, i32 {start}, i32 {end}, {ROW}, i1 {str(guard).lower()}"
-        return f"call i64 {self.name}.part({arguments})"
-
-    def _wrapper(self, calls: list[str]) -> list[str]:
-        entry = [f"  {p} = alloca {llvm_type(self.kernel.registers[n])}"
-                 for n, p in self.places.items()]  # fmt: skip
+        loop = self._loop()
+        inline = " alwaysinline" if self.guard else ""
         return [
-            f"define internal i64 {self.name}({SEGMENT_PARAMS}) #0 {{", "entry:", *entry,
-            *(f"  {part} = alloca i64" for part in sorted(self.parts)), *self._block_fields(),
-            "  %t = add i32 %t0, 0", "  %t64 = zext i32 %t0 to i64", "  %tx = sub i32 %t0, %row",
-            *self.e.head, *self.e.lines, *calls, "}",
+            f"define internal i64 {self.name}({self._parameters()}){inline} #0 {{",
+            *self._entry(), *loop, "}",
         ]  # fmt: skip
+
+    def _blocks(self) -> list[flow.Block]:
+        """Those that a thread can reach before the next cut where it stops."""
+        seen, todo = set(), [self.cut.resume]
+        while todo:
+            number = todo.pop()
+            if number not in seen:
+                seen.add(number)
+                todo += self._ways(self.kernel.graph.blocks[number])
+        return [self.kernel.graph.blocks[n] for n in sorted(seen)]
+
+    def _ways(self, block: flow.Block) -> tuple[int, ...]:
+        """Where a thread goes on in this segment."""
+        if self.kernel.graph.ends_segment(block, self.lockstep):
+            return ()
+        if self.guard and block.pred and block.pred.name == self.guard.predicate:
+            # What it was before it is computed here must not be looked at.
+            before = {*self.cut.saved, *self.cut.recomputed} if self.guard.test else ()
+            if block.pred.name not in before:
+                return (block.goto[self.holds == block.negated],)
+        return block.goto
+
+    def _agree(self, blocks: list[flow.Block]) -> bool:
+        """Do all threads of a row come to the same cut? They do, if wherever they may part all ways
+        lead to one."""
+        ends: dict[int, set[int]] = {block.number: self._ends(block) for block in blocks}
+        changed = True
+        while changed:
+            changed = False
+            for block in reversed(blocks):
+                found = ends[block.number].union(*(ends[way] for way in self._ways(block)))
+                changed |= found != ends[block.number]
+                ends[block.number] = found
+        return all(len(ends[block.number]) <= 1 for block in blocks if self._may_part(block))
+
+    def _ends(self, block: flow.Block) -> set[int]:
+        """The cut that a block itself leads to."""
+        if self.kernel.graph.ends_segment(block, self.lockstep):
+            return {block.cut}
+        return set() if block.goto or _traps(block) else {0}
+
+    def _may_part(self, block: flow.Block) -> bool:
+        decides = block.pred or block.index
+        same = isinstance(decides, Reg) and self.kernel.slopes.get(decides.name) == 0
+        return len(set(self._ways(block))) > 1 and not (self.lockstep and same)
+
+    def _parameters(self) -> str:
+        """Parts have read before what is kept once for a row: one may overwrite what the other one
+        needs."""
+        kinds = self.kernel.registers
+        kept = [f", {llvm_type(kinds[name])} %kept{i}" for i, name in enumerate(self._kept_once())]
+        return SEGMENT_PARAMS + "".join(kept if self.guard else ())
+
+    def _kept_once(self) -> tuple[str, ...]:
+        """Registers that are kept once for a row at the cut where this segment begins."""
+        return self.kernel.kept_once(self.cut) if self.lockstep else ()
 
     def instr(self, instr: Instr) -> None:
         handler = OPS.get(instr.op[0])
@@ -338,7 +303,7 @@ class Segment:
             elif handler is None:
                 raise Unsupported
             elif self.guard and _target(instr) == self.guard.predicate:
-                self.write(instr.args[0], Value("i1", "%guard"))
+                self.write(instr.args[0], const("i1", self.holds))
             elif instr.op[0] == "mad" and _target(instr) in self.kernel.in_grid:
                 self._grid_coordinate(instr)
             else:
@@ -391,9 +356,9 @@ class Segment:
         kept = set(self.cut.saved)
         for name in self.cut.saved:
             if self.guard and not self.guard.test and name == self.guard.predicate:
-                self._set(name, Value("i1", "%guard"))
-            elif self.lockstep and self.kernel.slopes.get(name) is not None:
-                self._set(name, self._kept_in_row(name))
+                self._set(name, const("i1", self.holds))
+            elif name in self._kept_once():
+                self._set(name, self._in_row(name))
             else:
                 self._set(name, self._kept(name))
         kept.update(self.cut.recomputed)
@@ -411,22 +376,34 @@ class Segment:
         value = self.e.op(memory_type, f"load {memory_type}, ptr {at.ref}, !llvm.access.group !0")
         return self.e.cast("trunc", value, "i1") if type_ == "i1" else value
 
-    def _kept_in_row(self, name: str) -> Value:
-        """The same, read once, of a register whose slope along the row is known."""
-        e, type_ = self.e, llvm_type(self.kernel.registers[name])
+    def _in_row(self, name: str) -> Value:
+        """A register that is kept once for the row, from the row's first thread."""
         self.uses_coordinates = True
-        size, slope = TYPE_BYTES[self.kernel.registers[name]], self.kernel.slopes[name]
-        row = e.in_head("i64", f"mul i64 %stride64, {self.kernel.graph.slots[name]}")
-        base = e.in_head("ptr", f"getelementptr i8, ptr %frame, i64 {row.ref}")
-        at = e.in_head("ptr", f"getelementptr i{8 * size}, ptr {base.ref}, i64 %first64")
-        memory_type = "i8" if type_ == "i1" else type_
-        value = e.in_head(memory_type, f"load {memory_type}, ptr {at.ref}")
-        if type_ == "i1":
-            return e.in_head("i1", f"trunc i8 {value.ref} to i1")
+        if self.guard:
+            type_ = llvm_type(self.kernel.registers[name])
+            value = Value(type_, f"%kept{self._kept_once().index(name)}")
+        else:
+            value = self._of_row(name)
+        slope = self.kernel.slopes[name]
         if not slope:
             return value
-        distance = e.resize(Value("i32", "%dt"), type_)
-        return e.bin("add", value, e.bin("mul", distance, const(type_, slope)))
+        distance = self.e.resize(Value("i32", "%tx"), value.type)
+        return self.e.bin("add", value, self.e.bin("mul", distance, const(value.type, slope)))
+
+    def _of_row(self, name: str) -> Value:
+        """What the row's first thread kept."""
+        e, type_ = self.e, llvm_type(self.kernel.registers[name])
+        self.uses_coordinates = True
+        at = self._once_slot(name, "%row64")
+        memory_type = "i8" if type_ == "i1" else type_
+        value = e.in_head(memory_type, f"load {memory_type}, ptr {at.ref}")
+        return e.in_head("i1", f"trunc i8 {value.ref} to i1") if type_ == "i1" else value
+
+    def _once_slot(self, name: str, thread: str) -> Value:
+        size = TYPE_BYTES[self.kernel.registers[name]]
+        row = self.e.in_head("i64", f"mul i64 %stride64, {self.kernel.graph.slots[name]}")
+        base = self.e.in_head("ptr", f"getelementptr i8, ptr %frame, i64 {row.ref}")
+        return self.e.in_head("ptr", f"getelementptr i{8 * size}, ptr {base.ref}, i64 {thread}")
 
     def _results(self) -> None:
         if self.cut.instr is None:
@@ -466,10 +443,10 @@ class Segment:
         return self.e.op("ptr", f"getelementptr i{8 * size}, ptr {base.ref}, i64 %t64")
 
     def _end_block(self, block: flow.Block) -> None:
-        goto = [f"label %b{n}" for n in block.goto]
+        goto = [f"label %b{n}" for n in self._ways(block)]
         if self.kernel.graph.ends_segment(block, self.lockstep):
             self._leave(self.kernel.graph.cuts[block.cut])
-        elif block.instrs and block.instrs[-1].op[0] == "trap":
+        elif _traps(block):
             self.e.do("unreachable")
         elif not goto:
             self.ends.append((0, self.current))
@@ -478,7 +455,8 @@ class Segment:
             index = self.read(block.index, "u32")
             cases = " ".join(f"i32 {i}, {label}" for i, label in enumerate(goto))
             self.e.do(f"switch i32 {index.ref}, {goto[-1]} [ {cases} ]")
-        elif block.pred:
+        elif len(goto) > 1:
+            assert block.pred
             taken, other = goto if not block.negated else goto[::-1]
             condition = self.read(block.pred, "pred")
             self.e.do(f"br i1 {condition.ref}, {taken}, {other}")
@@ -494,11 +472,19 @@ class Segment:
             value = self._word(operand, cut.instr, index)
             at = self._operand_slot(index)
             self.e.do(f"store i32 {value.ref}, ptr {at.ref}, !llvm.access.group !0")
+        here, there = self._kept_once(), self.kernel.kept_once(cut) if self.lockstep else ()
         for name in cut.saved:
-            if name in self.cut.saved and name not in self.changed:
+            once = name in there and self.unanimous
+            same = name in self.cut.saved and name not in self.changed
+            if same and (not self.guard if once else name not in here):
                 continue  # its slot holds it already
             type_ = llvm_type(self.kernel.registers[name])
             value = self.e.op(type_, f"load {type_}, ptr {self.place(name)}")
+            if once:
+                slot = self.once.setdefault(name, f"%once{len(self.once)}")
+                self.once_at.setdefault(cut.number, []).append(name)
+                self.e.do(f"store {type_} {value.ref}, ptr {slot}")
+                continue
             if type_ == "i1":
                 value = self.e.resize(value, "i8")
             at = self._slot(self.kernel.graph.slots[name], name)
@@ -526,10 +512,12 @@ class Segment:
             *(f"  {p} = alloca {llvm_type(self.kernel.registers[n])}"
               for n, p in self.places.items()),
             *(f"  {part} = alloca i64" for part in sorted(self.parts)),
+            *(f"  {slot} = alloca {llvm_type(self.kernel.registers[n])}"
+              for n, slot in self.once.items()),
             "  %some = icmp ult i32 %t0, %t1", "  br i1 %some, label %head, label %nobody",
             "nobody:", f"  ret i64 {NOBODY}",
             "head:", *self._block_fields(), "  %first64 = zext i32 %t0 to i64",
-            *self.e.head, "  br label %loop",
+            "  %row64 = zext i32 %row to i64", *self.e.head, "  br label %loop",
         ]  # fmt: skip
 
     def _block_fields(self) -> list[str]:
@@ -545,14 +533,13 @@ class Segment:
 
     def _loop_head(self) -> list[str]:
         lines = ["  %t = phi i32 [ %t0, %head ], [ %tn, %latch ]"]
-        if self._several():
+        if not self.unanimous:
             lines.append("  %or = phi i32 [ 0, %head ], [ %or.n, %latch ]")
             lines.append("  %and = phi i32 [ -1, %head ], [ %and.n, %latch ]")
         return [
             *lines,
             "  %t64 = zext i32 %t to i64",
             "  %tx = sub nuw nsw i32 %t, %row",
-            "  %dt = sub nuw nsw i32 %t, %t0",
             f"  %mylocal.at = mul i64 %t64, {self.local_stride}",
             "  %mylocal = getelementptr i8, ptr %local, i64 %mylocal.at",
         ]
@@ -560,35 +547,75 @@ class Segment:
     def _several(self) -> bool:
         return len({number for number, _ in self.ends}) > 1
 
+    def _behind_loop(self) -> list[str]:
+        """What is kept once at the cut where all are now: from what the last thread computed, what
+        it is for the first one."""
+        e = self.e
+        lines, e.lines = e.lines, []
+        if self.once:
+            self.uses_coordinates = True
+            e.lines += ["  %last = sub i32 %t1, 1", "  %distance = sub i32 %last, %t0"]
+        for number, names in self.once_at.items():
+            behind = e.label()
+            if self._several():
+                here = e.label()
+                there = e.cmp("icmp eq", Value("i32", "%end"), const("i32", number))
+                e.do(f"br i1 {there.ref}, label %{here}, label %{behind}")
+                e.at(here)
+            for name in dict.fromkeys(names):
+                self._keep_once(name)
+            if self._several():
+                self.branch_to(behind)
+                e.at(behind)
+        lines, e.lines = e.lines, lines
+        return lines
+
+    def _keep_once(self, name: str) -> None:
+        e, type_ = self.e, llvm_type(self.kernel.registers[name])
+        value = e.op(type_, f"load {type_}, ptr {self.once[name]}")
+        if slope := self.kernel.slopes[name]:
+            distance = e.resize(Value("i32", "%distance"), type_)
+            value = e.bin("sub", value, e.bin("mul", distance, const(type_, slope)))
+        if type_ == "i1":
+            value = e.resize(value, "i8")
+        e.do(f"store {value.type} {value.ref}, ptr {self._once_slot(name, '%first64').ref}")
+
     def _latch(self) -> list[str]:
         lines = ["latch:"]
-        only = self.ends[0][0] if self.ends else 0
-        result = str(only << 32 | only)
-        if self._several():
+        several = self._several()
+        if several:
             incoming = ", ".join(f"[ {number}, %{label} ]" for number, label in self.ends)
+            lines.append(f"  %end = phi i32 {incoming}")
+        if not self.unanimous:
             lines += [
-                f"  %end = phi i32 {incoming}",
                 "  %end16 = trunc i32 %end to i16",
                 "  %at.end = getelementptr i16, ptr %next, i64 %t64",
                 "  store i16 %end16, ptr %at.end, !llvm.access.group !0",
                 "  %or.n = or i32 %or, %end",
                 "  %and.n = and i32 %and, %end",
             ]
-            result = "%result"
         lines += [
             "  %tn = add nuw nsw i32 %t, 1",
             "  %more = icmp ult i32 %tn, %t1",
             f"  br i1 %more, label %loop, label %done, !llvm.loop !{self.cut.number + 10}",
-            "done:",
+            "done:", *self._behind_loop(),
+        ]  # fmt: skip
+        if not several:
+            only = self.ends[0][0] if self.ends else 0
+            return [*lines, f"  ret i64 {only << 32 | only}"]
+        some, all_ = ("%end", "%end") if self.unanimous else ("%or.n", "%and.n")
+        return [
+            *lines,
+            f"  %or.64 = zext i32 {some} to i64",
+            "  %high = shl i64 %or.64, 32",
+            f"  %low = zext i32 {all_} to i64",
+            "  %result = or i64 %high, %low",
+            "  ret i64 %result",
         ]
-        if result == "%result":
-            lines += [
-                "  %or.64 = zext i32 %or.n to i64",
-                "  %high = shl i64 %or.64, 32",
-                "  %low = zext i32 %and.n to i64",
-                "  %result = or i64 %high, %low",
-            ]
-        return [*lines, f"  ret i64 {result}"]
+
+
+def _traps(block: flow.Block) -> bool:
+    return bool(block.instrs) and block.instrs[-1].op[0] == "trap"
 
 
 def _target(instr: Instr) -> str:
