@@ -225,7 +225,7 @@ def test_launch_shapes(
     [
         ("wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r0,%r1}, [%rd0], 16;", "wmma"),
         ("tex.2d.v4.f32.s32 {%f0,%f1,%f2,%f3}, [t, {%r0,%r1}];", "tex"),
-        ("cvt.rna.tf32.f32 %r0, %f0;", "cvt.rna.tf32"),
+        ("cvt.rn.satfinite.e2m1x2.f32 %h0, %f0, %f1;", "e2m1x2"),
         ("mbarrier.init.shared.b64 [%rd0], 1;", "mbarrier.init"),
         ("mov.u32 %r0, %pm0;", "pm0"),
     ],

@@ -21,7 +21,7 @@ from support.leaks import State
 HERE = Path(__file__).parent
 VERSIONS: dict[str, Any] = yaml.safe_load((HERE / "own_tests.yaml").read_text())
 AT_ONCE = 2
-FILE_TIMEOUT_S = 3000.0
+FILE_TIMEOUT_S = 1500.0
 
 
 def sources(environment: Path, version: str, into: Path) -> Path:

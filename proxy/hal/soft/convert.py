@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from .emit import BITS, Value, const, is_float, is_signed, llvm_type
-from .ops import Context, Unsupported, flush, join, op, pack_float, read_float, rounding, saturate
+from .ops import (
+    Context,
+    Unsupported,
+    flush,
+    halves,
+    join,
+    op,
+    pack_float,
+    read_float,
+    rounding,
+    saturate,
+)
 from .ptx import TYPE_BYTES, Instr, Operand, Sink, Vec
 
 INTEGER_ROUNDINGS = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
@@ -53,13 +64,17 @@ def _cvt(c: Context, instr: Instr) -> None:
     if instr.op[1] == "pack":
         _pack_integers(c, instr)
         return
+    if to in _FLOAT8 or source in _FLOAT8:
+        _cvt_float8(c, instr, words)
+        return
+    if to == "tf32":
+        _cvt_tf32(c, instr, words)
+        return
     if words - {"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "sat", "ftz", "relu"}:
         raise Unsupported
     if to in ("f16x2", "bf16x2") and source == "f32":
         _cvt_pair(c, instr, to, words)
-    elif to not in TYPE_BYTES or source not in TYPE_BYTES or "tf32" in (to, source) or (
-        {to, source} & {"e4m3", "e5m2"}
-    ):  # fmt: skip
+    elif to not in TYPE_BYTES or source not in TYPE_BYTES:
         raise Unsupported
     elif is_float(source) and is_float(to):
         value = _float_to_float(c, read_float(c, instr.args[1], source), to, source, words)
@@ -82,9 +97,115 @@ def _cvt_pair(c: Context, instr: Instr, to: str, words: set[str]) -> None:
     for operand in (instr.args[2], instr.args[1]):
         value = c.read(operand, "f32")
         if "relu" in words:
-            value = c.e.intrinsic("maximumnum", value, const("float", 0))
+            value = relu(c, value)
         parts.append(pack_directed(c, value, to[:-2], mode))
     c.write(instr.args[0], join(c, parts[0], parts[1]))
+
+
+def relu(c: Context, value: Value) -> Value:
+    """0 for what is not above it; NaN stays."""
+    above = c.e.cmp("fcmp ugt", value, const(value.type, 0))
+    return c.e.select(above, value, const(value.type, 0))
+
+
+# Floats of 8 bits: bits of the fraction, bias of the exponent, the largest finite one's bits.
+_FLOAT8 = {"e4m3x2": (3, 7, 0x7E), "e5m2x2": (2, 15, 0x7B)}
+
+
+def _cvt_float8(c: Context, instr: Instr, words: set[str]) -> None:
+    """Two floats or halves to two floats of 8 bits, the first one to the upper byte; and back to
+    two halves."""
+    to, source = instr.op[-2], instr.op[-1]
+    if to == "f16x2" and source in _FLOAT8 and words <= {"rn", "relu"}:
+        pair = c.e.resize(c.read(instr.args[1], "b16"), "i32")
+        low, high = (
+            _half_of(c, c.e.bin("lshr", pair, const("i32", 8 * n)), source, words) for n in (0, 1)
+        )
+        c.write(instr.args[0], join(c, low, high))
+        return
+    if source not in ("f32", "f16x2") or not {"rn", "satfinite"} <= words <= {
+        "rn", "satfinite", "relu"
+    }:  # fmt: skip
+        raise Unsupported
+    if source == "f32":
+        values = (c.read(instr.args[2], "f32"), c.read(instr.args[1], "f32"))
+    else:
+        values = halves(c, instr.args[1], "f16x2")
+    low, high = (_float8_of(c, relu(c, v) if "relu" in words else v, to) for v in values)
+    both = c.e.bin("or", low, c.e.bin("shl", high, const("i32", 8)))
+    c.write(instr.args[0], c.e.cast("trunc", both, "i16"))
+
+
+def _float8_of(c: Context, value: Value, kind: str) -> Value:
+    """Rounded to nearest even, at most the largest finite one; NaN is 0x7F. An i32."""
+    e = c.e
+    fraction, bias, largest = _FLOAT8[kind]
+    shift = 23 - fraction
+    bits = e.bitcast(value, "i32")
+    magnitude = e.bin("and", bits, const("i32", 0x7FFFFFFF))
+    odd = e.bin("and", e.bin("lshr", magnitude, const("i32", shift)), const("i32", 1))
+    rounded = e.bin("add", e.bin("add", magnitude, const("i32", (1 << (shift - 1)) - 1)), odd)
+    normal = e.bin("sub", e.bin("lshr", rounded, const("i32", shift)),
+                   const("i32", (127 - bias) << fraction))  # fmt: skip
+    # a subnormal one: adding this rounds to a multiple of the smallest, which is in the low bits
+    magic = const("float", 2.0 ** (24 - bias - fraction))
+    size = e.bitcast(magnitude, "float")
+    sum_ = e.bitcast(e.bin("fadd", size, magic), "i32")
+    subnormal = e.bin("sub", sum_, e.bitcast(magic, "i32"))
+    is_small = e.cmp("fcmp olt", size, const("float", 2.0 ** (1 - bias)))
+    code = e.intrinsic("umin", e.select(is_small, subnormal, normal), const("i32", largest))
+    sign = e.bin("and", e.bin("lshr", bits, const("i32", 24)), const("i32", 0x80))
+    return e.select(e.cmp("fcmp uno", value, value), const("i32", 0x7F), e.bin("or", code, sign))
+
+
+def _half_of(c: Context, bits: Value, kind: str, words: set[str]) -> Value:
+    """The float of 8 bits in the low byte, as the bits of a half; NaN is 0x7FFF."""
+    e = c.e
+    fraction, bias, largest = _FLOAT8[kind]
+    magnitude = e.bin("and", bits, const("i32", 0x7F))
+    sign = e.bin("and", e.bin("shl", bits, const("i32", 8)), const("i32", 0x8000))
+    if "relu" in words:
+        negative = e.cmp("icmp ne", sign, const("i32", 0))
+        sign = const("i32", 0)
+        number = e.cmp("icmp ule", magnitude, const("i32", 0x7C if kind == "e5m2x2" else largest))
+        magnitude = e.select(e.bin("and", negative, number), const("i32", 0), magnitude)
+    if kind == "e5m2x2":
+        half, last = e.bin("shl", magnitude, const("i32", 8)), 0x7C
+    else:
+        exponents = e.bin("add", e.bin("shl", magnitude, const("i32", 20)),
+                          const("i32", (127 - bias) << 23))  # fmt: skip
+        tiny = e.bin("fmul", e.cast("uitofp", magnitude, "float"), const("float", 2.0**-9))
+        is_tiny = e.cmp("icmp ult", magnitude, const("i32", 1 << fraction))
+        value = e.select(is_tiny, tiny, e.bitcast(exponents, "float"))
+        half = e.resize(e.bitcast(e.cast("fptrunc", value, "half"), "i16"), "i32")
+        last = largest
+    is_nan = e.cmp("icmp ugt", magnitude, const("i32", last))
+    result = e.select(is_nan, const("i32", 0x7FFF), e.bin("or", half, sign))
+    return e.cast("trunc", result, "i16")
+
+
+def _cvt_tf32(c: Context, instr: Instr, words: set[str]) -> None:
+    """A float with a fraction of 10 bits: the rest is zero."""
+    e = c.e
+    mode = words & {"rna", "rn", "rz"}
+    if instr.op[-1] != "f32" or len(mode) != 1 or words - {"rna", "rn", "rz", "satfinite", "relu"}:
+        raise Unsupported
+    value = c.read(instr.args[1], "f32")
+    if "relu" in words:
+        value = relu(c, value)
+    bits = e.bitcast(value, "i32")
+    magnitude = e.bin("and", bits, const("i32", 0x7FFFFFFF))
+    half = const("i32", {"rna": 0x1000, "rn": 0xFFF, "rz": 0}[mode.pop()])
+    rounded = e.bin("add", magnitude, half)
+    if "rn" in words:
+        odd = e.bin("and", e.bin("lshr", magnitude, const("i32", 13)), const("i32", 1))
+        rounded = e.bin("add", rounded, odd)
+    rounded = e.bin("and", rounded, const("i32", ~0x1FFF))
+    if "satfinite" in words:
+        rounded = e.intrinsic("umin", rounded, const("i32", 0x7F7FE000))
+    result = e.bin("or", rounded, e.bin("and", bits, const("i32", 1 << 31)))
+    nan = e.cmp("fcmp uno", value, value)
+    c.write(instr.args[0], e.select(nan, const("i32", 0x7FFFFFFF), result))
 
 
 _PACKED_BITS = {"u16": 16, "s16": 16, "u8": 8, "s8": 8, "u4": 4, "s4": 4, "u2": 2, "s2": 2}
@@ -135,7 +256,7 @@ def _float_to_float(c: Context, value: Value, to: str, source: str, words: set[s
     if "sat" in words:
         value = saturate(c, value)
     if "relu" in words:
-        value = e.intrinsic("maximumnum", value, const(value.type, 0))
+        value = relu(c, value)
     return pack_directed(c, value, to, mode if narrowing else "rn")
 
 
