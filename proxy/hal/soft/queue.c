@@ -378,6 +378,7 @@ static void *worker_main(void *arg)
 	struct soft_share *share;
 	struct spin spin = {0};
 
+	pthread_setname_np(pthread_self(), "soft-worker");
 	if (soft_worker_signals(worker) != 0)
 		abort(); /* no memory for a signal stack of 64 KiB */
 	while ((stream = take(device, &share, &spin)) != NULL || share) {
