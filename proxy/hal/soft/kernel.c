@@ -752,8 +752,8 @@ static void run_new_block(struct launch *launch, uint64_t number)
 
 /* ---- blocks that run as one ---- */
 
-#define WIDE_THREADS 16384u     /* enough that what a call costs does not count */
-#define WIDE_BATCHES_MIN 16u    /* so that workers get equal shares */
+#define WIDE_THREADS 65536u     /* enough that what a call costs does not count */
+#define WIDE_BATCHES_MIN 4u     /* for each worker, so that they get equal shares */
 
 static bool wide(const struct hal_work *work)
 {
@@ -761,9 +761,9 @@ static bool wide(const struct hal_work *work)
 	       work->kernel.block[1] == 1 && work->kernel.block[2] == 1;
 }
 
-uint32_t soft_batch(const struct hal_work *work)
+uint32_t soft_batch(const struct hal_work *work, uint32_t workers)
 {
-	uint64_t share = soft_blocks(work) / WIDE_BATCHES_MIN, most = 1;
+	uint64_t share = soft_blocks(work) / WIDE_BATCHES_MIN / workers, most = 1;
 
 	if (wide(work) && work->kernel.block[0] > 0)
 		most = WIDE_THREADS / work->kernel.block[0];

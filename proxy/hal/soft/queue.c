@@ -118,7 +118,7 @@ static void run_blocks(struct soft_worker *worker, struct soft_share *share)
 static void run_kernel(struct soft_worker *worker, const struct hal_work *work)
 {
 	struct soft_share share = {.work = work, .blocks = soft_blocks(work),
-				   .batch = soft_batch(work),
+				   .batch = soft_batch(work, worker->device->worker_count),
 				   .ordered = work->kernel.function->flags & SOFT_ORDERED};
 
 	if (!failed(work->kernel.space))

@@ -171,7 +171,8 @@ void soft_signal_cancel(struct soft_worker *);
 void soft_copy(struct soft_worker *, const struct hal_work *);
 void soft_fill(struct soft_worker *, const struct hal_work *);
 void soft_kernel(struct soft_worker *, const struct hal_work *);
-uint32_t soft_batch(const struct hal_work *); /* blocks that are best run by one worker */
+/* Blocks that are best run by one worker at a time. */
+uint32_t soft_batch(const struct hal_work *, uint32_t workers);
 int soft_scratch_open(struct soft_scratch *);
 void soft_scratch_close(struct soft_scratch *);
 const char *soft_function_name(const struct hal_function *);
