@@ -111,7 +111,7 @@ def cut_again_and_again(job: RunningJob, chance: random.Random, subject: Subject
     elsewhere."""
     moments: list[str] = []
     if "joining" in subject.at_least and chance.random() < 0.5:
-        until(lambda: look(job).joining, what="a rank joins")
+        until(lambda: look(job).joining or lines(job), what="a rank joins, or has long done so")
     while len(moments) < CUTS_PER_RUN:
         time.sleep(chance.choice([0.0, 0.001, 0.003, 0.01, 0.03]))  # the moment is what is tested
         if has_ended(job):
