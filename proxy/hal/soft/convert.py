@@ -12,6 +12,7 @@ from .ops import (
     op,
     pack_float,
     read_float,
+    relu,
     rounding,
     saturate,
 )
@@ -102,12 +103,6 @@ def _cvt_pair(c: Context, instr: Instr, to: str, words: set[str]) -> None:
     c.write(instr.args[0], join(c, parts[0], parts[1]))
 
 
-def relu(c: Context, value: Value) -> Value:
-    """0 for what is not above it; NaN stays."""
-    above = c.e.cmp("fcmp ugt", value, const(value.type, 0))
-    return c.e.select(above, value, const(value.type, 0))
-
-
 # Floats of 8 bits: bits of the fraction, bias of the exponent, the largest finite one's bits.
 _FLOAT8 = {"e4m3x2": (3, 7, 0x7E), "e5m2x2": (2, 15, 0x7B)}
 
@@ -162,15 +157,15 @@ def _half_of(c: Context, bits: Value, kind: str, words: set[str]) -> Value:
     """The float of 8 bits in the low byte, as the bits of a half; NaN is 0x7FFF."""
     e = c.e
     fraction, bias, largest = _FLOAT8[kind]
+    last = 0x7C if kind == "e5m2x2" else largest  # infinity; e4m3 has none
     magnitude = e.bin("and", bits, const("i32", 0x7F))
+    is_nan = e.cmp("icmp ugt", magnitude, const("i32", last))
     sign = e.bin("and", e.bin("shl", bits, const("i32", 8)), const("i32", 0x8000))
     if "relu" in words:
         negative = e.cmp("icmp ne", sign, const("i32", 0))
-        sign = const("i32", 0)
-        number = e.cmp("icmp ule", magnitude, const("i32", 0x7C if kind == "e5m2x2" else largest))
-        magnitude = e.select(e.bin("and", negative, number), const("i32", 0), magnitude)
+        magnitude, sign = e.select(negative, const("i32", 0), magnitude), const("i32", 0)
     if kind == "e5m2x2":
-        half, last = e.bin("shl", magnitude, const("i32", 8)), 0x7C
+        half = e.bin("shl", magnitude, const("i32", 8))
     else:
         exponents = e.bin("add", e.bin("shl", magnitude, const("i32", 20)),
                           const("i32", (127 - bias) << 23))  # fmt: skip
@@ -178,8 +173,6 @@ def _half_of(c: Context, bits: Value, kind: str, words: set[str]) -> Value:
         is_tiny = e.cmp("icmp ult", magnitude, const("i32", 1 << fraction))
         value = e.select(is_tiny, tiny, e.bitcast(exponents, "float"))
         half = e.resize(e.bitcast(e.cast("fptrunc", value, "half"), "i16"), "i32")
-        last = largest
-    is_nan = e.cmp("icmp ugt", magnitude, const("i32", last))
     result = e.select(is_nan, const("i32", 0x7FFF), e.bin("or", half, sign))
     return e.cast("trunc", result, "i16")
 

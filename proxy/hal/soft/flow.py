@@ -9,7 +9,7 @@ them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .errors import INVALID_PTX, NOT_FOUND, ModuleError
@@ -135,13 +135,18 @@ class Graph:
 
     def segment(self, cut: Cut, lockstep: bool) -> list[Block]:
         """The blocks that a thread can reach from a cut before the next one where it stops."""
+        return self.reachable(
+            cut, lambda block: () if self.ends_segment(block, lockstep) else block.goto
+        )
+
+    def reachable(self, cut: Cut, ways: Callable[[Block], Iterable[int]]) -> list[Block]:
+        """The blocks behind a cut, if `ways` lead on from a block."""
         seen, todo = set(), [cut.resume]
         while todo:
             number = todo.pop()
             if number not in seen:
                 seen.add(number)
-                if not self.ends_segment(self.blocks[number], lockstep):
-                    todo += self.blocks[number].goto
+                todo += ways(self.blocks[number])
         return [self.blocks[n] for n in sorted(seen)]
 
     def touched(self, cut: Cut, blocks: list[Block]) -> tuple[set[str], set[str]]:

@@ -91,6 +91,12 @@ def join(c: Context, low: Value, high: Value) -> Value:
     return c.e.bin("or", wide, c.e.resize(low, "i32"))
 
 
+def relu(c: Context, value: Value) -> Value:
+    """0 for what is not above it; NaN stays."""
+    above = c.e.cmp("fcmp ugt", value, const(value.type, 0))
+    return c.e.select(above, value, const(value.type, 0))
+
+
 def flush(c: Context, value: Value, words: set[str] | tuple[str, ...]) -> Value:
     return (
         c.e.call("float", "rf_flush", value) if "ftz" in words and value.type == "float" else value
@@ -120,8 +126,7 @@ def float_op(c: Context, instr: Instr, words: set[str], compute: Callable[..., V
         if "sat" in words:
             result = saturate(c, result)
         if "relu" in words:
-            result = c.e.select(c.e.cmp("fcmp olt", result, const(result.type, 0)),
-                                const(result.type, 0), result)  # fmt: skip
+            result = relu(c, result)
         return result
 
     if kind.endswith("x2"):

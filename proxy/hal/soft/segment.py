@@ -221,7 +221,7 @@ class Segment:
     # ---- the function
 
     def write_all(self) -> list[str]:
-        blocks = self._blocks()
+        blocks = self.kernel.graph.reachable(self.cut, self._ways)
         self.used, self.changed = self.kernel.graph.touched(self.cut, blocks)
         self.unanimous = self._agree(blocks)
         self._begin()
@@ -237,16 +237,6 @@ class Segment:
             f"define internal i64 {self.name}({self._parameters()}){inline} #0 {{",
             *self._entry(), *loop, "}",
         ]  # fmt: skip
-
-    def _blocks(self) -> list[flow.Block]:
-        """Those that a thread can reach before the next cut where it stops."""
-        seen, todo = set(), [self.cut.resume]
-        while todo:
-            number = todo.pop()
-            if number not in seen:
-                seen.add(number)
-                todo += self._ways(self.kernel.graph.blocks[number])
-        return [self.kernel.graph.blocks[n] for n in sorted(seen)]
 
     def _ways(self, block: flow.Block) -> tuple[int, ...]:
         """Where a thread goes on in this segment."""
@@ -401,9 +391,8 @@ class Segment:
 
     def _once_slot(self, name: str, thread: str) -> Value:
         size = TYPE_BYTES[self.kernel.registers[name]]
-        row = self.e.in_head("i64", f"mul i64 %stride64, {self.kernel.graph.slots[name]}")
-        base = self.e.in_head("ptr", f"getelementptr i8, ptr %frame, i64 {row.ref}")
-        return self.e.in_head("ptr", f"getelementptr i{8 * size}, ptr {base.ref}, i64 {thread}")
+        slots = self._slots(self.kernel.graph.slots[name])
+        return self.e.in_head("ptr", f"getelementptr i{8 * size}, ptr {slots.ref}, i64 {thread}")
 
     def _results(self) -> None:
         if self.cut.instr is None:
@@ -438,9 +427,13 @@ class Segment:
         return self._frame(4 * index, 4)
 
     def _frame(self, offset: int, size: int) -> Value:
-        row = self.e.in_head("i64", f"mul i64 %stride64, {offset}")
-        base = self.e.in_head("ptr", f"getelementptr i8, ptr %frame, i64 {row.ref}")
-        return self.e.op("ptr", f"getelementptr i{8 * size}, ptr {base.ref}, i64 %t64")
+        slots = self._slots(offset)
+        return self.e.op("ptr", f"getelementptr i{8 * size}, ptr {slots.ref}, i64 %t64")
+
+    def _slots(self, offset: int) -> Value:
+        """Where the slots of all threads begin."""
+        start = self.e.in_head("i64", f"mul i64 %stride64, {offset}")
+        return self.e.in_head("ptr", f"getelementptr i8, ptr %frame, i64 {start.ref}")
 
     def _end_block(self, block: flow.Block) -> None:
         goto = [f"label %b{n}" for n in self._ways(block)]
