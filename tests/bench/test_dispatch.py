@@ -15,7 +15,8 @@ from rankfold.paths import REPOSITORY
 KERNELS = {f"kernel_vs_gcc_{name}" for name in ("vadd", "softmax", "layernorm", "adam")}
 FIGURES = KERNELS | {
     "async_launch_ns_p50", "async_launch_ns_p99", "sync_roundtrip_us_p50", "sync_roundtrip_us_p99",
-    "step_overhead_gpt", "step_overhead_launch_bound", "matmul_gflops_per_core",
+    "step_overhead_gpt", "step_overhead_launch_bound", "step_overhead_launch_30k",
+    "step_overhead_launch_100k", "step_overhead_launch_flood", "matmul_gflops_per_core",
 }  # fmt: skip
 
 

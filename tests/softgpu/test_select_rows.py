@@ -135,9 +135,9 @@ def float_comparisons(kind: str) -> list[Row]:
         rows.append(operation(f"setp.{name}.{kind}", two, plain, "pred"))
         if kind in ("f16", "f32"):
             rows.append(operation(f"setp.{name}.ftz.{kind}", two, ftz, "pred"))
-        if kind != "bf16":
-            rows.append(operation(f"set.{name}.u32.{kind}", two,
-                                  lambda a, b, f=plain: -f(a, b), "u32"))  # fmt: skip
+        for to in ("u32", "s16") if stored == "b16" else ("u32",):
+            rows.append(operation(f"set.{name}.{to}.{kind}", two,
+                                  lambda a, b, f=plain: -f(a, b), to))  # fmt: skip
     return rows
 
 

@@ -1,7 +1,8 @@
-"""Conversions to and from floats of 8 bits (e4m3, e5m2) and tf32, as nvcc's headers use them."""
+"""Conversions to and from floats of 8 bits (e4m3, e5m2), to tf32 and to finite halves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cuda
@@ -58,6 +59,22 @@ extern "C" __global__ void to_tf32(const float *in, uint4 *out, int n)
     asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(out[i].y) : "f"(in[i]));
     asm("cvt.rz.tf32.f32 %0, %1;" : "=r"(out[i].z) : "f"(in[i]));
     asm("cvt.rn.relu.tf32.f32 %0, %1;" : "=r"(out[i].w) : "f"(in[i]));
+}
+
+extern "C" __global__ void to_finite(const float *in, uint4 *out, uint2 *pairs, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n)
+        return;
+    unsigned short h, b;
+    asm("cvt.rn.satfinite.f16.f32 %0, %1;" : "=h"(h) : "f"(in[i]));
+    asm("cvt.rn.satfinite.bf16.f32 %0, %1;" : "=h"(b) : "f"(in[i]));
+    out[i].x = h, out[i].y = b;
+    asm("cvt.rz.satfinite.f16.f32 %0, %1;" : "=h"(h) : "f"(in[i]));
+    asm("cvt.rz.relu.satfinite.bf16.f32 %0, %1;" : "=h"(b) : "f"(in[i]));
+    out[i].z = h, out[i].w = b;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pairs[i].x) : "f"(in[i]), "f"(1.0f));
+    asm("cvt.rn.relu.satfinite.bf16x2.f32 %0, %2, %1;" : "=r"(pairs[i].y) : "f"(in[i]), "f"(1.0f));
 }
 """
 FORMATS = {"e4m3": (3, 7, 0x7E), "e5m2": (2, 15, 0x7B)}  # fraction, bias, largest finite
@@ -158,6 +175,39 @@ def test_with_relu(kernels: Loader, space: Space, source: bytes) -> None:
         values = np.where(np.signbit(values) & ~np.isnan(values), np.float16(0), values)
         bits = np.where(np.isnan(values), 0x7FFF, values.view(np.uint16))
         np.testing.assert_array_equal(halves[:, column] & 0xFFFF, bits)
+
+
+HALVES = {"f16": (10, 15, 0x7BFF), "bf16": (7, 127, 0x7F7F)}
+
+
+def half_of(x: Array, kind: str, rounded: Callable[[Array], Array]) -> Array:
+    """The finite half that the number, divided by what the last bit is worth, is rounded to."""
+    fraction, bias, largest = HALVES[kind]
+    size = np.minimum(np.abs(np.where(np.isnan(x), np.float32(0), x).astype(np.float64)), 2.0**128)
+    exponent = np.maximum(np.frexp(np.maximum(size, 2.0**-149))[1], 2 - bias)
+    units = rounded(np.ldexp(size, fraction + 1 - exponent)).astype(np.int64)
+    code = np.minimum(units + ((exponent + bias - 2) << fraction), largest)
+    return np.where(np.isnan(x), 0x7FFF, code | np.where(np.signbit(x), 0x8000, 0))
+
+
+def test_to_finite_halves(kernels: Loader, space: Space, source: bytes) -> None:
+    ends = [65504, 65519.996, 65520, 65536, 3.3895314e38, 3.3961775e38, np.inf, np.nan]
+    places = np.array(ends, np.float32)
+    x = np.concatenate([interesting(), places, -places])
+    at, out = space.put(x), space.put(np.zeros((len(x), 4), np.uint32))
+    pairs = space.put(np.zeros((len(x), 2), np.uint32))
+    function = kernels.function(kernels.module(source, 1), "to_finite")
+    space.launch(function, blocks(len(x)), 256, at, out, pairs, len(x))
+    space.check()
+    found = space.read(out, 4 * len(x), np.uint32).reshape(-1, 4)
+    both = space.read(pairs, 2 * len(x), np.uint32).reshape(-1, 2)
+    above = np.where(x > 0, x, np.where(np.isnan(x), x, np.float32(0)))
+    np.testing.assert_array_equal(found[:, 0], half_of(x, "f16", np.rint))
+    np.testing.assert_array_equal(found[:, 1], half_of(x, "bf16", np.rint))
+    np.testing.assert_array_equal(found[:, 2], half_of(x, "f16", np.trunc))
+    np.testing.assert_array_equal(found[:, 3], half_of(above, "bf16", np.trunc))
+    np.testing.assert_array_equal(both[:, 0], half_of(x, "f16", np.rint) << 16 | 0x3C00)
+    np.testing.assert_array_equal(both[:, 1], half_of(above, "bf16", np.rint) | 0x3F80 << 16)
 
 
 def test_to_tf32(kernels: Loader, space: Space, source: bytes) -> None:

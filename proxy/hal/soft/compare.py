@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .emit import Value, const, is_float, is_signed
+from .emit import Value, const, is_float, is_signed, llvm_type
 from .ops import Context, Unsupported, flush, halves, join, op, read_float
 from .ptx import Instr, Not, Operand, Pair
 
@@ -79,8 +79,8 @@ def _set(c: Context, instr: Instr) -> None:
     elif target in ("f16", "bf16"):
         one = const("i16", 0x3C00 if target == "f16" else 0x3F80)
         c.write(instr.args[0], c.e.select(result, one, const("i16", 0)))
-    elif target in ("u32", "s32"):
-        c.write(instr.args[0], c.e.resize(result, "i32", True))
+    elif target in ("u16", "s16", "u32", "s32"):
+        c.write(instr.args[0], c.e.resize(result, llvm_type(target), True))
     else:
         raise Unsupported
 

@@ -71,7 +71,10 @@ def _cvt(c: Context, instr: Instr) -> None:
     if to == "tf32":
         _cvt_tf32(c, instr, words)
         return
-    if words - {"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "sat", "ftz", "relu"}:
+    if words - {"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "sat", "ftz", "relu",
+                "satfinite"}:  # fmt: skip
+        raise Unsupported
+    if "satfinite" in words and (to not in _LARGEST_HALF or source != "f32"):
         raise Unsupported
     if to in ("f16x2", "bf16x2") and source == "f32":
         _cvt_pair(c, instr, to, words)
@@ -99,8 +102,22 @@ def _cvt_pair(c: Context, instr: Instr, to: str, words: set[str]) -> None:
         value = c.read(operand, "f32")
         if "relu" in words:
             value = relu(c, value)
-        parts.append(pack_directed(c, value, to[:-2], mode))
+        half = pack_directed(c, value, to[:-2], mode)
+        parts.append(_finite(c, half, to) if "satfinite" in words else half)
     c.write(instr.args[0], join(c, parts[0], parts[1]))
+
+
+_LARGEST_HALF = {"f16": 0x7BFF, "f16x2": 0x7BFF, "bf16": 0x7F7F, "bf16x2": 0x7F7F}
+
+
+def _finite(c: Context, half: Value, kind: str) -> Value:
+    """The largest finite half of the sign instead of infinity; NaN is 0x7FFF."""
+    e, largest = c.e, _LARGEST_HALF[kind]
+    magnitude = e.bin("and", half, const("i16", 0x7FFF))
+    sign = e.bin("and", half, const("i16", 0x8000))
+    finite = e.bin("or", e.intrinsic("umin", magnitude, const("i16", largest)), sign)
+    is_nan = e.cmp("icmp ugt", magnitude, const("i16", largest + 1))
+    return e.select(is_nan, const("i16", 0x7FFF), finite)
 
 
 # Floats of 8 bits: bits of the fraction, bias of the exponent, the largest finite one's bits.
@@ -250,7 +267,8 @@ def _float_to_float(c: Context, value: Value, to: str, source: str, words: set[s
         value = saturate(c, value)
     if "relu" in words:
         value = relu(c, value)
-    return pack_directed(c, value, to, mode if narrowing else "rn")
+    result = pack_directed(c, value, to, mode if narrowing else "rn")
+    return _finite(c, result, to) if "satfinite" in words else result
 
 
 def _float_to_int(c: Context, operand: Operand, to: str, source: str, words: set[str]) -> Value:

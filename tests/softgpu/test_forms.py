@@ -1,0 +1,248 @@
+"""Every form of an instruction that NVIDIA's assembler takes for sm_90 is translated, or listed in
+isa.yaml as refused.
+
+FORMS spells the instructions' grammar generously: all modifiers with all types. ptxas says which
+of the combinations exist. PTX ISA 9.0, chapter 9.7.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import cuda
+import llvmlite.binding as llvm
+import pytest
+import yaml
+
+from rankfold.proxy.hal.soft import lower, ptx
+from rankfold.proxy.hal.soft.errors import ModuleError
+
+# {a|b} is a or b. T and U stand for types; %T1 is register 1 for one of type T, %W1 for one twice
+# as wide, and <%T> one, two, four or eight of them.
+FORMS = """
+{add|sub}{|.rn|.rz|.rm|.rp}{|.ftz}{|.sat}.T %T0, %T1, %T2
+{add|sub|addc|subc}{|.cc}.T %T0, %T1, %T2
+mul{|.rn|.rz|.rm|.rp}{|.ftz}{|.sat}.T %T0, %T1, %T2
+mul{.lo|.hi}.T %T0, %T1, %T2
+mul.wide.T %W0, %T1, %T2
+mad{|.rn|.rz|.rm|.rp}{|.ftz}{|.sat}.T %T0, %T1, %T2, %T3
+{mad|madc}{.lo|.hi}{|.cc|.sat}.T %T0, %T1, %T2, %T3
+mad.wide.T %W0, %T1, %T2, %W3
+mul24{.lo|.hi}.T %T0, %T1, %T2
+mad24{.lo|.hi}{|.sat}.T %T0, %T1, %T2, %T3
+{sad|fma.rn}.T %T0, %T1, %T2, %T3
+{div|rem}{|.rn|.rz|.rm|.rp|.approx|.full}{|.ftz}.T %T0, %T1, %T2
+{abs|neg|not|cnot|brev}{|.ftz}.T %T0, %T1
+{min|max}{|.ftz}{|.NaN}{|.xorsign}{|.abs}{|.relu}.T %T0, %T1, %T2
+{min|max}{|.ftz}{|.NaN}{|.abs}.T %T0, %T1, %T2, %T3
+{popc|clz|bfind|bfind.shiftamt}.T %r0, %T1
+fns.T %T0, %T1, %T2, %T3
+bfe.T %T0, %T1, %r2, %r3
+bfi.T %T0, %T1, %T2, %r3, %r4
+bmsk{.clamp|.wrap}.T %T0, %T1, %T2
+szext{.clamp|.wrap}.T %T0, %T1, %r2
+{dp4a|dp2a.lo|dp2a.hi}{.u32|.s32}{.u32|.s32} %r0, %r1, %r2, %r3
+testp{.finite|.infinite|.number|.notanumber|.normal|.subnormal}.T %p0, %T1
+copysign.T %T0, %T1, %T2
+fma{.rn|.rz|.rm|.rp}{|.ftz}{|.sat|.relu}{|.oob}.T %T0, %T1, %T2, %T3
+{rcp|sqrt}{.rn|.rz|.rm|.rp|.approx}{|.ftz}.T %T0, %T1
+{rsqrt|sin|cos|lg2|ex2|tanh}{|.approx}{|.ftz}.T %T0, %T1
+set{.eq|.lt|.ge|.lo|.hs|.equ|.num|.nan}{|.ftz}.U.T %U0, %T1, %T2
+set{.ne|.ltu}{.and|.or|.xor}{|.ftz}.U.T %U0, %T1, %T2, %p1
+setp{.eq|.ne|.lt|.le|.gt|.ge|.lo|.ls|.hi|.hs|.equ|.neu|.ltu|.num|.nan}{|.ftz}.T %p0, %T1, %T2
+setp{.eq|.lt|.hs|.gtu}{.and|.or|.xor}{|.ftz}.T %p0, %T1, %T2, !%p1
+setp{.eq|.lt|.gtu}{|.ftz}.T %p0|%p1, %T1, %T2
+setp{.eq|.ltu}{.and|.or|.xor}{|.ftz}.T %p0|%p1, %T1, %T2, %p2
+selp.T %T0, %T1, %T2, %p1
+slct{|.ftz}.T.U %T0, %T1, %T2, %U3
+{and|or|xor}.T %T0, %T1, %T2
+lop3{|.or|.and}.b32 {%r0|%r0|%p0|_|%p0}, %r1, %r2, %r3, 0x1e{|, %p1}
+shf{.l|.r}{.wrap|.clamp}.b32 %r0, %r1, %r2, %r3
+{shl|shr}.T %T0, %T1, %r2
+prmt.b32{|.f4e|.b4e|.rc8|.ecl|.ecr|.rc16} %r0, %r1, %r2, %r3
+mov.T %T0, %T1
+shfl.sync{.up|.down|.bfly|.idx}.b32 {%r0|%r0|%p0}, %r1, %r2, {%r3|0x1f}, %r4
+ld{|.weak|.volatile}{|.global|.shared|.shared::cta|.local|.const}{|.v2|.v4}.T <%T>, [%rd7]
+st{|.weak|.volatile}{|.global|.shared|.shared::cta|.local}{|.v2|.v4}.T [%rd7], <%T>
+ld{|.global|.shared}{.ca|.cg|.cs|.lu|.cv}{|.v2|.v4}.T <%T>, [%rd7]
+st{|.global|.shared}{.wb|.cg|.cs|.wt}{|.v2|.v4}.T [%rd7], <%T>
+ld{.relaxed|.acquire}{.cta|.cluster|.gpu|.sys}{|.global|.shared}{|.v2}.T <%T>, [%rd7]
+st{.relaxed|.release}{.cta|.cluster|.gpu|.sys}{|.global|.shared}{|.v2}.T [%rd7], <%T>
+ld.mmio.relaxed.sys.global.T <%T>, [%rd7]
+st.mmio.relaxed.sys.global.T [%rd7], <%T>
+ld.global{|.nc}{|.L1::evict_first|.L1::no_allocate}{|.L2::64B|.L2::256B}{|.v2|.v4}.T <%T>, [%rd7]
+ld.global{|.nc}{|.L1::evict_last}.L2::cache_hint{|.v2}.T <%T>, [%rd7], %rd1
+ld.global{.ca|.cg|.cs}.nc{|.v2|.v4}.T <%T>, [%rd7]
+st.global{|.L1::evict_last|.L1::no_allocate}{|.v2|.v4}.T [%rd7], <%T>
+ldu{|.global}{|.v2|.v4}.T <%T>, [%rd7]
+atom{|.global|.shared}{.and|.or|.xor|.exch|.add|.inc|.dec|.min|.max|.add.noftz}.T %T0, [%rd7], %T1
+atom{|.acquire|.acq_rel}{|.gpu|.sys}{|.global|.shared}{.add|.exch|.max}.T %T0, [%rd7], %T1
+atom{|.relaxed|.release}{|.cta}{|.global|.shared}.cas.T %T0, [%rd7], %T1, %T2
+atom.relaxed.gpu.global{.add|.min|.max}{|.noftz}{.v2|.v4|.v8}.T <%T>, [%rd7], <%T>
+atom.global.v2{.add|.min|.max}{|.noftz}.T <%T>, [%rd7], <%T>
+red{|.global|.shared}{.and|.or|.xor|.add|.inc|.dec|.min|.max|.add.noftz}.T [%rd7], %T1
+red{|.relaxed|.release}{|.cta|.cluster|.sys}{|.global|.shared}{.add|.or|.max}.T [%rd7], %T1
+red{|.relaxed.gpu}.global{.add|.min|.max}{|.noftz}{.v2|.v4|.v8}.T [%rd7], <%T>
+{atom|red}.global.add.L2::cache_hint.u32 {%r0, |}[%rd7], %r1, %rd1
+cvt{|.rn|.rz|.rm|.rp|.rna|.rni|.rzi|.rmi|.rpi}{|.ftz}{|.sat}.U.T %U0, %T1
+cvt{.rn|.rz|.rna}{|.satfinite}{|.relu}.U.T %U0, %T1
+cvt{.rn|.rz}{|.relu}{|.satfinite}.U.T %U0, %T1
+cvt{.rn|.rz}{|.relu}{|.satfinite}.U.f32 %U0, %f1, %f2
+cvt.rn.satfinite{|.relu}.U.T %U0, %T1
+cvt.pack.sat{.u16|.s16|.u8|.s8|.u4|.s4|.u2|.s2}.s32{|.b32} %r0, %r1, %r2{|, %r3}
+v{add|sub|absdiff|min|max}{2|4}{.u32|.s32}{.u32|.s32}{.u32|.s32}{|.sat|.add} %r0, %r1, %r2, %r3
+vset{2|4}{.u32|.s32}{.u32|.s32}{.eq|.ne|.lt|.ge}{|.add} %r0, %r1, %r2, %r3
+vote.sync{.all|.any|.uni}.pred %p0, {|!}%p1, %r1
+vote.sync.ballot.b32 %r0, {|!}%p1, {%r1|-1}
+match{.any|.all}.sync.T {%r0|%r0|%p0}, %T1, %r2
+redux.sync{.add|.min|.max|.and|.or|.xor}{|.abs|.NaN}.T %T0, %T1, %r2
+activemask.b32 %r0
+elect.sync {%r0|_}|%p0, %r1
+{bar|barrier}{|.cta}{.sync|.arrive}{|.aligned} {0|%r0}{|, 64|, %r1}
+{bar|barrier}{|.cta}.red{.and|.or}{|.aligned}.pred %p0, {1|%r0}{|, %r1}, {|!}%p1
+{bar|barrier}{|.cta}.red.popc{|.aligned}.u32 %r0, {1|%r0}{|, 64}, %p1
+bar.warp.sync {%r0|-1}
+membar{.cta|.gl|.sys}
+fence{|.sc|.acq_rel|.acquire|.release}{.cta|.cluster|.gpu|.sys}
+fence.proxy{.alias|.async|.async.global|.async.shared::cta}
+isspacep{.const|.global|.local|.shared|.shared::cta|.shared::cluster|.param} %p0, %rd1
+cvta{|.to}{.const|.global|.local|.shared|.shared::cta|.shared::cluster|.param}.u64 %rd0, %rd1
+cp.async{.ca|.cg}.shared{|::cta}.global{|.L2::128B} [%rd6], [%rd7], {4|8|16}{|, %r1|, %p1}
+cp.async{.commit_group|.wait_all}
+cp.async.wait_group 2
+nanosleep.u32 %r0
+prefetch{|.global|.local}{.L1|.L2|.L2::evict_last|.L2::evict_normal} [%rd7]
+prefetchu.L1 [%rd7]
+{applypriority.global.L2::evict_normal|discard.global.L2} [%rd7], 128
+mapa{|.shared::cluster}.T %T0, %T1, %r2
+getctarank{|.shared::cluster}.T %r0, %T1
+createpolicy.fractional{.L2::evict_last|.L2::evict_first}.b64 %rd0{|, 0.5}
+createpolicy.range{|.global}.L2::evict_last.L2::evict_unchanged.b64 %rd0, [%rd7], %r0, %r1
+createpolicy.cvt.L2.b64 %rd0, 0x12f0000000000000
+griddepcontrol{.launch_dependents|.wait}
+pmevent 3
+stacksave.u64 %rd0
+stackrestore.u64 %rd0
+alloca.u64 %rd0, %rd1{|, 32}
+{trap|exit|ret}
+"""
+TYPES = {  # their registers
+    **dict.fromkeys(("u16", "s16", "b16", "bf16", "e4m3x2", "e5m2x2"), "rs"),
+    **dict.fromkeys(("u8", "s8", "b8"), "rs"),
+    **dict.fromkeys(("u32", "s32", "b32", "f16x2", "bf16x2", "tf32", "u16x2", "s16x2"), "r"),
+    **dict.fromkeys(("u64", "s64", "b64", "f32x2"), "rd"),
+    "b128": "rq", "f16": "rs", "f32": "f", "f64": "fd", "pred": "p",
+}  # fmt: skip
+WIDER = {"rs": "r", "r": "rd"}
+HEAD = """.version 9.0
+.target sm_90
+.address_size 64
+.visible .entry form()
+{
+.reg .pred %p<8>; .reg .b16 %rs<9>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .f64 %fd<9>;
+.reg .b64 %rd<9>; .reg .b128 %rq<9>;
+"""
+AT_ONCE = 400
+ISA = yaml.safe_load(Path(__file__).with_name("isa.yaml").read_text())
+
+
+def alternatives(text: str) -> Iterator[str]:
+    """All that braces allow. A bar before a predicate does not part: d|p is one operand."""
+    parts = re.split(r"\{([^}]*)\}", text)
+    chosen = [re.split(r"\|(?!%p)", part) if i % 2 else [part] for i, part in enumerate(parts)]
+    return map("".join, itertools.product(*chosen))
+
+
+def expanded(line: str) -> Iterator[str]:
+    """The forms of one line of FORMS."""
+    pair = re.search(r"\bU\b", line)
+    for first, second in itertools.product(TYPES, TYPES if pair else ["u8"]):
+        kind, other = TYPES[first], TYPES[second]
+        for form in alternatives(line):
+            name, _, operands = form.partition(" ")
+            width = re.search(r"\.v(\d)\b", name)
+            many = [f"%T{i}" for i in range(int(width[1]) if width else 1)]
+            group = "{" + ", ".join(many) + "}" if width else many[0]
+            operands = operands.replace("<%T>", group).replace("%T", f"%{kind}")
+            operands = operands.replace("%W", f"%{WIDER.get(kind, kind)}")
+            operands = operands.replace("%U", f"%{other}")
+            name = re.sub(r"\.T\b", "." + first, re.sub(r"\.U\b", "." + second, name))
+            yield f"{name} {operands}".strip()
+        if not re.search(r"\bT\b", line):
+            return
+
+
+@cache
+def forms() -> dict[str, list[str]]:
+    """By the instruction's first word."""
+    found: dict[str, dict[str, None]] = {}
+    for line in FORMS.strip().splitlines():
+        for form in expanded(line):
+            found.setdefault(form.split(" ")[0].split(".")[0], {})[form] = None
+    return {name: list(group) for name, group in found.items()}
+
+
+def text(lines: list[str]) -> str:
+    return HEAD + "".join(f"{line};\n" for line in [*lines, "ret"]) + "}\n"
+
+
+def that_exist(candidates: list[str], source: Path) -> list[str]:
+    """Those to which ptxas has no objection. It names the lines of errors, some at a time."""
+    before = HEAD.count("\n") + 1
+    while candidates:
+        source.write_text(text(candidates))
+        command = [str(cuda.NVCC), "-cubin", "-arch=sm_90", "-Xptxas", "-O0", "-o", "/dev/null"]
+        done = subprocess.run([*command, str(source)], capture_output=True, text=True)
+        if done.returncode == 0:
+            break
+        bad = {int(n) - before for n in re.findall(r"line (\d+); error", done.stderr)}
+        left = [form for index, form in enumerate(candidates) if index not in bad]
+        assert len(left) < len(candidates), done.stderr
+        candidates = left
+    return candidates
+
+
+def translated(form: str) -> bool:
+    try:
+        lowered = lower.lower(ptx.parse_module(text([form])), "form", "form")
+    except ModuleError as error:
+        assert error.code == 801, error.message
+        assert repr(form) in error.message
+        return False
+    llvm.parse_assembly(lowered.ir).verify()
+    return True
+
+
+def covers(entry: str, form: str) -> bool:
+    return set(entry.split(".")) <= set(form.split(" ")[0].split("."))
+
+
+def refused(form: str) -> bool:
+    return any(covers(entry, form) for entry in ISA["refused forms"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", forms())
+def test_every_form_is_translated_or_listed(name: str, tmp_path: Path) -> None:
+    candidates, exist = forms()[name], []
+    for start in range(0, len(candidates), AT_ONCE):
+        exist += that_exist(candidates[start : start + AT_ONCE], tmp_path / "forms.ptx")
+    assert exist
+    wrong = [form for form in exist if translated(form) == refused(form)]
+    assert not wrong
+
+
+def test_the_grammar_has_every_instruction() -> None:
+    names = {name.split(".")[0] for family in ISA["translated"].values() for name in family}
+    assert names - {"bra", "brx", "call"} == set(forms()) - set(ISA["no effect"])
+
+
+def test_every_refused_form_is_one() -> None:
+    spelled = [form for group in forms().values() for form in group]
+    for entry in ISA["refused forms"]:
+        assert any(covers(entry, form) for form in spelled), entry
