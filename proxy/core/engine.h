@@ -1,9 +1,13 @@
-/* engine.h: what collective.c and communicator.c share; nobody else includes it.
+/* engine.h: what the parts of the collectives' engine share; nobody else includes it.
  *
- * collective.c moves data: groups, operations, their pieces, sends and receives.
- * communicator.c makes and forgets communicators, and saves and restores a rank's.
+ *   communicator.c  makes and forgets communicators, saves and restores a rank's
+ *   collective.c    what ranks call: checks it, and starts operations in their order
+ *   shape.c         how much data an operation moves, and in which pieces
+ *   piece.c         works off pieces: reads, combines, writes, tells the other devices
+ *   sends.c         sends and receives, in parts
+ *   engine.c        messages between devices, failure, what is over
  *
- * Both run in the proxy's loop, never block, and take no lock. Callbacks (joined, completed,
+ * All run in the proxy's loop, never block, and take no lock. Callbacks (joined, completed,
  * failed) may call back into the engine: they are made from engine_pump only, or, for a refusal,
  * straight from the call that is refused.
  */
@@ -19,6 +23,10 @@
 #define NCCL_INVALID_ARGUMENT 4
 #define NCCL_INVALID_USAGE 5
 #define NONE UINT32_MAX
+#ifndef PIECE_BYTES              /* tests make it small */
+#define PIECE_BYTES (4ull << 20) /* at most, of one piece of an operation or part of a send */
+#endif
+#define BYTES_MAX (1ull << 40)   /* of one rank's buffer: its whole window */
 
 enum message_kind {
 	MSG_JOIN = 1, /* to device 0: a rank joins or splits */
@@ -99,6 +107,13 @@ struct op {
 	uint64_t pieces, next_piece;
 	uint32_t running;
 	bool finished;
+};
+
+/* One piece: elements [0, count) from `sources` at src_at to `dests` at dst_at. */
+struct plan {
+	struct tree_node sources, dests; /* communicator ranks */
+	uint64_t src_at, dst_at, count;  /* in elements */
+	uint32_t owner;                  /* device */
 };
 
 struct block { /* host memory; in the outbox if peers read it */
@@ -223,13 +238,58 @@ struct coll {
 	bool pumping, failed;
 };
 
-/* collective.c */
+/* engine.c */
 void engine_fail(struct coll *, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 void *engine_new(struct coll *, size_t bytes); /* zeroed; NULL: has failed */
 void engine_send(struct coll *, uint32_t to, const struct message *);
 void engine_pump(struct coll *);
 uint64_t engine_hash(uint64_t a, uint64_t b, uint64_t c); /* never 0 */
+void group_part_done(struct coll *, struct group *);
+
+/* shape.c */
+uint32_t dtype_bytes(uint32_t dtype); /* 0: no such type */
+const char *shape_text(const struct shape *, char *out, size_t bytes);
+void shape_fail(struct coll *, uint32_t rank_a, const struct shape *a, uint32_t rank_b,
+		const struct shape *b);
+bool shape_reduces(uint32_t kind);
+bool shape_has_root(uint32_t kind);
+uint64_t shape_pieces(const struct shape *, const struct comm *);
+struct plan plan_make(const struct op *, uint64_t number);
+bool plan_takes_part(const struct comm *, const struct plan *, uint32_t device);
+uint32_t plan_participants(const struct comm *, const struct plan *);
+
+/* piece.c. A message that cannot be is answered with false. */
+struct block block_new(struct coll *, uint64_t bytes, bool outbox);
+struct seat *seat_of(const struct comm *, uint32_t index); /* NULL: not local */
+void step_add(struct coll *, struct piece *, struct step);
+void piece_start(struct coll *, struct op *, uint64_t number, const struct plan *);
+void piece_next(struct coll *, struct piece *);
+void piece_free(struct coll *, struct piece *);
+bool piece_on_ready(struct coll *, uint32_t from, struct comm *, const struct message *);
+bool piece_on_result(struct coll *, uint32_t from, struct comm *, const struct message *);
+bool piece_on_read(struct coll *, uint32_t from, struct comm *, const struct message *);
+
+/* sends.c */
+void send_start(struct coll *, struct comm *, uint32_t seat, uint32_t peer, uint64_t addr,
+		const struct shape *, struct group *);
+void send_copied(struct coll *, struct piece *);
+void sends_to_ended(struct coll *, uint32_t from, const struct message *);
+bool sends_on_sent(struct coll *, uint32_t from, struct comm *, const struct message *);
+bool sends_on_taken(struct coll *, uint32_t from, struct comm *, const struct message *);
+void receive_post(struct coll *, struct comm *, struct receive posted);
+void receive_done(struct coll *, struct piece *);
+void receives_free(struct receive *);
+
+/* collective.c */
+struct op *op_expected(struct coll *, struct comm *, const struct message *);
+bool op_shape(struct coll *, struct op *, const struct shape *, uint32_t rank);
+struct message op_message(const struct op *, uint32_t kind);
+void op_advance(struct coll *, struct op *);
+void op_sweep(struct comm *, uint32_t device);
+void op_free(struct op *);
+bool op_on_hello(struct coll *, struct comm *, const struct message *);
+void comm_run(struct coll *, struct comm *);
 
 /* communicator.c */
 struct comm *comm_by_key(const struct coll *, uint64_t key);

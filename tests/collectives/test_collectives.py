@@ -25,12 +25,12 @@ relaxed = settings(
 
 
 # For the engine `small`: a part of a send, and what may be sent and not received.
+PARTS = ("collective", "communicator", "engine", "piece", "sends", "shape", "tree")
 PART, SENT, SENT_ALL, SENT_LEAST = 1024, 4096, 6144, 64
 
 
 def engine(folder: Path, *args: str) -> Native:
-    sources = [native.CORE / f"{n}.c" for n in ("collective", "communicator", "tree")]
-    library = native.build(folder, sources, args=args)
+    library = native.build(folder, [native.CORE / f"{name}.c" for name in PARTS], args=args)
     channel = native.REPOSITORY / "interpose" / "channel.h"
     return native.load(
         library,
