@@ -1,8 +1,8 @@
 /* barrier.c: the protocol behind barrier.h (Singularity §4.3.1, and past it the cut vector).
  *
  * Rules kept here: no I/O, no clock, no thread, no lock; nothing blocks. Every decision that all
- * devices must share is taken by device 0 (the coordinator half below) and reaches a device in
- * order. Messages to oneself go through the caller like all others.
+ * devices must share is taken by device 0 (coordinator.c) and reaches a device in order. Messages
+ * to oneself go through the caller like all others.
  *
  * Stage one, the tandem meta-allreduce. Rounds on communicators that span the job are numbered
  * 1, 2, … per rank. For round n each device adds up (need, ack) of its ranks when all of them
@@ -38,205 +38,28 @@
  * older generation is ignored, except requests, which are never lost: STEADY tells each device
  * how many of its requests it answers.
  */
-#include "barrier.h"
+#include "barrier_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#define KEYS 128u       /* remembered rounds per rank; more unresolved ones turn the tandem off */
-#define PATIENCE 30u    /* hurries in steady state, without a round resolved, before giving up */
-#define WINDOW_MIN 2u
-#define WINDOW_MAX 64u  /* also while no period is known */
-
-enum kind {
-	/* to the coordinator */
-	REQUEST, WITHDRAW, RELEASE, HURRY, GIVE_UP, EXITED, TANDEM, COUNT, RAISE, REPORTED,
-	STAND,
-	/* from the coordinator */
-	VERDICT, OFF, FREEZE, TARGET, LEVEL, CUT, STEADY,
-	KINDS,
-};
-
-enum level { DRAIN = 0, CATCH_UP = 1, LET_GO = 2 };
-
-/* What is known about one communicator, or about one rank on one communicator. */
-struct entry {
-	uint64_t comm;
-	uint32_t rank;     /* in a table of targets: 0 */
-	uint32_t nranks;
-	uint64_t issued;   /* rounds; in a table of targets: the target */
-	uint64_t complete;
-	uint64_t raised;   /* RAISE was sent up to here */
-	uint32_t joining;  /* waits for the others; in the coordinator's targets: how many do */
-	uint32_t joined;   /* coordinator's targets: how many are past the joining */
-	bool spans, gone;
-	uint32_t src, dst; /* of a pair; else equal */
-};
-
-/* A hash table of entries by (rank, comm). Entries stay until the table is cleared. */
-struct table {
-	struct entry *entry;
-	uint32_t *slot; /* entry number + 1, 0: free */
-	uint32_t count, room; /* room: a power of two; at most half of the slots are used */
-};
-
-struct rank {
-	uint32_t device;
-	bool idle, exited;
-	bool refused;        /* its next record may not be consumed: a round on refused_comm */
-	uint64_t refused_comm;
-	uint32_t joining;    /* joinings it waits in */
-	uint64_t owed;       /* communicators on which it is below the target */
-	/* the tandem's view: rounds on communicators that span the job */
-	uint64_t round, complete;
-	uint64_t keys[KEYS], signatures[KEYS];
-	uint32_t matches[WINDOW_MAX + 1]; /* [p]: how long signatures have had period p */
-	uint32_t period;     /* 0: not known */
-	uint32_t longest;    /* matches of a period that proved wrong */
-};
-
-enum stage { RUNNING, FROZEN, STOPPED };
-
-/* Device 0 only. */
-struct coordinator {
-	enum stage stage;
-	uint64_t generation, cuts;
-	bool wanted;         /* asked, and not withdrawn since */
-	bool spread;         /* some verdict of this generation said need > 0 */
-	bool off;            /* the tandem cannot decide any more */
-	bool hurried;
-	uint32_t exited;
-	uint64_t requests[BARRIER_DEVICES_MAX], withdrawals[BARRIER_DEVICES_MAX];
-	/* the meta-allreduce under way: round verdict + 1 */
-	uint64_t verdict, need, ack, comm;
-	uint32_t offers;
-	bool offered[BARRIER_DEVICES_MAX], mismatch;
-	uint32_t living[BARRIER_DEVICES_MAX];
-	/* the cut vector */
-	uint32_t level;
-	uint64_t version;    /* of the last LEVEL */
-	uint32_t reported, standing;
-	struct table reports, targets;
-};
-
-struct barrier {
-	uint32_t device, device_count, world_size;
-	struct rank *ranks;
-	struct table members; /* of local ranks */
-	struct table targets;
-
-	uint64_t generation, cuts;
-	bool asked;          /* this device was, in this generation */
-	uint64_t requests, withdrawals; /* sent; a release is a withdrawal */
-	bool stopping;       /* phase 2 */
-	bool off;
-	uint64_t verdict;    /* the last round whose meta-allreduce is known */
-	uint64_t offered;    /* the last round this device has added up */
-	bool frozen, cut;
-	bool leaving;        /* STEADY may be on its way: withdrawn, released, or asked at the cut */
-	uint32_t level;
-	uint64_t version, stood;
-	uint64_t catch_up;
-	uint32_t hurries;    /* in steady state, since a round was resolved */
-
-	struct coordinator lead;
-
-	struct barrier_message *queue; /* ring of queue_room, a power of two */
-	uint32_t queue_room, queue_head, queue_count;
-	char error[160];
-};
 
 /* ---- helpers --------------------------------------------------------------------------- */
 
-static void fail(struct barrier *b, const char *what, uint32_t rank, uint64_t comm)
+void barrier_fail(struct barrier *b, const char *what, uint32_t rank, uint64_t comm)
 {
 	if (!b->error[0])
 		snprintf(b->error, sizeof b->error, "barrier: %s (rank %u, communicator %llx)",
 			 what, rank, (unsigned long long)comm);
 }
 
-static uint32_t hash(uint32_t rank, uint64_t comm)
-{
-	uint64_t h = (comm ^ ((uint64_t)rank << 32)) * 0x9e3779b97f4a7c15ull;
-
-	return (uint32_t)(h >> 32);
-}
-
-static struct entry *table_get(const struct table *t, uint32_t rank, uint64_t comm)
-{
-	if (!t->room)
-		return NULL;
-	for (uint32_t i = hash(rank, comm);; i++) {
-		uint32_t slot = t->slot[i & (t->room - 1)];
-
-		if (!slot)
-			return NULL;
-		if (t->entry[slot - 1].rank == rank && t->entry[slot - 1].comm == comm)
-			return &t->entry[slot - 1];
-	}
-}
-
-static void table_place(struct table *t, uint32_t number)
-{
-	uint32_t i = hash(t->entry[number].rank, t->entry[number].comm) & (t->room - 1);
-
-	while (t->slot[i])
-		i = (i + 1) & (t->room - 1);
-	t->slot[i] = number + 1;
-}
-
-/* Find or make. NULL, and an error: no memory. Pointers to other entries become invalid. */
-static struct entry *table_put(struct barrier *b, struct table *t, uint32_t rank, uint64_t comm)
-{
-	struct entry *e = table_get(t, rank, comm);
-
-	if (e)
-		return e;
-	if (2 * t->count >= t->room) {
-		uint32_t room = t->room ? 2 * t->room : 32;
-		uint32_t *slot = calloc(room, sizeof *slot);
-		struct entry *entry = realloc(t->entry, room / 2 * sizeof *entry);
-
-		if (entry)
-			t->entry = entry;
-		if (!slot || !entry) {
-			free(slot);
-			fail(b, "out of memory", rank, comm);
-			return NULL;
-		}
-		free(t->slot);
-		t->slot = slot;
-		t->room = room;
-		for (uint32_t i = 0; i < t->count; i++)
-			table_place(t, i);
-	}
-	t->entry[t->count] = (struct entry){.rank = rank, .comm = comm};
-	table_place(t, t->count);
-	return &t->entry[t->count++];
-}
-
-static void table_clear(struct table *t)
-{
-	if (t->room)
-		memset(t->slot, 0, t->room * sizeof *t->slot);
-	t->count = 0;
-}
-
-static void table_free(struct table *t)
-{
-	free(t->entry);
-	free(t->slot);
-}
-
-static void send(struct barrier *b, struct barrier_message m)
+void barrier_send(struct barrier *b, struct barrier_message m)
 {
 	if (b->queue_count == b->queue_room) {
 		uint32_t room = b->queue_room ? 2 * b->queue_room : 64;
 		struct barrier_message *queue = malloc(room * sizeof *queue);
 
 		if (!queue) {
-			fail(b, "out of memory", m.rank, m.comm);
+			barrier_fail(b, "out of memory", m.rank, m.comm);
 			return;
 		}
 		for (uint32_t i = 0; i < b->queue_count; i++)
@@ -250,10 +73,10 @@ static void send(struct barrier *b, struct barrier_message m)
 	b->queue[(b->queue_head + b->queue_count++) & (b->queue_room - 1)] = m;
 }
 
-static void send_all(struct barrier *b, struct barrier_message m)
+void barrier_send_all(struct barrier *b, struct barrier_message m)
 {
 	for (m.to = 0; m.to < b->device_count; m.to++)
-		send(b, m);
+		barrier_send(b, m);
 }
 
 static bool local(const struct barrier *b, uint32_t rank)
@@ -298,9 +121,9 @@ static void tandem_offer(struct barrier *b)
 	if (!living)
 		return;
 	b->offered = n;
-	send(b, (struct barrier_message){.kind = TANDEM, .comm = mismatch ? 0 : comm, .a = n,
-					 .b = b->asked ? living : 0, .c = ack,
-					 .d = b->generation});
+	barrier_send(b, (struct barrier_message){.kind = TANDEM, .comm = mismatch ? 0 : comm,
+						 .a = n, .b = b->asked ? living : 0, .c = ack,
+						 .d = b->generation});
 }
 
 /* Keeps, for each possible period, how long the signatures have repeated with it. The period is
@@ -346,7 +169,7 @@ static void tandem_issue(struct barrier *b, struct rank *r, uint64_t comm, uint6
 	learn(r, signature);
 	if (r->round - b->verdict >= KEYS && !b->off) {
 		b->off = true;
-		send(b, (struct barrier_message){.kind = GIVE_UP});
+		barrier_send(b, (struct barrier_message){.kind = GIVE_UP});
 	}
 	tandem_offer(b);
 }
@@ -355,7 +178,7 @@ static void tandem_issue(struct barrier *b, struct rank *r, uint64_t comm, uint6
 
 static uint64_t target(const struct barrier *b, uint64_t comm)
 {
-	const struct entry *t = table_get(&b->targets, 0, comm);
+	const struct entry *t = rounds_get(&b->targets, 0, comm);
 
 	return t ? t->issued : 0;
 }
@@ -367,11 +190,11 @@ static bool owes(const struct barrier *b, const struct rank *r)
 
 static void report(struct barrier *b, const struct entry *m)
 {
-	send(b, (struct barrier_message){.kind = COUNT, .rank = m->rank, .comm = m->comm,
-					 .a = m->issued, .b = m->nranks,
-					 .c = (m->joining ? 1 : 0) | (m->gone ? 2 : 0) |
-					      (uint64_t)m->src << 16 | (uint64_t)m->dst << 32,
-					 .d = b->generation});
+	barrier_send(b, (struct barrier_message){.kind = COUNT, .rank = m->rank, .comm = m->comm,
+						 .a = m->issued, .b = m->nranks,
+						 .c = (m->joining ? 1 : 0) | (m->gone ? 2 : 0) |
+						      (uint64_t)m->src << 16 | (uint64_t)m->dst << 32,
+						 .d = b->generation});
 }
 
 /* A rank that owes, but stands before a round past its target, asks for a higher one. */
@@ -382,12 +205,12 @@ static void ask_raise(struct barrier *b, uint32_t rank)
 
 	if (!b->frozen || !r->refused || !r->refused_comm || !owes(b, r))
 		return;
-	m = table_get(&b->members, rank, r->refused_comm);
+	m = rounds_get(&b->members, rank, r->refused_comm);
 	if (!m || m->issued < target(b, m->comm) || m->raised > m->issued)
 		return;
 	m->raised = m->issued + 1;
-	send(b, (struct barrier_message){.kind = RAISE, .rank = rank, .comm = m->comm,
-					 .a = m->raised, .d = b->generation});
+	barrier_send(b, (struct barrier_message){.kind = RAISE, .rank = rank, .comm = m->comm,
+						 .a = m->raised, .d = b->generation});
 }
 
 static void stand(struct barrier *b)
@@ -401,7 +224,8 @@ static void stand(struct barrier *b)
 			return;
 	}
 	b->stood = b->version;
-	send(b, (struct barrier_message){.kind = STAND, .a = b->version, .d = b->generation});
+	barrier_send(b, (struct barrier_message){.kind = STAND, .a = b->version,
+						 .d = b->generation});
 }
 
 static void freeze(struct barrier *b)
@@ -409,7 +233,7 @@ static void freeze(struct barrier *b)
 	b->stopping = b->frozen = true;
 	b->level = CATCH_UP;
 	b->version = b->stood = 0;
-	table_clear(&b->targets);
+	rounds_clear(&b->targets);
 	for (uint32_t i = 0; i < b->world_size; i++)
 		b->ranks[i].owed = 0;
 	for (uint32_t i = 0; i < b->members.count; i++) {
@@ -421,12 +245,12 @@ static void freeze(struct barrier *b)
 				 (m->src != m->dst && m->src == m->rank)))
 			report(b, m);
 	}
-	send(b, (struct barrier_message){.kind = REPORTED, .d = b->generation});
+	barrier_send(b, (struct barrier_message){.kind = REPORTED, .d = b->generation});
 }
 
 static void on_target(struct barrier *b, uint64_t comm, uint64_t to, uint32_t src, uint32_t dst)
 {
-	struct entry *t = table_put(b, &b->targets, 0, comm);
+	struct entry *t = rounds_put(b, &b->targets, 0, comm);
 	uint64_t before;
 
 	if (!t)
@@ -440,7 +264,7 @@ static void on_target(struct barrier *b, uint64_t comm, uint64_t to, uint32_t sr
 	before = t->issued;
 	t->issued = to;
 	for (uint32_t i = 0; i < b->world_size; i++) {
-		const struct entry *m = local(b, i) ? table_get(&b->members, i, comm) : NULL;
+		const struct entry *m = local(b, i) ? rounds_get(&b->members, i, comm) : NULL;
 
 		if (m && !m->gone && !m->joining && m->issued >= before && m->issued < to)
 			b->ranks[i].owed++;
@@ -472,14 +296,14 @@ static struct rank *checked(struct barrier *b, uint32_t rank, const char *what)
 {
 	if (local(b, rank))
 		return &b->ranks[rank];
-	fail(b, what, rank, 0);
+	barrier_fail(b, what, rank, 0);
 	return NULL;
 }
 
 static void member(struct barrier *b, struct entry new)
 {
 	struct rank *r = checked(b, new.rank, "communicator of a rank that is not here");
-	struct entry *m = r ? table_put(b, &b->members, new.rank, new.comm) : NULL;
+	struct entry *m = r ? rounds_put(b, &b->members, new.rank, new.comm) : NULL;
 
 	if (!m)
 		return;
@@ -499,7 +323,7 @@ void barrier_comm(struct barrier *b, uint32_t rank, uint64_t comm, const uint32_
 	for (uint32_t i = 0; i < count; i++)
 		found |= members[i] == rank;
 	if (!comm || !found || count > b->world_size)
-		fail(b, "a communicator without its own member", rank, comm);
+		barrier_fail(b, "a communicator without its own member", rank, comm);
 	else
 		member(b, (struct entry){.comm = comm, .rank = rank, .nranks = count,
 					 .spans = count == b->world_size, .issued = issued,
@@ -509,8 +333,8 @@ void barrier_comm(struct barrier *b, uint32_t rank, uint64_t comm, const uint32_
 void barrier_pair(struct barrier *b, uint32_t rank, uint64_t key, uint32_t src, uint32_t dst)
 {
 	if (!key || (rank != src && rank != dst) || src == dst)
-		fail(b, "a pair without its own member", rank, key);
-	else if (!table_get(&b->members, rank, key))
+		barrier_fail(b, "a pair without its own member", rank, key);
+	else if (!rounds_get(&b->members, rank, key))
 		member(b, (struct entry){.comm = key, .rank = rank, .nranks = 2, .src = src,
 					 .dst = dst});
 }
@@ -518,7 +342,7 @@ void barrier_pair(struct barrier *b, uint32_t rank, uint64_t key, uint32_t src, 
 void barrier_joining(struct barrier *b, uint32_t rank, uint64_t comm, uint32_t nranks)
 {
 	struct rank *r = checked(b, rank, "joining of a rank that is not here");
-	struct entry *m = r ? table_put(b, &b->members, rank, comm) : NULL;
+	struct entry *m = r ? rounds_put(b, &b->members, rank, comm) : NULL;
 
 	if (!m)
 		return;
@@ -531,7 +355,7 @@ void barrier_joining(struct barrier *b, uint32_t rank, uint64_t comm, uint32_t n
 
 void barrier_comm_gone(struct barrier *b, uint32_t rank, uint64_t comm)
 {
-	struct entry *m = local(b, rank) ? table_get(&b->members, rank, comm) : NULL;
+	struct entry *m = local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
 	bool joining = m && m->joining;
 
 	if (!m || m->gone)
@@ -549,7 +373,7 @@ void barrier_comm_gone(struct barrier *b, uint32_t rank, uint64_t comm)
 bool barrier_may_issue(struct barrier *b, uint32_t rank, uint64_t comm)
 {
 	struct rank *r = checked(b, rank, "round of a rank that is not here");
-	const struct entry *m = r && comm ? table_get(&b->members, rank, comm) : NULL;
+	const struct entry *m = r && comm ? rounds_get(&b->members, rank, comm) : NULL;
 	bool may;
 
 	if (!r || b->cut)
@@ -567,10 +391,10 @@ bool barrier_may_issue(struct barrier *b, uint32_t rank, uint64_t comm)
 void barrier_issue(struct barrier *b, uint32_t rank, uint64_t comm, uint64_t signature)
 {
 	struct rank *r = checked(b, rank, "round of a rank that is not here");
-	struct entry *m = r ? table_get(&b->members, rank, comm) : NULL;
+	struct entry *m = r ? rounds_get(&b->members, rank, comm) : NULL;
 
 	if (!m || m->gone || m->joining || b->cut) {
-		fail(b, "a round that cannot be", rank, comm);
+		barrier_fail(b, "a round that cannot be", rank, comm);
 		return;
 	}
 	r->refused = false;
@@ -586,10 +410,10 @@ void barrier_issue(struct barrier *b, uint32_t rank, uint64_t comm, uint64_t sig
 
 void barrier_complete(struct barrier *b, uint32_t rank, uint64_t comm)
 {
-	struct entry *m = local(b, rank) ? table_get(&b->members, rank, comm) : NULL;
+	struct entry *m = local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
 
 	if (!m || m->complete >= m->issued) {
-		fail(b, "a round completes that was not issued", rank, comm);
+		barrier_fail(b, "a round completes that was not issued", rank, comm);
 		return;
 	}
 	m->complete++;
@@ -611,7 +435,7 @@ void barrier_idle(struct barrier *b, uint32_t rank, bool idle)
 	if (!r)
 		return;
 	if (!idle && b->cut)
-		fail(b, "work at the cut", rank, 0);
+		barrier_fail(b, "work at the cut", rank, 0);
 	r->idle = idle;
 }
 
@@ -622,7 +446,7 @@ void barrier_exited(struct barrier *b, uint32_t rank)
 	if (!r || r->exited)
 		return;
 	r->exited = true;
-	send(b, (struct barrier_message){.kind = EXITED, .rank = rank});
+	barrier_send(b, (struct barrier_message){.kind = EXITED, .rank = rank});
 	tandem_offer(b);
 }
 
@@ -632,7 +456,7 @@ void barrier_request(struct barrier *b)
 	b->leaving |= b->cut;
 	b->asked = b->stopping = true;
 	b->requests++;
-	send(b, (struct barrier_message){.kind = REQUEST});
+	barrier_send(b, (struct barrier_message){.kind = REQUEST});
 }
 
 void barrier_withdraw(struct barrier *b)
@@ -643,7 +467,7 @@ void barrier_withdraw(struct barrier *b)
 	}
 	b->leaving = true;
 	b->withdrawals++;
-	send(b, (struct barrier_message){.kind = WITHDRAW});
+	barrier_send(b, (struct barrier_message){.kind = WITHDRAW});
 }
 
 void barrier_release(struct barrier *b)
@@ -652,7 +476,7 @@ void barrier_release(struct barrier *b)
 		return;
 	b->leaving = true;
 	b->withdrawals++;
-	send(b, (struct barrier_message){.kind = RELEASE, .d = b->generation});
+	barrier_send(b, (struct barrier_message){.kind = RELEASE, .d = b->generation});
 }
 
 void barrier_hurry(struct barrier *b)
@@ -662,306 +486,9 @@ void barrier_hurry(struct barrier *b)
 	for (uint32_t i = 0; i < b->world_size; i++)
 		refused |= local(b, i) && b->ranks[i].refused;
 	if (b->stopping)
-		send(b, (struct barrier_message){.kind = HURRY, .d = b->generation});
+		barrier_send(b, (struct barrier_message){.kind = HURRY, .d = b->generation});
 	else if (refused && !b->off && ++b->hurries == PATIENCE)
-		send(b, (struct barrier_message){.kind = GIVE_UP});
-}
-
-/* ---- the coordinator ------------------------------------------------------------------- */
-
-static void lead_freeze(struct barrier *b)
-{
-	struct coordinator *c = &b->lead;
-
-	if (c->stage != RUNNING)
-		return;
-	c->stage = FROZEN;
-	c->level = CATCH_UP;
-	c->version = c->reported = c->standing = 0;
-	c->hurried = false;
-	table_clear(&c->reports);
-	table_clear(&c->targets);
-	send_all(b, (struct barrier_message){.kind = FREEZE});
-}
-
-static void lead_steady(struct barrier *b)
-{
-	struct coordinator *c = &b->lead;
-	struct barrier_message m = {.kind = STEADY, .a = ++c->generation};
-
-	c->stage = RUNNING;
-	c->wanted = c->spread = false;
-	c->need = c->ack = 0; /* of the round under way: said in the generation that is over */
-	for (m.to = 0; m.to < b->device_count; m.to++) {
-		m.b = c->requests[m.to];
-		send(b, m);
-	}
-}
-
-/* The tandem can say when to stop: it has run, in one order, and all who took part live. */
-static bool lead_tandem_alive(const struct coordinator *c)
-{
-	return !c->off && !c->exited && c->verdict > 0;
-}
-
-static void lead_stop(struct barrier *b)
-{
-	struct coordinator *c = &b->lead;
-
-	if ((c->wanted || c->spread) && !lead_tandem_alive(c))
-		lead_freeze(b);
-}
-
-static void lead_off(struct barrier *b)
-{
-	if (!b->lead.off)
-		send_all(b, (struct barrier_message){.kind = OFF});
-	b->lead.off = true;
-	lead_stop(b);
-}
-
-static void lead_verdict(struct barrier *b)
-{
-	struct coordinator *c = &b->lead;
-	uint32_t living = 0;
-
-	for (uint32_t i = 0; i < b->device_count; i++) {
-		if (c->living[i] && !c->offered[i])
-			return;
-		living += c->living[i];
-	}
-	if (c->mismatch) {
-		lead_off(b);
-		return;
-	}
-	c->verdict++;
-	c->spread |= c->need > 0;
-	/* Before the verdict: whoever knows it must not take it for leave to go on. */
-	if (c->need > 0 && c->ack >= living)
-		lead_freeze(b);
-	send_all(b, (struct barrier_message){.kind = VERDICT, .a = c->verdict, .b = c->need,
-					     .c = c->ack, .d = c->generation});
-	c->need = c->ack = c->comm = 0;
-	c->offers = 0;
-	memset(c->offered, 0, sizeof c->offered);
-}
-
-static void lead_tandem(struct barrier *b, const struct barrier_message *m)
-{
-	struct coordinator *c = &b->lead;
-
-	if (c->off)
-		return;
-	if (m->a != c->verdict + 1 || c->offered[m->from]) {
-		fail(b, "a meta-allreduce out of turn", m->from, m->comm);
-		return;
-	}
-	c->offered[m->from] = true;
-	c->offers++;
-	c->mismatch |= !m->comm || (c->comm && c->comm != m->comm);
-	c->comm = m->comm;
-	/* Asked again right after a withdrawal, a device may not know the new generation yet. */
-	if (m->d == c->generation || c->wanted)
-		c->need += m->b;
-	if (m->d == c->generation)
-		c->ack += m->c;
-	lead_verdict(b);
-}
-
-/* Who owes, after all that was reported? */
-static uint32_t lead_survey(struct barrier *b)
-{
-	struct coordinator *c = &b->lead;
-	bool owing = false, incomplete = false;
-
-	for (uint32_t i = 0; i < c->targets.count; i++)
-		c->targets.entry[i].joining = c->targets.entry[i].joined = 0;
-	for (uint32_t i = 0; i < c->reports.count; i++) {
-		const struct entry *m = &c->reports.entry[i];
-		struct entry *t = table_get(&c->targets, 0, m->comm);
-
-		if (m->gone || b->ranks[m->rank].exited || !t)
-			continue;
-		t->nranks = m->nranks;
-		t->joining += m->joining;
-		t->joined += !m->joining;
-		owing |= !m->joining && m->issued < t->issued;
-	}
-	for (uint32_t i = 0; i < c->targets.count; i++) {
-		const struct entry *t = &c->targets.entry[i];
-
-		incomplete |= t->joining && !t->joined && t->joining < t->nranks;
-	}
-	c->hurried &= owing || incomplete;
-	if (incomplete || (owing && c->hurried))
-		return LET_GO;
-	return owing ? CATCH_UP : DRAIN;
-}
-
-static void lead_level(struct barrier *b)
-{
-	struct coordinator *c = &b->lead;
-	uint32_t level;
-
-	if (c->stage != FROZEN || c->reported < b->device_count)
-		return;
-	level = lead_survey(b);
-	if (level == c->level)
-		return;
-	c->level = level;
-	c->standing = 0;
-	send_all(b, (struct barrier_message){.kind = LEVEL, .a = level, .b = ++c->version});
-}
-
-static void lead_raise(struct barrier *b, uint64_t comm, uint64_t to)
-{
-	struct entry *t = table_put(b, &b->lead.targets, 0, comm);
-
-	if (!t || t->issued >= to)
-		return;
-	t->issued = to;
-	send_all(b, (struct barrier_message){.kind = TARGET, .comm = comm, .a = to, .b = t->src,
-					     .c = t->dst});
-}
-
-/* Both sides of a pair count, also the one that has not used it yet. */
-static bool lead_pair(struct barrier *b, const struct barrier_message *m)
-{
-	uint32_t src = (m->c >> 16) & 0xffff, dst = (m->c >> 32) & 0xffff;
-	struct entry *t;
-
-	if (src == dst)
-		return true;
-	if (src >= b->world_size || dst >= b->world_size ||
-	    !table_put(b, &b->lead.reports, src, m->comm) ||
-	    !table_put(b, &b->lead.reports, dst, m->comm) ||
-	    !(t = table_put(b, &b->lead.targets, 0, m->comm)))
-		return false;
-	t->src = src;
-	t->dst = dst;
-	return true;
-}
-
-static void lead_count(struct barrier *b, const struct barrier_message *m)
-{
-	struct entry *e = lead_pair(b, m) ? table_put(b, &b->lead.reports, m->rank, m->comm) : NULL;
-
-	if (!e) {
-		fail(b, "a count that cannot be", m->rank, m->comm);
-		return;
-	}
-	e->issued = m->a;
-	e->nranks = (uint32_t)m->b;
-	e->joining = m->c & 1;
-	e->gone = m->c & 2;
-	lead_raise(b, m->comm, m->a);
-	lead_level(b);
-}
-
-static void lead_cut(struct barrier *b, uint32_t to)
-{
-	const struct coordinator *c = &b->lead;
-
-	send(b, (struct barrier_message){.kind = CUT, .to = to, .a = c->cuts,
-					 .b = c->withdrawals[to], .c = !c->wanted});
-}
-
-static void lead_stand(struct barrier *b, const struct barrier_message *m)
-{
-	struct coordinator *c = &b->lead;
-
-	if (m->a != c->version || c->level != DRAIN || ++c->standing < b->device_count)
-		return;
-	c->stage = STOPPED;
-	c->cuts++;
-	for (uint32_t to = 0; to < b->device_count; to++)
-		lead_cut(b, to);
-	if (!c->wanted)
-		lead_steady(b);
-}
-
-static void lead_exited(struct barrier *b, const struct barrier_message *m)
-{
-	b->ranks[m->rank].exited = true;
-	b->lead.exited++;
-	b->lead.living[m->from]--;
-	if (!b->lead.off && b->lead.offers)
-		lead_verdict(b);
-	lead_stop(b);
-	lead_level(b);
-}
-
-static void lead_withdraw(struct barrier *b)
-{
-	struct coordinator *c = &b->lead;
-	bool pending = c->wanted;
-
-	c->wanted = false;
-	if (c->stage == STOPPED || (pending && c->stage == RUNNING && !c->spread))
-		lead_steady(b);
-}
-
-static void lead_hurry(struct barrier *b)
-{
-	struct coordinator *c = &b->lead;
-
-	if (c->stage == RUNNING && (c->wanted || c->spread))
-		lead_freeze(b);
-	else if (c->stage == FROZEN)
-		c->hurried = true;
-	lead_level(b);
-}
-
-static void lead_receive(struct barrier *b, const struct barrier_message *m)
-{
-	struct coordinator *c = &b->lead;
-	bool vector = c->stage == FROZEN && m->d == c->generation;
-
-	switch (m->kind) {
-	case REQUEST:
-		c->requests[m->from]++;
-		c->wanted = true;
-		if (c->stage == STOPPED)
-			lead_cut(b, m->from);
-		if (!c->living[m->from]) /* it has no rank whose need would spread */
-			lead_freeze(b);
-		lead_stop(b);
-		break;
-	case WITHDRAW:
-		c->withdrawals[m->from]++;
-		lead_withdraw(b);
-		break;
-	case RELEASE:
-		c->withdrawals[m->from]++;
-		if (c->stage == STOPPED && m->d == c->generation)
-			lead_steady(b);
-		break;
-	case HURRY:
-		if (m->d == c->generation)
-			lead_hurry(b);
-		break;
-	case GIVE_UP: lead_off(b); break;
-	case EXITED: lead_exited(b, m); break;
-	case TANDEM: lead_tandem(b, m); break;
-	case COUNT:
-		if (vector)
-			lead_count(b, m);
-		break;
-	case RAISE:
-		if (vector)
-			lead_raise(b, m->comm, m->a);
-		lead_level(b);
-		break;
-	case REPORTED:
-		c->reported += vector;
-		lead_level(b);
-		break;
-	case STAND:
-		if (vector)
-			lead_stand(b, m);
-		break;
-	default: fail(b, "a message that only device 0 may send", m->from, m->comm);
-	}
+		barrier_send(b, (struct barrier_message){.kind = GIVE_UP});
 }
 
 /* ---- the whole ------------------------------------------------------------------------- */
@@ -976,7 +503,7 @@ static void device_receive(struct barrier *b, const struct barrier_message *m)
 	switch (m->kind) {
 	case VERDICT:
 		if (m->a != b->verdict + 1)
-			fail(b, "a verdict out of turn", m->from, m->comm);
+			barrier_fail(b, "a verdict out of turn", m->from, m->comm);
 		b->verdict = m->a;
 		b->hurries = 0;
 		b->stopping |= m->b > 0;
@@ -993,7 +520,7 @@ static void device_receive(struct barrier *b, const struct barrier_message *m)
 		b->leaving = m->c || m->b < b->withdrawals;
 		break;
 	case STEADY: on_steady(b, m); break;
-	default: fail(b, "an unknown message", m->from, m->comm);
+	default: barrier_fail(b, "an unknown message", m->from, m->comm);
 	}
 }
 
@@ -1004,13 +531,13 @@ void barrier_receive(struct barrier *b, const struct barrier_message *m)
 	if (m->to != b->device || m->from >= b->device_count || m->kind >= KINDS ||
 	    (about_rank(m->kind) &&
 	     (m->rank >= b->world_size || b->ranks[m->rank].device != m->from)))
-		fail(b, "a message that cannot be", m->rank, m->comm);
+		barrier_fail(b, "a message that cannot be", m->rank, m->comm);
 	else if (answer)
 		device_receive(b, m);
 	else if (b->device == 0 && m->kind < VERDICT)
-		lead_receive(b, m);
+		coordinator_receive(b, m);
 	else
-		fail(b, "a message for device 0", m->from, m->comm);
+		barrier_fail(b, "a message for device 0", m->from, m->comm);
 }
 
 bool barrier_next_message(struct barrier *b, struct barrier_message *m)
@@ -1055,10 +582,10 @@ void barrier_free(struct barrier *b)
 {
 	if (!b)
 		return;
-	table_free(&b->members);
-	table_free(&b->targets);
-	table_free(&b->lead.reports);
-	table_free(&b->lead.targets);
+	rounds_free(&b->members);
+	rounds_free(&b->targets);
+	rounds_free(&b->lead.reports);
+	rounds_free(&b->lead.targets);
 	free(b->queue);
 	free(b->ranks);
 	free(b);

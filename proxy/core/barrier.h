@@ -24,7 +24,7 @@ struct barrier;
  * and in order for each pair of devices; nothing is assumed between pairs. */
 struct barrier_message {
 	uint32_t from, to;   /* device indices */
-	uint32_t kind, rank; /* private to barrier.c */
+	uint32_t kind, rank; /* private to the barrier */
 	uint64_t comm;       /* job-wide communicator key, see barrier_issue */
 	uint64_t a, b, c, d; /* private */
 };

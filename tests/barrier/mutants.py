@@ -1,4 +1,4 @@
-"""Faults seeded into barrier.c, one at a time: each must be noticed by the properties."""
+"""Faults seeded into the barrier, one at a time: each must be noticed by the properties."""
 
 from __future__ import annotations
 

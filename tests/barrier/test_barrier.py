@@ -14,7 +14,7 @@ from barrier.programs import KINDS
 from barrier.world import Group, Init, Record, Round, Violation, World
 from support import native
 
-SOURCE = native.CORE / "barrier.c"
+SOURCES = [native.CORE / f"{name}.c" for name in ("barrier", "coordinator", "rounds")]
 HEADER = native.CORE / "barrier.h"
 Native = tuple[Any, Any]
 
@@ -25,7 +25,7 @@ relaxed = settings(
 
 @pytest.fixture(scope="module")
 def barrier(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return native.load(native.build(tmp_path_factory.mktemp("barrier"), [SOURCE]), HEADER)
+    return native.load(native.build(tmp_path_factory.mktemp("barrier"), SOURCES), HEADER)
 
 
 @relaxed
@@ -54,11 +54,13 @@ def test_what_a_rank_sent_before_it_ended_is_received_before_the_cut(barrier: Na
 
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda m: m.name)
 def test_a_seeded_fault_is_noticed(mutant: mutants.Mutant, tmp_path: Path) -> None:
-    text = SOURCE.read_text()
-    assert text.count(mutant.old) == 1, "the source has changed: adapt the mutant"
-    changed = tmp_path / "barrier.c"
-    changed.write_text(text.replace(mutant.old, mutant.new))
-    faulty = native.load(native.build(tmp_path, [changed], mutant.name, warnings=False), HEADER)
+    changed = []
+    for source in SOURCES:
+        changed.append(tmp_path / source.name)
+        changed[-1].write_text(source.read_text().replace(mutant.old, mutant.new))
+    found = sum(source.read_text().count(mutant.old) for source in SOURCES)
+    assert found == 1, "the source has changed: adapt the mutant"
+    faulty = native.load(native.build(tmp_path, changed, mutant.name, warnings=False), HEADER)
     with pytest.raises(Violation):
         for seed in range(150):
             properties.tandem_decides(faulty, seed)

@@ -1,0 +1,82 @@
+/* rounds.c: a hash table of the rounds by rank and communicator. See barrier.c.
+ *
+ * Rules kept here: entries lie in the order in which they came, so that a walk over them is the
+ * same everywhere; they stay until the table is cleared.
+ */
+#include "barrier_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t hash(uint32_t rank, uint64_t comm)
+{
+	uint64_t h = (comm ^ ((uint64_t)rank << 32)) * 0x9e3779b97f4a7c15ull;
+
+	return (uint32_t)(h >> 32);
+}
+
+struct entry *rounds_get(const struct rounds *t, uint32_t rank, uint64_t comm)
+{
+	if (!t->room)
+		return NULL;
+	for (uint32_t i = hash(rank, comm);; i++) {
+		uint32_t slot = t->slot[i & (t->room - 1)];
+
+		if (!slot)
+			return NULL;
+		if (t->entry[slot - 1].rank == rank && t->entry[slot - 1].comm == comm)
+			return &t->entry[slot - 1];
+	}
+}
+
+static void rounds_place(struct rounds *t, uint32_t number)
+{
+	uint32_t i = hash(t->entry[number].rank, t->entry[number].comm) & (t->room - 1);
+
+	while (t->slot[i])
+		i = (i + 1) & (t->room - 1);
+	t->slot[i] = number + 1;
+}
+
+/* Find or make. NULL, and an error: no memory. Pointers to other entries become invalid. */
+struct entry *rounds_put(struct barrier *b, struct rounds *t, uint32_t rank, uint64_t comm)
+{
+	struct entry *e = rounds_get(t, rank, comm);
+
+	if (e)
+		return e;
+	if (2 * t->count >= t->room) {
+		uint32_t room = t->room ? 2 * t->room : 32;
+		uint32_t *slot = calloc(room, sizeof *slot);
+		struct entry *entry = realloc(t->entry, room / 2 * sizeof *entry);
+
+		if (entry)
+			t->entry = entry;
+		if (!slot || !entry) {
+			free(slot);
+			barrier_fail(b, "out of memory", rank, comm);
+			return NULL;
+		}
+		free(t->slot);
+		t->slot = slot;
+		t->room = room;
+		for (uint32_t i = 0; i < t->count; i++)
+			rounds_place(t, i);
+	}
+	t->entry[t->count] = (struct entry){.rank = rank, .comm = comm};
+	rounds_place(t, t->count);
+	return &t->entry[t->count++];
+}
+
+void rounds_clear(struct rounds *t)
+{
+	if (t->room)
+		memset(t->slot, 0, t->room * sizeof *t->slot);
+	t->count = 0;
+}
+
+void rounds_free(struct rounds *t)
+{
+	free(t->entry);
+	free(t->slot);
+}
