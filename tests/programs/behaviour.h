@@ -4,6 +4,8 @@
 // elsewhere: what it made before must serve it after. It prints what does not depend on the place.
 #pragma once
 
+#include <atomic>
+
 #include "common.h"
 
 // The call fails in this way, and the thread's last error says so, once.
@@ -37,6 +39,16 @@ inline void interlude(int argc, char **argv)
     while (argc > 1 && access(argv[1], F_OK))
         usleep(1000);
 }
+
+// A host function that holds its stream up until the gate is open.
+struct Gate {
+    std::atomic<bool> open{false};
+    static void wait(void *gate)
+    {
+        while (!static_cast<Gate *>(gate)->open)
+            usleep(200);
+    }
+};
 
 // Takes milliseconds on any device: a chain of steps that no compiler sees through.
 inline __device__ void dawdle(unsigned *sink)

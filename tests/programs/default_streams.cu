@@ -1,7 +1,6 @@
 // default_streams.cu: what stream 0 means. Compiled with --default-stream legacy and per-thread;
 // argument 2 says which. Results show who waited for whom: the work that must not be waited for
 // waits itself for a host function that is let go only afterwards.
-#include <atomic>
 #include <thread>
 
 #include "behaviour.h"
@@ -18,15 +17,6 @@ __global__ void slow_write(int *to, int value, unsigned *sink)
     *to = value;
 }
 __global__ void read_to(int *to, const int *from) { *to = *from; }
-
-struct Gate {
-    std::atomic<bool> open{false};
-    static void wait(void *gate)
-    {
-        while (!static_cast<Gate *>(gate)->open)
-            usleep(200);
-    }
-};
 
 struct Box {
     int *value, *seen;

@@ -97,11 +97,14 @@ int main(int argc, char **argv)
             interlude(argc, argv);
     }
     cudaError_t error = world.rank ? cudaErrorAssert : cudaErrorIllegalAddress;
+    Gate gate;
+    CUDA_CHECK(cudaLaunchHostFunc(0, Gate::wait, &gate));
     if (world.rank)
         claim<<<1, 1>>>(1);
     else
         put<<<1, 1>>>((int *)16, 1);
     EXPECT(cudaGetLastError() == cudaSuccess, "a launch does not wait");
+    gate.open = true;
     EXPECT(cudaDeviceSynchronize() == error, "%s", cudaGetErrorName(cudaPeekAtLastError()));
     expect_broken(error, device);
     std::thread([&] {
