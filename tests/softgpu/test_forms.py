@@ -39,6 +39,7 @@ mad24{.lo|.hi}{|.sat}.T %T0, %T1, %T2, %T3
 {div|rem}{|.rn|.rz|.rm|.rp|.approx|.full}{|.ftz}.T %T0, %T1, %T2
 {abs|neg|not|cnot|brev}{|.ftz}.T %T0, %T1
 {min|max}{|.ftz}{|.NaN}{|.xorsign}{|.abs}{|.relu}.T %T0, %T1, %T2
+{min|max}.T.relu %T0, %T1, %T2
 {min|max}{|.ftz}{|.NaN}{|.abs}.T %T0, %T1, %T2, %T3
 {popc|clz|bfind|bfind.shiftamt}.T %r0, %T1
 fns.T %T0, %T1, %T2, %T3
@@ -66,6 +67,7 @@ shf{.l|.r}{.wrap|.clamp}.b32 %r0, %r1, %r2, %r3
 {shl|shr}.T %T0, %T1, %r2
 prmt.b32{|.f4e|.b4e|.rc8|.ecl|.ecr|.rc16} %r0, %r1, %r2, %r3
 mov.T %T0, %T1
+shfl{.up|.bfly}.sync.b32 %r0|%p0, %r1, %r2, %r3, %r4
 shfl.sync{.up|.down|.bfly|.idx}.b32 {%r0|%r0|%p0}, %r1, %r2, {%r3|0x1f}, %r4
 ld{|.weak|.volatile}{|.global|.shared|.shared::cta|.local|.const}{|.v2|.v4}.T <%T>, [%rd7]
 st{|.weak|.volatile}{|.global|.shared|.shared::cta|.local}{|.v2|.v4}.T [%rd7], <%T>
@@ -85,6 +87,9 @@ atom{|.acquire|.acq_rel}{|.gpu|.sys}{|.global|.shared}{.add|.exch|.max}.T %T0, [
 atom{|.relaxed|.release}{|.cta}{|.global|.shared}.cas.T %T0, [%rd7], %T1, %T2
 atom.relaxed.gpu.global{.add|.min|.max}{|.noftz}{.v2|.v4|.v8}.T <%T>, [%rd7], <%T>
 atom.global.v2{.add|.min|.max}{|.noftz}.T <%T>, [%rd7], <%T>
+atom{.and|.or|.xor|.exch|.add|.min|.max}{|.acquire|.acq_rel}{.cta|.sys}.T %T0, [%rd7], %T1
+atom.cas{|.release}{.gpu|.cluster}.T %T0, [%rd7], %T1, %T2
+red{.and|.or|.xor|.add|.max}{|.relaxed|.release}{.cta|.gpu}.T [%rd7], %T1
 red{|.global|.shared}{.and|.or|.xor|.add|.inc|.dec|.min|.max|.add.noftz}.T [%rd7], %T1
 red{|.relaxed|.release}{|.cta|.cluster|.sys}{|.global|.shared}{.add|.or|.max}.T [%rd7], %T1
 red{|.relaxed.gpu}.global{.add|.min|.max}{|.noftz}{.v2|.v4|.v8}.T [%rd7], <%T>
@@ -98,8 +103,10 @@ cvt.pack.sat{.u16|.s16|.u8|.s8|.u4|.s4|.u2|.s2}.s32{|.b32} %r0, %r1, %r2{|, %r3}
 v{add|sub|absdiff|min|max}{2|4}{.u32|.s32}{.u32|.s32}{.u32|.s32}{|.sat|.add} %r0, %r1, %r2, %r3
 vset{2|4}{.u32|.s32}{.u32|.s32}{.eq|.ne|.lt|.ge}{|.add} %r0, %r1, %r2, %r3
 vote.sync{.all|.any|.uni}.pred %p0, {|!}%p1, %r1
-vote.sync.ballot.b32 %r0, {|!}%p1, {%r1|-1}
-match{.any|.all}.sync.T {%r0|%r0|%p0}, %T1, %r2
+vote{.all|.any|.uni}.sync.pred %p0, {|!}%p1, %r1
+vote{.sync.ballot|.ballot.sync}.b32 %r0, {|!}%p1, {%r1|-1}
+match{.any.sync|.all.sync|.sync.any|.sync.all}.T {%r0|%r0|%p0}, %T1, %r2
+redux{.add|.max|.and}.sync.T %T0, %T1, %r2
 redux.sync{.add|.min|.max|.and|.or|.xor}{|.abs|.NaN}.T %T0, %T1, %r2
 activemask.b32 %r0
 elect.sync {%r0|_}|%p0, %r1
@@ -109,6 +116,8 @@ elect.sync {%r0|_}|%p0, %r1
 bar.warp.sync {%r0|-1}
 membar{.cta|.gl|.sys}
 fence{|.sc|.acq_rel|.acquire|.release}{.cta|.cluster|.gpu|.sys}
+fence.mbarrier_init.release.cluster
+fence.proxy.tensormap::generic{.release|.acquire}{.gpu|.sys} {|[%rd7], 128}
 fence.proxy{.alias|.async|.async.global|.async.shared::cta}
 isspacep{.const|.global|.local|.shared|.shared::cta|.shared::cluster|.param} %p0, %rd1
 cvta{|.to}{.const|.global|.local|.shared|.shared::cta|.shared::cluster|.param}.u64 %rd0, %rd1
@@ -116,7 +125,7 @@ cp.async{.ca|.cg}.shared{|::cta}.global{|.L2::128B} [%rd6], [%rd7], {4|8|16}{|, 
 cp.async{.commit_group|.wait_all}
 cp.async.wait_group 2
 nanosleep.u32 %r0
-prefetch{|.global|.local}{.L1|.L2|.L2::evict_last|.L2::evict_normal} [%rd7]
+prefetch{|.global|.local}{|.L1|.L2|.L2::evict_last|.L2::evict_normal} [%rd7]
 prefetchu.L1 [%rd7]
 {applypriority.global.L2::evict_normal|discard.global.L2} [%rd7], 128
 mapa{|.shared::cluster}.T %T0, %T1, %r2
