@@ -256,6 +256,9 @@ int stream_wait(const void *stream, const void *event, unsigned flags);
 int event_elapsed(float *ms, const void *start, const void *end);
 int stream_host_function(const void *stream, CUhostFn function, void *data);
 int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data, unsigned flags);
+/* Pageable memory is about to be read as the stream finds it: host functions that are still to run
+ * may write it. Kernels cannot, and copies to it have waited. */
+int stream_before_reading(uint64_t stream);
 
 /* ---- capture.c ---- */
 

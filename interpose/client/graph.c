@@ -216,8 +216,10 @@ static int run(const struct node *n, const void *stream)
 	switch (n->kind) {
 	case NODE_KERNEL:
 		return launch(&l);
-	case NODE_COPY:
-		return copy_slices(&copy, &n->slices);
+	case NODE_COPY: /* unlike a copy outside of graphs it reads pageable memory when it is due */
+		if (memory_where(copy.src) == AT_PAGEABLE && !capturing(copy.stream))
+			error = stream_before_reading(copy.stream);
+		return error ? error : copy_slices(&copy, &n->slices);
 	case NODE_FILL:
 		return memory_fill((void *)n->fill.dst, n->fill.pitch, n->fill.value,
 				   n->fill.elementSize, n->fill.width, n->fill.height, stream);

@@ -601,8 +601,10 @@ int memory_copy(const struct copy *given)
 		return c.async ? capture_add(c.stream, node_copy(&c)) : capture_refuse(c.stream);
 	if (dst != AT_DEVICE && src != AT_DEVICE)
 		return copy_on_host(&c);
-	if (src == AT_PAGEABLE)
-		return copy_in(c);
+	if (src == AT_PAGEABLE) {
+		error = c.async ? CUDA_OK : stream_before_reading(c.stream);
+		return error ? error : copy_in(c);
+	}
 	if (dst == AT_PAGEABLE)
 		return copy_out(c);
 	return copy_window(&c, !c.async && (dst == AT_PINNED || src == AT_PINNED));

@@ -216,6 +216,7 @@ struct host_function {
 
 static pthread_mutex_t helper_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool helper_runs;
+static _Atomic uint32_t functions_posted;
 
 static void run(struct host_function *due)
 {
@@ -287,8 +288,18 @@ static int post_function(struct host_function f)
 		return OUT_OF_MEMORY;
 	*kept = f;
 	struct rf_host_func m = {.stream = f.number, .token = (uint64_t)kept};
+	atomic_fetch_add(&functions_posted, 1);
 	channel_post(&m.r, RF_OP_HOST_FUNC, sizeof m, NULL, 0);
 	return CUDA_OK;
+}
+
+int stream_before_reading(uint64_t stream)
+{
+	uint32_t posted = atomic_load(&functions_posted);
+	struct rf_handle m = {.handle = stream};
+	if (!posted || posted == atomic_load(&channel_header->hostfunc_tail))
+		return CUDA_OK;
+	return channel_call(&m.r, RF_OP_STREAM_SYNC, sizeof m, NULL, 0, NULL, 0);
 }
 
 int stream_host_function(const void *stream, CUhostFn function, void *data)

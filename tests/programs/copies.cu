@@ -84,6 +84,25 @@ static void order(Memory &m, int seed)
     }
 }
 
+static void CUDART_CB write_late(void *memory)
+{
+    usleep(20000);
+    fill(static_cast<int *>(memory), 5000);
+}
+
+// A synchronous copy reads pageable memory after what was asked of its stream before.
+static void after_host_functions(Memory &m, int seed)
+{
+    for (cudaStream_t stream : {cudaStream_t(0), m.stream}) {
+        fill(m.pageable.data(), seed);
+        CUDA_CHECK(cudaLaunchHostFunc(stream, write_late, m.pageable.data()));
+        CUDA_CHECK(cudaMemcpy(m.device, m.pageable.data(), COUNT * sizeof(int),
+                              cudaMemcpyHostToDevice));
+        CUDA_CHECK(cudaMemcpy(m.back, m.device, COUNT * sizeof(int), cudaMemcpyDeviceToHost));
+        expect(m.back, 5000, "what a host function wrote");
+    }
+}
+
 // Ranges of one allocation that overlap are not allowed; those that touch are.
 static void rows(Memory &m, int seed)
 {
@@ -344,6 +363,7 @@ int main(int argc, char **argv)
         int seed = 7 + 1000 * half;
         directions(m, seed);
         order(m, seed);
+        after_host_functions(m, seed);
         rows(m, seed);
         symbols(m, seed);
         peers(m, seed);
