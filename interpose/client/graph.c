@@ -18,7 +18,7 @@ struct node {
 	enum node_kind kind;
 	size_t index;          /* in its graph, in order of creation */
 	const struct graph *graph;
-	struct nodes needs;    /* of the graph; an exec keeps an order instead */
+	struct nodes needs;
 	struct launch launch;  /* kernel; `packed` is owned */
 	struct copy copy;
 	struct slices slices;  /* of the copy */
@@ -180,7 +180,7 @@ static int set_kernel(struct node *n, void *function, const CUDA_KERNEL_NODE_PAR
 	n->launch = (struct launch){.function = function, .shared_bytes = p->sharedMemBytes,
 				    .grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
 				    .block = {p->blockDimX, p->blockDimY, p->blockDimZ}};
-	int error = function_ready(function);
+	int error = p->kernelParams && p->extra ? INVALID_VALUE : function_ready(function);
 	if (error)
 		return error;
 	return p->kernelParams ? pack_list(n, p->kernelParams) : pack_buffer(n, p->extra);
@@ -196,7 +196,8 @@ static int set_copy(struct node *n, const CUDA_MEMCPY3D *d)
 
 static int set_fill(struct node *n, const CUDA_MEMSET_NODE_PARAMS *p)
 {
-	if (!p)
+	if (!p || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) ||
+	    (p->height > 1 && p->pitch < p->width * p->elementSize))
 		return INVALID_VALUE;
 	n->kind = NODE_FILL;
 	n->fill = *p;
@@ -559,7 +560,17 @@ static struct node *clone(const struct node *from)
 	return NULL;
 }
 
-/* All nodes with the same indices, without their dependencies. */
+static int clone_needs(const struct graph *g, struct graph *copy)
+{
+	for (size_t i = 0; i < g->count; i++)
+		for (size_t k = 0; k < g->nodes[i]->needs.count; k++)
+			if (!nodes_add(&copy->nodes[i]->needs,
+				       copy->nodes[g->nodes[i]->needs.at[k]->index]))
+				return OUT_OF_MEMORY;
+	return CUDA_OK;
+}
+
+/* All nodes with the same indices. */
 static int clone_graph(const struct graph *g, struct graph **out)
 {
 	struct graph *copy = calloc(1, sizeof *copy);
@@ -570,6 +581,8 @@ static int clone_graph(const struct graph *g, struct graph **out)
 		if (error)
 			free_node(n);
 	}
+	if (!error)
+		error = clone_needs(g, copy);
 	if (!error && g->order) {
 		copy->order = malloc((g->count + 1) * sizeof *copy->order);
 		if (copy->order)
@@ -631,20 +644,25 @@ CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 	const struct graph *g = check(originalGraph, GRAPH_MAGIC);
 	struct graph *copy = NULL;
 	int error = phGraphClone && g ? clone_graph(g, &copy) : INVALID_VALUE;
-	for (size_t i = 0; !error && i < g->count; i++)
-		for (size_t k = 0; !error && k < g->nodes[i]->needs.count; k++)
-			if (!nodes_add(&copy->nodes[i]->needs,
-				       copy->nodes[g->nodes[i]->needs.at[k]->index]))
-				error = OUT_OF_MEMORY;
-	if (error)
-		free_graph(copy);
-	else
+	if (!error)
 		*phGraphClone = copy;
 	return error;
 }
 
 /* Numbers of CUgraphExecUpdateResult. */
 enum update { UPDATE_OK = 0, UPDATE_ERROR = 1, UPDATE_TOPOLOGY = 2, UPDATE_KIND = 3 };
+
+static bool same_needs(const struct nodes *a, const struct nodes *b)
+{
+	bool same = a->count == b->count;
+	for (size_t i = 0; same && i < a->count; i++) {
+		size_t k = 0;
+		while (k < b->count && b->at[k]->index != a->at[i]->index)
+			k++;
+		same = k < b->count;
+	}
+	return same;
+}
 
 /* Give the exec what the nodes of a graph of the same shape do. Nothing changes otherwise. */
 int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *info)
@@ -659,10 +677,11 @@ int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *inf
 	for (size_t i = 0; !why.result && i < g->count; i++)
 		if (e->nodes[i]->kind != g->nodes[i]->kind)
 			why = (CUgraphExecUpdateResultInfo){UPDATE_KIND, g->nodes[i], NULL};
+	for (size_t i = 0; !why.result && i < g->count; i++)
+		if (!same_needs(&e->nodes[i]->needs, &g->nodes[i]->needs))
+			why = (CUgraphExecUpdateResultInfo){UPDATE_TOPOLOGY, g->nodes[i], NULL};
 	if (!why.result && graph_instantiate((void **)&fresh, graph))
 		why.result = UPDATE_ERROR;
-	if (!why.result && memcmp(fresh->order, e->order, g->count * sizeof *e->order))
-		why.result = UPDATE_TOPOLOGY;
 	if (!why.result) {
 		struct graph old = *e;
 		*e = *fresh;

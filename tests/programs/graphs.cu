@@ -84,9 +84,12 @@ static void explicit_graph(Step &s)
     size_t count = 4;
     void *args[] = {&b, &three};
     cudaKernelNodeParams launch = {(void *)scale, dim3(COUNT / 256), dim3(256), 0, args, nullptr};
-    cudaMemsetParams zero = {s.b, 0, 5, 4, COUNT, 1};
+    cudaMemsetParams zero = {s.b, 0, 5, 4, COUNT, 1}, odd = {s.b, 0, 5, 3, COUNT, 1};
     CUDA_CHECK(cudaGraphCreate(&graph, 0));
     CUDA_CHECK(cudaGraphAddKernelNode(&kernel, graph, nullptr, 0, &launch));
+    EXPECT(cudaGraphAddMemsetNode(&fill, graph, nullptr, 0, &odd) == cudaErrorInvalidValue,
+           "elements of three bytes");
+    cudaGetLastError();
     CUDA_CHECK(cudaGraphAddMemsetNode(&fill, graph, nullptr, 0, &zero));
     CUDA_CHECK(cudaGraphAddDependencies(graph, &fill, &kernel, nullptr, 1));
     CUDA_CHECK(cudaGraphAddMemcpyNode1D(&copy, graph, &kernel, 1, s.host, s.b,
@@ -113,6 +116,76 @@ static void explicit_graph(Step &s)
     CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
+// Kernels of which each needs the first ('f') or the one before it ('b').
+static cudaGraph_t chain(Step &s, const char *needs, int factor)
+{
+    cudaGraph_t graph;
+    cudaGraphNode_t first, last;
+    int *b = s.b;
+    void *args[] = {&b, &factor};
+    cudaKernelNodeParams launch = {(void *)scale, dim3(1), dim3(32), 0, args, nullptr};
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    CUDA_CHECK(cudaGraphAddKernelNode(&first, graph, nullptr, 0, &launch));
+    last = first;
+    for (; *needs; needs++)
+        CUDA_CHECK(cudaGraphAddKernelNode(&last, graph, *needs == 'f' ? &first : &last, 1,
+                                          &launch));
+    return graph;
+}
+
+// An update that would change which node needs which is refused, and changes nothing.
+static void updates_refused(Step &s)
+{
+    cudaGraphExec_t exec;
+    cudaGraphExecUpdateResultInfo info;
+    cudaGraph_t graph = chain(s, "bf", 2), same = chain(s, "bf", 3), other = chain(s, "bb", 5),
+                longer = chain(s, "bfb", 7);
+    CUDA_CHECK(cudaMemset(s.b, 1, 1));
+    CUDA_CHECK(cudaMemset((char *)s.b + 1, 0, 3));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_CHECK(cudaGraphExecUpdate(exec, same, &info));
+    for (cudaGraph_t wrong : {other, longer}) {
+        EXPECT(cudaGraphExecUpdate(exec, wrong, &info) == cudaErrorGraphExecUpdateFailure, "other");
+        EXPECT(info.result == cudaGraphExecUpdateErrorTopologyChanged, "it is %d", info.result);
+    }
+    cudaGetLastError();
+    CUDA_CHECK(cudaGraphLaunch(exec, s.first));
+    CUDA_CHECK(cudaMemcpyAsync(s.host, s.b, 4, cudaMemcpyDeviceToHost, s.first));
+    CUDA_CHECK(cudaStreamSynchronize(s.first));
+    EXPECT(s.host[0] == 27, "three kernels by 3 make %d", s.host[0]);
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    for (cudaGraph_t one : {graph, same, other, longer})
+        CUDA_CHECK(cudaGraphDestroy(one));
+}
+
+static void CUDART_CB write_late(void *value)
+{
+    usleep(20000);
+    *static_cast<int *>(value) += 40;
+}
+
+// A copy in a graph reads pageable memory when it is its turn, not when the graph is launched.
+static void pageable_source(Step &s)
+{
+    int value = 2;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA_CHECK(cudaStreamBeginCapture(s.first, cudaStreamCaptureModeGlobal));
+    CUDA_CHECK(cudaLaunchHostFunc(s.first, write_late, &value));
+    CUDA_CHECK(cudaMemcpyAsync(s.b, &value, sizeof value, cudaMemcpyHostToDevice, s.first));
+    CUDA_CHECK(cudaMemcpyAsync(s.host, s.b, sizeof value, cudaMemcpyDeviceToHost, s.first));
+    CUDA_CHECK(cudaStreamEndCapture(s.first, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int k = 1; k < 3; k++) {
+        CUDA_CHECK(cudaGraphLaunch(exec, s.first));
+        CUDA_CHECK(cudaStreamSynchronize(s.first));
+        EXPECT(s.host[0] == 2 + 40 * k, "launch %d copied %d", k, s.host[0]);
+    }
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
 int main(int argc, char **argv)
 {
     start();
@@ -129,6 +202,8 @@ int main(int argc, char **argv)
     CUDA_CHECK(cudaDeviceSynchronize());  // the streams do not wait for what was set up
     what_is_wrong(s);
     explicit_graph(s);
+    updates_refused(s);
+    pageable_source(s);
     std::fill(s.host, s.host + COUNT, 0);
     cudaGraph_t thrice = s.capture(3), five = s.capture(5);
     EXPECT(s.host[0] == 0 && s.calls == 0, "capturing runs nothing");
