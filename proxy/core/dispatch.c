@@ -374,7 +374,10 @@ static int on_stream_query(struct rank *r, const struct rf_handle *a, uint32_t e
 	if (!s)
 		return CU_INVALID_HANDLE;
 	rank_pump(r);
-	return s->head ? CU_NOT_READY : r->async_error;
+	bool busy = s->head;
+	for (uint32_t n = 0; s == r->legacy && n < r->stream_count; n++)
+		busy |= !(r->streams[n]->flags & 1) && r->streams[n]->head; /* it waits for them */
+	return busy ? CU_NOT_READY : r->async_error;
 }
 
 static int on_device_sync(struct rank *r, const struct rf_record *a, uint32_t extra)

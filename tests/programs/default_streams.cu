@@ -40,6 +40,23 @@ static void expect_order(const Box &box, cudaStream_t first, cudaStream_t second
     EXPECT(got == value, "the second stream saw %d, not %d", got, value);
 }
 
+// The legacy stream is not through while those it waits for are not.
+static void expect_query_waits(cudaStream_t blocking, cudaStream_t loner)
+{
+    Gate gate;
+    CUDA_CHECK(cudaLaunchHostFunc(blocking, Gate::wait, &gate));
+    FAILS(cudaStreamQuery(cudaStreamLegacy), cudaErrorNotReady);
+    gate.open = true;
+    CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
+    CUDA_CHECK(cudaStreamQuery(cudaStreamLegacy));
+    CUDA_CHECK(cudaStreamQuery(blocking));
+    gate.open = false;
+    CUDA_CHECK(cudaLaunchHostFunc(loner, Gate::wait, &gate));
+    CUDA_CHECK(cudaStreamQuery(cudaStreamLegacy));
+    gate.open = true;
+    CUDA_CHECK(cudaStreamSynchronize(loner));
+}
+
 // The second goes on while the first is held up by a host function.
 static void expect_no_order(const Box &box, cudaStream_t first, cudaStream_t second)
 {
@@ -66,6 +83,7 @@ static void within_a_thread(const Box &box, int value)
     expect_no_order(box, cudaStreamLegacy, loner);
     expect_no_order(box, loner, cudaStreamLegacy);
     expect_no_order(box, cudaStreamPerThread, blocking);
+    expect_query_waits(blocking, loner);
     if (per_thread) {
         expect_no_order(box, 0, blocking);
         expect_order(box, 0, cudaStreamPerThread, value + 4);
