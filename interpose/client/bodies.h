@@ -87,6 +87,9 @@ int context_device_get(int *device, const void *context);
 int context_create(void **out, int device, unsigned flags);
 int context_create_with(void **out, int device, unsigned flags, const CUctxCreateParams *);
 int context_flags(unsigned *flags);
+int context_set_flags(unsigned flags);
+int context_set_primary_flags(int device, unsigned flags);
+int context_init_device(int device, unsigned flags, unsigned which);
 int context_reset(int device);
 int same_context(const void *dst, const void *src);
 

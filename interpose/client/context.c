@@ -15,6 +15,8 @@
 #include "bodies.h"
 
 #define STACK_MAX 32
+#define FLAGS_MASK 0xffu /* CU_CTX_FLAGS_MASK */
+#define MAP_HOST 8u
 
 struct context {
 	_Atomic uint64_t number; /* a handle's; 0: a primary one that nobody has asked for */
@@ -210,10 +212,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
 {
-	int error = flags && active ? device_check(dev) : INVALID_VALUE;
+	int error = flags && active && dev < DEVICES_MAX ? device_check(dev) : INVALID_VALUE;
 	if (error)
 		return error;
-	*flags = 0;
+	*flags = primary_of(dev)->flags;
 	*active = channel_header && dev == (channel_device() < 0 ? current_device : channel_device());
 	return CUDA_OK;
 }
@@ -273,6 +275,49 @@ int context_device_get(int *device, const void *context)
 	if (!error && context)
 		*device = c->device;
 	return error;
+}
+
+/* How a thread waits is not theirs to say here: they are noted. */
+static int note_flags(struct context *c, unsigned flags)
+{
+	unsigned schedule = flags & 7;
+	if (flags & ~FLAGS_MASK || (schedule & (schedule - 1)))
+		return INVALID_VALUE;
+	c->flags = flags;
+	return CUDA_OK;
+}
+
+int context_set_flags(unsigned flags)
+{
+	return depth ? note_flags(current(), flags) : INVALID_CONTEXT;
+}
+
+int context_set_primary_flags(int device, unsigned flags)
+{
+	int error = device < DEVICES_MAX ? device_check(device) : INVALID_DEVICE;
+	return error ? error : note_flags(primary_of(device), flags);
+}
+
+int context_init_device(int device, unsigned flags, unsigned which)
+{
+	if (which > 1)
+		return INVALID_VALUE;
+	return which ? context_set_primary_flags(device, flags) : device_check(device);
+}
+
+cudaError_t cudaSetDeviceFlags(unsigned int flags)
+{
+	struct context *c = current();
+	return runtime_result(note_flags(c ? c : primary_of(current_device), flags));
+}
+
+cudaError_t cudaGetDeviceFlags(unsigned int *flags)
+{
+	struct context *c = current();
+	if (!flags)
+		return runtime_result(INVALID_VALUE);
+	*flags = (c ? c : primary_of(current_device))->flags | MAP_HOST; /* it always can be */
+	return CUDA_OK;
 }
 
 int context_flags(unsigned *flags)

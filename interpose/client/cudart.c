@@ -102,14 +102,6 @@ cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *prop)
 	return cudaGetDevice(device);
 }
 
-cudaError_t cudaGetDeviceFlags(unsigned int *flags)
-{
-	if (!flags)
-		return runtime_result(INVALID_VALUE);
-	*flags = 8; /* host memory can be mapped */
-	return CUDA_OK;
-}
-
 /* ---- streams ---- */
 
 static int stream_property(const void *stream, const struct handle **h)

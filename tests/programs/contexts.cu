@@ -175,6 +175,30 @@ static void reset(CUdevice device, CUcontext other)
     free(own);
 }
 
+// How threads wait may be asked for, of the primary context before it is used as well.
+static void flags_are_told(CUdevice device)
+{
+    unsigned flags;
+    int active;
+    CUDA_CHECK(cudaGetDeviceFlags(&flags));
+    EXPECT(flags == cudaDeviceMapHost, "they begin as %u", flags);
+    CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
+    CUDA_CHECK(cudaGetDeviceFlags(&flags));
+    EXPECT(flags == (cudaDeviceScheduleBlockingSync | cudaDeviceMapHost), "they are %u", flags);
+    DRIVER_CHECK(cuDevicePrimaryCtxGetState(device, &flags, &active));
+    EXPECT(flags == CU_CTX_SCHED_BLOCKING_SYNC, "the primary context's are %u", flags);
+    DRIVER_CHECK(cuCtxGetFlags(&flags));
+    EXPECT(flags == CU_CTX_SCHED_BLOCKING_SYNC, "the current context's are %u", flags);
+    DRIVER_CHECK(cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_SPIN));
+    DRIVER_CHECK(cuCtxGetFlags(&flags));
+    EXPECT(flags == CU_CTX_SCHED_SPIN, "the current context's are %u", flags);
+    FAILS(cudaSetDeviceFlags(0x400), cudaErrorInvalidValue);
+    FAILS(cudaSetDeviceFlags(cudaDeviceScheduleSpin | cudaDeviceScheduleYield),
+          cudaErrorInvalidValue);
+    DRIVER_FAILS(cuCtxSetFlags(0x400), CUDA_ERROR_INVALID_VALUE);
+    DRIVER_CHECK(cuCtxSetFlags(0));
+}
+
 int main(int argc, char **argv)
 {
     start();
@@ -187,6 +211,7 @@ int main(int argc, char **argv)
     Things things;
     DRIVER_CHECK(cuCtxPopCurrent(&kept));
     for (int half = 0; half < 2; half++) {
+        flags_are_told(device);
         nested(device);
         reset(device, kept);
         DRIVER_CHECK(cuCtxPushCurrent(kept));
