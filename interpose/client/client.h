@@ -158,7 +158,8 @@ uint64_t memory_owner(const void *address); /* 0: nobody */
 int memory_end(uint64_t owner);             /* frees what is its */
 int memory_free(const void *address);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
-int pinned_alloc(uint64_t bytes, uint64_t owner, void **address);
+int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address);
+int pinned_flags(const void *address, unsigned *flags); /* those it was allocated with */
 int pinned_free(void *address);
 int pinned_release(void *address); /* without waiting for the device */
 void memory_first_launch(void); /* what is allocated from here on is not predicted stable */

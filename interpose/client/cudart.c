@@ -200,9 +200,9 @@ int host_device_pointer(void **device, void *host, unsigned flags)
 
 int host_flags(unsigned *flags, const void *host)
 {
-	if (!flags || memory_where(host) != AT_PINNED || !memory_on_device(host, 1))
+	if (!flags || memory_where(host) != AT_PINNED || pinned_flags(host, flags))
 		return INVALID_VALUE;
-	*flags = 2; /* mapped */
+	*flags |= 2; /* mapped: all of it is */
 	return CUDA_OK;
 }
 

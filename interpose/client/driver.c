@@ -302,7 +302,7 @@ int host_free(void *address)
 int host_alloc(void **out, size_t bytes, unsigned flags)
 {
 	int error = out && bytes && flags <= 7 ? capture_forbids() : INVALID_VALUE;
-	return error ? error : pinned_alloc(bytes, context_owner(), out);
+	return error ? error : pinned_alloc(bytes, context_owner(), flags, out);
 }
 
 static int put(void *data, const void *value, size_t bytes)
@@ -341,14 +341,19 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
 				void **data, CUdeviceptr ptr)
 {
-	uint64_t base, bytes;
+	static const size_t width[] = {[1] = 8, [2] = 4, [3] = 8, [4] = 8, [6] = 4, [7] = 8, [9] = 4,
+				       [11] = 8, [12] = 8};
+	int nowhere = -2; /* CU_DEVICE_INVALID */
 	if (!attributes || !data)
 		return INVALID_VALUE;
-	bool known = memory_range((void *)ptr, &base, &bytes);
 	for (unsigned i = 0; i < numAttributes; i++) {
-		bool wide = attributes[i] == 1 || attributes[i] == 3 || attributes[i] == 4;
-		if (!known || cuPointerGetAttribute(data[i], attributes[i], ptr))
-			memset(data[i], 0, wide ? sizeof(void *) : 1); /* as for unknown pointers */
+		unsigned which = attributes[i];
+		if (!cuPointerGetAttribute(data[i], attributes[i], ptr))
+			continue;
+		bool known = which < sizeof width / sizeof *width && width[which];
+		memset(data[i], 0, known ? width[which] : 1);
+		if (which == 9)
+			put(data[i], &nowhere, sizeof nowhere);
 	}
 	return CUDA_OK;
 }

@@ -189,7 +189,7 @@ int memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 /* ---- pinned memory ---- */
 
 /* The arena's blocks in order, without gaps. Pages; few and large. */
-struct block { uint64_t offset, bytes, asked, owner; };
+struct block { uint64_t offset, bytes, asked, owner; unsigned flags; };
 static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *blocks; /* asked 0: free */
 static uint32_t block_count, block_room;
@@ -220,20 +220,21 @@ static void remove_block(uint32_t at)
 }
 
 /* Under pinned_lock: first fit. */
-static void *take_block(uint64_t asked, uint64_t owner)
+static void *take_block(uint64_t asked, uint64_t owner, unsigned flags)
 {
 	uint64_t bytes = (asked + PAGE - 1) & ~(PAGE - 1);
-	if (!block_count && !insert_block(0, (struct block){0, RF_PINNED_SLOT_BYTES, 0, 0}))
+	if (!block_count && !insert_block(0, (struct block){0, RF_PINNED_SLOT_BYTES, 0, 0, 0}))
 		return NULL;
 	for (uint32_t i = 0; i < block_count; i++) {
 		if (blocks[i].asked || blocks[i].bytes < bytes)
 			continue;
-		struct block rest = {blocks[i].offset + bytes, blocks[i].bytes - bytes, 0, 0};
+		struct block rest = {blocks[i].offset + bytes, blocks[i].bytes - bytes, 0, 0, 0};
 		if (rest.bytes && !insert_block(i + 1, rest))
 			return NULL;
 		blocks[i].bytes = bytes;
 		blocks[i].asked = asked;
 		blocks[i].owner = owner;
+		blocks[i].flags = flags;
 		return arena() + blocks[i].offset;
 	}
 	return NULL;
@@ -249,7 +250,7 @@ static uint32_t find_block(const void *address)
 	return i < block_count && blocks[i].asked ? i : block_count;
 }
 
-int pinned_alloc(uint64_t bytes, uint64_t owner, void **address)
+int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address)
 {
 	int error = channel_enter();
 	if (error)
@@ -257,9 +258,20 @@ int pinned_alloc(uint64_t bytes, uint64_t owner, void **address)
 	if (!bytes || bytes > RF_PINNED_SLOT_BYTES)
 		return bytes ? OUT_OF_MEMORY : INVALID_VALUE;
 	pthread_mutex_lock(&pinned_lock);
-	*address = take_block(bytes, owner);
+	*address = take_block(bytes, owner, flags);
 	pthread_mutex_unlock(&pinned_lock);
 	return *address ? CUDA_OK : OUT_OF_MEMORY;
+}
+
+int pinned_flags(const void *address, unsigned *flags)
+{
+	pthread_mutex_lock(&pinned_lock);
+	uint32_t i = find_block(address);
+	bool found = i < block_count;
+	if (found)
+		*flags = blocks[i].flags;
+	pthread_mutex_unlock(&pinned_lock);
+	return found ? CUDA_OK : INVALID_VALUE;
 }
 
 /* Under pinned_lock: a block that nobody uses joins its free neighbours. */

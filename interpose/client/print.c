@@ -23,7 +23,7 @@ static int open_ring(uint64_t *address)
 {
 	void *memory = atomic_load(&ring);
 	if (!memory) {
-		int error = pinned_alloc(sizeof(struct rf_print), 0, &memory);
+		int error = pinned_alloc(sizeof(struct rf_print), 0, 0, &memory);
 		if (error)
 			return error;
 		memset(memory, 0, sizeof(struct rf_print));

@@ -84,7 +84,7 @@ static uint64_t reach(uint64_t address, uint64_t bytes)
 {
 	void *reached;
 	if (address % PAGE || bytes % PAGE || !is_private(address, bytes) ||
-	    pinned_alloc(bytes, 0, &reached))
+	    pinned_alloc(bytes, 0, 0, &reached))
 		return 0;
 	if (map_there(address, bytes, reached))
 		return (uint64_t)reached;

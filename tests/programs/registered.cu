@@ -1,6 +1,8 @@
 // registered.cu: memory of the program that it registers: kernels reach it, copies of it do not
 // wait where it consists of whole pages, and it is the program's as before when it is unregistered.
+// And what is told of host memory of each kind.
 #include <atomic>
+#include <cuda.h>
 #include <sys/wait.h>
 
 #include "behaviour.h"
@@ -106,6 +108,45 @@ static void facts(int *memory)
     EXPECT(waitpid(child, &status, 0) == child && status == 1 << 8, "status %#x", status);
 }
 
+// Several facts at once; what is no memory of the device's has none, which is no error.
+static void expect_facts(const void *at, unsigned type, int ordinal)
+{
+    unsigned got = 0x12345678;
+    int device = 0x12345678;
+    CUdeviceptr range = 0x12345678;
+    CUcontext context = CUcontext(0x12345678);
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                   CU_POINTER_ATTRIBUTE_CONTEXT};
+    void *to[] = {&got, &device, &range, &context};
+    DRIVER_CHECK(cuPointerGetAttributes(4, which, to, CUdeviceptr(at)));
+    EXPECT(got == type && device == ordinal, "type %#x on device %d", got, device);
+    EXPECT(!range == !type && !context == !type, "from %#llx in %p", range, context);
+}
+
+static void facts_of_all_kinds(const int *memory, const int *device)
+{
+    unsigned flags;
+    int ordinal;
+    void *pinned, *portable;
+    CUDA_CHECK(cudaGetDevice(&ordinal));
+    CUDA_CHECK(cudaMallocHost(&pinned, 100));
+    CUDA_CHECK(cudaHostAlloc(&portable, 100, cudaHostAllocPortable | cudaHostAllocWriteCombined));
+    CUDA_CHECK(cudaHostGetFlags(&flags, pinned));
+    EXPECT(flags == cudaHostAllocMapped, "flags %u", flags);
+    CUDA_CHECK(cudaHostGetFlags(&flags, static_cast<char *>(portable) + 99));
+    EXPECT(flags == 7, "flags %u", flags);
+    FAILS(cudaHostGetFlags(&flags, &flags), cudaErrorInvalidValue);
+    FAILS(cudaHostGetFlags(&flags, const_cast<int *>(device)), cudaErrorInvalidValue);
+    expect_facts(memory + 5, CU_MEMORYTYPE_HOST, ordinal);
+    expect_facts(pinned, CU_MEMORYTYPE_HOST, ordinal);
+    expect_facts(device, CU_MEMORYTYPE_DEVICE, ordinal);
+    expect_facts(&flags, 0, -2);
+    CUDA_CHECK(cudaFreeHost(pinned));
+    CUDA_CHECK(cudaFreeHost(portable));
+}
+
 // Parts of pages: the copies are right, and kernels are refused.
 static void parts_of_pages(int *device)
 {
@@ -135,6 +176,7 @@ int main(int argc, char **argv)
         copies_do_not_wait(memory, half, device, stream);
         copies_do_not_wait(kept, 1000, device, stream);
         facts(memory);
+        facts_of_all_kinds(memory, device);
         CUDA_CHECK(cudaHostUnregister(memory));
         FAILS(cudaHostUnregister(memory), cudaErrorHostMemoryNotRegistered);
         expect(memory, half, "unregistered");
