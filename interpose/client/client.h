@@ -207,6 +207,7 @@ struct function {
 	struct rf_param *params;
 	_Atomic bool ready;
 	int max_dynamic_shared; /* raised by the program; -1: the device's default */
+	int carveout;           /* what it prefers, in percent; -1: nothing */
 };
 struct launch {
 	struct function *function;

@@ -479,19 +479,27 @@ enum { JIT_WALL_TIME = 2, JIT_INFO_LOG, JIT_INFO_BYTES, JIT_ERROR_LOG, JIT_ERROR
 /* The logs: nothing in the first, why it failed in the second. */
 static void fill_logs(int error, unsigned count, const int *options, void **values)
 {
-	char *log = NULL;
-	size_t room = 0, wrote = 0;
+	char *info = NULL, *log = NULL;
+	size_t info_room = 0, room = 0, wrote = 0;
 	for (unsigned i = 0; i < count; i++) {
-		if (options[i] == JIT_ERROR_LOG)
+		if (options[i] == JIT_INFO_LOG)
+			info = values[i];
+		else if (options[i] == JIT_INFO_BYTES)
+			info_room = (size_t)values[i];
+		else if (options[i] == JIT_ERROR_LOG)
 			log = values[i];
 		else if (options[i] == JIT_ERROR_BYTES)
 			room = (size_t)values[i];
-		else if (options[i] == JIT_WALL_TIME || options[i] == JIT_INFO_BYTES)
+		if (options[i] == JIT_WALL_TIME || options[i] == JIT_INFO_BYTES)
 			values[i] = NULL; /* zero, as a number of either kind */
 	}
-	if (error && log && room) {
-		snprintf(log, room, "the module cannot be loaded: %s; the log of the device's proxy says "
-			 "why", cudaGetErrorString(error));
+	if (info && info_room)
+		*info = 0;
+	if (log && room) {
+		*log = 0;
+		if (error)
+			snprintf(log, room, "the module cannot be loaded: %s; the log of the device's proxy "
+				 "says why", cudaGetErrorString(error));
 		wrote = strlen(log);
 	}
 	for (unsigned i = 0; i < count; i++)

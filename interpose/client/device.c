@@ -181,7 +181,7 @@ int function_attribute(int *value, int attribute, struct function *f)
 	case 5: *value = (int)f->info.ptx_version; return CUDA_OK;
 	case 6: *value = (int)(d->cc_major * 10 + d->cc_minor); return CUDA_OK;
 	case 8: *value = max_dynamic(f, d); return CUDA_OK;
-	case 9: *value = -1; return CUDA_OK; /* preferred carve-out: the default */
+	case 9: *value = f->carveout; return CUDA_OK;
 	case 7: case 10: case 11: case 12: case 13: case 14: case 15: *value = 0; return CUDA_OK;
 	default: return INVALID_VALUE;
 	}
@@ -203,8 +203,12 @@ int function_set_attribute(struct function *f, int attribute, int value)
 		f->max_dynamic_shared = value;
 		return CUDA_OK;
 	}
-	if (attribute == 9) /* the carve-out is a hint */
-		return value >= -1 && value <= 100 ? CUDA_OK : INVALID_VALUE;
+	if (attribute == 9) { /* a hint */
+		if (value < -1 || value > 100)
+			return INVALID_VALUE;
+		f->carveout = value;
+		return CUDA_OK;
+	}
 	if (attribute >= 10 && attribute <= 15 && value) {
 		SAY_ONCE("thread block clusters are not supported by rankfold");
 		return NOT_SUPPORTED;

@@ -220,6 +220,8 @@ int launch_driver(const CUlaunchConfig *c, void *function, void **args, void **e
 	int error = stream_number(c->hStream, &l.stream);
 	if (!error)
 		error = launch_attributes(c->attrs, c->numAttrs, &l.cooperative);
+	if (!error && args && extra)
+		error = INVALID_VALUE;
 	if (!error && !args)
 		error = packed_parameters(extra, &l.packed, &l.packed_bytes);
 	if (!error)

@@ -286,7 +286,7 @@ static void reset_locked(struct module *m)
 	m->loaded = false;
 	for (struct function *f = m->functions; f; f = f->next) {
 		atomic_store(&f->ready, false);
-		f->max_dynamic_shared = -1;
+		f->max_dynamic_shared = f->carveout = -1;
 	}
 	pthread_mutex_lock(&registry_lock);
 	for (uint64_t i = 0; i < symbol_room; i++)
@@ -337,7 +337,7 @@ static struct function *function_new(struct module *m, const char *name, const v
 		return NULL;
 	}
 	*f = (struct function){.module = m, .name = name, .host = host, .next = m->functions,
-			       .max_dynamic_shared = -1};
+			       .max_dynamic_shared = -1, .carveout = -1};
 	m->functions = f;
 	return f;
 }

@@ -163,7 +163,9 @@ static void took(uint64_t number)
 int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream)
 {
 	uint64_t number, address, whole = (bytes + RF_ALLOC_ALIGN - 1) & ~(RF_ALLOC_ALIGN - 1);
-	int error = out && bytes && bytes <= RF_HEAP_BYTES ? channel_use_device() : INVALID_VALUE;
+	int error = out && bytes ? channel_use_device() : INVALID_VALUE;
+	if (!error && bytes > RF_HEAP_BYTES)
+		error = OUT_OF_MEMORY;
 	if (!error)
 		error = stream_number(stream, &number);
 	if (!error && capturing(number))

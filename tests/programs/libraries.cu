@@ -82,6 +82,8 @@ static void launches(CUfunction f, Arguments &a, cudaStream_t stream)
                      CU_LAUNCH_PARAM_END};
     DRIVER_CHECK(cuLaunchKernel(f, 2, 3, 1, 64, 1, 1, 0, stream, nullptr, extra));
     expect(a, 3, "packed parameters");
+    DRIVER_FAILS(cuLaunchKernel(f, 2, 1, 1, 64, 1, 1, 0, stream, a.list, extra),
+                 CUDA_ERROR_INVALID_VALUE);
     CUlaunchAttribute attributes[2] = {};
     attributes[0].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
     attributes[0].value.priority = -1;
@@ -274,6 +276,7 @@ static void with_options(const std::string &ptx, Arguments &a)
     void *values[] = {(void *)32, nullptr, errors, (void *)sizeof errors, log, (void *)sizeof log};
     DRIVER_CHECK(cuModuleLoadDataEx(&module, ptx.c_str(), 6, options, values));
     EXPECT(!values[3] && !values[5], "logs of %p and %p bytes", values[3], values[5]);
+    EXPECT(!*log && !*errors, "the logs are \"%s\" and \"%s\"", log, errors);
     DRIVER_CHECK(cuModuleGetGlobal(&address, &bytes, module, "factor"));
     int two = 2;
     CUfunction function;

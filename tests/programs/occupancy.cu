@@ -139,6 +139,10 @@ static void much_shared_memory(int *device)
           cudaErrorInvalidValue);
     CUDA_CHECK(cudaFuncSetAttribute(dynamic, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
+    cudaFuncAttributes told;
+    CUDA_CHECK(cudaFuncGetAttributes(&told, dynamic));
+    EXPECT(told.preferredShmemCarveout == cudaSharedmemCarveoutMaxShared, "%d percent",
+           told.preferredShmemCarveout);
 }
 
 int main(int argc, char **argv)

@@ -131,6 +131,7 @@ static void current(int device, cudaStream_t stream)
     CUDA_CHECK(cudaMallocAsync(&a, MIB, stream));
     EXPECT(used(pool) == MIB && used(first) == 0, "from the current pool");
     REFUSED(cudaMallocAsync(&b, 4 * MIB, stream), cudaErrorMemoryAllocation);
+    REFUSED(cudaMallocAsync(&b, size_t(1) << 50, stream), cudaErrorMemoryAllocation);
     EXPECT(used(pool) == MIB, "what failed does not count");
     CUDA_CHECK(cudaMemPoolDestroy(pool));
     CUDA_CHECK(cudaDeviceGetMemPool(&got, device));
