@@ -101,7 +101,8 @@ def votes() -> list[Row]:
             Row(f"vote.sync.uni.pred %p, {q}, %m;", predicate(lambda v: len(set(v)) == 1, flip)),
             Row(f"vote.sync.ballot.b32 %d, {q}, %m;", ballot(flip)),
         ]
-    return rows
+    # The order in which CUB writes it, which ptxas takes too.
+    return [*rows, Row("vote.ballot.sync.b32 %d, %q, %m;", ballot(False))]
 
 
 def matches() -> list[Row]:

@@ -377,22 +377,23 @@ def _describe(instr: Instr) -> Described:
         return _describe_barrier(words, args)
     if "sync" not in words:
         raise Unsupported
+    words = tuple(w for w in words if w != "sync")  # CUB writes vote.ballot.sync
     results = _pair(args[0])
     if name == "shfl":
-        code = {"up": 0, "down": 1, "bfly": 2, "idx": 3}[words[1]]
+        code = {"up": 0, "down": 1, "bfly": 2, "idx": 3}[words[0]]
         return "shfl", code, args[1:5], results
     if name == "vote":
-        code = {"all": 0, "any": 1, "uni": 2, "ballot": 3}[words[1]]
+        code = {"all": 0, "any": 1, "uni": 2, "ballot": 3}[words[0]]
         return "vote", code, [args[1], Int(0), Int(0), args[2]], results
     if name == "match":
         code = {"any": 0, "all": 1}[words[0]]
         return "match", code, [args[1], args[1], Int(0), args[2]], results
     if name == "redux" and words[-1] in ("u32", "s32", "b32"):
         minimum = {"min": 1, "max": 2}
-        if words[1] in minimum:
-            code = minimum[words[1]] + (2 if words[-1] == "s32" else 0)
+        if words[0] in minimum:
+            code = minimum[words[0]] + (2 if words[-1] == "s32" else 0)
         else:
-            code = {"add": 0, "and": 5, "or": 6, "xor": 7}[words[1]]
+            code = {"add": 0, "and": 5, "or": 6, "xor": 7}[words[0]]
         return "redux", code, [args[1], Int(0), Int(0), args[2]], results
     if name == "elect":
         return "elect", 0, [Int(0), Int(0), Int(0), args[1]], results
