@@ -69,11 +69,18 @@ static void free_graph(struct graph *g)
 
 /* ---- sets of nodes ---- */
 
-bool nodes_add(struct nodes *set, struct node *n)
+static bool nodes_hold(const struct nodes *set, const struct node *n)
 {
 	for (size_t i = 0; i < set->count; i++)
 		if (set->at[i] == n)
 			return true;
+	return false;
+}
+
+bool nodes_add(struct nodes *set, struct node *n)
+{
+	if (nodes_hold(set, n))
+		return true;
 	struct node **more = realloc(set->at, (set->count + 1) * sizeof *more);
 	if (!more)
 		return false;
@@ -351,7 +358,8 @@ static int finish(int error, struct node *n, void **out, const void *graph,
 	if (!error && (!n || !out || !g || (count && !dependencies)))
 		error = n ? INVALID_VALUE : OUT_OF_MEMORY;
 	for (size_t i = 0; !error && i < count; i++) {
-		if (!dependencies[i] || ((struct node *)dependencies[i])->graph != g)
+		if (!dependencies[i] || ((struct node *)dependencies[i])->graph != g ||
+		    nodes_hold(&n->needs, dependencies[i]))
 			error = INVALID_VALUE;
 		else if (!nodes_add(&n->needs, dependencies[i]))
 			error = OUT_OF_MEMORY;
@@ -479,7 +487,7 @@ int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to, con
 		SAY_ONCE("data on the edges of a graph have no effect under rankfold");
 	for (size_t i = 0; i < count; i++) {
 		struct node *a = from[i], *b = to[i];
-		if (!a || !b || a == b || a->graph != g || b->graph != g)
+		if (!a || !b || a == b || a->graph != g || b->graph != g || nodes_hold(&b->needs, a))
 			return INVALID_VALUE;
 		if (!nodes_add(&b->needs, a))
 			return OUT_OF_MEMORY;

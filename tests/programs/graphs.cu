@@ -96,6 +96,11 @@ static void explicit_graph(Step &s)
                                         COUNT * sizeof(int), cudaMemcpyDeviceToHost));
     CUDA_CHECK(cudaGraphGetNodes(graph, nodes, &count));
     EXPECT(count == 3, "%zu nodes", count);
+    cudaGraphNode_t twice[2] = {copy, copy}, none_made;
+    EXPECT(cudaGraphAddDependencies(graph, &fill, &kernel, nullptr, 1) == cudaErrorInvalidValue &&
+           cudaGraphAddEmptyNode(&none_made, graph, twice, 2) == cudaErrorInvalidValue,
+           "one edge, twice");
+    cudaGetLastError();
     count = 2;
     CUDA_CHECK(cudaGraphNodeGetDependencies(kernel, needs, nullptr, &count));
     EXPECT(count == 1 && needs[0] == fill, "the kernel needs the fill");
