@@ -12,6 +12,23 @@ __global__ void sharing(int *to)
     __syncthreads();
     to[threadIdx.x] = fixed[blockDim.x - 1 - threadIdx.x];
 }
+// They keep more values than any thread has registers.
+__device__ void keep_many(const int *from, int *to)
+{
+    int x[200];
+#pragma unroll
+    for (int i = 0; i < 200; i++)
+        x[i] = from[i * 3];
+#pragma unroll
+    for (int i = 0; i < 200; i++)
+        to[i] = x[i] * x[199 - i];
+}
+__global__ void greedy(const int *from, int *to) { keep_many(from, to); }
+__global__ void __launch_bounds__(384) greedy_384(const int *from, int *to) { keep_many(from, to); }
+__global__ void __launch_bounds__(256, 3) greedy_thrice(const int *from, int *to)
+{
+    keep_many(from, to);
+}
 __global__ void dynamic(int *to, int count)
 {
     extern __shared__ int room[];
@@ -77,6 +94,11 @@ static void occupancy()
     int fixed = blocks_of((void *)sharing, 32);
     EXPECT(size_t(fixed) == p.sharedMemPerMultiprocessor / (12000 + p.reservedSharedMemPerBlock),
            "%d blocks of 12000 bytes", fixed);
+    cudaFuncAttributes of;
+    CUDA_CHECK(cudaFuncGetAttributes(&of, greedy));
+    EXPECT(blocks_of((void *)greedy, of.maxThreadsPerBlock) >= 1, "no block that may be launched");
+    EXPECT(blocks_of((void *)greedy_384, 384) >= 1, "not the block of its launch bounds");
+    EXPECT(blocks_of((void *)greedy_thrice, 256) >= 3, "not the blocks of its launch bounds");
     int grid, block, blocks;
     FAILS(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, plain, 0, 0),
           cudaErrorInvalidValue);

@@ -36,6 +36,7 @@ NO_SLOT = 0xFFFFFFFF
 ORDERED, WIDE = 1, 2  # SOFT_ORDERED, SOFT_WIDE
 FLAT, LOCKSTEP_FLAT = 1, 2  # SOFT_FLAT, SOFT_LOCKSTEP_FLAT
 SHARED_BYTES_MAX = 256 << 10
+REGISTERS = 65536  # of a multiprocessor
 _CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl": 5, "vote": 6,
               "match": 7, "redux": 8, "active": 9, "elect": 10, "regroup": 11}  # fmt: skip
 
@@ -231,9 +232,11 @@ class Kernel:
 
     def _register_count(self) -> int:
         """What cudaFuncAttributes.numRegs tells: the 32-bit words of the declared registers, as far
-        as a device would have them."""
+        as a device would have them: it gives them out by eights, and blocks of full size fit."""
         words = sum((TYPE_BYTES[kind] + 3) // 4 for kind in self.graph.flat.registers.values())
-        return max(1, min(words, 255))
+        threads = -(-min(self.function.max_threads, 1024) // 32) * 32
+        most = REGISTERS // (threads * max(self.function.min_blocks, 1)) // 8 * 8
+        return max(1, min(words, most, 255))
 
     def _tables(self) -> list[str]:
         cut_type = CUT_TYPE

@@ -141,6 +141,7 @@ class Function:
     text: str  # header and body
     body_text: str | None  # None: only declared
     max_threads: int = 1024
+    min_blocks: int = 1  # that a multiprocessor must hold
 
     @property
     def param_bytes(self) -> int:
@@ -260,9 +261,11 @@ def _function(header: str, text: str, body: str | None) -> Function:
         threads = 1
         for number in re.findall(r"\d+", limit.group(1)):
             threads *= int(number)
+    blocks = re.search(r"\.minnctapersm\s+(\d+)", header)
     return Function(
-        name, kind == "entry", _params(params or ""), _params(returns or ""), text, body, threads
-    )
+        name, kind == "entry", _params(params or ""), _params(returns or ""), text, body, threads,
+        int(blocks.group(1)) if blocks else 1,
+    )  # fmt: skip
 
 
 _PARAM = re.compile(
