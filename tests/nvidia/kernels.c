@@ -14,7 +14,11 @@
 #define SHARED_WITHOUT_ASKING (48u << 10)
 
 struct CUmod_st { char *text; };
-struct CUfunc_st { void (*run)(const uint8_t *); CUresult error; uint32_t params, shared; };
+struct CUfunc_st {
+	void (*run)(const uint8_t *);
+	CUresult error;
+	uint32_t params, own, shared; /* own: of the kernel itself; shared: a launch may add so much */
+};
 
 static uint64_t u64(const uint8_t *params, int offset)
 {
@@ -56,10 +60,18 @@ static void until_set(const uint8_t *p)
 
 static void nothing(const uint8_t *p) { (void)p; }
 
-static const struct { const char *name; void (*run)(const uint8_t *); CUresult error; } known[] = {
-	{"put", put, 0}, {"increment", increment, 0}, {"count", count, 0},
-	{"until_set", until_set, 0}, {"empty", nothing, 0},
-	{"fault", nothing, CUDA_ERROR_ILLEGAL_ADDRESS},
+#define SHARING_BYTES 8192u /* that the kernel of this name has in shared memory */
+
+static const struct {
+	const char *name;
+	void (*run)(const uint8_t *);
+	CUresult error;
+	uint32_t own;
+} known[] = {
+	{"put", put, 0, 0}, {"increment", increment, 0, 0}, {"count", count, 0, 0},
+	{"until_set", until_set, 0, 0}, {"empty", nothing, 0, 0},
+	{"sharing", put, 0, SHARING_BYTES},
+	{"fault", nothing, CUDA_ERROR_ILLEGAL_ADDRESS, 0},
 };
 
 /* Where the parameters of an entry begin in the text, or NULL. */
@@ -117,7 +129,8 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char
 		if (strcmp(known[i].name, name))
 			continue;
 		*out = malloc(sizeof **out);
-		**out = (struct CUfunc_st){known[i].run, known[i].error, param_bytes(at), 0};
+		**out = (struct CUfunc_st){known[i].run, known[i].error, param_bytes(at),
+					   known[i].own, SHARED_WITHOUT_ASKING - known[i].own};
 		return fake_leave(CUDA_SUCCESS);
 	}
 	return fake_leave(CUDA_ERROR_NOT_FOUND);
@@ -126,8 +139,8 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char
 EXPORT CUresult cuFuncGetAttribute(int *out, CUfunction_attribute attribute, CUfunction function)
 {
 	ENTER(cuFuncGetAttribute);
-	(void)function;
 	*out = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 :
+	       attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES ? (int)function->own :
 	       attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION ? 75 : 0;
 	return fake_leave(CUDA_SUCCESS);
 }
@@ -135,7 +148,8 @@ EXPORT CUresult cuFuncGetAttribute(int *out, CUfunction_attribute attribute, CUf
 EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
 {
 	ENTER(cuFuncSetAttribute);
-	if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > 227 << 10)
+	if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
+	    value > (227 << 10) - (int)function->own)
 		return fake_leave(CUDA_ERROR_INVALID_VALUE);
 	function->shared = (uint32_t)value;
 	return fake_leave(CUDA_SUCCESS);
@@ -156,7 +170,7 @@ CUresult fake_launch_check(const CUlaunchConfig *c, CUfunction f, void **extra,
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	if (!c->gridDimX || !threads || threads > 1024 || (c->numAttrs && !c->attrs) ||
-	    (c->sharedMemBytes > SHARED_WITHOUT_ASKING && c->sharedMemBytes > f->shared))
+	    c->sharedMemBytes > f->shared)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytes)
 		memcpy(launch->params, extra[1], bytes);

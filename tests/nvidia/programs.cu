@@ -19,4 +19,12 @@ extern "C" __global__ void until_set(uint32_t *word)
 		;
 }
 
+// Has 8 KiB in shared memory.
+extern "C" __global__ void sharing(uint32_t *at, uint32_t value)
+{
+	__shared__ uint32_t own[2048];
+	own[threadIdx.x] = value;
+	*at = own[value % 2048];
+}
+
 extern "C" __global__ void fault(uint32_t *nowhere) { *nowhere = 1; }

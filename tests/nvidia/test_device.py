@@ -185,6 +185,20 @@ def test_host_arithmetic_in_the_streams_order(device: Device) -> None:
     assert (a == np.arange(1000, dtype=np.float32) + 1).all()
 
 
+@pytest.mark.parametrize("kibibytes", [0, 40, 44, 48, 219])
+def test_shared_memory_beyond_48_kib_counts_the_kernels_own(
+    device: Device, kernels: Kernels, kibibytes: int
+) -> None:
+    """8 KiB lie in the kernel. More than 48 KiB in all are to be asked for, 227 are the GPU's."""
+    space = device.space()
+    at = words(space, 0)
+    space.launch(kernels("sharing"), 1, 1, at, 5, shared=kibibytes << 10)
+    space.check()
+    assert space.read(at, 1, np.uint32)[0] == 5
+    space.launch(kernels("sharing"), 1, 1, at, 5, shared=220 << 10)
+    assert space.error()[0] == 1
+
+
 # ---- what goes wrong ----
 
 

@@ -49,6 +49,7 @@ struct hal_function {
 	CUfunction function;
 	uint32_t param_bytes;
 	uint32_t globals_at; /* offset of the parameter that rewrite.py added, or NO_GLOBALS */
+	uint32_t shared_bytes; /* the kernel's own, beside what a launch adds */
 	char name[];
 };
 

@@ -321,7 +321,7 @@ static enum issued fill(struct hal_stream *s, struct hal_work *w)
 
 /* ---- kernels ---- */
 
-#define SHARED_WITHOUT_ASKING (48u << 10)
+#define SHARED_WITHOUT_ASKING (48u << 10) /* a kernel's own and its launch's together */
 
 static CUresult launch(const struct hal_stream *s, const struct cuda_item *item)
 {
@@ -340,7 +340,7 @@ static CUresult launch(const struct hal_stream *s, const struct cuda_item *item)
 	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, item->params, CU_LAUNCH_PARAM_BUFFER_SIZE,
 			 &bytes, CU_LAUNCH_PARAM_END};
 
-	if (w->kernel.shared_bytes > SHARED_WITHOUT_ASKING) {
+	if ((uint64_t)f->shared_bytes + w->kernel.shared_bytes > SHARED_WITHOUT_ASKING) {
 		CUresult error = d->cuFuncSetAttribute(
 			f->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
 			(int)w->kernel.shared_bytes);
