@@ -52,6 +52,7 @@ static inline CUresult fake_leave(CUresult error)
 /* Under fake_lock. Is all of it mapped with access, or pinned? */
 bool fake_reachable(CUdeviceptr at, uint64_t bytes);
 bool fake_is_window(CUdeviceptr at);
+bool fake_window_open(void); /* all that is mapped there may be accessed */
 /* Is work queued that touches this, or (bytes 0) any kernel? */
 bool fake_in_use(CUdeviceptr at, uint64_t bytes);
 

@@ -267,6 +267,14 @@ bool fake_is_window(CUdeviceptr at)
 	return at >= RF_DEV_BASE && at < RF_DEV_BASE + RF_HEAP_BYTES;
 }
 
+bool fake_window_open(void)
+{
+	for (size_t i = 0; i < TABLE; i++)
+		if (maps[i].r.bytes && !maps[i].access && fake_is_window(maps[i].r.at))
+			return false;
+	return true;
+}
+
 /* Mappings lie beside each other: what reaches into several is walked through. */
 bool fake_reachable(CUdeviceptr at, uint64_t bytes)
 {

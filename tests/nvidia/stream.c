@@ -308,6 +308,10 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
 	ENTER(cuLaunchKernelEx);
 	if (params)
 		fake_fault("cuLaunchKernelEx: parameters in two ways");
+	if (!fake_window_open()) {
+		fake_fault("cuLaunchKernelEx: memory that is mapped but may not be accessed");
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
 	error = fake_launch_check(config, function, extra, &w.launch);
 	return fake_leave(error ? error : push(config->hStream, &w));
 }

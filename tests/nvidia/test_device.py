@@ -241,6 +241,23 @@ def test_a_call_that_fails_fails_the_rank_it_was_for(
     assert other.error() == (0, "")
 
 
+def test_memory_whose_mapping_failed_half_way_is_mapped_anew(
+    fake: Fake, device: Device, kernels: Kernels
+) -> None:
+    """The next rank gets the same chunk at the same address, where it lies without access."""
+    first, second = device.space(), device.space()
+    at = words(first, 1)
+    fake.fail("cuMemSetAccess", 1, 2)
+    first.launch(kernels("put"), 1, 1, at, 5)
+    assert first.error()[0] == 2
+    assert device.hal.space_unmap(first.handle, at - at % CHUNK) == 0
+    device.hal.chunk_destroy(device.handle, first.chunks[0])
+    assert words(second, 1) == at and second.chunks == first.chunks
+    second.launch(kernels("put"), 1, 1, at, 5)
+    second.check()
+    assert second.read(at, 1, np.uint32)[0] == 5
+
+
 @pytest.mark.parametrize("call", ["cuStreamWriteValue64_v2", "cuMemsetD2D8Async"])
 def test_without_these_nothing_can_go_on(fake: Fake, doomed: Device, call: str) -> None:
     space = doomed.space()

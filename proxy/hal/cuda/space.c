@@ -137,10 +137,16 @@ bool cuda_window_shows(const struct hal_device *device, const struct hal_space *
 	       device->window_version == atomic_load(&space->version);
 }
 
-static CUresult open_run(const struct hal_device *device, uint32_t from, uint32_t to)
+#define CLOSED UINT32_MAX /* in the window: a chunk is mapped there, of no use */
+
+static CUresult open_run(struct hal_device *device, uint32_t from, uint32_t to)
 {
-	return cuda_set_access(device, RF_DEV_BASE + from * RF_CHUNK_BYTES,
-			       (to - from) * RF_CHUNK_BYTES);
+	CUresult error = cuda_set_access(device, RF_DEV_BASE + from * RF_CHUNK_BYTES,
+					 (to - from) * RF_CHUNK_BYTES);
+
+	for (uint32_t i = from; error && i < to; i++)
+		device->window[i] = CLOSED;
+	return error;
 }
 
 /* Access is given to what lies together in one call. */
