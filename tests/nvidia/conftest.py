@@ -6,15 +6,20 @@ import ctypes
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import cuda
 import pytest
 
+from rankfold import paths
 from rankfold.paths import REPOSITORY
+from rankfold.proxy.hal.cuda.modules import Loader
+from rankfold.proxy.hal.soft.modules import FunctionInfo
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.c"))
+Kernels = Callable[[str], FunctionInfo]
 INCLUDES = ["interpose", "proxy/hal", "proxy/hal/cuda", "tests/nvidia"]
 
 
@@ -81,3 +86,11 @@ def fake(fake_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     made.faults()
     yield made
     assert made.faults() == ""
+
+
+@pytest.fixture
+def kernels() -> Kernels:
+    """Of programs.cu, for the device that is open."""
+    loader = Loader(paths.native("lib/librankfold-proxy.so"), (9, 0))
+    ptx = cuda.ptx(HERE / "programs.cu").encode()
+    return lambda name: loader.function(loader.module(ptx, 1), name)

@@ -6,24 +6,22 @@ import ctypes
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import cuda
 import numpy as np
 import pytest
 from softgpu.harness import CHUNK, Device, Space, ffi
 
 from rankfold import paths
 from rankfold.proxy.hal.cuda.modules import Loader
-from rankfold.proxy.hal.soft.modules import FunctionInfo, ModuleError
+from rankfold.proxy.hal.soft.modules import ModuleError
 from rankfold.proxy.native import Native, NativeError
 
-from .conftest import Fake
+from .conftest import Fake, Kernels
 
 HERE = Path(__file__).parent
 PINNED = 0x200000000000 + (1 << 39)
-Kernels = Callable[[str], FunctionInfo]
 OPEN_CALLS = ["cuInit", "cuDeviceGetCount", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
               "cuStreamCreate", "cuMemGetInfo_v2", "cuMemAddressReserve", "cuMemCreate",
               "cuMemMap", "cuMemSetAccess", "cuMemHostAlloc"]  # fmt: skip
@@ -41,14 +39,6 @@ def doomed(fake: Fake) -> Iterator[Device]:
     with Device(memory=16 * CHUNK, hal="nvidia") as made:
         yield made
     fake.reset()
-
-
-@pytest.fixture
-def kernels() -> Kernels:
-    """Of programs.cu, for the device that is open."""
-    loader = Loader(paths.native("lib/librankfold-proxy.so"), (9, 0))
-    ptx = cuda.ptx(HERE / "programs.cu").encode()
-    return lambda name: loader.function(loader.module(ptx, 1), name)
 
 
 def words(space: Space, *values: int) -> int:

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from softgpu import gemm
 from softgpu.gemm import GELU, POINTERS, RELU, SCALARS, Array, Gemm, Matrix
-from softgpu.harness import CHUNK, DEV_BASE, Device, Space
+from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi
 from softgpu.test_gemm import calls, place
 
 from support.formats import R_8I, R_16BF, R_16F, R_32F, R_32I, R_64F, decode, encode
 
-from .conftest import Fake
+from .conftest import Fake, Kernels
 
 NOWHERE = Matrix(8, 1, 4)
 FAR = Matrix(DEV_BASE + (1 << 38), 1, 4)
@@ -174,6 +174,22 @@ def test_products_and_switches_of_ranks_take_turns(device: Device) -> None:
     for rank, (space, _a, d) in enumerate(made):
         space.check()
         assert (read(space, d) == 1 + 3 * 4 * (rank + 1) ** 2).all()
+
+
+def test_a_record_may_change_once_it_was_submitted(device: Device, kernels: Kernels) -> None:
+    """A kernel of another rank holds the product back."""
+    other, space = device.space(), device.space()
+    flag = other.put(np.zeros(1, np.uint32))
+    running, _params = other.kernel_work(kernels("until_set"), 1, 1, flag)
+    device.submit(running, device.new_stream())
+    a, d, stream = square(space), square(space), device.new_stream()
+    made, record = gemm.work(device, space, Gemm(4, 4, 4, a, a, NOWHERE, d))
+    number = device.submit(made, stream)
+    ffi.buffer(made.gemm.call, len(record))[:] = b"\xff" * len(record)
+    other.write(flag, np.ones(1, np.uint32))
+    device.wait(number, stream)
+    space.check()
+    assert (read(space, d) == 4).all()
 
 
 MATRIX = Matrix(DEV_BASE + CHUNK, 1, 4)

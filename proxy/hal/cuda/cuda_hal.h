@@ -73,7 +73,7 @@ struct hal_space {
 
 struct cuda_item {
 	struct hal_work work;
-	uint8_t *params;
+	uint8_t *params;                  /* of a kernel; or a product's record */
 	uint32_t params_room, params_bytes;
 };
 

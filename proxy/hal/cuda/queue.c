@@ -136,6 +136,16 @@ static bool acceptable(const struct hal_work *w)
 	return false;
 }
 
+static bool make_room(struct cuda_item *item, uint32_t bytes)
+{
+	if (bytes <= item->params_room)
+		return true;
+	free(item->params);
+	item->params = malloc(bytes);
+	item->params_room = item->params ? bytes : 0;
+	return item->params;
+}
+
 /* The program's parameters, and behind them where its module's globals lie (rewrite.py). */
 static bool copy_params(struct cuda_item *item)
 {
@@ -144,15 +154,8 @@ static bool copy_params(struct cuda_item *item)
 
 	if (f->globals_at != CUDA_NO_GLOBALS)
 		wanted = f->globals_at + GLOBALS_BYTES;
-	if (bytes > wanted)
+	if (bytes > wanted || !make_room(item, wanted))
 		return false;
-	if (wanted > item->params_room) {
-		free(item->params);
-		item->params = malloc(wanted);
-		item->params_room = item->params ? wanted : 0;
-		if (!item->params)
-			return false;
-	}
 	if (wanted)
 		memset(item->params, 0, wanted);
 	if (bytes)
@@ -164,6 +167,15 @@ static bool copy_params(struct cuda_item *item)
 	return true;
 }
 
+static bool copy_call(struct cuda_item *item)
+{
+	if (!make_room(item, sizeof *item->work.gemm.call))
+		return false;
+	memcpy(item->params, item->work.gemm.call, sizeof *item->work.gemm.call);
+	item->work.gemm.call = (const void *)item->params;
+	return true;
+}
+
 uint64_t cuda_submit(struct hal_stream *s, const struct hal_work *work)
 {
 	uint64_t number = atomic_load(&s->submitted) + 1;
@@ -172,7 +184,8 @@ uint64_t cuda_submit(struct hal_stream *s, const struct hal_work *work)
 	if (!cuda_room(s) || !acceptable(work))
 		return 0;
 	item->work = *work;
-	if (work->kind == HAL_KERNEL && !copy_params(item))
+	if ((work->kind == HAL_KERNEL && !copy_params(item)) ||
+	    (work->kind == HAL_GEMM && !copy_call(item)))
 		return 0;
 	atomic_store(&s->submitted, number);
 	if (atomic_load(&s->device->lost))
