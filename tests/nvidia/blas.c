@@ -2,8 +2,9 @@
  *
  * Its products are kernels of the fake's streams: sums in double over k upwards, one rounding at
  * the end. It is stricter than NVIDIA's: descriptors that are left, attributes of a wrong size or
- * that nobody needs, alignments that are not so, algorithms of another product, and addresses
- * outside of the window are faults of the caller. D and C must lie by columns.
+ * that nobody needs, alignments that are not so, a bias that does not lie at 16 bytes, algorithms
+ * of another product, and addresses outside of the window and of the stream's own memory are faults
+ * of the caller. A and B are read whatever alpha is. D and C must lie by columns.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -303,7 +304,7 @@ static void multiply(const uint8_t *params)
 			for (uint64_t i = 0; i < p.layout[D].rows; i++) {
 				double sum = 0;
 
-				for (uint64_t k = 0; k < depth && alpha != 0; k++)
+				for (uint64_t k = 0; k < depth; k++)
 					sum += operand(&p, A, b, i, k) * operand(&p, B, b, k, j);
 				sum *= alpha;
 				if (beta != 0)
@@ -393,7 +394,8 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 
 static bool shown(uint64_t at, uint64_t bytes)
 {
-	return fake_is_window(at) && fake_is_window(at + bytes - 1) && fake_reachable(at, bytes);
+	return fake_is_spare(at, bytes) ||
+	       (fake_is_window(at) && fake_is_window(at + bytes - 1) && fake_reachable(at, bytes));
 }
 
 /* All of a matrix, or its list, is in the window and aligned as was said. */
@@ -407,9 +409,26 @@ static bool there(const struct product *p, int which, uint32_t aligned)
 
 		if (x->mode && !shown(p->at[which] + 8 * (uint64_t)b, 8))
 			return false;
+		if (x->mode && fake_is_spare(p->at[which], 8))
+			continue; /* the stream will have written it */
 		first = element(p, which, b, 0, 0);
 		last = element(p, which, b, x->rows - 1, x->columns - 1);
 		if (first % aligned || !shown(first, last - first + size))
+			return false;
+	}
+	return true;
+}
+
+static bool bias_there(const struct product *p)
+{
+	const struct cublasLtMatmulDescOpaque *d = &p->desc;
+	const struct cublasLtMatrixLayoutOpaque *x = &p->layout[D];
+	uint64_t size = type_bytes(d->bias_type < 0 ? x->type : d->bias_type);
+
+	for (int32_t b = 0; b < x->count; b++) {
+		uint64_t at = d->bias + (uint64_t)b * (uint64_t)d->bias_stride * size;
+
+		if (at % 16 || !shown(at, x->rows * size))
 			return false;
 	}
 	return true;
@@ -446,11 +465,15 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 		memcpy(&p.beta, beta, scalar);
 	}
 	for (int i = A; i <= D; i++)
-		if (!((i == A || i == B) && !p.alpha) && !there(&p, i, aligned[i])) {
+		if (!there(&p, i, aligned[i])) {
 			fake_fault("cublasLtMatmul: matrix %d at %#llx", i,
 				   (unsigned long long)p.at[i]);
 			return end(CUBLAS_STATUS_INVALID_VALUE);
 		}
+	if (p.desc.epilogue & CUBLASLT_EPILOGUE_BIAS && !bias_there(&p)) {
+		fake_fault("cublasLtMatmul: a bias at %#llx", (unsigned long long)p.desc.bias);
+		return end(CUBLAS_STATUS_INVALID_VALUE);
+	}
 	computed = p.desc.compute;
 	fake_push_kernel(stream, multiply, &p, sizeof p);
 	return end(CUBLAS_STATUS_SUCCESS);

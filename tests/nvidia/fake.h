@@ -52,6 +52,7 @@ static inline CUresult fake_leave(CUresult error)
 /* Under fake_lock. Is all of it mapped with access, or pinned? */
 bool fake_reachable(CUdeviceptr at, uint64_t bytes);
 bool fake_is_window(CUdeviceptr at);
+bool fake_is_spare(CUdeviceptr at, uint64_t bytes); /* of a stream's own, not freed yet */
 bool fake_window_open(void); /* all that is mapped there may be accessed */
 /* Is work queued that touches this, or (bytes 0) any kernel? */
 bool fake_in_use(CUdeviceptr at, uint64_t bytes);
@@ -64,6 +65,8 @@ struct fake_launch {
 /* Under fake_lock: a launch's function and parameters are checked and copied. */
 CUresult fake_launch_check(const CUlaunchConfig *, CUfunction, void **extra, struct fake_launch *);
 
+/* Under fake_lock: a host function in the stream. */
+void fake_push_host(CUstream, CUhostFn function, void *argument);
 /* Under fake_lock: a kernel with such parameters, which are copied, in the stream. */
 CUresult fake_push_kernel(CUstream, void (*run)(const uint8_t *params), const void *params,
 			  size_t bytes);

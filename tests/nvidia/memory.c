@@ -25,7 +25,7 @@ static bool initialised;
 static _Thread_local bool current;
 
 struct range { CUdeviceptr at; uint64_t bytes; };
-static struct range reserved[64], pinned[512];
+static struct range reserved[64], pinned[512], spares[64];
 static struct { struct range r; CUmemGenericAllocationHandle handle; bool access; } maps[TABLE];
 static struct { int fd; uint64_t bytes; uint32_t maps; bool live; } handles[TABLE];
 static uint64_t created;
@@ -211,6 +211,9 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 		return error;
 	if (device || --retained < 0)
 		fake_fault("a context is released that was not retained");
+	for (size_t i = 0; i < 64; i++)
+		if (spares[i].bytes)
+			fake_fault("memory of a stream at %#llx is left", spares[i].at);
 	return fake_leave(CUDA_SUCCESS);
 }
 
@@ -267,6 +270,14 @@ bool fake_is_window(CUdeviceptr at)
 	return at >= RF_DEV_BASE && at < RF_DEV_BASE + RF_HEAP_BYTES;
 }
 
+bool fake_is_spare(CUdeviceptr at, uint64_t bytes)
+{
+	for (size_t i = 0; i < 64; i++)
+		if (inside(at, bytes, spares[i]))
+			return true;
+	return false;
+}
+
 bool fake_window_open(void)
 {
 	for (size_t i = 0; i < TABLE; i++)
@@ -281,6 +292,8 @@ bool fake_reachable(CUdeviceptr at, uint64_t bytes)
 	for (size_t i = 0; i < 512; i++)
 		if (inside(at, bytes, pinned[i]))
 			return true;
+	if (fake_is_spare(at, bytes))
+		return true;
 	while (bytes) {
 		uint64_t got = 0;
 
@@ -476,6 +489,39 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDe
 	return fake_leave(CUDA_SUCCESS);
 }
 
+/* ---- memory of a stream ---- */
+
+EXPORT CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+	uint8_t *got;
+
+	(void)stream;
+	ENTER(cuMemAllocAsync);
+	if (!bytes)
+		fake_fault("cuMemAllocAsync: no bytes");
+	got = aligned_alloc(256, (bytes + 255) / 256 * 256);
+	memset(got, DIRT, bytes);
+	*out = (CUdeviceptr)(uintptr_t)got;
+	put(spares, 64, *out, bytes);
+	return fake_leave(CUDA_SUCCESS);
+}
+
+/* What was pushed before may use it; nothing that is pushed later. */
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream)
+{
+	struct range *r;
+
+	ENTER(cuMemFreeAsync);
+	r = find(spares, 64, at, 0);
+	if (!r) {
+		fake_fault("cuMemFreeAsync: %#llx is not a stream's", at);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	r->bytes = 0;
+	fake_push_host(stream, free, (void *)(uintptr_t)at);
+	return fake_leave(CUDA_SUCCESS);
+}
+
 /* ---- host memory ---- */
 
 EXPORT CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
@@ -519,6 +565,7 @@ EXPORT void fake_reset(void)
 	munmap((void *)(uintptr_t)(RF_DEV_BASE + RF_HEAP_BYTES), RF_WINDOW_BYTES - RF_HEAP_BYTES);
 	memset(reserved, 0, sizeof reserved);
 	memset(pinned, 0, sizeof pinned);
+	memset(spares, 0, sizeof spares);
 	memset(maps, 0, sizeof maps);
 	memset(handles, 0, sizeof handles);
 	created = 0;

@@ -137,6 +137,80 @@ def test_matrices_that_are_aligned_as_their_elements_only(device: Device, elemen
     assert (found == left @ right).all()
 
 
+@pytest.mark.parametrize("kind", [R_32F, R_16F, R_64F, R_8I])
+@pytest.mark.parametrize("k", [0, 3])
+@pytest.mark.parametrize("rows", [False, True])
+def test_without_a_and_b_the_rest_remains(device: Device, kind: int, k: int, rows: bool) -> None:
+    """k = 0 or alpha = 0. The library would read them all the same, and NaN * 0 is NaN."""
+    space = device.space()
+    cd = R_32I if kind == R_8I else kind
+    scale = R_32F if kind == R_16F else cd
+    d = Matrix(0, 5, 1, 21) if rows else Matrix(0, 1, 5, 21)
+    call = Gemm(4, 3, k, Matrix(0, 1, 4), Matrix(0, 3, 1), replace(d, batch=30), d, 2, kind, cd,
+                cd, scale, 1 if k == 0 else 0, 2)  # fmt: skip
+    nan = np.nan if kind != R_8I else 7
+
+    def values(shape: tuple[int, ...]) -> Any:
+        return np.arange(24).reshape(shape) if shape[1:] == (4, 3) else np.full(shape, nan)
+
+    o = place(space, call, values, None)
+    gemm.run(device, space, replace(o.call, a=FAR, b=FAR))
+    space.check()
+    memory, where = o.result()
+    assert (decode(memory[where], cd) == 2 * np.arange(24).reshape(2, 4, 3)).all()
+
+
+def test_lists_of_matrices_without_a_and_b(device: Device) -> None:
+    space = device.space()
+    places = [space.put(np.full(16, value, np.float32)) for value in (3, 4)]
+    listed = Matrix(space.put(np.array(places, np.uint64)), 1, 4)
+    call = Gemm(4, 4, 0, FAR, NOWHERE, listed, listed, 2, beta=-2, flags=POINTERS)
+    gemm.run(device, space, call)
+    space.check()
+    assert [set(space.read(at, 16, np.float32)) for at in places] == [{-6}, {-8}]
+
+
+@pytest.mark.parametrize("kind", [R_32F, R_16BF])
+@pytest.mark.parametrize(("shift", "stride"), [(1, 0), (4, 4), (3, 17), (0, 7), (8, 8), (0, 0)])
+def test_a_bias_may_lie_anywhere(device: Device, kind: int, shift: int, stride: int) -> None:
+    """Between the parameters of one buffer, say. The fake takes none that is not at 16 bytes."""
+    space = device.space()
+    numbers = np.arange(64) % 32
+    bias = space.put(encode(numbers, kind)) + shift * (4 if kind == R_32F else 2)
+    a, d = square(space), space.put(np.zeros(48, np.float32))
+    call = Gemm(4, 4, 4, a, a, NOWHERE, Matrix(d, 1, 4, 16), 3, type_bias=kind, bias=bias,
+                bias_batch=stride, flags=RELU)  # fmt: skip
+    gemm.run(device, space, call)
+    space.check()
+    found = space.read(d, 48, np.float32).reshape(3, 4, 4)
+    wanted = [4 + numbers[shift + b * stride :][:4] for b in range(3)]
+    assert (found == np.array(wanted)[:, None, :]).all()
+
+
+def test_biases_that_overlap_lie_at_16_bytes(device: Device) -> None:
+    for shift, code in ((0, 0), (1, 801)):
+        space = device.space()
+        a, bias = square(space), space.put(np.arange(64, dtype=np.float32)) + 4 * shift
+        call = Gemm(16, 4, 4, replace(a, col=16), a, NOWHERE, Matrix(a.address, 1, 16, 64), 2,
+                    bias=bias, bias_batch=4)  # fmt: skip
+        gemm.run(device, space, call)
+        assert space.error()[0] == code
+
+
+@pytest.mark.parametrize("failing", ["cuMemAllocAsync", "cuMemsetD2D8Async"])
+def test_without_memory_for_a_product_its_rank_fails(
+    fake: Fake, device: Device, failing: str
+) -> None:
+    space, other = device.space(), device.space()
+    a, d = square(space), square(other)
+    fake.fail(failing, 1, 2)
+    gemm.run(device, space, Gemm(4, 4, 0, a, a, a, a, beta=1))
+    assert space.error()[0] == 2 and "memory for a matrix product" in space.error()[1]
+    gemm.run(device, other, Gemm(4, 4, 0, d, d, d, d, beta=2))
+    other.check()
+    assert (read(other, d) == 2).all()
+
+
 def test_what_is_not_read_may_be_anywhere(device: Device) -> None:
     space = device.space()
     a, d = square(space), square(space)
@@ -231,7 +305,6 @@ def test_an_address_outside_of_memory_fails_only_its_rank(device: Device, call: 
         replace(GOOD, type_scale=R_64F, type_cd=77),
         replace(GOOD, bias=DEV_BASE, type_bias=55),
         replace(GOOD, m=2**31),
-        replace(GOOD, k=0),
         replace(GOOD, count=0),
     ],
 )

@@ -118,6 +118,8 @@ typedef struct {
 		     unsigned long long)) \
 	X(cuMemUnmap, (CUdeviceptr, size_t)) \
 	X(cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t)) \
+	X(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream)) \
+	X(cuMemFreeAsync, (CUdeviceptr, CUstream)) \
 	X(cuMemHostAlloc, (void **, size_t, unsigned)) \
 	X(cuMemFreeHost, (void *)) \
 	X(cuStreamCreate, (CUstream *, unsigned)) \

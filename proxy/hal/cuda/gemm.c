@@ -4,7 +4,8 @@
  * which has the same elements. A and B lie as they do and are transposed by the call. The algorithm
  * is the first that the library's heuristic names for these shapes, types and alignments, without a
  * workspace: so equal calls on equal GPUs give equal bits, and products of several streams share
- * nothing.
+ * nothing. What the library cannot take as it is, no A and B or a bias that lies anywhere, is put
+ * into memory of the stream for this one call.
  *
  * A product is a kernel: it runs in the window of its rank (cuda_hal.h). Addresses that the record
  * has are checked against what the rank has there; those in lists are the program's business, as
@@ -56,7 +57,7 @@ bool cuda_gemm_acceptable(const struct rf_gemm *g)
 {
 	return type_bytes(g->type_ab) && type_bytes(g->type_cd) &&
 	       scale_of(g->compute) == g->type_scale && (!g->bias || type_bytes(g->type_bias)) &&
-	       g->m && g->n && g->k && g->count && g->m <= INT32_MAX && g->n <= INT32_MAX &&
+	       g->m && g->n && g->count && g->m <= INT32_MAX && g->n <= INT32_MAX &&
 	       g->k <= INT32_MAX && g->count <= INT32_MAX;
 }
 
@@ -150,7 +151,8 @@ static bool bias_there(const struct hal_space *space, const struct rf_gemm *g)
 	       g->bias % size == 0 && is_mapped(space, g->bias, (last + 1) * size);
 }
 
-/* Is a scalar zero, as far as can be known before the product runs? */
+/* Is a scalar zero, as far as can be known before the product runs? Then what it is multiplied with
+ * is not read. */
 static bool is_zero(const struct rf_gemm *g, uint64_t bits)
 {
 	uint32_t width = 8 * type_bytes(g->type_scale);
@@ -161,6 +163,11 @@ static bool is_zero(const struct rf_gemm *g, uint64_t bits)
 	return !(g->flags & RF_GEMM_SCALARS) && !(bits & ~sign);
 }
 
+static bool has_factors(const struct rf_gemm *g)
+{
+	return g->k && !is_zero(g, g->alpha);
+}
+
 static bool all_there(const struct hal_space *space, const struct rf_gemm *g)
 {
 	uint32_t scalar = type_bytes(g->type_scale);
@@ -168,12 +175,106 @@ static bool all_there(const struct hal_space *space, const struct rf_gemm *g)
 	if (g->flags & RF_GEMM_SCALARS &&
 	    (!is_mapped(space, g->alpha, scalar) || !is_mapped(space, g->beta, scalar)))
 		return false;
-	return (is_zero(g, g->alpha) ||
+	return (!has_factors(g) ||
 		(matrix_there(space, g, &g->a, g->m, g->k, g->type_ab) &&
 		 matrix_there(space, g, &g->b, g->k, g->n, g->type_ab))) &&
 	       (is_zero(g, g->beta) || matrix_there(space, g, &g->c, g->m, g->n, g->type_cd)) &&
 	       matrix_there(space, g, &g->d, g->m, g->n, g->type_cd) &&
 	       (!g->bias || bias_there(space, g));
+}
+
+/* ---- what the library cannot take as it is -------------------------------------------------- */
+
+#define BIAS_ALIGNED 16u /* kernels for a bias may need that much, and fault without it */
+#define ZEROS_DEPTH 16u  /* which kernels of all types can do */
+
+struct spares { CUdeviceptr at[3]; uint32_t count; }; /* memory for one call */
+
+static CUresult take(const struct hal_stream *s, struct spares *all, uint64_t bytes, uint64_t *at)
+{
+	CUresult error = s->device->driver->cuMemAllocAsync(&all->at[all->count], bytes, s->stream);
+
+	if (!error)
+		*at = all->at[all->count++];
+	return error;
+}
+
+static CUresult give_back(const struct hal_stream *s, const struct spares *all)
+{
+	CUresult error = CUDA_SUCCESS, last;
+
+	for (uint32_t i = 0; i < all->count; i++) {
+		last = s->device->driver->cuMemFreeAsync(all->at[i], s->stream);
+		error = error ? error : last;
+	}
+	return error;
+}
+
+/* A and B of zeros, for the library reads them whatever alpha is, and has no product with k = 0. */
+static CUresult without_factors(const struct hal_stream *s, struct rf_gemm *g, struct spares *all)
+{
+	const struct cuda_driver *d = s->device->driver;
+	uint64_t bytes = (g->m > g->n ? g->m : g->n) * ZEROS_DEPTH * type_bytes(g->type_ab);
+	uint64_t zeros = 0, list = 0;
+	CUresult error = take(s, all, bytes, &zeros);
+
+	if (!error)
+		error = d->cuMemsetD2D8Async(zeros, bytes, 0, bytes, 1, s->stream);
+	g->k = ZEROS_DEPTH;
+	g->a = (struct rf_matrix){zeros, ZEROS_DEPTH, 1, 0};
+	g->b = (struct rf_matrix){zeros, 1, ZEROS_DEPTH, 0};
+	if (error || !(g->flags & RF_GEMM_POINTERS))
+		return error;
+	error = take(s, all, g->count * sizeof zeros, &list);
+	for (uint32_t half = 0; !error && half < 2; half++) /* of each address */
+		error = d->cuMemsetD2D32Async(list + 4 * half, sizeof zeros,
+					      (uint32_t)(zeros >> 32 * half), 1, g->count,
+					      s->stream);
+	g->a.addr = g->b.addr = list;
+	return error;
+}
+
+/* A bias that lies anywhere, at addresses that all kernels take. */
+static CUresult align_bias(const struct hal_stream *s, struct rf_gemm *g, struct spares *all)
+{
+	uint64_t size = type_bytes(g->type_bias), bytes = g->m * size, step = g->bias_batch * size;
+	uint64_t pitch = (bytes + BIAS_ALIGNED - 1) / BIAS_ALIGNED * BIAS_ALIGNED, at = 0;
+	uint64_t count = step ? g->count : 1;
+	CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = g->bias,
+			      .srcPitch = count > 1 ? step : bytes, .WidthInBytes = bytes,
+			      .dstMemoryType = CU_MEMORYTYPE_UNIFIED, .dstPitch = pitch,
+			      .Height = count};
+	CUresult error;
+
+	if (g->bias % BIAS_ALIGNED == 0 && (count == 1 || step % BIAS_ALIGNED == 0))
+		return CUDA_SUCCESS;
+	if (rows.srcPitch < bytes || rows.srcPitch > INT32_MAX || pitch > INT32_MAX)
+		return CUDA_ERROR_NOT_SUPPORTED; /* by copies */
+	error = take(s, all, count * pitch, &at);
+	rows.dstDevice = at;
+	if (!error)
+		error = s->device->driver->cuMemcpy2DAsync_v2(&rows, s->stream);
+	g->bias = at;
+	g->bias_batch = step ? pitch / size : 0;
+	return error;
+}
+
+/* Copies of pinned memory would not keep the stream's order: what lies there stays. */
+static bool in_heap(const struct hal_space *space, uint64_t addr)
+{
+	CUdeviceptr at;
+
+	return cuda_space_resolve(space, addr, &at);
+}
+
+static CUresult prepare(const struct hal_stream *s, const struct hal_space *space,
+			struct rf_gemm *g, struct spares *all)
+{
+	CUresult error = has_factors(g) ? CUDA_SUCCESS : without_factors(s, g, all);
+
+	if (!error && g->bias && in_heap(space, g->bias))
+		error = align_bias(s, g, all);
+	return error;
 }
 
 /* ---- the call ------------------------------------------------------------------------------- */
@@ -363,6 +464,14 @@ static CUresult error_of(cublasStatus_t status)
 	}
 }
 
+static CUresult failed(const struct cuda_blas *blas, cublasStatus_t status, char *what,
+		       uint32_t what_bytes)
+{
+	snprintf(what, what_bytes, "a matrix product, %s of cuBLASLt",
+		 blas->cublasLtGetStatusName(status));
+	return error_of(status);
+}
+
 CUresult cuda_gemm(struct hal_stream *s, struct hal_space *space, const struct rf_gemm *call,
 		   char *what, uint32_t what_bytes)
 {
@@ -370,6 +479,8 @@ CUresult cuda_gemm(struct hal_stream *s, struct hal_space *space, const struct r
 	const struct cuda_blas *blas = cuda_blas(what, what_bytes);
 	struct rf_gemm g = normalised(call);
 	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+	struct spares spares = {.count = 0};
+	CUresult error, last;
 
 	if (!blas)
 		return CUDA_ERROR_NOT_SUPPORTED;
@@ -379,12 +490,16 @@ CUresult cuda_gemm(struct hal_stream *s, struct hal_space *space, const struct r
 	}
 	if (!device->blas)
 		status = blas->cublasLtCreate(&device->blas);
-	if (!status)
-		status = multiply(blas, device->blas, &g, s->stream);
 	if (status)
-		snprintf(what, what_bytes, "a matrix product, %s of cuBLASLt",
-			 blas->cublasLtGetStatusName(status));
-	return error_of(status);
+		return failed(blas, status, what, what_bytes);
+	snprintf(what, what_bytes, "memory for a matrix product");
+	error = prepare(s, space, &g, &spares);
+	if (!error)
+		status = multiply(blas, device->blas, &g, s->stream);
+	last = give_back(s, &spares);
+	if (status)
+		return failed(blas, status, what, what_bytes);
+	return error ? error : last;
 }
 
 void cuda_gemm_close(struct hal_device *device)

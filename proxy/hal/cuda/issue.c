@@ -382,11 +382,10 @@ static enum issued gemm(struct hal_stream *s, const struct hal_work *w)
 	enum issued done = show(s, space);
 	char what[CUDA_TEXT_BYTES];
 
-	if (done == ALL)
-		done = check(s, space, what, cuda_gemm(s, space, w->gemm.call, what, sizeof what));
-	if (done == ALL)
-		s->last_kernel = s->issued + 1;
-	return done;
+	if (done != ALL)
+		return done;
+	s->last_kernel = s->issued + 1; /* if it fails, a part of it may run all the same */
+	return check(s, space, what, cuda_gemm(s, space, w->gemm.call, what, sizeof what));
 }
 
 static enum issued issue(struct hal_stream *s, struct cuda_item *item)
