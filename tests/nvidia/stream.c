@@ -5,7 +5,7 @@
 
 #include "fake.h"
 
-enum kind { COPY, FILL, WRITE, WAIT, HOST, KERNEL };
+enum kind { COPY, FILL, WRITE, RECORD, WAIT, HOST, KERNEL };
 
 struct work {
 	struct work *next;
@@ -13,10 +13,13 @@ struct work {
 	CUdeviceptr dst, src;
 	uint64_t width, height, dst_pitch, src_pitch, value;
 	uint32_t element;
+	CUevent event;
 	CUhostFn function;
 	void *argument;
 	struct fake_launch launch;
 };
+
+struct CUevent_st { uint64_t recorded, reached; };
 
 struct CUstream_st {
 	struct CUstream_st *next;
@@ -56,8 +59,6 @@ static void fill(const struct work *w)
 
 static void run(struct work *w)
 {
-	_Atomic uint64_t *word = (_Atomic uint64_t *)(uintptr_t)w->dst;
-
 	switch (w->kind) {
 	case COPY:
 		for (uint64_t y = 0; y < w->height; y++)
@@ -69,9 +70,12 @@ static void run(struct work *w)
 		break;
 	case WRITE: /* when it has left the queue: who sees it may think the stream idle */
 		break;
+	case RECORD:
 	case WAIT:
 		pthread_mutex_lock(&fake_lock);
-		while (atomic_load(word) < w->value && !resetting)
+		if (w->kind == RECORD)
+			w->event->reached = w->value;
+		while (w->event->reached < w->value && !resetting)
 			pthread_cond_wait(&fake_moved, &fake_lock);
 		pthread_mutex_unlock(&fake_lock);
 		break;
@@ -191,30 +195,51 @@ EXPORT CUresult cuStreamQuery(CUstream s)
 	return fake_leave(s->first ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
 }
 
-static CUresult value(const char *call, CUstream s, enum kind kind, CUdeviceptr at, uint64_t number,
-		      unsigned flags)
-{
-	struct work w = {.kind = kind, .dst = at, .width = 8, .height = 1, .value = number};
-
-	if (at % 8 || flags || !fake_reachable(at, 8)) {
-		fake_fault("%s: %#llx", call, at);
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	return push(s, &w);
-}
-
 EXPORT CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr at, cuuint64_t number,
 					unsigned flags)
 {
+	struct work w = {.kind = WRITE, .dst = at, .width = 8, .height = 1, .value = number};
+
 	ENTER(cuStreamWriteValue64_v2);
-	return fake_leave(value("cuStreamWriteValue64", s, WRITE, at, number, flags));
+	if (at % 8 || flags || !fake_reachable(at, 8)) {
+		fake_fault("cuStreamWriteValue64: %#llx", at);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	return fake_leave(push(s, &w));
 }
 
-EXPORT CUresult cuStreamWaitValue64_v2(CUstream s, CUdeviceptr at, cuuint64_t number,
-				       unsigned flags)
+EXPORT CUresult cuEventCreate(CUevent *out, unsigned flags)
 {
-	ENTER(cuStreamWaitValue64_v2);
-	return fake_leave(value("cuStreamWaitValue64", s, WAIT, at, number, flags));
+	ENTER(cuEventCreate);
+	if (flags != CU_EVENT_DISABLE_TIMING)
+		fake_fault("cuEventCreate: an event that takes times");
+	*out = calloc(1, sizeof **out);
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuEventDestroy_v2(CUevent event)
+{
+	ENTER(cuEventDestroy_v2);
+	if (event->reached != event->recorded)
+		fake_fault("cuEventDestroy: it is still to be reached");
+	free(event);
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuEventRecord(CUevent event, CUstream s)
+{
+	ENTER(cuEventRecord);
+	return fake_leave(push(s, &(struct work){.kind = RECORD, .event = event,
+						 .value = ++event->recorded}));
+}
+
+EXPORT CUresult cuStreamWaitEvent(CUstream s, CUevent event, unsigned flags)
+{
+	ENTER(cuStreamWaitEvent);
+	if (flags)
+		fake_fault("cuStreamWaitEvent: flags %#x", flags);
+	return fake_leave(push(s, &(struct work){.kind = WAIT, .event = event,
+						 .value = event->recorded}));
 }
 
 void fake_push_host(CUstream s, CUhostFn function, void *argument)

@@ -23,8 +23,8 @@ from .conftest import Fake, Kernels
 HERE = Path(__file__).parent
 PINNED = 0x200000000000 + (1 << 39)
 OPEN_CALLS = ["cuInit", "cuDeviceGetCount", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
-              "cuStreamCreate", "cuMemGetInfo_v2", "cuMemAddressReserve", "cuMemCreate",
-              "cuMemMap", "cuMemSetAccess", "cuMemHostAlloc"]  # fmt: skip
+              "cuStreamCreate", "cuEventCreate", "cuMemGetInfo_v2", "cuMemAddressReserve",
+              "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemHostAlloc"]  # fmt: skip
 
 
 @pytest.fixture
@@ -248,7 +248,10 @@ def test_memory_whose_mapping_failed_half_way_is_mapped_anew(
     assert second.read(at, 1, np.uint32)[0] == 5
 
 
-@pytest.mark.parametrize("call", ["cuStreamWriteValue64_v2", "cuMemsetD2D8Async"])
+@pytest.mark.parametrize(
+    "call",
+    ["cuStreamWriteValue64_v2", "cuMemsetD2D8Async", "cuEventRecord", "cuStreamWaitEvent"],
+)
 def test_without_these_nothing_can_go_on(fake: Fake, doomed: Device, call: str) -> None:
     space = doomed.space()
     fake.fail(call, 1, 999)

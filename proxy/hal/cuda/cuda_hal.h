@@ -111,12 +111,13 @@ struct hal_device {
 	uint32_t chunk_count, chunks_made, free_count;
 	CUmemGenericAllocationHandle *chunks;
 	uint32_t *free_chunks;            /* a stack */
-	_Atomic uint64_t *counters;       /* pinned; [0] counts clearings */
+	_Atomic uint64_t *counters;       /* pinned; a stream each */
 	uint32_t *free_slots;             /* of counters; a stack */
 	uint32_t free_slot_count;
 	uint8_t *stage_memory;
 	struct cuda_stage stages[CUDA_STAGES];
 	CUstream clear_stream;
+	CUevent clear_event;              /* the last clearing */
 	uint64_t next_serial;
 
 	pthread_mutex_t lock;

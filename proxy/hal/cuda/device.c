@@ -188,9 +188,8 @@ static CUresult make_host_memory(struct hal_device *device)
 					  CUDA_STAGES * CUDA_STAGE_BYTES, flags);
 	if (error)
 		return refuse(device, "no pinned host memory", error);
-	device->counters[0] = 0;
-	for (uint32_t i = CUDA_STREAMS_MAX - 1; i > 0; i--) /* 0 counts clearings */
-		device->free_slots[device->free_slot_count++] = i;
+	for (uint32_t i = CUDA_STREAMS_MAX; i > 0; i--)
+		device->free_slots[device->free_slot_count++] = i - 1;
 	for (uint32_t i = 0; i < CUDA_STAGES; i++)
 		device->stages[i].memory = device->stage_memory + i * CUDA_STAGE_BYTES;
 	return CUDA_SUCCESS;
@@ -212,6 +211,8 @@ static CUresult open_context(struct hal_device *device)
 		error = cuda_bind(device);
 	if (!error)
 		error = d->cuStreamCreate(&device->clear_stream, CU_STREAM_NON_BLOCKING);
+	if (!error)
+		error = d->cuEventCreate(&device->clear_event, CU_EVENT_DISABLE_TIMING);
 	return error ? refuse(device, "no context can be made", error) : CUDA_SUCCESS;
 }
 
@@ -291,6 +292,8 @@ static void release(struct hal_device *device)
 		d->cuMemFreeHost(device->stage_memory);
 	if (device->counters)
 		d->cuMemFreeHost(device->counters);
+	if (device->clear_event)
+		d->cuEventDestroy_v2(device->clear_event);
 	if (device->clear_stream)
 		d->cuStreamDestroy_v2(device->clear_stream);
 	d->cuCtxSetCurrent(NULL);

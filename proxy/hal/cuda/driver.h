@@ -19,6 +19,7 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
 typedef struct CUarray_st *CUarray;
 typedef void (*CUhostFn)(void *);
 
@@ -50,7 +51,7 @@ typedef enum {
 } CUfunction_attribute;
 typedef enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6 } CUjit_option;
 typedef enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2 } CUlaunchAttributeID;
-enum { CU_STREAM_NON_BLOCKING = 1, CU_STREAM_WAIT_VALUE_GEQ = 0 };
+enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2 };
 #define CU_MEMHOSTALLOC_PORTABLE 1
 #define CU_MEMHOSTALLOC_DEVICEMAP 2
 #define CU_LAUNCH_PARAM_END ((void *)0)
@@ -126,7 +127,10 @@ typedef struct {
 	X(cuStreamDestroy_v2, (CUstream)) \
 	X(cuStreamQuery, (CUstream)) \
 	X(cuStreamWriteValue64_v2, (CUstream, CUdeviceptr, cuuint64_t, unsigned)) \
-	X(cuStreamWaitValue64_v2, (CUstream, CUdeviceptr, cuuint64_t, unsigned)) \
+	X(cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
+	X(cuEventCreate, (CUevent *, unsigned)) \
+	X(cuEventDestroy_v2, (CUevent)) \
+	X(cuEventRecord, (CUevent, CUstream)) \
 	X(cuLaunchHostFunc, (CUstream, CUhostFn, void *)) \
 	X(cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **)) \
 	X(cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \

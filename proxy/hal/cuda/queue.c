@@ -209,7 +209,6 @@ bool cuda_kernels_run(const struct hal_device *device)
 CUresult cuda_clear(struct hal_device *device, struct hal_stream *s)
 {
 	const struct cuda_driver *d = device->driver;
-	CUdeviceptr counter = (CUdeviceptr)(uintptr_t)&device->counters[0];
 	uint32_t count = atomic_load(&device->unclean_count);
 	CUresult error = CUDA_SUCCESS;
 
@@ -225,12 +224,11 @@ CUresult cuda_clear(struct hal_device *device, struct hal_stream *s)
 		atomic_store(&device->unclean_count, 0);
 		pthread_mutex_unlock(&device->lock);
 		if (!error)
-			error = d->cuStreamWriteValue64_v2(device->clear_stream, counter,
-							   ++device->cleared, 0);
+			error = d->cuEventRecord(device->clear_event, device->clear_stream);
+		device->cleared++;
 	}
 	if (!error && s->cleared != device->cleared) {
-		error = d->cuStreamWaitValue64_v2(s->stream, counter, device->cleared,
-						  CU_STREAM_WAIT_VALUE_GEQ);
+		error = d->cuStreamWaitEvent(s->stream, device->clear_event, 0);
 		s->cleared = device->cleared;
 	}
 	return error;
