@@ -131,6 +131,8 @@ EXPORT CUresult cuInit(unsigned flags)
 	if (error)
 		return error;
 	initialised = flags == 0;
+	if (!getenv("CUDA_DEVICE_MAX_CONNECTIONS"))
+		fake_fault("cuInit: streams share eight queues");
 	return fake_leave(initialised ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -55,8 +55,8 @@ static void load(void)
 	}
 	if (!resolve(library))
 		return;
-	/* A kernel's first launch must not wait for other kernels to load it. */
-	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+	/* Each stream waits only for itself, as far as the GPU has queues: all ranks' are here. */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	error = driver.cuInit(0);
 	if (error) {
 		driver.cuGetErrorName(error, &error_name);

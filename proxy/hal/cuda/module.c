@@ -1,7 +1,9 @@
 /* module.c: modules and kernels, for the Python side (modules.py).
  *
  * Called from any thread while the device is open; may take seconds, for the driver compiles PTX
- * here. What is loaded stays until the device is closed.
+ * here. What is loaded stays until the device is closed. The driver loads a kernel when its handle
+ * is taken, if not before: so here too, and not at its first launch, which might wait for kernels
+ * that run.
  */
 #include <stdio.h>
 #include <stdlib.h>
