@@ -59,6 +59,10 @@ BEHAVIOUR: tuple[tuple[str, int, str], ...] = (
     ("programs/out_of_memory", 2, "4"),
 )  # fmt: skip
 BLAS_PROGRAMS = ("nvidia/products", "programs/mlp_blas")
+# Their kernels use pinned memory.
+PINNED_PROGRAMS = ("programs/host_functions", "programs/host_calls")
+DRIVER_MIN = 13000  # of CUDA 13, whose nvcc builds the programs: older drivers do not take its PTX
+COMPUTE_MODE, PAGEABLE_ACCESS = 20, 88  # CUdevice_attribute
 
 
 @dataclass
@@ -144,24 +148,49 @@ def about() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def look() -> None:
-    """Part `gpu`: the driver's own words about the GPUs. Raises SystemExit without one."""
+def load_driver() -> Any:
+    """Raises SystemExit if there is none, or no GPU for it."""
     name = os.environ.get("RANKFOLD_CUDA_DRIVER", "libcuda.so.1")
     try:
         driver = ctypes.CDLL(name)
     except OSError as error:
         raise SystemExit(f"no NVIDIA driver: {error}") from error
-    count, version = ctypes.c_int(), ctypes.c_int()
+    count = ctypes.c_int()
     code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     if code or not count.value:
         raise SystemExit(f"no NVIDIA GPU: the driver gives error {code}, {count.value} GPUs")
+    return driver
+
+
+def attribute(driver: Any, which: int, index: int) -> int:
+    device, value = ctypes.c_int(), ctypes.c_int()
+    if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetAttribute(
+        ctypes.byref(value), which, device
+    ):
+        raise SystemExit(f"the driver does not answer for GPU {index}")
+    return value.value
+
+
+def look() -> None:
+    """Part `gpu`: the driver's own words about the GPUs. Raises SystemExit if nothing can run."""
+    driver = load_driver()
+    count, version = ctypes.c_int(), ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
     driver.cuDriverGetVersion(ctypes.byref(version))
     major, minor = divmod(version.value // 10, 100)
     print(f"{count.value} GPUs, driver for CUDA {major}.{minor}")
     text = ctypes.create_string_buffer(100)
     for index in range(count.value):
         driver.cuDeviceGetName(text, 100, index)
-        print(f"GPU {index}: {text.value.decode()}")
+        pinned = "reach" if attribute(driver, PAGEABLE_ACCESS, index) else "do not reach"
+        print(f"GPU {index}: {text.value.decode()}; kernels {pinned} pinned memory")
+    if version.value < DRIVER_MIN:
+        raise SystemExit(f"the driver is for CUDA {major}.{minor}, and the programs' PTX needs one "
+                         "for 13.0 (R580) or newer")  # fmt: skip
+    for index in range(count.value):
+        if attribute(driver, COMPUTE_MODE, index):
+            raise SystemExit(f"GPU {index} is for one process or none, and several proxies are to "
+                             f"share it: `nvidia-smi -i {index} -c DEFAULT` lets them")  # fmt: skip
 
 
 # ---- the parts: each in a process of its own --------------------------------------------------
@@ -220,7 +249,9 @@ def libraries() -> str:
 
 def plain(*command: str | Path, **env: str) -> str:
     """A program on the GPU without rankfold."""
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LD_LIBRARY_PATH": libraries()}
+    folders = [libraries(), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
+             "LD_LIBRARY_PATH": ":".join(folders)}  # fmt: skip
     return run(*command, **alone, **env)
 
 
@@ -249,6 +280,8 @@ def program(name: str) -> None:
             ctypes.CDLL(library)
         except OSError as error:
             raise Skip(f"matrix products need cuBLASLt 13: {error}") from error
+    if name in PINNED_PROGRAMS and not attribute(load_driver(), PAGEABLE_ACCESS, 0):
+        raise Skip("its kernels use pinned memory, which this GPU reaches only with HMM or ATS")
     command: tuple[str | Path, ...] = (cuda.build(ROOT / f"tests/{name}.cu"), *arguments.split())
     folded = on_gpu(world, 1, *command)
     if world > 1:

@@ -55,6 +55,63 @@ def test_a_driver_without_a_gpu_is_no_gpu(
     assert "the driver gives error 100" in capfd.readouterr().err
 
 
+class Driver:
+    """A driver of this version, whose only GPU has these attributes."""
+
+    def __init__(self, version: int = 13000, **attributes: int):
+        self.version, self.attributes = version, attributes
+
+    def cuInit(self, _flags: int) -> int:
+        return 0
+
+    def cuDeviceGetCount(self, to: Any) -> int:
+        to._obj.value = 1
+        return 0
+
+    def cuDriverGetVersion(self, to: Any) -> int:
+        to._obj.value = self.version
+        return 0
+
+    def cuDeviceGet(self, to: Any, index: int) -> int:
+        to._obj.value = index
+        return 0
+
+    def cuDeviceGetName(self, to: Any, _bytes: int, _device: int) -> int:
+        to.value = b"some GPU"
+        return 0
+
+    def cuDeviceGetAttribute(self, to: Any, which: int, _device: Any) -> int:
+        to._obj.value = self.attributes.get(f"a{which}", 0)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason"),
+    [
+        (Driver(12080), "the driver is for CUDA 12.8, and the programs' PTX needs one for 13.0"),
+        (Driver(a20=3), "GPU 0 is for one process or none, and several proxies are to share it"),
+    ],
+)
+def test_a_machine_on_which_nothing_could_run_is_told_why(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, driver: Driver, reason: str
+) -> None:
+    monkeypatch.setattr(check.ctypes, "CDLL", lambda _name: driver)
+    with pytest.raises(SystemExit, match=reason):
+        check.look()
+
+
+def test_programs_that_need_pinned_memory_in_kernels_are_skipped_without_it(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(check.ROOT / "tests"))
+    monkeypatch.setattr(check.ctypes, "CDLL", lambda _name: Driver())
+    for name in check.PINNED_PROGRAMS:
+        with pytest.raises(check.Skip, match="only with HMM or ATS"):
+            check.program(name)
+    check.look()
+    assert "GPU 0: some GPU; kernels do not reach pinned memory" in capsys.readouterr().out
+
+
 def test_no_part_hides_the_others(check: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """One hangs with a child that ignores its end, one crashes, one cannot run, one passes."""
     monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(build()))
@@ -100,7 +157,9 @@ def test_what_there_is_no_time_for_is_skipped(
 def test_every_program_it_names_is_there(check: ModuleType) -> None:
     names = [name for name, _, _ in check.PROGRAMS + check.BEHAVIOUR]
     assert [name for name in names if not (check.ROOT / f"tests/{name}.cu").exists()] == []
-    assert len(set(names)) == len(names) and set(check.BLAS_PROGRAMS) <= set(names)
+    assert len(set(names)) == len(names) and {*check.BLAS_PROGRAMS, *check.PINNED_PROGRAMS} <= set(
+        names
+    )
 
 
 def test_products_are_skipped_where_their_library_is_missing(

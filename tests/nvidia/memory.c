@@ -11,6 +11,7 @@
 
 #define GRANULARITY (2ull << 20)
 #define TABLE 8192
+#define COMPUTE_MODE 20 /* CU_DEVICE_ATTRIBUTE_…, for tests/gpu */
 #define DIRT 0xa5 /* what fresh memory holds */
 #define DIRT_EVERY (128u << 10)
 
@@ -190,7 +191,8 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
 	if (error)
 		return error;
 	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 :
-		 attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0 : 1;
+		 attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0 :
+		 attribute == COMPUTE_MODE ? 0 : 1;
 	return fake_leave(device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
 }
 
