@@ -321,6 +321,16 @@ static bool good_layout(const struct cublasLtMatrixLayoutOpaque *x)
 	       x->rows && x->columns && x->count > 0;
 }
 
+/* Does a type of alpha and beta go with how sums are computed? */
+static bool good_scale(int32_t scale, int32_t compute)
+{
+	return compute <= CUBLAS_COMPUTE_16F_PEDANTIC ? scale == CUDA_R_16F :
+	       compute == CUBLAS_COMPUTE_64F || compute == CUBLAS_COMPUTE_64F_PEDANTIC ?
+							scale == CUDA_R_64F :
+	       compute == CUBLAS_COMPUTE_32I || compute == CUBLAS_COMPUTE_32I_PEDANTIC ?
+							scale == CUDA_R_32I : scale == CUDA_R_32F;
+}
+
 static cublasStatus_t check(const char *call, const struct product *p)
 {
 	const struct cublasLtMatrixLayoutOpaque *x = p->layout;
@@ -340,7 +350,7 @@ static cublasStatus_t check(const char *call, const struct product *p)
 		return CUBLAS_STATUS_INVALID_VALUE;
 	}
 	if (x[C].order != CUBLASLT_ORDER_COL || x[D].order != CUBLASLT_ORDER_COL ||
-	    x[D].type == CUDA_R_8I ||
+	    x[D].type == CUDA_R_8I || !good_scale(p->desc.scale, p->desc.compute) ||
 	    (x[D].mode && p->desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	return CUBLAS_STATUS_SUCCESS;

@@ -120,6 +120,16 @@ def test_a_bias_along_the_rows_of_a_d_by_rows_is_the_librarys_to_refuse(device: 
     assert code == 801 and "CUBLAS_STATUS_NOT_SUPPORTED of cuBLASLt" in text
 
 
+@pytest.mark.parametrize(("compute", "scale"), [(68, R_64F), (70, R_32F), (72, R_16F), (64, R_32I)])
+def test_types_that_do_not_go_together_are_the_librarys_to_refuse(
+    device: Device, compute: int, scale: int
+) -> None:
+    space = device.space()
+    a = square(space)
+    gemm.run(device, space, Gemm(4, 4, 4, a, a, a, a, type_scale=scale, compute=compute))
+    assert space.error()[0] == 801 and "CUBLAS_STATUS_NOT_SUPPORTED" in space.error()[1]
+
+
 @pytest.mark.parametrize("elements", [1, 2, 3, 8])
 def test_matrices_that_are_aligned_as_their_elements_only(device: Device, elements: int) -> None:
     """No algorithm may be chosen that needs more: the fake looks at what was said of each."""
@@ -303,6 +313,9 @@ def test_an_address_outside_of_memory_fails_only_its_rank(device: Device, call: 
     [
         replace(GOOD, type_ab=4),
         replace(GOOD, type_scale=R_64F, type_cd=77),
+        replace(GOOD, type_scale=R_8I, compute=72),
+        replace(GOOD, compute=63),
+        replace(GOOD, compute=78),
         replace(GOOD, bias=DEV_BASE, type_bias=55),
         replace(GOOD, m=2**31),
         replace(GOOD, count=0),

@@ -57,6 +57,7 @@ class Gemm:
     bias_batch: int = 0
     flags: int = 0
     math: int = 0  # cublasMath_t
+    compute: int | None = None  # cublasComputeType_t; None: by type_scale
 
     def scalar(self, value: float) -> int:
         if self.flags & SCALARS:
@@ -72,7 +73,7 @@ class Gemm:
             "<25Q4B3I", 1, self.m, self.n, self.k, self.count, *matrices, self.bias,
             self.bias_batch, self.scalar(self.alpha), self.scalar(self.beta), self.type_ab,
             self.type_cd, self.type_bias, self.type_scale, self.flags,
-            COMPUTE.get(self.type_scale, 0), self.math,
+            COMPUTE.get(self.type_scale, 0) if self.compute is None else self.compute, self.math,
         )  # fmt: skip
 
 

@@ -33,30 +33,12 @@ static uint32_t type_bytes(uint8_t type)
 	}
 }
 
-/* What alpha and beta are where sums are computed like this; -1: unknown. */
-static int scale_of(uint32_t compute)
-{
-	switch (compute) {
-	case CUBLAS_COMPUTE_16F: case CUBLAS_COMPUTE_16F_PEDANTIC:
-		return CUDA_R_16F;
-	case CUBLAS_COMPUTE_32F: case CUBLAS_COMPUTE_32F_PEDANTIC:
-	case CUBLAS_COMPUTE_32F_FAST_16F: case CUBLAS_COMPUTE_32F_FAST_16BF:
-	case CUBLAS_COMPUTE_32F_FAST_TF32:
-		return CUDA_R_32F;
-	case CUBLAS_COMPUTE_64F: case CUBLAS_COMPUTE_64F_PEDANTIC:
-		return CUDA_R_64F;
-	case CUBLAS_COMPUTE_32I: case CUBLAS_COMPUTE_32I_PEDANTIC:
-		return CUDA_R_32I;
-	default:
-		return -1;
-	}
-}
-
 /* The library has the last word on combinations of types. */
 bool cuda_gemm_acceptable(const struct rf_gemm *g)
 {
-	return type_bytes(g->type_ab) && type_bytes(g->type_cd) &&
-	       scale_of(g->compute) == g->type_scale && (!g->bias || type_bytes(g->type_bias)) &&
+	return type_bytes(g->type_ab) && type_bytes(g->type_cd) && type_bytes(g->type_scale) &&
+	       g->type_scale != CUDA_R_8I && (!g->bias || type_bytes(g->type_bias)) &&
+	       g->compute >= CUBLAS_COMPUTE_16F && g->compute <= CUBLAS_COMPUTE_32F_FAST_TF32 &&
 	       g->m && g->n && g->count && g->m <= INT32_MAX && g->n <= INT32_MAX &&
 	       g->k <= INT32_MAX && g->count <= INT32_MAX;
 }
