@@ -274,7 +274,21 @@ def test_a_cancelled_kernel_that_does_not_end_loses_the_device(
     space = doomed.space()
     flag = words(space, 0)
     work, kept = space.kernel_work(kernels("until_set"), 1, 1, flag)
-    number = doomed.submit(work)
+    doomed.submit(work)
+    out, sums = np.zeros(4, np.uint32), np.ones(4, np.float32)
+    copy = ffi.new("struct hal_work *", {"kind": doomed.lib.HAL_COPY})
+    copy.copy.dst.addr, copy.copy.src.space, copy.copy.src.addr = (
+        out.ctypes.data,
+        space.handle,
+        flag,
+    )
+    copy.copy.width, copy.copy.height = out.nbytes, 1
+    copy.copy.dst_pitch = copy.copy.src_pitch = out.nbytes
+    doomed.submit(copy)
+    add = ffi.new("struct hal_work *", {"kind": doomed.lib.HAL_REDUCE})
+    add.reduce.dst = add.reduce.a = add.reduce.b = ffi.cast("void *", sums.ctypes.data)
+    add.reduce.count, add.reduce.dtype = 4, 7
+    number = doomed.submit(add)
     time.sleep(0.1)
     doomed.hal.space_cancel(space.handle)
     started = time.monotonic()
@@ -284,8 +298,10 @@ def test_a_cancelled_kernel_that_does_not_end_loses_the_device(
     assert code == 719 and kept is not None
     other = doomed.hal.space_create(doomed.handle, ffi.new("struct hal_space **"))
     assert other == 719, "the device is given up"
+    doomed.hal.stream_destroy(doomed.streams.pop())
     ctypes.c_uint32.from_address(flag).value = 1  # the fake's memory is ours
     time.sleep(0.2)
+    assert not out.any() and (sums == 1).all(), "whose memory that is now nobody knows"
 
 
 @pytest.mark.parametrize("call", OPEN_CALLS)

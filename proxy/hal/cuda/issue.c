@@ -40,6 +40,15 @@ static enum issued check(struct hal_stream *s, struct hal_space *space, const ch
 
 /* ---- host functions ---- */
 
+/* Kernels of a device that was given up may end and what stands behind them may run: of the memory
+ * that it was for, nobody knows whose it is now. */
+static bool given_up(void)
+{
+	const struct hal_device *device = atomic_load(&cuda_open_device);
+
+	return !device || atomic_load(&device->lost);
+}
+
 static void copy_rows(uint8_t *dst, uint64_t dst_pitch, const uint8_t *src, uint64_t src_pitch,
 		      uint64_t width, uint64_t height)
 {
@@ -51,6 +60,8 @@ static void stage_in(void *arg)
 {
 	struct cuda_stage *s = arg;
 
+	if (given_up())
+		return;
 	copy_rows(s->memory, s->width, s->host, s->pitch, s->width, s->rows);
 }
 
@@ -63,6 +74,8 @@ static void stage_out(void *arg)
 {
 	struct cuda_stage *s = arg;
 
+	if (given_up())
+		return;
 	copy_rows(s->host, s->pitch, s->memory, s->width, s->width, s->rows);
 	stage_free(arg);
 }
@@ -77,6 +90,8 @@ static void on_host(void *arg)
 {
 	const struct hal_work *w = arg;
 
+	if (given_up())
+		return;
 	switch (w->kind) {
 	case HAL_COPY:
 		copy_rows((uint8_t *)(uintptr_t)w->copy.dst.addr, w->copy.dst_pitch,
