@@ -158,7 +158,11 @@ def load_driver() -> Any:
     count = ctypes.c_int()
     code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     if code or not count.value:
-        raise SystemExit(f"no NVIDIA GPU: the driver gives error {code}, {count.value} GPUs")
+        called = ctypes.c_char_p()
+        driver.cuGetErrorName(code, ctypes.byref(called))
+        said = (called.value or b"no name").decode()
+        raise SystemExit(f"no NVIDIA GPU: the driver gives error {code} ({said}), "
+                         f"{count.value} GPUs")  # fmt: skip
     return driver
 
 

@@ -52,7 +52,7 @@ def test_a_driver_without_a_gpu_is_no_gpu(
     monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(build()))
     monkeypatch.setenv("RANKFOLD_FAKE_FAIL", "cuInit:1:100")
     assert check.check("") == 1
-    assert "the driver gives error 100" in capfd.readouterr().err
+    assert "the driver gives error 100 (CUDA_ERROR_NO_DEVICE)" in capfd.readouterr().err
 
 
 class Driver:
