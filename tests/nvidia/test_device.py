@@ -149,6 +149,29 @@ def test_copies_larger_than_all_staging_buffers(device: Device) -> None:
     assert (space.read(space.put(data), len(data), np.uint8) == data).all()
 
 
+def test_copies_behind_a_kernel_leave_buffers_for_others(
+    fake: Fake, device: Device, kernels: Kernels
+) -> None:
+    """The kernel waits for a copy in another stream, and more than all buffers hold for it."""
+    space = device.space()
+    flag, at = words(space, 0), space.alloc(20 << 20)
+    data = np.random.default_rng(2).integers(0, 256, 20 << 20, np.uint8)
+    stream = device.new_stream()
+    running, params = space.kernel_work(kernels("until_set"), 1, 1, flag)
+    device.submit(running, stream)
+    work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_COPY})
+    work.copy.dst.space, work.copy.dst.addr = space.handle, at
+    work.copy.src.addr, work.copy.width, work.copy.height = data.ctypes.data, len(data), 1
+    work.copy.dst_pitch = work.copy.src_pitch = len(data)
+    before = fake.calls("cuMemcpyAsync")
+    number = device.submit(work, stream)
+    while fake.calls("cuMemcpyAsync") < before + 8:
+        time.sleep(0.001)
+    space.write(flag, np.ones(1, np.uint32))
+    device.wait(number, stream)
+    assert params is not None and (space.read(at, len(data), np.uint8) == data).all()
+
+
 def test_rows_of_a_copy_within_the_device(device: Device) -> None:
     space = device.space()
     data = np.arange(3 * CHUNK, dtype=np.uint32).view(np.uint8)[: 2 * CHUNK]

@@ -156,9 +156,13 @@ static uint64_t rows_in(const struct side *side, uint64_t width)
 	return 1 + (side->room - width) / side->pitch;
 }
 
-static struct cuda_stage *take_stage(struct hal_device *device)
+/* Behind a kernel only half of them: it may wait for a copy in another stream. */
+static struct cuda_stage *take_stage(const struct hal_stream *s)
 {
-	for (uint32_t i = 0; i < CUDA_STAGES; i++)
+	struct hal_device *device = s->device;
+	uint32_t count = cuda_completed(s) < s->last_kernel ? CUDA_STAGES / 2 : CUDA_STAGES;
+
+	for (uint32_t i = 0; i < count; i++)
 		if (!atomic_load(&device->stages[i].busy)) {
 			atomic_store(&device->stages[i].busy, true);
 			return &device->stages[i];
@@ -224,7 +228,7 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 	n = n < src.room ? n : src.room;
 	if (dst.host || src.host) {
 		n = n < CUDA_STAGE_BYTES ? n : CUDA_STAGE_BYTES;
-		stage = take_stage(s->device);
+		stage = take_stage(s);
 		if (!stage)
 			return PART;
 	}
