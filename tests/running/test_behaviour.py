@@ -54,7 +54,12 @@ REFUSALS = [
 
 
 def run_and_move(
-    state: State, program: Path, name: str, *arguments: str, env: dict[str, str] | None = None
+    state: State,
+    program: Path,
+    name: str,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    patience_s: float = 90,
 ) -> RunningJob:
     """The job, over: two ranks on one device, moved to another when both are half through."""
     told = state.folder / "go-on"
@@ -65,7 +70,7 @@ def run_and_move(
             ended = any(job.exit_status(rank) is not None for rank in (0, 1))
             return ended or all("half\n" in job.output(rank) for rank in (0, 1))
 
-        until(half_through, 90, f"{name} is half through")
+        until(half_through, patience_s, f"{name} is half through")
         for rank in (0, 1):
             assert job.exit_status(rank) is None, job.errors(rank)
         job.move([fleet.names[1], fleet.names[1]])
@@ -117,3 +122,14 @@ def test_kernels_that_the_program_compiles_itself(state: State) -> None:
         clusters, managed = job.errors(rank).splitlines()
         assert "thread block clusters are not supported" in clusters + managed
         assert "cuLibraryGetManaged: managed memory (use __device__" in clusters + managed
+
+
+@SLOW
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("arch", ["compute_75", "compute_80"])
+def test_nvidias_own_algorithms(arch: str, state: State) -> None:
+    """Some 50 kernels of Thrust, CUB and cooperative groups, which differ by architecture."""
+    source = cuda.PROGRAMS / "parallel_algorithms.cu"
+    program = cuda.build(source, args=["--extended-lambda", f"-arch={arch}"])
+    job = run_and_move(state, program, "algorithms", patience_s=400)
+    assert [job.errors(rank) for rank in (0, 1)] == ["", ""]

@@ -380,7 +380,7 @@ def _describe(instr: Instr) -> Described:
         return _describe_barrier(words, args)
     if "sync" not in words:
         raise Unsupported
-    words = tuple(w for w in words if w != "sync")  # CUB writes vote.ballot.sync
+    words = tuple(w for w in words if w != "sync")  # anywhere: CUB writes vote.ballot.sync
     results = _pair(args[0])
     if name == "shfl":
         code = {"up": 0, "down": 1, "bfly": 2, "idx": 3}[words[0]]

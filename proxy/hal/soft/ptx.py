@@ -496,6 +496,17 @@ def _registers(text: str, scope: _Scope, body: Body) -> None:
 
 
 _INSTR = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.S)
+_TYPE = re.compile(r"[bsuf]\d+(x\d)?|pred|bf16(x2)?|tf32|e\dm\d(x\d)?")
+_VIDEO = re.compile(r"v(?!ote)\w+")
+
+
+def _words(op: str) -> tuple[str, ...]:
+    """Types last, as the PTX ISA spells it: ptxas takes modifiers in any order, and CUDA's own
+    headers write min.s32.relu. Packed video instructions have them in the middle."""
+    name, *words = op.replace("::", "_").split(".")
+    if not _VIDEO.fullmatch(name):
+        words.sort(key=lambda word: bool(_TYPE.fullmatch(word)))
+    return (name, *words)
 
 
 def parse_instr(text: str, scope: _Scope, function: str) -> Instr:
@@ -503,7 +514,7 @@ def parse_instr(text: str, scope: _Scope, function: str) -> Instr:
     if not match:
         raise ModuleError(INVALID_PTX, f"{function}: cannot read {text!r}")
     negated, pred, op, rest = match.groups()
-    instr = Instr(tuple(op.replace("::", "_").split(".")), text=" ".join(text.split()))
+    instr = Instr(_words(op), text=" ".join(text.split()))
     if pred:
         instr.pred, instr.negated = Reg(scope.find(pred) or pred), bool(negated)
     if instr.op[0] == "call":
