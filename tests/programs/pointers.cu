@@ -43,6 +43,13 @@ __global__ void use(int *out, int which)
     out[5 * t + 4] = shape->area();
 }
 
+// Whose address only another kernel takes than the one that calls them.
+__device__ __noinline__ int less(int a, int b) { return a - 2 * b; }
+__device__ __noinline__ int more(int a, int b) { return a + 2 * b; }
+__device__ Operation chosen;
+__global__ void choose(int which) { chosen = which ? more : less; }
+__global__ void call_chosen(int *out) { out[threadIdx.x] = chosen(threadIdx.x, 5); }
+
 int main()
 {
     constexpr int threads = 64;
@@ -63,6 +70,13 @@ int main()
             for (int k = 0; k < 5; k++)
                 wrong += got[5 * t + k] != expected[k];
         }
+    }
+    for (int which = 0; which < 2; which++) {
+        choose<<<1, 1>>>(which);
+        call_chosen<<<1, threads>>>(out);
+        wrong += cudaMemcpy(got, out, threads * sizeof(int), cudaMemcpyDeviceToHost) != cudaSuccess;
+        for (int t = 0; t < threads; t++)
+            wrong += got[t] != (which ? t + 10 : t - 10);
     }
     printf("%d wrong\n", wrong);
     return wrong != 0;

@@ -59,6 +59,9 @@ def kernel_source(module: ptx.Module, name: str) -> str:
     for function in module.functions.values():
         if function is not kernel and not function.entry:
             parts.append(function.text)
+    if held := module.held_by_kernels:  # behind the others: their order is their addresses
+        moves = "".join(f" mov.u64 %held, {other};" for other in held)
+        parts.append(f".func __rankfold_held() {{ .reg .b64 %held;{moves} ret; }}")
     return "\n".join([*parts, kernel.text])
 
 

@@ -7,6 +7,7 @@ PTX ISA, chapters 4 (syntax) and 5 (state spaces, types, variables).
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from dataclasses import dataclass, field, replace
@@ -156,11 +157,21 @@ class Module:
     functions: dict[str, Function]
     declarations: str  # all text outside of functions
 
+    @functools.cached_property
+    def held_by_kernels(self) -> list[str]:
+        """The functions whose address some kernel takes, which another one may call."""
+        names = {f.name for f in self.functions.values() if f.body_text and not f.entry}
+        if not names:
+            return []
+        kernels = (f.body_text or "" for f in self.functions.values() if f.entry)
+        return sorted(names & {name for text in kernels for name in _MOVED.findall(text)})
+
 
 _COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|("(?:[^"\\]|\\.)*")', re.S)
 _LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(?:loc|file)\b[^\n]*$", re.M)
 _FUNC = re.compile(r"(?<![\w$.%])\.(entry|func)\b")
 _IDENT = r"[A-Za-z_$%][\w$]*|[_$%]"
+_MOVED = re.compile(r"\bmov\.[bu]64\s+[^,;]+,\s*([A-Za-z_$%][\w$]*)\s*;")
 
 
 def strip(text: str) -> str:
