@@ -167,7 +167,7 @@ static int say_why(int error, const char *what)
 {
 	if (error == NO_BINARY_FOR_GPU)
 		say("%s: no PTX for this device in the program, machine code only: rebuild it with "
-		    "PTX (nvcc -arch=compute_75)", what);
+		    "PTX (nvcc -arch=compute_75, without -rdc=true)", what);
 	return error;
 }
 
