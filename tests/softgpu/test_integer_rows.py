@@ -111,11 +111,22 @@ def carries(kind: str) -> list[Row]:
 
         return Row(code, kind, three, reference)
 
+    def carried(a: int, b: int, c: int) -> int:
+        return c + (a % full >= b % full)
+
+    def borrowed(a: int, b: int, c: int) -> int:
+        return c - (a % full + b % full < full)
+
     return [
         chain("add.cc", "addc", lambda x, y, _: x + y),
         chain("sub.cc", "subc", lambda x, y, _: x - y),
+        # The two kinds mixed, as nvcc's 128-bit division has them: a borrow is no carry.
+        Row(f"sub.cc.{kind} {{t}}, {{a}}, {{b}}; addc.{kind} {{d}}, {{c}}, 0;", kind, three,
+            carried),
+        Row(f"add.cc.{kind} {{t}}, {{a}}, {{b}}; subc.{kind} {{d}}, {{c}}, 0;", kind, three,
+            borrowed),
         *products(kind),
-    ]
+    ]  # fmt: skip
 
 
 def products(kind: str) -> list[Row]:

@@ -200,7 +200,7 @@ def _integer_arithmetic(c: Context, instr: Instr) -> None:
     elif "cc" in words:
         if name == "mul":
             raise Unsupported
-        _with_carry(c, instr, const("i1", 0))
+        _with_carry(c, instr, const("i1", name == "sub"))
     else:
         c.write(instr.args[0], c.e.bin(name, a, b))
 
@@ -226,13 +226,16 @@ def _high(c: Context, wide: Value, type_: str) -> Value:
 
 
 def _with_carry(c: Context, instr: Instr, carry: Value) -> None:
-    """add/sub with carry in, and carry out if the instruction says .cc."""
+    """add/sub with carry in, and carry out if the instruction says .cc. A device subtracts by
+    adding the complement: its carry says that nothing was borrowed, and nvcc's 128-bit division
+    goes on from it with addc."""
     kind = instr.op[-1]
     a, b = c.read(instr.args[1], kind), c.read(instr.args[2], kind)
     wide = f"i{2 * BITS[a.type]}"
-    name = "sub" if instr.op[0].startswith("sub") else "add"
-    total = c.e.bin(name, c.e.resize(a, wide), c.e.resize(b, wide))
-    total = c.e.bin(name, total, c.e.resize(carry, wide))
+    if instr.op[0].startswith("sub"):
+        b = c.e.bin("xor", b, const(b.type, -1))
+    total = c.e.bin("add", c.e.resize(a, wide), c.e.resize(b, wide))
+    total = c.e.bin("add", total, c.e.resize(carry, wide))
     c.write(instr.args[0], c.e.resize(total, a.type))
     if "cc" in instr.op:
         _write_carry(c, total, a.type)
