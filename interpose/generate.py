@@ -24,9 +24,10 @@ A function of the description has ``params`` and one of
 
 Further keys: ``returns`` (default: the library's result type, through its ``finish``),
 ``ignore`` (parameters that need no attention), ``per_thread: ptsz | ptds``, ``also`` (further
-names with the same ABI), ``since`` (first API version that means this one). What only has its
-name in ``names`` (``name@since``) is refused. An annotation that does not match its prototype is
-an error: a forgotten parameter must not pass in silence.
+names with the same ABI), ``since`` (first API version that means this one; for names that never
+meant another, ``first_version`` lists them by version). What only has its name in ``names``
+(``name@since``) is refused. An annotation that does not match its prototype is an error: a
+forgotten parameter must not pass in silence.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,12 @@ def load_library(text: str, channel: str, extra_names: set[str] | None = None) -
         also = (prefix + name,) if prefix else ()
         functions[name] = Function(name, "refuse", "", None, "int", True, also=also,
                                    since=int(versions.get(name) or 0))  # fmt: skip
+    for version, names in data.get("first_version", {}).items():
+        for name in names.split():
+            if name not in functions or functions[name].since:
+                raise Mismatch(f"{data['library']}.yaml: first_version: {name} is not described, "
+                               "or has a since of its own")  # fmt: skip
+            functions[name] = replace(functions[name], since=int(version))
     return Library(
         name=data["library"],
         soname=data["soname"],

@@ -327,7 +327,5 @@ extern const size_t api_cudart_count, api_cuda_count, api_nccl_count, api_nvml_c
 const struct api_entry *api_find(const char *name);
 /* libc's function of a name that this library has too. */
 void *libc_function(const char *name);
-/* The driver's function of that documented name, as version `version` means it. */
-const struct api_entry *api_driver(const char *name, int version, bool per_thread);
 
 #endif

@@ -79,18 +79,23 @@ static const struct api_entry *driver_form(const char *name, const char *form, b
 	return found;
 }
 
-/* The newest form that is not newer than what the caller was compiled for. */
-const struct api_entry *api_driver(const char *name, int version, bool per_thread)
+/* The newest form that is not newer than what the caller was compiled for. too_new: there are
+ * newer ones only. */
+static const struct api_entry *driver_entry(const char *name, int version, bool per_thread,
+					      bool *too_new)
 {
 	static const char *const forms[] = {"_v4", "_v3", "_v2", ""};
 	const struct api_entry *best = NULL;
+	bool any = false;
 	if (!strcmp(name, "cuGraphInstantiate") && version >= 12000)
 		name = "cuGraphInstantiateWithFlags"; /* the one name that was given to another */
 	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
 		const struct api_entry *e = driver_form(name, forms[i], per_thread);
+		any |= e != NULL;
 		if (e && e->since <= (uint32_t)version && (!best || e->since > best->since))
 			best = e;
 	}
+	*too_new = any && !best;
 	return best;
 }
 
@@ -101,10 +106,11 @@ int entry_point(const char *symbol, void **function, int version, unsigned long 
 		return INVALID_VALUE;
 	bool per_thread = flags & PER_THREAD_STREAM ||
 			  (!flags && default_stream == RF_STREAM_PER_THREAD);
-	const struct api_entry *e = api_driver(symbol, version, per_thread);
+	bool too_new;
+	const struct api_entry *e = driver_entry(symbol, version, per_thread, &too_new);
 	*function = e ? e->function : NULL;
 	if (status)
-		*status = e ? 0 : 1; /* success, symbol not found */
+		*status = e ? 0 : too_new ? 2 : 1; /* success, version not sufficient, not found */
 	return e || status ? CUDA_OK : NOT_FOUND;
 }
 

@@ -11,6 +11,7 @@ import pytest
 from rankfold.interpose import generate, headers
 from support.preloaded import CLIENT, LIB
 
+LOOKED_UP_SINCE = 11030  # cuGetProcAddress is so old
 HEADERS = generate.header_folders()
 NVML = generate.header_folders("nvml")
 pytestmark = pytest.mark.skipif(not HEADERS, reason="no CUDA headers on this machine")
@@ -81,6 +82,23 @@ def test_structures_have_the_layout_of_the_headers(tmp_path: Path) -> None:
     theirs += "#define ATTRIBUTE CUlaunchAttribute\n#define VALUE value\n" + body
     expected = output(tmp_path, "theirs", theirs, *HEADERS[:1], *NVML[:1])
     assert output(tmp_path, "ours", ours, CLIENT) == expected
+
+
+def test_versions_agree_with_the_headers() -> None:
+    """cudaTypedefs.h names the version in a type for each form of a driver's function."""
+    text = (HEADERS[0] / "cudaTypedefs.h").read_text()
+    typed: dict[str, set[int]] = {}
+    for name, version in re.findall(r"\bPFN_(cu\w+?)_v(\d+)\b", text):
+        typed.setdefault(name, set()).add(int(version))
+    description = (generate.API / "cuda.yaml").read_text()
+    checked = 0
+    for function in generate.load_library(description, generate.CHANNEL.read_text()).functions:
+        versions = typed.get(re.sub(r"_v\d$", "", function.name), set())
+        young = len(versions) == 1 and max(versions) > LOOKED_UP_SINCE
+        if young or (function.since and versions):
+            assert function.since in versions, function.name
+            checked += 1
+    assert checked > 100
 
 
 @pytest.mark.parametrize("library, least", [("cudart", 200), ("cuda", 200), ("nvml", 80)])

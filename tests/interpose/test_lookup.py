@@ -80,6 +80,26 @@ def test_functions_are_found_by_every_way_that_programs_look(
     assert run(program).stderr == ""
 
 
+def test_a_function_younger_than_the_caller_s_version_is_told(build: Build, run: Run) -> None:
+    program = build("""
+    enum { VERSION_NOT_SUFFICIENT = 2 };
+    int main(void)
+    {
+        void *f;
+        int status;
+        OK(cuGetProcAddress_v2("cuLibraryLoadData", &f, 11080, 0, &status));
+        IS(status, VERSION_NOT_SUFFICIENT);
+        IS(f == NULL, 1);
+        IS(cuGetProcAddress("cuLibraryLoadData", &f, 11080, 0), NOT_FOUND);
+        OK(cuGetProcAddress_v2("cuLibraryLoadData", &f, 12000, 0, &status));
+        IS(status, 0);
+        OK(cudaGetDriverEntryPointByVersion("cuKernelGetName", &f, 12020, 0, &status));
+        IS(status, VERSION_NOT_SUFFICIENT);
+        return 0;
+    }""")
+    assert run(program).stderr == ""
+
+
 def test_what_is_looked_up_for_the_caller_stays_the_callers(
     build: Build, run: Run, tmp_path: Path
 ) -> None:
