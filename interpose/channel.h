@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 4
+#define RF_MINOR 5
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -57,6 +57,7 @@
 #define RF_BULK_COUNT 64u
 #define RF_BULK_BYTES (256u << 10)
 #define RF_HOSTFUNC_COUNT 256u
+#define RF_FAULT_BYTES 256u        /* of the text of a fault, its end included */
 #define RF_MEMFD_BYTES (RF_OFF_PINNED + RF_PINNED_SLOT_BYTES)
 
 struct rf_header {
@@ -103,6 +104,9 @@ struct rf_header {
 	 * clears the bit of a slot that travelled as a source when its data are read. */
 	_Alignas(64) _Atomic uint64_t bulk_busy;
 	_Atomic uint32_t bulk_waiters;
+
+	/* line 7 and on (S): what async_error is about, for people; written before it (1.5) */
+	_Alignas(64) char fault[RF_FAULT_BYTES];
 };
 
 /* A reply slot. The client claims a free one (state 0 -> 1), names it in the record, and

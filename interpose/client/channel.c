@@ -327,7 +327,9 @@ int channel_enter(void)
 	int error = channel_open();
 	if (error)
 		return error;
-	return (int)atomic_load_explicit(&channel_header->async_error, memory_order_relaxed);
+	if (atomic_load_explicit(&channel_header->async_error, memory_order_relaxed))
+		return sticky_error();
+	return CUDA_OK;
 }
 
 int channel_device(void)
@@ -541,6 +543,8 @@ int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, 
 		pool_synchronised();
 	if (sync || opcode == RF_OP_COPY)
 		print_kernels_output();
+	if (error)
+		(void)sticky_error(); /* says what it is about */
 	return error;
 }
 

@@ -113,6 +113,8 @@ void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 		if (!atomic_exchange(&done, true))                                                 \
 			say(__VA_ARGS__);                                                          \
 	} while (0)
+/* The error that a fault on the device left, and at the first call a line that says which. */
+int sticky_error(void);
 /* A function that is not covered: says so once, returns `error`. */
 int refuse(_Atomic bool *done, const char *function, const char *why, int error);
 /* End of every runtime call: remembers the error for cudaGetLastError. */

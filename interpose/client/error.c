@@ -45,24 +45,37 @@ cudaError_t runtime_result(int error)
 	return error;
 }
 
-/* Errors of a context that is beyond repair; they come back until the process ends. */
-static int sticky(void)
+static void tell_fault(int error)
 {
-	if (!channel_header)
-		return CUDA_OK;
-	return (int)atomic_load_explicit(&channel_header->async_error, memory_order_relaxed);
+	static _Atomic bool told;
+
+	if (!atomic_exchange(&told, true))
+		say("%.*s; this and all later calls fail (%s)", (int)RF_FAULT_BYTES - 1,
+		    channel_header->fault, cudaGetErrorName(error));
+}
+
+/* Errors of a context that is beyond repair come back until the process ends. */
+int sticky_error(void)
+{
+	int error = CUDA_OK;
+
+	if (channel_header)
+		error = (int)atomic_load_explicit(&channel_header->async_error, memory_order_acquire);
+	if (error)
+		tell_fault(error);
+	return error;
 }
 
 cudaError_t cudaGetLastError(void)
 {
 	cudaError_t error = last_error;
 	last_error = CUDA_OK;
-	return error ? error : sticky();
+	return error ? error : sticky_error();
 }
 
 cudaError_t cudaPeekAtLastError(void)
 {
-	return last_error ? last_error : sticky();
+	return last_error ? last_error : sticky_error();
 }
 
 #define NAMES (sizeof names / sizeof *names)

@@ -23,8 +23,10 @@ void rank_fail(struct rank *r, int error, const char *text)
 		return;
 	r->async_error = error;
 	snprintf(r->error_text, sizeof r->error_text, "%s", text);
-	if (r->header)
+	if (r->header) {
+		snprintf(r->header->fault, sizeof r->header->fault, "%s", text);
 		atomic_store(&r->header->async_error, (uint32_t)error);
+	}
 	r->proxy->progress = true;
 }
 

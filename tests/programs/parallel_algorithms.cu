@@ -1,5 +1,5 @@
 // parallel_algorithms.cu: NVIDIA's own device code (Thrust, CUB, cooperative groups, libcu++) gives
-// what the C++ standard library gives. nvcc --extended-lambda.
+// what the C++ standard library gives.
 #include <algorithm>
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
@@ -13,6 +13,7 @@
 #include <thrust/count.h>
 #include <thrust/device_vector.h>
 #include <thrust/extrema.h>
+#include <thrust/functional.h>
 #include <thrust/inner_product.h>
 #include <thrust/merge.h>
 #include <thrust/partition.h>
@@ -82,8 +83,7 @@ static void sorts(const std::vector<int> &x, const std::vector<int> &keys)
     std::vector<int> order(x.size());
     std::iota(order.begin(), order.end(), 0);
     auto values = on(order), by = on(keys);
-    thrust::stable_sort_by_key(by.begin(), by.end(), values.begin(),
-                               [] __device__(int a, int b) { return a > b; });
+    thrust::stable_sort_by_key(by.begin(), by.end(), values.begin(), thrust::greater<int>());
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return keys[a] > keys[b]; });
     expect_equal(values, order, "merge sort by key");
 }

@@ -9,6 +9,7 @@
  */
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -123,6 +124,13 @@ void soft_leave(int error)
 	escape(error, 0);
 }
 
+void soft_leave_saying(int error, const char *why)
+{
+	soft_shelter();
+	snprintf(self->said, sizeof self->said, "%s", why);
+	escape(error, 0);
+}
+
 struct hal_space *soft_working_in(void)
 {
 	return atomic_load(&self->space);
@@ -158,7 +166,7 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 		soft_space_fail(space, SOFT_LAUNCH_FAILED, "%s: cancelled", worker->doing);
 	else if (worker->fault_error)
 		soft_space_fail(space, worker->fault_error, "%s: %s", worker->doing,
-				worker->fault_error == SOFT_ASSERT ? "an assertion failed" :
+				worker->said[0] ? worker->said :
 				worker->fault_error == SOFT_STACK ? "the stack of a thread is full" :
 				worker->fault_error == SOFT_ILLEGAL_ADDRESS ?
 				"an address outside of device memory, or not aligned" :
@@ -190,6 +198,7 @@ void soft_guard(struct soft_worker *worker, struct hal_space *space, struct hal_
 		return;
 	}
 	worker->doing = doing;
+	worker->said[0] = 0;
 	worker->source = source;
 	atomic_store(&worker->space, space);
 	if (sigsetjmp(worker->escape, 0) == 0) { /* without the mask: no system call */

@@ -136,9 +136,7 @@ class _Inliner:
             self._call_indirect(instr, within)
             return
         if name == "__assertfail":
-            self.flat.instrs.append(
-                Instr(("trap", "assert"), pred=instr.pred, negated=instr.negated)
-            )
+            self._guarded(instr, self._assert)
             return
         callee = self.module.functions.get(name)
         if callee is None or callee.body_text is None:
@@ -296,6 +294,25 @@ class _Inliner:
             assert isinstance(item, Sym)
             flat.append(Instr(("st", "param", "b32"), (Mem(item), words[2]), text=instr.text))
         flat.append(Instr(("label",), target=over))
+
+    def _assert(self, instr: Instr) -> None:
+        """__assertfail(message, file, line, function, bytes of a character)"""
+        params = instr.args[1]
+        if not isinstance(params, Vec) or len(params.items) != 5:
+            raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of __assertfail")
+        self.count += 1
+        words = []
+        for index, kind in enumerate(("b64", "b64", "b32", "b64")):
+            param, word = params.items[index], Reg(f"{self.count}:said {index}")
+            assert isinstance(param, Sym)
+            self.flat.registers[word.name] = kind
+            load = Instr(("ld", "param", kind), (word, Mem(param)), text=instr.text)
+            self.flat.instrs.append(load)
+            words.append(word)
+        self.flat.instrs += [
+            Instr(("assertfail",), tuple(words), text=instr.text),
+            Instr(("trap",), text=instr.text),
+        ]
 
     def _call_indirect(self, instr: Instr, within: str) -> None:
         """A choice between the functions whose address is taken and that take and give the same."""

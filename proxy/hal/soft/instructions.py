@@ -8,7 +8,7 @@ from .ops import HINTS, OPS
 
 __all__ = ["OPS", "known"]
 
-_OURS = frozenset(("pmov", "vprintf"))  # made by flow.py, unknown to PTX
+_OURS = frozenset(("pmov", "vprintf", "assertfail"))  # made by flow.py, unknown to PTX
 
 
 def known() -> dict[str, str]:

@@ -107,9 +107,12 @@ struct hal_function {
  * that follow one another in x can run as one long block. */
 #define SOFT_WIDE 2u
 
-/* For compiled kernels: ends the launch. error: 710 for an assertion, 714 for a full
- * stack, 719 for a trap. */
+/* For compiled kernels: ends the launch. error: 714 for a full stack, 719 for a trap. */
 void rankfold_soft_trap(uint32_t error);
+/* For compiled kernels: __assertfail, with the device addresses of its texts. Ends the launch with
+ * error 710. */
+void rankfold_soft_assert(const struct soft_block *, const uint8_t *local, uint32_t local_stride,
+			  uint64_t message, uint64_t file, uint32_t line, uint64_t function);
 /* For compiled kernels: threads [t0, t1) came to `cut`, others to another one: next[]. */
 void rankfold_soft_stand(const struct soft_block *, uint32_t cut, uint32_t t0, uint32_t t1);
 /* The same of threads of one row in lockstep, which part here: what was kept for the first of them

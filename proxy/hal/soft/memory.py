@@ -164,6 +164,20 @@ def _print(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], c.e.op("i32", f"call i32 @rankfold_soft_print({text})"))
 
 
+@op("assertfail")
+def _assert(c: Context, instr: Instr) -> None:
+    """assertfail message, file, line, function: addresses, but the line. print.c does it."""
+    m: MemoryContext = c  # type: ignore[assignment]
+    message, file, line, function = instr.args
+    arguments = [
+        Value("ptr", "%block"), Value("ptr", m.pointers["local"]), const("i32", m.local_stride),
+        c.read(message, "u64"), c.read(file, "u64"), c.read(line, "u32"), c.read(function, "u64"),
+    ]  # fmt: skip
+    c.e.declared.add(f"declare void @rankfold_soft_assert({', '.join(a.type for a in arguments)})")
+    text = ", ".join(f"{a.type} {a.ref}" for a in arguments)
+    c.e.do(f"call void @rankfold_soft_assert({text})")
+
+
 @op("isspacep")
 def _isspacep(c: Context, instr: Instr) -> None:
     m: MemoryContext = c  # type: ignore[assignment]

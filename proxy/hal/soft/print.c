@@ -1,4 +1,4 @@
-/* print.c: printf from kernels.
+/* print.c: what kernels say: printf, and the assertion that failed.
  *
  * What a thread prints is made into text here, at once, and put into a ring in the rank's pinned
  * memory; the client writes it to the rank's stdout at its next synchronisation. Format, arguments
@@ -238,4 +238,22 @@ rankfold_soft_print(const struct soft_block *block, const uint8_t *local, uint32
 		publish(&p, (struct rf_print *)(uintptr_t)at);
 	}
 	return p.taken;
+}
+
+__attribute__((visibility("default"))) void
+rankfold_soft_assert(const struct soft_block *block, const uint8_t *local, uint32_t local_stride,
+		     uint64_t message_at, uint64_t file_at, uint32_t line, uint64_t function_at)
+{
+	struct print p = {.block = block, .local = local, .local_stride = local_stride};
+	char message[81], file[1024], function[61], text[SOFT_TEXT_BYTES];
+	size_t length;
+
+	copy_string(&p, message_at, message, sizeof message);
+	copy_string(&p, file_at, file, sizeof file);
+	copy_string(&p, function_at, function, sizeof function);
+	length = strlen(file);
+	soft_shelter();
+	snprintf(text, sizeof text, "%.80s:%u: %s: assertion `%s' failed",
+		 file + (length > 80 ? length - 80 : 0), line, function, message);
+	soft_leave_saying(SOFT_ASSERT, text);
 }

@@ -86,6 +86,7 @@ struct soft_worker {
 	sigjmp_buf escape;
 	volatile uintptr_t fault_address;
 	volatile int fault_error;         /* enum soft_error; 0: an invalid access */
+	char said[SOFT_TEXT_BYTES];       /* why, if the body knows; else "" */
 	volatile bool started;
 	struct soft_scratch scratch;
 };
@@ -161,6 +162,7 @@ void soft_guard(struct soft_worker *, struct hal_space *, struct hal_space *sour
 		const char *doing, void (*body)(struct soft_worker *, const struct hal_work *),
 		const struct hal_work *);
 void soft_leave(int error); /* from inside a body; does not return */
+void soft_leave_saying(int error, const char *why);
 struct hal_space *soft_working_in(void); /* whose work this thread runs */
 /* What stands between these may take locks of the C library and must not fault. */
 void soft_shelter(void);
