@@ -65,8 +65,8 @@ struct hal_space {
 	_Atomic uint64_t version;   /* grows with each map and unmap */
 	struct cuda_host_range hosts[CUDA_HOSTS_MAX];
 	_Atomic uint32_t host_count;
+	_Atomic bool failed;        /* somebody is about to set `error`, and the text before it */
 	_Atomic int error;
-	_Atomic bool text_ready;
 	_Atomic uint64_t cancelled_ns; /* 0: not cancelled */
 	char text[CUDA_TEXT_BYTES];
 };
@@ -144,7 +144,6 @@ struct hal_device {
 
 	_Atomic int lost;                 /* the error that ended the context */
 	_Atomic uint64_t lost_serial;     /* the space that had the window then */
-	_Atomic bool lost_ready;
 	char lost_text[CUDA_TEXT_BYTES];
 };
 

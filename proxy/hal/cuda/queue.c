@@ -57,7 +57,6 @@ void cuda_lose(struct hal_device *device, int error, const char *format, ...)
 		 "%s; this ends the GPU's context for all ranks of the proxy", what);
 	atomic_store(&device->lost_serial, device->window_serial);
 	atomic_store(&device->lost, error);
-	atomic_store(&device->lost_ready, true);
 	cuda_ring(device);
 }
 

@@ -4,6 +4,7 @@
  * A space's table is written by the loop's thread, entry by entry, and read by the device thread;
  * an entry changes only while no submitted work uses it.
  */
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,12 +236,12 @@ int cuda_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
 	const char *line = "";
 
 	if (error) {
-		line = atomic_load(&space->text_ready) ? space->text : "device error";
+		line = space->text;
 	} else if (lost) {
 		bool mine = atomic_load(&device->lost_serial) == space->serial;
 
 		error = mine ? lost : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-		line = atomic_load(&device->lost_ready) ? device->lost_text : "the GPU was lost";
+		line = device->lost_text;
 	}
 	if (text && text_bytes)
 		snprintf(text, text_bytes, "%s", line);
@@ -250,14 +251,16 @@ int cuda_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
 void cuda_space_fail(struct hal_space *space, int error, const char *format, ...)
 {
 	va_list arguments;
-	int none = 0;
 
-	if (!atomic_compare_exchange_strong(&space->error, &none, error))
-		return; /* the first error stays */
+	if (atomic_exchange(&space->failed, true)) { /* the first error stays */
+		while (!atomic_load(&space->error)) /* but no work seems to have done well meanwhile */
+			sched_yield();
+		return;
+	}
 	va_start(arguments, format);
 	vsnprintf(space->text, sizeof space->text, format, arguments);
 	va_end(arguments);
-	atomic_store(&space->text_ready, true);
+	atomic_store(&space->error, error);
 	cuda_ring(space->device);
 }
 

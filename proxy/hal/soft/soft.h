@@ -94,8 +94,8 @@ struct soft_worker {
 struct hal_space {
 	struct hal_device *device;
 	uint8_t *reservation, *base;
+	_Atomic bool failed;       /* somebody is about to set `error`, and the text before it */
 	_Atomic int error;
-	_Atomic int text_ready;
 	_Atomic bool cancel;
 	_Atomic uint32_t running;  /* submitted kernels and products; only in checked builds */
 	atomic_flag printing;      /* held by the worker that puts text into the rank's ring */

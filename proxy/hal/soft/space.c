@@ -4,6 +4,7 @@
  * submitted work uses a chunk or a mapping that goes away.
  */
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -149,27 +150,24 @@ int soft_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
 {
 	int error = atomic_load(&space->error);
 
-	if (text && text_bytes) {
-		const char *line = "";
-
-		if (error)
-			line = atomic_load(&space->text_ready) ? space->text : "device error";
-		snprintf(text, text_bytes, "%s", line);
-	}
+	if (text && text_bytes)
+		snprintf(text, text_bytes, "%s", error ? space->text : "");
 	return error;
 }
 
 void soft_space_fail(struct hal_space *space, int error, const char *format, ...)
 {
 	va_list arguments;
-	int none = 0;
 
-	if (!atomic_compare_exchange_strong(&space->error, &none, error))
-		return; /* the first error stays */
+	if (atomic_exchange(&space->failed, true)) { /* the first error stays */
+		while (!atomic_load(&space->error)) /* but no work seems to have done well meanwhile */
+			sched_yield();
+		return;
+	}
 	va_start(arguments, format);
 	vsnprintf(space->text, sizeof space->text, format, arguments);
 	va_end(arguments);
-	atomic_store(&space->text_ready, 1);
+	atomic_store(&space->error, error);
 }
 
 void soft_space_cancel(struct hal_space *space)
