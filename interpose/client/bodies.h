@@ -110,11 +110,13 @@ int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream)
 int alloc_3d(cudaPitchedPtr *out, cudaExtent extent);
 
 /* graph.c */
-int graph_instantiate(void **out, const void *graph);
-int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *info);
 int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to, const void *data,
 		size_t count);
 int node_dependencies(const void *node, CUgraphNode *out, size_t *count);
+
+/* graph_exec.c */
+int graph_instantiate(void **out, const void *graph);
+int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *info);
 
 /* graph_runtime.c */
 int graph_add_kernel(void **out, void *graph, const CUgraphNode *needs, size_t count,

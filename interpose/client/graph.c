@@ -11,35 +11,7 @@
 
 #include "graph.h"
 
-#define GRAPH_MAGIC 0x52464752u
-#define EXEC_MAGIC 0x52464558u
-
-struct node {
-	enum node_kind kind;
-	size_t index;          /* in its graph, in order of creation */
-	const struct graph *graph;
-	struct nodes needs;
-	struct launch launch;  /* kernel; `packed` is owned */
-	struct copy copy;
-	struct slices slices;  /* of the copy */
-	CUDA_MEMSET_NODE_PARAMS fill;
-	CUDA_HOST_NODE_PARAMS host;
-	struct rf_gemm gemm;
-	uint64_t event;
-	struct graph *child;   /* owned, an exec */
-};
-
-struct graph {
-	uint32_t magic;
-	struct node **nodes;
-	size_t count, room;
-	size_t *order;         /* of an exec: indices of its nodes */
-};
-
-static void free_graph(struct graph *);
-static int clone_graph(const struct graph *, struct graph **);
-
-static struct graph *check(const void *handle, uint32_t magic)
+struct graph *graph_check(const void *handle, uint32_t magic)
 {
 	struct graph *g = (struct graph *)handle;
 	return g && g->magic == magic ? g : NULL;
@@ -51,11 +23,11 @@ static void free_node(struct node *n)
 		return;
 	free((void *)n->launch.packed);
 	nodes_clear(&n->needs);
-	free_graph(n->child);
+	graph_free(n->child);
 	free(n);
 }
 
-static void free_graph(struct graph *g)
+void graph_free(struct graph *g)
 {
 	for (size_t i = 0; g && i < g->count; i++)
 		free_node(g->nodes[i]);
@@ -108,7 +80,7 @@ bool nodes_in(const struct graph *g, const struct nodes *set)
 	for (size_t i = 0; i < set->count; i++)
 		if (!set->at[i] || set->at[i]->graph != g)
 			return false;
-	return check(g, GRAPH_MAGIC) != NULL;
+	return graph_check(g, GRAPH_MAGIC) != NULL;
 }
 
 bool nodes_reach(const struct graph *g, const struct nodes *from, const struct nodes *wanted)
@@ -179,7 +151,7 @@ static int pack_buffer(struct node *n, void **extra)
 	return error ? error : keep_packed(n, packed, packed ? bytes : 0);
 }
 
-static int set_kernel(struct node *n, void *function, const CUDA_KERNEL_NODE_PARAMS *p)
+int node_set_kernel(struct node *n, void *function, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	if (!function_is(function))
 		return INVALID_HANDLE;
@@ -193,7 +165,7 @@ static int set_kernel(struct node *n, void *function, const CUDA_KERNEL_NODE_PAR
 	return p->kernelParams ? pack_list(n, p->kernelParams) : pack_buffer(n, p->extra);
 }
 
-static int set_copy(struct node *n, const CUDA_MEMCPY3D *d)
+int node_set_copy(struct node *n, const CUDA_MEMCPY3D *d)
 {
 	int error = copy_of_description(d, &n->copy, &n->slices);
 	n->kind = NODE_COPY;
@@ -201,7 +173,7 @@ static int set_copy(struct node *n, const CUDA_MEMCPY3D *d)
 	return error;
 }
 
-static int set_fill(struct node *n, const CUDA_MEMSET_NODE_PARAMS *p)
+int node_set_fill(struct node *n, const CUDA_MEMSET_NODE_PARAMS *p)
 {
 	if (!p || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) ||
 	    (p->height > 1 && p->pitch < p->width * p->elementSize))
@@ -209,49 +181,6 @@ static int set_fill(struct node *n, const CUDA_MEMSET_NODE_PARAMS *p)
 	n->kind = NODE_FILL;
 	n->fill = *p;
 	return CUDA_OK;
-}
-
-static int run_all(const struct graph *exec, const void *stream);
-
-static int run(const struct node *n, const void *stream)
-{
-	struct launch l = n->launch;
-	struct copy copy = n->copy;
-	int error = stream_number(stream, &l.stream);
-	if (error)
-		return error;
-	copy.stream = l.stream;
-	switch (n->kind) {
-	case NODE_KERNEL:
-		return launch(&l);
-	case NODE_COPY: /* unlike a copy outside of graphs it reads pageable memory when it is due */
-		if (memory_where(copy.src) == AT_PAGEABLE && !capturing(copy.stream))
-			error = stream_before_reading(copy.stream);
-		return error ? error : copy_slices(&copy, &n->slices);
-	case NODE_FILL:
-		return memory_fill((void *)n->fill.dst, n->fill.pitch, n->fill.value,
-				   n->fill.elementSize, n->fill.width, n->fill.height, stream);
-	case NODE_GEMM:
-		return gemm_post(&n->gemm, stream);
-	case NODE_HOST:
-		return stream_host_function(stream, n->host.fn, n->host.userData);
-	case NODE_CHILD:
-		return run_all(n->child, stream);
-	case NODE_RECORD:
-		return event_record((void *)n->event, stream, 0);
-	case NODE_WAIT:
-		return stream_wait(stream, (void *)n->event, 0);
-	default:
-		return CUDA_OK;
-	}
-}
-
-static int run_all(const struct graph *exec, const void *stream)
-{
-	int error = CUDA_OK;
-	for (size_t i = 0; !error && i < exec->count; i++)
-		error = run(exec->nodes[exec->order[i]], stream);
-	return error;
 }
 
 /* ---- nodes that a capture makes ---- */
@@ -343,10 +272,10 @@ CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 
 CUresult cuGraphDestroy(CUgraph hGraph)
 {
-	struct graph *g = check(hGraph, GRAPH_MAGIC);
+	struct graph *g = graph_check(hGraph, GRAPH_MAGIC);
 	if (!g)
 		return INVALID_VALUE;
-	free_graph(g);
+	graph_free(g);
 	return CUDA_OK;
 }
 
@@ -354,7 +283,7 @@ CUresult cuGraphDestroy(CUgraph hGraph)
 static int finish(int error, struct node *n, void **out, const void *graph,
 		  const CUgraphNode *dependencies, size_t count)
 {
-	struct graph *g = check(graph, GRAPH_MAGIC);
+	struct graph *g = graph_check(graph, GRAPH_MAGIC);
 	if (!error && (!n || !out || !g || (count && !dependencies)))
 		error = n ? INVALID_VALUE : OUT_OF_MEMORY;
 	for (size_t i = 0; !error && i < count; i++) {
@@ -377,7 +306,7 @@ static int add_kernel(void **out, const void *graph, const CUgraphNode *dependen
 		      void *function, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct node *n = node_new(NODE_EMPTY);
-	int error = n && p ? set_kernel(n, function, p) : n ? INVALID_VALUE : OUT_OF_MEMORY;
+	int error = n && p ? node_set_kernel(n, function, p) : n ? INVALID_VALUE : OUT_OF_MEMORY;
 	return finish(error, n, out, graph, dependencies, count);
 }
 
@@ -389,7 +318,7 @@ CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 			  nodeParams ? nodeParams->func : NULL, nodeParams);
 }
 
-static void *function_of(const CUDA_KERNEL_NODE_PARAMS *p)
+void *node_function(const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	return !p ? NULL : p->func ? p->func : p->kern;
 }
@@ -398,7 +327,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 				 const CUgraphNode *dependencies, size_t numDependencies,
 				 const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-	return add_kernel(phGraphNode, hGraph, dependencies, numDependencies, function_of(nodeParams),
+	return add_kernel(phGraphNode, hGraph, dependencies, numDependencies, node_function(nodeParams),
 			  nodeParams);
 }
 
@@ -408,7 +337,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 {
 	(void)ctx;
 	struct node *n = node_new(NODE_EMPTY);
-	return finish(n ? set_copy(n, copyParams) : OUT_OF_MEMORY, n, phGraphNode, hGraph, dependencies,
+	return finish(n ? node_set_copy(n, copyParams) : OUT_OF_MEMORY, n, phGraphNode, hGraph, dependencies,
 		      numDependencies);
 }
 
@@ -418,7 +347,7 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 {
 	(void)ctx;
 	struct node *n = node_new(NODE_EMPTY);
-	return finish(n ? set_fill(n, memsetParams) : OUT_OF_MEMORY, n, phGraphNode, hGraph,
+	return finish(n ? node_set_fill(n, memsetParams) : OUT_OF_MEMORY, n, phGraphNode, hGraph,
 		      dependencies, numDependencies);
 }
 
@@ -480,7 +409,7 @@ CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to, const void *data,
 		size_t count)
 {
-	const struct graph *g = check(graph, GRAPH_MAGIC);
+	const struct graph *g = graph_check(graph, GRAPH_MAGIC);
 	if (!g || (count && !(from && to)))
 		return INVALID_VALUE;
 	if (data)
@@ -514,7 +443,7 @@ int node_dependencies(const void *node, CUgraphNode *out, size_t *count)
 CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
 {
 	struct nodes roots = {NULL, 0};
-	const struct graph *g = check(hGraph, GRAPH_MAGIC);
+	const struct graph *g = graph_check(hGraph, GRAPH_MAGIC);
 	int error = g ? CUDA_OK : INVALID_VALUE;
 	for (size_t i = 0; !error && i < g->count; i++)
 		if (!g->nodes[i]->needs.count && !nodes_add(&roots, g->nodes[i]))
@@ -536,7 +465,7 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 
 CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 {
-	struct graph *g = check(hGraph, GRAPH_MAGIC);
+	struct graph *g = graph_check(hGraph, GRAPH_MAGIC);
 	if (!g || !numNodes)
 		return INVALID_VALUE;
 	for (size_t i = 0; nodes && i < *numNodes; i++)
@@ -546,7 +475,7 @@ CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 	return CUDA_OK;
 }
 
-/* ---- instantiated graphs ---- */
+/* ---- copies ---- */
 
 static struct node *clone(const struct node *from)
 {
@@ -561,7 +490,7 @@ static struct node *clone(const struct node *from)
 	if (from->launch.packed)
 		error = keep_packed(n, from->launch.packed, from->launch.packed_bytes);
 	if (!error && from->child)
-		error = clone_graph(from->child, &n->child);
+		error = graph_copy(from->child, &n->child);
 	if (!error)
 		return n;
 	free_node(n);
@@ -579,7 +508,7 @@ static int clone_needs(const struct graph *g, struct graph *copy)
 }
 
 /* All nodes with the same indices. */
-static int clone_graph(const struct graph *g, struct graph **out)
+int graph_copy(const struct graph *g, struct graph **out)
 {
 	struct graph *copy = calloc(1, sizeof *copy);
 	int error = copy ? CUDA_OK : OUT_OF_MEMORY;
@@ -599,7 +528,7 @@ static int clone_graph(const struct graph *g, struct graph **out)
 			error = OUT_OF_MEMORY;
 	}
 	if (error) {
-		free_graph(copy);
+		graph_free(copy);
 		return error;
 	}
 	copy->magic = g->magic;
@@ -607,176 +536,12 @@ static int clone_graph(const struct graph *g, struct graph **out)
 	return CUDA_OK;
 }
 
-/* An order in which every node comes after what it needs; of several that could be next, the one
- * that was made first. */
-static int put_in_order(const struct graph *g, size_t *order)
-{
-	bool *done = calloc(g->count + 1, sizeof *done);
-	size_t have = 0, before = SIZE_MAX;
-	while (done && have < g->count && have != before) {
-		before = have;
-		for (size_t i = 0; i < g->count; i++) {
-			const struct nodes *needs = &g->nodes[i]->needs;
-			size_t met = 0;
-			while (met < needs->count && done[needs->at[met]->index])
-				met++;
-			if (!done[i] && met == needs->count)
-				done[order[have++] = i] = true;
-		}
-	}
-	free(done);
-	return !done ? OUT_OF_MEMORY : have == g->count ? CUDA_OK : INVALID_VALUE; /* a circle */
-}
-
-int graph_instantiate(void **out, const void *graph)
-{
-	const struct graph *g = check(graph, GRAPH_MAGIC);
-	struct graph *exec = NULL;
-	if (!out || !g)
-		return INVALID_VALUE;
-	int error = clone_graph(g, &exec);
-	if (error)
-		return error;
-	exec->magic = EXEC_MAGIC;
-	exec->order = calloc(g->count + 1, sizeof *exec->order);
-	error = exec->order ? put_in_order(g, exec->order) : OUT_OF_MEMORY;
-	if (error)
-		free_graph(exec);
-	else
-		*out = exec;
-	return error;
-}
-
 CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 {
-	const struct graph *g = check(originalGraph, GRAPH_MAGIC);
+	const struct graph *g = graph_check(originalGraph, GRAPH_MAGIC);
 	struct graph *copy = NULL;
-	int error = phGraphClone && g ? clone_graph(g, &copy) : INVALID_VALUE;
+	int error = phGraphClone && g ? graph_copy(g, &copy) : INVALID_VALUE;
 	if (!error)
 		*phGraphClone = copy;
 	return error;
-}
-
-/* Numbers of CUgraphExecUpdateResult. */
-enum update { UPDATE_OK = 0, UPDATE_ERROR = 1, UPDATE_TOPOLOGY = 2, UPDATE_KIND = 3 };
-
-static bool same_needs(const struct nodes *a, const struct nodes *b)
-{
-	bool same = a->count == b->count;
-	for (size_t i = 0; same && i < a->count; i++) {
-		size_t k = 0;
-		while (k < b->count && b->at[k]->index != a->at[i]->index)
-			k++;
-		same = k < b->count;
-	}
-	return same;
-}
-
-/* Give the exec what the nodes of a graph of the same shape do. Nothing changes otherwise. */
-int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *info)
-{
-	struct graph *e = check(exec, EXEC_MAGIC), *fresh = NULL;
-	const struct graph *g = check(graph, GRAPH_MAGIC);
-	CUgraphExecUpdateResultInfo why = {UPDATE_OK, NULL, NULL};
-	if (!e || !g || !info)
-		return INVALID_VALUE;
-	if (e->count != g->count)
-		why.result = UPDATE_TOPOLOGY;
-	for (size_t i = 0; !why.result && i < g->count; i++)
-		if (e->nodes[i]->kind != g->nodes[i]->kind)
-			why = (CUgraphExecUpdateResultInfo){UPDATE_KIND, g->nodes[i], NULL};
-	for (size_t i = 0; !why.result && i < g->count; i++)
-		if (!same_needs(&e->nodes[i]->needs, &g->nodes[i]->needs))
-			why = (CUgraphExecUpdateResultInfo){UPDATE_TOPOLOGY, g->nodes[i], NULL};
-	if (!why.result && graph_instantiate((void **)&fresh, graph))
-		why.result = UPDATE_ERROR;
-	if (!why.result) {
-		struct graph old = *e;
-		*e = *fresh;
-		*fresh = old;
-		for (size_t i = 0; i < e->count; i++)
-			e->nodes[i]->graph = e;
-	}
-	free_graph(fresh);
-	*info = why;
-	return why.result ? GRAPH_UPDATE_FAILED : CUDA_OK;
-}
-
-/* The exec's copy of a node. */
-static struct node *copy_of(const void *exec, const void *node, enum node_kind kind)
-{
-	struct graph *g = check(exec, EXEC_MAGIC);
-	const struct node *n = node;
-	if (!g || !n || n->index >= g->count || n->kind != kind || g->nodes[n->index]->kind != kind)
-		return NULL;
-	return g->nodes[n->index];
-}
-
-/* Replace what the exec's node does; it stays as it was if the new one is wrong. */
-static int replace_kernel(const void *exec, const void *node, void *function,
-			  const CUDA_KERNEL_NODE_PARAMS *p)
-{
-	struct node *n = copy_of(exec, node, NODE_KERNEL);
-	if (!n || !p)
-		return INVALID_VALUE;
-	struct node fresh = *n;
-	fresh.launch.packed = NULL;
-	int error = set_kernel(&fresh, function, p);
-	free((void *)(error ? fresh : *n).launch.packed);
-	if (!error)
-		*n = fresh;
-	return error;
-}
-
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-					const CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-	return replace_kernel(hGraphExec, hNode, nodeParams ? nodeParams->func : NULL, nodeParams);
-}
-
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
-					   const CUDA_KERNEL_NODE_PARAMS *nodeParams)
-{
-	return replace_kernel(hGraphExec, hNode, function_of(nodeParams), nodeParams);
-}
-
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-					const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
-{
-	(void)ctx;
-	struct node *n = copy_of(hGraphExec, hNode, NODE_COPY);
-	return n ? set_copy(n, copyParams) : INVALID_VALUE;
-}
-
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-					const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
-{
-	(void)ctx;
-	struct node *n = copy_of(hGraphExec, hNode, NODE_FILL);
-	return n ? set_fill(n, memsetParams) : INVALID_VALUE;
-}
-
-CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-				      const CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-	struct node *n = copy_of(hGraphExec, hNode, NODE_HOST);
-	if (!n || !nodeParams || !nodeParams->fn)
-		return INVALID_VALUE;
-	n->host = *nodeParams;
-	return CUDA_OK;
-}
-
-CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
-{
-	const struct graph *g = check(hGraphExec, EXEC_MAGIC);
-	return g ? run_all(g, hStream) : INVALID_VALUE;
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
-{
-	struct graph *g = check(hGraphExec, EXEC_MAGIC);
-	if (!g)
-		return INVALID_VALUE;
-	free_graph(g);
-	return CUDA_OK;
 }

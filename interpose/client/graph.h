@@ -4,14 +4,46 @@
 
 #include "bodies.h"
 
+#define GRAPH_MAGIC 0x52464752u
+#define EXEC_MAGIC 0x52464558u
+
 enum node_kind { /* numbers of CUgraphNodeType */
 	NODE_KERNEL = 0, NODE_COPY = 1, NODE_FILL = 2, NODE_HOST = 3, NODE_CHILD = 4, NODE_EMPTY = 5,
 	NODE_WAIT = 6, NODE_RECORD = 7,
 	NODE_GEMM = 1000, /* a kernel, to the program */
 };
-struct node;
-struct graph;
 struct nodes { struct node **at; size_t count; };
+struct node {
+	enum node_kind kind;
+	size_t index;          /* in its graph, in order of creation */
+	const struct graph *graph;
+	struct nodes needs;
+	struct launch launch;  /* kernel; `packed` is owned */
+	struct copy copy;
+	struct slices slices;  /* of the copy */
+	CUDA_MEMSET_NODE_PARAMS fill;
+	CUDA_HOST_NODE_PARAMS host;
+	struct rf_gemm gemm;
+	uint64_t event;
+	struct graph *child;   /* owned, an exec */
+};
+
+struct graph {
+	uint32_t magic;
+	struct node **nodes;
+	size_t count, room;
+	size_t *order;         /* of an exec: indices of its nodes */
+};
+
+/* graph.c */
+struct graph *graph_check(const void *handle, uint32_t magic); /* NULL: it is none */
+void graph_free(struct graph *);
+int graph_copy(const struct graph *, struct graph **out); /* all nodes with the same indices */
+/* Fill in what a node does. */
+void *node_function(const CUDA_KERNEL_NODE_PARAMS *); /* whichever of its forms is given */
+int node_set_kernel(struct node *, void *function, const CUDA_KERNEL_NODE_PARAMS *);
+int node_set_copy(struct node *, const CUDA_MEMCPY3D *);
+int node_set_fill(struct node *, const CUDA_MEMSET_NODE_PARAMS *);
 
 bool nodes_add(struct nodes *, struct node *);
 bool nodes_join(struct nodes *, const struct nodes *other);
