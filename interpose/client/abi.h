@@ -47,7 +47,8 @@ typedef void *cudaGraphNode_t;
 typedef void *cudaGraphExec_t;
 typedef void *cudaArray_t;
 typedef int cudaGraphNodeType;
-typedef void cudaGraphEdgeData;
+typedef struct { unsigned char from_port, to_port, type, reserved[5]; } cudaGraphEdgeData;
+typedef void *cudaUserObject_t;
 
 typedef struct { int type, id; } cudaMemLocation;
 typedef struct { cudaMemLocation location; int flags; } cudaMemAccessDesc;
@@ -173,9 +174,17 @@ typedef struct {
 	int reserved[16];
 } cudaFuncAttributes;
 
+typedef struct {
+	void *base_ptr;
+	size_t num_bytes;
+	float hitRatio;
+	int hitProp, missProp; /* 0 normal, 1 streaming, 2 persisting: not for a miss */
+} access_policy_window;
 typedef union {
 	char pad[64];
-	int cooperative;
+	access_policy_window accessPolicyWindow;
+	int cooperative, syncPolicy, priority, memSyncDomain;
+	struct { unsigned char default_, remote; } memSyncDomainMap;
 	struct { unsigned int x, y, z; } clusterDim;
 } launch_attribute_value;
 /* The same in both interfaces: cudaLaunchAttribute and CUlaunchAttribute. */
@@ -185,9 +194,15 @@ typedef struct {
 	_Alignas(8) launch_attribute_value value;
 } launch_attribute;
 enum launch_attribute_id {
-	ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_PROGRAMMATIC_EVENT = 7,
-	ATTRIBUTE_LAUNCH_EVENT = 12, ATTRIBUTE_DEVICE_NODE = 13,
+	ATTRIBUTE_WINDOW = 1, ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_SYNC_POLICY = 3,
+	ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_PROGRAMMATIC_EVENT = 7, ATTRIBUTE_PRIORITY = 8,
+	ATTRIBUTE_DOMAIN_MAP = 9, ATTRIBUTE_DOMAIN = 10, ATTRIBUTE_LAUNCH_EVENT = 12,
+	ATTRIBUTE_DEVICE_NODE = 13,
 };
+typedef int cudaLaunchAttributeID;
+typedef int CUlaunchAttributeID;
+typedef launch_attribute_value cudaLaunchAttributeValue;
+typedef launch_attribute_value CUlaunchAttributeValue;
 
 typedef struct {
 	dim3 gridDim, blockDim;
@@ -214,6 +229,7 @@ typedef void *CUevent;
 typedef void *CUgraph;
 typedef void *CUgraphNode;
 typedef void *CUgraphExec;
+typedef void *CUuserObject;
 typedef void *CUmemoryPool;
 typedef void *CUarray;
 typedef int CUdevice_attribute;
@@ -324,7 +340,53 @@ typedef CUDA_HOST_NODE_PARAMS cudaHostNodeParams;
 
 typedef struct { int result; CUgraphNode errorNode, errorFromNode; } CUgraphExecUpdateResultInfo;
 typedef CUgraphExecUpdateResultInfo cudaGraphExecUpdateResultInfo;
-typedef void CUgraphEdgeData;
+typedef cudaGraphEdgeData CUgraphEdgeData;
+
+typedef struct { int flags, reserved; CUcontext copyCtx; CUDA_MEMCPY3D copyParams; }
+	CUDA_MEMCPY_NODE_PARAMS;
+typedef struct { CUDA_MEMSET_NODE_PARAMS params; CUcontext ctx; } CUDA_MEMSET_NODE_PARAMS_v2;
+typedef struct { CUgraph graph; int ownership; } CUDA_CHILD_GRAPH_NODE_PARAMS;
+/* A node of the kind `type`; the same frame in both interfaces. */
+typedef struct {
+	CUgraphNodeType type;
+	int reserved0[3];
+	union {
+		long long reserved1[29];
+		CUDA_KERNEL_NODE_PARAMS kernel;
+		CUDA_MEMCPY_NODE_PARAMS memcpy;
+		CUDA_MEMSET_NODE_PARAMS_v2 memset;
+		CUDA_HOST_NODE_PARAMS host;
+		CUDA_CHILD_GRAPH_NODE_PARAMS graph;
+		CUevent eventWait, eventRecord;
+	};
+	long long reserved2;
+} CUgraphNodeParams;
+typedef struct { int flags, reserved[3]; cudaMemcpy3DParms copyParams; } cudaMemcpyNodeParams;
+typedef struct {
+	cudaGraphNodeType type;
+	int reserved0[3];
+	union {
+		long long reserved1[29];
+		cudaKernelNodeParams kernel;
+		cudaMemcpyNodeParams memcpy;
+		cudaMemsetParams memset;
+		cudaHostNodeParams host;
+		CUDA_CHILD_GRAPH_NODE_PARAMS graph;
+		cudaEvent_t eventWait, eventRecord;
+	};
+	long long reserved2;
+} cudaGraphNodeParams;
+
+enum instantiate_result { /* of result_out */
+	INSTANTIATE_SUCCESS = 0, INSTANTIATE_ERROR = 1, INSTANTIATE_INVALID_STRUCTURE = 2,
+};
+typedef struct {
+	unsigned long long flags;
+	CUstream hUploadStream;
+	CUgraphNode hErrNode_out;
+	int result_out;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+typedef CUDA_GRAPH_INSTANTIATE_PARAMS cudaGraphInstantiateParams;
 
 /* Ends of the lists that cuLaunchKernel takes as `extra`. */
 #define CU_LAUNCH_PARAM_END ((void *)0)

@@ -110,24 +110,50 @@ int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream)
 int alloc_3d(cudaPitchedPtr *out, cudaExtent extent);
 
 /* graph.c */
-int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to, const void *data,
-		size_t count);
-int node_dependencies(const void *node, CUgraphNode *out, size_t *count);
+enum node_kind { /* numbers of CUgraphNodeType */
+	NODE_KERNEL = 0, NODE_COPY = 1, NODE_FILL = 2, NODE_HOST = 3, NODE_CHILD = 4, NODE_EMPTY = 5,
+	NODE_WAIT = 6, NODE_RECORD = 7, NODE_KINDS = 8,
+	NODE_KINDS_KNOWN = 14, /* semaphores, memory, operations on memory, conditions: refused */
+	NODE_GEMM = 1000, /* a kernel, to the program */
+};
+int graph_add_node(void **out, void *graph, const CUgraphNode *needs, const CUgraphEdgeData *data,
+		   size_t count, const CUgraphNodeParams *);
+int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to,
+		const CUgraphEdgeData *data, size_t count);
+int graph_cut(void *graph, const CUgraphNode *from, const CUgraphNode *to,
+	      const CUgraphEdgeData *data, size_t count);
+int graph_event_set(const void *node, enum node_kind, const void *event);
 
 /* graph_exec.c */
-int graph_instantiate(void **out, const void *graph);
+int graph_instantiate(void **out, const void *graph, unsigned long long flags, void **failed);
+int graph_instantiate_with(void **out, const void *graph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
+int graph_exec_event_set(const void *exec, const void *node, enum node_kind, const void *event);
 int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *info);
+
+/* graph_query.c */
+int node_dependencies(const void *node, CUgraphNode *out, CUgraphEdgeData *data, size_t *count);
+int node_dependents(const void *node, CUgraphNode *out, CUgraphEdgeData *data, size_t *count);
+int graph_edges_get(const void *graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data,
+		    size_t *count);
+int node_kernel(const void *node, CUDA_KERNEL_NODE_PARAMS *, size_t bytes);
+int graph_event_get(const void *node, enum node_kind, void **event);
 
 /* graph_runtime.c */
 int graph_add_kernel(void **out, void *graph, const CUgraphNode *needs, size_t count,
 		     const cudaKernelNodeParams *);
+/* The setters take no exec for a node of the graph itself. */
 int graph_set_kernel(void *exec, void *node, const cudaKernelNodeParams *);
+int graph_get_kernel(void *node, cudaKernelNodeParams *);
 int graph_add_copy(void **out, void *graph, const CUgraphNode *needs, size_t count,
 		   const cudaMemcpy3DParms *);
 int graph_set_copy(void *exec, void *node, const cudaMemcpy3DParms *);
+int graph_get_copy(void *node, cudaMemcpy3DParms *);
 int graph_add_copy_1d(void **out, void *graph, const CUgraphNode *needs, size_t count, void *dst,
 		      const void *src, size_t bytes, int kind);
 int graph_set_copy_1d(void *exec, void *node, void *dst, const void *src, size_t bytes, int kind);
+int graph_add_any(void **out, void *graph, const CUgraphNode *needs, const cudaGraphEdgeData *,
+		  size_t count, const cudaGraphNodeParams *);
+int graph_set_any(void *exec, void *node, const cudaGraphNodeParams *);
 
 /* capture.c */
 int capture_begin(const void *stream, int mode);
@@ -135,7 +161,7 @@ int capture_begin_to(const void *stream, void *graph, void *const *dependencies,
 		     int mode);
 int capture_end(const void *stream, void **graph);
 int capture_info(const void *stream, int *status, unsigned long long *id, void **graph,
-		 const CUgraphNode **dependencies, const void **edges, size_t *count);
+		 const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count);
 int capture_depend(const void *stream, void *const *dependencies, size_t count, unsigned flags);
 
 /* nvml.c */

@@ -424,7 +424,7 @@ int capture_end(const void *stream, void **graph)
 /* ---- questions ---- */
 
 int capture_info(const void *stream, int *status, unsigned long long *id, void **graph,
-		 const CUgraphNode **dependencies, const void **edges, size_t *count)
+		 const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count)
 {
 	uint64_t number;
 	int error = stream_number(stream, &number);

@@ -13,8 +13,8 @@
  *   context.c  the driver's contexts, and what ends with one
  *   error.c    names of errors, the last error, lines for people
  *   capture.c  stream capture
- *   cudart.c, driver.c, link.c, graph.c, graph_exec.c, graph_runtime.c, copies.c, nccl.c,
- *   nvml.c, cublas.c, cublaslt.c
+ *   cudart.c, driver.c, link.c, graph.c, graph_exec.c, graph_query.c, graph_runtime.c,
+ *   user_object.c, copies.c, nccl.c, nvml.c, cublas.c, cublaslt.c
  *              the bodies of the API functions that need one
  *   lookup.c   dlsym, dlvsym, dlopen, cuGetProcAddress
  *   elf.c      libc's own dlsym, past ours
@@ -47,7 +47,8 @@ enum cuda_error {
 	INVALID_CONFIGURATION = 9, INVALID_PITCH = 12, INVALID_SYMBOL = 13, INVALID_DIRECTION = 21,
 	INVALID_DEVICE_FUNCTION = 98, NO_DEVICE = 100,
 	INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NO_BINARY_FOR_GPU = 209,
-	PEER_ACCESS_UNSUPPORTED = 217, FILE_NOT_FOUND = 301, INVALID_HANDLE = 400, ILLEGAL_STATE = 401,
+	PEER_ACCESS_UNSUPPORTED = 217, FILE_NOT_FOUND = 301, OPERATING_SYSTEM = 304,
+	INVALID_HANDLE = 400, ILLEGAL_STATE = 401,
 	NOT_FOUND = 500, NOT_READY = 600, LAUNCH_OUT_OF_RESOURCES = 701, PEER_ACCESS_NOT_ENABLED = 705,
 	CONTEXT_IS_DESTROYED = 709,
 	ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, COOPERATIVE_LAUNCH_TOO_LARGE = 720,
@@ -260,6 +261,8 @@ int stream_wait(const void *stream, const void *event, unsigned flags);
 int event_elapsed(float *ms, const void *start, const void *end);
 int stream_host_function(const void *stream, CUhostFn function, void *data);
 int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data, unsigned flags);
+/* A thread of ours, which takes none of the program's signals. */
+int start_thread(void *(*function)(void *));
 /* Pageable memory is about to be read as the stream finds it: host functions that are still to run
  * may write it. Kernels cannot, and copies to it have waited. */
 int stream_before_reading(uint64_t stream);

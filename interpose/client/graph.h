@@ -1,4 +1,5 @@
-/* graph.h: what graphs (graph.c), captures (capture.c) and the runtime's forms of them share. */
+/* graph.h: what graphs (graph.c), execs (graph_exec.c), questions about them (graph_query.c), what
+ * they keep for programs (user_object.c), captures (capture.c) and the runtime's forms share. */
 #ifndef RANKFOLD_GRAPH_H
 #define RANKFOLD_GRAPH_H
 
@@ -7,43 +8,67 @@
 #define GRAPH_MAGIC 0x52464752u
 #define EXEC_MAGIC 0x52464558u
 
-enum node_kind { /* numbers of CUgraphNodeType */
-	NODE_KERNEL = 0, NODE_COPY = 1, NODE_FILL = 2, NODE_HOST = 3, NODE_CHILD = 4, NODE_EMPTY = 5,
-	NODE_WAIT = 6, NODE_RECORD = 7,
-	NODE_GEMM = 1000, /* a kernel, to the program */
-};
 struct nodes { struct node **at; size_t count; };
 struct node {
 	enum node_kind kind;
 	size_t index;          /* in its graph, in order of creation */
-	const struct graph *graph;
+	uint64_t number;
+	uint64_t origin;       /* number of the one that it was copied from */
+	struct graph *graph;
 	struct nodes needs;
+	bool disabled;         /* of an exec: left out */
 	struct launch launch;  /* kernel; `packed` is owned */
-	struct copy copy;
+	bool buffer;           /* its parameters came as one */
+	void **shown;          /* what was told of them; owned */
+	CUDA_MEMCPY3D box;     /* a copy, as it was described */
+	struct copy copy;      /* the same */
 	struct slices slices;  /* of the copy */
 	CUDA_MEMSET_NODE_PARAMS fill;
 	CUDA_HOST_NODE_PARAMS host;
 	struct rf_gemm gemm;
 	uint64_t event;
-	struct graph *child;   /* owned, an exec */
+	struct graph *child;   /* owned; an exec's is an exec */
 };
+
+/* What holds references, and how many to each object. */
+struct user_objects { struct reference *at; size_t count; };
 
 struct graph {
 	uint32_t magic;
+	bool owned;            /* by a node */
 	struct node **nodes;
 	size_t count, room;
 	size_t *order;         /* of an exec: indices of its nodes */
+	unsigned long long flags; /* of an exec: those of its instantiation */
+	struct user_objects objects;
 };
 
 /* graph.c */
 struct graph *graph_check(const void *handle, uint32_t magic); /* NULL: it is none */
 void graph_free(struct graph *);
-int graph_copy(const struct graph *, struct graph **out); /* all nodes with the same indices */
-/* Fill in what a node does. */
-void *node_function(const CUDA_KERNEL_NODE_PARAMS *); /* whichever of its forms is given */
+int graph_copy(const struct graph *, bool exec, struct graph **out); /* nodes at the same indices */
+struct node *node_of(const void *node, enum node_kind); /* NULL: it is not of that kind */
+/* Say what a node does; it stays as it was if that is wrong. */
+int node_set(struct node *, const CUgraphNodeParams *);
 int node_set_kernel(struct node *, void *function, const CUDA_KERNEL_NODE_PARAMS *);
 int node_set_copy(struct node *, const CUDA_MEMCPY3D *);
 int node_set_fill(struct node *, const CUDA_MEMSET_NODE_PARAMS *);
+int node_set_host(struct node *, const CUDA_HOST_NODE_PARAMS *);
+int node_set_event(struct node *, enum node_kind, const void *event);
+void *node_function(const CUDA_KERNEL_NODE_PARAMS *); /* whichever of its forms is given */
+int node_params_check(const void *params, const size_t used[NODE_KINDS]);
+
+/* graph_exec.c */
+int graph_order(struct graph *);
+
+/* graph_query.c */
+CUDA_MEMCPY3D description_of_copy(const struct copy *);
+
+/* user_object.c */
+void user_objects_drop(struct user_objects *);
+/* A launch into the stream holds them until it is over. */
+int user_objects_hold(const struct graph *exec, const void *stream);
+int user_objects_share(struct user_objects *to, const struct user_objects *from);
 
 bool nodes_add(struct nodes *, struct node *);
 bool nodes_join(struct nodes *, const struct nodes *other);

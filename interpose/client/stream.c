@@ -252,24 +252,26 @@ static void *helper(void *unused)
 	return unused;
 }
 
-/* Signals are the program's: our thread takes none. */
+int start_thread(void *(*function)(void *))
+{
+	sigset_t all, kept;
+	pthread_t thread;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &kept);
+	int error = pthread_create(&thread, NULL, function, NULL) ? OUT_OF_MEMORY : CUDA_OK;
+	if (!error)
+		pthread_detach(thread);
+	pthread_sigmask(SIG_SETMASK, &kept, NULL);
+	return error;
+}
+
 static int start_helper(void)
 {
 	int error = CUDA_OK;
 	pthread_mutex_lock(&helper_lock);
-	if (!helper_runs) {
-		sigset_t all, kept;
-		pthread_t thread;
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &kept);
-		if (pthread_create(&thread, NULL, helper, NULL)) {
-			error = OUT_OF_MEMORY;
-		} else {
-			pthread_detach(thread);
-			helper_runs = true;
-		}
-		pthread_sigmask(SIG_SETMASK, &kept, NULL);
-	}
+	if (!helper_runs)
+		error = start_thread(helper);
+	helper_runs |= !error;
 	pthread_mutex_unlock(&helper_lock);
 	return error;
 }

@@ -45,6 +45,14 @@ STRUCTURES = {
     "cudaKernelNodeParams": "func gridDim blockDim sharedMemBytes kernelParams extra",
     "cudaMemsetParams": "dst pitch value elementSize width height",
     "cudaHostNodeParams": "fn userData",
+    "CUgraphEdgeData": "from_port to_port type reserved",
+    "CUgraphNodeParams": "type kernel memcpy.copyParams memset.ctx host.userData graph.ownership "
+    "eventWait eventRecord reserved2",
+    "cudaGraphNodeParams": "type kernel.extra memcpy.copyParams memset host graph.ownership "
+    "eventWait eventRecord reserved2",
+    "CUDA_GRAPH_INSTANTIATE_PARAMS": "flags hUploadStream hErrNode_out result_out",
+    "CUlaunchAttributeValue": "accessPolicyWindow.hitRatio accessPolicyWindow.hitProp "
+    "accessPolicyWindow.missProp syncPolicy priority memSyncDomain memSyncDomainMap.remote",
     "CUgraphExecUpdateResultInfo": "result errorNode errorFromNode",
     "CUdevprop": "maxThreadsDim sharedMemPerBlock SIMDWidth regsPerBlock textureAlign",
     "cudaMemPoolProps": "allocType handleTypes location win32SecurityAttributes maxSize usage",

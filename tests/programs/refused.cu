@@ -83,6 +83,16 @@ static void parts_of_calls(int *device)
     CUDA_CHECK(cudaGraphCreate(&graph, 0));
     FAILS(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted), cudaErrorNotSupported);
     FAILS(cudaGraphAddMemFreeNode(&node, graph, nullptr, 0, device), cudaErrorNotSupported);
+    cudaGraphNodeParams any = {}, child = {};
+    any.type = cudaGraphNodeTypeConditional;
+    FAILS(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &any), cudaErrorNotSupported);
+    child.type = cudaGraphNodeTypeGraph;
+    child.graph.graph = graph;
+    child.graph.ownership = cudaGraphChildGraphOwnershipMove;
+    FAILS(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &child), cudaErrorNotSupported);
+    cudaGraphExec_t exec;
+    FAILS(cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagDeviceLaunch),
+          cudaErrorNotSupported);
     CUDA_CHECK(cudaGraphDestroy(graph));
     CUDA_CHECK(cudaStreamCreate(&stream));
     CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));

@@ -20,6 +20,7 @@ SLOW = pytest.mark.slow  # they need most of their time to be compiled
 PROGRAMS = [
     "contexts",
     "copies",
+    "graph_nodes",
     pytest.param("device_facts", marks=SLOW),
     pytest.param("fills", marks=SLOW),
     pytest.param("occupancy", marks=SLOW),
@@ -47,6 +48,9 @@ REFUSALS = [
     "a copy between two devices: a rank has one device under rankfold; use NCCL",
     "cudaGraphAddMemAllocNode: memory of a graph (allocate it before, free it after its",
     "cudaGraphAddMemFreeNode: memory of a graph (allocate it before, free it after its",
+    "graph nodes of type 13 are not supported by rankfold",
+    "a child graph that is moved into its parent is not supported by rankfold: let it be cloned",
+    "graphs that kernels launch are not supported by rankfold",
     "memory that a graph allocates or frees is not supported by rankfold: allocate it before the",
     "copies of CUDA arrays are not supported by rankfold: use linear memory",
     "cuCtxCreate: contexts with execution affinity or for graphics are not supported by",
