@@ -15,7 +15,6 @@ int no_peer(int *value, int device, int peer);
 int pci_bus_id(char *out, int bytes, int device);
 int device_by_pci_bus_id(int *device, const char *id);
 int stream_flags(const void *stream, unsigned *flags);
-int stream_priority(const void *stream, int *priority);
 int stream_id(const void *stream, unsigned long long *id);
 int stream_device(const void *stream, int *device);
 int exchange_capture_mode(int *mode);
@@ -48,6 +47,12 @@ int library_enumerate(void **functions, unsigned room, void *library);
 int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name);
 int entry_point(const char *symbol, void **function, int version, unsigned long long flags,
 		int *status);
+
+/* stream.c */
+int stream_priority(const void *stream, int *priority);
+int stream_attribute_get(const void *stream, int id, launch_attribute_value *);
+int stream_attribute_set(const void *stream, int id, const launch_attribute_value *);
+int stream_attributes_copy(const void *to, const void *from);
 
 /* pool.c: pool NULL is the device's current one */
 int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream);

@@ -132,6 +132,11 @@ struct handle {
 	int32_t priority;
 	_Atomic bool captured; /* an event: last recorded in a captured stream */
 	uint64_t context;      /* in which it was made */
+	struct stream_hints {   /* HANDLE_STREAM: told back, without effect */
+		access_policy_window window;
+		int sync_policy, domain;
+		unsigned char domain_map[2];
+	} hints;
 	void *stream;           /* HANDLE_BLAS: of its products */
 	int modes[BLAS_MODES];
 };

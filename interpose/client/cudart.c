@@ -120,15 +120,6 @@ int stream_flags(const void *stream, unsigned *flags)
 	return error;
 }
 
-int stream_priority(const void *stream, int *priority)
-{
-	const struct handle *h;
-	int error = priority ? stream_property(stream, &h) : INVALID_VALUE;
-	if (!error)
-		*priority = h ? h->priority : 0;
-	return error;
-}
-
 int stream_id(const void *stream, unsigned long long *id)
 {
 	uint64_t number;

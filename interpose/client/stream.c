@@ -14,6 +14,13 @@
 #define EVENT_DISABLE_TIMING 2u
 #define EVENT_INTERPROCESS 4u
 
+#define USUAL_HINTS {.sync_policy = 1, .domain_map = {0, 1}} /* automatic; local, remote */
+
+static int nearest_priority(int priority)
+{
+	return priority > 0 ? 0 : priority < PRIORITY_GREATEST ? PRIORITY_GREATEST : priority;
+}
+
 int stream_create(void **out, unsigned flags, int priority)
 {
 	int error = channel_use_device();
@@ -21,13 +28,13 @@ int stream_create(void **out, unsigned flags, int priority)
 		return error;
 	if (!out || flags & ~STREAM_NON_BLOCKING)
 		return INVALID_VALUE;
-	if (priority > 0 || priority < PRIORITY_GREATEST)
-		priority = priority > 0 ? 0 : PRIORITY_GREATEST;
+	priority = nearest_priority(priority);
 	struct handle *h = handle_new(HANDLE_STREAM);
 	if (!h)
 		return OUT_OF_MEMORY;
 	h->flags = flags;
 	h->priority = priority;
+	h->hints = (struct stream_hints)USUAL_HINTS;
 	struct rf_stream_create m = {.stream = h->number, .flags = flags, .priority = priority};
 	channel_post(&m.r, RF_OP_STREAM_CREATE, sizeof m, NULL, 0);
 	*out = (void *)h->number;
@@ -108,6 +115,104 @@ int stream_of_thread(uint64_t *number)
 	pthread_setspecific(thread_streams, thread_stream);
 	*number = (uint64_t)thread_stream;
 	return CUDA_OK;
+}
+
+/* ---- attributes ---- */
+
+static pthread_mutex_t attribute_lock = PTHREAD_MUTEX_INITIALIZER;
+static const struct { int id; size_t at, bytes; } attributes[] = {
+	{ATTRIBUTE_WINDOW, offsetof(struct handle, hints.window), sizeof(access_policy_window)},
+	{ATTRIBUTE_SYNC_POLICY, offsetof(struct handle, hints.sync_policy), sizeof(int)},
+	{ATTRIBUTE_PRIORITY, offsetof(struct handle, priority), sizeof(int)},
+	{ATTRIBUTE_DOMAIN_MAP, offsetof(struct handle, hints.domain_map), 2},
+	{ATTRIBUTE_DOMAIN, offsetof(struct handle, hints.domain), sizeof(int)},
+};
+enum { ATTRIBUTES = sizeof attributes / sizeof *attributes };
+
+/* What is known of a stream, the default ones too. */
+static int described(const void *stream, struct handle **out)
+{
+	static struct handle defaults[2] = {{.hints = USUAL_HINTS}, {.hints = USUAL_HINTS}};
+	uint64_t number;
+	int error = stream_number(stream, &number);
+	struct handle *h = error ? NULL : handle_get(HANDLE_STREAM, (void *)number);
+	*out = h ? h : &defaults[number == RF_STREAM_PER_THREAD];
+	return error;
+}
+
+static bool valid(int id, const launch_attribute_value *v)
+{
+	const access_policy_window *w = &v->accessPolicyWindow;
+	switch (id) {
+	case ATTRIBUTE_WINDOW:
+		return w->hitRatio >= 0 && w->hitRatio <= 1 && w->hitProp >= 0 && w->hitProp <= 2 &&
+		       w->missProp >= 0 && w->missProp <= 1;
+	case ATTRIBUTE_SYNC_POLICY:
+		return v->syncPolicy >= 1 && v->syncPolicy <= 4;
+	case ATTRIBUTE_DOMAIN:
+		return v->memSyncDomain == 0 || v->memSyncDomain == 1;
+	default:
+		return true;
+	}
+}
+
+int stream_attribute_get(const void *stream, int id, launch_attribute_value *value)
+{
+	struct handle *h;
+	size_t i = 0;
+	int error = described(stream, &h);
+	while (i < ATTRIBUTES && attributes[i].id != id)
+		i++;
+	if (!error && (!value || i == ATTRIBUTES))
+		error = INVALID_VALUE;
+	if (error)
+		return error;
+	pthread_mutex_lock(&attribute_lock);
+	memcpy(value, (uint8_t *)h + attributes[i].at, attributes[i].bytes);
+	pthread_mutex_unlock(&attribute_lock);
+	return CUDA_OK;
+}
+
+int stream_attribute_set(const void *stream, int id, const launch_attribute_value *value)
+{
+	struct handle *h;
+	size_t i = 0;
+	int error = described(stream, &h);
+	while (i < ATTRIBUTES && attributes[i].id != id)
+		i++;
+	if (!error && (!value || i == ATTRIBUTES || !valid(id, value)))
+		error = INVALID_VALUE;
+	if (error)
+		return error;
+	launch_attribute_value kept = *value;
+	if (id == ATTRIBUTE_PRIORITY)
+		kept.priority = nearest_priority(kept.priority);
+	pthread_mutex_lock(&attribute_lock);
+	memcpy((uint8_t *)h + attributes[i].at, &kept, attributes[i].bytes);
+	pthread_mutex_unlock(&attribute_lock);
+	return CUDA_OK;
+}
+
+int stream_attributes_copy(const void *to, const void *from)
+{
+	launch_attribute_value value;
+	int error = CUDA_OK;
+	for (size_t i = 0; !error && i < ATTRIBUTES; i++) {
+		error = stream_attribute_get(from, attributes[i].id, &value);
+		if (!error)
+			error = stream_attribute_set(to, attributes[i].id, &value);
+	}
+	return error;
+}
+
+int stream_priority(const void *stream, int *priority)
+{
+	launch_attribute_value value;
+	int error = priority ? stream_attribute_get(stream, ATTRIBUTE_PRIORITY, &value)
+			     : INVALID_VALUE;
+	if (!error)
+		*priority = value.priority;
+	return error;
 }
 
 /* ---- events ---- */

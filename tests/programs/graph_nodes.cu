@@ -65,6 +65,7 @@ struct Program {
     void children();
     void events();
     void picture();
+    void stream_attributes();
     void user_objects();
 };
 
@@ -670,6 +671,70 @@ void Program::picture()
     CUDA_CHECK(cudaGraphDestroy(child));
 }
 
+void Program::stream_attributes()
+{
+    cudaStream_t a, b;
+    cudaStreamAttrValue value = {};
+    int priority;
+    CUDA_CHECK(cudaStreamCreateWithPriority(&a, cudaStreamNonBlocking, -1));
+    CUDA_CHECK(cudaStreamCreate(&b));
+    CUDA_CHECK(cudaStreamGetAttribute(a, cudaStreamAttributePriority, &value));
+    EXPECT(value.priority == -1, "priority %d", value.priority);
+    CUDA_CHECK(cudaStreamGetAttribute(b, cudaStreamAttributeSynchronizationPolicy, &value));
+    EXPECT(value.syncPolicy == cudaSyncPolicyAuto, "policy %d", value.syncPolicy);
+    value.priority = -2;
+    CUDA_CHECK(cudaStreamSetAttribute(a, cudaStreamAttributePriority, &value));
+    CUDA_CHECK(cudaStreamGetPriority(a, &priority));
+    EXPECT(priority == -2, "priority %d", priority);
+    value.syncPolicy = cudaSyncPolicyYield;
+    CUDA_CHECK(cudaStreamSetAttribute(a, cudaStreamAttributeSynchronizationPolicy, &value));
+    value = {};
+    value.accessPolicyWindow.base_ptr = data;
+    value.accessPolicyWindow.num_bytes = 512;
+    value.accessPolicyWindow.hitRatio = 0.5f;
+    value.accessPolicyWindow.hitProp = cudaAccessPropertyPersisting;
+    value.accessPolicyWindow.missProp = cudaAccessPropertyStreaming;
+    CUDA_CHECK(cudaStreamSetAttribute(a, cudaStreamAttributeAccessPolicyWindow, &value));
+    value.accessPolicyWindow.hitRatio = 1.5f;
+    FAILS(cudaStreamSetAttribute(a, cudaStreamAttributeAccessPolicyWindow, &value),
+          cudaErrorInvalidValue);
+    value.accessPolicyWindow.hitRatio = 1;
+    value.accessPolicyWindow.missProp = cudaAccessPropertyPersisting;
+    FAILS(cudaStreamSetAttribute(a, cudaStreamAttributeAccessPolicyWindow, &value),
+          cudaErrorInvalidValue);
+    value.syncPolicy = cudaSynchronizationPolicy(9);
+    FAILS(cudaStreamSetAttribute(a, cudaStreamAttributeSynchronizationPolicy, &value),
+          cudaErrorInvalidValue);
+    FAILS(cudaStreamGetAttribute(a, cudaLaunchAttributeCooperative, &value), cudaErrorInvalidValue);
+    FAILS(cudaStreamSetAttribute(a, cudaLaunchAttributeClusterDimension, &value),
+          cudaErrorInvalidValue);
+    FAILS(cudaStreamGetAttribute(a, cudaStreamAttributePriority, nullptr), cudaErrorInvalidValue);
+    FAILS(cudaStreamGetAttribute((cudaStream_t)this, cudaStreamAttributePriority, &value),
+          cudaErrorInvalidResourceHandle);
+    CUDA_CHECK(cudaStreamCopyAttributes(b, a));
+    for (cudaStream_t s : {a, b}) {
+        memset(&value, 255, sizeof value);
+        CUDA_CHECK(cudaStreamGetAttribute(s, cudaStreamAttributeAccessPolicyWindow, &value));
+        EXPECT(value.accessPolicyWindow.base_ptr == data &&
+               value.accessPolicyWindow.num_bytes == 512 &&
+               value.accessPolicyWindow.hitRatio == 0.5f &&
+               value.accessPolicyWindow.hitProp == cudaAccessPropertyPersisting &&
+               value.accessPolicyWindow.missProp == cudaAccessPropertyStreaming, "the window");
+        CUstreamAttrValue told;
+        DRIVER_CHECK(cuStreamGetAttribute(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &told));
+        EXPECT(told.syncPolicy == CU_SYNC_POLICY_YIELD, "policy %d", told.syncPolicy);
+        CUDA_CHECK(cudaStreamGetPriority(s, &priority));
+        EXPECT(priority == -2, "priority %d", priority);
+    }
+    FAILS(cudaStreamCopyAttributes(b, (cudaStream_t)this), cudaErrorInvalidResourceHandle);
+    CUDA_CHECK(cudaStreamGetAttribute(0, cudaStreamAttributeSynchronizationPolicy, &value));
+    EXPECT(value.syncPolicy == cudaSyncPolicyAuto, "the default stream: %d", value.syncPolicy);
+    CUDA_CHECK(cudaCtxResetPersistingL2Cache());
+    DRIVER_CHECK(cuCtxResetPersistingL2Cache());
+    CUDA_CHECK(cudaStreamDestroy(a));
+    CUDA_CHECK(cudaStreamDestroy(b));
+}
+
 // The destructor runs on another thread, soon.
 static bool ended(const std::atomic<int> &count, int wanted)
 {
@@ -755,11 +820,13 @@ struct Lasting {
     cudaGraph_t graph, clone;
     cudaGraphExec_t exec;
     cudaGraphNode_t kernel, copied;
+    cudaStream_t stream;
     std::atomic<int> destroyed{0};
 
     void make(Program &p)
     {
         cudaUserObject_t o;
+        cudaStreamAttrValue value = {};
         CUDA_CHECK(cudaGraphCreate(&graph, 0));
         kernel = p.node(graph, 6);
         CUDA_CHECK(cudaUserObjectCreate(&o, &destroyed, count_call, 1,
@@ -769,10 +836,15 @@ struct Lasting {
         CUDA_CHECK(cudaGraphNodeFindInClone(&copied, kernel, clone));
         CUDA_CHECK(cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagUseNodePriority));
         CUDA_CHECK(cudaGraphNodeSetEnabled(exec, kernel, 0));
+        CUDA_CHECK(cudaStreamCreate(&stream));
+        value.syncPolicy = cudaSyncPolicySpin;
+        CUDA_CHECK(cudaStreamSetAttribute(stream, cudaStreamAttributeSynchronizationPolicy,
+                                          &value));
     }
     void use(Program &p)
     {
         cudaKernelNodeParams params;
+        cudaStreamAttrValue value;
         unsigned long long flags;
         EXPECT(p.launch(exec, 5) == 5, "switched off: %d", p.host[0]);
         CUDA_CHECK(cudaGraphNodeSetEnabled(exec, kernel, 1));
@@ -784,6 +856,9 @@ struct Lasting {
         EXPECT(p.launch(exec, 5) == 35, "as the exec was told: %d", p.host[0]);
         CUDA_CHECK(cudaGraphExecGetFlags(exec, &flags));
         EXPECT(flags == cudaGraphInstantiateFlagUseNodePriority, "flags %llu", flags);
+        CUDA_CHECK(cudaStreamGetAttribute(stream, cudaStreamAttributeSynchronizationPolicy,
+                                          &value));
+        EXPECT(value.syncPolicy == cudaSyncPolicySpin, "policy %d", value.syncPolicy);
         CUDA_CHECK(cudaGraphDestroy(graph));
         CUDA_CHECK(cudaGraphDestroy(clone));
         EXPECT(alive(destroyed, 0), "the exec has it");
@@ -819,6 +894,7 @@ int main(int argc, char **argv)
         p.children();
         p.events();
         p.picture();
+        p.stream_attributes();
         p.user_objects();
         if (half == 0)
             interlude(argc, argv);
