@@ -651,11 +651,12 @@ CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 
 /* ---- copies ---- */
 
-static struct node *clone(const struct node *from, bool exec)
+/* What there is of it is the caller's, with an error too. */
+static int clone(const struct node *from, bool exec, struct node **out)
 {
 	struct node *n = malloc(sizeof *n);
 	if (!n)
-		return NULL;
+		return OUT_OF_MEMORY;
 	*n = *from;
 	n->origin = from->number;
 	n->needs = (struct nodes){NULL, 0};
@@ -667,10 +668,8 @@ static struct node *clone(const struct node *from, bool exec)
 		error = keep_packed(&n->launch, from->launch.packed, from->launch.packed_bytes);
 	if (!error && from->child)
 		error = graph_copy(from->child, exec, &n->child);
-	if (!error)
-		return n;
-	free_node(n);
-	return NULL;
+	*out = n;
+	return error;
 }
 
 static int clone_needs(const struct graph *g, struct graph *copy)
@@ -688,8 +687,10 @@ int graph_copy(const struct graph *g, bool exec, struct graph **out)
 	struct graph *copy = calloc(1, sizeof *copy);
 	int error = copy ? CUDA_OK : OUT_OF_MEMORY;
 	for (size_t i = 0; !error && i < g->count; i++) {
-		struct node *n = clone(g->nodes[i], exec);
-		error = n ? append(copy, n) : OUT_OF_MEMORY;
+		struct node *n = NULL;
+		error = clone(g->nodes[i], exec, &n);
+		if (!error)
+			error = append(copy, n);
 		if (error)
 			free_node(n);
 	}

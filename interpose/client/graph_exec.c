@@ -40,7 +40,7 @@ int graph_order(struct graph *exec)
 	return error;
 }
 
-/* A node that is in a circle, or after one; NULL: there is none. */
+/* A node that is in a circle, or after one, also in a child; NULL: there is none. */
 static void *stuck(const struct graph *g)
 {
 	bool *done = calloc(g->count + 1, sizeof *done);
@@ -52,6 +52,9 @@ static void *stuck(const struct graph *g)
 	void *found = done && i < g->count ? g->nodes[i] : NULL;
 	free(done);
 	free(order);
+	for (i = 0; !found && i < g->count; i++)
+		if (g->nodes[i]->child)
+			found = stuck(g->nodes[i]->child);
 	return found;
 }
 

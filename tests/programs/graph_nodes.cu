@@ -489,7 +489,8 @@ void Program::any_other_kind()
 
 void Program::instantiation()
 {
-    cudaGraph_t graph;
+    cudaGraph_t graph, outer;
+    cudaGraphNode_t child;
     cudaGraphExec_t exec;
     unsigned long long flags = 99;
     CUDA_CHECK(cudaGraphCreate(&graph, 0));
@@ -518,6 +519,11 @@ void Program::instantiation()
     FAILS(cudaGraphInstantiateWithParams(&exec, graph, &p), cudaErrorInvalidValue);
     EXPECT(p.result_out == cudaGraphInstantiateInvalidStructure &&
            (p.errNode_out == b || p.errNode_out == c), "the circle is named: %d", p.result_out);
+    CUDA_CHECK(cudaGraphCreate(&outer, 0));
+    CUDA_CHECK(cudaGraphAddChildGraphNode(&child, outer, nullptr, 0, graph));
+    FAILS(cudaGraphInstantiateWithParams(&exec, outer, &p), cudaErrorInvalidValue);
+    EXPECT(p.result_out == cudaGraphInstantiateInvalidStructure && p.errNode_out, "in a child too");
+    CUDA_CHECK(cudaGraphDestroy(outer));
     p.flags = 64;
     CUDA_CHECK(cudaGraphRemoveDependencies(graph, &c, &b, nullptr, 1));
     FAILS(cudaGraphInstantiateWithParams(&exec, graph, &p), cudaErrorInvalidValue);
