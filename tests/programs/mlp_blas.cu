@@ -90,6 +90,13 @@ static void capture_forward(Network &net)
     BLAS_CHECK(cublasSgemm(net.blas, CUBLAS_OP_N, CUBLAS_OP_N, OUT, BATCH, HIDDEN, &ONE,
                            net.weights + W1, OUT, net.h, HIDDEN, &ZERO, net.y, OUT));
     CUDA_CHECK(cudaStreamEndCapture(net.stream, &graph));
+    size_t count = 8;
+    cudaGraphNode_t nodes[8];
+    cudaKernelNodeParams params;
+    CUDA_CHECK(cudaGraphGetNodes(graph, nodes, &count));
+    EXPECT(cudaGraphKernelNodeGetParams(nodes[count - 1], &params) ==
+           cudaErrorInvalidDeviceFunction, "a library's kernel has no name here");
+    cudaGetLastError();
     CUDA_CHECK(cudaGraphInstantiate(&net.forward, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
 }
