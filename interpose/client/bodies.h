@@ -26,6 +26,8 @@ int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size
 int same_device(int dst_device, int src_device);
 int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
 	      const void *stream);
+/* Where a copy to or from a part of a variable lies. */
+int symbol_part(const void *symbol, size_t bytes, size_t offset, int kind, bool to, void **at);
 int copy_to_symbol(const void *symbol, const void *src, size_t bytes, size_t offset, int kind,
 		   const void *stream, bool async);
 int copy_from_symbol(void *dst, const void *symbol, size_t bytes, size_t offset, int kind,
@@ -156,6 +158,14 @@ int graph_get_copy(void *node, cudaMemcpy3DParms *);
 int graph_add_copy_1d(void **out, void *graph, const CUgraphNode *needs, size_t count, void *dst,
 		      const void *src, size_t bytes, int kind);
 int graph_set_copy_1d(void *exec, void *node, void *dst, const void *src, size_t bytes, int kind);
+int graph_add_to_symbol(void **out, void *graph, const CUgraphNode *needs, size_t count,
+			const void *symbol, const void *src, size_t bytes, size_t offset, int kind);
+int graph_add_from_symbol(void **out, void *graph, const CUgraphNode *needs, size_t count,
+			  void *dst, const void *symbol, size_t bytes, size_t offset, int kind);
+int graph_set_to_symbol(void *exec, void *node, const void *symbol, const void *src, size_t bytes,
+			size_t offset, int kind);
+int graph_set_from_symbol(void *exec, void *node, void *dst, const void *symbol, size_t bytes,
+			  size_t offset, int kind);
 int graph_add_any(void **out, void *graph, const CUgraphNode *needs, const cudaGraphEdgeData *,
 		  size_t count, const cudaGraphNodeParams *);
 int graph_set_any(void *exec, void *node, const cudaGraphNodeParams *);

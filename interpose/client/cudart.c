@@ -268,7 +268,7 @@ int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t
 	return error ? error : memory_copy_1d(dst, src, bytes, DEVICE_TO_DEVICE, stream, true);
 }
 
-static int in_symbol(const void *symbol, size_t bytes, size_t offset, uint8_t **at)
+int symbol_part(const void *symbol, size_t bytes, size_t offset, int kind, bool to, void **at)
 {
 	uint64_t address, size;
 	int error = channel_enter();
@@ -276,6 +276,8 @@ static int in_symbol(const void *symbol, size_t bytes, size_t offset, uint8_t **
 		error = symbol_address(symbol, &address, &size);
 	if (!error && (offset > size || bytes > size - offset))
 		error = INVALID_VALUE;
+	if (!error && (kind == HOST_TO_HOST || kind == (to ? DEVICE_TO_HOST : HOST_TO_DEVICE)))
+		error = INVALID_DIRECTION;
 	if (!error)
 		*at = (uint8_t *)address + offset;
 	return error;
@@ -284,20 +286,16 @@ static int in_symbol(const void *symbol, size_t bytes, size_t offset, uint8_t **
 int copy_to_symbol(const void *symbol, const void *src, size_t bytes, size_t offset, int kind,
 		   const void *stream, bool async)
 {
-	uint8_t *at;
-	int error = in_symbol(symbol, bytes, offset, &at);
-	if (!error && (kind == HOST_TO_HOST || kind == DEVICE_TO_HOST))
-		error = INVALID_DIRECTION;
+	void *at;
+	int error = symbol_part(symbol, bytes, offset, kind, true, &at);
 	return error ? error : memory_copy_1d(at, src, bytes, kind, stream, async);
 }
 
 int copy_from_symbol(void *dst, const void *symbol, size_t bytes, size_t offset, int kind,
 		     const void *stream, bool async)
 {
-	uint8_t *at;
-	int error = in_symbol(symbol, bytes, offset, &at);
-	if (!error && (kind == HOST_TO_HOST || kind == HOST_TO_DEVICE))
-		error = INVALID_DIRECTION;
+	void *at;
+	int error = symbol_part(symbol, bytes, offset, kind, false, &at);
 	return error ? error : memory_copy_1d(dst, at, bytes, kind, stream, async);
 }
 

@@ -143,6 +143,38 @@ int graph_set_copy_1d(void *exec, void *node, void *dst, const void *src, size_t
 	return graph_set_copy(exec, node, &p);
 }
 
+int graph_add_to_symbol(void **out, void *graph, const CUgraphNode *needs, size_t count,
+			const void *symbol, const void *src, size_t bytes, size_t offset, int kind)
+{
+	void *at;
+	int error = symbol_part(symbol, bytes, offset, kind, true, &at);
+	return error ? error : graph_add_copy_1d(out, graph, needs, count, at, src, bytes, kind);
+}
+
+int graph_add_from_symbol(void **out, void *graph, const CUgraphNode *needs, size_t count,
+			  void *dst, const void *symbol, size_t bytes, size_t offset, int kind)
+{
+	void *at;
+	int error = symbol_part(symbol, bytes, offset, kind, false, &at);
+	return error ? error : graph_add_copy_1d(out, graph, needs, count, dst, at, bytes, kind);
+}
+
+int graph_set_to_symbol(void *exec, void *node, const void *symbol, const void *src, size_t bytes,
+			size_t offset, int kind)
+{
+	void *at;
+	int error = symbol_part(symbol, bytes, offset, kind, true, &at);
+	return error ? error : graph_set_copy_1d(exec, node, at, src, bytes, kind);
+}
+
+int graph_set_from_symbol(void *exec, void *node, void *dst, const void *symbol, size_t bytes,
+			  size_t offset, int kind)
+{
+	void *at;
+	int error = symbol_part(symbol, bytes, offset, kind, false, &at);
+	return error ? error : graph_set_copy_1d(exec, node, dst, at, bytes, kind);
+}
+
 /* ---- nodes of any kind ---- */
 
 static int params_of(const cudaGraphNodeParams *p, CUgraphNodeParams *d)

@@ -11,6 +11,8 @@
 
 constexpr int COUNT = 256;
 
+__device__ int variable[8];
+
 __global__ void scale(int *data, int factor) { data[threadIdx.x] *= factor; }
 __global__ void add(int *data, int a, int b) { data[threadIdx.x] += a + b; }
 static void CUDART_CB count_call(void *counter) { ++*static_cast<std::atomic<int> *>(counter); }
@@ -55,6 +57,7 @@ struct Program {
     void kernels();
     void driver_kernels();
     void copies();
+    void variables();
     void fills_and_calls();
     void captured();
     void clones();
@@ -273,6 +276,49 @@ void Program::copies()
     CUDA_CHECK(cudaGraphMemcpyNodeGetParams(copy, &got));
     EXPECT(got.extent.width == 64 && got.extent.height == 1 && got.dstPtr.ptr == other &&
            got.kind == cudaMemcpyDeviceToDevice, "a line");
+    CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
+// Copies to a part of a variable, and from it; each is set anew in the graph, then in the exec.
+void Program::variables()
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaGraphNode_t to, from;
+    const auto h2d = cudaMemcpyHostToDevice, d2h = cudaMemcpyDeviceToHost;
+    std::vector<int> values = {10, 11, 12, 13, 14, 15, 16, 17}, zeros(8);
+    CUDA_CHECK(cudaMemcpyToSymbol(variable, zeros.data(), 32));
+    std::copy(values.begin(), values.end(), host);
+    int *back = host + 16;
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    CUDA_CHECK(cudaGraphAddMemcpyNodeToSymbol(&to, graph, nullptr, 0, variable, host, 8, 0, h2d));
+    CUDA_CHECK(cudaGraphAddMemcpyNodeFromSymbol(&from, graph, &to, 1, back, variable, 8, 0, d2h));
+    auto run = [&](std::vector<int> expected) {
+        std::fill(back, back + 8, -1);
+        CUDA_CHECK(cudaGraphLaunch(exec, stream));
+        CUDA_CHECK(cudaStreamSynchronize(stream));
+        for (int i = 0; i < 8; i++)
+            EXPECT(back[i] == expected[i], "[%d] is %d, not %d", i, back[i], expected[i]);
+    };
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    run({10, 11, -1, -1, -1, -1, -1, -1});
+    CUDA_CHECK(cudaGraphExecMemcpyNodeSetParamsToSymbol(exec, to, variable, host + 4, 8, 4, h2d));
+    CUDA_CHECK(cudaGraphExecMemcpyNodeSetParamsFromSymbol(exec, from, back, variable, 16, 0, d2h));
+    run({10, 14, 15, 0, -1, -1, -1, -1});
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphMemcpyNodeSetParamsToSymbol(to, variable, host + 2, 4, 12, h2d));
+    CUDA_CHECK(cudaGraphMemcpyNodeSetParamsFromSymbol(from, back + 1, variable, 12, 4, d2h));
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    run({-1, 14, 15, 12, -1, -1, -1, -1});
+    FAILS(cudaGraphMemcpyNodeSetParamsToSymbol(to, variable, host, 8, 28, h2d),
+          cudaErrorInvalidValue); // past its end
+    FAILS(cudaGraphMemcpyNodeSetParamsToSymbol(to, variable, host, 4, 0, d2h),
+          cudaErrorInvalidMemcpyDirection);
+    FAILS(cudaGraphMemcpyNodeSetParamsFromSymbol(from, host, host, 4, 0, d2h),
+          cudaErrorInvalidSymbol);
+    FAILS(cudaGraphExecMemcpyNodeSetParamsToSymbol(nullptr, to, variable, host, 4, 0, h2d),
+          cudaErrorInvalidValue);
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
     CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
@@ -892,6 +938,7 @@ int main(int argc, char **argv)
         p.kernels();
         p.driver_kernels();
         p.copies();
+        p.variables();
         p.fills_and_calls();
         p.captured();
         p.clones();
