@@ -243,7 +243,8 @@ struct rf_name {
 	struct rf_record r;
 	uint64_t module;
 	uint64_t handle;         /* FUNCTION_GET: the number the function gets */
-	uint32_t bulk;           /* FUNCTION_GET: slot for the parameter layout */
+	uint32_t bulk;           /* FUNCTION_GET: slot for the parameter layout, or for the reason of an
+	                          * error: text with its final zero, or none where that is zero */
 	uint32_t name_bytes;     /* without a final zero */
 	char name[];
 };

@@ -58,13 +58,13 @@ class ModuleStore:
         with self._lock:
             return self._loaded.setdefault(info.hash, info), 0
 
-    def function(self, digest: str, name: str) -> tuple[Any, int]:
-        """Compile a function: (FunctionInfo, 0) or (None, CUresult)."""
+    def function(self, digest: str, name: str) -> tuple[Any, int, str]:
+        """Compile a function: (FunctionInfo, 0, "") or (None, CUresult, the reason)."""
         try:
-            return self._loader.function(self._stored(digest), name), 0
+            return self._loader.function(self._stored(digest), name), 0, ""
         except ModuleError as error:
             log.error("%s: %s", name, error)
-            return None, error.code
+            return None, error.code, error.message
 
     def _stored(self, digest: str) -> Any:
         with self._lock:

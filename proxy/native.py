@@ -166,12 +166,12 @@ class Native:
             [g.offset for g in info.globals], [g.bytes for g in info.globals],
         )  # fmt: skip
 
-    def function_ready(self, token: int, error: int, info: Any = None) -> None:
-        """Answer EVENT_FUNCTION; `info` is the loader's FunctionInfo unless there is an error."""
+    def function_ready(self, token: int, error: int, info: Any = None, why: str = "") -> None:
+        """Answer EVENT_FUNCTION; `info` is the loader's FunctionInfo unless there is an error,
+        which `why` explains."""
         if info is None:
-            self._lib.proxy_function_ready(
-                self._proxy, token, error, self._ffi.NULL, self._ffi.NULL
-            )
+            null = self._ffi.NULL
+            self._lib.proxy_function_ready(self._proxy, token, error, why.encode(), null, null)
             return
         function = self._ffi.new(
             "struct proxy_function *",
@@ -182,7 +182,7 @@ class Native:
              "ptx_version": info.ptx_version},
         )  # fmt: skip
         layout = [number for param in info.params for number in param]
-        self._lib.proxy_function_ready(self._proxy, token, 0, function, layout)
+        self._lib.proxy_function_ready(self._proxy, token, 0, b"", function, layout)
 
     def status(self) -> dict[str, int]:
         s = self._ffi.new("struct proxy_status *")

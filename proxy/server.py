@@ -456,8 +456,8 @@ class Proxy:
         self.native.module_ready(event.token, error, info)
 
     def _load_function(self, event: Event) -> None:
-        info, error = self.modules.function(event.text, event.name)
-        self.native.function_ready(event.token, error, info)
+        info, error, why = self.modules.function(event.text, event.name)
+        self.native.function_ready(event.token, error, info, why)
 
     # ---- telling ----
 

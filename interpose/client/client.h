@@ -214,6 +214,7 @@ struct function {
 	struct rf_function_reply info;
 	struct rf_param *params;
 	_Atomic bool ready;
+	bool explained;         /* why the device cannot have it */
 	int max_dynamic_shared; /* raised by the program; -1: the device's default */
 	int carveout;           /* what it prefers, in percent; -1: nothing */
 };

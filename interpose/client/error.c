@@ -17,7 +17,7 @@ static _Thread_local cudaError_t last_error;
 void say(const char *format, ...)
 {
 	int kept = errno;
-	char line[512] = "rankfold: ";
+	char line[2048] = "rankfold: ";
 	size_t have = strlen(line);
 	va_list arguments;
 	va_start(arguments, format);

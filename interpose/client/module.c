@@ -350,6 +350,7 @@ static int get_locked(struct function *f)
 	if (!ask.name_bytes || ask.name_bytes > RF_NAME_MAX)
 		return NOT_FOUND;
 	ask.bulk = bulk_claim(true);
+	bulk_data(ask.bulk)[0] = 0;
 	int error = channel_call(&ask.r, RF_OP_FUNCTION_GET, sizeof ask, f->name, ask.name_bytes,
 				 &f->info, sizeof f->info);
 	uint64_t bytes = f->info.param_count * sizeof *f->params;
@@ -365,6 +366,10 @@ static int get_locked(struct function *f)
 			memcpy(f->params, bulk_data(ask.bulk), bytes);
 		else
 			error = OUT_OF_MEMORY;
+	}
+	if (error == NOT_SUPPORTED && bulk_data(ask.bulk)[0] && !f->explained) {
+		say("%.*s", (int)RF_BULK_BYTES, (const char *)bulk_data(ask.bulk));
+		f->explained = true;
 	}
 	bulk_release(ask.bulk);
 	if (!error) {

@@ -383,7 +383,10 @@ static void run_function_ready(struct proxy *p, void *arg)
 			from->ptx_version};
 		ring_reply(r, ask->slot, CU_OK, &reply, sizeof reply);
 	} else if (f) {
+		uint8_t *bulk = ring_bulk(r, (uint64_t)ask->bulk * RF_BULK_BYTES, RF_BULK_BYTES);
 		f->error = a->error;
+		if (ask->slot && bulk)
+			snprintf((char *)bulk, RF_BULK_BYTES, "%s", a->text);
 		ring_reply(r, ask->slot, a->error, NULL, 0);
 	}
 	if (f)
@@ -391,10 +394,10 @@ static void run_function_ready(struct proxy *p, void *arg)
 	free(ask);
 }
 
-int proxy_function_ready(struct proxy *p, uint64_t token, int error,
+int proxy_function_ready(struct proxy *p, uint64_t token, int error, const char *why,
 			 const struct proxy_function *function, const uint32_t *params)
 {
-	struct arguments a = {.token = token, .error = error, .function = function,
+	struct arguments a = {.token = token, .error = error, .text = why, .function = function,
 			      .params = params};
 	in_loop(p, run_function_ready, &a);
 	return a.result;

@@ -75,7 +75,7 @@ int proxy_rank_attach(struct proxy *proxy, uint64_t job, uint32_t rank, int chan
 enum proxy_exit { PROXY_EXIT_CLEAN = 0, PROXY_EXIT_CRASHED = 1, PROXY_EXIT_REPLACED = 2 };
 int proxy_rank_exited(struct proxy *proxy, uint64_t job, uint32_t rank, int how);
 
-/* Answers to PROXY_EVENT_MODULE and _FUNCTION. error: CUresult. */
+/* Answers to PROXY_EVENT_MODULE and _FUNCTION. error: CUresult; why: of an error, for people. */
 int proxy_module_ready(struct proxy *proxy, uint64_t token, int error, const char *hash,
 		       uint64_t globals_bytes, const uint8_t *globals_image,
 		       uint32_t function_count, const char *function_names,
@@ -86,7 +86,7 @@ struct proxy_function {
 	uint32_t param_count, param_bytes;
 	uint32_t static_shared_bytes, max_threads, registers, local_bytes, const_bytes, ptx_version;
 };
-int proxy_function_ready(struct proxy *proxy, uint64_t token, int error,
+int proxy_function_ready(struct proxy *proxy, uint64_t token, int error, const char *why,
 			 const struct proxy_function *function, const uint32_t *params);
 
 struct proxy_status {

@@ -129,5 +129,6 @@ void client_answer(struct proxy *p, const struct proxy_event *e)
 				   sizeof globals, globals, 2, "add_one\0other", 2, "first\0second", offsets,
 				   sizes);
 	else if (e->kind == PROXY_EVENT_FUNCTION)
-		proxy_function_ready(p, e->token, e->name[0] == 'x' ? CU_NOT_FOUND : 0, &f, params);
+		proxy_function_ready(p, e->token, e->name[0] == 'x' ? CU_NOT_FOUND : 0, "", &f,
+				     params);
 }

@@ -114,6 +114,22 @@ static void parts_of_calls(int *device)
     DRIVER_FAILS(cuCtxCreate(&context, &with, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
+__global__ void stops_for_a_debugger()
+{
+    __brkpt();
+}
+
+// A kernel that the device cannot have is not launched, and what follows runs.
+static void kernel(int *device)
+{
+    auto *stops = reinterpret_cast<void *>(stops_for_a_debugger);
+    FAILS(cudaLaunchKernel(stops, 1, 1, nullptr, 0, nullptr), cudaErrorNotSupported);
+    cudaFuncAttributes attributes;
+    FAILS(cudaFuncGetAttributes(&attributes, stops_for_a_debugger), cudaErrorNotSupported);
+    CUDA_CHECK(cudaMemset(device, 0, sizeof *device));
+    CUDA_CHECK(cudaDeviceSynchronize());
+}
+
 int main(int argc, char **argv)
 {
     World world = start();
@@ -123,6 +139,7 @@ int main(int argc, char **argv)
         other_processes(device);
         second_device(world.local_rank);
         parts_of_calls(device);
+        kernel(device);
         CUDA_CHECK(cudaProfilerStart());  // of a profiler that is not there
         CUDA_CHECK(cudaProfilerStop());
         if (half == 0)

@@ -54,6 +54,7 @@ REFUSALS = [
     "memory that a graph allocates or frees is not supported by rankfold: allocate it before the",
     "copies of CUDA arrays are not supported by rankfold: use linear memory",
     "cuCtxCreate: contexts with execution affinity or for graphics are not supported by",
+    "kernel _Z20stops_for_a_debuggerv: the instruction 'brkpt' is not supported by the software",
 ]
 
 
