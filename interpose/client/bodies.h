@@ -40,6 +40,8 @@ int function_param(struct function *, size_t index, size_t *offset, size_t *byte
 int host_function_set(const void *function, int attribute, int value);
 int host_occupancy(int *blocks, const void *function, int block_size, size_t dynamic_shared);
 int library_load(void **library, const void *code);
+/* The logs that CUjit_options name: nothing in the first, why it failed in the second. */
+void fill_logs(int error, unsigned count, const int *options, void **values);
 int library_load_with(void **library, const void *code, unsigned count, const int *options,
 		      void **values);
 int library_unload(void *library);

@@ -465,8 +465,7 @@ int library_load(void **library, const void *code)
 /* Numbers of CUjit_option: what is written back. All others tune a compiler that is not here. */
 enum { JIT_WALL_TIME = 2, JIT_INFO_LOG, JIT_INFO_BYTES, JIT_ERROR_LOG, JIT_ERROR_BYTES };
 
-/* The logs: nothing in the first, why it failed in the second. */
-static void fill_logs(int error, unsigned count, const int *options, void **values)
+void fill_logs(int error, unsigned count, const int *options, void **values)
 {
 	char *info = NULL, *log = NULL;
 	size_t info_room = 0, room = 0, wrote = 0;

@@ -13,7 +13,6 @@
 #include "bodies.h"
 
 enum { INPUT_PTX = 1 };
-enum { INFO_LOG_BYTES = 4, ERROR_LOG_BYTES = 6 }; /* of enum CUjit_option */
 
 struct link {
 	struct link *next;
@@ -43,9 +42,7 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
 	errno = kept;
 	if (!link)
 		return OUT_OF_MEMORY;
-	for (unsigned i = 0; i < numOptions; i++)
-		if (options[i] == INFO_LOG_BYTES || options[i] == ERROR_LOG_BYTES)
-			optionValues[i] = NULL; /* nothing will be written there */
+	fill_logs(CUDA_OK, numOptions, options, optionValues); /* nothing follows */
 	pthread_mutex_lock(&link_lock);
 	link->next = links;
 	links = link;

@@ -54,9 +54,10 @@ int main(int argc, char **argv)
     CUdeviceptr at;
     void *image;
     size_t bytes;
-    char log[64];
-    CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-    void *values[] = {log, (void *)sizeof log};
+    char info[64] = "info", log[64] = "log";  // programs print both, whatever happened
+    CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+                              CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
+    void *values[] = {log, (void *)sizeof log, info, (void *)sizeof info};
     int value = 18;
     check(cuInit(0), "cuInit");
     check(cuDeviceGet(&device, 0), "cuDeviceGet");
@@ -66,7 +67,7 @@ int main(int argc, char **argv)
     FILE *file = fopen(argv[1], "w");
     fputs(callee, file);
     fclose(file);
-    check(cuLinkCreate(2, options, values, &link), "cuLinkCreate");
+    check(cuLinkCreate(4, options, values, &link), "cuLinkCreate");
     check(cuLinkAddData(link, CU_JIT_INPUT_PTX, (void *)caller, sizeof caller, "caller", 0, 0, 0),
           "cuLinkAddData");
     check(cuLinkAddFile(link, CU_JIT_INPUT_PTX, argv[1], 0, 0, 0), "cuLinkAddFile");
@@ -79,7 +80,7 @@ int main(int argc, char **argv)
     void *arguments[] = {&at};
     check(cuLaunchKernel(apply, 1, 1, 1, 1, 1, 1, 0, 0, arguments, 0), "cuLaunchKernel");
     check(cuMemcpyDtoH(&value, at, sizeof value), "cuMemcpyDtoH");
-    printf("%d, %zu bytes of errors\n", value, (size_t)values[1]);
+    printf("%d, %zu bytes of errors: %s%s\n", value, (size_t)values[1], log, info);
 
     check(cuLinkDestroy(link), "again");
     check(cuLinkCreate(0, 0, 0, &link), "cuLinkCreate");
