@@ -166,8 +166,8 @@ static struct module *module_new(const void *image, int *error)
 static int say_why(int error, const char *what)
 {
 	if (error == NO_BINARY_FOR_GPU)
-		say("%s: no PTX for this device in the program, machine code only: rebuild it with "
-		    "PTX (nvcc -arch=compute_75, without -rdc=true)", what);
+		say("%s: the program has machine code only, or PTX of a later architecture than the "
+		    "device: rebuild it with PTX (nvcc -arch=compute_75, without -rdc=true)", what);
 	return error;
 }
 
