@@ -88,10 +88,13 @@ static void must_not_call(Ledger &ledger, cudaStream_t stream)
 // A callback hears of it, a host function is not called any more.
 static void after_a_fault(Ledger &ledger, cudaStream_t stream)
 {
+    Gate gate;  // the fault comes when all has been asked for
     ledger.count = 0;
+    CUDA_CHECK(cudaLaunchHostFunc(stream, Gate::wait, &gate));
     fault<<<1, 1, 0, stream>>>(nullptr);
     CUDA_CHECK(cudaStreamAddCallback(stream, note_status, &ledger, 0));
     CUDA_CHECK(cudaLaunchHostFunc(stream, note, &ledger));
+    gate.open = true;
     cudaError_t error = cudaStreamSynchronize(stream);
     EXPECT(error == cudaErrorIllegalAddress, "%s", cudaGetErrorName(error));
     for (int tries = 0; ledger.count == 0 && tries < 5000; tries++)
