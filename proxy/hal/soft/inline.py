@@ -130,7 +130,7 @@ class _Inliner:
     def _call(self, instr: Instr, within: str) -> None:
         name = instr.target
         if name == "vprintf":
-            self._print(instr)
+            self._guarded(instr, self._print)
             return
         if len(instr.args) > 2:
             self._call_indirect(instr, within)
@@ -273,44 +273,39 @@ class _Inliner:
                 recursion.instr(f"st.param.{kind}", write, word),
             ]
 
-    def _print(self, instr: Instr) -> None:
-        """vprintf(format, arguments): an instruction of ours on what its parameters hold."""
+    def _given(self, instr: Instr, *kinds: str) -> list[Reg]:
+        """What the parameters of a call hold, which has exactly these."""
         returned, params = instr.args[:2]
         assert isinstance(returned, Vec) and isinstance(params, Vec)
-        if len(params.items) != 2 or len(returned.items) > 1:
-            raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of vprintf")
+        if len(params.items) != len(kinds) or len(returned.items) > 1:
+            raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of {instr.target}")
         self.count += 1
-        names = [f"{self.count}:{what}" for what in ("format", "arguments", "printed")]
-        self.flat.registers.update(zip(names, ("u64", "u64", "u32"), strict=True))
-        words, flat = [Reg(name) for name in names], self.flat.instrs
-        over = f"{self.count}:return"
-        if instr.pred:
-            flat.append(Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over))
-        for word, param in zip(words, params.items, strict=False):
+        words = []
+        for index, (param, kind) in enumerate(zip(params.items, kinds, strict=True)):
             assert isinstance(param, Sym)
-            flat.append(Instr(("ld", "param", "b64"), (word, Mem(param)), text=instr.text))
-        flat.append(Instr(("vprintf",), (words[2], *words[:2]), text=instr.text))
-        for item in returned.items:
+            words.append(Reg(f"{self.count}:given {index}"))
+            self.flat.registers[words[-1].name] = kind
+            load = Instr(("ld", "param", kind), (words[-1], Mem(param)), text=instr.text)
+            self.flat.instrs.append(load)
+        return words
+
+    def _print(self, instr: Instr) -> None:
+        """vprintf(format, arguments): an instruction of ours."""
+        words = self._given(instr, "b64", "b64")
+        printed = Reg(f"{self.count}:printed")
+        self.flat.registers[printed.name] = "u32"
+        self.flat.instrs.append(Instr(("vprintf",), (printed, *words), text=instr.text))
+        assert isinstance(instr.args[0], Vec)
+        for item in instr.args[0].items:
             assert isinstance(item, Sym)
-            flat.append(Instr(("st", "param", "b32"), (Mem(item), words[2]), text=instr.text))
-        flat.append(Instr(("label",), target=over))
+            stored = Instr(("st", "param", "b32"), (Mem(item), printed), text=instr.text)
+            self.flat.instrs.append(stored)
 
     def _assert(self, instr: Instr) -> None:
         """__assertfail(message, file, line, function, bytes of a character)"""
-        params = instr.args[1]
-        if not isinstance(params, Vec) or len(params.items) != 5:
-            raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of __assertfail")
-        self.count += 1
-        words = []
-        for index, kind in enumerate(("b64", "b64", "b32", "b64")):
-            param, word = params.items[index], Reg(f"{self.count}:said {index}")
-            assert isinstance(param, Sym)
-            self.flat.registers[word.name] = kind
-            load = Instr(("ld", "param", kind), (word, Mem(param)), text=instr.text)
-            self.flat.instrs.append(load)
-            words.append(word)
+        said = self._given(instr, "b64", "b64", "b32", "b64", "b64")
         self.flat.instrs += [
-            Instr(("assertfail",), tuple(words), text=instr.text),
+            Instr(("assertfail",), tuple(said[:4]), text=instr.text),
             Instr(("trap",), text=instr.text),
         ]
 

@@ -299,7 +299,7 @@ _HELPERS: dict[str, tuple[str, list[str], Callable[..., Value]]] = {
         f"rf_{name}_{mode}_{type_}": (type_, [type_] * _OPERANDS[name], _hardware(name, mode))
         for name in _ASM
         for mode in ("rm", "rp", "rz")
-        for type_ in (F, D)
+        for type_ in ((F, D) if name in ("div", "sqrt") else (D,))
     },
     **{f"rf_sum_{m}": (F, [D, D], _sum(m)) for m in ("rm", "rp", "rz", "ro")},
     **{
