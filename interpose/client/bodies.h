@@ -131,6 +131,8 @@ int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to,
 		const CUgraphEdgeData *data, size_t count);
 int graph_cut(void *graph, const CUgraphNode *from, const CUgraphNode *to,
 	      const CUgraphEdgeData *data, size_t count);
+
+/* graph_node.c */
 int graph_event_set(const void *node, enum node_kind, const void *event);
 
 /* graph_exec.c */

@@ -13,8 +13,8 @@
  *   context.c  the driver's contexts, and what ends with one
  *   error.c    names of errors, the last error, lines for people
  *   capture.c  stream capture
- *   cudart.c, driver.c, link.c, graph.c, graph_exec.c, graph_query.c, graph_runtime.c,
- *   user_object.c, copies.c, nccl.c, nvml.c, cublas.c, cublaslt.c
+ *   cudart.c, driver.c, link.c, graph.c, graph_node.c, graph_exec.c, graph_query.c,
+ *   graph_runtime.c, user_object.c, copies.c, nccl.c, nvml.c, cublas.c, cublaslt.c
  *              the bodies of the API functions that need one
  *   lookup.c   dlsym, dlvsym, dlopen, cuGetProcAddress
  *   elf.c      libc's own dlsym, past ours

@@ -1,5 +1,6 @@
-/* graph.h: what graphs (graph.c), execs (graph_exec.c), questions about them (graph_query.c), what
- * they keep for programs (user_object.c), captures (capture.c) and the runtime's forms share. */
+/* graph.h: what graphs (graph.c), their nodes (graph_node.c), execs (graph_exec.c), questions about
+ * them (graph_query.c), what they keep for programs (user_object.c), captures (capture.c) and the
+ * runtime's forms share. */
 #ifndef RANKFOLD_GRAPH_H
 #define RANKFOLD_GRAPH_H
 
@@ -47,6 +48,20 @@ struct graph {
 struct graph *graph_check(const void *handle, uint32_t magic); /* NULL: it is none */
 void graph_free(struct graph *);
 int graph_copy(const struct graph *, bool exec, struct graph **out); /* nodes at the same indices */
+bool nodes_add(struct nodes *, struct node *);
+bool nodes_join(struct nodes *, const struct nodes *other);
+void nodes_clear(struct nodes *);
+bool nodes_in(const struct graph *, const struct nodes *); /* are all of them the graph's? */
+/* Is each wanted node one of `from`, or needed by one of them? */
+bool nodes_reach(const struct graph *, const struct nodes *from, const struct nodes *wanted);
+/* Takes the node, whatever it returns. */
+int graph_append(struct graph *, struct node *, const struct nodes *needs);
+
+/* graph_node.c */
+struct node *node_new(enum node_kind);
+/* What there is of it is the caller's, with an error too. */
+int node_clone(const struct node *, bool exec, struct node **out);
+void node_free(struct node *);
 struct node *node_of(const void *node, enum node_kind); /* NULL: it is not of that kind */
 /* Say what a node does; it stays as it was if that is wrong. */
 int node_set(struct node *, const CUgraphNodeParams *);
@@ -55,8 +70,15 @@ int node_set_copy(struct node *, const CUDA_MEMCPY3D *);
 int node_set_fill(struct node *, const CUDA_MEMSET_NODE_PARAMS *);
 int node_set_host(struct node *, const CUDA_HOST_NODE_PARAMS *);
 int node_set_event(struct node *, enum node_kind, const void *event);
+int node_set_child(struct node *, const void *graph, int ownership);
 void *node_function(const CUDA_KERNEL_NODE_PARAMS *); /* whichever of its forms is given */
 int node_params_check(const void *params, const size_t used[NODE_KINDS]);
+struct node *node_launch(const struct launch *, const void *packed, size_t bytes);
+struct node *node_copy(const struct copy *);
+struct node *node_fill(const CUDA_MEMSET_NODE_PARAMS *);
+struct node *node_host(CUhostFn function, void *data);
+struct node *node_gemm(const struct rf_gemm *);
+struct node *node_event(enum node_kind, uint64_t event);
 
 /* graph_exec.c */
 int graph_order(struct graph *);
@@ -69,21 +91,5 @@ void user_objects_drop(struct user_objects *);
 /* A launch into the stream holds them until it is over. */
 int user_objects_hold(const struct graph *exec, const void *stream);
 int user_objects_share(struct user_objects *to, const struct user_objects *from);
-
-bool nodes_add(struct nodes *, struct node *);
-bool nodes_join(struct nodes *, const struct nodes *other);
-void nodes_clear(struct nodes *);
-bool nodes_in(const struct graph *, const struct nodes *); /* are all of them the graph's? */
-/* Is each wanted node one of `from`, or needed by one of them? */
-bool nodes_reach(const struct graph *, const struct nodes *from, const struct nodes *wanted);
-
-struct node *node_launch(const struct launch *, const void *packed, size_t bytes);
-struct node *node_copy(const struct copy *);
-struct node *node_fill(const CUDA_MEMSET_NODE_PARAMS *);
-struct node *node_host(CUhostFn function, void *data);
-struct node *node_gemm(const struct rf_gemm *);
-struct node *node_event(enum node_kind, uint64_t event);
-/* Takes the node, whatever it returns. */
-int graph_append(struct graph *, struct node *, const struct nodes *needs);
 
 #endif
