@@ -1,6 +1,6 @@
-/* graph_node.c: what a node does: its parameters, checked and kept, for nodes that the program makes
- * and for those that a capture makes. A node's parameters are copied when it is made or changed; it
- * stays as it was if new ones are wrong. No lock, nothing blocks.
+/* graph_node.c: what a node does: its parameters, checked and kept, for nodes that the program
+ * makes and for those that a capture makes. A node's parameters are copied when it is made or
+ * changed; it stays as it was if new ones are wrong. No lock, nothing blocks.
  */
 #include <stdlib.h>
 #include <string.h>
