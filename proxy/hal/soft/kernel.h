@@ -1,4 +1,4 @@
-/* kernel.h: the contract between compiled kernels (lower.py) and the scheduler (kernel.c).
+/* kernel.h: the contract between compiled kernels (lower.py) and the scheduler (block.c).
  *
  * A kernel is cut at every operation that involves other threads: barriers, shuffles, votes. A
  * segment runs threads [t0, t1) of a block from one cut to each thread's next one, and keeps what

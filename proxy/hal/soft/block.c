@@ -1,0 +1,359 @@
+/* block.c: runs a block from cut to cut.
+ *
+ * As long as all its threads stand at the same cut, that cut's operation is carried out for the
+ * whole block and the next segment runs over all threads, in small loops round by round. Where
+ * they part, the block goes on in rounds: every warp, and in it every group of lanes that stand at
+ * one cut and wait for nobody else, goes one segment further, in ascending order; then barriers
+ * that are complete open. A round in which nothing moves is a deadlock of the program and fails
+ * the launch. The order never depends on time, so the same launch gives the same bits.
+ *
+ * Runs guarded (fault.c): no locks, no memory that is not the worker's scratch.
+ */
+#include <string.h>
+
+#include "block.h"
+#include "soft.h"
+
+/* ---- running segments ------------------------------------------------------------------ */
+
+__attribute__((visibility("default"))) void
+rankfold_soft_stand(const struct soft_block *block, uint32_t cut, uint32_t t0, uint32_t t1)
+{
+	for (uint32_t t = t0; t < t1; t++)
+		block->next[t] = (uint16_t)cut;
+}
+
+/* Fills the slots of `count` threads behind the first one's. */
+static void spread(uint8_t *slot, const struct soft_kept *kept, uint32_t count)
+{
+	uint64_t value = 0;
+
+	memcpy(&value, slot, kept->bytes);
+	for (uint32_t n = 1; n < count; n++) {
+		value += (uint64_t)kept->slope;
+		memcpy(slot + (size_t)n * kept->bytes, &value, kept->bytes);
+	}
+}
+
+__attribute__((visibility("default"))) void
+rankfold_soft_part(const struct soft_block *block, uint32_t cut, uint32_t t0, uint32_t t1)
+{
+	const struct soft_cut *at = &block->function->cuts[cut];
+
+	if (t0 == t1)
+		return; /* and `cut` is none */
+	rankfold_soft_stand(block, cut, t0, t1);
+	for (const struct soft_kept *kept = at->kept; kept < at->kept + at->kept_count; kept++)
+		spread(block->frame + (size_t)kept->slot * block->stride +
+		       (size_t)t0 * kept->bytes, kept, t1 - t0);
+}
+
+/* Threads [t0, t1), of whole rows if they are in lockstep, stand at `cut`, each for itself. */
+static void stand_at(struct launch *launch, uint32_t t0, uint32_t t1, uint32_t cut)
+{
+	uint32_t width = launch->lockstep ? launch->block.ntid[0] : t1 - t0;
+
+	for (uint32_t row = t0; row < t1; row += width)
+		(launch->lockstep ? rankfold_soft_part : rankfold_soft_stand)
+			(&launch->block, cut, row, row + width);
+}
+
+/* Run the segment behind `cut` for threads [t0, t1), row by row. Returns the cut they all came
+ * to, or MIXED; then next[] is valid for all of them. */
+static uint32_t run_range(struct launch *launch, uint32_t cut, uint32_t t0, uint32_t t1)
+{
+	const struct soft_cut *at = &launch->function->cuts[cut];
+	soft_segment run = launch->lockstep ? at->step : at->run;
+	uint32_t width = launch->block.ntid[0], height = launch->block.ntid[1];
+	uint32_t row, all = MIXED;
+
+	if (at->flags & (launch->lockstep ? SOFT_LOCKSTEP_FLAT : SOFT_FLAT))
+		width = launch->threads;
+	row = t0 / width * width;
+	for (uint32_t from = t0; from < t1; row += width) {
+		uint32_t to = row + width < t1 ? row + width : t1, line = row / width;
+		uint64_t ends = run(&launch->block, from, to, row, line % height, line / height);
+		uint32_t end = (uint32_t)ends == (uint32_t)(ends >> 32) ? (uint32_t)ends : MIXED;
+
+		if (from == t0) {
+			all = end;
+		} else if (all != end || end == MIXED) {
+			if (all != MIXED)
+				stand_at(launch, t0, from, all);
+			if (end != MIXED)
+				stand_at(launch, from, to, end);
+			all = MIXED;
+		}
+		from = to;
+	}
+	return all;
+}
+
+/* As run_range, but next[] is valid in any case. */
+static void advance(struct launch *launch, uint32_t cut, uint32_t t0, uint32_t t1)
+{
+	uint32_t end = run_range(launch, cut, t0, t1);
+
+	if (end != MIXED)
+		stand_at(launch, t0, t1, end);
+}
+
+/* The lanes of `lanes`, in runs of neighbours. */
+static void advance_lanes(struct launch *launch, uint32_t cut, uint32_t first, uint32_t lanes)
+{
+	while (lanes) {
+		uint32_t from = (uint32_t)__builtin_ctz(lanes), to = from;
+
+		while (to < WARP && lanes >> to & 1)
+			to++;
+		advance(launch, cut, first + from, first + to);
+		lanes = to < WARP ? lanes >> to << to : 0;
+	}
+}
+
+/* ---- barriers ---------------------------------------------------------------------------- */
+
+static void barrier_reduction(const struct launch *launch, uint32_t id, bool all)
+{
+	uint32_t waiting = 0, set = 0;
+
+	for (int pass = 0; pass < 2; pass++)
+		for (uint32_t t = 0; t < launch->threads; t++) {
+			const struct soft_cut *cut = &launch->function->cuts[launch->next[t]];
+
+			if (cut->kind != SOFT_CUT_BARRIER ||
+			    (!all && operand(launch, &cut->in[0], t) != id))
+				continue;
+			if (pass == 0) {
+				waiting++;
+				set += operand(launch, &cut->in[2], t) != 0;
+			} else if (cut->op == SOFT_BARRIER_POPC) {
+				result(launch, cut->out[0], t, set);
+			} else if (cut->op == SOFT_BARRIER_AND) {
+				result(launch, cut->out[0], t, set == waiting);
+			} else if (cut->op == SOFT_BARRIER_OR) {
+				result(launch, cut->out[0], t, set != 0);
+			}
+		}
+}
+
+struct barrier {
+	uint32_t waiting, expected;
+	bool reduces;
+};
+
+static void count_waiting(const struct launch *launch, struct barrier barriers[16],
+			  uint32_t *alive)
+{
+	memset(barriers, 0, 16 * sizeof *barriers);
+	*alive = 0;
+	for (uint32_t t = 0; t < launch->threads; t++) {
+		const struct soft_cut *cut = &launch->function->cuts[launch->next[t]];
+		struct barrier *barrier;
+
+		*alive += launch->next[t] != SOFT_EXIT;
+		if (cut->kind != SOFT_CUT_BARRIER)
+			continue;
+		barrier = &barriers[operand(launch, &cut->in[0], t) & 15];
+		barrier->waiting++;
+		barrier->expected = operand(launch, &cut->in[1], t);
+		barrier->reduces |= cut->op != SOFT_BARRIER_SYNC;
+	}
+}
+
+/* Threads of a warp that wait at one barrier go on together, warp by warp. */
+static void open_barrier(struct launch *launch, uint32_t id)
+{
+	uint16_t stood[SOFT_THREADS_MAX];
+
+	memcpy(stood, launch->next, launch->threads * sizeof *stood);
+	for (uint32_t t = 0; t < launch->threads;) {
+		const struct soft_cut *cut = &launch->function->cuts[stood[t]];
+		uint32_t from = t++;
+
+		if (cut->kind != SOFT_CUT_BARRIER || (operand(launch, &cut->in[0], from) & 15) != id)
+			continue;
+		while (t < launch->threads && stood[t] == stood[from] &&
+		       (operand(launch, &cut->in[0], t) & 15) == id)
+			t++;
+		advance(launch, stood[from], from, t);
+	}
+}
+
+static bool open_barriers(struct launch *launch)
+{
+	struct barrier barriers[16];
+	uint32_t alive;
+	bool moved = false;
+
+	count_waiting(launch, barriers, &alive);
+	for (uint32_t id = 0; id < 16; id++) {
+		struct barrier *barrier = &barriers[id];
+		uint64_t there = barrier->waiting + launch->arrived[id];
+
+		if (!barrier->waiting ||
+		    there < (barrier->expected ? barrier->expected : alive))
+			continue;
+		if (barrier->reduces)
+			barrier_reduction(launch, id, false);
+		launch->arrived[id] = 0;
+		open_barrier(launch, id);
+		moved = true;
+	}
+	return moved;
+}
+
+/* ---- a block ----------------------------------------------------------------------------- */
+
+/* The lanes `at` of a warp stand at `number`: those that wait for nobody go on. */
+static bool advance_group(struct launch *launch, uint32_t number, uint32_t first, uint32_t at,
+			  uint32_t alive)
+{
+	const struct soft_cut *cut = &launch->function->cuts[number];
+	uint32_t go = at;
+
+	if (cut->kind == SOFT_CUT_BARRIER)
+		return false;
+	if (cut->kind == SOFT_CUT_ARRIVE) {
+		EACH_LANE(lane, at)
+			launch->arrived[operand(launch, &cut->in[0], first + lane) & 15]++;
+	} else if (cut->kind == SOFT_CUT_YIELD) {
+		launch->yielded = true;
+	} else {
+		go = soft_resolve_warp(launch, cut, first, at, alive);
+	}
+	advance_lanes(launch, number, first, go);
+	return go != 0;
+}
+
+/* One round of a warp whose lanes may stand at different cuts. */
+static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
+{
+	uint16_t stood[WARP];
+	uint32_t alive = 0, rest;
+	bool moved = false;
+
+	memcpy(stood, launch->next + first, count * sizeof *stood);
+	if (memcmp(stood, stood + 1, (count - 1) * sizeof *stood) == 0) {
+		alive = (uint32_t)((1ull << count) - 1);
+		return stood[0] != SOFT_EXIT && advance_group(launch, stood[0], first, alive, alive);
+	}
+	for (uint32_t lane = 0; lane < count; lane++)
+		alive |= (uint32_t)(stood[lane] != SOFT_EXIT) << lane;
+	for (rest = alive; rest;) {
+		uint32_t lowest = (uint32_t)__builtin_ctz(rest), at = 0;
+
+		EACH_LANE(lane, rest)
+			at |= (uint32_t)(stood[lane] == stood[lowest]) << lane;
+		rest &= ~at;
+		moved |= advance_group(launch, stood[lowest], first, at, alive);
+	}
+	return moved;
+}
+
+/* Barriers are looked at when no warp can move, or when those that move only poll memory. */
+static uint32_t mixed_round(struct launch *launch)
+{
+	bool moved = false;
+	uint32_t threads = launch->threads;
+
+	launch->yielded = false;
+	for (uint32_t first = 0; first < threads; first += WARP)
+		moved |= advance_warp(launch, first,
+				      threads - first < WARP ? threads - first : WARP);
+	if (!moved || launch->yielded)
+		moved |= open_barriers(launch);
+	if (!moved)
+		soft_leave(SOFT_LAUNCH_FAILED);
+	if (memcmp(launch->next, launch->next + 1, (threads - 1) * sizeof *launch->next) == 0)
+		return launch->next[0];
+	return MIXED;
+}
+
+/* All threads stand at `cut`: carry it out. False: it needs the rounds. */
+static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uint32_t number)
+{
+	uint32_t threads = launch->threads, first = 0;
+
+	switch (cut->kind) {
+	case SOFT_CUT_NONE:
+	case SOFT_CUT_YIELD:
+	case SOFT_CUT_REGROUP:
+		return true;
+	case SOFT_CUT_BARRIER:
+		if (cut->in[0].slot != SOFT_NO_SLOT || cut->in[1].slot != SOFT_NO_SLOT ||
+		    (cut->in[1].value != 0 && cut->in[1].value != threads))
+			return false;
+		if (cut->op != SOFT_BARRIER_SYNC) {
+			stand_at(launch, 0, threads, number);
+			barrier_reduction(launch, 0, true);
+		}
+		return true;
+	case SOFT_CUT_ARRIVE:
+		return false;
+	case SOFT_CUT_SHFL:
+		if (cut->in[0].slot != SOFT_NO_SLOT && cut->in[1].slot == SOFT_NO_SLOT &&
+		    cut->in[2].slot == SOFT_NO_SLOT && cut->in[3].slot == SOFT_NO_SLOT &&
+		    cut->in[3].value == UINT32_MAX) {
+			first = threads / WARP * WARP;
+			soft_shfl_block(launch, cut, first);
+		}
+	}
+	for (; first < threads; first += WARP) {
+		uint32_t count = threads - first < WARP ? threads - first : WARP;
+		uint32_t lanes = (uint32_t)((1ull << count) - 1);
+
+		soft_resolve_warp(launch, cut, first, lanes, lanes);
+	}
+	return true;
+}
+
+/* The threads of a block in lockstep have parted: those that stopped in a loop go on, each for
+ * itself, to a real cut. If that is the same for all, they are together again. */
+static uint32_t part(struct launch *launch)
+{
+	uint32_t threads = launch->threads;
+
+	launch->lockstep = false;
+	for (uint32_t from = 0, to; from < threads; from = to) {
+		uint32_t cut = launch->next[from];
+
+		for (to = from + 1; to < threads && launch->next[to] == cut; to++)
+			;
+		if (launch->function->cuts[cut].kind == SOFT_CUT_REGROUP)
+			advance(launch, cut, from, to);
+	}
+	if (memcmp(launch->next, launch->next + 1, (threads - 1) * sizeof *launch->next) != 0)
+		return MIXED;
+	launch->lockstep = true;
+	return launch->next[0];
+}
+
+void soft_go_on(struct launch *launch, uint32_t cut)
+{
+	launch->at = run_range(launch, cut, 0, launch->threads);
+	if (launch->at == MIXED && launch->lockstep)
+		launch->at = part(launch);
+}
+
+bool soft_run_block(struct launch *launch, bool give_way)
+{
+	while (launch->at != SOFT_EXIT) {
+		uint32_t at = launch->at;
+
+		launch->yielded = false;
+		if (at == MIXED) {
+			launch->at = mixed_round(launch);
+		} else if (resolve_block(launch, &launch->function->cuts[at], at)) {
+			launch->yielded = launch->function->cuts[at].kind == SOFT_CUT_YIELD;
+			soft_go_on(launch, at);
+		} else {
+			stand_at(launch, 0, launch->threads, at);
+			launch->at = MIXED;
+			launch->lockstep = false;
+		}
+		if (give_way && launch->yielded)
+			break;
+	}
+	return launch->at == SOFT_EXIT;
+}
