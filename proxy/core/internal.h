@@ -9,7 +9,8 @@
  *   rank.c      a rank comes and goes
  *   table.c     virtual handles
  *   module.c    how long modules and functions live
- *   dispatch.c  one handler per opcode: checks a record, then acts or queues
+ *   dispatch.c  takes records from the ring and finds the handler of each
+ *   handle_….c  one handler per opcode: checks a record, then acts or queues
  *   stream.c    queues, ordering, events; gives work to the device
  *   memory.c    buffers, chunks, residency, swap; reads and writes of any rank's memory
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
