@@ -83,7 +83,7 @@ SANITIZED := tests/proxy tests/nvidia/test_device.py tests/hostile/test_live.py 
 sanitize: cuda ## the tests of the C code with the sanitizers of gcc; T=… as for test
 	@$(MAKE) --no-print-directory native BUILD=build/sanitize \
 		CFLAGS="-O1 -g -fno-omit-frame-pointer -DSOFT_CHECKED $(SANITIZE)"
-	RANKFOLD_NATIVE=$(CURDIR)/build/sanitize CFLAGS="$(SANITIZE)" \
+	RANKFOLD_NATIVE="$(CURDIR)/build/sanitize" CFLAGS="$(SANITIZE)" \
 	ASAN_OPTIONS=use_sigaltstack=0:detect_leaks=0:allocator_may_return_null=1 \
 	UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \

@@ -184,11 +184,16 @@ def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:
         users = env.get("LD_PRELOAD", "").replace(":", " ").split()
         first = [path for path in users if SANITIZER.search(path)]  # they insist on it
         users = [path for path in users if path not in first]
-        env["LD_PRELOAD"] = ":".join([*first, *preload, *users])
+        env["LD_PRELOAD"] = ":".join([*first, *map(_preloaded, preload), *users])
         folders = list(dict.fromkeys(os.path.dirname(path) for path in preload))
         users = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []
         env["LD_LIBRARY_PATH"] = ":".join([*folders, *users])
     return env
+
+
+def _preloaded(path: str) -> str:
+    """As LD_PRELOAD can have it: spaces divide its entries, but not those of LD_LIBRARY_PATH."""
+    return os.path.basename(path) if re.search(r"\s", path) else path
 
 
 def built_libraries() -> tuple[str, ...]:

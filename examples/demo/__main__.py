@@ -58,9 +58,9 @@ def build(screen: Screen) -> None:
     """The training program, with whatever CUDA compiler there is."""
     screen.line("[bold]Building examples/gpt[/bold]")
     done = subprocess.run(
-        ["make", "--no-print-directory", "-C", str(ROOT / "examples/gpt"),
-         f"NVCC={ROOT / 'tools/nvcc'}", "ARCH=compute_75", f"OUT={PROGRAM}"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ["make", "--no-print-directory", "-C", "examples/gpt", "NVCC=../../tools/nvcc",
+         "ARCH=compute_75", f"OUT=../../{PROGRAM.relative_to(ROOT)}"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     if done.returncode:
         raise FleetError(f"examples/gpt does not build:\n{done.stdout}")

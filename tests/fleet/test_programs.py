@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 from cuda import PROGRAMS, build
 from tinygrad_job import test_training as tinygrad
 from tinygrad_job.twin import losses
 
+from rankfold import paths
 from support.command import Rankfold, Specs
 
 from .neighbour import Neighbour
@@ -69,6 +71,16 @@ def test_a_rank_that_crashes_and_a_command_that_does_not_exist(
     busy = [device["name"] for device in rankfold.status()["devices"] if device["ranks"]]
     assert busy == list(neighbour.devices())
     neighbour.finish()
+
+
+def test_the_libraries_may_lie_in_a_folder_with_a_space(rankfold: Rankfold, tmp_path: Path) -> None:
+    """As those of somebody's checkout: LD_PRELOAD takes it for the end of an entry."""
+    folder = tmp_path / "na tive"
+    folder.symlink_to(paths.native("lib").parent)
+    rankfold.environment["RANKFOLD_NATIVE"] = str(folder)
+    done = rankfold.run("run", "--world-size", "1", "--", str(build(PROGRAMS / "one_launch.cu")))
+    assert (done.returncode, done.stdout) == (0, "cudaSuccess\n"), done.stderr
+    assert "preload" not in done.stderr  # what the loader ignores it says
 
 
 def test_exhausted_memory_is_the_api_s_error(rankfold: Rankfold) -> None:
