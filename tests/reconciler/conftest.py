@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def rankfold(state: State, empty_library: Path) -> Iterator[Rankfold]:
         "RANKFOLD_STATE": str(state.path),
         "RANKFOLD_RUNTIME": str(state.runtime),
         "RANKFOLD_NATIVE": str(empty_library),
-        "RANKFOLD_PROXY": f"{sys.executable} {peer_proxy.__file__}",
+        "RANKFOLD_PROXY": shlex.join([sys.executable, str(peer_proxy.__file__)]),
         "RANKFOLD_LINGER": "0.5",
     }
     command = Rankfold(state, environment)

@@ -18,7 +18,7 @@ CLIENT = REPOSITORY / "interpose/client"
 
 def environment(launcher: Path | None) -> dict[str, str]:
     sanitizers = os.environ.get("LD_PRELOAD", "").split()
-    preload = " ".join([*sanitizers, str(LIB / "librankfold.so")])
+    preload = " ".join([*sanitizers, "librankfold.so"])  # a path may have spaces
     env = {**os.environ, "LD_PRELOAD": preload, "LD_LIBRARY_PATH": str(LIB)}
     env.pop("RANKFOLD_LAUNCHER", None)
     if launcher is not None:
