@@ -21,22 +21,19 @@ BUILT = re.compile(r"\.(so(\.\d+)*|o|a|d|pyc|ptx|fatbin|cubin|whl|log)$|(^|/)(bu
 LONGER: dict[str, int] = {}
 
 
-def own_files() -> list[str]:
-    """Those that are committed, and those that the next commit may add: a rule seen before it."""
+def own_files(*more: str) -> list[str]:
+    """Those that are committed."""
     listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        check=True,
-        text=True,
+        ["git", "ls-files", "-z", *more], cwd=REPOSITORY, capture_output=True, check=True, text=True
     )
     return [n for n in listing.stdout.split("\0") if n and os.path.lexists(REPOSITORY / n)]
 
 
 def sources(*suffixes: str) -> list[str]:
+    """Those that the next commit may add, too: a rule is seen before it."""
     return [
         name
-        for name in own_files()
+        for name in own_files("--cached", "--others", "--exclude-standard")
         if name.endswith(suffixes) and not (REPOSITORY / name).is_symlink()
     ]
 
