@@ -1,6 +1,6 @@
 # The fuzzer: the proxy's own source with sanitizers and coverage, and the harness around it.
-# make -f tests/hostile/build.mk BUILD=folder
-BUILD ?= build/fuzz
+# make -f tests/hostile/build.mk
+BUILD := build/fuzz
 CC ?= gcc
 SANITIZE ?= -fsanitize=address,undefined -fno-sanitize-recover=undefined
 FLAGS := -DSOFT_CHECKED -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Iinterpose \

@@ -26,8 +26,7 @@ ENVIRONMENT = {
 
 @pytest.fixture(scope="module")
 def fuzzer() -> Path:
-    command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-f", "tests/hostile/build.mk",
-               f"BUILD={FOLDER}"]  # fmt: skip
+    command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-f", "tests/hostile/build.mk"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return FOLDER / "fuzz-decoder"

@@ -9,8 +9,7 @@ from rankfold.paths import REPOSITORY
 
 def test_calls_ranks_that_work_and_move_and_the_devices_workers_do_not_race() -> None:
     program = REPOSITORY / "build/fuzz/threads"
-    make = ["make", "--silent", "-f", "tests/hostile/build.mk", "BUILD=build/fuzz",
-            "build/fuzz/threads"]  # fmt: skip
+    make = ["make", "--silent", "-f", "tests/hostile/build.mk", "build/fuzz/threads"]
     for command in (make, [str(program)]):
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
