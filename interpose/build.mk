@@ -10,7 +10,7 @@ INTERPOSE_SONAME_cublasLt := libcublasLt.so.13
 CLIENT_LIB := $(BUILD)/lib/librankfold.so
 CLIENT_SRC := $(wildcard interpose/client/*.c)
 CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
-CLIENT_CSTD := $(CSTD) -Iinterpose/client -I$(INTERPOSE_GEN) -ftls-model=initial-exec
+CLIENT_CSTD := $(CSTD) -Iinterpose/client -I$(INTERPOSE_GEN) -ftls-model=initial-exec -DRF_CLIENT
 SHIMS := $(foreach l,$(INTERPOSE_LIBS),$(BUILD)/lib/$(INTERPOSE_SONAME_$(l)))
 SHIM_LINKS := $(basename $(SHIMS))
 NATIVE += $(CLIENT_LIB) $(SHIMS) $(SHIM_LINKS)

@@ -25,9 +25,17 @@ A function of the description has ``params`` and one of
 Further keys: ``returns`` (default: the library's result type, through its ``finish``),
 ``ignore`` (parameters that need no attention), ``per_thread: ptsz | ptds``, ``also`` (further
 names with the same ABI), ``since`` (first API version that means this one; for names that never
-meant another, ``first_version`` lists them by version). What only has its name in ``names``
-(``name@since``) is refused. An annotation that does not match its prototype is an error: a
-forgotten parameter must not pass in silence.
+meant another, ``first_version`` lists them by version), ``in_stream: EXPRESSION`` (the stream it
+works in, if no parameter is one). What only has its name in ``names`` (``name@since``) is refused.
+
+A library's ``contexts`` say what the calling thread needs before a function's body is reached:
+``usual`` is ``current`` (a context, or a stream, whose context will do) or ``runtime`` (the
+primary context, which is made current). The functions in ``driver`` need cuInit only, those in
+``nothing`` nothing at all. ``failure`` is what those without it get, if not the CUDA error. What
+programs call is then an entry of its own; the client itself calls bodies, unchecked.
+
+An annotation that does not match its prototype is an error: a forgotten parameter must not pass in
+silence.
 """
 
 from __future__ import annotations
@@ -50,7 +58,8 @@ CHANNEL = Path(__file__).resolve().parent / "channel.h"
 WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # where tools/nvcc puts them
 LIBRARIES = ("cudart", "cuda", "nccl", "nvml", "cublas", "cublasLt")
 KINDS = ("record", "local", "hand", "refuse")
-KEYS = {*KINDS, "params", "set", "reply", "returns", "ignore", "per_thread", "also", "since"}
+KEYS = {*KINDS, "params", "set", "reply", "returns", "ignore", "per_thread", "also", "since",
+        "in_stream"}  # fmt: skip
 CHECKS = {
     "stream": "stream_number", "event": "event_number",
     "idle_stream": "stream_idle_number", "idle_event": "event_idle_number",
@@ -82,6 +91,8 @@ class Function:
     per_thread: str = ""
     also: tuple[str, ...] = ()
     since: int = 0
+    in_stream: str = ""
+    check: str = ""  # C: the error that keeps the calling thread from the body
 
     def since_of(self, name: str) -> int:
         return 0 if name in self.also else self.since
@@ -105,6 +116,7 @@ class Library:
     result: str
     finish: str
     refused_result: str
+    failure: str  # of a check of the context; "": its error
     prefix: str  # every function has an alias with it (NCCL: pncclAllReduce)
     functions: tuple[Function, ...]
     enums: dict[str, dict[str, Any]]
@@ -203,7 +215,40 @@ def load_function(name: str, entry: Any, result: str, prefix: str = "") -> Funct
         per_thread=entry.get("per_thread", ""),
         also=(*entry.get("also", ()), *([prefix + name] if prefix else [])),
         since=int(entry.get("since", 0)),
+        in_stream=entry.get("in_stream", ""),
     )
+
+
+def streams_of(function: Function) -> list[str]:
+    parameters = function.parameters or ()
+    named = [p.name for p in parameters if re.fullmatch(r"CUstream \w+", p.text)]
+    return [function.in_stream] if function.in_stream else named
+
+
+def check_of(function: Function, contexts: dict[str, str]) -> str:
+    """What its entry asks before it calls the body; nothing: it has none."""
+    usual = contexts.get("usual", "")
+    if not usual or function.kind == "refuse" or not function.plain:
+        return ""
+    if function.name in contexts.get("nothing", "").split():
+        return ""
+    if function.name in contexts.get("driver", "").split():
+        return "context_needs_driver()"
+    if usual == "runtime":
+        return "context_of_runtime()"
+    streams = streams_of(function)
+    if len(streams) > 1:  # default streams have the smallest numbers
+        return "context_needed_for({0} < {1} ? {0} : {1})".format(*streams)
+    return f"context_needed_for({streams[0]})" if streams else "context_needed()"
+
+
+def check_contexts(contexts: dict[str, str], functions: dict[str, Function]) -> None:
+    """What is listed is there, and once."""
+    if unknown := set(contexts) - {"usual", "driver", "nothing", "failure"}:
+        raise Mismatch(f"contexts: unknown keys {sorted(unknown)}")
+    listed = [n for key in ("driver", "nothing") for n in contexts.get(key, "").split()]
+    if strange := {n for n in listed if n not in functions or listed.count(n) > 1}:
+        raise Mismatch(f"contexts: not described, or listed twice: {sorted(strange)}")
 
 
 def load_library(text: str, channel: str, extra_names: set[str] | None = None) -> Library:
@@ -233,6 +278,10 @@ def load_library(text: str, channel: str, extra_names: set[str] | None = None) -
                 raise Mismatch(f"{data['library']}.yaml: first_version: {name} is not described, "
                                "or has a since of its own")  # fmt: skip
             functions[name] = replace(functions[name], since=int(version))
+    contexts = data.get("contexts", {})
+    check_contexts(contexts, functions)
+    for name, function in functions.items():
+        functions[name] = replace(function, check=check_of(function, contexts))
     return Library(
         name=data["library"],
         soname=data["soname"],
@@ -240,6 +289,7 @@ def load_library(text: str, channel: str, extra_names: set[str] | None = None) -
         result=data["result"],
         finish=data.get("finish", ""),
         refused_result=str(data["refused_result"]),
+        failure=contexts.get("failure", ""),
         prefix=prefix,
         functions=tuple(functions.values()),
         enums=data.get("enums", {}),
@@ -331,10 +381,29 @@ def body(function: Function, library: Library) -> str:
     return f"{prototype(function, function.name)}\n{{\n{text}\n}}\n"
 
 
-def variant(function: Function, name: str, per_thread: bool) -> str:
+def checked(function: Function, finish: str, failure: str) -> list[str]:
+    if not function.check:
+        return []
+    if failure:
+        return [f"if ({function.check})", f"\treturn {failure};"]
+    return [f"int error = {function.check};", "if (error)", f"\treturn {finish}(error);"]
+
+
+def entry(function: Function, finish: str, failure: str) -> str:
+    """What programs know by the function's name, if the body is behind a check."""
+    name, call = f"entry_{function.name}", f"{function.name}({call_arguments(function)})"
+    lines = [*checked(function, finish, failure), f"return {call};"]
+    text = "\n".join(f"\t{line}" for line in lines)
+    label = f'RF_API {prototype(function, name)} __asm__("{function.name}");'
+    return f"{label}\n{prototype(function, name)}\n{{\n{text}\n}}\n"
+
+
+def variant(function: Function, name: str, library: Library) -> str:
     call = f"{function.name}({call_arguments(function)})"
+    lines = checked(function, library.finish if function.plain else "", library.failure)
+    per_thread = name not in function.also
     if per_thread:
-        lines = [
+        lines += [
             "uint64_t kept = default_stream;",
             "default_stream = RF_STREAM_PER_THREAD;",
             f"{function.returns} result = {call};",
@@ -342,7 +411,7 @@ def variant(function: Function, name: str, per_thread: bool) -> str:
             "return result;",
         ]
     else:
-        lines = [f"return {call};"]
+        lines += [f"return {call};"]
     text = "\n".join(f"\t{line}" for line in lines)
     return f"{prototype(function, name)}\n{{\n{text}\n}}\n"
 
@@ -358,7 +427,10 @@ def api_header(libraries: list[Library]) -> str:
             lines.append(f"typedef int {name};\nenum {{\n{enumerators(members)}\n}};")
         for function in library.functions:
             if function.parameters is not None and function.kind != "refuse":
-                lines += [f"RF_API {prototype(function, name)};" for name in function.names]
+                api = [f"RF_API {prototype(function, name)};" for name in function.names]
+                if function.check:
+                    api[0] = f"{prototype(function, function.name)} RF_BODY({function.name});"
+                lines += api
     return "\n".join([*lines, "", "#endif", ""])
 
 
@@ -375,10 +447,12 @@ def api_source(library: Library) -> str:
             continue
         if function.kind != "hand":
             parts.append(body(function, library))
-        for name in function.names[1:]:
-            parts.append(variant(function, name, name not in function.also))
+        if function.check:
+            parts.append(entry(function, library.finish, library.failure))
+        parts += [variant(function, name, library) for name in function.names[1:]]
     rows = [
-        f'\t{{"{name}", (void *){name}, {f.since_of(name)}, {int(f.kind == "refuse")}}},'
+        f'\t{{"{name}", (void *){"entry_" * (name == f.name and bool(f.check))}{name}, '
+        f"{f.since_of(name)}, {int(f.kind == 'refuse')}}},"
         for name, f in table_names(library)
     ]
     parts.append(

@@ -100,6 +100,9 @@ int context_set_flags(unsigned flags);
 int context_set_primary_flags(int device, unsigned flags);
 int context_init_device(int device, unsigned flags, unsigned which);
 int context_reset(int device);
+int context_release(int device);
+int context_sync(const void *context);
+int context_version(const void *context, unsigned *version);
 int same_context(const void *dst, const void *src);
 
 /* copies.c */

@@ -342,8 +342,8 @@ int channel_use_device(void)
 {
 	int error = channel_enter();
 	int bound = atomic_load_explicit(&bound_device, memory_order_relaxed);
-	if (error || bound == current_device)
-		return error;
+	if (error || bound == current_device || (bound >= 0 && !context_current()))
+		return error; /* without a context it is a stream that is used, and its device */
 	if (bound < 0 && atomic_compare_exchange_strong(&bound_device, &bound, current_device))
 		return CUDA_OK;
 	if (bound == current_device)

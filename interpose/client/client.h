@@ -41,6 +41,13 @@
 #include "channel.h"
 
 #define RF_API __attribute__((visibility("default")))
+/* What has an entry that asks for a context first: here the name is the body's, elsewhere the
+ * entry's. */
+#ifdef RF_CLIENT
+#define RF_BODY(name) __asm__("body_" #name)
+#else
+#define RF_BODY(name) RF_API
+#endif
 
 enum cuda_error {
 	CUDA_OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3,
@@ -319,9 +326,40 @@ int occupancy_block_size(int *grid, int *block, struct function *, CUoccupancyB2
 
 /* ---- context.c ---- */
 
+bool context_current(void);              /* has the thread one? */
 uint64_t context_owner(void);            /* the number of the one that calls now work in */
 void *context_numbered(uint64_t number); /* the current one if there is none of that number */
 int context_set_device(int device);      /* as the runtime does: its primary one is current */
+
+/* What entries of the API ask. The usual answer takes one look at what the thread knows. */
+extern _Thread_local const _Atomic bool *context_lives; /* the current one, if there is one */
+extern _Atomic bool context_driver;                     /* cuInit was called */
+int context_missing(void);
+int context_make_current(void);
+static inline bool context_lacks(void)
+{
+	return __builtin_expect(!atomic_load_explicit(context_lives, memory_order_relaxed), false);
+}
+static inline int context_needs_driver(void)
+{
+	return atomic_load_explicit(&context_driver, memory_order_relaxed) ? CUDA_OK
+									    : NOT_INITIALIZED;
+}
+static inline int context_needed(void)
+{
+	return context_lacks() ? context_missing() : CUDA_OK;
+}
+/* A stream that was made in a context works in that one. */
+static inline int context_needed_for(const void *stream)
+{
+	bool of_thread = (uint64_t)stream <= RF_STREAM_PER_THREAD;
+	return context_lacks() && of_thread ? context_missing() : CUDA_OK;
+}
+/* The runtime makes the primary one current, where none is. */
+static inline int context_of_runtime(void)
+{
+	return context_lacks() ? context_make_current() : CUDA_OK;
+}
 
 /* ---- lookup.c and the generated tables ---- */
 

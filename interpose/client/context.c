@@ -3,7 +3,12 @@
  * A context is an owner: streams, events, modules and memory belong to the one that was current
  * when they were made, and end with it. All of a rank's contexts are on its one device and share
  * the rest: addresses and handles of one are good in the others, a fault in one is one in all.
- * A call without a context works in the primary one, which is what the runtime would make current.
+ * The driver's calls need a context that is current and lives, which their entries ask for; the
+ * runtime's make the primary one current. What gets here without one (a stream's work, the helper
+ * thread's) belongs to the primary one.
+ *
+ * A primary context lives from when it is first retained, or used by the runtime, to a reset or its
+ * last release; others to their destruction.
  *
  * The calling thread's current device follows its context. Lock: list_lock around the list of
  * contexts, innermost; contexts themselves are never freed, since programs may still name them.
@@ -22,7 +27,9 @@ struct context {
 	_Atomic uint64_t number; /* a handle's; 0: a primary one that nobody has asked for */
 	int device;
 	unsigned flags;
-	_Atomic bool gone;
+	_Atomic bool lives;
+	_Atomic bool of_runtime;   /* a primary one: the runtime uses it */
+	_Atomic unsigned retained; /* a primary one: how often */
 	struct context *next;
 };
 
@@ -33,10 +40,18 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 /* The last one is current. */
 static _Thread_local struct context *stack[STACK_MAX];
 static _Thread_local int depth;
+static const _Atomic bool none_lives;
+_Thread_local const _Atomic bool *context_lives = &none_lives;
+_Atomic bool context_driver;
 
 static struct context *current(void)
 {
 	return depth ? stack[depth - 1] : NULL;
+}
+
+bool context_current(void)
+{
+	return depth;
 }
 
 static struct context *primary_of(int device)
@@ -67,7 +82,7 @@ static int find(const void *value, struct context **out)
 	for (struct context *c = first_created(); c; c = c->next)
 		if (value == c) {
 			*out = c;
-			return atomic_load(&c->gone) ? CONTEXT_IS_DESTROYED : CUDA_OK;
+			return atomic_load(&c->lives) ? CUDA_OK : CONTEXT_IS_DESTROYED;
 		}
 	return INVALID_CONTEXT;
 }
@@ -78,6 +93,7 @@ static int push(struct context *c)
 		return INVALID_VALUE;
 	stack[depth++] = c;
 	current_device = c->device;
+	context_lives = &c->lives;
 	return CUDA_OK;
 }
 
@@ -91,6 +107,7 @@ static int make_current(struct context *c)
 static void pop(void)
 {
 	depth--;
+	context_lives = depth ? &stack[depth - 1]->lives : &none_lives;
 	if (depth)
 		current_device = stack[depth - 1]->device;
 }
@@ -112,9 +129,43 @@ void *context_numbered(uint64_t number)
 	return current() ? current() : primary_of(current_device);
 }
 
+/* As the runtime does before it uses a device. */
+static int begin(int device)
+{
+	if (device >= DEVICES_MAX)
+		return INVALID_DEVICE;
+	struct context *c = primary_of(device);
+	atomic_store(&c->of_runtime, true);
+	atomic_store(&c->lives, true);
+	atomic_store(&context_driver, true);
+	return CUDA_OK;
+}
+
 int context_set_device(int device)
 {
-	return device < DEVICES_MAX ? make_current(primary_of(device)) : INVALID_DEVICE;
+	int error = begin(device);
+	return error ? error : make_current(primary_of(device));
+}
+
+/* ---- what entries ask, if the thread has no context that lives ---- */
+
+int context_missing(void)
+{
+	if (in_host_function)
+		return CUDA_OK; /* the body knows why not */
+	if (!atomic_load(&context_driver))
+		return NOT_INITIALIZED;
+	return depth ? CONTEXT_IS_DESTROYED : INVALID_CONTEXT;
+}
+
+int context_make_current(void)
+{
+	struct context *c = current();
+	if (in_host_function || device_check(current_device))
+		return CUDA_OK; /* the body knows why not */
+	if (c && c != primary_of(c->device))
+		return CONTEXT_IS_DESTROYED;
+	return context_set_device(current_device);
 }
 
 /* ---- beginning and end ---- */
@@ -127,7 +178,8 @@ int context_create(void **out, int device, unsigned flags)
 		error = OUT_OF_MEMORY;
 	if (error)
 		return error;
-	*c = (struct context){.number = handle_number(), .device = device, .flags = flags};
+	*c = (struct context){.number = handle_number(), .device = device, .flags = flags,
+			      .lives = true};
 	error = push(c);
 	if (error) {
 		free(c);
@@ -170,9 +222,14 @@ static int end(uint64_t number)
 int context_reset(int device)
 {
 	int error = device < DEVICES_MAX ? device_check(device) : INVALID_DEVICE;
-	if (error || !channel_header || (channel_device() >= 0 && channel_device() != device))
-		return error; /* nothing was ever made there */
-	error = end(atomic_load(&primary_of(device)->number));
+	if (error)
+		return error;
+	struct context *c = primary_of(device);
+	atomic_store(&c->lives, false);
+	atomic_store(&c->of_runtime, false);
+	if (!channel_header || (channel_device() >= 0 && channel_device() != device))
+		return CUDA_OK; /* nothing was ever made there */
+	error = end(atomic_load(&c->number));
 	module_reset();
 	return error;
 }
@@ -194,7 +251,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 	if (c == primary_of(c->device))
 		return INVALID_CONTEXT; /* it is released, or reset */
 	error = channel_header ? end(atomic_load(&c->number)) : CUDA_OK;
-	atomic_store(&c->gone, true);
+	atomic_store(&c->lives, false);
 	if (current() == c)
 		pop();
 	return error;
@@ -205,9 +262,28 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
 	int error = pctx && dev < DEVICES_MAX ? device_check(dev) : INVALID_VALUE;
-	if (!error)
-		*pctx = primary_of(dev);
-	return error;
+	if (error)
+		return error;
+	struct context *c = primary_of(dev);
+	atomic_fetch_add(&c->retained, 1);
+	atomic_store(&c->lives, true);
+	*pctx = c;
+	return CUDA_OK;
+}
+
+/* The last one resets it, unless the runtime uses it too. */
+int context_release(int device)
+{
+	int error = device < DEVICES_MAX ? device_check(device) : INVALID_DEVICE;
+	if (error)
+		return error;
+	struct context *c = primary_of(device);
+	unsigned before = atomic_load(&c->retained);
+	do {
+		if (!before)
+			return INVALID_CONTEXT;
+	} while (!atomic_compare_exchange_weak(&c->retained, &before, before - 1));
+	return before == 1 && !atomic_load(&c->of_runtime) ? context_reset(device) : CUDA_OK;
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
@@ -216,7 +292,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *acti
 	if (error)
 		return error;
 	*flags = primary_of(dev)->flags;
-	*active = channel_header && dev == (channel_device() < 0 ? current_device : channel_device());
+	*active = atomic_load(&primary_of(dev)->lives);
 	return CUDA_OK;
 }
 
@@ -268,11 +344,32 @@ CUresult cuCtxGetDevice(CUdevice *device)
 	return CUDA_OK;
 }
 
+/* The one that is named, or else the current one. */
+static int named(const void *context, struct context **out)
+{
+	*out = current();
+	return context ? find(context, out) : context_needed();
+}
+
+int context_sync(const void *context)
+{
+	struct context *c;
+	int error = named(context, &c);
+	return error ? error : device_sync();
+}
+
+int context_version(const void *context, unsigned *version)
+{
+	struct context *c;
+	int error = named(context, &c);
+	return error ? error : version_get((int *)version);
+}
+
 int context_device_get(int *device, const void *context)
 {
 	struct context *c;
-	int error = !device ? INVALID_VALUE : context ? find(context, &c) : cuCtxGetDevice(device);
-	if (!error && context)
+	int error = device ? named(context, &c) : INVALID_VALUE;
+	if (!error)
 		*device = c->device;
 	return error;
 }
@@ -302,7 +399,8 @@ int context_init_device(int device, unsigned flags, unsigned which)
 {
 	if (which > 1)
 		return INVALID_VALUE;
-	return which ? context_set_primary_flags(device, flags) : device_check(device);
+	int error = which ? context_set_primary_flags(device, flags) : device_check(device);
+	return error ? error : begin(device);
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned int flags)
@@ -330,8 +428,8 @@ int context_flags(unsigned *flags)
 
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 {
-	struct context *c = current();
-	int error = !ctxId ? INVALID_VALUE : ctx ? find(ctx, &c) : c ? CUDA_OK : INVALID_CONTEXT;
+	struct context *c;
+	int error = ctxId ? named(ctx, &c) : INVALID_VALUE;
 	if (!error)
 		*ctxId = atomic_load(&c->number);
 	return error;

@@ -13,7 +13,10 @@
 CUresult cuInit(unsigned int Flags)
 {
 	int count;
-	return Flags ? INVALID_VALUE : device_count(&count);
+	int error = Flags ? INVALID_VALUE : device_count(&count);
+	if (!error)
+		atomic_store(&context_driver, true);
+	return error;
 }
 
 /* The runtime that a program links statically, and profilers, come through here first. */

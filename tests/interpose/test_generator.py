@@ -54,6 +54,21 @@ def test_a_contradiction_is_an_error_that_names_the_function(entry: str, expecte
     assert message.startswith("cudart.yaml: f: ") and expected in message
 
 
+@pytest.mark.parametrize(
+    "contexts, expected",
+    [
+        ("{usual: current, never: f}", "unknown keys ['never']"),
+        ("{usual: current, driver: f g}", "not described, or listed twice: ['g']"),
+        ("{usual: current, driver: f, nothing: f}", "not described, or listed twice: ['f']"),
+    ],
+)
+def test_what_needs_a_context_is_described_and_said_once(contexts: str, expected: str) -> None:
+    text = f'{HEAD}  f: {{params: void, local: "0"}}\ncontexts: {contexts}\n'
+    with pytest.raises(generate.Mismatch) as caught:
+        generate.load_library(text, CHANNEL)
+    assert expected in str(caught.value)
+
+
 def test_the_fields_of_records_are_read_from_the_channel() -> None:
     fields = generate.record_fields(CHANNEL)
     assert fields["rf_event"] == ("event", "stream")

@@ -2,6 +2,8 @@
 // it, and what a reset of the device leaves.
 #include <cuda.h>
 
+#include <thread>
+
 #include "behaviour.h"
 
 constexpr size_t BYTES = 4 << 20;
@@ -78,10 +80,12 @@ struct Things {
         unsigned type;
         DRIVER_FAILS(cuStreamQuery(stream), CUDA_ERROR_INVALID_HANDLE);
         DRIVER_FAILS(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
-        DRIVER_FAILS(cuModuleUnload(module), CUDA_ERROR_INVALID_HANDLE);
-        DRIVER_FAILS(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, nullptr, nullptr),
-                     CUDA_ERROR_INVALID_HANDLE);
-        DRIVER_FAILS(cuMemFree(memory), CUDA_ERROR_INVALID_VALUE);
+        if (now()) {
+            DRIVER_FAILS(cuModuleUnload(module), CUDA_ERROR_INVALID_HANDLE);
+            DRIVER_FAILS(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, nullptr, nullptr),
+                         CUDA_ERROR_INVALID_HANDLE);
+            DRIVER_FAILS(cuMemFree(memory), CUDA_ERROR_INVALID_VALUE);
+        }
         DRIVER_FAILS(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                            CUdeviceptr(pinned)), CUDA_ERROR_INVALID_VALUE);
     }
@@ -172,6 +176,9 @@ static void reset(CUdevice device, CUcontext other)
     CUDA_CHECK(cudaDeviceReset());
     kept.work(5);
     EXPECT(now() == primary, "the primary context is not current");
+    DRIVER_FAILS(cuCtxSynchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);  // until it is used again
+    CUDA_CHECK(cudaFree(nullptr));
+    DRIVER_CHECK(cuCtxSynchronize());
     free(own);
 }
 
@@ -199,6 +206,41 @@ static void flags_are_told(CUdevice device)
     DRIVER_CHECK(cuCtxSetFlags(0));
 }
 
+// Which context is current is each thread's own matter.
+static void elsewhere(CUdevice device, CUcontext primary, CUcontext other, Things *of_other)
+{
+    CUdeviceptr memory;
+    CUcontext found;
+    EXPECT(now() == nullptr, "a thread begins with a context");
+    DRIVER_FAILS(cuMemAlloc(&memory, BYTES), CUDA_ERROR_INVALID_CONTEXT);
+    DRIVER_FAILS(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
+    DRIVER_FAILS(cuMemsetD32Async(of_other->memory, 1, COUNT, 0), CUDA_ERROR_INVALID_CONTEXT);
+    of_other->work(6);  // in a stream that is in a context
+    CUDA_CHECK(cudaDeviceSynchronize());
+    EXPECT(now() != nullptr, "the runtime has made no context current");
+    CUDA_CHECK(cudaSetDevice(device));
+    EXPECT(now() == primary, "not the primary context of its device");
+    DRIVER_CHECK(cuMemAlloc(&memory, BYTES));
+    DRIVER_CHECK(cuMemFree(memory));
+    DRIVER_CHECK(cuCtxSetCurrent(other));
+    std::thread([other] { DRIVER_CHECK(cuCtxDestroy(other)); }).join();
+    EXPECT(now() == other, "it is not current any more");
+    DRIVER_FAILS(cuMemAlloc(&memory, BYTES), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    FAILS(cudaDeviceSynchronize(), cudaErrorContextIsDestroyed);
+    DRIVER_CHECK(cuCtxPopCurrent(&found));
+    EXPECT(found == other && now() == nullptr, "it is not the last");
+    of_other->expect_gone();
+}
+
+static void other_threads(CUdevice device)
+{
+    CUcontext primary = now(), other;
+    DRIVER_CHECK(cuCtxCreate(&other, nullptr, 0, device));
+    Things things;
+    DRIVER_CHECK(cuCtxPopCurrent(&other));
+    std::thread(elsewhere, device, primary, other, &things).join();
+}
+
 int main(int argc, char **argv)
 {
     start();
@@ -214,6 +256,7 @@ int main(int argc, char **argv)
         flags_are_told(device);
         nested(device);
         reset(device, kept);
+        other_threads(device);
         DRIVER_CHECK(cuCtxPushCurrent(kept));
         things.work(half);
         DRIVER_CHECK(cuCtxPopCurrent(&kept));
