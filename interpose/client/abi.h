@@ -184,8 +184,10 @@ typedef union {
 	char pad[64];
 	access_policy_window accessPolicyWindow;
 	int cooperative, syncPolicy, priority, memSyncDomain;
+	int hint; /* any other that is one number */
 	struct { unsigned char default_, remote; } memSyncDomainMap;
 	struct { unsigned int x, y, z; } clusterDim;
+	struct { int deviceUpdatable; void *devNode; } deviceUpdatableKernelNode;
 } launch_attribute_value;
 /* The same in both interfaces: cudaLaunchAttribute and CUlaunchAttribute. */
 typedef struct {
@@ -194,15 +196,21 @@ typedef struct {
 	_Alignas(8) launch_attribute_value value;
 } launch_attribute;
 enum launch_attribute_id {
-	ATTRIBUTE_WINDOW = 1, ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_SYNC_POLICY = 3,
-	ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_PROGRAMMATIC_EVENT = 7, ATTRIBUTE_PRIORITY = 8,
-	ATTRIBUTE_DOMAIN_MAP = 9, ATTRIBUTE_DOMAIN = 10, ATTRIBUTE_LAUNCH_EVENT = 12,
-	ATTRIBUTE_DEVICE_NODE = 13,
+	ATTRIBUTE_IGNORE = 0, ATTRIBUTE_WINDOW = 1, ATTRIBUTE_COOPERATIVE = 2,
+	ATTRIBUTE_SYNC_POLICY = 3, ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_CLUSTER_POLICY = 5,
+	ATTRIBUTE_SERIALIZATION = 6, ATTRIBUTE_PROGRAMMATIC_EVENT = 7, ATTRIBUTE_PRIORITY = 8,
+	ATTRIBUTE_DOMAIN_MAP = 9, ATTRIBUTE_DOMAIN = 10, ATTRIBUTE_PREFERRED_CLUSTER = 11,
+	ATTRIBUTE_LAUNCH_EVENT = 12, ATTRIBUTE_DEVICE_NODE = 13, ATTRIBUTE_CARVEOUT = 14,
+	ATTRIBUTE_NVLINK = 16,
 };
 typedef int cudaLaunchAttributeID;
 typedef int CUlaunchAttributeID;
 typedef launch_attribute_value cudaLaunchAttributeValue;
 typedef launch_attribute_value CUlaunchAttributeValue;
+typedef int cudaKernelNodeAttrID;
+typedef int CUkernelNodeAttrID;
+typedef launch_attribute_value cudaKernelNodeAttrValue;
+typedef launch_attribute_value CUkernelNodeAttrValue;
 
 typedef struct {
 	dim3 gridDim, blockDim;
@@ -338,6 +346,7 @@ typedef struct { CUhostFn fn; void *userData; } CUDA_HOST_NODE_PARAMS;
 typedef CUDA_MEMSET_NODE_PARAMS cudaMemsetParams;
 typedef CUDA_HOST_NODE_PARAMS cudaHostNodeParams;
 
+typedef int CUgraphExecUpdateResult;
 typedef struct { int result; CUgraphNode errorNode, errorFromNode; } CUgraphExecUpdateResultInfo;
 typedef CUgraphExecUpdateResultInfo cudaGraphExecUpdateResultInfo;
 typedef cudaGraphEdgeData CUgraphEdgeData;

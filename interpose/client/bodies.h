@@ -143,6 +143,12 @@ int graph_instantiate(void **out, const void *graph, unsigned long long flags, v
 int graph_instantiate_with(void **out, const void *graph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
 int graph_exec_event_set(const void *exec, const void *node, enum node_kind, const void *event);
 int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *info);
+int graph_update_plain(void *exec, const void *graph, void **failed, int *result);
+
+/* attributes.c */
+int node_attribute_get(const void *node, int id, launch_attribute_value *);
+int node_attribute_set(const void *node, int id, const launch_attribute_value *);
+int node_attributes_copy(const void *to, const void *from);
 
 /* graph_query.c */
 int node_dependencies(const void *node, CUgraphNode *out, CUgraphEdgeData *data, size_t *count);

@@ -11,6 +11,7 @@
  *   stream.c   streams, events, host functions
  *   device.c   what the virtual device can do
  *   context.c  the driver's contexts, and what ends with one
+ *   attributes.c  attributes of streams, kernel nodes, launches
  *   error.c    names of errors, the last error, lines for people
  *   capture.c  stream capture
  *   cudart.c, driver.c, link.c, graph.c, graph_node.c, graph_exec.c, graph_query.c,
@@ -128,6 +129,22 @@ int refuse(_Atomic bool *done, const char *function, const char *why, int error)
 /* End of every runtime call: remembers the error for cudaGetLastError. */
 cudaError_t runtime_result(int error);
 
+/* ---- attributes.c ---- */
+
+/* What streams and kernel nodes have of it: told back, without effect. */
+enum hint_of { OF_STREAM = 1, OF_NODE = 2 };
+struct hints {
+	access_policy_window window;
+	int sync_policy, priority, domain, cluster_policy, carveout, nvlink;
+	unsigned cluster[3], preferred_cluster[3];
+	unsigned char domain_map[2];
+};
+extern const struct hints usual_hints;
+int nearest_priority(int priority);
+int hint_get(const struct hints *, int of, int id, launch_attribute_value *);
+int hint_set(struct hints *, int of, int id, const launch_attribute_value *);
+void hints_copy(struct hints *to, const struct hints *from, int of);
+
 /* ---- handle.c ---- */
 
 enum handle_kind { HANDLE_STREAM = 1, HANDLE_EVENT, HANDLE_BLAS, HANDLE_BLASLT };
@@ -136,14 +153,9 @@ struct handle {
 	uint64_t number;
 	enum handle_kind kind;
 	uint32_t flags;
-	int32_t priority;
 	_Atomic bool captured; /* an event: last recorded in a captured stream */
 	uint64_t context;      /* in which it was made */
-	struct stream_hints {   /* HANDLE_STREAM: told back, without effect */
-		access_policy_window window;
-		int sync_policy, domain;
-		unsigned char domain_map[2];
-	} hints;
+	struct hints hints;    /* HANDLE_STREAM */
 	void *stream;           /* HANDLE_BLAS: of its products */
 	int modes[BLAS_MODES];
 };
@@ -234,6 +246,9 @@ struct launch {
 	const void *packed;     /* all of them in the kernel's layout, packed_bytes */
 	size_t packed_bytes;
 	bool cooperative;
+	const launch_attribute *attributes; /* for the case that it is captured */
+	unsigned attribute_count;
+	const struct hints *hints; /* instead, and of its stream's */
 };
 int module_load(const void *image, struct module **out);
 int module_unload(struct module *);
@@ -250,7 +265,8 @@ struct function *function_of_host(const void *host); /* NULL: not registered */
 struct module *module_of(const struct function *);
 int symbol_address(const void *host_variable, uint64_t *address, uint64_t *bytes);
 int launch(const struct launch *);
-int launch_attributes(const launch_attribute *attributes, unsigned count, bool *cooperative);
+/* Checked, and noted in the launch. */
+int launch_attributes(const launch_attribute *attributes, unsigned count, struct launch *);
 
 /* ---- print.c ---- */
 
@@ -266,6 +282,7 @@ int device_sync(void);
 int stream_of_thread(uint64_t *number);
 int stream_create(void **out, unsigned flags, int priority);
 int stream_destroy(const void *stream);
+struct hints stream_hints(uint64_t stream);
 void stream_end(uint64_t context); /* destroys its streams and events */
 int event_create(void **out, unsigned flags);
 int event_destroy(const void *event);

@@ -360,39 +360,38 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *hostFun)
 }
 
 static int launch_as(void *function, dim3 grid, dim3 block, void **args, size_t shared,
-		     const void *stream, bool cooperative)
+		     const void *stream, const launch_attribute *attributes, unsigned count)
 {
 	struct launch l = {.function = function, .grid = {grid.x, grid.y, grid.z},
-			   .block = {block.x, block.y, block.z}, .shared_bytes = shared, .args = args,
-			   .cooperative = cooperative};
-	if (!function)
-		return INVALID_DEVICE_FUNCTION;
-	int error = stream_number(stream, &l.stream);
+			   .block = {block.x, block.y, block.z}, .shared_bytes = shared, .args = args};
+	int error = count ? launch_attributes(attributes, count, &l) : CUDA_OK;
+	if (!error && !function)
+		error = INVALID_DEVICE_FUNCTION;
+	if (!error)
+		error = stream_number(stream, &l.stream);
 	return error ? error : launch(&l);
 }
 
 int launch_runtime(void *function, dim3 grid, dim3 block, void **args, size_t shared,
 		   const void *stream)
 {
-	return launch_as(function, grid, block, args, shared, stream, false);
+	return launch_as(function, grid, block, args, shared, stream, NULL, 0);
 }
 
 int launch_cooperative(void *function, dim3 grid, dim3 block, void **args, size_t shared,
 		       const void *stream)
 {
-	return launch_as(function, grid, block, args, shared, stream, true);
+	launch_attribute together = {.id = ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
+	return launch_as(function, grid, block, args, shared, stream, &together, 1);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *func, void **args)
 {
 	if (!config)
 		return runtime_result(INVALID_VALUE);
-	bool cooperative;
-	int error = launch_attributes(config->attrs, config->numAttrs, &cooperative);
-	if (!error)
-		error = launch_as(function_of_host(func), config->gridDim, config->blockDim, args,
-				  config->dynamicSmemBytes, config->stream, cooperative);
-	return runtime_result(error);
+	return runtime_result(launch_as(function_of_host(func), config->gridDim, config->blockDim, args,
+					config->dynamicSmemBytes, config->stream, config->attrs,
+					config->numAttrs));
 }
 
 cudaError_t cudaFuncGetName(const char **name, const void *func)

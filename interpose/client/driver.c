@@ -222,7 +222,7 @@ int launch_driver(const CUlaunchConfig *c, void *function, void **args, void **e
 		return INVALID_HANDLE;
 	int error = stream_number(c->hStream, &l.stream);
 	if (!error)
-		error = launch_attributes(c->attrs, c->numAttrs, &l.cooperative);
+		error = launch_attributes(c->attrs, c->numAttrs, &l);
 	if (!error && args && extra)
 		error = INVALID_VALUE;
 	if (!error && !args)

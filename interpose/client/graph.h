@@ -1,6 +1,6 @@
-/* graph.h: what graphs (graph.c), their nodes (graph_node.c), execs (graph_exec.c), questions about
- * them (graph_query.c), what they keep for programs (user_object.c), captures (capture.c) and the
- * runtime's forms share. */
+/* graph.h: what graphs (graph.c), their nodes (graph_node.c, attributes.c), execs (graph_exec.c),
+ * questions about them (graph_query.c), what they keep for programs (user_object.c), captures
+ * (capture.c) and the runtime's forms share. */
 #ifndef RANKFOLD_GRAPH_H
 #define RANKFOLD_GRAPH_H
 
@@ -20,6 +20,7 @@ struct node {
 	bool disabled;         /* of an exec: left out */
 	struct launch launch;  /* kernel; `packed` is owned */
 	bool buffer;           /* its parameters came as one */
+	struct hints hints;    /* of a kernel */
 	void **shown;          /* what was told of them; owned */
 	CUDA_MEMCPY3D box;     /* a copy, as it was described */
 	struct copy copy;      /* the same */
@@ -79,6 +80,9 @@ struct node *node_fill(const CUDA_MEMSET_NODE_PARAMS *);
 struct node *node_host(CUhostFn function, void *data);
 struct node *node_gemm(const struct rf_gemm *);
 struct node *node_event(enum node_kind, uint64_t event);
+
+/* attributes.c */
+void node_take_hints(struct node *, const struct launch *); /* of the launch that it was */
 
 /* graph_exec.c */
 int graph_order(struct graph *);

@@ -176,6 +176,17 @@ int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *inf
 	return CUDA_OK;
 }
 
+int graph_update_plain(void *exec, const void *graph, void **failed, int *result)
+{
+	CUgraphExecUpdateResultInfo info;
+	int error = failed && result ? graph_update(exec, graph, &info) : INVALID_VALUE;
+	if (!error || error == GRAPH_UPDATE_FAILED) {
+		*failed = info.errorNode;
+		*result = info.result;
+	}
+	return error;
+}
+
 /* The exec's copy of a node, whatever it does. */
 static struct node *any_copy_of(const void *exec, const void *node)
 {
@@ -290,6 +301,7 @@ static int run_all(const struct graph *exec, const void *stream);
 static int run(const struct node *n, const void *stream)
 {
 	struct launch l = n->launch;
+	l.hints = &n->hints;
 	struct copy copy = n->copy;
 	int error = stream_number(stream, &l.stream);
 	if (error || n->disabled)

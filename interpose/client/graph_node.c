@@ -201,8 +201,10 @@ int node_set(struct node *n, const CUgraphNodeParams *p)
 struct node *node_new(enum node_kind kind)
 {
 	struct node *n = calloc(1, sizeof *n);
-	if (n)
+	if (n) {
 		n->kind = kind;
+		n->hints = usual_hints;
+	}
 	return n;
 }
 
@@ -213,6 +215,7 @@ struct node *node_launch(const struct launch *l, const void *packed, size_t byte
 		return NULL;
 	n->launch = *l;
 	n->buffer = !l->args && l->packed;
+	node_take_hints(n, l);
 	if (!keep_packed(&n->launch, packed, bytes))
 		return n;
 	free(n);

@@ -705,24 +705,3 @@ int launch(const struct launch *l)
 	channel_post(&m.r, RF_OP_LAUNCH, sizeof m, params, m.param_bytes);
 	return CUDA_OK;
 }
-
-int launch_attributes(const launch_attribute *a, unsigned count, bool *cooperative)
-{
-	*cooperative = false;
-	for (; count; count--, a++) {
-		const launch_attribute_value *v = &a->value;
-		if (a->id == ATTRIBUTE_COOPERATIVE)
-			*cooperative = v->cooperative != 0;
-		if (a->id == ATTRIBUTE_CLUSTER &&
-		    v->clusterDim.x * v->clusterDim.y * v->clusterDim.z > 1) {
-			SAY_ONCE("thread block clusters are not supported by rankfold");
-			return NOT_SUPPORTED;
-		}
-		if (a->id == ATTRIBUTE_PROGRAMMATIC_EVENT || a->id == ATTRIBUTE_LAUNCH_EVENT ||
-		    a->id == ATTRIBUTE_DEVICE_NODE) {
-			SAY_ONCE("launch attribute %d is not supported by rankfold", a->id);
-			return NOT_SUPPORTED;
-		}
-	}
-	return CUDA_OK; /* the others are hints */
-}

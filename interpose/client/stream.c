@@ -14,13 +14,6 @@
 #define EVENT_DISABLE_TIMING 2u
 #define EVENT_INTERPROCESS 4u
 
-#define USUAL_HINTS {.sync_policy = 1, .domain_map = {0, 1}} /* automatic; local, remote */
-
-static int nearest_priority(int priority)
-{
-	return priority > 0 ? 0 : priority < PRIORITY_GREATEST ? PRIORITY_GREATEST : priority;
-}
-
 int stream_create(void **out, unsigned flags, int priority)
 {
 	int error = channel_use_device();
@@ -33,8 +26,8 @@ int stream_create(void **out, unsigned flags, int priority)
 	if (!h)
 		return OUT_OF_MEMORY;
 	h->flags = flags;
-	h->priority = priority;
-	h->hints = (struct stream_hints)USUAL_HINTS;
+	h->hints = usual_hints;
+	h->hints.priority = priority;
 	struct rf_stream_create m = {.stream = h->number, .flags = flags, .priority = priority};
 	channel_post(&m.r, RF_OP_STREAM_CREATE, sizeof m, NULL, 0);
 	*out = (void *)h->number;
@@ -120,89 +113,65 @@ int stream_of_thread(uint64_t *number)
 /* ---- attributes ---- */
 
 static pthread_mutex_t attribute_lock = PTHREAD_MUTEX_INITIALIZER;
-static const struct { int id; size_t at, bytes; } attributes[] = {
-	{ATTRIBUTE_WINDOW, offsetof(struct handle, hints.window), sizeof(access_policy_window)},
-	{ATTRIBUTE_SYNC_POLICY, offsetof(struct handle, hints.sync_policy), sizeof(int)},
-	{ATTRIBUTE_PRIORITY, offsetof(struct handle, priority), sizeof(int)},
-	{ATTRIBUTE_DOMAIN_MAP, offsetof(struct handle, hints.domain_map), 2},
-	{ATTRIBUTE_DOMAIN, offsetof(struct handle, hints.domain), sizeof(int)},
-};
-enum { ATTRIBUTES = sizeof attributes / sizeof *attributes };
+static struct hints of_defaults[2]; /* the legacy stream's, the first thread's */
+static pthread_once_t defaults_once = PTHREAD_ONCE_INIT;
 
-/* What is known of a stream, the default ones too. */
-static int described(const void *stream, struct handle **out)
+static void prepare_defaults(void)
 {
-	static struct handle defaults[2] = {{.hints = USUAL_HINTS}, {.hints = USUAL_HINTS}};
-	uint64_t number;
-	int error = stream_number(stream, &number);
-	struct handle *h = error ? NULL : handle_get(HANDLE_STREAM, (void *)number);
-	*out = h ? h : &defaults[number == RF_STREAM_PER_THREAD];
-	return error;
+	of_defaults[0] = of_defaults[1] = usual_hints;
 }
 
-static bool valid(int id, const launch_attribute_value *v)
+static struct hints *hints_of(uint64_t stream)
 {
-	const access_policy_window *w = &v->accessPolicyWindow;
-	switch (id) {
-	case ATTRIBUTE_WINDOW:
-		return w->hitRatio >= 0 && w->hitRatio <= 1 && w->hitProp >= 0 && w->hitProp <= 2 &&
-		       w->missProp >= 0 && w->missProp <= 1;
-	case ATTRIBUTE_SYNC_POLICY:
-		return v->syncPolicy >= 1 && v->syncPolicy <= 4;
-	case ATTRIBUTE_DOMAIN:
-		return v->memSyncDomain == 0 || v->memSyncDomain == 1;
-	default:
-		return true;
-	}
+	struct handle *h = handle_get(HANDLE_STREAM, (void *)stream);
+	pthread_once(&defaults_once, prepare_defaults);
+	return h ? &h->hints : &of_defaults[stream == RF_STREAM_PER_THREAD];
+}
+
+struct hints stream_hints(uint64_t stream)
+{
+	pthread_mutex_lock(&attribute_lock);
+	struct hints hints = *hints_of(stream);
+	pthread_mutex_unlock(&attribute_lock);
+	return hints;
 }
 
 int stream_attribute_get(const void *stream, int id, launch_attribute_value *value)
 {
-	struct handle *h;
-	size_t i = 0;
-	int error = described(stream, &h);
-	while (i < ATTRIBUTES && attributes[i].id != id)
-		i++;
-	if (!error && (!value || i == ATTRIBUTES))
-		error = INVALID_VALUE;
+	uint64_t number;
+	int error = stream_number(stream, &number);
 	if (error)
 		return error;
 	pthread_mutex_lock(&attribute_lock);
-	memcpy(value, (uint8_t *)h + attributes[i].at, attributes[i].bytes);
+	error = hint_get(hints_of(number), OF_STREAM, id, value);
 	pthread_mutex_unlock(&attribute_lock);
-	return CUDA_OK;
+	return error;
 }
 
 int stream_attribute_set(const void *stream, int id, const launch_attribute_value *value)
 {
-	struct handle *h;
-	size_t i = 0;
-	int error = described(stream, &h);
-	while (i < ATTRIBUTES && attributes[i].id != id)
-		i++;
-	if (!error && (!value || i == ATTRIBUTES || !valid(id, value)))
-		error = INVALID_VALUE;
+	uint64_t number;
+	int error = stream_number(stream, &number);
 	if (error)
 		return error;
-	launch_attribute_value kept = *value;
-	if (id == ATTRIBUTE_PRIORITY)
-		kept.priority = nearest_priority(kept.priority);
 	pthread_mutex_lock(&attribute_lock);
-	memcpy((uint8_t *)h + attributes[i].at, &kept, attributes[i].bytes);
+	error = hint_set(hints_of(number), OF_STREAM, id, value);
 	pthread_mutex_unlock(&attribute_lock);
-	return CUDA_OK;
+	return error;
 }
 
 int stream_attributes_copy(const void *to, const void *from)
 {
-	launch_attribute_value value;
-	int error = CUDA_OK;
-	for (size_t i = 0; !error && i < ATTRIBUTES; i++) {
-		error = stream_attribute_get(from, attributes[i].id, &value);
-		if (!error)
-			error = stream_attribute_set(to, attributes[i].id, &value);
-	}
-	return error;
+	uint64_t dst, src;
+	int error = stream_number(to, &dst);
+	if (!error)
+		error = stream_number(from, &src);
+	if (error)
+		return error;
+	pthread_mutex_lock(&attribute_lock);
+	hints_copy(hints_of(dst), hints_of(src), OF_STREAM);
+	pthread_mutex_unlock(&attribute_lock);
+	return CUDA_OK;
 }
 
 int stream_priority(const void *stream, int *priority)

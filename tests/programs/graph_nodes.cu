@@ -17,6 +17,8 @@ __global__ void scale(int *data, int factor) { data[threadIdx.x] *= factor; }
 __global__ void add(int *data, int a, int b) { data[threadIdx.x] += a + b; }
 static void CUDART_CB count_call(void *counter) { ++*static_cast<std::atomic<int> *>(counter); }
 
+__global__ void nothing(int *, int) {}
+
 struct Program {
     cudaStream_t stream;
     int *data, *other, *host;
@@ -69,6 +71,10 @@ struct Program {
     void events();
     void picture();
     void stream_attributes();
+    void node_attributes();
+    void cooperation();
+    void captured_attributes();
+    void old_update();
     void user_objects();
 };
 
@@ -921,6 +927,142 @@ struct Lasting {
     }
 };
 
+static int priority_of(cudaGraphNode_t node)
+{
+    cudaKernelNodeAttrValue value;
+    CUDA_CHECK(cudaGraphKernelNodeGetAttribute(node, cudaLaunchAttributePriority, &value));
+    return value.priority;
+}
+
+// All are told back, and copied; what is none, or not a kernel's, is refused.
+void Program::node_attributes()
+{
+    cudaGraph_t graph, clone;
+    cudaGraphNode_t empty, cloned;
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    cudaGraphNode_t a = node(graph, 2), b = node(graph, 3, {a});
+    CUDA_CHECK(cudaGraphAddEmptyNode(&empty, graph, nullptr, 0));
+    cudaKernelNodeAttrValue v = {}, got;
+    v.priority = -3;
+    EXPECT(priority_of(a) == 0, "it begins as %d", priority_of(a));
+    CUDA_CHECK(cudaGraphKernelNodeSetAttribute(a, cudaLaunchAttributePriority, &v));
+    v = {};
+    v.accessPolicyWindow = {data, 64, 0.5f, cudaAccessPropertyPersisting,
+                            cudaAccessPropertyStreaming};
+    CUDA_CHECK(cudaGraphKernelNodeSetAttribute(a, cudaLaunchAttributeAccessPolicyWindow, &v));
+    v.accessPolicyWindow.hitRatio = 2;
+    FAILS(cudaGraphKernelNodeSetAttribute(a, cudaLaunchAttributeAccessPolicyWindow, &v),
+          cudaErrorInvalidValue);
+    v.memSyncDomain = cudaLaunchMemSyncDomainRemote;
+    DRIVER_CHECK(cuGraphKernelNodeSetAttribute(a, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+                                               (CUkernelNodeAttrValue *)&v));
+    v.clusterDim = {1, 1, 1};
+    CUDA_CHECK(cudaGraphKernelNodeSetAttribute(a, cudaLaunchAttributeClusterDimension, &v));
+    CUDA_CHECK(cudaGraphKernelNodeCopyAttributes(b, a));
+    EXPECT(priority_of(b) == -3, "the copy's priority is %d", priority_of(b));
+    CUDA_CHECK(cudaGraphKernelNodeGetAttribute(b, cudaLaunchAttributeAccessPolicyWindow, &got));
+    EXPECT(got.accessPolicyWindow.base_ptr == data && got.accessPolicyWindow.hitRatio == 0.5f,
+           "the copy's window");
+    DRIVER_CHECK(cuGraphKernelNodeGetAttribute(b, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+                                               (CUkernelNodeAttrValue *)&got));
+    EXPECT(got.memSyncDomain == cudaLaunchMemSyncDomainRemote, "the copy's domain");
+    CUDA_CHECK(cudaGraphKernelNodeGetAttribute(b, cudaLaunchAttributeMemSyncDomainMap, &got));
+    EXPECT(got.memSyncDomainMap.default_ == 0 && got.memSyncDomainMap.remote == 1, "as usual");
+    CUDA_CHECK(cudaGraphKernelNodeGetAttribute(b, cudaLaunchAttributeClusterDimension, &got));
+    EXPECT(got.clusterDim.x == 1, "clusters of %u", got.clusterDim.x);
+
+    FAILS(cudaGraphKernelNodeGetAttribute(a, cudaLaunchAttributeSynchronizationPolicy, &got),
+          cudaErrorInvalidValue);
+    FAILS(cudaGraphKernelNodeSetAttribute(a, cudaLaunchAttributeID(77), &v), cudaErrorInvalidValue);
+    FAILS(cudaGraphKernelNodeGetAttribute(empty, cudaLaunchAttributePriority, &got),
+          cudaErrorInvalidValue);
+    FAILS(cudaGraphKernelNodeCopyAttributes(empty, a), cudaErrorInvalidValue);
+    DRIVER_FAILS(cuGraphKernelNodeCopyAttributes(a, empty), CUDA_ERROR_INVALID_VALUE);
+
+    CUDA_CHECK(cudaGraphClone(&clone, graph));
+    CUDA_CHECK(cudaGraphNodeFindInClone(&cloned, a, clone));
+    EXPECT(priority_of(cloned) == -3, "the clone's priority is %d", priority_of(cloned));
+    EXPECT(once(graph, 1) == 6, "they run: %d", host[0]);
+    CUDA_CHECK(cudaGraphDestroy(clone));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
+// A cooperative kernel must fit the device as a whole.
+void Program::cooperation()
+{
+    cudaGraph_t graph;
+    cudaGraphNode_t many;
+    cudaGraphExec_t exec;
+    int factor = 1;
+    void *args[] = {&data, &factor};
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    cudaKernelNodeParams p = {(void *)nothing, dim3(1 << 20), dim3(1024), 0, args, nullptr};
+    CUDA_CHECK(cudaGraphAddKernelNode(&many, graph, nullptr, 0, &p));
+    cudaKernelNodeAttrValue v = {};
+    CUDA_CHECK(cudaGraphKernelNodeGetAttribute(many, cudaLaunchAttributeCooperative, &v));
+    EXPECT(v.cooperative == 0, "it begins as %d", v.cooperative);
+    v.cooperative = 1;
+    CUDA_CHECK(cudaGraphKernelNodeSetAttribute(many, cudaLaunchAttributeCooperative, &v));
+    v.cooperative = 5;
+    CUDA_CHECK(cudaGraphKernelNodeGetAttribute(many, cudaLaunchAttributeCooperative, &v));
+    EXPECT(v.cooperative == 1, "it is %d", v.cooperative);
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    FAILS(cudaGraphLaunch(exec, stream), cudaErrorCooperativeLaunchTooLarge);
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
+// A captured kernel has the attributes of its launch, and else those of its stream.
+void Program::captured_attributes()
+{
+    cudaGraph_t graph;
+    cudaGraphNode_t nodes[2];
+    cudaStream_t urgent;
+    size_t count = 2;
+    CUDA_CHECK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, -2));
+    CUDA_CHECK(cudaStreamBeginCapture(urgent, cudaStreamCaptureModeRelaxed));
+    scale<<<1, COUNT, 0, urgent>>>(data, 2);
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributePriority;
+    attribute.val.priority = -4;
+    cudaLaunchConfig_t config = {dim3(1), dim3(COUNT), 0, urgent, &attribute, 1};
+    CUDA_CHECK(cudaLaunchKernelEx(&config, scale, data, 3));
+    attribute.id = cudaLaunchAttributeID(77);
+    FAILS(cudaLaunchKernelEx(&config, scale, data, 3), cudaErrorInvalidValue);
+    CUDA_CHECK(cudaStreamEndCapture(urgent, &graph));
+    CUDA_CHECK(cudaGraphGetNodes(graph, nodes, &count));
+    EXPECT(count == 2 && priority_of(nodes[0]) == -2 && priority_of(nodes[1]) == -4,
+           "%zu nodes of priorities %d, %d", count, priority_of(nodes[0]), priority_of(nodes[1]));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaStreamDestroy(urgent));
+}
+
+// The form of before CUDA 12, as programs that were compiled for that find it.
+void Program::old_update()
+{
+    CUresult (*update)(CUgraphExec, CUgraph, CUgraphNode *, CUgraphExecUpdateResult *);
+    cudaGraph_t graph, fresh;
+    cudaGraphExec_t exec;
+    cudaGraphNode_t failed = nullptr;
+    CUgraphExecUpdateResult result;
+    DRIVER_CHECK(cuGetProcAddress("cuGraphExecUpdate", (void **)&update, 10020, 0, nullptr));
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    node(graph, 2);
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_CHECK(cudaGraphCreate(&fresh, 0));
+    cudaGraphNode_t only = node(fresh, 5);
+    DRIVER_CHECK(update(exec, fresh, &failed, &result));
+    EXPECT(result == CU_GRAPH_EXEC_UPDATE_SUCCESS && launch(exec, 1) == 5, "it is %d", host[0]);
+    node(fresh, 7, {only});
+    DRIVER_FAILS(update(exec, fresh, &failed, &result), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+    EXPECT(result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, "the reason is %d", result);
+    DRIVER_FAILS(update(exec, fresh, nullptr, &result), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(launch(exec, 1) == 5, "it stays as it was: %d", host[0]);
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(fresh));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
 int main(int argc, char **argv)
 {
     start();
@@ -950,6 +1092,10 @@ int main(int argc, char **argv)
         p.events();
         p.picture();
         p.stream_attributes();
+        p.node_attributes();
+        p.cooperation();
+        p.captured_attributes();
+        p.old_update();
         p.user_objects();
         if (half == 0)
             interlude(argc, argv);

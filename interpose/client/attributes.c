@@ -1,0 +1,198 @@
+/* attributes.c: attributes of streams, of kernel nodes and of launches. Cooperation changes what a
+ * launch does; the others are hints, which are checked, kept and told back. A kernel that is
+ * captured has those of its launch, and else its stream's.
+ *
+ * No lock: streams have one of their own around theirs.
+ */
+#include <string.h>
+
+#include "graph.h"
+
+const struct hints usual_hints = {.sync_policy = 1, .domain_map = {0, 1}, .carveout = -1};
+
+/* What is known of each: who has it, and where it is kept. All values begin at the same place. */
+#define HINT(id, of, member) {id, of, offsetof(struct hints, member), sizeof usual_hints.member}
+static const struct { int id, of; size_t at, bytes; } known[] = {
+	HINT(ATTRIBUTE_WINDOW, OF_STREAM | OF_NODE, window),
+	HINT(ATTRIBUTE_SYNC_POLICY, OF_STREAM, sync_policy),
+	HINT(ATTRIBUTE_CLUSTER, OF_NODE, cluster),
+	HINT(ATTRIBUTE_CLUSTER_POLICY, OF_NODE, cluster_policy),
+	HINT(ATTRIBUTE_PRIORITY, OF_STREAM | OF_NODE, priority),
+	HINT(ATTRIBUTE_DOMAIN_MAP, OF_STREAM | OF_NODE, domain_map),
+	HINT(ATTRIBUTE_DOMAIN, OF_STREAM | OF_NODE, domain),
+	HINT(ATTRIBUTE_PREFERRED_CLUSTER, OF_NODE, preferred_cluster),
+	HINT(ATTRIBUTE_CARVEOUT, OF_NODE, carveout),
+	HINT(ATTRIBUTE_NVLINK, OF_STREAM | OF_NODE, nvlink),
+};
+enum { KNOWN = sizeof known / sizeof *known };
+
+static size_t place_of(int id, int of)
+{
+	size_t i = 0;
+	while (i < KNOWN && !(known[i].id == id && known[i].of & of))
+		i++;
+	return i;
+}
+
+static bool within(int value, int least, int most)
+{
+	return value >= least && value <= most;
+}
+
+static int check(int id, const launch_attribute_value *v)
+{
+	const access_policy_window *w = &v->accessPolicyWindow;
+	bool valid = true;
+	switch (id) {
+	case ATTRIBUTE_WINDOW:
+		valid = w->hitRatio >= 0 && w->hitRatio <= 1 && within(w->hitProp, 0, 2) &&
+			within(w->missProp, 0, 1);
+		break;
+	case ATTRIBUTE_SYNC_POLICY:
+		valid = within(v->syncPolicy, 1, 4);
+		break;
+	case ATTRIBUTE_CLUSTER_POLICY:
+		valid = within(v->hint, 0, 2);
+		break;
+	case ATTRIBUTE_DOMAIN:
+	case ATTRIBUTE_NVLINK:
+		valid = within(v->hint, 0, 1);
+		break;
+	case ATTRIBUTE_CARVEOUT:
+		valid = within(v->hint, -1, 100);
+		break;
+	case ATTRIBUTE_CLUSTER:
+	case ATTRIBUTE_PREFERRED_CLUSTER:
+		if ((uint64_t)v->clusterDim.x * v->clusterDim.y * v->clusterDim.z <= 1)
+			break;
+		SAY_ONCE("thread block clusters are not supported by rankfold");
+		return NOT_SUPPORTED;
+	}
+	return valid ? CUDA_OK : INVALID_VALUE;
+}
+
+int nearest_priority(int priority)
+{
+	return priority > 0 ? 0 : priority < PRIORITY_GREATEST ? PRIORITY_GREATEST : priority;
+}
+
+int hint_get(const struct hints *hints, int of, int id, launch_attribute_value *value)
+{
+	size_t i = place_of(id, of);
+	if (!value || i == KNOWN)
+		return INVALID_VALUE;
+	memcpy(value, (const uint8_t *)hints + known[i].at, known[i].bytes);
+	return CUDA_OK;
+}
+
+int hint_set(struct hints *hints, int of, int id, const launch_attribute_value *value)
+{
+	size_t i = place_of(id, of);
+	int error = value && i < KNOWN ? check(id, value) : INVALID_VALUE;
+	if (error)
+		return error;
+	memcpy((uint8_t *)hints + known[i].at, value, known[i].bytes);
+	hints->priority = nearest_priority(hints->priority);
+	return CUDA_OK;
+}
+
+void hints_copy(struct hints *to, const struct hints *from, int of)
+{
+	for (size_t i = 0; i < KNOWN; i++)
+		if (known[i].of & of)
+			memcpy((uint8_t *)to + known[i].at, (const uint8_t *)from + known[i].at,
+			       known[i].bytes);
+}
+
+/* ---- launches ---- */
+
+static int check_launch_attribute(const launch_attribute *a)
+{
+	switch (a->id) {
+	case ATTRIBUTE_IGNORE:
+	case ATTRIBUTE_COOPERATIVE:
+	case ATTRIBUTE_SYNC_POLICY:
+	case ATTRIBUTE_SERIALIZATION: /* that the next launch may begin early */
+		return CUDA_OK;
+	case ATTRIBUTE_PROGRAMMATIC_EVENT:
+	case ATTRIBUTE_LAUNCH_EVENT:
+	case ATTRIBUTE_DEVICE_NODE:
+		SAY_ONCE("launch attribute %d is not supported by rankfold", a->id);
+		return NOT_SUPPORTED;
+	default:
+		return place_of(a->id, OF_NODE) < KNOWN ? check(a->id, &a->value) : INVALID_VALUE;
+	}
+}
+
+int launch_attributes(const launch_attribute *attributes, unsigned count, struct launch *l)
+{
+	int error = count && !attributes ? INVALID_VALUE : CUDA_OK;
+	for (unsigned i = 0; !error && i < count; i++) {
+		error = check_launch_attribute(&attributes[i]);
+		if (attributes[i].id == ATTRIBUTE_COOPERATIVE)
+			l->cooperative = attributes[i].value.cooperative != 0;
+	}
+	l->attributes = attributes;
+	l->attribute_count = count;
+	return error;
+}
+
+void node_take_hints(struct node *n, const struct launch *l)
+{
+	const struct hints of = l->hints ? *l->hints : stream_hints(l->stream);
+	hints_copy(&n->hints, &of, OF_NODE);
+	for (unsigned i = 0; i < l->attribute_count; i++)
+		hint_set(&n->hints, OF_NODE, l->attributes[i].id, &l->attributes[i].value);
+	n->launch.hints = NULL;
+	n->launch.attributes = NULL;
+	n->launch.attribute_count = 0;
+}
+
+/* ---- kernel nodes ---- */
+
+static struct node *kernel_node(const void *node)
+{
+	struct node *n = node_of(node, NODE_KERNEL);
+	return n ? n : node_of(node, NODE_GEMM);
+}
+
+int node_attribute_get(const void *node, int id, launch_attribute_value *value)
+{
+	const struct node *n = kernel_node(node);
+	if (!n || !value)
+		return INVALID_VALUE;
+	if (id == ATTRIBUTE_DEVICE_NODE)
+		memset(value, 0, sizeof value->deviceUpdatableKernelNode);
+	else if (id == ATTRIBUTE_COOPERATIVE)
+		value->cooperative = n->launch.cooperative;
+	else
+		return hint_get(&n->hints, OF_NODE, id, value);
+	return CUDA_OK;
+}
+
+int node_attribute_set(const void *node, int id, const launch_attribute_value *value)
+{
+	struct node *n = kernel_node(node);
+	if (!n || !value)
+		return INVALID_VALUE;
+	if (id == ATTRIBUTE_DEVICE_NODE && value->deviceUpdatableKernelNode.deviceUpdatable) {
+		SAY_ONCE("kernel nodes that kernels change are not supported by rankfold");
+		return NOT_SUPPORTED;
+	}
+	if (id == ATTRIBUTE_COOPERATIVE)
+		n->launch.cooperative = value->cooperative != 0;
+	else if (id != ATTRIBUTE_DEVICE_NODE)
+		return hint_set(&n->hints, OF_NODE, id, value);
+	return CUDA_OK;
+}
+
+int node_attributes_copy(const void *to, const void *from)
+{
+	struct node *dst = kernel_node(to);
+	const struct node *src = kernel_node(from);
+	if (!dst || !src)
+		return INVALID_VALUE;
+	dst->hints = src->hints;
+	dst->launch.cooperative = src->launch.cooperative;
+	return CUDA_OK;
+}
