@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 5
+#define RF_MINOR 6
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -53,7 +53,7 @@
 #define RF_SLOT_BYTES 256u
 #define RF_RING_BYTES (4u << 20)   /* power of two */
 #define RF_RECORD_ALIGN 64u
-#define RF_RECORD_MAX 8192u        /* bytes of one record, header included */
+#define RF_RECORD_MAX 32896u       /* bytes of one record, header included (8192 before 1.6) */
 #define RF_BULK_COUNT 64u
 #define RF_BULK_BYTES (256u << 10)
 #define RF_HOSTFUNC_COUNT 256u
@@ -270,6 +270,7 @@ struct rf_event_create { struct rf_record r; uint64_t event; uint32_t flags; uin
 struct rf_event { struct rf_record r; uint64_t event, stream; };
 struct rf_elapsed { struct rf_record r; uint64_t start, end; };
 
+#define RF_PARAM_MAX 32764u      /* bytes of a kernel's parameters: CUDA's own limit */
 struct rf_launch {
 	struct rf_record r;
 	uint64_t stream, function;
@@ -405,5 +406,7 @@ _Static_assert(RF_OFF_BULK + (uint64_t)RF_BULK_COUNT * RF_BULK_BYTES <= RF_OFF_P
 _Static_assert(sizeof(struct rf_record) == 16, "record header");
 _Static_assert(sizeof(struct rf_launch) == 72, "launch header");
 _Static_assert(sizeof(struct rf_copy) == 80, "copy header");
+_Static_assert(sizeof(struct rf_launch) + RF_PARAM_MAX <= RF_RECORD_MAX &&
+	       RF_RECORD_MAX % RF_RECORD_ALIGN == 0, "any launch is a record");
 
 #endif

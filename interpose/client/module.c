@@ -18,7 +18,7 @@
 #define FATBIN_MAGIC 0xba55ed50u
 #define WRAPPER_MAGIC 0x466243b1u
 #define ELF_MAGIC 0x464c457fu
-#define PARAM_BYTES_MAX (RF_RECORD_MAX - sizeof(struct rf_launch))
+#define PARAM_BYTES_USUAL 4096 /* more than that need memory of their own */
 
 struct fatbin_wrapper { uint32_t magic, version; const void *data; void *unused; };
 struct fatbin_header { uint32_t magic; uint16_t version, header_bytes; uint64_t bytes; };
@@ -354,10 +354,10 @@ static int get_locked(struct function *f)
 	int error = channel_call(&ask.r, RF_OP_FUNCTION_GET, sizeof ask, f->name, ask.name_bytes,
 				 &f->info, sizeof f->info);
 	uint64_t bytes = f->info.param_count * sizeof *f->params;
-	if (!error && (bytes > RF_BULK_BYTES || f->info.param_bytes > PARAM_BYTES_MAX)) {
-		say("kernel %s: its parameters take %u bytes, more than the %zu that can be sent",
-		    f->name, f->info.param_bytes, (size_t)PARAM_BYTES_MAX);
-		error = NOT_SUPPORTED;
+	if (!error && (bytes > RF_BULK_BYTES || f->info.param_bytes > RF_PARAM_MAX)) {
+		say("kernel %s: its parameters take %u bytes, more than CUDA's %u", f->name,
+		    f->info.param_bytes, RF_PARAM_MAX);
+		error = INVALID_PTX;
 	}
 	if (!error && bytes) {
 		free(f->params); /* of before a reset */
@@ -678,20 +678,12 @@ static int pack(const struct launch *l, uint8_t *to)
 	return CUDA_OK;
 }
 
-int launch(const struct launch *l)
+/* What is checked already, with room for its parameters. */
+static int launch_with(const struct launch *l, uint8_t *params)
 {
-	uint8_t params[PARAM_BYTES_MAX];
 	struct rf_launch m = {.stream = l->stream, .shared_bytes = (uint32_t)l->shared_bytes,
 			      .flags = l->cooperative};
-	int error = channel_use_device();
-	if (!error)
-		error = function_ready(l->function);
-	if (!error)
-		error = check_launch(l);
-	if (!error && l->cooperative)
-		error = check_cooperative(l);
-	if (!error)
-		error = pack(l, params);
+	int error = pack(l, params);
 	if (error)
 		return error;
 	if (capturing(l->stream))
@@ -704,4 +696,28 @@ int launch(const struct launch *l)
 	m.param_bytes = l->function->info.param_bytes;
 	channel_post(&m.r, RF_OP_LAUNCH, sizeof m, params, m.param_bytes);
 	return CUDA_OK;
+}
+
+static __attribute__((noinline)) int launch_large(const struct launch *l)
+{
+	uint8_t *params = malloc(l->function->info.param_bytes);
+	int error = params ? launch_with(l, params) : OUT_OF_MEMORY;
+	free(params);
+	return error;
+}
+
+int launch(const struct launch *l)
+{
+	uint8_t params[PARAM_BYTES_USUAL];
+	int error = channel_use_device();
+	if (!error)
+		error = function_ready(l->function);
+	if (!error)
+		error = check_launch(l);
+	if (!error && l->cooperative)
+		error = check_cooperative(l);
+	if (error)
+		return error;
+	return l->function->info.param_bytes <= sizeof params ? launch_with(l, params)
+							       : launch_large(l);
 }

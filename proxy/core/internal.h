@@ -40,7 +40,7 @@ enum {
 enum { NCCL_OK = 0, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_ARGUMENT = 4, NCCL_INVALID_USAGE = 5 };
 
 #define RANKS_MAX BARRIER_RANKS_MAX
-#define STREAM_ITEMS_MAX 4096u     /* queued items of one rank; beyond it its ring waits */
+#define STREAM_ITEMS_MAX 4096u     /* weight of a rank's queued items; beyond it its ring waits */
 #define GROUP_MAX 1024u            /* collectives in one outermost group */
 #define MODULE_BYTES_MAX (1ull << 30) /* of the images of one rank that are on their way */
 #define STREAMS_MAX 4096u          /* of one rank: every turn looks at all of them */
@@ -139,6 +139,7 @@ struct item {
 	enum item_kind kind;
 	bool submitted;       /* all of it given to the device, the engine or the client */
 	uint16_t slot;        /* reply when complete, or 0 */
+	uint32_t weight;      /* 1, and 1 for each 8 KiB that it carries */
 	uint64_t seq;         /* program order */
 	uint64_t hal_seq;     /* number of its last work, 0: none */
 	union {

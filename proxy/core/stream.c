@@ -61,6 +61,7 @@ struct item *item_new(struct rank *r, enum item_kind kind, uint64_t seq, uint64_
 	}
 	i->kind = kind;
 	i->seq = seq;
+	i->weight = 1 + (uint32_t)(data_bytes >> 13);
 	return i;
 }
 
@@ -73,7 +74,7 @@ void stream_push(struct rank *r, struct stream *s, struct item *i)
 	s->tail = i;
 	if (!s->next)
 		s->next = i;
-	r->items++;
+	r->items += i->weight;
 }
 
 /* `f` is over when every stream has done all that is older. f->left counts them. */
@@ -214,7 +215,7 @@ static void complete(struct rank *r, struct item *i)
 		break;
 	}
 	ring_reply(r, i->slot, r->async_error, NULL, 0);
-	r->items--;
+	r->items -= i->weight;
 	r->proxy->progress |= heard;
 	r->proxy->settled |= !heard;
 	free(i);

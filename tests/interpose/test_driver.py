@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import pytest
+
 from support import channel_server as cs
 from support.channel_server import MIB, ChannelServer
 from support.preloaded import Build, Run
@@ -14,13 +16,13 @@ LAYOUT = struct.pack("<4I", 0, 8, 8, 4)  # offset and bytes of each parameter
 NEEDS = struct.pack("<8I", 2, 16, 100, 512, 16, 0, 0, 80)
 
 
-def serve_kernel(server: ChannelServer) -> None:
-    """Every function has LAYOUT and NEEDS."""
+def serve_kernel(server: ChannelServer, layout: bytes = LAYOUT, needs: bytes = NEEDS) -> None:
+    """Every function has that layout and these needs."""
 
     def function(record: cs.Record) -> tuple[int, bytes]:
         at = cs.OFF_BULK + record.fields("QQI")[2] * cs.BULK_BYTES
-        server.map[at : at + len(LAYOUT)] = LAYOUT
-        return 0, NEEDS
+        server.map[at : at + len(layout)] = layout
+        return 0, needs
 
     server.replies[cs.FUNCTION_GET] = function
     server.replies[cs.MODULE_LOAD] = lambda _record: (0, bytes(16))
@@ -87,6 +89,42 @@ def test_both_forms_of_parameters_give_the_same_record(
         address = server.of(cs.ALLOC)[0].fields("Q")[0]
         assert launches(server) == [(5, 64, address, 7)] * 2
         assert len(server.of(cs.FUNCTION_GET)) == 1, "the layout is asked for once"
+
+
+@pytest.mark.parametrize("size", [4096, 4100, 8192, 32764, 32768])
+def test_parameters_may_be_as_large_as_cuda_has_them(
+    size: int, build: Build, run: Run, tmp_path: Path
+) -> None:
+    fits = int(size <= 32764)
+    program = build(
+        KERNEL.replace("OK(cuModuleGetFunction", "found = (cuModuleGetFunction").replace(
+            "static CUfunction k;", "static CUfunction k;\nstatic int found;"
+        )
+        + f"""
+    int main(void)
+    {{
+        static uint8_t all[{size}];
+        void *args[] = {{all}};
+        prepare();
+        if (!{fits}) {{
+            IS(found, INVALID_PTX);
+            return 0;
+        }}
+        OK(found);
+        for (size_t i = 0; i < sizeof all; i++)
+            all[i] = (uint8_t)(i * 7 >> 3);
+        OK(cuLaunchKernel(k, 1, 1, 1, 1, 1, 1, 0, NULL, args, NULL));
+        return 0;
+    }}"""
+    )
+    with ChannelServer(tmp_path / "s") as server:
+        serve_kernel(server, struct.pack("<2I", 0, size), struct.pack("<2I", 1, size) + NEEDS[8:])
+        done = run(program, launcher=server.path)
+        server.drain()
+        sent = [r.body[56 : 56 + size] for r in server.of(cs.LAUNCH)]
+        assert sent == [bytes(i * 7 >> 3 & 255 for i in range(size))] * fits
+        refusal = f"parameters take {size} bytes, more than CUDA's 32764"
+        assert (refusal in done.stderr) == (not fits)
 
 
 def test_a_functions_needs_give_its_attributes_and_occupancy(

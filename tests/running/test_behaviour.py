@@ -21,6 +21,7 @@ PROGRAMS = [
     "contexts",
     "copies",
     "graph_nodes",
+    "parameters",
     pytest.param("device_facts", marks=SLOW),
     pytest.param("fills", marks=SLOW),
     pytest.param("occupancy", marks=SLOW),

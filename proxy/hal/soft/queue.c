@@ -507,7 +507,7 @@ static const void *copy_params(struct soft_item *item, const void *params, uint3
 	}
 	if (bytes)
 		memcpy(item->params, params, bytes);
-	memset(item->params + bytes, 0, item->params_capacity - bytes);
+	memset(item->params + bytes, 0, wanted - bytes);
 	return item->params;
 }
 
