@@ -14,6 +14,7 @@ from support.preloaded import Build, environment
 FOLDERS = generate.header_folders()
 pytestmark = pytest.mark.skipif(not FOLDERS, reason="no CUDA headers on this machine")
 TYPES = re.compile(r"typedef \w+ \(CUDAAPI \*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)")
+GRAPHICS = ("cudaGLTypedefs", "cudaEGLTypedefs", "cudaVDPAUTypedefs")
 ASK = """
 int main(void)
 {
@@ -34,10 +35,11 @@ int main(void)
 
 
 def types() -> list[tuple[str, int, str]]:
-    """Every (name, version, suffix) that the toolkit has a function type for."""
-    text = (FOLDERS[0] / "cudaTypedefs.h").read_text()
-    found = {(m[1], int(m[2]), m[3] or "") for m in TYPES.finditer(text)}
-    return sorted(found)
+    """Every (name, version, suffix) that the toolkit has a function type for, but on Windows."""
+    headers = ("cudaTypedefs", "cudaProfilerTypedefs", *GRAPHICS)
+    texts = [p.read_text() for p in (FOLDERS[0] / f"{h}.h" for h in headers) if p.exists()]
+    found = {(m[1], int(m[2]), m[3] or "") for m in TYPES.finditer("".join(texts))}
+    return sorted(f for f in found if not f[0].startswith("cuWGL"))
 
 
 def not_refused() -> set[str]:
@@ -70,6 +72,7 @@ def test_each_version_of_a_name_has_its_own_type(build: Build, tmp_path: Path) -
     source = tmp_path / "types.cpp"
     source.write_text(
         "#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>\n#include <cudaTypedefs.h>\n"
+        "#include <cudaProfilerTypedefs.h>\n"
         "template <class A, class B> struct same { static const bool value = false; };\n"
         "template <class A> struct same<A, A> { static const bool value = true; };\n"
         + "\n".join(checks)

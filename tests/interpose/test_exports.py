@@ -59,6 +59,16 @@ def test_a_shim_has_its_soname_and_needs_only_the_client(name: str) -> None:
     assert link.resolve() == (LIB / library.soname).resolve()
 
 
+@pytest.mark.skipif(not generate.header_folders(), reason="no CUDA runtime on this machine")
+def test_nothing_of_the_real_runtime_is_missing() -> None:
+    """Graphics too: programs that never draw import or look up what draws, all the same."""
+    folder = generate.header_folders()[0].parent
+    real = next(f for d in ("lib64", "lib") for f in (folder / d).glob("libcudart.so.13*"))
+    ours = exported(LIB / "libcudart.so.13")
+    functions = {name for name in exported(real) if name.startswith(("cuda", "__cuda"))}
+    assert len(functions) > 400 and not functions - set(ours)
+
+
 def test_what_is_hand_written_is_where_the_description_says() -> None:
     for library in LIBRARIES.values():
         for function in library.functions:
