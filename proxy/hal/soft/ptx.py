@@ -12,6 +12,7 @@ import re
 import struct
 from dataclasses import dataclass, field, replace
 
+from . import constants
 from .errors import INVALID_PTX, ModuleError
 
 TYPE_BYTES = {
@@ -131,6 +132,7 @@ class Body:
     instrs: list[Instr] = field(default_factory=list)
     registers: dict[str, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
+    vectors: dict[str, tuple[Reg, ...]] = field(default_factory=dict)  # of registers
 
 
 @dataclass
@@ -168,30 +170,40 @@ class Module:
 
 
 _COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|("(?:[^"\\]|\\.)*")', re.S)
-_LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(?:loc|file)\b[^\n]*$", re.M)
+_LINE_DIRECTIVE = re.compile(r"^[ \t]*(?:\.(?:loc|file)\b|#)[^\n]*$", re.M)
+_PRAGMA = re.compile(r'\.pragma\s*"[^"]*"(?:\s*,\s*"[^"]*")*\s*;')
+_DIRECTIVE = re.compile(r"(?<=[\w$%)\]])\.(?=[a-z])")
 _FUNC = re.compile(r"(?<![\w$.%])\.(entry|func)\b")
 _IDENT = r"[A-Za-z_$%][\w$]*|[_$%]"
 _MOVED = re.compile(r"\bmov\.[bu]64\s+[^,;]+,\s*([A-Za-z_$%][\w$]*)\s*;")
 
 
 def strip(text: str) -> str:
-    """Without comments and source positions."""
+    """Without comments, source positions and pragmas."""
     text = _COMMENT.sub(lambda m: m.group(1) or " ", text)
-    return _LINE_DIRECTIVE.sub("", text)
+    return _PRAGMA.sub("", _LINE_DIRECTIVE.sub("", text))
+
+
+def _spread(declaration: str) -> str:
+    """With a space before every directive: ``.visible.entry`` and ``.param.u64`` have none. What a
+    variable begins with is left alone."""
+    head, equals, initial = declaration.partition("=")
+    return _DIRECTIVE.sub(" .", head) + equals + initial
 
 
 def parse_module(text: str) -> Module:
     """Read module scope. Raises ModuleError(INVALID_PTX)."""
     text = strip(text)
     version = re.search(r"^\s*\.version\s+(\d+\.\d+)", text)
-    target = re.search(r"\.target\s+(?:sm|compute)_(\d+)", text)
-    if not version or not target:
+    targets = re.search(r"\.target\s+\w+(?:\s*,\s*\w+)*", text)
+    target = re.search(r"\b(?:sm|compute)_(\d+)", targets.group()) if targets else None
+    if not version or not targets or not target:
         raise ModuleError(INVALID_PTX, "not PTX: no .version or .target")
     module = Module(version.group(1), int(target.group(1)), {}, {}, "")
     if re.search(r"\.address_size\s+32\b", text):
         raise ModuleError(INVALID_PTX, "PTX with 32-bit addresses is not supported")
     declarations: list[str] = []
-    at = text.index("\n", target.end()) if "\n" in text[target.end() :] else len(text)
+    at = targets.end()
     while True:
         at = _skip(text, at)
         if at >= len(text):
@@ -227,22 +239,22 @@ def _top_level(text: str, at: int, module: Module, declarations: list[str]) -> i
     end = re.compile(r"[;{]").search(text, at)
     if not end:
         raise ModuleError(INVALID_PTX, f"unexpected end after {text[at : at + 40]!r}")
-    if _FUNC.search(text, at, end.start()):
+    header = _spread(text[at : end.start()])
+    if _FUNC.search(header):
         if end.group() == "{":
             close = _closing(text, end.start())
             body: str | None = text[end.start() + 1 : close]
             stop = close + 1
         else:
             body, stop = None, end.end()
-        function = _function(text[at : end.start()], text[at:stop], body)
+        function = _function(header, text[at:stop], body)
         old = module.functions.get(function.name)
-        header = text[at : end.start()]
         if _counts(header, function.name, body is None, old.body_text is None if old else None):
             module.functions[function.name] = function
         return stop
     stop = text.index(";", at)
-    statement = text[at:stop]
-    if not statement.startswith((".alias", ".pragma")):
+    statement = _spread(text[at:stop])
+    if not statement.startswith(".alias"):
         for variable in _variables(statement):
             seen = module.variables.get(variable.name)
             if _counts(statement, variable.name, variable.extern, seen.extern if seen else None):
@@ -280,7 +292,7 @@ def _function(header: str, text: str, body: str | None) -> Function:
 
 
 _PARAM = re.compile(
-    rf"\.(?:param|reg)\s+((?:\.[\w]+(?:\s+\d+)?\s*)*?)({_IDENT})\s*(?:\[\s*(\d*)\s*\])?\s*$"
+    rf"\.(?:param|reg)\s+((?:\.[\w]+(?:\s+\d+)?\s*)*?)({_IDENT})\s*(?:\[([^\]]*)\])?\s*$"
 )
 
 
@@ -292,14 +304,22 @@ def _params(text: str) -> tuple[Param, ...]:
         if not match:
             raise ModuleError(INVALID_PTX, f"bad parameter {part.strip()!r}")
         modifiers, name, count = match.groups()
-        size, align = _layout(modifiers, count)
+        size, align = _layout(modifiers, 1 if count is None else _count(count))
         offset = (offset + align - 1) // align * align
         params.append(Param(name, offset, size))
         offset += size
     return tuple(params)
 
 
-def _layout(modifiers: str, count: str | None) -> tuple[int, int]:
+def _count(text: str) -> int:
+    """How many elements; 0 for those of an array without a size."""
+    try:
+        return constants.number(text.strip()) if text.strip() else 0
+    except ValueError:
+        raise ModuleError(INVALID_PTX, f"no size of an array: [{text}]") from None
+
+
+def _layout(modifiers: str, count: int = 1) -> tuple[int, int]:
     """Size and alignment in bytes of a declaration."""
     words = re.findall(r"\.(\w+)(?:\s+(\d+))?", modifiers)
     kinds = [word for word, _ in words if word in TYPE_BYTES]
@@ -313,7 +333,7 @@ def _layout(modifiers: str, count: str | None) -> tuple[int, int]:
         pointer |= word == "ptr"
         if word == "align" and not pointer:
             align = int(number)
-    return size * vector * (1 if count is None else int(count or 0)), align
+    return size * vector * count, align
 
 
 _VARIABLE = re.compile(r"((?:\.\w+(?:\([^)]*\))?(?:\s+\d+)?\s+)*)(.*)$", re.S)
@@ -337,12 +357,12 @@ def _variables(statement: str) -> list[Variable]:
             raise ModuleError(INVALID_PTX, f"cannot read {statement.strip()[:80]!r}")
         name, dimensions, initial = declarator.groups()
         count = 1
-        for number in re.findall(r"\[\s*(\d*)\s*\]", dimensions):
-            count *= int(number or 0)
-        size, align = _layout(modifiers, str(count))
+        for number in re.findall(r"\[([^\]]*)\]", dimensions):
+            count *= _count(number)
+        size, align = _layout(modifiers, count)
         kind = [w for w in re.findall(r"\.(\w+)", modifiers) if w in TYPE_BYTES][-1]
         data, pointers = _initial(initial, kind, name) if initial else (b"", ())
-        element, _ = _layout(modifiers, None)
+        element, _ = _layout(modifiers)
         found.append(Variable(name, space, align, size, data, "extern" in words, pointers, element))
     return found
 
@@ -478,17 +498,17 @@ def _statement(
     text: str, scope: _Scope, body: Body, tables: dict[str, tuple[str, ...]],
     label: str | None, name: str,
 ) -> None:  # fmt: skip
-    if not text or text.startswith(".pragma"):
+    if not text:
         return
     if text.startswith(".reg"):
-        _registers(text, scope, body)
+        _registers(_spread(text), scope, body)
     elif text.startswith(".branchtargets"):
         targets = (t.strip() for t in text[len(".branchtargets") :].split(","))
         tables[label or ""] = tuple(scope.find(t) or t for t in targets)
     elif text.startswith(".callprototype"):
         pass
     elif text.startswith("."):
-        for variable in _variables(text):
+        for variable in _variables(_spread(text)):
             unique = scope.declare(variable.name)
             body.variables[unique] = replace(variable, name=unique, initial=b"", pointers=())
     else:
@@ -496,17 +516,23 @@ def _statement(
 
 
 def _registers(text: str, scope: _Scope, body: Body) -> None:
-    match = re.match(r"\.reg\s*(?:\.(v[24])\s*)?\.(\w+)\s+(.*)$", text, re.S)
-    if not match or match[1] or match[2] not in TYPE_BYTES:
+    match = re.match(r"\.reg\s+(?:\.(v[24])\s+)?\.(\w+)\s+(.*)$", text, re.S)
+    if not match or match[2] not in TYPE_BYTES:
         raise ModuleError(INVALID_PTX, f"cannot read {text!r}")
     for part in match[3].split(","):
-        family = re.match(r"\s*([\w$%]+)<(\d+)>\s*$", part)
+        family = re.match(r"\s*([\w$%]+)\s*<\s*(\d+)\s*>\s*$", part)
         names = [f"{family[1]}{i}" for i in range(int(family[2]))] if family else [part.strip()]
         for each in names:
-            body.registers[scope.declare(each)] = match[2]
+            if match[1]:
+                parts = [scope.declare(f"{each}.{e}") for e in "xyzw"[: int(match[1][1])]]
+                scope.names |= {f"{each}.{e}": p for e, p in zip("rgba", parts, strict=False)}
+                body.vectors[scope.declare(each)] = tuple(map(Reg, parts))
+            else:
+                parts = [scope.declare(each)]
+            body.registers |= dict.fromkeys(parts, match[2])
 
 
-_INSTR = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.S)
+_INSTR = re.compile(r"(?:@\s*(!?)\s*([\w$%]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.S)
 _TYPE = re.compile(r"[bsuf]\d+(x\d)?|pred|bf16(x2)?|tf32|e\dm\d(x\d)?")
 _VIDEO = re.compile(r"v(?!ote)\w+")
 
@@ -566,9 +592,11 @@ def _list(text: str) -> list[str]:
     return [part for part in (p.strip() for p in text.strip("() \n\t").split(",")) if part]
 
 
-_NUMBER = re.compile(r"[+-]?\d")
-_PLUS = re.compile(r"([\w$%.#]+)\s*\+\s*(-?\s*\w+)$")
-_INDEXED = re.compile(r"([\w$%.#]+)\s*\[\s*(\w+)\s*\]$")
+_FLOAT = re.compile(r"([+-]?)\s*(0[fF][\da-fA-F]{8}|0[dD][\da-fA-F]{16}|"
+                    r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)$")  # fmt: skip
+_CONSTANT = re.compile(r"[-+~(!\s]*(?:\d|WARP_SZ\s*[^\w\s])")
+_PLUS = re.compile(r"([A-Za-z_$%][\w$.#]*)\s*\+(.+)$", re.S)
+_INDEXED = re.compile(r"([A-Za-z_$%][\w$.#]*)\s*\[(.+)\]$", re.S)
 
 
 def parse_operand(text: str, scope: _Scope | None) -> Operand:
@@ -579,24 +607,28 @@ def parse_operand(text: str, scope: _Scope | None) -> Operand:
         return _memory(text[1:-1].strip(), scope)
     if first == "{":
         return Vec(tuple(parse_operand(p, scope) for p in text[1:-1].split(",")))
+    if number := _FLOAT.match(text):
+        return _float(-1 if number[1] == "-" else 1, number[2].lower())
+    if _CONSTANT.match(text):
+        return Int(constants.evaluate(text))
     if first == "!":
         return Not(parse_operand(text[1:], scope))
     if "|" in text:
         left, right = text.split("|")
         return Pair(parse_operand(left, scope), parse_operand(right, scope))
-    if _NUMBER.match(text):
-        return _number(text)
     if text == "_":
         return Sink()
     if indexed := _INDEXED.match(text):
-        return _element(indexed[1], int(indexed[2], 0), scope)
+        return _element(indexed[1], constants.evaluate(indexed[2]), scope)
     plus = _PLUS.match(text)
-    name, offset = (plus[1], int(plus[2].replace(" ", ""), 0)) if plus else (text, 0)
+    name, offset = (plus[1], constants.evaluate(plus[2])) if plus else (text, 0)
     if not re.fullmatch(r"[\w$.#%]+", name):
         raise ValueError(f"no operand: {text!r}")
     found = scope.find(name) if scope else None
     if scope and found in scope.body.registers and not plus:
         return Reg(found)
+    if scope and found in scope.body.vectors:
+        return Vec(scope.body.vectors[found])
     if first == "%":
         return Special(name[1:])
     return Sym(found or name, offset)
@@ -611,30 +643,18 @@ def _element(array: str, index: int, scope: _Scope | None) -> Sym:
     return Sym(name or array, index * variable.element if variable else 0)
 
 
-def _number(text: str) -> Int | Float:
-    lower = text.lower()
-    sign = -1 if lower.startswith("-") else 1
-    digits = lower.lstrip("+-")
-    if digits.startswith("0f") and len(digits) == 10:
+def _float(sign: int, digits: str) -> Float:
+    if digits.startswith("0f"):
         bits = int(digits[2:], 16) ^ (0x80000000 if sign < 0 else 0)
         return Float(struct.unpack("<f", struct.pack("<I", bits))[0], bits)
-    if digits.startswith("0d") and len(digits) == 18:
-        value = struct.unpack("<d", struct.pack("<Q", int(digits[2:], 16)))[0]
-        return Float(sign * value)
-    if re.fullmatch(r"\d+\.\d*(e[+-]?\d+)?|\d+e[+-]?\d+", digits):
-        return Float(sign * float(digits))
-    digits = digits.rstrip("u")
-    base = 16 if digits.startswith("0x") else 2 if digits.startswith("0b") else 10
-    if base == 10 and len(digits) > 1 and digits.startswith("0"):
-        base = 8
-    return Int(sign * int(digits, base))
+    if digits.startswith("0d"):
+        return Float(sign * struct.unpack("<d", struct.pack("<Q", int(digits[2:], 16)))[0])
+    return Float(sign * float(digits))
 
 
 def _memory(text: str, scope: _Scope | None) -> Mem:
-    base, offset = text, 0
-    match = re.match(r"(.*?)\s*\+\s*(-?\s*\w+)$", text)
-    if match:
-        base, offset = match[1], int(match[2].replace(" ", "").rstrip("U"), 0)
+    match = _PLUS.match(text)
+    base, offset = (match[1], constants.evaluate(match[2])) if match else (text, 0)
     operand = parse_operand(base, scope)
     if isinstance(operand, Special):
         raise ValueError(f"unknown register %{operand.name}")
