@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from pathlib import Path
 
 import cuda
+import numpy as np
 import pytest
 
 from rankfold.proxy.hal.soft import codegen, constants, ptx
 from rankfold.proxy.hal.soft.errors import ModuleError
+from rankfold.proxy.hal.soft.modules import Loader
+from softgpu.harness import Space
 
 HEADER = ".version 8.0\n.target sm_80\n.address_size 64\n"
 REGISTERS = ".reg .b32 %r<3>; .reg .b64 %q; .reg .f32 %f; .reg .pred %p; ld.param.u64 %q, [a];"
@@ -70,3 +74,67 @@ def test_a_size_that_cannot_be_read_is_an_error() -> None:
     for size in ("n", "2+2"):
         with pytest.raises(ModuleError, match=r"no size of an array: \["):
             ptx.parse_module(HEADER + f".global .b32 g[{size}];")
+
+
+CALLS = """
+.extern .global .u64 table[3];
+.const .align 4 .u32 words[4] = {100, 200, 300, 400};
+.func(.reg.u32 o)twice(.reg.u32 i){ add.u32 o, i, i; ret; }
+.func (.reg .u32 o) square (.reg .u32 i) {
+    .reg .pred low; setp.lt.u32 low, i, 4; mov.u32 o, 1; @low ret; mul.lo.u32 o, i, i;
+}
+.func (.reg .u32 o) faculty (.reg .u32 i) {
+    .reg .pred end; .reg .u32 less; setp.eq.u32 end, i, 0; mov.u32 o, 1; @end ret;
+    sub.u32 less, i, 1; call (less), faculty, (less); mul.lo.u32 o, less, i; ret;
+}
+.func plus (.reg .u64 to, .reg .f32 what, .param .b32 more) {
+    .reg .f32 x, y; ld.param.f32 x, [more]; add.f32 y, what, x; st.global.f32 [to], y; ret;
+}
+.visible .entry k(.param .u64 a) {
+    .reg .u32 me, i, x, y; .reg .u64 out, f, wide; .reg .pred odd;
+    ld.param.u64 out, [a];
+    mov.u32 me, %tid.x;
+    mad.wide.u32 out, me, 24, out;
+    rem.u32 i, me, 3;
+    ld.global.u64 f, table[i];
+    proto: .callprototype (.reg .u32 _) _ (.reg .u32 _);
+    call (x), f, (me), proto;
+    st.global.u32 [out], x;
+    and.b32 y, me, 1; setp.eq.u32 odd, y, 1;
+    mov.u32 x, 5;
+    @odd call (x), square, (me);
+    st.global.u32 [out+4], x;
+    call (x), square, (3*3);
+    st.global.u32 [out+8], x;
+    ld.const.u32 x, words[i+1]; cvt.u64.u32 wide, i; ld.const.u32 y, words[wide]; add.u32 x, x, y;
+    ld.const.u32 y, words[3];
+    add.u32 x, x, y;
+    st.global.u32 [out+12], x;
+    add.u64 wide, out, 16;
+    { .param .b32 more; st.param.f32 [more], 0f3f000000; call plus, (wide, 0f40000000, more); }
+    mov.u64 f, words[2];
+    mov.u64 wide, words; sub.u64 f, f, wide;
+    st.global.u32 [out+20], f;
+    ret;
+}
+.visible .global .u64 table[3] = {twice, square, faculty};
+"""
+
+
+def test_registers_are_passed_and_arrays_indexed(kernels: Loader, space: Space) -> None:
+    module = kernels.module((HEADER + CALLS).encode(), 1)
+    out = space.put(np.zeros((9, 6), np.uint32))
+    variables = space.put(np.frombuffer(module.globals_image, np.uint8))
+    space.launch(kernels.function(module, "k"), 1, 9, out, globals_addr=variables)
+    space.check()
+
+    def square(i: int) -> int:
+        return 1 if i < 4 else i * i
+
+    words = [100, 200, 300, 400]
+    wanted = [
+        [(2 * i, square(i), math.factorial(i))[i % 3], square(i) if i % 2 else 5, 81,
+         words[i % 3] + words[i % 3 + 1] + 400, 0x40200000, 8]
+        for i in range(9)
+    ]  # fmt: skip
+    assert space.read(out, 54, np.uint32).reshape(9, 6).tolist() == wanted

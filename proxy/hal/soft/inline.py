@@ -71,7 +71,8 @@ class _Inliner:
 
     def body(self, name: str) -> Body:
         if name not in self.bodies:
-            self.bodies[name] = parse_body(self.module.functions[name])
+            elements = {v.name: v.element for v in self.module.variables.values()}
+            self.bodies[name] = parse_body(self.module.functions[name], elements)
         return self.bodies[name]
 
     def expand(
@@ -132,6 +133,9 @@ class _Inliner:
         if name == "vprintf":
             self._guarded(instr, self._print)
             return
+        if any(not isinstance(a, Sym) for a in _passed(instr)):
+            self._guarded(instr, lambda call: self._call_with_registers(call, within))
+            return
         if len(instr.args) > 2:
             self._call_indirect(instr, within)
             return
@@ -164,6 +168,36 @@ class _Inliner:
         else:
             self.flat.instrs.append(Instr(("label",), target=over))
 
+    def _call_with_registers(self, instr: Instr, within: str) -> None:
+        """Registers and constants are passed like all else, by way of .param variables."""
+        callee = self.module.functions.get(instr.target)
+        formals = [*callee.returns, *callee.params] if callee else []
+        self.count += 1
+        places: list[Operand] = []
+        before, after = [], []
+        for index, actual in enumerate(_passed(instr)):
+            if isinstance(actual, Sym):
+                places.append(actual)
+                continue
+            if isinstance(actual, Reg):
+                kind = self.flat.registers[actual.name]
+            elif index < len(formals):
+                kind = formals[index].register or f"b{8 * formals[index].bytes}"
+            else:
+                raise unsupported(f"the constant in {instr.text!r}", self.kernel)
+            place = Sym(f"{self.count}:passed {index}")
+            self.flat.variables[place.name] = Variable(place.name, "param", 8, TYPE_BYTES[kind])
+            places.append(place)
+            before.append(Instr(("st", "param", kind), (Mem(place), actual), text=instr.text))
+            after.append(Instr(("ld", "param", kind), (actual, Mem(place)), text=instr.text))
+        assert isinstance(instr.args[0], Vec)
+        results = len(instr.args[0].items)
+        args = (Vec(tuple(places[:results])), Vec(tuple(places[results:])), *instr.args[2:])
+        given = sum(not isinstance(a, Sym) for a in instr.args[0].items)
+        self.flat.instrs += before[given:]
+        self._call(dataclasses.replace(instr, args=args, pred=None), within)
+        self.flat.instrs += after[:given]
+
     def _bound(self, instr: Instr, callee: Function) -> list[tuple[Param, Sym]]:
         """What the callee's parameters and results are at this call."""
         returned, params = instr.args[:2]
@@ -194,7 +228,9 @@ class _Inliner:
             if instr.op[0] != "call":
                 continue
             if len(instr.args) > 2:
-                shape = tuple(_shape(a, body.variables) for a in instr.args[:2])
+                sizes = {n: v.size for n, v in body.variables.items()}
+                sizes |= {n: TYPE_BYTES[kind] for n, kind in body.registers.items()}
+                shape = tuple(_shape(a, sizes) for a in instr.args[:2])
                 found.update(self._candidates(shape))
             else:
                 found.add(instr.target)
@@ -313,7 +349,8 @@ class _Inliner:
         """A choice between the functions whose address is taken and that take and give the same."""
         returned, params, where = instr.args
         assert isinstance(returned, Vec) and isinstance(params, Vec)
-        shape = _shape(returned, self.flat.variables), _shape(params, self.flat.variables)
+        sizes = {n: v.size for n, v in self.flat.variables.items()}
+        shape = _shape(returned, sizes), _shape(params, sizes)
         self.count += 1
         prefix = f"{self.count}:"
         match, over = Reg(prefix + "match"), prefix + "return"
@@ -350,10 +387,17 @@ class _Inliner:
         return self._taken
 
 
-def _shape(actuals: Operand, variables: dict[str, Variable]) -> tuple[int, ...]:
+def _passed(call: Instr) -> list[Operand]:
+    """The results and parameters that a call names."""
+    returned, params = call.args[:2]
+    assert isinstance(returned, Vec) and isinstance(params, Vec)
+    return [*returned.items, *params.items]
+
+
+def _shape(actuals: Operand, sizes: dict[str, int]) -> tuple[int, ...]:
     assert isinstance(actuals, Vec)
-    names = [a.name for a in actuals.items if isinstance(a, Sym)]
-    return tuple(variables[n].size for n in names if n in variables)
+    names = [a.name for a in actuals.items if isinstance(a, Sym | Reg)]
+    return tuple(sizes[n] for n in names if n in sizes)
 
 
 def _sizes(params: tuple[Param, ...]) -> tuple[int, ...]:

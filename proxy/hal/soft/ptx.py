@@ -123,6 +123,7 @@ class Param:
     name: str
     offset: int
     bytes: int
+    register: str = ""  # its type, if a device function has it in a register
 
 
 @dataclass
@@ -133,6 +134,7 @@ class Body:
     registers: dict[str, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     vectors: dict[str, tuple[Reg, ...]] = field(default_factory=dict)  # of registers
+    elements: dict[str, int] = field(default_factory=dict)  # bytes, of the module's arrays
 
 
 @dataclass
@@ -292,7 +294,7 @@ def _function(header: str, text: str, body: str | None) -> Function:
 
 
 _PARAM = re.compile(
-    rf"\.(?:param|reg)\s+((?:\.[\w]+(?:\s+\d+)?\s*)*?)({_IDENT})\s*(?:\[([^\]]*)\])?\s*$"
+    rf"\.(param|reg)\s+((?:\.[\w]+(?:\s+\d+)?\s*)*?)({_IDENT})\s*(?:\[([^\]]*)\])?\s*$"
 )
 
 
@@ -303,10 +305,11 @@ def _params(text: str) -> tuple[Param, ...]:
         match = _PARAM.match(part.strip())
         if not match:
             raise ModuleError(INVALID_PTX, f"bad parameter {part.strip()!r}")
-        modifiers, name, count = match.groups()
+        space, modifiers, name, count = match.groups()
         size, align = _layout(modifiers, 1 if count is None else _count(count))
         offset = (offset + align - 1) // align * align
-        params.append(Param(name, offset, size))
+        register = modifiers.split()[-1].strip(".") if space == "reg" else ""
+        params.append(Param(name, offset, size, register))
         offset += size
     return tuple(params)
 
@@ -444,10 +447,15 @@ class _Scope:
         return None
 
 
-def parse_body(function: Function) -> Body:
-    """The instructions of a function. Raises ModuleError."""
-    body = Body()
-    scope: _Scope | None = _Scope(0, None, body)
+def parse_body(function: Function, elements: dict[str, int] | None = None) -> Body:
+    """The instructions of a function, `elements` as in Body. Raises ModuleError."""
+    body = Body(elements=elements or {})
+    outermost = _Scope(0, None, body)
+    scope: _Scope | None = outermost
+    for param in (*function.returns, *function.params):
+        if param.register:
+            body.registers[outermost.declare(param.name)] = param.register
+    body.instrs = [_parameter("ld", p) for p in function.params if p.register]
     text, at, scopes = function.body_text or "", 0, 0
     tables: dict[str, tuple[str, ...]] = {}
     pending: str | None = None
@@ -477,7 +485,18 @@ def parse_body(function: Function) -> Body:
     for instr in body.instrs:
         if instr.op[0] == "brx":
             instr.targets = tables.get(instr.target, ())
+    if results := [_parameter("st", p) for p in function.returns if p.register]:
+        ends = [*body.instrs, Instr(("ret",))]
+        body.instrs = [i for end in ends for i in (*(results if end.op[0] == "ret" else ()), end)]
     return body
+
+
+def _parameter(name: str, param: Param) -> Instr:
+    """A parameter of a device function, to or from the register that it is declared as."""
+    place, register = Mem(Sym(param.name)), Reg(param.name)
+    operands = (register, place) if name == "ld" else (place, register)
+    op = (name, "param", param.register)
+    return Instr(op, operands, text=f"{'.'.join(op)} {param.name}")
 
 
 def _declare_labels(text: str, at: int, scope: _Scope) -> None:
@@ -569,6 +588,12 @@ def parse_instr(text: str, scope: _Scope, function: str) -> Instr:
             )
         except ValueError:
             instr.args = ()  # an operand of a form that no instruction we know has
+    if instr.op[0] in ("ld", "ldu", "st"):  # ld a, array[i]
+        at = instr.op[0] != "st"
+        instr.args = tuple(
+            Mem(arg) if i == at and isinstance(arg, Reg | Sym) else arg
+            for i, arg in enumerate(instr.args)
+        )
     return instr
 
 
@@ -619,7 +644,7 @@ def parse_operand(text: str, scope: _Scope | None) -> Operand:
     if text == "_":
         return Sink()
     if indexed := _INDEXED.match(text):
-        return _element(indexed[1], constants.evaluate(indexed[2]), scope)
+        return _element(indexed[1], indexed[2], scope)
     plus = _PLUS.match(text)
     name, offset = (plus[1], constants.evaluate(plus[2])) if plus else (text, 0)
     if not re.fullmatch(r"[\w$.#%]+", name):
@@ -634,13 +659,30 @@ def parse_operand(text: str, scope: _Scope | None) -> Operand:
     return Sym(found or name, offset)
 
 
-def _element(array: str, index: int, scope: _Scope | None) -> Sym:
-    """``array[index]``. How large the elements of a module's array are is not known here."""
+def _element(array: str, index: str, scope: _Scope | None) -> Reg | Sym:
+    """The address of ``array[index]``, the index a constant, or a register plus one. What that
+    takes is computed here, before the instruction."""
     name = scope.find(array) if scope else None
-    variable = scope.body.variables.get(name) if scope and name else None
-    if index and not variable:
-        raise ValueError(f"an element of {array}")
-    return Sym(name or array, index * variable.element if variable else 0)
+    if not scope:
+        if constants.evaluate(index):
+            raise ValueError(f"an element of {array}")
+        return Sym(array)
+    body, variable = scope.body, scope.body.variables.get(name or "")
+    size = variable.element if variable else body.elements.get(array, 0)
+    if not size:
+        raise ValueError(f"{array} is no array")
+    plus = _PLUS.match(index)
+    register = scope.find(plus[1] if plus else index.strip())
+    if register not in body.registers:
+        return Sym(name or array, size * constants.evaluate(index))
+    offset = size * constants.evaluate(plus[2]) if plus else 0
+    wide = TYPE_BYTES[body.registers[register]] == 8
+    op = ("mad", "lo", "u64") if wide else ("mad", "wide", "u32")
+    address = Reg(f"%element#{len(body.instrs)}.{len(body.registers)}")
+    body.registers[address.name] = "u64"
+    operands = (address, Reg(register), Int(size), Sym(name or array, offset))
+    body.instrs.append(Instr(op, operands, text=f"{'.'.join(op)} {array}[{index}]"))
+    return address
 
 
 def _float(sign: int, digits: str) -> Float:
