@@ -1,4 +1,6 @@
 // Device functions that call themselves and each other, and stack memory, for test_calls.py.
+#include <new>
+
 #define EXPORT extern "C" __global__ void
 
 __device__ __noinline__ int fib(int n)
@@ -133,4 +135,37 @@ EXPORT stack_memory(int *values, int count)
 EXPORT too_much(int *values, int count)
 {
     values[threadIdx.x] = backwards(count);
+}
+
+// The table of a class with a virtual destructor holds the one that `delete` calls, which frees; so
+// does what has no arguments and no result look to a call through the table.
+struct Counter {
+    int *at;
+    __device__ Counter(int *where) : at(where) {}
+    __device__ virtual ~Counter() { *at += 100; }
+    __device__ virtual void count() { ++*at; }
+};
+
+struct Doubler : Counter {
+    using Counter::Counter;
+    __device__ void count() override { *at += 2; }
+};
+
+__device__ Counter *make(int *where, void *one, void *two)
+{
+    return threadIdx.x % 2 ? new (two) Doubler(where) : new (one) Counter(where);
+}
+
+EXPORT count(int *values)
+{
+    alignas(16) char one[sizeof(Counter)], two[sizeof(Doubler)];
+    Counter *counter = make(values + threadIdx.x, one, two);
+    counter->count();
+    counter->~Counter();
+}
+
+EXPORT frees(int *values)
+{
+    alignas(16) char one[sizeof(Counter)], two[sizeof(Doubler)];
+    delete make(values + threadIdx.x, one, two);
 }

@@ -12,7 +12,7 @@ from rankfold.proxy.hal.soft.modules import Loader, ModuleInfo
 from softgpu.harness import Space
 
 SOURCE = Path(__file__).with_name("calls.cu")
-STACK_FULL = 714
+STACK_FULL, NOT_SUPPORTED = 714, 801
 STATE = np.dtype([("number", "<i4"), ("sum", "<f8"), ("letters", "u1", 5)], align=True)
 
 
@@ -89,6 +89,19 @@ def test_virtual_functions_that_meet_themselves(
     space.check()
     wanted = [20 + t + 2 if t % 2 else 10 + t + 1 for t in range(8)]
     assert space.read(at, 8, np.int32).tolist() == wanted
+
+
+def test_a_table_that_holds_a_function_that_frees(
+    kernels: Loader, module: ModuleInfo, space: Space
+) -> None:
+    """Nobody deletes: the kernel is none that frees memory."""
+    at, globals_addr = space.put(np.zeros(8, np.int32)), globals_of(module, space)
+    space.launch(kernels.function(module, "count"), 1, 8, at, globals_addr=globals_addr)
+    space.check()
+    assert space.read(at, 8, np.int32).tolist() == [101, 102] * 4
+    space.launch(kernels.function(module, "frees"), 1, 8, at, globals_addr=globals_addr)
+    code, text = space.error()
+    assert code == NOT_SUPPORTED and "frees" in text and "malloc" in text
 
 
 def test_a_full_stack_is_an_error(kernels: Loader, module: ModuleInfo, space: Space) -> None:

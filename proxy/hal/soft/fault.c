@@ -168,6 +168,9 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 		soft_space_fail(space, worker->fault_error, "%s: %s", worker->doing,
 				worker->said[0] ? worker->said :
 				worker->fault_error == SOFT_STACK ? "the stack of a thread is full" :
+				worker->fault_error == SOFT_NOT_SUPPORTED ?
+				"it called malloc, free or another device function that the "
+				"software GPU does not have" :
 				worker->fault_error == SOFT_ILLEGAL_ADDRESS ?
 				"an address outside of device memory, or not aligned" :
 				"the kernel trapped or can never go on");

@@ -50,6 +50,7 @@ class _Inliner:
         self.flat = Flat()
         self.bodies: dict[str, Body] = {}
         self.count = 0
+        self.chosen = False  # among functions by their address: one that is here may not be called
         self.stack = recursion.Stack(self.flat)
         self.shared: dict[str, recursion.Shared] = {}  # the functions that stand once
         self._taken: set[str] | None = None
@@ -144,7 +145,11 @@ class _Inliner:
             return
         callee = self.module.functions.get(name)
         if callee is None or callee.body_text is None:
-            raise unsupported(f"the device function {name}", self.kernel)
+            if not self.chosen:
+                raise unsupported(f"the device function {name}", self.kernel)
+            refused = Instr(("trap", "refused"), text=instr.text)
+            self._guarded(instr, lambda _: self.flat.instrs.append(refused))
+            return
         if name in self.reach(name):
             self._guarded(instr, lambda call: self._call_shared(call, callee, within))
             return
@@ -238,6 +243,7 @@ class _Inliner:
         return {n for n in found if n in functions and functions[n].body_text is not None}
 
     def _stand_once(self, function: Function, own: recursion.Shared) -> None:
+        self.chosen = own.chosen
         for name, variable in self.body(function.name).variables.items():
             if variable.space == "local":
                 align = max(variable.align, 1)
@@ -274,7 +280,7 @@ class _Inliner:
         """Parameters are copied to the callee's own, its results from there."""
         bound, name = self._bound(instr, callee), callee.name
         if name not in self.shared:
-            self.shared[name] = recursion.Shared(f"{name}:")
+            self.shared[name] = recursion.Shared(f"{name}:", self.chosen)
             for formal, _ in bound:
                 own = self.shared[name].prefix + formal.name
                 self.flat.variables[own] = Variable(own, "param", 8, formal.bytes)
@@ -358,12 +364,14 @@ class _Inliner:
         flat = self.flat.instrs
         if instr.pred:
             flat.append(Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over))
+        outer, self.chosen = self.chosen, True
         for name in self._candidates(shape):
             test = Instr(("setp", "eq", "u64"), (match, where, Sym(name)), text=instr.text)
             following = f"{prefix}not {name}"
             flat += [test, Instr(("bra",), pred=match, negated=True, target=following)]
             self._call(Instr(("call",), (returned, params), target=name, text=instr.text), within)
             flat += [Instr(("bra",), target=over), Instr(("label",), target=following)]
+        self.chosen = outer
         flat += [Instr(("trap",), text=instr.text), Instr(("label",), target=over)]
 
     def _candidates(self, shape: tuple[tuple[int, ...], ...]) -> list[str]:

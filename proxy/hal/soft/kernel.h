@@ -107,7 +107,8 @@ struct hal_function {
  * that follow one another in x can run as one long block. */
 #define SOFT_WIDE 2u
 
-/* For compiled kernels: ends the launch. error: 714 for a full stack, 719 for a trap. */
+/* For compiled kernels: ends the launch. error: 714 for a full stack, 719 for a trap, 801 for the
+ * call of a function that there is not. */
 void rankfold_soft_trap(uint32_t error);
 /* For compiled kernels: __assertfail, with the device addresses of its texts. Ends the launch with
  * error 710. */

@@ -40,9 +40,10 @@ def rounded(size: int) -> int:
 @dataclass
 class Shared:
     """A function that stands once. `prefix` begins the names of what is its own, `frame` is where
-    its variables lie from the beginning of its part of the stack."""
+    its variables lie from the beginning of its part of the stack. `chosen`: as in inline.py."""
 
     prefix: str
+    chosen: bool
     frame: dict[str, int] = field(default_factory=dict)
     frame_bytes: int = 0
     returns: list[str] = field(default_factory=list)  # the places that call it

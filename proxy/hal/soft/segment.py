@@ -288,7 +288,7 @@ class Segment:
         handler = OPS.get(instr.op[0])
         try:
             if instr.op[0] == "trap":
-                error = 714 if instr.op[-1] == "stack" else 719
+                error = {"stack": 714, "refused": 801}.get(instr.op[-1], 719)
                 self.e.do(f"call void @rankfold_soft_trap(i32 {error})")
             elif handler is None:
                 raise Unsupported
