@@ -24,6 +24,7 @@ typedef int cudaDeviceAttr;
 typedef int cudaDeviceP2PAttr;
 typedef int cudaLimit;
 typedef int cudaFuncCache;
+typedef int cudaChannelFormatKind;
 typedef int cudaFuncAttribute;
 typedef int cudaSharedMemConfig;
 typedef int cudaMemPoolAttr;
@@ -42,6 +43,7 @@ typedef void (*cudaHostFn_t)(void *userData);
 
 typedef struct { unsigned int x, y, z; } dim3;
 typedef struct { unsigned int x, y, z; } uint3;
+typedef struct { int x, y, z, w; cudaChannelFormatKind f; } cudaChannelFormatDesc;
 typedef void *cudaGraph_t;
 typedef void *cudaGraphNode_t;
 typedef void *cudaGraphExec_t;

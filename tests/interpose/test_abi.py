@@ -42,6 +42,7 @@ STRUCTURES = {
     "CUmemcpyAttributes": "srcAccessOrder srcLocHint dstLocHint flags",
     "CUDA_MEMCPY3D_BATCH_OP": "src dst src.op.ptr.layerHeight src.op.array.offset extent flags",
     "cudaExtent": "width height depth",
+    "cudaChannelFormatDesc": "x y z w f",
     "cudaKernelNodeParams": "func gridDim blockDim sharedMemBytes kernelParams extra",
     "cudaMemsetParams": "dst pitch value elementSize width height",
     "cudaHostNodeParams": "fn userData",

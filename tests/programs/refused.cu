@@ -38,12 +38,39 @@ static void other_processes(int *device)
     DRIVER_FAILS(cuIpcGetMemHandle(&driver, CUdeviceptr(device)), CUDA_ERROR_NOT_SUPPORTED);
     CUmemGenericAllocationHandle made;  // as NVSHMEM does
     CUmemAllocationProp kind = {};
+    size_t step;
+    DRIVER_FAILS(cuMemGetAllocationGranularity(&step, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                 CUDA_ERROR_NOT_SUPPORTED);
     DRIVER_FAILS(cuMemCreate(&made, 1 << 21, &kind, 0), CUDA_ERROR_NOT_SUPPORTED);
     DRIVER_FAILS(cuMemExportToShareableHandle(&address, 1, CU_MEM_HANDLE_TYPE_FABRIC, 0),
                  CUDA_ERROR_NOT_SUPPORTED);
 }
 
 // Devices may be asked about and chosen; using a second one is refused.
+static void textures(int *device)
+{
+    cudaChannelFormatDesc format = cudaCreateChannelDesc(32, 16, 8, 4, cudaChannelFormatKindFloat);
+    EXPECT(format.x == 32 && format.y == 16 && format.z == 8 && format.w == 4 &&
+               format.f == cudaChannelFormatKindFloat,
+           "%d %d %d %d", format.x, format.y, format.z, format.w);
+    cudaArray_t array;
+    CUarray driver;
+    CUDA_ARRAY_DESCRIPTOR shape = {};
+    FAILS(cudaMallocArray(&array, &format, 64, 64), cudaErrorNotSupported);
+    FAILS(cudaMalloc3DArray(&array, &format, make_cudaExtent(4, 4, 4)), cudaErrorNotSupported);
+    DRIVER_FAILS(cuArrayCreate(&driver, &shape), CUDA_ERROR_NOT_SUPPORTED);
+    cudaTextureObject_t texture;
+    cudaSurfaceObject_t surface;
+    cudaResourceDesc memory = {};
+    cudaTextureDesc how = {};
+    memory.resType = cudaResourceTypeLinear;
+    memory.res.linear.devPtr = device;
+    memory.res.linear.desc = format;
+    memory.res.linear.sizeInBytes = sizeof *device;
+    FAILS(cudaCreateTextureObject(&texture, &memory, &how, nullptr), cudaErrorNotSupported);
+    FAILS(cudaCreateSurfaceObject(&surface, &memory), cudaErrorNotSupported);
+}
+
 static void second_device(int mine)
 {
     int *memory, count, other = 1 - mine, can;
@@ -84,6 +111,8 @@ static void parts_of_calls(int *device)
     FAILS(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted), cudaErrorNotSupported);
     FAILS(cudaGraphAddMemFreeNode(&node, graph, nullptr, 0, device), cudaErrorNotSupported);
     cudaGraphNodeParams any = {}, child = {};
+    cudaGraphConditionalHandle handle;
+    FAILS(cudaGraphConditionalHandleCreate(&handle, graph), cudaErrorNotSupported);
     any.type = cudaGraphNodeTypeConditional;
     FAILS(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &any), cudaErrorNotSupported);
     child.type = cudaGraphNodeTypeGraph;
@@ -137,6 +166,7 @@ int main(int argc, char **argv)
     for (int half = 0; half < 2; half++) {
         managed_memory(device);
         other_processes(device);
+        textures(device);
         second_device(world.local_rank);
         parts_of_calls(device);
         kernel(device);

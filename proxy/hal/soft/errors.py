@@ -17,6 +17,21 @@ class ModuleError(Exception):
         self.code, self.message = code, message
 
 
+_TEXTURES = "it has no textures: let kernels read and write linear memory"
+_TENSOR_CORES = "it has no tensor cores: multiply by fma, or by cuBLAS"
+INSTEAD = {
+    **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq"), _TEXTURES),
+    **dict.fromkeys(("wmma", "mma", "wgmma", "tcgen05", "ldmatrix", "stmatrix"), _TENSOR_CORES),
+    "mbarrier": "nvcc -arch=compute_75 builds cuda::barrier and cuda::pipeline without it",
+}  # of a refused instruction, by its first word: what to do
+
+
+def unsupported_instruction(text: str, op: str, kernel: str) -> ModuleError:
+    instead = f" ({INSTEAD[op]})" if op in INSTEAD else ""
+    error = unsupported(f"the instruction {text!r}", kernel)
+    return ModuleError(error.code, error.message + instead)
+
+
 def unsupported(what: str, kernel: str) -> ModuleError:
     return ModuleError(
         NOT_SUPPORTED, f"kernel {kernel}: {what} is not supported by the software GPU"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from . import addressing, divergence, flow, mathlib, memory, threads
 from .emit import is_float
-from .errors import NOT_SUPPORTED, ModuleError, unsupported
+from .errors import NOT_SUPPORTED, ModuleError, unsupported, unsupported_instruction
 from .guarded import Guarded
 from .ops import Unsupported
 from .ptx import (
@@ -367,7 +367,7 @@ def describe(instr: Instr | None, kernel: str) -> Described:
     try:
         return _describe(instr)
     except (Unsupported, KeyError, IndexError) as error:
-        raise unsupported(f"the instruction {instr.text!r}", kernel) from error
+        raise unsupported_instruction(instr.text, instr.op[0], kernel) from error
 
 
 def _describe(instr: Instr) -> Described:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from . import flow, memory, threads
 from .emit import Emitter, Value, const, float_bits, float_const, llvm_type
-from .errors import INVALID_PTX, ModuleError, unsupported
+from .errors import INVALID_PTX, ModuleError, unsupported_instruction
 from .instructions import OPS
 from .ops import Unsupported
 from .ptx import (
@@ -301,8 +301,8 @@ class Segment:
                 if _target(instr) in self.kernel.splits:
                     self._keep_split(instr)
         except (Unsupported, KeyError, IndexError, AssertionError) as error:
-            raise unsupported(
-                f"the instruction {instr.text!r}", self.kernel.function.name
+            raise unsupported_instruction(
+                instr.text, instr.op[0], self.kernel.function.name
             ) from error
 
     def _grid_coordinate(self, instr: Instr) -> None:
