@@ -46,7 +46,6 @@ static void other_processes(int *device)
                  CUDA_ERROR_NOT_SUPPORTED);
 }
 
-// Devices may be asked about and chosen; using a second one is refused.
 static void textures(int *device)
 {
     cudaChannelFormatDesc format = cudaCreateChannelDesc(32, 16, 8, 4, cudaChannelFormatKindFloat);
@@ -71,6 +70,7 @@ static void textures(int *device)
     FAILS(cudaCreateSurfaceObject(&surface, &memory), cudaErrorNotSupported);
 }
 
+// Devices may be asked about and chosen; using a second one is refused.
 static void second_device(int mine)
 {
     int *memory, count, other = 1 - mine, can;
