@@ -628,8 +628,8 @@ def run(
     """Run one job in the foreground; the exit status is the job's.
 
     The job uses the fleet's devices. Where no pool has been applied, as many as --gpus says are
-    made for it, software GPUs unless --device says otherwise, and removed after it. Ctrl-C cancels
-    the job.
+    made for it, software GPUs unless --device says otherwise, and removed after it. Its ranks have
+    the environment of this command. Ctrl-C cancels the job.
     """
     gpus = world_size if gpus is None else gpus
     if gpus > world_size:
@@ -650,7 +650,8 @@ def run(
     pool = None if permanent_pools(snap) else temporary_pool(name, kind or "soft", gpus, size)
     job = Job(
         name, command, os.getcwd(), world_size, gpus,
-        device_types=(kind,) if kind else (), determinism=determinism,
+        env=own_environment(), env_whole=True, device_types=(kind,) if kind else (),
+        determinism=determinism,
     )  # fmt: skip
     check_capacity(snap, job, pool)
     with Reconciler(state) as reconciler, terminating():
@@ -658,6 +659,11 @@ def run(
             "run", job=to_json(job), pool=to_json(pool) if pool else None, token=uuid.uuid4().hex
         )
         return _follow_run(state, reconciler, job)
+
+
+def own_environment() -> tuple[tuple[str, str], ...]:
+    """For the ranks. What steers rankfold itself is the background reconciler's."""
+    return tuple(sorted((k, v) for k, v in os.environ.items() if not k.startswith("RANKFOLD_")))
 
 
 def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:

@@ -63,6 +63,7 @@ class Job:
     orphaned: bool = False  # its file is gone
     drifted: bool = False  # overridden by hand
     cancelled: bool = False
+    env_whole: bool = False  # `env` is all there is, not on top of the reconciler's own
 
     @property
     def suspended(self) -> bool:

@@ -153,6 +153,18 @@ def test_run_gives_the_jobs_exit_status_and_leaves_no_pool(rankfold: Rankfold) -
     assert missing.returncode == 127 and "cannot start no-such-program" in missing.stderr
 
 
+def test_each_run_has_its_own_environment(rankfold: Rankfold) -> None:
+    """Also while the reconciler runs that another one has started, with settings of its own."""
+    run = ["run", "--world-size", "1", "--", "sh", "-c"]
+    with rankfold.watching(str(Specs(rankfold.state.folder / "specs").folder)):
+        pid = rankfold.reconciler_pid()
+        done = rankfold.run(*run, "echo $COLOUR ${SHAPE-none} $RANK", COLOUR="deep blue", RANK="9")
+        assert done.stdout == "deep blue none 0\n"
+        done = rankfold.run(*run, "echo ${COLOUR-none} $SHAPE", SHAPE="round")
+        assert done.stdout == "none round\n"
+        assert rankfold.reconciler_pid() == pid
+
+
 def test_a_launcher_that_cannot_start_ends_run_with_its_words(rankfold: Rankfold) -> None:
     done = rankfold.run("run", "--world-size", "1", "--", "true", RANKFOLD_NATIVE="/nowhere")
     assert done.returncode == 1
