@@ -1,0 +1,31 @@
+"""Dr.Jit from PyPI, unmodified, in a rank: it writes its own PTX, and links it by the driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import guest
+from support.command import Rankfold
+from support.leaks import State
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 900.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_dr_jit_computes_what_numpy_does(state: State) -> None:
+    python = guest.environment(HERE / "requirements.txt") / "bin/python"
+    # Its cache of kernels goes to HOME.
+    rankfold = Rankfold(state, guest.job_environment(HOME=str(state.folder), PYTHONPATH=""))
+    run = ["run", "--world-size", "1", "--", str(python), str(HERE / "computed.py")]
+    process = rankfold.start(*run)
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        rankfold.end()
+    assert process.returncode == 0, err
+    assert out == "96 checks\n"
