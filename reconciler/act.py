@@ -424,8 +424,9 @@ def free_port() -> int:
 
 
 def write_atomically(path: Path, text: str) -> None:
+    """For our own eyes: environments may hold what is nobody else's business."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
+    with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -113,6 +113,7 @@ def _create(path: Path) -> None:
     new = path.with_suffix(".new")
     for left in path.parent.glob(f"{new.name}*"):  # by one that was killed here
         left.unlink()
+    new.touch(0o600)  # it holds the environments of jobs
     with contextlib.closing(sqlite3.connect(new)) as db:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")

@@ -163,6 +163,9 @@ def test_each_run_has_its_own_environment(rankfold: Rankfold) -> None:
         done = rankfold.run(*run, "echo ${COLOUR-none} $SHAPE", SHAPE="round")
         assert done.stdout == "none round\n"
         assert rankfold.reconciler_pid() == pid
+        kept = [p for p in rankfold.state.path.rglob("*") if re.search(r"\.(db|json)", p.name)]
+        told = [p for p in kept if b"deep blue" in p.read_bytes()]
+        assert told and [p for p in told if p.stat().st_mode & 0o077] == []  # they may be secrets
 
 
 def test_a_launcher_that_cannot_start_ends_run_with_its_words(rankfold: Rankfold) -> None:
