@@ -355,3 +355,20 @@ EXPORT spin(volatile int *flag, int *out)
             ;
     out[threadIdx.x] = flag[0] + 1;
 }
+
+__device__ __noinline__ void look(volatile int *flag, int *seen)
+{
+    *seen = *flag;
+}
+
+// As spin, and what was seen comes back by way of the thread's own memory.
+EXPORT spin_by_reference(volatile int *flag, int *out)
+{
+    int seen = 0;
+    if (threadIdx.x == blockDim.x - 1)
+        *flag = 7;
+    do
+        look(flag, &seen);
+    while (!seen);
+    out[threadIdx.x] = seen;
+}

@@ -339,6 +339,14 @@ def test_threads_that_wait_for_each_other(k: Kernels, space: Space) -> None:
     assert space.read(out, 64, np.int32)[32] == 2
 
 
+def test_waiting_by_way_of_the_threads_own_memory(k: Kernels, space: Space) -> None:
+    """Where unoptimised code (nvcc -G) keeps all that it reads."""
+    flag, out = space.put(np.zeros(1, np.int32)), space.alloc(256)
+    space.launch(k.spin_by_reference, 1, 64, flag, out)
+    space.check()
+    assert (space.read(out, 64, np.int32) == 7).all()
+
+
 def test_the_same_bits_every_time(k: Kernels, space: Space) -> None:
     x = randn(64, 100)
     results = []

@@ -248,6 +248,7 @@ def _normalise(instrs: list[Instr]) -> list[Instr]:
 
 
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+_NOT_OWN = frozenset(("global", "shared", "const", "param"))  # memory that is not a thread's
 
 
 def _yield_in_spin_loops(instrs: list[Instr]) -> list[Instr]:
@@ -276,15 +277,21 @@ def _yield_in_spin_loops(instrs: list[Instr]) -> list[Instr]:
 
 
 def _spins(loop: list[Instr]) -> bool:
-    """Does a branch in the loop depend on a volatile load or an atomic in it?"""
+    """Does a branch in the loop depend on a volatile load or an atomic in it? Maybe by way of the
+    thread's own memory, where functions leave their results, and unoptimised code everything."""
     if any(is_cut(instr) for instr in loop):
         return False
     tainted: set[str] = set()
+    kept = False  # in the thread's own memory
     for _ in range(2):  # twice: round the loop
         for instr in loop:
-            strong = instr.op[0] == "atom" or (instr.op[0] == "ld" and _STRONG & set(instr.op))
-            if strong or any(name in tainted for name in uses_of(instr)):
+            kind, words = instr.op[0], set(instr.op)
+            strong = kind == "atom" or (kind == "ld" and _STRONG & words)
+            own = not words & _NOT_OWN
+            if strong or (kept and own and kind == "ld") or not tainted.isdisjoint(uses_of(instr)):
                 tainted.update(defs_of(instr))
+            if kind == "st" and own and not tainted.isdisjoint(registers_of(instr.args[1])):
+                kept = True
     return any(i.op[0] == "bra" and i.pred and i.pred.name in tainted for i in loop)
 
 
