@@ -11,7 +11,7 @@ import pytest
 from rankfold.proxy.hal.soft.modules import Loader, ModuleError, ModuleInfo
 from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi
 
-ILLEGAL_ADDRESS, LAUNCH_FAILED, INVALID_VALUE = 700, 719, 1
+ILLEGAL_ADDRESS, MISALIGNED, LAUNCH_FAILED, INVALID_VALUE = 700, 716, 719, 1
 SOURCE = Path(__file__).with_name("kernels.cu")
 
 
@@ -162,7 +162,69 @@ def test_strays_in_every_space(kernels: Loader, module: ModuleInfo) -> None:
             space, name = device.space(), f"stray{instructions.index(instruction)}"
             space.launch(kernels.function(whole, name), 1, 1, where, space.alloc(16))
             code, text = space.error()
-            assert code == ILLEGAL_ADDRESS and name in text, f"{instruction} at {where:#x}: {text}"
+            expected = (ILLEGAL_ADDRESS, MISALIGNED) if where % 16 else (ILLEGAL_ADDRESS,)
+            assert code in expected and name in text, f"{instruction} at {where:#x}: {text}"
+            assert works(kernels, module, device.space())
+
+
+INDEXED = """.version 8.6
+.target sm_90
+.address_size 64
+.visible .entry at(.param .u64 base, .param .u32 index)
+{
+    .shared .align 16 .b8 words[64]; .reg .b32 %r<6>; .reg .b64 %rd<6>; .reg .b128 %q;
+    ld.param.u64 %rd0, [base]; ld.param.u32 %r0, [index];
+    mov.u64 %rd1, words; mul.wide.u32 %rd2, %r0, 4; mov.b32 %r5, 0; mov.b32 %r2, 0;
+    mov.b128 %q, {%rd2, %rd2};
+    add.s64 %rd3, %rd0, %rd2; // %rd0 + 4 * index
+    shl.b32 %r1, %r0, 2; mul.wide.s32 %rd4, %r1, 4;
+    add.s64 %rd5, %rd0, %rd4; // %rd0 + 16 * index
+"""
+USED = """
+    and.b64 %rd1, %rd0, -16; st.global.b32 [%rd1+512], %r2; st.global.b64 [%rd1+520], %rd2;
+    mov.b128 {%rd1, %rd2}, %q; st.shared.b64 [words], %rd2;
+    ret;
+}
+"""
+# What is done, how far the base is from a multiple of 16, which index; is it aligned?
+ALIGNMENTS = [
+    ("ld.global.b32 %r2, [%rd0]", 4, 0, True), ("ld.global.b8 %r2, [%rd0]", 7, 0, True),
+    ("st.global.b64 [%rd0+4], %rd2", 4, 0, True), ("st.global.b64 [%rd0+4], %rd2", 8, 0, False),
+    ("ld.global.v2.b32 {%r2, %r3}, [%rd3]", 8, 2, True),
+    ("ld.global.v2.b32 {%r2, %r3}, [%rd3]", 8, 3, False),
+    ("ld.global.v4.b32 {%r2, %r3, %r4, %r5}, [%rd3]", 0, 4, True),
+    ("ld.global.v4.b32 {%r2, %r3, %r4, %r5}, [%rd3]", 4, 3, True),
+    ("ld.global.v4.b32 {%r2, %r3, %r4, %r5}, [%rd3]", 0, 3, False),
+    ("st.global.v4.b32 [%rd5], {%r5, %r5, %r5, %r5}", 0, 3, True),
+    ("st.global.v4.b32 [%rd5+4], {%r5, %r5, %r5, %r5}", 12, 3, True),
+    ("st.global.v4.b32 [%rd5], {%r5, %r5, %r5, %r5}", 8, 3, False),
+    ("st.v2.b64 [%rd5], {%rd0, %rd0}", 8, 1, False), ("ld.b64 %rd2, [%rd0]", 4, 0, False),
+    ("ld.b64 %rd2, [%rd0]", 8, 0, True), ("ld.global.b128 %q, [%rd5]", 8, 0, False),
+    ("atom.global.add.u32 %r2, [%rd3], 1", 4, 1, True),
+    ("red.global.max.u64 [%rd3], %rd2", 0, 1, False),
+    ("cp.async.cg.shared.global [%rd1], [%rd5], 16", 0, 1, True),
+    ("cp.async.cg.shared.global [%rd1], [%rd5], 16", 4, 1, False),
+]  # fmt: skip
+
+
+def test_an_address_of_eight_bytes_or_more_is_a_multiple_of_the_size(
+    kernels: Loader, module: ModuleInfo
+) -> None:
+    instructions = sorted({instruction for instruction, *_ in ALIGNMENTS})
+    head, body = INDEXED.split(".visible", 1)
+    entries = [
+        ".visible" + body.replace("at(", f"at{i}(") + f"{what};" + USED
+        for i, what in enumerate(instructions)
+    ]
+    whole = kernels.module((head + "".join(entries)).encode(), 1)
+    for instruction, distance, index, aligned in ALIGNMENTS:
+        with Device() as device:
+            space, name = device.space(), f"at{instructions.index(instruction)}"
+            where = space.alloc(4096) + distance
+            space.launch(kernels.function(whole, name), 2, 64, where, index)
+            code, text = space.error()
+            assert code == (0 if aligned else MISALIGNED), f"{instruction}, {distance}: {text}"
+            assert aligned or (name in text and "multiple" in text)
             assert works(kernels, module, device.space())
 
 

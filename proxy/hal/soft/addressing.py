@@ -17,6 +17,7 @@ from .ptx import Instr, Int, Operand, Reg
 
 MAGNITUDE_MAX = 1 << 36  # a 32-bit index times 16
 IMMEDIATE_MAX = 1 << 35
+_INTEGERS = frozenset(("s16", "u16", "b16", "s32", "u32", "b32", "s64", "u64", "b64"))
 
 
 def single_definitions(instrs: list[Instr]) -> dict[str, Instr]:
@@ -49,15 +50,41 @@ def _magnitude(operand: Operand, single: dict[str, Instr]) -> int | None:
     return found if found is not None and found <= MAGNITUDE_MAX else None
 
 
+MULTIPLE_MAX = 256  # more than any access needs
+
+
+def _multiple(operand: Operand, single: dict[str, Instr], depth: int = 8) -> int:
+    """A power of two of which an integer is a multiple, whatever the registers hold."""
+    if isinstance(operand, Int):
+        return min(operand.value & -operand.value or MULTIPLE_MAX, MULTIPLE_MAX)
+    if not isinstance(operand, Reg) or operand.name not in single or not depth:
+        return 1
+    instr = single[operand.name]
+    inner = [_multiple(a, single, depth - 1) for a in instr.args[1:]]
+    found = 1
+    if instr.op[0] == "mul" and "hi" not in instr.op and instr.op[-1][0] in "su":
+        found = inner[0] * inner[1]
+    elif instr.op[0] == "mad" and instr.op[1] in ("lo", "wide") and instr.op[-1][0] in "su":
+        found = min(inner[0] * inner[1], inner[2])
+    elif instr.op[0] == "shl" and isinstance(instr.args[2], Int):
+        found = inner[0] << min(instr.args[2].value, 8)
+    elif instr.op[0] in ("cvt", "mov") and instr.op[-1] in _INTEGERS and "sat" not in instr.op:
+        found = inner[0]
+    elif instr.op[0] in ("add", "or") and len(instr.op) == 2:
+        found = min(inner)
+    return min(found, MULTIPLE_MAX)
+
+
 class Split(NamedTuple):
     """How the two parts of a register come about, of which it is the sum: a base, and an offset
     that is small. Of (base, offset): those two. Of (source, None): the parts of `source`, shifted
-    left by `shift`, the base moved by `base`."""
+    left by `shift`, the base moved by `base`. The offset is a multiple of `multiple`."""
 
     base: Operand | None
     offset: Operand | None
     source: str = ""
     shift: int = 0
+    multiple: int = 1
 
 
 def splits(instrs: list[Instr]) -> dict[str, Split]:
@@ -82,7 +109,8 @@ def _shift(
     found: dict[str, Split], magnitude: dict[str, int], name: str, source: str, shift: int
 ) -> None:
     if magnitude[source] << shift <= MAGNITUDE_MAX:
-        found[name] = Split(None, None, source, shift)
+        multiple = min(found[source].multiple << min(shift, 8), MULTIPLE_MAX)
+        found[name] = Split(None, None, source, shift, multiple)
         magnitude[name] = magnitude[source] << shift
 
 
@@ -96,11 +124,12 @@ def _add(
     for base, offset in ((left, right), (right, left)):
         small = None if isinstance(base, Int) else _magnitude(offset, single)
         if small is not None:
-            found[name], magnitude[name] = Split(base, offset), small
+            found[name] = Split(base, offset, multiple=_multiple(offset, single))
+            magnitude[name] = small
             return
     for base, part in ((left, right), (right, left)):
         if isinstance(part, Reg) and part.name in found:
-            found[name] = Split(base, None, part.name)
+            found[name] = Split(base, None, part.name, multiple=found[part.name].multiple)
             magnitude[name] = magnitude[part.name]
             return
 

@@ -177,6 +177,10 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 	else if (address - (uintptr_t)space->base - RF_WINDOW_BYTES < SOFT_GUARD_BYTES)
 		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS, "%s: an address outside of device "
 				"memory (NULL, or a host pointer?)", worker->doing);
+	else if (address - (uintptr_t)space->base - RF_WINDOW_BYTES - SOFT_GUARD_BYTES <
+		 SOFT_GUARD_BYTES)
+		soft_space_fail(space, SOFT_MISALIGNED_ADDRESS, "%s: an address that is not a "
+				"multiple of the size of what is there", worker->doing);
 	else if (in_window(space, address))
 		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
 				"%s: no memory at device address 0x%llx", worker->doing,

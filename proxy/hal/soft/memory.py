@@ -1,7 +1,9 @@
 """Loads, stores, atomics and address conversions.
 
 A global address is checked to lie in the rank's window and moved there, the others to lie in their
-areas; one that does not goes where nothing is mapped, so that no address reaches foreign memory.
+areas; one that does not goes where nothing is mapped, so that no address reaches foreign memory. So
+does a global or generic one that is not a multiple of the access's size, to another place, if the
+size is 8 bytes or more: to look at smaller ones costs some 5 % where little else is done.
 A generic address outside of the window names one of those areas by its bits above 2^40.
 """
 
@@ -17,6 +19,8 @@ from .ptx import TYPE_BYTES, Instr, Int, Mem, Not, Operand, Reg, Sink, Sym, Vec
 DEV_BASE, WINDOW_BYTES = 0x200000000000, 1 << 40  # channel.h
 BASE_SLACK = 1 << 37  # a base may lie this far outside of the window
 NOWHERE = WINDOW_BYTES + (1 << 37)  # SOFT_NOWHERE: never mapped
+MISALIGNED = WINDOW_BYTES + (1 << 38) + (1 << 37)  # SOFT_MISALIGNED: the same
+CHECKED_BYTES = 8  # accesses of this size or more must be aligned
 LOW_MASK = (1 << 40) - 1  # of a generic address: the place in its area
 SHARED_WINDOW = 1 << 32  # SOFT_SHARED_WINDOW: behind what a block has nothing is mapped
 GRID_MASK = 63  # SOFT_GRID_BYTES - 1
@@ -45,7 +49,7 @@ class MemoryContext(Context, Protocol):
     def variable_space(self, name: str) -> str: ...
     def branch_to(self, label: str) -> None: ...
     def start(self, label: str) -> None: ...
-    def split_address(self, name: str) -> tuple[Value, Value] | None: ...
+    def split_address(self, name: str) -> tuple[Value, Value, int] | None: ...
     @property
     def current(self) -> str: ...
 
@@ -83,18 +87,41 @@ def _gep(c: MemoryContext, base: str, offset: Value) -> Value:
     return c.e.op("ptr", f"getelementptr i8, ptr {base}, i64 {offset.ref}")
 
 
-def pointer(c: MemoryContext, space: str, where: Mem) -> Value:
-    """The host address of a device address."""
+def pointer(c: MemoryContext, space: str, where: Mem, size: int) -> Value:
+    """The host address of a device address, where so many bytes are accessed at once."""
     if isinstance(where.base, Sym) and not space:
         space = c.variable_space(where.base.name)
     if space == "global" and isinstance(where.base, Reg) and abs(where.offset) < IMMEDIATE_MAX:
         parts = c.split_address(where.base.name)
         if parts:
-            at = _gep(
-                c, _gep(c, c.pointers["base"], _offset(c, parts[0], BASE_SLACK)).ref, parts[1]
-            )
-            return _gep(c, at.ref, const("i64", where.offset)) if where.offset else at
-    return _in_space(c, space, _plus(c, where))
+            return _of_parts(c, parts, where.offset, size)
+    address = _plus(c, where)
+    at = _in_space(c, space, address)
+    if size < CHECKED_BYTES or space not in ("", "global"):
+        return at
+    nowhere = _gep(c, c.pointers["base"], const("i64", MISALIGNED))
+    return c.e.select(_aligned(c, address, size), at, nowhere)
+
+
+def _aligned(c: MemoryContext, address: Value, size: int) -> Value:
+    low = c.e.bin("and", address, const("i64", size - 1))
+    return c.e.cmp("icmp eq", low, const("i64", 0))
+
+
+def _of_parts(
+    c: MemoryContext, parts: tuple[Value, Value, int], immediate: int, size: int
+) -> Value:
+    """The same for a sum. Where its second part is aligned whatever it is, only the first needs a
+    look, which is often the same for all threads."""
+    first, second, multiple = parts
+    place = _offset(c, first, BASE_SLACK)
+    if size >= CHECKED_BYTES:
+        address = c.e.bin("add", first, const("i64", immediate)) if immediate else first
+        if multiple % size:
+            address = c.e.bin("add", address, second)
+        place = c.e.select(_aligned(c, address, size), place, const("i64", MISALIGNED))
+    at = _gep(c, _gep(c, c.pointers["base"], place).ref, second)
+    return _gep(c, at.ref, const("i64", immediate)) if immediate else at
 
 
 def _offset(c: MemoryContext, address: Value, slack: int) -> Value:
@@ -257,7 +284,7 @@ def _load(c: Context, instr: Instr) -> None:
         for index, item in enumerate(items):
             c.write(item, m.param(first + index * TYPE_BYTES[kind], kind), is_signed(kind))
         return
-    base = pointer(m, space, where)
+    base = pointer(m, space, where, TYPE_BYTES[kind] * len(items))
     before, after = _flavour(words, kind, store=False)
     values = []
     for index in range(len(items)):
@@ -284,9 +311,10 @@ def _store(c: Context, instr: Instr) -> None:
     kind = instr.op[-1]
     if kind == "pred" or space == "param":
         raise Unsupported
-    base = pointer(m, space, where)
+    items = _items(instr.args[1])
+    base = pointer(m, space, where, TYPE_BYTES[kind] * len(items))
     before, after = _flavour(words, kind, store=True)
-    for index, item in enumerate(_items(instr.args[1])):
+    for index, item in enumerate(items):
         value = c.read(item, kind)
         at = base
         if index:
@@ -304,7 +332,7 @@ def _copy_async(c: Context, instr: Instr) -> None:
         return
     dst, src, size = instr.args[:3]
     assert isinstance(dst, Mem) and isinstance(src, Mem) and isinstance(size, Int)
-    to, source = pointer(m, "shared", dst), pointer(m, "global", src)
+    to, source = pointer(m, "shared", dst, size.value), pointer(m, "global", src, size.value)
     wanted = _wanted_bytes(c, instr, size.value)
     for index in range(0, size.value, 4):
         at, into = (c.e.op("ptr", f"getelementptr i8, ptr {p.ref}, i64 {index}")
@@ -357,8 +385,8 @@ def _atomic(c: Context, instr: Instr) -> None:
     first = 1 if instr.op[0] == "atom" else 0
     where = instr.args[first]
     assert isinstance(where, Mem)
-    base = pointer(m, space, where)
     operands = instr.args[first + 1 : first + (3 if found[0] == "cas" else 2)]
+    base = pointer(m, space, where, TYPE_BYTES[kind] * len(_items(operands[0])))
     results = _items(instr.args[0]) if first else ()
     for index, values in enumerate(zip(*map(_items, operands), strict=True)):  # of a vector, each
         at = base

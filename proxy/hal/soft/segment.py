@@ -338,8 +338,11 @@ class Segment:
         self.parts.add(f"{self.place(name)}.{part}")
         return f"{self.place(name)}.{part}"
 
-    def split_address(self, name: str) -> tuple[Value, Value] | None:
-        return self._parts(name) if name in self.kernel.splits else None
+    def split_address(self, name: str) -> tuple[Value, Value, int] | None:
+        """The parts, and what the second is a multiple of."""
+        if name not in self.kernel.splits:
+            return None
+        return (*self._parts(name), self.kernel.splits[name].multiple)
 
     def _begin(self) -> None:
         """Bring back what was kept at the cut, and what the cut itself gives."""

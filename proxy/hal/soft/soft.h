@@ -26,8 +26,9 @@
 /* A window lies amid unmapped addresses: compiled code may miss it by this much on both sides
  * (addressing.py). What is further away goes to SOFT_NOWHERE, an offset from the window's base. */
 #define SOFT_GUARD_BYTES (1ull << 38)
-#define SOFT_SPAN_BYTES (RF_WINDOW_BYTES + 2 * SOFT_GUARD_BYTES)
+#define SOFT_SPAN_BYTES (RF_WINDOW_BYTES + 3 * SOFT_GUARD_BYTES)
 #define SOFT_NOWHERE (RF_WINDOW_BYTES + SOFT_GUARD_BYTES / 2)
+#define SOFT_MISALIGNED (SOFT_NOWHERE + SOFT_GUARD_BYTES) /* what is not aligned, likewise */
 #define SOFT_QUEUE_WORKS 128u            /* power of two */
 #define SOFT_SHARED_BYTES (256u << 10)   /* shared memory of a block: what is mapped */
 #define SOFT_SHARED_WINDOW (1ull << 32)  /* what a shared address can name */
@@ -44,6 +45,7 @@ enum soft_error {
 	SOFT_ILLEGAL_ADDRESS = 700,
 	SOFT_ASSERT = 710,
 	SOFT_STACK = 714,
+	SOFT_MISALIGNED_ADDRESS = 716,
 	SOFT_LAUNCH_FAILED = 719,
 	SOFT_NOT_SUPPORTED = 801,
 };
