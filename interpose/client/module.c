@@ -166,8 +166,9 @@ static struct module *module_new(const void *image, int *error)
 static int say_why(int error, const char *what)
 {
 	if (error == NO_BINARY_FOR_GPU)
-		say("%s: the program has machine code only, or PTX of a later architecture than the "
-		    "device: rebuild it with PTX (nvcc -arch=compute_75, without -rdc=true)", what);
+		SAY_ONCE("%s: the program has machine code only, or PTX of a later architecture than "
+			 "the device: rebuild it with PTX (nvcc -arch=compute_75, without -rdc=true)",
+			 what);
 	return error;
 }
 
