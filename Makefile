@@ -61,6 +61,12 @@ test: native cuda ## the fast tests; T=barrier runs only tests/barrier
 test-slow: native cuda ## what takes long
 	$(PYTHON) -m pytest -m slow $(TESTS)
 
+# What WORD draws, the commit if it is not given: some five minutes, of which no part rots unseen.
+.PHONY: test-slice
+test-slice: WORD ?= $(shell git rev-parse --short=12 HEAD)
+test-slice: native cuda ## some of the slow tests, others for each commit
+	$(PYTHON) -m pytest -m "slow and not installs" --slice "$(WORD)" $(TESTS)
+
 # BENCH_ARGS=--quick only shows that it works. Leaves build/bench/NAME.json, see docs/benchmarks.md.
 .PHONY: bench-dispatch
 bench-dispatch: native cuda ## what a call costs through the proxy

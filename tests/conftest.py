@@ -17,7 +17,7 @@ import pytest
 
 from rankfold.control import ControlError, call
 from rankfold.paths import REPOSITORY
-from support import leaks
+from support import leaks, privileges, slices
 from support.leaks import State
 
 # No deadline: the machine may be busy. In CI the same examples every time.
@@ -28,13 +28,23 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 _failed = pytest.StashKey[bool]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    slices.add_options(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Whatever a test starts stays below this process, also after it was orphaned."""
+    slices.configure(config)
     leaks.become_subreaper()
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         # Started in the background of a script it would ignore them, and so would all it starts.
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if marker := item.get_closest_marker("cuda_headers"):
+        privileges.need_cuda_headers(*marker.args)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ TIMEOUT_S = 900.0
 
 
 @pytest.mark.slow
+@pytest.mark.installs
 @pytest.mark.timeout(1200)
 def test_dr_jit_computes_what_numpy_does(state: State) -> None:
     python = guest.environment(HERE / "requirements.txt") / "bin/python"

@@ -14,7 +14,7 @@ from support.preloaded import CLIENT, LIB
 LOOKED_UP_SINCE = 11030  # cuGetProcAddress is so old
 HEADERS = generate.header_folders()
 NVML = generate.header_folders("nvml")
-pytestmark = pytest.mark.skipif(not HEADERS, reason="no CUDA headers on this machine")
+pytestmark = pytest.mark.cuda_headers
 
 STRUCTURES = {
     "cudaDeviceProp": "uuid luidDeviceNodeMask totalGlobalMem warpSize memPitch maxGridSize major "

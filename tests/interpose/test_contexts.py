@@ -249,7 +249,7 @@ def documented() -> dict[str, str]:
     return {name: comment.partition("\\return")[2] for comment, name in found}
 
 
-@pytest.mark.skipif(not generate.header_folders("cuda"), reason="no CUDA headers on this machine")
+@pytest.mark.cuda_headers("cuda")
 def test_they_are_the_ones_that_are_documented_to() -> None:
     says, compared = documented(), 0
     for function in LIBRARY.functions:

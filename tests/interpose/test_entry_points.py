@@ -12,7 +12,7 @@ from rankfold.interpose import generate
 from support.preloaded import Build, environment
 
 FOLDERS = generate.header_folders()
-pytestmark = pytest.mark.skipif(not FOLDERS, reason="no CUDA headers on this machine")
+pytestmark = pytest.mark.cuda_headers
 TYPES = re.compile(r"typedef \w+ \(CUDAAPI \*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)")
 GRAPHICS = ("cudaGLTypedefs", "cudaEGLTypedefs", "cudaVDPAUTypedefs")
 ASK = """

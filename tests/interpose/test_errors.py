@@ -10,7 +10,7 @@ from rankfold.interpose import generate
 from support.preloaded import Build, Run
 
 HEADERS = generate.header_folders()
-pytestmark = pytest.mark.skipif(not HEADERS, reason="no CUDA headers on this machine")
+pytestmark = pytest.mark.cuda_headers
 
 PROGRAM = """
 #include <stdio.h>

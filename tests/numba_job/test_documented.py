@@ -21,6 +21,7 @@ FAILING = {
 
 
 @pytest.mark.slow
+@pytest.mark.installs
 @pytest.mark.timeout(2400)
 def test_numba_s_documented_examples(state: State) -> None:
     environment = guest.environment(HERE / "requirements.txt")

@@ -1,11 +1,14 @@
-"""What a test needs from the machine. Missing privileges fail in CI and skip elsewhere."""
+"""What a test needs from the machine. What is missing fails in CI and skips elsewhere."""
 
 from __future__ import annotations
 
 import functools
 import os
+from typing import NoReturn
 
 import pytest
+
+from rankfold.interpose import generate
 
 _CAP_SYS_ADMIN = 21
 
@@ -18,10 +21,20 @@ def may_make_namespaces() -> bool:
     return bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
 
 
+def missing(what: str) -> NoReturn:
+    """End the test: it cannot show anything on this machine, and in CI it must."""
+    if os.environ.get("CI"):
+        pytest.fail(what, pytrace=False)
+    pytest.skip(what)
+
+
 def need_namespaces() -> None:
-    """Skip the test, or fail it in CI, where pid namespaces cannot be made."""
+    """Where pid namespaces cannot be made."""
     if not may_make_namespaces():
-        message = "needs CAP_SYS_ADMIN for a pid namespace"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
+        missing("needs CAP_SYS_ADMIN for a pid namespace")
+
+
+def need_cuda_headers(library: str = "cudart") -> None:
+    """Where NVIDIA's header of `library` (as in `interpose.headers.FILES`) is not to be found."""
+    if not generate.header_folders(library):
+        missing(f"no CUDA headers on this machine (of {library})")

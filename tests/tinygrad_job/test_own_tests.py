@@ -74,6 +74,7 @@ def settings(version: str, tools: Path, home: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.installs
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_tinygrad_s_own_tests(state: State, version: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,7 @@ def test_build_caches_by_content() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.installs
 def test_wheels_where_there_is_no_toolkit(tmp_path: Path) -> None:
     """In a copy of the tree's tools, so that the compiler is really fetched (105 MB)."""
     (tmp_path / "tools").mkdir()

@@ -1,0 +1,19 @@
+"""What a test lacks fails in CI, so that nothing is left out there unseen; elsewhere it skips."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankfold.interpose import generate
+from support import privileges
+
+
+@pytest.mark.parametrize("ci, ends", [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_missing_headers(
+    monkeypatch: pytest.MonkeyPatch, ci: str, ends: type[BaseException]
+) -> None:
+    privileges.need_cuda_headers()
+    monkeypatch.setattr(generate, "header_folders", lambda _library: [])
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(ends, match="no CUDA headers on this machine"):
+        privileges.need_cuda_headers("nvml")
