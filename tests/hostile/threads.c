@@ -12,6 +12,7 @@
 
 #include "client.h"
 #include "internal.h"
+#include "soft.h"
 
 #define CALLERS 3
 #define CALLS 600u
@@ -27,6 +28,9 @@
 			abort();                                                                   \
 		}                                                                                  \
 	} while (0)
+
+/* The sanitizer has 1.5 TiB for what is mapped; the kernel begins up to 1 TiB below their end. */
+_Static_assert(RANKS * (SOFT_SPAN_BYTES + RF_WINDOW_BYTES) < 1ull << 38, "all ranks fit anywhere");
 
 static struct proxy *proxy;
 static _Atomic bool over;                      /* nobody answers any more */

@@ -24,8 +24,11 @@
 #include "hal.h"
 
 /* A window lies amid unmapped addresses: compiled code may miss it by this much on both sides
- * (addressing.py). What is further away goes to SOFT_NOWHERE, an offset from the window's base. */
+ * (addressing.py). What is further away goes to SOFT_NOWHERE, an offset from the window's base.
+ * Only a build that runs no compiled code may say less. */
+#ifndef SOFT_GUARD_BYTES
 #define SOFT_GUARD_BYTES (1ull << 38)
+#endif
 #define SOFT_SPAN_BYTES (RF_WINDOW_BYTES + 3 * SOFT_GUARD_BYTES)
 #define SOFT_NOWHERE (RF_WINDOW_BYTES + SOFT_GUARD_BYTES / 2)
 #define SOFT_MISALIGNED (SOFT_NOWHERE + SOFT_GUARD_BYTES) /* what is not aligned, likewise */
