@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import signal
+import sqlite3
 import sys
 import time
 import uuid
@@ -20,15 +21,16 @@ import click
 from rankfold import __version__, control, paths
 from rankfold.reconciler import doctor, plan, report, revision, spec, watch
 from rankfold.reconciler.client import NoReconciler, Reconciler
+from rankfold.reconciler.console import blocks_of, event_line, say, tables
 from rankfold.reconciler.follow import Follower
+from rankfold.reconciler.git import is_elsewhere
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Device, Job, Json, Pool, count, to_json
 from rankfold.reconciler.store import Store, StoreError, database, desired_of
+from rankfold.reconciler.watching import Watching
 
 EXIT_ERROR, EXIT_CHANGES, EXIT_USAGE, EXIT_INVALID = 1, 2, 64, 65
 POLL_S = 0.1
-REDRAW_S = 0.5  # of what `watch` shows on a terminal
-Block = tuple[str, tuple[str, ...], list[tuple[str, ...]]]  # title, head, rows
 QUIET_S = 3.0  # before `run` says why its job has not started
 
 
@@ -50,17 +52,13 @@ def main() -> NoReturn:
         for fault in error.faults:
             say(str(fault))
         sys.exit(EXIT_INVALID)
-    except (control.ControlError, NoReconciler, StoreError, watch.SourceError) as error:
+    except (control.ControlError, NoReconciler, StoreError, sqlite3.Error) as error:
         fail(str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(EXIT_ERROR)
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-
-
-def say(text: str) -> None:
-    click.echo(text, err=True)
 
 
 def fail(text: str, code: int = EXIT_ERROR) -> NoReturn:
@@ -195,7 +193,7 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
     warn(loaded)
     loaded.check()
     with Reconciler(state) as reconciler:
-        reply = reconciler.ask("attach", source={"dir": str(place.absolute())})
+        reply = reconciler.ask("attach", source={"dir": str(place.resolve())})
         if reply["faults"]:
             for fault in reply["faults"]:
                 say(fault)
@@ -261,65 +259,24 @@ def watch_command(
     """Keep the fleet as a directory or a git branch says.
 
     Follows the files of DIR as they are saved, or the commits of a branch. Prints what happens; on
-    a terminal, jobs and devices are shown below it. Ctrl-C ends the watching; jobs go on.
+    a terminal, jobs and devices are shown below it. What cannot be read or written for a while is
+    told once, and waited for. Ctrl-C ends the watching; jobs go on.
     """
     if (place is None) == (repo is None):
         raise click.UsageError("give either a directory, or --git REPO")
     source: Json
     if repo is not None:
-        local = Path(repo).expanduser()
-        source = {
-            "git": str(local.absolute()) if local.exists() else repo,
-            "branch": branch,
-            "path": inside,
-        }
+        there = repo if is_elsewhere(repo) else str(Path(repo).expanduser().resolve())
+        source = {"git": there, "branch": branch, "path": inside}
     else:
         assert place is not None
-        source = {"dir": str(place.absolute())}
+        source = {"dir": str(place.resolve())}
     with Reconciler(state) as reconciler, terminating():
         try:
-            return _watch(state, reconciler, source, output)
+            Watching(state, reconciler, source, output).run()
         except KeyboardInterrupt:
             say("no longer watching; jobs go on")
             return 0
-
-
-def _watch(state: Path, reconciler: Reconciler, source: Json, output: str) -> int:
-    after = last_event(state)
-    client = None
-    with live_view(state, output) as refresh:
-        while True:
-            if reconciler.client is None or reconciler.client is not client:
-                reply = reconciler.ask("attach", source=source, watch=True)
-                client = reconciler.client
-                for fault in reply["faults"]:
-                    say(fault)
-            after = print_events(state, after, output)
-            refresh()
-            time.sleep(POLL_S)
-            reconciler.ask("hello")
-
-
-@contextlib.contextmanager
-def live_view(state: Path, output: str) -> Iterator[Callable[[], None]]:
-    """On a terminal, jobs and devices stay below the printed lines; gives what draws them anew."""
-    if output != "text" or not sys.stdout.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console, Group
-    from rich.live import Live
-
-    drawn = 0.0
-    with Live(console=Console(), auto_refresh=False, transient=True) as live:
-
-        def refresh() -> None:
-            nonlocal drawn
-            if time.monotonic() - drawn > REDRAW_S:
-                data = report.status(report.snapshot(state))
-                live.update(Group(*map(framed, blocks_of(data))), refresh=True)
-                drawn = time.monotonic()
-
-        yield refresh
 
 
 @contextlib.contextmanager
@@ -360,37 +317,6 @@ def status(state: Path, output: str) -> int:
                 f"the last revision was refused, the fleet stays as it was:\n{condition['message']}"
             )
     return 0
-
-
-def blocks_of(data: Json) -> list[Block]:
-    return [
-        ("Jobs", report.JOB_HEAD, report.job_rows(data)),
-        ("Devices", report.DEVICE_HEAD, report.device_rows(data)),
-    ]
-
-
-def tables(blocks: list[Block]) -> None:
-    """With frames on a terminal, as plain columns elsewhere."""
-    if not sys.stdout.isatty():
-        for _, head, rows in blocks:
-            click.echo("\n".join(report.columns(head, rows)) + "\n")
-        return
-    from rich.console import Console
-
-    for block in blocks:
-        Console().print(framed(block))
-
-
-def framed(block: Block) -> Any:
-    """A block as a table of rich; what people wrote is text, never markup."""
-    from rich.table import Table
-    from rich.text import Text
-
-    title, head, rows = block
-    table = Table(*head, title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
 
 
 @cli.command()
@@ -435,27 +361,6 @@ def events(state: Path, name: str | None, output: str) -> int:
     for each in found:
         click.echo(event_line(each))
     return 0
-
-
-def event_line(event: Any) -> str:
-    return f"{report.clock(event.time)}  {event.object}  {event.reason}  {event.message}"
-
-
-def last_event(state: Path) -> int:
-    if not database(state).exists():
-        return 0
-    with Store(state, readonly=True) as store:
-        return max((e.id for e in store.events()), default=0)
-
-
-def print_events(state: Path, after: int, output: str) -> int:
-    if not database(state).exists():
-        return after
-    with Store(state, readonly=True) as store:
-        for each in store.events(after=after):
-            click.echo(json.dumps(vars(each)) if output == "json" else event_line(each))
-            after = each.id
-    return after
 
 
 @cli.command()

@@ -8,10 +8,11 @@ processes at once use helpers.
 
 Operations (framing: rankfold/control.py)
 
-``hello`` → kind "reconciler", pid, source
-``attach`` source, watch (bool) → {revision, faults, warnings}. Loads and accepts a revision; with
-    `watch` the source is followed until this connection ends, and those of others who watch the
-    same. A second, different source is refused (code "source").
+``hello`` → kind "reconciler", pid, source, trouble (why what the source says is not desired now)
+``attach`` source, watch (bool), again (bool) → {revision, faults, warnings}. Loads and accepts a
+    revision; with `watch` the source is followed until this connection ends, and those of others
+    who watch the same. A second, different source is refused (code "source"), and so is one that
+    cannot be read ("unreadable") unless it is watched `again`: then `hello` tells the trouble.
 ``run`` job, pool (or null), token → {}. The pool, if any, serves that job only and goes with it.
     Asked again with the same token, it is the same job.
 ``override`` name, fields {gpus | suspend | cancelled}, force (bool) → {}
@@ -23,7 +24,6 @@ Operations (framing: rankfold/control.py)
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import signal
@@ -31,14 +31,12 @@ import sqlite3
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rankfold import control
-from rankfold.reconciler import changes, plan, spec, watch
+from rankfold.reconciler import changes, plan
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
-from rankfold.reconciler.faults import point
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
 from rankfold.reconciler.model import (
     Ending,
@@ -51,7 +49,7 @@ from rankfold.reconciler.model import (
     pool_from_json,
 )
 from rankfold.reconciler.observe import Connections, known_devices, last_lines, observe
-from rankfold.reconciler.revision import revision_faults
+from rankfold.reconciler.sources import Sources, note, storage_error
 from rankfold.reconciler.store import Object, Store, StoreError
 
 FAST_S, BUSY_S, IDLE_S = 0.01, 0.1, 0.5  # between two turns of the loop
@@ -90,11 +88,6 @@ class Daemon:
         self.store = Store(state)
         self.links = Connections()
         self.executor = Executor(self.layout, self.store, self.links)
-        self.source: watch.Source | None = None
-        self.watchers: list[control.Channel] = []  # the source is followed while one is there
-        self.source_error = ""
-        self.unconsidered: watch.Revision | None = None  # it could not be written down yet
-        self.faults: list[spec.Fault] = []
         self.plan = plan.Plan()
         self.stopping = False
         self.fresh = False  # whether `plan` follows the last change of desired state
@@ -109,17 +102,17 @@ class Daemon:
         self.server = control.Server(
             self.layout.socket, {name: self._told(each) for name, each in operations.items()}
         )
-        self.server.on_close = self._closed
+        self.sources = Sources(self.server, self.store, state, self._wish, self._changed)
+        self.server.on_close = self.sources.closed
 
-    def _told(self, operation: Callable[[control.Request], Json]) -> control.Handler:
+    def _told(self, operation: control.Handler) -> control.Handler:
         """A journal that cannot be written (full disk) is told to whoever asked."""
 
-        def handle(request: control.Request) -> Json:
+        def handle(request: control.Request) -> Json | None:
             try:
                 return operation(request)
             except sqlite3.Error as error:
-                text = f"the journal in {self.layout.state} cannot be written: {error}"
-                raise control.ControlError("storage", text) from error
+                raise storage_error(self.layout.state, error) from error
 
         return handle
 
@@ -132,8 +125,7 @@ class Daemon:
         try:
             self.server.run()
         finally:
-            if self.source:
-                self.source.close()
+            self.sources.close()
             self.links.close()
             self.store.close()
 
@@ -146,7 +138,7 @@ class Daemon:
             self.server.stop()
             return
         try:
-            self._poll_source()
+            self.sources.poll()
             wait = self.reconcile()
             if self._idle():
                 self._shutdown_proxies()
@@ -167,7 +159,7 @@ class Daemon:
         """Nothing to do: no source, no job that is not over, nobody asking for a while."""
         live = any(not self._ended(name) for name in self.store.desired().jobs)
         now = time.monotonic()
-        if live or self.source or self.plan.actions:
+        if live or self.sources.busy or self.plan.actions:
             self.idle_since = now
         return now - self.idle_since > self.linger_s
 
@@ -222,7 +214,7 @@ class Daemon:
         ]  # fmt: skip
         if moving and now - self.progress_at < FAST_FOR_S:
             return FAST_S
-        return BUSY_S if live or self.plan.actions or self.source else IDLE_S
+        return BUSY_S if live or self.plan.actions or self.sources.busy else IDLE_S
 
     def _try(self, action: plan.Action) -> bool:
         """Execute unless its subject waits after a failure. True if something was done."""
@@ -307,58 +299,6 @@ class Daemon:
                     text = condition["message"]
                     self.store.event(f"Job/{each.name}", condition["reason"], text, "Warning")
 
-    # ---- sources
-
-    def _poll_source(self) -> None:
-        if self.source is None:
-            return
-        try:
-            revision = self.source.poll() or self.unconsidered
-            self.source_error = ""
-        except watch.SourceError as error:
-            if str(error) != self.source_error:
-                self.source_error = str(error)
-                self.store.event("Source", "Unreachable", str(error), "Warning")
-            return
-        if revision is None:
-            return
-        try:
-            self._consider(self.source.identity, revision)
-            self.unconsidered = None
-        except sqlite3.Error as error:  # this is called by the loop itself, too
-            self.unconsidered = revision
-            note(f"{revision.id[:19]} waits: {error}")
-
-    def _consider(self, identity: str, revision: watch.Revision) -> list[spec.Fault]:
-        """Accept a revision whole, or refuse it whole and leave the fleet as it is."""
-        records = self.store.records()
-        faults = list(revision.loaded.faults)
-        if not faults:
-            faults = revision_faults(revision.loaded, records, self._live_by_hand())
-        self.faults = faults
-        self.store.set("attempted", {
-            "revision": revision.id, "time": time.time(), "faults": [str(f) for f in faults],
-        })  # fmt: skip
-        if faults:
-            text = f"{revision.id[:19]} is refused, the fleet stays as it was: {faults[0]}"
-            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-            self.store.event("Source", "RevisionRefused", text + more, "Warning")
-            return faults
-        with self.store.transaction():
-            touched = self.store.accept(revision.loaded, identity, revision.id)
-            after = self.store.desired().jobs
-            for name in touched:
-                self._wish(after.get(name), revision.id, self._saved_at(revision, name))
-        self.store.event("Source", "RevisionAccepted", f"{revision.id[:19]} from {identity}")
-        point("revision.accepted")
-        self.fresh = False
-        return []
-
-    @staticmethod
-    def _saved_at(revision: watch.Revision, name: str) -> float:
-        origin = revision.loaded.origins.get(("Job", name), Origin())
-        return revision.loaded.saved_at.get(origin.file, revision.saved_at)
-
     def _wish(self, job: Job | None, commit: str, wanted_at: float) -> None:
         record = self.store.record(job.name) if job else None
         if job is None or record is None:
@@ -368,89 +308,20 @@ class Daemon:
             self.store.open_change(change)
         self.backoff.pop(job.name, None)
 
-    def _live_by_hand(self) -> frozenset[str]:
-        objects = self.store.objects()
-        return frozenset(
-            o.name for o in objects
-            if o.kind == "Job" and o.source is None and not self._ended(o.name)
-        )  # fmt: skip
-
-    def _refuse_other_source(self, identity: str) -> None:
-        if self.source and self.source.identity != identity:
-            raise control.ControlError(
-                "source", f"this fleet follows {self.source.identity}; end that first"
-            )
-        live = sorted(
-            o.name for o in self.store.objects()
-            if o.kind == "Job" and o.source not in (None, identity) and not self._ended(o.name)
-        )  # fmt: skip
-        if live:
-            known = self.store.get("source")
-            raise control.ControlError(
-                "source",
-                f"this fleet belongs to {known}, whose jobs still live ({', '.join(live)}): "
-                "cancel them first, or use another --state",
-            )
+    def _changed(self) -> None:
+        self.fresh = False
 
     # ---- operations
 
     def _hello(self, _request: control.Request) -> Json:
-        source = self.source.identity if self.source else None
-        return {"kind": "reconciler", "pid": os.getpid(), "source": source}
-
-    def _attach(self, request: control.Request) -> Json:
-        try:
-            source = watch.open_source(request["source"], self.layout.state)
-        except watch.SourceError as error:
-            raise control.ControlError("unreadable", str(error)) from error
-        try:
-            self._refuse_other_source(source.identity)
-            revision = source.poll()
-            if revision is None:
-                raise control.ControlError("unreadable", f"{source.identity} changes too fast")
-            faults = self._consider(source.identity, revision)
-        except watch.SourceError as error:
-            source.close()
-            raise control.ControlError("unreadable", str(error)) from error
-        except (control.ControlError, sqlite3.Error):
-            source.close()
-            raise
-        if request.get("watch"):
-            self._follow(source, request.channel)
-        else:
-            source.close()
-        self.idle_since = time.monotonic()
         return {
-            "revision": revision.id,
-            "faults": [str(f) for f in faults],
-            "warnings": [str(w) for w in revision.loaded.warnings],
-        }
+            "kind": "reconciler", "pid": os.getpid(), "source": self.sources.identity,
+            "trouble": self.sources.trouble,
+        }  # fmt: skip
 
-    def _follow(self, source: watch.Source, channel: control.Channel) -> None:
-        watchers = [*self.watchers, channel]
-        self._unfollow()
-        self.source, self.watchers = source, watchers
-        fd = source.wake_fd()
-        if fd is not None:
-            self.server.add(fd, self._poll_source)
-        self.store.set("watching", source.identity)
-
-    def _unfollow(self) -> None:
-        if self.source is None:
-            return
-        fd = self.source.wake_fd()
-        if fd is not None:
-            self.server.remove(fd)
-        self.source.close()
-        self.source = self.unconsidered = None
-        self.watchers = []
-        self.store.set("watching", None)
-
-    def _closed(self, channel: control.Channel) -> None:
-        """A source is followed as long as one of the clients that attached it stays."""
-        self.watchers = [each for each in self.watchers if each is not channel]
-        if not self.watchers:
-            self._unfollow()
+    def _attach(self, request: control.Request) -> None:
+        self.idle_since = time.monotonic()
+        self.sources.attach(request)
 
     def _run(self, request: control.Request) -> Json:
         job = job_from_json(request["job"])
@@ -544,8 +415,8 @@ class Daemon:
             "fleet_ready": self.plan.fleet_ready,
             "devices_failing": self._failing(),
             "jobs": jobs,
-            "faults": [str(f) for f in self.faults],
-            "source": self.source.identity if self.source else None,
+            "faults": [str(f) for f in self.sources.faults],
+            "source": self.sources.identity,
         }
 
     def _failing(self) -> dict[str, str]:
@@ -564,12 +435,6 @@ class Daemon:
         self.stopping = True
         self.server.after(0, self.server.stop)
         return {"jobs": live}
-
-
-def note(text: str) -> None:
-    """A line for the log, whose disk may be full."""
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,8 +1,9 @@
 """Where desired state comes from: a plain directory, or a branch of a git repository.
 
-A source is polled by the daemon's loop (and wakes it through a descriptor where it can); it gives
-a `Revision` when there is something new. It never raises for what people wrote: that is in the
-revision's faults. SourceError means that the source itself cannot be read now.
+A source is read by a thread of its own (`Reader`), because disks and networks hang and the
+reconciler's loop must not. It gives a `Revision` when there is something new, and never raises for
+what people wrote: that is in the revision's faults. SourceError means that the source itself
+cannot be read now; it is opened anew, again and again, until it can.
 """
 
 from __future__ import annotations
@@ -10,19 +11,28 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import subprocess
+import select
+import shutil
+import sys
 import threading
 import time
+import traceback
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from rankfold.reconciler import spec
+from rankfold.reconciler.git import Git, GitError, is_elsewhere
 from rankfold.reconciler.model import Json
 
-RECHECK_S = 5.0  # look again even if no notification came
+REST_S = 0.05  # a directory is read when nothing in it has changed for so long
+RESTLESS_S = 10.0  # and is told to be unreadable when it never rests
+LOOK_S = 0.2  # between looks at a directory of which no notification came
+STAT_S = 0.1  # between looks at a branch
+RECHECK_S = 5.0  # ask git even if the branch's files look the same
 FETCH_S = 5.0  # between fetches of a repository elsewhere
-GIT_TIMEOUT_S = 60.0
+AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 5.0  # before a source that cannot be read is opened anew
 
 
 class SourceError(Exception):
@@ -39,47 +49,164 @@ class Revision:
 
 
 class Source(Protocol):
-    identity: str
-
     def poll(self) -> Revision | None:
-        """The current revision if it is another than at the last call."""
+        """The current revision if it is another than at the last call. Raises SourceError."""
 
-    def wake_fd(self) -> int | None:
-        """A descriptor that becomes readable when it is worth polling."""
+    def pause(self) -> None:
+        """Wait until it is worth polling again, or `stop` was called."""
+
+    def stop(self) -> None:
+        """Let `poll` and `pause` return soon; from any thread."""
 
     def close(self) -> None: ...
 
 
+def identity_of(description: Json) -> str:
+    """What a source is called. `description`: what a client sends, {"dir": absolute path} or
+    {"git": repository, "branch": b, "path": p}."""
+    if "dir" in description:
+        return f"directory {Path(description['dir']).resolve()}"
+    path = description.get("path", "").strip("/")
+    where = f", path {path}" if path else ""
+    return f"git {description['git']}, branch {description['branch']}{where}"
+
+
 def open_source(description: Json, state: Path) -> Source:
-    """From what a client sends: {"dir": path} or {"git": repo, "branch": b, "path": p}."""
     if "dir" in description:
         return DirectorySource(Path(description["dir"]))
     return GitSource(description["git"], description["branch"], description.get("path", ""), state)
 
 
+# ---- beside the loop ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is new of a source. `error`: why it cannot be read since `since` (wall clock)."""
+
+    revision: Revision | None = None
+    error: str = ""
+    since: float = 0.0
+
+
+class Reader:
+    """Follows a source in a thread, through everything that may pass."""
+
+    def __init__(self, description: Json, state: Path):
+        self.identity = identity_of(description)
+        self._description, self._state = description, state
+        self._lock = threading.Lock()
+        self._reading: Reading | None = None  # that nobody has taken
+        self._error, self._since = "", 0.0
+        self._source: Source | None = None
+        self._stopped = threading.Event()
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable: `take` has news
+        self._thread = threading.Thread(target=self._run, name="source", daemon=True)
+        self._thread.start()
+
+    def take(self) -> Reading | None:
+        """What is new since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.wake)
+        with self._lock:
+            reading, self._reading = self._reading, None
+        return reading
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """End it; git commands too if they do so in time."""
+        with self._lock:
+            self._stopped.set()
+            os.close(self.wake)
+            if self._source:
+                self._source.stop()
+        self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        again = AGAIN_MIN_S
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+            except SourceError as error:
+                problem = str(error)
+            except OSError as error:
+                problem = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            except Exception as error:  # noqa: BLE001 - a fault of ours: the files may be mended
+                problem = f"reading it failed ({type(error).__name__}); see the reconciler's log"
+                _note_fault(error)
+            else:
+                continue
+            again = AGAIN_MIN_S if problem != self._error else min(AGAIN_MAX_S, again * 2)
+            self._publish(None, problem)
+            self._stopped.wait(again)
+
+    def _follow(self) -> None:
+        """Returns when it is told to stop; raises what keeps the source from being read."""
+        source = open_source(self._description, self._state)
+        with self._lock:
+            self._source = source
+            if self._stopped.is_set():
+                source.stop()
+        try:
+            while not self._stopped.is_set():
+                if revision := source.poll():
+                    self._publish(revision, "")
+                source.pause()
+        finally:
+            with self._lock:
+                self._source = None
+            source.close()
+
+    def _publish(self, revision: Revision | None, error: str) -> None:
+        with self._lock:
+            if self._stopped.is_set() or (revision is None and error == self._error):
+                return
+            if not self._error or not error:
+                self._since = time.time()
+            self._error = error
+            untaken = self._reading.revision if self._reading else None
+            self._reading = Reading(revision or untaken, error, self._since if error else 0.0)
+            os.eventfd_write(self.wake, 1)
+
+
+def _note_fault(error: Exception) -> None:
+    """For the log: where it happened, and not what it was about, which may be a secret."""
+    with contextlib.suppress(OSError):
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        print(f"reading a source:\n{frames}{type(error).__name__}", file=sys.stderr, flush=True)
+
+
+# ---- a directory -------------------------------------------------------------------------------
+
+
 class DirectorySource:
-    """Every ``*.yaml`` below a directory, followed with inotify and a timer."""
+    """Every ``*.yaml`` below a directory, followed with inotify and a timer.
+
+    Nothing says that a save is complete, so a directory is read when it has rested: what an editor
+    writes in parts, or renames away and puts back, is seen once.
+    """
 
     def __init__(self, path: Path):
         self.path = path.resolve()
-        if not self.path.exists():
-            raise SourceError(f"{self.path} is not there")
-        self.identity = f"directory {self.path}"
+        self._stopped = threading.Event()
+        self._check()
         self._signature: object = None
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._observer = self._watch()
+
+    def _check(self) -> None:
+        if not self.path.exists() and (self._stopped.wait(REST_S) or not self.path.exists()):
+            raise SourceError(f"{self.path} is not there")
 
     def _watch(self) -> Any:
         from watchdog.events import FileSystemEvent, FileSystemEventHandler
         from watchdog.observers import Observer
 
-        event = self._event
+        wake = self._wake
 
         class Wake(FileSystemEventHandler):
-            def on_any_event(self, event_: FileSystemEvent) -> None:
-                if event_.event_type in ("created", "modified", "moved", "deleted"):
-                    with contextlib.suppress(OSError):
-                        os.eventfd_write(event, 1)
+            def on_any_event(self, event: FileSystemEvent) -> None:
+                if event.event_type in ("created", "modified", "moved", "deleted"):
+                    wake()
 
         observer = Observer()
         folder = self.path if self.path.is_dir() else self.path.parent
@@ -90,28 +217,44 @@ class DirectorySource:
             return None  # no inotify watches left: the timer does it
         return observer
 
-    def wake_fd(self) -> int | None:
-        return self._event
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._event, 1)
 
     def poll(self) -> Revision | None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
-        signature = self._look()
-        if signature == self._signature:
-            return None
-        loaded = spec.load_dir(self.path)
-        if self._look() != signature:
-            return None  # it changes under our eyes: the next poll sees it whole
-        self._signature = signature
-        return directory_revision(loaded)
+        self._check()
+        deadline = time.monotonic() + RESTLESS_S
+        looked = self._look()
+        while looked != self._signature:
+            if self._stopped.wait(REST_S):
+                return None
+            before, looked = looked, self._look()
+            if looked == before:
+                loaded = spec.load_dir(self.path)
+                if self._look() == looked:
+                    self._signature = looked
+                    return directory_revision(loaded)
+            if time.monotonic() > deadline:
+                raise SourceError(f"{self.path} never rests: its files change all the time")
+        return None
 
     def _look(self) -> object:
         found = []
         for file in spec.yaml_files(self.path):
             with contextlib.suppress(OSError):
                 info = file.stat()
-                found.append((str(file), info.st_mtime_ns, info.st_size, info.st_ino))
+                times = info.st_mtime_ns, info.st_ctime_ns
+                found.append((str(file), *times, info.st_size, info.st_ino))
         return tuple(found)
+
+    def pause(self) -> None:
+        select.select([self._event], [], [], LOOK_S)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._wake()
 
     def close(self) -> None:
         if self._observer:
@@ -129,48 +272,74 @@ def directory_revision(loaded: spec.Loaded) -> Revision:
     return Revision(f"sha256:{digest}", loaded, max(loaded.saved_at.values(), default=time.time()))
 
 
+# ---- a branch ----------------------------------------------------------------------------------
+
+_mirrors: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+
+
 class GitSource:
-    """The files of one commit: the tip of a branch. The working tree is never read."""
+    """The files of one commit: the tip of a branch. The working tree is never read.
+
+    Of a repository elsewhere there is a mirror in the state directory, fetched every `FETCH_S`.
+    """
 
     def __init__(self, repository: str, branch: str, path: str, state: Path):
         self.branch, self.path = branch, path.strip("/")
-        local = Path(repository).expanduser()
-        self._fetcher: _Fetcher | None = None
-        if local.exists():
-            self.repo = local.absolute()
-            shown = str(self.repo)
-        else:
-            self.repo = state / "git" / hashlib.sha256(repository.encode()).hexdigest()[:16]
-            self._fetcher = _Fetcher(repository, self.repo)
-            shown = repository
-        where = f", path {self.path}" if self.path else ""
-        self.identity = f"git {shown}, branch {branch}{where}"
+        self.url = repository if is_elsewhere(repository) else ""
+        self._stopped = threading.Event()
+        self._fetched_at: float | None = None
         self._commit = ""
         self._stamp: object = None
         self._looked_at = 0.0
-        common = self._git("rev-parse", "--git-common-dir").strip()
-        self._common = (
-            (self.repo / common).resolve() if not Path(common).is_absolute() else Path(common)
-        )
-        bare = self._git("rev-parse", "--is-bare-repository").strip() == "true"
-        self._top = None if bare else self._git("rev-parse", "--show-toplevel").strip()
-        self._tip()
+        if self.url:
+            digest = hashlib.sha256(self.url.encode()).hexdigest()[:16]
+            self.repo = state / "git" / digest
+        else:
+            self.repo = Path(repository).expanduser().absolute()
+        self.git = Git(self.repo, self._stopped)
+        self._opened = False
 
-    def wake_fd(self) -> int | None:
-        return None
+    def _open(self) -> None:
+        common = Path(self.git.text("rev-parse", "--git-common-dir"))
+        self._common = common if common.is_absolute() else (self.repo / common).resolve()
+        bare = self.git.text("rev-parse", "--is-bare-repository") == "true"
+        self._top = None if bare else self.git.text("rev-parse", "--show-toplevel")
+        self._opened = True
 
-    def _git(self, *arguments: str) -> str:
-        return git(self.repo, *arguments).decode(errors="replace")
+    def _mirror(self) -> None:
+        """Have what the remote has. Raises GitError."""
+        now = time.monotonic()
+        if self._fetched_at is not None and now - self._fetched_at < FETCH_S:
+            return
+        with _mirrors[self.repo]:
+            if not (self.repo / "HEAD").exists():
+                self._clone()
+            else:
+                try:
+                    self.git.remote("fetch", "--progress", "--prune")
+                except GitError as error:
+                    if ".lock" in str(error):  # left by one that was killed: no other is here
+                        shutil.rmtree(self.repo, ignore_errors=True)
+                    raise
+        self._fetched_at = time.monotonic()
+
+    def _clone(self) -> None:
+        """All of it or nothing: half a mirror would look like an empty one."""
+        new = self.repo.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        clone = "clone", "--mirror", "--progress", "--", self.url, str(new)
+        Git(new, self._stopped).remote(*clone)
+        new.rename(self.repo)
 
     def _tip(self) -> str:
         try:
-            return self._git(
-                "rev-parse", "--verify", f"refs/heads/{self.branch}^{{commit}}"
-            ).strip()
-        except SourceError as error:
-            names = self._git("for-each-ref", "--format=%(refname:short)", "refs/heads").split()
+            return self.git.text("rev-parse", "--verify", f"refs/heads/{self.branch}^{{commit}}")
+        except GitError as error:
+            names = self.git.text("for-each-ref", "--format=%(refname:short)", "refs/heads").split()
             there = f"there are {', '.join(names)}" if names else "nothing is committed there yet"
-            raise SourceError(f"{self.repo} has no branch {self.branch}: {there}") from error
+            where = self.url or self.repo
+            raise SourceError(f"{where} has no branch {self.branch}: {there}") from error
 
     def _refs_stamp(self) -> object:
         """Changes whenever the branch does: asking git costs a process each time."""
@@ -184,8 +353,17 @@ class GitSource:
         return tuple(stamp)
 
     def poll(self) -> Revision | None:
-        if self._fetcher and self._fetcher.error:
-            raise SourceError(self._fetcher.error)
+        try:
+            if self.url:
+                self._mirror()
+            if not self._opened:
+                self._open()
+            return self._look()
+        except GitError as error:
+            where = f"cannot fetch {self.url}: " if self.url else ""
+            raise SourceError(f"{where}{error}") from error
+
+    def _look(self) -> Revision | None:
         stamp, now = self._refs_stamp(), time.monotonic()
         if stamp == self._stamp and now - self._looked_at < RECHECK_S:
             return None
@@ -205,18 +383,17 @@ class GitSource:
                 return ref.stat().st_mtime
         except OSError:
             pass
-        return float(self._git("show", "-s", "--format=%ct", commit).strip())
+        return float(self.git.text("show", "-s", "--format=%ct", commit))
 
     def _load(self, commit: str) -> spec.Loaded:
         texts, faults = {}, []
-        names = self._git(
-            "ls-tree", "-r", "-z", "--full-tree", "--name-only", commit, "--", self.path or "."
-        )
+        listing = ("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit, "--")
+        names = self.git(*listing, self.path or ".").decode(errors="replace")
         for name in filter(None, names.split("\0")):
             hidden = any(part.startswith(".") for part in Path(name).parts)
             if Path(name).suffix in (".yaml", ".yml") and not hidden:
                 try:
-                    texts[name] = git(self.repo, "cat-file", "blob", f"{commit}:{name}").decode()
+                    texts[name] = self.git("cat-file", "blob", f"{commit}:{name}").decode()
                 except UnicodeDecodeError as error:
                     faults.append(spec.Fault(name, 1, "-", f"cannot be read: {error}"))
         if not texts:
@@ -226,52 +403,11 @@ class GitSource:
         loaded.faults = sorted({*faults, *loaded.faults})
         return loaded
 
-    def close(self) -> None:
-        if self._fetcher:
-            self._fetcher.close()
+    def pause(self) -> None:
+        self._stopped.wait(STAT_S)
 
-
-class _Fetcher:
-    """A mirror of a repository elsewhere, fetched in a thread: networks hang, the loop must not."""
-
-    def __init__(self, url: str, mirror: Path):
-        self.url, self.mirror, self.error = url, mirror, ""
-        self._stop = threading.Event()
-        if not (mirror / "HEAD").exists():
-            mirror.parent.mkdir(parents=True, exist_ok=True)
-            git(Path("/"), "clone", "--mirror", "--quiet", "--", url, str(mirror))
-        self._thread = threading.Thread(target=self._run, name="fetch", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(FETCH_S):
-            try:
-                git(self.mirror, "fetch", "--quiet", "--prune")
-                self.error = ""
-            except SourceError as error:
-                self.error = f"cannot fetch {self.url}: {error}"
+    def stop(self) -> None:
+        self._stopped.set()
 
     def close(self) -> None:
-        self._stop.set()
-
-
-def git(repo: Path, *arguments: str) -> bytes:
-    """Run git in `repo`, deaf to the caller's GIT_* variables. Raises SourceError."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    env |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(repo), *arguments],
-            capture_output=True, stdin=subprocess.DEVNULL, env=env, timeout=GIT_TIMEOUT_S,
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise SourceError("git is not installed") from error
-    except subprocess.TimeoutExpired as error:
-        raise SourceError(f"git {arguments[0]} took over {GIT_TIMEOUT_S:g} s") from error
-    if done.returncode != 0:
-        text = done.stderr.decode(errors="replace").strip()
-        lines = text.splitlines()
-        fatal = [line.removeprefix("fatal: ") for line in lines if line.startswith("fatal: ")]
-        reason = (fatal or lines or [f"git {arguments[0]} failed"])[0]
-        raise SourceError(f"{repo}: {reason}" if "not a git repository" in reason else reason)
-    return done.stdout
+        """Nothing is held open."""

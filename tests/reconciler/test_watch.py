@@ -74,21 +74,19 @@ def test_a_bare_repository_needs_absolute_workdirs(git: Git, tmp_path: Path) -> 
 def test_a_repository_elsewhere_is_mirrored_and_fetched(git: Git, tmp_path: Path) -> None:
     url = f"file://{git.folder}"
     source = watch.GitSource(url, "main", "", tmp_path / "state")
-    try:
-        first = source.poll()
-        assert first is not None and first.id == head(git)
-        assert source.identity == f"git {url}, branch main"
-    finally:
-        source.close()
+    first = source.poll()
+    assert first is not None and first.id == head(git)
+    described = {"git": url, "branch": "main"}
+    assert watch.identity_of(described) == f"git {url}, branch main"
 
 
 def test_what_is_no_repository_or_branch_is_an_error_of_the_source(
     git: Git, tmp_path: Path
 ) -> None:
     with pytest.raises(watch.SourceError, match="not a git repository"):
-        watch.GitSource(str(tmp_path), "main", "", tmp_path)
+        watch.GitSource(str(tmp_path), "main", "", tmp_path).poll()
     with pytest.raises(watch.SourceError, match="has no branch nope"):
-        watch.GitSource(str(git.folder), "nope", "", tmp_path)
+        watch.GitSource(str(git.folder), "nope", "", tmp_path).poll()
 
 
 def test_the_callers_git_variables_do_not_lead_elsewhere(

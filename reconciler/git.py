@@ -1,0 +1,118 @@
+"""Runs git for `watch`: deaf to the caller's settings, asking nobody, never waited for without end.
+
+A remote that accepts a connection and says nothing would hold git for ever, and with it whoever
+waits: a command that has said nothing for `SILENT_S` is ended, with all that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+SILENT_S = 20.0  # git tells of its progress every second while there is some
+LIMIT_S = 600  # of a command that talks to a remote, also when we are killed meanwhile
+TICK_S = 0.1
+ENDING_S = 2.0  # to put away its lock files
+_TELLING = ("fatal: ", "error: ", "ssh: ")
+
+
+class GitError(Exception):
+    """git could not do it; the message says why."""
+
+
+class Git:
+    """git in one repository. Once `stopped` is set, whatever runs is ended."""
+
+    def __init__(self, repo: Path, stopped: threading.Event):
+        self.repo, self.stopped = repo, stopped
+
+    def __call__(self, *arguments: str) -> bytes:
+        """What it prints. Raises GitError."""
+        return self._run(["git", "-C", str(self.repo), *arguments])
+
+    def text(self, *arguments: str) -> str:
+        return self(*arguments).decode(errors="replace").strip()
+
+    def remote(self, *arguments: str) -> None:
+        """A command that talks to a remote, with its progress. Raises GitError."""
+        limit = ["timeout", f"--kill-after={ENDING_S}", str(LIMIT_S)] if _has_timeout() else []
+        self._run([*limit, "git", "-C", str(self.repo), *arguments])
+
+    def _run(self, command: list[str]) -> bytes:
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=_environment(), start_new_session=True,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise GitError("git is not installed") from error
+        with process:
+            try:
+                out, err = self._listen(process, command)
+            except BaseException:
+                _end(process)
+                raise
+        if process.returncode == 0:
+            return out
+        raise GitError(self._reason(err.decode(errors="replace"), command))
+
+    def _listen(self, process: subprocess.Popen[bytes], command: list[str]) -> tuple[bytes, bytes]:
+        """Its output, once it has ended by itself."""
+        heard, since = 0, time.monotonic()
+        while True:
+            try:
+                return process.communicate(timeout=TICK_S)
+            except subprocess.TimeoutExpired as waiting:
+                said = len(waiting.output or b"") + len(waiting.stderr or b"")
+            now = time.monotonic()
+            if said > heard:
+                heard, since = said, now
+            if self.stopped.is_set():
+                raise GitError("it is not followed any longer")
+            if now - since > SILENT_S:
+                raise GitError(f"no answer: git {_verb(command)} got nothing for {SILENT_S:g} s")
+
+    def _reason(self, text: str, command: list[str]) -> str:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        telling = [line for line in lines if line.startswith(_TELLING)]
+        reason = " / ".join(line.removeprefix("fatal: ") for line in telling[:2])
+        reason = reason or (lines[-1] if lines else f"git {_verb(command)} failed")
+        return f"{self.repo}: {reason}" if "not a git repository" in reason else reason
+
+
+def is_elsewhere(repository: str) -> bool:
+    """Whether git would take this for a URL or ``host:path``, by its own rule: not by what is
+    there now, because a folder may be away for a while."""
+    before, colon, _ = repository.partition(":")
+    return bool(colon) and "/" not in before
+
+
+def _verb(command: list[str]) -> str:
+    return command[command.index("-C") + 2]
+
+
+def _has_timeout() -> bool:
+    return shutil.which("timeout") is not None
+
+
+def _environment() -> dict[str, str]:
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    return ours | {
+        "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
+        "SSH_ASKPASS_REQUIRE": "never",
+    }  # fmt: skip
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """And its children: it has a session of its own."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(ENDING_S)

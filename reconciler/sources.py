@@ -1,0 +1,260 @@
+"""The source that the fleet follows: who asked for it, what it says, what is accepted of it.
+
+The daemon's half of `watch`: a source is read beside the loop (`watch.Reader`); here, in the loop,
+what was read is accepted whole or refused whole, and what cannot be read is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rankfold import control
+from rankfold.reconciler import spec
+from rankfold.reconciler.faults import point
+from rankfold.reconciler.model import Job, Json, Origin
+from rankfold.reconciler.revision import revision_faults
+from rankfold.reconciler.store import Store
+from rankfold.reconciler.watch import Reader, Reading, Revision
+
+CLOSING_S = 3.0  # for git to end, when the reconciler does
+
+
+@dataclasses.dataclass
+class _Attaching:
+    """A client that asked for a source of which nothing has been read yet."""
+
+    request: control.Request
+    reader: Reader
+
+
+class Sources:
+    """`wish` is called for each job that a revision touches (job or None, revision, wall clock),
+    within the journal's transaction; `accepted` after it."""
+
+    def __init__(
+        self, server: control.Server, store: Store, state: Path,
+        wish: Callable[[Job | None, str, float], None], accepted: Callable[[], None],
+    ):  # fmt: skip
+        self.server, self.store, self.state = server, store, state
+        self.wish, self.accepted = wish, accepted
+        self.source: Reader | None = None
+        self.watchers: list[control.Channel] = []  # the source is followed while one is there
+        self.attaching: list[_Attaching] = []
+        self.faults: list[spec.Fault] = []
+        self.trouble = ""  # why what the source says is not what is desired; for who watches
+        self._unconsidered: Revision | None = None  # it could not be written down yet
+        self._last = Reading()
+        self._noted: Json | None = None  # what the journal says of it; None: not known
+        self._note()
+
+    @property
+    def busy(self) -> bool:
+        return self.source is not None or bool(self.attaching)
+
+    @property
+    def identity(self) -> str | None:
+        return self.source.identity if self.source else None
+
+    # ---- clients
+
+    def attach(self, request: control.Request) -> None:
+        """Answered once the source has been read, or could not be."""
+        attaching = _Attaching(request, Reader(request["source"], self.state))
+        self.attaching.append(attaching)
+        self.server.add(attaching.reader.wake, lambda: self._first(attaching))
+
+    def _first(self, attaching: _Attaching) -> None:
+        request, reader = attaching.request, attaching.reader
+        reading = reader.take()
+        if reading is None:
+            return
+        self.server.remove(reader.wake)
+        self.attaching.remove(attaching)
+        try:
+            reply = self._attached(request, reader, reading)
+        except control.ControlError as error:
+            reader.close()
+            request.refuse(error)
+        except sqlite3.Error as error:
+            reader.close()
+            request.refuse(storage_error(self.state, error))
+        else:
+            request.reply(**reply)
+
+    def _attached(self, request: control.Request, reader: Reader, reading: Reading) -> Json:
+        """What to answer. `again`: it was followed before, so it is whatever may be wrong now."""
+        watch, again = bool(request.get("watch")), bool(request.get("again"))
+        self._refuse_other_source(reader.identity)
+        if watch and again:
+            self._follow(reader, request.channel)
+            self._heed(reading)
+        elif reading.revision is None:
+            raise control.ControlError("unreadable", reading.error)
+        else:
+            self._consider(reader.identity, reading.revision)
+            if watch:
+                self._follow(reader, request.channel)
+            else:
+                reader.close()
+        revision = reading.revision
+        return {
+            "revision": revision.id if revision else None,
+            "faults": [str(f) for f in self.faults],
+            "warnings": [str(w) for w in revision.loaded.warnings] if revision else [],
+        }
+
+    def _refuse_other_source(self, identity: str) -> None:
+        if self.source and self.source.identity != identity:
+            raise control.ControlError(
+                "source", f"this fleet follows {self.source.identity}; end that first"
+            )
+        live = sorted(
+            o.name for o in self.store.objects()
+            if o.kind == "Job" and o.source not in (None, identity) and not self._ended(o.name)
+        )  # fmt: skip
+        if live:
+            known = self.store.get("source")
+            raise control.ControlError(
+                "source",
+                f"this fleet belongs to {known}, whose jobs still live ({', '.join(live)}): "
+                "cancel them first, or use another --state",
+            )
+
+    def closed(self, channel: control.Channel) -> None:
+        """A source is followed as long as one of the clients that attached it stays."""
+        for attaching in [each for each in self.attaching if each.request.channel is channel]:
+            self.attaching.remove(attaching)
+            self.server.remove(attaching.reader.wake)
+            attaching.reader.close()
+        if channel in self.watchers:
+            self.watchers.remove(channel)
+            if not self.watchers:
+                self._unfollow()
+
+    def close(self) -> None:
+        """The reconciler ends."""
+        for attaching in self.attaching:
+            attaching.reader.close()
+        self._unfollow(CLOSING_S)
+
+    # ---- following
+
+    def _follow(self, reader: Reader, channel: control.Channel) -> None:
+        watchers = [*self.watchers, channel]
+        if self.source:
+            self.server.remove(self.source.wake)
+            self.source.close()
+        self.source, self.watchers = reader, watchers
+        self._forget()
+        self.server.add(reader.wake, self.poll)
+
+    def _unfollow(self, wait_s: float = 0.0) -> None:
+        if self.source is None:
+            return
+        self.server.remove(self.source.wake)
+        self.source.close(wait_s)
+        self.source, self.watchers = None, []
+        self._forget()
+
+    def _forget(self) -> None:
+        self._unconsidered, self._last, self.trouble = None, Reading(), ""
+        self._note()
+
+    def poll(self) -> None:
+        """Called by the loop, and when the reader has news. Never raises."""
+        if self.source is None:
+            return
+        reading = self.source.take()
+        if reading is None and self._unconsidered:
+            reading = dataclasses.replace(self._last, revision=self._unconsidered)
+        if reading is not None:
+            self._heed(reading)
+        else:
+            self._note()
+
+    def _heed(self, reading: Reading) -> None:
+        assert self.source is not None
+        self._last, trouble = reading, reading.error
+        if reading.revision:
+            try:
+                self._consider(self.source.identity, reading.revision)
+                self._unconsidered = None
+            except sqlite3.Error as error:  # whoever watches is told, and it is tried again
+                self._unconsidered = reading.revision
+                trouble = trouble or storage_error(self.state, error).message
+                if trouble != self.trouble:
+                    note(f"{reading.revision.id[:19]} waits: {error}")
+        self.trouble = trouble
+        self._note()
+
+    def _note(self) -> None:
+        """For readers of the journal: what is followed, and since when it cannot be read."""
+        last = self._last
+        unreachable = {"message": last.error, "since": last.since} if last.error else None
+        now: Json = {"watching": self.identity, "unreachable": unreachable}
+        if now == self._noted:
+            return
+        with contextlib.suppress(sqlite3.Error), self.store.transaction():  # the disk may be full
+            for key, value in now.items():
+                self.store.set(key, value)
+            if last.error:
+                self.store.event("Source", "Unreachable", last.error, "Warning")
+            self._noted = now
+
+    # ---- revisions
+
+    def _consider(self, identity: str, revision: Revision) -> None:
+        """Accept a revision whole, or refuse it whole and leave the fleet as it is."""
+        faults = list(revision.loaded.faults)
+        if not faults:
+            faults = revision_faults(revision.loaded, self.store.records(), self._live_by_hand())
+        self.faults = faults
+        self.store.set("attempted", {
+            "revision": revision.id, "time": time.time(), "faults": [str(f) for f in faults],
+        })  # fmt: skip
+        if faults:
+            text = f"{revision.id[:19]} is refused, the fleet stays as it was: {faults[0]}"
+            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+            self.store.event("Source", "RevisionRefused", text + more, "Warning")
+            return
+        with self.store.transaction():
+            touched = self.store.accept(revision.loaded, identity, revision.id)
+            after = self.store.desired().jobs
+            for name in touched:
+                self.wish(after.get(name), revision.id, _saved_at(revision, name))
+        self.store.event("Source", "RevisionAccepted", f"{revision.id[:19]} from {identity}")
+        point("revision.accepted")
+        self.accepted()
+
+    def _live_by_hand(self) -> frozenset[str]:
+        objects = self.store.objects()
+        return frozenset(
+            o.name for o in objects
+            if o.kind == "Job" and o.source is None and not self._ended(o.name)
+        )  # fmt: skip
+
+    def _ended(self, name: str) -> bool:
+        record = self.store.record(name)
+        return record is not None and record.step == "ended"
+
+
+def _saved_at(revision: Revision, name: str) -> float:
+    origin = revision.loaded.origins.get(("Job", name), Origin())
+    return revision.loaded.saved_at.get(origin.file, revision.saved_at)
+
+
+def storage_error(state: Path, error: sqlite3.Error) -> control.ControlError:
+    """A journal that cannot be written (full disk), for whoever asked."""
+    return control.ControlError("storage", f"the journal in {state} cannot be written: {error}")
+
+
+def note(text: str) -> None:
+    """A line for the log, whose disk may be full."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
