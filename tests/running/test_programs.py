@@ -62,6 +62,7 @@ CASES = [
     Case("boxes", 2, TWO, steps=8, arguments=()),
     Case("pools", 2, TWO, steps=100),
     Case("captures", 2, TWO, steps=10),
+    Case("video", 2, TWO, steps=30),
 ]
 
 

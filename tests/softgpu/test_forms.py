@@ -67,6 +67,7 @@ shf{.l|.r}{.wrap|.clamp}.b32 %r0, %r1, %r2, %r3
 {shl|shr}.T %T0, %T1, %r2
 prmt.b32{|.f4e|.b4e|.rc8|.ecl|.ecr|.rc16} %r0, %r1, %r2, %r3
 mov.T %T0, %T1
+mov{.v2|.v4}.T <%T>, <%T>
 shfl{.up|.bfly}.sync.b32 %r0|%p0, %r1, %r2, %r3, %r4
 shfl.sync{.up|.down|.bfly|.idx}.b32 {%r0|%r0|%p0}, %r1, %r2, {%r3|0x1f}, %r4
 ld{|.weak|.volatile}{|.global|.shared|.shared::cta|.local|.const}{|.v2|.v4}.T <%T>, [%rd7]
@@ -100,7 +101,20 @@ cvt{.rn|.rz}{|.relu}{|.satfinite}.U.T %U0, %T1
 cvt{.rn|.rz}{|.relu}{|.satfinite}.U.f32 %U0, %f1, %f2
 cvt.rn.satfinite{|.relu}.U.T %U0, %T1
 cvt.pack.sat{.u16|.s16|.u8|.s8|.u4|.s4|.u2|.s2}.s32{|.b32} %r0, %r1, %r2{|, %r3}
-v{add|sub|absdiff|min|max}{2|4}{.u32|.s32}{.u32|.s32}{.u32|.s32}{|.sat|.add} %r0, %r1, %r2, %r3
+v{add|sub|absdiff|min|max}{.u32|.s32}{.u32|.s32}{.u32|.s32}{|.sat} %r0, %r1{|.b3}, %r2{|.h1}
+v{add|sub|absdiff|min|max}{.u32|.s32}.u32.s32{|.sat}{.add|.min|.max} %r0, %r1{|.b0}, %r2{|.h0}, %r3
+v{add|sub|absdiff|min|max}.s32.u32.s32{|.sat} %r0{.b0|.b3|.h1}, %r1{|.b1}, %r2{|.h0}, %r3
+v{shl|shr}{.u32|.s32}{.u32|.s32}.u32{|.sat}{.clamp|.wrap} %r0, %r1{|.b2}, %r2{|.h1}
+v{shl|shr}.s32.u32.u32{|.sat}{.clamp|.wrap}{.add|.min|.max} %r0, %r1{|.b2}, %r2, %r3
+v{shl|shr}.s32.u32.u32{|.sat}{.clamp|.wrap} %r0{.b2|.h0}, %r1{|.b2}, %r2, %r3
+vset{.u32|.s32}{.u32|.s32}{.eq|.ne|.lt|.le|.gt|.ge} %r0, %r1{|.b2}, %r2{|.h1}
+vset.u32.s32{.eq|.lt}{|.add|.min|.max} %r0{|.b1|.h1}, %r1, %r2, %r3
+vmad{.u32|.s32}{.u32|.s32}{.u32|.s32}{|.po}{|.sat}{|.shr7|.shr15} %r0, %r1{|.b3}, %r2{|.h1}, %r3
+vmad{.u32|.s32}{.u32|.s32}{.u32|.s32}{|.sat}{|.shr7} %r0, {|-}%r1{|.b3}, {|-}%r2, {|-}%r3
+v{add|sub|avrg|absdiff|min|max}{2|4}{.u32|.s32}{.u32|.s32}{.u32|.s32}{|.sat|.add} %r0, %r1, %r2, %r3
+v{add|avrg}2.s32.u32.s32{|.sat|.add} %r0{|.h0|.h1|.h10}, %r1{|.h00|.h32}, %r2{|.h12}, %r3
+v{sub|min}4.s32.u32.s32{|.sat|.add} %r0{|.b0|.b20|.b3210}, %r1{|.b7654|.b0000}, %r2{|.b0123}, %r3
+vset{2|4}.u32.s32{.eq|.lt}{|.add} %r0{|.h1|.b31}, %r1{|.h20|.b4210}, %r2, %r3
 vset{2|4}{.u32|.s32}{.u32|.s32}{.eq|.ne|.lt|.ge}{|.add} %r0, %r1, %r2, %r3
 vote.sync{.all|.any|.uni}.pred %p0, {|!}%p1, %r1
 vote{.all|.any|.uni}.sync.pred %p0, {|!}%p1, %r1

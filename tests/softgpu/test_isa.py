@@ -26,6 +26,7 @@ from softgpu import (
     test_kernels,
     test_memory_rows,
     test_select_rows,
+    test_video_rows,
     test_warp_rows,
 )
 
@@ -71,11 +72,12 @@ def programs() -> dict[str, list[str]]:
     return {
         "integers": of_elements(test_integer_rows),
         "bits": of_elements(test_bit_rows),
+        "video": of_elements(test_video_rows),
         "selections": of_elements(test_select_rows),
         "floats": of_floats(),
         "memory": [bytewise.source(r, memory) for r in test_memory_rows.FAMILIES.values()],
         "atomics": [bytewise.source(r) for r in test_atomic_rows.FAMILIES.values()],
-        "warps": [test_warp_rows.source()],
+        "warps": [test_warp_rows.source(), test_warp_rows.old_source()],
         "blocks": [test_barrier_rows.source(), test_barrier_rows.special_source()],
         "control": [test_control_rows.SOURCE],
     }

@@ -231,10 +231,38 @@ def moves() -> list[Row]:
         shuffled(32, 2, "b16"), shuffled(64, 2, "b32"), shuffled(64, 4, "b16"),
         Row(upper, "b32", ("b64",), lambda a: a >> 32),
         Row(wide, "b64", ("b64", "b64"), lambda a, b: (a ^ 1) + b),
+        *vector_moves(),
         *(operation(f"mov.{kind}", kind, lambda a: a)
           for kind in ("b16", "b32", "f32", "b64", "f64", *INTEGERS)),
         Row("mov.u32 {d}, WARP_SZ;", "u32", ("u32",), lambda a: 32),
     ]  # fmt: skip
+
+
+def vector_moves() -> list[Row]:
+    """Vectors from element to element, and packed as a whole."""
+    regs = "{{ .reg .v4 .b16 h; .reg .v2 .b32 v, w; .reg .v2 .f32 f; .reg .b32 x, y; "
+    apart = regs + "mov.b64 v, {a}; "
+    together = " mov.b64 {d}, {{x, y}}; }}"
+
+    def swapped(a: int) -> int:
+        return a >> 32 | a << 32
+
+    two = [
+        ("mov.v2.b32 {{x, y}}, v;", lambda a: a),
+        ("mov.v2.u32 w, v; mov.b32 x, w.y; mov.b32 y, w.x;", swapped),
+        ("mov.v2.b32 {{x, y}}, v; mov.v2.b32 {{x, y}}, {{y, x}};", swapped),
+        ("mov.v2.b32 v, {{v.y, v.x}}; mov.v2.b32 {{x, y}}, v;", swapped),
+        ("mov.b32 x, v.x; mov.v2.u32 v, {{x, 7}}; mov.v2.b32 {{x, y}}, v;",
+         lambda a: a & 0xFFFFFFFF | 7 << 32),
+        ("mov.b32 y, 9; mov.v2.b32 {{x, _}}, v;", lambda a: a & 0xFFFFFFFF | 9 << 32),
+        ("mov.b32 f.x, v.x; mov.b32 f.y, v.y; mov.v2.f32 {{f.y, f.x}}, f;"
+         " mov.b32 x, f.x; mov.b32 y, f.y;", swapped),
+    ]  # fmt: skip
+    turned = "mov.b64 h, {a}; mov.v4.b16 {{h.y, h.z, h.w, h.x}}, h; mov.b64 {d}, h; }}"
+    return [
+        *(Row(apart + code + together, "b64", ("b64",), reference) for code, reference in two),
+        Row(regs + turned, "b64", ("b64",), lambda a: a << 16 | a >> 48),
+    ]
 
 
 def packing() -> list[Row]:

@@ -182,12 +182,55 @@ def others() -> list[Row]:
 ROWS = [*shuffles(), *votes(), *matches(), *reductions(), *others()]
 
 
+def without_members() -> list[Row]:
+    """As before there was .sync: lanes that part come together again before they act."""
+
+    def without_mask(row: Row) -> Row:
+        return Row(row.code.replace(".sync", "").replace(", %m;", ";"), row.reference)
+
+    rows = [without_mask(row) for row in [*shuffles(), *votes()]]
+    everyone = "setp.eq.u32 all, 0, 0;"
+
+    def present(lanes: Lanes, _: int) -> Answer:
+        return lanes.mask, None
+
+    def odd_and_all(lanes: Lanes, lane: int) -> Answer:
+        odd = sum(1 << n for n, a in lanes.a.items() if a & 1)
+        return odd if odd >> lane & 1 else 0, int(len(lanes.a) > 0)
+
+    skipped = f"""
+        .reg .pred all; .reg .b32 t; {everyone}
+        @!%q bra OVER;
+        vote.ballot.b32 %d, all;
+    OVER:
+        vote.all.pred %p, all;
+        vote.ballot.b32 t, all;
+        setp.eq.and.u32 %p, t, %m, %p;"""
+    rounds = f"""
+        .reg .pred all, more; .reg .b32 n; {everyone}
+        and.b32 n, %a, 7;
+    AGAIN:
+        vote.any.pred more, all;
+        setp.ne.u32 more, n, 0;
+        sub.u32 n, n, 1;
+        @more bra AGAIN;
+        vote.ballot.b32 %d, all;"""
+    barrier = f"""
+        .reg .pred all; {everyone}
+        vote.ballot.b32 %d, all;
+        bar.warp.sync %m;"""
+    return [*rows, Row(skipped, odd_and_all), Row(rounds, present), Row(barrier, present)]
+
+
+OLD_ROWS = without_members()
+
+
 # ---- the kernel --------------------------------------------------------------------------------
 
 
-def source() -> str:
+def source(rows: list[Row] = ROWS, version: str = "8.6", target: str = "sm_90") -> str:
     parts = []
-    for index, row in enumerate(ROWS):
+    for index, row in enumerate(rows):
         parts.append(f"""
     mov.b32 %d, 0;
     setp.ne.u32 %p, 0, 0;
@@ -203,8 +246,8 @@ JOIN{index}:
     selp.b32 %t, 1, 0, %p;
     st.global.v2.b32 [%out+{8 * THREADS * index}], {{%d, %t}};""")
     return f"""
-.version 8.6
-.target sm_90
+.version {version}
+.target {target}
 .address_size 64
 .visible .entry warps(.param .u64 in, .param .u64 masks, .param .u64 out)
 {{
@@ -235,16 +278,23 @@ JOIN{index}:
 """
 
 
-def check(kernels: Loader, space: Space, data: Array, masks: list[int]) -> None:
-    function = kernels.function(kernels.module(source().encode(), 1), "warps")
+def old_source() -> str:
+    """For a device that still has them without .sync."""
+    return source(OLD_ROWS, "6.3", "sm_50")
+
+
+def check(
+    kernels: Loader, space: Space, data: Array, masks: list[int], rows: list[Row], text: str
+) -> None:
+    function = kernels.function(kernels.module(text.encode(), 1), "warps")
     there = [sum(1 << lane for lane in range(min(32, THREADS - 32 * w))) for w in range(WARPS)]
-    out = space.put(np.zeros((len(ROWS), THREADS, 2), np.uint32))
+    out = space.put(np.zeros((len(rows), THREADS, 2), np.uint32))
     where = space.put(np.array([*zip(masks, there, strict=True)], np.uint32))
     space.launch(function, 1, THREADS, space.put(data), where, out)
     space.check()
-    got = space.read(out, len(ROWS) * THREADS * 2, np.uint32).reshape(len(ROWS), THREADS, 2)
+    got = space.read(out, len(rows) * THREADS * 2, np.uint32).reshape(len(rows), THREADS, 2)
     values = data.tolist()
-    for row, results in zip(ROWS, got.tolist(), strict=True):
+    for row, results in zip(rows, got.tolist(), strict=True):
         for thread, (d, p) in enumerate(results):
             warp, lane = divmod(thread, 32)
             inside = masks[warp] >> lane & 1
@@ -282,4 +332,12 @@ MASK = st.one_of(
 @EXAMPLES
 @given(data=operands(), masks=st.lists(MASK, min_size=WARPS, max_size=WARPS))
 def test_warps_in_two_groups(kernels: Loader, space: Space, data: Array, masks: list[int]) -> None:
-    check(kernels, space, data, masks)
+    check(kernels, space, data, masks, ROWS, source())
+
+
+@EXAMPLES
+@given(data=operands(), masks=st.lists(MASK, min_size=WARPS, max_size=WARPS))
+def test_warps_whose_lanes_name_no_members(
+    kernels: Loader, space: Space, data: Array, masks: list[int]
+) -> None:
+    check(kernels, space, data, masks, OLD_ROWS, old_source())

@@ -226,12 +226,15 @@ static bool advance_group(struct launch *launch, uint32_t number, uint32_t first
 	return go != 0;
 }
 
-/* One round of a warp whose lanes may stand at different cuts. */
+/* One round of a warp whose lanes may stand at different cuts. Where an operation names no members,
+ * lanes wait until no other lane of the warp can move, and the first such cut in the kernel's text
+ * goes first: so lanes that parted come together again behind what parted them, as on the devices
+ * that have such operations. */
 static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
 {
 	uint16_t stood[WARP];
-	uint32_t alive = 0, rest;
-	bool moved = false;
+	uint32_t alive = 0, rest, loose = 0, waiting = UINT32_MAX;
+	bool moved = false, others = false;
 
 	memcpy(stood, launch->next + first, count * sizeof *stood);
 	if (memcmp(stood, stood + 1, (count - 1) * sizeof *stood) == 0) {
@@ -246,8 +249,20 @@ static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
 		EACH_LANE(lane, rest)
 			at |= (uint32_t)(stood[lane] == stood[lowest]) << lane;
 		rest &= ~at;
-		moved |= advance_group(launch, stood[lowest], first, at, alive);
+		if (launch->function->cuts[stood[lowest]].flags & SOFT_LOOSE) {
+			if (stood[lowest] < waiting) {
+				waiting = stood[lowest];
+				loose = at;
+			}
+			continue;
+		}
+		if (advance_group(launch, stood[lowest], first, at, alive)) {
+			moved = true;
+			others |= launch->function->cuts[stood[lowest]].kind != SOFT_CUT_YIELD;
+		}
 	}
+	if (loose && !others)
+		moved |= advance_group(launch, waiting, first, loose, alive);
 	return moved;
 }
 
@@ -294,7 +309,7 @@ static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uin
 	case SOFT_CUT_SHFL:
 		if (cut->in[0].slot != SOFT_NO_SLOT && cut->in[1].slot == SOFT_NO_SLOT &&
 		    cut->in[2].slot == SOFT_NO_SLOT && cut->in[3].slot == SOFT_NO_SLOT &&
-		    cut->in[3].value == UINT32_MAX) {
+		    (cut->in[3].value == UINT32_MAX || cut->flags & SOFT_LOOSE)) {
 			first = threads / WARP * WARP;
 			soft_shfl_block(launch, cut, first);
 		}

@@ -24,12 +24,28 @@ INTEGER_ROUNDINGS = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": 
 @op("mov")
 def _mov(c: Context, instr: Instr) -> None:
     kind, target, source = instr.op[-1], instr.args[0], instr.args[1]
-    if isinstance(source, Vec):
+    if instr.op[1] in ("v2", "v4"):
+        _move_vector(c, instr)
+    elif isinstance(source, Vec) and isinstance(target, Vec):
+        _unpack(c, target, _pack(c, source, kind), kind)
+    elif isinstance(source, Vec):
         c.write(target, _pack(c, source, kind))
     elif isinstance(target, Vec):
         _unpack(c, target, c.read(source, kind), kind)
     else:
         c.write(target, c.read(source, kind))
+
+
+def _move_vector(c: Context, instr: Instr) -> None:
+    """Element by element; all are read before one is written."""
+    target, source = instr.args
+    if not isinstance(target, Vec) or not isinstance(source, Vec):
+        raise Unsupported
+    if len(target.items) != len(source.items) or len(target.items) != int(instr.op[1][1]):
+        raise Unsupported
+    values = [c.read(item, instr.op[-1]) for item in source.items]
+    for item, value in zip(target.items, values, strict=True):
+        c.write(item, value)
 
 
 def _pack(c: Context, source: Vec, kind: str) -> Value:

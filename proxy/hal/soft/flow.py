@@ -23,6 +23,7 @@ from .ptx import (
     Not,
     Operand,
     Pair,
+    Part,
     Reg,
     Special,
     Sym,
@@ -55,7 +56,7 @@ def registers_of(operand: Operand) -> list[str]:
             return [name for item in items for name in registers_of(item)]
         case Pair(first, second):
             return registers_of(first) + registers_of(second)
-        case Not(inner):
+        case Not(inner) | Part(inner):
             return registers_of(inner)
     return []
 

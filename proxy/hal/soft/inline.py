@@ -25,6 +25,7 @@ from .ptx import (
     Operand,
     Pair,
     Param,
+    Part,
     Reg,
     Sym,
     Variable,
@@ -428,6 +429,8 @@ def _rename(operand: Operand, prefix: str, names: dict[str, str]) -> Operand:
             return Pair(_rename(first, prefix, names), _rename(second, prefix, names))
         case Not(inner):
             return Not(_rename(inner, prefix, names))
+        case Part(Reg(name)):
+            return dataclasses.replace(operand, register=Reg(prefix + name))
     return operand
 
 

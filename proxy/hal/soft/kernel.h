@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SOFT_KERNEL_ABI 6u
+#define SOFT_KERNEL_ABI 7u
 
 /* Cut numbers that every kernel has. */
 #define SOFT_EXIT 0u
@@ -73,6 +73,7 @@ enum soft_redux {
 #define SOFT_NO_SLOT UINT32_MAX
 #define SOFT_FLAT 1u          /* `run` asks for no thread coordinates: rows do not matter to it */
 #define SOFT_LOCKSTEP_FLAT 2u /* nor does `step` */
+#define SOFT_LOOSE 4u         /* names no members: whoever of the warp can come here first does */
 struct soft_operand { uint32_t slot, value; }; /* value, where slot is SOFT_NO_SLOT */
 /* What `step` finds in the slot of a row's first thread t, and nowhere else: that of thread t + n
  * is greater by n * slope, modulo the width. (Slope 0: any value.) */

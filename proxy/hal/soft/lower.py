@@ -31,10 +31,10 @@ from .ptx import (
 )  # fmt: skip
 from .segment import RESERVED_SHARED
 
-ABI = 6  # SOFT_KERNEL_ABI
+ABI = 7  # SOFT_KERNEL_ABI
 NO_SLOT = 0xFFFFFFFF
 ORDERED, WIDE = 1, 2  # SOFT_ORDERED, SOFT_WIDE
-FLAT, LOCKSTEP_FLAT = 1, 2  # SOFT_FLAT, SOFT_LOCKSTEP_FLAT
+FLAT, LOCKSTEP_FLAT, LOOSE = 1, 2, 4  # SOFT_FLAT, SOFT_LOCKSTEP_FLAT, SOFT_LOOSE
 SHARED_BYTES_MAX = 256 << 10
 REGISTERS = 65536  # of a multiprocessor
 _CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl": 5, "vote": 6,
@@ -207,6 +207,7 @@ class Kernel:
             self.declared |= segment.e.declared
         flags = FLAT * (not apart.uses_coordinates)
         flags |= LOCKSTEP_FLAT * (not together.uses_coordinates)
+        flags |= LOOSE * (cut.instr is not None and is_loose(cut.instr))
         names = f"ptr {apart.name}, ptr {together.name}"
         self.runs[cut.number] = f"{names}, i16 {{}}, i16 {flags}"
         return text
@@ -379,7 +380,9 @@ def _describe(instr: Instr) -> Described:
     if name in ("bar", "barrier"):
         return _describe_barrier(words, args)
     if "sync" not in words:
-        raise Unsupported
+        if not is_loose(instr):
+            raise Unsupported
+        args.append(Int(0))
     words = tuple(w for w in words if w != "sync")  # anywhere: CUB writes vote.ballot.sync
     results = _pair(args[0])
     if name == "shfl":
@@ -401,6 +404,11 @@ def _describe(instr: Instr) -> Described:
     if name == "elect":
         return "elect", 0, [Int(0), Int(0), Int(0), args[1]], results
     raise Unsupported
+
+
+def is_loose(instr: Instr) -> bool:
+    """Without a mask of members, as before .sync: of the lanes that come together."""
+    return instr.op[0] in ("shfl", "vote") and "sync" not in instr.op
 
 
 def _describe_barrier(words: tuple[str, ...], args: list[Operand]) -> Described:

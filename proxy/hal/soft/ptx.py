@@ -88,7 +88,17 @@ class Sink:
     """``_``: the result is not wanted."""
 
 
-Operand = Reg | Special | Int | Float | Sym | Mem | Vec | Pair | Not | Sink
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes or half-words of a register (``r.b2``, ``r.h10``), or all of it, negated or not: in
+    video instructions."""
+
+    register: Reg
+    selector: str = ""
+    negated: bool = False
+
+
+Operand = Reg | Special | Int | Float | Sym | Mem | Vec | Pair | Not | Sink | Part
 
 
 @dataclass(slots=True)
@@ -621,6 +631,7 @@ _FLOAT = re.compile(r"([+-]?)\s*(0[fF][\da-fA-F]{8}|0[dD][\da-fA-F]{16}|"
                     r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)$")  # fmt: skip
 _CONSTANT = re.compile(r"[-+~(!\s]*(?:\d|WARP_SZ\s*[^\w\s])")
 _PLUS = re.compile(r"([A-Za-z_$%][\w$.#]*)\s*\+(.+)$", re.S)
+_SELECTED = re.compile(r"([\w$%]+)\.([bh]\d+)")
 _INDEXED = re.compile(r"([A-Za-z_$%][\w$.#]*)\s*\[(.+)\]$", re.S)
 
 
@@ -638,6 +649,8 @@ def parse_operand(text: str, scope: _Scope | None) -> Operand:
         return Int(constants.evaluate(text))
     if first == "!":
         return Not(parse_operand(text[1:], scope))
+    if first == "-":
+        return replace(_part(text[1:].strip(), scope), negated=True)
     if "|" in text:
         left, right = text.split("|")
         return Pair(parse_operand(left, scope), parse_operand(right, scope))
@@ -654,9 +667,20 @@ def parse_operand(text: str, scope: _Scope | None) -> Operand:
         return Reg(found)
     if scope and found in scope.body.vectors:
         return Vec(scope.body.vectors[found])
+    if scope and _SELECTED.fullmatch(name):
+        return _part(name, scope)
     if first == "%":
         return Special(name[1:])
     return Sym(found or name, offset)
+
+
+def _part(text: str, scope: _Scope | None) -> Part:
+    match = _SELECTED.fullmatch(text)
+    name, selector = match.groups() if match else (text, "")
+    found = scope.find(name) if scope else None
+    if not scope or found is None or found not in scope.body.registers:
+        raise ValueError(f"no register: {text!r}")
+    return Part(Reg(found), selector)
 
 
 def _element(array: str, index: str, scope: _Scope | None) -> Reg | Sym:

@@ -1,58 +1,39 @@
-"""PTX's packed video instructions, on all parts of whole operands. PTX ISA, 9.7.17.
+"""PTX's video instructions: on one part of each operand, or packed, on all of them. PTX ISA, 9.7.16
+and 9.7.17.
 
-nvcc makes them of intrinsics such as __vabsdiffu4. Selectors and masks are refused.
+A part is a byte or a half-word that a selector names (``r.b2``, ``r.h0``; packed ``r.b7530``, where
+4 to 7 are the second operand's bytes). What a device computes where the ISA leaves it open, an
+intermediate result of more than 32 bits that is neither clamped nor added, is here its low 32 bits,
+read as the result's type says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .emit import Value, const, is_signed
 from .ops import Context, Unsupported, op
-from .ptx import Instr
+from .ptx import Instr, Operand, Part
 
 _NAMES = ("vadd", "vsub", "vabsdiff", "vmin", "vmax")
+_TESTS = ("eq", "ne", "lt", "le", "gt", "ge")
+_BITS = {"b": 8, "h": 16}
+_SECOND = frozenset(("add", "min", "max"))
 
 
-@op(*(name + count for name in _NAMES for count in "24"))
-def _packed(c: Context, instr: Instr) -> None:
-    """vop.dtype.atype.btype[.sat|.add] d, a, b, c: each part, or (add) c plus all of them."""
-    to, a, b = instr.op[1:4]
-    extra = instr.op[4:]
-    if extra not in ((), ("sat",), ("add",)):
-        raise Unsupported
-    results = []
-    for x, y in _parts(c, instr, a, b):
-        result = _combine(c, instr.op[0][:-1], x, y)
-        results.append(_saturated(c, result, is_signed(to), instr) if "sat" in extra else result)
-    _finish(c, instr, results, "add" in extra)
+def _part_of(operand: Operand) -> tuple[Operand, str, bool]:
+    """The register, its selector, and whether it is negated."""
+    if isinstance(operand, Part):
+        return operand.register, operand.selector, operand.negated
+    return operand, "", False
 
 
-@op("vset2", "vset4")
-def _set(c: Context, instr: Instr) -> None:
-    """vset.atype.btype.cmp[.add] d, a, b, c: 1 in each part where the comparison holds."""
-    a, b, test = instr.op[1:4]
-    if instr.op[4:] not in ((), ("add",)) or test not in ("eq", "ne", "lt", "le", "gt", "ge"):
-        raise Unsupported
-    test = test if test in ("eq", "ne") else "s" + test  # the parts are exact as i32
-    holds = [c.e.cmp("icmp " + test, x, y) for x, y in _parts(c, instr, a, b)]
-    _finish(c, instr, [c.e.resize(h, "i32") for h in holds], instr.op[-1] == "add")
-
-
-def _bits(instr: Instr) -> int:
-    return 32 // int(instr.op[0][-1])
-
-
-def _parts(c: Context, instr: Instr, *kinds: str) -> list[tuple[Value, ...]]:
-    """The parts of both operands, extended to i32."""
-    bits, found = _bits(instr), []
-    words = [c.read(operand, "b32") for operand in instr.args[1:3]]
-    for place in range(0, 32, bits):
-        pair = []
-        for word, kind in zip(words, kinds, strict=True):
-            raised = c.e.bin("shl", word, const("i32", 32 - bits - place))
-            shift = "ashr" if is_signed(kind) else "lshr"
-            pair.append(c.e.bin(shift, raised, const("i32", 32 - bits)))
-        found.append(tuple(pair))
-    return found
+def _field(c: Context, word: Value, place: int, bits: int, kind: str) -> Value:
+    """Some bits of a word, extended to its width."""
+    wide = int(word.type[1:])
+    raised = c.e.bin("shl", word, const(word.type, wide - bits - place))
+    shift = "ashr" if is_signed(kind) else "lshr"
+    return c.e.bin(shift, raised, const(word.type, wide - bits))
 
 
 def _combine(c: Context, name: str, x: Value, y: Value) -> Value:
@@ -61,26 +42,196 @@ def _combine(c: Context, name: str, x: Value, y: Value) -> Value:
         return e.bin(name[1:], x, y)
     if name in ("vmin", "vmax"):
         return e.intrinsic("s" + name[1:], x, y)
-    return e.call("i32", "llvm.abs.i32", e.bin("sub", x, y), const("i1", 0))
+    if name == "vabsdiff":
+        return e.call(x.type, f"llvm.abs.{x.type}", e.bin("sub", x, y), const("i1", 0))
+    total = e.bin("add", x, y)  # vavrg: halves go away from zero
+    up = e.cmp("icmp sge", total, const(total.type, 0))
+    return e.bin("ashr", e.bin("add", total, e.resize(up, total.type)), const(total.type, 1))
 
 
-def _saturated(c: Context, value: Value, signed: bool, instr: Instr) -> Value:
-    bits = _bits(instr)
+def _clamped(c: Context, value: Value, bits: int, signed: bool) -> Value:
     low = -1 << (bits - 1) if signed else 0
-    value = c.e.intrinsic("smax", value, const("i32", low))
-    return c.e.intrinsic("smin", value, const("i32", low + (1 << bits) - 1))
+    value = c.e.intrinsic("smax", value, const(value.type, low))
+    return c.e.intrinsic("smin", value, const(value.type, low + (1 << bits) - 1))
 
 
-def _finish(c: Context, instr: Instr, results: list[Value], add: bool) -> None:
+def _holds(c: Context, test: str, x: Value, y: Value) -> Value:
+    """0 or 1; the operands are exact as signed numbers."""
+    if test not in _TESTS:
+        raise Unsupported
+    held = c.e.cmp("icmp " + (test if test in ("eq", "ne") else "s" + test), x, y)
+    return c.e.resize(held, x.type)
+
+
+# ---- on one part: exact in 128 bits -------------------------------------------------------------
+
+_WIDE = "i128"
+
+
+def _source(c: Context, operand: Operand, kind: str) -> Value:
+    """partSelectSignExtend"""
+    register, selector, _ = _part_of(operand)
+    bits, place = 32, 0
+    if selector:
+        bits, place = _BITS[selector[0]], int(selector[1:]) * _BITS[selector[0]]
+        if place + bits > 32:
+            raise Unsupported
+    word = c.e.resize(c.read(register, "b32"), _WIDE)
+    return _field(c, word, place, bits, kind)
+
+
+@op(*_NAMES)
+def _scalar(c: Context, instr: Instr) -> None:
+    """vop.dtype.atype.btype[.sat][.op2] d[.sel], a, b[, c]"""
+    to, a_kind, b_kind = instr.op[1:4]
+    a, b = _source(c, instr.args[1], a_kind), _source(c, instr.args[2], b_kind)
+    _finish_scalar(c, instr, _combine(c, instr.op[0], a, b), to, instr.op[4:])
+
+
+@op("vset")
+def _scalar_set(c: Context, instr: Instr) -> None:
+    """vset.atype.btype.cmp[.op2] d[.sel], a, b[, c]"""
+    a_kind, b_kind, test = instr.op[1:4]
+    a, b = _source(c, instr.args[1], a_kind), _source(c, instr.args[2], b_kind)
+    _finish_scalar(c, instr, _holds(c, test, a, b), "u32", instr.op[4:])
+
+
+@op("vshl", "vshr")
+def _scalar_shift(c: Context, instr: Instr) -> None:
+    """vop.dtype.atype.u32[.sat].mode[.op2] d[.sel], a, b[, c]"""
+    e, (to, kind, _) = c.e, instr.op[1:4]
+    words = [word for word in instr.op[4:] if word not in ("clamp", "wrap")]
+    a, count = _source(c, instr.args[1], kind), _source(c, instr.args[2], "u32")
+    if "wrap" in instr.op:
+        count = e.bin("and", count, const(_WIDE, 31))
+    elif "clamp" in instr.op:
+        count = e.intrinsic("umin", count, const(_WIDE, 32))
+    else:
+        raise Unsupported
+    result = e.bin("shl" if instr.op[0] == "vshl" else "ashr", a, count)
+    _finish_scalar(c, instr, result, to, tuple(words))
+
+
+def _finish_scalar(
+    c: Context, instr: Instr, result: Value, to: str, words: tuple[str, ...]
+) -> None:
+    """Clamped, then combined with c, or put into c's place that d's selector names."""
+    e, signed = c.e, is_signed(to)
+    second = [word for word in words if word != "sat"]
+    d, selector, _ = _part_of(instr.args[0])
+    bits = _BITS[selector[0]] if selector else 32
+    if len(second) > 1 or not _SECOND.issuperset(second) or (second and selector):
+        raise Unsupported
+    if "sat" in words:
+        result = _clamped(c, result, bits, signed)
+    word = e.resize(result, "i32")
+    if second == ["add"]:
+        word = e.bin("add", word, c.read(instr.args[3], "b32"))
+    elif second:
+        which = ("s" if signed else "u") + second[0]
+        word = e.intrinsic(which, word, c.read(instr.args[3], "b32"))
+    elif selector:
+        word = _merged(c, word, int(selector[1:]) * bits, bits, c.read(instr.args[3], "b32"))
+    c.write(d, word)
+
+
+def _merged(c: Context, word: Value, place: int, bits: int, into: Value) -> Value:
+    e, mask = c.e, (1 << bits) - 1
+    part = e.bin("shl", e.bin("and", word, const("i32", mask)), const("i32", place))
+    return e.bin("or", e.bin("and", into, const("i32", ~(mask << place))), part)
+
+
+@op("vmad")
+def _multiply_add(c: Context, instr: Instr) -> None:
+    """vmad.dtype.atype.btype[.po][.sat][.scale] d, [-]a, [-]b, [-]c: a negated value is its
+    complement, and one is added."""
+    e, kinds, words = c.e, instr.op[2:4], set(instr.op[4:])
+    if words - {"po", "sat", "shr7", "shr15"}:
+        raise Unsupported
+    a, b = (_source(c, x, k) for x, k in zip(instr.args[1:3], kinds, strict=True))
+    register, selector, negated = _part_of(instr.args[3])
+    if selector:
+        raise Unsupported
+    product, addend = e.bin("mul", a, b), c.read(register, "b32")
+    less = _part_of(instr.args[1])[2] != _part_of(instr.args[2])[2]
+    signed = less or negated or any(map(is_signed, kinds))
+    if less:
+        product = e.not_(product)
+    if negated:
+        addend = e.not_(addend)
+    result = e.bin("add", product, e.resize(addend, _WIDE, signed))
+    one = "po" in words or less or negated
+    result = e.bin("add", result, const(_WIDE, int(one)))
+    shift = 7 if "shr7" in words else 15 if "shr15" in words else 0
+    result = e.bin("ashr", result, const(_WIDE, shift))
+    if "sat" in words:
+        result = _clamped(c, result, 32, signed)
+    c.write(instr.args[0], e.resize(result, "i32"))
+
+
+# ---- packed -------------------------------------------------------------------------------------
+
+
+@op(*(name + count for name in (*_NAMES, "vavrg") for count in "24"))
+def _packed(c: Context, instr: Instr) -> None:
+    """vop.dtype.atype.btype[.sat|.add] d[.mask], a, b, c: each part, or (add) c plus them."""
+    to, a, b = instr.op[1:4]
+    extra = instr.op[4:]
+    if extra not in ((), ("sat",), ("add",)):
+        raise Unsupported
+
+    def one(x: Value, y: Value) -> Value:
+        result = _combine(c, instr.op[0][:-1], x, y)
+        return _clamped(c, result, _bits(instr), is_signed(to)) if "sat" in extra else result
+
+    _finish_packed(c, instr, (a, b), one, "add" in extra)
+
+
+@op("vset2", "vset4")
+def _packed_set(c: Context, instr: Instr) -> None:
+    """vset.atype.btype.cmp[.add] d[.mask], a, b, c: 1 in each part where the comparison holds."""
+    a, b, test = instr.op[1:4]
+    if instr.op[4:] not in ((), ("add",)):
+        raise Unsupported
+    _finish_packed(c, instr, (a, b), lambda x, y: _holds(c, test, x, y), instr.op[-1] == "add")
+
+
+def _bits(instr: Instr) -> int:
+    return 32 // int(instr.op[0][-1])
+
+
+def _places(instr: Instr, selector: str, default: range) -> list[int]:
+    """The parts that a selector names, the lowest first."""
+    if not selector:
+        return list(default)
+    if _BITS[selector[0]] != _bits(instr):
+        raise Unsupported
+    return [int(digit) for digit in reversed(selector[1:])]
+
+
+def _chosen(c: Context, instr: Instr, which: int, words: list[Value], kind: str) -> list[Value]:
+    """The parts of both operands that operand `which` (0 or 1) names, extended."""
+    bits = _bits(instr)
+    count = 32 // bits
+    selector = _part_of(instr.args[1 + which])[1]
+    places = _places(instr, selector, range(which * count, (which + 1) * count))
+    if len(places) != count or max(places) >= 2 * count:
+        raise Unsupported
+    return [_field(c, words[n // count], n % count * bits, bits, kind) for n in places]
+
+
+def _finish_packed(
+    c: Context, instr: Instr, kinds: tuple[str, str], one: Callable[[Value, Value], Value],
+    add: bool,
+) -> None:  # fmt: skip
+    """Of the parts in d's mask: their sum and c, or themselves among those of c."""
     e, bits = c.e, _bits(instr)
-    if add:
-        total = c.read(instr.args[3], "b32")
-        for result in results:
-            total = e.bin("add", total, result)
-        c.write(instr.args[0], total)
-        return
-    word = const("i32", 0)
-    for index, result in enumerate(results):
-        part = e.bin("and", result, const("i32", (1 << bits) - 1))
-        word = e.bin("or", word, e.bin("shl", part, const("i32", bits * index)))
-    c.write(instr.args[0], word)
+    d, mask, _ = _part_of(instr.args[0])
+    wanted = _places(instr, mask, range(32 // bits))
+    words = [c.read(_part_of(operand)[0], "b32") for operand in instr.args[1:3]]
+    a, b = (_chosen(c, instr, i, words, kind) for i, kind in enumerate(kinds))
+    result = c.read(instr.args[3], "b32") if add or mask else const("i32", 0)
+    for place in wanted:
+        part = one(a[place], b[place])
+        result = e.bin("add", result, part) if add else _merged(c, part, place * bits, bits, result)
+    c.write(d, result)
