@@ -27,13 +27,18 @@ help: ## this list
 # ---- set-up ---------------------------------------------------------------------------------
 
 VENV_READY := $(VENV)/.installed
+define FROM_INDEX
+test -x $(PYTHON) || $(BASE_PYTHON) -m venv $(VENV)
+$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+endef
+# What `make gpu-bundle` collected: no index is asked.
+FROM_BUNDLE = $(BASE_PYTHON) tests/gpu/bundle.py install "$(BUNDLE)" $(VENV)
 
 $(VENV_READY): pyproject.toml
 	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "$(BASE_PYTHON) is older than 3.11: make BASE_PYTHON=/path/to/a/newer/python3" >&2; \
 		exit 1; }
-	test -x $(PYTHON) || $(BASE_PYTHON) -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(if $(BUNDLE),$(FROM_BUNDLE),$(FROM_INDEX))
 	@touch $@
 
 .PHONY: setup
@@ -75,8 +80,15 @@ bench-dispatch: native cuda ## what a call costs through the proxy
 # Everything that a GPU can show, into build/gpu/report.json; says what is missing. It builds what it
 # needs itself, so that a build that fails is in the report.
 .PHONY: gpu-check
-gpu-check: ## on a machine with an NVIDIA GPU: conformance, the GPT, figures
-	$(BASE_PYTHON) tests/gpu/check.py $(GPU_ARGS)
+gpu-check: ## on a machine with an NVIDIA GPU: conformance, the GPT, figures; BUNDLE=… without network
+	@PYTHONPATH=tests $(BASE_PYTHON) -m gpu.check $(GPU_ARGS)
+
+# For machines without network that have the Python GPU_PYTHON, NumPy, llvmlite and pytest.
+TO ?= build/gpu-bundle
+GPU_PYTHON ?= 3.12
+.PHONY: gpu-bundle
+gpu-bundle: $(VENV_READY) ## what `make gpu-check BUNDLE=DIR` needs to ask no index, into TO=DIR
+	$(PYTHON) tests/gpu/bundle.py collect "$(TO)" $(GPU_PYTHON)
 
 # The C code with the address and undefined-behaviour sanitizers, in a build of its own. Leaks are
 # looked for by the fuzzer of tests/hostile, a program of its own; Python's would hide ours. Who

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,19 +14,18 @@ from typing import Any
 import pytest
 from nvidia.conftest import build
 
-HERE = Path(__file__).parent
+from gpu import check as check_module
+from gpu import parts
 
 
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module, with a report of its own."""
-    spec = importlib.util.spec_from_file_location("gpu_check", HERE / "check.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "gpu_check", module)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "REPORT", tmp_path / "report.json")
-    return module
+    monkeypatch.setattr(check_module, "REPORT", tmp_path / "report.json")
+    monkeypatch.setattr(parts, "FIGURES", tmp_path / "probe.json")
+    for name in ("RANKFOLD_CUBLASLT", "LD_LIBRARY_PATH"):  # which it sets
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    return check_module
 
 
 def report(check: ModuleType) -> Any:
@@ -93,22 +91,21 @@ class Driver:
     ],
 )
 def test_a_machine_on_which_nothing_could_run_is_told_why(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, driver: Driver, reason: str
+    monkeypatch: pytest.MonkeyPatch, driver: Driver, reason: str
 ) -> None:
-    monkeypatch.setattr(check.ctypes, "CDLL", lambda _name: driver)
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: driver)
     with pytest.raises(SystemExit, match=reason):
-        check.look()
+        parts.look()
 
 
 def test_programs_that_need_pinned_memory_in_kernels_are_skipped_without_it(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(str(check.ROOT / "tests"))
-    monkeypatch.setattr(check.ctypes, "CDLL", lambda _name: Driver())
-    for name in check.PINNED_PROGRAMS:
-        with pytest.raises(check.Skip, match="only with HMM or ATS"):
-            check.program(name)
-    check.look()
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: Driver())
+    for name in parts.PINNED_PROGRAMS:
+        with pytest.raises(parts.Skip, match="only with HMM or ATS"):
+            parts.program(name)
+    parts.look()
     assert "GPU 0: some GPU; kernels do not reach pinned memory" in capsys.readouterr().out
 
 
@@ -123,7 +120,7 @@ def test_no_part_hides_the_others(check: ModuleType, monkeypatch: pytest.MonkeyP
         "passes": ["sh", "-c", "echo all is well"],
     }
     real = check.guarded
-    monkeypatch.setattr(check, "PARTS", dict.fromkeys(commands, (None, 0.5)))
+    monkeypatch.setattr(parts, "PARTS", dict.fromkeys(commands, (None, 0.5)))
     monkeypatch.setattr(
         check, "guarded",
         lambda name, command, limit: real(name, commands.get(name, command),
@@ -132,51 +129,74 @@ def test_no_part_hides_the_others(check: ModuleType, monkeypatch: pytest.MonkeyP
     started = time.monotonic()
     assert check.check("") == 1
     assert time.monotonic() - started < 60
-    parts = {part["name"]: (part["status"], part["reason"]) for part in report(check)["parts"]}
-    assert parts == {
+    became = {part["name"]: (part["status"], part["reason"]) for part in report(check)["parts"]}
+    assert became == {
         "hangs": ("failed", "not over after 0 s"),
         "crashes": ("failed", "status -11: last words"),
-        "absent": ("failed", parts["absent"][1]),
+        "absent": ("failed", became["absent"][1]),
         "cannot": ("skipped", "no nvcc here"),
         "passes": ("passed", ""),
     }
-    assert "/nowhere/program" in parts["absent"][1]
+    assert "/nowhere/program" in became["absent"][1]
     assert "Fake GPU 0" in report(check)["gpu"]
 
 
-def test_what_there_is_no_time_for_is_skipped(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+def test_what_there_is_no_time_for_was_not_run_and_is_no_success(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(build()))
     monkeypatch.setattr(check, "TOTAL_S", 0.0)
-    assert check.check("gpt") == 0
+    assert check.check("gpt") == 1
     (part,) = report(check)["parts"]
-    assert (part["status"], part["reason"]) == ("skipped", "no time left")
+    assert (part["status"], part["reason"]) == ("not run", "no time left")
+    assert capsys.readouterr().out.endswith(": 1 not run\n")
+    assert check.check("no such part") == 1
 
 
-def test_every_program_it_names_is_there(check: ModuleType) -> None:
-    names = [name for name, _, _ in check.PROGRAMS + check.BEHAVIOUR]
-    assert [name for name in names if not (check.ROOT / f"tests/{name}.cu").exists()] == []
-    assert len(set(names)) == len(names) and {*check.BLAS_PROGRAMS, *check.PINNED_PROGRAMS} <= set(
-        names
-    )
+@pytest.mark.parametrize("status, ends", [("skipped", 0), ("failed", 1), ("not run", 1)])
+def test_the_verdict(check: ModuleType, status: str, ends: int) -> None:
+    assert check.verdict(["passed", status]) == ends
+
+
+def test_every_program_it_names_is_there() -> None:
+    names = [name for name, _, _ in parts.PROGRAMS + parts.BEHAVIOUR]
+    assert [name for name in names if not (parts.ROOT / f"tests/{name}.cu").exists()] == []
+    assert len(set(names)) == len(names)
+    assert {*parts.BLAS_PROGRAMS, *parts.PINNED_PROGRAMS, *parts.FIRST} <= set(names)
+    assert {f"program {name}" for name in names} < set(parts.PARTS)
+    assert list(parts.PARTS)[:6] == ["probe", "build", "header", "compile",
+                                     *(f"program {name}" for name in parts.FIRST)]  # fmt: skip
 
 
 def test_products_are_skipped_where_their_library_is_missing(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RANKFOLD_CUBLASLT", "/nowhere/libcublasLt.so.13")
-    monkeypatch.syspath_prepend(str(check.ROOT / "tests"))
-    for name in check.BLAS_PROGRAMS:
-        with pytest.raises(check.Skip, match=r"need cuBLASLt 13: /nowhere/libcublasLt\.so"):
-            check.program(name)
+    for name in parts.BLAS_PROGRAMS:
+        with pytest.raises(parts.Skip, match=r"need cuBLASLt 13: /nowhere/libcublasLt\.so"):
+            parts.program(name)
 
 
-def test_differences_are_failures(check: ModuleType) -> None:
+def test_libraries_of_wheels_are_found(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "site-packages/nvidia/cu13/lib"
+    folder.mkdir(parents=True)
+    (folder / "libcublasLt.so.13").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    monkeypatch.delenv("RANKFOLD_CUBLASLT")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/a")
+    check.use_wheels()
+    assert os.environ["RANKFOLD_CUBLASLT"] == str(folder / "libcublasLt.so.13")
+    assert os.environ["LD_LIBRARY_PATH"].startswith("/opt/a:")
+    assert str(folder) in os.environ["LD_LIBRARY_PATH"].split(":")
+
+
+def test_differences_are_failures() -> None:
     with pytest.raises(SystemExit, match="differ in"):
-        check.same(["a", "b"], ["a", "c"], "two runs")
+        parts.same(["a", "b"], ["a", "c"], "two runs")
     with pytest.raises(SystemExit, match="0 and 0 lines"):
-        check.same([], [], "nothing at all")
+        parts.same([], [], "nothing at all")
 
 
 @pytest.mark.slow
@@ -184,8 +204,9 @@ def test_differences_are_failures(check: ModuleType) -> None:
 def test_a_program_goes_all_the_way_over_the_fake_driver(name: str) -> None:
     fake = {"RANKFOLD_CUDA_DRIVER": str(build()), "RANKFOLD_CUBLASLT": str(build())}
     done = subprocess.run(
-        [sys.executable, HERE / "check.py", "--part", f"program nvidia/{name}"],
-        env={**os.environ, **fake}, capture_output=True, text=True,
+        [sys.executable, "-m", "gpu.check", "--part", f"program nvidia/{name}"],
+        env={**os.environ, **fake, "PYTHONPATH": "tests"}, cwd=parts.ROOT, capture_output=True,
+        text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "equal lines" in done.stdout

@@ -1,0 +1,292 @@
+"""What `make gpu-check` runs on a machine with an NVIDIA GPU, each part in a process of its own.
+
+Only the standard library is imported here: the first parts run before there is anything else. A
+part prints what it found; it fails with `SystemExit` or any other error, and raises `Skip` where it
+cannot run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv/bin/python"
+FIGURES = ROOT / "build/gpu/probe.json"
+
+# A program, its ranks and arguments: what tests/running runs on software GPUs, and the NVIDIA HAL's
+# own.
+PROGRAMS: tuple[tuple[str, int, str], ...] = (
+    ("nvidia/counting", 3, "20"), ("programs/symbols", 3, "30"), ("programs/streams", 3, "30"),
+    ("programs/events", 2, "30"), ("programs/reductions", 3, "8"), ("programs/ring", 3, "30"),
+    ("programs/subgroups", 5, "30"), ("programs/mlp_sharded", 3, "30"),
+    ("programs/conv_mixed", 2, "30"), ("programs/launch_bound", 2, "100"),
+    ("programs/host_functions", 2, "50"), ("programs/graphs", 2, "30"),
+    ("programs/captures", 2, "10"), ("programs/pools", 2, "30"), ("programs/boxes", 2, "8"),
+    ("programs/poll", 3, "30"), ("programs/alone", 1, "40"), ("programs/tcp_wait", 3, "50"),
+    ("programs/grid_sync", 1, "10"), ("nvidia/products", 3, "20"), ("programs/mlp_blas", 3, "30"),
+)  # fmt: skip
+# What calls must do, and what takes memory or time: after all else. "/": the file whose existence
+# lets a program go on is there.
+BEHAVIOUR: tuple[tuple[str, int, str], ...] = (
+    ("programs/copies", 2, "/"), ("programs/fills", 2, "/"), ("programs/occupancy", 2, "/"),
+    ("programs/threads", 2, "/"), ("programs/timing", 2, "/"), ("programs/device_facts", 2, "/"),
+    ("programs/host_calls", 1, "/"), ("programs/errors", 1, "/"),
+    ("programs/parallel_algorithms", 1, "/"),
+    ("programs/sends_ahead", 2, "/ 20"), ("programs/large_state", 3, "8 96 3"),
+    ("programs/out_of_memory", 2, "4"),
+)  # fmt: skip
+BLAS_PROGRAMS = ("nvidia/products", "programs/mlp_blas")
+# Their kernels use pinned memory.
+PINNED_PROGRAMS = ("programs/host_functions", "programs/host_calls")
+DRIVER_MIN = 13000  # of CUDA 13, whose nvcc builds the programs: older drivers do not take its PTX
+COMPUTE_MODE, PAGEABLE_ACCESS = 20, 88  # CUdevice_attribute
+
+
+class Skip(Exception):
+    """A part cannot run here; the message says why."""
+
+
+# ---- the driver -----------------------------------------------------------------------------
+
+
+def load_driver() -> Any:
+    """Raises SystemExit if there is none, or no GPU for it."""
+    name = os.environ.get("RANKFOLD_CUDA_DRIVER", "libcuda.so.1")
+    try:
+        driver = ctypes.CDLL(name)
+    except OSError as error:
+        raise SystemExit(f"no NVIDIA driver: {error}") from error
+    count = ctypes.c_int()
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if code or not count.value:
+        called = ctypes.c_char_p()
+        driver.cuGetErrorName(code, ctypes.byref(called))
+        said = (called.value or b"no name").decode()
+        raise SystemExit(f"no NVIDIA GPU: the driver gives error {code} ({said}), "
+                         f"{count.value} GPUs")  # fmt: skip
+    return driver
+
+
+def attribute(driver: Any, which: int, index: int) -> int:
+    device, value = ctypes.c_int(), ctypes.c_int()
+    if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetAttribute(
+        ctypes.byref(value), which, device
+    ):
+        raise SystemExit(f"the driver does not answer for GPU {index}")
+    return value.value
+
+
+def look() -> None:
+    """Part `gpu`: the driver's own words about the GPUs. Raises SystemExit if nothing can run."""
+    driver = load_driver()
+    count, version = ctypes.c_int(), ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    major, minor = divmod(version.value // 10, 100)
+    print(f"{count.value} GPUs, driver for CUDA {major}.{minor}")
+    text = ctypes.create_string_buffer(100)
+    for index in range(count.value):
+        driver.cuDeviceGetName(text, 100, index)
+        pinned = "reach" if attribute(driver, PAGEABLE_ACCESS, index) else "do not reach"
+        print(f"GPU {index}: {text.value.decode()}; kernels {pinned} pinned memory")
+    if version.value < DRIVER_MIN:
+        raise SystemExit(f"the driver is for CUDA {major}.{minor}, and the programs' PTX needs one "
+                         "for 13.0 (R580) or newer")  # fmt: skip
+    for index in range(count.value):
+        if attribute(driver, COMPUTE_MODE, index):
+            raise SystemExit(f"GPU {index} is for one process or none, and several proxies are to "
+                             f"share it: `nvidia-smi -i {index} -c DEFAULT` lets them")  # fmt: skip
+
+
+# ---- the parts: each in a process of its own --------------------------------------------------
+
+
+def run(*command: str | Path, **env: str) -> str:
+    """What it prints on stdout. Raises SystemExit with the end of stderr if it fails."""
+    words = [str(word) for word in command]
+    env = {**os.environ, **env}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: status {done.returncode}\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+@contextlib.contextmanager
+def fleet() -> Iterator[Callable[..., str]]:
+    """`rankfold` on a state directory of its own, all of whose devices are the one GPU."""
+    folder = Path(tempfile.mkdtemp(prefix="rankfold-gpu-", dir="/tmp"))
+    env = {
+        "RANKFOLD_STATE": str(folder / "s"), "RANKFOLD_RUNTIME": str(folder / "r"),
+        "RANKFOLD_NVIDIA_SHARE": "1", "RANKFOLD_LINGER": "0.5",
+    }  # fmt: skip
+    try:
+        yield lambda *words: run(PYTHON, "-m", "rankfold", *words, **env)
+    finally:
+        with contextlib.suppress(SystemExit):
+            run(PYTHON, "-m", "rankfold", "stop", "--cancel", **env)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def on_gpu(world: int, gpus: int, *command: str | Path) -> list[str]:
+    """The ranks' lines, in one order whoever was first."""
+    with fleet() as rankfold:
+        said = rankfold("run", "--world-size", str(world), "--gpus", str(gpus), "--device",
+                        "nvidia", "--memory", "512MiB", "--", *command)  # fmt: skip
+    return sorted(said.splitlines())
+
+
+def same(one: list[str], other: list[str], what: str) -> None:
+    if one == other and one:
+        print(f"{what}: {len(one)} equal lines")
+        return
+    different = [pair for pair in zip(one, other, strict=False) if pair[0] != pair[1]]
+    raise SystemExit(f"{what}: {len(one)} and {len(other)} lines, differ in {different[:3]}")
+
+
+def libraries() -> str:
+    """Where the toolkit's own runtime is, for programs that run without rankfold."""
+    said = subprocess.run([ROOT / "tools/nvcc", "-x", "cu", "-M", "-"], input="#include <cuda.h>\n",
+                          capture_output=True, text=True, check=True).stdout  # fmt: skip
+    header = re.search(r"\S+/cuda\.h", said)
+    top = Path(header[0]).resolve().parents[1] if header else ROOT
+    return ":".join(str(top / name) for name in ("lib64", "lib"))
+
+
+def plain(*command: str | Path, **env: str) -> str:
+    """A program on the GPU without rankfold."""
+    folders = [libraries(), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
+             "LD_LIBRARY_PATH": ":".join(folders)}  # fmt: skip
+    return run(*command, **alone, **env)
+
+
+def probe() -> None:
+    """The figures of probe.c, on stdout as a table and in the report."""
+    binary = ROOT / "build/gpu/probe"
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    sources = (ROOT / "tests/gpu/probe.c", ROOT / "proxy/hal/cuda/driver.c")
+    run(os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O2", f"-I{ROOT}/interpose",
+        f"-I{ROOT}/proxy/hal/cuda", "-o", binary, *sources, "-ldl", "-lpthread")  # fmt: skip
+    figures: list[dict[str, Any]] = []
+    for mode in ("all", "pinned"):
+        figures += map(json.loads, run(binary, mode).splitlines())
+        FIGURES.write_text(json.dumps(figures))
+    for figure in figures:
+        print(f"{figure['name']:28}{figure['value']:>12.6g} {figure['unit']:6}{figure['how']}")
+
+
+def build() -> None:
+    jobs = f"JOBS={os.cpu_count()}"
+    for target in ("setup", "native", "cuda"):
+        print(run("make", target, jobs)[-500:], flush=True)
+
+
+def compile_gpt() -> None:
+    (ROOT / "build/examples").mkdir(exist_ok=True)
+    run("make", "-C", "examples/gpt", f"NVCC={ROOT}/tools/nvcc", "ARCH=compute_75",
+        f"OUT={ROOT}/build/examples/train_gpt")  # fmt: skip
+
+
+def compile_programs() -> None:
+    """Side by side, so that no later part spends its time on it."""
+    import cuda  # tests/cuda.py, in the virtual environment
+
+    names = ["benchmarks/dispatch_calls"]
+    names += [f"tests/{name}" for name, _, _ in PROGRAMS + BEHAVIOUR]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        waited: list[Future[Any]] = [pool.submit(compile_gpt)]
+        waited += [pool.submit(cuda.build, ROOT / f"{name}.cu") for name in names]
+    failed = [error for one in waited if (error := one.exception()) is not None]
+    if failed:
+        raise SystemExit(f"{len(failed)} of {len(waited)} programs: {failed[0]}")
+    print(f"{len(waited)} programs")
+
+
+def header() -> None:
+    print(run(PYTHON, "-m", "pytest", "-q", "tests/nvidia/test_header.py",
+              "tests/nvidia/test_rewrite.py"))  # fmt: skip
+
+
+def program(name: str) -> None:
+    """Folded on one device, and on a device per rank; alone, also without rankfold."""
+    import cuda  # tests/cuda.py, in the virtual environment
+
+    _, world, arguments = next(each for each in PROGRAMS + BEHAVIOUR if each[0] == name)
+    if name in BLAS_PROGRAMS:
+        library = os.environ.get("RANKFOLD_CUBLASLT", "libcublasLt.so.13")
+        try:
+            ctypes.CDLL(library)
+        except OSError as error:
+            raise Skip(f"matrix products need cuBLASLt 13: {error}") from error
+    if name in PINNED_PROGRAMS and not attribute(load_driver(), PAGEABLE_ACCESS, 0):
+        raise Skip("its kernels use pinned memory, which this GPU reaches only with HMM or ATS")
+    command: tuple[str | Path, ...] = (cuda.build(ROOT / f"tests/{name}.cu"), *arguments.split())
+    folded = on_gpu(world, 1, *command)
+    if world > 1:
+        same(folded, on_gpu(world, world, *command), "folded, and each rank on its own device")
+        return
+    print(f"{len(folded)} lines")
+    try:
+        ctypes.CDLL("libnccl.so.2")
+    except OSError as error:
+        raise Skip(f"ran, but not compared with plain CUDA, which needs NCCL: {error}") from error
+    same(folded, sorted(plain(*command).splitlines()), "under rankfold, and on plain CUDA")
+
+
+def gpt() -> None:
+    """One rank; and four ranks folded on one GPU, to the bit as on four emulated devices on it."""
+    train = (ROOT / "build/examples/train_gpt", "--data", ROOT / "examples/gpt/text/genesis.txt")
+    print(on_gpu(1, 1, *train, "--steps", "20")[-1])
+    found = []
+    for gpus in (1, 4):
+        with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+            lines = on_gpu(4, gpus, *train, "--steps", "20", "--out", f"{folder}/p")
+            files = [path.read_bytes().hex() for path in sorted(Path(folder).glob("p-rank*.bin"))]
+        found.append((lines, files))
+    same(found[0][0], found[1][0], "the losses of four ranks on one GPU and on four devices")
+    same(found[0][1], found[1][1], "their parameters")
+
+
+def bench() -> None:
+    """A call through the proxy to the GPU, and the same program's on plain CUDA."""
+    import cuda
+    import numpy as np
+
+    print(run("make", "bench-dispatch", "BENCH_ARGS=--device nvidia"))
+    binary = cuda.build(ROOT / "benchmarks/dispatch_calls.cu")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        for kind in ("launch", "sync"):
+            plain(binary, kind, "1000", DISPATCH_CALLS=f"{folder}/calls")
+            ns = np.fromfile(f"{folder}/calls", np.float32)
+            middle, high = np.percentile(ns, (50, 99))
+            print(f"plain CUDA, {kind}: p50 {middle:.0f} ns, p99 {high:.0f} ns")
+
+
+FIRST = ("nvidia/counting", "nvidia/products")
+_EACH = {
+    f"program {name}": (functools.partial(program, name), 40.0)
+    for name, _, _ in PROGRAMS + BEHAVIOUR
+}
+# By importance: what there is no time for is at the end.
+PARTS: dict[str, tuple[Callable[[], None], float]] = {
+    "probe": (probe, 30.0),
+    "build": (build, 240.0),
+    "header": (header, 60.0),
+    "compile": (compile_programs, 240.0),
+    **{f"program {name}": _EACH[f"program {name}"] for name in FIRST},
+    "gpt": (gpt, 120.0),
+    "bench": (bench, 90.0),
+    **_EACH,
+}
