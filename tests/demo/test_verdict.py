@@ -82,6 +82,15 @@ def test_incomplete_runs(runs: tuple[Path, Path], name: str, damage: str) -> Non
     assert not verdict(*runs).bit_identical
 
 
+@pytest.mark.parametrize("count", [0, 4 * PARAMS - 1])
+def test_parameters_that_are_cut_alike_in_both_are_not_equal(
+    runs: tuple[Path, Path], count: int
+) -> None:
+    for path in (run / f"params-rank{rank}.bin" for run in runs for rank in range(RANKS)):
+        path.write_bytes(path.read_bytes()[:count])
+    assert not verdict(*runs).bit_identical
+
+
 @pytest.mark.parametrize("edit", ["repeat", "skip", "swap", "noise"])
 def test_lines_are_all_steps_once_and_in_order(runs: tuple[Path, Path], edit: str) -> None:
     for folder in runs:  # alike in both: equality alone is not enough

@@ -1,0 +1,1 @@
+"""Faults seeded into the Python: each is noticed, by the fast test that is named with it."""

@@ -1,0 +1,110 @@
+"""Commands that only look: their words and exit codes are what scripts rely on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfold.reconciler import doctor
+
+POOL = "apiVersion: rankfold/v1alpha1\nkind: Pool\nmetadata: {name: local}\nspec: {devices: %s}\n"
+
+
+def rankfold(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rankfold", *map(str, arguments)],
+        env={**os.environ, **env}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+# ---- validate --------------------------------------------------------------------------------
+
+
+def test_validate_refuses_each_fault_with_its_line_and_65(tmp_path: Path) -> None:
+    (tmp_path / "pool.yaml").write_text(POOL % "[{type: quantum}]")
+    done = rankfold("validate", tmp_path)
+    assert done.returncode == 65
+    assert "pool.yaml:4: spec.devices[0].type: " in done.stdout + done.stderr
+
+
+def test_validate_says_nothing_is_wrong_with_0(tmp_path: Path) -> None:
+    (tmp_path / "pool.yaml").write_text(POOL % "[{type: soft}]")
+    assert rankfold("validate", tmp_path).returncode == 0
+
+
+# ---- doctor ----------------------------------------------------------------------------------
+
+
+def found(state: Path, what: str) -> doctor.Finding:
+    (finding,) = [each for each in doctor.examine(state) if each.what == what]
+    return finding
+
+
+def test_doctor_finds_nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = rankfold("--state", tmp_path, "doctor", "-o", "json", RANKFOLD_RUNTIME=str(tmp_path))
+    findings: list[dict[str, Any]] = json.loads(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert {each["what"] for each in findings} >= {
+        "kernel", "memfd", "interposer", "state directory", "socket folder", "git",
+        "pid namespaces",
+    }  # fmt: skip
+    assert all(each["ok"] for each in findings if each["needed"])
+
+
+def test_doctor_ends_with_1_where_something_needed_is_missing(tmp_path: Path) -> None:
+    done = rankfold("--state", tmp_path, "doctor",
+                    RANKFOLD_NATIVE=str(tmp_path), RANKFOLD_RUNTIME=str(tmp_path))  # fmt: skip
+    assert done.returncode == 1
+    (line,) = [each for each in done.stdout.splitlines() if each.startswith("MISS")]
+    assert "interposer" in line and "make native" in line
+
+
+@pytest.mark.parametrize("release, ok", [("5.15.0-91-generic", False), ("5.16", True),
+                                         ("6.1.0-18-amd64", True), ("10.0", True)])  # fmt: skip
+def test_doctor_knows_which_kernel_is_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, ok: bool
+) -> None:
+    monkeypatch.setattr(platform, "release", lambda: release)
+    finding = found(tmp_path, "kernel")
+    assert finding.ok == ok and release in finding.detail
+    assert ("5.16" in finding.detail) or ok
+
+
+def test_doctor_says_that_a_socket_s_path_is_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 25)
+    monkeypatch.setenv("RANKFOLD_RUNTIME", str(folder))
+    finding = found(tmp_path, "socket folder")
+    assert not finding.ok and "set RANKFOLD_RUNTIME to a short path" in finding.detail
+
+
+def test_doctor_s_socket_is_gone_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKFOLD_RUNTIME", str(tmp_path / "r"))
+    assert found(tmp_path, "socket folder").ok
+    assert [path for path in (tmp_path / "r").rglob("*") if path.is_socket()] == []
+
+
+def test_doctor_misses_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    finding = found(tmp_path, "git")
+    assert not finding.ok and not finding.needed
+
+
+def test_doctor_misses_memory_for_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError("Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert not found(tmp_path, "memfd").ok
