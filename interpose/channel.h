@@ -124,7 +124,7 @@ struct rf_record {
 	uint32_t bytes;   /* of the whole record, a multiple of RF_RECORD_ALIGN */
 	uint16_t opcode;
 	uint16_t slot;    /* reply slot + 1; 0: no reply wanted */
-	uint64_t seq;     /* 1, 2, 3, … over the life of the channel */
+	uint64_t seq;     /* 1, 2, 3, … over the life of the channel; any other breaks the ring */
 };
 
 /* Handles (stream, event, module, function, comm, redop) are 64-bit numbers chosen by the

@@ -95,8 +95,8 @@ static bool dispatch(struct rank *r, const struct rf_record *record)
 	return true;
 }
 
-/* An outermost group: all its records at once, or none yet. Bytes consumed in *at. */
-static bool dispatch_group(struct rank *r, const struct rf_record *first, uint64_t *at)
+/* An outermost group: all its records at once, or none yet. *at moves behind them. */
+static bool dispatch_group(struct rank *r, const struct rf_record *first, struct place *at)
 {
 	static struct rf_collective ops[GROUP_MAX]; /* the loop is one thread */
 	_Alignas(64) uint8_t record[RF_RECORD_MAX];
@@ -131,6 +131,19 @@ static bool only_asks(uint16_t opcode)
 	       opcode == RF_OP_EVENT_ELAPSED;
 }
 
+/* Nobody knows what it meant to say: a record may be lost. It waits for ever, so its job ends. */
+static void ring_is_broken(struct rank *r, int how, const struct rf_record *record)
+{
+	char text[160];
+	int used = snprintf(text, sizeof text, "rank %u: its request ring is broken", r->rank);
+	if (how == RING_NUMBER)
+		snprintf(text + used, sizeof text - (size_t)used, ": record %llu has the number %llu",
+			 (unsigned long long)r->tail.seq + 1, (unsigned long long)record->seq);
+	rank_fail(r, CU_INVALID_VALUE, text);
+	r->closing = true;
+	job_fail(r->job, text);
+}
+
 #define RECORDS_PER_TURN 512
 
 static void consume(struct rank *r)
@@ -140,7 +153,7 @@ static void consume(struct rank *r)
 	if (r->hold && !transfer_pending(r->proxy, r))
 		r->hold = false;
 	for (int n = 0; n < RECORDS_PER_TURN; n++) {
-		uint64_t at = r->tail;
+		struct place at = r->tail;
 		if (r->hold || r->closing || ring_empty(r))
 			return;
 		if (!barrier_may_consume(r->job->barrier, r->rank) || r->job->state >= PROXY_JOB_CUT) {
@@ -152,15 +165,11 @@ static void consume(struct rank *r)
 			return;
 		}
 		int bytes = ring_peek(r, &at, record);
-		if (bytes < 0) {
-			rank_fail(r, CU_INVALID_VALUE, "the request ring is broken");
-			r->closing = true;
-			job_fail(r->job, "a rank's request ring is broken"); /* it waits for ever */
-			return;
-		}
-		if (!bytes)
-			return;
 		const struct rf_record *head = (const void *)record;
+		if (bytes < 0)
+			ring_is_broken(r, bytes, head);
+		if (bytes <= 0)
+			return;
 		bool done = head->opcode == RF_OP_COLLECTIVE ? dispatch_group(r, head, &at)
 							     : dispatch(r, head);
 		if (!done) {
@@ -178,9 +187,9 @@ static void consume(struct rank *r)
 /* Once for all records of a turn: the time, and to the client that there is room. */
 void rank_consume(struct rank *r)
 {
-	uint64_t before = r->tail, said = r->records - r->queries;
+	uint64_t before = r->tail.bytes, said = r->records - r->queries;
 	consume(r);
-	if (r->tail == before)
+	if (r->tail.bytes == before)
 		return;
 	if (r->records - r->queries != said)
 		r->silent_since_ns = now_ns();

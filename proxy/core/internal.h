@@ -129,8 +129,8 @@ enum item_kind {
 struct fence {
 	uint32_t left;
 	uint16_t slot;        /* reply when over, or 0 */
-	uint64_t free_seq;    /* a FREE to retire, or 0 */
-	uint64_t free_addr;
+	uint64_t free_addr;   /* of a FREE to retire, or 0 */
+	uint64_t free_seq;    /* its number */
 	struct fence *next;   /* in the rank's list of frees, oldest first */
 };
 
@@ -185,6 +185,11 @@ struct chunk {
 
 struct waiter { struct mark *mark; uint16_t slot; };
 
+struct place { /* in the ring, after some record */
+	uint64_t bytes; /* up to there, as the header counts them */
+	uint64_t seq;   /* of that record; 0: none yet */
+};
+
 struct rank {
 	struct proxy *proxy;
 	struct job *job;
@@ -198,9 +203,8 @@ struct rank {
 	struct rf_header *header;
 	int channel_fd, image_fd;
 	uint8_t *image;
-	uint64_t tail;        /* what we have consumed */
+	struct place tail;    /* what we have consumed */
 	uint64_t head;        /* what the client has published when we looked last */
-	uint64_t next_seq;
 	uint32_t replies;     /* requests not answered yet */
 	bool hold;            /* nothing is consumed until a module's globals are written */
 	bool held;            /* the next record waits for the barrier or a window */
@@ -339,10 +343,12 @@ uint64_t now_ns(void);
 /* ring.c */
 int ring_open(struct rank *, int channel_fd, char *error, uint32_t error_bytes);
 void ring_close(struct rank *);
-/* The next record, checked for size and copied to `out` (RF_RECORD_MAX bytes), or 0 bytes if none
- * is there; negative: the ring is broken. `at` is the place to look, moved behind the record. */
-int ring_peek(struct rank *, uint64_t *at, uint8_t *out);
-void ring_consume(struct rank *, uint64_t upto);
+/* The next record, checked for size and number and copied to `out` (RF_RECORD_MAX bytes), or 0 bytes
+ * if none is there; negative: the ring is broken. `at` is the place to look, moved behind the record. */
+#define RING_BROKEN (-1)
+#define RING_NUMBER (-2) /* the record's number, in `out`, is not the next one */
+int ring_peek(struct rank *, struct place *at, uint8_t *out);
+void ring_consume(struct rank *, struct place upto);
 void ring_tell_room(struct rank *); /* what was consumed is free: told once per turn */
 bool ring_empty(const struct rank *);
 void ring_reply(struct rank *, uint16_t slot, int error, const void *data, uint32_t bytes);
@@ -350,6 +356,7 @@ void ring_release_bulk(struct rank *, uint32_t index);
 uint8_t *ring_bulk(struct rank *, uint64_t at, uint64_t bytes); /* NULL: out of bounds */
 void ring_retired(struct rank *, uint64_t seq);
 bool ring_host_function(struct rank *, uint64_t token, uint32_t place);
+bool ring_host_sound(const struct rank *); /* not more have returned than were handed over */
 
 /* dispatch.c */
 void rank_consume(struct rank *);

@@ -60,7 +60,7 @@ int ring_open(struct rank *r, int channel_fd, char *error, uint32_t error_bytes)
 	}
 	atomic_store(&r->header->epoch, r->job->epoch);
 	atomic_store(&r->header->served, 1);
-	r->tail = r->head = atomic_load(&r->header->tail);
+	r->tail.bytes = r->head = atomic_load(&r->header->tail); /* its number: state_restore */
 	return 0;
 }
 
@@ -82,51 +82,54 @@ void ring_close(struct rank *r)
 
 bool ring_empty(const struct rank *r)
 {
-	return r->head == r->tail &&
-	       atomic_load_explicit(&r->header->head, memory_order_acquire) == r->tail;
+	return r->head == r->tail.bytes &&
+	       atomic_load_explicit(&r->header->head, memory_order_acquire) == r->tail.bytes;
 }
 
-int ring_peek(struct rank *r, uint64_t *at, uint8_t *out)
+int ring_peek(struct rank *r, struct place *at, uint8_t *out)
 {
 	const uint8_t *ring = r->map + RF_OFF_RING;
 	/* The fence: a server that no longer owns the epoch consumes nothing. */
 	if (atomic_load_explicit(&r->header->epoch, memory_order_acquire) != r->job->epoch)
 		return 0;
 	for (;;) {
-		if (*at == r->head) /* else the client is left alone with it */
+		if (at->bytes == r->head) /* else the client is left alone with it */
 			r->head = atomic_load_explicit(&r->header->head, memory_order_acquire);
 		uint64_t head = r->head;
-		uint64_t ready = head - *at, place = *at % RF_RING_BYTES;
+		uint64_t ready = head - at->bytes, place = at->bytes % RF_RING_BYTES;
 		struct rf_record first;
 		if (ready == 0)
 			return 0;
-		if (head < r->tail || head - r->tail > RF_RING_BYTES || *at > head ||
-		    ready < sizeof first || *at % RF_RECORD_ALIGN)
-			return -1;
+		if (head < r->tail.bytes || head - r->tail.bytes > RF_RING_BYTES || at->bytes > head ||
+		    ready < sizeof first || at->bytes % RF_RECORD_ALIGN)
+			return RING_BROKEN;
 		memcpy(&first, ring + place, sizeof first);
 		if (first.bytes < sizeof first || first.bytes % RF_RECORD_ALIGN ||
 		    first.bytes > ready || first.bytes > RF_RING_BYTES - place ||
 		    (first.opcode != RF_OP_PAD && first.bytes > RF_RECORD_MAX))
-			return -1;
+			return RING_BROKEN;
 		if (first.opcode == RF_OP_PAD) {
-			*at += first.bytes;
+			at->bytes += first.bytes;
 			continue;
 		}
 		memcpy(out, ring + place, first.bytes);
 		memcpy(out, &first, sizeof first); /* what was checked is what is used */
-		*at += first.bytes;
+		if (first.seq != at->seq + 1)
+			return RING_NUMBER;
+		at->bytes += first.bytes;
+		at->seq++;
 		return (int)first.bytes;
 	}
 }
 
-void ring_consume(struct rank *r, uint64_t upto)
+void ring_consume(struct rank *r, struct place upto)
 {
 	r->tail = upto;
 }
 
 void ring_tell_room(struct rank *r)
 {
-	atomic_store_explicit(&r->header->tail, r->tail, memory_order_seq_cst);
+	atomic_store_explicit(&r->header->tail, r->tail.bytes, memory_order_seq_cst);
 	if (atomic_load(&r->header->space_waiters)) {
 		atomic_fetch_add(&r->header->space_seq, 1);
 		wake(&r->header->space_seq);
@@ -185,4 +188,9 @@ bool ring_host_function(struct rank *r, uint64_t token, uint32_t place)
 	atomic_store_explicit(&r->header->hostfunc_head, place + 1, memory_order_seq_cst);
 	wake(&r->header->hostfunc_head);
 	return true;
+}
+
+bool ring_host_sound(const struct rank *r)
+{
+	return r->host_place - atomic_load(&r->header->hostfunc_tail) <= RF_HOSTFUNC_COUNT;
 }

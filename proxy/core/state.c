@@ -13,7 +13,7 @@
 #include "internal.h"
 
 #define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
-#define STATE_VERSION 2
+#define STATE_VERSION 3
 #define STATE_BYTES_MAX (1ull << 36)
 #define COMMS_BYTES_MAX (64ull << 20)
 
@@ -31,6 +31,7 @@ struct state_rank {
 	struct rf_record r;
 	uint64_t capacity_chunks, kernels, collectives, records, switches;
 	uint64_t tail; /* of the channel: this state is what follows from all records before it */
+	uint64_t seq;  /* number of the last of these */
 	uint32_t rank, world_size;
 	int32_t async_error;
 	uint32_t reserved;
@@ -244,7 +245,8 @@ uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)
 		s->collectives = r->collectives;
 		s->records = r->records;
 		s->switches = r->switches;
-		s->tail = r->tail;
+		s->tail = r->tail.bytes;
+		s->seq = r->tail.seq;
 		s->rank = r->rank;
 		s->world_size = r->job->world_size;
 		s->async_error = r->async_error;
@@ -365,8 +367,9 @@ static bool get_redop(struct rank *r, const struct state_redop *s)
 
 static bool get_rank(struct rank *r, const struct state_rank *s)
 {
-	if (s->rank != r->rank || s->world_size != r->job->world_size || s->tail != r->tail)
+	if (s->rank != r->rank || s->world_size != r->job->world_size || s->tail != r->tail.bytes)
 		return false;
+	r->tail.seq = s->seq;
 	r->kernels = s->kernels;
 	r->collectives = s->collectives;
 	r->records = s->records;
@@ -417,7 +420,7 @@ static uint32_t least_bytes(uint16_t opcode)
 static bool of_earlier_process(const struct rank *r, const uint8_t *first)
 {
 	const struct state_rank *s = (const void *)first;
-	return !r->tail && s->r.opcode == STATE_RANK && s->tail;
+	return !r->tail.bytes && s->r.opcode == STATE_RANK && s->tail;
 }
 
 /* 1: restored; 0: the image holds no state (a fresh rank); -1: it holds a broken one. */
@@ -425,7 +428,7 @@ int state_restore(struct rank *r, char *error, uint32_t error_bytes)
 {
 	struct state_header *h = (void *)(r->image + STATE_OFFSET);
 	const uint8_t *first = (const uint8_t *)(h + 1), *at = first;
-	if (!h->magic && r->tail) {
+	if (!h->magic && r->tail.bytes) {
 		snprintf(error, error_bytes, "rank %u: what it had on its device is lost", r->rank);
 		return -1;
 	}

@@ -125,7 +125,7 @@ static void fence_reached(struct rank *r, struct fence *f)
 {
 	if (f->left)
 		f->left--;
-	if (f->left || f->free_seq)
+	if (f->left || f->free_addr)
 		return; /* frees retire in their order, see retire() */
 	ring_reply(r, f->slot, r->async_error, NULL, 0);
 	free(f);
@@ -227,8 +227,8 @@ static bool is_over(struct rank *r, const struct stream *s, const struct item *i
 		return false;
 	if (i->kind == ITEM_COLLECTIVE)
 		return i->coll.done || (r->async_error && !i->hal_seq);
-	if (i->kind == ITEM_HOST && r->exited)
-		return true; /* nobody is there to call it */
+	if (i->kind == ITEM_HOST && (r->exited || !ring_host_sound(r)))
+		return true; /* nobody is there to call it, or nobody knows how many were called */
 	if (i->kind == ITEM_HOST)
 		return (int32_t)(atomic_load(&r->header->hostfunc_tail) - i->host.place) > 0;
 	return true;
@@ -466,9 +466,12 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 		return true;
 	}
 	case ITEM_HOST:
-		if (s->head != i || !ring_host_function(r, i->host.token, r->host_place))
+		if (s->head != i)
 			return false;
-		i->host.place = r->host_place++;
+		i->host.place = r->host_place;
+		if (!ring_host_function(r, i->host.token, r->host_place))
+			return !ring_host_sound(r);
+		r->host_place++;
 		return true;
 	default:
 		return true;
@@ -500,6 +503,8 @@ static void submit_stream(struct rank *r, struct stream *s)
 void rank_pump(struct rank *r)
 {
 	note_fault(r);
+	if (!ring_host_sound(r))
+		rank_fail(r, CU_INVALID_VALUE, "more host functions have returned than were called");
 	for (uint32_t n = 0; n < r->stream_count; n++) {
 		struct stream *s = r->streams[n];
 		complete_stream(r, s);
@@ -572,7 +577,7 @@ void rank_drop_streams(struct rank *r)
 			next = i->next;
 			if (i->kind == ITEM_RECORD || i->kind == ITEM_WAIT)
 				mark_release(i->mark);
-			if (i->kind == ITEM_FENCE && --i->fence->left == 0 && !i->fence->free_seq)
+			if (i->kind == ITEM_FENCE && --i->fence->left == 0 && !i->fence->free_addr)
 				free(i->fence);
 			free(i);
 		}

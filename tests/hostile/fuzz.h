@@ -7,8 +7,8 @@
 
 /* One step of an input: a record (its body follows), or something else that happens. */
 enum fuzz_kind {
-	FUZZ_RECORD, FUZZ_RAW, FUZZ_TURN, FUZZ_BARRIER, FUZZ_HURRY, FUZZ_EXIT, FUZZ_HEAD,
-	FUZZ_HOST, FUZZ_MOVE, FUZZ_KINDS,
+	FUZZ_RECORD, FUZZ_RAW, FUZZ_NUMBER, FUZZ_TURN, FUZZ_BARRIER, FUZZ_HURRY, FUZZ_EXIT, FUZZ_HEAD,
+	FUZZ_HOST, FUZZ_MOVE, FUZZ_KINDS, /* RAW: of a wrong size, NUMBER: with a wrong number */
 };
 struct fuzz_step {
 	uint8_t kind, rank;

@@ -222,7 +222,13 @@ static void control(struct scene *s, const struct fuzz_step *step)
 	case FUZZ_HEAD: /* the ring's own words, spoilt */
 		atomic_store(&c->header->head, c->head + ((uint64_t)step->rank << step->bytes % 56));
 		break;
-	case FUZZ_HOST: atomic_fetch_add(&c->header->hostfunc_tail, step->rank); break;
+	case FUZZ_HOST: /* all that are due have returned; or so many that nobody was asked for */
+		if (step->rank % 16)
+			atomic_store(&c->header->hostfunc_tail,
+				     atomic_load(&c->header->hostfunc_head));
+		else
+			atomic_fetch_add(&c->header->hostfunc_tail, 16u * step->rank);
+		break;
 	case FUZZ_MOVE: move(s, step->rank % 8 == 7);
 		break;
 	}
@@ -237,6 +243,13 @@ static void shorten(struct rf_gemm *g)
 	g->count %= 4;
 }
 
+/* Zero, the last one, the first one, far ahead, before it wraps. */
+static uint64_t wrong_number(uint8_t which, uint64_t right)
+{
+	const uint64_t wrong[] = {0, right - 1, right == 1 ? 2 : 1, right + (1ull << 40), UINT64_MAX};
+	return wrong[which % (sizeof wrong / sizeof *wrong)];
+}
+
 static void record(struct scene *s, const struct fuzz_step *step, const uint8_t *body)
 {
 	struct client *c = &s->hostile[step->rank % HOSTILE_RANKS];
@@ -248,6 +261,8 @@ static void record(struct scene *s, const struct fuzz_step *step, const uint8_t 
 		return;
 	if (step->kind == FUZZ_RAW) /* the header's own size too */
 		head.bytes = (uint32_t)step->rank << step->slot % 30;
+	if (step->kind == FUZZ_NUMBER)
+		head.seq = wrong_number(step->rank / HOSTILE_RANKS, c->seq);
 	memcpy(bytes, &head, sizeof head);
 	memcpy(bytes + sizeof head, body, step->bytes);
 	if (step->opcode == RF_OP_GEMM && size >= sizeof(struct rf_gemm))
@@ -274,7 +289,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		size -= sizeof step;
 		if (step.bytes > size)
 			step.bytes = (uint16_t)size;
-		if (step.kind <= FUZZ_RAW)
+		if (step.kind <= FUZZ_NUMBER)
 			record(s, &step, data);
 		else
 			control(s, &step);

@@ -388,7 +388,8 @@ static void generate_step(struct random *r, struct fuzz_step *step, uint8_t *rec
 		step->kind = one_in(r, 2) ? FUZZ_EXIT : one_in(r, 2) ? FUZZ_HEAD : FUZZ_RAW;
 		step->bytes = 0;
 	} else {
-		step->opcode = any_opcode(r);
+		step->kind = one_in(r, 400) ? FUZZ_NUMBER : FUZZ_RECORD;
+		step->opcode = step->kind == FUZZ_NUMBER && one_in(r, 2) ? RF_OP_FREE : any_opcode(r);
 		r->group_rank = step->rank;
 		step->slot = any_slot(r);
 		uint32_t size = fill(r, step->opcode, step->rank, record);

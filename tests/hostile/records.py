@@ -227,6 +227,12 @@ BODIES: dict[int, Callable[[Random], bytes]] = {
 OPCODES = tuple(BODIES)
 
 
+def number(r: Random, right: int) -> int:
+    """A record's number: now and then a wrong one."""
+    wrong = (0, right - 1, 1 if right > 1 else 2, right + 1, right + 2**40, 2**64 - 1, wild(r))
+    return right if r.randrange(1000) else r.choice(wrong)
+
+
 def record(r: Random) -> tuple[int, int, bytes]:
     """Opcode, reply slot and body."""
     opcode = r.choice(OPCODES)

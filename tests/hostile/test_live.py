@@ -45,6 +45,7 @@ from .records import (
     LAUNCH,
     MODULE_DATA,
     MODULE_LOAD,
+    number,
     record,
 )
 
@@ -97,7 +98,7 @@ def send(client: RingClient, r: Random, count: int) -> None:
         if client.head - client.u64(TAIL) > RING_BYTES // 2:
             return
         opcode, slot, body = record(r)
-        client.post(opcode, body, slot)
+        client.post(opcode, body, slot, number(r, client.seq + 1))
 
 
 def hostile_client() -> RingClient:

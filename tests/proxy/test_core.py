@@ -380,14 +380,18 @@ def test_a_client_cannot_tell_that_it_was_handed_over(
 
 
 RECORDS = st.lists(
-    st.tuples(st.integers(0, 50), st.integers(0, 3), st.binary(max_size=200)), max_size=40
-)
+    st.tuples(
+        st.integers(0, 50), st.integers(0, 3), st.binary(max_size=200),
+        st.none() | st.integers(0, 2**64 - 1),
+    ),
+    max_size=40,
+)  # fmt: skip
 
 
 @settings(max_examples=40)
 @given(records=RECORDS, sizes=st.lists(st.integers(0, 2**32 - 1), max_size=2))
 def test_a_hostile_ring_harms_nobody_else(
-    records: list[tuple[int, int, bytes]], sizes: list[int]
+    records: list[tuple[int, int, bytes, int | None]], sizes: list[int]
 ) -> None:
     """Records that no library would send, beside a rank of another job that works on."""
     hostile, good = RingClient(), RingClient()
@@ -396,8 +400,8 @@ def test_a_hostile_ring_harms_nobody_else(
         attach(d, good, job=2)
         good.alloc(DEV_BASE, HEAP)
         good.write(DEV_BASE, b"mine")
-        for opcode, slot, body in records:
-            hostile.post(opcode, body, slot)
+        for opcode, slot, body, seq in records:
+            hostile.post(opcode, body, slot, seq)
         for size in sizes:
             hostile.raw(struct.pack("<IHHQ", size, 1, 0, 1))
         assert good.read(DEV_BASE, 4) == b"mine"

@@ -71,11 +71,12 @@ class RingClient:
     def u64(self, at: int) -> int:
         return words.load64(self.map, at)
 
-    def post(self, opcode: int, body: bytes = b"", slot: int = 0) -> int:
-        """Publish one record; its seq."""
+    def post(self, opcode: int, body: bytes = b"", slot: int = 0, seq: int | None = None) -> int:
+        """Publish one record; its seq, which is the next one unless a wrong one is wanted."""
         self.seq += 1
-        self.raw(struct.pack("<IHHQ", self._size(body), opcode, slot, self.seq) + body)
-        return self.seq
+        seq = self.seq if seq is None else seq
+        self.raw(struct.pack("<IHHQ", self._size(body), opcode, slot, seq) + body)
+        return seq
 
     @staticmethod
     def _size(body: bytes) -> int:
