@@ -21,7 +21,8 @@ The config is a JSON object; paths are absolute.
 ``job`` str, ``rank`` int, ``world_size`` int
 ``local_rank``, ``local_world_size`` int; default: ``rank``, ``world_size`` (one node)
 ``command`` [str, …]: found along the rank's PATH, or relative to ``workdir``
-``workdir`` path; ``env`` {str: str}, on top of the launcher's own environment
+``workdir`` path; ``env`` {str: str}; ``inherit`` bool, default true: ``env`` comes on top of the
+    launcher's own environment
 ``master_addr`` str, ``master_port`` int: for the rank's rendezvous
 ``device`` {str: str | int}: fields of ``struct rf_device`` (interpose/channel.h), as the rank sees
     its device for its whole life; ``name`` and ``memory_bytes`` are needed, the others default to
@@ -93,6 +94,7 @@ class Config:
     local_rank: int
     local_world_size: int
     env: dict[str, str] = field(default_factory=dict)
+    inherit: bool = True
     image_bytes: int = handshake.WINDOW_BYTES
     namespaces: str = "auto"
     preload: tuple[str, ...] | None = None
@@ -108,8 +110,10 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("local_rank", "local_world_size"), int),
     **dict.fromkeys(("command", "preload"), list),
     **dict.fromkeys(("env", "device"), dict),
+    "inherit": bool,
 }
-_OPTIONAL = ("env", "image_bytes", "namespaces", "preload", "local_rank", "local_world_size")
+_OPTIONAL = ("env", "inherit", "image_bytes", "namespaces", "preload",
+             "local_rank", "local_world_size")  # fmt: skip
 _PATHS = ("workdir", "socket", "client_socket", "logs", "exit_file")
 
 
@@ -124,7 +128,8 @@ def parse_config(data: object) -> Config:
         if kind is None:
             raise ConfigError(f"there is no field {name}")
         if type(value) is not kind:
-            raise ConfigError(f"{name} must be a {kind.__name__}, not {value!r}")
+            got = type(value).__name__  # and not what it is: an environment may hold secrets
+            raise ConfigError(f"{name} must be a {kind.__name__}, not a {got}")
     _check_values(data)
     try:
         device = handshake.pack_device(data["device"])
@@ -162,12 +167,12 @@ def _check_values(data: dict[str, Any]) -> None:
 
 
 def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:
-    """The rank's environment: `base`, the job's own, and what makes it a rank.
+    """The rank's environment: `base` if it inherits, the job's own, and what makes it a rank.
 
     The allocator and libuv settings (design: one segment must not mix stable and other
     buffers; io_uring cannot be checkpointed) give way to what the user set.
     """
-    env = {**base, **config.env}
+    env = {**(base if config.inherit else {}), **config.env}
     preload = config.preload if config.preload is not None else built_libraries()
     env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
     env.setdefault("USE_LIBUV", "0")

@@ -161,7 +161,7 @@ def _cannot_start(command: Command, code: int) -> CannotStart:
     elif code == errno.ENOEXEC:
         reason = f"{name} is neither a program nor a script with a #! line"
     else:
-        where = workdir if "/" in name else f"PATH={command.env.get('PATH', os.defpath)}"
+        where = workdir if "/" in name else "the folders of its PATH"
         reason = f"{os.strerror(code)} (looked in {where})"
     status = 127 if code in (errno.ENOENT, errno.ENOTDIR) else 126
     return CannotStart(status, f"cannot start {name}: {reason}")

@@ -23,10 +23,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rankfold import control
-from rankfold.reconciler import plan
+from rankfold.reconciler import environment, plan
 from rankfold.reconciler.faults import asked_for, point
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
-from rankfold.reconciler.model import Job, Json, Record
+from rankfold.reconciler.model import Json, Record
 from rankfold.reconciler.observe import WORKERS, Connections, last_lines, read_exit, see_device
 from rankfold.reconciler.store import Store
 
@@ -170,7 +170,7 @@ class Executor:
         done = subprocess.run(
             [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(config)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            timeout=LAUNCH_TIMEOUT_S, env=launcher_environment(record.fixed),
+            timeout=LAUNCH_TIMEOUT_S, env=environment.of_launcher(os.environ),
         )  # fmt: skip
         there = is_locked(self.layout.launcher_lock(record.name, rank))
         if done.returncode != 0 and not there and not read_exit(self.layout, record.name, rank):
@@ -186,7 +186,8 @@ class Executor:
             "world_size": job.world_size,
             "command": list(job.command),
             "workdir": job.workdir,
-            "env": dict(job.env),
+            "env": environment.of_ranks(job, os.environ),
+            "inherit": False,
             "master_addr": "127.0.0.1",
             "master_port": record.master_port,
             "device": record.device,
@@ -400,15 +401,6 @@ def describe_placement(placement: tuple[str, ...]) -> str:
         span = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"{ranks[0]}"
         parts.append(f"{span} on {device}")
     return "ranks " + ", ".join(parts)
-
-
-def launcher_environment(job: Job | None) -> dict[str, str]:
-    """Of a job that `rankfold run` started: that command's, not that of an earlier one which
-    happened to start this reconciler."""
-    ours = child_environment()
-    if job is None or not job.env_whole:
-        return ours
-    return {k: v for k, v in ours.items() if k.startswith("RANKFOLD_")} | dict(job.env)
 
 
 def child_environment() -> dict[str, str]:

@@ -244,7 +244,9 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
     signs = {"create": "+", "update": "~", "suspend": "~", "resume": "~", "remove": "-"}
     lines = []
     for each in data["changes"]:
-        changed = ", ".join(f"{f['field']}: {f['from']} → {f['to']}" for f in each["fields"])
+        changed = ", ".join(
+            f"{f['field']}: {_value(f['from'])} → {_value(f['to'])}" for f in each["fields"]
+        )
         text = "; ".join(part for part in (changed, each["note"]) if part)
         if each["disturbs"]:
             text += " — disturbs the job: it stands still for a moment, no step is lost"
@@ -266,6 +268,13 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
         verb = "disturbs" if disturbed == 1 else "disturb"
         lines.append(f"{count(len(data['changes']), 'change')}; {disturbed} {verb} a job.")
     return lines
+
+
+def _value(value: Any) -> str:
+    """Lists as people write them."""
+    if not isinstance(value, (list, tuple)):
+        return str(value)
+    return ", ".join(map(str, value)) or "none"
 
 
 # ---- text ----------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rankfold.reconciler.environment import change_in_words, changed_names
+from rankfold.reconciler.environment import names as names_of
 from rankfold.reconciler.model import FIXED_FIELDS, Desired, Job, Record, count
 from rankfold.reconciler.spec import Fault, Loaded
 
@@ -31,7 +33,9 @@ def revision_faults(
         for attribute, name in FIXED_FIELDS:
             was, now = getattr(record.fixed, attribute), getattr(job, attribute)
             if was != now:
-                reason = f"cannot change in a started job: it is {was!r}, not {now!r}. {_WAY_OUT}"
+                env = attribute == "env"
+                how = change_in_words(was, now) if env else f"it is {was!r}, not {now!r}"
+                reason = f"cannot change in a started job: {how}. {_WAY_OUT}"
                 faults.append(loaded.fault("Job", job.name, name, reason))
         if job.device_types and record.device_type not in job.device_types:
             reason = f"the job started on {record.device_type} devices and stays there. {_WAY_OUT}"
@@ -108,7 +112,11 @@ def _changed(old: Job, new: Job) -> tuple[tuple[str, Any, Any], ...]:
         "determinism": "spec.determinism", "suspend": "spec.suspend", "orphaned": "file",
     }  # fmt: skip
     pairs = ((label, getattr(old, a), getattr(new, a)) for a, label in names.items())
-    return tuple((label, was, now) for label, was, now in pairs if was != now)
+    found = [(label, was, now) for label, was, now in pairs if was != now]
+    return tuple(
+        (f, names_of(was), changed_names(was, now)) if f == "spec.env" else (f, was, now)
+        for f, was, now in found
+    )
 
 
 def merged(

@@ -28,6 +28,7 @@ API_VERSION = "rankfold/v1alpha1"
 DEVICE_MEMORY_MIN = 4 << 20
 DEVICE_MEMORY_MAX = 1 << 39  # RF_HEAP_BYTES: what a rank can address
 OURS_IN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+ENV = ("spec", "env")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
 
@@ -43,6 +44,22 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.field}: {self.reason}"
+
+
+def shown(path: yamldoc.Path) -> str:
+    """A field's path for people. In `env` people slip, and values come to stand where names do."""
+    if path[:2] == ENV:
+        path = path[:3]
+    named = path and isinstance(path[-1], str) and path[-1].partition("=")
+    return yamldoc.dotted((*path[:-1], named[0]) if named and named[1] else path) or "-"
+
+
+def _is_null(value: Any, path: yamldoc.Path) -> bool:
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return value is None
 
 
 class InvalidInput(Exception):
@@ -124,7 +141,7 @@ def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
     reader = _Reader(workdirs)
     for file in sorted(texts):
         documents, problems = yamldoc.parse(texts[file])
-        reader.faults += [Fault(file, p.line, p.field, p.reason) for p in problems]
+        reader.faults += [Fault(file, p.line, shown(p.path), p.reason) for p in problems]
         for document in documents:
             if document.unusable:
                 reader.broken_pool = True  # it may have been one
@@ -154,8 +171,8 @@ class _Reader:
         self.broken_pool = False
 
     def fault(self, file: str, doc: yamldoc.Document, path: yamldoc.Path, reason: str) -> None:
-        where = yamldoc.dotted(path) or "-"
-        self.faults.append(Fault(file, doc.line(path), where, reason))
+        where = ENV if path[:2] == ENV and _is_null(doc.value, path) else path
+        self.faults.append(Fault(file, doc.line(path), shown(where), reason))
 
     def read(self, file: str, doc: yamldoc.Document) -> None:
         before = len(self.faults)
@@ -345,13 +362,32 @@ def _explain(
                 hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
                 yield (*path, name), f"there is no such field; {hint}"
     elif error.validator in ("type", "enum", "const"):
-        yield path, _wrong_value(str(error.validator), wanted, got)
+        yield path, _wrong_value(str(error.validator), wanted, got, _quoted(got, path))
     else:
-        yield path, f"{_out_of_bounds(error)}. {rule.get('description', '')}".strip()
+        out = _out_of_bounds(error, _quoted(got, path))
+        yield path, f"{out}. {rule.get('description', '')}".strip()
 
 
-def _out_of_bounds(error: jsonschema.ValidationError) -> str:
-    shown, wanted = json.dumps(error.instance, default=str), cast(Any, error.validator_value)
+A_NUMBER = "a number"
+
+
+def _quoted(got: Any, path: yamldoc.Path) -> str:
+    """A wrong value as it is told: what may hold values of `env` only by its kind."""
+    if isinstance(got, dict):
+        return "a mapping"
+    if isinstance(got, list) and any(isinstance(each, (dict, list)) for each in got):
+        return "a list"
+    if path[:2] != ENV and path not in ((), ENV[:1]):
+        return json.dumps(got, default=str)
+    if got is None:
+        return "nothing"
+    if isinstance(got, (bool, list)):
+        return "a list" if isinstance(got, list) else "true or false"
+    return "a text" if isinstance(got, str) else A_NUMBER
+
+
+def _out_of_bounds(error: jsonschema.ValidationError, shown: str) -> str:
+    wanted = cast(Any, error.validator_value)
     if error.validator == "minimum":
         return f"must be at least {wanted}, not {shown}"
     if error.validator == "maximum":
@@ -361,8 +397,7 @@ def _out_of_bounds(error: jsonschema.ValidationError) -> str:
     return f"{shown} is not right"
 
 
-def _wrong_value(rule: str, wanted: Any, got: Any) -> str:
-    shown = json.dumps(got, default=str)
+def _wrong_value(rule: str, wanted: Any, got: Any, shown: str) -> str:
     if rule == "const":
         return f"must be {wanted}, not {shown}"
     if rule == "enum":
@@ -375,6 +410,8 @@ def _wrong_value(rule: str, wanted: Any, got: Any) -> str:
     words = " or ".join(names.get(w, w) for w in ([wanted] if isinstance(wanted, str) else wanted))
     quoted = isinstance(got, (int, float)) and not isinstance(got, bool) and "string" in wanted
     hint = f': write "{got}", in quotes' if quoted else ""
+    if quoted and shown == A_NUMBER:
+        hint = ": put it in quotes"
     if isinstance(got, bool) and "string" in wanted:
         hint = ": YAML reads this as true or false, put it in quotes"
     return f"must be {words}, not {shown}{hint}"

@@ -7,11 +7,13 @@ silently; people who edit desired state need both.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import yaml
 
+_YAML_TAG = "tag:yaml.org,2002:"
 NODES_MAX = 100_000  # after alias expansion: ends a "billion laughs" file
 Path = tuple[str | int, ...]
 
@@ -19,7 +21,7 @@ Path = tuple[str | int, ...]
 @dataclass(frozen=True)
 class Problem:
     line: int
-    field: str
+    path: Path  # () where it is the text that is wrong, not a value
     reason: str
 
 
@@ -53,7 +55,7 @@ def parse(text: str) -> tuple[list[Document], list[Problem]]:
     try:
         loader = yaml.SafeLoader(text)
     except yaml.reader.ReaderError as error:
-        return [], [Problem(1, "-", f"not a text file: {error.reason}")]
+        return [], [Problem(1, (), f"not a text file: {error.reason}")]
     try:
         while loader.check_node():
             node = cast(yaml.Node, loader.get_node())
@@ -63,9 +65,12 @@ def parse(text: str) -> tuple[list[Document], list[Problem]]:
                 documents.append(document)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problems.append(Problem(line, "-", f"not YAML: {error.problem or error.context}"))
+        problem = _unquoted(str(error.problem or error.context))
+        problems.append(Problem(line, (), f"not YAML: {problem}"))
+    except _TooLarge as error:
+        problems.append(Problem(1, (), f"not YAML: {error}"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problems.append(Problem(1, "-", f"not YAML: {error}"))
+        problems.append(Problem(1, (), f"not YAML: {type(error).__name__}"))
     finally:
         loader.dispose()
     return documents, problems
@@ -86,6 +91,16 @@ def unusable(value: Any) -> str:
     return ""
 
 
+class _TooLarge(Exception):
+    pass
+
+
+def _unquoted(problem: str) -> str:
+    """What PyYAML says, without what it quotes of the text: that may be a secret. Single characters
+    and its own words for what it met, such as '<block end>', stay."""
+    return re.sub(r"'(?!<[a-z ]+>')[^']{2,}'", "…", problem.replace('"', "'"))
+
+
 class _Walk:
     def __init__(self, loader: yaml.SafeLoader, document: Document, problems: list[Problem]):
         self.loader, self.document, self.problems = loader, document, problems
@@ -94,13 +109,18 @@ class _Walk:
     def plain(self, node: yaml.Node, path: Path) -> Any:
         self.count += 1
         if self.count > NODES_MAX or len(path) > 50:
-            raise ValueError(f"too large: over {NODES_MAX} values or 50 levels")
+            raise _TooLarge(f"too large: over {NODES_MAX} values or 50 levels")
         self.document.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.plain(each, (*path, i)) for i, each in enumerate(node.value)]
-        value = self.loader.construct_object(node, deep=True)
+        try:
+            value = self.loader.construct_object(node, deep=True)
+        except ValueError:  # Python's words quote it
+            kind = node.tag.rpartition(":")[2] if node.tag.startswith(_YAML_TAG) else "value"
+            self._unusable(node, path, f"is no {kind}: put it in quotes if it is a text")
+            return None
         if reason := unusable(value):
             self._unusable(node, path, reason)
         return value
@@ -113,11 +133,11 @@ class _Walk:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             line = key_node.start_mark.line + 1
             if key is None:
-                self.problems.append(Problem(line, dotted(path) or "-", "a key must be a text"))
+                self.problems.append(Problem(line, path, "a key must be a text"))
                 continue
             if key in result:
                 reason = "is there twice; which one is meant?"
-                self.problems.append(Problem(line, dotted((*path, key)), reason))
+                self.problems.append(Problem(line, (*path, key), reason))
             if reason := unusable(key):
                 self._unusable(key_node, path, f"a key {reason}")
                 continue
@@ -127,4 +147,4 @@ class _Walk:
 
     def _unusable(self, node: yaml.Node, path: Path, reason: str) -> None:
         self.document.unusable = True
-        self.problems.append(Problem(node.start_mark.line + 1, dotted(path) or "-", reason))
+        self.problems.append(Problem(node.start_mark.line + 1, path, reason))

@@ -128,7 +128,7 @@ WRONG_ADDITIONS = {
     "deviceTypes: []": "0.yaml:8: spec.deviceTypes: must not be empty.",
     "deviceTypes: [sofd]": 'must be one of soft, nvidia, not "sofd"; did you mean soft?',
     "deviceTypes: [soft, soft]": "0.yaml:8: spec.deviceTypes:",
-    "env: {A: 1}": '0.yaml:8: spec.env.A: must be a text, not 1: write "1", in quotes',
+    "env: {A: 1}": "0.yaml:8: spec.env.A: must be a text, not a number: put it in quotes",
     "env: {1A: b}": "0.yaml:8: spec.env:",
     "env: {RANK: '0'}": "0.yaml:8: spec.env.RANK: is set by rankfold for each rank; leave it out",
     "env: {RANKFOLD_X: '0'}": "0.yaml:8: spec.env.RANKFOLD_X: is set by rankfold",
