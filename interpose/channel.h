@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 6
+#define RF_MINOR 7
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -167,6 +167,7 @@ enum rf_opcode {
 	RF_OP_HOST_FUNC = 33,      /* rf_host_func: puts the token into the queue when due */
 	RF_OP_HOST_DONE = 34,      /* rf_host_func: hostfunc_tail has moved; only wakes the server */
 	RF_OP_GEMM = 35,           /* rf_gemm (1.3): a matrix product of a library */
+	RF_OP_GEMM_AUX = 36,       /* rf_gemm_aux (1.7): one with more operands */
 	/* collectives */
 	RF_OP_COMM_INIT = 40,      /* rf_comm_init, sync: when all ranks have joined */
 	RF_OP_COMM_SPLIT = 41,     /* rf_comm_split, sync -> rf_comm_split_reply */
@@ -291,6 +292,13 @@ enum rf_gemm_flags {
 	RF_GEMM_SCALARS = 2,  /* alpha and beta: addresses of them */
 	RF_GEMM_RELU = 4,     /* the product's last step: max(x, 0) */
 	RF_GEMM_GELU = 8,     /* or x * Phi(x), in the form with tanh */
+	/* of GEMM_AUX alone; without RF_GEMM_POINTERS, and not for integers */
+	RF_GEMM_KEEP = 16,    /* with one of them: what x was before it goes to `aux` */
+	RF_GEMM_DRELU = 32,   /* or x times ReLU's derivative at what is in `aux` */
+	RF_GEMM_DGELU = 64,   /* or x times GELU's there */
+	RF_GEMM_SUM_D = 128,  /* `bias` is a result: the sums of D's rows, */
+	RF_GEMM_SUM_A = 256,  /* or of A's rows, */
+	RF_GEMM_SUM_B = 512,  /* or of B's columns */
 };
 /* `count` products D = step(alpha * A * B + beta * C + bias). A has m rows and k columns, B k and
  * n; C and D are of one type and have m and n. Types are numbers of cudaDataType. */
@@ -305,6 +313,9 @@ struct rf_gemm {
 	uint32_t flags;            /* enum rf_gemm_flags */
 	uint32_t compute, math;    /* cublasComputeType_t, cublasMath_t: what the program allows */
 };
+/* `aux` lies by columns: of GELU a matrix as D; of ReLU a bit for each element, 1 where it let x
+ * through, the first in a byte's lowest bit: col and batch count bits then, in multiples of 128. */
+struct rf_gemm_aux { struct rf_gemm g; struct rf_matrix aux; };
 
 /* ---- what a module asks the client to fill in ------------------------------------------- */
 

@@ -227,8 +227,8 @@ int copy_elements(void *dst, int64_t dst_ld, const void *src, int64_t src_ld, in
 /* For cublaslt.c. */
 int gemm_types(struct rf_gemm *, int a, int b, int c, int compute);
 int gemm_scalars(struct rf_gemm *, const void *alpha, const void *beta, bool on_device);
-int gemm_send(struct rf_gemm *, const void *stream);
-int gemm_post(const struct rf_gemm *, const void *stream); /* a CUDA error */
+int gemm_send(struct rf_gemm_aux *, const void *stream);
+int gemm_post(const struct rf_gemm_aux *, const void *stream); /* a CUDA error */
 
 /* cublaslt.c */
 enum described { OF_DESC, OF_LAYOUT, OF_PREFERENCE, OF_ALGO };

@@ -204,31 +204,38 @@ int gemm_scalars(struct rf_gemm *m, const void *alpha, const void *beta, bool on
 
 /* ---- products ---- */
 
-int gemm_post(const struct rf_gemm *given, const void *stream)
+#define OLD_FLAGS (RF_GEMM_POINTERS | RF_GEMM_SCALARS | RF_GEMM_RELU | RF_GEMM_GELU)
+
+int gemm_post(const struct rf_gemm_aux *given, const void *stream)
 {
-	struct rf_gemm m = *given;
-	int error = stream_number(stream, &m.stream);
+	struct rf_gemm_aux m = *given;
+	int error = stream_number(stream, &m.g.stream);
 	if (!error)
 		error = channel_enter();
 	if (error)
 		return error;
-	if (capturing(m.stream))
-		return capture_add(m.stream, node_gemm(&m));
+	if (capturing(m.g.stream))
+		return capture_add(m.g.stream, node_gemm(&m));
 	memory_first_launch();
-	channel_post(&m.r, RF_OP_GEMM, sizeof m, NULL, 0);
+	if (m.g.flags & ~(uint32_t)OLD_FLAGS)
+		channel_post(&m.g.r, RF_OP_GEMM_AUX, sizeof m, NULL, 0);
+	else
+		channel_post(&m.g.r, RF_OP_GEMM, sizeof m.g, NULL, 0);
 	return CUDA_OK;
 }
 
 /* Unless it has nothing to do. */
-int gemm_send(struct rf_gemm *m, const void *stream)
+int gemm_send(struct rf_gemm_aux *call, const void *stream)
 {
+	const struct rf_gemm *m = &call->g;
+
 	if (m->m > INT32_MAX || m->n > INT32_MAX || m->k > INT32_MAX || m->count > INT32_MAX) {
 		SAY_ONCE("a cuBLAS product with a side beyond 2^31 - 1 is not supported by rankfold");
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	}
 	if (!m->m || !m->n || !m->count)
 		return CUBLAS_STATUS_SUCCESS;
-	return gemm_post(m, stream) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+	return gemm_post(call, stream) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }
 
 /* op(X), which has `rows` and `columns`; X lies by columns, `ld` elements each. */
@@ -258,26 +265,28 @@ int gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64
 	 int64_t count, int compute, bool pointers)
 {
 	const struct handle *h = blas_of(handle);
-	struct rf_gemm r = {.m = (uint64_t)m, .n = (uint64_t)n, .k = (uint64_t)k,
-			    .count = (uint64_t)count, .flags = pointers ? RF_GEMM_POINTERS : 0};
+	struct rf_gemm_aux call = {.g = {.m = (uint64_t)m, .n = (uint64_t)n, .k = (uint64_t)k,
+					 .count = (uint64_t)count,
+					 .flags = pointers ? RF_GEMM_POINTERS : 0}};
+	struct rf_gemm *r = &call.g;
 	if (!h)
 		return CUBLAS_STATUS_NOT_INITIALIZED;
 	if (m < 0 || n < 0 || k < 0 || count < 0)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	int status = matrix(&r.a, &a, transa, m, k, count);
+	int status = matrix(&r->a, &a, transa, m, k, count);
 	if (!status)
-		status = matrix(&r.b, &b, transb, k, n, count);
+		status = matrix(&r->b, &b, transb, k, n, count);
 	if (!status)
-		status = matrix(&r.c, &c, CUBLAS_OP_N, m, n, count);
+		status = matrix(&r->c, &c, CUBLAS_OP_N, m, n, count);
 	if (!status)
-		status = gemm_types(&r, a.type, b.type, c.type, compute);
+		status = gemm_types(r, a.type, b.type, c.type, compute);
 	if (!status)
-		status = gemm_scalars(&r, alpha, beta, h->modes[BLAS_POINTERS]);
+		status = gemm_scalars(r, alpha, beta, h->modes[BLAS_POINTERS]);
 	if (status)
 		return status;
-	r.d = r.c;
-	r.math = (uint32_t)h->modes[BLAS_MATH];
-	return gemm_send(&r, h->stream);
+	r->d = r->c;
+	r->math = (uint32_t)h->modes[BLAS_MATH];
+	return gemm_send(&call, h->stream);
 }
 
 /* ---- copies ---- */

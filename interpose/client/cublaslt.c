@@ -25,6 +25,9 @@ struct desc {
 	int64_t bias_stride;
 	int32_t bias_type, sm_count;
 	int8_t fast_accumulation;
+	const void *aux;
+	int64_t aux_ld, aux_stride;
+	int32_t aux_type;
 };
 struct preference {
 	uint64_t workspace, implementations;
@@ -70,6 +73,10 @@ static const struct attribute desc_attributes[] = {
 	AT(CUBLASLT_MATMUL_DESC_BIAS_POINTER, desc, bias),
 	AT(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, desc, bias_stride),
 	AT(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, desc, bias_type),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, desc, aux),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, desc, aux_ld),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, desc, aux_stride),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, desc, aux_type),
 	AT(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, desc, sm_count),
 	AT(CUBLASLT_MATMUL_DESC_FAST_ACCUM, desc, fast_accumulation),
 };
@@ -174,7 +181,8 @@ int described_free(void *object)
 static struct desc new_desc(int compute, int scale)
 {
 	return (struct desc){.compute = compute, .scale = scale, .fill = FILL_FULL,
-			     .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1};
+			     .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1,
+			     .aux_type = -1};
 }
 
 int desc_create(cublasLtMatmulDesc_t *out, int compute, int scale)
@@ -229,33 +237,31 @@ static int lacks(const char *what, long long value)
 	return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-static const char *epilogue_name(uint32_t epilogue)
-{
-	static const struct { uint32_t value; const char *name; } names[] = {
-#define EPILOGUE(name) {CUBLASLT_EPILOGUE_##name, "CUBLASLT_EPILOGUE_" #name}
-		EPILOGUE(RELU_AUX), EPILOGUE(RELU_AUX_BIAS), EPILOGUE(DRELU), EPILOGUE(DRELU_BGRAD),
-		EPILOGUE(GELU_AUX), EPILOGUE(GELU_AUX_BIAS), EPILOGUE(DGELU), EPILOGUE(DGELU_BGRAD),
-		EPILOGUE(BGRADA), EPILOGUE(BGRADB),
-	};
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		if (names[i].value == epilogue)
-			return names[i].name;
-	return "cublasLtEpilogue_t";
-}
+/* What each epilogue is to the record, beside what DEFAULT is. */
+#define BIASED 0x80000000u /* no flag of a record: bias is an operand */
+static const struct { uint32_t epilogue, flags; } epilogues[] = {
+	{CUBLASLT_EPILOGUE_DEFAULT, 0},
+	{CUBLASLT_EPILOGUE_RELU, RF_GEMM_RELU},
+	{CUBLASLT_EPILOGUE_BIAS, BIASED},
+	{CUBLASLT_EPILOGUE_RELU_BIAS, RF_GEMM_RELU | BIASED},
+	{CUBLASLT_EPILOGUE_GELU, RF_GEMM_GELU},
+	{CUBLASLT_EPILOGUE_GELU_BIAS, RF_GEMM_GELU | BIASED},
+	{CUBLASLT_EPILOGUE_RELU_AUX, RF_GEMM_RELU | RF_GEMM_KEEP},
+	{CUBLASLT_EPILOGUE_RELU_AUX_BIAS, RF_GEMM_RELU | RF_GEMM_KEEP | BIASED},
+	{CUBLASLT_EPILOGUE_DRELU, RF_GEMM_DRELU},
+	{CUBLASLT_EPILOGUE_DRELU_BGRAD, RF_GEMM_DRELU | RF_GEMM_SUM_D},
+	{CUBLASLT_EPILOGUE_GELU_AUX, RF_GEMM_GELU | RF_GEMM_KEEP},
+	{CUBLASLT_EPILOGUE_GELU_AUX_BIAS, RF_GEMM_GELU | RF_GEMM_KEEP | BIASED},
+	{CUBLASLT_EPILOGUE_DGELU, RF_GEMM_DGELU},
+	{CUBLASLT_EPILOGUE_DGELU_BGRAD, RF_GEMM_DGELU | RF_GEMM_SUM_D},
+	{CUBLASLT_EPILOGUE_BGRADA, RF_GEMM_SUM_A},
+	{CUBLASLT_EPILOGUE_BGRADB, RF_GEMM_SUM_B},
+};
+#define WITH_AUX (RF_GEMM_KEEP | RF_GEMM_DRELU | RF_GEMM_DGELU)
+#define WITH_BIAS (BIASED | RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B)
 
-static int epilogue(struct rf_gemm *m, const struct desc *d)
+static int bias(struct rf_gemm *m, const struct desc *d)
 {
-	uint32_t steps = d->epilogue & ~(uint32_t)CUBLASLT_EPILOGUE_BIAS;
-	if (steps == CUBLASLT_EPILOGUE_RELU)
-		m->flags |= RF_GEMM_RELU;
-	else if (steps == CUBLASLT_EPILOGUE_GELU)
-		m->flags |= RF_GEMM_GELU;
-	else if (steps && steps != CUBLASLT_EPILOGUE_DEFAULT)
-		return lacks(epilogue_name(d->epilogue), d->epilogue);
-	if (m->type_cd == CUDA_R_32I && d->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
-		return lacks("an integer result and cublasLtEpilogue_t", d->epilogue);
-	if (!(d->epilogue & CUBLASLT_EPILOGUE_BIAS))
-		return CUBLAS_STATUS_SUCCESS;
 	if (d->bias_stride < 0)
 		return lacks("CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE", d->bias_stride);
 	m->bias = (uint64_t)d->bias;
@@ -266,6 +272,49 @@ static int epilogue(struct rf_gemm *m, const struct desc *d)
 	    (!is_double && m->type_bias != CUDA_R_32F && m->type_bias != m->type_cd))
 		return lacks("CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE", d->bias_type);
 	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ReLU's is of bits, by columns as GELU's, which is of D's type. */
+static int aux(struct rf_gemm_aux *call, const struct desc *d)
+{
+	bool bits = call->g.flags & (RF_GEMM_RELU | RF_GEMM_DRELU);
+	int64_t unit = bits ? 128 : 8;
+
+	if (!bits && d->aux_type >= 0 && d->aux_type != call->g.type_cd)
+		return lacks("CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE", d->aux_type);
+	if (d->aux_ld < (int64_t)call->g.m || d->aux_ld % unit || d->aux_stride < 0 ||
+	    d->aux_stride % unit)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	call->aux = (struct rf_matrix){(uint64_t)d->aux, 1, (uint64_t)d->aux_ld,
+				       call->g.count > 1 ? (uint64_t)d->aux_stride : 0};
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static int epilogue(struct rf_gemm_aux *call, const struct desc *d)
+{
+	struct rf_gemm *m = &call->g;
+	uint32_t flags = UINT32_MAX;
+	for (size_t i = 0; i < sizeof epilogues / sizeof *epilogues; i++)
+		if (epilogues[i].epilogue == d->epilogue)
+			flags = epilogues[i].flags;
+	if (flags == UINT32_MAX)
+		return lacks("cublasLtEpilogue_t", d->epilogue);
+	if (m->type_cd == CUDA_R_32I && flags)
+		return lacks("an integer result and cublasLtEpilogue_t", d->epilogue);
+	if (m->type_ab == CUDA_R_8I && flags & (RF_GEMM_SUM_A | RF_GEMM_SUM_B))
+		return lacks("integer factors and cublasLtEpilogue_t", d->epilogue);
+	m->flags |= flags & ~BIASED;
+	int status = flags & WITH_BIAS ? bias(m, d) : CUBLAS_STATUS_SUCCESS;
+	return !status && flags & WITH_AUX ? aux(call, d) : status;
+}
+
+/* The addresses that its epilogue needs. */
+static bool has_operands(const struct rf_gemm_aux *call, const struct desc *d)
+{
+	bool biased = d->epilogue & CUBLASLT_EPILOGUE_BIAS ||
+		      call->g.flags & (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B);
+
+	return (!biased || call->g.bias) && (!(call->g.flags & WITH_AUX) || call->aux.addr);
 }
 
 /* op(X), which must have `rows` and `columns`. */
@@ -293,8 +342,9 @@ static int matrix(struct rf_matrix *to, const void *at, const struct layout *x, 
 struct operands { const void *a, *b, *c, *d; const struct layout *la, *lb, *lc, *ld; };
 
 /* All of a product but its scalars. */
-static int product(struct rf_gemm *m, const struct desc *d, const struct operands *o)
+static int product(struct rf_gemm_aux *call, const struct desc *d, const struct operands *o)
 {
+	struct rf_gemm *m = &call->g;
 	if (!d || !o->la || !o->lb || !o->lc || !o->ld)
 		return CUBLAS_STATUS_INVALID_VALUE;
 	if (d->pointers != CUBLASLT_POINTER_MODE_HOST && d->pointers != CUBLASLT_POINTER_MODE_DEVICE)
@@ -322,7 +372,7 @@ static int product(struct rf_gemm *m, const struct desc *d, const struct operand
 		status = matrix(&m->c, o->c, o->lc, false, m->m, m->n, o->ld->count);
 	if (!status)
 		status = matrix(&m->d, o->d, o->ld, false, m->m, m->n, o->ld->count);
-	return status ? status : epilogue(m, d);
+	return status ? status : epilogue(call, d);
 }
 
 /* A cuBLAS handle may be used in place of ours. */
@@ -341,17 +391,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
 	const struct desc *d = (const void *)computeDesc;
 	struct operands o = {A, B, C, D, (const void *)Adesc, (const void *)Bdesc,
 			     (const void *)Cdesc, (const void *)Ddesc};
-	struct rf_gemm m = {0};
+	struct rf_gemm_aux m = {0};
 	(void)algo;
 	(void)workspace;
 	(void)workspaceSizeInBytes;
 	if (!is_handle(lightHandle))
 		return CUBLAS_STATUS_NOT_INITIALIZED;
 	int status = product(&m, d, &o);
-	if (!status && d->epilogue & CUBLASLT_EPILOGUE_BIAS && !m.bias)
+	if (!status && !has_operands(&m, d))
 		status = CUBLAS_STATUS_INVALID_VALUE;
 	if (!status)
-		status = gemm_scalars(&m, alpha, beta, d->pointers == CUBLASLT_POINTER_MODE_DEVICE);
+		status = gemm_scalars(&m.g, alpha, beta, d->pointers == CUBLASLT_POINTER_MODE_DEVICE);
 	return status ? status : gemm_send(&m, stream);
 }
 
@@ -395,7 +445,7 @@ cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t lightHandle,
 static int check(const void *handle, const void *desc, const struct operands *o,
 		 cublasLtMatmulHeuristicResult_t *result)
 {
-	struct rf_gemm m = {0};
+	struct rf_gemm_aux m = {0};
 	struct algo one = {.split_k = 1};
 	if (!is_handle(handle))
 		return CUBLAS_STATUS_NOT_INITIALIZED;

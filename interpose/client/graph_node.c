@@ -249,7 +249,7 @@ struct node *node_host(CUhostFn function, void *data)
 	return n;
 }
 
-struct node *node_gemm(const struct rf_gemm *m)
+struct node *node_gemm(const struct rf_gemm_aux *m)
 {
 	struct node *n = node_new(NODE_GEMM);
 	if (n)

@@ -55,6 +55,7 @@ static const struct opcode opcodes[] = {
 	OP(EVENT_ELAPSED, on_event_elapsed, rf_elapsed, false),
 	OP(LAUNCH, on_launch, rf_launch, false),
 	OP(GEMM, on_gemm, rf_gemm, false),
+	OP(GEMM_AUX, on_gemm_aux, rf_gemm_aux, false),
 	OP(HOST_FUNC, on_host_func, rf_host_func, false),
 	OP(HOST_DONE, on_host_done, rf_host_func, false),
 	OP(COMM_INIT, on_comm_init, rf_comm_init, true),

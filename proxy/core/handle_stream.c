@@ -214,24 +214,41 @@ static bool matrix_valid(const struct rf_matrix *x, uint64_t rows, uint64_t colu
 
 /* Its form only. Addresses are the device's business, as a kernel's are: some lie in device memory,
  * where the program may change them until the product runs. */
-int on_gemm(struct rank *r, const struct rf_gemm *g, uint32_t extra)
+static int gemm(struct rank *r, const struct rf_gemm_aux *call, uint32_t flags)
 {
-	(void)extra;
+	const struct rf_gemm *g = &call->g;
 	struct stream *s = get_stream(r, g->stream);
 	if (!s)
 		return CU_INVALID_HANDLE;
 	if (!g->m || !g->n || !g->count || g->m > INT32_MAX || g->n > INT32_MAX ||
 	    g->k > INT32_MAX || g->count > INT32_MAX ||
-	    g->flags & ~(uint32_t)(RF_GEMM_POINTERS | RF_GEMM_SCALARS | RF_GEMM_RELU | RF_GEMM_GELU) ||
+	    g->flags & ~flags ||
 	    !matrix_valid(&g->a, g->m, g->k) || !matrix_valid(&g->b, g->k, g->n) ||
 	    !matrix_valid(&g->c, g->m, g->n) || !matrix_valid(&g->d, g->m, g->n))
 		return CU_INVALID_VALUE;
-	struct item *i = item_new(r, ITEM_GEMM, g->r.seq, sizeof *g);
+	struct item *i = item_new(r, ITEM_GEMM, g->r.seq, sizeof *call);
 	if (!i)
 		return CU_OUT_OF_MEMORY;
-	memcpy(i->data, g, sizeof *g);
+	memcpy(i->data, call, sizeof *call);
 	stream_push(r, s, i);
 	return CU_OK;
+}
+
+#define GEMM_FLAGS (RF_GEMM_POINTERS | RF_GEMM_SCALARS | RF_GEMM_RELU | RF_GEMM_GELU)
+
+int on_gemm(struct rank *r, const struct rf_gemm *g, uint32_t extra)
+{
+	struct rf_gemm_aux call = {.g = *g};
+
+	(void)extra;
+	return gemm(r, &call, GEMM_FLAGS);
+}
+
+int on_gemm_aux(struct rank *r, const struct rf_gemm_aux *call, uint32_t extra)
+{
+	(void)extra;
+	return gemm(r, call, GEMM_FLAGS | RF_GEMM_KEEP | RF_GEMM_DRELU | RF_GEMM_DGELU |
+			     RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B);
 }
 
 int on_host_func(struct rank *r, const struct rf_host_func *a, uint32_t extra)

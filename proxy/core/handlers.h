@@ -66,6 +66,7 @@ int on_event_query(struct rank *, const struct rf_handle *, uint32_t extra);
 int on_event_elapsed(struct rank *, const struct rf_elapsed *, uint32_t extra);
 int on_launch(struct rank *, const struct rf_launch *, uint32_t extra);
 int on_gemm(struct rank *, const struct rf_gemm *, uint32_t extra);
+int on_gemm_aux(struct rank *, const struct rf_gemm_aux *, uint32_t extra);
 int on_host_func(struct rank *, const struct rf_host_func *, uint32_t extra);
 int on_host_done(struct rank *, const struct rf_host_func *, uint32_t extra);
 

@@ -90,7 +90,7 @@ struct hal_work {
 		} scale;
 		struct {
 			struct hal_space *space;
-			const struct rf_gemm *call;
+			const struct rf_gemm_aux *call;
 		} gemm;
 	};
 };

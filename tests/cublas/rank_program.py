@@ -30,7 +30,12 @@ COMBINATIONS = [
     (R_16BF, R_32F, R_32F, 77), (R_8I, R_32F, R_32F, 68), (R_8I, R_32I, R_32I, 72),
 ]  # fmt: skip
 TYPED = {"S": COMBINATIONS[0], "D": COMBINATIONS[1], "H": COMBINATIONS[3]}
-EPILOGUES = {1: "", 2: "relu", 4: "bias", 6: "bias relu", 32: "gelu", 36: "bias gelu"}
+EPILOGUES = {
+    1: "", 2: "relu", 4: "bias", 6: "bias relu", 32: "gelu", 36: "bias gelu", 130: "relu aux",
+    134: "bias relu aux", 136: "drelu", 152: "drelu bgrad", 160: "gelu aux", 164: "bias gelu aux",
+    192: "dgelu", 208: "dgelu bgrad", 256: "bgrada", 512: "bgradb",
+}  # fmt: skip
+BIAS, WITH_AUX, BITS, GELUS, SUM_D, SUM_A, SUM_B = 4, 128, 2 | 8, 32 | 64, 16, 256, 512
 
 
 def good(status: int) -> None:
@@ -174,6 +179,66 @@ class Layout:
         good(LT.cublasLtMatrixLayoutSetAttribute(self.at, attribute, byref(value), size))
 
 
+class Auxiliary:
+    """What an epilogue leaves beside D or takes from there: numbers of D's type, or bits."""
+
+    def __init__(self, r: Random, epilogue: int, kind: int, m: int, n: int, count: int):
+        self.bits, self.kind = bool(epilogue & BITS), kind
+        unit = 128 if self.bits else 8
+        self.ld = -(-m // unit) * unit + unit * r.randrange(2)
+        self.stride = self.ld * n + unit * r.randrange(2)
+        b, i, j = np.ogrid[:count, :m, :n]
+        self.where = b * self.stride + i + j * self.ld
+        rng = np.random.default_rng(r.getrandbits(32))
+        numbers = rng.integers(0, 256, count * self.stride // 8).astype(np.uint8)
+        self.memory = numbers
+        if not self.bits:
+            self.memory = encode(rng.integers(-20, 21, count * self.stride) / 8, kind)
+        self.address = upload(self.memory)
+        self.before = self.values()
+
+    def values(self) -> Array:
+        memory = np.empty_like(self.memory)
+        good(RUNTIME.cudaMemcpy(c_void_p(memory.ctypes.data), c_void_p(self.address),
+                                c_size_t(memory.nbytes), 2))  # fmt: skip
+        if self.bits:
+            return np.asarray(np.unpackbits(memory, bitorder="little")[self.where])
+        return decode(memory[self.where], self.kind)
+
+    @property
+    def attributes(self) -> dict[int, Any]:
+        return {11: c_void_p(self.address), 12: c_int64(self.ld), 13: c_int64(self.stride),
+                22: c_int(-1 if self.bits else self.kind)}  # fmt: skip
+
+
+def gelu_slope(x: Array) -> Array:
+    t = np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+    inner = np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x**2)
+    return np.asarray((1 + t) / 2 + x / 2 * (1 - t * t) * inner)
+
+
+def stepped(name: str, epilogue: int, x: Array, aux: Auxiliary | None, bound: float) -> Array:
+    """What the epilogue makes of x, with a look at what it left."""
+    if aux and epilogue & (8 | 64):
+        return np.asarray(x * (aux.before if aux.bits else gelu_slope(aux.before)))
+    if aux:
+        left = x > 0 if aux.bits else decode(encode(x, aux.kind), aux.kind)
+        if not (abs(aux.values() - left) <= bound).all():
+            raise SystemExit(f"{name}: what it left is wrong")
+    if epilogue & 2:
+        return np.maximum(x, 0)
+    return gelu(x) if epilogue & 32 else x
+
+
+def check_sums(name: str, values: Array, at: int, kind: int, wanted: Array, bound: float) -> None:
+    found = np.empty(wanted.shape, encode(wanted, kind).dtype)
+    good(RUNTIME.cudaMemcpy(c_void_p(found.ctypes.data), c_void_p(at), c_size_t(found.nbytes), 2))
+    least = {R_16F: 2e-3, R_16BF: 2e-2}.get(kind, 1e-5) * (1 + np.abs(values).max())
+    if not (np.abs(decode(found, kind) - wanted) <= max(bound, least)).all():
+        raise SystemExit(f"{name}: its sums are wrong")
+    print(name, "sums", hashlib.sha256(found.tobytes()).hexdigest()[:16], flush=True)
+
+
 def lt_describe(compute: int, scale: int, attributes: dict[int, Any]) -> c_void_p:
     desc = c_void_p()
     good(LT.cublasLtMatmulDescCreate(byref(desc), compute, scale))
@@ -198,11 +263,16 @@ def lt_case(r: Random, handle: c_void_p, stream: c_void_p) -> None:
     layouts = [Layout(x, *s, count, o) for x, s, o in zip(all_of, shapes, orders, strict=True)]
     a, b, c, d = all_of
     epilogue = 1 if cd == R_32I else r.choice(list(EPILOGUES))
+    if ab == R_8I and epilogue & (SUM_A | SUM_B):
+        epilogue = 1
     bias_kind = cd if r.random() < 0.5 or cd == R_64F else R_32F
-    bias = encode(np.array([r.randrange(-3, 4) for _ in range(m * count)]), bias_kind)
+    length = n if epilogue & SUM_B else m
+    bias = encode(np.array([r.randrange(-3, 4) for _ in range(length * count)]), bias_kind)
     attributes: dict[int, Any] = {3: c_int(ta), 4: c_int(tb), 7: c_int(epilogue)}
-    if epilogue & 4:
-        attributes |= {8: c_void_p(upload(bias)), 10: c_int64(m), 26: c_int(bias_kind)}
+    if epilogue & (BIAS | SUM_A | SUM_B | SUM_D):
+        attributes |= {8: c_void_p(upload(bias)), 10: c_int64(length), 26: c_int(bias_kind)}
+    aux = Auxiliary(r, epilogue, cd, m, n, count) if epilogue & WITH_AUX else None
+    attributes |= aux.attributes if aux else {}
     factors, on_device = (r.choice((0, 1, 2)), r.choice((0, 1, -1))), r.random() < 0.3
     attributes[2] = c_int(int(on_device))
     scalars = Scalars(scale, factors, on_device)
@@ -220,15 +290,19 @@ def lt_case(r: Random, handle: c_void_p, stream: c_void_p) -> None:
     good(RUNTIME.cudaStreamSynchronize(stream))
     expected = factors[0] * (with_operation(a, ta > 0) @ with_operation(b, tb > 0))
     expected = expected + factors[1] * c.values
-    if epilogue & 4:
+    name = f"cublasLtMatmul {EPILOGUES[epilogue]}".rstrip()
+    if epilogue & BIAS:
         expected = expected + decode(bias, bias_kind).reshape(count, m, 1)
-        good(RUNTIME.cudaFree(attributes[8]))
-    if epilogue & 2:
-        expected = np.maximum(expected, 0)
-    if epilogue & 32:
-        expected = gelu(expected)
-    bound = {R_32F: 1e-6, R_16F: 2e-3, R_16BF: 2e-2}.get(cd, 1e-12) if epilogue & 32 else 0.0
-    check(f"cublasLtMatmul {EPILOGUES[epilogue]}".rstrip(), d, expected, bound)
+    bound = {R_32F: 1e-6, R_16F: 2e-3, R_16BF: 2e-2}.get(cd, 1e-12) if epilogue & GELUS else 0.0
+    expected = stepped(name, epilogue, expected, aux, bound)
+    check(name, d, expected, bound)
+    if epilogue & (SUM_A | SUM_B | SUM_D):
+        wanted = {SUM_A: with_operation(a, ta > 0).sum(2),
+                  SUM_B: with_operation(b, tb > 0).sum(1)}  # fmt: skip
+        sums = wanted.get(epilogue, expected.sum(2))
+        check_sums(name, expected, attributes[8].value, bias_kind, sums, bound * n)
+    for number in (8, 11):
+        good(RUNTIME.cudaFree(attributes[number]) if number in attributes else 0)
     scalars.free()
     for x in all_of:
         x.free()
@@ -246,8 +320,15 @@ def refusals(r: Random, handle: c_void_p) -> None:
     square = (4, 4, 4, one, at, 4, at, 4, one, at)
     layouts = [Layout(x, 4, 4, 1, False).at for _ in range(4)]
     epilogues = {}
-    for name, epilogue in (("relu aux", 130), ("dgelu", 192), ("bgradb", 512)):
-        desc = lt_describe(68, R_32F, {7: c_int(epilogue)})
+    for name, attributes in (
+        ("no such epilogue", {7: c_int(3)}),
+        ("relu aux without", {7: c_int(130), 12: c_int64(128)}),
+        ("bits apart", {7: c_int(136), 11: at, 12: c_int64(8)}),
+        ("ld of aux", {7: c_int(192), 11: at, 12: c_int64(12)}),
+        ("type of aux", {7: c_int(160), 11: at, 12: c_int64(8), 22: c_int(R_16F)}),
+        ("bgradb without", {7: c_int(512)}),
+    ):
+        desc = lt_describe(68, R_32F, attributes)
         epilogues[name] = LT.cublasLtMatmul(
             handle, desc, one, at, layouts[0], at, layouts[1], one, at, layouts[2], at, layouts[3],
             c_void_p(), c_void_p(), c_size_t(0), c_void_p(),

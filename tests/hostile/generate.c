@@ -140,6 +140,25 @@ static void fill_gemm(struct random *r, struct rf_gemm *g)
 	g->beta = g->flags & RF_GEMM_SCALARS ? address(r) : one_in(r, 2) ? 0 : draw(r);
 }
 
+static void fill_gemm_aux(struct random *r, struct rf_gemm_aux *call)
+{
+	struct rf_gemm *g = &call->g;
+	uint64_t unit = one_in(r, 10) ? 1 : 128;
+
+	fill_gemm(r, g);
+	call->aux = matrix(r, g->m, g->n);
+	call->aux.col = one_in(r, 10) ? wild(r) : (g->m + unit - 1) / unit * unit;
+	if (!one_in(r, 10)) {
+		call->aux.row = 1;
+		call->aux.batch = call->aux.col * g->n;
+		g->flags &= ~(uint32_t)RF_GEMM_POINTERS;
+	}
+	g->flags = (g->flags & 3) | (uint32_t)below(r, one_in(r, 10) ? 2048 : 1024) << 2;
+	if (!one_in(r, 5)) /* flags that go together */
+		g->flags &= one_in(r, 2) ? 3 | RF_GEMM_RELU | RF_GEMM_KEEP | RF_GEMM_SUM_B :
+					   3 | RF_GEMM_DGELU | RF_GEMM_SUM_D;
+}
+
 static void fill_collective(struct random *r, struct rf_collective *c)
 {
 	static const uint32_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -268,6 +287,9 @@ static uint32_t fill_order(struct random *r, uint16_t opcode, uint8_t *record)
 	case RF_OP_GEMM:
 		fill_gemm(r, (void *)head);
 		return sizeof(struct rf_gemm);
+	case RF_OP_GEMM_AUX:
+		fill_gemm_aux(r, (void *)head);
+		return sizeof(struct rf_gemm_aux);
 	case RF_OP_HOST_FUNC:
 		((struct rf_host_func *)head)->stream = stream(r);
 		((struct rf_host_func *)head)->token = draw(r);
@@ -355,7 +377,7 @@ static uint16_t any_opcode(struct random *r)
 		RF_OP_STREAM_CREATE, RF_OP_STREAM_DESTROY, RF_OP_STREAM_SYNC, RF_OP_STREAM_QUERY,
 		RF_OP_DEVICE_SYNC, RF_OP_EVENT_CREATE, RF_OP_EVENT_DESTROY, RF_OP_EVENT_RECORD,
 		RF_OP_STREAM_WAIT, RF_OP_EVENT_SYNC, RF_OP_EVENT_QUERY, RF_OP_EVENT_ELAPSED,
-		RF_OP_LAUNCH, RF_OP_LAUNCH, RF_OP_LAUNCH, RF_OP_GEMM, RF_OP_GEMM, RF_OP_HOST_FUNC,
+		RF_OP_LAUNCH, RF_OP_LAUNCH, RF_OP_LAUNCH, RF_OP_GEMM, RF_OP_GEMM_AUX, RF_OP_HOST_FUNC,
 		RF_OP_HOST_DONE, RF_OP_COMM_INIT, RF_OP_COMM_INIT, RF_OP_COMM_SPLIT, RF_OP_COMM_DESTROY,
 		RF_OP_COLLECTIVE, RF_OP_COLLECTIVE, RF_OP_COLLECTIVE, RF_OP_REDOP_CREATE,
 		RF_OP_REDOP_DESTROY,

@@ -33,7 +33,7 @@ from support.ring_client import (
 GRANT = 3
 MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD = range(10, 14)
 FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES = range(14, 17)
-EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM = range(31, 36)
+EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM, GEMM_AUX = range(31, 37)
 COMM_INIT, COMM_SPLIT, COMM_DESTROY, COLLECTIVE, REDOP_CREATE, REDOP_DESTROY = range(40, 46)
 SLOTS = 64
 EDGES = (0, 1, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1, DEV_BASE - 1, DEV_BASE + 2**39)
@@ -159,6 +159,15 @@ def _gemm(r: Random) -> bytes:
                        *scalars, *types, flags, 68, 0)  # fmt: skip
 
 
+def _gemm_aux(r: Random) -> bytes:
+    ld = 128 * r.randrange(1, 3) if r.randrange(10) else wild(r) % 2**64
+    body = bytearray(_gemm(r) + struct.pack("<4Q", address(r), 1, ld, 40 * ld % 2**64))
+    if r.randrange(5):  # flags that go together, at their place
+        flags = r.choice((20, 24, 32, 64, 160, 192, 256, 512)) | r.choice((0, 2))
+        struct.pack_into("<I", body, 204, flags)
+    return bytes(body)
+
+
 def _module_data(r: Random) -> bytes:
     """Mostly the whole text that lies in bulk slot 0."""
     if r.randrange(4):
@@ -219,6 +228,7 @@ BODIES: dict[int, Callable[[Random], bytes]] = {
     EVENT_DESTROY: _one(EVENTS), EVENT_RECORD: _two(EVENTS, STREAMS),
     STREAM_WAIT: _two(EVENTS, STREAMS), EVENT_SYNC: _one(EVENTS), EVENT_QUERY: _one(EVENTS),
     EVENT_ELAPSED: _two(EVENTS, EVENTS), LAUNCH: _launch, GEMM: _gemm,
+    GEMM_AUX: _gemm_aux,
     HOST_FUNC: lambda r: struct.pack("<QQ", handle(r, STREAMS), wild(r)),
     HOST_DONE: lambda r: bytes(16), COMM_INIT: _comm_init, COMM_SPLIT: _split,
     COMM_DESTROY: _one(COMMS), COLLECTIVE: _collective, REDOP_CREATE: _redop,

@@ -21,6 +21,8 @@ struct cublasLtMatmulDescOpaque {
 	uint64_t bias;
 	int64_t bias_stride;
 	int32_t bias_type;
+	uint64_t aux;
+	int64_t aux_ld, aux_stride;
 };
 struct cublasLtMatrixLayoutOpaque {
 	int32_t type, order, count, mode;
@@ -137,6 +139,10 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 		AT(CUBLASLT_MATMUL_DESC_BIAS_POINTER, cublasLtMatmulDescOpaque, bias),
 		AT(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, cublasLtMatmulDescOpaque, bias_stride),
 		AT(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cublasLtMatmulDescOpaque, bias_type),
+		AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, cublasLtMatmulDescOpaque, aux),
+		AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, cublasLtMatmulDescOpaque, aux_ld),
+		AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, cublasLtMatmulDescOpaque,
+		   aux_stride),
 	};
 
 	BEGIN(cublasLtMatmulDescSetAttribute);
@@ -275,19 +281,97 @@ static double operand(const struct product *p, int which, int32_t b, uint64_t i,
 	return load(element(p, which, b, turned ? j : i, turned ? i : j), p->layout[which].type);
 }
 
-static double finished(const struct product *p, int32_t b, uint64_t i, double x)
-{
-	const struct cublasLtMatmulDescOpaque *d = &p->desc;
-	int32_t type = d->bias_type < 0 ? p->layout[D].type : d->bias_type;
+#define BITS (CUBLASLT_EPILOGUE_RELU | 8u)
+#define WITH_AUX 128u
+#define DERIVED (8u | 64u)
+#define SUM_D 16u
 
-	if (d->epilogue & CUBLASLT_EPILOGUE_BIAS)
-		x += load(d->bias + (i + (uint64_t)b * (uint64_t)d->bias_stride) * type_bytes(type),
-			  type);
-	if (d->epilogue & CUBLASLT_EPILOGUE_RELU)
+static int32_t bias_type(const struct product *p)
+{
+	return p->desc.bias_type < 0 ? p->layout[D].type : p->desc.bias_type;
+}
+
+static uint64_t bias_element(const struct product *p, int32_t b, uint64_t i)
+{
+	uint64_t stride = (uint64_t)p->desc.bias_stride;
+
+	return p->desc.bias + (i + (uint64_t)b * stride) * type_bytes(bias_type(p));
+}
+
+/* The element of the auxiliary matrix, or the byte that has its bit. */
+static uint64_t aux_element(const struct product *p, int32_t b, uint64_t i, uint64_t j)
+{
+	uint64_t at = (uint64_t)b * (uint64_t)p->desc.aux_stride + j * (uint64_t)p->desc.aux_ld + i;
+
+	if (p->desc.epilogue & BITS)
+		return p->desc.aux + at / 8;
+	return p->desc.aux + at * type_bytes(p->layout[D].type);
+}
+
+static double gelu(double x)
+{
+	return x / 2 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
+
+static double gelu_slope(double x)
+{
+	double t = tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
+
+	return (1 + t) / 2 + x / 2 * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
+}
+
+static double derived(const struct product *p, uint64_t aux, uint64_t i, double x)
+{
+	if (p->desc.epilogue & BITS)
+		return *(uint8_t *)(uintptr_t)aux >> i % 8 & 1 ? x : 0;
+	return x * gelu_slope(load(aux, p->layout[D].type));
+}
+
+static void keep(const struct product *p, uint64_t aux, uint64_t i, double x)
+{
+	uint8_t *byte = (uint8_t *)(uintptr_t)aux;
+
+	if (!(p->desc.epilogue & BITS))
+		store(aux, p->layout[D].type, x);
+	else
+		*byte = (uint8_t)((*byte & ~(1u << i % 8)) | (x > 0 ? 1u << i % 8 : 0));
+}
+
+static double finished(const struct product *p, int32_t b, uint64_t i, uint64_t j, double x)
+{
+	uint32_t steps = p->desc.epilogue;
+	uint64_t aux = aux_element(p, b, i, j);
+
+	if (steps & CUBLASLT_EPILOGUE_BIAS)
+		x += load(bias_element(p, b, i), bias_type(p));
+	if (steps & DERIVED)
+		return derived(p, aux, i, x);
+	if (steps & WITH_AUX)
+		keep(p, aux, i, x);
+	if (steps & CUBLASLT_EPILOGUE_RELU)
 		x = x > 0 ? x : 0;
-	if (d->epilogue & CUBLASLT_EPILOGUE_GELU)
-		x = x / 2 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
-	return x;
+	return steps & CUBLASLT_EPILOGUE_GELU ? gelu(x) : x;
+}
+
+/* Of D's rows, A's rows or B's columns. */
+static void sums(const struct product *p, int32_t b, uint64_t depth)
+{
+	bool of_b = p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADB, of_d = p->desc.epilogue & SUM_D;
+	uint64_t length = of_b ? p->layout[D].columns : p->layout[D].rows;
+
+	for (uint64_t i = 0; i < length; i++) {
+		double sum = 0;
+
+		for (uint64_t k = 0; k < (of_d ? p->layout[D].columns : depth); k++)
+			sum += of_d ? load(element(p, D, b, i, k), p->layout[D].type) :
+			       of_b ? operand(p, B, b, k, i) : operand(p, A, b, i, k);
+		store(bias_element(p, b, i), bias_type(p), sum);
+	}
+}
+
+static bool summed(const struct product *p)
+{
+	return p->desc.epilogue & (SUM_D | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB);
 }
 
 static void multiply(const uint8_t *params)
@@ -311,8 +395,11 @@ static void multiply(const uint8_t *params)
 					sum += beta * load(element(&p, C, b, i, j),
 							   p.layout[C].type);
 				store(element(&p, D, b, i, j), p.layout[D].type,
-				      finished(&p, b, i, sum));
+				      finished(&p, b, i, j, sum));
 			}
+	for (int32_t b = 0; b < p.layout[D].count; b++)
+		if (summed(&p))
+			sums(&p, b, depth);
 }
 
 static bool good_layout(const struct cublasLtMatrixLayoutOpaque *x)
@@ -431,14 +518,29 @@ static bool there(const struct product *p, int which, uint32_t aligned)
 
 static bool bias_there(const struct product *p)
 {
-	const struct cublasLtMatmulDescOpaque *d = &p->desc;
 	const struct cublasLtMatrixLayoutOpaque *x = &p->layout[D];
-	uint64_t size = type_bytes(d->bias_type < 0 ? x->type : d->bias_type);
+	uint64_t length = p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADB ? x->columns : x->rows;
 
 	for (int32_t b = 0; b < x->count; b++) {
-		uint64_t at = d->bias + (uint64_t)b * (uint64_t)d->bias_stride * size;
+		uint64_t at = bias_element(p, b, 0);
 
-		if (at % 16 || !shown(at, x->rows * size))
+		if (at % 16 || !shown(at, length * type_bytes(bias_type(p))))
+			return false;
+	}
+	return true;
+}
+
+static bool aux_there(const struct product *p)
+{
+	const struct cublasLtMatrixLayoutOpaque *x = &p->layout[D];
+	int64_t unit = p->desc.epilogue & BITS ? 128 : 8;
+
+	if (p->desc.aux_ld < (int64_t)x->rows || p->desc.aux_ld % unit || p->desc.aux_stride % unit)
+		return false;
+	for (int32_t b = 0; b < x->count; b++) {
+		uint64_t first = aux_element(p, b, 0, 0);
+
+		if (!shown(first, aux_element(p, b, x->rows - 1, x->columns - 1) - first + 1))
 			return false;
 	}
 	return true;
@@ -480,7 +582,12 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 				   (unsigned long long)p.at[i]);
 			return end(CUBLAS_STATUS_INVALID_VALUE);
 		}
-	if (p.desc.epilogue & CUBLASLT_EPILOGUE_BIAS && !bias_there(&p)) {
+	if (p.desc.epilogue & WITH_AUX && !aux_there(&p)) {
+		fake_fault("cublasLtMatmul: an auxiliary matrix at %#llx",
+			   (unsigned long long)p.desc.aux);
+		return end(CUBLAS_STATUS_INVALID_VALUE);
+	}
+	if ((p.desc.epilogue & CUBLASLT_EPILOGUE_BIAS || summed(&p)) && !bias_there(&p)) {
 		fake_fault("cublasLtMatmul: a bias at %#llx", (unsigned long long)p.desc.bias);
 		return end(CUBLAS_STATUS_INVALID_VALUE);
 	}

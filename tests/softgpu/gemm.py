@@ -14,7 +14,8 @@ from softgpu.harness import Device, Space, ffi
 from support.formats import R_8I, R_16F, R_32F, R_32I, R_64F, TYPES, decode, encode
 
 Array = np.ndarray[Any, Any]
-POINTERS, SCALARS, RELU, GELU = 1, 2, 4, 8
+POINTERS, SCALARS, RELU, GELU, KEEP, DRELU, DGELU = 1, 2, 4, 8, 16, 32, 64
+SUM_D, SUM_A, SUM_B = 128, 256, 512
 COMPUTE = {R_16F: 64, R_32F: 68, R_64F: 70, R_32I: 72}  # cublasComputeType_t by the scalars' type
 _libm = ctypes.CDLL("libm.so.6")
 _libm.fmaf.restype, _libm.fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
@@ -58,6 +59,7 @@ class Gemm:
     flags: int = 0
     math: int = 0  # cublasMath_t
     compute: int | None = None  # cublasComputeType_t; None: by type_scale
+    aux: Matrix = Matrix(0, 0, 0)
 
     def scalar(self, value: float) -> int:
         if self.flags & SCALARS:
@@ -66,14 +68,15 @@ class Gemm:
         return int.from_bytes(data, "little")
 
     def record(self) -> bytes:
-        """struct rf_gemm of channel.h, without the record's header."""
+        """struct rf_gemm_aux of channel.h, without the record's header."""
         matrices = [x for m in (self.a, self.b, self.c, self.d)
                     for x in (m.address, m.row, m.col, m.batch)]  # fmt: skip
         return struct.pack(
-            "<25Q4B3I", 1, self.m, self.n, self.k, self.count, *matrices, self.bias,
+            "<25Q4B3I4Q", 1, self.m, self.n, self.k, self.count, *matrices, self.bias,
             self.bias_batch, self.scalar(self.alpha), self.scalar(self.beta), self.type_ab,
             self.type_cd, self.type_bias, self.type_scale, self.flags,
             COMPUTE.get(self.type_scale, 0) if self.compute is None else self.compute, self.math,
+            self.aux.address, self.aux.row, self.aux.col, self.aux.batch,
         )  # fmt: skip
 
 
@@ -82,7 +85,7 @@ def work(device: Device, space: Space, call: Gemm) -> tuple[Any, Any]:
     kept = ffi.from_buffer(bytes(16) + call.record())
     made = ffi.new("struct hal_work *", {"kind": device.lib.HAL_GEMM})
     made.gemm.space = space.handle
-    made.gemm.call = ffi.cast("struct rf_gemm *", kept)
+    made.gemm.call = ffi.cast("struct rf_gemm_aux *", kept)
     return made, kept
 
 

@@ -186,8 +186,8 @@ bool cuda_issue(struct hal_stream *, struct cuda_item *);
 
 /* gemm.c: has this device, in general, such a product? (The loop's thread.) One into the driver's
  * hands; if that fails, `what` gets the call and the reason. What the library holds. */
-bool cuda_gemm_acceptable(const struct rf_gemm *);
-CUresult cuda_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm *, char *what,
+bool cuda_gemm_acceptable(const struct rf_gemm_aux *);
+CUresult cuda_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm_aux *, char *what,
 		   uint32_t what_bytes);
 void cuda_gemm_close(struct hal_device *);
 

@@ -33,9 +33,21 @@ static uint32_t type_bytes(uint8_t type)
 	}
 }
 
+#define WITH_AUX (RF_GEMM_KEEP | RF_GEMM_DRELU | RF_GEMM_DGELU)
+#define SUMMED (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B)
+
 /* The library has the last word on combinations of types. */
-bool cuda_gemm_acceptable(const struct rf_gemm *g)
+bool cuda_gemm_acceptable(const struct rf_gemm_aux *call)
 {
+	const struct rf_gemm *g = &call->g;
+
+	if (g->flags & (WITH_AUX | SUMMED) && g->flags & RF_GEMM_POINTERS)
+		return false;
+	if (g->flags & WITH_AUX && (call->aux.row != 1 || call->aux.col < g->m))
+		return false;
+	if ((g->flags & SUMMED && !g->bias) ||
+	    (g->flags & RF_GEMM_SUM_D && !(g->flags & (RF_GEMM_DRELU | RF_GEMM_DGELU))))
+		return false;
 	return type_bytes(g->type_ab) && type_bytes(g->type_cd) && type_bytes(g->type_scale) &&
 	       g->type_scale != CUDA_R_8I && (!g->bias || type_bytes(g->type_bias)) &&
 	       g->compute >= CUBLAS_COMPUTE_16F && g->compute <= CUBLAS_COMPUTE_32F_FAST_TF32 &&
@@ -71,12 +83,13 @@ static uint64_t line(uint64_t stride, uint64_t length)
 	return stride > length ? stride : length;
 }
 
-/* The same product with a D that lies by columns, if there is one: a bias goes along D's rows. */
+/* The same product with a D that lies by columns, if there is one: a bias goes along D's rows, and
+ * what is kept beside it along its columns. */
 static struct rf_gemm normalised(const struct rf_gemm *given)
 {
 	struct rf_gemm g = *given;
 
-	if (by_columns(&g.d, g.m, g.n) || g.bias)
+	if (by_columns(&g.d, g.m, g.n) || g.bias || g.flags & WITH_AUX)
 		return g;
 	g.m = given->n;
 	g.n = given->m;
@@ -124,13 +137,31 @@ static bool matrix_there(const struct hal_space *space, const struct rf_gemm *g,
 	return x->addr % size == 0 && is_mapped(space, x->addr, (last + 1) * size);
 }
 
+/* How many elements a bias has, or the sums that go to its place. */
+static uint64_t bias_length(const struct rf_gemm *g)
+{
+	return g->flags & RF_GEMM_SUM_B ? g->n : g->m;
+}
+
 static bool bias_there(const struct hal_space *space, const struct rf_gemm *g)
 {
 	uint64_t last, size = type_bytes(g->type_bias);
 
 	return !__builtin_mul_overflow(g->count - 1, g->bias_batch, &last) &&
-	       !__builtin_add_overflow(last, g->m - 1, &last) && last < RF_WINDOW_BYTES / size &&
+	       !__builtin_add_overflow(last, bias_length(g) - 1, &last) &&
+	       last < RF_WINDOW_BYTES / size &&
 	       g->bias % size == 0 && is_mapped(space, g->bias, (last + 1) * size);
+}
+
+/* Bits are looked at as a matrix of bytes. */
+static bool aux_there(const struct hal_space *space, const struct rf_gemm *g,
+		      const struct rf_matrix *x)
+{
+	struct rf_matrix bytes = {x->addr, 1, x->col / 8, x->batch / 8};
+
+	return g->flags & (RF_GEMM_RELU | RF_GEMM_DRELU)
+		       ? matrix_there(space, g, &bytes, (g->m + 7) / 8, g->n, CUDA_R_8I)
+		       : matrix_there(space, g, x, g->m, g->n, g->type_cd);
 }
 
 /* Is a scalar zero, as far as can be known before the product runs? Then what it is multiplied with
@@ -147,10 +178,11 @@ static bool is_zero(const struct rf_gemm *g, uint64_t bits)
 
 static bool has_factors(const struct rf_gemm *g)
 {
-	return g->k && !is_zero(g, g->alpha);
+	return g->k && (!is_zero(g, g->alpha) || g->flags & (RF_GEMM_SUM_A | RF_GEMM_SUM_B));
 }
 
-static bool all_there(const struct hal_space *space, const struct rf_gemm *g)
+static bool all_there(const struct hal_space *space, const struct rf_gemm *g,
+		      const struct rf_matrix *aux)
 {
 	uint32_t scalar = type_bytes(g->type_scale);
 
@@ -162,7 +194,8 @@ static bool all_there(const struct hal_space *space, const struct rf_gemm *g)
 		 matrix_there(space, g, &g->b, g->k, g->n, g->type_ab))) &&
 	       (is_zero(g, g->beta) || matrix_there(space, g, &g->c, g->m, g->n, g->type_cd)) &&
 	       matrix_there(space, g, &g->d, g->m, g->n, g->type_cd) &&
-	       (!g->bias || bias_there(space, g));
+	       (!g->bias || bias_there(space, g)) &&
+	       (!(g->flags & WITH_AUX) || aux_there(space, g, aux));
 }
 
 /* ---- what the library cannot take as it is -------------------------------------------------- */
@@ -170,7 +203,11 @@ static bool all_there(const struct hal_space *space, const struct rf_gemm *g)
 #define BIAS_ALIGNED 16u /* kernels for a bias may need that much, and fault without it */
 #define ZEROS_DEPTH 16u  /* which kernels of all types can do */
 
-struct spares { CUdeviceptr at[3]; uint32_t count; }; /* memory for one call */
+struct spares { /* memory for one call */
+	CUdeviceptr at[3];
+	uint32_t count;
+	CUDA_MEMCPY2D back; /* of a result, once it is there; no height: none */
+};
 
 static CUresult take(const struct hal_stream *s, struct spares *all, uint64_t bytes, uint64_t *at)
 {
@@ -216,10 +253,22 @@ static CUresult without_factors(const struct hal_stream *s, struct rf_gemm *g, s
 	return error;
 }
 
-/* A bias that lies anywhere, at addresses that all kernels take. */
+static void swap_sides(CUDA_MEMCPY2D *rows)
+{
+	CUdeviceptr from = rows->srcDevice;
+	size_t pitch = rows->srcPitch;
+
+	rows->srcDevice = rows->dstDevice;
+	rows->srcPitch = rows->dstPitch;
+	rows->dstDevice = from;
+	rows->dstPitch = pitch;
+}
+
+/* A bias that lies anywhere, at addresses that all kernels take; sums are copied back. */
 static CUresult align_bias(const struct hal_stream *s, struct rf_gemm *g, struct spares *all)
 {
-	uint64_t size = type_bytes(g->type_bias), bytes = g->m * size, step = g->bias_batch * size;
+	uint64_t size = type_bytes(g->type_bias), bytes = bias_length(g) * size;
+	uint64_t step = g->bias_batch * size;
 	uint64_t pitch = (bytes + BIAS_ALIGNED - 1) / BIAS_ALIGNED * BIAS_ALIGNED, at = 0;
 	uint64_t count = step ? g->count : 1;
 	CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = g->bias,
@@ -234,7 +283,10 @@ static CUresult align_bias(const struct hal_stream *s, struct rf_gemm *g, struct
 		return CUDA_ERROR_NOT_SUPPORTED; /* by copies */
 	error = take(s, all, count * pitch, &at);
 	rows.dstDevice = at;
-	if (!error)
+	if (!error && g->flags & SUMMED) {
+		swap_sides(&rows);
+		all->back = rows;
+	} else if (!error)
 		error = s->device->driver->cuMemcpy2DAsync_v2(&rows, s->stream);
 	g->bias = at;
 	g->bias_batch = step ? pitch / size : 0;
@@ -264,6 +316,7 @@ static CUresult prepare(const struct hal_stream *s, const struct hal_space *spac
 struct call { /* descriptors of one product */
 	const struct cuda_blas *blas;
 	const struct rf_gemm *g;
+	const struct rf_matrix *aux;
 	cublasStatus_t status; /* of the first that failed */
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, c, d;
@@ -320,18 +373,43 @@ static void result(struct call *k, cublasLtMatrixLayout_t *out, const struct rf_
 	       columns ? CUBLASLT_ORDER_COL : CUBLASLT_ORDER_ROW);
 }
 
+/* As a cublasLtEpilogue_t; 0: none. */
+static uint32_t steps_of(const struct rf_gemm *g)
+{
+	static const struct { uint32_t flag, kept, summed, plain; } all[] = {
+		{RF_GEMM_RELU, CUBLASLT_EPILOGUE_RELU_AUX, 0, CUBLASLT_EPILOGUE_RELU},
+		{RF_GEMM_GELU, CUBLASLT_EPILOGUE_GELU_AUX, 0, CUBLASLT_EPILOGUE_GELU},
+		{RF_GEMM_DRELU, 0, CUBLASLT_EPILOGUE_DRELU_BGRAD, CUBLASLT_EPILOGUE_DRELU},
+		{RF_GEMM_DGELU, 0, CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_DGELU},
+		{RF_GEMM_SUM_A, 0, CUBLASLT_EPILOGUE_BGRADA, 0},
+		{RF_GEMM_SUM_B, 0, CUBLASLT_EPILOGUE_BGRADB, 0},
+	};
+	uint32_t steps = g->bias && !(g->flags & SUMMED) ? CUBLASLT_EPILOGUE_BIAS : 0;
+
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (g->flags & all[i].flag)
+			steps |= g->flags & RF_GEMM_KEEP ? all[i].kept :
+				 g->flags & SUMMED ? all[i].summed : all[i].plain;
+	return steps;
+}
+
 static void epilogue(struct call *k)
 {
 	const struct rf_gemm *g = k->g;
-	uint32_t steps = (g->flags & RF_GEMM_RELU ? CUBLASLT_EPILOGUE_RELU : 0) |
-			 (g->flags & RF_GEMM_GELU ? CUBLASLT_EPILOGUE_GELU : 0) |
-			 (g->bias ? CUBLASLT_EPILOGUE_BIAS : 0);
+	uint32_t steps = steps_of(g);
 	int32_t type = g->type_bias;
-	int64_t stride = (int64_t)g->bias_batch;
+	int64_t stride = (int64_t)g->bias_batch, aux_ld = (int64_t)k->aux->col;
+	int64_t aux_stride = (int64_t)k->aux->batch;
 
 	if (!steps)
 		return;
 	SET_DESC(k, CUBLASLT_MATMUL_DESC_EPILOGUE, steps);
+	if (g->flags & WITH_AUX) {
+		SET_DESC(k, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, k->aux->addr);
+		SET_DESC(k, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux_ld);
+		if (g->count > 1)
+			SET_DESC(k, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, aux_stride);
+	}
 	if (!g->bias)
 		return;
 	SET_DESC(k, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g->bias);
@@ -417,9 +495,10 @@ static const void *pointer(uint64_t addr)
 }
 
 static cublasStatus_t multiply(const struct cuda_blas *blas, cublasLtHandle_t handle,
-			       const struct rf_gemm *g, CUstream stream)
+			       const struct rf_gemm *g, const struct rf_matrix *aux,
+			       CUstream stream)
 {
-	struct call k = {.blas = blas, .g = g};
+	struct call k = {.blas = blas, .g = g, .aux = aux};
 	bool on_device = g->flags & RF_GEMM_SCALARS;
 	const void *alpha = on_device ? pointer(g->alpha) : &g->alpha;
 	const void *beta = on_device ? pointer(g->beta) : &g->beta;
@@ -454,19 +533,19 @@ static CUresult failed(const struct cuda_blas *blas, cublasStatus_t status, char
 	return error_of(status);
 }
 
-CUresult cuda_gemm(struct hal_stream *s, struct hal_space *space, const struct rf_gemm *call,
+CUresult cuda_gemm(struct hal_stream *s, struct hal_space *space, const struct rf_gemm_aux *call,
 		   char *what, uint32_t what_bytes)
 {
 	struct hal_device *device = s->device;
 	const struct cuda_blas *blas = cuda_blas(what, what_bytes);
-	struct rf_gemm g = normalised(call);
+	struct rf_gemm g = normalised(&call->g);
 	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 	struct spares spares = {.count = 0};
 	CUresult error, last;
 
 	if (!blas)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!all_there(space, &g)) {
+	if (!all_there(space, &g, &call->aux)) {
 		snprintf(what, what_bytes, "a matrix product with an address that is not mapped");
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	}
@@ -477,7 +556,9 @@ CUresult cuda_gemm(struct hal_stream *s, struct hal_space *space, const struct r
 	snprintf(what, what_bytes, "memory for a matrix product");
 	error = prepare(s, space, &g, &spares);
 	if (!error)
-		status = multiply(blas, device->blas, &g, s->stream);
+		status = multiply(blas, device->blas, &g, &call->aux, s->stream);
+	if (!error && !status && spares.back.Height)
+		error = device->driver->cuMemcpy2DAsync_v2(&spares.back, s->stream);
 	last = give_back(s, &spares);
 	if (status)
 		return failed(blas, status, what, what_bytes);

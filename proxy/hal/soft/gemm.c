@@ -1,21 +1,24 @@
-/* gemm.c: matrix products of libraries: D = step(alpha * A * B + beta * C + bias).
+/* gemm.c: matrix products of libraries: D = step(alpha * A * B + beta * C + bias), and what
+ * training has from them besides: what a step was given, and sums for a bias's gradient.
  *
  * The order of operations is fixed: an element's sum runs over k in ascending order, one fused
  * multiply-add each, from zero, in the type of the sum (double for double, int32 for int8 into
  * int32, else float); then alpha * sum, fused beta * C, + bias, the step, and one rounding to D's
  * type. So the bits depend on the operands alone: not on tiles, workers or the machine. As in BLAS,
- * A and B are not read where alpha is 0, and C is not read where beta is 0.
+ * A and B are not read where alpha is 0, and C is not read where beta is 0. Sums of rows or columns
+ * run upwards too, in the type of the sum; those of D's rows take elements before that rounding.
  *
  * Work is cut into tiles of D, which any worker may compute. A tile packs panels of A and B into
- * the worker's scratch memory, in the type of the sum, and multiplies those.
+ * the worker's scratch memory, in the type of the sum, and multiplies those. Where D's rows are
+ * summed, one worker takes all tiles of these rows, from left to right.
  *
  * Runs guarded (fault.c): no locks, no memory that is not the worker's scratch. The call comes from
  * a program: matrix_at alone makes addresses of what it says.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "gelu.h"
 #include "number.h"
 #include "soft.h"
 
@@ -61,16 +64,47 @@ static enum sum sum_of(const struct rf_gemm *g)
 										 : SUM_NONE;
 }
 
-/* The number of tiles; 0: this device cannot do it. */
-uint64_t soft_gemm_tiles(const struct rf_gemm *g)
+#define STEPS (RF_GEMM_RELU | RF_GEMM_GELU | RF_GEMM_DRELU | RF_GEMM_DGELU)
+#define WITH_AUX (RF_GEMM_KEEP | RF_GEMM_DRELU | RF_GEMM_DGELU)
+#define WITH_BITS (RF_GEMM_RELU | RF_GEMM_DRELU)
+#define SUMMED (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B)
+
+/* Flags that go together, and bits that fill bytes of their tile's own. */
+static bool extras_good(const struct rf_gemm_aux *call)
 {
-	uint64_t tiles = (g->m + TILE_M - 1) / TILE_M, columns = (g->n + TILE_N - 1) / TILE_N;
-	bool steps = g->bias || g->flags & (RF_GEMM_RELU | RF_GEMM_GELU);
+	uint32_t flags = call->g.flags, sums = flags & SUMMED;
+	const struct rf_matrix *x = &call->aux;
+
+	if (flags & (WITH_AUX | SUMMED) && flags & RF_GEMM_POINTERS)
+		return false;
+	if (flags & RF_GEMM_KEEP && !(flags & (RF_GEMM_RELU | RF_GEMM_GELU)))
+		return false;
+	if (sums && (!call->g.bias || sums & (sums - 1) ||
+		     (!(sums & RF_GEMM_SUM_D) && call->g.type_ab == R_8I)))
+		return false;
+	if (flags & WITH_AUX && (x->row != 1 || x->col < call->g.m ||
+				 (flags & WITH_BITS && (x->col % TILE_M || x->batch % TILE_M))))
+		return false;
+	flags &= STEPS;
+	return !(flags & (flags - 1));
+}
+
+static uint64_t tiles_across(const struct rf_gemm *g)
+{
+	return g->flags & RF_GEMM_SUM_D ? 1 : (g->n + TILE_N - 1) / TILE_N;
+}
+
+/* The number of tiles; 0: this device cannot do it. */
+uint64_t soft_gemm_tiles(const struct rf_gemm_aux *call)
+{
+	const struct rf_gemm *g = &call->g;
+	uint64_t tiles = (g->m + TILE_M - 1) / TILE_M, columns = tiles_across(g);
+	bool steps = g->bias || g->flags & (STEPS | WITH_AUX | SUMMED);
 	enum sum sum = sum_of(g);
 
 	if (sum == SUM_NONE || !type_bytes(g->type_scale) || g->type_scale == R_8I ||
 	    (sum == SUM_INT) != (g->type_scale == R_32I) || (sum == SUM_INT && steps) ||
-	    (sum == SUM_DOUBLE) != (g->type_scale == R_64F))
+	    (sum == SUM_DOUBLE) != (g->type_scale == R_64F) || !extras_good(call))
 		return 0;
 	if (g->bias && !(sum == SUM_DOUBLE ? g->type_bias == R_64F : floats(g->type_bias)))
 		return 0;
@@ -84,9 +118,11 @@ uint64_t soft_gemm_tiles(const struct rf_gemm *g)
 /* So many tiles at a time, so that a long product does not hold up other streams. */
 uint64_t soft_gemm_slice(const struct rf_gemm *g)
 {
-	uint64_t tiles = SLICE / ((uint64_t)TILE_M * TILE_N * (g->k ? g->k : 1));
+	bool whole = g->flags & RF_GEMM_SUM_D; /* rows */
+	uint64_t width = whole && g->n > TILE_N ? g->n : TILE_N, least = whole ? 1 : 8;
+	uint64_t tiles = SLICE / (TILE_M * width) / (g->k ? g->k : 1);
 
-	return tiles > 8 ? tiles : 8;
+	return tiles > least ? tiles : least;
 }
 
 bool soft_gemm_ready(struct soft_scratch *scratch)
@@ -100,9 +136,11 @@ bool soft_gemm_ready(struct soft_scratch *scratch)
 
 struct block { /* what one tile is about */
 	const struct rf_gemm *call;
+	const struct rf_matrix *aux;
 	struct hal_space *space;
 	uint64_t batch;
 	uint32_t i, j, rows, columns; /* of D */
+	uint32_t end;                 /* the column behind the last that it is about */
 };
 
 /* Host address of `bytes` at a device address, which must be a multiple of `align`. */
@@ -167,6 +205,19 @@ static double load(const void *at, uint8_t type)
 	}
 }
 
+static void put(void *at, double x, uint8_t type)
+{
+	float single = (float)x;
+	uint16_t half;
+
+	switch (type) {
+	case R_64F: memcpy(at, &x, 8); break;
+	case R_32F: memcpy(at, &single, 4); break;
+	case R_16F: half = to_half(single); memcpy(at, &half, 2); break;
+	default: half = to_bfloat16(single); memcpy(at, &half, 2);
+	}
+}
+
 /* Alpha or beta: exact as a double, also the integers. */
 static double scalar(const struct block *b, const uint64_t *value)
 {
@@ -180,39 +231,6 @@ static double scalar(const struct block *b, const uint64_t *value)
 		return load(at, type);
 	memcpy(&integer, at, 4);
 	return integer;
-}
-
-/* e^x to the last bit or so, without the C library, whose bits depend on its version. */
-static double exponential(double x)
-{
-	static const double inverse[] = { /* of factorials */
-		1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040,
-		1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600,
-		1.0 / 6227020800.0,
-	};
-	double n, r, sum = inverse[13], power;
-	uint64_t bits;
-
-	if (!(x < 708.0))
-		return x != x ? x : INFINITY;
-	if (x < -708.0)
-		return 0.0;
-	n = __builtin_rint(x * 0x1.71547652b82fep0); /* / ln 2 */
-	r = __builtin_fma(-n, 0x1.62e42fefa39efp-1, x);
-	r = __builtin_fma(-n, 0x1.abc9e3b39803fp-56, r);
-	for (int i = 12; i >= 0; i--)
-		sum = __builtin_fma(sum, r, inverse[i]);
-	bits = (uint64_t)((int64_t)n + 1023) << 52;
-	memcpy(&power, &bits, 8);
-	return sum * power;
-}
-
-/* x / 2 * (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2 / pi) * (x + 0.044715 x^3). */
-static double gelu(double x)
-{
-	double u = 0x1.9884533d43651p-1 * __builtin_fma(0.044715 * x * x, x, x);
-
-	return x / (1.0 + exponential(-2.0 * u));
 }
 
 static double step(double x, uint32_t flags)
@@ -329,21 +347,44 @@ SUMS(int, uint32_t, PACK_INT)
 struct finish {
 	double alpha, beta;
 	const uint8_t *c, *bias; /* or NULL */
-	uint8_t *d;
+	uint8_t *d, *aux;        /* aux: or NULL */
+	double *sums;            /* of the rows of D, or NULL */
 };
+
+/* Bits are a matrix of bytes. */
+static uint8_t *aux_at(const struct block *t)
+{
+	const struct rf_gemm *g = t->call;
+	const struct rf_matrix *x = t->aux;
+	struct rf_matrix bytes = {x->addr, 1, x->col / 8, x->batch / 8};
+
+	return g->flags & WITH_BITS ? matrix_at(t, &bytes, (g->m + 7) / 8, g->n, R_8I)
+				    : matrix_at(t, x, g->m, g->n, g->type_cd);
+}
+
+/* Bias, or sums that go there. */
+static uint8_t *bias_at(const struct block *t)
+{
+	const struct rf_gemm *g = t->call;
+	uint32_t size = type_bytes(g->type_bias);
+	uint64_t length = g->flags & RF_GEMM_SUM_B ? g->n : g->m;
+
+	return window_at(t->space, batch_addr(t, g->bias, g->bias_batch, size, false),
+			 length * size, size);
+}
 
 static struct finish finish_of(const struct block *t, double alpha, double beta)
 {
 	const struct rf_gemm *g = t->call;
 	struct finish f = {.alpha = alpha, .beta = beta};
-	uint32_t size = type_bytes(g->type_bias);
 
 	f.d = matrix_at(t, &g->d, g->m, g->n, g->type_cd);
 	if (beta != 0.0)
 		f.c = matrix_at(t, &g->c, g->m, g->n, g->type_cd);
-	if (g->bias)
-		f.bias = window_at(t->space, batch_addr(t, g->bias, g->bias_batch, size, false),
-				   g->m * size, size);
+	if (g->bias && !(g->flags & SUMMED))
+		f.bias = bias_at(t);
+	if (g->flags & WITH_AUX)
+		f.aux = aux_at(t);
 	return f;
 }
 
@@ -351,6 +392,28 @@ static inline const uint8_t *element(const uint8_t *base, const struct rf_matrix
 				     uint64_t j, uint32_t size)
 {
 	return base + (i * x->row + j * x->col) * size;
+}
+
+/* The step at element (i, j) of D, with what it leaves or takes in `aux`. */
+static double step_at(const struct block *t, const struct finish *f, double x, uint64_t i,
+		      uint64_t j)
+{
+	uint32_t flags = t->call->flags, size = type_bytes(t->call->type_cd);
+	uint64_t place = j * t->aux->col + i;
+	uint8_t *bits = f->aux + place / 8, *at = f->aux + place * size;
+	uint8_t bit = (uint8_t)(1u << place % 8);
+
+	if (!f->aux)
+		return step(x, flags);
+	if (flags & RF_GEMM_DRELU)
+		return *bits & bit ? x : 0.0;
+	if (flags & RF_GEMM_DGELU)
+		return x * gelu_slope(load(at, t->call->type_cd));
+	if (flags & RF_GEMM_GELU)
+		put(at, x, t->call->type_cd);
+	else
+		*bits = (uint8_t)(x <= 0.0 ? *bits & ~bit : *bits | bit);
+	return step(x, flags);
 }
 
 static float finish_single(const struct block *t, const struct finish *f, float sum, uint64_t i,
@@ -365,7 +428,7 @@ static float finish_single(const struct block *t, const struct finish *f, float 
 				   (float)load(element(f->c, &g->c, i, j, size), g->type_cd), x);
 	if (f->bias)
 		x += (float)load(f->bias + i * type_bytes(g->type_bias), g->type_bias);
-	return canonical_f((float)step(x, g->flags));
+	return canonical_f((float)step_at(t, f, x, i, j));
 }
 
 static void store_single(const struct block *t, const struct finish *f, float *sums)
@@ -379,10 +442,10 @@ static void store_single(const struct block *t, const struct finish *f, float *s
 		for (uint32_t i = 0; i < t->rows; i++) {
 			uint64_t row = t->i + i, col = t->j + j;
 			float x = finish_single(t, f, column[place_single(i)], row, col);
-			uint8_t *at = (uint8_t *)element(f->d, &g->d, row, col, size);
-			uint16_t half = g->type_cd == R_16F ? to_half(x) : to_bfloat16(x);
 
-			memcpy(at, size == 4 ? (void *)&x : (void *)&half, size);
+			put((uint8_t *)element(f->d, &g->d, row, col, size), x, g->type_cd);
+			if (f->sums)
+				f->sums[i] = (float)f->sums[i] + x;
 		}
 	}
 }
@@ -403,8 +466,10 @@ static void store_double(const struct block *t, const struct finish *f, double *
 								R_64F), x);
 			if (f->bias)
 				x += load(f->bias + row * 8, R_64F);
-			x = canonical_d(step(x, g->flags));
+			x = canonical_d(step_at(t, f, x, row, col));
 			memcpy((uint8_t *)element(f->d, &g->d, row, col, 8), &x, 8);
+			if (f->sums)
+				f->sums[i] += x;
 		}
 	}
 }
@@ -430,18 +495,60 @@ static void store_int(const struct block *t, const struct finish *f, uint32_t *s
 	}
 }
 
+/* ---- sums of rows or columns --------------------------------------------------------------- */
+
+static void store_sums(const struct block *t, const double *sums, uint32_t first, uint32_t count)
+{
+	uint8_t *to = bias_at(t), type = t->call->type_bias;
+
+	for (uint32_t i = 0; i < count; i++)
+		put(to + (first + i) * (uint64_t)type_bytes(type),
+		    type == R_64F ? canonical_d(sums[i]) : canonical_f((float)sums[i]), type);
+}
+
+/* Of a factor's: rows of A by the first tile across, columns of B by the first one down. */
+static void sum_factor(const struct block *t)
+{
+	const struct rf_gemm *g = t->call;
+	bool of_a = g->flags & RF_GEMM_SUM_A, wide = g->type_ab == R_64F;
+	struct rf_matrix x = of_a ? g->a : g->b;
+	uint32_t first = of_a ? t->i : t->j, count = of_a ? t->rows : t->columns;
+	uint32_t size = type_bytes(g->type_ab);
+	double sums[TILE_M] = {0};
+
+	if (of_a ? t->j : t->i)
+		return;
+	if (!of_a)
+		x = (struct rf_matrix){x.addr, x.col, x.row, x.batch};
+	const uint8_t *from = g->k ? matrix_at(t, &x, of_a ? g->m : g->n, g->k, g->type_ab) : NULL;
+	for (uint64_t p = 0; p < g->k; p++)
+		for (uint32_t i = 0; i < count; i++) {
+			double value = load(element(from, &x, first + i, p, size), g->type_ab);
+
+			sums[i] = wide ? sums[i] + value : (float)sums[i] + (float)value;
+		}
+	store_sums(t, sums, first, count);
+}
+
 /* ---- tiles -------------------------------------------------------------------------------- */
 
 #define RUN(name, real) \
-	static void run_##name(const struct block *t, real *scratch) \
+	static void run_##name(struct block *t, real *scratch) \
 	{ \
 		real *a = scratch, *b = a + TILE_M * DEPTH, *sums = b + TILE_N * DEPTH; \
 		double alpha = scalar(t, &t->call->alpha), beta = scalar(t, &t->call->beta); \
 		struct finish finish = finish_of(t, alpha, beta); \
-		memset(sums, 0, TILE_M * TILE_N * sizeof *sums); \
-		if (alpha != 0.0 && t->call->k) \
-			sums_##name(t, a, b, sums); \
-		store_##name(t, &finish, sums); \
+		double rows[TILE_M] = {0}; \
+		finish.sums = t->call->flags & RF_GEMM_SUM_D ? rows : NULL; \
+		for (; t->j < t->end; t->j += TILE_N) { \
+			t->columns = t->end - t->j < TILE_N ? t->end - t->j : TILE_N; \
+			memset(sums, 0, TILE_M * TILE_N * sizeof *sums); \
+			if (alpha != 0.0 && t->call->k) \
+				sums_##name(t, a, b, sums); \
+			store_##name(t, &finish, sums); \
+		} \
+		if (finish.sums) \
+			store_sums(t, rows, t->i, t->rows); \
 	}
 RUN(single, float)
 RUN(double, double)
@@ -450,20 +557,23 @@ RUN(int, uint32_t)
 /* Tiles go down D's columns first, then across, then on to the next product. */
 static struct block tile(const struct hal_work *work, uint64_t number)
 {
-	const struct rf_gemm *g = work->gemm.call;
-	uint64_t down = (g->m + TILE_M - 1) / TILE_M, across = (g->n + TILE_N - 1) / TILE_N;
-	struct block t = {.call = g, .space = work->gemm.space, .batch = number / (down * across)};
+	const struct rf_gemm *g = &work->gemm.call->g;
+	uint64_t down = (g->m + TILE_M - 1) / TILE_M, across = tiles_across(g);
+	struct block t = {.call = g, .aux = &work->gemm.call->aux, .space = work->gemm.space,
+			  .batch = number / (down * across)};
 
 	t.i = (uint32_t)(number % down * TILE_M);
 	t.j = (uint32_t)(number / down % across * TILE_N);
 	t.rows = g->m - t.i < TILE_M ? (uint32_t)(g->m - t.i) : TILE_M;
-	t.columns = g->n - t.j < TILE_N ? (uint32_t)(g->n - t.j) : TILE_N;
+	t.end = across == 1 || g->n - t.j < TILE_N ? (uint32_t)g->n : t.j + TILE_N;
+	t.columns = t.end - t.j < TILE_N ? t.end - t.j : TILE_N;
 	return t;
 }
 
 void soft_gemm(struct soft_worker *worker, const struct hal_work *work)
 {
-	enum sum sum = sum_of(work->gemm.call);
+	enum sum sum = sum_of(&work->gemm.call->g);
+	bool factor = work->gemm.call->g.flags & (RF_GEMM_SUM_A | RF_GEMM_SUM_B);
 	void *scratch = worker->scratch.gemm;
 	uint64_t number;
 	uint32_t count;
@@ -472,6 +582,8 @@ void soft_gemm(struct soft_worker *worker, const struct hal_work *work)
 	       !atomic_load(&work->gemm.space->error)) {
 		struct block t = tile(work, number);
 
+		if (factor)
+			sum_factor(&t);
 		if (sum == SUM_DOUBLE)
 			run_double(&t, scratch);
 		else if (sum == SUM_INT)

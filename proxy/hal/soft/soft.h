@@ -184,7 +184,7 @@ int soft_scratch_open(struct soft_scratch *);
 void soft_scratch_close(struct soft_scratch *);
 const char *soft_function_name(const struct hal_function *);
 void soft_gemm(struct soft_worker *, const struct hal_work *);
-uint64_t soft_gemm_tiles(const struct rf_gemm *); /* 0: this device cannot do it */
+uint64_t soft_gemm_tiles(const struct rf_gemm_aux *); /* 0: this device cannot do it */
 uint64_t soft_gemm_slice(const struct rf_gemm *); /* tiles until other streams get a turn */
 bool soft_gemm_ready(struct soft_scratch *);      /* false: host memory is short */
 
