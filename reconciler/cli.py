@@ -151,6 +151,7 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
         if kind == "Job" and (name not in snap.records or snap.records[name].step != "ended")
     )  # fmt: skip
     faults = revision.revision_faults(loaded, snap.records, live_by_hand)
+    faults += revision.emptied_files(loaded, snap.objects)
     if faults:
         raise spec.InvalidInput(faults)
     now = desired_of(snap.objects)

@@ -5,14 +5,15 @@ Called by the daemon before it accepts a revision, and by `rankfold plan`, which
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rankfold.reconciler.environment import change_in_words, changed_names
 from rankfold.reconciler.environment import names as names_of
-from rankfold.reconciler.model import FIXED_FIELDS, Desired, Job, Record, count
-from rankfold.reconciler.spec import Fault, Loaded
+from rankfold.reconciler.model import FIXED_FIELDS, Desired, Job, Origin, Record, count
+from rankfold.reconciler.spec import Fault, File, Loaded
+from rankfold.reconciler.store import Object
 
 
 def revision_faults(
@@ -41,6 +42,70 @@ def revision_faults(
             reason = f"the job started on {record.device_type} devices and stays there. {_WAY_OUT}"
             faults.append(loaded.fault("Job", job.name, "spec.deviceTypes", reason))
     return faults
+
+
+def emptied_files(loaded: Loaded, objects: Iterable[Object]) -> list[Fault]:
+    """Files that hold nothing where accepted objects came from: a save that went wrong. Whoever
+    wants them gone removes the file."""
+    faults = []
+    for name, (file, _, lost) in _losses(loaded, objects).items():
+        if lost and not file.documents:
+            reason = (
+                f"holds no document, but {_listed(lost)} came from it: half saved? Remove the file "
+                "to remove what it described"
+            )
+            faults.append(Fault(name, max(1, file.lines), "-", reason))
+    return faults
+
+
+def cut_files(
+    loaded: Loaded, objects: Iterable[Object], never_ended: Collection[str]
+) -> list[Fault]:
+    """Files of a followed directory that look as if their save went on, or stopped half way.
+
+    Why each rule is as it is stands in docs/decisions.md. `never_ended`: paths of files whose last
+    line had no end when they were accepted.
+    """
+    faults = []
+    for name, (file, had, lost) in _losses(loaded, objects).items():
+        reason, kept = "", sum(1 for o in loaded.origins.items() if _is_in(name, o))
+        if not file.documents:
+            continue
+        if not file.ended and file.path not in never_ended:
+            reason = "its last line has no end: half saved? End it with a newline"
+        elif had[-1] in lost and kept < len(had):
+            reason = (
+                f"ends before {_listed(lost)}, which came from it: half saved? If it is meant, "
+                f"say `rankfold apply -f` once"
+            )
+        if reason:
+            faults.append(Fault(name, max(1, file.lines), "-", reason))
+    return faults
+
+
+def _losses(
+    loaded: Loaded, objects: Iterable[Object]
+) -> dict[str, tuple[File, list[Object], list[Object]]]:
+    """Of each file that is there and from which objects were accepted: they, in the order in which
+    they stood there, and those that no file holds now."""
+    came: dict[str, list[Object]] = {}
+    for each in objects:
+        if each.source is not None and not each.removed:
+            came.setdefault(each.origin.file, []).append(each)
+    found = {}
+    for name, file in loaded.files.items():
+        if had := sorted(came.get(file.path, ()), key=lambda each: each.origin.line):
+            found[name] = file, had, [o for o in had if (o.kind, o.name) not in loaded.origins]
+    return found
+
+
+def _is_in(file: str, origin: tuple[tuple[str, str], Origin]) -> bool:
+    (kind, _), place = origin
+    return place.file == file and kind != "Policy"  # policies are no objects yet
+
+
+def _listed(objects: Iterable[Object]) -> str:
+    return ", ".join(f"{each.kind}/{each.name}" for each in objects)
 
 
 _WAY_OUT = "Cancel the job first, or give the new one another name"

@@ -18,7 +18,7 @@ from rankfold import control
 from rankfold.reconciler import spec
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.model import Job, Json, Origin
-from rankfold.reconciler.revision import revision_faults
+from rankfold.reconciler.revision import cut_files, emptied_files, revision_faults
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.watch import Reader, Reading, Revision
 
@@ -97,7 +97,7 @@ class Sources:
         elif reading.revision is None:
             raise control.ControlError("unreadable", reading.error)
         else:
-            self._consider(reader.identity, reading.revision)
+            self._consider(reader, reading.revision, watch)
             if watch:
                 self._follow(reader, request.channel)
             else:
@@ -183,7 +183,7 @@ class Sources:
         self._last, trouble = reading, reading.error
         if reading.revision:
             try:
-                self._consider(self.source.identity, reading.revision)
+                self._consider(self.source, reading.revision, True)
                 self._unconsidered = None
             except sqlite3.Error as error:  # whoever watches is told, and it is tried again
                 self._unconsidered = reading.revision
@@ -209,12 +209,9 @@ class Sources:
 
     # ---- revisions
 
-    def _consider(self, identity: str, revision: Revision) -> None:
+    def _consider(self, reader: Reader, revision: Revision, followed: bool) -> None:
         """Accept a revision whole, or refuse it whole and leave the fleet as it is."""
-        faults = list(revision.loaded.faults)
-        if not faults:
-            faults = revision_faults(revision.loaded, self.store.records(), self._live_by_hand())
-        self.faults = faults
+        self.faults = faults = self._faults(revision.loaded, reader.in_parts and followed)
         self.store.set("attempted", {
             "revision": revision.id, "time": time.time(), "faults": [str(f) for f in faults],
         })  # fmt: skip
@@ -224,13 +221,26 @@ class Sources:
             self.store.event("Source", "RevisionRefused", text + more, "Warning")
             return
         with self.store.transaction():
-            touched = self.store.accept(revision.loaded, identity, revision.id)
+            touched = self.store.accept(revision.loaded, reader.identity, revision.id)
+            never_ended = [file.path for file in revision.loaded.files.values() if not file.ended]
+            self.store.set("never_ended", never_ended)
             after = self.store.desired().jobs
             for name in touched:
                 self.wish(after.get(name), revision.id, _saved_at(revision, name))
-        self.store.event("Source", "RevisionAccepted", f"{revision.id[:19]} from {identity}")
+        text = f"{revision.id[:19]} from {reader.identity}"
+        self.store.event("Source", "RevisionAccepted", text)
         point("revision.accepted")
         self.accepted()
+
+    def _faults(self, loaded: spec.Loaded, in_parts: bool) -> list[spec.Fault]:
+        if loaded.faults:
+            return list(loaded.faults)
+        objects = self.store.objects()
+        faults = revision_faults(loaded, self.store.records(), self._live_by_hand())
+        faults += emptied_files(loaded, objects)
+        if in_parts:
+            faults += cut_files(loaded, objects, self.store.get("never_ended", []))
+        return sorted(faults)
 
     def _live_by_hand(self) -> frozenset[str]:
         objects = self.store.objects()

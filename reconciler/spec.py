@@ -11,9 +11,10 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,6 +71,16 @@ class InvalidInput(Exception):
         super().__init__("\n".join(map(str, self.faults)))
 
 
+@dataclass(frozen=True)
+class File:
+    """A file as it was read. `path`: as origins of accepted objects name it."""
+
+    path: str
+    documents: int  # that are not empty
+    lines: int
+    ended: bool  # its last line has an end
+
+
 @dataclass
 class Loaded:
     """What the files say. `desired` counts only while there is no fault."""
@@ -79,6 +90,7 @@ class Loaded:
     faults: list[Fault] = field(default_factory=list)
     warnings: list[Fault] = field(default_factory=list)
     saved_at: dict[str, float] = field(default_factory=dict)  # file → wall clock
+    files: dict[str, File] = field(default_factory=dict)  # by the name that faults have
     documents: dict[tuple[str, str], yamldoc.Document] = field(default_factory=dict)
 
     def fault(self, kind: str, name: str, where: str, reason: str) -> Fault:
@@ -104,7 +116,11 @@ def load_dir(*places: Path) -> Loaded:
     saved: dict[str, float] = {}
     faults: list[Fault] = []
     for place in places:
-        files = yaml_files(place)
+        try:
+            files = yaml_files(place)
+        except OSError as error:
+            faults.append(Fault(str(error.filename), 1, "-", f"cannot be read: {error.strerror}"))
+            continue
         if not files:
             what = "holds no *.yaml file" if place.exists() else "is not there"
             faults.append(Fault(str(place), 1, "-", f"{what}"))
@@ -118,20 +134,29 @@ def load_dir(*places: Path) -> Loaded:
     loaded = load_texts(texts, workdirs)
     loaded.faults = sorted({*faults, *loaded.faults})
     loaded.saved_at = saved
+    for name, file_ in loaded.files.items():
+        here = Path(name)
+        loaded.files[name] = replace(file_, path=str(here.parent.resolve() / here.name))
     return loaded
 
 
 def yaml_files(place: Path) -> list[Path]:
-    """The files of desired state at a place, hidden folders left out."""
-    if place.is_file():
-        return [place]
-    found = [
-        file
-        for file in place.rglob("*.y*ml")
-        if file.suffix in (".yaml", ".yml")
-        and file.is_file()
-        and not any(part.startswith(".") for part in file.relative_to(place).parts)
-    ]
+    """The files of desired state at a place, hidden ones left out.
+
+    Raises OSError for a folder that cannot be read: its files are not gone.
+    """
+    if not place.is_dir():
+        return [place] if place.is_file() else []
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    found = []
+    for folder, folders, names in os.walk(place, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in (Path(folder, n) for n in names if not n.startswith(".")):
+            if file.suffix in (".yaml", ".yml") and file.is_file():
+                found.append(file)
     return sorted(found)
 
 
@@ -139,8 +164,11 @@ def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
     """Check and normalise. `workdirs`: what a relative workdir of each file is relative to; a
     file without an entry (bare or remote repository) needs an absolute one."""
     reader = _Reader(workdirs)
-    for file in sorted(texts):
-        documents, problems = yamldoc.parse(texts[file])
+    files: dict[str, File] = {}
+    for file, text in sorted(texts.items()):
+        documents, problems = yamldoc.parse(text)
+        ended = not text or text.endswith("\n")
+        files[file] = File(file, len(documents), text.count("\n") + (not ended), ended)
         reader.faults += [Fault(file, p.line, shown(p.path), p.reason) for p in problems]
         for document in documents:
             if document.unusable:
@@ -154,6 +182,7 @@ def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
         sorted(set(reader.faults)),
         sorted(set(reader.warnings)),
         documents=reader.lines,
+        files=files,
     )
 
 

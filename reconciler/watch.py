@@ -94,6 +94,7 @@ class Reader:
 
     def __init__(self, description: Json, state: Path):
         self.identity = identity_of(description)
+        self.in_parts = "dir" in description  # what is being saved may be seen half done
         self._description, self._state = description, state
         self._lock = threading.Lock()
         self._reading: Reading | None = None  # that nobody has taken
