@@ -17,13 +17,14 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rankfold import control
+from rankfold import control, peers, service
 
 MAGIC = 0x444C4F464B4E4152
 MAJOR, MINOR = 1, 7
 PINNED_SLOT_BYTES = 1 << 33
 MEMFD_BYTES = 0x10000000 + PINNED_SLOT_BYTES
 WINDOW_BYTES = 1 << 40
+FDS_MAX = 4  # that a greeting may bring to be answered
 SHARED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 HELLO = struct.Struct("<QIIII")
@@ -92,7 +93,7 @@ class Identity:
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class _Visitor:
     sock: socket.socket
     pid: int
@@ -104,42 +105,50 @@ class Door:
     """Listens on the client socket and keeps the rank's one channel.
 
     `on_channel(replaced)` is called when `channel` is there or, its owner having exited, is
-    another one. `server` only lends its event loop.
+    another one. `server` only lends its event loop. Only processes for which `is_of_rank(pid)` are
+    let in.
     """
 
     def __init__(
         self,
         path: str,
         identity: Identity,
-        server: control.Server,
+        server: service.Server,
         on_channel: Callable[[bool], None],
+        is_of_rank: Callable[[int], bool],
     ):
         self.identity = identity
         self.server = server
         self.on_channel = on_channel
         self.channel: int | None = None
         self._owner: tuple[int, int] | None = None  # pid, pidfd
-        self._listener = control.listen(path)
-        self._listener.setblocking(False)
-        server.add(self._listener, self._accept)
+        self.is_of_rank = is_of_rank
+        self._visitors: list[_Visitor] = []
+        self._listener = service.Listener(server, path, self._admit, self._make_room)
 
-    def _accept(self) -> None:
+    def _admit(self, sock: socket.socket) -> None:
         try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return  # it hung up before we came
-        try:
-            pid = control.check_peer(sock)
-        except (control.ControlError, OSError):
+            pid = peers.credentials(sock)
+            if not self.is_of_rank(pid):
+                raise peers.Denied("a process that is not of this rank came to the rank's own door")
+        except (peers.Denied, OSError) as error:
+            self.server.refused(str(error))
             sock.close()
             return
-        sock.setblocking(False)
         visitor = _Visitor(sock, pid)
+        self._visitors.append(visitor)
         self.server.add(sock, lambda: self._readable(visitor))
+
+    def _make_room(self) -> bool:
+        """Who came first and is still here has had its time: a visit is two messages."""
+        if self._visitors:
+            self._leave(self._visitors[0])
+            return True
+        return False
 
     def _readable(self, visitor: _Visitor) -> None:
         try:
-            space = socket.CMSG_SPACE(4 * 4)
+            space = socket.CMSG_SPACE(FDS_MAX * 4)
             data, ancillary, _flags, _address = visitor.sock.recvmsg(
                 HELLO.size, space, socket.MSG_CMSG_CLOEXEC
             )
@@ -153,8 +162,9 @@ class Door:
                 received.frombytes(raw[: len(raw) - len(raw) % received.itemsize])
                 visitor.fds.extend(received)
         visitor.data += data
-        if not data:
+        if not data or len(visitor.fds) > FDS_MAX:
             self._leave(visitor)
+            return
         while len(visitor.data) >= HELLO.size:
             hello = bytes(visitor.data[: HELLO.size])
             del visitor.data[: HELLO.size]
@@ -180,10 +190,9 @@ class Door:
             return False
 
     def _leave(self, visitor: _Visitor) -> None:
+        self._visitors.remove(visitor)
         self.server.remove(visitor.sock)
-        for fd in visitor.fds:
-            os.close(fd)
-        visitor.fds.clear()
+        control.close_all(visitor.fds)
         visitor.sock.close()
 
     def _hello(self, visitor: _Visitor, hello: bytes, fds: list[int]) -> None:

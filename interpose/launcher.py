@@ -8,7 +8,7 @@ status 1, says why on stderr, and leaves nothing. A command that cannot be execu
 of the *rank*: see the exit file.
 
 There is one launcher per rank. It belongs to nobody: it runs on when the reconciler or a proxy
-dies, and is found again through its control socket (operations: see rankfold/control.py). When
+dies, and is found again through its control socket (operations: see rankfold/messages.py). When
 it is killed, its rank dies too. Where privileges allow it is pid 1 of a pid namespace that holds
 the rank and its children; first pid there is 1000·(rank + 1), so that names derived from pids do
 not collide in a shared /tmp. Elsewhere it is a plain subreaper, and a killed launcher takes only
@@ -22,7 +22,7 @@ The config is a JSON object; paths are absolute.
 ``local_rank``, ``local_world_size`` int; default: ``rank``, ``world_size`` (one node)
 ``command`` [str, …]: found along the rank's PATH, or relative to ``workdir``
 ``workdir`` path; ``env`` {str: str}; ``inherit`` bool, default true: ``env`` comes on top of the
-    launcher's own environment
+    launcher's own environment, less ``RANKFOLD_…``, which is not for ranks
 ``master_addr`` str, ``master_port`` int: for the rank's rendezvous
 ``device`` {str: str | int}: fields of ``struct rf_device`` (interpose/channel.h), as the rank sees
     its device for its whole life; ``name`` and ``memory_bytes`` are needed, the others default to
@@ -37,6 +37,8 @@ The config is a JSON object; paths are absolute.
 ``image_bytes`` int, default RF_WINDOW_BYTES: size of the sparse image that a proxy swaps to
 ``namespaces`` "auto" (default) | "require" | "none"
 ``preload`` [path, …]: default: the built library and its shims
+``hidden`` [path, …], default none: folders that the rank finds empty where namespaces can be made,
+    but for its client socket and its ``workdir``: where the fleet's files and sockets lie
 
 When the process that owns the channel has exited and another process of the rank makes one, the
 launcher makes a fresh image too and sends the notice {"event": "channel"} to whoever claimed: it
@@ -62,9 +64,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankfold import control, paths
-from rankfold.control import Channel, ControlError, Message, Request
+from rankfold import messages, paths, peers, service
+from rankfold.control import Channel, ControlError, Message
 from rankfold.interpose import handshake, process
+from rankfold.service import Request
 
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
 NAMESPACES = ("auto", "require", "none")
@@ -98,6 +101,7 @@ class Config:
     image_bytes: int = handshake.WINDOW_BYTES
     namespaces: str = "auto"
     preload: tuple[str, ...] | None = None
+    hidden: tuple[str, ...] = ()
 
     def log(self, kind: str) -> str:
         return os.path.join(self.logs, f"rank-{self.rank}.{kind}")
@@ -108,12 +112,14 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("master_addr", "namespaces"), str),
     **dict.fromkeys(("rank", "world_size", "master_port", "image_bytes"), int),
     **dict.fromkeys(("local_rank", "local_world_size"), int),
-    **dict.fromkeys(("command", "preload"), list),
+    **dict.fromkeys(("command", "preload", "hidden"), list),
     **dict.fromkeys(("env", "device"), dict),
     "inherit": bool,
 }
-_OPTIONAL = ("env", "inherit", "image_bytes", "namespaces", "preload",
-             "local_rank", "local_world_size")  # fmt: skip
+_OPTIONAL = (
+    "env", "inherit", "image_bytes", "namespaces", "preload", "local_rank", "local_world_size",
+    "hidden",
+)  # fmt: skip
 _PATHS = ("workdir", "socket", "client_socket", "logs", "exit_file")
 
 
@@ -144,6 +150,7 @@ def parse_config(data: object) -> Config:
             "device": device,
             "command": tuple(data["command"]),
             "preload": None if preload is None else tuple(preload),
+            "hidden": tuple(data.get("hidden", ())),
         }
     )
 
@@ -155,9 +162,12 @@ def _check_values(data: dict[str, Any]) -> None:
     for name in ("socket", "client_socket"):
         if len(os.fsencode(data[name])) > 107:
             raise ConfigError(f"{name} is longer than 107 bytes: {data[name]}")
-    strings = [*data["command"], *data.get("preload", []), *data.get("env", {}).values()]
+    hidden = data.get("hidden", [])
+    strings = [*data["command"], *data.get("preload", []), *data.get("env", {}).values(), *hidden]
     if not data["command"] or not all(type(s) is str and "\0" not in s for s in strings):
-        raise ConfigError("command, preload and env hold strings; command at least one")
+        raise ConfigError("command, preload, env and hidden hold strings; command at least one")
+    if not all(os.path.isabs(folder) for folder in hidden):
+        raise ConfigError(f"hidden holds absolute paths, not {hidden!r}")
     if not 0 <= data["rank"] < data["world_size"]:
         raise ConfigError(f"rank {data['rank']} is not below world_size {data['world_size']}")
     if data.get("namespaces", "auto") not in NAMESPACES:
@@ -167,12 +177,14 @@ def _check_values(data: dict[str, Any]) -> None:
 
 
 def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:
-    """The rank's environment: `base` if it inherits, the job's own, and what makes it a rank.
+    """The rank's environment: `base` if it inherits, the job's own, and what makes it a rank. What
+    steers rankfold or leads to its sockets stays behind.
 
     The allocator and libuv settings (design: one segment must not mix stable and other
     buffers; io_uring cannot be checkpointed) give way to what the user set.
     """
-    env = {**(base if config.inherit else {}), **config.env}
+    inherited = base if config.inherit else {}
+    env = {k: v for k, v in inherited.items() if not k.startswith("RANKFOLD_")} | config.env
     preload = config.preload if config.preload is not None else built_libraries()
     env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
     env.setdefault("USE_LIBUV", "0")
@@ -221,20 +233,22 @@ class Launcher:
         self.device = ""
         self.exit_status: int | None = None
         self._claimed: set[Channel] = set()
-        self._waiting: list[Request] = []
+        self._waiting: list[Request[messages.Claim]] = []
         self._image = self._make_image()
-        handlers: dict[str, control.Handler] = {
-            "hello": self._hello,
-            "status": self._status,
-            "claim": self._claim,
-            "signal": self._signal,
+        handlers: dict[type[messages.Operation], service.Handler] = {
+            messages.Hello: self._hello,
+            messages.Status: self._status,
+            messages.Claim: self._claim,
+            messages.Signal: self._signal,
         }
-        self.server = control.Server(config.socket, handlers)
+        self.server = service.Server(config.socket, handlers, peers.Gate(host_proc))
         self.server.on_close = self._closed
         identity = handshake.Identity(
             config.rank, config.world_size, config.local_world_size, config.device
         )
-        self.door = handshake.Door(config.client_socket, identity, self.server, self._on_channel)
+        self.door = handshake.Door(
+            config.client_socket, identity, self.server, self._on_channel, self._is_of_rank
+        )
 
     # ---- the rank -----------------------------------------------------------------------
 
@@ -248,6 +262,8 @@ class Launcher:
             rank_environment(config, dict(os.environ)),
             config.log("out"),
             config.log("err"),
+            config.hidden if self.namespaced else (),
+            (config.client_socket, config.workdir),
         )
         if self.namespaced:
             try:
@@ -323,16 +339,18 @@ class Launcher:
         for request in waiting:
             self._grant(request)
 
-    def _claim(self, request: Request) -> Message | None:
-        epoch, device = request["epoch"], request["device"]
-        if not isinstance(epoch, int) or epoch < 1 or not isinstance(device, str):
-            raise ControlError("argument", "claim needs epoch, a number from 1, and device")
+    def _is_of_rank(self, pid: int) -> bool:
+        """Whether a process, as this namespace numbers it, is below us: 0 is one outside of it."""
+        return pid > 0 and (self.namespaced or pid in process.descendants(os.getpid()))
+
+    def _claim(self, request: Request[messages.Claim]) -> Message | None:
+        epoch, device = request.message.epoch, request.message.device
         if epoch < self.epoch or (epoch == self.epoch and device != self.device):
             raise ControlError(
                 "stale", f"rank {self.config.rank} is claimed by {self.device}, epoch {self.epoch}"
             )
         self.epoch, self.device = epoch, device
-        overtaken = [other for other in self._waiting if other["epoch"] < epoch]
+        overtaken = [other for other in self._waiting if other.message.epoch < epoch]
         self._waiting = [other for other in self._waiting if other not in overtaken]
         for other in overtaken:
             other.refuse(ControlError("stale", f"overtaken by {device}, epoch {epoch}"))
@@ -342,7 +360,7 @@ class Launcher:
             self._grant(request)
         return None
 
-    def _grant(self, request: Request) -> None:
+    def _grant(self, request: Request[messages.Claim]) -> None:
         assert self.door.channel is not None
         self._claimed.add(request.channel)
         request.reply(fds=[self.door.channel, self._image])
@@ -353,7 +371,7 @@ class Launcher:
 
     # ---- the other operations -----------------------------------------------------------
 
-    def _hello(self, _request: Request) -> Message:
+    def _hello(self, _request: Request[messages.Hello]) -> Message:
         return {
             "kind": "launcher",
             "job": self.config.job,
@@ -363,7 +381,7 @@ class Launcher:
             "namespaced": self.namespaced,
         }
 
-    def _status(self, _request: Request) -> Message:
+    def _status(self, _request: Request[messages.Status]) -> Message:
         return {
             "state": "running" if self.exit_status is None else "exited",
             "channel": self.door.channel is not None,
@@ -371,8 +389,8 @@ class Launcher:
             "exit_status": self.exit_status,
         }
 
-    def _signal(self, request: Request) -> Message:
-        signum = request["signum"]
+    def _signal(self, request: Request[messages.Signal]) -> Message:
+        signum = request.message.signum
         if signum not in signal.valid_signals():
             raise ControlError("argument", f"there is no signal {signum!r}")
         process.signal_all(signum, self.namespaced)

@@ -14,12 +14,16 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankfold import peers
+
 PIDS_PER_RANK = 1000
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWPID = 0x20000000
 _MS_NOSUID_NODEV_NOEXEC = 2 | 4 | 8
 _MS_REC_SLAVE = 16384 | (1 << 19)
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
+_HIDDEN_BYTES = 1 << 20  # of the empty file system over a folder: names of what is kept
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -43,9 +47,44 @@ def unshare_pids() -> None:
 
 def mount_proc() -> None:
     """As pid 1: a /proc of this namespace. Mounts made outside later still reach us."""
-    _check(_libc.mount(b"none", b"/", None, _MS_REC_SLAVE, None), "make mounts private")
-    flags = _MS_NOSUID_NODEV_NOEXEC
-    _check(_libc.mount(b"proc", b"/proc", b"proc", flags, None), "mount /proc")
+    _mount("none", "/", None, _MS_REC_SLAVE)
+    _mount("proc", "/proc", "proc", _MS_NOSUID_NODEV_NOEXEC)
+
+
+def hide(folders: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    """Give this process mounts of its own in which the folders are empty and read-only.
+
+    Files and folders of `kept` that lie in them stay where they are. Raises OSError.
+    """
+    _check(_libc.unshare(_CLONE_NEWNS), "unshare mounts")
+    _mount("none", "/", None, _MS_REC_SLAVE)
+    real = [os.path.realpath(folder) for folder in folders if os.path.isdir(folder)]
+    inside = {
+        path: os.open(path, os.O_PATH | os.O_CLOEXEC)
+        for path in dict.fromkeys(map(os.path.realpath, kept))
+        if any(path.startswith(f"{folder}/") for folder in real) and os.path.exists(path)
+    }
+    for folder in real:
+        _mount("tmpfs", folder, "tmpfs", _MS_NOSUID_NODEV_NOEXEC, f"mode=0700,size={_HIDDEN_BYTES}")
+    for path, fd in inside.items():
+        _mount_point(path, os.path.isdir(f"/proc/self/fd/{fd}"))
+        _mount(f"/proc/self/fd/{fd}", path, None, _MS_BIND)
+        os.close(fd)
+    for folder in real:
+        flags = _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID_NODEV_NOEXEC
+        _mount("tmpfs", folder, None, flags | _MS_BIND)
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    encoded = [None if each is None else os.fsencode(each) for each in (source, target, kind, data)]
+    result = _libc.mount(*encoded[:3], flags, encoded[3])
+    _check(result, f"mount {source} on {target}")
+
+
+def _mount_point(path: str, folder: bool) -> None:
+    os.makedirs(path if folder else os.path.dirname(path), mode=0o700, exist_ok=True)
+    if not folder:
+        os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def become_subreaper() -> None:
@@ -75,13 +114,15 @@ def pid_in(proc: int) -> int:
 
 @dataclass(frozen=True)
 class Command:
-    """What to execute, where, and with what around it."""
+    """What to execute, where, and with what around it. `hidden` is empty but for `kept`."""
 
     argv: tuple[str, ...]
     workdir: str
     env: dict[str, str]
     out: str
     err: str
+    hidden: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,6 +188,9 @@ def _become(command: Command, host_proc: int, parent: int | None, report: int) -
     ):
         os.dup2(source, target)
     _report(report, str(pid_in(host_proc)))
+    peers.mark()
+    if command.hidden:
+        hide(command.hidden, command.kept)
     os.chdir(command.workdir)
     os.execvpe(command.argv[0], list(command.argv), command.env)
 

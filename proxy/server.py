@@ -1,6 +1,6 @@
 """The device proxy's process: `python -m rankfold.proxy.server`, one per device.
 
-Started by the reconciler; serves the operations that `rankfold.control` lists. This half decides
+Started by the reconciler; serves the operations that `rankfold.messages` lists. This half decides
 and talks: it meets the other proxies of a job, claims ranks from their launchers, has modules
 loaded. The C half (`native`) does everything that happens per call of a rank, and is never waited
 for.
@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankfold.control import Channel, ControlError, Message, Outgoing, Request, Server
+from rankfold import messages
+from rankfold.control import Channel, ControlError, Frame, Message
 from rankfold.proxy.modules import ModuleStore
 from rankfold.proxy.native import (
     EVENT_FUNCTION,
@@ -37,6 +38,7 @@ from rankfold.proxy.native import (
     RankStatus,
     segment_create,
 )
+from rankfold.service import Outgoing, Request, Server
 
 log = logging.getLogger("rankfold.proxy")
 
@@ -57,22 +59,21 @@ class Placement:
     launchers: tuple[str, ...]
 
     @staticmethod
-    def read(request: Request) -> Placement:
+    def read(asked: messages.Place) -> Placement:
         """From the request. Raises ControlError naming what is wrong."""
-        devices = request["devices"]
-        members = sorted(request["members"], key=lambda member: int(member["rank"]))
-        names = [str(device["device"]) for device in devices]
-        if [member["rank"] for member in members] != list(range(int(request["world_size"]))):
+        members = sorted(asked.members, key=lambda member: member.rank)
+        names = [device.device for device in asked.devices]
+        if [member.rank for member in members] != list(range(asked.world_size)):
             raise ControlError("argument", "members must name every rank once")
-        if len(set(names)) != len(names) or any(m["device"] not in names for m in members):
+        if len(set(names)) != len(names) or any(m.device not in names for m in members):
             raise ControlError("argument", "each member's device must be listed once in devices")
         return Placement(
-            str(request["job"]),
-            int(request["epoch"]),
+            asked.job,
+            asked.epoch,
             tuple(names),
-            tuple(str(device["socket"]) for device in devices),
-            tuple(names.index(member["device"]) for member in members),
-            tuple(str(member["launcher"]) for member in members),
+            tuple(device.socket for device in asked.devices),
+            tuple(names.index(member.device) for member in members),
+            tuple(member.launcher for member in members),
         )
 
 
@@ -89,15 +90,15 @@ class Job:
     segment: int = -1
     met: set[int] = field(default_factory=set)  # devices that hold the segment
     peers: dict[Channel, int] = field(default_factory=dict)
-    calls: list[Outgoing] = field(default_factory=list)
+    calls: list[Outgoing[messages.Done]] = field(default_factory=list)
     exited: set[int] = field(default_factory=set)
     attached: dict[int, RankStatus] = field(default_factory=dict)  # as it came here
     last: dict[int, RankStatus] = field(default_factory=dict)
     cut_at: float | None = None
     released_at: float | None = None
     saved_bytes: int = 0
-    detaches: list[Request] = field(default_factory=list)
-    waits: list[tuple[float, set[str], Request]] = field(default_factory=list)
+    detaches: list[Request[messages.Detach]] = field(default_factory=list)
+    waits: list[tuple[float, set[str], Request[messages.Wait]]] = field(default_factory=list)
 
     @property
     def local(self) -> list[int]:
@@ -122,15 +123,15 @@ class Proxy:
         self.server = Server(
             options.socket,
             {
-                "hello": self.hello,
-                "status": self.status,
-                "place": self.place,
-                "barrier": self.barrier,
-                "wait": self.wait,
-                "detach": self.detach,
-                "peer": self.peer,
-                "dump": lambda _request: {"text": self.native.dump()},
-                "shutdown": self.shutdown,
+                messages.Hello: self.hello,
+                messages.Status: self.status,
+                messages.Place: self.place,
+                messages.Barrier: self.barrier,
+                messages.Wait: self.wait,
+                messages.Detach: self.detach,
+                messages.Peer: self.peer,
+                messages.Dump: lambda _request: {"text": self.native.dump()},
+                messages.Shutdown: self.shutdown,
             },
         )
         self.server.on_close = self._peer_gone
@@ -147,18 +148,18 @@ class Proxy:
 
     # ---- operations ----
 
-    def hello(self, _request: Request) -> Message:
+    def hello(self, _request: Request[messages.Hello]) -> Message:
         o = self.options
         return {
             "kind": "proxy", "device": o.device, "type": o.type, "memory": o.memory,
             "pid": os.getpid(),
         }  # fmt: skip
 
-    def shutdown(self, _request: Request) -> Message:
+    def shutdown(self, _request: Request[messages.Shutdown]) -> Message:
         self.server.after(0.0, self.server.stop)
         return {}
 
-    def status(self, _request: Request) -> Message:
+    def status(self, _request: Request[messages.Status]) -> Message:
         o = self.options
         return {
             "device": o.device, "type": o.type, "memory": o.memory, "pid": os.getpid(),
@@ -167,8 +168,8 @@ class Proxy:
             "history": self.history,
         }  # fmt: skip
 
-    def place(self, request: Request) -> Message:
-        placement = Placement.read(request)
+    def place(self, request: Request[messages.Place]) -> Message:
+        placement = Placement.read(request.message)
         if self.options.device not in placement.devices:
             raise ControlError("argument", f"{self.options.device} is not among the devices")
         old = self.jobs.get(placement.job)
@@ -188,11 +189,9 @@ class Proxy:
             raise ControlError("failed", str(error)) from error
         return {}
 
-    def barrier(self, request: Request) -> Message:
-        job = self._job(request)
-        action = request["action"]
-        if action not in ("request", "withdraw"):
-            raise ControlError("argument", f"barrier: action {action!r}")
+    def barrier(self, request: Request[messages.Barrier]) -> Message:
+        job = self._job(request.message)
+        action = request.message.action
         if job.opened and job.state in MOVING:
             self.native.barrier(job.id, action == "request")
             self._refresh(job)
@@ -200,39 +199,39 @@ class Proxy:
             raise ControlError("joining", "the devices of the job have not met yet")
         return {"state": job.state}
 
-    def wait(self, request: Request) -> Message | None:
-        job = self._job(request)
+    def wait(self, request: Request[messages.Wait]) -> Message | None:
+        job = self._job(request.message)
         self._refresh(job)
-        states = {str(state) for state in request["states"]} | {"failed"}
-        deadline = time.monotonic() + float(request["within_s"])
-        job.waits.append((deadline, states, request))
-        self.server.after(float(request["within_s"]), lambda: self._answer_waits(job))
+        states: set[str] = {*request.message.states, "failed"}
+        within_s = request.message.within_s
+        job.waits.append((time.monotonic() + within_s, states, request))
+        self.server.after(within_s, lambda: self._answer_waits(job))
         self._answer_waits(job)
         return None
 
-    def detach(self, request: Request) -> Message | None:
-        job = self.jobs.get(str(request["job"]))
-        epoch = int(request["epoch"])
-        if job is None or job.placement.epoch != epoch or job.state == "saved":
+    def detach(self, request: Request[messages.Detach]) -> Message | None:
+        asked = request.message
+        job = self.jobs.get(asked.job)
+        if job is None or job.placement.epoch != asked.epoch or job.state == "saved":
             return {"saved_bytes": job.saved_bytes if job else 0}
         self._remember(job)
-        discard = bool(request["discard"])
         if not job.opened:
             self._forget(job)
             return {"saved_bytes": 0}
-        if discard:
+        if asked.discard:
             self.native.job_discard(job.id)
         elif not self.native.job_save(job.id):
             raise ControlError("no_cut", f"job {job.placement.job} does not stand at a cut")
         job.detaches.append(request)
         return None
 
-    def peer(self, request: Request) -> Message | None:
+    def peer(self, request: Request[messages.Peer]) -> Message | None:
         """The job's shared segment, from its lowest device to another one."""
-        job = self.jobs.get(str(request["job"]))
-        if job is None or job.placement.epoch != int(request["epoch"]):
+        asked = request.message
+        job = self.jobs.get(asked.job)
+        if job is None or job.placement.epoch != asked.epoch:
             raise ControlError("unknown_job", "not placed here yet")
-        device = str(request["device"])
+        device = asked.device
         if job.device != 0 or device not in job.placement.devices or job.segment < 0:
             raise ControlError("argument", f"{device} is not a peer of this job here")
         index = job.placement.devices.index(device)
@@ -244,10 +243,10 @@ class Proxy:
 
     # ---- meeting ----
 
-    def _job(self, request: Request) -> Job:
-        job = self.jobs.get(str(request["job"]))
-        if job is None or job.placement.epoch != int(request["epoch"]):
-            raise ControlError("unknown_job", f"job {request['job']} epoch {request['epoch']}")
+    def _job(self, asked: messages.OfJob) -> Job:
+        job = self.jobs.get(asked.job)
+        if job is None or job.placement.epoch != asked.epoch:
+            raise ControlError("unknown_job", f"there is no job {asked.job} epoch {asked.epoch}")
         return job
 
     def _meet(self, job: Job) -> None:
@@ -264,7 +263,7 @@ class Proxy:
     def _ask_segment(self, job: Job, deadline: float) -> None:
         """From the lowest device, which may not have heard of the placement yet: ask again."""
 
-        def got(_message: Message, fds: list[int]) -> None:
+        def got(_reply: messages.Done, fds: list[int]) -> None:
             job.segment = fds[0]
             try:
                 self._open(job)
@@ -284,7 +283,12 @@ class Proxy:
 
         p = job.placement
         request = {"op": "peer", "job": p.job, "epoch": p.epoch, "device": self.options.device}
-        job.calls.append(Outgoing(self.server, p.sockets[0], request, on_reply=got, on_end=ended))
+        job.calls.append(
+            Outgoing(
+                self.server, p.sockets[0], request, reply=messages.Done, descriptors=1,
+                on_reply=got, on_end=ended,
+            )
+        )  # fmt: skip
 
     def _open(self, job: Job) -> None:
         p = job.placement
@@ -304,7 +308,7 @@ class Proxy:
         self._answer_waits(job)
 
     def _claim_rank(self, job: Job, rank: int) -> None:
-        def got(_message: Message, fds: list[int]) -> None:
+        def got(_reply: messages.Done, fds: list[int]) -> None:
             try:
                 if job.detaches:
                     return  # it has nothing here yet: its launcher gives it to the next epoch
@@ -314,29 +318,34 @@ class Proxy:
                     job.attached[rank] = status
                 if job.released_at is None:
                     job.released_at = time.monotonic()
-            except (NativeError, IndexError) as error:
+            except NativeError as error:
                 self._fail(job, str(error))
             finally:
                 for fd in fds:
                     os.close(fd)
 
-        def heard(message: Message) -> None:
-            if message.get("event") == "exited":
-                self._exited(job, rank, int(message.get("exit_status") or 0))
-            elif message.get("event") == "channel" and rank in job.attached:
+        def heard(frame: Frame) -> None:
+            notice = frame.decode(messages.Notice)
+            if isinstance(notice, messages.Exited):
+                self._exited(job, rank, notice.exit_status)
+            elif rank in job.attached:
                 self.native.rank_exited(job.id, rank, EXIT_REPLACED)
                 job.attached.pop(rank)
                 self._claim_again(job, rank)
 
-        def ended(_reason: str) -> None:
+        def ended(reason: str) -> None:
             if rank not in job.exited:
+                log.warning("job %s: rank %d is lost: %s", job.placement.job, rank, reason)
                 self._exited(job, rank, 0 if rank not in job.attached else -signal.SIGKILL)
 
         request = {"op": "claim", "epoch": job.placement.epoch, "device": self.options.device}
         path = job.placement.launchers[rank]
         job.calls.append(
-            Outgoing(self.server, path, request, on_reply=got, on_end=ended, on_notice=heard)
-        )
+            Outgoing(
+                self.server, path, request, reply=messages.Done, descriptors=2,
+                on_reply=got, on_end=ended, on_notice=heard,
+            )
+        )  # fmt: skip
 
     def _claim_again(self, job: Job, rank: int) -> None:
         """The rank has a new channel; claim it when the old one is gone from here."""

@@ -1,76 +1,34 @@
-"""The control protocol: what the reconciler, the proxies and the launchers say to each other.
+"""The control protocol: how the reconciler, the proxies and the launchers speak to each other.
 
-A Unix stream socket, mode 0600, peer's uid checked. Each message is a length (u32, little endian)
-and that many bytes of JSON. A request is ``{"v": 1, "id": n, "op": name, …}``, its reply ``{"v":
-1, "id": n, "ok": true, …}`` or ``{"v": 1, "id": n, "ok": false, "error": {"code": …, "message":
-…}}``. Replies may come in any order. A message without ``id`` is a notice and gets no reply.
-Descriptors travel as SCM_RIGHTS with the message whose ``fds`` counts them.
-
-Every operation is idempotent: asked twice, it answers twice the same.
-
-Operations of a **proxy** (one server process per device)
-
-``hello`` → kind "proxy", device, type, memory (bytes), pid
-``status`` → device, type, memory, used (bytes of resident chunks), swap (bytes of host memory
-    that hold content which is not resident), switches, swapped_in, swapped_out (bytes since
-    start), jobs: a list of {job, epoch, state, reason, cut_at, released_at (CLOCK_MONOTONIC
-    seconds or null), ranks: [{rank, state, resident, used, kernels, collectives, records,
-    error}]}. A job's state here: "joining" (rendezvous not complete), "running", "stopping"
-    (barrier requested), "cut" (consistent cut: nothing in flight), "saved", "failed" (reason says
-    why). A rank's state: "waiting" (its launcher has no channel yet), "attached", "exited".
-``place`` job, epoch, determinism ("D0"|"D1"), world_size, members: [{rank, device, launcher}]
-    (all ranks; launcher: socket path), devices: [{device, socket}] → {}. The proxy claims its
-    ranks from their launchers, meets the other devices, and starts to serve as soon as all have
-    met. A higher epoch supersedes. Answered when noted; progress is in ``status``.
-``barrier`` job, epoch, action ("request" | "withdraw") → {state}. Request: stop at a cut.
-    Withdraw: before it is acquired, or after (acquired, then released): go on in place. Who asks
-    anew right away asks the device that withdrew, or all; a withdrawal at the job's lowest device
-    is known to all when it is answered.
-``wait`` job, epoch, states: [..], within_s → {state, reason}. Deferred until the job's state
-    is one of them or the time is over; "failed" always ends it.
-``detach`` job, epoch, discard (bool) → {saved_bytes}. Only at a cut, unless discard: writes each
-    local rank's state and memory into the image its launcher holds, lets the ranks go, frees the
-    device. With discard: lets go at once, nothing is saved.
-``shutdown`` → {}, then the process ends.
-``peer`` job, epoch, device → {} + fds. Between proxies: the lowest device gives the job's shared
-    segment. The connection stays open; its end means that the device is lost.
-
-Operations of a **launcher** (one per rank)
-
-``hello`` → kind "launcher", job, rank, pid (of the rank, as this machine's init namespace sees
-    it; null before it started), started_at (seconds since the epoch)
-``status`` → state ("running" | "exited"), channel (bool), epoch (last claimed), exit_status
-``claim`` epoch, device → {} + fds [channel, image]. Deferred until the rank has made its channel.
-    The image is a sparse memfd of the launcher's that outlives the proxies: swap space while the
-    rank is served, its saved state while it is not. An epoch lower than one already claimed is
-    refused. The connection stays open; when the rank ends the launcher sends the notice {"event":
-    "exited", "exit_status": n} (negative: killed by that signal) on it.
-``signal`` signum → {}. To the rank and all its children.
-
-A launcher writes ``rank-<r>.exit`` (JSON: exit_status, time) atomically into the job's folder,
-gives the notices, and ends.
-
+A Unix stream socket, mode 0600; who connects must be of the same user and no rank's process
+(rankfold/peers.py). The messages and their form stand in rankfold/messages.py. Here: connections,
+and who asks; rankfold/service.py has who answers.
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
-import json
 import os
-import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-VERSION = 1
+import msgspec
+
+from rankfold import peers
+from rankfold.messages import FDS_MAX, VERSION, Fault, Head
+
 MESSAGE_BYTES_MAX = 4 << 20
-_FDS_MAX = 16
 
 Message = dict[str, Any]
+T = TypeVar("T")
+
+_head = msgspec.json.Decoder(Head)
 
 
 class ControlError(Exception):
@@ -82,6 +40,59 @@ class ControlError(Exception):
         self.message = message
 
 
+def expect(kind: type[T], reply: object) -> T:
+    """A reply as what it should be. Raises ControlError("nonsense")."""
+    try:
+        return msgspec.convert(reply, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ControlError("nonsense", f"the answer is no {kind.__name__}: {error}") from error
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes, code: str) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise ControlError(code, str(error)) from error
+
+
+def encode(message: Message) -> bytes:
+    """With its length in front. Raises ControlError for what no message can hold."""
+    try:
+        body = msgspec.json.encode({"v": VERSION, **message})
+    except UnicodeError as error:
+        raise ControlError("argument", f"a text is not UTF-8: {error}") from error
+    if len(body) > MESSAGE_BYTES_MAX:
+        raise ControlError("too_long", f"a message of {len(body)} bytes")
+    return struct.pack("<I", len(body)) + body
+
+
+def refusal(number: int | None, error: ControlError) -> Message:
+    return {"id": number, "ok": False, "error": {"code": error.code, "message": error.message}}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One message as it came: its head is checked, the rest is not. Its descriptors are ours."""
+
+    head: Head
+    body: bytes
+    fds: list[int]
+
+    def decode(self, kind: Any = Message) -> Any:
+        """The whole message as `kind`. Raises ControlError("nonsense")."""
+        return decode(msgspec.json.Decoder(kind), self.body, "nonsense")
+
+    def close(self) -> None:
+        close_all(self.fds)
+
+
+def close_all(fds: list[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    fds.clear()
+
+
 class Channel:
     """One connection: messages in, messages out, with descriptors."""
 
@@ -89,38 +100,69 @@ class Channel:
         self.sock = sock
         self._in = bytearray()
         self._fds: list[int] = []
-        self._out = bytearray()
+        self._out: deque[tuple[bytes, list[int]]] = deque()
+        self.unsent = 0  # bytes in _out
 
     def close(self) -> None:
-        for fd in self._fds:
-            os.close(fd)
-        self._fds.clear()
+        close_all(self._fds)
+        for _data, fds in self._out:
+            close_all(fds)
+        self._out.clear()
         self.sock.close()
 
     def send(self, message: Message, fds: list[int] | None = None) -> None:
-        """Send one message whole. Raises OSError when the peer is gone."""
-        body = json.dumps({"v": VERSION, **message, **({"fds": len(fds)} if fds else {})}).encode()
-        data = struct.pack("<I", len(body)) + body
-        if fds:
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())]
-            sent = self.sock.sendmsg([data], rights)
-            data = data[sent:]
-        if data:
-            self.sock.sendall(data)
+        """Send one message whole. Raises OSError when the peer is gone, ControlError."""
+        self.queue(encode({**message, **({"fds": len(fds)} if fds else {})}), fds)
+        while not self.flush():
+            pass
+
+    def queue(self, data: bytes, fds: list[int] | None = None) -> None:
+        """Have `data` sent by `flush`, with duplicates of the descriptors."""
+        self._out.append((data, [os.dup(fd) for fd in fds or ()]))
+        self.unsent += len(data)
+
+    def flush(self) -> bool:
+        """Send what is queued. False: the socket takes no more now. Raises OSError."""
+        while self._out:
+            data, fds = self._out[0]
+            rights = array.array("i", fds).tobytes()
+            try:
+                sent = self.sock.sendmsg(
+                    [data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if fds else []
+                )
+            except BlockingIOError:
+                return False
+            close_all(fds)
+            self.unsent -= sent
+            if sent < len(data):
+                self._out[0] = (data[sent:], [])
+            else:
+                self._out.popleft()
+        return True
 
     def fill(self) -> bool:
-        """Read what is there (blocks if the socket does). False at the end of the stream."""
-        space = socket.CMSG_SPACE(_FDS_MAX * 4)
-        data, ancillary, _flags, _addr = self.sock.recvmsg(1 << 16, space, socket.MSG_CMSG_CLOEXEC)
+        """Read what is there (blocks if the socket does). False at the end of the stream.
+
+        Raises ControlError for more descriptors than a message may have, or than we can hold.
+        """
+        space = socket.CMSG_SPACE(FDS_MAX * 4)
+        data, ancillary, flags, _addr = self.sock.recvmsg(1 << 16, space, socket.MSG_CMSG_CLOEXEC)
         for level, kind, raw in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 received = array.array("i")
                 received.frombytes(raw[: len(raw) - len(raw) % received.itemsize])
                 self._fds.extend(received)
+        if flags & socket.MSG_CTRUNC or len(self._fds) > FDS_MAX:
+            raise ControlError("fds", "more descriptors than a message may have")
         self._in += data
         return bool(data)
 
-    def take(self) -> tuple[Message, list[int]] | None:
+    @property
+    def partial(self) -> bool:
+        """Whether a message has begun that has not come whole."""
+        return bool(self._in)
+
+    def take(self) -> Frame | None:
         """The next whole message of what was read, or None. Raises ControlError on bad input."""
         if len(self._in) < 4:
             return None
@@ -131,19 +173,15 @@ class Channel:
             return None
         body = bytes(self._in[4 : 4 + length])
         del self._in[: 4 + length]
-        try:
-            message = json.loads(body)
-        except ValueError as error:
-            raise ControlError("not_json", f"not JSON: {error}") from error
-        if not isinstance(message, dict):
-            raise ControlError("not_json", "a message must be a JSON object")
-        if message.get("v") != VERSION:
-            raise ControlError("version", f"speaks version {message.get('v')!r}, not {VERSION}")
-        count = message.pop("fds", 0)
-        if not isinstance(count, int) or not 0 <= count <= len(self._fds):
-            raise ControlError("fds", "descriptors announced but not sent")
-        fds, self._fds = self._fds[:count], self._fds[count:]
-        return message, fds
+        head = decode(_head, body, "not_json")
+        if head.v != VERSION:
+            raise ControlError("version", f"speaks version {head.v}, not {VERSION}")
+        fds, self._fds = self._fds[: head.fds], self._fds[head.fds :]
+        frame = Frame(head, body, fds)
+        if len(fds) != head.fds or (self._fds and not self._in):
+            frame.close()
+            raise ControlError("fds", "a message did not bring the descriptors it announced")
+        return frame
 
 
 class Client:
@@ -160,8 +198,8 @@ class Client:
         try:
             sock.settimeout(timeout)
             sock.connect(self.path)
-            check_peer(sock)
-        except (OSError, ControlError) as error:
+            peers.credentials(sock)
+        except (OSError, ValueError, peers.Denied) as error:
             sock.close()
             raise ControlError("unreachable", f"{self.path}: {error}") from error
         self.channel = Channel(sock)
@@ -184,24 +222,21 @@ class Client:
         fds: list[int] | None = None,
         **arguments: Any,
     ) -> tuple[Message, list[int]]:
-        """Send a request, wait for its reply: (reply, descriptors). Notices are dropped."""
+        """Send a request, wait for its reply: (reply, descriptors). Notices are dropped.
+
+        Who relies on what the reply holds gives it to `expect`.
+        """
         self._id += 1
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         try:
             self.channel.sock.settimeout(limit)
-            self.channel.send({"id": self._id, "op": op, **arguments}, fds)
+            with contextlib.suppress(BrokenPipeError):  # why it hung up may be there to read
+                self.channel.send({"id": self._id, "op": op, **arguments}, fds)
             while True:
-                while (taken := self.channel.take()) is not None:
-                    message, received = taken
-                    if message.get("id") != self._id:
-                        for fd in received:
-                            os.close(fd)
-                        continue
-                    if not message.get("ok"):
-                        error = message.get("error") or {}
-                        raise ControlError(error.get("code", "error"), error.get("message", "?"))
-                    return message, received
+                while (frame := self.channel.take()) is not None:
+                    if (answer := self._answer(frame)) is not None:
+                        return answer
                 self.channel.sock.settimeout(max(0.001, deadline - time.monotonic()))
                 if not self.channel.fill():
                     raise ControlError("unreachable", f"{self.path}: the server ended")
@@ -212,263 +247,27 @@ class Client:
         except OSError as error:
             raise ControlError("unreachable", f"{self.path}: {error}") from error
 
+    def _answer(self, frame: Frame) -> tuple[Message, list[int]] | None:
+        """The reply, if it is ours. Raises ControlError if it is a refusal."""
+        head = frame.head
+        ours = head.id == self._id or (head.id is None and head.ok is False)
+        if not ours or not head.ok:
+            frame.close()
+        if not ours:
+            return None
+        if not head.ok:
+            fault = head.error or Fault("error", "refused without a reason")
+            raise ControlError(fault.code, fault.message)
+        try:
+            return frame.decode(), frame.fds
+        except ControlError:
+            frame.close()
+            raise
+
 
 def call(path: str | Path, op: str, *, timeout: float = 10.0, **arguments: Any) -> Message:
     """One request on a connection of its own; descriptors of the reply are closed."""
     with Client(path, timeout) as client:
         reply, fds = client.ask(op, **arguments)
-        for fd in fds:
-            os.close(fd)
+        close_all(fds)
         return reply
-
-
-def check_peer(sock: socket.socket) -> int:
-    """The peer's pid, after checking that it is the same user (or root)."""
-    size = struct.calcsize("3i")
-    pid, uid, _gid = struct.unpack(
-        "3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    )
-    if uid not in (os.getuid(), 0):
-        raise ControlError("denied", f"the peer is user {uid}")
-    return int(pid)
-
-
-def listen(path: str | Path) -> socket.socket:
-    """A listening socket at `path`, mode 0600; a stale one of a dead server is replaced."""
-    path = str(path)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    mask = os.umask(0o177)
-    try:
-        sock.bind(path)
-    finally:
-        os.umask(mask)
-    sock.listen(64)
-    return sock
-
-
-class Request:
-    """A request being served. Reply once, now or later, from the server's thread."""
-
-    def __init__(self, server: Server, channel: Channel, message: Message, fds: list[int]):
-        self.server, self.channel, self.message, self.fds = server, channel, message, fds
-        self.op = str(message.get("op"))
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return self.message[name]
-        except KeyError:
-            raise ControlError("argument", f"{self.op} needs {name}") from None
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self.message.get(name, default)
-
-    def reply(self, fds: list[int] | None = None, **result: Any) -> None:
-        self.server.post(self.channel, {"id": self.message.get("id"), "ok": True, **result}, fds)
-
-    def refuse(self, error: ControlError) -> None:
-        body = {"code": error.code, "message": error.message}
-        self.server.post(self.channel, {"id": self.message.get("id"), "ok": False, "error": body})
-
-
-Handler = Callable[[Request], Message | None]
-
-
-class Server:
-    """Serves a socket in one thread, beside other descriptors and timers.
-
-    A handler returns the reply's fields, or None if it replies later through the Request.
-    ControlError raised in a handler is sent to the client; nothing a client sends ends the server.
-    """
-
-    def __init__(self, path: str | Path, handlers: dict[str, Handler]):
-        self.path = str(path)
-        self.handlers = handlers
-        self.selector = selectors.DefaultSelector()
-        self._listener = listen(path)
-        self._channels: set[Channel] = set()
-        self._stopping = False
-        self._timers: list[tuple[float, Callable[[], None]]] = []
-        self.on_close: Callable[[Channel], None] = lambda _channel: None
-        self.add(self._listener, self._accept)
-
-    def add(self, file: Any, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever `file` (anything with a descriptor) can be read."""
-        self.selector.register(file, selectors.EVENT_READ, callback)
-
-    def remove(self, file: Any) -> None:
-        with contextlib.suppress(KeyError, ValueError):
-            self.selector.unregister(file)
-
-    def after(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call `callback` once, `seconds` from now."""
-        self._timers.append((time.monotonic() + seconds, callback))
-
-    def stop(self) -> None:
-        self._stopping = True
-
-    def run(self) -> None:
-        """Serve until `stop`; then close everything and remove the socket."""
-        try:
-            while not self._stopping:
-                self._turn()
-        finally:
-            for channel in list(self._channels):
-                self._drop(channel)
-            self._listener.close()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path)
-            self.selector.close()
-
-    def _turn(self) -> None:
-        now = time.monotonic()
-        wait = min((due - now for due, _ in self._timers), default=None)
-        for key, _events in self.selector.select(None if wait is None else max(0.0, wait)):
-            key.data()
-        now = time.monotonic()
-        due = [entry for entry in self._timers if entry[0] <= now]
-        self._timers = [entry for entry in self._timers if entry[0] > now]
-        for _when, callback in due:
-            callback()
-
-    def post(self, channel: Channel, message: Message, fds: list[int] | None = None) -> None:
-        """Send to a client; one that is gone or does not read is dropped."""
-        if channel not in self._channels:
-            return
-        try:
-            channel.sock.settimeout(5.0)
-            channel.send(message, fds)
-        except OSError:
-            self._drop(channel)
-
-    def _accept(self) -> None:
-        sock, _ = self._listener.accept()
-        try:
-            check_peer(sock)
-        except (ControlError, OSError):
-            sock.close()
-            return
-        channel = Channel(sock)
-        self._channels.add(channel)
-        self.add(sock, lambda: self._readable(channel))
-
-    def _readable(self, channel: Channel) -> None:
-        try:
-            alive = channel.fill()
-            while channel in self._channels and (taken := channel.take()) is not None:
-                self._dispatch(Request(self, channel, *taken))
-        except (OSError, ControlError):
-            alive = False
-        if not alive:
-            self._drop(channel)
-
-    def _dispatch(self, request: Request) -> None:
-        try:
-            handler = self.handlers.get(request.op)
-            if handler is None:
-                raise ControlError("unknown_op", f"unknown operation {request.op!r}")
-            result = handler(request)
-            if result is not None:
-                request.reply(**result)
-        except ControlError as error:
-            request.refuse(error)
-        except (KeyError, TypeError, ValueError, OSError) as error:
-            request.refuse(ControlError("bad_request", f"{request.op}: {error!r}"))
-        finally:
-            for fd in request.fds:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-
-    def _drop(self, channel: Channel) -> None:
-        if channel in self._channels:
-            self._channels.discard(channel)
-            self.remove(channel.sock)
-            self.on_close(channel)
-            channel.close()
-
-
-class Outgoing:
-    """A request to another server, made from inside a Server's thread without waiting.
-
-    Connects now and again every 50 ms until `patience` seconds are over; then sends the request.
-    The connection stays open after the reply: `on_notice` hears what comes later, `on_end` (once)
-    that the other side has gone or refused, with the reason. Descriptors of the reply belong to
-    `on_reply`.
-    """
-
-    def __init__(
-        self,
-        server: Server,
-        path: str,
-        request: Message,
-        *,
-        on_reply: Callable[[Message, list[int]], None],
-        on_end: Callable[[str], None],
-        on_notice: Callable[[Message], None] = lambda _message: None,
-        patience: float = 10.0,
-    ):
-        self.server, self.path, self.request = server, path, request
-        self.on_reply, self.on_end, self.on_notice = on_reply, on_end, on_notice
-        self._deadline = time.monotonic() + patience
-        self._channel: Channel | None = None
-        self._closed = False
-        self._connect()
-
-    def close(self) -> None:
-        """Hang up; no callback comes any more."""
-        self._closed = True
-        if self._channel:
-            self.server.remove(self._channel.sock)
-            self._channel.close()
-            self._channel = None
-
-    def _connect(self) -> None:
-        if self._closed:
-            return
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            sock.settimeout(5.0)
-            sock.connect(self.path)
-            check_peer(sock)
-            channel = Channel(sock)
-            channel.send({"id": 1, **self.request})
-        except (OSError, ControlError) as error:
-            sock.close()
-            if time.monotonic() < self._deadline:
-                self.server.after(0.05, self._connect)
-            else:
-                self._end(f"{self.path}: {error}")
-            return
-        self._channel = channel
-        self.server.add(sock, self._readable)
-
-    def _end(self, reason: str) -> None:
-        if not self._closed:
-            self.close()
-            self.on_end(reason)
-
-    def _readable(self) -> None:
-        channel = self._channel
-        if channel is None:
-            return
-        try:
-            alive = channel.fill()
-            while not self._closed and (taken := channel.take()) is not None:
-                self._hear(*taken)
-        except (OSError, ControlError) as error:
-            self._end(f"{self.path}: {error}")
-            return
-        if not alive:
-            self._end(f"{self.path}: the other side ended")
-
-    def _hear(self, message: Message, fds: list[int]) -> None:
-        if message.get("id") != 1:
-            for fd in fds:
-                os.close(fd)
-            self.on_notice(message)
-        elif message.get("ok"):
-            self.on_reply(message, fds)
-        else:
-            error = message.get("error") or {}
-            self._end(str(error.get("message", "refused")))

@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rankfold import control
+from rankfold.messages import ProxyHello
 from rankfold.reconciler import environment, plan
 from rankfold.reconciler.faults import asked_for, point
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
@@ -195,6 +196,7 @@ class Executor:
             "client_socket": str(self.layout.client_socket(job.name, rank)),
             "logs": str(self.layout.logs(job.name)),
             "exit_file": str(self.layout.rank_file(job.name, rank, ".exit")),
+            "hidden": [str(self.layout.state), str(self.layout.sockets)],
         }
 
     # ---- placement
@@ -204,7 +206,8 @@ class Executor:
         devices = tuple(dict.fromkeys(action.placement))
         if (record.step, record.epoch) != ("placing", action.epoch):
             proxies = {
-                d: int(self.links.hello(self.layout.proxy_socket(d))["pid"]) for d in devices
+                d: control.expect(ProxyHello, self.links.hello(self.layout.proxy_socket(d))).pid
+                for d in devices
             }
             record = dataclasses.replace(
                 record, step="placing", epoch=action.epoch, placement=action.placement,

@@ -28,6 +28,7 @@ from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Device, Job, Json, Pool, count, to_json
 from rankfold.reconciler.store import Store, StoreError, database, desired_of
 from rankfold.reconciler.watching import Watching
+from rankfold.reconciler.yamldoc import unusable
 
 EXIT_ERROR, EXIT_CHANGES, EXIT_USAGE, EXIT_INVALID = 1, 2, 64, 65
 POLL_S = 0.1
@@ -569,7 +570,11 @@ def run(
 
 def own_environment() -> tuple[tuple[str, str], ...]:
     """For the ranks. What steers rankfold itself is the background reconciler's."""
-    return tuple(sorted((k, v) for k, v in os.environ.items() if not k.startswith("RANKFOLD_")))
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("RANKFOLD_")}
+    for name in [k for k, v in ours.items() if unusable(k) or unusable(v)]:
+        say(f"rankfold: {name!a} is not UTF-8: the ranks do not get it")
+        del ours[name]
+    return tuple(sorted(ours.items()))
 
 
 def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:

@@ -6,19 +6,7 @@ left. It may be killed at any moment: proxies and launchers live on, and the nex
 the journal and from what they answer. Everything happens in one thread; only questions to several
 processes at once use helpers.
 
-Operations (framing: rankfold/control.py)
-
-``hello`` → kind "reconciler", pid, source, trouble (why what the source says is not desired now)
-``attach`` source, watch (bool), again (bool) → {revision, faults, warnings}. Loads and accepts a
-    revision; with `watch` the source is followed until this connection ends, and those of others
-    who watch the same. A second, different source is refused (code "source"), and so is one that
-    cannot be read ("unreadable") unless it is watched `again`: then `hello` tells the trouble.
-``run`` job, pool (or null), token → {}. The pool, if any, serves that job only and goes with it.
-    Asked again with the same token, it is the same job.
-``override`` name, fields {gpus | suspend | cancelled}, force (bool) → {}
-``state`` → {jobs: {name: {step, phase, converged, message, …}}, fleet_ready, faults, …}, after
-    the last change of desired state was planned for
-``stop`` → {}. Ends the reconciler; proxies that serve no job are shut down.
+What it can be asked stands in operations.py.
 """
 
 from __future__ import annotations
@@ -34,8 +22,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from rankfold import control
-from rankfold.reconciler import changes, plan
+from rankfold import control, service
+from rankfold.messages import Operation
+from rankfold.reconciler import changes, operations, plan
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
 from rankfold.reconciler.model import (
@@ -45,8 +34,6 @@ from rankfold.reconciler.model import (
     Observed,
     Origin,
     Record,
-    job_from_json,
-    pool_from_json,
 )
 from rankfold.reconciler.observe import Connections, known_devices, last_lines, observe
 from rankfold.reconciler.sources import Sources, note, storage_error
@@ -95,24 +82,27 @@ class Daemon:
         self.signalled: dict[tuple[str, int], float] = {}
         self.progress_at = self.idle_since = time.monotonic()
         self.linger_s = float(os.environ.get("RANKFOLD_LINGER", LINGER_S))
-        operations = {
-            "hello": self._hello, "attach": self._attach, "run": self._run,
-            "override": self._override, "state": self._state, "stop": self._stop,
+        handlers: dict[type[Operation], service.Handler] = {
+            operations.Hello: self._hello, operations.Attach: self._attach,
+            operations.Run: self._run, operations.Override: self._override,
+            operations.State: self._state, operations.Stop: self._stop,
         }  # fmt: skip
-        self.server = control.Server(
-            self.layout.socket, {name: self._told(each) for name, each in operations.items()}
+        self.server = service.Server(
+            self.layout.socket, {kind: self._told(each) for kind, each in handlers.items()}
         )
         self.sources = Sources(self.server, self.store, state, self._wish, self._changed)
         self.server.on_close = self.sources.closed
 
-    def _told(self, operation: control.Handler) -> control.Handler:
+    def _told(self, operation: service.Handler) -> service.Handler:
         """A journal that cannot be written (full disk) is told to whoever asked."""
 
-        def handle(request: control.Request) -> Json | None:
+        def handle(request: service.Request[Any]) -> Json | None:
             try:
                 return operation(request)
             except sqlite3.Error as error:
                 raise storage_error(self.layout.state, error) from error
+            except StoreError as error:
+                raise control.ControlError("storage", str(error)) from error
 
         return handle
 
@@ -313,20 +303,19 @@ class Daemon:
 
     # ---- operations
 
-    def _hello(self, _request: control.Request) -> Json:
+    def _hello(self, _request: service.Request[operations.Hello]) -> Json:
         return {
             "kind": "reconciler", "pid": os.getpid(), "source": self.sources.identity,
             "trouble": self.sources.trouble,
         }  # fmt: skip
 
-    def _attach(self, request: control.Request) -> None:
+    def _attach(self, request: service.Request[operations.Attach]) -> None:
         self.idle_since = time.monotonic()
         self.sources.attach(request)
 
-    def _run(self, request: control.Request) -> Json:
-        job = job_from_json(request["job"])
-        pool = pool_from_json(request["pool"]) if request.get("pool") else None
-        existing, token = self.store.object("Job", job.name), str(request["token"])
+    def _run(self, request: service.Request[operations.Run]) -> Json:
+        job, pool, token = request.message.job, request.message.pool, request.message.token
+        existing = self.store.object("Job", job.name)
         if existing and existing.source is None and existing.revision == token:
             return {}  # asked again: whoever was asked first has done it, and was killed
         if existing and (existing.source or not self._ended(job.name)):
@@ -344,12 +333,13 @@ class Daemon:
         self.idle_since = time.monotonic()
         return {}
 
-    def _override(self, request: control.Request) -> Json:
-        each = self.store.object("Job", request["name"])
+    def _override(self, request: service.Request[operations.Override]) -> Json:
+        asked = request.message
+        each = self.store.object("Job", asked.name)
         if each is None:
-            raise control.ControlError("unknown_job", f"there is no job {request['name']!r}")
-        fields: Json = dict(request["fields"])
-        self._check_override(each, fields, bool(request.get("force")))
+            raise control.ControlError("unknown_job", f"there is no job {asked.name!r}")
+        fields = asked.fields.told()
+        self._check_override(each, fields, asked.force)
         with self.store.transaction():
             self.store.override(each.name, fields)
             job = self.store.desired().jobs[each.name]
@@ -371,7 +361,7 @@ class Daemon:
         job = each.effective()
         assert isinstance(job, Job)
         gpus = fields.get("gpus")
-        if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= job.world_size):
+        if gpus is not None and not 1 <= gpus <= job.world_size:
             raise control.ControlError(
                 "invalid", f"gpus must be from 1 to worldSize ({job.world_size}), not {gpus}"
             )
@@ -389,11 +379,8 @@ class Daemon:
                 "orphaned",
                 f"{each.name} rests because {each.origin.file} no longer names it: put it back",
             )
-        unknown = set(fields) - {"gpus", "suspend", "cancelled"}
-        if unknown:
-            raise control.ControlError("invalid", f"cannot override {', '.join(sorted(unknown))}")
 
-    def _state(self, _request: control.Request) -> Json:
+    def _state(self, _request: service.Request[operations.State]) -> Json:
         if not self.fresh:
             self.reconcile()
         self.idle_since = time.monotonic()
@@ -428,7 +415,7 @@ class Daemon:
             if name in self.backoff and self.backoff[name].delay >= 4 * BACKOFF_MIN_S
         }
 
-    def _stop(self, _request: control.Request) -> Json:
+    def _stop(self, _request: service.Request[operations.Stop]) -> Json:
         live = [n for n in self.store.desired().jobs if not self._ended(n)]
         if not live:
             self._shutdown_proxies()

@@ -9,9 +9,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 Json = dict[str, Any]
+
+# What a value must be like to be taken from the journal or from a message. The schemas in schemas/
+# say it to people.
+ObjectName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")]
+DeviceName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\0]*\Z")]
+Text = Annotated[str, Meta(pattern=r"^[^\0]*\Z")]
+AbsolutePath = Annotated[str, Meta(max_length=4095, pattern=r"^/[^\0]*\Z")]
+Ranks = Annotated[int, Meta(ge=1, le=1024)]
+Memory = Annotated[int, Meta(ge=1, le=1 << 50)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
 # ---- desired -------------------------------------------------------------------------------
 
@@ -31,17 +44,17 @@ class Origin:
 class Device:
     """One accelerator of a pool. Its name is ``<pool>/<type>-<index>``."""
 
-    name: str
-    type: str
-    memory: int
-    cc: str = "8.0"
-    speed: float = 1.0
+    name: DeviceName
+    type: Annotated[str, Meta(pattern=r"^(soft|nvidia)\Z")]
+    memory: Memory
+    cc: Annotated[str, Meta(pattern=r"^[0-9]{1,3}\.[0-9]\Z")] = "8.0"
+    speed: Annotated[float, Meta(gt=0, le=1)] = 1.0
     only_for: str | None = None  # a temporary fleet serves the one job that `run` made it for
 
 
 @dataclass(frozen=True)
 class Pool:
-    name: str
+    name: ObjectName
     devices: tuple[Device, ...]
     only_for: str | None = None
 
@@ -50,16 +63,16 @@ class Pool:
 class Job:
     """A normalised Job: every default is filled in, `workdir` is absolute."""
 
-    name: str
-    command: tuple[str, ...]
-    workdir: str
-    world_size: int
-    gpus: int
-    env: tuple[tuple[str, str], ...] = ()
+    name: ObjectName
+    command: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    workdir: AbsolutePath
+    world_size: Ranks
+    gpus: Ranks
+    env: tuple[tuple[Text, Text], ...] = ()
     device_types: tuple[str, ...] = ()  # () is any
-    determinism: str = "D1"
+    determinism: Annotated[str, Meta(pattern=r"^D[01]\Z")] = "D1"
     suspend: bool = False
-    created: float = 0.0  # wall clock; the order in which pending jobs are served
+    created: Seconds = 0.0  # wall clock; the order in which pending jobs are served
     orphaned: bool = False  # its file is gone
     drifted: bool = False  # overridden by hand
     cancelled: bool = False
@@ -94,6 +107,7 @@ class Desired:
 # ---- recorded (the journal's view of a job) ---------------------------------------------------
 
 TERMINAL = ("Succeeded", "Failed")
+STEPS = r"^(new|started|placing|placed|detaching|detached|ended)\Z"
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,7 @@ class Ending:
     phase: str
     reason: str
     message: str
-    since: float  # wall clock
+    since: Seconds  # wall clock
 
 
 @dataclass(frozen=True)
@@ -117,22 +131,22 @@ class Record:
     its move, or () where it was suspended.
     """
 
-    name: str
-    step: str = "new"
-    epoch: int = 0
-    placement: tuple[str, ...] = ()
-    proxies: Mapping[str, int] = field(default_factory=dict)  # device → pid that got `place`
+    name: ObjectName
+    step: Annotated[str, Meta(pattern=STEPS)] = "new"
+    epoch: Count = 0
+    placement: tuple[DeviceName, ...] = ()
+    proxies: Mapping[str, Count] = field(default_factory=dict)  # device → pid that got `place`
     detached: tuple[str, ...] = ()  # devices whose detach at `epoch` is confirmed
     fixed: Job | None = None  # the spec at the first start
     device: Json = field(default_factory=dict)  # fields of struct rf_device
     device_type: str = ""
-    master_port: int = 0
+    master_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     ending: Ending | None = None
     phase: str = ""  # one of TERMINAL when step is "ended"
     exits: tuple[int | None, ...] = ()  # of each rank, when ended
     counters: Mapping[str, Json] = field(default_factory=dict)  # of each rank, when ended
-    gpu_seconds: float = 0.0
-    held_since: float | None = None  # wall clock; since when `placement` counts for gpu_seconds
+    gpu_seconds: Seconds = 0.0
+    held_since: Seconds | None = None  # wall clock; since when `placement` counts for gpu_seconds
     error: str = ""  # of the last action that failed
     error_permanent: bool = False
 
@@ -218,18 +232,18 @@ class Condition:
 class Change:
     """A change of a started job's devices, from the wish to the fact."""
 
-    id: int
-    job: str
-    from_gpus: int
-    to_gpus: int
+    id: Count
+    job: ObjectName
+    from_gpus: Count
+    to_gpus: Count
     commit: str
-    wanted_at: float  # wall clock: commit, or save of the file
-    epoch: int = 0  # of the job when the change was wished
-    cut_at: float | None = None  # CLOCK_MONOTONIC, as the next three
-    placed_at: float | None = None
-    released_at: float | None = None
-    freed_at: float | None = None
-    converged_at: float | None = None  # wall clock
+    wanted_at: Seconds  # wall clock: commit, or save of the file
+    epoch: Count = 0  # of the job when the change was wished
+    cut_at: Seconds | None = None  # CLOCK_MONOTONIC, as the next three
+    placed_at: Seconds | None = None
+    released_at: Seconds | None = None
+    freed_at: Seconds | None = None
+    converged_at: Seconds | None = None  # wall clock
     superseded: bool = False
 
     @property
@@ -256,25 +270,3 @@ def count(number: int, thing: str) -> str:
 
 def to_json(value: Any) -> Any:
     return dataclasses.asdict(value)
-
-
-def job_from_json(data: Json) -> Job:
-    data = dict(data)
-    data["command"] = tuple(data["command"])
-    data["env"] = tuple((k, v) for k, v in data["env"])
-    data["device_types"] = tuple(data["device_types"])
-    return Job(**data)
-
-
-def pool_from_json(data: Json) -> Pool:
-    devices = tuple(Device(**each) for each in data["devices"])
-    return Pool(data["name"], devices, data.get("only_for"))
-
-
-def record_from_json(data: Json) -> Record:
-    data = dict(data)
-    for name in ("placement", "detached", "exits"):
-        data[name] = tuple(data[name])
-    data["fixed"] = job_from_json(data["fixed"]) if data["fixed"] else None
-    data["ending"] = Ending(**data["ending"]) if data["ending"] else None
-    return Record(**data)

@@ -14,7 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from rankfold import control
+from rankfold.messages import (
+    JobTold,
+    LauncherHello,
+    LauncherStatus,
+    ProxyHello,
+    ProxyStatus,
+    RankFault,
+    RankTold,
+)
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.model import (
     JobOnDevice,
@@ -29,6 +40,11 @@ from rankfold.reconciler.model import (
 ASK_TIMEOUT_S = 2.0
 HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
 WORKERS = 8
+# After these the connection is not used again.
+BROKEN_CODES = (
+    "unreachable", "timeout", "not_json", "nonsense", "too_long", "version", "fds", "internal",
+    "denied",
+)  # fmt: skip
 
 
 class Connections:
@@ -51,7 +67,7 @@ class Connections:
         try:
             reply, fds = client.ask(op, timeout=timeout, **arguments)
         except control.ControlError as error:
-            if error.code in ("unreachable", "timeout", "not_json", "too_long", "version", "fds"):
+            if error.code in BROKEN_CODES:
                 self.drop(path)
             raise
         for fd in fds:
@@ -113,74 +129,51 @@ def known_devices(layout: Layout) -> set[str]:
 def see_device(layout: Layout, name: str, links: Connections) -> SeenDevice | None:
     path = layout.proxy_socket(name)
     try:
-        hello = links.hello(path)
-        status = links.ask(path, "status")
-        if hello.get("device") != name:
-            return None
-        return _device(name, hello, status)
-    except (control.ControlError, KeyError, TypeError, ValueError):
+        hello = control.expect(ProxyHello, links.hello(path))
+        status = control.expect(ProxyStatus, links.ask(path, "status"))
+        return _device(hello, status) if hello.device == name else None
+    except control.ControlError:
         if is_locked(layout.proxy_file(name, ".lock")):
             return SeenDevice(name, ready=False)
         return None
 
 
-def _device(name: str, hello: Json, status: Json) -> SeenDevice:
-    jobs = tuple(_job(each) for each in status["jobs"])
+def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:
     counted = ("switches", "swapped_in", "swapped_out", "kernels")
     return SeenDevice(
-        name,
-        True,
-        int(hello["pid"]),
-        str(status["type"]),
-        int(status["memory"]),
-        int(status["used"]),
-        int(status.get("swap", 0)),
-        jobs,
-        {key: status[key] for key in counted if key in status},
+        hello.device, True, hello.pid, status.type, status.memory, status.used, status.swap,
+        tuple(_job(each) for each in status.jobs), {key: getattr(status, key) for key in counted},
         _kernels(status),
-    )
+    )  # fmt: skip
 
 
-def _kernels(status: Json) -> dict[str, int]:
+def _kernels(status: ProxyStatus) -> dict[str, int]:
     """Kernels that each rank ran here, those of ended placements included."""
     counted: dict[str, int] = {}
-    current = [
-        {"job": j["job"], **r}
-        for j in status["jobs"]
-        for r in j.get("ranks", ())
-        if j["state"] != "saved"
-    ]
-    for each in [*status.get("history", ()), *current]:
-        name = f"{each['job']}/{each['rank']}"
-        counted[name] = counted.get(name, 0) + int(each.get("kernels_here", 0))
+    ended = [(gone.job, gone) for gone in status.history]
+    now = [(job.job, rank) for job in status.jobs if job.state != "saved" for rank in job.ranks]
+    for job, each in [*ended, *now]:
+        name = f"{job}/{each.rank}"
+        counted[name] = counted.get(name, 0) + each.kernels_here
     return {name: count for name, count in counted.items() if count}
 
 
-def _job(data: Json) -> JobOnDevice:
-    ranks = tuple(
-        RankOnDevice(
-            int(each["rank"]),
-            str(each["state"]),
-            {k: v for k, v in each.items() if k not in ("rank", "state", "error")},
-            _error_text(each.get("error")),
-        )
-        for each in data.get("ranks", ())
-    )
+def _job(told: JobTold) -> JobOnDevice:
     return JobOnDevice(
-        str(data["job"]),
-        int(data["epoch"]),
-        str(data["state"]),
-        str(data.get("reason") or ""),
-        data.get("cut_at"),
-        data.get("released_at"),
-        ranks,
-    )
+        told.job, told.epoch, told.state, told.reason, told.cut_at, told.released_at,
+        tuple(_rank(each) for each in told.ranks),
+    )  # fmt: skip
 
 
-def _error_text(error: object) -> str:
-    if isinstance(error, dict):
-        return str(error.get("text") or f"CUDA error {error.get('code')}")
-    return str(error or "")
+def _rank(told: RankTold) -> RankOnDevice:
+    counters = msgspec.structs.asdict(told)
+    for name in ("rank", "state", "error"):
+        del counters[name]
+    return RankOnDevice(told.rank, told.state, counters, _error_text(told.error))
+
+
+def _error_text(error: RankFault | None) -> str:
+    return "" if error is None else error.text or f"CUDA error {error.code}"
 
 
 def see_rank(layout: Layout, job: str, rank: int, links: Connections) -> SeenRank | None:
@@ -190,13 +183,13 @@ def see_rank(layout: Layout, job: str, rank: int, links: Connections) -> SeenRan
         return ended
     path = layout.launcher_socket(job, rank)
     try:
-        status = links.ask(path, "status")
-        pid = links.hello(path).get("pid")
+        status = control.expect(LauncherStatus, links.ask(path, "status"))
+        pid = control.expect(LauncherHello, links.hello(path)).pid
         if pid is None:
             links.refresh(path)
-        if status["state"] == "running":
-            return SeenRank(job, rank, "running", pid, bool(status.get("channel")))
-    except (control.ControlError, KeyError):
+        if status.state == "running":
+            return SeenRank(job, rank, "running", pid, status.channel)
+    except control.ControlError:
         pass
     # It may have ended between the two looks, or be about to write.
     if ended := read_exit(layout, job, rank):

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rankfold import control
+from rankfold import control, service
 from rankfold.reconciler import spec
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.model import Job, Json, Origin
+from rankfold.reconciler.operations import Attach
 from rankfold.reconciler.revision import cut_files, emptied_files, revision_faults
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.watch import Reader, Reading, Revision
@@ -29,7 +30,7 @@ CLOSING_S = 3.0  # for git to end, when the reconciler does
 class _Attaching:
     """A client that asked for a source of which nothing has been read yet."""
 
-    request: control.Request
+    request: service.Request[Attach]
     reader: Reader
 
 
@@ -38,7 +39,7 @@ class Sources:
     within the journal's transaction; `accepted` after it."""
 
     def __init__(
-        self, server: control.Server, store: Store, state: Path,
+        self, server: service.Server, store: Store, state: Path,
         wish: Callable[[Job | None, str, float], None], accepted: Callable[[], None],
     ):  # fmt: skip
         self.server, self.store, self.state = server, store, state
@@ -63,9 +64,9 @@ class Sources:
 
     # ---- clients
 
-    def attach(self, request: control.Request) -> None:
+    def attach(self, request: service.Request[Attach]) -> None:
         """Answered once the source has been read, or could not be."""
-        attaching = _Attaching(request, Reader(request["source"], self.state))
+        attaching = _Attaching(request, Reader(request.message.source.told(), self.state))
         self.attaching.append(attaching)
         self.server.add(attaching.reader.wake, lambda: self._first(attaching))
 
@@ -87,9 +88,9 @@ class Sources:
         else:
             request.reply(**reply)
 
-    def _attached(self, request: control.Request, reader: Reader, reading: Reading) -> Json:
+    def _attached(self, request: service.Request[Attach], reader: Reader, reading: Reading) -> Json:
         """What to answer. `again`: it was followed before, so it is whatever may be wrong now."""
-        watch, again = bool(request.get("watch")), bool(request.get("again"))
+        watch, again = request.message.watch, request.message.again
         self._refuse_other_source(reader.identity)
         if watch and again:
             self._follow(reader, request.channel)

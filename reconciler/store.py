@@ -3,33 +3,38 @@
 One writer (the background reconciler, which holds the state directory's lock) and any number of
 readers (`status` works while nothing runs). Every write is one transaction, made before an action
 starts and after it ended, so that a reconciler which is killed finds what it was about to do.
-Records and specs are JSON: they are read whole, never queried.
+Records and specs are JSON: they are read whole, never queried. What is read is decoded into its
+class and checked; a row that does not hold what it should is refused by table and name
+(StoreError), and a reconciler does not start on it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from rankfold.reconciler.model import (
     Change,
+    Count,
     Desired,
     Job,
     Json,
+    ObjectName,
     Origin,
     Pool,
+    Ranks,
     Record,
-    job_from_json,
-    pool_from_json,
-    record_from_json,
+    Seconds,
     to_json,
 )
 from rankfold.reconciler.spec import Loaded
@@ -63,8 +68,69 @@ CREATE TABLE conditions (
 """
 
 
+T = TypeVar("T")
+
+
 class StoreError(Exception):
     """The journal cannot be used; the message says what to do."""
+
+
+# ---- what rows must hold -------------------------------------------------------------------------
+
+
+class Override(TypedDict, total=False):
+    """What a person laid over a job."""
+
+    gpus: Ranks
+    suspend: bool
+    cancelled: bool
+
+
+class _ObjectRow(msgspec.Struct):
+    kind: Literal["Job", "Pool"]
+    name: ObjectName
+    spec: str
+    source: str | None
+    file: str
+    line: Count
+    revision: str
+    generation: Count
+    created: Seconds
+    removed: Annotated[int, Meta(ge=0, le=1)]
+    override: str
+
+
+class ActionRow(TypedDict):
+    epoch: Count
+    kind: str
+    begun_at: Seconds
+    done_at: Seconds | None
+
+
+class _Attempted(TypedDict):
+    revision: str
+    time: Seconds
+    faults: list[str]
+
+
+class _Unreachable(TypedDict):
+    message: str
+    since: Seconds
+
+
+_META: dict[str, Any] = {
+    "source": str, "revision": str, "attempted": _Attempted, "watching": str | None,
+    "unreachable": _Unreachable | None,
+}  # fmt: skip
+
+
+def _columns(kind: type[T]) -> tuple[str, ...]:
+    return tuple(kind.__annotations__)
+
+
+def _text(value: Any) -> str:
+    """JSON that will be read again: raises for what is no text (half a character)."""
+    return msgspec.json.encode(value, order="sorted").decode()
 
 
 @dataclass(frozen=True)
@@ -80,23 +146,22 @@ class Object:
     generation: int
     created: float
     removed: bool
-    override: Json
+    override: Override
 
     def effective(self) -> Job | Pool:
         """The spec with what a person or a removed file laid over it."""
         if not isinstance(self.spec, Job):
             return self.spec
         job = dataclasses.replace(self.spec, created=self.created, orphaned=self.removed)
-        fields = {k: v for k, v in self.override.items() if k in ("gpus", "suspend", "cancelled")}
-        if fields:
-            job = dataclasses.replace(job, drifted=self.source is not None, **fields)
+        if self.override:
+            job = dataclasses.replace(job, drifted=self.source is not None, **self.override)
         return job
 
 
 @dataclass(frozen=True)
 class Event:
-    id: int
-    time: float
+    id: Count
+    time: Seconds
     object: str
     type: str
     reason: str
@@ -142,6 +207,8 @@ class Store:
                 self.db.execute("PRAGMA synchronous=FULL")
             self.db.isolation_level = None
             self._check_version()
+            if not readonly:
+                self.check()
         except sqlite3.Error as error:
             raise StoreError(f"{path}: {error}") from error
 
@@ -152,6 +219,39 @@ class Store:
                 f"{database(self.state)} has format {version}, this rankfold knows "
                 f"{SCHEMA_VERSION}: use the version that wrote it, or another --state"
             )
+
+    def check(self) -> None:
+        """Read every row. Raises StoreError for the first that cannot be used."""
+        self.objects(), self.records(), self.changes(), self.events()
+        for (job,) in self.db.execute("SELECT DISTINCT job FROM actions").fetchall():
+            self.actions(job)
+        for (job,) in self.db.execute("SELECT job FROM conditions").fetchall():
+            self.conditions(job)
+        for (key,) in self.db.execute("SELECT key FROM meta").fetchall():
+            self.get(key)
+
+    def _decode(self, text: Any, kind: Any, table: str, row: Any) -> Any:
+        """The JSON of a column."""
+        try:
+            if not isinstance(text, str):
+                raise msgspec.ValidationError(f"no text, but {type(text).__name__}")
+            return msgspec.json.decode(text, type=kind)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+            raise self._bad_row(table, row, error) from error
+
+    def _row(self, values: Iterable[Any], kind: type[T], table: str) -> T:
+        """A whole row; its columns are the fields of `kind`, in order."""
+        row = dict(zip(_columns(kind), values, strict=True))
+        try:
+            return msgspec.convert(row, kind)
+        except msgspec.ValidationError as error:
+            raise self._bad_row(table, row.get("name") or row.get("id"), error) from error
+
+    def _bad_row(self, table: str, row: Any, error: Exception | str) -> StoreError:
+        return StoreError(
+            f"{database(self.state)}: table {table}, row {row!r:.100} holds what rankfold does not "
+            f"write there: {error}. Restore the file, delete that row, or use another --state"
+        )
 
     def close(self) -> None:
         self.db.close()
@@ -181,10 +281,10 @@ class Store:
 
     def get(self, key: str, default: Any = None) -> Any:
         row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return json.loads(row[0]) if row else default
+        return self._decode(row[0], _META.get(key, Any), "meta", key) if row else default
 
     def set(self, key: str, value: Any) -> None:
-        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, _text(value)))
 
     # ---- objects
 
@@ -193,7 +293,18 @@ class Store:
             "SELECT kind, name, spec, source, file, line, revision, generation, created, removed,"
             " override FROM objects ORDER BY created, name"
         )
-        return [_object(row) for row in rows]
+        return [self._object(self._row(row, _ObjectRow, "objects")) for row in rows]
+
+    def _object(self, row: _ObjectRow) -> Object:
+        name = f"{row.kind} {row.name}"
+        spec = self._decode(row.spec, Job if row.kind == "Job" else Pool, "objects", name)
+        if spec.name != row.name:
+            raise self._bad_row("objects", name, f"its spec is of {spec.name!r}")
+        return Object(
+            row.kind, row.name, spec, row.source, Origin(row.file, row.line), row.revision,
+            row.generation, row.created, bool(row.removed),
+            self._decode(row.override, Override, "objects", name),
+        )  # fmt: skip
 
     def object(self, kind: str, name: str) -> Object | None:
         return next((o for o in self.objects() if (o.kind, o.name) == (kind, name)), None)
@@ -204,9 +315,9 @@ class Store:
     def put(self, spec: Job | Pool, source: str | None, origin: Origin, revision: str) -> bool:
         """Create or update one object. True if its spec is new or another than before."""
         kind = "Job" if isinstance(spec, Job) else "Pool"
-        text = json.dumps(to_json(spec), sort_keys=True)
+        text = _text(to_json(spec))
         old = self.object(kind, spec.name)
-        if old and json.dumps(to_json(old.spec), sort_keys=True) == text:
+        if old and old.spec == spec:
             self.db.execute(
                 "UPDATE objects SET source = ?, file = ?, line = ?, removed = 0"
                 " WHERE kind = ? AND name = ?",
@@ -266,7 +377,7 @@ class Store:
     def override(self, name: str, fields: Mapping[str, Any]) -> None:
         old = self.object("Job", name)
         assert old is not None
-        merged = json.dumps({**old.override, **fields})
+        merged = _text({**old.override, **fields})
         self.db.execute(
             "UPDATE objects SET override = ? WHERE kind = 'Job' AND name = ?", (merged, name)
         )
@@ -275,21 +386,27 @@ class Store:
 
     def record(self, job: str) -> Record | None:
         row = self.db.execute("SELECT record FROM records WHERE job = ?", (job,)).fetchone()
-        return record_from_json(json.loads(row[0])) if row else None
+        return self._record(job, row[0]) if row else None
 
     def records(self) -> dict[str, Record]:
         rows = self.db.execute("SELECT job, record FROM records")
-        return {job: record_from_json(json.loads(text)) for job, text in rows}
+        return {job: self._record(job, text) for job, text in rows}
+
+    def _record(self, job: str, text: str) -> Record:
+        record: Record = self._decode(text, Record, "records", job)
+        if record.name != job:
+            raise self._bad_row("records", job, f"it is the record of {record.name!r}")
+        return record
 
     def save(self, record: Record) -> None:
-        text = json.dumps(to_json(record))
+        text = _text(to_json(record))
         self.db.execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (record.name, text))
 
     def begin(self, job: str, epoch: int, kind: str, detail: Json) -> None:
         """Journal that an action starts; asked twice (after a kill) it stays one action."""
         self.db.execute(
             "INSERT OR IGNORE INTO actions VALUES (?, ?, ?, ?, ?, NULL)",
-            (job, epoch, kind, json.dumps(detail), time.time()),
+            (job, epoch, kind, _text(detail), time.time()),
         )
 
     def done(self, job: str, epoch: int, kind: str) -> None:
@@ -299,14 +416,12 @@ class Store:
             (time.time(), job, epoch, kind),
         )
 
-    def actions(self, job: str) -> list[Json]:
+    def actions(self, job: str) -> list[ActionRow]:
         rows = self.db.execute(
             "SELECT epoch, kind, begun_at, done_at FROM actions WHERE job = ? ORDER BY begun_at",
             (job,),
         )
-        return [
-            dict(zip(("epoch", "kind", "begun_at", "done_at"), row, strict=True)) for row in rows
-        ]
+        return [self._row(row, ActionRow, f"actions of {job}") for row in rows]
 
     # ---- changes
 
@@ -317,13 +432,13 @@ class Store:
                 self.save_change(dataclasses.replace(earlier, superseded=True), open=False)
             self.db.execute(
                 "INSERT INTO changes (job, open, change) VALUES (?, 1, ?)",
-                (change.job, json.dumps(to_json(change))),
+                (change.job, _text(to_json(change))),
             )
 
     def save_change(self, change: Change, open: bool) -> None:
         self.db.execute(
             "UPDATE changes SET open = ?, change = ? WHERE id = ?",
-            (int(open), json.dumps(to_json(change)), change.id),
+            (int(open), _text(to_json(change)), change.id),
         )
 
     def changes(self, job: str | None = None, only_open: bool = False) -> list[Change]:
@@ -331,7 +446,10 @@ class Store:
             "SELECT id, change FROM changes WHERE (? IS NULL OR job = ?) AND open >= ? ORDER BY id",
             (job, job, int(only_open)),
         )
-        return [Change(**{**json.loads(text), "id": number}) for number, text in rows]
+        return [
+            dataclasses.replace(self._decode(text, Change, "changes", number), id=number)
+            for number, text in rows
+        ]
 
     # ---- events and conditions
 
@@ -357,16 +475,20 @@ class Store:
             " WHERE (? IS NULL OR object = ? OR object LIKE '%/' || ?) AND id > ? ORDER BY id",
             (object, object, object, after),
         )
-        return [Event(*row) for row in rows]
+        return [self._row(row, Event, "events") for row in rows]
 
     def conditions(self, job: str) -> tuple[list[Json], int]:
         row = self.db.execute(
             "SELECT conditions, generation FROM conditions WHERE job = ?", (job,)
         ).fetchone()
-        return (json.loads(row[0]), row[1]) if row else ([], 0)
+        if row is None:
+            return [], 0
+        if not isinstance(row[1], int):
+            raise self._bad_row("conditions", job, f"generation {row[1]!r}")
+        return self._decode(row[0], list[dict[str, str]], "conditions", job), row[1]
 
     def save_conditions(self, job: str, conditions: Iterable[Json], generation: int) -> None:
-        text = json.dumps(list(conditions))
+        text = _text(list(conditions))
         self.db.execute(
             "INSERT OR REPLACE INTO conditions VALUES (?, ?, ?)", (job, text, generation)
         )
@@ -382,13 +504,3 @@ def desired_of(objects: Iterable[Object]) -> Desired:
         else:
             pools[spec.name] = spec
     return Desired(pools, jobs)
-
-
-def _object(row: tuple[Any, ...]) -> Object:
-    kind, name, text, source, file, line, revision, generation, created, removed, override = row
-    data = json.loads(text)
-    spec: Job | Pool = job_from_json(data) if kind == "Job" else pool_from_json(data)
-    return Object(
-        kind, name, spec, source, Origin(file, line), revision, generation, created,
-        bool(removed), json.loads(override),
-    )  # fmt: skip

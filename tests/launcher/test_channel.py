@@ -141,7 +141,7 @@ def test_a_second_process_waits_for_the_firsts_end(rig: Rig) -> None:
         assert answers(replies)[0] == 0
         assert client.channel.fill()
         notice = client.channel.take()
-        assert notice is not None and notice[0]["event"] == "channel"
+        assert notice is not None and notice.head.event == "channel"
         after = inodes(claim(client, 1))
     assert before[0] != after[0] and before[1] != after[1], "channel and image are fresh"
     go_on.write_text("x")
@@ -161,8 +161,8 @@ def test_a_claim_waits_for_the_channel(rig: Rig) -> None:
         assert client.channel.fill()
         taken = client.channel.take()
         assert taken is not None
-        message, fds = taken
-        assert message["id"] == 7 and message["ok"]
+        fds = taken.fds
+        assert taken.head.id == 7 and taken.head.ok
         assert [os.fstat(fd).st_size for fd in fds] == [
             handshake.MEMFD_BYTES,
             handshake.WINDOW_BYTES,
@@ -201,13 +201,13 @@ def test_a_waiting_claim_is_overtaken_by_a_higher_epoch(plain_rig: Rig) -> None:
         two.channel.send({"id": 1, "op": "claim", "epoch": 2, "device": "d1"})
         assert one.channel.fill()
         taken = one.channel.take()
-        assert taken is not None and taken[0]["error"]["code"] == "stale"
+        assert taken is not None and taken.head.error and taken.head.error.code == "stale"
         assert third.ask("status")[0]["epoch"] == 2
         assert not readable(two)
         third.ask("signal", signum=signal.SIGKILL)
         assert two.channel.fill()
         taken = two.channel.take()
-        assert taken is not None and taken[0]["error"]["code"] == "exited"
+        assert taken is not None and taken.head.error and taken.head.error.code == "exited"
     launched.end()
 
 
@@ -219,7 +219,7 @@ def test_who_claimed_is_told_of_the_end(rig: Rig) -> None:
         seen = []
         while client.channel.fill():
             while (taken := client.channel.take()) is not None:
-                seen.append(taken[0])
+                seen.append(taken.decode())
     assert [m for m in seen if "event" in m] == [
         {"v": 1, "event": "exited", "exit_status": -signal.SIGABRT}
     ]

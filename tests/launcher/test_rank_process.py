@@ -264,6 +264,8 @@ def test_bad_requests_are_refused_and_harm_nothing(plain_rig: Rig) -> None:
         assert refusal(client, "signal") == "argument"
         assert refusal(client, "claim", epoch=0, device="d") == "argument"
         assert refusal(client, "claim", epoch="1", device="d") == "argument"
+        assert refusal(client, "claim", epoch=2**70, device="d") == "argument"
+        assert refusal(client, "claim", epoch=1, device="d", nonsense=1) == "argument"
         assert refusal(client, "nonsense") == "unknown_op"
         client.ask("signal", signum=signal.SIGKILL)
     launched.end()

@@ -17,7 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rankfold.control import ControlError, Message, Request, Server
+from rankfold import messages
+from rankfold.control import ControlError, Message
+from rankfold.service import Request, Server
 
 
 class Peer:
@@ -27,8 +29,9 @@ class Peer:
         self.server = Server(
             options.socket,
             {
-                "hello": self.hello, "status": self.status, "place": self.place,
-                "barrier": self.barrier, "detach": self.detach, "shutdown": self.shutdown,
+                messages.Hello: self.hello, messages.Status: self.status,
+                messages.Place: self.place, messages.Barrier: self.barrier,
+                messages.Detach: self.detach, messages.Shutdown: self.shutdown,
             },
         )  # fmt: skip
 
@@ -37,12 +40,12 @@ class Peer:
             file.write(f"{self.options.device}: {message}\n")
         return ControlError(code, message)
 
-    def hello(self, _request: Request) -> Message:
+    def hello(self, _request: Request[messages.Hello]) -> Message:
         o = self.options
         return {"kind": "proxy", "device": o.device, "type": o.type, "memory": o.memory,
                 "pid": os.getpid()}  # fmt: skip
 
-    def status(self, _request: Request) -> Message:
+    def status(self, _request: Request[messages.Status]) -> Message:
         o = self.options
         told = [dict(job) for job in self.jobs.values()]
         for job in self.jobs.values():
@@ -51,8 +54,8 @@ class Peer:
         return {"device": o.device, "type": o.type, "memory": o.memory, "used": 0, "swap": 0,
                 "jobs": told}  # fmt: skip
 
-    def place(self, request: Request) -> Message:
-        name, epoch = request["job"], request["epoch"]
+    def place(self, request: Request[messages.Place]) -> Message:
+        name, epoch = request.message.job, request.message.epoch
         old = self.jobs.get(name)
         if old and old["epoch"] == epoch:
             return {}
@@ -63,7 +66,7 @@ class Peer:
         ]
         if others:
             raise self.wrong("busy", f"{name} placed beside {others}")
-        ranks = [m["rank"] for m in request["members"] if m["device"] == self.options.device]
+        ranks = [m.rank for m in request.message.members if m.device == self.options.device]
         if not ranks:
             raise self.wrong("argument", f"{name}: no rank is on this device")
         self.jobs[name] = {
@@ -73,35 +76,36 @@ class Peer:
         }  # fmt: skip
         return {}
 
-    def _job(self, request: Request) -> dict[str, Any]:
-        job = self.jobs.get(request["job"])
-        if job is None or job["epoch"] != request["epoch"]:
+    def _job(self, asked: messages.OfJob) -> dict[str, Any]:
+        job = self.jobs.get(asked.job)
+        if job is None or job["epoch"] != asked.epoch:
             raise ControlError("unknown_job", "not here")
         return job
 
-    def barrier(self, request: Request) -> Message:
-        job = self._job(request)
-        if request["action"] == "request" and job["state"] == "running":
+    def barrier(self, request: Request[messages.Barrier]) -> Message:
+        job = self._job(request.message)
+        if request.message.action == "request" and job["state"] == "running":
             job["state"] = "stopping"
-        elif request["action"] == "withdraw" and job["state"] in ("stopping", "cut"):
+        elif request.message.action == "withdraw" and job["state"] in ("stopping", "cut"):
             job.update(state="running", cut_at=None)
         return {"state": job["state"]}
 
-    def detach(self, request: Request) -> Message:
-        job = self.jobs.get(request["job"])
-        if job is None or job["epoch"] != request["epoch"] or job["state"] == "saved":
+    def detach(self, request: Request[messages.Detach]) -> Message:
+        discard = request.message.discard
+        job = self.jobs.get(request.message.job)
+        if job is None or job["epoch"] != request.message.epoch or job["state"] == "saved":
             return {"saved_bytes": 0}
-        if not request["discard"] and job["state"] != "cut":
+        if not discard and job["state"] != "cut":
             raise self.wrong("no_cut", f"{job['job']} is {job['state']}")
         asked_to_fail = Path(self.options.state) / f"fail-{job['job']}"
-        if asked_to_fail.exists() and not request["discard"]:
+        if asked_to_fail.exists() and not discard:
             asked_to_fail.unlink(missing_ok=True)
             job["state"] = "saved"
             raise ControlError("failed", "the image is full")
         job["state"] = "saved"
         return {"saved_bytes": 0}
 
-    def shutdown(self, _request: Request) -> Message:
+    def shutdown(self, _request: Request[messages.Shutdown]) -> Message:
         if any(job["state"] != "saved" for job in self.jobs.values()):
             raise self.wrong("busy", "shutdown while a job is here")
         self.server.after(0.0, self.server.stop)

@@ -5,9 +5,7 @@ that needs it; a lock file beside the socket keeps it the only one; it ends when
 client and no work for a while. Each compilation runs in a child process with a time limit, so that
 a crash or a hang of LLVM is an error of that kernel and of nothing else.
 
-Operations (rankfold.control): ``compile`` key, name, bytes + fd of the PTX → {} once the object
-lies in the cache, or {code, message}: a CUresult and why; ``status`` → pid, compiled, running;
-``shutdown``.
+Operations: `Compile`; ``status`` → pid, compiled, running; ``shutdown``.
 """
 
 from __future__ import annotations
@@ -24,8 +22,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
-from rankfold.control import ControlError, Message, Request, Server
+from msgspec import Meta
+
+from rankfold import messages
+from rankfold.control import ControlError, Message
+from rankfold.service import Request, Server
 
 from . import cache, codegen
 from .errors import INVALID_PTX, ModuleError
@@ -35,6 +38,17 @@ TIME_LIMIT_S = 120.0
 SOURCE_BYTES_MAX = 1 << 28
 
 
+class Compile(messages.Operation, frozen=True, tag="compile"):
+    """With a descriptor of the PTX → {} once the object lies in the cache, or {code, message}: a
+    CUresult and why."""
+
+    takes_fds: ClassVar[int] = 1
+
+    key: messages.Name
+    name: Annotated[str, Meta(min_length=1, max_length=1 << 16)]
+    bytes: Annotated[int, Meta(ge=1, le=SOURCE_BYTES_MAX)]
+
+
 @dataclass
 class Job:
     """One compilation and everybody who waits for it."""
@@ -42,7 +56,7 @@ class Job:
     key: str
     name: str
     source: str
-    requests: list[Request] = field(default_factory=list)
+    requests: list[Request[Compile]] = field(default_factory=list)
     pid: int = 0
     output: bytes = b""
     timed_out: bool = False
@@ -56,17 +70,23 @@ class Compiler:
         self.slots = max(1, os.cpu_count() or 1)
         self.compiled = 0
         self.server = Server(
-            socket, {"compile": self.compile, "status": self.status, "shutdown": self.shutdown}
+            socket,
+            {
+                Compile: self.compile,
+                messages.Status: self.status,
+                messages.Shutdown: self.shutdown,
+            },
         )
         self.server.after(self.idle_s, self.check_idle)
 
     # ---- operations
 
-    def compile(self, request: Request) -> Message | None:
-        key, name, size = str(request["key"]), str(request["name"]), int(request["bytes"])
-        if len(request.fds) != 1 or not 0 < size <= SOURCE_BYTES_MAX:
-            raise ControlError("argument", "compile takes one descriptor and its size")
-        source = os.pread(request.fds[0], size, 0).decode()
+    def compile(self, request: Request[Compile]) -> Message | None:
+        key, name = request.message.key, request.message.name
+        try:
+            source = os.pread(request.fds[0], request.message.bytes, 0).decode()
+        except (OSError, UnicodeError) as error:
+            raise ControlError("argument", f"the PTX cannot be read: {error}") from error
         if codegen.key_of(source, name) != key:
             raise ControlError("version", "the compiler is of another version")
         if cache.load(self.folder, key):
@@ -79,11 +99,11 @@ class Compiler:
         self.start_more()
         return None
 
-    def status(self, request: Request) -> Message:
+    def status(self, _request: Request[Any]) -> Message:
         running = [job.pid for job in self.jobs.values() if job.pid]
         return {"pid": os.getpid(), "compiled": self.compiled, "running": running}
 
-    def shutdown(self, request: Request) -> Message:
+    def shutdown(self, _request: Request[Any]) -> Message:
         for job in self.jobs.values():
             if job.pid:
                 os.kill(job.pid, signal.SIGKILL)
@@ -143,15 +163,10 @@ class Compiler:
         self.start_more()
 
     def check_idle(self) -> None:
-        if not self.jobs and not self.clients():
+        if not self.jobs and not self.server.clients():
             self.server.stop()
         else:
             self.server.after(self.idle_s, self.check_idle)
-
-    def clients(self) -> int:
-        """Connections: everything the selector knows besides the listener and children's pipes."""
-        files = (key.fileobj for key in self.server.selector.get_map().values())
-        return sum(1 for file in files if not isinstance(file, int)) - 1
 
     def run(self) -> None:
         self.server.run()

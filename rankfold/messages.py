@@ -1,0 +1,301 @@
+"""The messages of the control protocol: what may be asked of a proxy and a launcher, and what they
+answer. (What commands ask the reconciler stands in reconciler/operations.py, what proxies ask the
+compiler in proxy/hal/soft/compiler.py.)
+
+Each message is a length (u32, little endian) and that many bytes of JSON. A request is ``{"v": 1,
+"id": n, "op": name, …}``, its reply ``{"v": 1, "id": n, "ok": true, …}`` or ``{"v": 1, "id": n,
+"ok": false, "error": {"code": …, "message": …}}``; ``id`` is null where the request could not be
+read, and then the connection ends. Replies may come in any order. A message with ``event`` instead
+is a notice. Descriptors travel as SCM_RIGHTS with the message whose ``fds`` counts them.
+
+A request is decoded into its class here and checked, ranges and all, before anything acts on it;
+a field that it does not have is refused. Replies may hold more than their classes know.
+
+Every operation is idempotent: asked twice, it answers twice the same. Sizes are bytes; times named
+``*_at`` are seconds of CLOCK_MONOTONIC unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+VERSION = 1
+FDS_MAX = 16
+DEVICES_MAX = RANKS_MAX = 1024
+
+Number = Annotated[int, Meta(ge=0, le=2**53)]
+Size = Annotated[int, Meta(ge=0, le=2**62)]
+Epoch = Annotated[int, Meta(ge=1, le=2**53)]
+Rank = Annotated[int, Meta(ge=0, lt=RANKS_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\0]*\Z")]
+SocketPath = Annotated[str, Meta(max_length=107, pattern=r"^/[^\0]*\Z")]
+
+JobState = Literal["joining", "running", "stopping", "cut", "saved", "failed"]
+"""Of a job on a device: "joining" (rendezvous not complete), "running", "stopping" (barrier
+requested), "cut" (consistent cut: nothing in flight), "saved", "failed" (its reason says why)."""
+
+RankState = Literal["waiting", "attached", "exited"]
+"""Of a rank on a device: "waiting" (its launcher has no channel yet), "attached", "exited"."""
+
+
+# ---- what every message has ------------------------------------------------------------------
+
+
+class Fault(Struct, frozen=True):
+    """Why a request was refused: `code` for programs, `message` for people."""
+
+    code: str
+    message: str
+
+
+class Head(Struct, frozen=True):
+    """What is read of any message first: what it is, and what belongs to it."""
+
+    v: int
+    id: Number | None = None
+    op: str | None = None
+    ok: bool | None = None
+    event: str | None = None
+    error: Fault | None = None
+    fds: Annotated[int, Meta(ge=0, le=FDS_MAX)] = 0
+
+
+class Operation(Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
+    """A request."""
+
+    takes_fds: ClassVar[int] = 0  # descriptors that come with it
+
+    v: Literal[1]
+    id: Number
+    fds: Number = 0
+
+
+class Done(Struct, frozen=True):
+    """The reply of an operation that has nothing to say."""
+
+
+# ---- asked of each server ----------------------------------------------------------------------
+
+
+class Hello(Operation, frozen=True, tag="hello"):
+    """Who are you? → ProxyHello, LauncherHello."""
+
+
+class Status(Operation, frozen=True, tag="status"):
+    """How are things? → ProxyStatus, LauncherStatus."""
+
+
+class Shutdown(Operation, frozen=True, tag="shutdown"):
+    """→ Done, then the process ends. Not of a launcher: that ends with its rank."""
+
+
+# ---- a proxy: one server process per device ----------------------------------------------------
+
+
+class ProxyHello(Struct, frozen=True):
+    kind: Literal["proxy"]
+    device: Name
+    type: Name
+    memory: Size
+    pid: Annotated[int, Meta(ge=1, le=2**31)]
+
+
+class RankFault(Struct, frozen=True):
+    """The error that sticks to a rank."""
+
+    code: int
+    text: str = ""
+
+
+class RankTold(Struct, frozen=True):
+    """A rank on a device. Counters are since the rank began, ``*_here`` since it came here."""
+
+    rank: Rank
+    state: RankState
+    resident: bool = False
+    used: Size = 0
+    error: RankFault | None = None
+    kernels: Size = 0
+    kernels_here: Size = 0
+    collectives: Size = 0
+    collectives_here: Size = 0
+    records: Size = 0
+    records_here: Size = 0
+    switches: Size = 0
+    switches_here: Size = 0
+
+
+class RankGone(RankTold, frozen=True, kw_only=True):
+    """A rank of a placement that is over."""
+
+    job: Name
+    epoch: Epoch
+
+
+class JobTold(Struct, frozen=True):
+    """A job on a device, and those of its ranks that are placed there."""
+
+    job: Name
+    epoch: Epoch
+    state: JobState
+    reason: str = ""
+    cut_at: float | None = None
+    released_at: float | None = None
+    ranks: list[RankTold] = []
+
+
+class ProxyStatus(Struct, frozen=True):
+    """`used`: resident chunks; `swap`: host memory that holds content which is not resident;
+    `history`: ranks of the last placements that ended. Counters are since the proxy began."""
+
+    device: Name
+    type: Name
+    memory: Size
+    used: Size
+    jobs: list[JobTold]
+    swap: Size = 0
+    history: list[RankGone] = []
+    pid: Number = 0
+    switches: Size = 0
+    swapped_in: Size = 0
+    swapped_out: Size = 0
+    kernels: Size = 0
+    wakeups: Size = 0
+
+
+class Member(Struct, frozen=True, forbid_unknown_fields=True):
+    """A rank of a placement: its device, and the socket of its launcher."""
+
+    rank: Rank
+    device: Name
+    launcher: SocketPath
+
+
+class Peered(Struct, frozen=True, forbid_unknown_fields=True):
+    """A device of a placement, and the socket of its proxy."""
+
+    device: Name
+    socket: SocketPath
+
+
+class OfJob(Operation, frozen=True):
+    """What is asked about one epoch of a job."""
+
+    job: Name
+    epoch: Epoch
+
+
+class Place(OfJob, frozen=True, tag="place"):
+    """→ Done. Serve these ranks: `members` are all of the job, `devices` all that serve one. The
+    proxy claims its ranks from their launchers, meets the other devices, and starts to serve as
+    soon as all have met. A higher epoch supersedes. Answered when noted; progress is in ``status``.
+    """
+
+    determinism: Literal["D0", "D1"]
+    world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+    members: Annotated[list[Member], Meta(min_length=1, max_length=RANKS_MAX)]
+    devices: Annotated[list[Peered], Meta(min_length=1, max_length=DEVICES_MAX)]
+
+
+class Barrier(OfJob, frozen=True, tag="barrier"):
+    """→ Standing. Request: stop at a cut. Withdraw: before it is acquired, or after (acquired, then
+    released): go on in place. Who asks anew right away asks the device that withdrew, or all; a
+    withdrawal at the job's lowest device is known to all when it is answered."""
+
+    action: Literal["request", "withdraw"]
+
+
+class Wait(OfJob, frozen=True, tag="wait"):
+    """→ Standing, once the job's state is one of these or the time is over; "failed" always ends
+    it."""
+
+    states: Annotated[list[JobState], Meta(max_length=16)]
+    within_s: Annotated[float, Meta(ge=0, le=86400)]
+
+
+class Standing(Struct, frozen=True):
+    """Where a job stands on this device."""
+
+    state: JobState
+    reason: str = ""
+
+
+class Detach(OfJob, frozen=True, tag="detach"):
+    """→ Detached. Only at a cut, unless `discard`: writes each local rank's state and memory into
+    the image its launcher holds, lets the ranks go, frees the device. With `discard`: lets go at
+    once, nothing is saved."""
+
+    discard: bool
+
+
+class Detached(Struct, frozen=True):
+    """What was written to the images."""
+
+    saved_bytes: Size
+
+
+class Peer(OfJob, frozen=True, tag="peer"):
+    """→ Done and one descriptor: the job's shared segment, from its lowest device to `device`. The
+    connection stays open; its end means that the device is lost."""
+
+    device: Name
+
+
+class Dump(Operation, frozen=True, tag="dump"):
+    """→ {text}: what the loop sees now, for people who look for a fault."""
+
+
+# ---- a launcher: one per rank ------------------------------------------------------------------
+
+
+class LauncherHello(Struct, frozen=True):
+    """`pid`: of the rank, as the machine's first namespace sees it; null before it started.
+    `started_at`: wall clock."""
+
+    kind: Literal["launcher"]
+    job: Name
+    rank: Rank
+    pid: Annotated[int, Meta(ge=1, le=2**31)] | None
+    started_at: float
+    namespaced: bool
+
+
+class LauncherStatus(Struct, frozen=True):
+    """`channel`: the rank's program has made one. `epoch`: last claimed, 0: never."""
+
+    state: Literal["running", "exited"]
+    channel: bool
+    epoch: Number
+    exit_status: int | None
+
+
+class Claim(Operation, frozen=True, tag="claim"):
+    """→ Done and two descriptors: the rank's channel and its image. Deferred until the rank has
+    made its channel. The image is a sparse memfd of the launcher's that outlives the proxies: swap
+    space while the rank is served, its saved state while it is not. Refused as "stale" for an
+    epoch lower than one already claimed, and as "exited" once the rank has ended. The connection
+    stays open for notices."""
+
+    epoch: Epoch
+    device: Name
+
+
+class Signal(Operation, frozen=True, tag="signal"):
+    """→ Done. To the rank and all its children."""
+
+    signum: Annotated[int, Meta(ge=1, le=64)]
+
+
+class Exited(Struct, frozen=True, tag_field="event", tag="exited"):
+    """To who claimed: the rank has ended. `exit_status` negative: killed by that signal."""
+
+    exit_status: int
+
+
+class ChannelReplaced(Struct, frozen=True, tag_field="event", tag="channel"):
+    """To who claimed: another process of the rank has made a channel. Claim again, same epoch."""
+
+
+Notice = Exited | ChannelReplaced

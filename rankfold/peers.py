@@ -1,0 +1,138 @@
+"""Who may speak on a control socket: processes of the same user (or root) that are no rank's.
+
+A rank is a program of somebody's, with the user id of rankfold's own processes, so the socket's
+mode keeps it out of nothing. What tells its processes from others is what they cannot shed:
+
+* the pid namespace, where the launcher could make one: no process gets out of it;
+* a finite hard limit of real-time CPU time (`RLIMIT_RTTIME`; 146,000 years, nobody meets it), which
+  `mark` sets before the program starts: it passes to all children, also to those that leave the
+  session or lose their parents, and only CAP_SYS_RESOURCE raises it again.
+
+What that is worth with and without privileges stands in docs/decisions.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import select
+import socket
+import struct
+from collections.abc import Iterator
+
+RANK_LIMIT_US = 1 << 62
+_SO_PEERPIDFD = 77  # Linux 6.5; the socket module has no name for it
+_UNKNOWN_OPTION = (errno.ENOPROTOOPT, errno.EOPNOTSUPP, errno.EINVAL)
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Denied(Exception):
+    """The peer may not speak here; the message says why."""
+
+
+def mark() -> None:
+    """Make the calling process, and all that it starts, recognisable as a rank's for ever."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+    limit = RANK_LIMIT_US if hard == resource.RLIM_INFINITY else min(hard, RANK_LIMIT_US)
+    soft = limit if soft == resource.RLIM_INFINITY else min(soft, limit)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (soft, limit))
+
+
+def credentials(sock: socket.socket) -> int:
+    """The pid of who connected (of a server: of who listens), 0 if this pid namespace does not
+    have it. Raises Denied for another user, OSError for a socket that is broken."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _gid = _CREDENTIALS.unpack(raw)
+    if uid not in (os.getuid(), 0):
+        raise Denied(f"the peer is user {uid}")
+    return int(pid)
+
+
+class Gate:
+    """Lets through who is no rank.
+
+    `proc`: a descriptor of /proc as it is where rankfold's processes live. A launcher is the first
+    process of its rank's namespace, so it brings one from outside.
+    """
+
+    def __init__(self, proc: int | None = None):
+        self._own = proc is None
+        self._proc = os.open("/proc", os.O_PATH | os.O_CLOEXEC) if proc is None else proc
+
+    def close(self) -> None:
+        if self._own:
+            os.close(self._proc)
+
+    def check(self, sock: socket.socket) -> None:
+        """Raises Denied, OSError for a socket that is broken."""
+        pid = credentials(sock)
+        with _pidfd(sock) as pidfd:
+            if pidfd is not None:
+                pid = self._pid_of(pidfd)
+            elif pid == 0 and not self._own:
+                return  # an older kernel cannot tell; ranks' mounts hide our socket from them
+            self._check_process(pid)
+            # Its number may have become another's meanwhile, but not while it lived.
+            if pidfd is not None and _has_ended(pidfd):
+                raise Denied("the process that connected has ended")
+
+    def _pid_of(self, pidfd: int) -> int:
+        """As our /proc numbers it; 0 or less where it has no such process."""
+        text = self._read(f"self/fdinfo/{pidfd}")
+        return int(_field(text, "Pid:") or 0)
+
+    def _check_process(self, pid: int) -> None:
+        if pid <= 0:
+            raise Denied("the process that connected is of another pid namespace, or has ended")
+        try:
+            namespaces = _field(self._read(f"{pid}/status"), "NSpid:").split()
+            limits = _field(self._read(f"{pid}/limits"), "Max realtime timeout").split()
+        except OSError as error:
+            raise Denied(f"process {pid} cannot be looked at: {error}") from error
+        if len(namespaces) != 1:
+            raise Denied(
+                f"process {pid} lives in a pid namespace of its own, as ranks do: ranks may not "
+                "speak to rankfold"
+            )
+        if len(limits) < 2 or limits[1] != "unlimited":
+            raise Denied(
+                f"process {pid} has a limit of real-time CPU time, as all processes of ranks have: "
+                "ranks may not speak to rankfold, and others need `ulimit -HR` to say unlimited"
+            )
+
+    def _read(self, name: str) -> str:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        with open(fd, errors="replace") as file:
+            return file.read()
+
+
+def _field(text: str, name: str) -> str:
+    """What follows `name` on its line; empty where there is none."""
+    lines = (line for line in text.splitlines() if line.startswith(name))
+    return next(lines, name)[len(name) :].strip()
+
+
+@contextlib.contextmanager
+def _pidfd(sock: socket.socket) -> Iterator[int | None]:
+    """Of who connected. None: this kernel has none to give. Raises Denied if it has ended."""
+    try:
+        fd = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except ProcessLookupError as error:
+        raise Denied("the process that connected has ended") from error
+    except OSError as error:
+        if error.errno not in _UNKNOWN_OPTION:
+            raise
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,490 @@
+"""A server of the control protocol: one thread that accepts, checks, dispatches and answers.
+
+Nothing that comes in ends or stops it: what is no message of the protocol is refused and costs the
+sender its connection; who says nothing, stops in the middle of a message or does not take its
+replies loses the connection after `PATIENCE_S`; where descriptors are short, connections that never
+said anything go first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import json
+import logging
+import operator
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from rankfold import peers
+from rankfold.control import (
+    MESSAGE_BYTES_MAX,
+    Channel,
+    ControlError,
+    Frame,
+    Message,
+    decode,
+    encode,
+    refusal,
+)
+from rankfold.messages import Operation
+
+UNSENT_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # of replies to one client
+PATIENCE_S = 10.0
+ACCEPT_AGAIN_S = 0.1  # while there is no descriptor for another connection
+
+log = logging.getLogger("rankfold.control")
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Operation)
+
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def _encode_reply(message: Message) -> bytes:
+    """What cannot be told exactly (names of files may be no UTF-8) is told with ``?``."""
+    try:
+        return encode(message)
+    except ControlError as error:
+        if error.code != "argument":
+            return encode(refusal(message.get("id"), error))
+    return encode(json.loads(json.dumps(message, ensure_ascii=False).encode(errors="replace")))
+
+
+def listen(path: str | Path) -> socket.socket:
+    """A listening socket at `path`, mode 0600; a stale one of a dead server is replaced."""
+    path = str(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    mask = os.umask(0o177)
+    try:
+        sock.bind(path)
+    finally:
+        os.umask(mask)
+    sock.listen(64)
+    sock.setblocking(False)
+    return sock
+
+
+class Request(Generic[M]):
+    """A request being served. Reply once, now or later, from the server's thread."""
+
+    def __init__(self, server: Server, channel: Channel, message: M, fds: list[int]):
+        self.server, self.channel, self.message, self.fds = server, channel, message, fds
+
+    def reply(self, fds: list[int] | None = None, **result: Any) -> None:
+        self.server.post(self.channel, {"id": self.message.id, "ok": True, **result}, fds)
+
+    def refuse(self, error: ControlError) -> None:
+        self.server.post(self.channel, refusal(self.message.id, error))
+
+
+Handler = Callable[[Request[Any]], Message | None]
+
+
+class Listener:
+    """Accepts who connects to a server's socket, and goes on when descriptors are short.
+
+    `admit` gets each connection, non-blocking, and owns it. `make_room` closes a connection that
+    nobody would miss; False if there is none.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        path: str | Path,
+        admit: Callable[[socket.socket], None],
+        make_room: Callable[[], bool],
+    ):
+        self.server, self.admit, self.make_room = server, admit, make_room
+        self._sock = listen(path)
+        server.add(self._sock, self._accept)
+
+    def close(self) -> None:
+        self.server.remove(self._sock)
+        self._sock.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._sock.accept()
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS and not self.make_room():
+                self._rest()
+            return  # otherwise it hung up before we came
+        sock.setblocking(False)
+        self.admit(sock)
+
+    def _rest(self) -> None:
+        """No connection can be closed: those that wait stay in the socket's queue meanwhile."""
+        self.server.remove(self._sock)
+        self.server.after(ACCEPT_AGAIN_S, self._listen_again)
+
+    def _listen_again(self) -> None:
+        if self._sock.fileno() >= 0:
+            self.server.add(self._sock, self._accept)
+
+
+@dataclass
+class _Visit:
+    """What a server remembers of a connection. Times are CLOCK_MONOTONIC."""
+
+    since: float = field(default_factory=time.monotonic)
+    spoke: bool = False  # it has made a request
+    hung_since: float | None = None  # in the middle of a message, or with replies not taken
+    ending: bool = False  # nothing more is read, it goes when its replies are sent
+
+
+class Server:
+    """Serves a socket in one thread, beside other descriptors and timers.
+
+    `handlers`: for each operation, what does it. It gets the checked message, and gives the
+    reply's fields, or None if it replies later through the Request. ControlError raised in a
+    handler is sent to the client; any other exception is a fault of ours: it is logged, answered as
+    "internal", and the connection ends. `gate` decides who may speak.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        handlers: Mapping[type[Operation], Handler],
+        gate: peers.Gate | None = None,
+    ):
+        self.path = str(path)
+        self.gate = gate or peers.Gate()
+        self._handlers = dict(handlers)
+        self._names = {str(kind.__struct_config__.tag) for kind in handlers}
+        union: Any = functools.reduce(operator.or_, handlers)
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(union)
+        self.selector = selectors.DefaultSelector()
+        self._visits: dict[Channel, _Visit] = {}
+        self._stopping = self._sweeping = False
+        self._denied = ""
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self.on_close: Callable[[Channel], None] = lambda _channel: None
+        self._listener = Listener(self, path, self._admit, self._make_room)
+
+    def add(self, file: Any, callback: Callable[[], None], write: bool = False) -> None:
+        """Call `callback` whenever `file` (anything with a descriptor) can be read (or written)."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
+        self.selector.register(file, events, callback)
+
+    def remove(self, file: Any) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(file)
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call `callback` once, `seconds` from now."""
+        self._timers.append((time.monotonic() + seconds, callback))
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def clients(self) -> int:
+        """How many connections are open."""
+        return len(self._visits)
+
+    def run(self) -> None:
+        """Serve until `stop`; then close everything and remove the socket."""
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:
+            for channel in list(self._visits):
+                self._drop(channel)
+            self._listener.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+            self.selector.close()
+            self.gate.close()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        wait = min((due - now for due, _ in self._timers), default=None)
+        for key, _events in self.selector.select(None if wait is None else max(0.0, wait)):
+            key.data()
+        now = time.monotonic()
+        due = [entry for entry in self._timers if entry[0] <= now]
+        self._timers = [entry for entry in self._timers if entry[0] > now]
+        for _when, callback in due:
+            callback()
+
+    # ---- connections
+
+    def _admit(self, sock: socket.socket) -> None:
+        channel = Channel(sock)
+        try:
+            self.gate.check(sock)
+        except (peers.Denied, OSError) as error:
+            self.refused(str(error))
+            with contextlib.suppress(OSError):
+                channel.queue(encode(refusal(None, ControlError("denied", str(error)))))
+                channel.flush()
+            channel.close()
+            return
+        self._visits[channel] = _Visit()
+        self.add(sock, lambda: self._ready(channel))
+        if not self._sweeping:
+            self._sweeping = True
+            self.after(PATIENCE_S / 2, self._sweep)
+
+    def refused(self, reason: str) -> None:
+        """Log who was not let in; whoever tries again and again is told of once."""
+        if reason != self._denied:
+            self._denied = reason
+            log.warning("%s: a connection is refused: %s", self.path, reason)
+
+    def _sweep(self) -> None:
+        """Let go of who holds a connection and does nothing with it."""
+        patient = time.monotonic() - PATIENCE_S
+        for channel, visit in list(self._visits.items()):
+            silent = not visit.spoke and visit.since < patient
+            if silent or (visit.hung_since is not None and visit.hung_since < patient):
+                self._drop(channel)
+        self._sweeping = bool(self._visits)
+        if self._sweeping:
+            self.after(PATIENCE_S / 2, self._sweep)
+
+    def _make_room(self) -> bool:
+        for channel, visit in self._visits.items():  # the oldest first
+            if not visit.spoke:
+                self._drop(channel)
+                return True
+        return False
+
+    def _drop(self, channel: Channel) -> None:
+        if self._visits.pop(channel, None) is not None:
+            self.remove(channel.sock)
+            self._guarded(lambda: self.on_close(channel))
+            channel.close()
+
+    def _guarded(self, step: Callable[[], None]) -> bool:
+        """A fault of ours in what a message led to is logged and goes no further."""
+        try:
+            step()
+        except Exception:
+            log.exception("%s: a fault in rankfold", self.path)
+            return False
+        return True
+
+    # ---- messages
+
+    def _ready(self, channel: Channel) -> None:
+        self._flush(channel)  # before we may wait for more from one that waits for us
+        visit = self._visits.get(channel)
+        if visit is None or visit.ending:
+            return
+        try:
+            alive = channel.fill()
+            while channel in self._visits and (frame := channel.take()) is not None:
+                self._dispatch(channel, visit, frame)
+        except (BlockingIOError, InterruptedError):
+            return
+        except ControlError as error:
+            self._end(channel, refusal(None, error))
+            return
+        except OSError:
+            alive = False
+        if not alive:
+            self._drop(channel)
+        else:
+            self._note(channel)
+
+    def _dispatch(self, channel: Channel, visit: _Visit, frame: Frame) -> None:
+        number = frame.head.id
+        try:
+            request = Request(self, channel, self._read(frame), frame.fds)
+            visit.spoke = True
+            result = self._handlers[type(request.message)](request)
+            if result is not None:
+                request.reply(**result)
+        except ControlError as error:
+            self.post(channel, refusal(number, error))
+        except Exception as error:
+            log.exception("%s: a fault in serving %s", self.path, frame.head.op)
+            kind = type(error).__name__  # not what it says: that may be a value of an environment
+            text = f"{frame.head.op}: a fault in rankfold ({kind}); its log says where"
+            self._end(channel, refusal(number, ControlError("internal", text)))
+        finally:
+            frame.close()
+
+    def _read(self, frame: Frame) -> Operation:
+        """The request, checked. Raises ControlError naming what is wrong."""
+        head = frame.head
+        if head.op not in self._names:
+            raise ControlError("unknown_op", f"unknown operation {head.op!r:.80}")
+        try:
+            message: Operation = decode(self._decoder, frame.body, "argument")
+        except ControlError as error:
+            raise ControlError("argument", f"{head.op}: {error.message}") from error
+        if message.takes_fds != len(frame.fds):
+            text = f"{head.op} takes {message.takes_fds} descriptors, not {len(frame.fds)}"
+            raise ControlError("fds", text)
+        return message
+
+    def post(self, channel: Channel, message: Message, fds: list[int] | None = None) -> None:
+        """Send to a client; one that is gone or does not read is dropped."""
+        if channel not in self._visits:
+            return
+        try:
+            channel.queue(_encode_reply({**message, **({"fds": len(fds)} if fds else {})}), fds)
+        except OSError:  # no descriptor is left to keep one for it
+            self._drop(channel)
+            return
+        if channel.unsent > UNSENT_BYTES_MAX:
+            self._drop(channel)
+        else:
+            self._flush(channel)
+
+    def _end(self, channel: Channel, last_words: Message) -> None:
+        """Say one more thing, then hang up."""
+        self.post(channel, last_words)
+        if channel in self._visits:
+            self._visits[channel].ending = True
+            self._flush(channel)
+
+    def _flush(self, channel: Channel) -> None:
+        if channel not in self._visits:
+            return
+        try:
+            channel.flush()
+        except OSError:
+            self._drop(channel)
+            return
+        if self._visits[channel].ending and not channel.unsent:
+            self._drop(channel)
+            return
+        self._note(channel)
+
+    def _note(self, channel: Channel) -> None:
+        """Since when does it hang, and is it to be called when it can take more?"""
+        visit = self._visits.get(channel)
+        if visit is None:
+            return
+        if not (channel.partial or channel.unsent or visit.ending):
+            visit.hung_since = None
+        elif visit.hung_since is None:
+            visit.hung_since = time.monotonic()
+        events = 0 if visit.ending else selectors.EVENT_READ
+        if channel.unsent:
+            events |= selectors.EVENT_WRITE
+        key = self.selector.get_key(channel.sock)
+        if key.events != events:
+            self.selector.modify(channel.sock, events, key.data)
+
+
+class Outgoing(Generic[T]):
+    """A request to another server, made from inside a Server's thread without waiting.
+
+    Connects now and again every 50 ms until `patience` seconds are over; then sends the request.
+    The connection stays open after the reply, which must be a `reply` with `descriptors`: those
+    belong to `on_reply`. `on_notice` hears what comes later, `on_end` (once) that the other side
+    has gone, refused or talks nonsense, with the reason.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        path: str,
+        request: Message,
+        *,
+        reply: type[T],
+        descriptors: int,
+        on_reply: Callable[[T, list[int]], None],
+        on_end: Callable[[str], None],
+        on_notice: Callable[[Frame], None] = lambda _frame: None,
+        patience: float = 10.0,
+    ):
+        self.server, self.path, self.request = server, path, request
+        self.kind, self.descriptors = reply, descriptors
+        self.on_reply, self.on_end, self.on_notice = on_reply, on_end, on_notice
+        self._deadline = time.monotonic() + patience
+        self._channel: Channel | None = None
+        self._closed = False
+        self._connect()
+
+    def close(self) -> None:
+        """Hang up; no callback comes any more."""
+        self._closed = True
+        if self._channel:
+            self.server.remove(self._channel.sock)
+            self._channel.close()
+            self._channel = None
+
+    def _connect(self) -> None:
+        if self._closed:
+            return
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.setblocking(False)  # one whose queue is full is tried again
+            sock.connect(self.path)
+            peers.credentials(sock)
+            channel = Channel(sock)
+            channel.queue(encode({"id": 1, **self.request}))
+            if not channel.flush():
+                raise OSError(errno.EAGAIN, "the other side takes no request")
+        except (OSError, ValueError, ControlError, peers.Denied) as error:
+            sock.close()
+            if time.monotonic() < self._deadline:
+                self.server.after(0.05, self._connect)
+            else:
+                self._end(f"{self.path}: {error}")
+            return
+        self._channel = channel
+        self.server.add(sock, self._readable)
+
+    def _end(self, reason: str) -> None:
+        if not self._closed:
+            self.close()
+            self.on_end(reason)
+
+    def _readable(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            alive = channel.fill()
+            while not self._closed and (frame := channel.take()) is not None:
+                self._hear(frame)
+        except BlockingIOError:
+            return
+        except (OSError, ControlError) as error:
+            self._end(f"{self.path}: {error}")
+            return
+        except Exception as error:
+            log.exception("%s: a fault in what its answer led to", self.path)
+            self._end(f"{self.path}: a fault in rankfold: {error!r}")
+            return
+        if not alive:
+            self._end(f"{self.path}: the other side ended")
+
+    def _hear(self, frame: Frame) -> None:
+        head = frame.head
+        if head.ok is False and head.id in (1, None):
+            frame.close()
+            self._end(head.error.message if head.error else "refused")
+        elif head.id != 1:
+            frame.close()
+            self.on_notice(frame)
+        else:
+            self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
+        try:
+            reply: T = frame.decode(self.kind)
+            if len(frame.fds) != self.descriptors:
+                text = f"it brought {len(frame.fds)} descriptors, not {self.descriptors}"
+                raise ControlError("nonsense", text)
+        except ControlError:
+            frame.close()
+            raise
+        self.on_reply(reply, frame.fds)

@@ -1,0 +1,99 @@
+"""What may be asked of the reconciler: by the commands, over its control socket.
+
+The form of the messages, and what holds for all of them, stands in rankfold/messages.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
+
+from rankfold.messages import Hello, Name, Operation
+from rankfold.reconciler.model import Job, Json, Pool
+
+__all__ = ["Attach", "Hello", "Override", "Run", "State", "Stop"]
+
+Path = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\0]*\Z")]
+
+
+class ReconcilerHello(Struct, frozen=True):
+    """The reply to ``hello``. `source`: what is followed now; `trouble`: why what it says is not
+    desired now."""
+
+    kind: Literal["reconciler"]
+    pid: int
+    source: str | None
+    trouble: str
+
+
+class Source(Struct, frozen=True, forbid_unknown_fields=True):
+    """A directory (`dir`), or a folder `path` of a `branch` of the repository `git`."""
+
+    dir: Path | None = None
+    git: Path | None = None
+    branch: Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")] | None = None
+    path: Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")] = ""
+
+    def told(self) -> Json:
+        """What was given."""
+        return {k: v for k, v in structs.asdict(self).items() if v is not None}
+
+    def __post_init__(self) -> None:
+        if (self.dir is None) == (self.git is None) or (self.git and not self.branch):
+            raise ValueError("a source is a dir, or git and branch")
+
+
+class Attach(Operation, frozen=True, tag="attach"):
+    """→ {revision, faults, warnings}. Loads and accepts a revision; with `watch` the source is
+    followed until this connection ends, and those of others who watch the same. A second,
+    different source is refused (code "source"), and so is one that cannot be read ("unreadable")
+    unless it is watched `again`: then ``hello`` tells the trouble."""
+
+    source: Source
+    watch: bool = False
+    again: bool = False
+
+
+class Run(Operation, frozen=True, tag="run"):
+    """→ {}. `pool`, if any, serves that job only and goes with it. Asked again with the same token,
+    it is the same job."""
+
+    job: Job
+    pool: Pool | None
+    token: Name
+
+    def __post_init__(self) -> None:
+        if self.job.gpus > self.job.world_size:
+            raise ValueError(f"{self.job.gpus} devices are more than {self.job.world_size} ranks")
+        if self.pool and (self.pool.only_for != self.job.name or not self.pool.devices):
+            raise ValueError("the pool must have devices, for this job only")
+
+
+class Overridden(Struct, frozen=True, forbid_unknown_fields=True):
+    """Fields of a job that a person sets by hand."""
+
+    gpus: int | UnsetType = UNSET
+    suspend: bool | UnsetType = UNSET
+    cancelled: bool | UnsetType = UNSET
+
+    def told(self) -> Json:
+        """Those that were given."""
+        return {k: v for k, v in structs.asdict(self).items() if v is not UNSET}
+
+
+class Override(Operation, frozen=True, tag="override"):
+    """→ {}. `force`: also where the job is described in a source."""
+
+    name: Name
+    fields: Overridden
+    force: bool = False
+
+
+class State(Operation, frozen=True, tag="state"):
+    """→ {jobs: {name: {step, phase, converged, message, …}}, fleet_ready, faults, …}, after the
+    last change of desired state was planned for."""
+
+
+class Stop(Operation, frozen=True, tag="stop"):
+    """→ {jobs}: those that go on. Ends the reconciler; proxies that serve no job are shut down."""
