@@ -10,7 +10,8 @@ For each library it writes, into the folder given by ``--out``:
 ``coverage.txt``     what is generated, hand-written, refused
 
 and into ``--include`` the headers that descriptions have a ``header`` for (``macros``, ``enums``,
-``types``, then every described function), for machines without those libraries.
+``counted`` enumerations, ``types``, then every described function), for machines without those
+libraries. The file of its ``names``, if it has one, includes it and names functions as source does.
 
 A function of the description has ``params`` and one of
 
@@ -251,6 +252,19 @@ def check_contexts(contexts: dict[str, str], functions: dict[str, Function]) -> 
         raise Mismatch(f"contexts: not described, or listed twice: {sorted(strange)}")
 
 
+def enums_of(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Those with a number each, and those that are counted: ``PREFIX_ FIRST SECOND FIFTH@4``."""
+    enums = dict(data.get("enums", {}))
+    for enum, text in data.get("counted", {}).items():
+        prefix, *names = text.split()
+        number, enums[enum] = 0, {}
+        for name, _, at in (n.partition("@") for n in names):
+            number = int(at) if at else number
+            enums[enum][prefix + name] = number
+            number += 1
+    return enums
+
+
 def load_library(text: str, channel: str, extra_names: set[str] | None = None) -> Library:
     """Parse and check one description. Raises Mismatch, naming the function."""
     data = yaml.safe_load(text)
@@ -292,7 +306,7 @@ def load_library(text: str, channel: str, extra_names: set[str] | None = None) -
         failure=contexts.get("failure", ""),
         prefix=prefix,
         functions=tuple(functions.values()),
-        enums=data.get("enums", {}),
+        enums=enums_of(data),
     )
 
 
@@ -509,19 +523,34 @@ def names_in_source(name: str) -> str:
     return re.sub(r"_v2(_64)?$", r"\1", name)
 
 
-def program_header(data: dict[str, Any]) -> str:
-    """The library's public API, for programs on machines without its header."""
-    file, prefix = data["header"]["file"], data.get("prefix", "")
+def begin_header(file: str, data: dict[str, Any]) -> list[str]:
     guard = re.sub(r"\W", "_", file).upper() + "_"
-    parts = [
+    return [
         f"/* {file}: the public interface of {data['soname']}, as far as rankfold has it,\n"
         f"   for machines without the real header: from interpose/api/{data['library']}.yaml. */",
         f"#ifndef {guard}\n#define {guard}\n",
+    ]
+
+
+def names_header(data: dict[str, Any]) -> str:
+    header = data["header"]
+    parts = begin_header(header["names"], data)
+    for name, entry in data["functions"].items():
+        if "params" in entry and names_in_source(name) != name:
+            parts.append(f"#define {names_in_source(name)} {name}")
+    return "\n".join([*parts, f"\n#include <{header['file']}>\n\n#endif\n"])
+
+
+def program_header(data: dict[str, Any]) -> str:
+    """The library's public API, for programs on machines without its header."""
+    file, prefix = data["header"]["file"], data.get("prefix", "")
+    parts = [
+        *begin_header(file, data),
         "".join(f"#include <{name}>\n" for name in data["header"]["includes"]),
         '#ifdef __cplusplus\nextern "C" {\n#endif\n',
     ]
-    parts += [f"#define {name} {value}" for name, value in data.get("macros", {}).items()]
-    for name, members in data["enums"].items():
+    parts += [f"#define {name} {value}".rstrip() for name, value in data["macros"].items()]
+    for name, members in enums_of(data).items():
         parts.append(f"\ntypedef enum {{\n{enumerators(members)}\n}} {name};")
     parts += [f"\n{text.rstrip()}" for text in data["types"]]
     for name, entry in data["functions"].items():
@@ -530,8 +559,6 @@ def program_header(data: dict[str, Any]) -> str:
         for each in (name, prefix + name) if prefix else (name,):
             params = entry.get("declare", entry)["params"]
             parts.append(f"{entry.get('returns', data['result'])} {each}({params});")
-        if names_in_source(name) != name:
-            parts.append(f"#define {names_in_source(name)} {name}")
     parts += [f"\n{text.rstrip()}" for text in data.get("inlines", [])]
     parts.append("\n#ifdef __cplusplus\n}\n#endif\n#endif\n")
     return "\n".join(parts)
@@ -568,6 +595,8 @@ def main() -> int:
         data = yaml.safe_load((API / f"{library.name}.yaml").read_text())
         if "header" in data:
             write(arguments.include / data["header"]["file"], program_header(data))
+        if names := data.get("header", {}).get("names"):
+            write(arguments.include / names, names_header(data))
     write(arguments.out / "api.h", api_header(libraries))
     write(arguments.out / "coverage.txt", "\n".join(report))
     print("\n".join(text.splitlines()[0] for text in report), file=sys.stderr)

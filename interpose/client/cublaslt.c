@@ -44,8 +44,6 @@ _Static_assert(sizeof(struct desc) <= 128, "as the layout");
 _Static_assert(sizeof(struct preference) <= 64, "as the layout");
 _Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "it fits");
 
-#define FILL_FULL 2
-
 /* ---- attributes ---- */
 
 struct attribute { int number; uint16_t offset, bytes; };
@@ -180,7 +178,7 @@ int described_free(void *object)
 
 static struct desc new_desc(int compute, int scale)
 {
-	return (struct desc){.compute = compute, .scale = scale, .fill = FILL_FULL,
+	return (struct desc){.compute = compute, .scale = scale, .fill = CUBLAS_FILL_MODE_FULL,
 			     .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1,
 			     .aux_type = -1};
 }
@@ -351,7 +349,7 @@ static int product(struct rf_gemm_aux *call, const struct desc *d, const struct 
 		return lacks("CUBLASLT_MATMUL_DESC_POINTER_MODE", d->pointers);
 	if (d->transc != CUBLAS_OP_N)
 		return lacks("CUBLASLT_MATMUL_DESC_TRANSC", d->transc);
-	if (d->fill != FILL_FULL)
+	if (d->fill != CUBLAS_FILL_MODE_FULL)
 		return lacks("CUBLASLT_MATMUL_DESC_FILL_MODE", d->fill);
 	if (o->lc->type != o->ld->type)
 		return lacks("C and D of different types; D's is", o->ld->type);

@@ -1,7 +1,9 @@
-"""Our description of cuBLAS agrees with NVIDIA's headers, which come in a wheel of 444 MB."""
+"""Our descriptions of cuBLAS and NCCL agree with NVIDIA's headers, which come in wheels of 444 and
+305 MB: every function, and every type, enumerator and macro that a program may use."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,38 +12,53 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pycparser import c_ast, c_parser
 
+from rankfold import paths
 from rankfold.interpose import generate, headers
 from support.native import REPOSITORY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-WHEEL = "nvidia-cublas==13.10.0.20"
 RUNTIME = generate.header_folders()
 LIBRARIES = ["cublas", "cublasLt"]
+OURS = paths.native("include")
+# Of no use to a program, or another release's.
+OTHER = re.compile(r"CUBLAS_VER|CUBLAS_API_H_|CUBLAS_V2_H_|NCCL_H_|NCCL_VERSION")
+
+
+def headers_of(tmp_path_factory: pytest.TempPathFactory, library: str, wheel: str) -> Path:
+    """The toolkit's headers, or the wheel's, which are fetched once."""
+    if not RUNTIME:
+        pytest.skip("no CUDA headers on this machine")
+    if found := generate.header_folders(library):
+        return found[0]
+    kept = REPOSITORY / f"build/{library.lower().removesuffix('lt')}-headers"
+    if not kept.exists():
+        download = tmp_path_factory.mktemp("wheel")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest",
+                   str(download), wheel]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"{wheel} cannot be had: {done.stderr.strip()[-300:]}")
+        (file,) = download.iterdir()
+        with zipfile.ZipFile(file) as archive:
+            names = [n for n in archive.namelist() if n.endswith(".h")]
+            archive.extractall(download, names)
+        file.unlink()
+        (header,) = download.rglob(headers.FILES[library])
+        shutil.move(header.parent, kept)
+    return kept
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toolkit's headers, or the wheel's, which are fetched once."""
-    if not RUNTIME:
-        pytest.skip("no CUDA headers on this machine")
-    if found := generate.header_folders("cublasLt"):
-        return found[0]
-    kept = REPOSITORY / "build/cublas-headers"
-    if not kept.exists():
-        download = tmp_path_factory.mktemp("wheel")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest",
-                   str(download), WHEEL]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"{WHEEL} cannot be had: {done.stderr.strip()[-300:]}")
-        (wheel,) = download.iterdir()
-        with zipfile.ZipFile(wheel) as archive:
-            names = [n for n in archive.namelist() if n.endswith(".h")]
-            archive.extractall(download, names)
-        wheel.unlink()
-        shutil.move(download / Path(names[0]).parent, kept)
-    return kept
+    return headers_of(tmp_path_factory, "cublasLt", "nvidia-cublas==13.10.0.20")
+
+
+@pytest.fixture(scope="session")
+def nccl_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the version that our description is of."""
+    return headers_of(tmp_path_factory, "nccl", "nvidia-nccl-cu13==2.28.3")
 
 
 def described(library: str) -> tuple[generate.Library, dict[str, object]]:
@@ -103,3 +120,63 @@ def test_the_client_has_structures_of_the_same_size(tmp_path: Path) -> None:
     """)
     client = REPOSITORY / "interpose/client"
     subprocess.run(["gcc", "-fsyntax-only", f"-I{client}", str(source)], check=True)
+
+
+def named(library: str, folder: Path) -> tuple[set[str], set[str], set[str]]:
+    """Types, enumerators and macros that the real header has and a program may use."""
+    header = folder / headers.FILES[library]
+    tree = c_parser.CParser().parse(headers.preprocess(header, RUNTIME[0]))
+    types, enumerators = set(), set()
+    for node in tree.ext:
+        if isinstance(node, c_ast.Typedef) and headers.library_of(node.name) == library:
+            types.add(node.name)
+            kind = getattr(node.type, "type", None)
+            if isinstance(kind, c_ast.Enum) and kind.values:
+                enumerators |= {each.name for each in kind.values.enumerators}
+    command = ["gcc", "-E", "-dM", f"-I{folder}", f"-I{RUNTIME[0]}", str(header)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    prefix = {"cublas": "CUBLAS_", "cublasLt": "CUBLASLT_", "nccl": "NCCL_"}[library]
+    found = re.findall(r"^#define (\w+)(?: (.*))?$", text, re.M)
+    macros = {name for name, value in found if name.startswith(prefix) and not OTHER.match(name)}
+    return types, enumerators, macros
+
+
+def values(tmp_path: Path, folder: Path, header: str, lines: list[str]) -> str:
+    source, program = tmp_path / f"{len(list(tmp_path.iterdir()))}.cpp", tmp_path / "program"
+    body = "\n".join(lines)
+    source.write_text(f"""#include <cstdio>
+#include <{header}>
+template <class T> static void show(const char *name, T value)
+{{
+    printf("%s %lld\\n", name, (long long)value);
+}}
+static void show(const char *name, const char *value) {{ printf("%s %s\\n", name, value); }}
+template <class T> static void shape(const char *name) {{ printf("%s %zu\\n", name, sizeof(T)); }}
+int main() {{
+{body}
+}}
+""")
+    command = ["g++", "-w", f"-I{folder}", f"-I{RUNTIME[0]}", str(source), "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return subprocess.run([program], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    "library, least", [("cublas", (13, 90, 0)), ("cublasLt", (35, 900, 20)), ("nccl", (8, 35, 20))]
+)
+def test_ours_have_all_types_enumerators_and_macros(
+    tmp_path: Path, request: pytest.FixtureRequest, library: str, least: tuple[int, int, int]
+) -> None:
+    """The same program says the same of both; the program is made of the real header's names."""
+    folder = request.getfixturevalue("nccl_folder" if library == "nccl" else "folder")
+    types, enumerators, macros = named(library, folder)
+    assert all(len(n) >= at_least for n, at_least in zip((types, enumerators, macros), least))
+    plain = {name for name in macros if not name.endswith("_INITIALIZER")}
+    lines = [f'shape<{name}>("{name}");' for name in sorted(types)]
+    lines += [f'show("{name}", {name});' for name in sorted(enumerators | plain)]
+    lines += [f"{{ {name.replace('INITIALIZER', 'T')} x = {name}; (void)x; }}".replace(
+        "NCCL_CONFIG_T", "ncclConfig_t").replace("NCCL_SIM_INFO_T", "ncclSimInfo_t")
+        for name in sorted(macros - plain)]  # fmt: skip
+    ours = values(tmp_path, OURS, headers.FILES[library], lines)
+    assert ours == values(tmp_path, folder, headers.FILES[library], lines)
