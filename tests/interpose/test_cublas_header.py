@@ -170,8 +170,8 @@ def test_ours_have_all_types_enumerators_and_macros(
 ) -> None:
     """The same program says the same of both; the program is made of the real header's names."""
     folder = request.getfixturevalue("nccl_folder" if library == "nccl" else "folder")
-    types, enumerators, macros = named(library, folder)
-    assert all(len(n) >= at_least for n, at_least in zip((types, enumerators, macros), least))
+    found = types, enumerators, macros = named(library, folder)
+    assert all(len(n) >= at_least for n, at_least in zip(found, least, strict=True))
     plain = {name for name in macros if not name.endswith("_INITIALIZER")}
     lines = [f'shape<{name}>("{name}");' for name in sorted(types)]
     lines += [f'show("{name}", {name});' for name in sorted(enumerators | plain)]

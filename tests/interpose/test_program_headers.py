@@ -16,14 +16,14 @@ RUNTIME = generate.header_folders()
 pytestmark = pytest.mark.skipif(not RUNTIME, reason="no CUDA headers on this machine")
 
 SOURCE = """
-static cublasDataType_t kind = CUDA_R_32F;
-static cublasSideMode_t side = CUBLAS_SIDE_RIGHT;
-static cublasFillMode_t fill = CUBLAS_FILL_MODE_UPPER;
-static cublasDiagType_t diag = CUBLAS_DIAG_UNIT;
-static cublasLtMatmulTile_t tile = CUBLASLT_MATMUL_TILE_128x128;
-static cublasLtReductionScheme_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
-static cublasLtMatrixTransformDescOpaque_t transform;
-static ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+cublasDataType_t kind = CUDA_R_32F;
+cublasSideMode_t side = CUBLAS_SIDE_RIGHT;
+cublasFillMode_t fill = CUBLAS_FILL_MODE_UPPER;
+cublasDiagType_t diag = CUBLAS_DIAG_UNIT;
+cublasLtMatmulTile_t tile = CUBLASLT_MATMUL_TILE_128x128;
+cublasLtReductionScheme_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+cublasLtMatrixTransformDescOpaque_t transform;
+ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 static cublasStatus_t multiply(cublasHandle_t handle, const float *x, float *y)
 {
     const float one = 1;
