@@ -20,11 +20,28 @@ static const struct hal *hal_by_name(const char *name)
 	return NULL;
 }
 
+/* What there is of it; its loop does not run. */
+static void proxy_free(struct proxy *p)
+{
+	if (p->transfer_stream && !p->jobs) /* else work may be under way, and the process ends anyway */
+		p->hal->stream_destroy(p->transfer_stream);
+	if (p->swap_stream && !p->jobs)
+		p->hal->stream_destroy(p->swap_stream);
+	if (p->device)
+		p->hal->device_close(p->device); /* no worker rings after this */
+	if (p->mailbox)
+		mailbox_close(p);
+	free(p->ranks);
+	free(p->moves);
+	free(p);
+}
+
 struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t error_bytes)
 {
 	struct proxy *p = calloc(1, sizeof *p);
 	char text[256] = "the device cannot be opened";
-	const char *why = "out of host memory";
+	const char *why;
+	snprintf(error, error_bytes, "%s device: out of host memory", c->hal);
 	if (!p)
 		return NULL;
 	p->hal = hal_by_name(c->hal);
@@ -40,6 +57,8 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 		why = "no such kind of device";
 	else if (!p->chunks_total)
 		why = "a device needs at least 2 MiB of memory";
+	else if (!p->mailbox)
+		why = "out of host memory or descriptors";
 	else if (p->hal->device_open(&p->hal_config, &p->device))
 		why = text;
 	else if (p->hal->stream_create(p->device, &p->transfer_stream) ||
@@ -49,21 +68,14 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 	else
 		return p;
 	snprintf(error, error_bytes, "%s device: %s", c->hal, why);
-	return NULL; /* the process ends on this */
+	proxy_free(p);
+	return NULL;
 }
 
 void proxy_close(struct proxy *p)
 {
 	mailbox_stop(p);
-	if (!p->jobs) { /* else work may be under way, and the process ends anyway */
-		p->hal->stream_destroy(p->transfer_stream);
-		p->hal->stream_destroy(p->swap_stream);
-	}
-	p->hal->device_close(p->device); /* no worker rings after this */
-	mailbox_close(p);
-	free(p->ranks);
-	free(p->moves);
-	free(p);
+	proxy_free(p);
 }
 
 struct arguments { /* of any call */

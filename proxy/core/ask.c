@@ -68,31 +68,29 @@ static void post(struct rank *r, struct proxy_event *e, const struct ask *a)
 }
 
 /* slot 0: a module of a restored rank, known by its hash. */
-void ask_module(struct rank *r, struct module *m, uint32_t image_kind, uint16_t slot)
+bool ask_module(struct rank *r, struct module *m, uint32_t image_kind, uint16_t slot)
 {
 	struct ask *a = ask_new(r, m->o.id, slot, 0);
 	struct proxy_event e = {.kind = PROXY_EVENT_MODULE, .image_kind = image_kind};
-	if (!a) {
-		ring_reply(r, slot, CU_OUT_OF_MEMORY, NULL, 0);
-		return;
-	}
+	if (!a)
+		return false;
 	m->uses++;
 	memcpy(e.text, m->hash, sizeof m->hash);
 	e.data = m->image;
 	e.bytes = m->image_bytes;
 	post(r, &e, a);
+	return true;
 }
 
-void ask_function(struct rank *r, struct function *f, uint16_t slot, uint32_t bulk)
+bool ask_function(struct rank *r, struct function *f, uint16_t slot, uint32_t bulk)
 {
 	struct ask *a = ask_new(r, f->o.id, slot, bulk);
 	struct proxy_event e = {.kind = PROXY_EVENT_FUNCTION};
-	if (!a) {
-		ring_reply(r, slot, CU_OUT_OF_MEMORY, NULL, 0);
-		return;
-	}
+	if (!a)
+		return false;
 	f->module->uses++;
 	memcpy(e.text, f->module->hash, sizeof f->module->hash);
 	snprintf(e.name, sizeof e.name, "%s", f->name);
 	post(r, &e, a);
+	return true;
 }

@@ -19,6 +19,12 @@ static struct comm *comm_new(struct rank *r, uint64_t id)
 	return c;
 }
 
+static void comm_drop(struct rank *r, struct comm *c)
+{
+	table_remove(&r->objects, c->o.id);
+	free(c);
+}
+
 int on_comm_init(struct rank *r, const struct rf_comm_init *a, uint32_t extra)
 {
 	(void)extra;
@@ -26,11 +32,13 @@ int on_comm_init(struct rank *r, const struct rf_comm_init *a, uint32_t extra)
 		return NCCL_INVALID_ARGUMENT;
 	if (!barrier_may_issue(r->job->barrier, r->rank, 0))
 		return RETRY;
-	if (!comm_new(r, a->comm))
+	struct comm *c = comm_new(r, a->comm);
+	if (!c)
 		return NCCL_INVALID_ARGUMENT;
-	struct ask *ask = ask_new(r, a->comm, a->r.slot, 0);
-	if (!ask)
+	if (!ask_new(r, a->comm, a->r.slot, 0)) {
+		comm_drop(r, c);
 		return NCCL_SYSTEM_ERROR;
+	}
 	barrier_joining(r->job->barrier, r->rank, coll_key(a->unique_id), a->nranks);
 	coll_init(r->job->coll, r->rank, a->comm, a->unique_id, a->nranks, a->rank);
 	return ANSWERED;
@@ -47,9 +55,10 @@ int on_comm_split(struct rank *r, const struct rf_comm_split *a, uint32_t extra)
 	struct comm *c = comm_new(r, a->comm);
 	if (!c)
 		return NCCL_INVALID_ARGUMENT;
-	struct ask *ask = ask_new(r, a->comm, a->r.slot, 0);
-	if (!ask)
+	if (!ask_new(r, a->comm, a->r.slot, 0)) {
+		comm_drop(r, c);
 		return NCCL_SYSTEM_ERROR;
+	}
 	c->split_from = parent->key;
 	parent->issued++;
 	barrier_issue(r->job->barrier, r->rank, parent->key, SIGNATURE_SPLIT);
@@ -76,8 +85,7 @@ int on_comm_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 		return RETRY; /* ncclCommDestroy comes after the last operation */
 	coll_destroy(r->job->coll, r->rank, a->handle);
 	barrier_comm_gone(r->job->barrier, r->rank, c->key);
-	table_remove(&r->objects, a->handle);
-	free(c);
+	comm_drop(r, c);
 	return CU_OK;
 }
 

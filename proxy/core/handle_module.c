@@ -49,9 +49,8 @@ int on_module_load(struct rank *r, const struct rf_module_load *a, uint32_t extr
 	struct module *m = get_module(r, a->module);
 	if (!m || m->loaded || m->loading || a->bytes != m->image_bytes || !a->r.slot)
 		return CU_INVALID_VALUE;
-	m->loading = true;
-	ask_module(r, m, a->image, a->r.slot);
-	return ANSWERED;
+	m->loading = ask_module(r, m, a->image, a->r.slot);
+	return m->loading ? ANSWERED : CU_OUT_OF_MEMORY;
 }
 
 /* A module of a moved rank is being loaded again; its requests wait for that. */
@@ -120,8 +119,11 @@ int on_function_get(struct rank *r, const struct rf_name *a, uint32_t extra)
 		free(f);
 		return CU_INVALID_HANDLE;
 	}
-	ask_function(r, f, a->r.slot, a->bulk);
-	return ANSWERED;
+	if (ask_function(r, f, a->r.slot, a->bulk))
+		return ANSWERED;
+	table_remove(&r->objects, a->handle);
+	function_free(f);
+	return CU_OUT_OF_MEMORY;
 }
 
 int on_global_get(struct rank *r, const struct rf_name *a, uint32_t extra)

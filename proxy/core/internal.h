@@ -429,8 +429,9 @@ struct ask *ask_new(struct rank *, uint64_t object, uint16_t slot, uint32_t bulk
 struct ask *ask_take(struct proxy *, uint64_t token);
 struct ask *ask_take_object(struct rank *, uint64_t object);
 void ask_forget(struct rank *);
-void ask_module(struct rank *, struct module *, uint32_t image_kind, uint16_t slot);
-void ask_function(struct rank *, struct function *, uint16_t slot, uint32_t bulk);
+/* False: host memory is short, nobody was asked. */
+bool ask_module(struct rank *, struct module *, uint32_t image_kind, uint16_t slot);
+bool ask_function(struct rank *, struct function *, uint16_t slot, uint32_t bulk);
 
 /* state.c */
 uint64_t state_save(struct rank *, char *error, uint32_t error_bytes); /* bytes, 0: failed */

@@ -42,11 +42,15 @@ struct mailbox *mailbox_open(struct proxy *p)
 	(void)p;
 	if (!m)
 		return NULL;
+	m->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (m->event_fd < 0) {
+		free(m);
+		return NULL;
+	}
 	pthread_mutex_init(&m->lock, NULL);
 	pthread_cond_init(&m->ran, NULL);
 	m->calls_end = &m->calls;
 	m->events_end = &m->events;
-	m->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return m;
 }
 

@@ -52,9 +52,11 @@ static void chunk_give_back(struct rank *r, uint32_t index)
 {
 	struct proxy *p = r->proxy;
 	struct chunk *c = &r->chunks[index];
-	p->hal->space_unmap(r->space, chunk_addr(index));
-	p->hal->chunk_destroy(p->device, c->hal - 1);
+	uint32_t physical = c->hal - 1;
 	c->hal = 0;
+	if (p->hal->space_unmap(r->space, chunk_addr(index)))
+		return; /* it is still mapped: nobody else may ever have it */
+	p->hal->chunk_destroy(p->device, physical);
 	p->chunks_used--;
 }
 
@@ -114,11 +116,14 @@ struct buffer *memory_find(struct rank *r, uint64_t addr)
 	return addr - b->addr < b->bytes ? b : NULL;
 }
 
-static bool room_for_one(void **array, uint32_t count, uint32_t *room, size_t size)
+/* For `more` behind the `count` that are there. */
+static bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size_t size)
 {
-	if (count < *room)
+	uint32_t bigger = *room ? *room : 64;
+	if (count + more <= *room)
 		return true;
-	uint32_t bigger = *room ? *room * 2 : 64;
+	while (bigger < count + more)
+		bigger *= 2;
 	void *grown = realloc(*array, bigger * size);
 	if (!grown)
 		return false;
@@ -145,17 +150,13 @@ int memory_alloc(struct rank *r, const struct rf_alloc *a)
 		fresh += r->chunks[c].refs == 0;
 	if (r->live_count - r->dying + fresh > r->proxy->chunks_total)
 		return CU_OUT_OF_MEMORY;
-	if (!room_for_one((void **)&r->buffers, r->buffer_count, &r->buffer_room,
-			  sizeof *r->buffers))
-		return CU_OUT_OF_MEMORY;
+	if (!make_room((void **)&r->buffers, r->buffer_count, 1, &r->buffer_room,
+		       sizeof *r->buffers) ||
+	    !make_room((void **)&r->live, r->live_count, fresh, &r->live_room, sizeof *r->live))
+		return CU_OUT_OF_MEMORY; /* before anything has changed */
 	for (uint32_t c = first; c <= last; c++) {
 		if (r->chunks[c].refs++)
 			continue;
-		if (!room_for_one((void **)&r->live, r->live_count, &r->live_room,
-				  sizeof *r->live)) {
-			r->chunks[c].refs--;
-			return CU_OUT_OF_MEMORY;
-		}
 		r->live[r->live_count++] = c;
 		r->missing++;
 	}
@@ -272,7 +273,7 @@ uint64_t memory_resolve(struct rank *r, uint64_t addr, uint64_t bytes, bool writ
 
 static bool move_add(struct proxy *p, struct rank *r, uint32_t chunk, bool out)
 {
-	if (!room_for_one((void **)&p->moves, p->move_count, &p->move_room, sizeof *p->moves))
+	if (!make_room((void **)&p->moves, p->move_count, 1, &p->move_room, sizeof *p->moves))
 		return false;
 	p->moves[p->move_count++] = (struct move){r, chunk, out, 0};
 	r->moving = true;
@@ -335,6 +336,25 @@ void memory_begin_save(struct proxy *p, struct job *job)
 	memory_move(p);
 }
 
+/* A chunk of the device at the rank's address. RETRY_LATER: one that is on its way out comes free. */
+#define RETRY_LATER (-1)
+static int chunk_bring(struct proxy *p, struct rank *r, uint32_t index)
+{
+	uint32_t physical;
+	int error = p->hal->chunk_create(p->device, &physical);
+	if (error)
+		return p->move_done < p->move_submitted ? RETRY_LATER : error;
+	error = p->hal->space_map(r->space, chunk_addr(index), physical);
+	if (error) {
+		p->hal->chunk_destroy(p->device, physical);
+		return error;
+	}
+	r->chunks[index].hal = physical + 1;
+	r->missing--;
+	p->chunks_used++;
+	return 0;
+}
+
 /* False when it has to wait: for room in the queue, or for a chunk that is on its way out. */
 static bool move_submit(struct proxy *p, struct move *m)
 {
@@ -346,15 +366,13 @@ static bool move_submit(struct proxy *p, struct move *m)
 	if (!p->hal->room(p->swap_stream))
 		return false;
 	if (!m->out) {
-		uint32_t physical;
-		if (p->hal->chunk_create(p->device, &physical))
+		int error = r->async_error ? 0 : chunk_bring(p, r, m->chunk);
+		if (error == RETRY_LATER)
 			return false;
-		p->hal->space_map(r->space, chunk_addr(m->chunk), physical);
-		c->hal = physical + 1;
-		r->missing--;
-		p->chunks_used++;
-		if (!c->in_image)
-			return true;
+		if (error)
+			rank_fail(r, error, "the device has no room for its memory");
+		if (!c->hal || !c->in_image)
+			return true; /* nothing of a rank with an error runs: it stays where it is */
 	}
 	struct hal_work work = {.kind = HAL_COPY};
 	work.copy.dst = m->out ? image : device;

@@ -22,8 +22,10 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 {
 	struct rank *r = calloc(1, sizeof *r);
 	int code = CU_OUT_OF_MEMORY;
-	if (!r)
+	if (!r) {
+		snprintf(error, error_bytes, "rank %u: the proxy is out of host memory", rank);
 		return NULL;
+	}
 	r->proxy = job->proxy;
 	r->job = job;
 	r->rank = rank;

@@ -60,7 +60,7 @@ void slice_turn(struct proxy *p)
 		p->move_target = NULL;
 		if (!r->missing)
 			activate(p, r);
-		else
+		else if (!r->async_error)
 			memory_begin_activate(p, r); /* room has to be made in several steps */
 		return;
 	}

@@ -5,6 +5,9 @@
  * sequence of records in the ring's own framing, checked by the same rules when it comes back. The
  * memory itself lies in the same image by heap offset. All numbers little-endian.
  *
+ * A clock does not travel: an event's time is saved as its age, and is as old when the rank goes on.
+ * So the time between two events leaves out how long the rank was nowhere.
+ *
  * STATE_VERSION changes with any change of a record here; another version is refused.
  */
 #include <stdlib.h>
@@ -13,7 +16,7 @@
 #include "internal.h"
 
 #define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
-#define STATE_VERSION 3
+#define STATE_VERSION 4
 #define STATE_BYTES_MAX (1ull << 36)
 #define COMMS_BYTES_MAX (64ull << 20)
 
@@ -46,7 +49,8 @@ struct state_chunk { struct rf_record r; uint64_t chunk; };
 struct state_stream { struct rf_record r; uint64_t id; uint32_t flags; int32_t priority; };
 struct state_event {
 	struct rf_record r;
-	uint64_t id, recorded, time_ns;
+	uint64_t id, recorded;
+	uint64_t age_ns; /* at the save, by one clock for all of the rank's events */
 	uint32_t flags, reserved;
 };
 struct state_module { /* then the image, if it has not been loaded */
@@ -73,7 +77,7 @@ static uint64_t checksum(const uint8_t *data, uint64_t bytes)
 
 /* ---- saving ---- */
 
-struct writer { uint8_t *at, *end; };
+struct writer { uint8_t *at, *end; uint64_t now_ns; };
 
 /* Room for a record and `extra` bytes behind it, zeroed; NULL when the image is full. */
 static void *put(struct writer *w, uint16_t opcode, uint64_t bytes, uint64_t extra)
@@ -155,7 +159,7 @@ static bool put_object(struct writer *w, const struct object *o)
 		if (s) {
 			s->id = o->id;
 			s->recorded = from->last != NULL; /* at a cut every record is over */
-			s->time_ns = from->last ? from->last->time_ns : 0;
+			s->age_ns = from->last ? w->now_ns - from->last->time_ns : 0;
 			s->flags = from->flags;
 		}
 		return s;
@@ -236,7 +240,7 @@ uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)
 {
 	struct state_header *h = (void *)(r->image + STATE_OFFSET);
 	uint8_t *first = (uint8_t *)(h + 1);
-	struct writer w = {first, r->image + STATE_OFFSET + STATE_BYTES_MAX};
+	struct writer w = {first, r->image + STATE_OFFSET + STATE_BYTES_MAX, now_ns()};
 	struct state_rank *s = PUT(&w, RANK, state_rank, 0);
 	h->magic = 0; /* not valid until all is written */
 	if (s) {
@@ -283,7 +287,7 @@ static bool get_buffer(struct rank *r, const struct state_buffer *s)
 	return memory_alloc(r, &a) == CU_OK;
 }
 
-static bool get_event(struct rank *r, const struct state_event *s)
+static bool get_event(struct rank *r, const struct state_event *s, uint64_t now)
 {
 	struct event *e = calloc(1, sizeof *e);
 	if (!e)
@@ -294,7 +298,7 @@ static bool get_event(struct rank *r, const struct state_event *s)
 		return false;
 	if (e->last) {
 		e->last->over = true;
-		e->last->time_ns = s->time_ns;
+		e->last->time_ns = now - s->age_ns;
 	}
 	return table_put(&r->objects, &e->o);
 }
@@ -317,8 +321,8 @@ static bool get_module(struct rank *r, const struct state_module *s)
 		m->image_bytes = m->image_room = s->image_bytes;
 		r->arriving += s->image_bytes;
 	} else if (m->hash[0]) {
-		m->loading = true;
-		ask_module(r, m, 0, 0);
+		m->loading = ask_module(r, m, 0, 0);
+		return m->loading;
 	}
 	return true;
 }
@@ -337,8 +341,7 @@ static bool get_function(struct rank *r, const struct state_function *s)
 	f->name = strndup((const char *)(s + 1), s->name_bytes);
 	if (!f->name || !table_put(&r->objects, &f->o))
 		return false;
-	ask_function(r, f, 0, 0);
-	return true;
+	return ask_function(r, f, 0, 0);
 }
 
 static bool get_comm(struct rank *r, const struct state_comm *s)
@@ -379,7 +382,7 @@ static bool get_rank(struct rank *r, const struct state_rank *s)
 	return true;
 }
 
-static bool get(struct rank *r, const struct rf_record *record)
+static bool get(struct rank *r, const struct rf_record *record, uint64_t now)
 {
 	const void *s = record;
 	switch (record->opcode) {
@@ -390,7 +393,7 @@ static bool get(struct rank *r, const struct rf_record *record)
 		const struct state_stream *t = s;
 		return stream_new(r, t->id, t->flags, t->priority) != NULL;
 	}
-	case STATE_EVENT: return get_event(r, s);
+	case STATE_EVENT: return get_event(r, s, now);
 	case STATE_MODULE: return get_module(r, s);
 	case STATE_FUNCTION: return get_function(r, s);
 	case STATE_COMM: return get_comm(r, s);
@@ -428,6 +431,7 @@ int state_restore(struct rank *r, char *error, uint32_t error_bytes)
 {
 	struct state_header *h = (void *)(r->image + STATE_OFFSET);
 	const uint8_t *first = (const uint8_t *)(h + 1), *at = first;
+	const uint64_t now = now_ns();
 	if (!h->magic && r->tail.bytes) {
 		snprintf(error, error_bytes, "rank %u: what it had on its device is lost", r->rank);
 		return -1;
@@ -458,7 +462,7 @@ int state_restore(struct rank *r, char *error, uint32_t error_bytes)
 			h->magic = 0; /* taken: the live rank is the truth from here on */
 			return 1;
 		}
-		if (!get(r, record))
+		if (!get(r, record, now))
 			break;
 		at += record->bytes;
 	}

@@ -18,6 +18,13 @@ $(BUILD)/%.o: %.c
 	$(CC) $(FLAGS) -MMD -MP -c $< -o $@
 -include $(CORE:.o=.d) $(OTHER:.o=.d)
 
+# The same core where host memory is short.
+SHORT := $(filter-out %/fuzz_decoder.o %/generate.o %/coverage.o,$(OTHER)) $(BUILD)/tests/hostile/short.o
+SCARCE := $(foreach f,calloc malloc realloc post_event,-Wl,--wrap=$(f))
+$(BUILD)/short: $(CORE) $(SHORT)
+	$(CC) $(FLAGS) $(WRAP) $(SCARCE) -o $@ $^ -lpthread -lm -ldl
+-include $(BUILD)/tests/hostile/short.d
+
 # The proxy's threads under the thread sanitizer, in one go: nothing of it is shared with the above.
 # It has room for 1.5 TiB of addresses, of which the kernel's randomisation may leave a third: so
 # windows of 32 GiB between guards of 8 GiB take the place of those of 1 TiB between 256 GiB.

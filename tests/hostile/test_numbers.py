@@ -7,7 +7,7 @@ have returned are counted in the header.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
@@ -37,7 +37,7 @@ from support.words import store32
 
 from .records import BODIES, OPCODES
 
-WRONG = {
+WRONG: dict[str, Callable[[int], int]] = {
     "zero": lambda right: 0,
     "the last one": lambda right: right - 1,
     "skipping one": lambda right: right + 1,

@@ -58,7 +58,9 @@ def names_that(check: re.Pattern[str]) -> str:
 
 def test_before_cuinit_nothing_works(build: Build, run: Run, tmp_path: Path) -> None:
     assert {name for name, needs in CHECKS.items() if not needs} == NOTHING
-    program = build(ALL_FAIL % names_that(re.compile("context")) + """
+    program = build(
+        ALL_FAIL % names_that(re.compile("context"))
+        + """
     int main(void)
     {
         int version;
@@ -70,7 +72,8 @@ def test_before_cuinit_nothing_works(build: Build, run: Run, tmp_path: Path) -> 
         OK(cuInit(0));
         OK(cuDeviceGetCount(&version));
         return 0;
-    }""")
+    }"""
+    )
     with ChannelServer(tmp_path / "s") as server:
         run(program, launcher=server.path)
 
@@ -78,7 +81,9 @@ def test_before_cuinit_nothing_works(build: Build, run: Run, tmp_path: Path) -> 
 def test_without_a_context_that_lives_all_that_need_one_fail(
     build: Build, run: Run, tmp_path: Path
 ) -> None:
-    program = build(ALL_FAIL % names_that(re.compile("context_needed")) + """
+    program = build(
+        ALL_FAIL % names_that(re.compile("context_needed"))
+        + """
     static CUcontext context;
     static pthread_barrier_t step;
     static void *other(void *unused)
@@ -110,7 +115,8 @@ def test_without_a_context_that_lives_all_that_need_one_fail(
         pthread_barrier_wait(&step);
         pthread_join(thread, NULL);
         return 0;
-    }""")
+    }"""
+    )
     with ChannelServer(tmp_path / "s") as server:
         run(program, launcher=server.path)
 

@@ -108,6 +108,7 @@ def shifts() -> list[Row]:
     for name, mode, to, kind in itertools.product(
         ("vshl", "vshr"), ("clamp", "wrap"), ("u32", "s32"), ("u32", "s32")
     ):
+
         def shifted(a: int, b: int, name: str = name, mode: str = mode) -> int:
             count = min(b, 32) if mode == "clamp" else b & 31
             return a << count if name == "vshl" else a >> count
