@@ -23,7 +23,7 @@ from rankfold.proxy.hal.soft import lower, ptx
 from rankfold.proxy.hal.soft.errors import ModuleError
 
 # {a|b} is a or b. T and U stand for types; %T1 is register 1 for one of type T, %W1 for one twice
-# as wide, and <%T> one, two, four or eight of them.
+# as wide, and <%T> one, two, four or eight of them. BYTES and IN are written out below.
 FORMS = """
 {add|sub}{|.rn|.rz|.rm|.rp}{|.ftz}{|.sat}.T %T0, %T1, %T2
 {add|sub|addc|subc}{|.cc}.T %T0, %T1, %T2
@@ -135,9 +135,27 @@ fence.proxy.tensormap::generic{.release|.acquire}{.gpu|.sys} {|[%rd7], 128}
 fence.proxy{.alias|.async|.async.global|.async.shared::cta}
 isspacep{.const|.global|.local|.shared|.shared::cta|.shared::cluster|.param} %p0, %rd1
 cvta{|.to}{.const|.global|.local|.shared|.shared::cta|.shared::cluster|.param}.u64 %rd0, %rd1
+cp.async{.ca|.cg}.shared{|::cta}.global{|.L2::64B|.L2::128B|.L2::256B} [%rd6], [%rd7], {4|8|16}
 cp.async{.ca|.cg}.shared{|::cta}.global{|.L2::128B} [%rd6], [%rd7], {4|8|16}{|, %r1|, %p1}
+cp.async{.ca|.cg}.shared.global.L2::cache_hint{|.L2::256B} [%rd6], [%rd7], {8|16}{|, %r1}, %rd1
 cp.async{.commit_group|.wait_all}
-cp.async.wait_group 2
+cp.async{|.bulk}.wait_group{|.read} 2
+cp.async.mbarrier.arrive{|.noinc}{|.shared|.shared::cta}.b64 [%rd6]
+cp.async.bulk.shared{::cta|::cluster}.global.BYTES [%rd6], [%rd7], {%r1|16}, [%rd5]
+cp.async.bulk.shared::cluster.global.BYTES.multicast::cluster [%rd6], [%rd7], 16, [%rd5], %rs1
+cp.async.bulk.shared::cluster.shared::cta.BYTES [%rd6], [%rd7], %r1, [%rd5]
+cp.async.bulk.shared::cluster.global.BYTES.L2::cache_hint [%rd6], [%rd7], 16, [%rd5], %rd1
+cp.async.bulk.global.shared::cta.bulk_group{|.L2::cache_hint} [%rd6], [%rd7], 16{|, %rd1}
+cp.async.bulk.commit_group
+mbarrier{.init|.inval}{|.shared|.shared::cta}.b64 [%rd6]{|, %r1|, 7}
+mbarrier{.expect_tx|.complete_tx}{|.relaxed}{|.cta|.cluster}IN.b64 [%rd6], %r1
+mbarrier.arrive{|_drop}{|.release|.relaxed}{|.cta|.cluster}IN.b64 {%rd0|_}, [%rd6]{|, %r1|, 7}
+mbarrier.arrive{|_drop}{.noComplete|.expect_tx}{|.release}{|.cta}IN.b64 {%rd0|_}, [%rd6], {%r1|7}
+mbarrier.test_wait{|.acquire|.relaxed}{|.cta|.cluster}IN.b64 %p0, [%rd6], %rd1
+mbarrier.test_wait.parity{|.acquire|.relaxed}{|.cta|.cluster}IN.b64 %p0, [%rd6], {%r1|1}
+mbarrier.try_wait{|.acquire|.relaxed}{|.cta|.cluster}IN.b64 %p0, [%rd6], %rd1{|, %r1|, 99}
+mbarrier.try_wait.parity{|.acquire|.relaxed}{|.cta}IN.b64 %p0, [%rd6], %r1{|, %r2}
+mbarrier.pending_count.b64 %r0, %rd1
 nanosleep.u32 %r0
 prefetch{|.global|.local}{|.L1|.L2|.L2::evict_last|.L2::evict_normal} [%rd7]
 prefetchu.L1 [%rd7]
@@ -154,6 +172,8 @@ stackrestore.u64 %rd0
 alloca.u64 %rd0, %rd1{|, 32}
 {trap|exit|ret}
 """
+FORMS = FORMS.replace("BYTES", "mbarrier::complete_tx::bytes")
+FORMS = FORMS.replace("IN.b64", "{|.shared|.shared::cta|.shared::cluster}.b64")
 TYPES = {  # their registers
     **dict.fromkeys(("u16", "s16", "b16", "bf16", "e4m3x2", "e5m2x2"), "rs"),
     **dict.fromkeys(("u8", "s8", "b8"), "rs"),

@@ -26,6 +26,7 @@ _COMPUTED = frozenset(
     "max and or xor not shl shr shf bfe bfi bfind clz popc brev prmt lop3 sad selp setp set slct "
     "copysign testp mul24 mad24 dp4a dp2a".split()
 )
+_NEVER_SIDE_BY_SIDE = frozenset(("atom", "red", "vprintf", "cp", "mbarrier"))
 _SHARED_SPACES = frozenset(("global", "shared", "const"))
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
 
@@ -220,7 +221,7 @@ def worth_regrouping(graph: Graph, cut: Cut) -> bool:
     side_by_side = 0
     for instr in graph.blocks[cut.resume].instrs:
         kind, words = instr.op[0], set(instr.op)
-        if kind in ("atom", "red", "vprintf", "cp") or words & _STRONG or "local" in words:
+        if kind in _NEVER_SIDE_BY_SIDE or words & _STRONG or "local" in words:
             return False
         if kind not in ("ld", "st") or "param" in words:
             continue

@@ -22,7 +22,6 @@ _TENSOR_CORES = "it has no tensor cores: multiply by fma, or by cuBLAS"
 INSTEAD = {
     **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq"), _TEXTURES),
     **dict.fromkeys(("wmma", "mma", "wgmma", "tcgen05", "ldmatrix", "stmatrix"), _TENSOR_CORES),
-    "mbarrier": "nvcc -arch=compute_75 builds cuda::barrier and cuda::pipeline without it",
 }  # of a refused instruction, by its first word: what to do
 
 

@@ -185,7 +185,7 @@ Worth = Callable[[Graph, Cut], bool]
 def build(module: Module, kernel: Function, worth: Worth) -> Graph:
     """`worth` says of a loop, by the cut at its head, whether its threads shall regroup."""
     flat = flatten(module, kernel)
-    instrs = _yield_in_spin_loops(_normalise(flat.instrs))
+    instrs = _yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs)))
     loops = _small_loops(instrs)
     graph = _graph(flat, regroup(instrs, loops), kernel.name)
     kept = {
@@ -245,6 +245,19 @@ def _normalise(instrs: list[Instr]) -> list[Instr]:
         out.append(Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over))
         out.append(dataclasses.replace(instr, pred=None))
         out.append(Instr(("label",), target=over))
+    return out
+
+
+def is_wait(instr: Instr) -> bool:
+    return instr.op[0] == "mbarrier" and instr.op[1] in ("test_wait", "try_wait")
+
+
+def _yield_in_waits(instrs: list[Instr]) -> list[Instr]:
+    """Before a thread looks at an mbarrier it lets the others run, whatever it does when it looks
+    in vain. (Only then would be enough, but what follows would stand in two segments.)"""
+    out: list[Instr] = []
+    for instr in instrs:
+        out += [Instr(("yield",)), instr] if is_wait(instr) else [instr]
     return out
 
 

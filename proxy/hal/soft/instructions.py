@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from . import bits, compare, convert, memory, video  # noqa: F401 - each adds its instructions to OPS
+from . import (  # noqa: F401 - each adds its instructions to OPS
+    async_copy,
+    bits,
+    compare,
+    convert,
+    mbarrier,
+    memory,
+    video,
+)
 from .flow import CONTROL, WARP_CUTS
 from .ops import HINTS, OPS
 

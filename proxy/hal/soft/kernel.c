@@ -17,9 +17,13 @@
 
 #define LOCKSTEP_WIDTH_MIN 32u  /* threads in a row: with fewer, more calls cost what they save */
 
+/* A shared address may lie anywhere in its window, and a copy to it may be as long as what is
+ * mapped: behind it nothing else must lie. */
+#define SHARED_RESERVED (SOFT_SHARED_WINDOW + SOFT_SHARED_BYTES + 4096)
+
 int soft_scratch_open(struct soft_scratch *scratch)
 {
-	uint8_t *window = mmap(NULL, SOFT_SHARED_WINDOW + 4096, PROT_NONE,
+	uint8_t *window = mmap(NULL, SHARED_RESERVED, PROT_NONE,
 			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (window == MAP_FAILED)
@@ -32,7 +36,7 @@ int soft_scratch_open(struct soft_scratch *scratch)
 void soft_scratch_close(struct soft_scratch *scratch)
 {
 	if (scratch->shared)
-		munmap(scratch->shared, SOFT_SHARED_WINDOW + 4096);
+		munmap(scratch->shared, SHARED_RESERVED);
 	free(scratch->frame);
 	free(scratch->local);
 	free(scratch->resident);

@@ -14,7 +14,7 @@ from typing import Protocol
 from .addressing import IMMEDIATE_MAX
 from .emit import BITS, Value, const, is_float, is_signed, llvm_type
 from .ops import Context, Unsupported, op, pack_float
-from .ptx import TYPE_BYTES, Instr, Int, Mem, Not, Operand, Reg, Sink, Sym, Vec
+from .ptx import TYPE_BYTES, Instr, Mem, Operand, Reg, Sink, Sym, Vec
 
 DEV_BASE, WINDOW_BYTES = 0x200000000000, 1 << 40  # channel.h
 BASE_SLACK = 1 << 37  # a base may lie this far outside of the window
@@ -320,51 +320,6 @@ def _store(c: Context, instr: Instr) -> None:
         if index:
             at = c.e.op("ptr", f"getelementptr i8, ptr {base.ref}, i64 {index * TYPE_BYTES[kind]}")
         c.e.do(f"store {before} {value.ref}, ptr {at.ref}{after}")
-
-
-@op("cp")
-def _copy_async(c: Context, instr: Instr) -> None:
-    """cp.async copies at once: a legal order. Its groups then need no waiting."""
-    m: MemoryContext = c  # type: ignore[assignment]
-    if instr.op[1:2] != ("async",) or "bulk" in instr.op or "mbarrier" in instr.op:
-        raise Unsupported
-    if "commit_group" in instr.op or "wait_group" in instr.op or "wait_all" in instr.op:
-        return
-    dst, src, size = instr.args[:3]
-    assert isinstance(dst, Mem) and isinstance(src, Mem) and isinstance(size, Int)
-    to, source = pointer(m, "shared", dst, size.value), pointer(m, "global", src, size.value)
-    wanted = _wanted_bytes(c, instr, size.value)
-    for index in range(0, size.value, 4):
-        at, into = (c.e.op("ptr", f"getelementptr i8, ptr {p.ref}, i64 {index}")
-                    for p in (source, to))  # fmt: skip
-        if wanted is None:
-            word = c.e.op("i32", f"load i32, ptr {at.ref}, align 4")
-        else:
-            word = _first_bytes(c, at, into, c.e.intrinsic("usub.sat", wanted, const("i32", index)))
-        c.e.do(f"store i32 {word.ref}, ptr {into.ref}, align 4")
-
-
-def _wanted_bytes(c: Context, instr: Instr, size: int) -> Value | None:
-    """How many bytes of the source count, if the instruction says so; the rest becomes zero."""
-    options = instr.args[3 : -1 if "L2_cache_hint" in instr.op else None]
-    if not options:
-        return None
-    option = options[0]
-    if isinstance(option, Not) or (isinstance(option, Reg) and c.kind_of(option) == "pred"):
-        return c.e.select(c.read(option, "pred"), const("i32", 0), const("i32", size))
-    return c.read(option, "u32")
-
-
-def _first_bytes(c: Context, at: Value, instead: Value, count: Value) -> Value:
-    """The first `count` bytes of a word, the others zero. If none count, nothing is read there:
-    the address may be invalid."""
-    e = c.e
-    none = e.cmp("icmp eq", count, const("i32", 0))
-    safe = e.select(none, instead, at)
-    word = e.op("i32", f"load i32, ptr {safe.ref}, align 4")
-    bits = e.bin("shl", e.intrinsic("umin", count, const("i32", 4)), const("i32", 3))
-    ones = e.bin("sub", e.bin("shl", const("i64", 1), e.resize(bits, "i64")), const("i64", 1))
-    return e.bin("and", word, e.cast("trunc", ones, "i32"))
 
 
 # ---- atomics -------------------------------------------------------------------------------------
