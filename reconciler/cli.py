@@ -20,7 +20,7 @@ import click
 
 from rankfold import __version__, control, paths
 from rankfold.reconciler import doctor, plan, report, revision, spec, watch
-from rankfold.reconciler.client import NoReconciler, Reconciler
+from rankfold.reconciler.client import NoReconciler, Reconciler, reconciler_runs
 from rankfold.reconciler.console import blocks_of, event_line, say, tables
 from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.git import is_elsewhere
@@ -314,11 +314,21 @@ def status(state: Path, output: str) -> int:
     if data["revision"]:
         click.echo(f"revision {data['revision']} of {data['source']['name']}")
     for condition in data["source"]["conditions"]:
-        if condition["status"] == "False":
+        if condition["reason"] == "Unreachable":
+            since = report.clock(condition["since"])
+            say(f"since {since} the source cannot be read: {condition['message']}")
+        elif condition["status"] == "False":
             say(
                 f"the last revision was refused, the fleet stays as it was:\n{condition['message']}"
             )
+    warn_of_reconciler(data["reconciler"])
     return 0
+
+
+def warn_of_reconciler(reconciler: Json) -> None:
+    """One line if none runs and one is needed."""
+    if reconciler["message"]:
+        say(f"rankfold: {reconciler['message']}")
 
 
 @cli.command()
@@ -333,7 +343,10 @@ def describe(state: Path, name: str, output: str) -> int:
         fail(f"there is no job {name!r}")
     with Store(state, readonly=True) as store:
         events = [vars(e) for e in store.events(name)]
-        job = {**job, "events": events, "actions": store.actions(name)}
+        reconciler = snap.reconciler_status()
+        actions = store.actions(name)
+        job = {**job, "events": events, "actions": actions, "reconciler": reconciler}
+    warn_of_reconciler(reconciler)
     if output == "json":
         show(job)
         return 0
@@ -355,8 +368,11 @@ def events(state: Path, name: str | None, output: str) -> int:
     with Store(state, readonly=True) as store:
         found = store.events(name)
         known = name is None or found or store.object("Job", name)
+        runs, followed = reconciler_runs(Layout(state)), store.get("watching")
+        now = report.reconciler_status(runs, store.objects(), store.records(), followed)
     if not known:
         fail(f"nothing is known of {name!r}")
+    warn_of_reconciler(now)
     if output == "json":
         show([vars(e) for e in found])
         return 0

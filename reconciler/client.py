@@ -20,7 +20,17 @@ from rankfold.reconciler.observe import last_lines
 
 START_TIMEOUT_S = 30.0
 AGAIN_S = 0.05
+LOOK_TIMEOUT_S = 2.0
 ASK_TIMEOUT_S = 180.0  # the reconciler may be in the middle of a long action
+
+
+def reconciler_runs(layout: Layout) -> bool:
+    """Whether one listens. It is not asked: it may be busy."""
+    try:
+        control.Client(layout.socket, timeout=LOOK_TIMEOUT_S).close()
+    except control.ControlError:
+        return False
+    return True
 
 
 class NoReconciler(Exception):

@@ -9,22 +9,26 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rankfold.reconciler import plan
 from rankfold.reconciler.act import used_so_far
+from rankfold.reconciler.client import reconciler_runs
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Change, Job, Json, Observed, Record, count
+from rankfold.reconciler.model import Change, Condition, Job, Json, Observed, Record, count
 from rankfold.reconciler.observe import Connections, known_devices, last_lines, observe
 from rankfold.reconciler.revision import Difference
 from rankfold.reconciler.store import Object, Store, database
 
 FORMAT_VERSION = 1
 TOLD_IN_PLANS = ("Stalled", "Drifted")
-TOLD_FIRST = ("Stalled", "Orphaned", "Progressing", "Drifted", "Ready")  # in the table of jobs
+TOLD_JOBS = 3
+TOLD_FIRST = (  # in the table of jobs
+    "Stalled", "Orphaned", "Progressing", "SourceUnreachable", "Drifted", "Ready",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,13 +42,19 @@ class Snapshot:
     changes: tuple[Change, ...]
     meta: Json
     layout: Layout
+    reconciler: bool = False  # whether one runs
+
+    def reconciler_status(self) -> Json:
+        followed = self.meta.get("watching")
+        return reconciler_status(self.reconciler, self.objects, self.records, followed)
 
 
 def snapshot(state: Path) -> Snapshot:
     """Look now. Raises StoreError."""
     layout = Layout(state)
+    runs = reconciler_runs(layout)
     if not database(state).exists():
-        return Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout)
+        return Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout, runs)
     store, links = Store(state, readonly=True), Connections()
     try:
         objects, records = tuple(store.objects()), store.records()
@@ -52,9 +62,10 @@ def snapshot(state: Path) -> Snapshot:
         devices = {*desired.devices(), *known_devices(layout)}
         observed = observe(layout, sorted(devices), records, links)
         planned = plan.plan(desired, records, observed, time.time())
-        keys = ("source", "revision", "attempted", "watching")
+        keys = ("source", "revision", "attempted", "watching", "unreachable")
         meta = {key: store.get(key) for key in keys}
-        return Snapshot(objects, records, observed, planned, tuple(store.changes()), meta, layout)
+        changes = tuple(store.changes())
+        return Snapshot(objects, records, observed, planned, changes, meta, layout, runs)
     finally:
         store.close()
         links.close()
@@ -65,29 +76,58 @@ def snapshot(state: Path) -> Snapshot:
 
 def status(snap: Snapshot) -> Json:
     """``status -o json``."""
-    attempted = snap.meta.get("attempted") or {}
-    faults = attempted.get("faults", [])
     return {
         "format_version": FORMAT_VERSION,
         "revision": snap.meta.get("revision"),
-        "source": {
-            "name": snap.meta.get("source"),
-            "watched": snap.meta.get("watching") is not None,
-            "attempted": attempted.get("revision"),
-            "conditions": [
-                {
-                    "type": "Ready",
-                    "status": "False" if faults else "True",
-                    "reason": "RevisionRefused" if faults else "RevisionAccepted",
-                    "message": "\n".join(faults),
-                }
-            ]
-            if attempted
-            else [],
-        },
+        "reconciler": snap.reconciler_status(),
+        "source": source_status(snap),
         "jobs": [job_status(snap, each) for each in snap.objects if each.kind == "Job"],
         "devices": devices_status(snap),
     }
+
+
+def reconciler_status(
+    runs: bool, objects: Iterable[Object], records: Mapping[str, Record], followed: str | None
+) -> Json:
+    """Whether one runs, and what is not done because none does. `followed`: the source."""
+    jobs = [each.name for each in objects if each.kind == "Job"]
+    live = [name for name in jobs if records.get(name, Record(name)).step != "ended"]
+    lacking = []
+    if live:
+        more = f" and {len(live) - TOLD_JOBS} more" if len(live) > TOLD_JOBS else ""
+        lacking.append(f"nobody looks after {', '.join(live[:TOLD_JOBS])}{more}")
+    if followed:
+        lacking.append(f"nobody follows {followed}")
+    if runs or not lacking:
+        return {"running": runs, "message": ""}
+    way_out = "`rankfold watch` or `rankfold apply` starts one"
+    return {"running": False, "message": f"no reconciler runs: {'; '.join(lacking)}; {way_out}"}
+
+
+def source_status(snap: Snapshot) -> Json:
+    attempted, unreachable = snap.meta.get("attempted"), snap.meta.get("unreachable")
+    followed = snap.meta.get("watching") is not None
+    return {
+        "name": snap.meta.get("source") or snap.meta.get("watching"),
+        "watched": followed and snap.reconciler,
+        "attempted": attempted["revision"] if attempted else None,
+        "conditions": [_source_ready(snap, attempted or {}, unreachable)]
+        if attempted or unreachable
+        else [],
+    }
+
+
+def _source_ready(snap: Snapshot, attempted: Json, unreachable: Json | None) -> Json:
+    faults = attempted.get("faults", [])
+    good, reason, message, since = "True", "RevisionAccepted", "", attempted.get("time")
+    if faults:
+        good, reason, message = "False", "RevisionRefused", "\n".join(faults)
+    if unreachable:
+        told = [unreachable["message"], message] if message else [unreachable["message"]]
+        good, reason, message, since = "False", "Unreachable", "\n".join(told), unreachable["since"]
+    elif snap.meta.get("watching") is not None and not snap.reconciler and not faults:
+        good, reason, message = "Unknown", "NotFollowed", "no reconciler runs"
+    return {"type": "Ready", "status": good, "reason": reason, "message": message, "since": since}
 
 
 def phase(job: Job, record: Record) -> str:
@@ -118,7 +158,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "restarts": 0,
         "gpuSeconds": round(used_so_far(record), 3),
         "checkpoints": [],
-        "conditions": [dataclasses.asdict(c) for c in conditions],
+        "conditions": [dataclasses.asdict(c) for c in (*conditions, *_unchecked(snap, each))],
         "epoch": record.epoch,
         "determinism": job.determinism,
         "command": list(job.command),
@@ -129,6 +169,15 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],
         "changes": [change_status(c) for c in snap.changes if c.job == job.name],
     }
+
+
+def _unchecked(snap: Snapshot, each: Object) -> list[Condition]:
+    """A job may be as a revision says of which nobody knows whether it is still the last one."""
+    unreachable = snap.meta.get("unreachable")
+    if not unreachable or each.source is None:
+        return []
+    message = f"since {clock(unreachable['since'])} its source cannot be read: "
+    return [Condition("SourceUnreachable", "True", "Unreachable", message + unreachable["message"])]
 
 
 def rank_status(snap: Snapshot, record: Record, rank: int) -> Json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,14 +12,13 @@ from pathlib import Path
 import pytest
 from cuda import PROGRAMS, build
 
-from support import privileges
+from support import disk
 from support.command import Rankfold, Specs
 from support.leaks import State
 
 from .neighbour import NAME, Neighbour
 
 MiB = 1 << 20
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def test_what_is_refused_leaves_the_fleet_as_it_was(
@@ -87,28 +85,9 @@ def test_a_suspended_job_leaves_its_device_to_another_and_outlives_the_rest(
 
 @pytest.fixture
 def small_disk(state: State) -> Iterator[Path]:
-    """A file system of 4 MiB. Used before `rankfold`, so that it outlives the fleet."""
-    privileges.need_namespaces()
-    place = state.folder / "disk"
-    place.mkdir()
-    if _libc.mount(b"tmpfs", bytes(place), b"tmpfs", 0, b"size=4m,mode=700") != 0:
-        raise OSError(ctypes.get_errno(), "mount")
-    yield place
-    state.watch.settle()
-    assert _libc.umount2(bytes(place), 0) == 0, os.strerror(ctypes.get_errno())
-
-
-def fill(disk: Path) -> Path:
-    """Not a byte is left; gives the file to remove."""
-    file = disk / "ballast"
-    with file.open("wb", buffering=0) as stream:
-        for size in (1 << 16, 1):
-            try:
-                while stream.write(bytes(size)):
-                    pass
-            except OSError:
-                continue
-    return file
+    """Used before `rankfold`, so that it outlives the fleet."""
+    with disk.small_disk(state) as place:
+        yield place
 
 
 def test_a_full_state_directory_stops_changes_but_no_job(
@@ -122,7 +101,7 @@ def test_a_full_state_directory_stops_changes_but_no_job(
     neighbour.describe(gpus=2)
     with rankfold.watching(str(specs.folder)):
         rankfold.until(lambda: len(neighbour.devices()) == 2)
-        ballast = fill(small_disk)
+        ballast = disk.fill(small_disk)
         neighbour.describe(gpus=1)
         done = rankfold.run("apply", "-f", str(specs.folder), "--wait")
         assert done.returncode == 1 and "cannot be written: database or disk is full" in done.stderr
@@ -143,7 +122,7 @@ def test_full_logs_lose_lines_but_not_the_job(
     script = f"until [ -e {gate} ]; do sleep 0.02; done; {program}; touch {gate}.$RANK; exit 3"
     specs.program(["sh", "-c", script], "logger", gpus=1, ranks=2)
     rankfold("apply", "-f", str(specs.folder), "--wait")
-    ballast = fill(small_disk)
+    ballast = disk.fill(small_disk)
     gate.touch()
     rankfold.until(lambda: all((specs.folder / f"gate.{r}").exists() for r in range(2)))
     ballast.unlink()

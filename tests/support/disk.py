@@ -1,0 +1,40 @@
+"""A file system of a test's own, small enough to be filled."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from support import privileges
+from support.leaks import State
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def small_disk(state: State) -> Iterator[Path]:
+    """4 MiB. What uses it must have ended before."""
+    privileges.need_namespaces()
+    place = state.folder / "disk"
+    place.mkdir()
+    if _libc.mount(b"tmpfs", bytes(place), b"tmpfs", 0, b"size=4m,mode=700") != 0:
+        raise OSError(ctypes.get_errno(), "mount")
+    yield place
+    state.watch.settle()
+    assert _libc.umount2(bytes(place), 0) == 0, os.strerror(ctypes.get_errno())
+
+
+def fill(disk: Path) -> Path:
+    """Not a byte is left; gives the file to remove."""
+    file = disk / "ballast"
+    with file.open("wb", buffering=0) as stream:
+        for size in (1 << 16, 1):
+            try:
+                while stream.write(bytes(size)):
+                    pass
+            except OSError:
+                continue
+    return file
