@@ -19,7 +19,7 @@ from rankfold.control import Client, ControlError
 from support import leaks, privileges
 from support.leaks import State
 
-from .conftest import Rig
+from .conftest import Launched, Rig
 
 
 @pytest.mark.parametrize("status", [0, 3, 255])
@@ -63,7 +63,14 @@ def test_what_a_rank_sees(rig: Rig) -> None:
 
 
 def test_a_rank_starts_with_no_signal_ignored_or_blocked(rig: Rig) -> None:
-    launched = rig.launch("grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
+    def hinder() -> None:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, signal.SIGCONT))
+
+    config = rig.config("grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
+    done = rig.run(config, before=hinder)
+    assert done.returncode == 0, done.stderr
+    launched = Launched(json.loads(done.stdout)["pid"], None, config)
     launched.end()
     masks = dict(line.split(":") for line in launched.text("out").splitlines())
     # 32 and 33 are glibc's own; its posix_spawn, and so make, starts programs with them ignored.

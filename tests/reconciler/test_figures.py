@@ -1,0 +1,178 @@
+"""The figures in reports are those of what happened: pauses, convergence, device-seconds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfold.reconciler import changes
+from rankfold.reconciler.act import used_so_far
+from rankfold.reconciler.model import (
+    Change,
+    Ending,
+    Job,
+    JobOnDevice,
+    Observed,
+    Record,
+    SeenDevice,
+)
+from rankfold.reconciler.store import EVENTS_KEPT, Store
+
+TWO = ("local/soft-0", "local/soft-0", "local/soft-1", "local/soft-1")
+ONE = ("local/soft-0",) * 4
+
+
+def wanted(**fields: Any) -> Change:
+    return replace(Change(7, "gpt", 2, 1, "abc", 1000.0, epoch=1), **fields)
+
+
+def record(placement: tuple[str, ...], epoch: int, step: str = "placed", **fields: Any) -> Record:
+    return Record("gpt", step=step, epoch=epoch, placement=placement, **fields)
+
+
+def observed(**jobs: JobOnDevice) -> Observed:
+    """What the devices soft-0, soft-1 … hold of the job."""
+    devices = {}
+    for name, there in jobs.items():
+        device = f"local/{name.replace('_', '-')}"
+        devices[device] = SeenDevice(device, jobs=(there,))
+    return Observed(devices)
+
+
+def cut(at: float | None, epoch: int = 1) -> JobOnDevice:
+    return JobOnDevice("gpt", epoch, "cut", cut_at=at)
+
+
+def running(released: float | None, epoch: int = 2) -> JobOnDevice:
+    return JobOnDevice("gpt", epoch, "running", released_at=released)
+
+
+# ---- what is wished --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "gpus, suspend, to",
+    [(1, False, 1), (4, False, 4), (2, True, 0), (2, False, None)],
+)
+def test_a_wish_is_a_change_of_devices(gpus: int, suspend: bool, to: int | None) -> None:
+    job = Job("gpt", ("true",), "/", 4, gpus, suspend=suspend)
+    change = changes.wish(job, record(TWO, 3), "abc", 12.5)
+    if to is None:
+        assert change is None
+    else:
+        assert change == Change(0, "gpt", 2, to, "abc", 12.5, epoch=3)
+
+
+def test_a_job_that_never_started_or_is_over_has_no_change() -> None:
+    job = Job("gpt", ("true",), "/", 4, 1)
+    over = record(TWO, 3, ending=Ending("Failed", "RankFailed", "", 9.0))
+    for each in (record((), 0, "new"), record(TWO, 3, "ended"), over):
+        assert changes.wish(job, each, "abc", 1.0) is None
+
+
+# ---- how it goes -----------------------------------------------------------------------------
+
+
+def test_a_pause_lasts_from_the_first_device_s_cut_to_the_last_one_s_release() -> None:
+    at_cut = observed(soft_0=cut(50.25), soft_1=cut(50.0))
+    change = changes.follow(wanted(), record(TWO, 1), at_cut, False, 0.0, 0.0)
+    assert change.cut_at == 50.0 and change.pause_s is None
+    grown = replace(change, to_gpus=2)
+    there = observed(soft_0=running(51.5), soft_1=running(51.75))
+    done = changes.follow(grown, record(TWO, 2), there, True, 1003.5, 0.0)
+    assert done.pause_s == 1.75 and done.converge_s == 3.5
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        observed(soft_0=cut(50.0)),
+        observed(soft_0=cut(50.0), soft_1=running(49.0, epoch=1)),
+        observed(soft_0=cut(50.0), soft_1=cut(None)),
+        observed(soft_0=cut(50.0, epoch=3), soft_1=cut(50.0, epoch=3)),
+    ],
+    ids=["not seen", "runs", "no time", "other epoch"],
+)
+def test_a_cut_is_a_cut_of_all_devices(seen: Observed) -> None:
+    assert changes.follow(wanted(), record(TWO, 1), seen, False, 0.0, 0.0).cut_at is None
+
+
+def test_a_job_goes_on_when_all_of_its_new_devices_have_released_it() -> None:
+    change = wanted(to_gpus=2, cut_at=50.0)
+    for seen in (observed(soft_0=running(51.0)),
+                 observed(soft_0=running(51.0), soft_1=running(None)),
+                 observed(soft_0=running(51.0), soft_1=running(40.0, epoch=1))):  # fmt: skip
+        now = changes.follow(change, record(TWO, 2), seen, True, 1003.0, 0.0)
+        assert now.released_at is None and now.converged_at is None
+
+
+def test_the_old_placement_s_release_does_not_end_a_change() -> None:
+    before = observed(soft_0=running(10.0, epoch=1), soft_1=running(10.0, epoch=1))
+    now = changes.follow(wanted(to_gpus=2), record(TWO, 1), before, True, 1001.0, 0.0)
+    assert now.released_at is None and now.converged_at is None
+
+
+def test_a_change_has_not_converged_on_another_number_of_devices() -> None:
+    there = observed(soft_0=running(51.0), soft_1=running(51.0))
+    now = changes.follow(wanted(cut_at=50.0), record(TWO, 2), there, True, 1003.0, 0.0)
+    assert now.converged_at is None
+
+
+def test_what_is_observed_without_being_as_desired_has_not_converged() -> None:
+    there = observed(soft_0=running(51.0))
+    now = changes.follow(wanted(cut_at=50.0), record(ONE, 2), there, False, 1003.0, 0.0)
+    assert now.released_at == 51.0 and now.converged_at is None
+
+
+def test_a_suspended_job_s_pause_ends_when_its_devices_are_seen_free() -> None:
+    change, resting = wanted(to_gpus=0, cut_at=50.0), record((), 1, "detached")
+    held = observed(soft_0=cut(50.0))
+    assert changes.follow(change, resting, held, True, 1001.0, 51.0).freed_at is None
+    saved = observed(soft_0=JobOnDevice("gpt", 1, "saved"))
+    done = changes.follow(change, resting, saved, True, 1002.0, 52.5)
+    assert (done.freed_at, done.pause_s, done.converge_s) == (52.5, 2.5, 2.0)
+
+
+def test_a_resumed_job_s_pause_begins_with_its_placement() -> None:
+    change = wanted(from_gpus=0, cut_at=1.0, placed_at=60.0, released_at=60.5)
+    assert change.pause_s == 0.5
+
+
+def test_no_figure_is_negative() -> None:
+    """A wall clock may be set back."""
+    assert wanted(converged_at=999.0).converge_s == 0.0
+    assert wanted(cut_at=50.0, released_at=49.0).pause_s == 0.0
+
+
+# ---- device-seconds --------------------------------------------------------------------------
+
+
+def test_device_seconds_count_devices_and_not_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 110.0)
+    assert used_so_far(record(TWO, 1, gpu_seconds=5.0, held_since=100.0)) == 5.0 + 2 * 10.0
+    assert used_so_far(record(ONE, 1, gpu_seconds=5.0, held_since=100.0)) == 5.0 + 10.0
+    assert used_so_far(record((), 1, gpu_seconds=5.0)) == 5.0
+    assert used_so_far(record(TWO, 1, gpu_seconds=5.0, held_since=120.0)) == 5.0
+
+
+# ---- events ----------------------------------------------------------------------------------
+
+
+def test_events_are_bounded_and_repetitions_noted_once(tmp_path: Path) -> None:
+    with Store(tmp_path) as store, store.transaction():
+        for number in range(EVENTS_KEPT + 50):
+            store.event("Job/a", "Turn", f"number {number}")
+        kept = store.events()
+        assert len(kept) == EVENTS_KEPT
+        assert (kept[0].message, kept[-1].message) == ("number 50", f"number {EVENTS_KEPT + 49}")
+        for _ in range(3):
+            store.event("Job/b", "Waits", "for devices")
+        store.event("Job/b", "Runs", "")
+        store.event("Job/b", "Waits", "for devices")
+        assert [event.reason for event in store.events("b")] == ["Waits", "Runs", "Waits"]
+        after = store.events("b")[0].id
+        assert [event.reason for event in store.events("b", after)] == ["Runs", "Waits"]
