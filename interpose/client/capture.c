@@ -36,7 +36,7 @@ struct captured {
 
 _Atomic uint32_t captures_active;
 
-static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct captured *streams, *events;
 static uint64_t last_id;
 static _Thread_local int thread_mode = CAPTURE_GLOBAL;

@@ -4,7 +4,7 @@
  * loaded into every child of a job. The launcher is asked twice (who am I; here is my memfd) and
  * the connection closed; afterwards there is no descriptor of ours, only the mapping.
  *
- * Locks: `opening` around the meeting with the launcher; `ring_lock` around the copy of a record.
+ * Locks: `opening_lock` around the meeting with the launcher; `ring_lock` around the copy of a record.
  * What blocks: a full ring, a missing bulk or reply slot, a reply. All are futex loops that check
  * again, without deadline, so that a rank may stand still for as long as its server is away.
  * After fork the child's mapping is gone and every call says "not initialised".
@@ -39,7 +39,7 @@ _Thread_local bool in_host_function;
 static _Atomic bool welcomed, ready, forked;
 static int refusal;              /* error of a launcher that said no; final */
 static int spins;
-static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t opening_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t ring_head;       /* under ring_lock: bytes produced, records numbered */
 static uint64_t ring_seq;
@@ -156,7 +156,7 @@ static int ask(int sock, uint32_t pid, int memfd, struct rf_welcome *out)
 	return CUDA_OK;
 }
 
-/* Under `opening`. */
+/* Under `opening_lock`. */
 static int get_welcome(void)
 {
 	if (refusal || atomic_load(&welcomed))
@@ -217,22 +217,9 @@ static void write_header(void)
 	header->magic = RF_MAGIC;
 }
 
-static void before_fork(void)
-{
-	pthread_mutex_lock(&opening);
-	pthread_mutex_lock(&ring_lock);
-}
-
-static void after_fork_parent(void)
-{
-	pthread_mutex_unlock(&ring_lock);
-	pthread_mutex_unlock(&opening);
-}
-
 /* Only a child whose parent used the device is cut off; one forked earlier may open its own. */
-static void after_fork_child(void)
+void channel_forked(void)
 {
-	after_fork_parent();
 	if (atomic_load(&ready))
 		atomic_store(&forked, true);
 }
@@ -256,7 +243,7 @@ static int hand_over(void)
 	return error;
 }
 
-/* Under `opening`. */
+/* Under `opening_lock`. */
 static int open_locked(void)
 {
 	if (atomic_load(&ready))
@@ -268,7 +255,6 @@ static int open_locked(void)
 	if (error)
 		return refused(error);
 	spins = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPINS : 0;
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 	channel_header = (struct rf_header *)(void *)map;
 	atomic_store_explicit(&ready, true, memory_order_release);
 	return CUDA_OK;
@@ -297,9 +283,9 @@ int channel_welcome(const struct rf_welcome **out)
 	if (atomic_load_explicit(&welcomed, memory_order_acquire))
 		return CUDA_OK;
 	int kept = errno;
-	pthread_mutex_lock(&opening);
+	pthread_mutex_lock(&opening_lock);
 	int error = get_welcome();
-	pthread_mutex_unlock(&opening);
+	pthread_mutex_unlock(&opening_lock);
 	errno = kept;
 	return error;
 }
@@ -312,9 +298,9 @@ int channel_open(void)
 		return not_in_host_function();
 	if (!atomic_load_explicit(&ready, memory_order_acquire)) {
 		int kept = errno;
-		pthread_mutex_lock(&opening);
+		pthread_mutex_lock(&opening_lock);
 		int error = open_locked();
-		pthread_mutex_unlock(&opening);
+		pthread_mutex_unlock(&opening_lock);
 		errno = kept;
 		if (error)
 			return error;
@@ -403,6 +389,14 @@ static void fetch_ahead(const uint8_t *ring, uint64_t bytes)
 	}
 }
 
+/* Under ring_lock: what a record takes of the ring, with what has to be skipped before it. */
+static uint64_t taken_by(size_t bytes)
+{
+	uint64_t whole = (bytes + RF_RECORD_ALIGN - 1) & ~(uint64_t)(RF_RECORD_ALIGN - 1);
+	uint64_t left = RF_RING_BYTES - ring_head % RF_RING_BYTES;
+	return left < whole ? left + whole : whole;
+}
+
 /* Under ring_lock: one record, whole and published. */
 static void put(struct rf_record *record, size_t bytes, const void *tail, size_t tail_bytes)
 {
@@ -444,6 +438,29 @@ uint64_t channel_post(struct rf_record *record, enum rf_opcode opcode, size_t by
 		      const void *tail, size_t tail_bytes)
 {
 	return post(record, opcode, 0, bytes, tail, tail_bytes);
+}
+
+uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes)
+{
+	uint64_t seq = 0;
+	if (pthread_mutex_trylock(&ring_lock))
+		return 0; /* who has it may wait for room */
+	ring_tail = atomic_load_explicit(&channel_header->tail, memory_order_acquire);
+	if (ring_head + taken_by(bytes) - ring_tail <= RF_RING_BYTES) {
+		record->opcode = (uint16_t)opcode;
+		record->slot = 0;
+		put(record, bytes, NULL, 0);
+		seq = record->seq;
+	}
+	pthread_mutex_unlock(&ring_lock);
+	return seq;
+}
+
+void channel_wait_room(size_t bytes)
+{
+	pthread_mutex_lock(&ring_lock);
+	wait_for_room(taken_by(bytes));
+	pthread_mutex_unlock(&ring_lock);
 }
 
 void channel_post_group(struct rf_collective *records, uint32_t count)

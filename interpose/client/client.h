@@ -34,6 +34,7 @@
 #ifndef RANKFOLD_CLIENT_H
 #define RANKFOLD_CLIENT_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -89,6 +90,9 @@ int channel_open(void);
  * slot and seq. Blocks only while the ring is full. Returns its seq. */
 uint64_t channel_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
 		      const void *tail, size_t tail_bytes);
+/* The same for who holds a lock: 0, and nothing was put, if that would have to wait. */
+uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes);
+void channel_wait_room(size_t bytes); /* until it is worth another try */
 /* The same with a reply: its error; `reply_bytes` of its data go to reply. */
 int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,
 		 size_t tail_bytes, void *reply, size_t reply_bytes);
@@ -110,6 +114,14 @@ void bulk_release(uint32_t slot);
 
 void futex_wait(_Atomic uint32_t *word, uint32_t value); /* keeps errno */
 void futex_wake(_Atomic uint32_t *word, int count);      /* keeps errno */
+
+void channel_forked(void); /* this is a child */
+
+/* ---- fork.c ---- */
+
+/* Each is held for a moment, under none of them anything is awaited: fork takes them all. */
+extern pthread_mutex_t opening_lock, capture_lock, object_lock, registered_lock, pinned_lock,
+	heap_lock, pool_lock, link_lock, registry_lock, attribute_lock, handle_lock, context_lock;
 
 /* ---- error.c ---- */
 
@@ -202,6 +214,9 @@ struct copy {
 int memory_copy(const struct copy *);
 int memory_copy_1d(void *dst, const void *src, uint64_t bytes, int kind, const void *stream,
 		   bool async);
+/* Of ours, between our memory and the device's on this stream, captured or not: they have happened. */
+int memory_get(void *to, uint64_t from, uint64_t bytes, uint64_t stream);
+int memory_put(uint64_t to, const void *from, uint64_t bytes, uint64_t stream);
 int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
 		uint64_t height, const void *stream);
 

@@ -10,7 +10,7 @@
  * A primary context lives from when it is first retained, or used by the runtime, to a reset or its
  * last release; others to their destruction.
  *
- * The calling thread's current device follows its context. Lock: list_lock around the list of
+ * The calling thread's current device follows its context. Lock: context_lock around the list of
  * contexts, innermost; contexts themselves are never freed, since programs may still name them.
  * Blocks only while the device ends its work, before anything is destroyed.
  */
@@ -35,7 +35,7 @@ struct context {
 
 static struct context primary[DEVICES_MAX];
 static struct context *created;
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The last one is current. */
 static _Thread_local struct context *stack[STACK_MAX];
@@ -66,9 +66,9 @@ static struct context *primary_of(int device)
 
 static struct context *first_created(void)
 {
-	pthread_mutex_lock(&list_lock);
+	pthread_mutex_lock(&context_lock);
 	struct context *c = created;
-	pthread_mutex_unlock(&list_lock);
+	pthread_mutex_unlock(&context_lock);
 	return c;
 }
 
@@ -185,10 +185,10 @@ int context_create(void **out, int device, unsigned flags)
 		free(c);
 		return error;
 	}
-	pthread_mutex_lock(&list_lock);
+	pthread_mutex_lock(&context_lock);
 	c->next = created;
 	created = c;
-	pthread_mutex_unlock(&list_lock);
+	pthread_mutex_unlock(&context_lock);
 	*out = c;
 	return CUDA_OK;
 }

@@ -22,7 +22,7 @@ _Thread_local uint64_t default_stream = RF_STREAM_LEGACY;
 
 static struct table *_Atomic table;
 static _Atomic uint64_t next_number = RF_HANDLE_FIRST;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t handle_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t live;
 static struct handle **spares; /* dropped ones */
 static uint64_t spare_count, spare_room;
@@ -56,11 +56,11 @@ static bool make_room(void)
 struct handle *handle_new(enum handle_kind kind)
 {
 	uint64_t owner = context_owner();
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&handle_lock);
 	struct handle *h = spare_count ? spares[--spare_count] : calloc(1, sizeof *h);
 	if (!h || !make_room()) {
 		free(h);
-		pthread_mutex_unlock(&lock);
+		pthread_mutex_unlock(&handle_lock);
 		return NULL;
 	}
 	struct table *t = atomic_load(&table);
@@ -71,7 +71,7 @@ struct handle *handle_new(enum handle_kind kind)
 	*h = (struct handle){.number = number, .kind = kind, .context = owner};
 	atomic_store_explicit(&t->at[number & (t->size - 1)], h, memory_order_release);
 	live++;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&handle_lock);
 	return h;
 }
 
@@ -97,7 +97,7 @@ struct handle *handle_next(uint64_t *place)
 /* Its memory goes to the next handle: a racing reader sees another number, never freed memory. */
 void handle_drop(struct handle *h)
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&handle_lock);
 	struct table *t = atomic_load(&table);
 	atomic_store(&t->at[h->number & (t->size - 1)], NULL);
 	live--;
@@ -111,7 +111,7 @@ void handle_drop(struct handle *h)
 	}
 	if (spare_count < spare_room)
 		spares[spare_count++] = h;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&handle_lock);
 }
 
 int stream_number(const void *stream, uint64_t *number)

@@ -20,7 +20,7 @@ struct link {
 	size_t bytes;
 };
 
-static pthread_mutex_t link_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t link_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct link *links;
 
 /* Under link_lock: where the list holds it; NULL: it is not a live one. */

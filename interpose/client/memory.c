@@ -5,9 +5,10 @@
  * data travels inline (small) or through bulk slots.
  *
  * Locks: heap_lock around the heap and the records that announce its changes, so that the order of
- * frees is the order of their numbers; pinned_lock around the arena. Blocking:
- * malloc when memory is short (until frees are retired) and at the first allocation (grant);
- * copies that move pageable data to the host, or that are synchronous by definition.
+ * frees is the order of their numbers; pinned_lock around the arena. Nothing is awaited under them:
+ * what the device waits for may need them. Blocking, without a lock: malloc when memory is short
+ * (until frees are retired) and at the first allocation (grant); malloc and free when the ring is
+ * full; copies that move pageable data to the host, or that are synchronous by definition.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -24,7 +25,7 @@
 #define PIPELINE 8u         /* bulk slots one device-to-host copy keeps in flight */
 #define PAGE 4096ull
 
-static pthread_mutex_t heap_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t heap_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct heap heap;
 static bool heap_ready;
 static _Atomic bool launched;
@@ -50,9 +51,9 @@ static bool predict_stable(void)
 	return !atomic_load_explicit(&launched, memory_order_relaxed);
 }
 
-/* Under heap_lock: wait until the server has retired the free with this number. A device
- * synchronisation is answered when all earlier work is done, retirement follows at once. (Not by
- * channel_call: it is none of the program's synchronisations.) */
+/* Wait until the server has retired the free with this number. A device synchronisation is answered
+ * when all earlier work is done, retirement follows at once. (Not by channel_call: it is none of the
+ * program's synchronisations.) */
 static void wait_retired(uint64_t seq)
 {
 	struct rf_record sync;
@@ -63,21 +64,21 @@ static void wait_retired(uint64_t seq)
 	while (atomic_load_explicit(&channel_header->retired_free, memory_order_acquire) < seq)
 		nanosleep(&nap, NULL);
 	errno = kept;
+}
+
+/* Under heap_lock: the free that must be retired before the next ALLOC, 0: none. `after` is that of
+ * the place itself; and the server must not hold more than the device has. */
+static uint64_t due(uint64_t after)
+{
 	heap_retire(&heap, atomic_load(&channel_header->retired_free));
+	if (heap.retired_seq < after)
+		return after;
+	return heap.held_chunks > heap.capacity_chunks && heap.retired < heap.freed_count
+		       ? heap.freed[heap.retired].seq : 0;
 }
 
-/* Under heap_lock: the server must not hold more than the device has. */
-static void wait_held(void)
+static int ask_grant(uint64_t want)
 {
-	while (heap.held_chunks > heap.capacity_chunks && heap.retired < heap.freed_count)
-		wait_retired(heap.freed[heap.retired].seq);
-}
-
-static int ask_grant(void)
-{
-	uint64_t want = heap.held_chunks * RF_CHUNK_BYTES;
-	if (want <= atomic_load(&channel_header->grant_bytes))
-		return CUDA_OK;
 	struct rf_grant m = {.want_bytes = want};
 	return channel_call(&m.r, RF_OP_GRANT, sizeof m, NULL, 0, NULL, 0);
 }
@@ -95,20 +96,28 @@ static int open_heap(void)
 	return error;
 }
 
-/* Under heap_lock: announce what heap_alloc has placed. */
+/* Under heap_lock, but for the waiting: announce what heap_alloc has placed. Nobody else knows the
+ * address yet. */
 static int announce(uint64_t address, uint64_t bytes, bool stable, uint64_t after)
 {
-	if (after)
-		wait_retired(after);
-	wait_held();
-	int error = ask_grant();
-	if (error) {
-		heap_free(&heap, address, 0);
-		return error;
-	}
 	struct rf_alloc m = {.addr = address, .bytes = bytes, .stable = stable};
-	channel_post(&m.r, RF_OP_ALLOC, sizeof m, NULL, 0);
-	return CUDA_OK;
+	int error = CUDA_OK;
+	while (!error) {
+		uint64_t seq = due(after), want = heap.held_chunks * RF_CHUNK_BYTES;
+		bool granted = want <= atomic_load(&channel_header->grant_bytes);
+		if (!seq && granted && channel_try_post(&m.r, RF_OP_ALLOC, sizeof m))
+			return CUDA_OK;
+		pthread_mutex_unlock(&heap_lock);
+		if (seq)
+			wait_retired(seq);
+		else if (!granted)
+			error = ask_grant(want);
+		else
+			channel_wait_room(sizeof m);
+		pthread_mutex_lock(&heap_lock);
+	}
+	heap_free(&heap, address, 0);
+	return error;
 }
 
 int memory_alloc(uint64_t bytes, uint64_t *address)
@@ -126,7 +135,7 @@ int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
 	pthread_mutex_lock(&heap_lock);
 	error = open_heap();
 	if (!error) {
-		heap_retire(&heap, atomic_load(&channel_header->retired_free));
+		(void)due(0); /* what is retired by now is free */
 		error = heap_alloc(&heap, bytes, stable, address, &after)
 				? announce(*address, bytes, stable, after) : OUT_OF_MEMORY;
 	}
@@ -143,14 +152,25 @@ int memory_free(const void *address)
 		return error;
 	struct rf_free m = {.addr = (uint64_t)address};
 	uint64_t owner = 0, bytes = 0;
+	bool freed = false;
 	pthread_mutex_lock(&heap_lock);
-	const struct heap_extent *e = heap_find(&heap, m.addr);
-	if (e && e->addr == m.addr) {
-		owner = e->owner;
-		bytes = e->bytes;
-		heap_free(&heap, m.addr, channel_post(&m.r, RF_OP_FREE, sizeof m, NULL, 0));
-	} else {
-		error = INVALID_VALUE;
+	while (!freed && !error) {
+		const struct heap_extent *e = heap_find(&heap, m.addr);
+		uint64_t seq = 0;
+		if (!e || e->addr != m.addr)
+			error = INVALID_VALUE;
+		else
+			seq = channel_try_post(&m.r, RF_OP_FREE, sizeof m);
+		if (seq) {
+			owner = e->owner;
+			bytes = e->bytes;
+			heap_free(&heap, m.addr, seq);
+			freed = true;
+		} else if (!error) {
+			pthread_mutex_unlock(&heap_lock);
+			channel_wait_room(sizeof m);
+			pthread_mutex_lock(&heap_lock);
+		}
 	}
 	pthread_mutex_unlock(&heap_lock);
 	if (owner)
@@ -190,7 +210,7 @@ int memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 
 /* The arena's blocks in order, without gaps. Pages; few and large. */
 struct block { uint64_t offset, bytes, asked, owner; unsigned flags; };
-static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *blocks; /* asked 0: free */
 static uint32_t block_count, block_room;
 
@@ -628,6 +648,18 @@ int memory_copy_1d(void *dst, const void *src, uint64_t bytes, int kind, const v
 	struct copy c = {dst, src, bytes, bytes, bytes, 1, kind, 0, async};
 	int error = stream_number(stream, &c.stream);
 	return error ? error : memory_copy(&c);
+}
+
+int memory_get(void *to, uint64_t from, uint64_t bytes, uint64_t stream)
+{
+	return copy_out((struct copy){to, (void *)from, bytes, bytes, bytes, 1, DEVICE_TO_HOST, stream,
+				      false});
+}
+
+int memory_put(uint64_t to, const void *from, uint64_t bytes, uint64_t stream)
+{
+	return copy_in((struct copy){(void *)to, from, bytes, bytes, bytes, 1, HOST_TO_DEVICE, stream,
+				     false});
 }
 
 int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,

@@ -48,7 +48,7 @@ struct symbol {
 };
 
 static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct symbol *symbols; /* open addressing */
 static uint64_t symbol_room, symbol_count;
 static const void **made;      /* all modules and functions, sorted: what a handle may be */
@@ -384,8 +384,11 @@ int function_ready(struct function *f)
 {
 	if (atomic_load_explicit(&f->ready, memory_order_acquire))
 		return f->module->unloaded ? INVALID_HANDLE : CUDA_OK;
+	int error = channel_open();
+	if (error)
+		return error;
 	pthread_mutex_lock(&module_lock);
-	int error = f->module->unloaded ? INVALID_HANDLE : load_locked(f->module);
+	error = f->module->unloaded ? INVALID_HANDLE : load_locked(f->module);
 	if (!error && !atomic_load(&f->ready))
 		error = get_locked(f);
 	pthread_mutex_unlock(&module_lock);

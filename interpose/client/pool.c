@@ -33,7 +33,7 @@ struct pool {
 	struct pool *next;
 };
 
-static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
 static uint64_t default_pool[DEVICES_MAX], current_pool[DEVICES_MAX]; /* numbers, 0: none yet */
 static _Atomic uint64_t synchronisations;

@@ -33,36 +33,45 @@ static int open_ring(uint64_t *address)
 	return CUDA_OK;
 }
 
-static int add_base(uint64_t base, uint64_t offset)
+static int add_base(uint64_t base, uint64_t offset, uint64_t stream)
 {
-	uint64_t value, *at = (uint64_t *)(base + offset);
-	int error = memory_copy_1d(&value, at, sizeof value, DEVICE_TO_HOST, NULL, false);
+	uint64_t value;
+	int error = memory_get(&value, base + offset, sizeof value, stream);
 	value += base;
-	return error ? error : memory_copy_1d(at, &value, sizeof value, HOST_TO_DEVICE, NULL, false);
+	return error ? error : memory_put(base + offset, &value, sizeof value, stream);
 }
 
-/* Under module_lock: fill in the struct rf_setup at `address`. */
-int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes)
+/* On `stream`, which is nobody else's. */
+static int fill_in(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t stream)
 {
 	struct rf_setup *setup = malloc(bytes);
 	int error = !setup ? OUT_OF_MEMORY : bytes < sizeof *setup ? INVALID_IMAGE : CUDA_OK;
 	if (!error)
-		error = memory_copy_1d(setup, (void *)address, bytes, DEVICE_TO_HOST, NULL, false);
+		error = memory_get(setup, address, bytes, stream);
 	if (!error && setup->count > (bytes - sizeof *setup) / sizeof *setup->offset)
 		error = INVALID_IMAGE;
 	for (uint64_t i = 0; !error && i < setup->count; i++)
-		error = add_base(globals, setup->offset[i]);
+		error = add_base(globals, setup->offset[i], stream);
 	if (!error)
 		error = open_ring(&setup->print);
 	if (!error)
-		error = memory_copy_1d((void *)address, &setup->print, sizeof setup->print,
-				       HOST_TO_DEVICE, NULL, false);
+		error = memory_put(address, &setup->print, sizeof setup->print, stream);
 	free(setup);
-	if (error)
-		return error;
-	/* Kernels of every stream may use it from here on. */
-	struct rf_handle sync = {.handle = RF_STREAM_LEGACY};
-	return channel_call(&sync.r, RF_OP_STREAM_SYNC, sizeof sync, NULL, 0, NULL, 0);
+	return error;
+}
+
+/* Under module_lock: fill in the struct rf_setup at `address`. A module may be loaded by a launch that
+ * is captured, or while the program's streams wait for what the calling thread does next: so the
+ * copies have a stream of their own, which orders with none. What they wrote is there when they
+ * return: kernels of every stream may use it. */
+int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes)
+{
+	struct rf_stream_create own = {.stream = handle_number(), .flags = STREAM_NON_BLOCKING};
+	struct rf_handle gone = {.handle = own.stream};
+	channel_post(&own.r, RF_OP_STREAM_CREATE, sizeof own, NULL, 0);
+	int error = fill_in(globals, address, bytes, own.stream);
+	channel_post(&gone.r, RF_OP_STREAM_DESTROY, sizeof gone, NULL, 0);
+	return error;
 }
 
 /* Under printing: what lies between `shown` and `head`, as far as it has not been overwritten

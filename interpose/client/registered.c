@@ -27,7 +27,7 @@ struct registered {
 	uint64_t address, bytes;
 	uint64_t reached; /* where it lies in the arena; 0: it is treated as pageable */
 };
-static pthread_mutex_t registered_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t registered_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct registered *registered;
 static _Atomic uint32_t registered_count;
 static uint32_t registered_room;

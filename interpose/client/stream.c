@@ -112,7 +112,7 @@ int stream_of_thread(uint64_t *number)
 
 /* ---- attributes ---- */
 
-static pthread_mutex_t attribute_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t attribute_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hints of_defaults[2]; /* the legacy stream's, the first thread's */
 static pthread_once_t defaults_once = PTHREAD_ONCE_INIT;
 

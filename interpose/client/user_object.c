@@ -24,7 +24,7 @@ struct object {
 };
 struct reference { struct object *object; uint64_t count; };
 
-static pthread_mutex_t object_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t object_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t object_left = PTHREAD_COND_INITIALIZER;
 static struct object *left, **left_end = &left;
 static bool destroyer_runs;

@@ -20,6 +20,7 @@ SLOW = pytest.mark.slow  # they need most of their time to be compiled
 PROGRAMS = [
     "contexts",
     "copies",
+    "first_launch",
     "graph_nodes",
     "parameters",
     pytest.param("device_facts", marks=SLOW),
