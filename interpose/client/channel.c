@@ -4,7 +4,7 @@
  * loaded into every child of a job. The launcher is asked twice (who am I; here is my memfd) and
  * the connection closed; afterwards there is no descriptor of ours, only the mapping.
  *
- * Locks: `opening_lock` around the meeting with the launcher; `ring_lock` around the copy of a record.
+ * Locks: opening_lock around the meeting with the launcher; ring_lock around the copy of a record.
  * What blocks: a full ring, a missing bulk or reply slot, a reply. All are futex loops that check
  * again, without deadline, so that a rank may stand still for as long as its server is away.
  * After fork the child's mapping is gone and every call says "not initialised".

@@ -52,8 +52,8 @@ static bool predict_stable(void)
 }
 
 /* Wait until the server has retired the free with this number. A device synchronisation is answered
- * when all earlier work is done, retirement follows at once. (Not by channel_call: it is none of the
- * program's synchronisations.) */
+ * when all earlier work is done, retirement follows at once. (Not by channel_call: it is none of
+ * the program's synchronisations.) */
 static void wait_retired(uint64_t seq)
 {
 	struct rf_record sync;

@@ -4,8 +4,10 @@
  * first of their kernels or variables is used. Parameter layouts come from the server, once per
  * function. A module's global variables lie in an allocation of ours; the server fills it.
  *
- * Locks: module_lock while a module or function is made known to the server (blocks on its
- * replies); registry_lock around the tables of host addresses. A launch takes neither once its
+ * Locks: module_lock while a function is made known to the server (blocks on its replies, which
+ * depend on nobody's work), not while a module is loaded: its variables may have to wait for memory
+ * until the device is done with something, and so for a thread that loads another module.
+ * registry_lock around the tables of host addresses. A launch takes neither once its
  * function is ready. Modules and functions are never freed: kernel handles live in static
  * variables of the program.
  */
@@ -28,7 +30,7 @@ struct module {
 	const void *image;     /* the program's memory until it is loaded */
 	uint64_t bytes;
 	enum rf_image kind;
-	bool loaded, unloaded;
+	bool loading, loaded, unloaded; /* under module_lock */
 	bool own;              /* the program registered it */
 	uint64_t context;      /* in which it was loaded */
 	struct module *next;   /* of all */
@@ -48,6 +50,7 @@ struct symbol {
 };
 
 static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t module_moved = PTHREAD_COND_INITIALIZER; /* one is not loading any more */
 pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct symbol *symbols; /* open addressing */
 static uint64_t symbol_room, symbol_count;
@@ -185,8 +188,8 @@ static void send_image(const struct module *m)
 	}
 }
 
-/* Under module_lock: what the module wants filled in, if it does. */
-static int set_up_locked(const struct module *m)
+/* What the module wants filled in, if it does. */
+static int set_up(const struct module *m)
 {
 	struct rf_name ask = {.module = m->number, .name_bytes = strlen(RF_SETUP_NAME)};
 	struct rf_global_reply reply;
@@ -197,16 +200,14 @@ static int set_up_locked(const struct module *m)
 	return error ? error : module_set_up(m->globals, reply.addr, reply.bytes);
 }
 
-/* Under module_lock. A load that failed may be tried again, under another number. */
-static int load_locked(struct module *m)
+/* By one thread at a time, without a lock. */
+static int load(struct module *m)
 {
 	struct rf_module_reply reply;
-	if (m->loaded)
-		return CUDA_OK;
 	m->number = handle_number();
 	send_image(m);
-	struct rf_module_load load = {.module = m->number, .bytes = m->bytes, .image = m->kind};
-	int error = channel_call(&load.r, RF_OP_MODULE_LOAD, sizeof load, NULL, 0, &reply,
+	struct rf_module_load ask = {.module = m->number, .bytes = m->bytes, .image = m->kind};
+	int error = channel_call(&ask.r, RF_OP_MODULE_LOAD, sizeof ask, NULL, 0, &reply,
 				 sizeof reply);
 	if (error)
 		return say_why(error, "a module cannot be loaded");
@@ -217,12 +218,29 @@ static int load_locked(struct module *m)
 			return error;
 		struct rf_module_globals globals = {.module = m->number, .addr = m->globals};
 		channel_post(&globals.r, RF_OP_MODULE_GLOBALS, sizeof globals, NULL, 0);
-		error = set_up_locked(m);
+		error = set_up(m);
 		if (error)
 			return say_why(error, "a module cannot be set up");
 	}
-	m->loaded = true;
 	return CUDA_OK;
+}
+
+/* Under module_lock, but for the loading. A load that failed may be tried again, under another
+ * number. */
+static int load_locked(struct module *m)
+{
+	while (m->loading)
+		pthread_cond_wait(&module_moved, &module_lock);
+	if (m->loaded)
+		return CUDA_OK;
+	m->loading = true;
+	pthread_mutex_unlock(&module_lock);
+	int error = load(m);
+	pthread_mutex_lock(&module_lock);
+	m->loading = false;
+	m->loaded = !error;
+	pthread_cond_broadcast(&module_moved);
+	return error;
 }
 
 int module_load(const void *image, struct module **out)

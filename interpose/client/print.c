@@ -18,18 +18,22 @@ static pthread_mutex_t printing = PTHREAD_MUTEX_INITIALIZER;
 static struct rf_print *_Atomic ring; /* NULL: no module prints */
 static uint64_t shown;                /* under printing: bytes of the ring that were */
 
-/* Under module_lock: the ring, made for the first module that prints. */
+/* The ring, made for the first module that prints. */
 static int open_ring(uint64_t *address)
 {
-	void *memory = atomic_load(&ring);
-	if (!memory) {
+	struct rf_print *first = atomic_load(&ring);
+	if (!first) {
+		void *memory;
 		int error = pinned_alloc(sizeof(struct rf_print), 0, 0, &memory);
 		if (error)
 			return error;
 		memset(memory, 0, sizeof(struct rf_print));
-		atomic_store(&ring, memory);
+		if (atomic_compare_exchange_strong(&ring, &first, memory))
+			first = memory;
+		else
+			pinned_release(memory); /* another thread loads a module too */
 	}
-	*address = (uint64_t)memory;
+	*address = (uint64_t)first;
 	return CUDA_OK;
 }
 
@@ -60,7 +64,7 @@ static int fill_in(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t 
 	return error;
 }
 
-/* Under module_lock: fill in the struct rf_setup at `address`. A module may be loaded by a launch that
+/* Fill in the struct rf_setup at `address`. A module may be loaded by a launch that
  * is captured, or while the program's streams wait for what the calling thread does next: so the
  * copies have a stream of their own, which orders with none. What they wrote is there when they
  * return: kernels of every stream may use it. */

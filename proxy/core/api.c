@@ -23,7 +23,8 @@ static const struct hal *hal_by_name(const char *name)
 /* What there is of it; its loop does not run. */
 static void proxy_free(struct proxy *p)
 {
-	if (p->transfer_stream && !p->jobs) /* else work may be under way, and the process ends anyway */
+	/* With jobs work may be under way, and the process ends anyway. */
+	if (p->transfer_stream && !p->jobs)
 		p->hal->stream_destroy(p->transfer_stream);
 	if (p->swap_stream && !p->jobs)
 		p->hal->stream_destroy(p->swap_stream);

@@ -343,8 +343,9 @@ uint64_t now_ns(void);
 /* ring.c */
 int ring_open(struct rank *, int channel_fd, char *error, uint32_t error_bytes);
 void ring_close(struct rank *);
-/* The next record, checked for size and number and copied to `out` (RF_RECORD_MAX bytes), or 0 bytes
- * if none is there; negative: the ring is broken. `at` is the place to look, moved behind the record. */
+/* The next record, checked for size and number and copied to `out` (RF_RECORD_MAX bytes), or 0
+ * bytes if none is there; negative: the ring is broken. `at` is the place to look, moved behind the
+ * record. */
 #define RING_BROKEN (-1)
 #define RING_NUMBER (-2) /* the record's number, in `out`, is not the next one */
 int ring_peek(struct rank *, struct place *at, uint8_t *out);

@@ -336,7 +336,7 @@ void memory_begin_save(struct proxy *p, struct job *job)
 	memory_move(p);
 }
 
-/* A chunk of the device at the rank's address. RETRY_LATER: one that is on its way out comes free. */
+/* A chunk of the device at the rank's address. RETRY_LATER: one comes free soon. */
 #define RETRY_LATER (-1)
 static int chunk_bring(struct proxy *p, struct rank *r, uint32_t index)
 {

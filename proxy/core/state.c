@@ -5,8 +5,8 @@
  * sequence of records in the ring's own framing, checked by the same rules when it comes back. The
  * memory itself lies in the same image by heap offset. All numbers little-endian.
  *
- * A clock does not travel: an event's time is saved as its age, and is as old when the rank goes on.
- * So the time between two events leaves out how long the rank was nowhere.
+ * A clock does not travel: an event's time is saved as its age, and it is as old when the rank goes
+ * on. So the time between two events leaves out how long the rank was nowhere.
  *
  * STATE_VERSION changes with any change of a record here; another version is refused.
  */

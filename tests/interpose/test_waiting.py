@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -208,4 +209,70 @@ def test_who_waits_for_room_in_the_ring_holds_up_nobody_either(
             time.sleep(0.001)
         assert process.returncode == 0
         assert len(server.of(cs.FREE)) == 1
+        process.communicate()
+
+
+TWO_MODULES = """
+static void *load(void *text)
+{
+    CUmodule module;
+    OK(cudaSetDevice(0)); /* its context is current */
+    OK(cuModuleLoadData(&module, text));
+    return text;
+}
+int main(void)
+{
+    pthread_t thread;
+    void *all;
+    OK(cudaMalloc(&all, 64 << 20));
+    OK(cudaFree(all));
+    pthread_create(&thread, NULL, load, ".version 1");
+    getchar(); /* its variables wait for memory */
+    load(".version 2");
+    puts("went on");
+    fflush(stdout);
+    pthread_join(thread, NULL);
+    return 0;
+}
+"""
+
+
+def test_a_module_that_waits_for_memory_holds_up_no_other_module(
+    build: Build, tmp_path: Path
+) -> None:
+    program = build(TWO_MODULES)
+    with ChannelServer(tmp_path / "s", automatic=False) as server:
+        process = subprocess.Popen(
+            [program],
+            env=environment(server.path),
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdin and process.stdout
+
+        def load_next(globals_bytes: int) -> None:
+            assert server.next().opcode == cs.MODULE_DATA
+            record = server.next()
+            assert record.opcode == cs.MODULE_LOAD
+            server.answer(record, data=struct.pack("<QII", globals_bytes, 0, 0))
+
+        server.ready.wait()
+        server.grant()
+        assert server.next().opcode == cs.ALLOC
+        free = server.next()
+        assert free.opcode == cs.FREE
+        load_next(1000)
+        sync = server.next()
+        assert sync.opcode == cs.DEVICE_SYNC
+        process.stdin.write("\n")
+        process.stdin.flush()
+        load_next(0)
+        assert process.stdout.readline() == "went on\n"
+        server.put64(cs.RETIRED, free.seq)
+        server.answer(sync)
+        assert server.next().opcode == cs.ALLOC
+        assert server.next().opcode == cs.MODULE_GLOBALS
+        server.answer(server.next(), 500)  # it wants nothing filled in
+        assert process.wait() == 0
         process.communicate()

@@ -1,11 +1,14 @@
 // first_launch.cu: the module's first launch is captured, while another stream waits for what this
-// thread does next. It prints, and it has a pointer that must be set: both are set up at that launch.
+// thread does next. It prints, and it has a pointer to set: both are set up at that launch.
 #include "behaviour.h"
 
 __device__ int numbers[4] = {1, 2, 3, 4};
 __device__ int *third = &numbers[2];
 
-__global__ void say(const char *when) { printf("%s: %d\n", when[0] == 'b' ? "before" : "after", *third); }
+__global__ void say(const char *when)
+{
+    printf("%s: %d\n", when[0] == 'b' ? "before" : "after", *third);
+}
 
 int main(int argc, char **argv)
 {
