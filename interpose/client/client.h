@@ -214,8 +214,8 @@ struct copy {
 int memory_copy(const struct copy *);
 int memory_copy_1d(void *dst, const void *src, uint64_t bytes, int kind, const void *stream,
 		   bool async);
-/* Of ours, between our memory and the device's on this stream, even while captures run; done when they
- * return. */
+/* Of ours, between our memory and the device's on this stream, also while captures run: done when
+ * they return. */
 int memory_get(void *to, uint64_t from, uint64_t bytes, uint64_t stream);
 int memory_put(uint64_t to, const void *from, uint64_t bytes, uint64_t stream);
 int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,

@@ -1,7 +1,7 @@
 /* short.c: the proxy's core when host memory, or the device, has no room.
  *
  * A rank does some of everything again and again, and each time another allocation of the core
- * fails (the n-th; the linker wraps calloc, malloc and realloc). Whatever fails, the rank is told by
+ * fails (the n-th; the linker wraps calloc, malloc, realloc). Whatever fails, the rank is told by
  * an answer, an error that stays or its job's end; what was refused may be asked for again, unless
  * it is over with the rank; and afterwards the device is as empty as before. The address sanitizer
  * finds what is left behind. Then mapping a chunk fails: a HAL function in place of the real one.
