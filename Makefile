@@ -1,5 +1,6 @@
 # rankfold's entry points. `make` lists them. `make demo` and `make test` need nothing but Python
-# 3.11 or newer, gcc, make and git: they set up everything else below .venv/ and build/.
+# 3.11 or newer, gcc and g++ (nvcc compiles the host's half of CUDA C++ with it), make and git: they
+# set up everything else below .venv/ and build/.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -180,8 +180,8 @@ def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:
     """The rank's environment: `base` if it inherits, the job's own, and what makes it a rank. What
     steers rankfold or leads to its sockets stays behind.
 
-    The allocator and libuv settings (design: one segment must not mix stable and other
-    buffers; io_uring cannot be checkpointed) give way to what the user set.
+    The allocator and libuv settings (one segment must not mix stable and other buffers; io_uring
+    cannot be checkpointed) give way to what the user set.
     """
     inherited = base if config.inherit else {}
     env = {k: v for k, v in inherited.items() if not k.startswith("RANKFOLD_")} | config.env

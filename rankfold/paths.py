@@ -27,7 +27,7 @@ def native(name: str) -> Path:
 
 
 def schema(kind: str) -> Path:
-    """The JSON Schema of a desired-state kind (``Job``, ``Pool``, ``Policy``)."""
+    """The JSON Schema of a desired-state kind (``Job``, ``Pool``, ``Policy``), or of ``status``."""
     for folder in (_PACKAGE / "schemas", REPOSITORY / "schemas"):
         if (folder / f"{kind.lower()}.schema.json").exists():
             return folder / f"{kind.lower()}.schema.json"

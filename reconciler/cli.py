@@ -1,4 +1,4 @@
-"""The command `rankfold`. Data to stdout, the rest to stderr; exit codes are in the contract:
+"""The command `rankfold`. Data to stdout, the rest to stderr. Exit codes, which are a promise:
 0 done, 1 error, 2 changes pending, 64 wrong usage, 65 invalid input files."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUIET_S = 3.0  # before `run` says why its job has not started
 def main() -> NoReturn:
     """Entry point: click's errors become our exit codes."""
     try:
-        result = cli.main(standalone_mode=False, auto_envvar_prefix="RANKFOLD")
+        result = cli.main(standalone_mode=False)
         sys.exit(result if isinstance(result, int) else 0)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)

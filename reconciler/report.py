@@ -1,7 +1,7 @@
 """What people and programs are told: status as JSON, tables, plans.
 
 `snapshot` needs no reconciler: it reads the journal and asks proxies and launchers itself. What the
-JSON holds is a promise (docs: "Commands"); it may grow.
+JSON holds is a promise (docs/status.md); it may grow.
 """
 
 from __future__ import annotations

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 from click.testing import CliRunner
 
-from rankfold import control
+from rankfold import control, paths
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.layout import Layout
 from support import leaks
 from support.leaks import State
 
 DEADLINE_S = 60.0
+_status = jsonschema.Draft202012Validator(json.loads(paths.schema("status").read_text()))
 
 
 class Rankfold:
@@ -55,7 +57,10 @@ class Rankfold:
         command = ["--state", str(self.state.path), "status", "-o", "json"]
         done = CliRunner(env=self.environment).invoke(cli, command, catch_exceptions=False)
         assert done.exit_code == 0, f"status: {done.exit_code}\n{done.output}"
-        return json.loads(done.stdout)
+        found = json.loads(done.stdout)
+        if fault := jsonschema.exceptions.best_match(_status.iter_errors(found)):
+            raise AssertionError(f"{fault.json_path}: {fault.message}: schemas/status.schema.json")
+        return found
 
     def job(self, name: str) -> Any:
         return next((j for j in self.status()["jobs"] if j["name"] == name), {})

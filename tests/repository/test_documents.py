@@ -1,0 +1,134 @@
+"""Documents that are checked against what they describe: switches, the JSON of status, pointers."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfold import paths
+from rankfold.paths import REPOSITORY
+from rankfold.reconciler.layout import Layout
+
+from .test_tidy import C_LIKE, own_files, read, sources
+
+SWITCH = re.compile(r"\bRANKFOLD_[A-Z][A-Z_]*[A-Z]\b")
+EXAMPLES = {"RANKFOLD_X"}  # of a name that `env` may not have
+PROGRAMS = (*C_LIKE, ".py", ".mk", ".sh", ".toml", "Makefile")
+
+
+# ---- switches ----------------------------------------------------------------------------------
+
+
+def documented_switches() -> dict[str, str]:
+    rows = re.findall(r"^\| `(RANKFOLD_\w+)` \| (.+) \|$", read("docs/switches.md"), re.MULTILINE)
+    assert len(rows) == len(dict(rows)), "each once"
+    return dict(rows)
+
+
+def switches_in(names: list[str]) -> set[str]:
+    found = {switch for name in names for switch in SWITCH.findall(read(name))}
+    return {switch for switch in found - EXAMPLES if not switch.endswith("_H")}  # guards of headers
+
+
+def test_every_switch_is_in_the_table_and_no_other() -> None:
+    programs = [n for n in sources(*PROGRAMS) if not n.endswith("test_documents.py")]
+    programs += [n for n in own_files(".ci", "tools") if not (REPOSITORY / n).is_symlink()]
+    assert switches_in(programs) == set(documented_switches())
+
+
+def test_other_documents_name_switches_of_the_table() -> None:
+    assert switches_in(sources(".md")) == set(documented_switches())
+
+
+def test_options_of_commands_are_no_hidden_switches() -> None:
+    assert "auto_envvar_prefix" not in read("reconciler/cli.py")
+
+
+# ---- the JSON of status ------------------------------------------------------------------------
+
+
+def referred(schema: Any, rule: Any) -> Any:
+    """A rule, or what it refers to."""
+    return schema["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
+
+
+def rows_of(schema: Any, rule: Any, path: str) -> Iterator[str]:
+    """A row for each field: its path, its type, what it is."""
+    for name, each in rule.get("properties", {}).items():
+        here = f"{path}.{name}" if path else name
+        whole = (
+            {**schema["$defs"][each["$ref"].rpartition("/")[2]], **each} if "$ref" in each else each
+        )
+        yield f"| `{here}` | {type_of(whole)} | {whole['description']} |"
+        items = referred(schema, whole.get("items", {}))
+        if "$ref" not in each or path == "":  # what was described above is not described again
+            yield from rows_of(schema, whole, here)
+            yield from rows_of(schema, items, f"{here}[]")
+
+
+def type_of(rule: Any) -> str:
+    if "enum" in rule:
+        return ", ".join("null" if v is None else f"`{v}`" for v in rule["enum"])
+    if "const" in rule:
+        return f"`{rule['const']}`"
+    kinds = rule["type"] if isinstance(rule["type"], list) else [rule["type"]]
+    words = {"object": "mapping", "array": "list", "string": "text", "integer": "whole number"}
+    return " or ".join(words.get(str(kind), str(kind)) for kind in kinds)
+
+
+def test_the_json_of_status_is_described_from_its_schema() -> None:
+    schema = json.loads(paths.schema("status").read_text())
+    table = "\n".join(["| field | type | |", "|---|---|---|", *rows_of(schema, schema, "")])
+    assert table in read("docs/status.md"), f"docs/status.md must have this table:\n{table}"
+    assert read("docs/status.md").count("\n| `") == table.count("\n| `"), "and no more rows"
+
+
+# ---- where things are --------------------------------------------------------------------------
+
+
+def test_the_reference_says_where_logs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKFOLD_RUNTIME", str(tmp_path / "run"))
+    layout, text = Layout(tmp_path), read("docs/spec.md")
+    proxy = layout.proxy_file("<pool>/<type>-<index>", ".log").relative_to(tmp_path)
+    rank = layout.logs("<name>").relative_to(tmp_path) / "rank-<r>.out"
+    assert f"`<state>/{proxy}`" in text and f"`<state>/{rank}`" in text
+
+
+FOLDERS = ("reconciler", "proxy", "interpose", "rankfold", "schemas", "specs", "examples", "tests",
+           "benchmarks", "docs", "tools")  # fmt: skip
+_PATH = r"/[\w./*-]*\w(?:\.\w+)?/?"
+POINTER = re.compile(rf"(?<![\w./\"'}}>-])((?:{'|'.join(FOLDERS)}){_PATH})(?![\w*<{{])")
+
+
+def pointed_at(name: str) -> set[str]:
+    """What documents, comments and docstrings call by its path from the root."""
+    text = read(name)
+    if not name.endswith(".md"):
+        text = "\n".join(re.findall(r'^\s*(?:/?\*|//|#).*$|""".*?"""|/\*.*?\*/', text, re.M | re.S))
+    return set(POINTER.findall(text))
+
+
+def there(path: str, known: list[str]) -> bool:
+    """`rankfold/reconciler` and its like are links; `NAME` and its like stand for something."""
+    if re.fullmatch(r"rankfold/v\d\w*", path):
+        return True  # an apiVersion
+    path = re.sub(r"^rankfold/(reconciler|proxy|interpose)\b", r"\1", path.rstrip("/"))
+    if re.search(r"(^|/)[A-Z]{2,}\b(?!\.md)", path):
+        return True
+    patterns = (path, f"{path}.*", f"{path}/*", *([f"{path}*"] if path.endswith("_") else []))
+    return any(fnmatch.filter(known, pattern) for pattern in patterns)
+
+
+def test_what_is_pointed_at_is_there() -> None:
+    files = sources(*PROGRAMS, ".md", ".yaml")
+    named = {(name, path) for name in files for path in pointed_at(name)}
+    assert len(named) > 100
+    known = own_files("--cached", "--others", "--exclude-standard")
+    lost = {path for path in {path for _, path in named} if not there(path, known)}
+    assert sorted((name, path) for name, path in named if path in lost) == []
