@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import socket
 import subprocess
@@ -73,6 +74,8 @@ def test_mounts_are_seen(state: State) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.mount(b"tmpfs", str(point).encode(), b"tmpfs", 0, None) == 0
     assert state.watch.left() == [f"mount {point}"]
+    beside = dataclasses.replace(state.watch, folder=state.folder.with_name("rankfold-test-other"))
+    assert beside.left() == [], "a test that runs beside it has a mount"
     state.watch.clean()
     assert state.watch.left() == []
 

@@ -136,8 +136,10 @@ class Watch:
         """All that the test left, one line each. Others' things on this machine do not count:
         names must be in the test's folder or carry the project's name."""
         ours = (str(self.folder), NAME)
+        others = os.path.join(os.path.dirname(self.folder), f"{NAME}-test-")  # of tests beside us
+        mounts = {m for m in _mounts() if m.startswith(ours[0]) or not m.startswith(others)}
         named = {
-            "mount": _mounts() - self.mounts,
+            "mount": mounts - self.mounts,
             "shared memory": _names("/dev/shm") - self.shared,
             "network namespace": _names("/run/netns") - self.networks,
             "socket": _abstract_sockets() - self.abstract,
