@@ -152,7 +152,7 @@ class Proxy:
         o = self.options
         return {
             "kind": "proxy", "device": o.device, "type": o.type, "memory": o.memory,
-            "pid": os.getpid(),
+            "cc": o.cc, "speed": o.speed, "pid": os.getpid(),
         }  # fmt: skip
 
     def shutdown(self, _request: Request[messages.Shutdown]) -> Message:

@@ -100,6 +100,8 @@ class ProxyHello(Struct, frozen=True):
     type: Name
     memory: Size
     pid: Annotated[int, Meta(ge=1, le=2**31)]
+    cc: str = ""  # not told by a proxy of before: it is another device than any pool has now
+    speed: float = 0.0
 
 
 class RankFault(Struct, frozen=True):

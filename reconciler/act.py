@@ -1,14 +1,15 @@
-"""Executes the planner's actions, one at a time, each journalled before and after.
+"""Executes the planner's actions, each journalled before and after.
 
-Called by the daemon's loop only. Before an action speaks to anybody, the record says that it
-starts; after everybody answered, that it is done. Killed in between, the next reconciler plans the
-same action again, and since every operation of proxies and launchers is idempotent, asking again
-is harmless. Raises Temporary, Permanent or JobFailed; none of them stops the fleet.
+An action is a generator: what may block it yields as calls, and it is resumed with their results
+(inflight.py); all else, the journal above all, happens in the daemon's loop. Before an action speaks
+to anybody, the record says that it starts; after everybody answered, that it is done. Killed in
+between, the next reconciler plans the same action again, and since every operation of proxies and
+launchers is idempotent, asking again is harmless. Raises Temporary, Permanent or JobFailed; none
+of them stops the fleet.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -18,22 +19,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rankfold import control
-from rankfold.messages import ProxyHello
 from rankfold.reconciler import environment, plan
+from rankfold.reconciler.deadlines import DETACH_S, LAUNCH_S, TELL_S
 from rankfold.reconciler.faults import asked_for, point
+from rankfold.reconciler.inflight import Call, Steps
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
-from rankfold.reconciler.model import Json, Record
-from rankfold.reconciler.observe import WORKERS, Connections, last_lines, read_exit, see_device
+from rankfold.reconciler.model import Json, Observed, Record
+from rankfold.reconciler.observe import last_lines, read_exit
 from rankfold.reconciler.store import Store
 
-DETACH_TIMEOUT_S = 120.0  # writes a device's whole memory in the worst case
-TELL_TIMEOUT_S = 10.0
-LAUNCH_TIMEOUT_S = 30.0
+DISCARD: Json = {"discard": True}
 PERMANENT_CODES = ("argument", "bad_request", "unknown_op", "version", "denied")
 
 
@@ -50,33 +50,35 @@ class JobFailed(Exception):
 
 
 class Executor:
-    def __init__(self, layout: Layout, store: Store, links: Connections):
-        self.layout, self.store, self.links = layout, store, links
+    def __init__(self, layout: Layout, store: Store):
+        self.layout, self.store = layout, store
 
-    def execute(self, action: plan.Action) -> None:
-        """Do one action. Raises Temporary, Permanent or JobFailed."""
+    def steps(self, action: plan.Action, observed: Observed) -> Steps:
+        """Do one action. Raises Temporary, Permanent or JobFailed. observed: what it was planned
+        for."""
         try:
             match action:
                 case plan.StartProxy():
                     self.start_proxy(action)
                 case plan.StopProxy():
-                    self.stop_proxy(action)
+                    yield from self.stop_proxy(action)
                 case plan.Start():
-                    self.start(action)
+                    yield from self.start(action)
                 case plan.Place():
-                    self.place(action)
+                    yield from self.place(action, observed)
                 case plan.Barrier():
-                    self.barrier(action)
+                    yield from self.barrier(action)
                 case plan.Detach():
-                    self.detach(action)
+                    yield from self.detach(action)
                 case plan.Release():
                     self._update(action.job, placement=(), proxies={})
                 case plan.End():
-                    self._end(action)
+                    self._end(action, observed)
                 case plan.Discard():
-                    self._tell(action.devices, "detach", action, {"discard": True})
+                    devices = (action.device,)
+                    _agreed(devices, (yield self._tell(devices, "detach", action, DISCARD)))
                 case plan.Signal():
-                    self._signal(action)
+                    yield from self._signal(action)
                 case plan.Finish():
                     self.finish(action)
                 case plan.Forget():
@@ -131,14 +133,15 @@ class Executor:
         point("proxy.started")
         self.store.event(f"Device/{device.name}", "ProxyStarted", "its proxy was started")
 
-    def stop_proxy(self, action: plan.StopProxy) -> None:
-        self.links.ask(self.layout.proxy_socket(action.device), "shutdown")
-        self.links.drop(self.layout.proxy_socket(action.device))
+    def stop_proxy(self, action: plan.StopProxy) -> Steps:
+        path = self.layout.proxy_socket(action.device)
+        results = yield [lambda: control.call(path, "shutdown", timeout=TELL_S)]
+        _agreed((action.device,), results)
         self.store.event(f"Device/{action.device}", "ProxyStopped", action.reason)
 
     # ---- start of a job
 
-    def start(self, action: plan.Start) -> None:
+    def start(self, action: plan.Start) -> Steps:
         """Fix what stays for ever, then start the launchers that are not there."""
         job, record = action.job, self._record(action.job.name)
         if record.step == "new":
@@ -155,14 +158,19 @@ class Executor:
                 self.store.save(record)
                 self.store.event(f"Job/{job.name}", "Started", f"{job.world_size} ranks")
             point("start.journalled")
-        with ThreadPoolExecutor(WORKERS) as pool:
-            first, *others = action.ranks
-            self._launch(record, first)
+        ranks = list(action.ranks)
+        while ranks:  # the first alone where a test wants that
+            count = 1 if asked_for("start.partly") else len(ranks)
+            told, ranks = ranks[:count], ranks[count:]
+            results = yield [self._launching(record, rank) for rank in told]
             point("start.partly")
-            for _ in pool.map(lambda rank: self._launch(record, rank), others):
-                pass
+            for error in filter(_is_error, results):
+                raise error
         point("start.sent")
         self.store.done(job.name, 0, "start")
+
+    def _launching(self, record: Record, rank: int) -> Call:
+        return lambda: self._launch(record, rank)
 
     def _launch(self, record: Record, rank: int) -> None:
         """A launcher refuses to be the second of its rank, so starting it twice is harmless."""
@@ -171,7 +179,7 @@ class Executor:
         done = subprocess.run(
             [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(config)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            timeout=LAUNCH_TIMEOUT_S, env=environment.of_launcher(os.environ),
+            timeout=LAUNCH_S, env=environment.of_launcher(os.environ),
         )  # fmt: skip
         there = is_locked(self.layout.launcher_lock(record.name, rank))
         if done.returncode != 0 and not there and not read_exit(self.layout, record.name, rank):
@@ -201,14 +209,11 @@ class Executor:
 
     # ---- placement
 
-    def place(self, action: plan.Place) -> None:
+    def place(self, action: plan.Place, observed: Observed) -> Steps:
         record = self._record(action.job)
         devices = tuple(dict.fromkeys(action.placement))
         if (record.step, record.epoch) != ("placing", action.epoch):
-            proxies = {
-                d: control.expect(ProxyHello, self.links.hello(self.layout.proxy_socket(d))).pid
-                for d in devices
-            }
+            proxies = {d: observed.devices[d].pid for d in devices}
             record = dataclasses.replace(
                 record, step="placing", epoch=action.epoch, placement=action.placement,
                 proxies=proxies, detached=(), held_since=time.time(),
@@ -232,7 +237,7 @@ class Executor:
             ],
             "devices": [{"device": d, "socket": str(self.layout.proxy_socket(d))} for d in devices],
         }
-        self._tell(devices, "place", action, arguments, fault="place")
+        yield from self._tell_all(devices, "place", action, arguments)
         point("place.sent")
         with self.store.transaction():
             self._update(action.job, step="placed")
@@ -240,29 +245,23 @@ class Executor:
             text = f"epoch {action.epoch}: {describe_placement(action.placement)}"
             self.store.event(f"Job/{action.job}", "Placed", text)
 
-    def barrier(self, action: plan.Barrier) -> None:
+    def barrier(self, action: plan.Barrier) -> Steps:
         kind = f"barrier-{action.action}"
         self.store.begin(action.job, action.epoch, kind, {"devices": action.devices})
         point("barrier.journalled")
-        self._tell(action.devices, "barrier", action, {"action": action.action}, fault="barrier")
+        yield from self._tell_all(action.devices, "barrier", action, {"action": action.action})
         self.store.done(action.job, action.epoch, kind)
         reason = "BarrierRequested" if action.action == "request" else "BarrierWithdrawn"
         self.store.event(f"Job/{action.job}", reason, f"epoch {action.epoch}")
 
-    def detach(self, action: plan.Detach) -> None:
+    def detach(self, action: plan.Detach) -> Steps:
         record = self._record(action.job)
         if record.step != "detaching":
             with self.store.transaction():
                 self.store.begin(action.job, action.epoch, "detach", {"devices": action.devices})
                 self._update(action.job, step="detaching", detached=())
             point("detach.journalled")
-
-        def confirmed(device: str) -> None:
-            self.store.save(_with_detached(self._record(action.job), device))
-
-        self._tell(
-            action.devices, "detach", action, {"discard": False}, fault="detach", then=confirmed
-        )
+        yield from self._tell_all(action.devices, "detach", action, {"discard": False})
         point("detach.sent")
         with self.store.transaction():
             record = self._record(action.job)
@@ -275,70 +274,64 @@ class Executor:
             what = "Suspended" if action.suspend else "Detached"
             self.store.event(f"Job/{action.job}", what, f"epoch {action.epoch}")
 
+    def _tell_all(
+        self,
+        devices: Sequence[str],
+        op: str,
+        action: plan.Place | plan.Barrier | plan.Detach,
+        arguments: Json,
+    ) -> Steps:
+        """Ask all devices at once, and journal which of them have let go.
+
+        Raises the first ControlError after all have answered. The fault point ``<op>.partly``
+        makes the first device be asked alone.
+        """
+        left = list(devices)
+        while left:
+            count = 1 if asked_for(f"{op}.partly") else len(left)
+            told, left = left[:count], left[count:]
+            results = yield self._tell(told, op, action, arguments)
+            point(f"{op}.partly")
+            agreed = [d for d, result in zip(told, results, strict=True) if not _is_error(result)]
+            if op == "detach" and agreed:
+                record = self._record(action.job)
+                detached = tuple(sorted({*record.detached, *agreed}))
+                self.store.save(dataclasses.replace(record, detached=detached))
+            _agreed(told, results)
+
     def _tell(
         self,
-        targets: Iterable[str],
+        devices: Iterable[str],
         op: str,
         action: plan.Place | plan.Barrier | plan.Detach | plan.Discard,
         arguments: Json,
-        fault: str = "",
-        then: Callable[[str], None] = lambda _device: None,
-    ) -> None:
-        """Ask all devices at once; `then` is called here for each that agreed.
-
-        Raises the first ControlError after all have answered. A fault point ``<fault>.partly``
-        makes the first device be asked alone.
-        """
+    ) -> list[Call]:
+        """One question for each device."""
         request = {"job": action.job, "epoch": action.epoch, **arguments}
-        timeout = DETACH_TIMEOUT_S if op == "detach" else TELL_TIMEOUT_S
+        timeout = DETACH_S if op == "detach" else TELL_S
 
-        def one(device: str) -> tuple[str, control.ControlError | None]:
-            try:
-                self.links.ask(self.layout.proxy_socket(device), op, timeout, **request)
-            except control.ControlError as error:
-                return device, error
-            return device, None
+        def asking(path: Path) -> Call:
+            return lambda: control.call(path, op, timeout=timeout, **request)
 
-        remaining = list(targets)
-        results = []
-        if fault and asked_for(f"{fault}.partly"):
-            results.append(one(remaining.pop(0)))
-            point(f"{fault}.partly")
-        with ThreadPoolExecutor(WORKERS) as pool:
-            results += pool.map(one, remaining)
-        errors = []
-        for device, error in results:
-            if error is None:
-                then(device)
-            else:
-                errors.append(control.ControlError(error.code, f"{device}: {error.message}"))
-        if errors:
-            raise errors[0]
+        return [asking(self.layout.proxy_socket(device)) for device in devices]
 
     # ---- the end of a job
 
-    def _end(self, action: plan.End) -> None:
-        counters = self._last_counters(self._record(action.job))
+    def _end(self, action: plan.End, observed: Observed) -> None:
+        counters = _last_counters(self._record(action.job), observed)
         with self.store.transaction():
             self._update(action.job, ending=action.ending, counters=counters, error="")
             kind = "Normal" if action.ending.phase == "Succeeded" else "Warning"
             self.store.event(f"Job/{action.job}", action.ending.reason, action.ending.message, kind)
 
-    def _last_counters(self, record: Record) -> dict[str, Json]:
-        """What the proxies counted for each rank, before they let go of the job."""
-        counters = dict(record.counters)
-        for device in sorted(record.holds()):
-            seen = see_device(self.layout, device, self.links)
-            there = seen.job(record.name) if seen else None
-            if there and there.epoch == record.epoch:
-                counters.update({str(each.rank): each.counters for each in there.ranks})
-        return counters
+    def _signal(self, action: plan.Signal) -> Steps:
+        """Some of them may be gone by now."""
 
-    def _signal(self, action: plan.Signal) -> None:
-        for rank in action.ranks:
-            with contextlib.suppress(control.ControlError):  # it may be gone by now
-                path = self.layout.launcher_socket(action.job, rank)
-                self.links.ask(path, "signal", signum=action.signum)
+        def signalling(rank: int) -> Call:
+            path = self.layout.launcher_socket(action.job, rank)
+            return lambda: control.call(path, "signal", timeout=TELL_S, signum=action.signum)
+
+        yield [signalling(rank) for rank in action.ranks]
 
     def finish(self, action: plan.Finish) -> None:
         record = self._record(action.job)
@@ -384,8 +377,31 @@ class Executor:
 # ---- helpers -----------------------------------------------------------------------------------
 
 
-def _with_detached(record: Record, device: str) -> Record:
-    return dataclasses.replace(record, detached=tuple(sorted({*record.detached, device})))
+def _is_error(result: object) -> bool:
+    return isinstance(result, Exception)
+
+
+def _agreed(devices: Sequence[str], results: Sequence[Any]) -> None:
+    """Raises what the first device that did not agree has said; that the job failed goes before."""
+    errors = []
+    for device, error in zip(devices, results, strict=True):
+        if isinstance(error, control.ControlError):
+            errors.append(control.ControlError(error.code, f"{device}: {error.message}"))
+        elif isinstance(error, Exception):
+            raise error
+    for each in sorted(errors, key=lambda error: error.code != "failed"):
+        raise each
+
+
+def _last_counters(record: Record, observed: Observed) -> dict[str, Json]:
+    """What the proxies counted for each rank, before they let go of the job."""
+    counters = dict(record.counters)
+    for device in sorted(record.holds()):
+        seen = observed.devices.get(device)
+        there = seen.job(record.name) if seen else None
+        if there and there.epoch == record.epoch:
+            counters.update({str(each.rank): each.counters for each in there.ranks})
+    return counters
 
 
 def used_so_far(record: Record) -> float:

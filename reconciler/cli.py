@@ -515,11 +515,20 @@ def stop(state: Path, cancel_: bool) -> int:
             for name, job in now["jobs"].items():
                 if not job["phase"]:
                     reconciler.ask("override", name=name, fields={"cancelled": True}, force=True)
-            while any(not job["phase"] for job in reconciler.ask("state")["jobs"].values()):
+            told: set[str] = set()
+            while live := {
+                name: job for name, job in reconciler.ask("state")["jobs"].items()
+                if not job["phase"]
+            }:  # fmt: skip
+                for why in {w for job in live.values() for w in job["silent"]} - told:
+                    say(f"waiting: {why}")
+                    told.add(why)
                 time.sleep(POLL_S)
-        live = reconciler.ask("stop", start=False)["jobs"]
-    if live:
-        say(f"these jobs go on without a reconciler: {', '.join(live)}")
+        done = reconciler.ask("stop", start=False)
+    if done["jobs"]:
+        say(f"these jobs go on without a reconciler: {', '.join(done['jobs'])}")
+    for device, why in done["left"].items():
+        say(f"the proxy of {device} was told to end, and has not answered: {why}")
     return 0
 
 

@@ -3,8 +3,9 @@
 `apply`, `run`, `watch`, `scale` … are its clients and start it when it is not there. It holds the
 state directory's lock, listens on its own control socket, and ends when no job and no source is
 left. It may be killed at any moment: proxies and launchers live on, and the next one goes on from
-the journal and from what they answer. Everything happens in one thread; only questions to several
-processes at once use helpers.
+the journal and from what they answer. Everything is decided in one thread, which waits for nobody:
+it looks at processes that hang no longer than at others (lookout.py), and what an action has to wait
+for runs beside it (inflight.py).
 
 What it can be asked stands in operations.py.
 """
@@ -12,6 +13,7 @@ What it can be asked stands in operations.py.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import signal
@@ -19,6 +21,8 @@ import sqlite3
 import sys
 import time
 import traceback
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,10 @@ from rankfold import control, service
 from rankfold.messages import Operation
 from rankfold.reconciler import changes, operations, plan
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
+from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
+from rankfold.reconciler.inflight import WORKERS, InFlight, Landed
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
+from rankfold.reconciler.lookout import Lookout
 from rankfold.reconciler.model import (
     Ending,
     Job,
@@ -35,13 +42,13 @@ from rankfold.reconciler.model import (
     Origin,
     Record,
 )
-from rankfold.reconciler.observe import Connections, known_devices, last_lines, observe
+from rankfold.reconciler.observe import known_devices, last_lines, observe
+from rankfold.reconciler.processes import Processes
 from rankfold.reconciler.sources import Sources, note, storage_error
 from rankfold.reconciler.store import Object, Store, StoreError
 
 FAST_S, BUSY_S, IDLE_S = 0.01, 0.1, 0.5  # between two turns of the loop
 FAST_FOR_S = 10.0  # a step that takes longer is not waited for at full speed
-STARTING_S = 10.0  # how long a proxy that starts is waited for before it is told to end
 LINGER_S = 2.0  # how long an idle reconciler waits for the next command
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 30.0
 SIGNAL_AGAIN_S = 1.0
@@ -73,8 +80,12 @@ class Daemon:
         if self.lock is None:
             raise AlreadyRunning(f"another reconciler runs on {state}")
         self.store = Store(state)
-        self.links = Connections()
-        self.executor = Executor(self.layout, self.store, self.links)
+        self.lookout = Lookout()
+        self.executor = Executor(self.layout, self.store)
+        self.in_flight = InFlight()
+        self.observed = Observed()
+        self.unrecorded: dict[str, plan.End] = {}  # jobs that failed while the disk was full
+        self.processes = Processes(self.layout, self.store)
         self.plan = plan.Plan()
         self.stopping = False
         self.fresh = False  # whether `plan` follows the last change of desired state
@@ -90,6 +101,7 @@ class Daemon:
         self.server = service.Server(
             self.layout.socket, {kind: self._told(each) for kind, each in handlers.items()}
         )
+        self.server.add(self.in_flight.fd, self._collect)
         self.sources = Sources(self.server, self.store, state, self._wish, self._changed)
         self.server.on_close = self.sources.closed
 
@@ -116,7 +128,7 @@ class Daemon:
             self.server.run()
         finally:
             self.sources.close()
-            self.links.close()
+            self.lookout.close()
             self.store.close()
 
     def _turn(self) -> None:
@@ -149,7 +161,7 @@ class Daemon:
         """Nothing to do: no source, no job that is not over, nobody asking for a while."""
         live = any(not self._ended(name) for name in self.store.desired().jobs)
         now = time.monotonic()
-        if live or self.sources.busy or self.plan.actions:
+        if live or self.sources.busy or self.plan.actions or self.in_flight.subjects():
             self.idle_since = now
         return now - self.idle_since > self.linger_s
 
@@ -157,24 +169,31 @@ class Daemon:
         record = self.store.record(name)
         return record is not None and record.step == "ended"
 
-    def _shutdown_proxies(self) -> None:
+    def _shutdown_proxies(self) -> dict[str, str]:
+        """Gives those that could not be told to end, and why."""
+        devices = sorted(known_devices(self.layout))
+        with ThreadPoolExecutor(WORKERS) as pool:
+            errors = dict(zip(devices, pool.map(self._shutdown_proxy, devices), strict=True))
+        left = {name: error for name, error in errors.items() if error}
+        for name, error in left.items():
+            note(f"{name}: {error}")
+        with contextlib.suppress(sqlite3.Error):
+            self.processes.all_told_to_end(left)
+        return left
+
+    def _shutdown_proxy(self, device: str) -> str:
         """One that was just started is waited for: it would outlive us unheard of."""
         deadline = time.monotonic() + STARTING_S
-        for device in known_devices(self.layout):
-            while error := self._shutdown_proxy(device):
+        patience = LOOK_WITHIN_S if device in self.processes.silent else TELL_S
+        while is_locked(self.layout.proxy_file(device, ".lock")):
+            try:
+                control.call(self.layout.proxy_socket(device), "shutdown", timeout=patience)
+                return ""
+            except control.ControlError as error:
                 if error.code != "unreachable" or time.monotonic() > deadline:
-                    note(f"{device}: {error.message}")
-                    break
-                time.sleep(FAST_S)
-
-    def _shutdown_proxy(self, device: str) -> control.ControlError | None:
-        if not is_locked(self.layout.proxy_file(device, ".lock")):
-            return None  # it has ended
-        try:
-            self.links.ask(self.layout.proxy_socket(device), "shutdown")
-        except control.ControlError as error:
-            return error
-        return None
+                    return error.message
+            time.sleep(FAST_S)
+        return ""
 
     # ---- the loop
 
@@ -182,19 +201,26 @@ class Daemon:
         """One turn; gives the seconds until the next."""
         desired, records = self.store.desired(), self.store.records()
         devices = {*desired.devices(), *known_devices(self.layout)}
-        observed = observe(self.layout, sorted(devices), records, self.links)
-        self.plan = plan.plan(desired, records, observed, time.time())
+        observed = observe(
+            self.layout, sorted(devices), records, self.lookout, LOOK_WITHIN_S,
+            self.processes.silent,
+        )  # fmt: skip
+        failing = self._failing(desired.devices(), observed)
+        observed = self.observed = dataclasses.replace(observed, failing=failing)
+        self.processes.note(observed)
+        busy = self.in_flight.subjects() | self.unrecorded.keys()
+        for end in list(self.unrecorded.values()):
+            self._try(end)
+        self.plan = plan.plan(desired, records, observed, time.time(), busy)
         self.fresh = True
         for name, seen in observed.devices.items():
             if seen.ready:
                 self.backoff.pop(name, None)
         self._follow_changes(records, observed)
         self._note_conditions()
-        acted = [action for action in self.plan.actions if self._try(action)]
-        now = time.monotonic()
-        if any(not isinstance(action, (plan.Signal, plan.Discard)) for action in acted):
-            self.progress_at = now
-        return self._pace(records, now)
+        for action in self.plan.actions:
+            self._try(action)
+        return self._pace(records, time.monotonic())
 
     def _pace(self, records: dict[str, Record], now: float) -> float:
         live = [r for r in records.values() if r.step != "ended"]
@@ -206,34 +232,67 @@ class Daemon:
             return FAST_S
         return BUSY_S if live or self.plan.actions or self.sources.busy else IDLE_S
 
-    def _try(self, action: plan.Action) -> bool:
-        """Execute unless its subject waits after a failure. True if something was done."""
+    def _try(self, action: plan.Action) -> None:
+        """Begin an action, unless its subject waits after a failure."""
         now, name = time.monotonic(), plan.subject(action)
+        wait = self.backoff.get(name)
+        if name in self.in_flight.subjects() or (wait and now < wait.due):
+            return
+        if self._due(action, now):
+            self._begin(action)
+
+    def _begin(self, action: plan.Action) -> None:
+        landed = self.in_flight.begin(action, self.executor.steps(action, self.observed))
+        self._spoke(action)
+        if landed:
+            self._landed(landed)
+
+    def _collect(self) -> None:
+        """Calls of actions have come back."""
+        for action, landed in self.in_flight.collect():
+            self._spoke(action)
+            if landed:
+                try:
+                    self._landed(landed)
+                except sqlite3.Error as error:  # this is called by the server, too
+                    note(f"{plan.subject(action)}: {error}")
+
+    def _spoke(self, action: plan.Action) -> None:
+        """Somebody is spoken to, or has answered: what was asked of them before is old."""
+        if not isinstance(action, (plan.Signal, plan.Discard)):
+            self.progress_at = time.monotonic()
+        self.lookout.void(self.layout.proxy_socket(name) for name in plan.devices_of(action))
+        if isinstance(action, (plan.Start, plan.Signal)):
+            job = action.job.name if isinstance(action, plan.Start) else action.job
+            self.lookout.void(self.layout.launcher_socket(job, rank) for rank in action.ranks)
+
+    def _landed(self, landed: Landed) -> None:
+        """An action is over: note how, and when it is tried again."""
+        action, error, now = landed.action, landed.error, time.monotonic()
+        name = plan.subject(action)
         wait = self.backoff.setdefault(name, Backoff())
-        if now < wait.due or not self._due(action, now):
-            return False
-        try:
-            self.executor.execute(action)
-        except JobFailed as error:
+        if isinstance(error, JobFailed):
+            assert isinstance(action, (plan.Place, plan.Barrier, plan.Detach))
             ending = Ending("Failed", "DeviceReported", str(error), time.time())
-            self.executor.execute(plan.End(name, ending))
-            return True
-        except (Temporary, Permanent) as error:
+            self.unrecorded[action.job] = plan.End(action.job, ending)
+            self._begin(self.unrecorded[action.job])
+        elif isinstance(error, (Temporary, Permanent)):
             permanent = isinstance(error, Permanent)
             wait.failed(now, permanent)
             self._note_error(action, str(error), permanent)
-            return False
-        if isinstance(action, plan.StartProxy):
-            if wait.delay:
-                text = last_lines(self.layout.proxy_file(name, ".log"), 1)
-                self.store.event(
-                    f"Device/{name}", "ProxyEnded", f"its last words: {text}", "Warning"
-                )
+        elif error is not None:
+            wait.failed(now)
+            note("".join(traceback.format_exception(error)))
+        elif isinstance(action, plan.StartProxy):
             wait.failed(now)  # one that dies at once is not started again at full speed
+            self.processes.started(name)
         else:
             del self.backoff[name]
             self._note_error(action, "", False)
-        return True
+            if isinstance(action, plan.End):
+                self.unrecorded.pop(action.job, None)
+            elif isinstance(action, plan.StopProxy):
+                self.processes.told_to_end(name)
 
     def _due(self, action: plan.Action, now: float) -> bool:
         if not isinstance(action, plan.Signal):
@@ -245,11 +304,12 @@ class Daemon:
         return True
 
     def _note_error(self, action: plan.Action, message: str, permanent: bool) -> None:
-        name = plan.subject(action)
         if isinstance(action, (plan.StartProxy, plan.StopProxy)):
+            name = plan.subject(action)
             if message:
                 self.store.event(f"Device/{name}", "ActionFailed", message, "Warning")
             return
+        name = plan.job_of(action)
         record = self.store.record(name) or Record(name)
         if (record.error, record.error_permanent) != (message, permanent):
             self.store.save(dataclasses.replace(record, error=message, error_permanent=permanent))
@@ -395,33 +455,35 @@ class Daemon:
                 "message": record.ending.message if record.ending else "",
                 "reason": record.ending.reason if record.ending else "",
                 "stalled": record.error if record.error_permanent else "",
+                "silent": [c.message for c in conditions if c.reason == "DoesNotAnswer"],
                 "waiting": [c.message for c in conditions if c.type in ("Stalled", "Progressing")],
                 "exits": list(record.exits),
             }
         return {
             "fleet_ready": self.plan.fleet_ready,
-            "devices_failing": self._failing(),
+            "devices_failing": {
+                name: last_lines(self.layout.proxy_file(name, ".log"), 1)
+                for name in sorted(self.observed.failing)
+            },
             "jobs": jobs,
             "faults": [str(f) for f in self.sources.faults],
             "source": self.sources.identity,
         }
 
-    def _failing(self) -> dict[str, str]:
-        """Devices whose proxy ended again and again, and its last words."""
-        starting = (a.device.name for a in self.plan.actions if isinstance(a, plan.StartProxy))
-        return {
-            name: last_lines(self.layout.proxy_file(name, ".log"), 1)
-            for name in starting
+    def _failing(self, devices: Iterable[str], observed: Observed) -> frozenset[str]:
+        """Devices whose proxy ended again and again."""
+        return frozenset(
+            name for name in devices
             if name in self.backoff and self.backoff[name].delay >= 4 * BACKOFF_MIN_S
-        }
+            and not ((seen := observed.devices.get(name)) and seen.ready)
+        )  # fmt: skip
 
     def _stop(self, _request: service.Request[operations.Stop]) -> Json:
         live = [n for n in self.store.desired().jobs if not self._ended(n)]
-        if not live:
-            self._shutdown_proxies()
+        left = {} if live else self._shutdown_proxies()
         self.stopping = True
         self.server.after(0, self.server.stop)
-        return {"jobs": live}
+        return {"jobs": live, "left": left}
 
 
 def main(arguments: list[str] | None = None) -> int:

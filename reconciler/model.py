@@ -181,7 +181,10 @@ class JobOnDevice:
 
 @dataclass(frozen=True)
 class SeenDevice:
-    """What a proxy answered; `ready` false: it holds its lock but does not answer (yet)."""
+    """What a proxy answered; `ready` false: it holds its lock but does not answer (yet).
+
+    silent_since: wall clock; not None: it listens, and has not answered for a while.
+    """
 
     name: str
     ready: bool = True
@@ -193,6 +196,9 @@ class SeenDevice:
     jobs: tuple[JobOnDevice, ...] = ()
     counters: Json = field(default_factory=dict)
     kernels: Mapping[str, int] = field(default_factory=dict)  # "<job>/<rank>" → kernels run here
+    silent_since: float | None = None
+    cc: str = "8.0"
+    speed: float = 1.0
 
     def job(self, name: str) -> JobOnDevice | None:
         return next((each for each in self.jobs if each.job == name), None)
@@ -204,11 +210,12 @@ class SeenRank:
 
     job: str
     rank: int
-    state: str  # starting | running | exited
+    state: str  # starting | running | silent (as `silent_since` of a device) | exited
     pid: int | None = None
     channel: bool = False
     exit_status: int | None = None  # negative: killed by that signal
     error: str = ""
+    silent_since: float | None = None
 
 
 @dataclass(frozen=True)
@@ -218,6 +225,7 @@ class Observed:
     devices: Mapping[str, SeenDevice] = field(default_factory=dict)
     ranks: Mapping[tuple[str, int], SeenRank] = field(default_factory=dict)
     host_memory: int = 1 << 62  # bytes of host memory that jobs may need beside their devices
+    failing: frozenset[str] = frozenset()  # devices whose proxy ends whenever it is started
 
 
 @dataclass(frozen=True)

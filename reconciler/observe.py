@@ -10,9 +10,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,7 +24,9 @@ from rankfold.messages import (
     RankFault,
     RankTold,
 )
+from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout, is_locked
+from rankfold.reconciler.lookout import Answer, Lookout
 from rankfold.reconciler.model import (
     JobOnDevice,
     Json,
@@ -37,83 +37,61 @@ from rankfold.reconciler.model import (
     SeenRank,
 )
 
-ASK_TIMEOUT_S = 2.0
 HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
-WORKERS = 8
-# After these the connection is not used again.
-BROKEN_CODES = (
-    "unreachable", "timeout", "not_json", "nonsense", "too_long", "version", "fds", "internal",
-    "denied",
-)  # fmt: skip
-
-
-class Connections:
-    """Open connections to proxies and launchers, one per socket, made anew when they break.
-
-    A socket may be asked from one thread at a time.
-    """
-
-    def __init__(self) -> None:
-        self._clients: dict[str, control.Client] = {}
-        self._hello: dict[str, Json] = {}
-
-    def ask(self, path: Path, op: str, timeout: float = ASK_TIMEOUT_S, **arguments: Any) -> Json:
-        """Raises ControlError; what failed to answer is connected to anew the next time."""
-        key = str(path)
-        client = self._clients.get(key)
-        if client is None:
-            client = self._clients[key] = control.Client(path, timeout)
-            self._hello.pop(key, None)
-        try:
-            reply, fds = client.ask(op, timeout=timeout, **arguments)
-        except control.ControlError as error:
-            if error.code in BROKEN_CODES:
-                self.drop(path)
-            raise
-        for fd in fds:
-            os.close(fd)
-        return reply
-
-    def hello(self, path: Path) -> Json:
-        """What the process behind the socket says of itself; asked once per connection."""
-        key = str(path)
-        if key not in self._hello or key not in self._clients:
-            self._hello[key] = self.ask(path, "hello")
-        return self._hello[key]
-
-    def refresh(self, path: Path) -> None:
-        """Forget what `hello` said."""
-        self._hello.pop(str(path), None)
-
-    def drop(self, path: Path) -> None:
-        client = self._clients.pop(str(path), None)
-        self._hello.pop(str(path), None)
-        if client:
-            client.close()
-
-    def close(self) -> None:
-        for path in list(self._clients):
-            self.drop(Path(path))
 
 
 def observe(
-    layout: Layout, devices: Iterable[str], records: Mapping[str, Record], links: Connections
+    layout: Layout,
+    devices: Iterable[str],
+    records: Mapping[str, Record],
+    lookout: Lookout,
+    within_s: float,
+    noted: Mapping[str, float],
 ) -> Observed:
-    """Ask every device of `devices` and every rank of the jobs that have started."""
-    ranks = [
-        (record.name, rank)
-        for record in records.values()
-        if record.fixed is not None and record.step != "ended"
-        for rank in range(record.fixed.world_size)
-    ]
-    with ThreadPoolExecutor(WORKERS) as pool:
-        seen_devices = pool.map(lambda name: see_device(layout, name, links), devices)
-        seen_ranks = pool.map(lambda each: see_rank(layout, each[0], each[1], links), ranks)
-        return Observed(
-            {seen.name: seen for seen in seen_devices if seen},
-            {(seen.job, seen.rank): seen for seen in seen_ranks if seen},
-            host_memory(),
-        )
+    """Ask every device of `devices` and every rank of the jobs that have started.
+
+    noted: who is known not to answer, and since when (wall clock): a device's name, or
+    ``<job>/<rank>``. They are asked too, and not waited for.
+    """
+    doors = {layout.proxy_socket(name): name for name in devices}
+    ended: dict[tuple[str, int], SeenRank] = {}
+    ranks: dict[Path, tuple[str, int]] = {}
+    for record in records.values():
+        if record.fixed is None or record.step == "ended":
+            continue
+        for rank in range(record.fixed.world_size):
+            # The exit file counts first: a launcher writes it, then ends.
+            if seen := read_exit(layout, record.name, rank):
+                ended[record.name, rank] = seen
+            else:
+                ranks[layout.launcher_socket(record.name, rank)] = (record.name, rank)
+    hung = {path for path, name in doors.items() if name in noted}
+    hung |= {path for path, (job, rank) in ranks.items() if rank_name(job, rank) in noted}
+    answers = lookout.look([*doors, *ranks], within_s, hung)
+    seen_devices = (
+        see_device(layout, name, answers.get(path), noted.get(name)) for path, name in doors.items()
+    )
+    seen_ranks = (
+        see_rank(layout, job, rank, answers.get(path), noted.get(rank_name(job, rank)))
+        for path, (job, rank) in ranks.items()
+    )
+    return Observed(
+        {seen.name: seen for seen in seen_devices if seen},
+        ended | {(seen.job, seen.rank): seen for seen in seen_ranks if seen},
+        host_memory(),
+    )
+
+
+def rank_name(job: str, rank: int) -> str:
+    """As people name a rank, and `noted` does."""
+    return f"{job}/{rank}"
+
+
+def _silent_since(answer: Answer, noted: float | None) -> float | None:
+    """Wall clock; None: it has not owed its answer for long."""
+    if noted is not None:
+        return noted
+    return answer.asked if answer.waited_s >= SILENT_AFTER_S else None
 
 
 def known_devices(layout: Layout) -> set[str]:
@@ -126,16 +104,21 @@ def known_devices(layout: Layout) -> set[str]:
     return found - {""}
 
 
-def see_device(layout: Layout, name: str, links: Connections) -> SeenDevice | None:
-    path = layout.proxy_socket(name)
-    try:
-        hello = control.expect(ProxyHello, links.hello(path))
-        status = control.expect(ProxyStatus, links.ask(path, "status"))
-        return _device(hello, status) if hello.device == name else None
-    except control.ControlError:
-        if is_locked(layout.proxy_file(name, ".lock")):
-            return SeenDevice(name, ready=False)
-        return None
+def see_device(
+    layout: Layout, name: str, answer: Answer | None, noted: float | None = None
+) -> SeenDevice | None:
+    """What a device's proxy answered; None: it has none."""
+    silent_since = None
+    if answer is not None and answer.status is not None:
+        with contextlib.suppress(control.ControlError):
+            hello = control.expect(ProxyHello, answer.hello)
+            status = control.expect(ProxyStatus, answer.status)
+            return _device(hello, status) if hello.device == name else None
+    elif answer is not None:
+        silent_since = _silent_since(answer, noted)
+    if is_locked(layout.proxy_file(name, ".lock")):
+        return SeenDevice(name, ready=False, silent_since=silent_since)
+    return None
 
 
 def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:
@@ -144,6 +127,7 @@ def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:
         hello.device, True, hello.pid, status.type, status.memory, status.used, status.swap,
         tuple(_job(each) for each in status.jobs), {key: getattr(status, key) for key in counted},
         _kernels(status),
+        cc=hello.cc, speed=hello.speed,
     )  # fmt: skip
 
 
@@ -176,26 +160,25 @@ def _error_text(error: RankFault | None) -> str:
     return "" if error is None else error.text or f"CUDA error {error.code}"
 
 
-def see_rank(layout: Layout, job: str, rank: int, links: Connections) -> SeenRank | None:
-    """The exit file counts first: a launcher writes it, then ends."""
-    if ended := read_exit(layout, job, rank):
-        links.drop(layout.launcher_socket(job, rank))
-        return ended
-    path = layout.launcher_socket(job, rank)
-    try:
-        status = control.expect(LauncherStatus, links.ask(path, "status"))
-        pid = control.expect(LauncherHello, links.hello(path)).pid
-        if pid is None:
-            links.refresh(path)
-        if status.state == "running":
-            return SeenRank(job, rank, "running", pid, status.channel)
-    except control.ControlError:
-        pass
+def see_rank(
+    layout: Layout, job: str, rank: int, answer: Answer | None, noted: float | None = None
+) -> SeenRank | None:
+    """What a rank's launcher answered, or left behind; None: there is none, and never was."""
+    silent_since = None
+    if answer is not None and answer.status is not None:
+        with contextlib.suppress(control.ControlError):
+            hello = control.expect(LauncherHello, answer.hello)
+            status = control.expect(LauncherStatus, answer.status)
+            if status.state == "running":
+                return SeenRank(job, rank, "running", hello.pid, status.channel)
+    elif answer is not None:
+        silent_since = _silent_since(answer, noted)
     # It may have ended between the two looks, or be about to write.
     if ended := read_exit(layout, job, rank):
         return ended
     if is_locked(layout.launcher_lock(job, rank)):
-        return SeenRank(job, rank, "starting")
+        state = "starting" if silent_since is None else "silent"
+        return SeenRank(job, rank, state, silent_since=silent_since)
     return read_exit(layout, job, rank)
 
 

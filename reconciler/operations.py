@@ -96,4 +96,5 @@ class State(Operation, frozen=True, tag="state"):
 
 
 class Stop(Operation, frozen=True, tag="stop"):
-    """→ {jobs}: those that go on. Ends the reconciler; proxies that serve no job are shut down."""
+    """→ {jobs, left}: jobs that go on, and why devices were not ended. Ends the reconciler; proxies
+    are shut down if no job goes on."""

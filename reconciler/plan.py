@@ -7,12 +7,16 @@ simply asked for again (every operation is idempotent). The rules it keeps:
 
 - a device serves one job at a time, and is given away only when it is *seen* free;
 - nothing leaves a device but at a consistent cut, unless the job is over;
-- what cannot be placed waits, and says why; jobs are served in the order of their creation.
+- what cannot be placed, or cannot grow, waits, and says why; it has a claim on what becomes free
+  before those behind it, as long as what it misses can come by itself;
+- what is in flight is left alone: one action at a time for each subject;
+- nothing is asked of a job while one of its proxies or launchers does not answer.
 """
 
 from __future__ import annotations
 
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -100,9 +104,11 @@ class End:
 
 @dataclass(frozen=True)
 class Discard:
+    """A device lets go of a job without saving it."""
+
     job: str
     epoch: int
-    devices: tuple[str, ...]
+    device: str
 
 
 @dataclass(frozen=True)
@@ -133,14 +139,41 @@ Action = (
 
 
 def subject(action: Action) -> str:
-    """The job or device an action is about: what waits when the action fails."""
+    """What an action is about: it has one action at a time, and waits when that fails.
+
+    A job, or a device; when a job ends, its ranks and what it has on each device are subjects of
+    their own, so that one that hangs does not keep the others.
+    """
     if isinstance(action, StartProxy):
         return action.device.name
     if isinstance(action, StopProxy):
         return action.device
+    if isinstance(action, Discard):
+        return f"{action.job} on {action.device}"
+    if isinstance(action, Signal):
+        return f"the ranks of {action.job}"
     if isinstance(action, Start):
         return action.job.name
     return action.name if isinstance(action, Forget) else action.job
+
+
+def job_of(action: Action) -> str:
+    """The job that an action is for; a pool's or device's name where it is for none."""
+    if isinstance(action, (Place, Barrier, Detach, Release, End, Discard, Signal, Finish)):
+        return action.job
+    return subject(action)
+
+
+def devices_of(action: Action) -> tuple[str, ...]:
+    """Devices whose proxies an action speaks to."""
+    match action:
+        case Place():
+            return tuple(dict.fromkeys(action.placement))
+        case Barrier() | Detach():
+            return action.devices
+        case Discard() | StopProxy():
+            return (action.device,)
+    return ()
 
 
 @dataclass(frozen=True)
@@ -157,15 +190,28 @@ class Plan:
     fleet_ready: bool = True  # every desired device answers, no other one is there
 
 
-def plan(desired: Desired, records: Mapping[str, Record], observed: Observed, now: float) -> Plan:
-    return _Planner(desired, records, observed, now).run()
+def plan(
+    desired: Desired,
+    records: Mapping[str, Record],
+    observed: Observed,
+    now: float,
+    in_flight: frozenset[str] = frozenset(),
+) -> Plan:
+    """in_flight: subjects of the actions that have begun and are not over."""
+    return _Planner(desired, records, observed, now, in_flight).run()
 
 
 class _Planner:
     def __init__(
-        self, desired: Desired, records: Mapping[str, Record], observed: Observed, now: float
+        self,
+        desired: Desired,
+        records: Mapping[str, Record],
+        observed: Observed,
+        now: float,
+        in_flight: frozenset[str],
     ):
         self.desired, self.observed, self.now = desired, observed, now
+        self.in_flight = in_flight
         names = {*desired.jobs, *records}
         self.records = {name: records.get(name, Record(name)) for name in names}
         self.devices = desired.devices()
@@ -173,16 +219,20 @@ class _Planner:
         self.waiting: dict[str, Condition] = {}  # job → why it is not as desired
         self.targets: dict[str, tuple[str, ...]] = {}
         self.converged: set[str] = set()
+        self.silent = {
+            name: condition for name, record in self.records.items()
+            if (condition := self._silent(record))
+        }  # fmt: skip
 
     def run(self) -> Plan:
         fleet_ready = self._fleet()
         self._allocate()
         for name in self._order():
             self._job(name, self.records[name])
+        self.converged -= self.in_flight
         conditions = {name: self._conditions(name) for name in self.desired.jobs}
-        return Plan(
-            tuple(self.actions), conditions, self.targets, frozenset(self.converged), fleet_ready
-        )
+        actions = tuple(each for each in self.actions if subject(each) not in self.in_flight)
+        return Plan(actions, conditions, self.targets, frozenset(self.converged), fleet_ready)
 
     def _order(self) -> list[str]:
         def key(name: str) -> tuple[float, str]:
@@ -210,7 +260,7 @@ class _Planner:
         for name, seen in self.observed.devices.items():
             for there in seen.jobs:
                 if there.state != "saved" and self._unknown(there.job):
-                    self.actions.append(Discard(there.job, there.epoch, (name,)))
+                    self.actions.append(Discard(there.job, there.epoch, name))
             if name not in self.devices:
                 ready = False
                 if seen.ready and self._free(name):
@@ -224,7 +274,9 @@ class _Planner:
 
     @staticmethod
     def _differs(device: Device, seen: SeenDevice) -> bool:
-        return (device.type, device.memory) != (seen.type, seen.memory)
+        return (device.type, device.memory, device.cc, device.speed) != (
+            seen.type, seen.memory, seen.cc, seen.speed,
+        )  # fmt: skip
 
     def _holder(self, device: str) -> str | None:
         """The job whose journal says that it may be on this device."""
@@ -236,7 +288,7 @@ class _Planner:
     def _free(self, name: str) -> bool:
         """Seen free: the proxy answers, lists no job that uses it, and no job was sent there."""
         seen = self.observed.devices.get(name)
-        if seen is None or not seen.ready:
+        if seen is None or not seen.ready or name in self.in_flight:
             return False
         return not any(j.state in HOLDING for j in seen.jobs) and self._holder(name) is None
 
@@ -260,19 +312,28 @@ class _Planner:
             if job.suspended:
                 self.targets[name] = ()
                 continue
+            if name in self.silent:  # it keeps what it has, and cannot use more
+                taken.update(record.placement)
+                if record.holds():
+                    self.targets[name] = record.placement
+                continue
             own = [d for d in dict.fromkeys(record.placement) if self._keeps(d, job, record, taken)]
             own = own[: job.gpus]
             taken.update(own)
             wanted.append((name, job, record, own))
-        # A job that has started goes before one that has not: it holds host memory already.
-        wanted.sort(key=lambda each: each[2].step == "new")
+        # A job that has started goes before one that has not: it holds host memory already. One
+        # that cannot start (its folder is missing) goes last: what it is given would lie idle.
+        wanted.sort(key=lambda each: (each[2].step == "new", each[2].error_permanent))
         for name, job, record, own in wanted:
             self._give(name, job, record, own, taken)
 
     def _keeps(self, device: str, job: Job, record: Record, taken: set[str]) -> bool:
-        if device in taken or not self._eligible(device, job, record):
+        if device in taken:
             return False
-        return device in record.holds() or self._free(device)
+        if device in record.holds():  # also while its proxy is slow, or shall be another one
+            wanted = self.devices.get(device)
+            return wanted is not None and may_use(wanted, job, record)
+        return self._eligible(device, job, record) and self._free(device)
 
     def _give(self, name: str, job: Job, record: Record, own: list[str], taken: set[str]) -> None:
         free = [
@@ -286,11 +347,13 @@ class _Planner:
         holds = record.step in ("placing", "placed", "detaching")
         if missing > len(free):
             most = fitting.get(kind, 0)
-            possible = most >= job.gpus
-            self._wait_for_devices(name, job, len(free), most, possible)
+            self._wait_for_devices(name, job, len(free), most, most >= job.gpus)
             if holds:
                 self.targets[name] = record.placement
-            elif possible:
+            elif own and self._memory_allows(name, job, record, len(own)):
+                # In the middle of a move, and somebody was faster: it goes on as it was.
+                self.targets[name] = assign(job.world_size, tuple(own))
+            if self._can_come(job, record, kind) >= job.gpus:
                 taken.update(free)  # the first in line is not overtaken
             return
         chosen = sorted([*own, *free[:missing]], key=list(self.devices).index)
@@ -301,6 +364,20 @@ class _Planner:
             return
         taken.update(chosen)
         self.targets[name] = target
+
+    def _can_come(self, job: Job, record: Record, kind: str) -> int:
+        """How many devices a job would have if all others went: those that do not answer, do not
+        start, or are a job's of which nothing can be asked, stay away until somebody acts."""
+        kept = {d for name in self.silent for d in self.records[name].placement}
+        return sum(
+            1 for name, device in self.devices.items()
+            if device.type == kind and may_use(device, job, record) and name not in kept
+            and name not in self.observed.failing and not self._hangs(name)
+        )  # fmt: skip
+
+    def _hangs(self, device: str) -> bool:
+        seen = self.observed.devices.get(device)
+        return seen is not None and seen.silent_since is not None
 
     def _wait_for_devices(self, name: str, job: Job, free: int, most: int, possible: bool) -> None:
         kind = " or ".join(job.device_types) or "any kind"
@@ -369,8 +446,26 @@ class _Planner:
             self._end(record, record.ending)
         elif ending := self._over(job, record):
             self.actions.append(End(name, ending))
-        elif job is not None:
+        elif job is not None and name not in self.silent and not self._unheard(record):
             self._advance(job, record, self.targets.get(name))
+
+    def _unheard(self, record: Record) -> list[str]:
+        """Devices that serve a job, or may, and live, and have not answered this time."""
+        seen = ((name, self.observed.devices.get(name)) for name in sorted(record.holds()))
+        return [name for name, each in seen if each is not None and not each.ready]
+
+    def _silent(self, record: Record) -> Condition | None:
+        """That a proxy or launcher of a job hangs: nothing can be asked of the job then."""
+        message = ""
+        for name in reversed(self._unheard(record)):
+            if since := self.observed.devices[name].silent_since:
+                message = silence(f"the proxy of {name}", since, record.proxies.get(name, 0))
+        if record.fixed is not None and record.step != "ended" and not message:
+            for rank in range(record.fixed.world_size):
+                seen = self.observed.ranks.get((record.name, rank))
+                if seen and seen.silent_since and not message:
+                    message = silence(f"the launcher of rank {rank}", seen.silent_since)
+        return Condition("Stalled", "True", "DoesNotAnswer", message) if message else None
 
     def _after_the_end(self, name: str, job: Job | None) -> None:
         self.converged.add(name)
@@ -525,26 +620,22 @@ class _Planner:
 
     def _end(self, record: Record, ending: Ending) -> None:
         """Let go of devices, end the ranks, and when nothing is left, say so."""
-        holding: dict[int, list[str]] = {}
+        holding = self._unheard(record)
         for name, seen in sorted(self.observed.devices.items()):
             there = seen.job(record.name) if seen.ready else None
             if there and there.state != "saved":
-                holding.setdefault(there.epoch, []).append(name)
-        live = tuple(
-            rank for (job, rank), seen in sorted(self.observed.ranks.items())
-            if job == record.name and seen.state == "running"
-        )  # fmt: skip
-        starting = any(
-            job == record.name and seen.state == "starting"
-            for (job, _), seen in self.observed.ranks.items()
-        )
-        for epoch, devices in holding.items():
-            self.actions.append(Discard(record.name, epoch, tuple(devices)))
+                holding.append(name)
+                self.actions.append(Discard(record.name, there.epoch, name))
+        ranks = [
+            (rank, seen.state) for (job, rank), seen in sorted(self.observed.ranks.items())
+            if job == record.name and seen.state != "exited"
+        ]  # fmt: skip
+        live = tuple(rank for rank, state in ranks if state == "running")
         if live:
             late = self.now - ending.since > KILL_AFTER_S
             signum = signal.SIGKILL if late else signal.SIGTERM
             self.actions.append(Signal(record.name, live, int(signum)))
-        if not holding and not live and not starting:
+        if not holding and not ranks:
             self.actions.append(Finish(record.name, ending.phase))
 
     # ---- conditions
@@ -552,7 +643,9 @@ class _Planner:
     def _conditions(self, name: str) -> tuple[Condition, ...]:
         job, record = self.desired.jobs[name], self.records[name]
         found = [self._ready(name, job, record)]
-        if record.error:
+        if name in self.silent:
+            found.append(self.silent[name])
+        elif record.error:
             kind = "Stalled" if record.error_permanent else "Progressing"
             found.append(Condition(kind, "True", "ActionFailed", record.error))
         elif name in self.waiting and record.step != "ended":
@@ -593,6 +686,16 @@ class _Planner:
 
 
 # ---- helpers -----------------------------------------------------------------------------------
+
+
+def silence(who: str, since: float, pid: int = 0) -> str:
+    """What to say of a process that hangs. since: wall clock; pid: 0 if it is not known."""
+    when = time.strftime("%H:%M:%S", time.localtime(since))
+    one = f"process {pid}" if pid else "the process"
+    return (
+        f"{who} has not answered since {when}: it is stopped, or stuck. Nothing is asked of it until "
+        f"it goes on; if it will not, kill {one}: what it serves is lost then"
+    )
 
 
 def host_need(world_size: int, memory: int, devices: int) -> int:
@@ -673,5 +776,7 @@ def assume_fleet(desired: Desired, observed: Observed) -> Observed:
     for name, device in desired.devices().items():
         seen = devices.get(name)
         if seen is None or not seen.ready:
-            devices[name] = SeenDevice(name, type=device.type, memory=device.memory)
+            devices[name] = SeenDevice(
+                name, type=device.type, memory=device.memory, cc=device.cc, speed=device.speed
+            )
     return replace(observed, devices=devices)

@@ -17,9 +17,20 @@ from typing import Any
 from rankfold.reconciler import plan
 from rankfold.reconciler.act import used_so_far
 from rankfold.reconciler.client import reconciler_runs
+from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Change, Condition, Job, Json, Observed, Record, count
-from rankfold.reconciler.observe import Connections, known_devices, last_lines, observe
+from rankfold.reconciler.lookout import Lookout
+from rankfold.reconciler.model import (
+    Change,
+    Condition,
+    Job,
+    Json,
+    Observed,
+    Record,
+    SeenDevice,
+    count,
+)
+from rankfold.reconciler.observe import known_devices, last_lines, observe
 from rankfold.reconciler.revision import Difference
 from rankfold.reconciler.store import Object, Store, database
 
@@ -55,20 +66,21 @@ def snapshot(state: Path) -> Snapshot:
     runs = reconciler_runs(layout)
     if not database(state).exists():
         return Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout, runs)
-    store, links = Store(state, readonly=True), Connections()
+    store, lookout = Store(state, readonly=True), Lookout()
     try:
         objects, records = tuple(store.objects()), store.records()
         desired = store.desired()
         devices = {*desired.devices(), *known_devices(layout)}
-        observed = observe(layout, sorted(devices), records, links)
+        silent = store.get("silent") or {}  # as the reconciler has seen it
+        observed = observe(layout, sorted(devices), records, lookout, SILENT_AFTER_S, silent)
         planned = plan.plan(desired, records, observed, time.time())
-        keys = ("source", "revision", "attempted", "watching", "unreachable")
+        keys = ("source", "revision", "attempted", "watching", "unreachable", "proxies")
         meta = {key: store.get(key) for key in keys}
         changes = tuple(store.changes())
         return Snapshot(objects, records, observed, planned, changes, meta, layout, runs)
     finally:
         store.close()
-        links.close()
+        lookout.close()
 
 
 # ---- JSON ----------------------------------------------------------------------------------------
@@ -232,21 +244,26 @@ def devices_status(snap: Snapshot) -> list[Json]:
             "memory": seen.memory if seen and ready else (device.memory if device else 0),
             "used": seen.used if seen else 0,
             "ranks": _ranks_on(snap, name),
-            "state": _device_state(ready, seen is not None, device is not None),
+            "state": _device_state(seen, device is not None),
             "swap": seen.swap if seen else 0,
             "counters": dict(seen.counters) if seen else {},
             "kernels": dict(seen.kernels) if seen else {},
         }
-        if not ready:
+        if seen is not None and seen.silent_since is not None:
+            pid = (snap.meta.get("proxies") or {}).get(name, 0)
+            entry["message"] = plan.silence("its proxy", seen.silent_since, pid)
+        elif not ready:
             entry["message"] = last_lines(snap.layout.proxy_file(name, ".log"), 1)
         found.append(entry)
     return found
 
 
-def _device_state(ready: bool, alive: bool, desired: bool) -> str:
+def _device_state(seen: SeenDevice | None, desired: bool) -> str:
+    if seen is None or seen.silent_since is not None:
+        return "Down"
     if not desired:
         return "Stopping"
-    return "Ready" if ready else ("Starting" if alive else "Down")
+    return "Ready" if seen.ready else "Starting"
 
 
 def _ranks_on(snap: Snapshot, device: str) -> list[str]:
@@ -353,7 +370,13 @@ def job_rows(data: Json) -> list[tuple[str, ...]]:
 
 def device_rows(data: Json) -> list[tuple[str, ...]]:
     return [
-        (d["name"], d["state"], f"{size(d['used'])} of {size(d['memory'])}", " ".join(d["ranks"]))
+        (
+            d["name"],
+            d["state"],
+            f"{size(d['used'])} of {size(d['memory'])}",
+            " ".join(d["ranks"]),
+            d.get("message", "") if d["state"] == "Down" else "",
+        )
         for d in data["devices"]
     ]
 
@@ -419,7 +442,7 @@ def clock(when: float) -> str:
 
 
 JOB_HEAD = ("JOB", "PHASE", "RANKS", "DEVICES", "MESSAGE")
-DEVICE_HEAD = ("DEVICE", "STATE", "MEMORY", "RANKS")
+DEVICE_HEAD = ("DEVICE", "STATE", "MEMORY", "RANKS", "MESSAGE")
 
 
 def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfold.reconciler import plan
-from rankfold.reconciler.model import Desired, Device, Job, JobOnDevice, Pool
+from rankfold.reconciler.model import Desired, Device, Job, JobOnDevice, Pool, Record
 from support.simulated import Fleet
 
 GIB = 1 << 30
@@ -37,9 +38,9 @@ def wish(place: Fleet, *jobs: Job) -> None:
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> list[list[Job]]:
-    """What is desired of up to three jobs, several times over."""
-    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+def wishes(draw: st.DrawFn, most: int = 3) -> list[list[Job]]:
+    """What is desired of up to `most` jobs, several times over."""
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=most))
 
     def one(number: int, world_size: int) -> Job:
         gpus, suspend = draw(st.integers(1, world_size)), draw(st.booleans())
@@ -100,7 +101,209 @@ def test_whatever_dies_in_between_the_fleet_recovers(
     assert set(place.devices) == set(place.desired.devices()), "every device is back"
 
 
+def waiting_before(
+    place: Fleet, records: dict[str, Record], planned: plan.Plan, name: str
+) -> list[str]:
+    """Jobs that were before one in line, and have fewer devices than they want."""
+
+    def record(each: str) -> Record:
+        return records.get(each, Record(each))
+
+    def key(each: str) -> tuple[bool, float]:
+        return (record(each).step == "new", place.desired.jobs[each].created)
+
+    return [
+        other for other, job in place.desired.jobs.items()
+        if key(other) < key(name) and not job.suspend
+        and record(other).step != "ended" and not record(other).ending
+        and len(set(planned.targets.get(other, ()))) < job.gpus <= len(place.desired.devices())
+    ]  # fmt: skip
+
+
+@settings(max_examples=150)
+@given(st.integers(2, 6), wishes(most=5), st.data())
+def test_nobody_is_overtaken_and_no_device_idles_without_a_claim(
+    devices: int, rounds: list[list[Job]], data: st.DataObject
+) -> None:
+    """Jobs start, grow, shrink, rest and end in any order; what becomes free is the first's in
+    line, of those that have started before of those that have not."""
+    place = fleet(devices)
+    for jobs in rounds:
+        wish(place, *jobs)
+        for _ in range(data.draw(st.integers(1, 12))):
+            running = sorted(n for n, r in place.records.items() if r.step == "placed")
+            if running and data.draw(st.integers(0, 9)) == 0:
+                name = data.draw(st.sampled_from(running))
+                for rank in range(place.desired.jobs[name].world_size):
+                    place.exit(name, rank, 0)
+            records = dict(place.records)
+            planned = place.turn()
+            for name, target in planned.targets.items():
+                if set(target) - set(records.get(name, Record(name)).placement):
+                    before = waiting_before(place, records, planned, name)
+                    assert not before, f"{name} gets {target} before {before}"
+    planned = place.converge()
+    busy = {d for record in place.records.values() for d in record.holds()}
+    if len(busy) < devices:
+        free = devices - len(busy)
+        for name, job in place.desired.jobs.items():
+            record = place.records.get(name, Record(name))
+            if record.step != "ended" and not job.suspend and job.gpus <= devices:
+                missing = job.gpus - len(record.holds())
+                assert (
+                    missing <= 0
+                    or missing > free
+                    or waiting_before(place, place.records, planned, name)
+                )
+
+
+@given(st.integers(2, 5), st.data())
+def test_who_waits_to_grow_is_served_when_the_others_have_ended(
+    devices: int, data: st.DataObject
+) -> None:
+    """However many younger ones queue up, and in whatever order the others end."""
+    others = [job(f"o{n}", 1, 1, 1.0 + n) for n in range(devices - 1)]
+    young = [job(f"y{n}", 1, 1, 100.0 + n) for n in range(3)]
+    place = fleet(devices, job("a", devices, 1), *others)
+    place.converge()
+    wish(place, job("a", devices, devices), *others, *young)
+    for each in data.draw(st.permutations(others)):
+        place.converge()
+        place.exit(each.name, 0, 0)
+    place.converge()
+    assert len(place.records["a"].holds()) == devices
+    assert all(each.name not in place.records for each in young)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 5), wishes(), st.data())
+def test_what_hangs_is_left_alone_and_everything_goes_on_afterwards(
+    devices: int, rounds: list[list[Job]], data: st.DataObject
+) -> None:
+    """`Fleet` sees to it that nobody speaks to who hangs, or acts on what is in flight."""
+    place = fleet(devices)
+    for jobs in rounds:
+        wish(place, *jobs)
+        for _ in range(data.draw(st.integers(0, 6))):
+            names = sorted(place.devices)
+            place.silent = frozenset(data.draw(st.lists(st.sampled_from(names)))) if names else (
+                frozenset()
+            )  # fmt: skip
+            flying = [*names, *(each.name for each in jobs)]
+            place.in_flight = frozenset(data.draw(st.lists(st.sampled_from(flying), max_size=2)))
+            held = {n: r.holds() for n, r in place.records.items()}
+            planned = place.turn()
+            assert not planned.converged & place.in_flight
+            for name, target in planned.targets.items():
+                gained = set(target) - held.get(name, frozenset())
+                assert not gained & (place.silent | place.in_flight), "it is not seen free"
+    place.silent = place.in_flight = frozenset()
+    assert place.converge().actions == ()
+
+
 # ---- single rules ----------------------------------------------------------------------------
+
+
+def test_a_running_job_that_grows_goes_before_younger_ones() -> None:
+    jobs = [job("a", 4, 2, 0), job("b", 1, 1, 1), job("c", 1, 1, 2)]
+    place = fleet(4, *jobs)
+    place.converge()
+    wish(place, job("a", 4, 4, 0), *jobs[1:], job("young", 1, 1, 3))
+    place.exit("b", 0, 0)
+    planned = place.converge()
+    assert "young" not in place.records and len(place.records["a"].holds()) == 2
+    waits = {c.reason: c.message for c in planned.conditions["a"]}
+    assert waits["WaitingForDevices"] == "needs 4 devices of any kind; free for it now: 1"
+    place.exit("c", 0, 0)
+    place.converge()
+    assert len(place.records["a"].holds()) == 4
+
+
+@pytest.mark.parametrize("why", ["it does not start", "it hangs", "its job hangs"])
+def test_what_cannot_come_by_itself_is_not_waited_for_with_idle_devices(why: str) -> None:
+    jobs = [job("a", 5, 1, 0), job("b", 2, 2, 1)]
+    place = fleet(5, *jobs)
+    place.converge()
+    if why == "it does not start":
+        place.lose("local/soft-3")
+        place.failing = frozenset({"local/soft-3"})
+    else:
+        place.silent = frozenset({"local/soft-3" if why == "it hangs" else "local/soft-1"})
+    wish(place, job("a", 5, 5, 0), *jobs[1:], job("young", 1, 1, 3))
+    for _ in range(5):
+        place.turn()
+    young = place.records["young"]
+    assert young.step == "placed" and len(place.records["a"].holds()) == 1
+    place.silent = place.failing = frozenset()
+    place.exit("b", 0, 0)
+    place.exit("b", 1, 0)
+    place.exit("young", 0, 0)
+    place.converge()
+    assert len(place.records["a"].holds()) == 5
+
+
+def test_a_job_that_finds_its_new_devices_taken_goes_on_with_those_it_had() -> None:
+    """In the middle of its move an older one was resumed: it neither waits nor rests."""
+    older, mover = job("older", 2, 2, 0), job("mover", 4, 2, 1)
+    place = fleet(4, older, mover)
+    place.converge()
+    wish(place, replace(older, suspend=True), mover)
+    place.converge()
+    wish(place, replace(older, suspend=True), replace(mover, gpus=4))
+    while place.records["mover"].step != "detached":
+        place.turn()
+    wish(place, older, replace(mover, gpus=4))
+    place.converge()
+    assert len(place.records["older"].holds()) == len(place.records["mover"].holds()) == 2
+
+
+def test_a_job_that_cannot_start_holds_no_device_back() -> None:
+    place = fleet(1)
+    place.converge()
+    place.update("broken", error="the working directory is not there", error_permanent=True)
+    wish(place, job("broken", 1, 1, 0), job("young", 1, 1, 1))
+    place.converge()
+    assert place.records["young"].step == "placed"
+
+
+def test_a_job_on_a_device_that_hangs_is_not_over_before_it_is_seen_free() -> None:
+    place = fleet(2, job("a", 2, 2))
+    place.converge()
+    place.silent = frozenset({"local/soft-1"})
+    wish(place, replace(job("a", 2, 2), cancelled=True))
+    for _ in range(5):
+        planned = place.turn()
+    assert place.records["a"].step == "placed" and place.records["a"].ending
+    told = {c.reason: c.message for c in planned.conditions["a"]}
+    assert "the proxy of local/soft-1 has not answered since" in told["DoesNotAnswer"]
+    place.silent = frozenset()
+    place.converge()
+    assert place.records["a"].phase == "Failed"
+
+
+@pytest.mark.parametrize("change", [{"speed": 0.5}, {"cc": "9.0"}, {"cc": "7.5"}, {"memory": GIB}])
+def test_another_description_of_a_device_is_carried_out_when_it_is_free(
+    change: dict[str, Any],
+) -> None:
+    """The job on it keeps its device, and sees none of it, though another one is there."""
+    was = pool(2, memory=2 * GIB)
+    place = Fleet(Desired({"local": was}, {"a": job("a", 1, 1)}))
+    place.converge()
+    seen = place.records["a"].device
+    device = replace(was.devices[0], **change)
+    place.desired = replace(place.desired, pools={"local": Pool("local", (device, was.devices[1]))})
+    planned = place.plan()
+    assert not planned.fleet_ready
+    if "cc" not in change and "memory" not in change:
+        place.converge()
+        assert (place.records["a"].epoch, place.records["a"].device) == (1, seen)
+    place.exit("a", 0, 0)
+    assert place.converge().fleet_ready
+    now = place.devices["local/soft-0"]
+    assert (now.memory, now.cc, now.speed) == (device.memory, device.cc, device.speed)
+
+
+# ---- single rules, continued -------------------------------------------------------------------
 
 
 def test_a_resize_goes_through_a_cut_and_one_new_epoch() -> None:

@@ -7,33 +7,49 @@ a cut, an epoch that does not rise. Such refusals are also appended to a file th
 
 A file ``fail-<job>`` in the state directory makes the next detach of that job fail as a real one
 may: the request is refused with "failed", and from then on the device says "saved".
+A file ``hang-<operation>`` there makes the first device that gets such a request stop (SIGSTOP)
+instead of serving it; once it is continued, it serves it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 from rankfold import messages
 from rankfold.control import ControlError, Message
-from rankfold.service import Request, Server
+from rankfold.service import Handler, Request, Server
 
 
 class Peer:
     def __init__(self, options: argparse.Namespace):
         self.options = options
         self.jobs: dict[str, dict[str, Any]] = {}
+        operations: dict[type[messages.Operation], Handler] = {
+            messages.Hello: self.hello, messages.Status: self.status,
+            messages.Place: self.place, messages.Barrier: self.barrier,
+            messages.Detach: self.detach, messages.Shutdown: self.shutdown,
+        }  # fmt: skip
         self.server = Server(
-            options.socket,
-            {
-                messages.Hello: self.hello, messages.Status: self.status,
-                messages.Place: self.place, messages.Barrier: self.barrier,
-                messages.Detach: self.detach, messages.Shutdown: self.shutdown,
-            },
-        )  # fmt: skip
+            options.socket, {kind: self.hanging(kind, each) for kind, each in operations.items()}
+        )
+
+    def hanging(self, kind: type[messages.Operation], operation: Handler) -> Handler:
+        asked_to_hang = Path(self.options.state) / f"hang-{kind.__name__.lower()}"
+
+        def serve(request: Request[Any]) -> Message | None:
+            if asked_to_hang.exists():
+                with contextlib.suppress(FileNotFoundError):  # another device was faster
+                    asked_to_hang.unlink()
+                    os.kill(os.getpid(), signal.SIGSTOP)
+            return operation(request)
+
+        return serve
 
     def wrong(self, code: str, message: str) -> ControlError:
         with (Path(self.options.state) / "refused.txt").open("a") as file:
@@ -43,7 +59,7 @@ class Peer:
     def hello(self, _request: Request[messages.Hello]) -> Message:
         o = self.options
         return {"kind": "proxy", "device": o.device, "type": o.type, "memory": o.memory,
-                "pid": os.getpid()}  # fmt: skip
+                "cc": o.cc, "speed": o.speed, "pid": os.getpid()}  # fmt: skip
 
     def status(self, _request: Request[messages.Status]) -> Message:
         o = self.options
@@ -114,9 +130,10 @@ class Peer:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("device", "type", "cc", "speed", "state", "socket", "index"):
+    for name in ("device", "type", "cc", "state", "socket", "index"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--memory", type=int)
+    parser.add_argument("--speed", type=float)
     Peer(parser.parse_args()).server.run()
 
 

@@ -28,12 +28,26 @@ class Fleet:
     host_memory: int = 1 << 62
     now: float = 0.0
     placed: int = 0  # how often a job was placed
+    failing: frozenset[str] = frozenset()  # devices whose proxy does not start
+    silent: frozenset[str] = frozenset()  # devices whose proxy hangs
+    in_flight: frozenset[str] = frozenset()  # subjects of actions that are not over
 
     def observed(self) -> Observed:
-        return Observed(dict(self.devices), dict(self.ranks), self.host_memory)
+        devices = {
+            name: SeenDevice(name, False, silent_since=1.0) if name in self.silent else seen
+            for name, seen in self.devices.items()
+        }
+        return Observed(devices, dict(self.ranks), self.host_memory, self.failing)
 
     def plan(self) -> planner.Plan:
-        return planner.plan(self.desired, self.records, self.observed(), self.now)
+        found = planner.plan(
+            self.desired, self.records, self.observed(), self.now, self.in_flight
+        )  # fmt: skip
+        assert not self.in_flight & {planner.subject(action) for action in found.actions}
+        for action in found.actions:
+            hung = self.silent & set(planner.devices_of(action))
+            assert not hung, f"{action} speaks to {hung}, who does not answer"
+        return found
 
     def turn(self) -> planner.Plan:
         """observe → plan → act, once."""
@@ -81,10 +95,13 @@ class Fleet:
         match action:
             case planner.StartProxy(device):
                 assert device.name not in self.devices
+                if device.name in self.failing:
+                    return
                 pid = int(self.now * 1000) + len(self.devices)
                 self.devices[device.name] = SeenDevice(
-                    device.name, False, pid, device.type, device.memory
-                )
+                    device.name, False, pid, device.type, device.memory,
+                    cc=device.cc, speed=device.speed,
+                )  # fmt: skip
             case planner.StopProxy(name):
                 assert not self.jobs_on(name), "stopped under a job"
                 del self.devices[name]
@@ -103,9 +120,8 @@ class Fleet:
                 self.update(job, placement=(), proxies={})
             case planner.End(job, ending):
                 self.update(job, ending=ending)
-            case planner.Discard(job, _epoch, devices):
-                for name in devices:
-                    self.set_state(name, job, "saved")
+            case planner.Discard(job, _epoch, name):
+                self.set_state(name, job, "saved")
             case planner.Signal(job, ranks, signum):
                 for rank in ranks:
                     self.exit(job, rank, -signum)

@@ -1,0 +1,30 @@
+"""How long the reconciler waits for others, in seconds, and why that long.
+
+What nobody can miss is answered within a turn of the loop; what takes its time runs beside it. A
+process that is merely slow must never be taken for one that is gone: only its lock says that.
+"""
+
+from __future__ import annotations
+
+# A look at all proxies and launchers waits this long for those it has just asked. One that takes
+# longer answers a later look; it costs the loop this once, so it is what a process that stops
+# can hold another job's change up by.
+LOOK_WITHIN_S = 0.2
+
+# Without an answer for this long a process is shown as one that does not answer. Busy machines
+# have kept one off the CPU for a second; nothing is lost if it answers after all.
+SILENT_AFTER_S = 2.0
+
+# `place`, `barrier` and `shutdown` are noted and answered at once; who has not answered by then has
+# stopped between our look and our question. The action is asked for again.
+TELL_S = 10.0
+
+# `detach` writes a device's whole memory to the host, or waits for a kernel to end.
+DETACH_S = 120.0
+
+# A launcher imports Python, makes namespaces and starts its rank; a thousand may do so at once.
+LAUNCH_S = 30.0
+
+# A proxy that has just been started is waited for this long before it is told to end: it would
+# outlive the reconciler unheard of. It loads libraries and opens its device meanwhile.
+STARTING_S = 10.0

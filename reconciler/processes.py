@@ -1,0 +1,84 @@
+"""What becomes of proxies and launchers: events for those that end, or do not answer.
+
+Called by the daemon after each look. What it knows it keeps in the journal: the next reconciler, and
+`status`, go on from there.
+"""
+
+from __future__ import annotations
+
+from rankfold.reconciler import plan
+from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model import Observed
+from rankfold.reconciler.observe import last_lines, rank_name
+from rankfold.reconciler.store import Store
+
+
+class Processes:
+    """proxies: device → pid of the proxy that lives, 0 while it is not known.
+
+    silent: who does not answer, and since when, as `observe` takes it.
+    """
+
+    def __init__(self, layout: Layout, store: Store):
+        self.layout, self.store = layout, store
+        self.proxies: dict[str, int] = store.get("proxies") or {}
+        self.silent: dict[str, float] = store.get("silent") or {}
+        self._told_to_end: set[str] = set()
+
+    def started(self, device: str) -> None:
+        """A proxy was started."""
+        self.proxies[device] = 0
+        self._told_to_end.discard(device)
+
+    def told_to_end(self, device: str) -> None:
+        """A proxy was told to end: no event when it does."""
+        self._told_to_end.add(device)
+
+    def all_told_to_end(self, left: dict[str, str]) -> None:
+        """The reconciler ends, and all proxies with it but those that are left."""
+        self.store.set("proxies", {n: pid for n, pid in self.proxies.items() if n in left})
+
+    def note(self, observed: Observed) -> None:
+        """Look at who is there now."""
+        self._note_ends(observed)
+        self._note_silence(observed)
+
+    def _note_ends(self, observed: Observed) -> None:
+        now = {name: seen.pid for name, seen in observed.devices.items()}
+        for name, pid in self.proxies.items():
+            if name in now and (not now[name] or not pid):
+                now[name] = now[name] or pid  # it does not answer, or has not before
+            elif now.get(name) != pid:
+                self._ended(name, pid)
+        if now != self.proxies:
+            self.store.set("proxies", now)
+            self.proxies = now
+
+    def _ended(self, device: str, pid: int) -> None:
+        if device in self._told_to_end:
+            self._told_to_end.discard(device)
+            return
+        which = f" (process {pid})" if pid else ""
+        words = last_lines(self.layout.proxy_file(device, ".log"), 1)
+        text = f"its proxy{which} ended; its last words: {words}"
+        self.store.event(f"Device/{device}", "ProxyEnded", text, "Warning")
+
+    def _note_silence(self, observed: Observed) -> None:
+        ranks = {rank_name(*key): seen for key, seen in observed.ranks.items()}
+        since = {name: seen.silent_since for name, seen in observed.devices.items()}
+        since |= {name: seen.silent_since for name, seen in ranks.items()}
+        now = {name: when for name, when in since.items() if when is not None}
+        for name in sorted(now.keys() ^ self.silent.keys()):
+            job, _, rank = name.rpartition("/")
+            if name in ranks:
+                place, who = f"Job/{job}", f"the launcher of rank {rank}"
+            else:
+                place, who = f"Device/{name}", "its proxy"
+            if name in now:
+                text = plan.silence(who, now[name], self.proxies.get(name, 0))
+                self.store.event(place, "DoesNotAnswer", text, "Warning")
+            elif name in since:
+                self.store.event(place, "AnswersAgain", f"{who} answers again")
+        if now != self.silent:
+            self.store.set("silent", now)
+            self.silent = now
