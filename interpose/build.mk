@@ -9,7 +9,8 @@ INTERPOSE_SONAME_cublas := libcublas.so.13
 INTERPOSE_SONAME_cublasLt := libcublasLt.so.13
 CLIENT_LIB := $(BUILD)/lib/librankfold.so
 CLIENT_SRC := $(wildcard interpose/client/*.c)
-CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
+BLAS_PTX := $(foreach t,s d c z,interpose/blas/$(t).ptx)
+CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/interpose/blas/images.o $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
 CLIENT_CSTD := $(CSTD) -Iinterpose/client -I$(INTERPOSE_GEN) -ftls-model=initial-exec -DRF_CLIENT
 SHIMS := $(foreach l,$(INTERPOSE_LIBS),$(BUILD)/lib/$(INTERPOSE_SONAME_$(l)))
 SHIM_LINKS := $(basename $(SHIMS))
@@ -31,6 +32,15 @@ $(BUILD)/obj/interpose/%.o: interpose/%.c $(GENERATED)
 $(BUILD)/obj/gen/%.o: $(INTERPOSE_GEN)/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CLIENT_CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+
+$(BUILD)/obj/interpose/blas/images.o: interpose/blas/images.S $(BLAS_PTX)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -c $< -o $@
+
+# The PTX is committed, so that only who changes its source needs nvcc.
+.PHONY: blas-ptx
+blas-ptx: $(VENV_READY) ## the kernels of BLAS as PTX, after a change of interpose/blas/kernels.cu
+	$(PYTHON) -m rankfold.interpose.blas.build
 
 # Our own references bind to ourselves, whatever else in the process has the same names. The shims
 # find it beside them ($$ORIGIN), or preloaded already.

@@ -23,11 +23,12 @@ A function of the description has ``params`` and one of
 ``hand: FILE``       the body is in ``interpose/client/FILE``
 ``refuse: REASON``   a stub that names itself once on stderr and fails
 
-Further keys: ``returns`` (default: the library's result type, through its ``finish``),
-``ignore`` (parameters that need no attention), ``per_thread: ptsz | ptds``, ``also`` (further
-names with the same ABI), ``since`` (first API version that means this one; for names that never
-meant another, ``first_version`` lists them by version), ``in_stream: EXPRESSION`` (the stream it
-works in, if no parameter is one). What only has its name in ``names`` (``name@since``) is refused.
+Further keys: ``returns`` (default: the library's result type, through its ``finish``), ``ignore``
+(parameters that need no attention), ``per_thread: ptsz | ptds``, ``also`` (further names with the
+same ABI), ``since`` (first API version that means this one; for names that never meant another,
+``first_version`` lists them by version), ``in_stream: EXPRESSION`` (the stream it works in, if no
+parameter is one). ``typed_functions`` explains entries of ``typed``. What only has its name in
+``names`` (``name@since``) is refused.
 
 A library's ``contexts`` say what the calling thread needs before a function's body is reached:
 ``usual`` is ``current`` (a context, or a stream, whose context will do) or ``runtime`` (the
@@ -265,13 +266,45 @@ def enums_of(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return enums
 
 
+TYPED = {"S": ("float", "float", "CUDA_R_32F"), "D": ("double", "double", "CUDA_R_64F"),
+         "C": ("cuComplex", "float", "CUDA_C_32F"),
+         "Z": ("cuDoubleComplex", "double", "CUDA_C_64F")}  # fmt: skip
+
+
+def spelled(text: str, letter: str, wide: bool) -> str:
+    element, real, kind = TYPED[letter]
+    words = {"T": element, "R": real, "KIND": kind, "INT": "int64_t" if wide else "int"}
+    return WORD.sub(lambda word: words.get(word[0], word[0]), text)
+
+
+def typed_functions(data: dict[str, Any]) -> dict[str, Any]:
+    """``typed``: a function for each type and, if it takes an ``INT``, once more for 64 bits.
+
+    In the name ``?`` is the type's letter, or what ``letters`` has for it. ``T`` is the type, ``R``
+    its real one, ``KIND`` its cudaDataType. A name without ``?`` has no type of its own. Two
+    entries for one name differ in ``letters``, and say it in ``function``.
+    """
+    functions: dict[str, Any] = {}
+    for name, entry in data.get("typed", {}).items():
+        rest = {k: v for k, v in entry.items() if k not in ("types", "letters", "function")}
+        pattern = entry.get("function", name)
+        for letter in entry.get("types", "SDCZ") if "?" in pattern else "S":
+            for wide in (False, True) if "INT" in WORD.findall(entry["params"]) else (False,):
+                made = pattern.replace("?", entry.get("letters", {}).get(letter, letter))
+                functions[made + "_64" * wide] = {
+                    **rest, "params": spelled(entry["params"], letter, wide),
+                    "local": spelled(entry["local"], letter, wide),
+                }  # fmt: skip
+    return functions
+
+
 def load_library(text: str, channel: str, extra_names: set[str] | None = None) -> Library:
     """Parse and check one description. Raises Mismatch, naming the function."""
     data = yaml.safe_load(text)
     structs = record_fields(channel)
     prefix = data.get("prefix", "")
     functions: dict[str, Function] = {}
-    for name, entry in data["functions"].items():
+    for name, entry in {**data["functions"], **typed_functions(data)}.items():
         try:
             function = load_function(name, entry, data["result"], prefix)
             check_parameters(function)
@@ -535,7 +568,7 @@ def begin_header(file: str, data: dict[str, Any]) -> list[str]:
 def names_header(data: dict[str, Any]) -> str:
     header = data["header"]
     parts = begin_header(header["names"], data)
-    for name, entry in data["functions"].items():
+    for name, entry in {**data["functions"], **typed_functions(data)}.items():
         if "params" in entry and names_in_source(name) != name:
             parts.append(f"#define {names_in_source(name)} {name}")
     return "\n".join([*parts, f"\n#include <{header['file']}>\n\n#endif\n"])
@@ -553,7 +586,7 @@ def program_header(data: dict[str, Any]) -> str:
     for name, members in enums_of(data).items():
         parts.append(f"\ntypedef enum {{\n{enumerators(members)}\n}} {name};")
     parts += [f"\n{text.rstrip()}" for text in data["types"]]
-    for name, entry in data["functions"].items():
+    for name, entry in {**data["functions"], **typed_functions(data)}.items():
         if "params" not in entry:
             continue
         for each in (name, prefix + name) if prefix else (name,):

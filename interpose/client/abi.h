@@ -422,10 +422,12 @@ typedef int cudaDataType;
 typedef int cudaDataType_t;
 enum {
 	CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_8I = 3, CUDA_R_32I = 10,
-	CUDA_R_16BF = 14,
+	CUDA_R_16BF = 14, CUDA_C_32F = 4, CUDA_C_64F = 5,
 };
 typedef int libraryPropertyType;
 typedef struct { unsigned short bits; } __half;
+typedef struct { float x, y; } cuComplex;
+typedef struct { double x, y; } cuDoubleComplex;
 typedef void *cublasHandle_t;
 typedef void *cublasLtHandle_t;
 typedef struct { uint64_t data[14]; } cublasLtMatrixLayoutOpaque_t, *cublasLtMatrixLayout_t;

@@ -3,6 +3,7 @@
 #define RANKFOLD_BODIES_H
 
 #include "api.h"
+#include "blas/args.h"
 
 /* cudart.c */
 #define CUDA_VERSION 13000
@@ -229,6 +230,64 @@ int gemm_types(struct rf_gemm *, int a, int b, int c, int compute);
 int gemm_scalars(struct rf_gemm *, const void *alpha, const void *beta, bool on_device);
 int gemm_send(struct rf_gemm_aux *, const void *stream);
 int gemm_post(const struct rf_gemm_aux *, const void *stream); /* a CUDA error */
+
+/* blas_routines.c: types are numbers of cudaDataType; an operand's ld may be a vector's step */
+#define BLAS_FULL (-1)   /* how a triangle is stored, in place of how many diagonals it has */
+#define BLAS_PACKED (-2)
+#define BLAS_BAND(k) ((k) < 0 ? -3 : (k))
+#define ONE_TYPE(...) \
+	blas_one_type((int[]){__VA_ARGS__}, sizeof(int[]){__VA_ARGS__} / sizeof(int))
+/* Of x, or of its parts, whose type the others have. */
+#define ONE_REAL(x, result, execution) blas_one_real(x, result, execution)
+int blas_one_real(int x, int result, int execution);
+int blas_one_type(const int *types, size_t count);
+int blas_each(const void *handle, int type, int op, int64_t n, const void *alpha, bool real_alpha,
+	      void *x, int64_t incx, void *y, int64_t incy);
+int blas_reduce(const void *handle, int type, int op, bool conj, int64_t n, const void *x,
+		int64_t incx, const void *y, int64_t incy, void *result, size_t bytes);
+int blas_rot(const void *handle, int type, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+	     const void *cosine, const void *sine, bool real_sine);
+int blas_rotm(const void *handle, int type, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
+	      const void *param);
+int blas_rotg(const void *handle, int type, void *a, void *b, void *cosine, void *sine);
+int blas_rotmg(const void *handle, int type, void *d1, void *d2, void *x1, const void *y1,
+	       void *param);
+int blas_gemv(const void *handle, int type, int trans, int64_t m, int64_t n, const void *alpha,
+	      struct operand a, struct operand x, const void *beta, struct operand y, int64_t count,
+	      bool listed);
+int blas_gbmv(const void *handle, int type, int trans, int64_t m, int64_t n, int64_t kl, int64_t ku,
+	      const void *alpha, const void *a, int64_t lda, const void *x, int64_t incx,
+	      const void *beta, void *y, int64_t incy);
+int blas_symv(const void *handle, int type, int shape, int uplo, int64_t n, int64_t k,
+	      const void *alpha, const void *a, int64_t lda, const void *x, int64_t incx,
+	      const void *beta, void *y, int64_t incy);
+int blas_trv(const void *handle, int type, bool solve, int uplo, int trans, int diag, int64_t n,
+	     int64_t k, const void *a, int64_t lda, void *x, int64_t incx);
+int blas_ger(const void *handle, int type, bool conj, int64_t m, int64_t n, const void *alpha,
+	     const void *x, int64_t incx, const void *y, int64_t incy, void *a, int64_t lda);
+int blas_syr(const void *handle, int type, uint32_t flags, int uplo, int64_t n, int64_t k,
+	     const void *alpha, const void *x, int64_t incx, const void *y, int64_t incy, void *a,
+	     int64_t lda);
+int blas_gemm(const void *handle, int type, int transa, int transb, int64_t m, int64_t n, int64_t k,
+	      const void *alpha, struct operand a, struct operand b, const void *beta,
+	      struct operand c, int64_t count, bool listed);
+int blas_symm(const void *handle, int type, int shape, int side, int uplo, int64_t m, int64_t n,
+	      const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
+	      const void *beta, void *c, int64_t ldc);
+int blas_syrk(const void *handle, int type, uint32_t flags, bool real_alpha, int uplo, int trans,
+	      int64_t n, int64_t k, const void *alpha, const void *a, int64_t lda, const void *b,
+	      int64_t ldb, const void *beta, void *c, int64_t ldc);
+int blas_trmm(const void *handle, int type, int side, int uplo, int trans, int diag, int64_t m,
+	      int64_t n, const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
+	      void *c, int64_t ldc);
+int blas_trsm(const void *handle, int type, int side, int uplo, int trans, int diag, int64_t m,
+	      int64_t n, const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
+	      int64_t count, bool listed);
+int blas_geam(const void *handle, int type, int transa, int transb, int64_t m, int64_t n,
+	      const void *alpha, const void *a, int64_t lda, const void *beta, const void *b,
+	      int64_t ldb, void *c, int64_t ldc);
+int blas_dgmm(const void *handle, int type, int side, int64_t m, int64_t n, const void *a,
+	      int64_t lda, const void *x, int64_t incx, void *c, int64_t ldc);
 
 /* cublaslt.c */
 enum described { OF_DESC, OF_LAYOUT, OF_PREFERENCE, OF_ALGO };

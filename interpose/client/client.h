@@ -15,15 +15,17 @@
  *   error.c    names of errors, the last error, lines for people
  *   capture.c  stream capture
  *   cudart.c, driver.c, link.c, graph.c, graph_node.c, graph_exec.c, graph_query.c,
- *   graph_runtime.c, user_object.c, copies.c, nccl.c, nvml.c, cublas.c, cublaslt.c
+ *   graph_runtime.c, user_object.c, copies.c, nccl.c, nvml.c, cublas.c, cublaslt.c,
+ *   blas_routines.c
  *              the bodies of the API functions that need one
+ *   blas.c     kernels for routines of BLAS
  *   lookup.c   dlsym, dlvsym, dlopen, cuGetProcAddress
  *   elf.c      libc's own dlsym, past ours
  *
  * Rules that hold in all of them:
  *  - Functions return the API's numbers: 0, or a CUresult/cudaError_t (they agree where both
  *    exist), or an ncclResult_t in nccl.c, or an nvmlReturn_t in nvml.c, or a
- *    cublasStatus_t in cublas.c and cublaslt.c.
+ *    cublasStatus_t in cublas.c, cublaslt.c, blas.c and blas_routines.c.
  *  - Nothing here ends the process, writes to stdout (but what the program's own kernels print:
  *    print.c), or changes errno.
  *  - Lock order: module lock, heap lock, registered lock, pinned lock; the ring lock is innermost

@@ -336,8 +336,7 @@ def refusals(r: Random, handle: c_void_p) -> None:
     batch_mode, desc = c_int(1), lt_describe(68, R_32F, {})
     told = {
         **epilogues,
-        "complex": BLAS.cublasCgemm_v2(handle, 0, 0, *square, 4),
-        "level 2": BLAS.cublasSgemv_v2(handle, 0, 4, 4, one, at, 4, at, 1, one, at, 1),
+        "factorisation": BLAS.cublasSgetrfBatched(handle, 4, at, 4, at, at, 1),
         "types": BLAS.cublasGemmEx(handle, 0, 0, 4, 4, 4, one, at, R_32F, 4, at, R_16F, 4, one, at,
                                    R_32F, 4, 68, -1),
         "leading dimension": BLAS.cublasSgemm_v2(handle, 0, 0, *square, 3),

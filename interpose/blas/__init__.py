@@ -1,0 +1,1 @@
+"""Kernels for routines of BLAS, as source and as PTX."""
