@@ -386,14 +386,15 @@ int blas_syrk(const void *handle, int type, uint32_t flags, bool real_alpha, int
 }
 
 static int triangular(struct blas_call *c, const void *handle, int type, int side, int uplo,
-		      int trans, int diag, int64_t m, int64_t n, const void *alpha, const void *a, int64_t lda)
+		      int trans, int diag, int64_t m, int64_t n, const void *alpha, const void *a,
+		      int64_t lda)
 {
 	bool right = side == CUBLAS_SIDE_RIGHT;
 	int64_t order = right ? n : m;
 	TRY(blas_begin(c, handle, type));
 	TRY(blas_alpha(c, alpha, false));
-	NEED((right || side == CUBLAS_SIDE_LEFT) && is_triangle(uplo, diag) && is_op(trans) && m >= 0 &&
-	     n >= 0 && lda >= least(order));
+	NEED((right || side == CUBLAS_SIDE_LEFT) && is_triangle(uplo, diag) && is_op(trans));
+	NEED(m >= 0 && n >= 0 && lda >= least(order));
 	c->args.flags |= right ? BLAS_RIGHT : 0;
 	c->args.m = m;
 	c->args.n = n;
