@@ -32,9 +32,10 @@ parameter is one). ``typed_functions`` explains entries of ``typed``. What only 
 
 A library's ``contexts`` say what the calling thread needs before a function's body is reached:
 ``usual`` is ``current`` (a context, or a stream, whose context will do) or ``runtime`` (the
-primary context, which is made current). The functions in ``driver`` need cuInit only, those in
-``nothing`` nothing at all. ``failure`` is what those without it get, if not the CUDA error. What
-programs call is then an entry of its own; the client itself calls bodies, unchecked.
+primary context, which is made current). The functions in ``driver`` need cuInit only, which the
+runtime calls itself; those in ``nothing`` nothing at all. ``failure`` is what those without it get,
+if not the CUDA error. What programs call is then an entry of its own; the client itself calls
+bodies, unchecked.
 
 An annotation that does not match its prototype is an error: a forgotten parameter must not pass in
 silence.
@@ -235,7 +236,7 @@ def check_of(function: Function, contexts: dict[str, str]) -> str:
     if function.name in contexts.get("nothing", "").split():
         return ""
     if function.name in contexts.get("driver", "").split():
-        return "context_needs_driver()"
+        return "context_begin_driver()" if usual == "runtime" else "context_needs_driver()"
     if usual == "runtime":
         return "context_of_runtime()"
     streams = streams_of(function)

@@ -30,6 +30,8 @@ typedef int cudaSharedMemConfig;
 typedef int cudaMemPoolAttr;
 typedef int cudaMemAccessFlags;
 typedef int cudaMemAllocationType;
+typedef int cudaMemoryAdvise;
+typedef int cudaMemRangeAttribute;
 typedef int cudaMemAllocationHandleType;
 typedef int cudaGraphMemAttributeType;
 typedef void cudaMemPoolPtrExportData;
@@ -165,7 +167,8 @@ typedef struct {
 	void *devicePointer, *hostPointer;
 	long reserved[8];
 } cudaPointerAttributes;
-enum cuda_memory_type { MEMORY_UNREGISTERED, MEMORY_HOST, MEMORY_DEVICE };
+enum cuda_memory_type { MEMORY_UNREGISTERED, MEMORY_HOST, MEMORY_DEVICE, MEMORY_MANAGED };
+enum cuda_attach { ATTACH_GLOBAL = 1, ATTACH_HOST = 2, ATTACH_SINGLE = 4 };
 
 typedef struct {
 	size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
@@ -256,6 +259,8 @@ typedef int CUlibraryOption;
 typedef int CUmemPool_attribute;
 typedef int CUmemAccess_flags;
 typedef int CUmemAllocationType;
+typedef int CUmem_advise;
+typedef int CUmem_range_attribute;
 typedef int CUmemAllocationHandleType;
 typedef int CUgraphMem_attribute;
 typedef void CUmemPoolPtrExportData;

@@ -92,6 +92,18 @@ int launch_driver_cooperative(CUlaunchConfig, void *function, void **args);
 int launch_driver(const CUlaunchConfig *, void *function, void **args, void **extra);
 int packed_parameters(void **extra, const void **packed, size_t *bytes);
 
+/* pinned.c: sizes in bytes */
+int managed_alloc(void **out, size_t bytes, unsigned flags);
+int managed_advise(const void *address, size_t bytes, int advice, cudaMemLocation);
+int managed_prefetch(const void *address, size_t bytes, cudaMemLocation, unsigned flags,
+		     const void *stream);
+int managed_attach(const void *stream, const void *address, size_t bytes, unsigned flags);
+/* `data` is an int, or several where a range may have them. */
+int managed_attribute(void *data, size_t bytes, int which, const void *address, size_t count);
+int managed_attributes(void **data, const size_t *bytes, const int *which, size_t attributes,
+		       const void *address, size_t count);
+cudaMemLocation location_of_device(int device); /* or of the host: -1 */
+
 /* context.c */
 int context_device_get(int *device, const void *context);
 int context_create(void **out, int device, unsigned flags);
@@ -120,6 +132,10 @@ int copy_batch_3d(const cudaMemcpy3DBatchOp *, size_t count, size_t *failed,
 		  unsigned long long flags, const void *stream);
 int copy_runtime_peer(const cudaMemcpy3DPeerParms *, const void *stream, bool async);
 int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream);
+/* In the default stream; of memory that the host sees it has happened when they return. */
+int fill_now(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
+	     uint64_t height);
+int fill_3d_now(cudaPitchedPtr at, int value, cudaExtent extent);
 int alloc_3d(cudaPitchedPtr *out, cudaExtent extent);
 
 /* graph.c */

@@ -3,10 +3,12 @@
  *   channel.c  the memfd, the ring, reply slots, bulk slots; the meeting with the launcher
  *   handle.c   virtual handles: streams and events
  *   heap.c     who owns which device address (pure: no channel, no lock)
- *   memory.c   malloc, free, pinned memory, copies, fills
+ *   memory.c   malloc, free, copies, fills
+ *   pinned.c   pinned and managed memory
  *   registered.c  memory that the program has registered
  *   pool.c     memory pools
  *   module.c   fatbins, modules, functions, launches
+ *   managed_variables.c  __managed__ variables
  *   print.c    what kernels print
  *   stream.c   streams, events, host functions
  *   device.c   what the virtual device can do
@@ -123,7 +125,8 @@ void channel_forked(void); /* this is a child */
 
 /* Each is held for a moment, under none of them anything is awaited: fork takes them all. */
 extern pthread_mutex_t opening_lock, capture_lock, object_lock, registered_lock, pinned_lock,
-	heap_lock, pool_lock, link_lock, registry_lock, attribute_lock, handle_lock, context_lock;
+	heap_lock, pool_lock, link_lock, variables_lock, registry_lock, attribute_lock, handle_lock,
+	context_lock;
 
 /* ---- error.c ---- */
 
@@ -189,20 +192,23 @@ extern _Thread_local uint64_t default_stream;
 /* Where an address lies: what may be done with it. */
 enum where { AT_PAGEABLE, AT_PINNED, AT_DEVICE };
 enum where memory_where(const void *address);
-bool memory_range(const void *address, uint64_t *base, uint64_t *bytes); /* its live allocation */
-/* Is [address, +bytes) one live allocation's, or pinned? */
+struct allocation {
+	uint64_t base, bytes; /* as the program asked */
+	uint64_t owner;       /* 0: nobody */
+	unsigned flags;       /* of pinned memory */
+};
+bool memory_find(const void *address, struct allocation *); /* the live one that holds it */
+/* Does [address, +bytes) lie in one live allocation? */
 bool memory_on_device(const void *address, uint64_t bytes);
+/* The same for what kernels do: in the multiple of RF_ALLOC_ALIGN bytes that an allocation has, as
+ * CUDA's have. Programs reduce sizes that are rounded up. */
+bool memory_reachable(const void *address, uint64_t bytes);
 int memory_alloc(uint64_t bytes, uint64_t *address);
 /* The owner is a context, which it ends with, or a pool, which hears of its end. */
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
-uint64_t memory_owner(const void *address); /* 0: nobody */
 int memory_end(uint64_t owner);             /* frees what is its */
 int memory_free(const void *address);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
-int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address);
-int pinned_flags(const void *address, unsigned *flags); /* those it was allocated with */
-int pinned_free(void *address);
-int pinned_release(void *address); /* without waiting for the device */
 void memory_first_launch(void); /* what is allocated from here on is not predicted stable */
 
 struct copy {
@@ -222,6 +228,19 @@ int memory_get(void *to, uint64_t from, uint64_t bytes, uint64_t stream);
 int memory_put(uint64_t to, const void *from, uint64_t bytes, uint64_t stream);
 int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
 		uint64_t height, const void *stream);
+
+/* ---- pinned.c ---- */
+
+#define PINNED_MANAGED 0x80000000u /* a flag beside those of cudaHostAlloc */
+bool pinned_is(const void *address); /* does it lie in the arena? */
+bool pinned_find(const void *address, struct allocation *);
+int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address);
+int pinned_free(void *address);
+int pinned_release(void *address); /* without waiting for the device */
+void pinned_end(uint64_t owner);
+bool managed_is(const void *address);
+int managed_place(uint64_t bytes, uint64_t owner, void **out);
+int managed_free(void *address);
 
 /* ---- pool.c ---- */
 
@@ -269,6 +288,7 @@ struct launch {
 	const struct hints *hints; /* instead, and of its stream's */
 };
 int module_load(const void *image, struct module **out);
+void module_has_managed(struct module *); /* a variable of it is */
 int module_unload(struct module *);
 void module_end(uint64_t context); /* unloads what was loaded in it */
 void module_reset(void);           /* the program's own are as before their first use */
@@ -285,6 +305,11 @@ int symbol_address(const void *host_variable, uint64_t *address, uint64_t *bytes
 int launch(const struct launch *);
 /* Checked, and noted in the launch. */
 int launch_attributes(const launch_attribute *attributes, unsigned count, struct launch *);
+
+/* ---- managed_variables.c ---- */
+
+/* Is it one of the program's? What it is to the device. */
+bool managed_variable(const void *host, uint64_t *address, uint64_t *bytes);
 
 /* ---- print.c ---- */
 
@@ -352,6 +377,7 @@ int device_count(int *count);
 int device_attribute(int *value, int attribute, int device);
 int device_properties(cudaDeviceProp *, int device);
 int device_check(int ordinal);
+bool device_is_gpu(void); /* and no software */
 int function_attribute(int *value, int attribute, struct function *);
 int function_set_attribute(struct function *, int attribute, int value);
 int occupancy_blocks(int *blocks, struct function *, int block_size, size_t dynamic_shared);
@@ -371,6 +397,7 @@ extern _Thread_local const _Atomic bool *context_lives; /* the current one, if t
 extern _Atomic bool context_driver;                     /* cuInit was called */
 int context_missing(void);
 int context_make_current(void);
+int context_begin_driver(void); /* cuInit, as the runtime calls it; the body knows why not */
 static inline bool context_lacks(void)
 {
 	return __builtin_expect(!atomic_load_explicit(context_lives, memory_order_relaxed), false);

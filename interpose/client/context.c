@@ -168,6 +168,13 @@ int context_make_current(void)
 	return context_set_device(current_device);
 }
 
+int context_begin_driver(void)
+{
+	if (!atomic_load_explicit(&context_driver, memory_order_relaxed))
+		cuInit(0);
+	return CUDA_OK;
+}
+
 /* ---- beginning and end ---- */
 
 int context_create(void **out, int device, unsigned flags)

@@ -226,6 +226,30 @@ int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream)
 	return error;
 }
 
+static int wait_where_seen(const void *dst)
+{
+	struct rf_handle m;
+	if (memory_where(registered_reached(dst, 1)) != AT_PINNED)
+		return CUDA_OK;
+	int error = stream_number(NULL, &m.handle);
+	if (error || capturing(m.handle))
+		return error;
+	return channel_call(&m.r, RF_OP_STREAM_SYNC, sizeof m, NULL, 0, NULL, 0);
+}
+
+int fill_now(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
+	     uint64_t height)
+{
+	int error = memory_fill(dst, pitch, value, element, width, height, NULL);
+	return error ? error : wait_where_seen(dst);
+}
+
+int fill_3d_now(cudaPitchedPtr at, int value, cudaExtent extent)
+{
+	int error = fill_3d(at, value, extent, NULL);
+	return error ? error : wait_where_seen(at.ptr);
+}
+
 int alloc_3d(cudaPitchedPtr *out, cudaExtent extent)
 {
 	if (!out || extent.height > RF_HEAP_BYTES || extent.depth > RF_HEAP_BYTES ||

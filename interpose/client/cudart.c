@@ -191,9 +191,10 @@ int host_device_pointer(void **device, void *host, unsigned flags)
 
 int host_flags(unsigned *flags, const void *host)
 {
-	if (!flags || memory_where(host) != AT_PINNED || pinned_flags(host, flags))
+	struct allocation a;
+	if (!flags || !pinned_find(host, &a) || a.flags & PINNED_MANAGED)
 		return INVALID_VALUE;
-	*flags |= 2; /* mapped: all of it is */
+	*flags = a.flags | 2; /* mapped: all of it is */
 	return CUDA_OK;
 }
 
@@ -219,7 +220,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
 	attributes->device = current_device;
 	if (memory_on_device(ptr, 0)) {
 		bool pinned = memory_where(ptr) == AT_PINNED;
-		attributes->type = pinned ? MEMORY_HOST : MEMORY_DEVICE;
+		attributes->type = managed_is(ptr) ? MEMORY_MANAGED : pinned ? MEMORY_HOST : MEMORY_DEVICE;
 		attributes->devicePointer = (void *)ptr;
 		attributes->hostPointer = pinned ? (void *)ptr : NULL;
 	} else if (registered_is(ptr)) {

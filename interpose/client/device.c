@@ -36,6 +36,13 @@ int device_check(int ordinal)
 	return ordinal >= 0 && ordinal < count ? CUDA_OK : INVALID_DEVICE;
 }
 
+/* The name says for which kind of device the job is made. */
+bool device_is_gpu(void)
+{
+	const struct rf_welcome *welcome;
+	return !channel_welcome(&welcome) && strstr(welcome->device.name, " nvidia ");
+}
+
 /* Numbers of cudaDeviceAttr, which are CUdevice_attribute's. What a device like this one does not
  * have is 0; so is every number that is not listed. */
 static int attribute_of(const struct rf_device *d, int attribute, int device)
@@ -71,7 +78,9 @@ static int attribute_of(const struct rf_device *d, int attribute, int device)
 	case 78: return 1;                            /* stream priorities */
 	case 81: return (int)d->shared_per_sm;
 	case 82: return (int)d->regs_per_sm;
+	case 83: return 1;                            /* managed memory */
 	case 87: return 2;                            /* single over double precision */
+	case 89: return 1;                            /* which host and kernels use at once */
 	case 90: return 1;                            /* compute preemption */
 	case 95: return 1;                            /* cooperative launches */
 	case 97: return (int)d->shared_per_block_optin;
@@ -142,6 +151,7 @@ int device_properties(cudaDeviceProp *p, int device)
 	p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing = 1;
 	p->streamPrioritiesSupported = p->computePreemptionSupported = 1;
 	p->hostRegisterSupported = p->hostRegisterReadOnlySupported = 1;
+	p->managedMemory = p->concurrentManagedAccess = 1;
 	p->memoryPoolsSupported = p->cooperativeLaunch = 1;
 	p->asyncEngineCount = 2;
 	p->pciBusID = device + 1;

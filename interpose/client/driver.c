@@ -281,21 +281,25 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
-	uint64_t base, bytes;
-	if (!memory_range((void *)dptr, &base, &bytes))
+	struct allocation a;
+	if (!memory_find((void *)dptr, &a))
 		return NOT_FOUND;
 	if (pbase)
-		*pbase = base;
+		*pbase = a.base;
 	if (psize)
-		*psize = bytes;
+		*psize = a.bytes;
 	return CUDA_OK;
 }
 
 /* The forms of free that may wait. */
 int free_now(const void *address)
 {
-	int error = capture_forbids();
-	return error ? error : memory_free(address);
+	int error = channel_open();
+	if (!error)
+		error = capture_forbids();
+	if (error)
+		return error;
+	return managed_is(address) ? managed_free((void *)address) : memory_free(address);
 }
 
 int host_free(void *address)
@@ -319,25 +323,26 @@ static int put(void *data, const void *value, size_t bytes)
 /* Numbers of CUpointer_attribute. */
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-	uint64_t base, bytes;
-	void *context = context_numbered(memory_owner((void *)ptr));
+	struct allocation a;
 	CUdeviceptr at = (CUdeviceptr)registered_reached((void *)ptr, 0);
-	if (!data || !memory_range((void *)at, &base, &bytes))
+	if (!data || !memory_find((void *)at, &a))
 		return INVALID_VALUE;
+	void *context = context_numbered(a.owner);
 	bool pinned = memory_where((void *)at) == AT_PINNED;
-	unsigned type = pinned ? CU_HOST : CU_DEVICE, yes = 1, no = 0;
+	char managed = (a.flags & PINNED_MANAGED) != 0;
+	unsigned type = pinned && !managed ? CU_HOST : CU_DEVICE, yes = 1, no = 0;
 	switch (attribute) {
 	case 1: return put(data, &context, sizeof context);
 	case 2: return put(data, &type, sizeof type);
 	case 3: return put(data, &at, sizeof at);                    /* device pointer */
 	case 4: return pinned ? put(data, &ptr, sizeof ptr) : INVALID_VALUE; /* host pointer */
 	case 6: return put(data, &yes, sizeof yes);                  /* synchronous copies */
-	case 7: return put(data, &base, sizeof base);                /* buffer id */
-	case 8: return put(data, &no, sizeof(char));                 /* managed? */
+	case 7: return put(data, &a.base, sizeof a.base);            /* buffer id */
+	case 8: return put(data, &managed, sizeof managed);          /* managed? */
 	case 9: return put(data, &current_device, sizeof current_device);
 	case 10: return put(data, &no, sizeof(char));                /* legacy IPC? */
-	case 11: return put(data, &base, sizeof base);
-	case 12: return put(data, &bytes, sizeof bytes);
+	case 11: return put(data, &a.base, sizeof a.base);
+	case 12: return put(data, &a.bytes, sizeof a.bytes);
 	case 13: return put(data, &yes, sizeof(char));               /* mapped? */
 	default: return NOT_SUPPORTED;
 	}

@@ -14,7 +14,8 @@
  * first, the launcher. */
 static pthread_mutex_t *const locks[] = {
 	&opening_lock, &capture_lock, &object_lock, &registered_lock, &pinned_lock, &heap_lock,
-	&pool_lock, &link_lock, &registry_lock, &attribute_lock, &handle_lock, &context_lock,
+	&pool_lock, &link_lock, &variables_lock, &registry_lock, &attribute_lock, &handle_lock,
+	&context_lock,
 };
 #define COUNT (sizeof locks / sizeof *locks)
 

@@ -1,20 +1,18 @@
-/* memory.c: device memory, pinned memory, copies and fills.
+/* memory.c: device memory, copies and fills.
  *
- * Device addresses are ours to give (heap.c); the server only learns of them. Pinned memory is the
- * arena part of the memfd, mapped at the same address here and in the device's window. Pageable
- * data travels inline (small) or through bulk slots.
+ * Device addresses are ours to give (heap.c); the server only learns of them. Pageable data travels
+ * inline (small) or through bulk slots.
  *
- * Locks: heap_lock around the heap and the records that announce its changes, so that the order of
- * frees is the order of their numbers; pinned_lock around the arena. Nothing is awaited under them:
- * what the device waits for may need them. Blocking, without a lock: malloc when memory is short
- * (until frees are retired) and at the first allocation (grant); malloc and free when the ring is
- * full; copies that move pageable data to the host, or that are synchronous by definition.
+ * Lock: heap_lock around the heap and the records that announce its changes, so that the order of
+ * frees is the order of their numbers. Nothing is awaited under it: what the device waits for may
+ * need it. Blocking, without the lock: malloc when memory is short (until frees are retired) and
+ * at the first allocation (grant); malloc and free when the ring is full; copies that move pageable
+ * data to the host, or that are synchronous by definition.
  */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "client.h"
@@ -23,7 +21,6 @@
 
 #define INLINE_BYTES 4096u  /* smaller pageable data travels in the record itself */
 #define PIPELINE 8u         /* bulk slots one device-to-host copy keeps in flight */
-#define PAGE 4096ull
 
 pthread_mutex_t heap_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct heap heap;
@@ -206,147 +203,6 @@ int memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 	return CUDA_OK;
 }
 
-/* ---- pinned memory ---- */
-
-/* The arena's blocks in order, without gaps. Pages; few and large. */
-struct block { uint64_t offset, bytes, asked, owner; unsigned flags; };
-pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct block *blocks; /* asked 0: free */
-static uint32_t block_count, block_room;
-
-static uint8_t *arena(void)
-{
-	return channel_header ? (uint8_t *)RF_PINNED_BASE(channel_header->rank) : NULL;
-}
-
-static bool insert_block(uint32_t at, struct block b)
-{
-	if (block_count == block_room) {
-		uint32_t room = block_room ? block_room * 2 : 16;
-		struct block *more = realloc(blocks, room * sizeof *more);
-		if (!more)
-			return false;
-		blocks = more;
-		block_room = room;
-	}
-	memmove(blocks + at + 1, blocks + at, (block_count++ - at) * sizeof *blocks);
-	blocks[at] = b;
-	return true;
-}
-
-static void remove_block(uint32_t at)
-{
-	memmove(blocks + at, blocks + at + 1, (--block_count - at) * sizeof *blocks);
-}
-
-/* Under pinned_lock: first fit. */
-static void *take_block(uint64_t asked, uint64_t owner, unsigned flags)
-{
-	uint64_t bytes = (asked + PAGE - 1) & ~(PAGE - 1);
-	if (!block_count && !insert_block(0, (struct block){0, RF_PINNED_SLOT_BYTES, 0, 0, 0}))
-		return NULL;
-	for (uint32_t i = 0; i < block_count; i++) {
-		if (blocks[i].asked || blocks[i].bytes < bytes)
-			continue;
-		struct block rest = {blocks[i].offset + bytes, blocks[i].bytes - bytes, 0, 0, 0};
-		if (rest.bytes && !insert_block(i + 1, rest))
-			return NULL;
-		blocks[i].bytes = bytes;
-		blocks[i].asked = asked;
-		blocks[i].owner = owner;
-		blocks[i].flags = flags;
-		return arena() + blocks[i].offset;
-	}
-	return NULL;
-}
-
-/* Under pinned_lock: the block that holds address, or block_count. */
-static uint32_t find_block(const void *address)
-{
-	uint64_t offset = (uint64_t)((const uint8_t *)address - arena());
-	uint32_t i = 0;
-	while (i < block_count && offset - blocks[i].offset >= blocks[i].bytes)
-		i++;
-	return i < block_count && blocks[i].asked ? i : block_count;
-}
-
-int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address)
-{
-	int error = channel_enter();
-	if (error)
-		return error;
-	if (!bytes || bytes > RF_PINNED_SLOT_BYTES)
-		return bytes ? OUT_OF_MEMORY : INVALID_VALUE;
-	pthread_mutex_lock(&pinned_lock);
-	*address = take_block(bytes, owner, flags);
-	pthread_mutex_unlock(&pinned_lock);
-	return *address ? CUDA_OK : OUT_OF_MEMORY;
-}
-
-int pinned_flags(const void *address, unsigned *flags)
-{
-	pthread_mutex_lock(&pinned_lock);
-	uint32_t i = find_block(address);
-	bool found = i < block_count;
-	if (found)
-		*flags = blocks[i].flags;
-	pthread_mutex_unlock(&pinned_lock);
-	return found ? CUDA_OK : INVALID_VALUE;
-}
-
-/* Under pinned_lock: a block that nobody uses joins its free neighbours. */
-static void merge_block(uint32_t i)
-{
-	blocks[i].asked = 0;
-	if (i + 1 < block_count && !blocks[i + 1].asked) {
-		blocks[i].bytes += blocks[i + 1].bytes;
-		remove_block(i + 1);
-	}
-	if (i > 0 && !blocks[i - 1].asked) {
-		blocks[i - 1].bytes += blocks[i].bytes;
-		remove_block(i);
-	}
-}
-
-/* Under pinned_lock. */
-static void drop_block(uint32_t i)
-{
-	int kept = errno;
-	madvise(arena() + blocks[i].offset, blocks[i].bytes, MADV_REMOVE);
-	errno = kept;
-	merge_block(i);
-}
-
-/* What is queued must not read or write it any more. */
-int pinned_release(void *address)
-{
-	int error = CUDA_OK;
-	pthread_mutex_lock(&pinned_lock);
-	uint32_t i = find_block(address);
-	if (i < block_count && arena() + blocks[i].offset == (uint8_t *)address) {
-		drop_block(i);
-	} else {
-		error = INVALID_VALUE;
-	}
-	pthread_mutex_unlock(&pinned_lock);
-	return error;
-}
-
-/* Work that is queued may still read or write it: as in CUDA, freeing waits for the device. */
-int pinned_free(void *address)
-{
-	int error = channel_open();
-	if (error)
-		return error;
-	if (memory_where(address) != AT_PINNED)
-		return INVALID_VALUE;
-	struct rf_record sync;
-	channel_call(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0, NULL, 0);
-	error = pinned_release(address);
-	int sticky = channel_enter();
-	return sticky ? sticky : error;
-}
-
 /* What is queued must not use any of it any more. */
 int memory_end(uint64_t owner)
 {
@@ -357,14 +213,7 @@ int memory_end(uint64_t owner)
 	for (uint32_t i = 0; i < count; i++)
 		memory_free((void *)addresses[i]);
 	free(addresses);
-	pthread_mutex_lock(&pinned_lock);
-	for (uint32_t i = 0; i < block_count;) {
-		bool its = blocks[i].asked && blocks[i].owner == owner;
-		if (its)
-			drop_block(i);
-		i = its ? 0 : i + 1; /* it has joined its neighbours */
-	}
-	pthread_mutex_unlock(&pinned_lock);
+	pinned_end(owner);
 	return CUDA_OK;
 }
 
@@ -372,63 +221,41 @@ int memory_end(uint64_t owner)
 
 enum where memory_where(const void *address)
 {
-	uint64_t a = (uint64_t)address, pinned = (uint64_t)arena();
-	if (a - RF_DEV_BASE < RF_HEAP_BYTES)
+	if ((uint64_t)address - RF_DEV_BASE < RF_HEAP_BYTES)
 		return AT_DEVICE;
-	if (pinned && a - pinned < RF_PINNED_SLOT_BYTES)
-		return AT_PINNED;
-	return AT_PAGEABLE;
+	return pinned_is(address) ? AT_PINNED : AT_PAGEABLE;
 }
 
-bool memory_range(const void *address, uint64_t *base, uint64_t *bytes)
+bool memory_find(const void *address, struct allocation *out)
 {
-	enum where where = memory_where(address);
-	bool found = false;
-	if (where == AT_DEVICE) {
-		pthread_mutex_lock(&heap_lock);
-		const struct heap_extent *e = heap_find(&heap, (uint64_t)address);
-		if ((found = e != NULL)) {
-			*base = e->addr;
-			*bytes = e->asked;
-		}
-		pthread_mutex_unlock(&heap_lock);
-	} else if (where == AT_PINNED) {
-		pthread_mutex_lock(&pinned_lock);
-		uint32_t i = find_block(address);
-		if ((found = i < block_count)) {
-			*base = (uint64_t)arena() + blocks[i].offset;
-			*bytes = blocks[i].asked;
-		}
-		pthread_mutex_unlock(&pinned_lock);
-	}
-	return found;
+	if (memory_where(address) != AT_DEVICE)
+		return pinned_find(address, out);
+	pthread_mutex_lock(&heap_lock);
+	const struct heap_extent *e = heap_find(&heap, (uint64_t)address);
+	if (e)
+		*out = (struct allocation){e->addr, e->asked, e->owner, 0};
+	pthread_mutex_unlock(&heap_lock);
+	return e;
 }
 
-uint64_t memory_owner(const void *address)
+static bool in_allocation(const void *address, uint64_t bytes, uint64_t granule)
 {
-	enum where where = memory_where(address);
-	uint64_t owner = 0;
-	if (where == AT_DEVICE) {
-		pthread_mutex_lock(&heap_lock);
-		const struct heap_extent *e = heap_find(&heap, (uint64_t)address);
-		owner = e ? e->owner : 0;
-		pthread_mutex_unlock(&heap_lock);
-	} else if (where == AT_PINNED) {
-		pthread_mutex_lock(&pinned_lock);
-		uint32_t i = find_block(address);
-		owner = i < block_count ? blocks[i].owner : 0;
-		pthread_mutex_unlock(&pinned_lock);
-	}
-	return owner;
+	struct allocation a;
+	if (!memory_find(address, &a))
+		return false;
+	uint64_t offset = (uint64_t)address - a.base;
+	uint64_t whole = (a.bytes + granule - 1) / granule * granule;
+	return offset <= whole && bytes <= whole - offset;
 }
 
 bool memory_on_device(const void *address, uint64_t bytes)
 {
-	uint64_t base, size;
-	if (!memory_range(address, &base, &size))
-		return false;
-	uint64_t offset = (uint64_t)address - base;
-	return offset <= size && bytes <= size - offset;
+	return in_allocation(address, bytes, 1);
+}
+
+bool memory_reachable(const void *address, uint64_t bytes)
+{
+	return in_allocation(address, bytes, RF_ALLOC_ALIGN);
 }
 
 /* ---- copies ---- */

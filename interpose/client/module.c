@@ -32,6 +32,7 @@ struct module {
 	enum rf_image kind;
 	bool loading, loaded, unloaded; /* under module_lock */
 	bool own;              /* the program registered it */
+	bool managed;          /* host and kernels use its variables alike */
 	uint64_t context;      /* in which it was loaded */
 	struct module *next;   /* of all */
 	uint64_t globals;
@@ -145,6 +146,7 @@ static int measure(const void *image, struct module *m)
 	}
 	m->kind = RF_IMAGE_PTX;
 	m->bytes = strlen(image);
+	m->managed = strstr(image, ".attribute(.managed)") != NULL;
 	return strstr(image, ".version") ? CUDA_OK : INVALID_IMAGE;
 }
 
@@ -200,6 +202,28 @@ static int set_up(const struct module *m)
 	return error ? error : module_set_up(m->globals, reply.addr, reply.bytes);
 }
 
+/* Where its variables lie; managed ones are still there after a reset, since the
+ * program has their addresses. */
+static int place_globals(struct module *m, uint64_t bytes)
+{
+	if (!m->managed)
+		return memory_alloc(bytes, &m->globals);
+	return m->globals ? CUDA_OK : managed_place(bytes, 0, (void **)&m->globals);
+}
+
+static void free_globals(const struct module *m)
+{
+	if (m->globals && m->managed)
+		managed_free((void *)m->globals);
+	else if (m->globals)
+		memory_free((void *)m->globals);
+}
+
+void module_has_managed(struct module *m)
+{
+	m->managed = true;
+}
+
 /* By one thread at a time, without a lock. */
 static int load(struct module *m)
 {
@@ -213,7 +237,7 @@ static int load(struct module *m)
 		return say_why(error, "a module cannot be loaded");
 	m->function_count = reply.function_count;
 	if (reply.globals_bytes) {
-		error = memory_alloc(reply.globals_bytes, &m->globals);
+		error = place_globals(m, reply.globals_bytes);
 		if (error)
 			return error;
 		struct rf_module_globals globals = {.module = m->number, .addr = m->globals};
@@ -273,8 +297,8 @@ int module_unload(struct module *m)
 		m->unloaded = true;
 	}
 	pthread_mutex_unlock(&module_lock);
-	if (!error && m->globals)
-		memory_free((void *)m->globals);
+	if (!error)
+		free_globals(m);
 	int sticky = channel_enter();
 	return sticky ? sticky : error;
 }
@@ -299,9 +323,10 @@ static void reset_locked(struct module *m)
 {
 	struct rf_handle gone = {.handle = m->number};
 	channel_post(&gone.r, RF_OP_MODULE_UNLOAD, sizeof gone, NULL, 0);
-	if (m->globals)
-		memory_free((void *)m->globals);
-	m->globals = 0;
+	if (!m->managed) {
+		free_globals(m);
+		m->globals = 0;
+	}
 	m->loaded = false;
 	for (struct function *f = m->functions; f; f = f->next) {
 		atomic_store(&f->ready, false);
@@ -558,6 +583,8 @@ struct function *function_of_host(const void *host)
 int symbol_address(const void *host, uint64_t *address, uint64_t *bytes)
 {
 	struct symbol s;
+	if (managed_variable(host, address, bytes))
+		return CUDA_OK;
 	if (!symbol_find(host, &s) || s.function)
 		return INVALID_SYMBOL;
 	if (!s.address) {
@@ -602,12 +629,6 @@ void __cudaUnregisterFatBinary(void **fatCubinHandle)
 	pthread_mutex_unlock(&registry_lock);
 }
 
-char __cudaInitModule(void **fatCubinHandle)
-{
-	(void)fatCubinHandle;
-	return 1;
-}
-
 void __cudaRegisterFunction(void **fatCubinHandle, const char *hostFun, char *deviceFun,
 			    const char *deviceName, int thread_limit, uint3 *tid, uint3 *bid,
 			    dim3 *bDim, dim3 *gDim, int *wSize)
@@ -625,15 +646,6 @@ void __cudaRegisterVar(void **fatCubinHandle, char *hostVar, char *deviceAddress
 	(void)deviceAddress, (void)ext, (void)size, (void)constant, (void)global;
 	if (fatCubinHandle)
 		symbol_add(hostVar, (struct module *)fatCubinHandle, deviceName, NULL);
-}
-
-void __cudaRegisterManagedVar(void **fatCubinHandle, void **hostVarPtrAddress, char *deviceAddress,
-			      const char *deviceName, int ext, size_t size, int constant, int global)
-{
-	(void)fatCubinHandle, (void)hostVarPtrAddress, (void)deviceAddress, (void)ext, (void)size;
-	(void)constant, (void)global;
-	SAY_ONCE("__managed__ variable %s: managed memory is not supported by rankfold; use "
-		 "__device__ and cudaMemcpyToSymbol", deviceName);
 }
 
 /* ---- launches ---- */

@@ -409,7 +409,7 @@ ncclResult_t ncclMemFree(void *ptr)
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
 {
-	if (!comm_of(comm) || !handle || !memory_on_device(buff, size))
+	if (!comm_of(comm) || !handle || !memory_reachable(registered_reached(buff, size), size))
 		return NCCL_INVALID_ARGUMENT;
 	*handle = buff; /* nothing to register: every buffer is reached the same way */
 	return NCCL_SUCCESS;
@@ -480,9 +480,13 @@ static ncclResult_t check(struct rf_collective *m, const struct comm *c)
 	    (m->op >= BUILTIN_OPS && m->op < RF_HANDLE_FIRST))
 		return NCCL_INVALID_ARGUMENT;
 	extents(m->kind, c, m->root, m->count, &send, &recv);
-	if ((send && !memory_on_device((void *)m->send, send * bytes)) ||
-	    (recv && !memory_on_device((void *)m->recv, recv * bytes))) {
-		SAY_ONCE("an NCCL operation names memory that is not (all) a live device allocation");
+	m->send = (uint64_t)registered_reached((void *)m->send, send * bytes);
+	m->recv = (uint64_t)registered_reached((void *)m->recv, recv * bytes);
+	if ((send && !memory_reachable((void *)m->send, send * bytes)) ||
+	    (recv && !memory_reachable((void *)m->recv, recv * bytes))) {
+		SAY_ONCE("an NCCL operation names memory that is not (all) a live allocation that the "
+			 "device reaches: memory of cudaHostRegister must be private, and made of whole "
+			 "pages");
 		return NCCL_INVALID_ARGUMENT;
 	}
 	m->send = send ? m->send : 0;

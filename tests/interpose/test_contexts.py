@@ -189,8 +189,10 @@ def test_the_runtime_makes_the_primary_context_current(
         pthread_t thread;
         int version, count;
         OK(cudaRuntimeGetVersion(&version));
-        OK(cudaGetDeviceCount(&count));
         IS(cuCtxSynchronize(), NOT_INITIALIZED);
+        OK(cudaGetDeviceCount(&count)); /* which calls cuInit, as torch.cuda expects */
+        IS(cuCtxSynchronize(), INVALID_CONTEXT);
+        OK(cuDeviceGetCount(&count));
         OK(cudaDeviceSynchronize());
         OK(cuMemAlloc_v2(&p, 64));
         pthread_create(&thread, NULL, other, now());

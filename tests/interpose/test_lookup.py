@@ -141,7 +141,7 @@ def test_a_function_that_is_not_covered_names_itself_once_and_fails(
     program = build(
         """
     int cudaDestroyExternalMemory(void *);
-    int cudaMallocManaged(void **, size_t, unsigned);
+    int cudaMallocArray(void **, const void *, size_t, size_t, unsigned);
     int ncclCommShrink(void *, int *, int, void **, void *, int);
     int main(void)
     {
@@ -149,7 +149,7 @@ def test_a_function_that_is_not_covered_names_itself_once_and_fails(
         for (int i = 0; i < 3; i++) {
             IS(cudaDestroyExternalMemory(NULL), NOT_SUPPORTED);
             IS(cudaGetLastError(), NOT_SUPPORTED);
-            IS(cudaMallocManaged(&p, 1, 1), NOT_SUPPORTED);
+            IS(cudaMallocArray(&p, NULL, 1, 1, 0), NOT_SUPPORTED);
             IS(ncclCommShrink(NULL, NULL, 0, NULL, NULL, 0), NCCL_INVALID_USAGE);
         }
         return 0;
@@ -157,9 +157,9 @@ def test_a_function_that_is_not_covered_names_itself_once_and_fails(
     )
     lines = run(program).stderr.splitlines()
     assert [line.split(":")[1].strip() for line in lines] == [
-        "cudaDestroyExternalMemory", "cudaMallocManaged", "ncclCommShrink",
+        "cudaDestroyExternalMemory", "cudaMallocArray", "ncclCommShrink",
     ]  # fmt: skip
-    assert "managed memory" in lines[1]
+    assert "arrays and textures" in lines[1]
 
 
 def test_without_the_preload_the_shims_alone_serve(build: Build, tmp_path: Path) -> None:

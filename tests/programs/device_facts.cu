@@ -103,8 +103,9 @@ static void abilities(const cudaDeviceProp &p)
     AGREES(gpuPciSubsystemID, GpuPciSubsystemId);
     AGREES(hostNumaMultinodeIpcSupported, HostNumaMultinodeIpcSupported);
     EXPECT(attribute(cudaDevAttrGpuOverlap) == (p.asyncEngineCount > 0), "overlap");
-    EXPECT(!p.managedMemory && !p.ipcEventSupported && !p.clusterLaunch, "is refused");
-    EXPECT(p.unifiedAddressing && p.memoryPoolsSupported && p.cooperativeLaunch, "works");
+    EXPECT(!p.ipcEventSupported && !p.clusterLaunch, "is refused");
+    EXPECT(p.managedMemory && p.unifiedAddressing && p.memoryPoolsSupported && p.cooperativeLaunch,
+           "works");
 }
 
 // The array's limits are all or none; every other number of the header has some answer.

@@ -5,21 +5,6 @@
 
 #include "behaviour.h"
 
-__managed__ int shared_number;
-
-static void managed_memory(int *device)
-{
-    void *memory;
-    cudaMemLocation here = {cudaMemLocationTypeDevice, 0};
-    FAILS(cudaMallocManaged(&memory, 4096), cudaErrorNotSupported);
-    FAILS(cudaMallocManaged(&memory, 4096, cudaMemAttachHost), cudaErrorNotSupported);
-    FAILS(cudaMemPrefetchAsync(device, 4, here, 0, 0), cudaErrorNotSupported);
-    FAILS(cudaMemAdvise(device, 4, cudaMemAdviseSetReadMostly, here), cudaErrorNotSupported);
-    FAILS(cudaStreamAttachMemAsync(0, device), cudaErrorNotSupported);
-    CUdeviceptr address;
-    DRIVER_FAILS(cuMemAllocManaged(&address, 64, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_NOT_SUPPORTED);
-}
-
 static void other_processes(int *device)
 {
     cudaIpcMemHandle_t memory;
@@ -164,7 +149,6 @@ int main(int argc, char **argv)
     World world = start();
     int *device = on_device<int>(1);
     for (int half = 0; half < 2; half++) {
-        managed_memory(device);
         other_processes(device);
         textures(device);
         second_device(world.local_rank);
@@ -175,5 +159,5 @@ int main(int argc, char **argv)
         if (half == 0)
             interlude(argc, argv);
     }
-    return argc > 1000 ? shared_number : 0;
+    return 0;
 }

@@ -22,6 +22,7 @@ PROGRAMS = [
     "copies",
     "first_launch",
     "graph_nodes",
+    "managed",
     "parameters",
     pytest.param("device_facts", marks=SLOW),
     pytest.param("fills", marks=SLOW),
@@ -31,12 +32,6 @@ PROGRAMS = [
 ]
 
 REFUSALS = [
-    "__managed__ variable shared_number: managed memory is not supported by rankfold; use",
-    "cudaMallocManaged: managed memory (use cudaMalloc and cudaMemcpy, or cudaHostAlloc) is",
-    "cudaMemPrefetchAsync: managed memory (use",
-    "cudaMemAdvise: managed memory (use",
-    "cudaStreamAttachMemAsync: managed memory (use",
-    "cuMemAllocManaged: managed memory (use",
     "cudaIpcGetMemHandle: sharing device memory between processes (use NCCL between ranks) is",
     "cudaIpcOpenMemHandle: sharing device memory between processes (use NCCL",
     "cudaIpcCloseMemHandle: sharing device memory between processes (use NCCL",

@@ -63,6 +63,7 @@ CASES = [
     Case("pools", 2, TWO, steps=100),
     Case("captures", 2, TWO, steps=10),
     Case("video", 2, TWO, steps=30),
+    Case("any_memory", 3, THREE, steps=3),
 ]
 
 
