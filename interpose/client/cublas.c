@@ -259,6 +259,12 @@ static int matrix(struct rf_matrix *to, const struct operand *x, int op, int64_t
 	return CUBLAS_STATUS_SUCCESS;
 }
 
+static bool is_complex(int a, int b, int c, int compute)
+{
+	return a == b && b == c && ((a == CUDA_C_32F && scale_of(compute) == CUDA_R_32F) ||
+				    (a == CUDA_C_64F && scale_of(compute) == CUDA_R_64F));
+}
+
 /* Of cuBLAS's products all; `pointers`: A, B and C are lists of matrices in device memory. */
 int gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
 	 const void *alpha, struct operand a, struct operand b, const void *beta, struct operand c,
@@ -271,6 +277,9 @@ int gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64
 	struct rf_gemm *r = &call.g;
 	if (!h)
 		return CUBLAS_STATUS_NOT_INITIALIZED;
+	if (is_complex(a.type, b.type, c.type, compute))
+		return blas_gemm(handle, a.type, transa, transb, m, n, k, alpha, a, b, beta, c, count,
+				 pointers);
 	if (m < 0 || n < 0 || k < 0 || count < 0)
 		return CUBLAS_STATUS_INVALID_VALUE;
 	int status = matrix(&r->a, &a, transa, m, k, count);

@@ -449,7 +449,7 @@ def symmetric_updates(c: Case) -> None:
 def complex_gemm(c: Case) -> None:
     if not c.complex:
         return
-    form = c.r.choice(("_v2", "Batched", "StridedBatched", "3m"))
+    form = c.r.choice(("_v2", "Batched", "StridedBatched", "3m", "Ex"))
     m, n, k, ta, tb, count = c.size(), c.size(), c.size(), c.op(), c.op(), 2 if "B" in form else 1
     (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 1, -1)
     a = c.matrix(*((k, m) if ta else (m, k)), count)
@@ -459,9 +459,12 @@ def complex_gemm(c: Case) -> None:
     kept = [o.lists() for o in (a, b, d)]
     lists = [m_.at for m_ in kept] if form == "Batched" else lists
     batch = [[c_longlong(o.batch)] if form[0] == "S" else [] for o in (a, b, d)]
-    name = c.call(f"cublas?gemm{form}", E(ta), E(tb), m, n, k, at, lists[0], a.step, *batch[0],
-                  lists[1], b.step, *batch[1], b_at, lists[2], d.step, *batch[2],
-                  *([count] if "B" in form else []))  # fmt: skip
+    full = f"cublas?gemm{form}" if form != "Ex" else "cublasGemmEx"
+    kind = [E(KINDS[c.letter])] if form == "Ex" else []
+    last = [E(68 if c.letter == "C" else 70), E(-1)] if form == "Ex" else []
+    name = c.call(full, E(ta), E(tb), m, n, k, at, lists[0], *kind, a.step, *batch[0], lists[1],
+                  *kind, b.step, *batch[1], b_at, lists[2], *kind, d.step, *batch[2],
+                  *([count] if "B" in form else []), *last)  # fmt: skip
     d.check(name, alpha * (c.turned(a.values, ta) @ c.turned(b.values, tb)) + old)
 
 
@@ -595,6 +598,16 @@ def captured(handle: c_void_p, stream: c_void_p) -> None:
     print("captured", told, ended, float(result[0]) ** 2, flush=True)
 
 
+def after_a_reset() -> None:
+    """The kernels are as before their first use."""
+    handle, one = c_void_p(), np.ones(1)
+    good(RUNTIME.cudaDeviceReset())
+    x, y = Memory(np.ones(8)), Memory(np.arange(8.0))
+    good(BLAS.cublasCreate_v2(byref(handle)))
+    good(BLAS.cublasDaxpy_v2(handle, 8, c_void_p(one.ctypes.data), x.at, 1, y.at, 1))
+    assert (y.now() == np.arange(8) + 1).all()
+
+
 def main() -> None:
     rounds, r = int(sys.argv[1]), Random(int(sys.argv[2]) + int(os.environ["RANK"]))
     handle, stream = c_void_p(), c_void_p()
@@ -611,6 +624,7 @@ def main() -> None:
     print("told", dict(errors(handle)), flush=True)
     good(RUNTIME.cudaDeviceSynchronize())
     good(BLAS.cublasDestroy_v2(handle))
+    after_a_reset()
 
 
 main()

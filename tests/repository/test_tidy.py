@@ -44,8 +44,8 @@ def read(name: str) -> str:
 
 
 def test_nothing_built_is_committed() -> None:
-    """But the PTX of BLAS's kernels: who builds rankfold needs no nvcc, and tests/cublas sees that it
-    is of its source."""
+    """But the PTX of BLAS's kernels: who builds rankfold needs no nvcc, and tests/cublas sees that
+    it is of its source."""
     kept = {f"interpose/blas/{kind}.ptx" for kind in build.TYPES}
     assert [name for name in own_files() if BUILT.search(name) and name not in kept] == []
 
