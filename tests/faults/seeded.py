@@ -188,4 +188,40 @@ FIGURES = [
            "tests/reconciler/test_store.py::test_a_file_of_another_version_is_left_as_it_is"),
 ]  # fmt: skip
 
-MUTANTS = [*DEMO, *COMMANDS, *LAUNCHERS, *FILES, *FIGURES]
+WATCH, GIT, REVISION = "reconciler/watch.py", "reconciler/git.py", "reconciler/revision.py"
+SPEC_, ENVIRONMENT = "reconciler/spec.py", "reconciler/environment.py"
+ON_SAVES, ON_SECRETS = "tests/reconciler/test_saves.py::", "tests/reconciler/test_secrets.py::"
+ON_WATCHING = "tests/reconciler/test_watching.py::"
+ON_SILENCE = ON_WATCHING + "test_a_remote_that_falls_silent_has_a_deadline_and_is_asked_again"
+ON_SLIPS = ON_SECRETS + "test_a_slip_beside_a_secret_is_refused_without_telling_it"
+SOURCES = [
+    Mutant("fetches-once", WATCH, "now - self._fetched_at < FETCH_S", "True", ON_SILENCE),
+    Mutant("git-runs-on", GIT, "            except BaseException:\n                _end(process)\n",
+           "            except BaseException:\n                pass\n", ON_SILENCE),
+    Mutant("half-a-clone", WATCH, "if not (self.repo / \"HEAD\").exists():",
+           "new = self.repo.with_suffix(\".new\")\n            if not new.exists() and "
+           "not (self.repo / \"HEAD\").exists():",
+           ON_WATCHING + "test_half_a_mirror_is_made_anew"),
+    Mutant("locked-for-ever", WATCH, "if \".lock\" in str(error):", "if False:",
+           ON_WATCHING + "test_half_a_mirror_is_made_anew"),
+    Mutant("read-at-once", WATCH, "            if looked == before:\n", "            if True:\n",
+           ON_SAVES + "test_a_directory_is_read_when_it_has_rested"),
+    Mutant("restless-for-ever", WATCH, "if time.monotonic() > deadline:", "if False:",
+           ON_SAVES + "test_what_changes_all_the_time_is_told"),
+    Mutant("empty-files-accepted", REVISION, "if lost and not file.documents:", "if False:",
+           ON_SAVES + "test_each_refusal_names_the_file_and_the_way_out"),
+    Mutant("lost-ends-accepted", REVISION, "had[-1] in lost and kept < len(had)", "False",
+           ON_SAVES + "test_a_file_cut_anywhere_suspends_no_job"),
+    Mutant("any-loss-refused", REVISION, "had[-1] in lost and kept < len(had)", "lost",
+           ON_SAVES + "test_what_is_meant_is_accepted"),
+    Mutant("unreadable-is-empty", SPEC_, "onerror=fail", "onerror=lambda error: None",
+           ON_SAVES + "test_a_folder_that_cannot_be_read_is_not_empty"),
+    Mutant("values-of-env-told", SPEC_, "if path[:2] != ENV and path not in ((), ENV[:1]):",
+           "if True:", ON_SLIPS),
+    Mutant("yaml-quotes", "reconciler/yamldoc.py", "problem = _unquoted(", "problem = (", ON_SLIPS),
+    Mutant("all-is-inherited", ENVIRONMENT, "return _chosen(ours, INHERITED) | dict(job.env)",
+           "return dict(ours) | dict(job.env)",
+           ON_SECRETS + "test_what_is_chosen_of_an_environment"),
+]  # fmt: skip
+
+MUTANTS = [*DEMO, *COMMANDS, *LAUNCHERS, *FILES, *FIGURES, *SOURCES]

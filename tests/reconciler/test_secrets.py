@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import re
@@ -14,10 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from rankfold.interpose import launcher
-from rankfold.reconciler import spec
+from rankfold.reconciler import environment, spec
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.environment import INHERITED
 from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model import Job
 from support.command import JOB, Rankfold, Specs
 
 SECRET = "hunter2-7519"
@@ -152,6 +154,17 @@ RANKS = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTORCH_CUDA_ALLOC_CONF", "USE_LIBUV", "RANKFOLD_LAUNCHER",
 }  # fmt: skip
+
+
+def test_what_is_chosen_of_an_environment() -> None:
+    ours = {**OURS, "PATH": "/bin", "RANKFOLD_STATE": "/s", "RANKFOLD_FAULT": "x", "LANG": "C"}
+    job = Job("j", ("x",), "/", 1, 1, env=(("TZ", "here"), ("MINE", "1")))
+    chosen = {"PATH": "/bin", "LANG": "C", "LC_TIME": "C", "TMPDIR": "/tmp"}
+    assert environment.of_ranks(job, ours) == {**chosen, "TZ": "here", "MINE": "1"}
+    whole = dataclasses.replace(job, env_whole=True)
+    assert environment.of_ranks(whole, ours) == {"TZ": "here", "MINE": "1"}
+    launchers = {"RANKFOLD_STATE": "/s", "LD_LIBRARY_PATH": "/no", "PYTHONPATH": "", "TZ": "UTC"}
+    assert environment.of_launcher(ours) == {**chosen, **launchers}
 
 
 def environment_of(rankfold: Rankfold, job: str) -> dict[str, str]:
