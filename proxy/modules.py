@@ -45,12 +45,15 @@ class ModuleStore:
         """Let go of the compiler."""
         self._loader.close()
 
-    def module(self, image: bytes, kind: int, digest: str) -> tuple[Any, int]:
-        """Load an image, or (empty image) the stored one: (ModuleInfo, 0) or (None, CUresult)."""
+    def module(self, image: bytes, kind: int, digest: str, cc: tuple[int, int]) -> tuple[Any, int]:
+        """Load an image, or (empty image) the stored one: (ModuleInfo, 0) or (None, CUresult).
+
+        cc: the compute capability for which its code is chosen.
+        """
         try:
             if digest and not image:
-                return self._stored(digest), 0
-            info = self._loader.module(image, kind)
+                return self._stored(digest, cc), 0
+            info = self._loader.module(image, kind, cc)
             self._keep(info.hash, image, kind)
         except ModuleError as error:
             log.error("module refused: %s", error)
@@ -58,20 +61,20 @@ class ModuleStore:
         with self._lock:
             return self._loaded.setdefault(info.hash, info), 0
 
-    def function(self, digest: str, name: str) -> tuple[Any, int, str]:
+    def function(self, digest: str, name: str, cc: tuple[int, int]) -> tuple[Any, int, str]:
         """Compile a function: (FunctionInfo, 0, "") or (None, CUresult, the reason)."""
         try:
-            return self._loader.function(self._stored(digest), name), 0, ""
+            return self._loader.function(self._stored(digest, cc), name), 0, ""
         except ModuleError as error:
             log.error("%s: %s", name, error)
             return None, error.code, error.message
 
-    def _stored(self, digest: str) -> Any:
+    def _stored(self, digest: str, cc: tuple[int, int]) -> Any:
         with self._lock:
             if digest in self._loaded:
                 return self._loaded[digest]
         for path in self.folder.glob(f"{digest}.*"):
-            info = self._loader.module(path.read_bytes(), int(path.suffix[1:]))
+            info = self._loader.module(path.read_bytes(), int(path.suffix[1:]), cc)
             if info.hash != digest:
                 raise ModuleError(INVALID_IMAGE, f"{path} does not hold what its name says")
             with self._lock:

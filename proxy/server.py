@@ -57,6 +57,7 @@ class Placement:
     sockets: tuple[str, ...]
     rank_device: tuple[int, ...]
     launchers: tuple[str, ...]
+    cc: str  # that the job is told; empty: the device's
 
     @staticmethod
     def read(asked: messages.Place) -> Placement:
@@ -74,6 +75,7 @@ class Placement:
             tuple(device.socket for device in asked.devices),
             tuple(names.index(member.device) for member in members),
             tuple(member.launcher for member in members),
+            asked.cc,
         )
 
 
@@ -403,9 +405,9 @@ class Proxy:
         for event in self.native.events():
             job = jobs.get(event.job)
             if event.kind == EVENT_MODULE:
-                self.pool.submit(self._guarded, self._load_module, event)
+                self.pool.submit(self._guarded, self._load_module, event, self._cc(job))
             elif event.kind == EVENT_FUNCTION:
-                self.pool.submit(self._guarded, self._load_function, event)
+                self.pool.submit(self._guarded, self._load_function, event, self._cc(job))
             elif job and event.kind == EVENT_JOB:
                 self._follow(job, event)
             elif job and event.kind == EVENT_SAVED:
@@ -450,9 +452,11 @@ class Proxy:
 
     # ---- modules: in the pool's threads ----
 
-    def _guarded(self, load: Callable[[Event], None], event: Event) -> None:
+    def _guarded(
+        self, load: Callable[[Event, tuple[int, int]], None], event: Event, cc: tuple[int, int]
+    ) -> None:
         try:
-            load(event)
+            load(event, cc)
         except Exception:  # a fault of ours must reach the program as an error, not as silence
             log.exception("loading for job %d rank %d", event.job, event.rank)
             if event.kind == EVENT_MODULE:
@@ -460,12 +464,17 @@ class Proxy:
             else:
                 self.native.function_ready(event.token, 999)
 
-    def _load_module(self, event: Event) -> None:
-        info, error = self.modules.module(event.data, event.image_kind, event.text)
+    def _cc(self, job: Job | None) -> tuple[int, int]:
+        """The same on each device that serves a job: it must not change under it."""
+        major, minor = ((job and job.placement.cc) or self.options.cc).split(".")
+        return int(major), int(minor)
+
+    def _load_module(self, event: Event, cc: tuple[int, int]) -> None:
+        info, error = self.modules.module(event.data, event.image_kind, event.text, cc)
         self.native.module_ready(event.token, error, info)
 
-    def _load_function(self, event: Event) -> None:
-        info, error, why = self.modules.function(event.text, event.name)
+    def _load_function(self, event: Event, cc: tuple[int, int]) -> None:
+        info, error, why = self.modules.function(event.text, event.name, cc)
         self.native.function_ready(event.token, error, info, why)
 
     # ---- telling ----

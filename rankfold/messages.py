@@ -193,12 +193,15 @@ class Place(OfJob, frozen=True, tag="place"):
     """→ Done. Serve these ranks: `members` are all of the job, `devices` all that serve one. The
     proxy claims its ranks from their launchers, meets the other devices, and starts to serve as
     soon as all have met. A higher epoch supersedes. Answered when noted; progress is in ``status``.
+    `cc`: the compute capability that the job is told, for which its code is chosen; empty: the
+    device's.
     """
 
     determinism: Literal["D0", "D1"]
     world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     members: Annotated[list[Member], Meta(min_length=1, max_length=RANKS_MAX)]
     devices: Annotated[list[Peered], Meta(min_length=1, max_length=DEVICES_MAX)]
+    cc: Annotated[str, Meta(pattern=r"^([0-9]{1,2}\.[0-9])?\Z")] = ""
 
 
 class Barrier(OfJob, frozen=True, tag="barrier"):

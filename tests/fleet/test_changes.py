@@ -128,3 +128,47 @@ def test_full_logs_lose_lines_but_not_the_job(
     ballast.unlink()
     rankfold.until(lambda: rankfold.job("logger")["phase"] == "Failed")
     assert "rank 0 exited with status 3" in rankfold.job("logger")["message"]
+
+
+# ---- devices that change -------------------------------------------------------------------
+
+
+def test_a_job_keeps_its_compute_capability_on_devices_that_have_more(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    """Its code is chosen by what it was told, wherever it is, and wherever it is moved."""
+    flags = [f"-gencode=arch=compute_{n},code=compute_{n}" for n in (75, 80, 90)]
+    program = str(build(PROGRAMS / "architecture.cu", args=flags))
+    gate = specs.folder / "gate"
+
+    def pool(*capabilities: str) -> None:
+        devices = ", ".join(
+            f'{{type: soft, memory: 64MiB, computeCapability: "{cc}"}}' for cc in capabilities
+        )
+        specs.write("pool.yaml", POOL.format(devices))
+
+    pool("8.0", "9.0")
+    specs.program([program], "mixed", gpus=2, ranks=2)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    rankfold.until(lambda: rankfold.job("mixed")["phase"] == "Succeeded")
+    assert rankfold("logs", "mixed").count("cudaSuccess 800 800\n") == 2
+    specs.program([program, str(gate)], "moved", gpus=1, ranks=1)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    assert rankfold.job("moved")["placement"] == {"0": "local/soft-0"}
+    pool("9.0", "9.0")
+    rankfold("apply", "-f", str(specs.folder))
+    gate.touch()
+    rankfold.until(lambda: rankfold.job("moved")["phase"] == "Succeeded")
+    assert rankfold("logs", "moved") == "cudaSuccess 800 800\n"
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    again = rankfold("run", "--world-size", "1", "--", program)
+    assert again == "cudaSuccess 900 900\n", "the device was free: now it has what its pool says"
+
+
+POOL = """\
+apiVersion: rankfold/v1alpha1
+kind: Pool
+metadata: {{name: local}}
+spec:
+  devices: [{}]
+"""

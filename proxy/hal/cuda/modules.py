@@ -53,9 +53,10 @@ class Loader:
     def close(self) -> None:
         """What is loaded stays until the device is closed."""
 
-    def module(self, image: bytes, kind: int) -> ModuleInfo:
-        """Read a fatbin or PTX text and let the driver load it. Raises ModuleError."""
-        text = ptx_of(image, self.compute_capability)
+    def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo:
+        """Read a fatbin or PTX text and let the driver load it. cc: for which its code is chosen;
+        default: the device's. Raises ModuleError."""
+        text = ptx_of(image, cc or self.compute_capability)
         digest = hashlib.sha256(text.encode()).hexdigest()
         with self._lock:
             if digest not in self._modules:

@@ -106,10 +106,11 @@ class Loader:
                 self._keep_alive.close()
                 self._keep_alive = None
 
-    def module(self, image: bytes, kind: int) -> ModuleInfo:
+    def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo:
         """Read a fatbin or PTX text; `kind` (enum rf_image) is what the program said it is, the
-        first bytes decide. Raises ModuleError."""
-        text = ptx_of(image, self.compute_capability)
+        first bytes decide. cc: for which its code is chosen; default: the device's. Raises
+        ModuleError."""
+        text = ptx_of(image, cc or self.compute_capability)
         digest = hashlib.sha256(text.encode()).hexdigest()
         with self._lock:
             if digest not in self._modules:
