@@ -29,9 +29,11 @@ class Case:
     arguments: tuple[str, ...] = ()
     memory: int = 64 * MiB
     capacity: int | None = None  # of the virtual device, if not the whole one
+    arch: str = ""  # the PTX it carries, if not compute_75
 
     def command(self) -> list[str]:
-        program = cuda.build(cuda.PROGRAMS / f"{self.program}.cu")
+        args = [f"-arch={self.arch}"] if self.arch else []
+        program = cuda.build(cuda.PROGRAMS / f"{self.program}.cu", args=args)
         return [str(program), str(self.steps), *self.arguments]
 
     def __str__(self) -> str:
@@ -64,6 +66,7 @@ CASES = [
     Case("captures", 2, TWO, steps=10),
     Case("video", 2, TWO, steps=30),
     Case("any_memory", 3, THREE, steps=3),
+    Case("matrices", 2, TWO, steps=12, arch="compute_80"),
 ]
 
 

@@ -174,6 +174,35 @@ alloca.u64 %rd0, %rd1{|, 32}
 """
 FORMS = FORMS.replace("BYTES", "mbarrier::complete_tx::bytes")
 FORMS = FORMS.replace("IN.b64", "{|.shared|.shared::cta|.shared::cluster}.b64")
+# Of matrices: <a T> stands for as many registers as the shape's matrix A of such elements takes.
+MATRIX_FORMS = """
+mma.sync.aligned.S{.row|.col}{.row|.col}{|.satfinite|.rz}.C.T.T.C <d C>, <a T>, <b T>, <c C>
+mma.sync.aligned.S.row.col.s32{.u8|.s8}{.u8|.s8}.s32{|.satfinite} <d s32>, <a s8>, <b s8>, <c s32>
+mma.sync.aligned.S.row.col.s32{.u4|.s4}{.u4|.s4}.s32 <d s32>, <a s4>, <b s4>, <c s32>
+mma.sync.aligned.S.row.col.C{.e4m3|.e5m2}{.e4m3|.e5m2}.C <d C>, <a e4m3>, <b e4m3>, <c C>
+mma.sync.aligned.S.row.col.s32.b1.b1.s32{.xor|.and}.popc <d s32>, <a b1>, <b b1>, <c s32>
+wmma.mma.sync.aligned{.row|.col}{.row|.col}.S{.f16|.f32}.C <d C>, <a h>, <b h>, <c C>
+wmma.mma.sync.aligned{.row|.col}{.row|.col}.S.f16.f32 <d f16>, <a h>, <b h>, <c f32>
+wmma.mma.sync.aligned{.row.col|.col.row}.S.C.T.T.C{|.satfinite|.rp} <d C>, <a T>, <b T>, <c C>
+wmma.mma{.xor|.and}.popc.sync.aligned.row.col.S.s32.b1.b1.s32 <d s32>, <a b1>, <b b1>, <c s32>
+wmma.load.a.sync.aligned{.row|.col}.S.T <a T>, [%rd7]{|, %r8}
+wmma.load.b.sync.aligned{.row|.col}.S.shared::cta.T <b T>, [%rd7]{|, 64}
+wmma.load{.a|.b}.sync.aligned{.row|.col}.S{|.global}.f16 <a h>, [%rd7]{|, %r8}
+wmma.load.c.sync.aligned{.row|.col}.S{|.shared}.C <c C>, [%rd7]{|, %r8}
+wmma.store.d.sync.aligned{.row|.col}.S{|.global}.C [%rd7], <d C>{|, %r8}
+"""
+SHAPES = {
+    "mma": "m8n8k4 m8n8k16 m8n8k32 m8n8k128 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64 m16n8k128 "
+    "m16n8k256".split(),
+    "wmma": "m8n8k4 m8n8k16 m8n8k32 m8n8k128 m16n16k8 m16n16k16 m32n8k16 m8n32k16".split(),
+}
+ELEMENTS = {"f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "e4m3": 8, "s8": 8, "u8": 8, "s4": 4,
+            "u4": 4, "b1": 1, "f32": 32, "s32": 32}  # fmt: skip
+ROW_FORMS = """
+ldmatrix.sync.aligned.m8n8{.x1|.x2|.x4}{|.trans}{|.shared|.shared::cta}.b16 <r>, [%rd7]
+stmatrix.sync.aligned.m8n8{.x1|.x2|.x4}{|.trans}{|.shared|.shared::cta}.b16 [%rd7], <r>
+movmatrix.sync.aligned.m8n8.trans.b16 %r0, %r1
+"""
 TYPES = {  # their registers
     **dict.fromkeys(("u16", "s16", "b16", "bf16", "e4m3x2", "e5m2x2"), "rs"),
     **dict.fromkeys(("u8", "s8", "b8"), "rs"),
@@ -220,6 +249,39 @@ def expanded(line: str) -> Iterator[str]:
             return
 
 
+def registers(part: str, element: str, shape: str) -> str:
+    """A fragment: its elements over 32 lanes. `h`: wmma's of halves, which has eight registers."""
+    m, n, k = map(int, re.findall(r"\d+", shape))
+    rows, columns = {"a": (m, k), "b": (k, n)}.get(part, (m, n))
+    bits, each = ELEMENTS.get(element, 0), 64 if element == "f64" else 32
+    count = rows * columns * bits // 32 // each if bits else 8
+    if shape == "m8n8k4" and element in ("f16", "f32"):  # four products
+        count = {"a": 2, "b": 2}.get(part, 4 if element == "f16" else 8)
+    name = {"f64": "fd", "f32": "f"}.get(element, "r")
+    return "{" + ", ".join(f"%{name}{i}" for i in range(count)) + "}"
+
+
+def of_matrices() -> Iterator[str]:
+    for line in MATRIX_FORMS.strip().splitlines():
+        types = list(ELEMENTS)[:10] if ".T" in line else ["f16"]
+        sums = ["f16", "f32", "f64", "s32"] if re.search(r"\bC\b", line) else ["s32"]
+        if line.startswith("wmma.mma") and ".T" in line:  # halves have a line of their own
+            types, sums = [t for t in types if t not in ("f16", "e4m3")], sums[1:]
+        for form, shape, element, total in itertools.product(
+            alternatives(line), SHAPES[line.partition(".")[0]], types, sums
+        ):
+            form = re.sub(r"\bS\b", shape, form)
+            form = re.sub(r"\bT\b", element, re.sub(r"\bC\b", total, form))
+            for part, kind in re.findall(r"<(\w) (\w+)>", form):
+                form = form.replace(f"<{part} {kind}>", registers(part, kind, shape))
+            if "{}" not in form:
+                yield form
+    for line in ROW_FORMS.strip().splitlines():
+        for form in alternatives(line):
+            count = int((re.search(r"\.x(\d)", form) or "01")[1])
+            yield form.replace("<r>", "{" + ", ".join(f"%r{i}" for i in range(count)) + "}")
+
+
 @cache
 def forms() -> dict[str, list[str]]:
     """By the instruction's first word."""
@@ -227,6 +289,8 @@ def forms() -> dict[str, list[str]]:
     for line in FORMS.strip().splitlines():
         for form in expanded(line):
             found.setdefault(form.split(" ")[0].split(".")[0], {})[form] = None
+    for form in of_matrices():
+        found.setdefault(form.split(".")[0], {})[form] = None
     return {name: list(group) for name, group in found.items()}
 
 
@@ -245,7 +309,10 @@ def that_exist(candidates: list[str], source: Path) -> list[str]:
             break
         bad = {int(n) - before for n in re.findall(r"line (\d+); error", done.stderr)}
         left = [form for index, form in enumerate(candidates) if index not in bad]
-        assert len(left) < len(candidates), done.stderr
+        if len(left) == len(candidates):  # not all that exist can stand in one kernel
+            assert len(left) > 1, done.stderr
+            half = len(left) // 2
+            return that_exist(left[:half], source) + that_exist(left[half:], source)
         candidates = left
     return candidates
 

@@ -24,9 +24,11 @@ from softgpu import (
     test_control_rows,
     test_integer_rows,
     test_kernels,
+    test_matrix_rows,
     test_mbarrier_rows,
     test_memory_rows,
     test_select_rows,
+    test_tile_rows,
     test_video_rows,
     test_warp_rows,
 )
@@ -82,6 +84,7 @@ def programs() -> dict[str, list[str]]:
         "warps": [test_warp_rows.source(), test_warp_rows.old_source()],
         "blocks": [test_barrier_rows.source(), test_barrier_rows.special_source()],
         "control": [test_control_rows.SOURCE],
+        "matrices": [*test_matrix_rows.sources(), *test_tile_rows.sources()],
     }
 
 

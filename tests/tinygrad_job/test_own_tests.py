@@ -64,7 +64,7 @@ def toolkit(environment: Path, folder: Path) -> Path:
 
 
 def settings(version: str, tools: Path, home: Path) -> dict[str, str]:
-    """As in tinygrad's CI (CI, FORWARD_ONLY); TC=0: no tensor cores, which soft devices refuse."""
+    """As in tinygrad's CI (CI, FORWARD_ONLY); TC=0: no tensor cores, for the counted results."""
     return {
         **VERSIONS[version]["device"], "CI": "1", "FORWARD_ONLY": "1", "TC": "0",
         "CUDA_PATH": str(tools), "NVRTC_PATH": str(tools), "LD_LIBRARY_PATH": str(tools),

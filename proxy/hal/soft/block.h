@@ -1,5 +1,5 @@
 /* block.h: a block of threads while it runs, for kernel.c (a launch), block.c (from
- * cut to cut) and warp.c (the operations of a warp).
+ * cut to cut), warp.c and matrix.c (the operations of a warp).
  */
 #ifndef RANKFOLD_BLOCK_H
 #define RANKFOLD_BLOCK_H
@@ -55,6 +55,8 @@ bool soft_run_block(struct launch *, bool give_way);
  * exited; returns the lanes whose members are all there, after their operation. */
 uint32_t soft_resolve_warp(const struct launch *, const struct soft_cut *, uint32_t first,
 			   uint32_t at, uint32_t alive);
+/* matrix.c: the matrix operation of a warp, of its `lanes`. */
+void soft_matrix(const struct launch *, const struct soft_cut *, uint32_t first, uint32_t lanes);
 /* A shuffle by constants, for the `whole` first threads: full warps. */
 void soft_shfl_block(const struct launch *, const struct soft_cut *, uint32_t whole);
 

@@ -18,15 +18,18 @@ class ModuleError(Exception):
 
 
 _TEXTURES = "it has no textures: let kernels read and write linear memory"
-_TENSOR_CORES = "it has no tensor cores: multiply by fma, or by cuBLAS"
+_WARP_GROUPS = "its tensor cores are those of a warp: build for compute_90, not compute_90a"
+_SPARSE = "its tensor cores multiply whole matrices: give zeros too"
 INSTEAD = {
     **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq"), _TEXTURES),
-    **dict.fromkeys(("wmma", "mma", "wgmma", "tcgen05", "ldmatrix", "stmatrix"), _TENSOR_CORES),
+    **dict.fromkeys(("wgmma", "tcgen05"), _WARP_GROUPS),
 }  # of a refused instruction, by its first word: what to do
 
 
 def unsupported_instruction(text: str, op: str, kernel: str) -> ModuleError:
     instead = f" ({INSTEAD[op]})" if op in INSTEAD else ""
+    if text.startswith("mma.sp"):
+        instead = f" ({_SPARSE})"
     error = unsupported(f"the instruction {text!r}", kernel)
     return ModuleError(error.code, error.message + instead)
 

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from . import matrix
 from .errors import INVALID_PTX, NOT_FOUND, ModuleError
 from .inline import Flat, flatten
 from .ptx import (
@@ -38,7 +39,7 @@ _PURE = frozenset(
     "mov cvta add sub mul mad shl shr and or xor not neg min max bfe bfi abs mul24 setp".split()
 )
 CONTROL = frozenset("ret exit trap bra brx call alloca stacksave stackrestore".split())
-WARP_CUTS = frozenset("shfl vote match redux activemask elect".split())
+WARP_CUTS = frozenset("shfl vote match redux activemask elect".split()) | matrix.NAMES
 REMATERIALISED_MAX = 24
 
 
@@ -449,7 +450,8 @@ def _liveness(graph: Graph) -> None:
             cut.saved = tuple(n for n in alive if n not in graph.rematerialise)
 
 
-OPERAND_SLOTS = 6  # words at the frame's beginning: four operands of a cut, two results
+OPERAND_SLOTS = 6  # words at the frame's beginning: four operands of a cut, two results; or those
+# of a matrix operation, whose results take the operands' place
 
 
 def _frame(graph: Graph) -> None:
@@ -459,7 +461,7 @@ def _frame(graph: Graph) -> None:
         for name in cut.saved:
             at_cuts.setdefault(name, set()).add(cut.number)
     slots: list[tuple[int, int, set[int]]] = []  # offset, bytes, cuts where it is taken
-    end = 4 * OPERAND_SLOTS
+    end = 4 * max(OPERAND_SLOTS, *(matrix.frame_words(c.instr) for c in graph.cuts.values()))
     kinds = graph.flat.registers
     for name, cuts in sorted(at_cuts.items(), key=lambda item: (-_bytes(kinds, item[0]), item[0])):
         size = _bytes(kinds, name)

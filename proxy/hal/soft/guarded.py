@@ -14,7 +14,10 @@ class Guarded(Segment):
     """Writes the function of a segment, with a guard if there is one to be found."""
 
     def write_all(self) -> list[str]:
-        guard = threads.find_guard(self.kernel.graph, self.cut, self.lockstep, self.kernel.slopes)
+        kernel = self.kernel
+        guard = threads.find_guard(
+            kernel.graph, self.cut, self.lockstep, kernel.slopes, kernel.places
+        )
         if guard is None:
             return super().write_all()
         parts = [Segment(self.kernel, self.cut, self.lockstep, guard, h) for h in (True, False)]

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SOFT_KERNEL_ABI 7u
+#define SOFT_KERNEL_ABI 8u
 
 /* Cut numbers that every kernel has. */
 #define SOFT_EXIT 0u
@@ -55,6 +55,12 @@ enum soft_cut_kind {
 	SOFT_CUT_ACTIVE,        /* out: mask */
 	SOFT_CUT_ELECT,         /* out: lane, predicate */
 	SOFT_CUT_REGROUP,       /* only a block in lockstep stops here */
+	/* the matrix operations of a warp (matrix.c): an operand is the slot of its first word, and
+	 * how many follow one another; 64 bits are two, the low one first; out[0] is the first */
+	SOFT_CUT_MMA,           /* in: A, B, C; out: D */
+	SOFT_CUT_TILE,          /* in: address, stride, what to store; out: what was loaded */
+	SOFT_CUT_ROWS,          /* in: address, what to store; out: what was loaded */
+	SOFT_CUT_TURN,          /* in: a matrix; out: the same, its columns as rows */
 };
 enum soft_barrier { SOFT_BARRIER_SYNC, SOFT_BARRIER_POPC, SOFT_BARRIER_AND, SOFT_BARRIER_OR };
 enum soft_shfl { SOFT_SHFL_UP, SOFT_SHFL_DOWN, SOFT_SHFL_BFLY, SOFT_SHFL_IDX };
@@ -64,6 +70,24 @@ enum soft_redux {
 	SOFT_REDUX_ADD, SOFT_REDUX_MIN_U, SOFT_REDUX_MAX_U, SOFT_REDUX_MIN_S, SOFT_REDUX_MAX_S,
 	SOFT_REDUX_AND, SOFT_REDUX_OR, SOFT_REDUX_XOR,
 };
+
+/* The op of the matrix operations, which matrix.py writes, from its low bits on.
+ * MMA:  m / 8 (3 bits), n / 8 (3), log2 of k (4), elements of A, B, C, D (4 each), flags (4),
+ *       rounding of doubles (2)
+ * TILE: m / 8, n / 8, log2 of k, element, part (2), flags (2), space (2), words of a lane
+ * ROWS: matrices (3), flags (2), space */
+enum soft_element {
+	SOFT_F16, SOFT_BF16, SOFT_TF32, SOFT_F32, SOFT_F64, SOFT_E4M3, SOFT_E5M2, SOFT_S8, SOFT_U8,
+	SOFT_S4, SOFT_U4, SOFT_B1, SOFT_S32,
+};
+enum soft_mma { /* flags; the columns are those of m8n8k4 alone */
+	SOFT_MMA_SATURATES = 1, SOFT_MMA_AND = 2, SOFT_MMA_COLUMN_A = 4, SOFT_MMA_COLUMN_B = 8,
+};
+enum soft_rounding { SOFT_ROUND_N, SOFT_ROUND_Z, SOFT_ROUND_M, SOFT_ROUND_P };
+enum soft_part { SOFT_TILE_A, SOFT_TILE_B, SOFT_TILE_C };
+enum soft_tile { SOFT_TILE_COLUMNS = 1, SOFT_TILE_STORES = 2 };
+enum soft_rows { SOFT_ROWS_TURNED = 1, SOFT_ROWS_STORES = 2 };
+enum soft_space { SOFT_SPACE_GENERIC, SOFT_SPACE_GLOBAL, SOFT_SPACE_SHARED };
 
 /* Bits of an address above 2^40 that name something else than the window: memory.py. */
 #define SOFT_TAG_SHARED 0x10u

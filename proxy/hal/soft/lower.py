@@ -6,10 +6,12 @@ which threads regroup, one for a block whose threads are all together.
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from . import addressing, divergence, flow, mathlib, memory, threads
+from . import addressing, divergence, flow, mathlib, matrix, memory, threads
 from .emit import is_float
 from .errors import NOT_SUPPORTED, ModuleError, unsupported, unsupported_instruction
 from .guarded import Guarded
@@ -31,14 +33,15 @@ from .ptx import (
 )  # fmt: skip
 from .segment import RESERVED_SHARED
 
-ABI = 7  # SOFT_KERNEL_ABI
+ABI = 8  # SOFT_KERNEL_ABI
 NO_SLOT = 0xFFFFFFFF
 ORDERED, WIDE = 1, 2  # SOFT_ORDERED, SOFT_WIDE
 FLAT, LOCKSTEP_FLAT, LOOSE = 1, 2, 4  # SOFT_FLAT, SOFT_LOCKSTEP_FLAT, SOFT_LOOSE
 SHARED_BYTES_MAX = 256 << 10
 REGISTERS = 65536  # of a multiprocessor
 _CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl": 5, "vote": 6,
-              "match": 7, "redux": 8, "active": 9, "elect": 10, "regroup": 11}  # fmt: skip
+              "match": 7, "redux": 8, "active": 9, "elect": 10, "regroup": 11,
+              **matrix.KINDS}  # fmt: skip
 
 
 SETUP = "__rankfold"  # RF_SETUP_NAME: what the client fills in before the first launch
@@ -122,7 +125,8 @@ class Kernel:
     def __init__(self, module: Module, function: Function, symbol: str):
         self.module, self.function, self.symbol = module, function, symbol
         self.graph = flow.build(module, function, divergence.worth_regrouping)
-        self.slopes = divergence.slopes(self.graph, threads.places(self.graph))
+        self.places = threads.places(self.graph)
+        self.slopes = divergence.slopes(self.graph, self.places)
         self.registers = {**self.graph.flat.registers, "%cc": "pred"}
         self.addresses: dict[str, tuple[str, int]] = {}
         layout = globals_layout(module)
@@ -222,14 +226,19 @@ class Kernel:
             cut.soft
             or any(block.cut and self.graph.cuts[block.cut].soft for block in blocks)
             or any(block.pred and self.slopes.get(block.pred.name) == 0 for block in blocks)
-            or threads.find_guard(self.graph, cut, True, self.slopes) is not None
+            or threads.find_guard(self.graph, cut, True, self.slopes, self.places) is not None
         )
 
     def describe(self, instr: Instr | None) -> Described:
-        """A cut; registers that only ever hold one constant count as that constant."""
+        """A cut; registers that only ever hold one constant count as that constant. Not of a matrix
+        operation: that is describe_matrix's."""
         kind, code, operands, results = describe(instr, self.function.name)
         operands = [self.constants.get(o.name, o) if isinstance(o, Reg) else o for o in operands]
         return kind, code, operands, results
+
+    def describe_matrix(self, instr: Instr) -> matrix.Described:
+        with refusing(instr, self.function.name):
+            return matrix.describe(instr)
 
     def _register_count(self) -> int:
         """What cudaFuncAttributes.numRegs tells: the 32-bit words of the declared registers, as far
@@ -244,6 +253,15 @@ class Kernel:
         rows = [_cut_row("ptr null, ptr null, i16 {}, i16 0", "none", 0, [], [], _NOTHING_KEPT)]
         kept_rows: list[str] = []
         for cut in self.graph.cuts.values():
+            kept = self._kept_rows(cut)
+            first = f"getelementptr ({KEPT_TYPE}, ptr @kept, i32 {len(kept_rows)})"
+            kept_rows += kept
+            count = f"ptr {first}, i32 {len(kept)}, i32 0" if kept else _NOTHING_KEPT
+            if cut.instr and cut.instr.op[0] in matrix.NAMES:
+                kind, code, fragments, _ = self.describe_matrix(cut.instr)
+                where = matrix.places(fragments)
+                rows.append(_cut_row(self.runs[cut.number], kind, code, where, [0], count))
+                continue
             kind, code, operands, results = self.describe(cut.instr)
             where = []
             for index, operand in enumerate(operands):
@@ -255,10 +273,6 @@ class Kernel:
                 NO_SLOT if isinstance(result, Sink) else 4 * (4 + index)
                 for index, result in enumerate(results)
             ]
-            kept = self._kept_rows(cut)
-            first = f"getelementptr ({KEPT_TYPE}, ptr @kept, i32 {len(kept_rows)})"
-            kept_rows += kept
-            count = f"ptr {first}, i32 {len(kept)}, i32 0" if kept else _NOTHING_KEPT
             rows.append(_cut_row(self.runs[cut.number], kind, code, where, outs, count))
         name = self.function.name.encode() + b"\0"
         escaped = "".join(f"\\{byte:02X}" for byte in name)
@@ -365,9 +379,16 @@ def describe(instr: Instr | None, kernel: str) -> Described:
     """A cut's kind, its variant, its operands and its results, as kernel.h wants them."""
     if instr is None:
         return "none", 0, [], []
-    try:
+    with refusing(instr, kernel):
         return _describe(instr)
-    except (Unsupported, KeyError, IndexError) as error:
+
+
+@contextlib.contextmanager
+def refusing(instr: Instr, kernel: str) -> Iterator[None]:
+    """A form that there is not is refused by name."""
+    try:
+        yield
+    except (Unsupported, KeyError, IndexError, ValueError) as error:
         raise unsupported_instruction(instr.text, instr.op[0], kernel) from error
 
 

@@ -46,6 +46,7 @@ class MemoryContext(Context, Protocol):
 
     def constant_ranges(self) -> list[tuple[Value, int]]: ...
     def param(self, offset: int, kind: str) -> Value: ...
+    def address_of(self, where: Mem) -> Value: ...
     def variable_space(self, name: str) -> str: ...
     def branch_to(self, label: str) -> None: ...
     def start(self, label: str) -> None: ...
@@ -72,7 +73,7 @@ def split(instr: Instr, *extra: str) -> tuple[str, set[str]]:
 # ---- addresses --------------------------------------------------------------------------------
 
 
-def _plus(c: MemoryContext, where: Mem) -> Value:
+def address_of(c: MemoryContext, where: Mem) -> Value:
     """The address as i64."""
     if isinstance(where.base, Reg) and c.kind_of(where.base) not in ("b64", "u64", "s64"):
         value = c.e.resize(c.read(where.base, "u32"), "i64")
@@ -95,7 +96,7 @@ def pointer(c: MemoryContext, space: str, where: Mem, size: int) -> Value:
         parts = c.split_address(where.base.name)
         if parts:
             return _of_parts(c, parts, where.offset, size)
-    address = _plus(c, where)
+    address = address_of(c, where)
     at = _in_space(c, space, address)
     if size < CHECKED_BYTES or space not in ("", "global"):
         return at

@@ -9,9 +9,10 @@ which carry no mark.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from . import flow, memory, threads
+from . import flow, matrix, memory, threads
 from .emit import Emitter, Value, const, float_bits, float_const, llvm_type
 from .errors import INVALID_PTX, ModuleError, unsupported_instruction
 from .instructions import OPS
@@ -21,6 +22,7 @@ from .ptx import (
     Float,
     Instr,
     Int,
+    Mem,
     Not,
     Operand,
     Reg,
@@ -137,6 +139,9 @@ class Segment:
         if space != "global":
             return const("i64", at + offset)
         return self.e.bin("add", Value("i64", "%globals"), const("i64", at + offset))
+
+    def address_of(self, where: Mem) -> Value:
+        return memory.address_of(self, where)
 
     def variable_space(self, name: str) -> str:
         return self.kernel.addresses[name][0] if name in self.kernel.addresses else ""
@@ -400,14 +405,21 @@ class Segment:
     def _results(self) -> None:
         if self.cut.instr is None:
             return
+        if self.cut.instr.op[0] in matrix.NAMES:
+            words = self.kernel.describe_matrix(self.cut.instr)[3]
+            matrix.write(self, words, [self._result(index) for index in range(len(words))])
+            return
         results = self.kernel.describe(self.cut.instr)[3]
         for index, result in enumerate(results):
             if isinstance(result, Reg):
-                at = self._operand_slot(4 + index)
-                value = self.e.op("i32", f"load i32, ptr {at.ref}, !llvm.access.group !0")
+                value = self._result(4 + index)
                 if self.kernel.registers[result.name] == "pred":
                     value = self.e.cmp("icmp ne", value, const("i32", 0))
                 self.write(result, value)
+
+    def _result(self, index: int) -> Value:
+        at = self._operand_slot(index)
+        return self.e.op("i32", f"load i32, ptr {at.ref}, !llvm.access.group !0")
 
     def _undefined(self, kept: set[str]) -> None:
         """Registers that may be read before they are written have one value: zero."""
@@ -461,11 +473,7 @@ class Segment:
 
     def _leave(self, cut: flow.Cut) -> None:
         """Keep the operands of a cut and what is live behind it."""
-        operands = self.kernel.describe(cut.instr)[2]
-        for index, operand in enumerate(operands):
-            if isinstance(operand, Int):
-                continue
-            value = self._word(operand, cut.instr, index)
+        for index, value in self._operands(cut):
             at = self._operand_slot(index)
             self.e.do(f"store i32 {value.ref}, ptr {at.ref}, !llvm.access.group !0")
         here, there = self._kept_once(), self.kernel.kept_once(cut) if self.lockstep else ()
@@ -487,6 +495,17 @@ class Segment:
             self.e.do(f"store {value.type} {value.ref}, ptr {at.ref}, !llvm.access.group !0")
         self.ends.append((cut.number, self.current))
         self.branch_to("latch")
+
+    def _operands(self, cut: flow.Cut) -> Iterator[tuple[int, Value]]:
+        """The words that a cut wants to find, by their places."""
+        if cut.instr and cut.instr.op[0] in matrix.NAMES:
+            fragments = self.kernel.describe_matrix(cut.instr)[2]
+            for index, word in enumerate(word for words in fragments for word in words):
+                yield index, matrix.read(self, word)
+            return
+        for index, operand in enumerate(self.kernel.describe(cut.instr)[2]):
+            if not isinstance(operand, Int):
+                yield index, self._word(operand, cut.instr, index)
 
     def _word(self, operand: Operand, instr: Instr | None, index: int) -> Value:
         """A cut's operand as 32 bits; match's second one is the upper half of its value."""

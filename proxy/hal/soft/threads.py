@@ -115,14 +115,15 @@ class Guard:
     wraps: bool = False
 
 
-def find_guard(graph: Graph, cut: Cut, lockstep: bool, slopes: Slopes) -> Guard | None:
-    """The first that a branch of the segment depends on."""
+def find_guard(
+    graph: Graph, cut: Cut, lockstep: bool, slopes: Slopes, alone: set[str]
+) -> Guard | None:
+    """The first that a branch of the segment depends on. `alone`: places() of the graph."""
     blocks = graph.segment(cut, lockstep)
     used, changed = graph.touched(cut, blocks)
     again = graph.closure([name for name in cut.recomputed if name in used])
     known = slopes if lockstep else {name: slopes.get(name) for name in graph.rematerialise}
     kept = set(cut.saved) if lockstep else set()
-    alone = places(graph)
     for block, before in _straight(graph, blocks, cut, lockstep):
         if block.pred is None:
             continue

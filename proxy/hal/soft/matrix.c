@@ -1,0 +1,603 @@
+/* matrix.c: the matrix operations of a warp: mma and wmma, ldmatrix, stmatrix, movmatrix, on the
+ * frame of the block (kernel.h). PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions".
+ *
+ * The order of operations is fixed: an element's sum begins with C's and runs over k in ascending
+ * order, one fused multiply-add each, in float (double for double). So it has the bits that gemm.c
+ * gives, whatever shapes the work is cut into; accumulators in half are widened before and rounded
+ * once behind each instruction. The other products of a warp are of integers and bits, and exact.
+ * A NaN that comes out is the canonical one.
+ *
+ * A fragment is brought into the matrix that it is a part of, row by row (B: column by column), in
+ * an image; in the registers, words of eight rows and four lanes each stand side by side. WMMA's
+ * fragments, whose layout PTX leaves open, are laid out as those of mma, one beside the other; what
+ * registers they have more hold the same again.
+ *
+ * Runs guarded (fault.c): no locks, nothing but the frame is touched, and the memory that at()
+ * makes addresses of.
+ */
+#include <string.h>
+
+#include "../number.h"
+#include "block.h"
+#include "soft.h"
+
+#pragma GCC optimize("O3")
+#if defined(__x86_64__)
+#pragma GCC target("avx2,fma,f16c") /* of x86-64-v3, which compiled kernels need as well */
+#endif
+
+#define ROWS 8u                /* of a matrix that the words of one register lie in */
+#define WORDS_MAX 16u          /* of a lane: its registers of one operand */
+#define ELEMENTS_MAX 1024u     /* of one operand: 16 x 64 */
+#define SUMS_MAX 256u          /* 16 x 16 */
+#define IMAGE_BYTES 2048u      /* of one operand: 16 x 16 doubles */
+
+typedef uint32_t words[WORDS_MAX][WARP];
+
+static uint32_t bits_of(uint32_t element)
+{
+	static const uint8_t bits[] = {
+		[SOFT_F16] = 16, [SOFT_BF16] = 16, [SOFT_TF32] = 32, [SOFT_F32] = 32,
+		[SOFT_F64] = 64, [SOFT_E4M3] = 8, [SOFT_E5M2] = 8, [SOFT_S8] = 8, [SOFT_U8] = 8,
+		[SOFT_S4] = 4, [SOFT_U4] = 4, [SOFT_B1] = 1, [SOFT_S32] = 32,
+	};
+
+	return bits[element];
+}
+
+/* ---- registers --------------------------------------------------------------------------- */
+
+/* The lanes' registers of an operand: as many as its value says. Those of others are zero. */
+static void fetch(const struct launch *launch, const struct soft_operand *in, uint32_t first,
+		  uint32_t lanes, uint32_t (*to)[WARP])
+{
+	for (uint32_t i = 0; i < in->value; i++) {
+		const uint32_t *have = slot(launch, in->slot + 4 * i) + first;
+
+		memcpy(to[i], have, sizeof to[i]);
+		for (uint32_t lane = 0; lanes != UINT32_MAX && lane < WARP; lane++)
+			to[i][lane] &= -(lanes >> lane & 1);
+	}
+}
+
+static void put(const struct launch *launch, uint32_t to, uint32_t count, uint32_t first,
+		uint32_t lanes, uint32_t (*from)[WARP])
+{
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t *there = slot(launch, to + 4 * i) + first;
+
+		if (lanes == UINT32_MAX)
+			memcpy(there, from[i], sizeof from[i]);
+		else
+			EACH_LANE(lane, lanes)
+				there[lane] = from[i][lane];
+	}
+}
+
+static void copy(void *image, void *lane, size_t bytes, bool to_image)
+{
+	memcpy(to_image ? image : lane, to_image ? lane : image, bytes);
+}
+
+/* An element of 8 bytes, in two registers of a lane. */
+static void copy_wide(uint8_t *image, uint32_t (*lane_words)[WARP], uint32_t lane, bool to_image)
+{
+	copy(image, &lane_words[0][lane], 4, to_image);
+	copy(image + 4, &lane_words[1][lane], 4, to_image);
+}
+
+/* A (`paired` if it has more than eight rows) or the columns of B. Returns the registers. */
+__attribute__((noinline))
+static uint32_t multiplicand(uint32_t (*lane_words)[WARP], uint8_t *image, uint32_t rows,
+			     uint32_t row_bytes, bool wide, bool paired, bool to_image)
+{
+	uint32_t step = wide ? 32 : 16, groups = row_bytes / step;
+
+	for (uint32_t row = 0; row < rows; row++)
+		for (uint32_t group = 0; group < groups; group++) {
+			uint32_t block = row / ROWS, lane = row % ROWS * 4;
+			uint32_t reg = paired ? block / 2 * 2 * groups + block % 2 + 2 * group
+					      : block * groups + group;
+			uint8_t *at = image + row * row_bytes + group * step;
+
+			if (!wide)
+				copy(at, &lane_words[reg][lane], 16, to_image);
+			else
+				for (uint32_t t = 0; t < 4; t++)
+					copy_wide(at + 8 * t, lane_words + 2 * reg, lane + t,
+						  to_image);
+		}
+	return rows / ROWS * groups * (wide ? 2 : 1);
+}
+
+/* C or D. Returns the registers. */
+__attribute__((noinline))
+static uint32_t accumulator(uint32_t (*lane_words)[WARP], uint8_t *image, uint32_t m, uint32_t n,
+			    uint32_t bytes, bool to_image)
+{
+	uint32_t across = n / ROWS, height = m > ROWS ? 2 : 1;
+
+	for (uint32_t row = 0; row < m; row++)
+		for (uint32_t j = 0; j < across; j++) {
+			uint32_t block = row / ROWS, lane = row % ROWS * 4;
+			uint32_t reg = (block / height * across + j) * height + block % height;
+			uint8_t *at = image + (row * n + j * 8) * bytes;
+
+			if (bytes == 2) {
+				copy(at, &lane_words[reg][lane], 16, to_image);
+				continue;
+			}
+			for (uint32_t t = 0; t < 4; t++, at += 2 * bytes)
+				for (uint32_t e = 0; e < 2; e++)
+					if (bytes == 4)
+						copy(at + 4 * e, &lane_words[2 * reg + e][lane + t],
+						     4, to_image);
+					else
+						copy_wide(at + 8 * e,
+							  lane_words + 2 * (2 * reg + e), lane + t,
+							  to_image);
+		}
+	return m / ROWS * across * bytes / 2;
+}
+
+/* ---- numbers ----------------------------------------------------------------------------- */
+
+typedef short vector_of_halves __attribute__((vector_size(16)));
+typedef float vector_of_floats __attribute__((vector_size(32), may_alias, aligned(4)));
+
+static float from_e4m3(uint8_t x)
+{
+	uint32_t sign = (uint32_t)(x & 0x80) << 24, rest = x & 0x7f;
+
+	if (rest == 0x7f)
+		return bits_float(0x7fffffff);
+	/* As a float's bits this is value * 2^-120; the product is exact, subnormals too. */
+	return bits_float(sign | float_bits(bits_float(rest << 20) * 0x1p120f));
+}
+
+/* Eight at a time: the counts of all shapes are multiples of it. */
+static void from_halves(const uint16_t *from, uint32_t count, float *to)
+{
+	for (uint32_t i = 0; i < count; i += 8) {
+#if defined(__x86_64__)
+		vector_of_halves halves;
+
+		memcpy(&halves, from + i, sizeof halves);
+		*(vector_of_floats *)(to + i) = __builtin_ia32_vcvtph2ps256(halves);
+#else
+		for (uint32_t j = 0; j < 8; j++)
+			to[i + j] = from_half(from[i + j]);
+#endif
+	}
+}
+
+static void to_halves(const float *from, uint32_t count, uint8_t *to)
+{
+	for (uint32_t i = 0; i < count; i += 8) {
+#if defined(__x86_64__)
+		vector_of_halves halves =
+			__builtin_ia32_vcvtps2ph256(*(const vector_of_floats *)(from + i), 0);
+
+		memcpy(to + 2 * i, &halves, sizeof halves);
+#else
+		for (uint32_t j = 0; j < 8; j++) {
+			uint16_t half = to_half(from[i + j]);
+
+			memcpy(to + 2 * (i + j), &half, 2);
+		}
+#endif
+	}
+}
+
+static void decode(uint32_t element, const void *image, uint32_t count, float *to)
+{
+	const uint8_t *bytes = image;
+	const uint16_t *halves = image;
+	const uint32_t *singles = image;
+
+	switch (element) {
+	case SOFT_F16:
+		from_halves(halves, count, to);
+		break;
+	case SOFT_BF16:
+		for (uint32_t i = 0; i < count; i++)
+			to[i] = from_bfloat16(halves[i]);
+		break;
+	case SOFT_TF32: /* the other 13 bits do not count */
+		for (uint32_t i = 0; i < count; i++)
+			to[i] = bits_float(singles[i] & 0xffffe000);
+		break;
+	case SOFT_F32:
+		memcpy(to, image, count * sizeof *to);
+		break;
+	case SOFT_E4M3:
+		for (uint32_t i = 0; i < count; i++)
+			to[i] = from_e4m3(bytes[i]);
+		break;
+	case SOFT_E5M2:
+		for (uint32_t i = 0; i < count; i++)
+			to[i] = from_half((uint16_t)(bytes[i] << 8));
+		break;
+	case SOFT_S8:
+		for (uint32_t i = 0; i < count; i++)
+			to[i] = (int8_t)bytes[i];
+		break;
+	case SOFT_U8:
+		for (uint32_t i = 0; i < count; i++)
+			to[i] = bytes[i];
+		break;
+	case SOFT_S4:
+		for (uint32_t i = 0; i < count; i++)
+			to[i] = (int8_t)(bytes[i / 2] << (i % 2 ? 0 : 4)) >> 4;
+		break;
+	case SOFT_U4:
+		for (uint32_t i = 0; i < count; i++)
+			to[i] = bytes[i / 2] >> 4 * (i % 2) & 15;
+		break;
+	}
+}
+
+/* ---- products ---------------------------------------------------------------------------- */
+
+/* Sums of eight rows by eight columns, `ld` elements from row to row. Contraction makes the fused
+ * multiply-adds that are promised above. */
+#define MULTIPLY(real, bytes) \
+	typedef real vector_##real \
+		__attribute__((vector_size(bytes), may_alias, aligned(sizeof(real)))); \
+	__attribute__((noinline, optimize("O3", "fp-contract=fast"))) \
+	static void multiply_##real(const real *a, const real *b, real *sums, uint32_t ld, \
+				    uint32_t depth) \
+	{ \
+		enum { EACH = bytes / sizeof(real) }; \
+		for (uint32_t j = 0; j < ROWS; j += EACH) { \
+			vector_##real sum[ROWS]; \
+			for (uint32_t i = 0; i < ROWS; i++) \
+				sum[i] = *(vector_##real *)(sums + i * ld + j); \
+			for (uint32_t p = 0; p < depth; p++) { \
+				vector_##real y = *(const vector_##real *)(b + p * ROWS + j); \
+				for (uint32_t i = 0; i < ROWS; i++) \
+					sum[i] += a[i * depth + p] * y; \
+			} \
+			for (uint32_t i = 0; i < ROWS; i++) \
+				*(vector_##real *)(sums + i * ld + j) = sum[i]; \
+		} \
+	} \
+	/* sums (m x n) += a (m x k) * b, of which the columns lie one behind the other */ \
+	static void product_##real(const real *a, const real *b, real *sums, uint32_t m, \
+				   uint32_t n, uint32_t k) \
+	{ \
+		real turned[ELEMENTS_MAX / 2]; /* eight columns */ \
+		for (uint32_t j = 0; j < n; j += ROWS) { \
+			for (uint32_t i = 0; i < ROWS; i++) \
+				for (uint32_t p = 0; p < k; p++) \
+					turned[p * ROWS + i] = b[(j + i) * k + p]; \
+			for (uint32_t i = 0; i < m; i += ROWS) \
+				multiply_##real(a + i * k, turned, sums + i * n + j, n, k); \
+		} \
+	}
+MULTIPLY(float, 32)
+MULTIPLY(double, 32)
+
+struct mma { /* SOFT_CUT_MMA's op */
+	uint32_t m, n, k, a, b, c, d;
+	bool saturates, ands, column_a, column_b;
+	uint32_t rounding;
+};
+
+static struct mma mma_of(uint32_t op)
+{
+	uint32_t flags = op >> 26;
+
+	return (struct mma){
+		.m = 8 * (op & 7), .n = 8 * (op >> 3 & 7), .k = 1u << (op >> 6 & 15),
+		.a = op >> 10 & 15, .b = op >> 14 & 15, .c = op >> 18 & 15, .d = op >> 22 & 15,
+		.saturates = flags & SOFT_MMA_SATURATES, .ands = flags & SOFT_MMA_AND,
+		.column_a = flags & SOFT_MMA_COLUMN_A, .column_b = flags & SOFT_MMA_COLUMN_B,
+		.rounding = flags >> 4,
+	};
+}
+
+/* Rounds as double products ask for, from here to the next call. */
+static void round_by(uint32_t rounding)
+{
+#if defined(__x86_64__)
+	static const uint32_t bits[] = {[SOFT_ROUND_N] = 0, [SOFT_ROUND_M] = 0x2000,
+					[SOFT_ROUND_P] = 0x4000, [SOFT_ROUND_Z] = 0x6000};
+
+	__builtin_ia32_ldmxcsr((__builtin_ia32_stmxcsr() & ~0x6000u) | bits[rounding]);
+#else
+#error "double products round by MXCSR"
+#endif
+}
+
+static void mma_float(const struct mma *x, const uint8_t *a, const uint8_t *b, const uint8_t *c,
+		      uint8_t *d)
+{
+	float left[ELEMENTS_MAX], right[ELEMENTS_MAX], sums[SUMS_MAX];
+	uint32_t count = x->m * x->n;
+
+	decode(x->a, a, x->m * x->k, left);
+	decode(x->b, b, x->n * x->k, right);
+	decode(x->c, c, count, sums);
+	product_float(left, right, sums, x->m, x->n, x->k);
+	for (uint32_t i = 0; i < count; i++)
+		sums[i] = canonical_f(sums[i]);
+	if (x->d == SOFT_F32)
+		memcpy(d, sums, count * sizeof *sums);
+	else
+		to_halves(sums, count, d);
+}
+
+/* Products of integers of 8 bits or fewer: floats hold all their sums. */
+static void mma_integer(const struct mma *x, const uint8_t *a, const uint8_t *b,
+			const int32_t *c, int32_t *d)
+{
+	float left[ELEMENTS_MAX], right[ELEMENTS_MAX], sums[SUMS_MAX] = {0};
+
+	decode(x->a, a, x->m * x->k, left);
+	decode(x->b, b, x->n * x->k, right);
+	product_float(left, right, sums, x->m, x->n, x->k);
+	for (uint32_t i = 0; i < x->m * x->n; i++) {
+		int32_t sum = (int32_t)sums[i];
+
+		if (!x->saturates)
+			d[i] = (int32_t)((uint32_t)c[i] + (uint32_t)sum);
+		else if (__builtin_add_overflow(c[i], sum, &d[i]))
+			d[i] = sum < 0 ? INT32_MIN : INT32_MAX;
+	}
+}
+
+static void mma_double(const struct mma *x, const double *a, const double *b, const double *c,
+		       double *d)
+{
+	memcpy(d, c, x->m * x->n * sizeof *d);
+	round_by(x->rounding);
+	product_double(a, b, d, x->m, x->n, x->k);
+	round_by(SOFT_ROUND_N);
+	for (uint32_t i = 0; i < x->m * x->n; i++)
+		d[i] = canonical_d(d[i]);
+}
+
+static void mma_bits(const struct mma *x, const uint32_t *a, const uint32_t *b, const uint32_t *c,
+		     uint32_t *d)
+{
+	uint32_t depth = x->k / 32;
+
+	for (uint32_t i = 0; i < x->m; i++)
+		for (uint32_t j = 0; j < x->n; j++) {
+			uint32_t sum = c[i * x->n + j];
+
+			for (uint32_t p = 0; p < depth; p++) {
+				uint32_t l = a[i * depth + p], r = b[j * depth + p];
+
+				sum += (uint32_t)__builtin_popcount(x->ands ? l & r : l ^ r);
+			}
+			d[i * x->n + j] = sum;
+		}
+}
+
+/* mma.m8n8k4 of halves: four products, each by four lanes of both halves of the warp, with
+ * fragments of their own. */
+static void mma_quads(const struct mma *x, uint32_t (*a)[WARP], uint32_t (*b)[WARP],
+		      uint32_t (*c)[WARP], uint32_t (*d)[WARP])
+{
+	for (uint32_t quad = 0; quad < 4; quad++) {
+		uint16_t left[8 * 4], right[8 * 4];
+		float floats[2][8 * 4], sums[8 * 8];
+
+		for (uint32_t i = 0; i < 8 * 4; i++) { /* lane i % 8 of the quad, element i / 8 */
+			uint32_t place = i % 8, e = i / 8, high = place & 4, l = place % 4;
+			uint32_t lane = quad * 4 + l + 4 * high, shift = 16 * (e % 2);
+
+			left[x->column_a ? (e + high) * 4 + l : place * 4 + e] =
+				(uint16_t)(a[e / 2][lane] >> shift);
+			right[x->column_b ? place * 4 + e : (e + high) * 4 + l] =
+				(uint16_t)(b[e / 2][lane] >> shift);
+		}
+		decode(SOFT_F16, left, 8 * 4, floats[0]);
+		decode(SOFT_F16, right, 8 * 4, floats[1]);
+		for (int pass = 0; pass < 2; pass++) { /* C, D */
+			uint32_t type = pass ? x->d : x->c;
+
+			for (uint32_t i = 0; i < 8 * 8; i++) {
+				uint32_t place = i % 8, e = i / 8, high = place & 4;
+				uint32_t l = place % 4, lane = quad * 4 + l + 4 * high;
+				float *sum = sums + (type == SOFT_F16 ? place * 8 + e
+					: (high + (l & 1) + (e & 2)) * 8 + (e & 4) + (l & 2) + (e & 1));
+				uint32_t shift = 16 * (e % 2);
+
+				if (pass == 0)
+					*sum = type == SOFT_F16
+						? from_half((uint16_t)(c[e / 2][lane] >> shift))
+						: bits_float(c[e][lane]);
+				else if (type == SOFT_F16)
+					d[e / 2][lane] = (e % 2 ? d[e / 2][lane] : 0) |
+						(uint32_t)to_half(*sum) << shift;
+				else
+					d[e][lane] = float_bits(canonical_f(*sum));
+			}
+			if (pass == 0)
+				product_float(floats[0], floats[1], sums, 8, 8, 4);
+		}
+	}
+}
+
+static void mma(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+		uint32_t lanes)
+{
+	_Alignas(32) uint8_t image[4][IMAGE_BYTES];
+	struct mma x = mma_of(cut->op);
+	uint32_t bytes_c = bits_of(x.c) / 8, bytes_d = bits_of(x.d) / 8, count;
+	uint32_t row_a = x.k * bits_of(x.a) / 8, row_b = x.k * bits_of(x.b) / 8;
+	bool wide = x.a == SOFT_F64;
+	words a, b, c;
+
+	fetch(launch, &cut->in[0], first, lanes, a);
+	fetch(launch, &cut->in[1], first, lanes, b);
+	fetch(launch, &cut->in[2], first, lanes, c);
+	if (x.k == 4 && x.a == SOFT_F16) {
+		mma_quads(&x, a, b, c, a);
+		put(launch, cut->out[0], x.d == SOFT_F16 ? 4 : 8, first, lanes, a);
+		return;
+	}
+	multiplicand(a, image[0], x.m, row_a, wide, x.m > ROWS, true);
+	multiplicand(b, image[1], x.n, row_b, wide, false, true);
+	accumulator(c, image[2], x.m, x.n, bytes_c, true);
+	if (wide)
+		mma_double(&x, (void *)image[0], (void *)image[1], (void *)image[2],
+			   (void *)image[3]);
+	else if (x.a == SOFT_B1)
+		mma_bits(&x, (void *)image[0], (void *)image[1], (void *)image[2],
+			 (void *)image[3]);
+	else if (x.c == SOFT_S32)
+		mma_integer(&x, image[0], image[1], (void *)image[2], (void *)image[3]);
+	else
+		mma_float(&x, image[0], image[1], image[2], image[3]);
+	count = accumulator(a, image[3], x.m, x.n, bytes_d, false);
+	put(launch, cut->out[0], count, first, lanes, a);
+}
+
+/* ---- memory ------------------------------------------------------------------------------ */
+
+/* Host address of what lies at a device address of the space that the op names. */
+static uint8_t *at(const struct launch *launch, uint32_t space, uint64_t addr, uint64_t bytes)
+{
+	uint64_t offset = addr - RF_DEV_BASE;
+
+	if (space == SOFT_SPACE_GENERIC && addr >> 40 == SOFT_TAG_SHARED) {
+		space = SOFT_SPACE_SHARED;
+		addr &= (1ull << 40) - 1;
+	}
+	if (space == SOFT_SPACE_SHARED) {
+		if (addr >= SOFT_SHARED_WINDOW || bytes > SOFT_SHARED_WINDOW - addr)
+			soft_leave(SOFT_ILLEGAL_ADDRESS);
+		return launch->block.shared + addr;
+	}
+	if (offset >= RF_WINDOW_BYTES || bytes > RF_WINDOW_BYTES - offset)
+		soft_leave(SOFT_ILLEGAL_ADDRESS);
+	return launch->block.base + offset;
+}
+
+struct tile { /* SOFT_CUT_TILE's op: lines of elements that follow one another in memory */
+	uint32_t element, rows, row_bytes, lines, line_bytes, words, space;
+	bool sum, paired, turned, stores; /* turned: its lines are the columns of the image */
+};
+
+static struct tile tile_of(uint32_t op)
+{
+	uint32_t m = 8 * (op & 7), n = 8 * (op >> 3 & 7), k = 1u << (op >> 6 & 15);
+	uint32_t part = op >> 14 & 3, flags = op >> 16, bits = bits_of(op >> 10 & 15);
+	uint32_t rows = part == SOFT_TILE_B ? n : m, across = part == SOFT_TILE_C ? n : k;
+	bool columns = flags & SOFT_TILE_COLUMNS, turned = columns != (part == SOFT_TILE_B);
+
+	return (struct tile){
+		.element = op >> 10 & 15, .rows = rows, .row_bytes = across * bits / 8,
+		.lines = turned ? across : rows, .line_bytes = (turned ? rows : across) * bits / 8,
+		.sum = part == SOFT_TILE_C, .paired = part == SOFT_TILE_A && m > ROWS,
+		.turned = turned, .stores = flags & SOFT_TILE_STORES,
+		.space = op >> 18 & 3, .words = op >> 20,
+	};
+}
+
+static uint32_t registers(const struct tile *x, uint32_t (*lane_words)[WARP], uint8_t *image,
+			  bool to_image)
+{
+	uint32_t bytes = bits_of(x->element) / 8;
+
+	if (x->sum)
+		return accumulator(lane_words, image, x->rows, x->row_bytes / bytes, bytes, to_image);
+	return multiplicand(lane_words, image, x->rows, x->row_bytes, bytes == 8, x->paired,
+			    to_image);
+}
+
+/* wmma.load and wmma.store. All lanes give one address and one stride: the first one's count. */
+static void tile(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+		 uint32_t lanes)
+{
+	struct tile x = tile_of(cut->op);
+	uint32_t lowest = (uint32_t)__builtin_ctz(lanes), bits = bits_of(x.element);
+	uint32_t *low = slot(launch, cut->in[0].slot) + first;
+	uint32_t *high = slot(launch, cut->in[0].slot + 4) + first;
+	uint64_t addr = low[lowest] | (uint64_t)high[lowest] << 32;
+	uint64_t stride = (uint64_t)slot(launch, cut->in[1].slot)[first + lowest] * bits / 8;
+	_Alignas(32) uint8_t image[IMAGE_BYTES];
+	words held;
+
+	if (x.stores) {
+		fetch(launch, &cut->in[2], first, lanes, held);
+		registers(&x, held, image, true);
+	}
+	for (uint32_t i = 0; i < x.lines; i++) {
+		uint8_t *line = at(launch, x.space, addr + i * stride, x.line_bytes);
+
+		if (!x.turned)
+			copy(line, image + i * x.row_bytes, x.line_bytes, x.stores);
+		for (uint32_t e = 0, size = bits / 8; x.turned && e < x.rows; e++)
+			copy(line + e * size, image + e * x.row_bytes + i * size, size, x.stores);
+	}
+	if (!x.stores) {
+		uint32_t count = registers(&x, held, image, false);
+
+		for (uint32_t i = count; i < x.words; i++)
+			memcpy(held[i], held[i % count], sizeof held[i]);
+		put(launch, cut->out[0], x.words, first, lanes, held);
+	}
+}
+
+/* Eight rows of eight 16-bit elements, as the words of one register. */
+static void turn(uint32_t from[WARP], uint32_t to[WARP])
+{
+	uint16_t rows[ROWS][ROWS], columns[ROWS][ROWS];
+
+	memcpy(rows, from, sizeof rows);
+	for (uint32_t i = 0; i < ROWS; i++)
+		for (uint32_t j = 0; j < ROWS; j++)
+			columns[j][i] = rows[i][j];
+	memcpy(to, columns, sizeof columns);
+}
+
+/* ldmatrix and stmatrix: row r of matrix i lies where lane 8 i + r says. */
+static void rows(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+		 uint32_t lanes)
+{
+	uint32_t count = cut->op & 7, flags = cut->op >> 3, space = cut->op >> 5;
+	uint32_t addresses[2][WARP], held[4][WARP] = {0};
+	bool stores = flags & SOFT_ROWS_STORES, turned = flags & SOFT_ROWS_TURNED;
+
+	fetch(launch, &cut->in[0], first, lanes, addresses);
+	if (stores)
+		fetch(launch, &cut->in[1], first, lanes, held);
+	for (uint32_t i = 0; i < count; i++) {
+		if (stores && turned)
+			turn(held[i], held[i]);
+		EACH_LANE(lane, lanes >> i * ROWS & 0xff) {
+			uint32_t from = i * ROWS + lane;
+			uint64_t addr = addresses[0][from] | (uint64_t)addresses[1][from] << 32;
+
+			if (addr % 16)
+				soft_leave(SOFT_MISALIGNED_ADDRESS);
+			copy(at(launch, space, addr, 16), &held[i][4 * lane], 16, stores);
+		}
+		if (!stores && turned)
+			turn(held[i], held[i]);
+	}
+	if (!stores)
+		put(launch, cut->out[0], count, first, lanes, held);
+}
+
+void soft_matrix(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+		 uint32_t lanes)
+{
+	uint32_t held[1][WARP];
+
+	switch (cut->kind) {
+	case SOFT_CUT_MMA: mma(launch, cut, first, lanes); break;
+	case SOFT_CUT_TILE: tile(launch, cut, first, lanes); break;
+	case SOFT_CUT_ROWS: rows(launch, cut, first, lanes); break;
+	case SOFT_CUT_TURN: /* movmatrix */
+		fetch(launch, &cut->in[0], first, lanes, held);
+		turn(held[0], held[0]);
+		put(launch, cut->out[0], 1, first, lanes, held);
+		break;
+	}
+}

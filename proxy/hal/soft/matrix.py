@@ -1,0 +1,315 @@
+"""The matrix operations of a warp as cuts: mma, wmma, ldmatrix, stmatrix and movmatrix.
+
+What they compute is matrix.c's. Here their forms are read: shapes, types and how many registers of
+which fragment a thread holds, as the PTX ISA has them for sm_75 to sm_90 (9.7.14). A cut has the
+registers of all threads in its slots, words of 32 bits one after the other, and leaves its results
+there. The number that a cut's variant is packed into is described in kernel.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .emit import Value, const
+from .ops import Unsupported
+from .ptx import Instr, Int, Mem, Operand, Sym, Vec
+
+if TYPE_CHECKING:
+    from .memory import MemoryContext
+
+NAMES = frozenset(("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"))
+KINDS = {"mma": 12, "tile": 13, "rows": 14, "turn": 15}  # enum soft_cut_kind
+
+_ELEMENTS = {name: number for number, name in enumerate(
+    "f16 bf16 tf32 f32 f64 e4m3 e5m2 s8 u8 s4 u4 b1 s32".split())}  # fmt: skip
+_BITS = {"f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1,
+         "tf32": 32, "f32": 32, "s32": 32, "f64": 64}  # fmt: skip
+_SPACES = {"global": 1, "shared": 2, "shared_cta": 2}
+_ROUNDINGS = {"rn": 0, "rz": 1, "rm": 2, "rp": 3}
+_NO_SLOT = 0xFFFFFFFF
+_SATURATES, _AND, _COLUMN_A, _COLUMN_B = 1, 2, 4, 8
+
+# The shapes of mma by the elements of A.
+_BYTES, _NIBBLES = ("m8n8k16", "m16n8k16", "m16n8k32"), ("m8n8k32", "m16n8k32", "m16n8k64")
+_MMA = {
+    "f16": ("m8n8k4", "m16n8k8", "m16n8k16"), "bf16": ("m16n8k8", "m16n8k16"),
+    "tf32": ("m16n8k4", "m16n8k8"), "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"),
+    "e4m3": ("m16n8k16", "m16n8k32"), "e5m2": ("m16n8k16", "m16n8k32"),
+    "s8": _BYTES, "u8": _BYTES, "s4": _NIBBLES, "u4": _NIBBLES,
+    "b1": ("m8n8k128", "m16n8k128", "m16n8k256"),
+}  # fmt: skip
+_OBLONG = ("m16n16k16", "m32n8k16", "m8n32k16")
+_WMMA = {
+    "f16": _OBLONG, "bf16": _OBLONG, "s8": _OBLONG, "u8": _OBLONG, "tf32": ("m16n16k8",),
+    "f64": ("m8n8k4",), "s4": ("m8n8k32",), "u4": ("m8n8k32",), "b1": ("m8n8k128",),
+}  # fmt: skip
+_SUMS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",),
+         "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "s8": ("s32",), "u8": ("s32",),
+         "s4": ("s32",), "u4": ("s32",), "b1": ("s32",)}  # fmt: skip
+_ALIKE = ({"e4m3", "e5m2"}, {"s8", "u8"}, {"s4", "u4"})  # mma takes one for A, another for B
+
+
+@dataclass(frozen=True)
+class Word:
+    """32 bits of an operand; of 64 bits (an address too) the low or the `high` ones."""
+
+    of: Operand
+    high: bool = False
+    wide: bool = False
+
+
+Fragment = tuple[Word, ...]
+Described = tuple[str, int, list[Fragment], Fragment]  # kind, variant, operands, result
+
+
+def frame_words(instr: Instr | None) -> int:
+    """The words that a thread keeps for a matrix operation; 0 for others."""
+    if instr is None or instr.op[0] not in NAMES:
+        return 0
+    each = 2 if "f64" in instr.op else 1
+
+    def size(operand: Operand) -> int:
+        return each * len(operand.items) if isinstance(operand, Vec) else 2
+
+    return max(size(instr.args[0]), sum(map(size, instr.args[1:]))) if instr.args else 0
+
+
+def describe(instr: Instr) -> Described:
+    """Raises Unsupported, KeyError or IndexError for a form that there is not."""
+    name, words = instr.op[0], list(instr.op[1:])
+    _take(words, "sync")
+    _take(words, "aligned")
+    if name == "mma":
+        return _mma(words, instr.args)
+    if name == "wmma":
+        part = words.pop(0)
+        if part in ("load", "store"):
+            return _tile(part == "store", words, instr.args)
+        _take([part], "mma")
+        return _wmma(words, instr.args)
+    if name == "movmatrix":
+        if words != ["m8n8", "trans", "b16"]:
+            raise Unsupported
+        return "turn", 0, [(Word(instr.args[1]),)], (Word(instr.args[0]),)
+    return _rows(name == "stmatrix", words, instr.args)
+
+
+def _take(words: list[str], *choice: str) -> str:
+    """The one of these words that is there; it is there no more."""
+    (found,) = [word for word in words if word in choice] or [""]
+    if not found:
+        raise Unsupported
+    words.remove(found)
+    return found
+
+
+# ---- shapes and registers ------------------------------------------------------------------------
+
+
+def _sizes(shape: str) -> tuple[int, int, int]:
+    m, rest = shape[1:].split("n")
+    n, k = rest.split("k")
+    return int(m), int(n), int(k)
+
+
+def _packed(shape: str) -> int:
+    m, n, k = _sizes(shape)
+    return m // 8 | n // 8 << 3 | (k.bit_length() - 1) << 6
+
+
+def _vector(operand: Operand, count: int, wide: bool = False) -> Fragment:
+    """The words of a vector of so many registers."""
+    items = operand.items if isinstance(operand, Vec) else (operand,)
+    if len(items) != count:
+        raise Unsupported
+    halves = (False, True) if wide else (False,)
+    return tuple(Word(item, high, wide) for item in items for high in halves)
+
+
+def _registers(element: str, rows: int, columns: int) -> int:
+    """Of a thread, for its share of a matrix."""
+    return rows * columns * _BITS[element] // 32 // (64 if element == "f64" else 32)
+
+
+def _wmma_registers(element: str, rows: int, columns: int) -> int:
+    """wmma's fragments of halves are as large as sm_70 needs them: some hold elements twice."""
+    return 8 if element == "f16" else _registers(element, rows, columns)
+
+
+# ---- products ------------------------------------------------------------------------------------
+
+
+def _types(words: list[str]) -> list[str]:
+    return [word for word in words if word in _ELEMENTS]
+
+
+def _mma(words: list[str], args: tuple[Operand, ...]) -> Described:
+    d, a, b, c = _types(words)
+    shape = _take(words, *_MMA[a])
+    layouts = [word for word in words if word in ("row", "col")]
+    others = {word for word in words if word not in _ELEMENTS} - {"row", "col"}
+    quads = shape == "m8n8k4" and a == "f16"
+    if len(layouts) != 2 or not (a == b or any({a, b} <= alike for alike in _ALIKE)):
+        raise Unsupported
+    if quads:
+        if (c, d) == ("f32", "f16"):
+            raise Unsupported
+    elif layouts != ["row", "col"] or c != d:
+        raise Unsupported
+    m, n, k = _sizes(shape)
+    count_a = 2 if quads else _registers(a, m, k)
+    count_b = 2 if quads else _registers(b, n, k)
+    counts = {"f16": 4, "f32": 8} if quads else {each: _registers(each, m, n) for each in (c, d)}
+    flags = _flags(a, others)
+    if quads:
+        flags |= _COLUMN_A * (layouts[0] == "col") | _COLUMN_B * (layouts[1] == "col")
+    return _product(shape, (d, a, b, c), flags, args, (counts[d], count_a, count_b, counts[c]))
+
+
+def _wmma(words: list[str], args: tuple[Operand, ...]) -> Described:
+    """Both layouts say how the fragments were loaded, which makes no difference to them here."""
+    types = _types(words)
+    if len(types) == 2:
+        types = [types[0], "f16", "f16", types[1]]
+    elif types[1] == "f16":
+        raise Unsupported
+    d, a, b, c = types
+    shape = _take(words, *_WMMA[a])
+    others = {word for word in words if word not in _ELEMENTS}
+    if a != b or (a in ("s4", "u4", "b1") and "row" not in others) or not others & {"row", "col"}:
+        raise Unsupported
+    m, n, k = _sizes(shape)
+    counts = (_registers(d, m, n), _wmma_registers(a, m, k), _wmma_registers(b, n, k),
+              _registers(c, m, n))  # fmt: skip
+    return _product(shape, (d, a, b, c), _flags(a, others - {"row", "col"}), args, counts)
+
+
+def _flags(element: str, words: set[str]) -> int:
+    """Of what stands beside shape, layouts and types."""
+    if element == "f64":
+        rounding = words & set(_ROUNDINGS)
+        if len(words) > 1 or words != rounding:
+            raise Unsupported
+        return _ROUNDINGS[rounding.pop()] << 4 if rounding else 0
+    if element == "b1":
+        if words not in ({"xor", "popc"}, {"and", "popc"}):
+            raise Unsupported
+        return _AND * ("and" in words)
+    if words - ({"satfinite"} if element in ("s8", "u8", "s4", "u4") else set()):
+        raise Unsupported
+    return _SATURATES * ("satfinite" in words)
+
+
+def _product(
+    shape: str, types: tuple[str, str, str, str], flags: int, args: tuple[Operand, ...],
+    counts: tuple[int, int, int, int],
+) -> Described:  # fmt: skip
+    """d, a, b, c: types, operands and registers."""
+    d, a, b, c = types
+    if {c, d} - set(_SUMS[a]) or len(args) != 4:
+        raise Unsupported
+    code = _packed(shape) | flags << 26
+    for place, element in ((10, a), (14, b), (18, c), (22, d)):
+        code |= _ELEMENTS[element] << place
+    held = [_vector(*each, a == "f64") for each in zip(args, counts, strict=True)]
+    return "mma", code, held[1:], held[0]
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def _address(operand: Operand, space: int) -> Fragment:
+    if not isinstance(operand, Mem) or (isinstance(operand.base, Sym) and not space):
+        raise Unsupported
+    return Word(operand, False, True), Word(operand, True, True)
+
+
+def _space(words: list[str]) -> int:
+    """Takes the state space out of the modifiers; 0: generic."""
+    found = [word for word in words if word in _SPACES]
+    if len(found) > 1:
+        raise Unsupported
+    for word in found:
+        words.remove(word)
+    return _SPACES[found[0]] if found else 0
+
+
+def _tile(stores: bool, words: list[str], args: tuple[Operand, ...]) -> Described:
+    space, part = _space(words), _take(words, *("d" if stores else "abc"))
+    columns = _take(words, "row", "col") == "col"
+    element = _take(words, *_ELEMENTS)
+    (shape,) = words
+    m, n, k = _sizes(shape)
+    rows, across = {"a": (m, k), "b": (n, k)}.get(part, (m, n))
+    if part in ("a", "b"):
+        if shape not in _WMMA[element]:
+            raise Unsupported
+        if element in ("s4", "u4", "b1") and columns != (part == "b"):
+            raise Unsupported
+        count = _wmma_registers(element, rows, across)
+    else:
+        if not any(shape in _WMMA[a] and element in _SUMS[a] for a in _WMMA):
+            raise Unsupported
+        count = _registers(element, rows, across)
+    pointer, held = (args[0], args[1]) if stores else (args[1], args[0])
+    default = {"a": m if columns else k, "b": k if columns else n}.get(part, m if columns else n)
+    stride = args[2] if len(args) > 2 else Int(default)
+    fragment = _vector(held, count, element == "f64")
+    number = {"a": 0, "b": 1}.get(part, 2)
+    code = _packed(shape) | _ELEMENTS[element] << 10 | number << 14 | columns << 16
+    code |= stores << 17 | space << 18 | len(fragment) << 20
+    memory = [_address(pointer, space), (Word(stride),)]
+    return ("tile", code, [*memory, fragment], ()) if stores else ("tile", code, memory, fragment)
+
+
+def _rows(stores: bool, words: list[str], args: tuple[Operand, ...]) -> Described:
+    space = _space(words)
+    shape, number, *trans, kind = words
+    if shape != "m8n8" or kind != "b16" or trans not in ([], ["trans"]) or space == 1:
+        raise Unsupported
+    count = {"x1": 1, "x2": 2, "x4": 4}[number]
+    pointer, held = (args[0], args[1]) if stores else (args[1], args[0])
+    fragment, address = _vector(held, count), _address(pointer, space)
+    code = count | bool(trans) << 3 | stores << 4 | space << 5
+    if stores:
+        return "rows", code, [address, fragment], ()
+    return "rows", code, [address], fragment
+
+
+# ---- what a cut says, and what a segment keeps and takes -----------------------------------------
+
+
+def places(operands: Sequence[Fragment]) -> list[tuple[int, int]]:
+    """struct soft_operand of each: the slot of its first word and how many there are; and of the
+    members, who are all lanes."""
+    found, end = [], 0
+    for fragment in operands:
+        found.append((4 * end, len(fragment)))
+        end += len(fragment)
+    return [*found, *[(_NO_SLOT, 0)] * (3 - len(found)), (_NO_SLOT, 0xFFFFFFFF)]
+
+
+def read(c: MemoryContext, word: Word) -> Value:
+    """A word of an operand, as 32 bits."""
+    if not word.wide:
+        return c.read(word.of, "b32")
+    whole = c.address_of(word.of) if isinstance(word.of, Mem) else c.read(word.of, "b64")
+    if word.high:
+        whole = c.e.bin("lshr", whole, const("i64", 32))
+    return c.e.resize(whole, "i32")
+
+
+def write(c: MemoryContext, results: Sequence[Word], values: list[Value]) -> None:
+    """The result's registers, from its words."""
+    low: Value | None = None
+    for word, value in zip(results, values, strict=True):
+        if not word.wide:
+            c.write(word.of, value)
+        elif low is None:
+            low = c.e.resize(value, "i64")
+        else:
+            high = c.e.bin("shl", c.e.resize(value, "i64"), const("i64", 32))
+            c.write(word.of, c.e.bin("or", high, low))
+            low = None
