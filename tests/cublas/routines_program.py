@@ -347,7 +347,7 @@ def gemv(c: Case) -> None:
     m, n, op = c.size(), c.size(), c.op()
     form = c.r.choice(("", "Batched", "StridedBatched", "gb"))
     count = 3 if "Batched" in form else 1
-    (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 1, -1)
+    (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 0, 1, -1)
     long, short = (n, m) if op == N else (m, n)
     x, y = c.vector(long, count), c.vector(short, count)
     old = c.old(beta, y)
@@ -378,7 +378,7 @@ def gemv(c: Case) -> None:
 @routine
 def symv(c: Case) -> None:
     n, uplo = c.size(), c.r.randrange(2)
-    (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 1, -1)
+    (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 0, 1, -1)
     x, y = c.vector(n), c.vector(n)
     old, k = c.old(beta, y), c.r.choice((None, -2, c.r.randrange(4)))
     symmetric = not c.complex or (k is None and c.r.random() < 0.5)
@@ -451,7 +451,7 @@ def complex_gemm(c: Case) -> None:
         return
     form = c.r.choice(("_v2", "Batched", "StridedBatched", "3m", "Ex"))
     m, n, k, ta, tb, count = c.size(), c.size(), c.size(), c.op(), c.op(), 2 if "B" in form else 1
-    (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 1, -1)
+    (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 0, 1, -1)
     a = c.matrix(*((k, m) if ta else (m, k)), count)
     b, d = c.matrix(*((n, k) if tb else (k, n)), count), c.matrix(m, n, count)
     old = c.old(beta, d)
@@ -472,7 +472,7 @@ def complex_gemm(c: Case) -> None:
 def symm(c: Case) -> None:
     m, n, side, uplo = c.size(), c.size(), c.r.randrange(2), c.r.randrange(2)
     hermitian = c.complex and c.r.random() < 0.5
-    (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 1, -1)
+    (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 0, 1, -1)
     shape = "hermitian" if hermitian else "symmetric"
     a, dense = structured(c, n if side else m, shape, uplo, None)
     b, d = c.matrix(m, n), c.matrix(m, n)
@@ -539,7 +539,7 @@ def triangular_matrix(c: Case) -> None:
 @routine
 def elementwise(c: Case) -> None:
     m, n, ta, tb = c.size(), c.size(), c.op(), c.op()
-    (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 1, -1)
+    (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 0, 1, -1)
     a, b = (c.matrix(*((n, m) if op else (m, n))) for op in (ta, tb))
     d, right = c.matrix(m, n), c.r.randrange(2)
     name = c.call("cublas?geam", E(ta), E(tb), m, n, at, a.memory.at, a.step, b_at, b.memory.at,
