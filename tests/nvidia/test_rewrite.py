@@ -9,6 +9,7 @@ from pathlib import Path
 import cuda
 import pytest
 
+from rankfold.interpose.blas import build
 from rankfold.paths import REPOSITORY
 from rankfold.proxy.hal.cuda.rewrite import PARAMETER, SHARED, Rewritten, rewrite
 from rankfold.proxy.hal.soft import ptx
@@ -115,3 +116,9 @@ def test_a_functions_address_in_a_variable_is_refused() -> None:
     )
     with pytest.raises(ModuleError, match="variable table begins as the address of function f"):
         rewritten(text)
+
+
+@pytest.mark.parametrize("kind", build.TYPES)
+def test_kernels_of_blas_go_to_the_driver_as_they_are(kind: str) -> None:
+    text = (build.FOLDER / f"{kind}.ptx").read_text()
+    assert rewritten(text) == Rewritten(text, frozenset())
