@@ -203,6 +203,13 @@ class Place(OfJob, frozen=True, tag="place"):
     devices: Annotated[list[Peered], Meta(min_length=1, max_length=DEVICES_MAX)]
     cc: Annotated[str, Meta(pattern=r"^([0-9]{1,2}\.[0-9])?\Z")] = ""
 
+    def __post_init__(self) -> None:
+        names = [device.device for device in self.devices]
+        if sorted(member.rank for member in self.members) != list(range(self.world_size)):
+            raise ValueError("members must name every rank once")
+        if len(set(names)) != len(names) or any(m.device not in names for m in self.members):
+            raise ValueError("each member's device must be listed once in devices")
+
 
 class Barrier(OfJob, frozen=True, tag="barrier"):
     """→ Standing. Request: stop at a cut. Withdraw: before it is acquired, or after (acquired, then

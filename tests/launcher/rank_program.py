@@ -118,6 +118,12 @@ def own(answers: str, end: str) -> None:
     Path(end).read_text()
 
 
+def own_of_two(answers: str, end: str) -> None:
+    """`own`, as one rank of two."""
+    say(answers, json.dumps(hello(make_channel(rank=int(os.environ["RANK"]), world_size=2))))
+    Path(end).read_text()
+
+
 def two_owners(answers: str, end: str) -> None:
     """A second process asks while the first lives, and again after the first has ended."""
     read_end, write_end = os.pipe()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from rankfold.reconciler.model import Change, Device, Job, Origin, Pool, Record
 from rankfold.reconciler.store import Store, StoreError, database
+from support.leaks import State
 
 
 def test_who_looks_while_it_is_made_sees_nothing_or_all_of_it(tmp_path: Path) -> None:
@@ -40,3 +46,100 @@ def test_a_file_of_another_version_is_left_as_it_is(tmp_path: Path) -> None:
     for readonly in (False, True):
         with pytest.raises(StoreError, match="has format 7, this rankfold knows 1"):
             Store(tmp_path, readonly=readonly)
+
+
+def filled(state: Path) -> None:
+    """A journal with a row in each table."""
+    job = Job("gpt", ("true",), "/", 4, 2, env=(("SECRET", "hush"),))
+    device = Device("local/soft-0", "soft", 1 << 26)
+    with Store(state) as store:
+        store.put(Pool("local", (device,)), "here", Origin("pool.yaml", 1), "r1")
+        store.put(job, "here", Origin("job.yaml", 1), "r1")
+        store.override("gpt", {"gpus": 1})
+        store.save(Record("gpt", "placed", 3, ("local/soft-0",) * 4, fixed=job))
+        store.begin("gpt", 3, "place", {"placement": ["local/soft-0"]})
+        store.open_change(Change(0, "gpt", 2, 1, "r2", 1.5))
+        store.event("Job/gpt", "Placed", "epoch 3")
+        store.save_conditions("gpt", [{"type": "Ready", "status": "True"}], 1)
+        store.set("source", "here")
+        store.set("attempted", {"revision": "r1", "time": 1.0, "faults": []})
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with Store(tmp_path) as store:
+        job = store.desired().jobs["gpt"]
+        assert (job.gpus, job.drifted, job.env) == (1, True, (("SECRET", "hush"),))
+        assert store.desired().pools["local"].devices[0].memory == 1 << 26
+        record = store.record("gpt")
+        assert record is not None and record.fixed is not None
+        assert (record.epoch, record.placement[0], record.fixed.world_size) == (
+            3,
+            "local/soft-0",
+            4,
+        )
+        assert store.changes()[0].wanted_at == 1.5
+        assert store.actions("gpt")[0]["kind"] == "place"
+        assert store.events()[0].message == "epoch 3"
+        assert store.get("source") == "here"
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("records", "record = json_set(record, '$.epoch', 'three')"),
+        ("records", "record = json_set(record, '$.epoch', -1)"),
+        ("records", "record = json_set(record, '$.step', 'somewhere')"),
+        ("records", "record = json_set(record, '$.placement', 5)"),
+        ("records", "record = json_set(record, '$.proxies', json('{\"local/soft-0\": \"x\"}'))"),
+        ("records", "record = json_set(record, '$.fixed.world_size', 1e9)"),
+        ("records", "record = json_set(record, '$.fixed.env', json('[[\"SECRET\", 5]]'))"),
+        ("records", "record = json_set(record, '$.name', 'other')"),
+        ("records", "record = json_remove(record, '$.name')"),
+        ("records", "record = substr(record, 1, 20)"),
+        ("records", "record = CAST(record AS BLOB)"),
+        ("records", "record = replace(record, '3', 'Infinity')"),
+        ("objects", "spec = json_set(spec, '$.gpus', 0) WHERE kind = 'Job'"),
+        ("objects", "spec = json_set(spec, '$.workdir', 'relative') WHERE kind = 'Job'"),
+        ("objects", "spec = json_set(spec, '$.devices[0].memory', 'much') WHERE kind = 'Pool'"),
+        ("objects", "kind = 'Policy' WHERE kind = 'Pool'"),
+        ("objects", "line = 'first'"),
+        ("objects", "removed = 7"),
+        ("objects", "override = '{\"gpus\": \"all\"}' WHERE kind = 'Job'"),
+        ("objects", "name = 'other' WHERE kind = 'Job'"),
+        ("actions", "begun_at = 'yesterday'"),
+        ("actions", "epoch = 1.5"),
+        ("changes", "change = json_set(change, '$.from_gpus', 'two')"),
+        ("changes", "change = '[]'"),
+        ("events", "message = x'00ff'"),
+        ("events", "time = 'now'"),
+        ("conditions", "conditions = '{}'"),
+        ("conditions", "generation = 'first'"),
+        ("meta", "value = '5' WHERE key = 'source'"),
+        ("meta", "value = '{}' WHERE key = 'attempted'"),
+    ],
+)
+def test_a_row_that_does_not_hold_what_it_should_is_named(
+    tmp_path: Path, table: str, change: str
+) -> None:
+    filled(tmp_path)
+    with contextlib.closing(sqlite3.connect(database(tmp_path))) as db:
+        db.execute("PRAGMA ignore_check_constraints=ON")
+        assert db.execute(f"UPDATE {table} SET {change}").rowcount > 0
+        db.commit()
+    with pytest.raises(StoreError, match=f"table {table}.*, row .*Restore the file") as caught:
+        Store(tmp_path)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_reconciler_says_which_row_it_cannot_use(state: State) -> None:
+    filled(state.path)
+    with contextlib.closing(sqlite3.connect(database(state.path))) as db:
+        db.execute("UPDATE records SET record = '[' || record || ']'")
+        db.commit()
+    done = subprocess.run(
+        [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "table records, row 'gpt'" in done.stderr and "Traceback" not in done.stderr

@@ -26,10 +26,11 @@ _status = jsonschema.Draft202012Validator(json.loads(paths.schema("status").read
 
 
 class Rankfold:
-    """The command line on a test's own state directory; `environment` says what its devices are."""
+    """The command line on a test's own state directory; `environment` says what its devices are.
+    `prefix` runs it, and so what it starts, as somebody else."""
 
-    def __init__(self, state: State, environment: dict[str, str]):
-        self.state, self.environment = state, environment
+    def __init__(self, state: State, environment: dict[str, str], prefix: tuple[str, ...] = ()):
+        self.state, self.environment, self.prefix = state, environment, prefix
 
     def __call__(self, *arguments: str, code: int = 0, **env: str) -> str:
         """Run a command; the test fails unless it exits with `code`. Gives stdout."""
@@ -41,13 +42,13 @@ class Rankfold:
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "rankfold", *arguments],
+            [*self.prefix, sys.executable, "-m", "rankfold", *arguments],
             env={**self.environment, **env}, capture_output=True, text=True, timeout=DEADLINE_S,
         )  # fmt: skip
 
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "rankfold", *arguments],
+            [*self.prefix, sys.executable, "-m", "rankfold", *arguments],
             env={**self.environment, **env}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

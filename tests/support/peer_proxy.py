@@ -67,15 +67,17 @@ class Peer:
         for job in self.jobs.values():
             if job["state"] == "stopping":
                 job.update(state="cut", cut_at=time.monotonic())
-        return {"device": o.device, "type": o.type, "memory": o.memory, "used": 0, "swap": 0,
-                "jobs": told}  # fmt: skip
+        return {"device": o.device, "type": o.type, "memory": o.memory, "pid": os.getpid(),
+                "used": 0, "swap": 0, "jobs": told}  # fmt: skip
 
     def place(self, request: Request[messages.Place]) -> Message:
         name, epoch = request.message.job, request.message.epoch
         old = self.jobs.get(name)
         if old and old["epoch"] == epoch:
             return {}
-        if old and (old["state"] != "saved" or old["epoch"] > epoch):
+        if old and old["epoch"] > epoch:
+            raise self.wrong("epoch", f"{name}: place {epoch} over {old['epoch']}")
+        if old and old["state"] != "saved":
             raise self.wrong("busy", f"{name}: place {epoch} over {old['epoch']} {old['state']}")
         others = [
             j["job"] for j in self.jobs.values() if j["state"] != "saved" and j["job"] != name

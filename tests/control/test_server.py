@@ -1,0 +1,223 @@
+"""What a server does with clients that misbehave, and with faults of its own handlers."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfold import control, messages, service
+from rankfold.control import Client, ControlError
+
+Request = service.Request[Any]
+
+
+class Text(messages.Operation, frozen=True, tag="text"):
+    """→ {text}: so many bytes."""
+
+    bytes: messages.Size
+
+
+class Break(messages.Operation, frozen=True, tag="break"):
+    """A handler with a fault."""
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[service.Server]:
+    """A server in a thread of this process, with a handler that has a fault."""
+
+    def broken(_request: Request) -> control.Message:
+        raise ZeroDivisionError("a fault of ours")
+
+    server = service.Server(
+        path,
+        {
+            messages.Hello: lambda _request: {"kind": "test"},
+            messages.Dump: lambda _request: {"text": "\udcff"},
+            Text: lambda request: {"text": "x" * request.message.bytes},
+            Break: broken,
+        },
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        with suppress(ControlError), Client(path):
+            pass  # only wakes it up
+        thread.join()
+
+
+def refusal(ask: Callable[[], object]) -> str:
+    with pytest.raises(ControlError) as caught:
+        ask()
+    return caught.value.code
+
+
+def raw(path: Path, data: bytes) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(20)
+    sock.connect(str(path))
+    sock.sendall(data)
+    return sock
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body
+
+
+def test_a_fault_of_a_handler_costs_its_connection_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "s"
+    with serving(path), Client(path) as other, Client(path) as client:
+        other.ask("hello")
+        assert refusal(lambda: client.ask("break")) == "internal"
+        assert refusal(lambda: client.ask("hello")) == "unreachable"
+        assert other.ask("hello")[0]["kind"] == "test"
+    (record,) = [r for r in caplog.records if r.levelno >= logging.ERROR]
+    assert record.exc_info and record.exc_info[0] is ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"v":1,"id":1,"op":' + b"[" * 100_000,
+        b'{"v":1,"id":1,"op":"hello","x":' + b'{"a":' * 100_000,
+        b'{"v":Infinity}',
+        b'{"v":1,"id":1,"op":"hello","x":NaN}',
+        b'{"v":1,"id":%d}' % 2**70,
+        b'{"v":1,"id":1,"op":"\\ud800"}',
+        b'{"v":1,"id":1,"op":"\xff"}',
+        b'{"v":2,"id":1,"op":"hello"}',
+        b'{"v":1,"id":1,"op":"hello","fds":1}',
+        b"null",
+        b"",
+    ],
+    ids=lambda body: repr(body[:40]),
+)
+def test_what_is_no_message_is_answered_and_ends_its_connection(
+    tmp_path: Path, body: bytes
+) -> None:
+    path = tmp_path / "s"
+    with serving(path), Client(path) as other, Client(path) as client:
+        client.channel.sock.sendall(framed(body))
+        client.channel.sock.settimeout(20)
+        assert client.channel.fill()
+        frame = client.channel.take()
+        assert frame is not None and frame.head.id is None and frame.head.error is not None
+        assert not client.channel.fill()
+        assert other.ask("hello")[0]["kind"] == "test"
+
+
+def test_wrong_fields_are_named_and_the_connection_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with serving(path), Client(path) as client:
+        for wrong in ({}, {"bytes": "1"}, {"bytes": 2**70}, {"bytes": 1.5}, {"bytes": 1, "x": 1}):
+            assert refusal(lambda: client.ask("text", **wrong)) == "argument"  # noqa: B023
+        assert refusal(lambda: client.ask("nonsense")) == "unknown_op"
+        with pytest.raises(ControlError, match=r"text: .*got `str` - at `\$.bytes`"):
+            client.ask("text", bytes="1")
+        assert refusal(lambda: client.ask("hello", fds=[0])) == "fds"
+        assert client.ask("text", bytes=3)[0]["text"] == "xxx"
+
+
+def test_descriptors_that_nobody_announced_are_closed(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with serving(path):
+        before = len(os.listdir("/proc/self/fd"))
+        for count in (1, messages.FDS_MAX, 200):
+            with raw(path, b"") as sock:
+                socket.send_fds(sock, [framed(b'{"v":1,"id":1,"op":"hello"}')], [0] * count)
+                while sock.recv(1 << 16):
+                    pass
+        with Client(path) as client:
+            client.ask("hello")
+            assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def test_text_that_is_no_utf8_is_told_with_question_marks(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with serving(path), Client(path) as client:
+        assert client.ask("dump")[0]["text"] == "?"
+        assert refusal(lambda: client.ask("hello", x="\udcff")) == "argument"
+
+
+def test_who_does_not_take_replies_holds_nobody_up(tmp_path: Path) -> None:
+    path, size = tmp_path / "s", control.MESSAGE_BYTES_MAX // 2
+    with serving(path) as server, Client(path) as other, Client(path) as deaf:
+        for number in range(1 + service.UNSENT_BYTES_MAX // size):
+            deaf.channel.send({"id": number, "op": "text", "bytes": size})
+        assert other.ask("hello")[0]["kind"] == "test"
+        other.ask("text", bytes=size)
+        while server.clients() > 1:  # it has had too much on its account
+            other.ask("hello")
+
+
+def test_a_reply_that_is_too_long_is_a_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with serving(path), Client(path) as client:
+        size = control.MESSAGE_BYTES_MAX
+        assert refusal(lambda: client.ask("text", bytes=size)) == "too_long"
+        assert client.ask("hello")[0]["kind"] == "test"
+
+
+def test_the_silent_and_those_in_mid_message_are_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "PATIENCE_S", 0.1)
+    path = tmp_path / "s"
+    with serving(path), Client(path) as idle:
+        idle.ask("hello")
+        half = framed(b'{"v":1,"id":1,"op":"hello"}')[:-1]
+        with raw(path, b"") as silent, raw(path, half) as hanging, raw(path, half[:2]) as torn:
+            for sock in (silent, hanging, torn):
+                assert sock.recv(1) == b""
+        assert idle.ask("hello")[0]["kind"] == "test", "who has asked once may be idle"
+
+
+def test_without_descriptors_strangers_go_and_the_rest_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`accept` finds no descriptor: never called again and again, and nobody known is lost."""
+    path = tmp_path / "s"
+    with serving(path) as server, Client(path) as known:
+        known.ask("hello")
+        short, calls = threading.Event(), 0
+        short.set()
+        accept = socket.socket.accept
+
+        def without(sock: socket.socket) -> tuple[socket.socket, Any]:
+            nonlocal calls
+            calls += 1
+            if short.is_set():
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return accept(sock)
+
+        with raw(path, b"") as stranger:
+            while server.clients() < 2:
+                known.ask("hello")
+            monkeypatch.setattr(socket.socket, "accept", without)
+            with raw(path, framed(b'{"v":1,"id":1,"op":"hello"}')) as late:
+                assert stranger.recv(1) == b"", "it never said anything"
+                while calls < 3:
+                    assert known.ask("hello")[0]["kind"] == "test"
+                asked = 0
+                while calls < 5:
+                    known.ask("hello")
+                    asked += 1
+                assert asked > 2, "the server rests between two attempts"
+                short.clear()
+                assert late.recv(4), "it has waited, and is served"
+        assert server.clients() >= 1
