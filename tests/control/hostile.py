@@ -129,6 +129,7 @@ class Attacker:
 
     def __call__(self, attack: Attack) -> None:
         sock = socket.socket(socket.AF_UNIX)
+        self._hanging.append(sock)
         sock.settimeout(30)
         sock.connect(self.path)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -138,12 +139,10 @@ class Attacker:
                 step = max(1, len(attack.data) // attack.parts + 1)
                 for at in range(0, len(attack.data), step):
                     sock.sendall(attack.data[at : at + step])
-        if attack.stays:
-            self._hanging.append(sock)
-            if len(self._hanging) > 20:
-                self._hanging.pop(0).close()
-        else:
-            sock.close()
+        if not attack.stays:
+            self._hanging.pop().close()
+        elif len(self._hanging) > 20:
+            self._hanging.pop(0).close()
 
     def flood(self, count: int) -> None:
         """So many connections that say nothing. They stay."""
