@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 7
+#define RF_MINOR 8
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -322,10 +322,12 @@ struct rf_gemm_aux { struct rf_gemm g; struct rf_matrix aux; };
 /* A module may have a variable of this name in its globals: struct rf_setup. The client fills it in
  * before the module's first launch (1.1): it adds the address of the module's globals to the
  * 64-bit words at `offset`s, which are pointers of initialised variables, and sets `print` to a
- * struct rf_print in its pinned arena, where kernels leave what they print. */
+ * struct rf_print in its pinned arena, where kernels leave what they print. `heap` begins as 1
+ * where kernels may allocate: then it is set to a struct rf_heap before the first of them runs. */
 #define RF_SETUP_NAME "__rankfold"
 struct rf_setup {
 	uint64_t print;
+	uint64_t heap;
 	uint64_t count;
 	uint64_t offset[];       /* from the beginning of the globals */
 };
@@ -336,6 +338,13 @@ struct rf_setup {
 struct rf_print {
 	_Alignas(64) _Atomic uint64_t head; /* (S) */
 	_Alignas(64) uint8_t text[RF_PRINT_BYTES];
+};
+
+/* The memory from which kernels allocate, in device memory. The client writes these two; the device
+ * keeps what else it needs behind them. */
+struct rf_heap {
+	uint64_t bytes;          /* all of it */
+	uint64_t made;           /* 0: the device has not used it yet */
 };
 
 #define RF_UNIQUE_ID_BYTES 128u

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from rankfold import control, peers, service
 
 MAGIC = 0x444C4F464B4E4152
-MAJOR, MINOR = 1, 7
+MAJOR, MINOR = 1, 8
 PINNED_SLOT_BYTES = 1 << 33
 MEMFD_BYTES = 0x10000000 + PINNED_SLOT_BYTES
 WINDOW_BYTES = 1 << 40

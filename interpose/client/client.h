@@ -299,6 +299,7 @@ int module_global(struct module *, const char *name, uint64_t *address, uint64_t
 bool module_is(const void *value);
 bool function_is(const void *value);
 int function_ready(struct function *);
+int function_can_run(struct function *); /* ready, and with a heap if it may allocate */
 struct function *function_of_host(const void *host); /* NULL: not registered */
 struct module *module_of(const struct function *);
 int symbol_address(const void *host_variable, uint64_t *address, uint64_t *bytes);
@@ -313,8 +314,14 @@ bool managed_variable(const void *host, uint64_t *address, uint64_t *bytes);
 
 /* ---- print.c ---- */
 
-int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes);
+/* *heap: where kernels of the module look for their heap's address, or 0: they allocate nothing. */
+int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t *heap);
 void print_kernels_output(void); /* to stdout, what there is by now */
+
+/* ---- kernel_heap.c ---- */
+
+int kernel_heap_tell(uint64_t address); /* writes the heap's address there */
+void kernel_heap_reset(void);           /* it is gone, and limits are as at first */
 
 /* ---- stream.c ---- */
 

@@ -238,6 +238,7 @@ int context_reset(int device)
 		return CUDA_OK; /* nothing was ever made there */
 	error = end(atomic_load(&c->number));
 	module_reset();
+	kernel_heap_reset();
 	return error;
 }
 

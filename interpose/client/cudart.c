@@ -27,25 +27,6 @@ int zero_int(int *value)
 	return CUDA_OK;
 }
 
-/* Limits are noted: what they govern (device stack, printf buffer) the device sizes by need. */
-static size_t limits[8] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0};
-
-int limit_get(size_t *value, int limit)
-{
-	if (!value || limit < 0 || limit >= 8)
-		return INVALID_VALUE;
-	*value = limits[limit];
-	return CUDA_OK;
-}
-
-int limit_set(int limit, size_t value)
-{
-	if (limit < 0 || limit >= 8)
-		return INVALID_VALUE;
-	limits[limit] = value;
-	return CUDA_OK;
-}
-
 int priority_range(int *least, int *greatest)
 {
 	if (least)

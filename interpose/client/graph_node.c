@@ -70,7 +70,7 @@ int node_set_kernel(struct node *n, void *function, const CUDA_KERNEL_NODE_PARAM
 			   .grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
 			   .block = {p->blockDimX, p->blockDimY, p->blockDimZ},
 			   .cooperative = n->launch.cooperative};
-	int error = p->kernelParams && p->extra ? INVALID_VALUE : function_ready(function);
+	int error = p->kernelParams && p->extra ? INVALID_VALUE : function_can_run(function);
 	if (!error)
 		error = p->kernelParams ? pack_list(&l, p->kernelParams) : pack_buffer(&l, p->extra);
 	if (error)

@@ -36,6 +36,7 @@ struct module {
 	uint64_t context;      /* in which it was loaded */
 	struct module *next;   /* of all */
 	uint64_t globals;
+	_Atomic uint64_t heap_at; /* where the address of kernels' heap is still to be written, or 0 */
 	uint32_t function_count;
 	struct function *functions;
 };
@@ -52,6 +53,7 @@ struct symbol {
 
 static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t module_moved = PTHREAD_COND_INITIALIZER; /* one is not loading any more */
+static bool telling;           /* under module_lock: a thread tells a module of kernels' heap */
 pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct symbol *symbols; /* open addressing */
 static uint64_t symbol_room, symbol_count;
@@ -191,7 +193,7 @@ static void send_image(const struct module *m)
 }
 
 /* What the module wants filled in, if it does. */
-static int set_up(const struct module *m)
+static int set_up(struct module *m)
 {
 	struct rf_name ask = {.module = m->number, .name_bytes = strlen(RF_SETUP_NAME)};
 	struct rf_global_reply reply;
@@ -199,7 +201,11 @@ static int set_up(const struct module *m)
 				 &reply, sizeof reply);
 	if (error == NOT_FOUND)
 		return CUDA_OK;
-	return error ? error : module_set_up(m->globals, reply.addr, reply.bytes);
+	uint64_t heap_at = 0;
+	if (!error)
+		error = module_set_up(m->globals, reply.addr, reply.bytes, &heap_at);
+	atomic_store(&m->heap_at, heap_at);
+	return error;
 }
 
 /* Where its variables lie; managed ones are still there after a reset, since the
@@ -434,6 +440,36 @@ int function_ready(struct function *f)
 	error = f->module->unloaded ? INVALID_HANDLE : load_locked(f->module);
 	if (!error && !atomic_load(&f->ready))
 		error = get_locked(f);
+	pthread_mutex_unlock(&module_lock);
+	return error;
+}
+
+/* Under module_lock, but for the telling, which is one thread's at a time. */
+static int tell_heap_locked(struct module *m)
+{
+	while (telling)
+		pthread_cond_wait(&module_moved, &module_lock);
+	uint64_t heap_at = atomic_load(&m->heap_at);
+	if (!heap_at)
+		return CUDA_OK;
+	telling = true;
+	pthread_mutex_unlock(&module_lock);
+	int error = kernel_heap_tell(heap_at);
+	pthread_mutex_lock(&module_lock);
+	telling = false;
+	if (!error)
+		atomic_store(&m->heap_at, 0);
+	pthread_cond_broadcast(&module_moved);
+	return error;
+}
+
+int function_can_run(struct function *f)
+{
+	int error = function_ready(f);
+	if (error || !atomic_load_explicit(&f->module->heap_at, memory_order_acquire))
+		return error;
+	pthread_mutex_lock(&module_lock);
+	error = tell_heap_locked(f->module);
 	pthread_mutex_unlock(&module_lock);
 	return error;
 }
@@ -745,7 +781,7 @@ int launch(const struct launch *l)
 	uint8_t params[PARAM_BYTES_USUAL];
 	int error = channel_use_device();
 	if (!error)
-		error = function_ready(l->function);
+		error = function_can_run(l->function);
 	if (!error)
 		error = check_launch(l);
 	if (!error && l->cooperative)

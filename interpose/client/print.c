@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,8 @@ static int add_base(uint64_t base, uint64_t offset, uint64_t stream)
 }
 
 /* On `stream`, which is nobody else's. */
-static int fill_in(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t stream)
+static int fill_in(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t *heap,
+		   uint64_t stream)
 {
 	struct rf_setup *setup = malloc(bytes);
 	int error = !setup ? OUT_OF_MEMORY : bytes < sizeof *setup ? INVALID_IMAGE : CUDA_OK;
@@ -60,6 +62,8 @@ static int fill_in(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t 
 		error = open_ring(&setup->print);
 	if (!error)
 		error = memory_put(address, &setup->print, sizeof setup->print, stream);
+	if (!error)
+		*heap = setup->heap ? address + offsetof(struct rf_setup, heap) : 0;
 	free(setup);
 	return error;
 }
@@ -68,12 +72,12 @@ static int fill_in(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t 
  * is captured, or while the program's streams wait for what the calling thread does next: so the
  * copies have a stream of their own, which orders with none. What they wrote is there when they
  * return: kernels of every stream may use it. */
-int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes)
+int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t *heap)
 {
 	struct rf_stream_create own = {.stream = handle_number(), .flags = STREAM_NON_BLOCKING};
 	struct rf_handle gone = {.handle = own.stream};
 	channel_post(&own.r, RF_OP_STREAM_CREATE, sizeof own, NULL, 0);
-	int error = fill_in(globals, address, bytes, own.stream);
+	int error = fill_in(globals, address, bytes, heap, own.stream);
 	channel_post(&gone.r, RF_OP_STREAM_DESTROY, sizeof gone, NULL, 0);
 	return error;
 }

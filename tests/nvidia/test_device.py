@@ -372,6 +372,39 @@ def _open(arguments: str = "") -> str:
     return done.stderr.splitlines()[-1]
 
 
+ALLOCATING = """.version 8.0
+.target sm_75
+.address_size 64
+.extern .func (.param .b64 out) malloc (.param .b64 bytes);
+.extern .func free (.param .b64 address);
+.func within() {
+    .param .b64 o, b; st.param.b64 [b], 8; call.uni (o), malloc, (b); ret;
+}
+.visible .entry takes() { call.uni within; ret; }
+.visible .entry gives() { .param .b64 b; st.param.b64 [b], 8; call.uni free, (b); ret; }
+.visible .entry chooses(.param .u64 f) {
+    .reg .b64 %f; ld.param.u64 %f, [f]; P: .callprototype _ (); call.uni %f, (), P; ret;
+}
+.visible .entry holds(.param .u64 at) {
+    .reg .b64 %f, %at; mov.u64 %f, within; ld.param.u64 %at, [at]; st.global.u64 [%at], %f; ret;
+}
+.visible .entry adds() { ret; }
+"""
+
+
+def test_kernels_that_allocate_are_refused_by_name(device: Device) -> None:
+    """Those that call malloc or free, and those that call what may by its address."""
+    loader = Loader(paths.native("lib/librankfold-proxy.so"), (9, 0))
+    module = loader.module(ALLOCATING.encode(), 1)
+    for name in ("takes", "gives", "chooses"):
+        with pytest.raises(ModuleError, match=f"kernel {name}: malloc and free in kernels") as seen:
+            loader.function(module, name)
+        assert seen.value.code == 801
+    for name in ("holds", "adds"):  # go on to the driver, which is a fake
+        with pytest.raises(ModuleError, match=f"the driver has no kernel {name}"):
+            loader.function(module, name)
+
+
 def test_machine_code_alone_and_bad_ptx_are_refused(device: Device) -> None:
     loader = Loader(paths.native("lib/librankfold-proxy.so"), (9, 0))
     with pytest.raises(ModuleError, match="no PTX"):

@@ -67,6 +67,7 @@ CASES = [
     Case("video", 2, TWO, steps=30),
     Case("any_memory", 3, THREE, steps=3),
     Case("matrices", 2, TWO, steps=12, arch="compute_80"),
+    Case("kernel_heap", 2, TWO, steps=30),
 ]
 
 

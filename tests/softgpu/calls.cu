@@ -166,6 +166,8 @@ EXPORT count(int *values)
 
 EXPORT frees(int *values)
 {
-    alignas(16) char one[sizeof(Counter)], two[sizeof(Doubler)];
-    delete make(values + threadIdx.x, one, two);
+    int *at = values + threadIdx.x;
+    Counter *counter = threadIdx.x % 2 ? new Doubler(at) : new Counter(at);
+    counter->count();
+    delete counter;
 }

@@ -14,7 +14,8 @@ from typing import Any
 
 import cffi
 
-from ..soft.errors import NOT_FOUND, ModuleError
+from ..soft.errors import NOT_FOUND, NOT_SUPPORTED, ModuleError
+from ..soft.inline import called
 from ..soft.modules import FunctionInfo, ModuleInfo, module_info, ptx_of
 from .rewrite import Rewritten, rewrite
 
@@ -84,6 +85,7 @@ class Loader:
         kernel = module.ptx.functions.get(name)
         if kernel is None or not kernel.entry:
             raise ModuleError(NOT_FOUND, f"no kernel {name} in the module")
+        _refuse_allocation(module, name)
         loaded = self._loaded[module.hash]
         extra = name in loaded.rewritten.entries
         out = self._ffi.new("struct nvidia_function *")
@@ -104,4 +106,18 @@ class Loader:
             local_bytes=out.local_bytes,
             const_bytes=out.const_bytes,
             ptx_version=out.ptx_version,
+        )
+
+
+def _refuse_allocation(module: ModuleInfo, name: str) -> None:
+    """Raises ModuleError. The `free` that only a table of virtual functions holds has nothing to
+    free, if nothing allocates."""
+    if not {"malloc", "free"} & module.ptx.functions.keys():
+        return
+    direct = called(module.ptx, name, by_address=False) & {"malloc", "free"}
+    if direct or "malloc" in called(module.ptx, name, by_address=True):
+        raise ModuleError(
+            NOT_SUPPORTED,
+            f"kernel {name}: malloc and free in kernels are not supported on nvidia devices, "
+            "where all ranks would share the driver's heap, which cannot move",
         )

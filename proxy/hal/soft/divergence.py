@@ -26,7 +26,9 @@ _COMPUTED = frozenset(
     "max and or xor not shl shr shf bfe bfi bfind clz popc brev prmt lop3 sad selp setp set slct "
     "copysign testp mul24 mad24 dp4a dp2a".split()
 )
-_NEVER_SIDE_BY_SIDE = frozenset(("atom", "red", "vprintf", "cp", "mbarrier"))
+_NEVER_SIDE_BY_SIDE = frozenset(
+    ("atom", "red", "vprintf", "cp", "mbarrier", "malloc", "free")
+)
 _SHARED_SPACES = frozenset(("global", "shared", "const"))
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
 

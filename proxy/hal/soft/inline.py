@@ -27,6 +27,7 @@ from .ptx import (
     Param,
     Part,
     Reg,
+    Sink,
     Sym,
     Variable,
     Vec,
@@ -146,6 +147,9 @@ class _Inliner:
             return
         callee = self.module.functions.get(name)
         if callee is None or callee.body_text is None:
+            if name in ("malloc", "free"):
+                self._guarded(instr, self._allocation)
+                return
             if not self.chosen:
                 raise unsupported(f"the device function {name}", self.kernel)
             refused = Instr(("trap", "refused"), text=instr.text)
@@ -352,6 +356,21 @@ class _Inliner:
             Instr(("trap",), text=instr.text),
         ]
 
+    def _allocation(self, instr: Instr) -> None:
+        """malloc(bytes), free(address): instructions of ours."""
+        (word,) = self._given(instr, "b64")
+        if instr.target == "free":
+            self.flat.instrs.append(Instr(("free",), (Sink(), word), text=instr.text))
+            return
+        given = Reg(f"{self.count}:allocated")
+        self.flat.registers[given.name] = "u64"
+        self.flat.instrs.append(Instr(("malloc",), (given, word), text=instr.text))
+        assert isinstance(instr.args[0], Vec)
+        for item in instr.args[0].items:
+            assert isinstance(item, Sym)
+            stored = Instr(("st", "param", "b64"), (Mem(item), given), text=instr.text)
+            self.flat.instrs.append(stored)
+
     def _call_indirect(self, instr: Instr, within: str) -> None:
         """A choice between the functions whose address is taken and that take and give the same."""
         returned, params, where = instr.args
@@ -441,6 +460,23 @@ def flatten(module: Module, kernel: Function) -> Flat:
     in_memory = _promote_call_params(inliner.flat)
     inliner.stack.expand(in_memory)
     return inliner.flat
+
+
+def called(module: Module, kernel: str, by_address: bool) -> set[str]:
+    """The functions that a kernel can come to call, those without a body too; whether or not by
+    addresses that somebody holds."""
+    inliner, found, todo = _Inliner(module, kernel), set[str](), [kernel]
+    held = inliner.taken() | set(module.held_by_kernels) if by_address else set()
+    while todo:
+        for instr in inliner.body(todo.pop()).instrs:
+            if instr.op[0] != "call":
+                continue
+            names = held if len(instr.args) > 2 else {instr.target}
+            for name in names - found:
+                found.add(name)
+                callee = module.functions.get(name)
+                todo += [name] if callee and callee.body_text is not None else []
+    return found
 
 
 def _promote_call_params(flat: Flat) -> set[str]:

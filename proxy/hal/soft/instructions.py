@@ -16,7 +16,7 @@ from .ops import HINTS, OPS
 
 __all__ = ["OPS", "known"]
 
-_OURS = frozenset(("pmov", "vprintf", "assertfail"))  # made by flow.py, unknown to PTX
+_OURS = frozenset(("pmov", "vprintf", "assertfail", "malloc", "free"))  # inline.py's, not PTX's
 
 
 def known() -> dict[str, str]:

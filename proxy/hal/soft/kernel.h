@@ -148,6 +148,10 @@ void rankfold_soft_part(const struct soft_block *, uint32_t cut, uint32_t t0, ui
  * addresses: what to print, and the pointer to the rank's struct rf_print. Returns as vprintf. */
 int32_t rankfold_soft_print(const struct soft_block *, const uint8_t *local, uint32_t local_stride,
 			    uint64_t print, uint64_t format, uint64_t arguments);
+/* For compiled kernels: malloc and free, on the heap that the struct rf_setup at device address
+ * `setup` tells of. malloc gives 0 where there is no room; a wrong free ends the launch. */
+uint64_t rankfold_soft_malloc(const struct soft_block *, uint64_t setup, uint64_t bytes);
+void rankfold_soft_free(const struct soft_block *, uint64_t setup, uint64_t address);
 /* For compiled kernels: %clock and %globaltimer. Not deterministic, as on any device. */
 uint64_t rankfold_soft_nanoseconds(void);
 

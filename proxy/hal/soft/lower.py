@@ -45,7 +45,8 @@ _CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl
 
 
 SETUP = "__rankfold"  # RF_SETUP_NAME: what the client fills in before the first launch
-_SETUP_HEADER = 16  # struct rf_setup: printed, count
+_SETUP_HEADER = 24  # struct rf_setup: print, heap, count
+ALLOCATING = ("malloc", "free")  # functions of CUDA's
 FUNCTION_TAG, FUNCTION_STEP = 0x14 << 40, 16  # addresses of device functions: no memory
 
 
@@ -84,10 +85,16 @@ def globals_layout(module: Module) -> Layout:
         for place, to, _ in module.variables[name].pointers
         if to in offsets
     )
-    if pointers or "vprintf" in module.functions:
+    if pointers or "vprintf" in module.functions or _allocates(module):
         offsets[SETUP] = (end + 15) // 16 * 16
         end = offsets[SETUP] + _SETUP_HEADER + 8 * len(pointers)
     return Layout(offsets, end, pointers)
+
+
+def _allocates(module: Module) -> bool:
+    """May its kernels call CUDA's malloc or free?"""
+    found = (module.functions.get(name) for name in ALLOCATING)
+    return any(function is not None and function.body_text is None for function in found)
 
 
 def function_addresses(module: Module) -> dict[str, int]:
@@ -104,7 +111,8 @@ def globals_image(module: Module) -> bytes:
     for name, offset in layout.offsets.items():
         if name == SETUP:
             count = len(layout.pointers)
-            struct.pack_into(f"<QQ{count}Q", image, offset, 0, count, *layout.pointers)
+            words = (0, int(_allocates(module)), count, *layout.pointers)
+            struct.pack_into(f"<{len(words)}Q", image, offset, *words)
             continue
         variable = module.variables[name]
         image[offset : offset + len(variable.initial)] = variable.initial
@@ -322,7 +330,9 @@ def _ordered(instrs: list[Instr]) -> bool:
                 or any(name in used for name in flow.defs_of(instr))
             )
         strong = words & {"volatile", "relaxed", "acquire", "release"}
-        return instr.op[0] == "vprintf" or (instr.op[0] in ("ld", "st") and bool(strong))
+        if instr.op[0] in ("vprintf", *ALLOCATING):
+            return True
+        return instr.op[0] in ("ld", "st") and bool(strong)
 
     return any(matters(instr) for instr in instrs)
 

@@ -206,6 +206,20 @@ def _assert(c: Context, instr: Instr) -> None:
     c.e.do(f"call void @rankfold_soft_assert({text})")
 
 
+@op("malloc", "free")
+def _allocation(c: Context, instr: Instr) -> None:
+    """malloc d, bytes; free _, address. heap.c does it."""
+    m: MemoryContext = c  # type: ignore[assignment]
+    setup, given = m.read(Sym("__rankfold"), "u64"), c.read(instr.args[1], "u64")
+    name, result = instr.op[0], "i64" if instr.op[0] == "malloc" else "void"
+    c.e.declared.add(f"declare {result} @rankfold_soft_{name}(ptr, i64, i64)")
+    call = f"call {result} @rankfold_soft_{name}(ptr %block, i64 {setup.ref}, i64 {given.ref})"
+    if result == "void":
+        c.e.do(call)
+    else:
+        c.write(instr.args[0], c.e.op("i64", call))
+
+
 @op("isspacep")
 def _isspacep(c: Context, instr: Instr) -> None:
     m: MemoryContext = c  # type: ignore[assignment]

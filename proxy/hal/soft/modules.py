@@ -28,7 +28,8 @@ COMPILE_TIMEOUT_S = 300.0
 START_TIMEOUT_S = 30.0
 ATTEMPTS = 5  # a connection may still reach one that is just being killed
 RUNTIME_SYMBOLS = tuple(
-    f"rankfold_soft_{name}" for name in ("trap", "nanoseconds", "print", "assert", "stand", "part")
+    f"rankfold_soft_{name}"
+    for name in ("trap", "nanoseconds", "print", "assert", "stand", "part", "malloc", "free")
 )
 
 __all__ = ["FunctionInfo", "Global", "Loader", "ModuleError", "ModuleInfo"]

@@ -104,6 +104,7 @@ struct hal_space {
 	_Atomic bool cancel;
 	_Atomic uint32_t running;  /* submitted kernels and products; only in checked builds */
 	atomic_flag printing;      /* held by the worker that puts text into the rank's ring */
+	atomic_flag allocating;    /* held by the worker that changes the heap of the rank's kernels */
 	char text[SOFT_TEXT_BYTES];
 };
 

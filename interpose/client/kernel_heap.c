@@ -1,0 +1,78 @@
+/* kernel_heap.c: the memory from which kernels allocate by malloc and new.
+ *
+ * One piece of our device memory, made before the first launch of a kernel whose module may
+ * allocate; the device keeps it in order (struct rf_heap). It lives until the device is reset,
+ * and moves with the rank like all memory, so addresses hold. Modules learn of it in their
+ * struct rf_setup.
+ *
+ * Locks: none; module.c lets one thread at a time make it, which waits for memory and for copies.
+ */
+#include <stdatomic.h>
+
+#include "client.h"
+
+#define LIMITS 8
+#define MALLOC_HEAP_SIZE 2 /* cudaLimitMallocHeapSize */
+
+static const size_t usual[LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0};
+static _Atomic size_t limits[LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0};
+static _Atomic uint64_t heap; /* 0: not made */
+
+/* Limits are noted: what the others govern (device stack, printf buffer) the device sizes by
+ * need. */
+int limit_get(size_t *value, int limit)
+{
+	if (!value || limit < 0 || limit >= LIMITS)
+		return INVALID_VALUE;
+	*value = atomic_load(&limits[limit]);
+	return CUDA_OK;
+}
+
+int limit_set(int limit, size_t value)
+{
+	if (limit < 0 || limit >= LIMITS || (limit == MALLOC_HEAP_SIZE && atomic_load(&heap)))
+		return INVALID_VALUE;
+	atomic_store(&limits[limit], value);
+	return CUDA_OK;
+}
+
+/* The heap's address, if there is one by now. */
+static int make(uint64_t *address, uint64_t stream)
+{
+	struct rf_heap about = {.bytes = atomic_load(&limits[MALLOC_HEAP_SIZE])};
+	*address = atomic_load(&heap);
+	if (*address)
+		return CUDA_OK;
+	int error = memory_alloc(about.bytes > sizeof about ? about.bytes : sizeof about, address);
+	if (error)
+		return error;
+	error = memory_put(*address, &about, sizeof about, stream);
+	if (error)
+		memory_free((void *)*address);
+	else
+		atomic_store(&heap, *address);
+	return error;
+}
+
+/* On a stream of its own, as module_set_up. */
+int kernel_heap_tell(uint64_t where)
+{
+	struct rf_stream_create own = {.stream = handle_number(), .flags = STREAM_NON_BLOCKING};
+	struct rf_handle gone = {.handle = own.stream};
+	uint64_t address;
+	channel_post(&own.r, RF_OP_STREAM_CREATE, sizeof own, NULL, 0);
+	int error = make(&address, own.stream);
+	if (!error)
+		error = memory_put(where, &address, sizeof address, own.stream);
+	channel_post(&gone.r, RF_OP_STREAM_DESTROY, sizeof gone, NULL, 0);
+	return error;
+}
+
+void kernel_heap_reset(void)
+{
+	uint64_t gone = atomic_exchange(&heap, 0);
+	if (gone)
+		memory_free((void *)gone);
+	for (int i = 0; i < LIMITS; i++)
+		atomic_store(&limits[i], usual[i]);
+}

@@ -1,0 +1,278 @@
+/* heap.c: malloc and free of kernels.
+ *
+ * All that there is to know lies in the heap itself, in the rank's device memory (struct rf_heap):
+ * so it swaps and moves with it. What a kernel gets depends on the calls before it alone. Blocks lie
+ * one behind the other, each with a header that tells its own size and its neighbour's; free
+ * ones are in lists by size. Sizes are in units of 16 bytes, which is what addresses are multiples
+ * of, places are in units from the heap's beginning.
+ *
+ * Kernels can write anywhere in it, so nothing that is read there is trusted: a place is looked at
+ * before it is used, and what cannot be true ends the launch. Runs guarded (fault.c).
+ *
+ * Locks: hal_space.allocating, held for one call. Whoever waits for it gives up when the space has
+ * failed, for a fault in that call leaves it held.
+ */
+#include <sched.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "kernel.h"
+#include "soft.h"
+
+#define UNIT 16u
+#define CLASSES 160u          /* four for each doubling of the size */
+#define BLOCK_UNITS_MIN 2u    /* a header, and what a free block's list needs */
+#define UNITS_MAX UINT32_MAX
+#define SCAN_MAX 64u          /* blocks looked at in a list where not all are large enough */
+
+struct heap {
+	struct rf_heap about;
+	uint64_t units;           /* of the heap; behind the last block stands a header of size 0 */
+	uint64_t filled[CLASSES / 64 + 1]; /* bit c: class c has a free block */
+	uint64_t first[CLASSES];  /* places of headers; 0: none */
+};
+
+struct header {
+	uint32_t units;           /* of the block, this header too */
+	uint32_t before;          /* of the block before it; 0: none */
+	uint32_t state, reserved;
+};
+
+#define HEADER_UNITS 1u
+#define FREE 0u
+#define USED 0x6b656570u      /* what is neither is no header */
+_Static_assert(sizeof(struct header) == HEADER_UNITS * UNIT, "a header is whole units");
+_Static_assert(sizeof(struct heap) % UNIT == 0, "blocks begin at a unit");
+
+/* In a free block, behind its header. */
+struct links {
+	uint64_t next, last;
+};
+
+#define DAMAGED "the heap of kernels is damaged: one wrote beyond what it had allocated"
+#define NOT_GIVEN "free of what malloc has not given, or what is free already"
+
+struct view {
+	struct heap *heap;        /* on the host */
+	uint64_t address;         /* of the device */
+	uint64_t units;           /* read once: a kernel may change what stands there; 0: too small */
+};
+
+static _Noreturn void damaged(struct hal_space *space, const char *what)
+{
+	atomic_flag_clear(&space->allocating);
+	soft_leave_saying(SOFT_LAUNCH_FAILED, what);
+	__builtin_unreachable();
+}
+
+static uint64_t first_block(void)
+{
+	return sizeof(struct heap) / UNIT;
+}
+
+/* The header at a place, if there can be one. */
+static struct header *at(struct hal_space *space, const struct view *v, uint64_t place)
+{
+	if (place < first_block() || place > v->units - HEADER_UNITS)
+		damaged(space, DAMAGED);
+	return (struct header *)((uint8_t *)v->heap + place * UNIT);
+}
+
+static struct links *links(struct header *h)
+{
+	return (struct links *)(h + 1);
+}
+
+/* Blocks of a class have at least its size; exact below 4 units. */
+static uint32_t class_of(uint32_t units)
+{
+	uint32_t log = 31u - (uint32_t)__builtin_clz(units | 1);
+
+	return units < 4 ? units : 4 * (log - 1) + (units >> (log - 2) & 3);
+}
+
+static void insert(struct hal_space *space, const struct view *v, uint64_t place)
+{
+	struct header *h = at(space, v, place);
+	uint32_t c = class_of(h->units);
+
+	*links(h) = (struct links){v->heap->first[c], 0};
+	if (links(h)->next)
+		links(at(space, v, links(h)->next))->last = place;
+	v->heap->first[c] = place;
+	v->heap->filled[c / 64] |= 1ull << c % 64;
+}
+
+static void take_out(struct hal_space *space, const struct view *v, uint64_t place)
+{
+	struct header *h = at(space, v, place);
+	uint32_t c = class_of(h->units);
+	uint64_t next = links(h)->next, last = links(h)->last;
+
+	if (next)
+		links(at(space, v, next))->last = last;
+	if (last)
+		links(at(space, v, last))->next = next;
+	else
+		v->heap->first[c] = next;
+	if (!v->heap->first[c])
+		v->heap->filled[c / 64] &= ~(1ull << c % 64);
+}
+
+/* Tells the block behind `place` how large the one there is. */
+static void tell_next(struct hal_space *space, const struct view *v, uint64_t place)
+{
+	struct header *h = at(space, v, place);
+
+	at(space, v, place + h->units)->before = h->units;
+}
+
+static void make(struct hal_space *space, struct view *v)
+{
+	uint64_t units = v->heap->about.bytes / UNIT, start = first_block();
+
+	memset((uint8_t *)v->heap + sizeof v->heap->about, 0,
+	       sizeof *v->heap - sizeof v->heap->about);
+	v->heap->about.made = 1;
+	units = units < UNITS_MAX ? units : UNITS_MAX;
+	if (units < start + HEADER_UNITS + BLOCK_UNITS_MIN)
+		return; /* too small for anything */
+	v->heap->units = v->units = units;
+	*at(space, v, start) = (struct header){.units = (uint32_t)(units - start - HEADER_UNITS)};
+	*at(space, v, units - HEADER_UNITS) = (struct header){.state = USED};
+	tell_next(space, v, start);
+	insert(space, v, start);
+}
+
+/* The place of a free block of so many units, or 0. */
+static uint64_t find(struct hal_space *space, const struct view *v, uint32_t units)
+{
+	uint32_t c = class_of(units);
+	uint64_t place = v->heap->first[c];
+
+	for (uint32_t i = 0; place && i < SCAN_MAX; i++) {
+		struct header *h = at(space, v, place);
+
+		if (h->units >= units)
+			return place;
+		place = links(h)->next;
+	}
+	for (c++; c < CLASSES; c++) {
+		uint64_t there = v->heap->filled[c / 64] >> c % 64;
+
+		if (!there) {
+			c |= 63; /* the next word */
+			continue;
+		}
+		c += (uint32_t)__builtin_ctzll(there);
+		return c < CLASSES ? v->heap->first[c] : 0;
+	}
+	return 0;
+}
+
+static uint64_t allocate(struct hal_space *space, const struct view *v, uint64_t bytes)
+{
+	uint64_t place;
+	uint32_t units;
+	struct header *h;
+
+	if (!v->units || bytes / UNIT >= v->units)
+		return 0;
+	units = HEADER_UNITS + (uint32_t)((bytes + UNIT - 1) / UNIT);
+	if (units < BLOCK_UNITS_MIN)
+		units = BLOCK_UNITS_MIN;
+	place = find(space, v, units);
+	if (!place)
+		return 0;
+	h = at(space, v, place);
+	take_out(space, v, place);
+	if (h->units < units)
+		damaged(space, DAMAGED);
+	if (h->units - units >= BLOCK_UNITS_MIN) {
+		*at(space, v, place + units) = (struct header){.units = h->units - units,
+							       .before = units};
+		h->units = units;
+		tell_next(space, v, place + units);
+		insert(space, v, place + units);
+	}
+	h->state = USED;
+	return v->address + (place + HEADER_UNITS) * UNIT;
+}
+
+static void give_back(struct hal_space *space, const struct view *v, uint64_t address)
+{
+	uint64_t offset = address - v->address, place = offset / UNIT - HEADER_UNITS;
+	struct header *h, *next;
+
+	if (!v->units || offset % UNIT || offset / UNIT < first_block() + HEADER_UNITS ||
+	    offset / UNIT >= v->units)
+		damaged(space, NOT_GIVEN);
+	h = at(space, v, place);
+	if (h->state != USED || h->units >= v->units - place ||
+	    at(space, v, place + h->units)->before != h->units)
+		damaged(space, NOT_GIVEN);
+	h->state = FREE;
+	next = at(space, v, place + h->units);
+	if (next->state == FREE) {
+		take_out(space, v, place + h->units);
+		h->units += next->units;
+	}
+	if (h->before && at(space, v, place - h->before)->state == FREE) {
+		place -= h->before;
+		take_out(space, v, place);
+		at(space, v, place)->units += h->units;
+	}
+	tell_next(space, v, place);
+	insert(space, v, place);
+}
+
+/* The heap that the module's struct rf_setup tells of, with its lock held. False: none. */
+static bool enter(const struct soft_block *block, struct hal_space *space, uint64_t setup,
+		  struct view *v)
+{
+	uint64_t offset = setup - RF_DEV_BASE, heap;
+
+	memcpy(&heap, block->base + (offset < RF_WINDOW_BYTES ? offset : SOFT_NOWHERE) +
+		      offsetof(struct rf_setup, heap), sizeof heap);
+	offset = heap - RF_DEV_BASE;
+	if (offset >= RF_WINDOW_BYTES || heap % UNIT)
+		return false;
+	*v = (struct view){.heap = (struct heap *)(block->base + offset), .address = heap};
+	while (atomic_flag_test_and_set(&space->allocating)) {
+		if (atomic_load(&space->error))
+			soft_leave(SOFT_LAUNCH_FAILED);
+		sched_yield();
+	}
+	if (!v->heap->about.made)
+		make(space, v);
+	v->units = v->heap->units;
+	if (v->units && (v->units <= first_block() + HEADER_UNITS || v->units > UNITS_MAX))
+		damaged(space, DAMAGED);
+	return true;
+}
+
+__attribute__((visibility("default"))) uint64_t
+rankfold_soft_malloc(const struct soft_block *block, uint64_t setup, uint64_t bytes)
+{
+	struct hal_space *space = soft_working_in();
+	struct view v;
+	uint64_t address;
+
+	if (!enter(block, space, setup, &v))
+		return 0;
+	address = allocate(space, &v, bytes);
+	atomic_flag_clear(&space->allocating);
+	return address;
+}
+
+__attribute__((visibility("default"))) void
+rankfold_soft_free(const struct soft_block *block, uint64_t setup, uint64_t address)
+{
+	struct hal_space *space = soft_working_in();
+	struct view v;
+
+	if (!address || !enter(block, space, setup, &v))
+		return;
+	give_back(space, &v, address);
+	atomic_flag_clear(&space->allocating);
+}
