@@ -146,9 +146,8 @@ def test_the_death_of_an_idle_proxy_leaves_an_event(rankfold: Rankfold, specs: S
     specs.pool(2)
     with rankfold.watching(str(specs.folder)):
         rankfold.until(lambda: [d["state"] for d in rankfold.status()["devices"]] == ["Ready"] * 2)
-        pid = rankfold.proxy_pid("local/soft-1")
-        os.kill(pid, signal.SIGKILL)
-        rankfold.until(lambda: f"process {pid}) ended" in rankfold("events", "local/soft-1"))
+        os.kill(rankfold.proxy_pid("local/soft-1"), signal.SIGKILL)
+        rankfold.until(lambda: "ProxyEnded" in rankfold("events"))
         rankfold.until(lambda: device(rankfold, "local/soft-1")["state"] == "Ready")
         specs.pool(1)
         rankfold.until(lambda: len(rankfold.status()["devices"]) == 1)
