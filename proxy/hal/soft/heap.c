@@ -1,10 +1,10 @@
 /* heap.c: malloc and free of kernels.
  *
- * All that there is to know lies in the heap itself, in the rank's device memory (struct rf_heap):
- * so it swaps and moves with it. What a kernel gets depends on the calls before it alone. Blocks lie
- * one behind the other, each with a header that tells its own size and its neighbour's; free
- * ones are in lists by size. Sizes are in units of 16 bytes, which is what addresses are multiples
- * of, places are in units from the heap's beginning.
+ * All there is to know lies in the heap itself, in the rank's device memory (struct rf_heap): so it
+ * swaps and moves with it. What a kernel gets depends on the calls before it alone. Blocks lie one
+ * behind the other, each with a header that tells its own size and its neighbour's; free ones are
+ * in lists by size. Sizes are in units of 16 bytes, which is what addresses are multiples of;
+ * places are in units from the heap's beginning.
  *
  * Kernels can write anywhere in it, so nothing that is read there is trusted: a place is looked at
  * before it is used, and what cannot be true ends the launch. Runs guarded (fault.c).
