@@ -190,6 +190,7 @@ FIGURES = [
 
 WATCH, GIT, REVISION = "reconciler/watch.py", "reconciler/git.py", "reconciler/revision.py"
 SPEC_, ENVIRONMENT = "reconciler/spec.py", "reconciler/environment.py"
+ON_WATCH, ON_BACKOFF = "tests/reconciler/test_watch.py::", "tests/reconciler/test_backoff.py::"
 ON_SAVES, ON_SECRETS = "tests/reconciler/test_saves.py::", "tests/reconciler/test_secrets.py::"
 ON_WATCHING = "tests/reconciler/test_watching.py::"
 ON_SILENCE = ON_WATCHING + "test_a_remote_that_falls_silent_has_a_deadline_and_is_asked_again"
@@ -222,6 +223,49 @@ SOURCES = [
     Mutant("all-is-inherited", ENVIRONMENT, "return _chosen(ours, INHERITED) | dict(job.env)",
            "return dict(ours) | dict(job.env)",
            ON_SECRETS + "test_what_is_chosen_of_an_environment"),
+    Mutant("fetch-never-fetches", WATCH, "self.git.remote(\"fetch\", \"--progress\", \"--prune\")",
+           "pass", ON_WATCH + "test_a_repository_elsewhere_is_mirrored_and_fetched"),
+    Mutant("no-back-off-of-sources", WATCH, "min(AGAIN_MAX_S, again * 2)", "AGAIN_MIN_S",
+           ON_BACKOFF + "test_a_source_that_stays_away_is_opened_again_ever_later"),
+    Mutant("back-off-without-bound", WATCH, "min(AGAIN_MAX_S, again * 2)", "again * 2",
+           ON_BACKOFF + "test_a_source_that_stays_away_is_opened_again_ever_later"),
+    Mutant("empty-files-not-looked-for", "reconciler/sources.py",
+           "faults += emptied_files(loaded, objects)", "pass",
+           ON_SAVES + "test_an_emptied_file_is_refused_and_its_job_runs_on"),
+    Mutant("half-a-file-accepted", REVISION,
+           "if not file.ended and file.path not in never_ended:", "if False:",
+           ON_SAVES + "test_each_refusal_names_the_file_and_the_way_out"),
+    Mutant("values-of-env-shown", ENVIRONMENT, "return [name for name, _ in env]",
+           "return [f\"{name}={value}\" for name, value in env]",
+           ON_SECRETS + "test_no_output_log_or_file_has_a_secret"),
 ]  # fmt: skip
 
-MUTANTS = [*DEMO, *COMMANDS, *LAUNCHERS, *FILES, *FIGURES, *SOURCES]
+PLAN, ON_PLAN = "reconciler/plan.py", "tests/reconciler/test_plan.py::"
+RULES = [
+    Mutant("saved-is-not-free", PLAN, "any(j.state in HOLDING for j in seen.jobs)",
+           "bool(seen.jobs)",
+           ON_PLAN + "test_devices_are_given_away_only_when_they_are_seen_free"),
+    Mutant("free-unseen", PLAN, "return not any(j.state in HOLDING for j in seen.jobs) and",
+           "return", ON_PLAN + "test_a_device_that_still_shows_a_job_is_not_free"),
+    Mutant("first-is-overtaken", PLAN, "taken.update(free)  # the first in line is not overtaken",
+           "pass", ON_PLAN + "test_first_come_first_served_and_the_first_is_not_overtaken"),
+    Mutant("impossible-holds-all-up", PLAN, "if self._can_come(job, record, kind) >= job.gpus:",
+           "if True:", ON_PLAN + "test_what_can_never_fit_stalls_and_holds_nobody_up"),
+    Mutant("host-memory-not-counted", PLAN, "if others + need <= self.observed.host_memory or",
+           "if True or", ON_PLAN + "test_host_memory_is_counted_before_folding"),
+    Mutant("others-memory-not-counted", PLAN,
+           "others = sum(self._host_need(each) for each in self.records if each != name)",
+           "others = 0",
+           ON_PLAN + "test_host_memory_is_counted_before_a_suspension_and_over_all_jobs"),
+    Mutant("kinds-are-mixed", PLAN, "free = [d for d in free if self.devices[d].type == kind]",
+           "pass", ON_PLAN + "test_device_kinds_are_not_mixed_and_are_respected"),
+    Mutant("strangers-stay", PLAN, "if there.state != \"saved\" and self._unknown(there.job):",
+           "if False:",
+           ON_PLAN + "test_a_job_on_a_device_that_the_journal_does_not_know_is_removed"),
+    Mutant("withdrawn-pools-stay", PLAN,
+           "if name not in self.devices:\n                ready = False",
+           "if False:\n                ready = False",
+           ON_PLAN + "test_a_device_that_leaves_the_pool_is_emptied_first"),
+]  # fmt: skip
+
+MUTANTS = [*DEMO, *COMMANDS, *LAUNCHERS, *FILES, *FIGURES, *SOURCES, *RULES]

@@ -1,7 +1,8 @@
 """A copy of the working tree in which one file can be wrong, and tests can be run.
 
-Everything that git would commit is copied; what was built and the virtual environment are links.
-The copy comes first on the Python path of all that runs in it, subprocesses too.
+Everything that git would commit is copied; what was built is a link. The copy has a virtual
+environment of its own, in which `rankfold` is the copy and everything else is ours: so all that a
+test starts runs the copy too.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankfold.paths import REPOSITORY
-
-LINKED = ("build", ".venv")
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,19 @@ class Tree:
             if os.path.lexists(REPOSITORY / name):
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(REPOSITORY / name, root / name, follow_symlinks=False)
-        for name in LINKED:
-            (root / name).symlink_to(REPOSITORY / name)
-        return cls(root)
+        (root / "build").symlink_to(REPOSITORY / "build")
+        tree = cls(root)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / ".venv"], check=True)
+        ours, theirs = (
+            sysconfig.get_path("purelib", vars={"base": str(base), "platbase": str(base)})
+            for base in (sys.prefix, root / ".venv")
+        )
+        Path(theirs, "copy.pth").write_text(f"{root}\n{ours}\n")
+        return tree
+
+    @property
+    def python(self) -> Path:
+        return self.root / ".venv/bin/python"
 
     @contextlib.contextmanager
     def with_fault(self, mutant: Mutant) -> Iterator[None]:
@@ -67,9 +77,9 @@ class Tree:
 
     def test(self, names: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Runs these tests; 0: all passed, 1: some failed, else none could be run."""
-        env = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         options = ["-q", "-x", "-p", "no:cacheprovider", "--timeout=100"]
         return subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *names],
+            [self.python, "-m", "pytest", *options, *names],
             cwd=self.root, env=env, capture_output=True, text=True,
         )  # fmt: skip

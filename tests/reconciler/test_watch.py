@@ -71,13 +71,21 @@ def test_a_bare_repository_needs_absolute_workdirs(git: Git, tmp_path: Path) -> 
     assert revision.loaded.faults[0].file == "specs/job.yaml"
 
 
-def test_a_repository_elsewhere_is_mirrored_and_fetched(git: Git, tmp_path: Path) -> None:
+def test_a_repository_elsewhere_is_mirrored_and_fetched(
+    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"file://{git.folder}"
     source = watch.GitSource(url, "main", "", tmp_path / "state")
     first = source.poll()
     assert first is not None and first.id == head(git)
     described = {"git": url, "branch": "main"}
     assert watch.identity_of(described) == f"git {url}, branch main"
+    (git.folder / "note").touch()
+    git.commit("second")
+    assert source.poll() is None, "it is not fetched at every look"
+    monkeypatch.setattr(watch, "FETCH_S", 0.0)
+    second = source.poll()
+    assert second is not None and second.id == head(git) != first.id
 
 
 def test_what_is_no_repository_or_branch_is_an_error_of_the_source(

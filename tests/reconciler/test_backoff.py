@@ -1,0 +1,71 @@
+"""What failed is tried again, later each time, and not for ever later."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankfold.reconciler import daemon, watch
+from rankfold.reconciler.model import Json
+
+
+def test_an_action_that_fails_again_waits_twice_as_long_up_to_a_bound() -> None:
+    wait, delays = daemon.Backoff(), []
+    for now in range(100, 120):
+        wait.failed(float(now))
+        assert wait.due == now + wait.delay
+        delays.append(wait.delay)
+    assert delays[0] == daemon.BACKOFF_MIN_S > 0
+    assert delays[-1] == daemon.BACKOFF_MAX_S
+    for before, after in itertools.pairwise(delays):
+        assert after == min(daemon.BACKOFF_MAX_S, 2 * before)
+
+
+def test_what_no_waiting_mends_waits_longest_at_once() -> None:
+    wait = daemon.Backoff()
+    wait.failed(100.0, permanent=True)
+    assert wait.delay == daemon.BACKOFF_MAX_S
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """How long a reader waited each time; it is told to end after the twelfth."""
+    found: list[float] = []
+
+    class Noting(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is not None and threading.current_thread().name == "source":
+                found.append(timeout)
+                if len(found) == 12:
+                    self.set()
+                return self.is_set()
+            return super().wait(timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rankfold.reconciler.watch.threading.Event", Noting)
+        yield found
+
+
+def test_a_source_that_stays_away_is_opened_again_ever_later(
+    waits: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened = 0
+
+    def away(_description: Json, _state: Path) -> watch.Source:
+        nonlocal opened
+        opened += 1
+        raise watch.SourceError("it is not there")
+
+    monkeypatch.setattr(watch, "open_source", away)
+    reader = watch.Reader({"dir": str(tmp_path)}, tmp_path)
+    reader._thread.join()
+    reading = reader.take()
+    reader.close()
+    assert reading is not None and reading.error == "it is not there"
+    assert opened == len(waits) == 12
+    assert waits[0] == watch.AGAIN_MIN_S and waits[-1] == watch.AGAIN_MAX_S
+    assert waits == sorted(waits)
