@@ -285,7 +285,7 @@ def test_launch_shapes(
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ("wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r0,%r1}, [%rd0], 16;", "wmma cuBLAS"),
+        ("wgmma.fence.sync.aligned;", "wgmma compute_90"),
         ("tex.2d.v4.f32.s32 {%f0,%f1,%f2,%f3}, [t, {%r0,%r1}];", "tex linear"),
         ("cvt.rn.satfinite.e2m1x2.f32 %h0, %f0, %f1;", "e2m1x2"),
         ("cp.async.bulk.prefetch.L2.global [%rd0], 16;", "cp.async.bulk.prefetch"),
