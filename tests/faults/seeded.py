@@ -268,4 +268,33 @@ RULES = [
            ON_PLAN + "test_a_device_that_leaves_the_pool_is_emptied_first"),
 ]  # fmt: skip
 
-MUTANTS = [*DEMO, *COMMANDS, *LAUNCHERS, *FILES, *FIGURES, *SOURCES, *RULES]
+PEERS, PROTOCOL, SERVICE = (f"rankfold/{name}.py" for name in ("peers", "control", "service"))
+ON_PEERS, ON_SERVER = "tests/control/test_peers.py::", "tests/control/test_server.py::"
+CONTROL = [
+    Mutant("any-user", PEERS, "if uid not in (os.getuid(), 0):", "if False:",
+           ON_PEERS + "test_another_user_is_refused_where_the_file_lets_it_in"),
+    Mutant("ranks-let-in", PEERS, "if len(limits) < 2 or limits[1] != \"unlimited\":", "if False:",
+           ON_PEERS + "test_who_is_marked_as_a_rank_s_is_refused"),
+    Mutant("any-version", PROTOCOL, "if head.v != VERSION:", "if False:",
+           ON_PEERS + "test_a_message_of_another_version_is_refused_by_a_client_too"),
+    Mutant("replies-of-any-length", PROTOCOL, "if len(body) > MESSAGE_BYTES_MAX:", "if False:",
+           ON_SERVER + "test_a_reply_that_is_too_long_is_a_refusal"),
+    Mutant("fault-answered-by-silence", SERVICE,
+           "self._end(channel, refusal(number, ControlError(\"internal\", text)))",
+           "self._drop(channel)",
+           ON_SERVER + "test_a_fault_of_a_handler_costs_its_connection_alone"),
+    Mutant("fault-not-logged", SERVICE,
+           "log.exception(\"%s: a fault in serving %s\", self.path, frame.head.op)", "pass",
+           ON_SERVER + "test_a_fault_of_a_handler_costs_its_connection_alone"),
+    Mutant("silent-ones-stay", SERVICE,
+           "if silent or (visit.hung_since is not None and visit.hung_since < patient):",
+           "if False:", ON_SERVER + "test_the_silent_and_those_in_mid_message_are_let_go"),
+    Mutant("unknown-operations-answered", SERVICE, "if head.op not in self._names:", "if False:",
+           ON_SERVER + "test_wrong_fields_are_named_and_the_connection_goes_on"),
+    Mutant("socket-for-all", SERVICE, "mask = os.umask(0o177)", "mask = os.umask(0)",
+           ON_PEERS + "test_another_user_is_refused_where_the_file_lets_it_in"),
+]  # fmt: skip
+
+MUTANTS = [
+    *DEMO, *COMMANDS, *LAUNCHERS, *FILES, *FIGURES, *SOURCES, *RULES, *CONTROL,
+]  # fmt: skip
