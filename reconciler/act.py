@@ -1,11 +1,11 @@
 """Executes the planner's actions, each journalled before and after.
 
 An action is a generator: what may block it yields as calls, and it is resumed with their results
-(inflight.py); all else, the journal above all, happens in the daemon's loop. Before an action speaks
-to anybody, the record says that it starts; after everybody answered, that it is done. Killed in
-between, the next reconciler plans the same action again, and since every operation of proxies and
-launchers is idempotent, asking again is harmless. Raises Temporary, Permanent or JobFailed; none
-of them stops the fleet.
+(inflight.py); all else, the journal above all, happens in the daemon's loop. Before an action
+speaks to anybody, the record says that it starts; after everybody answered, that it is done.
+Killed in between, the next reconciler plans the same action again, and since every operation of
+proxies and launchers is idempotent, asking again is harmless. Raises Temporary, Permanent or
+JobFailed; none of them stops the fleet.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 state directory's lock, listens on its own control socket, and ends when no job and no source is
 left. It may be killed at any moment: proxies and launchers live on, and the next one goes on from
 the journal and from what they answer. Everything is decided in one thread, which waits for nobody:
-it looks at processes that hang no longer than at others (lookout.py), and what an action has to wait
-for runs beside it (inflight.py).
+it looks at processes that hang no longer than at others (lookout.py), and what an action has to
+wait for runs beside it (inflight.py).
 
 What it can be asked stands in operations.py.
 """

@@ -29,7 +29,6 @@ from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.lookout import Answer, Lookout
 from rankfold.reconciler.model import (
     JobOnDevice,
-    Json,
     Observed,
     RankOnDevice,
     Record,

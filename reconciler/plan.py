@@ -693,8 +693,8 @@ def silence(who: str, since: float, pid: int = 0) -> str:
     when = time.strftime("%H:%M:%S", time.localtime(since))
     one = f"process {pid}" if pid else "the process"
     return (
-        f"{who} has not answered since {when}: it is stopped, or stuck. Nothing is asked of it until "
-        f"it goes on; if it will not, kill {one}: what it serves is lost then"
+        f"{who} has not answered since {when}: it is stopped, or stuck. Nothing is asked of it "
+        f"until it goes on; if it will not, kill {one}: what it serves is lost then"
     )
 
 

@@ -1,7 +1,7 @@
 """What becomes of proxies and launchers: events for those that end, or do not answer.
 
-Called by the daemon after each look. What it knows it keeps in the journal: the next reconciler, and
-`status`, go on from there.
+Called by the daemon after each look. What it knows it keeps in the journal: the next reconciler,
+and `status`, go on from there.
 """
 
 from __future__ import annotations
