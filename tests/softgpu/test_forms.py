@@ -270,6 +270,8 @@ def of_matrices() -> Iterator[str]:
         for form, shape, element, total in itertools.product(
             alternatives(line), SHAPES[line.partition(".")[0]], types, sums
         ):
+            if line[0] == "w" and "f64" in (element, total) and shape != "m8n8k4":
+                continue  # over many of these ptxas trips: see that_exist
             form = re.sub(r"\bS\b", shape, form)
             form = re.sub(r"\bT\b", element, re.sub(r"\bC\b", total, form))
             for part, kind in re.findall(r"<(\w) (\w+)>", form):
@@ -309,8 +311,10 @@ def that_exist(candidates: list[str], source: Path) -> list[str]:
             break
         bad = {int(n) - before for n in re.findall(r"line (\d+); error", done.stderr)}
         left = [form for index, form in enumerate(candidates) if index not in bad]
-        if len(left) == len(candidates):  # not all that exist can stand in one kernel
-            assert len(left) > 1, done.stderr
+        if len(left) == len(candidates):  # it trips over one, and does not say over which
+            assert "ptxas" in done.stderr, done.stderr
+            if len(left) == 1:
+                return []
             half = len(left) // 2
             return that_exist(left[:half], source) + that_exist(left[half:], source)
         candidates = left
@@ -337,6 +341,7 @@ def refused(form: str) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", forms())
 def test_every_form_is_translated_or_listed(name: str, tmp_path: Path) -> None:
     candidates, exist = forms()[name], []

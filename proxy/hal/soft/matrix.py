@@ -250,7 +250,9 @@ def _tile(stores: bool, words: list[str], args: tuple[Operand, ...]) -> Describe
             raise Unsupported
         count = _wmma_registers(element, rows, across)
     else:
-        if not any(shape in _WMMA[a] and element in _SUMS[a] for a in _WMMA):
+        # ptxas takes sums of any type, also where no product of the shape gives them
+        shapes = _WMMA["f64"] if element == "f64" else {each for a in _WMMA for each in _WMMA[a]}
+        if shape not in shapes or element not in ("f16", "f32", "s32", "f64"):
             raise Unsupported
         count = _registers(element, rows, across)
     pointer, held = (args[0], args[1]) if stores else (args[1], args[0])
