@@ -137,9 +137,10 @@ def test_descriptors_that_nobody_announced_are_closed(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with serving(path):
         before = len(os.listdir("/proc/self/fd"))
-        for count in (1, messages.FDS_MAX, 200):
+        for announced, count in ((0, 1), (0, messages.FDS_MAX), (0, 200), (9, 5)):
             with raw(path, b"") as sock:
-                socket.send_fds(sock, [framed(b'{"v":1,"id":1,"op":"hello"}')], [0] * count)
+                hello = framed(b'{"v":1,"id":1,"op":"hello","fds":%d}' % announced)
+                socket.send_fds(sock, [hello], [0] * count)
                 while sock.recv(1 << 16):
                     pass
         with Client(path) as client:
@@ -154,15 +155,20 @@ def test_text_that_is_no_utf8_is_told_with_question_marks(tmp_path: Path) -> Non
         assert refusal(lambda: client.ask("hello", x="\udcff")) == "argument"
 
 
-def test_who_does_not_take_replies_holds_nobody_up(tmp_path: Path) -> None:
+def test_who_does_not_take_replies_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "PATIENCE_S", 1000.0)
     path, size = tmp_path / "s", control.MESSAGE_BYTES_MAX // 2
     with serving(path) as server, Client(path) as other, Client(path) as deaf:
         for number in range(1 + service.UNSENT_BYTES_MAX // size):
             deaf.channel.send({"id": number, "op": "text", "bytes": size})
         assert other.ask("hello")[0]["kind"] == "test"
         other.ask("text", bytes=size)
+        turns = 0
         while server.clients() > 1:  # it has had too much on its account
             other.ask("hello")
+            assert (turns := turns + 1) < 1000
 
 
 def test_a_reply_that_is_too_long_is_a_refusal(tmp_path: Path) -> None:
@@ -180,10 +186,15 @@ def test_the_silent_and_those_in_mid_message_are_let_go(
     path = tmp_path / "s"
     with serving(path), Client(path) as idle:
         idle.ask("hello")
-        half = framed(b'{"v":1,"id":1,"op":"hello"}')[:-1]
-        with raw(path, b"") as silent, raw(path, half) as hanging, raw(path, half[:2]) as torn:
-            for sock in (silent, hanging, torn):
-                assert sock.recv(1) == b""
+        hello = framed(b'{"v":1,"id":1,"op":"hello"}')
+        with (
+            raw(path, b"") as silent,
+            raw(path, hello[:-1]) as half,
+            raw(path, hello * 2 + b"x") as torn,
+        ):
+            for sock in (silent, half, torn):
+                while sock.recv(1 << 16):
+                    pass
         assert idle.ask("hello")[0]["kind"] == "test", "who has asked once may be idle"
 
 

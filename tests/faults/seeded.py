@@ -270,6 +270,11 @@ RULES = [
 
 PEERS, PROTOCOL, SERVICE = (f"rankfold/{name}.py" for name in ("peers", "control", "service"))
 ON_PEERS, ON_SERVER = "tests/control/test_peers.py::", "tests/control/test_server.py::"
+ON_GATE, ON_RANKS = "tests/control/test_gate.py::", "tests/control/test_ranks.py::"
+ON_STORE, MESSAGES = "tests/reconciler/test_store.py::", "rankfold/messages.py"
+NO_MESSAGE = ON_SERVER + "test_what_is_no_message_is_answered_and_ends_its_connection"
+WRONG_FIELDS = ON_SERVER + "test_wrong_fields_are_named_and_the_connection_goes_on"
+SHORT = ON_SERVER + "test_without_descriptors_strangers_go_and_the_rest_wait"
 CONTROL = [
     Mutant("any-user", PEERS, "if uid not in (os.getuid(), 0):", "if False:",
            ON_PEERS + "test_another_user_is_refused_where_the_file_lets_it_in"),
@@ -293,6 +298,51 @@ CONTROL = [
            ON_SERVER + "test_wrong_fields_are_named_and_the_connection_goes_on"),
     Mutant("socket-for-all", SERVICE, "mask = os.umask(0o177)", "mask = os.umask(0)",
            ON_PEERS + "test_another_user_is_refused_where_the_file_lets_it_in"),
+    Mutant("any-namespace", PEERS, "if len(namespaces) != 1:", "if False:",
+           ON_GATE + "test_a_process_of_another_pid_namespace_is_not"),
+    Mutant("no-mark", PEERS, "resource.setrlimit(resource.RLIMIT_RTTIME, (soft, limit))", "pass",
+           ON_GATE + "test_the_mark_is_set_whatever_limit_there_was"),
+    Mutant("rank-not-marked", PROCESS, "    peers.mark()\n", "",
+           ON_RANKS + "test_a_rank_gets_nowhere_while_another_job_goes_on"),
+    Mutant("nothing-hidden", PROCESS, "        hide(command.hidden, command.kept)\n",
+           "        pass\n",
+           ON_RANKS + "test_a_rank_gets_nowhere_while_another_job_goes_on"),
+    Mutant("doors-open-for-all", LAUNCHER, "return pid > 0 and (", "return True or (",
+           ON_RANKS + "test_a_rank_gets_nowhere_while_another_job_goes_on"),
+    Mutant("any-depth", PROTOCOL, "except (msgspec.MsgspecError, RecursionError, UnicodeError)",
+           "except (msgspec.MsgspecError, UnicodeError)", NO_MESSAGE),
+    Mutant("announced-is-enough", PROTOCOL,
+           "if len(fds) != head.fds or (self._fds and not self._in):", "if False:", NO_MESSAGE),
+    Mutant("descriptors-pile-up", PROTOCOL,
+           "            frame.close()\n            raise ControlError(\"fds\"",
+           "            raise ControlError(\"fds\"",
+           ON_SERVER + "test_descriptors_that_nobody_announced_are_closed"),
+    Mutant("any-field", MESSAGES, "tag_field=\"op\", forbid_unknown_fields=True):",
+           "tag_field=\"op\"):",
+           WRONG_FIELDS),
+    Mutant("any-number-of-descriptors", SERVICE, "if message.takes_fds != len(frame.fds):",
+           "if False:",
+           WRONG_FIELDS),
+    Mutant("faults-keep-connections", SERVICE, "            self._end(channel, refusal(number",
+           "            self.post(channel, refusal(number",
+           ON_SERVER + "test_a_fault_of_a_handler_costs_its_connection_alone"),
+    Mutant("the-silent-stay", SERVICE, "silent = not visit.spoke and", "silent = False and",
+           ON_SERVER + "test_the_silent_and_those_in_mid_message_are_let_go"),
+    Mutant("halves-stay", SERVICE, "if not (channel.partial or", "if not (",
+           ON_SERVER + "test_the_silent_and_those_in_mid_message_are_let_go"),
+    Mutant("the-deaf-stay", SERVICE, "if channel.unsent > UNSENT_BYTES_MAX:", "if False:",
+           ON_SERVER + "test_who_does_not_take_replies_holds_nobody_up"),
+    Mutant("accept-again-at-once", SERVICE,
+           "        self.server.remove(self._sock)\n        self.server.after(ACCEPT_AGAIN_S",
+           "        self.server.after(ACCEPT_AGAIN_S", SHORT),
+    Mutant("strangers-keep-descriptors", SERVICE, "            if not visit.spoke:\n",
+           "            if False:\n",
+           SHORT),
+    Mutant("any-row", STORE, "            raise self._bad_row(table, row, error) from error",
+           "            return kind()",
+           ON_STORE + "test_a_row_that_does_not_hold_what_it_should_is_named"),
+    Mutant("rows-not-looked-at", STORE, "                self.check()\n", "                pass\n",
+           ON_STORE + "test_a_row_that_does_not_hold_what_it_should_is_named"),
 ]  # fmt: skip
 
 MUTANTS = [
