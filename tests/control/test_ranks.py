@@ -28,7 +28,7 @@ def test_a_rank_gets_nowhere_while_another_job_goes_on(
     if not prefix:
         privileges.need_namespaces()
     elif not shutil.which(prefix[0]):
-        pytest.skip("needs setpriv (util-linux)")
+        privileges.missing("needs setpriv (util-linux)")
     rankfold, layout = commands(*prefix), Layout(state.path)
     plan, results = specs.folder / "plan.json", specs.folder / "results"
     specs.job("victim", gpus=1, ranks=1)

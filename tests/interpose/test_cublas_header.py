@@ -16,9 +16,12 @@ from pycparser import c_ast, c_parser
 
 from rankfold import paths
 from rankfold.interpose import generate, headers
+from support import privileges
 from support.native import REPOSITORY
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.slow, pytest.mark.installs, pytest.mark.cuda_headers, pytest.mark.timeout(1200)
+]  # fmt: skip
 RUNTIME = generate.header_folders()
 LIBRARIES = ["cublas", "cublasLt"]
 OURS = paths.native("include")
@@ -28,8 +31,6 @@ OTHER = re.compile(r"CUBLAS_VER|CUBLAS_API_H_|CUBLAS_V2_H_|NCCL_H_|NCCL_VERSION"
 
 def headers_of(tmp_path_factory: pytest.TempPathFactory, library: str, wheel: str) -> Path:
     """The toolkit's headers, or the wheel's, which are fetched once."""
-    if not RUNTIME:
-        pytest.skip("no CUDA headers on this machine")
     if found := generate.header_folders(library):
         return found[0]
     kept = REPOSITORY / f"build/{library.lower().removesuffix('lt')}-headers"
@@ -39,7 +40,7 @@ def headers_of(tmp_path_factory: pytest.TempPathFactory, library: str, wheel: st
                    str(download), wheel]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(f"{wheel} cannot be had: {done.stderr.strip()[-300:]}")
+            privileges.missing(f"{wheel} cannot be had: {done.stderr.strip()[-300:]}")
         (file,) = download.iterdir()
         with zipfile.ZipFile(file) as archive:
             names = [n for n in archive.namelist() if n.endswith(".h")]
