@@ -493,11 +493,16 @@ class _Planner:
             self.actions.append(self._detach(job, record, target))
         elif record.step == "detached":
             if target:
-                self.actions.append(Place(job.name, record.epoch + 1, target))
+                self.actions.append(Place(job.name, self._next_epoch(record), target))
             elif record.placement:
                 self.actions.append(Release(job.name))
             elif target == ():
                 self.converged.add(job.name)
+
+    def _next_epoch(self, record: Record) -> int:
+        """Above all that any device has seen: it may remember an earlier job of this name."""
+        told = (seen.job(record.name) for seen in self.observed.devices.values())
+        return 1 + max([record.epoch, *(there.epoch for there in told if there)])
 
     def _suspend_fits(self, job: Job, record: Record) -> bool:
         return record.step == "started" or self._memory_allows(job.name, job, record, 0)
@@ -521,7 +526,7 @@ class _Planner:
         ):
             return
         elif target:
-            self.actions.append(Place(job.name, record.epoch + 1, target))
+            self.actions.append(Place(job.name, self._next_epoch(record), target))
         elif target == ():
             self.converged.add(job.name)
 

@@ -193,6 +193,22 @@ def test_more_devices_than_the_job_may_get_are_refused_by_hand_too(rankfold: Ran
     process.communicate(timeout=60)
 
 
+def test_a_job_that_is_over_runs_anew_when_it_is_put_back(rankfold: Rankfold, specs: Specs) -> None:
+    """On the devices that have served the first of its name, and remember it."""
+    specs.pool(2)
+    specs.program(["sleep", "1000"], "other")  # as long as one lives, so do the devices
+    folder = str(specs.folder)
+    for _ in range(2):
+        specs.job(gpus=1, ranks=1)
+        rankfold("apply", "-f", folder, "--wait", "--timeout", "40s")
+        assert rankfold.job("gpt")["phase"] == "Running"
+        specs.finish_jobs()
+        rankfold.until(lambda: rankfold.job("gpt")["phase"] == "Succeeded")
+        specs.stop_file.unlink()
+        (specs.folder / "gpt.yaml").unlink()
+        rankfold("apply", "-f", folder, "--wait")
+
+
 def test_interrupting_run_cancels_the_job(rankfold: Rankfold) -> None:
     process = rankfold.start("run", "--world-size", "1", "--name", "long", "--", "sleep", "1000")
     rankfold.until(lambda: rankfold.job("long").get("phase") == "Running")

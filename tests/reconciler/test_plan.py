@@ -566,3 +566,16 @@ def test_a_temporary_pool_serves_its_job_and_goes_with_it() -> None:
     place.exit("mine", 0, 0)
     place.converge()
     assert place.devices == {} and place.desired.pools == {}
+
+
+def test_a_job_that_runs_anew_is_not_taken_for_the_one_that_its_device_remembers() -> None:
+    place = fleet(1, job("a", 1, 1))
+    place.converge()
+    place.exit("a", 0, 0)
+    place.converge()
+    wish(place)
+    place.converge()
+    place.ranks.clear()
+    wish(place, job("a", 1, 1))
+    planned = place.converge()
+    assert place.records["a"].step == "placed" and "a" in planned.converged

@@ -147,11 +147,13 @@ class Fleet:
         assert len(action.placement) == record.fixed.world_size
         devices = tuple(dict.fromkeys(action.placement))
         if record.step != "placing":
-            assert action.epoch == record.epoch + 1
+            assert action.epoch > record.epoch
             self.placed += 1
             for name in devices:
                 assert self.devices[name].ready, "placed on a device that does not answer"
                 assert not self.jobs_on(name), "placed on a device that is not free"
+                old = self.devices[name].job(action.job)
+                assert old is None or old.epoch < action.epoch, "a device has had this epoch"
         for name in devices:
             device = self.devices[name]
             others = tuple(j for j in device.jobs if j.job != action.job)
