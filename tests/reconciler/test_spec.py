@@ -320,6 +320,7 @@ def test_unreadable_bytes_are_a_fault(tmp_path: Path) -> None:
 def test_lines_survive_nesting_and_lists() -> None:
     documents, _ = yamldoc.parse("a:\n  b:\n    - c: 1\n      d: 2\n")
     assert documents[0].line(("a", "b", 0, "d")) == 4
+    assert documents[0].line(("a", "b")) == 2, "of the key: its value is further down"
     assert documents[0].line(("a", "b", 0, "missing")) == 3
 
 
