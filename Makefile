@@ -12,7 +12,7 @@ BUILD ?= build/native
 CC ?= gcc
 CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra $(if $(CI),-Werror)
-CSTD := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -Iinterpose -Iproxy/core -Iproxy/hal
+CSTD := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -Iinterpose/channel -Iproxy/core -Iproxy/hal
 JOBS ?= $(shell nproc)
 # T=barrier: only tests/barrier, or whatever test names match.
 TESTS = $(if $(T),$(if $(wildcard tests/$(T)),tests/$(T),-k "$(T)"),tests)
@@ -120,17 +120,22 @@ check-python: $(VENV_READY)
 check-imports: $(VENV_READY)
 	$(VENV)/bin/lint-imports --no-logo
 
+# Programs of the tests and examples are written as somebody else would write them.
+C_FILES = $(shell git ls-files --cached --others --exclude-standard '*.[ch]' | grep -v ^tests/programs/)
+
 # Locally beside the normal build, whose objects may have been compiled with warnings.
 check-c: $(VENV_READY)
+	$(VENV)/bin/clang-format --dry-run --Werror $(C_FILES)
 	@$(MAKE) --no-print-directory native CI=1 BUILD=$(if $(CI),$(BUILD),build/check)
 
 check-repository: $(VENV_READY)
 	$(PYTHON) -m pytest tests/repository
 
 .PHONY: format
-format: $(VENV_READY) ## let ruff lay out the Python source
+format: $(VENV_READY) ## lay out the Python and the C source
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
+	$(VENV)/bin/clang-format -i $(C_FILES)
 
 .PHONY: clean
 clean: ## remove what was built; the virtual environment and the CUDA compiler stay

@@ -34,24 +34,35 @@
 #define SPIN_NS 50000u
 #define SPINS 300 /* as interpose/client/channel.c: the same way of waiting on both sides */
 
-struct param { uint32_t offset, bytes; };
+struct param {
+	uint32_t offset, bytes;
+};
 struct kernel { /* what dispatch.py writes */
 	const char *name;
 	const struct hal_function *function;
 	uint32_t param_bytes, param_count;
 	const struct param *params;
 };
-struct dim3 { uint32_t x, y, z; };
+struct dim3 {
+	uint32_t x, y, z;
+};
 
 static const struct kernel *kernels;
-static struct { const void *host; const struct kernel *kernel; } functions[FUNCTIONS_MAX];
+static struct {
+	const void *host;
+	const struct kernel *kernel;
+} functions[FUNCTIONS_MAX];
 static uint32_t function_count;
 static struct hal_device *device;
 static struct hal_space *space;
 static struct hal_stream *queue;
 static uint64_t last, heap = RF_DEV_BASE, mapped = RF_DEV_BASE;
 static _Atomic uint32_t moved, waiting;
-static struct { struct dim3 grid, block; size_t shared; void *stream; } configuration;
+static struct {
+	struct dim3 grid, block;
+	size_t shared;
+	void *stream;
+} configuration;
 
 static _Noreturn void fail(const char *what)
 {
@@ -71,8 +82,11 @@ static void on_moved(void *unused)
 
 static void open_device(void)
 {
-	struct hal_config config = {.memory_bytes = MEMORY_BYTES, .workers = 1, .cc_major = 8,
-				    .speed = 1.0, .ring = on_moved};
+	struct hal_config config = {.memory_bytes = MEMORY_BYTES,
+				    .workers = 1,
+				    .cc_major = 8,
+				    .speed = 1.0,
+				    .ring = on_moved};
 	if (hal_soft.device_open(&config, &device) || hal_soft.space_create(device, &space) ||
 	    hal_soft.stream_create(device, &queue))
 		fail("no device");
@@ -101,7 +115,7 @@ static void wait_for(uint64_t number)
 
 static void submit(const struct hal_work *work)
 {
-	/* Full: until some have room, as proxy/core/stream.c does; not woken for each. */
+	/* Full: until some have room, as proxy/core/loop/stream.c does; not woken for each. */
 	if (!hal_soft.room(queue))
 		wait_for(last - QUEUE_WORKS + REFILL_WORKS);
 	last = hal_soft.submit(queue, work);
@@ -197,7 +211,8 @@ EXPORT int cudaMalloc(void **address, size_t bytes)
 	*address = (void *)heap;
 	heap += (bytes + RF_ALLOC_ALIGN - 1) / RF_ALLOC_ALIGN * RF_ALLOC_ALIGN;
 	for (; mapped < heap; mapped += RF_CHUNK_BYTES)
-		if (hal_soft.chunk_create(device, &chunk) || hal_soft.space_map(space, mapped, chunk))
+		if (hal_soft.chunk_create(device, &chunk) ||
+		    hal_soft.space_map(space, mapped, chunk))
 			return 2;
 	return 0;
 }
@@ -278,7 +293,9 @@ EXPORT int cudaGetLastError(void) { return hal_soft.space_error(space, NULL, 0);
 EXPORT const char *cudaGetErrorString(int error) { return (void)error, "an error"; }
 
 EXPORT int ncclGetUniqueId(void *id) { return memset(id, 0, RF_UNIQUE_ID_BYTES), 0; }
-struct unique_id { char bytes[RF_UNIQUE_ID_BYTES]; };
+struct unique_id {
+	char bytes[RF_UNIQUE_ID_BYTES];
+};
 EXPORT int ncclCommInitRank(void **comm, int ranks, struct unique_id id, int rank)
 {
 	return (void)id, ranks == 1 && rank == 0 ? make(comm) : 4;

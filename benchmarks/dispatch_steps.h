@@ -11,28 +11,28 @@
 #include <vector>
 
 struct DispatchSteps {
-    std::vector<long> ends;
+	std::vector<long> ends;
 
-    static long now()
-    {
-        timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return t.tv_sec * 1000000000L + t.tv_nsec;
-    }
-    ~DispatchSteps()
-    {
-        const char *path = getenv("DISPATCH_STEPS");
-        FILE *file = path && !ends.empty() ? fopen(path, "w") : nullptr;
-        for (size_t i = 1; file && i < ends.size(); i++)
-            fprintf(file, "%ld\n", ends[i] - ends[i - 1]);
-        if (file)
-            fclose(file);
-    }
-    int flushed(FILE *file)
-    {
-        ends.push_back(now());
-        return (fflush)(file);
-    }
+	static long now()
+	{
+		timespec t;
+		clock_gettime(CLOCK_MONOTONIC, &t);
+		return t.tv_sec * 1000000000L + t.tv_nsec;
+	}
+	~DispatchSteps()
+	{
+		const char *path = getenv("DISPATCH_STEPS");
+		FILE *file = path && !ends.empty() ? fopen(path, "w") : nullptr;
+		for (size_t i = 1; file && i < ends.size(); i++)
+			fprintf(file, "%ld\n", ends[i] - ends[i - 1]);
+		if (file)
+			fclose(file);
+	}
+	int flushed(FILE *file)
+	{
+		ends.push_back(now());
+		return (fflush)(file);
+	}
 };
 inline DispatchSteps dispatch_steps;
 #define fflush(file) dispatch_steps.flushed(file)

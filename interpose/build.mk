@@ -8,17 +8,17 @@ INTERPOSE_SONAME_nvml := libnvidia-ml.so.1
 INTERPOSE_SONAME_cublas := libcublas.so.13
 INTERPOSE_SONAME_cublasLt := libcublasLt.so.13
 CLIENT_LIB := $(BUILD)/lib/librankfold.so
-CLIENT_SRC := $(wildcard interpose/client/*.c)
+CLIENT_SRC := $(wildcard interpose/client/*.c interpose/client/*/*.c)
 BLAS_PTX := $(foreach t,s d c z,interpose/blas/$(t).ptx)
 CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/interpose/blas/images.o $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
-CLIENT_CSTD := $(CSTD) -Iinterpose/client -I$(INTERPOSE_GEN) -ftls-model=initial-exec -DRF_CLIENT
+CLIENT_CSTD := $(CSTD) -Iinterpose/client -Iinterpose/client/graph -Iinterpose/client/api -I$(INTERPOSE_GEN) -ftls-model=initial-exec -DRF_CLIENT
 SHIMS := $(foreach l,$(INTERPOSE_LIBS),$(BUILD)/lib/$(INTERPOSE_SONAME_$(l)))
 SHIM_LINKS := $(basename $(SHIMS))
 NATIVE += $(CLIENT_LIB) $(SHIMS) $(SHIM_LINKS)
 
 # One run writes all of it; the stamp stands for the files.
 GENERATED := $(INTERPOSE_GEN)/.generated
-$(GENERATED): interpose/generate.py interpose/headers.py interpose/channel.h $(wildcard interpose/api/*.yaml)
+$(GENERATED): interpose/generate.py interpose/headers.py interpose/channel/channel.h $(wildcard interpose/api/*.yaml)
 	@mkdir -p $(@D)
 	$(PYTHON) -m rankfold.interpose.generate --out $(INTERPOSE_GEN) --include $(BUILD)/include
 	@touch $@

@@ -20,7 +20,7 @@ A function of the description has ``params`` and one of
                      ``event(x)`` as an expression check a handle, ``idle_stream(x)`` and
                      ``idle_event(x)`` also that no capture stands in the way.
 ``local: EXPRESSION``  a C expression that gives the result
-``hand: FILE``       the body is in ``interpose/client/FILE``
+``hand: FILE``       the body is in ``interpose/client/``, in FILE of whichever folder
 ``refuse: REASON``   a stub that names itself once on stderr and fails
 
 Further keys: ``returns`` (default: the library's result type, through its ``finish``), ``ignore``
@@ -57,7 +57,7 @@ from rankfold.interpose import headers
 from rankfold.interpose.headers import Declared
 
 API = Path(__file__).resolve().parent / "api"
-CHANNEL = Path(__file__).resolve().parent / "channel.h"
+CHANNEL = Path(__file__).resolve().parent / "channel" / "channel.h"
 WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # where tools/nvcc puts them
 LIBRARIES = ("cudart", "cuda", "nccl", "nvml", "cublas", "cublasLt")
 KINDS = ("record", "local", "hand", "refuse")

@@ -1,6 +1,6 @@
 # The device proxy's native half: core and all kinds of devices in one library.
 PROXY_LIB := $(BUILD)/lib/librankfold-proxy.so
-PROXY_SRC := $(wildcard proxy/core/*.c proxy/hal/*.c proxy/hal/*/*.c)
+PROXY_SRC := $(wildcard proxy/core/*.c proxy/core/*/*.c proxy/hal/*.c proxy/hal/*/*.c)
 PROXY_OBJ := $(PROXY_SRC:%.c=$(BUILD)/obj/%.o)
 PROXY_API := $(BUILD)/include/proxy.h
 NATIVE += $(PROXY_LIB) $(PROXY_API)

@@ -61,7 +61,7 @@ class Layout:
         return self.job(name) / f"rank-{rank}{suffix}"
 
     def launcher_lock(self, name: str, rank: int) -> Path:
-        """Held by a rank's launcher for its life (see rankfold/interpose/launcher.py)."""
+        """Held by a rank's launcher for its life (see rankfold/interpose/launcher/launcher.py)."""
         return self.logs(name) / f"rank-{rank}.launcher.log"
 
     def launcher_socket(self, name: str, rank: int) -> Path:

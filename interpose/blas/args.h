@@ -16,29 +16,43 @@ enum blas_flags {
 	BLAS_LISTED = 2,
 	BLAS_REAL_ALPHA = 4, /* of a complex routine: a real number */
 	BLAS_REAL_BETA = 8,
-	BLAS_WIDE = 16,     /* the index that is found has 64 bits */
+	BLAS_WIDE = 16,      /* the index that is found has 64 bits */
 	BLAS_HERMITIAN = 32, /* what is updated: its diagonal becomes real */
-	BLAS_CONJ = 64,     /* of two factors the second one is conjugated */
-	BLAS_TWICE = 128,   /* and the product with the factors swapped is added */
-	BLAS_RIGHT = 256,   /* the triangular matrix, or the diagonal, stands on the right */
+	BLAS_CONJ = 64,      /* of two factors the second one is conjugated */
+	BLAS_TWICE = 128,    /* and the product with the factors swapped is added */
+	BLAS_RIGHT = 256,    /* the triangular matrix, or the diagonal, stands on the right */
 };
 enum blas_op {
-	BLAS_AXPY, BLAS_SCAL, BLAS_COPY, BLAS_SWAP, BLAS_ROT, BLAS_ROTM, /* each */
-	BLAS_DOT, BLAS_NRM2, BLAS_ASUM, BLAS_AMAX, BLAS_AMIN,            /* reduce */
-	BLAS_GEAM, BLAS_DGMM,                                            /* combine */
-	BLAS_ROTG, BLAS_ROTMG,                                           /* rotation */
+	BLAS_AXPY,
+	BLAS_SCAL,
+	BLAS_COPY,
+	BLAS_SWAP,
+	BLAS_ROT,
+	BLAS_ROTM, /* each */
+	BLAS_DOT,
+	BLAS_NRM2,
+	BLAS_ASUM,
+	BLAS_AMAX,
+	BLAS_AMIN, /* reduce */
+	BLAS_GEAM,
+	BLAS_DGMM, /* combine */
+	BLAS_ROTG,
+	BLAS_ROTMG, /* rotation */
 };
 enum blas_shape { BLAS_GENERAL, BLAS_SYMMETRIC, BLAS_HERMITIC, BLAS_TRIANGULAR };
 
-struct blas_vector { uint64_t at; int64_t step, batch; };
+struct blas_vector {
+	uint64_t at;
+	int64_t step, batch;
+};
 /* As it is stored; op(A) is asked for, turned and conjugated. Element (i, j) is not zero where
  * -below <= j - i <= above. Of what is not general only one triangle is stored. */
 struct blas_matrix {
 	uint64_t at;
 	int64_t ld, batch;
 	int64_t below, above;
-	int64_t shift;          /* banded: row of the diagonal among the stored ones; -1: not banded */
-	int64_t packed;         /* the order of a packed one, or 0 */
+	int64_t shift;  /* banded: row of the diagonal among the stored ones; -1: not banded */
+	int64_t packed; /* the order of a packed one, or 0 */
 	int32_t shape, upper, unit, turned, conj, reserved;
 };
 struct blas_args {

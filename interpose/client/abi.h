@@ -43,19 +43,33 @@ typedef int cudaDriverEntryPointQueryResult;
 typedef void (*cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void *userData);
 typedef void (*cudaHostFn_t)(void *userData);
 
-typedef struct { unsigned int x, y, z; } dim3;
-typedef struct { unsigned int x, y, z; } uint3;
-typedef struct { int x, y, z, w; cudaChannelFormatKind f; } cudaChannelFormatDesc;
+typedef struct {
+	unsigned int x, y, z;
+} dim3;
+typedef struct {
+	unsigned int x, y, z;
+} uint3;
+typedef struct {
+	int x, y, z, w;
+	cudaChannelFormatKind f;
+} cudaChannelFormatDesc;
 typedef void *cudaGraph_t;
 typedef void *cudaGraphNode_t;
 typedef void *cudaGraphExec_t;
 typedef void *cudaArray_t;
 typedef int cudaGraphNodeType;
-typedef struct { unsigned char from_port, to_port, type, reserved[5]; } cudaGraphEdgeData;
+typedef struct {
+	unsigned char from_port, to_port, type, reserved[5];
+} cudaGraphEdgeData;
 typedef void *cudaUserObject_t;
 
-typedef struct { int type, id; } cudaMemLocation;
-typedef struct { cudaMemLocation location; int flags; } cudaMemAccessDesc;
+typedef struct {
+	int type, id;
+} cudaMemLocation;
+typedef struct {
+	cudaMemLocation location;
+	int flags;
+} cudaMemAccessDesc;
 typedef struct {
 	int allocType, handleTypes;
 	cudaMemLocation location;
@@ -66,7 +80,11 @@ typedef struct {
 } cudaMemPoolProps;
 
 enum cuda_memcpy_kind {
-	HOST_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, BY_ADDRESS,
+	HOST_TO_HOST,
+	HOST_TO_DEVICE,
+	DEVICE_TO_HOST,
+	DEVICE_TO_DEVICE,
+	BY_ADDRESS,
 };
 
 typedef struct {
@@ -108,9 +126,16 @@ typedef struct {
 	int reserved[56];
 } cudaDeviceProp;
 
-typedef struct { size_t x, y, z; } cudaPos;
-typedef struct { size_t width, height, depth; } cudaExtent;
-typedef struct { void *ptr; size_t pitch, xsize, ysize; } cudaPitchedPtr;
+typedef struct {
+	size_t x, y, z;
+} cudaPos;
+typedef struct {
+	size_t width, height, depth;
+} cudaExtent;
+typedef struct {
+	void *ptr;
+	size_t pitch, xsize, ysize;
+} cudaPitchedPtr;
 typedef struct {
 	cudaArray_t srcArray;
 	cudaPos srcPos;
@@ -143,8 +168,15 @@ typedef struct {
 typedef struct {
 	int type; /* 1: ptr, 2: array */
 	union {
-		struct { void *ptr; size_t rowLength, layerHeight; cudaMemLocation locHint; } ptr;
-		struct { cudaArray_t array; cudaPos offset; } array;
+		struct {
+			void *ptr;
+			size_t rowLength, layerHeight;
+			cudaMemLocation locHint;
+		} ptr;
+		struct {
+			cudaArray_t array;
+			cudaPos offset;
+		} array;
 	} op;
 } cudaMemcpy3DOperand;
 typedef struct {
@@ -190,9 +222,16 @@ typedef union {
 	access_policy_window accessPolicyWindow;
 	int cooperative, syncPolicy, priority, memSyncDomain;
 	int hint; /* any other that is one number */
-	struct { unsigned char default_, remote; } memSyncDomainMap;
-	struct { unsigned int x, y, z; } clusterDim;
-	struct { int deviceUpdatable; void *devNode; } deviceUpdatableKernelNode;
+	struct {
+		unsigned char default_, remote;
+	} memSyncDomainMap;
+	struct {
+		unsigned int x, y, z;
+	} clusterDim;
+	struct {
+		int deviceUpdatable;
+		void *devNode;
+	} deviceUpdatableKernelNode;
 } launch_attribute_value;
 /* The same in both interfaces: cudaLaunchAttribute and CUlaunchAttribute. */
 typedef struct {
@@ -201,11 +240,21 @@ typedef struct {
 	_Alignas(8) launch_attribute_value value;
 } launch_attribute;
 enum launch_attribute_id {
-	ATTRIBUTE_IGNORE = 0, ATTRIBUTE_WINDOW = 1, ATTRIBUTE_COOPERATIVE = 2,
-	ATTRIBUTE_SYNC_POLICY = 3, ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_CLUSTER_POLICY = 5,
-	ATTRIBUTE_SERIALIZATION = 6, ATTRIBUTE_PROGRAMMATIC_EVENT = 7, ATTRIBUTE_PRIORITY = 8,
-	ATTRIBUTE_DOMAIN_MAP = 9, ATTRIBUTE_DOMAIN = 10, ATTRIBUTE_PREFERRED_CLUSTER = 11,
-	ATTRIBUTE_LAUNCH_EVENT = 12, ATTRIBUTE_DEVICE_NODE = 13, ATTRIBUTE_CARVEOUT = 14,
+	ATTRIBUTE_IGNORE = 0,
+	ATTRIBUTE_WINDOW = 1,
+	ATTRIBUTE_COOPERATIVE = 2,
+	ATTRIBUTE_SYNC_POLICY = 3,
+	ATTRIBUTE_CLUSTER = 4,
+	ATTRIBUTE_CLUSTER_POLICY = 5,
+	ATTRIBUTE_SERIALIZATION = 6,
+	ATTRIBUTE_PROGRAMMATIC_EVENT = 7,
+	ATTRIBUTE_PRIORITY = 8,
+	ATTRIBUTE_DOMAIN_MAP = 9,
+	ATTRIBUTE_DOMAIN = 10,
+	ATTRIBUTE_PREFERRED_CLUSTER = 11,
+	ATTRIBUTE_LAUNCH_EVENT = 12,
+	ATTRIBUTE_DEVICE_NODE = 13,
+	ATTRIBUTE_CARVEOUT = 14,
 	ATTRIBUTE_NVLINK = 16,
 };
 typedef int cudaLaunchAttributeID;
@@ -275,11 +324,17 @@ typedef int CUgraphNodeType;
 typedef int CUdriverProcAddressQueryResult;
 typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
-typedef struct { char bytes[16]; } CUuuid;
+typedef struct {
+	char bytes[16];
+} CUuuid;
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *userData);
 typedef void (*CUhostFn)(void *userData);
 typedef size_t (*CUoccupancyB2DSize)(int blockSize);
-typedef struct { void *affinity; int count; void *cig; } CUctxCreateParams;
+typedef struct {
+	void *affinity;
+	int count;
+	void *cig;
+} CUctxCreateParams;
 
 typedef struct {
 	int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], sharedMemPerBlock;
@@ -348,20 +403,35 @@ typedef struct {
 	size_t width, height;
 } CUDA_MEMSET_NODE_PARAMS;
 
-typedef struct { CUhostFn fn; void *userData; } CUDA_HOST_NODE_PARAMS;
+typedef struct {
+	CUhostFn fn;
+	void *userData;
+} CUDA_HOST_NODE_PARAMS;
 /* The same in both interfaces. */
 typedef CUDA_MEMSET_NODE_PARAMS cudaMemsetParams;
 typedef CUDA_HOST_NODE_PARAMS cudaHostNodeParams;
 
 typedef int CUgraphExecUpdateResult;
-typedef struct { int result; CUgraphNode errorNode, errorFromNode; } CUgraphExecUpdateResultInfo;
+typedef struct {
+	int result;
+	CUgraphNode errorNode, errorFromNode;
+} CUgraphExecUpdateResultInfo;
 typedef CUgraphExecUpdateResultInfo cudaGraphExecUpdateResultInfo;
 typedef cudaGraphEdgeData CUgraphEdgeData;
 
-typedef struct { int flags, reserved; CUcontext copyCtx; CUDA_MEMCPY3D copyParams; }
-	CUDA_MEMCPY_NODE_PARAMS;
-typedef struct { CUDA_MEMSET_NODE_PARAMS params; CUcontext ctx; } CUDA_MEMSET_NODE_PARAMS_v2;
-typedef struct { CUgraph graph; int ownership; } CUDA_CHILD_GRAPH_NODE_PARAMS;
+typedef struct {
+	int flags, reserved;
+	CUcontext copyCtx;
+	CUDA_MEMCPY3D copyParams;
+} CUDA_MEMCPY_NODE_PARAMS;
+typedef struct {
+	CUDA_MEMSET_NODE_PARAMS params;
+	CUcontext ctx;
+} CUDA_MEMSET_NODE_PARAMS_v2;
+typedef struct {
+	CUgraph graph;
+	int ownership;
+} CUDA_CHILD_GRAPH_NODE_PARAMS;
 /* A node of the kind `type`; the same frame in both interfaces. */
 typedef struct {
 	CUgraphNodeType type;
@@ -377,7 +447,10 @@ typedef struct {
 	};
 	long long reserved2;
 } CUgraphNodeParams;
-typedef struct { int flags, reserved[3]; cudaMemcpy3DParms copyParams; } cudaMemcpyNodeParams;
+typedef struct {
+	int flags, reserved[3];
+	cudaMemcpy3DParms copyParams;
+} cudaMemcpyNodeParams;
 typedef struct {
 	cudaGraphNodeType type;
 	int reserved0[3];
@@ -394,7 +467,9 @@ typedef struct {
 } cudaGraphNodeParams;
 
 enum instantiate_result { /* of result_out */
-	INSTANTIATE_SUCCESS = 0, INSTANTIATE_ERROR = 1, INSTANTIATE_INVALID_STRUCTURE = 2,
+			  INSTANTIATE_SUCCESS = 0,
+			  INSTANTIATE_ERROR = 1,
+			  INSTANTIATE_INVALID_STRUCTURE = 2,
 };
 typedef struct {
 	unsigned long long flags;
@@ -417,28 +492,58 @@ typedef int ncclRedOp_t;
 typedef int ncclScalarResidence_t;
 typedef void *ncclComm_t;
 typedef void *ncclWindow_t;
-typedef struct { char internal[128]; } ncclUniqueId;
-typedef struct { size_t size; unsigned int magic, version; int blocking; } ncclConfig_t;
-typedef struct { size_t size; unsigned int magic, version; float estimatedTime; } ncclSimInfo_t;
+typedef struct {
+	char internal[128];
+} ncclUniqueId;
+typedef struct {
+	size_t size;
+	unsigned int magic, version;
+	int blocking;
+} ncclConfig_t;
+typedef struct {
+	size_t size;
+	unsigned int magic, version;
+	float estimatedTime;
+} ncclSimInfo_t;
 
 /* ---- cuBLAS and cuBLASLt: their enumerations are in api.h ---- */
 
 typedef int cudaDataType;
 typedef int cudaDataType_t;
 enum {
-	CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_8I = 3, CUDA_R_32I = 10,
-	CUDA_R_16BF = 14, CUDA_C_32F = 4, CUDA_C_64F = 5,
+	CUDA_R_32F = 0,
+	CUDA_R_64F = 1,
+	CUDA_R_16F = 2,
+	CUDA_R_8I = 3,
+	CUDA_R_32I = 10,
+	CUDA_R_16BF = 14,
+	CUDA_C_32F = 4,
+	CUDA_C_64F = 5,
 };
 typedef int libraryPropertyType;
-typedef struct { unsigned short bits; } __half;
-typedef struct { float x, y; } cuComplex;
-typedef struct { double x, y; } cuDoubleComplex;
+typedef struct {
+	unsigned short bits;
+} __half;
+typedef struct {
+	float x, y;
+} cuComplex;
+typedef struct {
+	double x, y;
+} cuDoubleComplex;
 typedef void *cublasHandle_t;
 typedef void *cublasLtHandle_t;
-typedef struct { uint64_t data[14]; } cublasLtMatrixLayoutOpaque_t, *cublasLtMatrixLayout_t;
-typedef struct { uint64_t data[32]; } cublasLtMatmulDescOpaque_t, *cublasLtMatmulDesc_t;
-typedef struct { uint64_t data[12]; } cublasLtMatmulPreferenceOpaque_t, *cublasLtMatmulPreference_t;
-typedef struct { uint64_t data[8]; } cublasLtMatmulAlgo_t;
+typedef struct {
+	uint64_t data[14];
+} cublasLtMatrixLayoutOpaque_t, *cublasLtMatrixLayout_t;
+typedef struct {
+	uint64_t data[32];
+} cublasLtMatmulDescOpaque_t, *cublasLtMatmulDesc_t;
+typedef struct {
+	uint64_t data[12];
+} cublasLtMatmulPreferenceOpaque_t, *cublasLtMatmulPreference_t;
+typedef struct {
+	uint64_t data[8];
+} cublasLtMatmulAlgo_t;
 typedef struct {
 	cublasLtMatmulAlgo_t algo;
 	size_t workspaceSize;
@@ -478,7 +583,9 @@ typedef void nvmlProcessUtilizationSample_t;
 typedef void nvmlTemperature_t;
 typedef void nvmlUtilization_t;
 
-typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
+typedef struct {
+	unsigned long long total, free, used;
+} nvmlMemory_t;
 typedef struct {
 	unsigned int version;
 	unsigned long long total, reserved, free, used;
@@ -489,7 +596,10 @@ typedef struct {
 	unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
 	char busId[32];
 } nvmlPciInfo_t;
-typedef struct { unsigned int pid; unsigned long long usedGpuMemory; } nvmlProcessInfo_v1_t;
+typedef struct {
+	unsigned int pid;
+	unsigned long long usedGpuMemory;
+} nvmlProcessInfo_v1_t;
 typedef struct {
 	unsigned int pid;
 	unsigned long long usedGpuMemory;

@@ -12,7 +12,10 @@ const struct hints usual_hints = {.sync_policy = 1, .domain_map = {0, 1}, .carve
 
 /* What is known of each: who has it, and where it is kept. All values begin at the same place. */
 #define HINT(id, of, member) {id, of, offsetof(struct hints, member), sizeof usual_hints.member}
-static const struct { int id, of; size_t at, bytes; } known[] = {
+static const struct {
+	int id, of;
+	size_t at, bytes;
+} known[] = {
 	HINT(ATTRIBUTE_WINDOW, OF_STREAM | OF_NODE, window),
 	HINT(ATTRIBUTE_SYNC_POLICY, OF_STREAM, sync_policy),
 	HINT(ATTRIBUTE_CLUSTER, OF_NODE, cluster),
@@ -34,10 +37,7 @@ static size_t place_of(int id, int of)
 	return i;
 }
 
-static bool within(int value, int least, int most)
-{
-	return value >= least && value <= most;
-}
+static bool within(int value, int least, int most) { return value >= least && value <= most; }
 
 static int check(int id, const launch_attribute_value *v)
 {
@@ -48,19 +48,11 @@ static int check(int id, const launch_attribute_value *v)
 		valid = w->hitRatio >= 0 && w->hitRatio <= 1 && within(w->hitProp, 0, 2) &&
 			within(w->missProp, 0, 1);
 		break;
-	case ATTRIBUTE_SYNC_POLICY:
-		valid = within(v->syncPolicy, 1, 4);
-		break;
-	case ATTRIBUTE_CLUSTER_POLICY:
-		valid = within(v->hint, 0, 2);
-		break;
+	case ATTRIBUTE_SYNC_POLICY: valid = within(v->syncPolicy, 1, 4); break;
+	case ATTRIBUTE_CLUSTER_POLICY: valid = within(v->hint, 0, 2); break;
 	case ATTRIBUTE_DOMAIN:
-	case ATTRIBUTE_NVLINK:
-		valid = within(v->hint, 0, 1);
-		break;
-	case ATTRIBUTE_CARVEOUT:
-		valid = within(v->hint, -1, 100);
-		break;
+	case ATTRIBUTE_NVLINK: valid = within(v->hint, 0, 1); break;
+	case ATTRIBUTE_CARVEOUT: valid = within(v->hint, -1, 100); break;
 	case ATTRIBUTE_CLUSTER:
 	case ATTRIBUTE_PREFERRED_CLUSTER:
 		if ((uint64_t)v->clusterDim.x * v->clusterDim.y * v->clusterDim.z <= 1)
@@ -112,15 +104,13 @@ static int check_launch_attribute(const launch_attribute *a)
 	case ATTRIBUTE_IGNORE:
 	case ATTRIBUTE_COOPERATIVE:
 	case ATTRIBUTE_SYNC_POLICY:
-	case ATTRIBUTE_SERIALIZATION: /* that the next launch may begin early */
-		return CUDA_OK;
+	case ATTRIBUTE_SERIALIZATION: /* that the next launch may begin early */ return CUDA_OK;
 	case ATTRIBUTE_PROGRAMMATIC_EVENT:
 	case ATTRIBUTE_LAUNCH_EVENT:
 	case ATTRIBUTE_DEVICE_NODE:
 		SAY_ONCE("launch attribute %d is not supported by rankfold", a->id);
 		return NOT_SUPPORTED;
-	default:
-		return place_of(a->id, OF_NODE) < KNOWN ? check(a->id, &a->value) : INVALID_VALUE;
+	default: return place_of(a->id, OF_NODE) < KNOWN ? check(a->id, &a->value) : INVALID_VALUE;
 	}
 }
 

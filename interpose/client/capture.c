@@ -86,7 +86,10 @@ static struct captured *add(struct captured **list, uint64_t number, struct capt
 	struct captured *c = calloc(1, sizeof *c);
 	if (!c)
 		return NULL;
-	*c = (struct captured){number, capture, {NULL, 0}, *list,
+	*c = (struct captured){number,
+			       capture,
+			       {NULL, 0},
+			       *list,
 			       !(stream && stream->flags & STREAM_NON_BLOCKING)};
 	return *list = c;
 }
@@ -331,7 +334,8 @@ static int start(uint64_t stream, void *graph, const struct nodes *tails, int mo
 	pthread_mutex_lock(&capture_lock);
 	struct captured *s = find(streams, stream) ? NULL : add(&streams, stream, capture);
 	if (s) {
-		*capture = (struct capture){graph, ++last_id, stream, mode, false, own, pthread_self()};
+		*capture = (struct capture){graph, ++last_id, stream,        mode,
+					    false, own,       pthread_self()};
 		capture->broken = !nodes_join(&s->tails, tails);
 		atomic_fetch_add(&captures_active, 1);
 	}
@@ -403,7 +407,8 @@ int capture_end(const void *stream, void **graph)
 		error = ILLEGAL_STATE;
 	else if (capture->origin != number)
 		error = CAPTURE_UNMATCHED;
-	else if (capture->mode != CAPTURE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
+	else if (capture->mode != CAPTURE_RELAXED &&
+		 !pthread_equal(capture->thread, pthread_self()))
 		error = CAPTURE_WRONG_THREAD;
 	if (error) {
 		pthread_mutex_unlock(&capture_lock);

@@ -26,24 +26,24 @@
 #include "client.h"
 #include "spin.h"
 
-#define AHEAD 2048 /* bytes of the ring: some records */
-#define SPINS 300 /* a few microseconds of pauses, most replies come then */
+#define AHEAD 2048     /* bytes of the ring: some records */
+#define SPINS 300      /* a few microseconds of pauses, most replies come then */
 #define SPIN_NS 50000u /* then it gives way at each look, before it sleeps */
 
 struct rf_header *channel_header;
 
-static uint8_t *map;             /* [0, RF_OFF_PINNED) of the memfd */
+static uint8_t *map; /* [0, RF_OFF_PINNED) of the memfd */
 static struct rf_welcome welcome;
 static _Atomic int bound_device = -1; /* the virtual device this process uses */
 _Thread_local bool in_host_function;
 static _Atomic bool welcomed, ready, forked;
-static int refusal;              /* error of a launcher that said no; final */
+static int refusal; /* error of a launcher that said no; final */
 static int spins;
 pthread_mutex_t opening_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t ring_head;       /* under ring_lock: bytes produced, records numbered */
+static uint64_t ring_head; /* under ring_lock: bytes produced, records numbered */
 static uint64_t ring_seq;
-static uint64_t ring_tail;       /* as it was when we looked last: no later than it is */
+static uint64_t ring_tail; /* as it was when we looked last: no later than it is */
 static _Atomic uint64_t slots_busy;
 static _Atomic uint32_t slots_seq; /* futex: a reply slot was let go */
 static _Atomic uint32_t slots_waiters;
@@ -86,8 +86,10 @@ static int connect_launcher(void)
 	const char *path = getenv(RF_ENV_LAUNCHER);
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	if (!path || !*path) {
-		SAY_ONCE("no device: this program was not started by rankfold (%s is not set); start "
-			 "it with `rankfold run`", RF_ENV_LAUNCHER);
+		SAY_ONCE(
+			"no device: this program was not started by rankfold (%s is not set); start "
+			"it with `rankfold run`",
+			RF_ENV_LAUNCHER);
 		return -1;
 	}
 	if (strlen(path) >= sizeof address.sun_path) {
@@ -97,7 +99,8 @@ static int connect_launcher(void)
 	strcpy(address.sun_path, path);
 	int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (sock >= 0 && connect(sock, (struct sockaddr *)&address, sizeof address)) {
-		SAY_ONCE("no device: the launcher does not answer at %s: %s", path, strerror(errno));
+		SAY_ONCE("no device: the launcher does not answer at %s: %s", path,
+			 strerror(errno));
 		close(sock);
 		return -1;
 	}
@@ -108,7 +111,10 @@ static bool send_hello(int sock, uint32_t pid, int memfd)
 {
 	struct rf_hello hello = {RF_MAGIC, RF_MAJOR, RF_MINOR, pid, 0};
 	struct iovec part = {&hello, sizeof hello};
-	union { struct cmsghdr align; char space[CMSG_SPACE(sizeof(int))]; } control = {0};
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = {0};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 	if (memfd >= 0) {
 		message.msg_control = &control;
@@ -194,7 +200,8 @@ static bool map_memfd(int fd)
 	if (map == MAP_FAILED)
 		return false;
 	void *got = mmap(pinned, RF_PINNED_SLOT_BYTES, PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd, (off_t)RF_OFF_PINNED);
+			 MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd,
+			 (off_t)RF_OFF_PINNED);
 	if (got != pinned) {
 		if (got != MAP_FAILED)
 			munmap(got, RF_PINNED_SLOT_BYTES);
@@ -270,8 +277,9 @@ static int not_after_fork(void)
 /* It would wait for itself: the stream goes on when the function returns. */
 static int not_in_host_function(void)
 {
-	SAY_ONCE("a host function (cudaLaunchHostFunc, cudaStreamAddCallback) calls CUDA, which CUDA "
-		 "does not allow: let it tell a thread of yours, which calls");
+	SAY_ONCE(
+		"a host function (cudaLaunchHostFunc, cudaStreamAddCallback) calls CUDA, which CUDA "
+		"does not allow: let it tell a thread of yours, which calls");
 	return NOT_PERMITTED;
 }
 
@@ -334,9 +342,10 @@ int channel_use_device(void)
 		return CUDA_OK;
 	if (bound == current_device)
 		return CUDA_OK;
-	SAY_ONCE("rank %u uses device %d already and cannot use device %d too: a rank has one device; "
-		 "start as many ranks as there are devices",
-		 welcome.rank, bound, current_device);
+	SAY_ONCE(
+		"rank %u uses device %d already and cannot use device %d too: a rank has one device; "
+		"start as many ranks as there are devices",
+		welcome.rank, bound, current_device);
 	return NOT_SUPPORTED;
 }
 
@@ -401,7 +410,8 @@ static uint64_t taken_by(size_t bytes)
 static void put(struct rf_record *record, size_t bytes, const void *tail, size_t tail_bytes)
 {
 	uint8_t *ring = map + RF_OFF_RING;
-	uint64_t whole = (bytes + tail_bytes + RF_RECORD_ALIGN - 1) & ~(uint64_t)(RF_RECORD_ALIGN - 1);
+	uint64_t whole = (bytes + tail_bytes + RF_RECORD_ALIGN - 1) &
+			 ~(uint64_t)(RF_RECORD_ALIGN - 1);
 	uint64_t left = RF_RING_BYTES - ring_head % RF_RING_BYTES;
 	if (left < whole) {
 		wait_for_room(left);
@@ -514,7 +524,8 @@ uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t b
 {
 	uint32_t index = slot_claim();
 	struct rf_slot *slot = slot_at(index);
-	atomic_store_explicit(&slot->state, 1, memory_order_relaxed); /* released by the ring's head */
+	atomic_store_explicit(&slot->state, 1,
+			      memory_order_relaxed); /* released by the ring's head */
 	post(record, opcode, (uint16_t)(index + 1), bytes, tail, tail_bytes);
 	return index;
 }
@@ -528,7 +539,8 @@ int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 		pause_cpu();
 	}
 	struct spin spin = {0};
-	while (atomic_load_explicit(&slot->state, memory_order_acquire) != 2 && spin_on(&spin, SPIN_NS))
+	while (atomic_load_explicit(&slot->state, memory_order_acquire) != 2 &&
+	       spin_on(&spin, SPIN_NS))
 		(void)sched_yield();
 	for (;;) {
 		uint32_t state = 1;
@@ -584,10 +596,7 @@ uint32_t bulk_claim(bool wait)
 	}
 }
 
-uint8_t *bulk_data(uint32_t slot)
-{
-	return map + RF_OFF_BULK + (uint64_t)slot * RF_BULK_BYTES;
-}
+uint8_t *bulk_data(uint32_t slot) { return map + RF_OFF_BULK + (uint64_t)slot * RF_BULK_BYTES; }
 
 /* A slot that brought data here: the server does not let it go, we do. */
 void bulk_release(uint32_t slot)

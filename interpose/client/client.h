@@ -56,19 +56,47 @@
 #endif
 
 enum cuda_error {
-	CUDA_OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3,
-	INVALID_CONFIGURATION = 9, INVALID_PITCH = 12, INVALID_SYMBOL = 13, INVALID_DIRECTION = 21,
-	INVALID_DEVICE_FUNCTION = 98, NO_DEVICE = 100,
-	INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NO_BINARY_FOR_GPU = 209,
-	PEER_ACCESS_UNSUPPORTED = 217, INVALID_PTX = 218, FILE_NOT_FOUND = 301, OPERATING_SYSTEM = 304,
-	INVALID_HANDLE = 400, ILLEGAL_STATE = 401,
-	NOT_FOUND = 500, NOT_READY = 600, LAUNCH_OUT_OF_RESOURCES = 701, PEER_ACCESS_NOT_ENABLED = 705,
+	CUDA_OK = 0,
+	INVALID_VALUE = 1,
+	OUT_OF_MEMORY = 2,
+	NOT_INITIALIZED = 3,
+	INVALID_CONFIGURATION = 9,
+	INVALID_PITCH = 12,
+	INVALID_SYMBOL = 13,
+	INVALID_DIRECTION = 21,
+	INVALID_DEVICE_FUNCTION = 98,
+	NO_DEVICE = 100,
+	INVALID_DEVICE = 101,
+	INVALID_IMAGE = 200,
+	INVALID_CONTEXT = 201,
+	NO_BINARY_FOR_GPU = 209,
+	PEER_ACCESS_UNSUPPORTED = 217,
+	INVALID_PTX = 218,
+	FILE_NOT_FOUND = 301,
+	OPERATING_SYSTEM = 304,
+	INVALID_HANDLE = 400,
+	ILLEGAL_STATE = 401,
+	NOT_FOUND = 500,
+	NOT_READY = 600,
+	LAUNCH_OUT_OF_RESOURCES = 701,
+	PEER_ACCESS_NOT_ENABLED = 705,
 	CONTEXT_IS_DESTROYED = 709,
-	ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, COOPERATIVE_LAUNCH_TOO_LARGE = 720,
-	NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
-	CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905,
-	CAPTURE_IMPLICIT = 906, CAPTURED_EVENT = 907, CAPTURE_WRONG_THREAD = 908,
-	GRAPH_UPDATE_FAILED = 910, UNKNOWN_ERROR = 999,
+	ALREADY_REGISTERED = 712,
+	NOT_REGISTERED = 713,
+	COOPERATIVE_LAUNCH_TOO_LARGE = 720,
+	NOT_PERMITTED = 800,
+	NOT_SUPPORTED = 801,
+	CAPTURE_UNSUPPORTED = 900,
+	CAPTURE_INVALIDATED = 901,
+	CAPTURE_MERGE = 902,
+	CAPTURE_UNMATCHED = 903,
+	CAPTURE_UNJOINED = 904,
+	CAPTURE_ISOLATION = 905,
+	CAPTURE_IMPLICIT = 906,
+	CAPTURED_EVENT = 907,
+	CAPTURE_WRONG_THREAD = 908,
+	GRAPH_UPDATE_FAILED = 910,
+	UNKNOWN_ERROR = 999,
 };
 
 /* ---- channel.c ---- */
@@ -173,7 +201,7 @@ struct handle {
 	_Atomic bool captured; /* an event: last recorded in a captured stream */
 	uint64_t context;      /* in which it was made */
 	struct hints hints;    /* HANDLE_STREAM */
-	void *stream;           /* HANDLE_BLAS: of its products */
+	void *stream;          /* HANDLE_BLAS: of its products */
 	int modes[BLAS_MODES];
 };
 uint64_t handle_number(void); /* a fresh one, never reused */
@@ -206,7 +234,7 @@ bool memory_reachable(const void *address, uint64_t bytes);
 int memory_alloc(uint64_t bytes, uint64_t *address);
 /* The owner is a context, which it ends with, or a pool, which hears of its end. */
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
-int memory_end(uint64_t owner);             /* frees what is its */
+int memory_end(uint64_t owner); /* frees what is its */
 int memory_free(const void *address);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
 void memory_first_launch(void); /* what is allocated from here on is not predicted stable */
@@ -215,7 +243,7 @@ struct copy {
 	void *dst;
 	const void *src;
 	uint64_t dst_pitch, src_pitch, width, height;
-	int kind;        /* enum cuda_memcpy_kind; BY_ADDRESS: from the addresses alone */
+	int kind; /* enum cuda_memcpy_kind; BY_ADDRESS: from the addresses alone */
 	uint64_t stream;
 	bool async;
 };
@@ -231,7 +259,7 @@ int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t elemen
 
 /* ---- pinned.c ---- */
 
-#define PINNED_MANAGED 0x80000000u /* a flag beside those of cudaHostAlloc */
+#define PINNED_MANAGED 0x80000000u   /* a flag beside those of cudaHostAlloc */
 bool pinned_is(const void *address); /* does it lie in the arena? */
 bool pinned_find(const void *address, struct allocation *);
 int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address);
@@ -245,7 +273,7 @@ int managed_free(void *address);
 /* ---- pool.c ---- */
 
 void pool_got_back(uint64_t owner, uint64_t bytes); /* its allocation was freed, if it is a pool */
-void pool_synchronised(void);                      /* the program has synchronised */
+void pool_synchronised(void);                       /* the program has synchronised */
 /* What pools hold on to of `room` bytes that are not allocated. */
 uint64_t pool_kept(uint64_t room);
 
@@ -262,11 +290,11 @@ bool registered_is(const void *address);
 
 struct module;
 struct function {
-	uint64_t number;        /* 0 until the server knows it */
+	uint64_t number; /* 0 until the server knows it */
 	struct module *module;
 	const char *name;
-	const void *host;       /* the program's stub, NULL for the driver API */
-	struct function *next;  /* of its module */
+	const void *host;      /* the program's stub, NULL for the driver API */
+	struct function *next; /* of its module */
 	struct rf_function_reply info;
 	struct rf_param *params;
 	_Atomic bool ready;
@@ -279,8 +307,8 @@ struct launch {
 	uint32_t grid[3], block[3];
 	uint64_t shared_bytes;
 	uint64_t stream;
-	void **args;            /* one pointer per parameter, or NULL */
-	const void *packed;     /* all of them in the kernel's layout, packed_bytes */
+	void **args;        /* one pointer per parameter, or NULL */
+	const void *packed; /* all of them in the kernel's layout, packed_bytes */
 	size_t packed_bytes;
 	bool cooperative;
 	const launch_attribute *attributes; /* for the case that it is captured */
@@ -299,7 +327,7 @@ int module_global(struct module *, const char *name, uint64_t *address, uint64_t
 bool module_is(const void *value);
 bool function_is(const void *value);
 int function_ready(struct function *);
-int function_can_run(struct function *); /* ready, and with a heap if it may allocate */
+int function_can_run(struct function *);             /* ready, and with a heap if it may allocate */
 struct function *function_of_host(const void *host); /* NULL: not registered */
 struct module *module_of(const struct function *);
 int symbol_address(const void *host_variable, uint64_t *address, uint64_t *bytes);
@@ -412,12 +440,9 @@ static inline bool context_lacks(void)
 static inline int context_needs_driver(void)
 {
 	return atomic_load_explicit(&context_driver, memory_order_relaxed) ? CUDA_OK
-									    : NOT_INITIALIZED;
+									   : NOT_INITIALIZED;
 }
-static inline int context_needed(void)
-{
-	return context_lacks() ? context_missing() : CUDA_OK;
-}
+static inline int context_needed(void) { return context_lacks() ? context_missing() : CUDA_OK; }
 /* A stream that was made in a context works in that one. */
 static inline int context_needed_for(const void *stream)
 {
@@ -435,11 +460,11 @@ static inline int context_of_runtime(void)
 struct api_entry {
 	const char *name;
 	void *function;
-	uint32_t since;   /* first version (13000, …) that means this one; 0: all */
-	uint8_t refused;  /* 1: a stub that only says that it is not covered */
+	uint32_t since;  /* first version (13000, …) that means this one; 0: all */
+	uint8_t refused; /* 1: a stub that only says that it is not covered */
 };
-extern RF_API const struct api_entry api_cudart[], api_cuda[], api_nccl[], api_nvml[],
-	api_cublas[], api_cublasLt[];
+extern RF_API const struct api_entry api_cudart[], api_cuda[], api_nccl[], api_nvml[], api_cublas[],
+	api_cublasLt[];
 extern const size_t api_cudart_count, api_cuda_count, api_nccl_count, api_nvml_count,
 	api_cublas_count, api_cublasLt_count;
 const struct api_entry *api_find(const char *name);

@@ -44,15 +44,9 @@ static const _Atomic bool none_lives;
 _Thread_local const _Atomic bool *context_lives = &none_lives;
 _Atomic bool context_driver;
 
-static struct context *current(void)
-{
-	return depth ? stack[depth - 1] : NULL;
-}
+static struct context *current(void) { return depth ? stack[depth - 1] : NULL; }
 
-bool context_current(void)
-{
-	return depth;
-}
+bool context_current(void) { return depth; }
 
 static struct context *primary_of(int device)
 {
@@ -185,8 +179,8 @@ int context_create(void **out, int device, unsigned flags)
 		error = OUT_OF_MEMORY;
 	if (error)
 		return error;
-	*c = (struct context){.number = handle_number(), .device = device, .flags = flags,
-			      .lives = true};
+	*c = (struct context){
+		.number = handle_number(), .device = device, .flags = flags, .lives = true};
 	error = push(c);
 	if (error) {
 		free(c);
@@ -203,8 +197,9 @@ int context_create(void **out, int device, unsigned flags)
 int context_create_with(void **out, int device, unsigned flags, const CUctxCreateParams *with)
 {
 	if (with && (with->count || with->cig)) {
-		SAY_ONCE("cuCtxCreate: contexts with execution affinity or for graphics are not supported "
-			 "by rankfold: create one without parameters");
+		SAY_ONCE(
+			"cuCtxCreate: contexts with execution affinity or for graphics are not supported "
+			"by rankfold: create one without parameters");
 		return NOT_SUPPORTED;
 	}
 	return context_create(out, device, flags);

@@ -49,46 +49,48 @@ static int attribute_of(const struct rf_device *d, int attribute, int device)
 {
 	switch (attribute) {
 	case 1: return (int)d->max_threads_per_block;
-	case 2: case 3: return 1024;                  /* block x, y */
-	case 4: return 64;                            /* block z */
-	case 5: return 0x7fffffff;                    /* grid x */
-	case 6: case 7: return 65535;                 /* grid y, z */
+	case 2:
+	case 3: return 1024;       /* block x, y */
+	case 4: return 64;         /* block z */
+	case 5: return 0x7fffffff; /* grid x */
+	case 6:
+	case 7: return 65535; /* grid y, z */
 	case 8: return (int)d->shared_per_block;
 	case 9: return CONSTANT_BYTES;
 	case 10: return (int)d->warp_size;
-	case 11: return 0x7fffffff;                   /* pitch */
+	case 11: return 0x7fffffff; /* pitch */
 	case 12: return (int)d->regs_per_block;
 	case 13: return (int)d->clock_khz;
-	case 14: return 512;                          /* texture alignment */
-	case 15: return 1;                            /* overlap */
+	case 14: return 512; /* texture alignment */
+	case 15: return 1;   /* overlap */
 	case 16: return (int)d->sm_count;
-	case 19: return 1;                            /* maps host memory */
-	case 30: return 512;                          /* surface alignment */
-	case 31: return 1;                            /* concurrent kernels */
-	case 33: return device + 1;                   /* PCI bus */
+	case 19: return 1;          /* maps host memory */
+	case 30: return 512;        /* surface alignment */
+	case 31: return 1;          /* concurrent kernels */
+	case 33: return device + 1; /* PCI bus */
 	case 36: return (int)d->memory_clock_khz;
 	case 37: return (int)d->memory_bus_bits;
 	case 38: return (int)d->l2_bytes;
 	case 39: return (int)d->max_threads_per_sm;
-	case 40: return 2;                            /* copy engines */
-	case 41: return 1;                            /* unified addressing */
-	case 51: return 32;                           /* texture pitch alignment */
+	case 40: return 2;  /* copy engines */
+	case 41: return 1;  /* unified addressing */
+	case 51: return 32; /* texture pitch alignment */
 	case 75: return (int)d->cc_major;
 	case 76: return (int)d->cc_minor;
-	case 78: return 1;                            /* stream priorities */
+	case 78: return 1; /* stream priorities */
 	case 81: return (int)d->shared_per_sm;
 	case 82: return (int)d->regs_per_sm;
-	case 83: return 1;                            /* managed memory */
-	case 87: return 2;                            /* single over double precision */
-	case 89: return 1;                            /* which host and kernels use at once */
-	case 90: return 1;                            /* compute preemption */
-	case 95: return 1;                            /* cooperative launches */
+	case 83: return 1; /* managed memory */
+	case 87: return 2; /* single over double precision */
+	case 89: return 1; /* which host and kernels use at once */
+	case 90: return 1; /* compute preemption */
+	case 95: return 1; /* cooperative launches */
 	case 97: return (int)d->shared_per_block_optin;
-	case 99: return 1;                            /* host registration */
+	case 99: return 1; /* host registration */
 	case 106: return (int)BLOCKS_PER_SM;
 	case 111: return (int)SHARED_RESERVED;
-	case 113: return 1;                           /* read-only host registration */
-	case 115: return 1;                           /* memory pools */
+	case 113: return 1; /* read-only host registration */
+	case 115: return 1; /* memory pools */
 	default: return 0;
 	}
 }
@@ -192,7 +194,13 @@ int function_attribute(int *value, int attribute, struct function *f)
 	case 6: *value = (int)(d->cc_major * 10 + d->cc_minor); return CUDA_OK;
 	case 8: *value = max_dynamic(f, d); return CUDA_OK;
 	case 9: *value = f->carveout; return CUDA_OK;
-	case 7: case 10: case 11: case 12: case 13: case 14: case 15: *value = 0; return CUDA_OK;
+	case 7:
+	case 10:
+	case 11:
+	case 12:
+	case 13:
+	case 14:
+	case 15: *value = 0; return CUDA_OK;
 	default: return INVALID_VALUE;
 	}
 }
@@ -206,7 +214,8 @@ int function_set_attribute(struct function *f, int attribute, int value)
 	if (error)
 		return error;
 	channel_welcome(&welcome);
-	int64_t most = (int64_t)welcome->device.shared_per_block_optin - f->info.static_shared_bytes;
+	int64_t most = (int64_t)welcome->device.shared_per_block_optin -
+		       f->info.static_shared_bytes;
 	if (attribute == 8) {
 		if (value < 0 || value > most)
 			return INVALID_VALUE;
@@ -228,10 +237,7 @@ int function_set_attribute(struct function *f, int attribute, int value)
 
 /* ---- occupancy ---- */
 
-static uint32_t round_up(uint32_t value, uint32_t to)
-{
-	return (value + to - 1) / to * to;
-}
+static uint32_t round_up(uint32_t value, uint32_t to) { return (value + to - 1) / to * to; }
 
 static int blocks_for(const struct function *f, const struct rf_device *d, int block_size,
 		      size_t dynamic)

@@ -25,13 +25,13 @@ static uint32_t hash_of(const char *name)
 }
 
 struct tables {
-	const ElfW(Sym) *symbols;
+	const ElfW(Sym) * symbols;
 	const char *strings;
 	const uint32_t *hash; /* DT_GNU_HASH */
 };
 
 /* The dynamic linker of glibc has made these absolute. */
-static struct tables tables_of(const ElfW(Dyn) *d)
+static struct tables tables_of(const ElfW(Dyn) * d)
 {
 	struct tables t = {0};
 	for (; d->d_tag != DT_NULL; d++) {
@@ -52,7 +52,7 @@ static bool equal(const char *a, const char *b)
 	return *a == *b;
 }
 
-static const ElfW(Sym) *find(const struct tables *t, const char *name)
+static const ElfW(Sym) * find(const struct tables *t, const char *name)
 {
 	uint32_t bucket_count = t->hash[0], first = t->hash[1], bloom_words = t->hash[2];
 	const uint32_t *buckets = t->hash + 4 + bloom_words * (sizeof(ElfW(Addr)) / 4);
@@ -82,9 +82,10 @@ static int look(struct dl_phdr_info *object, size_t size, void *argument)
 	for (int i = 0; i < object->dlpi_phnum; i++) {
 		if (object->dlpi_phdr[i].p_type != PT_DYNAMIC)
 			continue;
-		struct tables t = tables_of((const void *)(object->dlpi_addr +
-							   object->dlpi_phdr[i].p_vaddr));
-		const ElfW(Sym) *s = t.symbols && t.strings && t.hash ? find(&t, search->name) : NULL;
+		struct tables t = tables_of(
+			(const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr));
+		const ElfW(Sym) *s = t.symbols && t.strings && t.hash ? find(&t, search->name)
+								      : NULL;
 		if (s)
 			search->found = (void *)(object->dlpi_addr + s->st_value);
 	}

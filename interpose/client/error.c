@@ -24,7 +24,8 @@ void say(const char *format, ...)
 	int wrote = vsnprintf(line + have, sizeof line - have - 1, format, arguments);
 	va_end(arguments);
 	if (wrote > 0)
-		have += (size_t)wrote < sizeof line - have - 1 ? (size_t)wrote : sizeof line - have - 2;
+		have += (size_t)wrote < sizeof line - have - 1 ? (size_t)wrote
+							       : sizeof line - have - 2;
 	line[have++] = '\n';
 	ssize_t ignored = write(STDERR_FILENO, line, have);
 	(void)ignored;
@@ -60,7 +61,8 @@ int sticky_error(void)
 	int error = CUDA_OK;
 
 	if (channel_header)
-		error = (int)atomic_load_explicit(&channel_header->async_error, memory_order_acquire);
+		error = (int)atomic_load_explicit(&channel_header->async_error,
+						  memory_order_acquire);
 	if (error)
 		tell_fault(error);
 	return error;
@@ -73,10 +75,7 @@ cudaError_t cudaGetLastError(void)
 	return error ? error : sticky_error();
 }
 
-cudaError_t cudaPeekAtLastError(void)
-{
-	return last_error ? last_error : sticky_error();
-}
+cudaError_t cudaPeekAtLastError(void) { return last_error ? last_error : sticky_error(); }
 
 #define NAMES (sizeof names / sizeof *names)
 

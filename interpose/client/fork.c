@@ -13,9 +13,9 @@
 /* In the order in which any two of them are taken. Nothing is awaited under them but, under the
  * first, the launcher. */
 static pthread_mutex_t *const locks[] = {
-	&opening_lock, &capture_lock, &object_lock, &registered_lock, &pinned_lock, &heap_lock,
-	&pool_lock, &link_lock, &variables_lock, &registry_lock, &attribute_lock, &handle_lock,
-	&context_lock,
+	&opening_lock,   &capture_lock, &object_lock,  &registered_lock, &pinned_lock,
+	&heap_lock,      &pool_lock,    &link_lock,    &variables_lock,  &registry_lock,
+	&attribute_lock, &handle_lock,  &context_lock,
 };
 #define COUNT (sizeof locks / sizeof *locks)
 

@@ -27,10 +27,7 @@ static uint64_t live;
 static struct handle **spares; /* dropped ones */
 static uint64_t spare_count, spare_room;
 
-uint64_t handle_number(void)
-{
-	return atomic_fetch_add(&next_number, 1);
-}
+uint64_t handle_number(void) { return atomic_fetch_add(&next_number, 1); }
 
 /* Under the lock: at most half full, so that few numbers are skipped. */
 static bool make_room(void)
@@ -81,7 +78,8 @@ struct handle *handle_get(enum handle_kind kind, const void *value)
 	struct table *t = atomic_load_explicit(&table, memory_order_acquire);
 	if (!t || number < RF_HANDLE_FIRST)
 		return NULL;
-	struct handle *h = atomic_load_explicit(&t->at[number & (t->size - 1)], memory_order_acquire);
+	struct handle *h = atomic_load_explicit(&t->at[number & (t->size - 1)],
+						memory_order_acquire);
 	return h && h->number == number && h->kind == kind ? h : NULL;
 }
 

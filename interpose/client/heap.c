@@ -14,10 +14,7 @@
 #define CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 #define MERGE_EVERY 64u
 
-static uint64_t round_up(uint64_t bytes, uint64_t to)
-{
-	return (bytes + to - 1) / to * to;
-}
+static uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
 bool heap_init(struct heap *h, uint64_t capacity_bytes)
 {
@@ -105,10 +102,7 @@ static bool place_high(const struct heap *h, uint64_t bytes, uint64_t *addr)
 	return false;
 }
 
-static uint64_t first_chunk(uint64_t addr)
-{
-	return (addr - RF_DEV_BASE) / RF_CHUNK_BYTES;
-}
+static uint64_t first_chunk(uint64_t addr) { return (addr - RF_DEV_BASE) / RF_CHUNK_BYTES; }
 
 /* Chunks that [addr, +bytes) would be the first to touch. */
 static uint64_t new_chunks(const struct heap *h, uint64_t addr, uint64_t bytes)

@@ -19,21 +19,23 @@ struct heap_extent {
 	uint64_t asked;       /* LIVE: bytes as the program asked */
 	uint64_t seq;         /* not LIVE: of the last free in it */
 	enum heap_state state;
-	uint64_t owner;       /* LIVE: as the caller said */
+	uint64_t owner; /* LIVE: as the caller said */
 };
-struct heap_freed { uint64_t addr, bytes, seq; };
+struct heap_freed {
+	uint64_t addr, bytes, seq;
+};
 
 struct heap {
 	uint64_t capacity_chunks;
 	struct heap_extent *extents;
 	uint32_t count, room;
-	uint32_t *live, *held;  /* allocations per chunk: live; live or not retired yet */
+	uint32_t *live, *held; /* allocations per chunk: live; live or not retired yet */
 	uint64_t live_chunks, held_chunks;
 	/* Frees in order, [retired, freed_count) not retired, [promoted, …) in quarantine. */
 	struct heap_freed *freed;
 	uint64_t freed_count, freed_room, promoted, retired;
 	uint64_t retired_seq;
-	uint64_t merge_at;      /* merge when `retired` gets there */
+	uint64_t merge_at; /* merge when `retired` gets there */
 };
 
 bool heap_init(struct heap *, uint64_t capacity_bytes);

@@ -19,13 +19,12 @@ typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlopen_function)(const char *, int);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
 
-static const struct { const char *soname, *link; } ours[] = {
-	{"libcudart.so.13", "libcudart.so"},
-	{"libcuda.so.1", "libcuda.so"},
-	{"libnccl.so.2", "libnccl.so"},
-	{"libnvidia-ml.so.1", "libnvidia-ml.so"},
-	{"libcublas.so.13", "libcublas.so"},
-	{"libcublasLt.so.13", "libcublasLt.so"},
+static const struct {
+	const char *soname, *link;
+} ours[] = {
+	{"libcudart.so.13", "libcudart.so"}, {"libcuda.so.1", "libcuda.so"},
+	{"libnccl.so.2", "libnccl.so"},      {"libnvidia-ml.so.1", "libnvidia-ml.so"},
+	{"libcublas.so.13", "libcublas.so"}, {"libcublasLt.so.13", "libcublasLt.so"},
 };
 
 /* ---- tables ---- */
@@ -72,8 +71,9 @@ static const struct api_entry *driver_form(const char *name, const char *form, b
 	char full[128];
 	for (size_t i = 0; i < (per_thread ? 3 : 1); i++) {
 		int n = snprintf(full, sizeof full, "%s%s%s", name, form, suffixes[i]);
-		const struct api_entry *e =
-			n > 0 && (size_t)n < sizeof full ? find_in(api_cuda, api_cuda_count, full) : NULL;
+		const struct api_entry *e = n > 0 && (size_t)n < sizeof full
+						    ? find_in(api_cuda, api_cuda_count, full)
+						    : NULL;
 		found = e ? e : found;
 	}
 	return found;
@@ -82,7 +82,7 @@ static const struct api_entry *driver_form(const char *name, const char *form, b
 /* The newest form that is not newer than what the caller was compiled for. too_new: there are
  * newer ones only. */
 static const struct api_entry *driver_entry(const char *name, int version, bool per_thread,
-					      bool *too_new)
+					    bool *too_new)
 {
 	static const char *const forms[] = {"_v4", "_v3", "_v2", ""};
 	const struct api_entry *best = NULL;

@@ -29,13 +29,15 @@ static struct variable *first(void)
 }
 
 void __cudaRegisterManagedVar(void **fatCubinHandle, void **hostVarPtrAddress, char *deviceAddress,
-			      const char *deviceName, int ext, size_t size, int constant, int global)
+			      const char *deviceName, int ext, size_t size, int constant,
+			      int global)
 {
 	(void)deviceAddress, (void)ext, (void)size, (void)constant, (void)global;
 	struct variable *v = fatCubinHandle ? malloc(sizeof *v) : NULL;
 	if (!v)
 		return;
-	*v = (struct variable){(struct module *)fatCubinHandle, hostVarPtrAddress, deviceName, NULL};
+	*v = (struct variable){(struct module *)fatCubinHandle, hostVarPtrAddress, deviceName,
+			       NULL};
 	module_has_managed(v->module);
 	pthread_mutex_lock(&variables_lock);
 	v->next = variables;

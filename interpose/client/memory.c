@@ -19,18 +19,15 @@
 #include "graph.h"
 #include "heap.h"
 
-#define INLINE_BYTES 4096u  /* smaller pageable data travels in the record itself */
-#define PIPELINE 8u         /* bulk slots one device-to-host copy keeps in flight */
+#define INLINE_BYTES 4096u /* smaller pageable data travels in the record itself */
+#define PIPELINE 8u        /* bulk slots one device-to-host copy keeps in flight */
 
 pthread_mutex_t heap_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct heap heap;
 static bool heap_ready;
 static _Atomic bool launched;
 
-static uint64_t min(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
+static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* ---- device memory ---- */
 
@@ -43,10 +40,7 @@ void memory_first_launch(void)
 /* Will it live on, like parameters and optimizer state? What a program allocates before its first
  * kernel or collective mostly does. The place to learn from call sites: a hash of the call stack,
  * and what allocations from there did before, belong here. A wrong guess costs speed only. */
-static bool predict_stable(void)
-{
-	return !atomic_load_explicit(&launched, memory_order_relaxed);
-}
+static bool predict_stable(void) { return !atomic_load_explicit(&launched, memory_order_relaxed); }
 
 /* Wait until the server has retired the free with this number. A device synchronisation is answered
  * when all earlier work is done, retirement follows at once. (Not by channel_call: it is none of
@@ -56,7 +50,8 @@ static void wait_retired(uint64_t seq)
 	struct rf_record sync;
 	struct timespec nap = {0, 50000};
 	if (atomic_load_explicit(&channel_header->retired_free, memory_order_acquire) < seq)
-		channel_finish(channel_begin(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0), NULL, 0);
+		channel_finish(channel_begin(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0), NULL,
+			       0);
 	int kept = errno;
 	while (atomic_load_explicit(&channel_header->retired_free, memory_order_acquire) < seq)
 		nanosleep(&nap, NULL);
@@ -71,7 +66,8 @@ static uint64_t due(uint64_t after)
 	if (heap.retired_seq < after)
 		return after;
 	return heap.held_chunks > heap.capacity_chunks && heap.retired < heap.freed_count
-		       ? heap.freed[heap.retired].seq : 0;
+		       ? heap.freed[heap.retired].seq
+		       : 0;
 }
 
 static int ask_grant(uint64_t want)
@@ -117,10 +113,7 @@ static int announce(uint64_t address, uint64_t bytes, bool stable, uint64_t afte
 	return error;
 }
 
-int memory_alloc(uint64_t bytes, uint64_t *address)
-{
-	return memory_alloc_for(0, bytes, address);
-}
+int memory_alloc(uint64_t bytes, uint64_t *address) { return memory_alloc_for(0, bytes, address); }
 
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
 {
@@ -134,7 +127,8 @@ int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
 	if (!error) {
 		(void)due(0); /* what is retired by now is free */
 		error = heap_alloc(&heap, bytes, stable, address, &after)
-				? announce(*address, bytes, stable, after) : OUT_OF_MEMORY;
+				? announce(*address, bytes, stable, after)
+				: OUT_OF_MEMORY;
 	}
 	if (!error && owner)
 		heap_own(&heap, *address, owner);
@@ -268,9 +262,13 @@ static uint64_t span(const struct copy *c, uint64_t pitch)
 
 static struct rf_copy record_of(const struct copy *c)
 {
-	return (struct rf_copy){.stream = c->stream, .dst = (uint64_t)c->dst, .src = (uint64_t)c->src,
-				.dst_pitch = c->dst_pitch, .src_pitch = c->src_pitch,
-				.width = c->width, .height = c->height};
+	return (struct rf_copy){.stream = c->stream,
+				.dst = (uint64_t)c->dst,
+				.src = (uint64_t)c->src,
+				.dst_pitch = c->dst_pitch,
+				.src_pitch = c->src_pitch,
+				.width = c->width,
+				.height = c->height};
 }
 
 /* Both sides in the window. */
@@ -358,7 +356,10 @@ static int copy_in(struct copy c)
 	return error;
 }
 
-struct flight { struct copy piece; uint32_t bulk, slot; };
+struct flight {
+	struct copy piece;
+	uint32_t bulk, slot;
+};
 
 static void send_out(struct flight *f)
 {
@@ -419,16 +420,11 @@ static int copy_on_host(const struct copy *c)
 static bool kind_fits(int kind, enum where dst, enum where src)
 {
 	switch (kind) {
-	case HOST_TO_HOST:
-		return dst != AT_DEVICE && src != AT_DEVICE;
-	case HOST_TO_DEVICE:
-		return dst != AT_PAGEABLE && src != AT_DEVICE;
-	case DEVICE_TO_HOST:
-		return dst != AT_DEVICE && src != AT_PAGEABLE;
-	case DEVICE_TO_DEVICE:
-		return dst != AT_PAGEABLE && src != AT_PAGEABLE;
-	default:
-		return kind == BY_ADDRESS;
+	case HOST_TO_HOST: return dst != AT_DEVICE && src != AT_DEVICE;
+	case HOST_TO_DEVICE: return dst != AT_PAGEABLE && src != AT_DEVICE;
+	case DEVICE_TO_HOST: return dst != AT_DEVICE && src != AT_PAGEABLE;
+	case DEVICE_TO_DEVICE: return dst != AT_PAGEABLE && src != AT_PAGEABLE;
+	default: return kind == BY_ADDRESS;
 	}
 }
 
@@ -479,36 +475,41 @@ int memory_copy_1d(void *dst, const void *src, uint64_t bytes, int kind, const v
 
 int memory_get(void *to, uint64_t from, uint64_t bytes, uint64_t stream)
 {
-	return copy_out((struct copy){to, (void *)from, bytes, bytes, bytes, 1, DEVICE_TO_HOST, stream,
-				      false});
+	return copy_out((struct copy){to, (void *)from, bytes, bytes, bytes, 1, DEVICE_TO_HOST,
+				      stream, false});
 }
 
 int memory_put(uint64_t to, const void *from, uint64_t bytes, uint64_t stream)
 {
-	return copy_in((struct copy){(void *)to, from, bytes, bytes, bytes, 1, HOST_TO_DEVICE, stream,
-				     false});
+	return copy_in((struct copy){(void *)to, from, bytes, bytes, bytes, 1, HOST_TO_DEVICE,
+				     stream, false});
 }
 
 int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
 		uint64_t height, const void *stream)
 {
-	struct rf_fill m = {.dst = (uint64_t)dst, .pitch = pitch, .width = width, .height = height,
-			    .value = value, .element = element};
+	struct rf_fill m = {.dst = (uint64_t)dst,
+			    .pitch = pitch,
+			    .width = width,
+			    .height = height,
+			    .value = value,
+			    .element = element};
 	int error = stream_number(stream, &m.stream);
 	if (!error)
 		error = channel_enter();
 	if (error || !width || !height)
 		return error;
 	m.dst = (uint64_t)registered_reached(dst, width * element);
-	if (width > RF_HEAP_BYTES || (height > 1 && pitch < width * element) ||
-	    m.dst % element || (height > 1 && pitch % element) ||
+	if (width > RF_HEAP_BYTES || (height > 1 && pitch < width * element) || m.dst % element ||
+	    (height > 1 && pitch % element) ||
 	    !memory_on_device((void *)m.dst, (height - 1) * pitch + width * element))
 		return INVALID_VALUE;
 	if (height == 1)
 		m.pitch = width * element;
 	if (capturing(m.stream))
-		return capture_add(m.stream, node_fill(&(CUDA_MEMSET_NODE_PARAMS){
-						     m.dst, m.pitch, value, element, width, height}));
+		return capture_add(m.stream,
+				   node_fill(&(CUDA_MEMSET_NODE_PARAMS){m.dst, m.pitch, value,
+									element, width, height}));
 	channel_post(&m.r, RF_OP_FILL, sizeof m, NULL, 0);
 	return CUDA_OK;
 }

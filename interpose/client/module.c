@@ -22,21 +22,30 @@
 #define ELF_MAGIC 0x464c457fu
 #define PARAM_BYTES_USUAL 4096 /* more than that need memory of their own */
 
-struct fatbin_wrapper { uint32_t magic, version; const void *data; void *unused; };
-struct fatbin_header { uint32_t magic; uint16_t version, header_bytes; uint64_t bytes; };
+struct fatbin_wrapper {
+	uint32_t magic, version;
+	const void *data;
+	void *unused;
+};
+struct fatbin_header {
+	uint32_t magic;
+	uint16_t version, header_bytes;
+	uint64_t bytes;
+};
 
 struct module {
 	uint64_t number;
-	const void *image;     /* the program's memory until it is loaded */
+	const void *image; /* the program's memory until it is loaded */
 	uint64_t bytes;
 	enum rf_image kind;
 	bool loading, loaded, unloaded; /* under module_lock */
-	bool own;              /* the program registered it */
-	bool managed;          /* host and kernels use its variables alike */
-	uint64_t context;      /* in which it was loaded */
-	struct module *next;   /* of all */
+	bool own;                       /* the program registered it */
+	bool managed;                   /* host and kernels use its variables alike */
+	uint64_t context;               /* in which it was loaded */
+	struct module *next;            /* of all */
 	uint64_t globals;
-	_Atomic uint64_t heap_at; /* where the address of kernels' heap is still to be written, or 0 */
+	_Atomic uint64_t
+		heap_at; /* where the address of kernels' heap is still to be written, or 0 */
 	uint32_t function_count;
 	struct function *functions;
 };
@@ -53,11 +62,11 @@ struct symbol {
 
 static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t module_moved = PTHREAD_COND_INITIALIZER; /* one is not loading any more */
-static bool telling;           /* under module_lock: a thread tells a module of kernels' heap */
+static bool telling; /* under module_lock: a thread tells a module of kernels' heap */
 pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct symbol *symbols; /* open addressing */
 static uint64_t symbol_room, symbol_count;
-static const void **made;      /* all modules and functions, sorted: what a handle may be */
+static const void **made; /* all modules and functions, sorted: what a handle may be */
 static uint64_t made_count, made_room;
 static struct module *modules; /* all; under registry_lock */
 
@@ -108,15 +117,9 @@ static bool was_made(const void *value)
 
 #define TAGGED(module) ((const void *)((const char *)(module) + 1))
 
-bool module_is(const void *value)
-{
-	return value && was_made(TAGGED(value));
-}
+bool module_is(const void *value) { return value && was_made(TAGGED(value)); }
 
-bool function_is(const void *value)
-{
-	return value && was_made(value);
-}
+bool function_is(const void *value) { return value && was_made(value); }
 
 /* ---- images ---- */
 
@@ -173,20 +176,24 @@ static struct module *module_new(const void *image, int *error)
 static int say_why(int error, const char *what)
 {
 	if (error == NO_BINARY_FOR_GPU)
-		SAY_ONCE("%s: the program has machine code only, or PTX of a later architecture than "
-			 "the device: rebuild it with PTX (nvcc -arch=compute_75, without -rdc=true)",
-			 what);
+		SAY_ONCE(
+			"%s: the program has machine code only, or PTX of a later architecture than "
+			"the device: rebuild it with PTX (nvcc -arch=compute_75, without -rdc=true)",
+			what);
 	return error;
 }
 
 static void send_image(const struct module *m)
 {
 	for (uint64_t offset = 0; offset < m->bytes;) {
-		uint64_t piece = m->bytes - offset < RF_BULK_BYTES ? m->bytes - offset : RF_BULK_BYTES;
+		uint64_t piece = m->bytes - offset < RF_BULK_BYTES ? m->bytes - offset
+								   : RF_BULK_BYTES;
 		uint32_t bulk = bulk_claim(true);
 		memcpy(bulk_data(bulk), (const uint8_t *)m->image + offset, piece);
-		struct rf_module_data data = {.module = m->number, .offset = offset,
-					      .bytes = (uint32_t)piece, .bulk = bulk};
+		struct rf_module_data data = {.module = m->number,
+					      .offset = offset,
+					      .bytes = (uint32_t)piece,
+					      .bulk = bulk};
 		channel_post(&data.r, RF_OP_MODULE_DATA, sizeof data, NULL, 0);
 		offset += piece;
 	}
@@ -197,8 +204,8 @@ static int set_up(struct module *m)
 {
 	struct rf_name ask = {.module = m->number, .name_bytes = strlen(RF_SETUP_NAME)};
 	struct rf_global_reply reply;
-	int error = channel_call(&ask.r, RF_OP_GLOBAL_GET, sizeof ask, RF_SETUP_NAME, ask.name_bytes,
-				 &reply, sizeof reply);
+	int error = channel_call(&ask.r, RF_OP_GLOBAL_GET, sizeof ask, RF_SETUP_NAME,
+				 ask.name_bytes, &reply, sizeof reply);
 	if (error == NOT_FOUND)
 		return CUDA_OK;
 	uint64_t heap_at = 0;
@@ -225,10 +232,7 @@ static void free_globals(const struct module *m)
 		memory_free((void *)m->globals);
 }
 
-void module_has_managed(struct module *m)
-{
-	m->managed = true;
-}
+void module_has_managed(struct module *m) { m->managed = true; }
 
 /* By one thread at a time, without a lock. */
 static int load(struct module *m)
@@ -386,8 +390,12 @@ static struct function *function_new(struct module *m, const char *name, const v
 		free(f);
 		return NULL;
 	}
-	*f = (struct function){.module = m, .name = name, .host = host, .next = m->functions,
-			       .max_dynamic_shared = -1, .carveout = -1};
+	*f = (struct function){.module = m,
+			       .name = name,
+			       .host = host,
+			       .next = m->functions,
+			       .max_dynamic_shared = -1,
+			       .carveout = -1};
 	m->functions = f;
 	return f;
 }
@@ -395,7 +403,8 @@ static struct function *function_new(struct module *m, const char *name, const v
 /* Under module_lock: its parameter layout and needs, from the server. */
 static int get_locked(struct function *f)
 {
-	struct rf_name ask = {.module = f->module->number, .handle = handle_number(),
+	struct rf_name ask = {.module = f->module->number,
+			      .handle = handle_number(),
 			      .name_bytes = (uint32_t)strlen(f->name)};
 	if (!ask.name_bytes || ask.name_bytes > RF_NAME_MAX)
 		return NOT_FOUND;
@@ -519,7 +528,8 @@ int module_function_count(struct module *m, unsigned *count)
 /* Under module_lock: those behind the first *at ones, as many as one answer names. */
 static int enumerate_locked(struct module *m, void **out, unsigned room, unsigned *at)
 {
-	struct rf_function_names ask = {.module = m->number, .first = *at, .bulk = bulk_claim(true)};
+	struct rf_function_names ask = {
+		.module = m->number, .first = *at, .bulk = bulk_claim(true)};
 	struct rf_function_names_reply reply = {0};
 	int error = channel_call(&ask.r, RF_OP_FUNCTION_NAMES, sizeof ask, NULL, 0, &reply,
 				 sizeof reply);
@@ -553,10 +563,7 @@ int module_enumerate(struct module *m, void **out, unsigned room)
 	return error;
 }
 
-struct module *module_of(const struct function *f)
-{
-	return f->module;
-}
+struct module *module_of(const struct function *f) { return f->module; }
 
 /* ---- the program's own symbols ---- */
 
@@ -649,10 +656,7 @@ void **__cudaRegisterFatBinary(void *fatCubin)
 	return (void **)m;
 }
 
-void __cudaRegisterFatBinaryEnd(void **fatCubinHandle)
-{
-	(void)fatCubinHandle;
-}
+void __cudaRegisterFatBinaryEnd(void **fatCubinHandle) { (void)fatCubinHandle; }
 
 /* At exit, or when a shared object goes. Nothing is sent: the process must not wait here. */
 void __cudaUnregisterFatBinary(void **fatCubinHandle)
@@ -669,7 +673,8 @@ void __cudaRegisterFunction(void **fatCubinHandle, const char *hostFun, char *de
 			    const char *deviceName, int thread_limit, uint3 *tid, uint3 *bid,
 			    dim3 *bDim, dim3 *gDim, int *wSize)
 {
-	(void)deviceFun, (void)thread_limit, (void)tid, (void)bid, (void)bDim, (void)gDim, (void)wSize;
+	(void)deviceFun, (void)thread_limit, (void)tid, (void)bid, (void)bDim, (void)gDim,
+		(void)wSize;
 	struct module *m = (struct module *)fatCubinHandle;
 	struct function *f = m ? function_new(m, deviceName, hostFun) : NULL;
 	if (f)
@@ -708,9 +713,10 @@ static int check_launch(const struct launch *l)
 		return LAUNCH_OUT_OF_RESOURCES;
 	uint64_t dynamic = f->max_dynamic_shared >= 0
 				   ? (uint64_t)f->max_dynamic_shared
-				   : d->shared_per_block - (f->info.static_shared_bytes < d->shared_per_block
-								    ? f->info.static_shared_bytes
-								    : d->shared_per_block);
+				   : d->shared_per_block -
+					     (f->info.static_shared_bytes < d->shared_per_block
+						      ? f->info.static_shared_bytes
+						      : d->shared_per_block);
 	return l->shared_bytes > dynamic ? INVALID_VALUE : CUDA_OK;
 }
 
@@ -725,7 +731,8 @@ static int check_cooperative(const struct launch *l)
 	channel_welcome(&welcome);
 	return (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] >
 			       (uint64_t)blocks * welcome->device.sm_count
-		       ? COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_OK;
+		       ? COOPERATIVE_LAUNCH_TOO_LARGE
+		       : CUDA_OK;
 }
 
 /* All parameters, in the kernel's own layout. */
@@ -737,8 +744,9 @@ static int pack(const struct launch *l, uint8_t *to)
 		uint32_t n = f->info.param_count;
 		if (n && l->packed_bytes < f->params[n - 1].offset + f->params[n - 1].bytes)
 			return INVALID_VALUE;
-		memcpy(to, l->packed, l->packed_bytes < f->info.param_bytes ? l->packed_bytes
-									    : f->info.param_bytes);
+		memcpy(to, l->packed,
+		       l->packed_bytes < f->info.param_bytes ? l->packed_bytes
+							     : f->info.param_bytes);
 		return CUDA_OK;
 	}
 	if (f->info.param_count && !l->args)
@@ -751,13 +759,15 @@ static int pack(const struct launch *l, uint8_t *to)
 /* What is checked already, with room for its parameters. */
 static int launch_with(const struct launch *l, uint8_t *params)
 {
-	struct rf_launch m = {.stream = l->stream, .shared_bytes = (uint32_t)l->shared_bytes,
+	struct rf_launch m = {.stream = l->stream,
+			      .shared_bytes = (uint32_t)l->shared_bytes,
 			      .flags = l->cooperative};
 	int error = pack(l, params);
 	if (error)
 		return error;
 	if (capturing(l->stream))
-		return capture_add(l->stream, node_launch(l, params, l->function->info.param_bytes));
+		return capture_add(l->stream,
+				   node_launch(l, params, l->function->info.param_bytes));
 	memory_first_launch();
 	print_kernels_output();
 	m.function = l->function->number;
@@ -789,5 +799,5 @@ int launch(const struct launch *l)
 	if (error)
 		return error;
 	return l->function->info.param_bytes <= sizeof params ? launch_with(l, params)
-							       : launch_large(l);
+							      : launch_large(l);
 }

@@ -19,10 +19,15 @@
 #define PAGE 4096ull
 
 enum advice {
-	READ_MOSTLY = 1, NOT_READ_MOSTLY, PREFER, PREFER_NOTHING, ACCESSED_BY, NOT_ACCESSED_BY,
+	READ_MOSTLY = 1,
+	NOT_READ_MOSTLY,
+	PREFER,
+	PREFER_NOTHING,
+	ACCESSED_BY,
+	NOT_ACCESSED_BY,
 };
 enum location_type { NOWHERE, ON_DEVICE, ON_HOST, ON_HOST_NODE, ON_NEAREST_NODE };
-#define CPU (-1)        /* as cudaCpuDeviceId */
+#define CPU (-1) /* as cudaCpuDeviceId */
 #define NO_DEVICE_ID (-2)
 
 /* What the program has said of one page. */
@@ -114,7 +119,8 @@ int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address)
 
 bool pinned_is(const void *address)
 {
-	return channel_header && (uint64_t)((const uint8_t *)address - arena()) < RF_PINNED_SLOT_BYTES;
+	return channel_header &&
+	       (uint64_t)((const uint8_t *)address - arena()) < RF_PINNED_SLOT_BYTES;
 }
 
 bool pinned_find(const void *address, struct allocation *out)
@@ -206,10 +212,7 @@ static int free_as(void *address, bool managed)
 	return wait_and_release(address);
 }
 
-int pinned_free(void *address)
-{
-	return free_as(address, false);
-}
+int pinned_free(void *address) { return free_as(address, false); }
 
 /* ---- managed memory ---- */
 
@@ -219,10 +222,7 @@ bool managed_is(const void *address)
 	return pinned_find(address, &a) && a.flags & PINNED_MANAGED;
 }
 
-int managed_free(void *address)
-{
-	return free_as(address, true);
-}
+int managed_free(void *address) { return free_as(address, true); }
 
 /* Under pinned_lock: the notes for a block's pages, or none and no block. */
 static int add_notes(void *address)
@@ -239,13 +239,15 @@ int managed_place(uint64_t bytes, uint64_t owner, void **out)
 {
 	void *address;
 	if (device_is_gpu())
-		SAY_ONCE("managed memory stays in host memory under rankfold: kernels reach it there, "
-			 "which is slow for what they use often; cudaMalloc and copies are not");
+		SAY_ONCE(
+			"managed memory stays in host memory under rankfold: kernels reach it there, "
+			"which is slow for what they use often; cudaMalloc and copies are not");
 	int error = pinned_alloc(bytes, owner, PINNED_MANAGED, &address);
 	if (error == OUT_OF_MEMORY)
-		SAY_ONCE("no room for %llu bytes of managed memory: a rank's managed and pinned memory "
-			 "have %llu GiB together under rankfold", (unsigned long long)bytes,
-			 RF_PINNED_SLOT_BYTES >> 30);
+		SAY_ONCE(
+			"no room for %llu bytes of managed memory: a rank's managed and pinned memory "
+			"have %llu GiB together under rankfold",
+			(unsigned long long)bytes, RF_PINNED_SLOT_BYTES >> 30);
 	if (error)
 		return error;
 	pthread_mutex_lock(&pinned_lock);
@@ -307,7 +309,8 @@ static void note(struct notes *n, enum advice advice, cudaMemLocation at)
 	case PREFER_NOTHING: n->preferred = (cudaMemLocation){0}; break;
 	case ACCESSED_BY:
 	case NOT_ACCESSED_BY:
-		n->accessed_by = advice == ACCESSED_BY ? n->accessed_by | bit : n->accessed_by & ~bit;
+		n->accessed_by = advice == ACCESSED_BY ? n->accessed_by | bit
+						       : n->accessed_by & ~bit;
 		n->accessed_by_host = bit ? n->accessed_by_host : advice == ACCESSED_BY;
 	}
 }
@@ -376,8 +379,15 @@ int managed_attach(const void *stream, const void *address, size_t bytes, unsign
 
 /* Numbers of cudaMemRangeAttribute. */
 enum range_attribute {
-	IS_READ_MOSTLY = 1, PREFERRED, ACCESSED, PREFETCHED, PREFERRED_TYPE, PREFERRED_ID,
-	PREFETCHED_TYPE, PREFETCHED_ID, RANGE_ATTRIBUTES,
+	IS_READ_MOSTLY = 1,
+	PREFERRED,
+	ACCESSED,
+	PREFETCHED,
+	PREFERRED_TYPE,
+	PREFERRED_ID,
+	PREFETCHED_TYPE,
+	PREFETCHED_ID,
+	RANGE_ATTRIBUTES,
 };
 
 /* The place that all pages have in common, or nowhere. */
@@ -421,19 +431,16 @@ static void put_attribute(int *to, size_t room, enum range_attribute which, cons
 		for (uint64_t i = 0; i < count; i++)
 			*to &= n[i].read_mostly;
 		break;
-	case ACCESSED:
-		put_accessed(to, room, n, count);
-		break;
+	case ACCESSED: put_accessed(to, room, n, count); break;
 	case PREFERRED:
 	case PREFETCHED:
-		*to = place.type == ON_DEVICE ? place.id : place.type == ON_HOST ? CPU : NO_DEVICE_ID;
+		*to = place.type == ON_DEVICE ? place.id
+		      : place.type == ON_HOST ? CPU
+					      : NO_DEVICE_ID;
 		break;
 	case PREFERRED_TYPE:
-	case PREFETCHED_TYPE:
-		*to = place.type;
-		break;
-	default:
-		*to = place.id;
+	case PREFETCHED_TYPE: *to = place.type; break;
+	default: *to = place.id;
 	}
 }
 

@@ -17,19 +17,24 @@
 
 /* Numbers of cudaMemPoolAttr, which are CUmemPool_attribute's. */
 enum attribute {
-	REUSE_FIRST = 1, REUSE_LAST = 3, RELEASE_THRESHOLD = 4, RESERVED_CURRENT = 5,
-	RESERVED_HIGH = 6, USED_CURRENT = 7, USED_HIGH = 8,
+	REUSE_FIRST = 1,
+	REUSE_LAST = 3,
+	RELEASE_THRESHOLD = 4,
+	RESERVED_CURRENT = 5,
+	RESERVED_HIGH = 6,
+	USED_CURRENT = 7,
+	USED_HIGH = 8,
 };
 enum { ALLOCATION_PINNED = 1, AT_A_DEVICE = 1, PROTECTION_NONE = 0, PROTECTION_READ_WRITE = 3 };
 
 struct pool {
-	uint64_t number;         /* its handle */
+	uint64_t number; /* its handle */
 	int device;
-	bool destroyed;          /* but not all that came from it is freed */
-	int reuse[REUSE_LAST];   /* settings that change nothing here */
+	bool destroyed;        /* but not all that came from it is freed */
+	int reuse[REUSE_LAST]; /* settings that change nothing here */
 	uint64_t most, threshold;
 	uint64_t used, used_high, reserved, reserved_high;
-	uint64_t seen;           /* synchronisations, when it was last looked at */
+	uint64_t seen; /* synchronisations, when it was last looked at */
 	struct pool *next;
 };
 
@@ -47,8 +52,9 @@ void pool_synchronised(void)
 
 static uint64_t chunks(uint64_t bytes)
 {
-	return bytes > UINT64_MAX - RF_CHUNK_BYTES ? bytes
-						   : (bytes + RF_CHUNK_BYTES - 1) & ~(RF_CHUNK_BYTES - 1);
+	return bytes > UINT64_MAX - RF_CHUNK_BYTES
+		       ? bytes
+		       : (bytes + RF_CHUNK_BYTES - 1) & ~(RF_CHUNK_BYTES - 1);
 }
 
 /* Give back what is reserved and not used, down to `keep`. */
@@ -90,8 +96,11 @@ static struct pool *add(int device, uint64_t most)
 	struct pool *p = calloc(1, sizeof *p);
 	if (!p)
 		return NULL;
-	*p = (struct pool){.number = handle_number(), .device = device, .most = most,
-			   .reuse = {1, 1, 1}, .next = pools};
+	*p = (struct pool){.number = handle_number(),
+			   .device = device,
+			   .most = most,
+			   .reuse = {1, 1, 1},
+			   .next = pools};
 	return pools = p;
 }
 
@@ -244,10 +253,12 @@ static int location_check(const cudaMemLocation *location, int type)
 
 int pool_create(void **out, const cudaMemPoolProps *props)
 {
-	int error = out && props ? location_check(&props->location, props->allocType) : INVALID_VALUE;
+	int error = out && props ? location_check(&props->location, props->allocType)
+				 : INVALID_VALUE;
 	if (!error && props->handleTypes) {
-		SAY_ONCE("memory pools that other processes can open are not supported by rankfold: "
-			 "use NCCL between ranks");
+		SAY_ONCE(
+			"memory pools that other processes can open are not supported by rankfold: "
+			"use NCCL between ranks");
 		error = NOT_SUPPORTED;
 	}
 	if (error)
@@ -288,15 +299,9 @@ static int pool_get_of(void **pool, int device, uint64_t (*which)(int device))
 	return number ? CUDA_OK : OUT_OF_MEMORY;
 }
 
-int pool_default(void **pool, int device)
-{
-	return pool_get_of(pool, device, default_of);
-}
+int pool_default(void **pool, int device) { return pool_get_of(pool, device, default_of); }
 
-int pool_current(void **pool, int device)
-{
-	return pool_get_of(pool, device, current_of);
-}
+int pool_current(void **pool, int device) { return pool_get_of(pool, device, current_of); }
 
 int pool_make_current(int device, const void *pool)
 {
@@ -447,7 +452,8 @@ int pool_get_access(int *flags, const void *pool, const cudaMemLocation *locatio
 
 int graph_memory_get(int device, int attribute, void *value)
 {
-	int error = value && attribute >= 0 && attribute <= 3 ? device_check(device) : INVALID_VALUE;
+	int error = value && attribute >= 0 && attribute <= 3 ? device_check(device)
+							      : INVALID_VALUE;
 	if (!error)
 		memset(value, 0, sizeof(uint64_t));
 	return error;

@@ -93,7 +93,8 @@ static void show(struct rf_print *from, uint64_t head)
 		return;
 	for (uint64_t done = 0, piece; done < bytes; done += piece) {
 		uint64_t place = (first + done) % RF_PRINT_BYTES;
-		piece = bytes - done < RF_PRINT_BYTES - place ? bytes - done : RF_PRINT_BYTES - place;
+		piece = bytes - done < RF_PRINT_BYTES - place ? bytes - done
+							      : RF_PRINT_BYTES - place;
 		memcpy(text + done, from->text + place, piece);
 	}
 	atomic_thread_fence(memory_order_acquire);

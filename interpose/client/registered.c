@@ -53,11 +53,13 @@ static bool is_private(uint64_t address, uint64_t bytes)
 	while (maps && covered < address + bytes && getline(&line, &room, maps) > 0) {
 		char access[5], name[64] = "";
 		unsigned long inode;
-		if (sscanf(line, "%lx-%lx %4s %*s %*s %lu %63s", &first, &end, access, &inode, name) < 4)
+		if (sscanf(line, "%lx-%lx %4s %*s %*s %lu %63s", &first, &end, access, &inode,
+			   name) < 4)
 			break;
 		if (end <= covered)
 			continue;
-		if (first > covered || strcmp(access, "rw-p") || inode || !strncmp(name, "[stack", 6))
+		if (first > covered || strcmp(access, "rw-p") || inode ||
+		    !strncmp(name, "[stack", 6))
 			break;
 		covered = end;
 	}
@@ -95,7 +97,8 @@ static uint64_t reach(uint64_t address, uint64_t bytes)
 /* Under registered_lock: private memory again, with the contents of now. */
 static int bring_back(const struct registered *r)
 {
-	void *fresh = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *fresh = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			   0);
 	if (fresh == MAP_FAILED)
 		return OUT_OF_MEMORY;
 	memcpy(fresh, (void *)r->address, r->bytes);
@@ -135,8 +138,9 @@ int host_register(void *address, uint64_t bytes, unsigned flags)
 	if (!address || !bytes || flags & ~REGISTER_FLAGS || (uint64_t)address + bytes < bytes)
 		return INVALID_VALUE;
 	if (flags & REGISTER_IO) {
-		SAY_ONCE("cudaHostRegister: another device's memory (cudaHostRegisterIoMemory) is not "
-			 "supported by rankfold: copy through host memory");
+		SAY_ONCE(
+			"cudaHostRegister: another device's memory (cudaHostRegisterIoMemory) is not "
+			"supported by rankfold: copy through host memory");
 		return NOT_SUPPORTED;
 	}
 	if (memory_where(address) != AT_PAGEABLE)

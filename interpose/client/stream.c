@@ -84,15 +84,9 @@ static pthread_once_t thread_streams_once = PTHREAD_ONCE_INIT;
 static pthread_key_t thread_streams;
 static _Atomic bool first_taken; /* the one that exists from the start */
 
-static void end_thread_stream(void *stream)
-{
-	stream_destroy(stream);
-}
+static void end_thread_stream(void *stream) { stream_destroy(stream); }
 
-static void prepare_thread_streams(void)
-{
-	pthread_key_create(&thread_streams, end_thread_stream);
-}
+static void prepare_thread_streams(void) { pthread_key_create(&thread_streams, end_thread_stream); }
 
 int stream_of_thread(uint64_t *number)
 {
@@ -116,10 +110,7 @@ pthread_mutex_t attribute_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hints of_defaults[2]; /* the legacy stream's, the first thread's */
 static pthread_once_t defaults_once = PTHREAD_ONCE_INIT;
 
-static void prepare_defaults(void)
-{
-	of_defaults[0] = of_defaults[1] = usual_hints;
-}
+static void prepare_defaults(void) { of_defaults[0] = of_defaults[1] = usual_hints; }
 
 static struct hints *hints_of(uint64_t stream)
 {
@@ -208,10 +199,7 @@ int event_create(void **out, unsigned flags)
 	return CUDA_OK;
 }
 
-int event_destroy(const void *event)
-{
-	return destroy(HANDLE_EVENT, event, RF_OP_EVENT_DESTROY);
-}
+int event_destroy(const void *event) { return destroy(HANDLE_EVENT, event, RF_OP_EVENT_DESTROY); }
 
 /* A record that names an event and a stream. */
 static int name_both(struct rf_event *m, const struct handle *event, const void *stream)

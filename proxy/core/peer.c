@@ -50,8 +50,13 @@ struct ring {
 	_Alignas(64) struct peer_slot slot[PEER_RING_SLOTS];
 };
 
-struct overflow { struct overflow *next; struct peer_slot slot; };
-struct piece { uint64_t offset, bytes; }; /* of free outbox memory, ascending, never adjacent */
+struct overflow {
+	struct overflow *next;
+	struct peer_slot slot;
+};
+struct piece {
+	uint64_t offset, bytes;
+}; /* of free outbox memory, ascending, never adjacent */
 
 struct peer {
 	uint32_t device, count, next_from;
@@ -130,8 +135,8 @@ struct peer *peer_new(int segment_fd, uint32_t device, uint32_t device_count, ch
 	p->count = device_count;
 	p->map_bytes = outbox_offset(device_count);
 	p->fd = fcntl(segment_fd, F_DUPFD_CLOEXEC, 3);
-	p->map = mmap(NULL, p->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-		      p->fd, 0);
+	p->map = mmap(NULL, p->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, p->fd,
+		      0);
 	p->pieces = malloc(16 * sizeof *p->pieces);
 	for (uint32_t i = 0; i < device_count; i++)
 		p->last[i] = &p->first[i];
@@ -284,8 +289,8 @@ static uint8_t *outbox(struct peer *p, uint32_t device)
 	if (!p->outbox[device]) {
 		uint64_t at = outbox_offset(p->count) + device * PEER_OUTBOX_BYTES;
 		int access = device == p->device ? PROT_READ | PROT_WRITE : PROT_READ;
-		void *map = mmap(NULL, PEER_OUTBOX_BYTES, access, MAP_SHARED | MAP_NORESERVE,
-				 p->fd, (off_t)at);
+		void *map = mmap(NULL, PEER_OUTBOX_BYTES, access, MAP_SHARED | MAP_NORESERVE, p->fd,
+				 (off_t)at);
 		p->outbox[device] = map == MAP_FAILED ? NULL : map;
 	}
 	return p->outbox[device];
@@ -333,8 +338,7 @@ void peer_outbox_free(struct peer *p, uint64_t offset, uint64_t bytes)
 	if (after && before) {
 		p->pieces[i - 1].bytes += size + p->pieces[i].bytes;
 		p->piece_count--;
-		memmove(&p->pieces[i], &p->pieces[i + 1],
-			(p->piece_count - i) * sizeof *p->pieces);
+		memmove(&p->pieces[i], &p->pieces[i + 1], (p->piece_count - i) * sizeof *p->pieces);
 	} else if (after) {
 		p->pieces[i - 1].bytes += size;
 	} else if (before) {
@@ -348,8 +352,7 @@ void peer_outbox_free(struct peer *p, uint64_t offset, uint64_t bytes)
 			p->pieces = more;
 			p->piece_room *= 2;
 		}
-		memmove(&p->pieces[i + 1], &p->pieces[i],
-			(p->piece_count - i) * sizeof *p->pieces);
+		memmove(&p->pieces[i + 1], &p->pieces[i], (p->piece_count - i) * sizeof *p->pieces);
 		p->pieces[i] = (struct piece){offset, size};
 		p->piece_count++;
 	}

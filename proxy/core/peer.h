@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "collective.h"
+#include "collective/collective.h"
 
 struct peer;
 

@@ -14,12 +14,12 @@
 struct proxy;
 
 struct proxy_config {
-	const char *hal;       /* "soft", "nvidia" */
+	const char *hal; /* "soft", "nvidia" */
 	uint64_t memory_bytes;
 	uint32_t workers, cc_major, cc_minor;
-	uint32_t index;        /* nvidia: which of the machine's GPUs */
+	uint32_t index; /* nvidia: which of the machine's GPUs */
 	double speed;
-	uint64_t quantum_ns;   /* that a rank may keep the device while others want it; 0: 30 s */
+	uint64_t quantum_ns; /* that a rank may keep the device while others want it; 0: 30 s */
 };
 
 /* NULL on failure; `error` then says why. */
@@ -37,10 +37,10 @@ struct proxy_event {
 	uint32_t kind;
 	uint32_t rank;
 	uint64_t job;
-	uint64_t token;        /* to give back with the answer */
-	uint32_t image_kind;   /* enum rf_image */
-	uint32_t state;        /* enum proxy_job_state */
-	const uint8_t *data;   /* valid until the next proxy_next_event */
+	uint64_t token;      /* to give back with the answer */
+	uint32_t image_kind; /* enum rf_image */
+	uint32_t state;      /* enum proxy_job_state */
+	const uint8_t *data; /* valid until the next proxy_next_event */
 	uint64_t bytes;
 	char text[512];
 	char name[4096];
@@ -49,7 +49,10 @@ struct proxy_event {
 int proxy_next_event(struct proxy *proxy, struct proxy_event *event);
 
 enum proxy_job_state {
-	PROXY_JOB_RUNNING = 1, PROXY_JOB_STOPPING = 2, PROXY_JOB_CUT = 3, PROXY_JOB_SAVED = 4,
+	PROXY_JOB_RUNNING = 1,
+	PROXY_JOB_STOPPING = 2,
+	PROXY_JOB_CUT = 3,
+	PROXY_JOB_SAVED = 4,
 	PROXY_JOB_FAILED = 5,
 };
 
@@ -78,11 +81,11 @@ int proxy_rank_exited(struct proxy *proxy, uint64_t job, uint32_t rank, int how)
 /* Answers to PROXY_EVENT_MODULE and _FUNCTION. error: CUresult; why: of an error, for people. */
 int proxy_module_ready(struct proxy *proxy, uint64_t token, int error, const char *hash,
 		       uint64_t globals_bytes, const uint8_t *globals_image,
-		       uint32_t function_count, const char *function_names,
-		       uint32_t global_count, const char *global_names,
-		       const uint64_t *global_offsets, const uint64_t *global_sizes);
+		       uint32_t function_count, const char *function_names, uint32_t global_count,
+		       const char *global_names, const uint64_t *global_offsets,
+		       const uint64_t *global_sizes);
 struct proxy_function {
-	uint64_t address;      /* struct hal_function * */
+	uint64_t address; /* struct hal_function * */
 	uint32_t param_count, param_bytes;
 	uint32_t static_shared_bytes, max_threads, registers, local_bytes, const_bytes, ptx_version;
 };

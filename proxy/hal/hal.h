@@ -24,15 +24,15 @@ struct hal_stream;
 struct hal_function; /* made by the Python side of the HAL when a module is loaded */
 
 struct hal_config {
-	uint64_t memory_bytes;      /* capacity, a multiple of RF_CHUNK_BYTES */
-	uint32_t workers;           /* kernel worker threads */
+	uint64_t memory_bytes; /* capacity, a multiple of RF_CHUNK_BYTES */
+	uint32_t workers;      /* kernel worker threads */
 	uint32_t cc_major, cc_minor;
-	double speed;               /* soft: 1.0 as fast as it can; 0.5 takes twice as long */
+	double speed; /* soft: 1.0 as fast as it can; 0.5 takes twice as long */
 	/* Called (from any thread) after a counter moved or a space failed. */
 	void (*ring)(void *ring_arg);
 	void *ring_arg;
-	uint32_t index;             /* nvidia: which of the machine's GPUs */
-	char *text;                 /* or NULL: why device_open fails, a line for people */
+	uint32_t index; /* nvidia: which of the machine's GPUs */
+	char *text;     /* or NULL: why device_open fails, a line for people */
 	uint32_t text_bytes;
 };
 
@@ -84,9 +84,10 @@ struct hal_work {
 			const void *a;
 			uint64_t count;
 			uint32_t dtype;
-			uint32_t divide;    /* 1: divide by `divisor` (ncclAvg), 0: multiply by scalar */
+			uint32_t
+				divide; /* 1: divide by `divisor` (ncclAvg), 0: multiply by scalar */
 			uint64_t divisor;
-			uint8_t scalar[8];  /* in dtype */
+			uint8_t scalar[8]; /* in dtype */
 		} scale;
 		struct {
 			struct hal_space *space;

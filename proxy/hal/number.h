@@ -7,10 +7,30 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t float_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
-static inline float bits_float(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
-static inline uint64_t double_bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
-static inline double bits_double(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
+static inline uint32_t float_bits(float x)
+{
+	uint32_t u;
+	memcpy(&u, &x, 4);
+	return u;
+}
+static inline float bits_float(uint32_t u)
+{
+	float x;
+	memcpy(&x, &u, 4);
+	return x;
+}
+static inline uint64_t double_bits(double x)
+{
+	uint64_t u;
+	memcpy(&u, &x, 8);
+	return u;
+}
+static inline double bits_double(uint64_t u)
+{
+	double x;
+	memcpy(&x, &u, 8);
+	return x;
+}
 
 static inline float from_half(uint16_t h)
 {
@@ -35,10 +55,7 @@ static inline uint16_t to_half(float x)
 	return (uint16_t)(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
 }
 
-static inline float from_bfloat16(uint16_t b)
-{
-	return bits_float((uint32_t)b << 16);
-}
+static inline float from_bfloat16(uint16_t b) { return bits_float((uint32_t)b << 16); }
 
 static inline uint16_t to_bfloat16(float x)
 {
@@ -50,9 +67,6 @@ static inline uint16_t to_bfloat16(float x)
 }
 
 static inline float canonical_f(float x) { return x != x ? bits_float(0x7fffffff) : x; }
-static inline double canonical_d(double x)
-{
-	return x != x ? bits_double(0x7fffffffffffffff) : x;
-}
+static inline double canonical_d(double x) { return x != x ? bits_double(0x7fffffffffffffff) : x; }
 
 #endif

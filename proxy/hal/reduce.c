@@ -39,58 +39,58 @@ static inline double min_d(double a, double b)
 	return b != b ? canonical_d(a) : a < b ? a : canonical_d(b);
 }
 
-#define LOOP(expression) \
-	do { \
-		for (uint64_t i = 0; i < count; i++) \
-			d[i] = (expression); \
-		return true; \
+#define LOOP(expression)                                                                           \
+	do {                                                                                       \
+		for (uint64_t i = 0; i < count; i++)                                               \
+			d[i] = (expression);                                                       \
+		return true;                                                                       \
 	} while (0)
 
 /* `wide` is unsigned, so that sums and products wrap instead of overflowing. */
-#define INTEGER(name, type, wide) \
-	static bool reduce_##name(type *d, const type *a, const type *b, uint64_t count, \
-				  uint32_t op) \
-	{ \
-		switch (op) { \
-		case SUM: LOOP((type)((wide)a[i] + (wide)b[i])); \
-		case PROD: LOOP((type)((wide)a[i] * (wide)b[i])); \
-		case MAX: LOOP(a[i] > b[i] ? a[i] : b[i]); \
-		case MIN: LOOP(a[i] < b[i] ? a[i] : b[i]); \
-		} \
-		return false; \
-	} \
-	static bool scale_##name(type *d, const type *a, uint64_t count, const type *scalar, \
-				 uint64_t divisor) \
-	{ \
-		type s; \
-		if (!scalar) \
-			LOOP((type)(a[i] / (type)divisor)); \
-		memcpy(&s, scalar, sizeof s); \
-		LOOP((type)((wide)a[i] * (wide)s)); \
+#define INTEGER(name, type, wide)                                                                  \
+	static bool reduce_##name(type *d, const type *a, const type *b, uint64_t count,           \
+				  uint32_t op)                                                     \
+	{                                                                                          \
+		switch (op) {                                                                      \
+		case SUM: LOOP((type)((wide)a[i] + (wide)b[i]));                                   \
+		case PROD: LOOP((type)((wide)a[i] * (wide)b[i]));                                  \
+		case MAX: LOOP(a[i] > b[i] ? a[i] : b[i]);                                         \
+		case MIN: LOOP(a[i] < b[i] ? a[i] : b[i]);                                         \
+		}                                                                                  \
+		return false;                                                                      \
+	}                                                                                          \
+	static bool scale_##name(type *d, const type *a, uint64_t count, const type *scalar,       \
+				 uint64_t divisor)                                                 \
+	{                                                                                          \
+		type s;                                                                            \
+		if (!scalar)                                                                       \
+			LOOP((type)(a[i] / (type)divisor));                                        \
+		memcpy(&s, scalar, sizeof s);                                                      \
+		LOOP((type)((wide)a[i] * (wide)s));                                                \
 	}
 
-#define FLOATING(name, type, real, from, to, canonical, max, min) \
-	static bool reduce_##name(type *d, const type *a, const type *b, uint64_t count, \
-				  uint32_t op) \
-	{ \
-		switch (op) { \
-		case SUM: LOOP(to(canonical(from(a[i]) + from(b[i])))); \
-		case PROD: LOOP(to(canonical(from(a[i]) * from(b[i])))); \
-		case MAX: LOOP(to(max(from(a[i]), from(b[i])))); \
-		case MIN: LOOP(to(min(from(a[i]), from(b[i])))); \
-		} \
-		return false; \
-	} \
-	static bool scale_##name(type *d, const type *a, uint64_t count, const type *scalar, \
-				 uint64_t divisor) \
-	{ \
-		type s; \
-		real r; \
-		if (!scalar) \
-			LOOP(to(canonical(from(a[i]) / (real)divisor))); \
-		memcpy(&s, scalar, sizeof s); \
-		r = from(s); \
-		LOOP(to(canonical(from(a[i]) * r))); \
+#define FLOATING(name, type, real, from, to, canonical, max, min)                                  \
+	static bool reduce_##name(type *d, const type *a, const type *b, uint64_t count,           \
+				  uint32_t op)                                                     \
+	{                                                                                          \
+		switch (op) {                                                                      \
+		case SUM: LOOP(to(canonical(from(a[i]) + from(b[i]))));                            \
+		case PROD: LOOP(to(canonical(from(a[i]) * from(b[i]))));                           \
+		case MAX: LOOP(to(max(from(a[i]), from(b[i]))));                                   \
+		case MIN: LOOP(to(min(from(a[i]), from(b[i]))));                                   \
+		}                                                                                  \
+		return false;                                                                      \
+	}                                                                                          \
+	static bool scale_##name(type *d, const type *a, uint64_t count, const type *scalar,       \
+				 uint64_t divisor)                                                 \
+	{                                                                                          \
+		type s;                                                                            \
+		real r;                                                                            \
+		if (!scalar)                                                                       \
+			LOOP(to(canonical(from(a[i]) / (real)divisor)));                           \
+		memcpy(&s, scalar, sizeof s);                                                      \
+		r = from(s);                                                                       \
+		LOOP(to(canonical(from(a[i]) * r)));                                               \
 	}
 
 #define SAME(x) (x)

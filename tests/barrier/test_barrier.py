@@ -14,8 +14,8 @@ from barrier.programs import KINDS
 from barrier.world import Group, Init, Record, Round, Violation, World
 from support import native
 
-SOURCES = [native.CORE / f"{name}.c" for name in ("barrier", "coordinator", "rounds")]
-HEADER = native.CORE / "barrier.h"
+SOURCES = [native.CORE / f"barrier/{name}.c" for name in ("barrier", "coordinator", "rounds")]
+HEADER = native.CORE / "barrier/barrier.h"
 Native = tuple[Any, Any]
 
 relaxed = settings(

@@ -30,11 +30,12 @@ PART, SENT, SENT_ALL, SENT_LEAST = 1024, 4096, 6144, 64
 
 
 def engine(folder: Path, *args: str) -> Native:
-    library = native.build(folder, [native.CORE / f"{name}.c" for name in PARTS], args=args)
-    channel = native.REPOSITORY / "interpose" / "channel.h"
+    sources = [native.CORE / f"collective/{name}.c" for name in PARTS]
+    library = native.build(folder, sources, args=args)
+    channel = native.REPOSITORY / "interpose/channel/channel.h"
     return native.load(
         library,
-        native.CORE / "collective.h",
+        native.CORE / "collective/collective.h",
         before=native.structures(channel, "rf_record", "rf_collective"),
     )
 

@@ -66,7 +66,7 @@ COMMANDS = [
            ON_COMMANDS + "test_doctor_misses_git"),
 ]  # fmt: skip
 
-LAUNCHER, PROCESS = "interpose/launcher.py", "interpose/process.py"
+LAUNCHER, PROCESS = "interpose/launcher/launcher.py", "interpose/launcher/process.py"
 ON_RANK = "tests/launcher/test_rank_process.py::"
 ON_CHANNEL, ON_CONFIG = "tests/launcher/test_channel.py::", "tests/launcher/test_config.py::"
 LAUNCHERS = [

@@ -31,11 +31,12 @@
 #define COMPILED_LINES 256
 #define PUT_VALUE 0x600dF00du
 
-#define KERNELS ".version 7.5\n.target sm_75\n.address_size 64\n" \
-	".visible .entry empty()\n{\n\tret;\n}\n" \
-	".visible .entry put(\n\t.param .u64 at,\n\t.param .u32 value\n)\n{\n" \
-	"\t.reg .b64 %rd<2>;\n\t.reg .b32 %r<2>;\n" \
-	"\tld.param.u64 %rd1, [at];\n\tld.param.u32 %r1, [value];\n" \
+#define KERNELS                                                                                    \
+	".version 7.5\n.target sm_75\n.address_size 64\n"                                          \
+	".visible .entry empty()\n{\n\tret;\n}\n"                                                  \
+	".visible .entry put(\n\t.param .u64 at,\n\t.param .u32 value\n)\n{\n"                     \
+	"\t.reg .b64 %rd<2>;\n\t.reg .b32 %r<2>;\n"                                                \
+	"\tld.param.u64 %rd1, [at];\n\tld.param.u32 %r1, [value];\n"                               \
 	"\tst.u32 [%rd1], %r1;\n\tret;\n}\n"
 
 static const struct cuda_driver *d;
@@ -52,8 +53,8 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-__attribute__((format(printf, 2, 3), noreturn))
-static void fail(CUresult error, const char *format, ...)
+__attribute__((format(printf, 2, 3), noreturn)) static void fail(CUresult error, const char *format,
+								 ...)
 {
 	const char *name = NULL;
 	va_list arguments;
@@ -66,11 +67,11 @@ static void fail(CUresult error, const char *format, ...)
 	exit(1);
 }
 
-#define TRY(call, ...) \
-	do { \
-		CUresult error_ = d->call(__VA_ARGS__); \
-		if (error_) \
-			fail(error_, "%s", #call); \
+#define TRY(call, ...)                                                                             \
+	do {                                                                                       \
+		CUresult error_ = d->call(__VA_ARGS__);                                            \
+		if (error_)                                                                        \
+			fail(error_, "%s", #call);                                                 \
 	} while (0)
 
 static void say(const char *name, double value, const char *unit, const char *how)
@@ -102,8 +103,13 @@ static void say_percentiles(const char *name, double *us, int count, const char 
 
 static void launch(CUfunction function, void **extra)
 {
-	CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1,
-				 .blockDimY = 1, .blockDimZ = 1, .hStream = stream};
+	CUlaunchConfig config = {.gridDimX = 1,
+				 .gridDimY = 1,
+				 .gridDimZ = 1,
+				 .blockDimX = 1,
+				 .blockDimY = 1,
+				 .blockDimZ = 1,
+				 .hStream = stream};
 
 	TRY(cuLaunchKernelEx, &config, function, NULL, extra);
 }
@@ -247,10 +253,7 @@ static void stream_writes(void)
 			"an empty kernel and a write, until the host sees it");
 }
 
-static void arrive(void *argument)
-{
-	atomic_store((_Atomic uint64_t *)argument, now_ns());
-}
+static void arrive(void *argument) { atomic_store((_Atomic uint64_t *)argument, now_ns()); }
 
 static void host_functions(void)
 {
@@ -281,12 +284,15 @@ static char *kernels_text(void)
 		exit(1);
 	used = (size_t)snprintf(text, room, "%s", KERNELS);
 	for (int k = 0; k < COMPILED_KERNELS; k++) {
-		used += (size_t)snprintf(text + used, room - used,
+		used += (size_t)snprintf(
+			text + used, room - used,
 			".visible .entry k%d(\n\t.param .u64 at\n)\n{\n\t.reg .b64 %%rd<2>;\n"
 			"\t.reg .f32 %%f<4>;\n\tld.param.u64 %%rd1, [at];\n"
-			"\tld.global.f32 %%f1, [%%rd1];\n\tmov.f32 %%f2, %%f1;\n", k);
+			"\tld.global.f32 %%f1, [%%rd1];\n\tmov.f32 %%f2, %%f1;\n",
+			k);
 		for (int i = 0; i < COMPILED_LINES; i++)
-			used += (size_t)snprintf(text + used, room - used, "\tfma.rn.f32 %%f2, "
+			used += (size_t)snprintf(text + used, room - used,
+						 "\tfma.rn.f32 %%f2, "
 						 "%%f2, %%f1, 0f%08X;\n",
 						 0x3f800000u + (unsigned)(k * 1000 + i));
 		used += (size_t)snprintf(text + used, room - used,
@@ -311,7 +317,10 @@ static void ptx_compilation(void)
 static void pinned(void)
 {
 	uint64_t at = RF_DEV_BASE + RF_HEAP_BYTES;
-	struct { uint64_t at; uint32_t value; } params = {at, PUT_VALUE};
+	struct {
+		uint64_t at;
+		uint32_t value;
+	} params = {at, PUT_VALUE};
 	size_t bytes = 12;
 	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &params, CU_LAUNCH_PARAM_BUFFER_SIZE,
 			 &bytes, CU_LAUNCH_PARAM_END};

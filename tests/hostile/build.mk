@@ -3,9 +3,9 @@
 BUILD := build/fuzz
 CC ?= gcc
 SANITIZE ?= -fsanitize=address,undefined -fno-sanitize-recover=undefined
-FLAGS := -DSOFT_CHECKED -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Iinterpose \
+FLAGS := -DSOFT_CHECKED -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Iinterpose/channel \
 	-Iproxy/core -Iproxy/hal -Iproxy/hal/soft -Itests/hostile $(SANITIZE)
-CORE := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/core/*.c))
+CORE := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/core/*.c proxy/core/*/*.c))
 OTHER := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/hal/*.c proxy/hal/*/*.c) tests/hostile/fuzz_decoder.c \
 	tests/hostile/client.c tests/hostile/generate.c tests/hostile/coverage.c)
 WRAP := $(foreach f,in_loop mailbox_start mailbox_stop,-Wl,--wrap=$(f))
@@ -28,12 +28,12 @@ $(BUILD)/short: $(CORE) $(SHORT)
 # The proxy's threads under the thread sanitizer, in one go: nothing of it is shared with the above.
 # It has room for 1.5 TiB of addresses, of which the kernel's randomisation may leave a third: so
 # windows of 32 GiB between guards of 8 GiB take the place of those of 1 TiB between 256 GiB.
-THREADS := $(wildcard proxy/core/*.c proxy/hal/*.c proxy/hal/*/*.c) tests/hostile/threads.c \
+THREADS := $(wildcard proxy/core/*.c proxy/core/*/*.c proxy/hal/*.c proxy/hal/*/*.c) tests/hostile/threads.c \
 	tests/hostile/client.c
 SMALL := $(BUILD)/small/channel.h
-$(SMALL): interpose/channel.h
+$(SMALL): interpose/channel/channel.h
 	@mkdir -p $(@D)
 	sed -e '/define RF_WINDOW_BYTES/s/<< 40/<< 35/' -e '/define RF_HEAP_BYTES/s/<< 39/<< 33/' $< > $@
-$(BUILD)/threads: $(THREADS) $(SMALL) $(wildcard proxy/core/*.h proxy/hal/*.h proxy/hal/*/*.h)
+$(BUILD)/threads: $(THREADS) $(SMALL) $(wildcard proxy/core/*.h proxy/core/*/*.h proxy/hal/*.h proxy/hal/*/*.h)
 	$(CC) -I$(BUILD)/small $(filter-out -f%,$(FLAGS)) -w -DSOFT_GUARD_BYTES='(1ull << 33)' -fsanitize=thread \
 		-o $@ $(THREADS) -lpthread -lm -ldl

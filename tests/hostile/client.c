@@ -74,15 +74,12 @@ void client_raw(struct client *c, const void *record, uint32_t bytes)
 void client_post(struct client *c, void *record, uint32_t bytes, uint16_t opcode, uint16_t slot)
 {
 	struct rf_record *r = record;
-	*r = (struct rf_record){.bytes = (bytes + 63) / 64 * 64, .opcode = opcode, .slot = slot,
-				.seq = ++c->seq};
+	*r = (struct rf_record){
+		.bytes = (bytes + 63) / 64 * 64, .opcode = opcode, .slot = slot, .seq = ++c->seq};
 	client_raw(c, record, bytes);
 }
 
-struct rf_slot *client_slot(const struct client *c)
-{
-	return (void *)(c->map + RF_OFF_SLOTS);
-}
+struct rf_slot *client_slot(const struct client *c) { return (void *)(c->map + RF_OFF_SLOTS); }
 
 void client_ask(struct client *c, void *record, uint32_t bytes, uint16_t opcode)
 {
@@ -90,10 +87,7 @@ void client_ask(struct client *c, void *record, uint32_t bytes, uint16_t opcode)
 	client_post(c, record, bytes, opcode, 1);
 }
 
-bool client_answered(const struct client *c)
-{
-	return atomic_load(&client_slot(c)->state) == 2;
-}
+bool client_answered(const struct client *c) { return atomic_load(&client_slot(c)->state) == 2; }
 
 /* ---- a kernel and its module ---- */
 
@@ -102,32 +96,41 @@ static uint64_t kernel_body(const struct soft_block *b, uint32_t t0, uint32_t t1
 			    uint32_t tid_y, uint32_t tid_z)
 {
 	uint64_t address;
-	(void)t0; (void)t1; (void)row; (void)tid_y; (void)tid_z;
+	(void)t0;
+	(void)t1;
+	(void)row;
+	(void)tid_y;
+	(void)tid_z;
 	memcpy(&address, b->params, sizeof address);
 	volatile uint8_t *at = b->base + ((address - RF_DEV_BASE) & (RF_WINDOW_BYTES - 1));
 	*at = (uint8_t)(*at + 1);
 	return SOFT_EXIT;
 }
 
-static const struct soft_cut kernel_cuts[] = {{.kind = SOFT_CUT_NONE},
-					      {.run = kernel_body, .step = kernel_body,
-					       .flags = SOFT_FLAT | SOFT_LOCKSTEP_FLAT}};
-static const struct hal_function kernel = {
-	.name = "add_one", .cuts = kernel_cuts, .abi = SOFT_KERNEL_ABI, .cut_count = 2,
-	.param_bytes = 8, .max_threads = 1024};
+static const struct soft_cut kernel_cuts[] = {
+	{.kind = SOFT_CUT_NONE},
+	{.run = kernel_body, .step = kernel_body, .flags = SOFT_FLAT | SOFT_LOCKSTEP_FLAT}};
+static const struct hal_function kernel = {.name = "add_one",
+					   .cuts = kernel_cuts,
+					   .abi = SOFT_KERNEL_ABI,
+					   .cut_count = 2,
+					   .param_bytes = 8,
+					   .max_threads = 1024};
 
 void client_answer(struct proxy *p, const struct proxy_event *e)
 {
 	static const uint8_t globals[100] = {1};
 	const uint64_t offsets[] = {0, 64}, sizes[] = {64, 36};
 	const uint32_t params[] = {0, 8};
-	struct proxy_function f = {.address = (uintptr_t)&kernel, .param_count = 1,
-				   .param_bytes = 8, .max_threads = 1024};
+	struct proxy_function f = {.address = (uintptr_t)&kernel,
+				   .param_count = 1,
+				   .param_bytes = 8,
+				   .max_threads = 1024};
 	bool refused = e->data && e->bytes && e->data[0] == 0xff;
 	if (e->kind == PROXY_EVENT_MODULE)
 		proxy_module_ready(p, e->token, refused ? CU_INVALID_IMAGE : 0, "hash",
-				   sizeof globals, globals, 2, "add_one\0other", 2, "first\0second", offsets,
-				   sizes);
+				   sizeof globals, globals, 2, "add_one\0other", 2, "first\0second",
+				   offsets, sizes);
 	else if (e->kind == PROXY_EVENT_FUNCTION)
 		proxy_function_ready(p, e->token, e->name[0] == 'x' ? CU_NOT_FOUND : 0, "", &f,
 				     params);

@@ -35,8 +35,13 @@ __attribute__((no_sanitize_coverage)) void __sanitizer_cov_trace_pc(void)
 /* How often, in steps: 1, 2, 3, 4-7, 8-15, 16-31, 32-127, more. */
 static uint8_t bucket(uint8_t n)
 {
-	return n == 0 ? 0 : n < 4 ? (uint8_t)(1u << (n - 1)) : n < 8 ? 8 : n < 16 ? 16 : n < 32 ? 32
-	       : n < 128 ? 64 : 128;
+	return n == 0    ? 0
+	       : n < 4   ? (uint8_t)(1u << (n - 1))
+	       : n < 8   ? 8
+	       : n < 16  ? 16
+	       : n < 32  ? 32
+	       : n < 128 ? 64
+			 : 128;
 }
 
 static uint32_t news(void)
@@ -59,7 +64,10 @@ static uint32_t edges(void)
 	return count;
 }
 
-struct input { uint8_t *data; size_t size; };
+struct input {
+	uint8_t *data;
+	size_t size;
+};
 static struct input corpus[CORPUS_MAX];
 static uint32_t corpus_count;
 
@@ -124,8 +132,7 @@ static void fuzz(uint64_t records, uint64_t seed, uint8_t *kept)
 			memcpy(kept + 8, from->data, from->size);
 			size = fuzz_mutate(next(&state), kept + 8, from->size, INPUT_MAX);
 		} else {
-			size = fuzz_generate(next(&state), kept + 8,
-					     next(&state) % INPUT_MAX);
+			size = fuzz_generate(next(&state), kept + 8, next(&state) % INPUT_MAX);
 		}
 		memcpy(kept, &size, 8);
 		LLVMFuzzerTestOneInput(kept + 8, size);
@@ -154,8 +161,9 @@ int main(int argc, char **argv)
 	for (uint32_t i = 0; i < corpus_count; i++)
 		free(corpus[i].data);
 	printf("{\"inputs\": %llu, \"records\": %llu, \"controls\": %llu, \"moves\": %llu, "
-	       "\"restarts\": %llu, \"edges\": %u, \"corpus\": %u}\n", (unsigned long long)c.inputs,
-	       (unsigned long long)c.records, (unsigned long long)c.controls,
-	       (unsigned long long)c.moves, (unsigned long long)c.restarts, edges(), corpus_count);
+	       "\"restarts\": %llu, \"edges\": %u, \"corpus\": %u}\n",
+	       (unsigned long long)c.inputs, (unsigned long long)c.records,
+	       (unsigned long long)c.controls, (unsigned long long)c.moves,
+	       (unsigned long long)c.restarts, edges(), corpus_count);
 	return 0;
 }

@@ -7,8 +7,17 @@
 
 /* One step of an input: a record (its body follows), or something else that happens. */
 enum fuzz_kind {
-	FUZZ_RECORD, FUZZ_RAW, FUZZ_NUMBER, FUZZ_TURN, FUZZ_BARRIER, FUZZ_HURRY, FUZZ_EXIT, FUZZ_HEAD,
-	FUZZ_HOST, FUZZ_MOVE, FUZZ_KINDS, /* RAW: of a wrong size, NUMBER: with a wrong number */
+	FUZZ_RECORD,
+	FUZZ_RAW,
+	FUZZ_NUMBER,
+	FUZZ_TURN,
+	FUZZ_BARRIER,
+	FUZZ_HURRY,
+	FUZZ_EXIT,
+	FUZZ_HEAD,
+	FUZZ_HOST,
+	FUZZ_MOVE,
+	FUZZ_KINDS, /* RAW: of a wrong size, NUMBER: with a wrong number */
 };
 struct fuzz_step {
 	uint8_t kind, rank;
@@ -16,7 +25,9 @@ struct fuzz_step {
 };
 
 /* records: those that the proxy has taken. restarts: jobs that had failed and were replaced. */
-struct fuzz_counters { uint64_t inputs, records, controls, moves, restarts; };
+struct fuzz_counters {
+	uint64_t inputs, records, controls, moves, restarts;
+};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 struct fuzz_counters fuzz_counters(void);

@@ -106,9 +106,14 @@ static void job_end(struct scene *s, uint64_t job)
 
 static void good_write(struct scene *s, uint8_t value)
 {
-	struct { struct rf_copy c; uint8_t data[GOOD_BYTES]; } copy = {
-		.c = {.stream = 1, .dst = RF_DEV_BASE, .width = GOOD_BYTES, .height = 1,
-		      .src_place = RF_AT_INLINE}};
+	struct {
+		struct rf_copy c;
+		uint8_t data[GOOD_BYTES];
+	} copy = {.c = {.stream = 1,
+			.dst = RF_DEV_BASE,
+			.width = GOOD_BYTES,
+			.height = 1,
+			.src_place = RF_AT_INLINE}};
 	memset(copy.data, value, GOOD_BYTES);
 	client_post(&s->good, &copy, sizeof copy, RF_OP_COPY, 0);
 }
@@ -116,7 +121,10 @@ static void good_write(struct scene *s, uint8_t value)
 /* Reads the good rank's memory; the loop must serve it, whatever the others do. */
 static void good_check(struct scene *s, uint8_t value)
 {
-	struct rf_copy copy = {.stream = 1, .src = RF_DEV_BASE, .width = GOOD_BYTES, .height = 1,
+	struct rf_copy copy = {.stream = 1,
+			       .src = RF_DEV_BASE,
+			       .width = GOOD_BYTES,
+			       .height = 1,
 			       .dst_place = RF_AT_BULK};
 	client_ask(&s->good, &copy, sizeof copy, RF_OP_COPY);
 	for (uint64_t end = now_ns() + PATIENCE_NS; !client_answered(&s->good);) {
@@ -130,8 +138,11 @@ static void good_check(struct scene *s, uint8_t value)
 
 static void scene_open(struct scene *s)
 {
-	struct proxy_config config = {.hal = "soft", .memory_bytes = DEVICE_BYTES, .workers = 1,
-				      .cc_major = 8, .speed = 1.0};
+	struct proxy_config config = {.hal = "soft",
+				      .memory_bytes = DEVICE_BYTES,
+				      .workers = 1,
+				      .cc_major = 8,
+				      .speed = 1.0};
 	struct rf_alloc alloc = {.addr = RF_DEV_BASE, .bytes = GOOD_BYTES};
 	char error[512];
 	s->proxy = proxy_open(&config, error, sizeof error);
@@ -182,8 +193,8 @@ static void watch(struct scene *s)
 static void move(struct scene *s, bool exited)
 {
 	struct proxy_job_status status;
-	if (proxy_job_status(s->proxy, s->hostile_job, &status) ||
-	    status.state != PROXY_JOB_CUT || proxy_job_save(s->proxy, s->hostile_job))
+	if (proxy_job_status(s->proxy, s->hostile_job, &status) || status.state != PROXY_JOB_CUT ||
+	    proxy_job_save(s->proxy, s->hostile_job))
 		return;
 	if (exited)
 		proxy_rank_exited(s->proxy, s->hostile_job, 0, PROXY_EXIT_CRASHED);
@@ -220,7 +231,8 @@ static void control(struct scene *s, const struct fuzz_step *step)
 				  step->rank / 2 % 3);
 		break;
 	case FUZZ_HEAD: /* the ring's own words, spoilt */
-		atomic_store(&c->header->head, c->head + ((uint64_t)step->rank << step->bytes % 56));
+		atomic_store(&c->header->head,
+			     c->head + ((uint64_t)step->rank << step->bytes % 56));
 		break;
 	case FUZZ_HOST: /* all that are due have returned; or so many that nobody was asked for */
 		if (step->rank % 16)
@@ -229,8 +241,7 @@ static void control(struct scene *s, const struct fuzz_step *step)
 		else
 			atomic_fetch_add(&c->header->hostfunc_tail, 16u * step->rank);
 		break;
-	case FUZZ_MOVE: move(s, step->rank % 8 == 7);
-		break;
+	case FUZZ_MOVE: move(s, step->rank % 8 == 7); break;
 	}
 }
 
@@ -246,7 +257,8 @@ static void shorten(struct rf_gemm *g)
 /* Zero, the last one, the first one, far ahead, before it wraps. */
 static uint64_t wrong_number(uint8_t which, uint64_t right)
 {
-	const uint64_t wrong[] = {0, right - 1, right == 1 ? 2 : 1, right + (1ull << 40), UINT64_MAX};
+	const uint64_t wrong[] = {0, right - 1, right == 1 ? 2 : 1, right + (1ull << 40),
+				  UINT64_MAX};
 	return wrong[which % (sizeof wrong / sizeof *wrong)];
 }
 
@@ -255,8 +267,10 @@ static void record(struct scene *s, const struct fuzz_step *step, const uint8_t 
 	struct client *c = &s->hostile[step->rank % HOSTILE_RANKS];
 	_Alignas(64) uint8_t bytes[RF_RECORD_MAX];
 	uint32_t size = sizeof(struct rf_record) + step->bytes;
-	struct rf_record head = {.bytes = (size + 63) / 64 * 64, .opcode = step->opcode,
-				 .slot = step->slot, .seq = ++c->seq};
+	struct rf_record head = {.bytes = (size + 63) / 64 * 64,
+				 .opcode = step->opcode,
+				 .slot = step->slot,
+				 .seq = ++c->seq};
 	if (size > sizeof bytes)
 		return;
 	if (step->kind == FUZZ_RAW) /* the header's own size too */

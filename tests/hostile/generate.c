@@ -27,9 +27,17 @@ static int one_in(struct random *r, uint64_t n) { return below(r, n) == 0; }
 
 static uint64_t wild(struct random *r)
 {
-	static const uint64_t edges[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, 1ull << 40,
-					 1ull << 63, UINT64_MAX, UINT64_MAX - 511,
-					 RF_DEV_BASE - 1, RF_DEV_BASE + RF_HEAP_BYTES,
+	static const uint64_t edges[] = {0,
+					 1,
+					 0x7fffffff,
+					 0x80000000,
+					 0xffffffff,
+					 1ull << 40,
+					 1ull << 63,
+					 UINT64_MAX,
+					 UINT64_MAX - 511,
+					 RF_DEV_BASE - 1,
+					 RF_DEV_BASE + RF_HEAP_BYTES,
 					 RF_DEV_BASE + RF_WINDOW_BYTES};
 	return one_in(r, 2) ? draw(r) >> below(r, 64) : edges[below(r, sizeof edges / 8)];
 }
@@ -71,7 +79,8 @@ static void fill_copy(struct random *r, struct rf_copy *c)
 	c->src_place = (uint8_t)below(r, one_in(r, 60) ? 6 : 3);
 	c->dst = c->dst_place ? below(r, 70) * RF_BULK_BYTES / 2 : address(r);
 	c->src = c->src_place == RF_AT_ADDRESS ? address(r)
-	       : c->src_place == RF_AT_BULK ? below(r, 70) * RF_BULK_BYTES / 2 : below(r, 3);
+		 : c->src_place == RF_AT_BULK  ? below(r, 70) * RF_BULK_BYTES / 2
+					       : below(r, 3);
 	c->width = amount(r);
 	c->height = one_in(r, 4) ? amount(r) % 20 : one_in(r, 60) ? wild(r) : 1;
 	c->dst_pitch = one_in(r, 20) ? wild(r) : c->width + below(r, 64);
@@ -86,8 +95,9 @@ static void fill_fill(struct random *r, struct rf_fill *f)
 	f->dst = address(r) & ~3ull;
 	f->width = one_in(r, 20) ? 0 : amount(r);
 	f->height = one_in(r, 4) ? amount(r) % 20 : one_in(r, 60) ? wild(r) : 1;
-	f->pitch = one_in(r, 10) ? 0 : one_in(r, 20) ? wild(r)
-		 : f->width * f->element + 4 * below(r, 16);
+	f->pitch = one_in(r, 10)   ? 0
+		   : one_in(r, 20) ? wild(r)
+				   : f->width * f->element + 4 * below(r, 16);
 	f->value = (uint32_t)draw(r);
 }
 
@@ -155,8 +165,8 @@ static void fill_gemm_aux(struct random *r, struct rf_gemm_aux *call)
 	}
 	g->flags = (g->flags & 3) | (uint32_t)below(r, one_in(r, 10) ? 2048 : 1024) << 2;
 	if (!one_in(r, 5)) /* flags that go together */
-		g->flags &= one_in(r, 2) ? 3 | RF_GEMM_RELU | RF_GEMM_KEEP | RF_GEMM_SUM_B :
-					   3 | RF_GEMM_DGELU | RF_GEMM_SUM_D;
+		g->flags &= one_in(r, 2) ? 3 | RF_GEMM_RELU | RF_GEMM_KEEP | RF_GEMM_SUM_B
+					 : 3 | RF_GEMM_DGELU | RF_GEMM_SUM_D;
 }
 
 static void fill_collective(struct random *r, struct rf_collective *c)
@@ -222,9 +232,7 @@ static uint32_t fill_memory(struct random *r, uint16_t opcode, uint8_t *record)
 		for (uint32_t i = 0; i < extra; i++)
 			record[sizeof(struct rf_copy) + i] = (uint8_t)i;
 		return sizeof(struct rf_copy) + extra;
-	case RF_OP_FILL:
-		fill_fill(r, (void *)head);
-		return sizeof(struct rf_fill);
+	case RF_OP_FILL: fill_fill(r, (void *)head); return sizeof(struct rf_fill);
 	case RF_OP_MODULE_DATA: {
 		struct rf_module_data *d = (void *)head;
 		d->module = module(r);
@@ -255,8 +263,7 @@ static uint32_t fill_memory(struct random *r, uint16_t opcode, uint8_t *record)
 	case RF_OP_GLOBAL_GET:
 		return sizeof(struct rf_name) +
 		       fill_name(r, (void *)head, (char *)record + sizeof(struct rf_name));
-	default:
-		return 0;
+	default: return 0;
 	}
 }
 
@@ -284,18 +291,13 @@ static uint32_t fill_order(struct random *r, uint16_t opcode, uint8_t *record)
 	case RF_OP_LAUNCH:
 		fill_launch(r, (void *)head, record + sizeof(struct rf_launch));
 		return sizeof(struct rf_launch) + 8;
-	case RF_OP_GEMM:
-		fill_gemm(r, (void *)head);
-		return sizeof(struct rf_gemm);
-	case RF_OP_GEMM_AUX:
-		fill_gemm_aux(r, (void *)head);
-		return sizeof(struct rf_gemm_aux);
+	case RF_OP_GEMM: fill_gemm(r, (void *)head); return sizeof(struct rf_gemm);
+	case RF_OP_GEMM_AUX: fill_gemm_aux(r, (void *)head); return sizeof(struct rf_gemm_aux);
 	case RF_OP_HOST_FUNC:
 		((struct rf_host_func *)head)->stream = stream(r);
 		((struct rf_host_func *)head)->token = draw(r);
 		return sizeof(struct rf_host_func);
-	default:
-		return 0;
+	default: return 0;
 	}
 }
 
@@ -330,8 +332,7 @@ static uint32_t fill_comm(struct random *r, uint16_t opcode, uint8_t rank, uint8
 		((struct rf_redop *)head)->comm = comm(r);
 		((struct rf_redop *)head)->dtype = (uint32_t)below(r, 12);
 		return sizeof(struct rf_redop);
-	default:
-		return 0;
+	default: return 0;
 	}
 }
 
@@ -370,17 +371,21 @@ static uint32_t fill(struct random *r, uint16_t opcode, uint8_t rank, uint8_t *r
 static uint16_t any_opcode(struct random *r)
 {
 	static const uint16_t opcodes[] = {
-		RF_OP_ALLOC, RF_OP_ALLOC, RF_OP_FREE, RF_OP_GRANT, RF_OP_COPY, RF_OP_COPY,
-		RF_OP_COPY, RF_OP_FILL, RF_OP_FILL, RF_OP_MODULE_DATA, RF_OP_MODULE_LOAD,
-		RF_OP_MODULE_GLOBALS, RF_OP_MODULE_UNLOAD, RF_OP_FUNCTION_GET, RF_OP_GLOBAL_GET,
-		RF_OP_FUNCTION_NAMES,
-		RF_OP_STREAM_CREATE, RF_OP_STREAM_DESTROY, RF_OP_STREAM_SYNC, RF_OP_STREAM_QUERY,
-		RF_OP_DEVICE_SYNC, RF_OP_EVENT_CREATE, RF_OP_EVENT_DESTROY, RF_OP_EVENT_RECORD,
-		RF_OP_STREAM_WAIT, RF_OP_EVENT_SYNC, RF_OP_EVENT_QUERY, RF_OP_EVENT_ELAPSED,
-		RF_OP_LAUNCH, RF_OP_LAUNCH, RF_OP_LAUNCH, RF_OP_GEMM, RF_OP_GEMM_AUX, RF_OP_HOST_FUNC,
-		RF_OP_HOST_DONE, RF_OP_COMM_INIT, RF_OP_COMM_INIT, RF_OP_COMM_SPLIT, RF_OP_COMM_DESTROY,
-		RF_OP_COLLECTIVE, RF_OP_COLLECTIVE, RF_OP_COLLECTIVE, RF_OP_REDOP_CREATE,
-		RF_OP_REDOP_DESTROY,
+		RF_OP_ALLOC,          RF_OP_ALLOC,         RF_OP_FREE,
+		RF_OP_GRANT,          RF_OP_COPY,          RF_OP_COPY,
+		RF_OP_COPY,           RF_OP_FILL,          RF_OP_FILL,
+		RF_OP_MODULE_DATA,    RF_OP_MODULE_LOAD,   RF_OP_MODULE_GLOBALS,
+		RF_OP_MODULE_UNLOAD,  RF_OP_FUNCTION_GET,  RF_OP_GLOBAL_GET,
+		RF_OP_FUNCTION_NAMES, RF_OP_STREAM_CREATE, RF_OP_STREAM_DESTROY,
+		RF_OP_STREAM_SYNC,    RF_OP_STREAM_QUERY,  RF_OP_DEVICE_SYNC,
+		RF_OP_EVENT_CREATE,   RF_OP_EVENT_DESTROY, RF_OP_EVENT_RECORD,
+		RF_OP_STREAM_WAIT,    RF_OP_EVENT_SYNC,    RF_OP_EVENT_QUERY,
+		RF_OP_EVENT_ELAPSED,  RF_OP_LAUNCH,        RF_OP_LAUNCH,
+		RF_OP_LAUNCH,         RF_OP_GEMM,          RF_OP_GEMM_AUX,
+		RF_OP_HOST_FUNC,      RF_OP_HOST_DONE,     RF_OP_COMM_INIT,
+		RF_OP_COMM_INIT,      RF_OP_COMM_SPLIT,    RF_OP_COMM_DESTROY,
+		RF_OP_COLLECTIVE,     RF_OP_COLLECTIVE,    RF_OP_COLLECTIVE,
+		RF_OP_REDOP_CREATE,   RF_OP_REDOP_DESTROY,
 	};
 	return one_in(r, 200) ? (uint16_t)below(r, 64) : opcodes[below(r, sizeof opcodes / 2)];
 }
@@ -388,13 +393,15 @@ static uint16_t any_opcode(struct random *r)
 /* Most records want an answer: a wrong one without a slot is an error that stays. */
 static uint16_t any_slot(struct random *r)
 {
-	return one_in(r, 500) ? 0 : one_in(r, 2000) ? (uint16_t)wild(r) : 1 + (uint16_t)below(r, 64);
+	return one_in(r, 500)    ? 0
+	       : one_in(r, 2000) ? (uint16_t)wild(r)
+				 : 1 + (uint16_t)below(r, 64);
 }
 
 static void generate_step(struct random *r, struct fuzz_step *step, uint8_t *record)
 {
-	static const uint8_t rare[] = {FUZZ_HURRY, FUZZ_HURRY, FUZZ_HURRY, FUZZ_HOST, FUZZ_HOST,
-				       FUZZ_BARRIER, FUZZ_BARRIER, FUZZ_MOVE, FUZZ_MOVE};
+	static const uint8_t rare[] = {FUZZ_HURRY,   FUZZ_HURRY,   FUZZ_HURRY, FUZZ_HOST, FUZZ_HOST,
+				       FUZZ_BARRIER, FUZZ_BARRIER, FUZZ_MOVE,  FUZZ_MOVE};
 	memset(record, 0, RF_RECORD_MAX);
 	*step = (struct fuzz_step){.kind = FUZZ_RECORD, .rank = (uint8_t)draw(r)};
 	if (r->group_left && !one_in(r, 100)) {
@@ -411,7 +418,8 @@ static void generate_step(struct random *r, struct fuzz_step *step, uint8_t *rec
 		step->bytes = 0;
 	} else {
 		step->kind = one_in(r, 400) ? FUZZ_NUMBER : FUZZ_RECORD;
-		step->opcode = step->kind == FUZZ_NUMBER && one_in(r, 2) ? RF_OP_FREE : any_opcode(r);
+		step->opcode = step->kind == FUZZ_NUMBER && one_in(r, 2) ? RF_OP_FREE
+									 : any_opcode(r);
 		r->group_rank = step->rank;
 		step->slot = any_slot(r);
 		uint32_t size = fill(r, step->opcode, step->rank, record);
@@ -467,7 +475,8 @@ size_t fuzz_mutate(uint64_t seed, uint8_t *data, size_t size, size_t room)
 		if (one_in(&r, rate * 2)) { /* a new one behind it */
 			generate_step(&r, &step, record);
 			memcpy(out + at, &step, sizeof step);
-			memcpy(out + at + sizeof step, record + sizeof(struct rf_record), step.bytes);
+			memcpy(out + at + sizeof step, record + sizeof(struct rf_record),
+			       step.bytes);
 			at += sizeof step + step.bytes;
 		}
 		from += all;

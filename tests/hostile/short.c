@@ -29,7 +29,7 @@
 
 /* ---- what fails ---- */
 
-static _Thread_local bool armed; /* not in the device's workers */
+static _Thread_local bool armed;      /* not in the device's workers */
 static uint32_t fail_at, allocations; /* the one that fails; so many were asked for */
 static bool failed;
 
@@ -88,8 +88,11 @@ static void serve(void)
 
 static struct proxy *open_proxy(char *error, uint32_t bytes)
 {
-	struct proxy_config config = {.hal = "soft", .memory_bytes = DEVICE_CHUNKS * RF_CHUNK_BYTES,
-				      .workers = 1, .cc_major = 8, .speed = 1.0};
+	struct proxy_config config = {.hal = "soft",
+				      .memory_bytes = DEVICE_CHUNKS * RF_CHUNK_BYTES,
+				      .workers = 1,
+				      .cc_major = 8,
+				      .speed = 1.0};
 	return proxy_open(&config, error, bytes);
 }
 
@@ -133,11 +136,13 @@ static bool load(struct client *c, uint64_t job)
 {
 	for (uint64_t number = 50; number < 52; number++) {
 		struct rf_module_data data = {.module = number, .bytes = 64};
-		struct rf_module_load module = {.module = number, .bytes = 64,
-						.image = RF_IMAGE_PTX};
-		struct { struct rf_name n; char text[8]; } name = {
-			.n = {.module = number, .handle = 60, .bulk = 1, .name_bytes = 7},
-			.text = "add_one"};
+		struct rf_module_load module = {
+			.module = number, .bytes = 64, .image = RF_IMAGE_PTX};
+		struct {
+			struct rf_name n;
+			char text[8];
+		} name = {.n = {.module = number, .handle = 60, .bulk = 1, .name_bytes = 7},
+			  .text = "add_one"};
 		if (ask(c, job, &data, sizeof data, RF_OP_MODULE_DATA) ||
 		    ask(c, job, &module, sizeof module, RF_OP_MODULE_LOAD)) {
 			MUST(failed);
@@ -160,20 +165,35 @@ static void program(struct client *c, uint64_t job)
 	struct rf_event_create event = {.event = 21};
 	struct rf_event record = {.event = 21, .stream = 20};
 	struct rf_handle wait = {.handle = 21};
-	struct rf_fill fill = {.stream = 1, .dst = RF_DEV_BASE, .width = 64, .height = 1,
-			       .element = 4};
-	struct { struct rf_copy copy; uint8_t data[64]; } copy = {
-		.copy = {.stream = 1, .dst = RF_DEV_BASE, .width = 64, .height = 1,
-			 .src_place = RF_AT_INLINE}};
-	struct { struct rf_launch l; uint64_t address; } launch = {
-		.l = {.stream = 1, .function = 60, .grid = {1, 1, 1}, .block = {1, 1, 1},
-		      .param_bytes = 8},
-		.address = RF_DEV_BASE};
+	struct rf_fill fill = {
+		.stream = 1, .dst = RF_DEV_BASE, .width = 64, .height = 1, .element = 4};
+	struct {
+		struct rf_copy copy;
+		uint8_t data[64];
+	} copy = {.copy = {.stream = 1,
+			   .dst = RF_DEV_BASE,
+			   .width = 64,
+			   .height = 1,
+			   .src_place = RF_AT_INLINE}};
+	struct {
+		struct rf_launch l;
+		uint64_t address;
+	} launch = {.l = {.stream = 1,
+			  .function = 60,
+			  .grid = {1, 1, 1},
+			  .block = {1, 1, 1},
+			  .param_bytes = 8},
+		    .address = RF_DEV_BASE};
 	struct rf_comm_init init = {.comm = 22, .nranks = 1};
 	struct rf_comm_split split = {.parent = 22, .comm = 23};
 	struct rf_redop redop = {.redop = 24, .comm = 22, .dtype = 3};
-	struct rf_collective sum = {.stream = 1, .comm = 22, .send = RF_DEV_BASE,
-				    .recv = RF_DEV_BASE, .count = 16, .dtype = 3, .op = 24};
+	struct rf_collective sum = {.stream = 1,
+				    .comm = 22,
+				    .send = RF_DEV_BASE,
+				    .recv = RF_DEV_BASE,
+				    .count = 16,
+				    .dtype = 3,
+				    .op = 24};
 	struct rf_free gone = {.addr = one.addr}, gone_too = {.addr = many.addr};
 	struct rf_record sync;
 	DO(one, ALLOC);

@@ -30,11 +30,11 @@
 	} while (0)
 
 /* The sanitizer has 1.5 TiB for what is mapped; the kernel begins up to 1 TiB below their end. */
-_Static_assert(RANKS * (SOFT_SPAN_BYTES + RF_WINDOW_BYTES) < 1ull << 38, "all ranks fit anywhere");
+_Static_assert(RANKS *(SOFT_SPAN_BYTES + RF_WINDOW_BYTES) < 1ull << 38, "all ranks fit anywhere");
 
 static struct proxy *proxy;
-static _Atomic bool over;                      /* nobody answers any more */
-static _Atomic uint32_t steps[RANKS];          /* that each rank's program has begun */
+static _Atomic bool over;                       /* nobody answers any more */
+static _Atomic uint32_t steps[RANKS];           /* that each rank's program has begun */
 static _Atomic uint32_t last_step = UINT32_MAX; /* the programs end after it */
 
 /* ---- calls from many threads ---- */
@@ -89,10 +89,12 @@ static void load(struct client *c, uint32_t rank)
 	struct rf_alloc alloc = {.addr = RF_DEV_BASE, .bytes = 4 * NUMBERS};
 	struct rf_module_data data = {.module = 16, .bytes = 64};
 	struct rf_module_load module = {.module = 16, .bytes = 64, .image = RF_IMAGE_PTX};
-	struct { struct rf_name n; char text[8]; } name = {
-		.n = {.module = 16, .handle = 17, .bulk = 1, .name_bytes = 7}, .text = "add_one"};
-	struct rf_comm_init init = {.comm = 18, .nranks = RANKS, .rank = rank,
-				    .unique_id = "two ranks"};
+	struct {
+		struct rf_name n;
+		char text[8];
+	} name = {.n = {.module = 16, .handle = 17, .bulk = 1, .name_bytes = 7}, .text = "add_one"};
+	struct rf_comm_init init = {
+		.comm = 18, .nranks = RANKS, .rank = rank, .unique_id = "two ranks"};
 	client_post(c, &alloc, sizeof alloc, RF_OP_ALLOC, 0);
 	client_post(c, &data, sizeof data, RF_OP_MODULE_DATA, 0);
 	ask(c, &module, sizeof module, RF_OP_MODULE_LOAD);
@@ -103,15 +105,24 @@ static void load(struct client *c, uint32_t rank)
 /* Adds one to the first number, sums all numbers over the ranks in place, and reads the first. */
 static uint32_t step(struct client *c)
 {
-	struct { struct rf_launch l; uint64_t address; } launch = {
-		.l = {.stream = 1, .function = 17, .grid = {1, 1, 1}, .block = {1, 1, 1},
-		      .param_bytes = 8},
-		.address = RF_DEV_BASE};
-	struct rf_collective sum = {.stream = 1, .comm = 18, .send = RF_DEV_BASE,
-				    .recv = RF_DEV_BASE, .count = NUMBERS,
-				    .kind = RF_COLL_ALLREDUCE, .dtype = 3 /* uint32 */};
-	struct rf_copy copy = {.stream = 1, .src = RF_DEV_BASE, .width = 4, .height = 1,
-			       .dst_place = RF_AT_BULK};
+	struct {
+		struct rf_launch l;
+		uint64_t address;
+	} launch = {.l = {.stream = 1,
+			  .function = 17,
+			  .grid = {1, 1, 1},
+			  .block = {1, 1, 1},
+			  .param_bytes = 8},
+		    .address = RF_DEV_BASE};
+	struct rf_collective sum = {.stream = 1,
+				    .comm = 18,
+				    .send = RF_DEV_BASE,
+				    .recv = RF_DEV_BASE,
+				    .count = NUMBERS,
+				    .kind = RF_COLL_ALLREDUCE,
+				    .dtype = 3 /* uint32 */};
+	struct rf_copy copy = {
+		.stream = 1, .src = RF_DEV_BASE, .width = 4, .height = 1, .dst_place = RF_AT_BULK};
 	uint32_t first;
 	client_post(c, &launch, sizeof launch, RF_OP_LAUNCH, 0);
 	client_post(c, &sum, sizeof sum, RF_OP_COLLECTIVE, 0);
@@ -122,8 +133,8 @@ static uint32_t step(struct client *c)
 
 static void *program(void *arg)
 {
-	struct rf_fill zero = {.stream = 1, .dst = RF_DEV_BASE, .width = NUMBERS, .height = 1,
-			       .element = 4};
+	struct rf_fill zero = {
+		.stream = 1, .dst = RF_DEV_BASE, .width = NUMBERS, .height = 1, .element = 4};
 	struct client *c = arg;
 	uint32_t rank = c->header->rank, expected = 0;
 	load(c, rank);
@@ -184,8 +195,8 @@ static uint64_t cut_again_and_again(struct client *clients)
 
 static void serve(void)
 {
-	struct proxy_config config = {.hal = "soft", .memory_bytes = 4 << 20, .workers = 2,
-				      .cc_major = 8, .speed = 1.0};
+	struct proxy_config config = {
+		.hal = "soft", .memory_bytes = 4 << 20, .workers = 2, .cc_major = 8, .speed = 1.0};
 	struct client clients[RANKS];
 	pthread_t callers[CALLERS], programs[RANKS], answers;
 	char error[512];
@@ -219,8 +230,11 @@ static void nothing(void *arg) { (void)arg; }
 
 static void feed(void)
 {
-	struct hal_config config = {.memory_bytes = 4 << 20, .workers = 3, .cc_major = 8,
-				    .speed = 1.0, .ring = nothing};
+	struct hal_config config = {.memory_bytes = 4 << 20,
+				    .workers = 3,
+				    .cc_major = 8,
+				    .speed = 1.0,
+				    .ring = nothing};
 	struct hal_device *device;
 	struct hal_stream *streams[STREAMS];
 	static uint32_t numbers[STREAMS][64];

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rankfold.interpose import handshake
+from rankfold.interpose.launcher import handshake
 from support import channel_server as cs
 from support import words
 from support.channel_server import MIB, ChannelServer

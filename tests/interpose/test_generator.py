@@ -8,7 +8,7 @@ from rankfold.interpose import generate, headers
 from support.native import REPOSITORY
 from support.privileges import need_cuda_headers
 
-CHANNEL = (REPOSITORY / "interpose/channel.h").read_text()
+CHANNEL = (REPOSITORY / "interpose/channel/channel.h").read_text()
 HEAD = "library: cudart\nsoname: l.so\nresult: cudaError_t\nrefused_result: '801'\nfunctions:\n"
 
 

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from rankfold.interpose import handshake
+from rankfold.interpose.launcher import handshake
 
 
 def say(fifo: str, word: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from rankfold import paths
 from rankfold.control import Client, ControlError
-from rankfold.interpose import handshake
+from rankfold.interpose.launcher import handshake
 from support.leaks import State
 
 from .conftest import Launched, Rig
@@ -75,7 +75,7 @@ def test_layout_is_the_headers(state: State) -> None:
         "return 0; }\n"
     )
     program = state.folder / "layout"
-    include = paths.REPOSITORY / "interpose"
+    include = paths.REPOSITORY / "interpose/channel"
     subprocess.run(["gcc", "-std=c11", f"-I{include}", source, "-o", program], check=True)
     printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     h = handshake

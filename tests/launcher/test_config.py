@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rankfold.interpose import launcher
+from rankfold.interpose.launcher import launcher
 
 from .conftest import Rig
 

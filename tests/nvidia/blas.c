@@ -14,7 +14,9 @@
 #include "fake.h"
 #include "number.h"
 
-struct cublasLtContext { int live; };
+struct cublasLtContext {
+	int live;
+};
 struct cublasLtMatmulDescOpaque {
 	int32_t compute, scale, pointers, op[2];
 	uint32_t epilogue;
@@ -47,11 +49,11 @@ static int computed;  /* how the last product's sums were to be computed */
 
 EXPORT int fake_computed(void) { return computed; }
 
-#define BEGIN(name) \
-	do { \
-		CUresult entered_ = fake_enter(#name, true); \
-		if (entered_) \
-			return (cublasStatus_t)entered_; \
+#define BEGIN(name)                                                                                \
+	do {                                                                                       \
+		CUresult entered_ = fake_enter(#name, true);                                       \
+		if (entered_)                                                                      \
+			return (cublasStatus_t)entered_;                                           \
 	} while (0)
 
 static cublasStatus_t end(cublasStatus_t status)
@@ -62,9 +64,9 @@ static cublasStatus_t end(cublasStatus_t status)
 
 EXPORT const char *cublasLtGetStatusName(cublasStatus_t status)
 {
-	return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" :
-	       status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" :
-						       "CUBLAS_STATUS_OTHER";
+	return status == CUBLAS_STATUS_NOT_SUPPORTED   ? "CUBLAS_STATUS_NOT_SUPPORTED"
+	       : status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
+						       : "CUBLAS_STATUS_OTHER";
 }
 
 EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
@@ -93,8 +95,11 @@ static cublasStatus_t forget(void *object)
 	return end(CUBLAS_STATUS_SUCCESS);
 }
 
-struct attribute { int number; size_t offset, bytes; };
-#define AT(number, type, member) \
+struct attribute {
+	int number;
+	size_t offset, bytes;
+};
+#define AT(number, type, member)                                                                   \
 	{number, offsetof(struct type, member), sizeof(((struct type *)0)->member)}
 
 static cublasStatus_t set(const char *call, void *object, const struct attribute *all, size_t count,
@@ -114,7 +119,8 @@ EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out,
 {
 	BEGIN(cublasLtMatmulDescCreate);
 	*out = calloc(1, sizeof **out);
-	**out = (struct cublasLtMatmulDescOpaque){.compute = (int32_t)compute, .scale = scale,
+	**out = (struct cublasLtMatmulDescOpaque){.compute = (int32_t)compute,
+						  .scale = scale,
 						  .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
 						  .bias_type = -1};
 	described++;
@@ -155,8 +161,8 @@ EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cu
 {
 	BEGIN(cublasLtMatrixLayoutCreate);
 	*out = calloc(1, sizeof **out);
-	**out = (struct cublasLtMatrixLayoutOpaque){.type = type, .count = 1, .rows = rows,
-						    .columns = columns, .ld = ld};
+	**out = (struct cublasLtMatrixLayoutOpaque){
+		.type = type, .count = 1, .rows = rows, .columns = columns, .ld = ld};
 	described++;
 	return end(CUBLAS_STATUS_SUCCESS);
 }
@@ -228,8 +234,10 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
 
 static uint32_t type_bytes(int32_t type)
 {
-	return type == CUDA_R_64F ? 8 : type == CUDA_R_32F || type == CUDA_R_32I ? 4 :
-	       type == CUDA_R_8I ? 1 : 2;
+	return type == CUDA_R_64F                         ? 8
+	       : type == CUDA_R_32F || type == CUDA_R_32I ? 4
+	       : type == CUDA_R_8I                        ? 1
+							  : 2;
 }
 
 static double load(uint64_t at, int32_t type)
@@ -245,8 +253,9 @@ static double load(uint64_t at, int32_t type)
 	case CUDA_R_32F: memcpy(&single, from, 4); return single;
 	case CUDA_R_32I: memcpy(&integer, from, 4); return integer;
 	case CUDA_R_8I: return *(const int8_t *)from;
-	default: memcpy(&half, from, 2);
-		 return type == CUDA_R_16F ? from_half(half) : from_bfloat16(half);
+	default:
+		memcpy(&half, from, 2);
+		return type == CUDA_R_16F ? from_half(half) : from_bfloat16(half);
 	}
 }
 
@@ -257,8 +266,12 @@ static void store(uint64_t at, int32_t type, double x)
 	int32_t integer = (int32_t)x;
 	uint16_t half = type == CUDA_R_16F ? to_half(single) : to_bfloat16(single);
 
-	memcpy(to, type == CUDA_R_64F ? (void *)&x : type == CUDA_R_32F ? (void *)&single :
-	       type == CUDA_R_32I ? (void *)&integer : (void *)&half, type_bytes(type));
+	memcpy(to,
+	       type == CUDA_R_64F   ? (void *)&x
+	       : type == CUDA_R_32F ? (void *)&single
+	       : type == CUDA_R_32I ? (void *)&integer
+				    : (void *)&half,
+	       type_bytes(type));
 }
 
 /* Element (i, j) of the b-th matrix as it lies. */
@@ -363,8 +376,9 @@ static void sums(const struct product *p, int32_t b, uint64_t depth)
 		double sum = 0;
 
 		for (uint64_t k = 0; k < (of_d ? p->layout[D].columns : depth); k++)
-			sum += of_d ? load(element(p, D, b, i, k), p->layout[D].type) :
-			       of_b ? operand(p, B, b, k, i) : operand(p, A, b, i, k);
+			sum += of_d   ? load(element(p, D, b, i, k), p->layout[D].type)
+			       : of_b ? operand(p, B, b, k, i)
+				      : operand(p, A, b, i, k);
 		store(bias_element(p, b, i), bias_type(p), sum);
 	}
 }
@@ -392,8 +406,8 @@ static void multiply(const uint8_t *params)
 					sum += operand(&p, A, b, i, k) * operand(&p, B, b, k, j);
 				sum *= alpha;
 				if (beta != 0)
-					sum += beta * load(element(&p, C, b, i, j),
-							   p.layout[C].type);
+					sum += beta *
+					       load(element(&p, C, b, i, j), p.layout[C].type);
 				store(element(&p, D, b, i, j), p.layout[D].type,
 				      finished(&p, b, i, j, sum));
 			}
@@ -411,11 +425,12 @@ static bool good_layout(const struct cublasLtMatrixLayoutOpaque *x)
 /* Does a type of alpha and beta go with how sums are computed? */
 static bool good_scale(int32_t scale, int32_t compute)
 {
-	return compute <= CUBLAS_COMPUTE_16F_PEDANTIC ? scale == CUDA_R_16F :
-	       compute == CUBLAS_COMPUTE_64F || compute == CUBLAS_COMPUTE_64F_PEDANTIC ?
-							scale == CUDA_R_64F :
-	       compute == CUBLAS_COMPUTE_32I || compute == CUBLAS_COMPUTE_32I_PEDANTIC ?
-							scale == CUDA_R_32I : scale == CUDA_R_32F;
+	return compute <= CUBLAS_COMPUTE_16F_PEDANTIC ? scale == CUDA_R_16F
+	       : compute == CUBLAS_COMPUTE_64F || compute == CUBLAS_COMPUTE_64F_PEDANTIC
+		       ? scale == CUDA_R_64F
+	       : compute == CUBLAS_COMPUTE_32I || compute == CUBLAS_COMPUTE_32I_PEDANTIC
+		       ? scale == CUDA_R_32I
+		       : scale == CUDA_R_32F;
 }
 
 static cublasStatus_t check(const char *call, const struct product *p)

@@ -20,7 +20,7 @@ from rankfold.proxy.hal.soft.modules import FunctionInfo
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.c"))
 Kernels = Callable[[str], FunctionInfo]
-INCLUDES = ["interpose", "proxy/hal", "proxy/hal/cuda", "tests/nvidia"]
+INCLUDES = ["interpose/channel", "proxy/hal", "proxy/hal/cuda", "tests/nvidia"]
 
 
 def build() -> Path:

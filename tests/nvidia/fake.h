@@ -31,7 +31,7 @@
 
 extern pthread_mutex_t fake_lock; /* guards everything; never held while work runs */
 extern pthread_cond_t fake_moved;
-extern CUresult fake_dead;        /* the error that ended the context, or 0 */
+extern CUresult fake_dead; /* the error that ended the context, or 0 */
 
 /* At the beginning of each call: counts it, injects errors, checks the context of the thread. Takes
  * fake_lock if it returns 0. */
@@ -42,18 +42,18 @@ static inline CUresult fake_leave(CUresult error)
 	pthread_mutex_unlock(&fake_lock);
 	return error;
 }
-#define ENTER(name) \
-	do { \
-		CUresult entered_ = fake_enter(#name, true); \
-		if (entered_) \
-			return entered_; \
+#define ENTER(name)                                                                                \
+	do {                                                                                       \
+		CUresult entered_ = fake_enter(#name, true);                                       \
+		if (entered_)                                                                      \
+			return entered_;                                                           \
 	} while (0)
 
 /* Under fake_lock. Is all of it mapped with access, or pinned? */
 bool fake_reachable(CUdeviceptr at, uint64_t bytes);
 bool fake_is_window(CUdeviceptr at);
 bool fake_is_spare(CUdeviceptr at, uint64_t bytes); /* of a stream's own, not freed yet */
-bool fake_window_open(void); /* all that is mapped there may be accessed */
+bool fake_window_open(void);                        /* all that is mapped there may be accessed */
 /* Is work queued that touches this, or (bytes 0) any kernel? */
 bool fake_in_use(CUdeviceptr at, uint64_t bytes);
 

@@ -13,11 +13,14 @@
 
 #define SHARED_WITHOUT_ASKING (48u << 10)
 
-struct CUmod_st { char *text; };
+struct CUmod_st {
+	char *text;
+};
 struct CUfunc_st {
 	void (*run)(const uint8_t *);
 	CUresult error;
-	uint32_t params, own, shared; /* own: of the kernel itself; shared: a launch may add so much */
+	uint32_t params, own,
+		shared; /* own: of the kernel itself; shared: a launch may add so much */
 };
 
 static uint64_t u64(const uint8_t *params, int offset)
@@ -31,10 +34,7 @@ static uint64_t u64(const uint8_t *params, int offset)
 static uint32_t u32(const uint8_t *params, int offset) { return (uint32_t)u64(params, offset); }
 
 /* put(uint32_t *at, uint32_t value): *at = value */
-static void put(const uint8_t *p)
-{
-	*(uint32_t *)(uintptr_t)u64(p, 0) = u32(p, 8);
-}
+static void put(const uint8_t *p) { *(uint32_t *)(uintptr_t)u64(p, 0) = u32(p, 8); }
 
 /* increment(uint32_t *data, uint32_t count): data[i]++ */
 static void increment(const uint8_t *p)
@@ -68,8 +68,11 @@ static const struct {
 	CUresult error;
 	uint32_t own;
 } known[] = {
-	{"put", put, 0, 0}, {"increment", increment, 0, 0}, {"count", count, 0, 0},
-	{"until_set", until_set, 0, 0}, {"empty", nothing, 0, 0},
+	{"put", put, 0, 0},
+	{"increment", increment, 0, 0},
+	{"count", count, 0, 0},
+	{"until_set", until_set, 0, 0},
+	{"empty", nothing, 0, 0},
 	{"sharing", put, 0, SHARING_BYTES},
 	{"fault", nothing, CUDA_ERROR_ILLEGAL_ADDRESS, 0},
 };
@@ -94,8 +97,9 @@ static uint32_t param_bytes(const char *at)
 	uint32_t bytes = 0;
 
 	for (at = strchr(at, '('); at && *at != ')'; at++) {
-		uint32_t size = !strncmp(at, ".param .u64", 11) ? 8 :
-				!strncmp(at, ".param .u32", 11) ? 4 : 0;
+		uint32_t size = !strncmp(at, ".param .u64", 11)   ? 8
+				: !strncmp(at, ".param .u32", 11) ? 4
+								  : 0;
 
 		if (size)
 			bytes = (bytes + size - 1) / size * size + size;
@@ -139,9 +143,10 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char
 EXPORT CUresult cuFuncGetAttribute(int *out, CUfunction_attribute attribute, CUfunction function)
 {
 	ENTER(cuFuncGetAttribute);
-	*out = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 :
-	       attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES ? (int)function->own :
-	       attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION ? 75 : 0;
+	*out = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
+	       : attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES   ? (int)function->own
+	       : attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION         ? 75
+								    : 0;
 	return fake_leave(CUDA_SUCCESS);
 }
 

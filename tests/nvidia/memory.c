@@ -12,23 +12,38 @@
 #define GRANULARITY (2ull << 20)
 #define TABLE 8192
 #define COMPUTE_MODE 20 /* CU_DEVICE_ATTRIBUTE_…, for tests/gpu */
-#define DIRT 0xa5 /* what fresh memory holds */
+#define DIRT 0xa5       /* what fresh memory holds */
 #define DIRT_EVERY (128u << 10)
 
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t fake_moved = PTHREAD_COND_INITIALIZER;
 CUresult fake_dead;
 
-static struct { char name[64]; int calls, fail_in, error; } calls[128];
+static struct {
+	char name[64];
+	int calls, fail_in, error;
+} calls[128];
 static char faults[4096];
 static int fault_count, retained;
 static bool initialised;
 static _Thread_local bool current;
 
-struct range { CUdeviceptr at; uint64_t bytes; };
+struct range {
+	CUdeviceptr at;
+	uint64_t bytes;
+};
 static struct range reserved[64], pinned[512], spares[64];
-static struct { struct range r; CUmemGenericAllocationHandle handle; bool access; } maps[TABLE];
-static struct { int fd; uint64_t bytes; uint32_t maps; bool live; } handles[TABLE];
+static struct {
+	struct range r;
+	CUmemGenericAllocationHandle handle;
+	bool access;
+} maps[TABLE];
+static struct {
+	int fd;
+	uint64_t bytes;
+	uint32_t maps;
+	bool live;
+} handles[TABLE];
 static uint64_t created;
 
 /* ---- rules ---- */
@@ -145,7 +160,10 @@ EXPORT CUresult cuDriverGetVersion(int *version)
 
 EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 {
-	static const struct { CUresult error; const char *name; } names[] = {
+	static const struct {
+		CUresult error;
+		const char *name;
+	} names[] = {
 		{CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
 		{CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
 		{CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
@@ -190,9 +208,10 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
 
 	if (error)
 		return error;
-	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 :
-		 attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0 :
-		 attribute == COMPUTE_MODE ? 0 : 1;
+	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 9
+		 : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
+		 : attribute == COMPUTE_MODE                                 ? 0
+									     : 1;
 	return fake_leave(device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
 }
 
@@ -478,8 +497,8 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDe
 
 	ENTER(cuMemSetAccess);
 	for (size_t i = 0; i < TABLE; i++)
-		if (maps[i].r.bytes && inside(maps[i].r.at, maps[i].r.bytes,
-					      (struct range){at, bytes})) {
+		if (maps[i].r.bytes &&
+		    inside(maps[i].r.at, maps[i].r.bytes, (struct range){at, bytes})) {
 			covered += maps[i].r.bytes;
 			maps[i].access = true;
 		}

@@ -19,7 +19,9 @@ struct work {
 	struct fake_launch launch;
 };
 
-struct CUevent_st { uint64_t recorded, reached; };
+struct CUevent_st {
+	uint64_t recorded, reached;
+};
 
 struct CUstream_st {
 	struct CUstream_st *next;
@@ -43,8 +45,8 @@ bool fake_in_use(CUdeviceptr at, uint64_t bytes)
 	for (const struct CUstream_st *s = streams; s; s = s->next)
 		for (const struct work *w = s->first; w; w = w->next)
 			if (bytes ? touches(at, w, w->dst, w->dst_pitch, bytes) ||
-				    touches(at, w, w->src, w->src_pitch, bytes) :
-				    w->kind == KERNEL)
+					    touches(at, w, w->src, w->src_pitch, bytes)
+				  : w->kind == KERNEL)
 				return true;
 	return false;
 }
@@ -65,11 +67,8 @@ static void run(struct work *w)
 			memcpy((void *)(uintptr_t)(w->dst + y * w->dst_pitch),
 			       (void *)(uintptr_t)(w->src + y * w->src_pitch), w->width);
 		break;
-	case FILL:
-		fill(w);
-		break;
-	case WRITE: /* when it has left the queue: who sees it may think the stream idle */
-		break;
+	case FILL: fill(w); break;
+	case WRITE: /* when it has left the queue: who sees it may think the stream idle */ break;
 	case RECORD:
 	case WAIT:
 		pthread_mutex_lock(&fake_lock);
@@ -79,12 +78,8 @@ static void run(struct work *w)
 			pthread_cond_wait(&fake_moved, &fake_lock);
 		pthread_mutex_unlock(&fake_lock);
 		break;
-	case HOST:
-		w->function(w->argument);
-		break;
-	case KERNEL:
-		w->launch.run(w->launch.params);
-		break;
+	case HOST: w->function(w->argument); break;
+	case KERNEL: w->launch.run(w->launch.params); break;
 	}
 }
 
@@ -229,8 +224,8 @@ EXPORT CUresult cuEventDestroy_v2(CUevent event)
 EXPORT CUresult cuEventRecord(CUevent event, CUstream s)
 {
 	ENTER(cuEventRecord);
-	return fake_leave(push(s, &(struct work){.kind = RECORD, .event = event,
-						 .value = ++event->recorded}));
+	return fake_leave(push(
+		s, &(struct work){.kind = RECORD, .event = event, .value = ++event->recorded}));
 }
 
 EXPORT CUresult cuStreamWaitEvent(CUstream s, CUevent event, unsigned flags)
@@ -238,8 +233,8 @@ EXPORT CUresult cuStreamWaitEvent(CUstream s, CUevent event, unsigned flags)
 	ENTER(cuStreamWaitEvent);
 	if (flags)
 		fake_fault("cuStreamWaitEvent: flags %#x", flags);
-	return fake_leave(push(s, &(struct work){.kind = WAIT, .event = event,
-						 .value = event->recorded}));
+	return fake_leave(
+		push(s, &(struct work){.kind = WAIT, .event = event, .value = event->recorded}));
 }
 
 void fake_push_host(CUstream s, CUhostFn function, void *argument)
@@ -261,7 +256,8 @@ static CUresult copy(const char *call, CUstream s, struct work w)
 		if (!fake_reachable(w.dst + y * w.dst_pitch, w.width) ||
 		    !fake_reachable(w.src + y * w.src_pitch, w.width)) {
 			fake_fault("%s: %#llx from %#llx, %llu bytes: not all is device memory or "
-				   "pinned", call, w.dst, w.src, (unsigned long long)w.width);
+				   "pinned",
+				   call, w.dst, w.src, (unsigned long long)w.width);
 			return CUDA_ERROR_INVALID_VALUE;
 		}
 	return push(s, &w);
@@ -277,14 +273,19 @@ EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CU
 
 EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream s)
 {
-	struct work w = {.dst = c->dstDevice, .src = c->srcDevice, .width = c->WidthInBytes,
-			 .height = c->Height, .dst_pitch = c->dstPitch, .src_pitch = c->srcPitch};
+	struct work w = {.dst = c->dstDevice,
+			 .src = c->srcDevice,
+			 .width = c->WidthInBytes,
+			 .height = c->Height,
+			 .dst_pitch = c->dstPitch,
+			 .src_pitch = c->srcPitch};
 
 	ENTER(cuMemcpy2DAsync_v2);
-	if (c->srcMemoryType != CU_MEMORYTYPE_UNIFIED || c->dstMemoryType != CU_MEMORYTYPE_UNIFIED ||
-	    c->srcXInBytes || c->srcY || c->dstXInBytes || c->dstY ||
-	    c->srcPitch < c->WidthInBytes || c->dstPitch < c->WidthInBytes ||
-	    c->srcPitch >= 1ull << 31 || c->dstPitch >= 1ull << 31) {
+	if (c->srcMemoryType != CU_MEMORYTYPE_UNIFIED ||
+	    c->dstMemoryType != CU_MEMORYTYPE_UNIFIED || c->srcXInBytes || c->srcY ||
+	    c->dstXInBytes || c->dstY || c->srcPitch < c->WidthInBytes ||
+	    c->dstPitch < c->WidthInBytes || c->srcPitch >= 1ull << 31 ||
+	    c->dstPitch >= 1ull << 31) {
 		fake_fault("cuMemcpy2DAsync: pitches %zu and %zu of %zu", c->dstPitch, c->srcPitch,
 			   c->WidthInBytes);
 		return fake_leave(CUDA_ERROR_INVALID_VALUE);
@@ -295,9 +296,15 @@ EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream s)
 static CUresult set(CUstream s, CUdeviceptr at, size_t pitch, unsigned number, unsigned element,
 		    size_t width, size_t height)
 {
-	struct work w = {.kind = FILL, .dst = at, .width = width * element, .height = height,
-			 .dst_pitch = pitch, .value = number, .element = element};
-	bool good = at % element == 0 && (height == 1 || (pitch % element == 0 && pitch >= w.width));
+	struct work w = {.kind = FILL,
+			 .dst = at,
+			 .width = width * element,
+			 .height = height,
+			 .dst_pitch = pitch,
+			 .value = number,
+			 .element = element};
+	bool good = at % element == 0 &&
+		    (height == 1 || (pitch % element == 0 && pitch >= w.width));
 
 	for (uint64_t y = 0; good && y < height; y++)
 		good = fake_reachable(at + y * pitch, w.width);

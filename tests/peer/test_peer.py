@@ -45,7 +45,7 @@ class End:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     built = native.build(tmp_path_factory.mktemp("peer"), [native.CORE / "peer.c"])
-    message = native.structures(native.CORE / "collective.h", "peer_message")
+    message = native.structures(native.CORE / "collective/collective.h", "peer_message")
     message = message or "struct peer_message { uint8_t bytes[192]; };"
     return native.load(built, native.CORE / "peer.h", before=message)
 

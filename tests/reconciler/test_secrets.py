@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rankfold.interpose import launcher
+from rankfold.interpose.launcher import launcher
 from rankfold.reconciler import environment, spec
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.environment import INHERITED

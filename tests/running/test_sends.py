@@ -11,7 +11,7 @@ from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
 
 SENDS, BYTES = 40, 16 * MiB  # of tests/programs/sends_ahead.cu: ten times what a pair may buffer
-BUFFERED = 64 * MiB  # SENT_MAX of proxy/core/sends.c
+BUFFERED = 64 * MiB  # SENT_MAX of proxy/core/collective/sends.c
 MEMORY = 64 * MiB
 
 

@@ -2,7 +2,7 @@
 
 For tests of the client alone: what it writes into its memfd, and how it waits. The test decides
 when records are consumed and in which order replies are given; a real proxy decides that itself.
-The numbers are those of interpose/channel.h.
+The numbers are those of interpose/channel/channel.h.
 """
 
 from __future__ import annotations

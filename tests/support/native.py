@@ -25,7 +25,8 @@ def build(
     strict = ["-Wall", "-Wextra", "-Werror"] if warnings else ["-w"]
     command = [os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-shared",
                "-fPIC", *strict, *args, *shlex.split(os.environ.get("CFLAGS", "")),
-               f"-I{REPOSITORY / 'interpose'}", f"-I{CORE}", f"-I{REPOSITORY / 'proxy/hal'}",
+               f"-I{REPOSITORY / 'interpose/channel'}", f"-I{CORE}", f"-I{CORE / 'barrier'}",
+               f"-I{REPOSITORY / 'proxy/hal'}",
                "-o", str(library), *map(str, sources)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"

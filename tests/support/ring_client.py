@@ -1,7 +1,7 @@
 """A client made of nothing but bytes: it writes records into a channel as a rank's library would.
 
 For tests of the proxy's core without a program: valid sequences, and sequences no library would
-send. The numbers are those of interpose/channel.h.
+send. The numbers are those of interpose/channel/channel.h.
 """
 
 from __future__ import annotations

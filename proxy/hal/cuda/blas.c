@@ -29,12 +29,15 @@ static void load(void)
 	void *library = dlopen(name ? name : "libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
 
 	if (!library) {
-		snprintf(reason, sizeof reason, "matrix products need cuBLASLt: %.120s; install "
-			 "cuBLAS 13, or set RANKFOLD_CUBLASLT", dlerror());
+		snprintf(reason, sizeof reason,
+			 "matrix products need cuBLASLt: %.120s; install "
+			 "cuBLAS 13, or set RANKFOLD_CUBLASLT",
+			 dlerror());
 		return;
 	}
 	if (dlsym(library, "pncclAllReduce")) {
-		snprintf(reason, sizeof reason, "libcublasLt.so.13 is rankfold's client library: "
+		snprintf(reason, sizeof reason,
+			 "libcublasLt.so.13 is rankfold's client library: "
 			 "start the proxy without it in LD_PRELOAD or LD_LIBRARY_PATH");
 		return;
 	}

@@ -35,10 +35,10 @@
 #include "driver.h"
 #include "hal.h"
 
-#define CUDA_QUEUE_WORKS 128u         /* of a stream; power of two */
-#define CUDA_STREAM_DEPTH 32u         /* of these, in the driver's hands */
+#define CUDA_QUEUE_WORKS 128u /* of a stream; power of two */
+#define CUDA_STREAM_DEPTH 32u /* of these, in the driver's hands */
 #define CUDA_STREAMS_MAX 65536u
-#define CUDA_STAGES 16u               /* pinned buffers for copies of pageable memory */
+#define CUDA_STAGES 16u /* pinned buffers for copies of pageable memory */
 #define CUDA_STAGE_BYTES (1ull << 20)
 #define CUDA_HEAP_CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 #define CUDA_TEXT_BYTES 256u
@@ -48,24 +48,27 @@
 struct hal_function {
 	CUfunction function;
 	uint32_t param_bytes;
-	uint32_t globals_at; /* offset of the parameter that rewrite.py added, or NO_GLOBALS */
+	uint32_t globals_at;   /* offset of the parameter that rewrite.py added, or NO_GLOBALS */
 	uint32_t shared_bytes; /* the kernel's own, beside what a launch adds */
 	char name[];
 };
 
 #define CUDA_HOSTS_MAX 8u
-struct cuda_host_range { uint64_t addr, bytes; uint8_t *memory; };
+struct cuda_host_range {
+	uint64_t addr, bytes;
+	uint8_t *memory;
+};
 
 struct hal_space {
 	struct hal_device *device;
-	struct hal_space *next;     /* among the dead */
-	uint64_t serial;            /* never reused */
-	_Atomic uint32_t *chunks;   /* by place in the heap: chunk + 1, or 0 */
-	_Atomic uint32_t top;       /* no chunk was ever mapped from here on */
-	_Atomic uint64_t version;   /* grows with each map and unmap */
+	struct hal_space *next;   /* among the dead */
+	uint64_t serial;          /* never reused */
+	_Atomic uint32_t *chunks; /* by place in the heap: chunk + 1, or 0 */
+	_Atomic uint32_t top;     /* no chunk was ever mapped from here on */
+	_Atomic uint64_t version; /* grows with each map and unmap */
 	struct cuda_host_range hosts[CUDA_HOSTS_MAX];
 	_Atomic uint32_t host_count;
-	_Atomic bool failed;        /* somebody is about to set `error`, and the text before it */
+	_Atomic bool failed; /* somebody is about to set `error`, and the text before it */
 	_Atomic int error;
 	_Atomic uint64_t cancelled_ns; /* 0: not cancelled */
 	char text[CUDA_TEXT_BYTES];
@@ -73,22 +76,22 @@ struct hal_space {
 
 struct cuda_item {
 	struct hal_work work;
-	uint8_t *params;                  /* of a kernel; or a product's record */
+	uint8_t *params; /* of a kernel; or a product's record */
 	uint32_t params_room, params_bytes;
 };
 
 struct hal_stream {
 	struct hal_device *device;
-	struct hal_stream *next;          /* the device thread's list */
+	struct hal_stream *next; /* the device thread's list */
 	CUstream stream;
 	uint32_t slot;
-	_Atomic uint64_t *counter;        /* the device writes: works done */
-	_Atomic uint64_t submitted;       /* the loop writes */
+	_Atomic uint64_t *counter;  /* the device writes: works done */
+	_Atomic uint64_t submitted; /* the loop writes */
 	_Atomic uint64_t notify_at;
-	_Atomic bool doomed;              /* the loop is done with it; the device thread frees it */
+	_Atomic bool doomed; /* the loop is done with it; the device thread frees it */
 	/* the device thread's */
 	uint64_t issued, seen, last_kernel, cleared;
-	uint64_t row, column;             /* how far the next work has been issued */
+	uint64_t row, column; /* how far the next work has been issued */
 	struct cuda_item items[CUDA_QUEUE_WORKS];
 };
 
@@ -96,7 +99,7 @@ struct hal_stream {
 struct cuda_stage {
 	uint8_t *memory;
 	_Atomic bool busy;
-	uint8_t *host;                    /* rows of the pageable side */
+	uint8_t *host; /* rows of the pageable side */
 	uint64_t width, rows, pitch;
 };
 
@@ -105,45 +108,45 @@ struct hal_device {
 	struct hal_config config;
 	CUdevice ordinal;
 	CUcontext context;
-	CUdeviceptr alias;                /* chunk c is at alias + c * RF_CHUNK_BYTES, always */
+	CUdeviceptr alias; /* chunk c is at alias + c * RF_CHUNK_BYTES, always */
 	bool window_reserved;
-	void *host_window;                /* the window's upper half, of no access where not shown */
+	void *host_window; /* the window's upper half, of no access where not shown */
 	uint32_t chunk_count, chunks_made, free_count;
 	CUmemGenericAllocationHandle *chunks;
-	uint32_t *free_chunks;            /* a stack */
-	_Atomic uint64_t *counters;       /* pinned; a stream each */
-	uint32_t *free_slots;             /* of counters; a stack */
+	uint32_t *free_chunks;      /* a stack */
+	_Atomic uint64_t *counters; /* pinned; a stream each */
+	uint32_t *free_slots;       /* of counters; a stack */
 	uint32_t free_slot_count;
 	uint8_t *stage_memory;
 	struct cuda_stage stages[CUDA_STAGES];
 	CUstream clear_stream;
-	CUevent clear_event;              /* the last clearing */
+	CUevent clear_event; /* the last clearing */
 	uint64_t next_serial;
 
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	_Atomic bool sleeping, stopping;
-	uint32_t *unclean;                /* chunks to be cleared before any later work; its lock */
-	bool *listed;                     /* among these; its lock */
+	uint32_t *unclean; /* chunks to be cleared before any later work; its lock */
+	bool *listed;      /* among these; its lock */
 	_Atomic uint32_t unclean_count;
-	struct hal_stream *_Atomic fresh; /* new streams, for the device thread */
+	struct hal_stream *_Atomic fresh;      /* new streams, for the device thread */
 	struct hal_space *_Atomic dead_spaces; /* for it to free */
 	pthread_t thread;
 	bool started;
 
 	/* the device thread's */
 	struct hal_stream *streams;
-	uint64_t cleared;                 /* clearings issued */
-	uint32_t *window;                 /* what the window shows: chunk + 1 */
+	uint64_t cleared; /* clearings issued */
+	uint32_t *window; /* what the window shows: chunk + 1 */
 	uint32_t window_top;
 	struct cuda_host_range shown[CUDA_HOSTS_MAX];
 	uint32_t shown_count;
-	struct cublasLtContext *blas;     /* made for the first matrix product */
-	struct hal_space *window_space;   /* whose it is, while window_serial is its serial */
+	struct cublasLtContext *blas;   /* made for the first matrix product */
+	struct hal_space *window_space; /* whose it is, while window_serial is its serial */
 	uint64_t window_serial, window_version;
 
-	_Atomic int lost;                 /* the error that ended the context */
-	_Atomic uint64_t lost_serial;     /* the space that had the window then */
+	_Atomic int lost;             /* the error that ended the context */
+	_Atomic uint64_t lost_serial; /* the space that had the window then */
 	char lost_text[CUDA_TEXT_BYTES];
 };
 
@@ -166,8 +169,7 @@ int cuda_space_create(struct hal_device *, struct hal_space **);
 void cuda_space_destroy(struct hal_space *);
 int cuda_space_map(struct hal_space *, uint64_t addr, uint32_t chunk);
 int cuda_space_unmap(struct hal_space *, uint64_t addr);
-int cuda_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset,
-			uint64_t bytes);
+int cuda_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset, uint64_t bytes);
 int cuda_space_error(struct hal_space *, char *text, uint32_t text_bytes);
 void cuda_space_cancel(struct hal_space *);
 void cuda_space_fail(struct hal_space *, int error, const char *format, ...)

@@ -42,8 +42,7 @@ static CUresult refuse(const struct hal_device *device, const char *what, CUresu
 	return error;
 }
 
-static CUresult has(const struct hal_device *device, CUdevice_attribute attribute,
-		    const char *what)
+static CUresult has(const struct hal_device *device, CUdevice_attribute attribute, const char *what)
 {
 	int value = 0;
 	CUresult error = device->driver->cuDeviceGetAttribute(&value, attribute, device->ordinal);
@@ -88,8 +87,10 @@ static CUresult choose(struct hal_device *device)
 		index %= count;
 	if (!error && index >= count) {
 		if (c->text)
-			snprintf(c->text, c->text_bytes, "there is no GPU %d: the driver shows %d "
-				 "(CUDA_VISIBLE_DEVICES?)", index, count);
+			snprintf(c->text, c->text_bytes,
+				 "there is no GPU %d: the driver shows %d "
+				 "(CUDA_VISIBLE_DEVICES?)",
+				 index, count);
 		return CUDA_ERROR_NO_DEVICE;
 	}
 	if (!error)
@@ -110,9 +111,10 @@ static CUresult check_memory(const struct hal_device *device)
 	if (c->memory_bytes <= free_bytes)
 		return CUDA_SUCCESS;
 	if (c->text)
-		snprintf(c->text, c->text_bytes, "GPU %d has %zu MiB of %zu free, the pool wants "
-			 "%llu: lower its memory, or end what uses the GPU", device->ordinal,
-			 free_bytes >> 20, total >> 20,
+		snprintf(c->text, c->text_bytes,
+			 "GPU %d has %zu MiB of %zu free, the pool wants "
+			 "%llu: lower its memory, or end what uses the GPU",
+			 device->ordinal, free_bytes >> 20, total >> 20,
 			 (unsigned long long)c->memory_bytes >> 20);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -121,21 +123,23 @@ static CUresult reserve(struct hal_device *device)
 {
 	const struct cuda_driver *d = device->driver;
 	CUdeviceptr window = 0;
-	CUresult error = d->cuMemAddressReserve(&window, RF_HEAP_BYTES, RF_CHUNK_BYTES,
-						RF_DEV_BASE, 0);
+	CUresult error = d->cuMemAddressReserve(&window, RF_HEAP_BYTES, RF_CHUNK_BYTES, RF_DEV_BASE,
+						0);
 
 	if (!error && window != RF_DEV_BASE) {
 		d->cuMemAddressFree(window, RF_HEAP_BYTES);
 		error = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (error)
-		return refuse(device, "the driver does not give the addresses of ranks' memory "
-			      "(from 0x200000000000)", error);
+		return refuse(device,
+			      "the driver does not give the addresses of ranks' memory "
+			      "(from 0x200000000000)",
+			      error);
 	device->window_reserved = true;
-	device->host_window = mmap((void *)(uintptr_t)(RF_DEV_BASE + RF_HEAP_BYTES),
-				   RF_WINDOW_BYTES - RF_HEAP_BYTES, PROT_NONE,
-				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE |
-				   MAP_FIXED_NOREPLACE, -1, 0);
+	device->host_window = mmap(
+		(void *)(uintptr_t)(RF_DEV_BASE + RF_HEAP_BYTES), RF_WINDOW_BYTES - RF_HEAP_BYTES,
+		PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
+		0);
 	if (device->host_window == MAP_FAILED) {
 		device->host_window = NULL;
 		return refuse(device, "the addresses of ranks' pinned memory are taken",

@@ -22,12 +22,14 @@ static bool resolve(void *library)
 {
 	bool found = true;
 
-#define RESOLVE(name, parameters) \
-	*(void **)&driver.name = dlsym(library, #name); \
-	if (!driver.name && found) { \
-		snprintf(reason, sizeof reason, "the driver has no %s: it must be of CUDA 12 or " \
-			 "newer", #name); \
-		found = false; \
+#define RESOLVE(name, parameters)                                                                  \
+	*(void **)&driver.name = dlsym(library, #name);                                            \
+	if (!driver.name && found) {                                                               \
+		snprintf(reason, sizeof reason,                                                    \
+			 "the driver has no %s: it must be of CUDA 12 or "                         \
+			 "newer",                                                                  \
+			 #name);                                                                   \
+		found = false;                                                                     \
 	}
 	CUDA_CALLS(RESOLVE)
 #undef RESOLVE
@@ -49,7 +51,8 @@ static void load(void)
 		return;
 	}
 	if (dlsym(library, "pncclAllReduce")) {
-		snprintf(reason, sizeof reason, "libcuda.so.1 is rankfold's client library: start "
+		snprintf(reason, sizeof reason,
+			 "libcuda.so.1 is rankfold's client library: start "
 			 "the proxy without it in LD_PRELOAD or LD_LIBRARY_PATH");
 		return;
 	}
@@ -60,14 +63,18 @@ static void load(void)
 	error = driver.cuInit(0);
 	if (error) {
 		driver.cuGetErrorName(error, &error_name);
-		snprintf(reason, sizeof reason, "the NVIDIA driver does not start: cuInit gives %s "
-			 "(%d); nvidia-smi tells more", error_name ? error_name : "an error", error);
+		snprintf(reason, sizeof reason,
+			 "the NVIDIA driver does not start: cuInit gives %s "
+			 "(%d); nvidia-smi tells more",
+			 error_name ? error_name : "an error", error);
 		return;
 	}
 	driver.cuDriverGetVersion(&version);
 	if (version < DRIVER_MIN)
-		snprintf(reason, sizeof reason, "the NVIDIA driver is of CUDA %d.%d; 12.0 or newer "
-			 "is needed", version / 1000, version % 1000 / 10);
+		snprintf(reason, sizeof reason,
+			 "the NVIDIA driver is of CUDA %d.%d; 12.0 or newer "
+			 "is needed",
+			 version / 1000, version % 1000 / 10);
 }
 
 const struct cuda_driver *cuda_driver(char *text, uint32_t text_bytes)

@@ -24,12 +24,19 @@ typedef struct CUarray_st *CUarray;
 typedef void (*CUhostFn)(void *);
 
 typedef enum {
-	CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_OUT_OF_MEMORY = 2,
-	CUDA_ERROR_NO_DEVICE = 100, CUDA_ERROR_INVALID_DEVICE = 101,
-	CUDA_ERROR_NOT_FOUND = 500, CUDA_ERROR_NOT_READY = 600,
-	CUDA_ERROR_ILLEGAL_ADDRESS = 700, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_NO_DEVICE = 100,
+	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_NOT_FOUND = 500,
+	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+	CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
 	CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
-	CUDA_ERROR_LAUNCH_FAILED = 719, CUDA_ERROR_NOT_SUPPORTED = 801, CUDA_ERROR_UNKNOWN = 999,
+	CUDA_ERROR_LAUNCH_FAILED = 719,
+	CUDA_ERROR_NOT_SUPPORTED = 801,
+	CUDA_ERROR_UNKNOWN = 999,
 } CUresult;
 typedef enum {
 	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
@@ -44,9 +51,12 @@ typedef enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 } CUmemAccess_flags;
 typedef enum { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0 } CUmemAllocationGranularity_flags;
 typedef enum { CU_MEMORYTYPE_UNIFIED = 4 } CUmemorytype;
 typedef enum {
-	CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
-	CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES = 2, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
-	CU_FUNC_ATTRIBUTE_NUM_REGS = 4, CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
+	CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
+	CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
+	CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES = 2,
+	CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
+	CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
+	CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
 	CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
 } CUfunction_attribute;
 typedef enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6 } CUjit_option;
@@ -58,7 +68,10 @@ enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2 };
 #define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)1)
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)
 
-typedef struct { CUmemLocationType type; int id; } CUmemLocation;
+typedef struct {
+	CUmemLocationType type;
+	int id;
+} CUmemLocation;
 typedef struct {
 	CUmemAllocationType type;
 	CUmemAllocationHandleType requestedHandleTypes;
@@ -66,7 +79,10 @@ typedef struct {
 	void *win32HandleMetaData;
 	unsigned char allocFlags[8];
 } CUmemAllocationProp;
-typedef struct { CUmemLocation location; CUmemAccess_flags flags; } CUmemAccessDesc;
+typedef struct {
+	CUmemLocation location;
+	CUmemAccess_flags flags;
+} CUmemAccessDesc;
 typedef struct {
 	size_t srcXInBytes, srcY;
 	CUmemorytype srcMemoryType;
@@ -82,7 +98,11 @@ typedef struct {
 	size_t dstPitch;
 	size_t WidthInBytes, Height;
 } CUDA_MEMCPY2D;
-typedef union { char pad[64]; int cooperative; uint64_t aligned; } CUlaunchAttributeValue;
+typedef union {
+	char pad[64];
+	int cooperative;
+	uint64_t aligned;
+} CUlaunchAttributeValue;
 typedef struct {
 	CUlaunchAttributeID id;
 	char pad[8 - sizeof(CUlaunchAttributeID)];
@@ -97,54 +117,54 @@ typedef struct {
 #endif
 
 /* X(name as the library exports it, parameters). All are there since CUDA 12.0. */
-#define CUDA_CALLS(X) \
-	X(cuInit, (unsigned)) \
-	X(cuDriverGetVersion, (int *)) \
-	X(cuGetErrorName, (CUresult, const char **)) \
-	X(cuDeviceGetCount, (int *)) \
-	X(cuDeviceGet, (CUdevice *, int)) \
-	X(cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice)) \
-	X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
-	X(cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
-	X(cuCtxSetCurrent, (CUcontext)) \
-	X(cuMemGetInfo_v2, (size_t *, size_t *)) \
-	X(cuMemGetAllocationGranularity, (size_t *, const CUmemAllocationProp *, \
-					  CUmemAllocationGranularity_flags)) \
-	X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
-	X(cuMemAddressFree, (CUdeviceptr, size_t)) \
-	X(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, \
-			unsigned long long)) \
-	X(cuMemRelease, (CUmemGenericAllocationHandle)) \
-	X(cuMemMap, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, \
-		     unsigned long long)) \
-	X(cuMemUnmap, (CUdeviceptr, size_t)) \
-	X(cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t)) \
-	X(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream)) \
-	X(cuMemFreeAsync, (CUdeviceptr, CUstream)) \
-	X(cuMemHostAlloc, (void **, size_t, unsigned)) \
-	X(cuMemFreeHost, (void *)) \
-	X(cuStreamCreate, (CUstream *, unsigned)) \
-	X(cuStreamDestroy_v2, (CUstream)) \
-	X(cuStreamQuery, (CUstream)) \
-	X(cuStreamWriteValue64_v2, (CUstream, CUdeviceptr, cuuint64_t, unsigned)) \
-	X(cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
-	X(cuEventCreate, (CUevent *, unsigned)) \
-	X(cuEventDestroy_v2, (CUevent)) \
-	X(cuEventRecord, (CUevent, CUstream)) \
-	X(cuLaunchHostFunc, (CUstream, CUhostFn, void *)) \
-	X(cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **)) \
-	X(cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
-	X(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *, CUstream)) \
-	X(cuMemsetD2D8Async, (CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream)) \
-	X(cuMemsetD2D16Async, (CUdeviceptr, size_t, unsigned short, size_t, size_t, CUstream)) \
-	X(cuMemsetD2D32Async, (CUdeviceptr, size_t, unsigned, size_t, size_t, CUstream)) \
-	X(cuModuleLoadDataEx, (CUmodule *, const void *, unsigned, CUjit_option *, void **)) \
-	X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
-	X(cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction)) \
+#define CUDA_CALLS(X)                                                                              \
+	X(cuInit, (unsigned))                                                                      \
+	X(cuDriverGetVersion, (int *))                                                             \
+	X(cuGetErrorName, (CUresult, const char **))                                               \
+	X(cuDeviceGetCount, (int *))                                                               \
+	X(cuDeviceGet, (CUdevice *, int))                                                          \
+	X(cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                             \
+	X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                       \
+	X(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                \
+	X(cuCtxSetCurrent, (CUcontext))                                                            \
+	X(cuMemGetInfo_v2, (size_t *, size_t *))                                                   \
+	X(cuMemGetAllocationGranularity,                                                           \
+	  (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))               \
+	X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))   \
+	X(cuMemAddressFree, (CUdeviceptr, size_t))                                                 \
+	X(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,       \
+			unsigned long long))                                                       \
+	X(cuMemRelease, (CUmemGenericAllocationHandle))                                            \
+	X(cuMemMap,                                                                                \
+	  (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))         \
+	X(cuMemUnmap, (CUdeviceptr, size_t))                                                       \
+	X(cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))                  \
+	X(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))                                      \
+	X(cuMemFreeAsync, (CUdeviceptr, CUstream))                                                 \
+	X(cuMemHostAlloc, (void **, size_t, unsigned))                                             \
+	X(cuMemFreeHost, (void *))                                                                 \
+	X(cuStreamCreate, (CUstream *, unsigned))                                                  \
+	X(cuStreamDestroy_v2, (CUstream))                                                          \
+	X(cuStreamQuery, (CUstream))                                                               \
+	X(cuStreamWriteValue64_v2, (CUstream, CUdeviceptr, cuuint64_t, unsigned))                  \
+	X(cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                        \
+	X(cuEventCreate, (CUevent *, unsigned))                                                    \
+	X(cuEventDestroy_v2, (CUevent))                                                            \
+	X(cuEventRecord, (CUevent, CUstream))                                                      \
+	X(cuLaunchHostFunc, (CUstream, CUhostFn, void *))                                          \
+	X(cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **))                \
+	X(cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                             \
+	X(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *, CUstream))                                   \
+	X(cuMemsetD2D8Async, (CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream))       \
+	X(cuMemsetD2D16Async, (CUdeviceptr, size_t, unsigned short, size_t, size_t, CUstream))     \
+	X(cuMemsetD2D32Async, (CUdeviceptr, size_t, unsigned, size_t, size_t, CUstream))           \
+	X(cuModuleLoadDataEx, (CUmodule *, const void *, unsigned, CUjit_option *, void **))       \
+	X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                             \
+	X(cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                           \
 	X(cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int))
 
 struct cuda_driver {
-#define CUDA_POINTER(name, parameters) CUresult (*name) parameters;
+#define CUDA_POINTER(name, parameters) CUresult(*name) parameters;
 	CUDA_CALLS(CUDA_POINTER)
 #undef CUDA_POINTER
 };

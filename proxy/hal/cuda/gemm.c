@@ -26,8 +26,10 @@ static uint32_t type_bytes(uint8_t type)
 {
 	switch (type) {
 	case CUDA_R_8I: return 1;
-	case CUDA_R_16F: case CUDA_R_16BF: return 2;
-	case CUDA_R_32F: case CUDA_R_32I: return 4;
+	case CUDA_R_16F:
+	case CUDA_R_16BF: return 2;
+	case CUDA_R_32F:
+	case CUDA_R_32I: return 4;
 	case CUDA_R_64F: return 8;
 	default: return 0;
 	}
@@ -78,10 +80,7 @@ static bool by_columns(const struct rf_matrix *x, uint64_t rows, uint64_t column
 	return (x->row == 1 || rows == 1) && (x->col >= rows || columns == 1);
 }
 
-static uint64_t line(uint64_t stride, uint64_t length)
-{
-	return stride > length ? stride : length;
-}
+static uint64_t line(uint64_t stride, uint64_t length) { return stride > length ? stride : length; }
 
 /* The same product with a D that lies by columns, if there is one: a bias goes along D's rows, and
  * what is kept beside it along its columns. */
@@ -149,8 +148,8 @@ static bool bias_there(const struct hal_space *space, const struct rf_gemm *g)
 
 	return !__builtin_mul_overflow(g->count - 1, g->bias_batch, &last) &&
 	       !__builtin_add_overflow(last, bias_length(g) - 1, &last) &&
-	       last < RF_WINDOW_BYTES / size &&
-	       g->bias % size == 0 && is_mapped(space, g->bias, (last + 1) * size);
+	       last < RF_WINDOW_BYTES / size && g->bias % size == 0 &&
+	       is_mapped(space, g->bias, (last + 1) * size);
 }
 
 /* Bits are looked at as a matrix of bytes. */
@@ -189,9 +188,8 @@ static bool all_there(const struct hal_space *space, const struct rf_gemm *g,
 	if (g->flags & RF_GEMM_SCALARS &&
 	    (!is_mapped(space, g->alpha, scalar) || !is_mapped(space, g->beta, scalar)))
 		return false;
-	return (!has_factors(g) ||
-		(matrix_there(space, g, &g->a, g->m, g->k, g->type_ab) &&
-		 matrix_there(space, g, &g->b, g->k, g->n, g->type_ab))) &&
+	return (!has_factors(g) || (matrix_there(space, g, &g->a, g->m, g->k, g->type_ab) &&
+				    matrix_there(space, g, &g->b, g->k, g->n, g->type_ab))) &&
 	       (is_zero(g, g->beta) || matrix_there(space, g, &g->c, g->m, g->n, g->type_cd)) &&
 	       matrix_there(space, g, &g->d, g->m, g->n, g->type_cd) &&
 	       (!g->bias || bias_there(space, g)) &&
@@ -271,9 +269,12 @@ static CUresult align_bias(const struct hal_stream *s, struct rf_gemm *g, struct
 	uint64_t step = g->bias_batch * size;
 	uint64_t pitch = (bytes + BIAS_ALIGNED - 1) / BIAS_ALIGNED * BIAS_ALIGNED, at = 0;
 	uint64_t count = step ? g->count : 1;
-	CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = g->bias,
-			      .srcPitch = count > 1 ? step : bytes, .WidthInBytes = bytes,
-			      .dstMemoryType = CU_MEMORYTYPE_UNIFIED, .dstPitch = pitch,
+	CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+			      .srcDevice = g->bias,
+			      .srcPitch = count > 1 ? step : bytes,
+			      .WidthInBytes = bytes,
+			      .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+			      .dstPitch = pitch,
 			      .Height = count};
 	CUresult error;
 
@@ -322,14 +323,13 @@ struct call { /* descriptors of one product */
 	cublasLtMatrixLayout_t a, b, c, d;
 	cublasLtMatmulPreference_t preference;
 };
-#define TRY(k, name, ...) \
-	((k)->status = (k)->status ? (k)->status : (k)->blas->name(__VA_ARGS__))
-#define SET_DESC(k, attribute, value) \
+#define TRY(k, name, ...) ((k)->status = (k)->status ? (k)->status : (k)->blas->name(__VA_ARGS__))
+#define SET_DESC(k, attribute, value)                                                              \
 	TRY(k, cublasLtMatmulDescSetAttribute, (k)->desc, attribute, &(value), sizeof(value))
-#define SET_LAYOUT(k, layout, attribute, value) \
+#define SET_LAYOUT(k, layout, attribute, value)                                                    \
 	TRY(k, cublasLtMatrixLayoutSetAttribute, layout, attribute, &(value), sizeof(value))
-#define SET_PREFERENCE(k, attribute, value) \
-	TRY(k, cublasLtMatmulPreferenceSetAttribute, (k)->preference, attribute, &(value), \
+#define SET_PREFERENCE(k, attribute, value)                                                        \
+	TRY(k, cublasLtMatmulPreferenceSetAttribute, (k)->preference, attribute, &(value),         \
 	    sizeof(value))
 
 static void layout(struct call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
@@ -376,7 +376,9 @@ static void result(struct call *k, cublasLtMatrixLayout_t *out, const struct rf_
 /* As a cublasLtEpilogue_t; 0: none. */
 static uint32_t steps_of(const struct rf_gemm *g)
 {
-	static const struct { uint32_t flag, kept, summed, plain; } all[] = {
+	static const struct {
+		uint32_t flag, kept, summed, plain;
+	} all[] = {
 		{RF_GEMM_RELU, CUBLASLT_EPILOGUE_RELU_AUX, 0, CUBLASLT_EPILOGUE_RELU},
 		{RF_GEMM_GELU, CUBLASLT_EPILOGUE_GELU_AUX, 0, CUBLASLT_EPILOGUE_GELU},
 		{RF_GEMM_DRELU, 0, CUBLASLT_EPILOGUE_DRELU_BGRAD, CUBLASLT_EPILOGUE_DRELU},
@@ -388,8 +390,9 @@ static uint32_t steps_of(const struct rf_gemm *g)
 
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		if (g->flags & all[i].flag)
-			steps |= g->flags & RF_GEMM_KEEP ? all[i].kept :
-				 g->flags & SUMMED ? all[i].summed : all[i].plain;
+			steps |= g->flags & RF_GEMM_KEEP ? all[i].kept
+				 : g->flags & SUMMED     ? all[i].summed
+							 : all[i].plain;
 	return steps;
 }
 
@@ -463,8 +466,8 @@ static void choose(struct call *k, cublasLtHandle_t handle, cublasLtMatmulAlgo_t
 		SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
 	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &g->a, g->type_ab);
 	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &g->b, g->type_ab);
-	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-		is_zero(g, g->beta) ? &g->d : &g->c, g->type_cd);
+	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, is_zero(g, g->beta) ? &g->d : &g->c,
+		g->type_cd);
 	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &g->d, g->type_cd);
 	TRY(k, cublasLtMatmulAlgoGetHeuristic, handle, k->desc, k->a, k->b, k->c, k->d,
 	    k->preference, 1, &found, &count);
@@ -489,10 +492,7 @@ static void forget(const struct call *k)
 		blas->cublasLtMatmulPreferenceDestroy(k->preference);
 }
 
-static const void *pointer(uint64_t addr)
-{
-	return (const void *)(uintptr_t)addr;
-}
+static const void *pointer(uint64_t addr) { return (const void *)(uintptr_t)addr; }
 
 static cublasStatus_t multiply(const struct cuda_blas *blas, cublasLtHandle_t handle,
 			       const struct rf_gemm *g, const struct rf_matrix *aux,

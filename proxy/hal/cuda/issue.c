@@ -65,10 +65,7 @@ static void stage_in(void *arg)
 	copy_rows(s->memory, s->width, s->host, s->pitch, s->width, s->rows);
 }
 
-static void stage_free(void *arg)
-{
-	atomic_store(&((struct cuda_stage *)arg)->busy, false);
-}
+static void stage_free(void *arg) { atomic_store(&((struct cuda_stage *)arg)->busy, false); }
 
 static void stage_out(void *arg)
 {
@@ -112,8 +109,7 @@ static void on_host(void *arg)
 			  w->scale.divide ? NULL : w->scale.scalar, w->scale.divisor);
 		break;
 	case HAL_KERNEL:
-	case HAL_GEMM:
-		break;
+	case HAL_GEMM: break;
 	}
 }
 
@@ -130,10 +126,16 @@ static uint64_t extent(uint64_t width, uint64_t height, uint64_t pitch)
 	uint64_t bytes;
 
 	return __builtin_mul_overflow(height - 1, pitch, &bytes) ||
-	       __builtin_add_overflow(bytes, width, &bytes) ? UINT64_MAX : bytes;
+			       __builtin_add_overflow(bytes, width, &bytes)
+		       ? UINT64_MAX
+		       : bytes;
 }
 
-struct side { CUdeviceptr at; uint64_t room, pitch; uint8_t *host; };
+struct side {
+	CUdeviceptr at;
+	uint64_t room, pitch;
+	uint8_t *host;
+};
 
 static struct side side_of(const struct hal_ref *ref, uint64_t at, uint64_t pitch)
 {
@@ -174,13 +176,17 @@ static CUresult copy_device(const struct hal_stream *s, const struct side *dst,
 			    const struct side *src, uint64_t width, uint64_t rows)
 {
 	const struct cuda_driver *d = s->device->driver;
-	CUDA_MEMCPY2D c = {
-		.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = src->at, .srcPitch = src->pitch,
-		.dstMemoryType = CU_MEMORYTYPE_UNIFIED, .dstDevice = dst->at, .dstPitch = dst->pitch,
-		.WidthInBytes = width, .Height = rows};
+	CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+			   .srcDevice = src->at,
+			   .srcPitch = src->pitch,
+			   .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+			   .dstDevice = dst->at,
+			   .dstPitch = dst->pitch,
+			   .WidthInBytes = width,
+			   .Height = rows};
 
-	return rows == 1 ? d->cuMemcpyAsync(dst->at, src->at, width, s->stream) :
-			   d->cuMemcpy2DAsync_v2(&c, s->stream);
+	return rows == 1 ? d->cuMemcpyAsync(dst->at, src->at, width, s->stream)
+			 : d->cuMemcpy2DAsync_v2(&c, s->stream);
 }
 
 static CUresult copy_staged(const struct hal_stream *s, struct cuda_stage *stage, struct side *dst,
@@ -211,10 +217,12 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 			      uint64_t height)
 {
 	struct hal_space *space = w->copy.dst.space ? w->copy.dst.space : w->copy.src.space;
-	struct side dst = side_of(&w->copy.dst, w->copy.dst.addr + s->row * w->copy.dst_pitch +
-				  s->column, w->copy.dst_pitch);
-	struct side src = side_of(&w->copy.src, w->copy.src.addr + s->row * w->copy.src_pitch +
-				  s->column, w->copy.src_pitch);
+	struct side dst = side_of(&w->copy.dst,
+				  w->copy.dst.addr + s->row * w->copy.dst_pitch + s->column,
+				  w->copy.dst_pitch);
+	struct side src = side_of(&w->copy.src,
+				  w->copy.src.addr + s->row * w->copy.src_pitch + s->column,
+				  w->copy.src_pitch);
 	struct cuda_stage *stage = NULL;
 	uint64_t n = width - s->column, rows = 1, most;
 	CUresult error;
@@ -241,8 +249,8 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 		if (stage && rows > CUDA_STAGE_BYTES / width)
 			rows = CUDA_STAGE_BYTES / width;
 	}
-	error = stage ? copy_staged(s, stage, &dst, &src, n, rows) :
-			copy_device(s, &dst, &src, n, rows);
+	error = stage ? copy_staged(s, stage, &dst, &src, n, rows)
+		      : copy_device(s, &dst, &src, n, rows);
 	s->column += n;
 	if (s->column == width) {
 		s->row += rows;
@@ -284,12 +292,12 @@ static CUresult fill_device(const struct hal_stream *s, const struct hal_work *w
 
 	switch (w->fill.element) {
 	case 1:
-		return d->cuMemsetD2D8Async(at, pitch, (unsigned char)value, width, rows, s->stream);
+		return d->cuMemsetD2D8Async(at, pitch, (unsigned char)value, width, rows,
+					    s->stream);
 	case 2:
 		return d->cuMemsetD2D16Async(at, pitch, (unsigned short)value, width, rows,
 					     s->stream);
-	default:
-		return d->cuMemsetD2D32Async(at, pitch, value, width, rows, s->stream);
+	default: return d->cuMemsetD2D32Async(at, pitch, value, width, rows, s->stream);
 	}
 }
 
@@ -297,13 +305,13 @@ static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
 {
 	uint32_t element = w->fill.element;
 	uint64_t bytes = w->fill.width * element, rows = 1, most, n = bytes - s->column;
-	struct side dst = side_of(&w->fill.dst, w->fill.dst.addr + s->row * w->fill.pitch +
-				  s->column, w->fill.pitch);
+	struct side dst = side_of(
+		&w->fill.dst, w->fill.dst.addr + s->row * w->fill.pitch + s->column, w->fill.pitch);
 
 	if (!dst.room || dst.at % element) {
-		cuda_space_fail(w->fill.dst.space, dst.room ? CUDA_ERROR_INVALID_VALUE :
-				CUDA_ERROR_ILLEGAL_ADDRESS, "fill: an address that is not %s",
-				dst.room ? "aligned" : "mapped");
+		cuda_space_fail(w->fill.dst.space,
+				dst.room ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_ADDRESS,
+				"fill: an address that is not %s", dst.room ? "aligned" : "mapped");
 		return FAILED;
 	}
 	n = n < dst.room ? n : dst.room;
@@ -317,8 +325,7 @@ static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
 		s->row += rows;
 		s->column = 0;
 	}
-	return check(s, w->fill.dst.space, "fill",
-		     fill_device(s, w, dst.at, n / element, rows));
+	return check(s, w->fill.dst.space, "fill", fill_device(s, w, dst.at, n / element, rows));
 }
 
 static enum issued fill(struct hal_stream *s, struct hal_work *w)
@@ -329,8 +336,8 @@ static enum issued fill(struct hal_stream *s, struct hal_work *w)
 		return ALL;
 	if (is_failed(w->fill.dst.space))
 		return FAILED;
-	cuda_space_settle(&w->fill.dst, extent(w->fill.width * w->fill.element, w->fill.height,
-					       w->fill.pitch));
+	cuda_space_settle(&w->fill.dst,
+			  extent(w->fill.width * w->fill.element, w->fill.height, w->fill.pitch));
 	if (!w->fill.dst.space)
 		return check(s, NULL, "fill", host_function(s, on_host, w));
 	while (done == ALL && s->row < w->fill.height)
@@ -349,12 +356,16 @@ static CUresult launch(const struct hal_stream *s, const struct cuda_item *item)
 	const struct hal_function *f = w->kernel.function;
 	CUlaunchAttribute together = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
 				      .value.cooperative = 1};
-	CUlaunchConfig config = {
-		.gridDimX = w->kernel.grid[0], .gridDimY = w->kernel.grid[1],
-		.gridDimZ = w->kernel.grid[2], .blockDimX = w->kernel.block[0],
-		.blockDimY = w->kernel.block[1], .blockDimZ = w->kernel.block[2],
-		.sharedMemBytes = w->kernel.shared_bytes, .hStream = s->stream,
-		.attrs = &together, .numAttrs = w->kernel.cooperative ? 1 : 0};
+	CUlaunchConfig config = {.gridDimX = w->kernel.grid[0],
+				 .gridDimY = w->kernel.grid[1],
+				 .gridDimZ = w->kernel.grid[2],
+				 .blockDimX = w->kernel.block[0],
+				 .blockDimY = w->kernel.block[1],
+				 .blockDimZ = w->kernel.block[2],
+				 .sharedMemBytes = w->kernel.shared_bytes,
+				 .hStream = s->stream,
+				 .attrs = &together,
+				 .numAttrs = w->kernel.cooperative ? 1 : 0};
 	size_t bytes = item->params_bytes;
 	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, item->params, CU_LAUNCH_PARAM_BUFFER_SIZE,
 			 &bytes, CU_LAUNCH_PARAM_END};
@@ -410,16 +421,11 @@ static enum issued gemm(struct hal_stream *s, const struct hal_work *w)
 static enum issued issue(struct hal_stream *s, struct cuda_item *item)
 {
 	switch (item->work.kind) {
-	case HAL_KERNEL:
-		return kernel(s, item);
-	case HAL_COPY:
-		return copy(s, &item->work);
-	case HAL_FILL:
-		return fill(s, &item->work);
-	case HAL_GEMM:
-		return gemm(s, &item->work);
-	default:
-		return check(s, NULL, "host arithmetic", host_function(s, on_host, &item->work));
+	case HAL_KERNEL: return kernel(s, item);
+	case HAL_COPY: return copy(s, &item->work);
+	case HAL_FILL: return fill(s, &item->work);
+	case HAL_GEMM: return gemm(s, &item->work);
+	default: return check(s, NULL, "host arithmetic", host_function(s, on_host, &item->work));
 	}
 }
 
@@ -432,8 +438,9 @@ bool cuda_issue(struct hal_stream *s, struct cuda_item *item)
 	if (check(s, NULL, "clearing memory", cuda_clear(device, s)) == FAILED ||
 	    issue(s, item) == PART)
 		return false;
-	if (check(s, NULL, "counting", device->driver->cuStreamWriteValue64_v2(
-			  s->stream, counter, s->issued + 1, 0)) == FAILED)
+	if (check(s, NULL, "counting",
+		  device->driver->cuStreamWriteValue64_v2(s->stream, counter, s->issued + 1, 0)) ==
+	    FAILED)
 		return false;
 	s->issued++;
 	s->row = s->column = 0;

@@ -49,7 +49,10 @@ int rankfold_nvidia_module(const char *ptx, void **module, char *text, uint32_t 
 
 static CUresult describe(const struct hal_device *device, CUfunction f, struct nvidia_function *out)
 {
-	const struct { CUfunction_attribute attribute; int32_t *to; } asked[] = {
+	const struct {
+		CUfunction_attribute attribute;
+		int32_t *to;
+	} asked[] = {
 		{CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &out->max_threads},
 		{CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, &out->shared_bytes},
 		{CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES, &out->const_bytes},

@@ -110,27 +110,19 @@ uint32_t cuda_room(struct hal_stream *s)
 	return CUDA_QUEUE_WORKS - (uint32_t)(atomic_load(&s->submitted) - cuda_completed(s));
 }
 
-void cuda_notify_at(struct hal_stream *s, uint64_t number)
-{
-	atomic_store(&s->notify_at, number);
-}
+void cuda_notify_at(struct hal_stream *s, uint64_t number) { atomic_store(&s->notify_at, number); }
 
 static bool acceptable(const struct hal_work *w)
 {
 	switch (w->kind) {
-	case HAL_KERNEL:
-		return w->kernel.space && w->kernel.function;
-	case HAL_COPY:
-		return true;
-	case HAL_FILL:
-		return w->fill.element == 1 || w->fill.element == 2 || w->fill.element == 4;
-	case HAL_REDUCE:
-		return hal_reduce(NULL, NULL, NULL, 0, w->reduce.dtype, w->reduce.op);
+	case HAL_KERNEL: return w->kernel.space && w->kernel.function;
+	case HAL_COPY: return true;
+	case HAL_FILL: return w->fill.element == 1 || w->fill.element == 2 || w->fill.element == 4;
+	case HAL_REDUCE: return hal_reduce(NULL, NULL, NULL, 0, w->reduce.dtype, w->reduce.op);
 	case HAL_SCALE:
 		return hal_scale(NULL, NULL, 0, w->scale.dtype,
 				 w->scale.divide ? NULL : w->scale.scalar, w->scale.divisor);
-	case HAL_GEMM:
-		return w->gemm.space && cuda_gemm_acceptable(w->gemm.call);
+	case HAL_GEMM: return w->gemm.space && cuda_gemm_acceptable(w->gemm.call);
 	}
 	return false;
 }
@@ -272,7 +264,8 @@ static void bury(struct hal_device *device)
 		*at = s->next;
 		stream_free(s);
 	}
-	for (struct hal_space *s = atomic_exchange(&device->dead_spaces, NULL), *next; s; s = next) {
+	for (struct hal_space *s = atomic_exchange(&device->dead_spaces, NULL), *next; s;
+	     s = next) {
 		next = s->next;
 		if (device->window_serial == s->serial)
 			device->window_serial = 0;

@@ -54,8 +54,9 @@ static uint64_t place_of(uint64_t addr)
 {
 	uint64_t offset = addr - RF_DEV_BASE;
 
-	return addr < RF_DEV_BASE || offset % RF_CHUNK_BYTES || offset >= RF_HEAP_BYTES ?
-		       CUDA_HEAP_CHUNKS : offset / RF_CHUNK_BYTES;
+	return addr < RF_DEV_BASE || offset % RF_CHUNK_BYTES || offset >= RF_HEAP_BYTES
+		       ? CUDA_HEAP_CHUNKS
+		       : offset / RF_CHUNK_BYTES;
 }
 
 int cuda_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk)
@@ -186,8 +187,8 @@ static CUresult show_hosts(struct hal_device *device, const struct hal_space *sp
 		const struct cuda_host_range *r = &device->shown[device->shown_count - 1];
 
 		if (mmap((void *)(uintptr_t)r->addr, r->bytes, PROT_NONE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
-		    MAP_FAILED)
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+			 0) == MAP_FAILED)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	for (uint32_t i = 0; i < space->host_count; i++) {
@@ -253,7 +254,8 @@ void cuda_space_fail(struct hal_space *space, int error, const char *format, ...
 	va_list arguments;
 
 	if (atomic_exchange(&space->failed, true)) { /* the first error stays */
-		while (!atomic_load(&space->error)) /* but no work seems to have done well meanwhile */
+		while (!atomic_load(
+			&space->error)) /* but no work seems to have done well meanwhile */
 			sched_yield();
 		return;
 	}

@@ -16,8 +16,9 @@
 
 /* ---- running segments ------------------------------------------------------------------ */
 
-__attribute__((visibility("default"))) void
-rankfold_soft_stand(const struct soft_block *block, uint32_t cut, uint32_t t0, uint32_t t1)
+__attribute__((visibility("default"))) void rankfold_soft_stand(const struct soft_block *block,
+								uint32_t cut, uint32_t t0,
+								uint32_t t1)
 {
 	for (uint32_t t = t0; t < t1; t++)
 		block->next[t] = (uint16_t)cut;
@@ -35,8 +36,9 @@ static void spread(uint8_t *slot, const struct soft_kept *kept, uint32_t count)
 	}
 }
 
-__attribute__((visibility("default"))) void
-rankfold_soft_part(const struct soft_block *block, uint32_t cut, uint32_t t0, uint32_t t1)
+__attribute__((visibility("default"))) void rankfold_soft_part(const struct soft_block *block,
+							       uint32_t cut, uint32_t t0,
+							       uint32_t t1)
 {
 	const struct soft_cut *at = &block->function->cuts[cut];
 
@@ -44,8 +46,8 @@ rankfold_soft_part(const struct soft_block *block, uint32_t cut, uint32_t t0, ui
 		return; /* and `cut` is none */
 	rankfold_soft_stand(block, cut, t0, t1);
 	for (const struct soft_kept *kept = at->kept; kept < at->kept + at->kept_count; kept++)
-		spread(block->frame + (size_t)kept->slot * block->stride +
-		       (size_t)t0 * kept->bytes, kept, t1 - t0);
+		spread(block->frame + (size_t)kept->slot * block->stride + (size_t)t0 * kept->bytes,
+		       kept, t1 - t0);
 }
 
 /* Threads [t0, t1), of whole rows if they are in lockstep, stand at `cut`, each for itself. */
@@ -54,8 +56,8 @@ static void stand_at(struct launch *launch, uint32_t t0, uint32_t t1, uint32_t c
 	uint32_t width = launch->lockstep ? launch->block.ntid[0] : t1 - t0;
 
 	for (uint32_t row = t0; row < t1; row += width)
-		(launch->lockstep ? rankfold_soft_part : rankfold_soft_stand)
-			(&launch->block, cut, row, row + width);
+		(launch->lockstep ? rankfold_soft_part : rankfold_soft_stand)(&launch->block, cut,
+									      row, row + width);
 }
 
 /* Run the segment behind `cut` for threads [t0, t1), row by row. Returns the cut they all came
@@ -142,8 +144,7 @@ struct barrier {
 	bool reduces;
 };
 
-static void count_waiting(const struct launch *launch, struct barrier barriers[16],
-			  uint32_t *alive)
+static void count_waiting(const struct launch *launch, struct barrier barriers[16], uint32_t *alive)
 {
 	memset(barriers, 0, 16 * sizeof *barriers);
 	*alive = 0;
@@ -171,7 +172,8 @@ static void open_barrier(struct launch *launch, uint32_t id)
 		const struct soft_cut *cut = &launch->function->cuts[stood[t]];
 		uint32_t from = t++;
 
-		if (cut->kind != SOFT_CUT_BARRIER || (operand(launch, &cut->in[0], from) & 15) != id)
+		if (cut->kind != SOFT_CUT_BARRIER ||
+		    (operand(launch, &cut->in[0], from) & 15) != id)
 			continue;
 		while (t < launch->threads && stood[t] == stood[from] &&
 		       (operand(launch, &cut->in[0], t) & 15) == id)
@@ -191,8 +193,7 @@ static bool open_barriers(struct launch *launch)
 		struct barrier *barrier = &barriers[id];
 		uint64_t there = barrier->waiting + launch->arrived[id];
 
-		if (!barrier->waiting ||
-		    there < (barrier->expected ? barrier->expected : alive))
+		if (!barrier->waiting || there < (barrier->expected ? barrier->expected : alive))
 			continue;
 		if (barrier->reduces)
 			barrier_reduction(launch, id, false);
@@ -216,7 +217,7 @@ static bool advance_group(struct launch *launch, uint32_t number, uint32_t first
 		return false;
 	if (cut->kind == SOFT_CUT_ARRIVE) {
 		EACH_LANE(lane, at)
-			launch->arrived[operand(launch, &cut->in[0], first + lane) & 15]++;
+		launch->arrived[operand(launch, &cut->in[0], first + lane) & 15]++;
 	} else if (cut->kind == SOFT_CUT_YIELD) {
 		launch->yielded = true;
 	} else {
@@ -239,7 +240,8 @@ static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
 	memcpy(stood, launch->next + first, count * sizeof *stood);
 	if (memcmp(stood, stood + 1, (count - 1) * sizeof *stood) == 0) {
 		alive = (uint32_t)((1ull << count) - 1);
-		return stood[0] != SOFT_EXIT && advance_group(launch, stood[0], first, alive, alive);
+		return stood[0] != SOFT_EXIT &&
+		       advance_group(launch, stood[0], first, alive, alive);
 	}
 	for (uint32_t lane = 0; lane < count; lane++)
 		alive |= (uint32_t)(stood[lane] != SOFT_EXIT) << lane;
@@ -247,7 +249,7 @@ static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
 		uint32_t lowest = (uint32_t)__builtin_ctz(rest), at = 0;
 
 		EACH_LANE(lane, rest)
-			at |= (uint32_t)(stood[lane] == stood[lowest]) << lane;
+		at |= (uint32_t)(stood[lane] == stood[lowest]) << lane;
 		rest &= ~at;
 		if (launch->function->cuts[stood[lowest]].flags & SOFT_LOOSE) {
 			if (stood[lowest] < waiting) {
@@ -293,8 +295,7 @@ static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uin
 	switch (cut->kind) {
 	case SOFT_CUT_NONE:
 	case SOFT_CUT_YIELD:
-	case SOFT_CUT_REGROUP:
-		return true;
+	case SOFT_CUT_REGROUP: return true;
 	case SOFT_CUT_BARRIER:
 		if (cut->in[0].slot != SOFT_NO_SLOT || cut->in[1].slot != SOFT_NO_SLOT ||
 		    (cut->in[1].value != 0 && cut->in[1].value != threads))
@@ -304,8 +305,7 @@ static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uin
 			barrier_reduction(launch, 0, true);
 		}
 		return true;
-	case SOFT_CUT_ARRIVE:
-		return false;
+	case SOFT_CUT_ARRIVE: return false;
 	case SOFT_CUT_SHFL:
 		if (cut->in[0].slot != SOFT_NO_SLOT && cut->in[1].slot == SOFT_NO_SLOT &&
 		    cut->in[2].slot == SOFT_NO_SLOT && cut->in[3].slot == SOFT_NO_SLOT &&

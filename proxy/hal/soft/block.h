@@ -16,12 +16,12 @@ struct launch {
 	struct soft_block block;
 	const struct hal_function *function;
 	uint16_t *next;
-	uint64_t *arrived;      /* named barriers: threads that passed bar.arrive */
+	uint64_t *arrived; /* named barriers: threads that passed bar.arrive */
 	uint32_t threads;
-	uint32_t at;            /* where all threads stand, or MIXED */
-	bool lockstep;          /* its threads have passed the same cuts since it began */
-	bool yielded;           /* in this round a thread waits for memory to change */
-	uint8_t *shared_copy;   /* cooperative: shared memory while other blocks run */
+	uint32_t at;          /* where all threads stand, or MIXED */
+	bool lockstep;        /* its threads have passed the same cuts since it began */
+	bool yielded;         /* in this round a thread waits for memory to change */
+	uint8_t *shared_copy; /* cooperative: shared memory while other blocks run */
 };
 
 static inline uint32_t *slot(const struct launch *launch, uint32_t number)
@@ -41,9 +41,9 @@ static inline void result(const struct launch *launch, uint32_t out, uint32_t t,
 		slot(launch, out)[t] = value;
 }
 
-#define EACH_LANE(lane, lanes) \
-	for (uint32_t rest_ = (lanes), lane; \
-	     rest_ && (lane = (uint32_t)__builtin_ctz(rest_), 1); rest_ &= rest_ - 1)
+#define EACH_LANE(lane, lanes)                                                                     \
+	for (uint32_t rest_ = (lanes), lane; rest_ && (lane = (uint32_t)__builtin_ctz(rest_), 1);  \
+	     rest_ &= rest_ - 1)
 
 /* block.c. All threads stand at `cut`: run what follows. */
 void soft_go_on(struct launch *, uint32_t cut);

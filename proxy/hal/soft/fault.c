@@ -21,10 +21,7 @@
 static _Thread_local struct soft_worker *self;
 static struct sigaction previous_segv, previous_bus, previous_fpe;
 
-static int cancel_signal(void)
-{
-	return SIGRTMIN + 6;
-}
+static int cancel_signal(void) { return SIGRTMIN + 6; }
 
 /* Sheltered: before a call that does not return the address sanitizer takes locks, which a cancel
  * must not interrupt. So soft_leave is not declared _Noreturn. */
@@ -52,8 +49,10 @@ static void on_fault(int signum, siginfo_t *info, void *context)
 		soft_shelter();
 		escape(0, (uintptr_t)info->si_addr);
 	}
-	chain(signum == SIGSEGV ? &previous_segv : signum == SIGBUS ? &previous_bus :
-	      &previous_fpe, signum, info, context);
+	chain(signum == SIGSEGV  ? &previous_segv
+	      : signum == SIGBUS ? &previous_bus
+				 : &previous_fpe,
+	      signum, info, context);
 }
 
 static void on_cancel(int signum)
@@ -82,8 +81,9 @@ static void install(void)
 
 	sigemptyset(&fault.sa_mask);
 	sigemptyset(&cancel.sa_mask);
-	if (sigaction(SIGSEGV, &fault, &previous_segv) || sigaction(SIGBUS, &fault, &previous_bus) ||
-	    sigaction(SIGFPE, &fault, &previous_fpe) || sigaction(cancel_signal(), &cancel, NULL))
+	if (sigaction(SIGSEGV, &fault, &previous_segv) ||
+	    sigaction(SIGBUS, &fault, &previous_bus) || sigaction(SIGFPE, &fault, &previous_fpe) ||
+	    sigaction(cancel_signal(), &cancel, NULL))
 		install_result = SOFT_NOT_SUPPORTED;
 }
 
@@ -131,10 +131,7 @@ void soft_leave_saying(int error, const char *why)
 	escape(error, 0);
 }
 
-struct hal_space *soft_working_in(void)
-{
-	return atomic_load(&self->space);
-}
+struct hal_space *soft_working_in(void) { return atomic_load(&self->space); }
 
 void soft_shelter(void)
 {
@@ -165,33 +162,41 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 	if (worker->fault_error == SOFT_LAUNCH_FAILED && atomic_load(&space->cancel))
 		soft_space_fail(space, SOFT_LAUNCH_FAILED, "%s: cancelled", worker->doing);
 	else if (worker->fault_error)
-		soft_space_fail(space, worker->fault_error, "%s: %s", worker->doing,
-				worker->said[0] ? worker->said :
-				worker->fault_error == SOFT_STACK ? "the stack of a thread is full" :
-				worker->fault_error == SOFT_NOT_SUPPORTED ?
-				"it called malloc, free or another device function that the "
-				"software GPU does not have" :
-				worker->fault_error == SOFT_ILLEGAL_ADDRESS ?
-				"an address outside of device memory, or not aligned" :
-				"the kernel trapped or can never go on");
+		soft_space_fail(
+			space, worker->fault_error, "%s: %s", worker->doing,
+			worker->said[0]                     ? worker->said
+			: worker->fault_error == SOFT_STACK ? "the stack of a thread is full"
+			: worker->fault_error == SOFT_NOT_SUPPORTED
+				? "it called malloc, free or another device function that the "
+				  "software GPU does not have"
+			: worker->fault_error == SOFT_ILLEGAL_ADDRESS
+				? "an address outside of device memory, or not aligned"
+				: "the kernel trapped or can never go on");
 	else if (address - (uintptr_t)space->base - RF_WINDOW_BYTES < SOFT_GUARD_BYTES)
-		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS, "%s: an address outside of device "
-				"memory (NULL, or a host pointer?)", worker->doing);
+		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
+				"%s: an address outside of device "
+				"memory (NULL, or a host pointer?)",
+				worker->doing);
 	else if (address - (uintptr_t)space->base - RF_WINDOW_BYTES - SOFT_GUARD_BYTES <
 		 SOFT_GUARD_BYTES)
-		soft_space_fail(space, SOFT_MISALIGNED_ADDRESS, "%s: an address that is not a "
-				"multiple of the size of what is there", worker->doing);
+		soft_space_fail(space, SOFT_MISALIGNED_ADDRESS,
+				"%s: an address that is not a "
+				"multiple of the size of what is there",
+				worker->doing);
 	else if (in_window(space, address))
-		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
-				"%s: no memory at device address 0x%llx", worker->doing,
-				(unsigned long long)(RF_DEV_BASE + address - (uintptr_t)space->base));
+		soft_space_fail(
+			space, SOFT_ILLEGAL_ADDRESS, "%s: no memory at device address 0x%llx",
+			worker->doing,
+			(unsigned long long)(RF_DEV_BASE + address - (uintptr_t)space->base));
 	else if (address - shared < SOFT_SHARED_WINDOW + 4096)
 		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
 				"%s: no memory at shared address 0x%llx", worker->doing,
 				(unsigned long long)(address - shared));
 	else
-		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS, "%s: invalid access (host address "
-				"%p)", worker->doing, (void *)address);
+		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
+				"%s: invalid access (host address "
+				"%p)",
+				worker->doing, (void *)address);
 }
 
 void soft_guard(struct soft_worker *worker, struct hal_space *space, struct hal_space *source,

@@ -12,9 +12,21 @@
 /* e^x to the last bit or so. */
 static inline double exponential(double x)
 {
-	static const double inverse[] = { /* of factorials */
-		1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040,
-		1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600,
+	static const double inverse[] = {
+		/* of factorials */
+		1.0,
+		1.0,
+		1.0 / 2,
+		1.0 / 6,
+		1.0 / 24,
+		1.0 / 120,
+		1.0 / 720,
+		1.0 / 5040,
+		1.0 / 40320,
+		1.0 / 362880,
+		1.0 / 3628800,
+		1.0 / 39916800,
+		1.0 / 479001600,
 		1.0 / 6227020800.0,
 	};
 	double n, r, sum = inverse[13], power;

@@ -29,8 +29,8 @@
 
 #define TILE_M 128u
 #define TILE_N 96u
-#define DEPTH 256u         /* of a packed panel */
-#define COLUMNS 6u         /* of D that one pass of the innermost loop computes */
+#define DEPTH 256u /* of a packed panel */
+#define COLUMNS 6u /* of D that one pass of the innermost loop computes */
 #define VECTOR_BYTES 32u
 #define SLICE (1ull << 29) /* multiplications until another stream gets its turn */
 #define SCRATCH_BYTES ((TILE_M * DEPTH + TILE_N * DEPTH + TILE_M * TILE_N) * sizeof(double))
@@ -42,17 +42,16 @@ static uint32_t type_bytes(uint8_t type)
 {
 	switch (type) {
 	case R_8I: return 1;
-	case R_16F: case R_16BF: return 2;
-	case R_32F: case R_32I: return 4;
+	case R_16F:
+	case R_16BF: return 2;
+	case R_32F:
+	case R_32I: return 4;
 	case R_64F: return 8;
 	default: return 0;
 	}
 }
 
-static bool floats(uint8_t type)
-{
-	return type == R_32F || type == R_16F || type == R_16BF;
-}
+static bool floats(uint8_t type) { return type == R_32F || type == R_16F || type == R_16BF; }
 
 static enum sum sum_of(const struct rf_gemm *g)
 {
@@ -61,7 +60,7 @@ static enum sum sum_of(const struct rf_gemm *g)
 	if (g->type_ab == R_8I && g->type_cd == R_32I)
 		return SUM_INT;
 	return (floats(g->type_ab) || g->type_ab == R_8I) && floats(g->type_cd) ? SUM_FLOAT
-										 : SUM_NONE;
+										: SUM_NONE;
 }
 
 #define STEPS (RF_GEMM_RELU | RF_GEMM_GELU | RF_GEMM_DRELU | RF_GEMM_DGELU)
@@ -213,7 +212,10 @@ static void put(void *at, double x, uint8_t type)
 	switch (type) {
 	case R_64F: memcpy(at, &x, 8); break;
 	case R_32F: memcpy(at, &single, 4); break;
-	case R_16F: half = to_half(single); memcpy(at, &half, 2); break;
+	case R_16F:
+		half = to_half(single);
+		memcpy(at, &half, 2);
+		break;
 	default: half = to_bfloat16(single); memcpy(at, &half, 2);
 	}
 }
@@ -243,21 +245,21 @@ static double step(double x, uint32_t flags)
 /* ---- packing: `width` rows side by side for each p, missing ones zero -------------------- */
 
 #define SAME(x) (x)
-#define PACK(name, type, real, from) \
-	static void pack_##name(real *to, const void *at, uint64_t row, uint64_t col, \
-				uint32_t rows, uint32_t depth, uint32_t width) \
-	{ \
-		const type *x = at; \
-		for (uint32_t first = 0; first < rows; first += width, x += width * row) { \
-			uint32_t have = rows - first < width ? rows - first : width; \
-			for (uint32_t p = 0; p < depth; p++, to += width) { \
-				const type *line = x + p * col; \
-				for (uint32_t i = 0; i < have; i++) \
-					to[i] = from(line[i * row]); \
-				for (uint32_t i = have; i < width; i++) \
-					to[i] = 0; \
-			} \
-		} \
+#define PACK(name, type, real, from)                                                               \
+	static void pack_##name(real *to, const void *at, uint64_t row, uint64_t col,              \
+				uint32_t rows, uint32_t depth, uint32_t width)                     \
+	{                                                                                          \
+		const type *x = at;                                                                \
+		for (uint32_t first = 0; first < rows; first += width, x += width * row) {         \
+			uint32_t have = rows - first < width ? rows - first : width;               \
+			for (uint32_t p = 0; p < depth; p++, to += width) {                        \
+				const type *line = x + p * col;                                    \
+				for (uint32_t i = 0; i < have; i++)                                \
+					to[i] = from(line[i * row]);                               \
+				for (uint32_t i = have; i < width; i++)                            \
+					to[i] = 0;                                                 \
+			}                                                                          \
+		}                                                                                  \
 	}
 PACK(float, float, float, SAME)
 PACK(half, uint16_t, float, from_half)
@@ -276,67 +278,68 @@ static void pack_single(float *to, const void *at, uint64_t row, uint64_t col, u
 	default: pack_char(to, at, row, col, rows, depth, width); break;
 	}
 }
-#define PACK_SINGLE(to, at, x, rows, depth, width, type) \
+#define PACK_SINGLE(to, at, x, rows, depth, width, type)                                           \
 	pack_single(to, at, (x)->row, (x)->col, rows, depth, width, type)
-#define PACK_DOUBLE(to, at, x, rows, depth, width, type) \
+#define PACK_DOUBLE(to, at, x, rows, depth, width, type)                                           \
 	pack_double(to, at, (x)->row, (x)->col, rows, depth, width)
-#define PACK_INT(to, at, x, rows, depth, width, type) \
+#define PACK_INT(to, at, x, rows, depth, width, type)                                              \
 	pack_int(to, at, (x)->row, (x)->col, rows, depth, width)
 
 /* ---- sums -------------------------------------------------------------------------------- */
 
 /* Two vectors of rows by COLUMNS columns stay in registers over the depth. Contraction makes the
  * fused multiply-adds that the promise above names; integers wrap. */
-#define SUMS(name, real, PACK) \
-	typedef real vector_##name __attribute__((vector_size(VECTOR_BYTES))); \
-	enum { rows_##name = 2 * VECTOR_BYTES / sizeof(real) }; \
-	__attribute__((optimize("O3", "fp-contract=fast"))) \
-	static void multiply_##name(const real *a, const real *b, real *sums, uint32_t depth) \
-	{ \
-		const vector_##name *x = (const void *)a; \
-		vector_##name *kept = (void *)sums, sum[COLUMNS][2]; \
-		for (uint32_t j = 0; j < COLUMNS; j++) \
-			sum[j][0] = kept[2 * j], sum[j][1] = kept[2 * j + 1]; \
-		for (uint32_t p = 0; p < depth; p++, x += 2, b += COLUMNS) \
-			for (uint32_t j = 0; j < COLUMNS; j++) { \
-				sum[j][0] += x[0] * b[j]; \
-				sum[j][1] += x[1] * b[j]; \
-			} \
-		for (uint32_t j = 0; j < COLUMNS; j++) \
-			kept[2 * j] = sum[j][0], kept[2 * j + 1] = sum[j][1]; \
-	} \
-	/* A * B of a tile: panels of rows_ by COLUMNS, columns of panels one after another. */ \
-	static void sums_##name(const struct block *t, real *a, real *b, real *sums) \
-	{ \
-		const struct rf_gemm *g = t->call; \
-		uint32_t across = (t->rows + rows_##name - 1) / rows_##name; \
-		uint32_t size = type_bytes(g->type_ab); \
-		const uint8_t *x = matrix_at(t, &g->a, g->m, g->k, g->type_ab); \
-		const uint8_t *y = matrix_at(t, &g->b, g->k, g->n, g->type_ab); \
-		struct rf_matrix turned = {.row = g->b.col, .col = g->b.row}; \
-		for (uint64_t p = 0; p < g->k; p += DEPTH) { \
-			uint32_t depth = g->k - p < DEPTH ? (uint32_t)(g->k - p) : DEPTH; \
-			PACK(a, x + (t->i * g->a.row + p * g->a.col) * size, &g->a, t->rows, \
-			     depth, rows_##name, g->type_ab); \
-			PACK(b, y + (p * g->b.row + t->j * g->b.col) * size, &turned, t->columns, \
-			     depth, COLUMNS, g->type_ab); \
-			for (uint32_t j = 0; j * COLUMNS < t->columns; j++) \
-				for (uint32_t i = 0; i < across; i++) \
-					multiply_##name(a + i * rows_##name * depth, \
-							b + j * COLUMNS * depth, \
-							sums + (j * across + i) * rows_##name * COLUMNS, \
-							depth); \
-		} \
-	} \
-	/* Column j of a tile: its element i is at (i / rows_) * rows_ * COLUMNS + i % rows_. */ \
-	static inline real *column_##name(const struct block *t, real *sums, uint32_t j) \
-	{ \
-		uint32_t across = (t->rows + rows_##name - 1) / rows_##name; \
-		return sums + (j / COLUMNS * across * COLUMNS + j % COLUMNS) * rows_##name; \
-	} \
-	static inline uint32_t place_##name(uint32_t i) \
-	{ \
-		return i / rows_##name * rows_##name * COLUMNS + i % rows_##name; \
+#define SUMS(name, real, PACK)                                                                     \
+	typedef real vector_##name __attribute__((vector_size(VECTOR_BYTES)));                     \
+	enum { rows_##name = 2 * VECTOR_BYTES / sizeof(real) };                                    \
+	__attribute__((optimize("O3", "fp-contract=fast"))) static void multiply_##name(           \
+		const real *a, const real *b, real *sums, uint32_t depth)                          \
+	{                                                                                          \
+		const vector_##name *x = (const void *)a;                                          \
+		vector_##name *kept = (void *)sums, sum[COLUMNS][2];                               \
+		for (uint32_t j = 0; j < COLUMNS; j++)                                             \
+			sum[j][0] = kept[2 * j], sum[j][1] = kept[2 * j + 1];                      \
+		for (uint32_t p = 0; p < depth; p++, x += 2, b += COLUMNS)                         \
+			for (uint32_t j = 0; j < COLUMNS; j++) {                                   \
+				sum[j][0] += x[0] * b[j];                                          \
+				sum[j][1] += x[1] * b[j];                                          \
+			}                                                                          \
+		for (uint32_t j = 0; j < COLUMNS; j++)                                             \
+			kept[2 * j] = sum[j][0], kept[2 * j + 1] = sum[j][1];                      \
+	}                                                                                          \
+	/* A * B of a tile: panels of rows_ by COLUMNS, columns of panels one after another. */    \
+	static void sums_##name(const struct block *t, real *a, real *b, real *sums)               \
+	{                                                                                          \
+		const struct rf_gemm *g = t->call;                                                 \
+		uint32_t across = (t->rows + rows_##name - 1) / rows_##name;                       \
+		uint32_t size = type_bytes(g->type_ab);                                            \
+		const uint8_t *x = matrix_at(t, &g->a, g->m, g->k, g->type_ab);                    \
+		const uint8_t *y = matrix_at(t, &g->b, g->k, g->n, g->type_ab);                    \
+		struct rf_matrix turned = {.row = g->b.col, .col = g->b.row};                      \
+		for (uint64_t p = 0; p < g->k; p += DEPTH) {                                       \
+			uint32_t depth = g->k - p < DEPTH ? (uint32_t)(g->k - p) : DEPTH;          \
+			PACK(a, x + (t->i * g->a.row + p * g->a.col) * size, &g->a, t->rows,       \
+			     depth, rows_##name, g->type_ab);                                      \
+			PACK(b, y + (p * g->b.row + t->j * g->b.col) * size, &turned, t->columns,  \
+			     depth, COLUMNS, g->type_ab);                                          \
+			for (uint32_t j = 0; j * COLUMNS < t->columns; j++)                        \
+				for (uint32_t i = 0; i < across; i++)                              \
+					multiply_##name(a + i * rows_##name * depth,               \
+							b + j * COLUMNS * depth,                   \
+							sums + (j * across + i) * rows_##name *    \
+									COLUMNS,                   \
+							depth);                                    \
+		}                                                                                  \
+	}                                                                                          \
+	/* Column j of a tile: its element i is at (i / rows_) * rows_ * COLUMNS + i % rows_. */   \
+	static inline real *column_##name(const struct block *t, real *sums, uint32_t j)           \
+	{                                                                                          \
+		uint32_t across = (t->rows + rows_##name - 1) / rows_##name;                       \
+		return sums + (j / COLUMNS * across * COLUMNS + j % COLUMNS) * rows_##name;        \
+	}                                                                                          \
+	static inline uint32_t place_##name(uint32_t i)                                            \
+	{                                                                                          \
+		return i / rows_##name * rows_##name * COLUMNS + i % rows_##name;                  \
 	}
 SUMS(single, float, PACK_SINGLE)
 SUMS(double, double, PACK_DOUBLE)
@@ -462,8 +465,8 @@ static void store_double(const struct block *t, const struct finish *f, double *
 			double x = f->alpha * column[place_double(i)];
 
 			if (f->c)
-				x = __builtin_fma(f->beta, load(element(f->c, &g->c, row, col, 8),
-								R_64F), x);
+				x = __builtin_fma(
+					f->beta, load(element(f->c, &g->c, row, col, 8), R_64F), x);
 			if (f->bias)
 				x += load(f->bias + row * 8, R_64F);
 			x = canonical_d(step_at(t, f, x, row, col));
@@ -532,23 +535,23 @@ static void sum_factor(const struct block *t)
 
 /* ---- tiles -------------------------------------------------------------------------------- */
 
-#define RUN(name, real) \
-	static void run_##name(struct block *t, real *scratch) \
-	{ \
-		real *a = scratch, *b = a + TILE_M * DEPTH, *sums = b + TILE_N * DEPTH; \
-		double alpha = scalar(t, &t->call->alpha), beta = scalar(t, &t->call->beta); \
-		struct finish finish = finish_of(t, alpha, beta); \
-		double rows[TILE_M] = {0}; \
-		finish.sums = t->call->flags & RF_GEMM_SUM_D ? rows : NULL; \
-		for (; t->j < t->end; t->j += TILE_N) { \
-			t->columns = t->end - t->j < TILE_N ? t->end - t->j : TILE_N; \
-			memset(sums, 0, TILE_M * TILE_N * sizeof *sums); \
-			if (alpha != 0.0 && t->call->k) \
-				sums_##name(t, a, b, sums); \
-			store_##name(t, &finish, sums); \
-		} \
-		if (finish.sums) \
-			store_sums(t, rows, t->i, t->rows); \
+#define RUN(name, real)                                                                            \
+	static void run_##name(struct block *t, real *scratch)                                     \
+	{                                                                                          \
+		real *a = scratch, *b = a + TILE_M * DEPTH, *sums = b + TILE_N * DEPTH;            \
+		double alpha = scalar(t, &t->call->alpha), beta = scalar(t, &t->call->beta);       \
+		struct finish finish = finish_of(t, alpha, beta);                                  \
+		double rows[TILE_M] = {0};                                                         \
+		finish.sums = t->call->flags & RF_GEMM_SUM_D ? rows : NULL;                        \
+		for (; t->j < t->end; t->j += TILE_N) {                                            \
+			t->columns = t->end - t->j < TILE_N ? t->end - t->j : TILE_N;              \
+			memset(sums, 0, TILE_M * TILE_N * sizeof *sums);                           \
+			if (alpha != 0.0 && t->call->k)                                            \
+				sums_##name(t, a, b, sums);                                        \
+			store_##name(t, &finish, sums);                                            \
+		}                                                                                  \
+		if (finish.sums)                                                                   \
+			store_sums(t, rows, t->i, t->rows);                                        \
 	}
 RUN(single, float)
 RUN(double, double)
@@ -559,7 +562,9 @@ static struct block tile(const struct hal_work *work, uint64_t number)
 {
 	const struct rf_gemm *g = &work->gemm.call->g;
 	uint64_t down = (g->m + TILE_M - 1) / TILE_M, across = tiles_across(g);
-	struct block t = {.call = g, .aux = &work->gemm.call->aux, .space = work->gemm.space,
+	struct block t = {.call = g,
+			  .aux = &work->gemm.call->aux,
+			  .space = work->gemm.space,
 			  .batch = number / (down * across)};
 
 	t.i = (uint32_t)(number % down * TILE_M);

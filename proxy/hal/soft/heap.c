@@ -20,27 +20,27 @@
 #include "soft.h"
 
 #define UNIT 16u
-#define CLASSES 160u          /* four for each doubling of the size */
-#define BLOCK_UNITS_MIN 2u    /* a header, and what a free block's list needs */
+#define CLASSES 160u       /* four for each doubling of the size */
+#define BLOCK_UNITS_MIN 2u /* a header, and what a free block's list needs */
 #define UNITS_MAX UINT32_MAX
-#define SCAN_MAX 64u          /* blocks looked at in a list where not all are large enough */
+#define SCAN_MAX 64u /* blocks looked at in a list where not all are large enough */
 
 struct heap {
 	struct rf_heap about;
-	uint64_t units;           /* of the heap; behind the last block stands a header of size 0 */
+	uint64_t units; /* of the heap; behind the last block stands a header of size 0 */
 	uint64_t filled[CLASSES / 64 + 1]; /* bit c: class c has a free block */
-	uint64_t first[CLASSES];  /* places of headers; 0: none */
+	uint64_t first[CLASSES];           /* places of headers; 0: none */
 };
 
 struct header {
-	uint32_t units;           /* of the block, this header too */
-	uint32_t before;          /* of the block before it; 0: none */
+	uint32_t units;  /* of the block, this header too */
+	uint32_t before; /* of the block before it; 0: none */
 	uint32_t state, reserved;
 };
 
 #define HEADER_UNITS 1u
 #define FREE 0u
-#define USED 0x6b656570u      /* what is neither is no header */
+#define USED 0x6b656570u /* what is neither is no header */
 _Static_assert(sizeof(struct header) == HEADER_UNITS * UNIT, "a header is whole units");
 _Static_assert(sizeof(struct heap) % UNIT == 0, "blocks begin at a unit");
 
@@ -53,9 +53,9 @@ struct links {
 #define NOT_GIVEN "free of what malloc has not given, or what is free already"
 
 struct view {
-	struct heap *heap;        /* on the host */
-	uint64_t address;         /* of the device */
-	uint64_t units;           /* read once: a kernel may change what stands there; 0: too small */
+	struct heap *heap; /* on the host */
+	uint64_t address;  /* of the device */
+	uint64_t units;    /* read once: a kernel may change what stands there; 0: too small */
 };
 
 static _Noreturn void damaged(struct hal_space *space, const char *what)
@@ -65,10 +65,7 @@ static _Noreturn void damaged(struct hal_space *space, const char *what)
 	__builtin_unreachable();
 }
 
-static uint64_t first_block(void)
-{
-	return sizeof(struct heap) / UNIT;
-}
+static uint64_t first_block(void) { return sizeof(struct heap) / UNIT; }
 
 /* The header at a place, if there can be one. */
 static struct header *at(struct hal_space *space, const struct view *v, uint64_t place)
@@ -78,10 +75,7 @@ static struct header *at(struct hal_space *space, const struct view *v, uint64_t
 	return (struct header *)((uint8_t *)v->heap + place * UNIT);
 }
 
-static struct links *links(struct header *h)
-{
-	return (struct links *)(h + 1);
-}
+static struct links *links(struct header *h) { return (struct links *)(h + 1); }
 
 /* Blocks of a class have at least its size; exact below 4 units. */
 static uint32_t class_of(uint32_t units)
@@ -232,8 +226,10 @@ static bool enter(const struct soft_block *block, struct hal_space *space, uint6
 {
 	uint64_t offset = setup - RF_DEV_BASE, heap;
 
-	memcpy(&heap, block->base + (offset < RF_WINDOW_BYTES ? offset : SOFT_NOWHERE) +
-		      offsetof(struct rf_setup, heap), sizeof heap);
+	memcpy(&heap,
+	       block->base + (offset < RF_WINDOW_BYTES ? offset : SOFT_NOWHERE) +
+		       offsetof(struct rf_setup, heap),
+	       sizeof heap);
 	offset = heap - RF_DEV_BASE;
 	if (offset >= RF_WINDOW_BYTES || heap % UNIT)
 		return false;
@@ -251,8 +247,8 @@ static bool enter(const struct soft_block *block, struct hal_space *space, uint6
 	return true;
 }
 
-__attribute__((visibility("default"))) uint64_t
-rankfold_soft_malloc(const struct soft_block *block, uint64_t setup, uint64_t bytes)
+__attribute__((visibility("default"))) uint64_t rankfold_soft_malloc(const struct soft_block *block,
+								     uint64_t setup, uint64_t bytes)
 {
 	struct hal_space *space = soft_working_in();
 	struct view v;
@@ -265,8 +261,8 @@ rankfold_soft_malloc(const struct soft_block *block, uint64_t setup, uint64_t by
 	return address;
 }
 
-__attribute__((visibility("default"))) void
-rankfold_soft_free(const struct soft_block *block, uint64_t setup, uint64_t address)
+__attribute__((visibility("default"))) void rankfold_soft_free(const struct soft_block *block,
+							       uint64_t setup, uint64_t address)
 {
 	struct hal_space *space = soft_working_in();
 	struct view v;

@@ -15,7 +15,7 @@
 #include "block.h"
 #include "soft.h"
 
-#define LOCKSTEP_WIDTH_MIN 32u  /* threads in a row: with fewer, more calls cost what they save */
+#define LOCKSTEP_WIDTH_MIN 32u /* threads in a row: with fewer, more calls cost what they save */
 
 /* A shared address may lie anywhere in its window, and a copy to it may be as long as what is
  * mapped: behind it nothing else must lie. */
@@ -30,7 +30,8 @@ int soft_scratch_open(struct soft_scratch *scratch)
 		return SOFT_OUT_OF_MEMORY;
 	scratch->shared = window;
 	return mprotect(window, SOFT_SHARED_BYTES, PROT_READ | PROT_WRITE) == 0
-		? 0 : SOFT_OUT_OF_MEMORY;
+		       ? 0
+		       : SOFT_OUT_OF_MEMORY;
 }
 
 void soft_scratch_close(struct soft_scratch *scratch)
@@ -43,10 +44,7 @@ void soft_scratch_close(struct soft_scratch *scratch)
 	free(scratch->gemm);
 }
 
-const char *soft_function_name(const struct hal_function *function)
-{
-	return function->name;
-}
+const char *soft_function_name(const struct hal_function *function) { return function->name; }
 
 __attribute__((visibility("default"))) void rankfold_soft_trap(uint32_t error)
 {
@@ -120,8 +118,7 @@ static struct needs needs_of(const struct hal_work *work)
 	};
 }
 
-static bool prepare(struct launch *launch, struct soft_worker *worker,
-		    const struct hal_work *work)
+static bool prepare(struct launch *launch, struct soft_worker *worker, const struct hal_work *work)
 {
 	const struct hal_function *function = work->kernel.function;
 	struct soft_scratch *scratch = &worker->scratch;
@@ -174,8 +171,8 @@ static void run_new_block(struct launch *launch, uint64_t number)
 
 /* ---- blocks that run as one ---- */
 
-#define WIDE_THREADS 65536u     /* enough that what a call costs does not count */
-#define WIDE_BATCHES_MIN 4u     /* for each worker, so that they get equal shares */
+#define WIDE_THREADS 65536u /* enough that what a call costs does not count */
+#define WIDE_BATCHES_MIN 4u /* for each worker, so that they get equal shares */
 
 static bool wide(const struct hal_work *work)
 {
@@ -211,10 +208,7 @@ static void run_wide(struct launch *launch, uint64_t number, uint32_t count)
 
 /* ---- cooperative launches ---- */
 
-static size_t rounded(size_t bytes)
-{
-	return (bytes + 63) & ~(size_t)63;
-}
+static size_t rounded(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
 /* Blocks that are all resident: each has memory of its own; shared memory is copied in and out,
  * since its addresses end at unmapped pages. False: not enough host memory. */

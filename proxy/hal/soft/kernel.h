@@ -24,51 +24,57 @@
 #define SOFT_ENTRY 1u
 
 struct soft_block {
-	uint8_t *base;          /* of the rank's window */
+	uint8_t *base; /* of the rank's window */
 	uint8_t *shared, *local, *frame;
 	const uint8_t *params;
-	uint64_t globals;       /* device address of the module's globals */
-	uint16_t *next;         /* cut of each thread; written when a segment has several ends */
+	uint64_t globals; /* device address of the module's globals */
+	uint16_t *next;   /* cut of each thread; written when a segment has several ends */
 	uint32_t ntid[3], nctaid[3], ctaid[3];
-	uint32_t stride;        /* threads of the block, rounded up to whole warps */
+	uint32_t stride; /* threads of the block, rounded up to whole warps */
 	uint32_t dynamic_shared, reserved;
-	uint8_t *grid;          /* workspace of a cooperative launch, else NULL */
+	uint8_t *grid; /* workspace of a cooperative launch, else NULL */
 	const struct hal_function *function;
 };
 
 /* Threads t0 to t1 lie in one row of the block: tid.x = t - row. Returns the bitwise OR of the
  * cuts the threads came to (high half) and the AND (low half): equal if all came to one. */
-typedef uint64_t (*soft_segment)(const struct soft_block *, uint32_t t0, uint32_t t1,
-				 uint32_t row, uint32_t tid_y, uint32_t tid_z);
+typedef uint64_t (*soft_segment)(const struct soft_block *, uint32_t t0, uint32_t t1, uint32_t row,
+				 uint32_t tid_y, uint32_t tid_z);
 
 enum soft_cut_kind {
-	SOFT_CUT_NONE,          /* EXIT and ENTRY */
-	SOFT_CUT_BARRIER,       /* in: id, threads (0: all), predicate; op: enum soft_barrier */
-	SOFT_CUT_ARRIVE,        /* in: id, threads */
-	SOFT_CUT_YIELD,         /* let the others run */
+	SOFT_CUT_NONE,    /* EXIT and ENTRY */
+	SOFT_CUT_BARRIER, /* in: id, threads (0: all), predicate; op: enum soft_barrier */
+	SOFT_CUT_ARRIVE,  /* in: id, threads */
+	SOFT_CUT_YIELD,   /* let the others run */
 	/* the operations of a warp; in[3] is the member mask */
 	SOFT_CUT_SYNC,
-	SOFT_CUT_SHFL,          /* in: value, lane, clamp; out: value, predicate */
-	SOFT_CUT_VOTE,          /* in: predicate; out: result */
-	SOFT_CUT_MATCH,         /* in: value, high half of the value; out: mask, predicate */
-	SOFT_CUT_REDUX,         /* in: value; out: result */
-	SOFT_CUT_ACTIVE,        /* out: mask */
-	SOFT_CUT_ELECT,         /* out: lane, predicate */
-	SOFT_CUT_REGROUP,       /* only a block in lockstep stops here */
+	SOFT_CUT_SHFL,    /* in: value, lane, clamp; out: value, predicate */
+	SOFT_CUT_VOTE,    /* in: predicate; out: result */
+	SOFT_CUT_MATCH,   /* in: value, high half of the value; out: mask, predicate */
+	SOFT_CUT_REDUX,   /* in: value; out: result */
+	SOFT_CUT_ACTIVE,  /* out: mask */
+	SOFT_CUT_ELECT,   /* out: lane, predicate */
+	SOFT_CUT_REGROUP, /* only a block in lockstep stops here */
 	/* the matrix operations of a warp (matrix.c): an operand is the slot of its first word, and
 	 * how many follow one another; 64 bits are two, the low one first; out[0] is the first */
-	SOFT_CUT_MMA,           /* in: A, B, C; out: D */
-	SOFT_CUT_TILE,          /* in: address, stride, what to store; out: what was loaded */
-	SOFT_CUT_ROWS,          /* in: address, what to store; out: what was loaded */
-	SOFT_CUT_TURN,          /* in: a matrix; out: the same, its columns as rows */
+	SOFT_CUT_MMA,  /* in: A, B, C; out: D */
+	SOFT_CUT_TILE, /* in: address, stride, what to store; out: what was loaded */
+	SOFT_CUT_ROWS, /* in: address, what to store; out: what was loaded */
+	SOFT_CUT_TURN, /* in: a matrix; out: the same, its columns as rows */
 };
 enum soft_barrier { SOFT_BARRIER_SYNC, SOFT_BARRIER_POPC, SOFT_BARRIER_AND, SOFT_BARRIER_OR };
 enum soft_shfl { SOFT_SHFL_UP, SOFT_SHFL_DOWN, SOFT_SHFL_BFLY, SOFT_SHFL_IDX };
 enum soft_vote { SOFT_VOTE_ALL, SOFT_VOTE_ANY, SOFT_VOTE_UNI, SOFT_VOTE_BALLOT };
 enum soft_match { SOFT_MATCH_ANY, SOFT_MATCH_ALL };
 enum soft_redux {
-	SOFT_REDUX_ADD, SOFT_REDUX_MIN_U, SOFT_REDUX_MAX_U, SOFT_REDUX_MIN_S, SOFT_REDUX_MAX_S,
-	SOFT_REDUX_AND, SOFT_REDUX_OR, SOFT_REDUX_XOR,
+	SOFT_REDUX_ADD,
+	SOFT_REDUX_MIN_U,
+	SOFT_REDUX_MAX_U,
+	SOFT_REDUX_MIN_S,
+	SOFT_REDUX_MAX_S,
+	SOFT_REDUX_AND,
+	SOFT_REDUX_OR,
+	SOFT_REDUX_XOR,
 };
 
 /* The op of the matrix operations, which matrix.py writes, from its low bits on.
@@ -77,11 +83,25 @@ enum soft_redux {
  * TILE: m / 8, n / 8, log2 of k, element, part (2), flags (2), space (2), words of a lane
  * ROWS: matrices (3), flags (2), space */
 enum soft_element {
-	SOFT_F16, SOFT_BF16, SOFT_TF32, SOFT_F32, SOFT_F64, SOFT_E4M3, SOFT_E5M2, SOFT_S8, SOFT_U8,
-	SOFT_S4, SOFT_U4, SOFT_B1, SOFT_S32,
+	SOFT_F16,
+	SOFT_BF16,
+	SOFT_TF32,
+	SOFT_F32,
+	SOFT_F64,
+	SOFT_E4M3,
+	SOFT_E5M2,
+	SOFT_S8,
+	SOFT_U8,
+	SOFT_S4,
+	SOFT_U4,
+	SOFT_B1,
+	SOFT_S32,
 };
 enum soft_mma { /* flags; the columns are those of m8n8k4 alone */
-	SOFT_MMA_SATURATES = 1, SOFT_MMA_AND = 2, SOFT_MMA_COLUMN_A = 4, SOFT_MMA_COLUMN_B = 8,
+		SOFT_MMA_SATURATES = 1,
+		SOFT_MMA_AND = 2,
+		SOFT_MMA_COLUMN_A = 4,
+		SOFT_MMA_COLUMN_B = 8,
 };
 enum soft_rounding { SOFT_ROUND_N, SOFT_ROUND_Z, SOFT_ROUND_M, SOFT_ROUND_P };
 enum soft_part { SOFT_TILE_A, SOFT_TILE_B, SOFT_TILE_C };
@@ -98,7 +118,9 @@ enum soft_space { SOFT_SPACE_GENERIC, SOFT_SPACE_GLOBAL, SOFT_SPACE_SHARED };
 #define SOFT_FLAT 1u          /* `run` asks for no thread coordinates: rows do not matter to it */
 #define SOFT_LOCKSTEP_FLAT 2u /* nor does `step` */
 #define SOFT_LOOSE 4u         /* names no members: whoever of the warp can come here first does */
-struct soft_operand { uint32_t slot, value; }; /* value, where slot is SOFT_NO_SLOT */
+struct soft_operand {
+	uint32_t slot, value;
+}; /* value, where slot is SOFT_NO_SLOT */
 /* What `step` finds in the slot of a row's first thread t, and nowhere else: that of thread t + n
  * is greater by n * slope, modulo the width. (Slope 0: any value.) */
 struct soft_kept {
@@ -106,13 +128,13 @@ struct soft_kept {
 	int64_t slope;
 };
 struct soft_cut {
-	soft_segment run;       /* what follows the cut */
-	soft_segment step;      /* the same, up to the next SOFT_CUT_REGROUP, for a block in
+	soft_segment run;  /* what follows the cut */
+	soft_segment step; /* the same, up to the next SOFT_CUT_REGROUP, for a block in
 				 * lockstep: its threads have passed the same cuts until now */
 	uint16_t kind, flags;
 	uint32_t op;
 	struct soft_operand in[4];
-	uint32_t out[2];        /* slots of 32 bits, or SOFT_NO_SLOT */
+	uint32_t out[2]; /* slots of 32 bits, or SOFT_NO_SLOT */
 	const struct soft_kept *kept;
 	uint32_t kept_count, reserved;
 };
@@ -122,9 +144,9 @@ struct hal_function {
 	const struct soft_cut *cuts;
 	uint32_t abi, cut_count;
 	uint32_t param_bytes, static_shared;
-	uint32_t local_stride;  /* local memory of a thread: 0 or a power of two */
-	uint32_t frame_bytes;   /* of a thread */
-	uint32_t max_threads;   /* of a block */
+	uint32_t local_stride; /* local memory of a thread: 0 or a power of two */
+	uint32_t frame_bytes;  /* of a thread */
+	uint32_t max_threads;  /* of a block */
 	uint32_t flags;
 };
 #define SOFT_ORDERED 1u /* the order of its blocks may change what it computes or prints */

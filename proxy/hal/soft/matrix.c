@@ -26,11 +26,11 @@
 #pragma GCC target("avx2,fma,f16c") /* of x86-64-v3, which compiled kernels need as well */
 #endif
 
-#define ROWS 8u                /* of a matrix that the words of one register lie in */
-#define WORDS_MAX 16u          /* of a lane: its registers of one operand */
-#define ELEMENTS_MAX 1024u     /* of one operand: 16 x 64 */
-#define SUMS_MAX 256u          /* 16 x 16 */
-#define IMAGE_BYTES 2048u      /* of one operand: 16 x 16 doubles */
+#define ROWS 8u            /* of a matrix that the words of one register lie in */
+#define WORDS_MAX 16u      /* of a lane: its registers of one operand */
+#define ELEMENTS_MAX 1024u /* of one operand: 16 x 64 */
+#define SUMS_MAX 256u      /* 16 x 16 */
+#define IMAGE_BYTES 2048u  /* of one operand: 16 x 16 doubles */
 
 typedef uint32_t words[WORDS_MAX][WARP];
 
@@ -38,8 +38,9 @@ static uint32_t bits_of(uint32_t element)
 {
 	static const uint8_t bits[] = {
 		[SOFT_F16] = 16, [SOFT_BF16] = 16, [SOFT_TF32] = 32, [SOFT_F32] = 32,
-		[SOFT_F64] = 64, [SOFT_E4M3] = 8, [SOFT_E5M2] = 8, [SOFT_S8] = 8, [SOFT_U8] = 8,
-		[SOFT_S4] = 4, [SOFT_U4] = 4, [SOFT_B1] = 1, [SOFT_S32] = 32,
+		[SOFT_F64] = 64, [SOFT_E4M3] = 8,  [SOFT_E5M2] = 8,  [SOFT_S8] = 8,
+		[SOFT_U8] = 8,   [SOFT_S4] = 4,    [SOFT_U4] = 4,    [SOFT_B1] = 1,
+		[SOFT_S32] = 32,
 	};
 
 	return bits[element];
@@ -70,7 +71,7 @@ static void put(const struct launch *launch, uint32_t to, uint32_t count, uint32
 			memcpy(there, from[i], sizeof from[i]);
 		else
 			EACH_LANE(lane, lanes)
-				there[lane] = from[i][lane];
+		there[lane] = from[i][lane];
 	}
 }
 
@@ -87,9 +88,9 @@ static void copy_wide(uint8_t *image, uint32_t (*lane_words)[WARP], uint32_t lan
 }
 
 /* A (`paired` if it has more than eight rows) or the columns of B. Returns the registers. */
-__attribute__((noinline))
-static uint32_t multiplicand(uint32_t (*lane_words)[WARP], uint8_t *image, uint32_t rows,
-			     uint32_t row_bytes, bool wide, bool paired, bool to_image)
+__attribute__((noinline)) static uint32_t multiplicand(uint32_t (*lane_words)[WARP], uint8_t *image,
+						       uint32_t rows, uint32_t row_bytes, bool wide,
+						       bool paired, bool to_image)
 {
 	uint32_t step = wide ? 32 : 16, groups = row_bytes / step;
 
@@ -111,9 +112,9 @@ static uint32_t multiplicand(uint32_t (*lane_words)[WARP], uint8_t *image, uint3
 }
 
 /* C or D. Returns the registers. */
-__attribute__((noinline))
-static uint32_t accumulator(uint32_t (*lane_words)[WARP], uint8_t *image, uint32_t m, uint32_t n,
-			    uint32_t bytes, bool to_image)
+__attribute__((noinline)) static uint32_t accumulator(uint32_t (*lane_words)[WARP], uint8_t *image,
+						      uint32_t m, uint32_t n, uint32_t bytes,
+						      bool to_image)
 {
 	uint32_t across = n / ROWS, height = m > ROWS ? 2 : 1;
 
@@ -175,8 +176,8 @@ static void to_halves(const float *from, uint32_t count, uint8_t *to)
 {
 	for (uint32_t i = 0; i < count; i += 8) {
 #if defined(__x86_64__)
-		vector_of_halves halves =
-			__builtin_ia32_vcvtps2ph256(*(const vector_of_floats *)(from + i), 0);
+		vector_of_halves halves = __builtin_ia32_vcvtps2ph256(
+			*(const vector_of_floats *)(from + i), 0);
 
 		memcpy(to + 2 * i, &halves, sizeof halves);
 #else
@@ -196,9 +197,7 @@ static void decode(uint32_t element, const void *image, uint32_t count, float *t
 	const uint32_t *singles = image;
 
 	switch (element) {
-	case SOFT_F16:
-		from_halves(halves, count, to);
-		break;
+	case SOFT_F16: from_halves(halves, count, to); break;
 	case SOFT_BF16:
 		for (uint32_t i = 0; i < count; i++)
 			to[i] = from_bfloat16(halves[i]);
@@ -207,9 +206,7 @@ static void decode(uint32_t element, const void *image, uint32_t count, float *t
 		for (uint32_t i = 0; i < count; i++)
 			to[i] = bits_float(singles[i] & 0xffffe000);
 		break;
-	case SOFT_F32:
-		memcpy(to, image, count * sizeof *to);
-		break;
+	case SOFT_F32: memcpy(to, image, count * sizeof *to); break;
 	case SOFT_E4M3:
 		for (uint32_t i = 0; i < count; i++)
 			to[i] = from_e4m3(bytes[i]);
@@ -241,39 +238,38 @@ static void decode(uint32_t element, const void *image, uint32_t count, float *t
 
 /* Sums of eight rows by eight columns, `ld` elements from row to row. Contraction makes the fused
  * multiply-adds that are promised above. */
-#define MULTIPLY(real, bytes) \
-	typedef real vector_##real \
-		__attribute__((vector_size(bytes), may_alias, aligned(sizeof(real)))); \
-	__attribute__((noinline, optimize("O3", "fp-contract=fast"))) \
-	static void multiply_##real(const real *a, const real *b, real *sums, uint32_t ld, \
-				    uint32_t depth) \
-	{ \
-		enum { EACH = bytes / sizeof(real) }; \
-		for (uint32_t j = 0; j < ROWS; j += EACH) { \
-			vector_##real sum[ROWS]; \
-			for (uint32_t i = 0; i < ROWS; i++) \
-				sum[i] = *(vector_##real *)(sums + i * ld + j); \
-			for (uint32_t p = 0; p < depth; p++) { \
-				vector_##real y = *(const vector_##real *)(b + p * ROWS + j); \
-				for (uint32_t i = 0; i < ROWS; i++) \
-					sum[i] += a[i * depth + p] * y; \
-			} \
-			for (uint32_t i = 0; i < ROWS; i++) \
-				*(vector_##real *)(sums + i * ld + j) = sum[i]; \
-		} \
-	} \
-	/* sums (m x n) += a (m x k) * b, of which the columns lie one behind the other */ \
-	static void product_##real(const real *a, const real *b, real *sums, uint32_t m, \
-				   uint32_t n, uint32_t k) \
-	{ \
-		real turned[ELEMENTS_MAX / 2]; /* eight columns */ \
-		for (uint32_t j = 0; j < n; j += ROWS) { \
-			for (uint32_t i = 0; i < ROWS; i++) \
-				for (uint32_t p = 0; p < k; p++) \
-					turned[p * ROWS + i] = b[(j + i) * k + p]; \
-			for (uint32_t i = 0; i < m; i += ROWS) \
-				multiply_##real(a + i * k, turned, sums + i * n + j, n, k); \
-		} \
+#define MULTIPLY(real, bytes)                                                                      \
+	typedef real vector_##real                                                                 \
+		__attribute__((vector_size(bytes), may_alias, aligned(sizeof(real))));             \
+	__attribute__((noinline, optimize("O3", "fp-contract=fast"))) static void multiply_##real( \
+		const real *a, const real *b, real *sums, uint32_t ld, uint32_t depth)             \
+	{                                                                                          \
+		enum { EACH = bytes / sizeof(real) };                                              \
+		for (uint32_t j = 0; j < ROWS; j += EACH) {                                        \
+			vector_##real sum[ROWS];                                                   \
+			for (uint32_t i = 0; i < ROWS; i++)                                        \
+				sum[i] = *(vector_##real *)(sums + i * ld + j);                    \
+			for (uint32_t p = 0; p < depth; p++) {                                     \
+				vector_##real y = *(const vector_##real *)(b + p * ROWS + j);      \
+				for (uint32_t i = 0; i < ROWS; i++)                                \
+					sum[i] += a[i * depth + p] * y;                            \
+			}                                                                          \
+			for (uint32_t i = 0; i < ROWS; i++)                                        \
+				*(vector_##real *)(sums + i * ld + j) = sum[i];                    \
+		}                                                                                  \
+	}                                                                                          \
+	/* sums (m x n) += a (m x k) * b, of which the columns lie one behind the other */         \
+	static void product_##real(const real *a, const real *b, real *sums, uint32_t m,           \
+				   uint32_t n, uint32_t k)                                         \
+	{                                                                                          \
+		real turned[ELEMENTS_MAX / 2]; /* eight columns */                                 \
+		for (uint32_t j = 0; j < n; j += ROWS) {                                           \
+			for (uint32_t i = 0; i < ROWS; i++)                                        \
+				for (uint32_t p = 0; p < k; p++)                                   \
+					turned[p * ROWS + i] = b[(j + i) * k + p];                 \
+			for (uint32_t i = 0; i < m; i += ROWS)                                     \
+				multiply_##real(a + i * k, turned, sums + i * n + j, n, k);        \
+		}                                                                                  \
 	}
 MULTIPLY(float, 32)
 MULTIPLY(double, 32)
@@ -289,10 +285,17 @@ static struct mma mma_of(uint32_t op)
 	uint32_t flags = op >> 26;
 
 	return (struct mma){
-		.m = 8 * (op & 7), .n = 8 * (op >> 3 & 7), .k = 1u << (op >> 6 & 15),
-		.a = op >> 10 & 15, .b = op >> 14 & 15, .c = op >> 18 & 15, .d = op >> 22 & 15,
-		.saturates = flags & SOFT_MMA_SATURATES, .ands = flags & SOFT_MMA_AND,
-		.column_a = flags & SOFT_MMA_COLUMN_A, .column_b = flags & SOFT_MMA_COLUMN_B,
+		.m = 8 * (op & 7),
+		.n = 8 * (op >> 3 & 7),
+		.k = 1u << (op >> 6 & 15),
+		.a = op >> 10 & 15,
+		.b = op >> 14 & 15,
+		.c = op >> 18 & 15,
+		.d = op >> 22 & 15,
+		.saturates = flags & SOFT_MMA_SATURATES,
+		.ands = flags & SOFT_MMA_AND,
+		.column_a = flags & SOFT_MMA_COLUMN_A,
+		.column_b = flags & SOFT_MMA_COLUMN_B,
 		.rounding = flags >> 4,
 	};
 }
@@ -301,8 +304,10 @@ static struct mma mma_of(uint32_t op)
 static void round_by(uint32_t rounding)
 {
 #if defined(__x86_64__)
-	static const uint32_t bits[] = {[SOFT_ROUND_N] = 0, [SOFT_ROUND_M] = 0x2000,
-					[SOFT_ROUND_P] = 0x4000, [SOFT_ROUND_Z] = 0x6000};
+	static const uint32_t bits[] = {[SOFT_ROUND_N] = 0,
+					[SOFT_ROUND_M] = 0x2000,
+					[SOFT_ROUND_P] = 0x4000,
+					[SOFT_ROUND_Z] = 0x6000};
 
 	__builtin_ia32_ldmxcsr((__builtin_ia32_stmxcsr() & ~0x6000u) | bits[rounding]);
 #else
@@ -329,8 +334,8 @@ static void mma_float(const struct mma *x, const uint8_t *a, const uint8_t *b, c
 }
 
 /* Products of integers of 8 bits or fewer: floats hold all their sums. */
-static void mma_integer(const struct mma *x, const uint8_t *a, const uint8_t *b,
-			const int32_t *c, int32_t *d)
+static void mma_integer(const struct mma *x, const uint8_t *a, const uint8_t *b, const int32_t *c,
+			int32_t *d)
 {
 	float left[ELEMENTS_MAX], right[ELEMENTS_MAX], sums[SUMS_MAX] = {0};
 
@@ -402,17 +407,20 @@ static void mma_quads(const struct mma *x, uint32_t (*a)[WARP], uint32_t (*b)[WA
 			for (uint32_t i = 0; i < 8 * 8; i++) {
 				uint32_t place = i % 8, e = i / 8, high = place & 4;
 				uint32_t l = place % 4, lane = quad * 4 + l + 4 * high;
-				float *sum = sums + (type == SOFT_F16 ? place * 8 + e
-					: (high + (l & 1) + (e & 2)) * 8 + (e & 4) + (l & 2) + (e & 1));
+				float *sum = sums + (type == SOFT_F16
+							     ? place * 8 + e
+							     : (high + (l & 1) + (e & 2)) * 8 +
+								       (e & 4) + (l & 2) + (e & 1));
 				uint32_t shift = 16 * (e % 2);
 
 				if (pass == 0)
 					*sum = type == SOFT_F16
-						? from_half((uint16_t)(c[e / 2][lane] >> shift))
-						: bits_float(c[e][lane]);
+						       ? from_half((uint16_t)(c[e / 2][lane] >>
+									      shift))
+						       : bits_float(c[e][lane]);
 				else if (type == SOFT_F16)
 					d[e / 2][lane] = (e % 2 ? d[e / 2][lane] : 0) |
-						(uint32_t)to_half(*sum) << shift;
+							 (uint32_t)to_half(*sum) << shift;
 				else
 					d[e][lane] = float_bits(canonical_f(*sum));
 			}
@@ -491,11 +499,17 @@ static struct tile tile_of(uint32_t op)
 	bool columns = flags & SOFT_TILE_COLUMNS, turned = columns != (part == SOFT_TILE_B);
 
 	return (struct tile){
-		.element = op >> 10 & 15, .rows = rows, .row_bytes = across * bits / 8,
-		.lines = turned ? across : rows, .line_bytes = (turned ? rows : across) * bits / 8,
-		.sum = part == SOFT_TILE_C, .paired = part == SOFT_TILE_A && m > ROWS,
-		.turned = turned, .stores = flags & SOFT_TILE_STORES,
-		.space = op >> 18 & 3, .words = op >> 20,
+		.element = op >> 10 & 15,
+		.rows = rows,
+		.row_bytes = across * bits / 8,
+		.lines = turned ? across : rows,
+		.line_bytes = (turned ? rows : across) * bits / 8,
+		.sum = part == SOFT_TILE_C,
+		.paired = part == SOFT_TILE_A && m > ROWS,
+		.turned = turned,
+		.stores = flags & SOFT_TILE_STORES,
+		.space = op >> 18 & 3,
+		.words = op >> 20,
 	};
 }
 
@@ -505,7 +519,8 @@ static uint32_t registers(const struct tile *x, uint32_t (*lane_words)[WARP], ui
 	uint32_t bytes = bits_of(x->element) / 8;
 
 	if (x->sum)
-		return accumulator(lane_words, image, x->rows, x->row_bytes / bytes, bytes, to_image);
+		return accumulator(lane_words, image, x->rows, x->row_bytes / bytes, bytes,
+				   to_image);
 	return multiplicand(lane_words, image, x->rows, x->row_bytes, bytes == 8, x->paired,
 			    to_image);
 }
@@ -570,7 +585,8 @@ static void rows(const struct launch *launch, const struct soft_cut *cut, uint32
 	for (uint32_t i = 0; i < count; i++) {
 		if (stores && turned)
 			turn(held[i], held[i]);
-		EACH_LANE(lane, lanes >> i * ROWS & 0xff) {
+		EACH_LANE(lane, lanes >> i * ROWS & 0xff)
+		{
 			uint32_t from = i * ROWS + lane;
 			uint64_t addr = addresses[0][from] | (uint64_t)addresses[1][from] << 32;
 

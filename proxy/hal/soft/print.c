@@ -16,15 +16,15 @@
 #include "soft.h"
 
 #define FORMAT_BYTES 4096u
-#define TEXT_BYTES 16384u  /* of one printf: what is longer is cut */
-#define ARGUMENTS_MAX 32   /* as CUDA */
-#define WIDTH_MAX 9999     /* of a field, and its precision */
+#define TEXT_BYTES 16384u /* of one printf: what is longer is cut */
+#define ARGUMENTS_MAX 32  /* as CUDA */
+#define WIDTH_MAX 9999    /* of a field, and its precision */
 
 struct print {
 	const struct soft_block *block;
 	const uint8_t *local;
 	uint32_t local_stride;
-	uint64_t arguments;  /* device address of the next one */
+	uint64_t arguments; /* device address of the next one */
 	int taken;
 	uint32_t used;
 	char text[TEXT_BYTES];
@@ -218,7 +218,9 @@ __attribute__((visibility("default"))) int32_t
 rankfold_soft_print(const struct soft_block *block, const uint8_t *local, uint32_t local_stride,
 		    uint64_t print, uint64_t format_at, uint64_t arguments)
 {
-	struct print p = {.block = block, .local = local, .local_stride = local_stride,
+	struct print p = {.block = block,
+			  .local = local,
+			  .local_stride = local_stride,
 			  .arguments = arguments};
 	char text[FORMAT_BYTES];
 	uint64_t room, ring;
@@ -240,9 +242,9 @@ rankfold_soft_print(const struct soft_block *block, const uint8_t *local, uint32
 	return p.taken;
 }
 
-__attribute__((visibility("default"))) void
-rankfold_soft_assert(const struct soft_block *block, const uint8_t *local, uint32_t local_stride,
-		     uint64_t message_at, uint64_t file_at, uint32_t line, uint64_t function_at)
+__attribute__((visibility("default"))) void rankfold_soft_assert(
+	const struct soft_block *block, const uint8_t *local, uint32_t local_stride,
+	uint64_t message_at, uint64_t file_at, uint32_t line, uint64_t function_at)
 {
 	struct print p = {.block = block, .local = local, .local_stride = local_stride};
 	char message[81], file[1024], function[61], text[SOFT_TEXT_BYTES];

@@ -70,8 +70,7 @@ uint64_t soft_next_blocks(struct soft_worker *worker, uint32_t *count)
 		return SOFT_NO_BLOCK;
 	*count = left < share->batch ? (uint32_t)left : share->batch;
 	if (worker->owner && !share->offered && worker->device->worker_count > 1 && next > 0 &&
-	    left > *count && !share->ordered &&
-	    spin_now_ns() - share->begun_ns > HELP_AFTER_NS)
+	    left > *count && !share->ordered && spin_now_ns() - share->begun_ns > HELP_AFTER_NS)
 		offer(worker->device, share);
 	return next;
 }
@@ -117,7 +116,8 @@ static void run_blocks(struct soft_worker *worker, struct soft_share *share)
 
 static void run_kernel(struct soft_worker *worker, const struct hal_work *work)
 {
-	struct soft_share share = {.work = work, .blocks = soft_blocks(work),
+	struct soft_share share = {.work = work,
+				   .blocks = soft_blocks(work),
 				   .batch = soft_batch(work, worker->device->worker_count),
 				   .ordered = work->kernel.function->flags & SOFT_ORDERED};
 
@@ -130,7 +130,9 @@ static bool run_gemm(struct soft_worker *worker, struct soft_item *item)
 {
 	const struct rf_gemm_aux *call = item->work.gemm.call;
 	uint64_t tiles = soft_gemm_tiles(call), end = item->begun + soft_gemm_slice(&call->g);
-	struct soft_share share = {.work = &item->work, .next = item->begun, .batch = 1,
+	struct soft_share share = {.work = &item->work,
+				   .next = item->begun,
+				   .batch = 1,
 				   .blocks = end < tiles ? end : tiles};
 
 	if (failed(item->work.gemm.space))
@@ -166,12 +168,8 @@ static bool run(struct soft_worker *worker, struct soft_item *item)
 	const struct hal_work *work = &item->work;
 
 	switch (work->kind) {
-	case HAL_KERNEL:
-		run_kernel(worker, work);
-		break;
-	case HAL_COPY:
-		run_copy(worker, work);
-		break;
+	case HAL_KERNEL: run_kernel(worker, work); break;
+	case HAL_COPY: run_copy(worker, work); break;
 	case HAL_FILL:
 		if (!failed(work->fill.dst.space))
 			soft_guard(worker, work->fill.dst.space, NULL, "fill", soft_fill, work);
@@ -184,8 +182,7 @@ static bool run(struct soft_worker *worker, struct soft_item *item)
 		hal_scale(work->scale.dst, work->scale.a, work->scale.count, work->scale.dtype,
 			  work->scale.divide ? NULL : work->scale.scalar, work->scale.divisor);
 		break;
-	case HAL_GEMM:
-		return run_gemm(worker, item);
+	case HAL_GEMM: return run_gemm(worker, item);
 	}
 	return true;
 }
@@ -196,20 +193,16 @@ static bool acceptable(const struct hal_work *work)
 	uint32_t element = work->fill.element;
 
 	switch (work->kind) {
-	case HAL_KERNEL:
-		return work->kernel.space && work->kernel.function;
-	case HAL_COPY:
-		return true;
-	case HAL_FILL:
-		return element == 1 || element == 2 || element == 4;
+	case HAL_KERNEL: return work->kernel.space && work->kernel.function;
+	case HAL_COPY: return true;
+	case HAL_FILL: return element == 1 || element == 2 || element == 4;
 	case HAL_REDUCE:
 		return hal_reduce(NULL, NULL, NULL, 0, work->reduce.dtype, work->reduce.op);
 	case HAL_SCALE:
 		return hal_scale(NULL, NULL, 0, work->scale.dtype,
 				 work->scale.divide ? NULL : work->scale.scalar,
 				 work->scale.divisor);
-	case HAL_GEMM:
-		return work->gemm.space && soft_gemm_tiles(work->gemm.call) > 0;
+	case HAL_GEMM: return work->gemm.space && soft_gemm_tiles(work->gemm.call) > 0;
 	}
 	return false;
 }
@@ -257,16 +250,11 @@ static struct hal_stream *take(struct hal_device *device, struct soft_share **sh
 static bool has_failed(const struct hal_work *work)
 {
 	switch (work->kind) {
-	case HAL_KERNEL:
-		return failed(work->kernel.space);
-	case HAL_COPY:
-		return failed(work->copy.dst.space) || failed(work->copy.src.space);
-	case HAL_FILL:
-		return failed(work->fill.dst.space);
-	case HAL_GEMM:
-		return failed(work->gemm.space);
-	default:
-		return false;
+	case HAL_KERNEL: return failed(work->kernel.space);
+	case HAL_COPY: return failed(work->copy.dst.space) || failed(work->copy.src.space);
+	case HAL_FILL: return failed(work->fill.dst.space);
+	case HAL_GEMM: return failed(work->gemm.space);
+	default: return false;
 	}
 }
 
@@ -334,7 +322,8 @@ static uint64_t await_more(struct hal_stream *stream, uint64_t done)
 	uint64_t known = atomic_load(&stream->submitted);
 
 	for (int n = 0; known == done && n < LOOKS &&
-	     !atomic_load_explicit(&stream->device->first, memory_order_relaxed); n++) {
+			!atomic_load_explicit(&stream->device->first, memory_order_relaxed);
+	     n++) {
 		spin_pause();
 		known = atomic_load(&stream->submitted);
 	}

@@ -32,15 +32,15 @@
 #define SOFT_SPAN_BYTES (RF_WINDOW_BYTES + 3 * SOFT_GUARD_BYTES)
 #define SOFT_NOWHERE (RF_WINDOW_BYTES + SOFT_GUARD_BYTES / 2)
 #define SOFT_MISALIGNED (SOFT_NOWHERE + SOFT_GUARD_BYTES) /* what is not aligned, likewise */
-#define SOFT_QUEUE_WORKS 128u            /* power of two */
-#define SOFT_SHARED_BYTES (256u << 10)   /* shared memory of a block: what is mapped */
-#define SOFT_SHARED_WINDOW (1ull << 32)  /* what a shared address can name */
+#define SOFT_QUEUE_WORKS 128u                             /* power of two */
+#define SOFT_SHARED_BYTES (256u << 10)  /* shared memory of a block: what is mapped */
+#define SOFT_SHARED_WINDOW (1ull << 32) /* what a shared address can name */
 #define SOFT_THREADS_MAX 1024u
 #define SOFT_BARRIERS 16u
 #define SOFT_RESIDENT_BYTES (1ull << 30) /* host memory for the blocks of a cooperative launch */
 #define SOFT_NO_BLOCK UINT64_MAX
 #define SOFT_TEXT_BYTES 256u
-#define SOFT_PARAMS_PAD 16u              /* a kernel may load a whole vector at the end */
+#define SOFT_PARAMS_PAD 16u /* a kernel may load a whole vector at the end */
 
 enum soft_error {
 	SOFT_INVALID_VALUE = 1,
@@ -57,10 +57,10 @@ struct soft_block;
 
 /* Scratch memory of a worker that kernels use; grows, never shrinks. */
 struct soft_scratch {
-	uint8_t *shared;           /* SOFT_SHARED_WINDOW reserved, SOFT_SHARED_BYTES mapped */
+	uint8_t *shared; /* SOFT_SHARED_WINDOW reserved, SOFT_SHARED_BYTES mapped */
 	uint8_t *frame, *local, *resident;
 	size_t frame_bytes, local_bytes, resident_bytes;
-	void *gemm;                /* NULL until the first matrix product */
+	void *gemm; /* NULL until the first matrix product */
 	uint16_t next[SOFT_THREADS_MAX];
 	uint64_t arrived[SOFT_BARRIERS];
 };
@@ -70,28 +70,28 @@ struct soft_scratch {
 struct soft_share {
 	const struct hal_work *work;
 	uint64_t blocks;
-	uint32_t batch;    /* blocks that a worker takes at a time */
-	bool ordered;      /* blocks are not for other workers: their order counts */
+	uint32_t batch; /* blocks that a worker takes at a time */
+	bool ordered;   /* blocks are not for other workers: their order counts */
 	_Atomic uint64_t next;
 	uint64_t begun_ns;
-	bool offered;      /* to other workers; the owner's */
-	uint32_t helpers;  /* under the device's lock */
+	bool offered;     /* to other workers; the owner's */
+	uint32_t helpers; /* under the device's lock */
 };
 
 struct soft_worker {
 	struct hal_device *device;
 	pthread_t thread;
 	void *signal_stack;
-	struct hal_space *_Atomic space;  /* whose work runs guarded, else NULL */
-	struct hal_space *source;         /* a copy's other space, or NULL */
-	struct soft_share *share;         /* of the kernel that runs */
-	bool owner;                       /* of the share */
-	volatile sig_atomic_t guarded;    /* faults on this thread belong to the work */
-	const char *volatile doing;       /* for the text of an error */
+	struct hal_space *_Atomic space; /* whose work runs guarded, else NULL */
+	struct hal_space *source;        /* a copy's other space, or NULL */
+	struct soft_share *share;        /* of the kernel that runs */
+	bool owner;                      /* of the share */
+	volatile sig_atomic_t guarded;   /* faults on this thread belong to the work */
+	const char *volatile doing;      /* for the text of an error */
 	sigjmp_buf escape;
 	volatile uintptr_t fault_address;
-	volatile int fault_error;         /* enum soft_error; 0: an invalid access */
-	char said[SOFT_TEXT_BYTES];       /* why, if the body knows; else "" */
+	volatile int fault_error;   /* enum soft_error; 0: an invalid access */
+	char said[SOFT_TEXT_BYTES]; /* why, if the body knows; else "" */
 	volatile bool started;
 	struct soft_scratch scratch;
 };
@@ -99,19 +99,19 @@ struct soft_worker {
 struct hal_space {
 	struct hal_device *device;
 	uint8_t *reservation, *base;
-	_Atomic bool failed;       /* somebody is about to set `error`, and the text before it */
+	_Atomic bool failed; /* somebody is about to set `error`, and the text before it */
 	_Atomic int error;
 	_Atomic bool cancel;
-	_Atomic uint32_t running;  /* submitted kernels and products; only in checked builds */
-	atomic_flag printing;      /* held by the worker that puts text into the rank's ring */
-	atomic_flag allocating;    /* held by the worker that changes the heap of the rank's kernels */
+	_Atomic uint32_t running; /* submitted kernels and products; only in checked builds */
+	atomic_flag printing;     /* held by the worker that puts text into the rank's ring */
+	atomic_flag allocating; /* held by the worker that changes the heap of the rank's kernels */
 	char text[SOFT_TEXT_BYTES];
 };
 
 struct soft_item {
 	_Alignas(64) struct hal_work work;
-	uint64_t begun;            /* tiles of a matrix product that are done */
-	uint8_t *params;           /* of a kernel, or the call of a matrix product */
+	uint64_t begun;  /* tiles of a matrix product that are done */
+	uint8_t *params; /* of a kernel, or the call of a matrix product */
 	uint32_t params_capacity;
 };
 
@@ -119,13 +119,13 @@ struct soft_item {
  * their own. */
 struct hal_stream {
 	struct hal_device *device;
-	_Atomic uint64_t notify_at;     /* completions below it do not ring */
+	_Atomic uint64_t notify_at; /* completions below it do not ring */
 	_Alignas(64) _Atomic uint64_t submitted;
-	uint64_t seen;                  /* the submitter's: so many are complete, at least */
-	_Atomic bool active;            /* in the run queue, or a worker serves it */
+	uint64_t seen;       /* the submitter's: so many are complete, at least */
+	_Atomic bool active; /* in the run queue, or a worker serves it */
 	_Alignas(64) _Atomic uint64_t completed;
-	_Atomic uint32_t servers;       /* workers that may still touch the stream */
-	struct hal_stream *next;        /* in the run queue */
+	_Atomic uint32_t servers; /* workers that may still touch the stream */
+	struct hal_stream *next;  /* in the run queue */
 	_Alignas(64) struct soft_item items[SOFT_QUEUE_WORKS];
 };
 
@@ -133,12 +133,12 @@ struct hal_device {
 	struct hal_config config;
 	int memfd;
 	uint32_t chunk_count, free_count;
-	uint32_t *free_chunks;          /* a stack, lowest on top at first */
+	uint32_t *free_chunks; /* a stack, lowest on top at first */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	struct hal_stream *_Atomic first, *last; /* under the lock, but for looks while spinning */
-	struct soft_share *_Atomic share; /* a launch that others may help with, or NULL */
-	pthread_cond_t helped;          /* the last helper is done */
+	struct soft_share *_Atomic share;        /* a launch that others may help with, or NULL */
+	pthread_cond_t helped;                   /* the last helper is done */
 	bool stopping;
 	uint32_t worker_count;
 	struct soft_worker *workers;
@@ -153,8 +153,7 @@ int soft_space_create(struct hal_device *, struct hal_space **);
 void soft_space_destroy(struct hal_space *);
 int soft_space_map(struct hal_space *, uint64_t addr, uint32_t chunk);
 int soft_space_unmap(struct hal_space *, uint64_t addr);
-int soft_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset,
-			uint64_t bytes);
+int soft_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset, uint64_t bytes);
 int soft_space_error(struct hal_space *, char *text, uint32_t text_bytes);
 void soft_space_cancel(struct hal_space *);
 void soft_space_fail(struct hal_space *, int error, const char *format, ...)
@@ -186,8 +185,8 @@ void soft_scratch_close(struct soft_scratch *);
 const char *soft_function_name(const struct hal_function *);
 void soft_gemm(struct soft_worker *, const struct hal_work *);
 uint64_t soft_gemm_tiles(const struct rf_gemm_aux *); /* 0: this device cannot do it */
-uint64_t soft_gemm_slice(const struct rf_gemm *); /* tiles until other streams get a turn */
-bool soft_gemm_ready(struct soft_scratch *);      /* false: host memory is short */
+uint64_t soft_gemm_slice(const struct rf_gemm *);     /* tiles until other streams get a turn */
+bool soft_gemm_ready(struct soft_scratch *);          /* false: host memory is short */
 
 /* queue.c */
 uint64_t soft_blocks(const struct hal_work *);

@@ -28,8 +28,8 @@ int soft_memory_open(struct hal_device *device)
 	    ftruncate(device->memfd, (off_t)bytes) != 0)
 		return SOFT_OUT_OF_MEMORY;
 	while (device->free_count < device->chunk_count) {
-		device->free_chunks[device->free_count] =
-			device->chunk_count - 1 - device->free_count;
+		device->free_chunks[device->free_count] = device->chunk_count - 1 -
+							  device->free_count;
 		device->free_count++;
 	}
 	return 0;
@@ -160,7 +160,8 @@ void soft_space_fail(struct hal_space *space, int error, const char *format, ...
 	va_list arguments;
 
 	if (atomic_exchange(&space->failed, true)) { /* the first error stays */
-		while (!atomic_load(&space->error)) /* but no work seems to have done well meanwhile */
+		while (!atomic_load(
+			&space->error)) /* but no work seems to have done well meanwhile */
 			sched_yield();
 		return;
 	}

@@ -28,9 +28,7 @@ static uint32_t shfl_source(uint32_t op, uint32_t lane, uint32_t b, uint32_t c, 
 		from = lane ^ b;
 		*in_range = from <= highest;
 		break;
-	default:
-		from = lowest | (b & ~segment);
-		*in_range = from <= highest;
+	default: from = lowest | (b & ~segment); *in_range = from <= highest;
 	}
 	return *in_range ? from : lane;
 }
@@ -42,8 +40,9 @@ static void shfl(const struct launch *launch, const struct soft_cut *cut, uint32
 	uint32_t value[WARP] = {0};
 
 	EACH_LANE(lane, lanes)
-		value[lane] = operand(launch, &cut->in[0], first + lane);
-	EACH_LANE(lane, lanes) {
+	value[lane] = operand(launch, &cut->in[0], first + lane);
+	EACH_LANE(lane, lanes)
+	{
 		uint32_t b = operand(launch, &cut->in[1], first + lane);
 		uint32_t c = operand(launch, &cut->in[2], first + lane);
 		bool in_range;
@@ -83,7 +82,7 @@ static uint32_t ballot(const struct launch *launch, const struct soft_operand *i
 	uint32_t set = 0;
 
 	EACH_LANE(lane, lanes)
-		set |= (uint32_t)(operand(launch, in, first + lane) != 0) << lane;
+	set |= (uint32_t)(operand(launch, in, first + lane) != 0) << lane;
 	return set;
 }
 
@@ -98,7 +97,7 @@ static void vote(const struct launch *launch, const struct soft_cut *cut, uint32
 	case SOFT_VOTE_UNI: value = set == lanes || set == 0; break;
 	}
 	EACH_LANE(lane, lanes)
-		result(launch, cut->out[0], first + lane, value);
+	result(launch, cut->out[0], first + lane, value);
 }
 
 static void match(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
@@ -107,13 +106,14 @@ static void match(const struct launch *launch, const struct soft_cut *cut, uint3
 	uint64_t value[WARP] = {0};
 
 	EACH_LANE(lane, lanes)
-		value[lane] = operand(launch, &cut->in[0], first + lane) |
-			      (uint64_t)operand(launch, &cut->in[1], first + lane) << 32;
-	EACH_LANE(lane, lanes) {
+	value[lane] = operand(launch, &cut->in[0], first + lane) |
+		      (uint64_t)operand(launch, &cut->in[1], first + lane) << 32;
+	EACH_LANE(lane, lanes)
+	{
 		uint32_t same = 0;
 
 		EACH_LANE(other, lanes)
-			same |= (uint32_t)(value[other] == value[lane]) << other;
+		same |= (uint32_t)(value[other] == value[lane]) << other;
 		if (cut->op == SOFT_MATCH_ALL && same != lanes)
 			same = 0;
 		result(launch, cut->out[0], first + lane, same);
@@ -142,13 +142,13 @@ static void redux(const struct launch *launch, const struct soft_cut *cut, uint3
 	uint32_t value = operand(launch, &cut->in[0], first + lowest);
 
 	EACH_LANE(lane, lanes & (lanes - 1))
-		value = redux_step(cut->op, value, operand(launch, &cut->in[0], first + lane));
+	value = redux_step(cut->op, value, operand(launch, &cut->in[0], first + lane));
 	EACH_LANE(lane, lanes)
-		result(launch, cut->out[0], first + lane, value);
+	result(launch, cut->out[0], first + lane, value);
 }
 
-static void warp_operation(const struct launch *launch, const struct soft_cut *cut,
-			   uint32_t first, uint32_t lanes)
+static void warp_operation(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+			   uint32_t lanes)
 {
 	uint32_t lowest = (uint32_t)__builtin_ctz(lanes);
 
@@ -159,22 +159,24 @@ static void warp_operation(const struct launch *launch, const struct soft_cut *c
 	case SOFT_CUT_REDUX: redux(launch, cut, first, lanes); break;
 	case SOFT_CUT_ACTIVE:
 		EACH_LANE(lane, lanes)
-			result(launch, cut->out[0], first + lane, lanes);
+		result(launch, cut->out[0], first + lane, lanes);
 		break;
 	case SOFT_CUT_ELECT:
-		EACH_LANE(lane, lanes) {
+		EACH_LANE(lane, lanes)
+		{
 			result(launch, cut->out[0], first + lane, lowest);
 			result(launch, cut->out[1], first + lane, lane == lowest);
 		}
 		break;
-	case SOFT_CUT_MMA: case SOFT_CUT_TILE: case SOFT_CUT_ROWS: case SOFT_CUT_TURN:
-		soft_matrix(launch, cut, first, lanes);
-		break;
+	case SOFT_CUT_MMA:
+	case SOFT_CUT_TILE:
+	case SOFT_CUT_ROWS:
+	case SOFT_CUT_TURN: soft_matrix(launch, cut, first, lanes); break;
 	}
 }
 
-uint32_t soft_resolve_warp(const struct launch *launch, const struct soft_cut *cut,
-			   uint32_t first, uint32_t at, uint32_t alive)
+uint32_t soft_resolve_warp(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+			   uint32_t at, uint32_t alive)
 {
 	uint32_t done = 0, rest = at;
 
@@ -190,8 +192,8 @@ uint32_t soft_resolve_warp(const struct launch *launch, const struct soft_cut *c
 			group = rest;
 		else
 			EACH_LANE(lane, rest)
-				if (operand(launch, &cut->in[3], first + lane) == members)
-					group |= 1u << lane;
+		if (operand(launch, &cut->in[3], first + lane) == members)
+			group |= 1u << lane;
 		rest &= ~group;
 		if ((members & alive & ~at) == 0) {
 			warp_operation(launch, cut, first, group);

@@ -1,0 +1,489 @@
+/* channel.h: the contract between a rank (interpose/) and a device proxy (proxy/).
+ *
+ * Everything a rank shares with the product lies in one sealed, sparse memfd, made by the
+ * rank and handed to its launcher once. This header fixes that memfd's layout, the records
+ * of its request ring, and the two messages of the hand-over. Nothing else is shared.
+ *
+ * What forces a new RF_MAJOR: any change of an offset, a size, the meaning of a field or of
+ * an opcode's arguments. Rings at rest outlive builds, so opcodes are append-only: a number
+ * is never reused. A new opcode or a reserved field put to use raises RF_MINOR.
+ *
+ * Rules both sides keep:
+ *  - Fields say who writes them: (C) the client, (S) the server that owns the epoch,
+ *    (L) the launcher. Only that side writes.
+ *  - The client is passive. It never learns that it is parked: parked means that no server
+ *    consumes its ring. Every wait of the client is a re-checked futex loop.
+ *  - The server copies a record to its own memory before it looks at it, and trusts no
+ *    length, offset or handle in it.
+ *  - All futexes are process-shared. Numbers are little-endian.
+ */
+#ifndef RANKFOLD_CHANNEL_H
+#define RANKFOLD_CHANNEL_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
+#define RF_MAJOR 1
+#define RF_MINOR 8
+
+/* ---- device addresses: the same for every rank, device and node ----------------------- */
+
+#define RF_DEV_BASE 0x200000000000ull     /* first device address */
+#define RF_WINDOW_BYTES (1ull << 40)      /* a rank's window: device heap, then pinned memory */
+#define RF_HEAP_BYTES (1ull << 39)        /* device heap: [DEV_BASE, DEV_BASE + HEAP) */
+#define RF_CHUNK_BYTES (2ull << 20)       /* physical memory is given out in such chunks */
+#define RF_ALLOC_ALIGN 512ull             /* every allocation starts at a multiple */
+#define RF_PINNED_SLOT_BYTES (1ull << 33) /* pinned arena of one rank */
+#define RF_PINNED_SLOTS 64u
+/* Where rank r's pinned arena lies, in the client and in the device window alike. */
+#define RF_PINNED_BASE(rank)                                                                       \
+	(RF_DEV_BASE + RF_HEAP_BYTES + ((uint64_t)(rank) % RF_PINNED_SLOTS) * RF_PINNED_SLOT_BYTES)
+
+/* ---- layout of the memfd -------------------------------------------------------------- */
+
+#define RF_OFF_HEADER 0x0ull
+#define RF_OFF_SLOTS 0x1000ull      /* reply slots */
+#define RF_OFF_HOSTFUNC 0x6000ull   /* tokens of host functions that are due */
+#define RF_OFF_RING 0x10000ull      /* request ring */
+#define RF_OFF_BULK 0x1000000ull    /* bulk slots: pageable data on its way */
+#define RF_OFF_PINNED 0x10000000ull /* pinned arena */
+#define RF_SLOT_COUNT 64u
+#define RF_SLOT_BYTES 256u
+#define RF_RING_BYTES (4u << 20) /* power of two */
+#define RF_RECORD_ALIGN 64u
+#define RF_RECORD_MAX 32896u /* bytes of one record, header included (8192 before 1.6) */
+#define RF_BULK_COUNT 64u
+#define RF_BULK_BYTES (256u << 10)
+#define RF_HOSTFUNC_COUNT 256u
+#define RF_FAULT_BYTES 256u /* of the text of a fault, its end included */
+#define RF_MEMFD_BYTES (RF_OFF_PINNED + RF_PINNED_SLOT_BYTES)
+
+struct rf_header {
+	/* line 0, constant after creation (C) */
+	uint64_t magic;
+	uint32_t major, minor;
+	uint64_t memfd_bytes;
+	uint32_t pid; /* of the process that owns the channel, in its own namespace */
+	uint32_t rank;
+	uint32_t world_size;
+	uint32_t reserved0[7];
+
+	/* line 1 (S): who serves */
+	_Alignas(64) _Atomic uint64_t epoch; /* raised by each attach; 0: never served */
+	_Atomic uint32_t served;          /* 1 while a server consumes; information for `doctor` */
+	_Atomic uint32_t server_sleeping; /* 1: the server waits on `doorbell` */
+
+	/* line 2 (C): the ring's producer. head and tail count bytes for ever; the place in
+	 * the ring is the count modulo RF_RING_BYTES. A record never wraps: a PAD record fills
+	 * the rest. */
+	_Alignas(64) _Atomic uint64_t head; /* published with release after the copy */
+	_Atomic uint32_t doorbell;          /* futex of the server; added to when server_sleeping */
+	_Atomic uint32_t space_waiters;     /* client threads waiting for room */
+
+	/* line 3 (S): the ring's consumer */
+	_Alignas(64) _Atomic uint64_t tail; /* every byte below has been copied out */
+	_Atomic uint32_t space_seq;         /* futex: added to when tail moved and space_waiters */
+	_Atomic uint32_t bulk_seq; /* futex: added to when a bulk slot was let go; by C too,
+				       * for a slot that brought data to the client */
+
+	/* line 4 (S): what the client learns without asking */
+	_Alignas(64) _Atomic uint64_t retired_free; /* frees with seq <= this are done: reuse */
+	_Atomic uint64_t grant_bytes;               /* malloc beyond it asks with OP_GRANT */
+	_Atomic uint32_t async_error;               /* sticky CUDA error of the context, 0: none */
+	_Atomic uint32_t comm_error; /* ncclResult_t of a failed communicator, 0: none */
+
+	/* line 5 (S writes tokens and hostfunc_head; C writes hostfunc_tail: the number of functions
+	 * that have returned, in order; then it rings `doorbell` as for a record, since the ring may
+	 * be full, and posts HOST_DONE) */
+	_Alignas(64) _Atomic uint32_t hostfunc_head; /* futex of the helper thread */
+	_Atomic uint32_t hostfunc_tail;
+
+	/* line 6 (C): bulk slots in use. Bit i: the client has claimed slot i. The server
+	 * clears the bit of a slot that travelled as a source when its data are read. */
+	_Alignas(64) _Atomic uint64_t bulk_busy;
+	_Atomic uint32_t bulk_waiters;
+
+	/* line 7 and on (S): what async_error is about, for people; written before it (1.5) */
+	_Alignas(64) char fault[RF_FAULT_BYTES];
+};
+
+/* A reply slot. The client claims a free one (state 0 -> 1), names it in the record, and
+ * waits on `state`. The server fills the rest, then state = 2 (release), then wakes. */
+struct rf_slot {
+	_Atomic uint32_t state; /* 0 free, 1 waiting, 2 answered, 3 waiting asleep (C) */
+	int32_t error;          /* (S) CUresult/cudaError_t, or ncclResult_t for OP_COMM_* */
+	uint64_t seq;           /* (C) seq of the request; the server leaves it */
+	uint8_t data[RF_SLOT_BYTES - 16]; /* (S) what the opcode returns */
+};
+
+/* ---- records -------------------------------------------------------------------------- */
+
+struct rf_record {
+	uint32_t bytes; /* of the whole record, a multiple of RF_RECORD_ALIGN */
+	uint16_t opcode;
+	uint16_t slot; /* reply slot + 1; 0: no reply wanted */
+	uint64_t seq;  /* 1, 2, 3, … over the life of the channel; any other breaks the ring */
+};
+
+/* Handles (stream, event, module, function, comm, redop) are 64-bit numbers chosen by the
+ * client from one counter that starts at RF_HANDLE_FIRST; never reused. Stream handles
+ * below RF_HANDLE_FIRST exist from the start: */
+#define RF_STREAM_LEGACY 1ull     /* orders with all blocking streams */
+#define RF_STREAM_PER_THREAD 2ull /* a plain blocking stream: that of the first thread to ask */
+#define RF_HANDLE_FIRST 16ull
+
+enum rf_opcode {
+	RF_OP_PAD = 0, /* skip `bytes` */
+	/* memory */
+	RF_OP_ALLOC = 1, /* rf_alloc: the range is live from here on */
+	RF_OP_FREE = 2,  /* rf_free: retired when all earlier work is done */
+	RF_OP_GRANT = 3, /* rf_grant, sync -> rf_grant_reply */
+	RF_OP_COPY = 4,  /* rf_copy */
+	RF_OP_FILL = 5,  /* rf_fill */
+	/* modules */
+	RF_OP_MODULE_DATA = 10,    /* rf_module_data: a piece of the image */
+	RF_OP_MODULE_LOAD = 11,    /* rf_module_load, sync -> rf_module_reply */
+	RF_OP_MODULE_GLOBALS = 12, /* rf_module_globals: where the client put the globals */
+	RF_OP_MODULE_UNLOAD = 13,  /* rf_handle */
+	RF_OP_FUNCTION_GET = 14, /* rf_name, sync -> rf_function_reply (+ params in a bulk slot) */
+	RF_OP_GLOBAL_GET = 15,   /* rf_name, sync -> rf_global_reply */
+	RF_OP_FUNCTION_NAMES = 16, /* rf_function_names (1.4), sync -> rf_function_names_reply */
+	/* streams and events */
+	RF_OP_STREAM_CREATE = 20,  /* rf_stream_create */
+	RF_OP_STREAM_DESTROY = 21, /* rf_handle: vanishes when its work is done */
+	RF_OP_STREAM_SYNC = 22,    /* rf_handle, sync: when all earlier work of it is done */
+	RF_OP_STREAM_QUERY = 23,   /* rf_handle, sync: 0 or CUDA_ERROR_NOT_READY (600) at once */
+	RF_OP_DEVICE_SYNC = 24,    /* no arguments, sync */
+	RF_OP_EVENT_CREATE = 25,   /* rf_event_create */
+	RF_OP_EVENT_DESTROY = 26,  /* rf_handle */
+	RF_OP_EVENT_RECORD = 27,   /* rf_event */
+	RF_OP_STREAM_WAIT = 28,    /* rf_event: the stream waits for the event's last record */
+	RF_OP_EVENT_SYNC = 29,     /* rf_handle, sync */
+	RF_OP_EVENT_QUERY = 30,    /* rf_handle, sync: 0 or 600 at once */
+	RF_OP_EVENT_ELAPSED = 31,  /* rf_elapsed, sync -> float milliseconds in data */
+	RF_OP_LAUNCH = 32,         /* rf_launch */
+	RF_OP_HOST_FUNC = 33,      /* rf_host_func: puts the token into the queue when due */
+	RF_OP_HOST_DONE = 34, /* rf_host_func: hostfunc_tail has moved; only wakes the server */
+	RF_OP_GEMM = 35,      /* rf_gemm (1.3): a matrix product of a library */
+	RF_OP_GEMM_AUX = 36,  /* rf_gemm_aux (1.7): one with more operands */
+	/* collectives */
+	RF_OP_COMM_INIT = 40,     /* rf_comm_init, sync: when all ranks have joined */
+	RF_OP_COMM_SPLIT = 41,    /* rf_comm_split, sync -> rf_comm_split_reply */
+	RF_OP_COMM_DESTROY = 42,  /* rf_handle */
+	RF_OP_COLLECTIVE = 43,    /* rf_collective */
+	RF_OP_REDOP_CREATE = 44,  /* rf_redop */
+	RF_OP_REDOP_DESTROY = 45, /* rf_handle */
+	RF_OP_COMM_ABORT = 46,    /* rf_handle (1.2): destroyed now; what is outstanding fails */
+	/* only in saved rank state, never in a ring: see proxy/core/loop/state.c */
+	RF_OP_STATE_FIRST = 0x1000,
+};
+
+struct rf_handle {
+	struct rf_record r;
+	uint64_t handle;
+};
+
+struct rf_alloc {
+	struct rf_record r;
+	uint64_t addr;      /* RF_ALLOC_ALIGNed, inside the heap */
+	uint64_t bytes;     /* as the program asked */
+	uint64_t call_site; /* hash of the call stack; 0: unknown */
+	uint32_t stable;    /* 1: predicted to live on (parameters, optimizer state) */
+	uint32_t reserved;
+};
+struct rf_free {
+	struct rf_record r;
+	uint64_t addr;
+};
+struct rf_grant {
+	struct rf_record r;
+	uint64_t want_bytes;
+};
+struct rf_grant_reply {
+	uint64_t grant_bytes;
+};
+
+enum rf_place {
+	RF_AT_ADDRESS = 0, /* a device or pinned address of the window */
+	RF_AT_BULK = 1,    /* at = slot number * RF_BULK_BYTES + offset; rows packed by pitch */
+	RF_AT_INLINE = 2,  /* source only: the bytes follow the record's fixed part, packed */
+};
+/* One copy of `height` rows of `width` bytes. 1D: height 1. */
+struct rf_copy {
+	struct rf_record r;
+	uint64_t stream;
+	uint64_t dst, src; /* by dst_place, src_place */
+	uint64_t dst_pitch, src_pitch;
+	uint64_t width, height;
+	uint8_t dst_place, src_place;
+	uint8_t release_bulk; /* 1: source slot is free again once read */
+	uint8_t reserved[5];
+	uint8_t data[]; /* RF_AT_INLINE */
+};
+struct rf_fill {
+	struct rf_record r;
+	uint64_t stream;
+	uint64_t dst, pitch;
+	uint64_t width, height;  /* width in elements */
+	uint32_t value, element; /* element: 1, 2 or 4 bytes */
+};
+
+enum rf_image { RF_IMAGE_FATBIN = 0, RF_IMAGE_PTX = 1 };
+struct rf_module_data {
+	struct rf_record r;
+	uint64_t module;
+	uint64_t offset; /* in the image */
+	uint32_t bytes;
+	uint32_t bulk; /* slot that holds the bytes; the server lets it go */
+};
+struct rf_module_load {
+	struct rf_record r;
+	uint64_t module;
+	uint64_t bytes; /* of the whole image, all sent */
+	uint32_t image; /* enum rf_image */
+	uint32_t reserved;
+};
+struct rf_module_reply {
+	uint64_t globals_bytes; /* the client allocates them, then sends MODULE_GLOBALS */
+	uint32_t function_count, global_count;
+};
+struct rf_module_globals {
+	struct rf_record r;
+	uint64_t module, addr;
+};
+#define RF_NAME_MAX 4096u
+struct rf_name {
+	struct rf_record r;
+	uint64_t module;
+	uint64_t handle;     /* FUNCTION_GET: the number the function gets */
+	uint32_t bulk;       /* FUNCTION_GET: slot for the parameter layout, or for the reason of an
+	                          * error: text with its final zero, or none where that is zero */
+	uint32_t name_bytes; /* without a final zero */
+	char name[];
+};
+/* In the bulk slot named by FUNCTION_GET: param_count of these. */
+struct rf_param {
+	uint32_t offset, bytes;
+};
+struct rf_function_reply {
+	uint32_t param_count, param_bytes;
+	uint32_t static_shared_bytes, max_threads, registers, local_bytes, const_bytes, ptx_version;
+};
+struct rf_global_reply {
+	uint64_t addr, bytes;
+};
+/* The names of a module's functions in its order, from number `first` on: as many as fit the bulk
+ * slot, each with its final zero. */
+struct rf_function_names {
+	struct rf_record r;
+	uint64_t module;
+	uint32_t first, bulk;
+};
+struct rf_function_names_reply {
+	uint32_t count;
+};
+
+struct rf_stream_create {
+	struct rf_record r;
+	uint64_t stream;
+	uint32_t flags; /* 1: non-blocking (does not order with the legacy stream) */
+	int32_t priority;
+};
+struct rf_event_create {
+	struct rf_record r;
+	uint64_t event;
+	uint32_t flags;
+	uint32_t reserved;
+};
+struct rf_event {
+	struct rf_record r;
+	uint64_t event, stream;
+};
+struct rf_elapsed {
+	struct rf_record r;
+	uint64_t start, end;
+};
+
+#define RF_PARAM_MAX 32764u /* bytes of a kernel's parameters: CUDA's own limit */
+struct rf_launch {
+	struct rf_record r;
+	uint64_t stream, function;
+	uint32_t grid[3], block[3];
+	uint32_t shared_bytes; /* dynamic */
+	uint32_t param_bytes;
+	uint32_t flags; /* 1: cooperative */
+	uint32_t reserved;
+	uint8_t params[]; /* in the layout of FUNCTION_GET */
+};
+struct rf_host_func {
+	struct rf_record r;
+	uint64_t stream, token;
+};
+
+/* Element (i, j) of the b-th matrix lies row * i + col * j + batch * b elements behind `addr`: one
+ * of row and col is 1, so that order and transposition need no words of their own. */
+struct rf_matrix {
+	uint64_t addr, row, col, batch;
+};
+enum rf_gemm_flags {
+	RF_GEMM_POINTERS = 1, /* addr of A, B, C and D: of `count` addresses, one per product */
+	RF_GEMM_SCALARS = 2,  /* alpha and beta: addresses of them */
+	RF_GEMM_RELU = 4,     /* the product's last step: max(x, 0) */
+	RF_GEMM_GELU = 8,     /* or x * Phi(x), in the form with tanh */
+	/* of GEMM_AUX alone; without RF_GEMM_POINTERS, and not for integers */
+	RF_GEMM_KEEP = 16,   /* with one of them: what x was before it goes to `aux` */
+	RF_GEMM_DRELU = 32,  /* or x times ReLU's derivative at what is in `aux` */
+	RF_GEMM_DGELU = 64,  /* or x times GELU's there */
+	RF_GEMM_SUM_D = 128, /* `bias` is a result: the sums of D's rows, */
+	RF_GEMM_SUM_A = 256, /* or of A's rows, */
+	RF_GEMM_SUM_B = 512, /* or of B's columns */
+};
+/* `count` products D = step(alpha * A * B + beta * C + bias). A has m rows and k columns, B k and
+ * n; C and D are of one type and have m and n. Types are numbers of cudaDataType. */
+struct rf_gemm {
+	struct rf_record r;
+	uint64_t stream;
+	uint64_t m, n, k, count;
+	struct rf_matrix a, b, c, d;
+	uint64_t bias, bias_batch; /* an element per row of D, all together; address 0: none */
+	uint64_t alpha, beta;      /* their bits, in type_scale */
+	uint8_t type_ab, type_cd, type_bias, type_scale;
+	uint32_t flags;         /* enum rf_gemm_flags */
+	uint32_t compute, math; /* cublasComputeType_t, cublasMath_t: what the program allows */
+};
+/* `aux` lies by columns: of GELU a matrix as D; of ReLU a bit for each element, 1 where it let x
+ * through, the first in a byte's lowest bit: col and batch count bits then, in multiples of 128. */
+struct rf_gemm_aux {
+	struct rf_gemm g;
+	struct rf_matrix aux;
+};
+
+/* ---- what a module asks the client to fill in ------------------------------------------- */
+
+/* A module may have a variable of this name in its globals: struct rf_setup. The client fills it in
+ * before the module's first launch (1.1): it adds the address of the module's globals to the
+ * 64-bit words at `offset`s, which are pointers of initialised variables, and sets `print` to a
+ * struct rf_print in its pinned arena, where kernels leave what they print. `heap` begins as 1
+ * where kernels may allocate: then it is set to a struct rf_heap before the first of them runs. */
+#define RF_SETUP_NAME "__rankfold"
+struct rf_setup {
+	uint64_t print;
+	uint64_t heap;
+	uint64_t count;
+	uint64_t offset[]; /* from the beginning of the globals */
+};
+
+/* A ring of text. `head` counts bytes for ever; what lies RF_PRINT_BYTES behind it is overwritten,
+ * as in CUDA. The client reads at its synchronisations. */
+#define RF_PRINT_BYTES (1u << 20) /* power of two */
+struct rf_print {
+	_Alignas(64) _Atomic uint64_t head; /* (S) */
+	_Alignas(64) uint8_t text[RF_PRINT_BYTES];
+};
+
+/* The memory from which kernels allocate, in device memory. The client writes these two; the device
+ * keeps what else it needs behind them. */
+struct rf_heap {
+	uint64_t bytes; /* all of it */
+	uint64_t made;  /* 0: the device has not used it yet */
+};
+
+#define RF_UNIQUE_ID_BYTES 128u
+struct rf_comm_init {
+	struct rf_record r;
+	uint64_t comm;
+	uint32_t nranks, rank;
+	uint8_t unique_id[RF_UNIQUE_ID_BYTES];
+};
+struct rf_comm_split {
+	struct rf_record r;
+	uint64_t parent, comm;
+	int32_t color, key;
+};
+struct rf_comm_split_reply {
+	uint32_t nranks, rank;
+};
+
+enum rf_coll {
+	RF_COLL_ALLREDUCE = 0,
+	RF_COLL_REDUCE = 1,
+	RF_COLL_BROADCAST = 2,
+	RF_COLL_ALLGATHER = 3,
+	RF_COLL_REDUCESCATTER = 4,
+	RF_COLL_SEND = 5,
+	RF_COLL_RECV = 6,
+	RF_COLL_ALLTOALL = 7,
+	RF_COLL_GATHER = 8,
+	RF_COLL_SCATTER = 9,
+};
+struct rf_collective {
+	struct rf_record r;
+	uint64_t stream, comm;
+	uint64_t send, recv; /* window addresses; 0 where the operation has none */
+	uint64_t count;      /* elements, as in the NCCL call (sendcount or recvcount) */
+	uint64_t op;         /* ncclRedOp_t, or a handle >= RF_HANDLE_FIRST of REDOP_CREATE */
+	uint32_t kind;       /* enum rf_coll */
+	uint32_t dtype;      /* ncclDataType_t */
+	int32_t root;        /* root, or the peer of SEND and RECV */
+	uint32_t group_left; /* records of the same outermost group that follow; 0: last */
+};
+struct rf_redop {
+	struct rf_record r;
+	uint64_t redop, comm;
+	uint32_t dtype, reserved;
+	uint8_t scalar[8]; /* pre-multiplication, in dtype, host value */
+};
+
+/* ---- hand-over of the memfd: client -> launcher, on a Unix SOCK_STREAM socket ---------- */
+
+#define RF_ENV_LAUNCHER "RANKFOLD_LAUNCHER" /* path of the launcher's client socket */
+
+struct rf_hello { /* (C), with the memfd as SCM_RIGHTS, after the header's line 0 is set */
+	uint64_t magic;
+	uint32_t major, minor;
+	uint32_t pid;
+	uint32_t reserved;
+};
+/* The virtual device: a constant of the job, whatever serves it. */
+struct rf_device {
+	char name[64];
+	uint64_t memory_bytes; /* capacity: malloc beyond it fails */
+	uint32_t cc_major, cc_minor;
+	uint32_t sm_count, warp_size;
+	uint32_t max_threads_per_block, max_threads_per_sm;
+	uint32_t shared_per_block, shared_per_block_optin, shared_per_sm;
+	uint32_t regs_per_block, regs_per_sm;
+	uint32_t clock_khz, memory_clock_khz, memory_bus_bits, l2_bytes;
+	uint32_t reserved[9];
+};
+struct rf_welcome { /* (L) */
+	uint64_t magic;
+	int32_t error;         /* 0, or 1: refused; `message` says why */
+	uint32_t device_count; /* virtual devices the rank sees */
+	uint32_t rank, world_size;
+	struct rf_device device;
+	char message[256];
+};
+/* The client asks once before it makes the memfd: it sends rf_hello with pid 0 and no
+ * descriptor (-> rf_welcome: rank, device; or why not); then it makes the memfd, sends
+ * rf_hello with its pid and the memfd (-> rf_welcome again), and closes. */
+
+_Static_assert(sizeof(struct rf_header) <= 0x1000, "header fits its page");
+_Static_assert(offsetof(struct rf_header, epoch) == 64, "line 1");
+_Static_assert(offsetof(struct rf_header, head) == 128, "line 2");
+_Static_assert(offsetof(struct rf_header, tail) == 192, "line 3");
+_Static_assert(offsetof(struct rf_header, retired_free) == 256, "line 4");
+_Static_assert(sizeof(struct rf_slot) == RF_SLOT_BYTES, "slot size");
+_Static_assert(RF_OFF_SLOTS + RF_SLOT_COUNT * RF_SLOT_BYTES <= RF_OFF_HOSTFUNC, "slots fit");
+_Static_assert(RF_OFF_RING + RF_RING_BYTES <= RF_OFF_BULK, "ring fits");
+_Static_assert(RF_OFF_BULK + (uint64_t)RF_BULK_COUNT * RF_BULK_BYTES <= RF_OFF_PINNED, "bulk fits");
+_Static_assert(sizeof(struct rf_record) == 16, "record header");
+_Static_assert(sizeof(struct rf_launch) == 72, "launch header");
+_Static_assert(sizeof(struct rf_copy) == 80, "copy header");
+_Static_assert(sizeof(struct rf_launch) + RF_PARAM_MAX <= RF_RECORD_MAX &&
+		       RF_RECORD_MAX % RF_RECORD_ALIGN == 0,
+	       "any launch is a record");
+
+#endif

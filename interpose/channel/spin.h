@@ -1,0 +1,50 @@
+/* spin.h: staying awake for a while before sleeping: to be woken takes longer than most waits.
+ *
+ * Ranks, a proxy's loop and its workers wait for one another, and are often more than there are
+ * cores: who waits gives way at each look. Where nobody else wants the core that costs 0.2 µs.
+ */
+#ifndef RANKFOLD_SPIN_H
+#define RANKFOLD_SPIN_H
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#define SPIN_PAUSES 16 /* between looks, some 0.3 µs: looking all the time slows down who writes */
+
+struct spin {
+	uint64_t since;
+}; /* 0 at first */
+
+static inline uint64_t spin_now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static inline void spin_pause(void)
+{
+	(void)sched_yield();
+	for (int n = 0; n < SPIN_PAUSES; n++)
+#if defined(__x86_64__)
+		__builtin_ia32_pause();
+#elif defined(__aarch64__)
+		__asm__ volatile("yield");
+#endif
+}
+
+/* After a look that found nothing: look once more? False: sleep. */
+static inline bool spin_on(struct spin *s, uint64_t limit_ns)
+{
+	uint64_t now = spin_now_ns();
+	if (!s->since)
+		s->since = now;
+	return now - s->since < limit_ns;
+}
+
+/* There was something, or it slept. */
+static inline void spin_reset(struct spin *s) { s->since = 0; }
+
+#endif

@@ -1,0 +1,191 @@
+/* blas.c: how the routines of BLAS that are no plain products reach the device.
+ *
+ * Their kernels (interpose/blas) are PTX that this library carries. They are a module as one of the
+ * program's own, loaded at the first call of their type, and launched in the handle's stream: so
+ * captures, folding and moves need nothing of their own. Numbers that lie in the host's memory go
+ * through a few bytes of the device's, and the call waits for a result, as cuBLAS does.
+ */
+#include "blas.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define THREADS 128
+#define BLOCKS_MAX (1 << 20)
+#define BATCH_MAX 65535
+#define NUMBERS_BYTES 256
+
+extern const char blas_ptx_s[], blas_ptx_d[], blas_ptx_c[], blas_ptx_z[]; /* images.S */
+
+static const char *const names[BLAS_KERNELS] = {
+	[KERNEL_EACH] = "each",
+	[KERNEL_REDUCE] = "reduce",
+	[KERNEL_TIMES_VECTOR] = "times_vector",
+	[KERNEL_TRIANGLE_TIMES_VECTOR] = "triangle_times_vector",
+	[KERNEL_SOLVE_VECTOR] = "solve_vector",
+	[KERNEL_UPDATE] = "update",
+	[KERNEL_TIMES_MATRIX] = "times_matrix",
+	[KERNEL_TRIANGLE_TIMES_MATRIX] = "triangle_times_matrix",
+	[KERNEL_SOLVE_MATRIX] = "solve_matrix",
+	[KERNEL_COMBINE] = "combine",
+	[KERNEL_ROTATION] = "rotation",
+};
+static const struct {
+	int type;
+	size_t bytes;
+	const char *image;
+} types[] = {
+	{CUDA_R_32F, 4, blas_ptx_s},
+	{CUDA_R_64F, 8, blas_ptx_d},
+	{CUDA_C_32F, 8, blas_ptx_c},
+	{CUDA_C_64F, 16, blas_ptx_z},
+};
+#define TYPES (sizeof types / sizeof *types)
+
+/* Guards the modules, which are never unloaded. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct module *modules[TYPES];
+
+int blas_begin(struct blas_call *c, const void *handle, int type)
+{
+	memset(c, 0, sizeof *c);
+	c->handle = handle_get(HANDLE_BLAS, handle);
+	if (!c->handle)
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	for (size_t i = 0; i < TYPES; i++)
+		if (types[i].type == type)
+			c->bytes = types[i].bytes;
+	if (!c->bytes) {
+		SAY_ONCE(
+			"a BLAS routine in cudaDataType %d, or in several types, is not supported by "
+			"rankfold",
+			type);
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	}
+	c->type = type;
+	c->real = type == CUDA_R_32F || type == CUDA_R_64F;
+	c->on_device = c->handle->modes[BLAS_POINTERS];
+	c->args.flags = c->on_device ? BLAS_ON_DEVICE : 0;
+	c->args.count = 1;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static int put_scalar(const struct blas_call *c, uint64_t *to, const void *value, bool real)
+{
+	if (!value)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (c->on_device)
+		*to = (uint64_t)value;
+	else
+		memcpy(to, value, real && !c->real ? c->bytes / 2 : c->bytes);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+int blas_alpha(struct blas_call *c, const void *alpha, bool real)
+{
+	c->args.flags |= real ? BLAS_REAL_ALPHA : 0;
+	return put_scalar(c, c->args.alpha, alpha, real);
+}
+
+int blas_beta(struct blas_call *c, const void *beta, bool real)
+{
+	c->args.flags |= real ? BLAS_REAL_BETA : 0;
+	return put_scalar(c, c->args.beta, beta, real);
+}
+
+static int find(int type, enum blas_kernel kernel, struct function **out)
+{
+	size_t i = 0;
+
+	while (types[i].type != type)
+		i++;
+	pthread_mutex_lock(&lock);
+	if (!modules[i])
+		modules[i] = (struct module *)__cudaRegisterFatBinary((void *)types[i].image);
+	pthread_mutex_unlock(&lock);
+	return modules[i] ? module_function(modules[i], names[kernel], out) : OUT_OF_MEMORY;
+}
+
+static bool of_one_block(enum blas_kernel kernel)
+{
+	return kernel == KERNEL_REDUCE || kernel == KERNEL_TRIANGLE_TIMES_VECTOR ||
+	       kernel == KERNEL_SOLVE_VECTOR || kernel == KERNEL_ROTATION;
+}
+
+static int launch_error(struct blas_call *c, enum blas_kernel kernel, int64_t work)
+{
+	int64_t blocks = (work + THREADS - 1) / THREADS, batch = c->args.count;
+	struct launch l = {.grid = {(uint32_t)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX),
+				    (uint32_t)(batch < BATCH_MAX ? batch : BATCH_MAX), 1},
+			   .block = {THREADS, 1, 1},
+			   .packed = &c->args,
+			   .packed_bytes = sizeof c->args};
+	int error = channel_use_device();
+
+	if (of_one_block(kernel)) {
+		l.grid[0] = l.grid[1] = 1;
+		l.block[0] = kernel == KERNEL_ROTATION ? 1 : BLAS_REDUCERS;
+	}
+	if (!error)
+		error = stream_number(c->handle->stream, &l.stream);
+	if (!error)
+		error = find(c->type, kernel, &l.function);
+	return error ? error : launch(&l);
+}
+
+int blas_launch(struct blas_call *c, enum blas_kernel kernel, int64_t work)
+{
+	return launch_error(c, kernel, work) ? CUBLAS_STATUS_EXECUTION_FAILED
+					     : CUBLAS_STATUS_SUCCESS;
+}
+
+static int copy(const struct blas_call *c, void *to, const void *from, size_t bytes, int kind)
+{
+	return memory_copy_1d(to, from, bytes, kind, c->handle->stream, false);
+}
+
+/* One after another in `place`, each where any number may begin. */
+static int through(struct blas_call *c, enum blas_kernel kernel, struct blas_number *numbers,
+		   size_t count, char *place)
+{
+	int error = CUDA_OK;
+
+	for (size_t i = 0; i < count && !error; i++) {
+		char *at = place + i * (NUMBERS_BYTES / 4);
+
+		*numbers[i].device = (uint64_t)at;
+		if (numbers[i].in)
+			error = copy(c, at, numbers[i].at, numbers[i].bytes, HOST_TO_DEVICE);
+	}
+	if (!error)
+		error = launch_error(c, kernel, 1);
+	for (size_t i = 0; i < count && !error; i++)
+		if (numbers[i].out)
+			error = copy(c, numbers[i].at, place + i * (NUMBERS_BYTES / 4),
+				     numbers[i].bytes, DEVICE_TO_HOST);
+	return error;
+}
+
+int blas_with_numbers(struct blas_call *c, enum blas_kernel kernel, struct blas_number *numbers,
+		      size_t count)
+{
+	void *place = NULL;
+	uint64_t stream;
+	int error, last;
+
+	for (size_t i = 0; i < count; i++) {
+		if (!numbers[i].at)
+			return CUBLAS_STATUS_INVALID_VALUE;
+		*numbers[i].device = (uint64_t)numbers[i].at;
+	}
+	if (c->on_device)
+		return blas_launch(c, kernel, 1);
+	error = stream_idle_number(c->handle->stream, &stream); /* no capture waits for a result */
+	if (error)
+		return CUBLAS_STATUS_EXECUTION_FAILED;
+	if (pool_alloc(&place, 2 * NUMBERS_BYTES, NULL, c->handle->stream))
+		return CUBLAS_STATUS_ALLOC_FAILED;
+	error = through(c, kernel, numbers, count, place);
+	last = pool_free(place, c->handle->stream);
+	return error || last ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+}

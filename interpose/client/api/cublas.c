@@ -1,0 +1,322 @@
+/* cublas.c: handles of cuBLAS, and its matrix products.
+ *
+ * A handle is a number and a few modes in the client; the server never hears of it. Every product,
+ * whatever function asks for it, becomes one record (struct rf_gemm) in its stream: with scalars by
+ * value in host pointer mode, and with an address and two strides for each matrix. Combinations of
+ * types are checked here, so that a program gets cuBLAS's answer at once; addresses by the device.
+ * Errors are cublasStatus_t. Nothing here blocks but a full ring, and synchronous copies.
+ */
+#include <string.h>
+
+#include "graph.h"
+
+/* ---- handles ---- */
+
+static struct handle *blas_of(const void *handle) { return handle_get(HANDLE_BLAS, handle); }
+
+int blas_check(const void *handle)
+{
+	return blas_of(handle) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
+}
+
+int blas_create(void *out, enum handle_kind kind)
+{
+	if (!out)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (channel_use_device())
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	struct handle *h = handle_new(kind);
+	if (!h)
+		return CUBLAS_STATUS_ALLOC_FAILED;
+	void *value = (void *)h->number;
+	memcpy(out, &value, sizeof value);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Products that it has enqueued go on. */
+int blas_destroy(const void *handle, enum handle_kind kind)
+{
+	struct handle *h = handle_get(kind, handle);
+	if (!h)
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	handle_drop(h);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t streamId)
+{
+	struct handle *h = blas_of(handle);
+	uint64_t number;
+	if (!h)
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	if (stream_number(streamId, &number))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	h->stream = streamId;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasGetStream_v2(cublasHandle_t handle, cudaStream_t *streamId)
+{
+	const struct handle *h = blas_of(handle);
+	if (!h)
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	if (!streamId)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	*streamId = h->stream;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+int mode_set(const void *handle, enum blas_mode mode, int value, int most)
+{
+	struct handle *h = blas_of(handle);
+	if (!h)
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	if (value < 0 || value > most)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	h->modes[mode] = value;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+int mode_get(const void *handle, enum blas_mode mode, int *value)
+{
+	const struct handle *h = blas_of(handle);
+	if (!h)
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	if (!value)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	*value = h->modes[mode];
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasGetVersion_v2(cublasHandle_t handle, int *version)
+{
+	(void)handle; /* NULL, in many programs */
+	if (!version)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	*version = BLAS_VERSION;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* 0: major, 1: minor, 2: patch */
+int blas_property(int property, int *value)
+{
+	if (property < 0 || property > 2 || !value)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	*value = property == 0   ? BLAS_VERSION / 10000
+		 : property == 1 ? BLAS_VERSION / 100 % 100
+				 : BLAS_VERSION % 100;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static const struct {
+	int status;
+	const char *name, *text;
+} statuses[] = {
+#define STATUS(name, text) {CUBLAS_STATUS_##name, "CUBLAS_STATUS_" #name, text}
+	STATUS(SUCCESS, "success"),
+	STATUS(NOT_INITIALIZED, "the library was not initialized"),
+	STATUS(ALLOC_FAILED, "the resource allocation failed"),
+	STATUS(INVALID_VALUE, "an unsupported value or parameter was passed to the function"),
+	STATUS(ARCH_MISMATCH, "the device lacks a feature that the function needs"),
+	STATUS(MAPPING_ERROR, "an access to device memory failed"),
+	STATUS(EXECUTION_FAILED, "the function failed to run on the device"),
+	STATUS(INTERNAL_ERROR, "an internal operation failed"),
+	STATUS(NOT_SUPPORTED, "the function is not supported"),
+	STATUS(LICENSE_ERROR, "the license could not be checked"),
+};
+
+const char *blas_status_name(int status)
+{
+	for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++)
+		if (statuses[i].status == status)
+			return statuses[i].name;
+	return "CUBLAS_STATUS_<unknown>";
+}
+
+const char *blas_status_text(int status)
+{
+	for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++)
+		if (statuses[i].status == status)
+			return statuses[i].text;
+	return "an unknown status";
+}
+
+/* ---- types and scalars ---- */
+
+/* What alpha and beta are for a cublasComputeType_t; -1: not known. */
+static int scale_of(int compute)
+{
+	switch (compute) {
+	case CUBLAS_COMPUTE_16F:
+	case CUBLAS_COMPUTE_16F_PEDANTIC: return CUDA_R_16F;
+	case CUBLAS_COMPUTE_32F:
+	case CUBLAS_COMPUTE_32F_PEDANTIC:
+	case CUBLAS_COMPUTE_32F_FAST_16F:
+	case CUBLAS_COMPUTE_32F_FAST_16BF:
+	case CUBLAS_COMPUTE_32F_FAST_TF32: return CUDA_R_32F;
+	case CUBLAS_COMPUTE_64F:
+	case CUBLAS_COMPUTE_64F_PEDANTIC: return CUDA_R_64F;
+	case CUBLAS_COMPUTE_32I:
+	case CUBLAS_COMPUTE_32I_PEDANTIC: return CUDA_R_32I;
+	default: return -1;
+	}
+}
+
+/* The real combinations that cuBLAS documents, short of 8-bit floats and int8 results. */
+int gemm_types(struct rf_gemm *m, int a, int b, int c, int compute)
+{
+	static const struct {
+		int ab, c, scale;
+	} all[] = {
+		{CUDA_R_16F, CUDA_R_16F, CUDA_R_16F},   {CUDA_R_8I, CUDA_R_32I, CUDA_R_32I},
+		{CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F}, {CUDA_R_16F, CUDA_R_16F, CUDA_R_32F},
+		{CUDA_R_8I, CUDA_R_32F, CUDA_R_32F},    {CUDA_R_16BF, CUDA_R_32F, CUDA_R_32F},
+		{CUDA_R_16F, CUDA_R_32F, CUDA_R_32F},   {CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
+		{CUDA_R_64F, CUDA_R_64F, CUDA_R_64F},
+	};
+	int scale = scale_of(compute);
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+		if (all[i].ab != a || a != b || all[i].c != c || all[i].scale != scale)
+			continue;
+		m->type_ab = (uint8_t)a;
+		m->type_cd = (uint8_t)c;
+		m->type_scale = (uint8_t)scale;
+		m->compute = (uint32_t)compute;
+		return CUBLAS_STATUS_SUCCESS;
+	}
+	SAY_ONCE(
+		"a cuBLAS product of cudaDataType %d by %d into %d, cublasComputeType_t %d, is not "
+		"supported by rankfold",
+		a, b, c, compute);
+	return CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+int gemm_scalars(struct rf_gemm *m, const void *alpha, const void *beta, bool on_device)
+{
+	size_t bytes = m->type_scale == CUDA_R_16F ? 2 : m->type_scale == CUDA_R_64F ? 8 : 4;
+	if (!alpha || !beta)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (on_device) {
+		m->flags |= RF_GEMM_SCALARS;
+		m->alpha = (uint64_t)alpha;
+		m->beta = (uint64_t)beta;
+	} else {
+		memcpy(&m->alpha, alpha, bytes);
+		memcpy(&m->beta, beta, bytes);
+	}
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- products ---- */
+
+#define OLD_FLAGS (RF_GEMM_POINTERS | RF_GEMM_SCALARS | RF_GEMM_RELU | RF_GEMM_GELU)
+
+int gemm_post(const struct rf_gemm_aux *given, const void *stream)
+{
+	struct rf_gemm_aux m = *given;
+	int error = stream_number(stream, &m.g.stream);
+	if (!error)
+		error = channel_enter();
+	if (error)
+		return error;
+	if (capturing(m.g.stream))
+		return capture_add(m.g.stream, node_gemm(&m));
+	memory_first_launch();
+	if (m.g.flags & ~(uint32_t)OLD_FLAGS)
+		channel_post(&m.g.r, RF_OP_GEMM_AUX, sizeof m, NULL, 0);
+	else
+		channel_post(&m.g.r, RF_OP_GEMM, sizeof m.g, NULL, 0);
+	return CUDA_OK;
+}
+
+/* Unless it has nothing to do. */
+int gemm_send(struct rf_gemm_aux *call, const void *stream)
+{
+	const struct rf_gemm *m = &call->g;
+
+	if (m->m > INT32_MAX || m->n > INT32_MAX || m->k > INT32_MAX || m->count > INT32_MAX) {
+		SAY_ONCE(
+			"a cuBLAS product with a side beyond 2^31 - 1 is not supported by rankfold");
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	}
+	if (!m->m || !m->n || !m->count)
+		return CUBLAS_STATUS_SUCCESS;
+	return gemm_post(call, stream) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+}
+
+/* op(X), which has `rows` and `columns`; X lies by columns, `ld` elements each. */
+static int matrix(struct rf_matrix *to, const struct operand *x, int op, int64_t rows,
+		  int64_t columns, int64_t count)
+{
+	bool turned = op != CUBLAS_OP_N;
+	int64_t least = turned ? columns : rows;
+	if (op < CUBLAS_OP_N || op > CUBLAS_OP_C || x->ld < (least > 1 ? least : 1))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (count > 1 && x->stride < 0) {
+		SAY_ONCE("a cuBLAS product with a negative stride is not supported by rankfold");
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	}
+	*to = (struct rf_matrix){(uint64_t)x->at, 1, (uint64_t)x->ld,
+				 count > 1 ? (uint64_t)x->stride : 0};
+	if (turned) {
+		to->row = (uint64_t)x->ld;
+		to->col = 1;
+	}
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static bool is_complex(int a, int b, int c, int compute)
+{
+	return a == b && b == c &&
+	       ((a == CUDA_C_32F && scale_of(compute) == CUDA_R_32F) ||
+		(a == CUDA_C_64F && scale_of(compute) == CUDA_R_64F));
+}
+
+/* Of cuBLAS's products all; `pointers`: A, B and C are lists of matrices in device memory. */
+int gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+	 const void *alpha, struct operand a, struct operand b, const void *beta, struct operand c,
+	 int64_t count, int compute, bool pointers)
+{
+	const struct handle *h = blas_of(handle);
+	struct rf_gemm_aux call = {.g = {.m = (uint64_t)m,
+					 .n = (uint64_t)n,
+					 .k = (uint64_t)k,
+					 .count = (uint64_t)count,
+					 .flags = pointers ? RF_GEMM_POINTERS : 0}};
+	struct rf_gemm *r = &call.g;
+	if (!h)
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	if (is_complex(a.type, b.type, c.type, compute))
+		return blas_gemm(handle, a.type, transa, transb, m, n, k, alpha, a, b, beta, c,
+				 count, pointers);
+	if (m < 0 || n < 0 || k < 0 || count < 0)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	int status = matrix(&r->a, &a, transa, m, k, count);
+	if (!status)
+		status = matrix(&r->b, &b, transb, k, n, count);
+	if (!status)
+		status = matrix(&r->c, &c, CUBLAS_OP_N, m, n, count);
+	if (!status)
+		status = gemm_types(r, a.type, b.type, c.type, compute);
+	if (!status)
+		status = gemm_scalars(r, alpha, beta, h->modes[BLAS_POINTERS]);
+	if (status)
+		return status;
+	r->d = r->c;
+	r->math = (uint32_t)h->modes[BLAS_MATH];
+	return gemm_send(&call, h->stream);
+}
+
+/* ---- copies ---- */
+
+/* `height` lines of `width` elements; lines are so many elements apart. */
+int copy_elements(void *dst, int64_t dst_ld, const void *src, int64_t src_ld, int64_t width,
+		  int64_t height, int64_t element, int kind, const void *stream, bool async)
+{
+	if (width < 0 || height < 0 || element <= 0 || dst_ld < (width > 1 ? width : 1) ||
+	    src_ld < (width > 1 ? width : 1))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	int error = copy_2d(dst, (size_t)(dst_ld * element), src, (size_t)(src_ld * element),
+			    (size_t)(width * element), (size_t)height, kind, stream, async);
+	return error ? CUBLAS_STATUS_MAPPING_ERROR : CUBLAS_STATUS_SUCCESS;
+}

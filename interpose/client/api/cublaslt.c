@@ -1,0 +1,518 @@
+/* cublaslt.c: descriptors of cuBLASLt, its one algorithm, and its matrix products.
+ *
+ * Descriptors are plain memory, the program's (Init) or ours (Create), and hold attributes at fixed
+ * places; an attribute or value that would change a result in a way that is not built is refused by
+ * its name. A product becomes the same record as cuBLAS's. There is one algorithm: configurations
+ * are kept and given back, and compute the same. Errors are cublasStatus_t.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bodies.h"
+
+struct layout {
+	uint32_t type, order;
+	uint64_t rows, columns;
+	int64_t ld;
+	int32_t count;
+	uint32_t reserved;
+	int64_t stride;
+};
+struct desc {
+	int32_t compute, scale, pointers, transa, transb, transc, fill;
+	uint32_t epilogue;
+	const void *bias;
+	int64_t bias_stride;
+	int32_t bias_type, sm_count;
+	int8_t fast_accumulation;
+	const void *aux;
+	int64_t aux_ld, aux_stride;
+	int32_t aux_type;
+};
+struct preference {
+	uint64_t workspace, implementations;
+	uint32_t search, reductions, alignment[4];
+	float waves;
+};
+struct algo {
+	int32_t id;
+	uint32_t tile, split_k, reduction, swizzling, custom, stages;
+	uint16_t inner_shape, cluster_shape;
+};
+_Static_assert(sizeof(struct layout) <= 64, "older headers have no more room for one");
+_Static_assert(sizeof(struct desc) <= 128, "as the layout");
+_Static_assert(sizeof(struct preference) <= 64, "as the layout");
+_Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "it fits");
+
+/* ---- attributes ---- */
+
+struct attribute {
+	int number;
+	uint16_t offset, bytes;
+};
+#define AT(name, type, member)                                                                     \
+	{name, offsetof(struct type, member), sizeof((struct type){0}.member)}
+
+static const struct attribute layout_attributes[] = {
+	AT(CUBLASLT_MATRIX_LAYOUT_TYPE, layout, type),
+	AT(CUBLASLT_MATRIX_LAYOUT_ORDER, layout, order),
+	AT(CUBLASLT_MATRIX_LAYOUT_ROWS, layout, rows),
+	AT(CUBLASLT_MATRIX_LAYOUT_COLS, layout, columns),
+	AT(CUBLASLT_MATRIX_LAYOUT_LD, layout, ld),
+	AT(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, layout, count),
+	AT(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, layout, stride),
+};
+static const struct attribute desc_attributes[] = {
+	AT(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, desc, compute),
+	AT(CUBLASLT_MATMUL_DESC_SCALE_TYPE, desc, scale),
+	AT(CUBLASLT_MATMUL_DESC_POINTER_MODE, desc, pointers),
+	AT(CUBLASLT_MATMUL_DESC_TRANSA, desc, transa),
+	AT(CUBLASLT_MATMUL_DESC_TRANSB, desc, transb),
+	AT(CUBLASLT_MATMUL_DESC_TRANSC, desc, transc),
+	AT(CUBLASLT_MATMUL_DESC_FILL_MODE, desc, fill),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE, desc, epilogue),
+	AT(CUBLASLT_MATMUL_DESC_BIAS_POINTER, desc, bias),
+	AT(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, desc, bias_stride),
+	AT(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, desc, bias_type),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, desc, aux),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, desc, aux_ld),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, desc, aux_stride),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, desc, aux_type),
+	AT(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, desc, sm_count),
+	AT(CUBLASLT_MATMUL_DESC_FAST_ACCUM, desc, fast_accumulation),
+};
+static const struct attribute preference_attributes[] = {
+	AT(CUBLASLT_MATMUL_PREF_SEARCH_MODE, preference, search),
+	AT(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, preference, workspace),
+	AT(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, preference, reductions),
+	AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, preference, alignment[0]),
+	AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, preference, alignment[1]),
+	AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, preference, alignment[2]),
+	AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, preference, alignment[3]),
+	AT(CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT, preference, waves),
+	AT(CUBLASLT_MATMUL_PREF_IMPL_MASK, preference, implementations),
+};
+static const struct attribute algo_attributes[] = {
+	AT(CUBLASLT_ALGO_CONFIG_ID, algo, id),
+	AT(CUBLASLT_ALGO_CONFIG_TILE_ID, algo, tile),
+	AT(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, algo, split_k),
+	AT(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, algo, reduction),
+	AT(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, algo, swizzling),
+	AT(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, algo, custom),
+	AT(CUBLASLT_ALGO_CONFIG_STAGES_ID, algo, stages),
+	AT(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, algo, inner_shape),
+	AT(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, algo, cluster_shape),
+};
+#define TABLE(array, name) {array, sizeof array / sizeof *array, name}
+static const struct {
+	const struct attribute *at;
+	size_t count;
+	const char *name;
+} tables[] = {
+	[OF_DESC] = TABLE(desc_attributes, "cublasLtMatmulDescAttributes_t"),
+	[OF_LAYOUT] = TABLE(layout_attributes, "cublasLtMatrixLayoutAttribute_t"),
+	[OF_PREFERENCE] = TABLE(preference_attributes, "cublasLtMatmulPreferenceAttributes_t"),
+	[OF_ALGO] = TABLE(algo_attributes, "cublasLtMatmulAlgoConfigAttributes_t"),
+};
+
+static const struct attribute *find(enum described what, int number)
+{
+	for (size_t i = 0; i < tables[what].count; i++)
+		if (tables[what].at[i].number == number)
+			return &tables[what].at[i];
+	SAY_ONCE("%s %d is not supported by rankfold", tables[what].name, number);
+	return NULL;
+}
+
+int attribute_set(void *object, enum described what, int number, const void *from, size_t bytes)
+{
+	if (!object || !from)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	const struct attribute *a = find(what, number);
+	if (!a)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	if (bytes != a->bytes)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	memcpy((char *)object + a->offset, from, bytes);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* `bytes` 0: only how many it takes. */
+int attribute_get(const void *object, enum described what, int number, void *to, size_t bytes,
+		  size_t *written)
+{
+	if (!object || (bytes ? !to : !written))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	const struct attribute *a = find(what, number);
+	if (!a)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	if (bytes && bytes < a->bytes)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (bytes)
+		memcpy(to, (const char *)object + a->offset, a->bytes);
+	if (written)
+		*written = a->bytes;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- descriptors ---- */
+
+static int init(void *object, size_t room, const void *value, size_t bytes)
+{
+	if (!object || room < bytes)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	memset(object, 0, room);
+	memcpy(object, value, bytes);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static int create(void *out, size_t room, const void *value, size_t bytes)
+{
+	if (!out)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	void *object = malloc(room);
+	if (!object)
+		return CUBLAS_STATUS_ALLOC_FAILED;
+	memcpy(out, &object, sizeof object);
+	return init(object, room, value, bytes);
+}
+
+int described_free(void *object)
+{
+	free(object);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static struct desc new_desc(int compute, int scale)
+{
+	return (struct desc){.compute = compute,
+			     .scale = scale,
+			     .fill = CUBLAS_FILL_MODE_FULL,
+			     .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+			     .bias_type = -1,
+			     .aux_type = -1};
+}
+
+int desc_create(cublasLtMatmulDesc_t *out, int compute, int scale)
+{
+	struct desc d = new_desc(compute, scale);
+	return create(out, sizeof(cublasLtMatmulDescOpaque_t), &d, sizeof d);
+}
+
+int desc_init(cublasLtMatmulDesc_t desc, size_t bytes, int compute, int scale)
+{
+	struct desc d = new_desc(compute, scale);
+	return init(desc, bytes, &d, sizeof d);
+}
+
+int layout_create(cublasLtMatrixLayout_t *out, int type, uint64_t rows, uint64_t columns,
+		  int64_t ld)
+{
+	struct layout l = {
+		.type = (uint32_t)type, .rows = rows, .columns = columns, .ld = ld, .count = 1};
+	return create(out, sizeof(cublasLtMatrixLayoutOpaque_t), &l, sizeof l);
+}
+
+int layout_init(cublasLtMatrixLayout_t layout, size_t bytes, int type, uint64_t rows,
+		uint64_t columns, int64_t ld)
+{
+	struct layout l = {
+		.type = (uint32_t)type, .rows = rows, .columns = columns, .ld = ld, .count = 1};
+	return init(layout, bytes, &l, sizeof l);
+}
+
+static const struct preference new_preference = {
+	.implementations = UINT64_MAX,
+	.reductions = UINT32_MAX,
+	.alignment = {256, 256, 256, 256},
+};
+
+int preference_create(cublasLtMatmulPreference_t *out)
+{
+	return create(out, sizeof(cublasLtMatmulPreferenceOpaque_t), &new_preference,
+		      sizeof new_preference);
+}
+
+int preference_init(cublasLtMatmulPreference_t preference, size_t bytes)
+{
+	return init(preference, bytes, &new_preference, sizeof new_preference);
+}
+
+/* ---- products ---- */
+
+/* An attribute's value that is not built. */
+static int lacks(const char *what, long long value)
+{
+	SAY_ONCE("a cuBLASLt product with %s %lld is not supported by rankfold", what, value);
+	return CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+/* What each epilogue is to the record, beside what DEFAULT is. */
+#define BIASED 0x80000000u /* no flag of a record: bias is an operand */
+static const struct {
+	uint32_t epilogue, flags;
+} epilogues[] = {
+	{CUBLASLT_EPILOGUE_DEFAULT, 0},
+	{CUBLASLT_EPILOGUE_RELU, RF_GEMM_RELU},
+	{CUBLASLT_EPILOGUE_BIAS, BIASED},
+	{CUBLASLT_EPILOGUE_RELU_BIAS, RF_GEMM_RELU | BIASED},
+	{CUBLASLT_EPILOGUE_GELU, RF_GEMM_GELU},
+	{CUBLASLT_EPILOGUE_GELU_BIAS, RF_GEMM_GELU | BIASED},
+	{CUBLASLT_EPILOGUE_RELU_AUX, RF_GEMM_RELU | RF_GEMM_KEEP},
+	{CUBLASLT_EPILOGUE_RELU_AUX_BIAS, RF_GEMM_RELU | RF_GEMM_KEEP | BIASED},
+	{CUBLASLT_EPILOGUE_DRELU, RF_GEMM_DRELU},
+	{CUBLASLT_EPILOGUE_DRELU_BGRAD, RF_GEMM_DRELU | RF_GEMM_SUM_D},
+	{CUBLASLT_EPILOGUE_GELU_AUX, RF_GEMM_GELU | RF_GEMM_KEEP},
+	{CUBLASLT_EPILOGUE_GELU_AUX_BIAS, RF_GEMM_GELU | RF_GEMM_KEEP | BIASED},
+	{CUBLASLT_EPILOGUE_DGELU, RF_GEMM_DGELU},
+	{CUBLASLT_EPILOGUE_DGELU_BGRAD, RF_GEMM_DGELU | RF_GEMM_SUM_D},
+	{CUBLASLT_EPILOGUE_BGRADA, RF_GEMM_SUM_A},
+	{CUBLASLT_EPILOGUE_BGRADB, RF_GEMM_SUM_B},
+};
+#define WITH_AUX (RF_GEMM_KEEP | RF_GEMM_DRELU | RF_GEMM_DGELU)
+#define WITH_BIAS (BIASED | RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B)
+
+static int bias(struct rf_gemm *m, const struct desc *d)
+{
+	if (d->bias_stride < 0)
+		return lacks("CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE", d->bias_stride);
+	m->bias = (uint64_t)d->bias;
+	m->bias_batch = (uint64_t)d->bias_stride;
+	m->type_bias = d->bias_type < 0 ? m->type_cd : (uint8_t)d->bias_type;
+	bool is_double = m->type_bias == CUDA_R_64F;
+	if (is_double != (m->type_cd == CUDA_R_64F) ||
+	    (!is_double && m->type_bias != CUDA_R_32F && m->type_bias != m->type_cd))
+		return lacks("CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE", d->bias_type);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ReLU's is of bits, by columns as GELU's, which is of D's type. */
+static int aux(struct rf_gemm_aux *call, const struct desc *d)
+{
+	bool bits = call->g.flags & (RF_GEMM_RELU | RF_GEMM_DRELU);
+	int64_t unit = bits ? 128 : 8;
+
+	if (!bits && d->aux_type >= 0 && d->aux_type != call->g.type_cd)
+		return lacks("CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE", d->aux_type);
+	if (d->aux_ld < (int64_t)call->g.m || d->aux_ld % unit || d->aux_stride < 0 ||
+	    d->aux_stride % unit)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	call->aux = (struct rf_matrix){(uint64_t)d->aux, 1, (uint64_t)d->aux_ld,
+				       call->g.count > 1 ? (uint64_t)d->aux_stride : 0};
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static int epilogue(struct rf_gemm_aux *call, const struct desc *d)
+{
+	struct rf_gemm *m = &call->g;
+	uint32_t flags = UINT32_MAX;
+	for (size_t i = 0; i < sizeof epilogues / sizeof *epilogues; i++)
+		if (epilogues[i].epilogue == d->epilogue)
+			flags = epilogues[i].flags;
+	if (flags == UINT32_MAX)
+		return lacks("cublasLtEpilogue_t", d->epilogue);
+	if (m->type_cd == CUDA_R_32I && flags)
+		return lacks("an integer result and cublasLtEpilogue_t", d->epilogue);
+	if (m->type_ab == CUDA_R_8I && flags & (RF_GEMM_SUM_A | RF_GEMM_SUM_B))
+		return lacks("integer factors and cublasLtEpilogue_t", d->epilogue);
+	m->flags |= flags & ~BIASED;
+	int status = flags & WITH_BIAS ? bias(m, d) : CUBLAS_STATUS_SUCCESS;
+	return !status && flags & WITH_AUX ? aux(call, d) : status;
+}
+
+/* The addresses that its epilogue needs. */
+static bool has_operands(const struct rf_gemm_aux *call, const struct desc *d)
+{
+	bool biased = d->epilogue & CUBLASLT_EPILOGUE_BIAS ||
+		      call->g.flags & (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B);
+
+	return (!biased || call->g.bias) && (!(call->g.flags & WITH_AUX) || call->aux.addr);
+}
+
+/* op(X), which must have `rows` and `columns`. */
+static int matrix(struct rf_matrix *to, const void *at, const struct layout *x, bool turned,
+		  uint64_t rows, uint64_t columns, int32_t count)
+{
+	bool by_rows = x->order == CUBLASLT_ORDER_ROW;
+	uint64_t line = by_rows ? x->columns : x->rows;
+	if (x->order > CUBLASLT_ORDER_ROW)
+		return lacks("CUBLASLT_MATRIX_LAYOUT_ORDER", x->order);
+	if ((turned ? x->columns : x->rows) != rows || (turned ? x->rows : x->columns) != columns ||
+	    x->count != count || x->ld < 0 || (uint64_t)x->ld < (line ? line : 1))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (x->stride < 0)
+		return lacks("CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET", x->stride);
+	*to = (struct rf_matrix){(uint64_t)at, 1, (uint64_t)x->ld,
+				 count > 1 ? (uint64_t)x->stride : 0};
+	if (by_rows != turned) {
+		to->row = (uint64_t)x->ld;
+		to->col = 1;
+	}
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+struct operands {
+	const void *a, *b, *c, *d;
+	const struct layout *la, *lb, *lc, *ld;
+};
+
+/* All of a product but its scalars. */
+static int product(struct rf_gemm_aux *call, const struct desc *d, const struct operands *o)
+{
+	struct rf_gemm *m = &call->g;
+	if (!d || !o->la || !o->lb || !o->lc || !o->ld)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (d->pointers != CUBLASLT_POINTER_MODE_HOST &&
+	    d->pointers != CUBLASLT_POINTER_MODE_DEVICE)
+		return lacks("CUBLASLT_MATMUL_DESC_POINTER_MODE", d->pointers);
+	if (d->transc != CUBLAS_OP_N)
+		return lacks("CUBLASLT_MATMUL_DESC_TRANSC", d->transc);
+	if (d->fill != CUBLAS_FILL_MODE_FULL)
+		return lacks("CUBLASLT_MATMUL_DESC_FILL_MODE", d->fill);
+	if (o->lc->type != o->ld->type)
+		return lacks("C and D of different types; D's is", o->ld->type);
+	int status = gemm_types(m, (int)o->la->type, (int)o->lb->type, (int)o->ld->type,
+				d->compute);
+	if (status)
+		return status;
+	if (d->scale != m->type_scale)
+		return lacks("CUBLASLT_MATMUL_DESC_SCALE_TYPE", d->scale);
+	bool turn_a = d->transa != CUBLAS_OP_N, turn_b = d->transb != CUBLAS_OP_N;
+	m->m = o->ld->rows;
+	m->n = o->ld->columns;
+	m->k = turn_a ? o->la->rows : o->la->columns;
+	m->count = o->ld->count > 0 ? (uint64_t)o->ld->count : 0;
+	status = matrix(&m->a, o->a, o->la, turn_a, m->m, m->k, o->ld->count);
+	if (!status)
+		status = matrix(&m->b, o->b, o->lb, turn_b, m->k, m->n, o->ld->count);
+	if (!status)
+		status = matrix(&m->c, o->c, o->lc, false, m->m, m->n, o->ld->count);
+	if (!status)
+		status = matrix(&m->d, o->d, o->ld, false, m->m, m->n, o->ld->count);
+	return status ? status : epilogue(call, d);
+}
+
+/* A cuBLAS handle may be used in place of ours. */
+static bool is_handle(const void *handle)
+{
+	return handle_get(HANDLE_BLASLT, handle) || handle_get(HANDLE_BLAS, handle);
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc,
+			      const void *alpha, const void *A, cublasLtMatrixLayout_t Adesc,
+			      const void *B, cublasLtMatrixLayout_t Bdesc, const void *beta,
+			      const void *C, cublasLtMatrixLayout_t Cdesc, void *D,
+			      cublasLtMatrixLayout_t Ddesc, const cublasLtMatmulAlgo_t *algo,
+			      void *workspace, size_t workspaceSizeInBytes, cudaStream_t stream)
+{
+	const struct desc *d = (const void *)computeDesc;
+	struct operands o = {A,
+			     B,
+			     C,
+			     D,
+			     (const void *)Adesc,
+			     (const void *)Bdesc,
+			     (const void *)Cdesc,
+			     (const void *)Ddesc};
+	struct rf_gemm_aux m = {0};
+	(void)algo;
+	(void)workspace;
+	(void)workspaceSizeInBytes;
+	if (!is_handle(lightHandle))
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	int status = product(&m, d, &o);
+	if (!status && !has_operands(&m, d))
+		status = CUBLAS_STATUS_INVALID_VALUE;
+	if (!status)
+		status = gemm_scalars(&m.g, alpha, beta,
+				      d->pointers == CUBLASLT_POINTER_MODE_DEVICE);
+	return status ? status : gemm_send(&m, stream);
+}
+
+/* ---- the one algorithm ---- */
+
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t lightHandle, cublasComputeType_t computeType,
+				      cudaDataType_t scaleType, cudaDataType_t Atype,
+				      cudaDataType_t Btype, cudaDataType_t Ctype,
+				      cudaDataType_t Dtype, int algoId, cublasLtMatmulAlgo_t *algo)
+{
+	struct rf_gemm m;
+	struct algo one = {.split_k = 1};
+	if (!is_handle(lightHandle))
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	if (!algo || algoId != 0)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	int status = gemm_types(&m, Atype, Btype, Dtype, computeType);
+	if (!status && (Ctype != Dtype || scaleType != m.type_scale))
+		status = CUBLAS_STATUS_NOT_SUPPORTED;
+	return status ? status : init(algo, sizeof *algo, &one, sizeof one);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t lightHandle,
+					cublasComputeType_t computeType, cudaDataType_t scaleType,
+					cudaDataType_t Atype, cudaDataType_t Btype,
+					cudaDataType_t Ctype, cudaDataType_t Dtype,
+					int requestedAlgoCount, int algoIdsArray[],
+					int *returnAlgoCount)
+{
+	cublasLtMatmulAlgo_t algo;
+	int status = cublasLtMatmulAlgoInit(lightHandle, computeType, scaleType, Atype, Btype,
+					    Ctype, Dtype, 0, &algo);
+	if (requestedAlgoCount < 1 || !algoIdsArray || !returnAlgoCount)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	*returnAlgoCount = !status;
+	if (!status)
+		algoIdsArray[0] = 0;
+	return status;
+}
+
+static int check(const void *handle, const void *desc, const struct operands *o,
+		 cublasLtMatmulHeuristicResult_t *result)
+{
+	struct rf_gemm_aux m = {0};
+	struct algo one = {.split_k = 1};
+	if (!is_handle(handle))
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	if (!result)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	memset(result, 0, sizeof *result);
+	result->state = product(&m, desc, o);
+	if (!result->state)
+		init(&result->algo, sizeof result->algo, &one, sizeof one);
+	result->wavesCount = 1.0f;
+	return result->state;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t lightHandle,
+				       cublasLtMatmulDesc_t operationDesc,
+				       cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc,
+				       cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
+				       const cublasLtMatmulAlgo_t *algo,
+				       cublasLtMatmulHeuristicResult_t *result)
+{
+	struct operands o = {.la = (const void *)Adesc,
+			     .lb = (const void *)Bdesc,
+			     .lc = (const void *)Cdesc,
+			     .ld = (const void *)Ddesc};
+	int status = check(lightHandle, operationDesc, &o, result);
+	if (!status && algo)
+		result->algo = *algo;
+	return status;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+	cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc,
+	cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc, cublasLtMatrixLayout_t Cdesc,
+	cublasLtMatrixLayout_t Ddesc, cublasLtMatmulPreference_t preference, int requestedAlgoCount,
+	cublasLtMatmulHeuristicResult_t heuristicResultsArray[], int *returnAlgoCount)
+{
+	struct operands o = {.la = (const void *)Adesc,
+			     .lb = (const void *)Bdesc,
+			     .lc = (const void *)Cdesc,
+			     .ld = (const void *)Ddesc};
+	if (!preference || requestedAlgoCount < 1 || !returnAlgoCount)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	int status = check(lightHandle, operationDesc, &o, heuristicResultsArray);
+	*returnAlgoCount = !status;
+	return status;
+}

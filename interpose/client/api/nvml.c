@@ -1,0 +1,403 @@
+/* nvml.c: the management library's view of the virtual devices: what the CUDA API says of them, in
+ * NVML's words. Answered here, without claiming the channel: programs ask NVML before they decide
+ * whether to use CUDA. Of a device's memory and processes a process sees its own. What a virtual
+ * device has no answer to (clocks that change, power, links) is NVML's own "not supported".
+ *
+ * Results are nvmlReturn_t. No lock; nothing blocks but the first question to the launcher.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bodies.h"
+
+#define UUID_TEXT 41 /* GPU-, 32 digits, 4 dashes, end */
+#define NO_INSTANCE 0xFFFFFFFFu
+#define ARCHITECTURE_UNKNOWN 0xFFFFFFFFu
+#define STRUCTURE_VERSION(type, number) ((unsigned)sizeof(type) | (number) << 24)
+
+static _Atomic int initialised;   /* nvmlInit less nvmlShutdown */
+static char devices[DEVICES_MAX]; /* the address of devices[i] is the handle of device i */
+
+/* ---- beginning and end ---- */
+
+int nvml_init(void)
+{
+	int count;
+	if (device_count(&count))
+		return NVML_DRIVER_NOT_LOADED;
+	atomic_fetch_add(&initialised, 1);
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlShutdown(void)
+{
+	int have = atomic_load(&initialised);
+	while (have > 0)
+		if (atomic_compare_exchange_weak(&initialised, &have, have - 1))
+			return NVML_SUCCESS;
+	return NVML_UNINITIALIZED;
+}
+
+const char *nvmlErrorString(nvmlReturn_t result)
+{
+	static const char *const texts[] = {
+		[0] = "Success",
+		[1] = "Uninitialized",
+		[2] = "Invalid Argument",
+		[3] = "Not Supported",
+		[4] = "Insufficient Permissions",
+		[5] = "Already Initialized",
+		[6] = "Not Found",
+		[7] = "Insufficient Size",
+		[8] = "Insufficient External Power",
+		[9] = "Driver Not Loaded",
+		[10] = "Timeout",
+		[11] = "Interrupt Request Issue",
+		[12] = "NVML Shared Library Not Found",
+		[13] = "Function Not Found",
+		[14] = "Corrupted infoROM",
+		[15] = "GPU is lost",
+		[16] = "GPU requires reset",
+		[17] = "GPU access blocked by the operating system",
+		[18] = "Driver/library version mismatch",
+		[19] = "In use by another client",
+		[20] = "Insufficient Memory",
+		[21] = "No data",
+		[22] = "vGPU ECC Not Supported",
+		[23] = "Insufficient Resources",
+		[24] = "Frequency Not Supported",
+		[25] = "Argument version mismatch",
+		[26] = "Deprecated",
+		[27] = "Not Ready",
+		[28] = "GPU Not Found",
+		[29] = "Invalid State",
+		[30] = "Reset Type Not Supported",
+	};
+	bool known = result >= 0 && (size_t)result < sizeof texts / sizeof *texts;
+	return known ? texts[result] : "Unknown Error";
+}
+
+/* ---- handles ---- */
+
+/* The device that a handle stands for. */
+static int ordinal_of(const void *device, int *ordinal)
+{
+	ptrdiff_t at = (const char *)device - devices;
+	if (!atomic_load(&initialised))
+		return NVML_UNINITIALIZED;
+	*ordinal = (int)at;
+	return at >= 0 && at < DEVICES_MAX && !device_check((int)at) ? NVML_SUCCESS
+								     : NVML_INVALID_ARGUMENT;
+}
+
+static int properties_of(const void *device, cudaDeviceProp *p)
+{
+	int ordinal, error = ordinal_of(device, &ordinal);
+	if (!error && device_properties(p, ordinal))
+		error = NVML_INVALID_ARGUMENT;
+	return error;
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
+{
+	int count;
+	if (!atomic_load(&initialised))
+		return NVML_UNINITIALIZED;
+	if (!deviceCount || device_count(&count))
+		return NVML_INVALID_ARGUMENT;
+	*deviceCount = (unsigned)count;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+	int ordinal;
+	if (index >= DEVICES_MAX || !device)
+		return atomic_load(&initialised) ? NVML_INVALID_ARGUMENT : NVML_UNINITIALIZED;
+	int error = ordinal_of(&devices[index], &ordinal);
+	if (!error)
+		*device = &devices[index];
+	return error;
+}
+
+nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
+{
+	int ordinal, error = ordinal_of(device, &ordinal);
+	if (error || !index)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	*index = (unsigned)ordinal;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)
+{
+	int ordinal;
+	if (!atomic_load(&initialised))
+		return NVML_UNINITIALIZED;
+	if (!pciBusId || !device)
+		return NVML_INVALID_ARGUMENT;
+	if (device_by_pci_bus_id(&ordinal, pciBusId))
+		return NVML_NOT_FOUND;
+	return nvmlDeviceGetHandleByIndex_v2((unsigned)ordinal, device);
+}
+
+static void write_uuid(char text[UUID_TEXT], const cudaDeviceProp *p)
+{
+	char *at = text + sprintf(text, "GPU-");
+	for (int i = 0; i < 16; i++) {
+		const char *dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+		at += sprintf(at, "%s%02x", dash, (unsigned char)p->uuid[i]);
+	}
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
+{
+	cudaDeviceProp p;
+	char text[UUID_TEXT];
+	int error = properties_of(device, &p);
+	if (error)
+		return error;
+	write_uuid(text, &p);
+	return nvml_text(uuid, length, text);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+	cudaDeviceProp p;
+	char text[UUID_TEXT];
+	if (!atomic_load(&initialised))
+		return NVML_UNINITIALIZED;
+	if (!uuid || !device)
+		return NVML_INVALID_ARGUMENT;
+	for (int i = 0; i < DEVICES_MAX && !device_properties(&p, i); i++) {
+		write_uuid(text, &p);
+		if (strcmp(text, uuid))
+			continue;
+		*device = &devices[i];
+		return NVML_SUCCESS;
+	}
+	return NVML_NOT_FOUND;
+}
+
+/* ---- what a device is ---- */
+
+int nvml_text(char *out, unsigned bytes, const char *text)
+{
+	if (!atomic_load(&initialised))
+		return NVML_UNINITIALIZED;
+	if (!out)
+		return NVML_INVALID_ARGUMENT;
+	if (strlen(text) >= bytes)
+		return NVML_INSUFFICIENT_SIZE;
+	strcpy(out, text);
+	return NVML_SUCCESS;
+}
+
+/* The one answer that needs no nvmlInit. */
+int nvml_cuda_version(int *version)
+{
+	return version_get(version) ? NVML_INVALID_ARGUMENT : NVML_SUCCESS;
+}
+
+int nvml_lacks(const void *device)
+{
+	int ordinal, error = ordinal_of(device, &ordinal);
+	return error ? error : NVML_NOT_SUPPORTED;
+}
+
+/* A number that CUDA has as an attribute of the device. */
+int nvml_number(const void *device, unsigned *out, int attribute)
+{
+	int ordinal, value, error = ordinal_of(device, &ordinal);
+	if (!error && (!out || device_attribute(&value, attribute, ordinal)))
+		error = NVML_INVALID_ARGUMENT;
+	if (!error)
+		*out = (unsigned)value;
+	return error;
+}
+
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
+{
+	cudaDeviceProp p;
+	int error = properties_of(device, &p);
+	return error ? error : nvml_text(name, length, p.name);
+}
+
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
+{
+	cudaDeviceProp p;
+	int error = properties_of(device, &p);
+	if (error || !major || !minor)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	*major = p.major;
+	*minor = p.minor;
+	return NVML_SUCCESS;
+}
+
+/* Numbers of NVML_DEVICE_ARCH_*. */
+nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t *arch)
+{
+	static const struct {
+		int capability;
+		unsigned architecture;
+	} newest_first[] = {
+		{130, ARCHITECTURE_UNKNOWN},
+		{100, 10},
+		{90, 9},
+		{89, 8},
+		{80, 7},
+		{75, 6},
+		{70, 5},
+		{60, 4},
+		{50, 3},
+		{30, 2},
+	};
+	cudaDeviceProp p;
+	int error = properties_of(device, &p);
+	if (error || !arch)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	*arch = ARCHITECTURE_UNKNOWN;
+	for (size_t i = 0; i < sizeof newest_first / sizeof *newest_first; i++) {
+		if (p.major * 10 + p.minor < newest_first[i].capability)
+			continue;
+		*arch = newest_first[i].architecture;
+		break;
+	}
+	return NVML_SUCCESS;
+}
+
+int nvml_pci(const void *device, nvmlPciInfo_t *out, size_t bytes)
+{
+	cudaDeviceProp p;
+	int error = properties_of(device, &p);
+	if (error || !out)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	nvmlPciInfo_t info = {.domain = (unsigned)p.pciDomainID,
+			      .bus = (unsigned)p.pciBusID,
+			      .device = (unsigned)p.pciDeviceID,
+			      .pciDeviceId = p.gpuPciDeviceID,
+			      .pciSubSystemId = p.gpuPciSubsystemID};
+	snprintf(info.busIdLegacy, sizeof info.busIdLegacy, "%04X:%02X:%02X.0",
+		 info.domain & 0xFFFF, info.bus & 0xFF, info.device & 0xFF);
+	snprintf(info.busId, sizeof info.busId, "%08X:%02X:%02X.0", info.domain, info.bus & 0xFF,
+		 info.device & 0xFF);
+	memcpy(out, &info, bytes);
+	return NVML_SUCCESS;
+}
+
+/* Clocks are constants of the virtual device: now and at most. */
+int nvml_clock(const void *device, int type, unsigned *mhz)
+{
+	enum { GRAPHICS, SM, MEMORY };
+	int error = type < GRAPHICS || type > MEMORY
+			    ? nvml_lacks(device)
+			    : nvml_number(device, mhz, type == MEMORY ? 36 : 13);
+	if (!error)
+		*mhz /= 1000;
+	return error;
+}
+
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2,
+				    nvmlGpuP2PCapsIndex_t p2pIndex, nvmlGpuP2PStatus_t *p2pStatus)
+{
+	int one, two, error = ordinal_of(device1, &one);
+	if (!error)
+		error = ordinal_of(device2, &two);
+	if (error || !p2pStatus || p2pIndex < 0 || one == two)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	*p2pStatus = 5; /* NVML_P2P_STATUS_NOT_SUPPORTED, as cudaDeviceCanAccessPeer says */
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2,
+						 nvmlGpuTopologyLevel_t *pathInfo)
+{
+	int one, two, error = ordinal_of(device1, &one);
+	if (!error)
+		error = ordinal_of(device2, &two);
+	if (error || !pathInfo || one == two)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	*pathInfo = 50; /* NVML_TOPOLOGY_SYSTEM: where a rank's device lies may change */
+	return NVML_SUCCESS;
+}
+
+/* Each value has a result of its own. */
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount,
+				      nvmlFieldValue_t *values)
+{
+	int ordinal, error = ordinal_of(device, &ordinal);
+	if (error || valuesCount < 1 || !values)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	for (int i = 0; i < valuesCount; i++)
+		values[i].nvmlReturn = NVML_NOT_SUPPORTED;
+	return NVML_SUCCESS;
+}
+
+/* ---- memory and processes ---- */
+
+/* cudaMemGetInfo of the device that this process uses; on another it has nothing. */
+static int memory_of(const void *device, uint64_t *unused, uint64_t *total)
+{
+	int ordinal, error = ordinal_of(device, &ordinal);
+	if (!error && memory_info(unused, total))
+		error = NVML_INVALID_ARGUMENT;
+	if (!error && ordinal != channel_device())
+		*unused = *total;
+	return error;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+	uint64_t unused, total;
+	int error = memory_of(device, &unused, &total);
+	if (error || !memory)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	*memory = (nvmlMemory_t){.total = total, .free = unused, .used = total - unused};
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
+{
+	uint64_t unused, total;
+	int error = memory_of(device, &unused, &total);
+	if (error || !memory)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	if (memory->version != STRUCTURE_VERSION(nvmlMemory_v2_t, 2u))
+		return NVML_VERSION_MISMATCH;
+	*memory = (nvmlMemory_v2_t){
+		.version = memory->version, .total = total, .free = unused, .used = total - unused};
+	return NVML_SUCCESS;
+}
+
+/* This process, once it uses the device; `bytes` of an entry, whose form depends on the version. */
+int nvml_processes(const void *device, unsigned *count, void *out, size_t bytes)
+{
+	uint64_t unused, total;
+	int ordinal = -1, error = memory_of(device, &unused, &total);
+	if (error || !count)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	ordinal_of(device, &ordinal);
+	unsigned room = *count;
+	*count = ordinal == channel_device();
+	if (!*count)
+		return NVML_SUCCESS;
+	if (!room)
+		return NVML_INSUFFICIENT_SIZE;
+	if (!out)
+		return NVML_INVALID_ARGUMENT;
+	nvmlProcessInfo_v2_t mine = {(unsigned)getpid(), total - unused, NO_INSTANCE, NO_INSTANCE};
+	memcpy(out, &mine, bytes);
+	return NVML_SUCCESS;
+}
+
+/* Graphics, and those of the multi-process service. */
+int nvml_no_processes(const void *device, unsigned *count)
+{
+	int ordinal, error = ordinal_of(device, &ordinal);
+	if (error || !count)
+		return error ? error : NVML_INVALID_ARGUMENT;
+	*count = 0;
+	return NVML_SUCCESS;
+}

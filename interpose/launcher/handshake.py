@@ -1,0 +1,271 @@
+"""The client's side door: a rank's library comes here once and leaves its channel.
+
+The messages and the checks of the hand-over at the end of ``interpose/channel/channel.h``. This
+module knows that header's numbers (a test compares them with the compiler's); it never looks at the
+ring. Nothing here blocks on a client, and a client that sends nonsense only loses its
+connection.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rankfold import control, peers, service
+
+MAGIC = 0x444C4F464B4E4152
+MAJOR, MINOR = 1, 8
+PINNED_SLOT_BYTES = 1 << 33
+MEMFD_BYTES = 0x10000000 + PINNED_SLOT_BYTES
+WINDOW_BYTES = 1 << 40
+FDS_MAX = 4  # that a greeting may bring to be answered
+SHARED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+HELLO = struct.Struct("<QIIII")
+HEADER = struct.Struct("<QIIQIII")
+DEVICE = struct.Struct("<64sQ15I9I")
+WELCOME = struct.Struct(f"<QiIII{DEVICE.size}s256s")
+
+# The software GPU's figures: what a rank sees where the config names nothing else.
+DEVICE_DEFAULTS: dict[str, int] = {
+    "cc_major": 8,
+    "cc_minor": 0,
+    "sm_count": 8,
+    "warp_size": 32,
+    "max_threads_per_block": 1024,
+    "max_threads_per_sm": 2048,
+    "shared_per_block": 48 << 10,
+    "shared_per_block_optin": 99 << 10,
+    "shared_per_sm": 100 << 10,
+    "regs_per_block": 65536,
+    "regs_per_sm": 65536,
+    "clock_khz": 1_000_000,
+    "memory_clock_khz": 1_000_000,
+    "memory_bus_bits": 256,
+    "l2_bytes": 4 << 20,
+}
+
+
+class Refused(Exception):
+    """A hello that is answered with an error; the message is for the program's user."""
+
+
+def pack_device(fields: dict[str, int | str]) -> bytes:
+    """``struct rf_device`` from a config's fields. Raises ValueError for one it does not have."""
+    unknown = set(fields) - set(DEVICE_DEFAULTS) - {"name", "memory_bytes"}
+    if unknown:
+        raise ValueError(f"device has no field {', '.join(sorted(unknown))}")
+    name = str(fields.get("name", "")).encode()
+    memory_bytes = fields.get("memory_bytes")
+    if not name or not isinstance(memory_bytes, int) or memory_bytes <= 0:
+        raise ValueError("device needs a name and memory_bytes > 0")
+    numbers = [int(fields.get(key, default)) for key, default in DEVICE_DEFAULTS.items()]
+    try:
+        return DEVICE.pack(name[:63], memory_bytes, *numbers, *[0] * 9)
+    except struct.error as error:
+        raise ValueError(f"a device field is out of range: {error}") from error
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who the rank is: constants of its channel."""
+
+    rank: int
+    world_size: int
+    device_count: int
+    device: bytes
+
+    def welcome(self, refusal: str = "") -> bytes:
+        return WELCOME.pack(
+            MAGIC,
+            1 if refusal else 0,
+            self.device_count,
+            self.rank,
+            self.world_size,
+            self.device,
+            refusal.encode()[:255],
+        )
+
+
+@dataclass(eq=False)
+class _Visitor:
+    sock: socket.socket
+    pid: int
+    data: bytearray = field(default_factory=bytearray)
+    fds: list[int] = field(default_factory=list)
+
+
+class Door:
+    """Listens on the client socket and keeps the rank's one channel.
+
+    `on_channel(replaced)` is called when `channel` is there or, its owner having exited, is
+    another one. `server` only lends its event loop. Only processes for which `is_of_rank(pid)` are
+    let in.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        identity: Identity,
+        server: service.Server,
+        on_channel: Callable[[bool], None],
+        is_of_rank: Callable[[int], bool],
+    ):
+        self.identity = identity
+        self.server = server
+        self.on_channel = on_channel
+        self.channel: int | None = None
+        self._owner: tuple[int, int] | None = None  # pid, pidfd
+        self.is_of_rank = is_of_rank
+        self._visitors: list[_Visitor] = []
+        self._listener = service.Listener(server, path, self._admit, self._make_room)
+
+    def _admit(self, sock: socket.socket) -> None:
+        try:
+            pid = peers.credentials(sock)
+            if not self.is_of_rank(pid):
+                raise peers.Denied("a process that is not of this rank came to the rank's own door")
+        except (peers.Denied, OSError) as error:
+            self.server.refused(str(error))
+            sock.close()
+            return
+        visitor = _Visitor(sock, pid)
+        self._visitors.append(visitor)
+        self.server.add(sock, lambda: self._readable(visitor))
+
+    def _make_room(self) -> bool:
+        """Who came first and is still here has had its time: a visit is two messages."""
+        if self._visitors:
+            self._leave(self._visitors[0])
+            return True
+        return False
+
+    def _readable(self, visitor: _Visitor) -> None:
+        try:
+            space = socket.CMSG_SPACE(FDS_MAX * 4)
+            data, ancillary, _flags, _address = visitor.sock.recvmsg(
+                HELLO.size, space, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return
+        except OSError:
+            data, ancillary = b"", []
+        for level, kind, raw in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                received = array.array("i")
+                received.frombytes(raw[: len(raw) - len(raw) % received.itemsize])
+                visitor.fds.extend(received)
+        visitor.data += data
+        if not data or len(visitor.fds) > FDS_MAX:
+            self._leave(visitor)
+            return
+        while len(visitor.data) >= HELLO.size:
+            hello = bytes(visitor.data[: HELLO.size])
+            del visitor.data[: HELLO.size]
+            if not self._answer(visitor, hello):
+                self._leave(visitor)
+                return
+
+    def _answer(self, visitor: _Visitor, hello: bytes) -> bool:
+        fds, visitor.fds = visitor.fds, []
+        try:
+            self._hello(visitor, hello, fds)
+            reply = self.identity.welcome()
+        except Refused as refusal:
+            reply = self.identity.welcome(str(refusal))
+        except OSError as error:  # whatever kind of file that is, or no descriptor left here
+            reply = self.identity.welcome(f"the channel cannot be used: {error}")
+        finally:
+            for fd in fds:
+                os.close(fd)
+        try:
+            return visitor.sock.send(reply) == len(reply)
+        except OSError:
+            return False
+
+    def _leave(self, visitor: _Visitor) -> None:
+        self._visitors.remove(visitor)
+        self.server.remove(visitor.sock)
+        control.close_all(visitor.fds)
+        visitor.sock.close()
+
+    def _hello(self, visitor: _Visitor, hello: bytes, fds: list[int]) -> None:
+        """Accept or raise Refused. Takes its own duplicate of a channel it keeps."""
+        magic, major, minor, pid, _reserved = HELLO.unpack(hello)
+        if magic != MAGIC:
+            raise Refused("not a rankfold library: the greeting is not ours")
+        if major != MAJOR:
+            raise Refused(
+                f"this program loads rankfold's library {major}.{minor}, its launcher is "
+                f"{MAJOR}.{MINOR}: start the job with the library of the same version"
+            )
+        self._refuse_second(visitor.pid)
+        if pid == 0 and not fds:
+            return
+        if len(fds) != 1:
+            raise Refused(f"a greeting brings one channel, not {len(fds)}")
+        if self._owner and self._owner[0] == visitor.pid:
+            raise Refused("this process has handed over its channel already")
+        check_memfd(fds[0], self.identity)
+        self._keep(os.dup(fds[0]), visitor.pid)
+
+    def _refuse_second(self, pid: int) -> None:
+        if self._owner is None:
+            return
+        owner, pidfd = self._owner
+        if owner != pid and not has_exited(pidfd):
+            raise Refused(
+                f"process {owner} of rank {self.identity.rank} uses the device already; a rank "
+                "has one process that does. Start the other as a rank of its own, or let the "
+                "first exit before"
+            )
+
+    def _keep(self, channel: int, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:
+            os.close(channel)
+            raise Refused(f"process {pid} is gone already: {error}") from error
+        if self._owner is not None:
+            os.close(self._owner[1])
+        replaced, self.channel = self.channel, channel
+        self._owner = (pid, pidfd)
+        if replaced is not None:
+            os.close(replaced)
+        self.on_channel(replaced is not None)
+
+
+def has_exited(pidfd: int) -> bool:
+    """Whether that process has ended, reaped or not."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def check_memfd(fd: int, identity: Identity) -> None:
+    """Raise Refused unless `fd` is a sealed channel of this rank and version."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        size = os.fstat(fd).st_size
+    except OSError as error:
+        raise Refused(f"the channel is not a memfd: {error}") from error
+    if seals & SHARED_SEALS != SHARED_SEALS:
+        raise Refused("the channel can still be resized: it lacks seals")
+    if size != MEMFD_BYTES:
+        raise Refused(f"the channel has {size} bytes, not {MEMFD_BYTES}")
+    magic, major, minor, memfd_bytes, _pid, rank, world_size = HEADER.unpack(
+        os.pread(fd, HEADER.size, 0)
+    )
+    if (magic, major, memfd_bytes) != (MAGIC, MAJOR, MEMFD_BYTES):
+        raise Refused(f"the channel's header is not one of version {MAJOR} ({major}.{minor})")
+    if (rank, world_size) != (identity.rank, identity.world_size):
+        raise Refused(
+            f"the channel is rank {rank} of {world_size}, this launcher has rank "
+            f"{identity.rank} of {identity.world_size}"
+        )

@@ -1,0 +1,563 @@
+"""The launcher: starts one rank, keeps what outlives the proxies, and records how the rank ended.
+
+``python -m rankfold.interpose.launcher --config FILE`` starts it in the background and returns
+when both of its sockets listen and the rank has been started: it prints one line of JSON,
+``{"pid": launcher, "rank_pid": rank or null}`` (pids as the caller sees them), and exits with
+status 0. If the launcher itself cannot start (bad config, no permission) it exits with
+status 1, says why on stderr, and leaves nothing. A command that cannot be executed is an ending
+of the *rank*: see the exit file.
+
+There is one launcher per rank. It belongs to nobody: it runs on when the reconciler or a proxy
+dies, and is found again through its control socket (operations: see rankfold/messages.py). When
+it is killed, its rank dies too. Where privileges allow it is pid 1 of a pid namespace that holds
+the rank and its children; first pid there is 1000·(rank + 1), so that names derived from pids do
+not collide in a shared /tmp. Elsewhere it is a plain subreaper, and a killed launcher takes only
+the rank itself with it, not what the rank started. ``hello`` says which: ``namespaced``.
+Descriptors that the caller passes on (a lock) stay open for the launcher's life; the rank does
+not get them.
+
+The config is a JSON object; paths are absolute.
+
+``job`` str, ``rank`` int, ``world_size`` int
+``local_rank``, ``local_world_size`` int; default: ``rank``, ``world_size`` (one node)
+``command`` [str, …]: found along the rank's PATH, or relative to ``workdir``
+``workdir`` path; ``env`` {str: str}; ``inherit`` bool, default true: ``env`` comes on top of the
+    launcher's own environment, less ``RANKFOLD_…``, which is not for ranks
+``master_addr`` str, ``master_port`` int: for the rank's rendezvous
+``device`` {str: str | int}: fields of ``struct rf_device`` (interpose/channel/channel.h), as the
+    rank sees its device for its whole life; ``name`` and ``memory_bytes`` are needed, the others
+    default to the software GPU's
+``socket`` path of the control socket; ``client_socket`` path for the rank's library. At
+    most 107 bytes each, in a private folder
+``logs`` folder, made if missing: ``rank-<r>.out``, ``.err`` (appended to), ``.launcher.log``
+``exit_file`` path: written once, atomically, when the rank has ended: {"exit_status": int
+    (negative: killed by that signal), "signal": int | null, "error": str | null, "time": seconds
+    since the epoch}. 127: no such command, 126: cannot be executed; ``error`` and the last line of
+    ``rank-<r>.err`` say so in words
+``image_bytes`` int, default RF_WINDOW_BYTES: size of the sparse image that a proxy swaps to
+``namespaces`` "auto" (default) | "require" | "none"
+``preload`` [path, …]: default: the built library and its shims
+``hidden`` [path, …], default none: folders that the rank finds empty where namespaces can be made,
+    but for its client socket and its ``workdir``: where the fleet's files and sockets lie
+
+When the process that owns the channel has exited and another process of the rank makes one, the
+launcher makes a fresh image too and sends the notice {"event": "channel"} to whoever claimed: it
+claims again, with the same epoch. A claim that is still deferred when the rank ends is refused with
+code "exited"; one that a higher epoch overtakes, with "stale".
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankfold import messages, paths, peers, service
+from rankfold.control import Channel, ControlError, Message
+from rankfold.interpose.launcher import handshake, process
+from rankfold.service import Request
+
+RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
+NAMESPACES = ("auto", "require", "none")
+SANITIZER = re.compile(r"/lib(asan|hwasan|tsan|lsan|clang_rt\.)[^/]*$")
+
+
+class ConfigError(Exception):
+    """The config cannot be used; the message names the field and what would be right."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The config file, checked. See the module's docstring."""
+
+    job: str
+    rank: int
+    world_size: int
+    command: tuple[str, ...]
+    workdir: str
+    device: bytes
+    socket: str
+    client_socket: str
+    logs: str
+    exit_file: str
+    master_addr: str
+    master_port: int
+    local_rank: int
+    local_world_size: int
+    env: dict[str, str] = field(default_factory=dict)
+    inherit: bool = True
+    image_bytes: int = handshake.WINDOW_BYTES
+    namespaces: str = "auto"
+    preload: tuple[str, ...] | None = None
+    hidden: tuple[str, ...] = ()
+
+    def log(self, kind: str) -> str:
+        return os.path.join(self.logs, f"rank-{self.rank}.{kind}")
+
+
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("job", "workdir", "socket", "client_socket", "logs", "exit_file"), str),
+    **dict.fromkeys(("master_addr", "namespaces"), str),
+    **dict.fromkeys(("rank", "world_size", "master_port", "image_bytes"), int),
+    **dict.fromkeys(("local_rank", "local_world_size"), int),
+    **dict.fromkeys(("command", "preload", "hidden"), list),
+    **dict.fromkeys(("env", "device"), dict),
+    "inherit": bool,
+}
+_OPTIONAL = (
+    "env", "inherit", "image_bytes", "namespaces", "preload", "local_rank", "local_world_size",
+    "hidden",
+)  # fmt: skip
+_PATHS = ("workdir", "socket", "client_socket", "logs", "exit_file")
+
+
+def parse_config(data: object) -> Config:
+    """Check what the file holds. Raises ConfigError."""
+    if not isinstance(data, dict):
+        raise ConfigError("the config must be a JSON object")
+    for name in sorted(set(_TYPES) - set(_OPTIONAL) - set(data)):
+        raise ConfigError(f"{name} is missing")
+    for name, value in data.items():
+        kind = _TYPES.get(name)
+        if kind is None:
+            raise ConfigError(f"there is no field {name}")
+        if type(value) is not kind:
+            got = type(value).__name__  # and not what it is: an environment may hold secrets
+            raise ConfigError(f"{name} must be a {kind.__name__}, not a {got}")
+    _check_values(data)
+    try:
+        device = handshake.pack_device(data["device"])
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    preload = data.get("preload")
+    return Config(
+        **{
+            "local_rank": data["rank"],
+            "local_world_size": data["world_size"],
+            **data,
+            "device": device,
+            "command": tuple(data["command"]),
+            "preload": None if preload is None else tuple(preload),
+            "hidden": tuple(data.get("hidden", ())),
+        }
+    )
+
+
+def _check_values(data: dict[str, Any]) -> None:
+    for name in _PATHS:
+        if not os.path.isabs(data[name]):
+            raise ConfigError(f"{name} must be an absolute path, not {data[name]!r}")
+    for name in ("socket", "client_socket"):
+        if len(os.fsencode(data[name])) > 107:
+            raise ConfigError(f"{name} is longer than 107 bytes: {data[name]}")
+    hidden = data.get("hidden", [])
+    strings = [*data["command"], *data.get("preload", []), *data.get("env", {}).values(), *hidden]
+    if not data["command"] or not all(type(s) is str and "\0" not in s for s in strings):
+        raise ConfigError("command, preload, env and hidden hold strings; command at least one")
+    if not all(os.path.isabs(folder) for folder in hidden):
+        raise ConfigError(f"hidden holds absolute paths, not {hidden!r}")
+    if not 0 <= data["rank"] < data["world_size"]:
+        raise ConfigError(f"rank {data['rank']} is not below world_size {data['world_size']}")
+    if data.get("namespaces", "auto") not in NAMESPACES:
+        raise ConfigError(f"namespaces must be one of {', '.join(NAMESPACES)}")
+    if data.get("image_bytes", 1) <= 0:
+        raise ConfigError("image_bytes must be positive")
+
+
+def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:
+    """The rank's environment: `base` if it inherits, the job's own, and what makes it a rank. What
+    steers rankfold or leads to its sockets stays behind.
+
+    The allocator and libuv settings (one segment must not mix stable and other buffers; io_uring
+    cannot be checkpointed) give way to what the user set.
+    """
+    inherited = base if config.inherit else {}
+    env = {k: v for k, v in inherited.items() if not k.startswith("RANKFOLD_")} | config.env
+    preload = config.preload if config.preload is not None else built_libraries()
+    env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+    env.setdefault("USE_LIBUV", "0")
+    env.update(
+        RANK=str(config.rank),
+        WORLD_SIZE=str(config.world_size),
+        LOCAL_RANK=str(config.local_rank),
+        LOCAL_WORLD_SIZE=str(config.local_world_size),
+        MASTER_ADDR=config.master_addr,
+        MASTER_PORT=str(config.master_port),
+        RANKFOLD_LAUNCHER=config.client_socket,
+    )
+    if preload:
+        users = env.get("LD_PRELOAD", "").replace(":", " ").split()
+        first = [path for path in users if SANITIZER.search(path)]  # they insist on it
+        users = [path for path in users if path not in first]
+        env["LD_PRELOAD"] = ":".join([*first, *map(_preloaded, preload), *users])
+        folders = list(dict.fromkeys(os.path.dirname(path) for path in preload))
+        users = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []
+        env["LD_LIBRARY_PATH"] = ":".join([*folders, *users])
+    return env
+
+
+def _preloaded(path: str) -> str:
+    """As LD_PRELOAD can have it: spaces divide its entries, but not those of LD_LIBRARY_PATH."""
+    return os.path.basename(path) if re.search(r"\s", path) else path
+
+
+def built_libraries() -> tuple[str, ...]:
+    """The library and one shim per SONAME, as built. Raises FileNotFoundError."""
+    library = paths.native("lib/librankfold.so")
+    shims = sorted(library.parent.glob("lib*.so.*"))
+    return (str(library), *map(str, shims))
+
+
+class Launcher:
+    """The process itself: one event loop over its sockets and its children's ends."""
+
+    def __init__(self, config: Config, namespaced: bool, host_proc: int):
+        self.config = config
+        self.namespaced = namespaced
+        self.host_proc = host_proc
+        self.started: process.Started | None = None
+        self.started_at = time.time()
+        self.epoch = 0
+        self.device = ""
+        self.exit_status: int | None = None
+        self._claimed: set[Channel] = set()
+        self._waiting: list[Request[messages.Claim]] = []
+        self._image = self._make_image()
+        handlers: dict[type[messages.Operation], service.Handler] = {
+            messages.Hello: self._hello,
+            messages.Status: self._status,
+            messages.Claim: self._claim,
+            messages.Signal: self._signal,
+        }
+        self.server = service.Server(config.socket, handlers, peers.Gate(host_proc))
+        self.server.on_close = self._closed
+        identity = handshake.Identity(
+            config.rank, config.world_size, config.local_world_size, config.device
+        )
+        self.door = handshake.Door(
+            config.client_socket, identity, self.server, self._on_channel, self._is_of_rank
+        )
+
+    # ---- the rank -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the rank; from here on the loop learns of its end."""
+        config = self.config
+        self._watch_children()
+        command = process.Command(
+            config.command,
+            config.workdir,
+            rank_environment(config, dict(os.environ)),
+            config.log("out"),
+            config.log("err"),
+            config.hidden if self.namespaced else (),
+            (config.client_socket, config.workdir),
+        )
+        if self.namespaced:
+            try:
+                process.set_next_pid(config.rank)
+            except OSError as error:  # read-only /proc/sys: only names made from pids may collide
+                print(f"launcher: first pid not set: {error}", file=sys.stderr)
+        try:
+            self.started = process.start(command, self.host_proc, not self.namespaced)
+        except process.CannotStart as failure:
+            with open(config.log("err"), "a", opener=_private) as err:
+                err.write(f"rankfold: {failure}\n")
+            self.end(failure.exit_status, str(failure))
+
+    def _watch_children(self) -> None:
+        ours, kernels = socket.socketpair()
+        ours.setblocking(False)
+        kernels.setblocking(False)
+        self._wakeup = (ours, kernels)
+        signal.set_wakeup_fd(kernels.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+        self.server.add(ours, self._children)
+
+    def _children(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wakeup[0].recv(4096)
+        status = process.reap_until(self.started.pid if self.started else None)
+        if status is not None:
+            process.kill_the_rest(self.namespaced)
+            self.end(os.waitstatus_to_exitcode(status), None)
+
+    def end(self, exit_status: int, error: str | None) -> None:
+        """Record the end, tell whoever serves the rank, stop the loop."""
+        if self.exit_status is not None:
+            return
+        self.exit_status = exit_status
+        for channel in list(self._claimed):
+            self.server.post(channel, {"event": "exited", "exit_status": exit_status})
+        for request in self._waiting:
+            request.refuse(ControlError("exited", f"the rank has ended ({exit_status})"))
+        self._waiting.clear()
+        self._record_end(exit_status, error)
+
+    def _record_end(self, exit_status: int, error: str | None) -> None:
+        """Nothing else knows how the rank ended: while the disk is full, wait for space."""
+        try:
+            write_exit_file(self.config.exit_file, exit_status, error)
+        except OSError as failure:
+            with contextlib.suppress(OSError):  # the log may lie on the same disk
+                print(f"launcher: {self.config.exit_file}: {failure}", file=sys.stderr, flush=True)
+            if os.path.isdir(os.path.dirname(self.config.exit_file)):
+                self.server.after(RECORD_AGAIN_S, lambda: self._record_end(exit_status, error))
+                return
+        self.server.stop()
+
+    def run(self) -> None:
+        """Serve until the rank has ended."""
+        self.server.run()
+
+    # ---- the channel and who serves it --------------------------------------------------
+
+    def _make_image(self) -> int:
+        fd = os.memfd_create(f"rankfold-image-{self.config.rank}", os.MFD_CLOEXEC)
+        os.ftruncate(fd, self.config.image_bytes)
+        return fd
+
+    def _on_channel(self, replaced: bool) -> None:
+        if replaced:  # the first process's memory is of no use to the second
+            os.close(self._image)
+            self._image = self._make_image()
+            for claimed in list(self._claimed):
+                self.server.post(claimed, {"event": "channel"})
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            self._grant(request)
+
+    def _is_of_rank(self, pid: int) -> bool:
+        """Whether a process, as this namespace numbers it, is below us: 0 is one outside of it."""
+        return pid > 0 and (self.namespaced or pid in process.descendants(os.getpid()))
+
+    def _claim(self, request: Request[messages.Claim]) -> Message | None:
+        epoch, device = request.message.epoch, request.message.device
+        if epoch < self.epoch or (epoch == self.epoch and device != self.device):
+            raise ControlError(
+                "stale", f"rank {self.config.rank} is claimed by {self.device}, epoch {self.epoch}"
+            )
+        self.epoch, self.device = epoch, device
+        overtaken = [other for other in self._waiting if other.message.epoch < epoch]
+        self._waiting = [other for other in self._waiting if other not in overtaken]
+        for other in overtaken:
+            other.refuse(ControlError("stale", f"overtaken by {device}, epoch {epoch}"))
+        if self.door.channel is None:
+            self._waiting.append(request)
+        else:
+            self._grant(request)
+        return None
+
+    def _grant(self, request: Request[messages.Claim]) -> None:
+        assert self.door.channel is not None
+        self._claimed.add(request.channel)
+        request.reply(fds=[self.door.channel, self._image])
+
+    def _closed(self, channel: Channel) -> None:
+        self._claimed.discard(channel)
+        self._waiting = [request for request in self._waiting if request.channel is not channel]
+
+    # ---- the other operations -----------------------------------------------------------
+
+    def _hello(self, _request: Request[messages.Hello]) -> Message:
+        return {
+            "kind": "launcher",
+            "job": self.config.job,
+            "rank": self.config.rank,
+            "pid": self.started.host_pid if self.started else None,
+            "started_at": self.started_at,
+            "namespaced": self.namespaced,
+        }
+
+    def _status(self, _request: Request[messages.Status]) -> Message:
+        return {
+            "state": "running" if self.exit_status is None else "exited",
+            "channel": self.door.channel is not None,
+            "epoch": self.epoch,
+            "exit_status": self.exit_status,
+        }
+
+    def _signal(self, request: Request[messages.Signal]) -> Message:
+        signum = request.message.signum
+        if signum not in signal.valid_signals():
+            raise ControlError("argument", f"there is no signal {signum!r}")
+        process.signal_all(signum, self.namespaced)
+        return {}
+
+
+def write_exit_file(path: str, exit_status: int, error: str | None) -> None:
+    """Write the rank's end atomically: whoever sees the file sees all of it, even after a crash."""
+    record = {
+        "exit_status": exit_status,
+        "signal": -exit_status if exit_status < 0 else None,
+        "error": error,
+        "time": time.time(),
+    }
+    temporary = f"{path}.tmp"
+    with open(temporary, "w", opener=_private) as file:
+        json.dump(record, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, path)
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+# ---- going to the background -----------------------------------------------------------------
+
+
+class _CannotLaunch(Exception):
+    """The launcher could not start; `namespace` says that it was for want of privileges."""
+
+    def __init__(self, message: str, namespace: bool = False):
+        super().__init__(message)
+        self.namespace = namespace
+
+
+def launch(config: Config) -> Message:
+    """Start the launcher in the background. Returns its pids once it listens and the rank runs.
+
+    Raises _CannotLaunch.
+    """
+    for folder in (config.logs, os.path.dirname(config.exit_file)):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    log = os.open(config.log("launcher.log"), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        # Held by the launcher for its life: a second one for the same rank is refused.
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _CannotLaunch(f"rank {config.rank} of {config.job} has a launcher already") from None
+    if os.path.exists(config.exit_file):
+        raise _CannotLaunch(f"the rank has ended already: {config.exit_file} is there")
+    if config.namespaces == "none":
+        return _spawn(config, log, namespaced=False)
+    try:
+        return _spawn(config, log, namespaced=True)
+    except _CannotLaunch as failure:
+        if not failure.namespace or config.namespaces == "require":
+            raise
+    return _spawn(config, log, namespaced=False)
+
+
+def _spawn(config: Config, log: int, namespaced: bool) -> Message:
+    """Fork twice (the second is in the namespace, and nobody's child) and await its report."""
+    host_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    read_end, write_end = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        status = 1
+        try:
+            os.close(read_end)
+            os.setsid()
+            if namespaced:
+                _in_namespace(write_end, process.unshare_pids)
+            if os.fork() == 0:
+                status = _background(config, log, namespaced, host_proc, write_end)
+            else:
+                status = 0
+        finally:
+            os._exit(status)
+    os.close(write_end)
+    os.close(host_proc)
+    os.waitpid(middle, 0)
+    with os.fdopen(read_end) as pipe:
+        text = pipe.read()
+    report: Message = (
+        json.loads(text) if text else {"error": f"it died; see {config.log('launcher.log')}"}
+    )
+    if "error" in report:
+        raise _CannotLaunch(report["error"], bool(report.get("namespace")))
+    return report
+
+
+def _in_namespace(report: int, step: Callable[[], None]) -> None:
+    """Do a step that needs privileges; without them say so and end this process."""
+    try:
+        step()
+    except OSError as error:
+        body = {"error": f"{error}: needs root or CAP_SYS_ADMIN", "namespace": True}
+        os.write(report, json.dumps(body).encode())
+        os._exit(1)
+
+
+def _background(config: Config, log: int, namespaced: bool, host_proc: int, report: int) -> int:
+    """The life of the launcher, in the background. Its exit status."""
+    launcher: Launcher | None = None
+    try:
+        _detach(log)
+        if namespaced:
+            _in_namespace(report, process.mount_proc)
+        else:
+            process.become_subreaper()
+        launcher = Launcher(config, namespaced, host_proc)
+        launcher.start()
+        pids = {
+            "pid": process.pid_in(host_proc),
+            "rank_pid": launcher.started.host_pid if launcher.started else None,
+        }
+        with contextlib.suppress(BrokenPipeError):  # the caller was killed: then nobody asks
+            os.write(report, json.dumps(pids).encode())
+        os.close(report)
+        launcher.run()
+        return 0
+    except Exception as error:  # noqa: BLE001 - whatever it is, the rank's end gets recorded
+        traceback.print_exc()
+        if launcher is None or launcher.started is None:
+            os.write(report, json.dumps({"error": f"{error}"}).encode())
+        else:
+            process.kill_the_rest(namespaced)
+            launcher.end(-signal.SIGKILL, f"its launcher failed: {error!r}")
+        return 1
+    finally:
+        for path in (config.socket, config.client_socket):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _detach(log: int) -> None:
+    """Let go of the caller: folder, standard streams, signals meant for a terminal."""
+    os.chdir("/")
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            os.set_inheritable(int(fd), False)
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.dup2(log, 2)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="rankfold.interpose.launcher")
+    parser.add_argument("--config", type=Path, required=True)
+    path = parser.parse_args().config
+    try:
+        print(json.dumps(launch(parse_config(json.loads(path.read_text())))))
+    except (OSError, ValueError, ConfigError, _CannotLaunch) as error:
+        print(f"launcher: {path}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

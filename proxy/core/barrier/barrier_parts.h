@@ -1,0 +1,139 @@
+/* barrier_parts.h: what barrier.c, coordinator.c and rounds.c share; nobody else includes it. */
+#ifndef RANKFOLD_BARRIER_PARTS_H
+#define RANKFOLD_BARRIER_PARTS_H
+
+#include "barrier.h"
+
+#define KEYS 128u    /* remembered rounds per rank; more unresolved ones turn the tandem off */
+#define PATIENCE 30u /* hurries in steady state, without a round resolved, before giving up */
+#define WINDOW_MIN 2u
+#define WINDOW_MAX 64u /* also while no period is known */
+
+enum kind {
+	/* to the coordinator */
+	REQUEST,
+	WITHDRAW,
+	RELEASE,
+	HURRY,
+	GIVE_UP,
+	EXITED,
+	TANDEM,
+	COUNT,
+	RAISE,
+	REPORTED,
+	STAND,
+	/* from the coordinator */
+	VERDICT,
+	OFF,
+	FREEZE,
+	TARGET,
+	LEVEL,
+	CUT,
+	STEADY,
+	KINDS,
+};
+
+enum level { DRAIN = 0, CATCH_UP = 1, LET_GO = 2 };
+
+/* What is known about one communicator, or about one rank on one communicator. */
+struct entry {
+	uint64_t comm;
+	uint32_t rank; /* in a table of targets: 0 */
+	uint32_t nranks;
+	uint64_t issued; /* rounds; in a table of targets: the target */
+	uint64_t complete;
+	uint64_t raised;  /* RAISE was sent up to here */
+	uint32_t joining; /* waits for the others; in the coordinator's targets: how many do */
+	uint32_t joined;  /* coordinator's targets: how many are past the joining */
+	bool spans, gone;
+	uint32_t src, dst; /* of a pair; else equal */
+};
+
+/* A hash table of entries by (rank, comm). Entries stay until the table is cleared. */
+struct rounds {
+	struct entry *entry;
+	uint32_t *slot;       /* entry number + 1, 0: free */
+	uint32_t count, room; /* room: a power of two; at most half of the slots are used */
+};
+
+struct rank {
+	uint32_t device;
+	bool idle, exited;
+	bool refused; /* its next record may not be consumed: a round on refused_comm */
+	uint64_t refused_comm;
+	uint32_t joining; /* joinings it waits in */
+	uint64_t owed;    /* communicators on which it is below the target */
+	/* the tandem's view: rounds on communicators that span the job */
+	uint64_t round, complete;
+	uint64_t keys[KEYS], signatures[KEYS];
+	uint32_t matches[WINDOW_MAX + 1]; /* [p]: how long signatures have had period p */
+	uint32_t period;                  /* 0: not known */
+	uint32_t longest;                 /* matches of a period that proved wrong */
+};
+
+enum stage { RUNNING, FROZEN, STOPPED };
+
+/* Device 0 only. */
+struct coordinator {
+	enum stage stage;
+	uint64_t generation, cuts;
+	bool wanted; /* asked, and not withdrawn since */
+	bool spread; /* some verdict of this generation said need > 0 */
+	bool off;    /* the tandem cannot decide any more */
+	bool hurried;
+	uint32_t exited;
+	uint64_t requests[BARRIER_DEVICES_MAX], withdrawals[BARRIER_DEVICES_MAX];
+	/* the meta-allreduce under way: round verdict + 1 */
+	uint64_t verdict, need, ack, comm;
+	uint32_t offers;
+	bool offered[BARRIER_DEVICES_MAX], mismatch;
+	uint32_t living[BARRIER_DEVICES_MAX];
+	/* the cut vector */
+	uint32_t level;
+	uint64_t version; /* of the last LEVEL */
+	uint32_t reported, standing;
+	struct rounds reports, targets;
+};
+
+struct barrier {
+	uint32_t device, device_count, world_size;
+	struct rank *ranks;
+	struct rounds members; /* of local ranks */
+	struct rounds targets;
+
+	uint64_t generation, cuts;
+	bool asked;                     /* this device was, in this generation */
+	uint64_t requests, withdrawals; /* sent; a release is a withdrawal */
+	bool stopping;                  /* phase 2 */
+	bool off;
+	uint64_t verdict; /* the last round whose meta-allreduce is known */
+	uint64_t offered; /* the last round this device has added up */
+	bool frozen, cut;
+	bool leaving; /* STEADY may come: withdrawn, released, or asked at the cut */
+	uint32_t level;
+	uint64_t version, stood;
+	uint64_t catch_up;
+	uint32_t hurries; /* in steady state, since a round was resolved */
+
+	struct coordinator lead;
+
+	struct barrier_message *queue; /* ring of queue_room, a power of two */
+	uint32_t queue_room, queue_head, queue_count;
+	char error[160];
+};
+
+/* barrier.c */
+void barrier_fail(struct barrier *, const char *what, uint32_t rank, uint64_t comm);
+void barrier_send(struct barrier *, struct barrier_message);     /* m.to: which device */
+void barrier_send_all(struct barrier *, struct barrier_message); /* also to oneself */
+
+/* coordinator.c */
+void coordinator_receive(struct barrier *, const struct barrier_message *);
+
+/* rounds.c */
+struct entry *rounds_get(const struct rounds *, uint32_t rank, uint64_t comm); /* NULL: none */
+struct entry *rounds_put(struct barrier *, struct rounds *, uint32_t rank, uint64_t comm);
+void rounds_clear(struct rounds *);
+void rounds_free(struct rounds *);
+
+#endif

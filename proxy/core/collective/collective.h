@@ -1,0 +1,121 @@
+/* collective.h: communicators and collectives among the devices of one job epoch.
+ *
+ * Logical communicators have the job's ranks as members; the physical ones have one member per
+ * device. The engine is driven by the proxy's loop: it never blocks, never touches a ring, and
+ * reaches memory, arithmetic and the other devices only through `struct coll_io`; so tests run
+ * several engines in one process over an in-memory transport.
+ *
+ * D1: per element, partial sums combine only at the nodes of one binary tree over the
+ * communicator's ranks (node [lo, hi) splits at lo + the largest power of two below hi - lo), each
+ * node rounded to the data type, average divided at the root, pre-multiplication at the leaves.
+ * Hence the same bits under any placement. D0 may use the same tree.
+ */
+#ifndef RANKFOLD_COLLECTIVE_H
+#define RANKFOLD_COLLECTIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "channel.h"
+
+struct coll; /* the engine of one device in one job epoch */
+
+#define PEER_MESSAGE_BYTES 192
+struct peer_message {
+	uint8_t bytes[PEER_MESSAGE_BYTES];
+};
+
+/* Asynchronous io calls carry a token; when one is over the loop calls
+ * coll_io_done(coll, token, error). Never from inside the io call itself. */
+struct coll_io {
+	void *arg;
+	/* Copy between a rank's window (resident or not) and host memory. Asynchronous. */
+	void (*read)(void *arg, uint32_t rank, uint64_t addr, void *host, uint64_t bytes,
+		     uint64_t token);
+	void (*write)(void *arg, uint32_t rank, uint64_t addr, const void *host, uint64_t bytes,
+		      uint64_t token);
+	/* dst[i] = a[i] op b[i], and dst[i] = a[i] * scalar or (scalar NULL) / divisor; dst may be a.
+	 * Asynchronous. op: ncclSum 0, ncclProd 1, ncclMax 2, ncclMin 3. */
+	void (*reduce)(void *arg, void *dst, const void *a, const void *b, uint64_t count,
+		       uint32_t dtype, uint32_t op, uint64_t token);
+	void (*scale)(void *arg, void *dst, const void *a, uint64_t count, uint32_t dtype,
+		      const uint8_t *scalar, uint64_t divisor, uint64_t token);
+	/* In order, reliable, to device index `to` (never to itself). */
+	void (*send)(void *arg, uint32_t to, const struct peer_message *);
+	/* Memory that every device of the epoch can read: this device allocates in its own outbox
+	 * and frees; offset is what peers use. NULL when host memory is short: the job fails. */
+	void *(*outbox_alloc)(void *arg, uint64_t bytes, uint64_t *offset);
+	void (*outbox_free)(void *arg, uint64_t offset, uint64_t bytes);
+	const void *(*peer_memory)(void *arg, uint32_t device, uint64_t offset, uint64_t bytes);
+	/* What was asked is over. error: ncclResult_t, 0 for success; text says why. */
+	void (*joined)(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int error,
+		       uint32_t nranks, uint32_t comm_rank);
+	void (*completed)(void *arg, uint32_t rank, uint64_t comm, uint64_t ticket, int error);
+	/* The whole job is wrong (mismatched collectives, bad message): fail it, closed. */
+	void (*failed)(void *arg, const char *text);
+};
+
+struct coll *coll_new(const struct coll_io *, uint32_t device, uint32_t device_count,
+		      uint32_t world_size, const uint32_t *rank_device);
+void coll_free(struct coll *);
+
+/* The job-wide key that a communicator made with this unique id will have (never 0). */
+uint64_t coll_key(const uint8_t *unique_id);
+/* CommInitRank by a local rank: `comm` is the rank's own handle. io.joined answers when all
+ * nranks have joined under the same unique id; key names the communicator job-wide (> 0). */
+void coll_init(struct coll *, uint32_t rank, uint64_t comm, const uint8_t *unique_id,
+	       uint32_t nranks, uint32_t comm_rank);
+/* CommSplit: all members of parent call it; color < 0: none for this rank (joined, nranks 0). */
+void coll_split(struct coll *, uint32_t rank, uint64_t parent, uint64_t comm, int32_t color,
+		int32_t key);
+void coll_destroy(struct coll *, uint32_t rank, uint64_t comm);
+/* A pre-multiplying sum (ncclRedOpCreatePreMulSum). */
+void coll_redop(struct coll *, uint32_t rank, uint64_t comm, uint64_t redop, uint32_t dtype,
+		const uint8_t *scalar);
+void coll_redop_gone(struct coll *, uint32_t rank, uint64_t redop);
+
+/* One outermost group's operations of one rank on one communicator, at their place in the stream:
+ * inputs are ready, outputs may be written. ticket is given back by io.completed, once. All of a
+ * rank's submissions on one communicator come in program order. Returns an ncclResult_t: 0, or
+ * ncclInvalidArgument (4) / ncclInvalidUsage (5) for what no peer needs to know. */
+int coll_submit(struct coll *, uint32_t rank, uint64_t comm, const struct rf_collective *ops,
+		uint32_t count, uint64_t ticket);
+
+/* Do these operations change nothing: all in place, in a communicator of one, none before them
+ * under way? Then they are counted and over, and must not be submitted. As in NCCL, no memory is
+ * looked at. */
+bool coll_nothing_to_do(struct coll *, uint32_t rank, uint64_t comm,
+			const struct rf_collective *ops, uint32_t count);
+
+void coll_io_done(struct coll *, uint64_t token, int error);
+void coll_receive(struct coll *, uint32_t from, const struct peer_message *);
+
+/* What one group's operations on one communicator are for the barrier, in ascending order of key:
+ * one round on the communicator if there is any collective (src == dst), one per send and one per
+ * receive (src != dst: job ranks, see barrier_pair; none for a rank with itself). signature: of
+ * these operations, for barrier_issue. Returns how many; out may be NULL, max 0. */
+struct coll_round {
+	uint64_t key, signature;
+	uint32_t src, dst;
+};
+uint32_t coll_rounds(const struct coll *, uint32_t rank, uint64_t comm,
+		     const struct rf_collective *ops, uint32_t count, struct coll_round *out,
+		     uint32_t max);
+
+/* Is anything unfinished (half joined, contributed but not delivered)? False at a cut. */
+bool coll_busy(const struct coll *);
+/* A local rank has ended and has no work left: what others send it is taken, and goes nowhere. */
+void coll_ended(struct coll *, uint32_t rank);
+/* A send that has arrived here and that nobody has asked for: at a cut nobody will. Its two job
+ * ranks; false if there is none. */
+bool coll_unreceived(const struct coll *, uint32_t *from, uint32_t *to);
+/* Members (job ranks, in communicator order) of a local rank's communicator; 0 if unknown. */
+uint32_t coll_members(const struct coll *, uint32_t rank, uint64_t comm, uint32_t *members,
+		      uint32_t max, uint64_t *key);
+
+/* Rank state: all communicators and redops of a rank as bytes, at a cut; and back, on another
+ * device of another epoch, before the rank's first record there. Every member's restore is local:
+ * the image holds the members, the key and the counts. Returns bytes, 0 if max is too small. */
+uint64_t coll_save(const struct coll *, uint32_t rank, uint8_t *out, uint64_t max);
+int coll_restore(struct coll *, uint32_t rank, const uint8_t *in, uint64_t bytes);
+
+#endif

@@ -1,0 +1,273 @@
+/* engine.c: what the parts of the engine share. See engine.h.
+ *
+ * Rules kept here: the first failure is told, once, and nothing happens after it; a message to
+ * oneself waits in the inbox, so no handler runs inside another; a message that cannot be fails
+ * the job; what is over is told from engine_pump only.
+ */
+#include "engine.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EARLY_MAX 65536u /* messages kept for communicators to come */
+
+void engine_fail(struct coll *c, const char *format, ...)
+{
+	char text[400];
+	va_list args;
+
+	if (c->failed)
+		return;
+	c->failed = true;
+	va_start(args, format);
+	vsnprintf(text, sizeof text, format, args);
+	va_end(args);
+	c->io.failed(c->io.arg, text);
+}
+
+void *engine_new(struct coll *c, size_t bytes)
+{
+	void *p = calloc(1, bytes);
+
+	if (!p)
+		engine_fail(c, "the proxy is out of memory");
+	return p;
+}
+
+uint64_t engine_hash(uint64_t a, uint64_t b, uint64_t c)
+{
+	uint64_t h = 0x9e3779b97f4a7c15ull, words[3] = {a, b, c};
+
+	for (int i = 0; i < 3; i++) {
+		h = (h ^ words[i]) * 0xbf58476d1ce4e5b9ull;
+		h ^= h >> 29;
+		h *= 0x94d049bb133111ebull;
+		h ^= h >> 32;
+	}
+	return h ? h : 1;
+}
+
+void engine_send(struct coll *c, uint32_t to, const struct message *m)
+{
+	if (to != c->device) {
+		struct peer_message out = {{0}};
+
+		memcpy(out.bytes, m, sizeof *m);
+		c->io.send(c->io.arg, to, &out);
+		return;
+	}
+	struct inbound *in = engine_new(c, sizeof *in);
+
+	if (!in)
+		return;
+	in->from = to;
+	in->m = *m;
+	*c->inbox_end = in;
+	c->inbox_end = &in->next;
+}
+
+void group_part_done(struct coll *c, struct group *g)
+{
+	if (--g->pending)
+		return;
+	g->next = c->done;
+	c->done = g;
+}
+
+/* ---- messages -------------------------------------------------------------------------- */
+
+/* A message for a communicator that is not known here yet is kept. */
+static bool keep_early(struct coll *c, uint32_t from, const struct message *m)
+{
+	struct inbound **end = &c->early, *in;
+
+	if ((m->kind != MSG_HELLO && m->kind != MSG_READY && m->kind != MSG_SENT) ||
+	    c->early_count >= EARLY_MAX)
+		return false;
+	in = engine_new(c, sizeof *in);
+	if (!in)
+		return true;
+	in->from = from;
+	in->m = *m;
+	while (*end)
+		end = &(*end)->next;
+	*end = in;
+	c->early_count++;
+	return true;
+}
+
+static void dispatch(struct coll *c, uint32_t from, const struct message *m)
+{
+	struct comm *comm = comm_by_key(c, m->key);
+	bool good = false;
+
+	if (m->kind == MSG_JOIN) {
+		comm_on_join(c, from, m);
+		return;
+	}
+	if (m->kind == MSG_MADE) {
+		comm_on_made(c, from, m);
+		return;
+	}
+	if (m->kind == MSG_SENT && m->c < c->world_size && c->ended[m->c]) {
+		sends_to_ended(c, from, m); /* where the communicator may have gone as well */
+		return;
+	}
+	if (!comm) {
+		good = keep_early(c, from, m);
+	} else {
+		switch (m->kind) {
+		case MSG_HELLO: good = op_on_hello(c, comm, m); break;
+		case MSG_READY: good = piece_on_ready(c, from, comm, m); break;
+		case MSG_RESULT: good = piece_on_result(c, from, comm, m); break;
+		case MSG_READ: good = piece_on_read(c, from, comm, m); break;
+		case MSG_SENT: good = sends_on_sent(c, from, comm, m); break;
+		case MSG_TAKEN: good = sends_on_taken(c, from, comm, m); break;
+		}
+	}
+	if (!good)
+		engine_fail(c, "device %u sent a message that cannot be (kind %u, sequence %llu)",
+			    from, m->kind, (unsigned long long)m->seq);
+	else if (comm)
+		comm_run(c, comm);
+}
+
+void coll_receive(struct coll *c, uint32_t from, const struct peer_message *bytes)
+{
+	struct message m;
+
+	if (c->failed)
+		return;
+	memcpy(&m, bytes->bytes, sizeof m);
+	if (from >= c->device_count || from == c->device) {
+		engine_fail(c, "a message from device %u, which is no peer", from);
+		return;
+	}
+	dispatch(c, from, &m);
+	engine_pump(c);
+}
+
+static void group_tell(struct coll *c, struct group *g)
+{
+	struct group **at = &c->groups;
+
+	while (*at != g)
+		at = &(*at)->all;
+	*at = g->all;
+	c->done = g->next;
+	g->seat->groups--;
+	c->io.completed(c->io.arg, g->rank, g->comm, g->ticket, 0);
+	free(g);
+}
+
+/* Works off messages to oneself and tells what is over, until nothing is left. The only place
+ * that calls completed, and never inside itself. */
+void engine_pump(struct coll *c)
+{
+	if (c->pumping)
+		return;
+	c->pumping = true;
+	while (!c->failed && (c->inbox || c->done)) {
+		struct inbound *in = c->inbox;
+		struct group *g = c->done;
+
+		if (in) {
+			c->inbox = in->next;
+			if (!c->inbox)
+				c->inbox_end = &c->inbox;
+			dispatch(c, in->from, &in->m);
+			free(in);
+			continue;
+		}
+		group_tell(c, g);
+	}
+	for (struct comm *m = c->comms; m && !c->failed; m = m->next) {
+		op_sweep(m, c->device);
+		comm_run(c, m);
+	}
+	c->pumping = false;
+	if (!c->failed && (c->inbox || c->done))
+		engine_pump(c);
+	else
+		comm_sweep(c);
+}
+
+/* ---- beginning and end ----------------------------------------------------------------- */
+
+bool coll_busy(const struct coll *c)
+{
+	if (c->groups || c->joins || c->gatherings || c->pieces || c->sendings || c->inbox ||
+	    c->done)
+		return true;
+	for (const struct comm *m = c->comms; m; m = m->next)
+		if (m->ops || m->posted || m->arrived)
+			return true;
+	return false;
+}
+
+struct coll *coll_new(const struct coll_io *io, uint32_t device, uint32_t device_count,
+		      uint32_t world_size, const uint32_t *rank_device)
+{
+	struct coll *c;
+
+	if (!world_size || world_size > RANKS_MAX || device >= device_count ||
+	    device_count > DEVICES_MAX)
+		return NULL;
+	for (uint32_t i = 0; i < world_size; i++)
+		if (rank_device[i] >= device_count)
+			return NULL;
+	c = calloc(1, sizeof *c);
+	if (!c)
+		return NULL;
+	c->io = *io;
+	c->device = device;
+	c->device_count = device_count;
+	c->world_size = world_size;
+	memcpy(c->rank_device, rank_device, world_size * sizeof *rank_device);
+	c->inbox_end = &c->inbox;
+	return c;
+}
+
+static void free_inbound(struct inbound *in)
+{
+	while (in) {
+		struct inbound *next = in->next;
+
+		free(in);
+		in = next;
+	}
+}
+
+void coll_free(struct coll *c)
+{
+	while (c->pieces)
+		piece_free(c, c->pieces);
+	for (struct comm *m = c->comms; m; m = m->next) {
+		while (m->ops) {
+			struct op *op = m->ops;
+
+			m->ops = op->next;
+			op_free(op);
+		}
+		receives_free(m->posted);
+		receives_free(m->arrived);
+	}
+	while (c->sendings) {
+		struct sending *o = c->sendings;
+
+		c->sendings = o->next;
+		free(o);
+	}
+	free_inbound(c->inbox);
+	free_inbound(c->early);
+	while (c->groups) {
+		struct group *g = c->groups;
+
+		c->groups = g->all;
+		free(g);
+	}
+	comm_free_all(c);
+	free(c);
+}

@@ -1,0 +1,302 @@
+/* engine.h: what the parts of the collectives' engine share; nobody else includes it.
+ *
+ *   communicator.c  makes and forgets communicators, saves and restores a rank's
+ *   collective.c    what ranks call: checks it, and starts operations in their order
+ *   shape.c         how much data an operation moves, and in which pieces
+ *   piece.c         works off pieces: reads, combines, writes, tells the other devices
+ *   sends.c         sends and receives, in parts
+ *   engine.c        messages between devices, failure, what is over
+ *
+ * All run in the proxy's loop, never block, and take no lock. Callbacks (joined, completed,
+ * failed) may call back into the engine: they are made from engine_pump only, or, for a refusal,
+ * straight from the call that is refused.
+ */
+#ifndef RANKFOLD_ENGINE_H
+#define RANKFOLD_ENGINE_H
+
+#include "collective.h"
+#include "tree.h"
+
+#define RANKS_MAX 256u
+#define DEVICES_MAX 64u
+#define MEMBERS_PER_MESSAGE 32u
+#define NCCL_INVALID_ARGUMENT 4
+#define NCCL_INVALID_USAGE 5
+#define NONE UINT32_MAX
+#ifndef PIECE_BYTES              /* tests make it small */
+#define PIECE_BYTES (4ull << 20) /* at most, of one piece of an operation or part of a send */
+#endif
+#define BYTES_MAX (1ull << 40) /* of one rank's buffer: its whole window */
+
+enum message_kind {
+	MSG_JOIN = 1, /* to device 0: a rank joins or splits */
+	MSG_MADE,     /* from device 0: members of a new communicator, some at a time */
+	MSG_HELLO,    /* to an operation's referee: all local ranks have called it, and how */
+	MSG_READY,    /* to a piece's owner: partials are published; or only: ready to receive */
+	MSG_RESULT,   /* from the owner: read it */
+	MSG_READ,     /* to the owner: read, free it */
+	MSG_SENT,     /* to the receiver's device: a part of a send lies in my outbox */
+	MSG_TAKEN,    /* to the sender's device: received, free it */
+	MSG_KINDS,
+};
+
+enum reduction { SUM, PROD, MAX, MIN, AVG, PREMUL };
+
+/* How an operation was called; must be the same for all members. */
+struct shape {
+	uint32_t kind, dtype, op, root;
+	uint64_t count;
+};
+
+/* The bytes of a struct peer_message. */
+struct message {
+	uint32_t kind, from_rank; /* from_rank: job rank that speaks, for error texts */
+	uint64_t key, seq;
+	uint64_t offset, bytes; /* in the sender's outbox */
+	uint64_t value;
+	uint32_t a, b, c, piece;
+	struct shape shape;
+	uint16_t members[MEMBERS_PER_MESSAGE];
+};
+_Static_assert(sizeof(struct message) <= PEER_MESSAGE_BYTES, "a message fits");
+
+/* All that one rank's submission on one communicator waits for. */
+struct group {
+	struct group *next, *all; /* in coll.done, in coll.groups */
+	uint64_t ticket, comm;
+	uint32_t rank, pending;
+	struct seat *seat;
+};
+
+/* A local rank's membership. */
+struct seat {
+	uint32_t rank, index; /* in the job, in the communicator */
+	uint64_t handle;
+	uint64_t next_seq; /* of its next collective */
+	uint64_t splits;
+	uint64_t *sent,
+		*received;    /* per member: number of the next part sent to, received from it */
+	uint64_t *unreceived; /* per member: bytes sent to it that it has not taken */
+	uint32_t groups;      /* not completed */
+	bool taken, closing;  /* taken: the rank has it (a destroyed one is free) */
+};
+
+/* What a local rank gave to an operation. */
+struct call {
+	uint64_t send, recv;
+	uint8_t scalar[8];
+	struct group *group;
+};
+
+struct ready {
+	struct ready *next;
+	uint32_t piece, from;
+	uint64_t offset, bytes;
+};
+
+/* One collective, from the first word of it (a local call or a peer's message) to its end. */
+struct op {
+	struct op *next;
+	struct comm *comm;
+	uint64_t seq;
+	struct shape shape;
+	uint32_t shape_rank; /* who said so first; NONE: nobody yet */
+	uint32_t arrived;    /* local calls */
+	uint32_t hellos;     /* at the referee */
+	struct call *calls;  /* per seat of the communicator */
+	struct ready *ready;
+	uint64_t pieces, next_piece;
+	uint32_t running;
+	bool finished;
+};
+
+/* One piece: elements [0, count) from `sources` at src_at to `dests` at dst_at. */
+struct plan {
+	struct tree_node sources, dests; /* communicator ranks */
+	uint64_t src_at, dst_at, count;  /* in elements */
+	uint32_t owner;                  /* device */
+};
+
+struct block { /* host memory; in the outbox if peers read it */
+	uint8_t *at;
+	uint64_t offset, bytes;
+	bool outbox;
+};
+
+enum step_kind { STEP_READ, STEP_SCALE, STEP_REDUCE, STEP_DIVIDE, STEP_WRITE };
+struct step {
+	enum step_kind kind;
+	uint32_t seat;        /* READ, WRITE, SCALE: whose */
+	uint64_t addr, count; /* count: bytes for READ and WRITE, else elements */
+	uint8_t *dst;
+	const uint8_t *a, *b;
+};
+
+enum phase { CONTRIBUTING, COLLECTING, COMBINING, DELIVERING, DRAINING, SENDING, SENT, RECEIVING };
+
+/* A running part of the work: a range of an operation's elements, or one part of a send or
+ * receive. Its steps run one after the other. */
+struct piece {
+	struct piece *next;
+	uint64_t token;
+	struct comm *comm;
+	enum phase phase;
+	struct step *steps;
+	uint32_t step_count, step_room, step;
+	struct block partials, scratch, result;
+	/* of an operation */
+	struct op *op;
+	uint32_t number, owner;
+	uint32_t unread; /* participants that may still read the result */
+	/* of one part of a send or receive; shape: of all of it */
+	struct group *group;
+	uint32_t src, dst; /* communicator ranks */
+	uint64_t seq;
+	struct shape shape;
+};
+
+/* A send whose parts do not all have room yet. Its group waits for each of them. */
+struct sending {
+	struct sending *next;
+	struct comm *comm;
+	uint32_t seat, peer;
+	uint64_t addr, part; /* part: the next one to go */
+	struct shape shape;  /* of all of it */
+	struct group *group;
+};
+
+struct receive { /* a posted receive, or one part of a send that has arrived */
+	struct receive *next;
+	uint32_t src, dst;
+	uint64_t seq;       /* the (first) part's number */
+	struct shape shape; /* of all of it */
+	uint32_t from;      /* arrived: where it lies */
+	uint64_t offset, bytes;
+	uint32_t seat;          /* posted: where it goes */
+	uint64_t addr, started; /* started: parts that have arrived */
+	struct group *group;
+};
+
+struct comm {
+	struct comm *next;
+	uint64_t key;
+	uint32_t nranks;
+	uint32_t member[RANKS_MAX];                  /* job rank of each communicator rank */
+	uint32_t device[RANKS_MAX];                  /* and where it is */
+	uint32_t devices[DEVICES_MAX], device_count; /* all of them, ascending */
+	struct seat *seats;                          /* the local members', ascending */
+	uint32_t seat_count;
+	struct op *ops; /* ascending seq */
+	struct receive *posted, *arrived;
+	uint64_t base_seq; /* of its first collective in this epoch */
+	bool closed;       /* some seat was destroyed: it may be the last */
+};
+
+struct join { /* a local rank that waits for a communicator */
+	struct join *next;
+	uint32_t rank;
+	uint64_t handle, key, seq; /* seq 0: INIT under key; else the parent's split seq */
+};
+
+struct gathering { /* at device 0 */
+	struct gathering *next;
+	uint64_t key, seq;
+	uint32_t nranks, count;
+	uint32_t rank[RANKS_MAX]; /* by index; NONE: not yet */
+	int32_t color[RANKS_MAX], order[RANKS_MAX];
+};
+
+struct redop {
+	struct redop *next;
+	uint32_t rank, dtype;
+	uint64_t comm, handle;
+	uint8_t scalar[8];
+};
+
+struct inbound { /* a message to oneself, or one that came before its communicator */
+	struct inbound *next;
+	uint32_t from;
+	struct message m;
+};
+
+struct coll {
+	struct coll_io io;
+	uint32_t device, device_count, world_size;
+	uint32_t rank_device[RANKS_MAX];
+	struct comm *comms;
+	struct join *joins;
+	struct gathering *gatherings;
+	struct redop *redops;
+	struct piece *pieces;
+	struct sending *sendings;    /* oldest first */
+	uint64_t unreceived;         /* bytes sent by local ranks, of all seats */
+	bool ended[RANKS_MAX];       /* local ranks that receive nothing any more */
+	struct group *groups, *done; /* all that are not told yet; those that are due */
+	struct inbound *inbox, **inbox_end, *early;
+	uint32_t early_count;
+	uint64_t tokens;
+	uint32_t made[RANKS_MAX]; /* members of the communicator that device 0 is telling us */
+	bool pumping, failed;
+};
+
+/* engine.c */
+void engine_fail(struct coll *, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void *engine_new(struct coll *, size_t bytes); /* zeroed; NULL: has failed */
+void engine_send(struct coll *, uint32_t to, const struct message *);
+void engine_pump(struct coll *);
+uint64_t engine_hash(uint64_t a, uint64_t b, uint64_t c); /* never 0 */
+void group_part_done(struct coll *, struct group *);
+
+/* shape.c */
+uint32_t dtype_bytes(uint32_t dtype); /* 0: no such type */
+const char *shape_text(const struct shape *, char *out, size_t bytes);
+void shape_fail(struct coll *, uint32_t rank_a, const struct shape *a, uint32_t rank_b,
+		const struct shape *b);
+bool shape_reduces(uint32_t kind);
+bool shape_has_root(uint32_t kind);
+uint64_t shape_pieces(const struct shape *, const struct comm *);
+struct plan plan_make(const struct op *, uint64_t number);
+bool plan_takes_part(const struct comm *, const struct plan *, uint32_t device);
+uint32_t plan_participants(const struct comm *, const struct plan *);
+
+/* piece.c. A message that cannot be is answered with false. */
+struct block block_new(struct coll *, uint64_t bytes, bool outbox);
+struct seat *seat_of(const struct comm *, uint32_t index); /* NULL: not local */
+void step_add(struct coll *, struct piece *, struct step);
+void piece_start(struct coll *, struct op *, uint64_t number, const struct plan *);
+void piece_next(struct coll *, struct piece *);
+void piece_free(struct coll *, struct piece *);
+bool piece_on_ready(struct coll *, uint32_t from, struct comm *, const struct message *);
+bool piece_on_result(struct coll *, uint32_t from, struct comm *, const struct message *);
+bool piece_on_read(struct coll *, uint32_t from, struct comm *, const struct message *);
+
+/* sends.c */
+void send_start(struct coll *, struct comm *, uint32_t seat, uint32_t peer, uint64_t addr,
+		const struct shape *, struct group *);
+void send_copied(struct coll *, struct piece *);
+void sends_to_ended(struct coll *, uint32_t from, const struct message *);
+bool sends_on_sent(struct coll *, uint32_t from, struct comm *, const struct message *);
+bool sends_on_taken(struct coll *, uint32_t from, struct comm *, const struct message *);
+void receive_post(struct coll *, struct comm *, struct receive posted);
+void receive_done(struct coll *, struct piece *);
+void receives_free(struct receive *);
+
+/* collective.c */
+struct op *op_expected(struct coll *, struct comm *, const struct message *);
+bool op_shape(struct coll *, struct op *, const struct shape *, uint32_t rank);
+struct message op_message(const struct op *, uint32_t kind);
+void op_advance(struct coll *, struct op *);
+void op_sweep(struct comm *, uint32_t device);
+void op_free(struct op *);
+bool op_on_hello(struct coll *, struct comm *, const struct message *);
+void comm_run(struct coll *, struct comm *);
+
+/* communicator.c */
+struct comm *comm_by_key(const struct coll *, uint64_t key);
+struct seat *comm_seat(const struct coll *, uint32_t rank, uint64_t handle, struct comm **);
+void comm_on_join(struct coll *, uint32_t from, const struct message *);
+void comm_on_made(struct coll *, uint32_t from, const struct message *);
+void comm_sweep(struct coll *);
+void comm_free_all(struct coll *);
+
+#endif

@@ -1,0 +1,352 @@
+/* sends.c: sends and receives. See engine.h.
+ *
+ * A send goes in parts, each copied to the outbox at its place in the stream; the receive that
+ * matches the part (by number, per ordered pair of members) reads it from there. So a send may be
+ * complete before it is received, as far as its pair has room; past that its parts wait for those
+ * before them to be taken.
+ *
+ * Rules kept here: one part of each pair always has room: whatever gets on where sends are not
+ * buffered at all, gets on here. No send overtakes another of its pair. To a rank that has ended
+ * all is taken, and goes nowhere.
+ */
+#include "engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef SENT_MAX                  /* tests make these three small */
+#define SENT_MAX (64ull << 20)    /* bytes of one pair that are sent and not received */
+#define SENT_ALL_MAX (1ull << 30) /* of all pairs that send from here */
+#define SENT_LEAST 16384ull       /* so much a part counts at least, for what is kept of it */
+#endif
+
+/* A send and its receive have the same shape, so both count the same parts. */
+static uint64_t shape_bytes(const struct shape *s) { return s->count * dtype_bytes(s->dtype); }
+
+static uint64_t shape_parts(const struct shape *s)
+{
+	uint64_t bytes = shape_bytes(s);
+
+	return bytes ? (bytes + PIECE_BYTES - 1) / PIECE_BYTES : 1;
+}
+
+static uint64_t part_bytes(const struct shape *s, uint64_t part)
+{
+	uint64_t left = shape_bytes(s) - part * PIECE_BYTES;
+
+	return left < PIECE_BYTES ? left : PIECE_BYTES;
+}
+
+static struct piece *transfer_new(struct coll *c, struct comm *m, enum phase phase, struct group *g,
+				  uint32_t src, uint32_t dst, uint64_t seq,
+				  const struct shape *shape)
+{
+	struct piece *p = engine_new(c, sizeof *p);
+
+	if (!p)
+		return NULL;
+	p->phase = phase;
+	p->comm = m;
+	p->group = g;
+	p->src = src;
+	p->dst = dst;
+	p->seq = seq;
+	p->shape = *shape;
+	p->next = c->pieces;
+	c->pieces = p;
+	return p;
+}
+
+static uint64_t counted(uint64_t bytes) { return bytes > SENT_LEAST ? bytes : SENT_LEAST; }
+
+/* The same for all sends of a pair, whatever their sizes: so none overtakes another. */
+static bool has_room(const struct coll *c, const struct sending *o)
+{
+	uint64_t unreceived = o->comm->seats[o->seat].unreceived[o->peer];
+
+	return !unreceived || (unreceived < SENT_MAX && c->unreceived < SENT_ALL_MAX);
+}
+
+static void send_part(struct coll *c, struct sending *o)
+{
+	struct seat *s = &o->comm->seats[o->seat];
+	uint64_t part = o->part++, bytes = part_bytes(&o->shape, part);
+	struct piece *p = transfer_new(c, o->comm, SENDING, o->group, s->index, o->peer,
+				       s->sent[o->peer]++, &o->shape);
+
+	if (!p)
+		return;
+	p->partials = block_new(c, bytes, o->comm->device[o->peer] != c->device);
+	if (c->failed)
+		return;
+	s->unreceived[o->peer] += counted(bytes);
+	c->unreceived += counted(bytes);
+	if (bytes)
+		step_add(c, p,
+			 (struct step){.kind = STEP_READ,
+				       .seat = o->seat,
+				       .addr = o->addr + part * PIECE_BYTES,
+				       .dst = p->partials.at,
+				       .count = bytes});
+	piece_next(c, p);
+}
+
+/* Every part that has room goes, the oldest send first. */
+static void sends_run(struct coll *c)
+{
+	for (struct sending **at = &c->sendings; *at && !c->failed;) {
+		struct sending *o = *at;
+
+		while (!c->failed && o->part < shape_parts(&o->shape) && has_room(c, o))
+			send_part(c, o);
+		if (o->part < shape_parts(&o->shape)) {
+			at = &o->next;
+			continue;
+		}
+		*at = o->next;
+		free(o);
+	}
+}
+
+void send_start(struct coll *c, struct comm *m, uint32_t seat, uint32_t peer, uint64_t addr,
+		const struct shape *shape, struct group *g)
+{
+	struct sending **end = &c->sendings, *o = engine_new(c, sizeof *o);
+
+	if (!o)
+		return;
+	*o = (struct sending){
+		.comm = m, .seat = seat, .peer = peer, .addr = addr, .shape = *shape, .group = g};
+	g->pending += (uint32_t)shape_parts(shape) - 1;
+	while (*end)
+		end = &(*end)->next;
+	*end = o;
+	sends_run(c);
+}
+
+/* A part is complete for the program when it is copied; the copy stays until it is taken. */
+void send_copied(struct coll *c, struct piece *p)
+{
+	p->phase = SENT;
+	engine_send(c, p->comm->device[p->dst],
+		    &(struct message){.kind = MSG_SENT,
+				      .from_rank = p->comm->member[p->src],
+				      .key = p->comm->key,
+				      .seq = p->seq,
+				      .a = p->src,
+				      .b = p->dst,
+				      .c = p->comm->member[p->dst],
+				      .offset = p->partials.offset,
+				      .bytes = p->partials.bytes,
+				      .shape = p->shape});
+	group_part_done(c, p->group);
+}
+
+static bool is_part(const struct receive *posted, const struct receive *arrived)
+{
+	return posted->src == arrived->src && posted->dst == arrived->dst &&
+	       arrived->seq - posted->seq < shape_parts(&posted->shape);
+}
+
+/* A part that has arrived goes to where it was posted. */
+static void receive_start(struct coll *c, struct comm *m, struct receive *posted,
+			  const struct receive *arrived)
+{
+	uint64_t part = arrived->seq - posted->seq, bytes = part_bytes(&posted->shape, part);
+	struct shape want = posted->shape;
+	const void *from = NULL;
+	struct piece *p;
+
+	want.kind = arrived->shape.kind;
+	if (memcmp(&want, &arrived->shape, sizeof want)) {
+		shape_fail(c, m->member[posted->src], &arrived->shape, m->member[posted->dst],
+			   &posted->shape);
+		return;
+	}
+	if (arrived->from == c->device)
+		from = (const void *)(uintptr_t)arrived->offset;
+	else if (bytes)
+		from = c->io.peer_memory(c->io.arg, arrived->from, arrived->offset, bytes);
+	if (arrived->bytes != bytes || (bytes && !from)) {
+		engine_fail(c, "device %u sent memory that is not there", arrived->from);
+		return;
+	}
+	p = transfer_new(c, m, RECEIVING, posted->group, posted->src, posted->dst, arrived->seq,
+			 &posted->shape);
+	if (!p)
+		return;
+	posted->started++;
+	if (bytes)
+		step_add(c, p,
+			 (struct step){.kind = STEP_WRITE,
+				       .seat = posted->seat,
+				       .a = from,
+				       .addr = posted->addr + part * PIECE_BYTES,
+				       .count = bytes});
+	piece_next(c, p);
+}
+
+static void receive_push(struct coll *c, struct receive **list, const struct receive *like)
+{
+	struct receive *r = engine_new(c, sizeof *r);
+
+	if (!r)
+		return;
+	*r = *like;
+	r->next = *list;
+	*list = r;
+}
+
+void receive_post(struct coll *c, struct comm *m, struct receive posted)
+{
+	uint64_t parts = shape_parts(&posted.shape);
+
+	m->seats[posted.seat].received[posted.src] += parts;
+	posted.group->pending += (uint32_t)parts - 1;
+	for (struct receive **at = &m->arrived; *at && !c->failed;) {
+		struct receive *arrived = *at;
+
+		if (!is_part(&posted, arrived)) {
+			at = &arrived->next;
+			continue;
+		}
+		receive_start(c, m, &posted, arrived);
+		*at = arrived->next;
+		free(arrived);
+	}
+	if (posted.started < parts)
+		receive_push(c, &m->posted, &posted);
+}
+
+static void receive_arrived(struct coll *c, struct comm *m, const struct receive *arrived)
+{
+	for (struct receive **at = &m->posted; *at; at = &(*at)->next) {
+		struct receive *posted = *at;
+
+		if (!is_part(posted, arrived))
+			continue;
+		receive_start(c, m, posted, arrived);
+		if (posted->started == shape_parts(&posted->shape)) {
+			*at = posted->next;
+			free(posted);
+		}
+		return;
+	}
+	receive_push(c, &m->arrived, arrived);
+}
+
+void receive_done(struct coll *c, struct piece *p)
+{
+	engine_send(c, p->comm->device[p->src],
+		    &(struct message){.kind = MSG_TAKEN,
+				      .from_rank = p->comm->member[p->dst],
+				      .key = p->comm->key,
+				      .seq = p->seq,
+				      .a = p->src,
+				      .b = p->dst});
+	group_part_done(c, p->group);
+	piece_free(c, p);
+}
+
+bool sends_on_sent(struct coll *c, uint32_t from, struct comm *m, const struct message *in)
+{
+	if (in->a >= m->nranks || in->b >= m->nranks || m->device[in->a] != from ||
+	    m->device[in->b] != c->device || !dtype_bytes(in->shape.dtype) ||
+	    in->shape.count > BYTES_MAX || in->bytes > PIECE_BYTES || in->c != m->member[in->b])
+		return false;
+	receive_arrived(c, m,
+			&(struct receive){.src = in->a,
+					  .dst = in->b,
+					  .from = from,
+					  .seq = in->seq,
+					  .offset = in->offset,
+					  .bytes = in->bytes,
+					  .shape = in->shape});
+	return true;
+}
+
+bool sends_on_taken(struct coll *c, uint32_t from, struct comm *m, const struct message *in)
+{
+	struct piece *p = c->pieces;
+
+	while (p && !(p->comm == m && p->phase == SENT && p->src == in->a && p->dst == in->b &&
+		      p->seq == in->seq))
+		p = p->next;
+	if (!p || m->device[p->dst] != from)
+		return false;
+	seat_of(m, p->src)->unreceived[p->dst] -= counted(p->partials.bytes);
+	c->unreceived -= counted(p->partials.bytes);
+	piece_free(c, p);
+	sends_run(c);
+	return true;
+}
+
+/* Who would receive it has ended: it is taken, by nobody. */
+void sends_to_ended(struct coll *c, uint32_t from, const struct message *in)
+{
+	engine_send(c, from,
+		    &(struct message){.kind = MSG_TAKEN,
+				      .from_rank = in->c,
+				      .key = in->key,
+				      .seq = in->seq,
+				      .a = in->a,
+				      .b = in->b});
+}
+
+void coll_ended(struct coll *c, uint32_t rank)
+{
+	if (rank >= c->world_size || c->ended[rank])
+		return;
+	c->ended[rank] = true;
+	for (struct comm *m = c->comms; m; m = m->next)
+		for (struct receive **at = &m->arrived; *at;) {
+			struct receive *r = *at;
+
+			if (m->member[r->dst] != rank) {
+				at = &r->next;
+				continue;
+			}
+			sends_to_ended(c, r->from,
+				       &(struct message){.key = m->key,
+							 .seq = r->seq,
+							 .a = r->src,
+							 .b = r->dst,
+							 .c = rank});
+			*at = r->next;
+			free(r);
+		}
+	for (struct inbound **at = &c->early; *at;) {
+		struct inbound *in = *at;
+
+		if (in->m.kind != MSG_SENT || in->m.c != rank) {
+			at = &in->next;
+			continue;
+		}
+		sends_to_ended(c, in->from, &in->m);
+		*at = in->next;
+		c->early_count--;
+		free(in);
+	}
+	engine_pump(c);
+}
+
+bool coll_unreceived(const struct coll *c, uint32_t *from, uint32_t *to)
+{
+	for (const struct comm *m = c->comms; m; m = m->next)
+		if (m->arrived) {
+			*from = m->member[m->arrived->src];
+			*to = m->member[m->arrived->dst];
+			return true;
+		}
+	return false;
+}
+
+void receives_free(struct receive *r)
+{
+	while (r) {
+		struct receive *next = r->next;
+
+		free(r);
+		r = next;
+	}
+}

@@ -1,0 +1,560 @@
+/* api.c: the functions of proxy.h: each packs its arguments, runs a function in the loop and gives
+ * its result back.
+ *
+ * What begins with run_ runs in the loop's thread and may touch everything; the rest runs in the
+ * caller's and touches nothing but its arguments.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+#define QUANTUM_NS 30000000000ull
+
+static const struct hal *hal_by_name(const char *name)
+{
+	static const struct hal *const all[] = {&hal_soft, &hal_nvidia};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (!strcmp(name, all[i]->type))
+			return all[i];
+	return NULL;
+}
+
+/* What there is of it; its loop does not run. */
+static void proxy_free(struct proxy *p)
+{
+	/* With jobs work may be under way, and the process ends anyway. */
+	if (p->transfer_stream && !p->jobs)
+		p->hal->stream_destroy(p->transfer_stream);
+	if (p->swap_stream && !p->jobs)
+		p->hal->stream_destroy(p->swap_stream);
+	if (p->device)
+		p->hal->device_close(p->device); /* no worker rings after this */
+	if (p->mailbox)
+		mailbox_close(p);
+	free(p->ranks);
+	free(p->moves);
+	free(p);
+}
+
+struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t error_bytes)
+{
+	struct proxy *p = calloc(1, sizeof *p);
+	char text[256] = "the device cannot be opened";
+	const char *why;
+	snprintf(error, error_bytes, "%s device: out of host memory", c->hal);
+	if (!p)
+		return NULL;
+	p->hal = hal_by_name(c->hal);
+	p->mailbox = mailbox_open(p);
+	p->hal_config = (struct hal_config){.memory_bytes = c->memory_bytes -
+							    c->memory_bytes % RF_CHUNK_BYTES,
+					    .workers = c->workers,
+					    .cc_major = c->cc_major,
+					    .cc_minor = c->cc_minor,
+					    .speed = c->speed,
+					    .ring = mailbox_ring,
+					    .ring_arg = p,
+					    .index = c->index,
+					    .text = text,
+					    .text_bytes = sizeof text};
+	p->chunks_total = c->memory_bytes / RF_CHUNK_BYTES;
+	p->quantum_ns = c->quantum_ns ? c->quantum_ns : QUANTUM_NS;
+	if (!p->hal)
+		why = "no such kind of device";
+	else if (!p->chunks_total)
+		why = "a device needs at least 2 MiB of memory";
+	else if (!p->mailbox)
+		why = "out of host memory or descriptors";
+	else if (p->hal->device_open(&p->hal_config, &p->device))
+		why = text;
+	else if (p->hal->stream_create(p->device, &p->transfer_stream) ||
+		 p->hal->stream_create(p->device, &p->swap_stream) || !mailbox_start(p))
+		why = "the device's queues cannot be made";
+	else
+		return p;
+	snprintf(error, error_bytes, "%s device: %s", c->hal, why);
+	proxy_free(p);
+	return NULL;
+}
+
+void proxy_close(struct proxy *p)
+{
+	mailbox_stop(p);
+	proxy_free(p);
+}
+
+struct arguments { /* of any call */
+	uint64_t job, token;
+	struct job *fresh;
+	uint32_t rank;
+	int fd, fd2, error, request;
+	const char *text, *function_names, *global_names;
+	char *why;
+	uint32_t why_bytes;
+	uint64_t bytes;
+	const uint8_t *data;
+	uint32_t count, count2;
+	const uint64_t *offsets, *sizes;
+	const struct proxy_function *function;
+	const uint32_t *params;
+	void *out;
+	int result;
+};
+
+static void run_job_open(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	a->result = job_open(p, a->fresh, a->fd, a->why, a->why_bytes);
+	if (a->result)
+		return;
+	a->fresh->next = p->jobs;
+	p->jobs = a->fresh;
+}
+
+int proxy_job_open(struct proxy *p, uint64_t job, uint64_t epoch, uint32_t device,
+		   uint32_t device_count, uint32_t world_size, const uint32_t *rank_device,
+		   int segment_fd, char *error, uint32_t error_bytes)
+{
+	struct job *j = calloc(1, sizeof *j);
+	if (!j || !world_size || world_size > RANKS_MAX || !device_count ||
+	    device_count > BARRIER_DEVICES_MAX || device >= device_count || !epoch) {
+		snprintf(error, error_bytes, "a job of %u ranks on %u devices cannot be served",
+			 world_size, device_count);
+		free(j);
+		return -1;
+	}
+	j->id = job;
+	j->epoch = epoch;
+	j->device = device;
+	j->device_count = device_count;
+	j->world_size = world_size;
+	memcpy(j->rank_device, rank_device, world_size * sizeof *rank_device);
+	struct arguments a = {.fresh = j, .fd = segment_fd, .why = error, .why_bytes = error_bytes};
+	in_loop(p, run_job_open, &a);
+	if (a.result)
+		free(j);
+	return a.result;
+}
+
+static void run_job_close(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	for (struct job **at = &p->jobs; *at; at = &(*at)->next) {
+		struct job *j = *at;
+		if (j->id != a->job)
+			continue;
+		if (j->attached || j->saving || j->discarding)
+			break;
+		*at = j->next;
+		job_close(j);
+		free(j);
+		a->result = 0;
+		return;
+	}
+	a->result = -1;
+}
+
+static int call_job(struct proxy *p, void (*run)(struct proxy *, void *), uint64_t job, int request,
+		    const char *text)
+{
+	struct arguments a = {.job = job, .request = request, .text = text, .result = -1};
+	in_loop(p, run, &a);
+	return a.result;
+}
+
+int proxy_job_close(struct proxy *p, uint64_t job)
+{
+	return call_job(p, run_job_close, job, 0, NULL);
+}
+
+static void run_job_save(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct job *j = job_find(p, a->job);
+	if (!j || j->discarding || j->state != PROXY_JOB_CUT)
+		return;
+	j->saving = true;
+	a->result = 0;
+}
+
+int proxy_job_save(struct proxy *p, uint64_t job)
+{
+	return call_job(p, run_job_save, job, 0, NULL);
+}
+
+static void run_job_discard(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct job *j = job_find(p, a->job);
+	if (!j)
+		return;
+	j->saving = false;
+	j->discarding = true;
+	a->result = 0;
+}
+
+int proxy_job_discard(struct proxy *p, uint64_t job)
+{
+	return call_job(p, run_job_discard, job, 0, NULL);
+}
+
+static void run_job_barrier(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct job *j = job_find(p, a->job);
+	if (!j || j->saving || j->state > PROXY_JOB_CUT)
+		return;
+	job_barrier(j, a->request);
+	a->result = 0;
+}
+
+int proxy_job_barrier(struct proxy *p, uint64_t job, int request)
+{
+	return call_job(p, run_job_barrier, job, request, NULL);
+}
+
+static void run_job_hurry(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct job *j = job_find(p, a->job);
+	if (!j)
+		return;
+	job_hurry(j);
+	a->result = 0;
+}
+
+int proxy_job_hurry(struct proxy *p, uint64_t job)
+{
+	return call_job(p, run_job_hurry, job, 0, NULL);
+}
+
+static void run_job_fail(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct job *j = job_find(p, a->job);
+	if (!j)
+		return;
+	job_fail(j, a->text);
+	a->result = 0;
+}
+
+int proxy_job_fail(struct proxy *p, uint64_t job, const char *text)
+{
+	return call_job(p, run_job_fail, job, 0, text);
+}
+
+static void run_rank_attach(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct job *j = job_find(p, a->job);
+	if (!j || a->rank >= j->world_size || j->rank_device[a->rank] != j->device ||
+	    j->ranks[a->rank] || j->saving || j->discarding) {
+		snprintf(a->why, a->why_bytes, "rank %u has no place here", a->rank);
+		return;
+	}
+	if (rank_attach(j, a->rank, a->fd, a->fd2, a->why, a->why_bytes))
+		a->result = 0;
+}
+
+int proxy_rank_attach(struct proxy *p, uint64_t job, uint32_t rank, int channel_fd, int image_fd,
+		      char *error, uint32_t error_bytes)
+{
+	struct arguments a = {.job = job,
+			      .rank = rank,
+			      .fd = channel_fd,
+			      .fd2 = image_fd,
+			      .why = error,
+			      .why_bytes = error_bytes,
+			      .result = -1};
+	in_loop(p, run_rank_attach, &a);
+	return a.result;
+}
+
+static void run_rank_exited(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct job *j = job_find(p, a->job);
+	if (!j || a->rank >= j->world_size)
+		return;
+	a->result = 0;
+	if (!j->ranks[a->rank]) {
+		if (a->request != PROXY_EXIT_REPLACED) {
+			barrier_exited(j->barrier, a->rank);
+			coll_ended(j->coll, a->rank);
+		}
+		return;
+	}
+	j->ranks[a->rank]->exited = true;
+	j->ranks[a->rank]->crashed = a->request != PROXY_EXIT_CLEAN;
+	j->ranks[a->rank]->replaced = a->request == PROXY_EXIT_REPLACED;
+}
+
+int proxy_rank_exited(struct proxy *p, uint64_t job, uint32_t rank, int how)
+{
+	struct arguments a = {.job = job, .rank = rank, .request = how, .result = -1};
+	in_loop(p, run_rank_exited, &a);
+	return a.result;
+}
+
+/* ---- answers ---- */
+
+/* So many zero-terminated names, one after another. NULL: host memory is short. */
+static char *copy_names(const char *names, uint32_t count)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < count; i++)
+		bytes += strlen(names + bytes) + 1;
+	char *copy = malloc(bytes + 1);
+	return copy ? memcpy(copy, names, bytes) : NULL;
+}
+
+static bool module_fill(struct module *m, const struct arguments *a)
+{
+	m->globals_image = malloc(a->bytes + 1);
+	m->function_names = copy_names(a->function_names, a->count);
+	m->global_names = copy_names(a->global_names, a->count2);
+	m->global_offsets = malloc(a->count2 * sizeof(uint64_t) + 1);
+	m->global_sizes = malloc(a->count2 * sizeof(uint64_t) + 1);
+	if (!m->globals_image || !m->function_names || !m->global_names || !m->global_offsets ||
+	    !m->global_sizes)
+		return false;
+	memcpy(m->globals_image, a->data, a->bytes);
+	memcpy(m->global_offsets, a->offsets, a->count2 * sizeof(uint64_t));
+	memcpy(m->global_sizes, a->sizes, a->count2 * sizeof(uint64_t));
+	snprintf(m->hash, sizeof m->hash, "%s", a->text);
+	m->globals_bytes = a->bytes;
+	m->function_count = a->count;
+	m->global_count = a->count2;
+	free(m->image);
+	m->image = NULL;
+	m->loaded = true;
+	return true;
+}
+
+static void run_module_ready(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct ask *ask = ask_take(p, a->token);
+	struct rank *r = ask ? ask->rank : NULL;
+	struct module *m = r ? (struct module *)table_get(&r->objects, ask->object, OBJ_MODULE)
+			     : NULL;
+	a->result = 0;
+	if (m) {
+		m->loading = false;
+		if (!a->error && !module_fill(m, a))
+			a->error = CU_OUT_OF_MEMORY;
+		if (!a->error)
+			r->arriving -= m->image_bytes;
+		struct rf_module_reply reply = {m->globals_bytes, m->function_count,
+						m->global_count};
+		ring_reply(r, ask->slot, a->error, &reply, sizeof reply);
+		if (a->error && !ask->slot)
+			rank_fail(r, a->error, "a module of the moved rank cannot be loaded again");
+		if (a->error && ask->slot)
+			m->doomed = true; /* whoever tries again sends it again */
+		module_release(r, m);
+	}
+	free(ask);
+}
+
+int proxy_module_ready(struct proxy *p, uint64_t token, int error, const char *hash,
+		       uint64_t globals_bytes, const uint8_t *globals_image,
+		       uint32_t function_count, const char *function_names, uint32_t global_count,
+		       const char *global_names, const uint64_t *global_offsets,
+		       const uint64_t *global_sizes)
+{
+	struct arguments a = {.token = token,
+			      .error = error,
+			      .text = hash,
+			      .bytes = globals_bytes,
+			      .data = globals_image,
+			      .count = function_count,
+			      .function_names = function_names,
+			      .count2 = global_count,
+			      .global_names = global_names,
+			      .offsets = global_offsets,
+			      .sizes = global_sizes};
+	in_loop(p, run_module_ready, &a);
+	return a.result;
+}
+
+/* A function that the client was told is not there goes again. */
+static void function_answered(struct rank *r, struct function *f, bool refused)
+{
+	struct module *m = f->module;
+	if (refused) {
+		table_remove(&r->objects, f->o.id);
+		function_free(f);
+	}
+	module_release(r, m);
+}
+
+static void run_function_ready(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct ask *ask = ask_take(p, a->token);
+	struct rank *r = ask ? ask->rank : NULL;
+	struct function *f = r ? (struct function *)table_get(&r->objects, ask->object,
+							      OBJ_FUNCTION)
+			       : NULL;
+	const struct proxy_function *from = a->function;
+	if (f && !a->error) {
+		uint8_t *bulk = ring_bulk(r, (uint64_t)ask->bulk * RF_BULK_BYTES,
+					  from->param_count * sizeof(struct rf_param));
+		f->hal = (const struct hal_function *)(uintptr_t)from->address;
+		f->param_bytes = from->param_bytes;
+		f->max_threads = from->max_threads;
+		f->static_shared_bytes = from->static_shared_bytes;
+		if (ask->slot && bulk)
+			memcpy(bulk, a->params, from->param_count * sizeof(struct rf_param));
+		struct rf_function_reply reply = {from->param_count,         from->param_bytes,
+						  from->static_shared_bytes, from->max_threads,
+						  from->registers,           from->local_bytes,
+						  from->const_bytes,         from->ptx_version};
+		ring_reply(r, ask->slot, CU_OK, &reply, sizeof reply);
+	} else if (f) {
+		uint8_t *bulk = ring_bulk(r, (uint64_t)ask->bulk * RF_BULK_BYTES, RF_BULK_BYTES);
+		f->error = a->error;
+		if (ask->slot && bulk)
+			snprintf((char *)bulk, RF_BULK_BYTES, "%s", a->text);
+		ring_reply(r, ask->slot, a->error, NULL, 0);
+	}
+	if (f)
+		function_answered(r, f, a->error && ask->slot);
+	free(ask);
+}
+
+int proxy_function_ready(struct proxy *p, uint64_t token, int error, const char *why,
+			 const struct proxy_function *function, const uint32_t *params)
+{
+	struct arguments a = {.token = token,
+			      .error = error,
+			      .text = why,
+			      .function = function,
+			      .params = params};
+	in_loop(p, run_function_ready, &a);
+	return a.result;
+}
+
+/* ---- status ---- */
+
+static void run_status(struct proxy *p, void *arg)
+{
+	struct proxy_status *s = ((struct arguments *)arg)->out;
+	*s = (struct proxy_status){.used_bytes = p->chunks_used * RF_CHUNK_BYTES,
+				   .switches = p->switches,
+				   .swapped_in = p->swapped_in,
+				   .swapped_out = p->swapped_out,
+				   .kernels = p->kernels,
+				   .wakeups = p->wakeups};
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		s->swap_bytes += p->ranks[i]->missing * RF_CHUNK_BYTES;
+}
+
+void proxy_status(struct proxy *p, struct proxy_status *status)
+{
+	struct arguments a = {.out = status};
+	in_loop(p, run_status, &a);
+}
+
+static void run_job_status(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct job *j = job_find(p, a->job);
+	struct proxy_job_status *s = a->out;
+	if (!j)
+		return;
+	*s = (struct proxy_job_status){.state = j->state,
+				       .cut_at = j->cut_at,
+				       .released_at = j->released_at,
+				       .round = barrier_round(j->barrier)};
+	memcpy(s->reason, j->reason, sizeof s->reason);
+	a->result = 0;
+}
+
+int proxy_job_status(struct proxy *p, uint64_t job, struct proxy_job_status *status)
+{
+	struct arguments a = {.job = job, .out = status, .result = -1};
+	in_loop(p, run_job_status, &a);
+	return a.result;
+}
+
+static void run_rank_status(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	struct job *j = job_find(p, a->job);
+	struct rank *r = j && a->rank < j->world_size ? j->ranks[a->rank] : NULL;
+	struct proxy_rank_status *s = a->out;
+	if (!r)
+		return;
+	*s = (struct proxy_rank_status){.attached = 1,
+					.exited = r->exited,
+					.resident = !r->missing,
+					.error = (uint32_t)r->async_error,
+					.used_bytes = (r->live_count - r->missing) * RF_CHUNK_BYTES,
+					.kernels = r->kernels,
+					.collectives = r->collectives,
+					.records = r->records,
+					.switches = r->switches};
+	memcpy(s->error_text, r->error_text, sizeof s->error_text);
+	a->result = 0;
+}
+
+int proxy_rank_status(struct proxy *p, uint64_t job, uint32_t rank,
+		      struct proxy_rank_status *status)
+{
+	struct arguments a = {.job = job, .rank = rank, .out = status, .result = -1};
+	in_loop(p, run_rank_status, &a);
+	return a.result;
+}
+
+static uint32_t joining(const struct rank *r)
+{
+	uint32_t count = 0;
+	for (const struct ask *a = r->proxy->asks; a; a = a->next)
+		count += a->rank == r && table_get(&r->objects, a->object, OBJ_COMM);
+	return count;
+}
+
+static void run_dump(struct proxy *p, void *arg)
+{
+	struct arguments *a = arg;
+	FILE *f = fmemopen(a->why, a->why_bytes, "w");
+	if (!f)
+		return;
+	fprintf(f, "active %d, moves %u/%u, transfers %s, chunks %llu of %llu\n",
+		p->active ? (int)p->active->rank : -1, p->move_done, p->move_count,
+		p->transfers ? "pending" : "none", (unsigned long long)p->chunks_used,
+		(unsigned long long)p->chunks_total);
+	for (struct job *j = p->jobs; j; j = j->next)
+		fprintf(f, "job %llu epoch %llu state %d barrier %d round %llu collectives %s\n",
+			(unsigned long long)j->id, (unsigned long long)j->epoch, j->state,
+			barrier_state(j->barrier), (unsigned long long)barrier_round(j->barrier),
+			coll_busy(j->coll) ? "busy" : "quiet");
+	for (uint32_t i = 0; i < p->rank_count; i++) {
+		const struct rank *r = p->ranks[i];
+		fprintf(f,
+			"rank %u: ring %s%s%s%s, items %u, replies %u, pending %u, inflight %u, "
+			"missing %u of %u, frees %s, joining %u, collectives %llu, records %llu, "
+			"error %d %s\n",
+			r->rank, ring_empty(r) ? "empty" : "waiting", r->held ? " held" : "",
+			r->full ? " full" : "", r->exited ? " exited" : "", r->items, r->replies,
+			r->pending, r->inflight, r->missing, r->live_count,
+			r->frees ? "some" : "none", joining(r), (unsigned long long)r->collectives,
+			(unsigned long long)r->records, r->async_error, r->error_text);
+		for (uint32_t n = 0; n < r->stream_count; n++)
+			if (r->streams[n]->head)
+				fprintf(f, "  stream %llu: head kind %d %s\n",
+					(unsigned long long)r->streams[n]->o.id,
+					r->streams[n]->head->kind,
+					r->streams[n]->head->submitted ? "submitted" : "queued");
+	}
+	fclose(f);
+}
+
+void proxy_dump(struct proxy *p, char *text, uint32_t text_bytes)
+{
+	struct arguments a = {.why = text, .why_bytes = text_bytes};
+	in_loop(p, run_dump, &a);
+}

@@ -1,0 +1,114 @@
+/* handle_memory.c: requests for memory, copies and fills (handlers.h). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "handlers.h"
+
+int on_alloc(struct rank *r, const struct rf_alloc *a, uint32_t extra)
+{
+	(void)extra;
+	if (memory_dying(r, a->addr, a->bytes) && !r->async_error)
+		return RETRY; /* what runs meanwhile may still reach it */
+	int error = memory_alloc(r, a);
+	/* The client counts what it freed as free; here it is when older work is done. */
+	return error == CU_OUT_OF_MEMORY && r->frees && !r->async_error ? RETRY : error;
+}
+
+int on_free(struct rank *r, const struct rf_free *a, uint32_t extra)
+{
+	(void)extra;
+	struct buffer *b = memory_find(r, a->addr);
+	if (!b || b->addr != a->addr || b->freed)
+		return CU_INVALID_VALUE;
+	struct fence *f = calloc(1, sizeof *f);
+	if (!f)
+		return CU_OUT_OF_MEMORY;
+	b->freed = true;
+	f->free_seq = a->r.seq;
+	f->free_addr = a->addr;
+	f->slot = a->r.slot;
+	if (r->frees_tail)
+		r->frees_tail->next = f;
+	else
+		r->frees = f;
+	r->frees_tail = f;
+	stream_fence(r, a->r.seq, f);
+	return ANSWERED;
+}
+
+int on_grant(struct rank *r, const struct rf_grant *a, uint32_t extra)
+{
+	(void)extra;
+	struct rf_grant_reply reply = {r->proxy->chunks_total * RF_CHUNK_BYTES};
+	if (a->want_bytes > reply.grant_bytes)
+		return CU_OUT_OF_MEMORY;
+	atomic_store(&r->header->grant_bytes, reply.grant_bytes);
+	ring_reply(r, a->r.slot, CU_OK, &reply, sizeof reply);
+	return ANSWERED;
+}
+
+/* All rows of one side of a copy lie inside what it names. */
+static bool side_valid(struct rank *r, uint8_t place, uint64_t at, uint64_t pitch,
+		       const struct rf_copy *c, uint32_t inline_bytes)
+{
+	uint64_t rows = (c->height - 1) * pitch;
+	if (c->height > 1 && (pitch < c->width || rows / pitch != c->height - 1))
+		return false;
+	uint64_t span = rows + c->width;
+	if (span < rows)
+		return false;
+	switch (place) {
+	case RF_AT_ADDRESS: return memory_valid(r, at, span);
+	case RF_AT_BULK: return ring_bulk(r, at, span) != NULL;
+	case RF_AT_INLINE: return at <= inline_bytes && span <= inline_bytes - at;
+	default: return false;
+	}
+}
+
+int on_copy(struct rank *r, const struct rf_copy *c, uint32_t extra)
+{
+	struct stream *s = get_stream(r, c->stream);
+	if (!s)
+		return CU_INVALID_HANDLE;
+	if (c->dst_place == RF_AT_INLINE)
+		return CU_INVALID_VALUE;
+	if (c->width && c->height &&
+	    (!side_valid(r, c->dst_place, c->dst, c->dst_pitch, c, 0) ||
+	     !side_valid(r, c->src_place, c->src, c->src_pitch, c, extra))) {
+		if (c->release_bulk && c->src_place == RF_AT_BULK)
+			ring_release_bulk(r, (uint32_t)(c->src / RF_BULK_BYTES));
+		return CU_INVALID_VALUE;
+	}
+	struct item *i = item_new(r, ITEM_COPY, c->r.seq, c->src_place == RF_AT_INLINE ? extra : 0);
+	if (!i)
+		return CU_OUT_OF_MEMORY;
+	i->copy.copy = *c;
+	i->slot = c->r.slot;
+	if (c->src_place == RF_AT_INLINE)
+		memcpy(i->data, c->data, extra);
+	stream_push(r, s, i);
+	return ANSWERED;
+}
+
+int on_fill(struct rank *r, const struct rf_fill *f, uint32_t extra)
+{
+	(void)extra;
+	struct stream *s = get_stream(r, f->stream);
+	if (!s)
+		return CU_INVALID_HANDLE;
+	if ((f->element != 1 && f->element != 2 && f->element != 4) || f->width > RF_HEAP_BYTES ||
+	    f->dst % f->element || f->pitch % f->element)
+		return CU_INVALID_VALUE;
+	uint64_t row = f->width * f->element, rows = f->height ? (f->height - 1) * f->pitch : 0;
+	if (row && f->height > 1 && (f->pitch < row || rows / f->pitch != f->height - 1))
+		return CU_INVALID_VALUE;
+	if (row && f->height && (rows > RF_HEAP_BYTES || !memory_valid(r, f->dst, rows + row)))
+		return CU_INVALID_VALUE;
+	struct item *i = item_new(r, ITEM_FILL, f->r.seq, 0);
+	if (!i)
+		return CU_OUT_OF_MEMORY;
+	i->fill.fill = *f;
+	i->slot = f->r.slot;
+	stream_push(r, s, i);
+	return ANSWERED;
+}

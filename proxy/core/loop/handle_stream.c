@@ -1,0 +1,275 @@
+/* handle_stream.c: requests for streams, events and what is queued in streams (handlers.h). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "handlers.h"
+
+#define EVENT_DISABLE_TIMING 2u
+
+int on_stream_create(struct rank *r, const struct rf_stream_create *a, uint32_t extra)
+{
+	(void)extra;
+	if (a->stream < RF_HANDLE_FIRST)
+		return CU_INVALID_VALUE;
+	return stream_new(r, a->stream, a->flags, a->priority) ? CU_OK : CU_OUT_OF_MEMORY;
+}
+
+int on_stream_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
+{
+	(void)extra;
+	struct stream *s = get_stream(r, a->handle);
+	if (!s || a->handle < RF_HANDLE_FIRST)
+		return CU_INVALID_HANDLE;
+	s->doomed = true;
+	return CU_OK;
+}
+
+int on_stream_sync(struct rank *r, const struct rf_handle *a, uint32_t extra)
+{
+	(void)extra;
+	struct stream *s = get_stream(r, a->handle);
+	if (!s)
+		return CU_INVALID_HANDLE;
+	struct item *i = item_new(r, ITEM_REPLY, a->r.seq, 0);
+	if (!i)
+		return CU_OUT_OF_MEMORY;
+	i->slot = a->r.slot;
+	stream_push(r, s, i);
+	return ANSWERED;
+}
+
+int on_stream_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
+{
+	(void)extra;
+	struct stream *s = get_stream(r, a->handle);
+	if (!s)
+		return CU_INVALID_HANDLE;
+	rank_pump(r);
+	bool busy = s->head;
+	for (uint32_t n = 0; s == r->legacy && n < r->stream_count; n++)
+		busy |= !(r->streams[n]->flags & 1) && r->streams[n]->head; /* it waits for them */
+	return busy ? CU_NOT_READY : r->async_error;
+}
+
+int on_device_sync(struct rank *r, const struct rf_record *a, uint32_t extra)
+{
+	(void)extra;
+	struct fence *f = calloc(1, sizeof *f);
+	if (!f)
+		return CU_OUT_OF_MEMORY;
+	f->slot = a->slot;
+	stream_fence(r, a->seq, f);
+	if (!f->left) {
+		free(f);
+		rank_pump(r); /* frees of before are retired when this is answered */
+		return r->async_error;
+	}
+	return ANSWERED;
+}
+
+int on_event_create(struct rank *r, const struct rf_event_create *a, uint32_t extra)
+{
+	(void)extra;
+	struct event *e = calloc(1, sizeof *e);
+	if (!e)
+		return CU_OUT_OF_MEMORY;
+	e->o = (struct object){OBJ_EVENT, a->event};
+	e->flags = a->flags;
+	if (a->event < RF_HANDLE_FIRST || !table_put(&r->objects, &e->o)) {
+		free(e);
+		return CU_INVALID_VALUE;
+	}
+	return CU_OK;
+}
+
+int on_event_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
+{
+	(void)extra;
+	struct event *e = GET(r, event, EVENT, a->handle);
+	if (!e)
+		return CU_INVALID_HANDLE;
+	table_remove(&r->objects, a->handle);
+	event_free(e);
+	return CU_OK;
+}
+
+/* EVENT_RECORD and STREAM_WAIT: an item that names the event's record of this moment. */
+static int on_event_item(struct rank *r, const struct rf_event *a, enum item_kind kind)
+{
+	struct event *e = GET(r, event, EVENT, a->event);
+	struct stream *s = get_stream(r, a->stream);
+	if (!e || !s)
+		return CU_INVALID_HANDLE;
+	if (kind == ITEM_WAIT && event_over(e))
+		return CU_OK;
+	struct mark *mark = kind == ITEM_RECORD ? mark_new() : e->last;
+	struct item *i = mark ? item_new(r, kind, a->r.seq, 0) : NULL;
+	if (!i) {
+		if (kind == ITEM_RECORD)
+			mark_release(mark);
+		return CU_OUT_OF_MEMORY;
+	}
+	if (kind == ITEM_RECORD) {
+		mark->loud = !(e->flags & EVENT_DISABLE_TIMING);
+		mark_release(e->last);
+		e->last = mark;
+	}
+	mark->refs++;
+	mark->loud |= kind == ITEM_WAIT;
+	i->mark = mark;
+	stream_push(r, s, i);
+	return CU_OK;
+}
+
+int on_event_record(struct rank *r, const struct rf_event *a, uint32_t extra)
+{
+	(void)extra;
+	return on_event_item(r, a, ITEM_RECORD);
+}
+
+int on_stream_wait(struct rank *r, const struct rf_event *a, uint32_t extra)
+{
+	(void)extra;
+	return on_event_item(r, a, ITEM_WAIT);
+}
+
+int on_event_sync(struct rank *r, const struct rf_handle *a, uint32_t extra)
+{
+	(void)extra;
+	struct event *e = GET(r, event, EVENT, a->handle);
+	if (!e)
+		return CU_INVALID_HANDLE;
+	if (event_over(e) || !a->r.slot)
+		return r->async_error;
+	if (r->waiter_count == r->waiter_room) {
+		uint32_t room = r->waiter_room ? r->waiter_room * 2 : 16;
+		struct waiter *more = realloc(r->waiters, room * sizeof *more);
+		if (!more)
+			return CU_OUT_OF_MEMORY;
+		r->waiters = more;
+		r->waiter_room = room;
+	}
+	e->last->refs++;
+	e->last->loud = true;
+	r->waiters[r->waiter_count++] = (struct waiter){e->last, a->r.slot};
+	return ANSWERED;
+}
+
+int on_event_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
+{
+	(void)extra;
+	struct event *e = GET(r, event, EVENT, a->handle);
+	if (!e)
+		return CU_INVALID_HANDLE;
+	rank_pump(r);
+	return event_over(e) ? r->async_error : CU_NOT_READY;
+}
+
+int on_event_elapsed(struct rank *r, const struct rf_elapsed *a, uint32_t extra)
+{
+	(void)extra;
+	struct event *start = GET(r, event, EVENT, a->start), *end = GET(r, event, EVENT, a->end);
+	if (!start || !end || !start->last || !end->last)
+		return CU_INVALID_HANDLE;
+	rank_pump(r);
+	if (!event_over(start) || !event_over(end))
+		return CU_NOT_READY;
+	float ms = (float)((double)(int64_t)(end->last->time_ns - start->last->time_ns) / 1e6);
+	ring_reply(r, a->r.slot, r->async_error, &ms, sizeof ms);
+	return ANSWERED;
+}
+
+int on_launch(struct rank *r, const struct rf_launch *l, uint32_t extra)
+{
+	struct stream *s = get_stream(r, l->stream);
+	struct function *f = get_function(r, l->function);
+	if (!s || !f)
+		return CU_INVALID_HANDLE;
+	uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
+	uint64_t blocks = (uint64_t)l->grid[0] * l->grid[1];
+	if (!threads || l->block[0] > 1024 || l->block[1] > 1024 || l->block[2] > 64 ||
+	    threads > f->max_threads || !blocks || !l->grid[2] || l->grid[0] > 0x7fffffff ||
+	    l->grid[1] > 65535 || l->grid[2] > 65535 || l->shared_bytes > (228u << 10))
+		return CU_INVALID_VALUE;
+	if (l->param_bytes != f->param_bytes || l->param_bytes > extra)
+		return CU_INVALID_VALUE;
+	struct item *i = item_new(r, ITEM_KERNEL, l->r.seq, l->param_bytes);
+	if (!i)
+		return CU_OUT_OF_MEMORY;
+	r->last_function = l->function;
+	i->kernel.function = f;
+	f->module->uses++;
+	i->kernel.launch = *l;
+	memcpy(i->data, l->params, l->param_bytes);
+	stream_push(r, s, i);
+	return CU_OK;
+}
+
+/* One of the strides is 1 and lines lie apart, as in all matrices that BLAS knows. */
+static bool matrix_valid(const struct rf_matrix *x, uint64_t rows, uint64_t columns)
+{
+	return (x->row == 1 && x->col >= rows) || (x->col == 1 && x->row >= columns);
+}
+
+/* Its form only. Addresses are the device's business, as a kernel's are: some lie in device memory,
+ * where the program may change them until the product runs. */
+static int gemm(struct rank *r, const struct rf_gemm_aux *call, uint32_t flags)
+{
+	const struct rf_gemm *g = &call->g;
+	struct stream *s = get_stream(r, g->stream);
+	if (!s)
+		return CU_INVALID_HANDLE;
+	if (!g->m || !g->n || !g->count || g->m > INT32_MAX || g->n > INT32_MAX ||
+	    g->k > INT32_MAX || g->count > INT32_MAX || g->flags & ~flags ||
+	    !matrix_valid(&g->a, g->m, g->k) || !matrix_valid(&g->b, g->k, g->n) ||
+	    !matrix_valid(&g->c, g->m, g->n) || !matrix_valid(&g->d, g->m, g->n))
+		return CU_INVALID_VALUE;
+	struct item *i = item_new(r, ITEM_GEMM, g->r.seq, sizeof *call);
+	if (!i)
+		return CU_OUT_OF_MEMORY;
+	memcpy(i->data, call, sizeof *call);
+	stream_push(r, s, i);
+	return CU_OK;
+}
+
+#define GEMM_FLAGS (RF_GEMM_POINTERS | RF_GEMM_SCALARS | RF_GEMM_RELU | RF_GEMM_GELU)
+
+int on_gemm(struct rank *r, const struct rf_gemm *g, uint32_t extra)
+{
+	struct rf_gemm_aux call = {.g = *g};
+
+	(void)extra;
+	return gemm(r, &call, GEMM_FLAGS);
+}
+
+int on_gemm_aux(struct rank *r, const struct rf_gemm_aux *call, uint32_t extra)
+{
+	(void)extra;
+	return gemm(r, call,
+		    GEMM_FLAGS | RF_GEMM_KEEP | RF_GEMM_DRELU | RF_GEMM_DGELU | RF_GEMM_SUM_D |
+			    RF_GEMM_SUM_A | RF_GEMM_SUM_B);
+}
+
+int on_host_func(struct rank *r, const struct rf_host_func *a, uint32_t extra)
+{
+	(void)extra;
+	struct stream *s = get_stream(r, a->stream);
+	if (!s)
+		return CU_INVALID_HANDLE;
+	struct item *i = item_new(r, ITEM_HOST, a->r.seq, 0);
+	if (!i)
+		return CU_OUT_OF_MEMORY;
+	i->host.token = a->token;
+	stream_push(r, s, i);
+	return CU_OK;
+}
+
+/* It only wakes the loop. What has returned is counted in the header: a record may have to wait
+ * behind the barrier, and the stream must drain all the same. */
+int on_host_done(struct rank *r, const struct rf_host_func *a, uint32_t extra)
+{
+	(void)r;
+	(void)a;
+	(void)extra;
+	return CU_OK;
+}

@@ -1,0 +1,487 @@
+/* internal.h: the structures of the proxy's loop. All are owned by the loop thread; nothing
+ * here is locked. The room of each file:
+ *
+ *   loop.c      one turn: calls from Python, peers, device, rings, streams; sleep
+ *   api.c       functions of proxy.h, each run in the loop
+ *   mailbox.c   calls into the loop, events out of it
+ *   ring.c      the channel of one rank: mapping, records out, replies in
+ *   ask.c       questions to Python and their answers
+ *   rank.c      a rank comes and goes
+ *   table.c     virtual handles
+ *   module.c    how long modules and functions live
+ *   dispatch.c  takes records from the ring and finds the handler of each
+ *   handle_….c  one handler per opcode: checks a record, then acts or queues
+ *   stream.c    queues, ordering, events; gives work to the device
+ *   memory.c    buffers, chunks, residency, swap; reads and writes of any rank's memory
+ *   slice.c     which rank may run kernels now (matrix products count as kernels)
+ *   job.c       a job epoch: barrier, collectives and peers put together
+ *   state.c     a rank's state to and from its image
+ */
+#ifndef RANKFOLD_INTERNAL_H
+#define RANKFOLD_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "barrier/barrier.h"
+#include "channel.h"
+#include "collective/collective.h"
+#include "hal.h"
+#include "peer.h"
+#include "proxy.h"
+
+/* CUresult numbers that the core gives. */
+enum {
+	CU_OK = 0,
+	CU_INVALID_VALUE = 1,
+	CU_OUT_OF_MEMORY = 2,
+	CU_INVALID_IMAGE = 200,
+	CU_INVALID_HANDLE = 400,
+	CU_NOT_FOUND = 500,
+	CU_NOT_READY = 600,
+	CU_ILLEGAL_ADDRESS = 700,
+	CU_LAUNCH_OUT_OF_RESOURCES = 701,
+	CU_LAUNCH_FAILED = 719,
+	CU_NOT_SUPPORTED = 801,
+};
+enum { NCCL_OK = 0, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_ARGUMENT = 4, NCCL_INVALID_USAGE = 5 };
+
+#define RANKS_MAX BARRIER_RANKS_MAX
+#define STREAM_ITEMS_MAX 4096u /* weight of a rank's queued items; beyond it its ring waits */
+#define GROUP_MAX 1024u        /* collectives in one outermost group */
+#define MODULE_BYTES_MAX (1ull << 30) /* of the images of one rank that are on their way */
+#define STREAMS_MAX 4096u             /* of one rank: every turn looks at all of them */
+#define OBJECTS_MAX (1u << 20)        /* handles of one rank */
+#define PIECE_BYTES (16ull << 20) /* of a copy or fill: no rank holds up the others for longer */
+#define PIECE_ROWS 65536u
+#define HEAP_CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
+#define STATE_OFFSET RF_HEAP_BYTES /* in the image: memory by heap offset, then the state */
+
+/* ---- handles ---- */
+
+enum object_kind { OBJ_STREAM = 1, OBJ_EVENT, OBJ_MODULE, OBJ_FUNCTION, OBJ_COMM, OBJ_REDOP };
+
+struct object {
+	enum object_kind kind;
+	uint64_t id;
+};
+
+struct table { /* id -> object, open addressing */
+	struct object **slot;
+	uint32_t capacity, count, dead;
+};
+struct object *table_get(const struct table *, uint64_t id, enum object_kind);
+bool table_put(struct table *, struct object *);
+void table_remove(struct table *, uint64_t id);
+/* Objects in ascending order of id; caller frees the array. */
+struct object **table_sorted(const struct table *, uint32_t *count);
+void table_free(struct table *);
+
+/* One EVENT_RECORD. Who waits for it keeps it: the event may be recorded anew, elsewhere, and that
+ * record may be over earlier. */
+struct mark {
+	uint32_t refs; /* the event's one, and one per item and waiter that names it */
+	bool over;
+	bool loud;        /* its time counts, or somebody waits: the loop must hear of it */
+	uint64_t time_ns; /* when that was, CLOCK_MONOTONIC */
+};
+
+struct event {
+	struct object o;
+	uint32_t flags;
+	struct mark *last; /* NULL: never recorded */
+};
+
+struct module {
+	struct object o;
+	uint8_t *image; /* while it arrives */
+	uint64_t image_bytes, image_room;
+	bool loading, loaded; /* asked for; answered */
+	bool doomed;          /* unloaded: goes when nothing uses it */
+	uint32_t uses;        /* queued kernels and open questions, also its functions' */
+	char hash[65];
+	uint64_t globals_bytes, globals_addr;
+	uint8_t *globals_image;
+	uint32_t function_count, global_count;
+	char *function_names, *global_names; /* zero-terminated, one after another */
+	uint64_t *global_offsets, *global_sizes;
+};
+
+struct function {
+	struct object o;
+	struct module *module;
+	const struct hal_function *hal; /* NULL until compiled */
+	int error;                      /* of a compilation after a restore */
+	uint32_t param_bytes, max_threads, static_shared_bytes;
+	char *name;
+};
+
+struct comm {
+	struct object o;
+	uint64_t key;               /* job-wide; 0 until joined */
+	uint64_t issued;            /* rounds on `key` */
+	uint64_t queued, submitted; /* groups: the engine gets them in program order, */
+				    /* also those of different streams, as NCCL does */
+	uint64_t split_from;        /* key of the parent while the split is not answered, else 0 */
+};
+
+/* ---- streams ---- */
+
+enum item_kind {
+	ITEM_KERNEL,
+	ITEM_COPY,
+	ITEM_FILL,
+	ITEM_RECORD,
+	ITEM_WAIT,
+	ITEM_COLLECTIVE,
+	ITEM_HOST,
+	ITEM_FENCE,
+	ITEM_REPLY,
+	ITEM_GEMM,
+};
+
+/* Something that is over when `left` streams have reached it. */
+struct fence {
+	uint32_t left;
+	uint16_t slot;      /* reply when over, or 0 */
+	uint64_t free_addr; /* of a FREE to retire, or 0 */
+	uint64_t free_seq;  /* its number */
+	struct fence *next; /* in the rank's list of frees, oldest first */
+};
+
+struct item {
+	struct item *next;
+	enum item_kind kind;
+	bool submitted;   /* all of it given to the device, the engine or the client */
+	uint16_t slot;    /* reply when complete, or 0 */
+	uint32_t weight;  /* 1, and 1 for each 8 KiB that it carries */
+	uint64_t seq;     /* program order */
+	uint64_t hal_seq; /* number of its last work, 0: none */
+	union {
+		struct {
+			struct function *function;
+			struct rf_launch launch;
+		} kernel;
+		struct {
+			struct rf_copy copy;
+			uint64_t row, column;
+		} copy;
+		struct {
+			struct rf_fill fill;
+			uint64_t row, column;
+		} fill;
+		struct mark *mark;
+		struct {
+			struct comm *comm;
+			uint64_t turn;
+			uint32_t count, rounds;
+			bool done;
+			int error;
+		} coll;
+		struct {
+			uint64_t token;
+			uint32_t place;
+		} host;
+		struct fence *fence;
+	};
+	_Alignas(16) uint8_t data[]; /* parameters, inline bytes, collectives and their rounds, */
+				     /* or the record of a matrix product */
+};
+static inline struct rf_collective *item_ops(struct item *i) { return (void *)i->data; }
+static inline struct coll_round *item_rounds(struct item *i)
+{
+	return (void *)(item_ops(i) + i->coll.count);
+}
+
+struct stream {
+	struct object o;
+	uint32_t flags;
+	int32_t priority;
+	bool doomed; /* destroyed; goes when empty */
+	struct hal_stream *hal;
+	struct item *head, *tail; /* oldest incomplete … newest */
+	struct item *next;        /* first that is not wholly submitted */
+};
+
+/* ---- memory ---- */
+
+struct buffer {
+	uint64_t addr, bytes;
+	uint64_t call_site;
+	uint32_t stable;
+	bool freed;
+};
+
+struct chunk {
+	uint32_t refs; /* live buffers that touch it; 0: not there */
+	uint32_t hal;  /* physical chunk + 1; 0: not resident */
+	bool in_image; /* the image holds content (else it reads as zero) */
+};
+
+/* ---- one rank ---- */
+
+struct waiter {
+	struct mark *mark;
+	uint16_t slot;
+};
+
+struct place {          /* in the ring, after some record */
+	uint64_t bytes; /* up to there, as the header counts them */
+	uint64_t seq;   /* of that record; 0: none yet */
+};
+
+struct rank {
+	struct proxy *proxy;
+	struct job *job;
+	uint32_t rank;
+	bool exited, crashed, replaced, closing;
+	int async_error;
+	char error_text[256];
+
+	/* channel */
+	uint8_t *map;
+	struct rf_header *header;
+	int channel_fd, image_fd;
+	uint8_t *image;
+	struct place tail;        /* what we have consumed */
+	uint64_t head;            /* what the client has published when we looked last */
+	uint32_t replies;         /* requests not answered yet */
+	bool hold;                /* nothing is consumed until a module's globals are written */
+	bool held;                /* the next record waits for the barrier or a window */
+	bool full;                /* the queues are full */
+	uint64_t arriving;        /* bytes of module images that are not loaded yet */
+	uint64_t silent_since_ns; /* the last record that was no query */
+
+	/* handles and streams */
+	struct table objects;
+	struct stream **streams;
+	uint32_t stream_count;
+	struct stream *legacy;
+	uint32_t items;
+	struct waiter *waiters;
+	uint32_t waiter_count, waiter_room;
+	struct fence *frees, *frees_tail;
+	uint32_t host_place; /* host functions queued so far */
+	uint64_t
+		last_function; /* handle of the kernel launched last: tells one bucket from another */
+	uint32_t pending;      /* questions to Python and joinings that the client waits for */
+
+	/* memory */
+	struct hal_space *space;
+	struct buffer *buffers; /* sorted by address */
+	uint32_t buffer_count, buffer_room;
+	struct chunk *chunks; /* HEAP_CHUNKS of them, mostly untouched */
+	uint32_t *live;       /* indices of chunks that are there */
+	uint32_t live_count, live_room;
+	uint32_t dying;    /* live, but no buffer's any more: unmapped when nothing runs */
+	uint32_t missing;  /* live but not resident */
+	bool moving;       /* chunks are on their way */
+	uint32_t inflight; /* submitted works that use its memory */
+	uint64_t last_active;
+
+	/* counters */
+	uint64_t kernels, collectives, records, switches;
+	uint64_t queries; /* records that only ask: no sign of work */
+	bool idle_told, idle;
+};
+
+/* ---- a job epoch ---- */
+
+struct job {
+	struct job *next;
+	struct proxy *proxy;
+	uint64_t id, epoch;
+	uint32_t device, device_count, world_size;
+	uint32_t rank_device[RANKS_MAX];
+	struct rank *ranks[RANKS_MAX]; /* local and attached, else NULL */
+	uint32_t attached;
+	struct barrier *barrier;
+	struct coll *coll;
+	struct peer *peer;
+	enum proxy_job_state state, told;
+	bool saving, discarding;
+	uint64_t saved_bytes;
+	uint64_t cut; /* the last one's number, and when */
+	double cut_at, released_at;
+	uint64_t activity; /* at the last look: what its ranks asked for and what was done */
+	char reason[512];
+};
+
+/* ---- transfers of collectives: in order, on a device queue of their own ---- */
+
+enum transfer_kind { TRANSFER_READ, TRANSFER_WRITE, TRANSFER_WORK };
+struct transfer {
+	struct transfer *next;
+	enum transfer_kind kind;
+	struct job *job;
+	struct rank *rank;
+	uint64_t addr, bytes, done; /* READ, WRITE */
+	uint8_t *host;
+	struct hal_work work; /* WORK */
+	uint64_t token, hal_seq;
+	int error;
+};
+
+/* ---- moving chunks ---- */
+
+struct move {
+	struct rank *rank;
+	uint32_t chunk;
+	bool out;
+	uint64_t hal_seq;
+};
+
+struct ask { /* a question to Python */
+	struct ask *next;
+	uint64_t token;
+	struct rank *rank;
+	uint64_t object;
+	uint16_t slot;
+	uint32_t bulk;
+};
+
+struct proxy {
+	const struct hal *hal;
+	struct hal_device *device;
+	struct hal_config hal_config;
+	uint64_t chunks_total, chunks_used;
+
+	struct job *jobs;
+	struct rank **ranks; /* all attached ones */
+	uint32_t rank_count, rank_room;
+	struct rank *active;
+	uint64_t active_since_ns, turn, quantum_ns;
+	bool yielding; /* the active rank's time is over: nothing more is submitted */
+
+	struct hal_stream *transfer_stream, *swap_stream;
+	struct transfer *transfers, *transfers_tail, *transfers_next;
+	struct move *moves;
+	uint32_t move_count, move_submitted, move_done, move_room;
+	struct rank *move_target; /* becomes active when the moves are over; NULL: a save */
+
+	struct ask *asks;
+	uint64_t next_token;
+	bool progress; /* in this turn */
+	bool settled;  /* in this turn works ended that let nothing happen */
+	uint64_t switches, swapped_in, swapped_out, kernels, wakeups;
+
+	struct mailbox *mailbox; /* mailbox.c: calls in, events out, doorbell */
+};
+
+/* mailbox.c */
+struct mailbox *mailbox_open(struct proxy *);
+void mailbox_close(struct proxy *);
+bool mailbox_start(struct proxy *);
+void mailbox_stop(struct proxy *);
+void mailbox_run_calls(struct proxy *);
+void in_loop(struct proxy *, void (*run)(struct proxy *, void *), void *arg); /* and wait */
+bool mailbox_stopping(const struct proxy *);
+void mailbox_doorbell(struct proxy *, uint32_t **word, uint32_t *value);
+void mailbox_sleep(struct proxy *, bool sleeping);
+void mailbox_ring(void *proxy);                              /* from any thread */
+void post_event(struct proxy *, const struct proxy_event *); /* copies data */
+
+/* loop.c */
+void *loop_main(void *proxy);
+void loop_turn(struct proxy *); /* what it does again and again */
+uint64_t now_ns(void);
+
+/* ring.c */
+int ring_open(struct rank *, int channel_fd, char *error, uint32_t error_bytes);
+void ring_close(struct rank *);
+/* The next record, checked for size and number and copied to `out` (RF_RECORD_MAX bytes), or 0
+ * bytes if none is there; negative: the ring is broken. `at` is the place to look, moved behind the
+ * record. */
+#define RING_BROKEN (-1)
+#define RING_NUMBER (-2) /* the record's number, in `out`, is not the next one */
+int ring_peek(struct rank *, struct place *at, uint8_t *out);
+void ring_consume(struct rank *, struct place upto);
+void ring_tell_room(struct rank *); /* what was consumed is free: told once per turn */
+bool ring_empty(const struct rank *);
+void ring_reply(struct rank *, uint16_t slot, int error, const void *data, uint32_t bytes);
+void ring_release_bulk(struct rank *, uint32_t index);
+uint8_t *ring_bulk(struct rank *, uint64_t at, uint64_t bytes); /* NULL: out of bounds */
+void ring_retired(struct rank *, uint64_t seq);
+bool ring_host_function(struct rank *, uint64_t token, uint32_t place);
+bool ring_host_sound(const struct rank *); /* not more have returned than were handed over */
+
+/* dispatch.c */
+void rank_consume(struct rank *);
+void rank_fail(struct rank *, int error, const char *text); /* sticky */
+
+/* stream.c */
+struct stream *stream_new(struct rank *, uint64_t id, uint32_t flags, int32_t priority);
+struct item *item_new(struct rank *, enum item_kind, uint64_t seq, uint64_t data_bytes);
+void stream_push(struct rank *, struct stream *, struct item *);
+void stream_fence(struct rank *, uint64_t seq, struct fence *); /* in every stream */
+void rank_pump(struct rank *);             /* complete, then submit what can be */
+bool rank_has_kernel(const struct rank *); /* a kernel could be submitted were it active */
+void rank_drop_streams(struct rank *);
+void rank_sleep(struct rank *);   /* before the loop sleeps: which completions must wake it */
+struct mark *mark_new(void);      /* one reference; NULL: host memory is short */
+void mark_release(struct mark *); /* or NULL */
+void event_free(struct event *);
+bool event_over(const struct event *); /* its last record, if there is one */
+void stream_collective_done(struct rank *, uint64_t ticket, int error);
+
+/* memory.c */
+int memory_open(struct rank *, int image_fd);
+void memory_close(struct rank *);
+bool memory_clear_image(struct rank *); /* what an earlier process of the rank left there */
+int memory_alloc(struct rank *, const struct rf_alloc *);
+struct buffer *memory_find(struct rank *, uint64_t addr);
+void memory_free(struct rank *, uint64_t addr);
+bool memory_dying(const struct rank *, uint64_t addr, uint64_t bytes);
+void memory_sweep(struct rank *); /* lets go of what is freed, if no work is submitted */
+bool memory_valid(const struct rank *, uint64_t addr, uint64_t bytes);
+uint64_t memory_resolve(struct rank *, uint64_t addr, uint64_t bytes, bool write, struct hal_ref *);
+void memory_begin_activate(struct proxy *, struct rank *); /* -> active when resident */
+void memory_begin_save(struct proxy *, struct job *);
+void memory_move(struct proxy *);
+void transfer_push(struct proxy *, struct transfer *);
+void transfer_pump(struct proxy *);
+bool transfer_pending(const struct proxy *, const struct rank *);
+
+/* module.c */
+void module_unload(struct rank *, struct module *);
+void module_release(struct rank *, struct module *); /* one use is over; may free it */
+void module_free(struct module *);
+void function_free(struct function *);
+
+/* slice.c */
+void slice_turn(struct proxy *);
+uint64_t slice_deadline_ns(const struct proxy *); /* when to look again; 0: never */
+
+/* job.c */
+struct job *job_find(struct proxy *, uint64_t id);
+int job_open(struct proxy *, struct job *, int segment_fd, char *error, uint32_t error_bytes);
+void job_close(struct job *);
+void job_turn(struct job *);
+void job_fail(struct job *, const char *text);
+void job_barrier(struct job *, bool request); /* or withdraw */
+void job_hurry(struct job *);                 /* called now and then: has anything moved since? */
+int job_submit_group(struct rank *, const struct rf_collective *ops, uint32_t count);
+bool job_may_issue_group(struct rank *, const struct rf_collective *ops, uint32_t count);
+
+/* rank lifecycle: rank.c */
+struct rank *rank_attach(struct job *, uint32_t rank, int channel_fd, int image_fd, char *error,
+			 uint32_t error_bytes);
+void rank_detach(struct rank *);      /* frees it; nothing of it may be in flight */
+bool rank_quiet(const struct rank *); /* nothing in flight: may be saved or freed */
+bool rank_drained(const struct rank *);
+
+/* questions to Python: ask.c */
+struct ask *ask_new(struct rank *, uint64_t object, uint16_t slot, uint32_t bulk);
+struct ask *ask_take(struct proxy *, uint64_t token);
+struct ask *ask_take_object(struct rank *, uint64_t object);
+void ask_forget(struct rank *);
+/* False: host memory is short, nobody was asked. */
+bool ask_module(struct rank *, struct module *, uint32_t image_kind, uint16_t slot);
+bool ask_function(struct rank *, struct function *, uint16_t slot, uint32_t bulk);
+
+/* state.c */
+uint64_t state_save(struct rank *, char *error, uint32_t error_bytes); /* bytes, 0: failed */
+int state_restore(struct rank *, char *error, uint32_t error_bytes);   /* 1: there was one */
+
+#endif

@@ -1,0 +1,563 @@
+/* job.c: one job epoch on this device: the barrier, the collectives and the peers put together.
+ *
+ * The barrier says which records may be consumed; the collective engine reaches memory through the
+ * transfers of memory.c and the other devices through the peers. A job that goes wrong fails
+ * closed: its ranks' rings are not consumed any more, and Python is told why.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+struct job *job_find(struct proxy *p, uint64_t id)
+{
+	for (struct job *j = p->jobs; j; j = j->next)
+		if (j->id == id)
+			return j;
+	return NULL;
+}
+
+void job_fail(struct job *j, const char *text)
+{
+	if (j->state == PROXY_JOB_FAILED)
+		return;
+	j->state = PROXY_JOB_FAILED;
+	j->saving = false;
+	snprintf(j->reason, sizeof j->reason, "%s", text);
+	j->proxy->progress = true;
+}
+
+/* ---- what the collective engine asks for ---- */
+
+static struct transfer *transfer_new(struct job *j, enum transfer_kind kind, uint64_t token)
+{
+	struct transfer *t = calloc(1, sizeof *t);
+	if (!t) {
+		job_fail(j, "the proxy is out of host memory");
+		return NULL;
+	}
+	t->kind = kind;
+	t->job = j;
+	t->token = token;
+	return t;
+}
+
+static void io_memory(struct job *j, enum transfer_kind kind, uint32_t rank, uint64_t addr,
+		      void *host, uint64_t bytes, uint64_t token)
+{
+	struct transfer *t = transfer_new(j, kind, token);
+	if (!t)
+		return;
+	t->rank = j->ranks[rank];
+	if (!t->rank) /* it has gone: what it would have given is not known to anybody */
+		t->error = NCCL_SYSTEM_ERROR;
+	t->addr = addr;
+	t->host = host;
+	t->bytes = bytes;
+	transfer_push(j->proxy, t);
+}
+
+static void io_read(void *arg, uint32_t rank, uint64_t addr, void *host, uint64_t bytes,
+		    uint64_t token)
+{
+	io_memory(arg, TRANSFER_READ, rank, addr, host, bytes, token);
+}
+
+static void io_write(void *arg, uint32_t rank, uint64_t addr, const void *host, uint64_t bytes,
+		     uint64_t token)
+{
+	io_memory(arg, TRANSFER_WRITE, rank, addr, (void *)(uintptr_t)host, bytes, token);
+}
+
+static void io_reduce(void *arg, void *dst, const void *a, const void *b, uint64_t count,
+		      uint32_t dtype, uint32_t op, uint64_t token)
+{
+	struct job *j = arg;
+	struct transfer *t = transfer_new(j, TRANSFER_WORK, token);
+	if (!t)
+		return;
+	t->work.kind = HAL_REDUCE;
+	t->work.reduce.dst = dst;
+	t->work.reduce.a = a;
+	t->work.reduce.b = b;
+	t->work.reduce.count = count;
+	t->work.reduce.dtype = dtype;
+	t->work.reduce.op = op;
+	transfer_push(j->proxy, t);
+}
+
+static void io_scale(void *arg, void *dst, const void *a, uint64_t count, uint32_t dtype,
+		     const uint8_t *scalar, uint64_t divisor, uint64_t token)
+{
+	struct job *j = arg;
+	struct transfer *t = transfer_new(j, TRANSFER_WORK, token);
+	if (!t)
+		return;
+	t->work.kind = HAL_SCALE;
+	t->work.scale.dst = dst;
+	t->work.scale.a = a;
+	t->work.scale.count = count;
+	t->work.scale.dtype = dtype;
+	t->work.scale.divide = scalar == NULL;
+	t->work.scale.divisor = divisor;
+	if (scalar)
+		memcpy(t->work.scale.scalar, scalar, sizeof t->work.scale.scalar);
+	transfer_push(j->proxy, t);
+}
+
+static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int error,
+		      uint32_t nranks, uint32_t comm_rank)
+{
+	struct job *j = arg;
+	struct rank *r = j->ranks[rank];
+	if (!r)
+		return;
+	struct comm *c = (struct comm *)table_get(&r->objects, comm, OBJ_COMM);
+	struct ask *a = ask_take_object(r, comm);
+	if (!c || !a) {
+		free(a);
+		return;
+	}
+	struct rf_comm_split_reply reply = {nranks, comm_rank};
+	if (c->split_from)
+		barrier_complete(j->barrier, rank, c->split_from);
+	if (!error && nranks) {
+		uint32_t members[RANKS_MAX];
+		uint64_t check = 0;
+		uint32_t n = coll_members(j->coll, rank, comm, members, RANKS_MAX, &check);
+		c->key = key;
+		barrier_comm(j->barrier, rank, key, members, n, 0);
+	} else {
+		if (!c->split_from)
+			barrier_comm_gone(j->barrier, rank, key);
+		table_remove(&r->objects, comm);
+		free(c);
+	}
+	ring_reply(r, a->slot, error, &reply, sizeof reply);
+	free(a);
+}
+
+static void io_completed(void *arg, uint32_t rank, uint64_t comm, uint64_t ticket, int error)
+{
+	struct job *j = arg;
+	(void)comm;
+	if (j->ranks[rank])
+		stream_collective_done(j->ranks[rank], ticket, error);
+}
+
+static void io_failed(void *arg, const char *text) { job_fail(arg, text); }
+
+static void io_send(void *arg, uint32_t to, const struct peer_message *m)
+{
+	struct job *j = arg;
+	if (j->peer)
+		peer_send(j->peer, to, PEER_COLLECTIVE, m);
+}
+
+static void *io_outbox_alloc(void *arg, uint64_t bytes, uint64_t *offset)
+{
+	struct job *j = arg;
+	if (j->peer)
+		return peer_outbox_alloc(j->peer, bytes, offset);
+	void *memory = malloc(bytes ? bytes : 1); /* one device: nobody else reads it */
+	*offset = (uint64_t)(uintptr_t)memory;
+	return memory;
+}
+
+static void io_outbox_free(void *arg, uint64_t offset, uint64_t bytes)
+{
+	struct job *j = arg;
+	if (j->peer)
+		peer_outbox_free(j->peer, offset, bytes);
+	else
+		free((void *)(uintptr_t)offset);
+}
+
+static const void *io_peer_memory(void *arg, uint32_t device, uint64_t offset, uint64_t bytes)
+{
+	struct job *j = arg;
+	return j->peer ? peer_memory(j->peer, device, offset, bytes) : NULL;
+}
+
+/* ---- groups of collectives ---- */
+
+static bool first_of_comm(const struct rf_collective *ops, uint32_t i)
+{
+	for (uint32_t n = 0; n < i; n++)
+		if (ops[n].comm == ops[i].comm)
+			return false;
+	return true;
+}
+
+/* The operations of one communicator out of a group. */
+static uint32_t ops_of(const struct rf_collective *ops, uint32_t count, uint64_t comm,
+		       struct rf_collective *out)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < count; i++)
+		if (ops[i].comm == comm)
+			out[n++] = ops[i];
+	return n;
+}
+
+static int by_key(const void *a, const void *b)
+{
+	const struct coll_round *x = a, *y = b;
+	return (x->key > y->key) - (x->key < y->key);
+}
+
+/* All rounds of the group may be issued now; asked in ascending order of key. */
+bool job_may_issue_group(struct rank *r, const struct rf_collective *ops, uint32_t count)
+{
+	static struct rf_collective mine[GROUP_MAX]; /* the loop is one thread */
+	static struct coll_round rounds[2 * GROUP_MAX];
+	struct barrier *b = r->job->barrier;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		if (!first_of_comm(ops, i) || !table_get(&r->objects, ops[i].comm, OBJ_COMM))
+			continue;
+		uint32_t k = ops_of(ops, count, ops[i].comm, mine);
+		n += coll_rounds(r->job->coll, r->rank, ops[i].comm, mine, k, rounds + n,
+				 2 * GROUP_MAX - n);
+	}
+	qsort(rounds, n, sizeof *rounds, by_key);
+	bool all = true;
+	for (uint32_t i = 0; i < n && all; i++) {
+		if (rounds[i].src != rounds[i].dst)
+			barrier_pair(b, r->rank, rounds[i].key, rounds[i].src, rounds[i].dst);
+		all = barrier_may_issue(b, r->rank, rounds[i].key);
+	}
+	return all;
+}
+
+static int submit_comm(struct rank *r, struct comm *c, const struct rf_collective *ops,
+		       uint32_t count)
+{
+	static struct rf_collective mine[GROUP_MAX];
+	uint32_t n = ops_of(ops, count, c->o.id, mine);
+	for (uint32_t i = 1; i < n; i++)
+		if (mine[i].stream != mine[0].stream)
+			return NCCL_INVALID_USAGE; /* one communicator on several streams at once */
+	struct stream *s = (struct stream *)table_get(&r->objects, mine[0].stream, OBJ_STREAM);
+	if (!s || s->doomed)
+		return NCCL_INVALID_ARGUMENT;
+	struct coll *coll = r->job->coll;
+	uint32_t rounds = coll_rounds(coll, r->rank, c->o.id, mine, n, NULL, 0);
+	struct item *item = item_new(r, ITEM_COLLECTIVE, ops[0].r.seq,
+				     n * sizeof *ops + rounds * sizeof(struct coll_round));
+	if (!item)
+		return NCCL_SYSTEM_ERROR;
+	item->coll.comm = c;
+	item->coll.turn = c->queued++;
+	item->coll.count = n;
+	item->coll.rounds = rounds;
+	memcpy(item_ops(item), mine, n * sizeof *mine);
+	coll_rounds(coll, r->rank, c->o.id, mine, n, item_rounds(item), rounds);
+	for (uint32_t i = 0; i < rounds; i++) {
+		const struct coll_round *round = &item_rounds(item)[i];
+		c->issued += round->key == c->key;
+		barrier_issue(r->job->barrier, r->rank, round->key,
+			      round->signature ^ (r->last_function * 0x9e3779b97f4a7c15ull));
+	}
+	stream_push(r, s, item);
+	return NCCL_OK;
+}
+
+int job_submit_group(struct rank *r, const struct rf_collective *ops, uint32_t count)
+{
+	int first_error = NCCL_OK;
+	for (uint32_t i = 0; i < count; i++) {
+		if (!first_of_comm(ops, i))
+			continue;
+		struct comm *c = (struct comm *)table_get(&r->objects, ops[i].comm, OBJ_COMM);
+		int error = c && c->key ? submit_comm(r, c, ops, count) : NCCL_INVALID_ARGUMENT;
+		if (error && !first_error)
+			first_error = error;
+	}
+	return first_error;
+}
+
+/* ---- life ---- */
+
+int job_open(struct proxy *p, struct job *j, int segment_fd, char *error, uint32_t error_bytes)
+{
+	const struct coll_io io = {
+		.arg = j,
+		.read = io_read,
+		.write = io_write,
+		.reduce = io_reduce,
+		.scale = io_scale,
+		.send = io_send,
+		.outbox_alloc = io_outbox_alloc,
+		.outbox_free = io_outbox_free,
+		.peer_memory = io_peer_memory,
+		.joined = io_joined,
+		.completed = io_completed,
+		.failed = io_failed,
+	};
+	j->proxy = p;
+	if (j->device_count > 1) {
+		j->peer = peer_new(segment_fd, j->device, j->device_count, error, error_bytes);
+		if (!j->peer)
+			return -1;
+	}
+	j->barrier = barrier_new(j->device, j->device_count, j->world_size, j->rank_device);
+	j->coll = coll_new(&io, j->device, j->device_count, j->world_size, j->rank_device);
+	if (!j->barrier || !j->coll) {
+		snprintf(error, error_bytes, "the proxy is out of host memory");
+		job_close(j);
+		return -1;
+	}
+	j->state = PROXY_JOB_RUNNING;
+	return 0;
+}
+
+void job_close(struct job *j)
+{
+	if (j->coll)
+		coll_free(j->coll);
+	if (j->barrier)
+		barrier_free(j->barrier);
+	if (j->peer)
+		peer_free(j->peer);
+	j->coll = NULL;
+	j->barrier = NULL;
+	j->peer = NULL;
+}
+
+static bool job_in_flight(const struct job *j)
+{
+	for (const struct transfer *t = j->proxy->transfers; t; t = t->next)
+		if (t->job == j)
+			return true;
+	return false;
+}
+
+static void receive(struct job *j)
+{
+	struct peer_message m;
+	uint32_t from, tag;
+	while (j->peer && peer_receive(j->peer, &from, &tag, &m)) {
+		j->proxy->progress = true;
+		if (tag == PEER_BARRIER) {
+			struct barrier_message b;
+			memcpy(&b, m.bytes, sizeof b);
+			b.from = from;
+			barrier_receive(j->barrier, &b);
+		} else {
+			coll_receive(j->coll, from, &m);
+		}
+	}
+	if (j->peer && peer_broken(j->peer))
+		job_fail(j, "a peer's messages are damaged");
+}
+
+static void send_barrier(struct job *j)
+{
+	struct barrier_message b;
+	while (barrier_next_message(j->barrier, &b)) {
+		struct peer_message m = {0};
+		j->proxy->progress = true;
+		if (b.to == j->device) {
+			barrier_receive(j->barrier, &b);
+			continue;
+		}
+		memcpy(m.bytes, &b, sizeof b);
+		if (j->peer)
+			peer_send(j->peer, b.to, PEER_BARRIER, &m);
+	}
+}
+
+static void tell_idle(struct job *j)
+{
+	if (j->saving || j->discarding)
+		return; /* what moves now is ours, not the rank's */
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		struct rank *r = j->ranks[n];
+		if (!r)
+			continue;
+		bool idle = rank_drained(r);
+		if (r->idle_told && idle == r->idle)
+			continue;
+		r->idle_told = true;
+		r->idle = idle;
+		barrier_idle(j->barrier, n, idle);
+	}
+}
+
+void job_hurry(struct job *j)
+{
+	uint64_t activity = 0;
+	for (uint32_t n = 0; n < j->world_size; n++)
+		if (j->ranks[n])
+			activity += j->ranks[n]->records - j->ranks[n]->queries +
+				    j->ranks[n]->collectives + j->ranks[n]->kernels;
+	if (activity == j->activity && j->state < PROXY_JOB_CUT)
+		barrier_hurry(j->barrier);
+	j->activity = activity;
+}
+
+/* The barrier's state becomes the job's. */
+static void follow_barrier(struct job *j)
+{
+	if (j->state > PROXY_JOB_CUT)
+		return;
+	const char *error = barrier_error(j->barrier);
+	if (error) {
+		job_fail(j, error);
+		return;
+	}
+	enum barrier_state now = barrier_state(j->barrier);
+	enum proxy_job_state state = now == BARRIER_CUT        ? PROXY_JOB_CUT
+				     : now == BARRIER_STOPPING ? PROXY_JOB_STOPPING
+							       : PROXY_JOB_RUNNING;
+	if (state == j->state)
+		return;
+	if (j->saving) { /* its ranks would run on behind what is saved */
+		job_fail(j, "the cut was released while the job was being saved");
+		return;
+	}
+	if (state == PROXY_JOB_CUT && barrier_round(j->barrier) != j->cut) {
+		j->cut = barrier_round(j->barrier); /* asked again there, it says so twice */
+		j->cut_at = (double)now_ns() / 1e9;
+	}
+	if (j->state == PROXY_JOB_CUT)
+		j->released_at = (double)now_ns() / 1e9;
+	j->state = state;
+	j->proxy->progress = true;
+}
+
+void job_barrier(struct job *j, bool request)
+{
+	if (request)
+		barrier_request(j->barrier);
+	else
+		barrier_withdraw(j->barrier);
+	/* Now: the caller may ask another device next, or this one in this turn of the loop. */
+	send_barrier(j);
+	follow_barrier(j);
+}
+
+/* A rank that ended well is served until nothing of it is left, then it goes. */
+static void bury_exited(struct job *j)
+{
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		struct rank *r = j->ranks[n];
+		if (!r || !r->exited || j->saving || j->discarding)
+			continue;
+		if (!r->crashed && (!ring_empty(r) || r->items || r->frees) &&
+		    j->state < PROXY_JOB_CUT && !r->async_error)
+			continue;
+		r->closing = true;
+		if (r->crashed && r->inflight && !transfer_pending(j->proxy, r))
+			j->proxy->hal->space_cancel(r->space); /* a kernel may never end */
+		if (!rank_quiet(r))
+			continue;
+		if (!r->replaced) {
+			barrier_exited(j->barrier, n);
+			coll_ended(j->coll, n);
+		}
+		rank_detach(r);
+	}
+}
+
+static void saved(struct job *j)
+{
+	struct proxy_event e = {.kind = PROXY_EVENT_SAVED, .job = j->id, .bytes = j->saved_bytes};
+	j->saving = j->discarding = false;
+	if (j->state != PROXY_JOB_FAILED)
+		j->state = PROXY_JOB_SAVED;
+	post_event(j->proxy, &e);
+}
+
+/* No state can hold a send; and at the cut its receiver, who is here, waits for none. */
+static bool refuse_unreceived(struct job *j)
+{
+	char text[160];
+	uint32_t from, to;
+	if (!coll_unreceived(j->coll, &from, &to))
+		return false;
+	snprintf(text, sizeof text,
+		 "rank %u has sent to rank %u what that has not received: "
+		 "collectives are under way, the job cannot be saved",
+		 from, to);
+	job_fail(j, text);
+	return true;
+}
+
+static void save_step(struct job *j)
+{
+	struct proxy *p = j->proxy;
+	bool resident = false;
+	if (refuse_unreceived(j))
+		return;
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		struct rank *r = j->ranks[n];
+		if (!r)
+			continue;
+		/* Peers may have the last word of a collective. With none, nothing can come any more:
+		 * then state_save says so. */
+		if (!rank_quiet(r) || (coll_busy(j->coll) && (j->peer || job_in_flight(j))))
+			return;
+		resident |= r->live_count > r->missing;
+	}
+	if (resident) {
+		if (!p->move_count)
+			memory_begin_save(p, j);
+		return;
+	}
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		struct rank *r = j->ranks[n];
+		char error[256] = "";
+		if (!r)
+			continue;
+		if (r->replaced) { /* meanwhile: what its new process begins with is nothing */
+			rank_detach(r);
+			continue;
+		}
+		uint64_t bytes = state_save(r, error, sizeof error);
+		if (!bytes) {
+			j->saving = false;
+			job_fail(j, error);
+			return;
+		}
+		j->saved_bytes += bytes + r->live_count * RF_CHUNK_BYTES;
+		rank_detach(r);
+	}
+	saved(j);
+}
+
+static void discard_step(struct job *j)
+{
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		struct rank *r = j->ranks[n];
+		if (!r)
+			continue;
+		r->closing = true;
+		if (r->inflight)
+			j->proxy->hal->space_cancel(r->space);
+		if (rank_quiet(r))
+			rank_detach(r);
+	}
+	if (!j->attached && !job_in_flight(j))
+		saved(j);
+}
+
+void job_turn(struct job *j)
+{
+	receive(j);
+	bury_exited(j);
+	tell_idle(j);
+	send_barrier(j);
+	follow_barrier(j);
+	if (j->saving)
+		save_step(j);
+	if (j->discarding)
+		discard_step(j);
+	if (j->state == j->told)
+		return;
+	struct proxy_event e = {.kind = PROXY_EVENT_JOB, .job = j->id, .state = j->state};
+	snprintf(e.text, sizeof e.text, "%s", j->reason);
+	j->told = j->state;
+	post_event(j->proxy, &e);
+}

@@ -1,0 +1,127 @@
+/* loop.c: the proxy's one loop.
+ *
+ * A turn: run calls from Python, hear the peers, take records from every ring, complete and submit
+ * work, move chunks, decide who runs. The loop owns all structures; it never blocks except in
+ * sleep_until_called, and never takes Python's lock.
+ *
+ * Sleep: every waker (client, peer, device worker, Python) publishes first and looks at our
+ * "sleeping" word after; we set the word first and look once more after. Both sides with seq_cst,
+ * so one of them sees the other.
+ */
+#include <errno.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+#include "spin.h"
+
+#define SPIN_NS 50000u /* awake without progress before it sleeps */
+#define WAIT_MAX 128   /* the kernel's limit for futex_waitv */
+
+uint64_t now_ns(void) { return spin_now_ns(); }
+
+void loop_turn(struct proxy *p)
+{
+	mailbox_run_calls(p);
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		rank_consume(p->ranks[i]);
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		rank_pump(p->ranks[i]);
+	transfer_pump(p);
+	memory_move(p);
+	slice_turn(p);
+	for (struct job *j = p->jobs; j; j = j->next)
+		job_turn(j);
+}
+
+static void set_sleeping(struct proxy *p, bool sleeping)
+{
+	mailbox_sleep(p, sleeping);
+	for (uint32_t i = 0; i < p->rank_count; i++) {
+		struct rf_header *h = p->ranks[i]->header;
+		if (atomic_load_explicit(&h->epoch, memory_order_relaxed) ==
+		    p->ranks[i]->job->epoch)
+			atomic_store(&h->server_sleeping, sleeping);
+	}
+	for (struct job *j = p->jobs; j; j = j->next)
+		if (j->peer)
+			peer_sleep(j->peer, sleeping);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+static uint32_t add_waiter(struct futex_waitv *v, uint32_t n, void *word, uint32_t value)
+{
+	if (n < WAIT_MAX)
+		v[n] = (struct futex_waitv){
+			.val = value, .uaddr = (uintptr_t)word, .flags = FUTEX_32};
+	return n < WAIT_MAX ? n + 1 : n;
+}
+
+static uint32_t collect(struct proxy *p, struct futex_waitv *v)
+{
+	uint32_t *word, value, n = 0;
+	memset(v, 0, WAIT_MAX * sizeof *v);
+	mailbox_doorbell(p, &word, &value);
+	n = add_waiter(v, n, word, value);
+	for (uint32_t i = 0; i < p->rank_count; i++) {
+		struct rf_header *h = p->ranks[i]->header;
+		n = add_waiter(v, n, &h->doorbell, atomic_load(&h->doorbell));
+	}
+	for (struct job *j = p->jobs; j; j = j->next)
+		if (j->peer)
+			n = add_waiter(v, n, peer_doorbell(j->peer), *peer_doorbell(j->peer));
+	return n;
+}
+
+/* Values are read first, then the words are set, then one more turn looks: what comes after it
+ * changes a value. Returns when something may have happened. */
+static void sleep_until_called(struct proxy *p)
+{
+	struct futex_waitv v[WAIT_MAX];
+	struct timespec until;
+	uint32_t n = collect(p, v);
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		rank_sleep(p->ranks[i]);
+	set_sleeping(p, true);
+	p->progress = p->settled = false;
+	loop_turn(p);
+	uint64_t deadline = slice_deadline_ns(p);
+	until.tv_sec = (time_t)(deadline / 1000000000ull);
+	until.tv_nsec = (long)(deadline % 1000000000ull);
+	/* Asked to stop before the words were read: nobody would wake us. */
+	if (!p->progress && !p->settled && !mailbox_stopping(p)) {
+		/* More than WAIT_MAX words do not fit: then we look again every millisecond. */
+		uint64_t all = 1 + p->rank_count;
+		for (struct job *j = p->jobs; j; j = j->next)
+			all += j->peer != NULL;
+		if (all > WAIT_MAX && !deadline) {
+			deadline = now_ns() + 1000000;
+			until.tv_sec = (time_t)(deadline / 1000000000ull);
+			until.tv_nsec = (long)(deadline % 1000000000ull);
+		}
+		syscall(SYS_futex_waitv, v, n, 0, deadline ? &until : NULL, CLOCK_MONOTONIC);
+		p->wakeups++;
+	}
+	set_sleeping(p, false);
+}
+
+void *loop_main(void *proxy)
+{
+	struct proxy *p = proxy;
+	struct spin spin = {0};
+	while (!mailbox_stopping(p)) {
+		p->progress = p->settled = false;
+		loop_turn(p);
+		if (p->progress) {
+			spin_reset(&spin);
+		} else if (!spin_on(&spin, SPIN_NS) && !p->settled) {
+			sleep_until_called(p);
+			spin_reset(&spin);
+		}
+		spin_pause();
+	}
+	return NULL;
+}

@@ -1,0 +1,117 @@
+/* rank.c: a rank comes to this device and leaves it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+static bool list_rank(struct proxy *p, struct rank *r)
+{
+	struct rank **all = realloc(p->ranks, (p->rank_count + 1) * sizeof *all);
+	if (!all)
+		return false;
+	p->ranks = all;
+	uint32_t at = p->rank_count++;
+	for (; at > 0 && p->ranks[at - 1]->rank > r->rank; at--) /* rank order: fewest partials */
+		p->ranks[at] = p->ranks[at - 1];
+	p->ranks[at] = r;
+	return true;
+}
+
+struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int image_fd, char *error,
+			 uint32_t error_bytes)
+{
+	struct rank *r = calloc(1, sizeof *r);
+	int code = CU_OUT_OF_MEMORY;
+	if (!r) {
+		snprintf(error, error_bytes, "rank %u: the proxy is out of host memory", rank);
+		return NULL;
+	}
+	r->proxy = job->proxy;
+	r->job = job;
+	r->rank = rank;
+	r->channel_fd = r->image_fd = -1;
+	r->silent_since_ns = now_ns();
+	if (ring_open(r, channel_fd, error, error_bytes))
+		goto fail;
+	code = memory_open(r, image_fd);
+	if (code) {
+		snprintf(error, error_bytes, "rank %u: no room for its memory (error %d)", rank,
+			 code);
+		goto fail;
+	}
+	if (!stream_new(r, RF_STREAM_LEGACY, 0, 0) || !stream_new(r, RF_STREAM_PER_THREAD, 0, 0) ||
+	    !list_rank(job->proxy, r)) {
+		snprintf(error, error_bytes, "rank %u: the proxy is out of host memory", rank);
+		goto fail;
+	}
+	job->ranks[rank] = r;
+	job->attached++;
+	r->host_place = atomic_load(&r->header->hostfunc_head);
+	if (state_restore(r, error, error_bytes) < 0) {
+		rank_detach(r);
+		return NULL;
+	}
+	atomic_store(&r->header->grant_bytes, job->proxy->chunks_total * RF_CHUNK_BYTES);
+	job->proxy->progress = true;
+	return r;
+fail:
+	rank_drop_streams(r);
+	memory_close(r);
+	ring_close(r);
+	table_free(&r->objects);
+	free(r);
+	return NULL;
+}
+
+static void free_object(struct object *o)
+{
+	switch (o->kind) {
+	case OBJ_MODULE: module_free((struct module *)o); break;
+	case OBJ_FUNCTION: function_free((struct function *)o); break;
+	case OBJ_EVENT: event_free((struct event *)o); break;
+	default: free(o);
+	}
+}
+
+/* Nothing in flight: no device work, move or transfer names the rank's memory. */
+bool rank_quiet(const struct rank *r)
+{
+	return !r->inflight && !r->moving && !transfer_pending(r->proxy, r);
+}
+
+/* Nothing in flight, nothing queued, nobody waiting: a rank between two records. */
+bool rank_drained(const struct rank *r)
+{
+	return !r->items && !r->replies && !r->frees && !r->waiter_count && !r->pending &&
+	       !r->hold && rank_quiet(r);
+}
+
+void rank_detach(struct rank *r)
+{
+	struct proxy *p = r->proxy;
+	uint32_t count;
+	rank_drop_streams(r);
+	struct object **all = table_sorted(&r->objects, &count);
+	for (uint32_t i = 0; i < count; i++)
+		free_object(all[i]);
+	free(all);
+	table_free(&r->objects);
+	ask_forget(r);
+	memory_close(r);
+	ring_close(r);
+	for (uint32_t i = 0; i < p->rank_count; i++) {
+		if (p->ranks[i] != r)
+			continue;
+		memmove(&p->ranks[i], &p->ranks[i + 1], (p->rank_count - i - 1) * sizeof *p->ranks);
+		p->rank_count--;
+		break;
+	}
+	if (p->active == r)
+		p->active = NULL;
+	if (p->move_target == r)
+		p->move_target = NULL;
+	r->job->ranks[r->rank] = NULL;
+	r->job->attached--;
+	p->progress = true;
+	free(r);
+}

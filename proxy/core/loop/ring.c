@@ -1,0 +1,194 @@
+/* ring.c: the server's end of one rank's channel (interpose/channel/channel.h).
+ *
+ * Rules: the memfd belongs to a program we do not trust. Everything is copied out before it is
+ * looked at; a length, an offset or a slot number from there is checked here. Nothing blocks.
+ * The memfd is sealed against shrinking, so that no access of ours can fault.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#ifndef F_GET_SEALS
+#define F_GET_SEALS 1034
+#define F_SEAL_SHRINK 2
+#endif
+
+static void wake(_Atomic uint32_t *word)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+int ring_open(struct rank *r, int channel_fd, char *error, uint32_t error_bytes)
+{
+	struct stat info;
+	int seals = fcntl(channel_fd, F_GET_SEALS);
+	if (fstat(channel_fd, &info) || seals < 0 || !(seals & F_SEAL_SHRINK) ||
+	    (uint64_t)info.st_size != RF_MEMFD_BYTES) {
+		snprintf(error, error_bytes,
+			 "rank %u: the channel is not a sealed memfd of %llu bytes", r->rank,
+			 (unsigned long long)RF_MEMFD_BYTES);
+		return -1;
+	}
+	r->channel_fd = fcntl(channel_fd, F_DUPFD_CLOEXEC, 3);
+	r->map = mmap(NULL, RF_OFF_PINNED, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+		      r->channel_fd, 0);
+	if (r->channel_fd < 0 || r->map == MAP_FAILED) {
+		r->map = NULL;
+		snprintf(error, error_bytes, "rank %u: cannot map the channel: %s", r->rank,
+			 strerror(errno));
+		return -1;
+	}
+	r->header = (struct rf_header *)(void *)r->map;
+	if (r->header->magic != RF_MAGIC || r->header->major != RF_MAJOR) {
+		snprintf(error, error_bytes,
+			 "rank %u: the channel speaks version %u.%u, this proxy %d.%d", r->rank,
+			 r->header->major, r->header->minor, RF_MAJOR, RF_MINOR);
+		return -1;
+	}
+	if (atomic_load(&r->header->epoch) > r->job->epoch) {
+		snprintf(error, error_bytes, "rank %u: epoch %llu has taken it already", r->rank,
+			 (unsigned long long)atomic_load(&r->header->epoch));
+		return -1;
+	}
+	atomic_store(&r->header->epoch, r->job->epoch);
+	atomic_store(&r->header->served, 1);
+	r->tail.bytes = r->head = atomic_load(&r->header->tail); /* its number: state_restore */
+	return 0;
+}
+
+void ring_close(struct rank *r)
+{
+	if (r->map) {
+		if (atomic_load(&r->header->epoch) == r->job->epoch) {
+			atomic_store(&r->header->served, 0);
+			atomic_store(&r->header->server_sleeping, 0);
+		}
+		munmap(r->map, RF_OFF_PINNED);
+	}
+	if (r->channel_fd >= 0)
+		close(r->channel_fd);
+	r->map = NULL;
+	r->header = NULL;
+	r->channel_fd = -1;
+}
+
+bool ring_empty(const struct rank *r)
+{
+	return r->head == r->tail.bytes &&
+	       atomic_load_explicit(&r->header->head, memory_order_acquire) == r->tail.bytes;
+}
+
+int ring_peek(struct rank *r, struct place *at, uint8_t *out)
+{
+	const uint8_t *ring = r->map + RF_OFF_RING;
+	/* The fence: a server that no longer owns the epoch consumes nothing. */
+	if (atomic_load_explicit(&r->header->epoch, memory_order_acquire) != r->job->epoch)
+		return 0;
+	for (;;) {
+		if (at->bytes == r->head) /* else the client is left alone with it */
+			r->head = atomic_load_explicit(&r->header->head, memory_order_acquire);
+		uint64_t head = r->head;
+		uint64_t ready = head - at->bytes, place = at->bytes % RF_RING_BYTES;
+		struct rf_record first;
+		if (ready == 0)
+			return 0;
+		if (head < r->tail.bytes || head - r->tail.bytes > RF_RING_BYTES ||
+		    at->bytes > head || ready < sizeof first || at->bytes % RF_RECORD_ALIGN)
+			return RING_BROKEN;
+		memcpy(&first, ring + place, sizeof first);
+		if (first.bytes < sizeof first || first.bytes % RF_RECORD_ALIGN ||
+		    first.bytes > ready || first.bytes > RF_RING_BYTES - place ||
+		    (first.opcode != RF_OP_PAD && first.bytes > RF_RECORD_MAX))
+			return RING_BROKEN;
+		if (first.opcode == RF_OP_PAD) {
+			at->bytes += first.bytes;
+			continue;
+		}
+		memcpy(out, ring + place, first.bytes);
+		memcpy(out, &first, sizeof first); /* what was checked is what is used */
+		if (first.seq != at->seq + 1)
+			return RING_NUMBER;
+		at->bytes += first.bytes;
+		at->seq++;
+		return (int)first.bytes;
+	}
+}
+
+void ring_consume(struct rank *r, struct place upto) { r->tail = upto; }
+
+void ring_tell_room(struct rank *r)
+{
+	atomic_store_explicit(&r->header->tail, r->tail.bytes, memory_order_seq_cst);
+	if (atomic_load(&r->header->space_waiters)) {
+		atomic_fetch_add(&r->header->space_seq, 1);
+		wake(&r->header->space_seq);
+	}
+}
+
+void ring_reply(struct rank *r, uint16_t slot, int error, const void *data, uint32_t bytes)
+{
+	if (!slot || slot > RF_SLOT_COUNT)
+		return;
+	struct rf_slot *s = (struct rf_slot *)(void *)(r->map + RF_OFF_SLOTS +
+						       (slot - 1) * RF_SLOT_BYTES);
+	if (bytes > sizeof s->data)
+		bytes = sizeof s->data;
+	s->error = error;
+	if (bytes)
+		memcpy(s->data, data, bytes);
+	uint32_t before = atomic_exchange_explicit(&s->state, 2, memory_order_seq_cst);
+	if (before == 3)
+		wake(&s->state);
+	if (r->replies)
+		r->replies--;
+	r->proxy->progress = true;
+}
+
+void ring_release_bulk(struct rank *r, uint32_t index)
+{
+	if (index >= RF_BULK_COUNT)
+		return;
+	atomic_fetch_and(&r->header->bulk_busy, ~(1ull << index));
+	atomic_fetch_add(&r->header->bulk_seq, 1);
+	if (atomic_load(&r->header->bulk_waiters))
+		wake(&r->header->bulk_seq);
+}
+
+uint8_t *ring_bulk(struct rank *r, uint64_t at, uint64_t bytes)
+{
+	const uint64_t all = (uint64_t)RF_BULK_COUNT * RF_BULK_BYTES;
+	if (at > all || bytes > all - at)
+		return NULL;
+	return r->map + RF_OFF_BULK + at;
+}
+
+void ring_retired(struct rank *r, uint64_t seq)
+{
+	atomic_store_explicit(&r->header->retired_free, seq, memory_order_release);
+}
+
+/* Host functions are handed over in order; the client counts those that have returned. */
+bool ring_host_function(struct rank *r, uint64_t token, uint32_t place)
+{
+	uint64_t *queue = (uint64_t *)(void *)(r->map + RF_OFF_HOSTFUNC);
+	if (place - atomic_load(&r->header->hostfunc_tail) >= RF_HOSTFUNC_COUNT)
+		return false;
+	queue[place % RF_HOSTFUNC_COUNT] = token;
+	atomic_store_explicit(&r->header->hostfunc_head, place + 1, memory_order_seq_cst);
+	wake(&r->header->hostfunc_head);
+	return true;
+}
+
+bool ring_host_sound(const struct rank *r)
+{
+	return r->host_place - atomic_load(&r->header->hostfunc_tail) <= RF_HOSTFUNC_COUNT;
+}
