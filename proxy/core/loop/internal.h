@@ -11,11 +11,12 @@
  *   module.c    how long modules and functions live
  *   dispatch.c  takes records from the ring and finds the handler of each
  *   handle_….c  one handler per opcode: checks a record, then acts or queues
- *   stream.c    queues, ordering, events; gives work to the device
  *   memory.c    buffers, chunks, residency, swap; reads and writes of any rank's memory
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
  *   job.c       a job epoch: barrier, collectives and peers put together
  *   state.c     a rank's state to and from its image
+ *
+ * Streams and what lies in them: ../queue/.
  */
 #ifndef RANKFOLD_INTERNAL_H
 #define RANKFOLD_INTERNAL_H
@@ -28,8 +29,11 @@
 #include "channel.h"
 #include "collective/collective.h"
 #include "hal.h"
+#include "loop/table.h"
 #include "peer.h"
 #include "proxy.h"
+#include "queue/event.h"
+#include "queue/stream.h"
 
 /* CUresult numbers that the core gives. */
 enum {
@@ -59,39 +63,6 @@ enum { NCCL_OK = 0, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_ARGUMENT = 4, NCCL_INVAL
 #define STATE_OFFSET RF_HEAP_BYTES /* in the image: memory by heap offset, then the state */
 
 /* ---- handles ---- */
-
-enum object_kind { OBJ_STREAM = 1, OBJ_EVENT, OBJ_MODULE, OBJ_FUNCTION, OBJ_COMM, OBJ_REDOP };
-
-struct object {
-	enum object_kind kind;
-	uint64_t id;
-};
-
-struct table { /* id -> object, open addressing */
-	struct object **slot;
-	uint32_t capacity, count, dead;
-};
-struct object *table_get(const struct table *, uint64_t id, enum object_kind);
-bool table_put(struct table *, struct object *);
-void table_remove(struct table *, uint64_t id);
-/* Objects in ascending order of id; caller frees the array. */
-struct object **table_sorted(const struct table *, uint32_t *count);
-void table_free(struct table *);
-
-/* One EVENT_RECORD. Who waits for it keeps it: the event may be recorded anew, elsewhere, and that
- * record may be over earlier. */
-struct mark {
-	uint32_t refs; /* the event's one, and one per item and waiter that names it */
-	bool over;
-	bool loud;        /* its time counts, or somebody waits: the loop must hear of it */
-	uint64_t time_ns; /* when that was, CLOCK_MONOTONIC */
-};
-
-struct event {
-	struct object o;
-	uint32_t flags;
-	struct mark *last; /* NULL: never recorded */
-};
 
 struct module {
 	struct object o;
@@ -126,84 +97,6 @@ struct comm {
 	uint64_t split_from;        /* key of the parent while the split is not answered, else 0 */
 };
 
-/* ---- streams ---- */
-
-enum item_kind {
-	ITEM_KERNEL,
-	ITEM_COPY,
-	ITEM_FILL,
-	ITEM_RECORD,
-	ITEM_WAIT,
-	ITEM_COLLECTIVE,
-	ITEM_HOST,
-	ITEM_FENCE,
-	ITEM_REPLY,
-	ITEM_GEMM,
-};
-
-/* Something that is over when `left` streams have reached it. */
-struct fence {
-	uint32_t left;
-	uint16_t slot;      /* reply when over, or 0 */
-	uint64_t free_addr; /* of a FREE to retire, or 0 */
-	uint64_t free_seq;  /* its number */
-	struct fence *next; /* in the rank's list of frees, oldest first */
-};
-
-struct item {
-	struct item *next;
-	enum item_kind kind;
-	bool submitted;   /* all of it given to the device, the engine or the client */
-	uint16_t slot;    /* reply when complete, or 0 */
-	uint32_t weight;  /* 1, and 1 for each 8 KiB that it carries */
-	uint64_t seq;     /* program order */
-	uint64_t hal_seq; /* number of its last work, 0: none */
-	union {
-		struct {
-			struct function *function;
-			struct rf_launch launch;
-		} kernel;
-		struct {
-			struct rf_copy copy;
-			uint64_t row, column;
-		} copy;
-		struct {
-			struct rf_fill fill;
-			uint64_t row, column;
-		} fill;
-		struct mark *mark;
-		struct {
-			struct comm *comm;
-			uint64_t turn;
-			uint32_t count, rounds;
-			bool done;
-			int error;
-		} coll;
-		struct {
-			uint64_t token;
-			uint32_t place;
-		} host;
-		struct fence *fence;
-	};
-	_Alignas(16) uint8_t data[]; /* parameters, inline bytes, collectives and their rounds, */
-				     /* or the record of a matrix product */
-};
-static inline struct rf_collective *item_ops(struct item *i) { return (void *)i->data; }
-static inline struct coll_round *item_rounds(struct item *i)
-{
-	return (void *)(item_ops(i) + i->coll.count);
-}
-
-struct stream {
-	struct object o;
-	uint32_t flags;
-	int32_t priority;
-	bool doomed; /* destroyed; goes when empty */
-	struct hal_stream *hal;
-	struct item *head, *tail; /* oldest incomplete … newest */
-	struct item *next;        /* first that is not wholly submitted */
-};
-
 /* ---- memory ---- */
 
 struct buffer {
@@ -220,11 +113,6 @@ struct chunk {
 };
 
 /* ---- one rank ---- */
-
-struct waiter {
-	struct mark *mark;
-	uint16_t slot;
-};
 
 struct place {          /* in the ring, after some record */
 	uint64_t bytes; /* up to there, as the header counts them */
@@ -409,21 +297,6 @@ bool ring_host_sound(const struct rank *); /* not more have returned than were h
 /* dispatch.c */
 void rank_consume(struct rank *);
 void rank_fail(struct rank *, int error, const char *text); /* sticky */
-
-/* stream.c */
-struct stream *stream_new(struct rank *, uint64_t id, uint32_t flags, int32_t priority);
-struct item *item_new(struct rank *, enum item_kind, uint64_t seq, uint64_t data_bytes);
-void stream_push(struct rank *, struct stream *, struct item *);
-void stream_fence(struct rank *, uint64_t seq, struct fence *); /* in every stream */
-void rank_pump(struct rank *);             /* complete, then submit what can be */
-bool rank_has_kernel(const struct rank *); /* a kernel could be submitted were it active */
-void rank_drop_streams(struct rank *);
-void rank_sleep(struct rank *);   /* before the loop sleeps: which completions must wake it */
-struct mark *mark_new(void);      /* one reference; NULL: host memory is short */
-void mark_release(struct mark *); /* or NULL */
-void event_free(struct event *);
-bool event_over(const struct event *); /* its last record, if there is one */
-void stream_collective_done(struct rank *, uint64_t ticket, int error);
 
 /* memory.c */
 int memory_open(struct rank *, int image_fd);

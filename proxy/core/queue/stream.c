@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "loop/internal.h"
 
 #define REFILL_WORKS 32u /* a full device queue (64 works or more) is filled up after so many */
 

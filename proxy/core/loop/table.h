@@ -1,0 +1,26 @@
+/* table.h: a rank's virtual handles, from number to object (table.c). */
+#ifndef RANKFOLD_TABLE_H
+#define RANKFOLD_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum object_kind { OBJ_STREAM = 1, OBJ_EVENT, OBJ_MODULE, OBJ_FUNCTION, OBJ_COMM, OBJ_REDOP };
+
+struct object {
+	enum object_kind kind;
+	uint64_t id;
+};
+
+struct table { /* id -> object, open addressing */
+	struct object **slot;
+	uint32_t capacity, count, dead;
+};
+struct object *table_get(const struct table *, uint64_t id, enum object_kind);
+bool table_put(struct table *, struct object *);
+void table_remove(struct table *, uint64_t id);
+/* Objects in ascending order of id; caller frees the array. */
+struct object **table_sorted(const struct table *, uint32_t *count);
+void table_free(struct table *);
+
+#endif

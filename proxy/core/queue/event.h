@@ -1,0 +1,38 @@
+/* event.h: events, their records, and who waits for them (event.c). */
+#ifndef RANKFOLD_QUEUE_EVENT_H
+#define RANKFOLD_QUEUE_EVENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "loop/table.h"
+
+struct rank;
+
+/* One EVENT_RECORD. Who waits for it keeps it: the event may be recorded anew, elsewhere, and that
+ * record may be over earlier. */
+struct mark {
+	uint32_t refs; /* the event's one, and one per item and waiter that names it */
+	bool over;
+	bool loud;        /* its time counts, or somebody waits: the loop must hear of it */
+	uint64_t time_ns; /* when that was, CLOCK_MONOTONIC */
+};
+
+struct event {
+	struct object o;
+	uint32_t flags;
+	struct mark *last; /* NULL: never recorded */
+};
+
+/* A request that is answered when its mark is over. */
+struct waiter {
+	struct mark *mark;
+	uint16_t slot;
+};
+
+struct mark *mark_new(void);      /* one reference; NULL: host memory is short */
+void mark_release(struct mark *); /* or NULL */
+void event_free(struct event *);
+bool event_over(const struct event *); /* its last record, if there is one */
+
+#endif
