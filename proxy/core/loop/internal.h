@@ -60,7 +60,6 @@ enum { NCCL_OK = 0, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_ARGUMENT = 4, NCCL_INVAL
 #define PIECE_BYTES (16ull << 20) /* of a copy or fill: no rank holds up the others for longer */
 #define PIECE_ROWS 65536u
 #define HEAP_CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
-#define STATE_OFFSET RF_HEAP_BYTES /* in the image: memory by heap offset, then the state */
 
 /* ---- handles ---- */
 

@@ -7,91 +7,15 @@
  *
  * A clock does not travel: an event's time is saved as its age, and it is as old when the rank goes
  * on. So the time between two events leaves out how long the rank was nowhere.
- *
- * STATE_VERSION changes with any change of a record here; another version is refused.
+ * The records are in saved.h.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
+#include "saved.h"
 
-#define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
-#define STATE_VERSION 4
-#define STATE_BYTES_MAX (1ull << 36)
 #define COMMS_BYTES_MAX (64ull << 20)
-
-enum state_opcode {
-	STATE_RANK = RF_OP_STATE_FIRST,
-	STATE_BUFFER,
-	STATE_CHUNK,
-	STATE_STREAM,
-	STATE_EVENT,
-	STATE_MODULE,
-	STATE_FUNCTION,
-	STATE_COMM,
-	STATE_COMMS,
-	STATE_REDOP,
-	STATE_END,
-};
-
-struct state_header {
-	uint64_t magic;
-	uint32_t version, reserved;
-	uint64_t bytes, checksum; /* of the records behind the header */
-};
-struct state_rank {
-	struct rf_record r;
-	uint64_t capacity_chunks, kernels, collectives, records, switches;
-	uint64_t tail; /* of the channel: this state is what follows from all records before it */
-	uint64_t seq;  /* number of the last of these */
-	uint32_t rank, world_size;
-	int32_t async_error;
-	uint32_t reserved;
-	char error_text[256];
-};
-struct state_buffer {
-	struct rf_record r;
-	uint64_t addr, bytes, call_site;
-	uint32_t stable, reserved;
-};
-struct state_chunk {
-	struct rf_record r;
-	uint64_t chunk;
-};
-struct state_stream {
-	struct rf_record r;
-	uint64_t id;
-	uint32_t flags;
-	int32_t priority;
-};
-struct state_event {
-	struct rf_record r;
-	uint64_t id, recorded;
-	uint64_t age_ns; /* at the save, by one clock for all of the rank's events */
-	uint32_t flags, reserved;
-};
-struct state_module { /* then the image, if it has not been loaded */
-	struct rf_record r;
-	uint64_t id, globals_addr, image_bytes;
-	char hash[72];
-};
-struct state_function { /* then the name */
-	struct rf_record r;
-	uint64_t id, module;
-	uint32_t name_bytes, param_bytes, max_threads, static_shared_bytes;
-};
-struct state_comm {
-	struct rf_record r;
-	uint64_t id, key, issued;
-};
-struct state_bytes {
-	struct rf_record r;
-	uint64_t bytes;
-};
-struct state_redop {
-	struct rf_record r;
-	uint64_t id;
-};
 
 static uint64_t checksum(const uint8_t *data, uint64_t bytes)
 {
@@ -438,16 +362,13 @@ static bool get(struct rank *r, const struct rf_record *record, uint64_t now)
 
 static uint32_t least_bytes(uint16_t opcode)
 {
-	static const uint32_t bytes[] = {
-		sizeof(struct state_rank),     sizeof(struct state_buffer),
-		sizeof(struct state_chunk),    sizeof(struct state_stream),
-		sizeof(struct state_event),    sizeof(struct state_module),
-		sizeof(struct state_function), sizeof(struct state_comm),
-		sizeof(struct state_bytes),    sizeof(struct state_redop),
-		sizeof(struct rf_record),
-	};
-	uint32_t i = (uint32_t)opcode - STATE_RANK;
-	return i < sizeof bytes / sizeof *bytes ? bytes[i] : UINT32_MAX;
+	switch (opcode) {
+#define SAVED(name, number, type, size)                                                            \
+	case STATE_##name: return size;
+#include "saved.def"
+#undef SAVED
+	default: return UINT32_MAX;
+	}
 }
 
 /* Of an earlier process of the rank: this channel has never been served, that one had. */

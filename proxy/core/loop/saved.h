@@ -1,0 +1,91 @@
+/* saved.h: what a rank's image holds beside its memory: the records that state.c writes.
+ *
+ * They are in the framing of the ring (struct rf_record), one after another behind a header, each a
+ * multiple of RF_RECORD_ALIGN; saved.def lists them, the last one is END. `rankfold inspect` reads
+ * this header, too: fields keep to fixed-width numbers and arrays of them.
+ *
+ * STATE_VERSION changes with any change of a record here; another version is refused.
+ */
+#ifndef RANKFOLD_SAVED_H
+#define RANKFOLD_SAVED_H
+
+#include "channel.h"
+
+#define STATE_OFFSET RF_HEAP_BYTES        /* in the image: memory by heap offset, then the state */
+#define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
+#define STATE_VERSION 4
+#define STATE_BYTES_MAX (1ull << 36)
+
+enum state_opcode {
+#define SAVED(name, number, type, size) STATE_##name = (number),
+#include "saved.def"
+#undef SAVED
+};
+
+struct state_header {
+	uint64_t magic;
+	uint32_t version, reserved;
+	uint64_t bytes, checksum; /* of the records behind the header */
+};
+struct state_rank {
+	struct rf_record r;
+	uint64_t capacity_chunks, kernels, collectives, records, switches;
+	uint64_t tail; /* of the channel: this state is what follows from all records before it */
+	uint64_t seq;  /* number of the last of these */
+	uint32_t rank, world_size;
+	int32_t async_error;
+	uint32_t reserved;
+	char error_text[256];
+};
+struct state_buffer {
+	struct rf_record r;
+	uint64_t addr, bytes, call_site;
+	uint32_t stable, reserved;
+};
+struct state_chunk {
+	struct rf_record r;
+	uint64_t chunk;
+};
+struct state_stream {
+	struct rf_record r;
+	uint64_t id;
+	uint32_t flags;
+	int32_t priority;
+};
+struct state_event {
+	struct rf_record r;
+	uint64_t id, recorded;
+	uint64_t age_ns; /* at the save, by one clock for all of the rank's events */
+	uint32_t flags, reserved;
+};
+struct state_module { /* then the image, if it has not been loaded */
+	struct rf_record r;
+	uint64_t id, globals_addr, image_bytes;
+	char hash[72];
+};
+struct state_function { /* then the name */
+	struct rf_record r;
+	uint64_t id, module;
+	uint32_t name_bytes, param_bytes, max_threads, static_shared_bytes;
+};
+struct state_comm {
+	struct rf_record r;
+	uint64_t id, key, issued;
+};
+struct state_bytes {
+	struct rf_record r;
+	uint64_t bytes;
+};
+struct state_redop {
+	struct rf_record r;
+	uint64_t id;
+};
+
+_Static_assert((int)STATE_RANK == (int)RF_OP_STATE_FIRST, "no opcode of the ring is one of these");
+_Static_assert(sizeof(struct state_header) == 32, "header of the state");
+#define SAVED(name, number, type, size)                                                            \
+	_Static_assert(sizeof(struct type) == (size), "size of the record " #name);
+#include "saved.def"
+#undef SAVED
+
+#endif
