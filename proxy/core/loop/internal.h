@@ -13,6 +13,7 @@
  *   handle_….c  one handler per opcode: checks a record, then acts or queues
  *   memory.c    buffers, chunks, residency, swap; reads and writes of any rank's memory
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
+ *   job_io.c    what the collective engine asks for: memory, sums, peers, ranks
  *   job.c       a job epoch: barrier, collectives and peers put together
  *   state.c     a rank's state to and from its image
  *
@@ -324,6 +325,9 @@ void function_free(struct function *);
 /* slice.c */
 void slice_turn(struct proxy *);
 uint64_t slice_deadline_ns(const struct proxy *); /* when to look again; 0: never */
+
+/* job_io.c */
+struct coll_io job_io(struct job *); /* what its collective engine is driven with */
 
 /* job.c */
 struct job *job_find(struct proxy *, uint64_t id);

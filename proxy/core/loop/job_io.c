@@ -1,0 +1,177 @@
+/* job_io.c: what the collective engine asks for, done with this device and the job's peers.
+ *
+ * Memory and arithmetic go through the transfers of memory.c; messages and the outboxes through the
+ * peers, or, for a job on one device, nowhere. What is over goes back to the ranks.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+static struct transfer *transfer_new(struct job *j, enum transfer_kind kind, uint64_t token)
+{
+	struct transfer *t = calloc(1, sizeof *t);
+	if (!t) {
+		job_fail(j, "the proxy is out of host memory");
+		return NULL;
+	}
+	t->kind = kind;
+	t->job = j;
+	t->token = token;
+	return t;
+}
+
+static void io_memory(struct job *j, enum transfer_kind kind, uint32_t rank, uint64_t addr,
+		      void *host, uint64_t bytes, uint64_t token)
+{
+	struct transfer *t = transfer_new(j, kind, token);
+	if (!t)
+		return;
+	t->rank = j->ranks[rank];
+	if (!t->rank) /* it has gone: what it would have given is not known to anybody */
+		t->error = NCCL_SYSTEM_ERROR;
+	t->addr = addr;
+	t->host = host;
+	t->bytes = bytes;
+	transfer_push(j->proxy, t);
+}
+
+static void io_read(void *arg, uint32_t rank, uint64_t addr, void *host, uint64_t bytes,
+		    uint64_t token)
+{
+	io_memory(arg, TRANSFER_READ, rank, addr, host, bytes, token);
+}
+
+static void io_write(void *arg, uint32_t rank, uint64_t addr, const void *host, uint64_t bytes,
+		     uint64_t token)
+{
+	io_memory(arg, TRANSFER_WRITE, rank, addr, (void *)(uintptr_t)host, bytes, token);
+}
+
+static void io_reduce(void *arg, void *dst, const void *a, const void *b, uint64_t count,
+		      uint32_t dtype, uint32_t op, uint64_t token)
+{
+	struct job *j = arg;
+	struct transfer *t = transfer_new(j, TRANSFER_WORK, token);
+	if (!t)
+		return;
+	t->work.kind = HAL_REDUCE;
+	t->work.reduce.dst = dst;
+	t->work.reduce.a = a;
+	t->work.reduce.b = b;
+	t->work.reduce.count = count;
+	t->work.reduce.dtype = dtype;
+	t->work.reduce.op = op;
+	transfer_push(j->proxy, t);
+}
+
+static void io_scale(void *arg, void *dst, const void *a, uint64_t count, uint32_t dtype,
+		     const uint8_t *scalar, uint64_t divisor, uint64_t token)
+{
+	struct job *j = arg;
+	struct transfer *t = transfer_new(j, TRANSFER_WORK, token);
+	if (!t)
+		return;
+	t->work.kind = HAL_SCALE;
+	t->work.scale.dst = dst;
+	t->work.scale.a = a;
+	t->work.scale.count = count;
+	t->work.scale.dtype = dtype;
+	t->work.scale.divide = scalar == NULL;
+	t->work.scale.divisor = divisor;
+	if (scalar)
+		memcpy(t->work.scale.scalar, scalar, sizeof t->work.scale.scalar);
+	transfer_push(j->proxy, t);
+}
+
+static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int error,
+		      uint32_t nranks, uint32_t comm_rank)
+{
+	struct job *j = arg;
+	struct rank *r = j->ranks[rank];
+	if (!r)
+		return;
+	struct comm *c = (struct comm *)table_get(&r->objects, comm, OBJ_COMM);
+	struct ask *a = ask_take_object(r, comm);
+	if (!c || !a) {
+		free(a);
+		return;
+	}
+	struct rf_comm_split_reply reply = {nranks, comm_rank};
+	if (c->split_from)
+		barrier_complete(j->barrier, rank, c->split_from);
+	if (!error && nranks) {
+		uint32_t members[RANKS_MAX];
+		uint64_t check = 0;
+		uint32_t n = coll_members(j->coll, rank, comm, members, RANKS_MAX, &check);
+		c->key = key;
+		barrier_comm(j->barrier, rank, key, members, n, 0);
+	} else {
+		if (!c->split_from)
+			barrier_comm_gone(j->barrier, rank, key);
+		table_remove(&r->objects, comm);
+		free(c);
+	}
+	ring_reply(r, a->slot, error, &reply, sizeof reply);
+	free(a);
+}
+
+static void io_completed(void *arg, uint32_t rank, uint64_t comm, uint64_t ticket, int error)
+{
+	struct job *j = arg;
+	(void)comm;
+	if (j->ranks[rank])
+		stream_collective_done(j->ranks[rank], ticket, error);
+}
+
+static void io_failed(void *arg, const char *text) { job_fail(arg, text); }
+
+static void io_send(void *arg, uint32_t to, const struct peer_message *m)
+{
+	struct job *j = arg;
+	if (j->peer)
+		peer_send(j->peer, to, PEER_COLLECTIVE, m);
+}
+
+static void *io_outbox_alloc(void *arg, uint64_t bytes, uint64_t *offset)
+{
+	struct job *j = arg;
+	if (j->peer)
+		return peer_outbox_alloc(j->peer, bytes, offset);
+	void *memory = malloc(bytes ? bytes : 1); /* one device: nobody else reads it */
+	*offset = (uint64_t)(uintptr_t)memory;
+	return memory;
+}
+
+static void io_outbox_free(void *arg, uint64_t offset, uint64_t bytes)
+{
+	struct job *j = arg;
+	if (j->peer)
+		peer_outbox_free(j->peer, offset, bytes);
+	else
+		free((void *)(uintptr_t)offset);
+}
+
+static const void *io_peer_memory(void *arg, uint32_t device, uint64_t offset, uint64_t bytes)
+{
+	struct job *j = arg;
+	return j->peer ? peer_memory(j->peer, device, offset, bytes) : NULL;
+}
+
+struct coll_io job_io(struct job *j)
+{
+	return (struct coll_io){
+		.arg = j,
+		.read = io_read,
+		.write = io_write,
+		.reduce = io_reduce,
+		.scale = io_scale,
+		.send = io_send,
+		.outbox_alloc = io_outbox_alloc,
+		.outbox_free = io_outbox_free,
+		.peer_memory = io_peer_memory,
+		.joined = io_joined,
+		.completed = io_completed,
+		.failed = io_failed,
+	};
+}
