@@ -9,6 +9,7 @@ for.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import logging
 import os
@@ -523,6 +524,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _keep_to_itself() -> None:
+    """The device's lock, inherited open, must not live on in a compiler that this process starts:
+    the device would look served as long as that lives."""
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            if int(fd) > 2:
+                os.set_inheritable(int(fd), False)
+
+
 def main() -> None:
     """Entry point of the process."""
     options: Any = parse(sys.argv[1:])
@@ -533,6 +543,7 @@ def main() -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _keep_to_itself()
     try:
         proxy = Proxy(options)
     except (NativeError, FileNotFoundError) as error:

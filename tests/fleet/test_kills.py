@@ -12,7 +12,7 @@ from rankfold import control, paths
 from support.command import Rankfold, Specs
 from support.leaks import State, has_ended
 
-from .neighbour import Neighbour
+from .neighbour import NAME, Neighbour
 
 
 def start_victim(neighbour: Neighbour, specs: Specs) -> None:
@@ -99,6 +99,25 @@ def test_the_reconciler_in_mid_action(
         if not extra:
             neighbour.goes_on()
     neighbour.finish()
+
+
+def test_the_proxy_that_started_the_compiler(
+    rankfold: Rankfold, specs: Specs, neighbour: Neighbour
+) -> None:
+    """The compiler serves the other proxies on, and the device is free for a new proxy."""
+    rankfold.environment["RANKFOLD_CACHE"] = str(specs.folder / "kernels")
+    specs.pool(2)
+    neighbour.ranks = 2
+    neighbour.apply(gpus=2)
+    neighbour.goes_on()
+    compiler = control.call(paths.sockets(rankfold.state.path) / "compiler.sock", "status")["pid"]
+    proxies = {rankfold.proxy_pid(d["name"]) for d in rankfold.status()["devices"]}
+    starter = parent(compiler)
+    assert starter in proxies
+    os.kill(starter, signal.SIGKILL)
+    failed(rankfold, NAME)
+    rankfold.until(lambda: all(d["state"] == "Ready" for d in rankfold.status()["devices"]))
+    all_devices_serve(rankfold, 2)
 
 
 def test_the_compiler_in_mid_job(rankfold: Rankfold, state: State) -> None:
