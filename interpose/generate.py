@@ -57,7 +57,7 @@ from rankfold.interpose import headers
 from rankfold.interpose.headers import Declared
 
 API = Path(__file__).resolve().parent / "api"
-CHANNEL = Path(__file__).resolve().parent / "channel" / "channel.h"
+CHANNEL = Path(__file__).resolve().parent / "channel"
 WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # where tools/nvcc puts them
 LIBRARIES = ("cudart", "cuda", "nccl", "nvml", "cublas", "cublasLt")
 KINDS = ("record", "local", "hand", "refuse")
@@ -139,6 +139,11 @@ def split_parameters(text: str) -> tuple[Parameter, ...]:
     return tuple(parameters)
 
 
+def read_channel() -> str:
+    """The text that describes records: their structs, and the opcodes."""
+    return "".join((CHANNEL / name).read_text() for name in ("channel.h", "opcodes.def"))
+
+
 def record_fields(channel: str) -> dict[str, tuple[str, ...]]:
     """Fields of each ``struct rf_*`` of channel.h that starts with a record, but the reserved."""
     fields: dict[str, tuple[str, ...]] = {"rf_record": ()}
@@ -160,8 +165,8 @@ def check_record(function: Function, structs: dict[str, tuple[str, ...]], channe
     words = function.body.split()
     if len(words) != 2 or words[0] not in structs:
         raise Mismatch(f"record needs a struct and an opcode of channel.h, not {function.body!r}")
-    if not re.search(rf"\bRF_OP_{words[1]}\b", channel):
-        raise Mismatch(f"channel.h has no opcode RF_OP_{words[1]}")
+    if not re.search(rf"^RF_OPCODE\w*\({words[1]},", channel, re.MULTILINE):
+        raise Mismatch(f"opcodes.def has no opcode RF_OP_{words[1]}")
     missing = set(structs[words[0]]) - set(function.set)
     unknown = set(function.set) - set(structs[words[0]])
     if missing or unknown:
@@ -610,7 +615,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--include", type=Path, required=True)
     arguments = parser.parse_args()
-    channel = CHANNEL.read_text()
+    channel = read_channel()
     libraries, report = [], []
     try:
         for name in LIBRARIES:

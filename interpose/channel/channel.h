@@ -51,6 +51,7 @@
 #define RF_OFF_PINNED 0x10000000ull /* pinned arena */
 #define RF_SLOT_COUNT 64u
 #define RF_SLOT_BYTES 256u
+#define RF_SLOT_DATA_BYTES 240u  /* of it for what the opcode returns */
 #define RF_RING_BYTES (4u << 20) /* power of two */
 #define RF_RECORD_ALIGN 64u
 #define RF_RECORD_MAX 32896u /* bytes of one record, header included (8192 before 1.6) */
@@ -109,13 +110,19 @@ struct rf_header {
 	_Alignas(64) char fault[RF_FAULT_BYTES];
 };
 
-/* A reply slot. The client claims a free one (state 0 -> 1), names it in the record, and
- * waits on `state`. The server fills the rest, then state = 2 (release), then wakes. */
+/* A reply slot. The client claims a free one (FREE -> WAITING), names it in the record, and waits
+ * on `state`. The server fills the rest, then state = ANSWERED, then wakes who is ASLEEP. */
+enum rf_slot_state {
+	RF_SLOT_FREE = 0,
+	RF_SLOT_WAITING = 1,  /* (C) */
+	RF_SLOT_ANSWERED = 2, /* (S) */
+	RF_SLOT_ASLEEP = 3,   /* (C) waits, and must be woken */
+};
 struct rf_slot {
-	_Atomic uint32_t state; /* 0 free, 1 waiting, 2 answered, 3 waiting asleep (C) */
+	_Atomic uint32_t state; /* enum rf_slot_state */
 	int32_t error;          /* (S) CUresult/cudaError_t, or ncclResult_t for OP_COMM_* */
 	uint64_t seq;           /* (C) seq of the request; the server leaves it */
-	uint8_t data[RF_SLOT_BYTES - 16]; /* (S) what the opcode returns */
+	uint8_t data[RF_SLOT_DATA_BYTES]; /* (S) what the opcode returns */
 };
 
 /* ---- records -------------------------------------------------------------------------- */
@@ -134,50 +141,21 @@ struct rf_record {
 #define RF_STREAM_PER_THREAD 2ull /* a plain blocking stream: that of the first thread to ask */
 #define RF_HANDLE_FIRST 16ull
 
-enum rf_opcode {
-	RF_OP_PAD = 0, /* skip `bytes` */
-	/* memory */
-	RF_OP_ALLOC = 1, /* rf_alloc: the range is live from here on */
-	RF_OP_FREE = 2,  /* rf_free: retired when all earlier work is done */
-	RF_OP_GRANT = 3, /* rf_grant, sync -> rf_grant_reply */
-	RF_OP_COPY = 4,  /* rf_copy */
-	RF_OP_FILL = 5,  /* rf_fill */
-	/* modules */
-	RF_OP_MODULE_DATA = 10,    /* rf_module_data: a piece of the image */
-	RF_OP_MODULE_LOAD = 11,    /* rf_module_load, sync -> rf_module_reply */
-	RF_OP_MODULE_GLOBALS = 12, /* rf_module_globals: where the client put the globals */
-	RF_OP_MODULE_UNLOAD = 13,  /* rf_handle */
-	RF_OP_FUNCTION_GET = 14, /* rf_name, sync -> rf_function_reply (+ params in a bulk slot) */
-	RF_OP_GLOBAL_GET = 15,   /* rf_name, sync -> rf_global_reply */
-	RF_OP_FUNCTION_NAMES = 16, /* rf_function_names (1.4), sync -> rf_function_names_reply */
-	/* streams and events */
-	RF_OP_STREAM_CREATE = 20,  /* rf_stream_create */
-	RF_OP_STREAM_DESTROY = 21, /* rf_handle: vanishes when its work is done */
-	RF_OP_STREAM_SYNC = 22,    /* rf_handle, sync: when all earlier work of it is done */
-	RF_OP_STREAM_QUERY = 23,   /* rf_handle, sync: 0 or CUDA_ERROR_NOT_READY (600) at once */
-	RF_OP_DEVICE_SYNC = 24,    /* no arguments, sync */
-	RF_OP_EVENT_CREATE = 25,   /* rf_event_create */
-	RF_OP_EVENT_DESTROY = 26,  /* rf_handle */
-	RF_OP_EVENT_RECORD = 27,   /* rf_event */
-	RF_OP_STREAM_WAIT = 28,    /* rf_event: the stream waits for the event's last record */
-	RF_OP_EVENT_SYNC = 29,     /* rf_handle, sync */
-	RF_OP_EVENT_QUERY = 30,    /* rf_handle, sync: 0 or 600 at once */
-	RF_OP_EVENT_ELAPSED = 31,  /* rf_elapsed, sync -> float milliseconds in data */
-	RF_OP_LAUNCH = 32,         /* rf_launch */
-	RF_OP_HOST_FUNC = 33,      /* rf_host_func: puts the token into the queue when due */
-	RF_OP_HOST_DONE = 34, /* rf_host_func: hostfunc_tail has moved; only wakes the server */
-	RF_OP_GEMM = 35,      /* rf_gemm (1.3): a matrix product of a library */
-	RF_OP_GEMM_AUX = 36,  /* rf_gemm_aux (1.7): one with more operands */
-	/* collectives */
-	RF_OP_COMM_INIT = 40,     /* rf_comm_init, sync: when all ranks have joined */
-	RF_OP_COMM_SPLIT = 41,    /* rf_comm_split, sync -> rf_comm_split_reply */
-	RF_OP_COMM_DESTROY = 42,  /* rf_handle */
-	RF_OP_COLLECTIVE = 43,    /* rf_collective */
-	RF_OP_REDOP_CREATE = 44,  /* rf_redop */
-	RF_OP_REDOP_DESTROY = 45, /* rf_handle */
-	RF_OP_COMM_ABORT = 46,    /* rf_handle (1.2): destroyed now; what is outstanding fails */
-	/* only in saved rank state, never in a ring: see proxy/core/loop/state.c */
-	RF_OP_STATE_FIRST = 0x1000,
+enum rf_opcode {                /* opcodes.def says what each is */
+		 RF_OP_PAD = 0, /* skip `bytes` */
+#define RF_OPCODE(name, handler, number, record, size, about, kind, errors) RF_OP_##name = (number),
+#include "opcodes.def"
+		 /* only in saved rank state, never in a ring: see proxy/core/loop/saved.def */
+		 RF_OP_STATE_FIRST = 0x1000,
+};
+
+/* Any request may name a reply slot; then it is answered when it is done. */
+enum rf_kind {
+	RF_ASYNC, /* usually has none: what is wrong with it is the rank's sticky error */
+	RF_CALL,  /* has one: the client goes on with what it brings */
+	RF_SYNC,  /* has one: answered when all that it names, and was before, is done */
+	RF_QUERY, /* has one: answered at once, and no sign of work */
+	RF_ROUND, /* a round of a communicator: done with the other ranks, and counted */
 };
 
 struct rf_handle {
@@ -285,16 +263,18 @@ struct rf_function_names_reply {
 	uint32_t count;
 };
 
+#define RF_STREAM_NON_BLOCKING 1u /* does not order with the legacy stream */
 struct rf_stream_create {
 	struct rf_record r;
 	uint64_t stream;
-	uint32_t flags; /* 1: non-blocking (does not order with the legacy stream) */
+	uint32_t flags; /* RF_STREAM_NON_BLOCKING */
 	int32_t priority;
 };
+#define RF_EVENT_DISABLE_TIMING 2u /* nobody asks for its time */
 struct rf_event_create {
 	struct rf_record r;
 	uint64_t event;
-	uint32_t flags;
+	uint32_t flags; /* CUDA's; of them RF_EVENT_DISABLE_TIMING matters */
 	uint32_t reserved;
 };
 struct rf_event {
@@ -305,7 +285,11 @@ struct rf_elapsed {
 	struct rf_record r;
 	uint64_t start, end;
 };
+struct rf_elapsed_reply {
+	float milliseconds;
+};
 
+#define RF_LAUNCH_COOPERATIVE 1u
 #define RF_PARAM_MAX 32764u /* bytes of a kernel's parameters: CUDA's own limit */
 struct rf_launch {
 	struct rf_record r;
@@ -313,7 +297,7 @@ struct rf_launch {
 	uint32_t grid[3], block[3];
 	uint32_t shared_bytes; /* dynamic */
 	uint32_t param_bytes;
-	uint32_t flags; /* 1: cooperative */
+	uint32_t flags; /* RF_LAUNCH_COOPERATIVE */
 	uint32_t reserved;
 	uint8_t params[]; /* in the layout of FUNCTION_GET */
 };
@@ -470,18 +454,38 @@ struct rf_welcome { /* (L) */
  * descriptor (-> rf_welcome: rank, device; or why not); then it makes the memfd, sends
  * rf_hello with its pid and the memfd (-> rf_welcome again), and closes. */
 
-_Static_assert(sizeof(struct rf_header) <= 0x1000, "header fits its page");
+/* What lies where is part of the contract: nothing may move. */
+#define RF_OPCODE(name, handler, number, record, size, about, kind, errors)                        \
+	_Static_assert(sizeof(struct record) == (size), "size of " #record);
+#define RF_REPLY(name, reply, size)                                                                \
+	_Static_assert(sizeof(struct reply) == (size) && (size) <= RF_SLOT_DATA_BYTES,             \
+		       "size of " #reply);
+#include "opcodes.def"
+#define RF_SIZE(type, size) _Static_assert(sizeof(struct type) == (size), "size of " #type)
+RF_SIZE(rf_header, 704);
+RF_SIZE(rf_slot, RF_SLOT_BYTES);
+RF_SIZE(rf_param, 8);
+RF_SIZE(rf_matrix, 32);
+RF_SIZE(rf_setup, 24);
+RF_SIZE(rf_print, 64 + RF_PRINT_BYTES);
+RF_SIZE(rf_heap, 16);
+RF_SIZE(rf_hello, 24);
+RF_SIZE(rf_device, 168);
+RF_SIZE(rf_welcome, 448);
+#undef RF_SIZE
+_Static_assert(sizeof(struct rf_header) <= RF_OFF_SLOTS, "header fits its page");
 _Static_assert(offsetof(struct rf_header, epoch) == 64, "line 1");
 _Static_assert(offsetof(struct rf_header, head) == 128, "line 2");
 _Static_assert(offsetof(struct rf_header, tail) == 192, "line 3");
 _Static_assert(offsetof(struct rf_header, retired_free) == 256, "line 4");
-_Static_assert(sizeof(struct rf_slot) == RF_SLOT_BYTES, "slot size");
+_Static_assert(offsetof(struct rf_header, hostfunc_head) == 320, "line 5");
+_Static_assert(offsetof(struct rf_header, bulk_busy) == 384, "line 6");
+_Static_assert(offsetof(struct rf_header, fault) == 448, "line 7");
 _Static_assert(RF_OFF_SLOTS + RF_SLOT_COUNT * RF_SLOT_BYTES <= RF_OFF_HOSTFUNC, "slots fit");
+_Static_assert(RF_OFF_HOSTFUNC + RF_HOSTFUNC_COUNT * sizeof(uint64_t) <= RF_OFF_RING,
+	       "host functions fit");
 _Static_assert(RF_OFF_RING + RF_RING_BYTES <= RF_OFF_BULK, "ring fits");
 _Static_assert(RF_OFF_BULK + (uint64_t)RF_BULK_COUNT * RF_BULK_BYTES <= RF_OFF_PINNED, "bulk fits");
-_Static_assert(sizeof(struct rf_record) == 16, "record header");
-_Static_assert(sizeof(struct rf_launch) == 72, "launch header");
-_Static_assert(sizeof(struct rf_copy) == 80, "copy header");
 _Static_assert(sizeof(struct rf_launch) + RF_PARAM_MAX <= RF_RECORD_MAX &&
 		       RF_RECORD_MAX % RF_RECORD_ALIGN == 0,
 	       "any launch is a record");

@@ -15,7 +15,7 @@ from support.channel_server import ChannelServer
 from support.preloaded import Build, Run
 
 LIBRARY = generate.load_library(
-    (generate.API / "cuda.yaml").read_text(), generate.CHANNEL.read_text()
+    (generate.API / "cuda.yaml").read_text(), generate.read_channel()
 )
 CHECKS = {n: f.check for f in LIBRARY.functions if f.kind != "refuse" for n in f.names}
 NOTHING = {

@@ -64,7 +64,7 @@ def nccl_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def described(library: str) -> tuple[generate.Library, dict[str, object]]:
     text = (generate.API / f"{library}.yaml").read_text()
-    return generate.load_library(text, generate.CHANNEL.read_text()), yaml.safe_load(text)
+    return generate.load_library(text, generate.read_channel()), yaml.safe_load(text)
 
 
 def compiles(tmp_path: Path, folder: Path, header: str, text: str) -> None:

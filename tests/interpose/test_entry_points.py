@@ -44,7 +44,7 @@ def types() -> list[tuple[str, int, str]]:
 
 def not_refused() -> set[str]:
     text = (generate.API / "cuda.yaml").read_text()
-    library = generate.load_library(text, generate.CHANNEL.read_text())
+    library = generate.load_library(text, generate.read_channel())
     return {name for f in library.functions if f.kind != "refuse" for name in f.names}
 
 

@@ -12,7 +12,7 @@ from rankfold import paths
 from rankfold.interpose import generate
 
 LIB = paths.native("lib/librankfold.so").parent
-CHANNEL = generate.CHANNEL.read_text()
+CHANNEL = generate.read_channel()
 LIBRARIES = {
     name: generate.load_library((generate.API / f"{name}.yaml").read_text(), CHANNEL)
     for name in generate.LIBRARIES

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rankfold.interpose import generate, headers
-from support.native import REPOSITORY
 from support.privileges import need_cuda_headers
 
-CHANNEL = (REPOSITORY / "interpose/channel/channel.h").read_text()
+CHANNEL = generate.read_channel()
 HEAD = "library: cudart\nsoname: l.so\nresult: cudaError_t\nrefused_result: '801'\nfunctions:\n"
 
 

@@ -20,61 +20,92 @@ void rank_fail(struct rank *r, int error, const char *text)
 	r->proxy->progress = true;
 }
 
+/* The communicators' error, and what it is about while nothing worse has happened. */
+static void rank_fail_comm(struct rank *r, int error, const char *text)
+{
+	if (!r->async_error)
+		snprintf(r->header->fault, sizeof r->header->fault, "%s", text);
+	atomic_store(&r->header->comm_error, (uint32_t)error);
+}
+
 typedef int (*handler)(struct rank *, const void *, uint32_t extra);
-struct opcode {
+enum errors { ERRORS_CUDA, ERRORS_NCCL }; /* which numbers a request's are */
+static const struct opcode {
+	const char *name;
 	handler handle;
 	uint32_t bytes; /* of the fixed part */
-	bool nccl;      /* errors are ncclResult_t */
+	uint32_t about; /* where in it is what the request is about */
+	const char *about_name;
+	enum rf_kind kind;
+	enum errors errors;
+} opcodes[] = {
+#define ROW(code, function, type, field, what, whose)                                              \
+	[RF_OP_##code] = {.name = #code,                                                           \
+			  .handle = (handler)(void *)(function),                                   \
+			  .bytes = sizeof(struct type),                                            \
+			  .about = offsetof(struct type, field),                                   \
+			  .about_name = #field,                                                    \
+			  .kind = RF_##what,                                                       \
+			  .errors = ERRORS_##whose},
+#define RF_OPCODE(code, lower, number, type, size, field, what, whose)                             \
+	ROW(code, on_##lower, type, field, what, whose)
+#define RF_OPCODE_GROUP(code, lower, number, type, size, field, what, whose)                       \
+	ROW(code, NULL, type, field, what, whose)
+#include "opcodes.def"
 };
-#define OP(code, function, type, nccl)                                                             \
-	[RF_OP_##code] = {(handler)(void *)function, sizeof(struct type), nccl}
-static const struct opcode opcodes[] = {
-	OP(ALLOC, on_alloc, rf_alloc, false),
-	OP(FREE, on_free, rf_free, false),
-	OP(GRANT, on_grant, rf_grant, false),
-	OP(COPY, on_copy, rf_copy, false),
-	OP(FILL, on_fill, rf_fill, false),
-	OP(MODULE_DATA, on_module_data, rf_module_data, false),
-	OP(MODULE_LOAD, on_module_load, rf_module_load, false),
-	OP(MODULE_GLOBALS, on_module_globals, rf_module_globals, false),
-	OP(MODULE_UNLOAD, on_module_unload, rf_handle, false),
-	OP(FUNCTION_GET, on_function_get, rf_name, false),
-	OP(GLOBAL_GET, on_global_get, rf_name, false),
-	OP(FUNCTION_NAMES, on_function_names, rf_function_names, false),
-	OP(STREAM_CREATE, on_stream_create, rf_stream_create, false),
-	OP(STREAM_DESTROY, on_stream_destroy, rf_handle, false),
-	OP(STREAM_SYNC, on_stream_sync, rf_handle, false),
-	OP(STREAM_QUERY, on_stream_query, rf_handle, false),
-	OP(DEVICE_SYNC, on_device_sync, rf_record, false),
-	OP(EVENT_CREATE, on_event_create, rf_event_create, false),
-	OP(EVENT_DESTROY, on_event_destroy, rf_handle, false),
-	OP(EVENT_RECORD, on_event_record, rf_event, false),
-	OP(STREAM_WAIT, on_stream_wait, rf_event, false),
-	OP(EVENT_SYNC, on_event_sync, rf_handle, false),
-	OP(EVENT_QUERY, on_event_query, rf_handle, false),
-	OP(EVENT_ELAPSED, on_event_elapsed, rf_elapsed, false),
-	OP(LAUNCH, on_launch, rf_launch, false),
-	OP(GEMM, on_gemm, rf_gemm, false),
-	OP(GEMM_AUX, on_gemm_aux, rf_gemm_aux, false),
-	OP(HOST_FUNC, on_host_func, rf_host_func, false),
-	OP(HOST_DONE, on_host_done, rf_host_func, false),
-	OP(COMM_INIT, on_comm_init, rf_comm_init, true),
-	OP(COMM_SPLIT, on_comm_split, rf_comm_split, true),
-	OP(COMM_DESTROY, on_comm_destroy, rf_handle, true),
-	OP(COMM_ABORT, on_comm_abort, rf_handle, true),
-	OP(REDOP_CREATE, on_redop, rf_redop, true),
-	OP(REDOP_DESTROY, on_redop_gone, rf_handle, true),
-};
+
+static const struct opcode *opcode_of(const struct rf_record *record)
+{
+	uint16_t n = record->opcode;
+	return n < sizeof opcodes / sizeof *opcodes && opcodes[n].name ? &opcodes[n] : NULL;
+}
+
+/* Replies about CUDA carry the sticky error. */
+static int reply_error(const struct rank *r, const struct opcode *op, int error)
+{
+	return error || op->errors == ERRORS_NCCL ? error : r->async_error;
+}
+
+/* Which request, and what about it. */
+static void describe(char text[RF_FAULT_BYTES], const struct rf_record *record, const char *what)
+{
+	const struct opcode *op = opcode_of(record);
+	char about[64] = "";
+	if (op && record->bytes < op->bytes) {
+		snprintf(about, sizeof about, ", too short");
+	} else if (op) {
+		uint64_t value;
+		memcpy(&value, (const uint8_t *)record + op->about, sizeof value);
+		snprintf(about, sizeof about, value < RF_DEV_BASE ? ", %s %llu" : ", %s %#llx",
+			 op->about_name, (unsigned long long)value);
+	}
+	snprintf(text, RF_FAULT_BYTES, "request %llu, %s (opcode %u%s), %s",
+		 (unsigned long long)record->seq, op ? op->name : "of no kind known here",
+		 record->opcode, about, what);
+}
+
+/* Nobody waits for its reply: what is wrong with it stays, and the rank's next calls say so. */
+static void refuse(struct rank *r, const struct rf_record *record, int error)
+{
+	const struct opcode *op = opcode_of(record);
+	char text[RF_FAULT_BYTES], what[64];
+	snprintf(what, sizeof what, "was refused with error %d", error);
+	describe(text, record, what);
+	if (op && op->errors == ERRORS_NCCL)
+		rank_fail_comm(r, error, text);
+	else
+		rank_fail(r, error, text);
+}
 
 /* One record that is not a collective. False: it has to wait. */
 static bool dispatch(struct rank *r, const struct rf_record *record)
 {
-	const struct opcode *op = record->opcode < sizeof opcodes / sizeof *opcodes
-					  ? &opcodes[record->opcode]
-					  : NULL;
+	const struct opcode *op = opcode_of(record);
 	int error = CU_NOT_SUPPORTED;
 	if (record->slot > RF_SLOT_COUNT || (record->slot && r->replies >= RF_SLOT_COUNT)) {
-		rank_fail(r, CU_INVALID_VALUE, "a request without a reply slot of its own");
+		char text[RF_FAULT_BYTES];
+		describe(text, record, "has no reply slot of its own");
+		rank_fail(r, CU_INVALID_VALUE, text);
 		return true; /* what waits for replies is bounded by the slots */
 	}
 	if (record->slot)
@@ -89,11 +120,9 @@ static bool dispatch(struct rank *r, const struct rf_record *record)
 	if (error == ANSWERED)
 		return true;
 	if (record->slot)
-		ring_reply(r, record->slot, error ? error : op->nccl ? 0 : r->async_error, NULL, 0);
-	else if (error && op && op->nccl)
-		atomic_store(&r->header->comm_error, (uint32_t)error);
+		ring_reply(r, record->slot, reply_error(r, op, error), NULL, 0);
 	else if (error)
-		rank_fail(r, error, "an asynchronous request was invalid");
+		refuse(r, record, error);
 	return true;
 }
 
@@ -108,7 +137,9 @@ static bool dispatch_group(struct rank *r, const struct rf_record *first, struct
 		const struct rf_collective *c = (const void *)record;
 		if (c->r.opcode != RF_OP_COLLECTIVE || c->r.bytes < sizeof *c ||
 		    count == GROUP_MAX) {
-			rank_fail(r, CU_INVALID_VALUE, "a broken group of collectives");
+			char text[RF_FAULT_BYTES];
+			describe(text, first, "begins a broken group of collectives");
+			rank_fail(r, CU_INVALID_VALUE, text);
 			return true;
 		}
 		ops[count++] = *c;
@@ -122,15 +153,15 @@ static bool dispatch_group(struct rank *r, const struct rf_record *first, struct
 		return false;
 	int error = job_submit_group(r, ops, count);
 	if (error)
-		atomic_store(&r->header->comm_error, (uint32_t)error);
+		refuse(r, first, error);
 	return true;
 }
 
 /* Programs ask for ever: that is neither work nor a reason to keep the device. */
-static bool only_asks(uint16_t opcode)
+static bool only_asks(const struct rf_record *record)
 {
-	return opcode == RF_OP_STREAM_QUERY || opcode == RF_OP_EVENT_QUERY ||
-	       opcode == RF_OP_EVENT_ELAPSED;
+	const struct opcode *op = opcode_of(record);
+	return op && op->kind == RF_QUERY;
 }
 
 /* Nobody knows what it meant to say: a record may be lost. It waits for ever, so its job ends. */
@@ -182,7 +213,7 @@ static void consume(struct rank *r)
 		}
 		ring_consume(r, at);
 		r->records++;
-		if (only_asks(head->opcode))
+		if (only_asks(head))
 			r->queries++;
 		r->proxy->progress = true;
 	}

@@ -100,7 +100,7 @@ int on_comm_abort(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	return CU_OK;
 }
 
-int on_redop(struct rank *r, const struct rf_redop *a, uint32_t extra)
+int on_redop_create(struct rank *r, const struct rf_redop *a, uint32_t extra)
 {
 	(void)extra;
 	struct comm *c = GET(r, comm, COMM, a->comm);
@@ -126,7 +126,7 @@ static bool redop_awaited(struct rank *r, uint64_t redop)
 	return false;
 }
 
-int on_redop_gone(struct rank *r, const struct rf_handle *a, uint32_t extra)
+int on_redop_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 {
 	(void)extra;
 	struct object *o = table_get(&r->objects, a->handle, OBJ_REDOP);

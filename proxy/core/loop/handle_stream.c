@@ -4,8 +4,6 @@
 
 #include "handlers.h"
 
-#define EVENT_DISABLE_TIMING 2u
-
 int on_stream_create(struct rank *r, const struct rf_stream_create *a, uint32_t extra)
 {
 	(void)extra;
@@ -47,7 +45,8 @@ int on_stream_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	rank_pump(r);
 	bool busy = s->head;
 	for (uint32_t n = 0; s == r->legacy && n < r->stream_count; n++)
-		busy |= !(r->streams[n]->flags & 1) && r->streams[n]->head; /* it waits for them */
+		busy |= !(r->streams[n]->flags & RF_STREAM_NON_BLOCKING) &&
+			r->streams[n]->head; /* it waits for them */
 	return busy ? CU_NOT_READY : r->async_error;
 }
 
@@ -110,7 +109,7 @@ static int on_event_item(struct rank *r, const struct rf_event *a, enum item_kin
 		return CU_OUT_OF_MEMORY;
 	}
 	if (kind == ITEM_RECORD) {
-		mark->loud = !(e->flags & EVENT_DISABLE_TIMING);
+		mark->loud = !(e->flags & RF_EVENT_DISABLE_TIMING);
 		mark_release(e->last);
 		e->last = mark;
 	}

@@ -125,7 +125,7 @@ struct rank {
 	uint32_t rank;
 	bool exited, crashed, replaced, closing;
 	int async_error;
-	char error_text[256];
+	char error_text[RF_FAULT_BYTES];
 
 	/* channel */
 	uint8_t *map;

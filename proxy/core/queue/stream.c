@@ -247,13 +247,14 @@ static void complete_stream(struct rank *r, struct stream *s)
 
 static bool ordered(const struct rank *r, const struct stream *s, const struct item *i)
 {
-	if (s->flags & 1)
+	if (s->flags & RF_STREAM_NON_BLOCKING)
 		return true;
 	if (s != r->legacy)
 		return !r->legacy->head || r->legacy->head->seq >= i->seq;
 	for (uint32_t n = 0; n < r->stream_count; n++) {
 		const struct stream *o = r->streams[n];
-		if (o != s && !(o->flags & 1) && o->head && o->head->seq < i->seq)
+		if (o != s && !(o->flags & RF_STREAM_NON_BLOCKING) && o->head &&
+		    o->head->seq < i->seq)
 			return false;
 	}
 	return true;
@@ -301,7 +302,7 @@ static bool submit_kernel(struct rank *r, struct stream *s, struct item *i)
 	w.kernel.params = i->data;
 	w.kernel.param_bytes = l->param_bytes;
 	w.kernel.globals_addr = i->kernel.function->module->globals_addr;
-	w.kernel.cooperative = l->flags & 1;
+	w.kernel.cooperative = l->flags & RF_LAUNCH_COOPERATIVE;
 	if (!submitted(r, i, p->hal->submit(s->hal, &w)))
 		rank_fail(r, CU_LAUNCH_OUT_OF_RESOURCES, i->kernel.function->name);
 	return true;
