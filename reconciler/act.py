@@ -21,10 +21,10 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from rankfold import control
-from rankfold.reconciler import environment, plan
+from rankfold.reconciler import actions, environment
 from rankfold.reconciler.deadlines import DETACH_S, LAUNCH_S, TELL_S
 from rankfold.reconciler.faults import asked_for, point
 from rankfold.reconciler.inflight import Call, Steps
@@ -53,40 +53,42 @@ class Executor:
     def __init__(self, layout: Layout, store: Store):
         self.layout, self.store = layout, store
 
-    def steps(self, action: plan.Action, observed: Observed) -> Steps:
+    def steps(self, action: actions.Action, observed: Observed) -> Steps:
         """Do one action. Raises Temporary, Permanent or JobFailed. observed: what it was planned
         for."""
         try:
             match action:
-                case plan.StartProxy():
+                case actions.StartProxy():
                     self.start_proxy(action)
-                case plan.StopProxy():
+                case actions.StopProxy():
                     yield from self.stop_proxy(action)
-                case plan.Start():
+                case actions.Start():
                     yield from self.start(action)
-                case plan.Place():
+                case actions.Place():
                     yield from self.place(action, observed)
-                case plan.Barrier():
+                case actions.Barrier():
                     yield from self.barrier(action)
-                case plan.Detach():
+                case actions.Detach():
                     yield from self.detach(action)
-                case plan.Release():
+                case actions.Release():
                     self._update(action.job, placement=(), proxies={})
-                case plan.End():
+                case actions.End():
                     self._end(action, observed)
-                case plan.Discard():
+                case actions.Discard():
                     devices = (action.device,)
                     _agreed(devices, (yield self._tell(devices, "detach", action, DISCARD)))
-                case plan.Signal():
+                case actions.Signal():
                     yield from self._signal(action)
-                case plan.Finish():
+                case actions.Finish():
                     self.finish(action)
-                case plan.Forget():
+                case actions.Forget():
                     self.store.forget(action.kind, action.name)
+                case _:
+                    assert_never(action)
         except control.ControlError as error:
             kind = Permanent if error.code in PERMANENT_CODES else Temporary
             if error.code == "failed" and isinstance(
-                action, (plan.Place, plan.Barrier, plan.Detach)
+                action, (actions.Place, actions.Barrier, actions.Detach)
             ):
                 raise JobFailed(error.message) from error
             raise kind(f"{type(action).__name__.lower()}: {error.message}") from error
@@ -103,7 +105,7 @@ class Executor:
 
     # ---- proxies
 
-    def start_proxy(self, action: plan.StartProxy) -> None:
+    def start_proxy(self, action: actions.StartProxy) -> None:
         device = action.device
         lock_file = self.layout.proxy_file(device.name, ".lock")
         lock = try_lock(lock_file)
@@ -133,7 +135,7 @@ class Executor:
         point("proxy.started")
         self.store.event(f"Device/{device.name}", "ProxyStarted", "its proxy was started")
 
-    def stop_proxy(self, action: plan.StopProxy) -> Steps:
+    def stop_proxy(self, action: actions.StopProxy) -> Steps:
         path = self.layout.proxy_socket(action.device)
         results = yield [lambda: control.call(path, "shutdown", timeout=TELL_S)]
         _agreed((action.device,), results)
@@ -141,7 +143,7 @@ class Executor:
 
     # ---- start of a job
 
-    def start(self, action: plan.Start) -> Steps:
+    def start(self, action: actions.Start) -> Steps:
         """Fix what stays for ever, then start the launchers that are not there."""
         job, record = action.job, self._record(action.job.name)
         if record.step == "new":
@@ -209,7 +211,7 @@ class Executor:
 
     # ---- placement
 
-    def place(self, action: plan.Place, observed: Observed) -> Steps:
+    def place(self, action: actions.Place, observed: Observed) -> Steps:
         record = self._record(action.job)
         devices = tuple(dict.fromkeys(action.placement))
         if (record.step, record.epoch) != ("placing", action.epoch):
@@ -246,7 +248,7 @@ class Executor:
             text = f"epoch {action.epoch}: {describe_placement(action.placement)}"
             self.store.event(f"Job/{action.job}", "Placed", text)
 
-    def barrier(self, action: plan.Barrier) -> Steps:
+    def barrier(self, action: actions.Barrier) -> Steps:
         kind = f"barrier-{action.action}"
         self.store.begin(action.job, action.epoch, kind, {"devices": action.devices})
         point("barrier.journalled")
@@ -255,7 +257,7 @@ class Executor:
         reason = "BarrierRequested" if action.action == "request" else "BarrierWithdrawn"
         self.store.event(f"Job/{action.job}", reason, f"epoch {action.epoch}")
 
-    def detach(self, action: plan.Detach) -> Steps:
+    def detach(self, action: actions.Detach) -> Steps:
         record = self._record(action.job)
         if record.step != "detaching":
             with self.store.transaction():
@@ -279,7 +281,7 @@ class Executor:
         self,
         devices: Sequence[str],
         op: str,
-        action: plan.Place | plan.Barrier | plan.Detach,
+        action: actions.Place | actions.Barrier | actions.Detach,
         arguments: Json,
     ) -> Steps:
         """Ask all devices at once, and journal which of them have let go.
@@ -304,7 +306,7 @@ class Executor:
         self,
         devices: Iterable[str],
         op: str,
-        action: plan.Place | plan.Barrier | plan.Detach | plan.Discard,
+        action: actions.Place | actions.Barrier | actions.Detach | actions.Discard,
         arguments: Json,
     ) -> list[Call]:
         """One question for each device."""
@@ -318,14 +320,14 @@ class Executor:
 
     # ---- the end of a job
 
-    def _end(self, action: plan.End, observed: Observed) -> None:
+    def _end(self, action: actions.End, observed: Observed) -> None:
         counters = _last_counters(self._record(action.job), observed)
         with self.store.transaction():
             self._update(action.job, ending=action.ending, counters=counters, error="")
             kind = "Normal" if action.ending.phase == "Succeeded" else "Warning"
             self.store.event(f"Job/{action.job}", action.ending.reason, action.ending.message, kind)
 
-    def _signal(self, action: plan.Signal) -> Steps:
+    def _signal(self, action: actions.Signal) -> Steps:
         """Some of them may be gone by now."""
 
         def signalling(rank: int) -> Call:
@@ -334,7 +336,7 @@ class Executor:
 
         yield [signalling(rank) for rank in action.ranks]
 
-    def finish(self, action: plan.Finish) -> None:
+    def finish(self, action: actions.Finish) -> None:
         record = self._record(action.job)
         ranks = range(record.fixed.world_size if record.fixed else 0)
         seen = [read_exit(self.layout, action.job, rank) for rank in ranks]

@@ -28,7 +28,7 @@ from typing import Any
 
 from rankfold import control, service
 from rankfold.messages import Operation
-from rankfold.reconciler import changes, operations, plan
+from rankfold.reconciler import actions, changes, operations, plan
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
 from rankfold.reconciler.inflight import WORKERS, InFlight, Landed
@@ -43,6 +43,7 @@ from rankfold.reconciler.model import (
     Record,
 )
 from rankfold.reconciler.observe import known_devices, last_lines, observe
+from rankfold.reconciler.plan.fitting import fitting_devices
 from rankfold.reconciler.processes import Processes
 from rankfold.reconciler.sources import Sources, note, storage_error
 from rankfold.reconciler.store import Object, Store, StoreError
@@ -84,7 +85,7 @@ class Daemon:
         self.executor = Executor(self.layout, self.store)
         self.in_flight = InFlight()
         self.observed = Observed()
-        self.unrecorded: dict[str, plan.End] = {}  # jobs that failed while the disk was full
+        self.unrecorded: dict[str, actions.End] = {}  # jobs that failed while the disk was full
         self.processes = Processes(self.layout, self.store)
         self.plan = plan.Plan()
         self.stopping = False
@@ -232,16 +233,16 @@ class Daemon:
             return FAST_S
         return BUSY_S if live or self.plan.actions or self.sources.busy else IDLE_S
 
-    def _try(self, action: plan.Action) -> None:
+    def _try(self, action: actions.Action) -> None:
         """Begin an action, unless its subject waits after a failure."""
-        now, name = time.monotonic(), plan.subject(action)
+        now, name = time.monotonic(), actions.subject(action)
         wait = self.backoff.get(name)
         if name in self.in_flight.subjects() or (wait and now < wait.due):
             return
         if self._due(action, now):
             self._begin(action)
 
-    def _begin(self, action: plan.Action) -> None:
+    def _begin(self, action: actions.Action) -> None:
         landed = self.in_flight.begin(action, self.executor.steps(action, self.observed))
         self._spoke(action)
         if landed:
@@ -255,26 +256,26 @@ class Daemon:
                 try:
                     self._landed(landed)
                 except sqlite3.Error as error:  # this is called by the server, too
-                    note(f"{plan.subject(action)}: {error}")
+                    note(f"{actions.subject(action)}: {error}")
 
-    def _spoke(self, action: plan.Action) -> None:
+    def _spoke(self, action: actions.Action) -> None:
         """Somebody is spoken to, or has answered: what was asked of them before is old."""
-        if not isinstance(action, (plan.Signal, plan.Discard)):
+        if not isinstance(action, (actions.Signal, actions.Discard)):
             self.progress_at = time.monotonic()
-        self.lookout.void(self.layout.proxy_socket(name) for name in plan.devices_of(action))
-        if isinstance(action, (plan.Start, plan.Signal)):
-            job = action.job.name if isinstance(action, plan.Start) else action.job
+        self.lookout.void(self.layout.proxy_socket(name) for name in actions.devices_of(action))
+        if isinstance(action, (actions.Start, actions.Signal)):
+            job = action.job.name if isinstance(action, actions.Start) else action.job
             self.lookout.void(self.layout.launcher_socket(job, rank) for rank in action.ranks)
 
     def _landed(self, landed: Landed) -> None:
         """An action is over: note how, and when it is tried again."""
         action, error, now = landed.action, landed.error, time.monotonic()
-        name = plan.subject(action)
+        name = actions.subject(action)
         wait = self.backoff.setdefault(name, Backoff())
         if isinstance(error, JobFailed):
-            assert isinstance(action, (plan.Place, plan.Barrier, plan.Detach))
+            assert isinstance(action, (actions.Place, actions.Barrier, actions.Detach))
             ending = Ending("Failed", "DeviceReported", str(error), time.time())
-            self.unrecorded[action.job] = plan.End(action.job, ending)
+            self.unrecorded[action.job] = actions.End(action.job, ending)
             self._begin(self.unrecorded[action.job])
         elif isinstance(error, (Temporary, Permanent)):
             permanent = isinstance(error, Permanent)
@@ -283,19 +284,19 @@ class Daemon:
         elif error is not None:
             wait.failed(now)
             note("".join(traceback.format_exception(error)))
-        elif isinstance(action, plan.StartProxy):
+        elif isinstance(action, actions.StartProxy):
             wait.failed(now)  # one that dies at once is not started again at full speed
             self.processes.started(name)
         else:
             del self.backoff[name]
             self._note_error(action, "", False)
-            if isinstance(action, plan.End):
+            if isinstance(action, actions.End):
                 self.unrecorded.pop(action.job, None)
-            elif isinstance(action, plan.StopProxy):
+            elif isinstance(action, actions.StopProxy):
                 self.processes.told_to_end(name)
 
-    def _due(self, action: plan.Action, now: float) -> bool:
-        if not isinstance(action, plan.Signal):
+    def _due(self, action: actions.Action, now: float) -> bool:
+        if not isinstance(action, actions.Signal):
             return True
         key = (action.job, action.signum)
         if now - self.signalled.get(key, -1e9) < SIGNAL_AGAIN_S:
@@ -303,13 +304,13 @@ class Daemon:
         self.signalled[key] = now
         return True
 
-    def _note_error(self, action: plan.Action, message: str, permanent: bool) -> None:
-        if isinstance(action, (plan.StartProxy, plan.StopProxy)):
-            name = plan.subject(action)
+    def _note_error(self, action: actions.Action, message: str, permanent: bool) -> None:
+        if isinstance(action, (actions.StartProxy, actions.StopProxy)):
+            name = actions.subject(action)
             if message:
                 self.store.event(f"Device/{name}", "ActionFailed", message, "Warning")
             return
-        name = plan.job_of(action)
+        name = actions.job_of(action)
         record = self.store.record(name) or Record(name)
         if (record.error, record.error_permanent) != (message, permanent):
             self.store.save(dataclasses.replace(record, error=message, error_permanent=permanent))
@@ -428,7 +429,7 @@ class Daemon:
         if gpus is not None:
             devices = self.store.desired().devices().values()
             record = self.store.record(each.name) or Record(each.name)
-            most = max(plan.fitting_devices(devices, job, record).values(), default=0)
+            most = max(fitting_devices(devices, job, record).values(), default=0)
             if gpus > most:
                 raise control.ControlError(
                     "invalid",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankfold.reconciler import plan
+from rankfold.reconciler import actions
 
 WORKERS = 8  # calls of one action that run at once: starting a launcher takes a core for a while
 
@@ -30,13 +30,13 @@ Steps = Generator[Sequence[Call], list[Any], None]  # gets results; what a call 
 class Landed:
     """An action that is over. error: what it raised."""
 
-    action: plan.Action
+    action: actions.Action
     error: Exception | None
 
 
 @dataclass
 class _Flight:
-    action: plan.Action
+    action: actions.Action
     steps: Steps
     results: list[Any] = field(default_factory=list)
     missing: int = 0  # calls that have not come back
@@ -55,15 +55,15 @@ class InFlight:
         """What is being acted on."""
         return frozenset(self._flights)
 
-    def begin(self, action: plan.Action, steps: Steps) -> Landed | None:
+    def begin(self, action: actions.Action, steps: Steps) -> Landed | None:
         """Run an action up to its first calls. Gives its end if it has none."""
-        name = plan.subject(action)
+        name = actions.subject(action)
         if name in self._flights:
             raise ValueError(f"an action on {name} is in flight already")
         flight = self._flights[name] = _Flight(action, steps)
         return self._go_on(flight, None)
 
-    def collect(self) -> list[tuple[plan.Action, Landed | None]]:
+    def collect(self) -> list[tuple[actions.Action, Landed | None]]:
         """Resume the actions whose calls have all come back: each, and its end if that was it."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
@@ -94,7 +94,7 @@ class InFlight:
             pass
         except Exception as raised:  # noqa: BLE001 - the loop tells it by its class
             error = raised
-        del self._flights[plan.subject(flight.action)]
+        del self._flights[actions.subject(flight.action)]
         return Landed(flight.action, error)
 
     def _work(self, flight: _Flight, todo: queue.SimpleQueue[tuple[int, Call]]) -> None:

@@ -6,11 +6,11 @@ and `status`, go on from there.
 
 from __future__ import annotations
 
-from rankfold.reconciler import plan
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Observed
 from rankfold.reconciler.observe import last_lines, rank_name
 from rankfold.reconciler.store import Store
+from rankfold.reconciler.words import silence
 
 
 class Processes:
@@ -75,7 +75,7 @@ class Processes:
             else:
                 place, who = f"Device/{name}", "its proxy"
             if name in now:
-                text = plan.silence(who, now[name], self.proxies.get(name, 0))
+                text = silence(who, now[name], self.proxies.get(name, 0))
                 self.store.event(place, "DoesNotAnswer", text, "Warning")
             elif name in since:
                 self.store.event(place, "AnswersAgain", f"{who} answers again")

@@ -33,6 +33,7 @@ from rankfold.reconciler.model import (
 from rankfold.reconciler.observe import known_devices, last_lines, observe
 from rankfold.reconciler.revision import Difference
 from rankfold.reconciler.store import Object, Store, database
+from rankfold.reconciler.words import silence
 
 FORMAT_VERSION = 1
 TOLD_IN_PLANS = ("Stalled", "Drifted")
@@ -251,7 +252,7 @@ def devices_status(snap: Snapshot) -> list[Json]:
         }
         if seen is not None and seen.silent_since is not None:
             pid = (snap.meta.get("proxies") or {}).get(name, 0)
-            entry["message"] = plan.silence("its proxy", seen.silent_since, pid)
+            entry["message"] = silence("its proxy", seen.silent_since, pid)
         elif not ready:
             entry["message"] = last_lines(snap.layout.proxy_file(name, ".log"), 1)
         found.append(entry)

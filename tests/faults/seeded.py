@@ -126,7 +126,7 @@ LAUNCHERS = [
            ON_RANK + "test_a_signal_reaches_rank_and_children"),
 ]  # fmt: skip
 
-PLACEMENT, YAML = "reconciler/placement.py", "reconciler/yamldoc.py"
+PLACEMENT, YAML = "reconciler/plan/placement.py", "reconciler/yamldoc.py"
 ON_PLACEMENT, ON_SPEC = "tests/reconciler/test_placement.py::", "tests/reconciler/test_spec.py::"
 FILES = [
     Mutant("uneven-blocks", PLACEMENT, "small, larger = divmod(world_size, devices)",
@@ -240,31 +240,38 @@ SOURCES = [
            ON_SECRETS + "test_no_output_log_or_file_has_a_secret"),
 ]  # fmt: skip
 
-PLAN, ON_PLAN = "reconciler/plan.py", "tests/reconciler/test_plan.py::"
+ALLOCATION, INDEX, MEMORY, PROXIES = (
+    f"reconciler/plan/{name}.py" for name in ("allocation", "index", "memory", "proxies")
+)
+ON_PLAN = "tests/reconciler/test_plan.py::"
 RULES = [
-    Mutant("saved-is-not-free", PLAN, "any(j.state in HOLDING for j in seen.jobs)",
+    Mutant("saved-is-not-free", INDEX, "any(j.state in HOLDING for j in seen.jobs)",
            "bool(seen.jobs)",
            ON_PLAN + "test_devices_are_given_away_only_when_they_are_seen_free"),
-    Mutant("free-unseen", PLAN, "return not any(j.state in HOLDING for j in seen.jobs) and",
+    Mutant("free-unseen", INDEX, "return not any(j.state in HOLDING for j in seen.jobs) and",
            "return", ON_PLAN + "test_a_device_that_still_shows_a_job_is_not_free"),
-    Mutant("first-is-overtaken", PLAN, "taken.update(free)  # the first in line is not overtaken",
-           "pass", ON_PLAN + "test_first_come_first_served_and_the_first_is_not_overtaken"),
-    Mutant("impossible-holds-all-up", PLAN, "if self._can_come(job, record, kind) >= job.gpus:",
-           "if True:", ON_PLAN + "test_what_can_never_fit_stalls_and_holds_nobody_up"),
-    Mutant("host-memory-not-counted", PLAN, "if others + need <= self.observed.host_memory or",
-           "if True or", ON_PLAN + "test_host_memory_is_counted_before_folding"),
-    Mutant("others-memory-not-counted", PLAN,
-           "others = sum(self._host_need(each) for each in self.records if each != name)",
-           "others = 0",
+    Mutant("first-is-overtaken", ALLOCATION,
+           "each.clear()  # the first in line is not overtaken", "pass",
+           ON_PLAN + "test_first_come_first_served_and_the_first_is_not_overtaken"),
+    Mutant("impossible-holds-all-up", ALLOCATION,
+           "if sum(map(self._most_to_come, groups)) >= job.gpus:", "if True:",
+           ON_PLAN + "test_what_can_never_fit_stalls_and_holds_nobody_up"),
+    Mutant("host-memory-not-counted", MEMORY, "if others + need <= limit or", "if True or",
+           ON_PLAN + "test_host_memory_is_counted_before_folding"),
+    Mutant("others-memory-not-counted", MEMORY,
+           "others = self._sum - self._needs[job.name]", "others = 0",
            ON_PLAN + "test_host_memory_is_counted_before_a_suspension_and_over_all_jobs"),
-    Mutant("kinds-are-mixed", PLAN, "free = [d for d in free if self.devices[d].type == kind]",
-           "pass", ON_PLAN + "test_device_kinds_are_not_mixed_and_are_respected"),
-    Mutant("strangers-stay", PLAN, "if there.state != \"saved\" and self._unknown(there.job):",
+    Mutant("kinds-are-mixed", ALLOCATION,
+           "groups = [g for g in self.groups.fitting(job, record) if g.device.type == kind]",
+           "groups = self.groups.fitting(job, record)",
+           ON_PLAN + "test_device_kinds_are_not_mixed_and_are_respected"),
+    Mutant("strangers-stay", PROXIES,
+           "if there.state != \"saved\" and _is_unknown(index, there.job):",
            "if False:",
            ON_PLAN + "test_a_job_on_a_device_that_the_journal_does_not_know_is_removed"),
-    Mutant("withdrawn-pools-stay", PLAN,
-           "if name not in self.devices:\n                ready = False",
-           "if False:\n                ready = False",
+    Mutant("withdrawn-pools-stay", PROXIES,
+           "if name not in index.devices:\n            ready = False",
+           "if False:\n            ready = False",
            ON_PLAN + "test_a_device_that_leaves_the_pool_is_emptied_first"),
 ]  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rankfold import control, messages, service
-from rankfold.reconciler import plan
+from rankfold.reconciler import actions
 from rankfold.reconciler.inflight import InFlight, Steps
 from rankfold.reconciler.lookout import Lookout
 from support.command import Rankfold, Specs
@@ -272,12 +272,12 @@ def test_actions_on_several_subjects_do_not_wait_for_one_another() -> None:
             for action, end in flights.collect():
                 if end:
                     assert end.error is None
-                    yield plan.subject(action)
+                    yield actions.subject(action)
 
-    assert flights.begin(plan.Release("a"), hanging()) is None
-    assert flights.begin(plan.Release("b"), quick()) is None
+    assert flights.begin(actions.Release("a"), hanging()) is None
+    assert flights.begin(actions.Release("b"), quick()) is None
     with pytest.raises(ValueError, match="an action on a is in flight already"):
-        flights.begin(plan.Release("a"), quick())
+        flights.begin(actions.Release("a"), quick())
     ends = landed()
     assert next(ends) == "b" and flights.subjects() == {"a"}
     gate.set()

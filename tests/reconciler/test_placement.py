@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankfold.reconciler.placement import assign, block_sizes, cover
+from rankfold.reconciler.plan.placement import assign, block_sizes, cover
 
 
 @st.composite

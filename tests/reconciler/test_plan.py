@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfold.reconciler import plan
+from rankfold.reconciler import actions, plan
 from rankfold.reconciler.model import Desired, Device, Job, JobOnDevice, Pool, Record
+from rankfold.reconciler.plan.ending import KILL_AFTER_S
 from support.simulated import Fleet
 
 GIB = 1 << 30
@@ -358,7 +359,7 @@ def test_a_proxy_that_dies_in_the_middle_of_a_step_has_lost_the_job(step: str) -
     place.converge()
     place.update("a", step=step)
     place.devices["local/soft-1"] = replace(place.devices["local/soft-1"], pid=4711, jobs=())
-    ends = [a for a in place.plan().actions if isinstance(a, plan.End)]
+    ends = [a for a in place.plan().actions if isinstance(a, actions.End)]
     assert [e.ending.reason for e in ends] == ["DeviceLost"]
 
 
@@ -369,7 +370,7 @@ def test_a_detach_that_was_confirmed_does_not_need_its_proxy_any_longer() -> Non
     place.update("a", step="detaching", detached=("local/soft-1",))
     place.set_state("local/soft-0", "a", "cut")
     place.lose("local/soft-1")
-    assert plan.Detach("a", 1, ("local/soft-0",)) in place.plan().actions
+    assert actions.Detach("a", 1, ("local/soft-0",)) in place.plan().actions
 
 
 def test_first_come_first_served_and_the_first_is_not_overtaken() -> None:
@@ -397,8 +398,8 @@ def test_a_barrier_that_is_no_longer_wanted_is_withdrawn() -> None:
     wish(place, job("a", 2, 1))
     place.turn()
     wish(place, job("a", 2, 2))
-    actions = [action for _ in range(4) for action in place.turn().actions]
-    assert [a.action for a in actions if isinstance(a, plan.Barrier)] == ["withdraw"]
+    taken = [action for _ in range(4) for action in place.turn().actions]
+    assert [a.action for a in taken if isinstance(a, actions.Barrier)] == ["withdraw"]
     assert place.records["a"].epoch == 1
 
 
@@ -524,9 +525,9 @@ def test_a_stubborn_rank_is_killed_after_a_while() -> None:
     place.converge()
     place.exit("a", 0, 1)
     place.turn()
-    first = [a for a in place.plan().actions if isinstance(a, plan.Signal)]
-    place.now += plan.KILL_AFTER_S + 1
-    second = [a for a in place.plan().actions if isinstance(a, plan.Signal)]
+    first = [a for a in place.plan().actions if isinstance(a, actions.Signal)]
+    place.now += KILL_AFTER_S + 1
+    second = [a for a in place.plan().actions if isinstance(a, actions.Signal)]
     assert [first[0].signum, second[0].signum] == [15, 9]
 
 

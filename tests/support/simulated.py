@@ -7,7 +7,9 @@ keep, and answers as proxies and launchers do.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
+from rankfold.reconciler import actions
 from rankfold.reconciler import plan as planner
 from rankfold.reconciler.model import (
     Desired,
@@ -43,9 +45,9 @@ class Fleet:
         found = planner.plan(
             self.desired, self.records, self.observed(), self.now, self.in_flight
         )  # fmt: skip
-        assert not self.in_flight & {planner.subject(action) for action in found.actions}
+        assert not self.in_flight & {actions.subject(action) for action in found.actions}
         for action in found.actions:
-            hung = self.silent & set(planner.devices_of(action))
+            hung = self.silent & set(actions.devices_of(action))
             assert not hung, f"{action} speaks to {hung}, who does not answer"
         return found
 
@@ -91,9 +93,9 @@ class Fleet:
 
     # ---- actions
 
-    def act(self, action: planner.Action) -> None:
+    def act(self, action: actions.Action) -> None:
         match action:
-            case planner.StartProxy(device):
+            case actions.StartProxy(device):
                 assert device.name not in self.devices
                 if device.name in self.failing:
                     return
@@ -102,36 +104,38 @@ class Fleet:
                     device.name, False, pid, device.type, device.memory,
                     cc=device.cc, speed=device.speed,
                 )  # fmt: skip
-            case planner.StopProxy(name):
+            case actions.StopProxy(name):
                 assert not self.jobs_on(name), "stopped under a job"
                 del self.devices[name]
-            case planner.Start():
+            case actions.Start():
                 self.start(action)
-            case planner.Place():
+            case actions.Place():
                 self.place(action)
-            case planner.Barrier():
+            case actions.Barrier():
                 for name in action.devices:
                     self.set_state(
                         name, action.job, "stopping" if action.action == "request" else "running"
                     )
-            case planner.Detach():
+            case actions.Detach():
                 self.detach(action)
-            case planner.Release(job):
+            case actions.Release(job):
                 self.update(job, placement=(), proxies={})
-            case planner.End(job, ending):
+            case actions.End(job, ending):
                 self.update(job, ending=ending)
-            case planner.Discard(job, _epoch, name):
+            case actions.Discard(job, _epoch, name):
                 self.set_state(name, job, "saved")
-            case planner.Signal(job, ranks, signum):
+            case actions.Signal(job, ranks, signum):
                 for rank in ranks:
                     self.exit(job, rank, -signum)
-            case planner.Finish(job, phase):
+            case actions.Finish(job, phase):
                 assert not any(job in self.jobs_on(name) for name in self.devices)
                 self.update(job, step="ended", phase=phase, placement=(), detached=())
-            case planner.Forget(kind, name):
+            case actions.Forget(kind, name):
                 self.forget(kind, name)
+            case _:
+                assert_never(action)
 
-    def start(self, action: planner.Start) -> None:
+    def start(self, action: actions.Start) -> None:
         job = action.job
         if job.name not in self.records:
             self.records[job.name] = Record(
@@ -141,7 +145,7 @@ class Fleet:
             assert (job.name, rank) not in self.ranks, "a rank was started twice"
             self.ranks[job.name, rank] = SeenRank(job.name, rank, "running")
 
-    def place(self, action: planner.Place) -> None:
+    def place(self, action: actions.Place) -> None:
         record = self.records[action.job]
         assert record.fixed is not None
         assert len(action.placement) == record.fixed.world_size
@@ -165,7 +169,7 @@ class Fleet:
             proxies=pids, detached=(),
         )  # fmt: skip
 
-    def detach(self, action: planner.Detach) -> None:
+    def detach(self, action: actions.Detach) -> None:
         for name in action.devices:
             there = self.devices[name].job(action.job)
             assert there and there.state in ("cut", "saved"), "detached without a cut"

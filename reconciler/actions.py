@@ -1,0 +1,158 @@
+"""What the planner asks for and the executor does: one frozen record for each kind of action.
+
+Called by all who speak of actions; it knows none of them. Whoever tells the kinds apart ends with
+`assert_never`, so that one which forgets a kind does not type-check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from rankfold.reconciler.model import Device, Ending, Job, Json
+
+
+@dataclass(frozen=True)
+class StartProxy:
+    device: Device
+
+
+@dataclass(frozen=True)
+class StopProxy:
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """Fix what stays for ever (spec, virtual device), start the launchers of `ranks`."""
+
+    job: Job
+    device: Json
+    device_type: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    job: str
+    epoch: int
+    placement: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Barrier:
+    job: str
+    epoch: int
+    devices: tuple[str, ...]
+    action: str = "request"  # or "withdraw"
+
+
+@dataclass(frozen=True)
+class Detach:
+    """At a cut: save and let go. `suspend`: the job keeps no device reserved."""
+
+    job: str
+    epoch: int
+    devices: tuple[str, ...]
+    suspend: bool = False
+
+
+@dataclass(frozen=True)
+class Release:
+    """A detached job gives up the devices it kept for a move."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class End:
+    """Record that a job is over; its devices and ranks are let go from here on."""
+
+    job: str
+    ending: Ending
+
+
+@dataclass(frozen=True)
+class Discard:
+    """A device lets go of a job without saving it."""
+
+    job: str
+    epoch: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Signal:
+    job: str
+    ranks: tuple[int, ...]
+    signum: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    job: str
+    phase: str
+
+
+@dataclass(frozen=True)
+class Forget:
+    """A job or temporary pool that nobody wants any longer leaves the journal."""
+
+    kind: str
+    name: str
+
+
+Action = (
+    StartProxy | StopProxy | Start | Place | Barrier | Detach | Release | End | Discard | Signal
+    | Finish | Forget
+)  # fmt: skip
+
+
+def subject(action: Action) -> str:
+    """What an action is about: it has one action at a time, and waits when that fails.
+
+    A job, or a device; when a job ends, its ranks and what it has on each device are subjects of
+    their own, so that one that hangs does not keep the others.
+    """
+    match action:
+        case StopProxy():
+            return action.device
+        case Discard():
+            return f"{action.job} on {action.device}"
+        case Signal():
+            return f"the ranks of {action.job}"
+        case _:
+            return job_of(action)
+
+
+def job_of(action: Action) -> str:
+    """The job that an action is for; a pool's or device's name where it is for none."""
+    match action:
+        case StartProxy():
+            return action.device.name
+        case StopProxy():
+            return action.device
+        case Start():
+            return action.job.name
+        case Forget():
+            return action.name
+        case Place() | Barrier() | Detach() | Release() | End() | Discard() | Signal() | Finish():
+            return action.job
+        case _:
+            assert_never(action)
+
+
+def devices_of(action: Action) -> tuple[str, ...]:
+    """Devices whose proxies an action speaks to."""
+    match action:
+        case Place():
+            return tuple(dict.fromkeys(action.placement))
+        case Barrier() | Detach():
+            return action.devices
+        case Discard() | StopProxy():
+            return (action.device,)
+        case StartProxy() | Start() | Release() | End() | Signal() | Finish() | Forget():
+            return ()
+        case _:
+            assert_never(action)

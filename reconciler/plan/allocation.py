@@ -1,0 +1,163 @@
+"""Who gets which devices: a target for each job, or why it has none.
+
+First what each job has already, then free devices in the order of creation. Called once per plan,
+before the steps towards the targets.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+from collections import deque
+
+from rankfold.reconciler.model import Condition, Job, Record, count
+from rankfold.reconciler.plan.fitting import Group, Groups, may_use, most_frequent
+from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.plan.memory import HostMemory
+from rankfold.reconciler.plan.placement import assign
+
+
+class Allocation:
+    """targets: placement each job should have now (() for none); waiting: why a job has not what
+    it asks for."""
+
+    def __init__(self, index: Index):
+        self.index = index
+        self.groups = Groups(index.devices.values())
+        self.memory = HostMemory(index, self.groups)
+        self.targets: dict[str, tuple[str, ...]] = {}
+        self.waiting: dict[str, Condition] = {}
+        taken: set[str] = set()
+        wanted = self._own(taken)
+        self._free: dict[Group, deque[int]] = {}  # positions of devices to give, ascending
+        self._can_come: dict[Group, int] = {}  # see `_most_to_come`
+        # A job that has started goes before one that has not: it holds host memory already. One
+        # that cannot start (its folder is missing) goes last: what it is given would lie idle.
+        wanted.sort(key=lambda each: (each[1].step == "new", each[1].error_permanent))
+        self._taken = frozenset(taken)
+        for job, record, own in wanted:
+            self._give(job, record, own)
+
+    def memory_allows(self, job: Job, record: Record, devices: int) -> bool:
+        """Whether a job may be folded onto so many devices; if not, it waits and says why."""
+        objection = self.memory.objection(job, record, devices)
+        if objection:
+            self.waiting[job.name] = objection
+        return objection is None
+
+    def _aim(self, job: Job, record: Record, target: tuple[str, ...]) -> None:
+        self.targets[job.name] = target
+        self.memory.note_target(job, record, target)
+
+    # ---- what each has already
+
+    def _own(self, taken: set[str]) -> list[tuple[Job, Record, list[str]]]:
+        """Jobs that want devices, and which of theirs each keeps."""
+        wanted: list[tuple[Job, Record, list[str]]] = []
+        for name in self.index.order:
+            job, record = self.index.desired.jobs.get(name), self.index.records[name]
+            if job is None or record.step == "ended" or record.ending or job.cancelled:
+                continue
+            if job.suspended:
+                self._aim(job, record, ())
+                continue
+            if name in self.index.silent:  # it keeps what it has, and cannot use more
+                taken.update(record.placement)
+                if self.index.holds[name]:
+                    self._aim(job, record, record.placement)
+                continue
+            own = [d for d in dict.fromkeys(record.placement) if self._keeps(d, job, record, taken)]
+            own = own[: job.gpus]
+            taken.update(own)
+            wanted.append((job, record, own))
+        return wanted
+
+    def _keeps(self, device: str, job: Job, record: Record, taken: set[str]) -> bool:
+        if device in taken:
+            return False
+        if device in self.index.holds[job.name]:  # also while its proxy is slow, or shall change
+            wanted = self.index.devices.get(device)
+            return wanted is not None and may_use(wanted, job, record)
+        return self.index.is_eligible(device, job, record) and self.index.is_free(device)
+
+    # ---- what is free
+
+    def _give(self, job: Job, record: Record, own: list[str]) -> None:
+        fitting = self.groups.count(job, record)
+        kind = record.device_type or most_frequent(fitting)
+        groups = [g for g in self.groups.fitting(job, record) if g.device.type == kind]
+        free = [self._free_of(group) for group in groups]
+        free_count, missing = sum(map(len, free)), job.gpus - len(own)
+        holds = record.step in ("placing", "placed", "detaching")
+        if missing > free_count:
+            most = fitting.get(kind, 0)
+            self._wait_for_devices(job, free_count, most, most >= job.gpus)
+            if holds:
+                self._aim(job, record, record.placement)
+            elif own and self.memory_allows(job, record, len(own)):
+                # In the middle of a move, and somebody was faster: it goes on as it was.
+                self._aim(job, record, assign(job.world_size, tuple(own)))
+            if sum(map(self._most_to_come, groups)) >= job.gpus:
+                for each in free:
+                    each.clear()  # the first in line is not overtaken
+            return
+        # Of each group the first, so that taking them away again is taking from its front.
+        new = list(itertools.islice(heapq.merge(*free), missing))
+        at = sorted([*(self.index.position[device] for device in own), *new])
+        target = assign(job.world_size, tuple(self.index.names[each] for each in at))
+        if not self.memory_allows(job, record, len(at)):
+            if holds:
+                self._aim(job, record, record.placement)
+            return
+        for each in free:
+            while new and each and each[0] <= new[-1]:
+                each.popleft()
+        self._aim(job, record, target)
+
+    def _free_of(self, group: Group) -> deque[int]:
+        """Positions of a group's devices that nobody has, as far as they were not given yet."""
+        if group not in self._free:
+            names = self.index.names
+            self._free[group] = deque(
+                at for at in group.positions
+                if names[at] not in self._taken and self.index.is_as_described(names[at])
+                and self.index.is_free(names[at])
+            )  # fmt: skip
+        return self._free[group]
+
+    def _most_to_come(self, group: Group) -> int:
+        """How many of a group a job could have if all others went: those that do not answer, do not
+        start, or are a job's of which nothing can be asked, stay away until somebody acts."""
+        if group not in self._can_come:
+            names = (self.index.names[at] for at in group.positions)
+            self._can_come[group] = sum(
+                1 for name in names
+                if name not in self._kept and name not in self.index.observed.failing
+                and not self.index.hangs(name)
+            )  # fmt: skip
+        return self._can_come[group]
+
+    @functools.cached_property
+    def _kept(self) -> frozenset[str]:
+        """Devices of jobs of which nothing can be asked."""
+        records = (self.index.records[name] for name in self.index.silent)
+        return frozenset(device for record in records for device in record.placement)
+
+    @functools.cached_property
+    def _down(self) -> str:
+        """Devices that are not up yet."""
+        return ", ".join(d for d in self.index.devices if not self.index.is_up(d))
+
+    def _wait_for_devices(self, job: Job, free: int, most: int, possible: bool) -> None:
+        kind = " or ".join(job.device_types) or "any kind"
+        wanted = count(job.gpus, "device")
+        if not possible:
+            message = f"needs {wanted} of {kind}; the pools have {most} that fit it"
+            self.waiting[job.name] = Condition("Stalled", "True", "NotEnoughDevices", message)
+        elif self._down:
+            message = f"needs {wanted} of {kind}; not up yet: {self._down}"
+            self.waiting[job.name] = Condition("Progressing", "True", "WaitingForProxies", message)
+        else:
+            message = f"needs {wanted} of {kind}; free for it now: {free}"
+            self.waiting[job.name] = Condition("Progressing", "True", "WaitingForDevices", message)

@@ -1,0 +1,56 @@
+"""What to say about each job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from rankfold.reconciler.model import Condition, Job, Record, count
+from rankfold.reconciler.plan.index import Index
+
+
+def conditions(
+    index: Index, name: str, waiting: Mapping[str, Condition], converged: Set[str]
+) -> tuple[Condition, ...]:
+    """waiting: why jobs have not what they ask for; converged: jobs that are as desired."""
+    job, record = index.desired.jobs[name], index.records[name]
+    found = [_ready(job, record, name in converged)]
+    if name in index.silent:
+        found.append(index.silent[name])
+    elif record.error:
+        kind = "Stalled" if record.error_permanent else "Progressing"
+        found.append(Condition(kind, "True", "ActionFailed", record.error))
+    elif name in waiting and record.step != "ended":
+        found.append(waiting[name])
+    elif name not in converged:
+        found.append(Condition("Progressing", "True", "Converging", f"step: {record.step}"))
+    if record.step != "ended":
+        found += _by_hand_or_file(job)
+    return tuple(found)
+
+
+def _by_hand_or_file(job: Job) -> list[Condition]:
+    found = []
+    if job.suspended:
+        why = "its file is gone" if job.orphaned else "spec.suspend is true"
+        found.append(Condition("Suspended", "True", "Orphaned" if job.orphaned else "Desired", why))
+    if job.orphaned:
+        message = "its file is gone: the job rests; put the file back, or cancel the job"
+        found.append(Condition("Orphaned", "True", "FileRemoved", message))
+    if job.drifted:
+        message = "changed by hand, until the object changes in its source"
+        found.append(Condition("Drifted", "True", "Override", message))
+    return found
+
+
+def _ready(job: Job, record: Record, converged: bool) -> Condition:
+    if record.ending and record.step == "ended":
+        good = "True" if record.phase == "Succeeded" else "False"
+        return Condition("Ready", good, record.ending.reason, record.ending.message)
+    if record.ending:
+        return Condition("Ready", "False", "Ending", record.ending.message)
+    if not converged:
+        return Condition("Ready", "False", "NotAsDesired", "")
+    if job.suspended:
+        return Condition("Ready", "False", "Suspended", "the job holds no device")
+    where = f"{count(job.world_size, 'rank')} on {count(len(set(record.placement)), 'device')}"
+    return Condition("Ready", "True", "AsDesired", where)

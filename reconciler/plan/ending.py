@@ -1,0 +1,109 @@
+"""Whether a job is over, and what lets go of it then."""
+
+from __future__ import annotations
+
+import signal
+
+from rankfold.reconciler.actions import Action, Discard, Finish, Signal
+from rankfold.reconciler.model import Ending, Job, Record
+from rankfold.reconciler.plan.index import Index
+
+KILL_AFTER_S = 5.0  # a rank that is told to end gets SIGTERM, then SIGKILL
+
+
+def of(index: Index, job: Job | None, record: Record, now: float) -> Ending | None:
+    """Whether a job is over: its ranks ended, its devices are lost, or it is not wanted."""
+    if record.step == "new":
+        if job is not None and job.cancelled:
+            return Ending("Failed", "Cancelled", "cancelled before it started", now)
+        return None
+    assert record.fixed is not None
+    return (
+        _ranks_over(index, record, record.fixed.world_size, now)
+        or _devices_lost(index, record, now)
+        or _not_wanted(job, now)
+    )
+
+
+def _ranks_over(index: Index, record: Record, world_size: int, now: float) -> Ending | None:
+    ranks = index.ranks(record.name)
+    seen = [ranks.get(r) for r in range(world_size)]
+    for rank, each in enumerate(seen):
+        if each is None and record.step != "started":
+            message = f"the launcher of rank {rank} ended without a word: it was killed"
+            return Ending("Failed", "LauncherLost", message, now)
+        if each and each.state == "exited" and each.exit_status != 0:
+            message = rank_failure(rank, each.exit_status, each.error)
+            return Ending("Failed", "RankFailed", message, now)
+    if all(each is not None and each.state == "exited" for each in seen):
+        return Ending("Succeeded", "Completed", f"all {world_size} ranks exited with 0", now)
+    return None
+
+
+def _devices_lost(index: Index, record: Record, now: float) -> Ending | None:
+    if record.step not in ("placing", "placed", "detaching"):
+        return None
+    reported: Ending | None = None
+    for device in dict.fromkeys(record.placement):
+        if device in record.detached:
+            continue
+        seen = index.seen(device)
+        if seen is not None and not seen.ready:
+            continue  # it holds its lock: it starts, or is too busy to answer
+        there = index.on_devices(record.name).get(device)
+        if there and there.epoch == record.epoch and there.state == "failed":
+            text = f"{device}: {there.reason}"
+            reported = reported or Ending("Failed", "DeviceReported", text, now)
+            continue
+        told = record.proxies.get(device)
+        gone = seen is None or (told is not None and seen.pid != told)
+        if gone or (record.step == "placed" and index.state(device, record) == "lost"):
+            ranks = [str(r) for r, d in enumerate(record.placement) if d == device]
+            message = (
+                f"the proxy of {device} ended; what rank {', '.join(ranks)} had on the device "
+                "is lost. Start the job anew"
+            )
+            return Ending("Failed", "DeviceLost", message, now)
+    return reported  # a device that is gone says more than what its peers noticed
+
+
+def _not_wanted(job: Job | None, now: float) -> Ending | None:
+    if job is None or job.cancelled:
+        return Ending("Failed", "Cancelled", "cancelled by hand", now)
+    return None
+
+
+def let_go(index: Index, record: Record, ending: Ending, now: float) -> list[Action]:
+    """Let go of devices, end the ranks, and when nothing is left, say so."""
+    actions: list[Action] = []
+    holding = index.unheard(record)
+    for name, there in sorted(index.on_devices(record.name).items(), key=lambda each: each[0]):
+        if index.is_up(name) and there.state != "saved":
+            holding.append(name)
+            actions.append(Discard(record.name, there.epoch, name))
+    ranks = [
+        (rank, seen.state) for rank, seen in sorted(index.ranks(record.name).items())
+        if seen.state != "exited"
+    ]  # fmt: skip
+    live = tuple(rank for rank, state in ranks if state == "running")
+    if live:
+        late = now - ending.since > KILL_AFTER_S
+        signum = signal.SIGKILL if late else signal.SIGTERM
+        actions.append(Signal(record.name, live, int(signum)))
+    if not holding and not ranks:
+        actions.append(Finish(record.name, ending.phase))
+    return actions
+
+
+def rank_failure(rank: int, exit_status: int | None, error: str) -> str:
+    """How a rank ended, for people."""
+    if exit_status is None:
+        how = "ended in an unknown way"
+    elif exit_status < 0:
+        try:
+            how = f"was killed by {signal.Signals(-exit_status).name}"
+        except ValueError:
+            how = f"was killed by signal {-exit_status}"
+    else:
+        how = f"exited with status {exit_status}"
+    return f"rank {rank} {how}" + (f": {error}" if error else "")

@@ -1,0 +1,112 @@
+"""Which devices a job may be put on at all, whoever has them now, and what its ranks see of them.
+
+Thousands of devices are of a few kinds. `Groups` puts together those that no job can tell apart, so
+that a question about one job costs as much as there are kinds, not as much as there are devices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from rankfold.reconciler.model import Device, Job, Json, Record
+
+
+@dataclass(eq=False)
+class Group:
+    """Devices that are alike to every job. positions: in the order of the files, ascending."""
+
+    device: Device  # the first of them
+    positions: list[int] = field(default_factory=list)
+
+
+class Groups:
+    def __init__(self, devices: Iterable[Device]):
+        alike: dict[Hashable, Group] = {}
+        for position, device in enumerate(devices):
+            kind = (device.type, device.memory, device.cc, device.only_for)
+            alike.setdefault(kind, Group(device)).positions.append(position)
+        self._for_all = [g for g in alike.values() if g.device.only_for is None]
+        self._for_one: dict[str, list[Group]] = {}
+        for group in alike.values():
+            if group.device.only_for is not None:
+                self._for_one.setdefault(group.device.only_for, []).append(group)
+        self._fitting: dict[Hashable, list[Group]] = {}
+        self.looks = 0  # how often a job was held against a group
+
+    def fitting(self, job: Job, record: Record) -> list[Group]:
+        """Groups that a job may use, that of the first device in the files first."""
+        own = self._for_one.get(job.name)
+        wishes = _wishes(job, record)
+        key = (job.name, wishes) if own else wishes
+        if key not in self._fitting:
+            groups = sorted([*self._for_all, *(own or ())], key=lambda g: g.positions[0])
+            self.looks += len(groups)
+            self._fitting[key] = [g for g in groups if may_use(g.device, job, record)]
+        return self._fitting[key]
+
+    def count(self, job: Job, record: Record) -> dict[str, int]:
+        """As `fitting_devices`."""
+        found: dict[str, int] = {}
+        for group in self.fitting(job, record):
+            found[group.device.type] = found.get(group.device.type, 0) + len(group.positions)
+        return found
+
+    def virtual(self, job: Job, record: Record) -> Json:
+        """The device that a job's ranks see, or will if it starts now."""
+        if record.device:
+            return dict(record.device)
+        kind = most_frequent(self.count(job, record))
+        fit = [g.device for g in self.fitting(job, record) if g.device.type == kind]
+        return virtual_device(fit)
+
+
+def _wishes(job: Job, record: Record) -> Hashable:
+    """All that `may_use` asks of a job, but for its name."""
+    if record.device_type:
+        virtual = record.device
+        cc = (virtual.get("cc_major", 0), virtual.get("cc_minor", 0))
+        return (record.device_type, virtual["memory_bytes"], cc)
+    return job.device_types
+
+
+def may_use(device: Device, job: Job, record: Record) -> bool:
+    """Whether a device is one of those that a job may be put on, whoever has it now."""
+    if device.only_for not in (None, job.name):
+        return False
+    if record.device_type:
+        virtual = record.device
+        cc = (int(virtual.get("cc_major", 0)), int(virtual.get("cc_minor", 0)))
+        fits = device.memory >= virtual["memory_bytes"] and cc_of(device) >= cc
+        return device.type == record.device_type and fits
+    return not job.device_types or device.type in job.device_types
+
+
+def fitting_devices(devices: Iterable[Device], job: Job, record: Record) -> dict[str, int]:
+    """How many devices of each kind a job may be put on, the first kind in the files first."""
+    return Counter(d.type for d in devices if may_use(d, job, record))
+
+
+def most_frequent(kinds: dict[str, int]) -> str:
+    """The kind with the most devices, of equals the first; empty if there is none."""
+    return max(kinds, key=lambda kind: kinds[kind], default="")
+
+
+def cc_of(device: Device) -> tuple[int, int]:
+    major, _, minor = device.cc.partition(".")
+    return int(major), int(minor)
+
+
+def virtual_device(devices: list[Device]) -> Json:
+    """The device that a job's ranks see: what the least of those it may get can hold.
+
+    Fixed at admission, so that out-of-memory does not depend on the placement. Fields of
+    ``struct rf_device``; those left out are the launcher's defaults.
+    """
+    if not devices:
+        return {"name": "none", "memory_bytes": 0, "cc_major": 0, "cc_minor": 0}
+    memory = min(d.memory for d in devices)
+    major, minor = min(cc_of(d) for d in devices)
+    name = f"rankfold {devices[0].type} device"
+    return {"name": name, "memory_bytes": memory, "cc_major": major, "cc_minor": minor}

@@ -1,0 +1,144 @@
+"""What is desired, recorded and observed, so that each question about it is one look-up.
+
+Built once at the beginning of a plan, in time that grows with the fleet and not with jobs times
+devices; what is asked of every job or of every device is asked of this, never of all records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rankfold.reconciler.model import (
+    Condition,
+    Desired,
+    Device,
+    Job,
+    JobOnDevice,
+    Observed,
+    Record,
+    SeenDevice,
+    SeenRank,
+)
+from rankfold.reconciler.plan.fitting import may_use
+from rankfold.reconciler.words import silence
+
+HOLDING = ("joining", "running", "stopping", "cut", "failed")  # a proxy's job states that use it
+
+
+class Index:
+    """in_flight: subjects of the actions that have begun and are not over.
+
+    order: names of all jobs, desired or recorded, in the order of creation. held: devices that some
+    job's journal says it may be on. silent: jobs of which nothing can be asked, and why.
+    """
+
+    def __init__(
+        self,
+        desired: Desired,
+        records: Mapping[str, Record],
+        observed: Observed,
+        in_flight: frozenset[str],
+    ):
+        self.desired, self.observed, self.in_flight = desired, observed, in_flight
+        self.records = {
+            name: records.get(name) or Record(name) for name in {*desired.jobs, *records}
+        }
+        self.order = sorted(self.records, key=self._age)
+        self.devices: dict[str, Device] = desired.devices()
+        self.names = list(self.devices)  # position → device, as `Groups` counts
+        self.position = {name: at for at, name in enumerate(self.names)}
+        self.holds = {name: record.holds() for name, record in self.records.items()}
+        self.held = frozenset(device for held in self.holds.values() for device in held)
+        self._there: dict[str, dict[str, JobOnDevice]] = {}  # job → device → what it says
+        for name, seen in observed.devices.items():
+            for there in seen.jobs:
+                self._there.setdefault(there.job, {}).setdefault(name, there)
+        self._ranks: dict[str, dict[int, SeenRank]] = {}
+        for (job, rank), each in observed.ranks.items():
+            self._ranks.setdefault(job, {})[rank] = each
+        self._pools_only_for: dict[str, list[str]] = {}
+        for pool in desired.pools.values():
+            if pool.only_for is not None:
+                self._pools_only_for.setdefault(pool.only_for, []).append(pool.name)
+        self.silent: dict[str, Condition] = {}
+        for name, record in self.records.items():
+            if condition := self._silent(record):
+                self.silent[name] = condition
+
+    def _age(self, name: str) -> tuple[float, str]:
+        job = self.desired.jobs.get(name)
+        return (job.created if job else 0.0, name)
+
+    # ---- devices
+
+    def seen(self, device: str) -> SeenDevice | None:
+        return self.observed.devices.get(device)
+
+    def is_up(self, device: str) -> bool:
+        """Its proxy answers."""
+        seen = self.seen(device)
+        return seen is not None and seen.ready
+
+    def hangs(self, device: str) -> bool:
+        seen = self.seen(device)
+        return seen is not None and seen.silent_since is not None
+
+    def is_free(self, device: str) -> bool:
+        """Seen free: the proxy answers, lists no job that uses it, and no job was sent there."""
+        seen = self.seen(device)
+        if seen is None or not seen.ready or device in self.in_flight:
+            return False
+        return not any(j.state in HOLDING for j in seen.jobs) and device not in self.held
+
+    def is_as_described(self, device: str) -> bool:
+        """A pool has it, its proxy answers, and it is what its pool says."""
+        wanted, seen = self.devices.get(device), self.seen(device)
+        return wanted is not None and seen is not None and seen.ready and not differs(wanted, seen)
+
+    def is_eligible(self, device: str, job: Job, record: Record) -> bool:
+        """Whether a job may be put on a device, free or not."""
+        return self.is_as_described(device) and may_use(self.devices[device], job, record)
+
+    # ---- jobs
+
+    def on_devices(self, job: str) -> Mapping[str, JobOnDevice]:
+        """What each device says of a job."""
+        return self._there.get(job, {})
+
+    def state(self, device: str, record: Record) -> str:
+        """State of the job on a device at the recorded epoch; "lost" if it is not there."""
+        there = self.on_devices(record.name).get(device) if self.is_up(device) else None
+        return there.state if there and there.epoch == record.epoch else "lost"
+
+    def ranks(self, job: str) -> Mapping[int, SeenRank]:
+        return self._ranks.get(job, {})
+
+    def pools_only_for(self, job: str) -> list[str]:
+        """Temporary pools, which go with their job."""
+        return self._pools_only_for.get(job, [])
+
+    def unheard(self, record: Record) -> list[str]:
+        """Devices that serve a job, or may, and live, and have not answered this time."""
+        seen = ((name, self.seen(name)) for name in sorted(self.holds[record.name]))
+        return [name for name, each in seen if each is not None and not each.ready]
+
+    def _silent(self, record: Record) -> Condition | None:
+        """That a proxy or launcher of a job hangs: nothing can be asked of the job then."""
+        message = ""
+        for name in reversed(self.unheard(record)):
+            if since := self.observed.devices[name].silent_since:
+                message = silence(f"the proxy of {name}", since, record.proxies.get(name, 0))
+        if record.fixed is not None and record.step != "ended" and not message:
+            ranks = self.ranks(record.name)
+            for rank in range(record.fixed.world_size):
+                seen = ranks.get(rank)
+                if seen and seen.silent_since and not message:
+                    message = silence(f"the launcher of rank {rank}", seen.silent_since)
+        return Condition("Stalled", "True", "DoesNotAnswer", message) if message else None
+
+
+def differs(device: Device, seen: SeenDevice) -> bool:
+    """Whether a device is another one than its pool describes."""
+    return (device.type, device.memory, device.cc, device.speed) != (
+        seen.type, seen.memory, seen.cc, seen.speed,
+    )  # fmt: skip

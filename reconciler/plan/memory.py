@@ -1,0 +1,58 @@
+"""Host memory that jobs may need beside their devices: counted before one more is folded."""
+
+from __future__ import annotations
+
+from rankfold.reconciler.model import Condition, Job, Record
+from rankfold.reconciler.plan.fitting import Groups
+from rankfold.reconciler.plan.index import Index
+
+
+class HostMemory:
+    """What each job may need, and the sum, kept up while targets are given. Bytes."""
+
+    def __init__(self, index: Index, groups: Groups):
+        self._index, self._groups = index, groups
+        self._needs = {name: recorded_need(record) for name, record in index.records.items()}
+        self._sum = sum(self._needs.values())
+
+    def note_target(self, job: Job, record: Record, target: tuple[str, ...]) -> None:
+        """A job shall have this placement: count what it may need there."""
+        need = 0
+        if target or record.step != "new":
+            memory = self._groups.virtual(job, record)["memory_bytes"]
+            need = host_need(job.world_size, memory, len(set(target)))
+        self._sum += need - self._needs[job.name]
+        self._needs[job.name] = need
+
+    def objection(self, job: Job, record: Record, devices: int) -> Condition | None:
+        """Why a job cannot be folded onto so many devices, 0 to suspend it; None if it can."""
+        others = self._sum - self._needs[job.name]
+        limit = self._index.observed.host_memory
+        memory = self._groups.virtual(job, record)["memory_bytes"]
+        need = host_need(job.world_size, memory, devices)
+        if others + need <= limit or need <= recorded_need(record):
+            return None
+        ranks = "suspended" if devices == 0 else f"on {devices} devices"
+        message = (
+            f"{job.world_size} ranks of {gib(memory)} {ranks} may need {gib(need)} of host memory; "
+            f"other jobs may need {gib(others)} and the limit is {gib(limit)}. "
+            "Use more devices, or devices with less memory"
+        )
+        return Condition("Stalled", "True", "HostMemory", message)
+
+
+def host_need(world_size: int, memory: int, devices: int) -> int:
+    """Host bytes a job may need at most: all its ranks' memory less what its devices hold."""
+    return max(0, world_size - devices) * memory
+
+
+def recorded_need(record: Record) -> int:
+    """The same for what has been done already."""
+    if record.fixed is None or record.step == "ended":
+        return 0
+    devices = len(set(record.placement))
+    return host_need(record.fixed.world_size, record.device["memory_bytes"], devices)
+
+
+def gib(size: int) -> str:
+    return f"{size / (1 << 30):.3g} GiB"

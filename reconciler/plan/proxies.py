@@ -1,0 +1,41 @@
+"""A proxy for each desired device and for no other, and on them nothing that nobody put there."""
+
+from __future__ import annotations
+
+from rankfold.reconciler.actions import Action, Discard, StartProxy, StopProxy
+from rankfold.reconciler.plan.index import Index, differs
+
+
+def tend(index: Index) -> tuple[list[Action], bool]:
+    """Start the proxies of desired devices, stop the others when they are free.
+
+    Gives also whether every desired device answers and no other one is there.
+    """
+    actions: list[Action] = []
+    ready = True
+    for name, device in index.devices.items():
+        seen = index.seen(name)
+        if seen is None:
+            actions.append(StartProxy(device))
+            ready = False
+        elif not seen.ready:
+            ready = False
+        elif differs(device, seen):
+            ready = False
+            if index.is_free(name):
+                actions.append(StopProxy(name, "its pool describes another device now"))
+    for name, seen in index.observed.devices.items():
+        for there in seen.jobs:
+            if there.state != "saved" and _is_unknown(index, there.job):
+                actions.append(Discard(there.job, there.epoch, name))
+        if name not in index.devices:
+            ready = False
+            if seen.ready and index.is_free(name):
+                actions.append(StopProxy(name, "no pool has it any longer"))
+    return actions, ready
+
+
+def _is_unknown(index: Index, job: str) -> bool:
+    """A job on a device that the journal has never placed, or has seen end."""
+    record = index.records.get(job)
+    return record is None or record.step in ("new", "ended")

@@ -1,0 +1,15 @@
+"""Sentences that are said in more than one place."""
+
+from __future__ import annotations
+
+import time
+
+
+def silence(who: str, since: float, pid: int = 0) -> str:
+    """What to say of a process that hangs. since: wall clock; pid: 0 if it is not known."""
+    when = time.strftime("%H:%M:%S", time.localtime(since))
+    one = f"process {pid}" if pid else "the process"
+    return (
+        f"{who} has not answered since {when}: it is stopped, or stuck. Nothing is asked of it "
+        f"until it goes on; if it will not, kill {one}: what it serves is lost then"
+    )
