@@ -32,7 +32,7 @@
 #define QUEUE_WORKS 64 /* at least: hal.h */
 #define REFILL_WORKS 32
 #define SPIN_NS 50000u
-#define SPINS 300 /* as interpose/client/channel.c: the same way of waiting on both sides */
+#define SPINS 300 /* as interpose/client/base/channel.c: the same way of waiting on both sides */
 
 struct param {
 	uint32_t offset, bytes;

@@ -8,10 +8,10 @@ INTERPOSE_SONAME_nvml := libnvidia-ml.so.1
 INTERPOSE_SONAME_cublas := libcublas.so.13
 INTERPOSE_SONAME_cublasLt := libcublasLt.so.13
 CLIENT_LIB := $(BUILD)/lib/librankfold.so
-CLIENT_SRC := $(wildcard interpose/client/*.c interpose/client/*/*.c)
+CLIENT_SRC := $(wildcard interpose/client/*/*.c)
 BLAS_PTX := $(foreach t,s d c z,interpose/blas/$(t).ptx)
 CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/interpose/blas/images.o $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
-CLIENT_CSTD := $(CSTD) -Iinterpose/client -Iinterpose/client/graph -Iinterpose/client/api -I$(INTERPOSE_GEN) -ftls-model=initial-exec -DRF_CLIENT
+CLIENT_CSTD := $(CSTD) $(addprefix -Iinterpose/client/,base issue graph api) -I$(INTERPOSE_GEN) -ftls-model=initial-exec -DRF_CLIENT
 SHIMS := $(foreach l,$(INTERPOSE_LIBS),$(BUILD)/lib/$(INTERPOSE_SONAME_$(l)))
 SHIM_LINKS := $(basename $(SHIMS))
 NATIVE += $(CLIENT_LIB) $(SHIMS) $(SHIM_LINKS)
@@ -62,5 +62,5 @@ $(foreach l,$(INTERPOSE_LIBS),$(eval $(call SHIM_RULE,$(l))))
 -include $(CLIENT_OBJ:.o=.d)
 
 # libc's dlsym is answered here, and the address sanitizer calls it before it is ready.
-$(BUILD)/obj/interpose/client/lookup.o $(BUILD)/obj/interpose/client/elf.o: \
+$(BUILD)/obj/interpose/client/api/lookup.o $(BUILD)/obj/interpose/client/base/elf.o: \
 	override CFLAGS += -fno-sanitize=address

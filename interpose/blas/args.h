@@ -1,6 +1,6 @@
 /* args.h: what the kernels of kernels.cu take, one structure for all of them.
  *
- * The client (client/blas.c) fills it in and the kernels read it: C and CUDA C++ include it.
+ * The client (client/api/blas.c) fills it in and the kernels read it: C and CUDA C++ include it.
  * Sizes and strides count elements. Vectors and matrices are `count` ones, `batch` apart, or
  * `at` is a list of addresses (BLAS_LISTED).
  */

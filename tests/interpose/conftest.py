@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.native import REPOSITORY
-from support.preloaded import CLIENT, LIB, PRELUDE, Build, Run, environment
+from support.preloaded import FLOORS, LIB, PRELUDE, Build, Run, environment
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def build(tmp_path: Path) -> Build:
         source, program = tmp_path / "program.c", tmp_path / "program"
         source.write_text(PRELUDE + body)
         command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Werror",
-                   f"-I{REPOSITORY / 'interpose/channel'}", f"-I{CLIENT}",
-                   f"-I{CLIENT / 'api'}", f"-I{CLIENT / 'graph'}", f"-I{LIB.parent / 'gen'}",
+                   f"-I{REPOSITORY / 'interpose/channel'}", *(f"-I{floor}" for floor in FLOORS),
+                   f"-I{LIB.parent / 'gen'}",
                    "-o", str(program), str(source), f"-L{LIB}", f"-Wl,-rpath-link,{LIB}",
                    *(f"-l{name}" for name in link), *args, "-lpthread", "-ldl"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)

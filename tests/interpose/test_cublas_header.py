@@ -119,7 +119,7 @@ def test_the_client_has_structures_of_the_same_size(tmp_path: Path) -> None:
     _Static_assert(sizeof(cublasLtMatmulAlgo_t) == 64, "as in the header");
     _Static_assert(sizeof(cublasLtMatmulHeuristicResult_t) == 96, "as in the header");
     """)
-    client = REPOSITORY / "interpose/client"
+    client = REPOSITORY / "interpose/client/base"
     subprocess.run(["gcc", "-fsyntax-only", f"-I{client}", str(source)], check=True)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import native
 from support.native import REPOSITORY
 
-CLIENT = REPOSITORY / "interpose/client"
+CLIENT = REPOSITORY / "interpose/client/issue"
 MIB = 1 << 20
 CHUNK = 2 * MIB
 BASE, TOP = 0x200000000000, 0x200000000000 + (1 << 39)

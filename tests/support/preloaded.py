@@ -14,6 +14,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 Build = Callable[..., Path]
 LIB = paths.native("lib/librankfold.so").parent
 CLIENT = REPOSITORY / "interpose/client"
+FLOORS = [CLIENT / floor for floor in ("base", "issue", "graph", "api")]
 
 
 def environment(launcher: Path | None) -> dict[str, str]:
