@@ -127,8 +127,14 @@ class Native:
             raise NativeError("the job still has ranks here")
 
     def job_save(self, job: int) -> bool:
-        """Start to save all ranks of a job that stands at its cut; EVENT_SAVED ends it."""
+        """Start to save all ranks of a job that stands at its cut, and stays there. EVENT_SAVED
+        ends it, with the reason in `text` if it failed."""
         return not self._lib.proxy_job_save(self._proxy, job)
+
+    def job_leave(self, job: int) -> bool:
+        """Start to save all ranks of a job that stands at its cut, and to let them go; EVENT_SAVED
+        ends it."""
+        return not self._lib.proxy_job_leave(self._proxy, job)
 
     def job_discard(self, job: int) -> bool:
         return not self._lib.proxy_job_discard(self._proxy, job)

@@ -96,6 +96,7 @@ class Job:
     released_at: float | None = None
     saved_bytes: int = 0
     detaches: list[Request[messages.Detach]] = field(default_factory=list)
+    saves: list[Request[messages.Save]] = field(default_factory=list)
     waits: list[tuple[float, set[str], Request[messages.Wait]]] = field(default_factory=list)
 
     @property
@@ -126,6 +127,7 @@ class Proxy:
                 messages.Place: self.place,
                 messages.Barrier: self.barrier,
                 messages.Wait: self.wait,
+                messages.Save: self.save,
                 messages.Detach: self.detach,
                 messages.Peer: self.peer,
                 messages.Dump: lambda _request: {"text": self.native.dump()},
@@ -207,6 +209,12 @@ class Proxy:
         self._answer_waits(job)
         return None
 
+    def save(self, request: Request[messages.Save]) -> None:
+        job = self._job(request.message)
+        if job.detaches or not job.opened or not self.native.job_save(job.id):
+            raise ControlError("no_cut", f"job {job.placement.job} does not stand at a cut")
+        job.saves.append(request)
+
     def detach(self, request: Request[messages.Detach]) -> Message | None:
         asked = request.message
         job = self.jobs.get(asked.job)
@@ -218,7 +226,8 @@ class Proxy:
             return {"saved_bytes": 0}
         if asked.discard:
             self.native.job_discard(job.id)
-        elif not self.native.job_save(job.id):
+            self._refuse(job.saves, "the job is discarded")
+        elif not self.native.job_leave(job.id):
             raise ControlError("no_cut", f"job {job.placement.job} does not stand at a cut")
         job.detaches.append(request)
         return None
@@ -387,6 +396,7 @@ class Proxy:
         job.calls, job.peers, job.segment, job.opened = [], {}, -1, False
         job.state = "saved"
         self._answer_waits(job)
+        self._saved(job)
         for request in job.detaches:
             request.reply(saved_bytes=job.saved_bytes)
         job.detaches.clear()
@@ -408,17 +418,33 @@ class Proxy:
                 self._follow(job, event)
             elif job and event.kind == EVENT_SAVED:
                 job.saved_bytes = event.size
-                self._forget(job)
+                if event.state != "cut":
+                    self._forget(job)
+                elif event.text:
+                    self._refuse(job.saves, event.text)
+                else:
+                    self._saved(job)
 
     def _follow(self, job: Job, event: Event) -> None:
         if event.state == "failed":
             self._fail(job, event.text)
-            for request in job.detaches:
-                request.refuse(ControlError("failed", event.text))
-            job.detaches.clear()
+            self._refuse(job.detaches, event.text)
+            self._refuse(job.saves, event.text)
         else:
             self._refresh(job)
         self._answer_waits(job)
+
+    @staticmethod
+    def _saved(job: Job) -> None:
+        for request in job.saves:
+            request.reply(saved_bytes=job.saved_bytes)
+        job.saves.clear()
+
+    @staticmethod
+    def _refuse(requests: list[Any], reason: str) -> None:
+        for request in requests:
+            request.refuse(ControlError("failed", reason))
+        requests.clear()
 
     def _refresh(self, job: Job) -> None:
         """Where the barrier is now: what events say may be over when they are read."""

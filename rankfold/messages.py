@@ -234,6 +234,18 @@ class Standing(Struct, frozen=True):
     reason: str = ""
 
 
+class Save(OfJob, frozen=True, tag="save"):
+    """→ Saved. Only at a cut, where the job stays: writes each local rank's state and memory into
+    the image its launcher holds. The images hold good until the job goes on from the cut; who wants
+    to keep them copies them before. A save that fails leaves the job as it was."""
+
+
+class Saved(Struct, frozen=True):
+    """What was written to the images."""
+
+    saved_bytes: Size
+
+
 class Detach(OfJob, frozen=True, tag="detach"):
     """→ Detached. Only at a cut, unless `discard`: writes each local rank's state and memory into
     the image its launcher holds, lets the ranks go, frees the device. With `discard`: lets go at

@@ -31,7 +31,8 @@ enum proxy_event_kind {
 	PROXY_EVENT_MODULE = 1,   /* load an image (data) or a stored module (text is its hash) */
 	PROXY_EVENT_FUNCTION = 2, /* compile function `name` of module `text` (its hash) */
 	PROXY_EVENT_JOB = 3,      /* the job's state changed; text says why it failed */
-	PROXY_EVENT_SAVED = 4,    /* a detach is over; bytes were written to the images */
+	PROXY_EVENT_SAVED = 4,    /* a save, a leaving or a discarding is over: state says which, */
+	/* bytes were written to the images; text says why a save failed */
 };
 struct proxy_event {
 	uint32_t kind;
@@ -61,9 +62,16 @@ enum proxy_job_state {
 int proxy_job_open(struct proxy *proxy, uint64_t job, uint64_t epoch, uint32_t device,
 		   uint32_t device_count, uint32_t world_size, const uint32_t *rank_device,
 		   int segment_fd, char *error, uint32_t error_bytes);
-/* Let go of a job; only without attached ranks (see proxy_job_discard, proxy_job_save). */
+/* Let go of a job; only without attached ranks (see proxy_job_leave, proxy_job_discard). */
 int proxy_job_close(struct proxy *proxy, uint64_t job);
+/* Each ends with PROXY_EVENT_SAVED; a later one takes the place of an earlier one that is not over.
+ * save, leave: -1 unless the job stands at a cut.
+ *   save     all ranks' memory and state into their images; the job stays at its cut. The images
+ *            hold good until the cut is released: copy them before. One that fails changes nothing.
+ *   leave    the same, and the ranks are let go; where it fails, the job fails
+ *   discard  the ranks are let go as they are, whatever they do; nothing is saved */
 int proxy_job_save(struct proxy *proxy, uint64_t job);
+int proxy_job_leave(struct proxy *proxy, uint64_t job);
 int proxy_job_discard(struct proxy *proxy, uint64_t job);
 int proxy_job_barrier(struct proxy *proxy, uint64_t job, int request);
 /* Called every second or so: lets a job on whose barrier nothing moves (see barrier_hurry). */

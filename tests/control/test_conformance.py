@@ -180,6 +180,8 @@ def test_a_jobs_way_over_a_device(device: Device) -> None:
             device.place(epoch)
         assert caught.value.code == code
     assert device.refused("detach", **of, discard=False) == "no_cut"
+    assert device.refused("save", **of) == "no_cut"
+    assert device.refused("save", job="job", epoch=2) == "unknown_job"
     assert device.refused("barrier", job="job", epoch=2, action="request") == "unknown_job"
     assert device.ask("detach", job="job", epoch=2, discard=True)["saved_bytes"] == 0
     assert device.job().state == "running"
@@ -194,6 +196,9 @@ def test_a_jobs_way_over_a_device(device: Device) -> None:
     assert device.job().state == "running"
     device.ask("barrier", **of, action="request")
     device.until("cut")
+    for _ in range(2):
+        expect(messages.Saved, device.ask("save", **of))
+        assert device.job().state == "cut"
     for _ in range(2):
         expect(messages.Detached, device.ask("detach", **of, discard=False))
         assert device.job().state == "saved"

@@ -35,7 +35,8 @@ PROXY: dict[str, dict[str, Any]] = {
     "hello": {}, "status": {}, "place": GOOD_PLACE, "dump": {},
     "barrier": {**OF_JOB, "action": "request"},
     "wait": {**OF_JOB, "states": ["cut"], "within_s": 0.01},
-    "detach": {**OF_JOB, "discard": False}, "peer": {**OF_JOB, "device": "local/soft-0"},
+    "save": OF_JOB, "detach": {**OF_JOB, "discard": False},
+    "peer": {**OF_JOB, "device": "local/soft-0"},
 }  # fmt: skip
 LAUNCHER: dict[str, dict[str, Any]] = {
     "hello": {}, "status": {}, "claim": {"epoch": 0, "device": "d"}, "signal": {"signum": 0},

@@ -194,7 +194,7 @@ static void move(struct scene *s, bool exited)
 {
 	struct proxy_job_status status;
 	if (proxy_job_status(s->proxy, s->hostile_job, &status) || status.state != PROXY_JOB_CUT ||
-	    proxy_job_save(s->proxy, s->hostile_job))
+	    proxy_job_leave(s->proxy, s->hostile_job))
 		return;
 	if (exited)
 		proxy_rank_exited(s->proxy, s->hostile_job, 0, PROXY_EXIT_CRASHED);

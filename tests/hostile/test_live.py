@@ -235,7 +235,7 @@ def test_a_send_that_nobody_receives_does_not_hold_up_a_save() -> None:
         assert client.call(DEVICE_SYNC) == 0
         native.barrier(HOSTILE, True)
         settle(native, HOSTILE, "cut")
-        native.job_save(HOSTILE)
+        native.job_leave(HOSTILE)
         settle(native, HOSTILE, "failed")
         status = native.job_status(HOSTILE)
         assert status and "collectives are under way" in status["reason"]
@@ -266,7 +266,7 @@ def test_a_send_that_nobody_receives_on_two_devices(receiver: int) -> None:
         for native in natives:
             settle(native, 1, "cut")
         for native in natives:
-            native.job_save(1)
+            native.job_leave(1)
         if receiver == 0:
             settle(first, 1, "failed")
             status = first.job_status(1)

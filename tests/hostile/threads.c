@@ -185,7 +185,7 @@ static uint64_t cut_again_and_again(struct client *clients)
 			MUST(!proxy_job_barrier(proxy, job, 0));
 			continue;
 		}
-		MUST(!proxy_job_save(proxy, job));
+		MUST(!proxy_job_leave(proxy, job));
 		reach(job, PROXY_JOB_SAVED);
 		MUST(!proxy_job_close(proxy, job));
 		attach(++job, clients);

@@ -19,7 +19,7 @@ def main() -> None:
         sys.stdin.readline()
         native.barrier(job, True)
         settle(native, job, "cut")
-        assert native.job_save(job)
+        assert native.job_leave(job)
         settle(native, job, "saved")
         native.job_close(job)
 

@@ -67,7 +67,7 @@ def test_elapsed_times_go_with_a_rank_to_a_machine_with_another_clock_and_back()
         record(client, FIRST)
         here.barrier(1, True)
         settle(here, 1, "cut")
-        assert here.job_save(1)
+        assert here.job_leave(1)
         settle(here, 1, "saved")
         here.job_close(1)
         with served_elsewhere(client, 2):

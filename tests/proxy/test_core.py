@@ -237,7 +237,7 @@ def test_parked_records_wait_for_the_next_server(client: RingClient) -> None:
         settle(a, 1, "cut")
         client.write(DEV_BASE + 6, b"between")
         client.begin(DEVICE_SYNC)
-        assert a.job_save(1)
+        assert a.job_leave(1)
         settle(a, 1, "saved")
         assert not client.answered()
         b.job_open(2, 2, 0, 1, [0], -1)
@@ -310,7 +310,7 @@ def test_a_process_that_is_replaced_during_a_save_begins_anew(
         assert client.call(DEVICE_SYNC) == 0
         d.barrier(1, True)
         settle(d, 1, "cut")
-        assert d.job_save(1)
+        assert d.job_leave(1)
         if late:
             settle(d, 1, "saved")
         d.rank_exited(1, 0, EXIT_REPLACED)

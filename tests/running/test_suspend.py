@@ -46,6 +46,28 @@ def test_a_suspended_job_leaves_the_device_to_others_and_outlives_the_proxies(
         job.detach(discard=True)
 
 
+def test_a_job_is_saved_where_it_stands_and_goes_on(state: State) -> None:
+    """Again and again; and then it is let go, at a cut at which it was saved just before."""
+    program = build(PROGRAMS / "mlp_sharded.cu")
+    with Fleet(state, 2, memory=64 * MiB) as fleet:
+        plain = fleet.start("plain", [str(program), "30"], [0, 1])
+        assert plain.wait() == [0, 0], plain.errors(0)
+        plain.detach(discard=True)
+        job = fleet.start("saved", [str(program), "30"], [0, 1])
+        for step in (2, 5, 8):
+            until(lambda: job.output(0).count("\n") > step, what="some steps")  # noqa: B023
+            job.stop()
+            size = job.save()
+            assert size > 0
+            if step < 8:
+                job.go_on()
+        assert job.detach() == size
+        job.place([fleet.names[0], fleet.names[0]])
+        assert job.wait() == [0, 0], job.errors(0)
+        assert [job.output(r) for r in (0, 1)] == [plain.output(r) for r in (0, 1)]
+        job.detach(discard=True)
+
+
 def test_a_killed_proxy_fails_the_job_on_every_device(state: State) -> None:
     program = build(PROGRAMS / "mlp_sharded.cu")
     with Fleet(state, 2, memory=64 * MiB) as fleet:

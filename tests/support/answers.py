@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rankfold.proxy.hal.soft.modules import Loader, ModuleError, ModuleInfo
-from rankfold.proxy.native import EVENT_FUNCTION, EVENT_MODULE, Native
+from rankfold.proxy.native import EVENT_FUNCTION, EVENT_MODULE, Event, Native
 
 
 @contextmanager
 def answering(
-    native: Native, kernels: Loader, modules: dict[str, ModuleInfo] | None = None
-) -> Iterator[None]:
+    native: Native, kernels: Loader, modules: dict[str, ModuleInfo] | None = None,
+    told: list[Event] | None = None,
+) -> Iterator[None]:  # fmt: skip
     """Answer the loop's questions as the proxy's Python half does, in a thread.
 
     `modules` are those that are known by their hash: shared by the devices of a hand-over.
+    `told`: what is no question goes there.
     """
     stop = threading.Event()
     known = {} if modules is None else modules
@@ -34,6 +36,8 @@ def answering(
                     elif event.kind == EVENT_FUNCTION:
                         function = kernels.function(known[event.text], event.name)
                         native.function_ready(event.token, 0, function)
+                    elif told is not None:
+                        told.append(event)
                 except ModuleError as error:
                     answer = native.module_ready if event.kind == EVENT_MODULE else (
                         native.function_ready)  # fmt: skip

@@ -114,6 +114,15 @@ class RunningJob:
     def ask(self, device: str, op: str, *, wait: float = 30.0, **arguments: Any) -> Message:
         return self.fleet.ask(device, op, wait=wait, job=self.name, epoch=self.epoch, **arguments)
 
+    def save(self) -> int:
+        """Where it stands, on all devices: the bytes that were saved."""
+        return sum(self.ask(device, "save")["saved_bytes"] for device in self.devices)
+
+    def go_on(self) -> None:
+        """From the cut."""
+        for device in self.devices:
+            self.ask(device, "barrier", action="withdraw")
+
     def detach(self, discard: bool = False) -> int:
         """Off all devices: the bytes that were saved."""
         return sum(

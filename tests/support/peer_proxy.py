@@ -33,7 +33,8 @@ class Peer:
         operations: dict[type[messages.Operation], Handler] = {
             messages.Hello: self.hello, messages.Status: self.status,
             messages.Place: self.place, messages.Barrier: self.barrier,
-            messages.Detach: self.detach, messages.Shutdown: self.shutdown,
+            messages.Save: self.save, messages.Detach: self.detach,
+            messages.Shutdown: self.shutdown,
         }  # fmt: skip
         self.server = Server(
             options.socket, {kind: self.hanging(kind, each) for kind, each in operations.items()}
@@ -107,6 +108,12 @@ class Peer:
         elif request.message.action == "withdraw" and job["state"] in ("stopping", "cut"):
             job.update(state="running", cut_at=None)
         return {"state": job["state"]}
+
+    def save(self, request: Request[messages.Save]) -> Message:
+        job = self._job(request.message)
+        if job["state"] != "cut":
+            raise self.wrong("no_cut", f"{job['job']} is {job['state']}")
+        return {"saved_bytes": 0}
 
     def detach(self, request: Request[messages.Detach]) -> Message:
         discard = request.message.discard

@@ -144,7 +144,7 @@ static void run_job_close(struct proxy *p, void *arg)
 		struct job *j = *at;
 		if (j->id != a->job)
 			continue;
-		if (j->attached || j->saving || j->discarding)
+		if (j->attached || j->goal != GOAL_RUN)
 			break;
 		*at = j->next;
 		job_close(j);
@@ -168,42 +168,34 @@ int proxy_job_close(struct proxy *p, uint64_t job)
 	return call_job(p, run_job_close, job, 0, NULL);
 }
 
-static void run_job_save(struct proxy *p, void *arg)
+static void run_job_aim(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
 	struct job *j = job_find(p, a->job);
-	if (!j || j->discarding || j->state != PROXY_JOB_CUT)
-		return;
-	j->saving = true;
-	a->result = 0;
+	if (j)
+		a->result = job_aim(j, (enum job_goal)a->request);
 }
 
 int proxy_job_save(struct proxy *p, uint64_t job)
 {
-	return call_job(p, run_job_save, job, 0, NULL);
+	return call_job(p, run_job_aim, job, GOAL_SAVE, NULL);
 }
 
-static void run_job_discard(struct proxy *p, void *arg)
+int proxy_job_leave(struct proxy *p, uint64_t job)
 {
-	struct arguments *a = arg;
-	struct job *j = job_find(p, a->job);
-	if (!j)
-		return;
-	j->saving = false;
-	j->discarding = true;
-	a->result = 0;
+	return call_job(p, run_job_aim, job, GOAL_LEAVE, NULL);
 }
 
 int proxy_job_discard(struct proxy *p, uint64_t job)
 {
-	return call_job(p, run_job_discard, job, 0, NULL);
+	return call_job(p, run_job_aim, job, GOAL_DISCARD, NULL);
 }
 
 static void run_job_barrier(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
 	struct job *j = job_find(p, a->job);
-	if (!j || j->saving || j->state > PROXY_JOB_CUT)
+	if (!j || j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE || j->state > PROXY_JOB_CUT)
 		return;
 	job_barrier(j, a->request);
 	a->result = 0;
@@ -249,7 +241,7 @@ static void run_rank_attach(struct proxy *p, void *arg)
 	struct arguments *a = arg;
 	struct job *j = job_find(p, a->job);
 	if (!j || a->rank >= j->world_size || j->rank_device[a->rank] != j->device ||
-	    j->ranks[a->rank] || j->saving || j->discarding) {
+	    j->ranks[a->rank] || j->goal >= GOAL_LEAVE) {
 		snprintf(a->why, a->why_bytes, "rank %u has no place here", a->rank);
 		return;
 	}
@@ -528,8 +520,10 @@ static void run_dump(struct proxy *p, void *arg)
 		p->transfers ? "pending" : "none", (unsigned long long)p->chunks_used,
 		(unsigned long long)p->chunks_total);
 	for (struct job *j = p->jobs; j; j = j->next)
-		fprintf(f, "job %llu epoch %llu state %d barrier %d round %llu collectives %s\n",
-			(unsigned long long)j->id, (unsigned long long)j->epoch, j->state,
+		fprintf(f,
+			"job %llu epoch %llu state %d goal %d barrier %d round %llu "
+			"collectives %s\n",
+			(unsigned long long)j->id, (unsigned long long)j->epoch, j->state, j->goal,
 			barrier_state(j->barrier), (unsigned long long)barrier_round(j->barrier),
 			coll_busy(j->coll) ? "busy" : "quiet");
 	for (uint32_t i = 0; i < p->rank_count; i++) {

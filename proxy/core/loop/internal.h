@@ -110,6 +110,7 @@ struct chunk {
 	uint32_t refs; /* live buffers that touch it; 0: not there */
 	uint32_t hal;  /* physical chunk + 1; 0: not resident */
 	bool in_image; /* the image holds content (else it reads as zero) */
+	bool saved;    /* resident, and the image holds the same: only at a cut */
 };
 
 /* ---- one rank ---- */
@@ -176,6 +177,15 @@ struct rank {
 
 /* ---- a job epoch ---- */
 
+/* What a job is brought to next. One goal at a time; a later one of these takes the place of an
+ * earlier one. SAVE and LEAVE need a cut. */
+enum job_goal {
+	GOAL_RUN,
+	GOAL_SAVE,    /* write every rank's image, and stay at the cut: then RUN again */
+	GOAL_LEAVE,   /* write every rank's image and let the ranks go */
+	GOAL_DISCARD, /* let the ranks go as they are */
+};
+
 struct job {
 	struct job *next;
 	struct proxy *proxy;
@@ -188,7 +198,7 @@ struct job {
 	struct coll *coll;
 	struct peer *peer;
 	enum proxy_job_state state, told;
-	bool saving, discarding;
+	enum job_goal goal;
 	uint64_t saved_bytes;
 	uint64_t cut; /* the last one's number, and when */
 	double cut_at, released_at;
@@ -216,7 +226,7 @@ struct transfer {
 struct move {
 	struct rank *rank;
 	uint32_t chunk;
-	bool out;
+	bool out, stay; /* stay: copied out, and still resident */
 	uint64_t hal_seq;
 };
 
@@ -310,7 +320,11 @@ void memory_sweep(struct rank *); /* lets go of what is freed, if no work is sub
 bool memory_valid(const struct rank *, uint64_t addr, uint64_t bytes);
 uint64_t memory_resolve(struct rank *, uint64_t addr, uint64_t bytes, bool write, struct hal_ref *);
 void memory_begin_activate(struct proxy *, struct rank *); /* -> active when resident */
-void memory_begin_save(struct proxy *, struct job *);
+/* Everything of the job's ranks to their images; there, too (`stay`), or there instead. Their
+ * memory is quiet and nobody writes to it until it is done; then memory_saved. */
+void memory_begin_save(struct proxy *, struct job *, bool stay);
+bool memory_saved(const struct rank *); /* its image holds all there is */
+void memory_changes(struct rank *);     /* from now on: what was saved is of before */
 void memory_move(struct proxy *);
 void transfer_push(struct proxy *, struct transfer *);
 void transfer_pump(struct proxy *);
@@ -338,6 +352,8 @@ void job_fail(struct job *, const char *text);
 void job_barrier(struct job *, bool request); /* or withdraw */
 void job_hurry(struct job *);                 /* called now and then: has anything moved since? */
 int job_submit_group(struct rank *, const struct rf_collective *ops, uint32_t count);
+/* 0: that is its goal now. -1: it has a later one, or does not stand at a cut. */
+int job_aim(struct job *, enum job_goal);
 bool job_may_issue_group(struct rank *, const struct rf_collective *ops, uint32_t count);
 
 /* rank lifecycle: rank.c */
@@ -359,5 +375,6 @@ bool ask_function(struct rank *, struct function *, uint16_t slot, uint32_t bulk
 /* state.c */
 uint64_t state_save(struct rank *, char *error, uint32_t error_bytes); /* bytes, 0: failed */
 int state_restore(struct rank *, char *error, uint32_t error_bytes);   /* 1: there was one */
+void state_void(struct rank *); /* what is in the image is no longer the rank's state */
 
 #endif

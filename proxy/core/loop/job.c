@@ -22,7 +22,8 @@ void job_fail(struct job *j, const char *text)
 	if (j->state == PROXY_JOB_FAILED)
 		return;
 	j->state = PROXY_JOB_FAILED;
-	j->saving = false;
+	if (j->goal != GOAL_DISCARD)
+		j->goal = GOAL_RUN;
 	snprintf(j->reason, sizeof j->reason, "%s", text);
 	j->proxy->progress = true;
 }
@@ -205,7 +206,7 @@ static void send_barrier(struct job *j)
 
 static void tell_idle(struct job *j)
 {
-	if (j->saving || j->discarding)
+	if (j->goal != GOAL_RUN)
 		return; /* what moves now is ours, not the rank's */
 	for (uint32_t n = 0; n < j->world_size; n++) {
 		struct rank *r = j->ranks[n];
@@ -232,6 +233,39 @@ void job_hurry(struct job *j)
 	j->activity = activity;
 }
 
+/* The save that was asked for is over; `why` it failed, or NULL. */
+static void save_over(struct job *j, const char *why)
+{
+	struct proxy_event e = {.kind = PROXY_EVENT_SAVED, .job = j->id, .bytes = j->saved_bytes};
+	if (j->goal != GOAL_SAVE && j->state != PROXY_JOB_FAILED)
+		j->state = PROXY_JOB_SAVED;
+	j->goal = GOAL_RUN;
+	e.state = j->state;
+	snprintf(e.text, sizeof e.text, "%s", why ? why : "");
+	post_event(j->proxy, &e);
+	j->proxy->progress = true;
+}
+
+/* Who wanted to stay goes on without a save; who wanted to leave cannot. */
+static void save_failed(struct job *j, const char *why)
+{
+	if (j->goal == GOAL_SAVE)
+		save_over(j, why);
+	else
+		job_fail(j, why);
+}
+
+/* What its images hold is of the past from now on. */
+static void goes_on(struct job *j)
+{
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		if (!j->ranks[n])
+			continue;
+		state_void(j->ranks[n]);
+		memory_changes(j->ranks[n]);
+	}
+}
+
 /* The barrier's state becomes the job's. */
 static void follow_barrier(struct job *j)
 {
@@ -248,16 +282,20 @@ static void follow_barrier(struct job *j)
 							       : PROXY_JOB_RUNNING;
 	if (state == j->state)
 		return;
-	if (j->saving) { /* its ranks would run on behind what is saved */
-		job_fail(j, "the cut was released while the job was being saved");
-		return;
+	if (j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE) {
+		/* Its ranks would run on behind what is saved. */
+		save_failed(j, "the cut was released while the job was being saved");
+		if (j->state == PROXY_JOB_FAILED)
+			return;
 	}
 	if (state == PROXY_JOB_CUT && barrier_round(j->barrier) != j->cut) {
 		j->cut = barrier_round(j->barrier); /* asked again there, it says so twice */
 		j->cut_at = (double)now_ns() / 1e9;
 	}
-	if (j->state == PROXY_JOB_CUT)
+	if (j->state == PROXY_JOB_CUT) {
 		j->released_at = (double)now_ns() / 1e9;
+		goes_on(j);
+	}
 	j->state = state;
 	j->proxy->progress = true;
 }
@@ -278,7 +316,7 @@ static void bury_exited(struct job *j)
 {
 	for (uint32_t n = 0; n < j->world_size; n++) {
 		struct rank *r = j->ranks[n];
-		if (!r || !r->exited || j->saving || j->discarding)
+		if (!r || !r->exited || j->goal != GOAL_RUN)
 			continue;
 		if (!r->crashed && (!ring_empty(r) || r->items || r->frees) &&
 		    j->state < PROXY_JOB_CUT && !r->async_error)
@@ -296,15 +334,6 @@ static void bury_exited(struct job *j)
 	}
 }
 
-static void saved(struct job *j)
-{
-	struct proxy_event e = {.kind = PROXY_EVENT_SAVED, .job = j->id, .bytes = j->saved_bytes};
-	j->saving = j->discarding = false;
-	if (j->state != PROXY_JOB_FAILED)
-		j->state = PROXY_JOB_SAVED;
-	post_event(j->proxy, &e);
-}
-
 /* No state can hold a send; and at the cut its receiver, who is here, waits for none. */
 static bool refuse_unreceived(struct job *j)
 {
@@ -316,14 +345,38 @@ static bool refuse_unreceived(struct job *j)
 		 "rank %u has sent to rank %u what that has not received: "
 		 "collectives are under way, the job cannot be saved",
 		 from, to);
-	job_fail(j, text);
+	save_failed(j, text);
 	return true;
 }
 
+/* Every rank's state into its image, behind its memory. False: one does not fit. */
+static bool save_states(struct job *j)
+{
+	bool stay = j->goal == GOAL_SAVE;
+	j->saved_bytes = 0;
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		struct rank *r = j->ranks[n];
+		char error[256] = "";
+		if (!r)
+			continue;
+		/* Replaced meanwhile: what its new process begins with is nothing. */
+		uint64_t bytes = r->replaced ? 0 : state_save(r, error, sizeof error);
+		if (!bytes && !r->replaced) {
+			save_failed(j, error);
+			return false;
+		}
+		if (bytes)
+			j->saved_bytes += bytes + r->live_count * RF_CHUNK_BYTES;
+		if (!stay)
+			rank_detach(r);
+	}
+	return true;
+}
+
+/* On the way to SAVE or LEAVE: in several turns, while nothing of the job may move. */
 static void save_step(struct job *j)
 {
-	struct proxy *p = j->proxy;
-	bool resident = false;
+	bool stay = j->goal == GOAL_SAVE, all = true;
 	if (refuse_unreceived(j))
 		return;
 	for (uint32_t n = 0; n < j->world_size; n++) {
@@ -334,32 +387,15 @@ static void save_step(struct job *j)
 		 * then state_save says so. */
 		if (!rank_quiet(r) || (coll_busy(j->coll) && (j->peer || job_in_flight(j))))
 			return;
-		resident |= r->live_count > r->missing;
+		all &= stay ? memory_saved(r) : r->live_count == r->missing;
 	}
-	if (resident) {
-		if (!p->move_count)
-			memory_begin_save(p, j);
+	if (!all) {
+		if (!j->proxy->move_count)
+			memory_begin_save(j->proxy, j, stay);
 		return;
 	}
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		struct rank *r = j->ranks[n];
-		char error[256] = "";
-		if (!r)
-			continue;
-		if (r->replaced) { /* meanwhile: what its new process begins with is nothing */
-			rank_detach(r);
-			continue;
-		}
-		uint64_t bytes = state_save(r, error, sizeof error);
-		if (!bytes) {
-			j->saving = false;
-			job_fail(j, error);
-			return;
-		}
-		j->saved_bytes += bytes + r->live_count * RF_CHUNK_BYTES;
-		rank_detach(r);
-	}
-	saved(j);
+	if (save_states(j))
+		save_over(j, NULL);
 }
 
 static void discard_step(struct job *j)
@@ -375,7 +411,15 @@ static void discard_step(struct job *j)
 			rank_detach(r);
 	}
 	if (!j->attached && !job_in_flight(j))
-		saved(j);
+		save_over(j, NULL);
+}
+
+int job_aim(struct job *j, enum job_goal goal)
+{
+	if (goal < j->goal || (goal < GOAL_DISCARD && j->state != PROXY_JOB_CUT))
+		return -1;
+	j->goal = goal;
+	return 0;
 }
 
 void job_turn(struct job *j)
@@ -385,10 +429,12 @@ void job_turn(struct job *j)
 	tell_idle(j);
 	send_barrier(j);
 	follow_barrier(j);
-	if (j->saving)
-		save_step(j);
-	if (j->discarding)
-		discard_step(j);
+	switch (j->goal) {
+	case GOAL_RUN: break;
+	case GOAL_SAVE:
+	case GOAL_LEAVE: save_step(j); break;
+	case GOAL_DISCARD: discard_step(j); break;
+	}
 	if (j->state == j->told)
 		return;
 	struct proxy_event e = {.kind = PROXY_EVENT_JOB, .job = j->id, .state = j->state};

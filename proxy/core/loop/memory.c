@@ -54,6 +54,7 @@ static void chunk_give_back(struct rank *r, uint32_t index)
 	struct chunk *c = &r->chunks[index];
 	uint32_t physical = c->hal - 1;
 	c->hal = 0;
+	c->saved = false;
 	if (p->hal->space_unmap(r->space, chunk_addr(index)))
 		return; /* it is still mapped: nobody else may ever have it */
 	p->hal->chunk_destroy(p->device, physical);
@@ -269,11 +270,11 @@ uint64_t memory_resolve(struct rank *r, uint64_t addr, uint64_t bytes, bool writ
 
 /* ---- moving chunks ---- */
 
-static bool move_add(struct proxy *p, struct rank *r, uint32_t chunk, bool out)
+static bool move_add(struct proxy *p, struct rank *r, uint32_t chunk, bool out, bool stay)
 {
 	if (!make_room((void **)&p->moves, p->move_count, 1, &p->move_room, sizeof *p->moves))
 		return false;
-	p->moves[p->move_count++] = (struct move){r, chunk, out, 0};
+	p->moves[p->move_count++] = (struct move){r, chunk, out, stay, 0};
 	r->moving = true;
 	return true;
 }
@@ -304,7 +305,7 @@ void memory_begin_activate(struct proxy *p, struct rank *r)
 		if (!v)
 			break;
 		for (uint32_t i = 0; i < v->live_count && room < r->missing; i++)
-			if (v->chunks[v->live[i]].hal && move_add(p, v, v->live[i], true))
+			if (v->chunks[v->live[i]].hal && move_add(p, v, v->live[i], true, false))
 				room++;
 		if (!v->moving)
 			break; /* host memory is short: nothing could be listed */
@@ -313,13 +314,30 @@ void memory_begin_activate(struct proxy *p, struct rank *r)
 	if (room >= r->missing)
 		for (uint32_t i = 0; i < r->live_count; i++)
 			if (!r->chunks[r->live[i]].hal)
-				move_add(p, r, r->live[i], false);
+				move_add(p, r, r->live[i], false, false);
 	p->move_target = r;
 	memory_move(p);
 }
 
-/* Everything of the job's ranks goes out to their images. Their memory is quiet. */
-void memory_begin_save(struct proxy *p, struct job *job)
+bool memory_saved(const struct rank *r)
+{
+	for (uint32_t i = 0; i < r->live_count; i++)
+		if (r->chunks[r->live[i]].hal && !r->chunks[r->live[i]].saved)
+			return false;
+	return true;
+}
+
+void memory_changes(struct rank *r)
+{
+	for (uint32_t i = 0; i < r->live_count; i++) {
+		struct chunk *c = &r->chunks[r->live[i]];
+		if (c->saved && r->job->attached == 1) /* nobody to make room for: no second copy */
+			image_punch(r, r->live[i]);
+		c->saved = false;
+	}
+}
+
+void memory_begin_save(struct proxy *p, struct job *job, bool stay)
 {
 	if (p->move_count)
 		return;
@@ -328,9 +346,11 @@ void memory_begin_save(struct proxy *p, struct job *job)
 		if (job->ranks[n])
 			memory_sweep(job->ranks[n]);
 	for (uint32_t n = 0; n < job->world_size; n++)
-		for (uint32_t i = 0; job->ranks[n] && i < job->ranks[n]->live_count; i++)
-			if (job->ranks[n]->chunks[job->ranks[n]->live[i]].hal)
-				move_add(p, job->ranks[n], job->ranks[n]->live[i], true);
+		for (uint32_t i = 0; job->ranks[n] && i < job->ranks[n]->live_count; i++) {
+			const struct chunk *c = &job->ranks[n]->chunks[job->ranks[n]->live[i]];
+			if (c->hal && !(stay && c->saved))
+				move_add(p, job->ranks[n], job->ranks[n]->live[i], true, stay);
+		}
 	memory_move(p);
 }
 
@@ -361,6 +381,8 @@ static bool move_submit(struct proxy *p, struct move *m)
 	uint8_t *host = r->image + m->chunk * RF_CHUNK_BYTES;
 	struct hal_ref device = {r->space, chunk_addr(m->chunk)};
 	struct hal_ref image = {NULL, (uint64_t)(uintptr_t)host};
+	if (m->out && c->saved)
+		return true; /* it is there already */
 	if (!p->hal->room(p->swap_stream))
 		return false;
 	if (!m->out) {
@@ -384,7 +406,10 @@ static bool move_submit(struct proxy *p, struct move *m)
 static void move_complete(struct proxy *p, struct move *m)
 {
 	struct rank *r = m->rank;
-	if (m->out) {
+	if (m->out && m->stay) {
+		r->chunks[m->chunk].in_image = true;
+		r->chunks[m->chunk].saved = r->job->state == PROXY_JOB_CUT; /* else it runs on */
+	} else if (m->out) {
 		chunk_give_back(r, m->chunk);
 		r->chunks[m->chunk].in_image = true;
 		r->missing++;

@@ -223,6 +223,11 @@ uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)
 	return sizeof *h + h->bytes;
 }
 
+void state_void(struct rank *r)
+{
+	((struct state_header *)(void *)(r->image + STATE_OFFSET))->magic = 0;
+}
+
 /* ---- restoring ---- */
 
 static bool get_chunk(struct rank *r, const struct state_chunk *s)

@@ -1,0 +1,310 @@
+"""Promise: a job that stands at a cut can be saved and go on in place; what was saved is all of it,
+and goes on elsewhere to the same bits.
+
+Ranks of one job, several to a device, compute and reduce floats. At a cut they are saved where they
+are; channels and images are copied; the job goes on undisturbed, and the copies on other devices.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from hostile.records import FUNCTION_GET, KERNELS, LAUNCH, MODULE_DATA, MODULE_GLOBALS, MODULE_LOAD
+
+from rankfold.proxy.hal.soft.modules import Loader, ModuleInfo
+from rankfold.proxy.native import EVENT_SAVED, Event, Native, NativeError, segment_create
+from support.answers import answering
+from support.ring_client import (
+    CHUNK,
+    COLLECTIVE,
+    COMM_INIT,
+    COPY,
+    DEV_BASE,
+    DEVICE_SYNC,
+    OFF_BULK,
+    TAIL,
+    RingClient,
+    attach,
+    device,
+    leave,
+    settle,
+    until,
+)
+
+RANKS, FLOATS = 4, 1024
+HEAP = 5 * CHUNK
+GLOBALS, GIVEN, SUM = DEV_BASE, DEV_BASE + CHUNK - 512, DEV_BASE + 3 * CHUNK
+MODULE, FUNCTION, COMM = 16, 17, 18
+FLOAT32, AVERAGE = 7, 4
+MODULES: dict[str, ModuleInfo] = {}  # those that are known by their hash, everywhere
+STATE, STATE_TAIL = 1 << 39, 32 + 16 + 40  # in the image: the header, then the first record
+
+
+class Trainer(RingClient):
+    """A rank that computes on its own numbers and averages them with the others', step by step."""
+
+    def load(self) -> None:
+        self.map[OFF_BULK : OFF_BULK + len(KERNELS)] = KERNELS
+        self.alloc(DEV_BASE, HEAP)
+        self.post(MODULE_DATA, struct.pack("<QQII", MODULE, 0, len(KERNELS), 0))
+        assert self.call(MODULE_LOAD, struct.pack("<QQII", MODULE, len(KERNELS), 1, 0)) == 0
+        self.post(MODULE_GLOBALS, struct.pack("<QQ", MODULE, GLOBALS))
+        body = struct.pack("<QQII", MODULE, FUNCTION, 1, 7) + b"add_one"
+        assert self.call(FUNCTION_GET, body) == 0
+
+    def begin_training(self) -> None:
+        self.load()
+        numbers = [1 / (3 + 7 * self.rank + i) for i in range(FLOATS)]
+        self.write(GIVEN, struct.pack(f"<{FLOATS}f", *numbers))
+        self.begin(COMM_INIT, struct.pack("<QII", COMM, RANKS, self.rank) + b"\1" * 128)
+
+    def launch(self) -> None:
+        """One unit in the last place more."""
+        head = struct.pack("<QQ6I4I", 1, FUNCTION, FLOATS // 64, 1, 1, 64, 1, 1, 0, 12, 0, 0)
+        self.post(LAUNCH, head + struct.pack("<QI", GIVEN, FLOATS - self.rank))
+
+    def step(self) -> None:
+        """That, then everybody's average: the sum changes with the order in which it is taken."""
+        self.launch()
+        body = struct.pack("<6QIIiI", 1, COMM, GIVEN, SUM, FLOATS, AVERAGE, 0, FLOAT32, 0, 0)
+        self.post(COLLECTIVE, body)
+        self.post(COPY, self.copy(GIVEN + 64, SUM, 4 * FLOATS - 256))
+
+    def numbers(self) -> bytes:
+        assert self.call(DEVICE_SYNC) == 0
+        return self.read(GIVEN, 4 * FLOATS) + self.read(SUM, 4 * FLOATS)
+
+    def twin(self) -> Trainer:
+        made = super().twin()
+        made.__class__ = Trainer
+        assert isinstance(made, Trainer)
+        return made
+
+
+class Devices:
+    """Some devices in this process, each with its own thread; and what they tell."""
+
+    def __init__(self, natives: list[Native], told: list[list[Event]]):
+        self.natives, self.told = natives, told
+
+    def place(self, job: int, clients: list[Trainer], where: list[int]) -> None:
+        """Rank r on device where[r]."""
+        segment = segment_create(len(self.natives)) if len(self.natives) > 1 else -1
+        for index, native in enumerate(self.natives):
+            native.job_open(job, job, index, len(self.natives), where, segment)
+        for client in clients:
+            self.natives[where[client.rank]].rank_attach(job, client.rank, client.fd, client.image)
+        if segment >= 0:
+            os.close(segment)
+
+    def stop(self, job: int) -> None:
+        self.natives[0].barrier(job, True)
+        for native in self.natives:
+            settle(native, job, "cut")
+
+    def saved(self, n: int) -> list[Event]:
+        """The n-th answer of each device to a save."""
+        for native, told in zip(self.natives, self.told, strict=True):
+            until(lambda: len(only_saved(told)) > n, native)  # noqa: B023
+        return [only_saved(told)[n] for told in self.told]
+
+    def go_on(self, job: int, clients: list[Trainer]) -> None:
+        self.natives[0].barrier(job, False)
+        for native in self.natives:
+            settle(native, job, "running")
+        for client in clients:
+            client.ring()
+
+    def leave(self, job: int) -> None:
+        for native in self.natives:
+            leave(native, job)
+
+
+def only_saved(told: list[Event]) -> list[Event]:
+    return [event for event in told if event.kind == EVENT_SAVED]
+
+
+@contextmanager
+def devices(kernels: Loader, count: int, chunks: int = 64) -> Iterator[Devices]:
+    with ExitStack() as stack:
+        natives = [stack.enter_context(device(chunks * CHUNK)) for _ in range(count)]
+        told: list[list[Event]] = [[] for _ in natives]
+        for native, events in zip(natives, told, strict=True):
+            stack.enter_context(answering(native, kernels, MODULES, events))
+        yield Devices(natives, told)
+
+
+@pytest.fixture
+def clients() -> Iterator[list[Trainer]]:
+    made = [Trainer(rank, RANKS) for rank in range(RANKS)]
+    yield made
+    for client in made:
+        client.close()
+
+
+def begin(clients: list[Trainer], steps: int) -> None:
+    for client in clients:
+        client.begin_training()
+    assert [client.finish() for client in clients] == [0] * RANKS
+    for client in clients:
+        for _ in range(steps):
+            client.step()
+
+
+@pytest.mark.several_devices
+@pytest.mark.parametrize("elsewhere", [[0, 0, 0, 0], [0, 1, 2, 3]])
+def test_saved_in_place_it_goes_on_and_so_does_the_copy_elsewhere(
+    kernels: Loader, clients: list[Trainer], elsewhere: list[int]
+) -> None:
+    """What was asked for while it stood there is done by both."""
+    with devices(kernels, 2, chunks=8) as here:  # each has room for one and a half of its ranks
+        here.place(1, clients, [0, 0, 1, 1])
+        begin(clients, 5)
+        here.stop(1)
+        for client in clients:
+            client.step()
+        assert all(native.job_save(1) for native in here.natives)
+        for event in here.saved(0):
+            assert (event.state, event.text) == ("cut", "")
+            assert event.size > 2 * HEAP
+        used = [native.status()["used"] for native in here.natives]
+        assert all(bytes_ > 0 for bytes_ in used), "what was resident still is"
+        twins = [client.twin() for client in clients]
+        for twin in twins:
+            (tail,) = struct.unpack("<Q", os.pread(twin.image, 8, STATE + STATE_TAIL))
+            assert tail == twin.u64(TAIL) < twin.head
+        assert [native.status()["used"] for native in here.natives] == used
+        here.go_on(1, clients)
+        for client in clients:
+            for _ in range(5):
+                client.step()
+        undisturbed = [client.numbers() for client in clients]
+        here.leave(1)
+    with devices(kernels, 1 + max(elsewhere)) as there:
+        there.place(2, twins, elsewhere)
+        for twin in twins:
+            for _ in range(5):
+                twin.step()
+        assert [twin.numbers() for twin in twins] == undisturbed
+        there.leave(2)
+    for twin in twins:
+        twin.close()
+
+
+@pytest.mark.several_devices
+def test_saved_twice_and_then_let_go_it_goes_on_elsewhere(
+    kernels: Loader, clients: list[Trainer]
+) -> None:
+    """At one cut, and the same is written each time; and at the next one what has changed since."""
+    with devices(kernels, 2) as here, devices(kernels, 1) as there:
+        here.place(1, clients, [0, 1, 0, 1])
+        begin(clients, 3)
+        here.stop(1)
+        for n in range(2):
+            assert all(native.job_save(1) for native in here.natives)
+            here.saved(n)
+        first = [client.twin() for client in clients]
+        here.go_on(1, clients)
+        for client in clients:
+            client.step()
+        here.stop(1)
+        assert all(native.job_save(1) for native in here.natives)
+        assert all(native.job_leave(1) for native in here.natives)  # whether or not it is over
+        for native in here.natives:
+            settle(native, 1, "saved")
+            native.job_close(1)
+            assert native.status()["used"] == 0
+        for client in first:
+            client.step()
+        there.place(2, first, [0] * RANKS)
+        expected = [client.numbers() for client in first]
+        there.leave(2)
+        there.place(3, clients, [0] * RANKS)
+        assert [client.numbers() for client in clients] == expected
+        there.leave(3)
+    for client in first:
+        client.close()
+
+
+def test_a_save_needs_a_cut_and_is_void_when_that_is_released(
+    kernels: Loader, clients: list[Trainer]
+) -> None:
+    with devices(kernels, 1) as here:
+        native = here.natives[0]
+        here.place(1, clients, [0] * RANKS)
+        begin(clients, 1)
+        assert not native.job_save(1)
+        here.stop(1)
+        assert native.job_save(1)
+        assert here.saved(0)[0].text == ""
+        here.go_on(1, clients)
+        for client in clients:
+            assert client.call(DEVICE_SYNC) == 0
+        here.leave(1)
+        native.job_open(2, 2, 0, 1, [0] * RANKS, -1)
+        with pytest.raises(NativeError, match="is lost"):
+            native.rank_attach(2, 0, clients[0].fd, clients[0].image)
+        leave(native, 2)
+
+
+@pytest.mark.several_devices
+def test_a_save_that_the_release_overtakes_fails_and_the_job_goes_on(
+    kernels: Loader, clients: list[Trainer]
+) -> None:
+    """And the next one holds what has changed since, though parts of the first were written."""
+    with devices(kernels, 2) as here, devices(kernels, 1) as there:
+        here.place(1, clients, [0, 1, 1, 1])
+        clients[1].alloc(DEV_BASE + 2 * HEAP, 40 * CHUNK)
+        begin(clients, 1)
+        reasons = set[str]()
+        for n in range(50):
+            here.stop(1)
+            assert here.natives[1].job_save(1)
+            here.natives[0].barrier(1, False)
+            until(lambda: len(only_saved(here.told[1])) > n, here.natives[1])  # noqa: B023
+            reasons.add(only_saved(here.told[1])[n].text)
+            here.go_on(1, clients)
+            for client in clients:
+                client.step()
+            if len(reasons - {""}):
+                break
+        assert reasons - {""} == {"the cut was released while the job was being saved"}
+        here.stop(1)
+        assert all(native.job_save(1) for native in here.natives)
+        here.saved(0)
+        until(lambda: len(only_saved(here.told[1])) > n + 1, here.natives[1])
+        assert only_saved(here.told[1])[n + 1].text == ""
+        twins = [client.twin() for client in clients]
+        here.go_on(1, clients)
+        there.place(2, twins, [0] * RANKS)
+        for client in (*clients, *twins):
+            client.step()
+        assert [twin.numbers() for twin in twins] == [client.numbers() for client in clients]
+        here.leave(1)
+        there.leave(2)
+    for twin in twins:
+        twin.close()
+
+
+def test_an_image_holds_no_second_copy_of_a_rank_that_is_alone(kernels: Loader) -> None:
+    """Once it goes on."""
+    client = Trainer(0, 1)
+    with devices(kernels, 1) as here:
+        native = here.natives[0]
+        attach(native, client)
+        client.load()
+        client.launch()
+        assert client.call(DEVICE_SYNC) == 0
+        before = os.fstat(client.image).st_blocks
+        here.stop(1)
+        assert native.job_save(1)
+        here.saved(0)
+        assert os.fstat(client.image).st_blocks * 512 >= HEAP
+        here.go_on(1, [client])
+        assert os.fstat(client.image).st_blocks <= before + 64
+        here.leave(1)
+    client.close()
