@@ -52,8 +52,9 @@ from benchmarks import report
 from benchmarks.report import Figure
 from rankfold import paths
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.soft import cache, codegen
-from rankfold.proxy.hal.soft.modules import IMAGE_PTX, Loader
+from rankfold.proxy.hal.soft.compiler import cache, codegen
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.fatbin import IMAGE_PTX
 from support.fleet import Fleet, MiB
 from support.leaks import State, Watch
 

@@ -6,29 +6,35 @@ may come from several threads.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
-from rankfold import paths
-from rankfold.proxy.hal.cuda import modules as nvidia
-from rankfold.proxy.hal.soft import modules as soft
-from rankfold.proxy.hal.soft.modules import ModuleError
+from rankfold.proxy.ptx.errors import INVALID_IMAGE, NOT_FOUND, ModuleError
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
 
 log = logging.getLogger("rankfold.proxy.modules")
 
-NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND
-INVALID_IMAGE = 200
+FOLDERS = {"soft": "soft", "nvidia": "cuda"}  # of a device's type, below hal/
 
 
-def _loader(hal: str, state: Path, cc: tuple[int, int]) -> soft.Loader | nvidia.Loader:
-    core = paths.native("lib/librankfold-proxy.so")
-    if hal == "nvidia":
-        return nvidia.Loader(core, cc)
-    compiler = paths.sockets(state) / "compiler.sock"
-    return soft.Loader(core, paths.kernel_cache(state), compiler, cc)
+class Loader(Protocol):
+    """What a kind's `modules.py` opens: modules and kernels of the device this process has open."""
+
+    def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo: ...
+
+    def function(self, module: ModuleInfo, name: str) -> FunctionInfo: ...
+
+    def close(self) -> None: ...
+
+
+def _loader(hal: str, state: Path, cc: tuple[int, int]) -> Loader:
+    """Of this kind of device. A proxy loads its own kind only: another one may not be installed."""
+    kind = importlib.import_module(f"rankfold.proxy.hal.{FOLDERS[hal]}.modules")
+    return cast(Loader, kind.open_loader(state, cc))
 
 
 class ModuleStore:

@@ -1,6 +1,6 @@
 """The messages of the control protocol: what may be asked of a proxy and a launcher, and what they
 answer. (What commands ask the reconciler stands in reconciler/operations.py, what proxies ask the
-compiler in proxy/hal/soft/compiler.py.)
+compiler in proxy/hal/soft/compiler/server.py.)
 
 Each message is a length (u32, little endian) and that many bytes of JSON. A request is ``{"v": 1,
 "id": n, "op": name, …}``, its reply ``{"v": 1, "id": n, "ok": true, …}`` or ``{"v": 1, "id": n,

@@ -15,7 +15,7 @@ import pytest
 from rankfold import paths
 from rankfold.paths import REPOSITORY
 from rankfold.proxy.hal.cuda.modules import Loader
-from rankfold.proxy.hal.soft.modules import FunctionInfo
+from rankfold.proxy.ptx.info import FunctionInfo
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.c"))

@@ -15,8 +15,8 @@ from softgpu.harness import CHUNK, Device, Space, ffi
 
 from rankfold import paths
 from rankfold.proxy.hal.cuda.modules import Loader
-from rankfold.proxy.hal.soft.modules import ModuleError
 from rankfold.proxy.native import Native, NativeError
+from rankfold.proxy.ptx.errors import ModuleError
 
 from .conftest import Fake, Kernels
 

@@ -12,8 +12,8 @@ import pytest
 from rankfold.interpose.blas import build
 from rankfold.paths import REPOSITORY
 from rankfold.proxy.hal.cuda.rewrite import PARAMETER, SHARED, Rewritten, rewrite
-from rankfold.proxy.hal.soft import ptx
-from rankfold.proxy.hal.soft.errors import ModuleError
+from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.module import parse_module
 
 HEAD = ".version 8.0\n.target sm_75\n.address_size 64\n"
 # Those with variables; the others take time only.
@@ -27,7 +27,7 @@ PROGRAMS = [
 
 
 def rewritten(text: str) -> Rewritten:
-    return rewrite(text, ptx.parse_module(text))
+    return rewrite(text, parse_module(text))
 
 
 def assemble(tmp_path: Path, text: str) -> str:
@@ -53,11 +53,11 @@ def assemble(tmp_path: Path, text: str) -> str:
 def test_every_program_still_assembles_and_has_no_variables(tmp_path: Path, program: Path) -> None:
     text = cuda.ptx(program)
     done = rewritten(text)
-    names = [v for v in ptx.parse_module(text).variables.values() if v.space in ("global", "const")]
+    names = [v for v in parse_module(text).variables.values() if v.space in ("global", "const")]
     assert bool(done.entries) <= bool(names)
-    left = ptx.parse_module(done.text)
+    left = parse_module(done.text)
     assert [v.name for v in left.variables.values() if v.space in ("global", "const")] == []
-    assert left.functions.keys() == ptx.parse_module(text).functions.keys()
+    assert left.functions.keys() == parse_module(text).functions.keys()
     said = assemble(tmp_path, done.text)
     assert re.findall(r"(\d+) bytes gmem", said) in ([], ["0"])
 

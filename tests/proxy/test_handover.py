@@ -33,8 +33,9 @@ from hostile.records import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankfold.proxy.hal.soft.modules import Loader, ModuleInfo
+from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import Native
+from rankfold.proxy.ptx.info import ModuleInfo
 from support.answers import answering
 from support.ring_client import (
     ALLOC,

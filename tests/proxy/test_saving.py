@@ -15,8 +15,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from hostile.records import FUNCTION_GET, KERNELS, LAUNCH, MODULE_DATA, MODULE_GLOBALS, MODULE_LOAD
 
-from rankfold.proxy.hal.soft.modules import Loader, ModuleInfo
+from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import EVENT_SAVED, Event, Native, NativeError, segment_create
+from rankfold.proxy.ptx.info import ModuleInfo
 from support.answers import answering
 from support.ring_client import (
     CHUNK,

@@ -17,7 +17,8 @@ import cffi
 import numpy as np
 
 from rankfold import control, paths
-from rankfold.proxy.hal.soft.modules import FunctionInfo, Loader
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.info import FunctionInfo
 
 DEV_BASE = 0x200000000000
 CHUNK = 2 << 20

@@ -7,7 +7,8 @@ from pathlib import Path
 import cuda
 import pytest
 
-from rankfold.proxy.hal.soft import lower, ptx
+from rankfold.proxy.hal.soft.compiler import lower
+from rankfold.proxy.ptx.module import parse_module
 from softgpu import test_kernels
 
 MATRICES = cuda.PROGRAMS / "matrices.cu"
@@ -15,7 +16,7 @@ MATRICES = cuda.PROGRAMS / "matrices.cu"
 
 def lowered(source: Path, arch: int) -> int:
     """The kernels in it."""
-    module = ptx.parse_module(cuda.ptx(source, args=[f"-arch=compute_{arch}"]))
+    module = parse_module(cuda.ptx(source, args=[f"-arch=compute_{arch}"]))
     assert module.target == arch
     names = [f.name for f in module.functions.values() if f.entry and f.body_text is not None]
     for name in names:

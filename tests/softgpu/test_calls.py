@@ -8,7 +8,8 @@ import cuda
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft.modules import Loader, ModuleInfo
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.info import ModuleInfo
 from softgpu.harness import Space
 from softgpu.test_heap import told
 

@@ -18,8 +18,11 @@ import zstandard
 
 from rankfold import control, paths
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.soft import cache, codegen, fatbin, ptx
-from rankfold.proxy.hal.soft.modules import Loader, ModuleError
+from rankfold.proxy.hal.soft.compiler import cache, codegen
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx import fatbin
+from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.module import parse_module
 from softgpu import crowded
 from softgpu.harness import Device, stop_compiler
 
@@ -204,8 +207,8 @@ def test_errors_have_the_drivers_numbers(made: list[Loader], folder: Path) -> No
 
 def test_only_what_a_kernel_depends_on_is_in_its_key() -> None:
     two = text() + text("other").split(".address_size 64")[1]
-    one = ptx.parse_module(text())
-    both = ptx.parse_module(two)
+    one = parse_module(text())
+    both = parse_module(two)
     assert codegen.kernel_source(one, "add_one") == codegen.kernel_source(both, "add_one")
     assert codegen.key_of("x", "a") != codegen.key_of("x", "b")
 
@@ -284,13 +287,13 @@ def test_a_linked_module_declares_in_any_order_and_defines_once(
     declared: str, defined: str
 ) -> None:
     for parts in (declared, defined), (defined, declared):
-        module = ptx.parse_module(HEADER + "\n".join(parts))
+        module = parse_module(HEADER + "\n".join(parts))
         assert all(f.body_text for f in module.functions.values())
         assert all(v.initial == bytes([7, 0, 0, 0]) for v in module.variables.values())
     with pytest.raises(ModuleError, match=r"[fv] is defined twice"):
-        ptx.parse_module(HEADER + defined + defined)
+        parse_module(HEADER + defined + defined)
     weak = defined.replace(".visible", ".weak")
-    first, both = (ptx.parse_module(HEADER + weak * count) for count in (1, 2))
+    first, both = (parse_module(HEADER + weak * count) for count in (1, 2))
     assert (first.functions, first.variables) == (both.functions, both.variables)
 
 

@@ -8,7 +8,9 @@ import cuda
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft.modules import Loader, ModuleError, ModuleInfo
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.info import ModuleInfo
 from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi
 
 ILLEGAL_ADDRESS, MISALIGNED, LAUNCH_FAILED, INVALID_VALUE = 700, 716, 719, 1

@@ -19,8 +19,9 @@ import llvmlite.binding as llvm
 import pytest
 import yaml
 
-from rankfold.proxy.hal.soft import lower, ptx
-from rankfold.proxy.hal.soft.errors import ModuleError
+from rankfold.proxy.hal.soft.compiler import lower
+from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.module import parse_module
 
 # {a|b} is a or b. T and U stand for types; %T1 is register 1 for one of type T, %W1 for one twice
 # as wide, and <%T> one, two, four or eight of them. BYTES and IN are written out below.
@@ -323,7 +324,7 @@ def that_exist(candidates: list[str], source: Path) -> list[str]:
 
 def translated(form: str) -> bool:
     try:
-        lowered = lower.lower(ptx.parse_module(text([form])), "form", "form")
+        lowered = lower.lower(parse_module(text([form])), "form", "form")
     except ModuleError as error:
         assert error.code == 801, error.message
         assert repr(form) in error.message

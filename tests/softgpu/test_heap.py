@@ -12,7 +12,8 @@ import cuda
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft.modules import Loader, ModuleInfo
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.info import ModuleInfo
 from softgpu.harness import Device, Space
 
 LAUNCH_FAILED, ILLEGAL_ADDRESS = 719, 700

@@ -12,7 +12,8 @@ import cuda
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft.modules import Loader, ModuleInfo
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.info import ModuleInfo
 from softgpu import test_bit_rows as bit_rows
 from softgpu import test_conformance as floats
 from softgpu.harness import Space

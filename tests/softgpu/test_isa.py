@@ -11,8 +11,11 @@ import cuda
 import pytest
 import yaml
 
-from rankfold.proxy.hal.soft import instructions, ptx
-from rankfold.proxy.hal.soft.modules import Loader, ModuleError
+from rankfold.proxy.hal.soft.compiler import instructions
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.body import parse_body
+from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.module import parse_module
 from softgpu import (
     bytewise,
     elementwise,
@@ -94,9 +97,9 @@ def exercised() -> set[tuple[str, ...]]:
     compiled = [cuda.ptx(test_calls.SOURCE), cuda.ptx(test_kernels.SOURCE, args=["-DNO_REDUX"])]
     found = set()
     for text in [APPROXIMATE, *compiled, *(t for texts in programs().values() for t in texts)]:
-        for function in ptx.parse_module(text).functions.values():
+        for function in parse_module(text).functions.values():
             if function.body_text is not None:
-                found |= {instr.op for instr in ptx.parse_body(function).instrs}
+                found |= {instr.op for instr in parse_body(function).instrs}
     return found
 
 

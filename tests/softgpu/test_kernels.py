@@ -9,7 +9,8 @@ import cuda
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft.modules import FunctionInfo, Loader, ModuleInfo
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
 from softgpu.harness import Space
 
 RNG = np.random.default_rng

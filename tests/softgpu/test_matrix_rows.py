@@ -16,7 +16,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft.modules import Loader, ModuleError
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.errors import ModuleError
 from softgpu.elementwise import Array
 from softgpu.harness import DEV_BASE, Space
 

@@ -10,9 +10,11 @@ import cuda
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft import codegen, constants, ptx
-from rankfold.proxy.hal.soft.errors import ModuleError
+from rankfold.proxy.hal.soft.compiler import codegen
 from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx import constants
+from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.module import parse_module
 from softgpu.harness import Space
 
 HEADER = ".version 8.0\n.target sm_80\n.address_size 64\n"
@@ -49,7 +51,7 @@ def test_what_the_assembler_takes_is_translated(text: str, tmp_path: Path) -> No
     command = [str(cuda.NVCC), "-cubin", "-arch=sm_80", "-o", "/dev/null", str(source)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    codegen.compile_kernel(codegen.kernel_source(ptx.parse_module(text), "k"), "k")
+    codegen.compile_kernel(codegen.kernel_source(parse_module(text), "k"), "k")
 
 
 @pytest.mark.parametrize(
@@ -69,11 +71,11 @@ def test_what_is_no_constant_is_said_to_be_none(text: str) -> None:
 
 
 def test_a_size_that_cannot_be_read_is_an_error() -> None:
-    module = ptx.parse_module(HEADER + ".global .b32 g[0x2][ 3 ];")
+    module = parse_module(HEADER + ".global .b32 g[0x2][ 3 ];")
     assert module.variables["g"].size == 24
     for size in ("n", "2+2"):
         with pytest.raises(ModuleError, match=r"no size of an array: \["):
-            ptx.parse_module(HEADER + f".global .b32 g[{size}];")
+            parse_module(HEADER + f".global .b32 g[{size}];")
 
 
 CALLS = """

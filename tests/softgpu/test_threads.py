@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft import lower, ptx
+from rankfold.proxy.hal.soft.compiler import lower
 from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.module import parse_module
 from softgpu.harness import Space
 
 PLACE = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x; "
@@ -152,7 +153,7 @@ small:
     ],
 )  # fmt: skip
 def test_which_kernels_run_their_blocks_as_one(body: str, wide: bool) -> None:
-    found = lower.lower(ptx.parse_module(kernel(body)), "k", "k").ir
+    found = lower.lower(parse_module(kernel(body)), "k", "k").ir
     (line,) = [x for x in found.splitlines() if x.startswith("@k = ")]
     flags = int(line.removesuffix("]}").split()[-1])
     assert bool(flags & lower.WIDE) is wide
@@ -228,14 +229,14 @@ def test_a_loop_over_neighbours_is_gone_through_side_by_side(kernels: Loader, sp
     ],
 )
 def test_which_loops_threads_regroup_in(extra: str, side_by_side: bool) -> None:
-    made = lower.Kernel(module := ptx.parse_module(kernel(SUM.format(extra=extra))),
+    made = lower.Kernel(module := parse_module(kernel(SUM.format(extra=extra))),
                         module.functions["k"], "k")  # fmt: skip
     assert any(cut.soft for cut in made.graph.cuts.values()) is side_by_side
 
 
 def test_how_registers_differ_between_threads() -> None:
     """Behind the loop, what its rounds count is not the same for all; nor what is loaded."""
-    module = ptx.parse_module(
+    module = parse_module(
         kernel(SUM.format(extra="shl.b32 %r8, %r0, 2; sub.u32 %r10, %r2, 1;"))
     )
     slopes = lower.Kernel(module, module.functions["k"], "k").slopes
@@ -317,7 +318,7 @@ round:
     add.u32 %r14, %r14, %r5;
 last:
     st.global.u32 [%rd2], %r14;""")
-    found_ir = lower.lower(ptx.parse_module(source), "k", "k").ir
+    found_ir = lower.lower(parse_module(source), "k", "k").ir
     assert "@kept = internal constant [0 " not in found_ir and "@step" in found_ir
     function = kernels.function(kernels.module(source.encode(), 1), "k")
     for width, height in ((32, 1), (40, 1), (64, 2), (40, 5), (96, 4)):
@@ -352,7 +353,7 @@ round:
     add.s32 %r0, %r0, %r2;
     setp.ge.s32 %p1, %r0, 0;
     @%p1 bra round;""")
-    assert any("@step" in line for line in lower.lower(ptx.parse_module(source), "k", "k").ir
+    assert any("@step" in line for line in lower.lower(parse_module(source), "k", "k").ir
                .splitlines())  # fmt: skip
     function = kernels.function(kernels.module(source.encode(), 1), "k")
     for threads in (32, 64, 100):

@@ -10,8 +10,10 @@ import cuda
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft import lower, ptx
-from rankfold.proxy.hal.soft.modules import Loader, ModuleInfo
+from rankfold.proxy.hal.soft.compiler import lower
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.info import ModuleInfo
+from rankfold.proxy.ptx.module import parse_module
 from softgpu.harness import Device, Space
 
 SOURCE = Path(__file__).with_name("kernels.cu")
@@ -125,7 +127,7 @@ def ordered(text: str) -> bool:
     ret;
 }}
 """
-    found = lower.lower(ptx.parse_module(source), "k", "k").ir
+    found = lower.lower(parse_module(source), "k", "k").ir
     (line,) = [x for x in found.splitlines() if x.startswith("@k = ")]
     flags = int(line.removesuffix("]}").split()[-1])
     return bool(flags & lower.ORDERED)

@@ -7,8 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rankfold.proxy.hal.soft.modules import Loader, ModuleError, ModuleInfo
+from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import EVENT_FUNCTION, EVENT_MODULE, Event, Native
+from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.info import ModuleInfo
 
 
 @contextmanager

@@ -14,9 +14,12 @@ from typing import Any
 
 import cffi
 
-from ..soft.errors import NOT_FOUND, NOT_SUPPORTED, ModuleError
-from ..soft.inline import called
-from ..soft.modules import FunctionInfo, ModuleInfo, module_info, ptx_of
+from rankfold import paths
+from rankfold.proxy.ptx.calls import called
+from rankfold.proxy.ptx.errors import NOT_FOUND, NOT_SUPPORTED, ModuleError
+from rankfold.proxy.ptx.fatbin import ptx_of
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, module_info
+
 from .rewrite import Rewritten, rewrite
 
 NO_GLOBALS = 0xFFFFFFFF
@@ -36,6 +39,11 @@ int rankfold_nvidia_function(void *module, const char *name, uint32_t param_byte
 class _Loaded:
     handle: Any
     rewritten: Rewritten
+
+
+def open_loader(_state: Path, cc: tuple[int, int]) -> Loader:
+    """The loader of a proxy, for its device of compute capability `cc`."""
+    return Loader(paths.native("lib/librankfold-proxy.so"), cc)
 
 
 class Loader:

@@ -13,8 +13,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..soft import lower, ptx
-from ..soft.errors import INVALID_PTX, NOT_SUPPORTED, ModuleError
+from rankfold.proxy.ptx import layout
+from rankfold.proxy.ptx.errors import INVALID_PTX, NOT_SUPPORTED, ModuleError
+from rankfold.proxy.ptx.model import Module
+from rankfold.proxy.ptx.module import strip
 
 PARAMETER, SHARED, REGISTER = "__rankfold_globals", "__rankfold_base", "%__rankfold"
 
@@ -31,13 +33,13 @@ class Rewritten:
     entries: frozenset[str]
 
 
-def rewrite(text: str, module: ptx.Module) -> Rewritten:
+def rewrite(text: str, module: Module) -> Rewritten:
     """PTX that the driver takes. `module` is `text`, parsed. Raises ModuleError."""
-    offsets = {n: o for n, o in lower.globals_layout(module).offsets.items() if n != lower.SETUP}
+    offsets = {n: o for n, o in layout.globals_layout(module).offsets.items() if n != layout.SETUP}
     if not offsets:
         return Rewritten(text, frozenset())
     _refuse_code_addresses(module)
-    statements = list(_statements(ptx.strip(text)))
+    statements = list(_statements(strip(text)))
     names = re.compile(
         r"(?<![\w$.%])(" + "|".join(map(re.escape, offsets)) + r")(?![\w$])(?:\s*\+\s*(\d+))?"
     )
@@ -62,7 +64,7 @@ def rewrite(text: str, module: ptx.Module) -> Rewritten:
     return Rewritten("\n".join(out) + "\n", frozenset(entries))
 
 
-def _refuse_code_addresses(module: ptx.Module) -> None:
+def _refuse_code_addresses(module: Module) -> None:
     for variable in module.variables.values():
         for _place, to, _addend in variable.pointers:
             if to in module.functions:

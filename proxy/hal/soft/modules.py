@@ -12,18 +12,19 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from rankfold import paths
 from rankfold.control import Client, ControlError
+from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.fatbin import ptx_of
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, module_info
+from rankfold.proxy.ptx.module import find
 
-from . import cache, codegen, fatbin, lower, ptx
-from .errors import INVALID_PTX, NO_BINARY_FOR_GPU, NOT_SUPPORTED, ModuleError
-from .flow import find
+from .compiler import cache, codegen
 
-IMAGE_FATBIN, IMAGE_PTX = 0, 1  # enum rf_image
 COMPILE_TIMEOUT_S = 300.0
 START_TIMEOUT_S = 30.0
 ATTEMPTS = 5  # a connection may still reach one that is just being killed
@@ -32,45 +33,11 @@ RUNTIME_SYMBOLS = tuple(
     for name in ("trap", "nanoseconds", "print", "assert", "stand", "part", "malloc", "free")
 )
 
-__all__ = ["FunctionInfo", "Global", "Loader", "ModuleError", "ModuleInfo"]
 
-
-@dataclass(frozen=True)
-class Global:
-    """A variable of a module: where it lies in the module's globals area, in bytes."""
-
-    name: str
-    offset: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class ModuleInfo:
-    """A module. Its globals area has `globals_bytes` and begins as `globals_image`."""
-
-    hash: str
-    functions: tuple[str, ...]
-    globals: tuple[Global, ...]
-    globals_bytes: int
-    globals_image: bytes
-    ptx: ptx.Module = field(repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class FunctionInfo:
-    """A kernel. `address` is that of its struct hal_function, valid while the loader lives.
-    Sizes and offsets in bytes."""
-
-    name: str
-    address: int
-    params: tuple[tuple[int, int], ...]
-    param_bytes: int
-    static_shared: int
-    max_threads: int
-    registers: int
-    local_bytes: int
-    const_bytes: int
-    ptx_version: int
+def open_loader(state: Path, cc: tuple[int, int]) -> Loader:
+    """The loader of a proxy of the fleet in `state`, for a device of compute capability `cc`."""
+    core = paths.native("lib/librankfold-proxy.so")
+    return Loader(core, paths.kernel_cache(state), paths.sockets(state) / "compiler.sock", cc)
 
 
 class Loader:
@@ -211,7 +178,7 @@ class Loader:
     def _spawn(self) -> int:
         """In a session of its own: it serves other proxies too and may outlive this one."""
         self.cache_dir.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "rankfold.proxy.hal.soft.compiler",
+        command = [sys.executable, "-m", "rankfold.proxy.hal.soft.compiler.server",
                    "--socket", str(self.socket), "--cache", str(self.cache_dir)]  # fmt: skip
         quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
         pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=quiet, setsid=True)
@@ -229,29 +196,3 @@ class Loader:
             with self._lock:
                 self.children.discard(pid)
         return ended
-
-
-def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:
-    """The PTX of a fatbin, or of an image that is PTX. Raises ModuleError."""
-    if image.startswith(b"\x7fELF"):
-        raise ModuleError(NO_BINARY_FOR_GPU, "the module is machine code only: no PTX to run")
-    if not image.startswith(fatbin.MAGIC.to_bytes(4, "little")):
-        return fatbin.decode(image)
-    texts = set(fatbin.ptx_texts(image, compute_capability))
-    if len(texts) != 1:
-        raise ModuleError(NOT_SUPPORTED, f"one image holds {len(texts)} PTX modules")
-    return texts.pop()
-
-
-def module_info(text: str, digest: str) -> ModuleInfo:
-    """What a module has, and its globals laid out as for every device. Raises ModuleError."""
-    module = ptx.parse_module(text)
-    layout = lower.globals_layout(module)
-    sizes = {v.name: v.size for v in module.variables.values()}
-    sizes[lower.SETUP] = layout.bytes - layout.offsets.get(lower.SETUP, 0)
-    found = tuple(Global(n, offset, sizes[n]) for n, offset in layout.offsets.items())
-    functions = tuple(
-        f.name for f in module.functions.values() if f.entry and f.body_text is not None
-    )
-    image = lower.globals_image(module)
-    return ModuleInfo(digest, functions, found, layout.bytes, image, module)

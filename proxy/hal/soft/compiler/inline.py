@@ -11,11 +11,10 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from . import recursion
-from .errors import INVALID_PTX, ModuleError, unsupported
-from .ptx import (
+from rankfold.proxy.ptx.calls import Bodies
+from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.model import (
     TYPE_BYTES,
-    Body,
     Function,
     Instr,
     Int,
@@ -31,8 +30,11 @@ from .ptx import (
     Sym,
     Variable,
     Vec,
-    parse_body,
+    symbols_of,
 )  # fmt: skip
+
+from . import recursion
+from .errors import unsupported
 
 INLINED_INSTRS_MAX = 200_000
 
@@ -50,12 +52,11 @@ class _Inliner:
     def __init__(self, module: Module, kernel: str):
         self.module, self.kernel = module, kernel
         self.flat = Flat()
-        self.bodies: dict[str, Body] = {}
+        self.bodies = Bodies(module)
         self.count = 0
         self.chosen = False  # among functions by their address: one that is here may not be called
         self.stack = recursion.Stack(self.flat)
         self.shared: dict[str, recursion.Shared] = {}  # the functions that stand once
-        self._taken: set[str] | None = None
         self._calls: dict[str, set[str]] = {}  # which functions a function calls
         self._reach: dict[str, set[str]] = {}
 
@@ -72,18 +73,12 @@ class _Inliner:
             self.stack.leave(self.shared[name])
         self.stack.begin()
 
-    def body(self, name: str) -> Body:
-        if name not in self.bodies:
-            elements = {v.name: v.element for v in self.module.variables.values()}
-            self.bodies[name] = parse_body(self.module.functions[name], elements)
-        return self.bodies[name]
-
     def expand(
         self, function: Function, prefix: str, formals: dict[str, str], within: str,
         frame: recursion.Shared | None = None,
     ) -> None:  # fmt: skip
         """`within`: the function, if this is its own copy and not part of another one."""
-        body = self.body(function.name)
+        body = self.bodies.body(function.name)
         for name, kind in body.registers.items():
             self.flat.registers[prefix + name] = kind
         for name, variable in body.variables.items():
@@ -166,7 +161,7 @@ class _Inliner:
                 Instr(("bra",), pred=instr.pred, negated=not instr.negated, target=over)
             )
         bound = {formal.name: actual.name for formal, actual in self._bound(instr, callee)}
-        takes = any(i.op[0] == "alloca" for i in self.body(name).instrs)
+        takes = any(i.op[0] == "alloca" for i in self.bodies.body(name).instrs)
         saved = Reg(prefix + "top")
         if takes:
             self.flat.registers[saved.name] = "u64"
@@ -233,7 +228,7 @@ class _Inliner:
         return self._reach[name]
 
     def _callees(self, name: str) -> set[str]:
-        body, found = self.body(name), set()
+        body, found = self.bodies.body(name), set()
         for instr in body.instrs:
             if instr.op[0] != "call":
                 continue
@@ -249,7 +244,7 @@ class _Inliner:
 
     def _stand_once(self, function: Function, own: recursion.Shared) -> None:
         self.chosen = own.chosen
-        for name, variable in self.body(function.name).variables.items():
+        for name, variable in self.bodies.body(function.name).variables.items():
             if variable.space == "local":
                 align = max(variable.align, 1)
                 at = (own.frame_bytes + align - 1) // align * align
@@ -400,19 +395,7 @@ class _Inliner:
         def shape_of(name: str) -> tuple[tuple[int, ...], ...]:
             return _sizes(known[name].returns), _sizes(known[name].params)
 
-        return [name for name in sorted(self.taken()) if shape_of(name) == shape]
-
-    def taken(self) -> set[str]:
-        """Functions whose address a variable or an instruction holds."""
-        if self._taken is None:
-            known = {f.name for f in self.module.functions.values() if f.body_text and not f.entry}
-            held = {p[1] for v in self.module.variables.values() for p in v.pointers}
-            for name in [*known, self.kernel]:
-                for instr in self.body(name).instrs:
-                    if instr.op[0] != "call":
-                        held.update(n for a in instr.args for n in _symbols(a))
-            self._taken = known & held
-        return self._taken
+        return [name for name in sorted(self.bodies.taken(self.kernel)) if shape_of(name) == shape]
 
 
 def _passed(call: Instr) -> list[Operand]:
@@ -462,23 +445,6 @@ def flatten(module: Module, kernel: Function) -> Flat:
     return inliner.flat
 
 
-def called(module: Module, kernel: str, by_address: bool) -> set[str]:
-    """The functions that a kernel can come to call, those without a body too; whether or not by
-    addresses that somebody holds."""
-    inliner, found, todo = _Inliner(module, kernel), set[str](), [kernel]
-    held = inliner.taken() | set(module.held_by_kernels) if by_address else set()
-    while todo:
-        for instr in inliner.body(todo.pop()).instrs:
-            if instr.op[0] != "call":
-                continue
-            names = held if len(instr.args) > 2 else {instr.target}
-            for name in names - found:
-                found.add(name)
-                callee = module.functions.get(name)
-                todo += [name] if callee and callee.body_text is not None else []
-    return found
-
-
 def _promote_call_params(flat: Flat) -> set[str]:
     """Gives the parameters that could not become registers."""
     accesses: dict[str, set[tuple[int, int]]] = {
@@ -492,7 +458,7 @@ def _promote_call_params(flat: Flat) -> set[str]:
         if place:
             accesses[place[0]].update(place[1])
         elif instr.op[0] != "call":
-            memory.update(n for a in instr.args for n in _symbols(a) if n in accesses)
+            memory.update(n for a in instr.args for n in symbols_of(a) if n in accesses)
     for name, places in accesses.items():
         ends = sorted(places)
         if any(a[0] + a[1] > b[0] for a, b in itertools.pairwise(ends)):
@@ -510,17 +476,6 @@ def _promote_call_params(flat: Flat) -> set[str]:
         new for instr in flat.instrs for new in _without_call_params(instr, promoted, memory)
     ]
     return memory
-
-
-def _symbols(operand: Operand) -> list[str]:
-    match operand:
-        case Sym(name, _):
-            return [name]
-        case Mem(base, _):
-            return _symbols(base)
-        case Vec(items):
-            return [name for item in items for name in _symbols(item)]
-    return []
 
 
 def _call_param(

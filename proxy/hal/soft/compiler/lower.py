@@ -7,30 +7,30 @@ which threads regroup, one for a block whose threads are all together.
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from . import addressing, divergence, flow, mathlib, matrix, memory, threads
-from .emit import is_float
-from .errors import NOT_SUPPORTED, ModuleError, unsupported, unsupported_instruction
-from .guarded import Guarded
-from .ops import Unsupported
-from .ptx import (
+from rankfold.proxy.ptx.layout import ALLOCATING, function_addresses, globals_layout
+from rankfold.proxy.ptx.model import (
     TYPE_BYTES,
     Function,
     Instr,
     Int,
-    Mem,
     Module,
     Operand,
     Pair,
     Reg,
     Sink,
     Special,
-    Sym,
-    Vec,
+    symbols_of,
 )  # fmt: skip
+from rankfold.proxy.ptx.module import find
+
+from . import addressing, divergence, flow, mathlib, matrix, memory, threads
+from .emit import is_float
+from .errors import unsupported, unsupported_instruction
+from .guarded import Guarded
+from .ops import Unsupported
 from .segment import RESERVED_SHARED
 
 ABI = 8  # SOFT_KERNEL_ABI
@@ -44,22 +44,6 @@ _CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl
               **matrix.KINDS}  # fmt: skip
 
 
-SETUP = "__rankfold"  # RF_SETUP_NAME: what the client fills in before the first launch
-_SETUP_HEADER = 24  # struct rf_setup: print, heap, count
-ALLOCATING = ("malloc", "free")  # functions of CUDA's
-FUNCTION_TAG, FUNCTION_STEP = 0x14 << 40, 16  # addresses of device functions: no memory
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where a module's variables lie in its globals area. `pointers`: places in it that hold such
-    an offset and become addresses when the client has chosen where the area lies."""
-
-    offsets: dict[str, int]
-    bytes: int
-    pointers: tuple[int, ...]
-
-
 @dataclass(frozen=True)
 class Lowered:
     """LLVM IR of a kernel and what a caller must know about it. Sizes in bytes."""
@@ -69,59 +53,6 @@ class Lowered:
     static_shared: int
     local_bytes: int
     registers: int
-
-
-def globals_layout(module: Module) -> Layout:
-    offsets, end = {}, 0
-    for variable in module.variables.values():
-        if variable.space in ("global", "const"):
-            align = max(variable.align, 16)
-            end = (end + align - 1) // align * align
-            offsets[variable.name] = end
-            end += variable.size
-    pointers = tuple(
-        offsets[name] + place
-        for name in offsets
-        for place, to, _ in module.variables[name].pointers
-        if to in offsets
-    )
-    if pointers or "vprintf" in module.functions or _allocates(module):
-        offsets[SETUP] = (end + 15) // 16 * 16
-        end = offsets[SETUP] + _SETUP_HEADER + 8 * len(pointers)
-    return Layout(offsets, end, pointers)
-
-
-def _allocates(module: Module) -> bool:
-    """May its kernels call CUDA's malloc or free?"""
-    found = (module.functions.get(name) for name in ALLOCATING)
-    return any(function is not None and function.body_text is None for function in found)
-
-
-def function_addresses(module: Module) -> dict[str, int]:
-    """What stands for the address of a device function: the same in every part of a module."""
-    names = [f.name for f in module.functions.values() if not f.entry and f.body_text is not None]
-    return {name: FUNCTION_TAG + FUNCTION_STEP * (i + 1) for i, name in enumerate(names)}
-
-
-def globals_image(module: Module) -> bytes:
-    """What the area begins as; pointers to its variables hold offsets until they are filled in.
-    Raises ModuleError."""
-    layout, functions = globals_layout(module), function_addresses(module)
-    image = bytearray(layout.bytes)
-    for name, offset in layout.offsets.items():
-        if name == SETUP:
-            count = len(layout.pointers)
-            words = (0, int(_allocates(module)), count, *layout.pointers)
-            struct.pack_into(f"<{len(words)}Q", image, offset, *words)
-            continue
-        variable = module.variables[name]
-        image[offset : offset + len(variable.initial)] = variable.initial
-        for place, to, addend in variable.pointers:
-            value = layout.offsets.get(to, functions.get(to))
-            if value is None:
-                raise ModuleError(NOT_SUPPORTED, f"variable {name} begins as the address of {to}")
-            struct.pack_into("<Q", image, offset + place, value + addend)
-    return bytes(image)
 
 
 Described = tuple[str, int, list[Operand], list[Operand]]
@@ -165,7 +96,7 @@ class Kernel:
     def _place(self, space: str) -> int:
         """Offsets of the variables that the kernel names; dynamic shared memory comes last."""
         used = {
-            name for instr in graph_instrs(self.graph) for a in instr.args for name in _names(a)
+            name for instr in graph_instrs(self.graph) for a in instr.args for name in symbols_of(a)
         }
         own = self.graph.flat.variables
         variables = [*self.module.variables.values(), *own.values()]
@@ -371,17 +302,6 @@ def graph_instrs(graph: flow.Graph) -> list[Instr]:
     return graph.flat.instrs
 
 
-def _names(operand: Operand) -> list[str]:
-    match operand:
-        case Sym(name, _):
-            return [name]
-        case Mem(base, _):
-            return _names(base)
-        case Vec(items):
-            return [name for item in items for name in _names(item)]
-    return []
-
-
 # ---- cuts ---------------------------------------------------------------------------------------
 
 
@@ -463,4 +383,4 @@ def _pair(operand: Operand) -> list[Operand]:
 
 def lower(module: Module, name: str, symbol: str) -> Lowered:
     """The LLVM IR of kernel `name`, which defines `symbol`. Raises ModuleError."""
-    return Kernel(module, flow.find(module, name), symbol).lower()
+    return Kernel(module, find(module, name), symbol).lower()

@@ -12,10 +12,8 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from . import matrix
-from .errors import INVALID_PTX, NOT_FOUND, ModuleError
-from .inline import Flat, flatten
-from .ptx import (
+from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.model import (
     TYPE_BYTES,
     Function,
     Instr,
@@ -30,6 +28,9 @@ from .ptx import (
     Sym,
     Vec,
 )  # fmt: skip
+
+from . import matrix
+from .inline import Flat, flatten
 
 NO_RESULT = frozenset(
     "st red bra brx ret exit trap membar fence prefetch prefetchu nanosleep brkpt discard call "
@@ -479,11 +480,3 @@ def _frame(graph: Graph) -> None:
 
 def _bytes(kinds: dict[str, str], name: str) -> int:
     return 1 if name == "%cc" else TYPE_BYTES[kinds[name]]
-
-
-def find(module: Module, name: str) -> Function:
-    """Raises ModuleError(NOT_FOUND)."""
-    function = module.functions.get(name)
-    if function is None or not function.entry or function.body_text is None:
-        raise ModuleError(NOT_FOUND, f"the module has no kernel {name}")
-    return function

@@ -1,9 +1,9 @@
 """The compiler process: one per node, it turns PTX into cached objects for all proxies.
 
-``python -m rankfold.proxy.hal.soft.compiler --socket PATH --cache DIR``. Started by the first proxy
-that needs it; a lock file beside the socket keeps it the only one; it ends when it has had no
-client and no work for a while. Each compilation runs in a child process with a time limit, so that
-a crash or a hang of LLVM is an error of that kernel and of nothing else.
+``python -m rankfold.proxy.hal.soft.compiler.server --socket PATH --cache DIR``. Started by the
+first proxy that needs it; a lock file beside the socket keeps it the only one; it ends when it has
+had no client and no work for a while. Each compilation runs in a child process with a time limit,
+so that a crash or a hang of LLVM is an error of that kernel and of nothing else.
 
 Operations: `Compile`; ``status`` → pid, compiled, running; ``shutdown``.
 """
@@ -28,10 +28,10 @@ from msgspec import Meta
 
 from rankfold import messages
 from rankfold.control import ControlError, Message
+from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.service import Request, Server
 
 from . import cache, codegen
-from .errors import INVALID_PTX, ModuleError
 
 IDLE_S = 2.0
 TIME_LIMIT_S = 120.0
@@ -195,7 +195,7 @@ def _child(folder: Path, job: Job, output: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, prog="rankfold.proxy.hal.soft.compiler")
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S, help="seconds per kernel")

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from rankfold.proxy.ptx.model import TYPE_BYTES, Float, Instr, Int, Mem, Operand, Reg, Special, Sym
+
 from .flow import Block, Cut, Graph, defs_of, uses_of
-from .ptx import TYPE_BYTES, Float, Instr, Int, Mem, Operand, Reg, Special, Sym
 
 Slopes = dict[str, int | None]  # None: it has no slope
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rankfold.proxy.ptx.model import TYPE_BYTES, Instr, Mem, Operand, Reg, Sink, Sym, Vec
+
 from .addressing import IMMEDIATE_MAX
 from .emit import BITS, Value, const, is_float, is_signed, llvm_type
 from .ops import Context, Unsupported, op, pack_float
-from .ptx import TYPE_BYTES, Instr, Mem, Operand, Reg, Sink, Sym, Vec
 
 DEV_BASE, WINDOW_BYTES = 0x200000000000, 1 << 40  # channel.h
 BASE_SLACK = 1 << 37  # a base may lie this far outside of the window

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rankfold.proxy.ptx.model import Instr, Int, Mem, Operand, Sym, Vec
+
 from .emit import Value, const
 from .ops import Unsupported
-from .ptx import Instr, Int, Mem, Operand, Sym, Vec
 
 if TYPE_CHECKING:
     from .memory import MemoryContext

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rankfold.proxy.ptx.model import Instr, Operand, Part
+
 from .emit import Value, const, is_signed
 from .ops import Context, Unsupported, op
-from .ptx import Instr, Operand, Part
 
 _NAMES = ("vadd", "vsub", "vabsdiff", "vmin", "vmax")
 _TESTS = ("eq", "ne", "lt", "le", "gt", "ge")

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from rankfold.proxy.ptx.model import Instr, Int, Operand, Reg
+
 from .flow import defs_of
-from .ptx import Instr, Int, Operand, Reg
 
 MAGNITUDE_MAX = 1 << 36  # a 32-bit index times 16
 IMMEDIATE_MAX = 1 << 35

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from rankfold.proxy.ptx.model import Instr, Not, Operand, Pair
+
 from .emit import Value, const, is_float, is_signed, llvm_type
 from .ops import Context, Unsupported, flush, halves, join, op, read_float
-from .ptx import Instr, Not, Operand, Pair
 
 _INTEGER = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge",
             "lo": "ult", "ls": "ule", "hi": "ugt", "hs": "uge"}  # fmt: skip

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rankfold.proxy.ptx.model import Instr, Int, Operand, Pair
+
 from .emit import BITS, Emitter, Value, const, is_signed
 from .ops import Context, Unsupported, allow, op
-from .ptx import Instr, Int, Operand, Pair
 
 
 @op("and", "or", "xor")

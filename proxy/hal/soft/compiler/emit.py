@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from .ptx import TYPE_BYTES
+from rankfold.proxy.ptx.model import TYPE_BYTES
 
 
 class Value(NamedTuple):

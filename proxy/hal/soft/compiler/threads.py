@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from rankfold.proxy.ptx.model import Instr, Int, Mem, Operand, Reg, Special, Vec
+
 from .addressing import single_definitions
 from .divergence import Slopes
 from .flow import Block, Cut, Graph, defs_of, is_arithmetic, uses_of
-from .ptx import Instr, Int, Mem, Operand, Reg, Special, Vec
 
 STRAIGHT_MAX = 200  # instructions before a guard
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "lo": "hi", "ls": "hs",

@@ -6,11 +6,12 @@ need no waiting. Tensors, several blocks and reductions are refused.
 
 from __future__ import annotations
 
+from rankfold.proxy.ptx.model import Instr, Int, Mem, Not, Operand, Reg
+
 from . import mbarrier
 from .emit import Value, const
 from .memory import SHARED_WINDOW, SPACES, MemoryContext, pointer
 from .ops import Context, Unsupported, op
-from .ptx import Instr, Int, Mem, Not, Operand, Reg
 
 
 @op("cp")

@@ -1,21 +1,8 @@
-"""What can be wrong with a module or a kernel."""
+"""What the software GPU does not do, and what to do instead."""
 
 from __future__ import annotations
 
-INVALID_IMAGE = 200
-NO_BINARY_FOR_GPU = 209
-INVALID_PTX = 218
-NOT_FOUND = 500
-NOT_SUPPORTED = 801
-
-
-class ModuleError(Exception):
-    """A CUresult number, and what it means here, for people."""
-
-    def __init__(self, code: int, message: str):
-        super().__init__(message)
-        self.code, self.message = code, message
-
+from rankfold.proxy.ptx.errors import NOT_SUPPORTED, ModuleError
 
 _TEXTURES = "it has no textures: let kernels read and write linear memory"
 _WARP_GROUPS = "its tensor cores are those of a warp: build for compute_90, not compute_90a"

@@ -15,9 +15,12 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
-from . import lower, ptx
-from .errors import INVALID_PTX, ModuleError
-from .flow import find
+from rankfold.proxy import ptx
+from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.model import Module
+from rankfold.proxy.ptx.module import find, parse_module
+
+from . import lower
 
 CPU = "x86-64-v3"
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -43,15 +46,18 @@ class Compiled:
 def version() -> str:
     """Changes with anything that can change an object: these sources, LLVM, the CPU."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")) + [Path(__file__).parent / "kernel.h"]:
-        if path.exists():
-            digest.update(path.name.encode() + path.read_bytes())
+    here = Path(__file__).parent
+    for folder, pattern in (
+        (Path(ptx.__file__).parent, "*.py"), (here, "*.py"), (here.parent, "kernel.h"),
+    ):  # fmt: skip
+        for path in sorted(folder.glob(pattern)):
+            digest.update(f"{folder.name}/{path.name}\n".encode() + path.read_bytes())
     build = (llvmlite.__version__, llvm.llvm_version_info, CPU, lower.ABI)
     digest.update(json.dumps(build).encode())
     return digest.hexdigest()
 
 
-def kernel_source(module: ptx.Module, name: str) -> str:
+def kernel_source(module: Module, name: str) -> str:
     """The part of a module that one kernel can depend on, as PTX."""
     kernel = find(module, name)
     parts = [f".version {module.version}", f".target sm_{module.target}", ".address_size 64"]
@@ -80,9 +86,9 @@ def target_machine() -> llvm.TargetMachine:
 
 
 def compile_kernel(source: str, name: str) -> Compiled:
-    """Raises ModuleError. May take seconds, and may crash as any compiler: see compiler.py."""
+    """Raises ModuleError. May take seconds, and may crash as any compiler: see server.py."""
     symbol = "rf_" + key_of(source, name)[:32]
-    lowered = lower.lower(ptx.parse_module(source), name, symbol)
+    lowered = lower.lower(parse_module(source), name, symbol)
     try:
         module = llvm.parse_assembly(lowered.ir)
         module.verify()

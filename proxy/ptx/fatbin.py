@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import zstandard
 
-from .errors import INVALID_IMAGE, NO_BINARY_FOR_GPU, ModuleError
+from .errors import INVALID_IMAGE, NO_BINARY_FOR_GPU, NOT_SUPPORTED, ModuleError
 
+IMAGE_FATBIN, IMAGE_PTX = 0, 1  # enum rf_image
 MAGIC = 0xBA55ED50
 _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
@@ -100,6 +101,18 @@ def ptx_texts(image: bytes, compute_capability: tuple[int, int]) -> list[str]:
         )
     best = max(entry.arch for entry in fitting)
     return [entry.text() for entry in fitting if entry.arch == best]
+
+
+def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:
+    """The PTX of a fatbin, or of an image that is PTX. Raises ModuleError."""
+    if image.startswith(b"\x7fELF"):
+        raise ModuleError(NO_BINARY_FOR_GPU, "the module is machine code only: no PTX to run")
+    if not image.startswith(MAGIC.to_bytes(4, "little")):
+        return decode(image)
+    texts = set(ptx_texts(image, compute_capability))
+    if len(texts) != 1:
+        raise ModuleError(NOT_SUPPORTED, f"one image holds {len(texts)} PTX modules")
+    return texts.pop()
 
 
 def lz4_block(data: bytes, size: int) -> bytes:

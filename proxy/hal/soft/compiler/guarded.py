@@ -4,9 +4,10 @@ often all threads come to the same cut."""
 
 from __future__ import annotations
 
+from rankfold.proxy.ptx.model import Reg
+
 from . import flow, threads
 from .emit import Value, const, llvm_type
-from .ptx import Reg
 from .segment import ROW, SEGMENT_PARAMS, Segment
 
 

@@ -12,12 +12,8 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from . import flow, matrix, memory, threads
-from .emit import Emitter, Value, const, float_bits, float_const, llvm_type
-from .errors import INVALID_PTX, ModuleError, unsupported_instruction
-from .instructions import OPS
-from .ops import Unsupported
-from .ptx import (
+from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.model import (
     TYPE_BYTES,
     Float,
     Instr,
@@ -30,6 +26,12 @@ from .ptx import (
     Special,
     Sym,
 )  # fmt: skip
+
+from . import flow, matrix, memory, threads
+from .emit import Emitter, Value, const, float_bits, float_const, llvm_type
+from .errors import unsupported_instruction
+from .instructions import OPS
+from .ops import Unsupported
 
 if TYPE_CHECKING:
     from .lower import Kernel

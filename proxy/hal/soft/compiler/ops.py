@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from rankfold.proxy.ptx.model import Instr, Operand, Reg
+
 from .emit import BITS, Emitter, Value, const, float_bits, is_float, is_signed, llvm_type
-from .ptx import Instr, Operand, Reg
 
 
 class Unsupported(Exception):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rankfold.proxy.ptx.model import TYPE_BYTES, Instr, Operand, Sink, Vec
+
 from .emit import BITS, Value, const, is_float, is_signed, llvm_type
 from .ops import (
     Context,
@@ -16,7 +18,6 @@ from .ops import (
     rounding,
     saturate,
 )
-from .ptx import TYPE_BYTES, Instr, Operand, Sink, Vec
 
 INTEGER_ROUNDINGS = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 

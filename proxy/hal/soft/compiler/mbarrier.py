@@ -11,11 +11,12 @@ the highest one. A token is the word as it was before the arrival.
 
 from __future__ import annotations
 
+from rankfold.proxy.ptx.model import Instr, Int, Mem, Operand, Sink
+
 from .emit import Value, const
 from .flow import is_wait
 from .memory import SPACES, MemoryContext, pointer
 from .ops import Context, Unsupported, op
-from .ptx import Instr, Int, Mem, Operand, Sink
 
 _COUNT_BITS, _TX_BITS = 20, 21
 _EXPECTED, _TX, _PHASE = _COUNT_BITS, 2 * _COUNT_BITS, 63

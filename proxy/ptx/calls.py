@@ -1,0 +1,51 @@
+"""Which functions a kernel can come to call."""
+
+from __future__ import annotations
+
+from .body import parse_body
+from .model import Body, Module, symbols_of
+
+
+class Bodies:
+    """The bodies of a module's functions, each read when it is first asked for."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self._bodies: dict[str, Body] = {}
+        self._taken: dict[str, set[str]] = {}
+
+    def body(self, name: str) -> Body:
+        """Raises ModuleError."""
+        if name not in self._bodies:
+            elements = {v.name: v.element for v in self.module.variables.values()}
+            self._bodies[name] = parse_body(self.module.functions[name], elements)
+        return self._bodies[name]
+
+    def taken(self, kernel: str) -> set[str]:
+        """Functions whose address a variable, a function or this kernel holds."""
+        if kernel not in self._taken:
+            known = {f.name for f in self.module.functions.values() if f.body_text and not f.entry}
+            held = {p[1] for v in self.module.variables.values() for p in v.pointers}
+            for name in [*known, kernel]:
+                for instr in self.body(name).instrs:
+                    if instr.op[0] != "call":
+                        held.update(n for a in instr.args for n in symbols_of(a))
+            self._taken[kernel] = known & held
+        return self._taken[kernel]
+
+
+def called(module: Module, kernel: str, by_address: bool) -> set[str]:
+    """The functions that a kernel can come to call, those without a body too; whether or not by
+    addresses that somebody holds."""
+    bodies, found, todo = Bodies(module), set[str](), [kernel]
+    held = bodies.taken(kernel) | set(module.held_by_kernels) if by_address else set()
+    while todo:
+        for instr in bodies.body(todo.pop()).instrs:
+            if instr.op[0] != "call":
+                continue
+            names = held if len(instr.args) > 2 else {instr.target}
+            for name in names - found:
+                found.add(name)
+                callee = module.functions.get(name)
+                todo += [name] if callee and callee.body_text is not None else []
+    return found

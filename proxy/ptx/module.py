@@ -1,0 +1,252 @@
+"""Reads module scope: variables, and functions whose bodies stay text until a kernel needs them.
+
+PTX ISA, chapters 4 (syntax) and 5 (state spaces, types, variables).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from . import constants
+from .errors import INVALID_PTX, NOT_FOUND, ModuleError
+from .model import TYPE_BYTES, Float, Function, Int, Module, Param, Variable
+from .operands import parse_operand, split
+
+_COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|("(?:[^"\\]|\\.)*")', re.S)
+_LINE_DIRECTIVE = re.compile(r"^[ \t]*(?:\.(?:loc|file)\b|#)[^\n]*$", re.M)
+_PRAGMA = re.compile(r'\.pragma\s*"[^"]*"(?:\s*,\s*"[^"]*")*\s*;')
+_DIRECTIVE = re.compile(r"(?<=[\w$%)\]])\.(?=[a-z])")
+_FUNC = re.compile(r"(?<![\w$.%])\.(entry|func)\b")
+_IDENT = r"[A-Za-z_$%][\w$]*|[_$%]"
+
+
+def strip(text: str) -> str:
+    """Without comments, source positions and pragmas."""
+    text = _COMMENT.sub(lambda m: m.group(1) or " ", text)
+    return _PRAGMA.sub("", _LINE_DIRECTIVE.sub("", text))
+
+
+def spread(declaration: str) -> str:
+    """With a space before every directive: ``.visible.entry`` and ``.param.u64`` have none. What a
+    variable begins with is left alone."""
+    head, equals, initial = declaration.partition("=")
+    return _DIRECTIVE.sub(" .", head) + equals + initial
+
+
+def parse_module(text: str) -> Module:
+    """Read module scope. Raises ModuleError(INVALID_PTX)."""
+    text = strip(text)
+    version = re.search(r"^\s*\.version\s+(\d+\.\d+)", text)
+    targets = re.search(r"\.target\s+\w+(?:\s*,\s*\w+)*", text)
+    target = re.search(r"\b(?:sm|compute)_(\d+)", targets.group()) if targets else None
+    if not version or not targets or not target:
+        raise ModuleError(INVALID_PTX, "not PTX: no .version or .target")
+    module = Module(version.group(1), int(target.group(1)), {}, {}, "")
+    if re.search(r"\.address_size\s+32\b", text):
+        raise ModuleError(INVALID_PTX, "PTX with 32-bit addresses is not supported")
+    declarations: list[str] = []
+    at = targets.end()
+    while True:
+        at = _skip(text, at)
+        if at >= len(text):
+            break
+        if text.startswith(".address_size", at):
+            at = text.index("64", at) + 2
+            continue
+        if text.startswith(".section", at):
+            at = _closing(text, text.index("{", at)) + 1
+            continue
+        at = _top_level(text, at, module, declarations)
+    module.declarations = "".join(text + ";\n" for text in declarations)
+    return module
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and (text[at].isspace() or text[at] == ";"):
+        at += 1
+    return at
+
+
+def _closing(text: str, at: int) -> int:
+    """The brace that closes the one at `at`."""
+    depth = 0
+    for match in re.compile(r"[{}]").finditer(text, at):
+        depth += 1 if match.group() == "{" else -1
+        if depth == 0:
+            return match.start()
+    raise ModuleError(INVALID_PTX, "a brace is not closed")
+
+
+def _top_level(text: str, at: int, module: Module, declarations: list[str]) -> int:
+    end = re.compile(r"[;{]").search(text, at)
+    if not end:
+        raise ModuleError(INVALID_PTX, f"unexpected end after {text[at : at + 40]!r}")
+    header = spread(text[at : end.start()])
+    if _FUNC.search(header):
+        if end.group() == "{":
+            close = _closing(text, end.start())
+            body: str | None = text[end.start() + 1 : close]
+            stop = close + 1
+        else:
+            body, stop = None, end.end()
+        function = _function(header, text[at:stop], body)
+        old = module.functions.get(function.name)
+        if _counts(header, function.name, body is None, old.body_text is None if old else None):
+            module.functions[function.name] = function
+        return stop
+    stop = text.index(";", at)
+    statement = spread(text[at:stop])
+    if not statement.startswith(".alias"):
+        for variable in variables(statement):
+            seen = module.variables.get(variable.name)
+            if _counts(statement, variable.name, variable.extern, seen.extern if seen else None):
+                module.variables[variable.name] = variable
+        declarations.append(statement)
+    return stop + 1
+
+
+def _counts(header: str, name: str, declared: bool, known_declared: bool | None) -> bool:
+    """Whether this replaces what is known of `name` (None: nothing). A linked module may declare
+    and define it in any order, but define it once, or weakly."""
+    if known_declared is None or known_declared:
+        return known_declared is None or not declared
+    if not declared and not re.search(r"\.(?:weak|common)\b", header):
+        raise ModuleError(INVALID_PTX, f"{name} is defined twice")
+    return False
+
+
+def _function(header: str, text: str, body: str | None) -> Function:
+    match = re.search(rf"\.(entry|func)\s*(\([^)]*\))?\s*({_IDENT})\s*(\([^)]*\))?", header)
+    if not match:
+        raise ModuleError(INVALID_PTX, f"bad function header {header.strip()[:80]!r}")
+    kind, returns, name, params = match.groups()
+    limit = re.search(r"\.(?:maxntid|reqntid)\s+([\d,\s]+)", header)
+    threads = 1024
+    if limit:
+        threads = 1
+        for number in re.findall(r"\d+", limit.group(1)):
+            threads *= int(number)
+    blocks = re.search(r"\.minnctapersm\s+(\d+)", header)
+    return Function(
+        name, kind == "entry", _params(params or ""), _params(returns or ""), text, body, threads,
+        int(blocks.group(1)) if blocks else 1,
+    )  # fmt: skip
+
+
+_PARAM = re.compile(
+    rf"\.(param|reg)\s+((?:\.[\w]+(?:\s+\d+)?\s*)*?)({_IDENT})\s*(?:\[([^\]]*)\])?\s*$"
+)
+
+
+def _params(text: str) -> tuple[Param, ...]:
+    params = []
+    offset = 0
+    for part in filter(str.strip, text.strip("() \n\t").split(",")):
+        match = _PARAM.match(part.strip())
+        if not match:
+            raise ModuleError(INVALID_PTX, f"bad parameter {part.strip()!r}")
+        space, modifiers, name, count = match.groups()
+        size, align = _layout(modifiers, 1 if count is None else _count(count))
+        offset = (offset + align - 1) // align * align
+        register = modifiers.split()[-1].strip(".") if space == "reg" else ""
+        params.append(Param(name, offset, size, register))
+        offset += size
+    return tuple(params)
+
+
+def _count(text: str) -> int:
+    """How many elements; 0 for those of an array without a size."""
+    try:
+        return constants.number(text.strip()) if text.strip() else 0
+    except ValueError:
+        raise ModuleError(INVALID_PTX, f"no size of an array: [{text}]") from None
+
+
+def _layout(modifiers: str, count: int = 1) -> tuple[int, int]:
+    """Size and alignment in bytes of a declaration."""
+    words = re.findall(r"\.(\w+)(?:\s+(\d+))?", modifiers)
+    kinds = [word for word, _ in words if word in TYPE_BYTES]
+    if not kinds:
+        raise ModuleError(INVALID_PTX, f"a declaration without a type: {modifiers.strip()!r}")
+    size = TYPE_BYTES[kinds[-1]]
+    vector = next((int(word[1]) for word, _ in words if word in ("v2", "v4")), 1)
+    align = size * vector
+    pointer = False  # .ptr .align N speaks of what is pointed to
+    for word, number in words:
+        pointer |= word == "ptr"
+        if word == "align" and not pointer:
+            align = int(number)
+    return size * vector * count, align
+
+
+_VARIABLE = re.compile(r"((?:\.\w+(?:\([^)]*\))?(?:\s+\d+)?\s+)*)(.*)$", re.S)
+_DECLARATOR = re.compile(rf"\s*({_IDENT})((?:\s*\[[^\]]*\])*)\s*(?:=\s*(.*))?$", re.S)
+
+
+def variables(statement: str) -> list[Variable]:
+    match = _VARIABLE.match(statement.strip())
+    assert match
+    modifiers, rest = match.groups()
+    words = set(re.findall(r"\.(\w+)", modifiers))
+    space = next(
+        (s for s in ("global", "const", "shared", "local", "param", "tex") if s in words), ""
+    )
+    if not space or space == "tex":
+        raise ModuleError(INVALID_PTX, f"cannot read {statement.strip()[:80]!r}")
+    found = []
+    for part in split(rest):
+        declarator = _DECLARATOR.match(part)
+        if not declarator:
+            raise ModuleError(INVALID_PTX, f"cannot read {statement.strip()[:80]!r}")
+        name, dimensions, initial = declarator.groups()
+        count = 1
+        for number in re.findall(r"\[([^\]]*)\]", dimensions):
+            count *= _count(number)
+        size, align = _layout(modifiers, count)
+        kind = [w for w in re.findall(r"\.(\w+)", modifiers) if w in TYPE_BYTES][-1]
+        data, pointers = _initial(initial, kind, name) if initial else (b"", ())
+        element, _ = _layout(modifiers)
+        found.append(Variable(name, space, align, size, data, "extern" in words, pointers, element))
+    return found
+
+
+_ADDRESS = re.compile(
+    rf"(?:(0[xX][0-9A-Fa-f]+)\(|(?:generic\()?)({_IDENT})\)?\s*(?:\+\s*(\d+))?\)?$"
+)
+
+
+def _initial(text: str, kind: str, name: str) -> tuple[bytes, tuple[tuple[int, str, int], ...]]:
+    """The bytes, and where they are addresses. A variable of bytes names an address byte by byte,
+    ``0xFF(a), 0xFF00(a)`` …: its first one stands for all."""
+    values = text.replace("{", " ").replace("}", " ").split(",")
+    out = bytearray()
+    pointers = []
+    size = TYPE_BYTES[kind]
+    for value in filter(None, map(str.strip, values)):
+        address = _ADDRESS.match(value)
+        if address and (size == 8 or (size == 1 and address[1])):
+            mask = int(address[1] or "0xFF", 16)
+            if mask == 0xFF:
+                pointers.append((len(out), address[2], int(address[3] or 0)))
+            out += bytes(size)
+            continue
+        operand = parse_operand(value, None)
+        if isinstance(operand, Int):
+            out += (operand.value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+        elif isinstance(operand, Float) and size in (4, 8):
+            if size == 4 and operand.single is not None:
+                out += operand.single.to_bytes(4, "little")
+            else:
+                out += struct.pack("<f" if size == 4 else "<d", operand.value)
+        else:
+            raise ModuleError(801, f"variable {name}: the initial value {value!r} is not supported")
+    return bytes(out), tuple(pointers)
+
+
+def find(module: Module, name: str) -> Function:
+    """A kernel with a body. Raises ModuleError(NOT_FOUND)."""
+    function = module.functions.get(name)
+    if function is None or not function.entry or function.body_text is None:
+        raise ModuleError(NOT_FOUND, f"the module has no kernel {name}")
+    return function

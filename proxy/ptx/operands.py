@@ -1,0 +1,230 @@
+"""Reads one instruction and its operands, with the names of the scope it stands in."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import replace
+
+from . import constants
+from .errors import INVALID_PTX, ModuleError
+from .model import (
+    TYPE_BYTES,
+    Body,
+    Float,
+    Instr,
+    Int,
+    Mem,
+    Not,
+    Operand,
+    Pair,
+    Part,
+    Reg,
+    Sink,
+    Special,
+    Sym,
+    Vec,
+)
+
+
+def split(text: str) -> list[str]:
+    """At commas that are in no bracket."""
+    parts, depth, start = [], 0, 0
+    for index, char in enumerate(text):
+        if char in "[{(":
+            depth += 1
+        elif char in ")}]":
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append(text[start:index])
+            start = index + 1
+    parts.append(text[start:])
+    return parts
+
+
+class Scope:
+    """Names of one brace scope; those that hide or repeat an outer name get a new one."""
+
+    def __init__(self, number: int, outer: Scope | None, body: Body):
+        self.number, self.outer, self.body = number, outer, body
+        self.names: dict[str, str] = {}
+
+    def declare(self, name: str) -> str:
+        self.names[name] = f"{name}#{self.number}" if self.outer else name
+        return self.names[name]
+
+    def find(self, name: str) -> str | None:
+        scope: Scope | None = self
+        while scope:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.outer
+        return None
+
+
+_INSTR = re.compile(r"(?:@\s*(!?)\s*([\w$%]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.S)
+_TYPE = re.compile(r"[bsuf]\d+(x\d)?|pred|bf16(x2)?|tf32|e\dm\d(x\d)?")
+_VIDEO = re.compile(r"v(?!ote)\w+")
+
+
+def _words(op: str) -> tuple[str, ...]:
+    """Types last, as the PTX ISA spells it: ptxas takes modifiers in any order, and CUDA's own
+    headers write min.s32.relu. Packed video instructions have them in the middle."""
+    name, *words = op.replace("::", "_").split(".")
+    if not _VIDEO.fullmatch(name):
+        words.sort(key=lambda word: bool(_TYPE.fullmatch(word)))
+    return (name, *words)
+
+
+def parse_instr(text: str, scope: Scope, function: str) -> Instr:
+    match = _INSTR.match(text)
+    if not match:
+        raise ModuleError(INVALID_PTX, f"{function}: cannot read {text!r}")
+    negated, pred, op, rest = match.groups()
+    instr = Instr(_words(op), text=" ".join(text.split()))
+    if pred:
+        instr.pred, instr.negated = Reg(scope.find(pred) or pred), bool(negated)
+    if instr.op[0] == "call":
+        _call(instr, rest, scope)
+    elif instr.op[0] == "bra":
+        instr.target = scope.find(rest.strip()) or rest.strip()
+    elif instr.op[0] == "brx":
+        index, table = rest.split(",")
+        instr.args = (parse_operand(index, scope),)
+        instr.target = scope.find(table.strip()) or table.strip()
+    else:
+        try:
+            instr.args = (
+                tuple(parse_operand(p, scope) for p in split(rest)) if rest.strip() else ()
+            )
+        except ValueError:
+            instr.args = ()  # an operand of a form that no instruction we know has
+    if instr.op[0] in ("ld", "ldu", "st"):  # ld a, array[i]
+        at = instr.op[0] != "st"
+        instr.args = tuple(
+            Mem(arg) if i == at and isinstance(arg, Reg | Sym) else arg
+            for i, arg in enumerate(instr.args)
+        )
+    return instr
+
+
+def _call(instr: Instr, rest: str, scope: Scope | None) -> None:
+    """args: (Vec of returned variables, Vec of parameters), and the address of an indirect call."""
+    parts = [part.strip() for part in split(rest)]
+    returned: tuple[Operand, ...] = ()
+    if parts and parts[0].startswith("("):
+        returned = tuple(parse_operand(p, scope) for p in _list(parts.pop(0)))
+    instr.target = parts.pop(0) if parts else ""
+    params: tuple[Operand, ...] = ()
+    if parts and parts[0].startswith("("):
+        params = tuple(parse_operand(p, scope) for p in _list(parts.pop(0)))
+    instr.args = (Vec(returned), Vec(params))
+    callee = scope.find(instr.target) if scope else None
+    if scope and callee in scope.body.registers:
+        instr.args += (Reg(callee),)
+
+
+def _list(text: str) -> list[str]:
+    return [part for part in (p.strip() for p in text.strip("() \n\t").split(",")) if part]
+
+
+_FLOAT = re.compile(r"([+-]?)\s*(0[fF][\da-fA-F]{8}|0[dD][\da-fA-F]{16}|"
+                    r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)$")  # fmt: skip
+_CONSTANT = re.compile(r"[-+~(!\s]*(?:\d|WARP_SZ\s*[^\w\s])")
+_PLUS = re.compile(r"([A-Za-z_$%][\w$.#]*)\s*\+(.+)$", re.S)
+_SELECTED = re.compile(r"([\w$%]+)\.([bh]\d+)")
+_INDEXED = re.compile(r"([A-Za-z_$%][\w$.#]*)\s*\[(.+)\]$", re.S)
+
+
+def parse_operand(text: str, scope: Scope | None) -> Operand:
+    """Raises ValueError for what is no operand."""
+    text = text.strip()
+    first = text[:1]
+    if first == "[":
+        return _memory(text[1:-1].strip(), scope)
+    if first == "{":
+        return Vec(tuple(parse_operand(p, scope) for p in text[1:-1].split(",")))
+    if number := _FLOAT.match(text):
+        return _float(-1 if number[1] == "-" else 1, number[2].lower())
+    if _CONSTANT.match(text):
+        return Int(constants.evaluate(text))
+    if first == "!":
+        return Not(parse_operand(text[1:], scope))
+    if first == "-":
+        return replace(_part(text[1:].strip(), scope), negated=True)
+    if "|" in text:
+        left, right = text.split("|")
+        return Pair(parse_operand(left, scope), parse_operand(right, scope))
+    if text == "_":
+        return Sink()
+    if indexed := _INDEXED.match(text):
+        return _element(indexed[1], indexed[2], scope)
+    plus = _PLUS.match(text)
+    name, offset = (plus[1], constants.evaluate(plus[2])) if plus else (text, 0)
+    if not re.fullmatch(r"[\w$.#%]+", name):
+        raise ValueError(f"no operand: {text!r}")
+    found = scope.find(name) if scope else None
+    if scope and found in scope.body.registers and not plus:
+        return Reg(found)
+    if scope and found in scope.body.vectors:
+        return Vec(scope.body.vectors[found])
+    if scope and _SELECTED.fullmatch(name):
+        return _part(name, scope)
+    if first == "%":
+        return Special(name[1:])
+    return Sym(found or name, offset)
+
+
+def _part(text: str, scope: Scope | None) -> Part:
+    match = _SELECTED.fullmatch(text)
+    name, selector = match.groups() if match else (text, "")
+    found = scope.find(name) if scope else None
+    if not scope or found is None or found not in scope.body.registers:
+        raise ValueError(f"no register: {text!r}")
+    return Part(Reg(found), selector)
+
+
+def _element(array: str, index: str, scope: Scope | None) -> Reg | Sym:
+    """The address of ``array[index]``, the index a constant, or a register plus one. What that
+    takes is computed here, before the instruction."""
+    name = scope.find(array) if scope else None
+    if not scope:
+        if constants.evaluate(index):
+            raise ValueError(f"an element of {array}")
+        return Sym(array)
+    body, variable = scope.body, scope.body.variables.get(name or "")
+    size = variable.element if variable else body.elements.get(array, 0)
+    if not size:
+        raise ValueError(f"{array} is no array")
+    plus = _PLUS.match(index)
+    register = scope.find(plus[1] if plus else index.strip())
+    if register not in body.registers:
+        return Sym(name or array, size * constants.evaluate(index))
+    offset = size * constants.evaluate(plus[2]) if plus else 0
+    wide = TYPE_BYTES[body.registers[register]] == 8
+    op = ("mad", "lo", "u64") if wide else ("mad", "wide", "u32")
+    address = Reg(f"%element#{len(body.instrs)}.{len(body.registers)}")
+    body.registers[address.name] = "u64"
+    operands = (address, Reg(register), Int(size), Sym(name or array, offset))
+    body.instrs.append(Instr(op, operands, text=f"{'.'.join(op)} {array}[{index}]"))
+    return address
+
+
+def _float(sign: int, digits: str) -> Float:
+    if digits.startswith("0f"):
+        bits = int(digits[2:], 16) ^ (0x80000000 if sign < 0 else 0)
+        return Float(struct.unpack("<f", struct.pack("<I", bits))[0], bits)
+    if digits.startswith("0d"):
+        return Float(sign * struct.unpack("<d", struct.pack("<Q", int(digits[2:], 16)))[0])
+    return Float(sign * float(digits))
+
+
+def _memory(text: str, scope: Scope | None) -> Mem:
+    match = _PLUS.match(text)
+    base, offset = (match[1], constants.evaluate(match[2])) if match else (text, 0)
+    operand = parse_operand(base, scope)
+    if isinstance(operand, Special):
+        raise ValueError(f"unknown register %{operand.name}")
+    if not isinstance(operand, Reg | Sym | Int):
+        raise ValueError(f"no address: {text!r}")
+    return Mem(operand, offset)
