@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "client.h"
-#include "internal.h"
+#include "loop/internal.h"
 #include "kernel.h"
 
 static void must(bool good, const char *what)

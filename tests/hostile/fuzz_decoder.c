@@ -15,7 +15,7 @@
 
 #include "client.h"
 #include "fuzz.h"
-#include "internal.h"
+#include "loop/internal.h"
 #include "spin.h"
 
 #define DEVICE_BYTES (64ull << 20)

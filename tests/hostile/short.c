@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "client.h"
-#include "internal.h"
+#include "loop/internal.h"
 
 #define DEVICE_CHUNKS 256u
 #define MANY_CHUNKS 150u           /* more than an array begins with */
@@ -215,7 +215,7 @@ static void program(struct client *c, uint64_t job)
 	DO(gone, FREE);
 	DO(gone_too, FREE);
 	DO(sync, DEVICE_SYNC);
-	MUST(proxy->ranks[0]->live_count == 0 && proxy->chunks_used == 0);
+	MUST(proxy->ranks[0]->memory.live_count == 0 && proxy->memory.chunks_used == 0);
 }
 
 static void end(uint64_t job)
@@ -226,7 +226,7 @@ static void end(uint64_t job)
 		MUST(now_ns() < until);
 		serve();
 	}
-	MUST(proxy->chunks_used == 0 && !proxy->asks && !proxy->rank_count);
+	MUST(proxy->memory.chunks_used == 0 && !proxy->asks && !proxy->rank_count);
 }
 
 /* False: it needed fewer than n allocations. */

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "client.h"
-#include "internal.h"
+#include "loop/internal.h"
 #include "soft.h"
 
 #define CALLERS 3

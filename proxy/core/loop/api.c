@@ -24,16 +24,14 @@ static const struct hal *hal_by_name(const char *name)
 static void proxy_free(struct proxy *p)
 {
 	/* With jobs work may be under way, and the process ends anyway. */
-	if (p->transfer_stream && !p->jobs)
-		p->hal->stream_destroy(p->transfer_stream);
-	if (p->swap_stream && !p->jobs)
-		p->hal->stream_destroy(p->swap_stream);
+	if (!p->jobs)
+		transfer_close(&p->transfers);
+	device_memory_close(&p->memory, !p->jobs);
 	if (p->device)
 		p->hal->device_close(p->device); /* no worker rings after this */
 	if (p->mailbox)
 		mailbox_close(p);
 	free(p->ranks);
-	free(p->moves);
 	free(p);
 }
 
@@ -58,18 +56,18 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 					    .index = c->index,
 					    .text = text,
 					    .text_bytes = sizeof text};
-	p->chunks_total = c->memory_bytes / RF_CHUNK_BYTES;
 	p->quantum_ns = c->quantum_ns ? c->quantum_ns : QUANTUM_NS;
 	if (!p->hal)
 		why = "no such kind of device";
-	else if (!p->chunks_total)
+	else if (c->memory_bytes < RF_CHUNK_BYTES)
 		why = "a device needs at least 2 MiB of memory";
 	else if (!p->mailbox)
 		why = "out of host memory or descriptors";
 	else if (p->hal->device_open(&p->hal_config, &p->device))
 		why = text;
-	else if (p->hal->stream_create(p->device, &p->transfer_stream) ||
-		 p->hal->stream_create(p->device, &p->swap_stream) || !mailbox_start(p))
+	else if (transfer_open(&p->transfers, p->hal, p->device) ||
+		 device_memory_open(&p->memory, p->hal, p->device, c->memory_bytes) ||
+		 !mailbox_start(p))
 		why = "the device's queues cannot be made";
 	else
 		return p;
@@ -434,14 +432,14 @@ int proxy_function_ready(struct proxy *p, uint64_t token, int error, const char 
 static void run_status(struct proxy *p, void *arg)
 {
 	struct proxy_status *s = ((struct arguments *)arg)->out;
-	*s = (struct proxy_status){.used_bytes = p->chunks_used * RF_CHUNK_BYTES,
+	*s = (struct proxy_status){.used_bytes = p->memory.chunks_used * RF_CHUNK_BYTES,
 				   .switches = p->switches,
-				   .swapped_in = p->swapped_in,
-				   .swapped_out = p->swapped_out,
+				   .swapped_in = p->memory.swapped_in,
+				   .swapped_out = p->memory.swapped_out,
 				   .kernels = p->kernels,
 				   .wakeups = p->wakeups};
 	for (uint32_t i = 0; i < p->rank_count; i++)
-		s->swap_bytes += p->ranks[i]->missing * RF_CHUNK_BYTES;
+		s->swap_bytes += p->ranks[i]->memory.missing * RF_CHUNK_BYTES;
 }
 
 void proxy_status(struct proxy *p, struct proxy_status *status)
@@ -482,9 +480,10 @@ static void run_rank_status(struct proxy *p, void *arg)
 		return;
 	*s = (struct proxy_rank_status){.attached = 1,
 					.exited = r->exited,
-					.resident = !r->missing,
+					.resident = memory_resident(&r->memory),
 					.error = (uint32_t)r->async_error,
-					.used_bytes = (r->live_count - r->missing) * RF_CHUNK_BYTES,
+					.used_bytes = (r->memory.live_count - r->memory.missing) *
+						      RF_CHUNK_BYTES,
 					.kernels = r->kernels,
 					.collectives = r->collectives,
 					.records = r->records,
@@ -516,9 +515,9 @@ static void run_dump(struct proxy *p, void *arg)
 	if (!f)
 		return;
 	fprintf(f, "active %d, moves %u/%u, transfers %s, chunks %llu of %llu\n",
-		p->active ? (int)p->active->rank : -1, p->move_done, p->move_count,
-		p->transfers ? "pending" : "none", (unsigned long long)p->chunks_used,
-		(unsigned long long)p->chunks_total);
+		p->active ? (int)p->active->rank : -1, p->memory.move_done, p->memory.move_count,
+		p->transfers.first ? "pending" : "none", (unsigned long long)p->memory.chunks_used,
+		(unsigned long long)p->memory.chunks_total);
 	for (struct job *j = p->jobs; j; j = j->next)
 		fprintf(f,
 			"job %llu epoch %llu state %d goal %d barrier %d round %llu "
@@ -534,7 +533,7 @@ static void run_dump(struct proxy *p, void *arg)
 			"error %d %s\n",
 			r->rank, ring_empty(r) ? "empty" : "waiting", r->held ? " held" : "",
 			r->full ? " full" : "", r->exited ? " exited" : "", r->items, r->replies,
-			r->pending, r->inflight, r->missing, r->live_count,
+			r->pending, r->memory.inflight, r->memory.missing, r->memory.live_count,
 			r->frees ? "some" : "none", joining(r), (unsigned long long)r->collectives,
 			(unsigned long long)r->records, r->async_error, r->error_text);
 		for (uint32_t n = 0; n < r->stream_count; n++)

@@ -12,6 +12,7 @@ void rank_fail(struct rank *r, int error, const char *text)
 	if (r->async_error)
 		return;
 	r->async_error = error;
+	memory_stop(&r->memory);
 	snprintf(r->error_text, sizeof r->error_text, "%s", text);
 	if (r->header) {
 		snprintf(r->header->fault, sizeof r->header->fault, "%s", text);
@@ -184,7 +185,7 @@ static void consume(struct rank *r)
 {
 	_Alignas(64) uint8_t record[RF_RECORD_MAX];
 	r->held = r->full = false;
-	if (r->hold && !transfer_pending(r->proxy, r))
+	if (r->hold && !transfer_pending(&r->proxy->transfers, &r->memory))
 		r->hold = false;
 	for (int n = 0; n < RECORDS_PER_TURN; n++) {
 		struct place at = r->tail;

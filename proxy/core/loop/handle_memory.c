@@ -7,9 +7,9 @@
 int on_alloc(struct rank *r, const struct rf_alloc *a, uint32_t extra)
 {
 	(void)extra;
-	if (memory_dying(r, a->addr, a->bytes) && !r->async_error)
+	if (memory_dying(&r->memory, a->addr, a->bytes) && !r->async_error)
 		return RETRY; /* what runs meanwhile may still reach it */
-	int error = memory_alloc(r, a);
+	int error = memory_alloc(&r->memory, a);
 	/* The client counts what it freed as free; here it is when older work is done. */
 	return error == CU_OUT_OF_MEMORY && r->frees && !r->async_error ? RETRY : error;
 }
@@ -17,7 +17,7 @@ int on_alloc(struct rank *r, const struct rf_alloc *a, uint32_t extra)
 int on_free(struct rank *r, const struct rf_free *a, uint32_t extra)
 {
 	(void)extra;
-	struct buffer *b = memory_find(r, a->addr);
+	struct buffer *b = memory_find(&r->memory, a->addr);
 	if (!b || b->addr != a->addr || b->freed)
 		return CU_INVALID_VALUE;
 	struct fence *f = calloc(1, sizeof *f);
@@ -39,7 +39,7 @@ int on_free(struct rank *r, const struct rf_free *a, uint32_t extra)
 int on_grant(struct rank *r, const struct rf_grant *a, uint32_t extra)
 {
 	(void)extra;
-	struct rf_grant_reply reply = {r->proxy->chunks_total * RF_CHUNK_BYTES};
+	struct rf_grant_reply reply = {r->proxy->memory.chunks_total * RF_CHUNK_BYTES};
 	if (a->want_bytes > reply.grant_bytes)
 		return CU_OUT_OF_MEMORY;
 	atomic_store(&r->header->grant_bytes, reply.grant_bytes);
@@ -58,7 +58,7 @@ static bool side_valid(struct rank *r, uint8_t place, uint64_t at, uint64_t pitc
 	if (span < rows)
 		return false;
 	switch (place) {
-	case RF_AT_ADDRESS: return memory_valid(r, at, span);
+	case RF_AT_ADDRESS: return memory_valid(&r->memory, at, span);
 	case RF_AT_BULK: return ring_bulk(r, at, span) != NULL;
 	case RF_AT_INLINE: return at <= inline_bytes && span <= inline_bytes - at;
 	default: return false;
@@ -102,7 +102,8 @@ int on_fill(struct rank *r, const struct rf_fill *f, uint32_t extra)
 	uint64_t row = f->width * f->element, rows = f->height ? (f->height - 1) * f->pitch : 0;
 	if (row && f->height > 1 && (f->pitch < row || rows / f->pitch != f->height - 1))
 		return CU_INVALID_VALUE;
-	if (row && f->height && (rows > RF_HEAP_BYTES || !memory_valid(r, f->dst, rows + row)))
+	if (row && f->height &&
+	    (rows > RF_HEAP_BYTES || !memory_valid(&r->memory, f->dst, rows + row)))
 		return CU_INVALID_VALUE;
 	struct item *i = item_new(r, ITEM_FILL, f->r.seq, 0);
 	if (!i)

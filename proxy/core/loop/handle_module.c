@@ -69,18 +69,18 @@ int on_module_globals(struct rank *r, const struct rf_module_globals *a, uint32_
 		return CU_INVALID_VALUE;
 	if (!m->globals_bytes)
 		return CU_OK;
-	if (!memory_valid(r, a->addr, m->globals_bytes))
+	if (!memory_valid(&r->memory, a->addr, m->globals_bytes))
 		return CU_INVALID_VALUE;
 	m->globals_addr = a->addr;
 	struct transfer *t = calloc(1, sizeof *t);
 	if (!t)
 		return CU_OUT_OF_MEMORY;
 	t->kind = TRANSFER_WRITE;
-	t->rank = r;
+	t->memory = &r->memory;
 	t->addr = a->addr;
 	t->host = m->globals_image;
 	t->bytes = m->globals_bytes;
-	transfer_push(r->proxy, t);
+	transfer_push(&r->proxy->transfers, t);
 	r->hold = true; /* until written: whatever comes next may read them */
 	return CU_OK;
 }

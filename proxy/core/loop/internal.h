@@ -11,7 +11,6 @@
  *   module.c    how long modules and functions live
  *   dispatch.c  takes records from the ring and finds the handler of each
  *   handle_….c  one handler per opcode: checks a record, then acts or queues
- *   memory.c    buffers, chunks, residency, swap; reads and writes of any rank's memory
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
  *   job_io.c    what the collective engine asks for: memory, sums, peers, ranks
  *   job.c       a job epoch: barrier, collectives and peers put together
@@ -30,6 +29,8 @@
 #include "channel.h"
 #include "collective/collective.h"
 #include "hal.h"
+#include "memory/memory.h"
+#include "memory/transfer.h"
 #include "loop/table.h"
 #include "peer.h"
 #include "proxy.h"
@@ -58,9 +59,7 @@ enum { NCCL_OK = 0, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_ARGUMENT = 4, NCCL_INVAL
 #define MODULE_BYTES_MAX (1ull << 30) /* of the images of one rank that are on their way */
 #define STREAMS_MAX 4096u             /* of one rank: every turn looks at all of them */
 #define OBJECTS_MAX (1u << 20)        /* handles of one rank */
-#define PIECE_BYTES (16ull << 20) /* of a copy or fill: no rank holds up the others for longer */
 #define PIECE_ROWS 65536u
-#define HEAP_CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 
 /* ---- handles ---- */
 
@@ -97,22 +96,6 @@ struct comm {
 	uint64_t split_from;        /* key of the parent while the split is not answered, else 0 */
 };
 
-/* ---- memory ---- */
-
-struct buffer {
-	uint64_t addr, bytes;
-	uint64_t call_site;
-	uint32_t stable;
-	bool freed;
-};
-
-struct chunk {
-	uint32_t refs; /* live buffers that touch it; 0: not there */
-	uint32_t hal;  /* physical chunk + 1; 0: not resident */
-	bool in_image; /* the image holds content (else it reads as zero) */
-	bool saved;    /* resident, and the image holds the same: only at a cut */
-};
-
 /* ---- one rank ---- */
 
 struct place {          /* in the ring, after some record */
@@ -131,8 +114,7 @@ struct rank {
 	/* channel */
 	uint8_t *map;
 	struct rf_header *header;
-	int channel_fd, image_fd;
-	uint8_t *image;
+	int channel_fd;
 	struct place tail;        /* what we have consumed */
 	uint64_t head;            /* what the client has published when we looked last */
 	uint32_t replies;         /* requests not answered yet */
@@ -156,18 +138,7 @@ struct rank {
 		last_function; /* handle of the kernel launched last: tells one bucket from another */
 	uint32_t pending;      /* questions to Python and joinings that the client waits for */
 
-	/* memory */
-	struct hal_space *space;
-	struct buffer *buffers; /* sorted by address */
-	uint32_t buffer_count, buffer_room;
-	struct chunk *chunks; /* HEAP_CHUNKS of them, mostly untouched */
-	uint32_t *live;       /* indices of chunks that are there */
-	uint32_t live_count, live_room;
-	uint32_t dying;    /* live, but no buffer's any more: unmapped when nothing runs */
-	uint32_t missing;  /* live but not resident */
-	bool moving;       /* chunks are on their way */
-	uint32_t inflight; /* submitted works that use its memory */
-	uint64_t last_active;
+	struct rank_memory memory;
 
 	/* counters */
 	uint64_t kernels, collectives, records, switches;
@@ -206,30 +177,6 @@ struct job {
 	char reason[512];
 };
 
-/* ---- transfers of collectives: in order, on a device queue of their own ---- */
-
-enum transfer_kind { TRANSFER_READ, TRANSFER_WRITE, TRANSFER_WORK };
-struct transfer {
-	struct transfer *next;
-	enum transfer_kind kind;
-	struct job *job;
-	struct rank *rank;
-	uint64_t addr, bytes, done; /* READ, WRITE */
-	uint8_t *host;
-	struct hal_work work; /* WORK */
-	uint64_t token, hal_seq;
-	int error;
-};
-
-/* ---- moving chunks ---- */
-
-struct move {
-	struct rank *rank;
-	uint32_t chunk;
-	bool out, stay; /* stay: copied out, and still resident */
-	uint64_t hal_seq;
-};
-
 struct ask { /* a question to Python */
 	struct ask *next;
 	uint64_t token;
@@ -243,7 +190,8 @@ struct proxy {
 	const struct hal *hal;
 	struct hal_device *device;
 	struct hal_config hal_config;
-	uint64_t chunks_total, chunks_used;
+	struct device_memory memory;
+	struct transfers transfers;
 
 	struct job *jobs;
 	struct rank **ranks; /* all attached ones */
@@ -252,17 +200,13 @@ struct proxy {
 	uint64_t active_since_ns, turn, quantum_ns;
 	bool yielding; /* the active rank's time is over: nothing more is submitted */
 
-	struct hal_stream *transfer_stream, *swap_stream;
-	struct transfer *transfers, *transfers_tail, *transfers_next;
-	struct move *moves;
-	uint32_t move_count, move_submitted, move_done, move_room;
 	struct rank *move_target; /* becomes active when the moves are over; NULL: a save */
 
 	struct ask *asks;
 	uint64_t next_token;
 	bool progress; /* in this turn */
 	bool settled;  /* in this turn works ended that let nothing happen */
-	uint64_t switches, swapped_in, swapped_out, kernels, wakeups;
+	uint64_t switches, kernels, wakeups;
 
 	struct mailbox *mailbox; /* mailbox.c: calls in, events out, doorbell */
 };
@@ -307,28 +251,6 @@ bool ring_host_sound(const struct rank *); /* not more have returned than were h
 /* dispatch.c */
 void rank_consume(struct rank *);
 void rank_fail(struct rank *, int error, const char *text); /* sticky */
-
-/* memory.c */
-int memory_open(struct rank *, int image_fd);
-void memory_close(struct rank *);
-bool memory_clear_image(struct rank *); /* what an earlier process of the rank left there */
-int memory_alloc(struct rank *, const struct rf_alloc *);
-struct buffer *memory_find(struct rank *, uint64_t addr);
-void memory_free(struct rank *, uint64_t addr);
-bool memory_dying(const struct rank *, uint64_t addr, uint64_t bytes);
-void memory_sweep(struct rank *); /* lets go of what is freed, if no work is submitted */
-bool memory_valid(const struct rank *, uint64_t addr, uint64_t bytes);
-uint64_t memory_resolve(struct rank *, uint64_t addr, uint64_t bytes, bool write, struct hal_ref *);
-void memory_begin_activate(struct proxy *, struct rank *); /* -> active when resident */
-/* Everything of the job's ranks to their images; there, too (`stay`), or there instead. Their
- * memory is quiet and nobody writes to it until it is done; then memory_saved. */
-void memory_begin_save(struct proxy *, struct job *, bool stay);
-bool memory_saved(const struct rank *); /* its image holds all there is */
-void memory_changes(struct rank *);     /* from now on: what was saved is of before */
-void memory_move(struct proxy *);
-void transfer_push(struct proxy *, struct transfer *);
-void transfer_pump(struct proxy *);
-bool transfer_pending(const struct proxy *, const struct rank *);
 
 /* module.c */
 void module_unload(struct rank *, struct module *);

@@ -163,10 +163,7 @@ void job_close(struct job *j)
 
 static bool job_in_flight(const struct job *j)
 {
-	for (const struct transfer *t = j->proxy->transfers; t; t = t->next)
-		if (t->job == j)
-			return true;
-	return false;
+	return transfer_pending_for(&j->proxy->transfers, j);
 }
 
 static void receive(struct job *j)
@@ -262,7 +259,8 @@ static void goes_on(struct job *j)
 		if (!j->ranks[n])
 			continue;
 		state_void(j->ranks[n]);
-		memory_changes(j->ranks[n]);
+		j->ranks[n]->memory.alone = j->attached == 1;
+		memory_changes(&j->ranks[n]->memory);
 	}
 }
 
@@ -322,8 +320,9 @@ static void bury_exited(struct job *j)
 		    j->state < PROXY_JOB_CUT && !r->async_error)
 			continue;
 		r->closing = true;
-		if (r->crashed && r->inflight && !transfer_pending(j->proxy, r))
-			j->proxy->hal->space_cancel(r->space); /* a kernel may never end */
+		if (r->crashed && r->memory.inflight &&
+		    !transfer_pending(&j->proxy->transfers, &r->memory))
+			j->proxy->hal->space_cancel(r->memory.space); /* a kernel may never end */
 		if (!rank_quiet(r))
 			continue;
 		if (!r->replaced) {
@@ -366,7 +365,7 @@ static bool save_states(struct job *j)
 			return false;
 		}
 		if (bytes)
-			j->saved_bytes += bytes + r->live_count * RF_CHUNK_BYTES;
+			j->saved_bytes += bytes + r->memory.live_count * RF_CHUNK_BYTES;
 		if (!stay)
 			rank_detach(r);
 	}
@@ -387,11 +386,17 @@ static void save_step(struct job *j)
 		 * then state_save says so. */
 		if (!rank_quiet(r) || (coll_busy(j->coll) && (j->peer || job_in_flight(j))))
 			return;
-		all &= stay ? memory_saved(r) : r->live_count == r->missing;
+		all &= stay ? memory_saved(&r->memory) : r->memory.live_count == r->memory.missing;
 	}
 	if (!all) {
-		if (!j->proxy->move_count)
-			memory_begin_save(j->proxy, j, stay);
+		struct proxy *p = j->proxy;
+		if (p->memory.move_count)
+			return;
+		p->move_target = NULL;
+		for (uint32_t n = 0; n < j->world_size; n++)
+			if (j->ranks[n])
+				memory_begin_save(&j->ranks[n]->memory, stay);
+		memory_move(&p->memory);
 		return;
 	}
 	if (save_states(j))
@@ -405,8 +410,8 @@ static void discard_step(struct job *j)
 		if (!r)
 			continue;
 		r->closing = true;
-		if (r->inflight)
-			j->proxy->hal->space_cancel(r->space);
+		if (r->memory.inflight)
+			j->proxy->hal->space_cancel(r->memory.space);
 		if (rank_quiet(r))
 			rank_detach(r);
 	}

@@ -1,12 +1,19 @@
 /* job_io.c: what the collective engine asks for, done with this device and the job's peers.
  *
- * Memory and arithmetic go through the transfers of memory.c; messages and the outboxes through the
+ * Memory and arithmetic go through the transfers of memory/; messages and the outboxes through the
  * peers, or, for a job on one device, nowhere. What is over goes back to the ranks.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
+
+static void io_over(void *arg, uint64_t token, int error)
+{
+	struct job *j = arg;
+	if (j->coll)
+		coll_io_done(j->coll, token, error);
+}
 
 static struct transfer *transfer_new(struct job *j, enum transfer_kind kind, uint64_t token)
 {
@@ -16,7 +23,8 @@ static struct transfer *transfer_new(struct job *j, enum transfer_kind kind, uin
 		return NULL;
 	}
 	t->kind = kind;
-	t->job = j;
+	t->over = io_over;
+	t->arg = j;
 	t->token = token;
 	return t;
 }
@@ -27,13 +35,13 @@ static void io_memory(struct job *j, enum transfer_kind kind, uint32_t rank, uin
 	struct transfer *t = transfer_new(j, kind, token);
 	if (!t)
 		return;
-	t->rank = j->ranks[rank];
-	if (!t->rank) /* it has gone: what it would have given is not known to anybody */
+	t->memory = j->ranks[rank] ? &j->ranks[rank]->memory : NULL;
+	if (!t->memory) /* it has gone: what it would have given is not known to anybody */
 		t->error = NCCL_SYSTEM_ERROR;
 	t->addr = addr;
 	t->host = host;
 	t->bytes = bytes;
-	transfer_push(j->proxy, t);
+	transfer_push(&j->proxy->transfers, t);
 }
 
 static void io_read(void *arg, uint32_t rank, uint64_t addr, void *host, uint64_t bytes,
@@ -62,7 +70,7 @@ static void io_reduce(void *arg, void *dst, const void *a, const void *b, uint64
 	t->work.reduce.count = count;
 	t->work.reduce.dtype = dtype;
 	t->work.reduce.op = op;
-	transfer_push(j->proxy, t);
+	transfer_push(&j->proxy->transfers, t);
 }
 
 static void io_scale(void *arg, void *dst, const void *a, uint64_t count, uint32_t dtype,
@@ -81,7 +89,7 @@ static void io_scale(void *arg, void *dst, const void *a, uint64_t count, uint32
 	t->work.scale.divisor = divisor;
 	if (scalar)
 		memcpy(t->work.scale.scalar, scalar, sizeof t->work.scale.scalar);
-	transfer_push(j->proxy, t);
+	transfer_push(&j->proxy->transfers, t);
 }
 
 static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int error,

@@ -30,11 +30,13 @@ void loop_turn(struct proxy *p)
 		rank_consume(p->ranks[i]);
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		rank_pump(p->ranks[i]);
-	transfer_pump(p);
-	memory_move(p);
+	transfer_pump(&p->transfers);
+	memory_move(&p->memory);
 	slice_turn(p);
 	for (struct job *j = p->jobs; j; j = j->next)
 		job_turn(j);
+	p->progress |= p->transfers.progress | p->memory.progress;
+	p->transfers.progress = p->memory.progress = false;
 }
 
 static void set_sleeping(struct proxy *p, bool sleeping)

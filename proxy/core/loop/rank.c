@@ -29,11 +29,11 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 	r->proxy = job->proxy;
 	r->job = job;
 	r->rank = rank;
-	r->channel_fd = r->image_fd = -1;
+	r->channel_fd = -1;
 	r->silent_since_ns = now_ns();
 	if (ring_open(r, channel_fd, error, error_bytes))
 		goto fail;
-	code = memory_open(r, image_fd);
+	code = memory_open(&r->memory, &job->proxy->memory, rank, image_fd, r->channel_fd);
 	if (code) {
 		snprintf(error, error_bytes, "rank %u: no room for its memory (error %d)", rank,
 			 code);
@@ -51,12 +51,12 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 		rank_detach(r);
 		return NULL;
 	}
-	atomic_store(&r->header->grant_bytes, job->proxy->chunks_total * RF_CHUNK_BYTES);
+	atomic_store(&r->header->grant_bytes, job->proxy->memory.chunks_total * RF_CHUNK_BYTES);
 	job->proxy->progress = true;
 	return r;
 fail:
 	rank_drop_streams(r);
-	memory_close(r);
+	memory_close(&r->memory);
 	ring_close(r);
 	table_free(&r->objects);
 	free(r);
@@ -76,7 +76,8 @@ static void free_object(struct object *o)
 /* Nothing in flight: no device work, move or transfer names the rank's memory. */
 bool rank_quiet(const struct rank *r)
 {
-	return !r->inflight && !r->moving && !transfer_pending(r->proxy, r);
+	return !r->memory.inflight && !memory_moving(&r->memory) &&
+	       !transfer_pending(&r->proxy->transfers, &r->memory);
 }
 
 /* Nothing in flight, nothing queued, nobody waiting: a rank between two records. */
@@ -97,7 +98,7 @@ void rank_detach(struct rank *r)
 	free(all);
 	table_free(&r->objects);
 	ask_forget(r);
-	memory_close(r);
+	memory_close(&r->memory);
 	ring_close(r);
 	for (uint32_t i = 0; i < p->rank_count; i++) {
 		if (p->ranks[i] != r)

@@ -36,32 +36,41 @@ static void activate(struct proxy *p, struct rank *r)
 		p->switches++;
 		p->active_since_ns = now_ns();
 	}
-	r->last_active = ++p->turn;
+	r->memory.last_active = ++p->turn;
 	p->active = r;
 	p->yielding = false;
 	p->progress = true;
 }
 
+/* Makes it resident, and active when it is. */
+static void bring(struct proxy *p, struct rank *r)
+{
+	r->memory.alone = r->job->attached == 1;
+	p->move_target = r;
+	memory_begin_activate(&r->memory);
+}
+
 static void switch_to(struct proxy *p, struct rank *r)
 {
-	if (!r->missing && !r->moving) {
+	if (memory_resident(&r->memory) && !memory_moving(&r->memory))
 		activate(p, r);
-		return;
-	}
-	memory_begin_activate(p, r);
+	else
+		bring(p, r);
 }
 
 void slice_turn(struct proxy *p)
 {
-	if (p->move_count)
+	if (p->memory.move_count)
 		return;
 	if (p->move_target) {
 		struct rank *r = p->move_target;
 		p->move_target = NULL;
-		if (!r->missing)
+		if (r->memory.error)
+			rank_fail(r, r->memory.error, "the device has no room for its memory");
+		if (memory_resident(&r->memory))
 			activate(p, r);
 		else if (!r->async_error)
-			memory_begin_activate(p, r); /* room has to be made in several steps */
+			bring(p, r); /* room has to be made in several steps */
 		return;
 	}
 	struct rank *active = p->active, *other = next_with_kernel(p);
@@ -70,13 +79,13 @@ void slice_turn(struct proxy *p)
 		uint64_t now = now_ns();
 		/* Who waited for it may be gone, and the time go on. */
 		p->yielding = other && now - p->active_since_ns > p->quantum_ns;
-		if (p->yielding && !active->inflight) {
+		if (p->yielding && !active->memory.inflight) {
 			switch_to(p, other);
 			return;
 		}
-		if (kernel && active->missing)
-			memory_begin_activate(p, active);
-		if (kernel || active->inflight || !other)
+		if (kernel && !memory_resident(&active->memory))
+			bring(p, active);
+		if (kernel || active->memory.inflight || !other)
 			return;
 		if (!blocked(active) && now - active->silent_since_ns < SILENT_NS)
 			return;
@@ -88,7 +97,8 @@ void slice_turn(struct proxy *p)
 /* When the active rank's silence is long enough to count, if somebody waits for that. */
 uint64_t slice_deadline_ns(const struct proxy *p)
 {
-	if (!p->active || p->move_count || p->active->inflight || !next_with_kernel(p))
+	if (!p->active || p->memory.move_count || p->active->memory.inflight ||
+	    !next_with_kernel(p))
 		return 0;
 	return p->active->silent_since_ns + SILENT_NS;
 }

@@ -50,8 +50,8 @@ static void *put(struct writer *w, uint16_t opcode, uint64_t bytes, uint64_t ext
 
 static bool put_memory(struct writer *w, struct rank *r)
 {
-	for (uint32_t i = 0; i < r->buffer_count; i++) {
-		const struct buffer *b = &r->buffers[i];
+	for (uint32_t i = 0; i < r->memory.buffer_count; i++) {
+		const struct buffer *b = &r->memory.buffers[i];
 		struct state_buffer *s = PUT(w, BUFFER, state_buffer, 0);
 		if (!s)
 			return false;
@@ -60,13 +60,13 @@ static bool put_memory(struct writer *w, struct rank *r)
 		s->call_site = b->call_site;
 		s->stable = b->stable;
 	}
-	for (uint32_t i = 0; i < r->live_count; i++) {
-		if (!r->chunks[r->live[i]].in_image)
+	for (uint32_t i = 0; i < r->memory.live_count; i++) {
+		if (!r->memory.pages[r->memory.live[i]].in_image)
 			continue;
 		struct state_chunk *s = PUT(w, CHUNK, state_chunk, 0);
 		if (!s)
 			return false;
-		s->chunk = r->live[i];
+		s->chunk = r->memory.live[i];
 	}
 	return true;
 }
@@ -191,13 +191,13 @@ static bool put_comms(struct writer *w, struct rank *r)
 
 uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)
 {
-	struct state_header *h = (void *)(r->image + STATE_OFFSET);
+	struct state_header *h = (void *)(r->memory.image + STATE_OFFSET);
 	uint8_t *first = (uint8_t *)(h + 1);
-	struct writer w = {first, r->image + STATE_OFFSET + STATE_BYTES_MAX, now_ns()};
+	struct writer w = {first, r->memory.image + STATE_OFFSET + STATE_BYTES_MAX, now_ns()};
 	struct state_rank *s = PUT(&w, RANK, state_rank, 0);
 	h->magic = 0; /* not valid until all is written */
 	if (s) {
-		s->capacity_chunks = r->proxy->chunks_total;
+		s->capacity_chunks = r->proxy->memory.chunks_total;
 		s->kernels = r->kernels;
 		s->collectives = r->collectives;
 		s->records = r->records;
@@ -225,16 +225,16 @@ uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)
 
 void state_void(struct rank *r)
 {
-	((struct state_header *)(void *)(r->image + STATE_OFFSET))->magic = 0;
+	((struct state_header *)(void *)(r->memory.image + STATE_OFFSET))->magic = 0;
 }
 
 /* ---- restoring ---- */
 
 static bool get_chunk(struct rank *r, const struct state_chunk *s)
 {
-	if (s->chunk >= HEAP_CHUNKS || !r->chunks[s->chunk].refs)
+	if (s->chunk >= HEAP_PAGES || !r->memory.pages[s->chunk].buffers)
 		return false;
-	r->chunks[s->chunk].in_image = true;
+	r->memory.pages[s->chunk].in_image = true;
 	return true;
 }
 
@@ -242,7 +242,7 @@ static bool get_buffer(struct rank *r, const struct state_buffer *s)
 {
 	struct rf_alloc a = {
 		.addr = s->addr, .bytes = s->bytes, .call_site = s->call_site, .stable = s->stable};
-	return memory_alloc(r, &a) == CU_OK;
+	return memory_alloc(&r->memory, &a) == CU_OK;
 }
 
 static bool get_event(struct rank *r, const struct state_event *s, uint64_t now)
@@ -386,14 +386,14 @@ static bool of_earlier_process(const struct rank *r, const uint8_t *first)
 /* 1: restored; 0: the image holds no state (a fresh rank); -1: it holds a broken one. */
 int state_restore(struct rank *r, char *error, uint32_t error_bytes)
 {
-	struct state_header *h = (void *)(r->image + STATE_OFFSET);
+	struct state_header *h = (void *)(r->memory.image + STATE_OFFSET);
 	const uint8_t *first = (const uint8_t *)(h + 1), *at = first;
 	const uint64_t now = now_ns();
 	if (!h->magic && r->tail.bytes) {
 		snprintf(error, error_bytes, "rank %u: what it had on its device is lost", r->rank);
 		return -1;
 	}
-	if (!h->magic && !memory_clear_image(r)) {
+	if (!h->magic && !memory_clear_image(&r->memory)) {
 		snprintf(error, error_bytes, "rank %u: its image cannot be emptied", r->rank);
 		return -1;
 	}

@@ -130,9 +130,9 @@ static void fence_reached(struct rank *r, struct fence *f)
 
 static void retire(struct rank *r)
 {
-	while (r->frees && !r->frees->left && !r->moving) {
+	while (r->frees && !r->frees->left && !memory_moving(&r->memory)) {
 		struct fence *f = r->frees;
-		memory_free(r, f->free_addr);
+		memory_free(&r->memory, f->free_addr);
 		ring_retired(r, f->free_seq);
 		r->frees = f->next;
 		if (!r->frees)
@@ -182,7 +182,7 @@ static void complete(struct rank *r, struct item *i)
 {
 	bool heard = !quiet(i);
 	if (uses_memory(i) && i->hal_seq)
-		r->inflight--;
+		memory_used(&r->memory);
 	switch (i->kind) {
 	case ITEM_KERNEL: module_release(r, i->kernel.function->module); break;
 	case ITEM_COPY:
@@ -224,9 +224,9 @@ static void note_fault(struct rank *r)
 {
 	const struct hal *hal = r->proxy->hal;
 	char text[256] = "";
-	if (r->async_error || !r->space || !hal->space_error(r->space, NULL, 0))
+	if (r->async_error || !r->memory.space || !hal->space_error(r->memory.space, NULL, 0))
 		return;
-	int error = hal->space_error(r->space, text, sizeof text);
+	int error = hal->space_error(r->memory.space, text, sizeof text);
 	rank_fail(r, error, text);
 }
 
@@ -269,7 +269,7 @@ static bool kernel_ready(const struct item *i)
 
 static bool may_run(const struct rank *r)
 {
-	return r->proxy->active == r && !r->proxy->yielding && !r->missing;
+	return r->proxy->active == r && !r->proxy->yielding && memory_resident(&r->memory);
 }
 
 static bool submitted(struct rank *r, struct item *i, uint64_t hal_seq)
@@ -277,7 +277,7 @@ static bool submitted(struct rank *r, struct item *i, uint64_t hal_seq)
 	i->hal_seq = hal_seq;
 	if (!hal_seq)
 		return false;
-	r->inflight++;
+	memory_use(&r->memory);
 	r->kernels++;
 	r->proxy->kernels++;
 	return true;
@@ -294,7 +294,7 @@ static bool submit_kernel(struct rank *r, struct stream *s, struct item *i)
 	if (!may_run(r) || !kernel_ready(i))
 		return false;
 	struct hal_work w = {.kind = HAL_KERNEL};
-	w.kernel.space = r->space;
+	w.kernel.space = r->memory.space;
 	w.kernel.function = i->kernel.function->hal;
 	memcpy(w.kernel.grid, l->grid, sizeof l->grid);
 	memcpy(w.kernel.block, l->block, sizeof l->block);
@@ -313,7 +313,7 @@ static bool submit_gemm(struct rank *r, struct stream *s, struct item *i)
 	struct hal_work w = {.kind = HAL_GEMM};
 	if (!may_run(r))
 		return false;
-	w.gemm.space = r->space;
+	w.gemm.space = r->memory.space;
 	w.gemm.call = (const void *)i->data;
 	if (!submitted(r, i, r->proxy->hal->submit(s->hal, &w)))
 		rank_fail(r, CU_NOT_SUPPORTED, "a matrix product of types that this device lacks");
@@ -334,7 +334,7 @@ static uint64_t side(struct rank *r, struct item *i, bool destination, uint64_t 
 	case RF_AT_INLINE:
 		*ref = (struct hal_ref){NULL, (uint64_t)(uintptr_t)(i->data + at)};
 		return bytes;
-	default: return memory_resolve(r, at, bytes, destination, ref);
+	default: return memory_resolve(&r->memory, at, bytes, destination, ref);
 	}
 }
 
@@ -342,7 +342,7 @@ static uint64_t side(struct rank *r, struct item *i, bool destination, uint64_t 
 static uint64_t whole_rows(const struct rank *r, uint64_t width, uint64_t left, uint64_t column)
 {
 	uint64_t rows = PIECE_BYTES / width;
-	if (r->missing || column)
+	if (!memory_resident(&r->memory) || column)
 		return 0;
 	rows = rows < PIECE_ROWS ? rows : PIECE_ROWS;
 	return rows < left ? rows : left;
@@ -354,7 +354,7 @@ static bool submit_copy(struct rank *r, struct stream *s, struct item *i)
 	const struct hal *hal = r->proxy->hal;
 	const struct rf_copy *c = &i->copy.copy;
 	while (i->copy.row < c->height && c->width) {
-		if (r->moving || !hal->room(s->hal))
+		if (memory_moving(&r->memory) || !hal->room(s->hal))
 			return false;
 		struct hal_work w = {.kind = HAL_COPY};
 		uint64_t n = side(r, i, true, c->width - i->copy.column, &w.copy.dst);
@@ -365,7 +365,7 @@ static bool submit_copy(struct rank *r, struct stream *s, struct item *i)
 		w.copy.dst_pitch = c->dst_pitch;
 		w.copy.src_pitch = c->src_pitch;
 		if (!i->hal_seq)
-			r->inflight++;
+			memory_use(&r->memory);
 		i->hal_seq = hal->submit(s->hal, &w);
 		i->copy.column += n;
 		if (i->copy.column >= c->width) {
@@ -382,19 +382,20 @@ static bool submit_fill(struct rank *r, struct stream *s, struct item *i)
 	const struct rf_fill *f = &i->fill.fill;
 	uint64_t row_bytes = f->width * f->element;
 	while (i->fill.row < f->height && row_bytes) {
-		if (r->moving || !hal->room(s->hal))
+		if (memory_moving(&r->memory) || !hal->room(s->hal))
 			return false;
 		struct hal_work w = {.kind = HAL_FILL};
 		uint64_t at = f->dst + i->fill.row * f->pitch + i->fill.column;
 		uint64_t rows = whole_rows(r, row_bytes, f->height - i->fill.row, i->fill.column);
-		uint64_t n = memory_resolve(r, at, row_bytes - i->fill.column, true, &w.fill.dst);
+		uint64_t n = memory_resolve(&r->memory, at, row_bytes - i->fill.column, true,
+					    &w.fill.dst);
 		w.fill.width = n / f->element;
 		w.fill.height = rows ? rows : 1;
 		w.fill.pitch = f->pitch;
 		w.fill.value = f->value;
 		w.fill.element = f->element;
 		if (!i->hal_seq)
-			r->inflight++;
+			memory_use(&r->memory);
 		i->hal_seq = hal->submit(s->hal, &w);
 		i->fill.column += n;
 		if (i->fill.column >= row_bytes) {
@@ -423,8 +424,11 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 		return true; /* nothing runs any more, everything completes */
 	switch (i->kind) {
 	case ITEM_KERNEL:
-		return !r->moving && r->proxy->hal->room(s->hal) && submit_kernel(r, s, i);
-	case ITEM_GEMM: return !r->moving && r->proxy->hal->room(s->hal) && submit_gemm(r, s, i);
+		return !memory_moving(&r->memory) && r->proxy->hal->room(s->hal) &&
+		       submit_kernel(r, s, i);
+	case ITEM_GEMM:
+		return !memory_moving(&r->memory) && r->proxy->hal->room(s->hal) &&
+		       submit_gemm(r, s, i);
 	case ITEM_COPY: return submit_copy(r, s, i);
 	case ITEM_FILL: return submit_fill(r, s, i);
 	case ITEM_WAIT: return i->mark->over;
@@ -496,7 +500,7 @@ void rank_pump(struct rank *r)
 	if (r->async_error)
 		answer_waiters(r);
 	retire(r);
-	memory_sweep(r);
+	memory_sweep(&r->memory);
 }
 
 /* The first work of the stream whose completion lets anything happen. */

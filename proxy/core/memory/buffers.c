@@ -1,0 +1,163 @@
+/* buffers.c: a rank's buffers, the pages they touch, and where a range of them lies (memory.h). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+
+static uint32_t buffer_place(const struct rank_memory *m, uint64_t addr)
+{
+	uint32_t low = 0, high = m->buffer_count;
+	while (low < high) {
+		uint32_t middle = (low + high) / 2;
+		if (m->buffers[middle].addr < addr)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* The live buffer that holds `addr`, or NULL. */
+struct buffer *memory_find(struct rank_memory *m, uint64_t addr)
+{
+	uint32_t i = buffer_place(m, addr + 1);
+	if (!i)
+		return NULL;
+	struct buffer *b = &m->buffers[i - 1];
+	return addr - b->addr < b->bytes ? b : NULL;
+}
+
+int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
+{
+	uint64_t offset = a->addr - RF_DEV_BASE;
+	uint64_t bytes = a->bytes ? a->bytes : 1;
+	if (a->addr < RF_DEV_BASE || a->addr % RF_ALLOC_ALIGN || offset >= RF_HEAP_BYTES ||
+	    bytes > RF_HEAP_BYTES - offset)
+		return MEMORY_INVALID;
+	uint32_t at = buffer_place(m, a->addr);
+	if ((at < m->buffer_count && m->buffers[at].addr < a->addr + bytes) ||
+	    (at > 0 && m->buffers[at - 1].addr + m->buffers[at - 1].bytes > a->addr))
+		return MEMORY_INVALID; /* overlaps a live buffer */
+	uint32_t first = (uint32_t)(offset / RF_CHUNK_BYTES);
+	uint32_t last = (uint32_t)((offset + bytes - 1) / RF_CHUNK_BYTES);
+	uint64_t fresh = 0;
+	for (uint32_t c = first; c <= last; c++)
+		fresh += m->pages[c].buffers == 0;
+	if (m->live_count - m->dying + fresh > m->device->chunks_total)
+		return MEMORY_SHORT;
+	if (!make_room((void **)&m->buffers, m->buffer_count, 1, &m->buffer_room,
+		       sizeof *m->buffers) ||
+	    !make_room((void **)&m->live, m->live_count, fresh, &m->live_room, sizeof *m->live))
+		return MEMORY_SHORT; /* before anything has changed */
+	for (uint32_t c = first; c <= last; c++) {
+		if (m->pages[c].buffers++)
+			continue;
+		m->live[m->live_count++] = c;
+		m->missing++;
+	}
+	memmove(&m->buffers[at + 1], &m->buffers[at], (m->buffer_count - at) * sizeof *m->buffers);
+	m->buffers[at] = (struct buffer){a->addr, bytes, a->call_site, a->stable, false};
+	m->buffer_count++;
+	return MEMORY_OK;
+}
+
+/* Is a chunk of this range still mapped for work that began before it was freed? */
+bool memory_dying(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
+{
+	uint64_t offset = addr - RF_DEV_BASE, end = offset + (bytes ? bytes : 1);
+	if (!m->dying || offset >= RF_HEAP_BYTES || end > RF_HEAP_BYTES || end < offset)
+		return false;
+	for (uint64_t c = offset / RF_CHUNK_BYTES; c <= (end - 1) / RF_CHUNK_BYTES; c++)
+		if (!m->pages[c].buffers && m->pages[c].hal)
+			return true;
+	return false;
+}
+
+/* The chunk at live[i] goes. */
+static void page_forget(struct rank_memory *m, uint32_t i)
+{
+	uint32_t c = m->live[i];
+	if (m->pages[c].hal)
+		page_give_back(m, c);
+	else
+		m->missing--;
+	if (m->pages[c].in_image)
+		image_punch(m, c);
+	m->live[i] = m->live[--m->live_count];
+}
+
+void memory_sweep(struct rank_memory *m)
+{
+	if (!m->dying || m->inflight || m->moving)
+		return;
+	for (uint32_t i = m->live_count; i > 0; i--)
+		if (!m->pages[m->live[i - 1]].buffers)
+			page_forget(m, i - 1);
+	m->dying = 0;
+	m->device->progress = true;
+}
+
+/* Only when all work that may use the buffer is over, and not while the rank moves. */
+void memory_free(struct rank_memory *m, uint64_t addr)
+{
+	uint32_t at = buffer_place(m, addr);
+	if (at >= m->buffer_count || m->buffers[at].addr != addr)
+		return;
+	uint64_t offset = addr - RF_DEV_BASE, bytes = m->buffers[at].bytes;
+	m->buffer_count--;
+	memmove(&m->buffers[at], &m->buffers[at + 1], (m->buffer_count - at) * sizeof *m->buffers);
+	uint32_t last = (uint32_t)((offset + bytes - 1) / RF_CHUNK_BYTES);
+	for (uint32_t c = (uint32_t)(offset / RF_CHUNK_BYTES); c <= last; c++) {
+		if (--m->pages[c].buffers)
+			continue;
+		if (m->pages[c].hal) {
+			m->dying++;
+			continue;
+		}
+		for (uint32_t i = 0; i < m->live_count; i++)
+			if (m->live[i] == c)
+				page_forget(m, i);
+	}
+	memory_sweep(m);
+}
+
+static bool pinned(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
+{
+	uint64_t base = RF_PINNED_BASE(m->rank);
+	return addr >= base && addr - base <= RF_PINNED_SLOT_BYTES &&
+	       bytes <= RF_PINNED_SLOT_BYTES - (addr - base);
+}
+
+/* Does the rank own all of [addr, addr + bytes)? Chunks, not buffers: as real devices do. */
+bool memory_valid(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
+{
+	if (pinned(m, addr, bytes))
+		return true;
+	uint64_t offset = addr - RF_DEV_BASE;
+	if (addr < RF_DEV_BASE || offset >= RF_HEAP_BYTES || bytes > RF_HEAP_BYTES - offset)
+		return false;
+	if (!bytes)
+		return true;
+	for (uint64_t c = offset / RF_CHUNK_BYTES; c <= (offset + bytes - 1) / RF_CHUNK_BYTES; c++)
+		if (!m->pages[c].buffers)
+			return false;
+	return true;
+}
+
+/* Where a valid range lies now: as many bytes as lie together, at most `bytes` and PIECE_BYTES. */
+uint64_t memory_resolve(struct rank_memory *m, uint64_t addr, uint64_t bytes, bool write,
+			struct hal_ref *ref)
+{
+	*ref = (struct hal_ref){m->space, addr};
+	if (bytes > PIECE_BYTES)
+		bytes = PIECE_BYTES;
+	if (pinned(m, addr, bytes) || !m->missing)
+		return bytes;
+	uint64_t offset = addr - RF_DEV_BASE, left = RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;
+	struct page *c = &m->pages[offset / RF_CHUNK_BYTES];
+	if (!c->hal) {
+		*ref = (struct hal_ref){NULL, (uint64_t)(uintptr_t)(m->image + offset)};
+		c->in_image |= write;
+	}
+	return bytes < left ? bytes : left;
+}

@@ -1,0 +1,116 @@
+/* transfer.c: the transfers of collectives, in order (transfer.h). They reach a rank's memory where
+ * it lies, on the device or in the image, and wait while it moves. */
+#include <stdlib.h>
+
+#include "transfer.h"
+
+int transfer_open(struct transfers *q, const struct hal *hal, struct hal_device *device)
+{
+	q->hal = hal;
+	return hal->stream_create(device, &q->stream);
+}
+
+void transfer_close(struct transfers *q)
+{
+	if (q->stream)
+		q->hal->stream_destroy(q->stream);
+	q->stream = NULL;
+}
+
+void transfer_push(struct transfers *q, struct transfer *t)
+{
+	t->next = NULL;
+	if (q->last)
+		q->last->next = t;
+	else
+		q->first = t;
+	q->last = t;
+	if (!q->next)
+		q->next = t;
+	q->progress = true;
+}
+
+static bool submit_work(struct transfers *q, struct transfer *t)
+{
+	if (!q->hal->room(q->stream))
+		return false;
+	t->hal_seq = q->hal->submit(q->stream, &t->work);
+	t->error = t->hal_seq ? TRANSFER_OK : TRANSFER_LOST;
+	return true;
+}
+
+/* True when all of it has been submitted. */
+static bool submit(struct transfers *q, struct transfer *t)
+{
+	if (t->kind == TRANSFER_WORK)
+		return submit_work(q, t);
+	struct rank_memory *m = t->memory;
+	if (!m || t->error)
+		return true;
+	if (!memory_valid(m, t->addr, t->bytes)) {
+		t->error = TRANSFER_INVALID;
+		return true;
+	}
+	while (t->done < t->bytes) {
+		if (memory_moving(m) || !q->hal->room(q->stream))
+			return false;
+		struct hal_ref ref, host = {NULL, (uint64_t)(uintptr_t)(t->host + t->done)};
+		bool write = t->kind == TRANSFER_WRITE;
+		uint64_t n = memory_resolve(m, t->addr + t->done, t->bytes - t->done, write, &ref);
+		struct hal_work work = {.kind = HAL_COPY};
+		work.copy.dst = write ? ref : host;
+		work.copy.src = write ? host : ref;
+		work.copy.width = work.copy.dst_pitch = work.copy.src_pitch = n;
+		work.copy.height = 1;
+		if (!t->hal_seq)
+			memory_use(m);
+		t->hal_seq = q->hal->submit(q->stream, &work);
+		t->done += n;
+	}
+	return true;
+}
+
+static void complete(struct transfers *q, struct transfer *t)
+{
+	if (t->memory && t->hal_seq)
+		memory_used(t->memory);
+	/* The device skips the work of a failed rank: what was not read goes to nobody. */
+	if (t->kind == TRANSFER_READ && t->memory && q->hal->space_error(t->memory->space, NULL, 0))
+		t->error = TRANSFER_LOST;
+	if (t->over)
+		t->over(t->arg, t->token, t->error);
+	q->progress = true;
+	free(t);
+}
+
+void transfer_pump(struct transfers *q)
+{
+	while (q->next && submit(q, q->next)) {
+		q->next = q->next->next;
+		q->progress = true;
+	}
+	uint64_t completed = q->hal->completed(q->stream);
+	while (q->first && q->first != q->next && q->first->hal_seq <= completed) {
+		struct transfer *t = q->first;
+		q->first = t->next;
+		if (!q->first)
+			q->last = NULL;
+		complete(q, t);
+	}
+}
+
+bool transfer_pending(const struct transfers *q, const struct rank_memory *m)
+{
+	for (const struct transfer *t = q->first; t; t = t->next)
+		if (t->memory == m)
+			return true;
+	return false;
+}
+
+bool transfer_pending_for(const struct transfers *q, const void *arg)
+{
+	for (const struct transfer *t = q->first; t; t = t->next)
+		if (t->arg == arg)
+			return true;
+	return false;
+}

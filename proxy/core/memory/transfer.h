@@ -1,0 +1,41 @@
+/* transfer.h: copies between host memory and any rank's memory, resident or not, and reductions
+ * in host memory: in order, on a queue of the device's own. Collectives consist of them. */
+#ifndef RANKFOLD_TRANSFER_H
+#define RANKFOLD_TRANSFER_H
+
+#include "memory.h"
+
+enum transfer_kind { TRANSFER_READ, TRANSFER_WRITE, TRANSFER_WORK };
+enum transfer_error { TRANSFER_OK = 0, TRANSFER_LOST = 2, TRANSFER_INVALID = 4 }; /* ncclResult_t */
+
+struct transfer {
+	struct transfer *next;
+	enum transfer_kind kind;
+	struct rank_memory *memory; /* READ, WRITE; NULL: it has gone */
+	uint64_t addr, bytes, done;
+	uint8_t *host;
+	struct hal_work work; /* WORK */
+	uint64_t hal_seq;
+	int error;
+	/* Told when it is over, unless NULL. */
+	void (*over)(void *arg, uint64_t token, int error);
+	void *arg;
+	uint64_t token;
+};
+
+struct transfers {
+	const struct hal *hal;
+	struct hal_stream *stream;
+	struct transfer *first, *last, *next; /* oldest incomplete, newest, first not submitted */
+	bool progress;                        /* something has changed; the loop clears it */
+};
+
+int transfer_open(struct transfers *, const struct hal *, struct hal_device *); /* CUresult */
+void transfer_close(struct transfers *);
+void transfer_push(struct transfers *, struct transfer *); /* takes it; from calloc */
+void transfer_pump(struct transfers *);
+/* Is anything on its way for this memory, or for this `arg`? */
+bool transfer_pending(const struct transfers *, const struct rank_memory *);
+bool transfer_pending_for(const struct transfers *, const void *arg);
+
+#endif
