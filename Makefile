@@ -78,6 +78,10 @@ test-slice: native cuda ## some of the slow tests, others for each commit
 bench-dispatch: native cuda ## what a call costs through the proxy
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.dispatch $(BENCH_ARGS)
 
+.PHONY: bench-plan
+bench-plan: $(VENV_READY) ## what a turn of planning costs
+	PYTHONPATH=tests $(PYTHON) -m benchmarks.plan $(BENCH_ARGS)
+
 # Everything that a GPU can show, into build/gpu/report.json; says what is missing. It builds what it
 # needs itself, so that a build that fails is in the report.
 .PHONY: gpu-check

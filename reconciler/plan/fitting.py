@@ -33,7 +33,6 @@ class Groups:
             if group.device.only_for is not None:
                 self._for_one.setdefault(group.device.only_for, []).append(group)
         self._fitting: dict[Hashable, list[Group]] = {}
-        self.looks = 0  # how often a job was held against a group
 
     def fitting(self, job: Job, record: Record) -> list[Group]:
         """Groups that a job may use, that of the first device in the files first."""
@@ -42,7 +41,6 @@ class Groups:
         key = (job.name, wishes) if own else wishes
         if key not in self._fitting:
             groups = sorted([*self._for_all, *(own or ())], key=lambda g: g.positions[0])
-            self.looks += len(groups)
             self._fitting[key] = [g for g in groups if may_use(g.device, job, record)]
         return self._fitting[key]
 

@@ -1,4 +1,4 @@
-"""A proxy for each desired device and for no other, and on them nothing that nobody put there."""
+"""A proxy for each desired device and no other, and nothing on them that nobody placed there."""
 
 from __future__ import annotations
 
