@@ -22,10 +22,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "job_limits.h"
 #include "peer.h"
 
 #define PEER_MAGIC 0x3150454552465200ull
-#define PEER_DEVICES_MAX 64u
 #define PEER_RING_SLOTS 512u /* power of two */
 #define PEER_OUTBOX_BYTES (1ull << 36)
 #define PEER_ALIGN 4096ull
@@ -54,7 +54,7 @@ struct overflow {
 	struct overflow *next;
 	struct peer_slot slot;
 };
-struct piece {
+struct outbox_range {
 	uint64_t offset, bytes;
 }; /* of free outbox memory, ascending, never adjacent */
 
@@ -63,9 +63,9 @@ struct peer {
 	int fd;
 	uint8_t *map;
 	uint64_t map_bytes;
-	uint8_t *outbox[PEER_DEVICES_MAX]; /* mapped when first used */
-	struct overflow *first[PEER_DEVICES_MAX], **last[PEER_DEVICES_MAX];
-	struct piece *pieces;
+	uint8_t *outbox[DEVICES_MAX]; /* mapped when first used */
+	struct overflow *first[DEVICES_MAX], **last[DEVICES_MAX];
+	struct outbox_range *pieces;
 	uint32_t piece_count, piece_room;
 	bool broken;
 };
@@ -89,7 +89,7 @@ static uint64_t segment_bytes(uint32_t count)
 int peer_segment_create(uint32_t device_count)
 {
 	struct segment_header h = {PEER_MAGIC, device_count, PEER_RING_SLOTS};
-	if (device_count < 2 || device_count > PEER_DEVICES_MAX)
+	if (device_count < 2 || device_count > DEVICES_MAX)
 		return -EINVAL;
 	int fd = memfd_create("rankfold-peers", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
@@ -121,7 +121,7 @@ struct peer *peer_new(int segment_fd, uint32_t device, uint32_t device_count, ch
 	struct stat info;
 	struct peer *p = calloc(1, sizeof *p);
 	int seals = fcntl(segment_fd, F_GET_SEALS);
-	if (!p || device_count < 2 || device_count > PEER_DEVICES_MAX || device >= device_count ||
+	if (!p || device_count < 2 || device_count > DEVICES_MAX || device >= device_count ||
 	    seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(segment_fd, &info) ||
 	    (uint64_t)info.st_size != segment_bytes(device_count) ||
 	    pread(segment_fd, &h, sizeof h, 0) != (ssize_t)sizeof h || h.magic != PEER_MAGIC ||
@@ -147,7 +147,7 @@ struct peer *peer_new(int segment_fd, uint32_t device, uint32_t device_count, ch
 		peer_free(p);
 		return NULL;
 	}
-	p->pieces[0] = (struct piece){0, PEER_OUTBOX_BYTES};
+	p->pieces[0] = (struct outbox_range){0, PEER_OUTBOX_BYTES};
 	p->piece_count = 1;
 	p->piece_room = 16;
 	return p;
@@ -308,7 +308,7 @@ void *peer_outbox_alloc(struct peer *p, uint64_t bytes, uint64_t *offset)
 		return NULL;
 	uint64_t need = rounded(bytes);
 	for (uint32_t i = 0; i < p->piece_count; i++) {
-		struct piece *f = &p->pieces[i];
+		struct outbox_range *f = &p->pieces[i];
 		if (f->bytes < need)
 			continue;
 		*offset = f->offset;
@@ -346,14 +346,15 @@ void peer_outbox_free(struct peer *p, uint64_t offset, uint64_t bytes)
 		p->pieces[i].bytes += size;
 	} else {
 		if (p->piece_count == p->piece_room) {
-			struct piece *more = realloc(p->pieces, 2 * p->piece_room * sizeof *more);
+			struct outbox_range *more = realloc(p->pieces,
+							    2 * p->piece_room * sizeof *more);
 			if (!more)
 				return; /* this piece is not used again; nothing else is lost */
 			p->pieces = more;
 			p->piece_room *= 2;
 		}
 		memmove(&p->pieces[i + 1], &p->pieces[i], (p->piece_count - i) * sizeof *p->pieces);
-		p->pieces[i] = (struct piece){offset, size};
+		p->pieces[i] = (struct outbox_range){offset, size};
 		p->piece_count++;
 	}
 }

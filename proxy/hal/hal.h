@@ -45,6 +45,9 @@ enum hal_kind {
 	HAL_GEMM,   /* matrix products in `space` */
 };
 
+/* What HAL_REDUCE does: the first of ncclRedOp_t. */
+enum hal_reduction { HAL_SUM, HAL_PROD, HAL_MAX, HAL_MIN };
+
 /* An address: in a space, or (space NULL) plain host memory of the proxy. */
 struct hal_ref {
 	struct hal_space *space;
@@ -77,7 +80,7 @@ struct hal_work {
 			const void *a, *b;
 			uint64_t count;
 			uint32_t dtype; /* ncclDataType_t */
-			uint32_t op;    /* ncclSum 0, ncclProd 1, ncclMax 2, ncclMin 3 */
+			uint32_t op;    /* enum hal_reduction */
 		} reduce;
 		struct {
 			void *dst;

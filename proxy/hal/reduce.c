@@ -8,11 +8,11 @@
 #pragma GCC optimize("O3")
 #include <string.h>
 
+#include "hal.h"
 #include "number.h"
 #include "reduce.h"
 
 enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, HALF, FLOAT, DOUBLE, BFLOAT16 };
-enum { SUM, PROD, MAX, MIN };
 
 static inline float max_f(float a, float b)
 {
@@ -52,10 +52,10 @@ static inline double min_d(double a, double b)
 				  uint32_t op)                                                     \
 	{                                                                                          \
 		switch (op) {                                                                      \
-		case SUM: LOOP((type)((wide)a[i] + (wide)b[i]));                                   \
-		case PROD: LOOP((type)((wide)a[i] * (wide)b[i]));                                  \
-		case MAX: LOOP(a[i] > b[i] ? a[i] : b[i]);                                         \
-		case MIN: LOOP(a[i] < b[i] ? a[i] : b[i]);                                         \
+		case HAL_SUM: LOOP((type)((wide)a[i] + (wide)b[i]));                               \
+		case HAL_PROD: LOOP((type)((wide)a[i] * (wide)b[i]));                              \
+		case HAL_MAX: LOOP(a[i] > b[i] ? a[i] : b[i]);                                     \
+		case HAL_MIN: LOOP(a[i] < b[i] ? a[i] : b[i]);                                     \
 		}                                                                                  \
 		return false;                                                                      \
 	}                                                                                          \
@@ -74,10 +74,10 @@ static inline double min_d(double a, double b)
 				  uint32_t op)                                                     \
 	{                                                                                          \
 		switch (op) {                                                                      \
-		case SUM: LOOP(to(canonical(from(a[i]) + from(b[i]))));                            \
-		case PROD: LOOP(to(canonical(from(a[i]) * from(b[i]))));                           \
-		case MAX: LOOP(to(max(from(a[i]), from(b[i]))));                                   \
-		case MIN: LOOP(to(min(from(a[i]), from(b[i]))));                                   \
+		case HAL_SUM: LOOP(to(canonical(from(a[i]) + from(b[i]))));                        \
+		case HAL_PROD: LOOP(to(canonical(from(a[i]) * from(b[i]))));                       \
+		case HAL_MAX: LOOP(to(max(from(a[i]), from(b[i]))));                               \
+		case HAL_MIN: LOOP(to(min(from(a[i]), from(b[i]))));                               \
 		}                                                                                  \
 		return false;                                                                      \
 	}                                                                                          \

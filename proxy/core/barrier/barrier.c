@@ -100,7 +100,7 @@ static void tandem_offer(struct barrier *b)
 	if (b->off || b->offered == n)
 		return;
 	for (uint32_t i = 0; i < b->world_size; i++) {
-		const struct rank *r = &b->ranks[i];
+		const struct barrier_rank *r = &b->ranks[i];
 
 		if (!local(b, i) || r->exited)
 			continue;
@@ -126,7 +126,7 @@ static void tandem_offer(struct barrier *b)
 /* Keeps, for each possible period, how long the signatures have repeated with it. The period is
  * the smallest that explains a whole repetition, and more than any that has proved wrong: equal
  * buckets in a row do not make a mini-batch. */
-static void learn(struct rank *r, uint64_t signature)
+static void learn(struct barrier_rank *r, uint64_t signature)
 {
 	r->signatures[r->round % KEYS] = signature;
 	for (uint32_t p = 1; p <= WINDOW_MAX; p++) {
@@ -143,12 +143,12 @@ static void learn(struct rank *r, uint64_t signature)
 			r->period = p;
 }
 
-static uint32_t window(const struct rank *r)
+static uint32_t window(const struct barrier_rank *r)
 {
 	return r->period ? max32(r->period, WINDOW_MIN) : WINDOW_MAX;
 }
 
-static bool tandem_allows(const struct barrier *b, const struct rank *r)
+static bool tandem_allows(const struct barrier *b, const struct barrier_rank *r)
 {
 	uint64_t resolved = min64(b->verdict, r->complete);
 
@@ -159,7 +159,8 @@ static bool tandem_allows(const struct barrier *b, const struct rank *r)
 	return r->round < resolved + window(r);
 }
 
-static void tandem_issue(struct barrier *b, struct rank *r, uint64_t comm, uint64_t signature)
+static void tandem_issue(struct barrier *b, struct barrier_rank *r, uint64_t comm,
+			 uint64_t signature)
 {
 	r->round++;
 	r->keys[r->round % KEYS] = comm;
@@ -180,7 +181,7 @@ static uint64_t target(const struct barrier *b, uint64_t comm)
 	return t ? t->issued : 0;
 }
 
-static bool owes(const struct barrier *b, const struct rank *r)
+static bool owes(const struct barrier *b, const struct barrier_rank *r)
 {
 	return r->owed > 0 || b->level == LET_GO;
 }
@@ -201,7 +202,7 @@ static void report(struct barrier *b, const struct entry *m)
 /* A rank that owes, but stands before a round past its target, asks for a higher one. */
 static void ask_raise(struct barrier *b, uint32_t rank)
 {
-	struct rank *r = &b->ranks[rank];
+	struct barrier_rank *r = &b->ranks[rank];
 	struct entry *m;
 
 	if (!b->frozen || !r->refused || !r->refused_comm || !owes(b, r))
@@ -222,7 +223,7 @@ static void stand(struct barrier *b)
 	if (!b->frozen || b->cut || b->level != DRAIN || b->stood == b->version)
 		return;
 	for (uint32_t i = 0; i < b->world_size; i++) {
-		const struct rank *r = &b->ranks[i];
+		const struct barrier_rank *r = &b->ranks[i];
 
 		if (local(b, i) && !r->exited && (!r->idle || r->joining || r->owed))
 			return;
@@ -296,7 +297,7 @@ static void on_steady(struct barrier *b, const struct barrier_message *m)
 
 /* ---- a device: what the caller tells --------------------------------------------------- */
 
-static struct rank *checked(struct barrier *b, uint32_t rank, const char *what)
+static struct barrier_rank *checked(struct barrier *b, uint32_t rank, const char *what)
 {
 	if (local(b, rank))
 		return &b->ranks[rank];
@@ -306,7 +307,7 @@ static struct rank *checked(struct barrier *b, uint32_t rank, const char *what)
 
 static void member(struct barrier *b, struct entry new)
 {
-	struct rank *r = checked(b, new.rank, "communicator of a rank that is not here");
+	struct barrier_rank *r = checked(b, new.rank, "communicator of a rank that is not here");
 	struct entry *m = r ? rounds_put(b, &b->members, new.rank, new.comm) : NULL;
 
 	if (!m)
@@ -348,7 +349,7 @@ void barrier_pair(struct barrier *b, uint32_t rank, uint64_t key, uint32_t src, 
 
 void barrier_joining(struct barrier *b, uint32_t rank, uint64_t comm, uint32_t nranks)
 {
-	struct rank *r = checked(b, rank, "joining of a rank that is not here");
+	struct barrier_rank *r = checked(b, rank, "joining of a rank that is not here");
 	struct entry *m = r ? rounds_put(b, &b->members, rank, comm) : NULL;
 
 	if (!m)
@@ -379,7 +380,7 @@ void barrier_comm_gone(struct barrier *b, uint32_t rank, uint64_t comm)
 
 bool barrier_may_issue(struct barrier *b, uint32_t rank, uint64_t comm)
 {
-	struct rank *r = checked(b, rank, "round of a rank that is not here");
+	struct barrier_rank *r = checked(b, rank, "round of a rank that is not here");
 	const struct entry *m = r && comm ? rounds_get(&b->members, rank, comm) : NULL;
 	bool may;
 
@@ -397,7 +398,7 @@ bool barrier_may_issue(struct barrier *b, uint32_t rank, uint64_t comm)
 
 void barrier_issue(struct barrier *b, uint32_t rank, uint64_t comm, uint64_t signature)
 {
-	struct rank *r = checked(b, rank, "round of a rank that is not here");
+	struct barrier_rank *r = checked(b, rank, "round of a rank that is not here");
 	struct entry *m = r ? rounds_get(&b->members, rank, comm) : NULL;
 
 	if (!m || m->gone || m->joining || b->cut) {
@@ -437,7 +438,7 @@ bool barrier_may_consume(const struct barrier *b, uint32_t rank)
 
 void barrier_idle(struct barrier *b, uint32_t rank, bool idle)
 {
-	struct rank *r = checked(b, rank, "idleness of a rank that is not here");
+	struct barrier_rank *r = checked(b, rank, "idleness of a rank that is not here");
 
 	if (!r)
 		return;
@@ -448,7 +449,7 @@ void barrier_idle(struct barrier *b, uint32_t rank, bool idle)
 
 void barrier_exited(struct barrier *b, uint32_t rank)
 {
-	struct rank *r = checked(b, rank, "exit of a rank that is not here");
+	struct barrier_rank *r = checked(b, rank, "exit of a rank that is not here");
 
 	if (!r || r->exited)
 		return;
@@ -560,8 +561,8 @@ struct barrier *barrier_new(uint32_t device, uint32_t device_count, uint32_t wor
 {
 	struct barrier *b = calloc(1, sizeof *b);
 
-	if (!b || device >= device_count || device_count > BARRIER_DEVICES_MAX || !world_size ||
-	    world_size > BARRIER_RANKS_MAX || !(b->ranks = calloc(world_size, sizeof *b->ranks))) {
+	if (!b || device >= device_count || device_count > DEVICES_MAX || !world_size ||
+	    world_size > RANKS_MAX || !(b->ranks = calloc(world_size, sizeof *b->ranks))) {
 		free(b);
 		return NULL;
 	}

@@ -14,9 +14,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#define BARRIER_RANKS_MAX 256
-#define BARRIER_DEVICES_MAX 64
+#include "job_limits.h"
 
 struct barrier;
 

@@ -56,7 +56,7 @@ struct rounds {
 	uint32_t count, room; /* room: a power of two; at most half of the slots are used */
 };
 
-struct rank {
+struct barrier_rank {
 	uint32_t device;
 	bool idle, exited;
 	bool refused; /* its next record may not be consumed: a round on refused_comm */
@@ -82,12 +82,12 @@ struct coordinator {
 	bool off;    /* the tandem cannot decide any more */
 	bool hurried;
 	uint32_t exited;
-	uint64_t requests[BARRIER_DEVICES_MAX], withdrawals[BARRIER_DEVICES_MAX];
+	uint64_t requests[DEVICES_MAX], withdrawals[DEVICES_MAX];
 	/* the meta-allreduce under way: round verdict + 1 */
 	uint64_t verdict, need, ack, comm;
 	uint32_t offers;
-	bool offered[BARRIER_DEVICES_MAX], mismatch;
-	uint32_t living[BARRIER_DEVICES_MAX];
+	bool offered[DEVICES_MAX], mismatch;
+	uint32_t living[DEVICES_MAX];
 	/* the cut vector */
 	uint32_t level;
 	uint64_t version; /* of the last LEVEL */
@@ -97,7 +97,7 @@ struct coordinator {
 
 struct barrier {
 	uint32_t device, device_count, world_size;
-	struct rank *ranks;
+	struct barrier_rank *ranks;
 	struct rounds members; /* of local ranks */
 	struct rounds targets;
 

@@ -28,7 +28,7 @@ static uint32_t referee(const struct op *op)
 	return op->comm->devices[op->seq % op->comm->device_count];
 }
 
-static struct op *op_get(struct coll *c, struct comm *m, uint64_t seq)
+static struct op *op_get(struct coll *c, struct coll_comm *m, uint64_t seq)
 {
 	struct op **at = &m->ops, *op;
 
@@ -53,7 +53,7 @@ static struct op *op_get(struct coll *c, struct comm *m, uint64_t seq)
 }
 
 /* The operation a peer speaks of: one that is known, or one that local ranks are yet to call. */
-struct op *op_expected(struct coll *c, struct comm *m, const struct message *in)
+struct op *op_expected(struct coll *c, struct coll_comm *m, const struct coll_message *in)
 {
 	const struct shape *s = &in->shape;
 	uint64_t size = dtype_bytes(s->dtype);
@@ -71,13 +71,13 @@ struct op *op_expected(struct coll *c, struct comm *m, const struct message *in)
 	return expected ? op_get(c, m, in->seq) : NULL;
 }
 
-struct message op_message(const struct op *op, uint32_t kind)
+struct coll_message op_message(const struct op *op, uint32_t kind)
 {
-	return (struct message){.kind = kind,
-				.key = op->comm->key,
-				.seq = op->seq,
-				.shape = op->shape,
-				.from_rank = op->comm->seats[0].rank};
+	return (struct coll_message){.kind = kind,
+				     .key = op->comm->key,
+				     .seq = op->seq,
+				     .shape = op->shape,
+				     .from_rank = op->comm->seats[0].rank};
 }
 
 bool op_shape(struct coll *c, struct op *op, const struct shape *s, uint32_t rank)
@@ -108,7 +108,7 @@ void op_free(struct op *op)
 /* Starts what may run of an operation; and when all of it has, tells the local ranks. */
 void op_advance(struct coll *c, struct op *op)
 {
-	struct comm *m = op->comm;
+	struct coll_comm *m = op->comm;
 
 	while (!c->failed && op->next_piece < op->pieces && op->running < PIECES_RUNNING) {
 		uint64_t number = op->next_piece++;
@@ -125,7 +125,7 @@ void op_advance(struct coll *c, struct op *op)
 }
 
 /* The first operations of the communicator run, if all local members have called them. */
-void comm_run(struct coll *c, struct comm *m)
+void comm_run(struct coll *c, struct coll_comm *m)
 {
 	uint32_t running = 0;
 
@@ -137,7 +137,7 @@ void comm_run(struct coll *c, struct comm *m)
 }
 
 /* Operations that are over here are forgotten; the referee waits for the last HELLO. */
-void op_sweep(struct comm *m, uint32_t device)
+void op_sweep(struct coll_comm *m, uint32_t device)
 {
 	for (struct op **at = &m->ops; *at;) {
 		struct op *op = *at;
@@ -151,8 +151,8 @@ void op_sweep(struct comm *m, uint32_t device)
 	}
 }
 
-static void op_call(struct coll *c, struct comm *m, uint32_t seat, const struct shape *shape,
-		    struct call call)
+static void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct shape *shape,
+		    struct coll_call call)
 {
 	struct op *op = op_get(c, m, m->seats[seat].next_seq++);
 
@@ -162,12 +162,12 @@ static void op_call(struct coll *c, struct comm *m, uint32_t seat, const struct 
 	if (++op->arrived < m->seat_count)
 		return;
 	op->pieces = shape->count ? shape_pieces(shape, m) : 0;
-	struct message hello = op_message(op, MSG_HELLO);
+	struct coll_message hello = op_message(op, MSG_HELLO);
 
 	engine_send(c, referee(op), &hello);
 }
 
-bool op_on_hello(struct coll *c, struct comm *m, const struct message *in)
+bool op_on_hello(struct coll *c, struct coll_comm *m, const struct coll_message *in)
 {
 	struct op *op = op_expected(c, m, in);
 
@@ -195,8 +195,8 @@ static bool overlaps(const struct rf_collective *o, uint64_t bytes)
 	       o->recv < o->send + bytes;
 }
 
-static int check(const struct coll *c, uint32_t rank, const struct comm *m,
-		 const struct rf_collective *o, struct shape *shape, struct call *call)
+static int check(const struct coll *c, uint32_t rank, const struct coll_comm *m,
+		 const struct rf_collective *o, struct shape *shape, struct coll_call *call)
 {
 	uint64_t size = dtype_bytes(o->dtype), blocks = o->kind < RF_COLL_SEND ? m->nranks : 1;
 	const struct redop *redop = NULL;
@@ -208,7 +208,7 @@ static int check(const struct coll *c, uint32_t rank, const struct comm *m,
 	if (o->count > BYTES_MAX / size / blocks || o->count > SIZE_MAX / 2)
 		return NCCL_INVALID_ARGUMENT;
 	*shape = (struct shape){.kind = o->kind, .dtype = o->dtype, .count = o->count};
-	*call = (struct call){.send = o->send, .recv = o->recv};
+	*call = (struct coll_call){.send = o->send, .recv = o->recv};
 	if (shape_has_root(o->kind) || o->kind == RF_COLL_SEND || o->kind == RF_COLL_RECV) {
 		if (o->root < 0 || (uint32_t)o->root >= m->nranks)
 			return NCCL_INVALID_ARGUMENT;
@@ -232,13 +232,13 @@ static int check(const struct coll *c, uint32_t rank, const struct comm *m,
 	return 0;
 }
 
-static void submit_one(struct coll *c, struct comm *m, uint32_t seat, const struct rf_collective *o,
-		       struct group *g)
+static void submit_one(struct coll *c, struct coll_comm *m, uint32_t seat,
+		       const struct rf_collective *o, struct coll_group *g)
 {
 	struct seat *s = &m->seats[seat];
 	uint32_t peer = (uint32_t)o->root;
 	struct shape shape;
-	struct call call;
+	struct coll_call call;
 
 	check(c, s->rank, m, o, &shape, &call);
 	call.group = g;
@@ -260,14 +260,14 @@ static void submit_one(struct coll *c, struct comm *m, uint32_t seat, const stru
 int coll_submit(struct coll *c, uint32_t rank, uint64_t comm, const struct rf_collective *ops,
 		uint32_t count, uint64_t ticket)
 {
-	struct comm *m;
+	struct coll_comm *m;
 	struct seat *s = comm_seat(c, rank, comm, &m);
-	struct group *g;
+	struct coll_group *g;
 	int error = s && count ? 0 : NCCL_INVALID_ARGUMENT;
 
 	for (uint32_t i = 0; i < count && !error; i++) {
 		struct shape shape;
-		struct call call;
+		struct coll_call call;
 
 		error = ops[i].comm == comm ? check(c, rank, m, &ops[i], &shape, &call)
 					    : NCCL_INVALID_ARGUMENT;
@@ -277,7 +277,7 @@ int coll_submit(struct coll *c, uint32_t rank, uint64_t comm, const struct rf_co
 	g = engine_new(c, sizeof *g);
 	if (!g)
 		return 0;
-	*g = (struct group){
+	*g = (struct coll_group){
 		.ticket = ticket, .comm = comm, .rank = rank, .pending = count, .seat = s};
 	s->groups++;
 	g->all = c->groups;
@@ -292,14 +292,14 @@ int coll_submit(struct coll *c, uint32_t rank, uint64_t comm, const struct rf_co
 bool coll_nothing_to_do(struct coll *c, uint32_t rank, uint64_t comm,
 			const struct rf_collective *ops, uint32_t count)
 {
-	struct comm *m;
+	struct coll_comm *m;
 	struct seat *s = comm_seat(c, rank, comm, &m);
 
 	if (!s || m->nranks != 1 || s->groups)
 		return false;
 	for (uint32_t i = 0; i < count; i++) {
 		struct shape shape;
-		struct call call;
+		struct coll_call call;
 
 		if (ops[i].comm != comm || ops[i].kind == RF_COLL_SEND ||
 		    ops[i].kind == RF_COLL_RECV || ops[i].send != ops[i].recv ||
@@ -321,7 +321,7 @@ uint32_t coll_rounds(const struct coll *c, uint32_t rank, uint64_t comm,
 		     const struct rf_collective *ops, uint32_t count, struct coll_round *out,
 		     uint32_t max)
 {
-	struct comm *m;
+	struct coll_comm *m;
 	const struct seat *s = comm_seat(c, rank, comm, &m);
 	uint64_t signature = s ? m->key : 0;
 	uint32_t n = 0, written;

@@ -13,18 +13,19 @@
 
 /* ---- finding ---------------------------------------------------------------------------- */
 
-struct comm *comm_by_key(const struct coll *c, uint64_t key)
+struct coll_comm *comm_by_key(const struct coll *c, uint64_t key)
 {
-	struct comm *m = c->comms;
+	struct coll_comm *m = c->comms;
 
 	while (m && m->key != key)
 		m = m->next;
 	return m;
 }
 
-struct seat *comm_seat(const struct coll *c, uint32_t rank, uint64_t handle, struct comm **comm)
+struct seat *comm_seat(const struct coll *c, uint32_t rank, uint64_t handle,
+		       struct coll_comm **comm)
 {
-	for (struct comm *m = c->comms; m; m = m->next)
+	for (struct coll_comm *m = c->comms; m; m = m->next)
 		for (uint32_t i = 0; i < m->seat_count; i++) {
 			struct seat *s = &m->seats[i];
 
@@ -40,7 +41,7 @@ struct seat *comm_seat(const struct coll *c, uint32_t rank, uint64_t handle, str
 uint32_t coll_members(const struct coll *c, uint32_t rank, uint64_t comm, uint32_t *members,
 		      uint32_t max, uint64_t *key)
 {
-	struct comm *m;
+	struct coll_comm *m;
 
 	if (!comm_seat(c, rank, comm, &m) || max < m->nranks)
 		return 0;
@@ -51,7 +52,7 @@ uint32_t coll_members(const struct coll *c, uint32_t rank, uint64_t comm, uint32
 
 /* ---- making ----------------------------------------------------------------------------- */
 
-static void add_device(struct comm *m, uint32_t device)
+static void add_device(struct coll_comm *m, uint32_t device)
 {
 	uint32_t i = m->device_count;
 
@@ -65,9 +66,10 @@ static void add_device(struct comm *m, uint32_t device)
 }
 
 /* The local object of a communicator; the one that exists, or a new one without taken seats. */
-static struct comm *comm_make(struct coll *c, uint64_t key, uint32_t nranks, const uint32_t *member)
+static struct coll_comm *comm_make(struct coll *c, uint64_t key, uint32_t nranks,
+				   const uint32_t *member)
 {
-	struct comm *m = comm_by_key(c, key);
+	struct coll_comm *m = comm_by_key(c, key);
 
 	if (m) {
 		if (m->nranks == nranks && !memcmp(m->member, member, nranks * sizeof *member))
@@ -101,7 +103,7 @@ static struct comm *comm_make(struct coll *c, uint64_t key, uint32_t nranks, con
 	return m;
 }
 
-static struct seat *seat_take(struct coll *c, struct comm *m, uint32_t rank, uint64_t handle)
+static struct seat *seat_take(struct coll *c, struct coll_comm *m, uint32_t rank, uint64_t handle)
 {
 	for (uint32_t i = 0; i < m->seat_count; i++) {
 		struct seat *s = &m->seats[i];
@@ -163,18 +165,18 @@ void coll_init(struct coll *c, uint32_t rank, uint64_t comm, const uint8_t *uniq
 	}
 	if (join_new(c, rank, comm, key, 0))
 		engine_send(c, 0,
-			    &(struct message){.kind = MSG_JOIN,
-					      .from_rank = rank,
-					      .key = key,
-					      .a = nranks,
-					      .b = comm_rank});
+			    &(struct coll_message){.kind = MSG_JOIN,
+						   .from_rank = rank,
+						   .key = key,
+						   .a = nranks,
+						   .b = comm_rank});
 	engine_pump(c);
 }
 
 void coll_split(struct coll *c, uint32_t rank, uint64_t parent, uint64_t comm, int32_t color,
 		int32_t key)
 {
-	struct comm *m;
+	struct coll_comm *m;
 	struct seat *s = comm_seat(c, rank, parent, &m);
 
 	if (c->failed)
@@ -186,14 +188,14 @@ void coll_split(struct coll *c, uint32_t rank, uint64_t parent, uint64_t comm, i
 	s->splits++;
 	if (join_new(c, rank, comm, m->key, s->splits))
 		engine_send(c, 0,
-			    &(struct message){.kind = MSG_JOIN,
-					      .from_rank = rank,
-					      .key = m->key,
-					      .seq = s->splits,
-					      .a = m->nranks,
-					      .b = s->index,
-					      .c = (uint32_t)color,
-					      .value = (uint32_t)key});
+			    &(struct coll_message){.kind = MSG_JOIN,
+						   .from_rank = rank,
+						   .key = m->key,
+						   .seq = s->splits,
+						   .a = m->nranks,
+						   .b = s->index,
+						   .c = (uint32_t)color,
+						   .value = (uint32_t)key});
 	engine_pump(c);
 }
 
@@ -208,12 +210,12 @@ static void send_made(struct coll *c, const struct gathering *g, uint64_t key,
 		uint32_t to = c->rank_device[member[i]];
 
 		for (uint32_t at = 0; at < nranks && !told[to]; at += MEMBERS_PER_MESSAGE) {
-			struct message m = {.kind = MSG_MADE,
-					    .key = g->key,
-					    .seq = g->seq,
-					    .value = key,
-					    .a = nranks,
-					    .b = at};
+			struct coll_message m = {.kind = MSG_MADE,
+						 .key = g->key,
+						 .seq = g->seq,
+						 .value = key,
+						 .a = nranks,
+						 .b = at};
 
 			for (uint32_t k = at; k < nranks && m.c < MEMBERS_PER_MESSAGE; k++)
 				m.members[m.c++] = (uint16_t)member[k];
@@ -256,16 +258,16 @@ static void gathering_done(struct coll *c, const struct gathering *g)
 			first &= g->color[k] != g->color[i];
 		if (g->color[i] < 0) /* in no new communicator */
 			engine_send(c, c->rank_device[g->rank[i]],
-				    &(struct message){.kind = MSG_MADE,
-						      .from_rank = g->rank[i],
-						      .key = g->key,
-						      .seq = g->seq});
+				    &(struct coll_message){.kind = MSG_MADE,
+							   .from_rank = g->rank[i],
+							   .key = g->key,
+							   .seq = g->seq});
 		else if (first)
 			split_color(c, g, g->color[i]);
 	}
 }
 
-static struct gathering *gathering_get(struct coll *c, const struct message *m)
+static struct gathering *gathering_get(struct coll *c, const struct coll_message *m)
 {
 	struct gathering *g = c->gatherings;
 
@@ -286,7 +288,7 @@ static struct gathering *gathering_get(struct coll *c, const struct message *m)
 	return g;
 }
 
-void comm_on_join(struct coll *c, uint32_t from, const struct message *m)
+void comm_on_join(struct coll *c, uint32_t from, const struct coll_message *m)
 {
 	struct gathering *g;
 
@@ -354,7 +356,7 @@ static void deliver_early(struct coll *c)
 	}
 }
 
-static void joined(struct coll *c, struct comm *m, const struct message *origin)
+static void joined(struct coll *c, struct coll_comm *m, const struct coll_message *origin)
 {
 	for (uint32_t i = 0; i < m->nranks; i++) {
 		struct join j;
@@ -373,7 +375,7 @@ static void joined(struct coll *c, struct comm *m, const struct message *origin)
 	deliver_early(c);
 }
 
-void comm_on_made(struct coll *c, uint32_t from, const struct message *m)
+void comm_on_made(struct coll *c, uint32_t from, const struct coll_message *m)
 {
 	uint32_t *member = c->made;
 	struct join j;
@@ -400,7 +402,7 @@ void comm_on_made(struct coll *c, uint32_t from, const struct message *m)
 		member[m->b + i] = m->members[i];
 	}
 	if (m->b + m->c == m->a) {
-		struct comm *made = comm_make(c, m->value, m->a, member);
+		struct coll_comm *made = comm_make(c, m->value, m->a, member);
 
 		if (made)
 			joined(c, made, m);
@@ -418,11 +420,11 @@ void coll_destroy(struct coll *c, uint32_t rank, uint64_t comm)
 	engine_pump(c);
 }
 
-static bool comm_quiet(const struct coll *c, const struct comm *m)
+static bool comm_quiet(const struct coll *c, const struct coll_comm *m)
 {
 	if (m->ops || m->posted || m->arrived)
 		return false;
-	for (const struct piece *p = c->pieces; p; p = p->next)
+	for (const struct coll_piece *p = c->pieces; p; p = p->next)
 		if (p->comm == m)
 			return false;
 	for (uint32_t i = 0; i < m->seat_count; i++)
@@ -431,7 +433,7 @@ static bool comm_quiet(const struct coll *c, const struct comm *m)
 	return true;
 }
 
-static void comm_free(struct comm *m)
+static void comm_free(struct coll_comm *m)
 {
 	for (uint32_t i = 0; i < m->seat_count; i++) {
 		free(m->seats[i].sent);
@@ -445,8 +447,8 @@ static void comm_free(struct comm *m)
 /* Frees seats that were destroyed and have nothing left to do, and communicators without any. */
 void comm_sweep(struct coll *c)
 {
-	for (struct comm **at = &c->comms; *at;) {
-		struct comm *m = *at;
+	for (struct coll_comm **at = &c->comms; *at;) {
+		struct coll_comm *m = *at;
 		bool closed = false;
 
 		for (uint32_t i = 0; i < m->seat_count; i++)
@@ -468,7 +470,7 @@ void comm_sweep(struct coll *c)
 void comm_free_all(struct coll *c)
 {
 	while (c->comms) {
-		struct comm *m = c->comms;
+		struct coll_comm *m = c->comms;
 
 		c->comms = m->next;
 		comm_free(m);
@@ -570,7 +572,7 @@ uint64_t coll_save(const struct coll *c, uint32_t rank, uint8_t *out, uint64_t m
 	if (coll_busy(c))
 		return 0;
 	put(&k, &image, sizeof image);
-	for (const struct comm *m = c->comms; m; m = m->next)
+	for (const struct coll_comm *m = c->comms; m; m = m->next)
 		for (uint32_t i = 0; i < m->seat_count; i++) {
 			const struct seat *s = &m->seats[i];
 
@@ -602,7 +604,7 @@ static bool restore_comm(struct coll *c, uint32_t rank, struct cursor *k)
 {
 	struct image_comm saved;
 	uint32_t member[RANKS_MAX];
-	struct comm *m;
+	struct coll_comm *m;
 	struct seat *s;
 	bool known;
 

@@ -49,7 +49,7 @@ uint64_t engine_hash(uint64_t a, uint64_t b, uint64_t c)
 	return h ? h : 1;
 }
 
-void engine_send(struct coll *c, uint32_t to, const struct message *m)
+void engine_send(struct coll *c, uint32_t to, const struct coll_message *m)
 {
 	if (to != c->device) {
 		struct peer_message out = {{0}};
@@ -68,7 +68,7 @@ void engine_send(struct coll *c, uint32_t to, const struct message *m)
 	c->inbox_end = &in->next;
 }
 
-void group_part_done(struct coll *c, struct group *g)
+void group_part_done(struct coll *c, struct coll_group *g)
 {
 	if (--g->pending)
 		return;
@@ -79,7 +79,7 @@ void group_part_done(struct coll *c, struct group *g)
 /* ---- messages -------------------------------------------------------------------------- */
 
 /* A message for a communicator that is not known here yet is kept. */
-static bool keep_early(struct coll *c, uint32_t from, const struct message *m)
+static bool keep_early(struct coll *c, uint32_t from, const struct coll_message *m)
 {
 	struct inbound **end = &c->early, *in;
 
@@ -98,9 +98,9 @@ static bool keep_early(struct coll *c, uint32_t from, const struct message *m)
 	return true;
 }
 
-static void dispatch(struct coll *c, uint32_t from, const struct message *m)
+static void dispatch(struct coll *c, uint32_t from, const struct coll_message *m)
 {
-	struct comm *comm = comm_by_key(c, m->key);
+	struct coll_comm *comm = comm_by_key(c, m->key);
 	bool good = false;
 
 	if (m->kind == MSG_JOIN) {
@@ -136,7 +136,7 @@ static void dispatch(struct coll *c, uint32_t from, const struct message *m)
 
 void coll_receive(struct coll *c, uint32_t from, const struct peer_message *bytes)
 {
-	struct message m;
+	struct coll_message m;
 
 	if (c->failed)
 		return;
@@ -149,9 +149,9 @@ void coll_receive(struct coll *c, uint32_t from, const struct peer_message *byte
 	engine_pump(c);
 }
 
-static void group_tell(struct coll *c, struct group *g)
+static void group_tell(struct coll *c, struct coll_group *g)
 {
-	struct group **at = &c->groups;
+	struct coll_group **at = &c->groups;
 
 	while (*at != g)
 		at = &(*at)->all;
@@ -171,7 +171,7 @@ void engine_pump(struct coll *c)
 	c->pumping = true;
 	while (!c->failed && (c->inbox || c->done)) {
 		struct inbound *in = c->inbox;
-		struct group *g = c->done;
+		struct coll_group *g = c->done;
 
 		if (in) {
 			c->inbox = in->next;
@@ -183,7 +183,7 @@ void engine_pump(struct coll *c)
 		}
 		group_tell(c, g);
 	}
-	for (struct comm *m = c->comms; m && !c->failed; m = m->next) {
+	for (struct coll_comm *m = c->comms; m && !c->failed; m = m->next) {
 		op_sweep(m, c->device);
 		comm_run(c, m);
 	}
@@ -201,7 +201,7 @@ bool coll_busy(const struct coll *c)
 	if (c->groups || c->joins || c->gatherings || c->pieces || c->sendings || c->inbox ||
 	    c->done)
 		return true;
-	for (const struct comm *m = c->comms; m; m = m->next)
+	for (const struct coll_comm *m = c->comms; m; m = m->next)
 		if (m->ops || m->posted || m->arrived)
 			return true;
 	return false;
@@ -244,7 +244,7 @@ void coll_free(struct coll *c)
 {
 	while (c->pieces)
 		piece_free(c, c->pieces);
-	for (struct comm *m = c->comms; m; m = m->next) {
+	for (struct coll_comm *m = c->comms; m; m = m->next) {
 		while (m->ops) {
 			struct op *op = m->ops;
 
@@ -263,7 +263,7 @@ void coll_free(struct coll *c)
 	free_inbound(c->inbox);
 	free_inbound(c->early);
 	while (c->groups) {
-		struct group *g = c->groups;
+		struct coll_group *g = c->groups;
 
 		c->groups = g->all;
 		free(g);

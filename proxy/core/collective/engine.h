@@ -14,17 +14,15 @@
 #ifndef RANKFOLD_ENGINE_H
 #define RANKFOLD_ENGINE_H
 
+#include "codes.h"
 #include "collective.h"
+#include "job_limits.h"
 #include "tree.h"
 
-#define RANKS_MAX 256u
-#define DEVICES_MAX 64u
 #define MEMBERS_PER_MESSAGE 32u
-#define NCCL_INVALID_ARGUMENT 4
-#define NCCL_INVALID_USAGE 5
 #define NONE UINT32_MAX
-#ifndef PIECE_BYTES              /* tests make it small */
-#define PIECE_BYTES (4ull << 20) /* at most, of one piece of an operation or part of a send */
+#ifndef COLL_PIECE_BYTES              /* tests make it small */
+#define COLL_PIECE_BYTES (4ull << 20) /* at most, of one piece of an operation or part of a send */
 #endif
 #define BYTES_MAX (1ull << 40) /* of one rank's buffer: its whole window */
 
@@ -49,7 +47,7 @@ struct shape {
 };
 
 /* The bytes of a struct peer_message. */
-struct message {
+struct coll_message {
 	uint32_t kind, from_rank; /* from_rank: job rank that speaks, for error texts */
 	uint64_t key, seq;
 	uint64_t offset, bytes; /* in the sender's outbox */
@@ -58,11 +56,11 @@ struct message {
 	struct shape shape;
 	uint16_t members[MEMBERS_PER_MESSAGE];
 };
-_Static_assert(sizeof(struct message) <= PEER_MESSAGE_BYTES, "a message fits");
+_Static_assert(sizeof(struct coll_message) <= PEER_MESSAGE_BYTES, "a message fits");
 
 /* All that one rank's submission on one communicator waits for. */
-struct group {
-	struct group *next, *all; /* in coll.done, in coll.groups */
+struct coll_group {
+	struct coll_group *next, *all; /* in coll.done, in coll.groups */
 	uint64_t ticket, comm;
 	uint32_t rank, pending;
 	struct seat *seat;
@@ -82,10 +80,10 @@ struct seat {
 };
 
 /* What a local rank gave to an operation. */
-struct call {
+struct coll_call {
 	uint64_t send, recv;
 	uint8_t scalar[8];
-	struct group *group;
+	struct coll_group *group;
 };
 
 struct ready {
@@ -97,13 +95,13 @@ struct ready {
 /* One collective, from the first word of it (a local call or a peer's message) to its end. */
 struct op {
 	struct op *next;
-	struct comm *comm;
+	struct coll_comm *comm;
 	uint64_t seq;
 	struct shape shape;
-	uint32_t shape_rank; /* who said so first; NONE: nobody yet */
-	uint32_t arrived;    /* local calls */
-	uint32_t hellos;     /* at the referee */
-	struct call *calls;  /* per seat of the communicator */
+	uint32_t shape_rank;     /* who said so first; NONE: nobody yet */
+	uint32_t arrived;        /* local calls */
+	uint32_t hellos;         /* at the referee */
+	struct coll_call *calls; /* per seat of the communicator */
 	struct ready *ready;
 	uint64_t pieces, next_piece;
 	uint32_t running;
@@ -117,7 +115,7 @@ struct plan {
 	uint32_t owner;                  /* device */
 };
 
-struct block { /* host memory; in the outbox if peers read it */
+struct coll_block { /* host memory; in the outbox if peers read it */
 	uint8_t *at;
 	uint64_t offset, bytes;
 	bool outbox;
@@ -136,20 +134,20 @@ enum phase { CONTRIBUTING, COLLECTING, COMBINING, DELIVERING, DRAINING, SENDING,
 
 /* A running part of the work: a range of an operation's elements, or one part of a send or
  * receive. Its steps run one after the other. */
-struct piece {
-	struct piece *next;
+struct coll_piece {
+	struct coll_piece *next;
 	uint64_t token;
-	struct comm *comm;
+	struct coll_comm *comm;
 	enum phase phase;
 	struct step *steps;
 	uint32_t step_count, step_room, step;
-	struct block partials, scratch, result;
+	struct coll_block partials, scratch, result;
 	/* of an operation */
 	struct op *op;
 	uint32_t number, owner;
 	uint32_t unread; /* participants that may still read the result */
 	/* of one part of a send or receive; shape: of all of it */
-	struct group *group;
+	struct coll_group *group;
 	uint32_t src, dst; /* communicator ranks */
 	uint64_t seq;
 	struct shape shape;
@@ -158,11 +156,11 @@ struct piece {
 /* A send whose parts do not all have room yet. Its group waits for each of them. */
 struct sending {
 	struct sending *next;
-	struct comm *comm;
+	struct coll_comm *comm;
 	uint32_t seat, peer;
 	uint64_t addr, part; /* part: the next one to go */
 	struct shape shape;  /* of all of it */
-	struct group *group;
+	struct coll_group *group;
 };
 
 struct receive { /* a posted receive, or one part of a send that has arrived */
@@ -174,11 +172,11 @@ struct receive { /* a posted receive, or one part of a send that has arrived */
 	uint64_t offset, bytes;
 	uint32_t seat;          /* posted: where it goes */
 	uint64_t addr, started; /* started: parts that have arrived */
-	struct group *group;
+	struct coll_group *group;
 };
 
-struct comm {
-	struct comm *next;
+struct coll_comm {
+	struct coll_comm *next;
 	uint64_t key;
 	uint32_t nranks;
 	uint32_t member[RANKS_MAX];                  /* job rank of each communicator rank */
@@ -216,22 +214,22 @@ struct redop {
 struct inbound { /* a message to oneself, or one that came before its communicator */
 	struct inbound *next;
 	uint32_t from;
-	struct message m;
+	struct coll_message m;
 };
 
 struct coll {
 	struct coll_io io;
 	uint32_t device, device_count, world_size;
 	uint32_t rank_device[RANKS_MAX];
-	struct comm *comms;
+	struct coll_comm *comms;
 	struct join *joins;
 	struct gathering *gatherings;
 	struct redop *redops;
-	struct piece *pieces;
-	struct sending *sendings;    /* oldest first */
-	uint64_t unreceived;         /* bytes sent by local ranks, of all seats */
-	bool ended[RANKS_MAX];       /* local ranks that receive nothing any more */
-	struct group *groups, *done; /* all that are not told yet; those that are due */
+	struct coll_piece *pieces;
+	struct sending *sendings;         /* oldest first */
+	uint64_t unreceived;              /* bytes sent by local ranks, of all seats */
+	bool ended[RANKS_MAX];            /* local ranks that receive nothing any more */
+	struct coll_group *groups, *done; /* all that are not told yet; those that are due */
 	struct inbound *inbox, **inbox_end, *early;
 	uint32_t early_count;
 	uint64_t tokens;
@@ -242,10 +240,10 @@ struct coll {
 /* engine.c */
 void engine_fail(struct coll *, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void *engine_new(struct coll *, size_t bytes); /* zeroed; NULL: has failed */
-void engine_send(struct coll *, uint32_t to, const struct message *);
+void engine_send(struct coll *, uint32_t to, const struct coll_message *);
 void engine_pump(struct coll *);
 uint64_t engine_hash(uint64_t a, uint64_t b, uint64_t c); /* never 0 */
-void group_part_done(struct coll *, struct group *);
+void group_part_done(struct coll *, struct coll_group *);
 
 /* shape.c */
 uint32_t dtype_bytes(uint32_t dtype); /* 0: no such type */
@@ -254,48 +252,48 @@ void shape_fail(struct coll *, uint32_t rank_a, const struct shape *a, uint32_t 
 		const struct shape *b);
 bool shape_reduces(uint32_t kind);
 bool shape_has_root(uint32_t kind);
-uint64_t shape_pieces(const struct shape *, const struct comm *);
+uint64_t shape_pieces(const struct shape *, const struct coll_comm *);
 struct plan plan_make(const struct op *, uint64_t number);
-bool plan_takes_part(const struct comm *, const struct plan *, uint32_t device);
-uint32_t plan_participants(const struct comm *, const struct plan *);
+bool plan_takes_part(const struct coll_comm *, const struct plan *, uint32_t device);
+uint32_t plan_participants(const struct coll_comm *, const struct plan *);
 
 /* piece.c. A message that cannot be is answered with false. */
-struct block block_new(struct coll *, uint64_t bytes, bool outbox);
-struct seat *seat_of(const struct comm *, uint32_t index); /* NULL: not local */
-void step_add(struct coll *, struct piece *, struct step);
+struct coll_block block_new(struct coll *, uint64_t bytes, bool outbox);
+struct seat *seat_of(const struct coll_comm *, uint32_t index); /* NULL: not local */
+void step_add(struct coll *, struct coll_piece *, struct step);
 void piece_start(struct coll *, struct op *, uint64_t number, const struct plan *);
-void piece_next(struct coll *, struct piece *);
-void piece_free(struct coll *, struct piece *);
-bool piece_on_ready(struct coll *, uint32_t from, struct comm *, const struct message *);
-bool piece_on_result(struct coll *, uint32_t from, struct comm *, const struct message *);
-bool piece_on_read(struct coll *, uint32_t from, struct comm *, const struct message *);
+void piece_next(struct coll *, struct coll_piece *);
+void piece_free(struct coll *, struct coll_piece *);
+bool piece_on_ready(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
+bool piece_on_result(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
+bool piece_on_read(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
 
 /* sends.c */
-void send_start(struct coll *, struct comm *, uint32_t seat, uint32_t peer, uint64_t addr,
-		const struct shape *, struct group *);
-void send_copied(struct coll *, struct piece *);
-void sends_to_ended(struct coll *, uint32_t from, const struct message *);
-bool sends_on_sent(struct coll *, uint32_t from, struct comm *, const struct message *);
-bool sends_on_taken(struct coll *, uint32_t from, struct comm *, const struct message *);
-void receive_post(struct coll *, struct comm *, struct receive posted);
-void receive_done(struct coll *, struct piece *);
+void send_start(struct coll *, struct coll_comm *, uint32_t seat, uint32_t peer, uint64_t addr,
+		const struct shape *, struct coll_group *);
+void send_copied(struct coll *, struct coll_piece *);
+void sends_to_ended(struct coll *, uint32_t from, const struct coll_message *);
+bool sends_on_sent(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
+bool sends_on_taken(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
+void receive_post(struct coll *, struct coll_comm *, struct receive posted);
+void receive_done(struct coll *, struct coll_piece *);
 void receives_free(struct receive *);
 
 /* collective.c */
-struct op *op_expected(struct coll *, struct comm *, const struct message *);
+struct op *op_expected(struct coll *, struct coll_comm *, const struct coll_message *);
 bool op_shape(struct coll *, struct op *, const struct shape *, uint32_t rank);
-struct message op_message(const struct op *, uint32_t kind);
+struct coll_message op_message(const struct op *, uint32_t kind);
 void op_advance(struct coll *, struct op *);
-void op_sweep(struct comm *, uint32_t device);
+void op_sweep(struct coll_comm *, uint32_t device);
 void op_free(struct op *);
-bool op_on_hello(struct coll *, struct comm *, const struct message *);
-void comm_run(struct coll *, struct comm *);
+bool op_on_hello(struct coll *, struct coll_comm *, const struct coll_message *);
+void comm_run(struct coll *, struct coll_comm *);
 
 /* communicator.c */
-struct comm *comm_by_key(const struct coll *, uint64_t key);
-struct seat *comm_seat(const struct coll *, uint32_t rank, uint64_t handle, struct comm **);
-void comm_on_join(struct coll *, uint32_t from, const struct message *);
-void comm_on_made(struct coll *, uint32_t from, const struct message *);
+struct coll_comm *comm_by_key(const struct coll *, uint64_t key);
+struct seat *comm_seat(const struct coll *, uint32_t rank, uint64_t handle, struct coll_comm **);
+void comm_on_join(struct coll *, uint32_t from, const struct coll_message *);
+void comm_on_made(struct coll *, uint32_t from, const struct coll_message *);
 void comm_sweep(struct coll *);
 void comm_free_all(struct coll *);
 

@@ -17,9 +17,9 @@
 
 #include <stdlib.h>
 
-struct block block_new(struct coll *c, uint64_t bytes, bool outbox)
+struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
 {
-	struct block b = {.bytes = bytes, .outbox = outbox};
+	struct coll_block b = {.bytes = bytes, .outbox = outbox};
 
 	if (!bytes)
 		return b;
@@ -35,7 +35,7 @@ struct block block_new(struct coll *c, uint64_t bytes, bool outbox)
 	return b;
 }
 
-static void block_free(struct coll *c, struct block *b)
+static void block_free(struct coll *c, struct coll_block *b)
 {
 	if (b->at && b->outbox)
 		c->io.outbox_free(c->io.arg, b->offset, b->bytes);
@@ -46,7 +46,7 @@ static void block_free(struct coll *c, struct block *b)
 
 /* ---- steps ----------------------------------------------------------------------------- */
 
-struct seat *seat_of(const struct comm *m, uint32_t index)
+struct seat *seat_of(const struct coll_comm *m, uint32_t index)
 {
 	for (uint32_t i = 0; i < m->seat_count; i++)
 		if (m->seats[i].index == index)
@@ -54,7 +54,7 @@ struct seat *seat_of(const struct comm *m, uint32_t index)
 	return NULL;
 }
 
-void step_add(struct coll *c, struct piece *p, struct step step)
+void step_add(struct coll *c, struct coll_piece *p, struct step step)
 {
 	if (p->step_count == p->step_room) {
 		uint32_t room = p->step_room ? 2 * p->step_room : 8;
@@ -70,9 +70,9 @@ void step_add(struct coll *c, struct piece *p, struct step step)
 	p->steps[p->step_count++] = step;
 }
 
-static void steps_clear(struct piece *p) { p->step = p->step_count = 0; }
+static void steps_clear(struct coll_piece *p) { p->step = p->step_count = 0; }
 
-static void step_start(struct coll *c, struct piece *p)
+static void step_start(struct coll *c, struct coll_piece *p)
 {
 	const struct step *s = &p->steps[p->step];
 	const struct shape *shape = &p->shape;
@@ -111,8 +111,8 @@ static uint32_t depth(struct tree_node n)
 }
 
 /* Steps that bring the sum of a wholly local node to dst. scratch[level] and up are free. */
-static void add_local(struct coll *c, struct piece *p, const struct plan *plan, struct tree_node n,
-		      uint8_t *dst, uint32_t level)
+static void add_local(struct coll *c, struct coll_piece *p, const struct plan *plan,
+		      struct tree_node n, uint8_t *dst, uint32_t level)
 {
 	uint64_t size = dtype_bytes(p->shape.dtype);
 
@@ -153,11 +153,11 @@ struct sources {
 };
 
 /* Steps that bring the sum of a node to dst, or where it lies already. */
-static const uint8_t *add_remote(struct coll *c, struct piece *p, const struct plan *plan,
+static const uint8_t *add_remote(struct coll *c, struct coll_piece *p, const struct plan *plan,
 				 struct sources *s, struct tree_node n, uint8_t *dst,
 				 uint32_t level)
 {
-	const struct comm *m = p->comm;
+	const struct coll_comm *m = p->comm;
 	uint64_t bytes = plan->count * dtype_bytes(p->shape.dtype);
 
 	for (uint32_t i = 0; i < m->device_count; i++)
@@ -182,10 +182,10 @@ static const uint8_t *add_remote(struct coll *c, struct piece *p, const struct p
 	return dst;
 }
 
-static void piece_contribute(struct coll *c, struct piece *p, const struct plan *plan)
+static void piece_contribute(struct coll *c, struct coll_piece *p, const struct plan *plan)
 {
 	struct tree_node nodes[2 * TREE_DEPTH_MAX + RANKS_MAX];
-	const struct comm *m = p->comm;
+	const struct coll_comm *m = p->comm;
 	uint64_t bytes = plan->count * dtype_bytes(p->shape.dtype);
 	uint32_t n = tree_partials(plan->sources, m->device, c->device, nodes,
 				   sizeof nodes / sizeof *nodes);
@@ -208,7 +208,7 @@ static void piece_contribute(struct coll *c, struct piece *p, const struct plan 
 
 void piece_start(struct coll *c, struct op *op, uint64_t number, const struct plan *plan)
 {
-	struct piece *p = engine_new(c, sizeof *p);
+	struct coll_piece *p = engine_new(c, sizeof *p);
 
 	if (!p)
 		return;
@@ -227,9 +227,9 @@ void piece_start(struct coll *c, struct op *op, uint64_t number, const struct pl
 }
 
 /* Has the owner all partials? Then it combines them. */
-static void piece_collect(struct coll *c, struct piece *p)
+static void piece_collect(struct coll *c, struct coll_piece *p)
 {
-	struct comm *m = p->comm;
+	struct coll_comm *m = p->comm;
 	struct plan plan = plan_make(p->op, p->number);
 	uint64_t bytes = plan.count * dtype_bytes(p->shape.dtype);
 	struct sources s = {{NULL}};
@@ -271,7 +271,7 @@ static void piece_collect(struct coll *c, struct piece *p)
 	piece_next(c, p);
 }
 
-static void piece_deliver(struct coll *c, struct piece *p, const uint8_t *from)
+static void piece_deliver(struct coll *c, struct coll_piece *p, const uint8_t *from)
 {
 	struct plan plan = plan_make(p->op, p->number);
 	uint64_t size = dtype_bytes(p->shape.dtype);
@@ -280,7 +280,7 @@ static void piece_deliver(struct coll *c, struct piece *p, const uint8_t *from)
 	p->phase = DELIVERING;
 	for (uint32_t i = 0; i < p->comm->seat_count; i++) {
 		uint32_t index = p->comm->seats[i].index;
-		const struct call *call = &p->op->calls[i];
+		const struct coll_call *call = &p->op->calls[i];
 		bool own = plan.sources.lo == index && plan.sources.hi == index + 1;
 
 		/* What a rank sends to its own place, in place, is there. */
@@ -297,10 +297,10 @@ static void piece_deliver(struct coll *c, struct piece *p, const uint8_t *from)
 	piece_next(c, p);
 }
 
-static void piece_publish(struct coll *c, struct piece *p)
+static void piece_publish(struct coll *c, struct coll_piece *p)
 {
 	struct plan plan = plan_make(p->op, p->number);
-	struct message m = op_message(p->op, MSG_RESULT);
+	struct coll_message m = op_message(p->op, MSG_RESULT);
 
 	m.piece = p->number;
 	m.offset = p->result.offset;
@@ -316,9 +316,9 @@ static void piece_publish(struct coll *c, struct piece *p)
 	piece_deliver(c, p, p->result.at);
 }
 
-void piece_free(struct coll *c, struct piece *p)
+void piece_free(struct coll *c, struct coll_piece *p)
 {
-	for (struct piece **at = &c->pieces; *at; at = &(*at)->next)
+	for (struct coll_piece **at = &c->pieces; *at; at = &(*at)->next)
 		if (*at == p) {
 			*at = p->next;
 			break;
@@ -330,7 +330,7 @@ void piece_free(struct coll *c, struct piece *p)
 	free(p);
 }
 
-static void piece_end(struct coll *c, struct piece *p)
+static void piece_end(struct coll *c, struct coll_piece *p)
 {
 	struct op *op = p->op;
 
@@ -350,7 +350,7 @@ static void piece_end(struct coll *c, struct piece *p)
 }
 
 /* The next step, or what follows the last one. */
-void piece_next(struct coll *c, struct piece *p)
+void piece_next(struct coll *c, struct coll_piece *p)
 {
 	if (p->step < p->step_count) {
 		step_start(c, p);
@@ -363,7 +363,7 @@ void piece_next(struct coll *c, struct piece *p)
 		if (p->owner == c->device) {
 			piece_collect(c, p);
 		} else {
-			struct message m = op_message(p->op, MSG_READY);
+			struct coll_message m = op_message(p->op, MSG_READY);
 
 			m.piece = p->number;
 			m.offset = p->partials.offset;
@@ -374,7 +374,7 @@ void piece_next(struct coll *c, struct piece *p)
 	case COMBINING: piece_publish(c, p); break;
 	case DELIVERING:
 		if (p->owner != c->device) {
-			struct message m = op_message(p->op, MSG_READ);
+			struct coll_message m = op_message(p->op, MSG_READ);
 
 			m.piece = p->number;
 			engine_send(c, p->owner, &m);
@@ -396,7 +396,7 @@ void piece_next(struct coll *c, struct piece *p)
 
 void coll_io_done(struct coll *c, uint64_t token, int error)
 {
-	struct piece *p = c->pieces;
+	struct coll_piece *p = c->pieces;
 
 	while (p && (!token || p->token != token))
 		p = p->next;
@@ -418,22 +418,23 @@ void coll_io_done(struct coll *c, uint64_t token, int error)
 
 /* ---- messages -------------------------------------------------------------------------- */
 
-static struct piece *piece_find(const struct coll *c, const struct comm *m,
-				const struct message *in)
+static struct coll_piece *piece_find(const struct coll *c, const struct coll_comm *m,
+				     const struct coll_message *in)
 {
-	struct piece *p = c->pieces;
+	struct coll_piece *p = c->pieces;
 
 	while (p && !(p->comm == m && p->op && p->op->seq == in->seq && p->number == in->piece))
 		p = p->next;
 	return p;
 }
 
-bool piece_on_ready(struct coll *c, uint32_t from, struct comm *m, const struct message *in)
+bool piece_on_ready(struct coll *c, uint32_t from, struct coll_comm *m,
+		    const struct coll_message *in)
 {
 	struct op *op = op_expected(c, m, in);
 	struct plan plan;
 	struct ready *r;
-	struct piece *p;
+	struct coll_piece *p;
 
 	if (!op || op->finished || !op_shape(c, op, &in->shape, in->from_rank) ||
 	    !op->shape.count || in->piece >= shape_pieces(&op->shape, m))
@@ -455,9 +456,10 @@ bool piece_on_ready(struct coll *c, uint32_t from, struct comm *m, const struct 
 	return true;
 }
 
-bool piece_on_result(struct coll *c, uint32_t from, struct comm *m, const struct message *in)
+bool piece_on_result(struct coll *c, uint32_t from, struct coll_comm *m,
+		     const struct coll_message *in)
 {
-	struct piece *p = piece_find(c, m, in);
+	struct coll_piece *p = piece_find(c, m, in);
 	const void *at = NULL;
 	struct plan plan;
 
@@ -473,9 +475,10 @@ bool piece_on_result(struct coll *c, uint32_t from, struct comm *m, const struct
 	return true;
 }
 
-bool piece_on_read(struct coll *c, uint32_t from, struct comm *m, const struct message *in)
+bool piece_on_read(struct coll *c, uint32_t from, struct coll_comm *m,
+		   const struct coll_message *in)
 {
-	struct piece *p = piece_find(c, m, in);
+	struct coll_piece *p = piece_find(c, m, in);
 
 	if (!p || p->owner != c->device || from == c->device || !p->unread)
 		return false;

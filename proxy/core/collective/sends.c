@@ -27,21 +27,21 @@ static uint64_t shape_parts(const struct shape *s)
 {
 	uint64_t bytes = shape_bytes(s);
 
-	return bytes ? (bytes + PIECE_BYTES - 1) / PIECE_BYTES : 1;
+	return bytes ? (bytes + COLL_PIECE_BYTES - 1) / COLL_PIECE_BYTES : 1;
 }
 
 static uint64_t part_bytes(const struct shape *s, uint64_t part)
 {
-	uint64_t left = shape_bytes(s) - part * PIECE_BYTES;
+	uint64_t left = shape_bytes(s) - part * COLL_PIECE_BYTES;
 
-	return left < PIECE_BYTES ? left : PIECE_BYTES;
+	return left < COLL_PIECE_BYTES ? left : COLL_PIECE_BYTES;
 }
 
-static struct piece *transfer_new(struct coll *c, struct comm *m, enum phase phase, struct group *g,
-				  uint32_t src, uint32_t dst, uint64_t seq,
-				  const struct shape *shape)
+static struct coll_piece *part_new(struct coll *c, struct coll_comm *m, enum phase phase,
+				   struct coll_group *g, uint32_t src, uint32_t dst, uint64_t seq,
+				   const struct shape *shape)
 {
-	struct piece *p = engine_new(c, sizeof *p);
+	struct coll_piece *p = engine_new(c, sizeof *p);
 
 	if (!p)
 		return NULL;
@@ -71,8 +71,8 @@ static void send_part(struct coll *c, struct sending *o)
 {
 	struct seat *s = &o->comm->seats[o->seat];
 	uint64_t part = o->part++, bytes = part_bytes(&o->shape, part);
-	struct piece *p = transfer_new(c, o->comm, SENDING, o->group, s->index, o->peer,
-				       s->sent[o->peer]++, &o->shape);
+	struct coll_piece *p = part_new(c, o->comm, SENDING, o->group, s->index, o->peer,
+					s->sent[o->peer]++, &o->shape);
 
 	if (!p)
 		return;
@@ -85,7 +85,7 @@ static void send_part(struct coll *c, struct sending *o)
 		step_add(c, p,
 			 (struct step){.kind = STEP_READ,
 				       .seat = o->seat,
-				       .addr = o->addr + part * PIECE_BYTES,
+				       .addr = o->addr + part * COLL_PIECE_BYTES,
 				       .dst = p->partials.at,
 				       .count = bytes});
 	piece_next(c, p);
@@ -108,8 +108,8 @@ static void sends_run(struct coll *c)
 	}
 }
 
-void send_start(struct coll *c, struct comm *m, uint32_t seat, uint32_t peer, uint64_t addr,
-		const struct shape *shape, struct group *g)
+void send_start(struct coll *c, struct coll_comm *m, uint32_t seat, uint32_t peer, uint64_t addr,
+		const struct shape *shape, struct coll_group *g)
 {
 	struct sending **end = &c->sendings, *o = engine_new(c, sizeof *o);
 
@@ -125,20 +125,20 @@ void send_start(struct coll *c, struct comm *m, uint32_t seat, uint32_t peer, ui
 }
 
 /* A part is complete for the program when it is copied; the copy stays until it is taken. */
-void send_copied(struct coll *c, struct piece *p)
+void send_copied(struct coll *c, struct coll_piece *p)
 {
 	p->phase = SENT;
 	engine_send(c, p->comm->device[p->dst],
-		    &(struct message){.kind = MSG_SENT,
-				      .from_rank = p->comm->member[p->src],
-				      .key = p->comm->key,
-				      .seq = p->seq,
-				      .a = p->src,
-				      .b = p->dst,
-				      .c = p->comm->member[p->dst],
-				      .offset = p->partials.offset,
-				      .bytes = p->partials.bytes,
-				      .shape = p->shape});
+		    &(struct coll_message){.kind = MSG_SENT,
+					   .from_rank = p->comm->member[p->src],
+					   .key = p->comm->key,
+					   .seq = p->seq,
+					   .a = p->src,
+					   .b = p->dst,
+					   .c = p->comm->member[p->dst],
+					   .offset = p->partials.offset,
+					   .bytes = p->partials.bytes,
+					   .shape = p->shape});
 	group_part_done(c, p->group);
 }
 
@@ -149,13 +149,13 @@ static bool is_part(const struct receive *posted, const struct receive *arrived)
 }
 
 /* A part that has arrived goes to where it was posted. */
-static void receive_start(struct coll *c, struct comm *m, struct receive *posted,
+static void receive_start(struct coll *c, struct coll_comm *m, struct receive *posted,
 			  const struct receive *arrived)
 {
 	uint64_t part = arrived->seq - posted->seq, bytes = part_bytes(&posted->shape, part);
 	struct shape want = posted->shape;
 	const void *from = NULL;
-	struct piece *p;
+	struct coll_piece *p;
 
 	want.kind = arrived->shape.kind;
 	if (memcmp(&want, &arrived->shape, sizeof want)) {
@@ -171,8 +171,8 @@ static void receive_start(struct coll *c, struct comm *m, struct receive *posted
 		engine_fail(c, "device %u sent memory that is not there", arrived->from);
 		return;
 	}
-	p = transfer_new(c, m, RECEIVING, posted->group, posted->src, posted->dst, arrived->seq,
-			 &posted->shape);
+	p = part_new(c, m, RECEIVING, posted->group, posted->src, posted->dst, arrived->seq,
+		     &posted->shape);
 	if (!p)
 		return;
 	posted->started++;
@@ -181,7 +181,7 @@ static void receive_start(struct coll *c, struct comm *m, struct receive *posted
 			 (struct step){.kind = STEP_WRITE,
 				       .seat = posted->seat,
 				       .a = from,
-				       .addr = posted->addr + part * PIECE_BYTES,
+				       .addr = posted->addr + part * COLL_PIECE_BYTES,
 				       .count = bytes});
 	piece_next(c, p);
 }
@@ -197,7 +197,7 @@ static void receive_push(struct coll *c, struct receive **list, const struct rec
 	*list = r;
 }
 
-void receive_post(struct coll *c, struct comm *m, struct receive posted)
+void receive_post(struct coll *c, struct coll_comm *m, struct receive posted)
 {
 	uint64_t parts = shape_parts(&posted.shape);
 
@@ -218,7 +218,7 @@ void receive_post(struct coll *c, struct comm *m, struct receive posted)
 		receive_push(c, &m->posted, &posted);
 }
 
-static void receive_arrived(struct coll *c, struct comm *m, const struct receive *arrived)
+static void receive_arrived(struct coll *c, struct coll_comm *m, const struct receive *arrived)
 {
 	for (struct receive **at = &m->posted; *at; at = &(*at)->next) {
 		struct receive *posted = *at;
@@ -235,24 +235,26 @@ static void receive_arrived(struct coll *c, struct comm *m, const struct receive
 	receive_push(c, &m->arrived, arrived);
 }
 
-void receive_done(struct coll *c, struct piece *p)
+void receive_done(struct coll *c, struct coll_piece *p)
 {
 	engine_send(c, p->comm->device[p->src],
-		    &(struct message){.kind = MSG_TAKEN,
-				      .from_rank = p->comm->member[p->dst],
-				      .key = p->comm->key,
-				      .seq = p->seq,
-				      .a = p->src,
-				      .b = p->dst});
+		    &(struct coll_message){.kind = MSG_TAKEN,
+					   .from_rank = p->comm->member[p->dst],
+					   .key = p->comm->key,
+					   .seq = p->seq,
+					   .a = p->src,
+					   .b = p->dst});
 	group_part_done(c, p->group);
 	piece_free(c, p);
 }
 
-bool sends_on_sent(struct coll *c, uint32_t from, struct comm *m, const struct message *in)
+bool sends_on_sent(struct coll *c, uint32_t from, struct coll_comm *m,
+		   const struct coll_message *in)
 {
 	if (in->a >= m->nranks || in->b >= m->nranks || m->device[in->a] != from ||
 	    m->device[in->b] != c->device || !dtype_bytes(in->shape.dtype) ||
-	    in->shape.count > BYTES_MAX || in->bytes > PIECE_BYTES || in->c != m->member[in->b])
+	    in->shape.count > BYTES_MAX || in->bytes > COLL_PIECE_BYTES ||
+	    in->c != m->member[in->b])
 		return false;
 	receive_arrived(c, m,
 			&(struct receive){.src = in->a,
@@ -265,9 +267,10 @@ bool sends_on_sent(struct coll *c, uint32_t from, struct comm *m, const struct m
 	return true;
 }
 
-bool sends_on_taken(struct coll *c, uint32_t from, struct comm *m, const struct message *in)
+bool sends_on_taken(struct coll *c, uint32_t from, struct coll_comm *m,
+		    const struct coll_message *in)
 {
-	struct piece *p = c->pieces;
+	struct coll_piece *p = c->pieces;
 
 	while (p && !(p->comm == m && p->phase == SENT && p->src == in->a && p->dst == in->b &&
 		      p->seq == in->seq))
@@ -282,15 +285,15 @@ bool sends_on_taken(struct coll *c, uint32_t from, struct comm *m, const struct 
 }
 
 /* Who would receive it has ended: it is taken, by nobody. */
-void sends_to_ended(struct coll *c, uint32_t from, const struct message *in)
+void sends_to_ended(struct coll *c, uint32_t from, const struct coll_message *in)
 {
 	engine_send(c, from,
-		    &(struct message){.kind = MSG_TAKEN,
-				      .from_rank = in->c,
-				      .key = in->key,
-				      .seq = in->seq,
-				      .a = in->a,
-				      .b = in->b});
+		    &(struct coll_message){.kind = MSG_TAKEN,
+					   .from_rank = in->c,
+					   .key = in->key,
+					   .seq = in->seq,
+					   .a = in->a,
+					   .b = in->b});
 }
 
 void coll_ended(struct coll *c, uint32_t rank)
@@ -298,7 +301,7 @@ void coll_ended(struct coll *c, uint32_t rank)
 	if (rank >= c->world_size || c->ended[rank])
 		return;
 	c->ended[rank] = true;
-	for (struct comm *m = c->comms; m; m = m->next)
+	for (struct coll_comm *m = c->comms; m; m = m->next)
 		for (struct receive **at = &m->arrived; *at;) {
 			struct receive *r = *at;
 
@@ -307,11 +310,11 @@ void coll_ended(struct coll *c, uint32_t rank)
 				continue;
 			}
 			sends_to_ended(c, r->from,
-				       &(struct message){.key = m->key,
-							 .seq = r->seq,
-							 .a = r->src,
-							 .b = r->dst,
-							 .c = rank});
+				       &(struct coll_message){.key = m->key,
+							      .seq = r->seq,
+							      .a = r->src,
+							      .b = r->dst,
+							      .c = rank});
 			*at = r->next;
 			free(r);
 		}
@@ -332,7 +335,7 @@ void coll_ended(struct coll *c, uint32_t rank)
 
 bool coll_unreceived(const struct coll *c, uint32_t *from, uint32_t *to)
 {
-	for (const struct comm *m = c->comms; m; m = m->next)
+	for (const struct coll_comm *m = c->comms; m; m = m->next)
 		if (m->arrived) {
 			*from = m->member[m->arrived->src];
 			*to = m->member[m->arrived->dst];

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#define PIECE_BYTES_MIN 16384ull /* smaller data are not divided among devices */
+#define COLL_PIECE_BYTES_MIN 16384ull /* smaller data are not divided among devices */
 
 uint32_t dtype_bytes(uint32_t dtype)
 {
@@ -67,19 +67,20 @@ static uint64_t shape_blocks(const struct shape *s, uint64_t nranks)
 }
 
 /* Elements of one piece: an even share for each device, within bounds. */
-static uint64_t shape_range(const struct shape *s, const struct comm *m)
+static uint64_t shape_range(const struct shape *s, const struct coll_comm *m)
 {
-	uint64_t size = dtype_bytes(s->dtype), range = s->count, least = PIECE_BYTES_MIN / size;
+	uint64_t size = dtype_bytes(s->dtype), range = s->count,
+		 least = COLL_PIECE_BYTES_MIN / size;
 
 	if (shape_blocks(s, m->nranks) == 1)
 		range = (range + m->device_count - 1) / m->device_count;
 	range = (range + 63) / 64 * 64;
 	if (range < least)
 		range = least;
-	return range < PIECE_BYTES / size ? range : PIECE_BYTES / size;
+	return range < COLL_PIECE_BYTES / size ? range : COLL_PIECE_BYTES / size;
 }
 
-uint64_t shape_pieces(const struct shape *s, const struct comm *m)
+uint64_t shape_pieces(const struct shape *s, const struct coll_comm *m)
 {
 	uint64_t range = shape_range(s, m);
 
@@ -93,7 +94,7 @@ static struct tree_node one(uint64_t rank)
 
 struct plan plan_make(const struct op *op, uint64_t number)
 {
-	const struct comm *m = op->comm;
+	const struct coll_comm *m = op->comm;
 	const struct shape *s = &op->shape;
 	uint64_t range = shape_range(s, m), per_block = (s->count + range - 1) / range;
 	uint64_t block = number / per_block, at = number % per_block * range, n = m->nranks;
@@ -139,7 +140,7 @@ struct plan plan_make(const struct op *op, uint64_t number)
 	return p;
 }
 
-static bool present(const struct comm *m, struct tree_node ranks, uint32_t device)
+static bool present(const struct coll_comm *m, struct tree_node ranks, uint32_t device)
 {
 	for (uint32_t i = ranks.lo; i < ranks.hi; i++)
 		if (m->device[i] == device)
@@ -147,12 +148,12 @@ static bool present(const struct comm *m, struct tree_node ranks, uint32_t devic
 	return false;
 }
 
-bool plan_takes_part(const struct comm *m, const struct plan *p, uint32_t device)
+bool plan_takes_part(const struct coll_comm *m, const struct plan *p, uint32_t device)
 {
 	return p->owner == device || present(m, p->sources, device) || present(m, p->dests, device);
 }
 
-uint32_t plan_participants(const struct comm *m, const struct plan *p)
+uint32_t plan_participants(const struct coll_comm *m, const struct plan *p)
 {
 	uint32_t n = 0;
 

@@ -116,7 +116,7 @@ int proxy_job_open(struct proxy *p, uint64_t job, uint64_t epoch, uint32_t devic
 {
 	struct job *j = calloc(1, sizeof *j);
 	if (!j || !world_size || world_size > RANKS_MAX || !device_count ||
-	    device_count > BARRIER_DEVICES_MAX || device >= device_count || !epoch) {
+	    device_count > DEVICES_MAX || device >= device_count || !epoch) {
 		snprintf(error, error_bytes, "a job of %u ranks on %u devices cannot be served",
 			 world_size, device_count);
 		free(j);

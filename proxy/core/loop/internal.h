@@ -27,33 +27,18 @@
 
 #include "barrier/barrier.h"
 #include "channel.h"
+#include "codes.h"
 #include "collective/collective.h"
 #include "hal.h"
+#include "job_limits.h"
+#include "loop/table.h"
 #include "memory/memory.h"
 #include "memory/transfer.h"
-#include "loop/table.h"
 #include "peer.h"
 #include "proxy.h"
 #include "queue/event.h"
 #include "queue/stream.h"
 
-/* CUresult numbers that the core gives. */
-enum {
-	CU_OK = 0,
-	CU_INVALID_VALUE = 1,
-	CU_OUT_OF_MEMORY = 2,
-	CU_INVALID_IMAGE = 200,
-	CU_INVALID_HANDLE = 400,
-	CU_NOT_FOUND = 500,
-	CU_NOT_READY = 600,
-	CU_ILLEGAL_ADDRESS = 700,
-	CU_LAUNCH_OUT_OF_RESOURCES = 701,
-	CU_LAUNCH_FAILED = 719,
-	CU_NOT_SUPPORTED = 801,
-};
-enum { NCCL_OK = 0, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_ARGUMENT = 4, NCCL_INVALID_USAGE = 5 };
-
-#define RANKS_MAX BARRIER_RANKS_MAX
 #define STREAM_ITEMS_MAX 4096u /* weight of a rank's queued items; beyond it its ring waits */
 #define GROUP_MAX 1024u        /* collectives in one outermost group */
 #define MODULE_BYTES_MAX (1ull << 30) /* of the images of one rank that are on their way */

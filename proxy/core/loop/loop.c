@@ -18,8 +18,8 @@
 #include "internal.h"
 #include "spin.h"
 
-#define SPIN_NS 50000u /* awake without progress before it sleeps */
-#define WAIT_MAX 128   /* the kernel's limit for futex_waitv */
+#define LOOP_SPIN_NS 50000u /* awake without progress before it sleeps */
+#define WAIT_MAX 128        /* the kernel's limit for futex_waitv */
 
 uint64_t now_ns(void) { return spin_now_ns(); }
 
@@ -119,7 +119,7 @@ void *loop_main(void *proxy)
 		loop_turn(p);
 		if (p->progress) {
 			spin_reset(&spin);
-		} else if (!spin_on(&spin, SPIN_NS) && !p->settled) {
+		} else if (!spin_on(&spin, LOOP_SPIN_NS) && !p->settled) {
 			sleep_until_called(p);
 			spin_reset(&spin);
 		}

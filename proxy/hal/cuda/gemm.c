@@ -314,7 +314,7 @@ static CUresult prepare(const struct hal_stream *s, const struct hal_space *spac
 
 /* ---- the call ------------------------------------------------------------------------------- */
 
-struct call { /* descriptors of one product */
+struct gemm_call { /* descriptors of one product */
 	const struct cuda_blas *blas;
 	const struct rf_gemm *g;
 	const struct rf_matrix *aux;
@@ -332,7 +332,7 @@ struct call { /* descriptors of one product */
 	TRY(k, cublasLtMatmulPreferenceSetAttribute, (k)->preference, attribute, &(value),         \
 	    sizeof(value))
 
-static void layout(struct call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
+static void layout(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
 		   uint8_t type, uint64_t rows, uint64_t columns, uint64_t ld, int32_t order)
 {
 	int32_t count = (int32_t)k->g->count, mode = CUBLASLT_BATCH_MODE_POINTER_ARRAY;
@@ -350,7 +350,7 @@ static void layout(struct call *k, cublasLtMatrixLayout_t *out, const struct rf_
 }
 
 /* A or B: by columns, or transposed by the call. */
-static void operand(struct call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
+static void operand(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
 		    uint64_t rows, uint64_t columns, cublasLtMatmulDescAttributes_t attribute)
 {
 	int32_t op = by_columns(x, rows, columns) ? CUBLAS_OP_N : CUBLAS_OP_T;
@@ -364,7 +364,7 @@ static void operand(struct call *k, cublasLtMatrixLayout_t *out, const struct rf
 	SET_DESC(k, attribute, op);
 }
 
-static void result(struct call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x)
+static void result(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x)
 {
 	uint64_t m = k->g->m, n = k->g->n;
 	bool columns = by_columns(x, m, n);
@@ -396,7 +396,7 @@ static uint32_t steps_of(const struct rf_gemm *g)
 	return steps;
 }
 
-static void epilogue(struct call *k)
+static void epilogue(struct gemm_call *k)
 {
 	const struct rf_gemm *g = k->g;
 	uint32_t steps = steps_of(g);
@@ -422,7 +422,7 @@ static void epilogue(struct call *k)
 		SET_DESC(k, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, stride);
 }
 
-static void describe(struct call *k)
+static void describe(struct gemm_call *k)
 {
 	const struct rf_gemm *g = k->g;
 	int32_t on_device = CUBLASLT_POINTER_MODE_DEVICE;
@@ -439,7 +439,7 @@ static void describe(struct call *k)
 
 /* Where each of several matrices begins is as much aligned as the first and the way between them;
  * of those in a list only their type is known. */
-static void aligned(struct call *k, cublasLtMatmulPreferenceAttributes_t attribute,
+static void aligned(struct gemm_call *k, cublasLtMatmulPreferenceAttributes_t attribute,
 		    const struct rf_matrix *x, uint8_t type)
 {
 	bool listed = k->g->flags & RF_GEMM_POINTERS;
@@ -452,7 +452,7 @@ static void aligned(struct call *k, cublasLtMatmulPreferenceAttributes_t attribu
 	SET_PREFERENCE(k, attribute, bytes);
 }
 
-static void choose(struct call *k, cublasLtHandle_t handle, cublasLtMatmulAlgo_t *algo)
+static void choose(struct gemm_call *k, cublasLtHandle_t handle, cublasLtMatmulAlgo_t *algo)
 {
 	const struct rf_gemm *g = k->g;
 	uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE_MASK;
@@ -478,7 +478,7 @@ static void choose(struct call *k, cublasLtHandle_t handle, cublasLtMatmulAlgo_t
 	*algo = found.algo;
 }
 
-static void forget(const struct call *k)
+static void forget(const struct gemm_call *k)
 {
 	const struct cuda_blas *blas = k->blas;
 	cublasLtMatrixLayout_t layouts[] = {k->a, k->b, k->c, k->d};
@@ -498,7 +498,7 @@ static cublasStatus_t multiply(const struct cuda_blas *blas, cublasLtHandle_t ha
 			       const struct rf_gemm *g, const struct rf_matrix *aux,
 			       CUstream stream)
 {
-	struct call k = {.blas = blas, .g = g, .aux = aux};
+	struct gemm_call k = {.blas = blas, .g = g, .aux = aux};
 	bool on_device = g->flags & RF_GEMM_SCALARS;
 	const void *alpha = on_device ? pointer(g->alpha) : &g->alpha;
 	const void *beta = on_device ? pointer(g->beta) : &g->beta;

@@ -139,18 +139,19 @@ static void barrier_reduction(const struct launch *launch, uint32_t id, bool all
 		}
 }
 
-struct barrier {
+struct block_barrier {
 	uint32_t waiting, expected;
 	bool reduces;
 };
 
-static void count_waiting(const struct launch *launch, struct barrier barriers[16], uint32_t *alive)
+static void count_waiting(const struct launch *launch, struct block_barrier barriers[16],
+			  uint32_t *alive)
 {
 	memset(barriers, 0, 16 * sizeof *barriers);
 	*alive = 0;
 	for (uint32_t t = 0; t < launch->threads; t++) {
 		const struct soft_cut *cut = &launch->function->cuts[launch->next[t]];
-		struct barrier *barrier;
+		struct block_barrier *barrier;
 
 		*alive += launch->next[t] != SOFT_EXIT;
 		if (cut->kind != SOFT_CUT_BARRIER)
@@ -184,13 +185,13 @@ static void open_barrier(struct launch *launch, uint32_t id)
 
 static bool open_barriers(struct launch *launch)
 {
-	struct barrier barriers[16];
+	struct block_barrier barriers[16];
 	uint32_t alive;
 	bool moved = false;
 
 	count_waiting(launch, barriers, &alive);
 	for (uint32_t id = 0; id < 16; id++) {
-		struct barrier *barrier = &barriers[id];
+		struct block_barrier *barrier = &barriers[id];
 		uint64_t there = barrier->waiting + launch->arrived[id];
 
 		if (!barrier->waiting || there < (barrier->expected ? barrier->expected : alive))

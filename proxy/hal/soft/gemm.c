@@ -133,7 +133,7 @@ bool soft_gemm_ready(struct soft_scratch *scratch)
 
 /* ---- addresses --------------------------------------------------------------------------- */
 
-struct block { /* what one tile is about */
+struct tile_job { /* what one tile is about */
 	const struct rf_gemm *call;
 	const struct rf_matrix *aux;
 	struct hal_space *space;
@@ -154,7 +154,7 @@ static uint8_t *window_at(const struct hal_space *space, uint64_t addr, uint64_t
 }
 
 /* The b-th address of a list, or the b-th step behind one address. */
-static uint64_t batch_addr(const struct block *b, uint64_t addr, uint64_t stride, uint32_t size,
+static uint64_t batch_addr(const struct tile_job *b, uint64_t addr, uint64_t stride, uint32_t size,
 			   bool listed)
 {
 	uint64_t bytes;
@@ -174,7 +174,7 @@ static uint64_t batch_addr(const struct block *b, uint64_t addr, uint64_t stride
 }
 
 /* Where this product's matrix begins; all of it lies in the window. */
-static uint8_t *matrix_at(const struct block *b, const struct rf_matrix *x, uint64_t rows,
+static uint8_t *matrix_at(const struct tile_job *b, const struct rf_matrix *x, uint64_t rows,
 			  uint64_t columns, uint8_t type)
 {
 	uint32_t size = type_bytes(type);
@@ -221,7 +221,7 @@ static void put(void *at, double x, uint8_t type)
 }
 
 /* Alpha or beta: exact as a double, also the integers. */
-static double scalar(const struct block *b, const uint64_t *value)
+static double scalar(const struct tile_job *b, const uint64_t *value)
 {
 	uint8_t type = b->call->type_scale;
 	const void *at = value;
@@ -308,7 +308,7 @@ static void pack_single(float *to, const void *at, uint64_t row, uint64_t col, u
 			kept[2 * j] = sum[j][0], kept[2 * j + 1] = sum[j][1];                      \
 	}                                                                                          \
 	/* A * B of a tile: panels of rows_ by COLUMNS, columns of panels one after another. */    \
-	static void sums_##name(const struct block *t, real *a, real *b, real *sums)               \
+	static void sums_##name(const struct tile_job *t, real *a, real *b, real *sums)            \
 	{                                                                                          \
 		const struct rf_gemm *g = t->call;                                                 \
 		uint32_t across = (t->rows + rows_##name - 1) / rows_##name;                       \
@@ -332,7 +332,7 @@ static void pack_single(float *to, const void *at, uint64_t row, uint64_t col, u
 		}                                                                                  \
 	}                                                                                          \
 	/* Column j of a tile: its element i is at (i / rows_) * rows_ * COLUMNS + i % rows_. */   \
-	static inline real *column_##name(const struct block *t, real *sums, uint32_t j)           \
+	static inline real *column_##name(const struct tile_job *t, real *sums, uint32_t j)        \
 	{                                                                                          \
 		uint32_t across = (t->rows + rows_##name - 1) / rows_##name;                       \
 		return sums + (j / COLUMNS * across * COLUMNS + j % COLUMNS) * rows_##name;        \
@@ -355,7 +355,7 @@ struct finish {
 };
 
 /* Bits are a matrix of bytes. */
-static uint8_t *aux_at(const struct block *t)
+static uint8_t *aux_at(const struct tile_job *t)
 {
 	const struct rf_gemm *g = t->call;
 	const struct rf_matrix *x = t->aux;
@@ -366,7 +366,7 @@ static uint8_t *aux_at(const struct block *t)
 }
 
 /* Bias, or sums that go there. */
-static uint8_t *bias_at(const struct block *t)
+static uint8_t *bias_at(const struct tile_job *t)
 {
 	const struct rf_gemm *g = t->call;
 	uint32_t size = type_bytes(g->type_bias);
@@ -376,7 +376,7 @@ static uint8_t *bias_at(const struct block *t)
 			 length * size, size);
 }
 
-static struct finish finish_of(const struct block *t, double alpha, double beta)
+static struct finish finish_of(const struct tile_job *t, double alpha, double beta)
 {
 	const struct rf_gemm *g = t->call;
 	struct finish f = {.alpha = alpha, .beta = beta};
@@ -398,7 +398,7 @@ static inline const uint8_t *element(const uint8_t *base, const struct rf_matrix
 }
 
 /* The step at element (i, j) of D, with what it leaves or takes in `aux`. */
-static double step_at(const struct block *t, const struct finish *f, double x, uint64_t i,
+static double step_at(const struct tile_job *t, const struct finish *f, double x, uint64_t i,
 		      uint64_t j)
 {
 	uint32_t flags = t->call->flags, size = type_bytes(t->call->type_cd);
@@ -419,7 +419,7 @@ static double step_at(const struct block *t, const struct finish *f, double x, u
 	return step(x, flags);
 }
 
-static float finish_single(const struct block *t, const struct finish *f, float sum, uint64_t i,
+static float finish_single(const struct tile_job *t, const struct finish *f, float sum, uint64_t i,
 			   uint64_t j)
 {
 	const struct rf_gemm *g = t->call;
@@ -434,7 +434,7 @@ static float finish_single(const struct block *t, const struct finish *f, float 
 	return canonical_f((float)step_at(t, f, x, i, j));
 }
 
-static void store_single(const struct block *t, const struct finish *f, float *sums)
+static void store_single(const struct tile_job *t, const struct finish *f, float *sums)
 {
 	const struct rf_gemm *g = t->call;
 	uint32_t size = type_bytes(g->type_cd);
@@ -453,7 +453,7 @@ static void store_single(const struct block *t, const struct finish *f, float *s
 	}
 }
 
-static void store_double(const struct block *t, const struct finish *f, double *sums)
+static void store_double(const struct tile_job *t, const struct finish *f, double *sums)
 {
 	const struct rf_gemm *g = t->call;
 
@@ -477,7 +477,7 @@ static void store_double(const struct block *t, const struct finish *f, double *
 	}
 }
 
-static void store_int(const struct block *t, const struct finish *f, uint32_t *sums)
+static void store_int(const struct tile_job *t, const struct finish *f, uint32_t *sums)
 {
 	const struct rf_gemm *g = t->call;
 	uint32_t alpha = (uint32_t)(int32_t)f->alpha, beta = (uint32_t)(int32_t)f->beta, c;
@@ -500,7 +500,7 @@ static void store_int(const struct block *t, const struct finish *f, uint32_t *s
 
 /* ---- sums of rows or columns --------------------------------------------------------------- */
 
-static void store_sums(const struct block *t, const double *sums, uint32_t first, uint32_t count)
+static void store_sums(const struct tile_job *t, const double *sums, uint32_t first, uint32_t count)
 {
 	uint8_t *to = bias_at(t), type = t->call->type_bias;
 
@@ -510,7 +510,7 @@ static void store_sums(const struct block *t, const double *sums, uint32_t first
 }
 
 /* Of a factor's: rows of A by the first tile across, columns of B by the first one down. */
-static void sum_factor(const struct block *t)
+static void sum_factor(const struct tile_job *t)
 {
 	const struct rf_gemm *g = t->call;
 	bool of_a = g->flags & RF_GEMM_SUM_A, wide = g->type_ab == R_64F;
@@ -536,7 +536,7 @@ static void sum_factor(const struct block *t)
 /* ---- tiles -------------------------------------------------------------------------------- */
 
 #define RUN(name, real)                                                                            \
-	static void run_##name(struct block *t, real *scratch)                                     \
+	static void run_##name(struct tile_job *t, real *scratch)                                  \
 	{                                                                                          \
 		real *a = scratch, *b = a + TILE_M * DEPTH, *sums = b + TILE_N * DEPTH;            \
 		double alpha = scalar(t, &t->call->alpha), beta = scalar(t, &t->call->beta);       \
@@ -558,14 +558,14 @@ RUN(double, double)
 RUN(int, uint32_t)
 
 /* Tiles go down D's columns first, then across, then on to the next product. */
-static struct block tile(const struct hal_work *work, uint64_t number)
+static struct tile_job tile(const struct hal_work *work, uint64_t number)
 {
 	const struct rf_gemm *g = &work->gemm.call->g;
 	uint64_t down = (g->m + TILE_M - 1) / TILE_M, across = tiles_across(g);
-	struct block t = {.call = g,
-			  .aux = &work->gemm.call->aux,
-			  .space = work->gemm.space,
-			  .batch = number / (down * across)};
+	struct tile_job t = {.call = g,
+			     .aux = &work->gemm.call->aux,
+			     .space = work->gemm.space,
+			     .batch = number / (down * across)};
 
 	t.i = (uint32_t)(number % down * TILE_M);
 	t.j = (uint32_t)(number / down % across * TILE_N);
@@ -585,7 +585,7 @@ void soft_gemm(struct soft_worker *worker, const struct hal_work *work)
 
 	while ((number = soft_next_blocks(worker, &count)) != SOFT_NO_BLOCK &&
 	       !atomic_load(&work->gemm.space->error)) {
-		struct block t = tile(work, number);
+		struct tile_job t = tile(work, number);
 
 		if (factor)
 			sum_factor(&t);

@@ -1,0 +1,20 @@
+/* codes.h: the error numbers that the core gives: CUresult, and ncclResult_t for collectives. */
+#ifndef RANKFOLD_CODES_H
+#define RANKFOLD_CODES_H
+
+enum {
+	CU_OK = 0,
+	CU_INVALID_VALUE = 1,
+	CU_OUT_OF_MEMORY = 2,
+	CU_INVALID_IMAGE = 200,
+	CU_INVALID_HANDLE = 400,
+	CU_NOT_FOUND = 500,
+	CU_NOT_READY = 600,
+	CU_ILLEGAL_ADDRESS = 700,
+	CU_LAUNCH_OUT_OF_RESOURCES = 701,
+	CU_LAUNCH_FAILED = 719,
+	CU_NOT_SUPPORTED = 801,
+};
+enum { NCCL_OK = 0, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_ARGUMENT = 4, NCCL_INVALID_USAGE = 5 };
+
+#endif

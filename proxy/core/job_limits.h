@@ -1,0 +1,10 @@
+/* job_limits.h: how large a job may be, for every part of the core that keeps one thing for each
+ * rank or device.
+ */
+#ifndef RANKFOLD_JOB_LIMITS_H
+#define RANKFOLD_JOB_LIMITS_H
+
+#define RANKS_MAX 256u
+#define DEVICES_MAX 64u
+
+#endif

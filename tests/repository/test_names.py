@@ -1,0 +1,60 @@
+"""In one library a name means one thing: the proxy's, of the core and both kinds of devices."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from repository.test_tidy import read, sources
+
+# Whoever offers a kind of device says what these are for it; see proxy/hal/hal.h.
+OFFERED = {"struct hal_device", "struct hal_space", "struct hal_stream", "struct hal_function"}
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+TAG = re.compile(r"\b(struct|union|enum) (\w+) \{")
+CONSTANTS = re.compile(r"\benum (?:\w+ )?\{([^{}]*)\}")
+NUMBER = re.compile(r"^[ \t]*#[ \t]*define (\w+)[ \t]+([^\n]*\S)", re.MULTILINE)
+
+
+def named(text: str) -> Iterator[tuple[str, str]]:
+    """(name, what it means there) of all tags, enumeration constants and macros without arguments.
+
+    A tag or constant means something of its own at each place; a macro means its text, so that
+    two files of different rooms may say the same.
+    """
+    text = COMMENT.sub("", text).replace("\\\n", " ")
+    for number, (kind, name) in enumerate(TAG.findall(text)):
+        yield f"{kind} {name}", f"definition {number}"
+    for number, body in enumerate(CONSTANTS.findall(text)):
+        for constant in re.findall(r"(?:^|,)\s*(\w+)", body):
+            yield constant, f"enumeration {number}"
+    yield from NUMBER.findall(text)
+
+
+def clashes(files: dict[str, str]) -> dict[str, list[str]]:
+    """Which names mean several things, and where."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for file, text in files.items():
+        for name, meaning in named(text):
+            own = meaning.split()[0] in ("definition", "enumeration")
+            found[name][f"{file} {meaning}" if own else meaning] = file
+    return {
+        name: sorted(where.values())
+        for name, where in found.items()
+        if len(where) > 1 and name not in OFFERED
+    }
+
+
+def test_a_name_means_one_thing_in_the_proxys_library() -> None:
+    files = {name: read(name) for name in sources(".c", ".h") if name.startswith("proxy/")}
+    assert "proxy/core/barrier/barrier.c" in files
+    assert clashes(files) == {}
+
+
+def test_the_search_for_clashes_bites() -> None:
+    both = {
+        "a.h": "#define ROOM 4u\nstruct rank { int a; };\nenum { RED, GREEN = 2 };\nenum a { X };",
+        "b.c": "#define ROOM 5u /* more */\nstruct rank { int b; };\nenum stage { UP, GREEN };",
+    }
+    assert set(clashes(both)) == {"ROOM", "struct rank", "GREEN"}
+    assert clashes({"a.c": both["a.h"], "b.c": "#define ROOM 4u\nstruct rank *r;\n"}) == {}
