@@ -65,6 +65,7 @@ class RankStatus:
     collectives: int
     records: int
     switches: int
+    reads: int
 
 
 class Native:
@@ -216,7 +217,7 @@ class Native:
         text = self._ffi.string(s.error_text).decode(errors="replace")
         return RankStatus(
             bool(s.exited), bool(s.resident), s.error, text, s.used_bytes, s.kernels,
-            s.collectives, s.records, s.switches,
+            s.collectives, s.records, s.switches, s.reads,
         )  # fmt: skip
 
     def dump(self) -> str:

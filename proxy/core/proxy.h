@@ -114,6 +114,7 @@ int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status 
 struct proxy_rank_status {
 	uint32_t attached, exited, resident, error;
 	uint64_t used_bytes, kernels, collectives, records, switches;
+	uint64_t reads; /* of records: one that is held may be read again and again */
 	char error_text[256];
 };
 int proxy_rank_status(struct proxy *proxy, uint64_t job, uint32_t rank,

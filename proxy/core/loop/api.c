@@ -487,6 +487,7 @@ static void run_rank_status(struct proxy *p, void *arg)
 					.kernels = r->kernels,
 					.collectives = r->collectives,
 					.records = r->records,
+					.reads = r->reads,
 					.switches = r->switches};
 	memcpy(s->error_text, r->error_text, sizeof s->error_text);
 	a->result = 0;

@@ -127,34 +127,19 @@ static bool dispatch(struct rank *r, const struct rf_record *record)
 	return true;
 }
 
-/* An outermost group: all its records at once, or none yet. *at moves behind them. */
-static bool dispatch_group(struct rank *r, const struct rf_record *first, struct place *at)
+/* An outermost group; first: NULL, or the record that begins it. *at moves behind it. */
+static bool dispatch_group(struct rank *r, const struct rf_collective *first, struct place *at)
 {
-	static struct rf_collective ops[GROUP_MAX]; /* the loop is one thread */
-	_Alignas(64) uint8_t record[RF_RECORD_MAX];
-	uint32_t count = 0;
-	memcpy(record, first, first->bytes);
-	for (;;) {
-		const struct rf_collective *c = (const void *)record;
-		if (c->r.opcode != RF_OP_COLLECTIVE || c->r.bytes < sizeof *c ||
-		    count == GROUP_MAX) {
-			char text[RF_FAULT_BYTES];
-			describe(text, first, "begins a broken group of collectives");
-			rank_fail(r, CU_INVALID_VALUE, text);
-			return true;
-		}
-		ops[count++] = *c;
-		if (!c->group_left)
-			break;
-		int n = ring_peek(r, at, record);
-		if (n <= 0)
-			return n < 0;
-	}
-	if (!job_may_issue_group(r, ops, count))
+	int error = group_turn(r, first, at);
+	if (error == GROUP_HELD)
 		return false;
-	int error = job_submit_group(r, ops, count);
-	if (error)
-		refuse(r, first, error);
+	if (error == GROUP_BROKEN) {
+		char text[RF_FAULT_BYTES];
+		describe(text, &r->group.first.r, "begins a broken group of collectives");
+		rank_fail(r, CU_INVALID_VALUE, text);
+	} else if (error > 0) {
+		refuse(r, &r->group.first.r, error);
+	}
 	return true;
 }
 
@@ -200,21 +185,24 @@ static void consume(struct rank *r)
 			r->full = true;
 			return;
 		}
-		int bytes = ring_peek(r, &at, record);
 		const struct rf_record *head = (const void *)record;
+		bool kept = r->group.count, done; /* a group that has been read in part or whole */
+		int bytes = kept ? 0 : ring_peek(r, &at, record);
 		if (bytes < 0)
 			ring_is_broken(r, bytes, head);
-		if (bytes <= 0)
+		if (bytes <= 0 && !kept)
 			return;
-		bool done = head->opcode == RF_OP_COLLECTIVE ? dispatch_group(r, head, &at)
-							     : dispatch(r, head);
+		if (kept || head->opcode == RF_OP_COLLECTIVE)
+			done = dispatch_group(r, kept ? NULL : (const void *)record, &at);
+		else
+			done = dispatch(r, head);
 		if (!done) {
 			r->held = true;
 			return;
 		}
 		ring_consume(r, at);
 		r->records++;
-		if (only_asks(head))
+		if (!kept && only_asks(head))
 			r->queries++;
 		r->proxy->progress = true;
 	}

@@ -31,16 +31,17 @@
 #include "collective/collective.h"
 #include "hal.h"
 #include "job_limits.h"
+#include "loop/place.h"
 #include "loop/table.h"
 #include "memory/memory.h"
 #include "memory/transfer.h"
 #include "peer.h"
 #include "proxy.h"
 #include "queue/event.h"
+#include "queue/group.h"
 #include "queue/stream.h"
 
 #define STREAM_ITEMS_MAX 4096u /* weight of a rank's queued items; beyond it its ring waits */
-#define GROUP_MAX 1024u        /* collectives in one outermost group */
 #define MODULE_BYTES_MAX (1ull << 30) /* of the images of one rank that are on their way */
 #define STREAMS_MAX 4096u             /* of one rank: every turn looks at all of them */
 #define OBJECTS_MAX (1u << 20)        /* handles of one rank */
@@ -83,11 +84,6 @@ struct comm {
 
 /* ---- one rank ---- */
 
-struct place {          /* in the ring, after some record */
-	uint64_t bytes; /* up to there, as the header counts them */
-	uint64_t seq;   /* of that record; 0: none yet */
-};
-
 struct rank {
 	struct proxy *proxy;
 	struct job *job;
@@ -121,12 +117,15 @@ struct rank {
 	uint32_t host_place; /* host functions queued so far */
 	uint64_t
 		last_function; /* handle of the kernel launched last: tells one bucket from another */
-	uint32_t pending;      /* questions to Python and joinings that the client waits for */
+	struct nccl_group group;
+	uint64_t comms_changed; /* communicators that appeared or disappeared by others' answers */
+	uint32_t pending;       /* questions to Python and joinings that the client waits for */
 
 	struct rank_memory memory;
 
 	/* counters */
 	uint64_t kernels, collectives, records, switches;
+	uint64_t reads;   /* records copied out of the ring: one that is held may be again */
 	uint64_t queries; /* records that only ask: no sign of work */
 	bool idle_told, idle;
 };
@@ -226,6 +225,7 @@ int ring_peek(struct rank *, struct place *at, uint8_t *out);
 void ring_consume(struct rank *, struct place upto);
 void ring_tell_room(struct rank *); /* what was consumed is free: told once per turn */
 bool ring_empty(const struct rank *);
+bool ring_owned(const struct rank *); /* no server of a later epoch has taken it */
 void ring_reply(struct rank *, uint16_t slot, int error, const void *data, uint32_t bytes);
 void ring_release_bulk(struct rank *, uint32_t index);
 uint8_t *ring_bulk(struct rank *, uint64_t at, uint64_t bytes); /* NULL: out of bounds */
@@ -258,10 +258,8 @@ void job_turn(struct job *);
 void job_fail(struct job *, const char *text);
 void job_barrier(struct job *, bool request); /* or withdraw */
 void job_hurry(struct job *);                 /* called now and then: has anything moved since? */
-int job_submit_group(struct rank *, const struct rf_collective *ops, uint32_t count);
 /* 0: that is its goal now. -1: it has a later one, or does not stand at a cut. */
 int job_aim(struct job *, enum job_goal);
-bool job_may_issue_group(struct rank *, const struct rf_collective *ops, uint32_t count);
 
 /* rank lifecycle: rank.c */
 struct rank *rank_attach(struct job *, uint32_t rank, int channel_fd, int image_fd, char *error,

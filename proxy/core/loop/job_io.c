@@ -106,6 +106,7 @@ static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int
 		return;
 	}
 	struct rf_comm_split_reply reply = {nranks, comm_rank};
+	r->comms_changed++;
 	if (c->split_from)
 		barrier_complete(j->barrier, rank, c->split_from);
 	if (!error && nranks) {

@@ -91,6 +91,7 @@ void rank_detach(struct rank *r)
 {
 	struct proxy *p = r->proxy;
 	uint32_t count;
+	group_free(r);
 	rank_drop_streams(r);
 	struct object **all = table_sorted(&r->objects, &count);
 	for (uint32_t i = 0; i < count; i++)

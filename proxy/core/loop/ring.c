@@ -87,11 +87,16 @@ bool ring_empty(const struct rank *r)
 	       atomic_load_explicit(&r->header->head, memory_order_acquire) == r->tail.bytes;
 }
 
+/* The fence: a server that no longer owns the epoch consumes nothing. */
+bool ring_owned(const struct rank *r)
+{
+	return atomic_load_explicit(&r->header->epoch, memory_order_acquire) == r->job->epoch;
+}
+
 int ring_peek(struct rank *r, struct place *at, uint8_t *out)
 {
 	const uint8_t *ring = r->map + RF_OFF_RING;
-	/* The fence: a server that no longer owns the epoch consumes nothing. */
-	if (atomic_load_explicit(&r->header->epoch, memory_order_acquire) != r->job->epoch)
+	if (!ring_owned(r))
 		return 0;
 	for (;;) {
 		if (at->bytes == r->head) /* else the client is left alone with it */
@@ -119,6 +124,7 @@ int ring_peek(struct rank *r, struct place *at, uint8_t *out)
 			return RING_NUMBER;
 		at->bytes += first.bytes;
 		at->seq++;
+		r->reads++;
 		return (int)first.bytes;
 	}
 }
