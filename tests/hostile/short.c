@@ -4,7 +4,8 @@
  * fails (the n-th; the linker wraps calloc, malloc, realloc). Whatever fails, the rank is told by
  * an answer, an error that stays or its job's end; what was refused may be asked for again, unless
  * it is over with the rank; and afterwards the device is as empty as before. The address sanitizer
- * finds what is left behind. Then mapping a chunk fails: a HAL function in place of the real one.
+ * finds what is left behind. The same for a save, in place or on leaving, and for a restore of one
+ * of everything. Then mapping a chunk fails: a HAL function in place of the real one.
  *
  * The loop runs in the caller's thread, as in fuzz_decoder.c. post_event may not fail (mailbox.c).
  */
@@ -78,12 +79,20 @@ void __wrap_in_loop(struct proxy *p, void (*run)(struct proxy *, void *), void *
 
 static struct proxy *proxy;
 
+static uint32_t saves; /* that are over, one way or the other */
+static char save_text[512];
+
 static void serve(void)
 {
 	struct proxy_event e;
 	loop_turn(proxy);
-	while (proxy_next_event(proxy, &e))
+	while (proxy_next_event(proxy, &e)) {
 		client_answer(proxy, &e);
+		if (e.kind != PROXY_EVENT_SAVED)
+			continue;
+		saves++;
+		memcpy(save_text, e.text, sizeof save_text);
+	}
 }
 
 static struct proxy *open_proxy(char *error, uint32_t bytes)
@@ -252,6 +261,179 @@ static bool fail_one(uint32_t n, uint64_t job)
 	return failed;
 }
 
+/* ---- saved and restored ---- */
+
+static uint64_t next_job = 2000;
+
+static uint32_t job_state(uint64_t job)
+{
+	struct proxy_job_status status;
+	return proxy_job_status(proxy, job, &status) ? 0 : status.state;
+}
+
+/* One of everything that a saved state can hold, and more than a table begins with. */
+static void furnish(struct client *c, uint64_t job)
+{
+	struct rf_alloc heap = {.addr = RF_DEV_BASE, .bytes = 3 * RF_CHUNK_BYTES};
+	struct rf_fill fill = {.stream = 1,
+			       .dst = RF_DEV_BASE,
+			       .width = 64,
+			       .height = 1,
+			       .value = 7,
+			       .element = 4};
+	struct rf_event record = {.event = 100, .stream = 1};
+	struct rf_module_data part = {.module = 70, .bytes = 64, .offset = 0};
+	struct rf_comm_init init = {.comm = 22, .nranks = 1};
+	struct rf_comm_split split = {.parent = 22, .comm = 23};
+	struct rf_redop redop = {.redop = 24, .comm = 22, .dtype = 3};
+	DO(heap, ALLOC);
+	DO(fill, FILL);
+	for (uint64_t n = 0; n < 10; n++) {
+		struct rf_stream_create stream = {.stream = 80 + n, .flags = 1};
+		struct rf_event_create event = {.event = 100 + n};
+		DO(stream, STREAM_CREATE);
+		DO(event, EVENT_CREATE);
+	}
+	DO(record, EVENT_RECORD);
+	MUST(load(c, job));
+	DO(part, MODULE_DATA);
+	DO(init, COMM_INIT);
+	DO(split, COMM_SPLIT);
+	DO(redop, REDOP_CREATE);
+}
+
+/* Uses some of it. */
+static void use(struct client *c, uint64_t job)
+{
+	struct {
+		struct rf_launch l;
+		uint64_t address;
+	} launch = {.l = {.stream = 80,
+			  .function = 60,
+			  .grid = {1, 1, 1},
+			  .block = {1, 1, 1},
+			  .param_bytes = 8},
+		    .address = RF_DEV_BASE};
+	struct rf_collective sum = {.stream = 81,
+				    .comm = 23,
+				    .send = RF_DEV_BASE,
+				    .recv = RF_DEV_BASE + RF_CHUNK_BYTES,
+				    .count = 16,
+				    .dtype = 3,
+				    .op = 24};
+	struct rf_handle event = {.handle = 100};
+	struct rf_copy read = {
+		.stream = 1, .src = RF_DEV_BASE, .width = 64, .height = 1, .dst_place = RF_AT_BULK};
+	struct rf_record sync;
+	uint32_t first;
+	DO(launch, LAUNCH);
+	client_post(c, &sum, sizeof sum, RF_OP_COLLECTIVE, 0);
+	DO(event, EVENT_SYNC);
+	DO(sync, DEVICE_SYNC);
+	DO(read, COPY);
+	memcpy(&first, c->map + RF_OFF_BULK, sizeof first);
+	MUST(first == 8);
+}
+
+static void attach(struct client *c, uint64_t job)
+{
+	static const uint32_t devices[1];
+	char error[512];
+	MUST(!proxy_job_open(proxy, job, job, 0, 1, 1, devices, -1, error, sizeof error));
+	MUST(!proxy_rank_attach(proxy, job, 0, c->channel, c->image, error, sizeof error));
+}
+
+/* A rank that has everything, at a cut. */
+static void stand(struct client *c, uint64_t job)
+{
+	armed = false;
+	client_open(c, 0, 1);
+	attach(c, job);
+	furnish(c, job);
+	MUST(!over(c, job));
+	for (uint64_t until = now_ns() + PATIENCE_NS; job_state(job) != PROXY_JOB_CUT; serve()) {
+		MUST(now_ns() < until);
+		proxy_job_barrier(proxy, job, true);
+		proxy_job_hurry(proxy, job);
+	}
+}
+
+/* Until it is over, armed for the n-th allocation; false: it failed. */
+static bool save(uint64_t job, uint32_t n, int (*how)(struct proxy *, uint64_t))
+{
+	uint32_t before = saves;
+	arm(n);
+	MUST(!how(proxy, job));
+	for (uint64_t until = now_ns() + PATIENCE_NS;
+	     saves == before && job_state(job) != PROXY_JOB_FAILED; serve())
+		MUST(now_ns() < until);
+	armed = false;
+	bool good = saves != before && !save_text[0];
+	MUST(good || failed);
+	return good;
+}
+
+/* A save in place may be asked for again; one on leaving ends the job. False: fewer allocations. */
+static bool fail_save(uint32_t n, bool leave)
+{
+	struct client c;
+	uint64_t job = next_job++;
+	stand(&c, job);
+	bool good = save(job, n, leave ? proxy_job_leave : proxy_job_save), struck = failed;
+	if (leave) {
+		MUST(good == (job_state(job) == PROXY_JOB_SAVED));
+	} else {
+		MUST(job_state(job) == PROXY_JOB_CUT);
+		MUST(save(job, 0, proxy_job_save));
+		proxy_job_barrier(proxy, job, false);
+		use(&c, job);
+		MUST(!over(&c, job));
+	}
+	end(job);
+	client_close(&c);
+	return struck;
+}
+
+/* A restore that is refused may be tried again, elsewhere or here. */
+static bool fail_restore(uint32_t n)
+{
+	static const uint32_t devices[1];
+	char error[512] = "";
+	struct client c;
+	uint64_t job = next_job++;
+	stand(&c, job);
+	MUST(save(job, 0, proxy_job_leave));
+	end(job);
+	job = next_job++;
+	MUST(!proxy_job_open(proxy, job, job, 0, 1, 1, devices, -1, error, sizeof error));
+	arm(n);
+	if (proxy_rank_attach(proxy, job, 0, c.channel, c.image, error, sizeof error)) {
+		MUST(failed && strstr(error, "memory"));
+		end(job);
+		job = next_job++;
+		attach(&c, job);
+		failed = false;
+	}
+	bool struck = failed || strlen(error);
+	use(&c, job); /* still armed where nothing has failed yet */
+	struck |= failed;
+	MUST(!over(&c, job) || failed);
+	end(job);
+	client_close(&c);
+	return struck;
+}
+
+static uint32_t until_nothing_fails(bool (*fail)(uint32_t))
+{
+	uint32_t n = 1;
+	while (fail(n))
+		n++;
+	return n;
+}
+
+static bool fail_staying(uint32_t n) { return fail_save(n, false); }
+static bool fail_leaving(uint32_t n) { return fail_save(n, true); }
+
 static void host_memory(void)
 {
 	char error[512];
@@ -266,7 +448,9 @@ static void host_memory(void)
 	printf("{\"open\": %u, ", n);
 	for (n = 1; fail_one(n, n);)
 		n++;
-	printf("\"serve\": %u}\n", n);
+	printf("\"serve\": %u, \"save\": %u, ", n, until_nothing_fails(fail_staying));
+	printf("\"leave\": %u, ", until_nothing_fails(fail_leaving));
+	printf("\"restore\": %u}\n", until_nothing_fails(fail_restore));
 	proxy_close(proxy);
 }
 

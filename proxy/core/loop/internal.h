@@ -14,7 +14,7 @@
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
  *   job_io.c    what the collective engine asks for: memory, sums, peers, ranks
  *   job.c       a job epoch: barrier, collectives and peers put together
- *   state.c     a rank's state to and from its image
+ *   state.c     a rank's state to and from its image; saved.c: one row per kind of record
  *
  * Streams and what lies in them: ../queue/.
  */
@@ -264,6 +264,7 @@ int job_aim(struct job *, enum job_goal);
 /* rank lifecycle: rank.c */
 struct rank *rank_attach(struct job *, uint32_t rank, int channel_fd, int image_fd, char *error,
 			 uint32_t error_bytes);
+void object_free(struct object *);    /* which is no stream, and in no table any more */
 void rank_detach(struct rank *);      /* frees it; nothing of it may be in flight */
 bool rank_quiet(const struct rank *); /* nothing in flight: may be saved or freed */
 bool rank_drained(const struct rank *);
@@ -276,10 +277,5 @@ void ask_forget(struct rank *);
 /* False: host memory is short, nobody was asked. */
 bool ask_module(struct rank *, struct module *, uint32_t image_kind, uint16_t slot);
 bool ask_function(struct rank *, struct function *, uint16_t slot, uint32_t bulk);
-
-/* state.c */
-uint64_t state_save(struct rank *, char *error, uint32_t error_bytes); /* bytes, 0: failed */
-int state_restore(struct rank *, char *error, uint32_t error_bytes);   /* 1: there was one */
-void state_void(struct rank *); /* what is in the image is no longer the rank's state */
 
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "state.h"
 
 struct job *job_find(struct proxy *p, uint64_t id)
 {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "state.h"
 
 static bool list_rank(struct proxy *p, struct rank *r)
 {
@@ -63,7 +64,7 @@ fail:
 	return NULL;
 }
 
-static void free_object(struct object *o)
+void object_free(struct object *o)
 {
 	switch (o->kind) {
 	case OBJ_MODULE: module_free((struct module *)o); break;
@@ -95,7 +96,7 @@ void rank_detach(struct rank *r)
 	rank_drop_streams(r);
 	struct object **all = table_sorted(&r->objects, &count);
 	for (uint32_t i = 0; i < count; i++)
-		free_object(all[i]);
+		object_free(all[i]);
 	free(all);
 	table_free(&r->objects);
 	ask_forget(r);

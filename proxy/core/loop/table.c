@@ -37,15 +37,23 @@ static bool grow(struct table *t)
 	return true;
 }
 
-struct object *table_get(const struct table *t, uint64_t id, enum object_kind kind)
+static struct object *find(const struct table *t, uint64_t id)
 {
 	if (!t->capacity)
 		return NULL;
 	for (uint32_t s = slot_of(t, id); t->slot[s]; s = (s + 1) & (t->capacity - 1))
 		if (t->slot[s] != &tombstone && t->slot[s]->id == id)
-			return t->slot[s]->kind == kind ? t->slot[s] : NULL;
+			return t->slot[s];
 	return NULL;
 }
+
+struct object *table_get(const struct table *t, uint64_t id, enum object_kind kind)
+{
+	struct object *found = find(t, id);
+	return found && found->kind == kind ? found : NULL;
+}
+
+bool table_has(const struct table *t, uint64_t id) { return find(t, id) != NULL; }
 
 /* False when the number is taken, there are too many, or memory is short. */
 bool table_put(struct table *t, struct object *object)

@@ -18,6 +18,7 @@ struct table { /* id -> object, open addressing */
 };
 struct object *table_get(const struct table *, uint64_t id, enum object_kind);
 bool table_put(struct table *, struct object *);
+bool table_has(const struct table *, uint64_t id); /* of whatever kind */
 void table_remove(struct table *, uint64_t id);
 /* Objects in ascending order of id; caller frees the array. */
 struct object **table_sorted(const struct table *, uint32_t *count);

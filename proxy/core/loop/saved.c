@@ -1,0 +1,394 @@
+/* saved.c: what a rank's saved state consists of: one row for each kind of record in it.
+ *
+ * A row says how large a record is at least, how it is written and how it is read again. Kinds are
+ * written in the order of the rows, and read in the order in which they lie there: so a row stands
+ * behind those of what it names.
+ *
+ * The state comes from an image that others have held: a record is checked before it is believed.
+ * What a restore has made is in the rank's tables or freed again: the rank is detached after a
+ * failure, and takes along what is there.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+#include "saved.h"
+#include "state.h"
+
+#define COMMS_BYTES_MAX (64ull << 20)
+
+/* Into the rank's table; otherwise it is freed, and this is why. */
+static int keep(struct rank *r, struct object *o)
+{
+	if (table_put(&r->objects, o))
+		return CU_OK;
+	bool twice = table_has(&r->objects, o->id);
+	object_free(o);
+	return twice ? CU_INVALID_VALUE : CU_OUT_OF_MEMORY;
+}
+
+/* ---- the rank itself ---- */
+
+static bool save_rank(struct writer *w, const struct saved_kind *kind, const struct object *none)
+{
+	const struct rank *r = w->rank;
+	struct state_rank *s = saved_put(w, kind, 0);
+	(void)none;
+	if (!s)
+		return false;
+	s->capacity_chunks = r->proxy->memory.chunks_total;
+	s->kernels = r->kernels;
+	s->collectives = r->collectives;
+	s->records = r->records;
+	s->switches = r->switches;
+	s->tail = r->tail.bytes;
+	s->seq = r->tail.seq;
+	s->rank = r->rank;
+	s->world_size = r->job->world_size;
+	s->async_error = r->async_error;
+	memcpy(s->error_text, r->error_text, sizeof s->error_text);
+	return true;
+}
+
+static int restore_rank(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_rank *s = record;
+	(void)now;
+	if (s->rank != r->rank || s->world_size != r->job->world_size || s->tail != r->tail.bytes)
+		return CU_INVALID_VALUE;
+	r->tail.seq = s->seq;
+	r->kernels = s->kernels;
+	r->collectives = s->collectives;
+	r->records = s->records;
+	r->switches = s->switches;
+	r->async_error = s->async_error;
+	memcpy(r->error_text, s->error_text, sizeof r->error_text - 1);
+	return CU_OK;
+}
+
+/* ---- memory ---- */
+
+static bool save_buffers(struct writer *w, const struct saved_kind *kind, const struct object *none)
+{
+	(void)none;
+	for (uint32_t i = 0; i < w->rank->memory.buffer_count; i++) {
+		const struct buffer *b = &w->rank->memory.buffers[i];
+		struct state_buffer *s = saved_put(w, kind, 0);
+		if (!s)
+			return false;
+		s->addr = b->addr;
+		s->bytes = b->bytes;
+		s->call_site = b->call_site;
+		s->stable = b->stable;
+	}
+	return true;
+}
+
+static int restore_buffer(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_buffer *s = record;
+	struct rf_alloc a = {
+		.addr = s->addr, .bytes = s->bytes, .call_site = s->call_site, .stable = s->stable};
+	(void)now;
+	return memory_alloc(&r->memory, &a);
+}
+
+static bool save_chunks(struct writer *w, const struct saved_kind *kind, const struct object *none)
+{
+	const struct rank_memory *m = &w->rank->memory;
+	(void)none;
+	for (uint32_t i = 0; i < m->live_count; i++) {
+		if (!m->pages[m->live[i]].in_image)
+			continue;
+		struct state_chunk *s = saved_put(w, kind, 0);
+		if (!s)
+			return false;
+		s->chunk = m->live[i];
+	}
+	return true;
+}
+
+static int restore_chunk(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_chunk *s = record;
+	(void)now;
+	if (s->chunk >= HEAP_PAGES || !r->memory.pages[s->chunk].buffers)
+		return CU_INVALID_VALUE;
+	r->memory.pages[s->chunk].in_image = true;
+	return CU_OK;
+}
+
+/* ---- streams and events ---- */
+
+static bool save_stream(struct writer *w, const struct saved_kind *kind, const struct object *o)
+{
+	const struct stream *from = (const void *)o;
+	if (o->id < RF_HANDLE_FIRST)
+		return true; /* every rank has it */
+	struct state_stream *s = saved_put(w, kind, 0);
+	if (!s)
+		return false;
+	s->id = o->id;
+	s->flags = from->flags;
+	s->priority = from->priority;
+	return true;
+}
+
+static int restore_stream(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_stream *s = record;
+	(void)now;
+	if (r->stream_count >= STREAMS_MAX || table_has(&r->objects, s->id))
+		return CU_INVALID_VALUE;
+	return stream_new(r, s->id, s->flags, s->priority) ? CU_OK : CU_OUT_OF_MEMORY;
+}
+
+static bool save_event(struct writer *w, const struct saved_kind *kind, const struct object *o)
+{
+	const struct event *from = (const void *)o;
+	struct state_event *s = saved_put(w, kind, 0);
+	if (!s)
+		return false;
+	s->id = o->id;
+	s->recorded = from->last != NULL; /* at a cut every record is over */
+	s->age_ns = from->last ? w->now_ns - from->last->time_ns : 0;
+	s->flags = from->flags;
+	return true;
+}
+
+static int restore_event(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_event *s = record;
+	struct event *e = calloc(1, sizeof *e);
+	if (!e)
+		return CU_OUT_OF_MEMORY;
+	e->o = (struct object){OBJ_EVENT, s->id};
+	e->flags = s->flags;
+	if (s->recorded && !(e->last = mark_new())) {
+		object_free(&e->o);
+		return CU_OUT_OF_MEMORY;
+	}
+	if (e->last) {
+		e->last->over = true;
+		e->last->time_ns = now - s->age_ns;
+	}
+	return keep(r, &e->o);
+}
+
+/* ---- modules and functions ---- */
+
+static bool save_module(struct writer *w, const struct saved_kind *kind, const struct object *o)
+{
+	const struct module *m = (const void *)o;
+	uint64_t extra = m->loaded ? 0 : m->image_bytes;
+	if (m->doomed)
+		return true; /* unloaded, and only kept for the answer to a question */
+	struct state_module *s = saved_put(w, kind, extra);
+	if (!s)
+		return false;
+	s->id = o->id;
+	s->globals_addr = m->globals_addr;
+	s->image_bytes = extra;
+	memcpy(s->hash, m->hash, sizeof m->hash);
+	if (extra)
+		memcpy(s + 1, m->image, extra);
+	return true;
+}
+
+static int restore_module(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_module *s = record;
+	(void)now;
+	if (s->image_bytes > s->r.bytes - sizeof *s || s->hash[64])
+		return CU_INVALID_VALUE;
+	struct module *m = calloc(1, sizeof *m);
+	uint8_t *image = m && s->image_bytes ? malloc(s->image_bytes) : NULL;
+	if (!m || (s->image_bytes && !image)) {
+		free(m);
+		return CU_OUT_OF_MEMORY;
+	}
+	m->o = (struct object){OBJ_MODULE, s->id};
+	m->globals_addr = s->globals_addr;
+	memcpy(m->hash, s->hash, sizeof m->hash);
+	m->image = image;
+	m->image_bytes = m->image_room = s->image_bytes;
+	if (image)
+		memcpy(image, s + 1, s->image_bytes);
+	int error = keep(r, &m->o);
+	if (error)
+		return error;
+	r->arriving += s->image_bytes;
+	if (image || !m->hash[0])
+		return CU_OK;
+	m->loading = ask_module(r, m, 0, 0);
+	return m->loading ? CU_OK : CU_OUT_OF_MEMORY;
+}
+
+static bool save_function(struct writer *w, const struct saved_kind *kind, const struct object *o)
+{
+	const struct function *from = (const void *)o;
+	uint32_t bytes = (uint32_t)strlen(from->name);
+	if (from->module->doomed)
+		return true;
+	struct state_function *s = saved_put(w, kind, bytes);
+	if (!s)
+		return false;
+	s->id = o->id;
+	s->module = from->module->o.id;
+	s->name_bytes = bytes;
+	s->param_bytes = from->param_bytes;
+	s->max_threads = from->max_threads;
+	s->static_shared_bytes = from->static_shared_bytes;
+	memcpy(s + 1, from->name, bytes);
+	return true;
+}
+
+static int restore_function(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_function *s = record;
+	struct module *m = (struct module *)table_get(&r->objects, s->module, OBJ_MODULE);
+	(void)now;
+	if (!m || s->name_bytes > s->r.bytes - sizeof *s)
+		return CU_INVALID_VALUE;
+	struct function *f = calloc(1, sizeof *f);
+	if (!f)
+		return CU_OUT_OF_MEMORY;
+	f->o = (struct object){OBJ_FUNCTION, s->id};
+	f->module = m;
+	f->param_bytes = s->param_bytes; /* launches are checked before it is compiled again */
+	f->max_threads = s->max_threads;
+	f->static_shared_bytes = s->static_shared_bytes;
+	f->name = strndup((const char *)(s + 1), s->name_bytes);
+	if (!f->name) {
+		object_free(&f->o);
+		return CU_OUT_OF_MEMORY;
+	}
+	int error = keep(r, &f->o);
+	if (error)
+		return error;
+	return ask_function(r, f, 0, 0) ? CU_OK : CU_OUT_OF_MEMORY;
+}
+
+/* ---- communicators ---- */
+
+/* Those of the engine, before ours. None: collectives are under way, which no state can hold. */
+static bool save_comms(struct writer *w, const struct saved_kind *kind, const struct object *none)
+{
+	struct rank *r = w->rank;
+	uint64_t bytes = 0;
+	uint8_t *saved = NULL;
+	(void)none;
+	for (uint64_t room = 4096; !bytes && room <= COMMS_BYTES_MAX; room *= 4) {
+		free(saved);
+		saved = malloc(room);
+		bytes = saved ? coll_save(r->job->coll, r->rank, saved, room) : 0;
+	}
+	struct state_bytes *s = bytes ? saved_put(w, kind, bytes) : NULL;
+	if (s) {
+		s->bytes = bytes;
+		memcpy(s + 1, saved, bytes);
+	}
+	free(saved);
+	return s;
+}
+
+static int restore_comms(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_bytes *s = record;
+	(void)now;
+	if (s->bytes > s->r.bytes - sizeof *s)
+		return CU_INVALID_VALUE;
+	if (!coll_restore(r->job->coll, r->rank, (const uint8_t *)(s + 1), s->bytes))
+		return CU_OK;
+	return r->job->state == PROXY_JOB_FAILED ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE;
+}
+
+static bool save_comm(struct writer *w, const struct saved_kind *kind, const struct object *o)
+{
+	const struct comm *from = (const void *)o;
+	struct state_comm *s = saved_put(w, kind, 0);
+	if (!s)
+		return false;
+	s->id = o->id;
+	s->key = from->key;
+	s->issued = from->issued;
+	return true;
+}
+
+static int restore_comm(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_comm *s = record;
+	uint32_t members[RANKS_MAX];
+	uint64_t key = 0;
+	uint32_t n = coll_members(r->job->coll, r->rank, s->id, members, RANKS_MAX, &key);
+	(void)now;
+	if (!n || key != s->key)
+		return CU_INVALID_VALUE;
+	struct comm *c = calloc(1, sizeof *c);
+	if (!c)
+		return CU_OUT_OF_MEMORY;
+	*c = (struct comm){.o = {OBJ_COMM, s->id}, .key = s->key, .issued = s->issued};
+	int error = keep(r, &c->o);
+	if (error)
+		return error;
+	barrier_comm(r->job->barrier, r->rank, s->key, members, n, s->issued);
+	return CU_OK;
+}
+
+static bool save_redop(struct writer *w, const struct saved_kind *kind, const struct object *o)
+{
+	struct state_redop *s = saved_put(w, kind, 0);
+	if (s)
+		s->id = o->id;
+	return s;
+}
+
+static int restore_redop(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_redop *s = record;
+	struct object *o = calloc(1, sizeof *o);
+	(void)now;
+	if (!o)
+		return CU_OUT_OF_MEMORY;
+	*o = (struct object){OBJ_REDOP, s->id};
+	return keep(r, o);
+}
+
+/* ---- the end ---- */
+
+static bool save_end(struct writer *w, const struct saved_kind *kind, const struct object *none)
+{
+	(void)none;
+	return saved_put(w, kind, 0);
+}
+
+static int restore_end(struct rank *r, const void *record, uint64_t now)
+{
+	(void)r, (void)record, (void)now;
+	return CU_OK;
+}
+
+#define ROW(name, type, object, save, restore)                                                     \
+	{STATE_##name, sizeof(struct type), object, save, restore}
+const struct saved_kind saved_kinds[] = {
+	ROW(RANK, state_rank, 0, save_rank, restore_rank),
+	ROW(BUFFER, state_buffer, 0, save_buffers, restore_buffer),
+	ROW(CHUNK, state_chunk, 0, save_chunks, restore_chunk),
+	ROW(COMMS, state_bytes, 0, save_comms, restore_comms),
+	ROW(STREAM, state_stream, OBJ_STREAM, save_stream, restore_stream),
+	ROW(EVENT, state_event, OBJ_EVENT, save_event, restore_event),
+	ROW(MODULE, state_module, OBJ_MODULE, save_module, restore_module),
+	ROW(FUNCTION, state_function, OBJ_FUNCTION, save_function, restore_function),
+	ROW(COMM, state_comm, OBJ_COMM, save_comm, restore_comm),
+	ROW(REDOP, state_redop, OBJ_REDOP, save_redop, restore_redop),
+	ROW(END, rf_record, 0, save_end, restore_end),
+};
+#undef ROW
+const uint32_t saved_kind_count = sizeof saved_kinds / sizeof *saved_kinds;
+
+#define SAVED(name, number, type, size) +1
+_Static_assert(sizeof saved_kinds / sizeof *saved_kinds == 0
+#include "saved.def"
+	       ,
+	       "a row for each record of saved.def");
+#undef SAVED
