@@ -17,6 +17,9 @@ JOBS ?= $(shell nproc)
 # T=barrier: only tests/barrier, or whatever test names match.
 TESTS = $(if $(T),$(if $(wildcard tests/$(T)),tests/$(T),-k "$(T)"),tests)
 
+# Files of tests beside each other, on as many cores as there are, four at most.
+BESIDE := --numprocesses=auto --maxprocesses=4 --dist=loadfile
+
 include proxy/build.mk
 -include interpose/build.mk
 
@@ -62,7 +65,7 @@ demo: native cuda ## a training job folded from four devices onto one and back, 
 	$(PYTHON) -m examples.demo
 
 test: native cuda ## the fast tests; T=barrier runs only tests/barrier
-	$(PYTHON) -m pytest $(TESTS)
+	$(PYTHON) -m pytest $(BESIDE) $(TESTS)
 
 test-slow: native cuda ## what takes long
 	$(PYTHON) -m pytest -m slow $(TESTS)

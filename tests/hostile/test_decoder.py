@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.paths import REPOSITORY
+from .programs import built
 
-FOLDER = REPOSITORY / "build/fuzz"
 ENVIRONMENT = {
     **os.environ,
     # The device's workers have signal stacks of their own. Host memory may be short, not fatal.
@@ -26,10 +25,7 @@ ENVIRONMENT = {
 
 @pytest.fixture(scope="module")
 def fuzzer() -> Path:
-    command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-f", "tests/hostile/build.mk"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return FOLDER / "fuzz-decoder"
+    return built("fuzz-decoder")
 
 
 def fuzz(fuzzer: Path, folder: Path, records: int, seed: int) -> dict[str, int]:

@@ -6,21 +6,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 
-from rankfold.paths import REPOSITORY
-
+from .programs import built
 from .test_decoder import ENVIRONMENT
 
 
 def test_each_allocation_fails_once_and_so_does_mapping_a_chunk() -> None:
-    make = ["make", "--silent", f"--jobs={os.cpu_count()}", "-f", "tests/hostile/build.mk"]
-    for command in ([*make, "build/fuzz/short"], [str(REPOSITORY / "build/fuzz/short")]):
-        done = subprocess.run(
-            command, cwd=REPOSITORY, env=ENVIRONMENT, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    done = subprocess.run([built("short")], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)  # how many allocations there were
     assert report["open"] > 5 and report["serve"] > 60
     assert report["save"] > 3 and report["leave"] > 3 and report["restore"] > 40
