@@ -342,8 +342,9 @@ class Executor:
         seen = [read_exit(self.layout, action.job, rank) for rank in ranks]
         ending = record.ending
         assert ending is not None
-        if ending.reason in ("RankFailed", "DeviceReported", "DeviceLost"):
-            ending = dataclasses.replace(ending, message=self._with_stderr(record, ending.message))
+        if ending.rank is not None:
+            message = self._with_stderr(record, ending.rank, ending.message)
+            ending = dataclasses.replace(ending, message=message)
         self._sweep(action.job, ranks)
         point("finish.before")
         with self.store.transaction():
@@ -362,12 +363,9 @@ class Executor:
                 self.layout.launcher_socket(job, rank).unlink(missing_ok=True)
                 self.layout.client_socket(job, rank).unlink(missing_ok=True)
 
-    def _with_stderr(self, record: Record, message: str) -> str:
+    def _with_stderr(self, record: Record, rank: int, message: str) -> str:
         """Add the last lines of the failed rank's stderr: what people look for first."""
-        words = message.split()
-        if len(words) < 2 or words[0] != "rank" or not words[1].isdigit():
-            return message
-        text = last_lines(self.layout.logs(record.name) / f"rank-{words[1]}.err")
+        text = last_lines(self.layout.logs(record.name) / f"rank-{rank}.err")
         known = text.removeprefix("rankfold: ") in message
         return message if known else f"{message}\n{text}"
 

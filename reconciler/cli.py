@@ -644,9 +644,10 @@ def run_status(now: Json, interrupted: int) -> int:
     how = now["message"].split("\n")[0]  # the rank's last words, which follow, were printed already
     say(f"rankfold: {now['reason']}: {how}")
     if now["reason"] == "RankFailed":
-        words = how.split()
-        exits = now["exits"]
-        first = exits[int(words[1])] if words[0] == "rank" and int(words[1]) < len(exits) else None
+        exits, rank = dict(enumerate(now["exits"])), now["rank"]
+        first = exits.get(rank)
+        if rank is None:  # the journal was written by an older rankfold
+            first = next(filter(None, exits.values()), None)
         if first:
             return 128 - first if first < 0 else int(first)
     return EXIT_ERROR

@@ -459,6 +459,7 @@ class Daemon:
                 "silent": [c.message for c in conditions if c.reason == "DoesNotAnswer"],
                 "waiting": [c.message for c in conditions if c.type in ("Stalled", "Progressing")],
                 "exits": list(record.exits),
+                "rank": record.ending.rank if record.ending else None,
             }
         return {
             "fleet_ready": self.plan.fleet_ready,

@@ -118,6 +118,7 @@ class Ending:
     reason: str
     message: str
     since: Seconds  # wall clock
+    rank: Annotated[int, Meta(ge=0, lt=1024)] | None = None  # that failed, if one did
 
 
 @dataclass(frozen=True)

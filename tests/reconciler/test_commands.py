@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rankfold.reconciler import doctor
+from rankfold.reconciler import cli, doctor
 
 POOL = "apiVersion: rankfold/v1alpha1\nkind: Pool\nmetadata: {name: local}\nspec: {devices: %s}\n"
 
@@ -108,3 +108,19 @@ def test_doctor_misses_memory_for_descriptors(
 
     monkeypatch.setattr(os, "memfd_create", refuse)
     assert not found(tmp_path, "memfd").ok
+
+
+# ---- run -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rank", "exits", "status"),
+    [(1, [-15, 7, -9], 7), (2, [0, 7, -9], 137), (1, [3, None], 1), (4, [3], 1),
+     (None, [None, 0, -11, 3], 139)],
+)  # fmt: skip
+def test_the_status_of_run_is_that_of_the_rank_that_failed(
+    rank: int | None, exits: list[int | None], status: int
+) -> None:
+    """Whatever is said of it. Journals of before do not say which rank it was: the first, then."""
+    over = {"phase": "Failed", "reason": "RankFailed", "message": "it was rank 0, or so"}
+    assert cli.run_status({**over, "rank": rank, "exits": exits}, 0) == status

@@ -445,6 +445,7 @@ def test_a_crashed_rank_ends_the_others_and_only_its_job() -> None:
     planned = place.converge()
     assert place.ranks["a", 0].state == "exited"
     assert planned.conditions["a"][0].message == "rank 1 was killed by SIGSEGV"
+    assert (ending := place.records["a"].ending) and ending.rank == 1
     assert place.records["b"].step == "placed"
 
 

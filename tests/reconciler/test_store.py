@@ -7,11 +7,12 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler.model import Change, Device, Job, Origin, Pool, Record
+from rankfold.reconciler.model import Change, Device, Ending, Job, Origin, Pool, Record
 from rankfold.reconciler.store import Store, StoreError, database
 from support.leaks import State
 
@@ -63,6 +64,19 @@ def filled(state: Path) -> None:
         store.save_conditions("gpt", [{"type": "Ready", "status": "True"}], 1)
         store.set("source", "here")
         store.set("attempted", {"revision": "r1", "time": 1.0, "faults": []})
+
+
+def test_the_record_of_a_journal_that_does_not_know_which_rank_failed_is_read(
+    tmp_path: Path,
+) -> None:
+    ending = Ending("Failed", "RankFailed", "rank 1 exited with status 3", 5.0, rank=1)
+    with Store(tmp_path) as store:
+        store.save(Record("a", "ended", ending=ending))
+        (text,) = store.db.execute("SELECT record FROM records").fetchone()
+        assert '"rank":1,' in text
+        store.db.execute("UPDATE records SET record = ?", (text.replace('"rank":1,', ""),))
+        record = store.record("a")
+    assert record and record.ending == replace(ending, rank=None)
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
