@@ -23,19 +23,23 @@ class Processes:
         self.layout, self.store = layout, store
         self.proxies: dict[str, int] = store.get("proxies") or {}
         self.silent: dict[str, float] = store.get("silent") or {}
-        self._told_to_end: set[str] = set()
+        self._told_to_end: set[str] = set(store.get("told_to_end") or ())
 
     def started(self, device: str) -> None:
         """A proxy was started."""
         self.proxies[device] = 0
-        self._told_to_end.discard(device)
+        self._expect(self._told_to_end - {device})
 
     def told_to_end(self, device: str) -> None:
         """A proxy was told to end: no event when it does."""
-        self._told_to_end.add(device)
+        self._expect(self._told_to_end | {device})
 
     def all_told_to_end(self, left: dict[str, str]) -> None:
-        """The reconciler ends, and all proxies with it but those that are left."""
+        """The reconciler ends, and all proxies with it but those that are left.
+
+        The next one may still see some of them on their way.
+        """
+        self._expect(self._told_to_end | (self.proxies.keys() - left.keys()))
         self.store.set("proxies", {n: pid for n, pid in self.proxies.items() if n in left})
 
     def note(self, observed: Observed) -> None:
@@ -54,9 +58,14 @@ class Processes:
             self.store.set("proxies", now)
             self.proxies = now
 
+    def _expect(self, told_to_end: set[str]) -> None:
+        if told_to_end != self._told_to_end:
+            self._told_to_end = told_to_end
+            self.store.set("told_to_end", sorted(told_to_end))
+
     def _ended(self, device: str, pid: int) -> None:
         if device in self._told_to_end:
-            self._told_to_end.discard(device)
+            self._expect(self._told_to_end - {device})
             return
         which = f" (process {pid})" if pid else ""
         words = last_lines(self.layout.proxy_file(device, ".log"), 1)

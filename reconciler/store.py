@@ -15,7 +15,7 @@ import dataclasses
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
@@ -120,7 +120,7 @@ class _Unreachable(TypedDict):
 
 _META: dict[str, Any] = {
     "source": str, "revision": str, "attempted": _Attempted, "watching": str | None,
-    "unreachable": _Unreachable | None,
+    "unreachable": _Unreachable | None, "told_to_end": list[str],
 }  # fmt: skip
 
 
@@ -196,6 +196,7 @@ class Store:
 
     def __init__(self, state: Path, readonly: bool = False):
         self.state = state
+        self._kept: dict[Hashable, tuple[tuple[int, int], Any]] = {}  # see `_unchanged`
         path = database(state)
         try:
             if readonly:
@@ -277,6 +278,18 @@ class Store:
                 self.db.execute("ROLLBACK")
             raise
 
+    def _unchanged(self, what: Hashable, read: Callable[[], T]) -> T:
+        """What was read before, as long as nobody has written anything: who has nothing to do does
+        not decode all that ever was. Never in a transaction, which may be undone."""
+        if self.db.in_transaction:
+            return read()
+        (others,) = self.db.execute("PRAGMA data_version").fetchone()  # what others wrote
+        now = (others, self.db.total_changes)
+        if what not in self._kept or self._kept[what][0] != now:
+            self._kept[what] = (now, read())
+        value: T = self._kept[what][1]
+        return value
+
     # ---- meta
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -289,6 +302,9 @@ class Store:
     # ---- objects
 
     def objects(self) -> list[Object]:
+        return list(self._unchanged("objects", self._objects))
+
+    def _objects(self) -> list[Object]:
         rows = self.db.execute(
             "SELECT kind, name, spec, source, file, line, revision, generation, created, removed,"
             " override FROM objects ORDER BY created, name"
@@ -385,10 +401,16 @@ class Store:
     # ---- records and actions
 
     def record(self, job: str) -> Record | None:
+        return self._unchanged(("record", job), lambda: self._read_record(job))
+
+    def _read_record(self, job: str) -> Record | None:
         row = self.db.execute("SELECT record FROM records WHERE job = ?", (job,)).fetchone()
         return self._record(job, row[0]) if row else None
 
     def records(self) -> dict[str, Record]:
+        return dict(self._unchanged("records", self._records))
+
+    def _records(self) -> dict[str, Record]:
         rows = self.db.execute("SELECT job, record FROM records")
         return {job: self._record(job, text) for job, text in rows}
 
@@ -478,6 +500,9 @@ class Store:
         return [self._row(row, Event, "events") for row in rows]
 
     def conditions(self, job: str) -> tuple[list[Json], int]:
+        return self._unchanged(("conditions", job), lambda: self._conditions(job))
+
+    def _conditions(self, job: str) -> tuple[list[Json], int]:
         row = self.db.execute(
             "SELECT conditions, generation FROM conditions WHERE job = ?", (job,)
         ).fetchone()

@@ -66,6 +66,35 @@ def filled(state: Path) -> None:
         store.set("attempted", {"revision": "r1", "time": 1.0, "faults": []})
 
 
+def test_who_has_nothing_to_do_reads_nothing_again(tmp_path: Path) -> None:
+    """Whoever writes: this one, another, or a transaction that is undone."""
+    statements: list[str] = []
+    with Store(tmp_path) as store, Store(tmp_path) as other:
+        store.put(Job("a", ("true",), "/", 1, 1), None, Origin(), "")
+        store.save(Record("a", "ended"))
+        store.db.set_trace_callback(statements.append)
+
+        def read() -> list[str]:
+            """A turn of the loop; gives the step of each record, and notes what was asked."""
+            statements.clear()
+            store.objects(), store.conditions("a")
+            assert {"a": store.record("a")}.items() <= store.records().items()
+            return [record.step for record in store.records().values()]
+
+        assert read() == ["ended"] and statements
+        assert read() == ["ended"]
+        assert [each for each in statements if not each.startswith("PRAGMA")] == []
+        store.save(Record("b"))
+        assert read() == ["ended", "new"]
+        other.save(Record("b", "started"))
+        assert read() == ["ended", "started"]
+        with contextlib.suppress(KeyError), store.transaction():
+            store.save(Record("b", "placing"))
+            assert read() == ["ended", "placing"]
+            raise KeyError
+        assert read() == ["ended", "started"]
+
+
 def test_the_record_of_a_journal_that_does_not_know_which_rank_failed_is_read(
     tmp_path: Path,
 ) -> None:
