@@ -17,4 +17,4 @@ def test_each_allocation_fails_once_and_so_does_mapping_a_chunk() -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)  # how many allocations there were
     assert report["open"] > 5 and report["serve"] > 60
-    assert report["save"] > 3 and report["leave"] > 3 and report["restore"] > 40
+    assert report["save"] > 2 and report["leave"] > 2 and report["restore"] > 40

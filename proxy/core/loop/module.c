@@ -33,17 +33,13 @@ void module_free(struct module *m)
 
 static void drop(struct rank *r, struct module *m)
 {
-	uint32_t count;
-	struct object **all = table_sorted(&r->objects, &count);
-	if (!all)
-		return; /* host memory is short: it goes with the rank */
-	for (uint32_t i = 0; i < count; i++) {
-		if (!is_function_of(all[i], m))
+	uint32_t at = 0;
+	for (struct object *o; (o = table_next(&r->objects, &at));) {
+		if (!is_function_of(o, m))
 			continue;
-		table_remove(&r->objects, all[i]->id);
-		function_free((struct function *)all[i]);
+		table_remove(&r->objects, o->id);
+		function_free((struct function *)o);
 	}
-	free(all);
 	table_remove(&r->objects, m->o.id);
 	if (!m->loaded)
 		r->arriving -= m->image_bytes;

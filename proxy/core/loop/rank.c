@@ -91,13 +91,11 @@ bool rank_drained(const struct rank *r)
 void rank_detach(struct rank *r)
 {
 	struct proxy *p = r->proxy;
-	uint32_t count;
+	uint32_t at = 0;
 	group_free(r);
 	rank_drop_streams(r);
-	struct object **all = table_sorted(&r->objects, &count);
-	for (uint32_t i = 0; i < count; i++)
-		object_free(all[i]);
-	free(all);
+	for (struct object *o; (o = table_next(&r->objects, &at));)
+		object_free(o);
 	table_free(&r->objects);
 	ask_forget(r);
 	memory_close(&r->memory);

@@ -2,13 +2,14 @@
  *
  * Written only at a cut, when nothing of the rank is queued, in flight or unanswered; so the state
  * is: live buffers, which chunks have content, and the handles with what they hold. It is a
- * sequence of records (saved.h) in the ring's own framing, one kind of them after another (saved.c),
- * checked by the same rules when it comes back. The memory itself lies in the same image by heap
- * offset. All numbers little-endian.
+ * sequence of records (saved.h) in the ring's own framing, kind after kind (saved.c), checked by
+ * the same rules when it comes back. The memory itself lies in the same image by heap offset. All
+ * numbers little-endian.
  *
  * No time of a clock is in it, since another machine's clock says something else: what it has of
- * times are spans (how old an event is), and what else the core keeps of times begins anew with
- * each attach (rank.h's silent_since_ns, the time slice) or is told, not saved (a job's cut_at).
+ * times are spans (how old an event is). What else the core keeps of times begins anew with each
+ * attach (a rank's silent_since_ns, its time slice) or is of a job epoch, which never travels
+ * (cut_at, released_at).
  */
 #include <stdlib.h>
 #include <string.h>

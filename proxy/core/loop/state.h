@@ -1,5 +1,5 @@
-/* state.h: a rank's state to and from its image (state.c), and the kinds of records that it consists
- * of (saved.c; how they are laid out: saved.h).
+/* state.h: a rank's state to and from its image (state.c), and the kinds of records that it has
+ * (saved.c; how they are laid out: saved.h).
  */
 #ifndef RANKFOLD_STATE_H
 #define RANKFOLD_STATE_H

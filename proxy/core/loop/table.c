@@ -85,6 +85,16 @@ void table_remove(struct table *t, uint64_t id)
 	}
 }
 
+struct object *table_next(const struct table *t, uint32_t *at)
+{
+	while (*at < t->capacity) {
+		struct object *o = t->slot[(*at)++];
+		if (o && o != &tombstone)
+			return o;
+	}
+	return NULL;
+}
+
 static int by_id(const void *a, const void *b)
 {
 	const struct object *const *x = a, *const *y = b;

@@ -20,6 +20,8 @@ struct object *table_get(const struct table *, uint64_t id, enum object_kind);
 bool table_put(struct table *, struct object *);
 bool table_has(const struct table *, uint64_t id); /* of whatever kind */
 void table_remove(struct table *, uint64_t id);
+/* All of them in no order, from *at = 0 on; NULL: that was all. What was given may be removed. */
+struct object *table_next(const struct table *, uint32_t *at);
 /* Objects in ascending order of id; caller frees the array. */
 struct object **table_sorted(const struct table *, uint32_t *count);
 void table_free(struct table *);
