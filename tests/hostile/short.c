@@ -224,7 +224,7 @@ static void program(struct client *c, uint64_t job)
 	DO(gone, FREE);
 	DO(gone_too, FREE);
 	DO(sync, DEVICE_SYNC);
-	MUST(proxy->ranks[0]->memory.live_count == 0 && proxy->memory.chunks_used == 0);
+	MUST(proxy->ranks[0]->memory.live_count == 0 && proxy->memory.used == 0);
 }
 
 static void end(uint64_t job)
@@ -235,7 +235,7 @@ static void end(uint64_t job)
 		MUST(now_ns() < until);
 		serve();
 	}
-	MUST(proxy->memory.chunks_used == 0 && !proxy->asks && !proxy->rank_count);
+	MUST(proxy->memory.used == 0 && !proxy->asks && !proxy->rank_count);
 }
 
 /* False: it needed fewer than n allocations. */

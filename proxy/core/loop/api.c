@@ -432,7 +432,7 @@ int proxy_function_ready(struct proxy *p, uint64_t token, int error, const char 
 static void run_status(struct proxy *p, void *arg)
 {
 	struct proxy_status *s = ((struct arguments *)arg)->out;
-	*s = (struct proxy_status){.used_bytes = p->memory.chunks_used * RF_CHUNK_BYTES,
+	*s = (struct proxy_status){.used_bytes = p->memory.used * RF_CHUNK_BYTES,
 				   .switches = p->switches,
 				   .swapped_in = p->memory.swapped_in,
 				   .swapped_out = p->memory.swapped_out,
@@ -515,10 +515,10 @@ static void run_dump(struct proxy *p, void *arg)
 	FILE *f = fmemopen(a->why, a->why_bytes, "w");
 	if (!f)
 		return;
-	fprintf(f, "active %d, moves %u/%u, transfers %s, chunks %llu of %llu\n",
-		p->active ? (int)p->active->rank : -1, p->memory.move_done, p->memory.move_count,
-		p->transfers.first ? "pending" : "none", (unsigned long long)p->memory.chunks_used,
-		(unsigned long long)p->memory.chunks_total);
+	fprintf(f, "active %d, %u ranks moving, transfers %s, chunks %llu of %llu\n",
+		p->active ? (int)p->active->rank : -1, p->memory.moving,
+		p->transfers.first ? "pending" : "none", (unsigned long long)p->memory.used,
+		(unsigned long long)p->memory.total);
 	for (struct job *j = p->jobs; j; j = j->next)
 		fprintf(f,
 			"job %llu epoch %llu state %d goal %d barrier %d round %llu "

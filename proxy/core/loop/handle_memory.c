@@ -39,7 +39,7 @@ int on_free(struct rank *r, const struct rf_free *a, uint32_t extra)
 int on_grant(struct rank *r, const struct rf_grant *a, uint32_t extra)
 {
 	(void)extra;
-	struct rf_grant_reply reply = {r->proxy->memory.chunks_total * RF_CHUNK_BYTES};
+	struct rf_grant_reply reply = {r->proxy->memory.total * RF_CHUNK_BYTES};
 	if (a->want_bytes > reply.grant_bytes)
 		return CU_OUT_OF_MEMORY;
 	atomic_store(&r->header->grant_bytes, reply.grant_bytes);

@@ -181,10 +181,10 @@ struct proxy {
 	struct rank **ranks; /* all attached ones */
 	uint32_t rank_count, rank_room;
 	struct rank *active;
-	uint64_t active_since_ns, turn, quantum_ns;
+	uint64_t active_since_ns, quantum_ns;
 	bool yielding; /* the active rank's time is over: nothing more is submitted */
 
-	struct rank *move_target; /* becomes active when the moves are over; NULL: a save */
+	struct rank *target; /* becomes active when its memory is here; slice.c's */
 
 	struct ask *asks;
 	uint64_t next_token;

@@ -223,6 +223,7 @@ static void bury_exited(struct job *j)
 		    j->state < PROXY_JOB_CUT && !r->async_error)
 			continue;
 		r->closing = true;
+		memory_cancel(&r->memory);
 		if (r->crashed && r->memory.inflight &&
 		    !transfer_pending(&j->proxy->transfers, &r->memory))
 			j->proxy->hal->space_cancel(r->memory.space); /* a kernel may never end */
@@ -291,18 +292,11 @@ static void save_step(struct job *j)
 			return;
 		all &= stay ? memory_saved(&r->memory) : r->memory.live_count == r->memory.missing;
 	}
-	if (!all) {
-		struct proxy *p = j->proxy;
-		if (p->memory.move_count)
-			return;
-		p->move_target = NULL;
-		for (uint32_t n = 0; n < j->world_size; n++)
-			if (j->ranks[n])
-				memory_begin_save(&j->ranks[n]->memory, stay);
-		memory_move(&p->memory);
-		return;
-	}
-	if (save_states(j))
+	const struct memory_request save = {.purpose = PURPOSE_SAVE, .stay = stay};
+	for (uint32_t n = 0; n < j->world_size && !all; n++)
+		if (j->ranks[n])
+			memory_ask(&j->ranks[n]->memory, &save);
+	if (all && save_states(j))
 		save_over(j, NULL);
 }
 
@@ -313,6 +307,7 @@ static void discard_step(struct job *j)
 		if (!r)
 			continue;
 		r->closing = true;
+		memory_cancel(&r->memory);
 		if (r->memory.inflight)
 			j->proxy->hal->space_cancel(r->memory.space);
 		if (rank_quiet(r))

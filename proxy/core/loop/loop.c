@@ -31,7 +31,7 @@ void loop_turn(struct proxy *p)
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		rank_pump(p->ranks[i]);
 	transfer_pump(&p->transfers);
-	memory_move(&p->memory);
+	memory_turn(&p->memory);
 	slice_turn(p);
 	for (struct job *j = p->jobs; j; j = j->next)
 		job_turn(j);

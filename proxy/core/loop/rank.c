@@ -52,7 +52,7 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 		rank_detach(r);
 		return NULL;
 	}
-	atomic_store(&r->header->grant_bytes, job->proxy->memory.chunks_total * RF_CHUNK_BYTES);
+	atomic_store(&r->header->grant_bytes, job->proxy->memory.total * RF_CHUNK_BYTES);
 	job->proxy->progress = true;
 	return r;
 fail:
@@ -109,8 +109,6 @@ void rank_detach(struct rank *r)
 	}
 	if (p->active == r)
 		p->active = NULL;
-	if (p->move_target == r)
-		p->move_target = NULL;
 	r->job->ranks[r->rank] = NULL;
 	r->job->attached--;
 	p->progress = true;

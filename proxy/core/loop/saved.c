@@ -36,7 +36,7 @@ static bool save_rank(struct writer *w, const struct saved_kind *kind, const str
 	(void)none;
 	if (!s)
 		return false;
-	s->capacity_chunks = r->proxy->memory.chunks_total;
+	s->capacity_chunks = r->proxy->memory.total;
 	s->kernels = r->kernels;
 	s->collectives = r->collectives;
 	s->records = r->records;

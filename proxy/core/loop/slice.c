@@ -36,18 +36,31 @@ static void activate(struct proxy *p, struct rank *r)
 		p->switches++;
 		p->active_since_ns = now_ns();
 	}
-	r->memory.last_active = ++p->turn;
+	memory_activated(&r->memory);
 	p->active = r;
 	p->yielding = false;
 	p->progress = true;
+}
+
+/* The activation that was asked for is over. */
+static void told(void *rank, enum memory_purpose purpose, int result)
+{
+	struct rank *r = rank;
+	(void)purpose;
+	r->proxy->target = NULL;
+	if (!result)
+		activate(r->proxy, r);
+	else if (result != MEMORY_CANCELLED)
+		rank_fail(r, result, "the device has no room for its memory");
 }
 
 /* Makes it resident, and active when it is. */
 static void bring(struct proxy *p, struct rank *r)
 {
 	r->memory.alone = r->job->attached == 1;
-	p->move_target = r;
-	memory_begin_activate(&r->memory);
+	if (memory_ask(&r->memory, &(struct memory_request){
+					   .purpose = PURPOSE_ACTIVATE, .over = told, .arg = r}))
+		p->target = r;
 }
 
 static void switch_to(struct proxy *p, struct rank *r)
@@ -58,36 +71,31 @@ static void switch_to(struct proxy *p, struct rank *r)
 		bring(p, r);
 }
 
+static bool time_is_over(const struct proxy *p)
+{
+	return now_ns() - p->active_since_ns > p->quantum_ns;
+}
+
 void slice_turn(struct proxy *p)
 {
-	if (p->memory.move_count)
-		return;
-	if (p->move_target) {
-		struct rank *r = p->move_target;
-		p->move_target = NULL;
-		if (r->memory.error)
-			rank_fail(r, r->memory.error, "the device has no room for its memory");
-		if (memory_resident(&r->memory))
-			activate(p, r);
-		else if (!r->async_error)
-			bring(p, r); /* room has to be made in several steps */
+	if (p->target) { /* it may wait for what the active one has */
+		p->yielding |= p->active && p->active != p->target && time_is_over(p);
 		return;
 	}
 	struct rank *active = p->active, *other = next_with_kernel(p);
 	if (active && !active->closing) {
 		bool kernel = rank_has_kernel(active);
-		uint64_t now = now_ns();
 		/* Who waited for it may be gone, and the time go on. */
-		p->yielding = other && now - p->active_since_ns > p->quantum_ns;
+		p->yielding = other && time_is_over(p);
 		if (p->yielding && !active->memory.inflight) {
 			switch_to(p, other);
 			return;
 		}
-		if (kernel && !memory_resident(&active->memory))
+		if (kernel && !memory_resident(&active->memory) && !active->memory.inflight)
 			bring(p, active);
 		if (kernel || active->memory.inflight || !other)
 			return;
-		if (!blocked(active) && now - active->silent_since_ns < SILENT_NS)
+		if (!blocked(active) && now_ns() - active->silent_since_ns < SILENT_NS)
 			return;
 	}
 	if (other)
@@ -97,8 +105,7 @@ void slice_turn(struct proxy *p)
 /* When the active rank's silence is long enough to count, if somebody waits for that. */
 uint64_t slice_deadline_ns(const struct proxy *p)
 {
-	if (!p->active || p->memory.move_count || p->active->memory.inflight ||
-	    !next_with_kernel(p))
+	if (!p->active || p->target || p->active->memory.inflight || !next_with_kernel(p))
 		return 0;
 	return p->active->silent_since_ns + SILENT_NS;
 }

@@ -43,15 +43,20 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 	uint64_t fresh = 0;
 	for (uint32_t c = first; c <= last; c++)
 		fresh += m->pages[c].buffers == 0;
-	if (m->live_count - m->dying + fresh > m->device->chunks_total)
+	if (m->live_count - m->dying + fresh > m->device->total)
 		return MEMORY_SHORT;
 	if (!make_room((void **)&m->buffers, m->buffer_count, 1, &m->buffer_room,
 		       sizeof *m->buffers) ||
 	    !make_room((void **)&m->live, m->live_count, fresh, &m->live_room, sizeof *m->live))
 		return MEMORY_SHORT; /* before anything has changed */
 	for (uint32_t c = first; c <= last; c++) {
-		if (m->pages[c].buffers++)
+		struct page *page = &m->pages[c];
+		if (page->buffers++)
 			continue;
+		if (page->chunk) { /* freed, not swept yet; only a failed rank's comes back so */
+			m->dying--;
+			continue;
+		}
 		m->live[m->live_count++] = c;
 		m->missing++;
 	}
@@ -68,7 +73,7 @@ bool memory_dying(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	if (!m->dying || offset >= RF_HEAP_BYTES || end > RF_HEAP_BYTES || end < offset)
 		return false;
 	for (uint64_t c = offset / RF_CHUNK_BYTES; c <= (end - 1) / RF_CHUNK_BYTES; c++)
-		if (!m->pages[c].buffers && m->pages[c].hal)
+		if (!m->pages[c].buffers && m->pages[c].chunk)
 			return true;
 	return false;
 }
@@ -77,10 +82,9 @@ bool memory_dying(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 static void page_forget(struct rank_memory *m, uint32_t i)
 {
 	uint32_t c = m->live[i];
-	if (m->pages[c].hal)
-		page_give_back(m, c);
-	else
-		m->missing--;
+	if (m->pages[c].chunk)
+		page_unmap(m, c);
+	m->missing--;
 	if (m->pages[c].in_image)
 		image_punch(m, c);
 	m->live[i] = m->live[--m->live_count];
@@ -88,7 +92,7 @@ static void page_forget(struct rank_memory *m, uint32_t i)
 
 void memory_sweep(struct rank_memory *m)
 {
-	if (!m->dying || m->inflight || m->moving)
+	if (!m->dying || m->inflight || memory_moving(m))
 		return;
 	for (uint32_t i = m->live_count; i > 0; i--)
 		if (!m->pages[m->live[i - 1]].buffers)
@@ -110,7 +114,7 @@ void memory_free(struct rank_memory *m, uint64_t addr)
 	for (uint32_t c = (uint32_t)(offset / RF_CHUNK_BYTES); c <= last; c++) {
 		if (--m->pages[c].buffers)
 			continue;
-		if (m->pages[c].hal) {
+		if (m->pages[c].chunk) {
 			m->dying++;
 			continue;
 		}
@@ -155,7 +159,7 @@ uint64_t memory_resolve(struct rank_memory *m, uint64_t addr, uint64_t bytes, bo
 		return bytes;
 	uint64_t offset = addr - RF_DEV_BASE, left = RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;
 	struct page *c = &m->pages[offset / RF_CHUNK_BYTES];
-	if (!c->hal) {
+	if (!c->chunk) {
 		*ref = (struct hal_ref){NULL, (uint64_t)(uintptr_t)(m->image + offset)};
 		c->in_image |= write;
 	}

@@ -14,16 +14,23 @@ int device_memory_open(struct device_memory *d, const struct hal *hal, struct ha
 {
 	d->hal = hal;
 	d->device = device;
-	d->chunks_total = bytes / RF_CHUNK_BYTES;
-	return hal->stream_create(device, &d->swap_stream);
+	d->total = bytes / RF_CHUNK_BYTES;
+	d->chunks = calloc(d->total, sizeof *d->chunks);
+	if (!d->chunks)
+		return MEMORY_SHORT;
+	int error = hal->stream_create(device, &d->in);
+	return error ? error : hal->stream_create(device, &d->out);
 }
 
 void device_memory_close(struct device_memory *d, bool idle)
 {
-	if (d->swap_stream && idle)
-		d->hal->stream_destroy(d->swap_stream);
-	d->swap_stream = NULL;
-	free(d->moves);
+	if (d->in && idle)
+		d->hal->stream_destroy(d->in);
+	if (d->out && idle)
+		d->hal->stream_destroy(d->out);
+	if (d->scratch && idle)
+		d->hal->space_destroy(d->scratch);
+	free(d->chunks);
 	free(d->all);
 }
 
@@ -87,9 +94,12 @@ void memory_close(struct rank_memory *m)
 	struct device_memory *d = m->device;
 	if (!d)
 		return;
+	memory_cancel(m);
+	if (d->active == m)
+		d->active = NULL;
 	for (uint32_t i = 0; m->space && i < m->live_count; i++)
-		if (m->pages[m->live[i]].hal)
-			page_give_back(m, m->live[i]);
+		if (m->pages[m->live[i]].chunk)
+			page_unmap(m, m->live[i]);
 	if (m->space)
 		d->hal->space_destroy(m->space);
 	if (m->image)
@@ -100,6 +110,7 @@ void memory_close(struct rank_memory *m)
 		close(m->image_fd);
 	free(m->buffers);
 	free(m->live);
+	free(m->moves);
 	for (uint32_t i = 0; i < d->count; i++) {
 		if (d->all[i] != m)
 			continue;
@@ -109,38 +120,6 @@ void memory_close(struct rank_memory *m)
 		break;
 	}
 	m->device = NULL;
-}
-
-/* A chunk of the device at the rank's address. */
-int page_map_fresh(struct rank_memory *m, uint32_t page)
-{
-	struct device_memory *d = m->device;
-	uint32_t physical;
-	int error = d->hal->chunk_create(d->device, &physical);
-	if (error)
-		return error;
-	error = d->hal->space_map(m->space, page_addr(page), physical);
-	if (error) {
-		d->hal->chunk_destroy(d->device, physical);
-		return error;
-	}
-	m->pages[page].hal = physical + 1;
-	m->missing--;
-	d->chunks_used++;
-	return 0;
-}
-
-void page_give_back(struct rank_memory *m, uint32_t page)
-{
-	struct device_memory *d = m->device;
-	struct page *c = &m->pages[page];
-	uint32_t physical = c->hal - 1;
-	c->hal = 0;
-	c->saved = false;
-	if (d->hal->space_unmap(m->space, page_addr(page)))
-		return; /* it is still mapped: nobody else may ever have it */
-	d->hal->chunk_destroy(d->device, physical);
-	d->chunks_used--;
 }
 
 void image_punch(struct rank_memory *m, uint32_t page)

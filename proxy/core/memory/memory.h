@@ -2,23 +2,44 @@
  *
  *   buffers.c   a rank's buffers and the pages they touch: alloc, free, where a range lies
  *   image.c     a rank's space and its image, the file of the launcher's where memory goes to
- *   moves.c     pages on their way between device and image; room, victims
+ *   chunk.c     physical chunks: who refers to them, how many there are
+ *   request.c   what is asked for a rank's memory, in which order it is served, who makes room
+ *   moves.c     pages on their way between device and image
+ *   valid.c     do counters and lists agree?
  *   transfer.c  the transfers of collectives, which reach any rank's memory (transfer.h)
  *
  * It knows the device's table (hal.h) and nothing of ranks, jobs, streams or channels: those call.
  * What is not said to be the caller's is written here only.
  *
  * A rank's heap is cut into pages of RF_CHUNK_BYTES. A live page (some buffer touches it) is
- * resident (mapped in the rank's space) or not; what is not resident lies in the rank's image at
- * the same offset, or reads as zero. Only kernels need residency. The image belongs to the
- * launcher: so swapping out all that is left, and handing the rank over, are the same act.
+ * resident (it refers to a chunk, which is mapped in the rank's space) or not; what is not resident
+ * lies in the rank's image at the same offset, or reads as zero. Only kernels need residency. The
+ * image belongs to the launcher: so swapping out all that is left, and handing the rank over, are
+ * the same act.
  *
  * Rules:
  *  - pages of a rank move only while no submitted work uses its memory (inflight == 0), and nothing
- *    is submitted while they move (moving);
+ *    is submitted while they move (memory_moving);
  *  - a page that no buffer touches any more stays mapped until no submitted work uses the rank's
  *    memory (dying counts those); nobody gets it anew before: it would not read as zero;
+ *  - a chunk goes back to the device when no page refers to it any more;
  *  - nothing here blocks.
+ *
+ * Requests. Each rank has one at most, each with a purpose, and each is told once that it is over.
+ * Those of different ranks go on side by side. One begins when its rank's memory is quiet, and,
+ * where it needs chunks, when there is room for all of them at once:
+ *
+ *     room = chunks_total - used - reserved + leaving
+ *
+ * `used` chunks have pages or are lost, `reserved` ones are promised to requests that have begun,
+ * `leaving` ones will be free without waiting for anybody: every page that refers to them is on
+ * its way out, and what is on its way out cannot be called back. So whoever has begun ends. Those
+ * that wait for room are served in one order (by purpose, then by age): the first takes victims
+ * until it has enough, and nobody behind it takes room. Victims are the quiet ranks, the one that
+ * was active longest ago first; a request that has not begun owns nothing, so its rank may be
+ * one. Only a prefetch has to spare some: the active rank, and those with a request. A rank needs
+ * at most as many chunks as there are (memory_alloc sees to it), so if all others are quiet the
+ * first in order can begin: there is no deadlock. Saves need no room and wait for nobody.
  */
 #ifndef RANKFOLD_MEMORY_H
 #define RANKFOLD_MEMORY_H
@@ -42,11 +63,60 @@ struct buffer {
 	bool freed;
 };
 
+struct chunk {            /* physical memory for a page, of all pages that refer to it */
+	uint32_t refs;    /* pages that it is mapped at */
+	uint32_t leaving; /* of these, on their way out */
+	bool held;        /* created, and not destroyed since */
+	bool lost;        /* could not be unmapped somewhere: nobody else may ever have it */
+};
+
 struct page {
-	uint32_t buffers; /* live ones that touch it; 0: not there */
-	uint32_t hal;     /* physical chunk + 1; 0: not resident */
-	bool in_image;    /* the image holds content (else it reads as zero) */
-	bool saved;       /* resident, and the image holds the same */
+	uint32_t buffers;    /* live ones that touch it; 0: not there */
+	struct chunk *chunk; /* NULL: not resident */
+	bool in_image;       /* the image holds content (else it reads as zero) */
+	bool saved;          /* resident, and the image holds the same */
+	bool leaving;        /* on its way out */
+};
+
+enum memory_purpose {               /* in the order of service */
+		      PURPOSE_SAVE, /* all of it to the image; there, too (`stay`), or there instead */
+		      PURPOSE_ACTIVATE, /* all of it resident: the rank is to run */
+		      PURPOSE_COPY,     /* chunks of its own for a range that is to be written */
+		      PURPOSE_PREFETCH, /* as ACTIVATE if there is room to spare: it may run soon */
+};
+
+/* What a request is told when it is over, besides CUresult numbers. */
+#define MEMORY_CANCELLED (-1)
+
+enum request_state { REQUEST_NONE, REQUEST_WAITING, REQUEST_BEGUN };
+
+struct memory_request {
+	/* The caller's. */
+	enum memory_purpose purpose;
+	bool stay;                                                /* SAVE */
+	uint64_t addr, bytes;                                     /* COPY */
+	void (*over)(void *arg, enum memory_purpose, int result); /* or NULL */
+	void *arg;
+	/* Ours. */
+	enum request_state state;
+	int result;
+	struct rank_memory *memory;
+	struct memory_request *next; /* in the order of service */
+};
+
+enum move_kind {
+	MOVE_OUT,  /* to the image */
+	MOVE_SAVE, /* copied to the image, and still resident */
+	MOVE_IN,   /* a chunk, and what the image has */
+	MOVE_OWN,  /* a chunk of its own, and what the shared one has */
+};
+
+struct move {
+	uint32_t page;
+	enum move_kind kind;
+	bool changes;        /* while it is copied: what the image gets is of before */
+	struct chunk *chunk; /* OWN: the new one */
+	uint64_t hal_seq;    /* 0: there was nothing to copy */
 };
 
 struct rank_memory {
@@ -62,36 +132,34 @@ struct rank_memory {
 	uint32_t live_count, live_room;
 	uint32_t dying;    /* live, but no buffer's any more: unmapped when nothing runs */
 	uint32_t missing;  /* live but not resident */
-	bool moving;       /* pages are on their way */
-	bool stopped;      /* nothing more is brought in: the rank has failed */
-	int error;         /* of the last activation */
-	bool alone;        /* the caller's: no second copy is kept in the image */
 	uint32_t inflight; /* submitted works that use it */
 	uint64_t last_active;
-};
-
-struct move {
-	struct rank_memory *memory;
-	uint32_t page;
-	bool out, stay; /* stay: copied out, and still resident */
-	bool changes;   /* while it is copied: what the image gets is of before */
-	uint64_t hal_seq;
+	bool stopped; /* nothing more is brought in: the rank has failed */
+	bool alone;   /* the caller's: no second copy is kept in the image */
+	struct memory_request request;
+	struct move *moves; /* all of one direction, in order */
+	uint32_t move_count, move_submitted, move_done, move_room;
 };
 
 struct device_memory {
 	const struct hal *hal;
 	struct hal_device *device;
-	uint64_t chunks_total, chunks_used;
-	struct rank_memory **all; /* in order of rank */
+	uint64_t total, used, reserved, leaving; /* chunks */
+	uint64_t lost;                           /* of those used: of no page, and lost */
+	struct chunk *chunks;                    /* by the device's number */
+	struct rank_memory **all;                /* in order of rank */
 	uint32_t count, room;
-	struct hal_stream *swap_stream;
-	struct move *moves;
-	uint32_t move_count, move_submitted, move_done, move_room;
-	uint64_t swapped_in, swapped_out;
-	bool progress; /* something has changed; the loop clears it */
+	struct rank_memory *active;       /* whose kernels run, or NULL */
+	uint64_t turns;                   /* how often that has changed */
+	struct memory_request *requests;  /* in the order of service */
+	uint32_t moving;                  /* ranks of which pages move */
+	struct hal_stream *in, *out;      /* queues of the moves */
+	struct hal_space *scratch;        /* where new chunks of OWN are written, by number */
+	uint64_t swapped_in, swapped_out; /* bytes */
+	bool progress;                    /* something has changed; the loop clears it */
 };
 
-/* ---- the device's ---- */
+/* ---- the device's: image.c ---- */
 
 int device_memory_open(struct device_memory *, const struct hal *, struct hal_device *,
 		       uint64_t bytes);
@@ -99,14 +167,15 @@ void device_memory_close(struct device_memory *, bool idle); /* no work is under
 
 /* ---- a rank's: image.c ---- */
 
-/* CUresult; the pinned arena is at RF_OFF_PINNED of channel_fd. Close also after an error. */
+/* CUresult; the pinned arena is at RF_OFF_PINNED of channel_fd. Close also after an error, and only
+ * when nothing moves and no submitted work uses it. */
 int memory_open(struct rank_memory *, struct device_memory *, uint32_t rank, int image_fd,
 		int channel_fd);
 void memory_close(struct rank_memory *);
 bool memory_clear_image(struct rank_memory *); /* what an earlier process of it left there */
 
 static inline bool memory_resident(const struct rank_memory *m) { return !m->missing; }
-static inline bool memory_moving(const struct rank_memory *m) { return m->moving; }
+static inline bool memory_moving(const struct rank_memory *m) { return m->move_count != 0; }
 
 /* A work that uses it is submitted; it is over. */
 static inline void memory_use(struct rank_memory *m) { m->inflight++; }
@@ -123,23 +192,45 @@ bool memory_valid(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 uint64_t memory_resolve(struct rank_memory *, uint64_t addr, uint64_t bytes, bool write,
 			struct hal_ref *);
 
+/* ---- chunk.c ---- */
+
+/* The page of `to` that is not resident refers to the chunk of the same page of `from`. Both are
+ * quiet, the content is the same, and nobody writes there without a PURPOSE_COPY before. */
+int memory_share(struct rank_memory *from, struct rank_memory *to, uint32_t page);
+
+/* ---- request.c ---- */
+
+/* Asks: the caller's fields are copied. A prefetch gives way to an activation, and everything to a
+ * save. False: what was asked for earlier is not over yet, ask again. */
+bool memory_ask(struct rank_memory *, const struct memory_request *);
+void memory_cancel(struct rank_memory *);    /* told at once, or when what has begun is over */
+void memory_stop(struct rank_memory *);      /* its rank has failed */
+void memory_activated(struct rank_memory *); /* its kernels run from now on */
+void memory_turn(struct device_memory *);
+
 /* ---- moves.c ---- */
 
-void memory_begin_activate(struct rank_memory *);
-/* Everything to the image; there, too (`stay`), or there instead. It is quiet and nobody writes to
- * it until it is done; then memory_saved. */
-void memory_begin_save(struct rank_memory *, bool stay);
 bool memory_saved(const struct rank_memory *); /* its image holds all there is */
 void memory_changes(struct rank_memory *);     /* from now on: what was saved is of before */
-void memory_move(struct device_memory *);
-void memory_stop(struct rank_memory *); /* its rank has failed */
+
+/* ---- valid.c ---- */
+
+const char *memory_invalid(const struct device_memory *); /* what is wrong, or NULL */
 
 /* ---- between the files of this room ---- */
 
 static inline uint64_t page_addr(uint32_t page) { return RF_DEV_BASE + page * RF_CHUNK_BYTES; }
-int page_map_fresh(struct rank_memory *, uint32_t page);
-void page_give_back(struct rank_memory *, uint32_t page);
+int64_t chunk_room(const struct device_memory *); /* negative: some that were promised are lost */
+uint32_t chunk_number(const struct device_memory *, const struct chunk *); /* the device's */
+int chunk_new(struct device_memory *, struct chunk **);                    /* of no page yet */
+void chunk_let_go(struct device_memory *, struct chunk *);                 /* of no page any more */
+int page_map(struct rank_memory *, uint32_t page, struct chunk *);
+void page_unmap(struct rank_memory *, uint32_t page);
+void page_leaves(struct rank_memory *, uint32_t page); /* is on its way out */
 void image_punch(struct rank_memory *, uint32_t page);
+bool move_add(struct rank_memory *, uint32_t page, enum move_kind);
+void moves_drop(struct rank_memory *); /* of those in, what is not submitted */
+bool moves_pump(struct device_memory *);
 bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size_t size);
 
 #endif

@@ -1,161 +1,262 @@
-/* moves.c: pages on their way between the device and the images: room, victims, swap (memory.h).
- * Moves are one list at a time, in order, on a queue of their own. */
+/* moves.c: pages on their way between the device and the images (memory.h).
+ *
+ * Each rank's moves are a list of one direction, in order; the lists of all ranks share two queues
+ * of the device, one each way, and take turns there. A chunk for a move inwards was promised when
+ * that was listed; it is taken from the device when the move is submitted, which may have to wait
+ * for one that is leaving. If what was promised is lost meanwhile the rest of the list is dropped,
+ * and its request begins anew with what is there.
+ */
 #include "memory.h"
 
-static bool move_add(struct device_memory *d, struct rank_memory *m, uint32_t page, bool out,
-		     bool stay)
+static struct hal_ref in_space(struct hal_space *space, uint64_t addr)
 {
-	if (!make_room((void **)&d->moves, d->move_count, 1, &d->move_room, sizeof *d->moves))
+	return (struct hal_ref){space, addr};
+}
+
+static struct hal_ref in_image(const struct rank_memory *m, uint32_t page)
+{
+	return (struct hal_ref){NULL, (uint64_t)(uintptr_t)(m->image + page * RF_CHUNK_BYTES)};
+}
+
+static uint64_t copy(struct device_memory *d, struct hal_stream *queue, struct hal_ref dst,
+		     struct hal_ref src)
+{
+	struct hal_work work = {.kind = HAL_COPY};
+	work.copy.dst = dst;
+	work.copy.src = src;
+	work.copy.width = work.copy.dst_pitch = work.copy.src_pitch = RF_CHUNK_BYTES;
+	work.copy.height = 1;
+	return d->hal->submit(queue, &work);
+}
+
+static bool inwards(const struct move *v) { return v->kind == MOVE_IN || v->kind == MOVE_OWN; }
+
+bool move_add(struct rank_memory *m, uint32_t page, enum move_kind kind)
+{
+	struct device_memory *d = m->device;
+	if (!make_room((void **)&m->moves, m->move_count, 1, &m->move_room, sizeof *m->moves))
 		return false;
-	d->moves[d->move_count++] = (struct move){m, page, out, stay, false, 0};
-	m->moving = true;
+	d->moving += m->move_count == 0;
+	m->moves[m->move_count] = (struct move){.page = page, .kind = kind};
+	d->reserved += inwards(&m->moves[m->move_count]);
+	if (kind == MOVE_OUT)
+		page_leaves(m, page);
+	m->move_count++;
 	return true;
 }
 
-static struct rank_memory *victim(const struct rank_memory *target)
+static void settle(struct rank_memory *m)
 {
-	const struct device_memory *d = target->device;
-	struct rank_memory *oldest = NULL;
-	for (uint32_t i = 0; i < d->count; i++) {
-		struct rank_memory *m = d->all[i];
-		if (m == target || m->inflight || m->moving || m->live_count == m->missing)
-			continue;
-		if (!oldest || m->last_active < oldest->last_active)
-			oldest = m;
-	}
-	return oldest;
+	if (!m->move_count || m->move_done < m->move_count)
+		return;
+	m->move_count = m->move_submitted = m->move_done = 0;
+	m->device->moving--;
 }
 
-/* Make it resident. Does nothing if room cannot be made yet: ask again. */
-void memory_begin_activate(struct rank_memory *m)
+/* What is on its way out stays so: others may count on its room. */
+void moves_drop(struct rank_memory *m)
+{
+	if (!m->move_count)
+		return;
+	for (; m->move_count > m->move_submitted; m->move_count--) {
+		if (m->moves[m->move_count - 1].kind == MOVE_OUT)
+			break;
+		m->device->reserved -= inwards(&m->moves[m->move_count - 1]);
+	}
+	if (!m->move_count)
+		m->device->moving--;
+	settle(m);
+}
+
+/* ---- submission ---- */
+
+enum outcome { WAITS, SUBMITTED, ENDED }; /* ENDED: the rest of the list is dropped */
+
+static enum outcome fail(struct rank_memory *m, int error)
+{
+	if (!m->request.result)
+		m->request.result = error;
+	moves_drop(m);
+	return ENDED;
+}
+
+/* A chunk of those that were promised. */
+static enum outcome take(struct rank_memory *m, struct chunk **c)
 {
 	struct device_memory *d = m->device;
-	if (d->move_count || m->inflight)
-		return;
-	for (uint32_t i = 0; i < d->count; i++)
-		memory_sweep(d->all[i]);
-	uint64_t room = d->chunks_total - d->chunks_used;
-	while (room < m->missing) {
-		struct rank_memory *v = victim(m);
-		if (!v)
-			break;
-		for (uint32_t i = 0; i < v->live_count && room < m->missing; i++)
-			if (v->pages[v->live[i]].hal && move_add(d, v, v->live[i], true, false))
-				room++;
-		if (!v->moving)
-			break; /* host memory is short: nothing could be listed */
+	int error = d->used < d->total ? chunk_new(d, c) : MEMORY_SHORT;
+	if (!error) {
+		d->reserved--;
+		return SUBMITTED;
 	}
-	/* What was listed goes out even if it is not enough yet; the next try finds the rest. */
-	if (room >= m->missing)
-		for (uint32_t i = 0; i < m->live_count; i++)
-			if (!m->pages[m->live[i]].hal)
-				move_add(d, m, m->live[i], false, false);
-	memory_move(d);
+	if (d->leaving)
+		return WAITS;
+	return fail(m, d->used < d->total ? error : MEMORY_OK);
 }
+
+static enum outcome submit_in(struct rank_memory *m, struct move *v)
+{
+	struct device_memory *d = m->device;
+	struct chunk *c;
+	enum outcome taken = take(m, &c);
+	if (taken != SUBMITTED)
+		return taken;
+	m->move_submitted++;
+	int error = page_map(m, v->page, c);
+	if (error) {
+		chunk_let_go(d, c);
+		return fail(m, error);
+	}
+	if (m->pages[v->page].in_image)
+		v->hal_seq = copy(d, d->in, in_space(m->space, page_addr(v->page)),
+				  in_image(m, v->page));
+	return SUBMITTED;
+}
+
+/* The new chunk is written where no rank sees it. */
+static enum outcome submit_own(struct rank_memory *m, struct move *v)
+{
+	struct device_memory *d = m->device;
+	if (m->pages[v->page].chunk->refs == 1) { /* the others have gone meanwhile */
+		d->reserved--;
+		m->move_submitted++;
+		return SUBMITTED;
+	}
+	int error = d->scratch ? MEMORY_OK : d->hal->space_create(d->device, &d->scratch);
+	if (error)
+		return fail(m, error);
+	struct chunk *c;
+	enum outcome taken = take(m, &c);
+	if (taken != SUBMITTED)
+		return taken;
+	m->move_submitted++;
+	uint64_t at = page_addr(chunk_number(d, c));
+	error = d->hal->space_map(d->scratch, at, chunk_number(d, c));
+	if (error) {
+		chunk_let_go(d, c);
+		return fail(m, error);
+	}
+	v->chunk = c;
+	v->hal_seq = copy(d, d->in, in_space(d->scratch, at),
+			  in_space(m->space, page_addr(v->page)));
+	return SUBMITTED;
+}
+
+static enum outcome submit(struct rank_memory *m)
+{
+	struct device_memory *d = m->device;
+	struct move *v = &m->moves[m->move_submitted];
+	if (!inwards(v) && m->pages[v->page].saved) { /* it is there already */
+		m->move_submitted++;
+		return SUBMITTED;
+	}
+	if (!d->hal->room(inwards(v) ? d->in : d->out))
+		return WAITS;
+	if (v->kind == MOVE_IN)
+		return submit_in(m, v);
+	if (v->kind == MOVE_OWN)
+		return submit_own(m, v);
+	v->hal_seq = copy(d, d->out, in_image(m, v->page), in_space(m->space, page_addr(v->page)));
+	m->move_submitted++;
+	return SUBMITTED;
+}
+
+/* ---- completion ---- */
+
+static void complete_in(struct rank_memory *m, const struct move *v)
+{
+	if (!v->hal_seq)
+		return;
+	m->device->swapped_in += RF_CHUNK_BYTES;
+	if (m->alone) /* nobody to make room for: no second copy */
+		image_punch(m, v->page);
+}
+
+static void complete_own(struct rank_memory *m, const struct move *v)
+{
+	struct device_memory *d = m->device;
+	if (!v->chunk)
+		return;
+	v->chunk->lost |= d->hal->space_unmap(d->scratch, page_addr(chunk_number(d, v->chunk))) !=
+			  0;
+	page_unmap(m, v->page);
+	int error = page_map(m, v->page, v->chunk);
+	if (!error)
+		return;
+	chunk_let_go(d, v->chunk);
+	fail(m, error);
+}
+
+static void complete(struct rank_memory *m, const struct move *v)
+{
+	struct page *page = &m->pages[v->page];
+	switch (v->kind) {
+	case MOVE_OUT:
+		page_unmap(m, v->page);
+		page->in_image = true;
+		m->device->swapped_out += RF_CHUNK_BYTES;
+		break;
+	case MOVE_SAVE:
+		page->in_image = true;
+		page->saved = !v->changes;
+		break;
+	case MOVE_IN: complete_in(m, v); break;
+	case MOVE_OWN: complete_own(m, v); break;
+	}
+}
+
+static bool complete_all(struct device_memory *d)
+{
+	uint64_t in = d->hal->completed(d->in), out = d->hal->completed(d->out);
+	bool any = false;
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct rank_memory *m = d->all[i];
+		while (m->move_done < m->move_submitted) {
+			struct move *v = &m->moves[m->move_done];
+			if (v->hal_seq > (inwards(v) ? in : out))
+				break;
+			m->move_done++;
+			complete(m, v);
+			any = true;
+		}
+		settle(m);
+	}
+	return any;
+}
+
+bool moves_pump(struct device_memory *d)
+{
+	bool any = complete_all(d), more = true;
+	while (more) {
+		more = false;
+		for (uint32_t i = 0; i < d->count; i++)
+			if (d->all[i]->move_submitted < d->all[i]->move_count)
+				more |= submit(d->all[i]) != WAITS;
+		any |= more;
+	}
+	return complete_all(d) || any;
+}
+
+/* ---- what was saved ---- */
 
 bool memory_saved(const struct rank_memory *m)
 {
 	for (uint32_t i = 0; i < m->live_count; i++)
-		if (m->pages[m->live[i]].hal && !m->pages[m->live[i]].saved)
+		if (m->pages[m->live[i]].chunk && !m->pages[m->live[i]].saved)
 			return false;
 	return true;
 }
 
 void memory_changes(struct rank_memory *m)
 {
-	struct device_memory *d = m->device;
+	if (m->request.state && m->request.purpose == PURPOSE_SAVE && m->request.stay)
+		memory_cancel(m);
 	for (uint32_t i = 0; i < m->live_count; i++) {
 		struct page *page = &m->pages[m->live[i]];
 		if (page->saved && m->alone) /* nobody to make room for: no second copy */
 			image_punch(m, m->live[i]);
 		page->saved = false;
 	}
-	for (uint32_t i = 0; i < d->move_count; i++)
-		d->moves[i].changes |= d->moves[i].memory == m;
-}
-
-void memory_begin_save(struct rank_memory *m, bool stay)
-{
-	memory_sweep(m);
-	for (uint32_t i = 0; i < m->live_count; i++) {
-		const struct page *page = &m->pages[m->live[i]];
-		if (page->hal && !(stay && page->saved))
-			move_add(m->device, m, m->live[i], true, stay);
-	}
-}
-
-void memory_stop(struct rank_memory *m) { m->stopped = true; }
-
-/* False when it has to wait: for room in the queue, or for a chunk that is on its way out. */
-static bool move_submit(struct device_memory *d, struct move *v)
-{
-	struct rank_memory *m = v->memory;
-	struct page *page = &m->pages[v->page];
-	uint8_t *host = m->image + v->page * RF_CHUNK_BYTES;
-	struct hal_ref device = {m->space, page_addr(v->page)};
-	struct hal_ref image = {NULL, (uint64_t)(uintptr_t)host};
-	if (v->out && page->saved)
-		return true; /* it is there already */
-	if (!d->hal->room(d->swap_stream))
-		return false;
-	if (!v->out) {
-		int error = m->stopped ? 0 : page_map_fresh(m, v->page);
-		if (error && d->move_done < d->move_submitted)
-			return false;
-		if (error) {
-			m->error = error;
-			m->stopped = true;
-		}
-		if (!page->hal || !page->in_image)
-			return true; /* nothing of a rank with an error runs: it stays where it is */
-	}
-	struct hal_work work = {.kind = HAL_COPY};
-	work.copy.dst = v->out ? image : device;
-	work.copy.src = v->out ? device : image;
-	work.copy.width = work.copy.dst_pitch = work.copy.src_pitch = RF_CHUNK_BYTES;
-	work.copy.height = 1;
-	v->hal_seq = d->hal->submit(d->swap_stream, &work);
-	return true;
-}
-
-static void move_complete(struct device_memory *d, struct move *v)
-{
-	struct rank_memory *m = v->memory;
-	if (v->out && v->stay) {
-		m->pages[v->page].in_image = true;
-		m->pages[v->page].saved = !v->changes;
-	} else if (v->out) {
-		page_give_back(m, v->page);
-		m->pages[v->page].in_image = true;
-		m->missing++;
-		d->swapped_out += RF_CHUNK_BYTES;
-	} else if (v->hal_seq) {
-		d->swapped_in += RF_CHUNK_BYTES;
-		if (m->alone) /* nobody to make room for: no second copy */
-			image_punch(m, v->page);
-	}
-}
-
-void memory_move(struct device_memory *d)
-{
-	if (!d->move_count)
-		return;
-	uint64_t completed = d->hal->completed(d->swap_stream);
-	for (;;) {
-		while (d->move_done < d->move_submitted &&
-		       d->moves[d->move_done].hal_seq <= completed) {
-			move_complete(d, &d->moves[d->move_done++]);
-			d->progress = true;
-		}
-		if (d->move_submitted == d->move_count ||
-		    !move_submit(d, &d->moves[d->move_submitted]))
-			break;
-		d->move_submitted++;
-	}
-	if (d->move_done < d->move_count)
-		return;
-	for (uint32_t i = 0; i < d->count; i++)
-		d->all[i]->moving = false;
-	d->move_count = d->move_submitted = d->move_done = 0;
-	d->progress = true;
+	for (uint32_t i = 0; i < m->move_count; i++)
+		m->moves[i].changes = true;
 }

@@ -1,0 +1,111 @@
+/* valid.c: do the counters and lists of memory.h agree with each other? For tests, and for builds
+ * that look at each turn. */
+#include "memory.h"
+
+#define WRONG(condition, text)                                                                     \
+	do                                                                                         \
+		if (condition)                                                                     \
+			return text;                                                               \
+	while (0)
+
+struct sums {
+	uint64_t refs, leaving, reserved;
+	uint32_t moving;
+};
+
+static const char *pages_invalid(const struct rank_memory *m, struct sums *sums)
+{
+	const struct device_memory *d = m->device;
+	uint32_t missing = 0, dying = 0;
+	for (uint32_t i = 0; i < m->live_count; i++) {
+		const struct page *page = &m->pages[m->live[i]];
+		missing += !page->chunk;
+		dying += !page->buffers;
+		sums->leaving += page->leaving;
+		WRONG(!page->buffers && !page->chunk, "a page of nothing is live");
+		WRONG(page->leaving && !page->chunk, "what is not here is leaving");
+		if (!page->chunk)
+			continue;
+		sums->refs++;
+		WRONG(page->chunk < d->chunks || page->chunk >= d->chunks + d->total,
+		      "a page refers to no chunk of the device");
+		WRONG(!page->chunk->held || !page->chunk->refs, "a page has a chunk of nobody");
+	}
+	WRONG(missing != m->missing, "missing pages");
+	WRONG(dying != m->dying, "dying pages");
+	for (uint32_t i = 1; i < m->buffer_count; i++)
+		WRONG(m->buffers[i - 1].addr + m->buffers[i - 1].bytes > m->buffers[i].addr,
+		      "buffers overlap or are not sorted");
+	return NULL;
+}
+
+static const char *moves_invalid(const struct rank_memory *m, struct sums *sums)
+{
+	sums->moving += m->move_count != 0;
+	WRONG(m->move_done > m->move_submitted || m->move_submitted > m->move_count ||
+		      (m->move_count && m->move_done == m->move_count),
+	      "the places in a list of moves");
+	WRONG(m->inflight && m->move_count, "pages move while work uses them");
+	for (uint32_t i = 0; i < m->move_count; i++) {
+		const struct move *v = &m->moves[i];
+		const struct page *page = &m->pages[v->page];
+		bool inwards = v->kind == MOVE_IN || v->kind == MOVE_OWN;
+		sums->reserved += inwards && i >= m->move_submitted;
+		WRONG(v->kind == MOVE_OUT && i >= m->move_done && !page->leaving,
+		      "a page on its way out is not leaving");
+		WRONG(inwards && m->request.state != REQUEST_BEGUN,
+		      "pages come in that nobody asked for");
+	}
+	return NULL;
+}
+
+static const char *chunks_invalid(const struct device_memory *d, const struct sums *sums)
+{
+	uint64_t used = 0, lost = 0, leaving = 0, refs = 0, marked = 0;
+	for (uint64_t i = 0; i < d->total; i++) {
+		const struct chunk *c = &d->chunks[i];
+		if (!c->held)
+			continue;
+		used++;
+		refs += c->refs;
+		marked += c->leaving;
+		lost += c->lost && !c->refs;
+		leaving += c->refs && c->leaving == c->refs;
+		WRONG(c->leaving > c->refs, "more pages of a chunk leave than it has");
+	}
+	WRONG(used != d->used, "used chunks");
+	WRONG(refs != sums->refs, "references to chunks");
+	WRONG(marked != sums->leaving, "pages that are leaving");
+	WRONG(leaving != d->leaving, "chunks that are leaving");
+	WRONG(sums->reserved != d->reserved, "reserved chunks");
+	WRONG(d->lost != lost, "lost chunks");
+	WRONG(!lost && chunk_room(d) < 0, "more is promised than there is");
+	return NULL;
+}
+
+static const char *requests_invalid(const struct device_memory *d)
+{
+	uint32_t listed = 0, open = 0;
+	for (uint32_t i = 0; i < d->count; i++)
+		open += d->all[i]->request.state != REQUEST_NONE;
+	for (const struct memory_request *q = d->requests; q; q = q->next, listed++) {
+		WRONG(listed > d->count, "the list of requests has a loop");
+		WRONG(q->state == REQUEST_NONE, "a request of nobody is listed");
+		WRONG(q->next && q->next->purpose < q->purpose, "the order of service");
+	}
+	WRONG(listed != open, "a request is not listed");
+	return NULL;
+}
+
+const char *memory_invalid(const struct device_memory *d)
+{
+	struct sums sums = {0};
+	const char *wrong = requests_invalid(d);
+	for (uint32_t i = 0; i < d->count && !wrong; i++) {
+		wrong = pages_invalid(d->all[i], &sums);
+		if (!wrong)
+			wrong = moves_invalid(d->all[i], &sums);
+	}
+	WRONG(!wrong && sums.moving != d->moving, "ranks of which pages move");
+	return wrong ? wrong : chunks_invalid(d, &sums);
+}
