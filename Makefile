@@ -31,14 +31,16 @@ help: ## this list
 # ---- set-up ---------------------------------------------------------------------------------
 
 VENV_READY := $(VENV)/.installed
+PINS := tools/constraints.txt
 define FROM_INDEX
 test -x $(PYTHON) || $(BASE_PYTHON) -m venv $(VENV)
-$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint $(PINS) \
+	--editable '.[test]'
 endef
 # What `make gpu-bundle` collected: no index is asked.
 FROM_BUNDLE = $(BASE_PYTHON) tests/gpu/bundle.py install "$(BUNDLE)" $(VENV)
 
-$(VENV_READY): pyproject.toml
+$(VENV_READY): pyproject.toml $(PINS)
 	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "$(BASE_PYTHON) is older than 3.11: make BASE_PYTHON=/path/to/a/newer/python3" >&2; \
 		exit 1; }
@@ -47,6 +49,16 @@ $(VENV_READY): pyproject.toml
 
 .PHONY: setup
 setup: $(VENV_READY) ## the virtual environment with all that the tests need
+
+# In an environment of its own, so that nothing that lies about gets into the file.
+.PHONY: constraints
+constraints: ## the newest versions that pyproject.toml allows, into tools/constraints.txt
+	@rm -rf build/pins && $(BASE_PYTHON) -m venv build/pins
+	build/pins/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@grep '^#' $(PINS) > build/pins/new
+	build/pins/bin/python -m pip freeze --exclude-editable >> build/pins/new
+	@mv build/pins/new $(PINS) && rm -rf build/pins
+	@git diff --stat $(PINS)
 
 # In a make of its own: the generator of the client's stubs runs in the virtual environment.
 .PHONY: native

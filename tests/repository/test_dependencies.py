@@ -1,0 +1,52 @@
+"""What pyproject.toml says is needed at run time is what is imported then; pins hold all of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+
+from .test_tidy import read, sources
+
+# Name of the package in the index, where it is not that of the module.
+PACKAGES = {"yaml": "pyyaml"}
+BUILD_ONLY = ("interpose/generate.py", "interpose/headers.py", "interpose/blas/build.py")
+PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
+
+
+def needed(requirements: list[str]) -> set[str]:
+    return {re.split(r"[<>=\[~!]", each)[0].lower() for each in requirements}
+
+
+def imported(names: list[str]) -> set[str]:
+    found = set()
+    for name in names:
+        for node in ast.walk(ast.parse(read(name))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    ours = {"rankfold", *sys.stdlib_module_names}
+    return {PACKAGES.get(module, module) for module in found - ours if not module.startswith("_")}
+
+
+def test_the_runtime_needs_what_it_imports_and_nothing_else() -> None:
+    files = sources(".py")
+    running = [
+        name for name in files
+        if name.startswith(("reconciler/", "proxy/", "interpose/", "rankfold/"))
+        and name not in BUILD_ONLY
+    ]  # fmt: skip
+    assert imported(running) == needed(PROJECT["dependencies"])
+    build = needed(PROJECT["optional-dependencies"]["build"])
+    assert imported(list(BUILD_ONLY)) - needed(PROJECT["dependencies"]) == build
+
+
+def test_every_requirement_has_its_pin() -> None:
+    lines = read("tools/constraints.txt").splitlines()
+    pinned = {line.partition("==")[0].lower() for line in lines if "==" in line}
+    extras = PROJECT["optional-dependencies"]
+    asked = needed([*PROJECT["dependencies"], *extras["build"], *extras["test"]]) - {"rankfold"}
+    assert {name.replace("_", "-") for name in asked} <= {n.replace("_", "-") for n in pinned}
+    assert [line for line in lines if not re.fullmatch(r"#.*|[\w.-]+==[\w.]+", line)] == []
