@@ -86,8 +86,8 @@ struct rf_header {
 	/* line 3 (S): the ring's consumer */
 	_Alignas(64) _Atomic uint64_t tail; /* every byte below has been copied out */
 	_Atomic uint32_t space_seq;         /* futex: added to when tail moved and space_waiters */
-	_Atomic uint32_t bulk_seq; /* futex: added to when a bulk slot was let go; by C too,
-				       * for a slot that brought data to the client */
+	_Atomic uint32_t bulk_seq; /* futex: added to when a bulk slot was let go and bulk_waiters;
+				    * by C too, for a slot that brought data to the client */
 
 	/* line 4 (S): what the client learns without asking */
 	_Alignas(64) _Atomic uint64_t retired_free; /* frees with seq <= this are done: reuse */

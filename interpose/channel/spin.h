@@ -24,15 +24,21 @@ static inline uint64_t spin_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
+/* The other half of the core, if somebody has it, goes faster meanwhile. */
+static inline void spin_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 static inline void spin_pause(void)
 {
 	(void)sched_yield();
 	for (int n = 0; n < SPIN_PAUSES; n++)
-#if defined(__x86_64__)
-		__builtin_ia32_pause();
-#elif defined(__aarch64__)
-		__asm__ volatile("yield");
-#endif
+		spin_relax();
 }
 
 /* After a look that found nothing: look once more? False: sleep. */

@@ -11,17 +11,15 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "doorbell.h"
 #include "job_limits.h"
 #include "peer.h"
 
@@ -177,11 +175,7 @@ void peer_free(struct peer *p)
 static void wake(struct peer *p, uint32_t device)
 {
 	struct device_line *l = line(p, device);
-	atomic_thread_fence(memory_order_seq_cst);
-	if (!atomic_load(&l->sleeping))
-		return;
-	atomic_fetch_add(&l->doorbell, 1);
-	syscall(SYS_futex, &l->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	doorbell_ring(&l->doorbell, &l->sleeping);
 }
 
 static bool ring_put(struct ring *r, const struct peer_slot *slot)
@@ -234,12 +228,12 @@ static void continue_full_rings(struct peer *p)
 			continue;
 		bool moved = put_overflow(p, to);
 		if (p->first[to]) {
-			atomic_store(waiting, 1);
-			atomic_thread_fence(memory_order_seq_cst);
+			doorbell_asleep(waiting, true);
+			doorbell_fence();
 			moved |= put_overflow(p, to);
 		}
 		if (!p->first[to])
-			atomic_store(waiting, 0);
+			doorbell_asleep(waiting, false);
 		if (moved)
 			wake(p, to);
 	}
@@ -261,8 +255,7 @@ bool peer_receive(struct peer *p, uint32_t *from, uint32_t *tag, struct peer_mes
 		}
 		struct peer_slot slot = r->slot[tail % PEER_RING_SLOTS];
 		atomic_store_explicit(&r->tail, tail + 1, memory_order_release);
-		atomic_thread_fence(memory_order_seq_cst); /* either it sees room, or we its flag */
-		if (atomic_load_explicit(&r->waiting, memory_order_relaxed))
+		if (doorbell_wanted(&r->waiting))
 			wake(p, i);
 		*from = i;
 		*tag = slot.tag;
@@ -279,7 +272,7 @@ uint32_t *peer_doorbell(struct peer *p) { return (uint32_t *)&line(p, p->device)
 
 void peer_sleep(struct peer *p, bool sleeping)
 {
-	atomic_store(&line(p, p->device)->sleeping, sleeping);
+	doorbell_asleep(&line(p, p->device)->sleeping, sleeping);
 }
 
 /* ---- outboxes ---- */

@@ -4,7 +4,7 @@ BUILD := build/fuzz
 CC ?= gcc
 SANITIZE ?= -fsanitize=address,undefined -fno-sanitize-recover=undefined
 FLAGS := -DSOFT_CHECKED -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Iinterpose/channel \
-	-Iproxy/core -Iproxy/hal -Iproxy/hal/soft -Itests/hostile $(SANITIZE)
+	-Iproxy/core -Iproxy/core/loop -Iproxy/hal -Iproxy/hal/soft -Itests/hostile $(SANITIZE)
 CORE := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/core/*.c proxy/core/*/*.c))
 OTHER := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/hal/*.c proxy/hal/*/*.c) tests/hostile/fuzz_decoder.c \
 	tests/hostile/client.c tests/hostile/generate.c tests/hostile/coverage.c)
@@ -30,8 +30,8 @@ $(BUILD)/short: $(CORE) $(SHORT)
 # windows of 32 GiB between guards of 8 GiB take the place of those of 1 TiB between 256 GiB.
 THREADS := $(wildcard proxy/core/*.c proxy/core/*/*.c proxy/hal/*.c proxy/hal/*/*.c) tests/hostile/threads.c \
 	tests/hostile/client.c
-SMALL := $(BUILD)/small/channel.h
-$(SMALL): interpose/channel/channel.h
+SMALL := $(patsubst interpose/channel/%,$(BUILD)/small/%,$(wildcard interpose/channel/*.h))
+$(BUILD)/small/%.h: interpose/channel/%.h
 	@mkdir -p $(@D)
 	sed -e '/define RF_WINDOW_BYTES/s/<< 40/<< 35/' -e '/define RF_HEAP_BYTES/s/<< 39/<< 33/' $< > $@
 $(BUILD)/threads: $(THREADS) $(SMALL) $(wildcard proxy/core/*.h proxy/core/*/*.h proxy/hal/*.h proxy/hal/*/*.h)

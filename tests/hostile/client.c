@@ -1,15 +1,13 @@
 /* client.c: see client.h. */
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "client.h"
+#include "doorbell.h"
 #include "loop/internal.h"
 #include "kernel.h"
 
@@ -65,10 +63,7 @@ void client_raw(struct client *c, const void *record, uint32_t bytes)
 	memcpy(c->map + RF_OFF_RING + place, record, bytes);
 	c->head += padded;
 	atomic_store(&c->header->head, c->head);
-	if (!atomic_load(&c->header->server_sleeping))
-		return;
-	atomic_fetch_add(&c->header->doorbell, 1);
-	syscall(SYS_futex, &c->header->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	doorbell_ring(&c->header->doorbell, &c->header->server_sleeping);
 }
 
 void client_post(struct client *c, void *record, uint32_t bytes, uint16_t opcode, uint16_t slot)
@@ -83,11 +78,11 @@ struct rf_slot *client_slot(const struct client *c) { return (void *)(c->map + R
 
 void client_ask(struct client *c, void *record, uint32_t bytes, uint16_t opcode)
 {
-	atomic_store(&client_slot(c)->state, 1);
+	atomic_store(&client_slot(c)->state, RF_SLOT_WAITING);
 	client_post(c, record, bytes, opcode, 1);
 }
 
-bool client_answered(const struct client *c) { return atomic_load(&client_slot(c)->state) == 2; }
+bool client_answered(const struct client *c) { return slot_answered(client_slot(c)); }
 
 /* ---- a kernel and its module ---- */
 

@@ -11,19 +11,17 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "client.h"
+#include "doorbell.h"
 #include "spin.h"
 
 #define AHEAD 2048     /* bytes of the ring: some records */
@@ -45,33 +43,8 @@ static uint64_t ring_head; /* under ring_lock: bytes produced, records numbered 
 static uint64_t ring_seq;
 static uint64_t ring_tail; /* as it was when we looked last: no later than it is */
 static _Atomic uint64_t slots_busy;
-static _Atomic uint32_t slots_seq; /* futex: a reply slot was let go */
+static _Atomic uint32_t slots_bell; /* a reply slot was let go */
 static _Atomic uint32_t slots_waiters;
-
-/* ---- futexes ---- */
-
-void futex_wait(_Atomic uint32_t *word, uint32_t value)
-{
-	int kept = errno;
-	syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
-	errno = kept;
-}
-
-void futex_wake(_Atomic uint32_t *word, int count)
-{
-	int kept = errno;
-	syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
-	errno = kept;
-}
-
-static void pause_cpu(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
 
 /* ---- the meeting with the launcher ---- */
 
@@ -359,27 +332,22 @@ static void wait_for_room(uint64_t bytes)
 		ring_tail = atomic_load_explicit(&h->tail, memory_order_acquire);
 		if (ring_head + bytes - ring_tail <= RF_RING_BYTES)
 			return;
-		uint32_t seen = atomic_load(&h->space_seq);
-		atomic_fetch_add(&h->space_waiters, 1);
+		uint32_t seen = doorbell_seen(&h->space_seq);
+		doorbell_enter(&h->space_waiters);
 		if (ring_head + bytes - atomic_load(&h->tail) > RF_RING_BYTES)
-			futex_wait(&h->space_seq, seen);
-		atomic_fetch_sub(&h->space_waiters, 1);
+			doorbell_sleep(&h->space_seq, seen);
+		doorbell_leave(&h->space_waiters);
 	}
 }
 
 void channel_wake(void)
 {
-	struct rf_header *h = channel_header;
-	if (atomic_load(&h->server_sleeping)) {
-		atomic_fetch_add(&h->doorbell, 1);
-		futex_wake(&h->doorbell, INT_MAX);
-	}
+	doorbell_ring(&channel_header->doorbell, &channel_header->server_sleeping);
 }
 
 static void publish(void)
 {
-	/* Either the server sees the new head before it sleeps, or we see that it sleeps. */
-	atomic_store(&channel_header->head, ring_head);
+	atomic_store_explicit(&channel_header->head, ring_head, memory_order_release);
 	channel_wake();
 }
 
@@ -508,14 +476,14 @@ static uint32_t slot_claim(void)
 {
 	_Static_assert(RF_SLOT_COUNT == 64 && RF_BULK_COUNT == 64, "one bit each");
 	for (;;) {
-		uint32_t seen = atomic_load(&slots_seq);
+		uint32_t seen = doorbell_seen(&slots_bell);
 		uint32_t index = claim_bit(&slots_busy);
 		if (index < RF_SLOT_COUNT)
 			return index;
-		atomic_fetch_add(&slots_waiters, 1);
+		doorbell_enter(&slots_waiters);
 		if (!~atomic_load(&slots_busy))
-			futex_wait(&slots_seq, seen);
-		atomic_fetch_sub(&slots_waiters, 1);
+			doorbell_sleep(&slots_bell, seen);
+		doorbell_leave(&slots_waiters);
 	}
 }
 
@@ -524,8 +492,8 @@ uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t b
 {
 	uint32_t index = slot_claim();
 	struct rf_slot *slot = slot_at(index);
-	atomic_store_explicit(&slot->state, 1,
-			      memory_order_relaxed); /* released by the ring's head */
+	/* Released by the ring's head. */
+	atomic_store_explicit(&slot->state, RF_SLOT_WAITING, memory_order_relaxed);
 	post(record, opcode, (uint16_t)(index + 1), bytes, tail, tail_bytes);
 	return index;
 }
@@ -533,31 +501,18 @@ uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t b
 int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 {
 	struct rf_slot *slot = slot_at(index);
-	for (int n = 0; n < spins; n++) {
-		if (atomic_load_explicit(&slot->state, memory_order_acquire) == 2)
-			break;
-		pause_cpu();
-	}
+	for (int n = 0; n < spins && !slot_answered(slot); n++)
+		spin_relax();
 	struct spin spin = {0};
-	while (atomic_load_explicit(&slot->state, memory_order_acquire) != 2 &&
-	       spin_on(&spin, SPIN_NS))
+	while (!slot_answered(slot) && spin_on(&spin, SPIN_NS))
 		(void)sched_yield();
-	for (;;) {
-		uint32_t state = 1;
-		if (atomic_compare_exchange_strong(&slot->state, &state, 3))
-			state = 3;
-		if (state == 2)
-			break;
-		futex_wait(&slot->state, 3);
-	}
+	slot_await(slot);
 	int error = slot->error;
 	if (reply)
 		memcpy(reply, slot->data, reply_bytes);
-	atomic_store_explicit(&slot->state, 0, memory_order_relaxed);
+	atomic_store_explicit(&slot->state, RF_SLOT_FREE, memory_order_relaxed);
 	atomic_fetch_and(&slots_busy, ~(1ull << index));
-	atomic_fetch_add(&slots_seq, 1);
-	if (atomic_load(&slots_waiters))
-		futex_wake(&slots_seq, INT_MAX);
+	doorbell_ring(&slots_bell, &slots_waiters);
 	return error;
 }
 
@@ -583,16 +538,16 @@ uint32_t bulk_claim(bool wait)
 {
 	struct rf_header *h = channel_header;
 	for (;;) {
-		uint32_t seen = atomic_load(&h->bulk_seq);
+		uint32_t seen = doorbell_seen(&h->bulk_seq);
 		uint32_t index = claim_bit(&h->bulk_busy);
 		if (index < RF_BULK_COUNT)
 			return index;
 		if (!wait)
 			return BULK_NONE;
-		atomic_fetch_add(&h->bulk_waiters, 1);
+		doorbell_enter(&h->bulk_waiters);
 		if (!~atomic_load(&h->bulk_busy))
-			futex_wait(&h->bulk_seq, seen);
-		atomic_fetch_sub(&h->bulk_waiters, 1);
+			doorbell_sleep(&h->bulk_seq, seen);
+		doorbell_leave(&h->bulk_waiters);
 	}
 }
 
@@ -603,7 +558,5 @@ void bulk_release(uint32_t slot)
 {
 	struct rf_header *h = channel_header;
 	atomic_fetch_and(&h->bulk_busy, ~(1ull << slot));
-	atomic_fetch_add(&h->bulk_seq, 1);
-	if (atomic_load(&h->bulk_waiters))
-		futex_wake(&h->bulk_seq, INT_MAX);
+	doorbell_ring(&h->bulk_seq, &h->bulk_waiters);
 }

@@ -144,8 +144,6 @@ uint32_t bulk_claim(bool wait);
 uint8_t *bulk_data(uint32_t slot);
 void bulk_release(uint32_t slot);
 
-void futex_wait(_Atomic uint32_t *word, uint32_t value); /* keeps errno */
-void futex_wake(_Atomic uint32_t *word, int count);      /* keeps errno */
 
 void channel_forked(void); /* this is a child */
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "doorbell.h"
 #include "graph.h"
 
 #define EVENT_DISABLE_TIMING 2u
@@ -299,7 +300,7 @@ static void *helper(void *unused)
 	for (;;) {
 		uint32_t head = atomic_load_explicit(&h->hostfunc_head, memory_order_acquire);
 		if (head == tail) {
-			futex_wait(&h->hostfunc_head, head);
+			doorbell_sleep(&h->hostfunc_head, head);
 			continue;
 		}
 		struct host_function *due = (void *)queue[tail % RF_HOSTFUNC_COUNT];

@@ -4,9 +4,8 @@
  * work, move chunks, decide who runs. The loop owns all structures; it never blocks except in
  * sleep_until_called, and never takes Python's lock.
  *
- * Sleep: every waker (client, peer, device worker, Python) publishes first and looks at our
- * "sleeping" word after; we set the word first and look once more after. Both sides with seq_cst,
- * so one of them sees the other.
+ * Sleep: at the bells of every client, every peer, and the mailbox, which device workers and Python
+ * ring (doorbell.h).
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -15,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "doorbell.h"
 #include "internal.h"
 #include "spin.h"
 
@@ -46,12 +46,12 @@ static void set_sleeping(struct proxy *p, bool sleeping)
 		struct rf_header *h = p->ranks[i]->header;
 		if (atomic_load_explicit(&h->epoch, memory_order_relaxed) ==
 		    p->ranks[i]->job->epoch)
-			atomic_store(&h->server_sleeping, sleeping);
+			doorbell_asleep(&h->server_sleeping, sleeping);
 	}
 	for (struct job *j = p->jobs; j; j = j->next)
 		if (j->peer)
 			peer_sleep(j->peer, sleeping);
-	atomic_thread_fence(memory_order_seq_cst);
+	doorbell_fence();
 }
 
 static uint32_t add_waiter(struct futex_waitv *v, uint32_t n, void *word, uint32_t value)
@@ -70,7 +70,7 @@ static uint32_t collect(struct proxy *p, struct futex_waitv *v)
 	n = add_waiter(v, n, word, value);
 	for (uint32_t i = 0; i < p->rank_count; i++) {
 		struct rf_header *h = p->ranks[i]->header;
-		n = add_waiter(v, n, &h->doorbell, atomic_load(&h->doorbell));
+		n = add_waiter(v, n, &h->doorbell, doorbell_seen(&h->doorbell));
 	}
 	for (struct job *j = p->jobs; j; j = j->next)
 		if (j->peer)
@@ -78,8 +78,8 @@ static uint32_t collect(struct proxy *p, struct futex_waitv *v)
 	return n;
 }
 
-/* Values are read first, then the words are set, then one more turn looks: what comes after it
- * changes a value. Returns when something may have happened. */
+/* As doorbell.h says: bells are read, then it is said that we sleep, then one more turn looks.
+ * Returns when something may have happened. */
 static void sleep_until_called(struct proxy *p)
 {
 	struct futex_waitv v[WAIT_MAX];
@@ -93,7 +93,6 @@ static void sleep_until_called(struct proxy *p)
 	uint64_t deadline = slice_deadline_ns(p);
 	until.tv_sec = (time_t)(deadline / 1000000000ull);
 	until.tv_nsec = (long)(deadline % 1000000000ull);
-	/* Asked to stop before the words were read: nobody would wake us. */
 	if (!p->progress && !p->settled && !mailbox_stopping(p)) {
 		/* More than WAIT_MAX words do not fit: then we look again every millisecond. */
 		uint64_t all = 1 + p->rank_count;

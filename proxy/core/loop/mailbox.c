@@ -5,15 +5,14 @@
  * is held for the length of a list operation only; the loop may take it, since nobody sleeps with
  * it.
  */
-#include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "doorbell.h"
 #include "internal.h"
 
 struct call {
@@ -80,22 +79,18 @@ void mailbox_close(struct proxy *p)
 void mailbox_ring(void *proxy)
 {
 	struct mailbox *m = ((struct proxy *)proxy)->mailbox;
-	atomic_thread_fence(memory_order_seq_cst);
-	if (!atomic_load(&m->sleeping))
-		return;
-	atomic_fetch_add(&m->doorbell, 1);
-	syscall(SYS_futex, &m->doorbell, FUTEX_WAKE, 1, NULL, NULL, 0);
+	doorbell_ring(&m->doorbell, &m->sleeping);
 }
 
 void mailbox_doorbell(struct proxy *p, uint32_t **word, uint32_t *value)
 {
 	*word = (uint32_t *)&p->mailbox->doorbell;
-	*value = atomic_load(&p->mailbox->doorbell);
+	*value = doorbell_seen(&p->mailbox->doorbell);
 }
 
 void mailbox_sleep(struct proxy *p, bool sleeping)
 {
-	atomic_store(&p->mailbox->sleeping, sleeping);
+	doorbell_asleep(&p->mailbox->sleeping, sleeping);
 }
 
 bool mailbox_stopping(const struct proxy *p) { return atomic_load(&p->mailbox->stopping); }
@@ -193,7 +188,6 @@ void mailbox_stop(struct proxy *p)
 {
 	struct mailbox *m = p->mailbox;
 	atomic_store(&m->stopping, true);
-	atomic_fetch_add(&m->doorbell, 1);
-	syscall(SYS_futex, &m->doorbell, FUTEX_WAKE, 1, NULL, NULL, 0);
+	mailbox_ring(p);
 	pthread_join(m->loop, NULL);
 }

@@ -6,26 +6,19 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "doorbell.h"
 #include "internal.h"
 
 #ifndef F_GET_SEALS
 #define F_GET_SEALS 1034
 #define F_SEAL_SHRINK 2
 #endif
-
-static void wake(_Atomic uint32_t *word)
-{
-	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
 
 int ring_open(struct rank *r, int channel_fd, char *error, uint32_t error_bytes)
 {
@@ -133,11 +126,8 @@ void ring_consume(struct rank *r, struct place upto) { r->tail = upto; }
 
 void ring_tell_room(struct rank *r)
 {
-	atomic_store_explicit(&r->header->tail, r->tail.bytes, memory_order_seq_cst);
-	if (atomic_load(&r->header->space_waiters)) {
-		atomic_fetch_add(&r->header->space_seq, 1);
-		wake(&r->header->space_seq);
-	}
+	atomic_store_explicit(&r->header->tail, r->tail.bytes, memory_order_release);
+	doorbell_ring(&r->header->space_seq, &r->header->space_waiters);
 }
 
 void ring_reply(struct rank *r, uint16_t slot, int error, const void *data, uint32_t bytes)
@@ -151,9 +141,7 @@ void ring_reply(struct rank *r, uint16_t slot, int error, const void *data, uint
 	s->error = error;
 	if (bytes)
 		memcpy(s->data, data, bytes);
-	uint32_t before = atomic_exchange_explicit(&s->state, 2, memory_order_seq_cst);
-	if (before == 3)
-		wake(&s->state);
+	slot_answer(s);
 	if (r->replies)
 		r->replies--;
 	r->proxy->progress = true;
@@ -164,9 +152,7 @@ void ring_release_bulk(struct rank *r, uint32_t index)
 	if (index >= RF_BULK_COUNT)
 		return;
 	atomic_fetch_and(&r->header->bulk_busy, ~(1ull << index));
-	atomic_fetch_add(&r->header->bulk_seq, 1);
-	if (atomic_load(&r->header->bulk_waiters))
-		wake(&r->header->bulk_seq);
+	doorbell_ring(&r->header->bulk_seq, &r->header->bulk_waiters);
 }
 
 uint8_t *ring_bulk(struct rank *r, uint64_t at, uint64_t bytes)
@@ -189,8 +175,8 @@ bool ring_host_function(struct rank *r, uint64_t token, uint32_t place)
 	if (place - atomic_load(&r->header->hostfunc_tail) >= RF_HOSTFUNC_COUNT)
 		return false;
 	queue[place % RF_HOSTFUNC_COUNT] = token;
-	atomic_store_explicit(&r->header->hostfunc_head, place + 1, memory_order_seq_cst);
-	wake(&r->header->hostfunc_head);
+	atomic_store_explicit(&r->header->hostfunc_head, place + 1, memory_order_release);
+	doorbell_wake(&r->header->hostfunc_head);
 	return true;
 }
 

@@ -1,0 +1,126 @@
+/* doorbell.h: who waits sleeps, and is woken: for the two sides of the channel, and all who meet as
+ * they do.
+ *
+ *   who waits                              who brings
+ *   seen = doorbell_seen(bell)             publishes it, in whatever way
+ *   looks, and finds nothing               doorbell_ring(bell, sleepers):
+ *   doorbell_enter(sleepers):                fence
+ *     sleepers + 1, fence                    sleepers is 0: that is all
+ *   looks again, and finds nothing           bell + 1, wakes everybody
+ *   doorbell_sleep(bell, seen)
+ *   doorbell_leave(sleepers)
+ *
+ * Why nobody misses the other: each side writes, passes a full fence and then reads what the other
+ * side writes. One of two such fences is the earlier one, and who passes the later one sees what
+ * was written before the earlier: either the second look finds what was brought, or who brings it
+ * sees that somebody sleeps. To release and acquire is not enough: a processor may read before
+ * others see what it has written, x86 does so, and each would find the other's word as it was.
+ *
+ * Why no call is lost between the second look and sleep: `seen` was read before, the kernel lets
+ * nobody sleep on a word that has another value, and who wakes changes it first.
+ *
+ * The fence is about sleep alone. What is brought is read after an acquire that meets a release.
+ *
+ * Cost while nobody sleeps: a fence, and a look at a line that only sleepers write.
+ *
+ * Words may be shared between processes, so no call here tells the kernel otherwise. `sleepers`
+ * is a count, or 0 and 1 where one side may have died in its sleep. errno stays as it is.
+ */
+#ifndef RANKFOLD_DOORBELL_H
+#define RANKFOLD_DOORBELL_H
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "channel.h"
+
+/* ---- who waits ---- */
+
+static inline uint32_t doorbell_seen(_Atomic uint32_t *bell)
+{
+	return atomic_load_explicit(bell, memory_order_acquire);
+}
+
+/* What enter does, for one who sleeps at several bells: says so at each, then passes one fence. */
+static inline void doorbell_asleep(_Atomic uint32_t *sleepers, bool asleep)
+{
+	atomic_store_explicit(sleepers, asleep, memory_order_relaxed);
+}
+
+static inline void doorbell_fence(void) { atomic_thread_fence(memory_order_seq_cst); }
+
+static inline void doorbell_enter(_Atomic uint32_t *sleepers)
+{
+	atomic_fetch_add_explicit(sleepers, 1, memory_order_relaxed);
+	doorbell_fence();
+}
+
+static inline void doorbell_leave(_Atomic uint32_t *sleepers)
+{
+	atomic_fetch_sub_explicit(sleepers, 1, memory_order_relaxed);
+}
+
+/* Returns when `word` may have another value than `seen`: look again. */
+static inline void doorbell_sleep(_Atomic uint32_t *word, uint32_t seen)
+{
+	int kept = errno;
+	syscall(SYS_futex, word, FUTEX_WAIT, seen, NULL, NULL, 0);
+	errno = kept;
+}
+
+/* ---- who brings ---- */
+
+/* What is published: does anybody wait for it and not look any more? */
+static inline bool doorbell_wanted(_Atomic uint32_t *sleepers)
+{
+	doorbell_fence();
+	return atomic_load_explicit(sleepers, memory_order_relaxed);
+}
+
+/* Of a word that who waits sleeps on itself: it has changed. */
+static inline void doorbell_wake(_Atomic uint32_t *word)
+{
+	int kept = errno;
+	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	errno = kept;
+}
+
+static inline void doorbell_ring(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
+{
+	if (!doorbell_wanted(sleepers))
+		return;
+	atomic_fetch_add_explicit(bell, 1, memory_order_release);
+	doorbell_wake(bell);
+}
+
+/* ---- a reply slot: the word that is waited for says itself whether somebody sleeps ---- */
+
+/* Everything else in the slot is written: the client may read it. */
+static inline void slot_answer(struct rf_slot *slot)
+{
+	if (atomic_exchange(&slot->state, RF_SLOT_ANSWERED) == RF_SLOT_ASLEEP)
+		doorbell_wake(&slot->state);
+}
+
+static inline bool slot_answered(struct rf_slot *slot)
+{
+	return atomic_load_explicit(&slot->state, memory_order_acquire) == RF_SLOT_ANSWERED;
+}
+
+/* Sleeps until it is. */
+static inline void slot_await(struct rf_slot *slot)
+{
+	while (!slot_answered(slot)) {
+		uint32_t state = RF_SLOT_WAITING;
+		atomic_compare_exchange_strong(&slot->state, &state, RF_SLOT_ASLEEP);
+		doorbell_sleep(&slot->state, RF_SLOT_ASLEEP); /* at once back from another state */
+	}
+}
+
+#endif
