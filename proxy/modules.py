@@ -7,16 +7,16 @@ may come from several threads.
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import threading
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from rankfold.log import area
 from rankfold.proxy.ptx.errors import INVALID_IMAGE, NOT_FOUND, ModuleError
 from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
 
-log = logging.getLogger("rankfold.proxy.modules")
+log = area(__file__)
 
 FOLDERS = {"soft": "soft", "nvidia": "cuda"}  # of a device's type, below hal/
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import logging
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 
 from rankfold import messages
 from rankfold.control import Channel, ControlError, Frame, Message
+from rankfold.log import area, set_up
 from rankfold.proxy.modules import ModuleStore
 from rankfold.proxy.native import (
     EVENT_FUNCTION,
@@ -41,7 +41,7 @@ from rankfold.proxy.native import (
 )
 from rankfold.service import Outgoing, Request, Server
 
-log = logging.getLogger("rankfold.proxy")
+log = area(__file__)
 
 LOOK_S = 1.0  # how often to look whether a job moves at all
 MOVING = ("running", "stopping", "cut")  # a job that has met, between its barriers
@@ -562,10 +562,7 @@ def _keep_to_itself() -> None:
 def main() -> None:
     """Entry point of the process."""
     options: Any = parse(sys.argv[1:])
-    logging.basicConfig(
-        level=os.environ.get("RANKFOLD_LOG", "INFO").upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    set_up()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import functools
 import json
-import logging
 import operator
 import os
 import selectors
@@ -36,13 +35,14 @@ from rankfold.control import (
     encode,
     refusal,
 )
+from rankfold.log import area
 from rankfold.messages import Operation
 
 UNSENT_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # of replies to one client
 PATIENCE_S = 10.0
 ACCEPT_AGAIN_S = 0.1  # while there is no descriptor for another connection
 
-log = logging.getLogger("rankfold.control")
+log = area(__file__)
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Operation)

@@ -20,13 +20,13 @@ import signal
 import sqlite3
 import sys
 import time
-import traceback
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from rankfold import control, service
+from rankfold.log import area, set_up
 from rankfold.messages import Operation
 from rankfold.reconciler import actions, changes, operations, plan
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
@@ -45,8 +45,10 @@ from rankfold.reconciler.model import (
 from rankfold.reconciler.observe import known_devices, last_lines, observe
 from rankfold.reconciler.plan.fitting import fitting_devices
 from rankfold.reconciler.processes import Processes
-from rankfold.reconciler.sources import Sources, note, storage_error
+from rankfold.reconciler.sources import Sources, storage_error
 from rankfold.reconciler.store import Object, Store, StoreError
+
+log, of_plan = area(__file__), area(plan.__file__)
 
 FAST_S, BUSY_S, IDLE_S = 0.01, 0.1, 0.5  # between two turns of the loop
 FAST_FOR_S = 10.0  # a step that takes longer is not waited for at full speed
@@ -137,7 +139,7 @@ class Daemon:
         if self.stopping:
             return  # it would start the proxies again
         if not self._state_is_there():
-            note(f"{self.layout.state} was removed under us: ending")
+            log.error("%s was removed under us: ending", self.layout.state)
             self.server.stop()
             return
         try:
@@ -146,8 +148,8 @@ class Daemon:
             if self._idle():
                 self._shutdown_proxies()
                 self.server.stop()
-        except Exception:  # noqa: BLE001 - a fault of ours must not end the fleet's only guardian
-            note(traceback.format_exc())
+        except Exception:  # a fault of ours must not end the fleet's only guardian
+            log.exception("a turn failed")
         self.server.after(wait, self._turn)
 
     def _state_is_there(self) -> bool:
@@ -177,7 +179,7 @@ class Daemon:
             errors = dict(zip(devices, pool.map(self._shutdown_proxy, devices), strict=True))
         left = {name: error for name, error in errors.items() if error}
         for name, error in left.items():
-            note(f"{name}: {error}")
+            log.warning("the proxy of %s was not told to end: %s", name, error)
         with contextlib.suppress(sqlite3.Error):
             self.processes.all_told_to_end(left)
         return left
@@ -212,7 +214,11 @@ class Daemon:
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):
             self._try(end)
-        self.plan = plan.plan(desired, records, observed, time.time(), busy)
+        planned = plan.plan(desired, records, observed, time.time(), busy)
+        if planned.actions != self.plan.actions:
+            for action in planned.actions:  # a job's fields are nobody's business
+                of_plan.debug("%s: %s", actions.subject(action), type(action).__name__)
+        self.plan = planned
         self.fresh = True
         for name, seen in observed.devices.items():
             if seen.ready:
@@ -256,7 +262,7 @@ class Daemon:
                 try:
                     self._landed(landed)
                 except sqlite3.Error as error:  # this is called by the server, too
-                    note(f"{actions.subject(action)}: {error}")
+                    log.error("%s: %s", actions.subject(action), error)
 
     def _spoke(self, action: actions.Action) -> None:
         """Somebody is spoken to, or has answered: what was asked of them before is old."""
@@ -283,7 +289,7 @@ class Daemon:
             self._note_error(action, str(error), permanent)
         elif error is not None:
             wait.failed(now)
-            note("".join(traceback.format_exception(error)))
+            log.error("%s: a fault in %s", name, type(action).__name__, exc_info=error)
         elif isinstance(action, actions.StartProxy):
             wait.failed(now)  # one that dies at once is not started again at full speed
             self.processes.started(name)
@@ -492,6 +498,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="rankfold.reconciler.daemon", description=__doc__)
     parser.add_argument("--state", type=Path, required=True)
     state: Any = parser.parse_args(arguments).state
+    set_up()
     try:
         Daemon(state.absolute()).serve()
     except (AlreadyRunning, StoreError, PermissionError) as error:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sqlite3
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from rankfold import control, service
+from rankfold.log import area
 from rankfold.reconciler import spec
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.model import Job, Json, Origin
@@ -22,6 +22,8 @@ from rankfold.reconciler.operations import Attach
 from rankfold.reconciler.revision import cut_files, emptied_files, revision_faults
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.watch import Reader, Reading, Revision
+
+log = area(__file__)
 
 CLOSING_S = 3.0  # for git to end, when the reconciler does
 
@@ -190,7 +192,7 @@ class Sources:
                 self._unconsidered = reading.revision
                 trouble = trouble or storage_error(self.state, error).message
                 if trouble != self.trouble:
-                    note(f"{reading.revision.id[:19]} waits: {error}")
+                    log.warning("%s waits: %s", reading.revision.id[:19], error)
         self.trouble = trouble
         self._note()
 
@@ -264,8 +266,3 @@ def storage_error(state: Path, error: sqlite3.Error) -> control.ControlError:
     """A journal that cannot be written (full disk), for whoever asked."""
     return control.ControlError("storage", f"the journal in {state} cannot be written: {error}")
 
-
-def note(text: str) -> None:
-    """A line for the log, whose disk may be full."""
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)

@@ -58,7 +58,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +66,10 @@ from typing import Any
 from rankfold import messages, paths, peers, service
 from rankfold.control import Channel, ControlError, Message
 from rankfold.interpose.launcher import handshake, process
+from rankfold.log import area, set_up
 from rankfold.service import Request
+
+log = area(__file__)
 
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
 NAMESPACES = ("auto", "require", "none")
@@ -269,7 +271,7 @@ class Launcher:
             try:
                 process.set_next_pid(config.rank)
             except OSError as error:  # read-only /proc/sys: only names made from pids may collide
-                print(f"launcher: first pid not set: {error}", file=sys.stderr)
+                log.warning("first pid not set: %s", error)
         try:
             self.started = process.start(command, self.host_proc, not self.namespaced)
         except process.CannotStart as failure:
@@ -311,8 +313,7 @@ class Launcher:
         try:
             write_exit_file(self.config.exit_file, exit_status, error)
         except OSError as failure:
-            with contextlib.suppress(OSError):  # the log may lie on the same disk
-                print(f"launcher: {self.config.exit_file}: {failure}", file=sys.stderr, flush=True)
+            log.error("%s: %s", self.config.exit_file, failure)
             if os.path.isdir(os.path.dirname(self.config.exit_file)):
                 self.server.after(RECORD_AGAIN_S, lambda: self._record_end(exit_status, error))
                 return
@@ -440,25 +441,25 @@ def launch(config: Config) -> Message:
     """
     for folder in (config.logs, os.path.dirname(config.exit_file)):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    log = os.open(config.log("launcher.log"), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    log_file = os.open(config.log("launcher.log"), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         # Held by the launcher for its life: a second one for the same rank is refused.
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(log_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise _CannotLaunch(f"rank {config.rank} of {config.job} has a launcher already") from None
     if os.path.exists(config.exit_file):
         raise _CannotLaunch(f"the rank has ended already: {config.exit_file} is there")
     if config.namespaces == "none":
-        return _spawn(config, log, namespaced=False)
+        return _spawn(config, log_file, namespaced=False)
     try:
-        return _spawn(config, log, namespaced=True)
+        return _spawn(config, log_file, namespaced=True)
     except _CannotLaunch as failure:
         if not failure.namespace or config.namespaces == "require":
             raise
-    return _spawn(config, log, namespaced=False)
+    return _spawn(config, log_file, namespaced=False)
 
 
-def _spawn(config: Config, log: int, namespaced: bool) -> Message:
+def _spawn(config: Config, log_file: int, namespaced: bool) -> Message:
     """Fork twice (the second is in the namespace, and nobody's child) and await its report."""
     host_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     read_end, write_end = os.pipe()
@@ -471,7 +472,7 @@ def _spawn(config: Config, log: int, namespaced: bool) -> Message:
             if namespaced:
                 _in_namespace(write_end, process.unshare_pids)
             if os.fork() == 0:
-                status = _background(config, log, namespaced, host_proc, write_end)
+                status = _background(config, log_file, namespaced, host_proc, write_end)
             else:
                 status = 0
         finally:
@@ -499,11 +500,14 @@ def _in_namespace(report: int, step: Callable[[], None]) -> None:
         os._exit(1)
 
 
-def _background(config: Config, log: int, namespaced: bool, host_proc: int, report: int) -> int:
+def _background(
+    config: Config, log_file: int, namespaced: bool, host_proc: int, report: int
+) -> int:
     """The life of the launcher, in the background. Its exit status."""
     launcher: Launcher | None = None
     try:
-        _detach(log)
+        _detach(log_file)
+        set_up()
         if namespaced:
             _in_namespace(report, process.mount_proc)
         else:
@@ -519,8 +523,8 @@ def _background(config: Config, log: int, namespaced: bool, host_proc: int, repo
         os.close(report)
         launcher.run()
         return 0
-    except Exception as error:  # noqa: BLE001 - whatever it is, the rank's end gets recorded
-        traceback.print_exc()
+    except Exception as error:  # whatever it is, the rank's end gets recorded
+        log.exception("the launcher failed")
         if launcher is None or launcher.started is None:
             os.write(report, json.dumps({"error": f"{error}"}).encode())
         else:
@@ -533,7 +537,7 @@ def _background(config: Config, log: int, namespaced: bool, host_proc: int, repo
                 os.unlink(path)
 
 
-def _detach(log: int) -> None:
+def _detach(log_file: int) -> None:
     """Let go of the caller: folder, standard streams, signals meant for a terminal."""
     os.chdir("/")
     for fd in os.listdir("/proc/self/fd"):
@@ -542,7 +546,7 @@ def _detach(log: int) -> None:
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    os.dup2(log, 2)
+    os.dup2(log_file, 2)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
 

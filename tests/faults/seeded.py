@@ -80,7 +80,7 @@ LAUNCHERS = [
            ON_RANK + "test_what_the_rank_leaves_running_is_killed"),
     Mutant("orphans-not-reaped", LAUNCHER, "self.server.add(ours, self._children)", "pass",
            ON_RANK + "test_orphans_are_reaped_while_the_rank_runs"),
-    Mutant("two-launchers", LAUNCHER, "fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass",
+    Mutant("two-launchers", LAUNCHER, "fcntl.flock(log_file, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass",
            ON_RANK + "test_a_rank_has_one_launcher_and_one_end"),
     Mutant("ended-rank-starts-again", LAUNCHER, "if os.path.exists(config.exit_file):", "if False:",
            ON_RANK + "test_a_rank_has_one_launcher_and_one_end"),

@@ -92,6 +92,7 @@ def test_no_output_log_or_file_has_a_secret(rankfold: Rankfold, specs: Specs) ->
     """Through a start, a change that is refused, a start that fails and an end; then in all that
     was said and written. The journal and what a rank starts from hold it, for nobody but us."""
     folder, told = str(specs.folder), []
+    rankfold.environment["RANKFOLD_LOG"] = "debug"
 
     def tell(*arguments: str) -> None:
         command = ["--state", str(rankfold.state.path), *arguments]
@@ -133,6 +134,7 @@ def test_no_output_log_or_file_has_a_secret(rankfold: Rankfold, specs: Specs) ->
     assert all(SECRET not in each and "7519" not in each for each in told)
     assert any("TOKEN (another value)" in each for each in told), "plan says what changes"
     layout = Layout(rankfold.state.path)
+    assert " DEBUG plan: gpt: Start\n" in layout.log.read_text()
     starts = {layout.rank_file(name, 0, ".json") for name in ("gpt", "failing")}
     holding = {
         file for file in rankfold.state.path.rglob("*")
