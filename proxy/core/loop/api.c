@@ -539,9 +539,9 @@ static void run_dump(struct proxy *p, void *arg)
 			(unsigned long long)r->records, r->async_error, r->error_text);
 		for (uint32_t n = 0; n < r->stream_count; n++)
 			if (r->streams[n]->head)
-				fprintf(f, "  stream %llu: head kind %d %s\n",
+				fprintf(f, "  stream %llu: head is a %s, %s\n",
 					(unsigned long long)r->streams[n]->o.id,
-					r->streams[n]->head->kind,
+					item_row(r->streams[n]->head)->name,
 					r->streams[n]->head->submitted ? "submitted" : "queued");
 	}
 	fclose(f);

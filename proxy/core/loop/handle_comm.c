@@ -66,22 +66,13 @@ int on_comm_split(struct rank *r, const struct rf_comm_split *a, uint32_t extra)
 	return ANSWERED;
 }
 
-static bool comm_busy(const struct rank *r, const struct comm *c)
-{
-	for (uint32_t n = 0; n < r->stream_count; n++)
-		for (const struct item *i = r->streams[n]->head; i; i = i->next)
-			if (i->kind == ITEM_COLLECTIVE && i->coll.comm == c)
-				return true;
-	return false;
-}
-
 int on_comm_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 {
 	(void)extra;
 	struct comm *c = GET(r, comm, COMM, a->handle);
 	if (!c)
 		return NCCL_INVALID_ARGUMENT;
-	if (comm_busy(r, c))
+	if (collective_queued(r, c))
 		return RETRY; /* ncclCommDestroy comes after the last operation */
 	coll_destroy(r->job->coll, r->rank, a->handle);
 	barrier_comm_gone(r->job->barrier, r->rank, c->key);
@@ -94,7 +85,7 @@ int on_comm_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 int on_comm_abort(struct rank *r, const struct rf_handle *a, uint32_t extra)
 {
 	struct comm *c = GET(r, comm, COMM, a->handle);
-	if (!c || !comm_busy(r, c))
+	if (!c || !collective_queued(r, c))
 		return on_comm_destroy(r, a, extra);
 	rank_fail(r, CU_LAUNCH_FAILED, "a communicator was aborted with operations outstanding");
 	return CU_OK;
@@ -115,24 +106,13 @@ int on_redop_create(struct rank *r, const struct rf_redop *a, uint32_t extra)
 	return CU_OK;
 }
 
-/* A queued collective of this rank that the engine has not seen yet uses the operation. */
-static bool redop_awaited(struct rank *r, uint64_t redop)
-{
-	for (uint32_t n = 0; n < r->stream_count; n++)
-		for (struct item *i = r->streams[n]->next; i; i = i->next)
-			for (uint32_t k = 0; i->kind == ITEM_COLLECTIVE && k < i->coll.count; k++)
-				if (item_ops(i)[k].op == redop)
-					return true;
-	return false;
-}
-
 int on_redop_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 {
 	(void)extra;
 	struct object *o = table_get(&r->objects, a->handle, OBJ_REDOP);
 	if (!o)
 		return NCCL_INVALID_ARGUMENT;
-	if (redop_awaited(r, a->handle))
+	if (collective_awaits(r, a->handle))
 		return RETRY;
 	coll_redop_gone(r->job->coll, r->rank, a->handle);
 	table_remove(&r->objects, a->handle);

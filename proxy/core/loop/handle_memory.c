@@ -27,12 +27,7 @@ int on_free(struct rank *r, const struct rf_free *a, uint32_t extra)
 	f->free_seq = a->r.seq;
 	f->free_addr = a->addr;
 	f->slot = a->r.slot;
-	if (r->frees_tail)
-		r->frees_tail->next = f;
-	else
-		r->frees = f;
-	r->frees_tail = f;
-	stream_fence(r, a->r.seq, f);
+	fence_free_push(r, f);
 	return ANSWERED;
 }
 

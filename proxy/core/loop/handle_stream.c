@@ -57,7 +57,7 @@ int on_device_sync(struct rank *r, const struct rf_record *a, uint32_t extra)
 	if (!f)
 		return CU_OUT_OF_MEMORY;
 	f->slot = a->slot;
-	stream_fence(r, a->seq, f);
+	fence_push(r, a->seq, f);
 	if (!f->left) {
 		free(f);
 		rank_pump(r); /* frees of before are retired when this is answered */
@@ -223,7 +223,7 @@ static int gemm(struct rank *r, const struct rf_gemm_aux *call, uint32_t flags)
 	    !matrix_valid(&g->a, g->m, g->k) || !matrix_valid(&g->b, g->k, g->n) ||
 	    !matrix_valid(&g->c, g->m, g->n) || !matrix_valid(&g->d, g->m, g->n))
 		return CU_INVALID_VALUE;
-	struct item *i = item_new(r, ITEM_GEMM, g->r.seq, sizeof *call);
+	struct item *i = item_new(r, ITEM_PRODUCT, g->r.seq, sizeof *call);
 	if (!i)
 		return CU_OUT_OF_MEMORY;
 	memcpy(i->data, call, sizeof *call);
@@ -258,7 +258,7 @@ int on_host_func(struct rank *r, const struct rf_host_func *a, uint32_t extra)
 	struct item *i = item_new(r, ITEM_HOST, a->r.seq, 0);
 	if (!i)
 		return CU_OUT_OF_MEMORY;
-	i->host.token = a->token;
+	i->token = a->token;
 	stream_push(r, s, i);
 	return CU_OK;
 }

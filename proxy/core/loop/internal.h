@@ -37,15 +37,17 @@
 #include "memory/transfer.h"
 #include "peer.h"
 #include "proxy.h"
+#include "queue/collective.h"
 #include "queue/event.h"
+#include "queue/fence.h"
 #include "queue/group.h"
+#include "queue/item.h"
 #include "queue/stream.h"
 
 #define STREAM_ITEMS_MAX 4096u /* weight of a rank's queued items; beyond it its ring waits */
 #define MODULE_BYTES_MAX (1ull << 30) /* of the images of one rank that are on their way */
 #define STREAMS_MAX 4096u             /* of one rank: every turn looks at all of them */
 #define OBJECTS_MAX (1u << 20)        /* handles of one rank */
-#define PIECE_ROWS 65536u
 
 /* ---- handles ---- */
 
@@ -118,6 +120,7 @@ struct rank {
 	uint64_t
 		last_function; /* handle of the kernel launched last: tells one bucket from another */
 	struct nccl_group group;
+	uint64_t tickets;       /* of collectives, given to the engine so far */
 	uint64_t comms_changed; /* communicators that appeared or disappeared by others' answers */
 	uint32_t pending;       /* questions to Python and joinings that the client waits for */
 

@@ -130,7 +130,7 @@ static void io_completed(void *arg, uint32_t rank, uint64_t comm, uint64_t ticke
 	struct job *j = arg;
 	(void)comm;
 	if (j->ranks[rank])
-		stream_collective_done(j->ranks[rank], ticket, error);
+		collective_told(j->ranks[rank], ticket, error);
 }
 
 static void io_failed(void *arg, const char *text) { job_fail(arg, text); }

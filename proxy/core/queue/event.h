@@ -35,4 +35,7 @@ void mark_release(struct mark *); /* or NULL */
 void event_free(struct event *);
 bool event_over(const struct event *); /* its last record, if there is one */
 
+void waiters_answer(struct rank *); /* those that are over; all, if the rank has failed */
+void waiters_drop(struct rank *);
+
 #endif

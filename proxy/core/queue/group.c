@@ -18,7 +18,7 @@ static void drop_parts(struct nccl_group *g)
 {
 	while (g->parts) {
 		struct item *next = g->parts->next;
-		free(g->parts);
+		item_free(g->parts);
 		g->parts = next;
 	}
 	g->planned = false;

@@ -1,4 +1,4 @@
-/* item.h: what lies in a stream: one item per request that takes its turn there. */
+/* item.h: what lies in a stream: one item per request that takes its turn there (item.c). */
 #ifndef RANKFOLD_QUEUE_ITEM_H
 #define RANKFOLD_QUEUE_ITEM_H
 
@@ -7,15 +7,18 @@
 
 #include "channel.h"
 #include "collective/collective.h"
+#include "queue/execution.h"
 
 struct comm;
 struct fence;
 struct function;
 struct mark;
 struct rank;
+struct stream;
 
 enum item_kind {
 	ITEM_KERNEL,
+	ITEM_PRODUCT,
 	ITEM_COPY,
 	ITEM_FILL,
 	ITEM_RECORD,
@@ -24,17 +27,18 @@ enum item_kind {
 	ITEM_HOST,
 	ITEM_FENCE,
 	ITEM_REPLY,
-	ITEM_GEMM,
+	ITEM_KINDS,
 };
 
 struct item {
 	struct item *next;
 	enum item_kind kind;
-	bool submitted;   /* all of it given to the device, the engine or the client */
-	uint16_t slot;    /* reply when complete, or 0 */
-	uint32_t weight;  /* 1, and 1 for each 8 KiB that it carries */
-	uint64_t seq;     /* program order */
-	uint64_t hal_seq; /* number of its last work, 0: none */
+	bool submitted;              /* all of it given to the device, the engine or the client */
+	uint16_t slot;               /* reply when complete, or 0 */
+	uint32_t weight;             /* 1, and 1 for each 8 KiB that it carries */
+	uint64_t seq;                /* program order */
+	struct execution *execution; /* what it completes on: */
+	struct execution own;        /* this one, if it does not share another's */
 	union {
 		struct {
 			struct function *function;
@@ -53,13 +57,8 @@ struct item {
 			struct comm *comm;
 			uint64_t turn;
 			uint32_t count, rounds;
-			bool done;
-			int error;
 		} coll;
-		struct {
-			uint64_t token;
-			uint32_t place;
-		} host;
+		uint64_t token; /* of a host function */
 		struct fence *fence;
 	};
 	_Alignas(16) uint8_t data[]; /* parameters, inline bytes, collectives and their rounds, */
@@ -71,7 +70,43 @@ static inline struct coll_round *item_rounds(struct item *i)
 	return (void *)(item_ops(i) + i->coll.count);
 }
 
+/* What an item needs besides its turn: stream.c looks, before it is submitted. */
+enum item_needs {
+	NEEDS_ACTIVE = 1, /* its rank is the device's active one, and resident */
+	NEEDS_STILL = 2,  /* its rank's memory is not on its way */
+	NEEDS_ROOM = 4,   /* the stream's device queue has room */
+	NEEDS_HEAD = 8,   /* it is the oldest of its stream: all before it is complete */
+	HOLDS_NEXT = 16,  /* what is behind it needs it to be over */
+	EVEN_FAILED = 32, /* it is submitted although its rank has failed */
+};
+
+enum item_ready { ITEM_LATER, ITEM_READY, ITEM_BROKEN };
+
+/* A kind of items. Functions may be NULL: nothing is to be done, or (ready) it always is. */
+struct item_row {
+	const char *name;
+	uint32_t needs;
+	/* Is what it names there? BROKEN: it never will be, and submit says why. */
+	enum item_ready (*ready)(const struct item *);
+	/* True: all of it is given away, and its execution is set. False: again later. */
+	bool (*submit)(struct rank *, struct stream *, struct item *);
+	void (*complete)(struct rank *, struct item *);
+	void (*drop)(struct item *); /* it goes with its rank, complete or not */
+	/* Does anybody hear of its completion but the items behind it? NULL: yes. */
+	bool (*heard)(const struct item *);
+};
+extern const struct item_row item_rows[ITEM_KINDS];
+static inline const struct item_row *item_row(const struct item *i) { return &item_rows[i->kind]; }
+
 /* NULL: host memory is short, and the rank has failed for it. */
 struct item *item_new(struct rank *, enum item_kind, uint64_t seq, uint64_t data_bytes);
+/* It has completed, or is dropped. */
+void item_free(struct item *);
+/* From now on it completes on what another item runs; it must not have begun anything itself. */
+void item_share(struct item *, struct execution *);
+/* Work `number` of the stream's device queue is, so far, the last one that it waits for. */
+void item_on_device(struct rank *, const struct stream *, struct item *, uint64_t number);
+/* May it be given away now, as far as its kind's needs go? */
+bool item_may(const struct rank *, const struct stream *, const struct item *);
 
 #endif

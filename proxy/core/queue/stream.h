@@ -11,15 +11,6 @@
 struct hal_stream;
 struct rank;
 
-/* Something that is over when `left` streams have reached it. */
-struct fence {
-	uint32_t left;
-	uint16_t slot;      /* reply when over, or 0 */
-	uint64_t free_addr; /* of a FREE to retire, or 0 */
-	uint64_t free_seq;  /* its number */
-	struct fence *next; /* in the rank's list of frees, oldest first */
-};
-
 struct stream {
 	struct object o;
 	uint32_t flags;
@@ -32,11 +23,9 @@ struct stream {
 
 struct stream *stream_new(struct rank *, uint64_t id, uint32_t flags, int32_t priority);
 void stream_push(struct rank *, struct stream *, struct item *);
-void stream_fence(struct rank *, uint64_t seq, struct fence *); /* in every stream */
 void rank_pump(struct rank *);             /* complete, then submit what can be */
 bool rank_has_kernel(const struct rank *); /* a kernel could be submitted were it active */
 void rank_drop_streams(struct rank *);
 void rank_sleep(struct rank *); /* before the loop sleeps: which completions must wake it */
-void stream_collective_done(struct rank *, uint64_t ticket, int error);
 
 #endif

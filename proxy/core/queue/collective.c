@@ -1,0 +1,75 @@
+/* collective.c: one group's operations on one communicator, at their place in a stream.
+ *
+ * The engine gets the groups of a communicator in program order, also those of different streams,
+ * as NCCL does. It tells a ticket when it is done; the item may have gone by then, with its rank.
+ */
+#include "loop/internal.h"
+#include "queue/kinds.h"
+
+static void done(struct rank *r, struct item *i, int error)
+{
+	i->execution->told = true;
+	i->execution->error = error;
+	if (error)
+		atomic_store(&r->header->comm_error, (uint32_t)error);
+	for (uint32_t k = 0; k < i->coll.rounds; k++)
+		barrier_complete(r->job->barrier, r->rank, item_rounds(i)[k].key);
+	r->collectives++;
+	r->proxy->progress = true;
+}
+
+bool collective_submit(struct rank *r, struct stream *s, struct item *i)
+{
+	struct coll *coll = r->job->coll;
+	struct comm *c = i->coll.comm;
+	if (c->submitted != i->coll.turn)
+		return false; /* an older group goes first */
+	bool nothing = coll_nothing_to_do(coll, r->rank, c->o.id, item_ops(i), i->coll.count);
+	if (!nothing && s->head != i)
+		return false; /* its inputs are not ready */
+	c->submitted++;
+	i->execution->place = EXECUTION_ENGINE;
+	i->execution->number = ++r->tickets;
+	if (nothing) {
+		done(r, i, NCCL_OK);
+		return true;
+	}
+	int error = coll_submit(coll, r->rank, c->o.id, item_ops(i), i->coll.count,
+				i->execution->number);
+	if (error)
+		done(r, i, error);
+	return true;
+}
+
+bool collective_heard(const struct item *i) { return !i->execution->told; }
+
+/* It is at the head of a stream, or it has gone. */
+void collective_told(struct rank *r, uint64_t ticket, int error)
+{
+	for (uint32_t n = 0; n < r->stream_count; n++) {
+		struct item *i = r->streams[n]->head;
+		if (!i || i->kind != ITEM_COLLECTIVE || i->execution->number != ticket)
+			continue;
+		done(r, i, error);
+		return;
+	}
+}
+
+bool collective_queued(const struct rank *r, const struct comm *c)
+{
+	for (uint32_t n = 0; n < r->stream_count; n++)
+		for (const struct item *i = r->streams[n]->head; i; i = i->next)
+			if (i->kind == ITEM_COLLECTIVE && i->coll.comm == c)
+				return true;
+	return false;
+}
+
+bool collective_awaits(const struct rank *r, uint64_t redop)
+{
+	for (uint32_t n = 0; n < r->stream_count; n++)
+		for (struct item *i = r->streams[n]->next; i; i = i->next)
+			for (uint32_t k = 0; i->kind == ITEM_COLLECTIVE && k < i->coll.count; k++)
+				if (item_ops(i)[k].op == redop)
+					return true;
+	return false;
+}

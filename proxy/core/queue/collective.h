@@ -1,0 +1,16 @@
+/* collective.h: what others ask and tell about queued collectives (collective.c). */
+#ifndef RANKFOLD_QUEUE_COLLECTIVE_H
+#define RANKFOLD_QUEUE_COLLECTIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct comm;
+struct rank;
+
+void collective_told(struct rank *, uint64_t ticket, int error); /* ncclResult_t */
+bool collective_queued(const struct rank *, const struct comm *);
+/* Does one that the engine has not seen yet use the reduction operation? */
+bool collective_awaits(const struct rank *, uint64_t redop);
+
+#endif

@@ -1,0 +1,16 @@
+/* execution.c: when something that runs is over. */
+#include "loop/internal.h"
+
+bool execution_over(const struct rank *r, const struct execution *e)
+{
+	switch (e->place) {
+	case EXECUTION_DEVICE: return r->proxy->hal->completed(e->queue) >= e->number;
+	case EXECUTION_ENGINE: return e->told || r->async_error;
+	case EXECUTION_CLIENT:
+		/* Or nobody is there to call it, or nobody knows how many were called. */
+		return r->exited || !ring_host_sound(r) ||
+		       (int32_t)(atomic_load(&r->header->hostfunc_tail) - (uint32_t)e->number) > 0;
+	case EXECUTION_NONE: break;
+	}
+	return true;
+}

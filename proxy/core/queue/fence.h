@@ -1,0 +1,24 @@
+/* fence.h: what is over when all streams have done all that is older (fence.c). */
+#ifndef RANKFOLD_QUEUE_FENCE_H
+#define RANKFOLD_QUEUE_FENCE_H
+
+#include <stdint.h>
+
+struct rank;
+
+struct fence {
+	uint32_t left;      /* streams that have not reached it */
+	uint16_t slot;      /* reply when over, or 0 */
+	uint64_t free_addr; /* of a FREE to retire, or 0 */
+	uint64_t free_seq;  /* its number */
+	struct fence *next; /* in the rank's list of frees, oldest first */
+};
+
+/* Into every stream that has something; left is 0 where none has. */
+void fence_push(struct rank *, uint64_t seq, struct fence *);
+/* The same for a FREE: it goes when that is retired, in the order of frees. */
+void fence_free_push(struct rank *, struct fence *);
+void fence_retire(struct rank *); /* frees that are over */
+void fence_drop_frees(struct rank *);
+
+#endif

@@ -1,0 +1,37 @@
+/* kinds.h: what each kind of item does, for the table in item.c; nobody else includes it. */
+#ifndef RANKFOLD_QUEUE_KINDS_H
+#define RANKFOLD_QUEUE_KINDS_H
+
+#include "queue/item.h"
+
+/* launch.c */
+enum item_ready kernel_ready(const struct item *);
+bool kernel_submit(struct rank *, struct stream *, struct item *);
+void kernel_complete(struct rank *, struct item *);
+bool product_submit(struct rank *, struct stream *, struct item *);
+
+/* copy.c */
+bool copy_submit(struct rank *, struct stream *, struct item *);
+void copy_complete(struct rank *, struct item *);
+bool copy_heard(const struct item *);
+bool fill_submit(struct rank *, struct stream *, struct item *);
+
+/* event.c */
+void record_complete(struct rank *, struct item *);
+bool record_heard(const struct item *);
+enum item_ready wait_ready(const struct item *);
+void wait_complete(struct rank *, struct item *);
+void event_drop(struct item *);
+
+/* collective.c */
+bool collective_submit(struct rank *, struct stream *, struct item *);
+bool collective_heard(const struct item *);
+
+/* host.c */
+bool host_submit(struct rank *, struct stream *, struct item *);
+
+/* fence.c */
+void fence_complete(struct rank *, struct item *);
+void fence_drop(struct item *);
+
+#endif
