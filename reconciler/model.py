@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from rankfold.reconciler.fields import written
+
 Json = dict[str, Any]
 
 # What a value must be like to be taken from the journal or from a message. The schemas in schemas/
@@ -61,17 +63,147 @@ class Pool:
 
 @dataclass(frozen=True)
 class Job:
-    """A normalised Job: every default is filled in, `workdir` is absolute."""
+    """A normalised Job: every default is filled in, `workdir` is absolute.
 
-    name: ObjectName
-    command: Annotated[tuple[Text, ...], Meta(min_length=1)]
-    workdir: AbsolutePath
-    world_size: Ranks
-    gpus: Ranks
-    env: tuple[tuple[Text, Text], ...] = ()
-    device_types: tuple[str, ...] = ()  # () is any
-    determinism: Annotated[str, Meta(pattern=r"^D[01]\Z")] = "D1"
-    suspend: bool = False
+    The one table of a Job's fields. Of each: what the journal takes; where it is written, what a
+    file may say there, and how people are told of it (fields.py).
+    """
+
+    name: ObjectName = field(
+        metadata=written(
+            "metadata.name",
+            {
+                "type": "string", "minLength": 1, "maxLength": 63,
+                "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)",
+                "description": "Name of the job. At most 63 lower-case letters, digits and inner "
+                "hyphens.",
+            },
+            "the job's name",
+        )
+    )  # fmt: skip
+    command: Annotated[tuple[Text, ...], Meta(min_length=1)] = field(
+        metadata=written(
+            "spec.command",
+            {
+                "type": "array", "minItems": 1,
+                "items": {"type": "string", "description": "One argument."},
+                "description": "Program and arguments of every rank, as a list. A program with a / "
+                "in its name is relative to workdir, another is looked for along PATH. Fixed at "
+                "the first start.",
+            },
+            "program and arguments of every rank, as a list of texts. With a `/` in its name the "
+            "program is relative to `workdir`, else it is looked for along `PATH`",
+            fixed=True, read=tuple,
+        )
+    )  # fmt: skip
+    workdir: AbsolutePath = field(
+        metadata=written(
+            "spec.workdir",
+            {
+                "type": "string", "minLength": 1, "default": ".",
+                "description": "Working directory of every rank, relative to the file. Fixed at "
+                "the first start.",
+            },
+            "working directory. Relative to the file; in a git source, to the repository's work "
+            "tree; a bare or remote repository needs an absolute one",
+            shown=".", fixed=True,
+        )
+    )  # fmt: skip
+    world_size: Ranks = field(
+        metadata=written(
+            "spec.worldSize",
+            {
+                "type": "integer", "minimum": 1, "maximum": 1024,
+                "description": "Number of ranks: from 1 to 1024, for ever.",
+            },
+            "number of ranks, 1 to 1024", fixed=True, read=int,
+        )
+    )  # fmt: skip
+    gpus: Ranks = field(
+        metadata=written(
+            "spec.gpus",
+            {
+                "type": ["integer", "object"], "minimum": 1, "maximum": 1024,
+                "description": "Number of devices now: from 1 to worldSize; default: worldSize.",
+                "additionalProperties": False,
+                "properties": {
+                    "min": {"type": "integer", "minimum": 1, "description": "Fewest devices."},
+                    "max": {"type": "integer", "minimum": 1, "description": "Most devices."},
+                    "demand": {
+                        "type": "integer", "minimum": 1,
+                        "description": "What the tier's fraction is measured against.",
+                    },
+                },
+            },
+            "number of devices now, 1 to worldSize. May change at any time",
+            shown="worldSize", read=int,
+        )
+    )  # fmt: skip
+    env: tuple[tuple[Text, Text], ...] = field(
+        default=(),
+        metadata=written(
+            "spec.env",
+            {
+                "type": "object", "default": {},
+                "propertyNames": {
+                    "pattern": "^[A-Za-z_][A-Za-z0-9_]*$(?!\n)",
+                    "description": "Name of an environment variable: letters, digits and "
+                    "underscores, no digit first.",
+                },
+                "additionalProperties": {
+                    "type": "string",
+                    "description": "Value of an environment variable, in quotes where it looks "
+                    "like a number.",
+                },
+                "description": "Environment variables, beside a few of the reconciler's. Fixed at "
+                "the first start.",
+            },
+            "environment variables, values in quotes if they look like numbers: see "
+            "[Environment](#environment)",
+            shown="{}", fixed=True, read=lambda env: tuple(sorted(env.items())),
+        ),
+    )  # fmt: skip
+    device_types: tuple[str, ...] = field(  # () is any
+        default=(),
+        metadata=written(
+            "spec.deviceTypes",
+            {
+                "type": "array", "minItems": 1, "uniqueItems": True,
+                "items": {"enum": ["soft", "nvidia"], "description": "Kind of device."},
+                "description": "Kinds of device the job may get; default: any. A job stays with "
+                "the kind it started on.",
+            },
+            "kinds of device that the job may get. It stays with the kind it started on",
+            shown="any", read=tuple,
+        ),
+    )  # fmt: skip
+    determinism: Annotated[str, Meta(pattern=r"^D[01]\Z")] = field(
+        default="D1",
+        metadata=written(
+            "spec.determinism",
+            {
+                "enum": ["D0", "D1", "D2"], "default": "D1", "x-notBuiltValues": ["D2"],
+                "description": "D0: same devices, same bits. D1: any number of devices, same bits. "
+                "D2: any kind of device. Fixed at the first start.",
+            },
+            "`D0`: same devices, same bits. `D1`: any number of devices, same bits. `D2`: *not "
+            "built*",
+            shown="D1", fixed=True,
+        ),
+    )  # fmt: skip
+    suspend: bool = field(
+        default=False,
+        metadata=written(
+            "spec.suspend",
+            {
+                "type": "boolean", "default": False,
+                "description": "true: free the devices and keep the job; false again: go on.",
+            },
+            "true: free the devices and keep the job; false again: go on",
+            shown="false",
+        ),
+    )  # fmt: skip
+    # What no file says:
     created: Seconds = 0.0  # wall clock; the order in which pending jobs are served
     orphaned: bool = False  # its file is gone
     drifted: bool = False  # overridden by hand
@@ -81,16 +213,6 @@ class Job:
     @property
     def suspended(self) -> bool:
         return self.suspend or self.orphaned
-
-
-# What a started job keeps for ever: attribute, and the field's name for people.
-FIXED_FIELDS = (
-    ("command", "spec.command"),
-    ("workdir", "spec.workdir"),
-    ("env", "spec.env"),
-    ("world_size", "spec.worldSize"),
-    ("determinism", "spec.determinism"),
-)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 from rankfold.reconciler.environment import change_in_words, changed_names
 from rankfold.reconciler.environment import names as names_of
-from rankfold.reconciler.model import FIXED_FIELDS, Desired, Job, Origin, Record, count
+from rankfold.reconciler.fields import fields_of
+from rankfold.reconciler.model import Desired, Job, Origin, Record, count
 from rankfold.reconciler.spec import Fault, File, Loaded
 from rankfold.reconciler.store import Object
 
@@ -31,13 +32,13 @@ def revision_faults(
             continue
         if record is None or record.fixed is None or record.step in ("new", "ended"):
             continue
-        for attribute, name in FIXED_FIELDS:
+        for attribute, field in fields_of(Job).items():
             was, now = getattr(record.fixed, attribute), getattr(job, attribute)
-            if was != now:
+            if field.fixed and was != now:
                 env = attribute == "env"
                 how = change_in_words(was, now) if env else f"it is {was!r}, not {now!r}"
                 reason = f"cannot change in a started job: {how}. {_WAY_OUT}"
-                faults.append(loaded.fault("Job", job.name, name, reason))
+                faults.append(loaded.fault("Job", job.name, field.path, reason))
         if job.device_types and record.device_type not in job.device_types:
             reason = f"the job started on {record.device_type} devices and stays there. {_WAY_OUT}"
             faults.append(loaded.fault("Job", job.name, "spec.deviceTypes", reason))
@@ -171,11 +172,7 @@ def _job_difference(
 
 
 def _changed(old: Job, new: Job) -> tuple[tuple[str, Any, Any], ...]:
-    names = {
-        "command": "spec.command", "workdir": "spec.workdir", "world_size": "spec.worldSize",
-        "gpus": "spec.gpus", "env": "spec.env", "device_types": "spec.deviceTypes",
-        "determinism": "spec.determinism", "suspend": "spec.suspend", "orphaned": "file",
-    }  # fmt: skip
+    names = {a: field.path for a, field in fields_of(Job).items()} | {"orphaned": "file"}
     pairs = ((label, getattr(old, a), getattr(new, a)) for a, label in names.items())
     found = [(label, was, now) for label, was, now in pairs if was != now]
     return tuple(

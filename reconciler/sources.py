@@ -265,4 +265,3 @@ def _saved_at(revision: Revision, name: str) -> float:
 def storage_error(state: Path, error: sqlite3.Error) -> control.ControlError:
     """A journal that cannot be written (full disk), for whoever asked."""
     return control.ControlError("storage", f"the journal in {state} cannot be written: {error}")
-

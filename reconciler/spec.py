@@ -22,6 +22,7 @@ import jsonschema
 
 from rankfold import paths
 from rankfold.reconciler import yamldoc
+from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.model import Desired, Device, Job, Json, Origin, Pool
 
 KINDS = ("Pool", "Job", "Policy")
@@ -276,9 +277,10 @@ class _Reader:
         self.pools.setdefault(name, Pool(name, tuple(devices)))
 
     def _job(self, file: str, doc: yamldoc.Document) -> None:
-        name, spec = doc.value["metadata"]["name"], doc.value["spec"]
-        world_size = int(spec["worldSize"])
-        gpus = int(spec.get("gpus", world_size))
+        spec = doc.value["spec"]
+        given = {each: field.value(doc.value) for each, field in fields_of(Job).items()}
+        name, world_size = given["name"], given["world_size"]
+        gpus = given["gpus"] = given["gpus"] or world_size
         if gpus > world_size:
             reason = f"must be at most worldSize ({world_size}): a rank uses one device, not {gpus}"
             self.fault(file, doc, ("spec", "gpus"), reason)
@@ -290,20 +292,9 @@ class _Reader:
         if parallelism.get("data", world_size) != world_size:
             reason = f"is not built yet; only its default, worldSize ({world_size}), is"
             self.fault(file, doc, ("spec", "parallelism", "data"), reason)
-        self.jobs.setdefault(
-            name,
-            Job(
-                name,
-                tuple(spec["command"]),
-                self._workdir(file, doc, spec.get("workdir", ".")),
-                world_size,
-                gpus,
-                tuple(sorted(spec.get("env", {}).items())),
-                tuple(spec.get("deviceTypes", ())),
-                spec.get("determinism", "D1"),
-                spec.get("suspend", False),
-            ),
-        )
+        given["workdir"] = self._workdir(file, doc, given["workdir"])
+        # A field that has no default in files has one in `Job`.
+        self.jobs.setdefault(name, Job(**{k: v for k, v in given.items() if v is not None}))
 
     def _workdir(self, file: str, doc: yamldoc.Document, workdir: str) -> str:
         if Path(workdir).is_absolute():
@@ -339,6 +330,11 @@ class _Reader:
 @functools.cache
 def load_schema(kind: str) -> Json:
     schema: Json = json.loads(paths.schema(kind).read_text())
+    if kind == "Job":  # what is built comes from its table; the file says the same, for editors
+        for field in fields_of(Job).values():
+            *where, name = field.path.split(".")
+            within = functools.reduce(lambda rule, part: rule["properties"][part], where, schema)
+            within["properties"][name] = field.rule
     jsonschema.Draft202012Validator.check_schema(schema)
     return schema
 

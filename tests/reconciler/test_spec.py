@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -14,6 +15,8 @@ import yaml
 
 from rankfold import paths
 from rankfold.reconciler import spec, yamldoc
+from rankfold.reconciler.fields import fields_of
+from rankfold.reconciler.model import Job
 
 JOB = """\
 apiVersion: rankfold/v1alpha1
@@ -481,6 +484,26 @@ def test_the_reference_describes_every_field_and_no_other(kind: str) -> None:
     schema = json.loads(paths.schema(kind).read_text())
     folders = {"apiVersion", "kind", "metadata", "spec"}  # described once, for all kinds
     assert documented(kind) == set(written(schema)) - folders
+
+
+def test_schema_and_reference_say_of_a_job_what_its_table_says() -> None:
+    schema = json.loads(paths.schema("Job").read_text())
+    reference = (Path(os.fspath(paths.REPOSITORY)) / "docs/spec.md").read_text()
+    assert {"name", "command", "suspend"} < fields_of(Job).keys()
+    for field in fields_of(Job).values():
+        *where, name = field.path.split(".")
+        within = functools.reduce(lambda rule, part: rule["properties"][part], where, schema)
+        assert within["properties"][name] == field.rule, (
+            f"schemas/job.schema.json must say of {field.path}: {json.dumps(field.rule)}"
+        )
+        assert f"\n{field.row()}\n" in reference, f"docs/spec.md must have: {field.row()}"
+
+
+def test_what_a_file_leaves_out_is_as_a_job_has_it() -> None:
+    """The defaults of files and those of the class."""
+    text = "apiVersion: rankfold/v1alpha1\nkind: Job\nmetadata: {name: a}\n"
+    loaded = spec.load_texts({"a": f"{text}spec: {{command: [x], worldSize: 2}}\n"}, {"a": "/w"})
+    assert loaded.check().desired.jobs["a"] == Job("a", ("x",), "/w", 2, 2)
 
 
 def test_the_examples_of_the_reference_are_valid() -> None:
