@@ -188,3 +188,19 @@ def symbols_of(operand: Operand) -> list[str]:
         case Vec(items):
             return [name for item in items for name in symbols_of(item)]
     return []
+
+
+def registers_of(operand: Operand) -> list[str]:
+    """The registers that an operand names."""
+    match operand:
+        case Reg(name):
+            return [name]
+        case Mem(base, _):
+            return registers_of(base)
+        case Vec(items):
+            return [name for item in items for name in registers_of(item)]
+        case Pair(first, second):
+            return registers_of(first) + registers_of(second)
+        case Not(inner) | Part(inner):
+            return registers_of(inner)
+    return []

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from rankfold.proxy.ptx.model import Instr, Int, Operand, Reg
 
-from .flow import defs_of
+from .instructions import defs_of
 
 MAGNITUDE_MAX = 1 << 36  # a 32-bit index times 16
-IMMEDIATE_MAX = 1 << 35
 _INTEGERS = frozenset(("s16", "u16", "b16", "s32", "u32", "b32", "s64", "u64", "b64"))
 
 

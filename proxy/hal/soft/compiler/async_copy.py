@@ -11,11 +11,10 @@ from rankfold.proxy.ptx.model import Instr, Int, Mem, Not, Operand, Reg
 from . import mbarrier
 from .emit import Value, const
 from .memory import SHARED_WINDOW, SPACES, MemoryContext, pointer
-from .ops import Context, Unsupported, op
+from .ops import Context, Unsupported
 
 
-@op("cp")
-def _copy_async(c: Context, instr: Instr) -> None:
+def copy(c: Context, instr: Instr) -> None:
     """cp.async copies at once: a legal order. Its groups then need no waiting."""
     m: MemoryContext = c  # type: ignore[assignment]
     if instr.op[1:2] != ("async",):

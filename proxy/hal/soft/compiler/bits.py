@@ -7,28 +7,24 @@ from collections.abc import Callable
 from rankfold.proxy.ptx.model import Instr, Int, Operand, Pair
 
 from .emit import BITS, Emitter, Value, const, is_signed
-from .ops import Context, Unsupported, allow, op
+from .ops import Context, Unsupported, allow
 
 
-@op("and", "or", "xor")
-def _logic(c: Context, instr: Instr) -> None:
+def logic(c: Context, instr: Instr) -> None:
     a, b = c.read(instr.args[1], instr.op[-1]), c.read(instr.args[2], instr.op[-1])
     c.write(instr.args[0], c.e.bin(instr.op[0], a, b))
 
 
-@op("not")
-def _not(c: Context, instr: Instr) -> None:
+def complement(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], c.e.not_(c.read(instr.args[1], instr.op[-1])))
 
 
-@op("cnot")
-def _cnot(c: Context, instr: Instr) -> None:
+def logical_not(c: Context, instr: Instr) -> None:
     value = c.read(instr.args[1], instr.op[-1])
     c.write(instr.args[0], c.e.resize(c.e.cmp("icmp eq", value, const(value.type, 0)), value.type))
 
 
-@op("lop3")
-def _lop3(c: Context, instr: Instr) -> None:
+def lop3(c: Context, instr: Instr) -> None:
     """lop3[.bool].b32 d[|p], a, b, c, table[, q]: the table's rows that are set, or-ed.
     p = (d != 0) bool q."""
     words = allow(instr, "and", "or")
@@ -55,8 +51,7 @@ def _lop3(c: Context, instr: Instr) -> None:
     c.write(target.second, holds)
 
 
-@op("shl", "shr")
-def _shift(c: Context, instr: Instr) -> None:
+def shift(c: Context, instr: Instr) -> None:
     kind = instr.op[-1]
     value = c.read(instr.args[1], kind)
     bits = BITS[value.type]
@@ -80,8 +75,7 @@ def _shift(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], e.select(inside, shifted, const(value.type, 0)))
 
 
-@op("shf")
-def _funnel(c: Context, instr: Instr) -> None:
+def funnel_shift(c: Context, instr: Instr) -> None:
     """shf.{l,r}.{wrap,clamp}.b32 d, low, high, amount."""
     e = c.e
     low, high, amount = (c.read(x, "u32") for x in instr.args[1:4])
@@ -98,8 +92,7 @@ def _funnel(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], e.cast("trunc", wide, "i32"))
 
 
-@op("popc", "clz", "brev")
-def _count(c: Context, instr: Instr) -> None:
+def count(c: Context, instr: Instr) -> None:
     e, value = c.e, c.read(instr.args[1], instr.op[-1])
     if instr.op[0] == "popc":
         c.write(instr.args[0], e.resize(e.intrinsic("ctpop", value), "i32"))
@@ -110,8 +103,7 @@ def _count(c: Context, instr: Instr) -> None:
         c.write(instr.args[0], e.intrinsic("bitreverse", value))
 
 
-@op("bfind")
-def _bfind(c: Context, instr: Instr) -> None:
+def bfind(c: Context, instr: Instr) -> None:
     """The highest bit that is set (signed: that differs from the sign); -1 if none."""
     kind = instr.op[-1]
     e, value = c.e, c.read(instr.args[1], kind)
@@ -124,8 +116,7 @@ def _bfind(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], e.resize(e.select(none, const(value.type, -1), position), "i32"))
 
 
-@op("bfe")
-def _bfe(c: Context, instr: Instr) -> None:
+def bfe(c: Context, instr: Instr) -> None:
     """bfe d, a, position, length; what lies beyond the word is the sign (or zero)."""
     kind = instr.op[-1]
     e, value = c.e, c.read(instr.args[1], kind)
@@ -147,8 +138,7 @@ def _bfe(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], e.cast("trunc", result, value.type))
 
 
-@op("bfi")
-def _bfi(c: Context, instr: Instr) -> None:
+def bfi(c: Context, instr: Instr) -> None:
     """bfi d, a, b, position, length: the low bits of a put into b."""
     e = c.e
     kind = instr.op[-1]
@@ -181,8 +171,7 @@ _PERMUTE: dict[str, Callable[[int, int], int]] = {
 }
 
 
-@op("prmt")
-def _prmt(c: Context, instr: Instr) -> None:
+def prmt(c: Context, instr: Instr) -> None:
     words = allow(instr, "b32", *_PERMUTE)
     e = c.e
     a, b, selector = (c.read(x, "b32") for x in instr.args[1:4])
@@ -211,8 +200,7 @@ def _place(e: Emitter, selector: Value, place: Callable[[int, int], int], index:
     return e.bin("lshr", const("i32", table), e.bin("shl", low, const("i32", 2)))
 
 
-@op("bmsk")
-def _bmsk(c: Context, instr: Instr) -> None:
+def bmsk(c: Context, instr: Instr) -> None:
     """bmsk.mode.b32 d, position, length: as many ones from there on, as fit."""
     e, words = c.e, allow(instr, "clamp", "wrap")
     position, length = (_bit_count(c, x, words) for x in instr.args[1:3])
@@ -228,8 +216,7 @@ def _bit_count(c: Context, operand: Operand, words: set[str]) -> Value:
     return c.e.resize(c.e.intrinsic("umin", value, const("i32", 32)), "i64")
 
 
-@op("szext")
-def _szext(c: Context, instr: Instr) -> None:
+def szext(c: Context, instr: Instr) -> None:
     """szext.mode.type d, a, length: the low bits of a, extended; none give 0."""
     e, signed = c.e, is_signed(instr.op[-1])
     length = _bit_count(c, instr.args[2], allow(instr, "clamp", "wrap"))
@@ -241,8 +228,7 @@ def _szext(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], e.cast("trunc", e.select(none, const("i64", 0), field), "i32"))
 
 
-@op("fns")
-def _fns(c: Context, instr: Instr) -> None:
+def fns(c: Context, instr: Instr) -> None:
     """fns.b32 d, mask, base, offset: the position of the offset-th bit that is set, from base
     upwards (offset > 0) or downwards; all ones if there is none."""
     e = c.e

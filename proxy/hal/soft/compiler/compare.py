@@ -5,7 +5,7 @@ from __future__ import annotations
 from rankfold.proxy.ptx.model import Instr, Not, Operand, Pair
 
 from .emit import Value, const, is_float, is_signed, llvm_type
-from .ops import Context, Unsupported, flush, halves, join, op, read_float
+from .ops import Context, Unsupported, flush, halves, join, read_float
 
 _INTEGER = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge",
             "lo": "ult", "ls": "ule", "hi": "ugt", "hs": "uge"}  # fmt: skip
@@ -45,8 +45,7 @@ def _predicate(c: Context, operand: Operand) -> Value:
     return c.read(operand, "pred")
 
 
-@op("setp")
-def _setp(c: Context, instr: Instr) -> None:
+def setp(c: Context, instr: Instr) -> None:
     """setp.op[.bool] p|q, a, b[, c]: p = (a op b) bool c, q = !(a op b) bool c."""
     e = c.e
     if instr.op[-1] in ("f16x2", "bf16x2"):  # one predicate for each half
@@ -65,8 +64,7 @@ def _setp(c: Context, instr: Instr) -> None:
         c.write(target, result)
 
 
-@op("set")
-def _set(c: Context, instr: Instr) -> None:
+def set_value(c: Context, instr: Instr) -> None:
     """set.op[.bool][.ftz].dtype.stype."""
     target, kind = instr.op[-2], instr.op[-1]
     if kind in ("f16x2", "bf16x2"):
@@ -99,16 +97,14 @@ def _set_pair(c: Context, instr: Instr, target: str, kind: str) -> None:
     c.write(instr.args[0], join(c, parts[0], parts[1]))
 
 
-@op("selp")
-def _selp(c: Context, instr: Instr) -> None:
+def selp(c: Context, instr: Instr) -> None:
     kind = instr.op[-1]
     condition = _predicate(c, instr.args[3])
     a, b = c.read(instr.args[1], kind), c.read(instr.args[2], kind)
     c.write(instr.args[0], c.e.select(condition, a, b))
 
 
-@op("slct")
-def _slct(c: Context, instr: Instr) -> None:
+def slct(c: Context, instr: Instr) -> None:
     """slct.dtype.ctype d, a, b, c: a if c >= 0, else b."""
     kind, test = instr.op[-2], instr.op[-1]
     value = c.read(instr.args[3], test)

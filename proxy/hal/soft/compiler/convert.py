@@ -11,7 +11,6 @@ from .ops import (
     flush,
     halves,
     join,
-    op,
     pack_float,
     read_float,
     relu,
@@ -22,8 +21,7 @@ from .ops import (
 INTEGER_ROUNDINGS = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 
-@op("mov")
-def _mov(c: Context, instr: Instr) -> None:
+def mov(c: Context, instr: Instr) -> None:
     kind, target, source = instr.op[-1], instr.args[0], instr.args[1]
     if instr.op[1] in ("v2", "v4"):
         _move_vector(c, instr)
@@ -68,15 +66,13 @@ def _unpack(c: Context, target: Vec, value: Value, kind: str) -> None:
             c.write(item, c.e.cast("trunc", moved, f"i{part}"))
 
 
-@op("pmov")
-def _parameter_move(c: Context, instr: Instr) -> None:
+def parameter_move(c: Context, instr: Instr) -> None:
     """A parameter of an inlined call: like a store and a load of the type."""
     kind = instr.op[-1]
     c.write(instr.args[0], c.read(instr.args[1], kind), is_signed(kind))
 
 
-@op("cvt")
-def _cvt(c: Context, instr: Instr) -> None:
+def cvt(c: Context, instr: Instr) -> None:
     words = set(instr.op[1:-2])
     to, source = instr.op[-2], instr.op[-1]
     if instr.op[1] == "pack":
@@ -336,8 +332,3 @@ def _int_to_int(c: Context, value: Value, to: str, source: str, words: set[str])
     wide = e.resize(value, "i128", is_signed(source))
     wide = e.intrinsic("smin", e.intrinsic("smax", wide, const("i128", low)), const("i128", high))
     return e.cast("trunc", wide, llvm_type(to))
-
-
-@op("nanosleep", "prefetch", "prefetchu", "discard", "applypriority", "griddepcontrol", "pmevent")
-def _nothing(c: Context, instr: Instr) -> None:
-    """Hints."""

@@ -17,19 +17,12 @@ from collections.abc import Callable, Iterable
 
 from rankfold.proxy.ptx.model import TYPE_BYTES, Float, Instr, Int, Mem, Operand, Reg, Special, Sym
 
-from .flow import Block, Cut, Graph, defs_of, uses_of
+from .flow import Block, Cut, Graph
+from .instructions import Effect, defs_of, row_of, uses_of
 
 Slopes = dict[str, int | None]  # None: it has no slope
 
 _SAME = ("tid.y", "tid.z", "ntid.", "nctaid.", "ctaid.")
-_COMPUTED = frozenset(
-    "mov pmov cvt cvta add sub mul mad fma div rem rcp sqrt rsqrt ex2 lg2 sin cos tanh neg abs min "
-    "max and or xor not shl shr shf bfe bfi bfind clz popc brev prmt lop3 sad selp setp set slct "
-    "copysign testp mul24 mad24 dp4a dp2a".split()
-)
-_NEVER_SIDE_BY_SIDE = frozenset(
-    ("atom", "red", "vprintf", "cp", "mbarrier", "malloc", "free")
-)
 _SHARED_SPACES = frozenset(("global", "shared", "const"))
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
 
@@ -83,10 +76,10 @@ class _Analysis:
         return None
 
     def result(self, instr: Instr) -> int | None:
-        kind, words = instr.op[0], set(instr.op)
-        if kind == "ld":
+        effect, words = row_of(instr).effect, set(instr.op)
+        if effect is Effect.LOADS:
             return 0 if self.same_load(instr, words) else None
-        if kind not in _COMPUTED:
+        if effect not in (Effect.CHEAP, Effect.COMPUTES):
             return None
         linear = isinstance(instr.args[0], Reg) and not words & {"cc", "sat", "u16x2", "s16x2"}
         slope = self.linear(instr) if linear else None
@@ -223,15 +216,15 @@ def worth_regrouping(graph: Graph, cut: Cut) -> bool:
     analysis.run()
     side_by_side = 0
     for instr in graph.blocks[cut.resume].instrs:
-        kind, words = instr.op[0], set(instr.op)
-        if kind in _NEVER_SIDE_BY_SIDE or words & _STRONG or "local" in words:
+        effect, words = row_of(instr).effect, set(instr.op)
+        if effect is Effect.ACTS or words & _STRONG or "local" in words:
             return False
-        if kind not in ("ld", "st") or "param" in words:
+        if effect not in (Effect.LOADS, Effect.STORES) or "param" in words:
             continue
-        where = instr.args[1 if kind == "ld" else 0]
+        where = instr.args[1 if effect is Effect.LOADS else 0]
         slope = analysis.of(where.base) if isinstance(where, Mem) else None
         if slope == TYPE_BYTES[instr.op[-1]]:
             side_by_side += 1
-        elif slope != 0 or kind == "st":
+        elif slope != 0 or effect is Effect.STORES:
             return False
     return side_by_side > 0

@@ -19,73 +19,18 @@ from rankfold.proxy.ptx.model import (
     Instr,
     Mem,
     Module,
-    Not,
     Operand,
-    Pair,
-    Part,
     Reg,
     Special,
     Sym,
-    Vec,
+    registers_of,
 )  # fmt: skip
 
 from . import matrix
 from .inline import Flat, flatten
+from .instructions import Effect, defs_of, is_cut, row_of, uses_of
 
-NO_RESULT = frozenset(
-    "st red bra brx ret exit trap membar fence prefetch prefetchu nanosleep brkpt discard call "
-    "label applypriority griddepcontrol cp pmevent setmaxnreg".split()
-)
-_PURE = frozenset(
-    "mov cvta add sub mul mad shl shr and or xor not neg min max bfe bfi abs mul24 setp".split()
-)
-CONTROL = frozenset("ret exit trap bra brx call alloca stacksave stackrestore".split())
-WARP_CUTS = frozenset("shfl vote match redux activemask elect".split()) | matrix.NAMES
 REMATERIALISED_MAX = 24
-
-
-def is_cut(instr: Instr) -> bool:
-    return instr.op[0] in ("bar", "barrier", "yield", "regroup") or instr.op[0] in WARP_CUTS
-
-
-def registers_of(operand: Operand) -> list[str]:
-    match operand:
-        case Reg(name):
-            return [name]
-        case Mem(base, _):
-            return registers_of(base)
-        case Vec(items):
-            return [name for item in items for name in registers_of(item)]
-        case Pair(first, second):
-            return registers_of(first) + registers_of(second)
-        case Not(inner) | Part(inner):
-            return registers_of(inner)
-    return []
-
-
-def defs_of(instr: Instr) -> list[str]:
-    if instr.op[0] in NO_RESULT or not instr.args:
-        return []
-    if instr.op[0] in ("bar", "barrier") and "red" not in instr.op:
-        return []
-    if isinstance(instr.args[0], Mem):
-        return []
-    names = registers_of(instr.args[0])
-    return names + ["%cc"] if "cc" in instr.op else names
-
-
-def uses_of(instr: Instr) -> list[str]:
-    first = 0 if instr.op[0] in NO_RESULT else 1
-    if instr.op[0] in ("bar", "barrier") and "red" not in instr.op:
-        first = 0
-    names = [name for operand in instr.args[first:] for name in registers_of(operand)]
-    if instr.args and isinstance(instr.args[0], Mem) and first == 1:
-        names += registers_of(instr.args[0])
-    if instr.pred:
-        names.append(instr.pred.name)
-    if instr.op[0] in ("addc", "subc", "madc"):
-        names.append("%cc")
-    return names
 
 
 # ---- blocks and cuts --------------------------------------------------------------------------
@@ -213,7 +158,7 @@ def _small_loops(instrs: list[Instr]) -> dict[str, int]:
     for index, instr in enumerate(instrs):
         if instr.op[0] == "label":
             head = instr.target
-        elif instr.op[0] in CONTROL or is_cut(instr):
+        elif row_of(instr).effect in (Effect.BRANCHES, Effect.MEETS):
             if instr.op[0] == "bra" and instr.pred and instr.target == head:
                 found[head] = index
             head = ""
@@ -250,16 +195,12 @@ def _normalise(instrs: list[Instr]) -> list[Instr]:
     return out
 
 
-def is_wait(instr: Instr) -> bool:
-    return instr.op[0] == "mbarrier" and instr.op[1] in ("test_wait", "try_wait")
-
-
 def _yield_in_waits(instrs: list[Instr]) -> list[Instr]:
     """Before a thread looks at an mbarrier it lets the others run, whatever it does when it looks
     in vain. (Only then would be enough, but what follows would stand in two segments.)"""
     out: list[Instr] = []
     for instr in instrs:
-        out += [Instr(("yield",)), instr] if is_wait(instr) else [instr]
+        out += [Instr(("yield",)), instr] if row_of(instr).waits else [instr]
     return out
 
 
@@ -405,7 +346,8 @@ def is_arithmetic(instr: Instr) -> bool:
         return instr.op[1] == "param" and isinstance(where, Mem) and isinstance(where.base, Sym)
     if kind == "cvt":
         return last[0] in "us" and instr.op[-2][0] in "us"
-    return kind in _PURE and (last[0] in "bus" or kind == "mov") and last != "pred"
+    cheap = row_of(instr).effect is Effect.CHEAP
+    return cheap and (last[0] in "bus" or kind == "mov") and last != "pred"
 
 
 def _liveness(graph: Graph) -> None:
@@ -462,7 +404,8 @@ def _frame(graph: Graph) -> None:
         for name in cut.saved:
             at_cuts.setdefault(name, set()).add(cut.number)
     slots: list[tuple[int, int, set[int]]] = []  # offset, bytes, cuts where it is taken
-    end = 4 * max(OPERAND_SLOTS, *(matrix.frame_words(c.instr) for c in graph.cuts.values()))
+    tiles = (c.instr for c in graph.cuts.values() if c.instr and row_of(c.instr).tile)
+    end = 4 * max(OPERAND_SLOTS, max(map(matrix.frame_words, tiles), default=0))
     kinds = graph.flat.registers
     for name, cuts in sorted(at_cuts.items(), key=lambda item: (-_bytes(kinds, item[0]), item[0])):
         size = _bytes(kinds, name)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from rankfold.proxy.ptx.model import Reg
 
-from . import flow, threads
+from . import threads
 from .emit import Value, const, llvm_type
+from .instructions import uses_of
 from .segment import ROW, SEGMENT_PARAMS, Segment
 
 
@@ -109,7 +110,7 @@ class Guarded(Segment):
         ])  # fmt: skip
 
     def _at_first_thread(self, guard: threads.Guard) -> None:
-        wanted = {name for instr in guard.needed for name in flow.uses_of(instr)}
+        wanted = {name for instr in guard.needed for name in uses_of(instr)}
         wanted |= {o.name for o in (guard.place, guard.bound) if isinstance(o, Reg)}
         for name in self.cut.saved:
             if name in wanted:

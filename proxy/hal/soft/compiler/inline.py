@@ -64,10 +64,10 @@ class _Inliner:
         """The kernel, and behind it the functions that it branches to."""
         self.expand(self.module.functions[self.kernel], "", {}, self.kernel)
         self.flat.instrs.append(Instr(("exit",)))
-        done: set[str] = set()
+        done: list[str] = []
         while pending := [name for name in self.shared if name not in done]:
             for name in pending:
-                done.add(name)
+                done.append(name)
                 self._stand_once(self.module.functions[name], self.shared[name])
         for name in done:
             self.stack.leave(self.shared[name])

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rankfold.proxy.ptx.layout import ALLOCATING, function_addresses, globals_layout
+from rankfold.proxy.ptx.layout import function_addresses, globals_layout
 from rankfold.proxy.ptx.model import (
     TYPE_BYTES,
     Function,
@@ -18,7 +18,6 @@ from rankfold.proxy.ptx.model import (
     Int,
     Module,
     Operand,
-    Pair,
     Reg,
     Sink,
     Special,
@@ -30,8 +29,10 @@ from . import addressing, divergence, flow, mathlib, matrix, memory, threads
 from .emit import is_float
 from .errors import unsupported, unsupported_instruction
 from .guarded import Guarded
+from .instructions import Effect, defs_of, row_of, uses_of
 from .ops import Unsupported
 from .segment import RESERVED_SHARED
+from .warp import Described, is_loose
 
 ABI = 8  # SOFT_KERNEL_ABI
 NO_SLOT = 0xFFFFFFFF
@@ -53,9 +54,6 @@ class Lowered:
     static_shared: int
     local_bytes: int
     registers: int
-
-
-Described = tuple[str, int, list[Operand], list[Operand]]
 
 
 class Kernel:
@@ -196,7 +194,7 @@ class Kernel:
             first = f"getelementptr ({KEPT_TYPE}, ptr @kept, i32 {len(kept_rows)})"
             kept_rows += kept
             count = f"ptr {first}, i32 {len(kept)}, i32 0" if kept else _NOTHING_KEPT
-            if cut.instr and cut.instr.op[0] in matrix.NAMES:
+            if cut.instr and row_of(cut.instr).tile:
                 kind, code, fragments, _ = self.describe_matrix(cut.instr)
                 where = matrix.places(fragments)
                 rows.append(_cut_row(self.runs[cut.number], kind, code, where, [0], count))
@@ -246,7 +244,7 @@ def _ordered(instrs: list[Instr]) -> bool:
     """May the order of the blocks change what the kernel computes? (SOFT_ORDERED) An atomic on
     memory of all blocks does not, if it is of integers, commutes, and nobody looks at its result;
     what a correct program does besides never races."""
-    used = {name for instr in instrs for name in flow.uses_of(instr)}
+    used = {name for instr in instrs for name in uses_of(instr)}
 
     def matters(instr: Instr) -> bool:
         words = set(instr.op)
@@ -258,12 +256,11 @@ def _ordered(instrs: list[Instr]) -> bool:
             return (
                 not words & _COMMUTE
                 or is_float(instr.op[-1])
-                or any(name in used for name in flow.defs_of(instr))
+                or any(name in used for name in defs_of(instr))
             )
         strong = words & {"volatile", "relaxed", "acquire", "release"}
-        if instr.op[0] in ("vprintf", *ALLOCATING):
-            return True
-        return instr.op[0] in ("ld", "st") and bool(strong)
+        row = row_of(instr)
+        return row.ordered or (row.effect in (Effect.LOADS, Effect.STORES) and bool(strong))
 
     return any(matters(instr) for instr in instrs)
 
@@ -310,7 +307,10 @@ def describe(instr: Instr | None, kernel: str) -> Described:
     if instr is None:
         return "none", 0, [], []
     with refusing(instr, kernel):
-        return _describe(instr)
+        meet = row_of(instr).meet
+        if meet is None:
+            raise Unsupported
+        return meet(instr)
 
 
 @contextlib.contextmanager
@@ -320,65 +320,6 @@ def refusing(instr: Instr, kernel: str) -> Iterator[None]:
         yield
     except (Unsupported, KeyError, IndexError, ValueError) as error:
         raise unsupported_instruction(instr.text, instr.op[0], kernel) from error
-
-
-def _describe(instr: Instr) -> Described:
-    name, words, args = instr.op[0], instr.op[1:], list(instr.args)
-    if name == "activemask":
-        return "active", 0, [], [args[0]]
-    if name in ("yield", "regroup"):
-        return name, 0, [], []
-    if name in ("bar", "barrier"):
-        return _describe_barrier(words, args)
-    if "sync" not in words:
-        if not is_loose(instr):
-            raise Unsupported
-        args.append(Int(0))
-    words = tuple(w for w in words if w != "sync")  # anywhere: CUB writes vote.ballot.sync
-    results = _pair(args[0])
-    if name == "shfl":
-        code = {"up": 0, "down": 1, "bfly": 2, "idx": 3}[words[0]]
-        return "shfl", code, args[1:5], results
-    if name == "vote":
-        code = {"all": 0, "any": 1, "uni": 2, "ballot": 3}[words[0]]
-        return "vote", code, [args[1], Int(0), Int(0), args[2]], results
-    if name == "match":
-        code = {"any": 0, "all": 1}[words[0]]
-        return "match", code, [args[1], args[1], Int(0), args[2]], results
-    if name == "redux" and words[-1] in ("u32", "s32", "b32"):
-        minimum = {"min": 1, "max": 2}
-        if words[0] in minimum:
-            code = minimum[words[0]] + (2 if words[-1] == "s32" else 0)
-        else:
-            code = {"add": 0, "and": 5, "or": 6, "xor": 7}[words[0]]
-        return "redux", code, [args[1], Int(0), Int(0), args[2]], results
-    if name == "elect":
-        return "elect", 0, [Int(0), Int(0), Int(0), args[1]], results
-    raise Unsupported
-
-
-def is_loose(instr: Instr) -> bool:
-    """Without a mask of members, as before .sync: of the lanes that come together."""
-    return instr.op[0] in ("shfl", "vote") and "sync" not in instr.op
-
-
-def _describe_barrier(words: tuple[str, ...], args: list[Operand]) -> Described:
-    words = tuple(w for w in words if w not in ("cta", "aligned"))
-    if words[0] == "warp":
-        return "sync", 0, [Int(0), Int(0), Int(0), args[0]], []
-    if words[0] == "sync":
-        return "barrier", 0, [args[0], args[1] if len(args) > 1 else Int(0), Int(0)], []
-    if words[0] == "arrive":
-        return "arrive", 0, [args[0], args[1]], []
-    if words[0] == "red":
-        code = {"popc": 1, "and": 2, "or": 3}[words[1]]
-        count = args[2] if len(args) > 3 else Int(0)
-        return "barrier", code, [args[1], count, args[-1]], [args[0]]
-    raise Unsupported
-
-
-def _pair(operand: Operand) -> list[Operand]:
-    return [operand.first, operand.second] if isinstance(operand, Pair) else [operand, Sink()]
 
 
 def lower(module: Module, name: str, symbol: str) -> Lowered:

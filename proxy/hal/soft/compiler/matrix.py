@@ -20,7 +20,6 @@ from .ops import Unsupported
 if TYPE_CHECKING:
     from .memory import MemoryContext
 
-NAMES = frozenset(("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"))
 KINDS = {"mma": 12, "tile": 13, "rows": 14, "turn": 15}  # enum soft_cut_kind
 
 _ELEMENTS = {name: number for number, name in enumerate(
@@ -65,10 +64,8 @@ Fragment = tuple[Word, ...]
 Described = tuple[str, int, list[Fragment], Fragment]  # kind, variant, operands, result
 
 
-def frame_words(instr: Instr | None) -> int:
-    """The words that a thread keeps for a matrix operation; 0 for others."""
-    if instr is None or instr.op[0] not in NAMES:
-        return 0
+def frame_words(instr: Instr) -> int:
+    """The words that a thread keeps for a matrix operation."""
     each = 2 if "f64" in instr.op else 1
 
     def size(operand: Operand) -> int:

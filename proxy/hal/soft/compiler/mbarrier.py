@@ -14,9 +14,8 @@ from __future__ import annotations
 from rankfold.proxy.ptx.model import Instr, Int, Mem, Operand, Sink
 
 from .emit import Value, const
-from .flow import is_wait
 from .memory import SPACES, MemoryContext, pointer
-from .ops import Context, Unsupported, op
+from .ops import Context, Unsupported
 
 _COUNT_BITS, _TX_BITS = 20, 21
 _EXPECTED, _TX, _PHASE = _COUNT_BITS, 2 * _COUNT_BITS, 63
@@ -92,34 +91,38 @@ class _Word:
         _store(c, self.at, e.bin("or", word, _masked(c, phase, 1, _PHASE)))
 
 
-@op("mbarrier")
-def _mbarrier(c: Context, instr: Instr) -> None:
-    name = instr.op[1] if len(instr.op) > 2 and instr.op[-1] == "b64" else ""
-    if is_wait(instr):
-        _wait(c, instr)
-    elif name == "init":
-        count = _masked(c, _count(c, instr.args[1:]), _COUNT_BITS)
-        both = c.e.bin("or", count, c.e.bin("shl", count, const("i64", _EXPECTED)))
-        _store(c, _barrier(c, instr, instr.args[0], "init"), both)
-    elif name == "inval":
-        _store(c, _barrier(c, instr, instr.args[0], "inval"), const("i64", 0))
-    elif name in ("expect_tx", "complete_tx"):
-        word = _Word(c, _barrier(c, instr, instr.args[0], name))
-        (word.expect if name == "expect_tx" else word.complete)(_count(c, instr.args[1:]))
-        word.store()
-    elif name in ("arrive", "arrive_drop"):
-        _arrive(c, instr)
-    elif name == "pending_count":
-        _pending(c, instr)
-    else:
+def _named(instr: Instr, *names: str) -> str:
+    """Which of these an instruction on a barrier's 64 bits is."""
+    if len(instr.op) < 3 or instr.op[1] not in names or instr.op[-1] != "b64":
         raise Unsupported
+    return instr.op[1]
 
 
-def _arrive(c: Context, instr: Instr) -> None:
+def init(c: Context, instr: Instr) -> None:
+    """init barrier, count"""
+    at = _barrier(c, instr, instr.args[0], _named(instr, "init"))
+    count = _masked(c, _count(c, instr.args[1:]), _COUNT_BITS)
+    _store(c, at, c.e.bin("or", count, c.e.bin("shl", count, const("i64", _EXPECTED))))
+
+
+def invalidate(c: Context, instr: Instr) -> None:
+    """inval barrier"""
+    _store(c, _barrier(c, instr, instr.args[0], _named(instr, "inval")), const("i64", 0))
+
+
+def transfer(c: Context, instr: Instr) -> None:
+    """expect_tx, complete_tx barrier, bytes"""
+    name = _named(instr, "expect_tx", "complete_tx")
+    word = _Word(c, _barrier(c, instr, instr.args[0], name))
+    (word.expect if name == "expect_tx" else word.complete)(_count(c, instr.args[1:]))
+    word.store()
+
+
+def arrive(c: Context, instr: Instr) -> None:
     """arrive[_drop][.noComplete|.expect_tx] token, barrier[, count or bytes]; the token may be
     left out where it is not wanted."""
     args = (Sink(), *instr.args) if isinstance(instr.args[0], Mem) else instr.args
-    name = instr.op[1]
+    name = _named(instr, "arrive", "arrive_drop")
     word = _Word(c, _barrier(c, instr, args[1], name, "noComplete", "expect_tx"))
     count = _count(c, args[2:])
     if "expect_tx" in instr.op:
@@ -134,10 +137,10 @@ def _arrive(c: Context, instr: Instr) -> None:
     c.write(args[0], word.old)
 
 
-def _wait(c: Context, instr: Instr) -> None:
+def wait(c: Context, instr: Instr) -> None:
     """Is the phase over that a token tells, or that has this parity? A time limit means nothing:
     a look takes none."""
-    at = _barrier(c, instr, instr.args[1], instr.op[1], "parity")
+    at = _barrier(c, instr, instr.args[1], "test_wait", "try_wait", "parity")
     phase = c.e.bin("lshr", _load(c, at), const("i64", _PHASE))
     if "parity" in instr.op:
         asked = _masked(c, c.e.resize(c.read(instr.args[2], "u32"), "i64"), 1)
@@ -146,7 +149,7 @@ def _wait(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], c.e.cmp("icmp ne", phase, asked))
 
 
-def _pending(c: Context, instr: Instr) -> None:
+def pending_count(c: Context, instr: Instr) -> None:
     """pending_count.b64 count, token"""
     if instr.op != ("mbarrier", "pending_count", "b64"):
         raise Unsupported

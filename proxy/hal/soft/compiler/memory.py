@@ -13,12 +13,12 @@ from typing import Protocol
 
 from rankfold.proxy.ptx.model import TYPE_BYTES, Instr, Mem, Operand, Reg, Sink, Sym, Vec
 
-from .addressing import IMMEDIATE_MAX
 from .emit import BITS, Value, const, is_float, is_signed, llvm_type
-from .ops import Context, Unsupported, op, pack_float
+from .ops import Context, Unsupported, pack_float
 
 DEV_BASE, WINDOW_BYTES = 0x200000000000, 1 << 40  # channel.h
 BASE_SLACK = 1 << 37  # a base may lie this far outside of the window
+IMMEDIATE_MAX = 1 << 35  # an offset that the slack covers
 NOWHERE = WINDOW_BYTES + (1 << 37)  # SOFT_NOWHERE: never mapped
 MISALIGNED = WINDOW_BYTES + (1 << 38) + (1 << 37)  # SOFT_MISALIGNED: the same
 CHECKED_BYTES = 8  # accesses of this size or more must be aligned
@@ -163,8 +163,7 @@ def _in_space(c: MemoryContext, space: str, address: Value) -> Value:
     return result
 
 
-@op("cvta")
-def _cvta(c: Context, instr: Instr) -> None:
+def cvta(c: Context, instr: Instr) -> None:
     kind = instr.op[-1]
     value = c.read(instr.args[1], kind)
     words = instr.op[1:-1]
@@ -179,50 +178,7 @@ def _cvta(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], value)
 
 
-@op("vprintf")
-def _print(c: Context, instr: Instr) -> None:
-    """vprintf d, format, arguments: generic addresses. print.c does it."""
-    m: MemoryContext = c  # type: ignore[assignment]
-    arguments = [
-        Value("ptr", "%block"), Value("ptr", m.pointers["local"]), const("i32", m.local_stride),
-        c.read(Sym("__rankfold"), "u64"), *(c.read(a, "u64") for a in instr.args[1:3]),
-    ]  # fmt: skip
-    kinds = ", ".join(a.type for a in arguments)
-    c.e.declared.add(f"declare i32 @rankfold_soft_print({kinds})")
-    text = ", ".join(f"{a.type} {a.ref}" for a in arguments)
-    c.write(instr.args[0], c.e.op("i32", f"call i32 @rankfold_soft_print({text})"))
-
-
-@op("assertfail")
-def _assert(c: Context, instr: Instr) -> None:
-    """assertfail message, file, line, function: addresses, but the line. print.c does it."""
-    m: MemoryContext = c  # type: ignore[assignment]
-    message, file, line, function = instr.args
-    arguments = [
-        Value("ptr", "%block"), Value("ptr", m.pointers["local"]), const("i32", m.local_stride),
-        c.read(message, "u64"), c.read(file, "u64"), c.read(line, "u32"), c.read(function, "u64"),
-    ]  # fmt: skip
-    c.e.declared.add(f"declare void @rankfold_soft_assert({', '.join(a.type for a in arguments)})")
-    text = ", ".join(f"{a.type} {a.ref}" for a in arguments)
-    c.e.do(f"call void @rankfold_soft_assert({text})")
-
-
-@op("malloc", "free")
-def _allocation(c: Context, instr: Instr) -> None:
-    """malloc d, bytes; free _, address. heap.c does it."""
-    m: MemoryContext = c  # type: ignore[assignment]
-    setup, given = m.read(Sym("__rankfold"), "u64"), c.read(instr.args[1], "u64")
-    name, result = instr.op[0], "i64" if instr.op[0] == "malloc" else "void"
-    c.e.declared.add(f"declare {result} @rankfold_soft_{name}(ptr, i64, i64)")
-    call = f"call {result} @rankfold_soft_{name}(ptr %block, i64 {setup.ref}, i64 {given.ref})"
-    if result == "void":
-        c.e.do(call)
-    else:
-        c.write(instr.args[0], c.e.op("i64", call))
-
-
-@op("isspacep")
-def _isspacep(c: Context, instr: Instr) -> None:
+def isspacep(c: Context, instr: Instr) -> None:
     m: MemoryContext = c  # type: ignore[assignment]
     address = c.read(instr.args[1], "u64")
     top = c.e.bin("lshr", address, const("i64", 40))
@@ -248,20 +204,17 @@ def _in_constants(m: MemoryContext, address: Value) -> Value:
     return inside
 
 
-@op("mapa")
-def _mapa(c: Context, instr: Instr) -> None:
+def mapa(c: Context, instr: Instr) -> None:
     """mapa d, a, rank: the address in another block of the cluster; there is only this one."""
     kind = instr.op[-1]
     c.write(instr.args[0], c.read(instr.args[1], kind))
 
 
-@op("getctarank")
-def _cluster_rank(c: Context, instr: Instr) -> None:
+def cluster_rank(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], const("i32", 0))
 
 
-@op("createpolicy")
-def _policy(c: Context, instr: Instr) -> None:
+def policy(c: Context, instr: Instr) -> None:
     """What a cache hint names. There are no caches to be told."""
     c.write(instr.args[0], const("i64", 0))
 
@@ -285,8 +238,7 @@ def _items(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vec) else (operand,)
 
 
-@op("ld", "ldu")
-def _load(c: Context, instr: Instr) -> None:
+def load(c: Context, instr: Instr) -> None:
     where = instr.args[1]
     assert isinstance(where, Mem)
     m: MemoryContext = c  # type: ignore[assignment]
@@ -318,8 +270,7 @@ def _constant(m: MemoryContext, where: Mem) -> int:
     return int(offset.ref) + where.offset
 
 
-@op("st")
-def _store(c: Context, instr: Instr) -> None:
+def store(c: Context, instr: Instr) -> None:
     where = instr.args[0]
     assert isinstance(where, Mem)
     m: MemoryContext = c  # type: ignore[assignment]
@@ -344,8 +295,7 @@ _RMW = {"add": "add", "and": "and", "or": "or", "xor": "xor", "exch": "xchg",
         "inc": "uinc_wrap", "dec": "udec_wrap"}  # fmt: skip
 
 
-@op("atom", "red")
-def _atomic(c: Context, instr: Instr) -> None:
+def atomic(c: Context, instr: Instr) -> None:
     m: MemoryContext = c  # type: ignore[assignment]
     names = ("add", "and", "or", "xor", "exch", "inc", "dec", "min", "max", "cas")
     space, words = split(instr, "noftz", *names)

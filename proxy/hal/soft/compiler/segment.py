@@ -30,7 +30,7 @@ from rankfold.proxy.ptx.model import (
 from . import flow, matrix, memory, threads
 from .emit import Emitter, Value, const, float_bits, float_const, llvm_type
 from .errors import unsupported_instruction
-from .instructions import OPS
+from .instructions import row_of
 from .ops import Unsupported
 
 if TYPE_CHECKING:
@@ -292,19 +292,16 @@ class Segment:
         return self.kernel.kept_once(self.cut) if self.lockstep else ()
 
     def instr(self, instr: Instr) -> None:
-        handler = OPS.get(instr.op[0])
+        write = row_of(instr).write
         try:
-            if instr.op[0] == "trap":
-                error = {"stack": 714, "refused": 801}.get(instr.op[-1], 719)
-                self.e.do(f"call void @rankfold_soft_trap(i32 {error})")
-            elif handler is None:
+            if write is None:
                 raise Unsupported
-            elif self.guard and _target(instr) == self.guard.predicate:
+            if self.guard and _target(instr) == self.guard.predicate:
                 self.write(instr.args[0], const("i1", self.holds))
             elif instr.op[0] == "mad" and _target(instr) in self.kernel.in_grid:
                 self._grid_coordinate(instr)
             else:
-                handler(self, instr)
+                write(self, instr)
                 if _target(instr) in self.kernel.splits:
                     self._keep_split(instr)
         except (Unsupported, KeyError, IndexError, AssertionError) as error:
@@ -407,7 +404,7 @@ class Segment:
     def _results(self) -> None:
         if self.cut.instr is None:
             return
-        if self.cut.instr.op[0] in matrix.NAMES:
+        if row_of(self.cut.instr).tile:
             words = self.kernel.describe_matrix(self.cut.instr)[3]
             matrix.write(self, words, [self._result(index) for index in range(len(words))])
             return
@@ -500,7 +497,7 @@ class Segment:
 
     def _operands(self, cut: flow.Cut) -> Iterator[tuple[int, Value]]:
         """The words that a cut wants to find, by their places."""
-        if cut.instr and cut.instr.op[0] in matrix.NAMES:
+        if cut.instr and row_of(cut.instr).tile:
             fragments = self.kernel.describe_matrix(cut.instr)[2]
             for index, word in enumerate(word for words in fragments for word in words):
                 yield index, matrix.read(self, word)

@@ -18,7 +18,8 @@ from rankfold.proxy.ptx.model import Instr, Int, Mem, Operand, Reg, Special, Vec
 
 from .addressing import single_definitions
 from .divergence import Slopes
-from .flow import Block, Cut, Graph, defs_of, is_arithmetic, uses_of
+from .flow import Block, Cut, Graph, is_arithmetic
+from .instructions import defs_of, uses_of
 
 STRAIGHT_MAX = 200  # instructions before a guard
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "lo": "hi", "ls": "hs",

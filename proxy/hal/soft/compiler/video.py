@@ -14,7 +14,7 @@ from collections.abc import Callable
 from rankfold.proxy.ptx.model import Instr, Operand, Part
 
 from .emit import Value, const, is_signed
-from .ops import Context, Unsupported, op
+from .ops import Context, Unsupported
 
 _NAMES = ("vadd", "vsub", "vabsdiff", "vmin", "vmax")
 _TESTS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -81,24 +81,21 @@ def _source(c: Context, operand: Operand, kind: str) -> Value:
     return _field(c, word, place, bits, kind)
 
 
-@op(*_NAMES)
-def _scalar(c: Context, instr: Instr) -> None:
+def scalar(c: Context, instr: Instr) -> None:
     """vop.dtype.atype.btype[.sat][.op2] d[.sel], a, b[, c]"""
     to, a_kind, b_kind = instr.op[1:4]
     a, b = _source(c, instr.args[1], a_kind), _source(c, instr.args[2], b_kind)
     _finish_scalar(c, instr, _combine(c, instr.op[0], a, b), to, instr.op[4:])
 
 
-@op("vset")
-def _scalar_set(c: Context, instr: Instr) -> None:
+def scalar_set(c: Context, instr: Instr) -> None:
     """vset.atype.btype.cmp[.op2] d[.sel], a, b[, c]"""
     a_kind, b_kind, test = instr.op[1:4]
     a, b = _source(c, instr.args[1], a_kind), _source(c, instr.args[2], b_kind)
     _finish_scalar(c, instr, _holds(c, test, a, b), "u32", instr.op[4:])
 
 
-@op("vshl", "vshr")
-def _scalar_shift(c: Context, instr: Instr) -> None:
+def scalar_shift(c: Context, instr: Instr) -> None:
     """vop.dtype.atype.u32[.sat].mode[.op2] d[.sel], a, b[, c]"""
     e, (to, kind, _) = c.e, instr.op[1:4]
     words = [word for word in instr.op[4:] if word not in ("clamp", "wrap")]
@@ -142,8 +139,7 @@ def _merged(c: Context, word: Value, place: int, bits: int, into: Value) -> Valu
     return e.bin("or", e.bin("and", into, const("i32", ~(mask << place))), part)
 
 
-@op("vmad")
-def _multiply_add(c: Context, instr: Instr) -> None:
+def multiply_add(c: Context, instr: Instr) -> None:
     """vmad.dtype.atype.btype[.po][.sat][.scale] d, [-]a, [-]b, [-]c: a negated value is its
     complement, and one is added."""
     e, kinds, words = c.e, instr.op[2:4], set(instr.op[4:])
@@ -173,8 +169,7 @@ def _multiply_add(c: Context, instr: Instr) -> None:
 # ---- packed -------------------------------------------------------------------------------------
 
 
-@op(*(name + count for name in (*_NAMES, "vavrg") for count in "24"))
-def _packed(c: Context, instr: Instr) -> None:
+def packed(c: Context, instr: Instr) -> None:
     """vop.dtype.atype.btype[.sat|.add] d[.mask], a, b, c: each part, or (add) c plus them."""
     to, a, b = instr.op[1:4]
     extra = instr.op[4:]
@@ -188,8 +183,7 @@ def _packed(c: Context, instr: Instr) -> None:
     _finish_packed(c, instr, (a, b), one, "add" in extra)
 
 
-@op("vset2", "vset4")
-def _packed_set(c: Context, instr: Instr) -> None:
+def packed_set(c: Context, instr: Instr) -> None:
     """vset.atype.btype.cmp[.add] d[.mask], a, b, c: 1 in each part where the comparison holds."""
     a, b, test = instr.op[1:4]
     if instr.op[4:] not in ((), ("add",)):
