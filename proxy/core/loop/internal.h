@@ -240,6 +240,9 @@ bool ring_host_sound(const struct rank *); /* not more have returned than were h
 void rank_consume(struct rank *);
 void rank_fail(struct rank *, int error, const char *text); /* sticky */
 
+/* valid.c */
+const char *core_invalid(const struct proxy *); /* what is wrong, or NULL */
+
 /* module.c */
 void module_unload(struct rank *, struct module *);
 void module_release(struct rank *, struct module *); /* one use is over; may free it */

@@ -102,6 +102,8 @@ static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int
 	struct comm *c = (struct comm *)table_get(&r->objects, comm, OBJ_COMM);
 	struct ask *a = ask_take_object(r, comm);
 	if (!c || !a) {
+		if (a) /* destroyed before it had come to be */
+			ring_reply(r, a->slot, NCCL_INVALID_USAGE, NULL, 0);
 		free(a);
 		return;
 	}

@@ -9,6 +9,7 @@
  */
 #include <errno.h>
 #include <linux/futex.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -22,6 +23,20 @@
 #define WAIT_MAX 128        /* the kernel's limit for futex_waitv */
 
 uint64_t now_ns(void) { return spin_now_ns(); }
+
+/* A fault of ours, before it does harm far from where it happened. */
+static void check(const struct proxy *p)
+{
+#ifdef SOFT_CHECKED
+	const char *wrong = core_invalid(p);
+	if (!wrong)
+		return;
+	fprintf(stderr, "core_invalid: %s\n", wrong);
+	abort();
+#else
+	(void)p;
+#endif
+}
 
 void loop_turn(struct proxy *p)
 {
@@ -37,6 +52,7 @@ void loop_turn(struct proxy *p)
 		job_turn(j);
 	p->progress |= p->transfers.progress | p->memory.progress;
 	p->transfers.progress = p->memory.progress = false;
+	check(p);
 }
 
 static void set_sleeping(struct proxy *p, bool sleeping)

@@ -1,0 +1,123 @@
+/* valid.c: do the loop's own counters and lists agree with each other? After each turn of a build
+ * with -DSOFT_CHECKED (the sanitizers'), as heap_invalid does for the client's heap.
+ */
+#include "internal.h"
+
+#define WRONG(condition, text)                                                                     \
+	do                                                                                         \
+		if (condition)                                                                     \
+			return text;                                                               \
+	while (0)
+
+static bool attached(const struct proxy *p, const struct rank *r)
+{
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		if (p->ranks[i] == r)
+			return true;
+	return false;
+}
+
+static const struct module *asked_for(const struct ask *a)
+{
+	const struct object *m = table_get(&a->rank->objects, a->object, OBJ_MODULE);
+	const struct object *f = table_get(&a->rank->objects, a->object, OBJ_FUNCTION);
+	return m ? (const struct module *)m : f ? ((const struct function *)f)->module : NULL;
+}
+
+/* Queued kernels and open questions, of the module and its functions. */
+static uint32_t uses_of(const struct rank *r, const struct module *m)
+{
+	uint32_t uses = 0;
+	for (const struct ask *a = r->proxy->asks; a; a = a->next)
+		uses += a->rank == r && asked_for(a) == m;
+	for (uint32_t n = 0; n < r->stream_count; n++)
+		for (const struct item *i = r->streams[n]->head; i; i = i->next)
+			uses += i->kind == ITEM_KERNEL && i->kernel.function->module == m;
+	return uses;
+}
+
+static const char *modules_invalid(const struct rank *r)
+{
+	uint32_t at = 0;
+	uint64_t arriving = 0;
+	for (const struct object *o; (o = table_next(&r->objects, &at));) {
+		const struct module *m = (const void *)o;
+		if (o->kind != OBJ_MODULE)
+			continue;
+		WRONG(m->uses != uses_of(r, m), "uses of a module");
+		WRONG(m->doomed && !m->uses, "an unloaded module that nobody uses is still there");
+		WRONG(m->loaded && m->image, "a loaded module keeps its image");
+		arriving += m->loaded ? 0 : m->image_bytes;
+	}
+	WRONG(arriving != r->arriving, "bytes of modules that arrive");
+	return NULL;
+}
+
+static const char *rank_invalid(const struct proxy *p, const struct rank *r)
+{
+	uint32_t inflight = 0, slots = 0, pending = 0;
+	const char *wrong = queue_invalid(r, &inflight, &slots);
+	if (wrong || (wrong = modules_invalid(r)))
+		return wrong;
+	for (const struct transfer *t = p->transfers.first; t; t = t->next)
+		inflight += t->memory == &r->memory && t->hal_seq;
+	for (const struct ask *a = p->asks; a; a = a->next)
+		pending += a->rank == r && a->slot;
+	WRONG(inflight != r->memory.inflight, "works in flight");
+	WRONG(pending != r->pending, "questions that the client waits for");
+	WRONG(slots + pending != r->replies, "requests that are not answered");
+	WRONG(r->job->ranks[r->rank] != r, "a rank has another's place in its job");
+	WRONG(!job_find((struct proxy *)(uintptr_t)p, r->job->id), "a rank of a job that is gone");
+	return NULL;
+}
+
+static const char *job_invalid(const struct job *j)
+{
+	uint32_t count = 0;
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		count += j->ranks[n] != NULL;
+		WRONG(j->ranks[n] && !attached(j->proxy, j->ranks[n]),
+		      "a job's rank is not the device's");
+	}
+	WRONG(count != j->attached, "attached ranks of a job");
+	WRONG((j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE) && j->state != PROXY_JOB_CUT,
+	      "a job is being saved that does not stand at a cut");
+	WRONG(j->state == PROXY_JOB_SAVED && j->attached, "a job has gone and its ranks are here");
+	return NULL;
+}
+
+static const char *lists_invalid(const struct proxy *p)
+{
+	const struct transfer *last = NULL;
+	bool next = !p->transfers.next;
+	for (const struct transfer *t = p->transfers.first; t; last = t, t = t->next)
+		next |= t == p->transfers.next;
+	WRONG(!next, "the next transfer is not listed");
+	WRONG(last != p->transfers.last, "the last transfer is not the last one");
+	for (const struct ask *a = p->asks; a; a = a->next) {
+		WRONG(!attached(p, a->rank), "a question of a rank that is gone");
+		WRONG(a->token > p->next_token, "a question of the future");
+	}
+	WRONG(p->active && !attached(p, p->active), "the active rank is gone");
+	WRONG(p->target && !attached(p, p->target), "the next active rank is gone");
+	WRONG(p->rank_count != p->memory.count, "ranks that have memory here");
+	for (uint32_t i = 1; i < p->rank_count; i++)
+		WRONG(p->ranks[i - 1]->rank > p->ranks[i]->rank, "ranks are not in their order");
+	return NULL;
+}
+
+const char *core_invalid(const struct proxy *p)
+{
+	const char *wrong = memory_invalid(&p->memory);
+	uint32_t ranks = 0;
+	if (!wrong)
+		wrong = lists_invalid(p);
+	for (const struct job *j = p->jobs; j && !wrong; j = j->next) {
+		wrong = job_invalid(j);
+		ranks += j->attached;
+	}
+	WRONG(!wrong && ranks != p->rank_count, "attached ranks of the device");
+	for (uint32_t i = 0; i < p->rank_count && !wrong; i++)
+		wrong = rank_invalid(p, p->ranks[i]);
+	return wrong;
+}

@@ -1,0 +1,142 @@
+/* valid.c: do the counters of a rank's streams agree with what lies in them? For builds that look
+ * at each turn of the loop (core_invalid). Nothing is allocated: host memory may be what is short.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "loop/internal.h"
+
+#define WRONG(condition, text)                                                                     \
+	do                                                                                         \
+		if (condition)                                                                     \
+			return text;                                                               \
+	while (0)
+
+/* Who refers to what: one entry per reference. Beyond its room nothing is compared. */
+#define TALLY_MAX 16384u
+struct tally {
+	const void *what[TALLY_MAX];
+	uint32_t count;
+};
+static struct tally marks, fences, executions; /* the loop is one thread */
+
+static void refer(struct tally *t, const void *what)
+{
+	if (t->count < TALLY_MAX)
+		t->what[t->count] = what;
+	t->count++;
+}
+
+static int by_address(const void *a, const void *b)
+{
+	const char *const *x = a, *const *y = b;
+	return (*x > *y) - (*x < *y);
+}
+
+/* How many references the next thing has, which *what becomes; 0: that was all. */
+static uint32_t next_of(const struct tally *t, uint32_t *at, const void **what)
+{
+	uint32_t first = *at;
+	if (first >= t->count || t->count > TALLY_MAX)
+		return 0;
+	for (*what = t->what[first]; *at < t->count && t->what[*at] == *what; ++*at)
+		;
+	return *at - first;
+}
+
+static const char *stream_invalid(const struct rank *r, const struct stream *s, uint32_t *weight,
+				  uint32_t *slots)
+{
+	bool behind = false; /* the first that is not wholly submitted */
+	const struct item *last = NULL;
+	WRONG(table_get(&r->objects, s->o.id, OBJ_STREAM) != &s->o, "a stream has another handle");
+	for (const struct item *i = s->head; i; last = i, i = i->next) {
+		behind |= i == s->next;
+		WRONG(i->submitted == behind, "submitted items do not come first");
+		WRONG(last && last->seq > i->seq, "items are not in program order");
+		*weight += i->weight;
+		*slots += i->slot != 0;
+		refer(&executions, i->execution);
+		if (i->kind == ITEM_RECORD || i->kind == ITEM_WAIT)
+			refer(&marks, i->mark);
+		if (i->kind == ITEM_FENCE)
+			refer(&fences, i->fence);
+	}
+	WRONG(last != s->tail, "the tail of a stream is not its last item");
+	WRONG(s->next && !behind, "the next item of a stream is not in it");
+	return NULL;
+}
+
+static const char *executions_invalid(uint32_t *inflight)
+{
+	const void *what;
+	if (executions.count > TALLY_MAX)
+		return NULL;
+	qsort(executions.what, executions.count, sizeof *executions.what, by_address);
+	for (uint32_t at = 0, count; (count = next_of(&executions, &at, &what));) {
+		const struct execution *e = what;
+		WRONG(e->refs != count, "items that complete on an execution");
+		*inflight += e->place == EXECUTION_DEVICE;
+	}
+	return NULL;
+}
+
+static const char *marks_invalid(const struct rank *r)
+{
+	const void *what;
+	uint32_t at = 0, count = 0, events = 0;
+	const struct object *o;
+	while ((o = table_next(&r->objects, &at)))
+		if (o->kind == OBJ_EVENT && ((const struct event *)o)->last)
+			refer(&marks, ((const struct event *)o)->last), events++;
+	for (uint32_t i = 0; i < r->waiter_count; i++)
+		refer(&marks, r->waiters[i].mark);
+	if (marks.count <= TALLY_MAX)
+		qsort(marks.what, marks.count, sizeof *marks.what, by_address);
+	for (at = 0; (count = next_of(&marks, &at, &what));)
+		WRONG(((const struct mark *)what)->refs != count, "references to a mark");
+	return NULL;
+}
+
+static const char *fences_invalid(const struct rank *r, uint32_t *slots)
+{
+	const void *what;
+	uint32_t at = 0, count = 0, waiting = 0, listed = 0;
+	const struct fence *last = NULL;
+	if (fences.count > TALLY_MAX)
+		return NULL;
+	qsort(fences.what, fences.count, sizeof *fences.what, by_address);
+	while ((count = next_of(&fences, &at, &what))) {
+		const struct fence *f = what;
+		WRONG(f->left != count, "streams that a fence waits for");
+		*slots += !f->free_addr && f->slot;
+		waiting += f->free_addr != 0;
+	}
+	for (const struct fence *f = r->frees; f; last = f, f = f->next) {
+		WRONG(last && last->free_seq >= f->free_seq, "frees are not in their order");
+		*slots += f->slot != 0;
+		listed += f->left != 0;
+	}
+	WRONG(last != r->frees_tail, "the tail of the frees is not the last one");
+	WRONG(waiting != listed, "a free that waits is not listed");
+	return NULL;
+}
+
+const char *queue_invalid(const struct rank *r, uint32_t *inflight, uint32_t *slots)
+{
+	uint32_t weight = 0, at = 0, streams = 0;
+	const struct object *o;
+	const char *wrong;
+	marks.count = fences.count = executions.count = 0;
+	for (uint32_t n = 0; n < r->stream_count; n++)
+		if ((wrong = stream_invalid(r, r->streams[n], &weight, slots)))
+			return wrong;
+	WRONG(weight != r->items, "the weight of a rank's items");
+	while ((o = table_next(&r->objects, &at)))
+		streams += o->kind == OBJ_STREAM;
+	WRONG(streams != r->stream_count, "streams");
+	*slots += r->waiter_count;
+	if ((wrong = executions_invalid(inflight)) || (wrong = marks_invalid(r)))
+		return wrong;
+	return fences_invalid(r, slots);
+}
