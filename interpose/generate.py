@@ -53,11 +53,11 @@ from typing import Any
 import yaml
 from pycparser import c_parser
 
+from rankfold import records
 from rankfold.interpose import headers
 from rankfold.interpose.headers import Declared
 
 API = Path(__file__).resolve().parent / "api"
-CHANNEL = Path(__file__).resolve().parent / "channel"
 WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # where tools/nvcc puts them
 LIBRARIES = ("cudart", "cuda", "nccl", "nvml", "cublas", "cublasLt")
 KINDS = ("record", "local", "hand", "refuse")
@@ -139,36 +139,19 @@ def split_parameters(text: str) -> tuple[Parameter, ...]:
     return tuple(parameters)
 
 
-def read_channel() -> str:
-    """The text that describes records: their structs, and the opcodes."""
-    return "".join((CHANNEL / name).read_text() for name in ("channel.h", "opcodes.def"))
-
-
-def record_fields(channel: str) -> dict[str, tuple[str, ...]]:
-    """Fields of each ``struct rf_*`` of channel.h that starts with a record, but the reserved."""
-    fields: dict[str, tuple[str, ...]] = {"rf_record": ()}
-    for name, body in re.findall(r"struct (rf_\w+) \{(.*?)\};", channel, re.DOTALL):
-        plain = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
-        if "struct rf_record r;" not in plain:
-            continue
-        found = []
-        for declaration in plain.split(";"):
-            if "struct rf_record" in declaration or not declaration.strip():
-                continue
-            declarators = re.sub(r"^\s*(unsigned\s+)?\w+\s", "", declaration).split(",")
-            found += [WORD.findall(d)[0] for d in declarators]
-        fields[name] = tuple(f for f in found if not f.startswith("reserved"))
-    return fields
-
-
-def check_record(function: Function, structs: dict[str, tuple[str, ...]], channel: str) -> None:
+def check_record(function: Function, channel: records.Contract) -> None:
     words = function.body.split()
-    if len(words) != 2 or words[0] not in structs:
+    if len(words) != 2 or words[0] not in channel.structs:
         raise Mismatch(f"record needs a struct and an opcode of channel.h, not {function.body!r}")
-    if not re.search(rf"^RF_OPCODE\w*\({words[1]},", channel, re.MULTILINE):
+    if words[1] not in channel.opcodes:
         raise Mismatch(f"opcodes.def has no opcode RF_OP_{words[1]}")
-    missing = set(structs[words[0]]) - set(function.set)
-    unknown = set(function.set) - set(structs[words[0]])
+    opcode = channel.opcodes[words[1]]
+    if words[0] != opcode.record.name:
+        raise Mismatch(f"the record of {opcode.name} is {opcode.record.name}, not {words[0]}")
+    if opcode.kind in ("CALL", "SYNC", "QUERY") and not function.reply:
+        raise Mismatch(f"{opcode.name} is answered: it needs reply: true")
+    fields = {f.name for f in opcode.record.arguments}
+    missing, unknown = fields - set(function.set), set(function.set) - fields
     if missing or unknown:
         raise Mismatch(
             f"{words[0]}: fields not set: {sorted(missing)}, not there: {sorted(unknown)}"
@@ -304,10 +287,11 @@ def typed_functions(data: dict[str, Any]) -> dict[str, Any]:
     return functions
 
 
-def load_library(text: str, channel: str, extra_names: set[str] | None = None) -> Library:
+def load_library(
+    text: str, channel: records.Contract, extra_names: set[str] | None = None
+) -> Library:
     """Parse and check one description. Raises Mismatch, naming the function."""
     data = yaml.safe_load(text)
-    structs = record_fields(channel)
     prefix = data.get("prefix", "")
     functions: dict[str, Function] = {}
     for name, entry in {**data["functions"], **typed_functions(data)}.items():
@@ -315,7 +299,7 @@ def load_library(text: str, channel: str, extra_names: set[str] | None = None) -
             function = load_function(name, entry, data["result"], prefix)
             check_parameters(function)
             if function.kind == "record":
-                check_record(function, structs, channel)
+                check_record(function, channel)
         except Mismatch as error:
             raise Mismatch(f"{data['library']}.yaml: {name}: {error}") from None
         functions[name] = function
@@ -615,7 +599,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--include", type=Path, required=True)
     arguments = parser.parse_args()
-    channel = read_channel()
+    channel = records.channel()
     libraries, report = [], []
     try:
         for name in LIBRARIES:
@@ -624,7 +608,9 @@ def main() -> int:
             check_header(library, header)
             libraries.append(library)
             report.append(coverage(library, set(header)))
-    except (Mismatch, OSError, yaml.YAMLError, c_parser.ParseError) as error:
+    except (
+        Mismatch, OSError, records.Unreadable, yaml.YAMLError, c_parser.ParseError
+    ) as error:  # fmt: skip
         print(f"generate.py: {error}", file=sys.stderr)
         return 1
     for library in libraries:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rankfold import records
 from rankfold.interpose import generate, headers
 from support.preloaded import CLIENT, LIB
 
@@ -101,7 +102,7 @@ def test_versions_agree_with_the_headers() -> None:
         typed.setdefault(name, set()).add(int(version))
     description = (generate.API / "cuda.yaml").read_text()
     checked = 0
-    for function in generate.load_library(description, generate.read_channel()).functions:
+    for function in generate.load_library(description, records.channel()).functions:
         versions = typed.get(re.sub(r"_v\d$", "", function.name), set())
         young = len(versions) == 1 and max(versions) > LOOKED_UP_SINCE
         if young or (function.since and versions):
@@ -115,7 +116,7 @@ def test_prototypes_agree_with_the_headers(tmp_path: Path, library: str, least: 
     """One source file with both declarations of every function: C++ refuses a conflict."""
     folder, header = generate.header_folders(library)[0], headers.FILES[library]
     text = (generate.API / f"{library}.yaml").read_text()
-    described = generate.load_library(text, generate.read_channel())
+    described = generate.load_library(text, records.channel())
     real = (folder / header).read_text(errors="replace")
     functions = [f for f in described.functions if f.parameters is not None]
     lines = [f"#undef {f.name}" for f in functions]

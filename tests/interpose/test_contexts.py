@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from rankfold import records
 from rankfold.interpose import generate
 from support.channel_server import ChannelServer
 from support.preloaded import Build, Run
 
 LIBRARY = generate.load_library(
-    (generate.API / "cuda.yaml").read_text(), generate.read_channel()
+    (generate.API / "cuda.yaml").read_text(), records.channel()
 )
 CHECKS = {n: f.check for f in LIBRARY.functions if f.kind != "refuse" for n in f.names}
 NOTHING = {

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from pycparser import c_ast, c_parser
 
-from rankfold import paths
+from rankfold import paths, records
 from rankfold.interpose import generate, headers
 from support import privileges
 from support.native import REPOSITORY
@@ -64,7 +64,7 @@ def nccl_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def described(library: str) -> tuple[generate.Library, dict[str, object]]:
     text = (generate.API / f"{library}.yaml").read_text()
-    return generate.load_library(text, generate.read_channel()), yaml.safe_load(text)
+    return generate.load_library(text, records.channel()), yaml.safe_load(text)
 
 
 def compiles(tmp_path: Path, folder: Path, header: str, text: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rankfold import records
 from rankfold.interpose import generate
 from support.preloaded import Build, environment
 
@@ -44,7 +45,7 @@ def types() -> list[tuple[str, int, str]]:
 
 def not_refused() -> set[str]:
     text = (generate.API / "cuda.yaml").read_text()
-    library = generate.load_library(text, generate.read_channel())
+    library = generate.load_library(text, records.channel())
     return {name for f in library.functions if f.kind != "refuse" for name in f.names}
 
 

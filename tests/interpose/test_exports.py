@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rankfold import paths
+from rankfold import paths, records
 from rankfold.interpose import generate
 
 LIB = paths.native("lib/librankfold.so").parent
-CHANNEL = generate.read_channel()
+CHANNEL = records.channel()
 LIBRARIES = {
     name: generate.load_library((generate.API / f"{name}.yaml").read_text(), CHANNEL)
     for name in generate.LIBRARIES

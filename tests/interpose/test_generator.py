@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rankfold import records
 from rankfold.interpose import generate, headers
 from support.privileges import need_cuda_headers
 
-CHANNEL = generate.read_channel()
+CHANNEL = records.channel()
 HEAD = "library: cudart\nsoname: l.so\nresult: cudaError_t\nrefused_result: '801'\nfunctions:\n"
 
 
@@ -47,6 +48,11 @@ RECORD = 'params: "cudaEvent_t e, cudaStream_t s", record: rf_event EVENT_RECORD
             "no opcode RF_OP_EVENT_FORGET",
         ),
         ('{params: "int a", record: rf_nothing FREE, set: {addr: a}}', "needs a struct"),
+        ('{params: "int a", record: rf_grant FREE, set: {want_bytes: a}}', "of FREE is rf_free"),
+        (
+            '{params: "cudaEvent_t e", record: rf_handle EVENT_SYNC, set: {handle: event(e)}}',
+            "EVENT_SYNC is answered: it needs reply: true",
+        ),
     ],
 )
 def test_a_contradiction_is_an_error_that_names_the_function(entry: str, expected: str) -> None:
@@ -67,16 +73,6 @@ def test_what_needs_a_context_is_described_and_said_once(contexts: str, expected
     with pytest.raises(generate.Mismatch) as caught:
         generate.load_library(text, CHANNEL)
     assert expected in str(caught.value)
-
-
-def test_the_fields_of_records_are_read_from_the_channel() -> None:
-    fields = generate.record_fields(CHANNEL)
-    assert fields["rf_event"] == ("event", "stream")
-    assert fields["rf_elapsed"] == ("start", "end")
-    assert fields["rf_fill"] == (
-        "stream", "dst", "pitch", "width", "height", "value", "element",
-    )  # fmt: skip
-    assert "rf_header" not in fields and "rf_device" not in fields
 
 
 def test_declarations_are_read_as_a_compiler_reads_them() -> None:

@@ -1,0 +1,220 @@
+"""The records of the channel and of a rank's saved state, as the headers describe them.
+
+``interpose/channel/channel.h`` and ``proxy/core/loop/saved.h`` are the contracts, ``opcodes.def``
+and ``saved.def`` beside them the lists. They are read here, so that no number of theirs is written
+in Python a second time: by the generator of the client's stubs, by ``rankfold inspect`` and by the
+tests. What is understood is what those headers need: structs of fixed-width numbers and arrays,
+enums and macros that are numbers. (A test compares every offset with the compiler's.)
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from rankfold import paths
+
+CHANNEL = ("interpose/channel/channel.h", "interpose/channel/opcodes.def")
+SAVED = ("proxy/core/loop/saved.h", "proxy/core/loop/saved.def")
+NUMBERS = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B",
+           "int32_t": "i", "float": "f", "char": "c"}  # fmt: skip
+RECORD = "rf_record"  # what every record begins with
+
+
+class Unreadable(Exception):
+    """A header that says something this module does not understand."""
+
+
+@dataclass(frozen=True)
+class Field:
+    name: str
+    offset: int  # bytes, in its struct
+    type: str  # of NUMBERS, or the name of a struct
+    size: int  # bytes of one
+    count: int | None = None  # of an array; 0: as much as follows the struct
+
+    @property
+    def reserved(self) -> bool:
+        return self.name.startswith("reserved")
+
+
+@dataclass(frozen=True)
+class Struct:
+    name: str
+    fields: tuple[Field, ...]
+    size: int  # bytes
+    align: int
+
+    @property
+    def arguments(self) -> tuple[Field, ...]:
+        """Of a record: what it says beside its header, without what is reserved."""
+        said = self.fields if self.name != RECORD else ()
+        return tuple(f for f in said if f.type != RECORD and not f.reserved)
+
+    def __getitem__(self, name: str) -> Field:
+        return next(f for f in self.fields if f.name == name)
+
+
+@dataclass(frozen=True)
+class Opcode:
+    """A row of opcodes.def; of saved.def without the last four."""
+
+    name: str
+    number: int
+    record: Struct
+    about: str = ""  # the field that says what a request is about
+    kind: str = ""  # enum rf_kind
+    errors: str = ""  # CUDA or NCCL
+    reply: Struct | None = None
+
+
+@dataclass
+class Contract:
+    constants: dict[str, int] = field(default_factory=dict)  # macros and enumerators
+    enums: dict[str, dict[str, int]] = field(default_factory=dict)
+    structs: dict[str, Struct] = field(default_factory=dict)
+    opcodes: dict[str, Opcode] = field(default_factory=dict)  # by name
+
+    def by_number(self) -> dict[int, Opcode]:
+        return {opcode.number: opcode for opcode in self.opcodes.values()}
+
+    def unpack(self, shape: Struct, data: bytes) -> dict[str, Any]:
+        """The struct's fields, the reserved ones left out. `data` has all of them.
+
+        An array of char is text up to its first zero, one of uint8_t bytes, others are lists; a
+        struct in it is a dictionary again. What follows the struct is not looked at.
+        """
+        found: dict[str, Any] = {}
+        for each in shape.fields:
+            if each.reserved or each.count == 0:
+                continue
+            size = each.size * (1 if each.count is None else each.count)
+            part = data[each.offset : each.offset + size]
+            found[each.name] = self._value(each, part)
+        return found
+
+    def _value(self, each: Field, part: bytes) -> Any:
+        if each.type == "char":
+            return part.split(b"\0")[0].decode(errors="replace")
+        if each.type == "uint8_t" and each.count is not None:
+            return bytes(part)
+        parts = [part[at : at + each.size] for at in range(0, len(part), each.size)]
+        values = [
+            self.unpack(self.structs[each.type], p)
+            if each.type in self.structs
+            else struct.unpack("<" + NUMBERS[each.type], p)[0]
+            for p in parts
+        ]
+        return values[0] if each.count is None else values
+
+
+def parse(text: str, known: Contract | None = None) -> Contract:
+    """What the text of headers and lists says, beside what is `known`. Raises Unreadable."""
+    found = Contract()
+    if known:
+        found = Contract(dict(known.constants), dict(known.enums), dict(known.structs))
+    plain = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+    plain = re.sub(r"\\\n", " ", plain)
+    for name, value in re.findall(r"^#define (\w+)[ \t]+(\S.*)$", plain, re.MULTILINE):
+        if (number := _number(value, found.constants)) is not None:
+            found.constants[name] = number
+    rows = re.findall(r"^(RF_OPCODE\w*|RF_REPLY|SAVED)\((.*)\)\s*$", plain, re.MULTILINE)
+    body = re.sub(r"^\s*(#|RF_OPCODE|RF_REPLY|SAVED).*$", "", plain, flags=re.MULTILINE)
+    declarations = r"(enum|struct) (\w+) \{(.*?)\};"
+    for kind, name, inside in re.findall(declarations, body, re.DOTALL):
+        if kind == "enum":
+            found.enums[name] = _enumerators(inside, found.constants)
+            found.constants.update(found.enums[name])
+        else:
+            found.structs[name] = _struct(name, inside, found)
+    for macro, arguments in rows:
+        _row(macro, [word.strip() for word in arguments.split(",")], found)
+    return found
+
+
+def _number(text: str, constants: dict[str, int]) -> int | None:
+    """The value of a C expression of numbers and known names; None: it is something else."""
+    expression = re.sub(r"\b(0x[0-9a-f]+|\d+)[ul]+\b", r"\1", text, flags=re.IGNORECASE)
+    expression = re.sub(r"\b[A-Za-z_]\w*\b", lambda m: str(constants.get(m[0], m[0])), expression)
+    if not re.fullmatch(r"(0x[0-9a-fA-F]+|\d+|<<|[-+*/()\s])+", expression):
+        return None
+    return int(eval(expression.replace("/", "//"), {"__builtins__": {}}))  # digits and operators
+
+
+def _enumerators(inside: str, constants: dict[str, int]) -> dict[str, int]:
+    members: dict[str, int] = {}
+    following = 0
+    for part in filter(None, map(str.strip, inside.split(","))):
+        name, _, value = map(str.strip, part.partition("="))
+        number = _number(value, constants) if value else following
+        if number is None:
+            raise Unreadable(f"{name}: {value} is no number")
+        members[name] = number
+        following = number + 1
+    return members
+
+
+def _struct(name: str, inside: str, known: Contract) -> Struct:
+    """Laid out as C does: each field at a multiple of its alignment."""
+    fields: list[Field] = []
+    end, strictest = 0, 1
+    for declaration in filter(None, map(str.strip, inside.split(";"))):
+        words = re.sub(r"\b_Atomic\b|\bstruct\b", "", declaration)
+        aligned = re.search(r"_Alignas\((\w+)\)", words)
+        words = re.sub(r"_Alignas\(\w+\)", "", words).strip()
+        kind, _, declarators = words.partition(" ")
+        size, align = _size(kind, known)
+        align = max(align, int(aligned[1]) if aligned else 1)
+        strictest = max(strictest, align)
+        for declarator in map(str.strip, declarators.split(",")):
+            array = re.fullmatch(r"(\w+)\[(.*)\]", declarator)
+            count = None
+            if array:
+                count = _number(array[2], known.constants) if array[2] else 0
+                if count is None:
+                    raise Unreadable(f"struct {name}: {declarator} has no known length")
+            end = -(-end // align) * align
+            fields.append(Field(array[1] if array else declarator, end, kind, size, count))
+            end += size * (1 if count is None else count)
+            align = size if kind in NUMBERS else align  # _Alignas is said of one field
+    return Struct(name, tuple(fields), -(-end // strictest) * strictest, strictest)
+
+
+def _size(kind: str, known: Contract) -> tuple[int, int]:
+    if kind in NUMBERS:
+        size = struct.calcsize(NUMBERS[kind])
+        return size, size
+    if kind in known.structs:
+        return known.structs[kind].size, known.structs[kind].align
+    raise Unreadable(f"{kind} is no type that a record may have")
+
+
+def _row(macro: str, words: list[str], found: Contract) -> None:
+    if macro == "SAVED":
+        name, number, record, _size = words
+        found.opcodes[name] = Opcode(name, int(number, 0), found.structs[record])
+    elif macro == "RF_REPLY":
+        name, reply, _size = words
+        old = found.opcodes[name]
+        found.opcodes[name] = Opcode(
+            name, old.number, old.record, old.about, old.kind, old.errors, found.structs[reply]
+        )
+    else:
+        name, _handler, number, record, _size, about, kind, errors = words
+        found.opcodes[name] = Opcode(name, int(number), found.structs[record], about, kind, errors)
+
+
+@cache
+def channel() -> Contract:
+    """What a rank and its proxy share."""
+    return parse("".join((paths.REPOSITORY / name).read_text() for name in CHANNEL))
+
+
+@cache
+def saved() -> Contract:
+    """What a rank's image holds behind its memory; knows the channel's names, too."""
+    text = "".join((paths.REPOSITORY / name).read_text() for name in SAVED)
+    return parse(text, channel())

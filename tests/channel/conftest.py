@@ -1,0 +1,1 @@
+"""What a rank and its proxy share means the same to the compiler, to Python and to people."""

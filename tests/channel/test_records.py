@@ -1,0 +1,82 @@
+"""`rankfold.records` reads the headers as the compiler does, and refuses what it cannot."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rankfold import paths, records
+
+
+def compiled(folder: Path, header: str, expressions: list[str]) -> list[int]:
+    """The values of C expressions over a header of the repository, by the compiler."""
+    lines = "".join(f'\tprintf("%lld\\n", (long long)({e}));\n' for e in expressions)
+    source, program = folder / "values.c", folder / "values"
+    include = f'#include <stdio.h>\n#include "{paths.REPOSITORY / header}"\n'
+    source.write_text(f"{include}int main(void)\n{{\n{lines}}}\n")
+    room = paths.REPOSITORY / "interpose/channel"
+    subprocess.run(["gcc", "-std=c11", f"-I{room}", source, "-o", program], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    return [int(word) for word in done.stdout.split()]
+
+
+@pytest.mark.parametrize("names", [records.CHANNEL, records.SAVED])
+def test_every_offset_and_number_is_the_compilers(tmp_path: Path, names: tuple[str, str]) -> None:
+    contract = records.channel() if names == records.CHANNEL else records.saved()
+    expected: dict[str, int] = {}
+    for shape in contract.structs.values():
+        expected[f"sizeof(struct {shape.name})"] = shape.size
+        for field in shape.fields:
+            expected[f"offsetof(struct {shape.name}, {field.name})"] = field.offset
+            if field.count != 0:
+                size = field.size * (1 if field.count is None else field.count)
+                expected[f"sizeof(((struct {shape.name} *)0)->{field.name})"] = size
+    expected |= contract.constants
+    prefix = "RF_OP_" if names == records.CHANNEL else "STATE_"
+    expected |= {f"{prefix}{o.name}": o.number for o in contract.opcodes.values()}
+    assert len(expected) > 300
+    found = dict(zip(expected, compiled(tmp_path, names[0], list(expected)), strict=True))
+    signed = {key: value - (value >> 63 << 64) for key, value in expected.items()}
+    assert found == signed
+
+
+def test_all_structs_of_the_headers_are_read() -> None:
+    for names, contract in ((records.CHANNEL, records.channel()), (records.SAVED, records.saved())):
+        text = (paths.REPOSITORY / names[0]).read_text()
+        assert set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE)) <= set(contract.structs)
+
+
+def test_fields_are_told_from_what_follows_them() -> None:
+    channel = records.channel()
+    launch = channel.opcodes["LAUNCH"]
+    assert [f.name for f in launch.record.arguments][:3] == ["stream", "function", "grid"]
+    assert launch.record["params"].count == 0
+    assert channel.opcodes["DEVICE_SYNC"].record.arguments == ()
+    assert channel.opcodes["GRANT"].reply == channel.structs["rf_grant_reply"]
+
+
+def test_bytes_become_fields() -> None:
+    channel = records.channel()
+    matrix = b"".join(n.to_bytes(8, "little") for n in (1, 2, 3, 4))
+    assert channel.unpack(channel.structs["rf_matrix"], matrix) == {
+        "addr": 1, "row": 2, "col": 3, "batch": 4,
+    }  # fmt: skip
+    device = b"a name".ljust(64, b"\0") + bytes(104)
+    assert channel.unpack(channel.structs["rf_device"], device)["name"] == "a name"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("struct rf_a {\n\tuint64_t x[N];\n};", "x[N] has no known length"),
+        ("struct rf_a {\n\tvoid *x;\n};", "void is no type"),
+        ("enum rf_e { A = B };", "A: B is no number"),
+    ],
+)
+def test_what_is_not_understood_is_refused(text: str, words: str) -> None:
+    with pytest.raises(records.Unreadable) as caught:
+        records.parse(text)
+    assert words in str(caught.value)
