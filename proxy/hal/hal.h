@@ -40,8 +40,8 @@ enum hal_kind {
 	HAL_KERNEL, /* run a kernel in `space` */
 	HAL_COPY,   /* rows from src to dst */
 	HAL_FILL,   /* rows of one element value */
-	HAL_REDUCE, /* dst[i] = a[i] op b[i], host memory; each result rounded to dtype */
-	HAL_SCALE,  /* dst[i] = a[i] * scalar, or / divisor; host memory */
+	HAL_REDUCE, /* dst[i] = a[i] op b[i]; each result rounded to dtype */
+	HAL_SCALE,  /* dst[i] = a[i] * scalar, or / divisor */
 	HAL_GEMM,   /* matrix products in `space` */
 };
 
@@ -54,6 +54,9 @@ struct hal_ref {
 	uint64_t addr; /* window address, or the host pointer as an integer */
 };
 
+/* Operands of HAL_REDUCE and HAL_SCALE may lie in host memory or in any spaces. A space fails with
+ * CUDA_ERROR_MISALIGNED_ADDRESS (716) if one in it is not aligned to an element, and with
+ * CUDA_ERROR_ILLEGAL_ADDRESS (700) where nothing is mapped. */
 struct hal_work {
 	enum hal_kind kind;
 	union {
@@ -75,16 +78,14 @@ struct hal_work {
 			uint64_t width, height, pitch; /* width in elements */
 			uint32_t value, element;
 		} fill;
-		struct {
-			void *dst;
-			const void *a, *b;
+		struct { /* dst is a or b, or overlaps neither */
+			struct hal_ref dst, a, b;
 			uint64_t count;
 			uint32_t dtype; /* ncclDataType_t */
 			uint32_t op;    /* enum hal_reduction */
 		} reduce;
 		struct {
-			void *dst;
-			const void *a;
+			struct hal_ref dst, a;
 			uint64_t count;
 			uint32_t dtype;
 			uint32_t

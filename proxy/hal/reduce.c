@@ -1,4 +1,5 @@
-/* reduce.c: element-wise arithmetic of collectives, on host memory, for NCCL's data types.
+/* reduce.c: element-wise arithmetic of collectives, for NCCL's data types, at places in host memory
+ * that whoever runs such a work has found.
  *
  * Every result is rounded to the data type (to nearest, ties to even); half and bfloat16 go
  * through float, which is exact enough for one operation. The same bits on every machine: a NaN
@@ -147,4 +148,52 @@ bool hal_scale(void *dst, const void *a, uint64_t count, uint32_t dtype, const v
 	case BFLOAT16: return scale_bfloat16(dst, a, count, scalar, divisor);
 	}
 	return false;
+}
+
+/* ---- the works that consist of it ---- */
+
+bool hal_sum_acceptable(const struct hal_work *w)
+{
+	if (w->kind == HAL_REDUCE)
+		return hal_reduce(NULL, NULL, NULL, 0, w->reduce.dtype, w->reduce.op);
+	return hal_scale(NULL, NULL, 0, w->scale.dtype, w->scale.divide ? NULL : w->scale.scalar,
+			 w->scale.divisor);
+}
+
+uint32_t hal_sum_refs(const struct hal_work *w, struct hal_ref refs[HAL_SUM_REFS])
+{
+	if (w->kind == HAL_REDUCE) {
+		refs[0] = w->reduce.dst;
+		refs[1] = w->reduce.a;
+		refs[2] = w->reduce.b;
+		return 3;
+	}
+	refs[0] = w->scale.dst;
+	refs[1] = w->scale.a;
+	return 2;
+}
+
+uint32_t hal_sum_element(const struct hal_work *w)
+{
+	static const uint8_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+	uint32_t dtype = w->kind == HAL_REDUCE ? w->reduce.dtype : w->scale.dtype;
+
+	return dtype < sizeof bytes ? bytes[dtype] : 0;
+}
+
+uint64_t hal_sum_bytes(const struct hal_work *w)
+{
+	uint64_t count = w->kind == HAL_REDUCE ? w->reduce.count : w->scale.count, bytes;
+
+	return __builtin_mul_overflow(count, (uint64_t)hal_sum_element(w), &bytes) ? UINT64_MAX
+										   : bytes;
+}
+
+void hal_sum(const struct hal_work *w, void *dst, const void *a, const void *b, uint64_t count)
+{
+	if (w->kind == HAL_REDUCE)
+		hal_reduce(dst, a, b, count, w->reduce.dtype, w->reduce.op);
+	else
+		hal_scale(dst, a, count, w->scale.dtype, w->scale.divide ? NULL : w->scale.scalar,
+			  w->scale.divisor);
 }

@@ -244,8 +244,8 @@ static void feed(void)
 	for (uint32_t i = 0; i < ROUNDS; i++)
 		for (uint32_t s = 0; s < STREAMS; s++) {
 			struct hal_work w = {.kind = HAL_REDUCE};
-			w.reduce.dst = numbers[s];
-			w.reduce.a = w.reduce.b = numbers[s];
+			w.reduce.dst = (struct hal_ref){NULL, (uintptr_t)numbers[s]};
+			w.reduce.a = w.reduce.b = w.reduce.dst;
 			w.reduce.count = 64;
 			w.reduce.dtype = 3; /* uint32 */
 			while (!hal_soft.room(streams[s]))

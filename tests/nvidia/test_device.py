@@ -190,8 +190,8 @@ def test_rows_of_a_copy_within_the_device(device: Device) -> None:
 def test_host_arithmetic_in_the_streams_order(device: Device) -> None:
     a, b = np.arange(1000, dtype=np.float32), np.full(1000, 0.5, np.float32)
     work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_REDUCE})
-    work.reduce.dst = work.reduce.a = ffi.cast("void *", a.ctypes.data)
-    work.reduce.b = ffi.cast("void *", b.ctypes.data)
+    work.reduce.dst.addr = work.reduce.a.addr = a.ctypes.data
+    work.reduce.b.addr = b.ctypes.data
     work.reduce.count, work.reduce.dtype, work.reduce.op = 1000, 7, 0
     device.submit(work)
     device.run(work)
@@ -309,7 +309,7 @@ def test_a_cancelled_kernel_that_does_not_end_loses_the_device(
     copy.copy.dst_pitch = copy.copy.src_pitch = out.nbytes
     doomed.submit(copy)
     add = ffi.new("struct hal_work *", {"kind": doomed.lib.HAL_REDUCE})
-    add.reduce.dst = add.reduce.a = add.reduce.b = ffi.cast("void *", sums.ctypes.data)
+    add.reduce.dst.addr = add.reduce.a.addr = add.reduce.b.addr = sums.ctypes.data
     add.reduce.count, add.reduce.dtype = 4, 7
     number = doomed.submit(add)
     time.sleep(0.1)

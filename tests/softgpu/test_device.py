@@ -155,8 +155,8 @@ def test_each_work_is_done_once_however_it_comes(workers: int, tmp_path: Path) -
         works = ffi.new("struct hal_work[2]")
         for work, op, operand in zip(works, (1, 0), (three, one), strict=True):  # times 3, plus 1
             work.kind = device.lib.HAL_REDUCE
-            work.reduce.dst = work.reduce.a = ffi.from_buffer(value)
-            work.reduce.b = ffi.from_buffer(operand)
+            work.reduce.dst.addr = work.reduce.a.addr = value.ctypes.data
+            work.reduce.b.addr = operand.ctypes.data
             work.reduce.count, work.reduce.dtype, work.reduce.op = 1, 5, op
         table = ffi.addressof(device.hal)
         pointers = (int(ffi.cast("uintptr_t", p)) for p in (table, device.stream, works))
@@ -212,8 +212,9 @@ def _values(dtype: Any, seed: int) -> np.ndarray[Any, Any]:
 def _reduce(device: Device, dtype: int, op: int, a: Any, b: Any) -> Any:
     out = np.empty_like(a)
     work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_REDUCE})
-    pointers = [ffi.cast("void *", x.ctypes.data) for x in (out, a, b)]
-    work.reduce.dst, work.reduce.a, work.reduce.b = pointers
+    refs = (work.reduce.dst, work.reduce.a, work.reduce.b)
+    for ref, array in zip(refs, (out, a, b), strict=True):
+        ref.addr = array.ctypes.data
     work.reduce.count, work.reduce.dtype, work.reduce.op = len(a), dtype, op
     device.run(work)
     return out
@@ -260,7 +261,7 @@ def test_reduce_bfloat16(device: Device) -> None:
 def _scale(device: Device, dtype: int, a: Any, scalar: Any, divisor: int) -> Any:
     out = np.empty_like(a)
     work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_SCALE})
-    work.scale.dst, work.scale.a = (ffi.cast("void *", x.ctypes.data) for x in (out, a))
+    work.scale.dst.addr, work.scale.a.addr = out.ctypes.data, a.ctypes.data
     work.scale.count, work.scale.dtype, work.scale.divide, work.scale.divisor = (
         len(a),
         dtype,

@@ -64,9 +64,9 @@ static void io_reduce(void *arg, void *dst, const void *a, const void *b, uint64
 	if (!t)
 		return;
 	t->work.kind = HAL_REDUCE;
-	t->work.reduce.dst = dst;
-	t->work.reduce.a = a;
-	t->work.reduce.b = b;
+	t->work.reduce.dst = (struct hal_ref){NULL, (uintptr_t)dst};
+	t->work.reduce.a = (struct hal_ref){NULL, (uintptr_t)a};
+	t->work.reduce.b = (struct hal_ref){NULL, (uintptr_t)b};
 	t->work.reduce.count = count;
 	t->work.reduce.dtype = dtype;
 	t->work.reduce.op = op;
@@ -81,8 +81,8 @@ static void io_scale(void *arg, void *dst, const void *a, uint64_t count, uint32
 	if (!t)
 		return;
 	t->work.kind = HAL_SCALE;
-	t->work.scale.dst = dst;
-	t->work.scale.a = a;
+	t->work.scale.dst = (struct hal_ref){NULL, (uintptr_t)dst};
+	t->work.scale.a = (struct hal_ref){NULL, (uintptr_t)a};
 	t->work.scale.count = count;
 	t->work.scale.dtype = dtype;
 	t->work.scale.divide = scalar == NULL;

@@ -2,6 +2,7 @@
  * it lies, on the device or in the image, and wait while it moves. */
 #include <stdlib.h>
 
+#include "reduce.h"
 #include "transfer.h"
 
 int transfer_open(struct transfers *q, const struct hal *hal, struct hal_device *device)
@@ -70,12 +71,30 @@ static bool submit(struct transfers *q, struct transfer *t)
 	return true;
 }
 
+static bool failed(const struct transfers *q, struct hal_space *space)
+{
+	return space && q->hal->space_error(space, NULL, 0);
+}
+
+/* The device skips the work of a failed rank: what was not read or added goes to nobody. */
+static bool skipped(const struct transfers *q, const struct transfer *t)
+{
+	struct hal_ref refs[HAL_SUM_REFS];
+	bool any = false;
+
+	if (t->kind == TRANSFER_READ)
+		return t->memory && failed(q, t->memory->space);
+	if (t->kind == TRANSFER_WORK)
+		for (uint32_t i = hal_sum_refs(&t->work, refs); i > 0; i--)
+			any |= failed(q, refs[i - 1].space);
+	return any;
+}
+
 static void complete(struct transfers *q, struct transfer *t)
 {
 	if (t->memory && t->hal_seq)
 		memory_used(t->memory);
-	/* The device skips the work of a failed rank: what was not read goes to nobody. */
-	if (t->kind == TRANSFER_READ && t->memory && q->hal->space_error(t->memory->space, NULL, 0))
+	if (skipped(q, t))
 		t->error = TRANSFER_LOST;
 	if (t->over)
 		t->over(t->arg, t->token, t->error);

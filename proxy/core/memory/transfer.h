@@ -1,5 +1,5 @@
-/* transfer.h: copies between host memory and any rank's memory, resident or not, and reductions
- * in host memory: in order, on a queue of the device's own. Collectives consist of them. */
+/* transfer.h: copies between host memory and any rank's memory, resident or not, and sums: in
+ * order, on a queue of the device's own. Collectives consist of them. */
 #ifndef RANKFOLD_TRANSFER_H
 #define RANKFOLD_TRANSFER_H
 

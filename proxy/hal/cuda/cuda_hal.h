@@ -34,6 +34,7 @@
 
 #include "driver.h"
 #include "hal.h"
+#include "reduce.h"
 
 #define CUDA_QUEUE_WORKS 128u /* of a stream; power of two */
 #define CUDA_STREAM_DEPTH 32u /* of these, in the driver's hands */
@@ -95,12 +96,17 @@ struct hal_stream {
 	struct cuda_item items[CUDA_QUEUE_WORKS];
 };
 
-/* A pinned buffer on the way between pageable and device memory. */
+/* A pinned buffer on the way between pageable and device memory, or for what the host computes. */
 struct cuda_stage {
 	uint8_t *memory;
 	_Atomic bool busy;
 	uint8_t *host; /* rows of the pageable side */
 	uint64_t width, rows, pitch;
+	struct {
+		const struct hal_work *work;
+		uint8_t *at[HAL_SUM_REFS]; /* here, or in the proxy's memory */
+		uint64_t count;
+	} sum; /* a piece of this work */
 };
 
 struct hal_device {

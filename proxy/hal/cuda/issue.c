@@ -1,5 +1,5 @@
 /* issue.c: gives one work to the driver: kernels, copies and fills piece by piece, and what the
- * host computes as host functions, which the driver calls in the stream's order.
+ * host computes (sums.c) as host functions, which the driver calls in the stream's order.
  *
  * A piece of a copy lies together on both sides. Copies of host memory would wait for the stream,
  * so they go through one of CUDA_STAGES pinned buffers; when all are busy the stream comes again.
@@ -8,21 +8,18 @@
  */
 #include <string.h>
 
-#include "cuda_hal.h"
-#include "reduce.h"
+#include "issue.h"
 
 #define PITCH_MAX ((1ull << 31) - 1) /* the driver's, for rows of a copy */
 
-enum issued { ALL, PART, FAILED };
-
-static bool is_failed(const struct hal_space *space)
+bool issue_is_failed(const struct hal_space *space)
 {
 	return space && atomic_load(&((struct hal_space *)space)->error);
 }
 
 /* An error of a call for `space` (or NULL) is that space's, unless it is the context's end. */
-static enum issued check(struct hal_stream *s, struct hal_space *space, const char *what,
-			 CUresult error)
+enum issued issue_check(struct hal_stream *s, struct hal_space *space, const char *what,
+			CUresult error)
 {
 	struct hal_device *device = s->device;
 	CUresult alive;
@@ -42,7 +39,7 @@ static enum issued check(struct hal_stream *s, struct hal_space *space, const ch
 
 /* Kernels of a device that was given up may end and what stands behind them may run: of the memory
  * that it was for, nobody knows whose it is now. */
-static bool given_up(void)
+bool issue_given_up(void)
 {
 	const struct hal_device *device = atomic_load(&cuda_open_device);
 
@@ -60,21 +57,21 @@ static void stage_in(void *arg)
 {
 	struct cuda_stage *s = arg;
 
-	if (given_up())
+	if (issue_given_up())
 		return;
 	copy_rows(s->memory, s->width, s->host, s->pitch, s->width, s->rows);
 }
 
-static void stage_free(void *arg) { atomic_store(&((struct cuda_stage *)arg)->busy, false); }
+void issue_stage_free(void *arg) { atomic_store(&((struct cuda_stage *)arg)->busy, false); }
 
 static void stage_out(void *arg)
 {
 	struct cuda_stage *s = arg;
 
-	if (given_up())
+	if (issue_given_up())
 		return;
 	copy_rows(s->host, s->pitch, s->memory, s->width, s->width, s->rows);
-	stage_free(arg);
+	issue_stage_free(arg);
 }
 
 static void fill_row(uint8_t *row, uint64_t width, uint32_t value, uint32_t element)
@@ -87,7 +84,7 @@ static void on_host(void *arg)
 {
 	const struct hal_work *w = arg;
 
-	if (given_up())
+	if (issue_given_up())
 		return;
 	switch (w->kind) {
 	case HAL_COPY:
@@ -100,20 +97,11 @@ static void on_host(void *arg)
 			fill_row((uint8_t *)(uintptr_t)w->fill.dst.addr + y * w->fill.pitch,
 				 w->fill.width, w->fill.value, w->fill.element);
 		break;
-	case HAL_REDUCE:
-		hal_reduce(w->reduce.dst, w->reduce.a, w->reduce.b, w->reduce.count,
-			   w->reduce.dtype, w->reduce.op);
-		break;
-	case HAL_SCALE:
-		hal_scale(w->scale.dst, w->scale.a, w->scale.count, w->scale.dtype,
-			  w->scale.divide ? NULL : w->scale.scalar, w->scale.divisor);
-		break;
-	case HAL_KERNEL:
-	case HAL_GEMM: break;
+	default: break;
 	}
 }
 
-static CUresult host_function(const struct hal_stream *s, CUhostFn function, void *arg)
+CUresult issue_host_function(const struct hal_stream *s, CUhostFn function, void *arg)
 {
 	return s->device->driver->cuLaunchHostFunc(s->stream, function, arg);
 }
@@ -159,7 +147,7 @@ static uint64_t rows_in(const struct side *side, uint64_t width)
 }
 
 /* Behind a kernel only half of them: it may wait for a copy in another stream. */
-static struct cuda_stage *take_stage(const struct hal_stream *s)
+struct cuda_stage *issue_take_stage(const struct hal_stream *s)
 {
 	struct hal_device *device = s->device;
 	uint32_t count = cuda_completed(s) < s->last_kernel ? CUDA_STAGES / 2 : CUDA_STAGES;
@@ -202,13 +190,13 @@ static CUresult copy_staged(const struct hal_stream *s, struct cuda_stage *stage
 	stage->pitch = host->pitch;
 	*host = (struct side){.at = (CUdeviceptr)(uintptr_t)stage->memory, .pitch = width};
 	if (!out)
-		error = host_function(s, stage_in, stage);
+		error = issue_host_function(s, stage_in, stage);
 	if (!error)
 		error = copy_device(s, dst, src, width, rows);
 	if (!error)
-		return host_function(s, out ? stage_out : stage_free, stage);
-	if (host_function(s, stage_free, stage)) /* behind what may use it still */
-		stage_free(stage);
+		return issue_host_function(s, out ? stage_out : issue_stage_free, stage);
+	if (issue_host_function(s, issue_stage_free, stage)) /* behind what may use it still */
+		issue_stage_free(stage);
 	return error;
 }
 
@@ -236,7 +224,7 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 	n = n < src.room ? n : src.room;
 	if (dst.host || src.host) {
 		n = n < CUDA_STAGE_BYTES ? n : CUDA_STAGE_BYTES;
-		stage = take_stage(s);
+		stage = issue_take_stage(s);
 		if (!stage)
 			return PART;
 	}
@@ -256,7 +244,7 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 		s->row += rows;
 		s->column = 0;
 	}
-	return check(s, space, "copy", error);
+	return issue_check(s, space, "copy", error);
 }
 
 static enum issued copy(struct hal_stream *s, struct hal_work *w)
@@ -266,12 +254,12 @@ static enum issued copy(struct hal_stream *s, struct hal_work *w)
 
 	if (!width || !height)
 		return ALL;
-	if (is_failed(w->copy.dst.space) || is_failed(w->copy.src.space))
+	if (issue_is_failed(w->copy.dst.space) || issue_is_failed(w->copy.src.space))
 		return FAILED;
 	cuda_space_settle(&w->copy.dst, extent(width, height, w->copy.dst_pitch));
 	cuda_space_settle(&w->copy.src, extent(width, height, w->copy.src_pitch));
 	if (!w->copy.dst.space && !w->copy.src.space)
-		return check(s, NULL, "copy", host_function(s, on_host, w));
+		return issue_check(s, NULL, "copy", issue_host_function(s, on_host, w));
 	if (w->copy.dst_pitch == width && w->copy.src_pitch == width) {
 		width *= height;
 		height = 1;
@@ -325,7 +313,8 @@ static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
 		s->row += rows;
 		s->column = 0;
 	}
-	return check(s, w->fill.dst.space, "fill", fill_device(s, w, dst.at, n / element, rows));
+	return issue_check(s, w->fill.dst.space, "fill",
+			   fill_device(s, w, dst.at, n / element, rows));
 }
 
 static enum issued fill(struct hal_stream *s, struct hal_work *w)
@@ -334,12 +323,12 @@ static enum issued fill(struct hal_stream *s, struct hal_work *w)
 
 	if (!w->fill.width || !w->fill.height)
 		return ALL;
-	if (is_failed(w->fill.dst.space))
+	if (issue_is_failed(w->fill.dst.space))
 		return FAILED;
 	cuda_space_settle(&w->fill.dst,
 			  extent(w->fill.width * w->fill.element, w->fill.height, w->fill.pitch));
 	if (!w->fill.dst.space)
-		return check(s, NULL, "fill", host_function(s, on_host, w));
+		return issue_check(s, NULL, "fill", issue_host_function(s, on_host, w));
 	while (done == ALL && s->row < w->fill.height)
 		done = fill_piece(s, w);
 	return done;
@@ -385,13 +374,13 @@ static enum issued show(struct hal_stream *s, struct hal_space *space)
 {
 	struct hal_device *device = s->device;
 
-	if (is_failed(space))
+	if (issue_is_failed(space))
 		return FAILED;
 	if (cuda_window_shows(device, space))
 		return ALL;
 	if (cuda_kernels_run(device))
 		return PART;
-	return check(s, space, "mapping the rank's memory", cuda_window_show(device, space));
+	return issue_check(s, space, "mapping the rank's memory", cuda_window_show(device, space));
 }
 
 static enum issued kernel(struct hal_stream *s, struct cuda_item *item)
@@ -400,7 +389,7 @@ static enum issued kernel(struct hal_stream *s, struct cuda_item *item)
 	enum issued done = show(s, space);
 
 	if (done == ALL)
-		done = check(s, space, item->work.kernel.function->name, launch(s, item));
+		done = issue_check(s, space, item->work.kernel.function->name, launch(s, item));
 	if (done == ALL)
 		s->last_kernel = s->issued + 1;
 	return done;
@@ -415,7 +404,7 @@ static enum issued gemm(struct hal_stream *s, const struct hal_work *w)
 	if (done != ALL)
 		return done;
 	s->last_kernel = s->issued + 1; /* if it fails, a part of it may run all the same */
-	return check(s, space, what, cuda_gemm(s, space, w->gemm.call, what, sizeof what));
+	return issue_check(s, space, what, cuda_gemm(s, space, w->gemm.call, what, sizeof what));
 }
 
 static enum issued issue(struct hal_stream *s, struct cuda_item *item)
@@ -425,8 +414,10 @@ static enum issued issue(struct hal_stream *s, struct cuda_item *item)
 	case HAL_COPY: return copy(s, &item->work);
 	case HAL_FILL: return fill(s, &item->work);
 	case HAL_GEMM: return gemm(s, &item->work);
-	default: return check(s, NULL, "host arithmetic", host_function(s, on_host, &item->work));
+	case HAL_REDUCE:
+	case HAL_SCALE: return issue_sum(s, &item->work);
 	}
+	return ALL;
 }
 
 /* Behind the work, done or skipped, the device counts it. */
@@ -435,12 +426,12 @@ bool cuda_issue(struct hal_stream *s, struct cuda_item *item)
 	struct hal_device *device = s->device;
 	CUdeviceptr counter = (CUdeviceptr)(uintptr_t)s->counter;
 
-	if (check(s, NULL, "clearing memory", cuda_clear(device, s)) == FAILED ||
+	if (issue_check(s, NULL, "clearing memory", cuda_clear(device, s)) == FAILED ||
 	    issue(s, item) == PART)
 		return false;
-	if (check(s, NULL, "counting",
-		  device->driver->cuStreamWriteValue64_v2(s->stream, counter, s->issued + 1, 0)) ==
-	    FAILED)
+	if (issue_check(s, NULL, "counting",
+			device->driver->cuStreamWriteValue64_v2(s->stream, counter, s->issued + 1,
+								0)) == FAILED)
 		return false;
 	s->issued++;
 	s->row = s->column = 0;

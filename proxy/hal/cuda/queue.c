@@ -118,10 +118,8 @@ static bool acceptable(const struct hal_work *w)
 	case HAL_KERNEL: return w->kernel.space && w->kernel.function;
 	case HAL_COPY: return true;
 	case HAL_FILL: return w->fill.element == 1 || w->fill.element == 2 || w->fill.element == 4;
-	case HAL_REDUCE: return hal_reduce(NULL, NULL, NULL, 0, w->reduce.dtype, w->reduce.op);
-	case HAL_SCALE:
-		return hal_scale(NULL, NULL, 0, w->scale.dtype,
-				 w->scale.divide ? NULL : w->scale.scalar, w->scale.divisor);
+	case HAL_REDUCE:
+	case HAL_SCALE: return hal_sum_acceptable(w);
 	case HAL_GEMM: return w->gemm.space && cuda_gemm_acceptable(w->gemm.call);
 	}
 	return false;

@@ -1,10 +1,11 @@
-/* copy.c: rows of bytes between spaces and host memory, and rows of one value.
+/* copy.c: rows of bytes between spaces and host memory, rows of one value, and sums of collectives.
  *
  * Runs guarded: a row that leaves what is mapped fails the space. A range that leaves the window
  * itself is refused before a byte is written.
  */
 #include <string.h>
 
+#include "reduce.h"
 #include "soft.h"
 
 /* Where `height` rows of `width` bytes begin; leaves the work if they are not in the window. */
@@ -17,7 +18,7 @@ static uint8_t *rows_at(struct hal_ref ref, uint64_t width, uint64_t height, uin
 	if (__builtin_mul_overflow(height - 1, pitch, &bytes) ||
 	    __builtin_add_overflow(bytes, width, &bytes) || offset >= RF_WINDOW_BYTES ||
 	    bytes > RF_WINDOW_BYTES - offset)
-		soft_leave(SOFT_ILLEGAL_ADDRESS);
+		soft_leave_in(ref.space, SOFT_ILLEGAL_ADDRESS);
 	return ref.space->base + offset;
 }
 
@@ -72,4 +73,22 @@ void soft_fill(struct soft_worker *worker, const struct hal_work *work)
 	dst = rows_at(work->fill.dst, bytes, height, work->fill.pitch);
 	for (uint64_t y = 0; y < height; y++)
 		fill_row(dst + y * work->fill.pitch, width, work->fill.value, element);
+}
+
+void soft_sum(struct soft_worker *worker, const struct hal_work *work)
+{
+	struct hal_ref refs[HAL_SUM_REFS];
+	uint32_t count = hal_sum_refs(work, refs), element = hal_sum_element(work);
+	uint64_t bytes = hal_sum_bytes(work);
+	uint8_t *at[HAL_SUM_REFS] = {NULL};
+
+	(void)worker;
+	if (bytes == 0)
+		return;
+	for (uint32_t i = 0; i < count; i++) {
+		at[i] = rows_at(refs[i], bytes, 1, bytes);
+		if (refs[i].space && refs[i].addr % element)
+			soft_leave_in(refs[i].space, SOFT_MISALIGNED_ADDRESS);
+	}
+	hal_sum(work, at[0], at[1], at[2], bytes / element);
 }

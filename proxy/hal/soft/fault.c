@@ -131,6 +131,12 @@ void soft_leave_saying(int error, const char *why)
 	escape(error, 0);
 }
 
+void soft_leave_in(const struct hal_space *space, int error)
+{
+	soft_shelter();
+	escape(error, (uintptr_t)space->reservation);
+}
+
 struct hal_space *soft_working_in(void) { return atomic_load(&self->space); }
 
 void soft_shelter(void)
@@ -156,8 +162,9 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 {
 	uintptr_t address = worker->fault_address, shared = (uintptr_t)worker->scratch.shared;
 
-	if (in_window(worker->source, address))
-		space = worker->source;
+	for (uint32_t i = 0; worker->others && worker->others[i]; i++)
+		if (in_window(worker->others[i], address))
+			space = worker->others[i];
 
 	if (worker->fault_error == SOFT_LAUNCH_FAILED && atomic_load(&space->cancel))
 		soft_space_fail(space, SOFT_LAUNCH_FAILED, "%s: cancelled", worker->doing);
@@ -169,6 +176,8 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 			: worker->fault_error == SOFT_NOT_SUPPORTED
 				? "it called malloc, free or another device function that the "
 				  "software GPU does not have"
+			: worker->fault_error == SOFT_MISALIGNED_ADDRESS
+				? "an address that is not a multiple of the size of what is there"
 			: worker->fault_error == SOFT_ILLEGAL_ADDRESS
 				? "an address outside of device memory, or not aligned"
 				: "the kernel trapped or can never go on");
@@ -199,8 +208,9 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 				worker->doing, (void *)address);
 }
 
-void soft_guard(struct soft_worker *worker, struct hal_space *space, struct hal_space *source,
-		const char *doing, void (*body)(struct soft_worker *, const struct hal_work *),
+void soft_guard(struct soft_worker *worker, struct hal_space *space,
+		struct hal_space *const *others, const char *doing,
+		void (*body)(struct soft_worker *, const struct hal_work *),
 		const struct hal_work *work)
 {
 	sigset_t ours;
@@ -211,7 +221,7 @@ void soft_guard(struct soft_worker *worker, struct hal_space *space, struct hal_
 	}
 	worker->doing = doing;
 	worker->said[0] = 0;
-	worker->source = source;
+	worker->others = others;
 	atomic_store(&worker->space, space);
 	if (sigsetjmp(worker->escape, 0) == 0) { /* without the mask: no system call */
 		worker->guarded = 1;

@@ -159,7 +159,40 @@ static void run_copy(struct soft_worker *worker, const struct hal_work *work)
 	struct hal_space *dst = work->copy.dst.space, *src = work->copy.src.space;
 
 	if (!failed(dst) && !failed(src))
-		soft_guard(worker, dst ? dst : src, dst ? src : NULL, "copy", soft_copy, work);
+		soft_guard(worker, dst ? dst : src, (struct hal_space *[]){src, NULL}, "copy",
+			   soft_copy, work);
+}
+
+/* The spaces of its operands, one behind the other, and NULL. */
+static void sum_spaces(const struct hal_work *work, struct hal_space *spaces[HAL_SUM_REFS + 1])
+{
+	struct hal_ref refs[HAL_SUM_REFS];
+	uint32_t count = hal_sum_refs(work, refs), n = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		if (refs[i].space)
+			spaces[n++] = refs[i].space;
+	spaces[n] = NULL;
+}
+
+static bool sum_failed(const struct hal_work *work)
+{
+	struct hal_space *spaces[HAL_SUM_REFS + 1];
+
+	sum_spaces(work, spaces);
+	for (uint32_t i = 0; spaces[i]; i++)
+		if (failed(spaces[i]))
+			return true;
+	return false;
+}
+
+static void run_sum(struct soft_worker *worker, const struct hal_work *work)
+{
+	struct hal_space *spaces[HAL_SUM_REFS + 1];
+
+	sum_spaces(work, spaces);
+	if (!sum_failed(work))
+		soft_guard(worker, spaces[0], spaces, "a sum of a collective", soft_sum, work);
 }
 
 /* False: there is more of it to do. */
@@ -175,13 +208,7 @@ static bool run(struct soft_worker *worker, struct soft_item *item)
 			soft_guard(worker, work->fill.dst.space, NULL, "fill", soft_fill, work);
 		break;
 	case HAL_REDUCE:
-		hal_reduce(work->reduce.dst, work->reduce.a, work->reduce.b, work->reduce.count,
-			   work->reduce.dtype, work->reduce.op);
-		break;
-	case HAL_SCALE:
-		hal_scale(work->scale.dst, work->scale.a, work->scale.count, work->scale.dtype,
-			  work->scale.divide ? NULL : work->scale.scalar, work->scale.divisor);
-		break;
+	case HAL_SCALE: run_sum(worker, work); break;
 	case HAL_GEMM: return run_gemm(worker, item);
 	}
 	return true;
@@ -197,11 +224,7 @@ static bool acceptable(const struct hal_work *work)
 	case HAL_COPY: return true;
 	case HAL_FILL: return element == 1 || element == 2 || element == 4;
 	case HAL_REDUCE:
-		return hal_reduce(NULL, NULL, NULL, 0, work->reduce.dtype, work->reduce.op);
-	case HAL_SCALE:
-		return hal_scale(NULL, NULL, 0, work->scale.dtype,
-				 work->scale.divide ? NULL : work->scale.scalar,
-				 work->scale.divisor);
+	case HAL_SCALE: return hal_sum_acceptable(work);
 	case HAL_GEMM: return work->gemm.space && soft_gemm_tiles(work->gemm.call) > 0;
 	}
 	return false;
@@ -254,8 +277,10 @@ static bool has_failed(const struct hal_work *work)
 	case HAL_COPY: return failed(work->copy.dst.space) || failed(work->copy.src.space);
 	case HAL_FILL: return failed(work->fill.dst.space);
 	case HAL_GEMM: return failed(work->gemm.space);
-	default: return false;
+	case HAL_REDUCE:
+	case HAL_SCALE: return sum_failed(work);
 	}
+	return false;
 }
 
 /* Behind the others. */

@@ -83,7 +83,7 @@ struct soft_worker {
 	pthread_t thread;
 	void *signal_stack;
 	struct hal_space *_Atomic space; /* whose work runs guarded, else NULL */
-	struct hal_space *source;        /* a copy's other space, or NULL */
+	struct hal_space *const *others; /* more spaces that its work reaches, then NULL; or NULL */
 	struct soft_share *share;        /* of the kernel that runs */
 	bool owner;                      /* of the share */
 	volatile sig_atomic_t guarded;   /* faults on this thread belong to the work */
@@ -160,14 +160,17 @@ void soft_space_fail(struct hal_space *, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
 /* fault.c: run `body` so that an invalid access, a trap or a cancel ends it and fails the space
- * (or `source`, if the address lies there). Without a space a fault takes its ordinary course. */
+ * (or that of `others`, up to a NULL, where the address lies). Without a space a fault takes its
+ * ordinary course. */
 int soft_fault_install(void);
 int soft_worker_signals(struct soft_worker *);
-void soft_guard(struct soft_worker *, struct hal_space *, struct hal_space *source,
+void soft_guard(struct soft_worker *, struct hal_space *, struct hal_space *const *others,
 		const char *doing, void (*body)(struct soft_worker *, const struct hal_work *),
 		const struct hal_work *);
 void soft_leave(int error); /* from inside a body; does not return */
 void soft_leave_saying(int error, const char *why);
+void soft_leave_in(const struct hal_space *,
+		   int error);           /* it is this one of the spaces that fails */
 struct hal_space *soft_working_in(void); /* whose work this thread runs */
 /* What stands between these may take locks of the C library and must not fault. */
 void soft_shelter(void);
@@ -175,6 +178,7 @@ void soft_expose(void);
 void soft_signal_cancel(struct soft_worker *);
 
 /* copy.c, kernel.c, gemm.c: the kinds of work */
+void soft_sum(struct soft_worker *, const struct hal_work *);
 void soft_copy(struct soft_worker *, const struct hal_work *);
 void soft_fill(struct soft_worker *, const struct hal_work *);
 void soft_kernel(struct soft_worker *, const struct hal_work *);

@@ -1,0 +1,182 @@
+"""The sums of collectives in host and device memory: the same for both kinds of devices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi
+
+from .conftest import Fake
+
+ILLEGAL_ADDRESS, MISALIGNED_ADDRESS = 700, 716
+FLOAT, INT8, DOUBLE = 7, 0, 8
+COUNT = 3 * CHUNK // 4 + 5  # of floats: over three chunks and more
+Place = tuple[Any, int]  # of a hal_ref
+
+
+@pytest.fixture(params=["soft", "nvidia"])
+def device(request: pytest.FixtureRequest, fake: Fake) -> Iterator[Device]:
+    with Device(hal=request.param, memory=64 << 20) as made:
+        yield made
+
+
+def host(array: np.ndarray[Any, Any]) -> Place:
+    return ffi.NULL, array.ctypes.data
+
+
+def put(space: Space, array: np.ndarray[Any, Any]) -> Place:
+    return space.handle, space.put(array)
+
+
+def reduction(device: Device, dst: Place, a: Place, b: Place, count: int, dtype: int) -> Any:
+    work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_REDUCE})
+    for ref, place in zip(
+        (work.reduce.dst, work.reduce.a, work.reduce.b), (dst, a, b), strict=True
+    ):
+        ref.space, ref.addr = place
+    work.reduce.count, work.reduce.dtype, work.reduce.op = count, dtype, 0
+    return work
+
+
+def scaling(device: Device, dst: Place, a: Place, count: int, dtype: int, divisor: int) -> Any:
+    work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_SCALE})
+    for ref, place in zip((work.scale.dst, work.scale.a), (dst, a), strict=True):
+        ref.space, ref.addr = place
+    work.scale.count, work.scale.dtype = count, dtype
+    work.scale.divide, work.scale.divisor = 1, divisor
+    return work
+
+
+def values(seed: int, count: int = COUNT) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+@pytest.mark.parametrize("where", range(1, 8))
+def test_each_operand_may_lie_in_device_memory(device: Device, where: int) -> None:
+    """Bit 0: dst, 1: a, 2: b; at different places in their chunks."""
+    space = device.space()
+    a, b, out = values(1), values(2), np.zeros(COUNT, np.float32)
+    space.alloc(where * 512)
+    dst = (space.handle, space.alloc(out.nbytes)) if where & 1 else host(out)
+    at_a = put(space, a) if where & 2 else host(a)
+    space.alloc(4096)
+    at_b = put(space, b) if where & 4 else host(b)
+    device.run(reduction(device, dst, at_a, at_b, COUNT, FLOAT))
+    space.check()
+    got = space.read(dst[1], COUNT, np.float32) if where & 1 else out
+    assert got.tobytes() == (a + b).tobytes()
+
+
+@pytest.mark.parametrize("in_place", ["a", "b", "both"])
+def test_a_sum_in_place_in_device_memory(device: Device, in_place: str) -> None:
+    space = device.space()
+    a, b = values(1), values(2)
+    at_a, at_b = put(space, a), put(space, b)
+    if in_place == "both":
+        at_b, b = at_a, a
+    dst = at_b if in_place == "b" else at_a
+    device.run(reduction(device, dst, at_a, at_b, COUNT, FLOAT))
+    device.run(scaling(device, dst, dst, COUNT, FLOAT, 3))
+    space.check()
+    assert (space.read(dst[1], COUNT, np.float32) == (a + b) / np.float32(3)).all()
+
+
+def test_operands_in_three_ranks_memory(device: Device) -> None:
+    spaces = [device.space() for _ in range(3)]
+    a, b = values(1), values(2)
+    at_a, at_b = put(spaces[1], a), put(spaces[2], b)
+    dst = spaces[0].handle, spaces[0].alloc(a.nbytes)
+    device.run(reduction(device, dst, at_a, at_b, COUNT, FLOAT))
+    assert (spaces[0].read(dst[1], COUNT, np.float32) == a + b).all()
+    for space in spaces:
+        space.check()
+
+
+def test_elements_of_one_byte_and_of_eight(device: Device) -> None:
+    space = device.space()
+    small = np.arange(1001).astype(np.int8)
+    at = put(space, small)
+    device.run(reduction(device, (at[0], at[1] + 1), (at[0], at[1] + 1), host(small), 999, INT8))
+    got = space.read(at[1], 1001, np.int8)
+    assert (got[1:1000] == small[1:1000] + small[:999]).all() and got[1000] == small[1000]
+    large = np.arange(7, dtype=np.float64)
+    at = put(space, large)
+    device.run(scaling(device, at, at, 7, DOUBLE, 2))
+    assert (space.read(at[1], 7, np.float64) == large / 2).all()
+
+
+def test_no_elements_at_no_address(device: Device) -> None:
+    space = device.space()
+    nowhere = space.handle, DEV_BASE + (1 << 50)
+    device.run(reduction(device, nowhere, nowhere, nowhere, 0, INT8))
+    space.check()
+
+
+@pytest.mark.parametrize("operand", [0, 1, 2])
+@pytest.mark.parametrize("way", ["not mapped", "runs out", "outside"])
+def test_memory_that_is_not_there_fails_its_rank(device: Device, operand: int, way: str) -> None:
+    """And no other rank, nor the process; what is queued behind it is done."""
+    spaces = [device.space() for _ in range(3)]
+    data = values(1, 1000)
+    places = [put(space, data) for space in spaces]
+    bad = spaces[operand]
+    places[operand] = bad.handle, {
+        "not mapped": bad.mapped + 5 * CHUNK,
+        "runs out": bad.mapped - 400,
+        "outside": DEV_BASE - 4096,
+    }[way]  # fmt: skip
+    dst, a, b = places
+    device.submit(reduction(device, dst, a, b, 1000, FLOAT))
+    out = np.zeros(1000, np.float32)
+    device.run(reduction(device, host(out), host(data), host(data), 1000, FLOAT))
+    assert bad.error()[0] == ILLEGAL_ADDRESS and "a sum of a collective" in bad.error()[1]
+    assert (out == 2 * data).all()
+    for space in spaces:
+        if space is not bad:
+            space.check()
+    device.run(reduction(device, host(out), host(data), places[operand], 1000, FLOAT))
+    assert (out == 2 * data).all(), "work of a failed rank is skipped"
+
+
+def test_an_address_between_elements_fails_its_rank(device: Device) -> None:
+    space, data = device.space(), values(1, 100)
+    at, out = put(space, data), np.zeros(100, np.float32)
+    device.run(reduction(device, host(out), (at[0], at[1] + 2), host(data), 10, FLOAT))
+    code, text = space.error()
+    assert code == MISALIGNED_ADDRESS and "not a multiple" in text and not out.any()
+
+
+def test_operands_in_a_ranks_pinned_memory(device: Device) -> None:
+    space, data = device.space(), values(1, 1000)
+    arena, base = os.memfd_create("arena"), DEV_BASE + (1 << 39)
+    os.pwrite(arena, data.tobytes(), 0)
+    os.ftruncate(arena, 8192)
+    assert device.hal.space_map_host(space.handle, base, arena, 0, 8192) == 0
+    pinned = space.handle, base
+    device.run(reduction(device, put(space, data), pinned, pinned, 1000, FLOAT))
+    device.run(reduction(device, pinned, pinned, put(space, data), 1000, FLOAT))
+    space.check()
+    assert os.pread(arena, data.nbytes, 0) == (2 * data).tobytes()
+    os.close(arena)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_copy_of_the_driver_that_fails_fails_the_rank_and_keeps_no_buffer(
+    fake: Fake, nth: int
+) -> None:
+    with Device(hal="nvidia") as device:
+        good, data = device.space(), values(1, 1000)
+        for _ in range(20):  # more than there are pinned buffers
+            bad = device.space()
+            at = put(bad, data)
+            fake.fail("cuMemcpyAsync", nth, 1)
+            device.run(reduction(device, at, at, at, 1000, FLOAT))
+            assert bad.error()[0] == 1
+        at = put(good, data)
+        device.run(reduction(device, at, at, at, 1000, FLOAT))
+        good.check()
+        assert (good.read(at[1], 1000, np.float32) == 2 * data).all()
