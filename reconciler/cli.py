@@ -26,7 +26,8 @@ from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.git import is_elsewhere
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Device, Job, Json, Pool, count, to_json
-from rankfold.reconciler.store import Store, StoreError, database, desired_of
+from rankfold.reconciler.rows import desired_of
+from rankfold.reconciler.store import Store, StoreError, database
 from rankfold.reconciler.watching import Watching
 from rankfold.reconciler.yamldoc import unusable
 

@@ -17,7 +17,8 @@ import click
 
 from rankfold.reconciler import report
 from rankfold.reconciler.model import Json
-from rankfold.reconciler.store import Event, Store, database
+from rankfold.reconciler.rows import Event
+from rankfold.reconciler.store import Store, database
 
 REDRAW_S = 0.5  # of what `watch` shows on a terminal
 Block = tuple[str, tuple[str, ...], list[tuple[str, ...]]]  # title, head, rows

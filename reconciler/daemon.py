@@ -45,8 +45,9 @@ from rankfold.reconciler.model import (
 from rankfold.reconciler.observe import known_devices, last_lines, observe
 from rankfold.reconciler.plan.fitting import fitting_devices
 from rankfold.reconciler.processes import Processes
+from rankfold.reconciler.rows import Object
 from rankfold.reconciler.sources import Sources, storage_error
-from rankfold.reconciler.store import Object, Store, StoreError
+from rankfold.reconciler.store import Store, StoreError
 
 log, of_plan = area(__file__), area(plan.__file__)
 

@@ -32,7 +32,8 @@ from rankfold.reconciler.model import (
 )
 from rankfold.reconciler.observe import known_devices, last_lines, observe
 from rankfold.reconciler.revision import Difference
-from rankfold.reconciler.store import Object, Store, database
+from rankfold.reconciler.rows import Object
+from rankfold.reconciler.store import Store, database
 from rankfold.reconciler.words import silence
 
 FORMAT_VERSION = 1

@@ -13,8 +13,8 @@ from rankfold.reconciler.environment import change_in_words, changed_names
 from rankfold.reconciler.environment import names as names_of
 from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.model import Desired, Job, Origin, Record, count
+from rankfold.reconciler.rows import Object
 from rankfold.reconciler.spec import Fault, File, Loaded
-from rankfold.reconciler.store import Object
 
 
 def revision_faults(

@@ -8,29 +8,26 @@ cannot say (sizes, names across files, commands that start ranks) is here.
 
 from __future__ import annotations
 
-import difflib
-import functools
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jsonschema
 
-from rankfold import paths
 from rankfold.reconciler import yamldoc
 from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.model import Desired, Device, Job, Json, Origin, Pool
+from rankfold.reconciler.schemas import ENV, default_of, load_schema, schema_faults, walk
 
 KINDS = ("Pool", "Job", "Policy")
 API_VERSION = "rankfold/v1alpha1"
 DEVICE_MEMORY_MIN = 4 << 20
 DEVICE_MEMORY_MAX = 1 << 39  # RF_HEAP_BYTES: what a rank can address
 OURS_IN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-ENV = ("spec", "env")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
 
@@ -322,124 +319,6 @@ class _Reader:
                 kind = " or ".join(job.device_types) or "any kind"
                 reason = f"asks for {job.gpus} devices; the pools have {most} of {kind}"
                 self.fault(origin.file, doc, ("spec", "gpus"), reason)
-
-
-# ---- schemas -------------------------------------------------------------------------------
-
-
-@functools.cache
-def load_schema(kind: str) -> Json:
-    schema: Json = json.loads(paths.schema(kind).read_text())
-    if kind == "Job":  # what is built comes from its table; the file says the same, for editors
-        for field in fields_of(Job).values():
-            *where, name = field.path.split(".")
-            within = functools.reduce(lambda rule, part: rule["properties"][part], where, schema)
-            within["properties"][name] = field.rule
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return schema
-
-
-def walk(
-    schema: Json, value: Any, path: yamldoc.Path = ()
-) -> Iterable[tuple[yamldoc.Path, Json, Any]]:
-    """(path, schema, value) of every field that is given and known."""
-    yield path, schema, value
-    if isinstance(value, dict):
-        known = schema.get("properties", {})
-        for key, each in value.items():
-            if key in known:
-                yield from walk(known[key], each, (*path, key))
-    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
-        for at, each in enumerate(value):
-            yield from walk(schema["items"], each, (*path, at))
-
-
-def default_of(path: yamldoc.Path, rule: Json, document: Json) -> Any:
-    """The default of a field; that of ``parallelism.data`` is another field's value."""
-    if path == ("spec", "parallelism", "data"):
-        return document["spec"].get("worldSize") if isinstance(document.get("spec"), dict) else None
-    return rule.get("default")
-
-
-def schema_faults(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]]:
-    """What a schema has against a value, in words."""
-    for error in jsonschema.Draft202012Validator(schema).iter_errors(value):
-        path: yamldoc.Path = tuple(error.absolute_path)
-        yield from _explain(error, path)
-
-
-def _explain(
-    error: jsonschema.ValidationError, path: yamldoc.Path
-) -> Iterable[tuple[yamldoc.Path, str]]:
-    rule, got, wanted = error.schema, error.instance, cast(Any, error.validator_value)
-    if not isinstance(rule, dict):
-        yield path, error.message
-    elif error.validator == "required":
-        for name in wanted:
-            if name not in cast(Json, got):
-                what = rule.get("properties", {}).get(name, {}).get("description", "")
-                yield (*path, name), f"is missing. {what}".strip()
-    elif error.validator == "additionalProperties":
-        known = list(rule.get("properties", {}))
-        for name in cast(Json, got):
-            if name not in known:
-                near = difflib.get_close_matches(str(name), known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-                yield (*path, name), f"there is no such field; {hint}"
-    elif error.validator in ("type", "enum", "const"):
-        yield path, _wrong_value(str(error.validator), wanted, got, _quoted(got, path))
-    else:
-        out = _out_of_bounds(error, _quoted(got, path))
-        yield path, f"{out}. {rule.get('description', '')}".strip()
-
-
-A_NUMBER = "a number"
-
-
-def _quoted(got: Any, path: yamldoc.Path) -> str:
-    """A wrong value as it is told: what may hold values of `env` only by its kind."""
-    if isinstance(got, dict):
-        return "a mapping"
-    if isinstance(got, list) and any(isinstance(each, (dict, list)) for each in got):
-        return "a list"
-    if path[:2] != ENV and path not in ((), ENV[:1]):
-        return json.dumps(got, default=str)
-    if got is None:
-        return "nothing"
-    if isinstance(got, (bool, list)):
-        return "a list" if isinstance(got, list) else "true or false"
-    return "a text" if isinstance(got, str) else A_NUMBER
-
-
-def _out_of_bounds(error: jsonschema.ValidationError, shown: str) -> str:
-    wanted = cast(Any, error.validator_value)
-    if error.validator == "minimum":
-        return f"must be at least {wanted}, not {shown}"
-    if error.validator == "maximum":
-        return f"must be at most {wanted}, not {shown}"
-    if error.validator in ("minLength", "minItems"):
-        return "must not be empty"
-    return f"{shown} is not right"
-
-
-def _wrong_value(rule: str, wanted: Any, got: Any, shown: str) -> str:
-    if rule == "const":
-        return f"must be {wanted}, not {shown}"
-    if rule == "enum":
-        allowed = [str(each) for each in wanted]
-        near = difflib.get_close_matches(str(got), allowed, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"must be one of {', '.join(allowed)}, not {shown}{hint}"
-    names = {"object": "a mapping", "array": "a list", "string": "a text", "number": "a number",
-             "integer": "a whole number", "boolean": "true or false"}  # fmt: skip
-    words = " or ".join(names.get(w, w) for w in ([wanted] if isinstance(wanted, str) else wanted))
-    quoted = isinstance(got, (int, float)) and not isinstance(got, bool) and "string" in wanted
-    hint = f': write "{got}", in quotes' if quoted else ""
-    if quoted and shown == A_NUMBER:
-        hint = ": put it in quotes"
-    if isinstance(got, bool) and "string" in wanted:
-        hint = ": YAML reads this as true or false, put it in quotes"
-    return f"must be {words}, not {shown}{hint}"
 
 
 # ---- single fields ---------------------------------------------------------------------------

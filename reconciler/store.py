@@ -16,27 +16,22 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from rankfold.reconciler.model import (
     Change,
-    Count,
     Desired,
     Job,
     Json,
-    ObjectName,
     Origin,
     Pool,
-    Ranks,
     Record,
-    Seconds,
     to_json,
 )
+from rankfold.reconciler.rows import META, ActionRow, Event, Object, ObjectRow, Override, desired_of
 from rankfold.reconciler.spec import Loaded
 
 SCHEMA_VERSION = 1
@@ -75,55 +70,6 @@ class StoreError(Exception):
     """The journal cannot be used; the message says what to do."""
 
 
-# ---- what rows must hold -------------------------------------------------------------------------
-
-
-class Override(TypedDict, total=False):
-    """What a person laid over a job."""
-
-    gpus: Ranks
-    suspend: bool
-    cancelled: bool
-
-
-class _ObjectRow(msgspec.Struct):
-    kind: Literal["Job", "Pool"]
-    name: ObjectName
-    spec: str
-    source: str | None
-    file: str
-    line: Count
-    revision: str
-    generation: Count
-    created: Seconds
-    removed: Annotated[int, Meta(ge=0, le=1)]
-    override: str
-
-
-class ActionRow(TypedDict):
-    epoch: Count
-    kind: str
-    begun_at: Seconds
-    done_at: Seconds | None
-
-
-class _Attempted(TypedDict):
-    revision: str
-    time: Seconds
-    faults: list[str]
-
-
-class _Unreachable(TypedDict):
-    message: str
-    since: Seconds
-
-
-_META: dict[str, Any] = {
-    "source": str, "revision": str, "attempted": _Attempted, "watching": str | None,
-    "unreachable": _Unreachable | None, "told_to_end": list[str],
-}  # fmt: skip
-
-
 def _columns(kind: type[T]) -> tuple[str, ...]:
     return tuple(kind.__annotations__)
 
@@ -131,41 +77,6 @@ def _columns(kind: type[T]) -> tuple[str, ...]:
 def _text(value: Any) -> str:
     """JSON that will be read again: raises for what is no text (half a character)."""
     return msgspec.json.encode(value, order="sorted").decode()
-
-
-@dataclass(frozen=True)
-class Object:
-    """A desired object and where it came from."""
-
-    kind: str
-    name: str
-    spec: Job | Pool
-    source: str | None
-    origin: Origin
-    revision: str
-    generation: int
-    created: float
-    removed: bool
-    override: Override
-
-    def effective(self) -> Job | Pool:
-        """The spec with what a person or a removed file laid over it."""
-        if not isinstance(self.spec, Job):
-            return self.spec
-        job = dataclasses.replace(self.spec, created=self.created, orphaned=self.removed)
-        if self.override:
-            job = dataclasses.replace(job, drifted=self.source is not None, **self.override)
-        return job
-
-
-@dataclass(frozen=True)
-class Event:
-    id: Count
-    time: Seconds
-    object: str
-    type: str
-    reason: str
-    message: str
 
 
 def database(state: Path) -> Path:
@@ -294,7 +205,7 @@ class Store:
 
     def get(self, key: str, default: Any = None) -> Any:
         row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return self._decode(row[0], _META.get(key, Any), "meta", key) if row else default
+        return self._decode(row[0], META.get(key, Any), "meta", key) if row else default
 
     def set(self, key: str, value: Any) -> None:
         self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, _text(value)))
@@ -309,9 +220,9 @@ class Store:
             "SELECT kind, name, spec, source, file, line, revision, generation, created, removed,"
             " override FROM objects ORDER BY created, name"
         )
-        return [self._object(self._row(row, _ObjectRow, "objects")) for row in rows]
+        return [self._object(self._row(row, ObjectRow, "objects")) for row in rows]
 
-    def _object(self, row: _ObjectRow) -> Object:
+    def _object(self, row: ObjectRow) -> Object:
         name = f"{row.kind} {row.name}"
         spec = self._decode(row.spec, Job if row.kind == "Job" else Pool, "objects", name)
         if spec.name != row.name:
@@ -517,15 +428,3 @@ class Store:
         self.db.execute(
             "INSERT OR REPLACE INTO conditions VALUES (?, ?, ?)", (job, text, generation)
         )
-
-
-def desired_of(objects: Iterable[Object]) -> Desired:
-    pools: dict[str, Pool] = {}
-    jobs: dict[str, Job] = {}
-    for each in objects:
-        spec = each.effective()
-        if isinstance(spec, Job):
-            jobs[spec.name] = spec
-        else:
-            pools[spec.name] = spec
-    return Desired(pools, jobs)

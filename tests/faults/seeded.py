@@ -190,7 +190,8 @@ FIGURES = [
 ]  # fmt: skip
 
 WATCH, GIT, REVISION = "reconciler/watch.py", "reconciler/git.py", "reconciler/revision.py"
-SPEC_, ENVIRONMENT = "reconciler/spec.py", "reconciler/environment.py"
+SPEC_, SCHEMAS = "reconciler/spec.py", "reconciler/schemas.py"
+ENVIRONMENT = "reconciler/environment.py"
 ON_WATCH, ON_BACKOFF = "tests/reconciler/test_watch.py::", "tests/reconciler/test_backoff.py::"
 ON_SAVES, ON_SECRETS = "tests/reconciler/test_saves.py::", "tests/reconciler/test_secrets.py::"
 ON_WATCHING = "tests/reconciler/test_watching.py::"
@@ -218,7 +219,7 @@ SOURCES = [
            ON_SAVES + "test_what_is_meant_is_accepted"),
     Mutant("unreadable-is-empty", SPEC_, "onerror=fail", "onerror=lambda error: None",
            ON_SAVES + "test_a_folder_that_cannot_be_read_is_not_empty"),
-    Mutant("values-of-env-told", SPEC_, "if path[:2] != ENV and path not in ((), ENV[:1]):",
+    Mutant("values-of-env-told", SCHEMAS, "if path[:2] != ENV and path not in ((), ENV[:1]):",
            "if True:", ON_SLIPS),
     Mutant("yaml-quotes", "reconciler/yamldoc.py", "problem = _unquoted(", "problem = (", ON_SLIPS),
     Mutant("all-is-inherited", ENVIRONMENT, "return _chosen(ours, INHERITED) | dict(job.env)",
