@@ -36,9 +36,8 @@ def parse_body(function: Function, elements: dict[str, int] | None = None) -> Bo
         match = _STATEMENT.match(text, at)
         if not match:
             if text[at:].strip():
-                raise ModuleError(
-                    INVALID_PTX, f"{function.name}: cannot read {text[at : at + 60]!r}"
-                )
+                about = text[at : at + 60]
+                raise ModuleError(INVALID_PTX, f"{function.name}: cannot read {about!r}", about)
             break
         at = match.end()
         assert scope is not None
@@ -110,7 +109,7 @@ def _statement(
 def _registers(text: str, scope: Scope, body: Body) -> None:
     match = re.match(r"\.reg\s+(?:\.(v[24])\s+)?\.(\w+)\s+(.*)$", text, re.S)
     if not match or match[2] not in TYPE_BYTES:
-        raise ModuleError(INVALID_PTX, f"cannot read {text!r}")
+        raise ModuleError(INVALID_PTX, f"cannot read {text!r}", text)
     for part in match[3].split(","):
         family = re.match(r"\s*([\w$%]+)\s*<\s*(\d+)\s*>\s*$", part)
         names = [f"{family[1]}{i}" for i in range(int(family[2]))] if family else [part.strip()]

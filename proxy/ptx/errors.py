@@ -10,8 +10,9 @@ NOT_SUPPORTED = 801
 
 
 class ModuleError(Exception):
-    """A CUresult number, and what it means here, for people."""
+    """A CUresult number, and what it means here, for people. `about`: the PTX that it is about, if
+    that is a place, with other blanks maybe."""
 
-    def __init__(self, code: int, message: str):
+    def __init__(self, code: int, message: str, about: str = ""):
         super().__init__(message)
-        self.code, self.message = code, message
+        self.code, self.message, self.about = code, message, about

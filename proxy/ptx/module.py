@@ -81,7 +81,8 @@ def _closing(text: str, at: int) -> int:
 def _top_level(text: str, at: int, module: Module, declarations: list[str]) -> int:
     end = re.compile(r"[;{]").search(text, at)
     if not end:
-        raise ModuleError(INVALID_PTX, f"unexpected end after {text[at : at + 40]!r}")
+        about = text[at : at + 40]
+        raise ModuleError(INVALID_PTX, f"unexpected end after {about!r}", about)
     header = spread(text[at : end.start()])
     if _FUNC.search(header):
         if end.group() == "{":
@@ -119,7 +120,7 @@ def _counts(header: str, name: str, declared: bool, known_declared: bool | None)
 def _function(header: str, text: str, body: str | None) -> Function:
     match = re.search(rf"\.(entry|func)\s*(\([^)]*\))?\s*({_IDENT})\s*(\([^)]*\))?", header)
     if not match:
-        raise ModuleError(INVALID_PTX, f"bad function header {header.strip()[:80]!r}")
+        raise ModuleError(INVALID_PTX, f"bad function header {header.strip()[:80]!r}", text[:80])
     kind, returns, name, params = match.groups()
     limit = re.search(r"\.(?:maxntid|reqntid)\s+([\d,\s]+)", header)
     threads = 1024

@@ -79,7 +79,7 @@ def _words(op: str) -> tuple[str, ...]:
 def parse_instr(text: str, scope: Scope, function: str) -> Instr:
     match = _INSTR.match(text)
     if not match:
-        raise ModuleError(INVALID_PTX, f"{function}: cannot read {text!r}")
+        raise ModuleError(INVALID_PTX, f"{function}: cannot read {text!r}", text)
     negated, pred, op, rest = match.groups()
     instr = Instr(_words(op), text=" ".join(text.split()))
     if pred:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.proxy.ptx.model import Module
 from rankfold.proxy.ptx.module import find, parse_module
 
-from . import lower
+from . import listing, lower
 
 CPU = "x86-64-v3"
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -85,26 +86,48 @@ def target_machine() -> llvm.TargetMachine:
     return target.create_target_machine(cpu=CPU, features="", opt=3, reloc="pic", codemodel="small")
 
 
-def compile_kernel(source: str, name: str) -> Compiled:
-    """Raises ModuleError. May take seconds, and may crash as any compiler: see server.py."""
+Keep = Callable[[str, str], None]  # a stage, its text
+STAGES = ("ptx", "flat", "llvm", "optimised", "asm")
+
+
+def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled:
+    """Raises ModuleError. May take seconds, and may crash as any compiler: see server.py. `keep`
+    is given each of STAGES as soon as there is one."""
+    if keep:
+        keep("ptx", source)
     symbol = "rf_" + key_of(source, name)[:32]
-    lowered = lower.lower(parse_module(source), name, symbol)
-    try:
-        module = llvm.parse_assembly(lowered.ir)
-        module.verify()
-    except RuntimeError as error:
-        line = str(error).strip().splitlines()[0]
-        raise ModuleError(INVALID_PTX, f"kernel {name}: not valid PTX: {line}") from error
+    module = parse_module(source)
+    made = lower.Kernel(module, find(module, name), symbol)
+    if keep:
+        keep("flat", listing.flat(made.graph))
+    lowered = made.lower()
+    if keep:
+        keep("llvm", lowered.ir)
     machine = target_machine()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = True
-    options.slp_vectorization = True
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    optimised = _optimised(lowered.ir, name, machine)
+    if keep:
+        keep("optimised", str(optimised))
+        # of a copy: to write it out changes it, and the object must be the same with and without
+        keep("asm", target_machine().emit_assembly(optimised.clone()))
     return Compiled(
         symbol,
         lowered.static_shared,
         lowered.local_bytes,
         lowered.registers,
-        machine.emit_object(module),
+        machine.emit_object(optimised),
     )
+
+
+def _optimised(ir: str, name: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    try:
+        module = llvm.parse_assembly(ir)
+        module.verify()
+    except RuntimeError as error:
+        line = str(error).strip().splitlines()[0]
+        raise ModuleError(INVALID_PTX, f"kernel {name}: not valid PTX: {line}") from error
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    options.slp_vectorization = True
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module

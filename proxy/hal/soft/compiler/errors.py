@@ -18,7 +18,7 @@ def unsupported_instruction(text: str, op: str, kernel: str) -> ModuleError:
     if text.startswith("mma.sp"):
         instead = f" ({_SPARSE})"
     error = unsupported(f"the instruction {text!r}", kernel)
-    return ModuleError(error.code, error.message + instead)
+    return ModuleError(error.code, error.message + instead, text)
 
 
 def unsupported(what: str, kernel: str) -> ModuleError:

@@ -305,7 +305,8 @@ def _resolve(
     for block, targets in pending:
         missing = [t for t in targets if t not in labels]
         if missing or not targets:
-            raise ModuleError(INVALID_PTX, f"kernel {kernel}: no label {missing}")
+            names = ", ".join(missing)
+            raise ModuleError(INVALID_PTX, f"kernel {kernel}: no label {names}", names)
         block.goto = tuple(labels[t] for t in targets)
     for block in falls:
         block.goto = (*block.goto, block.number + 1)

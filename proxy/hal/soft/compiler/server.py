@@ -28,10 +28,13 @@ from msgspec import Meta
 
 from rankfold import messages
 from rankfold.control import ControlError, Message
+from rankfold.log import area, set_up
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.service import Request, Server
 
-from . import cache, codegen
+from . import cache, codegen, dump
+
+log = area(__file__)
 
 IDLE_S = 2.0
 TIME_LIMIT_S = 120.0
@@ -69,6 +72,9 @@ class Compiler:
         self.waiting: deque[Job] = deque()
         self.slots = max(1, os.cpu_count() or 1)
         self.compiled = 0
+        self.told = False
+        self.dumps, why = dump.folder()
+        self.not_kept(why)
         self.server = Server(
             socket,
             {
@@ -123,7 +129,7 @@ class Compiler:
         job.pid = os.fork()
         if job.pid == 0:
             os.close(read_end)
-            _child(self.folder, job, write_end)
+            _child(self.folder, self.dumps, job, write_end)
         os.close(write_end)
         self.server.add(read_end, self.reader(job, read_end))
         self.server.after(self.time_limit_s, lambda: self.expire(job))
@@ -154,13 +160,22 @@ class Compiler:
             result = failure(job, f"ended by signal {os.WTERMSIG(status)}")
         else:
             try:
-                result = json.loads(job.output)
+                said = json.loads(job.output)
+                result = said["result"]
+                self.not_kept(said["not_kept"])
             except ValueError:
                 result = failure(job, f"ended with status {os.waitstatus_to_exitcode(status)}")
         self.compiled += 1
         for request in job.requests:
             request.reply(**result)
         self.start_more()
+
+    def not_kept(self, why: str) -> None:
+        """Say so once, and keep nothing more."""
+        if why and not self.told:
+            self.told = True
+            log.warning("%s", why)
+        self.dumps = None if why else self.dumps
 
     def check_idle(self) -> None:
         if not self.jobs and not self.server.clients():
@@ -176,19 +191,23 @@ def failure(job: Job, what: str) -> Message:
     return {"code": INVALID_PTX, "message": f"kernel {job.name}: its compilation {what}"}
 
 
-def _child(folder: Path, job: Job, output: int) -> None:
-    """Never returns. What it has to say goes through the pipe."""
+def _child(folder: Path, dumps: Path | None, job: Job, output: int) -> None:
+    """Never returns. What it has to say goes through the pipe: the answer, and why it could not
+    keep what it compiled."""
     status = 1
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         result: Message = {}
+        kept = dump.Kept(dumps, job.key, job.name) if dumps else None
         try:
-            cache.store(folder, job.key, codegen.compile_kernel(job.source, job.name))
+            compiled = codegen.compile_kernel(job.source, job.name, kept.keep if kept else None)
+            cache.store(folder, job.key, compiled)
         except ModuleError as error:
             result = {"code": error.code, "message": error.message}
         except Exception as error:  # noqa: BLE001  a fault of ours: say in which kernel
             result = failure(job, f"failed: {error!r}")
-        os.write(output, json.dumps(result).encode())
+        not_kept = kept.failed if kept else ""
+        os.write(output, json.dumps({"result": result, "not_kept": not_kept}).encode())
         status = 0
     finally:
         os._exit(status)
@@ -206,6 +225,7 @@ def main() -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0  # another one serves
+    set_up()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     codegen.target_machine()  # children inherit what is initialised
     Compiler(arguments.socket, arguments.cache, arguments.time_limit, arguments.idle).run()

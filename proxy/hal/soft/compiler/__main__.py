@@ -1,0 +1,79 @@
+"""``python -m rankfold.proxy.hal.soft.compiler FILE.ptx``: what the compiler makes of a kernel."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+import click
+
+from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.fatbin import ptx_of
+from rankfold.proxy.ptx.model import Module
+from rankfold.proxy.ptx.module import parse_module
+
+from . import codegen
+
+COMMENT = {"flat": "//", "llvm": ";", "optimised": ";", "asm": "#"}
+FATBINS_FOR = (9, 0)  # of a fatbin the best PTX for this compute capability
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--emit", type=click.Choice([*COMMENT]), default="llvm", show_default=True,
+              help="flat: instructions with every call resolved, in blocks between cuts; llvm: IR "
+              "as it is lowered; optimised: IR as LLVM leaves it; asm: x86-64.")  # fmt: skip
+@click.option("--kernel", "wanted", help="Only this one; default: every kernel.")
+@click.option("-o", "--output", type=click.File("w", lazy=True), default="-", help="Not stdout.")
+def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
+    """Compile the kernels of FILE, PTX or a fatbin, for the software GPU."""
+    text = ""
+    try:
+        text = ptx_of(file.read_bytes(), FATBINS_FOR)
+        module = parse_module(text)
+        kernels = [f.name for f in module.functions.values() if f.entry and f.body_text is not None]
+        if wanted is not None and wanted not in kernels:
+            have = ", ".join(kernels) or "none"
+            _refuse(f"{file}: no kernel {wanted}; there are: {have}")
+        for name in [wanted] if wanted is not None else kernels:
+            shown = made(module, name, emit)
+            print(f"{COMMENT[emit]} kernel {name}\n{shown}", file=output)
+    except ModuleError as error:
+        _refuse(f"{file}{line_of(text, error.about)}: {error.message}")
+
+
+class _Enough(Exception):
+    """The stage that was asked for, as text."""
+
+
+def made(module: Module, name: str, emit: str) -> str:
+    """One stage of a kernel, as text. Raises ModuleError."""
+
+    def keep(stage: str, text: str) -> None:
+        if stage == emit:
+            raise _Enough(text)
+
+    try:
+        codegen.compile_kernel(codegen.kernel_source(module, name), name, keep)
+    except _Enough as found:
+        return str(found)
+    raise ValueError(f"no stage {emit}")
+
+
+def line_of(text: str, about: str) -> str:
+    """``:LINE`` of what an error is about, in a text that may have other blanks; "" if it is not
+    found."""
+    letters = "".join(about.split())
+    found = re.search(r"\s*".join(map(re.escape, letters)), text) if letters else None
+    return f":{text.count(chr(10), 0, found.start()) + 1}" if found else ""
+
+
+def _refuse(message: str) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m rankfold.proxy.hal.soft.compiler")

@@ -1,0 +1,53 @@
+"""What was compiled, kept for people: with RANKFOLD_DUMP=DIR a folder for each kernel's hash.
+
+A fault here is said once and never fails a compilation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+SWITCH = "RANKFOLD_DUMP"
+FILES = {"ptx": "kernel.ptx", "flat": "flat.txt", "llvm": "lowered.ll",
+         "optimised": "optimised.ll", "asm": "kernel.s"}  # of codegen.STAGES  # fmt: skip
+
+
+def folder(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:
+    """Where to keep it, or None; and, if it was asked for in vain, why."""
+    asked = environ.get(SWITCH, "")
+    if not asked:
+        return None, ""
+    if not os.path.isabs(asked):
+        return None, f"{SWITCH}={asked}: nothing is kept: not an absolute path"
+    try:
+        Path(asked).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return None, f"{SWITCH}={asked}: nothing is kept: {error.strerror}"
+    if not os.access(asked, os.W_OK | os.X_OK):
+        return None, f"{SWITCH}={asked}: nothing is kept: the folder may not be written"
+    return Path(asked), ""
+
+
+class Kept:
+    """The stages of one compilation, each in a file as soon as there is one, so that they are there
+    if the next one fails or crashes. `failed`: why one could not be kept."""
+
+    def __init__(self, folder: Path | None, key: str, name: str):
+        self.folder = folder / key if folder else None
+        self.failed = ""
+        self._write("name", f"{name}\n")
+
+    def keep(self, stage: str, text: str) -> None:
+        self._write(FILES[stage], text)
+
+    def _write(self, file: str, text: str) -> None:
+        if self.folder is None:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / file).write_text(text)
+        except OSError as error:
+            self.failed = f"{SWITCH}: nothing more is kept: {self.folder / file}: {error.strerror}"
+            self.folder = None
