@@ -25,6 +25,12 @@ $(BUILD)/short: $(CORE) $(SHORT)
 	$(CC) $(FLAGS) $(WRAP) $(SCARCE) -o $@ $^ -lpthread -lm -ldl
 -include $(BUILD)/tests/hostile/short.d
 
+# Structures of the core, looked at from inside.
+PARTS := $(filter-out %/fuzz_decoder.o %/generate.o %/coverage.o,$(OTHER)) $(BUILD)/tests/hostile/parts.o
+$(BUILD)/parts: $(CORE) $(PARTS)
+	$(CC) $(FLAGS) $(WRAP) -o $@ $^ -lpthread -lm -ldl
+-include $(BUILD)/tests/hostile/parts.d
+
 # The proxy's threads under the thread sanitizer, in one go: nothing of it is shared with the above.
 # It has room for 1.5 TiB of addresses, of which the kernel's randomisation may leave a third: so
 # windows of 32 GiB between guards of 8 GiB take the place of those of 1 TiB between 256 GiB.

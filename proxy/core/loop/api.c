@@ -389,15 +389,13 @@ static void run_function_ready(struct proxy *p, void *arg)
 							      OBJ_FUNCTION)
 			       : NULL;
 	const struct proxy_function *from = a->function;
+	if (f && !a->error)
+		a->error = function_fill(f, from, a->params);
 	if (f && !a->error) {
 		uint8_t *bulk = ring_bulk(r, (uint64_t)ask->bulk * RF_BULK_BYTES,
 					  from->param_count * sizeof(struct rf_param));
-		f->hal = (const struct hal_function *)(uintptr_t)from->address;
-		f->param_bytes = from->param_bytes;
-		f->max_threads = from->max_threads;
-		f->static_shared_bytes = from->static_shared_bytes;
 		if (ask->slot && bulk)
-			memcpy(bulk, a->params, from->param_count * sizeof(struct rf_param));
+			memcpy(bulk, f->params, from->param_count * sizeof(struct rf_param));
 		struct rf_function_reply reply = {from->param_count,         from->param_bytes,
 						  from->static_shared_bytes, from->max_threads,
 						  from->registers,           from->local_bytes,

@@ -31,6 +31,7 @@
 #include "collective/collective.h"
 #include "hal.h"
 #include "job_limits.h"
+#include "loop/module.h"
 #include "loop/place.h"
 #include "loop/table.h"
 #include "memory/memory.h"
@@ -50,30 +51,6 @@
 #define OBJECTS_MAX (1u << 20)        /* handles of one rank */
 
 /* ---- handles ---- */
-
-struct module {
-	struct object o;
-	uint8_t *image; /* while it arrives */
-	uint64_t image_bytes, image_room;
-	bool loading, loaded; /* asked for; answered */
-	bool doomed;          /* unloaded: goes when nothing uses it */
-	uint32_t uses;        /* queued kernels and open questions, also its functions' */
-	char hash[65];
-	uint64_t globals_bytes, globals_addr;
-	uint8_t *globals_image;
-	uint32_t function_count, global_count;
-	char *function_names, *global_names; /* zero-terminated, one after another */
-	uint64_t *global_offsets, *global_sizes;
-};
-
-struct function {
-	struct object o;
-	struct module *module;
-	const struct hal_function *hal; /* NULL until compiled */
-	int error;                      /* of a compilation after a restore */
-	uint32_t param_bytes, max_threads, static_shared_bytes;
-	char *name;
-};
 
 struct comm {
 	struct object o;
@@ -242,12 +219,6 @@ void rank_fail(struct rank *, int error, const char *text); /* sticky */
 
 /* valid.c */
 const char *core_invalid(const struct proxy *); /* what is wrong, or NULL */
-
-/* module.c */
-void module_unload(struct rank *, struct module *);
-void module_release(struct rank *, struct module *); /* one use is over; may free it */
-void module_free(struct module *);
-void function_free(struct function *);
 
 /* slice.c */
 void slice_turn(struct proxy *);

@@ -14,8 +14,33 @@ static bool is_function_of(const struct object *o, const struct module *m)
 	return o->kind == OBJ_FUNCTION && ((const struct function *)o)->module == m;
 }
 
+int function_fill(struct function *f, const struct proxy_function *from, const uint32_t *params)
+{
+	struct rf_param *copy = malloc(from->param_count * sizeof *copy + 1);
+	if (!copy)
+		return CU_OUT_OF_MEMORY;
+	for (uint32_t i = 0; i < from->param_count; i++) {
+		copy[i] = (struct rf_param){params[2 * i], params[2 * i + 1]};
+		if (copy[i].bytes > from->param_bytes ||
+		    copy[i].offset > from->param_bytes - copy[i].bytes) {
+			free(copy);
+			return CU_INVALID_IMAGE;
+		}
+	}
+	free(f->params);
+	f->params = copy;
+	f->param_count = from->param_count;
+	f->hal = (const struct hal_function *)(uintptr_t)from->address;
+	f->param_bytes = from->param_bytes;
+	f->max_threads = from->max_threads;
+	f->static_shared_bytes = from->static_shared_bytes;
+	return CU_OK;
+}
+
 void function_free(struct function *f)
 {
+	free(f->params);
+	free(f->uses);
 	free(f->name);
 	free(f);
 }
