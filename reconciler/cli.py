@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import click
 
-from rankfold import __version__, control, paths
+from rankfold import __version__, control, inspect, paths
 from rankfold.reconciler import doctor, plan, report, revision, spec, watch
 from rankfold.reconciler.client import NoReconciler, Reconciler, reconciler_runs
 from rankfold.reconciler.console import blocks_of, event_line, say, tables
@@ -380,6 +380,27 @@ def events(state: Path, name: str | None, output: str) -> int:
     for each in found:
         click.echo(event_line(each))
     return 0
+
+
+@cli.command("inspect")
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--consumed", default=20, show_default=True, type=click.IntRange(min=0),
+    help="How many of the requests that the proxy has taken.",
+)  # fmt: skip
+def inspect_command(file: Path, consumed: int) -> int:
+    """Print a rank's channel, or the saved state in its image, as text.
+
+    FILE is a copy of one, or the memfd itself: /proc/PID/fd/N of the rank's launcher, where
+    `ls -l` says /memfd:rankfold and /memfd:rankfold-image-RANK. Exit code 1 if it is damaged.
+    """
+    found = inspect.Found()
+    try:
+        for line in inspect.lines(file, consumed, found):
+            click.echo(line)
+    except inspect.NotOurs as error:
+        fail(str(error))
+    return EXIT_ERROR if found.damaged else 0
 
 
 @cli.command()
