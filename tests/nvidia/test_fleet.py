@@ -66,6 +66,19 @@ def test_products_move_between_kinds_of_device(state: State) -> None:
         assert outputs(job) == wanted
 
 
+def test_a_proxy_loads_its_own_kind_of_device(state: State) -> None:
+    """Only the software GPU has a compiler in it."""
+    with Fleet(state, memory=32 * MiB, kinds=("nvidia", "soft")) as fleet:
+        outputs(start(fleet, "both", [0, 1], steps=2))
+        loaded = {
+            name: Path(f"/proc/{fleet.status(name)['pid']}/maps").read_text()
+            for name in fleet.names
+        }
+    assert {name: "llvmlite" in maps for name, maps in loaded.items()} == {
+        "local/nvidia-0": False, "local/soft-1": True,
+    }  # fmt: skip
+
+
 def done(job: RunningJob) -> bool:
     return any(job.exit_status(rank) is not None for rank in range(job.world_size))
 
