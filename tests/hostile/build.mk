@@ -31,6 +31,21 @@ $(BUILD)/parts: $(CORE) $(PARTS)
 	$(CC) $(FLAGS) $(WRAP) -o $@ $^ -lpthread -lm -ldl
 -include $(BUILD)/tests/hostile/parts.d
 
+# `short` without sanitizers, its core checked at each turn (core_invalid), with CHANGED in place of
+# the source file INSTEAD: a fault that a test seeded.
+PLAIN := $(patsubst $(BUILD)/%,$(BUILD)/plain/%,$(CORE) $(SHORT))
+PLAIN_FLAGS := $(filter-out -f%,$(FLAGS)) -fno-omit-frame-pointer
+$(BUILD)/plain/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(PLAIN_FLAGS) -MMD -MP -c $< -o $@
+-include $(PLAIN:.o=.d)
+$(BUILD)/plain/all: $(PLAIN)
+	touch $@
+.PHONY: seeded
+seeded: $(BUILD)/plain/all
+	$(CC) $(PLAIN_FLAGS) -w -I$(dir $(INSTEAD)) $(WRAP) $(SCARCE) -o $(OUT) $(CHANGED) \
+		$(filter-out $(BUILD)/plain/$(INSTEAD:.c=.o),$(PLAIN)) -lpthread -lm -ldl
+
 # The proxy's threads under the thread sanitizer, in one go: nothing of it is shared with the above.
 # It has room for 1.5 TiB of addresses, of which the kernel's randomisation may leave a third: so
 # windows of 32 GiB between guards of 8 GiB take the place of those of 1 TiB between 256 GiB.
