@@ -11,7 +11,13 @@ CLIENT_LIB := $(BUILD)/lib/librankfold.so
 CLIENT_SRC := $(wildcard interpose/client/*/*.c)
 BLAS_PTX := $(foreach t,s d c z,interpose/blas/$(t).ptx)
 CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/interpose/blas/images.o $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
-CLIENT_CSTD := $(CSTD) $(addprefix -Iinterpose/client/,base issue graph api) -I$(INTERPOSE_GEN) -ftls-model=initial-exec -DRF_CLIENT
+# A file finds the headers of its own floor and of those below it (base/base.h). What must not happen
+# inside a job is poisoned in all of them.
+CLIENT_CSTD := $(CSTD) -ftls-model=initial-exec -DRF_CLIENT -include interpose/client/base/inside.h
+FLOOR_base := -Iinterpose/client/base
+FLOOR_issue := $(FLOOR_base) -Iinterpose/client/issue
+FLOOR_graph := $(FLOOR_issue) -Iinterpose/client/graph -I$(INTERPOSE_GEN)
+FLOOR_api := $(FLOOR_graph) -Iinterpose/client/api
 SHIMS := $(foreach l,$(INTERPOSE_LIBS),$(BUILD)/lib/$(INTERPOSE_SONAME_$(l)))
 SHIM_LINKS := $(basename $(SHIMS))
 NATIVE += $(CLIENT_LIB) $(SHIMS) $(SHIM_LINKS)
@@ -26,13 +32,13 @@ $(GENERATED): interpose/generate.py interpose/headers.py rankfold/records.py $(w
 $(INTERPOSE_LIBS:%=$(INTERPOSE_GEN)/api_%.c): $(GENERATED) ;
 $(INTERPOSE_LIBS:%=$(INTERPOSE_GEN)/shim_%.S): $(GENERATED) ;
 
-$(BUILD)/obj/interpose/%.o: interpose/%.c $(GENERATED)
+$(BUILD)/obj/interpose/client/%.o: interpose/client/%.c $(GENERATED)
 	@mkdir -p $(@D)
-	$(CC) $(CLIENT_CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+	$(CC) $(CLIENT_CSTD) $(FLOOR_$(notdir $(patsubst %/,%,$(dir $<)))) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
 $(BUILD)/obj/gen/%.o: $(INTERPOSE_GEN)/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CLIENT_CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+	$(CC) $(CLIENT_CSTD) $(FLOOR_api) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
 $(BUILD)/obj/interpose/blas/images.o: interpose/blas/images.S $(BLAS_PTX)
 	@mkdir -p $(@D)

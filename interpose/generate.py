@@ -458,7 +458,7 @@ def enumerators(members: dict[str, Any]) -> str:
 
 
 def api_header(libraries: list[Library]) -> str:
-    lines = [NOTICE, "#ifndef RANKFOLD_API_H", "#define RANKFOLD_API_H", '#include "client.h"', ""]
+    lines = [NOTICE, "#ifndef RANKFOLD_API_H", "#define RANKFOLD_API_H", '#include "base.h"', ""]
     for library in libraries:
         for name, members in library.enums.items():
             lines.append(f"typedef int {name};\nenum {{\n{enumerators(members)}\n}};")

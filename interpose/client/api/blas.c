@@ -7,7 +7,6 @@
  */
 #include "blas.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #define THREADS 128
@@ -42,9 +41,7 @@ static const struct {
 };
 #define TYPES (sizeof types / sizeof *types)
 
-/* Guards the modules, which are never unloaded. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct module *modules[TYPES];
+static struct module *modules[TYPES]; /* never unloaded; under BLAS_LOCK */
 
 int blas_begin(struct blas_call *c, const void *handle, int type)
 {
@@ -99,10 +96,10 @@ static int find(int type, enum blas_kernel kernel, struct function **out)
 
 	while (types[i].type != type)
 		i++;
-	pthread_mutex_lock(&lock);
+	lock(BLAS_LOCK);
 	if (!modules[i])
-		modules[i] = (struct module *)__cudaRegisterFatBinary((void *)types[i].image);
-	pthread_mutex_unlock(&lock);
+		modules[i] = module_register(types[i].image);
+	unlock(BLAS_LOCK);
 	return modules[i] ? module_function(modules[i], names[kernel], out) : OUT_OF_MEMORY;
 }
 
@@ -120,7 +117,7 @@ static int launch_error(struct blas_call *c, enum blas_kernel kernel, int64_t wo
 			   .block = {THREADS, 1, 1},
 			   .packed = &c->args,
 			   .packed_bytes = sizeof c->args};
-	int error = channel_use_device();
+	int error = context_use_device();
 
 	if (of_one_block(kernel)) {
 		l.grid[0] = l.grid[1] = 1;

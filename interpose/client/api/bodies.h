@@ -1,45 +1,78 @@
-/* bodies.h: what the expressions of the API descriptions may call, beside client.h. */
+/* bodies.h: the bodies of the API's functions, and what the expressions of its descriptions may
+ * call beside them and the headers of the floors below.
+ */
 #ifndef RANKFOLD_BODIES_H
 #define RANKFOLD_BODIES_H
 
-#include "api.h"
 #include "../../blas/args.h"
+#include "api.h"
+#include "enqueue.h"
 
-/* cudart.c */
+/* errors.c */
+/* End of every runtime call: remembers the error for cudaGetLastError. */
+cudaError_t runtime_result(int error);
+
+/* devices.c */
 #define CUDA_VERSION 13000
+int context_begin_driver(void); /* cuInit, as the runtime calls it; the body knows why not */
 int version_get(int *version);
-int limit_get(size_t *value, int limit);
-int limit_set(int limit, size_t value);
 int zero_int(int *value);
-int priority_range(int *least, int *greatest);
 int no_peer(int *value, int device, int peer);
 int pci_bus_id(char *out, int bytes, int device);
 int device_by_pci_bus_id(int *device, const char *id);
+int same_device(int dst_device, int src_device);
+
+/* streams.c */
+int priority_range(int *least, int *greatest);
 int stream_flags(const void *stream, unsigned *flags);
 int stream_id(const void *stream, unsigned long long *id);
 int stream_device(const void *stream, int *device);
-int exchange_capture_mode(int *mode);
+
+/* allocations.c: sizes in bytes; pool NULL is the device's current one */
+int free_now(const void *address);
+int alloc_3d(cudaPitchedPtr *out, cudaExtent extent);
+int memory_info_get(size_t *free_bytes, size_t *total_bytes);
+int host_alloc(void **out, size_t bytes, unsigned flags);
+int host_free(void *address);
 int host_device_pointer(void **device, void *host, unsigned flags);
 int host_flags(unsigned *flags, const void *host);
-int memory_info_get(size_t *free_bytes, size_t *total_bytes);
+int managed_alloc(void **out, size_t bytes, unsigned flags);
+int managed_prefetch(const void *address, size_t bytes, cudaMemLocation, unsigned flags,
+		     const void *stream);
+int managed_attach(const void *stream, const void *address, size_t bytes, unsigned flags);
+int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream);
+int pool_alloc_from(void **out, uint64_t bytes, const void *pool, const void *stream);
+int pool_free(const void *address, const void *stream);
+int pool_attribute(const void *pool, int attribute, void *value);
+
+/* copies.c */
 int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
 	    size_t height, int kind, const void *stream, bool async);
-int same_device(int dst_device, int src_device);
+int copy_described(const CUDA_MEMCPY2D *, const void *stream, bool async);
+int copy_described_3d(const CUDA_MEMCPY3D *, const void *stream, bool async);
+int copy_runtime_3d(const cudaMemcpy3DParms *, const void *stream, bool async);
 int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
 	      const void *stream);
-/* Where a copy to or from a part of a variable lies. */
-int symbol_part(const void *symbol, size_t bytes, size_t offset, int kind, bool to, void **at);
+int copy_runtime_peer(const cudaMemcpy3DPeerParms *, const void *stream, bool async);
+int copy_context_peer(CUdeviceptr dst, const void *dst_context, CUdeviceptr src,
+		      const void *src_context, size_t bytes, const void *stream);
+int copy_described_peer(const CUDA_MEMCPY3D_PEER *, const void *stream, bool async);
 int copy_to_symbol(const void *symbol, const void *src, size_t bytes, size_t offset, int kind,
 		   const void *stream, bool async);
 int copy_from_symbol(void *dst, const void *symbol, size_t bytes, size_t offset, int kind,
 		     const void *stream, bool async);
-int launch_cooperative(void *function, dim3 grid, dim3 block, void **args, size_t shared,
-		       const void *stream);
-int launch_runtime(void *function, dim3 grid, dim3 block, void **args, size_t shared,
-		   const void *stream);
-int function_param(struct function *, size_t index, size_t *offset, size_t *bytes);
-int host_function_set(const void *function, int attribute, int value);
-int host_occupancy(int *blocks, const void *function, int block_size, size_t dynamic_shared);
+int copy_batch(void *const *dst, const void *const *src, const size_t *bytes, size_t count,
+	       const cudaMemcpyAttributes *attributes, const size_t *firsts, size_t attribute_count,
+	       size_t *failed, const void *stream);
+int copy_batch_3d(const cudaMemcpy3DBatchOp *, size_t count, size_t *failed,
+		  unsigned long long flags, const void *stream);
+int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream);
+/* In the default stream; of memory that the host sees it has happened when they return. */
+int fill_now(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
+	     uint64_t height);
+int fill_3d_now(cudaPitchedPtr at, int value, cudaExtent extent);
+
+/* modules.c */
 int library_load(void **library, const void *code);
 /* The logs that CUjit_options name: nothing in the first, why it failed in the second. */
 void fill_logs(int error, unsigned count, const int *options, void **values);
@@ -50,61 +83,35 @@ int library_function(void **function, void *library, const char *name);
 int library_count(unsigned *count, void *library);
 int library_enumerate(void **functions, unsigned room, void *library);
 int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name);
-int entry_point(const char *symbol, void **function, int version, unsigned long long flags,
-		int *status);
-
-/* stream.c */
-int stream_priority(const void *stream, int *priority);
-int stream_attribute_get(const void *stream, int id, launch_attribute_value *);
-int stream_attribute_set(const void *stream, int id, const launch_attribute_value *);
-int stream_attributes_copy(const void *to, const void *from);
-
-/* pool.c: pool NULL is the device's current one */
-int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream);
-int pool_alloc_from(void **out, uint64_t bytes, const void *pool, const void *stream);
-int pool_free(const void *address, const void *stream);
-int pool_create(void **out, const cudaMemPoolProps *);
-int pool_destroy(const void *pool);
-int pool_default(void **pool, int device);
-int pool_current(void **pool, int device);
-int pool_make_current(int device, const void *pool);
-int pool_default_at(void **pool, const cudaMemLocation *, int type);
-int pool_current_at(void **pool, const cudaMemLocation *, int type);
-int pool_make_current_at(const cudaMemLocation *, int type, const void *pool);
-int pool_set(const void *pool, int attribute, const void *value);
-int pool_get(const void *pool, int attribute, void *value);
-int pool_trim(const void *pool, size_t keep);
-int pool_set_access(const void *pool, const cudaMemAccessDesc *list, size_t count);
-int pool_get_access(int *flags, const void *pool, const cudaMemLocation *);
-int graph_memory_get(int device, int attribute, void *value);
-int graph_memory_set(int device, int attribute, const void *value);
-
-/* driver.c */
 char *file_content(const char *path, size_t *bytes);
-int free_now(const void *address);
-int host_free(void *address);
-int host_alloc(void **out, size_t bytes, unsigned flags);
-int copy_described(const CUDA_MEMCPY2D *, const void *stream, bool async);
-int copy_context_peer(CUdeviceptr dst, const void *dst_context, CUdeviceptr src,
-		      const void *src_context, size_t bytes, const void *stream);
-int copy_described_peer(const CUDA_MEMCPY3D_PEER *, const void *stream, bool async);
+int function_param(struct function *, size_t index, size_t *offset, size_t *bytes);
+int host_function_set(const void *function, int attribute, int value);
+int host_occupancy(int *blocks, const void *function, int block_size, size_t dynamic_shared);
+
+/* launches.c */
+int launch_cooperative(void *function, dim3 grid, dim3 block, void **args, size_t shared,
+		       const void *stream);
+int launch_runtime(void *function, dim3 grid, dim3 block, void **args, size_t shared,
+		   const void *stream);
 int launch_driver_cooperative(CUlaunchConfig, void *function, void **args);
 int launch_driver(const CUlaunchConfig *, void *function, void **args, void **extra);
-int packed_parameters(void **extra, const void **packed, size_t *bytes);
 
-/* pinned.c: sizes in bytes */
-int managed_alloc(void **out, size_t bytes, unsigned flags);
-int managed_advise(const void *address, size_t bytes, int advice, cudaMemLocation);
-int managed_prefetch(const void *address, size_t bytes, cudaMemLocation, unsigned flags,
-		     const void *stream);
-int managed_attach(const void *stream, const void *address, size_t bytes, unsigned flags);
-/* `data` is an int, or several where a range may have them. */
-int managed_attribute(void *data, size_t bytes, int which, const void *address, size_t count);
-int managed_attributes(void **data, const size_t *bytes, const int *which, size_t attributes,
-		       const void *address, size_t count);
-cudaMemLocation location_of_device(int device); /* or of the host: -1 */
+/* lookup.c and the generated tables */
+int entry_point(const char *symbol, void **function, int version, unsigned long long flags,
+		int *status);
+struct api_entry {
+	const char *name;
+	void *function;
+	uint32_t since;  /* first version (13000, …) that means this one; 0: all */
+	uint8_t refused; /* 1: a stub that only says that it is not covered */
+};
+extern RF_API const struct api_entry api_cudart[], api_cuda[], api_nccl[], api_nvml[], api_cublas[],
+	api_cublasLt[];
+extern const size_t api_cudart_count, api_cuda_count, api_nccl_count, api_nvml_count,
+	api_cublas_count, api_cublasLt_count;
+const struct api_entry *api_find(const char *name);
 
-/* context.c */
+/* contexts.c */
 int context_device_get(int *device, const void *context);
 int context_create(void **out, int device, unsigned flags);
 int context_create_with(void **out, int device, unsigned flags, const CUctxCreateParams *);
@@ -117,107 +124,6 @@ int context_release(int device);
 int context_sync(const void *context);
 int context_version(const void *context, unsigned *version);
 int same_context(const void *dst, const void *src);
-
-/* copies.c */
-struct slices {
-	uint64_t count, dst_bytes, src_bytes;
-};
-int copy_slices(const struct copy *, const struct slices *);
-int copy_of_description(const CUDA_MEMCPY3D *, struct copy *, struct slices *);
-int copy_described_3d(const CUDA_MEMCPY3D *, const void *stream, bool async);
-int copy_of_runtime(const cudaMemcpy3DParms *, struct copy *, struct slices *);
-int copy_runtime_3d(const cudaMemcpy3DParms *, const void *stream, bool async);
-int copy_batch(void *const *dst, const void *const *src, const size_t *bytes, size_t count,
-	       const cudaMemcpyAttributes *attributes, const size_t *firsts, size_t attribute_count,
-	       size_t *failed, const void *stream);
-int copy_batch_3d(const cudaMemcpy3DBatchOp *, size_t count, size_t *failed,
-		  unsigned long long flags, const void *stream);
-int copy_runtime_peer(const cudaMemcpy3DPeerParms *, const void *stream, bool async);
-int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream);
-/* In the default stream; of memory that the host sees it has happened when they return. */
-int fill_now(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
-	     uint64_t height);
-int fill_3d_now(cudaPitchedPtr at, int value, cudaExtent extent);
-int alloc_3d(cudaPitchedPtr *out, cudaExtent extent);
-
-/* graph.c */
-enum node_kind { /* numbers of CUgraphNodeType */
-		 NODE_KERNEL = 0,
-		 NODE_COPY = 1,
-		 NODE_FILL = 2,
-		 NODE_HOST = 3,
-		 NODE_CHILD = 4,
-		 NODE_EMPTY = 5,
-		 NODE_WAIT = 6,
-		 NODE_RECORD = 7,
-		 NODE_KINDS = 8,
-		 NODE_KINDS_KNOWN =
-			 14, /* semaphores, memory, operations on memory, conditions: refused */
-		 NODE_GEMM = 1000, /* a kernel, to the program */
-};
-int graph_add_node(void **out, void *graph, const CUgraphNode *needs, const CUgraphEdgeData *data,
-		   size_t count, const CUgraphNodeParams *);
-int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to,
-		const CUgraphEdgeData *data, size_t count);
-int graph_cut(void *graph, const CUgraphNode *from, const CUgraphNode *to,
-	      const CUgraphEdgeData *data, size_t count);
-
-/* graph_node.c */
-int graph_event_set(const void *node, enum node_kind, const void *event);
-
-/* graph_exec.c */
-int graph_instantiate(void **out, const void *graph, unsigned long long flags, void **failed);
-int graph_instantiate_with(void **out, const void *graph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
-int graph_exec_event_set(const void *exec, const void *node, enum node_kind, const void *event);
-int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *info);
-int graph_update_plain(void *exec, const void *graph, void **failed, int *result);
-
-/* attributes.c */
-int node_attribute_get(const void *node, int id, launch_attribute_value *);
-int node_attribute_set(const void *node, int id, const launch_attribute_value *);
-int node_attributes_copy(const void *to, const void *from);
-
-/* graph_query.c */
-int node_dependencies(const void *node, CUgraphNode *out, CUgraphEdgeData *data, size_t *count);
-int node_dependents(const void *node, CUgraphNode *out, CUgraphEdgeData *data, size_t *count);
-int graph_edges_get(const void *graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data,
-		    size_t *count);
-int node_kernel(const void *node, CUDA_KERNEL_NODE_PARAMS *, size_t bytes);
-int graph_event_get(const void *node, enum node_kind, void **event);
-
-/* graph_runtime.c */
-int graph_add_kernel(void **out, void *graph, const CUgraphNode *needs, size_t count,
-		     const cudaKernelNodeParams *);
-/* The setters take no exec for a node of the graph itself. */
-int graph_set_kernel(void *exec, void *node, const cudaKernelNodeParams *);
-int graph_get_kernel(void *node, cudaKernelNodeParams *);
-int graph_add_copy(void **out, void *graph, const CUgraphNode *needs, size_t count,
-		   const cudaMemcpy3DParms *);
-int graph_set_copy(void *exec, void *node, const cudaMemcpy3DParms *);
-int graph_get_copy(void *node, cudaMemcpy3DParms *);
-int graph_add_copy_1d(void **out, void *graph, const CUgraphNode *needs, size_t count, void *dst,
-		      const void *src, size_t bytes, int kind);
-int graph_set_copy_1d(void *exec, void *node, void *dst, const void *src, size_t bytes, int kind);
-int graph_add_to_symbol(void **out, void *graph, const CUgraphNode *needs, size_t count,
-			const void *symbol, const void *src, size_t bytes, size_t offset, int kind);
-int graph_add_from_symbol(void **out, void *graph, const CUgraphNode *needs, size_t count,
-			  void *dst, const void *symbol, size_t bytes, size_t offset, int kind);
-int graph_set_to_symbol(void *exec, void *node, const void *symbol, const void *src, size_t bytes,
-			size_t offset, int kind);
-int graph_set_from_symbol(void *exec, void *node, void *dst, const void *symbol, size_t bytes,
-			  size_t offset, int kind);
-int graph_add_any(void **out, void *graph, const CUgraphNode *needs, const cudaGraphEdgeData *,
-		  size_t count, const cudaGraphNodeParams *);
-int graph_set_any(void *exec, void *node, const cudaGraphNodeParams *);
-
-/* capture.c */
-int capture_begin(const void *stream, int mode);
-int capture_begin_to(const void *stream, void *graph, void *const *dependencies, size_t count,
-		     int mode);
-int capture_end(const void *stream, void **graph);
-int capture_info(const void *stream, int *status, unsigned long long *id, void **graph,
-		 const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count);
-int capture_depend(const void *stream, void *const *dependencies, size_t count, unsigned flags);
 
 /* nvml.c */
 enum nvml_result {
@@ -265,7 +171,6 @@ int copy_elements(void *dst, int64_t dst_ld, const void *src, int64_t src_ld, in
 int gemm_types(struct rf_gemm *, int a, int b, int c, int compute);
 int gemm_scalars(struct rf_gemm *, const void *alpha, const void *beta, bool on_device);
 int gemm_send(struct rf_gemm_aux *, const void *stream);
-int gemm_post(const struct rf_gemm_aux *, const void *stream); /* a CUDA error */
 
 /* blas_routines.c: types are numbers of cudaDataType; an operand's ld may be a vector's step */
 #define BLAS_FULL (-1) /* how a triangle is stored, in place of how many diagonals it has */

@@ -1,6 +1,4 @@
-/* copies.c: copies and fills of boxes, described by the structures of both APIs, and batches of
- * copies. A box is some slices of rows: one record per slice, and only the last may have to be
- * waited for.
+/* copies.c: copies and fills as programs ask for them: lines, boxes, variables, batches.
  *
  * No lock; blocks as memory_copy does. A batch waits for its stream where it says when a source is
  * read and the copy alone would read it earlier or later.
@@ -9,61 +7,45 @@
 
 #include "bodies.h"
 
-static int no_arrays(void)
+/* ---- lines ---- */
+
+int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+	    size_t height, int kind, const void *stream, bool async)
 {
-	SAY_ONCE("copies of CUDA arrays are not supported by rankfold: use linear memory");
-	return NOT_SUPPORTED;
+	struct copy c = {dst, src, dst_pitch, src_pitch, width, height, kind, 0, async};
+	int error = width > dst_pitch || width > src_pitch ? INVALID_PITCH : CUDA_OK;
+	if (!error)
+		error = stream_number(stream, &c.stream);
+	return error ? error : memory_copy(&c);
 }
 
-/* All slices; copies to pageable memory wait by themselves, and a synchronous copy for its last. */
-int copy_slices(const struct copy *given, const struct slices *slices)
+/* One side of a described copy: its first byte. */
+static void *side(int type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t pitch)
 {
-	struct copy c = *given;
-	int error = CUDA_OK;
-	for (uint64_t z = 0; !error && z < slices->count; z++) {
-		c.dst = (uint8_t *)given->dst + z * slices->dst_bytes;
-		c.src = (const uint8_t *)given->src + z * slices->src_bytes;
-		error = memory_copy(&c);
-	}
-	return error;
+	char *base = type == CU_HOST ? (char *)host : (char *)device;
+	return type == CU_ARRAY ? NULL : base + y * pitch + x;
 }
 
-/* ---- the driver's description ---- */
-
-static uint8_t *corner(int type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t z,
-		       size_t pitch, size_t slice)
-{
-	uint8_t *base = type == CU_HOST ? (uint8_t *)host : (uint8_t *)device;
-	return base + z * slice + y * pitch + x;
-}
-
-int copy_of_description(const CUDA_MEMCPY3D *d, struct copy *c, struct slices *slices)
+int copy_described(const CUDA_MEMCPY2D *d, const void *stream, bool async)
 {
 	if (!d)
 		return INVALID_VALUE;
-	if (d->srcMemoryType == CU_ARRAY || d->dstMemoryType == CU_ARRAY)
-		return no_arrays();
+	if (d->srcMemoryType == CU_ARRAY || d->dstMemoryType == CU_ARRAY) {
+		SAY_ONCE("copies of CUDA arrays are not supported by rankfold");
+		return NOT_SUPPORTED;
+	}
 	size_t dst_pitch = d->dstPitch ? d->dstPitch : d->WidthInBytes;
 	size_t src_pitch = d->srcPitch ? d->srcPitch : d->WidthInBytes;
-	size_t dst_slice = dst_pitch * (d->dstHeight ? d->dstHeight : d->Height);
-	size_t src_slice = src_pitch * (d->srcHeight ? d->srcHeight : d->Height);
-	*c = (struct copy){corner(d->dstMemoryType, d->dstHost, d->dstDevice, d->dstXInBytes,
-				  d->dstY, d->dstZ, dst_pitch, dst_slice),
-			   corner(d->srcMemoryType, d->srcHost, d->srcDevice, d->srcXInBytes,
-				  d->srcY, d->srcZ, src_pitch, src_slice),
-			   dst_pitch,
-			   src_pitch,
-			   d->WidthInBytes,
-			   d->Height,
-			   BY_ADDRESS,
-			   0,
-			   false};
-	*slices = (struct slices){d->Depth, dst_slice, src_slice};
-	return d->Depth > 1 && (dst_slice < d->Height * dst_pitch ||
-				src_slice < d->Height * src_pitch)
-		       ? INVALID_VALUE
-		       : CUDA_OK;
+	int error = copy_2d(side(d->dstMemoryType, d->dstHost, d->dstDevice, d->dstXInBytes,
+				 d->dstY, dst_pitch),
+			    dst_pitch,
+			    side(d->srcMemoryType, d->srcHost, d->srcDevice, d->srcXInBytes,
+				 d->srcY, src_pitch),
+			    src_pitch, d->WidthInBytes, d->Height, BY_ADDRESS, stream, async);
+	return error == INVALID_PITCH ? INVALID_VALUE : error;
 }
+
+/* ---- boxes ---- */
 
 int copy_described_3d(const CUDA_MEMCPY3D *d, const void *stream, bool async)
 {
@@ -74,36 +56,6 @@ int copy_described_3d(const CUDA_MEMCPY3D *d, const void *stream, bool async)
 		error = stream_number(stream, &c.stream);
 	c.async = async;
 	return error ? error : copy_slices(&c, &slices);
-}
-
-/* ---- the runtime's description ---- */
-
-/* Positions and extents are bytes in x where no array takes part. */
-int copy_of_runtime(const cudaMemcpy3DParms *p, struct copy *c, struct slices *slices)
-{
-	if (!p)
-		return INVALID_VALUE;
-	if (p->srcArray || p->dstArray)
-		return no_arrays();
-	const cudaPitchedPtr *dst = &p->dstPtr, *src = &p->srcPtr;
-	size_t dst_slice = dst->pitch * dst->ysize, src_slice = src->pitch * src->ysize;
-	*c = (struct copy){(uint8_t *)dst->ptr + p->dstPos.z * dst_slice +
-				   p->dstPos.y * dst->pitch + p->dstPos.x,
-			   (uint8_t *)src->ptr + p->srcPos.z * src_slice +
-				   p->srcPos.y * src->pitch + p->srcPos.x,
-			   dst->pitch,
-			   src->pitch,
-			   p->extent.width,
-			   p->extent.height,
-			   p->kind,
-			   0,
-			   false};
-	*slices = (struct slices){p->extent.depth, dst_slice, src_slice};
-	if (!dst->ptr || !src->ptr || (p->extent.height > 1 && (!dst->pitch || !src->pitch)) ||
-	    (p->extent.depth > 1 &&
-	     (dst->ysize < p->extent.height || src->ysize < p->extent.height)))
-		return INVALID_VALUE;
-	return CUDA_OK;
 }
 
 int copy_runtime_3d(const cudaMemcpy3DParms *p, const void *stream, bool async)
@@ -117,6 +69,15 @@ int copy_runtime_3d(const cudaMemcpy3DParms *p, const void *stream, bool async)
 	return error ? error : copy_slices(&c, &slices);
 }
 
+/* ---- between what are devices, or contexts, to the program ---- */
+
+int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
+	      const void *stream)
+{
+	int error = same_device(dst_device, src_device);
+	return error ? error : memory_copy_1d(dst, src, bytes, DEVICE_TO_DEVICE, stream, true);
+}
+
 int copy_runtime_peer(const cudaMemcpy3DPeerParms *p, const void *stream, bool async)
 {
 	int error = p ? same_device(p->dstDevice, p->srcDevice) : INVALID_VALUE;
@@ -125,6 +86,61 @@ int copy_runtime_peer(const cudaMemcpy3DPeerParms *p, const void *stream, bool a
 	cudaMemcpy3DParms plain = {p->srcArray, p->srcPos, p->srcPtr, p->dstArray,
 				   p->dstPos,   p->dstPtr, p->extent, BY_ADDRESS};
 	return copy_runtime_3d(&plain, stream, async);
+}
+
+int copy_context_peer(CUdeviceptr dst, const void *dst_context, CUdeviceptr src,
+		      const void *src_context, size_t bytes, const void *stream)
+{
+	int error = same_context(dst_context, src_context);
+	return error ? error
+		     : memory_copy_1d((void *)dst, (void *)src, bytes, DEVICE_TO_DEVICE, stream,
+				      true);
+}
+
+int copy_described_peer(const CUDA_MEMCPY3D_PEER *d, const void *stream, bool async)
+{
+	int error = d ? same_context(d->reserved1, d->reserved0) : INVALID_VALUE;
+	return error ? error : copy_described_3d(d, stream, async);
+}
+
+/* ---- variables ---- */
+
+int copy_to_symbol(const void *symbol, const void *src, size_t bytes, size_t offset, int kind,
+		   const void *stream, bool async)
+{
+	void *at;
+	int error = symbol_part(symbol, bytes, offset, kind, true, &at);
+	return error ? error : memory_copy_1d(at, src, bytes, kind, stream, async);
+}
+
+int copy_from_symbol(void *dst, const void *symbol, size_t bytes, size_t offset, int kind,
+		     const void *stream, bool async)
+{
+	void *at;
+	int error = symbol_part(symbol, bytes, offset, kind, false, &at);
+	return error ? error : memory_copy_1d(dst, at, bytes, kind, stream, async);
+}
+
+cudaError_t cudaGetSymbolAddress(void **devPtr, const void *symbol)
+{
+	uint64_t address, size;
+	int error = devPtr ? channel_enter() : INVALID_VALUE;
+	if (!error)
+		error = symbol_address(symbol, &address, &size);
+	if (!error)
+		*devPtr = (void *)address;
+	return runtime_result(error);
+}
+
+cudaError_t cudaGetSymbolSize(size_t *size, const void *symbol)
+{
+	uint64_t address, bytes;
+	int error = size ? channel_enter() : INVALID_VALUE;
+	if (!error)
+		error = symbol_address(symbol, &address, &bytes);
+	if (!error)
+		*size = bytes;
+	return runtime_result(error);
 }
 
 /* ---- batches ---- */
@@ -151,7 +167,7 @@ static int copy_of_batch(const struct copy *c, const struct slices *slices, int 
 	bool pageable = memory_where(registered_reached(c->src, 1)) == AT_PAGEABLE;
 	int error = CUDA_OK;
 	if (order == SOURCE_IN_STREAM_ORDER && pageable && !capturing(c->stream))
-		error = cuStreamSynchronize((void *)stream);
+		error = stream_sync(stream);
 	return error ? error : copy_slices(c, slices);
 }
 
@@ -185,7 +201,7 @@ int copy_batch(void *const *dst, const void *const *src, const size_t *bytes, si
 		if (error)
 			*failed = i;
 	}
-	return !error && wait ? cuStreamSynchronize((void *)stream) : error;
+	return !error && wait ? stream_sync(stream) : error;
 }
 
 /* The lengths of an operand that is a pointer. False: the box does not fit in them. */
@@ -230,8 +246,10 @@ int copy_batch_3d(const cudaMemcpy3DBatchOp *list, size_t count, size_t *failed,
 		if (error)
 			*failed = i;
 	}
-	return !error && wait ? cuStreamSynchronize((void *)stream) : error;
+	return !error && wait ? stream_sync(stream) : error;
 }
+
+/* ---- fills ---- */
 
 int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream)
 {
@@ -244,13 +262,11 @@ int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream)
 
 static int wait_where_seen(const void *dst)
 {
-	struct rf_handle m;
+	uint64_t number;
 	if (memory_where(registered_reached(dst, 1)) != AT_PINNED)
 		return CUDA_OK;
-	int error = stream_number(NULL, &m.handle);
-	if (error || capturing(m.handle))
-		return error;
-	return channel_call(&m.r, RF_OP_STREAM_SYNC, sizeof m, NULL, 0, NULL, 0);
+	int error = stream_number(NULL, &number);
+	return error || capturing(number) ? error : wait_for_stream(number);
 }
 
 int fill_now(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
@@ -264,13 +280,4 @@ int fill_3d_now(cudaPitchedPtr at, int value, cudaExtent extent)
 {
 	int error = fill_3d(at, value, extent, NULL);
 	return error ? error : wait_where_seen(at.ptr);
-}
-
-int alloc_3d(cudaPitchedPtr *out, cudaExtent extent)
-{
-	if (!out || extent.height > RF_HEAP_BYTES || extent.depth > RF_HEAP_BYTES ||
-	    (extent.height && extent.depth > RF_HEAP_BYTES / extent.height))
-		return INVALID_VALUE;
-	*out = (cudaPitchedPtr){NULL, 0, extent.width, extent.height};
-	return cudaMallocPitch(&out->ptr, &out->pitch, extent.width, extent.height * extent.depth);
 }

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "graph.h"
+#include "bodies.h"
 
 /* ---- handles ---- */
 
@@ -23,9 +23,9 @@ int blas_create(void *out, enum handle_kind kind)
 {
 	if (!out)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	if (channel_use_device())
+	if (context_use_device())
 		return CUBLAS_STATUS_NOT_INITIALIZED;
-	struct handle *h = handle_new(kind);
+	struct handle *h = handle_new(kind, context_owner());
 	if (!h)
 		return CUBLAS_STATUS_ALLOC_FAILED;
 	void *value = (void *)h->number;
@@ -208,26 +208,6 @@ int gemm_scalars(struct rf_gemm *m, const void *alpha, const void *beta, bool on
 }
 
 /* ---- products ---- */
-
-#define OLD_FLAGS (RF_GEMM_POINTERS | RF_GEMM_SCALARS | RF_GEMM_RELU | RF_GEMM_GELU)
-
-int gemm_post(const struct rf_gemm_aux *given, const void *stream)
-{
-	struct rf_gemm_aux m = *given;
-	int error = stream_number(stream, &m.g.stream);
-	if (!error)
-		error = channel_enter();
-	if (error)
-		return error;
-	if (capturing(m.g.stream))
-		return capture_add(m.g.stream, node_gemm(&m));
-	memory_first_launch();
-	if (m.g.flags & ~(uint32_t)OLD_FLAGS)
-		channel_post(&m.g.r, RF_OP_GEMM_AUX, sizeof m, NULL, 0);
-	else
-		channel_post(&m.g.r, RF_OP_GEMM, sizeof m.g, NULL, 0);
-	return CUDA_OK;
-}
 
 /* Unless it has nothing to do. */
 int gemm_send(struct rf_gemm_aux *call, const void *stream)

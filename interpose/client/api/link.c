@@ -1,11 +1,10 @@
 /* link.c: the driver's linker. Inputs are PTX texts; the image it makes is one PTX text of all of
  * them, which whoever loads it compiles. What is machine code, LTO-IR or an archive is refused.
  *
- * A state is live from its creation to its destruction; link_lock guards the list of live ones and
+ * A state is live from its creation to its destruction; LINK_LOCK guards the list of live ones and
  * what is in them. No channel, no device; errno is kept.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +19,9 @@ struct link {
 	size_t bytes;
 };
 
-pthread_mutex_t link_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct link *links;
 
-/* Under link_lock: where the list holds it; NULL: it is not a live one. */
+/* Under LINK_LOCK: where the list holds it; NULL: it is not a live one. */
 static struct link **link_place(const void *state)
 {
 	for (struct link **place = &links; *place; place = &(*place)->next)
@@ -43,10 +41,10 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
 	if (!link)
 		return OUT_OF_MEMORY;
 	fill_logs(CUDA_OK, numOptions, options, optionValues); /* nothing follows */
-	pthread_mutex_lock(&link_lock);
+	lock(LINK_LOCK);
 	link->next = links;
 	links = link;
-	pthread_mutex_unlock(&link_lock);
+	unlock(LINK_LOCK);
 	*stateOut = link;
 	return CUDA_OK;
 }
@@ -60,7 +58,7 @@ static const char *past_header(const char *text, const char *end)
 	return line ? line : text;
 }
 
-/* Under link_lock. */
+/* Under LINK_LOCK. */
 static int append(struct link *link, const char *text, size_t bytes)
 {
 	const char *end = text + bytes;
@@ -92,10 +90,10 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
 		return NOT_SUPPORTED;
 	}
 	int kept = errno;
-	pthread_mutex_lock(&link_lock);
+	lock(LINK_LOCK);
 	struct link **place = link_place(state);
 	int error = place ? append(*place, data, strnlen(data, size)) : INVALID_HANDLE;
-	pthread_mutex_unlock(&link_lock);
+	unlock(LINK_LOCK);
 	errno = kept;
 	return error;
 }
@@ -120,7 +118,7 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 {
 	if (!cubinOut)
 		return INVALID_VALUE;
-	pthread_mutex_lock(&link_lock);
+	lock(LINK_LOCK);
 	struct link **place = link_place(state);
 	int error = !place ? INVALID_HANDLE : (*place)->bytes ? CUDA_OK : INVALID_IMAGE;
 	if (!error) {
@@ -128,17 +126,17 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 		if (sizeOut)
 			*sizeOut = (*place)->bytes + 1; /* with the zero that ends PTX */
 	}
-	pthread_mutex_unlock(&link_lock);
+	unlock(LINK_LOCK);
 	return error;
 }
 
 CUresult cuLinkDestroy(CUlinkState state)
 {
-	pthread_mutex_lock(&link_lock);
+	lock(LINK_LOCK);
 	struct link **place = link_place(state), *link = place ? *place : NULL;
 	if (link)
 		*place = link->next;
-	pthread_mutex_unlock(&link_lock);
+	unlock(LINK_LOCK);
 	if (!link)
 		return INVALID_HANDLE;
 	free(link->text);

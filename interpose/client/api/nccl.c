@@ -242,7 +242,7 @@ static ncclResult_t add_joining(struct joining joining)
 
 ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank)
 {
-	ncclResult_t error = nccl_error(channel_use_device());
+	ncclResult_t error = nccl_error(context_use_device());
 	if (!error && (!out || nranks < 1 || rank < 0 || rank >= nranks))
 		error = NCCL_INVALID_ARGUMENT;
 	if (!error) {
@@ -282,10 +282,9 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 
 ncclResult_t comm_finalize(const void *comm)
 {
-	struct rf_record m;
 	if (!comm_of(comm))
 		return NCCL_INVALID_ARGUMENT;
-	return nccl_error(channel_call(&m, RF_OP_DEVICE_SYNC, sizeof m, NULL, 0, NULL, 0));
+	return nccl_error(wait_for_device());
 }
 
 static ncclResult_t leave(void *comm, enum rf_opcode opcode)

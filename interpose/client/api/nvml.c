@@ -343,7 +343,7 @@ static int memory_of(const void *device, uint64_t *unused, uint64_t *total)
 	int ordinal, error = ordinal_of(device, &ordinal);
 	if (!error && memory_info(unused, total))
 		error = NVML_INVALID_ARGUMENT;
-	if (!error && ordinal != channel_device())
+	if (!error && ordinal != context_used_device())
 		*unused = *total;
 	return error;
 }
@@ -380,7 +380,7 @@ int nvml_processes(const void *device, unsigned *count, void *out, size_t bytes)
 		return error ? error : NVML_INVALID_ARGUMENT;
 	ordinal_of(device, &ordinal);
 	unsigned room = *count;
-	*count = ordinal == channel_device();
+	*count = ordinal == context_used_device();
 	if (!*count)
 		return NVML_SUCCESS;
 	if (!room)

@@ -1,330 +1,33 @@
-/* channel.c: the memfd a rank shares with the product, and the way into it.
+/* channel.c: what goes through the memfd: records in the ring, replies in their slots, data in bulk
+ * slots.
  *
- * Opened by the first call that needs the device, never by a constructor: this library is
- * loaded into every child of a job. The launcher is asked twice (who am I; here is my memfd) and
- * the connection closed; afterwards there is no descriptor of ours, only the mapping.
- *
- * Locks: opening_lock around the meeting with the launcher; ring_lock around the copy of a record.
+ * Lock: RING_LOCK around the copy of a record, or of one group of collectives.
  * What blocks: a full ring, a missing bulk or reply slot, a reply. All are futex loops that check
  * again, without deadline, so that a rank may stand still for as long as its server is away.
- * After fork the child's mapping is gone and every call says "not initialised".
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include "client.h"
+#include "base.h"
 #include "doorbell.h"
 #include "spin.h"
 
 #define AHEAD 2048     /* bytes of the ring: some records */
-#define SPINS 300      /* a few microseconds of pauses, most replies come then */
 #define SPIN_NS 50000u /* then it gives way at each look, before it sleeps */
 
-struct rf_header *channel_header;
-
-static uint8_t *map; /* [0, RF_OFF_PINNED) of the memfd */
-static struct rf_welcome welcome;
-static _Atomic int bound_device = -1; /* the virtual device this process uses */
-_Thread_local bool in_host_function;
-static _Atomic bool welcomed, ready, forked;
-static int refusal; /* error of a launcher that said no; final */
-static int spins;
-pthread_mutex_t opening_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t ring_head; /* under ring_lock: bytes produced, records numbered */
+static uint64_t ring_head; /* under RING_LOCK: bytes produced, records numbered */
 static uint64_t ring_seq;
 static uint64_t ring_tail; /* as it was when we looked last: no later than it is */
 static _Atomic uint64_t slots_busy;
 static _Atomic uint32_t slots_bell; /* a reply slot was let go */
 static _Atomic uint32_t slots_waiters;
 
-/* ---- the meeting with the launcher ---- */
-
-static int refused(int error)
-{
-	refusal = error;
-	return error;
-}
-
-static int connect_launcher(void)
-{
-	const char *path = getenv(RF_ENV_LAUNCHER);
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	if (!path || !*path) {
-		SAY_ONCE(
-			"no device: this program was not started by rankfold (%s is not set); start "
-			"it with `rankfold run`",
-			RF_ENV_LAUNCHER);
-		return -1;
-	}
-	if (strlen(path) >= sizeof address.sun_path) {
-		SAY_ONCE("no device: the launcher's socket has too long a path: %s", path);
-		return -1;
-	}
-	strcpy(address.sun_path, path);
-	int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (sock >= 0 && connect(sock, (struct sockaddr *)&address, sizeof address)) {
-		SAY_ONCE("no device: the launcher does not answer at %s: %s", path,
-			 strerror(errno));
-		close(sock);
-		return -1;
-	}
-	return sock;
-}
-
-static bool send_hello(int sock, uint32_t pid, int memfd)
-{
-	struct rf_hello hello = {RF_MAGIC, RF_MAJOR, RF_MINOR, pid, 0};
-	struct iovec part = {&hello, sizeof hello};
-	union {
-		struct cmsghdr align;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control = {0};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-	if (memfd >= 0) {
-		message.msg_control = &control;
-		message.msg_controllen = sizeof control.space;
-		struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-		rights->cmsg_level = SOL_SOCKET;
-		rights->cmsg_type = SCM_RIGHTS;
-		rights->cmsg_len = CMSG_LEN(sizeof memfd);
-		memcpy(CMSG_DATA(rights), &memfd, sizeof memfd);
-	}
-	ssize_t sent;
-	do
-		sent = sendmsg(sock, &message, MSG_NOSIGNAL);
-	while (sent < 0 && errno == EINTR);
-	return sent == (ssize_t)sizeof hello;
-}
-
-static bool receive_welcome(int sock, struct rf_welcome *out)
-{
-	size_t have = 0;
-	while (have < sizeof *out) {
-		ssize_t got = recv(sock, (char *)out + have, sizeof *out - have, 0);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			return false;
-		have += (size_t)got;
-	}
-	out->message[sizeof out->message - 1] = 0;
-	out->device.name[sizeof out->device.name - 1] = 0;
-	return out->magic == RF_MAGIC;
-}
-
-/* One question and its answer: 0, or why there is no device. */
-static int ask(int sock, uint32_t pid, int memfd, struct rf_welcome *out)
-{
-	if (!send_hello(sock, pid, memfd) || !receive_welcome(sock, out)) {
-		say("no device: the launcher closed the connection");
-		return NO_DEVICE;
-	}
-	if (out->error) {
-		say("no device: %s", out->message);
-		return NO_DEVICE;
-	}
-	return CUDA_OK;
-}
-
-/* Under `opening_lock`. */
-static int get_welcome(void)
-{
-	if (refusal || atomic_load(&welcomed))
-		return refusal;
-	int sock = connect_launcher();
-	if (sock < 0)
-		return refused(NO_DEVICE);
-	int error = ask(sock, 0, -1, &welcome);
-	close(sock);
-	if (error)
-		return refused(error);
-	atomic_store_explicit(&welcomed, true, memory_order_release);
-	return CUDA_OK;
-}
-
-/* ---- the memfd ---- */
-
-static int create_memfd(void)
-{
-	int fd = memfd_create("rankfold", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0)
-		return -1;
-	if (ftruncate(fd, (off_t)RF_MEMFD_BYTES) ||
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
-		close(fd);
-		return -1;
-	}
-	return fd;
-}
-
-static bool map_memfd(int fd)
-{
-	void *pinned = (void *)RF_PINNED_BASE(welcome.rank);
-	map = mmap(NULL, RF_OFF_PINNED, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-	if (map == MAP_FAILED)
-		return false;
-	void *got = mmap(pinned, RF_PINNED_SLOT_BYTES, PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd,
-			 (off_t)RF_OFF_PINNED);
-	if (got != pinned) {
-		if (got != MAP_FAILED)
-			munmap(got, RF_PINNED_SLOT_BYTES);
-		return false;
-	}
-	madvise(map, RF_OFF_PINNED, MADV_DONTFORK);
-	madvise(pinned, RF_PINNED_SLOT_BYTES, MADV_DONTFORK);
-	return true;
-}
-
-static void write_header(void)
-{
-	struct rf_header *header = (struct rf_header *)(void *)map;
-	header->major = RF_MAJOR;
-	header->minor = RF_MINOR;
-	header->memfd_bytes = RF_MEMFD_BYTES;
-	header->pid = (uint32_t)getpid();
-	header->rank = welcome.rank;
-	header->world_size = welcome.world_size;
-	header->magic = RF_MAGIC;
-}
-
-/* Only a child whose parent used the device is cut off; one forked earlier may open its own. */
-void channel_forked(void)
-{
-	if (atomic_load(&ready))
-		atomic_store(&forked, true);
-}
-
-static int hand_over(void)
-{
-	int fd = create_memfd();
-	if (fd < 0 || !map_memfd(fd)) {
-		say("no device: cannot make the shared memory of this rank: %s", strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		return NO_DEVICE;
-	}
-	write_header();
-	int sock = connect_launcher();
-	struct rf_welcome again;
-	int error = sock < 0 ? NO_DEVICE : ask(sock, (uint32_t)getpid(), fd, &again);
-	if (sock >= 0)
-		close(sock);
-	close(fd);
-	return error;
-}
-
-/* Under `opening_lock`. */
-static int open_locked(void)
-{
-	if (atomic_load(&ready))
-		return CUDA_OK;
-	int error = get_welcome();
-	if (error)
-		return error;
-	error = hand_over();
-	if (error)
-		return refused(error);
-	spins = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPINS : 0;
-	channel_header = (struct rf_header *)(void *)map;
-	atomic_store_explicit(&ready, true, memory_order_release);
-	return CUDA_OK;
-}
-
-static int not_after_fork(void)
-{
-	SAY_ONCE("a child made by fork cannot use the device its parent uses (CUDA says "
-		 "\"initialization error\"): use the spawn start method, or exec");
-	return NOT_INITIALIZED;
-}
-
-/* It would wait for itself: the stream goes on when the function returns. */
-static int not_in_host_function(void)
-{
-	SAY_ONCE(
-		"a host function (cudaLaunchHostFunc, cudaStreamAddCallback) calls CUDA, which CUDA "
-		"does not allow: let it tell a thread of yours, which calls");
-	return NOT_PERMITTED;
-}
-
-int channel_welcome(const struct rf_welcome **out)
-{
-	*out = &welcome;
-	if (atomic_load_explicit(&forked, memory_order_relaxed))
-		return not_after_fork();
-	if (atomic_load_explicit(&welcomed, memory_order_acquire))
-		return CUDA_OK;
-	int kept = errno;
-	pthread_mutex_lock(&opening_lock);
-	int error = get_welcome();
-	pthread_mutex_unlock(&opening_lock);
-	errno = kept;
-	return error;
-}
-
-int channel_open(void)
-{
-	if (atomic_load_explicit(&forked, memory_order_relaxed))
-		return not_after_fork();
-	if (in_host_function)
-		return not_in_host_function();
-	if (!atomic_load_explicit(&ready, memory_order_acquire)) {
-		int kept = errno;
-		pthread_mutex_lock(&opening_lock);
-		int error = open_locked();
-		pthread_mutex_unlock(&opening_lock);
-		errno = kept;
-		if (error)
-			return error;
-	}
-	return CUDA_OK;
-}
-
-int channel_enter(void)
-{
-	int error = channel_open();
-	if (error)
-		return error;
-	if (atomic_load_explicit(&channel_header->async_error, memory_order_relaxed))
-		return sticky_error();
-	return CUDA_OK;
-}
-
-int channel_device(void)
-{
-	bool mine = !atomic_load_explicit(&forked, memory_order_relaxed);
-	return mine ? atomic_load_explicit(&bound_device, memory_order_relaxed) : -1;
-}
-
-int channel_use_device(void)
-{
-	int error = channel_enter();
-	int bound = atomic_load_explicit(&bound_device, memory_order_relaxed);
-	if (error || bound == current_device || (bound >= 0 && !context_current()))
-		return error; /* without a context it is a stream that is used, and its device */
-	if (bound < 0 && atomic_compare_exchange_strong(&bound_device, &bound, current_device))
-		return CUDA_OK;
-	if (bound == current_device)
-		return CUDA_OK;
-	SAY_ONCE(
-		"rank %u uses device %d already and cannot use device %d too: a rank has one device; "
-		"start as many ranks as there are devices",
-		welcome.rank, bound, current_device);
-	return NOT_SUPPORTED;
-}
+/* Where a part of the memfd is mapped. */
+static uint8_t *part(uint64_t offset) { return (uint8_t *)channel_header + offset; }
 
 /* ---- the ring ---- */
 
-/* Under ring_lock: until `bytes` are free. Our own place is ahead of what the server sees. */
+/* Under RING_LOCK: until `bytes` are free. Our own place is ahead of what the server sees. */
 static void wait_for_room(uint64_t bytes)
 {
 	struct rf_header *h = channel_header;
@@ -366,7 +69,7 @@ static void fetch_ahead(const uint8_t *ring, uint64_t bytes)
 	}
 }
 
-/* Under ring_lock: what a record takes of the ring, with what has to be skipped before it. */
+/* Under RING_LOCK: what a record takes of the ring, with what has to be skipped before it. */
 static uint64_t taken_by(size_t bytes)
 {
 	uint64_t whole = (bytes + RF_RECORD_ALIGN - 1) & ~(uint64_t)(RF_RECORD_ALIGN - 1);
@@ -374,10 +77,10 @@ static uint64_t taken_by(size_t bytes)
 	return left < whole ? left + whole : whole;
 }
 
-/* Under ring_lock: one record, whole and published. */
+/* Under RING_LOCK: one record, whole and published. */
 static void put(struct rf_record *record, size_t bytes, const void *tail, size_t tail_bytes)
 {
-	uint8_t *ring = map + RF_OFF_RING;
+	uint8_t *ring = part(RF_OFF_RING);
 	uint64_t whole = (bytes + tail_bytes + RF_RECORD_ALIGN - 1) &
 			 ~(uint64_t)(RF_RECORD_ALIGN - 1);
 	uint64_t left = RF_RING_BYTES - ring_head % RF_RING_BYTES;
@@ -405,10 +108,10 @@ static uint64_t post(struct rf_record *record, enum rf_opcode opcode, uint16_t s
 {
 	record->opcode = (uint16_t)opcode;
 	record->slot = slot;
-	pthread_mutex_lock(&ring_lock);
+	lock(RING_LOCK);
 	put(record, bytes, tail, tail_bytes);
 	uint64_t seq = record->seq;
-	pthread_mutex_unlock(&ring_lock);
+	unlock(RING_LOCK);
 	return seq;
 }
 
@@ -421,7 +124,7 @@ uint64_t channel_post(struct rf_record *record, enum rf_opcode opcode, size_t by
 uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes)
 {
 	uint64_t seq = 0;
-	if (pthread_mutex_trylock(&ring_lock))
+	if (!lock_try(RING_LOCK))
 		return 0; /* who has it may wait for room */
 	ring_tail = atomic_load_explicit(&channel_header->tail, memory_order_acquire);
 	if (ring_head + taken_by(bytes) - ring_tail <= RF_RING_BYTES) {
@@ -430,34 +133,34 @@ uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_
 		put(record, bytes, NULL, 0);
 		seq = record->seq;
 	}
-	pthread_mutex_unlock(&ring_lock);
+	unlock(RING_LOCK);
 	return seq;
 }
 
 void channel_wait_room(size_t bytes)
 {
-	pthread_mutex_lock(&ring_lock);
+	lock(RING_LOCK);
 	wait_for_room(taken_by(bytes));
-	pthread_mutex_unlock(&ring_lock);
+	unlock(RING_LOCK);
 }
 
 void channel_post_group(struct rf_collective *records, uint32_t count)
 {
-	pthread_mutex_lock(&ring_lock);
+	lock(RING_LOCK);
 	for (uint32_t i = 0; i < count; i++) {
 		records[i].group_left = count - 1 - i;
 		records[i].r.opcode = RF_OP_COLLECTIVE;
 		records[i].r.slot = 0;
 		put(&records[i].r, sizeof records[i], NULL, 0);
 	}
-	pthread_mutex_unlock(&ring_lock);
+	unlock(RING_LOCK);
 }
 
 /* ---- reply slots ---- */
 
 static struct rf_slot *slot_at(uint32_t index)
 {
-	return (struct rf_slot *)(void *)(map + RF_OFF_SLOTS + (uint64_t)index * RF_SLOT_BYTES);
+	return (struct rf_slot *)(void *)part(RF_OFF_SLOTS + (uint64_t)index * RF_SLOT_BYTES);
 }
 
 /* The lowest clear bit of a 64-bit word, set by us; 64 if none is clear. */
@@ -501,7 +204,7 @@ uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t b
 int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 {
 	struct rf_slot *slot = slot_at(index);
-	for (int n = 0; n < spins && !slot_answered(slot); n++)
+	for (int n = 0; n < channel_spins && !slot_answered(slot); n++)
 		spin_relax();
 	struct spin spin = {0};
 	while (!slot_answered(slot) && spin_on(&spin, SPIN_NS))
@@ -521,12 +224,6 @@ int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, 
 {
 	int error = channel_finish(channel_begin(record, opcode, bytes, tail, tail_bytes), reply,
 				   reply_bytes);
-	bool sync = opcode == RF_OP_STREAM_SYNC || opcode == RF_OP_DEVICE_SYNC ||
-		    opcode == RF_OP_EVENT_SYNC;
-	if (sync)
-		pool_synchronised();
-	if (sync || opcode == RF_OP_COPY)
-		print_kernels_output();
 	if (error)
 		(void)sticky_error(); /* says what it is about */
 	return error;
@@ -551,7 +248,7 @@ uint32_t bulk_claim(bool wait)
 	}
 }
 
-uint8_t *bulk_data(uint32_t slot) { return map + RF_OFF_BULK + (uint64_t)slot * RF_BULK_BYTES; }
+uint8_t *bulk_data(uint32_t slot) { return part(RF_OFF_BULK + (uint64_t)slot * RF_BULK_BYTES); }
 
 /* A slot that brought data here: the server does not let it go, we do. */
 void bulk_release(uint32_t slot)

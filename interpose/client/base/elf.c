@@ -9,7 +9,7 @@
 #include <elf.h>
 #include <link.h>
 
-#include "client.h"
+#include "base.h"
 
 struct search {
 	const char *name;

@@ -11,18 +11,15 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "client.h"
+#include "base.h"
 
 struct table {
 	uint64_t size; /* power of two */
 	struct handle *_Atomic at[];
 };
 
-_Thread_local uint64_t default_stream = RF_STREAM_LEGACY;
-
 static struct table *_Atomic table;
 static _Atomic uint64_t next_number = RF_HANDLE_FIRST;
-pthread_mutex_t handle_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t live;
 static struct handle **spares; /* dropped ones */
 static uint64_t spare_count, spare_room;
@@ -50,14 +47,13 @@ static bool make_room(void)
 	return true;
 }
 
-struct handle *handle_new(enum handle_kind kind)
+struct handle *handle_new(enum handle_kind kind, uint64_t context)
 {
-	uint64_t owner = context_owner();
-	pthread_mutex_lock(&handle_lock);
+	lock(HANDLE_LOCK);
 	struct handle *h = spare_count ? spares[--spare_count] : calloc(1, sizeof *h);
 	if (!h || !make_room()) {
 		free(h);
-		pthread_mutex_unlock(&handle_lock);
+		unlock(HANDLE_LOCK);
 		return NULL;
 	}
 	struct table *t = atomic_load(&table);
@@ -65,10 +61,10 @@ struct handle *handle_new(enum handle_kind kind)
 	do
 		number = handle_number();
 	while (atomic_load(&t->at[number & (t->size - 1)]));
-	*h = (struct handle){.number = number, .kind = kind, .context = owner};
+	*h = (struct handle){.number = number, .kind = kind, .context = context};
 	atomic_store_explicit(&t->at[number & (t->size - 1)], h, memory_order_release);
 	live++;
-	pthread_mutex_unlock(&handle_lock);
+	unlock(HANDLE_LOCK);
 	return h;
 }
 
@@ -95,7 +91,7 @@ struct handle *handle_next(uint64_t *place)
 /* Its memory goes to the next handle: a racing reader sees another number, never freed memory. */
 void handle_drop(struct handle *h)
 {
-	pthread_mutex_lock(&handle_lock);
+	lock(HANDLE_LOCK);
 	struct table *t = atomic_load(&table);
 	atomic_store(&t->at[h->number & (t->size - 1)], NULL);
 	live--;
@@ -109,22 +105,5 @@ void handle_drop(struct handle *h)
 	}
 	if (spare_count < spare_room)
 		spares[spare_count++] = h;
-	pthread_mutex_unlock(&handle_lock);
-}
-
-int stream_number(const void *stream, uint64_t *number)
-{
-	uint64_t value = (uint64_t)stream;
-	*number = value ? value : default_stream;
-	if (*number == RF_STREAM_PER_THREAD)
-		return stream_of_thread(number);
-	if (value <= RF_STREAM_LEGACY || handle_get(HANDLE_STREAM, stream))
-		return CUDA_OK;
-	return INVALID_HANDLE;
-}
-
-int event_number(const void *event, uint64_t *number)
-{
-	*number = (uint64_t)event;
-	return handle_get(HANDLE_EVENT, event) ? CUDA_OK : INVALID_HANDLE;
+	unlock(HANDLE_LOCK);
 }

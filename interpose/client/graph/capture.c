@@ -7,7 +7,7 @@
  * (always wrong); and what is only unsafe, which the modes of captures and threads govern
  * (capture_forbids). Each has its error and invalidates the captures that it offends.
  *
- * Lock: capture_lock around the list of captures; nothing is taken or awaited under it. The hot
+ * Lock: CAPTURE_LOCK around the list of captures; nothing is taken or awaited under it. The hot
  * path reads one counter.
  */
 #include <pthread.h>
@@ -36,12 +36,11 @@ struct captured {
 
 _Atomic uint32_t captures_active;
 
-pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct captured *streams, *events;
 static uint64_t last_id;
 static _Thread_local int thread_mode = CAPTURE_GLOBAL;
 
-/* ---- lists: under capture_lock ---- */
+/* ---- lists: under CAPTURE_LOCK ---- */
 
 static struct captured *find(struct captured *list, uint64_t number)
 {
@@ -76,7 +75,7 @@ static void forget(const struct capture *capture)
 static void discard(struct capture *capture)
 {
 	if (capture->own_graph)
-		cuGraphDestroy(capture->graph);
+		graph_free(capture->graph);
 	free(capture);
 }
 
@@ -96,7 +95,7 @@ static struct captured *add(struct captured **list, uint64_t number, struct capt
 
 /* ---- what may not be done meanwhile ---- */
 
-/* Under capture_lock: would the use of this stream reach into a capture that it is not part of? */
+/* Under CAPTURE_LOCK: would the use of this stream reach into a capture that it is not part of? */
 static bool implicit(uint64_t stream)
 {
 	bool found = false;
@@ -105,7 +104,7 @@ static bool implicit(uint64_t stream)
 	return found;
 }
 
-/* Under capture_lock: it was used nevertheless. */
+/* Under CAPTURE_LOCK: it was used nevertheless. */
 static int refuse_implicit(void)
 {
 	for (struct captured *c = streams; c; c = c->next)
@@ -113,7 +112,7 @@ static int refuse_implicit(void)
 	return CAPTURE_IMPLICIT;
 }
 
-/* Under capture_lock: a captured stream or event was asked for what it cannot do. */
+/* Under CAPTURE_LOCK: a captured stream or event was asked for what it cannot do. */
 static int spoil(struct captured *c, int error)
 {
 	if (c->capture->broken)
@@ -124,22 +123,22 @@ static int spoil(struct captured *c, int error)
 
 bool capture_has(uint64_t stream)
 {
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	bool found = find(streams, stream) || implicit(stream);
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	return found;
 }
 
 int capture_refuse(uint64_t stream)
 {
 	int error = CUDA_OK;
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	struct captured *c = find(streams, stream);
 	if (c)
 		error = spoil(c, CAPTURE_UNSUPPORTED);
 	else if (implicit(stream))
 		error = refuse_implicit();
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	return error;
 }
 
@@ -157,7 +156,7 @@ int capture_forbids(void)
 	int error = CUDA_OK;
 	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
 		return CUDA_OK;
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	for (struct captured *c = streams; c; c = c->next) {
 		bool mine = pthread_equal(c->capture->thread, pthread_self());
 		if (thread_mode == CAPTURE_RELAXED || c->capture->mode == CAPTURE_RELAXED ||
@@ -167,7 +166,7 @@ int capture_forbids(void)
 		c->capture->broken = true;
 		error = CAPTURE_UNSUPPORTED;
 	}
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	return error;
 }
 
@@ -176,12 +175,12 @@ int capture_forbids_device(void)
 	int error = CUDA_OK;
 	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
 		return CUDA_OK;
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	for (struct captured *c = streams; c; c = c->next) {
 		c->capture->broken = true;
 		error = CAPTURE_UNSUPPORTED;
 	}
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	return error;
 }
 
@@ -202,19 +201,20 @@ int event_idle_number(const void *event, uint64_t *number)
 		return INVALID_HANDLE;
 	if (!atomic_load_explicit(&h->captured, memory_order_relaxed))
 		return capture_forbids();
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	struct captured *c = find(events, *number); /* NULL: the capture is over */
 	if (c)
 		c->capture->broken = true;
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	return CAPTURED_EVENT;
 }
 
-void capture_stream_ends(uint64_t stream)
+/* It is destroyed. */
+static void stream_ends(uint64_t stream)
 {
 	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
 		return;
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	struct captured *s = find(streams, stream);
 	struct capture *capture = s ? s->capture : NULL;
 	if (capture && capture->origin != stream) {
@@ -224,7 +224,7 @@ void capture_stream_ends(uint64_t stream)
 	}
 	if (capture)
 		forget(capture);
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	if (capture)
 		discard(capture);
 }
@@ -235,14 +235,14 @@ int capture_add(uint64_t stream, struct node *n)
 {
 	struct nodes needs = {NULL, 0};
 	int error = CUDA_OK;
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	struct captured *c = find(streams, stream);
 	if (!c)
 		error = implicit(stream) ? refuse_implicit() : CAPTURE_UNSUPPORTED;
 	else if (c->capture->broken)
 		error = CAPTURE_INVALIDATED;
 	if (error) {
-		pthread_mutex_unlock(&capture_lock);
+		unlock(CAPTURE_LOCK);
 		graph_append(NULL, n, NULL);
 		return error;
 	}
@@ -252,12 +252,12 @@ int capture_add(uint64_t stream, struct node *n)
 	if (!error && !nodes_add(&c->tails, n))
 		error = OUT_OF_MEMORY;
 	c->capture->broken |= error != CUDA_OK;
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	nodes_clear(&needs);
 	return error;
 }
 
-/* Under capture_lock. */
+/* Under CAPTURE_LOCK. */
 static int mark(uint64_t event, const struct captured *s)
 {
 	if (s->capture->broken)
@@ -273,7 +273,7 @@ bool capture_record(struct handle *event, uint64_t stream, int *error)
 		return false;
 	}
 	*error = CUDA_OK;
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	struct captured *s = find(streams, stream);
 	if (!s && implicit(stream))
 		*error = refuse_implicit();
@@ -283,11 +283,11 @@ bool capture_record(struct handle *event, uint64_t stream, int *error)
 		*error = mark(event->number, s);
 	if (!*error)
 		atomic_store_explicit(&event->captured, s != NULL, memory_order_relaxed);
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	return s || *error;
 }
 
-/* Under capture_lock: stream s, captured or not, is to wait for event e, captured or not. */
+/* Under CAPTURE_LOCK: stream s, captured or not, is to wait for event e, captured or not. */
 static int wait_check(struct captured *s, struct captured *e, uint64_t stream, bool stale)
 {
 	if (s && s->capture->broken)
@@ -312,7 +312,7 @@ bool capture_wait(uint64_t stream, const struct handle *event, int *error)
 	bool stale = atomic_load_explicit(&event->captured, memory_order_relaxed);
 	if (!stale && !atomic_load_explicit(&captures_active, memory_order_relaxed))
 		return false;
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	struct captured *e = find(events, event->number), *s = find(streams, stream);
 	*error = wait_check(s, e, stream, stale);
 	if (!*error && e) {
@@ -320,7 +320,7 @@ bool capture_wait(uint64_t stream, const struct handle *event, int *error)
 		if (!s || !nodes_join(&s->tails, &e->tails))
 			*error = OUT_OF_MEMORY;
 	}
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	return s || e || *error;
 }
 
@@ -331,7 +331,8 @@ static int start(uint64_t stream, void *graph, const struct nodes *tails, int mo
 	struct capture *capture = calloc(1, sizeof *capture);
 	if (!capture)
 		return OUT_OF_MEMORY;
-	pthread_mutex_lock(&capture_lock);
+	stream_tell_end(stream_ends);
+	lock(CAPTURE_LOCK);
 	struct captured *s = find(streams, stream) ? NULL : add(&streams, stream, capture);
 	if (s) {
 		*capture = (struct capture){graph, ++last_id, stream,        mode,
@@ -339,7 +340,7 @@ static int start(uint64_t stream, void *graph, const struct nodes *tails, int mo
 		capture->broken = !nodes_join(&s->tails, tails);
 		atomic_fetch_add(&captures_active, 1);
 	}
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	if (!s)
 		free(capture);
 	return s ? CUDA_OK : ILLEGAL_STATE;
@@ -360,15 +361,13 @@ static int begin_check(const void *stream, int mode, uint64_t *number)
 int capture_begin(const void *stream, int mode)
 {
 	uint64_t number;
-	void *graph;
 	int error = begin_check(stream, mode, &number);
-	if (!error)
-		error = cuGraphCreate(&graph, 0);
-	if (error)
-		return error;
+	struct graph *graph = error ? NULL : graph_new();
+	if (!graph)
+		return error ? error : OUT_OF_MEMORY;
 	error = start(number, graph, &(struct nodes){NULL, 0}, mode, true);
 	if (error)
-		cuGraphDestroy(graph);
+		graph_free(graph);
 	return error;
 }
 
@@ -383,7 +382,7 @@ int capture_begin_to(const void *stream, void *graph, void *const *dependencies,
 	return error ? error : start(number, graph, &tails, mode, false);
 }
 
-/* Under capture_lock: does all that other streams did lead back to the first one? */
+/* Under CAPTURE_LOCK: does all that other streams did lead back to the first one? */
 static bool joined(const struct captured *origin)
 {
 	for (const struct captured *s = streams; s; s = s->next)
@@ -400,7 +399,7 @@ int capture_end(const void *stream, void **graph)
 	if (error || !graph)
 		return error ? error : INVALID_VALUE;
 	*graph = NULL;
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	struct captured *s = find(streams, number);
 	struct capture *capture = s ? s->capture : NULL;
 	if (!s)
@@ -411,12 +410,12 @@ int capture_end(const void *stream, void **graph)
 		 !pthread_equal(capture->thread, pthread_self()))
 		error = CAPTURE_WRONG_THREAD;
 	if (error) {
-		pthread_mutex_unlock(&capture_lock);
+		unlock(CAPTURE_LOCK);
 		return error;
 	}
 	error = capture->broken ? CAPTURE_INVALIDATED : joined(s) ? CUDA_OK : CAPTURE_UNJOINED;
 	forget(capture);
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	if (error) {
 		discard(capture);
 		return error;
@@ -436,7 +435,7 @@ int capture_info(const void *stream, int *status, unsigned long long *id, void *
 	if (error || !status)
 		return error ? error : INVALID_VALUE;
 	*status = STATUS_NONE;
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	struct captured *s = find(streams, number);
 	error = !s && implicit(number) ? CAPTURE_IMPLICIT : CUDA_OK;
 	if (s) {
@@ -452,7 +451,7 @@ int capture_info(const void *stream, int *status, unsigned long long *id, void *
 		if (count)
 			*count = s->tails.count;
 	}
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	return error;
 }
 
@@ -463,7 +462,7 @@ int capture_depend(const void *stream, void *const *dependencies, size_t count, 
 	int error = stream_number(stream, &number);
 	if (error || flags > 1 || (count && !dependencies))
 		return error ? error : INVALID_VALUE;
-	pthread_mutex_lock(&capture_lock);
+	lock(CAPTURE_LOCK);
 	struct captured *s = find(streams, number);
 	if (!s)
 		error = ILLEGAL_STATE;
@@ -475,7 +474,7 @@ int capture_depend(const void *stream, void *const *dependencies, size_t count, 
 		nodes_clear(&s->tails);
 	if (!error && !nodes_join(&s->tails, &more))
 		error = OUT_OF_MEMORY;
-	pthread_mutex_unlock(&capture_lock);
+	unlock(CAPTURE_LOCK);
 	return error;
 }
 

@@ -1,10 +1,9 @@
-/* graph.h: what graphs (graph.c), their nodes (graph_node.c, attributes.c), execs (graph_exec.c),
- * questions about them (graph_query.c), what they keep for programs (user_object.c), captures
- * (capture.c) and the runtime's forms share. */
+/* graph.h: graphs, their nodes and what captures make of them, for the files of this floor. */
 #ifndef RANKFOLD_GRAPH_H
 #define RANKFOLD_GRAPH_H
 
-#include "bodies.h"
+#include "api.h"
+#include "enqueue.h"
 
 #define GRAPH_MAGIC 0x52464752u
 #define EXEC_MAGIC 0x52464558u
@@ -51,25 +50,48 @@ struct graph {
 	struct user_objects objects;
 };
 
+/* NULL: it is none. */
+static inline struct graph *graph_check(const void *handle, uint32_t magic)
+{
+	struct graph *g = (struct graph *)handle;
+	return g && g->magic == magic ? g : NULL;
+}
+/* NULL: it is not of that kind. */
+static inline struct node *node_of(const void *node, enum node_kind kind)
+{
+	struct node *n = (struct node *)node;
+	return n && n->kind == kind ? n : NULL;
+}
+
+/* user_object.c */
+void user_objects_drop(struct user_objects *);
+int user_objects_share(struct user_objects *to, const struct user_objects *from);
+
 /* graph.c */
-struct graph *graph_check(const void *handle, uint32_t magic); /* NULL: it is none */
+struct graph *graph_new(void);
 void graph_free(struct graph *);
 int graph_copy(const struct graph *, bool exec, struct graph **out); /* nodes at the same indices */
+/* An order in which every node comes after what it needs; of several that could be next, the one
+ * that was made first. Returns how many have a place in it: not all, if there is a circle. */
+size_t graph_order(const struct graph *, bool *done, size_t *order);
+bool nodes_hold(const struct nodes *, const struct node *);
 bool nodes_add(struct nodes *, struct node *);
 bool nodes_join(struct nodes *, const struct nodes *other);
+bool nodes_remove(struct nodes *, const struct node *);
 void nodes_clear(struct nodes *);
 bool nodes_in(const struct graph *, const struct nodes *); /* are all of them the graph's? */
 /* Is each wanted node one of `from`, or needed by one of them? */
 bool nodes_reach(const struct graph *, const struct nodes *from, const struct nodes *wanted);
 /* Takes the node, whatever it returns. */
 int graph_append(struct graph *, struct node *, const struct nodes *needs);
-
-/* graph_node.c */
+int graph_add(struct graph *, struct node *); /* the same without what it needs; takes it if 0 */
 struct node *node_new(enum node_kind);
-/* What there is of it is the caller's, with an error too. */
-int node_clone(const struct node *, bool exec, struct node **out);
 void node_free(struct node *);
-struct node *node_of(const void *node, enum node_kind); /* NULL: it is not of that kind */
+/* Parameters of a kernel, of which the launch has a copy from then on. NULL: zeros. */
+int node_keep(struct launch *, const void *packed, size_t bytes);
+void node_drop_parameters(struct node *);
+
+/* node.c */
 /* Say what a node does; it stays as it was if that is wrong. */
 int node_set(struct node *, const CUgraphNodeParams *);
 int node_set_kernel(struct node *, void *function, const CUDA_KERNEL_NODE_PARAMS *);
@@ -80,6 +102,7 @@ int node_set_event(struct node *, enum node_kind, const void *event);
 int node_set_child(struct node *, const void *graph, int ownership);
 void *node_function(const CUDA_KERNEL_NODE_PARAMS *); /* whichever of its forms is given */
 int node_params_check(const void *params, const size_t used[NODE_KINDS]);
+/* What a capture makes; NULL: memory is short. */
 struct node *node_launch(const struct launch *, const void *packed, size_t bytes);
 struct node *node_copy(const struct copy *);
 struct node *node_fill(const CUDA_MEMSET_NODE_PARAMS *);
@@ -87,19 +110,11 @@ struct node *node_host(CUhostFn function, void *data);
 struct node *node_gemm(const struct rf_gemm_aux *);
 struct node *node_event(enum node_kind, uint64_t event);
 
-/* attributes.c */
-void node_take_hints(struct node *, const struct launch *); /* of the launch that it was */
-
-/* graph_exec.c */
-int graph_order(struct graph *);
-
-/* graph_query.c */
-CUDA_MEMCPY3D description_of_copy(const struct copy *);
-
-/* user_object.c */
-void user_objects_drop(struct user_objects *);
-/* A launch into the stream holds them until it is over. */
-int user_objects_hold(const struct graph *exec, const void *stream);
-int user_objects_share(struct user_objects *to, const struct user_objects *from);
+/* capture.c */
+/* The node becomes what the stream did last; it is taken, whatever this returns. */
+int capture_add(uint64_t stream, struct node *);
+/* True: a capture is in it. The event stands for nodes, or the stream waits for them, or *error. */
+bool capture_record(struct handle *event, uint64_t stream, int *error);
+bool capture_wait(uint64_t stream, const struct handle *event, int *error);
 
 #endif

@@ -10,43 +10,13 @@
 
 /* ---- made ---- */
 
-/* An order in which every node comes after what it needs; of several that could be next, the one
- * that was made first. Returns how many have a place in it: not all, if there is a circle. */
-static size_t put_in_order(const struct graph *g, bool *done, size_t *order)
-{
-	size_t have = 0, before = SIZE_MAX;
-	while (have < g->count && have != before) {
-		before = have;
-		for (size_t i = 0; i < g->count; i++) {
-			const struct nodes *needs = &g->nodes[i]->needs;
-			size_t met = 0;
-			while (met < needs->count && done[needs->at[met]->index])
-				met++;
-			if (!done[i] && met == needs->count)
-				done[order[have++] = i] = true;
-		}
-	}
-	return have;
-}
-
-int graph_order(struct graph *exec)
-{
-	bool *done = calloc(exec->count + 1, sizeof *done);
-	exec->order = calloc(exec->count + 1, sizeof *exec->order);
-	int error = done && exec->order ? CUDA_OK : OUT_OF_MEMORY;
-	if (!error && put_in_order(exec, done, exec->order) < exec->count)
-		error = INVALID_VALUE;
-	free(done);
-	return error;
-}
-
 /* A node that is in a circle, or after one, also in a child; NULL: there is none. */
 static void *stuck(const struct graph *g)
 {
 	bool *done = calloc(g->count + 1, sizeof *done);
 	size_t *order = calloc(g->count + 1, sizeof *order), i = 0;
 	if (done && order)
-		put_in_order(g, done, order);
+		graph_order(g, done, order);
 	while (done && i < g->count && done[i])
 		i++;
 	void *found = done && i < g->count ? g->nodes[i] : NULL;
@@ -335,11 +305,57 @@ static int run_all(const struct graph *exec, const void *stream)
 	return error;
 }
 
+static int gather(const struct graph *exec, struct user_objects *set)
+{
+	int error = user_objects_share(set, &exec->objects);
+	for (size_t i = 0; !error && i < exec->count; i++)
+		if (exec->nodes[i]->child)
+			error = gather(exec->nodes[i]->child, set);
+	return error;
+}
+
+static void launch_over(void *set)
+{
+	user_objects_drop(set);
+	free(set);
+}
+
+/* Into the stream, behind the launch; a capture's graph has the references instead. */
+static int hold(struct user_objects *set, const void *stream)
+{
+	int status;
+	void *graph = NULL;
+	int error = capture_info(stream, &status, NULL, &graph, NULL, NULL, NULL);
+	if (error || graph) {
+		error = error ? error : user_objects_share(&((struct graph *)graph)->objects, set);
+		launch_over(set);
+		return error;
+	}
+	error = stream_host_function(stream, launch_over, set);
+	if (error)
+		launch_over(set);
+	return error;
+}
+
+static int hold_objects(const struct graph *exec, const void *stream)
+{
+	struct user_objects set = {NULL, 0};
+	int error = gather(exec, &set);
+	struct user_objects *kept = !error && set.count ? malloc(sizeof *kept) : NULL;
+	if (kept) {
+		*kept = set;
+		return hold(kept, stream);
+	}
+	error = error || !set.count ? error : OUT_OF_MEMORY;
+	user_objects_drop(&set);
+	return error;
+}
+
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 {
 	const struct graph *g = graph_check(hGraphExec, EXEC_MAGIC);
 	int error = g ? run_all(g, hStream) : INVALID_VALUE;
-	return error ? error : user_objects_hold(g, hStream);
+	return error ? error : hold_objects(g, hStream);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)

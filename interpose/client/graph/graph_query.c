@@ -213,25 +213,6 @@ int graph_event_get(const void *node, enum node_kind kind, void **event)
 	return CUDA_OK;
 }
 
-/* That of a captured copy, which came as addresses. */
-CUDA_MEMCPY3D description_of_copy(const struct copy *c)
-{
-	bool from = memory_where(c->src) == AT_DEVICE, to = memory_where(c->dst) == AT_DEVICE;
-	return (CUDA_MEMCPY3D){.srcMemoryType = from ? CU_DEVICE : CU_HOST,
-			       .srcHost = from ? NULL : c->src,
-			       .srcDevice = from ? (CUdeviceptr)c->src : 0,
-			       .srcPitch = c->src_pitch,
-			       .srcHeight = c->height,
-			       .dstMemoryType = to ? CU_DEVICE : CU_HOST,
-			       .dstHost = to ? NULL : c->dst,
-			       .dstDevice = to ? (CUdeviceptr)c->dst : 0,
-			       .dstPitch = c->dst_pitch,
-			       .dstHeight = c->height,
-			       .WidthInBytes = c->width,
-			       .Height = c->height,
-			       .Depth = 1};
-}
-
 /* ---- a picture, in the language of Graphviz ---- */
 
 enum dot_flags {

@@ -3,7 +3,7 @@
  *
  * Who lets a reference go may hold any lock of the program's, so one thread of ours calls these
  * functions, one after the other; it is started with the first of them. A launch holds references
- * to what its graph has until it is over. Lock: object_lock, under which nothing is awaited.
+ * to what its graph has until it is over. Lock: OBJECT_LOCK, under which nothing is awaited.
  */
 #include <limits.h>
 #include <pthread.h>
@@ -27,7 +27,6 @@ struct reference {
 	uint64_t count;
 };
 
-pthread_mutex_t object_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t object_left = PTHREAD_COND_INITIALIZER;
 static struct object *left, **left_end = &left;
 static bool destroyer_runs;
@@ -42,24 +41,24 @@ static void *destroyer(void *unused)
 {
 	in_host_function = true; /* CUDA's functions must not be called */
 	for (;;) {
-		pthread_mutex_lock(&object_lock);
+		lock(OBJECT_LOCK);
 		while (!left)
-			pthread_cond_wait(&object_left, &object_lock);
+			lock_wait(&object_left, OBJECT_LOCK);
 		struct object *o = left;
 		left = o->next;
 		if (!left)
 			left_end = &left;
-		pthread_mutex_unlock(&object_lock);
+		unlock(OBJECT_LOCK);
 		o->destroy(o->data);
 		free(o);
 	}
 	return unused;
 }
 
-/* Under object_lock. */
+/* Under OBJECT_LOCK. */
 static void retain(struct object *o, uint64_t count) { o->count += count; }
 
-/* Under object_lock. */
+/* Under OBJECT_LOCK. */
 static void release(struct object *o, uint64_t count)
 {
 	o->count -= count < o->count ? count : o->count;
@@ -72,7 +71,7 @@ static void release(struct object *o, uint64_t count)
 	pthread_cond_signal(&object_left);
 }
 
-/* ---- sets of references: under object_lock ---- */
+/* ---- sets of references: under OBJECT_LOCK ---- */
 
 static struct reference *find(const struct user_objects *set, const struct object *o)
 {
@@ -101,10 +100,10 @@ void user_objects_drop(struct user_objects *set)
 {
 	if (!set->count)
 		return;
-	pthread_mutex_lock(&object_lock);
+	lock(OBJECT_LOCK);
 	for (size_t i = 0; i < set->count; i++)
 		release(set->at[i].object, set->at[i].count);
-	pthread_mutex_unlock(&object_lock);
+	unlock(OBJECT_LOCK);
 	free(set->at);
 	*set = (struct user_objects){NULL, 0};
 }
@@ -114,62 +113,14 @@ int user_objects_share(struct user_objects *to, const struct user_objects *from)
 	int error = CUDA_OK;
 	if (!from->count)
 		return CUDA_OK;
-	pthread_mutex_lock(&object_lock);
+	lock(OBJECT_LOCK);
 	for (size_t i = 0; !error && i < from->count; i++) {
 		if (add(to, from->at[i].object, from->at[i].count))
 			retain(from->at[i].object, from->at[i].count);
 		else
 			error = OUT_OF_MEMORY;
 	}
-	pthread_mutex_unlock(&object_lock);
-	return error;
-}
-
-/* ---- launches ---- */
-
-static int gather(const struct graph *exec, struct user_objects *set)
-{
-	int error = user_objects_share(set, &exec->objects);
-	for (size_t i = 0; !error && i < exec->count; i++)
-		if (exec->nodes[i]->child)
-			error = gather(exec->nodes[i]->child, set);
-	return error;
-}
-
-static void launch_over(void *set)
-{
-	user_objects_drop(set);
-	free(set);
-}
-
-/* Into the stream, behind the launch; a capture's graph has the references instead. */
-static int hold(struct user_objects *set, const void *stream)
-{
-	int status;
-	void *graph = NULL;
-	int error = capture_info(stream, &status, NULL, &graph, NULL, NULL, NULL);
-	if (error || graph) {
-		error = error ? error : user_objects_share(&((struct graph *)graph)->objects, set);
-		launch_over(set);
-		return error;
-	}
-	error = stream_host_function(stream, launch_over, set);
-	if (error)
-		launch_over(set);
-	return error;
-}
-
-int user_objects_hold(const struct graph *exec, const void *stream)
-{
-	struct user_objects set = {NULL, 0};
-	int error = gather(exec, &set);
-	struct user_objects *kept = !error && set.count ? malloc(sizeof *kept) : NULL;
-	if (kept) {
-		*kept = set;
-		return hold(kept, stream);
-	}
-	error = error || !set.count ? error : OUT_OF_MEMORY;
-	user_objects_drop(&set);
+	unlock(OBJECT_LOCK);
 	return error;
 }
 
@@ -182,11 +133,11 @@ CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destro
 	    flags != NO_DESTRUCTOR_SYNC)
 		return INVALID_VALUE;
 	int error = CUDA_OK;
-	pthread_mutex_lock(&object_lock);
+	lock(OBJECT_LOCK);
 	if (!destroyer_runs)
 		error = start_thread(destroyer);
 	destroyer_runs |= !error;
-	pthread_mutex_unlock(&object_lock);
+	unlock(OBJECT_LOCK);
 	struct object *o = error ? NULL : calloc(1, sizeof *o);
 	if (!o)
 		return OUT_OF_MEMORY;
@@ -200,9 +151,9 @@ CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 	struct object *o = check(object, count);
 	if (!o)
 		return INVALID_VALUE;
-	pthread_mutex_lock(&object_lock);
+	lock(OBJECT_LOCK);
 	retain(o, count);
-	pthread_mutex_unlock(&object_lock);
+	unlock(OBJECT_LOCK);
 	return CUDA_OK;
 }
 
@@ -211,9 +162,9 @@ CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 	struct object *o = check(object, count);
 	if (!o)
 		return INVALID_VALUE;
-	pthread_mutex_lock(&object_lock);
+	lock(OBJECT_LOCK);
 	release(o, count);
-	pthread_mutex_unlock(&object_lock);
+	unlock(OBJECT_LOCK);
 	return CUDA_OK;
 }
 
@@ -224,11 +175,11 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned in
 	struct object *o = check(object, count);
 	if (!g || !o || flags & ~MOVE)
 		return INVALID_VALUE;
-	pthread_mutex_lock(&object_lock);
+	lock(OBJECT_LOCK);
 	bool added = add(&g->objects, o, count);
 	if (added && !(flags & MOVE))
 		retain(o, count);
-	pthread_mutex_unlock(&object_lock);
+	unlock(OBJECT_LOCK);
 	return added ? CUDA_OK : OUT_OF_MEMORY;
 }
 
@@ -238,7 +189,7 @@ CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned i
 	struct object *o = check(object, count);
 	if (!g || !o)
 		return INVALID_VALUE;
-	pthread_mutex_lock(&object_lock);
+	lock(OBJECT_LOCK);
 	struct reference *r = find(&g->objects, o);
 	bool has = r && r->count >= count;
 	if (has) {
@@ -247,6 +198,6 @@ CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned i
 			*r = g->objects.at[--g->objects.count];
 		release(o, count);
 	}
-	pthread_mutex_unlock(&object_lock);
+	unlock(OBJECT_LOCK);
 	return has ? CUDA_OK : INVALID_VALUE;
 }

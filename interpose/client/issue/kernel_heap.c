@@ -5,11 +5,11 @@
  * and moves with the rank like all memory, so addresses hold. Modules learn of it in their
  * struct rf_setup.
  *
- * Locks: none; module.c lets one thread at a time make it, which waits for memory and for copies.
+ * Locks: none; function.c lets one thread at a time make it, which waits for memory and for copies.
  */
 #include <stdatomic.h>
 
-#include "client.h"
+#include "issue.h"
 
 #define LIMITS 8
 #define MALLOC_HEAP_SIZE 2 /* cudaLimitMallocHeapSize */

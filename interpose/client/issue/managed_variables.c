@@ -1,15 +1,14 @@
 /* managed_variables.c: the __managed__ variables of the program's own modules.
  *
  * The program reads the address of each from a pointer, which it asks to have filled in before the
- * first access (__cudaInitModule). All variables of such a module lie in managed memory (module.c),
- * so that the address is the one that kernels know.
+ * first access. All variables of such a module lie in managed memory (module.c), so that the
+ * address is the one that kernels know.
  *
- * Lock: variables_lock around the list; nothing is asked of the server under it.
+ * Lock: VARIABLES_LOCK around the list; nothing is asked of the server under it.
  */
-#include <pthread.h>
 #include <stdlib.h>
 
-#include "bodies.h"
+#include "issue.h"
 
 struct variable {
 	struct module *module;
@@ -17,41 +16,34 @@ struct variable {
 	const char *name;
 	struct variable *next;
 };
-pthread_mutex_t variables_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct variable *variables; /* never freed: constructors of the program note them */
 
 static struct variable *first(void)
 {
-	pthread_mutex_lock(&variables_lock);
+	lock(VARIABLES_LOCK);
 	struct variable *v = variables;
-	pthread_mutex_unlock(&variables_lock);
+	unlock(VARIABLES_LOCK);
 	return v;
 }
 
-void __cudaRegisterManagedVar(void **fatCubinHandle, void **hostVarPtrAddress, char *deviceAddress,
-			      const char *deviceName, int ext, size_t size, int constant,
-			      int global)
+void managed_variable_add(struct module *module, void **host, const char *name)
 {
-	(void)deviceAddress, (void)ext, (void)size, (void)constant, (void)global;
-	struct variable *v = fatCubinHandle ? malloc(sizeof *v) : NULL;
+	struct variable *v = malloc(sizeof *v);
 	if (!v)
 		return;
-	*v = (struct variable){(struct module *)fatCubinHandle, hostVarPtrAddress, deviceName,
-			       NULL};
-	module_has_managed(v->module);
-	pthread_mutex_lock(&variables_lock);
+	*v = (struct variable){module, host, name, NULL};
+	module_has_managed(module);
+	lock(VARIABLES_LOCK);
 	v->next = variables;
 	variables = v;
-	pthread_mutex_unlock(&variables_lock);
+	unlock(VARIABLES_LOCK);
 }
 
-/* Before the program's first look at one of the module's. */
-char __cudaInitModule(void **fatCubinHandle)
+void managed_variables_fill(const struct module *module)
 {
 	uint64_t address, bytes;
-	context_of_runtime();
 	for (struct variable *v = first(); v; v = v->next) {
-		if ((void **)v->module != fatCubinHandle)
+		if (v->module != module)
 			continue;
 		int error = module_global(v->module, v->name, &address, &bytes);
 		if (error)
@@ -59,7 +51,6 @@ char __cudaInitModule(void **fatCubinHandle)
 		else
 			*v->host = (void *)address;
 	}
-	return 1;
 }
 
 bool managed_variable(const void *host, uint64_t *address, uint64_t *bytes)

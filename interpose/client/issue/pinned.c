@@ -1,22 +1,14 @@
-/* pinned.c: host memory that the device reaches at the address that the program knows: pinned
- * memory, and managed memory, which is the same under another name.
+/* pinned.c: memory of the pinned arena as programs have it: pinned memory, which they free, and
+ * managed memory, which is the same under another name.
  *
- * It is the arena part of the memfd, mapped at one address here and in the device's window, so
- * that it moves with the rank and nobody brings pages to and fro. What a program advises about
- * managed memory, and where it prefetches it to, is noted for each page, told back, and changes
- * nothing.
+ * What a program advises about managed memory, and where it prefetches it to, is noted for each
+ * page, told back, and changes nothing.
  *
- * Lock: pinned_lock around the arena. Blocking: freeing, which waits for the device.
+ * Lock: PINNED_LOCK around the notes. Blocking: freeing, which waits for the device.
  */
-#include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
-#include "bodies.h"
-
-#define PAGE 4096ull
+#include "arena.h"
 
 enum advice {
 	READ_MOSTLY = 1,
@@ -37,164 +29,10 @@ struct notes {
 	uint64_t accessed_by; /* a bit per device */
 };
 
-/* The arena's blocks in order, without gaps. Pages; few and large. */
-struct block {
-	uint64_t offset, bytes, asked, owner;
-	unsigned flags;
-	struct notes *notes; /* of managed memory: one per page */
-};
-pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct block *blocks; /* asked 0: free */
-static uint32_t block_count, block_room;
-
-static uint8_t *arena(void)
-{
-	return channel_header ? (uint8_t *)RF_PINNED_BASE(channel_header->rank) : NULL;
-}
-
-static bool insert_block(uint32_t at, struct block b)
-{
-	if (block_count == block_room) {
-		uint32_t room = block_room ? block_room * 2 : 16;
-		struct block *more = realloc(blocks, room * sizeof *more);
-		if (!more)
-			return false;
-		blocks = more;
-		block_room = room;
-	}
-	memmove(blocks + at + 1, blocks + at, (block_count++ - at) * sizeof *blocks);
-	blocks[at] = b;
-	return true;
-}
-
-static void remove_block(uint32_t at)
-{
-	memmove(blocks + at, blocks + at + 1, (--block_count - at) * sizeof *blocks);
-}
-
-/* Under pinned_lock: first fit. */
-static void *take_block(uint64_t asked, uint64_t owner, unsigned flags)
-{
-	uint64_t bytes = (asked + PAGE - 1) & ~(PAGE - 1);
-	if (!block_count && !insert_block(0, (struct block){.bytes = RF_PINNED_SLOT_BYTES}))
-		return NULL;
-	for (uint32_t i = 0; i < block_count; i++) {
-		if (blocks[i].asked || blocks[i].bytes < bytes)
-			continue;
-		struct block rest = {.offset = blocks[i].offset + bytes,
-				     .bytes = blocks[i].bytes - bytes};
-		if (rest.bytes && !insert_block(i + 1, rest))
-			return NULL;
-		blocks[i].bytes = bytes;
-		blocks[i].asked = asked;
-		blocks[i].owner = owner;
-		blocks[i].flags = flags;
-		return arena() + blocks[i].offset;
-	}
-	return NULL;
-}
-
-/* Under pinned_lock: the block that holds address, or block_count. */
-static uint32_t find_block(const void *address)
-{
-	uint64_t offset = (uint64_t)((const uint8_t *)address - arena());
-	uint32_t i = 0;
-	while (i < block_count && offset - blocks[i].offset >= blocks[i].bytes)
-		i++;
-	return i < block_count && blocks[i].asked ? i : block_count;
-}
-
-int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address)
-{
-	int error = channel_enter();
-	if (error)
-		return error;
-	if (!bytes || bytes > RF_PINNED_SLOT_BYTES)
-		return bytes ? OUT_OF_MEMORY : INVALID_VALUE;
-	pthread_mutex_lock(&pinned_lock);
-	*address = take_block(bytes, owner, flags);
-	pthread_mutex_unlock(&pinned_lock);
-	return *address ? CUDA_OK : OUT_OF_MEMORY;
-}
-
-bool pinned_is(const void *address)
-{
-	return channel_header &&
-	       (uint64_t)((const uint8_t *)address - arena()) < RF_PINNED_SLOT_BYTES;
-}
-
-bool pinned_find(const void *address, struct allocation *out)
-{
-	if (!pinned_is(address))
-		return false;
-	pthread_mutex_lock(&pinned_lock);
-	uint32_t i = find_block(address);
-	bool found = i < block_count;
-	if (found)
-		*out = (struct allocation){(uint64_t)arena() + blocks[i].offset, blocks[i].asked,
-					   blocks[i].owner, blocks[i].flags};
-	pthread_mutex_unlock(&pinned_lock);
-	return found;
-}
-
-/* Under pinned_lock: a block that nobody uses joins its free neighbours. */
-static void merge_block(uint32_t i)
-{
-	free(blocks[i].notes);
-	blocks[i].notes = NULL;
-	blocks[i].asked = 0;
-	if (i + 1 < block_count && !blocks[i + 1].asked) {
-		blocks[i].bytes += blocks[i + 1].bytes;
-		remove_block(i + 1);
-	}
-	if (i > 0 && !blocks[i - 1].asked) {
-		blocks[i - 1].bytes += blocks[i].bytes;
-		remove_block(i);
-	}
-}
-
-/* Under pinned_lock. */
-static void drop_block(uint32_t i)
-{
-	int kept = errno;
-	madvise(arena() + blocks[i].offset, blocks[i].bytes, MADV_REMOVE);
-	errno = kept;
-	merge_block(i);
-}
-
-/* What is queued must not read or write it any more. */
-int pinned_release(void *address)
-{
-	int error = CUDA_OK;
-	pthread_mutex_lock(&pinned_lock);
-	uint32_t i = find_block(address);
-	if (i < block_count && arena() + blocks[i].offset == (uint8_t *)address) {
-		drop_block(i);
-	} else {
-		error = INVALID_VALUE;
-	}
-	pthread_mutex_unlock(&pinned_lock);
-	return error;
-}
-
-/* What is queued must not use any of it any more. */
-void pinned_end(uint64_t owner)
-{
-	pthread_mutex_lock(&pinned_lock);
-	for (uint32_t i = 0; i < block_count;) {
-		bool its = blocks[i].asked && blocks[i].owner == owner;
-		if (its)
-			drop_block(i);
-		i = its ? 0 : i + 1; /* it has joined its neighbours */
-	}
-	pthread_mutex_unlock(&pinned_lock);
-}
-
 /* Work that is queued may still read or write it: as in CUDA, freeing waits for the device. */
 static int wait_and_release(void *address)
 {
-	struct rf_record sync;
-	channel_call(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0, NULL, 0);
+	wait_for_device();
 	int error = pinned_release(address);
 	int sticky = channel_enter();
 	return sticky ? sticky : error;
@@ -224,14 +62,14 @@ bool managed_is(const void *address)
 
 int managed_free(void *address) { return free_as(address, true); }
 
-/* Under pinned_lock: the notes for a block's pages, or none and no block. */
+/* Under PINNED_LOCK: the notes for a block's pages, or none and no block. */
 static int add_notes(void *address)
 {
-	struct block *b = &blocks[find_block(address)];
+	struct block *b = arena_block(address);
 	b->notes = calloc(b->bytes / PAGE, sizeof *b->notes);
 	if (b->notes)
 		return CUDA_OK;
-	drop_block((uint32_t)(b - blocks));
+	arena_drop(b);
 	return OUT_OF_MEMORY;
 }
 
@@ -250,39 +88,28 @@ int managed_place(uint64_t bytes, uint64_t owner, void **out)
 			(unsigned long long)bytes, RF_PINNED_SLOT_BYTES >> 30);
 	if (error)
 		return error;
-	pthread_mutex_lock(&pinned_lock);
+	lock(PINNED_LOCK);
 	error = add_notes(address);
-	pthread_mutex_unlock(&pinned_lock);
+	unlock(PINNED_LOCK);
 	if (!error)
 		*out = address;
 	return error;
 }
 
-int managed_alloc(void **out, size_t bytes, unsigned flags)
-{
-	if (!out || !bytes || (flags != ATTACH_GLOBAL && flags != ATTACH_HOST))
-		return INVALID_VALUE;
-	int error = channel_use_device();
-	if (!error)
-		error = capture_forbids();
-	return error ? error : managed_place(bytes, context_owner(), out);
-}
-
-/* Under pinned_lock: the notes of all pages that a range of one managed allocation touches. */
+/* Under PINNED_LOCK: the notes of all pages that a range of one managed allocation touches. */
 static struct notes *notes_of(const void *address, uint64_t bytes, uint64_t *count)
 {
-	uint32_t i = pinned_is(address) && bytes ? find_block(address) : block_count;
-	if (i >= block_count || !blocks[i].notes)
+	const struct block *b = bytes ? arena_block(address) : NULL;
+	if (!b || !b->notes)
 		return NULL;
-	uint64_t at = (uint64_t)((const uint8_t *)address - arena()) - blocks[i].offset;
-	if (bytes > blocks[i].bytes - at)
+	uint64_t at = (uint64_t)((const uint8_t *)address - arena_start()) - b->offset;
+	if (bytes > b->bytes - at)
 		return NULL;
 	*count = (at + bytes + PAGE - 1) / PAGE - at / PAGE;
-	return blocks[i].notes + at / PAGE;
+	return b->notes + at / PAGE;
 }
 
-/* A place that memory may be: the rank's own host, or a device. Ids of hosts mean nothing here. */
-static int check_location(cudaMemLocation *l)
+int managed_location(cudaMemLocation *l)
 {
 	if (l->type == ON_DEVICE) {
 		int error = device_check(l->id);
@@ -323,56 +150,26 @@ int managed_advise(const void *address, size_t bytes, int advice, cudaMemLocatio
 	if (!error && (advice < READ_MOSTLY || advice > NOT_ACCESSED_BY))
 		error = INVALID_VALUE;
 	if (!error && !anywhere)
-		error = check_location(&location);
+		error = managed_location(&location);
 	if (error)
 		return error;
-	pthread_mutex_lock(&pinned_lock);
+	lock(PINNED_LOCK);
 	struct notes *notes = notes_of(address, bytes, &count);
 	for (uint64_t i = 0; notes && i < count; i++)
 		note(&notes[i], (enum advice)advice, location);
-	pthread_mutex_unlock(&pinned_lock);
+	unlock(PINNED_LOCK);
 	return notes ? CUDA_OK : INVALID_VALUE;
 }
 
-int managed_prefetch(const void *address, size_t bytes, cudaMemLocation location, unsigned flags,
-		     const void *stream)
+int managed_prefetched(const void *address, size_t bytes, cudaMemLocation location)
 {
-	uint64_t number, count;
-	int error = channel_enter();
-	if (!error)
-		error = flags ? INVALID_VALUE : check_location(&location);
-	if (!error)
-		error = stream_number(stream, &number);
-	if (!error && capturing(number))
-		error = capture_refuse(number);
-	if (error)
-		return error;
-	pthread_mutex_lock(&pinned_lock);
+	uint64_t count;
+	lock(PINNED_LOCK);
 	struct notes *notes = notes_of(address, bytes, &count);
 	for (uint64_t i = 0; notes && i < count; i++)
 		notes[i].prefetched = location;
-	pthread_mutex_unlock(&pinned_lock);
+	unlock(PINNED_LOCK);
 	return notes ? CUDA_OK : INVALID_VALUE;
-}
-
-/* The program promises where it uses the memory. Here it may use it anywhere. */
-int managed_attach(const void *stream, const void *address, size_t bytes, unsigned flags)
-{
-	struct allocation a;
-	uint64_t number;
-	int error = channel_enter();
-	if (!error)
-		error = stream_number(stream, &number);
-	if (!error && capturing(number))
-		error = capture_refuse(number);
-	if (error)
-		return error;
-	bool known = flags == ATTACH_GLOBAL || flags == ATTACH_HOST ||
-		     (flags == ATTACH_SINGLE && number != RF_STREAM_LEGACY);
-	if (!known || !managed_is(address) || !pinned_find(address, &a) ||
-	    a.base != (uint64_t)address || (bytes && bytes != a.bytes))
-		return INVALID_VALUE;
-	return CUDA_OK;
 }
 
 /* ---- what was said of a range ---- */
@@ -453,11 +250,11 @@ int managed_attribute(void *data, size_t bytes, int which, const void *address, 
 	if (!data || which < IS_READ_MOSTLY || which >= RANGE_ATTRIBUTES || !bytes ||
 	    (which == ACCESSED ? bytes % sizeof(int) : bytes != sizeof(int)))
 		return INVALID_VALUE;
-	pthread_mutex_lock(&pinned_lock);
+	lock(PINNED_LOCK);
 	const struct notes *notes = notes_of(address, count, &pages);
 	if (notes)
 		put_attribute(data, bytes / sizeof(int), (enum range_attribute)which, notes, pages);
-	pthread_mutex_unlock(&pinned_lock);
+	unlock(PINNED_LOCK);
 	return notes ? CUDA_OK : INVALID_VALUE;
 }
 

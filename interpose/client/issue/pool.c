@@ -7,13 +7,12 @@
  * free. So all numbers depend on the program's calls alone, and memory that nobody uses costs no
  * device any.
  *
- * Lock: pool_lock, a leaf, around all pools. Nothing blocks of its own.
+ * Lock: POOL_LOCK around all pools. Nothing blocks of its own.
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bodies.h"
+#include "issue.h"
 
 /* Numbers of cudaMemPoolAttr, which are CUmemPool_attribute's. */
 enum attribute {
@@ -38,7 +37,6 @@ struct pool {
 	struct pool *next;
 };
 
-pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
 static uint64_t default_pool[DEVICES_MAX], current_pool[DEVICES_MAX]; /* numbers, 0: none yet */
 static _Atomic uint64_t synchronisations;
@@ -48,7 +46,7 @@ void pool_synchronised(void)
 	atomic_fetch_add_explicit(&synchronisations, 1, memory_order_relaxed);
 }
 
-/* ---- under pool_lock ---- */
+/* ---- under POOL_LOCK ---- */
 
 static uint64_t chunks(uint64_t bytes)
 {
@@ -132,11 +130,11 @@ static uint64_t current_of(int device)
 
 /* ---- what lies in them ---- */
 
-/* Book what is about to be allocated, so that two threads do not exceed the pool together. */
-static int book(const void *pool, uint64_t bytes, uint64_t *number)
+/* Booked before it is allocated, so that two threads do not exceed the pool together. */
+int pool_book(const void *pool, uint64_t bytes, uint64_t *number)
 {
 	int error = CUDA_OK;
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	struct pool *p = pool ? pool_of(pool) : find(current_of(current_device));
 	if (!p)
 		error = pool ? INVALID_VALUE : OUT_OF_MEMORY;
@@ -148,7 +146,7 @@ static int book(const void *pool, uint64_t bytes, uint64_t *number)
 		p->used += bytes;
 		*number = p->number;
 	}
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 	if (error == NOT_SUPPORTED)
 		SAY_ONCE("an allocation from a pool of another device: a rank has one device under "
 			 "rankfold");
@@ -156,9 +154,9 @@ static int book(const void *pool, uint64_t bytes, uint64_t *number)
 }
 
 /* It is there: it counts. */
-static void took(uint64_t number)
+void pool_took(uint64_t number)
 {
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	struct pool *p = find(number);
 	if (p && p->used > p->reserved)
 		p->reserved = chunks(p->used);
@@ -166,66 +164,24 @@ static void took(uint64_t number)
 		p->used_high = p->used;
 	if (p && p->reserved > p->reserved_high)
 		p->reserved_high = p->reserved;
-	pthread_mutex_unlock(&pool_lock);
-}
-
-int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream)
-{
-	uint64_t number, address, whole = (bytes + RF_ALLOC_ALIGN - 1) & ~(RF_ALLOC_ALIGN - 1);
-	int error = out && bytes ? channel_use_device() : INVALID_VALUE;
-	if (!error && bytes > RF_HEAP_BYTES)
-		error = OUT_OF_MEMORY;
-	if (!error)
-		error = stream_number(stream, &number);
-	if (!error && capturing(number))
-		error = capture_refuse_memory(number);
-	if (!error)
-		error = current_device < DEVICES_MAX ? book(pool, whole, &number) : INVALID_DEVICE;
-	if (error)
-		return error;
-	error = memory_alloc_for(number, bytes, &address);
-	if (error) {
-		pool_got_back(number, whole);
-		return error;
-	}
-	took(number);
-	*out = (void *)address;
-	return CUDA_OK;
-}
-
-int pool_alloc_from(void **out, uint64_t bytes, const void *pool, const void *stream)
-{
-	return pool ? pool_alloc(out, bytes, pool, stream) : INVALID_VALUE;
-}
-
-int pool_free(const void *address, const void *stream)
-{
-	uint64_t number;
-	int error = channel_open();
-	if (!error)
-		error = stream_number(stream, &number);
-	if (!error && capturing(number))
-		error = capture_refuse_memory(number);
-	if (error || !address)
-		return error;
-	return memory_free(address);
+	unlock(POOL_LOCK);
 }
 
 void pool_got_back(uint64_t number, uint64_t bytes)
 {
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	struct pool *p = find(number);
 	if (p) {
 		p->used -= bytes;
 		drop_if_empty(p);
 	}
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 }
 
 uint64_t pool_kept(uint64_t room)
 {
 	uint64_t kept = 0;
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	for (struct pool *p = pools; p; p = p->next) {
 		settle(p);
 		uint64_t held = p->reserved - chunks(p->used);
@@ -233,7 +189,7 @@ uint64_t pool_kept(uint64_t room)
 			p->reserved -= held - (room - kept);
 		kept += p->reserved - chunks(p->used);
 	}
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 	return kept;
 }
 
@@ -263,17 +219,17 @@ int pool_create(void **out, const cudaMemPoolProps *props)
 	}
 	if (error)
 		return error;
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	struct pool *p = add(props->location.id, props->maxSize);
 	if (p)
 		*out = (void *)p->number;
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 	return p ? CUDA_OK : OUT_OF_MEMORY;
 }
 
 int pool_destroy(const void *pool)
 {
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	struct pool *p = pool_of(pool);
 	bool ours = p && p->number == default_pool[p->device];
 	if (p && !ours) {
@@ -283,7 +239,7 @@ int pool_destroy(const void *pool)
 		release(p, 0);
 		drop_if_empty(p);
 	}
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 	return p && !ours ? CUDA_OK : INVALID_VALUE;
 }
 
@@ -292,9 +248,9 @@ static int pool_get_of(void **pool, int device, uint64_t (*which)(int device))
 	int error = pool && device < DEVICES_MAX ? device_check(device) : INVALID_VALUE;
 	if (error)
 		return error;
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	uint64_t number = which(device);
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 	*pool = (void *)number;
 	return number ? CUDA_OK : OUT_OF_MEMORY;
 }
@@ -308,13 +264,13 @@ int pool_make_current(int device, const void *pool)
 	int error = device < DEVICES_MAX ? device_check(device) : INVALID_VALUE;
 	if (error)
 		return error;
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	struct pool *p = pool_of(pool);
 	if (!p || p->device != device)
 		error = INVALID_VALUE;
 	else
 		current_pool[device] = p->number;
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 	return error;
 }
 
@@ -362,10 +318,10 @@ int pool_set(const void *pool, int attribute, const void *value)
 {
 	if (!value || attribute < REUSE_FIRST || attribute > USED_HIGH)
 		return INVALID_VALUE;
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	struct pool *p = pool_of(pool);
 	int error = p ? set(p, attribute, value) : INVALID_VALUE;
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 	return error;
 }
 
@@ -387,25 +343,21 @@ int pool_get(const void *pool, int attribute, void *value)
 {
 	if (!value || attribute < REUSE_FIRST || attribute > USED_HIGH)
 		return INVALID_VALUE;
-	uint64_t unused, total;
-	int error = memory_info(&unused, &total); /* others may have taken what it kept */
-	if (error)
-		return error;
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	const struct pool *p = pool_of(pool);
 	if (p)
 		get(p, attribute, value);
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 	return p ? CUDA_OK : INVALID_VALUE;
 }
 
 int pool_trim(const void *pool, size_t keep)
 {
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	struct pool *p = pool_of(pool);
 	if (p)
 		release(p, keep);
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 	return p ? CUDA_OK : INVALID_VALUE;
 }
 
@@ -413,11 +365,11 @@ int pool_trim(const void *pool, size_t keep)
 
 static int device_of(const void *pool, int *device)
 {
-	pthread_mutex_lock(&pool_lock);
+	lock(POOL_LOCK);
 	const struct pool *p = pool_of(pool);
 	if (p)
 		*device = p->device;
-	pthread_mutex_unlock(&pool_lock);
+	unlock(POOL_LOCK);
 	return p ? CUDA_OK : INVALID_VALUE;
 }
 

@@ -7,17 +7,16 @@
  * pageable, which is as right and waits. A thread that writes into memory while another registers
  * or unregisters it may lose what it writes.
  *
- * Lock: registered_lock, around the table and the change of places. Blocks: unregistering waits for
+ * Lock: REGISTERED_LOCK, around the table and the change of places. Blocks: unregistering waits for
  * the device, before it takes the lock.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "client.h"
+#include "issue.h"
 
 #define PAGE 4096ull
 #define REGISTER_IO 4u
@@ -27,12 +26,11 @@ struct registered {
 	uint64_t address, bytes;
 	uint64_t reached; /* where it lies in the arena; 0: it is treated as pageable */
 };
-pthread_mutex_t registered_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct registered *registered;
 static _Atomic uint32_t registered_count;
 static uint32_t registered_room;
 
-/* Under registered_lock. */
+/* Under REGISTERED_LOCK. */
 static struct registered *find(uint64_t address, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < registered_count; i++) {
@@ -81,7 +79,7 @@ static bool map_there(uint64_t address, uint64_t bytes, void *reached)
 	return true;
 }
 
-/* Under registered_lock: let the memory change places, if it can. */
+/* Under REGISTERED_LOCK: let the memory change places, if it can. */
 static uint64_t reach(uint64_t address, uint64_t bytes)
 {
 	void *reached;
@@ -94,7 +92,7 @@ static uint64_t reach(uint64_t address, uint64_t bytes)
 	return 0;
 }
 
-/* Under registered_lock: private memory again, with the contents of now. */
+/* Under REGISTERED_LOCK: private memory again, with the contents of now. */
 static int bring_back(const struct registered *r)
 {
 	void *fresh = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
@@ -110,7 +108,7 @@ static int bring_back(const struct registered *r)
 	return pinned_release((void *)r->reached);
 }
 
-/* Under registered_lock. */
+/* Under REGISTERED_LOCK. */
 static int add(uint64_t address, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < registered_count; i++)
@@ -146,22 +144,21 @@ int host_register(void *address, uint64_t bytes, unsigned flags)
 	if (memory_where(address) != AT_PAGEABLE)
 		return ALREADY_REGISTERED;
 	int kept = errno;
-	pthread_mutex_lock(&registered_lock);
+	lock(REGISTERED_LOCK);
 	error = add((uint64_t)address, bytes);
-	pthread_mutex_unlock(&registered_lock);
+	unlock(REGISTERED_LOCK);
 	errno = kept;
 	return error;
 }
 
 int host_unregister(void *address)
 {
-	struct rf_record sync;
 	int error = channel_open();
 	if (error)
 		return error;
-	channel_call(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0, NULL, 0);
+	wait_for_device();
 	int kept = errno;
-	pthread_mutex_lock(&registered_lock);
+	lock(REGISTERED_LOCK);
 	struct registered *r = find((uint64_t)address, 1);
 	if (!r || r->address != (uint64_t)address)
 		error = NOT_REGISTERED;
@@ -169,7 +166,7 @@ int host_unregister(void *address)
 		error = bring_back(r);
 	if (!error)
 		*r = registered[--registered_count];
-	pthread_mutex_unlock(&registered_lock);
+	unlock(REGISTERED_LOCK);
 	errno = kept;
 	int sticky = channel_enter();
 	return sticky ? sticky : error;
@@ -180,18 +177,18 @@ void *registered_reached(const void *address, uint64_t bytes)
 	uint64_t at = (uint64_t)address;
 	if (!atomic_load_explicit(&registered_count, memory_order_relaxed))
 		return (void *)address;
-	pthread_mutex_lock(&registered_lock);
+	lock(REGISTERED_LOCK);
 	const struct registered *r = find(at, bytes);
 	if (r && r->reached)
 		at = r->reached + (at - r->address);
-	pthread_mutex_unlock(&registered_lock);
+	unlock(REGISTERED_LOCK);
 	return (void *)at;
 }
 
 bool registered_is(const void *address)
 {
-	pthread_mutex_lock(&registered_lock);
+	lock(REGISTERED_LOCK);
 	bool found = find((uint64_t)address, 1) != NULL;
-	pthread_mutex_unlock(&registered_lock);
+	unlock(REGISTERED_LOCK);
 	return found;
 }

@@ -1,4 +1,4 @@
-/* graph_node.c: what a node does: its parameters, checked and kept, for nodes that the program
+/* node.c: what a node does: its parameters, checked and kept, for nodes that the program
  * makes and for those that a capture makes. A node's parameters are copied when it is made or
  * changed; it stays as it was if new ones are wrong. No lock, nothing blocks.
  */
@@ -7,41 +7,10 @@
 
 #include "graph.h"
 
-static void drop_parameters(struct node *n)
-{
-	free((void *)n->launch.packed);
-	free(n->shown);
-	n->launch.packed = NULL;
-	n->shown = NULL;
-}
-
-void node_free(struct node *n)
-{
-	if (!n)
-		return;
-	drop_parameters(n);
-	nodes_clear(&n->needs);
-	graph_free(n->child);
-	free(n);
-}
-
-static int keep_packed(struct launch *l, const void *packed, size_t bytes)
-{
-	uint8_t *kept = calloc(1, bytes + 1);
-	if (!kept)
-		return OUT_OF_MEMORY;
-	if (packed)
-		memcpy(kept, packed, bytes);
-	l->args = NULL;
-	l->packed = kept;
-	l->packed_bytes = bytes;
-	return CUDA_OK;
-}
-
 static int pack_list(struct launch *l, void **args)
 {
 	const struct function *f = l->function;
-	int error = keep_packed(l, NULL, f->info.param_bytes);
+	int error = node_keep(l, NULL, f->info.param_bytes);
 	for (uint32_t i = 0; !error && i < f->info.param_count; i++)
 		memcpy((uint8_t *)l->packed + f->params[i].offset, args[i], f->params[i].bytes);
 	return error;
@@ -52,7 +21,7 @@ static int pack_buffer(struct launch *l, void **extra)
 	const void *packed;
 	size_t bytes;
 	int error = packed_parameters(extra, &packed, &bytes);
-	return error ? error : keep_packed(l, packed, packed ? bytes : 0);
+	return error ? error : node_keep(l, packed, packed ? bytes : 0);
 }
 
 void *node_function(const CUDA_KERNEL_NODE_PARAMS *p)
@@ -77,7 +46,7 @@ int node_set_kernel(struct node *n, void *function, const CUDA_KERNEL_NODE_PARAM
 					: pack_buffer(&l, p->extra);
 	if (error)
 		return error;
-	drop_parameters(n);
+	node_drop_parameters(n);
 	n->kind = NODE_KERNEL;
 	n->launch = l;
 	n->buffer = p->extra != NULL;
@@ -195,14 +164,16 @@ int node_set(struct node *n, const CUgraphNodeParams *p)
 
 /* ---- nodes that a capture makes ---- */
 
-struct node *node_new(enum node_kind kind)
+/* Of the launch that it was: its own, and else its stream's. */
+static void take_hints(struct node *n, const struct launch *l)
 {
-	struct node *n = calloc(1, sizeof *n);
-	if (n) {
-		n->kind = kind;
-		n->hints = usual_hints;
-	}
-	return n;
+	const struct hints of = l->hints ? *l->hints : stream_hints(l->stream);
+	hints_copy(&n->hints, &of, OF_NODE);
+	for (unsigned i = 0; i < l->attribute_count; i++)
+		hint_set(&n->hints, OF_NODE, l->attributes[i].id, &l->attributes[i].value);
+	n->launch.hints = NULL;
+	n->launch.attributes = NULL;
+	n->launch.attribute_count = 0;
 }
 
 struct node *node_launch(const struct launch *l, const void *packed, size_t bytes)
@@ -212,8 +183,8 @@ struct node *node_launch(const struct launch *l, const void *packed, size_t byte
 		return NULL;
 	n->launch = *l;
 	n->buffer = !l->args && l->packed;
-	node_take_hints(n, l);
-	if (!keep_packed(&n->launch, packed, bytes))
+	take_hints(n, l);
+	if (!node_keep(&n->launch, packed, bytes))
 		return n;
 	free(n);
 	return NULL;
@@ -264,12 +235,6 @@ struct node *node_event(enum node_kind kind, uint64_t event)
 
 /* ---- other parameters for a node ---- */
 
-struct node *node_of(const void *node, enum node_kind kind)
-{
-	struct node *n = (struct node *)node;
-	return n && n->kind == kind ? n : NULL;
-}
-
 CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
 	struct node *n = node_of(hNode, NODE_KERNEL);
@@ -310,26 +275,4 @@ CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
 	struct node *n = nodeParams ? node_of(hNode, nodeParams->type) : NULL;
 	return n ? node_set(n, nodeParams) : INVALID_VALUE;
-}
-
-/* ---- copies ---- */
-
-int node_clone(const struct node *from, bool exec, struct node **out)
-{
-	struct node *n = malloc(sizeof *n);
-	if (!n)
-		return OUT_OF_MEMORY;
-	*n = *from;
-	n->origin = from->number;
-	n->needs = (struct nodes){NULL, 0};
-	n->launch.packed = NULL;
-	n->shown = NULL;
-	n->child = NULL;
-	int error = CUDA_OK;
-	if (from->launch.packed)
-		error = keep_packed(&n->launch, from->launch.packed, from->launch.packed_bytes);
-	if (!error && from->child)
-		error = graph_copy(from->child, exec, &n->child);
-	*out = n;
-	return error;
 }

@@ -1,12 +1,11 @@
-/* attributes.c: attributes of streams, of kernel nodes and of launches. Cooperation changes what a
- * launch does; the others are hints, which are checked, kept and told back. A kernel that is
- * captured has those of its launch, and else its stream's.
+/* hints.c: attributes of streams, of kernel nodes and of launches. Cooperation changes what a
+ * launch does; the others are hints, which are checked, kept and told back.
  *
- * No lock: streams have one of their own around theirs.
+ * No lock: streams have one around theirs.
  */
 #include <string.h>
 
-#include "graph.h"
+#include "issue.h"
 
 const struct hints usual_hints = {.sync_policy = 1, .domain_map = {0, 1}, .carveout = -1};
 
@@ -125,64 +124,4 @@ int launch_attributes(const launch_attribute *attributes, unsigned count, struct
 	l->attributes = attributes;
 	l->attribute_count = count;
 	return error;
-}
-
-void node_take_hints(struct node *n, const struct launch *l)
-{
-	const struct hints of = l->hints ? *l->hints : stream_hints(l->stream);
-	hints_copy(&n->hints, &of, OF_NODE);
-	for (unsigned i = 0; i < l->attribute_count; i++)
-		hint_set(&n->hints, OF_NODE, l->attributes[i].id, &l->attributes[i].value);
-	n->launch.hints = NULL;
-	n->launch.attributes = NULL;
-	n->launch.attribute_count = 0;
-}
-
-/* ---- kernel nodes ---- */
-
-static struct node *kernel_node(const void *node)
-{
-	struct node *n = node_of(node, NODE_KERNEL);
-	return n ? n : node_of(node, NODE_GEMM);
-}
-
-int node_attribute_get(const void *node, int id, launch_attribute_value *value)
-{
-	const struct node *n = kernel_node(node);
-	if (!n || !value)
-		return INVALID_VALUE;
-	if (id == ATTRIBUTE_DEVICE_NODE)
-		memset(value, 0, sizeof value->deviceUpdatableKernelNode);
-	else if (id == ATTRIBUTE_COOPERATIVE)
-		value->cooperative = n->launch.cooperative;
-	else
-		return hint_get(&n->hints, OF_NODE, id, value);
-	return CUDA_OK;
-}
-
-int node_attribute_set(const void *node, int id, const launch_attribute_value *value)
-{
-	struct node *n = kernel_node(node);
-	if (!n || !value)
-		return INVALID_VALUE;
-	if (id == ATTRIBUTE_DEVICE_NODE && value->deviceUpdatableKernelNode.deviceUpdatable) {
-		SAY_ONCE("kernel nodes that kernels change are not supported by rankfold");
-		return NOT_SUPPORTED;
-	}
-	if (id == ATTRIBUTE_COOPERATIVE)
-		n->launch.cooperative = value->cooperative != 0;
-	else if (id != ATTRIBUTE_DEVICE_NODE)
-		return hint_set(&n->hints, OF_NODE, id, value);
-	return CUDA_OK;
-}
-
-int node_attributes_copy(const void *to, const void *from)
-{
-	struct node *dst = kernel_node(to);
-	const struct node *src = kernel_node(from);
-	if (!dst || !src)
-		return INVALID_VALUE;
-	dst->hints = src->hints;
-	dst->launch.cooperative = src->launch.cooperative;
-	return CUDA_OK;
 }

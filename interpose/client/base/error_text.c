@@ -1,8 +1,9 @@
-/* errors.h: all errors of both APIs, by number: the name in each that has it, and what it says. */
-static const struct {
-	int error;
-	const char *runtime, *driver, *text;
-} names[] = {
+/* error_text.c: all errors of both APIs, by number: the name in each that has it, and what it
+ * says.
+ */
+#include "base.h"
+
+static const struct error_text errors[] = {
 	{0, "cudaSuccess", "CUDA_SUCCESS", "no error"},
 	{1, "cudaErrorInvalidValue", "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
 	{2, "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
@@ -233,3 +234,17 @@ static const struct {
 	{919, "cudaErrorFabricNotReady", "CUDA_ERROR_FABRIC_NOT_READY", "the fabric is not ready"},
 	{999, "cudaErrorUnknown", "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
+
+const struct error_text *error_text(int error)
+{
+	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+		if (errors[i].error == error)
+			return &errors[i];
+	return NULL;
+}
+
+const char *error_name(int error)
+{
+	const struct error_text *e = error_text(error);
+	return e && e->runtime ? e->runtime : "unrecognized error code";
+}

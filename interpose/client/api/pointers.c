@@ -1,0 +1,97 @@
+/* pointers.c: what an address is, as both APIs tell it. No lock. */
+#include <string.h>
+
+#include "bodies.h"
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *ptr)
+{
+	if (!attributes)
+		return runtime_result(INVALID_VALUE);
+	int error = device_check(current_device);
+	memset(attributes, 0, sizeof *attributes);
+	attributes->device = current_device;
+	if (memory_on_device(ptr, 0)) {
+		bool pinned = memory_where(ptr) == AT_PINNED;
+		attributes->type = managed_is(ptr) ? MEMORY_MANAGED
+				   : pinned        ? MEMORY_HOST
+						   : MEMORY_DEVICE;
+		attributes->devicePointer = (void *)ptr;
+		attributes->hostPointer = pinned ? (void *)ptr : NULL;
+	} else if (registered_is(ptr)) {
+		void *reached = registered_reached(ptr, 0);
+		attributes->type = MEMORY_HOST;
+		attributes->devicePointer = reached != ptr ? reached : NULL;
+		attributes->hostPointer = (void *)ptr;
+	} else {
+		attributes->type = MEMORY_UNREGISTERED;
+		attributes->device = -2;
+		attributes->hostPointer = (void *)ptr;
+	}
+	return runtime_result(error);
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+{
+	struct allocation a;
+	if (!memory_find((void *)dptr, &a))
+		return NOT_FOUND;
+	if (pbase)
+		*pbase = a.base;
+	if (psize)
+		*psize = a.bytes;
+	return CUDA_OK;
+}
+
+static int put(void *data, const void *value, size_t bytes)
+{
+	memcpy(data, value, bytes);
+	return CUDA_OK;
+}
+
+/* Numbers of CUpointer_attribute. */
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	struct allocation a;
+	CUdeviceptr at = (CUdeviceptr)registered_reached((void *)ptr, 0);
+	if (!data || !memory_find((void *)at, &a))
+		return INVALID_VALUE;
+	void *context = context_numbered(a.owner);
+	bool pinned = memory_where((void *)at) == AT_PINNED;
+	char managed = (a.flags & PINNED_MANAGED) != 0;
+	unsigned type = pinned && !managed ? CU_HOST : CU_DEVICE, yes = 1, no = 0;
+	switch (attribute) {
+	case 1: return put(data, &context, sizeof context);
+	case 2: return put(data, &type, sizeof type);
+	case 3: return put(data, &at, sizeof at);                            /* device pointer */
+	case 4: return pinned ? put(data, &ptr, sizeof ptr) : INVALID_VALUE; /* host pointer */
+	case 6: return put(data, &yes, sizeof yes);         /* synchronous copies */
+	case 7: return put(data, &a.base, sizeof a.base);   /* buffer id */
+	case 8: return put(data, &managed, sizeof managed); /* managed? */
+	case 9: return put(data, &current_device, sizeof current_device);
+	case 10: return put(data, &no, sizeof(char)); /* legacy IPC? */
+	case 11: return put(data, &a.base, sizeof a.base);
+	case 12: return put(data, &a.bytes, sizeof a.bytes);
+	case 13: return put(data, &yes, sizeof(char)); /* mapped? */
+	default: return NOT_SUPPORTED;
+	}
+}
+
+CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
+				void **data, CUdeviceptr ptr)
+{
+	static const size_t width[] = {[1] = 8, [2] = 4, [3] = 8,  [4] = 8, [6] = 4,
+				       [7] = 8, [9] = 4, [11] = 8, [12] = 8};
+	int nowhere = -2; /* CU_DEVICE_INVALID */
+	if (!attributes || !data)
+		return INVALID_VALUE;
+	for (unsigned i = 0; i < numAttributes; i++) {
+		unsigned which = attributes[i];
+		if (!cuPointerGetAttribute(data[i], attributes[i], ptr))
+			continue;
+		bool known = which < sizeof width / sizeof *width && width[which];
+		memset(data[i], 0, known ? width[which] : 1);
+		if (which == 9)
+			put(data[i], &nowhere, sizeof nowhere);
+	}
+	return CUDA_OK;
+}

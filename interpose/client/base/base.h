@@ -1,0 +1,251 @@
+/* base.h: the client's ground floor: what all of it stands on.
+ *
+ * The client has floors, a folder each, and a file knows the headers of its own floor and of those
+ * below it, no others (build.mk). What a lower one needs of a higher one is handed to it.
+ *
+ *   base/   the way to the server, handles, the device, contexts, locks, lines for people
+ *   issue/  memory, streams, modules: what is sent when it is asked for. Knows nothing of captures
+ *   graph/  graphs and captures; enqueue.c decides whether work becomes a node or is issued
+ *   api/    the bodies of the API's functions, by topic; what is one expression, or one record, is
+ *           generated (interpose/generate.py)
+ *
+ * Files of one floor call each other in no circle either (tests/interpose/test_floors.py).
+ *
+ * Rules that hold in all of them:
+ *  - Functions return the API's numbers: 0, or a CUresult/cudaError_t (they agree where both
+ *    exist), or an ncclResult_t in nccl.c, or an nvmlReturn_t in nvml.c, or a
+ *    cublasStatus_t in cublas.c, cublaslt.c, blas.c and blas_routines.c.
+ *  - Nothing here ends the process, writes to stdout (but what the program's own kernels print:
+ *    print.c), or changes errno. inside.h keeps what would do so from compiling.
+ *  - All locks, what they guard and their order stand in locks.h.
+ *  - Only channel_call, channel_finish, bulk_claim and a full ring block, as re-checked futex
+ *    waits without a deadline: a rank that is parked waits there.
+ */
+#ifndef RANKFOLD_BASE_H
+#define RANKFOLD_BASE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "abi.h"
+#include "channel.h"
+#include "locks.h"
+
+#define RF_API __attribute__((visibility("default")))
+/* What has an entry that asks for a context first: here the name is the body's, elsewhere the
+ * entry's. */
+#ifdef RF_CLIENT
+#define RF_BODY(name) __asm__("body_" #name)
+#else
+#define RF_BODY(name) RF_API
+#endif
+
+enum cuda_error {
+	CUDA_OK = 0,
+	INVALID_VALUE = 1,
+	OUT_OF_MEMORY = 2,
+	NOT_INITIALIZED = 3,
+	INVALID_CONFIGURATION = 9,
+	INVALID_PITCH = 12,
+	INVALID_SYMBOL = 13,
+	INVALID_DIRECTION = 21,
+	INVALID_DEVICE_FUNCTION = 98,
+	NO_DEVICE = 100,
+	INVALID_DEVICE = 101,
+	INVALID_IMAGE = 200,
+	INVALID_CONTEXT = 201,
+	NO_BINARY_FOR_GPU = 209,
+	PEER_ACCESS_UNSUPPORTED = 217,
+	INVALID_PTX = 218,
+	FILE_NOT_FOUND = 301,
+	OPERATING_SYSTEM = 304,
+	INVALID_HANDLE = 400,
+	ILLEGAL_STATE = 401,
+	NOT_FOUND = 500,
+	NOT_READY = 600,
+	LAUNCH_OUT_OF_RESOURCES = 701,
+	PEER_ACCESS_NOT_ENABLED = 705,
+	CONTEXT_IS_DESTROYED = 709,
+	ALREADY_REGISTERED = 712,
+	NOT_REGISTERED = 713,
+	COOPERATIVE_LAUNCH_TOO_LARGE = 720,
+	NOT_PERMITTED = 800,
+	NOT_SUPPORTED = 801,
+	CAPTURE_UNSUPPORTED = 900,
+	CAPTURE_INVALIDATED = 901,
+	CAPTURE_MERGE = 902,
+	CAPTURE_UNMATCHED = 903,
+	CAPTURE_UNJOINED = 904,
+	CAPTURE_ISOLATION = 905,
+	CAPTURE_IMPLICIT = 906,
+	CAPTURED_EVENT = 907,
+	CAPTURE_WRONG_THREAD = 908,
+	GRAPH_UPDATE_FAILED = 910,
+	UNKNOWN_ERROR = 999,
+};
+
+/* ---- say.c ---- */
+
+/* One line on stderr, "rankfold: …", kept whole. */
+void say(const char *format, ...) __attribute__((format(__printf__, 1, 2)));
+/* The same, once per `done`. */
+#define SAY_ONCE(...)                                                                              \
+	do {                                                                                       \
+		static _Atomic bool done;                                                          \
+		if (!atomic_exchange(&done, true))                                                 \
+			say(__VA_ARGS__);                                                          \
+	} while (0)
+/* A function that is not covered: says so once, returns `error`. */
+int refuse(_Atomic bool *done, const char *function, const char *why, int error);
+
+/* ---- error_text.c ---- */
+
+struct error_text {
+	int error;
+	const char *runtime, *driver, *text; /* a name is NULL in an API that does not have it */
+};
+const struct error_text *error_text(int error); /* NULL: no error of either API */
+const char *error_name(int error);              /* the runtime's name of it, for people */
+
+/* ---- thread.c ---- */
+
+/* A thread of ours, which takes none of the program's signals. */
+int start_thread(void *(*function)(void *));
+
+/* ---- connect.c ---- */
+
+extern struct rf_header *channel_header; /* NULL until the channel is open */
+extern int channel_spins;                /* looks at a reply before a thread gives way */
+bool channel_forked(void);               /* this is a child, whose parent has opened the channel */
+
+/* What the launcher says of the virtual device. Does not claim the channel. */
+int channel_welcome(const struct rf_welcome **out);
+/* Start of every call that needs the device: opens the channel at the first one, and returns the
+ * sticky error of the context if there is one. */
+int channel_enter(void);
+/* The error that a fault on the device left, and at the first call a line that says which. */
+int sticky_error(void);
+/* In a host function of the program, where CUDA's functions must not be called: they fail. */
+extern _Thread_local bool in_host_function;
+/* channel_enter without the sticky error, for calls that must work after it (frees). */
+int channel_open(void);
+
+/* ---- channel.c ---- */
+
+/* Put one record into the ring: `bytes` of *record, then `tail_bytes` of tail. Sets bytes, opcode,
+ * slot and seq. Blocks only while the ring is full. Returns its seq. */
+uint64_t channel_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
+		      const void *tail, size_t tail_bytes);
+/* The same for who holds a lock: 0, and nothing was put, if that would have to wait. */
+uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes);
+void channel_wait_room(size_t bytes); /* until it is worth another try */
+/* The same with a reply: its error; `reply_bytes` of its data go to reply. */
+int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,
+		 size_t tail_bytes, void *reply, size_t reply_bytes);
+/* channel_call in two steps, for calls in flight together. begin returns the slot. */
+uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
+		       const void *tail, size_t tail_bytes);
+int channel_finish(uint32_t slot, void *reply, size_t reply_bytes);
+/* Wakes the server if it sleeps: for what it learns from the header, not from a record. */
+void channel_wake(void);
+/* One outermost group of collectives: consecutive in the ring, group_left counting down. */
+void channel_post_group(struct rf_collective *records, uint32_t count);
+
+/* A bulk slot: BULK_NONE if none is free and `wait` is false. Nobody may wait for a slot while
+ * it holds one that only it can let go. */
+#define BULK_NONE UINT32_MAX
+uint32_t bulk_claim(bool wait);
+uint8_t *bulk_data(uint32_t slot);
+void bulk_release(uint32_t slot);
+
+/* ---- handle.c ---- */
+
+/* What streams and kernel nodes have of attributes: told back, without effect. */
+struct hints {
+	access_policy_window window;
+	int sync_policy, priority, domain, cluster_policy, carveout, nvlink;
+	unsigned cluster[3], preferred_cluster[3];
+	unsigned char domain_map[2];
+};
+
+enum handle_kind { HANDLE_STREAM = 1, HANDLE_EVENT, HANDLE_BLAS, HANDLE_BLASLT };
+enum blas_mode { BLAS_POINTERS, BLAS_MATH, BLAS_ATOMICS, BLAS_SM_COUNT, BLAS_MODES };
+struct handle {
+	uint64_t number;
+	enum handle_kind kind;
+	uint32_t flags;
+	_Atomic bool captured; /* an event: last recorded in a captured stream */
+	uint64_t context;      /* in which it was made */
+	struct hints hints;    /* HANDLE_STREAM */
+	void *stream;          /* HANDLE_BLAS: of its products */
+	int modes[BLAS_MODES];
+};
+uint64_t handle_number(void); /* a fresh one, never reused */
+struct handle *handle_new(enum handle_kind kind, uint64_t context);
+struct handle *handle_get(enum handle_kind kind, const void *value); /* NULL: not a live one */
+void handle_drop(struct handle *);
+/* One live handle after another, from *place = 0 on; NULL: no more. */
+struct handle *handle_next(uint64_t *place);
+
+/* ---- device.c ---- */
+
+#define DEVICES_MAX 64 /* that have a context, a pool, a handle */
+#define DEVICE_BLOCKS_PER_SM 32u
+#define DEVICE_SHARED_RESERVED 1024u /* of each block */
+
+extern _Thread_local int current_device;
+int device_count(int *count);
+int device_attribute(int *value, int attribute, int device);
+int device_properties(cudaDeviceProp *, int device);
+int device_check(int ordinal);
+bool device_is_gpu(void); /* and no software */
+
+/* ---- context.c ---- */
+
+bool context_current(void);              /* has the thread one? */
+uint64_t context_owner(void);            /* the number of the one that calls now work in */
+void *context_numbered(uint64_t number); /* the current one if there is none of that number */
+int context_set_device(int device);      /* as the runtime does: its primary one is current */
+
+/* For calls that use the thread's current device: the first of them makes it the one of the
+ * process, another one is refused. What names a stream, an event or an address does not. Enters the
+ * channel. */
+int context_use_device(void);
+/* The virtual device that this process uses, -1 before the first such call. */
+int context_used_device(void);
+
+/* What entries of the API ask. The usual answer takes one look at what the thread knows. */
+extern _Thread_local const _Atomic bool *context_lives; /* the current one, if there is one */
+extern _Atomic bool context_driver;                     /* cuInit was called */
+int context_missing(void);
+int context_make_current(void);
+static inline bool context_lacks(void)
+{
+	return __builtin_expect(!atomic_load_explicit(context_lives, memory_order_relaxed), false);
+}
+static inline int context_needs_driver(void)
+{
+	return atomic_load_explicit(&context_driver, memory_order_relaxed) ? CUDA_OK
+									   : NOT_INITIALIZED;
+}
+static inline int context_needed(void) { return context_lacks() ? context_missing() : CUDA_OK; }
+/* A stream that was made in a context works in that one. */
+static inline int context_needed_for(const void *stream)
+{
+	bool of_thread = (uint64_t)stream <= RF_STREAM_PER_THREAD;
+	return context_lacks() && of_thread ? context_missing() : CUDA_OK;
+}
+/* The runtime makes the primary one current, where none is. */
+static inline int context_of_runtime(void)
+{
+	return context_lacks() ? context_make_current() : CUDA_OK;
+}
+
+/* ---- elf.c ---- */
+
+/* libc's function of a name that this library has too. */
+void *libc_function(const char *name);
+
+#endif

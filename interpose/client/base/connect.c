@@ -1,0 +1,309 @@
+/* connect.c: the memfd that a rank shares with its server, and how the two meet.
+ *
+ * Opened by the first call that needs the device, never by a constructor: this library is
+ * loaded into every child of a job. The launcher is asked twice (who am I; here is my memfd) and
+ * the connection closed; afterwards there is no descriptor of ours, only the mapping.
+ * After fork the child's mapping is gone and every call says "not initialised".
+ *
+ * Lock: OPENING_LOCK, around the meeting. Blocks until the launcher answers.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base.h"
+
+#define SPINS 300 /* a few microseconds of pauses, most replies come then */
+
+struct rf_header *channel_header;
+int channel_spins;
+_Thread_local bool in_host_function;
+
+static struct rf_welcome welcome;
+static _Atomic bool welcomed, ready, forked;
+static int refusal; /* error of a launcher that said no; final */
+
+static int refused(int error)
+{
+	refusal = error;
+	return error;
+}
+
+static int connect_launcher(void)
+{
+	const char *path = inside_environment(RF_ENV_LAUNCHER);
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	if (!path || !*path) {
+		SAY_ONCE(
+			"no device: this program was not started by rankfold (%s is not set); start "
+			"it with `rankfold run`",
+			RF_ENV_LAUNCHER);
+		return -1;
+	}
+	if (strlen(path) >= sizeof address.sun_path) {
+		SAY_ONCE("no device: the launcher's socket has too long a path: %s", path);
+		return -1;
+	}
+	strcpy(address.sun_path, path);
+	int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (sock >= 0 && connect(sock, (struct sockaddr *)&address, sizeof address)) {
+		SAY_ONCE("no device: the launcher does not answer at %s: %s", path,
+			 strerror(errno));
+		close(sock);
+		return -1;
+	}
+	return sock;
+}
+
+static bool send_hello(int sock, uint32_t pid, int memfd)
+{
+	struct rf_hello hello = {RF_MAGIC, RF_MAJOR, RF_MINOR, pid, 0};
+	struct iovec part = {&hello, sizeof hello};
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	if (memfd >= 0) {
+		message.msg_control = &control;
+		message.msg_controllen = sizeof control.space;
+		struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+		rights->cmsg_level = SOL_SOCKET;
+		rights->cmsg_type = SCM_RIGHTS;
+		rights->cmsg_len = CMSG_LEN(sizeof memfd);
+		memcpy(CMSG_DATA(rights), &memfd, sizeof memfd);
+	}
+	ssize_t sent;
+	do
+		sent = sendmsg(sock, &message, MSG_NOSIGNAL);
+	while (sent < 0 && errno == EINTR);
+	return sent == (ssize_t)sizeof hello;
+}
+
+static bool receive_welcome(int sock, struct rf_welcome *out)
+{
+	size_t have = 0;
+	while (have < sizeof *out) {
+		ssize_t got = recv(sock, (char *)out + have, sizeof *out - have, 0);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return false;
+		have += (size_t)got;
+	}
+	out->message[sizeof out->message - 1] = 0;
+	out->device.name[sizeof out->device.name - 1] = 0;
+	return out->magic == RF_MAGIC;
+}
+
+/* One question and its answer: 0, or why there is no device. */
+static int ask(int sock, uint32_t pid, int memfd, struct rf_welcome *out)
+{
+	if (!send_hello(sock, pid, memfd) || !receive_welcome(sock, out)) {
+		say("no device: the launcher closed the connection");
+		return NO_DEVICE;
+	}
+	if (out->error) {
+		say("no device: %s", out->message);
+		return NO_DEVICE;
+	}
+	return CUDA_OK;
+}
+
+/* Under OPENING_LOCK. */
+static int get_welcome(void)
+{
+	if (refusal || atomic_load(&welcomed))
+		return refusal;
+	int sock = connect_launcher();
+	if (sock < 0)
+		return refused(NO_DEVICE);
+	int error = ask(sock, 0, -1, &welcome);
+	close(sock);
+	if (error)
+		return refused(error);
+	atomic_store_explicit(&welcomed, true, memory_order_release);
+	return CUDA_OK;
+}
+
+/* ---- the memfd ---- */
+
+static int create_memfd(void)
+{
+	int fd = memfd_create("rankfold", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return -1;
+	if (ftruncate(fd, (off_t)RF_MEMFD_BYTES) ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+/* The part before the pinned arena; NULL: it cannot be mapped, or the arena. */
+static void *map_memfd(int fd)
+{
+	void *pinned = (void *)RF_PINNED_BASE(welcome.rank);
+	void *map = mmap(NULL, RF_OFF_PINNED, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+			 fd, 0);
+	if (map == MAP_FAILED)
+		return NULL;
+	void *got = mmap(pinned, RF_PINNED_SLOT_BYTES, PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd,
+			 (off_t)RF_OFF_PINNED);
+	if (got != pinned) {
+		if (got != MAP_FAILED)
+			munmap(got, RF_PINNED_SLOT_BYTES);
+		return NULL;
+	}
+	madvise(map, RF_OFF_PINNED, MADV_DONTFORK);
+	madvise(pinned, RF_PINNED_SLOT_BYTES, MADV_DONTFORK);
+	return map;
+}
+
+static void write_header(struct rf_header *header)
+{
+	header->major = RF_MAJOR;
+	header->minor = RF_MINOR;
+	header->memfd_bytes = RF_MEMFD_BYTES;
+	header->pid = (uint32_t)getpid();
+	header->rank = welcome.rank;
+	header->world_size = welcome.world_size;
+	header->magic = RF_MAGIC;
+}
+
+/* Only a child whose parent used the device is cut off; one forked earlier may open its own. */
+static void in_child(void)
+{
+	if (atomic_load(&ready))
+		atomic_store(&forked, true);
+}
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+
+bool channel_forked(void) { return atomic_load_explicit(&forked, memory_order_relaxed); }
+
+static int hand_over(struct rf_header **header)
+{
+	int fd = create_memfd();
+	*header = fd < 0 ? NULL : map_memfd(fd);
+	if (!*header) {
+		say("no device: cannot make the shared memory of this rank: %s", strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return NO_DEVICE;
+	}
+	write_header(*header);
+	int sock = connect_launcher();
+	struct rf_welcome again;
+	int error = sock < 0 ? NO_DEVICE : ask(sock, (uint32_t)getpid(), fd, &again);
+	if (sock >= 0)
+		close(sock);
+	close(fd);
+	return error;
+}
+
+/* Under OPENING_LOCK. */
+static int open_locked(void)
+{
+	struct rf_header *header;
+	if (atomic_load(&ready))
+		return CUDA_OK;
+	int error = get_welcome();
+	if (error)
+		return error;
+	error = hand_over(&header);
+	if (error)
+		return refused(error);
+	channel_spins = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPINS : 0;
+	channel_header = header;
+	atomic_store_explicit(&ready, true, memory_order_release);
+	return CUDA_OK;
+}
+
+static int not_after_fork(void)
+{
+	SAY_ONCE("a child made by fork cannot use the device its parent uses (CUDA says "
+		 "\"initialization error\"): use the spawn start method, or exec");
+	return NOT_INITIALIZED;
+}
+
+/* It would wait for itself: the stream goes on when the function returns. */
+static int not_in_host_function(void)
+{
+	SAY_ONCE(
+		"a host function (cudaLaunchHostFunc, cudaStreamAddCallback) calls CUDA, which CUDA "
+		"does not allow: let it tell a thread of yours, which calls");
+	return NOT_PERMITTED;
+}
+
+int channel_welcome(const struct rf_welcome **out)
+{
+	*out = &welcome;
+	if (atomic_load_explicit(&forked, memory_order_relaxed))
+		return not_after_fork();
+	if (atomic_load_explicit(&welcomed, memory_order_acquire))
+		return CUDA_OK;
+	int kept = errno;
+	lock(OPENING_LOCK);
+	int error = get_welcome();
+	unlock(OPENING_LOCK);
+	errno = kept;
+	return error;
+}
+
+int channel_open(void)
+{
+	if (atomic_load_explicit(&forked, memory_order_relaxed))
+		return not_after_fork();
+	if (in_host_function)
+		return not_in_host_function();
+	if (!atomic_load_explicit(&ready, memory_order_acquire)) {
+		int kept = errno;
+		lock(OPENING_LOCK);
+		int error = open_locked();
+		unlock(OPENING_LOCK);
+		errno = kept;
+		if (error)
+			return error;
+	}
+	return CUDA_OK;
+}
+
+static void tell_fault(int error)
+{
+	static _Atomic bool told;
+
+	if (!atomic_exchange(&told, true))
+		say("%.*s; this and all later calls fail (%s)", (int)RF_FAULT_BYTES - 1,
+		    channel_header->fault, error_name(error));
+}
+
+/* Errors of a context that is beyond repair come back until the process ends. */
+int sticky_error(void)
+{
+	int error = CUDA_OK;
+
+	if (channel_header)
+		error = (int)atomic_load_explicit(&channel_header->async_error,
+						  memory_order_acquire);
+	if (error)
+		tell_fault(error);
+	return error;
+}
+
+int channel_enter(void)
+{
+	int error = channel_open();
+	if (error)
+		return error;
+	if (atomic_load_explicit(&channel_header->async_error, memory_order_relaxed))
+		return sticky_error();
+	return CUDA_OK;
+}

@@ -1,0 +1,46 @@
+/* locks.c: the locks themselves (locks.h says what they are), and what a child made by fork finds
+ * of them.
+ */
+#include "locks.h"
+#include "base.h"
+
+#define FREE(name) [name] = {PTHREAD_MUTEX_INITIALIZER},
+struct locked locks[LOCK_COUNT] = {LOCKS(FREE, FREE)};
+
+#define KEPT(name) name,
+#define LEFT(name)
+static const enum lock kept_over_fork[] = {LOCKS(KEPT, LEFT)};
+#define KEPT_COUNT (sizeof kept_over_fork / sizeof *kept_over_fork)
+
+#ifdef __SANITIZE_ADDRESS__
+#define NAME(name) #name,
+static const char *const names[LOCK_COUNT] = {LOCKS(NAME, NAME)};
+static _Thread_local uint32_t held; /* a bit each */
+
+void lock_ordered(enum lock which)
+{
+	if (!(held >> which))
+		return;
+	say("%s is taken while %s is held: locks.h has their order", names[which],
+	    names[31 - __builtin_clz(held)]);
+	__builtin_trap();
+}
+
+void lock_taken(enum lock which) { held |= 1u << which; }
+
+void lock_left(enum lock which) { held &= ~(1u << which); }
+#endif
+
+static void before(void)
+{
+	for (size_t i = 0; i < KEPT_COUNT; i++)
+		lock(kept_over_fork[i]);
+}
+
+static void after(void)
+{
+	for (size_t i = KEPT_COUNT; i-- > 0;)
+		unlock(kept_over_fork[i]);
+}
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(before, after, after); }

@@ -1,0 +1,19 @@
+/* thread.c: threads of ours, beside the program's. */
+#include <pthread.h>
+#include <signal.h>
+
+#include "base.h"
+
+/* It is never joined: it ends with the process. */
+int start_thread(void *(*function)(void *))
+{
+	sigset_t all, kept;
+	pthread_t thread;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &kept);
+	int error = inside_thread(&thread, function) ? OUT_OF_MEMORY : CUDA_OK;
+	if (!error)
+		pthread_detach(thread);
+	pthread_sigmask(SIG_SETMASK, &kept, NULL);
+	return error;
+}

@@ -1,0 +1,167 @@
+/* arena.c: host memory that the device reaches at the address that the program knows.
+ *
+ * It is the arena part of the memfd, mapped at one address here and in the device's window, so
+ * that it moves with the rank and nobody brings pages to and fro.
+ *
+ * Lock: PINNED_LOCK around the blocks. Nothing blocks.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "arena.h"
+
+static struct block *blocks;
+static uint32_t block_count, block_room;
+
+uint8_t *arena_start(void)
+{
+	return channel_header ? (uint8_t *)RF_PINNED_BASE(channel_header->rank) : NULL;
+}
+
+static bool insert_block(uint32_t at, struct block b)
+{
+	if (block_count == block_room) {
+		uint32_t room = block_room ? block_room * 2 : 16;
+		struct block *more = realloc(blocks, room * sizeof *more);
+		if (!more)
+			return false;
+		blocks = more;
+		block_room = room;
+	}
+	memmove(blocks + at + 1, blocks + at, (block_count++ - at) * sizeof *blocks);
+	blocks[at] = b;
+	return true;
+}
+
+static void remove_block(uint32_t at)
+{
+	memmove(blocks + at, blocks + at + 1, (--block_count - at) * sizeof *blocks);
+}
+
+/* Under PINNED_LOCK: first fit. */
+static void *take_block(uint64_t asked, uint64_t owner, unsigned flags)
+{
+	uint64_t bytes = (asked + PAGE - 1) & ~(PAGE - 1);
+	if (!block_count && !insert_block(0, (struct block){.bytes = RF_PINNED_SLOT_BYTES}))
+		return NULL;
+	for (uint32_t i = 0; i < block_count; i++) {
+		if (blocks[i].asked || blocks[i].bytes < bytes)
+			continue;
+		struct block rest = {.offset = blocks[i].offset + bytes,
+				     .bytes = blocks[i].bytes - bytes};
+		if (rest.bytes && !insert_block(i + 1, rest))
+			return NULL;
+		blocks[i].bytes = bytes;
+		blocks[i].asked = asked;
+		blocks[i].owner = owner;
+		blocks[i].flags = flags;
+		return arena_start() + blocks[i].offset;
+	}
+	return NULL;
+}
+
+/* Under PINNED_LOCK: the block that holds address, or block_count. */
+static uint32_t find_block(const void *address)
+{
+	uint64_t offset = (uint64_t)((const uint8_t *)address - arena_start());
+	uint32_t i = 0;
+	while (i < block_count && offset - blocks[i].offset >= blocks[i].bytes)
+		i++;
+	return i < block_count && blocks[i].asked ? i : block_count;
+}
+
+int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address)
+{
+	int error = channel_enter();
+	if (error)
+		return error;
+	if (!bytes || bytes > RF_PINNED_SLOT_BYTES)
+		return bytes ? OUT_OF_MEMORY : INVALID_VALUE;
+	lock(PINNED_LOCK);
+	*address = take_block(bytes, owner, flags);
+	unlock(PINNED_LOCK);
+	return *address ? CUDA_OK : OUT_OF_MEMORY;
+}
+
+bool pinned_is(const void *address)
+{
+	return channel_header &&
+	       (uint64_t)((const uint8_t *)address - arena_start()) < RF_PINNED_SLOT_BYTES;
+}
+
+bool pinned_find(const void *address, struct allocation *out)
+{
+	if (!pinned_is(address))
+		return false;
+	lock(PINNED_LOCK);
+	uint32_t i = find_block(address);
+	bool found = i < block_count;
+	if (found)
+		*out = (struct allocation){(uint64_t)arena_start() + blocks[i].offset,
+					   blocks[i].asked, blocks[i].owner, blocks[i].flags};
+	unlock(PINNED_LOCK);
+	return found;
+}
+
+/* Under PINNED_LOCK: a block that nobody uses joins its free neighbours. */
+static void merge_block(uint32_t i)
+{
+	free(blocks[i].notes);
+	blocks[i].notes = NULL;
+	blocks[i].asked = 0;
+	if (i + 1 < block_count && !blocks[i + 1].asked) {
+		blocks[i].bytes += blocks[i + 1].bytes;
+		remove_block(i + 1);
+	}
+	if (i > 0 && !blocks[i - 1].asked) {
+		blocks[i - 1].bytes += blocks[i].bytes;
+		remove_block(i);
+	}
+}
+
+/* Under PINNED_LOCK. */
+static void drop_block(uint32_t i)
+{
+	int kept = errno;
+	madvise(arena_start() + blocks[i].offset, blocks[i].bytes, MADV_REMOVE);
+	errno = kept;
+	merge_block(i);
+}
+
+/* What is queued must not read or write it any more. */
+int pinned_release(void *address)
+{
+	int error = CUDA_OK;
+	lock(PINNED_LOCK);
+	uint32_t i = find_block(address);
+	if (i < block_count && arena_start() + blocks[i].offset == (uint8_t *)address) {
+		drop_block(i);
+	} else {
+		error = INVALID_VALUE;
+	}
+	unlock(PINNED_LOCK);
+	return error;
+}
+
+/* What is queued must not use any of it any more. */
+void pinned_end(uint64_t owner)
+{
+	lock(PINNED_LOCK);
+	for (uint32_t i = 0; i < block_count;) {
+		bool its = blocks[i].asked && blocks[i].owner == owner;
+		if (its)
+			drop_block(i);
+		i = its ? 0 : i + 1; /* it has joined its neighbours */
+	}
+	unlock(PINNED_LOCK);
+}
+
+struct block *arena_block(const void *address)
+{
+	uint32_t i = pinned_is(address) ? find_block(address) : block_count;
+	return i < block_count ? &blocks[i] : NULL;
+}
+
+void arena_drop(struct block *b) { drop_block((uint32_t)(b - blocks)); }

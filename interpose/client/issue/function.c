@@ -1,0 +1,193 @@
+/* function.c: the functions of modules. Their parameter layouts come from the server, once per
+ * function.
+ *
+ * Lock: MODULE_LOCK while a function is made known (module.c says when it is let go meanwhile).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "module.h"
+
+static bool telling; /* under MODULE_LOCK: a thread tells a module of kernels' heap */
+
+struct function *function_new(struct module *m, const char *name, const void *host)
+{
+	struct function *f = calloc(1, sizeof *f);
+	if (!f || !module_note(f)) {
+		free(f);
+		return NULL;
+	}
+	*f = (struct function){.module = m,
+			       .name = name,
+			       .host = host,
+			       .next = m->functions,
+			       .max_dynamic_shared = -1,
+			       .carveout = -1};
+	m->functions = f;
+	return f;
+}
+
+/* Under MODULE_LOCK: its parameter layout and needs, from the server. */
+static int get_locked(struct function *f)
+{
+	struct rf_name ask = {.module = f->module->number,
+			      .handle = handle_number(),
+			      .name_bytes = (uint32_t)strlen(f->name)};
+	if (!ask.name_bytes || ask.name_bytes > RF_NAME_MAX)
+		return NOT_FOUND;
+	ask.bulk = bulk_claim(true);
+	bulk_data(ask.bulk)[0] = 0;
+	int error = channel_call(&ask.r, RF_OP_FUNCTION_GET, sizeof ask, f->name, ask.name_bytes,
+				 &f->info, sizeof f->info);
+	uint64_t bytes = f->info.param_count * sizeof *f->params;
+	if (!error && (bytes > RF_BULK_BYTES || f->info.param_bytes > RF_PARAM_MAX)) {
+		say("kernel %s: its parameters take %u bytes, more than CUDA's %u", f->name,
+		    f->info.param_bytes, RF_PARAM_MAX);
+		error = INVALID_PTX;
+	}
+	if (!error && bytes) {
+		free(f->params); /* of before a reset */
+		f->params = malloc(bytes);
+		if (f->params)
+			memcpy(f->params, bulk_data(ask.bulk), bytes);
+		else
+			error = OUT_OF_MEMORY;
+	}
+	if (error == NOT_SUPPORTED && bulk_data(ask.bulk)[0] && !f->explained) {
+		say("%.*s", (int)RF_BULK_BYTES, (const char *)bulk_data(ask.bulk));
+		f->explained = true;
+	}
+	bulk_release(ask.bulk);
+	if (!error) {
+		f->number = ask.handle;
+		atomic_store_explicit(&f->ready, true, memory_order_release);
+	}
+	return module_say_why(error, f->name);
+}
+
+int function_ready(struct function *f)
+{
+	if (atomic_load_explicit(&f->ready, memory_order_acquire))
+		return f->module->unloaded ? INVALID_HANDLE : CUDA_OK;
+	int error = channel_open();
+	if (error)
+		return error;
+	lock(MODULE_LOCK);
+	error = f->module->unloaded ? INVALID_HANDLE : module_loaded(f->module);
+	if (!error && !atomic_load(&f->ready))
+		error = get_locked(f);
+	unlock(MODULE_LOCK);
+	return error;
+}
+
+/* Under MODULE_LOCK, but for the telling, which is one thread's at a time. */
+static int tell_heap_locked(struct module *m)
+{
+	while (telling)
+		module_wait();
+	uint64_t heap_at = atomic_load(&m->heap_at);
+	if (!heap_at)
+		return CUDA_OK;
+	telling = true;
+	unlock(MODULE_LOCK);
+	int error = kernel_heap_tell(heap_at);
+	lock(MODULE_LOCK);
+	telling = false;
+	if (!error)
+		atomic_store(&m->heap_at, 0);
+	module_moved();
+	return error;
+}
+
+int function_can_run(struct function *f)
+{
+	int error = function_ready(f);
+	if (error || !atomic_load_explicit(&f->module->heap_at, memory_order_acquire))
+		return error;
+	lock(MODULE_LOCK);
+	error = tell_heap_locked(f->module);
+	unlock(MODULE_LOCK);
+	return error;
+}
+
+/* Under MODULE_LOCK: the one of that name, whether or not the module has it. */
+static struct function *named_locked(struct module *m, const char *name)
+{
+	struct function *f = m->functions;
+	while (f && strcmp(f->name, name))
+		f = f->next;
+	if (f)
+		return f;
+	char *copy = strdup(name);
+	f = copy ? function_new(m, copy, NULL) : NULL;
+	if (!f)
+		free(copy);
+	return f;
+}
+
+int module_function(struct module *m, const char *name, struct function **out)
+{
+	int error = channel_enter();
+	if (error)
+		return error;
+	lock(MODULE_LOCK);
+	struct function *f = named_locked(m, name);
+	unlock(MODULE_LOCK);
+	error = f ? function_ready(f) : OUT_OF_MEMORY;
+	if (!error)
+		*out = f;
+	return error;
+}
+
+int module_function_count(struct module *m, unsigned *count)
+{
+	int error = channel_enter();
+	if (error)
+		return error;
+	lock(MODULE_LOCK);
+	error = m->unloaded ? INVALID_HANDLE : module_loaded(m);
+	if (!error)
+		*count = m->function_count;
+	unlock(MODULE_LOCK);
+	return error;
+}
+
+/* Under MODULE_LOCK: those behind the first *at ones, as many as one answer names. */
+static int enumerate_locked(struct module *m, void **out, unsigned room, unsigned *at)
+{
+	struct rf_function_names ask = {
+		.module = m->number, .first = *at, .bulk = bulk_claim(true)};
+	struct rf_function_names_reply reply = {0};
+	int error = channel_call(&ask.r, RF_OP_FUNCTION_NAMES, sizeof ask, NULL, 0, &reply,
+				 sizeof reply);
+	const char *name = (const char *)bulk_data(ask.bulk);
+	for (; !error && reply.count && *at < room; reply.count--, name += strlen(name) + 1) {
+		struct function *f = named_locked(m, name);
+		if (f)
+			out[(*at)++] = f;
+		else
+			error = OUT_OF_MEMORY;
+	}
+	bulk_release(ask.bulk);
+	return error;
+}
+
+/* They are compiled when they are first used, as lazy loading does. */
+int module_enumerate(struct module *m, void **out, unsigned room)
+{
+	unsigned count, at = 0, before;
+	int error = module_function_count(m, &count);
+	if (room > count)
+		room = count;
+	while (!error && at < room) {
+		before = at;
+		lock(MODULE_LOCK);
+		error = m->unloaded ? INVALID_HANDLE : enumerate_locked(m, out, room, &at);
+		unlock(MODULE_LOCK);
+		if (!error && at == before)
+			error = NOT_SUPPORTED; /* a name that no bulk slot holds */
+	}
+	return error;
+}
+
+struct module *module_of(const struct function *f) { return f->module; }

@@ -1,0 +1,278 @@
+/* issue.h: what is sent to the server when it is asked for: memory, copies, streams, modules,
+ * launches. Who captures a stream does not call what begins with issue_, or it calls that in its
+ * own time: nothing here looks whether a stream is captured.
+ */
+#ifndef RANKFOLD_ISSUE_H
+#define RANKFOLD_ISSUE_H
+
+#include "base.h"
+
+/* ---- arena.c: pinned memory ---- */
+
+struct allocation {
+	uint64_t base, bytes; /* as the program asked */
+	uint64_t owner;       /* 0: nobody */
+	unsigned flags;       /* of pinned memory */
+};
+#define PINNED_MANAGED 0x80000000u   /* a flag beside those of cudaHostAlloc */
+bool pinned_is(const void *address); /* does it lie in the arena? */
+bool pinned_find(const void *address, struct allocation *);
+int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address);
+int pinned_release(void *address); /* without waiting for the device */
+void pinned_end(uint64_t owner);
+
+/* ---- print.c ---- */
+
+int print_ring(uint64_t *address); /* where kernels leave what they print */
+void print_kernels_output(void);   /* to stdout, what there is by now */
+
+/* ---- pool.c: sizes in bytes ---- */
+
+/* What is about to be allocated counts from now on; pool NULL is the device's current one. */
+int pool_book(const void *pool, uint64_t bytes, uint64_t *number);
+void pool_took(uint64_t number);                    /* it is there */
+void pool_got_back(uint64_t owner, uint64_t bytes); /* its allocation was freed, if it is a pool */
+void pool_synchronised(void);                       /* the program has synchronised */
+/* What pools hold on to of `room` bytes that are not allocated. */
+uint64_t pool_kept(uint64_t room);
+int pool_create(void **out, const cudaMemPoolProps *);
+int pool_destroy(const void *pool);
+int pool_default(void **pool, int device);
+int pool_current(void **pool, int device);
+int pool_make_current(int device, const void *pool);
+int pool_default_at(void **pool, const cudaMemLocation *, int type);
+int pool_current_at(void **pool, const cudaMemLocation *, int type);
+int pool_make_current_at(const cudaMemLocation *, int type, const void *pool);
+int pool_set(const void *pool, int attribute, const void *value);
+int pool_trim(const void *pool, size_t keep);
+int pool_set_access(const void *pool, const cudaMemAccessDesc *list, size_t count);
+int pool_get_access(int *flags, const void *pool, const cudaMemLocation *);
+int graph_memory_get(int device, int attribute, void *value);
+int graph_memory_set(int device, int attribute, const void *value);
+int pool_get(const void *pool, int attribute, void *value); /* as it was settled last */
+
+/* ---- sync.c: the program's own waiting ---- */
+
+int wait_for_device(void);
+int wait_for_stream(uint64_t stream);
+int wait_for_event(uint64_t event);
+
+/* ---- hints.c ---- */
+
+enum hint_of { OF_STREAM = 1, OF_NODE = 2 };
+extern const struct hints usual_hints;
+int nearest_priority(int priority);
+int hint_get(const struct hints *, int of, int id, launch_attribute_value *);
+int hint_set(struct hints *, int of, int id, const launch_attribute_value *);
+void hints_copy(struct hints *to, const struct hints *from, int of);
+struct launch;
+/* Checked, and noted in the launch. */
+int launch_attributes(const launch_attribute *attributes, unsigned count, struct launch *);
+
+/* ---- stream.c ---- */
+
+#define PRIORITY_GREATEST (-5)
+#define STREAM_NON_BLOCKING 1u /* flag of a stream */
+extern _Thread_local uint64_t default_stream;
+/* What API functions take: a stream (NULL is the thread's default one) or an event. */
+int stream_number(const void *stream, uint64_t *number);
+int event_number(const void *event, uint64_t *number);
+int stream_create(void **out, unsigned flags, int priority);
+int stream_destroy(const void *stream);
+void stream_tell_end(void (*told)(uint64_t stream)); /* who is told before a stream goes */
+struct hints stream_hints(uint64_t stream);
+void stream_end(uint64_t context); /* destroys its streams and events */
+int event_create(void **out, unsigned flags);
+int event_destroy(const void *event);
+int event_elapsed(float *ms, const void *start, const void *end);
+void issue_record(uint64_t event, uint64_t stream);
+void issue_wait(uint64_t stream, uint64_t event);
+int stream_priority(const void *stream, int *priority);
+int stream_attribute_get(const void *stream, int id, launch_attribute_value *);
+int stream_attribute_set(const void *stream, int id, const launch_attribute_value *);
+int stream_attributes_copy(const void *to, const void *from);
+
+/* ---- host_function.c ---- */
+
+int issue_host_function(const void *stream, CUhostFn function, void *data);
+int issue_callback(const void *stream, cudaStreamCallback_t callback, void *data);
+/* Pageable memory is about to be read as the stream finds it: host functions that are still to run
+ * may write it. Kernels cannot, and copies to it have waited. */
+int stream_before_reading(uint64_t stream);
+
+/* ---- registered.c ---- */
+
+int host_register(void *address, uint64_t bytes, unsigned flags);
+int host_unregister(void *address);
+/* Where the device reaches [address, +bytes), if that is registered memory which it reaches;
+ * otherwise the address itself. */
+void *registered_reached(const void *address, uint64_t bytes);
+bool registered_is(const void *address);
+
+/* ---- memory.c ---- */
+
+/* Where an address lies: what may be done with it. */
+enum where { AT_PAGEABLE, AT_PINNED, AT_DEVICE };
+static inline enum where memory_where(const void *address)
+{
+	if ((uint64_t)address - RF_DEV_BASE < RF_HEAP_BYTES)
+		return AT_DEVICE;
+	return pinned_is(address) ? AT_PINNED : AT_PAGEABLE;
+}
+bool memory_find(const void *address, struct allocation *); /* the live one that holds it */
+/* Does [address, +bytes) lie in one live allocation? */
+bool memory_on_device(const void *address, uint64_t bytes);
+/* The same for what kernels do: in the multiple of RF_ALLOC_ALIGN bytes that an allocation has, as
+ * CUDA's have. Programs reduce sizes that are rounded up. */
+bool memory_reachable(const void *address, uint64_t bytes);
+int memory_alloc(uint64_t bytes, uint64_t *address);
+/* The owner is a context, which it ends with, or a pool, which hears of its end. */
+int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
+int memory_end(uint64_t owner); /* frees what is its */
+int memory_free(const void *address);
+int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
+void memory_first_launch(void); /* what is allocated from here on is not predicted stable */
+
+/* ---- pinned.c: host memory that programs free; sizes in bytes ---- */
+
+int pinned_free(void *address);
+bool managed_is(const void *address);
+int managed_place(uint64_t bytes, uint64_t owner, void **out);
+int managed_free(void *address);
+/* A place that memory may be: the rank's own host, or a device. Ids of hosts mean nothing here. */
+int managed_location(cudaMemLocation *);
+int managed_prefetched(const void *address, size_t bytes, cudaMemLocation);
+int managed_advise(const void *address, size_t bytes, int advice, cudaMemLocation);
+/* `data` is an int, or several where a range may have them. */
+int managed_attribute(void *data, size_t bytes, int which, const void *address, size_t count);
+int managed_attributes(void **data, const size_t *bytes, const int *which, size_t attributes,
+		       const void *address, size_t count);
+cudaMemLocation location_of_device(int device); /* or of the host: -1 */
+
+/* ---- copy.c ---- */
+
+struct copy {
+	void *dst;
+	const void *src;
+	uint64_t dst_pitch, src_pitch, width, height;
+	int kind; /* enum cuda_memcpy_kind; BY_ADDRESS: from the addresses alone */
+	uint64_t stream;
+	bool async;
+};
+/* Does it make sense? It gets the form in which it is kept, or issued. Nothing to do: no height. */
+int copy_check(struct copy *);
+int issue_copy(const struct copy *);
+int fill_check(struct rf_fill *);
+void issue_fill(struct rf_fill *);
+/* Of ours, between our memory and the device's on this stream, also while captures run: done when
+ * they return. */
+int memory_get(void *to, uint64_t from, uint64_t bytes, uint64_t stream);
+int memory_put(uint64_t to, const void *from, uint64_t bytes, uint64_t stream);
+
+/* ---- describe.c: copies as the structures of both APIs describe them ---- */
+
+struct slices {
+	uint64_t count, dst_bytes, src_bytes;
+};
+int no_arrays(void); /* says so */
+int copy_of_description(const CUDA_MEMCPY3D *, struct copy *, struct slices *);
+int copy_of_runtime(const cudaMemcpy3DParms *, struct copy *, struct slices *);
+CUDA_MEMCPY3D description_of_copy(const struct copy *);
+
+/* ---- kernel_heap.c ---- */
+
+int kernel_heap_tell(uint64_t address); /* writes the heap's address there */
+void kernel_heap_reset(void);           /* it is gone, and limits are as at first */
+int limit_get(size_t *value, int limit);
+int limit_set(int limit, size_t value);
+
+/* ---- set_up.c ---- */
+
+/* Fills in what the module asks for. *heap: where its kernels look for their heap's address, or 0:
+ * they allocate nothing. */
+int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t *heap);
+
+/* ---- module.c ---- */
+
+struct module;
+struct function {
+	uint64_t number; /* 0 until the server knows it */
+	struct module *module;
+	const char *name;
+	const void *host;      /* the program's stub, NULL for the driver API */
+	struct function *next; /* of its module */
+	struct rf_function_reply info;
+	struct rf_param *params;
+	_Atomic bool ready;
+	bool explained;         /* why the device cannot have it */
+	int max_dynamic_shared; /* raised by the program; -1: the device's default */
+	int carveout;           /* what it prefers, in percent; -1: nothing */
+};
+bool module_is(const void *value);
+bool function_is(const void *value);
+int module_load(const void *image, struct module **out);
+struct module *module_register(const void *image); /* the program's own; NULL: it cannot be */
+void module_has_managed(struct module *);          /* a variable of it is */
+int module_unload(struct module *);
+void module_end(uint64_t context);       /* unloads what was loaded in it */
+void module_reset(void);                 /* the program's own are as before their first use */
+uint64_t module_number(struct module *); /* another one after each reset, 0: not loaded */
+int module_global(struct module *, const char *name, uint64_t *address, uint64_t *bytes);
+
+/* ---- function.c ---- */
+
+struct function *function_new(struct module *, const char *name, const void *host);
+int module_function(struct module *, const char *name, struct function **out);
+int module_function_count(struct module *, unsigned *count);
+int module_enumerate(struct module *, void **functions, unsigned room); /* the first `room` */
+int function_ready(struct function *);
+int function_can_run(struct function *); /* ready, and with a heap if it may allocate */
+struct module *module_of(const struct function *);
+
+/* ---- managed_variables.c ---- */
+
+void managed_variable_add(struct module *, void **host, const char *name);
+void managed_variables_fill(const struct module *); /* the program's pointers to them */
+/* Is it one of the program's? What it is to the device. */
+bool managed_variable(const void *host, uint64_t *address, uint64_t *bytes);
+
+/* ---- symbol.c ---- */
+
+void symbol_add(const void *host, struct module *, const char *name, struct function *);
+void symbols_end(const struct module *);
+struct function *function_of_host(const void *host); /* NULL: not registered */
+int symbol_address(const void *host_variable, uint64_t *address, uint64_t *bytes);
+/* Where a copy to or from a part of a variable lies. */
+int symbol_part(const void *symbol, size_t bytes, size_t offset, int kind, bool to, void **at);
+
+/* ---- occupancy.c ---- */
+
+int function_attribute(int *value, int attribute, struct function *);
+int function_set_attribute(struct function *, int attribute, int value);
+int occupancy_blocks(int *blocks, struct function *, int block_size, size_t dynamic_shared);
+int occupancy_shared(size_t *bytes, struct function *, int blocks, int block_size);
+int occupancy_block_size(int *grid, int *block, struct function *, CUoccupancyB2DSize shared_of,
+			 size_t dynamic_shared, int limit);
+
+/* ---- launch.c ---- */
+
+struct launch {
+	struct function *function;
+	uint32_t grid[3], block[3];
+	uint64_t shared_bytes;
+	uint64_t stream;
+	void **args;        /* one pointer per parameter, or NULL */
+	const void *packed; /* all of them in the kernel's layout, packed_bytes */
+	size_t packed_bytes;
+	bool cooperative;
+	const launch_attribute *attributes; /* for the case that it is captured */
+	unsigned attribute_count;
+	const struct hints *hints; /* instead, and of its stream's */
+};
+int launch_check(const struct launch *);             /* also makes its kernel ready */
+int launch_pack(const struct launch *, uint8_t *to); /* its parameters, in the kernel's layout */
+int issue_launch(const struct launch *);             /* which was checked */
+int packed_parameters(void **extra, const void **packed, size_t *bytes);
+void issue_gemm(struct rf_gemm_aux *);
+
+#endif

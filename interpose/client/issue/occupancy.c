@@ -1,0 +1,166 @@
+/* occupancy.c: what kernels need, and how many of them the device holds. Occupancy follows from the
+ * device's limits and the kernel's needs alone: threads, registers and shared memory. Nothing here
+ * blocks but the question for a kernel's needs (function_ready), asked once.
+ */
+#include "issue.h"
+
+#define WARP 32u
+
+static int max_dynamic(const struct function *f, const struct rf_device *d)
+{
+	if (f->max_dynamic_shared >= 0)
+		return f->max_dynamic_shared;
+	int left = (int)d->shared_per_block - (int)f->info.static_shared_bytes;
+	return left > 0 ? left : 0;
+}
+
+/* Numbers of CUfunction_attribute. */
+int function_attribute(int *value, int attribute, struct function *f)
+{
+	const struct rf_welcome *welcome;
+	if (!value)
+		return INVALID_VALUE;
+	int error = channel_enter();
+	if (!error)
+		error = function_ready(f);
+	if (error)
+		return error;
+	channel_welcome(&welcome);
+	const struct rf_device *d = &welcome->device;
+	switch (attribute) {
+	case 0: *value = (int)f->info.max_threads; return CUDA_OK;
+	case 1: *value = (int)f->info.static_shared_bytes; return CUDA_OK;
+	case 2: *value = (int)f->info.const_bytes; return CUDA_OK;
+	case 3: *value = (int)f->info.local_bytes; return CUDA_OK;
+	case 4: *value = (int)f->info.registers; return CUDA_OK;
+	case 5: *value = (int)f->info.ptx_version; return CUDA_OK;
+	case 6: *value = (int)(d->cc_major * 10 + d->cc_minor); return CUDA_OK;
+	case 8: *value = max_dynamic(f, d); return CUDA_OK;
+	case 9: *value = f->carveout; return CUDA_OK;
+	case 7:
+	case 10:
+	case 11:
+	case 12:
+	case 13:
+	case 14:
+	case 15: *value = 0; return CUDA_OK;
+	default: return INVALID_VALUE;
+	}
+}
+
+int function_set_attribute(struct function *f, int attribute, int value)
+{
+	const struct rf_welcome *welcome;
+	int error = channel_enter();
+	if (!error)
+		error = function_ready(f);
+	if (error)
+		return error;
+	channel_welcome(&welcome);
+	int64_t most = (int64_t)welcome->device.shared_per_block_optin -
+		       f->info.static_shared_bytes;
+	if (attribute == 8) {
+		if (value < 0 || value > most)
+			return INVALID_VALUE;
+		f->max_dynamic_shared = value;
+		return CUDA_OK;
+	}
+	if (attribute == 9) { /* a hint */
+		if (value < -1 || value > 100)
+			return INVALID_VALUE;
+		f->carveout = value;
+		return CUDA_OK;
+	}
+	if (attribute >= 10 && attribute <= 15 && value) {
+		SAY_ONCE("thread block clusters are not supported by rankfold");
+		return NOT_SUPPORTED;
+	}
+	return attribute >= 10 && attribute <= 15 ? CUDA_OK : INVALID_VALUE;
+}
+
+/* ---- occupancy ---- */
+
+static uint32_t round_up(uint32_t value, uint32_t to) { return (value + to - 1) / to * to; }
+
+static int blocks_for(const struct function *f, const struct rf_device *d, int block_size,
+		      size_t dynamic)
+{
+	if (block_size <= 0 || (uint32_t)block_size > f->info.max_threads)
+		return 0;
+	uint32_t threads = round_up((uint32_t)block_size, WARP);
+	uint64_t shared = f->info.static_shared_bytes + dynamic;
+	uint64_t blocks = d->max_threads_per_sm / threads;
+	/* Registers are given out to a warp, 256 at a time. */
+	uint64_t registers = (uint64_t)round_up(f->info.registers * WARP, 256) * (threads / WARP);
+	if (registers && d->regs_per_sm / registers < blocks)
+		blocks = d->regs_per_sm / registers;
+	if (shared && d->shared_per_sm / (shared + DEVICE_SHARED_RESERVED) < blocks)
+		blocks = d->shared_per_sm / (shared + DEVICE_SHARED_RESERVED);
+	if (dynamic > (size_t)max_dynamic(f, d))
+		return 0;
+	return (int)(blocks < DEVICE_BLOCKS_PER_SM ? blocks : DEVICE_BLOCKS_PER_SM);
+}
+
+int occupancy_blocks(int *blocks, struct function *f, int block_size, size_t dynamic_shared)
+{
+	const struct rf_welcome *welcome;
+	if (!blocks || block_size <= 0)
+		return INVALID_VALUE;
+	int error = channel_enter();
+	if (!error)
+		error = function_ready(f);
+	if (error)
+		return error;
+	channel_welcome(&welcome);
+	*blocks = blocks_for(f, &welcome->device, block_size, dynamic_shared);
+	return CUDA_OK;
+}
+
+/* How much each of so many blocks of an SM may have; 0 where they do not fit anyway. */
+int occupancy_shared(size_t *bytes, struct function *f, int blocks, int block_size)
+{
+	const struct rf_welcome *welcome;
+	if (!bytes || blocks <= 0 || block_size <= 0)
+		return INVALID_VALUE;
+	int error = channel_enter();
+	if (!error)
+		error = function_ready(f);
+	if (error)
+		return error;
+	channel_welcome(&welcome);
+	const struct rf_device *d = &welcome->device;
+	uint64_t most = (uint64_t)max_dynamic(f, d), each = d->shared_per_sm / (uint32_t)blocks;
+	uint64_t taken = f->info.static_shared_bytes + DEVICE_SHARED_RESERVED;
+	each = each > taken ? each - taken : 0;
+	*bytes = blocks_for(f, d, block_size, 0) < blocks ? 0 : each < most ? each : most;
+	return CUDA_OK;
+}
+
+/* The block size with the most resident threads; the largest of equals. */
+int occupancy_block_size(int *grid, int *block, struct function *f, CUoccupancyB2DSize shared_of,
+			 size_t dynamic_shared, int limit)
+{
+	const struct rf_welcome *welcome;
+	int best = 0, error = channel_enter();
+	if (!error)
+		error = grid && block ? function_ready(f) : INVALID_VALUE;
+	if (error)
+		return error;
+	channel_welcome(&welcome);
+	const struct rf_device *d = &welcome->device;
+	int most = (int)f->info.max_threads;
+	if (limit > 0 && limit < most)
+		most = limit;
+	*grid = *block = 0;
+	for (int size = (int)round_up((uint32_t)most, WARP); size > 0; size -= (int)WARP) {
+		int threads = size < most ? size : most;
+		size_t shared = shared_of ? shared_of(threads) : dynamic_shared;
+		int blocks = blocks_for(f, d, threads, shared);
+		if (blocks * threads <= best)
+			continue;
+		best = blocks * threads;
+		*block = threads;
+		*grid = blocks * (int)d->sm_count;
+	}
+	return CUDA_OK;
+}

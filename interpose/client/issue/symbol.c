@@ -1,0 +1,125 @@
+/* symbol.c: what the host addresses of the program's own kernels and variables stand for.
+ *
+ * Lock: REGISTRY_LOCK around the table; a launch takes it for a moment, to find its kernel.
+ */
+#include <stdlib.h>
+
+#include "issue.h"
+
+/* What a host address of the program stands for. */
+struct symbol {
+	const void *host; /* NULL: an empty place, unless `gone` */
+	bool gone;
+	struct module *module;
+	const char *name;
+	struct function *function; /* NULL: a variable */
+	uint64_t address, bytes;   /* of a variable, once asked */
+	uint64_t loaded_as;        /* the module's number then: its address holds as long */
+};
+
+static struct symbol *symbols; /* open addressing */
+static uint64_t symbol_room, symbol_count;
+
+static struct symbol *symbol_place(const void *host)
+{
+	uint64_t i = ((uint64_t)host >> 2) * 0x9e3779b97f4a7c15ull >> 20;
+	while (symbols[i & (symbol_room - 1)].host && symbols[i & (symbol_room - 1)].host != host)
+		i++;
+	return &symbols[i & (symbol_room - 1)];
+}
+
+/* Under REGISTRY_LOCK: at most half full, gone ones included. */
+static bool symbols_grow(void)
+{
+	if (2 * (symbol_count + 1) <= symbol_room)
+		return true;
+	struct symbol *old = symbols;
+	uint64_t room = symbol_room, grown = room ? room * 2 : 256;
+	struct symbol *more = calloc(grown, sizeof *more);
+	if (!more)
+		return false;
+	symbols = more;
+	symbol_room = grown;
+	for (uint64_t i = 0; i < room; i++)
+		if (old[i].host)
+			*symbol_place(old[i].host) = old[i];
+	free(old);
+	return true;
+}
+
+void symbol_add(const void *host, struct module *m, const char *name, struct function *f)
+{
+	lock(REGISTRY_LOCK);
+	if (host && symbols_grow()) {
+		struct symbol *s = symbol_place(host);
+		symbol_count += !s->host;
+		*s = (struct symbol){.host = host, .module = m, .name = name, .function = f};
+	}
+	unlock(REGISTRY_LOCK);
+}
+
+static bool symbol_find(const void *host, struct symbol *out)
+{
+	lock(REGISTRY_LOCK);
+	bool found = symbol_room && host && symbol_place(host)->host && !symbol_place(host)->gone;
+	if (found)
+		*out = *symbol_place(host);
+	unlock(REGISTRY_LOCK);
+	return found;
+}
+
+struct function *function_of_host(const void *host)
+{
+	struct symbol s;
+	if (symbol_find(host, &s))
+		return s.function;
+	return function_is(host) ? (struct function *)host : NULL; /* a cudaKernel_t */
+}
+
+int symbol_address(const void *host, uint64_t *address, uint64_t *bytes)
+{
+	struct symbol s;
+	if (managed_variable(host, address, bytes))
+		return CUDA_OK;
+	if (!symbol_find(host, &s) || s.function)
+		return INVALID_SYMBOL;
+	if (!s.address || s.loaded_as != module_number(s.module)) {
+		int error = module_global(s.module, s.name, &s.address, &s.bytes);
+		if (error)
+			return error == NOT_FOUND ? INVALID_SYMBOL : error;
+		s.loaded_as = module_number(s.module);
+		lock(REGISTRY_LOCK);
+		struct symbol *kept = symbol_place(host);
+		kept->address = s.address;
+		kept->bytes = s.bytes;
+		kept->loaded_as = s.loaded_as;
+		unlock(REGISTRY_LOCK);
+	}
+	*address = s.address;
+	*bytes = s.bytes;
+	return CUDA_OK;
+}
+
+void symbols_end(const struct module *m)
+{
+	lock(REGISTRY_LOCK);
+	for (uint64_t i = 0; m && i < symbol_room; i++)
+		if (symbols[i].module == m)
+			symbols[i].gone = true;
+	unlock(REGISTRY_LOCK);
+}
+
+int symbol_part(const void *symbol, size_t bytes, size_t offset, int kind, bool to, void **at)
+{
+	uint64_t address, size;
+	int error = channel_enter();
+	if (!error)
+		error = symbol_address(symbol, &address, &size);
+	if (!error && (offset > size || bytes > size - offset))
+		error = INVALID_VALUE;
+	if (!error && (kind == HOST_TO_HOST || kind == (to ? DEVICE_TO_HOST : HOST_TO_DEVICE)))
+		error = INVALID_DIRECTION;
+	if (!error)
+		*at = (uint8_t *)address + offset;
+	return error;
+}

@@ -1,0 +1,29 @@
+/* sync.c: the program waits for what it has issued. Then pools let go of what they kept, and what
+ * kernels have printed is shown. (What we wait for ourselves does neither.)
+ */
+#include "issue.h"
+
+static int synchronised(int error)
+{
+	pool_synchronised();
+	print_kernels_output();
+	return error;
+}
+
+int wait_for_device(void)
+{
+	struct rf_record m;
+	return synchronised(channel_call(&m, RF_OP_DEVICE_SYNC, sizeof m, NULL, 0, NULL, 0));
+}
+
+int wait_for_stream(uint64_t stream)
+{
+	struct rf_handle m = {.handle = stream};
+	return synchronised(channel_call(&m.r, RF_OP_STREAM_SYNC, sizeof m, NULL, 0, NULL, 0));
+}
+
+int wait_for_event(uint64_t event)
+{
+	struct rf_handle m = {.handle = event};
+	return synchronised(channel_call(&m.r, RF_OP_EVENT_SYNC, sizeof m, NULL, 0, NULL, 0));
+}
