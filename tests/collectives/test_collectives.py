@@ -48,8 +48,8 @@ def coll(tmp_path_factory: pytest.TempPathFactory) -> Native:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Native:
     """With little room for sends."""
-    args = [f"-DCOLL_PIECE_BYTES={PART}ull", f"-DSENT_MAX={SENT}ull", f"-DSENT_ALL_MAX={SENT_ALL}ull",
-            f"-DSENT_LEAST={SENT_LEAST}ull"]  # fmt: skip
+    args = [f"-DCOLL_PIECE_BYTES={PART}ull", f"-DSENT_MAX={SENT}ull",
+            f"-DSENT_ALL_MAX={SENT_ALL}ull", f"-DSENT_LEAST={SENT_LEAST}ull"]  # fmt: skip
     return engine(tmp_path_factory.mktemp("small"), *args)
 
 

@@ -177,8 +177,9 @@ def probe() -> None:
     binary = ROOT / "build/gpu/probe"
     binary.parent.mkdir(parents=True, exist_ok=True)
     sources = (ROOT / "tests/gpu/probe.c", ROOT / "proxy/hal/cuda/driver.c")
-    run(os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O2", f"-I{ROOT}/interpose/channel",
-        f"-I{ROOT}/proxy/hal/cuda", "-o", binary, *sources, "-ldl", "-lpthread")  # fmt: skip
+    run(os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O2",
+        f"-I{ROOT}/interpose/channel", f"-I{ROOT}/proxy/hal/cuda", "-o", binary, *sources,
+        "-ldl", "-lpthread")  # fmt: skip
     figures: list[dict[str, Any]] = []
     for mode in ("all", "pinned"):
         figures += map(json.loads, run(binary, mode).splitlines())
