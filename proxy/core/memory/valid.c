@@ -9,7 +9,7 @@
 	while (0)
 
 struct sums {
-	uint64_t refs, leaving, reserved;
+	uint64_t refs, leaving, outwards, reserved;
 	uint32_t moving;
 };
 
@@ -51,6 +51,7 @@ static const char *moves_invalid(const struct rank_memory *m, struct sums *sums)
 		const struct page *page = &m->pages[v->page];
 		bool inwards = v->kind == MOVE_IN || v->kind == MOVE_OWN;
 		sums->reserved += inwards && i >= m->move_submitted;
+		sums->outwards += v->kind == MOVE_OUT && i >= m->move_done;
 		WRONG(v->kind == MOVE_OUT && i >= m->move_done && !page->leaving,
 		      "a page on its way out is not leaving");
 		WRONG(inwards && m->request.state != REQUEST_BEGUN,
@@ -75,11 +76,12 @@ static const char *chunks_invalid(const struct device_memory *d, const struct su
 	}
 	WRONG(used != d->used, "used chunks");
 	WRONG(refs != sums->refs, "references to chunks");
-	WRONG(marked != sums->leaving, "pages that are leaving");
+	WRONG(marked != sums->leaving || marked != sums->outwards, "pages that are leaving");
 	WRONG(leaving != d->leaving, "chunks that are leaving");
 	WRONG(sums->reserved != d->reserved, "reserved chunks");
 	WRONG(d->lost != lost, "lost chunks");
-	WRONG(!lost && chunk_room(d) < 0, "more is promised than there is");
+	WRONG(!lost && d->used - d->leaving + d->reserved > d->total,
+	      "more is promised than there is");
 	return NULL;
 }
 
