@@ -354,6 +354,7 @@ static uint32_t fill(struct random *r, uint16_t opcode, uint8_t rank, uint8_t *r
 		((struct rf_handle *)head)->handle = stream(r);
 		return sizeof(struct rf_handle);
 	case RF_OP_COMM_DESTROY:
+	case RF_OP_COMM_ABORT:
 		((struct rf_handle *)head)->handle = comm(r);
 		return sizeof(struct rf_handle);
 	case RF_OP_REDOP_DESTROY:
@@ -371,23 +372,15 @@ static uint32_t fill(struct random *r, uint16_t opcode, uint8_t rank, uint8_t *r
 static uint16_t any_opcode(struct random *r)
 {
 	static const uint16_t opcodes[] = {
-		RF_OP_ALLOC,          RF_OP_ALLOC,         RF_OP_FREE,
-		RF_OP_GRANT,          RF_OP_COPY,          RF_OP_COPY,
-		RF_OP_COPY,           RF_OP_FILL,          RF_OP_FILL,
-		RF_OP_MODULE_DATA,    RF_OP_MODULE_LOAD,   RF_OP_MODULE_GLOBALS,
-		RF_OP_MODULE_UNLOAD,  RF_OP_FUNCTION_GET,  RF_OP_GLOBAL_GET,
-		RF_OP_FUNCTION_NAMES, RF_OP_STREAM_CREATE, RF_OP_STREAM_DESTROY,
-		RF_OP_STREAM_SYNC,    RF_OP_STREAM_QUERY,  RF_OP_DEVICE_SYNC,
-		RF_OP_EVENT_CREATE,   RF_OP_EVENT_DESTROY, RF_OP_EVENT_RECORD,
-		RF_OP_STREAM_WAIT,    RF_OP_EVENT_SYNC,    RF_OP_EVENT_QUERY,
-		RF_OP_EVENT_ELAPSED,  RF_OP_LAUNCH,        RF_OP_LAUNCH,
-		RF_OP_LAUNCH,         RF_OP_GEMM,          RF_OP_GEMM_AUX,
-		RF_OP_HOST_FUNC,      RF_OP_HOST_DONE,     RF_OP_COMM_INIT,
-		RF_OP_COMM_INIT,      RF_OP_COMM_SPLIT,    RF_OP_COMM_DESTROY,
-		RF_OP_COLLECTIVE,     RF_OP_COLLECTIVE,    RF_OP_COLLECTIVE,
-		RF_OP_REDOP_CREATE,   RF_OP_REDOP_DESTROY,
-	};
-	return one_in(r, 200) ? (uint16_t)below(r, 64) : opcodes[below(r, sizeof opcodes / 2)];
+#define RF_OPCODE(name, ...) RF_OP_##name,
+#include "opcodes.def"
+		/* what says more, more often */
+		RF_OP_ALLOC,  RF_OP_COPY,      RF_OP_COPY,       RF_OP_FILL,      RF_OP_LAUNCH,
+		RF_OP_LAUNCH, RF_OP_COMM_INIT, RF_OP_COLLECTIVE, RF_OP_COLLECTIVE};
+	uint16_t opcode = opcodes[below(r, sizeof opcodes / sizeof *opcodes)];
+	if (opcode == RF_OP_COMM_ABORT && !one_in(r, 20))
+		opcode = RF_OP_COMM_DESTROY; /* nothing of the rank may go on after the other */
+	return one_in(r, 200) ? (uint16_t)below(r, 64) : opcode;
 }
 
 /* Most records want an answer: a wrong one without a slot is an error that stays. */

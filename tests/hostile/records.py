@@ -28,13 +28,20 @@ from support.ring_client import (
     STREAM_QUERY,
     STREAM_SYNC,
     STREAM_WAIT,
+    opcodes,
 )
 
-GRANT = 3
-MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD = range(10, 14)
-FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES = range(14, 17)
-EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM, GEMM_AUX = range(31, 37)
-COMM_INIT, COMM_SPLIT, COMM_DESTROY, COLLECTIVE, REDOP_CREATE, REDOP_DESTROY = range(40, 46)
+GRANT, MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD = opcodes(
+    "GRANT", "MODULE_DATA", "MODULE_LOAD", "MODULE_GLOBALS", "MODULE_UNLOAD"
+)
+FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES = opcodes("FUNCTION_GET", "GLOBAL_GET", "FUNCTION_NAMES")
+EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM, GEMM_AUX = opcodes(
+    "EVENT_ELAPSED", "LAUNCH", "HOST_FUNC", "HOST_DONE", "GEMM", "GEMM_AUX"
+)
+COMM_INIT, COMM_SPLIT, COMM_DESTROY, COMM_ABORT = opcodes(
+    "COMM_INIT", "COMM_SPLIT", "COMM_DESTROY", "COMM_ABORT"
+)
+COLLECTIVE, REDOP_CREATE, REDOP_DESTROY = opcodes("COLLECTIVE", "REDOP_CREATE", "REDOP_DESTROY")
 SLOTS = 64
 EDGES = (0, 1, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1, DEV_BASE - 1, DEV_BASE + 2**39)
 # Handles by kind: few, so that most name something that is or was there.
@@ -231,8 +238,8 @@ BODIES: dict[int, Callable[[Random], bytes]] = {
     GEMM_AUX: _gemm_aux,
     HOST_FUNC: lambda r: struct.pack("<QQ", handle(r, STREAMS), wild(r)),
     HOST_DONE: lambda r: bytes(16), COMM_INIT: _comm_init, COMM_SPLIT: _split,
-    COMM_DESTROY: _one(COMMS), COLLECTIVE: _collective, REDOP_CREATE: _redop,
-    REDOP_DESTROY: _one(REDOPS),
+    COMM_DESTROY: _one(COMMS), COMM_ABORT: _one(COMMS), COLLECTIVE: _collective,
+    REDOP_CREATE: _redop, REDOP_DESTROY: _one(REDOPS),
 }  # fmt: skip
 OPCODES = tuple(BODIES)
 
@@ -246,6 +253,8 @@ def number(r: Random, right: int) -> int:
 def record(r: Random) -> tuple[int, int, bytes]:
     """Opcode, reply slot and body."""
     opcode = r.choice(OPCODES)
+    if opcode == COMM_ABORT and r.randrange(20):
+        opcode = COMM_DESTROY  # with something outstanding, nothing of the rank goes on after it
     body = BODIES[opcode](r)
     if not r.randrange(30) and body:
         at = r.randrange(len(body))

@@ -14,6 +14,7 @@ from random import Random
 import pytest
 
 from rankfold.proxy.native import Native
+from rankfold.records import channel
 from support.ring_client import (
     ALLOC,
     ASYNC_ERROR,
@@ -100,6 +101,14 @@ def test_a_free_with_a_wrong_number_that_waits_for_older_work(wrong: str) -> Non
         store32(client.map, HOSTFUNC_TAIL, 1)  # what is older goes on
         client.free(DEV_BASE + CHUNK)
         refused(native, client, "its request ring is broken: record 5 has the number")
+
+
+def test_every_opcode_is_among_the_records_gone_wrong() -> None:
+    """Whole ones, as a rule: what is cut is cut on purpose."""
+    assert set(OPCODES) == {o.number for o in channel().opcodes.values()}
+    r = Random(1)
+    for opcode in channel().opcodes.values():
+        assert len(BODIES[opcode.number](r)) + 16 >= opcode.record.size, opcode.name
 
 
 def test_a_wrong_number_inside_of_a_group() -> None:

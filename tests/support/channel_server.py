@@ -2,7 +2,6 @@
 
 For tests of the client alone: what it writes into its memfd, and how it waits. The test decides
 when records are consumed and in which order replies are given; a real proxy decides that itself.
-The numbers are those of interpose/channel/channel.h.
 """
 
 from __future__ import annotations
@@ -18,26 +17,46 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankfold import records
 from support import words
+from support.ring_client import opcodes
 
-MAGIC = 0x444C4F464B4E4152
+CONTRACT = records.channel()
+HEADER = CONTRACT.structs["rf_header"]
+MAGIC = CONTRACT.constants["RF_MAGIC"]
 HELLO = struct.Struct("<QIIII")
 DEVICE = struct.Struct("<64sQ15I9I")
 WELCOME = struct.Struct(f"<QiIII{DEVICE.size}s256s")
-MEMFD_BYTES = 0x10000000 + (1 << 33)
-SHARED_BYTES = 0x10000000
-OFF_SLOTS, OFF_RING, OFF_BULK, SLOT_BYTES = 0x1000, 0x10000, 0x1000000, 256
-RING_BYTES, BULK_BYTES = 4 << 20, 256 << 10
-EPOCH, SLEEPING, HEAD, DOORBELL, SPACE_WAITERS = 64, 76, 128, 136, 140
-TAIL, SPACE_SEQ, BULK_SEQ, RETIRED, GRANT, ASYNC_ERROR = 192, 200, 204, 256, 264, 272
-BULK_BUSY = 384
+MEMFD_BYTES, SHARED_BYTES, OFF_SLOTS, OFF_RING, OFF_BULK, SLOT_BYTES, RING_BYTES, BULK_BYTES = (
+    CONTRACT.constants[f"RF_{name}"]
+    for name in (
+        "MEMFD_BYTES", "OFF_PINNED", "OFF_SLOTS", "OFF_RING", "OFF_BULK", "SLOT_BYTES",
+        "RING_BYTES", "BULK_BYTES",
+    )
+)  # fmt: skip
+EPOCH, SLEEPING, HEAD, DOORBELL, SPACE_WAITERS, TAIL, SPACE_SEQ, BULK_SEQ = (
+    HEADER[name].offset
+    for name in (
+        "epoch", "server_sleeping", "head", "doorbell", "space_waiters", "tail", "space_seq",
+        "bulk_seq",
+    )
+)  # fmt: skip
+RETIRED, GRANT, ASYNC_ERROR, BULK_BUSY = (
+    HEADER[name].offset for name in ("retired_free", "grant_bytes", "async_error", "bulk_busy")
+)
 MIB = 1 << 20
 
-PAD, ALLOC, FREE, GRANT_OP, COPY, FILL = 0, 1, 2, 3, 4, 5
-MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, FUNCTION_GET, GLOBAL_GET = 10, 11, 12, 14, 15
-STREAM_CREATE, STREAM_SYNC, STREAM_QUERY, DEVICE_SYNC = 20, 22, 23, 24
-LAUNCH, HOST_FUNC, HOST_DONE = 32, 33, 34
-COMM_INIT, COLLECTIVE = 40, 43
+PAD = CONTRACT.constants["RF_OP_PAD"]
+ANSWERED = CONTRACT.constants["RF_SLOT_ANSWERED"]
+ALLOC, FREE, GRANT_OP, COPY, FILL = opcodes("ALLOC", "FREE", "GRANT", "COPY", "FILL")
+MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, FUNCTION_GET, GLOBAL_GET = opcodes(
+    "MODULE_DATA", "MODULE_LOAD", "MODULE_GLOBALS", "FUNCTION_GET", "GLOBAL_GET"
+)
+STREAM_CREATE, STREAM_SYNC, STREAM_QUERY, DEVICE_SYNC = opcodes(
+    "STREAM_CREATE", "STREAM_SYNC", "STREAM_QUERY", "DEVICE_SYNC"
+)
+LAUNCH, HOST_FUNC, HOST_DONE = opcodes("LAUNCH", "HOST_FUNC", "HOST_DONE")
+COMM_INIT, COLLECTIVE = opcodes("COMM_INIT", "COLLECTIVE")
 
 
 @dataclass(frozen=True)
@@ -199,7 +218,7 @@ class ChannelServer:
         at = OFF_SLOTS + (record.slot - 1) * SLOT_BYTES
         words.store32(self.map, at + 4, error & 0xFFFFFFFF)
         self.map[at + 16 : at + 16 + len(data)] = data
-        words.set32_and_wake(self.map, at, 2)
+        words.set32_and_wake(self.map, at, ANSWERED)
 
     def _serve(self) -> None:
         while not self._stop.is_set():

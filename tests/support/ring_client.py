@@ -1,7 +1,7 @@
 """A client made of nothing but bytes: it writes records into a channel as a rank's library would.
 
 For tests of the proxy's core without a program: valid sequences, and sequences no library would
-send. The numbers are those of interpose/channel/channel.h.
+send.
 """
 
 from __future__ import annotations
@@ -15,32 +15,46 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rankfold import records
 from rankfold.proxy.native import Native, NativeError
 
 from . import words
 
-MEMFD_BYTES = 0x10000000 + (1 << 33)
-OFF_SLOTS, OFF_RING, OFF_BULK = 0x1000, 0x10000, 0x1000000
-RING_BYTES, BULK_BYTES = 4 << 20, 256 << 10
-DEV_BASE, CHUNK = 0x200000000000, 2 << 20
-EPOCH, SERVED, SLEEPING, HEAD, DOORBELL, TAIL, RETIRED, ASYNC_ERROR, COMM_ERROR = (
-    64,
-    72,
-    76,
-    128,
-    136,
-    192,
-    256,
-    272,
-    276,
+
+def opcodes(*names: str) -> tuple[int, ...]:
+    return tuple(records.channel().opcodes[name].number for name in names)
+
+
+CONTRACT = records.channel()
+HEADER = CONTRACT.structs["rf_header"]
+MEMFD_BYTES, OFF_SLOTS, OFF_RING, OFF_BULK, RING_BYTES, BULK_BYTES, DEV_BASE, CHUNK = (
+    CONTRACT.constants[f"RF_{name}"]
+    for name in (
+        "MEMFD_BYTES", "OFF_SLOTS", "OFF_RING", "OFF_BULK", "RING_BYTES", "BULK_BYTES", "DEV_BASE",
+        "CHUNK_BYTES",
+    )
+)  # fmt: skip
+EPOCH, SERVED, SLEEPING, HEAD, DOORBELL, TAIL, RETIRED, ASYNC_ERROR = (
+    HEADER[name].offset
+    for name in (
+        "epoch", "served", "server_sleeping", "head", "doorbell", "tail", "retired_free",
+        "async_error",
+    )
+)  # fmt: skip
+HOSTFUNC_HEAD, HOSTFUNC_TAIL, COMM_ERROR = (
+    HEADER[name].offset for name in ("hostfunc_head", "hostfunc_tail", "comm_error")
 )
-ALLOC, FREE, COPY, FILL = 1, 2, 4, 5
-STREAM_CREATE, STREAM_DESTROY, STREAM_SYNC, STREAM_QUERY, DEVICE_SYNC = 20, 21, 22, 23, 24
-EVENT_CREATE, EVENT_DESTROY, EVENT_RECORD, STREAM_WAIT, EVENT_SYNC, EVENT_QUERY = range(25, 31)
-EVENT_ELAPSED = 31
-HOST_FUNC, HOST_DONE, GEMM, COMM_INIT, COLLECTIVE = 33, 34, 35, 40, 43
-HOSTFUNC_HEAD, HOSTFUNC_TAIL = 320, 324
-AT_ADDRESS, AT_BULK, AT_INLINE = 0, 1, 2
+ALLOC, FREE, COPY, FILL = opcodes("ALLOC", "FREE", "COPY", "FILL")
+STREAM_CREATE, STREAM_DESTROY, STREAM_SYNC, STREAM_QUERY, DEVICE_SYNC = opcodes(
+    "STREAM_CREATE", "STREAM_DESTROY", "STREAM_SYNC", "STREAM_QUERY", "DEVICE_SYNC"
+)
+EVENT_CREATE, EVENT_DESTROY, EVENT_RECORD, STREAM_WAIT, EVENT_SYNC, EVENT_QUERY = opcodes(
+    "EVENT_CREATE", "EVENT_DESTROY", "EVENT_RECORD", "STREAM_WAIT", "EVENT_SYNC", "EVENT_QUERY"
+)
+EVENT_ELAPSED, HOST_FUNC, HOST_DONE, GEMM, COMM_INIT, COLLECTIVE = opcodes(
+    "EVENT_ELAPSED", "HOST_FUNC", "HOST_DONE", "GEMM", "COMM_INIT", "COLLECTIVE"
+)
+AT_ADDRESS, AT_BULK, AT_INLINE = CONTRACT.enums["rf_place"].values()
 
 
 class RingClient:
