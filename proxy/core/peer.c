@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "doorbell.h"
+#include "codes.h"
 #include "job_limits.h"
 #include "peer.h"
 
@@ -352,10 +353,25 @@ void peer_outbox_free(struct peer *p, uint64_t offset, uint64_t bytes)
 	}
 }
 
-const void *peer_memory(struct peer *p, uint32_t device, uint64_t offset, uint64_t bytes)
+int peer_fetch(struct peer *p, uint32_t device, uint64_t offset, uint64_t bytes, uint64_t token,
+	       struct hal_ref *place)
 {
+	const uint8_t *memory;
+
+	(void)token; /* nothing comes later */
 	if (device >= p->count || offset > PEER_OUTBOX_BYTES || bytes > PEER_OUTBOX_BYTES - offset)
-		return NULL;
-	const uint8_t *memory = outbox(p, device);
-	return memory ? memory + offset : NULL;
+		return NCCL_INVALID_ARGUMENT;
+	memory = outbox(p, device);
+	if (!memory)
+		return NCCL_SYSTEM_ERROR;
+	*place = (struct hal_ref){NULL, (uintptr_t)(memory + offset)};
+	return 0;
+}
+
+void peer_release(struct peer *p, uint32_t device, struct hal_ref place, uint64_t bytes)
+{
+	(void)p; /* it stays where it is */
+	(void)device;
+	(void)place;
+	(void)bytes;
 }

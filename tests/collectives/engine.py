@@ -1,7 +1,10 @@
 """Engines of several devices in one process, over a transport with random delays.
 
 Memory, arithmetic and messages are Python's and NumPy's, so that only the engine is under test:
-which operation reads what, in which order partial results combine, and who tells whom.
+which operation reads what, in which order partial results combine, and who tells whom. A peer's
+data comes as over a network: later, in any order, as a copy that is spoilt once it is released; or
+now and then at once. Outboxes and copies lie in spaces of their own, whose addresses are no
+pointers.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Place = tuple[int, int]  # of a hal_ref: space and address
 DTYPES: dict[str, int] = {
     "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
     "float32": 7, "float64": 8,
@@ -25,6 +29,8 @@ SUM, PROD, MAX, MIN, AVG = range(5)
  SCATTER) = range(10)  # fmt: skip
 UFUNCS = {SUM: np.add, PROD: np.multiply, MAX: np.maximum, MIN: np.minimum}
 OUTBOX = 1 << 32  # distance between the devices' outboxes, so that offsets cannot be mixed up
+LATER = -1  # COLL_LATER
+COPIES = 1000  # the space of a device's copies is so far from that of its outbox
 
 
 def divide(a: Array, by: int) -> Array:
@@ -43,11 +49,13 @@ class Device:
         self.cluster, self.number = cluster, number
         ffi, lib = cluster.native
         self.blocks: dict[int, Any] = {}
+        self.fetched: dict[int, Any] = {}  # by address, with whose it is: not released yet
+        self.spoilt: list[Any] = []
         self.next_offset = OUTBOX * (number + 1)
         io = ffi.new("struct coll_io *")
         self.keep: list[Any] = [io]
         for name in ("read", "write", "reduce", "scale", "send", "outbox_alloc", "outbox_free",
-                     "peer_memory", "joined", "completed", "failed"):  # fmt: skip
+                     "fetch", "release", "joined", "completed", "failed"):  # fmt: skip
             kind = ffi.typeof("struct coll_io").fields
             type_ = dict(kind)[name].type
             callback = ffi.callback(type_, getattr(self, "on_" + name))
@@ -57,45 +65,74 @@ class Device:
         self.coll = lib.coll_new(io, number, cluster.devices, len(cluster.placement), where)
         assert self.coll != ffi.NULL
 
-    def on_read(self, _: Any, rank: int, addr: int, host: Any, count: int, token: int) -> None:
+    def _place(self, ref: Any) -> Place:
+        """Of an argument, which is gone when the call is over."""
+        return int(self.cluster.ffi.cast("uintptr_t", ref.space)), ref.addr
+
+    def _bytes(self, place: Place, count: int) -> Any:
+        """What a hal_ref names: all of it must be there."""
+        ffi = self.cluster.ffi
+        space, addr = place
+        if not space:
+            return ffi.buffer(ffi.cast("uint8_t *", addr), count)
+        held = self.blocks if space == self.number + 1 else self.fetched
+        assert space in (self.number + 1, self.number + 1 + COPIES)
+        for base, (block, size, *_rest) in held.items():
+            if base <= addr and addr + count <= base + size:
+                return ffi.buffer(block + (addr - base), count)
+        raise AssertionError(f"nothing of {count} bytes at {addr:#x} of space {space}")
+
+    def _ref(self, space: int, addr: int) -> Any:
+        ffi = self.cluster.ffi
+        at = ffi.new("struct hal_ref *")
+        at.space, at.addr = ffi.cast("struct hal_space *", space), addr
+        return at[0]
+
+    def on_read(self, _: Any, rank: int, addr: int, to: Any, count: int, token: int) -> None:
+        place = self._place(to)
+
         def run() -> None:
-            memory = self.cluster.memory[rank]
-            self.cluster.ffi.memmove(host, memory[addr : addr + count].tobytes(), count)
+            self._bytes(place, count)[:] = self.cluster.memory[rank][addr : addr + count].tobytes()
 
         self.cluster.later(self, token, run)
 
-    def on_write(self, _: Any, rank: int, addr: int, host: Any, count: int, token: int) -> None:
+    def on_write(self, _: Any, rank: int, addr: int, at: Any, count: int, token: int) -> None:
+        place = self._place(at)
+
         def run() -> None:
-            data = self.cluster.ffi.buffer(host, count)
-            self.cluster.memory[rank][addr : addr + count] = np.frombuffer(data, np.uint8)
+            data = np.frombuffer(self._bytes(place, count), np.uint8)
+            self.cluster.memory[rank][addr : addr + count] = data
 
         self.cluster.later(self, token, run)
 
-    def _array(self, at: Any, count: int, dtype: int) -> Array:
+    def _array(self, at: Place, count: int, dtype: int) -> Array:
         kind = np.dtype(NAMES[dtype])
-        return np.frombuffer(self.cluster.ffi.buffer(at, count * kind.itemsize), kind)
+        return np.frombuffer(self._bytes(at, count * kind.itemsize), kind)
 
     def on_reduce(self, _: Any, dst: Any, a: Any, b: Any, count: int, dtype: int, op: int,
                   token: int) -> None:  # fmt: skip
+        to, *operands = (self._place(ref) for ref in (dst, a, b))
+
         def run() -> None:
-            left, right = self._array(a, count, dtype), self._array(b, count, dtype)
+            left, right = (self._array(at, count, dtype) for at in operands)
             with np.errstate(all="ignore"):
-                self._array(dst, count, dtype)[:] = UFUNCS[op](left, right)
+                self._array(to, count, dtype)[:] = UFUNCS[op](left, right)
 
         self.cluster.later(self, token, run)
 
     def on_scale(self, _: Any, dst: Any, a: Any, count: int, dtype: int, scalar: Any, divisor: int,
                  token: int) -> None:  # fmt: skip
         ffi = self.cluster.ffi
+        to, operand = self._place(dst), self._place(a)
         factor = None if scalar == ffi.NULL else bytes(ffi.buffer(scalar, 8))
 
         def run() -> None:
-            values = self._array(a, count, dtype).copy()
+            values = self._array(operand, count, dtype).copy()
             if factor is None:
                 values = divide(values, divisor)
             else:
                 values = values * np.frombuffer(factor, values.dtype)[0]
-            self._array(dst, count, dtype)[:] = values
+            self._array(to, count, dtype)[:] = values
 
         self.cluster.later(self, token, run)
 
@@ -110,17 +147,54 @@ class Device:
         offset[0] = self.next_offset
         self.next_offset += (count + 63) // 64 * 64
         self.blocks[offset[0]] = (block, count)
-        return block
+        return self._ref(self.number + 1, offset[0])
 
     def on_outbox_free(self, _: Any, offset: int, count: int) -> None:
         block, size = self.blocks.pop(offset)
         assert size == count
         self.cluster.ffi.buffer(block)[:] = b"\xee" * size  # nobody may read it any more
 
-    def on_peer_memory(self, _: Any, device: int, offset: int, count: int) -> Any:
-        block, size = self.cluster.device[device].blocks.get(offset, (self.cluster.ffi.NULL, 0))
-        self.cluster.bytes_read[self.number] += count
-        return block if count <= size else self.cluster.ffi.NULL
+    def on_fetch(self, _: Any, device: int, offset: int, count: int, token: int, place: Any) -> int:
+        cluster, ffi = self.cluster, self.cluster.ffi
+        assert device != self.number and count > 0
+        cluster.bytes_read[self.number] += count
+        cluster.fetches += 1
+        failing = cluster.fetches == cluster.failing_fetch
+
+        def copy() -> Any:
+            """Only now: until it has been released its owner must keep it."""
+            block, size = cluster.device[device].blocks.get(offset, (None, 0))
+            if count > size or failing:
+                return None
+            addr = self.next_offset
+            self.next_offset += (count + 63) // 64 * 64
+            data = ffi.new("uint8_t[]", bytes(ffi.buffer(block, count)))
+            self.fetched[addr] = (data, count, device)
+            return self._ref(self.number + 1 + COPIES, addr)
+
+        def over() -> None:
+            cluster.awaited[self.number] -= 1
+            at = copy()
+            cluster.lib.coll_fetched(self.coll, token, at or self._ref(0, 0), 0 if at else 5)
+
+        if cluster.random.random() < 0.75:
+            cluster.due.append(over)
+            cluster.awaited[self.number] += 1
+            cluster.most_awaited = max(cluster.most_awaited, cluster.awaited[self.number])
+            return LATER
+        at = copy()
+        if at is None:
+            return 5
+        place[0] = at
+        return 0
+
+    def on_release(self, _: Any, device: int, place: Any, count: int) -> None:
+        space, addr = self._place(place)
+        assert space == self.number + 1 + COPIES
+        data, *whose = self.fetched.pop(addr)
+        assert whose == [count, device]
+        self.cluster.ffi.buffer(data, count)[:] = b"\xdd" * count
+        self.spoilt.append(data)  # kept, so that nothing else comes to lie there
 
     def on_joined(self, _: Any, rank: int, comm: int, key: int, error: int, n: int, at: int
                   ) -> None:  # fmt: skip
@@ -144,7 +218,10 @@ class Cluster:
         self.random = random.Random(seed)
         self.memory = memory
         self.queues: dict[tuple[int, int], deque[Any]] = defaultdict(deque)
-        self.due: list[tuple[Device, int, Callable[[], None]]] = []
+        self.due: list[Callable[[], None]] = []
+        self.fetches, self.failing_fetch = 0, -1
+        self.awaited: dict[int, int] = defaultdict(int)  # fetches under way, of each device
+        self.most_awaited = 0
         self.joined: dict[tuple[int, int], tuple[int, int, int, int]] = {}
         self.completed: set[int] = set()
         self.failure: str | None = None
@@ -155,12 +232,17 @@ class Cluster:
     def close(self) -> None:
         for d in self.device:
             self.lib.coll_free(d.coll)
+            assert not d.fetched and not d.blocks
 
     def coll(self, rank: int) -> Any:
         return self.device[self.placement[rank]].coll
 
     def later(self, device: Device, token: int, run: Callable[[], None]) -> None:
-        self.due.append((device, token, run))
+        def over() -> None:
+            run()
+            self.lib.coll_io_done(device.coll, token, 0)
+
+        self.due.append(over)
 
     def step(self) -> bool:
         """One io call ends, or one message arrives."""
@@ -168,9 +250,7 @@ class Cluster:
         if not pairs and not self.due:
             return False
         if self.due and (not pairs or self.random.random() < 0.5):
-            device, token, run = self.due.pop(self.random.randrange(len(self.due)))
-            run()
-            self.lib.coll_io_done(device.coll, token, 0)
+            self.due.pop(self.random.randrange(len(self.due)))()
         else:
             pair = self.random.choice(pairs)
             message = self.queues[pair].popleft()

@@ -25,7 +25,7 @@ relaxed = settings(
 
 
 # For the engine `small`: a part of a send, and what may be sent and not received.
-PARTS = ("collective", "communicator", "engine", "piece", "sends", "shape", "tree")
+PARTS = ("collective", "communicator", "engine", "piece", "sends", "shape", "steps", "tree")
 PART, SENT, SENT_ALL, SENT_LEAST = 1024, 4096, 6144, 64
 
 
@@ -33,10 +33,12 @@ def engine(folder: Path, *args: str) -> Native:
     sources = [native.CORE / f"collective/{name}.c" for name in PARTS]
     library = native.build(folder, sources, args=args)
     channel = native.REPOSITORY / "interpose/channel/channel.h"
+    hal = native.REPOSITORY / "proxy/hal/hal.h"
     return native.load(
         library,
         native.CORE / "collective/collective.h",
-        before=native.structures(channel, "rf_record", "rf_collective"),
+        before=native.structures(channel, "rf_record", "rf_collective")
+        + native.structures(hal, "hal_ref"),
     )
 
 
@@ -526,6 +528,62 @@ def test_a_group_of_several_operations(coll: Native) -> None:
         got = [cluster.memory[rank][at : at + 4].view("int32")[0] for at in (64, 128, 192)]
         assert got == [2 - rank, 3, 2]
     assert cluster.completed == {1, 2}
+    cluster.close()
+
+
+FETCHES = [
+    (e.ALLREDUCE, 1, "from device 1 ", "partial sums of AllReduce of 40 int32"),
+    (e.ALLREDUCE, 2, "from device 0 ", "the result of AllReduce of 40 int32"),
+    (e.ALLGATHER, 1, "from device", "the result of AllGather of 40 int32"),
+    (e.SEND, 1, "from device 0 ", "a part of Recv of 40 int32"),
+]
+
+
+@pytest.mark.parametrize(("kind", "nth", "whose", "what"), FETCHES)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_fetch_that_fails_fails_the_job(
+    coll: Native, kind: int, nth: int, whose: str, what: str, seed: int
+) -> None:
+    """At once or later, and says how much, from whom and what for; what came is released."""
+    cluster = start(coll, [0, 1], seed)
+    join_all(cluster)
+    cluster.failing_fetch = nth
+    for rank in range(2):
+        op = {"kind": kind, "dtype": 2, "count": 40, "op": e.SUM, "send": 0, "recv": 4096}
+        if kind == e.SEND:
+            op |= {"kind": e.RECV if rank else e.SEND, "root": 1 - rank}
+        cluster.submit(rank, COMM, [op])
+    cluster.settle()
+    assert cluster.failure and cluster.failure.startswith("cannot fetch 160 bytes from device")
+    assert whose in cluster.failure and "(error 5)" in cluster.failure and what in cluster.failure
+    assert len(cluster.completed) < 2  # a send is over when it is copied
+    while cluster.due:  # what is under way ends all the same
+        cluster.due.pop()()
+    cluster.close()
+
+
+def test_fetches_of_one_piece_run_together(coll: Native) -> None:
+    """And a device that only adds to a sum does not fetch it."""
+    most = 0
+    for seed in range(20):
+        cluster = start(coll, [0, 1, 2, 3], seed)
+        join_all(cluster)
+        run_one(cluster, random.Random(seed), e.REDUCE, "float32", 64, e.SUM, 0, in_place=False)
+        most = max(most, cluster.most_awaited)
+        assert cluster.fetches == 3
+        cluster.close()
+    assert most == 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_engine_may_go_while_fetches_are_under_way(coll: Native, seed: int) -> None:
+    cluster = start(coll, [0, 1, 2], seed)
+    join_all(cluster)
+    op = {"kind": e.ALLREDUCE, "dtype": 7, "count": 64, "op": e.SUM, "send": 0, "recv": 4096}
+    for rank in range(3):
+        cluster.submit(rank, COMM, [op])
+    while not any(cluster.awaited.values()) and cluster.step():
+        pass
     cluster.close()
 
 

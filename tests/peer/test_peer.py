@@ -38,6 +38,11 @@ class End:
         assert tag[0] == PEER_COLLECTIVE
         return sender[0], struct.unpack("<Q", self.ffi.buffer(m)[:8])[0]
 
+    def fetch(self, device: int, offset: int, count: int) -> tuple[int, Any]:
+        """At once, or an error: never later."""
+        place = self.ffi.new("struct hal_ref *")
+        return self.lib.peer_fetch(self.peer, device, offset, count, 1, place), place[0]
+
     def close(self) -> None:
         self.lib.peer_free(self.peer)
 
@@ -47,6 +52,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     built = native.build(tmp_path_factory.mktemp("peer"), [native.CORE / "peer.c"])
     message = native.structures(native.CORE / "collective/collective.h", "peer_message")
     message = message or "struct peer_message { uint8_t bytes[192]; };"
+    message += native.structures(native.REPOSITORY / "proxy/hal/hal.h", "hal_ref")
     return native.load(built, native.CORE / "peer.h", before=message)
 
 
@@ -97,8 +103,10 @@ def test_two_processes(library: tuple[Any, Any], segment: int) -> None:
             assert got[0] == 1
             heard.append(got[1])
     end.send(1, TIMES)
-    at = end.lib.peer_memory(end.peer, 1, heard[0], 5)
-    assert bytes(end.ffi.buffer(end.ffi.cast("uint8_t *", at), 5)) == b"hello"
+    error, at = end.fetch(1, heard[0], 5)
+    assert error == 0 and at.space == end.ffi.NULL
+    assert bytes(end.ffi.buffer(end.ffi.cast("uint8_t *", at.addr), 5)) == b"hello"
+    end.lib.peer_release(end.peer, 1, at, 5)
     assert heard[1:] == [2 * n for n in range(TIMES)]
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     end.close()
@@ -164,7 +172,7 @@ def test_bounds_and_strangers(library: tuple[Any, Any], segment: int) -> None:
     a = End(library, segment, 0)
     null = a.ffi.NULL
     for device, offset, size in [(3, 0, 1), (1, 2**64 - 1, 2), (1, 1 << 36, 1), (1, 1, 2**64 - 1)]:
-        assert a.lib.peer_memory(a.peer, device, offset, size) == null
+        assert a.fetch(device, offset, size)[0] == 4
     a.close()
     stranger = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
     os.ftruncate(stranger, 1 << 20)

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "channel.h"
+#include "hal.h"
 
 struct coll; /* the engine of one device in one job epoch */
 
@@ -25,27 +26,37 @@ struct peer_message {
 };
 
 /* Asynchronous io calls carry a token; when one is over the loop calls
- * coll_io_done(coll, token, error). Never from inside the io call itself. */
+ * coll_io_done(coll, token, error). Never from inside the io call itself.
+ *
+ * A hal_ref names what lies still until the call is over: host memory, or a space's. */
+#define COLL_LATER (-1)
 struct coll_io {
 	void *arg;
-	/* Copy between a rank's window (resident or not) and host memory. Asynchronous. */
-	void (*read)(void *arg, uint32_t rank, uint64_t addr, void *host, uint64_t bytes,
+	/* Copy from and to a rank's window, resident or not. Asynchronous. */
+	void (*read)(void *arg, uint32_t rank, uint64_t addr, struct hal_ref to, uint64_t bytes,
 		     uint64_t token);
-	void (*write)(void *arg, uint32_t rank, uint64_t addr, const void *host, uint64_t bytes,
+	void (*write)(void *arg, uint32_t rank, uint64_t addr, struct hal_ref from, uint64_t bytes,
 		      uint64_t token);
 	/* dst[i] = a[i] op b[i], and dst[i] = a[i] * scalar or (scalar NULL) / divisor; dst may be a.
 	 * Asynchronous. op: ncclSum 0, ncclProd 1, ncclMax 2, ncclMin 3. */
-	void (*reduce)(void *arg, void *dst, const void *a, const void *b, uint64_t count,
-		       uint32_t dtype, uint32_t op, uint64_t token);
-	void (*scale)(void *arg, void *dst, const void *a, uint64_t count, uint32_t dtype,
-		      const uint8_t *scalar, uint64_t divisor, uint64_t token);
+	void (*reduce)(void *arg, struct hal_ref dst, struct hal_ref a, struct hal_ref b,
+		       uint64_t count, uint32_t dtype, uint32_t op, uint64_t token);
+	void (*scale)(void *arg, struct hal_ref dst, struct hal_ref a, uint64_t count,
+		      uint32_t dtype, const uint8_t *scalar, uint64_t divisor, uint64_t token);
 	/* In order, reliable, to device index `to` (never to itself). */
 	void (*send)(void *arg, uint32_t to, const struct peer_message *);
-	/* Memory that every device of the epoch can read: this device allocates in its own outbox
-	 * and frees; offset is what peers use. NULL when host memory is short: the job fails. */
-	void *(*outbox_alloc)(void *arg, uint64_t bytes, uint64_t *offset);
+	/* Memory that every device of the epoch can fetch: this device allocates in its own outbox
+	 * and frees; offset is what peers use. addr 0 when host memory is short: the job fails. */
+	struct hal_ref (*outbox_alloc)(void *arg, uint64_t bytes, uint64_t *offset);
 	void (*outbox_free)(void *arg, uint64_t offset, uint64_t bytes);
-	const void *(*peer_memory)(void *arg, uint32_t device, uint64_t offset, uint64_t bytes);
+	/* Bytes of another device's outbox, which keeps them until it is told. COLL_LATER: when they
+	 * are here, or cannot be had, coll_fetched says so; any number are under way, and end in any
+	 * order. 0: they lie at `place` already. Else an ncclResult_t: they cannot be had.
+	 * What was fetched lies still, and is only read, until it is released: once for each fetch
+	 * that went well. What is under way when the engine is freed is nobody's. */
+	int (*fetch)(void *arg, uint32_t device, uint64_t offset, uint64_t bytes, uint64_t token,
+		     struct hal_ref *place);
+	void (*release)(void *arg, uint32_t device, struct hal_ref place, uint64_t bytes);
 	/* What was asked is over. error: ncclResult_t, 0 for success; text says why. */
 	void (*joined)(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int error,
 		       uint32_t nranks, uint32_t comm_rank);
@@ -87,6 +98,8 @@ bool coll_nothing_to_do(struct coll *, uint32_t rank, uint64_t comm,
 			const struct rf_collective *ops, uint32_t count);
 
 void coll_io_done(struct coll *, uint64_t token, int error);
+/* A fetch is over: it lies at `place`, or (error: ncclResult_t) it failed, and so does the job. */
+void coll_fetched(struct coll *, uint64_t token, struct hal_ref place, int error);
 void coll_receive(struct coll *, uint32_t from, const struct peer_message *);
 
 /* What one group's operations on one communicator are for the barrier, in ascending order of key:

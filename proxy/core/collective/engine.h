@@ -3,7 +3,8 @@
  *   communicator.c  makes and forgets communicators, saves and restores a rank's
  *   collective.c    what ranks call: checks it, and starts operations in their order
  *   shape.c         how much data an operation moves, and in which pieces
- *   piece.c         works off pieces: reads, combines, writes, tells the other devices
+ *   steps.c         the steps of pieces, one asynchronous io call each
+ *   piece.c         works off pieces: reads, fetches, combines, writes, tells the other devices
  *   sends.c         sends and receives, in parts
  *   engine.c        messages between devices, failure, what is over
  *
@@ -115,32 +116,58 @@ struct plan {
 	uint32_t owner;                  /* device */
 };
 
-struct coll_block { /* host memory; in the outbox if peers read it */
-	uint8_t *at;
+struct coll_block { /* addr 0: none; in the outbox if peers fetch it */
+	struct hal_ref at;
 	uint64_t offset, bytes;
 	bool outbox;
 };
 
-enum step_kind { STEP_READ, STEP_SCALE, STEP_REDUCE, STEP_DIVIDE, STEP_WRITE };
+enum step_kind { STEP_FETCH, STEP_READ, STEP_SCALE, STEP_REDUCE, STEP_DIVIDE, STEP_WRITE };
 struct step {
 	enum step_kind kind;
 	uint32_t seat;        /* READ, WRITE, SCALE: whose */
-	uint64_t addr, count; /* count: bytes for READ and WRITE, else elements */
-	uint8_t *dst;
-	const uint8_t *a, *b;
+	uint32_t device;      /* FETCH: from whose outbox */
+	uint64_t addr, count; /* count: bytes for FETCH, READ and WRITE, else elements; */
+	/* addr: in the rank's window, in the outbox */
+	struct hal_ref dst, a, b;
 };
 
-enum phase { CONTRIBUTING, COLLECTING, COMBINING, DELIVERING, DRAINING, SENDING, SENT, RECEIVING };
+/* What a piece has of another device, or has asked for. */
+struct fetched {
+	uint32_t device;
+	bool here;
+	uint64_t token, bytes;
+	struct hal_ref at;
+};
+
+enum phase {
+	/* of an operation, see piece.c */
+	CONTRIBUTING,
+	COLLECTING,
+	GATHERING,
+	COMBINING,
+	FETCHING,
+	DELIVERING,
+	DRAINING,
+	/* of a send and a receive, see sends.c */
+	SENDING,
+	SENT,
+	TAKING,
+	RECEIVING,
+};
 
 /* A running part of the work: a range of an operation's elements, or one part of a send or
- * receive. Its steps run one after the other. */
+ * receive. Its steps run one after the other; fetches that follow one another run together. */
 struct coll_piece {
 	struct coll_piece *next;
 	uint64_t token;
 	struct coll_comm *comm;
 	enum phase phase;
+	void (*advance)(struct coll *, struct coll_piece *); /* behind the last step */
 	struct step *steps;
-	uint32_t step_count, step_room, step;
+	uint32_t step_count, step;
+	struct fetched *fetched; /* in the order of their steps; each until it is released */
+	uint32_t fetched_count, awaited; /* awaited: not here yet */
 	struct coll_block partials, scratch, result;
 	/* of an operation */
 	struct op *op;
@@ -150,6 +177,8 @@ struct coll_piece {
 	struct coll_group *group;
 	uint32_t src, dst; /* communicator ranks */
 	uint64_t seq;
+	uint32_t seat; /* a receive's: whose, and where it goes */
+	uint64_t addr, bytes;
 	struct shape shape;
 };
 
@@ -257,13 +286,25 @@ struct plan plan_make(const struct op *, uint64_t number);
 bool plan_takes_part(const struct coll_comm *, const struct plan *, uint32_t device);
 uint32_t plan_participants(const struct coll_comm *, const struct plan *);
 
-/* piece.c. A message that cannot be is answered with false. */
+/* steps.c */
+static inline struct hal_ref ref_plus(struct hal_ref at, uint64_t bytes)
+{
+	at.addr += bytes;
+	return at;
+}
 struct coll_block block_new(struct coll *, uint64_t bytes, bool outbox);
+void block_free(struct coll *, struct coll_block *);
+struct coll_piece *piece_new(struct coll *, struct coll_comm *, const struct shape *, enum phase,
+			     void (*advance)(struct coll *, struct coll_piece *));
+void piece_free(struct coll *, struct coll_piece *);
+void piece_release(struct coll *, struct coll_piece *);         /* all that it has fetched */
 struct seat *seat_of(const struct coll_comm *, uint32_t index); /* NULL: not local */
 void step_add(struct coll *, struct coll_piece *, struct step);
+void steps_clear(struct coll_piece *);
+void piece_next(struct coll *, struct coll_piece *); /* the next step, or what follows the last */
+
+/* piece.c. A message that cannot be is answered with false. */
 void piece_start(struct coll *, struct op *, uint64_t number, const struct plan *);
-void piece_next(struct coll *, struct coll_piece *);
-void piece_free(struct coll *, struct coll_piece *);
 bool piece_on_ready(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
 bool piece_on_result(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
 bool piece_on_read(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
@@ -271,12 +312,10 @@ bool piece_on_read(struct coll *, uint32_t from, struct coll_comm *, const struc
 /* sends.c */
 void send_start(struct coll *, struct coll_comm *, uint32_t seat, uint32_t peer, uint64_t addr,
 		const struct shape *, struct coll_group *);
-void send_copied(struct coll *, struct coll_piece *);
 void sends_to_ended(struct coll *, uint32_t from, const struct coll_message *);
 bool sends_on_sent(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
 bool sends_on_taken(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
 void receive_post(struct coll *, struct coll_comm *, struct receive posted);
-void receive_done(struct coll *, struct coll_piece *);
 void receives_free(struct receive *);
 
 /* collective.c */

@@ -6,97 +6,18 @@
  *   CONTRIBUTING  read local sources, combine them at the tree's nodes that are wholly local
  *   COLLECTING    the partials lie in the outbox, READY has gone to the piece's owner, who waits
  *                 for all of them
+ *   GATHERING     the owner fetches the partials
  *   COMBINING     the owner combines the partials at the remaining nodes
- *   DELIVERING    RESULT: everyone reads the owner's outbox into its local destinations
+ *   FETCHING      RESULT: the others fetch it from the owner's outbox
+ *   DELIVERING    everyone writes it into its local destinations
  *   DRAINING      the owner waits until all have READ it
  *
- * Rules kept here: a piece's steps run one after the other, each is one asynchronous io call; what
- * peers read lies in the outbox until they have said that they have read it.
+ * Rules kept here: what peers fetch lies in the outbox until they have said that they have it; what
+ * was fetched is released as soon as no step names it.
  */
 #include "engine.h"
 
 #include <stdlib.h>
-
-struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
-{
-	struct coll_block b = {.bytes = bytes, .outbox = outbox};
-
-	if (!bytes)
-		return b;
-	if (outbox) {
-		b.at = c->io.outbox_alloc(c->io.arg, bytes, &b.offset);
-	} else {
-		b.at = malloc(bytes);
-		b.offset = (uintptr_t)b.at;
-	}
-	if (!b.at)
-		engine_fail(c, "host memory is short: no room for %llu bytes of a collective",
-			    (unsigned long long)bytes);
-	return b;
-}
-
-static void block_free(struct coll *c, struct coll_block *b)
-{
-	if (b->at && b->outbox)
-		c->io.outbox_free(c->io.arg, b->offset, b->bytes);
-	else
-		free(b->at);
-	b->at = NULL;
-}
-
-/* ---- steps ----------------------------------------------------------------------------- */
-
-struct seat *seat_of(const struct coll_comm *m, uint32_t index)
-{
-	for (uint32_t i = 0; i < m->seat_count; i++)
-		if (m->seats[i].index == index)
-			return &m->seats[i];
-	return NULL;
-}
-
-void step_add(struct coll *c, struct coll_piece *p, struct step step)
-{
-	if (p->step_count == p->step_room) {
-		uint32_t room = p->step_room ? 2 * p->step_room : 8;
-		struct step *steps = realloc(p->steps, room * sizeof *steps);
-
-		if (!steps) {
-			engine_fail(c, "the proxy is out of memory");
-			return;
-		}
-		p->steps = steps;
-		p->step_room = room;
-	}
-	p->steps[p->step_count++] = step;
-}
-
-static void steps_clear(struct coll_piece *p) { p->step = p->step_count = 0; }
-
-static void step_start(struct coll *c, struct coll_piece *p)
-{
-	const struct step *s = &p->steps[p->step];
-	const struct shape *shape = &p->shape;
-	uint32_t op = shape->op == AVG || shape->op == PREMUL ? SUM : shape->op;
-	uint32_t rank = s->kind == STEP_READ || s->kind == STEP_WRITE ? p->comm->seats[s->seat].rank
-								      : 0;
-
-	p->token = ++c->tokens;
-	switch (s->kind) {
-	case STEP_READ: c->io.read(c->io.arg, rank, s->addr, s->dst, s->count, p->token); break;
-	case STEP_WRITE: c->io.write(c->io.arg, rank, s->addr, s->a, s->count, p->token); break;
-	case STEP_REDUCE:
-		c->io.reduce(c->io.arg, s->dst, s->a, s->b, s->count, shape->dtype, op, p->token);
-		break;
-	case STEP_SCALE:
-		c->io.scale(c->io.arg, s->dst, s->a, s->count, shape->dtype,
-			    p->op->calls[s->seat].scalar, 0, p->token);
-		break;
-	case STEP_DIVIDE:
-		c->io.scale(c->io.arg, s->dst, s->a, s->count, shape->dtype, NULL, p->comm->nranks,
-			    p->token);
-		break;
-	}
-}
 
 /* ---- pieces of operations -------------------------------------------------------------- */
 
@@ -112,7 +33,7 @@ static uint32_t depth(struct tree_node n)
 
 /* Steps that bring the sum of a wholly local node to dst. scratch[level] and up are free. */
 static void add_local(struct coll *c, struct coll_piece *p, const struct plan *plan,
-		      struct tree_node n, uint8_t *dst, uint32_t level)
+		      struct tree_node n, struct hal_ref dst, uint32_t level)
 {
 	uint64_t size = dtype_bytes(p->shape.dtype);
 
@@ -135,7 +56,7 @@ static void add_local(struct coll *c, struct coll_piece *p, const struct plan *p
 		return;
 	}
 	uint32_t split = tree_split(n);
-	uint8_t *right = p->scratch.at + level * plan->count * size;
+	struct hal_ref right = ref_plus(p->scratch.at, level * plan->count * size);
 
 	add_local(c, p, plan, (struct tree_node){n.lo, split}, dst, level);
 	add_local(c, p, plan, (struct tree_node){split, n.hi}, right, level + 1);
@@ -149,12 +70,12 @@ static void add_local(struct coll *c, struct coll_piece *p, const struct plan *p
 
 /* Where each device's partials lie, while the owner combines. */
 struct sources {
-	const uint8_t *at[DEVICES_MAX]; /* the next one of comm->devices[i] */
+	struct hal_ref at[DEVICES_MAX]; /* the next one of comm->devices[i] */
 };
 
 /* Steps that bring the sum of a node to dst, or where it lies already. */
-static const uint8_t *add_remote(struct coll *c, struct coll_piece *p, const struct plan *plan,
-				 struct sources *s, struct tree_node n, uint8_t *dst,
+static struct hal_ref add_remote(struct coll *c, struct coll_piece *p, const struct plan *plan,
+				 struct sources *s, struct tree_node n, struct hal_ref dst,
 				 uint32_t level)
 {
 	const struct coll_comm *m = p->comm;
@@ -162,16 +83,16 @@ static const uint8_t *add_remote(struct coll *c, struct coll_piece *p, const str
 
 	for (uint32_t i = 0; i < m->device_count; i++)
 		if (tree_within(n, m->device, m->devices[i])) {
-			const uint8_t *at = s->at[i];
+			struct hal_ref at = s->at[i];
 
-			s->at[i] += bytes;
+			s->at[i] = ref_plus(at, bytes);
 			return at;
 		}
 	uint32_t split = tree_split(n);
-	const uint8_t *left = add_remote(c, p, plan, s, (struct tree_node){n.lo, split}, dst,
+	struct hal_ref left = add_remote(c, p, plan, s, (struct tree_node){n.lo, split}, dst,
 					 level);
-	const uint8_t *right = add_remote(c, p, plan, s, (struct tree_node){split, n.hi},
-					  p->scratch.at + level * bytes, level + 1);
+	struct hal_ref right = add_remote(c, p, plan, s, (struct tree_node){split, n.hi},
+					  ref_plus(p->scratch.at, level * bytes), level + 1);
 
 	step_add(c, p,
 		 (struct step){.kind = STEP_REDUCE,
@@ -192,7 +113,7 @@ static void piece_contribute(struct coll *c, struct coll_piece *p, const struct 
 	bool owner = plan->owner == c->device, alone = owner && n == 1 &&
 						       nodes[0].lo == plan->sources.lo &&
 						       nodes[0].hi == plan->sources.hi;
-	uint8_t *to;
+	struct hal_ref to;
 
 	if (owner)
 		p->result = block_new(c, bytes, plan_participants(m, plan) > 1);
@@ -203,64 +124,73 @@ static void piece_contribute(struct coll *c, struct coll_piece *p, const struct 
 		return;
 	to = alone ? p->result.at : p->partials.at;
 	for (uint32_t i = 0; i < n; i++)
-		add_local(c, p, plan, nodes[i], to + i * bytes, 0);
+		add_local(c, p, plan, nodes[i], ref_plus(to, i * bytes), 0);
 }
+
+static void piece_advance(struct coll *, struct coll_piece *);
 
 void piece_start(struct coll *c, struct op *op, uint64_t number, const struct plan *plan)
 {
-	struct coll_piece *p = engine_new(c, sizeof *p);
+	struct coll_piece *p = piece_new(c, op->comm, &op->shape, CONTRIBUTING, piece_advance);
 
 	if (!p)
 		return;
-	p->phase = CONTRIBUTING;
-	p->comm = op->comm;
 	p->op = op;
-	p->shape = op->shape;
 	p->number = (uint32_t)number;
 	p->owner = plan->owner;
-	p->next = c->pieces;
-	c->pieces = p;
 	op->running++;
 	piece_contribute(c, p, plan);
-	if (!c->failed)
-		piece_next(c, p);
+	piece_next(c, p);
 }
 
-/* Has the owner all partials? Then it combines them. */
+/* Has the owner all partials? Then it fetches what lies elsewhere. */
 static void piece_collect(struct coll *c, struct coll_piece *p)
 {
 	struct coll_comm *m = p->comm;
 	struct plan plan = plan_make(p->op, p->number);
 	uint64_t bytes = plan.count * dtype_bytes(p->shape.dtype);
-	struct sources s = {{NULL}};
 	uint32_t others = plan_participants(m, &plan) - 1, here = 0;
-	const uint8_t *sum = p->result.at;
 
 	for (const struct ready *r = p->op->ready; r; r = r->next)
 		here += r->piece == p->number;
 	if (here < others)
 		return;
-	for (uint32_t i = 0; i < m->device_count; i++) {
-		uint64_t n = tree_partials(plan.sources, m->device, m->devices[i], NULL, 0);
+	steps_clear(p);
+	p->phase = GATHERING;
+	for (const struct ready *r = p->op->ready; r; r = r->next) {
+		uint64_t n = tree_partials(plan.sources, m->device, r->from, NULL, 0);
 
-		if (m->devices[i] == c->device)
-			s.at[i] = p->partials.at;
-		for (const struct ready *r = p->op->ready; r && n; r = r->next) {
-			if (r->piece != p->number || r->from != m->devices[i])
-				continue;
-			s.at[i] = r->bytes == n * bytes ? c->io.peer_memory(c->io.arg, r->from,
-									    r->offset, r->bytes)
-							: NULL;
-			if (!s.at[i]) {
-				engine_fail(c, "device %u published memory that is not there",
-					    r->from);
-				return;
-			}
+		if (r->piece != p->number || !n)
+			continue;
+		if (r->bytes != n * bytes) {
+			engine_fail(c, "device %u published memory that is not there", r->from);
+			return;
 		}
+		step_add(c, p,
+			 (struct step){.kind = STEP_FETCH,
+				       .device = r->from,
+				       .addr = r->offset,
+				       .count = r->bytes});
+	}
+	piece_next(c, p);
+}
+
+static void piece_combine(struct coll *c, struct coll_piece *p)
+{
+	struct plan plan = plan_make(p->op, p->number);
+	struct sources s = {{{0}}};
+	struct hal_ref sum = p->result.at;
+
+	for (uint32_t i = 0; i < p->comm->device_count; i++) {
+		if (p->comm->devices[i] == c->device)
+			s.at[i] = p->partials.at;
+		for (uint32_t k = 0; k < p->fetched_count; k++)
+			if (p->fetched[k].device == p->comm->devices[i])
+				s.at[i] = p->fetched[k].at;
 	}
 	steps_clear(p);
 	p->phase = COMBINING;
-	if (p->partials.at)
+	if (p->partials.at.addr)
 		sum = add_remote(c, p, &plan, &s, plan.sources, p->result.at, 0);
 	if (p->shape.op == AVG)
 		step_add(c, p,
@@ -271,29 +201,43 @@ static void piece_collect(struct coll *c, struct coll_piece *p)
 	piece_next(c, p);
 }
 
-static void piece_deliver(struct coll *c, struct coll_piece *p, const uint8_t *from)
+/* Does this local seat get something that is not there? */
+static bool delivers_to(const struct coll_piece *p, const struct plan *plan, uint32_t seat)
+{
+	const struct coll_call *call = &p->op->calls[seat];
+	uint32_t index = p->comm->seats[seat].index;
+	uint64_t size = dtype_bytes(p->shape.dtype);
+	bool own = plan->sources.lo == index && plan->sources.hi == index + 1;
+
+	/* What a rank sends to its own place, in place, is there. */
+	if (own && call->recv + plan->dst_at * size == call->send + plan->src_at * size)
+		return false;
+	return index >= plan->dests.lo && index < plan->dests.hi;
+}
+
+static bool delivers(const struct coll_piece *p, const struct plan *plan)
+{
+	for (uint32_t i = 0; i < p->comm->seat_count; i++)
+		if (delivers_to(p, plan, i))
+			return true;
+	return false;
+}
+
+static void piece_deliver(struct coll *c, struct coll_piece *p, struct hal_ref from)
 {
 	struct plan plan = plan_make(p->op, p->number);
 	uint64_t size = dtype_bytes(p->shape.dtype);
 
 	steps_clear(p);
 	p->phase = DELIVERING;
-	for (uint32_t i = 0; i < p->comm->seat_count; i++) {
-		uint32_t index = p->comm->seats[i].index;
-		const struct coll_call *call = &p->op->calls[i];
-		bool own = plan.sources.lo == index && plan.sources.hi == index + 1;
-
-		/* What a rank sends to its own place, in place, is there. */
-		if (own && call->recv + plan.dst_at * size == call->send + plan.src_at * size)
-			continue;
-		if (index >= plan.dests.lo && index < plan.dests.hi)
+	for (uint32_t i = 0; i < p->comm->seat_count; i++)
+		if (delivers_to(p, &plan, i))
 			step_add(c, p,
 				 (struct step){.kind = STEP_WRITE,
 					       .seat = i,
 					       .a = from,
-					       .addr = call->recv + plan.dst_at * size,
+					       .addr = p->op->calls[i].recv + plan.dst_at * size,
 					       .count = plan.count * size});
-	}
 	piece_next(c, p);
 }
 
@@ -316,20 +260,6 @@ static void piece_publish(struct coll *c, struct coll_piece *p)
 	piece_deliver(c, p, p->result.at);
 }
 
-void piece_free(struct coll *c, struct coll_piece *p)
-{
-	for (struct coll_piece **at = &c->pieces; *at; at = &(*at)->next)
-		if (*at == p) {
-			*at = p->next;
-			break;
-		}
-	block_free(c, &p->partials);
-	block_free(c, &p->scratch);
-	block_free(c, &p->result);
-	free(p->steps);
-	free(p);
-}
-
 static void piece_end(struct coll *c, struct coll_piece *p)
 {
 	struct op *op = p->op;
@@ -349,71 +279,51 @@ static void piece_end(struct coll *c, struct coll_piece *p)
 	op_advance(c, op);
 }
 
-/* The next step, or what follows the last one. */
-void piece_next(struct coll *c, struct coll_piece *p)
+static void tell_owner(struct coll *c, const struct coll_piece *p, uint32_t kind)
 {
-	if (p->step < p->step_count) {
-		step_start(c, p);
-		return;
+	struct coll_message m = op_message(p->op, kind);
+
+	m.piece = p->number;
+	if (kind == MSG_READY) {
+		m.offset = p->partials.offset;
+		m.bytes = p->partials.bytes;
 	}
-	p->token = 0;
+	engine_send(c, p->owner, &m);
+}
+
+/* What follows the last step. */
+static void piece_advance(struct coll *c, struct coll_piece *p)
+{
+	bool owner = p->owner == c->device;
+
 	switch (p->phase) {
 	case CONTRIBUTING:
 		p->phase = COLLECTING;
-		if (p->owner == c->device) {
+		if (owner)
 			piece_collect(c, p);
-		} else {
-			struct coll_message m = op_message(p->op, MSG_READY);
-
-			m.piece = p->number;
-			m.offset = p->partials.offset;
-			m.bytes = p->partials.bytes;
-			engine_send(c, p->owner, &m);
-		}
+		else
+			tell_owner(c, p, MSG_READY);
 		break;
-	case COMBINING: piece_publish(c, p); break;
+	case GATHERING: piece_combine(c, p); break;
+	case COMBINING:
+		piece_release(c, p);
+		piece_publish(c, p);
+		break;
+	case FETCHING:
+		piece_deliver(c, p, p->fetched_count ? p->fetched[0].at : (struct hal_ref){0});
+		break;
 	case DELIVERING:
-		if (p->owner != c->device) {
-			struct coll_message m = op_message(p->op, MSG_READ);
-
-			m.piece = p->number;
-			engine_send(c, p->owner, &m);
-			piece_end(c, p);
-			break;
-		}
+		piece_release(c, p);
 		p->phase = DRAINING;
+		if (!owner)
+			tell_owner(c, p, MSG_READ);
 		/* fall through */
 	case DRAINING:
 		if (!p->unread)
 			piece_end(c, p);
 		break;
-	case SENDING: send_copied(c, p); break;
-	case RECEIVING: receive_done(c, p); break;
-	case COLLECTING:
-	case SENT: break;
+	default: break; /* COLLECTING: a message brings it on */
 	}
-}
-
-void coll_io_done(struct coll *c, uint64_t token, int error)
-{
-	struct coll_piece *p = c->pieces;
-
-	while (p && (!token || p->token != token))
-		p = p->next;
-	if (!p || c->failed)
-		return;
-	if (error) {
-		const struct step *s = &p->steps[p->step];
-		char text[96];
-
-		engine_fail(c, "error %d of rank %u at address %#llx in %s", error,
-			    p->comm->seats[s->seat].rank, (unsigned long long)s->addr,
-			    shape_text(&p->shape, text, sizeof text));
-		return;
-	}
-	p->step++;
-	piece_next(c, p);
-	engine_pump(c);
 }
 
 /* ---- messages -------------------------------------------------------------------------- */
@@ -460,18 +370,23 @@ bool piece_on_result(struct coll *c, uint32_t from, struct coll_comm *m,
 		     const struct coll_message *in)
 {
 	struct coll_piece *p = piece_find(c, m, in);
-	const void *at = NULL;
 	struct plan plan;
 
 	if (!p || p->phase != COLLECTING || p->owner != from)
 		return false;
 	plan = plan_make(p->op, p->number);
-	if (in->bytes == plan.count * dtype_bytes(p->shape.dtype))
-		at = c->io.peer_memory(c->io.arg, from, in->offset, in->bytes);
-	if (!at)
+	if (in->bytes != plan.count * dtype_bytes(p->shape.dtype))
 		return false;
 	block_free(c, &p->partials);
-	piece_deliver(c, p, at);
+	steps_clear(p);
+	p->phase = FETCHING;
+	if (delivers(p, &plan))
+		step_add(c, p,
+			 (struct step){.kind = STEP_FETCH,
+				       .device = from,
+				       .addr = in->offset,
+				       .count = in->bytes});
+	piece_next(c, p);
 	return true;
 }
 

@@ -37,23 +37,20 @@ static uint64_t part_bytes(const struct shape *s, uint64_t part)
 	return left < COLL_PIECE_BYTES ? left : COLL_PIECE_BYTES;
 }
 
+static void part_advance(struct coll *, struct coll_piece *);
+
 static struct coll_piece *part_new(struct coll *c, struct coll_comm *m, enum phase phase,
 				   struct coll_group *g, uint32_t src, uint32_t dst, uint64_t seq,
 				   const struct shape *shape)
 {
-	struct coll_piece *p = engine_new(c, sizeof *p);
+	struct coll_piece *p = piece_new(c, m, shape, phase, part_advance);
 
 	if (!p)
 		return NULL;
-	p->phase = phase;
-	p->comm = m;
 	p->group = g;
 	p->src = src;
 	p->dst = dst;
 	p->seq = seq;
-	p->shape = *shape;
-	p->next = c->pieces;
-	c->pieces = p;
 	return p;
 }
 
@@ -125,7 +122,7 @@ void send_start(struct coll *c, struct coll_comm *m, uint32_t seat, uint32_t pee
 }
 
 /* A part is complete for the program when it is copied; the copy stays until it is taken. */
-void send_copied(struct coll *c, struct coll_piece *p)
+static void send_copied(struct coll *c, struct coll_piece *p)
 {
 	p->phase = SENT;
 	engine_send(c, p->comm->device[p->dst],
@@ -148,13 +145,26 @@ static bool is_part(const struct receive *posted, const struct receive *arrived)
 	       arrived->seq - posted->seq < shape_parts(&posted->shape);
 }
 
+static void receive_write(struct coll *c, struct coll_piece *p, struct hal_ref from)
+{
+	steps_clear(p);
+	p->phase = RECEIVING;
+	if (p->bytes)
+		step_add(c, p,
+			 (struct step){.kind = STEP_WRITE,
+				       .seat = p->seat,
+				       .a = from,
+				       .addr = p->addr,
+				       .count = p->bytes});
+	piece_next(c, p);
+}
+
 /* A part that has arrived goes to where it was posted. */
 static void receive_start(struct coll *c, struct coll_comm *m, struct receive *posted,
 			  const struct receive *arrived)
 {
 	uint64_t part = arrived->seq - posted->seq, bytes = part_bytes(&posted->shape, part);
 	struct shape want = posted->shape;
-	const void *from = NULL;
 	struct coll_piece *p;
 
 	want.kind = arrived->shape.kind;
@@ -163,25 +173,27 @@ static void receive_start(struct coll *c, struct coll_comm *m, struct receive *p
 			   &posted->shape);
 		return;
 	}
-	if (arrived->from == c->device)
-		from = (const void *)(uintptr_t)arrived->offset;
-	else if (bytes)
-		from = c->io.peer_memory(c->io.arg, arrived->from, arrived->offset, bytes);
-	if (arrived->bytes != bytes || (bytes && !from)) {
+	if (arrived->bytes != bytes) {
 		engine_fail(c, "device %u sent memory that is not there", arrived->from);
 		return;
 	}
-	p = part_new(c, m, RECEIVING, posted->group, posted->src, posted->dst, arrived->seq,
+	p = part_new(c, m, TAKING, posted->group, posted->src, posted->dst, arrived->seq,
 		     &posted->shape);
 	if (!p)
 		return;
 	posted->started++;
+	p->seat = posted->seat;
+	p->addr = posted->addr + part * COLL_PIECE_BYTES;
+	p->bytes = bytes;
+	if (arrived->from == c->device) {
+		receive_write(c, p, (struct hal_ref){NULL, arrived->offset});
+		return;
+	}
 	if (bytes)
 		step_add(c, p,
-			 (struct step){.kind = STEP_WRITE,
-				       .seat = posted->seat,
-				       .a = from,
-				       .addr = posted->addr + part * COLL_PIECE_BYTES,
+			 (struct step){.kind = STEP_FETCH,
+				       .device = arrived->from,
+				       .addr = arrived->offset,
 				       .count = bytes});
 	piece_next(c, p);
 }
@@ -235,8 +247,9 @@ static void receive_arrived(struct coll *c, struct coll_comm *m, const struct re
 	receive_push(c, &m->arrived, arrived);
 }
 
-void receive_done(struct coll *c, struct coll_piece *p)
+static void receive_done(struct coll *c, struct coll_piece *p)
 {
+	piece_release(c, p);
 	engine_send(c, p->comm->device[p->src],
 		    &(struct coll_message){.kind = MSG_TAKEN,
 					   .from_rank = p->comm->member[p->dst],
@@ -246,6 +259,18 @@ void receive_done(struct coll *c, struct coll_piece *p)
 					   .b = p->dst});
 	group_part_done(c, p->group);
 	piece_free(c, p);
+}
+
+static void part_advance(struct coll *c, struct coll_piece *p)
+{
+	switch (p->phase) {
+	case SENDING: send_copied(c, p); break;
+	case TAKING:
+		receive_write(c, p, p->fetched_count ? p->fetched[0].at : (struct hal_ref){0});
+		break;
+	case RECEIVING: receive_done(c, p); break;
+	default: break; /* SENT: until it is taken */
+	}
 }
 
 bool sends_on_sent(struct coll *c, uint32_t from, struct coll_comm *m,

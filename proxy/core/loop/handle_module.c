@@ -78,7 +78,7 @@ int on_module_globals(struct rank *r, const struct rf_module_globals *a, uint32_
 	t->kind = TRANSFER_WRITE;
 	t->memory = &r->memory;
 	t->addr = a->addr;
-	t->host = m->globals_image;
+	t->other.addr = (uintptr_t)m->globals_image;
 	t->bytes = m->globals_bytes;
 	transfer_push(&r->proxy->transfers, t);
 	r->hold = true; /* until written: whatever comes next may read them */

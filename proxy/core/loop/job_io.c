@@ -30,7 +30,7 @@ static struct transfer *transfer_new(struct job *j, enum transfer_kind kind, uin
 }
 
 static void io_memory(struct job *j, enum transfer_kind kind, uint32_t rank, uint64_t addr,
-		      void *host, uint64_t bytes, uint64_t token)
+		      struct hal_ref other, uint64_t bytes, uint64_t token)
 {
 	struct transfer *t = transfer_new(j, kind, token);
 	if (!t)
@@ -39,50 +39,50 @@ static void io_memory(struct job *j, enum transfer_kind kind, uint32_t rank, uin
 	if (!t->memory) /* it has gone: what it would have given is not known to anybody */
 		t->error = NCCL_SYSTEM_ERROR;
 	t->addr = addr;
-	t->host = host;
+	t->other = other;
 	t->bytes = bytes;
 	transfer_push(&j->proxy->transfers, t);
 }
 
-static void io_read(void *arg, uint32_t rank, uint64_t addr, void *host, uint64_t bytes,
+static void io_read(void *arg, uint32_t rank, uint64_t addr, struct hal_ref to, uint64_t bytes,
 		    uint64_t token)
 {
-	io_memory(arg, TRANSFER_READ, rank, addr, host, bytes, token);
+	io_memory(arg, TRANSFER_READ, rank, addr, to, bytes, token);
 }
 
-static void io_write(void *arg, uint32_t rank, uint64_t addr, const void *host, uint64_t bytes,
+static void io_write(void *arg, uint32_t rank, uint64_t addr, struct hal_ref from, uint64_t bytes,
 		     uint64_t token)
 {
-	io_memory(arg, TRANSFER_WRITE, rank, addr, (void *)(uintptr_t)host, bytes, token);
+	io_memory(arg, TRANSFER_WRITE, rank, addr, from, bytes, token);
 }
 
-static void io_reduce(void *arg, void *dst, const void *a, const void *b, uint64_t count,
-		      uint32_t dtype, uint32_t op, uint64_t token)
+static void io_reduce(void *arg, struct hal_ref dst, struct hal_ref a, struct hal_ref b,
+		      uint64_t count, uint32_t dtype, uint32_t op, uint64_t token)
 {
 	struct job *j = arg;
 	struct transfer *t = transfer_new(j, TRANSFER_WORK, token);
 	if (!t)
 		return;
 	t->work.kind = HAL_REDUCE;
-	t->work.reduce.dst = (struct hal_ref){NULL, (uintptr_t)dst};
-	t->work.reduce.a = (struct hal_ref){NULL, (uintptr_t)a};
-	t->work.reduce.b = (struct hal_ref){NULL, (uintptr_t)b};
+	t->work.reduce.dst = dst;
+	t->work.reduce.a = a;
+	t->work.reduce.b = b;
 	t->work.reduce.count = count;
 	t->work.reduce.dtype = dtype;
 	t->work.reduce.op = op;
 	transfer_push(&j->proxy->transfers, t);
 }
 
-static void io_scale(void *arg, void *dst, const void *a, uint64_t count, uint32_t dtype,
-		     const uint8_t *scalar, uint64_t divisor, uint64_t token)
+static void io_scale(void *arg, struct hal_ref dst, struct hal_ref a, uint64_t count,
+		     uint32_t dtype, const uint8_t *scalar, uint64_t divisor, uint64_t token)
 {
 	struct job *j = arg;
 	struct transfer *t = transfer_new(j, TRANSFER_WORK, token);
 	if (!t)
 		return;
 	t->work.kind = HAL_SCALE;
-	t->work.scale.dst = (struct hal_ref){NULL, (uintptr_t)dst};
-	t->work.scale.a = (struct hal_ref){NULL, (uintptr_t)a};
+	t->work.scale.dst = dst;
+	t->work.scale.a = a;
 	t->work.scale.count = count;
 	t->work.scale.dtype = dtype;
 	t->work.scale.divide = scalar == NULL;
@@ -144,14 +144,17 @@ static void io_send(void *arg, uint32_t to, const struct peer_message *m)
 		peer_send(j->peer, to, PEER_COLLECTIVE, m);
 }
 
-static void *io_outbox_alloc(void *arg, uint64_t bytes, uint64_t *offset)
+static struct hal_ref io_outbox_alloc(void *arg, uint64_t bytes, uint64_t *offset)
 {
 	struct job *j = arg;
-	if (j->peer)
-		return peer_outbox_alloc(j->peer, bytes, offset);
-	void *memory = malloc(bytes ? bytes : 1); /* one device: nobody else reads it */
-	*offset = (uint64_t)(uintptr_t)memory;
-	return memory;
+	struct hal_ref at = {0};
+	if (j->peer) {
+		at.addr = (uintptr_t)peer_outbox_alloc(j->peer, bytes, offset);
+	} else { /* one device: nobody else reads it */
+		*offset = (uintptr_t)malloc(bytes ? bytes : 1);
+		at.addr = *offset;
+	}
+	return at;
 }
 
 static void io_outbox_free(void *arg, uint64_t offset, uint64_t bytes)
@@ -163,10 +166,18 @@ static void io_outbox_free(void *arg, uint64_t offset, uint64_t bytes)
 		free((void *)(uintptr_t)offset);
 }
 
-static const void *io_peer_memory(void *arg, uint32_t device, uint64_t offset, uint64_t bytes)
+static int io_fetch(void *arg, uint32_t device, uint64_t offset, uint64_t bytes, uint64_t token,
+		    struct hal_ref *place)
 {
 	struct job *j = arg;
-	return j->peer ? peer_memory(j->peer, device, offset, bytes) : NULL;
+	return j->peer ? peer_fetch(j->peer, device, offset, bytes, token, place)
+		       : NCCL_INVALID_ARGUMENT;
+}
+
+static void io_release(void *arg, uint32_t device, struct hal_ref place, uint64_t bytes)
+{
+	struct job *j = arg;
+	peer_release(j->peer, device, place, bytes);
 }
 
 struct coll_io job_io(struct job *j)
@@ -180,7 +191,8 @@ struct coll_io job_io(struct job *j)
 		.send = io_send,
 		.outbox_alloc = io_outbox_alloc,
 		.outbox_free = io_outbox_free,
-		.peer_memory = io_peer_memory,
+		.fetch = io_fetch,
+		.release = io_release,
 		.joined = io_joined,
 		.completed = io_completed,
 		.failed = io_failed,

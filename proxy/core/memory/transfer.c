@@ -55,12 +55,12 @@ static bool submit(struct transfers *q, struct transfer *t)
 	while (t->done < t->bytes) {
 		if (memory_moving(m) || !q->hal->room(q->stream))
 			return false;
-		struct hal_ref ref, host = {NULL, (uint64_t)(uintptr_t)(t->host + t->done)};
+		struct hal_ref ref, other = {t->other.space, t->other.addr + t->done};
 		bool write = t->kind == TRANSFER_WRITE;
 		uint64_t n = memory_resolve(m, t->addr + t->done, t->bytes - t->done, write, &ref);
 		struct hal_work work = {.kind = HAL_COPY};
-		work.copy.dst = write ? ref : host;
-		work.copy.src = write ? host : ref;
+		work.copy.dst = write ? ref : other;
+		work.copy.src = write ? other : ref;
 		work.copy.width = work.copy.dst_pitch = work.copy.src_pitch = n;
 		work.copy.height = 1;
 		if (!t->hal_seq)

@@ -13,7 +13,7 @@ struct transfer {
 	enum transfer_kind kind;
 	struct rank_memory *memory; /* READ, WRITE; NULL: it has gone */
 	uint64_t addr, bytes, done;
-	uint8_t *host;
+	struct hal_ref other; /* READ: where it goes, WRITE: where it comes from */
 	struct hal_work work; /* WORK */
 	uint64_t hal_seq;
 	int error;

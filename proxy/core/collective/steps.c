@@ -1,0 +1,250 @@
+/* steps.c: the steps of pieces, one asynchronous io call each, and the memory that they work on.
+ * See engine.h.
+ *
+ * Rules kept here: a piece's steps run one after the other, but fetches that follow one another run
+ * together, and end in any order; what was fetched is released once, when whoever asked says so or
+ * when the piece goes. What follows the last step is the piece's own (advance).
+ */
+#include "engine.h"
+
+#include <stdlib.h>
+
+struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
+{
+	struct coll_block b = {.bytes = bytes, .outbox = outbox};
+
+	if (!bytes)
+		return b;
+	if (outbox) {
+		b.at = c->io.outbox_alloc(c->io.arg, bytes, &b.offset);
+	} else {
+		b.offset = (uintptr_t)malloc(bytes);
+		b.at.addr = b.offset;
+	}
+	if (!b.at.addr)
+		engine_fail(c, "host memory is short: no room for %llu bytes of a collective",
+			    (unsigned long long)bytes);
+	return b;
+}
+
+void block_free(struct coll *c, struct coll_block *b)
+{
+	if (!b->at.addr)
+		return;
+	if (b->outbox)
+		c->io.outbox_free(c->io.arg, b->offset, b->bytes);
+	else
+		free((void *)(uintptr_t)b->at.addr);
+	b->at.addr = 0;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------- */
+
+struct coll_piece *piece_new(struct coll *c, struct coll_comm *m, const struct shape *shape,
+			     enum phase phase, void (*advance)(struct coll *, struct coll_piece *))
+{
+	struct coll_piece *p = engine_new(c, sizeof *p);
+
+	if (!p)
+		return NULL;
+	p->comm = m;
+	p->shape = *shape;
+	p->phase = phase;
+	p->advance = advance;
+	p->next = c->pieces;
+	c->pieces = p;
+	return p;
+}
+
+void piece_free(struct coll *c, struct coll_piece *p)
+{
+	for (struct coll_piece **at = &c->pieces; *at; at = &(*at)->next)
+		if (*at == p) {
+			*at = p->next;
+			break;
+		}
+	piece_release(c, p);
+	block_free(c, &p->partials);
+	block_free(c, &p->scratch);
+	block_free(c, &p->result);
+	free(p->fetched);
+	free(p->steps);
+	free(p);
+}
+
+void piece_release(struct coll *c, struct coll_piece *p)
+{
+	for (uint32_t i = 0; i < p->fetched_count; i++) {
+		const struct fetched *f = &p->fetched[i];
+
+		if (f->here)
+			c->io.release(c->io.arg, f->device, f->at, f->bytes);
+	}
+	p->fetched_count = 0;
+}
+
+/* ---- steps ----------------------------------------------------------------------------- */
+
+struct seat *seat_of(const struct coll_comm *m, uint32_t index)
+{
+	for (uint32_t i = 0; i < m->seat_count; i++)
+		if (m->seats[i].index == index)
+			return &m->seats[i];
+	return NULL;
+}
+
+/* Room for one more of an array of `count`, which grows in powers of two; false: has failed. */
+static bool room_for_one(struct coll *c, void **array, uint32_t count, size_t size)
+{
+	void *more;
+
+	if (count & (count - 1) || (*array && !count))
+		return true;
+	more = realloc(*array, (count ? 2 * count : 1) * size);
+	if (!more) {
+		engine_fail(c, "the proxy is out of memory");
+		return false;
+	}
+	*array = more;
+	return true;
+}
+
+void step_add(struct coll *c, struct coll_piece *p, struct step step)
+{
+	if (room_for_one(c, (void **)&p->steps, p->step_count, sizeof *p->steps))
+		p->steps[p->step_count++] = step;
+}
+
+void steps_clear(struct coll_piece *p) { p->step = p->step_count = 0; }
+
+static const char *fetched_for(enum phase phase)
+{
+	return phase == GATHERING ? "partial sums" : phase == FETCHING ? "the result" : "a part";
+}
+
+static void fetch_fail(struct coll *c, const struct coll_piece *p, const struct fetched *f,
+		       int error)
+{
+	char text[96];
+
+	engine_fail(c, "cannot fetch %llu bytes from device %u (error %d): %s of %s",
+		    (unsigned long long)f->bytes, f->device, error, fetched_for(p->phase),
+		    shape_text(&p->shape, text, sizeof text));
+}
+
+static void fetch_start(struct coll *c, struct coll_piece *p, const struct step *s)
+{
+	struct fetched *f;
+	int error;
+
+	if (!room_for_one(c, (void **)&p->fetched, p->fetched_count, sizeof *p->fetched))
+		return;
+	f = &p->fetched[p->fetched_count++];
+	*f = (struct fetched){.device = s->device, .token = ++c->tokens, .bytes = s->count};
+	error = c->io.fetch(c->io.arg, s->device, s->addr, s->count, f->token, &f->at);
+	if (error == COLL_LATER)
+		p->awaited++;
+	else if (error)
+		fetch_fail(c, p, f, error);
+	else
+		f->here = true;
+}
+
+static void step_start(struct coll *c, struct coll_piece *p, const struct step *s)
+{
+	const struct shape *shape = &p->shape;
+	uint32_t op = shape->op == AVG || shape->op == PREMUL ? SUM : shape->op;
+	uint32_t rank = p->comm->seats[s->seat].rank;
+
+	p->token = ++c->tokens;
+	switch (s->kind) {
+	case STEP_READ: c->io.read(c->io.arg, rank, s->addr, s->dst, s->count, p->token); break;
+	case STEP_WRITE: c->io.write(c->io.arg, rank, s->addr, s->a, s->count, p->token); break;
+	case STEP_REDUCE:
+		c->io.reduce(c->io.arg, s->dst, s->a, s->b, s->count, shape->dtype, op, p->token);
+		break;
+	case STEP_SCALE:
+		c->io.scale(c->io.arg, s->dst, s->a, s->count, shape->dtype,
+			    p->op->calls[s->seat].scalar, 0, p->token);
+		break;
+	case STEP_DIVIDE:
+		c->io.scale(c->io.arg, s->dst, s->a, s->count, shape->dtype, NULL, p->comm->nranks,
+			    p->token);
+		break;
+	case STEP_FETCH: break; /* fetch_start */
+	}
+}
+
+void piece_next(struct coll *c, struct coll_piece *p)
+{
+	while (p->step < p->step_count && p->steps[p->step].kind == STEP_FETCH && !c->failed)
+		fetch_start(c, p, &p->steps[p->step++]);
+	if (c->failed || p->awaited)
+		return;
+	if (p->step < p->step_count)
+		step_start(c, p, &p->steps[p->step]);
+	else
+		p->advance(c, p);
+}
+
+static void step_fail(struct coll *c, const struct coll_piece *p, int error)
+{
+	const struct step *s = &p->steps[p->step];
+	char text[96];
+
+	shape_text(&p->shape, text, sizeof text);
+	if (s->kind == STEP_READ || s->kind == STEP_WRITE)
+		engine_fail(c, "error %d of rank %u at address %#llx in %s", error,
+			    p->comm->seats[s->seat].rank, (unsigned long long)s->addr, text);
+	else
+		engine_fail(c, "error %d in computing %llu elements of %s", error,
+			    (unsigned long long)s->count, text);
+}
+
+void coll_io_done(struct coll *c, uint64_t token, int error)
+{
+	struct coll_piece *p = c->pieces;
+
+	while (p && (!token || p->token != token))
+		p = p->next;
+	if (!p || c->failed)
+		return;
+	p->token = 0;
+	if (error) {
+		step_fail(c, p, error);
+		return;
+	}
+	p->step++;
+	piece_next(c, p);
+	engine_pump(c);
+}
+
+static struct fetched *fetch_find(const struct coll_piece *p, uint64_t token)
+{
+	for (uint32_t i = 0; i < p->fetched_count; i++)
+		if (!p->fetched[i].here && p->fetched[i].token == token)
+			return &p->fetched[i];
+	return NULL;
+}
+
+void coll_fetched(struct coll *c, uint64_t token, struct hal_ref place, int error)
+{
+	struct coll_piece *p = c->pieces;
+	struct fetched *f = NULL;
+
+	while (p && !(f = fetch_find(p, token)))
+		p = p->next;
+	if (!f)
+		return;
+	if (error) {
+		fetch_fail(c, p, f, error);
+		return;
+	}
+	f->at = place; /* of a job that has failed as well: it is released with the piece */
+	f->here = true;
+	p->awaited--;
+	if (c->failed)
+		return;
+	piece_next(c, p);
+	engine_pump(c);
+}
