@@ -17,13 +17,13 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rankfold import messages
 from rankfold.control import Channel, ControlError, Frame, Message
 from rankfold.log import area, set_up
+from rankfold.proxy.jobs import Job, Placement
 from rankfold.proxy.modules import ModuleStore
 from rankfold.proxy.native import (
     EVENT_FUNCTION,
@@ -36,7 +36,6 @@ from rankfold.proxy.native import (
     Event,
     Native,
     NativeError,
-    RankStatus,
     segment_create,
 )
 from rankfold.service import Outgoing, Request, Server
@@ -46,62 +45,6 @@ log = area(__file__)
 LOOK_S = 1.0  # how often to look whether a job moves at all
 MOVING = ("running", "stopping", "cut")  # a job that has met, between its barriers
 HISTORY = 256  # ended placements that `status` still tells of
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where the ranks of a job epoch are: the arguments of `place`."""
-
-    job: str
-    epoch: int
-    devices: tuple[str, ...]
-    sockets: tuple[str, ...]
-    rank_device: tuple[int, ...]
-    launchers: tuple[str, ...]
-    cc: str  # that the job is told; empty: the device's
-
-    @staticmethod
-    def read(asked: messages.Place) -> Placement:
-        members = sorted(asked.members, key=lambda member: member.rank)
-        names = [device.device for device in asked.devices]
-        return Placement(
-            asked.job,
-            asked.epoch,
-            tuple(names),
-            tuple(device.socket for device in asked.devices),
-            tuple(names.index(member.device) for member in members),
-            tuple(member.launcher for member in members),
-            asked.cc,
-        )
-
-
-@dataclass
-class Job:
-    """One job epoch on this device."""
-
-    id: int
-    placement: Placement
-    device: int
-    state: str = "joining"
-    reason: str = ""
-    opened: bool = False
-    segment: int = -1
-    met: set[int] = field(default_factory=set)  # devices that hold the segment
-    peers: dict[Channel, int] = field(default_factory=dict)
-    calls: list[Outgoing[messages.Done]] = field(default_factory=list)
-    exited: set[int] = field(default_factory=set)
-    attached: dict[int, RankStatus] = field(default_factory=dict)  # as it came here
-    last: dict[int, RankStatus] = field(default_factory=dict)
-    cut_at: float | None = None
-    released_at: float | None = None
-    saved_bytes: int = 0
-    detaches: list[Request[messages.Detach]] = field(default_factory=list)
-    saves: list[Request[messages.Save]] = field(default_factory=list)
-    waits: list[tuple[float, set[str], Request[messages.Wait]]] = field(default_factory=list)
-
-    @property
-    def local(self) -> list[int]:
-        return [r for r, d in enumerate(self.placement.rank_device) if d == self.device]
 
 
 class Proxy:
@@ -396,12 +339,12 @@ class Proxy:
         job.calls, job.peers, job.segment, job.opened = [], {}, -1, False
         job.state = "saved"
         self._answer_waits(job)
-        self._saved(job)
+        job.answer_saves()
         for request in job.detaches:
             request.reply(saved_bytes=job.saved_bytes)
         job.detaches.clear()
         self.history.extend(
-            {"job": job.placement.job, "epoch": job.placement.epoch, **self._rank(job, rank)}
+            {"job": job.placement.job, "epoch": job.placement.epoch, **job.describe_rank(rank)}
             for rank in job.local
         )
         del self.history[:-HISTORY]
@@ -423,7 +366,7 @@ class Proxy:
                 elif event.text:
                     self._refuse(job.saves, event.text)
                 else:
-                    self._saved(job)
+                    job.answer_saves()
 
     def _follow(self, job: Job, event: Event) -> None:
         if event.state == "failed":
@@ -433,12 +376,6 @@ class Proxy:
         else:
             self._refresh(job)
         self._answer_waits(job)
-
-    @staticmethod
-    def _saved(job: Job) -> None:
-        for request in job.saves:
-            request.reply(saved_bytes=job.saved_bytes)
-        job.saves.clear()
 
     @staticmethod
     def _refuse(requests: list[Any], reason: str) -> None:
@@ -506,32 +443,13 @@ class Proxy:
             if job.opened and (status := self.native.rank_status(job.id, rank)):
                 job.last[rank] = status
 
-    def _rank(self, job: Job, rank: int) -> Message:
-        came, now = job.attached.get(rank), job.last.get(rank)
-        state = "exited" if rank in job.exited else "attached" if came else "waiting"
-        result: Message = {
-            "rank": rank,
-            "state": state,
-            "resident": False,
-            "used": 0,
-            "error": None,
-        }
-        for name in ("kernels", "collectives", "records", "switches"):
-            result[name] = getattr(now, name, 0)
-            result[f"{name}_here"] = getattr(now, name, 0) - getattr(came, name, 0)
-        if now:
-            result["resident"], result["used"] = now.resident, now.used
-            if now.error:
-                result["error"] = {"code": now.error, "text": now.error_text}
-        return result
-
     def _describe(self, job: Job) -> Message:
         self._remember(job)
         self._refresh(job)
         return {
             "job": job.placement.job, "epoch": job.placement.epoch, "state": job.state,
             "reason": job.reason, "cut_at": job.cut_at, "released_at": job.released_at,
-            "ranks": [self._rank(job, rank) for rank in job.local],
+            "ranks": [job.describe_rank(rank) for rank in job.local],
         }  # fmt: skip
 
 

@@ -27,8 +27,9 @@ from rankfold.proxy.ptx.model import (
 )  # fmt: skip
 
 from . import matrix
-from .inline import Flat, flatten
+from .inline import flatten
 from .instructions import Effect, defs_of, is_cut, row_of, uses_of
+from .parameters import Flat
 
 REMATERIALISED_MAX = 24
 

@@ -31,7 +31,7 @@ from .errors import unsupported, unsupported_instruction
 from .guarded import Guarded
 from .instructions import Effect, defs_of, row_of, uses_of
 from .ops import Unsupported
-from .segment import RESERVED_SHARED
+from .values import RESERVED_SHARED
 from .warp import Described, is_loose
 
 ABI = 8  # SOFT_KERNEL_ABI

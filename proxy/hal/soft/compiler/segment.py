@@ -8,56 +8,34 @@ which carry no mark.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.proxy.ptx.model import (
     TYPE_BYTES,
-    Float,
     Instr,
     Int,
-    Mem,
     Not,
     Operand,
     Reg,
-    Sink,
-    Special,
-    Sym,
 )  # fmt: skip
 
-from . import flow, matrix, memory, threads
-from .emit import Emitter, Value, const, float_bits, float_const, llvm_type
+from . import flow, matrix, threads
+from .emit import Value, const, llvm_type
 from .errors import unsupported_instruction
 from .instructions import row_of
 from .ops import Unsupported
+from .values import BLOCK, POINTERS, Values
 
 if TYPE_CHECKING:
     from .lower import Kernel
 
-RESERVED_SHARED = 1024
-_BLOCK = {"base": 0, "shared": 8, "local": 16, "frame": 24, "params": 32, "globals": 40, "next": 48,
-          "ntid.x": 56, "ntid.y": 60, "ntid.z": 64, "nctaid.x": 68, "nctaid.y": 72, "nctaid.z": 76,
-          "ctaid.x": 80, "ctaid.y": 84, "ctaid.z": 88, "stride": 92,
-          "dynamic_shared": 96, "grid": 104}  # fmt: skip
-_POINTERS = ("base", "shared", "local", "frame", "params", "next", "grid")
 ROW = "i32 %row, i32 %ty, i32 %tz"
 SEGMENT_PARAMS = f"ptr noalias readonly %block, i32 %t0, i32 %t1, {ROW}"
 NOBODY = 0xFFFFFFFF  # the ends of no thread: OR is zero, AND all ones
-_CONSTANT = {"nsmid": 1, "smid": 0, "gridid": 0, "nwarpid": 32,
-             # each block is a cluster of its own
-             "cluster_ctarank": 0, "cluster_nctarank": 1, "is_explicit_cluster": 0,
-             **{f"cluster_ctaid.{d}": 0 for d in "xyz"},
-             **{f"cluster_nctaid.{d}": 1 for d in "xyz"},
-             # what cooperative groups keep in shared memory lies at its beginning
-             "reserved_smem_offset_begin": 0, "reserved_smem_offset_0": 0,
-             "reserved_smem_offset_1": 32, "reserved_smem_offset_end": RESERVED_SHARED,
-             "reserved_smem_offset_cap": RESERVED_SHARED}  # fmt: skip
-_CLOCKS = ("clock", "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi")
 
 
-class Segment:
+class Segment(Values):
     """Writes the function of one segment; the context that instruction handlers work in. In
     `lockstep`, the threads of the block have always stood at the same cut. With a `guard`: the part
     for threads of a row, side by side, of which it `holds` or for which it does not."""
@@ -66,164 +44,18 @@ class Segment:
         self, kernel: Kernel, cut: flow.Cut, lockstep: bool,
         guard: threads.Guard | None = None, holds: bool = False,
     ):  # fmt: skip
-        self.kernel, self.cut, self.lockstep = kernel, cut, lockstep
+        super().__init__(kernel)
+        self.cut, self.lockstep = cut, lockstep
         self.guard, self.holds = guard, holds
         self.name = f"@{'step' if lockstep else 'seg'}{cut.number}"
         if guard:
             self.name += ".holds" if holds else ".fails"
-        self.e = Emitter()
-        self.generic = kernel.generic
-        self.local_stride = kernel.local_stride
-        self.param_bytes = kernel.function.param_bytes
-        self.pointers = {name: f"%{name}" for name in ("base", "shared", "params", "grid")}
-        self.pointers["local"] = "%mylocal"
-        self.current = "loop"
-        self.places: dict[str, str] = {}
         self.ends: list[tuple[int, str]] = []  # cut number, LLVM block
         self.unanimous = False  # do all threads of a row come to the same cut?
-        self.params: dict[tuple[int, str], Value] = {}
-        self.uses_coordinates = False
         self.used: set[str] = set()  # registers that are read in this segment
         self.changed: set[str] = set()  # and written
-        self.parts: set[str] = set()  # stack slots of the parts of addresses
         self.once: dict[str, str] = {}  # registers to be kept once for a row: stack slots
         self.once_at: dict[int, list[str]] = {}  # and at which cut
-
-    # ---- what handlers use
-
-    def kind_of(self, operand: Operand) -> str:
-        assert isinstance(operand, Reg)
-        return self.kernel.registers[operand.name]
-
-    def read(self, operand: Operand, kind: str) -> Value:
-        type_ = llvm_type(kind)
-        match operand:
-            case Reg(name):
-                have = llvm_type(self.kernel.registers[name])
-                return self.e.coerce(self.e.op(have, f"load {have}, ptr {self.place(name)}"), type_)
-            case Int(value):
-                return const(type_, value)
-            case Float(value, single):
-                return _float_operand(value, single, type_)
-            case Special(name):
-                return self.e.coerce(self.special(name), type_)
-            case Sym(name, offset):
-                return self.e.coerce(self.address(name, offset), type_)
-            case Not(inner):
-                return self.e.not_(self.read(inner, kind))
-        raise Unsupported
-
-    def write(self, operand: Operand, value: Value, signed: bool = False) -> None:
-        if isinstance(operand, Sink):
-            return
-        if not isinstance(operand, Reg):
-            raise Unsupported
-        type_ = llvm_type(self.kernel.registers[operand.name])
-        value = self.e.coerce(value, type_, signed)
-        self.e.do(f"store {type_} {value.ref}, ptr {self.place(operand.name)}")
-
-    def place(self, name: str) -> str:
-        """The stack slot of a register."""
-        if name not in self.places:
-            if name not in self.kernel.registers:
-                raise ModuleError(
-                    INVALID_PTX, f"kernel {self.kernel.function.name}: no register {name}"
-                )
-            self.places[name] = f"%r{len(self.places)}"
-        return self.places[name]
-
-    def address(self, name: str, offset: int) -> Value:
-        if name == "WARP_SZ":
-            return const("i64", 32 + offset)
-        if name not in self.kernel.addresses:
-            raise Unsupported
-        space, at = self.kernel.addresses[name]
-        if space != "global":
-            return const("i64", at + offset)
-        return self.e.bin("add", Value("i64", "%globals"), const("i64", at + offset))
-
-    def address_of(self, where: Mem) -> Value:
-        return memory.address_of(self, where)
-
-    def variable_space(self, name: str) -> str:
-        return self.kernel.addresses[name][0] if name in self.kernel.addresses else ""
-
-    def param(self, offset: int, kind: str) -> Value:
-        """A parameter, read before the loop."""
-        key = (offset, llvm_type(kind))
-        if key not in self.params:
-            at = self.e.in_head("ptr", f"getelementptr i8, ptr %params, i64 {offset}")
-            text = f"load {key[1]}, ptr {at.ref}, align {TYPE_BYTES[kind]}, !invariant.load !9"
-            self.params[key] = self.e.in_head(key[1], text)
-        return self.params[key]
-
-    def branch_to(self, label: str) -> None:
-        self.e.do(f"br label %{label}")
-
-    def start(self, label: str) -> None:
-        self.e.at(label)
-        self.current = label
-
-    def special(self, name: str) -> Value:
-        e = self.e
-        if name in ("tid.x", "tid.y", "tid.z"):
-            self.uses_coordinates = True
-            return Value("i32", {"x": "%tx", "y": "%ty", "z": "%tz"}[name[-1]])
-        if name.startswith(("clusterid.", "nclusterid.")):
-            name = name.replace("clusterid", "ctaid")
-        if name in _BLOCK:
-            return Value("i32", f"%{name}")
-        lane = (
-            e.bin("and", Value("i32", "%t"), const("i32", 31)) if "lane" in name else Value("", "")
-        )
-        if name == "laneid":
-            return lane
-        if name == "warpid":
-            return e.bin("lshr", Value("i32", "%t"), const("i32", 5))
-        if name.startswith("lanemask_"):
-            return self._lanemask(name[9:], lane)
-        if name in _CONSTANT:
-            return const("i32", _CONSTANT[name])
-        if name in _CLOCKS:
-            self.e.declared.add("declare i64 @rankfold_soft_nanoseconds()")
-            now = e.op("i64", "call i64 @rankfold_soft_nanoseconds()")
-            return e.bin("lshr", now, const("i64", 32)) if name.endswith("_hi") else now
-        if name == "dynamic_smem_size":
-            return Value("i32", "%dynamic_shared")
-        if name in ("total_smem_size", "aggr_smem_size"):
-            size = const("i32", self.kernel.static_shared)
-            return e.bin("add", Value("i32", "%dynamic_shared"), size)
-        if name in ("envreg1", "envreg2"):
-            return self._grid_workspace(high=name == "envreg1")
-        raise Unsupported
-
-    def constant_ranges(self) -> list[tuple[Value, int]]:
-        variables = self.kernel.module.variables.values()
-        return [(self.address(v.name, 0), v.size) for v in variables if v.space == "const"]
-
-    def _grid_workspace(self, high: bool) -> Value:
-        """Half of the address of a cooperative launch's workspace, which nvcc's code for
-        grid.sync() finds in these registers; 0 in other launches."""
-        e = self.e
-        there = e.in_head("i1", "icmp ne ptr %grid, null")
-        half = memory.TAGS["grid"] << 8 if high else 0
-        return e.in_head("i32", f"select i1 {there.ref}, i32 {half}, i32 0")
-
-    def _lanemask(self, which: str, lane: Value) -> Value:
-        e = self.e
-        bit = e.bin("shl", const("i32", 1), lane)
-        below = e.bin("sub", bit, const("i32", 1))
-        if which == "eq":
-            return bit
-        if which == "lt":
-            return below
-        if which == "le":
-            return e.bin("or", below, bit)
-        if which == "gt":
-            return e.not_(e.bin("or", below, bit))
-        if which == "ge":
-            return e.not_(below)
-        raise Unsupported
 
     # ---- the function
 
@@ -333,20 +165,6 @@ class Segment:
     def _store_parts(self, name: str, base: Value, offset: Value) -> None:
         self.e.do(f"store i64 {base.ref}, ptr {self._part(name, 'b')}")
         self.e.do(f"store i64 {offset.ref}, ptr {self._part(name, 'o')}")
-
-    def _parts(self, name: str) -> tuple[Value, Value]:
-        base, offset = (self.e.op("i64", f"load i64, ptr {self._part(name, p)}") for p in "bo")
-        return base, offset
-
-    def _part(self, name: str, part: str) -> str:
-        self.parts.add(f"{self.place(name)}.{part}")
-        return f"{self.place(name)}.{part}"
-
-    def split_address(self, name: str) -> tuple[Value, Value, int] | None:
-        """The parts, and what the second is a multiple of."""
-        if name not in self.kernel.splits:
-            return None
-        return (*self._parts(name), self.kernel.splits[name].multiple)
 
     def _begin(self) -> None:
         """Bring back what was kept at the cut, and what the cut itself gives."""
@@ -536,8 +354,8 @@ class Segment:
 
     def _block_fields(self) -> list[str]:
         lines = []
-        for name, offset in _BLOCK.items():
-            type_ = "ptr" if name in _POINTERS else "i64" if name == "globals" else "i32"
+        for name, offset in BLOCK.items():
+            type_ = "ptr" if name in POINTERS else "i64" if name == "globals" else "i32"
             lines.append(f"  %at.{name} = getelementptr i8, ptr %block, i64 {offset}")
             lines.append(f"  %{name} = load {type_}, ptr %at.{name}, !invariant.load !9")
         return [*lines, "  %stride64 = zext i32 %stride to i64"]
@@ -634,15 +452,3 @@ def _traps(block: flow.Block) -> bool:
 
 def _target(instr: Instr) -> str:
     return instr.args[0].name if instr.args and isinstance(instr.args[0], Reg) else ""
-
-
-def _float_operand(value: float, single: int | None, type_: str) -> Value:
-    if type_ == "float":
-        return float_bits(single) if single is not None else float_const("float", value)
-    if type_ == "double":
-        return float_const("double", value)
-    if type_ == "i32" and single is not None:
-        return const("i32", single)
-    if type_ == "i64":
-        return const("i64", struct.unpack("<q", struct.pack("<d", value))[0])
-    raise Unsupported

@@ -1,0 +1,92 @@
+"""The job epochs that a proxy serves: where their ranks are, and how far each has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rankfold import messages
+from rankfold.control import Channel, Message
+from rankfold.proxy.native import RankStatus
+from rankfold.service import Outgoing, Request
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the ranks of a job epoch are: the arguments of `place`."""
+
+    job: str
+    epoch: int
+    devices: tuple[str, ...]
+    sockets: tuple[str, ...]
+    rank_device: tuple[int, ...]
+    launchers: tuple[str, ...]
+    cc: str  # that the job is told; empty: the device's
+
+    @staticmethod
+    def read(asked: messages.Place) -> Placement:
+        members = sorted(asked.members, key=lambda member: member.rank)
+        names = [device.device for device in asked.devices]
+        return Placement(
+            asked.job,
+            asked.epoch,
+            tuple(names),
+            tuple(device.socket for device in asked.devices),
+            tuple(names.index(member.device) for member in members),
+            tuple(member.launcher for member in members),
+            asked.cc,
+        )
+
+
+@dataclass
+class Job:
+    """One job epoch on this device."""
+
+    id: int
+    placement: Placement
+    device: int
+    state: str = "joining"
+    reason: str = ""
+    opened: bool = False
+    segment: int = -1
+    met: set[int] = field(default_factory=set)  # devices that hold the segment
+    peers: dict[Channel, int] = field(default_factory=dict)
+    calls: list[Outgoing[messages.Done]] = field(default_factory=list)
+    exited: set[int] = field(default_factory=set)
+    attached: dict[int, RankStatus] = field(default_factory=dict)  # as it came here
+    last: dict[int, RankStatus] = field(default_factory=dict)
+    cut_at: float | None = None
+    released_at: float | None = None
+    saved_bytes: int = 0
+    detaches: list[Request[messages.Detach]] = field(default_factory=list)
+    saves: list[Request[messages.Save]] = field(default_factory=list)
+    waits: list[tuple[float, set[str], Request[messages.Wait]]] = field(default_factory=list)
+
+    @property
+    def local(self) -> list[int]:
+        return [r for r, d in enumerate(self.placement.rank_device) if d == self.device]
+
+    def describe_rank(self, rank: int) -> Message:
+        """As `status` tells it: counters since the job began, and `_here` since the rank came."""
+        came, now = self.attached.get(rank), self.last.get(rank)
+        state = "exited" if rank in self.exited else "attached" if came else "waiting"
+        result: Message = {
+            "rank": rank,
+            "state": state,
+            "resident": False,
+            "used": 0,
+            "error": None,
+        }
+        for name in ("kernels", "collectives", "records", "switches"):
+            result[name] = getattr(now, name, 0)
+            result[f"{name}_here"] = getattr(now, name, 0) - getattr(came, name, 0)
+        if now:
+            result["resident"], result["used"] = now.resident, now.used
+            if now.error:
+                result["error"] = {"code": now.error, "text": now.error_text}
+        return result
+
+    def answer_saves(self) -> None:
+        """All ranks are saved: tell those who asked."""
+        for request in self.saves:
+            request.reply(saved_bytes=self.saved_bytes)
+        self.saves.clear()
