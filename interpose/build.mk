@@ -24,7 +24,7 @@ NATIVE += $(CLIENT_LIB) $(SHIMS) $(SHIM_LINKS)
 
 # One run writes all of it; the stamp stands for the files.
 GENERATED := $(INTERPOSE_GEN)/.generated
-$(GENERATED): interpose/generate.py interpose/headers.py rankfold/records.py $(wildcard interpose/channel/*.h interpose/channel/*.def)\
+$(GENERATED): $(addprefix interpose/,generate.py descriptions.py headers.py) rankfold/records.py $(wildcard interpose/channel/*.h interpose/channel/*.def)\
 		$(wildcard interpose/api/*.yaml)
 	@mkdir -p $(@D)
 	$(PYTHON) -m rankfold.interpose.generate --out $(INTERPOSE_GEN) --include $(BUILD)/include

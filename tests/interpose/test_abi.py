@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from rankfold import records
-from rankfold.interpose import generate, headers
+from rankfold.interpose import descriptions, generate, headers
 from support.preloaded import CLIENT, LIB
 
 LOOKED_UP_SINCE = 11030  # cuGetProcAddress is so old
-HEADERS = generate.header_folders()
-NVML = generate.header_folders("nvml")
+HEADERS = descriptions.header_folders()
+NVML = descriptions.header_folders("nvml")
 pytestmark = pytest.mark.cuda_headers
 
 STRUCTURES = {
@@ -100,9 +100,9 @@ def test_versions_agree_with_the_headers() -> None:
     typed: dict[str, set[int]] = {}
     for name, version in re.findall(r"\bPFN_(cu\w+?)_v(\d+)\b", text):
         typed.setdefault(name, set()).add(int(version))
-    description = (generate.API / "cuda.yaml").read_text()
+    description = (descriptions.API / "cuda.yaml").read_text()
     checked = 0
-    for function in generate.load_library(description, records.channel()).functions:
+    for function in descriptions.load_library(description, records.channel()).functions:
         versions = typed.get(re.sub(r"_v\d$", "", function.name), set())
         young = len(versions) == 1 and max(versions) > LOOKED_UP_SINCE
         if young or (function.since and versions):
@@ -114,9 +114,9 @@ def test_versions_agree_with_the_headers() -> None:
 @pytest.mark.parametrize("library, least", [("cudart", 200), ("cuda", 200), ("nvml", 80)])
 def test_prototypes_agree_with_the_headers(tmp_path: Path, library: str, least: int) -> None:
     """One source file with both declarations of every function: C++ refuses a conflict."""
-    folder, header = generate.header_folders(library)[0], headers.FILES[library]
-    text = (generate.API / f"{library}.yaml").read_text()
-    described = generate.load_library(text, records.channel())
+    folder, header = descriptions.header_folders(library)[0], headers.FILES[library]
+    text = (descriptions.API / f"{library}.yaml").read_text()
+    described = descriptions.load_library(text, records.channel())
     real = (folder / header).read_text(errors="replace")
     functions = [f for f in described.functions if f.parameters is not None]
     lines = [f"#undef {f.name}" for f in functions]

@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from rankfold import records
-from rankfold.interpose import generate
+from rankfold.interpose import descriptions
 from support.channel_server import ChannelServer
 from support.preloaded import Build, Run
 
-LIBRARY = generate.load_library(
-    (generate.API / "cuda.yaml").read_text(), records.channel()
-)
+LIBRARY = descriptions.load_library((descriptions.API / "cuda.yaml").read_text(), records.channel())
 CHECKS = {n: f.check for f in LIBRARY.functions if f.kind != "refuse" for n in f.names}
 NOTHING = {
     "cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress",
@@ -252,7 +250,7 @@ def test_the_last_release_resets_the_primary_context(
 
 def documented() -> dict[str, str]:
     """What the header says that each function returns."""
-    text = (generate.header_folders("cuda")[0] / "cuda.h").read_text()
+    text = (descriptions.header_folders("cuda")[0] / "cuda.h").read_text()
     pattern = r"/\*\*((?:(?!\*/).)*)\*/\s*(?:__CUDA_DEPRECATED\s+)?CUresult CUDAAPI (\w+)\("
     found = re.findall(pattern, text, re.DOTALL)
     return {name: comment.partition("\\return")[2] for comment, name in found}

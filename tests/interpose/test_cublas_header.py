@@ -15,14 +15,14 @@ import yaml
 from pycparser import c_ast, c_parser
 
 from rankfold import paths, records
-from rankfold.interpose import generate, headers
+from rankfold.interpose import descriptions, generate, headers
 from support import privileges
 from support.native import REPOSITORY
 
 pytestmark = [
     pytest.mark.slow, pytest.mark.installs, pytest.mark.cuda_headers, pytest.mark.timeout(1200)
 ]  # fmt: skip
-RUNTIME = generate.header_folders()
+RUNTIME = descriptions.header_folders()
 LIBRARIES = ["cublas", "cublasLt"]
 OURS = paths.native("include")
 # Of no use to a program, or another release's.
@@ -31,7 +31,7 @@ OTHER = re.compile(r"CUBLAS_VER|CUBLAS_API_H_|CUBLAS_V2_H_|NCCL_H_|NCCL_VERSION"
 
 def headers_of(tmp_path_factory: pytest.TempPathFactory, library: str, wheel: str) -> Path:
     """The toolkit's headers, or the wheel's, which are fetched once."""
-    if found := generate.header_folders(library):
+    if found := descriptions.header_folders(library):
         return found[0]
     kept = REPOSITORY / f"build/{library.lower().removesuffix('lt')}-headers"
     if not kept.exists():
@@ -62,9 +62,9 @@ def nccl_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return headers_of(tmp_path_factory, "nccl", "nvidia-nccl-cu13==2.28.3")
 
 
-def described(library: str) -> tuple[generate.Library, dict[str, object]]:
-    text = (generate.API / f"{library}.yaml").read_text()
-    return generate.load_library(text, records.channel()), yaml.safe_load(text)
+def described(library: str) -> tuple[descriptions.Library, dict[str, object]]:
+    text = (descriptions.API / f"{library}.yaml").read_text()
+    return descriptions.load_library(text, records.channel()), yaml.safe_load(text)
 
 
 def compiles(tmp_path: Path, folder: Path, header: str, text: str) -> None:
@@ -82,7 +82,7 @@ def test_every_function_of_the_header_is_described(folder: Path, library: str) -
     ours, _data = described(library)
     assert len(found) > 50
     assert set(found) <= {name for f in ours.functions for name in f.names}
-    generate.check_header(ours, found)
+    descriptions.check_header(ours, found)
 
 
 @pytest.mark.parametrize("library, least", [("cublas", 50), ("cublasLt", 25)])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rankfold import records
-from rankfold.interpose import generate
+from rankfold.interpose import descriptions
 from support.preloaded import Build, environment
 
-FOLDERS = generate.header_folders()
+FOLDERS = descriptions.header_folders()
 pytestmark = pytest.mark.cuda_headers
 TYPES = re.compile(r"typedef \w+ \(CUDAAPI \*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)")
 GRAPHICS = ("cudaGLTypedefs", "cudaEGLTypedefs", "cudaVDPAUTypedefs")
@@ -44,8 +44,8 @@ def types() -> list[tuple[str, int, str]]:
 
 
 def not_refused() -> set[str]:
-    text = (generate.API / "cuda.yaml").read_text()
-    library = generate.load_library(text, records.channel())
+    text = (descriptions.API / "cuda.yaml").read_text()
+    library = descriptions.load_library(text, records.channel())
     return {name for f in library.functions if f.kind != "refuse" for name in f.names}
 
 

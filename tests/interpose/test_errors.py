@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from rankfold.interpose import generate
+from rankfold.interpose import descriptions
 from support.preloaded import Build, Run
 
-HEADERS = generate.header_folders()
+HEADERS = descriptions.header_folders()
 pytestmark = pytest.mark.cuda_headers
 
 PROGRAM = """

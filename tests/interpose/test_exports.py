@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from rankfold import paths, records
-from rankfold.interpose import generate
+from rankfold.interpose import descriptions
 
 LIB = paths.native("lib/librankfold.so").parent
 CHANNEL = records.channel()
 LIBRARIES = {
-    name: generate.load_library((generate.API / f"{name}.yaml").read_text(), CHANNEL)
-    for name in generate.LIBRARIES
+    name: descriptions.load_library((descriptions.API / f"{name}.yaml").read_text(), CHANNEL)
+    for name in descriptions.LIBRARIES
 }
 
 
@@ -32,7 +32,7 @@ def exported(path: Path) -> dict[str, str]:
 def test_a_shim_exports_exactly_the_described_functions(name: str) -> None:
     library = LIBRARIES[name]
     described = {n for f in library.functions for n in f.names}
-    described |= set(generate.read_header(name))
+    described |= set(descriptions.read_header(name))
     symbols = exported(LIB / library.soname)
     symbols.pop("_init", None), symbols.pop("_fini", None)
     assert set(symbols) == described
@@ -42,7 +42,7 @@ def test_a_shim_exports_exactly_the_described_functions(name: str) -> None:
 def test_the_preloaded_library_exports_all_of_them_and_the_look_ups_and_nothing_else() -> None:
     described = {n for lib in LIBRARIES.values() for f in lib.functions for n in f.names}
     symbols = exported(LIB / "librankfold.so")
-    headers = {name for library in LIBRARIES for name in generate.read_header(library)}
+    headers = {name for library in LIBRARIES for name in descriptions.read_header(library)}
     assert set(symbols) - headers == (described - headers) | {"dlsym", "dlvsym", "dlopen"}
     assert set(symbols.values()) == {""}
 
@@ -62,7 +62,7 @@ def test_a_shim_has_its_soname_and_needs_only_the_client(name: str) -> None:
 @pytest.mark.cuda_headers
 def test_nothing_of_the_real_runtime_is_missing() -> None:
     """Graphics too: programs that never draw import or look up what draws, all the same."""
-    folder = generate.header_folders()[0].parent
+    folder = descriptions.header_folders()[0].parent
     real = next(f for d in ("lib64", "lib") for f in (folder / d).glob("libcudart.so.13*"))
     ours = exported(LIB / "libcudart.so.13")
     functions = {name for name in exported(real) if name.startswith(("cuda", "__cuda"))}
@@ -73,7 +73,7 @@ def test_what_is_hand_written_is_where_the_description_says() -> None:
     for library in LIBRARIES.values():
         for function in library.functions:
             if function.kind == "hand":
-                [file] = (generate.API.parent / "client").rglob(function.body)
+                [file] = (descriptions.API.parent / "client").rglob(function.body)
                 text = file.read_text()
                 assert re.search(rf"\b{function.name}\(", text), function.name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankfold import records
-from rankfold.interpose import generate, headers
+from rankfold.interpose import descriptions, headers
 from support.privileges import need_cuda_headers
 
 CHANNEL = records.channel()
@@ -13,8 +13,8 @@ HEAD = "library: cudart\nsoname: l.so\nresult: cudaError_t\nrefused_result: '801
 
 
 def refusal(entry: str) -> str:
-    with pytest.raises(generate.Mismatch) as caught:
-        generate.load_library(f"{HEAD}  f: {entry}\n", CHANNEL)
+    with pytest.raises(descriptions.Mismatch) as caught:
+        descriptions.load_library(f"{HEAD}  f: {entry}\n", CHANNEL)
     return str(caught.value)
 
 
@@ -70,8 +70,8 @@ def test_a_contradiction_is_an_error_that_names_the_function(entry: str, expecte
 )
 def test_what_needs_a_context_is_described_and_said_once(contexts: str, expected: str) -> None:
     text = f'{HEAD}  f: {{params: void, local: "0"}}\ncontexts: {contexts}\n'
-    with pytest.raises(generate.Mismatch) as caught:
-        generate.load_library(text, CHANNEL)
+    with pytest.raises(descriptions.Mismatch) as caught:
+        descriptions.load_library(text, CHANNEL)
     assert expected in str(caught.value)
 
 
@@ -89,18 +89,20 @@ def test_declarations_are_read_as_a_compiler_reads_them() -> None:
 
 
 def test_a_description_with_other_parameters_than_the_header_is_refused() -> None:
-    library = generate.load_library(f'{HEAD}  f: {{params: "int a", local: f(a)}}\n', CHANNEL)
-    generate.check_header(library, {"f": headers.Declared("int f(int a)", 1)})
-    with pytest.raises(generate.Mismatch, match="the header says: int f"):
-        generate.check_header(library, {"f": headers.Declared("int f(int a, int b)", 2)})
+    library = descriptions.load_library(f'{HEAD}  f: {{params: "int a", local: f(a)}}\n', CHANNEL)
+    descriptions.check_header(library, {"f": headers.Declared("int f(int a)", 1)})
+    with pytest.raises(descriptions.Mismatch, match="the header says: int f"):
+        descriptions.check_header(library, {"f": headers.Declared("int f(int a, int b)", 2)})
 
 
 @pytest.mark.parametrize("library", ["cudart", "cuda", "nvml"])
 def test_the_description_knows_every_function_of_the_headers(library: str) -> None:
     """Its list of names serves machines without headers, and so must be complete."""
     need_cuda_headers(library)
-    in_headers = set(generate.read_header(library))
-    described = generate.load_library((generate.API / f"{library}.yaml").read_text(), CHANNEL)
+    in_headers = set(descriptions.read_header(library))
+    described = descriptions.load_library(
+        (descriptions.API / f"{library}.yaml").read_text(), CHANNEL
+    )
     assert in_headers <= {name for f in described.functions for name in f.names}
 
 

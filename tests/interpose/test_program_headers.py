@@ -9,10 +9,10 @@ import cuda
 import pytest
 
 from rankfold import paths
-from rankfold.interpose import generate
+from rankfold.interpose import descriptions
 
 HEADERS = ("nccl.h", "cublas_v2.h", "cublas_api.h", "cublasLt.h")
-RUNTIME = generate.header_folders()
+RUNTIME = descriptions.header_folders()
 pytestmark = pytest.mark.skipif(not RUNTIME, reason="no CUDA headers on this machine")
 
 SOURCE = """

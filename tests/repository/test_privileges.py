@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankfold.interpose import generate
+from rankfold.interpose import descriptions
 from support import privileges
 
 
@@ -13,7 +13,7 @@ def test_missing_headers(
     monkeypatch: pytest.MonkeyPatch, ci: str, ends: type[BaseException]
 ) -> None:
     privileges.need_cuda_headers()
-    monkeypatch.setattr(generate, "header_folders", lambda _library: [])
+    monkeypatch.setattr(descriptions, "header_folders", lambda _library: [])
     monkeypatch.setenv("CI", ci)
     with pytest.raises(ends, match="no CUDA headers on this machine"):
         privileges.need_cuda_headers("nvml")

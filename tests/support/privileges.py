@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from rankfold.interpose import generate
+from rankfold.interpose import descriptions
 
 _CAP_SYS_ADMIN = 21
 
@@ -36,5 +36,5 @@ def need_namespaces() -> None:
 
 def need_cuda_headers(library: str = "cudart") -> None:
     """Where NVIDIA's header of `library` (as in `interpose.headers.FILES`) is not to be found."""
-    if not generate.header_folders(library):
+    if not descriptions.header_folders(library):
         missing(f"no CUDA headers on this machine (of {library})")

@@ -1,0 +1,346 @@
+"""Reads the annotated API description in ``interpose/api/*.yaml``, and checks it.
+
+A function of the description has ``params`` and one of
+
+``record: STRUCT OPCODE``  with ``set: {field: expression}`` for every field of that record of
+                     ``channel.h``; ``reply: true`` waits for the answer. ``stream(x)`` and
+                     ``event(x)`` as an expression check a handle, ``idle_stream(x)`` and
+                     ``idle_event(x)`` also that no capture stands in the way.
+``local: EXPRESSION``  a C expression that gives the result
+``hand: FILE``       the body is in ``interpose/client/``, in FILE of whichever folder
+``refuse: REASON``   a stub that names itself once on stderr and fails
+
+Further keys: ``returns`` (default: the library's result type, through its ``finish``), ``ignore``
+(parameters that need no attention), ``per_thread: ptsz | ptds``, ``also`` (further names with the
+same ABI), ``since`` (first API version that means this one; for names that never meant another,
+``first_version`` lists them by version), ``in_stream: EXPRESSION`` (the stream it works in, if no
+parameter is one). ``typed_functions`` explains entries of ``typed``. What only has its name in
+``names`` (``name@since``) is refused.
+
+A library's ``contexts`` say what the calling thread needs before a function's body is reached:
+``usual`` is ``current`` (a context, or a stream, whose context will do) or ``runtime`` (the
+primary context, which is made current). The functions in ``driver`` need cuInit only, which the
+runtime calls itself; those in ``nothing`` nothing at all. ``failure`` is what those without it get,
+if not the CUDA error. What programs call is then an entry of its own; the client itself calls
+bodies, unchecked.
+
+An annotation that does not match its prototype is an error: a forgotten parameter must not pass in
+silence.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rankfold import records
+from rankfold.interpose import headers
+from rankfold.interpose.headers import Declared
+
+API = Path(__file__).resolve().parent / "api"
+WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # where tools/nvcc puts them
+LIBRARIES = ("cudart", "cuda", "nccl", "nvml", "cublas", "cublasLt")
+KINDS = ("record", "local", "hand", "refuse")
+KEYS = {*KINDS, "params", "set", "reply", "returns", "ignore", "per_thread", "also", "since",
+        "in_stream"}  # fmt: skip
+CHECKS = {
+    "stream": "stream_number", "event": "event_number",
+    "idle_stream": "stream_idle_number", "idle_event": "event_idle_number",
+}  # fmt: skip
+WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+class Mismatch(Exception):
+    """A description that contradicts its prototype or the channel."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    text: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Function:
+    name: str
+    kind: str  # one of KINDS
+    body: str  # the value of that key
+    parameters: tuple[Parameter, ...] | None  # None: unknown (a stub)
+    returns: str
+    plain: bool  # returns the library's result type
+    set: dict[str, str] = field(default_factory=dict)
+    reply: bool = False
+    ignore: tuple[str, ...] = ()
+    per_thread: str = ""
+    also: tuple[str, ...] = ()
+    since: int = 0
+    in_stream: str = ""
+    check: str = ""  # C: the error that keeps the calling thread from the body
+
+    def since_of(self, name: str) -> int:
+        return 0 if name in self.also else self.since
+
+    @property
+    def signature(self) -> str:
+        assert self.parameters is not None
+        return ", ".join(p.text for p in self.parameters) or "void"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        variant = (f"{self.name}_{self.per_thread}",) if self.per_thread else ()
+        return (self.name, *self.also, *variant)
+
+
+@dataclass(frozen=True)
+class Library:
+    name: str
+    soname: str
+    version_node: str
+    result: str
+    finish: str
+    refused_result: str
+    failure: str  # of a check of the context; "": its error
+    prefix: str  # every function has an alias with it (NCCL: pncclAllReduce)
+    functions: tuple[Function, ...]
+    enums: dict[str, dict[str, Any]]
+
+
+def split_parameters(text: str) -> tuple[Parameter, ...]:
+    """``"int *a, size_t b"`` → names and declarations. Raises Mismatch for one without a name."""
+    text = " ".join(text.split())
+    if text == "void":
+        return ()
+    parameters = []
+    for part in text.split(","):
+        words = WORD.findall(part)
+        if len(words) < 2:
+            raise Mismatch(f"parameter {part.strip()!r} has no name")
+        parameters.append(Parameter(part.strip(), words[-1]))
+    return tuple(parameters)
+
+
+def check_record(function: Function, channel: records.Contract) -> None:
+    words = function.body.split()
+    if len(words) != 2 or words[0] not in channel.structs:
+        raise Mismatch(f"record needs a struct and an opcode of channel.h, not {function.body!r}")
+    if words[1] not in channel.opcodes:
+        raise Mismatch(f"opcodes.def has no opcode RF_OP_{words[1]}")
+    opcode = channel.opcodes[words[1]]
+    if words[0] != opcode.record.name:
+        raise Mismatch(f"the record of {opcode.name} is {opcode.record.name}, not {words[0]}")
+    if opcode.kind in ("CALL", "SYNC", "QUERY") and not function.reply:
+        raise Mismatch(f"{opcode.name} is answered: it needs reply: true")
+    fields = {f.name for f in opcode.record.arguments}
+    missing, unknown = fields - set(function.set), set(function.set) - fields
+    if missing or unknown:
+        raise Mismatch(
+            f"{words[0]}: fields not set: {sorted(missing)}, not there: {sorted(unknown)}"
+        )
+
+
+def check_parameters(function: Function) -> None:
+    """Every parameter is used or ignored on purpose; nothing else is named as if it were one."""
+    if function.parameters is None or function.kind == "hand":
+        return
+    names = {p.name for p in function.parameters}
+    if len(names) != len(function.parameters):
+        raise Mismatch("two parameters have one name")
+    if unknown := set(function.ignore) - names:
+        raise Mismatch(f"ignores {sorted(unknown)}, which are no parameters")
+    if function.kind == "refuse":
+        return
+    text = " ".join([function.body, *map(str, function.set.values())])
+    used = set(WORD.findall(text))
+    for expression in map(str, function.set.values()):
+        check = re.fullmatch(r"(\w+)\((\w+)\)", expression)
+        if check and check[1] in CHECKS and check[2] not in {*names, "NULL"}:
+            raise Mismatch(f"{expression}: {check[2]} is no parameter")
+    if forgotten := names - used - set(function.ignore):
+        raise Mismatch(f"parameters neither used nor ignored: {sorted(forgotten)}")
+    if both := used & set(function.ignore):
+        raise Mismatch(f"parameters both used and ignored: {sorted(both)}")
+
+
+def load_function(name: str, entry: Any, result: str, prefix: str = "") -> Function:
+    if not isinstance(entry, dict):
+        raise Mismatch("an entry is a mapping")
+    if unknown := set(entry) - KEYS:
+        raise Mismatch(f"unknown keys {sorted(unknown)}")
+    kinds = [k for k in KINDS if k in entry]
+    if len(kinds) != 1:
+        raise Mismatch(f"needs exactly one of {', '.join(KINDS)}")
+    if "params" not in entry and kinds[0] != "refuse":
+        raise Mismatch("has no params")
+    if entry.get("per_thread", "ptsz") not in ("ptsz", "ptds"):
+        raise Mismatch("per_thread is ptsz or ptds")
+    return Function(
+        name=name,
+        kind=kinds[0],
+        body=str(entry[kinds[0]]),
+        parameters=split_parameters(entry["params"]) if "params" in entry else None,
+        returns=entry.get("returns", result),
+        plain="returns" not in entry,
+        set={k: str(v) for k, v in entry.get("set", {}).items()},
+        reply=bool(entry.get("reply", False)),
+        ignore=tuple(entry.get("ignore", ())),
+        per_thread=entry.get("per_thread", ""),
+        also=(*entry.get("also", ()), *([prefix + name] if prefix else [])),
+        since=int(entry.get("since", 0)),
+        in_stream=entry.get("in_stream", ""),
+    )
+
+
+def streams_of(function: Function) -> list[str]:
+    parameters = function.parameters or ()
+    named = [p.name for p in parameters if re.fullmatch(r"CUstream \w+", p.text)]
+    return [function.in_stream] if function.in_stream else named
+
+
+def check_of(function: Function, contexts: dict[str, str]) -> str:
+    """What its entry asks before it calls the body; nothing: it has none."""
+    usual = contexts.get("usual", "")
+    if not usual or function.kind == "refuse" or not function.plain:
+        return ""
+    if function.name in contexts.get("nothing", "").split():
+        return ""
+    if function.name in contexts.get("driver", "").split():
+        return "context_begin_driver()" if usual == "runtime" else "context_needs_driver()"
+    if usual == "runtime":
+        return "context_of_runtime()"
+    streams = streams_of(function)
+    if len(streams) > 1:  # default streams have the smallest numbers
+        return "context_needed_for({0} < {1} ? {0} : {1})".format(*streams)
+    return f"context_needed_for({streams[0]})" if streams else "context_needed()"
+
+
+def check_contexts(contexts: dict[str, str], functions: dict[str, Function]) -> None:
+    """What is listed is there, and once."""
+    if unknown := set(contexts) - {"usual", "driver", "nothing", "failure"}:
+        raise Mismatch(f"contexts: unknown keys {sorted(unknown)}")
+    listed = [n for key in ("driver", "nothing") for n in contexts.get(key, "").split()]
+    if strange := {n for n in listed if n not in functions or listed.count(n) > 1}:
+        raise Mismatch(f"contexts: not described, or listed twice: {sorted(strange)}")
+
+
+def enums_of(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Those with a number each, and those that are counted: ``PREFIX_ FIRST SECOND FIFTH@4``."""
+    enums = dict(data.get("enums", {}))
+    for enum, text in data.get("counted", {}).items():
+        prefix, *names = text.split()
+        number, enums[enum] = 0, {}
+        for name, _, at in (n.partition("@") for n in names):
+            number = int(at) if at else number
+            enums[enum][prefix + name] = number
+            number += 1
+    return enums
+
+
+TYPED = {"S": ("float", "float", "CUDA_R_32F"), "D": ("double", "double", "CUDA_R_64F"),
+         "C": ("cuComplex", "float", "CUDA_C_32F"),
+         "Z": ("cuDoubleComplex", "double", "CUDA_C_64F")}  # fmt: skip
+
+
+def spelled(text: str, letter: str, wide: bool) -> str:
+    element, real, kind = TYPED[letter]
+    words = {"T": element, "R": real, "KIND": kind, "INT": "int64_t" if wide else "int"}
+    return WORD.sub(lambda word: words.get(word[0], word[0]), text)
+
+
+def typed_functions(data: dict[str, Any]) -> dict[str, Any]:
+    """``typed``: a function for each type and, if it takes an ``INT``, once more for 64 bits.
+
+    In the name ``?`` is the type's letter, or what ``letters`` has for it. ``T`` is the type, ``R``
+    its real one, ``KIND`` its cudaDataType. A name without ``?`` has no type of its own. Two
+    entries for one name differ in ``letters``, and say it in ``function``.
+    """
+    functions: dict[str, Any] = {}
+    for name, entry in data.get("typed", {}).items():
+        rest = {k: v for k, v in entry.items() if k not in ("types", "letters", "function")}
+        pattern = entry.get("function", name)
+        for letter in entry.get("types", "SDCZ") if "?" in pattern else "S":
+            for wide in (False, True) if "INT" in WORD.findall(entry["params"]) else (False,):
+                made = pattern.replace("?", entry.get("letters", {}).get(letter, letter))
+                functions[made + "_64" * wide] = {
+                    **rest, "params": spelled(entry["params"], letter, wide),
+                    "local": spelled(entry["local"], letter, wide),
+                }  # fmt: skip
+    return functions
+
+
+def load_library(
+    text: str, channel: records.Contract, extra_names: set[str] | None = None
+) -> Library:
+    """Parse and check one description. Raises Mismatch, naming the function."""
+    data = yaml.safe_load(text)
+    prefix = data.get("prefix", "")
+    functions: dict[str, Function] = {}
+    for name, entry in {**data["functions"], **typed_functions(data)}.items():
+        try:
+            function = load_function(name, entry, data["result"], prefix)
+            check_parameters(function)
+            if function.kind == "record":
+                check_record(function, channel)
+        except Mismatch as error:
+            raise Mismatch(f"{data['library']}.yaml: {name}: {error}") from None
+        functions[name] = function
+    covered = {n for f in functions.values() for n in f.names}
+    versions = {n: v for n, _, v in (t.partition("@") for t in data.get("names", "").split())}
+    for name in sorted((set(versions) | (extra_names or set())) - covered):
+        also = (prefix + name,) if prefix else ()
+        functions[name] = Function(name, "refuse", "", None, "int", True, also=also,
+                                   since=int(versions.get(name) or 0))  # fmt: skip
+    for version, names in data.get("first_version", {}).items():
+        for name in names.split():
+            if name not in functions or functions[name].since:
+                raise Mismatch(f"{data['library']}.yaml: first_version: {name} is not described, "
+                               "or has a since of its own")  # fmt: skip
+            functions[name] = replace(functions[name], since=int(version))
+    contexts = data.get("contexts", {})
+    check_contexts(contexts, functions)
+    for name, function in functions.items():
+        functions[name] = replace(function, check=check_of(function, contexts))
+    return Library(
+        name=data["library"],
+        soname=data["soname"],
+        version_node=data.get("version_node", ""),
+        result=data["result"],
+        finish=data.get("finish", ""),
+        refused_result=str(data["refused_result"]),
+        failure=contexts.get("failure", ""),
+        prefix=prefix,
+        functions=tuple(functions.values()),
+        enums=enums_of(data),
+    )
+
+
+# ---- names in NVIDIA's headers, where there are any ----
+
+
+def header_folders(library: str = "cudart") -> list[Path]:
+    """Where that library's header is: in the toolkit, or in a wheel."""
+    folders = [Path("/usr/local/cuda/include")]
+    folders += sorted(Path("/usr/local").glob("cuda-13*/include"))
+    folders += [site / "nvidia/cu13/include" for site in (WHEELS, *map(Path, sys.path))]
+    return [f for f in folders if (f / headers.FILES[library]).exists()]
+
+
+def read_header(library: str) -> dict[str, Declared]:
+    return headers.read(library, header_folders(library))
+
+
+def check_header(library: Library, header: dict[str, Declared]) -> None:
+    """As many parameters as the header's function has. (Their types: tests/interpose.)"""
+    for function in library.functions:
+        if function.parameters is None:
+            continue
+        for name in set(function.names) - set(function.also):
+            if name in header and header[name].parameters != len(function.parameters):
+                raise Mismatch(
+                    f"{library.name}.yaml: {name}: {len(function.parameters)} parameters, "
+                    f"but the header says: {header[name].text}"
+                )
