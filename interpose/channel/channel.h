@@ -106,7 +106,8 @@ struct rf_header {
 	_Alignas(64) _Atomic uint64_t bulk_busy;
 	_Atomic uint32_t bulk_waiters;
 
-	/* line 7 and on (S): what async_error is about, for people; written before it (1.5) */
+	/* line 7 and on (S): what async_error, or else comm_error, is about, for people; written
+	 * before it (1.5) */
 	_Alignas(64) char fault[RF_FAULT_BYTES];
 };
 

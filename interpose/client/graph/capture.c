@@ -89,7 +89,7 @@ static struct captured *add(struct captured **list, uint64_t number, struct capt
 			       capture,
 			       {NULL, 0},
 			       *list,
-			       !(stream && stream->flags & STREAM_NON_BLOCKING)};
+			       !(stream && stream->flags & RF_STREAM_NON_BLOCKING)};
 	return *list = c;
 }
 

@@ -9,6 +9,9 @@
 
 #include "graph.h"
 
+/* cudaEventRecordExternal, cudaEventWaitExternal: in a capture a node that does it. */
+#define EVENT_EXTERNAL 1u
+
 /* ---- copies and fills ---- */
 
 int memory_copy(const struct copy *given)
@@ -122,11 +125,11 @@ int event_record(const void *event, const void *stream, unsigned flags)
 	struct rf_event m;
 	struct handle *h = handle_get(HANDLE_EVENT, event);
 	int error = name_both(&m, h, stream);
-	if (!error && flags > 1)
+	if (!error && flags & ~EVENT_EXTERNAL)
 		error = INVALID_VALUE;
 	if (error)
 		return error;
-	if (flags & 1 && capturing(m.stream)) /* external: a node that records it */
+	if (flags & EVENT_EXTERNAL && capturing(m.stream))
 		return capture_add(m.stream, node_event(NODE_RECORD, m.event));
 	if (capture_record(h, m.stream, &error))
 		return error;
@@ -139,11 +142,11 @@ int stream_wait(const void *stream, const void *event, unsigned flags)
 	struct rf_event m;
 	const struct handle *h = handle_get(HANDLE_EVENT, event);
 	int error = name_both(&m, h, stream);
-	if (!error && flags > 1)
+	if (!error && flags & ~EVENT_EXTERNAL)
 		error = INVALID_VALUE;
 	if (error)
 		return error;
-	if (flags & 1 && capturing(m.stream))
+	if (flags & EVENT_EXTERNAL && capturing(m.stream))
 		return capture_add(m.stream, node_event(NODE_WAIT, m.event));
 	if (capture_wait(m.stream, h, &error))
 		return error;

@@ -72,7 +72,6 @@ int launch_attributes(const launch_attribute *attributes, unsigned count, struct
 /* ---- stream.c ---- */
 
 #define PRIORITY_GREATEST (-5)
-#define STREAM_NON_BLOCKING 1u /* flag of a stream */
 extern _Thread_local uint64_t default_stream;
 /* What API functions take: a stream (NULL is the thread's default one) or an event. */
 int stream_number(const void *stream, uint64_t *number);

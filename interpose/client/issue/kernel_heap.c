@@ -57,7 +57,7 @@ static int make(uint64_t *address, uint64_t stream)
 /* On a stream of its own, as module_set_up. */
 int kernel_heap_tell(uint64_t where)
 {
-	struct rf_stream_create own = {.stream = handle_number(), .flags = STREAM_NON_BLOCKING};
+	struct rf_stream_create own = {.stream = handle_number(), .flags = RF_STREAM_NON_BLOCKING};
 	struct rf_handle gone = {.handle = own.stream};
 	uint64_t address;
 	channel_post(&own.r, RF_OP_STREAM_CREATE, sizeof own, NULL, 0);

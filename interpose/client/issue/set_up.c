@@ -40,7 +40,7 @@ static int fill_in(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t 
  * return: kernels of every stream may use it. */
 int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t *heap)
 {
-	struct rf_stream_create own = {.stream = handle_number(), .flags = STREAM_NON_BLOCKING};
+	struct rf_stream_create own = {.stream = handle_number(), .flags = RF_STREAM_NON_BLOCKING};
 	struct rf_handle gone = {.handle = own.stream};
 	channel_post(&own.r, RF_OP_STREAM_CREATE, sizeof own, NULL, 0);
 	int error = fill_in(globals, address, bytes, heap, own.stream);

@@ -6,7 +6,6 @@
 
 #include "issue.h"
 
-#define EVENT_DISABLE_TIMING 2u
 #define EVENT_INTERPROCESS 4u
 
 int stream_create(void **out, unsigned flags, int priority)
@@ -14,7 +13,7 @@ int stream_create(void **out, unsigned flags, int priority)
 	int error = context_use_device();
 	if (error)
 		return error;
-	if (!out || flags & ~STREAM_NON_BLOCKING)
+	if (!out || flags & ~RF_STREAM_NON_BLOCKING)
 		return INVALID_VALUE;
 	priority = nearest_priority(priority);
 	struct handle *h = handle_new(HANDLE_STREAM, context_owner());
@@ -217,7 +216,7 @@ int event_elapsed(float *ms, const void *start, const void *end)
 	int error = channel_enter();
 	if (!error && !ms)
 		error = INVALID_VALUE;
-	if (!error && (!a || !b || (a->flags | b->flags) & EVENT_DISABLE_TIMING))
+	if (!error && (!a || !b || (a->flags | b->flags) & RF_EVENT_DISABLE_TIMING))
 		error = INVALID_HANDLE;
 	if (!error && (a->captured || b->captured))
 		error = CAPTURED_EVENT;

@@ -35,7 +35,7 @@ struct state_rank {
 	uint32_t rank, world_size;
 	int32_t async_error;
 	uint32_t reserved;
-	char error_text[256];
+	char error_text[RF_FAULT_BYTES];
 };
 struct state_buffer {
 	struct rf_record r;
