@@ -94,12 +94,43 @@ def test_an_activation_does_not_wait_for_a_save_of_another_rank(make: Make) -> N
 def test_two_that_need_more_than_there_is_both_get_it(make: Make) -> None:
     world = make(3, 4)
     fill(world.ranks[0], 3)
-    for rank in world.ranks[1:]:
-        for page in range(3):
+    for rank, pages in zip(world.ranks[1:], (3, 2), strict=True):
+        for page in range(pages):
             assert rank.alloc(page)
         assert rank.ask(ACTIVATE)
     world.settle()
     assert [r.told[-1] for r in world.ranks[1:]] == [(ACTIVATE, 0)] * 2
+
+
+def test_what_is_on_its_way_out_is_not_called_back(make: Make) -> None:
+    """Whoever comes in may count on its room."""
+    world = make(2, 5)
+    saved, wanting = world.ranks
+    fill(saved, 5)
+    for page in range(5):
+        assert wanting.alloc(page)
+    assert saved.ask(SAVE) and wanting.ask(ACTIVATE)
+    world.turn()
+    assert wanting.moving
+    world.lib.memory_cancel(saved.memory)
+    world.check()
+    world.settle()
+    assert saved.told[-1] == (SAVE, CANCELLED) and wanting.told == [(ACTIVATE, 0)]
+
+
+def test_a_copy_made_while_the_cut_was_released_is_not_taken_for_the_content(make: Make) -> None:
+    world = make(1, 2)
+    (rank,) = world.ranks
+    fill(rank, 1)
+    assert rank.ask(SAVE, stay=True)
+    world.turn()
+    world.lib.memory_changes(rank.memory)
+    world.settle()
+    assert rank.told[-1] == (SAVE, CANCELLED)
+    rank.write(0, 7)
+    assert rank.ask(SAVE)
+    world.settle()
+    assert rank.read(0) == 7
 
 
 def test_a_prefetch_takes_nothing_of_the_active_rank(make: Make) -> None:
