@@ -25,7 +25,8 @@ relaxed = settings(
 
 
 # For the engine `small`: a part of a send, and what may be sent and not received.
-PARTS = ("collective", "communicator", "engine", "piece", "sends", "shape", "steps", "tree")
+PARTS = ("base", "collective", "communicator", "engine", "joining", "op", "piece", "saved", "sends",
+         "shape", "steps", "tree")  # fmt: skip
 PART, SENT, SENT_ALL, SENT_LEAST = 1024, 4096, 6144, 64
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections import defaultdict
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 from rankfold import paths
+from support.linked import Calls, calls, circle
 from support.native import REPOSITORY
 from support.preloaded import CLIENT
 
 FLOORS = ("base", "issue", "graph", "api")
 OBJECTS = paths.native("obj")
 INSIDE = CLIENT / "base/inside.h"
-Calls = dict[tuple[str, str], set[str]]
 
 
 def objects() -> dict[str, Path]:
@@ -30,23 +28,6 @@ def objects() -> dict[str, Path]:
     return found | generated
 
 
-def calls() -> Calls:
-    """Which file uses what of which other one: the linker's view."""
-    home: dict[str, str] = {}
-    used: dict[str, list[str]] = {}
-    for name, path in objects().items():
-        listing = subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout
-        rows = [line.split() for line in listing.splitlines()]
-        used[name] = [row[1] for row in rows if row[0] == "U"]
-        home |= {row[2]: name for row in rows if len(row) == 3 and row[1].isupper()}
-    found: Calls = defaultdict(set)
-    for name, symbols in used.items():
-        for symbol in symbols:
-            if home.get(symbol, name) != name:
-                found[name, home[symbol]].add(symbol)
-    return found
-
-
 def floor(file: str) -> int:
     return FLOORS.index(file.partition("/")[0])
 
@@ -55,20 +36,8 @@ def upward(found: Calls) -> list[tuple[str, str, set[str]]]:
     return [(a, b, what) for (a, b), what in found.items() if floor(a) < floor(b)]
 
 
-def circle(found: Calls) -> list[str]:
-    """Files that call each other; none: an order has place for all of them."""
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    for caller, called in found:
-        sorter.add(caller, called)
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
-
-
 def test_nothing_calls_a_higher_floor_and_nothing_runs_in_a_circle() -> None:
-    found = calls()
+    found = calls(objects())
     assert len(found) > 200 and {floor(name) for pair in found for name in pair} == {0, 1, 2, 3}
     assert upward(found) == []
     # The tables of generated entries are data, in which lookup.c finds all functions.

@@ -40,285 +40,9 @@
  */
 #include "barrier_parts.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-/* ---- helpers --------------------------------------------------------------------------- */
-
-void barrier_fail(struct barrier *b, const char *what, uint32_t rank, uint64_t comm)
-{
-	if (!b->error[0])
-		snprintf(b->error, sizeof b->error, "barrier: %s (rank %u, communicator %llx)",
-			 what, rank, (unsigned long long)comm);
-}
-
-void barrier_send(struct barrier *b, struct barrier_message m)
-{
-	if (b->queue_count == b->queue_room) {
-		uint32_t room = b->queue_room ? 2 * b->queue_room : 64;
-		struct barrier_message *queue = malloc(room * sizeof *queue);
-
-		if (!queue) {
-			barrier_fail(b, "out of memory", m.rank, m.comm);
-			return;
-		}
-		for (uint32_t i = 0; i < b->queue_count; i++)
-			queue[i] = b->queue[(b->queue_head + i) & (b->queue_room - 1)];
-		free(b->queue);
-		b->queue = queue;
-		b->queue_room = room;
-		b->queue_head = 0;
-	}
-	m.from = b->device;
-	b->queue[(b->queue_head + b->queue_count++) & (b->queue_room - 1)] = m;
-}
-
-void barrier_send_all(struct barrier *b, struct barrier_message m)
-{
-	for (m.to = 0; m.to < b->device_count; m.to++)
-		barrier_send(b, m);
-}
-
-static bool local(const struct barrier *b, uint32_t rank)
-{
-	return rank < b->world_size && b->ranks[rank].device == b->device;
-}
-
-static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
-static uint32_t max32(uint32_t a, uint32_t b) { return a > b ? a : b; }
-
-/* ---- a device: the tandem -------------------------------------------------------------- */
-
-/* Adds up this device's part of the meta-allreduce of the next round, if it is due. */
-static void tandem_offer(struct barrier *b)
-{
-	uint64_t n = b->verdict + 1, ack = 0, comm = 0;
-	uint32_t living = 0;
-	bool mismatch = false;
-
-	if (b->off || b->offered == n)
-		return;
-	for (uint32_t i = 0; i < b->world_size; i++) {
-		const struct barrier_rank *r = &b->ranks[i];
-
-		if (!local(b, i) || r->exited)
-			continue;
-		if (r->round < n)
-			return;
-		living++;
-		mismatch |= comm && comm != r->keys[n % KEYS];
-		comm = r->keys[n % KEYS];
-		if (b->stopping && r->round == n)
-			ack++;
-	}
-	if (!living)
-		return;
-	b->offered = n;
-	barrier_send(b, (struct barrier_message){.kind = TANDEM,
-						 .comm = mismatch ? 0 : comm,
-						 .a = n,
-						 .b = b->asked ? living : 0,
-						 .c = ack,
-						 .d = b->generation});
-}
-
-/* Keeps, for each possible period, how long the signatures have repeated with it. The period is
- * the smallest that explains a whole repetition, and more than any that has proved wrong: equal
- * buckets in a row do not make a mini-batch. */
-static void learn(struct barrier_rank *r, uint64_t signature)
-{
-	r->signatures[r->round % KEYS] = signature;
-	for (uint32_t p = 1; p <= WINDOW_MAX; p++) {
-		bool match = r->round > p && r->signatures[(r->round - p) % KEYS] == signature;
-
-		if (!match && p == r->period) {
-			r->period = 0;
-			r->longest = max32(r->longest, r->matches[p]);
-		}
-		r->matches[p] = match ? r->matches[p] + (r->matches[p] < WINDOW_MAX) : 0;
-	}
-	for (uint32_t p = 1; p <= WINDOW_MAX && !r->period; p++)
-		if (r->matches[p] >= max32(p, r->longest))
-			r->period = p;
-}
-
-static uint32_t window(const struct barrier_rank *r)
-{
-	return r->period ? max32(r->period, WINDOW_MIN) : WINDOW_MAX;
-}
-
-static bool tandem_allows(const struct barrier *b, const struct barrier_rank *r)
-{
-	uint64_t resolved = min64(b->verdict, r->complete);
-
-	if (b->off)
-		return true;
-	if (b->stopping)
-		return r->round <= resolved;
-	return r->round < resolved + window(r);
-}
-
-static void tandem_issue(struct barrier *b, struct barrier_rank *r, uint64_t comm,
-			 uint64_t signature)
-{
-	r->round++;
-	r->keys[r->round % KEYS] = comm;
-	learn(r, signature);
-	if (r->round - b->verdict >= KEYS && !b->off) {
-		b->off = true;
-		barrier_send(b, (struct barrier_message){.kind = GIVE_UP});
-	}
-	tandem_offer(b);
-}
-
-/* ---- a device: the cut vector ---------------------------------------------------------- */
-
-static uint64_t target(const struct barrier *b, uint64_t comm)
-{
-	const struct entry *t = rounds_get(&b->targets, 0, comm);
-
-	return t ? t->issued : 0;
-}
-
-static bool owes(const struct barrier *b, const struct barrier_rank *r)
-{
-	return r->owed > 0 || b->level == LET_GO;
-}
-
-static void report(struct barrier *b, const struct entry *m)
-{
-	barrier_send(b,
-		     (struct barrier_message){.kind = COUNT,
-					      .rank = m->rank,
-					      .comm = m->comm,
-					      .a = m->issued,
-					      .b = m->nranks,
-					      .c = (m->joining ? 1 : 0) | (m->gone ? 2 : 0) |
-						   (uint64_t)m->src << 16 | (uint64_t)m->dst << 32,
-					      .d = b->generation});
-}
-
-/* A rank that owes, but stands before a round past its target, asks for a higher one. */
-static void ask_raise(struct barrier *b, uint32_t rank)
-{
-	struct barrier_rank *r = &b->ranks[rank];
-	struct entry *m;
-
-	if (!b->frozen || !r->refused || !r->refused_comm || !owes(b, r))
-		return;
-	m = rounds_get(&b->members, rank, r->refused_comm);
-	if (!m || m->issued < target(b, m->comm) || m->raised > m->issued)
-		return;
-	m->raised = m->issued + 1;
-	barrier_send(b, (struct barrier_message){.kind = RAISE,
-						 .rank = rank,
-						 .comm = m->comm,
-						 .a = m->raised,
-						 .d = b->generation});
-}
-
-static void stand(struct barrier *b)
-{
-	if (!b->frozen || b->cut || b->level != DRAIN || b->stood == b->version)
-		return;
-	for (uint32_t i = 0; i < b->world_size; i++) {
-		const struct barrier_rank *r = &b->ranks[i];
-
-		if (local(b, i) && !r->exited && (!r->idle || r->joining || r->owed))
-			return;
-	}
-	b->stood = b->version;
-	barrier_send(b,
-		     (struct barrier_message){.kind = STAND, .a = b->version, .d = b->generation});
-}
-
-static void freeze(struct barrier *b)
-{
-	b->stopping = b->frozen = true;
-	b->level = CATCH_UP;
-	b->version = b->stood = 0;
-	rounds_clear(&b->targets);
-	for (uint32_t i = 0; i < b->world_size; i++)
-		b->ranks[i].owed = 0;
-	for (uint32_t i = 0; i < b->members.count; i++) {
-		struct entry *m = &b->members.entry[i];
-
-		m->raised = 0;
-		/* What a rank has sent is to be received, also when it has exited since. */
-		if (!m->gone &&
-		    (!b->ranks[m->rank].exited || (m->src != m->dst && m->src == m->rank)))
-			report(b, m);
-	}
-	barrier_send(b, (struct barrier_message){.kind = REPORTED, .d = b->generation});
-}
-
-static void on_target(struct barrier *b, uint64_t comm, uint64_t to, uint32_t src, uint32_t dst)
-{
-	struct entry *t = rounds_put(b, &b->targets, 0, comm);
-	uint64_t before;
-
-	if (!t)
-		return;
-	if (src != dst) { /* one side may not have used the channel yet */
-		if (local(b, src))
-			barrier_pair(b, src, comm, src, dst);
-		if (local(b, dst))
-			barrier_pair(b, dst, comm, src, dst);
-	}
-	before = t->issued;
-	t->issued = to;
-	for (uint32_t i = 0; i < b->world_size; i++) {
-		const struct entry *m = local(b, i) ? rounds_get(&b->members, i, comm) : NULL;
-
-		if (m && !m->gone && !m->joining && m->issued >= before && m->issued < to)
-			b->ranks[i].owed++;
-		if (local(b, i))
-			ask_raise(b, i);
-	}
-}
-
-static void on_level(struct barrier *b, uint32_t level, uint64_t version)
-{
-	b->level = level;
-	b->version = version;
-	for (uint32_t i = 0; i < b->world_size; i++)
-		if (local(b, i))
-			ask_raise(b, i);
-}
-
-static void on_steady(struct barrier *b, const struct barrier_message *m)
-{
-	b->generation = m->a;
-	b->frozen = b->cut = b->leaving = false;
-	b->level = CATCH_UP;
-	b->asked = b->stopping = b->requests > m->b; /* asked again meanwhile */
-}
-
 /* ---- a device: what the caller tells --------------------------------------------------- */
-
-static struct barrier_rank *checked(struct barrier *b, uint32_t rank, const char *what)
-{
-	if (local(b, rank))
-		return &b->ranks[rank];
-	barrier_fail(b, what, rank, 0);
-	return NULL;
-}
-
-static void member(struct barrier *b, struct entry new)
-{
-	struct barrier_rank *r = checked(b, new.rank, "communicator of a rank that is not here");
-	struct entry *m = r ? rounds_put(b, &b->members, new.rank, new.comm) : NULL;
-
-	if (!m)
-		return;
-	r->joining -= m->joining;
-	*m = new;
-	if (b->frozen) {
-		r->owed += m->issued < target(b, m->comm);
-		report(b, m);
-	}
-}
 
 void barrier_comm(struct barrier *b, uint32_t rank, uint64_t comm, const uint32_t *members,
 		  uint32_t count, uint64_t issued)
@@ -330,26 +54,17 @@ void barrier_comm(struct barrier *b, uint32_t rank, uint64_t comm, const uint32_
 	if (!comm || !found || count > b->world_size)
 		barrier_fail(b, "a communicator without its own member", rank, comm);
 	else
-		member(b, (struct entry){.comm = comm,
-					 .rank = rank,
-					 .nranks = count,
-					 .spans = count == b->world_size,
-					 .issued = issued,
-					 .complete = issued});
-}
-
-void barrier_pair(struct barrier *b, uint32_t rank, uint64_t key, uint32_t src, uint32_t dst)
-{
-	if (!key || (rank != src && rank != dst) || src == dst)
-		barrier_fail(b, "a pair without its own member", rank, key);
-	else if (!rounds_get(&b->members, rank, key))
-		member(b, (struct entry){
-				  .comm = key, .rank = rank, .nranks = 2, .src = src, .dst = dst});
+		vector_member(b, (struct entry){.comm = comm,
+						.rank = rank,
+						.nranks = count,
+						.spans = count == b->world_size,
+						.issued = issued,
+						.complete = issued});
 }
 
 void barrier_joining(struct barrier *b, uint32_t rank, uint64_t comm, uint32_t nranks)
 {
-	struct barrier_rank *r = checked(b, rank, "joining of a rank that is not here");
+	struct barrier_rank *r = barrier_checked(b, rank, "joining of a rank that is not here");
 	struct entry *m = r ? rounds_put(b, &b->members, rank, comm) : NULL;
 
 	if (!m)
@@ -358,12 +73,12 @@ void barrier_joining(struct barrier *b, uint32_t rank, uint64_t comm, uint32_t n
 	r->joining++;
 	r->refused = false;
 	if (b->frozen)
-		report(b, m);
+		vector_report(b, m);
 }
 
 void barrier_comm_gone(struct barrier *b, uint32_t rank, uint64_t comm)
 {
-	struct entry *m = local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
+	struct entry *m = barrier_local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
 	bool joining = m && m->joining;
 
 	if (!m || m->gone)
@@ -373,32 +88,32 @@ void barrier_comm_gone(struct barrier *b, uint32_t rank, uint64_t comm)
 	/* What was issued still counts until it is complete; a failed joining never happened. */
 	m->gone = joining || m->complete == m->issued;
 	if (b->frozen && m->gone) {
-		b->ranks[rank].owed -= !joining && m->issued < target(b, comm);
-		report(b, m);
+		b->ranks[rank].owed -= !joining && m->issued < vector_target(b, comm);
+		vector_report(b, m);
 	}
 }
 
 bool barrier_may_issue(struct barrier *b, uint32_t rank, uint64_t comm)
 {
-	struct barrier_rank *r = checked(b, rank, "round of a rank that is not here");
+	struct barrier_rank *r = barrier_checked(b, rank, "round of a rank that is not here");
 	const struct entry *m = r && comm ? rounds_get(&b->members, rank, comm) : NULL;
 	bool may;
 
 	if (!r || b->cut)
 		return false;
 	if (b->frozen)
-		may = comm ? m && m->issued < target(b, comm) : owes(b, r);
+		may = comm ? m && m->issued < vector_target(b, comm) : vector_owes(b, r);
 	else
 		may = !m || !m->spans || tandem_allows(b, r);
 	r->refused = !may;
 	r->refused_comm = comm;
-	ask_raise(b, rank);
+	vector_ask_raise(b, rank);
 	return may;
 }
 
 void barrier_issue(struct barrier *b, uint32_t rank, uint64_t comm, uint64_t signature)
 {
-	struct barrier_rank *r = checked(b, rank, "round of a rank that is not here");
+	struct barrier_rank *r = barrier_checked(b, rank, "round of a rank that is not here");
 	struct entry *m = r ? rounds_get(&b->members, rank, comm) : NULL;
 
 	if (!m || m->gone || m->joining || b->cut) {
@@ -412,13 +127,13 @@ void barrier_issue(struct barrier *b, uint32_t rank, uint64_t comm, uint64_t sig
 	if (!b->frozen)
 		return;
 	b->catch_up++;
-	r->owed -= m->issued == target(b, comm);
-	report(b, m);
+	r->owed -= m->issued == vector_target(b, comm);
+	vector_report(b, m);
 }
 
 void barrier_complete(struct barrier *b, uint32_t rank, uint64_t comm)
 {
-	struct entry *m = local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
+	struct entry *m = barrier_local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
 
 	if (!m || m->complete >= m->issued) {
 		barrier_fail(b, "a round completes that was not issued", rank, comm);
@@ -432,13 +147,13 @@ void barrier_complete(struct barrier *b, uint32_t rank, uint64_t comm)
 
 bool barrier_may_consume(const struct barrier *b, uint32_t rank)
 {
-	return local(b, rank) && !b->cut &&
+	return barrier_local(b, rank) && !b->cut &&
 	       (!b->frozen || b->level != DRAIN || b->ranks[rank].owed);
 }
 
 void barrier_idle(struct barrier *b, uint32_t rank, bool idle)
 {
-	struct barrier_rank *r = checked(b, rank, "idleness of a rank that is not here");
+	struct barrier_rank *r = barrier_checked(b, rank, "idleness of a rank that is not here");
 
 	if (!r)
 		return;
@@ -449,7 +164,7 @@ void barrier_idle(struct barrier *b, uint32_t rank, bool idle)
 
 void barrier_exited(struct barrier *b, uint32_t rank)
 {
-	struct barrier_rank *r = checked(b, rank, "exit of a rank that is not here");
+	struct barrier_rank *r = barrier_checked(b, rank, "exit of a rank that is not here");
 
 	if (!r || r->exited)
 		return;
@@ -492,7 +207,7 @@ void barrier_hurry(struct barrier *b)
 	bool refused = false;
 
 	for (uint32_t i = 0; i < b->world_size; i++)
-		refused |= local(b, i) && b->ranks[i].refused;
+		refused |= barrier_local(b, i) && b->ranks[i].refused;
 	if (b->stopping)
 		barrier_send(b, (struct barrier_message){.kind = HURRY, .d = b->generation});
 	else if (refused && !b->off && ++b->hurries == PATIENCE)
@@ -500,6 +215,14 @@ void barrier_hurry(struct barrier *b)
 }
 
 /* ---- the whole ------------------------------------------------------------------------- */
+
+static void on_steady(struct barrier *b, const struct barrier_message *m)
+{
+	b->generation = m->a;
+	b->frozen = b->cut = b->leaving = false;
+	b->level = CATCH_UP;
+	b->asked = b->stopping = b->requests > m->b; /* asked again meanwhile */
+}
 
 static bool about_rank(uint32_t kind) { return kind == EXITED || kind == COUNT || kind == RAISE; }
 
@@ -515,9 +238,9 @@ static void device_receive(struct barrier *b, const struct barrier_message *m)
 		tandem_offer(b);
 		break;
 	case OFF: b->off = true; break;
-	case FREEZE: freeze(b); break;
-	case TARGET: on_target(b, m->comm, m->a, (uint32_t)m->b, (uint32_t)m->c); break;
-	case LEVEL: on_level(b, (uint32_t)m->a, m->b); break;
+	case FREEZE: vector_freeze(b); break;
+	case TARGET: vector_on_target(b, m->comm, m->a, (uint32_t)m->b, (uint32_t)m->c); break;
+	case LEVEL: vector_on_level(b, (uint32_t)m->a, m->b); break;
 	case CUT:
 		b->cut = true;
 		b->cuts = m->a;
@@ -547,7 +270,7 @@ void barrier_receive(struct barrier *b, const struct barrier_message *m)
 
 bool barrier_next_message(struct barrier *b, struct barrier_message *m)
 {
-	stand(b);
+	vector_stand(b);
 	if (!b->queue_count)
 		return false;
 	*m = b->queue[b->queue_head];
@@ -608,7 +331,7 @@ uint64_t barrier_catch_up(const struct barrier *b) { return b->catch_up; }
 
 uint32_t barrier_window(const struct barrier *b, uint32_t rank)
 {
-	return local(b, rank) ? window(&b->ranks[rank]) : 0;
+	return barrier_local(b, rank) ? tandem_window(&b->ranks[rank]) : 0;
 }
 
 const char *barrier_error(const struct barrier *b) { return b->error[0] ? b->error : NULL; }

@@ -1,4 +1,13 @@
-/* barrier_parts.h: what barrier.c, coordinator.c and rounds.c share; nobody else includes it. */
+/* barrier_parts.h: what the files of the barrier share; nobody else includes it. From the lowest to
+ * the highest: a file calls those above it here and no other (tests/proxy/test_floors.py).
+ *
+ *   messages.c     failure, messages on their way out
+ *   rounds.c       a hash table of the rounds by rank and communicator
+ *   tandem.c       a device's half of the tandem meta-allreduce
+ *   vector.c       a device's half of the cut vector
+ *   coordinator.c  device 0's half of both
+ *   barrier.c      the protocol, as a whole: what the caller tells, messages in
+ */
 #ifndef RANKFOLD_BARRIER_PARTS_H
 #define RANKFOLD_BARRIER_PARTS_H
 
@@ -122,10 +131,13 @@ struct barrier {
 	char error[160];
 };
 
-/* barrier.c */
+/* messages.c */
 void barrier_fail(struct barrier *, const char *what, uint32_t rank, uint64_t comm);
 void barrier_send(struct barrier *, struct barrier_message);     /* m.to: which device */
 void barrier_send_all(struct barrier *, struct barrier_message); /* also to oneself */
+bool barrier_local(const struct barrier *, uint32_t rank);       /* is it a rank, and here? */
+/* A rank that the caller speaks of; NULL, and an error: it is not here. */
+struct barrier_rank *barrier_checked(struct barrier *, uint32_t rank, const char *what);
 
 /* coordinator.c */
 void coordinator_receive(struct barrier *, const struct barrier_message *);
@@ -135,5 +147,23 @@ struct entry *rounds_get(const struct rounds *, uint32_t rank, uint64_t comm); /
 struct entry *rounds_put(struct barrier *, struct rounds *, uint32_t rank, uint64_t comm);
 void rounds_clear(struct rounds *);
 void rounds_free(struct rounds *);
+
+/* tandem.c */
+void tandem_offer(struct barrier *); /* adds up the next round, if it is due */
+bool tandem_allows(const struct barrier *, const struct barrier_rank *);
+void tandem_issue(struct barrier *, struct barrier_rank *, uint64_t comm, uint64_t signature);
+uint32_t tandem_window(const struct barrier_rank *);
+
+/* vector.c */
+uint64_t vector_target(const struct barrier *, uint64_t comm);
+bool vector_owes(const struct barrier *, const struct barrier_rank *);
+void vector_member(struct barrier *, struct entry); /* what is known of a rank there, anew */
+void vector_report(struct barrier *, const struct entry *);
+/* A rank that owes, but stands before a round past its target, asks for a higher one. */
+void vector_ask_raise(struct barrier *, uint32_t rank);
+void vector_stand(struct barrier *);
+void vector_freeze(struct barrier *);
+void vector_on_target(struct barrier *, uint64_t comm, uint64_t to, uint32_t src, uint32_t dst);
+void vector_on_level(struct barrier *, uint32_t level, uint64_t version);
 
 #endif

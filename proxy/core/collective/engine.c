@@ -1,80 +1,15 @@
-/* engine.c: what the parts of the engine share. See engine.h.
+/* engine.c: the highest file of the engine: messages to their handlers, the loop's calls, what is
+ * over. See engine.h.
  *
- * Rules kept here: the first failure is told, once, and nothing happens after it; a message to
- * oneself waits in the inbox, so no handler runs inside another; a message that cannot be fails
- * the job; what is over is told from engine_pump only.
+ * Rules kept here: a message that cannot be fails the job; what is over is told from engine_pump
+ * only.
  */
 #include "engine.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define EARLY_MAX 65536u /* messages kept for communicators to come */
-
-void engine_fail(struct coll *c, const char *format, ...)
-{
-	char text[400];
-	va_list args;
-
-	if (c->failed)
-		return;
-	c->failed = true;
-	va_start(args, format);
-	vsnprintf(text, sizeof text, format, args);
-	va_end(args);
-	c->io.failed(c->io.arg, text);
-}
-
-void *engine_new(struct coll *c, size_t bytes)
-{
-	void *p = calloc(1, bytes);
-
-	if (!p)
-		engine_fail(c, "the proxy is out of memory");
-	return p;
-}
-
-uint64_t engine_hash(uint64_t a, uint64_t b, uint64_t c)
-{
-	uint64_t h = 0x9e3779b97f4a7c15ull, words[3] = {a, b, c};
-
-	for (int i = 0; i < 3; i++) {
-		h = (h ^ words[i]) * 0xbf58476d1ce4e5b9ull;
-		h ^= h >> 29;
-		h *= 0x94d049bb133111ebull;
-		h ^= h >> 32;
-	}
-	return h ? h : 1;
-}
-
-void engine_send(struct coll *c, uint32_t to, const struct coll_message *m)
-{
-	if (to != c->device) {
-		struct peer_message out = {{0}};
-
-		memcpy(out.bytes, m, sizeof *m);
-		c->io.send(c->io.arg, to, &out);
-		return;
-	}
-	struct inbound *in = engine_new(c, sizeof *in);
-
-	if (!in)
-		return;
-	in->from = to;
-	in->m = *m;
-	*c->inbox_end = in;
-	c->inbox_end = &in->next;
-}
-
-void group_part_done(struct coll *c, struct coll_group *g)
-{
-	if (--g->pending)
-		return;
-	g->next = c->done;
-	c->done = g;
-}
 
 /* ---- messages -------------------------------------------------------------------------- */
 
@@ -134,21 +69,6 @@ static void dispatch(struct coll *c, uint32_t from, const struct coll_message *m
 		comm_run(c, comm);
 }
 
-void coll_receive(struct coll *c, uint32_t from, const struct peer_message *bytes)
-{
-	struct coll_message m;
-
-	if (c->failed)
-		return;
-	memcpy(&m, bytes->bytes, sizeof m);
-	if (from >= c->device_count || from == c->device) {
-		engine_fail(c, "a message from device %u, which is no peer", from);
-		return;
-	}
-	dispatch(c, from, &m);
-	engine_pump(c);
-}
-
 static void group_tell(struct coll *c, struct coll_group *g)
 {
 	struct coll_group **at = &c->groups;
@@ -164,7 +84,7 @@ static void group_tell(struct coll *c, struct coll_group *g)
 
 /* Works off messages to oneself and tells what is over, until nothing is left. The only place
  * that calls completed, and never inside itself. */
-void engine_pump(struct coll *c)
+static void engine_pump(struct coll *c)
 {
 	if (c->pumping)
 		return;
@@ -194,18 +114,81 @@ void engine_pump(struct coll *c)
 		comm_sweep(c);
 }
 
-/* ---- beginning and end ----------------------------------------------------------------- */
-
-bool coll_busy(const struct coll *c)
+void coll_receive(struct coll *c, uint32_t from, const struct peer_message *bytes)
 {
-	if (c->groups || c->joins || c->gatherings || c->pieces || c->sendings || c->inbox ||
-	    c->done)
-		return true;
-	for (const struct coll_comm *m = c->comms; m; m = m->next)
-		if (m->ops || m->posted || m->arrived)
-			return true;
-	return false;
+	struct coll_message m;
+
+	if (c->failed)
+		return;
+	memcpy(&m, bytes->bytes, sizeof m);
+	if (from >= c->device_count || from == c->device) {
+		engine_fail(c, "a message from device %u, which is no peer", from);
+		return;
+	}
+	dispatch(c, from, &m);
+	engine_pump(c);
 }
+
+/* ---- what the loop calls, and what follows from it ------------------------------------------ */
+
+void coll_init(struct coll *c, uint32_t rank, uint64_t comm, const uint8_t *unique_id,
+	       uint32_t nranks, uint32_t comm_rank)
+{
+	comm_init(c, rank, comm, unique_id, nranks, comm_rank);
+	engine_pump(c);
+}
+
+void coll_split(struct coll *c, uint32_t rank, uint64_t parent, uint64_t comm, int32_t color,
+		int32_t key)
+{
+	comm_split(c, rank, parent, comm, color, key);
+	engine_pump(c);
+}
+
+void coll_destroy(struct coll *c, uint32_t rank, uint64_t comm)
+{
+	comm_close(c, rank, comm);
+	engine_pump(c);
+}
+
+int coll_restore(struct coll *c, uint32_t rank, const uint8_t *in, uint64_t bytes)
+{
+	int error = comm_restore(c, rank, in, bytes);
+
+	if (!error)
+		engine_pump(c);
+	return error;
+}
+
+int coll_submit(struct coll *c, uint32_t rank, uint64_t comm, const struct rf_collective *ops,
+		uint32_t count, uint64_t ticket)
+{
+	int error = op_submit(c, rank, comm, ops, count, ticket);
+
+	if (!error)
+		engine_pump(c);
+	return error;
+}
+
+void coll_io_done(struct coll *c, uint64_t token, int error)
+{
+	step_done(c, token, error);
+	engine_pump(c);
+}
+
+void coll_fetched(struct coll *c, uint64_t token, struct hal_ref place, int error)
+{
+	step_fetched(c, token, place, error);
+	engine_pump(c);
+}
+
+void coll_ended(struct coll *c, uint32_t rank)
+{
+	sends_ended(c, rank);
+	engine_pump(c);
+}
+
+/* ---- beginning and end ----------------------------------------------------------------- */
 
 struct coll *coll_new(const struct coll_io *io, uint32_t device, uint32_t device_count,
 		      uint32_t world_size, const uint32_t *rank_device)

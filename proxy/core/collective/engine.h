@@ -1,12 +1,18 @@
-/* engine.h: what the parts of the collectives' engine share; nobody else includes it.
+/* engine.h: what the parts of the collectives' engine share; nobody else includes it. From the
+ * lowest to the highest: a file calls those above it here, no other (tests/proxy/test_floors.py).
  *
- *   communicator.c  makes and forgets communicators, saves and restores a rank's
- *   collective.c    what ranks call: checks it, and starts operations in their order
+ *   tree.c          the one summation tree
+ *   base.c          failure, memory, messages to other devices
  *   shape.c         how much data an operation moves, and in which pieces
  *   steps.c         the steps of pieces, one asynchronous io call each
+ *   op.c            operations, and whether all ranks call the same
  *   piece.c         works off pieces: reads, fetches, combines, writes, tells the other devices
  *   sends.c         sends and receives, in parts
- *   engine.c        messages between devices, failure, what is over
+ *   communicator.c  communicators: found, made, gone
+ *   joining.c       how communicators come to be
+ *   saved.c         a rank's communicators as bytes
+ *   collective.c    what ranks call: checked, and started in its order
+ *   engine.c        messages to their handlers, the loop's calls, what is over
  *
  * All run in the proxy's loop, never block, and take no lock. Callbacks (joined, completed,
  * failed) may call back into the engine: they are made from engine_pump only, or, for a refusal,
@@ -266,12 +272,12 @@ struct coll {
 	bool pumping, failed;
 };
 
-/* engine.c */
+/* base.c */
 void engine_fail(struct coll *, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void *engine_new(struct coll *, size_t bytes); /* zeroed; NULL: has failed */
 void engine_send(struct coll *, uint32_t to, const struct coll_message *);
-void engine_pump(struct coll *);
 uint64_t engine_hash(uint64_t a, uint64_t b, uint64_t c); /* never 0 */
+void engine_deliver_early(struct coll *); /* peers may have learnt of a communicator before us */
 void group_part_done(struct coll *, struct coll_group *);
 
 /* shape.c */
@@ -303,8 +309,21 @@ void step_add(struct coll *, struct coll_piece *, struct step);
 void steps_clear(struct coll_piece *);
 void piece_next(struct coll *, struct coll_piece *); /* the next step, or what follows the last */
 
+void step_done(struct coll *, uint64_t token, int error);
+void step_fetched(struct coll *, uint64_t token, struct hal_ref place, int error);
+
+/* op.c */
+struct op *op_expected(struct coll *, struct coll_comm *, const struct coll_message *);
+bool op_shape(struct coll *, struct op *, const struct shape *, uint32_t rank);
+struct coll_message op_message(const struct op *, uint32_t kind);
+void op_call(struct coll *, struct coll_comm *, uint32_t seat, const struct shape *,
+	     struct coll_call);
+void op_sweep(struct coll_comm *, uint32_t device);
+void op_free(struct op *);
+bool op_on_hello(struct coll *, struct coll_comm *, const struct coll_message *);
+
 /* piece.c. A message that cannot be is answered with false. */
-void piece_start(struct coll *, struct op *, uint64_t number, const struct plan *);
+void comm_run(struct coll *, struct coll_comm *);
 bool piece_on_ready(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
 bool piece_on_result(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
 bool piece_on_read(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
@@ -318,22 +337,31 @@ bool sends_on_taken(struct coll *, uint32_t from, struct coll_comm *, const stru
 void receive_post(struct coll *, struct coll_comm *, struct receive posted);
 void receives_free(struct receive *);
 
-/* collective.c */
-struct op *op_expected(struct coll *, struct coll_comm *, const struct coll_message *);
-bool op_shape(struct coll *, struct op *, const struct shape *, uint32_t rank);
-struct coll_message op_message(const struct op *, uint32_t kind);
-void op_advance(struct coll *, struct op *);
-void op_sweep(struct coll_comm *, uint32_t device);
-void op_free(struct op *);
-bool op_on_hello(struct coll *, struct coll_comm *, const struct coll_message *);
-void comm_run(struct coll *, struct coll_comm *);
+void sends_ended(struct coll *, uint32_t rank);
 
 /* communicator.c */
 struct coll_comm *comm_by_key(const struct coll *, uint64_t key);
 struct seat *comm_seat(const struct coll *, uint32_t rank, uint64_t handle, struct coll_comm **);
-void comm_on_join(struct coll *, uint32_t from, const struct coll_message *);
-void comm_on_made(struct coll *, uint32_t from, const struct coll_message *);
+/* The local object of a communicator; the one that exists, or a new one without taken seats. */
+struct coll_comm *comm_make(struct coll *, uint64_t key, uint32_t nranks, const uint32_t *member);
+struct seat *seat_take(struct coll *, struct coll_comm *, uint32_t rank, uint64_t handle);
+void comm_close(struct coll *, uint32_t rank, uint64_t comm);
 void comm_sweep(struct coll *);
 void comm_free_all(struct coll *);
+
+/* joining.c */
+void comm_init(struct coll *, uint32_t rank, uint64_t comm, const uint8_t *unique_id,
+	       uint32_t nranks, uint32_t comm_rank);
+void comm_split(struct coll *, uint32_t rank, uint64_t parent, uint64_t comm, int32_t color,
+		int32_t key);
+void comm_on_join(struct coll *, uint32_t from, const struct coll_message *);
+void comm_on_made(struct coll *, uint32_t from, const struct coll_message *);
+
+/* saved.c */
+int comm_restore(struct coll *, uint32_t rank, const uint8_t *in, uint64_t bytes);
+
+/* collective.c */
+int op_submit(struct coll *, uint32_t rank, uint64_t comm, const struct rf_collective *ops,
+	      uint32_t count, uint64_t ticket);
 
 #endif

@@ -12,12 +12,18 @@
  *   DELIVERING    everyone writes it into its local destinations
  *   DRAINING      the owner waits until all have READ it
  *
- * Rules kept here: what peers fetch lies in the outbox until they have said that they have it; what
+ * Rules kept here: pieces run in the same order everywhere, a bounded number at a time, and
+ * operations of one communicator likewise; so the first unfinished piece is always among the
+ * running ones of every device that takes part in it: bounded memory cannot make it stuck. What
+ * peers fetch lies in the outbox until they have said that they have it; what
  * was fetched is released as soon as no step names it.
  */
 #include "engine.h"
 
 #include <stdlib.h>
+
+#define PIECES_RUNNING 4u /* per operation and device */
+#define OPS_RUNNING 4u    /* per communicator */
 
 /* ---- pieces of operations -------------------------------------------------------------- */
 
@@ -129,7 +135,7 @@ static void piece_contribute(struct coll *c, struct coll_piece *p, const struct 
 
 static void piece_advance(struct coll *, struct coll_piece *);
 
-void piece_start(struct coll *c, struct op *op, uint64_t number, const struct plan *plan)
+static void piece_start(struct coll *c, struct op *op, uint64_t number, const struct plan *plan)
 {
 	struct coll_piece *p = piece_new(c, op->comm, &op->shape, CONTRIBUTING, piece_advance);
 
@@ -260,6 +266,8 @@ static void piece_publish(struct coll *c, struct coll_piece *p)
 	piece_deliver(c, p, p->result.at);
 }
 
+static void op_advance(struct coll *, struct op *);
+
 static void piece_end(struct coll *c, struct coll_piece *p)
 {
 	struct op *op = p->op;
@@ -323,6 +331,39 @@ static void piece_advance(struct coll *c, struct coll_piece *p)
 			piece_end(c, p);
 		break;
 	default: break; /* COLLECTING: a message brings it on */
+	}
+}
+
+/* ---- when they run ---------------------------------------------------------------------- */
+
+/* Starts what may run of an operation; and when all of it has, tells the local ranks. */
+static void op_advance(struct coll *c, struct op *op)
+{
+	struct coll_comm *m = op->comm;
+
+	while (!c->failed && op->next_piece < op->pieces && op->running < PIECES_RUNNING) {
+		uint64_t number = op->next_piece++;
+		struct plan plan = plan_make(op, number);
+
+		if (plan_takes_part(m, &plan, c->device))
+			piece_start(c, op, number, &plan);
+	}
+	if (c->failed || op->finished || op->next_piece < op->pieces || op->running)
+		return;
+	op->finished = true;
+	for (uint32_t i = 0; i < m->seat_count; i++)
+		group_part_done(c, op->calls[i].group);
+}
+
+/* The first operations of the communicator run, if all local members have called them. */
+void comm_run(struct coll *c, struct coll_comm *m)
+{
+	uint32_t running = 0;
+
+	for (struct op *op = m->ops; op && running < OPS_RUNNING; op = op->next) {
+		running += !op->finished;
+		if (op->arrived == m->seat_count && !op->finished && !op->running)
+			op_advance(c, op);
 	}
 }
 

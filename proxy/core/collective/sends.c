@@ -321,7 +321,7 @@ void sends_to_ended(struct coll *c, uint32_t from, const struct coll_message *in
 					   .b = in->b});
 }
 
-void coll_ended(struct coll *c, uint32_t rank)
+void sends_ended(struct coll *c, uint32_t rank)
 {
 	if (rank >= c->world_size || c->ended[rank])
 		return;
@@ -355,7 +355,6 @@ void coll_ended(struct coll *c, uint32_t rank)
 		c->early_count--;
 		free(in);
 	}
-	engine_pump(c);
 }
 
 bool coll_unreceived(const struct coll *c, uint32_t *from, uint32_t *to)

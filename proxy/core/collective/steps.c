@@ -201,7 +201,7 @@ static void step_fail(struct coll *c, const struct coll_piece *p, int error)
 			    (unsigned long long)s->count, text);
 }
 
-void coll_io_done(struct coll *c, uint64_t token, int error)
+void step_done(struct coll *c, uint64_t token, int error)
 {
 	struct coll_piece *p = c->pieces;
 
@@ -216,7 +216,6 @@ void coll_io_done(struct coll *c, uint64_t token, int error)
 	}
 	p->step++;
 	piece_next(c, p);
-	engine_pump(c);
 }
 
 static struct fetched *fetch_find(const struct coll_piece *p, uint64_t token)
@@ -227,7 +226,7 @@ static struct fetched *fetch_find(const struct coll_piece *p, uint64_t token)
 	return NULL;
 }
 
-void coll_fetched(struct coll *c, uint64_t token, struct hal_ref place, int error)
+void step_fetched(struct coll *c, uint64_t token, struct hal_ref place, int error)
 {
 	struct coll_piece *p = c->pieces;
 	struct fetched *f = NULL;
@@ -246,5 +245,4 @@ void coll_fetched(struct coll *c, uint64_t token, struct hal_ref place, int erro
 	if (c->failed)
 		return;
 	piece_next(c, p);
-	engine_pump(c);
 }

@@ -1,0 +1,134 @@
+/* op.c: operations: what is known of each, from the first word of it to its end. See engine.h.
+ *
+ * All members must call the same thing. Each call's shape goes to one device (the referee, HELLO)
+ * and with each READY; the first difference fails the job.
+ */
+#include "engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define OPS_AHEAD 65536u /* how far a peer may be ahead of us */
+
+static uint32_t referee(const struct op *op)
+{
+	return op->comm->devices[op->seq % op->comm->device_count];
+}
+
+static struct op *op_get(struct coll *c, struct coll_comm *m, uint64_t seq)
+{
+	struct op **at = &m->ops, *op;
+
+	while (*at && (*at)->seq < seq)
+		at = &(*at)->next;
+	if (*at && (*at)->seq == seq)
+		return *at;
+	op = engine_new(c, sizeof *op);
+	if (!op)
+		return NULL;
+	op->calls = engine_new(c, m->seat_count * sizeof *op->calls);
+	if (!op->calls) {
+		free(op);
+		return NULL;
+	}
+	op->comm = m;
+	op->seq = seq;
+	op->shape_rank = NONE;
+	op->next = *at;
+	*at = op;
+	return op;
+}
+
+/* The operation a peer speaks of: one that is known, or one that local ranks are yet to call. */
+struct op *op_expected(struct coll *c, struct coll_comm *m, const struct coll_message *in)
+{
+	const struct shape *s = &in->shape;
+	uint64_t size = dtype_bytes(s->dtype);
+	bool expected = false;
+
+	if (!size || s->kind > RF_COLL_SCATTER || s->kind == RF_COLL_SEND ||
+	    s->kind == RF_COLL_RECV || s->op > PREMUL || s->root >= m->nranks ||
+	    s->count > BYTES_MAX / size / m->nranks)
+		return NULL;
+	for (const struct op *op = m->ops; op; op = op->next)
+		expected |= op->seq == in->seq;
+	for (uint32_t i = 0; i < m->seat_count; i++)
+		expected |= m->seats[i].next_seq <= in->seq &&
+			    in->seq < m->seats[i].next_seq + OPS_AHEAD;
+	return expected ? op_get(c, m, in->seq) : NULL;
+}
+
+struct coll_message op_message(const struct op *op, uint32_t kind)
+{
+	return (struct coll_message){.kind = kind,
+				     .key = op->comm->key,
+				     .seq = op->seq,
+				     .shape = op->shape,
+				     .from_rank = op->comm->seats[0].rank};
+}
+
+bool op_shape(struct coll *c, struct op *op, const struct shape *s, uint32_t rank)
+{
+	if (op->shape_rank == NONE) {
+		op->shape = *s;
+		op->shape_rank = rank;
+	}
+	if (memcmp(&op->shape, s, sizeof *s)) {
+		shape_fail(c, op->shape_rank, &op->shape, rank, s);
+		return false;
+	}
+	return true;
+}
+
+void op_free(struct op *op)
+{
+	while (op->ready) {
+		struct ready *r = op->ready;
+
+		op->ready = r->next;
+		free(r);
+	}
+	free(op->calls);
+	free(op);
+}
+
+/* Operations that are over here are forgotten; the referee waits for the last HELLO. */
+void op_sweep(struct coll_comm *m, uint32_t device)
+{
+	for (struct op **at = &m->ops; *at;) {
+		struct op *op = *at;
+
+		if (!op->finished || (referee(op) == device && op->hellos < m->device_count)) {
+			at = &op->next;
+			continue;
+		}
+		*at = op->next;
+		op_free(op);
+	}
+}
+
+void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct shape *shape,
+	     struct coll_call call)
+{
+	struct op *op = op_get(c, m, m->seats[seat].next_seq++);
+
+	if (!op || !op_shape(c, op, shape, m->seats[seat].rank))
+		return;
+	op->calls[seat] = call;
+	if (++op->arrived < m->seat_count)
+		return;
+	op->pieces = shape->count ? shape_pieces(shape, m) : 0;
+	struct coll_message hello = op_message(op, MSG_HELLO);
+
+	engine_send(c, referee(op), &hello);
+}
+
+bool op_on_hello(struct coll *c, struct coll_comm *m, const struct coll_message *in)
+{
+	struct op *op = op_expected(c, m, in);
+
+	if (!op || referee(op) != c->device || op->hellos >= m->device_count)
+		return false;
+	op->hellos++;
+	return op_shape(c, op, &in->shape, in->from_rank);
+}

@@ -1,0 +1,75 @@
+"""The floors of the proxy's core: rooms, and the files of a room that says their order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rankfold import paths
+from support.linked import Calls, calls, circle
+from support.native import CORE
+
+# From the lowest to the highest; those of one row know nothing of each other.
+ROOMS = (("peer.c", "memory", "barrier", "collective"), ("queue",), ("loop",))
+# The headers that say their room's order: a line for each file, from the lowest to the highest.
+ORDERS = {"barrier": "barrier_parts.h", "collective": "engine.h"}
+# What a lower room still asks of a higher one: not more than this.
+ABOVE = {("queue", "loop"): {"module_release", "now_ns", "rank_fail", "ring_host_function",
+         "ring_host_sound", "ring_owned", "ring_peek", "ring_release_bulk", "ring_reply",
+         "ring_retired", "table_get", "table_next", "table_put", "table_remove"}}  # fmt: skip
+
+
+def objects() -> dict[str, Path]:
+    """``queue/item.c`` and its object."""
+    folder = paths.native("obj") / "proxy/core"
+    names = [source.relative_to(CORE) for source in CORE.rglob("*.c")]
+    return {str(name): folder / name.with_suffix(".o") for name in names}
+
+
+def room(file: str) -> str:
+    return file.partition("/")[0]
+
+
+def floor(file: str) -> int:
+    return next(n for n, rooms in enumerate(ROOMS) if room(file) in rooms)
+
+
+def out_of_room(found: Calls) -> dict[tuple[str, str], set[str]]:
+    """Calls from a room to one that is not below it."""
+    bad: dict[tuple[str, str], set[str]] = {}
+    for (a, b), what in found.items():
+        if room(a) != room(b) and floor(a) <= floor(b):
+            bad.setdefault((room(a), room(b)), set()).update(what)
+    return bad
+
+
+def order(name: str) -> list[str]:
+    text = (CORE / name / ORDERS[name]).read_text().partition("*/")[0]
+    return [f"{name}/{file}" for file in re.findall(r"^ \*   (\w+\.c) ", text, re.MULTILINE)]
+
+
+def test_no_room_calls_one_that_is_not_below_it() -> None:
+    found = calls(objects())
+    assert len(found) > 150 and {floor(name) for pair in found for name in pair} == {0, 1, 2}
+    bad = out_of_room(found)
+    more = {pair: what - ABOVE.get(pair, set()) for pair, what in bad.items()}
+    assert {pair: what for pair, what in more.items() if what} == {}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_files_of_a_room_call_in_the_order_that_its_header_says(name: str) -> None:
+    says = order(name)
+    assert set(says) == {f"{name}/{source.name}" for source in (CORE / name).glob("*.c")}
+    found = {pair: what for pair, what in calls(objects()).items() if room(pair[0]) == name}
+    assert len(found) > len(says) and circle(found) == []
+    up = {(a, b): what for (a, b), what in found.items() if says.index(a) < says.index(b)}
+    assert up == {}
+
+
+def test_the_rules_bite() -> None:
+    found: Calls = {("memory/a.c", "queue/b.c"): {"b"}, ("loop/c.c", "memory/a.c"): {"a"}}
+    assert out_of_room(found) == {("memory", "queue"): {"b"}}
+    found = {("barrier/a.c", "collective/b.c"): {"b"}, ("queue/a.c", "barrier/a.c"): {"a"}}
+    assert out_of_room(found) == {("barrier", "collective"): {"b"}}
