@@ -2,26 +2,28 @@
  * they do.
  *
  *   who waits                              who brings
- *   seen = doorbell_seen(bell)             publishes it, in whatever way
- *   looks, and finds nothing               doorbell_ring(bell, sleepers):
- *   doorbell_enter(sleepers):                fence
+ *   seen = doorbell_seen(bell)             publishes it, by a seq_cst operation (doorbell_publish)
+ *   looks, and finds nothing                 or in any way, and then doorbell_fence
+ *   doorbell_enter(sleepers):              doorbell_ring(bell, sleepers):
  *     sleepers + 1, fence                    sleepers is 0: that is all
  *   looks again, and finds nothing           bell + 1, wakes everybody
  *   doorbell_sleep(bell, seen)
  *   doorbell_leave(sleepers)
  *
- * Why nobody misses the other: each side writes, passes a full fence and then reads what the other
- * side writes. One of two such fences is the earlier one, and who passes the later one sees what
- * was written before the earlier: either the second look finds what was brought, or who brings it
- * sees that somebody sleeps. To release and acquire is not enough: a processor may read before
- * others see what it has written, x86 does so, and each would find the other's word as it was.
+ * Why nobody misses the other: each side writes, and then reads what the other side writes, with
+ * seq_cst operations or a seq_cst fence in between. Of those there is one order on which all agree.
+ * Whose comes second in it sees what the other wrote: either the second look finds what was
+ * brought, or who brings it sees that somebody sleeps. To release and acquire is not enough: a
+ * processor may read before others see what it has written, x86 does so, and each would find the
+ * other's word as it was.
  *
  * Why no call is lost between the second look and sleep: `seen` was read before, the kernel lets
  * nobody sleep on a word that has another value, and who wakes changes it first.
  *
- * The fence is about sleep alone. What is brought is read after an acquire that meets a release.
+ * All this is about sleep alone. What is brought is read after an acquire that meets a release.
  *
- * Cost while nobody sleeps: a fence, and a look at a line that only sleepers write.
+ * Cost while nobody sleeps: a look at a line that only sleepers write, and the fence. On x86 a
+ * seq_cst store or change is one itself; a fence beside a plain store takes 10 ns more.
  *
  * Words may be shared between processes, so no call here tells the kernel otherwise. `sleepers`
  * is a count, or 0 and 1 where one side may have died in its sleep. errno stays as it is.
@@ -76,12 +78,13 @@ static inline void doorbell_sleep(_Atomic uint32_t *word, uint32_t seen)
 
 /* ---- who brings ---- */
 
-/* What is published: does anybody wait for it and not look any more? */
-static inline bool doorbell_wanted(_Atomic uint32_t *sleepers)
+static inline void doorbell_publish(_Atomic uint64_t *word, uint64_t value)
 {
-	doorbell_fence();
-	return atomic_load_explicit(sleepers, memory_order_relaxed);
+	atomic_store(word, value);
 }
+
+/* What is published: does anybody wait for it and not look any more? */
+static inline bool doorbell_wanted(_Atomic uint32_t *sleepers) { return atomic_load(sleepers); }
 
 /* Of a word that who waits sleeps on itself: it has changed. */
 static inline void doorbell_wake(_Atomic uint32_t *word)

@@ -176,6 +176,7 @@ void peer_free(struct peer *p)
 static void wake(struct peer *p, uint32_t device)
 {
 	struct device_line *l = line(p, device);
+	doorbell_fence();
 	doorbell_ring(&l->doorbell, &l->sleeping);
 }
 
@@ -256,6 +257,7 @@ bool peer_receive(struct peer *p, uint32_t *from, uint32_t *tag, struct peer_mes
 		}
 		struct peer_slot slot = r->slot[tail % PEER_RING_SLOTS];
 		atomic_store_explicit(&r->tail, tail + 1, memory_order_release);
+		doorbell_fence();
 		if (doorbell_wanted(&r->waiting))
 			wake(p, i);
 		*from = i;

@@ -62,7 +62,7 @@ void client_raw(struct client *c, const void *record, uint32_t bytes)
 	memset(c->map + RF_OFF_RING + place, 0, padded);
 	memcpy(c->map + RF_OFF_RING + place, record, bytes);
 	c->head += padded;
-	atomic_store(&c->header->head, c->head);
+	doorbell_publish(&c->header->head, c->head);
 	doorbell_ring(&c->header->doorbell, &c->header->server_sleeping);
 }
 

@@ -50,7 +50,7 @@ void channel_wake(void)
 
 static void publish(void)
 {
-	atomic_store_explicit(&channel_header->head, ring_head, memory_order_release);
+	doorbell_publish(&channel_header->head, ring_head);
 	channel_wake();
 }
 

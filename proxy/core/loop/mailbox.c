@@ -79,6 +79,7 @@ void mailbox_close(struct proxy *p)
 void mailbox_ring(void *proxy)
 {
 	struct mailbox *m = ((struct proxy *)proxy)->mailbox;
+	doorbell_fence();
 	doorbell_ring(&m->doorbell, &m->sleeping);
 }
 

@@ -126,7 +126,7 @@ void ring_consume(struct rank *r, struct place upto) { r->tail = upto; }
 
 void ring_tell_room(struct rank *r)
 {
-	atomic_store_explicit(&r->header->tail, r->tail.bytes, memory_order_release);
+	doorbell_publish(&r->header->tail, r->tail.bytes);
 	doorbell_ring(&r->header->space_seq, &r->header->space_waiters);
 }
 
