@@ -18,7 +18,8 @@ struct tally {
 	const void *what[TALLY_MAX];
 	uint32_t count;
 };
-static struct tally marks, fences, executions; /* the loop is one thread */
+/* Of each loop: one process may have several devices. */
+static _Thread_local struct tally marks, fences, executions;
 
 static void refer(struct tally *t, const void *what)
 {
