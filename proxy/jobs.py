@@ -49,6 +49,7 @@ class Job:
     opened: bool = False
     segment: int = -1
     met: set[int] = field(default_factory=set)  # devices that hold the segment
+    left: set[int] = field(default_factory=set)  # devices that hung up while it stood at a cut
     peers: dict[Channel, int] = field(default_factory=dict)
     calls: list[Outgoing[messages.Done]] = field(default_factory=list)
     exited: set[int] = field(default_factory=set)

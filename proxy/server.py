@@ -314,7 +314,11 @@ class Proxy:
     def _peer_gone(self, channel: Channel) -> None:
         for job in self.jobs.values():
             index = job.peers.pop(channel, None)
-            if index is not None and job.state not in ("saved", "failed") and not job.detaches:
+            if index is None or job.state in ("saved", "failed") or job.detaches:
+                continue
+            if job.state == "cut":
+                job.left.add(index)  # told to detach before we are: nothing is under way here
+            else:
                 self._fail(job, f"device {job.placement.devices[index]} was lost")
 
     # ---- what happens ----
@@ -375,6 +379,8 @@ class Proxy:
             self._refuse(job.saves, event.text)
         else:
             self._refresh(job)
+            if job.left and job.state not in ("cut", "saved", "failed"):
+                self._fail(job, f"device {job.placement.devices[min(job.left)]} was lost")
         self._answer_waits(job)
 
     @staticmethod

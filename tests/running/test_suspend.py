@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 from cuda import PROGRAMS, build
@@ -44,6 +45,26 @@ def test_a_suspended_job_leaves_the_device_to_others_and_outlives_the_proxies(
         assert job.wait() == [0, 0], job.errors(0)
         assert [job.output(r) for r in (0, 1)] == [plain.output(r) for r in (0, 1)]
         job.detach(discard=True)
+
+
+def test_one_device_may_have_let_go_before_the_next_is_told(state: State) -> None:
+    """Both stand at the cut, so neither needs the other; but to go on, each does."""
+    program = build(PROGRAMS / "mlp_sharded.cu")
+    with Fleet(state, 2, memory=64 * MiB) as fleet:
+        job = fleet.start("apart", [str(program), "30"], [0, 1])
+        for first, second in ((1, 0), (0, 1)):
+            until(lambda: job.output(0).count("\n") > 2, what="some steps")
+            job.stop()
+            for device in (first, second):
+                assert job.ask(job.devices[device], "detach", discard=False)["saved_bytes"] > 0
+                time.sleep(0.3)  # what the other hears of it
+            job.place([fleet.names[0], fleet.names[1]])
+        job.stop()
+        job.ask(job.devices[1], "detach", discard=False)
+        job.ask(job.devices[0], "barrier", action="withdraw")
+        until(lambda: fleet.status(job.devices[0])["jobs"][0]["state"] == "failed", what="the loss")
+        for rank in range(2):
+            os.kill(fleet.rank_pid(job, rank), signal.SIGKILL)
 
 
 def test_a_job_is_saved_where_it_stands_and_goes_on(state: State) -> None:
