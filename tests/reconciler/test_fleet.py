@@ -474,5 +474,6 @@ def test_watch_on_a_terminal_keeps_jobs_and_devices_in_view(
         _, errors = process.communicate()
         os.close(ours)
     assert process.returncode == 0 and b"no longer watching" in errors
-    assert "RevisionAccepted" in seen.decode() and b"local/soft-0" in seen
+    # Bytes: Ctrl-C may cut the drawing anywhere, in the middle of a character too.
+    assert b"RevisionAccepted" in seen and b"local/soft-0" in seen
     assert not re.search(rb"\x1b\[[34]\d", seen), "NO_COLOR: no colours"
