@@ -327,4 +327,4 @@ def test_any_requests_in_any_order(library: tuple[Any, Any]) -> None:
 
 @pytest.mark.slow
 def test_any_requests_in_any_order_at_length(library: tuple[Any, Any]) -> None:
-    run(library, 5000)
+    run(library, 1000)
