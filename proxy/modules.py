@@ -1,4 +1,5 @@
-"""Modules by content: images on disk, loaded once per proxy, found again by hash after a move.
+"""Modules by content: images on disk (images.py), loaded once per proxy, found again by hash after
+a move.
 
 A rank's module travels once, from the program; its saved state names it by hash only. All calls
 may come from several threads.
@@ -7,12 +8,12 @@ may come from several threads.
 from __future__ import annotations
 
 import importlib
-import os
 import threading
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from rankfold.log import area
+from rankfold.proxy.images import Images
 from rankfold.proxy.ptx.errors import INVALID_IMAGE, NOT_FOUND, ModuleError
 from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
 
@@ -38,11 +39,10 @@ def _loader(hal: str, state: Path, cc: tuple[int, int]) -> Loader:
 
 
 class ModuleStore:
-    """`<state>/modules/<hash>` holds the image, its kind in the suffix (enum rf_image)."""
+    """The modules of a proxy, whose device is of kind `hal`."""
 
     def __init__(self, hal: str, state: Path, cc: tuple[int, int]):
-        self.folder = state / "modules"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.images = Images(state / "modules")
         self._lock = threading.Lock()
         self._loaded: dict[str, Any] = {}
         self._loader = _loader(hal, state, cc)
@@ -51,16 +51,18 @@ class ModuleStore:
         """Let go of the compiler."""
         self._loader.close()
 
-    def module(self, image: bytes, kind: int, digest: str, cc: tuple[int, int]) -> tuple[Any, int]:
+    def module(
+        self, image: bytes, kind: int, digest: str, cc: tuple[int, int], job: int
+    ) -> tuple[Any, int]:
         """Load an image, or (empty image) the stored one: (ModuleInfo, 0) or (None, CUresult).
 
-        cc: the compute capability for which its code is chosen.
+        cc: the compute capability for which its code is chosen. job: that needs it.
         """
         try:
             if digest and not image:
                 return self._stored(digest, cc), 0
             info = self._loader.module(image, kind, cc)
-            self._keep(info.hash, image, kind)
+            self.images.keep(info.hash, image, kind, job)
         except ModuleError as error:
             log.error("module refused: %s", error)
             return None, error.code
@@ -79,21 +81,10 @@ class ModuleStore:
         with self._lock:
             if digest in self._loaded:
                 return self._loaded[digest]
-        for path in self.folder.glob(f"{digest}.*"):
-            info = self._loader.module(path.read_bytes(), int(path.suffix[1:]), cc)
+        for path, image, kind in self.images.find(digest):
+            info = self._loader.module(image, kind, cc)
             if info.hash != digest:
                 raise ModuleError(INVALID_IMAGE, f"{path} does not hold what its name says")
             with self._lock:
                 return self._loaded.setdefault(digest, info)
-        raise ModuleError(NOT_FOUND, f"module {digest} is not in {self.folder}")
-
-    def _keep(self, digest: str, image: bytes, kind: int) -> None:
-        path = self.folder / f"{digest}.{kind}"
-        if path.exists():
-            return
-        temporary = self.folder / f".{digest}.{os.getpid()}.{threading.get_ident()}"
-        with temporary.open("wb") as file:
-            file.write(image)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+        raise ModuleError(NOT_FOUND, f"module {digest} is not in {self.images.folder}")

@@ -106,7 +106,7 @@ class Proxy:
         o = self.options
         return {
             "device": o.device, "type": o.type, "memory": o.memory, "pid": os.getpid(),
-            **self.native.status(),
+            **self.native.status(), "trouble": self.modules.images.trouble,
             "jobs": [self._describe(job) for job in self.jobs.values()],
             "history": self.history,
         }  # fmt: skip
@@ -154,6 +154,7 @@ class Proxy:
 
     def save(self, request: Request[messages.Save]) -> None:
         job = self._job(request.message)
+        self._store_modules(job)
         if job.detaches or not job.opened or not self.native.job_save(job.id):
             raise ControlError("no_cut", f"job {job.placement.job} does not stand at a cut")
         job.saves.append(request)
@@ -170,10 +171,19 @@ class Proxy:
         if asked.discard:
             self.native.job_discard(job.id)
             self._refuse(job.saves, "the job is discarded")
-        elif not self.native.job_leave(job.id):
-            raise ControlError("no_cut", f"job {job.placement.job} does not stand at a cut")
+        else:
+            self._store_modules(job)
+            if not self.native.job_leave(job.id):
+                raise ControlError("no_cut", f"job {job.placement.job} does not stand at a cut")
         job.detaches.append(request)
         return None
+
+    def _store_modules(self, job: Job) -> None:
+        """Where a job goes on, its modules are found on disk: it stays until all are there."""
+        if why := self.modules.images.store(job.id):
+            raise ControlError(
+                "storage", f"{why}; job {job.placement.job} stays at its cut until there is room"
+            )
 
     def peer(self, request: Request[messages.Peer]) -> Message | None:
         """The job's shared segment, from its lowest device to another one."""
@@ -340,6 +350,7 @@ class Proxy:
             self.native.job_close(job.id)
         if job.segment >= 0:
             os.close(job.segment)
+        self.modules.images.gone(job.id)
         job.calls, job.peers, job.segment, job.opened = [], {}, -1, False
         job.state = "saved"
         self._answer_waits(job)
@@ -404,6 +415,8 @@ class Proxy:
         for job in self.jobs.values():
             if job.opened:
                 self.native.hurry(job.id)
+        if self.modules.images.due():
+            self.pool.submit(self.modules.images.store)
         self.server.after(LOOK_S, self._look)
 
     def _answer_waits(self, job: Job) -> None:
@@ -435,7 +448,7 @@ class Proxy:
         return int(major), int(minor)
 
     def _load_module(self, event: Event, cc: tuple[int, int]) -> None:
-        info, error = self.modules.module(event.data, event.image_kind, event.text, cc)
+        info, error = self.modules.module(event.data, event.image_kind, event.text, cc, event.job)
         self.native.module_ready(event.token, error, info)
 
     def _load_function(self, event: Event, cc: tuple[int, int]) -> None:

@@ -150,7 +150,8 @@ class JobTold(Struct, frozen=True):
 
 class ProxyStatus(Struct, frozen=True):
     """`used`: resident chunks; `swap`: host memory that holds content which is not resident;
-    `history`: ranks of the last placements that ended. Counters are since the proxy began."""
+    `history`: ranks of the last placements that ended; `trouble`: what keeps jobs from leaving.
+    Counters are since the proxy began."""
 
     device: Name
     type: Name
@@ -160,6 +161,7 @@ class ProxyStatus(Struct, frozen=True):
     swap: Size = 0
     history: list[RankGone] = []
     pid: Number = 0
+    trouble: str = ""
     switches: Size = 0
     swapped_in: Size = 0
     swapped_out: Size = 0

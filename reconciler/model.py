@@ -320,6 +320,7 @@ class SeenDevice:
     counters: Json = field(default_factory=dict)
     kernels: Mapping[str, int] = field(default_factory=dict)  # "<job>/<rank>" → kernels run here
     silent_since: float | None = None
+    trouble: str = ""  # what keeps jobs from leaving it
     cc: str = "8.0"
     speed: float = 1.0
 

@@ -126,7 +126,7 @@ def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:
         hello.device, True, hello.pid, status.type, status.memory, status.used, status.swap,
         tuple(_job(each) for each in status.jobs), {key: getattr(status, key) for key in counted},
         _kernels(status),
-        cc=hello.cc, speed=hello.speed,
+        trouble=status.trouble, cc=hello.cc, speed=hello.speed,
     )  # fmt: skip
 
 

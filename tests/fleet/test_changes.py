@@ -113,6 +113,31 @@ def test_a_full_state_directory_stops_changes_but_no_job(
     neighbour.finish()
 
 
+def test_a_job_whose_modules_cannot_be_stored_waits_at_its_cut(
+    small_disk: Path, state: State, rankfold: Rankfold, specs: Specs, neighbour: Neighbour
+) -> None:
+    (state.path / "modules").symlink_to(small_disk)
+    ballast = disk.fill(small_disk)
+    specs.pool(2)
+    neighbour.apply(gpus=2)
+    neighbour.goes_on()
+    neighbour.describe(gpus=1)
+    rankfold("apply", "-f", str(specs.folder))
+
+    def told(where: str, what: str) -> bool:
+        return f"modules cannot be stored in {state.path}/modules" in str(where) and what in where
+
+    def conditions() -> str:
+        return str([c["message"] for c in rankfold.job(NAME)["conditions"]])
+
+    rankfold.until(lambda: told(conditions(), "until there is room"))
+    assert all(told(each["message"], "No space") for each in rankfold.status()["devices"])
+    assert rankfold.job(NAME)["phase"] == "Running"
+    ballast.unlink()
+    rankfold.until(lambda: len(neighbour.devices()) == 1)
+    neighbour.finish()
+
+
 def test_full_logs_lose_lines_but_not_the_job(
     small_disk: Path, state: State, rankfold: Rankfold, specs: Specs
 ) -> None:

@@ -127,18 +127,19 @@ class Loader:
         """Ask the compiler; if it dies meanwhile, the next one."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                self._request(key, name, source)
+                given = self._request(key, name, source)
                 break
             except ControlError as error:
                 if error.code != "unreachable" or attempt == ATTEMPTS:
                     text = f"kernel {name}: the compiler process: {error}"
                     raise ModuleError(INVALID_PTX, text) from error
-        compiled = cache.load(self.cache_dir, key)
+        compiled = cache.decode(given) if given else cache.load(self.cache_dir, key)
         if compiled is None:
             raise ModuleError(INVALID_PTX, f"kernel {name}: no object in {self.cache_dir}")
         return compiled
 
-    def _request(self, key: str, name: str, source: str) -> None:
+    def _request(self, key: str, name: str, source: str) -> bytes:
+        """Gives the object where the cache had no room for it, else nothing."""
         for pid in list(self.children):
             self._ended(pid)
         client = self._connect()
@@ -146,7 +147,7 @@ class Loader:
         try:
             data = source.encode()
             os.write(fd, data)
-            reply, _ = client.ask(
+            reply, objects = client.ask(
                 "compile", timeout=COMPILE_TIMEOUT_S, fds=[fd], key=key, name=name, bytes=len(data)
             )
         finally:
@@ -154,6 +155,11 @@ class Loader:
             self._give_back(client)
         if "code" in reply:
             raise ModuleError(int(reply["code"]), str(reply["message"]))
+        given = b""
+        for each in objects:
+            with os.fdopen(each, "rb"):
+                given = os.pread(each, os.fstat(each).st_size, 0)
+        return given
 
     def _give_back(self, client: Client) -> None:
         """One connection stays open: while there is one the compiler does not end."""
@@ -177,7 +183,6 @@ class Loader:
 
     def _spawn(self) -> int:
         """In a session of its own: it serves other proxies too and may outlive this one."""
-        self.cache_dir.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "rankfold.proxy.hal.soft.compiler.server",
                    "--socket", str(self.socket), "--cache", str(self.cache_dir)]  # fmt: skip
         quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]

@@ -23,24 +23,37 @@ def path_of(folder: Path, key: str) -> Path:
 
 def load(folder: Path, key: str) -> Compiled | None:
     try:
-        data = path_of(folder, key).read_bytes()
+        return decode(path_of(folder, key).read_bytes())
+    except OSError:
+        return None
+
+
+def decode(data: bytes) -> Compiled | None:
+    """What `encode` gave; None if it is damaged."""
+    try:
         if hashlib.sha256(data[32:]).digest() != data[:32]:
             return None
         (length,) = struct.unpack_from("<I", data, 32)
         header = json.loads(data[36 : 36 + length])
         return Compiled(code=data[36 + length :], **header)
-    except (OSError, ValueError, TypeError, struct.error):
+    except (ValueError, TypeError, struct.error):
         return None
 
 
-def store(folder: Path, key: str, compiled: Compiled) -> None:
+def encode(compiled: Compiled) -> bytes:
+    """As it lies in a file."""
     header = json.dumps(compiled.header()).encode()
     body = struct.pack("<I", len(header)) + header + compiled.code
+    return hashlib.sha256(body).digest() + body
+
+
+def store(folder: Path, key: str, compiled: Compiled) -> None:
+    """Raises OSError; then there is nothing new in the folder."""
     target = path_of(folder, key)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".new-", delete=False) as file:
         try:
-            file.write(hashlib.sha256(body).digest() + body)
+            file.write(encode(compiled))
             file.flush()
             os.fsync(file.fileno())
             os.rename(file.name, target)

@@ -42,8 +42,8 @@ SOURCE_BYTES_MAX = 1 << 28
 
 
 class Compile(messages.Operation, frozen=True, tag="compile"):
-    """With a descriptor of the PTX → {} once the object lies in the cache, or {code, message}: a
-    CUresult and why."""
+    """With a descriptor of the PTX → {} once the object lies in the cache, with a descriptor of the
+    object where it cannot be stored there, or {code, message}: a CUresult and why."""
 
     takes_fds: ClassVar[int] = 1
 
@@ -61,6 +61,7 @@ class Job:
     source: str
     requests: list[Request[Compile]] = field(default_factory=list)
     pid: int = 0
+    object: int = -1  # memory for what the cache has no room for
     output: bytes = b""
     timed_out: bool = False
 
@@ -73,6 +74,7 @@ class Compiler:
         self.slots = max(1, os.cpu_count() or 1)
         self.compiled = 0
         self.told = False
+        self.full = False  # the cache takes nothing
         self.dumps, why = dump.folder()
         self.not_kept(why)
         self.server = Server(
@@ -126,6 +128,7 @@ class Compiler:
 
     def start(self, job: Job) -> None:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        job.object = os.memfd_create("rankfold-object", os.MFD_CLOEXEC)
         job.pid = os.fork()
         if job.pid == 0:
             os.close(read_end)
@@ -154,6 +157,7 @@ class Compiler:
     def finish(self, job: Job) -> None:
         _, status = os.waitpid(job.pid, 0)
         del self.jobs[job.key]
+        objects: list[int] = []
         if job.timed_out:
             result = failure(job, f"took more than {self.time_limit_s:g} s")
         elif os.WIFSIGNALED(status):
@@ -163,11 +167,14 @@ class Compiler:
                 said = json.loads(job.output)
                 result = said["result"]
                 self.not_kept(said["not_kept"])
+                self.not_stored(said["not_stored"])
+                objects = [job.object] if said["not_stored"] else []
             except ValueError:
                 result = failure(job, f"ended with status {os.waitstatus_to_exitcode(status)}")
         self.compiled += 1
         for request in job.requests:
-            request.reply(**result)
+            request.reply(objects, **result)
+        os.close(job.object)
         self.start_more()
 
     def not_kept(self, why: str) -> None:
@@ -176,6 +183,13 @@ class Compiler:
             self.told = True
             log.warning("%s", why)
         self.dumps = None if why else self.dumps
+
+    def not_stored(self, why: str) -> None:
+        """Say so when it begins."""
+        if why and not self.full:
+            log.warning("%s; kernels are handed over and not kept, until there is room: make some",
+                        why)  # fmt: skip
+        self.full = bool(why)
 
     def check_idle(self) -> None:
         if not self.jobs and not self.server.clients():
@@ -194,20 +208,25 @@ def failure(job: Job, what: str) -> Message:
 def _child(folder: Path, dumps: Path | None, job: Job, output: int) -> None:
     """Never returns. What it has to say goes through the pipe: the answer, and why it could not
     keep what it compiled."""
-    status = 1
+    status, not_stored = 1, ""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         result: Message = {}
         kept = dump.Kept(dumps, job.key, job.name) if dumps else None
         try:
             compiled = codegen.compile_kernel(job.source, job.name, kept.keep if kept else None)
-            cache.store(folder, job.key, compiled)
+            try:
+                cache.store(folder, job.key, compiled)
+            except OSError as error:
+                os.pwrite(job.object, cache.encode(compiled), 0)
+                not_stored = f"kernels cannot be stored in {folder}: {error.strerror or error}"
         except ModuleError as error:
             result = {"code": error.code, "message": error.message}
         except Exception as error:  # noqa: BLE001  a fault of ours: say in which kernel
             result = failure(job, f"failed: {error!r}")
         not_kept = kept.failed if kept else ""
-        os.write(output, json.dumps({"result": result, "not_kept": not_kept}).encode())
+        said = {"result": result, "not_kept": not_kept, "not_stored": not_stored}
+        os.write(output, json.dumps(said).encode())
         status = 0
     finally:
         os._exit(status)

@@ -1,0 +1,122 @@
+"""Images of modules on disk: `<state>/modules/<hash>.<kind>`, kind as in enum rf_image.
+
+An image that cannot be stored (the disk is full) stays in this process's memory, so that its
+program goes on, and storing it is tried again later. Only what is on disk is found by another
+proxy: a job must not leave this one before all of its images are stored. All calls may come from
+several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankfold.log import area
+
+log = area(__file__)
+
+AGAIN_S, AGAIN_MAX_S = 1.0, 60.0  # until storing is tried again: first, and at most
+
+
+@dataclass
+class _Waiting:
+    """An image that is not on disk, and the jobs that brought it."""
+
+    image: bytes
+    jobs: set[int] = field(default_factory=set)
+
+
+class Images:
+    """The images in `folder`, and those that wait for room there."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._waiting: dict[str, _Waiting] = {}  # by file name
+        self._wait_s = AGAIN_S
+        self._again_at = 0.0
+        self.trouble = ""  # why images wait; "": none does
+
+    def find(self, digest: str) -> Iterator[tuple[Path, bytes, int]]:
+        """What is on disk under this hash: the file, the image in it, its kind."""
+        for path in self.folder.glob(f"{digest}.*"):
+            yield path, path.read_bytes(), int(path.suffix[1:])
+
+    def keep(self, digest: str, image: bytes, kind: int, job: int) -> None:
+        """Store an image that `job` brought, now or, where that fails, later."""
+        name = f"{digest}.{kind}"
+        if (self.folder / name).exists():
+            return
+        with self._lock:
+            self._waiting.setdefault(name, _Waiting(image)).jobs.add(job)
+        self._store(name, image)
+
+    def store(self, job: int | None = None) -> str:
+        """Try to store what waits (of `job`; None: of all). Gives why something still waits, else
+        nothing."""
+        with self._lock:
+            names = [n for n, each in self._waiting.items() if job is None or job in each.jobs]
+            todo = {name: self._waiting[name].image for name in names}
+        return next(filter(None, (self._store(name, image) for name, image in todo.items())), "")
+
+    def due(self) -> bool:
+        """Whether to `store` again. Says yes once for each time; the next is twice as far away."""
+        now = time.monotonic()
+        with self._lock:
+            if not self._waiting or now < self._again_at:
+                return False
+            self._wait_s = min(2 * self._wait_s, AGAIN_MAX_S)
+            self._again_at = now + self._wait_s
+            return True
+
+    def gone(self, job: int) -> None:
+        """The job is not here any more: what only it has brought is not needed."""
+        with self._lock:
+            for each in self._waiting.values():
+                each.jobs.discard(job)
+            self._waiting = {name: each for name, each in self._waiting.items() if each.jobs}
+            self._settle()
+
+    def _store(self, name: str, image: bytes) -> str:
+        """Gives why it failed, else nothing."""
+        try:
+            self._write(name, image)
+        except OSError as error:
+            why = f"modules cannot be stored in {self.folder}: {error.strerror or error}"
+            with self._lock:
+                if not self.trouble:  # said once, until all are stored
+                    self._wait_s = AGAIN_S
+                    self._again_at = time.monotonic() + AGAIN_S
+                    log.warning("%s; they are kept in memory, and their jobs cannot leave this "
+                                "device until there is room: make some", why)  # fmt: skip
+                self.trouble = why
+            return why
+        with self._lock:
+            self._waiting.pop(name, None)
+            self._settle()
+        return ""
+
+    def _settle(self) -> None:
+        if self.trouble and not self._waiting:
+            log.info("no module waits for room in %s any longer", self.folder)
+            self.trouble = ""
+
+    def _write(self, name: str, image: bytes) -> None:
+        """Whole or not at all, also when the machine stops."""
+        temporary = self.folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
+        try:
+            with temporary.open("wb") as file:
+                file.write(image)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(self.folder / name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
