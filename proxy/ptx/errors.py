@@ -16,3 +16,7 @@ class ModuleError(Exception):
     def __init__(self, code: int, message: str, about: str = ""):
         super().__init__(message)
         self.code, self.message, self.about = code, message, about
+
+
+def unsupported(what: str, kernel: str) -> ModuleError:
+    return ModuleError(NOT_SUPPORTED, f"kernel {kernel}: {what} is not supported")

@@ -9,9 +9,9 @@ import pytest
 
 from rankfold.proxy.hal.soft.compiler import instructions, lower, segment
 from rankfold.proxy.hal.soft.compiler.emit import Value
-from rankfold.proxy.hal.soft.compiler.inline import flatten
 from rankfold.proxy.hal.soft.compiler.instructions import Effect, Row, defs_of, row_of, uses_of
 from rankfold.proxy.hal.soft.compiler.ops import Context, Handler
+from rankfold.proxy.ptx.inline import flatten
 from rankfold.proxy.ptx.model import Instr, Mem, Operand, Reg, registers_of
 from rankfold.proxy.ptx.module import parse_module
 from softgpu import test_isa

@@ -2,7 +2,7 @@
 
 A *cut* is an instruction that involves other threads (barrier, shuffle, vote …). It ends its
 block; what follows is compiled as a segment of its own, entered by the scheduler. Device
-functions have become part of the kernel before (inline.py), so that a cut may stand anywhere in
+functions have become part of the kernel before (ptx/inline.py), so that a cut may stand anywhere in
 them.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.inline import flatten
 from rankfold.proxy.ptx.model import (
     TYPE_BYTES,
     Function,
@@ -25,11 +26,10 @@ from rankfold.proxy.ptx.model import (
     Sym,
     registers_of,
 )  # fmt: skip
+from rankfold.proxy.ptx.parameters import Flat
 
 from . import matrix
-from .inline import flatten
 from .instructions import Effect, defs_of, is_cut, row_of, uses_of
-from .parameters import Flat
 
 REMATERIALISED_MAX = 24
 

@@ -41,7 +41,7 @@ class Row:
     `form`: its operands as the PTX ISA writes them. Results (d, p, q) come first; %cc is named
     where it is read; `[, b]` may be left out; `…` stands for what the second word decides. Exactly
     one of these says what becomes of it: `write` its LLVM IR, `meet` the cut, `tile` the cut of a
-    matrix operation; none does of what inline.py and flow.py resolve. `waits`: for what other
+    matrix operation; none does of what ptx/inline.py and flow.py resolve. `waits`: for what other
     threads do, in a loop. `ordered`: what the program sees depends on the order of the blocks.
     `ours`: not PTX's.
     """

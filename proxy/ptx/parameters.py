@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from dataclasses import dataclass, field
 
-from rankfold.proxy.ptx.model import TYPE_BYTES, Instr, Mem, Reg, Sym, Variable, Vec, symbols_of
+from .model import TYPE_BYTES, Instr, Mem, Reg, Sym, Variable, Vec, symbols_of
 
 
 @dataclass
@@ -46,9 +46,7 @@ def promote(flat: Flat) -> set[str]:
         for offset, size in places:
             flat.registers[f"{name}@{offset}"] = f"b{8 * size}"
     promoted = set(accesses) - memory
-    flat.instrs = [
-        new for instr in flat.instrs for new in _without(instr, promoted, memory)
-    ]
+    flat.instrs = [new for instr in flat.instrs for new in _without(instr, promoted, memory)]
     return memory
 
 

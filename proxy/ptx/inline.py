@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from rankfold.proxy.ptx.calls import Bodies
-from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
-from rankfold.proxy.ptx.model import (
+from . import recursion
+from .calls import Bodies
+from .errors import INVALID_PTX, ModuleError, unsupported
+from .model import (
     TYPE_BYTES,
     Function,
     Instr,
@@ -29,9 +30,6 @@ from rankfold.proxy.ptx.model import (
     Variable,
     Vec,
 )  # fmt: skip
-
-from . import recursion
-from .errors import unsupported
 from .parameters import Flat, promote
 
 INLINED_INSTRS_MAX = 200_000

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rankfold.proxy.ptx.model import TYPE_BYTES, Instr, Int, Mem, Operand, Reg, Sym, Variable
+from .model import TYPE_BYTES, Instr, Int, Mem, Operand, Reg, Sym, Variable
 
 STACK_BYTES = 31 << 10  # of a thread; with its other local memory mostly below 32 KiB
 _SLACK = 64  # what a check may come late by
