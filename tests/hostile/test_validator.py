@@ -40,7 +40,7 @@ MUTANTS = [
     Mutant("use-forgotten", "loop/ask.c", "\tf->module->uses++;", "\t;", "uses of a module"),
     Mutant("question-not-counted", "loop/ask.c", "r->pending += slot != 0;", ";",
            "questions that the client waits for"),
-    Mutant("reply-not-counted", "loop/ring.c", "\t\tr->replies--;", "\t\t;",
+    Mutant("reply-not-counted", "rank/ring.c", "\t\tr->replies--;", "\t\t;",
            "requests that are not answered"),
     Mutant("missing-page", "memory/chunk.c", "\tm->missing--;", "\t;", "missing pages"),
     Mutant("chunk-not-counted", "memory/chunk.c", "\td->used++;", "\t;", "used chunks"),

@@ -25,8 +25,8 @@ QUEUE = 3  # works: smaller than a real one, so that lists have to wait
 
 
 def load(folder: Path) -> tuple[Any, Any]:
-    files = ("buffers.c", "image.c", "chunk.c", "request.c", "moves.c", "valid.c")
-    library = native.build(folder, [ROOM / name for name in files])
+    files = sorted(set(ROOM.glob("*.c")) - {ROOM / "transfer.c"})
+    library = native.build(folder, files)
     channel = native.REPOSITORY / "interpose/channel/channel.h"
     hal = native.REPOSITORY / "proxy/hal/hal.h"
     text = native.structures(channel, "rf_record", "rf_alloc") + native.declarations(hal)

@@ -7,20 +7,6 @@
 
 #include "handlers.h"
 
-void rank_fail(struct rank *r, int error, const char *text)
-{
-	if (r->async_error)
-		return;
-	r->async_error = error;
-	memory_stop(&r->memory);
-	snprintf(r->error_text, sizeof r->error_text, "%s", text);
-	if (r->header) {
-		snprintf(r->header->fault, sizeof r->header->fault, "%s", text);
-		atomic_store(&r->header->async_error, (uint32_t)error);
-	}
-	r->proxy->progress = true;
-}
-
 /* The communicators' error, and what it is about while nothing worse has happened. */
 static void rank_fail_comm(struct rank *r, int error, const char *text)
 {

@@ -4,11 +4,8 @@
  *   loop.c      one turn: calls from Python, peers, device, rings, streams; sleep
  *   api.c       functions of proxy.h, each run in the loop
  *   mailbox.c   calls into the loop, events out of it
- *   ring.c      the channel of one rank: mapping, records out, replies in
  *   ask.c       questions to Python and their answers
  *   rank.c      a rank comes and goes
- *   table.c     virtual handles
- *   module.c    how long modules and functions live
  *   dispatch.c  takes records from the ring and finds the handler of each
  *   handle_….c  one handler per opcode: checks a record, then acts or queues
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
@@ -16,7 +13,7 @@
  *   job.c       a job epoch: barrier, collectives and peers put together
  *   state.c     a rank's state to and from its image; saved.c: one row per kind of record
  *
- * Streams and what lies in them: ../queue/.
+ * A rank's channel, handles and sticky error: ../rank/. Streams and what lies in them: ../queue/.
  */
 #ifndef RANKFOLD_INTERNAL_H
 #define RANKFOLD_INTERNAL_H
@@ -27,13 +24,11 @@
 
 #include "barrier/barrier.h"
 #include "channel.h"
+#include "clock.h"
 #include "codes.h"
 #include "collective/collective.h"
 #include "hal.h"
 #include "job_limits.h"
-#include "loop/module.h"
-#include "loop/place.h"
-#include "loop/table.h"
 #include "memory/memory.h"
 #include "memory/transfer.h"
 #include "peer.h"
@@ -43,12 +38,16 @@
 #include "queue/fence.h"
 #include "queue/group.h"
 #include "queue/item.h"
+#include "queue/pump.h"
 #include "queue/stream.h"
+#include "rank/fault.h"
+#include "rank/module.h"
+#include "rank/ring.h"
+#include "rank/table.h"
 
 #define STREAM_ITEMS_MAX 4096u /* weight of a rank's queued items; beyond it its ring waits */
 #define MODULE_BYTES_MAX (1ull << 30) /* of the images of one rank that are on their way */
 #define STREAMS_MAX 4096u             /* of one rank: every turn looks at all of them */
-#define OBJECTS_MAX (1u << 20)        /* handles of one rank */
 
 /* ---- handles ---- */
 
@@ -191,31 +190,9 @@ void post_event(struct proxy *, const struct proxy_event *); /* copies data */
 /* loop.c */
 void *loop_main(void *proxy);
 void loop_turn(struct proxy *); /* what it does again and again */
-uint64_t now_ns(void);
-
-/* ring.c */
-int ring_open(struct rank *, int channel_fd, char *error, uint32_t error_bytes);
-void ring_close(struct rank *);
-/* The next record, checked for size and number and copied to `out` (RF_RECORD_MAX bytes), or 0
- * bytes if none is there; negative: the ring is broken. `at` is the place to look, moved behind the
- * record. */
-#define RING_BROKEN (-1)
-#define RING_NUMBER (-2) /* the record's number, in `out`, is not the next one */
-int ring_peek(struct rank *, struct place *at, uint8_t *out);
-void ring_consume(struct rank *, struct place upto);
-void ring_tell_room(struct rank *); /* what was consumed is free: told once per turn */
-bool ring_empty(const struct rank *);
-bool ring_owned(const struct rank *); /* no server of a later epoch has taken it */
-void ring_reply(struct rank *, uint16_t slot, int error, const void *data, uint32_t bytes);
-void ring_release_bulk(struct rank *, uint32_t index);
-uint8_t *ring_bulk(struct rank *, uint64_t at, uint64_t bytes); /* NULL: out of bounds */
-void ring_retired(struct rank *, uint64_t seq);
-bool ring_host_function(struct rank *, uint64_t token, uint32_t place);
-bool ring_host_sound(const struct rank *); /* not more have returned than were handed over */
 
 /* dispatch.c */
 void rank_consume(struct rank *);
-void rank_fail(struct rank *, int error, const char *text); /* sticky */
 
 /* valid.c */
 const char *core_invalid(const struct proxy *); /* what is wrong, or NULL */

@@ -22,8 +22,6 @@
 #define LOOP_SPIN_NS 50000u /* awake without progress before it sleeps */
 #define WAIT_MAX 128        /* the kernel's limit for futex_waitv */
 
-uint64_t now_ns(void) { return spin_now_ns(); }
-
 /* A fault of ours, before it does harm far from where it happened. */
 static void check(const struct proxy *p)
 {

@@ -1,38 +1,8 @@
-/* image.c: a rank's memory comes to a device and leaves it: its space, its image, its pages. */
-#include <errno.h>
+/* image.c: a rank's image, the file of the launcher's that its memory goes to; and arrays that grow. */
 #include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "memory.h"
-
-int device_memory_open(struct device_memory *d, const struct hal *hal, struct hal_device *device,
-		       uint64_t bytes)
-{
-	d->hal = hal;
-	d->device = device;
-	d->total = bytes / RF_CHUNK_BYTES;
-	d->chunks = calloc(d->total, sizeof *d->chunks);
-	if (!d->chunks)
-		return MEMORY_SHORT;
-	int error = hal->stream_create(device, &d->in);
-	return error ? error : hal->stream_create(device, &d->out);
-}
-
-void device_memory_close(struct device_memory *d, bool idle)
-{
-	if (d->in && idle)
-		d->hal->stream_destroy(d->in);
-	if (d->out && idle)
-		d->hal->stream_destroy(d->out);
-	if (d->scratch && idle)
-		d->hal->space_destroy(d->scratch);
-	free(d->chunks);
-	free(d->all);
-}
 
 /* For `more` behind the `count` that are there. */
 bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size_t size)
@@ -48,78 +18,6 @@ bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size
 	*array = grown;
 	*room = bigger;
 	return true;
-}
-
-static bool list(struct device_memory *d, struct rank_memory *m)
-{
-	if (!make_room((void **)&d->all, d->count, 1, &d->room, sizeof *d->all))
-		return false;
-	uint32_t at = d->count++;
-	for (; at > 0 && d->all[at - 1]->rank > m->rank; at--)
-		d->all[at] = d->all[at - 1];
-	d->all[at] = m;
-	return true;
-}
-
-int memory_open(struct rank_memory *m, struct device_memory *d, uint32_t rank, int image_fd,
-		int channel_fd)
-{
-	struct stat info;
-	m->device = d;
-	m->rank = rank;
-	m->image_fd = -1;
-	if (fstat(image_fd, &info) || (uint64_t)info.st_size < RF_WINDOW_BYTES)
-		return MEMORY_INVALID;
-	m->image_fd = fcntl(image_fd, F_DUPFD_CLOEXEC, 3);
-	m->image = mmap(NULL, RF_WINDOW_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-			m->image_fd, 0);
-	m->pages = mmap(NULL, HEAP_PAGES * sizeof *m->pages, PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (m->image_fd < 0 || m->image == MAP_FAILED || m->pages == MAP_FAILED) {
-		m->image = m->image == MAP_FAILED ? NULL : m->image;
-		m->pages = m->pages == MAP_FAILED ? NULL : m->pages;
-		return MEMORY_SHORT;
-	}
-	int error = d->hal->space_create(d->device, &m->space);
-	if (error)
-		return error;
-	if (!list(d, m))
-		return MEMORY_SHORT;
-	return d->hal->space_map_host(m->space, RF_PINNED_BASE(rank), channel_fd, RF_OFF_PINNED,
-				      RF_PINNED_SLOT_BYTES);
-}
-
-void memory_close(struct rank_memory *m)
-{
-	struct device_memory *d = m->device;
-	if (!d)
-		return;
-	memory_cancel(m);
-	if (d->active == m)
-		d->active = NULL;
-	for (uint32_t i = 0; m->space && i < m->live_count; i++)
-		if (m->pages[m->live[i]].chunk)
-			page_unmap(m, m->live[i]);
-	if (m->space)
-		d->hal->space_destroy(m->space);
-	if (m->image)
-		munmap(m->image, RF_WINDOW_BYTES);
-	if (m->pages)
-		munmap(m->pages, HEAP_PAGES * sizeof *m->pages);
-	if (m->image_fd >= 0)
-		close(m->image_fd);
-	free(m->buffers);
-	free(m->live);
-	free(m->moves);
-	for (uint32_t i = 0; i < d->count; i++) {
-		if (d->all[i] != m)
-			continue;
-		memmove(&d->all[i], &d->all[i + 1],
-			(d->count - i - 1) * sizeof(struct rank_memory *));
-		d->count--;
-		break;
-	}
-	m->device = NULL;
 }
 
 void image_punch(struct rank_memory *m, uint32_t page)

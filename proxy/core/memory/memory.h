@@ -1,12 +1,14 @@
-/* memory.h: the memory of a device and of the ranks on it. Its files:
+/* memory.h: the memory of a device and of the ranks on it. Its files, from the lowest to the highest:
+ * one calls those above it here and no other (tests/proxy/test_floors.py).
  *
- *   buffers.c   a rank's buffers and the pages they touch: alloc, free, where a range lies
- *   image.c     a rank's space and its image, the file of the launcher's where memory goes to
  *   chunk.c     physical chunks: who refers to them, how many there are
- *   request.c   what is asked for a rank's memory, in which order it is served, who makes room
+ *   image.c     a rank's image, the file of the launcher's where memory goes to
+ *   buffers.c   a rank's buffers and the pages they touch: alloc, free, where a range lies
  *   moves.c     pages on their way between device and image
- *   valid.c     do counters and lists agree?
+ *   request.c   what is asked for a rank's memory, in which order it is served, who makes room
+ *   opening.c   a device's memory, and a rank's: opened and closed
  *   transfer.c  the transfers of collectives, which reach any rank's memory (transfer.h)
+ *   valid.c     do counters and lists agree?
  *
  * It knows the device's table (hal.h) and nothing of ranks, jobs, streams or channels: those call.
  * What is not said to be the caller's is written here only.
@@ -159,20 +161,20 @@ struct device_memory {
 	bool progress;                    /* something has changed; the loop clears it */
 };
 
-/* ---- the device's: image.c ---- */
+/* ---- the device's: opening.c ---- */
 
 int device_memory_open(struct device_memory *, const struct hal *, struct hal_device *,
 		       uint64_t bytes);
 void device_memory_close(struct device_memory *, bool idle); /* no work is under way */
 
-/* ---- a rank's: image.c ---- */
+/* ---- a rank's: opening.c ---- */
 
 /* CUresult; the pinned arena is at RF_OFF_PINNED of channel_fd. Close also after an error, and only
  * when nothing moves and no submitted work uses it. */
 int memory_open(struct rank_memory *, struct device_memory *, uint32_t rank, int image_fd,
 		int channel_fd);
 void memory_close(struct rank_memory *);
-bool memory_clear_image(struct rank_memory *); /* what an earlier process of it left there */
+bool memory_clear_image(struct rank_memory *); /* image.c: what an earlier process left there */
 
 static inline bool memory_resident(const struct rank_memory *m) { return !m->missing; }
 static inline bool memory_moving(const struct rank_memory *m) { return m->move_count != 0; }
@@ -206,12 +208,12 @@ bool memory_ask(struct rank_memory *, const struct memory_request *);
 void memory_cancel(struct rank_memory *);    /* told at once, or when what has begun is over */
 void memory_stop(struct rank_memory *);      /* its rank has failed */
 void memory_activated(struct rank_memory *); /* its kernels run from now on */
+void memory_changes(struct rank_memory *);   /* from now on: what was saved is of before */
 void memory_turn(struct device_memory *);
 
 /* ---- moves.c ---- */
 
 bool memory_saved(const struct rank_memory *); /* its image holds all there is */
-void memory_changes(struct rank_memory *);     /* from now on: what was saved is of before */
 
 /* ---- valid.c ---- */
 
@@ -231,6 +233,7 @@ void image_punch(struct rank_memory *, uint32_t page);
 bool move_add(struct rank_memory *, uint32_t page, enum move_kind);
 void moves_drop(struct rank_memory *); /* of those in, what is not submitted */
 bool moves_pump(struct device_memory *);
+void moves_are_of_before(struct rank_memory *); /* what they copy, and what was saved */
 bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size_t size);
 
 #endif

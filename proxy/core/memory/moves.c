@@ -247,10 +247,8 @@ bool memory_saved(const struct rank_memory *m)
 	return true;
 }
 
-void memory_changes(struct rank_memory *m)
+void moves_are_of_before(struct rank_memory *m)
 {
-	if (m->request.state && m->request.purpose == PURPOSE_SAVE && m->request.stay)
-		memory_cancel(m);
 	for (uint32_t i = 0; i < m->live_count; i++) {
 		struct page *page = &m->pages[m->live[i]];
 		if (page->saved && m->alone) /* nobody to make room for: no second copy */

@@ -60,6 +60,13 @@ void memory_cancel(struct rank_memory *m)
 	finish(q, MEMORY_CANCELLED);
 }
 
+void memory_changes(struct rank_memory *m)
+{
+	if (m->request.state && m->request.purpose == PURPOSE_SAVE && m->request.stay)
+		memory_cancel(m);
+	moves_are_of_before(m);
+}
+
 void memory_stop(struct rank_memory *m)
 {
 	m->stopped = true;

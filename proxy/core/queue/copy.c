@@ -42,7 +42,7 @@ bool copy_submit(struct rank *r, struct stream *s, struct item *i)
 	const struct hal *hal = r->proxy->hal;
 	const struct rf_copy *c = &i->copy.copy;
 	while (i->copy.row < c->height && c->width) {
-		if (!item_may(r, s, i))
+		if (!item_may(r, s, i, COPY_NEEDS))
 			return false;
 		struct hal_work w = {.kind = HAL_COPY};
 		uint64_t n = side(r, i, true, c->width - i->copy.column, &w.copy.dst);
@@ -68,7 +68,7 @@ bool fill_submit(struct rank *r, struct stream *s, struct item *i)
 	const struct rf_fill *f = &i->fill.fill;
 	uint64_t row_bytes = f->width * f->element;
 	while (i->fill.row < f->height && row_bytes) {
-		if (!item_may(r, s, i))
+		if (!item_may(r, s, i, COPY_NEEDS))
 			return false;
 		struct hal_work w = {.kind = HAL_FILL};
 		uint64_t at = f->dst + i->fill.row * f->pitch + i->fill.column;

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "loop/table.h"
+#include "rank/table.h"
 
 struct rank;
 

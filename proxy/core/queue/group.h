@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "channel.h"
-#include "loop/place.h"
+#include "rank/ring.h"
 
 struct coll_round;
 struct item;

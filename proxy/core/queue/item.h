@@ -1,4 +1,22 @@
-/* item.h: what lies in a stream: one item per request that takes its turn there (item.c). */
+/* item.h: what lies in a stream: one item per request that takes its turn there (item.c).
+ *
+ * The files of this room, from the lowest to the highest: one calls those above it here and no other
+ * (tests/proxy/test_floors.py).
+ *
+ *   execution.c   when something that runs is over
+ *   item.c        what is the same for all kinds of items
+ *   stream.c      a rank's streams, and the items in each, in their order
+ *   event.c       events, their records, and who waits for them
+ *   fence.c       what is over when all streams have done all that is older; frees
+ *   copy.c        copies and fills
+ *   launch.c      kernels and matrix products
+ *   host.c        host functions
+ *   collective.c  one group's operations on one communicator
+ *   kinds.c       the table of kinds
+ *   pump.c        items are submitted and complete
+ *   group.c       an outermost NCCL group: issued at once, or not yet
+ *   valid.c       do counters and lists agree?
+ */
 #ifndef RANKFOLD_QUEUE_ITEM_H
 #define RANKFOLD_QUEUE_ITEM_H
 
@@ -70,7 +88,7 @@ static inline struct coll_round *item_rounds(struct item *i)
 	return (void *)(item_ops(i) + i->coll.count);
 }
 
-/* What an item needs besides its turn: stream.c looks, before it is submitted. */
+/* What an item needs besides its turn: pump.c looks, before it is submitted. */
 enum item_needs {
 	NEEDS_ACTIVE = 1, /* its rank is the device's active one, and resident */
 	NEEDS_STILL = 2,  /* its rank's memory is not on its way */
@@ -106,7 +124,7 @@ void item_free(struct item *);
 void item_share(struct item *, struct execution *);
 /* Work `number` of the stream's device queue is, so far, the last one that it waits for. */
 void item_on_device(struct rank *, const struct stream *, struct item *, uint64_t number);
-/* May it be given away now, as far as its kind's needs go? */
-bool item_may(const struct rank *, const struct stream *, const struct item *);
+/* May it be given away now, as far as these needs go? */
+bool item_may(const struct rank *, const struct stream *, const struct item *, uint32_t needs);
 
 #endif

@@ -1,4 +1,4 @@
-/* kinds.h: what each kind of item does, for the table in item.c; nobody else includes it. */
+/* kinds.h: what each kind of item does, for the table in kinds.c; nobody else includes it. */
 #ifndef RANKFOLD_QUEUE_KINDS_H
 #define RANKFOLD_QUEUE_KINDS_H
 
@@ -11,6 +11,7 @@ void kernel_complete(struct rank *, struct item *);
 bool product_submit(struct rank *, struct stream *, struct item *);
 
 /* copy.c */
+#define COPY_NEEDS (NEEDS_STILL | NEEDS_ROOM) /* of copies and fills, for each piece */
 bool copy_submit(struct rank *, struct stream *, struct item *);
 void copy_complete(struct rank *, struct item *);
 bool copy_heard(const struct item *);

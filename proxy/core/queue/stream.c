@@ -1,20 +1,11 @@
-/* stream.c: a rank's streams: real queues, so that one that waits never holds up another. Order,
- * and nothing else: what an item needs, does and leaves is its kind's (item.c).
+/* stream.c: a rank's streams: real queues, so that one that waits never holds up another.
  *
- * A stream keeps its items from the oldest incomplete to the newest. Items are submitted in
- * order, as soon as their dependencies allow, and complete in order.
- *
- * Ordering between streams: an item of the legacy stream waits for everything older in the blocking
- * streams, an item of a blocking stream for everything older in the legacy stream; "older" is the
- * record's number (CUDA programming guide, "Default stream").
- *
- * After a sticky error items complete without doing anything, and replies carry the error.
+ * A stream keeps its items from the oldest incomplete to the newest: behind those that are submitted
+ * lies the next one to be.
  */
 #include <stdlib.h>
 
 #include "loop/internal.h"
-
-#define REFILL_WORKS 32u /* a full device queue (64 works or more) is filled up after so many */
 
 struct stream *stream_new(struct rank *r, uint64_t id, uint32_t flags, int32_t priority)
 {
@@ -42,13 +33,21 @@ struct stream *stream_new(struct rank *r, uint64_t id, uint32_t flags, int32_t p
 	return s;
 }
 
-static void stream_free(struct rank *r, uint32_t index)
+void stream_free(struct rank *r, uint32_t index)
 {
 	struct stream *s = r->streams[index];
 	table_remove(&r->objects, s->o.id);
 	r->proxy->hal->stream_destroy(s->hal);
 	free(s);
 	r->streams[index] = r->streams[--r->stream_count];
+}
+
+void streams_close(struct rank *r)
+{
+	while (r->stream_count)
+		stream_free(r, r->stream_count - 1);
+	free(r->streams);
+	r->streams = NULL;
 }
 
 void stream_push(struct rank *r, struct stream *s, struct item *i)
@@ -63,176 +62,18 @@ void stream_push(struct rank *r, struct stream *s, struct item *i)
 	r->items += i->weight;
 }
 
-/* ---- completion ---- */
-
-/* A kernel's fault becomes the rank's sticky error. */
-static void note_fault(struct rank *r)
+struct item *stream_pop(struct rank *r, struct stream *s)
 {
-	const struct hal *hal = r->proxy->hal;
-	char text[256] = "";
-	if (r->async_error || !r->memory.space || !hal->space_error(r->memory.space, NULL, 0))
-		return;
-	int error = hal->space_error(r->memory.space, text, sizeof text);
-	rank_fail(r, error, text);
-}
-
-static void complete(struct rank *r, struct item *i)
-{
-	const struct item_row *row = item_row(i);
-	bool heard = !row->heard || row->heard(i);
-	if (i->execution->place == EXECUTION_DEVICE)
-		memory_used(&r->memory);
-	if (row->complete)
-		row->complete(r, i);
-	ring_reply(r, i->slot, r->async_error, NULL, 0);
+	struct item *i = s->head;
+	s->head = i->next;
+	if (!s->head)
+		s->tail = NULL;
 	r->items -= i->weight;
-	r->proxy->progress |= heard;
-	r->proxy->settled |= !heard;
-	item_free(i);
+	return i;
 }
 
-static void complete_stream(struct rank *r, struct stream *s)
+void stream_submitted(struct stream *s)
 {
-	while (s->head && s->head->submitted && execution_over(r, s->head->execution)) {
-		struct item *i = s->head;
-		if (i->execution->place == EXECUTION_DEVICE)
-			note_fault(r); /* before whoever waits for it hears that it is over */
-		s->head = i->next;
-		if (!s->head)
-			s->tail = NULL;
-		complete(r, i);
-	}
-}
-
-/* ---- submission ---- */
-
-static bool ordered(const struct rank *r, const struct stream *s, const struct item *i)
-{
-	if (s->flags & RF_STREAM_NON_BLOCKING)
-		return true;
-	if (s != r->legacy)
-		return !r->legacy->head || r->legacy->head->seq >= i->seq;
-	for (uint32_t n = 0; n < r->stream_count; n++) {
-		const struct stream *o = r->streams[n];
-		if (o != s && !(o->flags & RF_STREAM_NON_BLOCKING) && o->head &&
-		    o->head->seq < i->seq)
-			return false;
-	}
-	return true;
-}
-
-static enum item_ready ready(const struct item *i)
-{
-	const struct item_row *row = item_row(i);
-	return row->ready ? row->ready(i) : ITEM_READY;
-}
-
-static bool submit(struct rank *r, struct stream *s, struct item *i)
-{
-	const struct item_row *row = item_row(i);
-	if (r->async_error && !(row->needs & EVEN_FAILED))
-		return true; /* nothing runs any more, everything completes */
-	enum item_ready there = ready(i);
-	if (there == ITEM_LATER || (there == ITEM_READY && !item_may(r, s, i)))
-		return false;
-	return !row->submit || row->submit(r, s, i);
-}
-
-/* May its next item be looked at? */
-static bool open_for_next(const struct rank *r, const struct stream *s)
-{
-	if (!s->next || !ordered(r, s, s->next))
-		return false;
-	return s->head == s->next || !(item_row(s->head)->needs & HOLDS_NEXT) ||
-	       s->head->execution->told;
-}
-
-static void submit_stream(struct rank *r, struct stream *s)
-{
-	while (open_for_next(r, s)) {
-		struct item *i = s->next;
-		if (!submit(r, s, i))
-			break;
-		i->submitted = true;
-		s->next = i->next;
-		r->proxy->progress = true;
-	}
-}
-
-void rank_pump(struct rank *r)
-{
-	note_fault(r);
-	if (!ring_host_sound(r))
-		rank_fail(r, CU_INVALID_VALUE,
-			  "more host functions have returned than were called");
-	for (uint32_t n = 0; n < r->stream_count; n++) {
-		struct stream *s = r->streams[n];
-		complete_stream(r, s);
-		submit_stream(r, s);
-		complete_stream(r, s);
-		if (s->doomed && !s->head)
-			stream_free(r, n--);
-	}
-	if (r->async_error)
-		waiters_answer(r);
-	fence_retire(r);
-	memory_sweep(&r->memory);
-}
-
-/* The first work of the stream whose completion lets anything happen. */
-static uint64_t wake_at(const struct rank *r, const struct stream *s)
-{
-	const struct hal *hal = r->proxy->hal;
-	uint64_t last = 0;
-	for (const struct item *i = s->head; i && i != s->next; i = i->next) {
-		const struct item_row *row = item_row(i);
-		if (i->execution->place == EXECUTION_DEVICE)
-			last = i->execution->number;
-		if (!row->heard || row->heard(i))
-			return last;
-	}
-	return s->next && !hal->room(s->hal) ? hal->completed(s->hal) + REFILL_WORKS : last;
-}
-
-/* A stream that is held up by another one's middle makes each completion count. */
-void rank_sleep(struct rank *r)
-{
-	bool each = false;
-	for (uint32_t n = 0; n < r->stream_count; n++)
-		each |= r->streams[n]->next && !ordered(r, r->streams[n], r->streams[n]->next);
-	for (uint32_t n = 0; n < r->stream_count; n++) {
-		struct stream *s = r->streams[n];
-		r->proxy->hal->notify_at(s->hal, each ? 0 : wake_at(r, s));
-	}
-}
-
-/* Could this rank run a kernel now, were it active? */
-bool rank_has_kernel(const struct rank *r)
-{
-	for (uint32_t n = 0; n < r->stream_count; n++) {
-		const struct stream *s = r->streams[n];
-		if (open_for_next(r, s) && item_row(s->next)->needs & NEEDS_ACTIVE &&
-		    ready(s->next) == ITEM_READY && !r->async_error)
-			return true;
-	}
-	return false;
-}
-
-/* Forget everything queued; nothing of it is in flight. */
-void rank_drop_streams(struct rank *r)
-{
-	while (r->stream_count) {
-		struct stream *s = r->streams[r->stream_count - 1];
-		for (struct item *i = s->head, *next; i; i = next) {
-			next = i->next;
-			if (item_row(i)->drop)
-				item_row(i)->drop(i);
-			item_free(i);
-		}
-		stream_free(r, r->stream_count - 1);
-	}
-	fence_drop_frees(r);
-	waiters_drop(r);
-	free(r->streams);
-	r->streams = NULL;
+	s->next->submitted = true;
+	s->next = s->next->next;
 }

@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "internal.h"
+#include "rank/table.h"
 
 static struct object tombstone;
 

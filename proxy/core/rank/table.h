@@ -12,6 +12,8 @@ struct object {
 	uint64_t id;
 };
 
+#define OBJECTS_MAX (1u << 20) /* in one table */
+
 struct table { /* id -> object, open addressing */
 	struct object **slot;
 	uint32_t capacity, count, dead;

@@ -7,7 +7,7 @@
  */
 #include <stdlib.h>
 
-#include "internal.h"
+#include "loop/internal.h"
 
 static bool is_function_of(const struct object *o, const struct module *m)
 {

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "channel.h"
-#include "loop/table.h"
+#include "rank/table.h"
 
 struct hal_function;
 struct proxy_function;

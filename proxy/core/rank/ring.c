@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "doorbell.h"
-#include "internal.h"
+#include "loop/internal.h"
 
 #ifndef F_GET_SEALS
 #define F_GET_SEALS 1034

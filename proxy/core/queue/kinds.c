@@ -1,0 +1,45 @@
+/* kinds.c: the kinds of items: one row each (item.h). */
+#include "queue/kinds.h"
+
+static bool heard_if_asked(const struct item *i) { return i->slot; }
+
+const struct item_row item_rows[ITEM_KINDS] = {
+	[ITEM_KERNEL] = {.name = "kernel",
+			 .needs = NEEDS_ACTIVE | NEEDS_STILL | NEEDS_ROOM,
+			 .ready = kernel_ready,
+			 .submit = kernel_submit,
+			 .complete = kernel_complete,
+			 .heard = heard_if_asked},
+	[ITEM_PRODUCT] = {.name = "matrix product",
+			  .needs = NEEDS_ACTIVE | NEEDS_STILL | NEEDS_ROOM,
+			  .submit = product_submit,
+			  .heard = heard_if_asked},
+	[ITEM_COPY] = {.name = "copy",
+		       .needs = COPY_NEEDS,
+		       .submit = copy_submit,
+		       .complete = copy_complete,
+		       .heard = copy_heard},
+	[ITEM_FILL] = {.name = "fill",
+		       .needs = COPY_NEEDS,
+		       .submit = fill_submit,
+		       .heard = heard_if_asked},
+	[ITEM_RECORD] = {.name = "event record",
+			 .complete = record_complete,
+			 .drop = event_drop,
+			 .heard = record_heard},
+	[ITEM_WAIT] = {.name = "event wait",
+		       .ready = wait_ready,
+		       .complete = wait_complete,
+		       .drop = event_drop,
+		       .heard = heard_if_asked},
+	/* It needs the head of its stream, too, unless it changes nothing. */
+	[ITEM_COLLECTIVE] = {.name = "collective",
+			     .needs = HOLDS_NEXT,
+			     .submit = collective_submit,
+			     .heard = collective_heard},
+	[ITEM_HOST] = {.name = "host function",
+		       .needs = NEEDS_HEAD | HOLDS_NEXT | EVEN_FAILED,
+		       .submit = host_submit},
+	[ITEM_FENCE] = {.name = "fence", .complete = fence_complete, .drop = fence_drop},
+	[ITEM_REPLY] = {.name = "reply"},
+};

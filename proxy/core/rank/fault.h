@@ -1,0 +1,9 @@
+/* fault.h: a rank's sticky error (fault.c). */
+#ifndef RANKFOLD_FAULT_H
+#define RANKFOLD_FAULT_H
+
+struct rank;
+
+void rank_fail(struct rank *, int error, const char *text); /* CUresult; the first one stays */
+
+#endif
