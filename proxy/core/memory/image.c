@@ -1,4 +1,4 @@
-/* image.c: a rank's image, the file of the launcher's that its memory goes to; and arrays that grow. */
+/* image.c: a rank's image, the launcher's file that its memory goes to; and arrays that grow. */
 #include <fcntl.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* memory.h: the memory of a device and of the ranks on it. Its files, from the lowest to the highest:
- * one calls those above it here and no other (tests/proxy/test_floors.py).
+/* memory.h: the memory of a device and of the ranks on it. Its files, from the lowest to the
+ * highest: one calls those above it here and no other (tests/proxy/test_floors.py).
  *
  *   chunk.c     physical chunks: who refers to them, how many there are
  *   image.c     a rank's image, the file of the launcher's where memory goes to

@@ -1,7 +1,7 @@
 /* item.h: what lies in a stream: one item per request that takes its turn there (item.c).
  *
- * The files of this room, from the lowest to the highest: one calls those above it here and no other
- * (tests/proxy/test_floors.py).
+ * The files of this room, from the lowest to the highest: one calls those above it here and no
+ * other (tests/proxy/test_floors.py).
  *
  *   execution.c   when something that runs is over
  *   item.c        what is the same for all kinds of items

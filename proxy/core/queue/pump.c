@@ -1,5 +1,5 @@
-/* pump.c: the items of a rank's streams are submitted and complete. Order, and nothing else: what an
- * item needs, does and leaves is its kind's (kinds.c).
+/* pump.c: the items of a rank's streams are submitted and complete. Order, and nothing else: what
+ * an item needs, does and leaves is its kind's (kinds.c).
  *
  * Items are submitted in order, as soon as their dependencies allow, and complete in order.
  *
