@@ -94,7 +94,9 @@ def parse_instr(text: str, scope: Scope, function: str) -> Instr:
         instr.target = scope.find(table.strip()) or table.strip()
     else:
         try:
-            instr.args = tuple(parse_operand(p, scope) for p in split(rest)) if rest.strip() else ()
+            instr.args = (
+                tuple(parse_operand(p, scope) for p in split(rest)) if rest.strip() else ()
+            )
         except ValueError:
             instr.args = ()  # an operand of a form that no instruction we know has
     if instr.op[0] in ("ld", "ldu", "st"):  # ld a, array[i]

@@ -72,9 +72,7 @@ def test_one_kernel_of_several(tmp_path: Path) -> None:
 
 
 def test_what_is_compiled_is_kept(
-    made: list[Loader],
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    made: list[Loader], folder: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:
     """Each stage, under the hash of the cached object, which is the same as without."""
     assert result(new(made, folder), text()) == 42
@@ -91,9 +89,7 @@ def test_what_is_compiled_is_kept(
 
 
 def test_of_what_fails_the_stages_before_are_kept(
-    made: list[Loader],
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    made: list[Loader], folder: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:
     monkeypatch.setenv(dump.SWITCH, str(folder / "kept"))
     with pytest.raises(ModuleError):

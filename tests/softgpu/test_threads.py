@@ -236,7 +236,9 @@ def test_which_loops_threads_regroup_in(extra: str, side_by_side: bool) -> None:
 
 def test_how_registers_differ_between_threads() -> None:
     """Behind the loop, what its rounds count is not the same for all; nor what is loaded."""
-    module = parse_module(kernel(SUM.format(extra="shl.b32 %r8, %r0, 2; sub.u32 %r10, %r2, 1;")))
+    module = parse_module(
+        kernel(SUM.format(extra="shl.b32 %r8, %r0, 2; sub.u32 %r10, %r2, 1;"))
+    )
     slopes = lower.Kernel(module, module.functions["k"], "k").slopes
     found = {name: slopes[f"%{name}"] for name in ("r0", "r1", "r2", "r4", "r5", "r6", "r8", "r10")}
     assert found == {"r0": 1, "r1": 1, "r2": 0, "r4": None, "r5": None, "r6": None, "r8": 4,
