@@ -1,7 +1,8 @@
-/* abi.h: the types of NVIDIA's public interfaces, as far as the client must know their layout.
+/* abi.h: the types of NVIDIA's public interfaces, as far as the client must know their layout. CUDA's
+ * are here, those of NCCL, cuBLAS and NVML in abi_libraries.h.
  *
- * The client builds on machines without a toolkit, so the few structures it reads or fills are
- * declared here. Handles are opaque pointers and enumerations plain integers: that is their ABI.
+ * The client builds on machines without a toolkit, so it declares the few structures that it reads
+ * or fills. Handles are opaque pointers and enumerations plain integers: that is their ABI.
  * tests/interpose/test_abi.py compares sizes, offsets and prototypes with the real headers.
  */
 #ifndef RANKFOLD_ABI_H
@@ -9,6 +10,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "abi_libraries.h"
 
 /* ---- CUDA runtime ---- */
 
@@ -483,134 +486,5 @@ typedef CUDA_GRAPH_INSTANTIATE_PARAMS cudaGraphInstantiateParams;
 #define CU_LAUNCH_PARAM_END ((void *)0)
 #define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)1)
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)
-
-/* ---- NCCL ---- */
-
-typedef int ncclResult_t;
-typedef int ncclDataType_t;
-typedef int ncclRedOp_t;
-typedef int ncclScalarResidence_t;
-typedef void *ncclComm_t;
-typedef void *ncclWindow_t;
-typedef struct {
-	char internal[128];
-} ncclUniqueId;
-typedef struct {
-	size_t size;
-	unsigned int magic, version;
-	int blocking;
-} ncclConfig_t;
-typedef struct {
-	size_t size;
-	unsigned int magic, version;
-	float estimatedTime;
-} ncclSimInfo_t;
-
-/* ---- cuBLAS and cuBLASLt: their enumerations are in api.h ---- */
-
-typedef int cudaDataType;
-typedef int cudaDataType_t;
-enum {
-	CUDA_R_32F = 0,
-	CUDA_R_64F = 1,
-	CUDA_R_16F = 2,
-	CUDA_R_8I = 3,
-	CUDA_R_32I = 10,
-	CUDA_R_16BF = 14,
-	CUDA_C_32F = 4,
-	CUDA_C_64F = 5,
-};
-typedef int libraryPropertyType;
-typedef struct {
-	unsigned short bits;
-} __half;
-typedef struct {
-	float x, y;
-} cuComplex;
-typedef struct {
-	double x, y;
-} cuDoubleComplex;
-typedef void *cublasHandle_t;
-typedef void *cublasLtHandle_t;
-typedef struct {
-	uint64_t data[14];
-} cublasLtMatrixLayoutOpaque_t, *cublasLtMatrixLayout_t;
-typedef struct {
-	uint64_t data[32];
-} cublasLtMatmulDescOpaque_t, *cublasLtMatmulDesc_t;
-typedef struct {
-	uint64_t data[12];
-} cublasLtMatmulPreferenceOpaque_t, *cublasLtMatmulPreference_t;
-typedef struct {
-	uint64_t data[8];
-} cublasLtMatmulAlgo_t;
-typedef struct {
-	cublasLtMatmulAlgo_t algo;
-	size_t workspaceSize;
-	int state;
-	float wavesCount;
-	int reserved[4];
-} cublasLtMatmulHeuristicResult_t;
-
-/* ---- NVML: what is never read or filled is only a name ---- */
-
-typedef int nvmlReturn_t;
-typedef void *nvmlDevice_t;
-typedef int nvmlClockType_t;
-typedef int nvmlComputeMode_t;
-typedef int nvmlEccCounterType_t;
-typedef int nvmlEnableState_t;
-typedef int nvmlGpuP2PCapsIndex_t;
-typedef int nvmlGpuP2PStatus_t;
-typedef int nvmlGpuTopologyLevel_t;
-typedef int nvmlIntNvLinkDeviceType_t;
-typedef int nvmlMemoryErrorType_t;
-typedef int nvmlMemoryLocation_t;
-typedef int nvmlNvLinkCapability_t;
-typedef int nvmlNvLinkErrorCounter_t;
-typedef int nvmlPageRetirementCause_t;
-typedef int nvmlPcieUtilCounter_t;
-typedef int nvmlPstates_t;
-typedef int nvmlTemperatureSensors_t;
-typedef int nvmlTemperatureThresholds_t;
-typedef unsigned int nvmlDeviceArchitecture_t;
-typedef void nvmlBAR1Memory_t;
-typedef void nvmlDeviceAttributes_t;
-typedef void nvmlGpuFabricInfo_t;
-typedef void nvmlGpuFabricInfoV_t;
-typedef void nvmlPlatformInfo_t;
-typedef void nvmlProcessUtilizationSample_t;
-typedef void nvmlTemperature_t;
-typedef void nvmlUtilization_t;
-
-typedef struct {
-	unsigned long long total, free, used;
-} nvmlMemory_t;
-typedef struct {
-	unsigned int version;
-	unsigned long long total, reserved, free, used;
-} nvmlMemory_v2_t;
-/* The first version ends before pciSubSystemId, the second before busId. */
-typedef struct {
-	char busIdLegacy[16];
-	unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
-	char busId[32];
-} nvmlPciInfo_t;
-typedef struct {
-	unsigned int pid;
-	unsigned long long usedGpuMemory;
-} nvmlProcessInfo_v1_t;
-typedef struct {
-	unsigned int pid;
-	unsigned long long usedGpuMemory;
-	unsigned int gpuInstanceId, computeInstanceId;
-} nvmlProcessInfo_v2_t;
-typedef nvmlProcessInfo_v2_t nvmlProcessInfo_t;
-typedef struct {
-	unsigned int fieldId, scopeId;
-	long long timestamp, latencyUsec;
-	int valueType, nvmlReturn;
-	unsigned long long value;
-} nvmlFieldValue_t;
 
 #endif

@@ -1,6 +1,6 @@
 /* occupancy.c: what kernels need, and how many of them the device holds. Occupancy follows from the
- * device's limits and the kernel's needs alone: threads, registers and shared memory. Nothing here
- * blocks but the question for a kernel's needs (function_ready), asked once.
+ * device's limits and the kernel's needs alone: threads, registers and shared memory. Only the
+ * request for a kernel's needs (function_ready) blocks, once per kernel.
  */
 #include "issue.h"
 
@@ -14,19 +14,29 @@ static int max_dynamic(const struct function *f, const struct rf_device *d)
 	return left > 0 ? left : 0;
 }
 
-/* Numbers of CUfunction_attribute. */
-int function_attribute(int *value, int attribute, struct function *f)
+/* Fetches the needs of `f` (its `info`) where they are not known yet, and the device's limits. */
+static int needs_and_limits(struct function *f, const struct rf_device **device)
 {
 	const struct rf_welcome *welcome;
-	if (!value)
-		return INVALID_VALUE;
 	int error = channel_enter();
 	if (!error)
 		error = function_ready(f);
 	if (error)
 		return error;
 	channel_welcome(&welcome);
-	const struct rf_device *d = &welcome->device;
+	*device = &welcome->device;
+	return CUDA_OK;
+}
+
+/* Numbers of CUfunction_attribute. */
+int function_attribute(int *value, int attribute, struct function *f)
+{
+	const struct rf_device *d;
+	if (!value)
+		return INVALID_VALUE;
+	int error = needs_and_limits(f, &d);
+	if (error)
+		return error;
 	switch (attribute) {
 	case 0: *value = (int)f->info.max_threads; return CUDA_OK;
 	case 1: *value = (int)f->info.static_shared_bytes; return CUDA_OK;
@@ -50,15 +60,11 @@ int function_attribute(int *value, int attribute, struct function *f)
 
 int function_set_attribute(struct function *f, int attribute, int value)
 {
-	const struct rf_welcome *welcome;
-	int error = channel_enter();
-	if (!error)
-		error = function_ready(f);
+	const struct rf_device *d;
+	int error = needs_and_limits(f, &d);
 	if (error)
 		return error;
-	channel_welcome(&welcome);
-	int64_t most = (int64_t)welcome->device.shared_per_block_optin -
-		       f->info.static_shared_bytes;
+	int64_t most = (int64_t)d->shared_per_block_optin - f->info.static_shared_bytes;
 	if (attribute == 8) {
 		if (value < 0 || value > most)
 			return INVALID_VALUE;
@@ -103,32 +109,25 @@ static int blocks_for(const struct function *f, const struct rf_device *d, int b
 
 int occupancy_blocks(int *blocks, struct function *f, int block_size, size_t dynamic_shared)
 {
-	const struct rf_welcome *welcome;
+	const struct rf_device *d;
 	if (!blocks || block_size <= 0)
 		return INVALID_VALUE;
-	int error = channel_enter();
-	if (!error)
-		error = function_ready(f);
+	int error = needs_and_limits(f, &d);
 	if (error)
 		return error;
-	channel_welcome(&welcome);
-	*blocks = blocks_for(f, &welcome->device, block_size, dynamic_shared);
+	*blocks = blocks_for(f, d, block_size, dynamic_shared);
 	return CUDA_OK;
 }
 
 /* How much each of so many blocks of an SM may have; 0 where they do not fit anyway. */
 int occupancy_shared(size_t *bytes, struct function *f, int blocks, int block_size)
 {
-	const struct rf_welcome *welcome;
+	const struct rf_device *d;
 	if (!bytes || blocks <= 0 || block_size <= 0)
 		return INVALID_VALUE;
-	int error = channel_enter();
-	if (!error)
-		error = function_ready(f);
+	int error = needs_and_limits(f, &d);
 	if (error)
 		return error;
-	channel_welcome(&welcome);
-	const struct rf_device *d = &welcome->device;
 	uint64_t most = (uint64_t)max_dynamic(f, d), each = d->shared_per_sm / (uint32_t)blocks;
 	uint64_t taken = f->info.static_shared_bytes + DEVICE_SHARED_RESERVED;
 	each = each > taken ? each - taken : 0;
@@ -140,14 +139,10 @@ int occupancy_shared(size_t *bytes, struct function *f, int blocks, int block_si
 int occupancy_block_size(int *grid, int *block, struct function *f, CUoccupancyB2DSize shared_of,
 			 size_t dynamic_shared, int limit)
 {
-	const struct rf_welcome *welcome;
-	int best = 0, error = channel_enter();
-	if (!error)
-		error = grid && block ? function_ready(f) : INVALID_VALUE;
+	const struct rf_device *d;
+	int best = 0, error = grid && block ? needs_and_limits(f, &d) : INVALID_VALUE;
 	if (error)
 		return error;
-	channel_welcome(&welcome);
-	const struct rf_device *d = &welcome->device;
 	int most = (int)f->info.max_threads;
 	if (limit > 0 && limit < most)
 		most = limit;
