@@ -55,6 +55,13 @@ def test_an_aborted_communicator_lets_its_rank_go_on(state: State, placement: li
         assert job.output(0) == "rank 0 is done\n"
 
 
+@pytest.mark.parametrize("placement", [[0, 1], [0, 0]], ids=["apart", "folded"])
+def test_nccl_says_what_went_wrong_last(state: State, placement: list[int]) -> None:
+    with Fleet(state, 2) as fleet:
+        outputs = finish(start(fleet, "nccl_errors", placement))
+        assert outputs == ["rank 0 is done\n", "rank 1 is done\n"]
+
+
 def test_memory_of_folded_ranks_may_exceed_the_device(state: State) -> None:
     """Each of three ranks fills its own 24 MiB of a device that has 32 MiB."""
     with Fleet(state, 1, memory=32 * MiB) as fleet:

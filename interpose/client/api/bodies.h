@@ -229,7 +229,7 @@ int blas_geam(const void *handle, int type, int transa, int transb, int64_t m, i
 int blas_dgmm(const void *handle, int type, int side, int64_t m, int64_t n, const void *a,
 	      int64_t lda, const void *x, int64_t incx, void *c, int64_t ldc);
 
-/* cublaslt.c */
+/* cublaslt_descriptors.c */
 enum described { OF_DESC, OF_LAYOUT, OF_PREFERENCE, OF_ALGO };
 int desc_create(cublasLtMatmulDesc_t *out, int compute, int scale);
 int desc_init(cublasLtMatmulDesc_t, size_t bytes, int compute, int scale);

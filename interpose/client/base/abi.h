@@ -1,5 +1,5 @@
-/* abi.h: the types of NVIDIA's public interfaces, as far as the client must know their layout. CUDA's
- * are here, those of NCCL, cuBLAS and NVML in abi_libraries.h.
+/* abi.h: the types of NVIDIA's public interfaces, as far as the client must know their layout.
+ * CUDA's are here, those of NCCL, cuBLAS and NVML in abi_libraries.h.
  *
  * The client builds on machines without a toolkit, so it declares the few structures that it reads
  * or fills. Handles are opaque pointers and enumerations plain integers: that is their ABI.

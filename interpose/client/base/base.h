@@ -13,8 +13,8 @@
  *
  * Rules that hold in all of them:
  *  - Functions return the API's numbers: 0, or a CUresult/cudaError_t (they agree where both
- *    exist), or an ncclResult_t in nccl.c, or an nvmlReturn_t in nvml.c, or a
- *    cublasStatus_t in cublas.c, cublaslt.c, blas.c and blas_routines.c.
+ *    exist), or an ncclResult_t in nccl*.c, or an nvmlReturn_t in nvml.c, or a
+ *    cublasStatus_t in cublas*.c and blas*.c.
  *  - Nothing here ends the process, writes to stdout (but what the program's own kernels print:
  *    print.c), or changes errno. inside.h keeps what would do so from compiling.
  *  - All locks, what they guard and their order stand in locks.h.

@@ -7,14 +7,6 @@
 
 #include "handlers.h"
 
-/* The communicators' error, and what it is about while nothing worse has happened. */
-static void rank_fail_comm(struct rank *r, int error, const char *text)
-{
-	if (!r->async_error)
-		snprintf(r->header->fault, sizeof r->header->fault, "%s", text);
-	atomic_store(&r->header->comm_error, (uint32_t)error);
-}
-
 typedef int (*handler)(struct rank *, const void *, uint32_t extra);
 enum errors { ERRORS_CUDA, ERRORS_NCCL }; /* which numbers a request's are */
 static const struct opcode {

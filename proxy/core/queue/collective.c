@@ -10,8 +10,13 @@ static void done(struct rank *r, struct item *i, int error)
 {
 	i->execution->told = true;
 	i->execution->error = error;
-	if (error)
-		atomic_store(&r->header->comm_error, (uint32_t)error);
+	if (error) {
+		char text[RF_FAULT_BYTES];
+		snprintf(text, sizeof text,
+			 "a group of %u operations on communicator %llu ended with NCCL error %d",
+			 i->coll.count, (unsigned long long)i->coll.comm->o.id, error);
+		rank_fail_comm(r, error, text);
+	}
 	for (uint32_t k = 0; k < i->coll.rounds; k++)
 		barrier_complete(r->job->barrier, r->rank, item_rounds(i)[k].key);
 	r->collectives++;

@@ -17,3 +17,10 @@ void rank_fail(struct rank *r, int error, const char *text)
 	}
 	r->proxy->progress = true;
 }
+
+void rank_fail_comm(struct rank *r, int error, const char *text)
+{
+	if (!r->async_error)
+		snprintf(r->header->fault, sizeof r->header->fault, "%s", text);
+	atomic_store(&r->header->comm_error, (uint32_t)error);
+}

@@ -5,5 +5,7 @@
 struct rank;
 
 void rank_fail(struct rank *, int error, const char *text); /* CUresult; the first one stays */
+/* The communicators' error, an ncclResult_t, and what it is about unless worse has happened. */
+void rank_fail_comm(struct rank *, int error, const char *text);
 
 #endif

@@ -1,0 +1,47 @@
+/* blaslt.h: the descriptors of cuBLASLt, as cublaslt_descriptors.c lays them out and
+ * cublaslt.c reads them.
+ */
+#ifndef RANKFOLD_BLASLT_H
+#define RANKFOLD_BLASLT_H
+
+#include "bodies.h"
+
+struct layout {
+	uint32_t type, order;
+	uint64_t rows, columns;
+	int64_t ld;
+	int32_t count;
+	uint32_t reserved;
+	int64_t stride;
+};
+struct desc {
+	int32_t compute, scale, pointers, transa, transb, transc, fill;
+	uint32_t epilogue;
+	const void *bias;
+	int64_t bias_stride;
+	int32_t bias_type, sm_count;
+	int8_t fast_accumulation;
+	const void *aux;
+	int64_t aux_ld, aux_stride;
+	int32_t aux_type;
+};
+struct preference {
+	uint64_t workspace, implementations;
+	uint32_t search, reductions, alignment[4];
+	float waves;
+};
+struct algo {
+	int32_t id;
+	uint32_t tile, split_k, reduction, swizzling, custom, stages;
+	uint16_t inner_shape, cluster_shape;
+};
+_Static_assert(sizeof(struct layout) <= 64, "older headers have no more room for one");
+_Static_assert(sizeof(struct desc) <= 128, "as the layout");
+_Static_assert(sizeof(struct preference) <= 64, "as the layout");
+_Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "it fits");
+
+/* cublaslt_descriptors.c */
+/* The value, in an object of the program's that has `room` bytes. */
+int described_init(void *object, size_t room, const void *value, size_t bytes);
+
+#endif

@@ -1,0 +1,204 @@
+/* cublaslt_descriptors.c: descriptors of cuBLASLt and their attributes.
+ *
+ * Descriptors are plain memory, the program's (Init) or ours (Create), and hold attributes at fixed
+ * places; an attribute that is not built is refused by its number. Errors are cublasStatus_t. No
+ * lock; nothing blocks.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "blaslt.h"
+
+/* ---- attributes ---- */
+
+struct attribute {
+	int number;
+	uint16_t offset, bytes;
+};
+#define AT(name, type, member)                                                                     \
+	{name, offsetof(struct type, member), sizeof((struct type){0}.member)}
+
+static const struct attribute layout_attributes[] = {
+	AT(CUBLASLT_MATRIX_LAYOUT_TYPE, layout, type),
+	AT(CUBLASLT_MATRIX_LAYOUT_ORDER, layout, order),
+	AT(CUBLASLT_MATRIX_LAYOUT_ROWS, layout, rows),
+	AT(CUBLASLT_MATRIX_LAYOUT_COLS, layout, columns),
+	AT(CUBLASLT_MATRIX_LAYOUT_LD, layout, ld),
+	AT(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, layout, count),
+	AT(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, layout, stride),
+};
+static const struct attribute desc_attributes[] = {
+	AT(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, desc, compute),
+	AT(CUBLASLT_MATMUL_DESC_SCALE_TYPE, desc, scale),
+	AT(CUBLASLT_MATMUL_DESC_POINTER_MODE, desc, pointers),
+	AT(CUBLASLT_MATMUL_DESC_TRANSA, desc, transa),
+	AT(CUBLASLT_MATMUL_DESC_TRANSB, desc, transb),
+	AT(CUBLASLT_MATMUL_DESC_TRANSC, desc, transc),
+	AT(CUBLASLT_MATMUL_DESC_FILL_MODE, desc, fill),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE, desc, epilogue),
+	AT(CUBLASLT_MATMUL_DESC_BIAS_POINTER, desc, bias),
+	AT(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, desc, bias_stride),
+	AT(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, desc, bias_type),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, desc, aux),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, desc, aux_ld),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, desc, aux_stride),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, desc, aux_type),
+	AT(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, desc, sm_count),
+	AT(CUBLASLT_MATMUL_DESC_FAST_ACCUM, desc, fast_accumulation),
+};
+static const struct attribute preference_attributes[] = {
+	AT(CUBLASLT_MATMUL_PREF_SEARCH_MODE, preference, search),
+	AT(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, preference, workspace),
+	AT(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, preference, reductions),
+	AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, preference, alignment[0]),
+	AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, preference, alignment[1]),
+	AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, preference, alignment[2]),
+	AT(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, preference, alignment[3]),
+	AT(CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT, preference, waves),
+	AT(CUBLASLT_MATMUL_PREF_IMPL_MASK, preference, implementations),
+};
+static const struct attribute algo_attributes[] = {
+	AT(CUBLASLT_ALGO_CONFIG_ID, algo, id),
+	AT(CUBLASLT_ALGO_CONFIG_TILE_ID, algo, tile),
+	AT(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, algo, split_k),
+	AT(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, algo, reduction),
+	AT(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, algo, swizzling),
+	AT(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, algo, custom),
+	AT(CUBLASLT_ALGO_CONFIG_STAGES_ID, algo, stages),
+	AT(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, algo, inner_shape),
+	AT(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, algo, cluster_shape),
+};
+#define TABLE(array, name) {array, sizeof array / sizeof *array, name}
+static const struct {
+	const struct attribute *at;
+	size_t count;
+	const char *name;
+} tables[] = {
+	[OF_DESC] = TABLE(desc_attributes, "cublasLtMatmulDescAttributes_t"),
+	[OF_LAYOUT] = TABLE(layout_attributes, "cublasLtMatrixLayoutAttribute_t"),
+	[OF_PREFERENCE] = TABLE(preference_attributes, "cublasLtMatmulPreferenceAttributes_t"),
+	[OF_ALGO] = TABLE(algo_attributes, "cublasLtMatmulAlgoConfigAttributes_t"),
+};
+
+static const struct attribute *find(enum described what, int number)
+{
+	for (size_t i = 0; i < tables[what].count; i++)
+		if (tables[what].at[i].number == number)
+			return &tables[what].at[i];
+	SAY_ONCE("%s %d is not supported by rankfold", tables[what].name, number);
+	return NULL;
+}
+
+int attribute_set(void *object, enum described what, int number, const void *from, size_t bytes)
+{
+	if (!object || !from)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	const struct attribute *a = find(what, number);
+	if (!a)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	if (bytes != a->bytes)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	memcpy((char *)object + a->offset, from, bytes);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* `bytes` 0: only how many it takes. */
+int attribute_get(const void *object, enum described what, int number, void *to, size_t bytes,
+		  size_t *written)
+{
+	if (!object || (bytes ? !to : !written))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	const struct attribute *a = find(what, number);
+	if (!a)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	if (bytes && bytes < a->bytes)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (bytes)
+		memcpy(to, (const char *)object + a->offset, a->bytes);
+	if (written)
+		*written = a->bytes;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- descriptors ---- */
+
+int described_init(void *object, size_t room, const void *value, size_t bytes)
+{
+	if (!object || room < bytes)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	memset(object, 0, room);
+	memcpy(object, value, bytes);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static int create(void *out, size_t room, const void *value, size_t bytes)
+{
+	if (!out)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	void *object = malloc(room);
+	if (!object)
+		return CUBLAS_STATUS_ALLOC_FAILED;
+	memcpy(out, &object, sizeof object);
+	return described_init(object, room, value, bytes);
+}
+
+int described_free(void *object)
+{
+	free(object);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static struct desc new_desc(int compute, int scale)
+{
+	return (struct desc){.compute = compute,
+			     .scale = scale,
+			     .fill = CUBLAS_FILL_MODE_FULL,
+			     .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+			     .bias_type = -1,
+			     .aux_type = -1};
+}
+
+int desc_create(cublasLtMatmulDesc_t *out, int compute, int scale)
+{
+	struct desc d = new_desc(compute, scale);
+	return create(out, sizeof(cublasLtMatmulDescOpaque_t), &d, sizeof d);
+}
+
+int desc_init(cublasLtMatmulDesc_t desc, size_t bytes, int compute, int scale)
+{
+	struct desc d = new_desc(compute, scale);
+	return described_init(desc, bytes, &d, sizeof d);
+}
+
+int layout_create(cublasLtMatrixLayout_t *out, int type, uint64_t rows, uint64_t columns,
+		  int64_t ld)
+{
+	struct layout l = {
+		.type = (uint32_t)type, .rows = rows, .columns = columns, .ld = ld, .count = 1};
+	return create(out, sizeof(cublasLtMatrixLayoutOpaque_t), &l, sizeof l);
+}
+
+int layout_init(cublasLtMatrixLayout_t layout, size_t bytes, int type, uint64_t rows,
+		uint64_t columns, int64_t ld)
+{
+	struct layout l = {
+		.type = (uint32_t)type, .rows = rows, .columns = columns, .ld = ld, .count = 1};
+	return described_init(layout, bytes, &l, sizeof l);
+}
+
+static const struct preference new_preference = {
+	.implementations = UINT64_MAX,
+	.reductions = UINT32_MAX,
+	.alignment = {256, 256, 256, 256},
+};
+
+int preference_create(cublasLtMatmulPreference_t *out)
+{
+	return create(out, sizeof(cublasLtMatmulPreferenceOpaque_t), &new_preference,
+		      sizeof new_preference);
+}
+
+int preference_init(cublasLtMatmulPreference_t preference, size_t bytes)
+{
+	return described_init(preference, bytes, &new_preference, sizeof new_preference);
+}

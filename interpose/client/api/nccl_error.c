@@ -1,0 +1,102 @@
+/* nccl_error.c: what went wrong, as NCCL tells it: a result's text, and what ncclGetLastError says.
+ *
+ * A call that fails keeps its name, the rank and the reason in a text of its thread; what makes a
+ * communicator unusable later is in the channel, for every thread. Nothing blocks, and there is no
+ * lock. The texts are allocated at a thread's first error: memory of thread-local variables is
+ * scarce in a library that is loaded late.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nccl_parts.h"
+
+struct texts {
+	char reason[384]; /* of the call in progress; empty: its result says all */
+	char last[512];   /* of the last call that failed */
+	bool told;        /* whether what async_error found has been in one of these */
+};
+
+static _Thread_local struct texts *texts; /* NULL: no error yet, or no memory for one */
+
+static bool have_texts(void)
+{
+	if (!texts)
+		texts = calloc(1, sizeof *texts);
+	return texts;
+}
+
+ncclResult_t because(ncclResult_t error, const char *format, ...)
+{
+	if (!have_texts() || texts->reason[0])
+		return error;
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(texts->reason, sizeof texts->reason, format, arguments);
+	va_end(arguments);
+	return error;
+}
+
+ncclResult_t ended(const char *call, const struct comm *c, ncclResult_t error)
+{
+	char rank[64] = "";
+	if (error && have_texts()) {
+		if (c && c->count)
+			snprintf(rank, sizeof rank, " (rank %d of %d)", c->rank, c->count);
+		snprintf(texts->last, sizeof texts->last, "%s%s: %s%s%s", call, rank,
+			 ncclGetErrorString(error), texts->reason[0] ? ": " : "", texts->reason);
+	}
+	if (texts)
+		texts->reason[0] = 0;
+	return error;
+}
+
+ncclResult_t nccl_error(int cuda)
+{
+	if (!cuda)
+		return NCCL_SUCCESS;
+	const struct error_text *e = error_text(cuda);
+	return because(NCCL_UNHANDLED_CUDA_ERROR, "%s (%s)", error_name(cuda),
+		       e ? e->text : "no error of CUDA");
+}
+
+ncclResult_t async_error(void)
+{
+	if (!channel_header)
+		return NCCL_SUCCESS;
+	ncclResult_t error = (ncclResult_t)atomic_load(&channel_header->comm_error);
+	if (!error && atomic_load(&channel_header->async_error))
+		error = NCCL_UNHANDLED_CUDA_ERROR;
+	if (!error)
+		return NCCL_SUCCESS;
+	because(error, "%.*s", (int)RF_FAULT_BYTES - 1, channel_header->fault);
+	if (texts)
+		texts->told = true;
+	return error;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+	static const char *const names[] = {
+		"no error",
+		"unhandled cuda error",
+		"unhandled system error",
+		"internal error",
+		"invalid argument",
+		"invalid usage",
+		"remote process exited or there was a network error",
+		"operation in progress",
+	};
+	return result >= 0 && (size_t)result < sizeof names / sizeof *names ? names[result]
+									    : "unknown result code";
+}
+
+/* Of this thread's last call that failed, or what has made communicators unusable since then. */
+const char *ncclGetLastError(ncclComm_t comm)
+{
+	(void)comm; /* as in NCCL */
+	if (!texts || !texts->told)
+		ended("an earlier call", NULL, async_error());
+	return texts ? texts->last : "";
+}

@@ -1,0 +1,40 @@
+/* nccl_parts.h: what the files of NCCL's bodies share. From low to high: nccl_error.c, nccl_comm.c,
+ * nccl_group.c, nccl.c.
+ */
+#ifndef RANKFOLD_NCCL_PARTS_H
+#define RANKFOLD_NCCL_PARTS_H
+
+#include "bodies.h"
+
+struct comm {
+	uint64_t number;
+	int count, rank, device;
+	bool made, dead;
+	struct comm *next;
+};
+
+/* nccl_error.c: each returns `error`, which may be NCCL_SUCCESS but in the first */
+/* Inside a call: why it is going to fail. The first reason counts. */
+ncclResult_t because(ncclResult_t error, const char *format, ...)
+	__attribute__((format(__printf__, 2, 3)));
+/* At its end: keeps its name, the rank (comm may be NULL) and the reason for ncclGetLastError. */
+ncclResult_t ended(const char *call, const struct comm *, ncclResult_t error);
+/* NCCL's result for an error of CUDA, with that as the reason. */
+ncclResult_t nccl_error(int cuda);
+/* What made a communicator, or the device, unusable since; never a call's own error. */
+ncclResult_t async_error(void);
+
+/* nccl_comm.c */
+/* NULL, with a reason: no communicator, or one that was destroyed. */
+struct comm *comm_of(const void *handle);
+struct comm *comm_numbered(uint64_t number);
+struct comm *comm_new(int count, int rank); /* NULL: out of memory */
+
+/* nccl_group.c */
+/* One more operation of the group in progress. */
+ncclResult_t group_add(const struct rf_collective *);
+/* End of every call that may stand in a group, and is a group of its own where it stands in none. A
+ * group's first error is what its end returns. */
+ncclResult_t group_call(const char *call, const struct comm *, ncclResult_t error);
+
+#endif
