@@ -21,9 +21,12 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from rankfold import records
+
 VERSION = 1
 FDS_MAX = 16
-DEVICES_MAX = RANKS_MAX = 1024
+RANKS_MAX = records.limits()["RANKS_MAX"]
+DEVICES_MAX = records.limits()["DEVICES_MAX"]  # of one job
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Size = Annotated[int, Meta(ge=0, le=2**62)]

@@ -1,8 +1,9 @@
 """The records of the channel and of a rank's saved state, as the headers describe them.
 
 ``interpose/channel/channel.h`` and ``proxy/core/loop/saved.h`` are the contracts, ``opcodes.def``
-and ``saved.def`` beside them the lists. They are read here, so that no number of theirs is written
-in Python a second time: by the generator of the client's stubs, by ``rankfold inspect`` and by the
+and ``saved.def`` beside them the lists; ``proxy/core/job_limits.h`` says how large a job may be.
+They are read here, so that no number of theirs is written in Python a second time: by launchers, by
+the control protocol, by the generator of the client's stubs, by ``rankfold inspect`` and by the
 tests. What is understood is what those headers need: structs of fixed-width numbers and arrays,
 enums and macros that are numbers. (A test compares every offset with the compiler's.)
 """
@@ -19,6 +20,7 @@ from rankfold import paths
 
 CHANNEL = ("interpose/channel/channel.h", "interpose/channel/opcodes.def")
 SAVED = ("proxy/core/loop/saved.h", "proxy/core/loop/saved.def")
+LIMITS = "proxy/core/job_limits.h"
 NUMBERS = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B",
            "int32_t": "i", "float": "f", "char": "c"}  # fmt: skip
 RECORD = "rf_record"  # what every record begins with
@@ -53,6 +55,20 @@ class Struct:
         """Of a record: what it says beside its header, without what is reserved."""
         said = self.fields if self.name != RECORD else ()
         return tuple(f for f in said if f.type != RECORD and not f.reserved)
+
+    def layout(self, until: str = "") -> struct.Struct:
+        """For packing and unpacking: one value for each number, arrays of char and structs inside
+        as bytes. until: the name of the first field that is left out."""
+        text, end = "<", 0
+        for each in self.fields:
+            if each.name == until:
+                break
+            many = 1 if each.count is None else each.count
+            letter = NUMBERS.get(each.type, "s")
+            length = many * each.size if letter in "cs" else many
+            text += f"{each.offset - end}x{length}{'s' if letter == 'c' else letter}"
+            end = each.offset + many * each.size
+        return struct.Struct(text if until else f"{text}{self.size - end}x")
 
     def __getitem__(self, name: str) -> Field:
         return next(f for f in self.fields if f.name == name)
@@ -211,6 +227,12 @@ def _row(macro: str, words: list[str], found: Contract) -> None:
 def channel() -> Contract:
     """What a rank and its proxy share."""
     return parse("".join((paths.REPOSITORY / name).read_text() for name in CHANNEL))
+
+
+@cache
+def limits() -> dict[str, int]:
+    """How large a job may be: RANKS_MAX, DEVICES_MAX."""
+    return parse((paths.REPOSITORY / LIMITS).read_text()).constants
 
 
 @cache

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from rankfold import __version__, control, inspect, paths
+from rankfold.messages import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler import doctor, plan, report, revision, spec, watch
 from rankfold.reconciler.client import NoReconciler, Reconciler, reconciler_runs
 from rankfold.reconciler.console import blocks_of, event_line, say, tables
@@ -558,9 +559,12 @@ def stop(state: Path, cancel_: bool) -> int:
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
-@click.option("--world-size", type=click.IntRange(1, 1024), required=True, help="Number of ranks.")
 @click.option(
-    "--gpus", type=click.IntRange(1), default=None, help="Devices; default: one for each rank."
+    "--world-size", type=click.IntRange(1, RANKS_MAX), required=True, help="Number of ranks."
+)
+@click.option(
+    "--gpus", type=click.IntRange(1, DEVICES_MAX), default=None,
+    help="Devices; default: one for each rank.",
 )
 @click.option(
     "--device", "kind", type=click.Choice(["soft", "nvidia"]), default=None, help="Kind of device."
@@ -585,7 +589,7 @@ def run(
     made for it, software GPUs unless --device says otherwise, and removed after it. Its ranks have
     the environment of this command. Ctrl-C cancels the job.
     """
-    gpus = world_size if gpus is None else gpus
+    gpus = min(world_size, DEVICES_MAX) if gpus is None else gpus
     if gpus > world_size:
         raise click.UsageError(
             f"--gpus {gpus} is more than --world-size {world_size}: a rank uses one device"

@@ -27,7 +27,7 @@ from typing import Any
 
 from rankfold import control, service
 from rankfold.log import area, set_up
-from rankfold.messages import Operation
+from rankfold.messages import DEVICES_MAX, Operation
 from rankfold.reconciler import actions, changes, operations, plan
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
@@ -429,10 +429,9 @@ class Daemon:
         job = each.effective()
         assert isinstance(job, Job)
         gpus = fields.get("gpus")
-        if gpus is not None and not 1 <= gpus <= job.world_size:
-            raise control.ControlError(
-                "invalid", f"gpus must be from 1 to worldSize ({job.world_size}), not {gpus}"
-            )
+        if gpus is not None and not 1 <= gpus <= min(job.world_size, DEVICES_MAX):
+            most = f"worldSize ({job.world_size})" if job.world_size <= DEVICES_MAX else DEVICES_MAX
+            raise control.ControlError("invalid", f"gpus must be from 1 to {most}, not {gpus}")
         if gpus is not None:
             devices = self.store.desired().devices().values()
             record = self.store.record(each.name) or Record(each.name)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from rankfold.messages import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler.fields import written
 
 Json = dict[str, Any]
@@ -23,7 +24,8 @@ ObjectName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z
 DeviceName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\0]*\Z")]
 Text = Annotated[str, Meta(pattern=r"^[^\0]*\Z")]
 AbsolutePath = Annotated[str, Meta(max_length=4095, pattern=r"^/[^\0]*\Z")]
-Ranks = Annotated[int, Meta(ge=1, le=1024)]
+Ranks = Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+Devices = Annotated[int, Meta(ge=1, le=DEVICES_MAX)]
 Memory = Annotated[int, Meta(ge=1, le=1 << 50)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
@@ -113,18 +115,19 @@ class Job:
         metadata=written(
             "spec.worldSize",
             {
-                "type": "integer", "minimum": 1, "maximum": 1024,
-                "description": "Number of ranks: from 1 to 1024, for ever.",
+                "type": "integer", "minimum": 1, "maximum": RANKS_MAX,
+                "description": f"Number of ranks: from 1 to {RANKS_MAX}, for ever.",
             },
-            "number of ranks, 1 to 1024", fixed=True, read=int,
+            f"number of ranks, 1 to {RANKS_MAX}", fixed=True, read=int,
         )
     )  # fmt: skip
-    gpus: Ranks = field(
+    gpus: Devices = field(
         metadata=written(
             "spec.gpus",
             {
-                "type": ["integer", "object"], "minimum": 1, "maximum": 1024,
-                "description": "Number of devices now: from 1 to worldSize; default: worldSize.",
+                "type": ["integer", "object"], "minimum": 1, "maximum": DEVICES_MAX,
+                "description": "Number of devices now: from 1 to worldSize, "
+                f"{DEVICES_MAX} at most; default: as many.",
                 "additionalProperties": False,
                 "properties": {
                     "min": {"type": "integer", "minimum": 1, "description": "Fewest devices."},
@@ -135,7 +138,7 @@ class Job:
                     },
                 },
             },
-            "number of devices now, 1 to worldSize. May change at any time",
+            f"number of devices now, 1 to worldSize, {DEVICES_MAX} at most. May change at any time",
             shown="worldSize", read=int,
         )
     )  # fmt: skip
@@ -240,7 +243,7 @@ class Ending:
     reason: str
     message: str
     since: Seconds  # wall clock
-    rank: Annotated[int, Meta(ge=0, lt=1024)] | None = None  # that failed, if one did
+    rank: Annotated[int, Meta(ge=0, lt=RANKS_MAX)] | None = None  # that failed, if one did
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 import jsonschema
 
+from rankfold.messages import DEVICES_MAX
 from rankfold.reconciler import yamldoc
 from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.model import Desired, Device, Job, Json, Origin, Pool
@@ -277,7 +278,7 @@ class _Reader:
         spec = doc.value["spec"]
         given = {each: field.value(doc.value) for each, field in fields_of(Job).items()}
         name, world_size = given["name"], given["world_size"]
-        gpus = given["gpus"] = given["gpus"] or world_size
+        gpus = given["gpus"] = given["gpus"] or min(world_size, DEVICES_MAX)
         if gpus > world_size:
             reason = f"must be at most worldSize ({world_size}): a rank uses one device, not {gpus}"
             self.fault(file, doc, ("spec", "gpus"), reason)

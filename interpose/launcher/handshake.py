@@ -1,9 +1,8 @@
 """The client's side door: a rank's library comes here once and leaves its channel.
 
-The messages and the checks of the hand-over at the end of ``interpose/channel/channel.h``. This
-module knows that header's numbers (a test compares them with the compiler's); it never looks at the
-ring. Nothing here blocks on a client, and a client that sends nonsense only loses its
-connection.
+The messages and the checks of the hand-over at the end of ``interpose/channel/channel.h``, with its
+numbers (a test compares them with the compiler's). This never looks at the ring. Nothing here
+blocks on a client, and a client that sends nonsense only loses its connection.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rankfold import control, peers, service
+from rankfold import control, peers, records, service
 
-MAGIC = 0x444C4F464B4E4152
-MAJOR, MINOR = 1, 8
-PINNED_SLOT_BYTES = 1 << 33
-MEMFD_BYTES = 0x10000000 + PINNED_SLOT_BYTES
-WINDOW_BYTES = 1 << 40
+_CHANNEL = records.channel()
+MAGIC, MAJOR, MINOR, MEMFD_BYTES, WINDOW_BYTES = (
+    _CHANNEL.constants[f"RF_{name}"]
+    for name in ("MAGIC", "MAJOR", "MINOR", "MEMFD_BYTES", "WINDOW_BYTES")
+)
 FDS_MAX = 4  # that a greeting may bring to be answered
 SHARED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
-HELLO = struct.Struct("<QIIII")
-HEADER = struct.Struct("<QIIQIII")
-DEVICE = struct.Struct("<64sQ15I9I")
-WELCOME = struct.Struct(f"<QiIII{DEVICE.size}s256s")
+HELLO = _CHANNEL.structs["rf_hello"].layout()
+HEADER = _CHANNEL.structs["rf_header"].layout(until="reserved0")
+DEVICE = _CHANNEL.structs["rf_device"].layout()
+WELCOME = _CHANNEL.structs["rf_welcome"].layout()
 
 # The software GPU's figures: what a rank sees where the config names nothing else.
 DEVICE_DEFAULTS: dict[str, int] = {

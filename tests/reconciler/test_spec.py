@@ -108,6 +108,7 @@ WRONG_JOBS = {
     "  command: [./train, 200]": 'spec.command[1]: must be a text, not 200: write "200", in quotes',
     "  command: [./train, true]": "spec.command[1]: must be a text, not true: YAML reads this as",
     "  worldSize: 0": "0.yaml:7: spec.worldSize: must be at least 1, not 0. Number of ranks",
+    "  worldSize: 257": "0.yaml:7: spec.worldSize: must be at most 256, not 257",
     "  worldSize: 4.5": "0.yaml:7: spec.worldSize: must be a whole number, not 4.5",
     "  worldSize: true": "0.yaml:7: spec.worldSize: must be a whole number, not true",
     "  worldSize: four": '0.yaml:7: spec.worldSize: must be a whole number, not "four"',
@@ -125,6 +126,7 @@ def test_a_wrong_line_of_a_job(line: str) -> None:
 # What is added to a right job, at line 8, and what is expected of it.
 WRONG_ADDITIONS = {
     "gpus: 0": "0.yaml:8: spec.gpus: must be at least 1, not 0. Number of devices now",
+    "gpus: 65": "0.yaml:8: spec.gpus: must be at most 64, not 65",
     "gpus: 5": "0.yaml:8: spec.gpus: must be at most worldSize (4)",
     "gpus: {min: 1, max: 4}": "0.yaml:8: spec.gpus: a range of devices is not built yet",
     "gpus: {least: 1}": "0.yaml:8: spec.gpus.least: there is no such field; known here: min",
