@@ -14,6 +14,8 @@ CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra $(if $(CI),-Werror)
 CSTD := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -Iinterpose/channel -Iproxy/core -Iproxy/hal
 JOBS ?= $(shell nproc)
+# Before a command: it is one short line, such as "CC proxy/core/peer.c"; V=1 shows all of it.
+SAY = $(if $(V),,@printf '%-3s %s\n' "$(1)" "$(2)" &&)
 # T=barrier: only tests/barrier, or whatever test names match.
 TESTS = $(if $(T),$(if $(wildcard tests/$(T)),tests/$(T),-k "$(T)"),tests)
 
@@ -63,7 +65,7 @@ constraints: ## the newest versions that pyproject.toml allows, into tools/const
 # In a make of its own: the generator of the client's stubs runs in the virtual environment.
 .PHONY: native
 native: $(VENV_READY) ## the libraries written in C, into build/native
-	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(NATIVE)
+	@$(MAKE) --no-print-directory $(if $(V),,--silent) --jobs=$(JOBS) $(NATIVE)
 
 # The toolkit's nvcc, or else the one from PyPI, fetched once.
 .PHONY: cuda

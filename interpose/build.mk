@@ -27,22 +27,22 @@ GENERATED := $(INTERPOSE_GEN)/.generated
 $(GENERATED): $(addprefix interpose/,generate.py descriptions.py headers.py) rankfold/records.py $(wildcard interpose/channel/*.h interpose/channel/*.def)\
 		$(wildcard interpose/api/*.yaml)
 	@mkdir -p $(@D)
-	$(PYTHON) -m rankfold.interpose.generate --out $(INTERPOSE_GEN) --include $(BUILD)/include
+	$(call SAY,GEN,$(INTERPOSE_GEN)) $(PYTHON) -m rankfold.interpose.generate --out $(INTERPOSE_GEN) --include $(BUILD)/include
 	@touch $@
 $(INTERPOSE_LIBS:%=$(INTERPOSE_GEN)/api_%.c): $(GENERATED) ;
 $(INTERPOSE_LIBS:%=$(INTERPOSE_GEN)/shim_%.S): $(GENERATED) ;
 
 $(BUILD)/obj/interpose/client/%.o: interpose/client/%.c $(GENERATED)
 	@mkdir -p $(@D)
-	$(CC) $(CLIENT_CSTD) $(FLOOR_$(notdir $(patsubst %/,%,$(dir $<)))) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+	$(call SAY,CC,$<) $(CC) $(CLIENT_CSTD) $(FLOOR_$(notdir $(patsubst %/,%,$(dir $<)))) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
 $(BUILD)/obj/gen/%.o: $(INTERPOSE_GEN)/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CLIENT_CSTD) $(FLOOR_api) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+	$(call SAY,CC,$<) $(CC) $(CLIENT_CSTD) $(FLOOR_api) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
 $(BUILD)/obj/interpose/blas/images.o: interpose/blas/images.S $(BLAS_PTX)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -c $< -o $@
+	$(call SAY,AS,$<) $(CC) $(CFLAGS) -c $< -o $@
 
 # The PTX is committed, so that only who changes its source needs nvcc.
 .PHONY: blas-ptx
@@ -53,15 +53,15 @@ blas-ptx: $(VENV_READY) ## the kernels of BLAS as PTX, after a change of interpo
 # find it beside them ($$ORIGIN), or preloaded already.
 $(CLIENT_LIB): $(CLIENT_OBJ)
 	@mkdir -p $(@D)
-	$(CC) -shared $(CFLAGS) -Wl,-Bsymbolic,-z,defs -Wl,-soname,librankfold.so -o $@ $^ -lpthread -ldl
+	$(call SAY,LD,$@) $(CC) -shared $(CFLAGS) -Wl,-Bsymbolic,-z,defs -Wl,-soname,librankfold.so -o $@ $^ -lpthread -ldl
 
 define SHIM_RULE
 $(BUILD)/lib/$(INTERPOSE_SONAME_$(1)): $(INTERPOSE_GEN)/shim_$(1).S $(CLIENT_LIB)
-	$$(CC) -shared $$(CFLAGS) -Wl,-z,defs -Wl,-soname,$$(@F) $$(WARN) \
+	$$(call SAY,LD,$$@) $$(CC) -shared $$(CFLAGS) -Wl,-z,defs -Wl,-soname,$$(@F) $$(WARN) \
 		-Wl,--version-script=$(INTERPOSE_GEN)/shim_$(1).map -Wl,-rpath,'$$$$ORIGIN' \
 		-o $$@ $$< $(CLIENT_LIB)
 $(BUILD)/lib/$(basename $(INTERPOSE_SONAME_$(1))): $(BUILD)/lib/$(INTERPOSE_SONAME_$(1))
-	ln -sf $$(<F) $$@
+	$$(call SAY,LN,$$@) ln -sf $$(<F) $$@
 endef
 $(foreach l,$(INTERPOSE_LIBS),$(eval $(call SHIM_RULE,$(l))))
 

@@ -7,14 +7,14 @@ NATIVE += $(PROXY_LIB) $(PROXY_API)
 
 $(BUILD)/obj/proxy/%.o: proxy/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+	$(call SAY,CC,$<) $(CC) $(CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
 $(PROXY_LIB): $(PROXY_OBJ)
 	@mkdir -p $(@D)
-	$(CC) -shared $(CFLAGS) -o $@ $^ -lpthread -lm -ldl
+	$(call SAY,LD,$@) $(CC) -shared $(CFLAGS) -o $@ $^ -lpthread -lm -ldl
 
 $(PROXY_API): proxy/core/proxy.h
 	@mkdir -p $(@D)
-	cp $< $@
+	$(call SAY,CP,$@) cp $< $@
 
 -include $(PROXY_OBJ:.o=.d)
