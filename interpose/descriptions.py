@@ -202,7 +202,7 @@ def streams_of(function: Function) -> list[str]:
 
 
 def check_of(function: Function, contexts: dict[str, str]) -> str:
-    """What its entry asks before it calls the body; nothing: it has none."""
+    """What its entry checks before it calls the body; empty: it has no entry."""
     usual = contexts.get("usual", "")
     if not usual or function.kind == "refuse" or not function.plain:
         return ""

@@ -86,12 +86,12 @@ struct rf_header {
 	/* line 3 (S): the ring's consumer */
 	_Alignas(64) _Atomic uint64_t tail; /* every byte below has been copied out */
 	_Atomic uint32_t space_seq;         /* futex: added to when tail moved and space_waiters */
-	_Atomic uint32_t bulk_seq; /* futex: added to when a bulk slot was let go and bulk_waiters;
+	_Atomic uint32_t bulk_seq; /* futex: added to when a bulk slot was freed and bulk_waiters;
 				    * by C too, for a slot that brought data to the client */
 
-	/* line 4 (S): what the client learns without asking */
+	/* line 4 (S): what the client reads without a request */
 	_Alignas(64) _Atomic uint64_t retired_free; /* frees with seq <= this are done: reuse */
-	_Atomic uint64_t grant_bytes;               /* malloc beyond it asks with OP_GRANT */
+	_Atomic uint64_t grant_bytes;               /* malloc beyond it sends OP_GRANT */
 	_Atomic uint32_t async_error;               /* sticky CUDA error of the context, 0: none */
 	_Atomic uint32_t comm_error; /* ncclResult_t of a failed communicator, 0: none */
 
@@ -139,7 +139,7 @@ struct rf_record {
  * client from one counter that starts at RF_HANDLE_FIRST; never reused. Stream handles
  * below RF_HANDLE_FIRST exist from the start: */
 #define RF_STREAM_LEGACY 1ull     /* orders with all blocking streams */
-#define RF_STREAM_PER_THREAD 2ull /* a plain blocking stream: that of the first thread to ask */
+#define RF_STREAM_PER_THREAD 2ull /* a plain blocking stream: that of the first thread to use it */
 #define RF_HANDLE_FIRST 16ull
 
 enum rf_opcode {                /* opcodes.def says what each is */
@@ -167,7 +167,7 @@ struct rf_handle {
 struct rf_alloc {
 	struct rf_record r;
 	uint64_t addr;      /* RF_ALLOC_ALIGNed, inside the heap */
-	uint64_t bytes;     /* as the program asked */
+	uint64_t bytes;     /* as requested by the program */
 	uint64_t call_site; /* hash of the call stack; 0: unknown */
 	uint32_t stable;    /* 1: predicted to live on (parameters, optimizer state) */
 	uint32_t reserved;
@@ -215,7 +215,7 @@ struct rf_module_data {
 	uint64_t module;
 	uint64_t offset; /* in the image */
 	uint32_t bytes;
-	uint32_t bulk; /* slot that holds the bytes; the server lets it go */
+	uint32_t bulk; /* slot that holds the bytes; the server frees it */
 };
 struct rf_module_load {
 	struct rf_record r;
@@ -271,7 +271,7 @@ struct rf_stream_create {
 	uint32_t flags; /* RF_STREAM_NON_BLOCKING */
 	int32_t priority;
 };
-#define RF_EVENT_DISABLE_TIMING 2u /* nobody asks for its time */
+#define RF_EVENT_DISABLE_TIMING 2u /* nobody reads its time */
 struct rf_event_create {
 	struct rf_record r;
 	uint64_t event;
@@ -345,7 +345,7 @@ struct rf_gemm_aux {
 	struct rf_matrix aux;
 };
 
-/* ---- what a module asks the client to fill in ------------------------------------------- */
+/* ---- what the client fills in for a module ---------------------------------------------- */
 
 /* A module may have a variable of this name in its globals: struct rf_setup. The client fills it in
  * before the module's first launch (1.1): it adds the address of the module's globals to the

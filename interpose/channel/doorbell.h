@@ -1,8 +1,8 @@
-/* doorbell.h: who waits sleeps, and is woken: for the two sides of the channel, and all who meet as
- * they do.
+/* doorbell.h: sleeping until something is published, and waking who sleeps: for the two sides of
+ * the channel, and for all others that wait in the same way.
  *
- *   who waits                              who brings
- *   seen = doorbell_seen(bell)             publishes it, by a seq_cst operation (doorbell_publish)
+ *   who waits                              who publishes
+ *   seen = doorbell_seen(bell)             writes it, by a seq_cst operation (doorbell_publish)
  *   looks, and finds nothing                 or in any way, and then doorbell_fence
  *   doorbell_enter(sleepers):              doorbell_ring(bell, sleepers):
  *     sleepers + 1, fence                    sleepers is 0: that is all
@@ -11,22 +11,23 @@
  *   doorbell_leave(sleepers)
  *
  * Why nobody misses the other: each side writes, and then reads what the other side writes, with
- * seq_cst operations or a seq_cst fence in between. Of those there is one order on which all agree.
- * Whose comes second in it sees what the other wrote: either the second look finds what was
- * brought, or who brings it sees that somebody sleeps. To release and acquire is not enough: a
- * processor may read before others see what it has written, x86 does so, and each would find the
- * other's word as it was.
+ * seq_cst operations or a seq_cst fence in between. Those have one total order. The side that is
+ * second in it sees what the first wrote: either the second look finds what was published, or the
+ * publisher sees that somebody sleeps. Release and acquire are not enough: a processor may read
+ * before others see what it has written (x86 does so), and each side would find the other's word
+ * as it was.
  *
  * Why no call is lost between the second look and sleep: `seen` was read before, the kernel lets
  * nobody sleep on a word that has another value, and who wakes changes it first.
  *
- * All this is about sleep alone. What is brought is read after an acquire that meets a release.
+ * All this is about sleep alone. What is published is read after an acquire that pairs with a
+ * release.
  *
  * Cost while nobody sleeps: a look at a line that only sleepers write, and the fence. On x86 a
  * seq_cst store or change is one itself; a fence beside a plain store takes 10 ns more.
  *
- * Words may be shared between processes, so no call here tells the kernel otherwise. `sleepers`
- * is a count, or 0 and 1 where one side may have died in its sleep. errno stays as it is.
+ * Words may be shared between processes, so no futex here is a private one. `sleepers` is a
+ * count, or 0 and 1 where one side may have died in its sleep. errno stays as it is.
  */
 #ifndef RANKFOLD_DOORBELL_H
 #define RANKFOLD_DOORBELL_H
@@ -49,7 +50,7 @@ static inline uint32_t doorbell_seen(_Atomic uint32_t *bell)
 	return atomic_load_explicit(bell, memory_order_acquire);
 }
 
-/* What enter does, for one who sleeps at several bells: says so at each, then passes one fence. */
+/* Enter, for a thread that waits at several bells: announce it at each, then one fence. */
 static inline void doorbell_asleep(_Atomic uint32_t *sleepers, bool asleep)
 {
 	atomic_store_explicit(sleepers, asleep, memory_order_relaxed);
@@ -102,7 +103,7 @@ static inline void doorbell_ring(_Atomic uint32_t *bell, _Atomic uint32_t *sleep
 	doorbell_wake(bell);
 }
 
-/* ---- a reply slot: the word that is waited for says itself whether somebody sleeps ---- */
+/* ---- a reply slot: the word that is waited for records itself whether somebody sleeps ---- */
 
 /* Everything else in the slot is written: the client may read it. */
 static inline void slot_answer(struct rf_slot *slot)

@@ -1,7 +1,8 @@
-/* spin.h: staying awake for a while before sleeping: to be woken takes longer than most waits.
+/* spin.h: spinning for a while before sleeping, since waking takes longer than most waits.
  *
- * Ranks, a proxy's loop and its workers wait for one another, and are often more than there are
- * cores: who waits gives way at each look. Where nobody else wants the core that costs 0.2 µs.
+ * Ranks, a proxy's loop and its workers wait for one another, and there are often more of them
+ * than cores: a thread that spins yields at each look. Where nobody else wants the core, that costs
+ * 0.2 µs.
  */
 #ifndef RANKFOLD_SPIN_H
 #define RANKFOLD_SPIN_H

@@ -297,7 +297,7 @@ class Launcher:
             self.end(os.waitstatus_to_exitcode(status), None)
 
     def end(self, exit_status: int, error: str | None) -> None:
-        """Record the end, tell whoever serves the rank, stop the loop."""
+        """Record the exit status, tell whoever serves the rank, stop the loop."""
         if self.exit_status is not None:
             return
         self.exit_status = exit_status

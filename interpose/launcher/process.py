@@ -175,7 +175,7 @@ def _become(command: Command, host_proc: int, parent: int | None, report: int) -
     if parent is not None:
         _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
         if os.getppid() != parent:
-            os._exit(127)  # it died before the kernel was told
+            os._exit(127)  # the parent died before prctl
     for number in signal.valid_signals():
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-/* allocations.c: memory, as programs allocate and free it, and what they ask of addresses. Memory
+/* allocations.c: memory, as programs allocate and free it, and what they query of addresses. Memory
  * that both APIs may wait for is refused while a capture forbids that.
  *
- * No lock, nothing that blocks of its own.
+ * No lock; nothing here blocks by itself.
  */
 #include <string.h>
 

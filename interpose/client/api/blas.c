@@ -1,9 +1,9 @@
-/* blas.c: how the routines of BLAS that are no plain products reach the device.
+/* blas.c: how the routines of BLAS other than plain products reach the device.
  *
- * Their kernels (interpose/blas) are PTX that this library carries. They are a module as one of the
- * program's own, loaded at the first call of their type, and launched in the handle's stream: so
- * captures, folding and moves need nothing of their own. Numbers that lie in the host's memory go
- * through a few bytes of the device's, and the call waits for a result, as cuBLAS does.
+ * Their kernels (interpose/blas) are PTX that this library carries. It is a module like the
+ * program's own, loaded at the first call of its type, and its kernels are launched in the handle's
+ * stream: so captures, folding and moves need nothing special. Scalars in host memory go through a
+ * few bytes of device memory, and the call waits for a result, as cuBLAS does.
  */
 #include "blas.h"
 

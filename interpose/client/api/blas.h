@@ -1,4 +1,4 @@
-/* blas.h: what a routine of BLAS asks of its kernels (interpose/blas). */
+/* blas.h: what a routine of BLAS requests of its kernels (interpose/blas). */
 #ifndef RANKFOLD_BLAS_H
 #define RANKFOLD_BLAS_H
 

@@ -1,4 +1,4 @@
-/* blas_routines.c: what each routine of BLAS asks of the kernels of interpose/blas.
+/* blas_routines.c: what each routine of BLAS requests of the kernels of interpose/blas.
  *
  * Arguments are checked as cuBLAS does, so that its answers come at once; addresses by the device.
  * Errors are cublasStatus_t.

@@ -1,8 +1,8 @@
-/* contexts.c: the driver's contexts, as programs make, end and ask for them.
+/* contexts.c: the driver's contexts, as programs create, destroy and query them.
  *
  * A primary context lives from when it is first retained, or used by the runtime, to a reset or its
- * last release; others to their destruction. What belongs to one ends with it. Blocks only while
- * the device ends its work, before anything is destroyed.
+ * last release; others to their destruction. What belongs to one ends with it. Blocks only
+ * until the device has completed its work, before anything is destroyed.
  */
 #include <stdlib.h>
 
@@ -216,7 +216,7 @@ int context_device_get(int *device, const void *context)
 	return error;
 }
 
-/* How a thread waits is not theirs to say here: they are noted. */
+/* They do not change how a thread waits here: they are only kept. */
 static int note_flags(struct context *c, unsigned flags)
 {
 	unsigned schedule = flags & 7;

@@ -1,4 +1,4 @@
-/* copies.c: copies and fills as programs ask for them: lines, boxes, variables, batches.
+/* copies.c: copies and fills as programs request them: lines, boxes, variables, batches.
  *
  * No lock; blocks as memory_copy does. A batch waits for its stream where it says when a source is
  * read and the copy alone would read it earlier or later.

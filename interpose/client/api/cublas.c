@@ -1,10 +1,10 @@
 /* cublas.c: handles of cuBLAS, and its matrix products.
  *
- * A handle is a number and a few modes in the client; the server never hears of it. Every product,
- * whatever function asks for it, becomes one record (struct rf_gemm) in its stream: with scalars by
- * value in host pointer mode, and with an address and two strides for each matrix. Combinations of
- * types are checked here, so that a program gets cuBLAS's answer at once; addresses by the device.
- * Errors are cublasStatus_t. Nothing here blocks but a full ring, and synchronous copies.
+ * A handle is a number and a few modes in the client; the server does not know it. Every product,
+ * whatever function it comes from, becomes one record (struct rf_gemm) in its stream: with scalars
+ * by value in host pointer mode, and with an address and two strides for each matrix. Combinations
+ * of types are checked here, so that a program gets cuBLAS's answer at once; addresses by the
+ * device. Errors are cublasStatus_t. Nothing here blocks but a full ring, and synchronous copies.
  */
 #include <string.h>
 

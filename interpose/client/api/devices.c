@@ -1,7 +1,7 @@
-/* devices.c: the device, as both APIs ask for it.
+/* devices.c: the device, as both APIs describe it.
  *
  * Bodies of functions of the runtime end in runtime_result, which remembers the error for
- * cudaGetLastError; helpers return the plain number. No lock, nothing that blocks of its own.
+ * cudaGetLastError; helpers return the plain number. No lock; nothing here blocks by itself.
  */
 #include <dlfcn.h>
 #include <stdio.h>

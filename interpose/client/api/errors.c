@@ -1,4 +1,4 @@
-/* errors.c: what the API tells of errors: the runtime's last one, and their names. */
+/* errors.c: what the API reports of errors: the runtime's last one, and their names. */
 #include "bodies.h"
 
 static _Thread_local cudaError_t last_error;

@@ -3,7 +3,7 @@
 
 /* ---- the runtime ---- */
 
-/* What <<<…>>> says of the next launch. Calls nest only if an argument launches: a few levels. */
+/* What <<<…>>> sets for the next launch. It nests only if an argument launches: a few levels. */
 #define CALLS_MAX 16
 struct call {
 	dim3 grid, block;

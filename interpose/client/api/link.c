@@ -1,5 +1,5 @@
 /* link.c: the driver's linker. Inputs are PTX texts; the image it makes is one PTX text of all of
- * them, which whoever loads it compiles. What is machine code, LTO-IR or an archive is refused.
+ * them, which is compiled when it is loaded. Machine code, LTO-IR and archives are refused.
  *
  * A state is live from its creation to its destruction; LINK_LOCK guards the list of live ones and
  * what is in them. No channel, no device; errno is kept.

@@ -1,4 +1,5 @@
-/* lookup.c: the side doors: dlsym, dlvsym, dlopen, cuGetProcAddress and the runtime's form of it.
+/* lookup.c: looking functions up: dlsym, dlvsym, dlopen, cuGetProcAddress and the runtime's form of
+ * it.
  *
  * A program that looks functions up must get ours, whatever library its handle names: some carry a
  * search path that finds NVIDIA's own library before ours. Everything else is passed on untouched,

@@ -1,4 +1,5 @@
-/* nccl_error.c: what went wrong, as NCCL tells it: a result's text, and what ncclGetLastError says.
+/* nccl_error.c: what went wrong, as NCCL reports it: a result's text, and the text of
+ * ncclGetLastError.
  *
  * A call that fails keeps its name, the rank and the reason in a text of its thread; what makes a
  * communicator unusable later is in the channel, for every thread. Nothing blocks, and there is no

@@ -1,9 +1,9 @@
 /* nvml.c: the management library's view of the virtual devices: what the CUDA API says of them, in
  * NVML's words. Answered here, without claiming the channel: programs ask NVML before they decide
- * whether to use CUDA. Of a device's memory and processes a process sees its own. What a virtual
- * device has no answer to (clocks that change, power, links) is NVML's own "not supported".
+ * whether to use CUDA. A process sees its own part of a device's memory and processes. What a
+ * virtual device cannot answer (clocks that change, power, links) is NVML's own "not supported".
  *
- * Results are nvmlReturn_t. No lock; nothing blocks but the first question to the launcher.
+ * Results are nvmlReturn_t. No lock; nothing blocks but the first request to the launcher.
  */
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* pointers.c: what an address is, as both APIs tell it. No lock. */
+/* pointers.c: what an address is, as both APIs report it. No lock. */
 #include <string.h>
 
 #include "bodies.h"

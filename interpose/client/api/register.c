@@ -1,4 +1,4 @@
-/* register.c: what constructors of programs say of their own kernels and variables. Nothing is
+/* register.c: how constructors of programs register their kernels and variables. Nothing is
  * sent: that is done when the first of them is used.
  */
 #include "bodies.h"

@@ -1,4 +1,4 @@
-/* streams.c: what programs ask of streams. */
+/* streams.c: what programs query of streams. */
 #include "bodies.h"
 
 int priority_range(int *least, int *greatest)

@@ -1,10 +1,10 @@
-/* base.h: the client's ground floor: what all of it stands on.
+/* base.h: the client's lowest floor, which all of it uses.
  *
  * The client has floors, a folder each, and a file knows the headers of its own floor and of those
  * below it, no others (build.mk). What a lower one needs of a higher one is handed to it.
  *
  *   base/   the way to the server, handles, the device, contexts, locks, lines for people
- *   issue/  memory, streams, modules: what is sent when it is asked for. Knows nothing of captures
+ *   issue/  memory, streams, modules: what is sent at once. Knows nothing of captures
  *   graph/  graphs and captures; enqueue.c decides whether work becomes a node or is issued
  *   api/    the bodies of the API's functions, by topic; what is one expression, or one record, is
  *           generated (interpose/generate.py)
@@ -154,7 +154,7 @@ void channel_wake(void);
 void channel_post_group(struct rf_collective *records, uint32_t count);
 
 /* A bulk slot: BULK_NONE if none is free and `wait` is false. Nobody may wait for a slot while
- * it holds one that only it can let go. */
+ * it holds one that only it can free. */
 #define BULK_NONE UINT32_MAX
 uint32_t bulk_claim(bool wait);
 uint8_t *bulk_data(uint32_t slot);
@@ -162,7 +162,7 @@ void bulk_release(uint32_t slot);
 
 /* ---- handle.c ---- */
 
-/* What streams and kernel nodes have of attributes: told back, without effect. */
+/* The attributes of streams and kernel nodes: given back, without effect. */
 struct hints {
 	access_policy_window window;
 	int sync_policy, priority, domain, cluster_policy, carveout, nvlink;
@@ -216,7 +216,7 @@ int context_use_device(void);
 /* The virtual device that this process uses, -1 before the first such call. */
 int context_used_device(void);
 
-/* What entries of the API ask. The usual answer takes one look at what the thread knows. */
+/* What entries of the API check. Usually that is one look at what the thread has. */
 extern _Thread_local const _Atomic bool *context_lives; /* the current one, if there is one */
 extern _Atomic bool context_driver;                     /* cuInit was called */
 int context_missing(void);

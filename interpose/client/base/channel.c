@@ -3,7 +3,7 @@
  *
  * Lock: RING_LOCK around the copy of a record, or of one group of collectives.
  * What blocks: a full ring, a missing bulk or reply slot, a reply. All are futex loops that check
- * again, without deadline, so that a rank may stand still for as long as its server is away.
+ * again, without a deadline, so that a rank can be parked for as long as it has no server.
  */
 #include <sched.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static uint64_t ring_head; /* under RING_LOCK: bytes produced, records numbered 
 static uint64_t ring_seq;
 static uint64_t ring_tail; /* as it was when we looked last: no later than it is */
 static _Atomic uint64_t slots_busy;
-static _Atomic uint32_t slots_bell; /* a reply slot was let go */
+static _Atomic uint32_t slots_bell; /* a reply slot was freed */
 static _Atomic uint32_t slots_waiters;
 
 /* Where a part of the memfd is mapped. */
@@ -250,7 +250,7 @@ uint32_t bulk_claim(bool wait)
 
 uint8_t *bulk_data(uint32_t slot) { return part(RF_OFF_BULK + (uint64_t)slot * RF_BULK_BYTES); }
 
-/* A slot that brought data here: the server does not let it go, we do. */
+/* A slot that brought data here: we free it, not the server. */
 void bulk_release(uint32_t slot)
 {
 	struct rf_header *h = channel_header;

@@ -1,11 +1,11 @@
-/* connect.c: the memfd that a rank shares with its server, and how the two meet.
+/* connect.c: the memfd that a rank shares with its server, and how the two connect.
  *
  * Opened by the first call that needs the device, never by a constructor: this library is
- * loaded into every child of a job. The launcher is asked twice (who am I; here is my memfd) and
- * the connection closed; afterwards there is no descriptor of ours, only the mapping.
+ * loaded into every child of a job. The launcher gets two messages (who am I; here is my memfd) and
+ * the connection is closed; afterwards there is no descriptor of ours, only the mapping.
  * After fork the child's mapping is gone and every call says "not initialised".
  *
- * Lock: OPENING_LOCK, around the meeting. Blocks until the launcher answers.
+ * Lock: OPENING_LOCK, around the hand-over. Blocks until the launcher answers.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ _Thread_local bool in_host_function;
 
 static struct rf_welcome welcome;
 static _Atomic bool welcomed, ready, forked;
-static int refusal; /* error of a launcher that said no; final */
+static int refusal; /* error of a launcher that refused; final */
 
 static int refused(int error)
 {

@@ -2,9 +2,9 @@
  *
  * A context is an owner: streams, events, modules and memory belong to the one that was current
  * when they were made, and end with it. All of a rank's contexts are on its one device and share
- * the rest: addresses and handles of one are good in the others, a fault in one is one in all.
- * The driver's calls need a context that is current and lives, which their entries ask for; the
- * runtime's make the primary one current. What gets here without one (a stream's work, the helper
+ * the rest: addresses and handles of one are valid in the others, a fault in one is one in all.
+ * The driver's calls need a current, live context, which their entries check; the runtime's make
+ * the primary one current. What gets here without one (a stream's work, the helper
  * thread's) belongs to the primary one.
  *
  * The calling thread's current device follows its context. Lock: CONTEXT_LOCK around the list of
@@ -129,7 +129,7 @@ int context_set_device(int device)
 	return error ? error : context_replace(context_primary(device));
 }
 
-/* ---- what entries ask, if the thread has no context that lives ---- */
+/* ---- what entries check, where the thread has no context that lives ---- */
 
 int context_missing(void)
 {

@@ -1,11 +1,11 @@
-/* context.h: the driver's contexts, for context.c and the calls that make, end and ask for them. */
+/* context.h: the driver's contexts, for context.c and for api/contexts.c. */
 #ifndef RANKFOLD_CONTEXT_H
 #define RANKFOLD_CONTEXT_H
 
 #include "base.h"
 
 struct context {
-	_Atomic uint64_t number; /* a handle's; 0: a primary one that nobody has asked for */
+	_Atomic uint64_t number; /* a handle's; 0: a primary one that was never retained */
 	int device;
 	unsigned flags;
 	_Atomic bool lives;

@@ -1,5 +1,5 @@
 /* device.c: what the virtual device can do. A constant of the job, answered without the server.
- * Nothing here blocks but the first question to the launcher.
+ * Nothing here blocks but the first request to the launcher.
  */
 #include <stdio.h>
 #include <string.h>

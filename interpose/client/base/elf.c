@@ -3,7 +3,7 @@
  * Their names are ours in this process, and no look-up that libc offers is free of them: the
  * versions of one of them that libc has are also satisfied by ours, which has none. So libc's
  * dynamic symbol table is read here, as the dynamic linker reads it. No lock, nothing that blocks,
- * and no function of libc but dl_iterate_phdr: a sanitizer's runtime asks here for those that it
+ * and no function of libc but dl_iterate_phdr: a sanitizer's runtime looks up here those that it
  * stands in for, and is not ready before it has them.
  */
 #include <elf.h>

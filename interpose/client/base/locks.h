@@ -1,11 +1,11 @@
 /* locks.h: every lock of the client, in the order in which any two of them are taken, with what it
  * guards.
  *
- * MOMENT: nothing is awaited under it, so fork waits for it: the child, which has the thread that
- * called fork alone, finds it free and what it guards whole. A child may still register and look up
- * functions, ask what it knows, and above all end: then fatbins are unregistered. (Under the first
- * of them the launcher is awaited.) WAITS: it may be held for as long as the server takes, and is
- * none of a child's business: what asks the server comes after a look at whether this is a child.
+ * MOMENT: nothing is awaited under it, so fork waits for it: the child, which has only the thread
+ * that called fork, finds it free and what it guards consistent. A child may still register and
+ * look up functions, query what it knows, and above all end: then fatbins are unregistered. (Under
+ * the first of them the launcher is awaited.) WAITS: it may be held for as long as the server
+ * takes, and no child takes it: whatever sends a request first checks whether this is a child.
  *
  * Where the address sanitizer is on, taking one out of order ends the program.
  */

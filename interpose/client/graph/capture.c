@@ -63,7 +63,7 @@ static void drop(struct captured **list, const struct capture *capture, uint64_t
 	}
 }
 
-/* The capture is over. */
+/* The capture has ended. */
 static void forget(const struct capture *capture)
 {
 	drop(&streams, capture, 0);
@@ -112,7 +112,7 @@ static int refuse_implicit(void)
 	return CAPTURE_IMPLICIT;
 }
 
-/* Under CAPTURE_LOCK: a captured stream or event was asked for what it cannot do. */
+/* Under CAPTURE_LOCK: a captured stream or event cannot do what was requested. */
 static int spoil(struct captured *c, int error)
 {
 	if (c->capture->broken)
@@ -202,7 +202,7 @@ int event_idle_number(const void *event, uint64_t *number)
 	if (!atomic_load_explicit(&h->captured, memory_order_relaxed))
 		return capture_forbids();
 	lock(CAPTURE_LOCK);
-	struct captured *c = find(events, *number); /* NULL: the capture is over */
+	struct captured *c = find(events, *number); /* NULL: the capture has ended */
 	if (c)
 		c->capture->broken = true;
 	unlock(CAPTURE_LOCK);

@@ -16,7 +16,7 @@ static inline bool capturing(uint64_t stream)
 {
 	return atomic_load_explicit(&captures_active, memory_order_relaxed) && capture_has(stream);
 }
-/* What was asked of a captured stream cannot be: the capture is of no use any more. */
+/* A captured stream cannot do what was requested: the capture is invalidated. */
 int capture_refuse(uint64_t stream);
 int capture_refuse_memory(uint64_t stream); /* because it would allocate or free */
 /* The same for unsafe calls that are not of one stream: only for captures that forbid them. */

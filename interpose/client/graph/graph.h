@@ -23,7 +23,7 @@ struct node {
 	struct launch launch; /* kernel; `packed` is owned */
 	bool buffer;          /* its parameters came as one */
 	struct hints hints;   /* of a kernel */
-	void **shown;         /* what was told of them; owned */
+	void **shown;         /* what was returned about them; owned */
 	CUDA_MEMCPY3D box;    /* a copy, as it was described */
 	struct copy copy;     /* the same */
 	struct slices slices; /* of the copy */

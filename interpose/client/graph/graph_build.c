@@ -137,7 +137,7 @@ CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 	return add_event(NODE_WAIT, phGraphNode, hGraph, dependencies, numDependencies, event);
 }
 
-/* Data on an edge say that it may be met before its first node is over. It is met then. */
+/* Data on an edge allow it to be met before its first node completes. It is met on completion. */
 static int check_edge(const CUgraphEdgeData *d)
 {
 	static const CUgraphEdgeData plain;

@@ -43,7 +43,7 @@ static int instantiate(void **out, const struct graph *g, unsigned long long fla
 	int error = graph_copy(g, true, &exec);
 	if (error)
 		return error;
-	exec->flags = flags & ~(unsigned long long)UPLOAD; /* is not told back */
+	exec->flags = flags & ~(unsigned long long)UPLOAD; /* is not given back */
 	*out = exec;
 	return CUDA_OK;
 }

@@ -1,5 +1,5 @@
-/* graph_query.c: what graphs tell of themselves: nodes, edges, parameters, a picture. Nothing is
- * changed but what a kernel's node has shown of its parameters, which it owns. No lock.
+/* graph_query.c: what a program can query of a graph: nodes, edges, parameters, a picture. Nothing
+ * is changed but what a kernel's node has shown of its parameters, which it owns. No lock.
  */
 #include <errno.h>
 #include <stdio.h>

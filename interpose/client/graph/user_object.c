@@ -1,9 +1,9 @@
-/* user_object.c: what programs give into the keeping of graphs: each object has a count of
- * references, and a function that is called when none is left.
+/* user_object.c: objects of the program that graphs keep alive: each has a reference count, and a
+ * function that is called when none is left.
  *
- * Who lets a reference go may hold any lock of the program's, so one thread of ours calls these
+ * Who releases a reference may hold any lock of the program's, so one thread of ours calls these
  * functions, one after the other; it is started with the first of them. A launch holds references
- * to what its graph has until it is over. Lock: OBJECT_LOCK, under which nothing is awaited.
+ * to what its graph has until it completes. Lock: OBJECT_LOCK, under which nothing is awaited.
  */
 #include <limits.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* arena.h: the blocks of the pinned arena, for arena.c and who keeps notes about their pages. */
+/* arena.h: the blocks of the pinned arena, for arena.c and pinned.c, which keeps notes on pages. */
 #ifndef RANKFOLD_ARENA_H
 #define RANKFOLD_ARENA_H
 

@@ -1,14 +1,14 @@
 /* function.c: the functions of modules. Their parameter layouts come from the server, once per
  * function.
  *
- * Lock: MODULE_LOCK while a function is made known (module.c says when it is let go meanwhile).
+ * Lock: MODULE_LOCK while a function is made known (module.c says when it is released meanwhile).
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "module.h"
 
-static bool telling; /* under MODULE_LOCK: a thread tells a module of kernels' heap */
+static bool telling; /* under MODULE_LOCK: a thread gives a module the heap's address */
 
 struct function *function_new(struct module *m, const char *name, const void *host)
 {
@@ -80,7 +80,7 @@ int function_ready(struct function *f)
 	return error;
 }
 
-/* Under MODULE_LOCK, but for the telling, which is one thread's at a time. */
+/* Under MODULE_LOCK, but for the giving itself, which one thread does at a time. */
 static int tell_heap_locked(struct module *m)
 {
 	while (telling)

@@ -1,5 +1,5 @@
 /* hints.c: attributes of streams, of kernel nodes and of launches. Cooperation changes what a
- * launch does; the others are hints, which are checked, kept and told back.
+ * launch does; the others are hints, which are checked, kept and given back.
  *
  * No lock: streams have one around theirs.
  */

@@ -1,8 +1,8 @@
 /* host_function.c: functions of the program that streams call.
  *
- * They are the only reason for a thread of ours, which is started with the first of them. It waits
- * on a futex in the memfd for tokens of functions that are due, runs them in the stream's order,
- * and says so to the server.
+ * They run in a thread of ours, which is started with the first of them. It waits on a futex in the
+ * memfd for tokens of functions that are due, runs them in the stream's order, and reports each to
+ * the server.
  *
  * Lock: HELPER_LOCK, while the thread is started.
  */
@@ -49,7 +49,7 @@ static void *helper(void *unused)
 		struct rf_host_func done = {.stream = due->number, .token = (uint64_t)due};
 		run(due);
 		free(due);
-		/* The ring may be full until the server hears of this. */
+		/* The ring may be full until the server learns of this. */
 		atomic_store(&h->hostfunc_tail, ++tail);
 		channel_wake();
 		channel_post(&done.r, RF_OP_HOST_DONE, sizeof done, NULL, 0);

@@ -1,6 +1,6 @@
-/* issue.h: what is sent to the server when it is asked for: memory, copies, streams, modules,
- * launches. Who captures a stream does not call what begins with issue_, or it calls that in its
- * own time: nothing here looks whether a stream is captured.
+/* issue.h: what is sent to the server at once: memory, copies, streams, modules, launches. Nothing
+ * here checks whether a stream is captured: who captures one calls what begins with issue_ only
+ * when the graph is launched.
  */
 #ifndef RANKFOLD_ISSUE_H
 #define RANKFOLD_ISSUE_H
@@ -10,7 +10,7 @@
 /* ---- arena.c: pinned memory ---- */
 
 struct allocation {
-	uint64_t base, bytes; /* as the program asked */
+	uint64_t base, bytes; /* as requested by the program */
 	uint64_t owner;       /* 0: nobody */
 	unsigned flags;       /* of pinned memory */
 };
@@ -78,7 +78,7 @@ int stream_number(const void *stream, uint64_t *number);
 int event_number(const void *event, uint64_t *number);
 int stream_create(void **out, unsigned flags, int priority);
 int stream_destroy(const void *stream);
-void stream_tell_end(void (*told)(uint64_t stream)); /* who is told before a stream goes */
+void stream_tell_end(void (*told)(uint64_t stream)); /* called before a stream is destroyed */
 struct hints stream_hints(uint64_t stream);
 void stream_end(uint64_t context); /* destroys its streams and events */
 int event_create(void **out, unsigned flags);
@@ -125,7 +125,7 @@ bool memory_on_device(const void *address, uint64_t bytes);
  * CUDA's have. Programs reduce sizes that are rounded up. */
 bool memory_reachable(const void *address, uint64_t bytes);
 int memory_alloc(uint64_t bytes, uint64_t *address);
-/* The owner is a context, which it ends with, or a pool, which hears of its end. */
+/* The owner is a context, which it ends with, or a pool, which is told of its end. */
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
 int memory_end(uint64_t owner); /* frees what is its */
 int memory_free(const void *address);
@@ -181,7 +181,7 @@ CUDA_MEMCPY3D description_of_copy(const struct copy *);
 /* ---- kernel_heap.c ---- */
 
 int kernel_heap_tell(uint64_t address); /* writes the heap's address there */
-void kernel_heap_reset(void);           /* it is gone, and limits are as at first */
+void kernel_heap_reset(void);           /* it is freed, and limits are as at first */
 int limit_get(size_t *value, int limit);
 int limit_set(int limit, size_t value);
 

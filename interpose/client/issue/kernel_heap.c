@@ -1,8 +1,8 @@
 /* kernel_heap.c: the memory from which kernels allocate by malloc and new.
  *
  * One piece of our device memory, made before the first launch of a kernel whose module may
- * allocate; the device keeps it in order (struct rf_heap). It lives until the device is reset,
- * and moves with the rank like all memory, so addresses hold. Modules learn of it in their
+ * allocate; the device manages it (struct rf_heap). It lives until the device is reset, and
+ * moves with the rank like all memory, so addresses stay valid. Modules get its address in their
  * struct rf_setup.
  *
  * Locks: none; function.c lets one thread at a time make it, which waits for memory and for copies.

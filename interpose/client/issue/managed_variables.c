@@ -1,10 +1,10 @@
 /* managed_variables.c: the __managed__ variables of the program's own modules.
  *
- * The program reads the address of each from a pointer, which it asks to have filled in before the
- * first access. All variables of such a module lie in managed memory (module.c), so that the
+ * The program reads the address of each from a pointer, which it has filled in before the first
+ * access. All variables of such a module lie in managed memory (module.c), so that the
  * address is the one that kernels know.
  *
- * Lock: VARIABLES_LOCK around the list; nothing is asked of the server under it.
+ * Lock: VARIABLES_LOCK around the list; no request is sent under it.
  */
 #include <stdlib.h>
 

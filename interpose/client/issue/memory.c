@@ -1,6 +1,6 @@
 /* memory.c: device memory, and what an address is.
  *
- * Device addresses are ours to give (heap.c); the server only learns of them.
+ * Device addresses are assigned here (heap.c); the server is only told of them.
  *
  * Lock: HEAP_LOCK around the heap and the records that announce its changes, so that the order of
  * frees is the order of their numbers. Nothing is awaited under it: what the device waits for may

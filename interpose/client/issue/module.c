@@ -6,7 +6,7 @@
  *
  * Locks: MODULE_LOCK while a module or a function is made known to the server (blocks on its
  * replies, which depend on nobody's work), not while a module is loaded: its variables may have to
- * wait for memory until the device is done with something, and so for a thread that loads another
+ * wait for memory until the device has completed something, and so for a thread that loads another
  * module. REGISTRY_LOCK around the table of what handles may be. Modules and functions are never
  * freed: kernel handles live in static variables of the program.
  */
@@ -56,7 +56,7 @@ static uint64_t made_place(const void *value)
 	return low;
 }
 
-/* Remember a new module or function; its low bit tells which. */
+/* Remember a new module or function; its low bit says which. */
 bool module_note(const void *value)
 {
 	lock(REGISTRY_LOCK);

@@ -1,8 +1,8 @@
 /* pinned.c: memory of the pinned arena as programs have it: pinned memory, which they free, and
  * managed memory, which is the same under another name.
  *
- * What a program advises about managed memory, and where it prefetches it to, is noted for each
- * page, told back, and changes nothing.
+ * What a program advises about managed memory, and where it prefetches it to, is kept for each
+ * page, given back, and changes nothing.
  *
  * Lock: PINNED_LOCK around the notes. Blocking: freeing, which waits for the device.
  */
@@ -22,7 +22,7 @@ enum location_type { NOWHERE, ON_DEVICE, ON_HOST, ON_HOST_NODE, ON_NEAREST_NODE 
 #define CPU (-1) /* as cudaCpuDeviceId */
 #define NO_DEVICE_ID (-2)
 
-/* What the program has said of one page. */
+/* What the program has advised for one page. */
 struct notes {
 	bool read_mostly, accessed_by_host;
 	cudaMemLocation preferred, prefetched;
@@ -172,7 +172,7 @@ int managed_prefetched(const void *address, size_t bytes, cudaMemLocation locati
 	return notes ? CUDA_OK : INVALID_VALUE;
 }
 
-/* ---- what was said of a range ---- */
+/* ---- what was advised for a range ---- */
 
 /* Numbers of cudaMemRangeAttribute. */
 enum range_attribute {

@@ -1,13 +1,13 @@
 /* pool.c: memory pools, from which stream-ordered allocations come.
  *
- * A pool is an account, not a place: its allocations lie in the one heap, and what is freed is the
- * heap's again as soon as the device is done with it. What a pool would hold on to (`reserved`
- * beyond `used`) is counted as CUDA documents it: released at synchronisations beyond the
- * threshold, by trimming, and before anybody is out of memory; cudaMemGetInfo does not call it
- * free. So all numbers depend on the program's calls alone, and memory that nobody uses costs no
- * device any.
+ * A pool counts memory, it does not hold any: its allocations lie in the one heap, and what is
+ * freed is the heap's again as soon as the device is done with it. What a pool would hold on to
+ * (`reserved` beyond `used`) is counted as CUDA documents it: released at synchronisations beyond
+ * the threshold, by trimming, and before anybody is out of memory; cudaMemGetInfo does not call it
+ * free. So all numbers depend on the program's calls alone, and memory that nobody uses takes none
+ * of a device.
  *
- * Lock: POOL_LOCK around all pools. Nothing blocks of its own.
+ * Lock: POOL_LOCK around all pools. Nothing here blocks by itself.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +113,7 @@ static void drop_if_empty(struct pool *gone)
 	free(gone);
 }
 
-/* A device's default pool, made when it is first asked for. */
+/* A device's default pool, made when it is first needed. */
 static uint64_t default_of(int device)
 {
 	if (!default_pool[device]) {

@@ -2,7 +2,7 @@
  *
  * They leave text in a ring in our pinned arena (struct rf_print). It goes to the program's
  * stdout, through its stdio, at synchronisations, blocking copies and launches, as in CUDA: output
- * that nothing waited for is lost when the program ends.
+ * of kernels that nothing waited for is lost when the program ends.
  *
  * Lock: PRINT_LOCK, around reading the ring. Blocks as stdout does.
  */

@@ -1,13 +1,13 @@
 /* registered.c: the program's own memory that it registers with the device.
  *
- * Memory of whole, private pages changes places: its contents go to the pinned arena, whose pages
- * are then mapped a second time where the memory is. So it is pinned memory with another address:
+ * Memory of whole, private pages is replaced: its contents go to the pinned arena, whose pages are
+ * then mapped a second time where the memory is. So it is pinned memory with another address:
  * copies of it do not wait, and kernels reach it at its address in the arena. Other memory (part of
  * a page belongs to somebody else; a file's pages are not private) is only noted, and treated as
- * pageable, which is as right and waits. A thread that writes into memory while another registers
- * or unregisters it may lose what it writes.
+ * pageable, which is correct too, but waits. A thread that writes into memory while another
+ * registers or unregisters it may lose what it writes.
  *
- * Lock: REGISTERED_LOCK, around the table and the change of places. Blocks: unregistering waits for
+ * Lock: REGISTERED_LOCK, around the table and the replacement. Blocks: unregistering waits for
  * the device, before it takes the lock.
  */
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* set_up.c: what a module asks to be filled in when it is loaded (struct rf_setup). */
+/* set_up.c: what the client fills in for a module when it is loaded (struct rf_setup). */
 #include <stddef.h>
 #include <stdlib.h>
 

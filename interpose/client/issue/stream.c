@@ -1,6 +1,6 @@
 /* stream.c: streams and events, the numbers that stand for them, and attributes of streams.
  *
- * Lock: ATTRIBUTE_LOCK around the attributes. Nothing blocks of its own.
+ * Lock: ATTRIBUTE_LOCK around the attributes. Nothing here blocks by itself.
  */
 #include <pthread.h>
 

@@ -13,7 +13,7 @@ struct symbol {
 	struct module *module;
 	const char *name;
 	struct function *function; /* NULL: a variable */
-	uint64_t address, bytes;   /* of a variable, once asked */
+	uint64_t address, bytes;   /* of a variable, once requested */
 	uint64_t loaded_as;        /* the module's number then: its address holds as long */
 };
 
@@ -28,7 +28,7 @@ static struct symbol *symbol_place(const void *host)
 	return &symbols[i & (symbol_room - 1)];
 }
 
-/* Under REGISTRY_LOCK: at most half full, gone ones included. */
+/* Under REGISTRY_LOCK: at most half full, removed ones included. */
 static bool symbols_grow(void)
 {
 	if (2 * (symbol_count + 1) <= symbol_room)

@@ -1,5 +1,5 @@
-/* sync.c: the program waits for what it has issued. Then pools let go of what they kept, and what
- * kernels have printed is shown. (What we wait for ourselves does neither.)
+/* sync.c: the program waits for what it has issued. Then pools release what they kept, and what
+ * kernels have printed is written out. (What we wait for ourselves does neither.)
  */
 #include "issue.h"
 
