@@ -120,6 +120,7 @@ class Variable:
     extern: bool = False
     pointers: tuple[tuple[int, str, int], ...] = ()  # place in it, symbol, what is added
     element: int = 1  # bytes
+    managed: bool = False  # the host reaches it too
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,10 @@ def variables(statement: str) -> list[Variable]:
         kind = [w for w in re.findall(r"\.(\w+)", modifiers) if w in TYPE_BYTES][-1]
         data, pointers = _initial(initial, kind, name) if initial else (b"", ())
         element, _ = _layout(modifiers)
-        found.append(Variable(name, space, align, size, data, "extern" in words, pointers, element))
+        extern, managed = "extern" in words, "managed" in words
+        found.append(
+            Variable(name, space, align, size, data, extern, pointers, element, managed)
+        )
     return found
 
 

@@ -11,6 +11,7 @@ from rankfold.proxy.hal.soft.compiler import instructions, lower, segment
 from rankfold.proxy.hal.soft.compiler.emit import Value
 from rankfold.proxy.hal.soft.compiler.instructions import Effect, Row, defs_of, row_of, uses_of
 from rankfold.proxy.hal.soft.compiler.ops import Context, Handler
+from rankfold.proxy.ptx.flows import flow_of
 from rankfold.proxy.ptx.inline import flatten
 from rankfold.proxy.ptx.model import Instr, Mem, Operand, Reg, registers_of
 from rankfold.proxy.ptx.module import parse_module
@@ -157,3 +158,9 @@ def test_a_form_names_each_operand(family: str) -> None:
                     # the token of an arrival may be left out
                     fits |= row_of(instr).gives and isinstance(instr.args[0], Mem)
                     assert fits, (instr.text, form)
+
+
+def test_of_each_instruction_it_is_known_what_it_does_with_addresses() -> None:
+    """Else every kernel that has it would be open (proxy/ptx/sets.py)."""
+    names = [tuple(name.split(".")) for name in instructions.ROWS]
+    assert [name for name in names if flow_of(name) is None] == []

@@ -1,0 +1,109 @@
+"""What each instruction does with addresses: how it passes them on, and how it uses them.
+
+Every instruction that a kernel with known sets may have stands here, by its first word. One that
+does not makes a kernel's sets unknown (sets.py): nothing is passed over in silence.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+
+
+class Flow(enum.Enum):
+    """What becomes of the origins (origins.py) of an instruction's operands."""
+
+    MOVE = "the result is an operand, or one of several"
+    MOVE_FIRST = "the result is the first operand; the others say when or where"
+    CHOOSE = "the result is one of the first two operands; the third decides"
+    ADD = "the result is a sum or a difference"
+    EXTREME = "the result is one of the operands, or far from an address if that is a float"
+    MULTIPLY = "the result is a product"
+    MULTIPLY_ADD = "the result is a product and a sum"
+    SHIFT_UP = "the result is a product with a power of two"
+    SHIFT_DOWN = "the result is a quotient of a power of two"
+    DIVIDE = "the result is a quotient or a rest"
+    AND = "the result is some bits of the first operand"
+    OR = "the result is the operands' bits together, as a sum is that does not carry"
+    BITS = "the result has other bits at the same places"
+    CONVERT = "the result is the operand with more or fewer bits"
+    INSERT = "the result is bits of two operands, as of two halves"
+    MIX = "the result may be anything that can be made of the operands"
+    COMPARE = "the result is a condition"
+    SMALL = "the result is a count, a mask or a condition: no address"
+    LOAD = "the result is what lies at the address"
+    STORE = "what lies at the address is the second operand then"
+    ATOMIC = "what lies at the address is changed; the result is what lay there"
+    COPY = "moves memory"
+    BARRIER = "works on a counter in memory"
+    LOAD_TILE = "the result is what lies at the address, each thread's part"
+    STORE_TILE = "what lies at the address is the second operand then, each thread's part"
+    DISCARD = "what lies at the address is not needed any more"
+    NOTHING = "makes no value of addresses and uses none"
+    OPEN = "does what sets cannot say"
+
+
+_FLOWS = {
+    Flow.MOVE: "mov pmov cvta",
+    Flow.MOVE_FIRST: "shfl mapa",
+    Flow.CHOOSE: "selp slct",
+    Flow.ADD: "add sub addc subc",
+    Flow.EXTREME: "min max neg abs",
+    Flow.MULTIPLY: "mul mul24",
+    Flow.MULTIPLY_ADD: "mad madc mad24",
+    Flow.SHIFT_UP: "shl",
+    Flow.SHIFT_DOWN: "shr",
+    Flow.DIVIDE: "div rem",
+    Flow.AND: "and",
+    Flow.OR: "or",
+    Flow.BITS: "xor not",
+    Flow.CONVERT: "cvt",
+    Flow.MIX: """fma sad dp4a dp2a rcp sqrt rsqrt ex2 lg2 sin cos tanh copysign lop3 shf brev bfe
+        prmt szext redux mma wmma movmatrix
+        vadd vsub vabsdiff vmin vmax vset vshl vshr vmad
+        vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2 vset2
+        vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vset4""",
+    Flow.INSERT: "bfi",
+    Flow.COMPARE: "setp set",
+    Flow.SMALL: """testp cnot popc clz bfind bmsk fns isspacep getctarank createpolicy
+        vote match activemask elect mbarrier.pending_count""",
+    Flow.LOAD: "ld ldu",
+    Flow.STORE: "st",
+    Flow.ATOMIC: "atom red",
+    Flow.COPY: "cp",
+    Flow.BARRIER: "mbarrier",
+    Flow.LOAD_TILE: "wmma.load ldmatrix",
+    Flow.STORE_TILE: "wmma.store stmatrix",
+    Flow.DISCARD: "discard",
+    Flow.NOTHING: """label bra brx ret exit trap bar barrier membar fence yield regroup nanosleep
+        setmaxnreg pmevent prefetch prefetchu applypriority griddepcontrol""",
+    Flow.OPEN: "vprintf assertfail malloc free call alloca stacksave stackrestore",
+}
+FLOWS = {name: flow for flow, names in _FLOWS.items() for name in names.split()}
+_SECOND = frozenset(name for name in FLOWS if "." in name)
+
+WHY_OPEN = {
+    "vprintf": "prints", "assertfail": "may fail an assertion",
+    "malloc": "allocates on the device's heap", "free": "allocates on the device's heap",
+}  # fmt: skip
+# Special registers whose values follow from the launch alone. Any other one is open.
+STEADY = frozenset(
+    f"{name}.{axis}"
+    for name in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
+                 "cluster_nctaid")
+    for axis in "xyz"
+) | {
+    "laneid", "lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt",
+    "total_smem_size", "dynamic_smem_size", "aggr_smem_size", "cluster_ctarank",
+    "cluster_nctarank", "is_explicit_cluster",
+}  # fmt: skip
+GRID = ("envreg1", "envreg2")  # where a cooperative launch keeps what its blocks meet at
+
+
+@functools.cache
+def flow_of(op: tuple[str, ...]) -> Flow | None:
+    """Of an instruction that is not known: None."""
+    for word in op[1:]:
+        if f"{op[0]}.{word}" in _SECOND:
+            return FLOWS[f"{op[0]}.{word}"]
+    return FLOWS.get(op[0])

@@ -1,0 +1,370 @@
+"""What a kernel reads and writes: found in its PTX, before it runs.
+
+For each kernel: through which words of its parameters, and through which variables of its module,
+it reads and writes memory, whatever it is launched with. A kernel of which that cannot be said is
+*open*, with the reasons. Every access to device memory of a closed kernel lies in the same buffer
+as an address that one of the words held at the launch, or in one of the variables, if these rules
+of C hold: a number that is added to an address does not lead to another buffer, and what was
+multiplied is a number and no address. What they do not hold for, a write past the end of a buffer,
+no list of words could say.
+
+The analysis knows no order of instructions: it asks which values a register can ever have. Origins
+(origins.py) go from the parameters on through registers, shared and local memory, until nothing new
+turns up. docs/sets.md has the rules for people.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from . import origins as og
+from .arithmetic import HEAP, Registers, Use
+from .errors import ModuleError
+from .flows import GRID, STEADY, WHY_OPEN, Flow, flow_of
+from .inline import flatten
+from .model import (
+    TYPE_BYTES,
+    Function,
+    Instr,
+    Mem,
+    Module,
+    Operand,
+    Special,
+    Sym,
+    Variable,
+    Vec,
+    registers_of,
+)  # fmt: skip
+from .origins import ANYWHERE, FOUND, INDEX, NOTHING, WHOLE, Origin, Origins, Part, Place
+from .parameters import Flat
+
+ROUNDS_MAX = 100
+SPACES = {"global": "global", "const": "global", "shared": "shared", "shared_cta": "shared",
+          "shared_cluster": "shared", "local": "local", "param": "param", "param_entry": "param",
+          "param_func": "param"}  # fmt: skip
+UNREADABLE = "has an instruction that cannot be read"
+_READS_HEAP = (Flow.LOAD, Flow.ATOMIC, Flow.COPY, Flow.LOAD_TILE)
+_NO_OPERANDS = frozenset(("commit_group", "wait_all"))  # of cp.async
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a kernel is open, and the instruction as it stands in the PTX, blanks aside."""
+
+    what: str
+    instr: str
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Words: by their offsets in the parameters, 8 bytes each. Variables: by their names. Only
+    those through which memory is reached; a word that may be but a number that is added to an
+    address is among them. `reasons`: why the kernel is open; none: it is closed."""
+
+    words: tuple[tuple[int, Use], ...] = ()
+    variables: tuple[tuple[str, Use], ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def closed(self) -> bool:
+        return not self.reasons
+
+
+def sets_of(module: Module, kernel: Function) -> Sets:
+    """Of one kernel; open if its code cannot be resolved."""
+    try:
+        return analyse(module, kernel, flatten(module, kernel))
+    except ModuleError as error:
+        return Sets(reasons=(Reason(error.message, error.about),))
+
+
+def analyse(module: Module, kernel: Function, flat: Flat) -> Sets:
+    """The same of a kernel that is one list of instructions already."""
+    analysis = _Analysis(module, kernel, flat)
+    analysis.run()
+    accessed = Use.READ | Use.WRITTEN
+    words = [(at, use) for at, use in sorted(analysis.words.items()) if use & accessed]
+    names = [(name, use) for name, use in sorted(analysis.variables.items()) if use & accessed]
+    reasons = tuple(Reason(what, text) for what, text in analysis.reasons.items())
+    return Sets(tuple(words), tuple(names), reasons)
+
+
+class _Analysis(Registers):
+    def __init__(self, module: Module, kernel: Function, flat: Flat):
+        super().__init__(module, kernel, flat)
+        self.doing = {
+            Flow.MOVE: self.move, Flow.MOVE_FIRST: self.move_first, Flow.CHOOSE: self.choose,
+            Flow.ADD: self.add, Flow.EXTREME: self.extreme, Flow.MULTIPLY: self.multiply,
+            Flow.MULTIPLY_ADD: self.multiply_add, Flow.SHIFT_UP: self.shift_up,
+            Flow.SHIFT_DOWN: self.shift_down, Flow.DIVIDE: self.divide, Flow.AND: self.and_,
+            Flow.OR: self.add, Flow.BITS: self.bits, Flow.CONVERT: self.convert,
+            Flow.INSERT: self.insert, Flow.MIX: self.mix, Flow.COMPARE: self.compare,
+            Flow.SMALL: self.small,
+            Flow.LOAD: self.load, Flow.STORE: self.store, Flow.ATOMIC: self.atomic,
+            Flow.COPY: self.copy, Flow.BARRIER: self.barrier, Flow.LOAD_TILE: self.load_tile,
+            Flow.STORE_TILE: self.store_tile, Flow.DISCARD: self.discard,
+            Flow.NOTHING: self.nothing, Flow.OPEN: self.open_,
+        }  # fmt: skip
+
+    def run(self) -> None:
+        steps = []
+        for instr in self.flat.instrs:
+            flow = flow_of(instr.op)
+            if flow is None:
+                self.open(f"has the instruction {instr.op[0]}, which is not known", instr)
+                continue
+            self._look_at_operands(instr)
+            if instr.args or flow is Flow.OPEN:
+                uses = {name for a in instr.args for name in registers_of(a)}
+                if flow in _READS_HEAP:
+                    uses.add(HEAP)
+                steps.append((self.doing[flow], instr, uses))
+            elif flow is not Flow.NOTHING and not set(instr.op) & _NO_OPERANDS:
+                self.open(UNREADABLE, instr)
+        self.addressing = _addressing([instr for _, instr, _ in steps])
+        for do, instr, _ in steps:
+            do(instr)
+        for _ in range(ROUNDS_MAX):
+            before, self.changed = self.changed, set()
+            if not before:
+                return
+            for do, instr, uses in steps:
+                if not (uses.isdisjoint(before) and uses.isdisjoint(self.changed)):
+                    do(instr)
+        self.open("is too involved", self.flat.instrs[0])
+
+    def _look_at_operands(self, instr: Instr) -> None:
+        for operand in instr.args:
+            inner: Operand = operand.base if isinstance(operand, Mem) else operand
+            if isinstance(inner, Special) and inner.name not in STEADY and inner.name not in GRID:
+                self.open(f"reads %{inner.name}", instr)
+            elif isinstance(inner, Sym) and inner.name in self.module.functions:
+                self.open("takes the address of a function", instr)
+        if "mmio" in instr.op:
+            self.open("speaks to what is no memory", instr)
+
+    def open_(self, i: Instr) -> None:
+        self.open(WHY_OPEN.get(i.op[0], f"has {i.op[0]}, which is not resolved"), i)
+
+    # ---- memory
+
+    def _space(self, i: Instr, base: Operand) -> str:
+        """Of an access; "": any."""
+        space = next((SPACES[word] for word in i.op[1:] if word in SPACES), "")
+        if not space and isinstance(base, Sym):
+            space = {"own": "own", "variable": "global", "place": "param"}.get(
+                next(iter(self.of(base))).kind, "")  # fmt: skip
+        return space
+
+    def _reach(
+        self, i: Instr, where: Mem, space: str, use: Use
+    ) -> tuple[bool, frozenset[str], Origins]:
+        """What may lie at an address: device memory? which heaps? places in the parameters. Notes
+        the access."""
+        origins = self.of(where)
+        if space in ("shared", "local"):
+            return False, frozenset([space]), NOTHING
+        places = frozenset(o for o in origins if o.kind == "place")
+        own = frozenset(str(o.at) for o in origins if o.kind == "own")
+        if space == "param":
+            if not places:
+                self.open("reads parameters at an address that is not known", i)
+            return False, frozenset(), places
+        rest = origins - places if space == "global" else frozenset(
+            o for o in origins if o.kind not in ("own", "place"))  # fmt: skip
+        if space == "global":
+            own, places = frozenset(), NOTHING
+        pointing = [o for o in rest if o.kind in ("word", "variable") and o.shape == WHOLE]
+        if not pointing and (own or places) and all(o.shape >= INDEX for o in rest):
+            return False, own, places
+        self._note(i, where, rest, pointing, use)
+        return True, own, places
+
+    def _note(
+        self, i: Instr, where: Mem, origins: Origins, pointing: list[Origin], use: Use
+    ) -> None:
+        """An access to device memory."""
+        for o in origins:
+            if o.kind == "function":
+                self.open("uses the address of a function as one of memory", i)
+            elif o.kind == "memory" and o.shape < INDEX:
+                self.open("finds pointers in memory", i)
+            elif o.kind == "part" and o.shape < INDEX:
+                self.open("makes an address of parts of parameters", i)
+            elif o.shape < INDEX and o.shape != WHOLE:
+                self.open("makes an address of the bits of another one", i)
+            elif o.kind == "variable" and self._managed(str(o.at)):
+                self.open("reaches managed memory", i)
+        if not pointing:
+            self.open("has an address that comes from no parameter and no variable", i)
+        self._use(origins, use)
+
+    def _managed(self, name: str) -> bool:
+        variable = self.module.variables.get(name)
+        return isinstance(variable, Variable) and variable.managed
+
+    def _read_param(self, i: Instr, places: Origins, offset: int, size: int) -> Origins:
+        found: set[Origin] = set()
+        for place in places:
+            assert isinstance(place.at, Place)
+            param = self.params[place.at.param]
+            if place.at.offset is not None and place.shape == WHOLE:
+                start = param.offset + place.at.offset + offset
+                part = Part(start, size)
+                found.add(Origin("word", start) if size == 8 else Origin("part", part))
+                if not 0 <= start <= self.param_bytes - size:
+                    self.open("reads beyond its parameters", i)
+            elif size == 8:
+                first = (param.offset + 7) // 8 * 8
+                last = param.offset + param.bytes - 8
+                found |= {Origin("word", start) for start in range(first, last + 1, 8)}
+            else:
+                found.add(Origin("part", ANYWHERE))
+        return frozenset(found)
+
+    def load(self, i: Instr) -> None:
+        to, where = i.args[:2]
+        if not isinstance(where, Mem):
+            self.open(UNREADABLE, i)
+            return
+        size = TYPE_BYTES.get(i.op[-1], 0)
+        space = self._space(i, where.base)
+        outside, heaps, places = self._reach(i, where, space, Use.READ)
+        origins = FOUND if outside else NOTHING
+        for heap in heaps:
+            origins |= self.heaps[heap].get(size)
+        for n, item in enumerate(to.items if isinstance(to, Vec) else (to,)):
+            value = origins | self._read_param(i, places, n * size, size)
+            self.put(item, og.bounded(value) if size < 8 and self.is_wide(item) else value)
+
+    def _write(self, i: Instr, where: Mem, what: Origins, size: int, use: Use) -> Origins:
+        """Gives what may have been there, of the launch's own memory and beyond."""
+        outside, heaps, places = self._reach(i, where, self._space(i, where.base), use)
+        if places:
+            self.open("writes to its parameters", i)
+        if outside:
+            self.value(what)
+        for heap in heaps:
+            self.put_heap(heap, size, what)
+        held = NOTHING.union(*(self.heaps[heap].get(size) for heap in heaps))
+        return held | FOUND if outside else held
+
+    def store(self, i: Instr) -> None:
+        where, what = i.args[:2]
+        if not isinstance(where, Mem) or len(i.op) < 2 or "async" in i.op or "bulk" in i.op:
+            self.open(UNREADABLE, i)
+            return
+        size = TYPE_BYTES.get(i.op[-1], 0)
+        self._write(i, where, self.of(what), size, Use.WRITTEN)
+
+    def atomic(self, i: Instr) -> None:
+        first = 1 if i.op[0] == "atom" else 0
+        where = i.args[first] if len(i.args) > first else None
+        if not isinstance(where, Mem) or "async" in i.op:
+            self.open(UNREADABLE, i)
+            return
+        what = NOTHING.union(*map(self.of, i.args[first + 1 :]))
+        if not {"exch", "cas"} & set(i.op):
+            self.value(what)
+            what = og.mixed(what)
+        use = Use.READ | Use.WRITTEN | Use.ATOMIC
+        held = self._write(i, where, what, TYPE_BYTES.get(i.op[-1], 0), use)
+        if first:
+            self.put(i.args[0], held)
+
+    def copy(self, i: Instr) -> None:
+        """cp: the places say in which memory each address lies, destination first."""
+        where = [a for a in i.args if isinstance(a, Mem)]
+        spaces = [SPACES[word] for word in i.op if word in SPACES]
+        if not where and "wait_group" in i.op:
+            return
+        if "mbarrier" in i.op:
+            self.barrier(i)
+        elif "tensor" in i.op or len(i.op) < 3 or not where:
+            self.open("copies by a description in memory", i)
+        elif "prefetch" in i.op:
+            return
+        elif len(spaces) != 2 or len(where) < 2 or "param" in spaces or "local" in spaces:
+            self.open(UNREADABLE, i)
+        else:
+            use = Use.READ | Use.WRITTEN | Use.ATOMIC if "reduce" in i.op else Use.WRITTEN
+            held = FOUND
+            if spaces[1] == "global":
+                self._reach(i, where[1], "global", Use.READ)
+            else:
+                held = NOTHING.union(*(h for h in self.heaps["shared"].stored.values()))
+            if spaces[0] == "global":
+                self._reach(i, where[0], "global", use)
+                self.value(held)
+            else:
+                self.put_heap("shared", 0, og.mixed(held))
+
+    def barrier(self, i: Instr) -> None:
+        """mbarrier: its result is a state or a condition."""
+        for operand in i.args:
+            if isinstance(operand, Mem):
+                use = Use.READ | Use.WRITTEN | Use.ATOMIC
+                _, _, places = self._reach(i, operand, self._space(i, operand.base), use)
+                if places:
+                    self.open("writes to its parameters", i)
+
+    def load_tile(self, i: Instr) -> None:
+        where = i.args[1]
+        if not isinstance(where, Mem):
+            self.open(UNREADABLE, i)
+            return
+        space = "shared" if i.op[0] == "ldmatrix" else self._space(i, where.base)
+        outside, heaps, places = self._reach(i, where, space, Use.READ)
+        if places:
+            self.open("reads parameters at an address that is not known", i)
+        origins = NOTHING.union(*(self.heaps[heap].get(0) for heap in heaps))
+        self.put(i.args[0], og.mixed(origins | FOUND if outside else origins))
+
+    def store_tile(self, i: Instr) -> None:
+        where = i.args[0]
+        if not isinstance(where, Mem):
+            self.open(UNREADABLE, i)
+            return
+        space = "shared" if i.op[0] == "stmatrix" else self._space(i, where.base)
+        outside, heaps, places = self._reach(i, where, space, Use.WRITTEN)
+        if places:
+            self.open("writes to its parameters", i)
+        what = og.mixed(NOTHING.union(*map(self.of, i.args[1:])))
+        if outside:
+            self.value(what)
+        for heap in heaps:
+            self.put_heap(heap, 0, what)
+
+    def discard(self, i: Instr) -> None:
+        where = i.args[0]
+        if isinstance(where, Mem):
+            self._reach(i, where, self._space(i, where.base), Use.WRITTEN)
+        else:
+            self.open(UNREADABLE, i)
+
+
+def _addressing(instrs: list[Instr]) -> set[str]:
+    """The registers that an address in device memory or in the parameters may be made of; only of
+    them must be known whether they hold what was found in memory."""
+    made_of: dict[str, list[str]] = defaultdict(list)
+    todo: list[str] = []
+    for instr in instrs:
+        values = [name for a in instr.args if not isinstance(a, Mem) for name in registers_of(a)]
+        inside = {SPACES[word] for word in instr.op if word in SPACES}
+        if inside != {"global"} and flow_of(instr.op) in (Flow.STORE, Flow.STORE_TILE, Flow.ATOMIC):
+            made_of[HEAP] += values
+        if inside != {"shared"} and inside != {"local"}:
+            todo += [name for a in instr.args if isinstance(a, Mem) for name in registers_of(a)]
+        if instr.args and not isinstance(instr.args[0], Mem):
+            if flow_of(instr.op) in _READS_HEAP and inside != {"global"}:
+                values.append(HEAP)
+            for name in registers_of(instr.args[0]):
+                made_of[name] += values
+    found: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += made_of[name]
+    return found
