@@ -2,12 +2,17 @@
 
 A remote that accepts a connection and says nothing would hold git for ever, and with it whoever
 waits: a command that has said nothing for `SILENT_S` is ended, with all that it started.
+
+A password in a URL is for git alone: people, files and the mirror see the URL `masked`, and git
+gets the whole one beside it, in its environment.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,15 +27,32 @@ ENDING_S = 2.0  # to put away its lock files
 _TELLING = ("fatal: ", "error: ", "ssh: ")
 
 
+# Of a URL: a password, or, where git sends that as one, a name that may be a token.
+_SECRET = re.compile(r"(?<=://)([^/@:\s]*):[^/\s]*@|(?<=http://)[^/\s]+@|(?<=https://)[^/\s]+@")
+
+
+def masked(text: str) -> str:
+    """The text, with the passwords of all URLs in it left out."""
+    return _SECRET.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else "***@", text)
+
+
 class GitError(Exception):
     """git could not do it; the message says why."""
 
 
 class Git:
-    """git in one repository. Once `stopped` is set, whatever runs is ended."""
+    """git in one repository. Once `stopped` is set, whatever runs is ended. url: what git
+    is to talk to wherever a command or the repository says `masked(url)`."""
 
-    def __init__(self, repo: Path, stopped: threading.Event):
+    def __init__(self, repo: Path, stopped: threading.Event, url: str = ""):
         self.repo, self.stopped = repo, stopped
+        self._env = _environment(url)
+
+    def at(self, repo: Path) -> Git:
+        """The same in another folder."""
+        other = copy.copy(self)
+        other.repo = repo
+        return other
 
     def __call__(self, *arguments: str) -> bytes:
         """What it prints. Raises GitError."""
@@ -48,7 +70,7 @@ class Git:
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=_environment(), start_new_session=True,
+                env=self._env, start_new_session=True,
             )  # fmt: skip
         except FileNotFoundError as error:
             raise GitError("git is not installed") from error
@@ -83,7 +105,7 @@ class Git:
         telling = [line for line in lines if line.startswith(_TELLING)]
         reason = " / ".join(line.removeprefix("fatal: ") for line in telling[:2])
         reason = reason or (lines[-1] if lines else f"git {_verb(command)} failed")
-        return f"{self.repo}: {reason}" if "not a git repository" in reason else reason
+        return masked(f"{self.repo}: {reason}" if "not a git repository" in reason else reason)
 
 
 def is_elsewhere(repository: str) -> bool:
@@ -101,9 +123,16 @@ def _has_timeout() -> bool:
     return shutil.which("timeout") is not None
 
 
-def _environment() -> dict[str, str]:
+def _environment(url: str) -> dict[str, str]:
+    if (shown := masked(url)) != url:
+        secret = {
+            "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{url}.insteadOf",
+            "GIT_CONFIG_VALUE_0": shown,
+        }  # fmt: skip
+    else:
+        secret = {}
     ours = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    return ours | {
+    return ours | secret | {
         "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
         "SSH_ASKPASS_REQUIRE": "never",
     }  # fmt: skip

@@ -17,6 +17,7 @@ from rankfold import control, service
 from rankfold.log import area
 from rankfold.reconciler import spec
 from rankfold.reconciler.faults import point
+from rankfold.reconciler.git import masked
 from rankfold.reconciler.model import Job, Json, Origin
 from rankfold.reconciler.operations import Attach
 from rankfold.reconciler.revision import cut_files, emptied_files, revision_faults
@@ -119,10 +120,11 @@ class Sources:
             )
         live = sorted(
             o.name for o in self.store.objects()
-            if o.kind == "Job" and o.source not in (None, identity) and not self._ended(o.name)
+            if o.kind == "Job" and o.source and masked(o.source) != identity
+            and not self._ended(o.name)
         )  # fmt: skip
         if live:
-            known = self.store.get("source")
+            known = masked(self.store.get("source") or "")
             raise control.ControlError(
                 "source",
                 f"this fleet belongs to {known}, whose jobs still live ({', '.join(live)}): "

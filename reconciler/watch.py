@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rankfold.reconciler import spec
-from rankfold.reconciler.git import Git, GitError, is_elsewhere
+from rankfold.reconciler.git import Git, GitError, is_elsewhere, masked
 from rankfold.reconciler.model import Json
 
 REST_S = 0.05  # a directory is read when nothing in it has changed for so long
@@ -63,12 +63,12 @@ class Source(Protocol):
 
 def identity_of(description: Json) -> str:
     """What a source is called. `description`: what a client sends, {"dir": absolute path} or
-    {"git": repository, "branch": b, "path": p}."""
+    {"git": repository, "branch": b, "path": p}. With another password it is the same source."""
     if "dir" in description:
         return f"directory {Path(description['dir']).resolve()}"
     path = description.get("path", "").strip("/")
     where = f", path {path}" if path else ""
-    return f"git {description['git']}, branch {description['branch']}{where}"
+    return f"git {masked(description['git'])}, branch {description['branch']}{where}"
 
 
 def open_source(description: Json, state: Path) -> Source:
@@ -286,7 +286,8 @@ class GitSource:
 
     def __init__(self, repository: str, branch: str, path: str, state: Path):
         self.branch, self.path = branch, path.strip("/")
-        self.url = repository if is_elsewhere(repository) else ""
+        url = repository if is_elsewhere(repository) else ""
+        self.url = masked(url)
         self._stopped = threading.Event()
         self._fetched_at: float | None = None
         self._commit = ""
@@ -297,7 +298,7 @@ class GitSource:
             self.repo = state / "git" / digest
         else:
             self.repo = Path(repository).expanduser().absolute()
-        self.git = Git(self.repo, self._stopped)
+        self.git = Git(self.repo, self._stopped, url)
         self._opened = False
 
     def _open(self) -> None:
@@ -330,7 +331,7 @@ class GitSource:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         clone = "clone", "--mirror", "--progress", "--", self.url, str(new)
-        Git(new, self._stopped).remote(*clone)
+        self.git.at(new).remote(*clone)
         new.rename(self.repo)
 
     def _tip(self) -> str:
