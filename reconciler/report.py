@@ -34,11 +34,10 @@ from rankfold.reconciler.observe import known_devices, last_lines, observe
 from rankfold.reconciler.revision import Difference
 from rankfold.reconciler.rows import Object
 from rankfold.reconciler.store import Store, database
-from rankfold.reconciler.words import silence
+from rankfold.reconciler.words import silence, some
 
 FORMAT_VERSION = 1
 TOLD_IN_PLANS = ("Stalled", "Drifted")
-TOLD_JOBS = 3
 TOLD_FIRST = (  # in the table of jobs
     "Stalled", "Orphaned", "Progressing", "SourceUnreachable", "Drifted", "Ready",
 )  # fmt: skip
@@ -108,8 +107,7 @@ def reconciler_status(
     live = [name for name in jobs if records.get(name, Record(name)).step != "ended"]
     lacking = []
     if live:
-        more = f" and {len(live) - TOLD_JOBS} more" if len(live) > TOLD_JOBS else ""
-        lacking.append(f"nobody looks after {', '.join(live[:TOLD_JOBS])}{more}")
+        lacking.append(f"nobody looks after {some(live)}")
     if followed:
         lacking.append(f"nobody follows {followed}")
     if runs or not lacking:

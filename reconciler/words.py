@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+
+NAMED_MAX = 3
 
 
 def silence(who: str, since: float, pid: int = 0) -> str:
@@ -13,3 +16,9 @@ def silence(who: str, since: float, pid: int = 0) -> str:
         f"{who} has not answered since {when}: it is stopped, or stuck. Nothing is asked of it "
         f"until it goes on; if it will not, kill {one}: what it serves is lost then"
     )
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

@@ -16,6 +16,7 @@ from rankfold.reconciler.plan.fitting import Group, Groups, may_use, most_freque
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.memory import HostMemory
 from rankfold.reconciler.plan.placement import assign
+from rankfold.reconciler.words import some
 
 
 class Allocation:
@@ -146,8 +147,8 @@ class Allocation:
 
     @functools.cached_property
     def _down(self) -> str:
-        """Devices that are not up yet."""
-        return ", ".join(d for d in self.index.devices if not self.index.is_up(d))
+        """Devices that are not up yet, as every job that waits names them."""
+        return some([device for device in self.index.devices if not self.index.is_up(device)])
 
     def _wait_for_devices(self, job: Job, free: int, most: int, possible: bool) -> None:
         kind = " or ".join(job.device_types) or "any kind"

@@ -205,6 +205,21 @@ def test_what_hangs_is_left_alone_and_everything_goes_on_afterwards(
 # ---- single rules ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("devices", "named"),
+    [
+        (3, "local/soft-0, local/soft-1, local/soft-2"),
+        (500, "local/soft-0, local/soft-1, local/soft-2 and 497 more"),
+    ],
+)
+def test_who_waits_for_many_devices_names_a_few_and_counts_the_rest(
+    devices: int, named: str
+) -> None:
+    planned = fleet(devices, job("a", 3, 3)).plan()
+    waits = {c.reason: c.message for c in planned.conditions["a"]}
+    assert waits["WaitingForProxies"] == f"needs 3 devices of any kind; not up yet: {named}"
+
+
 def test_a_running_job_that_grows_goes_before_younger_ones() -> None:
     jobs = [job("a", 4, 2, 0), job("b", 1, 1, 1), job("c", 1, 1, 2)]
     place = fleet(4, *jobs)
