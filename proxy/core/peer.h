@@ -41,7 +41,7 @@ void peer_sleep(struct peer *, bool sleeping);
 /* Memory of our outbox; NULL when it is full. Freed by the same offset and size. */
 void *peer_outbox_alloc(struct peer *, uint64_t bytes, uint64_t *offset);
 void peer_outbox_free(struct peer *, uint64_t offset, uint64_t bytes);
-/* Bytes of `device`'s outbox, which its proxy keeps until it is told that they were read: see
+/* Bytes of `device`'s outbox, which its proxy keeps until they are released: see
  * coll_io.fetch. Shared memory: they lie at `place` at once, nothing is copied and nothing comes
  * later; ncclInvalidArgument (4) if out of bounds, ncclSystemError (2) if it cannot be mapped. */
 int peer_fetch(struct peer *, uint32_t device, uint64_t offset, uint64_t bytes, uint64_t token,

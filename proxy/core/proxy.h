@@ -68,8 +68,8 @@ int proxy_job_close(struct proxy *proxy, uint64_t job);
  * save, leave: -1 unless the job stands at a cut.
  *   save     all ranks' memory and state into their images; the job stays at its cut. The images
  *            hold good until the cut is released: copy them before. One that fails changes nothing.
- *   leave    the same, and the ranks are let go; where it fails, the job fails
- *   discard  the ranks are let go as they are, whatever they do; nothing is saved */
+ *   leave    the same, and the ranks are released; where it fails, the job fails
+ *   discard  the ranks are released as they are, whatever they do; nothing is saved */
 int proxy_job_save(struct proxy *proxy, uint64_t job);
 int proxy_job_leave(struct proxy *proxy, uint64_t job);
 int proxy_job_discard(struct proxy *proxy, uint64_t job);

@@ -136,7 +136,7 @@ struct hal {
 	uint32_t (*room)(struct hal_stream *);
 	uint64_t (*submit)(struct hal_stream *, const struct hal_work *);
 	uint64_t (*completed)(const struct hal_stream *);
-	/* Before `number` nobody needs to hear of this stream: its works up to there need not ring
+	/* Before `number` nobody waits for this stream: its works up to there need not ring
 	 * the doorbell one by one. 0, the default: each rings. A failing space rings at once. The
 	 * caller looks at `completed` once more afterwards: a work that ended meanwhile may not
 	 * have rung. */

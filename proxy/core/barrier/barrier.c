@@ -7,16 +7,16 @@
  * Stage one, the tandem meta-allreduce. Rounds on communicators that span the job are numbered
  * 1, 2, … per rank. For round n each device adds up (need, ack) of its ranks when all of them
  * have issued it and the result of n - 1 is known, and device 0 answers with the sum (VERDICT).
- *   need  the device was asked to stop
+ *   need  the device was requested to stop
  *   ack   ranks in phase 2 that have issued n and nothing after it
  * Phase 1 (steady) is asynchronous: a rank may have `window` unresolved rounds; a round is
  * unresolved until it is complete on the rank and its verdict is known. The window is the length
- * of a mini-batch in rounds, learnt as the period of the rank's signatures. Phase 2 begins when
- * the device is asked or a verdict says need > 0: a rank issues nothing past n until n is
- * resolved. When ack sums to all living ranks, all stand after the same round. That takes at
- * most `window` rounds past the highest one issued when the request came: the verdict of the
- * next round spreads the need, by then nobody is more than `window` - 1 rounds past that one, and
- * from there on all are synchronous.
+ * of a mini-batch in rounds, learnt as the period of the rank's signatures. Phase 2 begins when the
+ * device is requested to stop or a verdict says need > 0: a rank issues nothing past n until n is
+ * resolved. When ack sums to all living ranks, all stand after the same round. That takes at most `window`
+ * rounds past the highest one issued when the request came: the verdict of the next round spreads
+ * the need, by then nobody is more than `window` - 1 rounds past that one, and from there on all
+ * are synchronous.
  *
  * Stage two, the cut vector, completes the first (rounds of other communicators, sends) and
  * stands in for it where it cannot decide: no communicator spans the job, ranks use them in
@@ -42,7 +42,7 @@
 
 #include <stdlib.h>
 
-/* ---- a device: what the caller tells --------------------------------------------------- */
+/* ---- a device: the caller's reports ---------------------------------------------------- */
 
 void barrier_comm(struct barrier *b, uint32_t rank, uint64_t comm, const uint32_t *members,
 		  uint32_t count, uint64_t issued)
@@ -221,7 +221,7 @@ static void on_steady(struct barrier *b, const struct barrier_message *m)
 	b->generation = m->a;
 	b->frozen = b->cut = b->leaving = false;
 	b->level = CATCH_UP;
-	b->asked = b->stopping = b->requests > m->b; /* asked again meanwhile */
+	b->asked = b->stopping = b->requests > m->b; /* requested again meanwhile */
 }
 
 static bool about_rank(uint32_t kind) { return kind == EXITED || kind == COUNT || kind == RAISE; }

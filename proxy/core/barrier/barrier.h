@@ -28,7 +28,7 @@ struct barrier_message {
 };
 
 enum barrier_state {
-	BARRIER_STEADY,   /* phase 1: nothing was asked */
+	BARRIER_STEADY,   /* phase 1: nothing was requested */
 	BARRIER_STOPPING, /* phase 2: on the way to the cut, or from it: released here, nothing */
 			  /* is consumed yet, and a save would come too late */
 	BARRIER_CUT,      /* acquired everywhere: nothing is in flight, nothing may be consumed */
@@ -53,7 +53,7 @@ void barrier_comm_gone(struct barrier *, uint32_t rank, uint64_t comm);
 
 /* The rank's next record is a round on `comm`. A round is
  *  - the end of an outermost group, once per communicator on which it has a collective and once
- *    per barrier_pair channel and send or receive: ask for all, consume if all may be, in
+ *    per barrier_pair channel and send or receive: request all, consume if all may be, in
  *    ascending order of key;
  *  - a COMM_SPLIT: a round on the parent, complete when it is answered;
  *  - a COMM_INIT: ask with comm 0, then barrier_joining instead of barrier_issue.
@@ -72,7 +72,7 @@ void barrier_joining(struct barrier *, uint32_t rank, uint64_t comm, uint32_t nr
  * where its streams cannot drain otherwise (a host function's HOST_DONE), except at the cut. */
 bool barrier_may_consume(const struct barrier *, uint32_t rank);
 /* The rank has neither work in its streams nor an unanswered request (true, also before its
- * first record), or has again: told before barrier_next_message is called again. */
+ * first record), or has again: called before the next barrier_next_message. */
 void barrier_idle(struct barrier *, uint32_t rank, bool idle);
 void barrier_exited(struct barrier *, uint32_t rank);
 
@@ -80,7 +80,7 @@ void barrier_exited(struct barrier *, uint32_t rank);
  * unless that was released meanwhile (elsewhere, too): then by a new one. Until device 0 has said
  * which, this device does not say that it is at the cut. */
 void barrier_request(struct barrier *);
-/* Takes back every request that device 0 has heard of when this reaches it: back to steady if it
+/* Takes back every request that device 0 has received when this reaches it: back to steady if it
  * has not spread, otherwise it ends acquired, then released (at once, if already acquired). Who
  * asks anew right away asks the device that withdrew, or (if that was device 0) any. */
 void barrier_withdraw(struct barrier *);

@@ -6,7 +6,7 @@
  *   tandem.c       a device's half of the tandem meta-allreduce
  *   vector.c       a device's half of the cut vector
  *   coordinator.c  device 0's half of both
- *   barrier.c      the protocol, as a whole: what the caller tells, messages in
+ *   barrier.c      the protocol, as a whole: the caller's reports, messages in
  */
 #ifndef RANKFOLD_BARRIER_PARTS_H
 #define RANKFOLD_BARRIER_PARTS_H
@@ -86,7 +86,7 @@ enum stage { RUNNING, FROZEN, STOPPED };
 struct coordinator {
 	enum stage stage;
 	uint64_t generation, cuts;
-	bool wanted; /* asked, and not withdrawn since */
+	bool wanted; /* requested, and not withdrawn since */
 	bool spread; /* some verdict of this generation said need > 0 */
 	bool off;    /* the tandem cannot decide any more */
 	bool hurried;
@@ -118,7 +118,7 @@ struct barrier {
 	uint64_t verdict; /* the last round whose meta-allreduce is known */
 	uint64_t offered; /* the last round this device has added up */
 	bool frozen, cut;
-	bool leaving; /* STEADY may come: withdrawn, released, or asked at the cut */
+	bool leaving; /* STEADY may come: withdrawn, released, or requested at the cut */
 	uint32_t level;
 	uint64_t version, stood;
 	uint64_t catch_up;
@@ -159,7 +159,7 @@ uint64_t vector_target(const struct barrier *, uint64_t comm);
 bool vector_owes(const struct barrier *, const struct barrier_rank *);
 void vector_member(struct barrier *, struct entry); /* what is known of a rank there, anew */
 void vector_report(struct barrier *, const struct entry *);
-/* A rank that owes, but stands before a round past its target, asks for a higher one. */
+/* A rank that owes, but stands before a round past its target, requests a higher one. */
 void vector_ask_raise(struct barrier *, uint32_t rank);
 void vector_stand(struct barrier *);
 void vector_freeze(struct barrier *);

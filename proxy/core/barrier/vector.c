@@ -33,7 +33,7 @@ void vector_report(struct barrier *b, const struct entry *m)
 					      .d = b->generation});
 }
 
-/* A rank that owes, but stands before a round past its target, asks for a higher one. */
+/* A rank that owes, but stands before a round past its target, requests a higher one. */
 void vector_ask_raise(struct barrier *b, uint32_t rank)
 {
 	struct barrier_rank *r = &b->ranks[rank];

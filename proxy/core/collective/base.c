@@ -1,6 +1,6 @@
 /* base.c: what all of the engine stands on: failure, memory, messages, what is over. See engine.h.
  *
- * Rules kept here: the first failure is told, once, and nothing happens after it; a message to
+ * Rules kept here: the first failure is reported, once, and nothing happens after it; a message to
  * oneself waits in the inbox, so no handler runs inside another.
  */
 #include "engine.h"

@@ -49,7 +49,7 @@ struct coll_io {
 	 * and frees; offset is what peers use. addr 0 when host memory is short: the job fails. */
 	struct hal_ref (*outbox_alloc)(void *arg, uint64_t bytes, uint64_t *offset);
 	void (*outbox_free)(void *arg, uint64_t offset, uint64_t bytes);
-	/* Bytes of another device's outbox, which keeps them until it is told. COLL_LATER: when they
+	/* Bytes of another device's outbox, kept until they are released. COLL_LATER: when they
 	 * are here, or cannot be had, coll_fetched says so; any number are under way, and end in any
 	 * order. 0: they lie at `place` already. Else an ncclResult_t: they cannot be had.
 	 * What was fetched lies still, and is only read, until it is released: once for each fetch
@@ -57,7 +57,7 @@ struct coll_io {
 	int (*fetch)(void *arg, uint32_t device, uint64_t offset, uint64_t bytes, uint64_t token,
 		     struct hal_ref *place);
 	void (*release)(void *arg, uint32_t device, struct hal_ref place, uint64_t bytes);
-	/* What was asked is over. error: ncclResult_t, 0 for success; text says why. */
+	/* A request has completed. error: ncclResult_t, 0 for success; text says why. */
 	void (*joined)(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int error,
 		       uint32_t nranks, uint32_t comm_rank);
 	void (*completed)(void *arg, uint32_t rank, uint64_t comm, uint64_t ticket, int error);
@@ -118,7 +118,7 @@ uint32_t coll_rounds(const struct coll *, uint32_t rank, uint64_t comm,
 bool coll_busy(const struct coll *);
 /* A local rank has ended and has no work left: what others send it is taken, and goes nowhere. */
 void coll_ended(struct coll *, uint32_t rank);
-/* A send that has arrived here and that nobody has asked for: at a cut nobody will. Its two job
+/* A send that has arrived here and that nobody has received: at a cut nobody will. Its two job
  * ranks; false if there is none. */
 bool coll_unreceived(const struct coll *, uint32_t *from, uint32_t *to);
 /* Members (job ranks, in communicator order) of a local rank's communicator; 0 if unknown. */

@@ -1,4 +1,4 @@
-/* communicator.c: communicators: found, made, gone; and reductions of one's own. See engine.h. */
+/* communicator.c: communicators: found, made, destroyed; and reductions that ranks define. */
 #include "engine.h"
 
 #include <stdlib.h>

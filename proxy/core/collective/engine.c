@@ -1,7 +1,7 @@
 /* engine.c: the highest file of the engine: messages to their handlers, the loop's calls, what is
  * over. See engine.h.
  *
- * Rules kept here: a message that cannot be fails the job; what is over is told from engine_pump
+ * Rules kept here: an impossible message fails the job; completions are reported from engine_pump
  * only.
  */
 #include "engine.h"
@@ -47,7 +47,7 @@ static void dispatch(struct coll *c, uint32_t from, const struct coll_message *m
 		return;
 	}
 	if (m->kind == MSG_SENT && m->c < c->world_size && c->ended[m->c]) {
-		sends_to_ended(c, from, m); /* where the communicator may have gone as well */
+		sends_to_ended(c, from, m); /* where the communicator may be destroyed as well */
 		return;
 	}
 	if (!comm) {
@@ -82,7 +82,7 @@ static void group_tell(struct coll *c, struct coll_group *g)
 	free(g);
 }
 
-/* Works off messages to oneself and tells what is over, until nothing is left. The only place
+/* Works off messages to oneself and reports completions, until nothing is left. The only place
  * that calls completed, and never inside itself. */
 static void engine_pump(struct coll *c)
 {

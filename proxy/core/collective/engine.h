@@ -6,9 +6,9 @@
  *   shape.c         how much data an operation moves, and in which pieces
  *   steps.c         the steps of pieces, one asynchronous io call each
  *   op.c            operations, and whether all ranks call the same
- *   piece.c         works off pieces: reads, fetches, combines, writes, tells the other devices
+ *   piece.c         works off pieces: reads, fetches, combines, writes, informs the other devices
  *   sends.c         sends and receives, in parts
- *   communicator.c  communicators: found, made, gone
+ *   communicator.c  communicators: found, made, destroyed
  *   joining.c       how communicators come to be
  *   saved.c         a rank's communicators as bytes
  *   collective.c    what ranks call: checked, and started in its order
@@ -138,7 +138,7 @@ struct step {
 	struct hal_ref dst, a, b;
 };
 
-/* What a piece has of another device, or has asked for. */
+/* What a piece has of another device, or has requested. */
 struct fetched {
 	uint32_t device;
 	bool here;
@@ -264,11 +264,11 @@ struct coll {
 	struct sending *sendings;         /* oldest first */
 	uint64_t unreceived;              /* bytes sent by local ranks, of all seats */
 	bool ended[RANKS_MAX];            /* local ranks that receive nothing any more */
-	struct coll_group *groups, *done; /* all that are not told yet; those that are due */
+	struct coll_group *groups, *done; /* all that are not reported yet; those that are due */
 	struct inbound *inbox, **inbox_end, *early;
 	uint32_t early_count;
 	uint64_t tokens;
-	uint32_t made[RANKS_MAX]; /* members of the communicator that device 0 is telling us */
+	uint32_t made[RANKS_MAX]; /* members of the communicator that device 0 is announcing */
 	bool pumping, failed;
 };
 

@@ -1,7 +1,7 @@
 /* joining.c: how communicators come to be. See engine.h.
  *
- * A rank that joins (CommInitRank) or splits tells device 0, which gathers. When all members
- * have spoken, it tells every device of a member who they are, in order of communicator rank.
+ * A rank that joins (CommInitRank) or splits sends that to device 0. When it has all members, it
+ * sends the list of them, in order of communicator rank, to every device of a member.
  */
 #include "engine.h"
 

@@ -336,7 +336,7 @@ static void piece_advance(struct coll *c, struct coll_piece *p)
 
 /* ---- when they run ---------------------------------------------------------------------- */
 
-/* Starts what may run of an operation; and when all of it has, tells the local ranks. */
+/* Starts what may run of an operation; when all of it has completed, informs the local ranks. */
 static void op_advance(struct coll *c, struct op *op)
 {
 	struct coll_comm *m = op->comm;

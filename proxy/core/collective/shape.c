@@ -54,7 +54,7 @@ bool shape_has_root(uint32_t kind)
 	       kind == RF_COLL_SCATTER;
 }
 
-/* Blocks of `count` elements that travel on their own. */
+/* Blocks of `count` elements that travel separately. */
 static uint64_t shape_blocks(const struct shape *s, uint64_t nranks)
 {
 	switch (s->kind) {

@@ -2,7 +2,7 @@
  * See engine.h.
  *
  * Rules kept here: a piece's steps run one after the other, but fetches that follow one another run
- * together, and end in any order; what was fetched is released once, when whoever asked says so or
+ * together, and end in any order; what was fetched is released once, when its requester says so or
  * when the piece goes. What follows the last step is the piece's own (advance).
  */
 #include "engine.h"

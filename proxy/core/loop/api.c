@@ -369,7 +369,7 @@ int proxy_module_ready(struct proxy *p, uint64_t token, int error, const char *h
 	return a.result;
 }
 
-/* A function that the client was told is not there goes again. */
+/* A function that the client was told does not exist is removed again. */
 static void function_answered(struct rank *r, struct function *f, bool refused)
 {
 	struct module *m = f->module;

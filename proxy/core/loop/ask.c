@@ -1,4 +1,4 @@
-/* ask.c: questions to the proxy's Python half, posted and never waited for.
+/* ask.c: requests to the proxy's Python half, posted and never waited for.
  *
  * Loading a module and compiling a function take their time elsewhere; the answer comes as a call
  * with the question's token. A rank that goes meanwhile takes its questions with it.

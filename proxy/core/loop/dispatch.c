@@ -121,14 +121,15 @@ static bool dispatch_group(struct rank *r, const struct rf_collective *first, st
 	return true;
 }
 
-/* Programs ask for ever: that is neither work nor a reason to keep the device. */
+/* Programs poll without end: that is neither work nor a reason to keep the device. */
 static bool only_asks(const struct rf_record *record)
 {
 	const struct opcode *op = opcode_of(record);
 	return op && op->kind == RF_QUERY;
 }
 
-/* Nobody knows what it meant to say: a record may be lost. It waits for ever, so its job ends. */
+/* What it meant is unknown: a record may be lost. Its rank would wait for ever, so its job fails.
+ */
 static void ring_is_broken(struct rank *r, int how, const struct rf_record *record)
 {
 	char text[160];

@@ -4,7 +4,7 @@
 
 #include "handlers.h"
 
-#define SIGNATURE_SPLIT 0x53504c4954ull /* a round's signature, any number of its own */
+#define SIGNATURE_SPLIT 0x53504c4954ull /* a round's signature, any distinct number */
 
 static struct comm *comm_new(struct rank *r, uint64_t id)
 {

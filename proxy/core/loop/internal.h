@@ -4,12 +4,12 @@
  *   loop.c      one turn: calls from Python, peers, device, rings, streams; sleep
  *   api.c       functions of proxy.h, each run in the loop
  *   mailbox.c   calls into the loop, events out of it
- *   ask.c       questions to Python and their answers
+ *   ask.c       requests to Python and their replies
  *   rank.c      a rank comes and goes
  *   dispatch.c  takes records from the ring and finds the handler of each
  *   handle_….c  one handler per opcode: checks a record, then acts or queues
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
- *   job_io.c    what the collective engine asks for: memory, sums, peers, ranks
+ *   job_io.c    the collective engine's requests: memory, sums, peers, ranks
  *   job.c       a job epoch: barrier, collectives and peers put together
  *   state.c     a rank's state to and from its image; saved.c: one row per kind of record
  *
@@ -105,7 +105,7 @@ struct rank {
 	/* counters */
 	uint64_t kernels, collectives, records, switches;
 	uint64_t reads;   /* records copied out of the ring: one that is held may be again */
-	uint64_t queries; /* records that only ask: no sign of work */
+	uint64_t queries; /* records that only query: no sign of work */
 	bool idle_told, idle;
 };
 
@@ -116,8 +116,8 @@ struct rank {
 enum job_goal {
 	GOAL_RUN,
 	GOAL_SAVE,    /* write every rank's image, and stay at the cut: then RUN again */
-	GOAL_LEAVE,   /* write every rank's image and let the ranks go */
-	GOAL_DISCARD, /* let the ranks go as they are */
+	GOAL_LEAVE,   /* write every rank's image and release the ranks */
+	GOAL_DISCARD, /* release the ranks as they are */
 };
 
 struct job {
@@ -136,11 +136,11 @@ struct job {
 	uint64_t saved_bytes;
 	uint64_t cut; /* the last one's number, and when */
 	double cut_at, released_at;
-	uint64_t activity; /* at the last look: what its ranks asked for and what was done */
+	uint64_t activity; /* at the last look: what its ranks requested and what was done */
 	char reason[512];
 };
 
-struct ask { /* a question to Python */
+struct ask { /* a request to Python */
 	struct ask *next;
 	uint64_t token;
 	struct rank *rank;
@@ -223,12 +223,12 @@ void rank_detach(struct rank *);      /* frees it; nothing of it may be in fligh
 bool rank_quiet(const struct rank *); /* nothing in flight: may be saved or freed */
 bool rank_drained(const struct rank *);
 
-/* questions to Python: ask.c */
+/* requests to Python: ask.c */
 struct ask *ask_new(struct rank *, uint64_t object, uint16_t slot, uint32_t bulk);
 struct ask *ask_take(struct proxy *, uint64_t token);
 struct ask *ask_take_object(struct rank *, uint64_t object);
 void ask_forget(struct rank *);
-/* False: host memory is short, nobody was asked. */
+/* False: host memory is short, nothing was sent. */
 bool ask_module(struct rank *, struct module *, uint32_t image_kind, uint16_t slot);
 bool ask_function(struct rank *, struct function *, uint16_t slot, uint32_t bulk);
 

@@ -133,7 +133,7 @@ void job_hurry(struct job *j)
 	j->activity = activity;
 }
 
-/* The save that was asked for is over; `why` it failed, or NULL. */
+/* The requested save has ended; `why` it failed, or NULL. */
 static void save_over(struct job *j, const char *why)
 {
 	struct proxy_event e = {.kind = PROXY_EVENT_SAVED, .job = j->id, .bytes = j->saved_bytes};
@@ -190,7 +190,7 @@ static void follow_barrier(struct job *j)
 			return;
 	}
 	if (state == PROXY_JOB_CUT && barrier_round(j->barrier) != j->cut) {
-		j->cut = barrier_round(j->barrier); /* asked again there, it says so twice */
+		j->cut = barrier_round(j->barrier); /* requested again there, it reports it twice */
 		j->cut_at = (double)now_ns() / 1e9;
 	}
 	if (j->state == PROXY_JOB_CUT) {
@@ -207,7 +207,7 @@ void job_barrier(struct job *j, bool request)
 		barrier_request(j->barrier);
 	else
 		barrier_withdraw(j->barrier);
-	/* Now: the caller may ask another device next, or this one in this turn of the loop. */
+	/* Now: the caller may go on with another device, or with this one in this turn of the loop. */
 	send_barrier(j);
 	follow_barrier(j);
 }

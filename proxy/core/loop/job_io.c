@@ -1,4 +1,4 @@
-/* job_io.c: what the collective engine asks for, done with this device and the job's peers.
+/* job_io.c: the collective engine's requests, served with this device and the job's peers.
  *
  * Memory and arithmetic go through the transfers of memory/; messages and the outboxes through the
  * peers, or, for a job on one device, nowhere. What is over goes back to the ranks.
@@ -36,7 +36,7 @@ static void io_memory(struct job *j, enum transfer_kind kind, uint32_t rank, uin
 	if (!t)
 		return;
 	t->memory = j->ranks[rank] ? &j->ranks[rank]->memory : NULL;
-	if (!t->memory) /* it has gone: what it would have given is not known to anybody */
+	if (!t->memory) /* it is freed: what it would have given is lost */
 		t->error = NCCL_SYSTEM_ERROR;
 	t->addr = addr;
 	t->other = other;

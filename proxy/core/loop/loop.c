@@ -1,8 +1,8 @@
 /* loop.c: the proxy's one loop.
  *
- * A turn: run calls from Python, hear the peers, take records from every ring, complete and submit
- * work, move chunks, decide who runs. The loop owns all structures; it never blocks except in
- * sleep_until_called, and never takes Python's lock.
+ * A turn: run calls from Python, read the peers' messages, take records from every ring, complete
+ * and submit work, move chunks, decide who runs. The loop owns all structures; it never blocks
+ * except in sleep_until_called, and never takes Python's lock.
  *
  * Sleep: at the bells of every client, every peer, and the mailbox, which device workers and Python
  * ring (doorbell.h).

@@ -3,7 +3,7 @@
  * Only kernels need a rank to be resident; everything else is served for every rank at any time.
  * The active rank keeps the device until it is *stuck*: no kernel of it can run, none is in
  * flight, and its client is blocked (a request unanswered, the next record held back, queues full)
- * or silent but for queries, since programs poll for ever, for SILENT_NS. After a quantum
+ * or sent nothing but queries, since programs poll without end, for SILENT_NS. After a quantum
  * another rank with work gets its turn at the next kernel boundary anyway.
  */
 #include "internal.h"
@@ -42,7 +42,7 @@ static void activate(struct proxy *p, struct rank *r)
 	p->progress = true;
 }
 
-/* The activation that was asked for is over. */
+/* The requested activation has ended. */
 static void told(void *rank, enum memory_purpose purpose, int result)
 {
 	struct rank *r = rank;
@@ -85,7 +85,7 @@ void slice_turn(struct proxy *p)
 	struct rank *active = p->active, *other = next_with_kernel(p);
 	if (active && !active->closing) {
 		bool kernel = rank_has_kernel(active);
-		/* Who waited for it may be gone, and the time go on. */
+		/* Who waited for it may be freed; then the time slice goes on. */
 		p->yielding = other && time_is_over(p);
 		if (p->yielding && !active->memory.inflight) {
 			switch_to(p, other);

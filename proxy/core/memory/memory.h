@@ -5,7 +5,7 @@
  *   image.c     a rank's image, the file of the launcher's where memory goes to
  *   buffers.c   a rank's buffers and the pages they touch: alloc, free, where a range lies
  *   moves.c     pages on their way between device and image
- *   request.c   what is asked for a rank's memory, in which order it is served, who makes room
+ *   request.c   requests for a rank's memory, in which order they are served, who makes room
  *   opening.c   a device's memory, and a rank's: opened and closed
  *   transfer.c  the transfers of collectives, which reach any rank's memory (transfer.h)
  *   valid.c     do counters and lists agree?
@@ -27,7 +27,7 @@
  *  - a chunk goes back to the device when no page refers to it any more;
  *  - nothing here blocks.
  *
- * Requests. Each rank has one at most, each with a purpose, and each is told once that it is over.
+ * Requests. Each rank has one at most, each with a purpose, and each completes once.
  * Those of different ranks go on side by side. One begins when its rank's memory is quiet, and,
  * where it needs chunks, when there is room for all of them at once:
  *
@@ -87,7 +87,7 @@ enum memory_purpose {               /* in the order of service */
 		      PURPOSE_PREFETCH, /* as ACTIVATE if there is room to spare: it may run soon */
 };
 
-/* What a request is told when it is over, besides CUresult numbers. */
+/* How a request completes, besides CUresult numbers. */
 #define MEMORY_CANCELLED (-1)
 
 enum request_state { REQUEST_NONE, REQUEST_WAITING, REQUEST_BEGUN };
@@ -203,9 +203,9 @@ int memory_share(struct rank_memory *from, struct rank_memory *to, uint32_t page
 /* ---- request.c ---- */
 
 /* Asks: the caller's fields are copied. A prefetch gives way to an activation, and everything to a
- * save. False: what was asked for earlier is not over yet, ask again. */
+ * save. False: an earlier request has not completed yet, try again. */
 bool memory_ask(struct rank_memory *, const struct memory_request *);
-void memory_cancel(struct rank_memory *);    /* told at once, or when what has begun is over */
+void memory_cancel(struct rank_memory *);    /* ends at once, or with what has begun */
 void memory_stop(struct rank_memory *);      /* its rank has failed */
 void memory_activated(struct rank_memory *); /* its kernels run from now on */
 void memory_changes(struct rank_memory *);   /* from now on: what was saved is of before */

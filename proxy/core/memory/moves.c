@@ -117,7 +117,7 @@ static enum outcome submit_in(struct rank_memory *m, struct move *v)
 static enum outcome submit_own(struct rank_memory *m, struct move *v)
 {
 	struct device_memory *d = m->device;
-	if (m->pages[v->page].chunk->refs == 1) { /* the others have gone meanwhile */
+	if (m->pages[v->page].chunk->refs == 1) { /* the others have released it meanwhile */
 		d->reserved--;
 		m->move_submitted++;
 		return SUBMITTED;

@@ -1,4 +1,4 @@
-/* request.c: what is asked for a rank's memory; the order in which it is served; who makes room.
+/* request.c: requests for a rank's memory; the order in which they are served; who makes room.
  * The rule and why it cannot lock up stand in memory.h. */
 #include "memory.h"
 
@@ -183,7 +183,7 @@ static bool begin(struct memory_request *q)
 	return memory_moving(m);
 }
 
-/* The first that can be ended or begun, so that whoever is told may ask anew. False: none. */
+/* The first that can be ended or begun, so that its callback may request anew. False: none. */
 static bool serve_one(struct device_memory *d)
 {
 	bool room_is_short = false;

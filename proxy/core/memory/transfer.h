@@ -11,13 +11,13 @@ enum transfer_error { TRANSFER_OK = 0, TRANSFER_LOST = 2, TRANSFER_INVALID = 4 }
 struct transfer {
 	struct transfer *next;
 	enum transfer_kind kind;
-	struct rank_memory *memory; /* READ, WRITE; NULL: it has gone */
+	struct rank_memory *memory; /* READ, WRITE; NULL: it is freed */
 	uint64_t addr, bytes, done;
 	struct hal_ref other; /* READ: where it goes, WRITE: where it comes from */
 	struct hal_work work; /* WORK */
 	uint64_t hal_seq;
 	int error;
-	/* Told when it is over, unless NULL. */
+	/* Called when it has completed, unless NULL. */
 	void (*over)(void *arg, uint64_t token, int error);
 	void *arg;
 	uint64_t token;

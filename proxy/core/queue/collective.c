@@ -1,7 +1,8 @@
 /* collective.c: one group's operations on one communicator, at their place in a stream.
  *
  * The engine gets the groups of a communicator in program order, also those of different streams,
- * as NCCL does. It tells a ticket when it is done; the item may have gone by then, with its rank.
+ * as NCCL does. It reports a ticket when it has completed; the item may be freed by then, with its
+ * rank.
  */
 #include "loop/internal.h"
 #include "queue/kinds.h"
@@ -48,7 +49,7 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 
 bool collective_heard(const struct item *i) { return !i->execution->told; }
 
-/* It is at the head of a stream, or it has gone. */
+/* It is at the head of a stream, or freed. */
 void collective_told(struct rank *r, uint64_t ticket, int error)
 {
 	for (uint32_t n = 0; n < r->stream_count; n++) {

@@ -1,4 +1,4 @@
-/* collective.h: what others ask and tell about queued collectives (collective.c). */
+/* collective.h: queries about queued collectives, and their completion (collective.c). */
 #ifndef RANKFOLD_QUEUE_COLLECTIVE_H
 #define RANKFOLD_QUEUE_COLLECTIVE_H
 

@@ -1,4 +1,4 @@
-/* event.c: events: their records, what waits for these in streams, and who asks to be answered. */
+/* event.c: events: their records, what waits for these in streams, and the replies that are due. */
 #include <stdlib.h>
 
 #include "loop/internal.h"

@@ -14,7 +14,7 @@ struct rank;
 struct mark {
 	uint32_t refs; /* the event's one, and one per item and waiter that names it */
 	bool over;
-	bool loud;        /* its time counts, or somebody waits: the loop must hear of it */
+	bool loud;        /* it is timed, or somebody waits: the loop must be woken for it */
 	uint64_t time_ns; /* when that was, CLOCK_MONOTONIC */
 };
 

@@ -1,7 +1,7 @@
 /* group.c: an outermost NCCL group: all its collectives are issued at once, or none yet.
  *
  * Its records are read from the ring once, into operations; when they are all there, these become
- * one item per communicator and a list of rounds, which the barrier is asked about in each turn
+ * one item per communicator and a list of rounds, which are requested of the barrier in each turn
  * until it allows all of them. Only then the items go into their streams, and the records out of
  * the ring: at a cut a group that is held lies in the ring as the client wrote it.
  *

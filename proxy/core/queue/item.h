@@ -110,7 +110,7 @@ struct item_row {
 	bool (*submit)(struct rank *, struct stream *, struct item *);
 	void (*complete)(struct rank *, struct item *);
 	void (*drop)(struct item *); /* it goes with its rank, complete or not */
-	/* Does anybody hear of its completion but the items behind it? NULL: yes. */
+	/* Does anybody depend on its completion but the items behind it? NULL: yes. */
 	bool (*heard)(const struct item *);
 };
 extern const struct item_row item_rows[ITEM_KINDS];

@@ -44,7 +44,7 @@ static void complete_stream(struct rank *r, struct stream *s)
 {
 	while (s->head && s->head->submitted && execution_over(r, s->head->execution)) {
 		if (s->head->execution->place == EXECUTION_DEVICE)
-			note_fault(r); /* before whoever waits for it hears that it is over */
+			note_fault(r); /* before whoever waits for it learns of that */
 		complete(r, stream_pop(r, s));
 	}
 }

@@ -16,7 +16,7 @@ struct module {
 	struct object o;
 	uint8_t *image; /* while it arrives */
 	uint64_t image_bytes, image_room;
-	bool loading, loaded; /* asked for; answered */
+	bool loading, loaded; /* requested; answered */
 	bool doomed;          /* unloaded: goes when nothing uses it */
 	uint32_t uses;        /* queued kernels and open questions, also its functions' */
 	char hash[65];
@@ -36,7 +36,7 @@ struct function {
 	const struct hal_function *hal; /* NULL until compiled */
 	int error;                      /* of a compilation after a restore */
 	uint32_t param_bytes, max_threads, static_shared_bytes;
-	/* Known while it is compiled, and asked for again after a restore: */
+	/* Known while it is compiled, and requested again after a restore: */
 	uint32_t param_count;
 	struct rf_param *params; /* where each lies in a launch's parameters */
 	uint8_t *uses;           /* enum param_use of each; NULL: not known, it may be any */

@@ -23,7 +23,7 @@ void ring_close(struct rank *);
 #define RING_NUMBER (-2) /* the record's number, in `out`, is not the next one */
 int ring_peek(struct rank *, struct place *at, uint8_t *out);
 void ring_consume(struct rank *, struct place upto);
-void ring_tell_room(struct rank *); /* what was consumed is free: told once per turn */
+void ring_tell_room(struct rank *); /* what was consumed is free: published once per turn */
 bool ring_empty(const struct rank *);
 bool ring_owned(const struct rank *); /* no server of a later epoch has taken it */
 void ring_reply(struct rank *, uint16_t slot, int error, const void *data, uint32_t bytes);

@@ -52,7 +52,7 @@ static CUresult has(const struct hal_device *device, CUdevice_attribute attribut
 	return error ? refuse(device, what, error) : CUDA_SUCCESS;
 }
 
-/* The GPU must run what is compiled for the compute capability that jobs are told. */
+/* The GPU must run what is compiled for the compute capability that jobs see. */
 static CUresult check_capability(const struct hal_device *device)
 {
 	const struct hal_config *c = &device->config;

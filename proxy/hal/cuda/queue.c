@@ -16,7 +16,7 @@
 
 #define NAP_NS 20000
 #define SPINS 200u      /* looks without a nap */
-#define QUERY_EVERY 64u /* looks without movement, after which the context is asked if it lives */
+#define QUERY_EVERY 64u /* looks without progress, after which the context is checked */
 #define GLOBALS_BYTES 8u
 
 static uint64_t now_ns(void)

@@ -2,7 +2,7 @@
  *
  * All there is to know lies in the heap itself, in the rank's device memory (struct rf_heap): so it
  * swaps and moves with it. What a kernel gets depends on the calls before it alone. Blocks lie one
- * behind the other, each with a header that tells its own size and its neighbour's; free ones are
+ * behind the other, each with a header that has its own size and its neighbour's; free ones are
  * in lists by size. Sizes are in units of 16 bytes, which is what addresses are multiples of;
  * places are in units from the heap's beginning.
  *
@@ -113,7 +113,7 @@ static void take_out(struct hal_space *space, const struct view *v, uint64_t pla
 		v->heap->filled[c / 64] &= ~(1ull << c % 64);
 }
 
-/* Tells the block behind `place` how large the one there is. */
+/* Writes the size of the block at `place` into the next one's header. */
 static void tell_next(struct hal_space *space, const struct view *v, uint64_t place)
 {
 	struct header *h = at(space, v, place);
@@ -220,7 +220,7 @@ static void give_back(struct hal_space *space, const struct view *v, uint64_t ad
 	insert(space, v, place);
 }
 
-/* The heap that the module's struct rf_setup tells of, with its lock held. False: none. */
+/* The heap that the module's struct rf_setup points to, with its lock held. False: none. */
 static bool enter(const struct soft_block *block, struct hal_space *space, uint64_t setup,
 		  struct view *v)
 {

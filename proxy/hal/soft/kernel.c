@@ -1,9 +1,9 @@
 /* kernel.c: runs a launch, block after block (block.c).
  *
- * Blocks run one after another, in ascending order; where a kernel cannot tell, as one long
- * block. Where their order cannot matter (SOFT_ORDERED is not set) other workers take blocks
- * too, once a launch turns out to take long. The blocks of a cooperative launch are all there at
- * once: one that waits for memory to change gives way to the next.
+ * Blocks run one after another, in ascending order; where a kernel cannot tell the difference, as
+ * one long block. Where their order cannot matter (SOFT_ORDERED is not set) other workers take
+ * blocks too, once a launch turns out to take long. The blocks of a cooperative launch are all
+ * there at once: one that waits for memory to change gives way to the next.
  *
  * Runs guarded (fault.c): no locks, no memory that is not the worker's scratch.
  */
@@ -99,7 +99,7 @@ static const char *refusal(const struct hal_function *function, const struct hal
 	return NULL;
 }
 
-/* What a block needs of its own, in bytes. */
+/* What each block needs, in bytes. */
 struct needs {
 	size_t frame, local, shared;
 };

@@ -115,7 +115,7 @@ enum soft_space { SOFT_SPACE_GENERIC, SOFT_SPACE_GLOBAL, SOFT_SPACE_SHARED };
 #define SOFT_GRID_BYTES 64u
 
 #define SOFT_NO_SLOT UINT32_MAX
-#define SOFT_FLAT 1u          /* `run` asks for no thread coordinates: rows do not matter to it */
+#define SOFT_FLAT 1u          /* `run` reads no thread coordinates: rows do not matter to it */
 #define SOFT_LOCKSTEP_FLAT 2u /* nor does `step` */
 #define SOFT_LOOSE 4u         /* names no members: whoever of the warp can come here first does */
 struct soft_operand {
@@ -171,7 +171,7 @@ void rankfold_soft_part(const struct soft_block *, uint32_t cut, uint32_t t0, ui
 int32_t rankfold_soft_print(const struct soft_block *, const uint8_t *local, uint32_t local_stride,
 			    uint64_t print, uint64_t format, uint64_t arguments);
 /* For compiled kernels: malloc and free, on the heap that the struct rf_setup at device address
- * `setup` tells of. malloc gives 0 where there is no room; a wrong free ends the launch. */
+ * `setup` points to. malloc gives 0 where there is no room; a wrong free ends the launch. */
 uint64_t rankfold_soft_malloc(const struct soft_block *, uint64_t setup, uint64_t bytes);
 void rankfold_soft_free(const struct soft_block *, uint64_t setup, uint64_t address);
 /* For compiled kernels: %clock and %globaltimer. Not deterministic, as on any device. */

@@ -300,7 +300,7 @@ static struct mma mma_of(uint32_t op)
 	};
 }
 
-/* Rounds as double products ask for, from here to the next call. */
+/* Rounds as double products require, from here to the next call. */
 static void round_by(uint32_t rounding)
 {
 #if defined(__x86_64__)

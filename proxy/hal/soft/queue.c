@@ -142,7 +142,7 @@ static bool run_gemm(struct soft_worker *worker, struct soft_item *item)
 	return item->begun == tiles;
 }
 
-/* A worker without work of its own. */
+/* A worker without work. */
 static void help(struct soft_worker *worker, struct soft_share *share)
 {
 	struct hal_device *device = worker->device;
@@ -341,7 +341,7 @@ static void fetch(const struct soft_item *item)
 	__builtin_prefetch((const uint8_t *)item + 128);
 }
 
-/* To let go of a stream and be given it again costs more than a few looks. */
+/* Releasing a stream and taking it again costs more than a few looks. */
 static uint64_t await_more(struct hal_stream *stream, uint64_t done)
 {
 	uint64_t known = atomic_load(&stream->submitted);
@@ -485,7 +485,7 @@ int soft_stream_create(struct hal_device *device, struct hal_stream **out)
 
 void soft_stream_destroy(struct hal_stream *stream)
 {
-	while (atomic_load(&stream->servers)) /* who finished the last work has not let go yet */
+	while (atomic_load(&stream->servers)) /* its last worker has not released it yet */
 		sched_yield();
 	for (uint32_t i = 0; i < SOFT_QUEUE_WORKS; i++)
 		free(stream->items[i].params);

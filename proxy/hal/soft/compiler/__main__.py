@@ -45,7 +45,7 @@ def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
 
 
 class _Enough(Exception):
-    """The stage that was asked for, as text."""
+    """The requested stage, as text."""
 
 
 def made(module: Module, name: str, emit: str) -> str:

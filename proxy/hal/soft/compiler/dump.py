@@ -15,7 +15,7 @@ FILES = {"ptx": "kernel.ptx", "flat": "flat.txt", "llvm": "lowered.ll",
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:
-    """Where to keep it, or None; and, if it was asked for in vain, why."""
+    """Where to keep it, or None; and why not, if it was requested and cannot be."""
     asked = environ.get(SWITCH, "")
     if not asked:
         return None, ""

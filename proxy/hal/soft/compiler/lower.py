@@ -178,7 +178,7 @@ class Kernel:
             return matrix.describe(instr)
 
     def _register_count(self) -> int:
-        """What cudaFuncAttributes.numRegs tells: the 32-bit words of the declared registers, as far
+        """What cudaFuncAttributes.numRegs gives: the 32-bit words of the declared registers, as far
         as a device would have them: it gives them out by eights, and blocks of full size fit."""
         words = sum((TYPE_BYTES[kind] + 3) // 4 for kind in self.graph.flat.registers.values())
         threads = -(-min(self.function.max_threads, 1024) // 32) * 32

@@ -1,4 +1,4 @@
-"""Barriers in shared memory: mbarrier, and what cp.async tells them. PTX ISA, 9.7.13.15.
+"""Barriers in shared memory: mbarrier, and how cp.async arrives at them. PTX ISA, 9.7.13.15.
 
 Shared memory belongs to one worker, so a plain read, change and write is atomic there. Copies are
 done when they are issued (async_copy.py): what waits for them waits for nothing. A thread lets the
@@ -138,7 +138,7 @@ def arrive(c: Context, instr: Instr) -> None:
 
 
 def wait(c: Context, instr: Instr) -> None:
-    """Is the phase over that a token tells, or that has this parity? A time limit means nothing:
+    """Has the phase of this token, or of this parity, completed? A time limit means nothing:
     a look takes none."""
     at = _barrier(c, instr, instr.args[1], "test_wait", "try_wait", "parity")
     phase = c.e.bin("lshr", _load(c, at), const("i64", _PHASE))

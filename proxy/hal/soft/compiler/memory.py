@@ -215,7 +215,7 @@ def cluster_rank(c: Context, instr: Instr) -> None:
 
 
 def policy(c: Context, instr: Instr) -> None:
-    """What a cache hint names. There are no caches to be told."""
+    """What a cache hint names. There are no caches."""
     c.write(instr.args[0], const("i64", 0))
 
 

@@ -1,4 +1,4 @@
-"""What a kernel asks of the device: printing, allocation, to stop, and what only sets its pace."""
+"""What a kernel requests of the device: printing, allocation, stopping, and hints of pace."""
 
 from __future__ import annotations
 
