@@ -20,7 +20,7 @@ class Placement:
     sockets: tuple[str, ...]
     rank_device: tuple[int, ...]
     launchers: tuple[str, ...]
-    cc: str  # that the job is told; empty: the device's
+    cc: str  # that the job sees; empty: the device's
 
     @staticmethod
     def read(asked: messages.Place) -> Placement:
@@ -67,7 +67,7 @@ class Job:
         return [r for r, d in enumerate(self.placement.rank_device) if d == self.device]
 
     def describe_rank(self, rank: int) -> Message:
-        """As `status` tells it: counters since the job began, and `_here` since the rank came."""
+        """As `status` reports it: counters since the job began, and `_here` since the rank came."""
         came, now = self.attached.get(rank), self.last.get(rank)
         state = "exited" if rank in self.exited else "attached" if came else "waiting"
         result: Message = {
@@ -87,7 +87,7 @@ class Job:
         return result
 
     def answer_saves(self) -> None:
-        """All ranks are saved: tell those who asked."""
+        """All ranks are saved: reply to the requesters."""
         for request in self.saves:
             request.reply(saved_bytes=self.saved_bytes)
         self.saves.clear()

@@ -133,7 +133,7 @@ class Native:
         return not self._lib.proxy_job_save(self._proxy, job)
 
     def job_leave(self, job: int) -> bool:
-        """Start to save all ranks of a job that stands at its cut, and to let them go; EVENT_SAVED
+        """Start to save all ranks of a job that stands at its cut, and to release them; EVENT_SAVED
         ends it."""
         return not self._lib.proxy_job_leave(self._proxy, job)
 

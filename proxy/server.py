@@ -44,7 +44,7 @@ log = area(__file__)
 
 LOOK_S = 1.0  # how often to look whether a job moves at all
 MOVING = ("running", "stopping", "cut")  # a job that has met, between its barriers
-HISTORY = 256  # ended placements that `status` still tells of
+HISTORY = 256  # ended placements that `status` still reports
 
 
 class Proxy:
@@ -221,7 +221,7 @@ class Proxy:
         self._all_met(job)
 
     def _ask_segment(self, job: Job, deadline: float) -> None:
-        """From the lowest device, which may not have heard of the placement yet: ask again."""
+        """From the lowest device, which may not have the placement yet: try again."""
 
         def got(_reply: messages.Done, fds: list[int]) -> None:
             job.segment = fds[0]
@@ -327,7 +327,7 @@ class Proxy:
             if index is None or job.state in ("saved", "failed") or job.detaches:
                 continue
             if job.state == "cut":
-                job.left.add(index)  # told to detach before we are: nothing is under way here
+                job.left.add(index)  # requested to detach before we are: nothing is under way here
             else:
                 self._fail(job, f"device {job.placement.devices[index]} was lost")
 
@@ -343,7 +343,7 @@ class Proxy:
         self._answer_waits(job)
 
     def _forget(self, job: Job) -> None:
-        """The epoch is over here: hang up, keep its name as saved."""
+        """The epoch has ended here: hang up, keep its name as saved."""
         for call in job.calls:
             call.close()
         if job.opened:
@@ -455,7 +455,7 @@ class Proxy:
         info, error, why = self.modules.function(event.text, event.name, cc)
         self.native.function_ready(event.token, error, info, why)
 
-    # ---- telling ----
+    # ---- reporting ----
 
     def _remember(self, job: Job) -> None:
         for rank in job.local:

@@ -1,6 +1,6 @@
-"""The messages of the control protocol: what may be asked of a proxy and a launcher, and what they
-answer. (What commands ask the reconciler stands in reconciler/operations.py, what proxies ask the
-compiler in proxy/hal/soft/compiler/server.py.)
+"""The messages of the control protocol: the requests that a proxy and a launcher take, and
+their replies. (Those of the reconciler stand in reconciler/operations.py, those of the compiler in
+proxy/hal/soft/compiler/server.py.)
 
 Each message is a length (u32, little endian) and that many bytes of JSON. A request is ``{"v": 1,
 "id": n, "op": name, …}``, its reply ``{"v": 1, "id": n, "ok": true, …}`` or ``{"v": 1, "id": n,
@@ -103,7 +103,7 @@ class ProxyHello(Struct, frozen=True):
     type: Name
     memory: Size
     pid: Annotated[int, Meta(ge=1, le=2**31)]
-    cc: str = ""  # not told by a proxy of before: it is another device than any pool has now
+    cc: str = ""  # an older proxy sends none: it is another device than any pool has now
     speed: float = 0.0
 
 
@@ -133,7 +133,7 @@ class RankTold(Struct, frozen=True):
 
 
 class RankGone(RankTold, frozen=True, kw_only=True):
-    """A rank of a placement that is over."""
+    """A rank of a placement that has ended."""
 
     job: Name
     epoch: Epoch
@@ -188,7 +188,7 @@ class Peered(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OfJob(Operation, frozen=True):
-    """What is asked about one epoch of a job."""
+    """A request about one epoch of a job."""
 
     job: Name
     epoch: Epoch
@@ -198,7 +198,7 @@ class Place(OfJob, frozen=True, tag="place"):
     """→ Done. Serve these ranks: `members` are all of the job, `devices` all that serve one. The
     proxy claims its ranks from their launchers, meets the other devices, and starts to serve as
     soon as all have met. A higher epoch supersedes. Answered when noted; progress is in ``status``.
-    `cc`: the compute capability that the job is told, for which its code is chosen; empty: the
+    `cc`: the compute capability that the job sees, for which its code is chosen; empty: the
     device's.
     """
 
@@ -218,14 +218,14 @@ class Place(OfJob, frozen=True, tag="place"):
 
 class Barrier(OfJob, frozen=True, tag="barrier"):
     """→ Standing. Request: stop at a cut. Withdraw: before it is acquired, or after (acquired, then
-    released): go on in place. Who asks anew right away asks the device that withdrew, or all; a
-    withdrawal at the job's lowest device is known to all when it is answered."""
+    released): go on in place. A new request right away goes to the device that withdrew, or to
+    all; a withdrawal at the job's lowest device is known to all when it is answered."""
 
     action: Literal["request", "withdraw"]
 
 
 class Wait(OfJob, frozen=True, tag="wait"):
-    """→ Standing, once the job's state is one of these or the time is over; "failed" always ends
+    """→ Standing, once the job's state is one of these or the time is up; "failed" always ends
     it."""
 
     states: Annotated[list[JobState], Meta(max_length=16)]
@@ -253,7 +253,7 @@ class Saved(Struct, frozen=True):
 
 class Detach(OfJob, frozen=True, tag="detach"):
     """→ Detached. Only at a cut, unless `discard`: writes each local rank's state and memory into
-    the image its launcher holds, lets the ranks go, frees the device. With `discard`: lets go at
+    the image its launcher holds, releases the ranks, frees the device. With `discard`: releases at
     once, nothing is saved."""
 
     discard: bool

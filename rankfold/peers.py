@@ -33,7 +33,7 @@ class Denied(Exception):
 
 
 def mark() -> None:
-    """Make the calling process, and all that it starts, recognisable as a rank's for ever."""
+    """Make the calling process, and all that it starts, permanently recognisable as a rank's."""
     soft, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
     limit = RANK_LIMIT_US if hard == resource.RLIM_INFINITY else min(hard, RANK_LIMIT_US)
     soft = limit if soft == resource.RLIM_INFINITY else min(soft, limit)

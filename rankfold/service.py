@@ -51,7 +51,7 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def _encode_reply(message: Message) -> bytes:
-    """What cannot be told exactly (names of files may be no UTF-8) is told with ``?``."""
+    """What cannot be written exactly (names of files may be no UTF-8) is written with ``?``."""
     try:
         return encode(message)
     except ControlError as error:
@@ -238,7 +238,7 @@ class Server:
             self.after(PATIENCE_S / 2, self._sweep)
 
     def refused(self, reason: str) -> None:
-        """Log who was not let in; whoever tries again and again is told of once."""
+        """Log who was not let in; repeated attempts are logged once."""
         if reason != self._denied:
             self._denied = reason
             log.warning("%s: a connection is refused: %s", self.path, reason)
@@ -387,7 +387,7 @@ class Outgoing(Generic[T]):
 
     Connects now and again every 50 ms until `patience` seconds are over; then sends the request.
     The connection stays open after the reply, which must be a `reply` with `descriptors`: those
-    belong to `on_reply`. `on_notice` hears what comes later, `on_end` (once) that the other side
+    belong to `on_reply`. `on_notice` gets what comes later, `on_end` (once) that the other side
     has gone, refused or talks nonsense, with the reason.
     """
 

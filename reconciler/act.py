@@ -46,7 +46,7 @@ class Permanent(Exception):
 
 
 class JobFailed(Exception):
-    """A device says that the job itself has failed: asking again could only hide it."""
+    """A device reports that the job itself has failed: trying again could only hide it."""
 
 
 class Executor:
@@ -144,7 +144,7 @@ class Executor:
     # ---- start of a job
 
     def start(self, action: actions.Start) -> Steps:
-        """Fix what stays for ever, then start the launchers that are not there."""
+        """Fix what never changes for the job, then start the launchers that are not there."""
         job, record = action.job, self._record(action.job.name)
         if record.step == "new":
             if not Path(job.workdir).is_dir():  # nothing is fixed yet: the file can still change
@@ -284,10 +284,10 @@ class Executor:
         action: actions.Place | actions.Barrier | actions.Detach,
         arguments: Json,
     ) -> Steps:
-        """Ask all devices at once, and journal which of them have let go.
+        """Send to all devices at once, and journal which of them have released the job.
 
         Raises the first ControlError after all have answered. The fault point ``<op>.partly``
-        makes the first device be asked alone.
+        makes the first device get the request alone.
         """
         left = list(devices)
         while left:
@@ -395,7 +395,7 @@ def _agreed(devices: Sequence[str], results: Sequence[Any]) -> None:
 
 
 def _last_counters(record: Record, observed: Observed) -> dict[str, Json]:
-    """What the proxies counted for each rank, before they let go of the job."""
+    """What the proxies counted for each rank, before they release the job."""
     counters = dict(record.counters)
     for device in sorted(record.holds()):
         seen = observed.devices.get(device)

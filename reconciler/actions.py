@@ -1,4 +1,4 @@
-"""What the planner asks for and the executor does: one frozen record for each kind of action.
+"""What the planner requests and the executor does: one frozen record for each kind of action.
 
 Called by all who speak of actions; it knows none of them. Whoever tells the kinds apart ends with
 `assert_never`, so that one which forgets a kind does not type-check.
@@ -25,7 +25,7 @@ class StopProxy:
 
 @dataclass(frozen=True)
 class Start:
-    """Fix what stays for ever (spec, virtual device), start the launchers of `ranks`."""
+    """Fix what never changes (spec, virtual device), start the launchers of `ranks`."""
 
     job: Job
     device: Json
@@ -50,7 +50,7 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Detach:
-    """At a cut: save and let go. `suspend`: the job keeps no device reserved."""
+    """At a cut: save and leave. `suspend`: the job keeps no device reserved."""
 
     job: str
     epoch: int
@@ -67,7 +67,7 @@ class Release:
 
 @dataclass(frozen=True)
 class End:
-    """Record that a job is over; its devices and ranks are let go from here on."""
+    """Record that a job has ended; its devices and ranks are released from here on."""
 
     job: str
     ending: Ending

@@ -16,7 +16,7 @@ def devices_now(record: Record) -> int:
 
 
 def wish(job: Job, record: Record, commit: str, wanted_at: float) -> Change | None:
-    """The change that a new spec asks of a placed or resting job; None if there is none."""
+    """The change that a new spec requires of a placed or resting job; None if there is none."""
     if record.epoch == 0 or record.step == "ended" or record.ending:
         return None
     now, wanted = devices_now(record), 0 if job.suspended else job.gpus

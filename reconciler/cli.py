@@ -264,7 +264,7 @@ def watch_command(
 
     Follows the files of DIR as they are saved, or the commits of a branch. Prints what happens; on
     a terminal, jobs and devices are shown below it. What cannot be read or written for a while is
-    told once, and waited for. Ctrl-C ends the watching; jobs go on.
+    reported once, and waited for. Ctrl-C ends the watching; jobs go on.
     """
     if (place is None) == (repo is None):
         raise click.UsageError("give either a directory, or --git REPO")
@@ -699,7 +699,7 @@ def temporary_pool(job: str, kind: str, count: int, memory: int) -> Pool:
 
 
 def check_capacity(snap: report.Snapshot, job: Job, pool: Pool | None) -> None:
-    """Refuse what could only wait for ever."""
+    """Refuse what could never start."""
     pools = [pool] if pool else permanent_pools(snap)
     fit = [
         d for p in pools for d in p.devices if not job.device_types or d.type in job.device_types

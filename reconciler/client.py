@@ -25,7 +25,7 @@ ASK_TIMEOUT_S = 180.0  # the reconciler may be in the middle of a long action
 
 
 def reconciler_runs(layout: Layout) -> bool:
-    """Whether one listens. It is not asked: it may be busy."""
+    """Whether one listens. No request is sent: it may be busy."""
     try:
         control.Client(layout.socket, timeout=LOOK_TIMEOUT_S).close()
     except control.ControlError:
@@ -57,7 +57,7 @@ class Reconciler:
             self.client = None
 
     def ask(self, op: str, start: bool = True, **arguments: Any) -> Json:
-        """Raises ControlError for a refusal, NoReconciler when there is none to ask.
+        """Raises ControlError for a refusal, NoReconciler when there is none.
 
         One that is killed while it is asked is started again and asked again, so every operation
         is idempotent.

@@ -110,7 +110,7 @@ class Daemon:
         self.server.on_close = self.sources.closed
 
     def _told(self, operation: service.Handler) -> service.Handler:
-        """A journal that cannot be written (full disk) is told to whoever asked."""
+        """A journal that cannot be written (full disk) is reported to the requester."""
 
         def handle(request: service.Request[Any]) -> Json | None:
             try:
@@ -162,7 +162,7 @@ class Daemon:
             return False
 
     def _idle(self) -> bool:
-        """Nothing to do: no source, no job that is not over, nobody asking for a while."""
+        """Nothing to do: no source, no live job, no request for a while."""
         live = any(not self._ended(name) for name in self.store.desired().jobs)
         now = time.monotonic()
         if live or self.sources.busy or self.plan.actions or self.in_flight.subjects():
@@ -174,7 +174,7 @@ class Daemon:
         return record is not None and record.step == "ended"
 
     def _shutdown_proxies(self) -> dict[str, str]:
-        """Gives those that could not be told to end, and why."""
+        """Returns those that could not be sent the request to end, and why."""
         devices = sorted(known_devices(self.layout))
         with ThreadPoolExecutor(WORKERS) as pool:
             errors = dict(zip(devices, pool.map(self._shutdown_proxy, devices), strict=True))
@@ -266,7 +266,7 @@ class Daemon:
                     log.error("%s: %s", actions.subject(action), error)
 
     def _spoke(self, action: actions.Action) -> None:
-        """Somebody is spoken to, or has answered: what was asked of them before is old."""
+        """Somebody gets a request, or has answered: what they reported before is old."""
         if not isinstance(action, (actions.Signal, actions.Discard)):
             self.progress_at = time.monotonic()
         self.lookout.void(self.layout.proxy_socket(name) for name in actions.devices_of(action))
@@ -275,7 +275,7 @@ class Daemon:
             self.lookout.void(self.layout.launcher_socket(job, rank) for rank in action.ranks)
 
     def _landed(self, landed: Landed) -> None:
-        """An action is over: note how, and when it is tried again."""
+        """An action has ended: note how, and when it is tried again."""
         action, error, now = landed.action, landed.error, time.monotonic()
         name = actions.subject(action)
         wait = self.backoff.setdefault(name, Backoff())
@@ -385,7 +385,7 @@ class Daemon:
         job, pool, token = request.message.job, request.message.pool, request.message.token
         existing = self.store.object("Job", job.name)
         if existing and existing.source is None and existing.revision == token:
-            return {}  # asked again: whoever was asked first has done it, and was killed
+            return {}  # requested again: whoever got it first has done it, and was killed
         if existing and (existing.source or not self._ended(job.name)):
             where = f" ({existing.origin})" if existing.source else ""
             raise control.ControlError(

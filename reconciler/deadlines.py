@@ -6,7 +6,7 @@ process that is merely slow must never be taken for one that is gone: only its l
 
 from __future__ import annotations
 
-# A look at all proxies and launchers waits this long for those it has just asked. One that takes
+# A look at all proxies and launchers waits this long for those it has just queried. One that takes
 # longer answers a later look; it costs the loop this once, so it is what a process that stops
 # can hold another job's change up by.
 LOOK_WITHIN_S = 0.2
@@ -16,7 +16,7 @@ LOOK_WITHIN_S = 0.2
 SILENT_AFTER_S = 2.0
 
 # `place`, `barrier` and `shutdown` are noted and answered at once; who has not answered by then has
-# stopped between our look and our question. The action is asked for again.
+# stopped between our look and our request. The action is requested again.
 TELL_S = 10.0
 
 # `detach` writes a device's whole memory to the host, or waits for a kernel to end.

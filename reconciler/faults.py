@@ -35,7 +35,7 @@ def asked_for(name: str) -> bool:
 
 
 def point(name: str) -> None:
-    """Die here if a test asked for it."""
+    """Die here if a test requested it."""
     if name not in POINTS:
         raise KeyError(f"fault point {name} is not in the table")
     if asked_for(name):

@@ -1,7 +1,7 @@
-"""Runs git for `watch`: deaf to the caller's settings, asking nobody, never waited for without end.
+"""Runs git for `watch`: without the caller's settings or prompts, and never waited for without end.
 
-A remote that accepts a connection and says nothing would hold git for ever, and with it whoever
-waits: a command that has said nothing for `SILENT_S` is ended, with all that it started.
+A remote that accepts a connection and sends nothing would block git for ever, and with it whoever
+waits: a command that has printed nothing for `SILENT_S` is ended, with all that it started.
 
 A password in a URL is for git alone: people, files and the mirror see the URL `masked`, and git
 gets the whole one beside it, in its environment.
@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-SILENT_S = 20.0  # git tells of its progress every second while there is some
+SILENT_S = 20.0  # git reports its progress every second while there is some
 LIMIT_S = 600  # of a command that talks to a remote, also when we are killed meanwhile
 TICK_S = 0.1
 ENDING_S = 2.0  # to put away its lock files

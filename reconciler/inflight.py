@@ -28,7 +28,7 @@ Steps = Generator[Sequence[Call], list[Any], None]  # gets results; what a call 
 
 @dataclass(frozen=True)
 class Landed:
-    """An action that is over. error: what it raised."""
+    """An action that has ended. error: what it raised."""
 
     action: actions.Action
     error: Exception | None
@@ -92,7 +92,7 @@ class InFlight:
             return None
         except StopIteration:
             pass
-        except Exception as raised:  # noqa: BLE001 - the loop tells it by its class
+        except Exception as raised:  # noqa: BLE001 - the loop distinguishes it by its class
             error = raised
         del self._flights[actions.subject(flight.action)]
         return Landed(flight.action, error)

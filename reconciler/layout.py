@@ -17,7 +17,7 @@ _NAME_MAX = 24
 
 
 class Layout:
-    """Paths of the fleet in `state`; makes the folders it is asked for."""
+    """Paths of the fleet in `state`; makes the folders that are requested."""
 
     def __init__(self, state: Path):
         self.state = state

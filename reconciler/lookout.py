@@ -24,7 +24,7 @@ from rankfold.reconciler.model import Json
 class Answer:
     """What a process says of itself (`hello`) and of its state now: None while it owes the answer.
 
-    asked: wall clock; waited_s: seconds since then.
+    asked: wall clock of the request; waited_s: seconds since then.
     """
 
     hello: Json
@@ -144,7 +144,7 @@ class Lookout:
     ) -> dict[Path, Answer]:
         """Ask the process behind each of `paths`, and nobody else any longer.
 
-        Waits at most `within_s` for those that are asked now, and not for those in `hung`. A path
+        Waits at most `within_s` for those that are queried now, and not for those in `hung`. A path
         that is missing in the result has nobody who could answer.
         """
         wanted = list(dict.fromkeys(paths))

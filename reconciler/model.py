@@ -68,7 +68,7 @@ class Job:
     """A normalised Job: every default is filled in, `workdir` is absolute.
 
     The one table of a Job's fields. Of each: what the journal takes; where it is written, what a
-    file may say there, and how people are told of it (fields.py).
+    file may say there, and how it is reported to people (fields.py).
     """
 
     name: ObjectName = field(

@@ -50,7 +50,7 @@ def observe(
     """Ask every device of `devices` and every rank of the jobs that have started.
 
     noted: who is known not to answer, and since when (wall clock): a device's name, or
-    ``<job>/<rank>``. They are asked too, and not waited for.
+    ``<job>/<rank>``. They are queried too, and not waited for.
     """
     doors = {layout.proxy_socket(name): name for name in devices}
     ended: dict[tuple[str, int], SeenRank] = {}

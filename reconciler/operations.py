@@ -1,4 +1,4 @@
-"""What may be asked of the reconciler: by the commands, over its control socket.
+"""The requests that the reconciler takes: from the commands, over its control socket.
 
 The form of the messages, and what holds for all of them, stands in rankfold/messages.py.
 """
@@ -48,7 +48,7 @@ class Attach(Operation, frozen=True, tag="attach"):
     """→ {revision, faults, warnings}. Loads and accepts a revision; with `watch` the source is
     followed until this connection ends, and those of others who watch the same. A second,
     different source is refused (code "source"), and so is one that cannot be read ("unreadable")
-    unless it is watched `again`: then ``hello`` tells the trouble."""
+    unless it is watched `again`: then ``hello`` reports the trouble."""
 
     source: Source
     watch: bool = False

@@ -31,7 +31,7 @@ class Processes:
         self._expect(self._told_to_end - {device})
 
     def told_to_end(self, device: str) -> None:
-        """A proxy was told to end: no event when it does."""
+        """A proxy was requested to end: no event when it does."""
         self._expect(self._told_to_end | {device})
 
     def all_told_to_end(self, left: dict[str, str]) -> None:

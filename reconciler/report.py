@@ -1,4 +1,4 @@
-"""What people and programs are told: status as JSON, tables, plans.
+"""Reports for people and programs: status as JSON, tables, plans.
 
 `snapshot` needs no reconciler: it reads the journal and asks proxies and launchers itself. What the
 JSON holds is a promise (docs/status.md); it may grow.

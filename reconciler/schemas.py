@@ -88,7 +88,7 @@ A_NUMBER = "a number"
 
 
 def _quoted(got: Any, path: yamldoc.Path) -> str:
-    """A wrong value as it is told: what may hold values of `env` only by its kind."""
+    """A wrong value as it is reported: what may hold values of `env` only by its kind."""
     if isinstance(got, dict):
         return "a mapping"
     if isinstance(got, list) and any(isinstance(each, (dict, list)) for each in got):

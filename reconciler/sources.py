@@ -1,4 +1,4 @@
-"""The source that the fleet follows: who asked for it, what it says, what is accepted of it.
+"""The source that the fleet follows: who requested it, what it says, what is accepted of it.
 
 The daemon's half of `watch`: a source is read beside the loop (`watch.Reader`); here, in the loop,
 what was read is accepted whole or refused whole, and what cannot be read is told.
@@ -31,7 +31,7 @@ CLOSING_S = 3.0  # for git to end, when the reconciler does
 
 @dataclasses.dataclass
 class _Attaching:
-    """A client that asked for a source of which nothing has been read yet."""
+    """A client that requested a source of which nothing has been read yet."""
 
     request: service.Request[Attach]
     reader: Reader
@@ -190,7 +190,7 @@ class Sources:
             try:
                 self._consider(self.source, reading.revision, True)
                 self._unconsidered = None
-            except sqlite3.Error as error:  # whoever watches is told, and it is tried again
+            except sqlite3.Error as error:  # whoever watches gets it, and it is tried again
                 self._unconsidered = reading.revision
                 trouble = trouble or storage_error(self.state, error).message
                 if trouble != self.trouble:
@@ -265,5 +265,5 @@ def _saved_at(revision: Revision, name: str) -> float:
 
 
 def storage_error(state: Path, error: sqlite3.Error) -> control.ControlError:
-    """A journal that cannot be written (full disk), for whoever asked."""
+    """A journal that cannot be written (full disk), for the requester."""
     return control.ControlError("storage", f"the journal in {state} cannot be written: {error}")

@@ -305,7 +305,7 @@ class _Reader:
         return str((Path(base) / workdir).resolve())
 
     def check_fleet(self) -> None:
-        """More devices asked for than the pools of these files have, however empty they are."""
+        """More devices requested than the pools of these files have, however empty they are."""
         if not self.pools or self.broken_pool:
             return
         devices = [d for pool in self.pools.values() for d in pool.devices]

@@ -336,7 +336,7 @@ class Store:
         self.db.execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (record.name, text))
 
     def begin(self, job: str, epoch: int, kind: str, detail: Json) -> None:
-        """Journal that an action starts; asked twice (after a kill) it stays one action."""
+        """Journal that an action starts; called twice (after a kill) it stays one action."""
         self.db.execute(
             "INSERT OR IGNORE INTO actions VALUES (?, ?, ?, ?, ?, NULL)",
             (job, epoch, kind, _text(detail), time.time()),

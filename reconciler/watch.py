@@ -27,10 +27,10 @@ from rankfold.reconciler.git import Git, GitError, is_elsewhere, masked
 from rankfold.reconciler.model import Json
 
 REST_S = 0.05  # a directory is read when nothing in it has changed for so long
-RESTLESS_S = 10.0  # and is told to be unreadable when it never rests
+RESTLESS_S = 10.0  # and is reported as unreadable when it never rests
 LOOK_S = 0.2  # between looks at a directory of which no notification came
 STAT_S = 0.1  # between looks at a branch
-RECHECK_S = 5.0  # ask git even if the branch's files look the same
+RECHECK_S = 5.0  # run git even if the branch's files look the same
 FETCH_S = 5.0  # between fetches of a repository elsewhere
 AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 5.0  # before a source that cannot be read is opened anew
 
@@ -141,7 +141,7 @@ class Reader:
             self._stopped.wait(again)
 
     def _follow(self) -> None:
-        """Returns when it is told to stop; raises what keeps the source from being read."""
+        """Returns when it has to stop; raises what keeps the source from being read."""
         source = open_source(self._description, self._state)
         with self._lock:
             self._source = source
@@ -344,7 +344,7 @@ class GitSource:
             raise SourceError(f"{where} has no branch {self.branch}: {there}") from error
 
     def _refs_stamp(self) -> object:
-        """Changes whenever the branch does: asking git costs a process each time."""
+        """Changes whenever the branch does: running git costs a process each time."""
         stamp: list[object] = []
         for file in (self._common / "refs/heads" / self.branch, self._common / "packed-refs"):
             try:

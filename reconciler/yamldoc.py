@@ -31,7 +31,7 @@ class Document:
 
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
-    unusable: bool = False  # holds a value that is told as a problem and must go no further
+    unusable: bool = False  # holds a value that is reported as a problem and must go no further
 
     def line(self, path: Path) -> int:
         """Line of `path`, or of the nearest thing around it that is there."""

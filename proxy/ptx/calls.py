@@ -7,7 +7,7 @@ from .model import Body, Module, symbols_of
 
 
 class Bodies:
-    """The bodies of a module's functions, each read when it is first asked for."""
+    """The bodies of a module's functions, each read when it is first needed."""
 
     def __init__(self, module: Module):
         self.module = module

@@ -1,4 +1,4 @@
-"""What a proxy tells of modules and kernels, whatever the kind of its device."""
+"""What a proxy reports of modules and kernels, whatever the kind of its device."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def plan(
 
 
 def assume_fleet(desired: Desired, observed: Observed) -> Observed:
-    """As if every desired device were up: `rankfold plan` asks where jobs would go, then."""
+    """As if every desired device were up: `rankfold plan` shows where jobs would go then."""
     devices = dict(observed.devices)
     for name, device in desired.devices().items():
         seen = devices.get(name)

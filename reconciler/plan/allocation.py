@@ -21,7 +21,7 @@ from rankfold.reconciler.words import some
 
 class Allocation:
     """targets: placement each job should have now (() for none); waiting: why a job has not what
-    it asks for."""
+    it requests."""
 
     def __init__(self, index: Index):
         self.index = index
@@ -129,7 +129,7 @@ class Allocation:
 
     def _most_to_come(self, group: Group) -> int:
         """How many of a group a job could have if all others went: those that do not answer, do not
-        start, or are a job's of which nothing can be asked, stay away until somebody acts."""
+        start, or are a job's to which no request can be sent, stay away until somebody acts."""
         if group not in self._can_come:
             names = (self.index.names[at] for at in group.positions)
             self._can_come[group] = sum(
@@ -141,7 +141,7 @@ class Allocation:
 
     @functools.cached_property
     def _kept(self) -> frozenset[str]:
-        """Devices of jobs of which nothing can be asked."""
+        """Devices of jobs to which no request can be sent."""
         records = (self.index.records[name] for name in self.index.silent)
         return frozenset(device for record in records for device in record.placement)
 

@@ -11,7 +11,7 @@ from rankfold.reconciler.plan.index import Index
 def conditions(
     index: Index, name: str, waiting: Mapping[str, Condition], converged: Set[str]
 ) -> tuple[Condition, ...]:
-    """waiting: why jobs have not what they ask for; converged: jobs that are as desired."""
+    """waiting: why jobs have not what they request; converged: jobs that are as desired."""
     job, record = index.desired.jobs[name], index.records[name]
     found = [_ready(job, record, name in converged)]
     if name in index.silent:

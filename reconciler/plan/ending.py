@@ -1,4 +1,4 @@
-"""Whether a job is over, and what lets go of it then."""
+"""Whether a job has ended, and the actions that release it then."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rankfold.reconciler.actions import Action, Discard, Finish, Signal
 from rankfold.reconciler.model import Ending, Job, Record
 from rankfold.reconciler.plan.index import Index
 
-KILL_AFTER_S = 5.0  # a rank that is told to end gets SIGTERM, then SIGKILL
+KILL_AFTER_S = 5.0  # a rank that has to end gets SIGTERM, then SIGKILL
 
 
 def of(index: Index, job: Job | None, record: Record, now: float) -> Ending | None:
-    """Whether a job is over: its ranks ended, its devices are lost, or it is not wanted."""
+    """Whether a job has ended: its ranks ended, its devices are lost, or it is not wanted."""
     if record.step == "new":
         if job is not None and job.cancelled:
             return Ending("Failed", "Cancelled", "cancelled before it started", now)

@@ -61,7 +61,7 @@ class Groups:
 
 
 def _wishes(job: Job, record: Record) -> Hashable:
-    """All that `may_use` asks of a job, but for its name."""
+    """All that `may_use` reads of a job, but for its name."""
     if record.device_type:
         virtual = record.device
         cc = (virtual.get("cc_major", 0), virtual.get("cc_minor", 0))

@@ -29,7 +29,7 @@ class Index:
     """in_flight: subjects of the actions that have begun and are not over.
 
     order: names of all jobs, desired or recorded, in the order of creation. held: devices that some
-    job's journal says it may be on. silent: jobs of which nothing can be asked, and why.
+    job's journal says it may be on. silent: jobs to which no request can be sent, and why.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Index:
         return [name for name, each in seen if each is not None and not each.ready]
 
     def _silent(self, record: Record) -> Condition | None:
-        """That a proxy or launcher of a job hangs: nothing can be asked of the job then."""
+        """Why no request can be sent to a job: a proxy or launcher of it hangs."""
         message = ""
         for name in reversed(self.unheard(record)):
             if since := self.observed.devices[name].silent_since:

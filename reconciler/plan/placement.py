@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 
 
-@functools.lru_cache(maxsize=4096)  # asked for the same jobs at every turn
+@functools.lru_cache(maxsize=4096)  # called for the same jobs at every turn
 def block_sizes(world_size: int, devices: int) -> tuple[int, ...]:
     """How many ranks each device gets, in rank order. Sizes differ by at most one."""
     if not 1 <= devices <= world_size:
