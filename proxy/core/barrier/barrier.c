@@ -11,12 +11,12 @@
  *   ack   ranks in phase 2 that have issued n and nothing after it
  * Phase 1 (steady) is asynchronous: a rank may have `window` unresolved rounds; a round is
  * unresolved until it is complete on the rank and its verdict is known. The window is the length
- * of a mini-batch in rounds, learnt as the period of the rank's signatures. Phase 2 begins when the
- * device is requested to stop or a verdict says need > 0: a rank issues nothing past n until n is
- * resolved. When ack sums to all living ranks, all stand after the same round. That takes at most `window`
- * rounds past the highest one issued when the request came: the verdict of the next round spreads
- * the need, by then nobody is more than `window` - 1 rounds past that one, and from there on all
- * are synchronous.
+ * of a mini-batch in rounds, learnt as the period of the rank's signatures. Phase 2 begins when
+ * the device is requested to stop or a verdict says need > 0: a rank issues nothing past n until n
+ * is resolved. When ack sums to all living ranks, all stand after the same round. That takes at
+ * most `window` rounds past the highest one issued when the request came: the verdict of the next
+ * round spreads the need, by then nobody is more than `window` - 1 rounds past that one, and from
+ * there on all are synchronous.
  *
  * Stage two, the cut vector, completes the first (rounds of other communicators, sends) and
  * stands in for it where it cannot decide: no communicator spans the job, ranks use them in
