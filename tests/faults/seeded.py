@@ -48,14 +48,14 @@ DEMO = [
            ON_FLEET + "test_every_change_is_one_line_of_one_commit"),
 ]  # fmt: skip
 
-DOCTOR, CLI = "reconciler/doctor.py", "reconciler/cli.py"
+DOCTOR, LOOKING = "reconciler/doctor.py", "reconciler/commands/looking.py"
 ON_COMMANDS = "tests/reconciler/test_commands.py::"
 COMMANDS = [
     Mutant("any-kernel-will-do", DOCTOR, "ok = tuple(numbers) >= (5, 16)", "ok = True",
            ON_COMMANDS + "test_doctor_knows_which_kernel_is_too_old"),
-    Mutant("doctor-does-nothing", CLI, "findings = doctor.examine(state)", "findings = []",
+    Mutant("doctor-does-nothing", LOOKING, "findings = doctor.examine(state)", "findings = []",
            ON_COMMANDS + "test_doctor_finds_nothing_here"),
-    Mutant("doctor-is-always-content", CLI,
+    Mutant("doctor-is-always-content", LOOKING,
            "EXIT_ERROR if any(f.needed and not f.ok for f in findings) else 0", "0",
            ON_COMMANDS + "test_doctor_ends_with_1_where_something_needed_is_missing"),
     Mutant("doctor-never-binds", DOCTOR, "sock.bind(str(path))", "pass",

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from rankfold.reconciler import cli, doctor
+from rankfold.reconciler import doctor
+from rankfold.reconciler.commands.run import run_status
 
 POOL = "apiVersion: rankfold/v1alpha1\nkind: Pool\nmetadata: {name: local}\nspec: {devices: %s}\n"
 
@@ -123,4 +124,4 @@ def test_the_status_of_run_is_that_of_the_rank_that_failed(
 ) -> None:
     """Whatever is said of it. Journals of before do not say which rank it was: the first, then."""
     over = {"phase": "Failed", "reason": "RankFailed", "message": "it was rank 0, or so"}
-    assert cli.run_status({**over, "rank": rank, "exits": exits}, 0) == status
+    assert run_status({**over, "rank": rank, "exits": exits}, 0) == status

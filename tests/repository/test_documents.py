@@ -47,7 +47,8 @@ def test_other_documents_name_switches_of_the_table() -> None:
 
 
 def test_options_of_commands_are_no_hidden_switches() -> None:
-    assert "auto_envvar_prefix" not in read("reconciler/cli.py")
+    commands = ["reconciler/cli.py", *own_files("reconciler/commands")]
+    assert not [name for name in commands if "envvar" in read(name)]
 
 
 # ---- the JSON of status ------------------------------------------------------------------------

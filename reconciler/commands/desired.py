@@ -1,0 +1,211 @@
+"""The commands about files of desired state: validate, plan, apply, watch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from rankfold.reconciler import plan, report, revision, spec, watch
+from rankfold.reconciler.client import Reconciler
+from rankfold.reconciler.commands.common import (
+    EXIT_CHANGES,
+    EXIT_ERROR,
+    EXIT_INVALID,
+    POLL_S,
+    output_option,
+    show,
+    terminating,
+)
+from rankfold.reconciler.console import say
+from rankfold.reconciler.git import is_elsewhere
+from rankfold.reconciler.model import Job, Json, count
+from rankfold.reconciler.rows import desired_of
+from rankfold.reconciler.watching import Watching
+
+
+@click.command()
+@click.argument(
+    "places", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR..."
+)
+@output_option()
+def validate(places: tuple[Path, ...], output: str) -> int:
+    """Check YAML files, without looking at the fleet.
+
+    Exit code 65 and one line for each fault, as file:line: field: reason.
+    """
+    loaded = spec.load_dir(*places)
+    if output == "json":
+        faults = [
+            {"file": f.file, "line": f.line, "field": f.field, "reason": f.reason}
+            for f in loaded.faults
+        ]
+        show({"valid": not faults, "faults": faults, "warnings": [str(w) for w in loaded.warnings]})
+        return EXIT_INVALID if faults else 0
+    warn(loaded)
+    loaded.check()
+    jobs, pools = len(loaded.desired.jobs), len(loaded.desired.pools)
+    click.echo(f"valid: {count(jobs, 'job')}, {count(pools, 'pool')}")
+    return 0
+
+
+def warn(loaded: spec.Loaded) -> None:
+    for warning in loaded.warnings:
+        say(f"warning: {warning}")
+
+
+@click.command("plan")
+@click.option(
+    "-f",
+    "--file",
+    "place",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory or file.",
+)
+@click.option("--detailed-exitcode", is_flag=True, help="2 if something would change.")
+@output_option("markdown")
+@click.pass_obj
+def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str) -> int:
+    """Say what `apply` would change, and which of it disturbs a running job.
+
+    Changes nothing. With --detailed-exitcode: 0 nothing would change, 2 something would.
+    """
+    loaded = spec.load_dir(place)
+    warn(loaded)
+    loaded.check()
+    snap = report.snapshot(state)
+    hand_made = frozenset((o.kind, o.name) for o in snap.objects if o.source is None)
+    live_by_hand = frozenset(
+        name for kind, name in hand_made
+        if kind == "Job" and (name not in snap.records or snap.records[name].step != "ended")
+    )  # fmt: skip
+    faults = revision.revision_faults(loaded, snap.records, live_by_hand)
+    faults += revision.emptied_files(loaded, snap.objects)
+    if faults:
+        raise spec.InvalidInput(faults)
+    now = desired_of(snap.objects)
+    overridden = {
+        o.name: o.spec for o in snap.objects if isinstance(o.spec, Job) and o.override
+    }  # fmt: skip
+    then = revision.merged(now, loaded, hand_made, snap.records, overridden)
+    found = revision.differences(now, then, snap.records)
+    planned = plan.plan(then, snap.records, plan.assume_fleet(then, snap.observed), time.time())
+    data = report.plan_json(found, planned, watch.directory_revision(loaded).id)
+    if output == "json":
+        show(data)
+    else:
+        for line in report.plan_lines(data, output == "markdown"):
+            click.echo(line)
+    return EXIT_CHANGES if detailed_exitcode and found else 0
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--file",
+    "place",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory or file.",
+)
+@click.option("--wait", "wait_", is_flag=True, help="Return when everything is as desired.")
+@click.option("--timeout", default="5m", show_default=True, help="How long --wait waits.")
+@output_option()
+@click.pass_obj
+def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> int:
+    """Make the fleet as the files say, once.
+
+    The files become the fleet's desired state as a whole: a job that they no longer name is
+    suspended. With --wait: exit code 1 if a job failed or the time was over.
+    """
+    limit = duration(timeout)
+    loaded = spec.load_dir(place)
+    warn(loaded)
+    loaded.check()
+    with Reconciler(state) as reconciler:
+        reply = reconciler.ask("attach", source={"dir": str(place.resolve())})
+        if reply["faults"]:
+            for fault in reply["faults"]:
+                say(fault)
+            return EXIT_INVALID
+        code = _wait_converged(reconciler, set(loaded.desired.jobs), limit) if wait_ else 0
+    if output == "json":
+        show(report.status(report.snapshot(state)))
+    else:
+        click.echo(f"applied {reply['revision']}" + ("" if code == 0 else ", but not as desired"))
+    return code
+
+
+def _wait_converged(reconciler: Reconciler, names: set[str], limit: float) -> int:
+    """Until the jobs of these names are as desired and all devices are up; 1 if they are not."""
+    deadline = time.monotonic() + limit
+    told: set[str] = set()
+    while True:
+        now = reconciler.ask("state")
+        for device, words in now["devices_failing"].items():
+            if device not in told:
+                say(f"{device} does not start: {words}")
+                told.add(device)
+        jobs = {name: job for name, job in now["jobs"].items() if name in names}
+        failed = [name for name, job in jobs.items() if job["phase"] == "Failed"]
+        for name in failed:
+            say(f"Job/{name} failed: {jobs[name]['message']}")
+        stalled = {name: job["stalled"] for name, job in jobs.items() if job["stalled"]}
+        for name, why in stalled.items():
+            say(f"Job/{name} is stalled: {why}")
+        if failed or stalled:
+            return EXIT_ERROR
+        open_ = {name: job for name, job in jobs.items() if not job["converged"]}
+        if not open_ and now["fleet_ready"]:
+            return 0
+        if time.monotonic() > deadline:
+            for name, job in open_.items():
+                say(f"Job/{name} is not as desired: {'; '.join(job['waiting']) or job['step']}")
+            if not now["fleet_ready"]:
+                say("not every device is up: see `rankfold status`")
+            return EXIT_ERROR
+        time.sleep(POLL_S)
+
+
+def duration(text: str) -> float:
+    """Seconds of ``90``, ``30s``, ``5m`` or ``2h``."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    try:
+        return float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time such as 30s, 5m or 2h") from None
+
+
+@click.command("watch")
+@click.argument("place", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
+@click.option("--git", "repo", metavar="REPO", help="Follow a branch of this repository instead.")
+@click.option("--branch", default="main", show_default=True, help="Branch to follow.")
+@click.option("--path", "inside", default="", help="Folder in the repository; default: all of it.")
+@output_option()
+@click.pass_obj
+def watch_command(
+    state: Path, place: Path | None, repo: str | None, branch: str, inside: str, output: str
+) -> int:
+    """Keep the fleet as a directory or a git branch says.
+
+    Follows the files of DIR as they are saved, or the commits of a branch. Prints what happens; on
+    a terminal, jobs and devices are shown below it. What cannot be read or written for a while is
+    reported once, and waited for. Ctrl-C ends the watching; jobs go on.
+    """
+    if (place is None) == (repo is None):
+        raise click.UsageError("give either a directory, or --git REPO")
+    source: Json
+    if repo is not None:
+        there = repo if is_elsewhere(repo) else str(Path(repo).expanduser().resolve())
+        source = {"git": there, "branch": branch, "path": inside}
+    else:
+        assert place is not None
+        source = {"dir": str(place.resolve())}
+    with Reconciler(state) as reconciler, terminating():
+        try:
+            Watching(state, reconciler, source, output).run()
+        except KeyboardInterrupt:
+            say("no longer watching; jobs go on")
+            return 0

@@ -1,0 +1,186 @@
+"""The commands that look and change nothing: status, describe, events, inspect, logs, doctor."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from rankfold import inspect
+from rankfold.reconciler import doctor, report
+from rankfold.reconciler.client import reconciler_runs
+from rankfold.reconciler.commands.common import (
+    EXIT_ERROR,
+    POLL_S,
+    fail,
+    output_option,
+    show,
+    terminating,
+)
+from rankfold.reconciler.console import blocks_of, event_line, say, tables
+from rankfold.reconciler.follow import Follower
+from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model import Job, Json
+from rankfold.reconciler.store import Store, database
+
+
+@click.command()
+@output_option()
+@click.pass_obj
+def status(state: Path, output: str) -> int:
+    """Show jobs and devices as they are now.
+
+    Exit code 0 whatever state they are in; 1 if the state cannot be read.
+    """
+    data = report.status(report.snapshot(state))
+    if output == "json":
+        show(data)
+        return 0
+    tables(blocks_of(data))
+    if data["revision"]:
+        click.echo(f"revision {data['revision']} of {data['source']['name']}")
+    for condition in data["source"]["conditions"]:
+        if condition["reason"] == "Unreachable":
+            since = report.clock(condition["since"])
+            say(f"since {since} the source cannot be read: {condition['message']}")
+        elif condition["status"] == "False":
+            say(
+                f"the last revision was refused, the fleet stays as it was:\n{condition['message']}"
+            )
+    warn_of_reconciler(data["reconciler"])
+    return 0
+
+
+def warn_of_reconciler(reconciler: Json) -> None:
+    """One line if none runs and one is needed."""
+    if reconciler["message"]:
+        say(f"rankfold: {reconciler['message']}")
+
+
+@click.command()
+@click.argument("name")
+@output_option()
+@click.pass_obj
+def describe(state: Path, name: str, output: str) -> int:
+    """Show everything about one job: conditions, ranks, changes, events."""
+    snap = report.snapshot(state)
+    job = next((j for j in report.status(snap)["jobs"] if j["name"] == name), None)
+    if job is None:
+        fail(f"there is no job {name!r}")
+    with Store(state, readonly=True) as store:
+        events = [vars(e) for e in store.events(name)]
+        reconciler = snap.reconciler_status()
+        actions = store.actions(name)
+        job = {**job, "events": events, "actions": actions, "reconciler": reconciler}
+    warn_of_reconciler(reconciler)
+    if output == "json":
+        show(job)
+        return 0
+    for line in report.describe_lines(job):
+        click.echo(line)
+    return 0
+
+
+@click.command()
+@click.argument("name", required=False)
+@output_option()
+@click.pass_obj
+def events(state: Path, name: str | None, output: str) -> int:
+    """Print what happened, oldest first; with NAME, to one job or device."""
+    if not database(state).exists():
+        if output == "json":
+            show([])
+        return 0
+    with Store(state, readonly=True) as store:
+        found = store.events(name)
+        known = name is None or found or store.object("Job", name)
+        runs, followed = reconciler_runs(Layout(state)), store.get("watching")
+        now = report.reconciler_status(runs, store.objects(), store.records(), followed)
+    if not known:
+        fail(f"nothing is known of {name!r}")
+    warn_of_reconciler(now)
+    if output == "json":
+        show([vars(e) for e in found])
+        return 0
+    for each in found:
+        click.echo(event_line(each))
+    return 0
+
+
+@click.command("inspect")
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--consumed", default=20, show_default=True, type=click.IntRange(min=0),
+    help="How many of the requests that the proxy has taken.",
+)  # fmt: skip
+def inspect_command(file: Path, consumed: int) -> int:
+    """Print a rank's channel, or the saved state in its image, as text.
+
+    FILE is a copy of one, or the memfd itself: /proc/PID/fd/N of the rank's launcher, where
+    `ls -l` says /memfd:rankfold and /memfd:rankfold-image-RANK. Exit code 1 if it is damaged.
+    """
+    found = inspect.Found()
+    try:
+        for line in inspect.lines(file, consumed, found):
+            click.echo(line)
+    except inspect.NotOurs as error:
+        fail(str(error))
+    return EXIT_ERROR if found.damaged else 0
+
+
+@click.command()
+@click.argument("name")
+@click.option("--rank", type=int, default=None, help="Of one rank only.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@click.pass_obj
+def logs(state: Path, name: str, rank: int | None, follow: bool) -> int:
+    """Print what a job's ranks wrote: their stdout to stdout, their stderr to stderr.
+
+    With several ranks, every line begins with its rank.
+    """
+    snap = report.snapshot(state)
+    job = next((o for o in snap.objects if o.kind == "Job" and o.name == name), None)
+    if job is None or not isinstance(job.spec, Job):
+        fail(f"there is no job {name!r}")
+    ranks = range(job.spec.world_size) if rank is None else [rank]
+    if rank is not None and not 0 <= rank < job.spec.world_size:
+        fail(f"{name} has ranks 0 to {job.spec.world_size - 1}")
+    follower = Follower(Layout(state).logs(name), ranks, prefix=len(ranks) > 1)
+    with terminating():
+        try:
+            while True:
+                # Look first: what is written before the end is printed after we saw the end.
+                over = not follow or job_over(state, name)
+                follower.pump()
+                if over:
+                    follower.finish()
+                    return 0
+                time.sleep(POLL_S)
+        except KeyboardInterrupt:
+            return 130
+
+
+def job_over(state: Path, name: str) -> bool:
+    with Store(state, readonly=True) as store:
+        record = store.record(name)
+    return record is not None and record.step == "ended"
+
+
+@click.command("doctor")
+@output_option()
+@click.pass_obj
+def doctor_command(state: Path, output: str) -> int:
+    """Say what is missing on this machine, and what works without it.
+
+    Exit code 1 if something is missing that rankfold cannot do without.
+    """
+    findings = doctor.examine(state)
+    if output == "json":
+        show([vars(f) for f in findings])
+    else:
+        for f in findings:
+            click.echo(
+                f"{'ok  ' if f.ok else 'MISS' if f.needed else 'note'}  {f.what}: {f.detail}"
+            )
+    return EXIT_ERROR if any(f.needed and not f.ok for f in findings) else 0

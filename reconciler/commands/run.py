@@ -1,0 +1,181 @@
+"""`rankfold run`: one job in the foreground."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+import uuid
+from pathlib import Path
+
+import click
+
+from rankfold.messages import DEVICES_MAX, RANKS_MAX
+from rankfold.reconciler import report, spec
+from rankfold.reconciler.client import Reconciler
+from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
+from rankfold.reconciler.console import say
+from rankfold.reconciler.follow import Follower
+from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model import Device, Job, Json, Pool, to_json
+from rankfold.reconciler.yamldoc import unusable
+
+QUIET_S = 3.0  # before `run` says why its job has not started
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--world-size", type=click.IntRange(1, RANKS_MAX), required=True, help="Number of ranks."
+)
+@click.option(
+    "--gpus", type=click.IntRange(1, DEVICES_MAX), default=None,
+    help="Devices; default: one for each rank.",
+)
+@click.option(
+    "--device", "kind", type=click.Choice(["soft", "nvidia"]), default=None, help="Kind of device."
+)
+@click.option(
+    "--memory", default="1GiB", show_default=True, help="Of each device of a temporary fleet."
+)
+@click.option("--name", default=None, help="Name of the job; default: the program's.")
+@click.option(
+    "--determinism", type=click.Choice(["D0", "D1"]), default="D1", show_default=True,
+    help="D1: the same bits on any number of devices. D0: on the same devices.",
+)  # fmt: skip
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
+@click.pass_obj
+def run(
+    state: Path, world_size: int, gpus: int | None, kind: str | None, memory: str,
+    name: str | None, determinism: str, command: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Run one job in the foreground; the exit status is the job's.
+
+    The job uses the fleet's devices. Where no pool has been applied, as many as --gpus says are
+    made for it, software GPUs unless --device says otherwise, and removed after it. Its ranks have
+    the environment of this command. Ctrl-C cancels the job.
+    """
+    gpus = min(world_size, DEVICES_MAX) if gpus is None else gpus
+    if gpus > world_size:
+        raise click.UsageError(
+            f"--gpus {gpus} is more than --world-size {world_size}: a rank uses one device"
+        )
+    for problem in spec.command_faults(list(command)):
+        raise click.UsageError(problem)
+    size = spec.device_memory(memory)
+    if size is None:
+        raise click.UsageError(f"--memory {memory} is no size such as 512MiB, from 4MiB to 512GiB")
+    if kind == "nvidia" and (missing := nvidia_missing()):
+        raise click.UsageError(f"--device nvidia: {missing}")
+    snap = report.snapshot(state)
+    name = name or unused_name(snap, command[0])
+    if spec.bad_name(name):
+        raise click.UsageError(f"--name {name}: {spec.bad_name(name)}")
+    pool = None if permanent_pools(snap) else temporary_pool(name, kind or "soft", gpus, size)
+    job = Job(
+        name, command, os.getcwd(), world_size, gpus,
+        env=own_environment(), env_whole=True, device_types=(kind,) if kind else (),
+        determinism=determinism,
+    )  # fmt: skip
+    check_capacity(snap, job, pool)
+    with Reconciler(state) as reconciler, terminating():
+        reconciler.ask(
+            "run", job=to_json(job), pool=to_json(pool) if pool else None, token=uuid.uuid4().hex
+        )
+        return _follow_run(state, reconciler, job)
+
+
+def own_environment() -> tuple[tuple[str, str], ...]:
+    """For the ranks. What steers rankfold itself is the background reconciler's."""
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("RANKFOLD_")}
+    for name in [k for k, v in ours.items() if unusable(k) or unusable(v)]:
+        say(f"rankfold: {name!a} is not UTF-8: the ranks do not get it")
+        del ours[name]
+    return tuple(sorted(ours.items()))
+
+
+def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
+    several = job.world_size > 1
+    follower = Follower(Layout(state).logs(job.name), range(job.world_size), prefix=several)
+    interrupted, told, since = 0, "", time.monotonic()
+    while True:
+        try:
+            fleet = reconciler.ask("state")
+            now = fleet["jobs"].get(job.name)
+            follower.pump()
+            if now is None:
+                fail(f"{job.name} is gone")
+            if now["phase"]:
+                follower.finish()
+                return run_status(now, interrupted)
+            if now["stalled"]:
+                say(f"rankfold: {now['stalled']}")
+                reconciler.ask("override", name=job.name, fields={"cancelled": True}, force=True)
+            why = "; ".join([*now["waiting"], *map(": ".join, fleet["devices_failing"].items())])
+            if now["step"] == "new" and why != told and time.monotonic() - since > QUIET_S:
+                say(f"rankfold: {why}")
+                told = why
+            time.sleep(POLL_S / 2)
+        except KeyboardInterrupt:
+            interrupted += 1
+            if interrupted > 1:
+                say("rankfold: the job is being cancelled in the background")
+                return 130
+            say(f"rankfold: cancelling {job.name} (again: do not wait)")
+            # The interrupt may have cut a request in two: begin a fresh connection.
+            reconciler.close()
+            reconciler.ask("override", name=job.name, fields={"cancelled": True}, force=True)
+
+
+def run_status(now: Json, interrupted: int) -> int:
+    """The job's exit status as a shell would give it: of the first rank that failed."""
+    if interrupted:
+        return 130
+    if now["phase"] == "Succeeded":
+        return 0
+    how = now["message"].split("\n")[0]  # the rank's last words, which follow, were printed already
+    say(f"rankfold: {now['reason']}: {how}")
+    if now["reason"] == "RankFailed":
+        exits, rank = dict(enumerate(now["exits"])), now["rank"]
+        first = exits.get(rank)
+        if rank is None:  # the journal was written by an older rankfold
+            first = next(filter(None, exits.values()), None)
+        if first:
+            return 128 - first if first < 0 else int(first)
+    return EXIT_ERROR
+
+
+def permanent_pools(snap: report.Snapshot) -> list[Pool]:
+    return [o.spec for o in snap.objects if isinstance(o.spec, Pool) and o.spec.only_for is None]
+
+
+def nvidia_missing() -> str:
+    """Why there can be no device of type nvidia here; empty: a driver is installed."""
+    try:
+        ctypes.CDLL(os.environ.get("RANKFOLD_CUDA_DRIVER", "libcuda.so.1"))
+    except OSError as error:
+        return f"no NVIDIA driver: {error}; install it, or use --device soft"
+    return ""
+
+
+def temporary_pool(job: str, kind: str, count: int, memory: int) -> Pool:
+    memory -= memory % (2 << 20)
+    devices = (Device(f"{job}/{kind}-{i}", kind, memory, only_for=job) for i in range(count))
+    return Pool(job, tuple(devices), only_for=job)
+
+
+def check_capacity(snap: report.Snapshot, job: Job, pool: Pool | None) -> None:
+    """Refuse what could never start."""
+    pools = [pool] if pool else permanent_pools(snap)
+    fit = [
+        d for p in pools for d in p.devices if not job.device_types or d.type in job.device_types
+    ]
+    if len(fit) < job.gpus:
+        kind = " or ".join(job.device_types) or "any kind"
+        raise click.UsageError(f"--gpus {job.gpus}: the pools have {len(fit)} devices of {kind}")
+
+
+def unused_name(snap: report.Snapshot, program: str) -> str:
+    stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in Path(program).stem.lower())
+    stem = stem.strip("-")[:40] or "job"
+    taken = {o.name for o in snap.objects}
+    return next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, 10**6))) if n not in taken)
