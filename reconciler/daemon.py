@@ -27,8 +27,8 @@ from typing import Any
 
 from rankfold import control, service
 from rankfold.log import area, set_up
-from rankfold.messages import DEVICES_MAX, Operation
-from rankfold.reconciler import actions, changes, operations, plan
+from rankfold.messages import Operation
+from rankfold.reconciler import actions, by_hand, changes, operations, plan
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
 from rankfold.reconciler.inflight import WORKERS, InFlight, Landed
@@ -43,9 +43,7 @@ from rankfold.reconciler.model import (
     Record,
 )
 from rankfold.reconciler.observe import known_devices, last_lines, observe
-from rankfold.reconciler.plan.fitting import fitting_devices
 from rankfold.reconciler.processes import Processes
-from rankfold.reconciler.rows import Object
 from rankfold.reconciler.sources import Sources, storage_error
 from rankfold.reconciler.store import Store, StoreError
 
@@ -407,7 +405,7 @@ class Daemon:
         if each is None:
             raise control.ControlError("unknown_job", f"there is no job {asked.name!r}")
         fields = asked.fields.told()
-        self._check_override(each, fields, asked.force)
+        by_hand.check(self.store, each, fields, asked.force)
         with self.store.transaction():
             self.store.override(each.name, fields)
             job = self.store.desired().jobs[each.name]
@@ -416,36 +414,6 @@ class Daemon:
             self.store.event(f"Job/{each.name}", "ChangedByHand", words)
         self.fresh = False
         return {}
-
-    def _check_override(self, each: Object, fields: Json, force: bool) -> None:
-        if each.source is not None and not force:
-            raise control.ControlError(
-                "from_source",
-                f"{each.name} is described in {each.origin} ({each.source}): change it there, or "
-                "use --override, which lasts until the object changes in the source",
-            )
-        if self._ended(each.name):
-            raise control.ControlError("ended", f"{each.name} is over")
-        job = each.effective()
-        assert isinstance(job, Job)
-        gpus = fields.get("gpus")
-        if gpus is not None and not 1 <= gpus <= min(job.world_size, DEVICES_MAX):
-            most = f"worldSize ({job.world_size})" if job.world_size <= DEVICES_MAX else DEVICES_MAX
-            raise control.ControlError("invalid", f"gpus must be from 1 to {most}, not {gpus}")
-        if gpus is not None:
-            devices = self.store.desired().devices().values()
-            record = self.store.record(each.name) or Record(each.name)
-            most = max(fitting_devices(devices, job, record).values(), default=0)
-            if gpus > most:
-                raise control.ControlError(
-                    "invalid",
-                    f"asks for {gpus} devices; the pools have {most} that {each.name} may use",
-                )
-        if each.removed and fields.get("suspend") is False:
-            raise control.ControlError(
-                "orphaned",
-                f"{each.name} rests because {each.origin.file} no longer names it: put it back",
-            )
 
     def _state(self, _request: service.Request[operations.State]) -> Json:
         if not self.fresh:

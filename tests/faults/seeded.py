@@ -67,6 +67,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 LAUNCHER, PROCESS = "interpose/launcher/launcher.py", "interpose/launcher/process.py"
+CONFIG = "interpose/launcher/config.py"
 ON_RANK = "tests/launcher/test_rank_process.py::"
 ON_CHANNEL, ON_CONFIG = "tests/launcher/test_channel.py::", "tests/launcher/test_config.py::"
 LAUNCHERS = [
@@ -102,10 +103,10 @@ LAUNCHERS = [
     Mutant("image-of-the-first-kept", LAUNCHER,
            "            os.close(self._image)\n            self._image = self._make_image()\n",
            "", ON_CHANNEL + "test_a_second_process_waits_for_the_firsts_end"),
-    Mutant("users-preload-first", LAUNCHER, "[*first, *map(_preloaded, preload), *users]",
+    Mutant("users-preload-first", CONFIG, "[*first, *map(_preloaded, preload), *users]",
            "[*first, *users, *map(_preloaded, preload)]",
            ON_CONFIG + "test_ours_comes_before_what_the_user_preloads"),
-    Mutant("users-settings-overruled", LAUNCHER, "env.setdefault(\"USE_LIBUV\", \"0\")",
+    Mutant("users-settings-overruled", CONFIG, "env.setdefault(\"USE_LIBUV\", \"0\")",
            "env[\"USE_LIBUV\"] = \"0\"", ON_CONFIG + "test_the_users_settings_hold"),
     Mutant("signals-stay-blocked", PROCESS, "signal.pthread_sigmask(signal.SIG_SETMASK, ())",
            "pass",

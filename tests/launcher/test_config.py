@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rankfold.interpose.launcher import launcher
+from rankfold.interpose.launcher.config import ConfigError, parse_config, rank_environment
 
 from .conftest import Rig
 
@@ -16,7 +16,7 @@ DEVICE = {"name": "d", "memory_bytes": 1}
 
 
 def test_defaults() -> None:
-    config = launcher.parse_config({k: v for k, v in GOOD.items() if k != "preload"})
+    config = parse_config({k: v for k, v in GOOD.items() if k != "preload"})
     assert (config.local_rank, config.local_world_size) == (0, 4)
     assert config.image_bytes == 1 << 40
     assert config.preload is None
@@ -24,8 +24,8 @@ def test_defaults() -> None:
 
 @pytest.mark.parametrize("name", [n for n in GOOD if n not in ("preload", "namespaces")])
 def test_a_missing_field_is_named(name: str) -> None:
-    with pytest.raises(launcher.ConfigError, match=f"{name} is missing"):
-        launcher.parse_config({k: v for k, v in GOOD.items() if k != name})
+    with pytest.raises(ConfigError, match=f"{name} is missing"):
+        parse_config({k: v for k, v in GOOD.items() if k != name})
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_a_missing_field_is_named(name: str) -> None:
     ],
 )
 def test_a_wrong_field_is_refused(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(launcher.ConfigError, match=words):
-        launcher.parse_config({**GOOD, **change})
+    with pytest.raises(ConfigError, match=words):
+        parse_config({**GOOD, **change})
 
 
 def test_a_bad_config_leaves_nothing(plain_rig: Rig) -> None:
@@ -61,8 +61,8 @@ def test_a_bad_config_leaves_nothing(plain_rig: Rig) -> None:
 
 
 def environment(env: dict[str, str], preload: list[str]) -> dict[str, str]:
-    config = launcher.parse_config({**GOOD, "env": env, "preload": preload})
-    return launcher.rank_environment(config, {"INHERITED": "1"})
+    config = parse_config({**GOOD, "env": env, "preload": preload})
+    return rank_environment(config, {"INHERITED": "1"})
 
 
 def test_ours_comes_before_what_the_user_preloads() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rankfold.interpose.launcher import launcher
+from rankfold.interpose.launcher import config as of_launcher
 from rankfold.reconciler import environment, spec
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.environment import INHERITED
@@ -78,13 +78,13 @@ def test_a_spec_that_is_none_is_refused_without_telling_it(whole: str) -> None:
 
 @pytest.mark.parametrize("env", [{"A": SECRET, "B": 1}, [SECRET], SECRET, {"A": f"{SECRET}\0"}])
 def test_the_launcher_refuses_without_telling_it(env: object) -> None:
-    fields = dict.fromkeys(launcher._TYPES, "/x")
+    fields = dict.fromkeys(of_launcher._TYPES, "/x")
     numbers = dict.fromkeys(("rank", "master_port"), 0)
     config = {**fields, **numbers, "world_size": 1, "command": ["x"], "device": {}, "env": env}
-    for name in launcher._OPTIONAL:
+    for name in of_launcher._OPTIONAL:
         config = {k: v for k, v in config.items() if k != name or k == "env"}
-    with pytest.raises(launcher.ConfigError) as refused:
-        launcher.parse_config(config)
+    with pytest.raises(of_launcher.ConfigError) as refused:
+        of_launcher.parse_config(config)
     assert "hunter" not in str(refused.value)
 
 

@@ -1,0 +1,185 @@
+"""The config of a launcher, and the environment that it gives its rank.
+
+The config is a JSON object; paths are absolute.
+
+``job`` str, ``rank`` int, ``world_size`` int
+``local_rank``, ``local_world_size`` int; default: ``rank``, ``world_size`` (one node)
+``command`` [str, …]: found along the rank's PATH, or relative to ``workdir``
+``workdir`` path; ``env`` {str: str}; ``inherit`` bool, default true: ``env`` comes on top of the
+    launcher's own environment, less ``RANKFOLD_…``, which is not for ranks
+``master_addr`` str, ``master_port`` int: for the rank's rendezvous
+``device`` {str: str | int}: fields of ``struct rf_device`` (interpose/channel/channel.h), as the
+    rank sees its device for its whole life; ``name`` and ``memory_bytes`` are needed, the others
+    default to the software GPU's
+``socket`` path of the control socket; ``client_socket`` path for the rank's library. At
+    most 107 bytes each, in a private folder
+``logs`` folder, made if missing: ``rank-<r>.out``, ``.err`` (appended to), ``.launcher.log``
+``exit_file`` path: written once, atomically, when the rank has ended: {"exit_status": int
+    (negative: killed by that signal), "signal": int | null, "error": str | null, "time": seconds
+    since the epoch}. 127: no such command, 126: cannot be executed; ``error`` and the last line of
+    ``rank-<r>.err`` say so in words
+``image_bytes`` int, default RF_WINDOW_BYTES: size of the sparse image that a proxy swaps to
+``namespaces`` "auto" (default) | "require" | "none"
+``preload`` [path, …]: default: the built library and its shims
+``hidden`` [path, …], default none: folders that the rank finds empty where namespaces can be made,
+    but for its client socket and its ``workdir``: where the fleet's files and sockets lie
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankfold import paths
+from rankfold.interpose.launcher import handshake
+
+NAMESPACES = ("auto", "require", "none")
+SANITIZER = re.compile(r"/lib(asan|hwasan|tsan|lsan|clang_rt\.)[^/]*$")
+
+
+class ConfigError(Exception):
+    """The config cannot be used; the message names the field and what would be right."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The config file, checked. See above."""
+
+    job: str
+    rank: int
+    world_size: int
+    command: tuple[str, ...]
+    workdir: str
+    device: bytes
+    socket: str
+    client_socket: str
+    logs: str
+    exit_file: str
+    master_addr: str
+    master_port: int
+    local_rank: int
+    local_world_size: int
+    env: dict[str, str] = field(default_factory=dict)
+    inherit: bool = True
+    image_bytes: int = handshake.WINDOW_BYTES
+    namespaces: str = "auto"
+    preload: tuple[str, ...] | None = None
+    hidden: tuple[str, ...] = ()
+
+    def log(self, kind: str) -> str:
+        return os.path.join(self.logs, f"rank-{self.rank}.{kind}")
+
+
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("job", "workdir", "socket", "client_socket", "logs", "exit_file"), str),
+    **dict.fromkeys(("master_addr", "namespaces"), str),
+    **dict.fromkeys(("rank", "world_size", "master_port", "image_bytes"), int),
+    **dict.fromkeys(("local_rank", "local_world_size"), int),
+    **dict.fromkeys(("command", "preload", "hidden"), list),
+    **dict.fromkeys(("env", "device"), dict),
+    "inherit": bool,
+}
+_OPTIONAL = (
+    "env", "inherit", "image_bytes", "namespaces", "preload", "local_rank", "local_world_size",
+    "hidden",
+)  # fmt: skip
+_PATHS = ("workdir", "socket", "client_socket", "logs", "exit_file")
+
+
+def parse_config(data: object) -> Config:
+    """Check what the file holds. Raises ConfigError."""
+    if not isinstance(data, dict):
+        raise ConfigError("the config must be a JSON object")
+    for name in sorted(set(_TYPES) - set(_OPTIONAL) - set(data)):
+        raise ConfigError(f"{name} is missing")
+    for name, value in data.items():
+        kind = _TYPES.get(name)
+        if kind is None:
+            raise ConfigError(f"there is no field {name}")
+        if type(value) is not kind:
+            got = type(value).__name__  # and not what it is: an environment may hold secrets
+            raise ConfigError(f"{name} must be a {kind.__name__}, not a {got}")
+    _check_values(data)
+    try:
+        device = handshake.pack_device(data["device"])
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    preload = data.get("preload")
+    return Config(
+        **{
+            "local_rank": data["rank"],
+            "local_world_size": data["world_size"],
+            **data,
+            "device": device,
+            "command": tuple(data["command"]),
+            "preload": None if preload is None else tuple(preload),
+            "hidden": tuple(data.get("hidden", ())),
+        }
+    )
+
+
+def _check_values(data: dict[str, Any]) -> None:
+    for name in _PATHS:
+        if not os.path.isabs(data[name]):
+            raise ConfigError(f"{name} must be an absolute path, not {data[name]!r}")
+    for name in ("socket", "client_socket"):
+        if len(os.fsencode(data[name])) > 107:
+            raise ConfigError(f"{name} is longer than 107 bytes: {data[name]}")
+    hidden = data.get("hidden", [])
+    strings = [*data["command"], *data.get("preload", []), *data.get("env", {}).values(), *hidden]
+    if not data["command"] or not all(type(s) is str and "\0" not in s for s in strings):
+        raise ConfigError("command, preload, env and hidden hold strings; command at least one")
+    if not all(os.path.isabs(folder) for folder in hidden):
+        raise ConfigError(f"hidden holds absolute paths, not {hidden!r}")
+    if not 0 <= data["rank"] < data["world_size"]:
+        raise ConfigError(f"rank {data['rank']} is not below world_size {data['world_size']}")
+    if data.get("namespaces", "auto") not in NAMESPACES:
+        raise ConfigError(f"namespaces must be one of {', '.join(NAMESPACES)}")
+    if data.get("image_bytes", 1) <= 0:
+        raise ConfigError("image_bytes must be positive")
+
+
+def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:
+    """The rank's environment: `base` if it inherits, the job's own, and what makes it a rank. What
+    steers rankfold or leads to its sockets stays behind.
+
+    The allocator and libuv settings (one segment must not mix stable and other buffers; io_uring
+    cannot be checkpointed) give way to what the user set.
+    """
+    inherited = base if config.inherit else {}
+    env = {k: v for k, v in inherited.items() if not k.startswith("RANKFOLD_")} | config.env
+    preload = config.preload if config.preload is not None else built_libraries()
+    env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+    env.setdefault("USE_LIBUV", "0")
+    env.update(
+        RANK=str(config.rank),
+        WORLD_SIZE=str(config.world_size),
+        LOCAL_RANK=str(config.local_rank),
+        LOCAL_WORLD_SIZE=str(config.local_world_size),
+        MASTER_ADDR=config.master_addr,
+        MASTER_PORT=str(config.master_port),
+        RANKFOLD_LAUNCHER=config.client_socket,
+    )
+    if preload:
+        users = env.get("LD_PRELOAD", "").replace(":", " ").split()
+        first = [path for path in users if SANITIZER.search(path)]  # they insist on it
+        users = [path for path in users if path not in first]
+        env["LD_PRELOAD"] = ":".join([*first, *map(_preloaded, preload), *users])
+        folders = list(dict.fromkeys(os.path.dirname(path) for path in preload))
+        users = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []
+        env["LD_LIBRARY_PATH"] = ":".join([*folders, *users])
+    return env
+
+
+def _preloaded(path: str) -> str:
+    """As LD_PRELOAD can have it: spaces divide its entries, but not those of LD_LIBRARY_PATH."""
+    return os.path.basename(path) if re.search(r"\s", path) else path
+
+
+def built_libraries() -> tuple[str, ...]:
+    """The library and one shim per SONAME, as built. Raises FileNotFoundError."""
+    library = paths.native("lib/librankfold.so")
+    shims = sorted(library.parent.glob("lib*.so.*"))
+    return (str(library), *map(str, shims))
