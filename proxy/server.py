@@ -401,7 +401,7 @@ class Proxy:
         requests.clear()
 
     def _refresh(self, job: Job) -> None:
-        """Where the barrier is now: what events say may be over when they are read."""
+        """Where the barrier is now: what events say may be out of date when they are read."""
         if job.state not in MOVING:
             return
         status = self.native.job_status(job.id)

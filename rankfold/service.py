@@ -385,10 +385,10 @@ class Server:
 class Outgoing(Generic[T]):
     """A request to another server, made from inside a Server's thread without waiting.
 
-    Connects now and again every 50 ms until `patience` seconds are over; then sends the request.
+    Connects now and again every 50 ms until `patience` seconds have passed; then sends the request.
     The connection stays open after the reply, which must be a `reply` with `descriptors`: those
     belong to `on_reply`. `on_notice` gets what comes later, `on_end` (once) that the other side
-    has gone, refused or talks nonsense, with the reason.
+    has ended or refused, or sends what is no message, with the reason.
     """
 
     def __init__(

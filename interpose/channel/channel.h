@@ -76,7 +76,7 @@ struct rf_header {
 	_Atomic uint32_t served;          /* 1 while a server consumes; information for `doctor` */
 	_Atomic uint32_t server_sleeping; /* 1: the server waits on `doorbell` */
 
-	/* line 2 (C): the ring's producer. head and tail count bytes for ever; the place in
+	/* line 2 (C): the ring's producer. head and tail count all bytes ever written; the place in
 	 * the ring is the count modulo RF_RING_BYTES. A record never wraps: a PAD record fills
 	 * the rest. */
 	_Alignas(64) _Atomic uint64_t head; /* published with release after the copy */
@@ -360,8 +360,9 @@ struct rf_setup {
 	uint64_t offset[]; /* from the beginning of the globals */
 };
 
-/* A ring of text. `head` counts bytes for ever; what lies RF_PRINT_BYTES behind it is overwritten,
- * as in CUDA. The client reads at its synchronisations. */
+/* A ring of text. `head` counts all bytes written; what lies RF_PRINT_BYTES behind it is
+ * overwritten, as in CUDA. The client reads at its synchronisations.
+ */
 #define RF_PRINT_BYTES (1u << 20) /* power of two */
 struct rf_print {
 	_Alignas(64) _Atomic uint64_t head; /* (S) */

@@ -31,7 +31,7 @@ enum proxy_event_kind {
 	PROXY_EVENT_MODULE = 1,   /* load an image (data) or a stored module (text is its hash) */
 	PROXY_EVENT_FUNCTION = 2, /* compile function `name` of module `text` (its hash) */
 	PROXY_EVENT_JOB = 3,      /* the job's state changed; text says why it failed */
-	PROXY_EVENT_SAVED = 4,    /* a save, a leaving or a discarding is over: state says which, */
+	PROXY_EVENT_SAVED = 4,    /* a save, a leaving or a discarding ended: state says which, */
 	/* bytes were written to the images; text says why a save failed */
 };
 struct proxy_event {

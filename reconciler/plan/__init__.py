@@ -6,7 +6,7 @@ of each job; the loop observes again after every step. A step that was done alre
 simply asked for again (every operation is idempotent). The rules it keeps:
 
 - a device serves one job at a time, and is given away only when it is *seen* free;
-- nothing leaves a device but at a consistent cut, unless the job is over;
+- nothing leaves a device but at a consistent cut, unless the job has ended;
 - what cannot be placed, or cannot grow, waits, and says why; it has a claim on what becomes free
   before those behind it, as long as what it misses can come by itself;
 - what is in flight is left alone: one action at a time for each subject;

@@ -1,7 +1,7 @@
 /* arena.c: host memory that the device reaches at the address that the program knows.
  *
  * It is the arena part of the memfd, mapped at one address here and in the device's window, so
- * that it moves with the rank and no page is copied to and fro.
+ * that it moves with the rank and no page is copied.
  *
  * Lock: PINNED_LOCK around the blocks. Nothing blocks.
  */

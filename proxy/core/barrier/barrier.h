@@ -84,7 +84,7 @@ void barrier_request(struct barrier *);
  * has not spread, otherwise it ends acquired, then released (at once, if already acquired). Who
  * asks anew right away asks the device that withdrew, or (if that was device 0) any. */
 void barrier_withdraw(struct barrier *);
-/* The cut is over, all go on in this epoch: on any device that is at the cut. */
+/* The cut has ended, all go on in this epoch: on any device that is at the cut. */
 void barrier_release(struct barrier *);
 /* The caller's clock says that nothing has moved for long. Stopping: ranks are stopped where
  * they are; if some owe rounds already, all are let on until nobody does. Steady, a rank was

@@ -29,7 +29,7 @@ static void lead_steady(struct barrier *b)
 
 	c->stage = RUNNING;
 	c->wanted = c->spread = false;
-	c->need = c->ack = 0; /* of the round under way: said in the generation that is over */
+	c->need = c->ack = 0; /* of the round under way: sent in the generation that has ended */
 	for (m.to = 0; m.to < b->device_count; m.to++) {
 		m.b = c->requests[m.to];
 		barrier_send(b, m);

@@ -1,4 +1,4 @@
-/* base.c: what all of the engine stands on: failure, memory, messages, what is over. See engine.h.
+/* base.c: what all of the engine uses: failure, memory, messages, completions. See engine.h.
  *
  * Rules kept here: the first failure is reported, once, and nothing happens after it; a message to
  * oneself waits in the inbox, so no handler runs inside another.
@@ -84,7 +84,7 @@ bool coll_busy(const struct coll *c)
 	return false;
 }
 
-/* Peers may have learnt of a communicator before us and have gone on already. */
+/* Peers may have learnt of a communicator before us and be ahead of us already. */
 void engine_deliver_early(struct coll *c)
 {
 	struct inbound *early = c->early;

@@ -25,10 +25,10 @@ struct peer_message {
 	uint8_t bytes[PEER_MESSAGE_BYTES];
 };
 
-/* Asynchronous io calls carry a token; when one is over the loop calls
+/* Asynchronous io calls carry a token; when one completes the loop calls
  * coll_io_done(coll, token, error). Never from inside the io call itself.
  *
- * A hal_ref names what lies still until the call is over: host memory, or a space's. */
+ * A hal_ref names what does not move until the call completes: host memory, or a space's. */
 #define COLL_LATER (-1)
 struct coll_io {
 	void *arg;
@@ -98,7 +98,7 @@ bool coll_nothing_to_do(struct coll *, uint32_t rank, uint64_t comm,
 			const struct rf_collective *ops, uint32_t count);
 
 void coll_io_done(struct coll *, uint64_t token, int error);
-/* A fetch is over: it lies at `place`, or (error: ncclResult_t) it failed, and so does the job. */
+/* A fetch completes: its data are at `place`, or it failed (ncclResult_t), and so does the job. */
 void coll_fetched(struct coll *, uint64_t token, struct hal_ref place, int error);
 void coll_receive(struct coll *, uint32_t from, const struct peer_message *);
 

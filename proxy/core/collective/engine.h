@@ -12,7 +12,7 @@
  *   joining.c       how communicators come to be
  *   saved.c         a rank's communicators as bytes
  *   collective.c    what ranks call: checked, and started in its order
- *   engine.c        messages to their handlers, the loop's calls, what is over
+ *   engine.c        messages to their handlers, the loop's calls, completions
  *
  * All run in the proxy's loop, never block, and take no lock. Callbacks (joined, completed,
  * failed) may call back into the engine: they are made from engine_pump only, or, for a refusal,

@@ -92,7 +92,7 @@ void op_free(struct op *op)
 	free(op);
 }
 
-/* Operations that are over here are forgotten; the referee waits for the last HELLO. */
+/* Operations that have completed here are freed; the referee waits for the last HELLO. */
 void op_sweep(struct coll_comm *m, uint32_t device)
 {
 	for (struct op **at = &m->ops; *at;) {

@@ -161,7 +161,7 @@ struct proxy {
 	uint32_t rank_count, rank_room;
 	struct rank *active;
 	uint64_t active_since_ns, quantum_ns;
-	bool yielding; /* the active rank's time is over: nothing more is submitted */
+	bool yielding; /* the active rank's time slice has ended: nothing more is submitted */
 
 	struct rank *target; /* becomes active when its memory is here; slice.c's */
 

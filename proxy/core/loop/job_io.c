@@ -1,7 +1,7 @@
 /* job_io.c: the collective engine's requests, served with this device and the job's peers.
  *
  * Memory and arithmetic go through the transfers of memory/; messages and the outboxes through the
- * peers, or, for a job on one device, nowhere. What is over goes back to the ranks.
+ * peers, or, for a job on one device, nowhere. Completions go back to the ranks.
  */
 #include <stdlib.h>
 #include <string.h>

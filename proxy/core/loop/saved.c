@@ -150,7 +150,7 @@ static bool save_event(struct writer *w, const struct saved_kind *kind, const st
 	if (!s)
 		return false;
 	s->id = o->id;
-	s->recorded = from->last != NULL; /* at a cut every record is over */
+	s->recorded = from->last != NULL; /* at a cut every record is complete */
 	s->age_ns = from->last ? w->now_ns - from->last->time_ns : 0;
 	s->flags = from->flags;
 	return true;

@@ -101,7 +101,7 @@ void memory_sweep(struct rank_memory *m)
 	m->device->progress = true;
 }
 
-/* Only when all work that may use the buffer is over, and not while the rank moves. */
+/* Only when all work that may use the buffer has completed, and not while the rank moves. */
 void memory_free(struct rank_memory *m, uint64_t addr)
 {
 	uint32_t at = buffer_place(m, addr);

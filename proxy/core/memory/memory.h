@@ -179,7 +179,7 @@ bool memory_clear_image(struct rank_memory *); /* image.c: what an earlier proce
 static inline bool memory_resident(const struct rank_memory *m) { return !m->missing; }
 static inline bool memory_moving(const struct rank_memory *m) { return m->move_count != 0; }
 
-/* A work that uses it is submitted; it is over. */
+/* A work that uses it is submitted; it has completed. */
 static inline void memory_use(struct rank_memory *m) { m->inflight++; }
 static inline void memory_used(struct rank_memory *m) { m->inflight--; }
 

@@ -10,7 +10,7 @@
 struct rank;
 
 /* One EVENT_RECORD. Who waits for it keeps it: the event may be recorded anew, elsewhere, and that
- * record may be over earlier. */
+ * record may complete earlier. */
 struct mark {
 	uint32_t refs; /* the event's one, and one per item and waiter that names it */
 	bool over;
@@ -24,7 +24,7 @@ struct event {
 	struct mark *last; /* NULL: never recorded */
 };
 
-/* A request that is answered when its mark is over. */
+/* A request that is answered when its mark completes. */
 struct waiter {
 	struct mark *mark;
 	uint16_t slot;
@@ -35,7 +35,7 @@ void mark_release(struct mark *); /* or NULL */
 void event_free(struct event *);
 bool event_over(const struct event *); /* its last record, if there is one */
 
-void waiters_answer(struct rank *); /* those that are over; all, if the rank has failed */
+void waiters_answer(struct rank *); /* those that have completed; all, if the rank has failed */
 void waiters_drop(struct rank *);
 
 #endif

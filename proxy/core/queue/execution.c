@@ -1,4 +1,4 @@
-/* execution.c: when something that runs is over. */
+/* execution.c: when something that runs has completed. */
 #include "loop/internal.h"
 
 bool execution_over(const struct rank *r, const struct execution *e)

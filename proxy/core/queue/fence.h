@@ -1,4 +1,4 @@
-/* fence.h: what is over when all streams have done all that is older (fence.c). */
+/* fence.h: what completes when all streams have done all that is older (fence.c). */
 #ifndef RANKFOLD_QUEUE_FENCE_H
 #define RANKFOLD_QUEUE_FENCE_H
 
@@ -18,7 +18,7 @@ struct fence {
 void fence_push(struct rank *, uint64_t seq, struct fence *);
 /* The same for a FREE: it goes when that is retired, in the order of frees. */
 void fence_free_push(struct rank *, struct fence *);
-void fence_retire(struct rank *); /* frees that are over */
+void fence_retire(struct rank *); /* frees that have completed */
 void fence_drop_frees(struct rank *);
 
 #endif

@@ -17,7 +17,7 @@ struct rank;
 
 /* The group whose records a rank's ring has next. They stay in the ring until it is issued. */
 struct nccl_group {
-	struct rf_collective first; /* also when it is over: for error texts */
+	struct rf_collective first; /* also when it has ended: for error texts */
 	uint32_t count;             /* operations read so far; 0: no group */
 	bool whole;                 /* all of them */
 	struct place end;           /* in the ring, behind them */
@@ -36,7 +36,7 @@ struct nccl_group {
 #define GROUP_BROKEN (-2) /* a record that is no collective, or too many of them */
 #define GROUP_GONE (-3)   /* the rank fails for another reason, said elsewhere */
 /* Goes on with the group that is kept, or (first not NULL) begins one with this record, which *at
- * lies behind. Held, nothing has happened; else the group is over and *at lies behind it: 0, the
+ * lies behind. Held, nothing has happened; else the group is read and *at lies behind it: 0, the
  * ncclResult_t of the first part that was refused, or one of the above. */
 int group_turn(struct rank *, const struct rf_collective *first, struct place *at);
 void group_free(struct rank *);

@@ -3,11 +3,11 @@
  * The files of this room, from the lowest to the highest: one calls those above it here and no
  * other (tests/proxy/test_floors.py).
  *
- *   execution.c   when something that runs is over
+ *   execution.c   when something that runs has completed
  *   item.c        what is the same for all kinds of items
  *   stream.c      a rank's streams, and the items in each, in their order
  *   event.c       events, their records, and who waits for them
- *   fence.c       what is over when all streams have done all that is older; frees
+ *   fence.c       what completes when all streams have done all that is older; frees
  *   copy.c        copies and fills
  *   launch.c      kernels and matrix products
  *   host.c        host functions
@@ -94,7 +94,7 @@ enum item_needs {
 	NEEDS_STILL = 2,  /* its rank's memory is not on its way */
 	NEEDS_ROOM = 4,   /* the stream's device queue has room */
 	NEEDS_HEAD = 8,   /* it is the oldest of its stream: all before it is complete */
-	HOLDS_NEXT = 16,  /* what is behind it needs it to be over */
+	HOLDS_NEXT = 16,  /* what is behind it needs it to be complete */
 	EVEN_FAILED = 32, /* it is submitted although its rank has failed */
 };
 

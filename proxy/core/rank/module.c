@@ -2,7 +2,7 @@
  *
  * A module is used by every queued kernel of it and by every question about it or its functions
  * that Python has not answered. Unloaded, it and its functions cannot be named any more; they go
- * when the last use is over, so that what a rank keeps does not grow with its history. Nothing
+ * when the last use has ended, so that what a rank keeps does not grow with its history. Nothing
  * waits for that: a kernel may be queued behind what other ranks have yet to do.
  */
 #include <stdlib.h>

@@ -48,7 +48,7 @@ int function_fill(struct function *, const struct proxy_function *, const uint32
 void function_free(struct function *);
 
 void module_unload(struct rank *, struct module *);
-void module_release(struct rank *, struct module *); /* one use is over; may free it */
+void module_release(struct rank *, struct module *); /* one use has ended; may free it */
 void module_free(struct module *);
 
 #endif
