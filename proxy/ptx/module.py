@@ -9,7 +9,7 @@ import re
 import struct
 
 from . import constants
-from .errors import INVALID_PTX, NOT_FOUND, ModuleError
+from .errors import INVALID_PTX, NOT_FOUND, NOT_SUPPORTED, ModuleError, line_at, place_of
 from .model import TYPE_BYTES, Float, Function, Int, Module, Param, Variable
 from .operands import parse_operand, split
 
@@ -22,9 +22,9 @@ _IDENT = r"[A-Za-z_$%][\w$]*|[_$%]"
 
 
 def strip(text: str) -> str:
-    """Without comments, source positions and pragmas."""
-    text = _COMMENT.sub(lambda m: m.group(1) or " ", text)
-    return _PRAGMA.sub("", _LINE_DIRECTIVE.sub("", text))
+    """Without comments, source positions and pragmas. Every line keeps its number."""
+    text = _COMMENT.sub(lambda m: m.group(1) or " " + "\n" * m.group().count("\n"), text)
+    return _PRAGMA.sub(lambda m: "\n" * m.group().count("\n"), _LINE_DIRECTIVE.sub("", text))
 
 
 def spread(declaration: str) -> str:
@@ -35,31 +35,39 @@ def spread(declaration: str) -> str:
 
 
 def parse_module(text: str) -> Module:
-    """Read module scope. Raises ModuleError(INVALID_PTX)."""
+    """Read module scope. Raises ModuleError(INVALID_PTX), with its line."""
     text = strip(text)
     version = re.search(r"^\s*\.version\s+(\d+\.\d+)", text)
     targets = re.search(r"\.target\s+\w+(?:\s*,\s*\w+)*", text)
     target = re.search(r"\b(?:sm|compute)_(\d+)", targets.group()) if targets else None
     if not version or not targets or not target:
-        raise ModuleError(INVALID_PTX, "not PTX: no .version or .target")
+        raise _located(ModuleError(INVALID_PTX, "not PTX: no .version or .target"), text, 0)
     module = Module(version.group(1), int(target.group(1)), {}, {}, "")
-    if re.search(r"\.address_size\s+32\b", text):
-        raise ModuleError(INVALID_PTX, "PTX with 32-bit addresses is not supported")
+    if narrow := re.search(r"\.address_size\s+32\b", text):
+        error = ModuleError(INVALID_PTX, "PTX with 32-bit addresses is not supported")
+        raise _located(error, text, narrow.start())
     declarations: list[str] = []
     at = targets.end()
     while True:
         at = _skip(text, at)
         if at >= len(text):
             break
-        if text.startswith(".address_size", at):
-            at = text.index("64", at) + 2
-            continue
-        if text.startswith(".section", at):
-            at = _closing(text, text.index("{", at)) + 1
-            continue
-        at = _top_level(text, at, module, declarations)
+        try:
+            at = _top_level(text, at, module, declarations)
+        except ModuleError as error:
+            raise _located(error, text, at) from error.__cause__
+        except ValueError as error:  # it ends before what it must have
+            bad = ModuleError(INVALID_PTX, f"cannot read {text[at : at + 40]!r}")
+            raise _located(bad, text, at) from error
     module.declarations = "".join(text + ";\n" for text in declarations)
     return module
+
+
+def _located(error: ModuleError, text: str, at: int) -> ModuleError:
+    """With its line: of what it is about, in the statement that begins at `at`, or of that."""
+    found = place_of(text, error.about, at)
+    error.line = error.line or line_at(text, at if found is None else found)
+    return error
 
 
 def _skip(text: str, at: int) -> int:
@@ -75,10 +83,17 @@ def _closing(text: str, at: int) -> int:
         depth += 1 if match.group() == "{" else -1
         if depth == 0:
             return match.start()
-    raise ModuleError(INVALID_PTX, "a brace is not closed")
+    raise _located(ModuleError(INVALID_PTX, "a brace is not closed"), text, at)
 
 
 def _top_level(text: str, at: int, module: Module, declarations: list[str]) -> int:
+    if text.startswith(".address_size", at):
+        size = re.compile(r"\.address_size\s+64\b").match(text, at)
+        if not size:
+            raise ModuleError(INVALID_PTX, f"cannot read {text[at:].splitlines()[0]!r}")
+        return size.end()
+    if text.startswith(".section", at):
+        return _closing(text, text.index("{", at)) + 1
     end = re.compile(r"[;{]").search(text, at)
     if not end:
         about = text[at : at + 40]
@@ -146,7 +161,7 @@ def _params(text: str) -> tuple[Param, ...]:
     for part in filter(str.strip, text.strip("() \n\t").split(",")):
         match = _PARAM.match(part.strip())
         if not match:
-            raise ModuleError(INVALID_PTX, f"bad parameter {part.strip()!r}")
+            raise ModuleError(INVALID_PTX, f"bad parameter {part.strip()!r}", part)
         space, modifiers, name, count = match.groups()
         size, align = _layout(modifiers, 1 if count is None else _count(count))
         offset = (offset + align - 1) // align * align
@@ -161,7 +176,7 @@ def _count(text: str) -> int:
     try:
         return constants.number(text.strip()) if text.strip() else 0
     except ValueError:
-        raise ModuleError(INVALID_PTX, f"no size of an array: [{text}]") from None
+        raise ModuleError(INVALID_PTX, f"no size of an array: [{text}]", f"[{text}]") from None
 
 
 def _layout(modifiers: str, count: int = 1) -> tuple[int, int]:
@@ -169,7 +184,8 @@ def _layout(modifiers: str, count: int = 1) -> tuple[int, int]:
     words = re.findall(r"\.(\w+)(?:\s+(\d+))?", modifiers)
     kinds = [word for word, _ in words if word in TYPE_BYTES]
     if not kinds:
-        raise ModuleError(INVALID_PTX, f"a declaration without a type: {modifiers.strip()!r}")
+        what = f"a declaration without a type: {modifiers.strip()!r}"
+        raise ModuleError(INVALID_PTX, what, modifiers)
     size = TYPE_BYTES[kinds[-1]]
     vector = next((int(word[1]) for word, _ in words if word in ("v2", "v4")), 1)
     align = size * vector
@@ -244,7 +260,8 @@ def _initial(text: str, kind: str, name: str) -> tuple[bytes, tuple[tuple[int, s
             else:
                 out += struct.pack("<f" if size == 4 else "<d", operand.value)
         else:
-            raise ModuleError(801, f"variable {name}: the initial value {value!r} is not supported")
+            what = f"variable {name}: the initial value {value!r} is not supported"
+            raise ModuleError(NOT_SUPPORTED, what, value)
     return bytes(out), tuple(pointers)
 
 

@@ -61,6 +61,28 @@ def test_an_error_has_file_and_line(tmp_path: Path, body: str, says: str) -> Non
     assert done.stderr.startswith(f"{tmp_path}/given.ptx{says}")
 
 
+@pytest.mark.parametrize(
+    ("added", "says"),
+    [
+        (".global .align 4 x[2];", ":4: a declaration without a type: '.global .align 4'"),
+        ("/* two\nlines */ .global .u32 a; .shared .u32 b;\n.global .u32\n a;", ":6: a is defined"),
+        ("// a comment\n.func f(.param .u32 a,\n\t.param\n.u32 b[c]) { ret; }", ":7: no size of"),
+        (".func f(.param .u32 a,\n .parm .u32 b) { ret; }", ":5: bad parameter '.parm .u32 b'"),
+        (".pragma\n\"nounroll\";\n.func f { {", ":6: a brace is not closed"),
+        (".tex .u32 t;", ":4: cannot read '.tex .u32 t'"),
+        (".global .u32 x = {1,\n 2, here};", ":5: variable x: the initial value 'here'"),
+        (".address_size 16", ":4: cannot read '.address_size 16'"),
+        (".file 1 \"a\"\n.loc 1 2 3\n.entry {}", ":6: bad function header '.entry'"),
+    ],
+)
+def test_an_error_outside_of_functions_has_file_and_line(
+    tmp_path: Path, added: str, says: str
+) -> None:
+    done = command(tmp_path, text().replace(".visible", f"{added}\n.visible"))
+    assert done.exit_code == 1 and done.stdout.count("\n") == 0
+    assert done.stderr.startswith(f"{tmp_path}/given.ptx{says}")
+
+
 def test_one_kernel_of_several(tmp_path: Path) -> None:
     both = text() + text("other").partition("64\n")[2]
     done = command(tmp_path, both, "--kernel", "other", "--emit", "flat")

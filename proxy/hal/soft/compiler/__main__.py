@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import NoReturn, TextIO
 
 import click
 
-from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.errors import ModuleError, line_at, place_of
 from rankfold.proxy.ptx.fatbin import ptx_of
 from rankfold.proxy.ptx.model import Module
 from rankfold.proxy.ptx.module import parse_module
@@ -41,7 +40,7 @@ def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
             shown = made(module, name, emit)
             print(f"{COMMENT[emit]} kernel {name}\n{shown}", file=output)
     except ModuleError as error:
-        _refuse(f"{file}{line_of(text, error.about)}: {error.message}")
+        _refuse(f"{file}{line_of(text, error)}: {error.message}")
 
 
 class _Enough(Exception):
@@ -62,12 +61,12 @@ def made(module: Module, name: str, emit: str) -> str:
     raise ValueError(f"no stage {emit}")
 
 
-def line_of(text: str, about: str) -> str:
-    """``:LINE`` of what an error is about, in a text that may have other blanks; "" if it is not
-    found."""
-    letters = "".join(about.split())
-    found = re.search(r"\s*".join(map(re.escape, letters)), text) if letters else None
-    return f":{text.count(chr(10), 0, found.start()) + 1}" if found else ""
+def line_of(text: str, error: ModuleError) -> str:
+    """``:LINE`` of what an error is about; "" if it is not found."""
+    if error.line:
+        return f":{error.line}"
+    found = place_of(text, error.about)
+    return f":{line_at(text, found)}" if found is not None else ""
 
 
 def _refuse(message: str) -> NoReturn:
