@@ -73,13 +73,13 @@ static void items_share_an_execution(struct rank *r, uint32_t owner)
 	item_share(b, e);
 	MUST(e->refs == 2 && b->execution == e);
 	e->place = EXECUTION_ENGINE;
-	stream_push(r, r->streams[owner], a);
-	stream_push(r, r->streams[!owner], b);
+	stream_push(r, r->queue.streams[owner], a);
+	stream_push(r, r->queue.streams[!owner], b);
 	rank_pump(r);
-	MUST(r->items == 2 && r->streams[0]->head && r->streams[1]->head);
+	MUST(r->queue.items == 2 && r->queue.streams[0]->head && r->queue.streams[1]->head);
 	e->told = true;
 	rank_pump(r);
-	MUST(r->items == 0 && !r->streams[0]->head && !r->streams[1]->head);
+	MUST(r->queue.items == 0 && !r->queue.streams[0]->head && !r->queue.streams[1]->head);
 }
 
 static void a_rank_that_leaves_drops_a_shared_execution(struct rank *r)
@@ -87,10 +87,10 @@ static void a_rank_that_leaves_drops_a_shared_execution(struct rank *r)
 	struct item *a = item_new(r, ITEM_REPLY, 1000, 0), *b = item_new(r, ITEM_REPLY, 1000, 0);
 	item_share(b, a->execution);
 	a->execution->place = EXECUTION_ENGINE;
-	stream_push(r, r->streams[0], a);
-	stream_push(r, r->streams[1], b);
+	stream_push(r, r->queue.streams[0], a);
+	stream_push(r, r->queue.streams[1], b);
 	rank_pump(r);
-	MUST(r->items == 2);
+	MUST(r->queue.items == 2);
 }
 
 int main(void)

@@ -29,7 +29,7 @@ class Mutant:
 
 
 MUTANTS = [
-    Mutant("weight-not-taken-back", "queue/stream.c", "r->items -= i->weight;", ";",
+    Mutant("weight-not-taken-back", "queue/stream.c", "r->queue.items -= i->weight;", ";",
            "the weight of a rank's items"),
     Mutant("work-not-counted", "queue/item.c", "\t\tmemory_use(&r->memory);", "\t\t;",
            "works in flight"),
@@ -37,14 +37,14 @@ MUTANTS = [
            "references to a mark"),
     Mutant("fence-counts-one-more", "queue/fence.c", "\tf->left--;\n}\n\n", "}\n\n",
            "streams that a fence waits for"),
-    Mutant("use-forgotten", "loop/ask.c", "\tf->module->uses++;", "\t;", "uses of a module"),
+    Mutant("use-forgotten", "loop/ask.c", "\tmodule_use(f->module);", "\t;", "uses of a module"),
     Mutant("question-not-counted", "loop/ask.c", "r->pending += slot != 0;", ";",
            "questions that the client waits for"),
-    Mutant("reply-not-counted", "rank/ring.c", "\t\tr->replies--;", "\t\t;",
+    Mutant("reply-not-counted", "rank/ring.c", "\t\tr->ring.replies--;", "\t\t;",
            "requests that are not answered"),
     Mutant("missing-page", "memory/chunk.c", "\tm->missing--;", "\t;", "missing pages"),
     Mutant("chunk-not-counted", "memory/chunk.c", "\td->used++;", "\t;", "used chunks"),
-    Mutant("rank-not-counted", "loop/rank.c", "\tr->job->attached--;", "\t;",
+    Mutant("rank-not-counted", "loop/job.c", "\tr->job->attached--;", "\t;",
            "attached ranks of a job"),
     Mutant("goal-outlives-its-cut", "loop/job.c",
            "\t\tj->state = PROXY_JOB_SAVED;\n\tj->goal = GOAL_RUN;",

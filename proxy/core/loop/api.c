@@ -56,7 +56,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 					    .index = c->index,
 					    .text = text,
 					    .text_bytes = sizeof text};
-	p->quantum_ns = c->quantum_ns ? c->quantum_ns : QUANTUM_NS;
+	slice_open(p, c->quantum_ns ? c->quantum_ns : QUANTUM_NS);
 	if (!p->hal)
 		why = "no such kind of device";
 	else if (c->memory_bytes < RF_CHUNK_BYTES)
@@ -84,7 +84,7 @@ void proxy_close(struct proxy *p)
 
 struct arguments { /* of any call */
 	uint64_t job, token;
-	struct job *fresh;
+	const struct job *fresh;
 	uint32_t rank;
 	int fd, fd2, error, request;
 	const char *text, *function_names, *global_names;
@@ -104,53 +104,38 @@ static void run_job_open(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
 	a->result = job_open(p, a->fresh, a->fd, a->why, a->why_bytes);
-	if (a->result)
-		return;
-	a->fresh->next = p->jobs;
-	p->jobs = a->fresh;
 }
 
 int proxy_job_open(struct proxy *p, uint64_t job, uint64_t epoch, uint32_t device,
 		   uint32_t device_count, uint32_t world_size, const uint32_t *rank_device,
 		   int segment_fd, char *error, uint32_t error_bytes)
 {
-	struct job *j = calloc(1, sizeof *j);
-	if (!j || !world_size || world_size > RANKS_MAX || !device_count ||
-	    device_count > DEVICES_MAX || device >= device_count || !epoch) {
+	struct job j = {.id = job,
+			.epoch = epoch,
+			.device = device,
+			.device_count = device_count,
+			.world_size = world_size};
+	if (!world_size || world_size > RANKS_MAX || !device_count || device_count > DEVICES_MAX ||
+	    device >= device_count || !epoch) {
 		snprintf(error, error_bytes, "a job of %u ranks on %u devices cannot be served",
 			 world_size, device_count);
-		free(j);
 		return -1;
 	}
-	j->id = job;
-	j->epoch = epoch;
-	j->device = device;
-	j->device_count = device_count;
-	j->world_size = world_size;
-	memcpy(j->rank_device, rank_device, world_size * sizeof *rank_device);
-	struct arguments a = {.fresh = j, .fd = segment_fd, .why = error, .why_bytes = error_bytes};
+	memcpy(j.rank_device, rank_device, world_size * sizeof *rank_device);
+	struct arguments a = {
+		.fresh = &j, .fd = segment_fd, .why = error, .why_bytes = error_bytes};
 	in_loop(p, run_job_open, &a);
-	if (a.result)
-		free(j);
 	return a.result;
 }
 
 static void run_job_close(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
-	for (struct job **at = &p->jobs; *at; at = &(*at)->next) {
-		struct job *j = *at;
-		if (j->id != a->job)
-			continue;
-		if (j->attached || j->goal != GOAL_RUN)
-			break;
-		*at = j->next;
-		job_close(j);
-		free(j);
-		a->result = 0;
+	struct job *j = job_find(p, a->job);
+	if (!j || j->attached || j->goal != GOAL_RUN)
 		return;
-	}
-	a->result = -1;
+	job_close(p, j);
+	a->result = 0;
 }
 
 static int call_job(struct proxy *p, void (*run)(struct proxy *, void *), uint64_t job, int request,
@@ -267,17 +252,8 @@ static void run_rank_exited(struct proxy *p, void *arg)
 	struct job *j = job_find(p, a->job);
 	if (!j || a->rank >= j->world_size)
 		return;
+	job_rank_exited(j, a->rank, a->request);
 	a->result = 0;
-	if (!j->ranks[a->rank]) {
-		if (a->request != PROXY_EXIT_REPLACED) {
-			barrier_exited(j->barrier, a->rank);
-			coll_ended(j->coll, a->rank);
-		}
-		return;
-	}
-	j->ranks[a->rank]->exited = true;
-	j->ranks[a->rank]->crashed = a->request != PROXY_EXIT_CLEAN;
-	j->ranks[a->rank]->replaced = a->request == PROXY_EXIT_REPLACED;
 }
 
 int proxy_rank_exited(struct proxy *p, uint64_t job, uint32_t rank, int how)
@@ -289,39 +265,6 @@ int proxy_rank_exited(struct proxy *p, uint64_t job, uint32_t rank, int how)
 
 /* ---- answers ---- */
 
-/* So many zero-terminated names, one after another. NULL: host memory is short. */
-static char *copy_names(const char *names, uint32_t count)
-{
-	uint64_t bytes = 0;
-	for (uint32_t i = 0; i < count; i++)
-		bytes += strlen(names + bytes) + 1;
-	char *copy = malloc(bytes + 1);
-	return copy ? memcpy(copy, names, bytes) : NULL;
-}
-
-static bool module_fill(struct module *m, const struct arguments *a)
-{
-	m->globals_image = malloc(a->bytes + 1);
-	m->function_names = copy_names(a->function_names, a->count);
-	m->global_names = copy_names(a->global_names, a->count2);
-	m->global_offsets = malloc(a->count2 * sizeof(uint64_t) + 1);
-	m->global_sizes = malloc(a->count2 * sizeof(uint64_t) + 1);
-	if (!m->globals_image || !m->function_names || !m->global_names || !m->global_offsets ||
-	    !m->global_sizes)
-		return false;
-	memcpy(m->globals_image, a->data, a->bytes);
-	memcpy(m->global_offsets, a->offsets, a->count2 * sizeof(uint64_t));
-	memcpy(m->global_sizes, a->sizes, a->count2 * sizeof(uint64_t));
-	snprintf(m->hash, sizeof m->hash, "%s", a->text);
-	m->globals_bytes = a->bytes;
-	m->function_count = a->count;
-	m->global_count = a->count2;
-	free(m->image);
-	m->image = NULL;
-	m->loaded = true;
-	return true;
-}
-
 static void run_module_ready(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
@@ -331,18 +274,25 @@ static void run_module_ready(struct proxy *p, void *arg)
 			     : NULL;
 	a->result = 0;
 	if (m) {
-		m->loading = false;
-		if (!a->error && !module_fill(m, a))
-			a->error = CU_OUT_OF_MEMORY;
-		if (!a->error)
-			r->arriving -= m->image_bytes;
+		const struct module_contents contents = {
+			.hash = a->text,
+			.globals_bytes = a->bytes,
+			.globals = a->data,
+			.function_count = a->count,
+			.global_count = a->count2,
+			.function_names = a->function_names,
+			.global_names = a->global_names,
+			.global_offsets = a->offsets,
+			.global_sizes = a->sizes,
+		};
+		a->error = module_answered(r, m, a->error, &contents);
 		struct rf_module_reply reply = {m->globals_bytes, m->function_count,
 						m->global_count};
 		ring_reply(r, ask->slot, a->error, &reply, sizeof reply);
 		if (a->error && !ask->slot)
 			rank_fail(r, a->error, "a module of the moved rank cannot be loaded again");
 		if (a->error && ask->slot)
-			m->doomed = true; /* whoever tries again sends it again */
+			module_unload(r, m); /* whoever tries again sends it again */
 		module_release(r, m);
 	}
 	free(ask);
@@ -403,7 +353,7 @@ static void run_function_ready(struct proxy *p, void *arg)
 		ring_reply(r, ask->slot, CU_OK, &reply, sizeof reply);
 	} else if (f) {
 		uint8_t *bulk = ring_bulk(r, (uint64_t)ask->bulk * RF_BULK_BYTES, RF_BULK_BYTES);
-		f->error = a->error;
+		function_refuse(f, a->error);
 		if (ask->slot && bulk)
 			snprintf((char *)bulk, RF_BULK_BYTES, "%s", a->text);
 		ring_reply(r, ask->slot, a->error, NULL, 0);
@@ -431,10 +381,10 @@ static void run_status(struct proxy *p, void *arg)
 {
 	struct proxy_status *s = ((struct arguments *)arg)->out;
 	*s = (struct proxy_status){.used_bytes = p->memory.used * RF_CHUNK_BYTES,
-				   .switches = p->switches,
+				   .switches = p->counters.switches,
 				   .swapped_in = p->memory.swapped_in,
 				   .swapped_out = p->memory.swapped_out,
-				   .kernels = p->kernels,
+				   .kernels = p->counters.kernels,
 				   .wakeups = p->wakeups};
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		s->swap_bytes += p->ranks[i]->memory.missing * RF_CHUNK_BYTES;
@@ -477,16 +427,16 @@ static void run_rank_status(struct proxy *p, void *arg)
 	if (!r)
 		return;
 	*s = (struct proxy_rank_status){.attached = 1,
-					.exited = r->exited,
+					.exited = r->end.exited,
 					.resident = memory_resident(&r->memory),
 					.error = (uint32_t)r->async_error,
 					.used_bytes = (r->memory.live_count - r->memory.missing) *
 						      RF_CHUNK_BYTES,
-					.kernels = r->kernels,
-					.collectives = r->collectives,
-					.records = r->records,
-					.reads = r->reads,
-					.switches = r->switches};
+					.kernels = r->counters.kernels,
+					.collectives = r->counters.collectives,
+					.records = r->intake.records,
+					.reads = r->ring.reads,
+					.switches = r->counters.switches};
 	memcpy(s->error_text, r->error_text, sizeof s->error_text);
 	a->result = 0;
 }
@@ -514,7 +464,7 @@ static void run_dump(struct proxy *p, void *arg)
 	if (!f)
 		return;
 	fprintf(f, "active %d, %u ranks moving, transfers %s, chunks %llu of %llu\n",
-		p->active ? (int)p->active->rank : -1, p->memory.moving,
+		p->slice.active ? (int)p->slice.active->rank : -1, p->memory.moving,
 		p->transfers.first ? "pending" : "none", (unsigned long long)p->memory.used,
 		(unsigned long long)p->memory.total);
 	for (struct job *j = p->jobs; j; j = j->next)
@@ -530,17 +480,19 @@ static void run_dump(struct proxy *p, void *arg)
 			"rank %u: ring %s%s%s%s, items %u, replies %u, pending %u, inflight %u, "
 			"missing %u of %u, frees %s, joining %u, collectives %llu, records %llu, "
 			"error %d %s\n",
-			r->rank, ring_empty(r) ? "empty" : "waiting", r->held ? " held" : "",
-			r->full ? " full" : "", r->exited ? " exited" : "", r->items, r->replies,
-			r->pending, r->memory.inflight, r->memory.missing, r->memory.live_count,
-			r->frees ? "some" : "none", joining(r), (unsigned long long)r->collectives,
-			(unsigned long long)r->records, r->async_error, r->error_text);
-		for (uint32_t n = 0; n < r->stream_count; n++)
-			if (r->streams[n]->head)
+			r->rank, ring_empty(r) ? "empty" : "waiting", r->intake.held ? " held" : "",
+			r->intake.full ? " full" : "", r->end.exited ? " exited" : "",
+			r->queue.items, r->ring.replies, r->pending, r->memory.inflight,
+			r->memory.missing, r->memory.live_count, r->queue.frees ? "some" : "none",
+			joining(r), (unsigned long long)r->counters.collectives,
+			(unsigned long long)r->intake.records, r->async_error, r->error_text);
+		for (uint32_t n = 0; n < r->queue.stream_count; n++)
+			if (r->queue.streams[n]->head)
 				fprintf(f, "  stream %llu: head is a %s, %s\n",
-					(unsigned long long)r->streams[n]->o.id,
-					item_row(r->streams[n]->head)->name,
-					r->streams[n]->head->submitted ? "submitted" : "queued");
+					(unsigned long long)r->queue.streams[n]->o.id,
+					item_row(r->queue.streams[n]->head)->name,
+					r->queue.streams[n]->head->submitted ? "submitted"
+									     : "queued");
 	}
 	fclose(f);
 }

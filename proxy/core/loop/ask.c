@@ -30,7 +30,7 @@ struct ask *ask_take(struct proxy *p, uint64_t token)
 		*at = a->next;
 		if (a->rank)
 			a->rank->pending -= a->slot != 0;
-		p->progress = true;
+		turn_progress(&p->turn);
 		return a;
 	}
 	return NULL;
@@ -74,7 +74,7 @@ bool ask_module(struct rank *r, struct module *m, uint32_t image_kind, uint16_t 
 	struct proxy_event e = {.kind = PROXY_EVENT_MODULE, .image_kind = image_kind};
 	if (!a)
 		return false;
-	m->uses++;
+	module_ask(m);
 	memcpy(e.text, m->hash, sizeof m->hash);
 	e.data = m->image;
 	e.bytes = m->image_bytes;
@@ -88,7 +88,7 @@ bool ask_function(struct rank *r, struct function *f, uint16_t slot, uint32_t bu
 	struct proxy_event e = {.kind = PROXY_EVENT_FUNCTION};
 	if (!a)
 		return false;
-	f->module->uses++;
+	module_use(f->module);
 	memcpy(e.text, f->module->hash, sizeof f->module->hash);
 	snprintf(e.name, sizeof e.name, "%s", f->name);
 	post(r, &e, a);

@@ -81,19 +81,17 @@ static bool dispatch(struct rank *r, const struct rf_record *record)
 {
 	const struct opcode *op = opcode_of(record);
 	int error = CU_NOT_SUPPORTED;
-	if (record->slot > RF_SLOT_COUNT || (record->slot && r->replies >= RF_SLOT_COUNT)) {
+	if (record->slot > RF_SLOT_COUNT || (record->slot && r->ring.replies >= RF_SLOT_COUNT)) {
 		char text[RF_FAULT_BYTES];
 		describe(text, record, "has no reply slot of its own");
 		rank_fail(r, CU_INVALID_VALUE, text);
 		return true; /* what waits for replies is bounded by the slots */
 	}
-	if (record->slot)
-		r->replies++;
+	ring_asked(r, record->slot);
 	if (op && op->handle && record->bytes >= op->bytes)
 		error = op->handle(r, record, record->bytes - op->bytes);
 	if (error == RETRY) {
-		if (record->slot)
-			r->replies--;
+		ring_unasked(r, record->slot);
 		return false;
 	}
 	if (error == ANSWERED)
@@ -113,10 +111,10 @@ static bool dispatch_group(struct rank *r, const struct rf_collective *first, st
 		return false;
 	if (error == GROUP_BROKEN) {
 		char text[RF_FAULT_BYTES];
-		describe(text, &r->group.first.r, "begins a broken group of collectives");
+		describe(text, &r->queue.group.first.r, "begins a broken group of collectives");
 		rank_fail(r, CU_INVALID_VALUE, text);
 	} else if (error > 0) {
-		refuse(r, &r->group.first.r, error);
+		refuse(r, &r->queue.group.first.r, error);
 	}
 	return true;
 }
@@ -136,36 +134,42 @@ static void ring_is_broken(struct rank *r, int how, const struct rf_record *reco
 	int used = snprintf(text, sizeof text, "rank %u: its request ring is broken", r->rank);
 	if (how == RING_NUMBER)
 		snprintf(text + used, sizeof text - (size_t)used,
-			 ": record %llu has the number %llu", (unsigned long long)r->tail.seq + 1,
-			 (unsigned long long)record->seq);
+			 ": record %llu has the number %llu",
+			 (unsigned long long)r->ring.tail.seq + 1, (unsigned long long)record->seq);
 	rank_fail(r, CU_INVALID_VALUE, text);
-	r->closing = true;
-	job_fail(r->job, text);
+	job_rank_broken(r, text);
 }
+
+void intake_open(struct rank *r) { r->intake.silent_since_ns = now_ns(); }
+
+void intake_from(struct rank *r, uint64_t records) { r->intake.records = records; }
+
+void intake_hold(struct rank *r) { r->intake.hold = true; }
 
 #define RECORDS_PER_TURN 512
 
 static void consume(struct rank *r)
 {
 	_Alignas(64) uint8_t record[RF_RECORD_MAX];
-	r->held = r->full = false;
-	if (r->hold && !transfer_pending(&r->proxy->transfers, &r->memory))
-		r->hold = false;
+	r->intake.held = r->intake.full = false;
+	if (r->intake.hold && !transfer_pending(&r->proxy->transfers, &r->memory))
+		r->intake.hold = false;
 	for (int n = 0; n < RECORDS_PER_TURN; n++) {
-		struct place at = r->tail;
-		if (r->hold || r->closing || ring_empty(r))
+		struct place at = r->ring.tail;
+		if (r->intake.hold || r->end.closing || ring_empty(r))
 			return;
 		if (!barrier_may_consume(r->job->barrier, r->rank) ||
 		    r->job->state >= PROXY_JOB_CUT) {
-			r->held = true;
+			r->intake.held = true;
 			return;
 		}
-		if (r->items >= STREAM_ITEMS_MAX) {
-			r->full = true;
+		if (r->queue.items >= STREAM_ITEMS_MAX) {
+			r->intake.full = true;
 			return;
 		}
 		const struct rf_record *head = (const void *)record;
-		bool kept = r->group.count, done; /* a group that has been read in part or whole */
+		bool kept = r->queue.group.count,
+		     done; /* a group that has been read in part or whole */
 		int bytes = kept ? 0 : ring_peek(r, &at, record);
 		if (bytes < 0)
 			ring_is_broken(r, bytes, head);
@@ -176,25 +180,25 @@ static void consume(struct rank *r)
 		else
 			done = dispatch(r, head);
 		if (!done) {
-			r->held = true;
+			r->intake.held = true;
 			return;
 		}
 		ring_consume(r, at);
-		r->records++;
+		r->intake.records++;
 		if (!kept && only_asks(head))
-			r->queries++;
-		r->proxy->progress = true;
+			r->intake.queries++;
+		turn_progress(&r->proxy->turn);
 	}
 }
 
 /* Once for all records of a turn: the time, and to the client that there is room. */
 void rank_consume(struct rank *r)
 {
-	uint64_t before = r->tail.bytes, said = r->records - r->queries;
+	uint64_t before = r->ring.tail.bytes, said = r->intake.records - r->intake.queries;
 	consume(r);
-	if (r->tail.bytes == before)
+	if (r->ring.tail.bytes == before)
 		return;
-	if (r->records - r->queries != said)
-		r->silent_since_ns = now_ns();
+	if (r->intake.records - r->intake.queries != said)
+		r->intake.silent_since_ns = now_ns();
 	ring_tell_room(r);
 }

@@ -6,25 +6,6 @@
 
 #define SIGNATURE_SPLIT 0x53504c4954ull /* a round's signature, any distinct number */
 
-static struct comm *comm_new(struct rank *r, uint64_t id)
-{
-	struct comm *c = calloc(1, sizeof *c);
-	if (!c)
-		return NULL;
-	c->o = (struct object){OBJ_COMM, id};
-	if (id < RF_HANDLE_FIRST || !table_put(&r->objects, &c->o)) {
-		free(c);
-		return NULL;
-	}
-	return c;
-}
-
-static void comm_drop(struct rank *r, struct comm *c)
-{
-	table_remove(&r->objects, c->o.id);
-	free(c);
-}
-
 int on_comm_init(struct rank *r, const struct rf_comm_init *a, uint32_t extra)
 {
 	(void)extra;
@@ -59,8 +40,7 @@ int on_comm_split(struct rank *r, const struct rf_comm_split *a, uint32_t extra)
 		comm_drop(r, c);
 		return NCCL_SYSTEM_ERROR;
 	}
-	c->split_from = parent->key;
-	parent->issued++;
+	comm_split(parent, c);
 	barrier_issue(r->job->barrier, r->rank, parent->key, SIGNATURE_SPLIT);
 	coll_split(r->job->coll, r->rank, a->parent, a->comm, a->color, a->key);
 	return ANSWERED;

@@ -11,7 +11,7 @@ int on_alloc(struct rank *r, const struct rf_alloc *a, uint32_t extra)
 		return RETRY; /* what runs meanwhile may still reach it */
 	int error = memory_alloc(&r->memory, a);
 	/* The client counts what it freed as free; here it is when older work is done. */
-	return error == CU_OUT_OF_MEMORY && r->frees && !r->async_error ? RETRY : error;
+	return error == CU_OUT_OF_MEMORY && r->queue.frees && !r->async_error ? RETRY : error;
 }
 
 int on_free(struct rank *r, const struct rf_free *a, uint32_t extra)
@@ -20,14 +20,9 @@ int on_free(struct rank *r, const struct rf_free *a, uint32_t extra)
 	struct buffer *b = memory_find(&r->memory, a->addr);
 	if (!b || b->addr != a->addr || b->freed)
 		return CU_INVALID_VALUE;
-	struct fence *f = calloc(1, sizeof *f);
-	if (!f)
+	if (!fence_push_free(r, a->addr, a->r.seq, a->r.slot))
 		return CU_OUT_OF_MEMORY;
-	b->freed = true;
-	f->free_seq = a->r.seq;
-	f->free_addr = a->addr;
-	f->slot = a->r.slot;
-	fence_free_push(r, f);
+	memory_freed(b);
 	return ANSWERED;
 }
 
@@ -37,7 +32,7 @@ int on_grant(struct rank *r, const struct rf_grant *a, uint32_t extra)
 	struct rf_grant_reply reply = {r->proxy->memory.total * RF_CHUNK_BYTES};
 	if (a->want_bytes > reply.grant_bytes)
 		return CU_OUT_OF_MEMORY;
-	atomic_store(&r->header->grant_bytes, reply.grant_bytes);
+	atomic_store(&r->ring.header->grant_bytes, reply.grant_bytes);
 	ring_reply(r, a->r.slot, CU_OK, &reply, sizeof reply);
 	return ANSWERED;
 }

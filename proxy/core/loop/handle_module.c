@@ -9,36 +9,11 @@ int on_module_data(struct rank *r, const struct rf_module_data *a, uint32_t extr
 	(void)extra;
 	struct module *m = get_module(r, a->module);
 	const uint8_t *from = ring_bulk(r, (uint64_t)a->bulk * RF_BULK_BYTES, a->bytes);
-	int error = CU_OK;
-	if (!m) {
-		m = calloc(1, sizeof *m);
-		if (m)
-			m->o = (struct object){OBJ_MODULE, a->module};
-		if (!m || !table_put(&r->objects, &m->o)) {
-			free(m);
-			m = NULL;
-		}
-	}
-	if (!m || m->loaded || m->loading || !from || !a->bytes || a->bytes > RF_BULK_BYTES ||
-	    a->offset != m->image_bytes || r->arriving + a->bytes > MODULE_BYTES_MAX) {
-		error = CU_INVALID_VALUE;
-	} else {
-		if (a->offset + a->bytes > m->image_room) {
-			uint64_t room = (a->offset + a->bytes) * 2;
-			uint8_t *bigger = realloc(m->image, room);
-			if (bigger) {
-				m->image = bigger;
-				m->image_room = room;
-			} else {
-				error = CU_OUT_OF_MEMORY;
-			}
-		}
-		if (!error) {
-			memcpy(m->image + a->offset, from, a->bytes);
-			m->image_bytes += a->bytes;
-			r->arriving += a->bytes;
-		}
-	}
+	int error = CU_INVALID_VALUE;
+	if (!m)
+		m = module_new(r, a->module);
+	if (m && from && a->bytes && a->bytes <= RF_BULK_BYTES)
+		error = module_append(r, m, a->offset, from, a->bytes);
 	ring_release_bulk(r, a->bulk);
 	return error;
 }
@@ -49,8 +24,7 @@ int on_module_load(struct rank *r, const struct rf_module_load *a, uint32_t extr
 	struct module *m = get_module(r, a->module);
 	if (!m || m->loaded || m->loading || a->bytes != m->image_bytes || !a->r.slot)
 		return CU_INVALID_VALUE;
-	m->loading = ask_module(r, m, a->image, a->r.slot);
-	return m->loading ? ANSWERED : CU_OUT_OF_MEMORY;
+	return ask_module(r, m, a->image, a->r.slot) ? ANSWERED : CU_OUT_OF_MEMORY;
 }
 
 /* A module of a moved rank is being loaded again; its requests wait for that. */
@@ -71,7 +45,7 @@ int on_module_globals(struct rank *r, const struct rf_module_globals *a, uint32_
 		return CU_OK;
 	if (!memory_valid(&r->memory, a->addr, m->globals_bytes))
 		return CU_INVALID_VALUE;
-	m->globals_addr = a->addr;
+	module_place(m, a->addr);
 	struct transfer *t = calloc(1, sizeof *t);
 	if (!t)
 		return CU_OUT_OF_MEMORY;
@@ -81,7 +55,7 @@ int on_module_globals(struct rank *r, const struct rf_module_globals *a, uint32_
 	t->other.addr = (uintptr_t)m->globals_image;
 	t->bytes = m->globals_bytes;
 	transfer_push(&r->proxy->transfers, t);
-	r->hold = true; /* until written: whatever comes next may read them */
+	intake_hold(r); /* until written: whatever comes next may read them */
 	return CU_OK;
 }
 
@@ -105,18 +79,11 @@ int on_function_get(struct rank *r, const struct rf_name *a, uint32_t extra)
 	if (!a->name_bytes || a->name_bytes > RF_NAME_MAX || a->name_bytes > extra ||
 	    a->bulk >= RF_BULK_COUNT || memchr(a->name, 0, a->name_bytes))
 		return CU_INVALID_VALUE;
-	struct function *f = calloc(1, sizeof *f);
-	if (f)
-		f->name = strndup(a->name, a->name_bytes);
-	if (!f || !f->name) {
-		free(f);
+	struct function *f = function_new(a->handle, m, a->name, a->name_bytes);
+	if (!f)
 		return CU_OUT_OF_MEMORY;
-	}
-	f->o = (struct object){OBJ_FUNCTION, a->handle};
-	f->module = m;
 	if (!table_put(&r->objects, &f->o)) {
-		free(f->name);
-		free(f);
+		function_free(f);
 		return CU_INVALID_HANDLE;
 	}
 	if (ask_function(r, f, a->r.slot, a->bulk))

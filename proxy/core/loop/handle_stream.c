@@ -18,7 +18,7 @@ int on_stream_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	struct stream *s = get_stream(r, a->handle);
 	if (!s || a->handle < RF_HANDLE_FIRST)
 		return CU_INVALID_HANDLE;
-	s->doomed = true;
+	stream_doom(s);
 	return CU_OK;
 }
 
@@ -44,19 +44,18 @@ int on_stream_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
 		return CU_INVALID_HANDLE;
 	rank_pump(r);
 	bool busy = s->head;
-	for (uint32_t n = 0; s == r->legacy && n < r->stream_count; n++)
-		busy |= !(r->streams[n]->flags & RF_STREAM_NON_BLOCKING) &&
-			r->streams[n]->head; /* it waits for them */
+	for (uint32_t n = 0; s == r->queue.legacy && n < r->queue.stream_count; n++)
+		busy |= !(r->queue.streams[n]->flags & RF_STREAM_NON_BLOCKING) &&
+			r->queue.streams[n]->head; /* it waits for them */
 	return busy ? CU_NOT_READY : r->async_error;
 }
 
 int on_device_sync(struct rank *r, const struct rf_record *a, uint32_t extra)
 {
 	(void)extra;
-	struct fence *f = calloc(1, sizeof *f);
+	struct fence *f = fence_new(a->slot);
 	if (!f)
 		return CU_OUT_OF_MEMORY;
-	f->slot = a->slot;
 	fence_push(r, a->seq, f);
 	if (!f->left) {
 		free(f);
@@ -69,13 +68,11 @@ int on_device_sync(struct rank *r, const struct rf_record *a, uint32_t extra)
 int on_event_create(struct rank *r, const struct rf_event_create *a, uint32_t extra)
 {
 	(void)extra;
-	struct event *e = calloc(1, sizeof *e);
+	struct event *e = event_new(a->event, a->flags);
 	if (!e)
 		return CU_OUT_OF_MEMORY;
-	e->o = (struct object){OBJ_EVENT, a->event};
-	e->flags = a->flags;
 	if (a->event < RF_HANDLE_FIRST || !table_put(&r->objects, &e->o)) {
-		free(e);
+		event_free(e);
 		return CU_INVALID_VALUE;
 	}
 	return CU_OK;
@@ -92,7 +89,6 @@ int on_event_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	return CU_OK;
 }
 
-/* EVENT_RECORD and STREAM_WAIT: an item that names the event's record of this moment. */
 static int on_event_item(struct rank *r, const struct rf_event *a, enum item_kind kind)
 {
 	struct event *e = GET(r, event, EVENT, a->event);
@@ -101,23 +97,7 @@ static int on_event_item(struct rank *r, const struct rf_event *a, enum item_kin
 		return CU_INVALID_HANDLE;
 	if (kind == ITEM_WAIT && event_over(e))
 		return CU_OK;
-	struct mark *mark = kind == ITEM_RECORD ? mark_new() : e->last;
-	struct item *i = mark ? item_new(r, kind, a->r.seq, 0) : NULL;
-	if (!i) {
-		if (kind == ITEM_RECORD)
-			mark_release(mark);
-		return CU_OUT_OF_MEMORY;
-	}
-	if (kind == ITEM_RECORD) {
-		mark->loud = !(e->flags & RF_EVENT_DISABLE_TIMING);
-		mark_release(e->last);
-		e->last = mark;
-	}
-	mark->refs++;
-	mark->loud |= kind == ITEM_WAIT;
-	i->mark = mark;
-	stream_push(r, s, i);
-	return CU_OK;
+	return event_queue(r, e, s, kind, a->r.seq);
 }
 
 int on_event_record(struct rank *r, const struct rf_event *a, uint32_t extra)
@@ -140,17 +120,8 @@ int on_event_sync(struct rank *r, const struct rf_handle *a, uint32_t extra)
 		return CU_INVALID_HANDLE;
 	if (event_over(e) || !a->r.slot)
 		return r->async_error;
-	if (r->waiter_count == r->waiter_room) {
-		uint32_t room = r->waiter_room ? r->waiter_room * 2 : 16;
-		struct waiter *more = realloc(r->waiters, room * sizeof *more);
-		if (!more)
-			return CU_OUT_OF_MEMORY;
-		r->waiters = more;
-		r->waiter_room = room;
-	}
-	e->last->refs++;
-	e->last->loud = true;
-	r->waiters[r->waiter_count++] = (struct waiter){e->last, a->r.slot};
+	if (!event_await(r, e, a->r.slot))
+		return CU_OUT_OF_MEMORY;
 	return ANSWERED;
 }
 
@@ -195,9 +166,9 @@ int on_launch(struct rank *r, const struct rf_launch *l, uint32_t extra)
 	struct item *i = item_new(r, ITEM_KERNEL, l->r.seq, l->param_bytes);
 	if (!i)
 		return CU_OUT_OF_MEMORY;
-	r->last_function = l->function;
+	kernel_seen(r, l->function);
 	i->kernel.function = f;
-	f->module->uses++;
+	module_use(f->module);
 	i->kernel.launch = *l;
 	memcpy(i->data, l->params, l->param_bytes);
 	stream_push(r, s, i);

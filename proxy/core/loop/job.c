@@ -26,32 +26,12 @@ void job_fail(struct job *j, const char *text)
 	if (j->goal != GOAL_DISCARD)
 		j->goal = GOAL_RUN;
 	snprintf(j->reason, sizeof j->reason, "%s", text);
-	j->proxy->progress = true;
+	turn_progress(&j->proxy->turn);
 }
 
 /* ---- life ---- */
 
-int job_open(struct proxy *p, struct job *j, int segment_fd, char *error, uint32_t error_bytes)
-{
-	const struct coll_io io = job_io(j);
-	j->proxy = p;
-	if (j->device_count > 1) {
-		j->peer = peer_new(segment_fd, j->device, j->device_count, error, error_bytes);
-		if (!j->peer)
-			return -1;
-	}
-	j->barrier = barrier_new(j->device, j->device_count, j->world_size, j->rank_device);
-	j->coll = coll_new(&io, j->device, j->device_count, j->world_size, j->rank_device);
-	if (!j->barrier || !j->coll) {
-		snprintf(error, error_bytes, "the proxy is out of host memory");
-		job_close(j);
-		return -1;
-	}
-	j->state = PROXY_JOB_RUNNING;
-	return 0;
-}
-
-void job_close(struct job *j)
+static void job_free(struct job *j)
 {
 	if (j->coll)
 		coll_free(j->coll);
@@ -59,9 +39,82 @@ void job_close(struct job *j)
 		barrier_free(j->barrier);
 	if (j->peer)
 		peer_free(j->peer);
-	j->coll = NULL;
-	j->barrier = NULL;
-	j->peer = NULL;
+	free(j);
+}
+
+static bool job_connect(struct job *j, int segment_fd, char *error, uint32_t error_bytes)
+{
+	const struct coll_io io = job_io(j);
+	if (j->device_count > 1) {
+		j->peer = peer_new(segment_fd, j->device, j->device_count, error, error_bytes);
+		if (!j->peer)
+			return false;
+	}
+	j->barrier = barrier_new(j->device, j->device_count, j->world_size, j->rank_device);
+	j->coll = coll_new(&io, j->device, j->device_count, j->world_size, j->rank_device);
+	if (!j->barrier || !j->coll)
+		snprintf(error, error_bytes, "the proxy is out of host memory");
+	return j->barrier && j->coll;
+}
+
+int job_open(struct proxy *p, const struct job *wanted, int segment_fd, char *error,
+	     uint32_t error_bytes)
+{
+	struct job *j = malloc(sizeof *j);
+	if (!j) {
+		snprintf(error, error_bytes, "the proxy is out of host memory");
+		return -1;
+	}
+	*j = *wanted;
+	j->proxy = p;
+	j->state = PROXY_JOB_RUNNING;
+	if (!job_connect(j, segment_fd, error, error_bytes)) {
+		job_free(j);
+		return -1;
+	}
+	j->next = p->jobs;
+	p->jobs = j;
+	return 0;
+}
+
+void job_close(struct proxy *p, struct job *j)
+{
+	struct job **at = &p->jobs;
+	while (*at != j)
+		at = &(*at)->next;
+	*at = j->next;
+	job_free(j);
+}
+
+void job_attached(struct rank *r)
+{
+	r->job->ranks[r->rank] = r;
+	r->job->attached++;
+}
+
+void job_detached(struct rank *r)
+{
+	r->job->ranks[r->rank] = NULL;
+	r->job->attached--;
+}
+
+void job_rank_exited(struct job *j, uint32_t rank, int how)
+{
+	struct rank *r = j->ranks[rank];
+	if (r) {
+		r->end.exited = true;
+		r->end.crashed = how != PROXY_EXIT_CLEAN;
+		r->end.replaced = how == PROXY_EXIT_REPLACED;
+	} else if (how != PROXY_EXIT_REPLACED) {
+		barrier_exited(j->barrier, rank);
+		coll_ended(j->coll, rank);
+	}
+}
+
+void job_rank_broken(struct rank *r, const char *text)
+{
+	r->end.closing = true;
+	job_fail(r->job, text);
 }
 
 static bool job_in_flight(const struct job *j)
@@ -74,7 +127,7 @@ static void receive(struct job *j)
 	struct peer_message m;
 	uint32_t from, tag;
 	while (j->peer && peer_receive(j->peer, &from, &tag, &m)) {
-		j->proxy->progress = true;
+		turn_progress(&j->proxy->turn);
 		if (tag == PEER_BARRIER) {
 			struct barrier_message b;
 			memcpy(&b, m.bytes, sizeof b);
@@ -93,7 +146,7 @@ static void send_barrier(struct job *j)
 	struct barrier_message b;
 	while (barrier_next_message(j->barrier, &b)) {
 		struct peer_message m = {0};
-		j->proxy->progress = true;
+		turn_progress(&j->proxy->turn);
 		if (b.to == j->device) {
 			barrier_receive(j->barrier, &b);
 			continue;
@@ -113,10 +166,10 @@ static void tell_idle(struct job *j)
 		if (!r)
 			continue;
 		bool idle = rank_drained(r);
-		if (r->idle_told && idle == r->idle)
+		if (r->end.idle_told && idle == r->end.idle)
 			continue;
-		r->idle_told = true;
-		r->idle = idle;
+		r->end.idle_told = true;
+		r->end.idle = idle;
 		barrier_idle(j->barrier, n, idle);
 	}
 }
@@ -126,8 +179,9 @@ void job_hurry(struct job *j)
 	uint64_t activity = 0;
 	for (uint32_t n = 0; n < j->world_size; n++)
 		if (j->ranks[n])
-			activity += j->ranks[n]->records - j->ranks[n]->queries +
-				    j->ranks[n]->collectives + j->ranks[n]->kernels;
+			activity += j->ranks[n]->intake.records - j->ranks[n]->intake.queries +
+				    j->ranks[n]->counters.collectives +
+				    j->ranks[n]->counters.kernels;
 	if (activity == j->activity && j->state < PROXY_JOB_CUT)
 		barrier_hurry(j->barrier);
 	j->activity = activity;
@@ -143,7 +197,7 @@ static void save_over(struct job *j, const char *why)
 	e.state = j->state;
 	snprintf(e.text, sizeof e.text, "%s", why ? why : "");
 	post_event(j->proxy, &e);
-	j->proxy->progress = true;
+	turn_progress(&j->proxy->turn);
 }
 
 /* Who wanted to stay goes on without a save; who wanted to leave cannot. */
@@ -162,7 +216,7 @@ static void goes_on(struct job *j)
 		if (!j->ranks[n])
 			continue;
 		state_void(j->ranks[n]);
-		j->ranks[n]->memory.alone = j->attached == 1;
+		memory_alone(&j->ranks[n]->memory, j->attached == 1);
 		memory_changes(&j->ranks[n]->memory);
 	}
 }
@@ -198,7 +252,7 @@ static void follow_barrier(struct job *j)
 		goes_on(j);
 	}
 	j->state = state;
-	j->proxy->progress = true;
+	turn_progress(&j->proxy->turn);
 }
 
 void job_barrier(struct job *j, bool request)
@@ -217,19 +271,19 @@ static void bury_exited(struct job *j)
 {
 	for (uint32_t n = 0; n < j->world_size; n++) {
 		struct rank *r = j->ranks[n];
-		if (!r || !r->exited || j->goal != GOAL_RUN)
+		if (!r || !r->end.exited || j->goal != GOAL_RUN)
 			continue;
-		if (!r->crashed && (!ring_empty(r) || r->items || r->frees) &&
+		if (!r->end.crashed && (!ring_empty(r) || r->queue.items || r->queue.frees) &&
 		    j->state < PROXY_JOB_CUT && !r->async_error)
 			continue;
-		r->closing = true;
+		r->end.closing = true;
 		memory_cancel(&r->memory);
-		if (r->crashed && r->memory.inflight &&
+		if (r->end.crashed && r->memory.inflight &&
 		    !transfer_pending(&j->proxy->transfers, &r->memory))
 			j->proxy->hal->space_cancel(r->memory.space); /* a kernel may never end */
 		if (!rank_quiet(r))
 			continue;
-		if (!r->replaced) {
+		if (!r->end.replaced) {
 			barrier_exited(j->barrier, n);
 			coll_ended(j->coll, n);
 		}
@@ -263,8 +317,8 @@ static bool save_states(struct job *j)
 		if (!r)
 			continue;
 		/* Replaced meanwhile: what its new process begins with is nothing. */
-		uint64_t bytes = r->replaced ? 0 : state_save(r, error, sizeof error);
-		if (!bytes && !r->replaced) {
+		uint64_t bytes = r->end.replaced ? 0 : state_save(r, error, sizeof error);
+		if (!bytes && !r->end.replaced) {
 			save_failed(j, error);
 			return false;
 		}
@@ -306,7 +360,7 @@ static void discard_step(struct job *j)
 		struct rank *r = j->ranks[n];
 		if (!r)
 			continue;
-		r->closing = true;
+		r->end.closing = true;
 		memory_cancel(&r->memory);
 		if (r->memory.inflight)
 			j->proxy->hal->space_cancel(r->memory.space);

@@ -108,20 +108,19 @@ static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int
 		return;
 	}
 	struct rf_comm_split_reply reply = {nranks, comm_rank};
-	r->comms_changed++;
+	group_plan_anew(r);
 	if (c->split_from)
 		barrier_complete(j->barrier, rank, c->split_from);
 	if (!error && nranks) {
 		uint32_t members[RANKS_MAX];
 		uint64_t check = 0;
 		uint32_t n = coll_members(j->coll, rank, comm, members, RANKS_MAX, &check);
-		c->key = key;
+		comm_joined(c, key);
 		barrier_comm(j->barrier, rank, key, members, n, 0);
 	} else {
 		if (!c->split_from)
 			barrier_comm_gone(j->barrier, rank, key);
-		table_remove(&r->objects, comm);
-		free(c);
+		comm_drop(r, c);
 	}
 	ring_reply(r, a->slot, error, &reply, sizeof reply);
 	free(a);

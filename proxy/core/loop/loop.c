@@ -43,13 +43,13 @@ void loop_turn(struct proxy *p)
 		rank_consume(p->ranks[i]);
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		rank_pump(p->ranks[i]);
-	transfer_pump(&p->transfers);
-	memory_turn(&p->memory);
+	bool moved = transfer_pump(&p->transfers);
+	moved |= memory_turn(&p->memory);
 	slice_turn(p);
 	for (struct job *j = p->jobs; j; j = j->next)
 		job_turn(j);
-	p->progress |= p->transfers.progress | p->memory.progress;
-	p->transfers.progress = p->memory.progress = false;
+	if (moved)
+		turn_progress(&p->turn);
 	check(p);
 }
 
@@ -57,7 +57,7 @@ static void set_sleeping(struct proxy *p, bool sleeping)
 {
 	mailbox_sleep(p, sleeping);
 	for (uint32_t i = 0; i < p->rank_count; i++) {
-		struct rf_header *h = p->ranks[i]->header;
+		struct rf_header *h = p->ranks[i]->ring.header;
 		if (atomic_load_explicit(&h->epoch, memory_order_relaxed) ==
 		    p->ranks[i]->job->epoch)
 			doorbell_asleep(&h->server_sleeping, sleeping);
@@ -83,7 +83,7 @@ static uint32_t collect(struct proxy *p, struct futex_waitv *v)
 	mailbox_doorbell(p, &word, &value);
 	n = add_waiter(v, n, word, value);
 	for (uint32_t i = 0; i < p->rank_count; i++) {
-		struct rf_header *h = p->ranks[i]->header;
+		struct rf_header *h = p->ranks[i]->ring.header;
 		n = add_waiter(v, n, &h->doorbell, doorbell_seen(&h->doorbell));
 	}
 	for (struct job *j = p->jobs; j; j = j->next)
@@ -102,12 +102,12 @@ static void sleep_until_called(struct proxy *p)
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		rank_sleep(p->ranks[i]);
 	set_sleeping(p, true);
-	p->progress = p->settled = false;
+	turn_begin(&p->turn);
 	loop_turn(p);
 	uint64_t deadline = slice_deadline_ns(p);
 	until.tv_sec = (time_t)(deadline / 1000000000ull);
 	until.tv_nsec = (long)(deadline % 1000000000ull);
-	if (!p->progress && !p->settled && !mailbox_stopping(p)) {
+	if (!p->turn.progress && !p->turn.settled && !mailbox_stopping(p)) {
 		/* More than WAIT_MAX words do not fit: then we look again every millisecond. */
 		uint64_t all = 1 + p->rank_count;
 		for (struct job *j = p->jobs; j; j = j->next)
@@ -128,11 +128,11 @@ void *loop_main(void *proxy)
 	struct proxy *p = proxy;
 	struct spin spin = {0};
 	while (!mailbox_stopping(p)) {
-		p->progress = p->settled = false;
+		turn_begin(&p->turn);
 		loop_turn(p);
-		if (p->progress) {
+		if (p->turn.progress) {
 			spin_reset(&spin);
-		} else if (!spin_on(&spin, LOOP_SPIN_NS) && !p->settled) {
+		} else if (!spin_on(&spin, LOOP_SPIN_NS) && !p->turn.settled) {
 			sleep_until_called(p);
 			spin_reset(&spin);
 		}

@@ -30,11 +30,11 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 	r->proxy = job->proxy;
 	r->job = job;
 	r->rank = rank;
-	r->channel_fd = -1;
-	r->silent_since_ns = now_ns();
+	r->device = &job->proxy->counters;
+	intake_open(r);
 	if (ring_open(r, channel_fd, error, error_bytes))
 		goto fail;
-	code = memory_open(&r->memory, &job->proxy->memory, rank, image_fd, r->channel_fd);
+	code = memory_open(&r->memory, &job->proxy->memory, rank, image_fd, r->ring.channel_fd);
 	if (code) {
 		snprintf(error, error_bytes, "rank %u: no room for its memory (error %d)", rank,
 			 code);
@@ -45,15 +45,14 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 		snprintf(error, error_bytes, "rank %u: the proxy is out of host memory", rank);
 		goto fail;
 	}
-	job->ranks[rank] = r;
-	job->attached++;
-	r->host_place = atomic_load(&r->header->hostfunc_head);
+	job_attached(r);
+	host_open(r);
 	if (state_restore(r, error, error_bytes) < 0) {
 		rank_detach(r);
 		return NULL;
 	}
-	atomic_store(&r->header->grant_bytes, job->proxy->memory.total * RF_CHUNK_BYTES);
-	job->proxy->progress = true;
+	atomic_store(&r->ring.header->grant_bytes, job->proxy->memory.total * RF_CHUNK_BYTES);
+	turn_progress(&job->proxy->turn);
 	return r;
 fail:
 	rank_drop_streams(r);
@@ -84,8 +83,8 @@ bool rank_quiet(const struct rank *r)
 /* Nothing in flight, nothing queued, nobody waiting: a rank between two records. */
 bool rank_drained(const struct rank *r)
 {
-	return !r->items && !r->replies && !r->frees && !r->waiter_count && !r->pending &&
-	       !r->hold && rank_quiet(r);
+	return !r->queue.items && !r->ring.replies && !r->queue.frees && !r->queue.waiter_count &&
+	       !r->pending && !r->intake.hold && rank_quiet(r);
 }
 
 void rank_detach(struct rank *r)
@@ -107,10 +106,8 @@ void rank_detach(struct rank *r)
 		p->rank_count--;
 		break;
 	}
-	if (p->active == r)
-		p->active = NULL;
-	r->job->ranks[r->rank] = NULL;
-	r->job->attached--;
-	p->progress = true;
+	slice_forget(r);
+	job_detached(r);
+	turn_progress(&p->turn);
 	free(r);
 }

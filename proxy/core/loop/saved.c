@@ -37,12 +37,12 @@ static bool save_rank(struct writer *w, const struct saved_kind *kind, const str
 	if (!s)
 		return false;
 	s->capacity_chunks = r->proxy->memory.total;
-	s->kernels = r->kernels;
-	s->collectives = r->collectives;
-	s->records = r->records;
-	s->switches = r->switches;
-	s->tail = r->tail.bytes;
-	s->seq = r->tail.seq;
+	s->kernels = r->counters.kernels;
+	s->collectives = r->counters.collectives;
+	s->records = r->intake.records;
+	s->switches = r->counters.switches;
+	s->tail = r->ring.tail.bytes;
+	s->seq = r->ring.tail.seq;
 	s->rank = r->rank;
 	s->world_size = r->job->world_size;
 	s->async_error = r->async_error;
@@ -54,15 +54,13 @@ static int restore_rank(struct rank *r, const void *record, uint64_t now)
 {
 	const struct state_rank *s = record;
 	(void)now;
-	if (s->rank != r->rank || s->world_size != r->job->world_size || s->tail != r->tail.bytes)
+	if (s->rank != r->rank || s->world_size != r->job->world_size ||
+	    s->tail != r->ring.tail.bytes)
 		return CU_INVALID_VALUE;
-	r->tail.seq = s->seq;
-	r->kernels = s->kernels;
-	r->collectives = s->collectives;
-	r->records = s->records;
-	r->switches = s->switches;
-	r->async_error = s->async_error;
-	memcpy(r->error_text, s->error_text, sizeof r->error_text - 1);
+	ring_from(r, s->seq);
+	intake_from(r, s->records);
+	fault_from(r, s->async_error, s->error_text);
+	rank_count_from(r, (struct rank_counters){s->kernels, s->collectives, s->switches});
 	return CU_OK;
 }
 
@@ -114,7 +112,7 @@ static int restore_chunk(struct rank *r, const void *record, uint64_t now)
 	(void)now;
 	if (s->chunk >= HEAP_PAGES || !r->memory.pages[s->chunk].buffers)
 		return CU_INVALID_VALUE;
-	r->memory.pages[s->chunk].in_image = true;
+	memory_image_holds(&r->memory, (uint32_t)s->chunk);
 	return CU_OK;
 }
 
@@ -138,7 +136,7 @@ static int restore_stream(struct rank *r, const void *record, uint64_t now)
 {
 	const struct state_stream *s = record;
 	(void)now;
-	if (r->stream_count >= STREAMS_MAX || table_has(&r->objects, s->id))
+	if (r->queue.stream_count >= STREAMS_MAX || table_has(&r->objects, s->id))
 		return CU_INVALID_VALUE;
 	return stream_new(r, s->id, s->flags, s->priority) ? CU_OK : CU_OUT_OF_MEMORY;
 }
@@ -159,18 +157,12 @@ static bool save_event(struct writer *w, const struct saved_kind *kind, const st
 static int restore_event(struct rank *r, const void *record, uint64_t now)
 {
 	const struct state_event *s = record;
-	struct event *e = calloc(1, sizeof *e);
+	struct event *e = event_new(s->id, s->flags);
 	if (!e)
 		return CU_OUT_OF_MEMORY;
-	e->o = (struct object){OBJ_EVENT, s->id};
-	e->flags = s->flags;
-	if (s->recorded && !(e->last = mark_new())) {
+	if (s->recorded && !event_from(e, now - s->age_ns)) {
 		object_free(&e->o);
 		return CU_OUT_OF_MEMORY;
-	}
-	if (e->last) {
-		e->last->over = true;
-		e->last->time_ns = now - s->age_ns;
 	}
 	return keep(r, &e->o);
 }
@@ -201,27 +193,16 @@ static int restore_module(struct rank *r, const void *record, uint64_t now)
 	(void)now;
 	if (s->image_bytes > s->r.bytes - sizeof *s || s->hash[64])
 		return CU_INVALID_VALUE;
-	struct module *m = calloc(1, sizeof *m);
-	uint8_t *image = m && s->image_bytes ? malloc(s->image_bytes) : NULL;
-	if (!m || (s->image_bytes && !image)) {
-		free(m);
+	struct module *m = module_restored(s->id, s->hash, s->globals_addr, s + 1, s->image_bytes);
+	if (!m)
 		return CU_OUT_OF_MEMORY;
-	}
-	m->o = (struct object){OBJ_MODULE, s->id};
-	m->globals_addr = s->globals_addr;
-	memcpy(m->hash, s->hash, sizeof m->hash);
-	m->image = image;
-	m->image_bytes = m->image_room = s->image_bytes;
-	if (image)
-		memcpy(image, s + 1, s->image_bytes);
 	int error = keep(r, &m->o);
 	if (error)
 		return error;
-	r->arriving += s->image_bytes;
-	if (image || !m->hash[0])
+	module_arrives(r, m);
+	if (s->image_bytes || !m->hash[0])
 		return CU_OK;
-	m->loading = ask_module(r, m, 0, 0);
-	return m->loading ? CU_OK : CU_OUT_OF_MEMORY;
+	return ask_module(r, m, 0, 0) ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
 static bool save_function(struct writer *w, const struct saved_kind *kind, const struct object *o)
@@ -250,19 +231,10 @@ static int restore_function(struct rank *r, const void *record, uint64_t now)
 	(void)now;
 	if (!m || s->name_bytes > s->r.bytes - sizeof *s)
 		return CU_INVALID_VALUE;
-	struct function *f = calloc(1, sizeof *f);
+	struct function *f = function_new(s->id, m, (const char *)(s + 1), s->name_bytes);
 	if (!f)
 		return CU_OUT_OF_MEMORY;
-	f->o = (struct object){OBJ_FUNCTION, s->id};
-	f->module = m;
-	f->param_bytes = s->param_bytes; /* launches are checked before it is compiled again */
-	f->max_threads = s->max_threads;
-	f->static_shared_bytes = s->static_shared_bytes;
-	f->name = strndup((const char *)(s + 1), s->name_bytes);
-	if (!f->name) {
-		object_free(&f->o);
-		return CU_OUT_OF_MEMORY;
-	}
+	function_from(f, s->param_bytes, s->max_threads, s->static_shared_bytes);
 	int error = keep(r, &f->o);
 	if (error)
 		return error;
@@ -324,10 +296,9 @@ static int restore_comm(struct rank *r, const void *record, uint64_t now)
 	(void)now;
 	if (!n || key != s->key)
 		return CU_INVALID_VALUE;
-	struct comm *c = calloc(1, sizeof *c);
+	struct comm *c = comm_restored(s->id, s->key, s->issued);
 	if (!c)
 		return CU_OUT_OF_MEMORY;
-	*c = (struct comm){.o = {OBJ_COMM, s->id}, .key = s->key, .issued = s->issued};
 	int error = keep(r, &c->o);
 	if (error)
 		return error;

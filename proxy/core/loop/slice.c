@@ -10,15 +10,23 @@
 
 #define SILENT_NS 200000ull
 
+void slice_open(struct proxy *p, uint64_t quantum_ns) { p->slice.quantum_ns = quantum_ns; }
+
+void slice_forget(struct rank *r)
+{
+	if (r->proxy->slice.active == r)
+		r->proxy->slice.active = NULL;
+}
+
 static struct rank *next_with_kernel(const struct proxy *p)
 {
 	uint32_t at = 0;
 	for (uint32_t i = 0; i < p->rank_count; i++)
-		if (p->ranks[i] == p->active)
+		if (p->ranks[i] == p->slice.active)
 			at = i + 1;
 	for (uint32_t n = 0; n < p->rank_count; n++) {
 		struct rank *r = p->ranks[(at + n) % p->rank_count];
-		if (r != p->active && !r->closing && rank_has_kernel(r))
+		if (r != p->slice.active && !r->end.closing && rank_has_kernel(r))
 			return r;
 	}
 	return NULL;
@@ -26,20 +34,20 @@ static struct rank *next_with_kernel(const struct proxy *p)
 
 static bool blocked(const struct rank *r)
 {
-	return r->replies || r->held || r->full || r->exited || r->async_error;
+	return r->ring.replies || r->intake.held || r->intake.full || r->end.exited ||
+	       r->async_error;
 }
 
 static void activate(struct proxy *p, struct rank *r)
 {
-	if (p->active != r) {
-		r->switches++;
-		p->switches++;
-		p->active_since_ns = now_ns();
+	if (p->slice.active != r) {
+		rank_count_switch(r);
+		p->slice.active_since_ns = now_ns();
 	}
 	memory_activated(&r->memory);
-	p->active = r;
-	p->yielding = false;
-	p->progress = true;
+	p->slice.active = r;
+	p->slice.yielding = false;
+	turn_progress(&p->turn);
 }
 
 /* The requested activation has ended. */
@@ -47,7 +55,7 @@ static void told(void *rank, enum memory_purpose purpose, int result)
 {
 	struct rank *r = rank;
 	(void)purpose;
-	r->proxy->target = NULL;
+	r->proxy->slice.target = NULL;
 	if (!result)
 		activate(r->proxy, r);
 	else if (result != MEMORY_CANCELLED)
@@ -57,10 +65,10 @@ static void told(void *rank, enum memory_purpose purpose, int result)
 /* Makes it resident, and active when it is. */
 static void bring(struct proxy *p, struct rank *r)
 {
-	r->memory.alone = r->job->attached == 1;
+	memory_alone(&r->memory, r->job->attached == 1);
 	if (memory_ask(&r->memory, &(struct memory_request){
 					   .purpose = PURPOSE_ACTIVATE, .over = told, .arg = r}))
-		p->target = r;
+		p->slice.target = r;
 }
 
 static void switch_to(struct proxy *p, struct rank *r)
@@ -73,21 +81,22 @@ static void switch_to(struct proxy *p, struct rank *r)
 
 static bool time_is_over(const struct proxy *p)
 {
-	return now_ns() - p->active_since_ns > p->quantum_ns;
+	return now_ns() - p->slice.active_since_ns > p->slice.quantum_ns;
 }
 
 void slice_turn(struct proxy *p)
 {
-	if (p->target) { /* it may wait for what the active one has */
-		p->yielding |= p->active && p->active != p->target && time_is_over(p);
+	if (p->slice.target) { /* it may wait for what the active one has */
+		p->slice.yielding |= p->slice.active && p->slice.active != p->slice.target &&
+				     time_is_over(p);
 		return;
 	}
-	struct rank *active = p->active, *other = next_with_kernel(p);
-	if (active && !active->closing) {
+	struct rank *active = p->slice.active, *other = next_with_kernel(p);
+	if (active && !active->end.closing) {
 		bool kernel = rank_has_kernel(active);
 		/* Who waited for it may be freed; then the time slice goes on. */
-		p->yielding = other && time_is_over(p);
-		if (p->yielding && !active->memory.inflight) {
+		p->slice.yielding = other && time_is_over(p);
+		if (p->slice.yielding && !active->memory.inflight) {
 			switch_to(p, other);
 			return;
 		}
@@ -95,7 +104,7 @@ void slice_turn(struct proxy *p)
 			bring(p, active);
 		if (kernel || active->memory.inflight || !other)
 			return;
-		if (!blocked(active) && now_ns() - active->silent_since_ns < SILENT_NS)
+		if (!blocked(active) && now_ns() - active->intake.silent_since_ns < SILENT_NS)
 			return;
 	}
 	if (other)
@@ -105,7 +114,8 @@ void slice_turn(struct proxy *p)
 /* When the active rank's silence is long enough to count, if somebody waits for that. */
 uint64_t slice_deadline_ns(const struct proxy *p)
 {
-	if (!p->active || p->target || p->active->memory.inflight || !next_with_kernel(p))
+	if (!p->slice.active || p->slice.target || p->slice.active->memory.inflight ||
+	    !next_with_kernel(p))
 		return 0;
-	return p->active->silent_since_ns + SILENT_NS;
+	return p->slice.active->intake.silent_since_ns + SILENT_NS;
 }

@@ -118,7 +118,7 @@ static int restore_records(struct rank *r, const uint8_t *at, uint64_t left)
 static bool of_earlier_process(const struct rank *r, const struct state_header *h)
 {
 	const struct state_rank *s = (const void *)(h + 1);
-	return h->bytes >= sizeof *s && !r->tail.bytes && s->r.opcode == STATE_RANK && s->tail;
+	return h->bytes >= sizeof *s && !r->ring.tail.bytes && s->r.opcode == STATE_RANK && s->tail;
 }
 
 static int refuse(const struct rank *r, const char *why, char *error, uint32_t error_bytes)
@@ -130,7 +130,7 @@ static int refuse(const struct rank *r, const char *why, char *error, uint32_t e
 /* An image without a state is that of a rank that begins. */
 static int begin_fresh(struct rank *r, char *error, uint32_t error_bytes)
 {
-	if (r->tail.bytes)
+	if (r->ring.tail.bytes)
 		return refuse(r, "what it had on its device is lost", error, error_bytes);
 	if (!memory_clear_image(&r->memory))
 		return refuse(r, "its image cannot be emptied", error, error_bytes);

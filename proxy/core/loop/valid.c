@@ -30,8 +30,8 @@ static uint32_t uses_of(const struct rank *r, const struct module *m)
 	uint32_t uses = 0;
 	for (const struct ask *a = r->proxy->asks; a; a = a->next)
 		uses += a->rank == r && asked_for(a) == m;
-	for (uint32_t n = 0; n < r->stream_count; n++)
-		for (const struct item *i = r->streams[n]->head; i; i = i->next)
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		for (const struct item *i = r->queue.streams[n]->head; i; i = i->next)
 			uses += i->kind == ITEM_KERNEL && i->kernel.function->module == m;
 	return uses;
 }
@@ -65,7 +65,7 @@ static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 		pending += a->rank == r && a->slot;
 	WRONG(inflight != r->memory.inflight, "works in flight");
 	WRONG(pending != r->pending, "questions that the client waits for");
-	WRONG(slots + pending != r->replies, "requests that are not answered");
+	WRONG(slots + pending != r->ring.replies, "requests that are not answered");
 	WRONG(r->job->ranks[r->rank] != r, "a rank has another's place in its job");
 	WRONG(!job_find((struct proxy *)(uintptr_t)p, r->job->id), "a rank of a job that is gone");
 	return NULL;
@@ -98,8 +98,8 @@ static const char *lists_invalid(const struct proxy *p)
 		WRONG(!attached(p, a->rank), "a question of a rank that is gone");
 		WRONG(a->token > p->next_token, "a question of the future");
 	}
-	WRONG(p->active && !attached(p, p->active), "the active rank is gone");
-	WRONG(p->target && !attached(p, p->target), "the next active rank is gone");
+	WRONG(p->slice.active && !attached(p, p->slice.active), "the active rank is gone");
+	WRONG(p->slice.target && !attached(p, p->slice.target), "the next active rank is gone");
 	WRONG(p->rank_count != p->memory.count, "ranks that have memory here");
 	for (uint32_t i = 1; i < p->rank_count; i++)
 		WRONG(p->ranks[i - 1]->rank > p->ranks[i]->rank, "ranks are not in their order");

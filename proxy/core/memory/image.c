@@ -27,6 +27,8 @@ void image_punch(struct rank_memory *m, uint32_t page)
 	m->pages[page].in_image = false;
 }
 
+void memory_image_holds(struct rank_memory *m, uint32_t page) { m->pages[page].in_image = true; }
+
 bool memory_clear_image(struct rank_memory *m)
 {
 	return !fallocate(m->image_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,

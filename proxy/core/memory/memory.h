@@ -137,7 +137,7 @@ struct rank_memory {
 	uint32_t inflight; /* submitted works that use it */
 	uint64_t last_active;
 	bool stopped; /* nothing more is brought in: the rank has failed */
-	bool alone;   /* the caller's: no second copy is kept in the image */
+	bool alone;   /* on its device: no second copy is kept in the image */
 	struct memory_request request;
 	struct move *moves; /* all of one direction, in order */
 	uint32_t move_count, move_submitted, move_done, move_room;
@@ -158,7 +158,7 @@ struct device_memory {
 	struct hal_stream *in, *out;      /* queues of the moves */
 	struct hal_space *scratch;        /* where new chunks of OWN are written, by number */
 	uint64_t swapped_in, swapped_out; /* bytes */
-	bool progress;                    /* something has changed; the loop clears it */
+	bool progress;                    /* something has changed */
 };
 
 /* ---- the device's: opening.c ---- */
@@ -174,7 +174,11 @@ void device_memory_close(struct device_memory *, bool idle); /* no work is under
 int memory_open(struct rank_memory *, struct device_memory *, uint32_t rank, int image_fd,
 		int channel_fd);
 void memory_close(struct rank_memory *);
+void memory_image_holds(struct rank_memory *, uint32_t page); /* image.c: it came with it */
 bool memory_clear_image(struct rank_memory *); /* image.c: what an earlier process left there */
+
+/* Is there nobody to make room for? */
+static inline void memory_alone(struct rank_memory *m, bool alone) { m->alone = alone; }
 
 static inline bool memory_resident(const struct rank_memory *m) { return !m->missing; }
 static inline bool memory_moving(const struct rank_memory *m) { return m->move_count != 0; }
@@ -187,6 +191,8 @@ static inline void memory_used(struct rank_memory *m) { m->inflight--; }
 
 int memory_alloc(struct rank_memory *, const struct rf_alloc *);
 struct buffer *memory_find(struct rank_memory *, uint64_t addr);
+/* It will be, when older work is over (memory_free). */
+static inline void memory_freed(struct buffer *b) { b->freed = true; }
 void memory_free(struct rank_memory *, uint64_t addr);
 bool memory_dying(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 void memory_sweep(struct rank_memory *); /* lets go of what is freed, if no work is submitted */
@@ -209,7 +215,8 @@ void memory_cancel(struct rank_memory *);    /* ends at once, or with what has b
 void memory_stop(struct rank_memory *);      /* its rank has failed */
 void memory_activated(struct rank_memory *); /* its kernels run from now on */
 void memory_changes(struct rank_memory *);   /* from now on: what was saved is of before */
-void memory_turn(struct device_memory *);
+/* Has anything changed since the last one? */
+bool memory_turn(struct device_memory *);
 
 /* ---- moves.c ---- */
 

@@ -217,11 +217,13 @@ static bool serve_one(struct device_memory *d)
 	return false;
 }
 
-void memory_turn(struct device_memory *d)
+bool memory_turn(struct device_memory *d)
 {
-	if (!d->requests && !d->moving)
-		return;
-	do
-		d->progress |= moves_pump(d);
-	while (serve_one(d));
+	if (d->requests || d->moving)
+		do
+			d->progress |= moves_pump(d);
+		while (serve_one(d));
+	bool changed = d->progress;
+	d->progress = false;
+	return changed;
 }

@@ -102,7 +102,7 @@ static void complete(struct transfers *q, struct transfer *t)
 	free(t);
 }
 
-void transfer_pump(struct transfers *q)
+bool transfer_pump(struct transfers *q)
 {
 	while (q->next && submit(q, q->next)) {
 		q->next = q->next->next;
@@ -116,6 +116,9 @@ void transfer_pump(struct transfers *q)
 			q->last = NULL;
 		complete(q, t);
 	}
+	bool changed = q->progress;
+	q->progress = false;
+	return changed;
 }
 
 bool transfer_pending(const struct transfers *q, const struct rank_memory *m)

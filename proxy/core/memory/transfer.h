@@ -27,13 +27,13 @@ struct transfers {
 	const struct hal *hal;
 	struct hal_stream *stream;
 	struct transfer *first, *last, *next; /* oldest incomplete, newest, first not submitted */
-	bool progress;                        /* something has changed; the loop clears it */
+	bool progress;                        /* something has changed */
 };
 
 int transfer_open(struct transfers *, const struct hal *, struct hal_device *); /* CUresult */
 void transfer_close(struct transfers *);
 void transfer_push(struct transfers *, struct transfer *); /* takes it; from calloc */
-void transfer_pump(struct transfers *);
+bool transfer_pump(struct transfers *); /* has anything changed since the last one? */
 /* Is anything on its way for this memory, or for this `arg`? */
 bool transfer_pending(const struct transfers *, const struct rank_memory *);
 bool transfer_pending_for(const struct transfers *, const void *arg);

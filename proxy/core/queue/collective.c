@@ -20,8 +20,8 @@ static void done(struct rank *r, struct item *i, int error)
 	}
 	for (uint32_t k = 0; k < i->coll.rounds; k++)
 		barrier_complete(r->job->barrier, r->rank, item_rounds(i)[k].key);
-	r->collectives++;
-	r->proxy->progress = true;
+	rank_count_collective(r);
+	turn_progress(&r->proxy->turn);
 }
 
 bool collective_submit(struct rank *r, struct stream *s, struct item *i)
@@ -33,9 +33,9 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 	bool nothing = coll_nothing_to_do(coll, r->rank, c->o.id, item_ops(i), i->coll.count);
 	if (!nothing && s->head != i)
 		return false; /* its inputs are not ready */
-	c->submitted++;
+	comm_submit(c);
 	i->execution->place = EXECUTION_ENGINE;
-	i->execution->number = ++r->tickets;
+	i->execution->number = ++r->queue.tickets;
 	if (nothing) {
 		done(r, i, NCCL_OK);
 		return true;
@@ -52,8 +52,8 @@ bool collective_heard(const struct item *i) { return !i->execution->told; }
 /* It is at the head of a stream, or freed. */
 void collective_told(struct rank *r, uint64_t ticket, int error)
 {
-	for (uint32_t n = 0; n < r->stream_count; n++) {
-		struct item *i = r->streams[n]->head;
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		struct item *i = r->queue.streams[n]->head;
 		if (!i || i->kind != ITEM_COLLECTIVE || i->execution->number != ticket)
 			continue;
 		done(r, i, error);
@@ -63,8 +63,8 @@ void collective_told(struct rank *r, uint64_t ticket, int error)
 
 bool collective_queued(const struct rank *r, const struct comm *c)
 {
-	for (uint32_t n = 0; n < r->stream_count; n++)
-		for (const struct item *i = r->streams[n]->head; i; i = i->next)
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		for (const struct item *i = r->queue.streams[n]->head; i; i = i->next)
 			if (i->kind == ITEM_COLLECTIVE && i->coll.comm == c)
 				return true;
 	return false;
@@ -72,8 +72,8 @@ bool collective_queued(const struct rank *r, const struct comm *c)
 
 bool collective_awaits(const struct rank *r, uint64_t redop)
 {
-	for (uint32_t n = 0; n < r->stream_count; n++)
-		for (struct item *i = r->streams[n]->next; i; i = i->next)
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		for (struct item *i = r->queue.streams[n]->next; i; i = i->next)
 			for (uint32_t k = 0; i->kind == ITEM_COLLECTIVE && k < i->coll.count; k++)
 				if (item_ops(i)[k].op == redop)
 					return true;

@@ -17,7 +17,8 @@ static uint64_t side(struct rank *r, struct item *i, bool destination, uint64_t 
 		      i->copy.row * (destination ? c->dst_pitch : c->src_pitch) + i->copy.column;
 	switch (destination ? c->dst_place : c->src_place) {
 	case RF_AT_BULK:
-		*ref = (struct hal_ref){NULL, (uint64_t)(uintptr_t)(r->map + RF_OFF_BULK + at)};
+		*ref = (struct hal_ref){NULL,
+					(uint64_t)(uintptr_t)(r->ring.map + RF_OFF_BULK + at)};
 		return bytes;
 	case RF_AT_INLINE:
 		*ref = (struct hal_ref){NULL, (uint64_t)(uintptr_t)(i->data + at)};

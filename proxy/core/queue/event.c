@@ -4,7 +4,7 @@
 #include "loop/internal.h"
 #include "queue/kinds.h"
 
-struct mark *mark_new(void)
+static struct mark *mark_new(void)
 {
 	struct mark *m = calloc(1, sizeof *m);
 	if (m)
@@ -12,10 +12,69 @@ struct mark *mark_new(void)
 	return m;
 }
 
-void mark_release(struct mark *m)
+static void mark_release(struct mark *m)
 {
 	if (m && --m->refs == 0)
 		free(m);
+}
+
+struct event *event_new(uint64_t id, uint32_t flags)
+{
+	struct event *e = calloc(1, sizeof *e);
+	if (!e)
+		return NULL;
+	e->o = (struct object){OBJ_EVENT, id};
+	e->flags = flags;
+	return e;
+}
+
+bool event_from(struct event *e, uint64_t time_ns)
+{
+	e->last = mark_new();
+	if (!e->last)
+		return false;
+	e->last->over = true;
+	e->last->time_ns = time_ns;
+	return true;
+}
+
+int event_queue(struct rank *r, struct event *e, struct stream *s, enum item_kind kind,
+		uint64_t seq)
+{
+	struct mark *mark = kind == ITEM_RECORD ? mark_new() : e->last;
+	struct item *i = mark ? item_new(r, kind, seq, 0) : NULL;
+	if (!i) {
+		if (kind == ITEM_RECORD)
+			mark_release(mark);
+		return CU_OUT_OF_MEMORY;
+	}
+	if (kind == ITEM_RECORD) {
+		mark->loud = !(e->flags & RF_EVENT_DISABLE_TIMING);
+		mark_release(e->last);
+		e->last = mark;
+	}
+	mark->refs++;
+	mark->loud |= kind == ITEM_WAIT;
+	i->mark = mark;
+	stream_push(r, s, i);
+	return CU_OK;
+}
+
+bool event_await(struct rank *r, struct event *e, uint16_t slot)
+{
+	struct rank_queue *q = &r->queue;
+	if (q->waiter_count == q->waiter_room) {
+		uint32_t room = q->waiter_room ? q->waiter_room * 2 : 16;
+		struct waiter *more = realloc(q->waiters, room * sizeof *more);
+		if (!more)
+			return false;
+		q->waiters = more;
+		q->waiter_room = room;
+	}
+	e->last->refs++;
+	e->last->loud = true;
+	q->waiters[q->waiter_count++] = (struct waiter){e->last, slot};
+	return true;
 }
 
 void event_free(struct event *e)
@@ -28,25 +87,25 @@ bool event_over(const struct event *e) { return !e->last || e->last->over; }
 
 void waiters_answer(struct rank *r)
 {
-	for (uint32_t i = 0; i < r->waiter_count;) {
-		struct waiter *w = &r->waiters[i];
+	for (uint32_t i = 0; i < r->queue.waiter_count;) {
+		struct waiter *w = &r->queue.waiters[i];
 		if (!w->mark->over && !r->async_error) {
 			i++;
 			continue;
 		}
 		ring_reply(r, w->slot, r->async_error, NULL, 0);
 		mark_release(w->mark);
-		*w = r->waiters[--r->waiter_count];
+		*w = r->queue.waiters[--r->queue.waiter_count];
 	}
 }
 
 void waiters_drop(struct rank *r)
 {
-	for (uint32_t i = 0; i < r->waiter_count; i++)
-		mark_release(r->waiters[i].mark);
-	free(r->waiters);
-	r->waiters = NULL;
-	r->waiter_count = 0;
+	for (uint32_t i = 0; i < r->queue.waiter_count; i++)
+		mark_release(r->queue.waiters[i].mark);
+	free(r->queue.waiters);
+	r->queue.waiters = NULL;
+	r->queue.waiter_count = 0;
 }
 
 void record_complete(struct rank *r, struct item *i)

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "queue/item.h"
 #include "rank/table.h"
 
 struct rank;
@@ -30,8 +31,12 @@ struct waiter {
 	uint16_t slot;
 };
 
-struct mark *mark_new(void);      /* one reference; NULL: host memory is short */
-void mark_release(struct mark *); /* or NULL */
+struct event *event_new(uint64_t id, uint32_t flags); /* in no table yet */
+bool event_from(struct event *, uint64_t time_ns);    /* it was recorded then, elsewhere */
+/* EVENT_RECORD and STREAM_WAIT: an item that names the event's record of this moment. CUresult. */
+int event_queue(struct rank *, struct event *, struct stream *, enum item_kind, uint64_t seq);
+/* Answers when its last record is over. False: host memory is short. */
+bool event_await(struct rank *, struct event *, uint16_t slot);
 void event_free(struct event *);
 bool event_over(const struct event *); /* its last record, if there is one */
 

@@ -8,8 +8,9 @@ bool execution_over(const struct rank *r, const struct execution *e)
 	case EXECUTION_ENGINE: return e->told || r->async_error;
 	case EXECUTION_CLIENT:
 		/* Or nobody is there to call it, or nobody knows how many were called. */
-		return r->exited || !ring_host_sound(r) ||
-		       (int32_t)(atomic_load(&r->header->hostfunc_tail) - (uint32_t)e->number) > 0;
+		return r->end.exited || !ring_host_sound(r) ||
+		       (int32_t)(atomic_load(&r->ring.header->hostfunc_tail) -
+				 (uint32_t)e->number) > 0;
 	case EXECUTION_NONE: break;
 	}
 	return true;

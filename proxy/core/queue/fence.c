@@ -8,30 +8,44 @@
 #include "loop/internal.h"
 #include "queue/kinds.h"
 
+struct fence *fence_new(uint16_t slot)
+{
+	struct fence *f = calloc(1, sizeof *f);
+	if (f)
+		f->slot = slot;
+	return f;
+}
+
 void fence_push(struct rank *r, uint64_t seq, struct fence *f)
 {
 	f->left = 1; /* ours, until all are pushed */
-	for (uint32_t n = 0; n < r->stream_count; n++) {
-		if (!r->streams[n]->head)
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		if (!r->queue.streams[n]->head)
 			continue;
 		struct item *i = item_new(r, ITEM_FENCE, seq, 0);
 		if (!i)
 			break;
 		i->fence = f;
 		f->left++;
-		stream_push(r, r->streams[n], i);
+		stream_push(r, r->queue.streams[n], i);
 	}
 	f->left--;
 }
 
-void fence_free_push(struct rank *r, struct fence *f)
+bool fence_push_free(struct rank *r, uint64_t addr, uint64_t seq, uint16_t slot)
 {
-	if (r->frees_tail)
-		r->frees_tail->next = f;
+	struct fence *f = fence_new(slot);
+	if (!f)
+		return false;
+	f->free_addr = addr;
+	f->free_seq = seq;
+	if (r->queue.frees_tail)
+		r->queue.frees_tail->next = f;
 	else
-		r->frees = f;
-	r->frees_tail = f;
-	fence_push(r, f->free_seq, f);
+		r->queue.frees = f;
+	r->queue.frees_tail = f;
+	fence_push(r, seq, f);
+	return true;
 }
 
 void fence_complete(struct rank *r, struct item *i)
@@ -53,24 +67,24 @@ void fence_drop(struct item *i)
 
 void fence_retire(struct rank *r)
 {
-	while (r->frees && !r->frees->left && !memory_moving(&r->memory)) {
-		struct fence *f = r->frees;
+	while (r->queue.frees && !r->queue.frees->left && !memory_moving(&r->memory)) {
+		struct fence *f = r->queue.frees;
 		memory_free(&r->memory, f->free_addr);
 		ring_retired(r, f->free_seq);
-		r->frees = f->next;
-		if (!r->frees)
-			r->frees_tail = NULL;
+		r->queue.frees = f->next;
+		if (!r->queue.frees)
+			r->queue.frees_tail = NULL;
 		ring_reply(r, f->slot, r->async_error, NULL, 0);
 		free(f);
-		r->proxy->progress = true;
+		turn_progress(&r->proxy->turn);
 	}
 }
 
 void fence_drop_frees(struct rank *r)
 {
-	for (struct fence *f = r->frees, *next; f; f = next) {
+	for (struct fence *f = r->queue.frees, *next; f; f = next) {
 		next = f->next;
 		free(f);
 	}
-	r->frees = r->frees_tail = NULL;
+	r->queue.frees = r->queue.frees_tail = NULL;
 }

@@ -2,6 +2,7 @@
 #ifndef RANKFOLD_QUEUE_FENCE_H
 #define RANKFOLD_QUEUE_FENCE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct rank;
@@ -14,10 +15,11 @@ struct fence {
 	struct fence *next; /* in the rank's list of frees, oldest first */
 };
 
+struct fence *fence_new(uint16_t slot); /* NULL: host memory is short */
 /* Into every stream that has something; left is 0 where none has. */
 void fence_push(struct rank *, uint64_t seq, struct fence *);
-/* The same for a FREE: it goes when that is retired, in the order of frees. */
-void fence_free_push(struct rank *, struct fence *);
+/* One for a FREE: that is retired when it completes, in the order of frees. False: no memory. */
+bool fence_push_free(struct rank *, uint64_t addr, uint64_t seq, uint16_t slot);
 void fence_retire(struct rank *); /* frees that have completed */
 void fence_drop_frees(struct rank *);
 

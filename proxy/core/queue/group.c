@@ -33,11 +33,13 @@ static void forget(struct nccl_group *g)
 
 void group_free(struct rank *r)
 {
-	forget(&r->group);
-	free(r->group.ops);
-	free(r->group.rounds);
-	r->group = (struct nccl_group){0};
+	forget(&r->queue.group);
+	free(r->queue.group.ops);
+	free(r->queue.group.rounds);
+	r->queue.group = (struct nccl_group){0};
 }
+
+void group_plan_anew(struct rank *r) { r->queue.comms_changed++; }
 
 /* ---- reading ---- */
 
@@ -52,7 +54,7 @@ static bool arrays(struct nccl_group *g)
 
 static int add(struct rank *r, const struct rf_collective *c)
 {
-	struct nccl_group *g = &r->group;
+	struct nccl_group *g = &r->queue.group;
 	if (!g->count)
 		g->first = *c;
 	if (c->r.opcode != RF_OP_COLLECTIVE || c->r.bytes < sizeof *c || g->count == GROUP_MAX)
@@ -98,7 +100,7 @@ static int by_key(const void *a, const void *b)
 static int plan_part(struct rank *r, const struct rf_collective *ops, uint32_t count,
 		     struct item ***end)
 {
-	struct nccl_group *g = &r->group;
+	struct nccl_group *g = &r->queue.group;
 	struct comm *c = (struct comm *)table_get(&r->objects, ops[0].comm, OBJ_COMM);
 	if (!c)
 		return NCCL_INVALID_ARGUMENT;
@@ -131,7 +133,7 @@ static int plan_part(struct rank *r, const struct rf_collective *ops, uint32_t c
 
 static void plan(struct rank *r)
 {
-	struct nccl_group *g = &r->group;
+	struct nccl_group *g = &r->queue.group;
 	struct item **end = &g->parts;
 	drop_parts(g);
 	gather(g);
@@ -144,7 +146,7 @@ static void plan(struct rank *r)
 		g->error = g->error ? g->error : error;
 	}
 	qsort(g->rounds, g->round_count, sizeof *g->rounds, by_key);
-	g->comms = r->comms_changed;
+	g->comms = r->queue.comms_changed;
 	g->planned = true;
 }
 
@@ -152,7 +154,7 @@ static void plan(struct rank *r)
 
 static bool may_issue(const struct rank *r)
 {
-	const struct nccl_group *g = &r->group;
+	const struct nccl_group *g = &r->queue.group;
 	struct barrier *b = r->job->barrier;
 	for (uint32_t i = 0; i < g->round_count; i++) {
 		const struct coll_round *round = &g->rounds[i];
@@ -169,19 +171,19 @@ static void issue_part(struct rank *r, struct item *i)
 	struct comm *c = i->coll.comm;
 	struct stream *s = (void *)table_get(&r->objects, item_ops(i)->stream, OBJ_STREAM);
 	i->next = NULL;
-	i->coll.turn = c->queued++;
+	i->coll.turn = comm_queue(c);
 	for (uint32_t k = 0; k < i->coll.rounds; k++) {
 		const struct coll_round *round = &item_rounds(i)[k];
-		c->issued += round->key == c->key;
+		comm_issue(c, round->key);
 		barrier_issue(r->job->barrier, r->rank, round->key,
-			      round->signature ^ (r->last_function * 0x9e3779b97f4a7c15ull));
+			      round->signature ^ (r->queue.last_function * 0x9e3779b97f4a7c15ull));
 	}
 	stream_push(r, s, i);
 }
 
 static void issue(struct rank *r)
 {
-	struct nccl_group *g = &r->group;
+	struct nccl_group *g = &r->queue.group;
 	while (g->parts) {
 		struct item *part = g->parts;
 		g->parts = part->next;
@@ -192,7 +194,7 @@ static void issue(struct rank *r)
 /* 0: all of it has been read. */
 static int read_on(struct rank *r)
 {
-	struct nccl_group *g = &r->group;
+	struct nccl_group *g = &r->queue.group;
 	_Alignas(64) uint8_t record[RF_RECORD_MAX];
 	while (!g->whole) {
 		int n = ring_peek(r, &g->end, record);
@@ -207,7 +209,7 @@ static int read_on(struct rank *r)
 
 int group_turn(struct rank *r, const struct rf_collective *first, struct place *at)
 {
-	struct nccl_group *g = &r->group;
+	struct nccl_group *g = &r->queue.group;
 	int error = NCCL_OK;
 	if (first) {
 		g->end = *at;
@@ -216,7 +218,7 @@ int group_turn(struct rank *r, const struct rf_collective *first, struct place *
 	if (!error)
 		error = ring_owned(r) ? read_on(r) : GROUP_HELD;
 	if (!error) {
-		if (!g->planned || g->comms != r->comms_changed)
+		if (!g->planned || g->comms != r->queue.comms_changed)
 			plan(r);
 		if (!may_issue(r))
 			return GROUP_HELD;

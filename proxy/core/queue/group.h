@@ -39,6 +39,7 @@ struct nccl_group {
  * lies behind. Held, nothing has happened; else the group is read and *at lies behind it: 0, the
  * ncclResult_t of the first part that was refused, or one of the above. */
 int group_turn(struct rank *, const struct rf_collective *first, struct place *at);
+void group_plan_anew(struct rank *); /* a communicator has come or gone */
 void group_free(struct rank *);
 
 #endif

@@ -62,5 +62,5 @@ bool item_may(const struct rank *r, const struct stream *s, const struct item *i
 	if (needs & NEEDS_ROOM && !p->hal->room(s->hal))
 		return false;
 	return !(needs & NEEDS_ACTIVE) ||
-	       (p->active == r && !p->yielding && memory_resident(&r->memory));
+	       (p->slice.active == r && !p->slice.yielding && memory_resident(&r->memory));
 }

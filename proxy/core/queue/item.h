@@ -116,7 +116,8 @@ struct item_row {
 extern const struct item_row item_rows[ITEM_KINDS];
 static inline const struct item_row *item_row(const struct item *i) { return &item_rows[i->kind]; }
 
-/* NULL: host memory is short, and the rank has failed for it. */
+/* Who has a new one fills in its request (and its slot) before it is pushed.
+ * NULL: host memory is short, and the rank has failed for it. */
 struct item *item_new(struct rank *, enum item_kind, uint64_t seq, uint64_t data_bytes);
 /* It has completed, or is dropped. */
 void item_free(struct item *);

@@ -4,6 +4,8 @@
 #include "loop/internal.h"
 #include "queue/kinds.h"
 
+void kernel_seen(struct rank *r, uint64_t function) { r->queue.last_function = function; }
+
 enum item_ready kernel_ready(const struct item *i)
 {
 	const struct function *f = i->kernel.function;
@@ -19,8 +21,7 @@ static bool submit(struct rank *r, const struct stream *s, struct item *i,
 	item_on_device(r, s, i, number);
 	if (!number)
 		return false;
-	r->kernels++;
-	r->proxy->kernels++;
+	rank_count_kernel(r);
 	return true;
 }
 

@@ -35,8 +35,10 @@ static void complete(struct rank *r, struct item *i)
 	if (row->complete)
 		row->complete(r, i);
 	ring_reply(r, i->slot, r->async_error, NULL, 0);
-	r->proxy->progress |= heard;
-	r->proxy->settled |= !heard;
+	if (heard)
+		turn_progress(&r->proxy->turn);
+	else
+		turn_settled(&r->proxy->turn);
 	item_free(i);
 }
 
@@ -55,10 +57,10 @@ static bool ordered(const struct rank *r, const struct stream *s, const struct i
 {
 	if (s->flags & RF_STREAM_NON_BLOCKING)
 		return true;
-	if (s != r->legacy)
-		return !r->legacy->head || r->legacy->head->seq >= i->seq;
-	for (uint32_t n = 0; n < r->stream_count; n++) {
-		const struct stream *o = r->streams[n];
+	if (s != r->queue.legacy)
+		return !r->queue.legacy->head || r->queue.legacy->head->seq >= i->seq;
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		const struct stream *o = r->queue.streams[n];
 		if (o != s && !(o->flags & RF_STREAM_NON_BLOCKING) && o->head &&
 		    o->head->seq < i->seq)
 			return false;
@@ -98,7 +100,7 @@ static void submit_stream(struct rank *r, struct stream *s)
 		if (!submit(r, s, s->next))
 			break;
 		stream_submitted(s);
-		r->proxy->progress = true;
+		turn_progress(&r->proxy->turn);
 	}
 }
 
@@ -108,8 +110,8 @@ void rank_pump(struct rank *r)
 	if (!ring_host_sound(r))
 		rank_fail(r, CU_INVALID_VALUE,
 			  "more host functions have returned than were called");
-	for (uint32_t n = 0; n < r->stream_count; n++) {
-		struct stream *s = r->streams[n];
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		struct stream *s = r->queue.streams[n];
 		complete_stream(r, s);
 		submit_stream(r, s);
 		complete_stream(r, s);
@@ -141,10 +143,11 @@ static uint64_t wake_at(const struct rank *r, const struct stream *s)
 void rank_sleep(struct rank *r)
 {
 	bool each = false;
-	for (uint32_t n = 0; n < r->stream_count; n++)
-		each |= r->streams[n]->next && !ordered(r, r->streams[n], r->streams[n]->next);
-	for (uint32_t n = 0; n < r->stream_count; n++) {
-		struct stream *s = r->streams[n];
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		each |= r->queue.streams[n]->next &&
+			!ordered(r, r->queue.streams[n], r->queue.streams[n]->next);
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		struct stream *s = r->queue.streams[n];
 		r->proxy->hal->notify_at(s->hal, each ? 0 : wake_at(r, s));
 	}
 }
@@ -152,8 +155,8 @@ void rank_sleep(struct rank *r)
 /* Could this rank run a kernel now, were it active? */
 bool rank_has_kernel(const struct rank *r)
 {
-	for (uint32_t n = 0; n < r->stream_count; n++) {
-		const struct stream *s = r->streams[n];
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		const struct stream *s = r->queue.streams[n];
 		if (open_for_next(r, s) && item_row(s->next)->needs & NEEDS_ACTIVE &&
 		    ready(s->next) == ITEM_READY && !r->async_error)
 			return true;
@@ -164,9 +167,9 @@ bool rank_has_kernel(const struct rank *r)
 /* Forget everything queued; nothing of it is in flight. */
 void rank_drop_streams(struct rank *r)
 {
-	for (uint32_t n = 0; n < r->stream_count; n++)
-		while (r->streams[n]->head) {
-			struct item *i = stream_pop(r, r->streams[n]);
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		while (r->queue.streams[n]->head) {
+			struct item *i = stream_pop(r, r->queue.streams[n]);
 			if (item_row(i)->drop)
 				item_row(i)->drop(i);
 			item_free(i);

@@ -15,4 +15,9 @@ void rank_drop_streams(struct rank *);     /* with all that is queued; nothing o
  * memory and the requests that wait for an answer here. */
 const char *queue_invalid(const struct rank *, uint32_t *inflight, uint32_t *slots);
 
+/* launch.c */
+void kernel_seen(struct rank *, uint64_t function); /* the client has launched it */
+/* host.c */
+void host_open(struct rank *); /* as many were called as the channel says */
+
 #endif

@@ -9,12 +9,12 @@
 
 struct stream *stream_new(struct rank *r, uint64_t id, uint32_t flags, int32_t priority)
 {
-	if (r->stream_count >= STREAMS_MAX)
+	if (r->queue.stream_count >= STREAMS_MAX)
 		return NULL;
 	struct stream *s = calloc(1, sizeof *s);
-	struct stream **all = realloc(r->streams, (r->stream_count + 1) * sizeof *all);
+	struct stream **all = realloc(r->queue.streams, (r->queue.stream_count + 1) * sizeof *all);
 	if (all)
-		r->streams = all;
+		r->queue.streams = all;
 	if (!s || !all || r->proxy->hal->stream_create(r->proxy->device, &s->hal)) {
 		free(s);
 		return NULL;
@@ -27,28 +27,30 @@ struct stream *stream_new(struct rank *r, uint64_t id, uint32_t flags, int32_t p
 		free(s);
 		return NULL;
 	}
-	r->streams[r->stream_count++] = s;
+	r->queue.streams[r->queue.stream_count++] = s;
 	if (id == RF_STREAM_LEGACY)
-		r->legacy = s;
+		r->queue.legacy = s;
 	return s;
 }
 
 void stream_free(struct rank *r, uint32_t index)
 {
-	struct stream *s = r->streams[index];
+	struct stream *s = r->queue.streams[index];
 	table_remove(&r->objects, s->o.id);
 	r->proxy->hal->stream_destroy(s->hal);
 	free(s);
-	r->streams[index] = r->streams[--r->stream_count];
+	r->queue.streams[index] = r->queue.streams[--r->queue.stream_count];
 }
 
 void streams_close(struct rank *r)
 {
-	while (r->stream_count)
-		stream_free(r, r->stream_count - 1);
-	free(r->streams);
-	r->streams = NULL;
+	while (r->queue.stream_count)
+		stream_free(r, r->queue.stream_count - 1);
+	free(r->queue.streams);
+	r->queue.streams = NULL;
 }
+
+void stream_doom(struct stream *s) { s->doomed = true; }
 
 void stream_push(struct rank *r, struct stream *s, struct item *i)
 {
@@ -59,7 +61,7 @@ void stream_push(struct rank *r, struct stream *s, struct item *i)
 	s->tail = i;
 	if (!s->next)
 		s->next = i;
-	r->items += i->weight;
+	r->queue.items += i->weight;
 }
 
 struct item *stream_pop(struct rank *r, struct stream *s)
@@ -68,7 +70,7 @@ struct item *stream_pop(struct rank *r, struct stream *s)
 	s->head = i->next;
 	if (!s->head)
 		s->tail = NULL;
-	r->items -= i->weight;
+	r->queue.items -= i->weight;
 	return i;
 }
 

@@ -90,8 +90,8 @@ static const char *marks_invalid(const struct rank *r)
 	while ((o = table_next(&r->objects, &at)))
 		if (o->kind == OBJ_EVENT && ((const struct event *)o)->last)
 			refer(&marks, ((const struct event *)o)->last), events++;
-	for (uint32_t i = 0; i < r->waiter_count; i++)
-		refer(&marks, r->waiters[i].mark);
+	for (uint32_t i = 0; i < r->queue.waiter_count; i++)
+		refer(&marks, r->queue.waiters[i].mark);
 	if (marks.count <= TALLY_MAX)
 		qsort(marks.what, marks.count, sizeof *marks.what, by_address);
 	for (at = 0; (count = next_of(&marks, &at, &what));)
@@ -113,12 +113,12 @@ static const char *fences_invalid(const struct rank *r, uint32_t *slots)
 		*slots += !f->free_addr && f->slot;
 		waiting += f->free_addr != 0;
 	}
-	for (const struct fence *f = r->frees; f; last = f, f = f->next) {
+	for (const struct fence *f = r->queue.frees; f; last = f, f = f->next) {
 		WRONG(last && last->free_seq >= f->free_seq, "frees are not in their order");
 		*slots += f->slot != 0;
 		listed += f->left != 0;
 	}
-	WRONG(last != r->frees_tail, "the tail of the frees is not the last one");
+	WRONG(last != r->queue.frees_tail, "the tail of the frees is not the last one");
 	WRONG(waiting != listed, "a free that waits is not listed");
 	return NULL;
 }
@@ -129,14 +129,14 @@ const char *queue_invalid(const struct rank *r, uint32_t *inflight, uint32_t *sl
 	const struct object *o;
 	const char *wrong;
 	marks.count = fences.count = executions.count = 0;
-	for (uint32_t n = 0; n < r->stream_count; n++)
-		if ((wrong = stream_invalid(r, r->streams[n], &weight, slots)))
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		if ((wrong = stream_invalid(r, r->queue.streams[n], &weight, slots)))
 			return wrong;
-	WRONG(weight != r->items, "the weight of a rank's items");
+	WRONG(weight != r->queue.items, "the weight of a rank's items");
 	while ((o = table_next(&r->objects, &at)))
 		streams += o->kind == OBJ_STREAM;
-	WRONG(streams != r->stream_count, "streams");
-	*slots += r->waiter_count;
+	WRONG(streams != r->queue.stream_count, "streams");
+	*slots += r->queue.waiter_count;
 	if ((wrong = executions_invalid(inflight)) || (wrong = marks_invalid(r)))
 		return wrong;
 	return fences_invalid(r, slots);

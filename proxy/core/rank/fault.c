@@ -4,6 +4,12 @@
  */
 #include "loop/internal.h"
 
+void fault_from(struct rank *r, int error, const char *text)
+{
+	r->async_error = error;
+	snprintf(r->error_text, sizeof r->error_text, "%.*s", RF_FAULT_BYTES - 1, text);
+}
+
 void rank_fail(struct rank *r, int error, const char *text)
 {
 	if (r->async_error)
@@ -11,16 +17,16 @@ void rank_fail(struct rank *r, int error, const char *text)
 	r->async_error = error;
 	memory_stop(&r->memory);
 	snprintf(r->error_text, sizeof r->error_text, "%s", text);
-	if (r->header) {
-		snprintf(r->header->fault, sizeof r->header->fault, "%s", text);
-		atomic_store(&r->header->async_error, (uint32_t)error);
+	if (r->ring.header) {
+		snprintf(r->ring.header->fault, sizeof r->ring.header->fault, "%s", text);
+		atomic_store(&r->ring.header->async_error, (uint32_t)error);
 	}
-	r->proxy->progress = true;
+	turn_progress(&r->proxy->turn);
 }
 
 void rank_fail_comm(struct rank *r, int error, const char *text)
 {
 	if (!r->async_error)
-		snprintf(r->header->fault, sizeof r->header->fault, "%s", text);
-	atomic_store(&r->header->comm_error, (uint32_t)error);
+		snprintf(r->ring.header->fault, sizeof r->ring.header->fault, "%s", text);
+	atomic_store(&r->ring.header->comm_error, (uint32_t)error);
 }

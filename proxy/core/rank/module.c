@@ -6,6 +6,7 @@
  * waits for that: a kernel may be queued behind what other ranks have yet to do.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "loop/internal.h"
 
@@ -37,6 +38,30 @@ int function_fill(struct function *f, const struct proxy_function *from, const u
 	return CU_OK;
 }
 
+struct function *function_new(uint64_t id, struct module *m, const char *name, uint32_t bytes)
+{
+	struct function *f = calloc(1, sizeof *f);
+	if (f)
+		f->name = strndup(name, bytes);
+	if (!f || !f->name) {
+		free(f);
+		return NULL;
+	}
+	f->o = (struct object){OBJ_FUNCTION, id};
+	f->module = m;
+	return f;
+}
+
+void function_from(struct function *f, uint32_t param_bytes, uint32_t max_threads,
+		   uint32_t static_shared_bytes)
+{
+	f->param_bytes = param_bytes;
+	f->max_threads = max_threads;
+	f->static_shared_bytes = static_shared_bytes;
+}
+
+void function_refuse(struct function *f, int error) { f->error = error; }
+
 void function_free(struct function *f)
 {
 	free(f->params);
@@ -44,6 +69,115 @@ void function_free(struct function *f)
 	free(f->name);
 	free(f);
 }
+
+/* ---- modules ---- */
+
+struct module *module_new(struct rank *r, uint64_t id)
+{
+	struct module *m = calloc(1, sizeof *m);
+	if (m)
+		m->o = (struct object){OBJ_MODULE, id};
+	if (m && table_put(&r->objects, &m->o))
+		return m;
+	free(m);
+	return NULL;
+}
+
+struct module *module_restored(uint64_t id, const char *hash, uint64_t globals_addr,
+			       const void *image, uint64_t image_bytes)
+{
+	struct module *m = calloc(1, sizeof *m);
+	if (m && image_bytes)
+		m->image = malloc(image_bytes);
+	if (!m || (image_bytes && !m->image)) {
+		free(m);
+		return NULL;
+	}
+	m->o = (struct object){OBJ_MODULE, id};
+	m->globals_addr = globals_addr;
+	snprintf(m->hash, sizeof m->hash, "%s", hash);
+	m->image_bytes = m->image_room = image_bytes;
+	if (image_bytes)
+		memcpy(m->image, image, image_bytes);
+	return m;
+}
+
+int module_append(struct rank *r, struct module *m, uint64_t offset, const uint8_t *from,
+		  uint64_t bytes)
+{
+	if (m->loaded || m->loading || offset != m->image_bytes ||
+	    r->arriving + bytes > MODULE_BYTES_MAX)
+		return CU_INVALID_VALUE;
+	if (offset + bytes > m->image_room) {
+		uint64_t room = (offset + bytes) * 2;
+		uint8_t *bigger = realloc(m->image, room);
+		if (!bigger)
+			return CU_OUT_OF_MEMORY;
+		m->image = bigger;
+		m->image_room = room;
+	}
+	memcpy(m->image + offset, from, bytes);
+	m->image_bytes += bytes;
+	r->arriving += bytes;
+	return CU_OK;
+}
+
+void module_arrives(struct rank *r, const struct module *m) { r->arriving += m->image_bytes; }
+
+void module_ask(struct module *m)
+{
+	m->loading = true;
+	module_use(m);
+}
+
+void module_place(struct module *m, uint64_t globals_addr) { m->globals_addr = globals_addr; }
+
+/* So many zero-terminated names, one after another. NULL: host memory is short. */
+static char *copy_names(const char *names, uint32_t count)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < count; i++)
+		bytes += strlen(names + bytes) + 1;
+	char *copy = malloc(bytes + 1);
+	return copy ? memcpy(copy, names, bytes) : NULL;
+}
+
+static bool fill(struct module *m, const struct module_contents *c)
+{
+	const uint64_t bytes = c->global_count * sizeof(uint64_t);
+	m->globals_image = malloc(c->globals_bytes + 1);
+	m->function_names = copy_names(c->function_names, c->function_count);
+	m->global_names = copy_names(c->global_names, c->global_count);
+	m->global_offsets = malloc(bytes + 1);
+	m->global_sizes = malloc(bytes + 1);
+	if (!m->globals_image || !m->function_names || !m->global_names || !m->global_offsets ||
+	    !m->global_sizes)
+		return false;
+	memcpy(m->globals_image, c->globals, c->globals_bytes);
+	memcpy(m->global_offsets, c->global_offsets, bytes);
+	memcpy(m->global_sizes, c->global_sizes, bytes);
+	snprintf(m->hash, sizeof m->hash, "%s", c->hash);
+	m->globals_bytes = c->globals_bytes;
+	m->function_count = c->function_count;
+	m->global_count = c->global_count;
+	free(m->image);
+	m->image = NULL;
+	m->loaded = true;
+	return true;
+}
+
+int module_answered(struct rank *r, struct module *m, int error, const struct module_contents *c)
+{
+	m->loading = false;
+	if (error)
+		return error;
+	if (!fill(m, c))
+		return CU_OUT_OF_MEMORY;
+	r->arriving -= m->image_bytes;
+	return CU_OK;
+}
+
+void module_use(struct module *m) { m->uses++; }
 
 void module_free(struct module *m)
 {

@@ -23,6 +23,7 @@
 int ring_open(struct rank *r, int channel_fd, char *error, uint32_t error_bytes)
 {
 	struct stat info;
+	r->ring.channel_fd = -1;
 	int seals = fcntl(channel_fd, F_GET_SEALS);
 	if (fstat(channel_fd, &info) || seals < 0 || !(seals & F_SEAL_SHRINK) ||
 	    (uint64_t)info.st_size != RF_MEMFD_BYTES) {
@@ -31,75 +32,78 @@ int ring_open(struct rank *r, int channel_fd, char *error, uint32_t error_bytes)
 			 (unsigned long long)RF_MEMFD_BYTES);
 		return -1;
 	}
-	r->channel_fd = fcntl(channel_fd, F_DUPFD_CLOEXEC, 3);
-	r->map = mmap(NULL, RF_OFF_PINNED, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-		      r->channel_fd, 0);
-	if (r->channel_fd < 0 || r->map == MAP_FAILED) {
-		r->map = NULL;
+	r->ring.channel_fd = fcntl(channel_fd, F_DUPFD_CLOEXEC, 3);
+	r->ring.map = mmap(NULL, RF_OFF_PINNED, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+			   r->ring.channel_fd, 0);
+	if (r->ring.channel_fd < 0 || r->ring.map == MAP_FAILED) {
+		r->ring.map = NULL;
 		snprintf(error, error_bytes, "rank %u: cannot map the channel: %s", r->rank,
 			 strerror(errno));
 		return -1;
 	}
-	r->header = (struct rf_header *)(void *)r->map;
-	if (r->header->magic != RF_MAGIC || r->header->major != RF_MAJOR) {
+	r->ring.header = (struct rf_header *)(void *)r->ring.map;
+	if (r->ring.header->magic != RF_MAGIC || r->ring.header->major != RF_MAJOR) {
 		snprintf(error, error_bytes,
 			 "rank %u: the channel speaks version %u.%u, this proxy %d.%d", r->rank,
-			 r->header->major, r->header->minor, RF_MAJOR, RF_MINOR);
+			 r->ring.header->major, r->ring.header->minor, RF_MAJOR, RF_MINOR);
 		return -1;
 	}
-	if (atomic_load(&r->header->epoch) > r->job->epoch) {
+	if (atomic_load(&r->ring.header->epoch) > r->job->epoch) {
 		snprintf(error, error_bytes, "rank %u: epoch %llu has taken it already", r->rank,
-			 (unsigned long long)atomic_load(&r->header->epoch));
+			 (unsigned long long)atomic_load(&r->ring.header->epoch));
 		return -1;
 	}
-	atomic_store(&r->header->epoch, r->job->epoch);
-	atomic_store(&r->header->served, 1);
-	r->tail.bytes = r->head = atomic_load(&r->header->tail); /* its number: state_restore */
+	atomic_store(&r->ring.header->epoch, r->job->epoch);
+	atomic_store(&r->ring.header->served, 1);
+	r->ring.tail.bytes = r->ring.head = atomic_load(
+		&r->ring.header->tail); /* its number: state_restore */
 	return 0;
 }
 
 void ring_close(struct rank *r)
 {
-	if (r->map) {
-		if (atomic_load(&r->header->epoch) == r->job->epoch) {
-			atomic_store(&r->header->served, 0);
-			atomic_store(&r->header->server_sleeping, 0);
+	if (r->ring.map) {
+		if (atomic_load(&r->ring.header->epoch) == r->job->epoch) {
+			atomic_store(&r->ring.header->served, 0);
+			atomic_store(&r->ring.header->server_sleeping, 0);
 		}
-		munmap(r->map, RF_OFF_PINNED);
+		munmap(r->ring.map, RF_OFF_PINNED);
 	}
-	if (r->channel_fd >= 0)
-		close(r->channel_fd);
-	r->map = NULL;
-	r->header = NULL;
-	r->channel_fd = -1;
+	if (r->ring.channel_fd >= 0)
+		close(r->ring.channel_fd);
+	r->ring.map = NULL;
+	r->ring.header = NULL;
+	r->ring.channel_fd = -1;
 }
 
 bool ring_empty(const struct rank *r)
 {
-	return r->head == r->tail.bytes &&
-	       atomic_load_explicit(&r->header->head, memory_order_acquire) == r->tail.bytes;
+	return r->ring.head == r->ring.tail.bytes &&
+	       atomic_load_explicit(&r->ring.header->head, memory_order_acquire) ==
+		       r->ring.tail.bytes;
 }
 
 /* The fence: a server that no longer owns the epoch consumes nothing. */
 bool ring_owned(const struct rank *r)
 {
-	return atomic_load_explicit(&r->header->epoch, memory_order_acquire) == r->job->epoch;
+	return atomic_load_explicit(&r->ring.header->epoch, memory_order_acquire) == r->job->epoch;
 }
 
 int ring_peek(struct rank *r, struct place *at, uint8_t *out)
 {
-	const uint8_t *ring = r->map + RF_OFF_RING;
+	const uint8_t *ring = r->ring.map + RF_OFF_RING;
 	if (!ring_owned(r))
 		return 0;
 	for (;;) {
-		if (at->bytes == r->head) /* else the client is left alone with it */
-			r->head = atomic_load_explicit(&r->header->head, memory_order_acquire);
-		uint64_t head = r->head;
+		if (at->bytes == r->ring.head) /* else the client is left alone with it */
+			r->ring.head = atomic_load_explicit(&r->ring.header->head,
+							    memory_order_acquire);
+		uint64_t head = r->ring.head;
 		uint64_t ready = head - at->bytes, place = at->bytes % RF_RING_BYTES;
 		struct rf_record first;
 		if (ready == 0)
 			return 0;
-		if (head < r->tail.bytes || head - r->tail.bytes > RF_RING_BYTES ||
+		if (head < r->ring.tail.bytes || head - r->ring.tail.bytes > RF_RING_BYTES ||
 		    at->bytes > head || ready < sizeof first || at->bytes % RF_RECORD_ALIGN)
 			return RING_BROKEN;
 		memcpy(&first, ring + place, sizeof first);
@@ -117,24 +121,30 @@ int ring_peek(struct rank *r, struct place *at, uint8_t *out)
 			return RING_NUMBER;
 		at->bytes += first.bytes;
 		at->seq++;
-		r->reads++;
+		r->ring.reads++;
 		return (int)first.bytes;
 	}
 }
 
-void ring_consume(struct rank *r, struct place upto) { r->tail = upto; }
+void ring_from(struct rank *r, uint64_t seq) { r->ring.tail.seq = seq; }
+
+void ring_asked(struct rank *r, uint16_t slot) { r->ring.replies += slot != 0; }
+
+void ring_unasked(struct rank *r, uint16_t slot) { r->ring.replies -= slot != 0; }
+
+void ring_consume(struct rank *r, struct place upto) { r->ring.tail = upto; }
 
 void ring_tell_room(struct rank *r)
 {
-	doorbell_publish(&r->header->tail, r->tail.bytes);
-	doorbell_ring(&r->header->space_seq, &r->header->space_waiters);
+	doorbell_publish(&r->ring.header->tail, r->ring.tail.bytes);
+	doorbell_ring(&r->ring.header->space_seq, &r->ring.header->space_waiters);
 }
 
 void ring_reply(struct rank *r, uint16_t slot, int error, const void *data, uint32_t bytes)
 {
 	if (!slot || slot > RF_SLOT_COUNT)
 		return;
-	struct rf_slot *s = (struct rf_slot *)(void *)(r->map + RF_OFF_SLOTS +
+	struct rf_slot *s = (struct rf_slot *)(void *)(r->ring.map + RF_OFF_SLOTS +
 						       (slot - 1) * RF_SLOT_BYTES);
 	if (bytes > sizeof s->data)
 		bytes = sizeof s->data;
@@ -142,17 +152,17 @@ void ring_reply(struct rank *r, uint16_t slot, int error, const void *data, uint
 	if (bytes)
 		memcpy(s->data, data, bytes);
 	slot_answer(s);
-	if (r->replies)
-		r->replies--;
-	r->proxy->progress = true;
+	if (r->ring.replies)
+		r->ring.replies--;
+	turn_progress(&r->proxy->turn);
 }
 
 void ring_release_bulk(struct rank *r, uint32_t index)
 {
 	if (index >= RF_BULK_COUNT)
 		return;
-	atomic_fetch_and(&r->header->bulk_busy, ~(1ull << index));
-	doorbell_ring(&r->header->bulk_seq, &r->header->bulk_waiters);
+	atomic_fetch_and(&r->ring.header->bulk_busy, ~(1ull << index));
+	doorbell_ring(&r->ring.header->bulk_seq, &r->ring.header->bulk_waiters);
 }
 
 uint8_t *ring_bulk(struct rank *r, uint64_t at, uint64_t bytes)
@@ -160,27 +170,28 @@ uint8_t *ring_bulk(struct rank *r, uint64_t at, uint64_t bytes)
 	const uint64_t all = (uint64_t)RF_BULK_COUNT * RF_BULK_BYTES;
 	if (at > all || bytes > all - at)
 		return NULL;
-	return r->map + RF_OFF_BULK + at;
+	return r->ring.map + RF_OFF_BULK + at;
 }
 
 void ring_retired(struct rank *r, uint64_t seq)
 {
-	atomic_store_explicit(&r->header->retired_free, seq, memory_order_release);
+	atomic_store_explicit(&r->ring.header->retired_free, seq, memory_order_release);
 }
 
 /* Host functions are handed over in order; the client counts those that have returned. */
 bool ring_host_function(struct rank *r, uint64_t token, uint32_t place)
 {
-	uint64_t *queue = (uint64_t *)(void *)(r->map + RF_OFF_HOSTFUNC);
-	if (place - atomic_load(&r->header->hostfunc_tail) >= RF_HOSTFUNC_COUNT)
+	uint64_t *queue = (uint64_t *)(void *)(r->ring.map + RF_OFF_HOSTFUNC);
+	if (place - atomic_load(&r->ring.header->hostfunc_tail) >= RF_HOSTFUNC_COUNT)
 		return false;
 	queue[place % RF_HOSTFUNC_COUNT] = token;
-	atomic_store_explicit(&r->header->hostfunc_head, place + 1, memory_order_release);
-	doorbell_wake(&r->header->hostfunc_head);
+	atomic_store_explicit(&r->ring.header->hostfunc_head, place + 1, memory_order_release);
+	doorbell_wake(&r->ring.header->hostfunc_head);
 	return true;
 }
 
 bool ring_host_sound(const struct rank *r)
 {
-	return r->host_place - atomic_load(&r->header->hostfunc_tail) <= RF_HOSTFUNC_COUNT;
+	return r->queue.host_place - atomic_load(&r->ring.header->hostfunc_tail) <=
+	       RF_HOSTFUNC_COUNT;
 }

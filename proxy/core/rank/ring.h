@@ -14,6 +14,16 @@ struct place {          /* in the ring, after some record */
 	uint64_t seq;   /* of that record; 0: none yet */
 };
 
+struct rank_ring {
+	uint8_t *map;
+	struct rf_header *header;
+	int channel_fd;
+	struct place tail; /* what we have consumed */
+	uint64_t head;     /* what the client has published when we looked last */
+	uint32_t replies;  /* requests not answered yet */
+	uint64_t reads;    /* records copied out of it: one that is held may be again */
+};
+
 int ring_open(struct rank *, int channel_fd, char *error, uint32_t error_bytes);
 void ring_close(struct rank *);
 /* The next record, checked for size and number and copied to `out` (RF_RECORD_MAX bytes), or 0
@@ -25,7 +35,10 @@ int ring_peek(struct rank *, struct place *at, uint8_t *out);
 void ring_consume(struct rank *, struct place upto);
 void ring_tell_room(struct rank *); /* what was consumed is free: published once per turn */
 bool ring_empty(const struct rank *);
-bool ring_owned(const struct rank *); /* no server of a later epoch has taken it */
+bool ring_owned(const struct rank *);            /* no server of a later epoch has taken it */
+void ring_from(struct rank *, uint64_t seq);     /* the number of the last record before */
+void ring_asked(struct rank *, uint16_t slot);   /* a reply is owed, unless slot is 0 */
+void ring_unasked(struct rank *, uint16_t slot); /* not yet: its record waits */
 void ring_reply(struct rank *, uint16_t slot, int error, const void *data, uint32_t bytes);
 void ring_release_bulk(struct rank *, uint32_t index);
 uint8_t *ring_bulk(struct rank *, uint64_t at, uint64_t bytes); /* NULL: out of bounds */

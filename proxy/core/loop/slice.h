@@ -1,0 +1,23 @@
+/* slice.h: which rank may run kernels now (slice.c). */
+#ifndef RANKFOLD_SLICE_H
+#define RANKFOLD_SLICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct proxy;
+struct rank;
+
+struct slice {
+	struct rank *active; /* or NULL */
+	uint64_t active_since_ns, quantum_ns;
+	bool yielding;       /* its time slice has ended: nothing more is submitted */
+	struct rank *target; /* becomes active when its memory is here */
+};
+
+void slice_open(struct proxy *, uint64_t quantum_ns);
+void slice_forget(struct rank *); /* it goes */
+void slice_turn(struct proxy *);
+uint64_t slice_deadline_ns(const struct proxy *); /* when to look again; 0: never */
+
+#endif

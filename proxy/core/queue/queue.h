@@ -1,0 +1,33 @@
+/* queue.h: what of a rank's the queues keep: each line is written by its file only. */
+#ifndef RANKFOLD_QUEUE_H
+#define RANKFOLD_QUEUE_H
+
+#include "queue/group.h"
+
+struct fence;
+struct stream;
+struct waiter;
+
+struct rank_queue {
+	struct stream **streams; /* stream.c */
+	uint32_t stream_count;
+	struct stream *legacy;
+	uint32_t items; /* weight of all that lies in them */
+
+	struct waiter *waiters; /* event.c */
+	uint32_t waiter_count, waiter_room;
+
+	struct fence *frees, *frees_tail; /* fence.c */
+
+	uint32_t host_place; /* host.c: host functions queued so far */
+
+	/* launch.c: handle of the kernel launched last: tells one bucket from another */
+	uint64_t last_function;
+
+	uint64_t tickets; /* collective.c: given to the engine so far */
+
+	struct nccl_group group; /* group.c */
+	uint64_t comms_changed;  /* communicators that came or went by others' answers */
+};
+
+#endif

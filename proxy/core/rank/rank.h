@@ -1,0 +1,68 @@
+/* rank.h: what a rank is on this device: one part for each that owns one.
+ *
+ * A part is written by its owner's files only; others read it, and call the owner's verbs
+ * (tests/proxy/test_owners.py). The files of this room, from the lowest to
+ * the highest: one calls those above it here and no other (tests/proxy/test_floors.py).
+ *
+ *   table.c   virtual handles
+ *   ring.c    the rank's channel: mapping, records out, replies in
+ *   fault.c   its sticky error
+ *   module.c  its modules and functions: how they come to be, and how long they live
+ *   comm.c    its communicators, as handles
+ */
+#ifndef RANKFOLD_RANK_H
+#define RANKFOLD_RANK_H
+
+#include "channel.h"
+#include "loop/ending.h"
+#include "loop/intake.h"
+#include "memory/memory.h"
+#include "queue/queue.h"
+#include "rank/ring.h"
+#include "rank/table.h"
+
+struct job;
+struct proxy;
+
+struct rank_counters {
+	uint64_t kernels, collectives, switches;
+};
+
+struct rank {
+	struct proxy *proxy; /* these: loop/rank.c */
+	struct job *job;
+	uint32_t rank;
+
+	int async_error; /* rank/fault.c */
+	char error_text[RF_FAULT_BYTES];
+
+	struct rank_ring ring;     /* rank/ring.c */
+	struct table objects;      /* its handles: by table.h's verbs */
+	uint64_t arriving;         /* rank/module.c: bytes of images that are not loaded yet */
+	struct rank_queue queue;   /* queue/ */
+	struct rank_memory memory; /* memory/ */
+	struct intake intake;      /* loop/dispatch.c */
+	uint32_t pending;  /* loop/ask.c: questions and joinings that the client waits for */
+	struct ending end; /* loop/job.c */
+	/* By the verbs below: its own, and the device's, of all ranks that were ever here. */
+	struct rank_counters counters, *device;
+};
+
+static inline void rank_count_kernel(struct rank *r)
+{
+	r->counters.kernels++;
+	r->device->kernels++;
+}
+static inline void rank_count_collective(struct rank *r)
+{
+	r->counters.collectives++;
+	r->device->collectives++;
+}
+static inline void rank_count_switch(struct rank *r)
+{
+	r->counters.switches++;
+	r->device->switches++;
+}
+static inline void rank_count_from(struct rank *r, struct rank_counters c) { r->counters = c; }
+
+#endif

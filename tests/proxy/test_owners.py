@@ -1,0 +1,107 @@
+"""In the proxy's core a field is written by its owner's files; others call a verb of theirs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.native import CORE
+
+# What is written, as the end of what stands before the operator: a part of a rank or the proxy, or
+# a field of a name that nothing else has. Whose it is: files, or whole rooms.
+OWNERS: dict[str, tuple[str, ...]] = {
+    r"turn\.\w+": (),  # by the verbs of turn.h only
+    r"counters\.\w+|->counters": ("rank/rank.h",),
+    r"ring\.[\w.]+": ("rank/ring.c",),
+    r"intake\.\w+": ("loop/dispatch.c",),
+    r"end\.\w+": ("loop/job.c",),
+    r"slice\.\w+": ("loop/slice.c",),
+    r"queue\.(streams(\[[^=]*\])?|stream_count|legacy|items)": ("queue/stream.c",),
+    r"(queue\.|q->)waiter\w*(\[[^=]*\])?": ("queue/event.c",),
+    r"queue\.frees\w*(->next)?": ("queue/fence.c",),
+    r"queue\.host_place": ("queue/host.c",),
+    r"queue\.last_function": ("queue/launch.c",),
+    r"queue\.tickets": ("queue/collective.c",),
+    r"queue\.(group|comms_changed)[\w.]*": ("queue/group.c",),
+    r"r->(async_error|error_text)": ("rank/fault.c",),
+    r"->pending|next_token|->asks": ("loop/ask.c",),
+    r"arriving": ("rank/module.c",),
+    r"(?<!\bs)->(uses|doomed|loading|loaded|globals_addr|image_room|globals_image|hash)":
+        ("rank/module.c", "queue/stream.c"),
+    r"(?<!\bs)->(split_from|issued|queued)":
+        ("rank/comm.c", "rank/comm.h", "barrier", "collective"),
+    r"(last|mark|m)->(over|loud|time_ns)|e->last": ("queue/event.c",),
+    r"memory\.[\w.\[\]>-]+": (),  # by verbs of memory/, which sees no rank
+    r"->(alone|missing|inflight|dying|live_count|in_image|freed|move_count)": ("memory",),
+    r"->(attached|saved_bytes|cut|cut_at|released_at|activity|goal)|->jobs|->ranks\[[^=]*\]":
+        ("loop/job.c", "loop/rank.c"),
+    r"->rank_count": ("loop/rank.c",),
+    r"wakeups": ("loop/loop.c",),
+}  # fmt: skip
+
+PLACE = r"[A-Za-z_]\w*(?:\[[^\]=]*\])?(?:(?:->|\.)\w+(?:\[[^\]=]*(?:\[[^\]]*\])?[^\]=]*\])?)*"
+WRITE = re.compile(
+    rf"(?:\+\+|--)({PLACE})|({PLACE})(?:\+\+|--|\s*(?:[-+|&^]|<<|>>)?=(?!=))", re.ASCII
+)
+
+
+def writes(text: str) -> Iterator[tuple[int, str]]:
+    """Line and place of each assignment to what is reached through a pointer or a part."""
+    text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
+    text = re.sub(r'"(?:\\.|[^"\\])*"', '""', text)
+    for found in WRITE.finditer(text):
+        place = found[1] or found[2]
+        if "->" in place or "." in place:
+            yield text.count("\n", 0, found.start()) + 1, place
+
+
+def may_write(file: str, owners: tuple[str, ...]) -> bool:
+    return any(file == owner or file.startswith(f"{owner}/") for owner in owners)
+
+
+def strange(file: str, text: str) -> list[str]:
+    """What this file writes that is another's."""
+    return [
+        f"{file}:{line}: {place}"
+        for line, place in writes(text)
+        for pattern, owners in OWNERS.items()
+        if re.search(rf"(?:{pattern})$", place) and not may_write(file, owners)
+    ]
+
+
+def sources() -> list[Path]:
+    return [path for kind in ("*.c", "*.h") for path in sorted(CORE.rglob(kind))]
+
+
+def test_a_field_is_written_by_its_owner() -> None:
+    bad = []
+    for path in sources():
+        file = str(path.relative_to(CORE))
+        if file.startswith(("loop/", "queue/", "rank/", "memory/")):
+            bad += strange(file, path.read_text())
+    assert bad == []
+
+
+@pytest.mark.parametrize("pattern", OWNERS)
+def test_what_has_an_owner_is_there(pattern: str) -> None:
+    """A field that was renamed does not drop out of the rule unseen."""
+    found = {
+        str(path.relative_to(CORE))
+        for path in sources()
+        for _line, place in writes(path.read_text())
+        if re.search(rf"(?:{pattern})$", place)
+    }
+    owners = OWNERS[pattern]
+    assert not owners or any(may_write(file, owners) for file in found)
+
+
+def test_the_rule_bites() -> None:
+    assert strange("loop/api.c", "j->ranks[a->rank]->end.exited = true;") != []
+    assert strange("queue/item.c", "\tr->ring.replies--;\n") == ["queue/item.c:1: r->ring.replies"]
+    assert strange("loop/job.c", "j->ranks[n]->memory.alone = true;") != []
+    assert strange("queue/fence.c", "r->proxy->turn.progress |= true;") != []
+    assert strange("loop/api.c", "if (r->ring.replies == 1 && a->end.exited <= x) {}") == []
+    assert strange("rank/ring.c", "r->ring.tail.bytes = 1; /* r->end.exited = 1; */") == []
