@@ -33,22 +33,22 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 	uint64_t bytes = a->bytes ? a->bytes : 1;
 	if (a->addr < RF_DEV_BASE || a->addr % RF_ALLOC_ALIGN || offset >= RF_HEAP_BYTES ||
 	    bytes > RF_HEAP_BYTES - offset)
-		return MEMORY_INVALID;
+		return CU_INVALID_VALUE;
 	uint32_t at = buffer_place(m, a->addr);
 	if ((at < m->buffer_count && m->buffers[at].addr < a->addr + bytes) ||
 	    (at > 0 && m->buffers[at - 1].addr + m->buffers[at - 1].bytes > a->addr))
-		return MEMORY_INVALID; /* overlaps a live buffer */
+		return CU_INVALID_VALUE; /* overlaps a live buffer */
 	uint32_t first = (uint32_t)(offset / RF_CHUNK_BYTES);
 	uint32_t last = (uint32_t)((offset + bytes - 1) / RF_CHUNK_BYTES);
 	uint64_t fresh = 0;
 	for (uint32_t c = first; c <= last; c++)
 		fresh += m->pages[c].buffers == 0;
 	if (m->live_count - m->dying + fresh > m->device->total)
-		return MEMORY_SHORT;
+		return CU_OUT_OF_MEMORY;
 	if (!make_room((void **)&m->buffers, m->buffer_count, 1, &m->buffer_room,
 		       sizeof *m->buffers) ||
 	    !make_room((void **)&m->live, m->live_count, fresh, &m->live_room, sizeof *m->live))
-		return MEMORY_SHORT; /* before anything has changed */
+		return CU_OUT_OF_MEMORY; /* before anything has changed */
 	for (uint32_t c = first; c <= last; c++) {
 		struct page *page = &m->pages[c];
 		if (page->buffers++)
@@ -63,7 +63,7 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 	memmove(&m->buffers[at + 1], &m->buffers[at], (m->buffer_count - at) * sizeof *m->buffers);
 	m->buffers[at] = (struct buffer){a->addr, bytes, a->call_site, a->stable, false};
 	m->buffer_count++;
-	return MEMORY_OK;
+	return CU_OK;
 }
 
 /* Is a chunk of this range still mapped for work that began before it was freed? */

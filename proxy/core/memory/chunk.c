@@ -21,7 +21,7 @@ int chunk_new(struct device_memory *d, struct chunk **out)
 	*out = &d->chunks[number];
 	**out = (struct chunk){.held = true};
 	d->used++;
-	return MEMORY_OK;
+	return CU_OK;
 }
 
 void chunk_let_go(struct device_memory *d, struct chunk *c)
@@ -53,7 +53,7 @@ int page_map(struct rank_memory *m, uint32_t page, struct chunk *c)
 	m->pages[page].chunk = c;
 	m->missing--;
 	count(d, c, c->refs + 1, c->leaving);
-	return MEMORY_OK;
+	return CU_OK;
 }
 
 void page_unmap(struct rank_memory *m, uint32_t index)
@@ -82,6 +82,6 @@ int memory_share(struct rank_memory *from, struct rank_memory *to, uint32_t page
 	struct chunk *c = from->pages[page].chunk;
 	if (from->device != to->device || !c || c->leaving || !to->pages[page].buffers ||
 	    to->pages[page].chunk || to->inflight || memory_moving(to))
-		return MEMORY_INVALID;
+		return CU_INVALID_VALUE;
 	return page_map(to, page, c);
 }

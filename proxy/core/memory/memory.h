@@ -50,13 +50,11 @@
 #include <stdint.h>
 
 #include "channel.h"
+#include "codes.h"
 #include "hal.h"
 
 #define HEAP_PAGES (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 #define PIECE_BYTES (16ull << 20) /* of a copy or fill: no rank holds up the others for longer */
-
-/* CUresult numbers that are given here. */
-enum { MEMORY_OK = 0, MEMORY_INVALID = 1, MEMORY_SHORT = 2 };
 
 struct buffer {
 	uint64_t addr, bytes;

@@ -84,14 +84,14 @@ static enum outcome fail(struct rank_memory *m, int error)
 static enum outcome take(struct rank_memory *m, struct chunk **c)
 {
 	struct device_memory *d = m->device;
-	int error = d->used < d->total ? chunk_new(d, c) : MEMORY_SHORT;
+	int error = d->used < d->total ? chunk_new(d, c) : CU_OUT_OF_MEMORY;
 	if (!error) {
 		d->reserved--;
 		return SUBMITTED;
 	}
 	if (d->leaving)
 		return WAITS;
-	return fail(m, d->used < d->total ? error : MEMORY_OK);
+	return fail(m, d->used < d->total ? error : CU_OK);
 }
 
 static enum outcome submit_in(struct rank_memory *m, struct move *v)
@@ -122,7 +122,7 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 		m->move_submitted++;
 		return SUBMITTED;
 	}
-	int error = d->scratch ? MEMORY_OK : d->hal->space_create(d->device, &d->scratch);
+	int error = d->scratch ? CU_OK : d->hal->space_create(d->device, &d->scratch);
 	if (error)
 		return fail(m, error);
 	struct chunk *c;

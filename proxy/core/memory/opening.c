@@ -17,7 +17,7 @@ int device_memory_open(struct device_memory *d, const struct hal *hal, struct ha
 	d->total = bytes / RF_CHUNK_BYTES;
 	d->chunks = calloc(d->total, sizeof *d->chunks);
 	if (!d->chunks)
-		return MEMORY_SHORT;
+		return CU_OUT_OF_MEMORY;
 	int error = hal->stream_create(device, &d->in);
 	return error ? error : hal->stream_create(device, &d->out);
 }
@@ -53,7 +53,7 @@ int memory_open(struct rank_memory *m, struct device_memory *d, uint32_t rank, i
 	m->rank = rank;
 	m->image_fd = -1;
 	if (fstat(image_fd, &info) || (uint64_t)info.st_size < RF_WINDOW_BYTES)
-		return MEMORY_INVALID;
+		return CU_INVALID_VALUE;
 	m->image_fd = fcntl(image_fd, F_DUPFD_CLOEXEC, 3);
 	m->image = mmap(NULL, RF_WINDOW_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
 			m->image_fd, 0);
@@ -62,13 +62,13 @@ int memory_open(struct rank_memory *m, struct device_memory *d, uint32_t rank, i
 	if (m->image_fd < 0 || m->image == MAP_FAILED || m->pages == MAP_FAILED) {
 		m->image = m->image == MAP_FAILED ? NULL : m->image;
 		m->pages = m->pages == MAP_FAILED ? NULL : m->pages;
-		return MEMORY_SHORT;
+		return CU_OUT_OF_MEMORY;
 	}
 	int error = d->hal->space_create(d->device, &m->space);
 	if (error)
 		return error;
 	if (!list(d, m))
-		return MEMORY_SHORT;
+		return CU_OUT_OF_MEMORY;
 	return d->hal->space_map_host(m->space, RF_PINNED_BASE(rank), channel_fd, RF_OFF_PINNED,
 				      RF_PINNED_SLOT_BYTES);
 }

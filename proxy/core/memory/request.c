@@ -39,7 +39,7 @@ bool memory_ask(struct rank_memory *m, const struct memory_request *wanted)
 		return false; /* something of it is under way */
 	*q = *wanted;
 	q->state = REQUEST_WAITING;
-	q->result = MEMORY_OK;
+	q->result = CU_OK;
 	q->memory = m;
 	enqueue(q);
 	m->device->progress = true;
@@ -165,9 +165,9 @@ static bool over(struct memory_request *q, int64_t needed)
 	if (q->result)
 		finish(q, q->result);
 	else if (!needed)
-		finish(q, MEMORY_OK);
+		finish(q, CU_OK);
 	else if (q->purpose != PURPOSE_SAVE && q->memory->live_count > d->total - d->lost)
-		finish(q, MEMORY_SHORT);
+		finish(q, CU_OUT_OF_MEMORY);
 	return !q->state;
 }
 

@@ -36,7 +36,7 @@ static bool submit_work(struct transfers *q, struct transfer *t)
 	if (!q->hal->room(q->stream))
 		return false;
 	t->hal_seq = q->hal->submit(q->stream, &t->work);
-	t->error = t->hal_seq ? TRANSFER_OK : TRANSFER_LOST;
+	t->error = t->hal_seq ? NCCL_OK : NCCL_SYSTEM_ERROR;
 	return true;
 }
 
@@ -49,7 +49,7 @@ static bool submit(struct transfers *q, struct transfer *t)
 	if (!m || t->error)
 		return true;
 	if (!memory_valid(m, t->addr, t->bytes)) {
-		t->error = TRANSFER_INVALID;
+		t->error = NCCL_INVALID_ARGUMENT;
 		return true;
 	}
 	while (t->done < t->bytes) {
@@ -95,7 +95,7 @@ static void complete(struct transfers *q, struct transfer *t)
 	if (t->memory && t->hal_seq)
 		memory_used(t->memory);
 	if (skipped(q, t))
-		t->error = TRANSFER_LOST;
+		t->error = NCCL_SYSTEM_ERROR;
 	if (t->over)
 		t->over(t->arg, t->token, t->error);
 	q->progress = true;

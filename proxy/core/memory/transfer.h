@@ -6,7 +6,6 @@
 #include "memory.h"
 
 enum transfer_kind { TRANSFER_READ, TRANSFER_WRITE, TRANSFER_WORK };
-enum transfer_error { TRANSFER_OK = 0, TRANSFER_LOST = 2, TRANSFER_INVALID = 4 }; /* ncclResult_t */
 
 struct transfer {
 	struct transfer *next;
@@ -16,7 +15,7 @@ struct transfer {
 	struct hal_ref other; /* READ: where it goes, WRITE: where it comes from */
 	struct hal_work work; /* WORK */
 	uint64_t hal_seq;
-	int error;
+	int error; /* ncclResult_t */
 	/* Called when it has completed, unless NULL. */
 	void (*over)(void *arg, uint64_t token, int error);
 	void *arg;
