@@ -108,7 +108,7 @@ bool transfer_pump(struct transfers *q)
 		q->next = q->next->next;
 		q->progress = true;
 	}
-	uint64_t completed = q->hal->completed(q->stream);
+	uint64_t completed = q->first ? q->hal->completed(q->stream) : 0;
 	while (q->first && q->first != q->next && q->first->hal_seq <= completed) {
 		struct transfer *t = q->first;
 		q->first = t->next;
