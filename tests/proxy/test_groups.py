@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hostile.records import COMM_SPLIT
+from hostile.records import COMM_DESTROY, COMM_SPLIT
 
 from rankfold.proxy.native import Native, RankStatus
 from support import words
@@ -34,7 +34,7 @@ from support.ring_client import (
 
 WORLD, LATER = 16, 17  # communicators
 AHEAD = 2  # rounds that a rank may be ahead of others, where all are alike
-INVALID_ARGUMENT = 4
+INVALID_ARGUMENT, INVALID_USAGE = 4, 5
 PLACES = 8  # of 4 floats each
 
 
@@ -165,6 +165,27 @@ def test_a_communicator_that_comes_to_be_while_a_group_is_held_is_part_of_it(
         for client in clients:
             assert [values(client, n) for n in range(2)] == [(3.0,) * 4] * 2
         leave(native)
+
+
+@pytest.mark.parametrize("opcode", [COMM_INIT, COMM_SPLIT])
+def test_a_communicator_is_not_destroyed_while_it_joins(
+    opcode: int, clients: list[RingClient]
+) -> None:
+    """Only a hostile rank tries: its job still joins, reaches a cut and goes on."""
+    split = struct.pack("<QQii", WORLD, LATER, 1, 0)
+    with device() as native:
+        of = [split if opcode == COMM_SPLIT else joining(client, LATER) for client in clients]
+        begin(native, clients, opcode, of[0])
+        assert clients[0].call(COMM_DESTROY, struct.pack("<Q", LATER)) == INVALID_USAGE
+        assert clients[1].call(opcode, of[1]) == 0
+        assert clients[0].finish(2) == 0
+        rounds(clients[1], AHEAD)
+        assert synchronize(*clients) == [0, 0]
+        native.barrier(1, True)
+        settle(native, 1, "cut")
+        assert native.job_leave(1)
+        settle(native, 1, "saved")
+        native.job_close(1)
 
 
 def test_a_communicator_that_is_lost_while_a_group_is_held_is_left_out_of_it(

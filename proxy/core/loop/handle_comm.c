@@ -52,6 +52,8 @@ int on_comm_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	struct comm *c = GET(r, comm, COMM, a->handle);
 	if (!c)
 		return NCCL_INVALID_ARGUMENT;
+	if (!c->key) /* the other ranks count on its joining, and no client has its handle yet */
+		return NCCL_INVALID_USAGE;
 	if (collective_queued(r, c))
 		return RETRY; /* ncclCommDestroy comes after the last operation */
 	coll_destroy(r->job->coll, r->rank, a->handle);
