@@ -180,13 +180,22 @@ class Native:
             null = self._ffi.NULL
             self._lib.proxy_function_ready(self._proxy, token, error, why.encode(), null, null)
             return
+        sets = info.sets
+        words = self._ffi.new("struct proxy_access[]", [(at, 8, use) for at, use in sets.words])
+        variables = self._ffi.new(
+            "struct proxy_access[]", [(a.at, a.bytes, a.use) for a in info.variables]
+        )
+        why_open = self._ffi.new("char[]", sets.why_open.encode())
         function = self._ffi.new(
             "struct proxy_function *",
             {"address": info.address, "param_count": len(info.params),
              "param_bytes": info.param_bytes, "static_shared_bytes": info.static_shared,
              "max_threads": info.max_threads, "registers": info.registers,
              "local_bytes": info.local_bytes, "const_bytes": info.const_bytes,
-             "ptx_version": info.ptx_version},
+             "ptx_version": info.ptx_version, "closed": sets.closed,
+             "word_count": len(words), "words": words, "variable_count": len(variables),
+             "variables": variables,
+             "why_open": self._ffi.NULL if sets.closed else why_open},
         )  # fmt: skip
         layout = [number for param in info.params for number in param]
         self._lib.proxy_function_ready(self._proxy, token, 0, b"", function, layout)

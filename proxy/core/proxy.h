@@ -92,10 +92,29 @@ int proxy_module_ready(struct proxy *proxy, uint64_t token, int error, const cha
 		       uint32_t function_count, const char *function_names, uint32_t global_count,
 		       const char *global_names, const uint64_t *global_offsets,
 		       const uint64_t *global_sizes);
+/* How a kernel uses memory that it reaches through an address. VALUE: the address itself matters
+ * too, it is compared, stored or computed with; LOW_BITS: only its lowest eight bits do. */
+enum proxy_use {
+	PROXY_READ = 1,
+	PROXY_WRITTEN = 2,
+	PROXY_ATOMIC = 4,
+	PROXY_VALUE = 8,
+	PROXY_LOW_BITS = 16
+};
+/* An address among the kernel's parameters (8 bytes), or a variable in its module's globals. */
+struct proxy_access {
+	uint64_t at, bytes;
+	uint32_t use; /* enum proxy_use */
+};
+/* `words` and `variables` are all that it reaches memory through if it is `closed`; if it is not,
+ * why_open is a line for people. A word that is no address of a buffer is only a number. */
 struct proxy_function {
 	uint64_t address; /* struct hal_function * */
 	uint32_t param_count, param_bytes;
 	uint32_t static_shared_bytes, max_threads, registers, local_bytes, const_bytes, ptx_version;
+	uint32_t closed, word_count, variable_count;
+	const struct proxy_access *words, *variables;
+	const char *why_open;
 };
 int proxy_function_ready(struct proxy *proxy, uint64_t token, int error, const char *why,
 			 const struct proxy_function *function, const uint32_t *params);

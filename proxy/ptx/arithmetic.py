@@ -33,7 +33,7 @@ FLOATS = frozenset(("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64", "tf
 
 
 class Use(enum.IntFlag):
-    """How a word of the parameters or a variable is used (enum rf_use). VALUE: the bits of the
+    """How a word of the parameters or a variable is used (enum proxy_use). VALUE: the bits of the
     address matter otherwise than to reach memory: they are compared, stored, computed with.
     LOW_BITS: only the lowest eight of them."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import layout
+from .arithmetic import Use
 from .model import Module
 from .module import parse_module
+from .sets import Sets
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,20 @@ class ModuleInfo:
 
 
 @dataclass(frozen=True)
+class Access:
+    """A place that a kernel uses so, in bytes: an address among its parameters, or a variable in
+    its module's globals area."""
+
+    at: int
+    bytes: int
+    use: Use
+
+
+@dataclass(frozen=True)
 class FunctionInfo:
     """A kernel. `address` is that of its struct hal_function, valid while the loader lives.
-    Sizes and offsets in bytes."""
+    Sizes and offsets in bytes. `sets`: what it reads and writes; `variables`: where those of it
+    lie."""
 
     name: str
     address: int
@@ -45,6 +58,8 @@ class FunctionInfo:
     local_bytes: int
     const_bytes: int
     ptx_version: int
+    sets: Sets
+    variables: tuple[Access, ...]
 
 
 def module_info(text: str, digest: str) -> ModuleInfo:
@@ -59,3 +74,11 @@ def module_info(text: str, digest: str) -> ModuleInfo:
     )
     image = layout.globals_image(module)
     return ModuleInfo(digest, functions, found, laid_out.bytes, image, module)
+
+
+def variables_of(module: ModuleInfo, sets: Sets) -> tuple[Access, ...]:
+    """The variables that a kernel of the module uses, in the globals area."""
+    placed = {g.name: g for g in module.globals}
+    return tuple(
+        Access(placed[name].offset, placed[name].bytes, use) for name, use in sets.variables
+    )

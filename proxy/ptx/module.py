@@ -225,9 +225,7 @@ def variables(statement: str) -> list[Variable]:
         data, pointers = _initial(initial, kind, name) if initial else (b"", ())
         element, _ = _layout(modifiers)
         extern, managed = "extern" in words, "managed" in words
-        found.append(
-            Variable(name, space, align, size, data, extern, pointers, element, managed)
-        )
+        found.append(Variable(name, space, align, size, data, extern, pointers, element, managed))
     return found
 
 

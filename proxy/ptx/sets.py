@@ -16,7 +16,9 @@ turns up. docs/sets.md has the rules for people.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from . import origins as og
 from .arithmetic import HEAP, Registers, Use
@@ -32,7 +34,6 @@ from .model import (
     Operand,
     Special,
     Sym,
-    Variable,
     Vec,
     registers_of,
 )  # fmt: skip
@@ -70,13 +71,32 @@ class Sets:
     def closed(self) -> bool:
         return not self.reasons
 
+    @property
+    def why_open(self) -> str:
+        """The first reason, for people; closed: ""."""
+        return f"it {self.reasons[0].what}: {self.reasons[0].instr}" if self.reasons else ""
+
+    def plain(self) -> dict[str, list[list[Any]]]:
+        """As JSON has it."""
+        return {name: [list(item) for item in items] for name, items in (
+            ("words", self.words), ("variables", self.variables),
+            ("reasons", [(r.what, r.instr) for r in self.reasons]))}  # fmt: skip
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, list[list[Any]]]) -> Sets:
+        return cls(
+            tuple((int(at), Use(use)) for at, use in plain["words"]),
+            tuple((str(name), Use(use)) for name, use in plain["variables"]),
+            tuple(Reason(str(what), str(instr)) for what, instr in plain["reasons"]),
+        )
+
 
 def sets_of(module: Module, kernel: Function) -> Sets:
     """Of one kernel; open if its code cannot be resolved."""
     try:
         return analyse(module, kernel, flatten(module, kernel))
     except ModuleError as error:
-        return Sets(reasons=(Reason(error.message, error.about),))
+        return Sets(reasons=(Reason(f"cannot be resolved ({error.message})", error.about),))
 
 
 def analyse(module: Module, kernel: Function, flat: Flat) -> Sets:
@@ -185,24 +205,26 @@ class _Analysis(Registers):
         self, i: Instr, where: Mem, origins: Origins, pointing: list[Origin], use: Use
     ) -> None:
         """An access to device memory."""
-        for o in origins:
-            if o.kind == "function":
-                self.open("uses the address of a function as one of memory", i)
-            elif o.kind == "memory" and o.shape < INDEX:
-                self.open("finds pointers in memory", i)
-            elif o.kind == "part" and o.shape < INDEX:
-                self.open("makes an address of parts of parameters", i)
-            elif o.shape < INDEX and o.shape != WHOLE:
-                self.open("makes an address of the bits of another one", i)
-            elif o.kind == "variable" and self._managed(str(o.at)):
-                self.open("reaches managed memory", i)
-        if not pointing:
-            self.open("has an address that comes from no parameter and no variable", i)
+        wrong = {why for o in origins if (why := self._why_not(o))}
+        if not pointing and not wrong:
+            wrong = {"has an address that comes from no parameter and no variable"}
+        for why in sorted(wrong):
+            self.open(why, i)
         self._use(origins, use)
 
-    def _managed(self, name: str) -> bool:
-        variable = self.module.variables.get(name)
-        return isinstance(variable, Variable) and variable.managed
+    def _why_not(self, o: Origin) -> str:
+        """Why an address may not have this origin; "": it may."""
+        if o.kind == "function":
+            return "uses the address of a function as one of memory"
+        if o.kind == "variable" and self.module.variables[str(o.at)].managed:
+            return "reaches managed memory"
+        if o.shape >= INDEX or (o.shape == WHOLE and o.kind in ("word", "variable")):
+            return ""
+        if o.kind == "memory":
+            return "finds pointers in memory"
+        if o.kind == "part":
+            return "makes an address of parts of parameters"
+        return "makes an address of the bits of another one"
 
     def _read_param(self, i: Instr, places: Origins, offset: int, size: int) -> Origins:
         found: set[Origin] = set()

@@ -117,10 +117,17 @@ void client_answer(struct proxy *p, const struct proxy_event *e)
 	static const uint8_t globals[100] = {1};
 	const uint64_t offsets[] = {0, 64}, sizes[] = {64, 36};
 	const uint32_t params[] = {0, 8};
+	const struct proxy_access word = {0, 8, PROXY_READ};
+	const struct proxy_access variable = {64, 36, PROXY_READ | PROXY_WRITTEN};
 	struct proxy_function f = {.address = (uintptr_t)&kernel,
 				   .param_count = 1,
 				   .param_bytes = 8,
-				   .max_threads = 1024};
+				   .max_threads = 1024,
+				   .closed = 1,
+				   .word_count = 1,
+				   .words = &word,
+				   .variable_count = 1,
+				   .variables = &variable};
 	bool refused = e->data && e->bytes && e->data[0] == 0xff;
 	if (e->kind == PROXY_EVENT_MODULE)
 		proxy_module_ready(p, e->token, refused ? CU_INVALID_IMAGE : 0, "hash",

@@ -62,7 +62,33 @@ static void a_function_keeps_its_layout(struct client *c, struct rank *r)
 	const struct function *f = (void *)table_get(&r->objects, 60, OBJ_FUNCTION);
 	MUST(f && f->param_bytes == 8 && f->param_count == 1);
 	MUST(f->params[0].offset == 0 && f->params[0].bytes == 8);
-	MUST(!f->uses); /* nobody has looked what it reads and writes */
+	MUST(f->closed && f->word_count == 1 && f->variable_count == 1);
+	MUST(f->words[0].at == 0 && f->words[0].use == PROXY_READ);
+	MUST(f->variables[0].at == 64 && f->variables[0].use == (PROXY_READ | PROXY_WRITTEN));
+}
+
+/* What lies behind the end of the parameters or the globals is refused, and changes nothing. */
+static void a_function_reaches_what_there_is(struct rank *r)
+{
+	struct function *f = (void *)table_get(&r->objects, 60, OBJ_FUNCTION);
+	const uint32_t params[] = {0, 8};
+	const struct proxy_access within = {0, 8, PROXY_WRITTEN}, at_the_end = {1, 8, PROXY_READ};
+	const struct proxy_access beyond = {65, 36, PROXY_READ}, far = {~0ull, 8, PROXY_READ};
+	struct proxy_function from = {
+		.param_count = 1, .param_bytes = 8, .word_count = 1, .words = &at_the_end};
+	MUST(function_fill(f, &from, params) == CU_INVALID_IMAGE);
+	from.words = &far;
+	MUST(function_fill(f, &from, params) == CU_INVALID_IMAGE);
+	from.words = &within;
+	from.variable_count = 1;
+	from.variables = &beyond;
+	MUST(function_fill(f, &from, params) == CU_INVALID_IMAGE);
+	MUST(f->closed && f->words[0].use == PROXY_READ);
+	from.variable_count = 0;
+	from.why_open = "it prints";
+	from.address = (uintptr_t)f->hal;
+	MUST(function_fill(f, &from, params) == CU_OK && !f->closed && f->why_open[3] == 'p');
+	MUST(f->words[0].use == PROXY_WRITTEN && !f->variable_count);
 }
 
 /* The item whose execution it is goes first, or last. */
@@ -109,6 +135,7 @@ int main(void)
 	MUST(!proxy_rank_attach(proxy, 1, 0, c.channel, c.image, error, sizeof error));
 	struct rank *r = proxy->jobs->ranks[0];
 	a_function_keeps_its_layout(&c, r);
+	a_function_reaches_what_there_is(r);
 	items_share_an_execution(r, 0);
 	items_share_an_execution(r, 1);
 	a_rank_that_leaves_drops_a_shared_execution(r);

@@ -1,7 +1,7 @@
 """What a kernel reads and writes, a case for each rule of proxy/ptx/sets.py.
 
-Parameters: `p`, `q`, `r` at 0, 8 and 16 are pointers or 64-bit numbers, `n` at 24 is a 32-bit number,
-`s` at 32 a structure of 32 bytes.
+Parameters: `p`, `q`, `r` at 0, 8 and 16 are pointers or 64-bit numbers, `n` at 24 is a 32-bit
+number, `s` at 32 a structure of 32 bytes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import re
 
 import pytest
 
+from rankfold.proxy.ptx.arithmetic import Use
 from rankfold.proxy.ptx.flows import flow_of
 from rankfold.proxy.ptx.module import parse_module
-from rankfold.proxy.ptx.sets import Sets, Use, sets_of
+from rankfold.proxy.ptx.sets import Sets, sets_of
 
 HEAD = """
 .version 8.6
@@ -208,7 +209,8 @@ OPEN = {
     "a pointer in memory": ("ld.global.u64 %a0, [%p]; ld.global.u32 %i0, [%a0];", IN_MEMORY),
     "a pointer in a constant": ("ld.const.u64 %a0, [fixed]; st.global.u32 [%a0], 1;", IN_MEMORY),
     "a pointer in a variable": ("ld.global.u64 %a0, [table]; st.global.u32 [%a0], 1;", IN_MEMORY),
-    "a pointer from an exchange": ("atom.global.exch.b64 %a0, [%p], 0; st.u32 [%a0], 1;", IN_MEMORY),
+    "a pointer from an exchange":
+        ("atom.global.exch.b64 %a0, [%p], 0; st.u32 [%a0], 1;", IN_MEMORY),
     "one of a pair": ("ld.global.v2.u64 {%a0, %a1}, [%p]; st.global.u32 [%a1], 1;", IN_MEMORY),
     "memory and a number":
         ("ld.global.u64 %a0, [%p]; add.u64 %a1, %a0, %q; ld.global.u8 %i0, [%a1];", IN_MEMORY),

@@ -21,8 +21,11 @@ from rankfold.paths import REPOSITORY
 from rankfold.proxy.hal.soft.compiler import cache, codegen
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx import fatbin
+from rankfold.proxy.ptx.arithmetic import Use
 from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.info import Access
 from rankfold.proxy.ptx.module import parse_module
+from rankfold.proxy.ptx.sets import sets_of
 from softgpu import crowded
 from softgpu.harness import Device, stop_compiler
 
@@ -81,6 +84,30 @@ def compiled(folder: Path) -> int:
 
 def objects(folder: Path) -> list[Path]:
     return sorted((folder / "cache").rglob("*.rfobj"))
+
+
+def test_what_a_kernel_reads_and_writes_is_kept_with_its_object(
+    made: list[Loader], folder: Path
+) -> None:
+    body = "mov.u32 %r0, %smid; ld.global.u32 %r1, [second+4]; red.global.add.u32 [first], %r1;"
+    variables = ".global .u32 first; .global .u32 second[3]; .visible"
+    source = text(body=body).replace(".visible", variables)
+    seen = []
+    for _ in range(2):  # compiled; found
+        loader = new(made, folder)
+        module = loader.module(source.encode(), 1)
+        function = loader.function(module, "add_one")
+        assert function.sets == sets_of(module.ptx, module.ptx.functions["add_one"])
+        seen.append((function.sets, function.variables))
+    assert seen[0] == seen[1]
+    sets, places = seen[0]
+    assert sets.why_open == "it reads %smid: mov.u32 %r0, %smid"
+    assert sets.words == ((0, Use.READ | Use.WRITTEN),)
+    at = {g.name: g.offset for g in module.globals}
+    assert places == (
+        Access(at["first"], 4, Use.READ | Use.WRITTEN | Use.ATOMIC),
+        Access(at["second"], 12, Use.READ),
+    )
 
 
 def test_compiled_once_for_all(made: list[Loader], folder: Path) -> None:

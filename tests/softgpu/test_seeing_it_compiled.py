@@ -37,6 +37,14 @@ def test_each_stage_can_be_seen(tmp_path: Path, emit: str, has: str) -> None:
     assert "kernel add_one\n" in done.stdout and has in done.stdout
 
 
+def test_what_a_kernel_reads_and_writes_can_be_seen(tmp_path: Path) -> None:
+    done = command(tmp_path, text(), "--emit", "sets")
+    assert done.stdout == "// kernel add_one\nclosed\n  word 0: read, written\n\n"
+    done = command(tmp_path, text(body="mov.u32 %r0, %smid;"), "--emit", "sets")
+    reason = f"  {tmp_path}/given.ptx:9: it reads %smid: mov.u32 %r0, %smid\n"
+    assert f"\nopen\n{reason}  word 0:" in done.stdout
+
+
 def test_flat_code_has_cuts_and_no_calls(tmp_path: Path) -> None:
     function = ".func twice(.reg .u32 %a) { add.u32 %a, %a, %a; ret; }\n"
     source = text(body="bar.sync 0; call twice, (%r0);").replace(".visible", function + ".visible")

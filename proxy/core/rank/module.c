@@ -15,22 +15,70 @@ static bool is_function_of(const struct object *o, const struct module *m)
 	return o->kind == OBJ_FUNCTION && ((const struct function *)o)->module == m;
 }
 
-int function_fill(struct function *f, const struct proxy_function *from, const uint32_t *params)
+/* A copy, of which each lies within `end` bytes. NULL: `error` says why. */
+static struct proxy_access *accesses(const struct proxy_access *from, uint32_t count, uint64_t end,
+				     int *error)
+{
+	struct proxy_access *copy = malloc(count * sizeof *copy + 1);
+	if (!copy)
+		*error = CU_OUT_OF_MEMORY;
+	for (uint32_t i = 0; i < count && copy; i++) {
+		copy[i] = from[i];
+		if (from[i].bytes > end || from[i].at > end - from[i].bytes)
+			*error = CU_INVALID_IMAGE;
+	}
+	return copy;
+}
+
+static struct rf_param *layout(const struct proxy_function *from, const uint32_t *params,
+			       int *error)
 {
 	struct rf_param *copy = malloc(from->param_count * sizeof *copy + 1);
 	if (!copy)
-		return CU_OUT_OF_MEMORY;
-	for (uint32_t i = 0; i < from->param_count; i++) {
+		*error = CU_OUT_OF_MEMORY;
+	for (uint32_t i = 0; i < from->param_count && copy; i++) {
 		copy[i] = (struct rf_param){params[2 * i], params[2 * i + 1]};
 		if (copy[i].bytes > from->param_bytes ||
-		    copy[i].offset > from->param_bytes - copy[i].bytes) {
-			free(copy);
-			return CU_INVALID_IMAGE;
-		}
+		    copy[i].offset > from->param_bytes - copy[i].bytes)
+			*error = CU_INVALID_IMAGE;
 	}
+	return copy;
+}
+
+static void forget(struct function *f)
+{
 	free(f->params);
-	f->params = copy;
+	free(f->words);
+	free(f->variables);
+	free(f->why_open);
+}
+
+int function_fill(struct function *f, const struct proxy_function *from, const uint32_t *params)
+{
+	int error = CU_OK;
+	/* After a restore a function may be known before its module. */
+	uint64_t globals_bytes = f->module->loaded ? f->module->globals_bytes : UINT64_MAX;
+	struct function new = {
+		.params = layout(from, params, &error),
+		.words = accesses(from->words, from->word_count, from->param_bytes, &error),
+		.variables = accesses(from->variables, from->variable_count, globals_bytes, &error),
+		.why_open = from->why_open ? strdup(from->why_open) : NULL,
+	};
+	if (from->why_open && !new.why_open)
+		error = CU_OUT_OF_MEMORY;
+	if (error) {
+		forget(&new);
+		return error;
+	}
+	forget(f);
+	f->params = new.params;
 	f->param_count = from->param_count;
+	f->words = new.words;
+	f->word_count = from->word_count;
+	f->variables = new.variables;
+	f->variable_count = from->variable_count;
+	f->closed = from->closed;
+	f->why_open = new.why_open;
 	f->hal = (const struct hal_function *)(uintptr_t)from->address;
 	f->param_bytes = from->param_bytes;
 	f->max_threads = from->max_threads;
@@ -64,8 +112,7 @@ void function_refuse(struct function *f, int error) { f->error = error; }
 
 void function_free(struct function *f)
 {
-	free(f->params);
-	free(f->uses);
+	forget(f);
 	free(f->name);
 	free(f);
 }

@@ -11,6 +11,7 @@
 #include "rank/table.h"
 
 struct hal_function;
+struct proxy_access;
 struct proxy_function;
 struct rank;
 
@@ -29,9 +30,6 @@ struct module {
 	uint64_t *global_offsets, *global_sizes;
 };
 
-/* What a kernel does with the memory that a parameter points to. */
-enum param_use { PARAM_READ = 1, PARAM_WRITTEN = 2 };
-
 struct function {
 	struct object o;
 	struct module *module;
@@ -41,11 +39,16 @@ struct function {
 	/* Known while it is compiled, and requested again after a restore: */
 	uint32_t param_count;
 	struct rf_param *params; /* where each lies in a launch's parameters */
-	uint8_t *uses;           /* enum param_use of each; NULL: not known, it may be any */
+	/* What it reads and writes (proxy.h); not closed: anything. */
+	bool closed;
+	uint32_t word_count, variable_count;
+	struct proxy_access *words, *variables;
+	char *why_open; /* NULL: closed, or not compiled */
 	char *name;
 };
 
-/* It is compiled. CUresult: host memory is short, or a parameter lies behind the last one's end. */
+/* It is compiled. CUresult: host memory is short, or what it says lies behind the
+ * parameters' or the globals' end. */
 int function_fill(struct function *, const struct proxy_function *, const uint32_t *params);
 void function_free(struct function *);
 

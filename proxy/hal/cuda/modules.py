@@ -18,7 +18,8 @@ from rankfold import paths
 from rankfold.proxy.ptx.calls import called
 from rankfold.proxy.ptx.errors import NOT_FOUND, NOT_SUPPORTED, ModuleError
 from rankfold.proxy.ptx.fatbin import ptx_of
-from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, module_info
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, module_info, variables_of
+from rankfold.proxy.ptx.sets import sets_of
 
 from .rewrite import Rewritten, rewrite
 
@@ -103,6 +104,7 @@ class Loader:
         )  # fmt: skip
         if error:
             raise ModuleError(error, f"the driver has no kernel {name}")
+        sets = sets_of(module.ptx, kernel)
         return FunctionInfo(
             name=name,
             address=out.address,
@@ -114,6 +116,8 @@ class Loader:
             local_bytes=out.local_bytes,
             const_bytes=out.const_bytes,
             ptx_version=out.ptx_version,
+            sets=sets,
+            variables=variables_of(module, sets),
         )
 
 

@@ -20,7 +20,7 @@ from rankfold import paths
 from rankfold.control import Client, ControlError
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.proxy.ptx.fatbin import ptx_of
-from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, module_info
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, module_info, variables_of
 from rankfold.proxy.ptx.module import find
 
 from .compiler import cache, codegen
@@ -110,6 +110,8 @@ class Loader:
                 local_bytes=compiled.local_bytes,
                 const_bytes=sum(v.size for v in variables if v.space == "const"),
                 ptx_version=module.ptx.target,
+                sets=compiled.sets,
+                variables=variables_of(module, compiled.sets),
             )
             return self._functions.setdefault((module.hash, name), info)
 

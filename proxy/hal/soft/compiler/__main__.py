@@ -8,22 +8,25 @@ from typing import NoReturn, TextIO
 
 import click
 
+from rankfold.proxy.ptx.arithmetic import Use
 from rankfold.proxy.ptx.errors import ModuleError, line_at, place_of
 from rankfold.proxy.ptx.fatbin import ptx_of
 from rankfold.proxy.ptx.model import Module
-from rankfold.proxy.ptx.module import parse_module
+from rankfold.proxy.ptx.module import find, parse_module
+from rankfold.proxy.ptx.sets import sets_of
 
 from . import codegen
 
-COMMENT = {"flat": "//", "llvm": ";", "optimised": ";", "asm": "#"}
+COMMENT = {"sets": "//", "flat": "//", "llvm": ";", "optimised": ";", "asm": "#"}
 FATBINS_FOR = (9, 0)  # of a fatbin the best PTX for this compute capability
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--emit", type=click.Choice([*COMMENT]), default="llvm", show_default=True,
-              help="flat: instructions with every call resolved, in blocks between cuts; llvm: IR "
-              "as it is lowered; optimised: IR as LLVM leaves it; asm: x86-64.")  # fmt: skip
+              help="sets: what the kernel reads and writes (docs/sets.md); flat: instructions with "
+              "every call resolved, in blocks between cuts; llvm: IR as it is lowered; optimised: "
+              "IR as LLVM leaves it; asm: x86-64.")  # fmt: skip
 @click.option("--kernel", "wanted", help="Only this one; default: every kernel.")
 @click.option("-o", "--output", type=click.File("w", lazy=True), default="-", help="Not stdout.")
 def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
@@ -37,10 +40,29 @@ def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
             have = ", ".join(kernels) or "none"
             _refuse(f"{file}: no kernel {wanted}; there are: {have}")
         for name in [wanted] if wanted is not None else kernels:
-            shown = made(module, name, emit)
+            shown = sets(file, text, module, name) if emit == "sets" else made(module, name, emit)
             print(f"{COMMENT[emit]} kernel {name}\n{shown}", file=output)
     except ModuleError as error:
         _refuse(f"{file}{line_of(text, error)}: {error.message}")
+
+
+def sets(file: Path, text: str, module: Module, name: str) -> str:
+    """What the kernel reads and writes, and why that is not all."""
+    found = sets_of(module, find(module, name))
+    begin = max(text.find(f".entry {name}"), 0)
+    lines = ["closed" if found.closed else "open"]
+    for reason in found.reasons:
+        at = place_of(text, reason.instr, begin)
+        at = place_of(text, reason.instr) if at is None else at  # in a function before it
+        where = file if at is None else f"{file}:{line_at(text, at)}"
+        lines.append(f"  {where}: it {reason.what}: {reason.instr}")
+    lines += [f"  word {at}: {_uses(use)}" for at, use in found.words]
+    lines += [f"  variable {variable}: {_uses(use)}" for variable, use in found.variables]
+    return "\n".join(lines) + "\n"
+
+
+def _uses(use: Use) -> str:
+    return ", ".join(str(each.name).lower().replace("_", " ") for each in Use if each in use)
 
 
 class _Enough(Exception):

@@ -35,7 +35,7 @@ def decode(data: bytes) -> Compiled | None:
             return None
         (length,) = struct.unpack_from("<I", data, 32)
         header = json.loads(data[36 : 36 + length])
-        return Compiled(code=data[36 + length :], **header)
+        return Compiled.of(header, data[36 + length :])
     except (ValueError, TypeError, struct.error):
         return None
 

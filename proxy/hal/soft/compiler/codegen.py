@@ -10,8 +10,9 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -20,6 +21,7 @@ from rankfold.proxy import ptx
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.proxy.ptx.model import Module
 from rankfold.proxy.ptx.module import find, parse_module
+from rankfold.proxy.ptx.sets import Sets, sets_of
 
 from . import listing, lower
 
@@ -35,12 +37,18 @@ class Compiled:
     static_shared: int
     local_bytes: int
     registers: int
+    sets: Sets
     code: bytes
 
     def header(self) -> dict[str, object]:
-        fields = asdict(self)
-        del fields["code"]
-        return fields
+        """All but the code, as JSON has it."""
+        fields = {name: value for name, value in vars(self).items() if name != "code"}
+        return fields | {"sets": self.sets.plain()}
+
+    @classmethod
+    def of(cls, header: dict[str, Any], code: bytes) -> Compiled:
+        """Raises KeyError, TypeError, ValueError."""
+        return cls(**(header | {"sets": Sets.of_plain(header["sets"])}), code=code)
 
 
 @functools.cache
@@ -114,6 +122,7 @@ def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled
         lowered.static_shared,
         lowered.local_bytes,
         lowered.registers,
+        sets_of(module, find(module, name)),
         machine.emit_object(optimised),
     )
 

@@ -1,0 +1,68 @@
+"""How many of the kernels of examples and test programs are closed, as counted in their PTX."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cuda
+import pytest
+
+from rankfold.paths import REPOSITORY
+from rankfold.proxy.ptx.errors import ModuleError
+from rankfold.proxy.ptx.fatbin import ptx_of
+from rankfold.proxy.ptx.module import parse_module
+from rankfold.proxy.ptx.sets import sets_of
+
+CLOSED_MIN = 0.95
+FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
+CC = (9, 0)
+GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
+ARCHITECTURES = {"matrices": "compute_80"}  # of programs that need a later one
+
+
+def images(program: Path) -> Iterator[str]:
+    """The PTX of each of the program's fatbins."""
+    data = program.read_bytes()
+    at = data.find(FATBIN_MAGIC)
+    while at >= 0:
+        _, header_bytes, total = struct.unpack_from("<HHQ", data, at + 4)
+        with contextlib.suppress(ModuleError):  # machine code: not ours
+            yield ptx_of(data[at : at + header_bytes + total], CC)
+        at = data.find(FATBIN_MAGIC, at + 4)
+
+
+def kernels(source: Path) -> dict[str, str]:
+    """Why each kernel of a program is open; "": it is closed."""
+    arch = ARCHITECTURES.get(source.stem)
+    found = {}
+    for text in set(images(cuda.build(source, args=[f"-arch={arch}"] if arch else []))):
+        module = parse_module(text)
+        for function in module.functions.values():
+            if function.entry and function.body_text is not None:
+                sets = sets_of(module, function)
+                found[f"{source.stem}:{function.name}"] = sets.why_open
+    return found
+
+
+def test_all_kernels_of_the_gpt_are_closed_and_that_takes_no_time() -> None:
+    start = time.process_time()
+    found = kernels(GPT)
+    assert len(found) == 18 and not any(found.values()), found
+    assert time.process_time() - start < 3, "some 0.3 s, with reading them"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_most_kernels_are_closed() -> None:
+    found: dict[str, str] = {}
+    for source in [GPT, *sorted(cuda.PROGRAMS.glob("*.cu"))]:
+        found |= kernels(source)
+    opened = {name: why for name, why in found.items() if why}
+    for name, why in opened.items():
+        print(f"{name}: {why}")
+    print(f"{len(found) - len(opened)} of {len(found)} closed")
+    assert len(opened) <= (1 - CLOSED_MIN) * len(found)
