@@ -50,10 +50,12 @@ blas-ptx: $(VENV_READY) ## the kernels of BLAS as PTX, after a change of interpo
 	$(PYTHON) -m rankfold.interpose.blas.build
 
 # Our own references bind to ourselves, whatever else in the process has the same names. The shims
-# find it beside them ($$ORIGIN), or preloaded already.
+# find it beside them ($$ORIGIN), or preloaded already. It has an unwinder of its own: a libgcc_s that
+# it brought along might be older than the one that the program needs.
 $(CLIENT_LIB): $(CLIENT_OBJ)
 	@mkdir -p $(@D)
-	$(call SAY,LD,$@) $(CC) -shared $(CFLAGS) -Wl,-Bsymbolic,-z,defs -Wl,-soname,librankfold.so -o $@ $^ -lpthread -ldl
+	$(call SAY,LD,$@) $(CC) -shared $(CFLAGS) -Wl,-Bsymbolic,-z,defs -Wl,-soname,librankfold.so -o $@ $^ -lpthread -ldl \
+		-static-libgcc -Wl,--exclude-libs,libgcc.a:libgcc_eh.a
 
 define SHIM_RULE
 $(BUILD)/lib/$(INTERPOSE_SONAME_$(1)): $(INTERPOSE_GEN)/shim_$(1).S $(CLIENT_LIB)

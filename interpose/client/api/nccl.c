@@ -30,7 +30,7 @@ ncclResult_t ncclMemAlloc(void **ptr, size_t size)
 	uint64_t address;
 	if (!ptr || !size)
 		return ended("ncclMemAlloc", NULL, NCCL_INVALID_ARGUMENT);
-	ncclResult_t error = nccl_error(memory_alloc(size, &address));
+	ncclResult_t error = nccl_error(memory_alloc_for(0, size, &address));
 	if (!error)
 		*ptr = (void *)address;
 	return ended("ncclMemAlloc", NULL, error);

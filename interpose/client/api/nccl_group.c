@@ -125,10 +125,8 @@ static ncclResult_t end_outermost(void)
 	ncclResult_t error = group.error ? group.error : check_own_sends();
 	if (!error && group.joining_count)
 		error = join_all();
-	if (!error && group.count) {
-		memory_first_launch();
+	if (!error && group.count)
 		channel_post_group(group.operations, group.count);
-	}
 	for (uint32_t i = 0; error && i < group.joining_count; i++)
 		if (!group.joinings[i].comm->made)
 			*group.joinings[i].out = NULL;

@@ -25,6 +25,7 @@
 	MOMENT(REGISTERED_LOCK) /* the table of registered memory, while it changes places */      \
 	MOMENT(PINNED_LOCK)     /* the blocks of the pinned arena, and notes about them */         \
 	MOMENT(HEAP_LOCK)       /* device addresses, and the records that announce them */         \
+	MOMENT(SITES_LOCK)      /* frames on the stack that were walked before */                  \
 	MOMENT(POOL_LOCK)       /* the accounts of all pools */                                    \
 	MOMENT(LINK_LOCK)       /* the linker's states */                                          \
 	MOMENT(VARIABLES_LOCK)  /* the list of managed variables */                                \

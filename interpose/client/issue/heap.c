@@ -1,4 +1,4 @@
-/* heap.c: an address-ordered list of extents, first fit from either end. See heap.h.
+/* heap.c: an address-ordered list of extents. See heap.h.
  *
  * Every operation is linear in the number of extents at worst, which is some thousands: programs
  * that allocate a lot do so through a caching allocator. Extents that were freed but are not
@@ -8,13 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "channel.h"
-#include "heap.h"
+#include "placement.h"
 
 #define CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 #define MERGE_EVERY 64u
-
-static uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
 bool heap_init(struct heap *h, uint64_t capacity_bytes)
 {
@@ -36,21 +33,8 @@ void heap_destroy(struct heap *h)
 	free(h->live);
 	free(h->held);
 	free(h->freed);
+	free(h->origins);
 	*h = (struct heap){0};
-}
-
-/* Index of the extent that holds addr, which lies in the heap. */
-static uint32_t index_of(const struct heap *h, uint64_t addr)
-{
-	uint32_t low = 0, high = h->count;
-	while (high - low > 1) {
-		uint32_t middle = low + (high - low) / 2;
-		if (h->extents[middle].addr <= addr)
-			low = middle;
-		else
-			high = middle;
-	}
-	return low;
 }
 
 const struct heap_extent *heap_find(const struct heap *h, uint64_t addr)
@@ -59,58 +43,6 @@ const struct heap_extent *heap_find(const struct heap *h, uint64_t addr)
 		return NULL;
 	const struct heap_extent *e = &h->extents[index_of(h, addr)];
 	return e->state == HEAP_LIVE ? e : NULL;
-}
-
-/* First hole of at least `bytes`, from the low end or the high one. */
-static bool place_low(const struct heap *h, uint64_t bytes, uint64_t *addr)
-{
-	uint64_t start = 0, run = 0;
-	for (uint32_t i = 0; i < h->count; i++) {
-		const struct heap_extent *e = &h->extents[i];
-		if (e->state != HEAP_FREE) {
-			run = 0;
-			continue;
-		}
-		if (!run)
-			start = e->addr;
-		run += e->bytes;
-		if (run >= bytes) {
-			*addr = start;
-			return true;
-		}
-	}
-	return false;
-}
-
-static bool place_high(const struct heap *h, uint64_t bytes, uint64_t *addr)
-{
-	uint64_t end = 0, run = 0;
-	for (uint32_t i = h->count; i-- > 0;) {
-		const struct heap_extent *e = &h->extents[i];
-		if (e->state != HEAP_FREE) {
-			run = 0;
-			continue;
-		}
-		if (!run)
-			end = e->addr + e->bytes;
-		run += e->bytes;
-		if (run >= bytes) {
-			*addr = end - bytes;
-			return true;
-		}
-	}
-	return false;
-}
-
-static uint64_t first_chunk(uint64_t addr) { return (addr - RF_DEV_BASE) / RF_CHUNK_BYTES; }
-
-/* Chunks that [addr, +bytes) would be the first to touch. */
-static uint64_t new_chunks(const struct heap *h, uint64_t addr, uint64_t bytes)
-{
-	uint64_t fresh = 0;
-	for (uint64_t c = first_chunk(addr); c <= first_chunk(addr + bytes - 1); c++)
-		fresh += h->live[c] == 0;
-	return fresh;
 }
 
 static void count_up(uint32_t *counts, uint64_t *total, uint64_t addr, uint64_t bytes)
@@ -131,14 +63,9 @@ static void promote(struct heap *h, uint64_t upto)
 		h->extents[index_of(h, h->freed[h->promoted].addr)].state = HEAP_FREE;
 }
 
-static bool place(struct heap *h, uint64_t bytes, bool stable, uint64_t *addr)
-{
-	bool found = stable ? place_high(h, bytes, addr) : place_low(h, bytes, addr);
-	return found && h->live_chunks + new_chunks(h, *addr, bytes) <= h->capacity_chunks;
-}
-
 /* Replace the free extents under [addr, +bytes) by one live extent. *after: their last free. */
-static bool carve(struct heap *h, uint64_t addr, uint64_t bytes, uint64_t asked, uint64_t *after)
+static bool carve(struct heap *h, uint64_t addr, uint64_t bytes, const struct heap_request *r,
+		  uint64_t *after)
 {
 	uint32_t first = index_of(h, addr), last = index_of(h, addr + bytes - 1);
 	struct heap_extent parts[3], head = h->extents[first], tail = h->extents[last];
@@ -153,7 +80,7 @@ static bool carve(struct heap *h, uint64_t addr, uint64_t bytes, uint64_t asked,
 		head.bytes = addr - head.addr;
 		parts[n++] = head;
 	}
-	parts[n++] = (struct heap_extent){addr, bytes, asked, 0, HEAP_LIVE, 0};
+	parts[n++] = (struct heap_extent){addr, bytes, r->bytes, 0, HEAP_LIVE, 0, r->site};
 	if (tail.addr + tail.bytes > addr + bytes) {
 		tail.bytes = tail.addr + tail.bytes - (addr + bytes);
 		tail.addr = addr + bytes;
@@ -174,20 +101,22 @@ static bool carve(struct heap *h, uint64_t addr, uint64_t bytes, uint64_t asked,
 	return true;
 }
 
-bool heap_alloc(struct heap *h, uint64_t bytes, bool stable, uint64_t *addr, uint64_t *after)
+bool heap_alloc(struct heap *h, const struct heap_request *r, struct heap_placed *out)
 {
-	uint64_t whole = round_up(bytes, RF_ALLOC_ALIGN);
-	if (!bytes || bytes > RF_HEAP_BYTES || !h->count)
+	uint64_t whole = round_up(r->bytes, RF_ALLOC_ALIGN);
+	if (!r->bytes || r->bytes > RF_HEAP_BYTES || !h->count)
 		return false;
-	if (!place(h, whole, stable, addr)) {
+	if (!place(h, r, whole, out)) {
 		promote(h, h->freed_count);
-		if (!place(h, whole, stable, addr))
+		if (!place(h, r, whole, out) && !place_anywhere(h, whole, out))
 			return false;
 	}
-	if (!carve(h, *addr, whole, bytes, after))
+	if (!carve(h, out->addr, whole, r, &out->after))
 		return false;
-	count_up(h->live, &h->live_chunks, *addr, whole);
-	count_up(h->held, &h->held_chunks, *addr, whole);
+	place_note(h, r, whole, out);
+	count_up(h->live, &h->live_chunks, out->addr, whole);
+	count_up(h->held, &h->held_chunks, out->addr, whole);
+	h->live_bytes += whole;
 	return true;
 }
 
@@ -219,7 +148,7 @@ static bool freed_room(struct heap *h)
 	return true;
 }
 
-void heap_free(struct heap *h, uint64_t addr, uint64_t seq)
+void heap_free(struct heap *h, uint64_t addr, uint64_t seq, bool learn)
 {
 	struct heap_extent *e = &h->extents[index_of(h, addr)];
 	if (!freed_room(h))
@@ -229,6 +158,9 @@ void heap_free(struct heap *h, uint64_t addr, uint64_t seq)
 	e->seq = seq;
 	e->asked = 0;
 	count_down(h->live, &h->live_chunks, addr, e->bytes);
+	h->live_bytes -= e->bytes;
+	if (learn)
+		place_freed(h, e->site, e->bytes);
 	if (h->freed_count - h->promoted > HEAP_QUARANTINE)
 		promote(h, h->freed_count - HEAP_QUARANTINE);
 }
@@ -266,13 +198,14 @@ void heap_retire(struct heap *h, uint64_t seq)
 
 const char *heap_invalid(const struct heap *h)
 {
-	uint64_t next = RF_DEV_BASE, live = 0, held = 0;
+	uint64_t next = RF_DEV_BASE, live = 0, held = 0, bytes = 0;
 	for (uint32_t i = 0; i < h->count; i++) {
 		const struct heap_extent *e = &h->extents[i];
 		if (e->addr != next || !e->bytes || e->bytes % RF_ALLOC_ALIGN)
 			return "the extents do not cover the heap in order";
 		if (e->state == HEAP_LIVE && (!e->asked || e->asked > e->bytes))
 			return "a live extent is smaller than what was asked";
+		bytes += e->state == HEAP_LIVE ? e->bytes : 0;
 		next = e->addr + e->bytes;
 	}
 	if (next != RF_DEV_BASE + RF_HEAP_BYTES)
@@ -283,7 +216,7 @@ const char *heap_invalid(const struct heap *h)
 		if (h->held[c] < h->live[c])
 			return "a chunk is live but not held";
 	}
-	if (live != h->live_chunks || held != h->held_chunks)
-		return "the chunk totals are wrong";
+	if (live != h->live_chunks || held != h->held_chunks || bytes != h->live_bytes)
+		return "the totals are wrong";
 	return h->live_chunks <= h->capacity_chunks ? NULL : "more chunks than the device has";
 }

@@ -124,13 +124,15 @@ bool memory_on_device(const void *address, uint64_t bytes);
 /* The same for what kernels do: in the multiple of RF_ALLOC_ALIGN bytes that an allocation has, as
  * CUDA's have. Programs reduce sizes that are rounded up. */
 bool memory_reachable(const void *address, uint64_t bytes);
-int memory_alloc(uint64_t bytes, uint64_t *address);
-/* The owner is a context, which it ends with, or a pool, which is told of its end. */
+/* The client's own, whatever the program does at the moment; `which`: of several of a kind. */
+enum memory_use { MEMORY_VARIABLES = 1, MEMORY_KERNEL_HEAP };
+int memory_alloc(enum memory_use, uint64_t which, uint64_t bytes, uint64_t *address);
+/* For the program. The owner is a context, which it ends with, or a pool, which is told of its end;
+ * 0: nobody. */
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
 int memory_end(uint64_t owner); /* frees what is its */
 int memory_free(const void *address);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
-void memory_first_launch(void); /* what is allocated from here on is not predicted stable */
 
 /* ---- pinned.c: host memory that programs free; sizes in bytes ---- */
 

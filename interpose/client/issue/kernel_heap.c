@@ -43,7 +43,8 @@ static int make(uint64_t *address, uint64_t stream)
 	*address = atomic_load(&heap);
 	if (*address)
 		return CUDA_OK;
-	int error = memory_alloc(about.bytes > sizeof about ? about.bytes : sizeof about, address);
+	uint64_t bytes = about.bytes > sizeof about ? about.bytes : sizeof about;
+	int error = memory_alloc(MEMORY_KERNEL_HEAP, 0, bytes, address);
 	if (error)
 		return error;
 	error = memory_put(*address, &about, sizeof about, stream);

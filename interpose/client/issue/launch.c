@@ -93,7 +93,6 @@ static int send(const struct launch *l, uint8_t *params)
 	int error = launch_pack(l, params);
 	if (error)
 		return error;
-	memory_first_launch();
 	print_kernels_output();
 	m.function = l->function->number;
 	memcpy(m.grid, l->grid, sizeof m.grid);
@@ -123,7 +122,6 @@ int issue_launch(const struct launch *l)
 
 void issue_gemm(struct rf_gemm_aux *m)
 {
-	memory_first_launch();
 	if (m->g.flags & ~(uint32_t)OLD_FLAGS)
 		channel_post(&m->g.r, RF_OP_GEMM_AUX, sizeof *m, NULL, 0);
 	else

@@ -11,27 +11,16 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "call_site.h"
 #include "heap.h"
 #include "issue.h"
 
 static struct heap heap;
 static bool heap_ready;
-static _Atomic bool launched;
 
 static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* ---- device memory ---- */
-
-void memory_first_launch(void)
-{
-	if (!atomic_load_explicit(&launched, memory_order_relaxed))
-		atomic_store(&launched, true);
-}
-
-/* Will it live on, like parameters and optimizer state? What a program allocates before its first
- * kernel or collective mostly does. The place to learn from call sites: a hash of the call stack,
- * and what allocations from there did before, belong here. A wrong guess costs speed only. */
-static bool predict_stable(void) { return !atomic_load_explicit(&launched, memory_order_relaxed); }
 
 /* Wait until the server has retired the free with this number. A device synchronisation is answered
  * when all earlier work is done, retirement follows at once. (Not by channel_call: it is none of
@@ -82,12 +71,15 @@ static int open_heap(void)
 
 /* Under HEAP_LOCK, but for the waiting: announce what heap_alloc has placed. Nobody else knows the
  * address yet. */
-static int announce(uint64_t address, uint64_t bytes, bool stable, uint64_t after)
+static int announce(const struct heap_request *request, const struct heap_placed *placed)
 {
-	struct rf_alloc m = {.addr = address, .bytes = bytes, .stable = stable};
+	struct rf_alloc m = {.addr = placed->addr,
+			     .bytes = request->bytes,
+			     .call_site = request->site,
+			     .stable = placed->stable};
 	int error = CUDA_OK;
 	while (!error) {
-		uint64_t seq = due(after), want = heap.held_chunks * RF_CHUNK_BYTES;
+		uint64_t seq = due(placed->after), want = heap.held_chunks * RF_CHUNK_BYTES;
 		bool granted = want <= atomic_load(&channel_header->grant_bytes);
 		if (!seq && granted && channel_try_post(&m.r, RF_OP_ALLOC, sizeof m))
 			return CUDA_OK;
@@ -100,34 +92,45 @@ static int announce(uint64_t address, uint64_t bytes, bool stable, uint64_t afte
 			channel_wait_room(sizeof m);
 		lock(HEAP_LOCK);
 	}
-	heap_free(&heap, address, 0);
+	heap_free(&heap, placed->addr, 0, false);
 	return error;
 }
 
-int memory_alloc(uint64_t bytes, uint64_t *address) { return memory_alloc_for(0, bytes, address); }
-
-int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
+static int allocate(uint64_t owner, const struct heap_request *request, uint64_t *address)
 {
 	int error = context_use_device();
 	if (error)
 		return error;
-	uint64_t after;
-	bool stable = predict_stable();
+	struct heap_placed placed;
 	lock(HEAP_LOCK);
 	error = open_heap();
 	if (!error) {
 		(void)due(0); /* what is retired by now is free */
-		error = heap_alloc(&heap, bytes, stable, address, &after)
-				? announce(*address, bytes, stable, after)
-				: OUT_OF_MEMORY;
+		error = heap_alloc(&heap, request, &placed) ? announce(request, &placed)
+							    : OUT_OF_MEMORY;
 	}
 	if (!error && owner)
-		heap_own(&heap, *address, owner);
+		heap_own(&heap, placed.addr, owner);
 	unlock(HEAP_LOCK);
+	if (!error)
+		*address = placed.addr;
 	return error;
 }
 
-int memory_free(const void *address)
+int memory_alloc(enum memory_use use, uint64_t which, uint64_t bytes, uint64_t *address)
+{
+	struct heap_request request = {bytes, use ^ which << 8, use};
+	return allocate(0, &request, address);
+}
+
+int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
+{
+	struct call_site from = call_site();
+	struct heap_request request = {bytes, from.site, from.path};
+	return allocate(owner, &request, address);
+}
+
+static int give_back(const void *address, bool learn)
 {
 	int error = channel_open();
 	if (error)
@@ -146,7 +149,7 @@ int memory_free(const void *address)
 		if (seq) {
 			owner = e->owner;
 			bytes = e->bytes;
-			heap_free(&heap, m.addr, seq);
+			heap_free(&heap, m.addr, seq, learn);
 			freed = true;
 		} else if (!error) {
 			unlock(HEAP_LOCK);
@@ -160,6 +163,8 @@ int memory_free(const void *address)
 	int sticky = channel_enter();
 	return sticky ? sticky : error;
 }
+
+int memory_free(const void *address) { return give_back(address, true); }
 
 /* Addresses of the owner's allocations, to be freed. False: host memory is short. */
 static bool memory_of(uint64_t owner, uint64_t **out, uint32_t *count)
@@ -196,7 +201,7 @@ int memory_end(uint64_t owner)
 	if (!memory_of(owner, &addresses, &count))
 		return OUT_OF_MEMORY;
 	for (uint32_t i = 0; i < count; i++)
-		memory_free((void *)addresses[i]);
+		give_back((void *)addresses[i], false);
 	free(addresses);
 	pinned_end(owner);
 	return CUDA_OK;

@@ -191,7 +191,7 @@ static int set_up(struct module *m)
 static int place_globals(struct module *m, uint64_t bytes)
 {
 	if (!m->managed)
-		return memory_alloc(bytes, &m->globals);
+		return memory_alloc(MEMORY_VARIABLES, m->bytes, bytes, &m->globals);
 	return m->globals ? CUDA_OK : managed_place(bytes, 0, (void **)&m->globals);
 }
 

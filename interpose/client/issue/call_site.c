@@ -1,0 +1,115 @@
+/* call_site.c: walks the stack, and remembers its frames.
+ *
+ * To walk it by the unwind tables takes some microseconds, and programs allocate in loops. So it is
+ * kept which return address lay at which place on the stack, and where the next one did. Both
+ * together say so again: the address, which function's frame lies above it, and so how large that
+ * is. Where a function's frame has no fixed size, something else may be there: what is not known is
+ * walked anew, and a mistake would cost speed only, as all that rests on call sites.
+ *
+ * Lock: SITES_LOCK around what is kept. The stack is walked without it: the dynamic linker's lock
+ * is taken for that, under which a program may call us.
+ */
+#include <dlfcn.h>
+#include <string.h>
+#include <unwind.h>
+
+#include "call_site.h"
+#include "issue.h"
+
+#define KEPT 4096 /* frames; a power of two */
+
+struct frame {
+	const uint64_t *at; /* where the return address is */
+	uint64_t address;
+	const uint64_t *next;      /* where that of the caller is; NULL: it was the last */
+	uint64_t offset, function; /* of the address and of its function, from their module */
+};
+struct walk {
+	struct frame frames[CALL_SITE_FRAMES + 1]; /* one more, for the last one's `next` */
+	uint32_t count;
+	const uint64_t *first;
+	bool certain; /* all return addresses lie where they are looked for */
+};
+static struct frame kept[KEPT];
+
+static uint64_t join(uint64_t hash, uint64_t next)
+{
+	hash = (hash ^ next) * 0x9e3779b97f4a7c15ull;
+	return hash ^ hash >> 29;
+}
+
+static struct frame *place_of(const uint64_t *at, uint64_t address)
+{
+	return &kept[join((uint64_t)at, address) % KEPT];
+}
+
+/* Of any function's frame, which the sanitizer guards. */
+__attribute__((no_sanitize_address)) static uint64_t word_at(const uint64_t *at) { return *at; }
+
+static void follow(struct call_site *found, const struct frame *f)
+{
+	found->site = join(found->site, f->offset);
+	found->path = join(found->path, f->function);
+}
+
+/* Under SITES_LOCK. False: some frame is not known. */
+static bool follow_kept(struct call_site *found, const uint64_t *at)
+{
+	for (uint32_t i = 0; i < CALL_SITE_FRAMES && at; i++) {
+		uint64_t address = word_at(at);
+		const struct frame *f = place_of(at, address);
+		if (f->at != at || f->address != address)
+			return false;
+		follow(found, f);
+		at = f->next;
+	}
+	return true;
+}
+
+static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *into)
+{
+	struct walk *k = into;
+	struct frame *f = &k->frames[k->count];
+	Dl_info module;
+	/* On x86-64 a return address lies below the stack pointer that it returns to. */
+	f->at = (const uint64_t *)_Unwind_GetCFA(context) - 1;
+	f->address = _Unwind_GetIP(context);
+	if (f->at < k->first)
+		return _URC_NO_REASON; /* a frame of this file */
+	k->certain &= word_at(f->at) == f->address && (k->count || f->at == k->first);
+	if (k->count) {
+		k->certain &= f->at > f[-1].at;
+		f[-1].next = f->at;
+	}
+	/* Code that was made at run time lies anywhere: it counts as one place. */
+	if (f->address && dladdr((void *)(f->address - 1), &module)) {
+		f->offset = f->address - (uint64_t)module.dli_fbase;
+		f->function = _Unwind_GetRegionStart(context) - (uint64_t)module.dli_fbase;
+	}
+	return ++k->count <= CALL_SITE_FRAMES ? _URC_NO_REASON : _URC_NORMAL_STOP;
+}
+
+__attribute__((noinline)) static struct call_site walk(const uint64_t *first)
+{
+	struct walk k = {.first = first, .certain = true};
+	struct call_site found = {0};
+	_Unwind_Backtrace(step, &k);
+	uint32_t count = k.count < CALL_SITE_FRAMES ? k.count : CALL_SITE_FRAMES;
+	for (uint32_t i = 0; i < count; i++)
+		follow(&found, &k.frames[i]);
+	lock(SITES_LOCK);
+	for (uint32_t i = 0; i < count && k.certain; i++)
+		*place_of(k.frames[i].at, k.frames[i].address) = k.frames[i];
+	unlock(SITES_LOCK);
+	return found;
+}
+
+__attribute__((noinline)) struct call_site call_site(void)
+{
+	const uint64_t *first = (const uint64_t *)__builtin_frame_address(0) + 1;
+	struct call_site found = {0};
+	lock(SITES_LOCK);
+	bool known = follow_kept(&found, first);
+	unlock(SITES_LOCK);
+	return known ? found : walk(first);
+}

@@ -1,0 +1,271 @@
+/* placement.c: where the next allocation goes. See heap.h.
+ *
+ * Ranks that hold the same can share a chunk only as a whole. So what may live on, like parameters
+ * and optimizer state, and what does not, like activations, must not meet in one:
+ *
+ *   low half   what is known not to live on: the lowest hole. And everything, where keeping it
+ *              apart would cost more than the reserve.
+ *   high half  all else. Smaller than a chunk: with its group, in chunks of the group's own. From a
+ *              chunk on: at the beginning of a chunk, in chunks of its own.
+ *
+ * Places of the high half are a hash of who asks: what one rank alone allocates shifts nothing of
+ * what it has in common with the others, unless the two hashes lead to the same chunk (then the
+ * second goes to the next free one). Who asks is the call site, which tells parameters from
+ * gradients that the same function allocates. For less than an eighth of a chunk it is the way of
+ * functions there: each line of a long list of allocations is a call site, and chunks of its own
+ * would be dear.
+ *
+ * What lives on is learnt from what was freed, of the same size from the same call site; of all
+ * sizes from there, if this one is new. Nothing known: it may live on.
+ *
+ * Chunks beyond what the live bytes need are RESERVE of the device's at most, half of them for small
+ * buffers. Where one more would be too many, allocations are packed, and before memory is exhausted
+ * (heap_alloc) any hole will do: whether there is room depends on no group.
+ *
+ * A wrong guess costs speed only.
+ */
+#include <stdlib.h>
+
+#include "placement.h"
+
+#define RESERVE 8 /* one chunk of so many */
+#define OWN_SITE_BYTES (RF_CHUNK_BYTES / 8)
+#define ORIGINS_MAX (1u << 16)
+
+#define HEAP_END (RF_DEV_BASE + RF_HEAP_BYTES)
+#define MIDDLE (RF_DEV_BASE + RF_HEAP_BYTES / 2)
+#define LARGE (MIDDLE + RF_HEAP_BYTES / 8) /* from here on: those that have chunks of their own */
+
+/* ---- what became of allocations ---- */
+
+static uint64_t mix(uint64_t x) /* the finaliser of MurmurHash3 */
+{
+	x = (x ^ x >> 33) * 0xff51afd7ed558ccdull;
+	x = (x ^ x >> 33) * 0xc4ceb9fe1a85ec53ull;
+	return x ^ x >> 33;
+}
+
+static uint64_t key_of(uint64_t a, uint64_t b) { return mix(mix(a) + b) | 1; }
+
+static uint64_t site_key(uint64_t site) { return key_of(site, 1); }
+static uint64_t size_key(uint64_t site, uint64_t whole) { return key_of(site, whole); }
+
+static uint64_t group_key(const struct heap_request *r, uint64_t whole)
+{
+	return whole < OWN_SITE_BYTES ? key_of(r->path, 2) : key_of(r->site, 3);
+}
+
+/* The origin with this key, or the empty place for it; the table is never full. */
+static struct heap_origin *slot(struct heap_origin *table, uint32_t room, uint64_t key)
+{
+	uint32_t at = (uint32_t)(key >> 32) & (room - 1);
+	while (table[at].key && table[at].key != key)
+		at = (at + 1) & (room - 1);
+	return &table[at];
+}
+
+static struct heap_origin *find(const struct heap *h, uint64_t key)
+{
+	struct heap_origin *o = h->origin_room ? slot(h->origins, h->origin_room, key) : NULL;
+	return o && o->key ? o : NULL;
+}
+
+static bool grow(struct heap *h)
+{
+	uint32_t room = h->origin_room ? 2 * h->origin_room : 256;
+	struct heap_origin *more = room <= ORIGINS_MAX ? calloc(room, sizeof *more) : NULL;
+	if (!more)
+		return false;
+	for (uint32_t i = 0; i < h->origin_room; i++)
+		if (h->origins[i].key)
+			*slot(more, room, h->origins[i].key) = h->origins[i];
+	free(h->origins);
+	h->origins = more;
+	h->origin_room = room;
+	return true;
+}
+
+static bool full(const struct heap *h) { return 2 * h->origin_count >= ORIGINS_MAX; }
+
+/* NULL where there are too many: nothing is learnt of it. */
+static struct heap_origin *find_or_add(struct heap *h, uint64_t key)
+{
+	struct heap_origin *o = find(h, key);
+	if (o)
+		return o;
+	if (2 * h->origin_count >= h->origin_room && !grow(h))
+		return NULL;
+	o = slot(h->origins, h->origin_room, key);
+	o->key = key;
+	h->origin_count++;
+	return o;
+}
+
+/* Have most been freed? */
+static bool passes(const struct heap_origin *o) { return 2 * o->freed > o->allocated; }
+
+static bool predict_stable(const struct heap *h, const struct heap_request *r, uint64_t whole)
+{
+	const struct heap_origin *o = find(h, size_key(r->site, whole));
+	if (!o)
+		o = find(h, site_key(r->site));
+	return o ? !passes(o) : !full(h);
+}
+
+void place_freed(struct heap *h, uint64_t site, uint64_t whole)
+{
+	struct heap_origin *of_size = find(h, size_key(site, whole)),
+			   *of_site = find(h, site_key(site));
+	if (of_size)
+		of_size->freed++;
+	if (of_site)
+		of_site->freed++;
+}
+
+/* ---- holes ---- */
+
+/* The lowest hole in [from, to) that has `bytes` from the beginning of a chunk on. */
+static bool find_aligned(const struct heap *h, uint64_t from, uint64_t to, uint64_t bytes,
+			 uint64_t *addr)
+{
+	for (uint32_t i = index_of(h, from); i < h->count && bytes <= to - from; i++) {
+		const struct heap_extent *e = &h->extents[i];
+		uint64_t end = e->addr + e->bytes;
+		if (e->state != HEAP_FREE) {
+			from = round_up(end, RF_CHUNK_BYTES);
+			if (from >= to)
+				return false;
+		} else if (end >= from + bytes) {
+			*addr = from;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool find_lowest(const struct heap *h, uint64_t bytes, uint64_t *addr)
+{
+	uint64_t start = 0, run = 0;
+	for (uint32_t i = 0; i < h->count; i++) {
+		const struct heap_extent *e = &h->extents[i];
+		if (e->state != HEAP_FREE) {
+			run = 0;
+			continue;
+		}
+		if (!run)
+			start = e->addr;
+		run += e->bytes;
+		if (run >= bytes) {
+			*addr = start;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool all_free(const struct heap *h, uint64_t from, uint64_t to)
+{
+	uint32_t i = index_of(h, from);
+	while (i < h->count && h->extents[i].addr < to)
+		if (h->extents[i++].state != HEAP_FREE)
+			return false;
+	return to <= HEAP_END;
+}
+
+/* Chunks are live only where something lies in them: of a hole's, the first and the last at most.
+ * So no place in a hole needs fewer new ones than its two ends. */
+bool place_anywhere(const struct heap *h, uint64_t whole, struct heap_placed *out)
+{
+	uint64_t start = 0, run = 0, fewest = UINT64_MAX;
+	out->apart = false;
+	for (uint32_t i = 0; i < h->count; i++) {
+		const struct heap_extent *e = &h->extents[i];
+		bool hole = e->state == HEAP_FREE;
+		start = run ? start : e->addr;
+		run = hole ? run + e->bytes : 0;
+		bool ends = i + 1 == h->count || h->extents[i + 1].state != HEAP_FREE;
+		if (!hole || !ends || run < whole)
+			continue;
+		uint64_t places[] = {start, start + run - whole};
+		for (int k = 0; k < 2; k++) {
+			uint64_t needed = new_chunks(h, places[k], whole);
+			if (needed < fewest) {
+				fewest = needed;
+				out->addr = places[k];
+			}
+		}
+	}
+	return fewest <= h->capacity_chunks - h->live_chunks;
+}
+
+/* ---- places ---- */
+
+/* In the group's last chunk, or else in a chunk in which nothing lies. */
+static bool place_with_group(const struct heap *h, uint64_t key, uint64_t whole, uint64_t *addr)
+{
+	const struct heap_origin *group = find(h, key);
+	uint64_t home = MIDDLE + (key >> 1) % ((LARGE - MIDDLE) / RF_CHUNK_BYTES) * RF_CHUNK_BYTES;
+	uint64_t next = group ? group->next : 0, end = next + whole;
+	uint64_t border = round_up(next, RF_CHUNK_BYTES);
+	if (end > border)
+		end = round_up(end, RF_CHUNK_BYTES); /* nothing may lie in the next chunk */
+	*addr = next;
+	if (next != border && all_free(h, next, end) && end <= LARGE)
+		return true;
+	uint64_t from = next && border < LARGE ? border : home;
+	return find_aligned(h, from, LARGE, RF_CHUNK_BYTES, addr) ||
+	       find_aligned(h, MIDDLE, LARGE, RF_CHUNK_BYTES, addr);
+}
+
+static bool place_apart(const struct heap *h, uint64_t key, uint64_t whole, uint64_t *addr)
+{
+	const struct heap_origin *of_size = find(h, key);
+	uint64_t bytes = round_up(whole, RF_CHUNK_BYTES);
+	uint64_t home = LARGE + (key >> 1) % ((HEAP_END - LARGE) / RF_CHUNK_BYTES) * RF_CHUNK_BYTES;
+	uint64_t next = of_size ? round_up(of_size->next, RF_CHUNK_BYTES) : 0;
+	return find_aligned(h, next && next < HEAP_END ? next : home, HEAP_END, bytes, addr) ||
+	       find_aligned(h, LARGE, HEAP_END, bytes, addr);
+}
+
+/* Within the device's memory, and the reserve of chunks that packing would not need. */
+static bool affordable(const struct heap *h, uint64_t addr, uint64_t whole)
+{
+	uint64_t chunks = h->live_chunks + new_chunks(h, addr, whole);
+	uint64_t packed = round_up(h->live_bytes + whole, RF_CHUNK_BYTES) / RF_CHUNK_BYTES;
+	uint64_t reserve = h->capacity_chunks / RESERVE / (whole < OWN_SITE_BYTES ? 2 : 1);
+	return chunks <= h->capacity_chunks && chunks <= packed + reserve;
+}
+
+bool place(const struct heap *h, const struct heap_request *r, uint64_t whole,
+	   struct heap_placed *out)
+{
+	bool large = whole >= RF_CHUNK_BYTES, found = false;
+	out->stable = predict_stable(h, r, whole);
+	if (large)
+		found = out->stable ? place_apart(h, size_key(r->site, whole), whole, &out->addr)
+				    : find_aligned(h, RF_DEV_BASE, MIDDLE, whole, &out->addr);
+	else if (out->stable)
+		found = place_with_group(h, group_key(r, whole), whole, &out->addr);
+	out->apart = found && affordable(h, out->addr, whole);
+	if (out->apart)
+		return true;
+	return find_lowest(h, whole, &out->addr) &&
+	       new_chunks(h, out->addr, whole) <= h->capacity_chunks - h->live_chunks;
+}
+
+void place_note(struct heap *h, const struct heap_request *r, uint64_t whole,
+		const struct heap_placed *placed)
+{
+	struct heap_origin *o = find_or_add(h, site_key(r->site));
+	if (o)
+		o->allocated++;
+	o = find_or_add(h, size_key(r->site, whole));
+	if (o)
+		o->allocated++;
+	if (!placed->apart || !placed->stable)
+		return;
+	if (whole < RF_CHUNK_BYTES)
+		o = find_or_add(h, group_key(r, whole));
+	if (o)
+		o->next = placed->addr + whole;
+}

@@ -1,0 +1,46 @@
+/* placement.h: where the next allocation goes, for heap.c; and what both ask of the list of extents.
+ *
+ * `whole` is what an allocation takes: a multiple of RF_ALLOC_ALIGN.
+ */
+#ifndef RANKFOLD_PLACEMENT_H
+#define RANKFOLD_PLACEMENT_H
+
+#include "channel.h"
+#include "heap.h"
+
+/* Where it had best go, if that fits. */
+bool place(const struct heap *, const struct heap_request *, uint64_t whole, struct heap_placed *);
+/* Wherever it needs fewest chunks, if that fits. */
+bool place_anywhere(const struct heap *, uint64_t whole, struct heap_placed *);
+void place_note(struct heap *, const struct heap_request *, uint64_t whole,
+		const struct heap_placed *);                    /* it was done */
+void place_freed(struct heap *, uint64_t site, uint64_t whole); /* the program has freed one */
+
+static inline uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
+
+static inline uint64_t first_chunk(uint64_t addr) { return (addr - RF_DEV_BASE) / RF_CHUNK_BYTES; }
+
+/* Chunks that [addr, +bytes) would be the first to touch. */
+static inline uint64_t new_chunks(const struct heap *h, uint64_t addr, uint64_t bytes)
+{
+	uint64_t fresh = 0;
+	for (uint64_t c = first_chunk(addr); c <= first_chunk(addr + bytes - 1); c++)
+		fresh += h->live[c] == 0;
+	return fresh;
+}
+
+/* Index of the extent that holds addr, which lies in the heap. */
+static inline uint32_t index_of(const struct heap *h, uint64_t addr)
+{
+	uint32_t low = 0, high = h->count;
+	while (high - low > 1) {
+		uint32_t middle = low + (high - low) / 2;
+		if (h->extents[middle].addr <= addr)
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+#endif
