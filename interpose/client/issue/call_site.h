@@ -1,4 +1,4 @@
-/* call_site.h: where in the program a call comes from, as numbers that are the same in all ranks. */
+/* call_site.h: where in the program a call comes from, by numbers that all ranks have alike. */
 #ifndef RANKFOLD_CALL_SITE_H
 #define RANKFOLD_CALL_SITE_H
 

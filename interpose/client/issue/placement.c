@@ -18,9 +18,9 @@
  * What lives on is learnt from what was freed, of the same size from the same call site; of all
  * sizes from there, if this one is new. Nothing known: it may live on.
  *
- * Chunks beyond what the live bytes need are RESERVE of the device's at most, half of them for small
- * buffers. Where one more would be too many, allocations are packed, and before memory is exhausted
- * (heap_alloc) any hole will do: whether there is room depends on no group.
+ * Chunks beyond what the live bytes need are one in RESERVE of the device's at most, half of those
+ * for small buffers. Where one more would be too many, allocations are packed, and before memory is
+ * exhausted (heap_alloc) any hole will do.
  *
  * A wrong guess costs speed only.
  */
@@ -28,7 +28,7 @@
 
 #include "placement.h"
 
-#define RESERVE 8 /* one chunk of so many */
+#define RESERVE 8
 #define OWN_SITE_BYTES (RF_CHUNK_BYTES / 8)
 #define ORIGINS_MAX (1u << 16)
 

@@ -1,4 +1,4 @@
-/* placement.h: where the next allocation goes, for heap.c; and what both ask of the list of extents.
+/* placement.h: where the next allocation goes, for heap.c; what both ask of the list of extents.
  *
  * `whole` is what an allocation takes: a multiple of RF_ALLOC_ALIGN.
  */
@@ -12,9 +12,11 @@
 bool place(const struct heap *, const struct heap_request *, uint64_t whole, struct heap_placed *);
 /* Wherever it needs fewest chunks, if that fits. */
 bool place_anywhere(const struct heap *, uint64_t whole, struct heap_placed *);
+/* It was placed so. */
 void place_note(struct heap *, const struct heap_request *, uint64_t whole,
-		const struct heap_placed *);                    /* it was done */
-void place_freed(struct heap *, uint64_t site, uint64_t whole); /* the program has freed one */
+		const struct heap_placed *);
+/* The program has freed one. */
+void place_freed(struct heap *, uint64_t site, uint64_t whole);
 
 static inline uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
