@@ -1,6 +1,7 @@
-/* call_sites.c: prints where calls come from: the name of the call, its site, its path; twice each,
- * of which the second is not walked. */
+/* call_sites.c: prints where calls come from: the name of the call, its site, its path; all of them
+ * twice. Then how often the stack was walked for that, the first time and the second. */
 #include <stdio.h>
+#include <unwind.h>
 
 #include "call_site.h"
 #include "issue.h"
@@ -39,6 +40,14 @@ static APART struct call_site deep(unsigned left)
 	return found;
 }
 
+static int walks; /* the linker calls this one instead */
+_Unwind_Reason_Code __real__Unwind_Backtrace(_Unwind_Trace_Fn, void *);
+_Unwind_Reason_Code __wrap__Unwind_Backtrace(_Unwind_Trace_Fn step, void *into)
+{
+	walks++;
+	return __real__Unwind_Backtrace(step, into);
+}
+
 static void show(const char *name, struct call_site found)
 {
 	printf("%s %016llx %016llx\n", name, (unsigned long long)found.site,
@@ -47,6 +56,7 @@ static void show(const char *name, struct call_site found)
 
 int main(void)
 {
+	int walked[2];
 	for (volatile int round = 0; round < 2; round++) {
 		show("parameters", allocate());
 		show("gradients", allocate());
@@ -56,7 +66,9 @@ int main(void)
 		for (volatile unsigned left = 10; left < 42; left += 31)
 			show(left == 10 ? "deep" : "deeper", deep(left));
 		show("deepest", deep(60));
+		walked[round] = walks;
 	}
+	printf("walked %d %d\n", walked[0], walked[1] - walked[0]);
 	printf("loaded %p\n", (void *)main);
 	return 0;
 }

@@ -16,7 +16,8 @@
 #include "call_site.h"
 #include "issue.h"
 
-#define KEPT 4096 /* frames; a power of two */
+#define KEPT 4096 /* frames */
+#define PLACES 4  /* that one may be kept at */
 
 struct frame {
 	const uint64_t *at; /* where the return address is */
@@ -38,9 +39,15 @@ static uint64_t join(uint64_t hash, uint64_t next)
 	return hash ^ hash >> 29;
 }
 
+/* Under SITES_LOCK. Where this one is kept, or is to be kept: then another may be there. */
 static struct frame *place_of(const uint64_t *at, uint64_t address)
 {
-	return &kept[join((uint64_t)at, address) % KEPT];
+	static uint32_t next;
+	struct frame *places = &kept[join((uint64_t)at, address) % (KEPT / PLACES) * PLACES];
+	for (uint32_t i = 0; i < PLACES; i++)
+		if (!places[i].at || (places[i].at == at && places[i].address == address))
+			return &places[i];
+	return &places[next++ % PLACES];
 }
 
 /* Of any function's frame, which the sanitizer guards. */
@@ -76,13 +83,15 @@ static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *into)
 	f->address = _Unwind_GetIP(context);
 	if (f->at < k->first)
 		return _URC_NO_REASON; /* a frame of this file */
+	if (!f->address)
+		return _URC_NORMAL_STOP; /* nobody called the one before */
 	k->certain &= word_at(f->at) == f->address && (k->count || f->at == k->first);
 	if (k->count) {
 		k->certain &= f->at > f[-1].at;
 		f[-1].next = f->at;
 	}
 	/* Code that was made at run time lies anywhere: it counts as one place. */
-	if (f->address && dladdr((void *)(f->address - 1), &module)) {
+	if (dladdr((void *)(f->address - 1), &module)) {
 		f->offset = f->address - (uint64_t)module.dli_fbase;
 		f->function = _Unwind_GetRegionStart(context) - (uint64_t)module.dli_fbase;
 	}
