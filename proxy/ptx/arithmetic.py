@@ -92,8 +92,8 @@ class Registers:
     """The origins of every register, and what was found out on the way. A method for each way in
     which an instruction computes (flows.py)."""
 
-    def __init__(self, module: Module, kernel: Function, flat: Flat):
-        self.module, self.flat = module, flat
+    def __init__(self, module: Module, kernel: Function, flat: Flat, fixed_code: bool):
+        self.module, self.flat, self.fixed_code = module, flat, fixed_code
         self.params = {p.name: p for p in kernel.params}
         self.param_bytes = kernel.param_bytes
         self.registers: dict[str, Origins] = {}
@@ -151,6 +151,8 @@ class Registers:
 
     def _symbol(self, symbol: Sym) -> Origins:
         name = symbol.name
+        if name == "WARP_SZ":
+            return NOTHING
         if name in self.params:
             return frozenset([Origin("place", Place(name, symbol.offset))])
         if variable := self.flat.variables.get(name) or self.module.variables.get(name):
@@ -268,11 +270,13 @@ class Registers:
 
     def shift_down(self, i: Instr) -> None:
         what, by = self.of(i.args[1]), i.args[2]
-        if TYPE_BYTES.get(i.op[-1]) == 8 and isinstance(by, Int) and by.value == 32:
-            self.put(i.args[0], og.upper_half(what))
+        if TYPE_BYTES.get(i.op[-1]) != 8 or not isinstance(by, Int):
+            self.value(what | self.of(by))
+            self.put(i.args[0], og.divided(what))
             return
-        self.value(what | self.of(by))
-        self.put(i.args[0], og.divided(what))
+        if by.value != 32:
+            self.value(what)
+        self.put(i.args[0], og.lowered(what, by.value))
 
     def divide(self, i: Instr) -> None:
         if self._is_float(i):

@@ -19,6 +19,7 @@ WHOLE, LOW, HIGH, MIXED = -1, -2, -3, -4
 INDEX = 0  # and what is above it: of a number of 32 bits, how far it was moved up at most
 SCALED = 32  # and what is above it: of any other value
 PLACE_BITS = 32  # what was moved up so far may be the upper half of a pointer
+ADDRESS_BITS = 40  # no address of device memory is as small (channel.h: RF_DEV_BASE)
 SOME_BITS = 4  # what a factor that is no power of two counts for
 
 
@@ -103,6 +104,14 @@ def divided(origins: Origins) -> Origins:
     """Shifted down, divided, or the rest of that: what was moved up may be back, but for what was
     too small before."""
     return _each(origins, lambda s: s if INDEX <= s < SCALED else MIXED) if origins else origins
+
+
+def lowered(origins: Origins, by: int) -> Origins:
+    """64 bits, shifted down so far. From ADDRESS_BITS on what is left is too small for an address;
+    moved up again as far, it may be part of one."""
+    if by < 64 - ADDRESS_BITS:
+        return divided(origins)
+    return _each(origins, lambda s: HIGH if s == WHOLE and by == 32 else INDEX + max(32 - by, 0))
 
 
 def bitwise(origins: Origins) -> Origins:

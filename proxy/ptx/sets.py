@@ -91,17 +91,19 @@ class Sets:
         )
 
 
-def sets_of(module: Module, kernel: Function) -> Sets:
-    """Of one kernel; open if its code cannot be resolved."""
+def sets_of(module: Module, kernel: Function, fixed_code: bool) -> Sets:
+    """Of one kernel; open if its code cannot be resolved. `fixed_code`: a device function has the
+    same address wherever the module is loaded, and one that is called by its address is one of
+    those that stand in the kernel's list. Otherwise what uses such addresses is open."""
     try:
-        return analyse(module, kernel, flatten(module, kernel))
+        return analyse(module, kernel, flatten(module, kernel), fixed_code)
     except ModuleError as error:
         return Sets(reasons=(Reason(f"cannot be resolved ({error.message})", error.about),))
 
 
-def analyse(module: Module, kernel: Function, flat: Flat) -> Sets:
+def analyse(module: Module, kernel: Function, flat: Flat, fixed_code: bool) -> Sets:
     """The same of a kernel that is one list of instructions already."""
-    analysis = _Analysis(module, kernel, flat)
+    analysis = _Analysis(module, kernel, flat, fixed_code)
     analysis.run()
     accessed = Use.READ | Use.WRITTEN
     words = [(at, use) for at, use in sorted(analysis.words.items()) if use & accessed]
@@ -111,8 +113,8 @@ def analyse(module: Module, kernel: Function, flat: Flat) -> Sets:
 
 
 class _Analysis(Registers):
-    def __init__(self, module: Module, kernel: Function, flat: Flat):
-        super().__init__(module, kernel, flat)
+    def __init__(self, module: Module, kernel: Function, flat: Flat, fixed_code: bool):
+        super().__init__(module, kernel, flat, fixed_code)
         self.doing = {
             Flow.MOVE: self.move, Flow.MOVE_FIRST: self.move_first, Flow.CHOOSE: self.choose,
             Flow.ADD: self.add, Flow.EXTREME: self.extreme, Flow.MULTIPLY: self.multiply,
@@ -160,7 +162,8 @@ class _Analysis(Registers):
             if isinstance(inner, Special) and inner.name not in STEADY and inner.name not in GRID:
                 self.open(f"reads %{inner.name}", instr)
             elif isinstance(inner, Sym) and inner.name in self.module.functions:
-                self.open("takes the address of a function", instr)
+                if not self.fixed_code:
+                    self.open("takes the address of a function", instr)
         if "mmio" in instr.op:
             self.open("speaks to what is no memory", instr)
 

@@ -17,7 +17,20 @@ from rankfold.proxy.ptx.fatbin import ptx_of
 from rankfold.proxy.ptx.module import parse_module
 from rankfold.proxy.ptx.sets import sets_of
 
-CLOSED_MIN = 0.95
+CLOSED_MIN = 0.94
+OPEN = {
+    "errors:_Z5claimi": "may fail an assertion",
+    "first_launch:_Z3sayPKc": "finds pointers in memory",  # and prints
+    "kernel_heap:_Z4growiPi": "allocates on the device's heap",
+    "kernel_heap:_Z4lookPyS_": "finds pointers in memory",
+    "kernel_heap:_Z7exhaustmPi": "allocates on the device's heap",
+    "managed:_Z13use_variablesv": "reaches managed memory",
+    "pointers:_Z3usePii": "finds pointers in memory",
+    "printing:_Z4linei": "prints",
+    "printing:_Z4manyi": "prints",
+    "printing:_Z5edgesv": "prints",
+    "streams:_Z6gatherPKPiS_": "finds pointers in memory",
+}  # what these programs are there to show
 FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 CC = (9, 0)
 GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
@@ -43,7 +56,7 @@ def kernels(source: Path) -> dict[str, str]:
         module = parse_module(text)
         for function in module.functions.values():
             if function.entry and function.body_text is not None:
-                sets = sets_of(module, function)
+                sets = sets_of(module, function, fixed_code=True)
                 found[f"{source.stem}:{function.name}"] = sets.why_open
     return found
 
@@ -65,4 +78,6 @@ def test_most_kernels_are_closed() -> None:
     for name, why in opened.items():
         print(f"{name}: {why}")
     print(f"{len(found) - len(opened)} of {len(found)} closed")
+    assert opened.keys() == OPEN.keys()
+    assert all(OPEN[name] in why for name, why in opened.items())
     assert len(opened) <= (1 - CLOSED_MIN) * len(found)

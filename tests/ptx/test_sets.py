@@ -45,9 +45,9 @@ HEAD = """
 P, Q, R, N, S = 0, 8, 16, 24, 32
 
 
-def sets(body: str) -> Sets:
+def sets(body: str, fixed_code: bool = False) -> Sets:
     module = parse_module(f"{HEAD}{body}\nret; }}")
-    return sets_of(module, module.functions["kernel"])
+    return sets_of(module, module.functions["kernel"], fixed_code)
 
 
 LETTERS = {"r": Use.READ, "w": Use.WRITTEN, "a": Use.ATOMIC, "v": Use.VALUE, "l": Use.LOW_BITS}
@@ -87,6 +87,11 @@ CLOSED = {
     "a byte's index from memory": (
         "ld.global.u32 %i0, [%q]; cvt.u64.u32 %a0, %i0; add.s64 %a1, %p, %a0;"
         "st.global.u8 [%a1], 0;", "0:w 8:r"),
+    "a long number, made longer": (
+        "ld.global.u64 %a2, [%q]; shl.b64 %a0, %a2, 32; shr.s64 %a1, %a0, 30; add.s64 %a3, %p, %a1;"
+        "st.global.u32 [%a3], 0;", "0:w 8:r"),
+    "a warp's size": ("mov.u32 %i0, WARP_SZ; mad.wide.u32 %a0, %i0, 4, %p; st.u32 [%a0], 0;",
+                      "0:w"),
     "multiply and add": ("mad.wide.s32 %a0, %n, 8, %p; ld.global.u32 %i0, [%a0];", "0:r"),
     "one of two": ("selp.b64 %a0, %p, %q, %c; st.global.u32 [%a0], 1;", "0:w 8:w"),
     "one of two, by the path": (
@@ -230,6 +235,9 @@ OPEN = {
     "shifted there and back": (
         "ld.global.u64 %a0, [%p]; shl.b64 %a1, %a0, 2; shr.u64 %a2, %a1, 2; add.u64 %a3, %a2, %q;"
         "ld.global.u32 %i0, [%a3];", IN_MEMORY),
+    "its upper bits, there and back": (
+        "ld.global.u64 %a0, [%p]; shr.u64 %a1, %a0, 24; shl.b64 %a2, %a1, 24; add.u64 %a3, %a2, %q;"
+        "ld.global.u32 %i0, [%a3];", IN_MEMORY),
     "copied to shared memory": (
         "mov.u32 %i0, block; cp.async.ca.shared.global [%i0], [%p], 16; ld.shared.u64 %a0, [block];"
         "ld.global.u32 %i0, [%a0];", IN_MEMORY),
@@ -249,6 +257,10 @@ OPEN = {
     "stored whole, read in pieces": (
         "st.shared.u64 [block], %p; ld.shared.v2.u32 {%i0, %i1}, [block]; mov.b64 %a0, {%i0, %i1};"
         "ld.global.u32 %i2, [%a0];", BITS),
+    "two numbers, read as one": (
+        "ld.global.u32 %i0, [%p]; shl.b32 %i1, %i0, 2; st.shared.u32 [block], %i1;"
+        "st.shared.u32 [block+4], %i1; ld.shared.u64 %a0, [block]; add.u64 %a1, %a0, %q;"
+        "ld.global.u32 %i2, [%a1];", IN_MEMORY),
     "parts far from each other": (
         "ld.param.u32 %i0, [s]; ld.param.u32 %i1, [s+8]; mov.b64 %a0, {%i0, %i1};"
         "ld.global.u32 %i2, [%a0];", PARTS),
@@ -301,6 +313,14 @@ def test_open(what: str) -> None:
     text = re.sub(r"\s+", "", body)
     for reason in reasons:
         assert re.sub(r"\s+", "", reason.instr) in text, "names an instruction of the kernel"
+
+
+def test_by_the_address_of_a_function() -> None:
+    """Where the kernel's code has all that can be called so, as on the software GPU."""
+    body, _ = OPEN["calls what it is given"]
+    assert said(sets(body, fixed_code=True)) == "8:w" and sets(body, fixed_code=True).closed
+    as_memory = "mov.u64 %a0, put; ld.global.u64 %a1, [%a0];"
+    assert not sets(as_memory, fixed_code=True).closed
 
 
 def test_each_flow_is_found() -> None:

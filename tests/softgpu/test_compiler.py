@@ -97,7 +97,7 @@ def test_what_a_kernel_reads_and_writes_is_kept_with_its_object(
         loader = new(made, folder)
         module = loader.module(source.encode(), 1)
         function = loader.function(module, "add_one")
-        assert function.sets == sets_of(module.ptx, module.ptx.functions["add_one"])
+        assert function.sets == sets_of(module.ptx, module.ptx.functions["add_one"], True)
         seen.append((function.sets, function.variables))
     assert seen[0] == seen[1]
     sets, places = seen[0]

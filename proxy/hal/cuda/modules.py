@@ -104,7 +104,7 @@ class Loader:
         )  # fmt: skip
         if error:
             raise ModuleError(error, f"the driver has no kernel {name}")
-        sets = sets_of(module.ptx, kernel)
+        sets = sets_of(module.ptx, kernel, fixed_code=False)
         return FunctionInfo(
             name=name,
             address=out.address,

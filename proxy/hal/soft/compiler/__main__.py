@@ -48,7 +48,7 @@ def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
 
 def sets(file: Path, text: str, module: Module, name: str) -> str:
     """What the kernel reads and writes, and why that is not all."""
-    found = sets_of(module, find(module, name))
+    found = sets_of(module, find(module, name), fixed_code=True)
     begin = max(text.find(f".entry {name}"), 0)
     lines = ["closed" if found.closed else "open"]
     for reason in found.reasons:

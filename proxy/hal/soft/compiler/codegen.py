@@ -122,7 +122,7 @@ def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled
         lowered.static_shared,
         lowered.local_bytes,
         lowered.registers,
-        sets_of(module, find(module, name)),
+        sets_of(module, find(module, name), fixed_code=True),
         machine.emit_object(optimised),
     )
 
