@@ -25,7 +25,7 @@ BEGIN = "test_large_buffers_begin_at_a_chunk_and_small_ones_keep_to_their_functi
 COUNTED = "test_memory_is_counted_in_chunks_touched"
 SHORT = "test_short_of_room_a_freed_range_is_given_out_and_waits_for_its_free"
 TAILS = "test_short_of_room_the_rest_of_a_chunk_is_used_from_either_side"
-PACKED = "test_what_is_kept_apart_leaves_seven_eighths"
+PACKED = "test_what_is_kept_apart_leaves_most_of_the_device"
 
 MUTANTS = [
     Mutant("one-end-for-all", "if (out->apart)\n\t\treturn true;", "", ENDS),

@@ -128,11 +128,12 @@ def test_short_of_room_the_rest_of_a_chunk_is_used_from_either_side(make: Any) -
         assert got and halves[freed] in (got[0], got[0] + CHUNK)
 
 
-def test_what_is_kept_apart_leaves_seven_eighths(make: Any) -> None:
-    for size in (CHUNK // 8, CHUNK // 2 + 512, CHUNK + 512):
-        heap = make(64 * CHUNK)
-        for site in range((64 - 64 // 8 - 2) * CHUNK // size):
-            assert heap.alloc(size, site=site), f"{site} buffers of {size} bytes are all"
+def test_what_is_kept_apart_leaves_most_of_the_device(make: Any) -> None:
+    for capacity, reserve in ((64, 8), (1600, 41)):
+        for size in (CHUNK // 8, CHUNK // 2 + 512, CHUNK + 512):
+            heap = make(capacity * CHUNK)
+            for site in range((capacity - reserve - 2) * CHUNK // size):
+                assert heap.alloc(size, site=site), f"{site} buffers of {size} bytes are all"
 
 
 def test_a_freed_range_rests_while_there_is_other_room(make: Any) -> None:

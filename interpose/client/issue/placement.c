@@ -18,8 +18,8 @@
  * What lives on is learnt from what was freed, of the same size from the same call site; of all
  * sizes from there, if this one is new. Nothing known: it may live on.
  *
- * Chunks beyond what the live bytes need are one in RESERVE of the device's at most, half of those
- * for small buffers. Where one more would be too many, allocations are packed, and before memory is
+ * Chunks beyond what the live bytes need are few of the device's (reserve_chunks), half of those for
+ * small buffers. Where one more would be too many, allocations are packed, and before memory is
  * exhausted (heap_alloc) any hole will do.
  *
  * A wrong guess costs speed only.
@@ -28,7 +28,6 @@
 
 #include "placement.h"
 
-#define RESERVE 8
 #define OWN_SITE_BYTES (RF_CHUNK_BYTES / 8)
 #define ORIGINS_MAX (1u << 16)
 
@@ -227,12 +226,20 @@ static bool place_apart(const struct heap *h, uint64_t key, uint64_t whole, uint
 	       find_aligned(h, LARGE, HEAP_END, bytes, addr);
 }
 
+/* What keeping apart may cost. Room in the tails of many chunks is none for a large buffer: so it is
+ * little of a large device, which a job may want to fill, and enough of a small one. */
+static uint64_t reserve_chunks(const struct heap *h)
+{
+	uint64_t least = h->capacity_chunks / 64 + 16, most = h->capacity_chunks / 8;
+	return least < most ? least : most;
+}
+
 /* Within the device's memory, and the reserve of chunks that packing would not need. */
 static bool affordable(const struct heap *h, uint64_t addr, uint64_t whole)
 {
 	uint64_t chunks = h->live_chunks + new_chunks(h, addr, whole);
 	uint64_t packed = round_up(h->live_bytes + whole, RF_CHUNK_BYTES) / RF_CHUNK_BYTES;
-	uint64_t reserve = h->capacity_chunks / RESERVE / (whole < OWN_SITE_BYTES ? 2 : 1);
+	uint64_t reserve = reserve_chunks(h) / (whole < OWN_SITE_BYTES ? 2 : 1);
 	return chunks <= h->capacity_chunks && chunks <= packed + reserve;
 }
 
