@@ -18,8 +18,8 @@
  * What lives on is learnt from what was freed, of the same size from the same call site; of all
  * sizes from there, if this one is new. Nothing known: it may live on.
  *
- * Chunks beyond what the live bytes need are few of the device's (reserve_chunks), half of those for
- * small buffers. Where one more would be too many, allocations are packed, and before memory is
+ * Chunks beyond what the live bytes need are few of the device's (reserve_chunks), half of them
+ * for small buffers. Where one more would be too many, allocations are packed, and before memory is
  * exhausted (heap_alloc) any hole will do.
  *
  * A wrong guess costs speed only.
@@ -226,7 +226,7 @@ static bool place_apart(const struct heap *h, uint64_t key, uint64_t whole, uint
 	       find_aligned(h, LARGE, HEAP_END, bytes, addr);
 }
 
-/* What keeping apart may cost. Room in the tails of many chunks is none for a large buffer: so it is
+/* What keeping apart may cost. Room in the tails of many chunks is none for a large buffer: it is
  * little of a large device, which a job may want to fill, and enough of a small one. */
 static uint64_t reserve_chunks(const struct heap *h)
 {
