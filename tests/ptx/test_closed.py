@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,11 +60,9 @@ def kernels(source: Path) -> dict[str, str]:
     return found
 
 
-def test_all_kernels_of_the_gpt_are_closed_and_that_takes_no_time() -> None:
-    start = time.process_time()
+def test_all_kernels_of_the_gpt_are_closed() -> None:
     found = kernels(GPT)
     assert len(found) == 18 and not any(found.values()), found
-    assert time.process_time() - start < 3, "some 0.3 s, with reading them"
 
 
 @pytest.mark.slow
