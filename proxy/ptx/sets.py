@@ -290,9 +290,9 @@ class _Analysis(Registers):
             self.open(UNREADABLE, i)
             return
         what = NOTHING.union(*map(self.of, i.args[first + 1 :]))
-        if not {"exch", "cas"} & set(i.op):
+        if "exch" not in i.op:
             self.value(what)
-            what = og.mixed(what)
+            what = what if "cas" in i.op else og.mixed(what)
         use = Use.READ | Use.WRITTEN | Use.ATOMIC
         held = self._write(i, where, what, TYPE_BYTES.get(i.op[-1], 0), use)
         if first:

@@ -149,6 +149,8 @@ CLOSED = {
     "through an exchange in shared memory": (
         "atom.shared.exch.b64 %a1, [block], %p; atom.shared.exch.b64 %a0, [block], %q;"
         "ld.global.u32 %i0, [%a0];", "0:r 8:r"),
+    "compared in shared memory": (
+        "atom.shared.cas.b64 %a0, [block], %p, %q; ld.global.u32 %i0, [%a0];", "0:rv 8:rv"),
     "through local memory": (
         "st.local.u64 [frame+8], %p; mov.u64 %a1, frame; mad.wide.u32 %a2, %n, 8, %a1;"
         "ld.local.u64 %a0, [%a2]; st.global.u32 [%a0], 1;", "0:w"),
