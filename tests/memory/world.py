@@ -25,11 +25,13 @@ QUEUE = 3  # works: smaller than a real one, so that lists have to wait
 
 
 def load(folder: Path) -> tuple[Any, Any]:
-    files = sorted(set(ROOM.glob("*.c")) - {ROOM / "transfer.c"})
+    versions = native.CORE / "versions"
+    files = sorted({*ROOM.glob("*.c"), *versions.glob("*.c")} - {ROOM / "transfer.c"})
     library = native.build(folder, files)
     channel = native.REPOSITORY / "interpose/channel/channel.h"
     hal = native.REPOSITORY / "proxy/hal/hal.h"
     text = native.structures(channel, "rf_record", "rf_alloc") + native.declarations(hal)
+    text += native.declarations(versions / "digest.h", versions / "versions.h")
     text += re.sub(r"^static inline[^{;]*\{.*?\}$", "", native.declarations(ROOM / "memory.h"),
                    flags=re.M | re.S)  # fmt: skip
     import cffi

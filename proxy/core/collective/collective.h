@@ -97,6 +97,16 @@ int coll_submit(struct coll *, uint32_t rank, uint64_t comm, const struct rf_col
 bool coll_nothing_to_do(struct coll *, uint32_t rank, uint64_t comm,
 			const struct rf_collective *ops, uint32_t count);
 
+/* A rank's place in a communicator, and its next collective there: sends and receives do not count.
+ * What members receive from the collective of one key and number is one result, or parts of it.
+ * False: it has no such communicator. */
+struct coll_place {
+	uint64_t key, number;
+	uint32_t nranks, index;
+};
+bool coll_place(const struct coll *, uint32_t rank, uint64_t comm, struct coll_place *);
+uint32_t dtype_bytes(uint32_t dtype); /* of an ncclDataType_t; 0: no such type */
+
 void coll_io_done(struct coll *, uint64_t token, int error);
 /* A fetch completes: its data are at `place`, or it failed (ncclResult_t), and so does the job. */
 void coll_fetched(struct coll *, uint64_t token, struct hal_ref place, int error);

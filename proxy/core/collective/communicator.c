@@ -43,6 +43,17 @@ uint32_t coll_members(const struct coll *c, uint32_t rank, uint64_t comm, uint32
 	return m->nranks;
 }
 
+bool coll_place(const struct coll *c, uint32_t rank, uint64_t comm, struct coll_place *place)
+{
+	struct coll_comm *m;
+	const struct seat *s = comm_seat(c, rank, comm, &m);
+
+	if (!s)
+		return false;
+	*place = (struct coll_place){m->key, s->next_seq, m->nranks, s->index};
+	return true;
+}
+
 /* ---- making ----------------------------------------------------------------------------- */
 
 static void add_device(struct coll_comm *m, uint32_t device)

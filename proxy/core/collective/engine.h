@@ -281,7 +281,6 @@ void engine_deliver_early(struct coll *); /* peers may have learnt of a communic
 void group_part_done(struct coll *, struct coll_group *);
 
 /* shape.c */
-uint32_t dtype_bytes(uint32_t dtype); /* 0: no such type */
 const char *shape_text(const struct shape *, char *out, size_t bytes);
 void shape_fail(struct coll *, uint32_t rank_a, const struct shape *a, uint32_t rank_b,
 		const struct shape *b);

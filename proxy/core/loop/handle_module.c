@@ -54,6 +54,8 @@ int on_module_globals(struct rank *r, const struct rf_module_globals *a, uint32_
 	t->addr = a->addr;
 	t->other.addr = (uintptr_t)m->globals_image;
 	t->bytes = m->globals_bytes;
+	t->named = true;
+	t->content = content_of_bytes(m->globals_image, m->globals_bytes);
 	transfer_push(&r->proxy->transfers, t);
 	intake_hold(r); /* until written: whatever comes next may read them */
 	return CU_OK;

@@ -116,6 +116,29 @@ static int restore_chunk(struct rank *r, const void *record, uint64_t now)
 	return CU_OK;
 }
 
+static bool save_versions(struct writer *w, const struct saved_kind *kind,
+			  const struct object *none)
+{
+	const struct versions *v = &w->rank->memory.versions;
+	struct state_bytes *s = saved_put(w, kind, versions_size(v));
+	(void)none;
+	if (s) {
+		s->bytes = versions_size(v);
+		versions_save(v, s + 1);
+	}
+	return s;
+}
+
+/* After the buffers, which begin as zeros. */
+static int restore_versions(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_bytes *s = record;
+	(void)now;
+	if (s->bytes > s->r.bytes - sizeof *s)
+		return CU_INVALID_VALUE;
+	return versions_load(&r->memory.versions, s + 1, s->bytes) ? CU_OK : CU_INVALID_VALUE;
+}
+
 /* ---- streams and events ---- */
 
 static bool save_stream(struct writer *w, const struct saved_kind *kind, const struct object *o)
@@ -345,6 +368,7 @@ const struct saved_kind saved_kinds[] = {
 	ROW(RANK, state_rank, 0, save_rank, restore_rank),
 	ROW(BUFFER, state_buffer, 0, save_buffers, restore_buffer),
 	ROW(CHUNK, state_chunk, 0, save_chunks, restore_chunk),
+	ROW(VERSIONS, state_bytes, 0, save_versions, restore_versions),
 	ROW(COMMS, state_bytes, 0, save_comms, restore_comms),
 	ROW(STREAM, state_stream, OBJ_STREAM, save_stream, restore_stream),
 	ROW(EVENT, state_event, OBJ_EVENT, save_event, restore_event),

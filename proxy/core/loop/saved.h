@@ -13,7 +13,7 @@
 
 #define STATE_OFFSET RF_HEAP_BYTES        /* in the image: memory by heap offset, then the state */
 #define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
-#define STATE_VERSION 4
+#define STATE_VERSION 5
 #define STATE_BYTES_MAX (1ull << 36)
 
 enum state_opcode {

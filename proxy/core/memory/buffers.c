@@ -59,6 +59,7 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 		}
 		m->live[m->live_count++] = c;
 		m->missing++;
+		versions_set(&m->versions, page_addr(c), RF_CHUNK_BYTES, versions_fill(0, 1));
 	}
 	memmove(&m->buffers[at + 1], &m->buffers[at], (m->buffer_count - at) * sizeof *m->buffers);
 	m->buffers[at] = (struct buffer){a->addr, bytes, a->call_site, a->stable, false};
@@ -101,6 +102,18 @@ void memory_sweep(struct rank_memory *m)
 	m->device->progress = true;
 }
 
+/* Nobody needs to know what lies between two buffers: one range, however often it was cut. */
+static void forget_content(struct rank_memory *m, uint32_t next)
+{
+	uint64_t begin = RF_DEV_BASE, end = RF_DEV_BASE + RF_HEAP_BYTES;
+	if (next > 0)
+		begin = m->buffers[next - 1].addr + m->buffers[next - 1].bytes;
+	if (next < m->buffer_count)
+		end = m->buffers[next].addr;
+	begin = (begin + RF_ALLOC_ALIGN - 1) / RF_ALLOC_ALIGN * RF_ALLOC_ALIGN;
+	versions_private(&m->versions, begin, end - begin);
+}
+
 /* Only when all work that may use the buffer has completed, and not while the rank moves. */
 void memory_free(struct rank_memory *m, uint64_t addr)
 {
@@ -110,6 +123,7 @@ void memory_free(struct rank_memory *m, uint64_t addr)
 	uint64_t offset = addr - RF_DEV_BASE, bytes = m->buffers[at].bytes;
 	m->buffer_count--;
 	memmove(&m->buffers[at], &m->buffers[at + 1], (m->buffer_count - at) * sizeof *m->buffers);
+	forget_content(m, at);
 	uint32_t last = (uint32_t)((offset + bytes - 1) / RF_CHUNK_BYTES);
 	for (uint32_t c = (uint32_t)(offset / RF_CHUNK_BYTES); c <= last; c++) {
 		if (--m->pages[c].buffers)
@@ -131,6 +145,8 @@ static bool pinned(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	return addr >= base && addr - base <= RF_PINNED_SLOT_BYTES &&
 	       bytes <= RF_PINNED_SLOT_BYTES - (addr - base);
 }
+
+bool memory_pinned(const struct rank_memory *m, uint64_t addr) { return pinned(m, addr, 0); }
 
 /* Does the rank own all of [addr, addr + bytes)? Chunks, not buffers: as real devices do. */
 bool memory_valid(const struct rank_memory *m, uint64_t addr, uint64_t bytes)

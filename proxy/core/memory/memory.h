@@ -4,6 +4,7 @@
  *   chunk.c     physical chunks: who refers to them, how many there are
  *   image.c     a rank's image, the file of the launcher's where memory goes to
  *   buffers.c   a rank's buffers and the pages they touch: alloc, free, where a range lies
+ *   content.c   what it holds, by versions
  *   moves.c     pages on their way between device and image
  *   request.c   requests for a rank's memory, in which order they are served, who makes room
  *   opening.c   a device's memory, and a rank's: opened and closed
@@ -52,6 +53,7 @@
 #include "channel.h"
 #include "codes.h"
 #include "hal.h"
+#include "versions/versions.h"
 
 #define HEAP_PAGES (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 #define PIECE_BYTES (16ull << 20) /* of a copy or fill: no rank holds up the others for longer */
@@ -134,8 +136,9 @@ struct rank_memory {
 	uint32_t missing;  /* live but not resident */
 	uint32_t inflight; /* submitted works that use it */
 	uint64_t last_active;
-	bool stopped; /* nothing more is brought in: the rank has failed */
-	bool alone;   /* on its device: no second copy is kept in the image */
+	bool stopped;             /* nothing more is brought in: the rank has failed */
+	bool alone;               /* on its device: no second copy is kept in the image */
+	struct versions versions; /* of its heap */
 	struct memory_request request;
 	struct move *moves; /* all of one direction, in order */
 	uint32_t move_count, move_submitted, move_done, move_room;
@@ -197,6 +200,25 @@ void memory_sweep(struct rank_memory *); /* lets go of what is freed, if no work
 bool memory_valid(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 uint64_t memory_resolve(struct rank_memory *, uint64_t addr, uint64_t bytes, bool write,
 			struct hal_ref *);
+bool memory_pinned(const struct rank_memory *, uint64_t addr); /* the host's, too */
+
+/* ---- content.c: for whoever submits what writes ---- */
+
+struct content content_of_bytes(const void *, uint64_t bytes);
+void content_is(struct rank_memory *, uint64_t addr, uint64_t bytes, struct content);
+void content_unknown(struct rank_memory *, uint64_t addr, uint64_t bytes);
+void content_all_unknown(struct rank_memory *);
+void content_copied(struct rank_memory *, uint64_t to, uint64_t from, uint64_t bytes);
+
+/* An address through which a work reaches the buffer that it points into, and no other. What is no
+ * address of the rank's is a number. UNORDERED: what the work writes depends on who comes first. */
+enum reach_use { REACH_READ = 1, REACH_WRITTEN = 2, REACH_UNORDERED = 4 };
+struct reach {
+	uint64_t addr;
+	uint32_t use;
+};
+/* A work that reaches nothing but this, and that the digest describes but for it. */
+void content_run(struct rank_memory *, struct digest *, const struct reach *, uint32_t count);
 
 /* ---- chunk.c ---- */
 

@@ -64,6 +64,8 @@ int memory_open(struct rank_memory *m, struct device_memory *d, uint32_t rank, i
 		m->pages = m->pages == MAP_FAILED ? NULL : m->pages;
 		return CU_OUT_OF_MEMORY;
 	}
+	if (versions_open(&m->versions, RF_DEV_BASE, RF_DEV_BASE + RF_HEAP_BYTES))
+		return CU_OUT_OF_MEMORY;
 	int error = d->hal->space_create(d->device, &m->space);
 	if (error)
 		return error;
@@ -92,6 +94,7 @@ void memory_close(struct rank_memory *m)
 		munmap(m->pages, HEAP_PAGES * sizeof *m->pages);
 	if (m->image_fd >= 0)
 		close(m->image_fd);
+	versions_close(&m->versions);
 	free(m->buffers);
 	free(m->live);
 	free(m->moves);

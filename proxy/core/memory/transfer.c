@@ -65,6 +65,8 @@ static bool submit(struct transfers *q, struct transfer *t)
 		work.copy.height = 1;
 		if (!t->hal_seq)
 			memory_use(m);
+		if (write)
+			content_unknown(m, t->addr + t->done, n);
 		t->hal_seq = q->hal->submit(q->stream, &work);
 		t->done += n;
 	}
@@ -96,6 +98,8 @@ static void complete(struct transfers *q, struct transfer *t)
 		memory_used(t->memory);
 	if (skipped(q, t))
 		t->error = NCCL_SYSTEM_ERROR;
+	else if (t->named && t->memory && !t->error)
+		content_is(t->memory, t->addr, t->bytes, t->content);
 	if (t->over)
 		t->over(t->arg, t->token, t->error);
 	q->progress = true;

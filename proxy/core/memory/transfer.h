@@ -12,8 +12,10 @@ struct transfer {
 	enum transfer_kind kind;
 	struct rank_memory *memory; /* READ, WRITE; NULL: it is freed */
 	uint64_t addr, bytes, done;
-	struct hal_ref other; /* READ: where it goes, WRITE: where it comes from */
-	struct hal_work work; /* WORK */
+	struct hal_ref other;   /* READ: where it goes, WRITE: where it comes from */
+	bool named;             /* WRITE: its content is known, */
+	struct content content; /* and this */
+	struct hal_work work;   /* WORK */
 	uint64_t hal_seq;
 	int error; /* ncclResult_t */
 	/* Called when it has completed, unless NULL. */

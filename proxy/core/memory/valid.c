@@ -104,7 +104,9 @@ const char *memory_invalid(const struct device_memory *d)
 	struct sums sums = {0};
 	const char *wrong = requests_invalid(d);
 	for (uint32_t i = 0; i < d->count && !wrong; i++) {
-		wrong = pages_invalid(d->all[i], &sums);
+		wrong = versions_invalid(&d->all[i]->versions);
+		if (!wrong)
+			wrong = pages_invalid(d->all[i], &sums);
 		if (!wrong)
 			wrong = moves_invalid(d->all[i], &sums);
 	}

@@ -5,6 +5,7 @@
  * rank.
  */
 #include "loop/internal.h"
+#include "queue/effects.h"
 #include "queue/kinds.h"
 
 static void done(struct rank *r, struct item *i, int error)
@@ -17,7 +18,8 @@ static void done(struct rank *r, struct item *i, int error)
 			 "a group of %u operations on communicator %llu ended with NCCL error %d",
 			 i->coll.count, (unsigned long long)i->coll.comm->o.id, error);
 		rank_fail_comm(r, error, text);
-	}
+	} else if (i->coll.place.key)
+		collective_effect(r, i, &i->coll.place);
 	for (uint32_t k = 0; k < i->coll.rounds; k++)
 		barrier_complete(r->job->barrier, r->rank, item_rounds(i)[k].key);
 	rank_count_collective(r);
@@ -40,6 +42,7 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 		done(r, i, NCCL_OK);
 		return true;
 	}
+	coll_place(coll, r->rank, c->o.id, &i->coll.place);
 	int error = coll_submit(coll, r->rank, c->o.id, item_ops(i), i->coll.count,
 				i->execution->number);
 	if (error)

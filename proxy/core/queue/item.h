@@ -8,6 +8,7 @@
  *   stream.c      a rank's streams, and the items in each, in their order
  *   event.c       events, their records, and who waits for them
  *   fence.c       what completes when all streams have done all that is older; frees
+ *   effects.c     what items do to what their rank's memory holds
  *   copy.c        copies and fills
  *   launch.c      kernels and matrix products
  *   host.c        host functions
@@ -74,6 +75,7 @@ struct item {
 		struct {
 			struct comm *comm;
 			uint64_t turn;
+			struct coll_place place; /* key 0: it has not changed anything */
 			uint32_t count, rounds;
 		} coll;
 		uint64_t token; /* of a host function */
@@ -108,6 +110,8 @@ struct item_row {
 	enum item_ready (*ready)(const struct item *);
 	/* True: all of it is given away, and its execution is set. False: again later. */
 	bool (*submit)(struct rank *, struct stream *, struct item *);
+	/* All of it is given away: what the rank's memory holds when it is over. */
+	void (*effect)(struct rank *, const struct item *);
 	void (*complete)(struct rank *, struct item *);
 	void (*drop)(struct item *); /* it goes with its rank, complete or not */
 	/* Does anybody depend on its completion but the items behind it? NULL: yes. */

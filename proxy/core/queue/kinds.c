@@ -1,4 +1,5 @@
 /* kinds.c: the kinds of items: one row each (item.h). */
+#include "queue/effects.h"
 #include "queue/kinds.h"
 
 static bool heard_if_asked(const struct item *i) { return i->slot; }
@@ -8,20 +9,24 @@ const struct item_row item_rows[ITEM_KINDS] = {
 			 .needs = NEEDS_ACTIVE | NEEDS_STILL | NEEDS_ROOM,
 			 .ready = kernel_ready,
 			 .submit = kernel_submit,
+			 .effect = kernel_effect,
 			 .complete = kernel_complete,
 			 .heard = heard_if_asked},
 	[ITEM_PRODUCT] = {.name = "matrix product",
 			  .needs = NEEDS_ACTIVE | NEEDS_STILL | NEEDS_ROOM,
 			  .submit = product_submit,
+			  .effect = product_effect,
 			  .heard = heard_if_asked},
 	[ITEM_COPY] = {.name = "copy",
 		       .needs = COPY_NEEDS,
 		       .submit = copy_submit,
+		       .effect = copy_effect,
 		       .complete = copy_complete,
 		       .heard = copy_heard},
 	[ITEM_FILL] = {.name = "fill",
 		       .needs = COPY_NEEDS,
 		       .submit = fill_submit,
+		       .effect = fill_effect,
 		       .heard = heard_if_asked},
 	[ITEM_RECORD] = {.name = "event record",
 			 .complete = record_complete,

@@ -82,7 +82,11 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	enum item_ready there = ready(i);
 	if (there == ITEM_LATER || (there == ITEM_READY && !item_may(r, s, i, row->needs)))
 		return false;
-	return !row->submit || row->submit(r, s, i);
+	if (row->submit && !row->submit(r, s, i))
+		return false;
+	if (row->effect)
+		row->effect(r, i);
+	return true;
 }
 
 /* May its next item be looked at? */

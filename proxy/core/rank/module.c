@@ -53,6 +53,15 @@ static void forget(struct function *f)
 	free(f->why_open);
 }
 
+static struct version identity(const struct function *f)
+{
+	struct digest d;
+	digest_begin(&d);
+	digest_bytes(&d, f->module->hash, sizeof f->module->hash);
+	digest_bytes(&d, f->name, strlen(f->name));
+	return digest_end(&d);
+}
+
 int function_fill(struct function *f, const struct proxy_function *from, const uint32_t *params)
 {
 	int error = CU_OK;
@@ -78,6 +87,7 @@ int function_fill(struct function *f, const struct proxy_function *from, const u
 	f->variables = new.variables;
 	f->variable_count = from->variable_count;
 	f->closed = from->closed;
+	f->identity = identity(f);
 	f->why_open = new.why_open;
 	f->hal = (const struct hal_function *)(uintptr_t)from->address;
 	f->param_bytes = from->param_bytes;

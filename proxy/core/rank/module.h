@@ -9,6 +9,7 @@
 
 #include "channel.h"
 #include "rank/table.h"
+#include "versions/digest.h"
 
 struct hal_function;
 struct proxy_access;
@@ -41,6 +42,7 @@ struct function {
 	struct rf_param *params; /* where each lies in a launch's parameters */
 	/* What it reads and writes (proxy.h); not closed: anything. */
 	bool closed;
+	struct version identity; /* of the code, on every device */
 	uint32_t word_count, variable_count;
 	struct proxy_access *words, *variables;
 	char *why_open; /* NULL: closed, or not compiled */

@@ -1,0 +1,195 @@
+/* effects.c: how the content of a rank's memory came about, item by item (versions/versions.h).
+ *
+ * Rules: everything that decides which bytes are written gets into the digest, and nothing that
+ * differs between ranks without deciding it: addresses count by what lies there. Whatever is not
+ * surely described becomes private.
+ */
+#include "queue/effects.h"
+
+#include <string.h>
+
+#include "loop/internal.h"
+#include "proxy.h"
+
+#define ROWS_MAX 256 /* that are noted one by one */
+#define REACHES_MAX 256
+
+/* What a digest is of, first in it. */
+enum { OF_KERNEL = OF_QUEUE, OF_PRODUCT, OF_COLLECTIVE };
+
+/* ---- copies and fills ---- */
+
+void copy_effect(struct rank *r, const struct item *i)
+{
+	const struct rf_copy *c = &i->copy.copy;
+	const uint8_t *host = c->src_place == RF_AT_BULK ? r->ring.map + RF_OFF_BULK : i->data;
+	uint64_t rows = c->height, width = c->width;
+	if (c->dst_place != RF_AT_ADDRESS || !width || !rows)
+		return;
+	if (rows > 1 && c->dst_pitch == width && c->src_pitch == width) {
+		width *= rows; /* on_copy has seen that it fits */
+		rows = 1;
+	}
+	if (rows > ROWS_MAX) {
+		content_unknown(&r->memory, c->dst, (rows - 1) * c->dst_pitch + width);
+		return;
+	}
+	for (uint64_t row = 0; row < rows; row++) {
+		uint64_t to = c->dst + row * c->dst_pitch, from = c->src + row * c->src_pitch;
+		if (c->src_place == RF_AT_ADDRESS)
+			content_copied(&r->memory, to, from, width);
+		else
+			content_is(&r->memory, to, width, content_of_bytes(host + from, width));
+	}
+}
+
+void fill_effect(struct rank *r, const struct item *i)
+{
+	const struct rf_fill *f = &i->fill.fill;
+	uint64_t rows = f->height, width = f->width * f->element;
+	if (!width || !rows)
+		return;
+	if (rows > 1 && f->pitch == width) {
+		width *= rows;
+		rows = 1;
+	}
+	if (rows > ROWS_MAX) {
+		content_unknown(&r->memory, f->dst, (rows - 1) * f->pitch + width);
+		return;
+	}
+	struct content content = versions_fill(f->value, f->element);
+	for (uint64_t row = 0; row < rows; row++)
+		content_is(&r->memory, f->dst + row * f->pitch, width, content);
+}
+
+/* ---- kernels ---- */
+
+static uint32_t reach_of(const struct proxy_access *a)
+{
+	return (a->use & PROXY_READ ? REACH_READ : 0) |
+	       (a->use & (PROXY_WRITTEN | PROXY_ATOMIC) ? REACH_WRITTEN : 0) |
+	       (a->use & PROXY_ATOMIC ? REACH_UNORDERED : 0);
+}
+
+/* What addresses there are among the parameters does not stay in them, unless it matters itself. */
+static void take_words(const struct function *f, uint8_t *params, struct reach *reaches)
+{
+	for (uint32_t n = 0; n < f->word_count; n++) {
+		const struct proxy_access *a = &f->words[n];
+		uint64_t word, kept;
+		memcpy(&word, params + a->at, sizeof word);
+		reaches[n] = (struct reach){word, reach_of(a)};
+		kept = a->use & PROXY_VALUE ? word : a->use & PROXY_LOW_BITS ? word & 0xff : 0;
+		memcpy(params + a->at, &kept, sizeof kept);
+	}
+}
+
+void kernel_effect(struct rank *r, const struct item *i)
+{
+	const struct function *f = i->kernel.function;
+	const struct rf_launch *l = &i->kernel.launch;
+	struct reach reaches[REACHES_MAX];
+	uint8_t params[RF_RECORD_MAX];
+	struct digest d;
+	if (!f->closed || f->word_count + f->variable_count > REACHES_MAX ||
+	    l->param_bytes > sizeof params) {
+		content_all_unknown(&r->memory);
+		return;
+	}
+	memcpy(params, i->data, l->param_bytes);
+	take_words(f, params, reaches);
+	for (uint32_t n = 0; n < f->variable_count; n++)
+		reaches[f->word_count + n] = (struct reach){
+			f->module->globals_addr + f->variables[n].at, reach_of(&f->variables[n])};
+	digest_begin(&d);
+	digest_word(&d, OF_KERNEL);
+	digest_word(&d, f->identity.a);
+	digest_word(&d, f->identity.b);
+	for (uint32_t n = 0; n < 3; n++)
+		digest_word(&d, (uint64_t)l->grid[n] << 32 | l->block[n]);
+	digest_word(&d, (uint64_t)l->shared_bytes << 32 | l->flags);
+	digest_bytes(&d, params, l->param_bytes);
+	content_run(&r->memory, &d, reaches, f->word_count + f->variable_count);
+}
+
+/* ---- matrix products ---- */
+
+/* An address in the record: out of it, and into the reaches. The library may choose how it computes
+ * by how an address is aligned. */
+static void take(struct digest *d, uint64_t *addr, uint32_t use, struct reach *reaches,
+		 uint32_t *count)
+{
+	reaches[(*count)++] = (struct reach){*addr, use};
+	digest_word(d, *addr & 0xff);
+	*addr = 0;
+}
+
+void product_effect(struct rank *r, const struct item *i)
+{
+	struct rf_gemm_aux a = {0};
+	struct rf_gemm *g = &a.g;
+	struct reach reaches[8];
+	struct digest d;
+	uint32_t count = 0, bytes;
+	memcpy(g, i->data, sizeof *g);
+	bytes = g->r.opcode == RF_OP_GEMM_AUX ? sizeof a : sizeof *g;
+	memcpy(&a, i->data, bytes);
+	if (g->flags & RF_GEMM_POINTERS) {
+		content_all_unknown(&r->memory);
+		return;
+	}
+	memset(&g->r, 0, sizeof g->r);
+	g->stream = 0;
+	digest_begin(&d);
+	digest_word(&d, OF_PRODUCT);
+	take(&d, &g->a.addr, REACH_READ, reaches, &count);
+	take(&d, &g->b.addr, REACH_READ, reaches, &count);
+	take(&d, &g->c.addr, REACH_READ, reaches, &count);
+	take(&d, &g->d.addr, REACH_WRITTEN, reaches, &count);
+	take(&d, &g->bias, REACH_READ | REACH_WRITTEN, reaches, &count);
+	take(&d, &a.aux.addr, REACH_READ | REACH_WRITTEN, reaches, &count);
+	if (g->flags & RF_GEMM_SCALARS) {
+		take(&d, &g->alpha, REACH_READ, reaches, &count);
+		take(&d, &g->beta, REACH_READ, reaches, &count);
+	}
+	digest_bytes(&d, &a, bytes);
+	content_run(&r->memory, &d, reaches, count);
+}
+
+/* ---- collectives ---- */
+
+/* The elements of the result that this rank gets, and from which on; 0: it gets none, or what no
+ * other rank can have. */
+static uint64_t received(const struct rf_collective *o, const struct coll_place *p, uint64_t *from)
+{
+	bool root = o->root >= 0 && (uint32_t)o->root == p->index;
+	*from = 0;
+	switch (o->kind) {
+	case RF_COLL_ALLREDUCE:
+	case RF_COLL_BROADCAST: return o->count;
+	case RF_COLL_REDUCE: return root ? o->count : 0;
+	case RF_COLL_ALLGATHER: return o->count * p->nranks;
+	case RF_COLL_GATHER: return root ? o->count * p->nranks : 0;
+	case RF_COLL_REDUCESCATTER:
+	case RF_COLL_SCATTER: *from = o->count * p->index; return o->count;
+	default: return 0;
+	}
+}
+
+void collective_effect(struct rank *r, struct item *i, const struct coll_place *first)
+{
+	struct coll_place p = *first;
+	for (uint32_t k = 0; k < i->coll.count; k++) {
+		const struct rf_collective *o = &item_ops(i)[k];
+		if (o->kind == RF_COLL_SEND || o->kind == RF_COLL_RECV)
+			continue;
+		uint64_t size = dtype_bytes(o->dtype), from, count = received(o, &p, &from);
+		struct digest d;
+		digest_begin(&d);
+		digest_word(&d, OF_COLLECTIVE);
+		digest_word(&d, p.key);
+		digest_word(&d, p.number++);
+		struct content content = {digest_end(&d), from * size, 0};
+		content_is(&r->memory, o->recv, count * size, content);
+	}
+}

@@ -1,0 +1,134 @@
+"""Reads ranks' images at a cut: their memory, and the versions of what it holds; compares bytes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankfold import records
+
+DEV_BASE = 0x200000000000
+CHUNK = 2 << 20
+EXTENT = struct.Struct("<QQQQQ")  # struct extent of proxy/core/versions/versions.h
+Version = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Bytes of one content: in a rank's memory from `addr` on, in the content from `offset` on."""
+
+    addr: int
+    bytes: int
+    version: Version
+    offset: int
+    period: int
+
+
+class Image:
+    """A rank's image. `buffers`: address and bytes of each; `runs`: of the pages they touch."""
+
+    def __init__(self, data: mmap.mmap):
+        self.data = data
+        contract = records.saved()
+        header = contract.structs["state_header"].layout()
+        start = contract.constants["STATE_OFFSET"]
+        size = header.unpack_from(data, start)[3]
+        self.buffers: list[tuple[int, int]] = []
+        extents: list[tuple[int, ...]] = []
+        at, end = start + header.size, start + header.size + size
+        buffer, versions = contract.opcodes["BUFFER"], contract.opcodes["VERSIONS"]
+        while at < end:
+            length, opcode = struct.unpack_from("<IH", data, at)
+            if opcode == buffer.number:
+                self.buffers.append(struct.unpack_from("<QQ", data, at + 16))
+            elif opcode == versions.number:
+                (count,) = struct.unpack_from("<Q", data, at + 16)
+                extents = list(EXTENT.iter_unpack(data[at + 24 : at + 24 + count]))
+            at += length
+        pages = sorted({
+            page for addr, size in self.buffers
+            for page in range((addr - DEV_BASE) // CHUNK, (addr + size - 1 - DEV_BASE) // CHUNK + 1)
+        })  # fmt: skip
+        self.runs = list(_clipped(extents, pages))
+
+    def read(self, addr: int, size: int) -> bytes:
+        return self.data[addr - DEV_BASE : addr - DEV_BASE + size]
+
+
+def _clipped(extents: Sequence[tuple[int, ...]], pages: list[int]) -> Iterator[Run]:
+    """The extents, as far as they lie on these pages."""
+    last = DEV_BASE + (1 << 39)
+    ends = [each[0] for each in extents[1:]] + [last]
+    for page in pages:
+        begin, end = DEV_BASE + page * CHUNK, DEV_BASE + (page + 1) * CHUNK
+        for (addr, a, b, offset, period), until in zip(extents, ends, strict=True):
+            low, high = max(addr, begin), min(until, end)
+            if low < high:
+                yield Run(low, high - low, (a, b), offset + low - addr, period)
+
+
+@contextmanager
+def images(folder: Path) -> Iterator[list[Image]]:
+    """Those that the launchers of a job hold, in order of rank; the job has this folder."""
+    with ExitStack() as stack:
+        found: dict[int, Image] = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if f"{folder}/rank-" not in (path / "cmdline").read_text():
+                    continue
+                for link in (path / "fd").iterdir():
+                    name = os.readlink(link)
+                    if name.startswith("/memfd:rankfold-image-"):
+                        file = stack.enter_context(link.open("rb"))
+                        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                        rank = int(name.removeprefix("/memfd:rankfold-image-").split()[0])
+                        found[rank] = Image(stack.enter_context(data))
+        yield [found[rank] for rank in sorted(found)]
+
+
+def check_equal_versions(ranks: Sequence[Image]) -> None:
+    """Wherever two runs name the same bytes, they are the same."""
+    places: dict[Version, list[tuple[Run, int]]] = defaultdict(list)
+    for number, image in enumerate(ranks):
+        for run in image.runs:
+            here = image.read(run.addr, run.bytes)
+            if run.period:
+                _check_fill(ranks, places[run.version], run, number)
+                places[run.version] = [(run, number)]
+                continue
+            for other, whose in places[run.version]:
+                low = max(run.offset, other.offset)
+                high = min(run.offset + run.bytes, other.offset + other.bytes)
+                if low >= high:
+                    continue
+                there = ranks[whose].read(other.addr + low - other.offset, high - low)
+                assert here[low - run.offset : high - run.offset] == there, (
+                    f"rank {number} at {run.addr:#x} and rank {whose} at {other.addr:#x}: "
+                    f"bytes {low} to {high} of one version differ"
+                )
+            places[run.version].append((run, number))
+
+
+def _check_fill(
+    ranks: Sequence[Image], before: list[tuple[Run, int]], run: Run, number: int
+) -> None:
+    def pattern(image: Image, each: Run) -> bytes:
+        """From the content's beginning."""
+        skipped = -each.offset % each.period
+        return image.read(each.addr + skipped, each.period)
+
+    if run.bytes < 2 * run.period:
+        return
+    found = pattern(ranks[number], run)
+    skipped = -run.offset % run.period
+    whole = ranks[number].read(run.addr + skipped, run.bytes - skipped)
+    assert whole == (found * (len(whole) // run.period + 1))[: len(whole)]
+    for other, whose in before:
+        assert other.period == run.period
+        assert pattern(ranks[whose], other) == found, f"rank {number} at {run.addr:#x}: {found!r}"

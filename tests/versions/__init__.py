@@ -1,0 +1,1 @@
+"""Promise: equal versions are equal bytes, on every rank, whatever it did."""

@@ -1,0 +1,34 @@
+"""Faults seeded into the map of versions, one at a time: each must be noticed by the tests."""
+
+from __future__ import annotations
+
+from barrier.mutants import Mutant
+
+MUTANTS = [
+    Mutant("offset-not-advanced", "c.offset += bytes;", ""),
+    Mutant("offset-not-repeated", "c.offset %= c.period;", ";"),
+    Mutant("offset-not-compared", "x->offset == y->offset && ", ""),
+    Mutant("version-not-compared",
+           "x->version.a == y->version.a && x->version.b == y->version.b &&", ""),
+    Mutant("fill-of-any-value", "digest_word(&d, width == 4 ? value :", "digest_word(&d, 0 & "),
+    Mutant("fill-of-any-width", "if (width == 2 && (value >> 8 & 0xff) == (value & 0xff))",
+           "if (width == 2)"),
+    Mutant("private-is-shared", "digest_word(&d, v->privates++);", ""),
+    Mutant("one-life", "digest_word(&d, v->life[0]);\n\tdigest_word(&d, v->life[1]);", ""),
+    Mutant("tail-not-advanced",
+           "later(v->extents[last].content, end - v->extents[last].addr)",
+           "v->extents[last].content"),
+    Mutant("tail-forgotten", "bool rest = end_of(v, last) > end;", "bool rest = false;"),
+    Mutant("head-forgotten", "bool head = v->extents[first].addr < addr;", "bool head = false;"),
+    Mutant("joined-regardless", "if (!goes_on(&v->extents[kept], &v->extents[i]))", "if (0)"),
+    Mutant("never-joined", "join(v, first ? first - 1 : 0, (uint32_t)more + 2);", ""),
+    Mutant("copy-not-clipped", "later(e.content, skipped)", "e.content"),
+    Mutant("copy-of-one-extent", "at(from, from_addr + bytes - 1) - first + 1;", "1;"),
+    Mutant("offset-not-absorbed", "digest_word(d, c.offset);", ""),
+    Mutant("version-not-absorbed", "digest_word(d, c.version.a);\n\t\tdigest_word(d, c.version.b);",
+           ""),
+    Mutant("length-not-absorbed", "digest_word(d, until - begin);", ""),
+    Mutant("absorbed-from-the-extent", "later(e->content, begin - e->addr)", "e->content"),
+    Mutant("coarsened-but-named", "e.content = private_content(v);", ";"),
+    Mutant("loaded-unseen", "if (versions_invalid(&loaded)) {", "if (0) {"),
+]  # fmt: skip

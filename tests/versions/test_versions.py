@@ -1,0 +1,267 @@
+"""The map of versions: sound for every history, exact where the same was done, and small."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from versions.mutants import MUTANTS
+from versions.properties import KNOWN, operations, run
+from versions.world import BEGIN, BYTES, END, SOURCES, Rank, load
+
+RANKS = 3
+HISTORIES = st.lists(operations(RANKS), max_size=25)
+
+
+@pytest.fixture(scope="session")
+def room(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    return load(tmp_path_factory.mktemp("versions"))
+
+
+@pytest.fixture
+def rank(room: tuple[Any, Any]) -> Rank:
+    return Rank(*room)
+
+
+# ---- digests
+
+
+def siphash(key: bytes, data: bytes) -> bytes:
+    """SipHash-2-4 with 16 bytes of output, as the paper and its reference write it down."""
+    mask = 2**64 - 1
+    k0, k1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
+    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D ^ 0xEE, k0 ^ 0x6C7967656E657261,
+         k1 ^ 0x7465646279746573]  # fmt: skip
+
+    def rotated(x: int, bits: int) -> int:
+        return (x << bits | x >> (64 - bits)) & mask
+
+    def half(a: int, b: int, bits: int) -> None:
+        v[a] = (v[a] + v[b]) & mask
+        v[b] = rotated(v[b], bits) ^ v[a]
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            half(0, 1, 13)
+            half(2, 3, 16)
+            v[0] = rotated(v[0], 32)
+            half(2, 1, 17)
+            half(0, 3, 21)
+            v[2] = rotated(v[2], 32)
+
+    padded = data + bytes(7 - len(data) % 8) + bytes([len(data) & 0xFF])
+    for at in range(0, len(padded), 8):
+        word = int.from_bytes(padded[at : at + 8], "little")
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xEE
+    rounds(4)
+    first = v[0] ^ v[1] ^ v[2] ^ v[3]
+    v[1] ^= 0xDD
+    rounds(4)
+    second = v[0] ^ v[1] ^ v[2] ^ v[3]
+    return first.to_bytes(8, "little") + second.to_bytes(8, "little")
+
+
+def test_what_we_compare_with_gives_the_published_vectors() -> None:
+    key = bytes(range(16))
+    assert siphash(key, b"").hex() == "a3817f04ba25a8e66df67214c7550293"
+    assert siphash(key, b"\0").hex() == "da87c1d86b99af44347659119b22fc45"
+
+
+@given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=40)), max_size=6))
+def test_a_digest_is_siphash_of_its_words(room: tuple[Any, Any], parts: list[int | bytes]) -> None:
+    ffi, lib = room
+    digest, data = ffi.new("struct digest *"), b""
+    lib.digest_begin(digest)
+    for part in parts:
+        if isinstance(part, int):
+            lib.digest_word(digest, part)
+            data += part.to_bytes(8, "little")
+        else:
+            lib.digest_bytes(digest, part, len(part))
+            data += len(part).to_bytes(8, "little") + part + bytes(-len(part) % 8)
+    found = lib.digest_end(digest)
+    assert found.a.to_bytes(8, "little") + found.b.to_bytes(8, "little") == siphash(bytes(16), data)
+
+
+# ---- equal versions are equal bytes
+
+
+@pytest.mark.parametrize("history", KNOWN)
+def test_histories_that_broke_something_once(
+    room: tuple[Any, Any], history: list[tuple[Any, ...]]
+) -> None:
+    run(*room, history, RANKS)
+
+
+@given(HISTORIES)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_one_key_never_names_two_contents(
+    room: tuple[Any, Any], history: list[tuple[Any, ...]]
+) -> None:
+    run(*room, history, RANKS)
+
+
+@pytest.mark.slow
+@given(st.lists(operations(RANKS), min_size=20, max_size=120))
+@settings(max_examples=600, suppress_health_check=list(HealthCheck), deadline=None)
+def test_one_key_never_names_two_contents_at_length(
+    room: tuple[Any, Any], history: list[tuple[Any, ...]]
+) -> None:
+    run(*room, history, RANKS)
+
+
+# ---- and what is the same is known to be
+
+
+def test_fresh_memory_fills_and_copies_are_known_by_what_they_hold(room: tuple[Any, Any]) -> None:
+    one, two = Rank(*room), Rank(*room)
+    assert one.key(3, 9) == two.key(20, 9)
+    one.unknown(4, 20)
+    one.fill(8, b"\0", 4)
+    two.fill(16, b"\0\0\0\0", 1)
+    assert one.key(8, 4) == two.key(16, 4) == two.key(0, 4)
+    assert one.key(7, 4) != two.key(15, 4)
+    two.copy(30, one, 5, 12)
+    assert two.key(30, 12) == one.key(5, 12) and two.key(31, 5) == one.key(6, 5)
+
+
+def test_the_same_kernels_on_equal_content_give_equal_content_wherever_it_lies(
+    room: tuple[Any, Any],
+) -> None:
+    """Gradients lie elsewhere in each rank; parameters do not."""
+    ranks = [Rank(*room) for _ in range(3)]
+    for number, rank in enumerate(ranks):
+        rank.unknown(32, 8)  # what differs between ranks is not read
+        rank.fill(16 + number, b"\3", 8)  # a gradient
+        for _ in range(4):
+            rank.kernel(1, (16 + number, 8), (0, 8))
+    assert len({rank.key(0, 8) for rank in ranks}) == 1
+    assert len({bytes(rank.bytes[:8]) for rank in ranks}) == 1
+    ranks[1].kernel(2, (17, 8), (0, 8))
+    assert ranks[1].key(0, 8) != ranks[0].key(0, 8)
+
+
+def test_what_was_cut_and_put_together_again_is_one_extent(rank: Rank) -> None:
+    for at in range(0, BYTES, 4):
+        rank.unknown(at, 4)
+    assert rank.map.count == BYTES // 4
+    for at in random.Random(1).sample(range(0, BYTES, 4), BYTES // 4):
+        rank.fill(at, b"\7\1", 2)
+    assert rank.map.count == 1 and rank.invalid() == ""
+
+
+def test_a_copy_over_itself_is_as_memmove(rank: Rank) -> None:
+    for at in range(8):
+        rank.unknown(at, 1)
+    keys = [rank.key(at, 1) for at in range(8)]
+    rank.copy(2, rank, 0, 6)
+    assert [rank.key(at, 1) for at in range(8)] == keys[:2] + keys[:6]
+
+
+# ---- bounds
+
+
+def digest_of(ffi: Any, lib: Any, versions: Any, count: int) -> tuple[int, int]:
+    """Of the map's first bytes."""
+    digest = ffi.new("struct digest *")
+    lib.digest_begin(digest)
+    lib.versions_absorb(versions, BEGIN, count, digest)
+    found = lib.digest_end(digest)
+    return found.a, found.b
+
+
+def test_a_map_that_is_cut_too_finely_forgets_and_stays_sound(room: tuple[Any, Any]) -> None:
+    ffi, lib = room
+    big, other = ffi.new("struct versions *"), Rank(*room)
+    most, end = 65536, BEGIN + 8 * 65536
+    assert lib.versions_open(big, BEGIN, end) == 0
+    lib.versions_private(big, BEGIN, 2)
+    lib.versions_copy(other.map, BEGIN, big, BEGIN, 2)
+    for at in range(1, 2 * most, 2):
+        lib.versions_private(big, BEGIN + at, 1)
+        assert big.count <= most and big.room <= most
+    assert lib.versions_invalid(big) == ffi.NULL and big.count > most // 4
+    contents = [each.content for each in ffi.unpack(big.extents, big.count)]
+    named = {(c.version.a, c.version.b, c.offset) for c in contents if not c.period}
+    assert digest_of(ffi, lib, big, 2) != other.key(0, 2), "the second byte was written since"
+    assert len(named) + sum(c.period == 1 for c in contents) == big.count
+    lib.versions_close(big)
+
+
+@given(st.data())
+def test_what_is_no_map_is_not_taken(room: tuple[Any, Any], data: Any) -> None:
+    ffi, _ = room
+    rank = Rank(*room)
+    rank.unknown(8, 8)
+    rank.fill(20, b"\7\1", 2)
+    size = rank.lib.versions_size(rank.map)
+    saved = ffi.new("uint8_t[]", size)
+    rank.lib.versions_save(rank.map, saved)
+    before = [rank.key(at, 4) for at in range(BYTES - 4)]
+    wrong = bytearray(ffi.buffer(saved))
+    if data.draw(st.booleans()):
+        wrong = wrong[: data.draw(st.integers(0, size - 1))]
+    for at in data.draw(st.lists(st.integers(0, size - 1), max_size=4)):
+        wrong[at % max(1, len(wrong)) : at % max(1, len(wrong)) + 1] = bytes(
+            [data.draw(st.integers(0, 255))])  # fmt: skip
+    taken = rank.lib.versions_load(rank.map, bytes(wrong), len(wrong))
+    assert rank.invalid() == ""
+    if not taken:
+        assert [rank.key(at, 4) for at in range(BYTES - 4)] == before
+
+
+def test_a_map_of_other_addresses_is_not_taken(room: tuple[Any, Any]) -> None:
+    ffi, lib = room
+    rank, other = Rank(*room), ffi.new("struct versions *")
+    assert lib.versions_open(other, BEGIN + 8, END) == 0
+    saved = ffi.new("uint8_t[]", lib.versions_size(other))
+    lib.versions_save(other, saved)
+    assert not lib.versions_load(rank.map, saved, len(saved))
+    lib.versions_close(other)
+
+
+# ---- seeded faults
+
+
+def noticed(room: tuple[Any, Any]) -> bool:
+    """Whether the tests above fail with this library."""
+
+    @given(HISTORIES)
+    @settings(max_examples=150, database=None, deadline=None,
+              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @seed(1)
+    def histories(history: list[tuple[Any, ...]]) -> None:
+        run(*room, history, RANKS)
+
+    fixed = (
+        test_a_map_of_other_addresses_is_not_taken,
+        test_fresh_memory_fills_and_copies_are_known_by_what_they_hold,
+        test_the_same_kernels_on_equal_content_give_equal_content_wherever_it_lies,
+        test_a_map_that_is_cut_too_finely_forgets_and_stays_sound,
+    )
+    try:
+        for test in fixed:
+            test(room)
+        for known in KNOWN:
+            run(*room, known, RANKS)
+        histories()
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_seeded_faults_are_noticed(tmp_path: Path, mutant: Any) -> None:
+    text = SOURCES[0].read_text()
+    assert text.count(mutant.old) == 1
+    changed = tmp_path / "versions.c"
+    changed.write_text(text.replace(mutant.old, mutant.new))
+    assert noticed(load(tmp_path, changed, mutant.name))
