@@ -79,7 +79,7 @@ class Rank:
         saved = self.ffi.new("uint8_t[]", size)
         self.lib.versions_save(self.map, saved)
         there = Rank(self.ffi, self.lib)
-        assert self.lib.versions_load(there.map, saved, size)
+        assert self.lib.versions_load(there.map, saved, size) == 0
         there.bytes[:] = self.bytes
         return there
 

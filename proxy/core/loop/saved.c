@@ -8,6 +8,7 @@
  * What a restore has made is in the rank's tables or freed again: the rank is detached after a
  * failure, and takes along what is there.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,7 +137,8 @@ static int restore_versions(struct rank *r, const void *record, uint64_t now)
 	(void)now;
 	if (s->bytes > s->r.bytes - sizeof *s)
 		return CU_INVALID_VALUE;
-	return versions_load(&r->memory.versions, s + 1, s->bytes) ? CU_OK : CU_INVALID_VALUE;
+	int error = versions_load(&r->memory.versions, s + 1, s->bytes);
+	return error == ENOMEM ? CU_OUT_OF_MEMORY : error ? CU_INVALID_VALUE : CU_OK;
 }
 
 /* ---- streams and events ---- */

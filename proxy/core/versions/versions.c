@@ -217,25 +217,25 @@ uint64_t versions_size(const struct versions *v) { return v->count * sizeof *v->
 
 void versions_save(const struct versions *v, void *to) { memcpy(to, v->extents, versions_size(v)); }
 
-bool versions_load(struct versions *v, const void *from, uint64_t bytes)
+int versions_load(struct versions *v, const void *from, uint64_t bytes)
 {
 	uint64_t count = bytes / sizeof(struct extent);
 	if (bytes % sizeof(struct extent) || !count || count > EXTENTS_MAX)
-		return false;
+		return EINVAL;
 	struct versions loaded = *v;
 	loaded.count = (uint32_t)count;
 	loaded.room = count < FIRST_ROOM ? FIRST_ROOM : (uint32_t)count;
 	struct extent *extents = loaded.extents = malloc(loaded.room * sizeof *extents);
 	if (!extents)
-		return false;
+		return ENOMEM;
 	memcpy(extents, from, bytes);
 	if (versions_invalid(&loaded)) {
 		free(extents);
-		return false;
+		return EINVAL;
 	}
 	free(v->extents);
 	*v = loaded;
-	return true;
+	return 0;
 }
 
 const char *versions_invalid(const struct versions *v)

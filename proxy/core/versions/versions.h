@@ -63,11 +63,11 @@ void versions_copy(struct versions *to, uint64_t to_addr, const struct versions 
 /* Adds the description of a range to a digest; its addresses do not count. */
 void versions_absorb(const struct versions *, uint64_t addr, uint64_t bytes, struct digest *);
 
-/* What moves with the rank: the map as bytes. `load` gives false, and leaves the map as it is, for
- * what is not a map of these addresses. */
+/* What moves with the rank: the map as bytes. `load`: 0, or the map is as it was: EINVAL for what
+ * is not a map of these addresses, ENOMEM. */
 uint64_t versions_size(const struct versions *);
 void versions_save(const struct versions *, void *to);
-bool versions_load(struct versions *, const void *from, uint64_t bytes);
+int versions_load(struct versions *, const void *from, uint64_t bytes);
 
 const char *versions_invalid(const struct versions *); /* what is wrong, or NULL */
 
