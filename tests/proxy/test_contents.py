@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -67,6 +67,8 @@ WORK = {
     "block": "mov.u32 %r4, %ntid.x; mov.u32 %r5, %nctaid.x; mad.lo.u32 %r4, %r4, 7, %r5;"
              "st.global.u32 [%d4], %r4;",
     "address": "cvt.u32.u64 %r4, %d5; st.global.u32 [%d4], %r4;",
+    "twice": "ld.global.u32 %r4, [%d4]; add.u32 %r4, %r4, 1; st.global.u32 [%d4], %r4;"
+             "ld.global.u32 %r5, [%d5]; add.u32 %r5, %r5, 1; st.global.u32 [%d5], %r5;",
     "pointer": "st.global.u64 [%d1], %d2; ld.global.u64 %d6, [%d1]; add.u64 %d6, %d6, %d3;"
                "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 9; st.global.u32 [%d6], %r4;",
 }  # fmt: skip
@@ -107,7 +109,7 @@ class Rank(RingClient):
         self.post(COPY, self.copy(to, given, 4 * words))
 
     def fill(self, to: int, value: int, element: int, count: int) -> None:
-        self.post(FILL, struct.pack("<5QII", 1, to, count, 1, count * element, value, element))
+        self.post(FILL, struct.pack("<5QII", 1, to, count * element, count, 1, value, element))
 
     def collective(self, kind: int, send: int, recv: int, count: int) -> None:
         self.post(COLLECTIVE, struct.pack("<6QIIiI", 1, COMM, send, recv, count, SUM, kind, INT32,
@@ -138,6 +140,14 @@ def images(here: Devices, ranks: list[Rank], stack: ExitStack, cut: int) -> list
         Image(stack.enter_context(mmap.mmap(rank.image, 0, access=mmap.ACCESS_READ)))
         for rank in ranks
     ]
+
+
+def done(here: Devices, ranks: list[Rank], stack: ExitStack, cut: int) -> list[Image]:
+    """At a cut behind all that was posted."""
+    for rank in ranks:
+        rank.begin(DEVICE_SYNC)
+    assert [rank.finish() for rank in ranks] == [0] * RANKS
+    return images(here, ranks, stack, cut)
 
 
 def content(image: Image, at: int) -> list[tuple[object, ...]]:
@@ -209,7 +219,7 @@ def test_ranks_that_do_the_same_are_known_to_hold_the_same(
         rank.launch("tally", BUFFERS[6], own, 1, 2, 96)
         rank.launch("update", BUFFERS[7], parameters, WORDS, 2 + (rank.rank == 1), 96)
     with ExitStack() as stack:
-        found = images(here, made, stack, 0)
+        found = done(here, made, stack, 0)
         check_equal_versions(found)
         for at in (parameters, mean):
             assert content(found[0], at) == content(found[1], at) == content(found[2], at), hex(at)
@@ -218,4 +228,110 @@ def test_ranks_that_do_the_same_are_known_to_hold_the_same(
         assert content(found[0], BUFFERS[7]) != content(found[1], BUFFERS[7])
         assert content(found[0], BUFFERS[7]) == content(found[2], BUFFERS[7])
         assert content(found[0], GLOBALS) == content(found[2], GLOBALS)
+    here.go_on(1, made)
+
+
+A, B, C, D = BUFFERS[:4]
+
+
+def allreduce(ranks: list[Rank], send: int, recv: int) -> None:
+    for rank in ranks:
+        rank.collective(CONTRACT.enums["rf_coll"]["RF_COLL_ALLREDUCE"], send, recv, WORDS)
+
+
+def fill_and_update(r: Rank, other: bool) -> None:
+    r.fill(D, 7, 4, 8 + other)
+    r.launch("update", D, B, WORDS, 1, 96)
+
+
+def tally_twice(r: Rank, other: bool) -> None:
+    r.launch("tally", A, B, 1, 1 + other, 96)
+    r.launch("tally", D, B, 1, 1, 96)
+
+
+def alias(r: Rank, other: bool) -> None:
+    r.move(D, B, WORDS)
+    r.launch("twice", D, D if other else B, WORDS, 1, 96)
+
+
+# What rank 1 does otherwise than ranks 0 and 2, so that D differs; B and C hold the same before.
+DIFFERENCES: dict[str, Callable[[Rank, bool], None]] = {
+    "a scalar": lambda r, other: r.launch("update", D, B, WORDS, 1 + other, 96),
+    "the shape": lambda r, other: r.launch("block", D, B, WORDS, 1, 128 if other else 96),
+    "the code": lambda r, other: r.launch("scale" if other else "update", D, B, WORDS, 1, 96),
+    "what is read": lambda r, other: r.launch("scale", D, A if other else B, WORDS, 1, 96),
+    "what lay there": fill_and_update,
+    "a variable": tally_twice,
+    "an address": lambda r, other: r.launch("address", D, C if other else B, WORDS, 1, 96),
+    "what is one": alias,
+    "the distance": lambda r, other: r.launch("scale", D, A + 64 * other, 32, 1, 96),
+    "the host's bytes": lambda r, other: r.write(D, bytes([1, 2, 3, 4 + other] * WORDS)),
+    "a fill": lambda r, other: r.fill(D, 5 + other, 4, WORDS),
+    "where it was copied from": lambda r, other: r.move(D, A + 64 * other, 32),
+}
+
+
+def test_each_difference_makes_another_version(ranks: tuple[Devices, list[Rank]]) -> None:
+    here, made = ranks
+    for cut, (name, act) in enumerate(DIFFERENCES.items()):
+        for rank in made:
+            rank.write(A, bytes(n % 251 for n in range(4 * WORDS)))
+            for at in (B, C):
+                rank.write(at, bytes([3, 1, 4, 1] * WORDS))
+            rank.fill(D, 0, 4, WORDS)
+            rank.fill(GLOBALS, 0, 4, 1)
+            act(rank, rank.rank == 1)
+        with ExitStack() as stack:
+            found = done(here, made, stack, cut)
+            check_equal_versions(found)
+            one, other, same = (content(image, D) for image in found)
+            assert one == same and one != other, name
+            assert found[0].read(D, 4 * WORDS) != found[1].read(D, 4 * WORDS), name
+        here.go_on(1, made)
+        assert [rank.call(DEVICE_SYNC) for rank in made] == [0] * RANKS
+
+
+def test_what_nobody_can_know_is_nobody_elses(ranks: tuple[Devices, list[Rank]]) -> None:
+    """An order of atomics; whatever a kernel that finds its pointers in memory may have written."""
+    here, made = ranks
+    for rank in made:
+        rank.write(A, bytes(4 * WORDS))
+        rank.launch("atomic", B, A, 1, 1, 96)
+        rank.launch("tally", C, A, 1, 1, 96)
+    with ExitStack() as stack:
+        found = done(here, made, stack, 0)
+        assert content(found[0], B) != content(found[2], B)
+        assert content(found[0], A) == content(found[2], A)
+        assert content(found[0], C)[0] != content(found[0], GLOBALS)[0], "two results of one launch"
+    here.go_on(1, made)
+    for rank in made:
+        rank.launch("pointer", B, A, 1, 1, 96)
+    with ExitStack() as stack:
+        found = done(here, made, stack, 1)
+        assert content(found[0], A) != content(found[2], A)
+    here.go_on(1, made)
+
+
+def test_ranks_receive_one_result_or_parts_of_it(ranks: tuple[Devices, list[Rank]]) -> None:
+    here, made = ranks
+    kinds, count = CONTRACT.enums["rf_coll"], WORDS // RANKS
+    for rank in made:
+        rank.write(A, bytes([rank.rank + 1, 2, 3, 4] * WORDS))
+        for at in (B, C, D):
+            rank.fill(at, 0, 4, WORDS)
+    allreduce(made, A, B)
+    for rank in made:
+        rank.collective(kinds["RF_COLL_REDUCESCATTER"], A, C, count)
+        rank.collective(kinds["RF_COLL_REDUCE"], A, D, WORDS)
+    allreduce(made, B, BUFFERS[4])
+    with ExitStack() as stack:
+        found = done(here, made, stack, 0)
+        check_equal_versions(found)
+        assert content(found[0], B) == content(found[1], B) == content(found[2], B)
+        assert content(found[0], B) != content(found[0], BUFFERS[4])
+        parts = [content(image, C)[0] for image in found]
+        assert [offset for _, _, offset in parts] == [0, 4 * count, 8 * count]
+        assert len({version for _, version, _ in parts}) == 1
+        assert content(found[1], D) == content(found[2], D) != content(found[0], D)
+        assert found[1].read(D, 4 * WORDS) == bytes(4 * WORDS), "only the root receives"
     here.go_on(1, made)

@@ -67,14 +67,17 @@ def test_one_device_may_have_let_go_before_the_next_is_told(state: State) -> Non
             os.kill(fleet.rank_pid(job, rank), signal.SIGKILL)
 
 
+STEPS = "200"  # far more than it does until it is saved last, also while this process is starved
+
+
 def test_a_job_is_saved_where_it_stands_and_goes_on(state: State) -> None:
     """Again and again; and then it is let go, at a cut at which it was saved just before."""
     program = build(PROGRAMS / "mlp_sharded.cu")
     with Fleet(state, 2, memory=64 * MiB) as fleet:
-        plain = fleet.start("plain", [str(program), "30"], [0, 1])
+        plain = fleet.start("plain", [str(program), STEPS], [0, 1])
         assert plain.wait() == [0, 0], plain.errors(0)
         plain.detach(discard=True)
-        job = fleet.start("saved", [str(program), "30"], [0, 1])
+        job = fleet.start("saved", [str(program), STEPS], [0, 1])
         for step in (2, 5, 8):
             until(lambda: job.output(0).count("\n") > step, what="some steps")  # noqa: B023
             job.stop()
