@@ -66,7 +66,9 @@ WORK = {
               "st.global.u32 [%d4], %r4;",
     "block": "mov.u32 %r4, %ntid.x; mov.u32 %r5, %nctaid.x; mad.lo.u32 %r4, %r4, 7, %r5;"
              "st.global.u32 [%d4], %r4;",
-    "address": "cvt.u32.u64 %r4, %d5; st.global.u32 [%d4], %r4;",
+    "address": "ld.global.u32 %r5, [%d5]; cvt.u32.u64 %r4, %d5; add.u32 %r4, %r4, %r5;"
+               "st.global.u32 [%d4], %r4;",
+    "double": "ld.global.u32 %r4, [%d5]; mad.lo.u32 %r4, %r4, 2, %r2; st.global.u32 [%d4], %r4;",
     "twice": "ld.global.u32 %r4, [%d4]; add.u32 %r4, %r4, 1; st.global.u32 [%d4], %r4;"
              "ld.global.u32 %r5, [%d5]; add.u32 %r5, %r5, 1; st.global.u32 [%d5], %r5;",
     "pointer": "st.global.u64 [%d1], %d2; ld.global.u64 %d6, [%d1]; add.u64 %d6, %d6, %d3;"
@@ -258,7 +260,7 @@ def alias(r: Rank, other: bool) -> None:
 DIFFERENCES: dict[str, Callable[[Rank, bool], None]] = {
     "a scalar": lambda r, other: r.launch("update", D, B, WORDS, 1 + other, 96),
     "the shape": lambda r, other: r.launch("block", D, B, WORDS, 1, 128 if other else 96),
-    "the code": lambda r, other: r.launch("scale" if other else "update", D, B, WORDS, 1, 96),
+    "the code": lambda r, other: r.launch("scale" if other else "double", D, B, WORDS, 1, 96),
     "what is read": lambda r, other: r.launch("scale", D, A if other else B, WORDS, 1, 96),
     "what lay there": fill_and_update,
     "a variable": tally_twice,
