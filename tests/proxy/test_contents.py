@@ -16,6 +16,7 @@ from contextlib import ExitStack
 import pytest
 from hostile.records import FUNCTION_GET, LAUNCH, MODULE_DATA, MODULE_GLOBALS, MODULE_LOAD
 
+from rankfold import records
 from rankfold.proxy.hal.soft.modules import Loader
 from support.contents import Image, check_equal_versions
 from support.devices import Devices, devices
@@ -336,4 +337,47 @@ def test_ranks_receive_one_result_or_parts_of_it(ranks: tuple[Devices, list[Rank
         assert len({version for _, version, _ in parts}) == 1
         assert content(found[1], D) == content(found[2], D) != content(found[0], D)
         assert found[1].read(D, 4 * WORDS) == bytes(4 * WORDS), "only the root receives"
+    here.go_on(1, made)
+
+
+def without_versions(image: mmap.mmap) -> None:
+    """The saved state as one that says nothing of what the memory holds."""
+    contract = records.saved()
+    header, start = contract.structs["state_header"].layout(), contract.constants["STATE_OFFSET"]
+    magic, version, reserved, size, _ = header.unpack_from(image, start)
+    kept, at = b"", start + header.size
+    while at < start + header.size + size:
+        length, opcode = struct.unpack_from("<IH", image, at)
+        if opcode != contract.opcodes["VERSIONS"].number:
+            kept += image[at : at + length]
+        at += length
+    assert 0 < len(kept) < size
+    checksum = 0xCBF29CE484222325  # state.c
+    for byte in kept:
+        checksum = (checksum ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    header.pack_into(image, start, magic, version, reserved, len(kept), checksum)
+    image[start + header.size : start + header.size + len(kept)] = kept
+
+
+def test_memory_of_which_a_saved_state_says_nothing_is_not_called_zeros(
+    kernels: Loader, ranks: tuple[Devices, list[Rank]]
+) -> None:
+    here, made = ranks
+    for rank in made:
+        rank.write(A, bytes([1 + rank.rank]) * 4 * WORDS)
+    with ExitStack() as stack:
+        done(here, made, stack, 0)
+        twins = [rank.twin() for rank in made]
+    for twin in twins:
+        with mmap.mmap(twin.image, 0) as image:
+            without_versions(image)
+    with devices(kernels, 1) as there:
+        there.place(1, twins, [0] * RANKS)
+        with ExitStack() as stack:
+            found = done(there, twins, stack, 0)
+            check_equal_versions(found)
+            assert content(found[0], A) != content(found[1], A)
+        there.leave(1)
+    for twin in twins:
+        twin.close()
     here.go_on(1, made)

@@ -182,7 +182,7 @@ def digest_of(ffi: Any, lib: Any, versions: Any, count: int) -> tuple[int, int]:
 def test_a_map_that_is_cut_too_finely_forgets_and_stays_sound(room: tuple[Any, Any]) -> None:
     ffi, lib = room
     big, other = ffi.new("struct versions *"), Rank(*room)
-    most, end = 65536, BEGIN + 8 * 65536
+    most, end = 8192, BEGIN + 8 * 8192
     assert lib.versions_open(big, BEGIN, end) == 0
     lib.versions_private(big, BEGIN, 2)
     lib.versions_copy(other.map, BEGIN, big, BEGIN, 2)

@@ -114,6 +114,8 @@ static int restore_chunk(struct rank *r, const void *record, uint64_t now)
 	if (s->chunk >= HEAP_PAGES || !r->memory.pages[s->chunk].buffers)
 		return CU_INVALID_VALUE;
 	memory_image_holds(&r->memory, (uint32_t)s->chunk);
+	/* Until restore_versions says what: no zeros. */
+	content_unknown(&r->memory, RF_DEV_BASE + s->chunk * RF_CHUNK_BYTES, RF_CHUNK_BYTES);
 	return CU_OK;
 }
 

@@ -3,7 +3,8 @@
  * tests/versions). All of a job's devices digest alike, whatever program or process they are in.
  *
  * Rules: what is absorbed is words and runs of bytes, each run with its length, so that two lists
- * never look alike; nothing of this machine (addresses of the host, byte order, padding) gets in.
+ * never look alike; addresses of the host and padding do not get in. Devices of one job have one
+ * byte order.
  * Whoever could find two inputs with one digest would deceive ranks of their own job only. */
 #ifndef RANKFOLD_DIGEST_H
 #define RANKFOLD_DIGEST_H

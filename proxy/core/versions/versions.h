@@ -24,7 +24,7 @@
 
 #include "versions/digest.h"
 
-#define EXTENTS_MAX 65536 /* per rank: 2.5 MiB of the host's memory */
+#define EXTENTS_MAX 8192 /* per rank: what a rank cuts finely the loop has to move, and to digest */
 
 struct content { /* of a run of addresses */
 	struct version version;
