@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -134,7 +134,7 @@ def ranks(kernels: Loader) -> Iterator[tuple[Devices, list[Rank]]]:
         rank.close()
 
 
-def images(here: Devices, ranks: list[Rank], stack: ExitStack, cut: int) -> list[Image]:
+def images(here: Devices, ranks: Sequence[RingClient], stack: ExitStack, cut: int) -> list[Image]:
     """At a cut, which lasts."""
     here.stop(1)
     assert all(native.job_save(1) for native in here.natives)
@@ -145,7 +145,7 @@ def images(here: Devices, ranks: list[Rank], stack: ExitStack, cut: int) -> list
     ]
 
 
-def done(here: Devices, ranks: list[Rank], stack: ExitStack, cut: int) -> list[Image]:
+def done(here: Devices, ranks: Sequence[RingClient], stack: ExitStack, cut: int) -> list[Image]:
     """At a cut behind all that was posted."""
     for rank in ranks:
         rank.begin(DEVICE_SYNC)
