@@ -194,7 +194,7 @@ class Rank:
         self.memory = ffi.new("struct rank_memory *")
         self.fd = os.memfd_create(f"image-{number}")
         os.ftruncate(self.fd, WINDOW)
-        assert world.lib.memory_open(self.memory, world.memory, number, self.fd, self.fd) == 0
+        assert world.lib.memory_open(self.memory, world.memory, 1, number, self.fd, self.fd) == 0
         self.model: dict[int, int] = {}
         self.told: list[tuple[int, int]] = []
         self.accepted = 0

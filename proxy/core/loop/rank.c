@@ -34,7 +34,8 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 	intake_open(r);
 	if (ring_open(r, channel_fd, error, error_bytes))
 		goto fail;
-	code = memory_open(&r->memory, &job->proxy->memory, rank, image_fd, r->ring.channel_fd);
+	code = memory_open(&r->memory, &job->proxy->memory, job->id, rank, image_fd,
+			   r->ring.channel_fd);
 	if (code) {
 		snprintf(error, error_bytes, "rank %u: no room for its memory (error %d)", rank,
 			 code);

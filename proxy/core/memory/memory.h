@@ -5,6 +5,7 @@
  *   image.c     a rank's image, the file of the launcher's where memory goes to
  *   buffers.c   a rank's buffers and the pages they touch: alloc, free, where a range lies
  *   content.c   what it holds, by versions
+ *   sharing.c   chunks that several ranks refer to, and what a rank may write
  *   moves.c     pages on their way between device and image
  *   request.c   requests for a rank's memory, in which order they are served, who makes room
  *   opening.c   a device's memory, and a rank's: opened and closed
@@ -121,8 +122,13 @@ struct move {
 	uint64_t hal_seq;    /* 0: there was nothing to copy */
 };
 
+struct memory_range {
+	uint64_t addr, bytes;
+};
+
 struct rank_memory {
 	struct device_memory *device;
+	uint64_t group; /* only ranks of one group share */
 	uint32_t rank;
 	struct hal_space *space;
 	int image_fd;
@@ -134,6 +140,7 @@ struct rank_memory {
 	uint32_t live_count, live_room;
 	uint32_t dying;    /* live, but no buffer's any more: unmapped when nothing runs */
 	uint32_t missing;  /* live but not resident */
+	uint32_t guarded;  /* resident pages that the rank may not write as they are */
 	uint32_t inflight; /* submitted works that use it */
 	uint64_t last_active;
 	bool stopped;             /* nothing more is brought in: the rank has failed */
@@ -172,8 +179,8 @@ void device_memory_close(struct device_memory *, bool idle); /* no work is under
 
 /* CUresult; the pinned arena is at RF_OFF_PINNED of channel_fd. Close also after an error, and only
  * when nothing moves and no submitted work uses it. */
-int memory_open(struct rank_memory *, struct device_memory *, uint32_t rank, int image_fd,
-		int channel_fd);
+int memory_open(struct rank_memory *, struct device_memory *, uint64_t group, uint32_t rank,
+		int image_fd, int channel_fd);
 void memory_close(struct rank_memory *);
 void memory_image_holds(struct rank_memory *, uint32_t page); /* image.c: it came with it */
 bool memory_clear_image(struct rank_memory *); /* image.c: what an earlier process left there */
@@ -225,6 +232,37 @@ void content_run(struct rank_memory *, struct digest *, const struct reach *, ui
 /* The page of `to` that is not resident refers to the chunk of the same page of `from`. Both are
  * quiet, the content is the same, and nobody writes there without a PURPOSE_COPY before. */
 int memory_share(struct rank_memory *from, struct rank_memory *to, uint32_t page);
+
+/* ---- sharing.c ---- */
+
+/* May the rank's work write all of it: is every page that is resident its alone, and not guarded?
+ * If not, PURPOSE_COPY gets there, and it stays so until the rank writes there or is moved out. */
+bool sharing_owns(const struct rank_memory *, uint64_t addr, uint64_t bytes);
+static inline bool memory_owns(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
+{
+	return !m->guarded || sharing_owns(m, addr, bytes);
+}
+
+/* Who refers to the chunks of these ranges, this rank too: at most `room` of them, in order of
+ * rank. `exactly`: all pages of the ranges are resident and each is shared by just these; then
+ * they are two or more. */
+uint32_t memory_sharers(const struct rank_memory *, const struct memory_range *, uint32_t count,
+			struct rank_memory **sharers, uint32_t room, bool *exactly);
+
+/* For a work that runs once for all who refer to what it writes: its pages in this rank can be
+ * written, though they are shared. CUresult. While work of the rank is submitted it does well only
+ * where that is so already, and gives CU_NOT_READY elsewhere. All sharers count the work as theirs
+ * (memory_use) until it is complete. */
+int memory_open_shared(struct rank_memory *, uint64_t addr, uint64_t bytes);
+/* Guards again all that was opened so, if no work of the rank is submitted; else later. */
+void memory_close_shared(struct rank_memory *);
+
+/* A PURPOSE_COPY waits for the rank's work to end. Nothing new may begin meanwhile; what has begun
+ * goes on. A rank that waits for this is not stuck. */
+static inline bool memory_waits(const struct rank_memory *m)
+{
+	return m->request.state == REQUEST_WAITING && m->request.purpose == PURPOSE_COPY;
+}
 
 /* ---- request.c ---- */
 

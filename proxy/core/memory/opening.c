@@ -45,11 +45,12 @@ static bool list(struct device_memory *d, struct rank_memory *m)
 	return true;
 }
 
-int memory_open(struct rank_memory *m, struct device_memory *d, uint32_t rank, int image_fd,
-		int channel_fd)
+int memory_open(struct rank_memory *m, struct device_memory *d, uint64_t group, uint32_t rank,
+		int image_fd, int channel_fd)
 {
 	struct stat info;
 	m->device = d;
+	m->group = group;
 	m->rank = rank;
 	m->image_fd = -1;
 	if (fstat(image_fd, &info) || (uint64_t)info.st_size < RF_WINDOW_BYTES)
