@@ -34,8 +34,8 @@ CONTENT = [
     Mutant("one-version-not-read",
            "versions_absorb(&m->versions, b->addr, b->bytes, d);", ""),
     Mutant("distance-not-seen", "digest_word(d, reach->addr - b->addr);", ""),
-    Mutant("what-is-written-stays-as-it-was", "written(m, &all[i], i, version);", ";"),
-    Mutant("results-all-alike", "n * RF_HEAP_BYTES", "0"),
+    Mutant("what-is-written-stays-as-it-was", "behind(m, range, version);", "continue;"),
+    Mutant("results-all-alike", "i * RF_HEAP_BYTES", "0"),
 ]  # fmt: skip
 FILES = [(CORE / "queue/effects.c", each) for each in EFFECTS]
 FILES += [(CORE / "memory/content.c", each) for each in CONTENT]

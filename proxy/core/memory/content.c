@@ -4,12 +4,8 @@
  */
 #include "memory.h"
 
-#define BUFFERS_MAX 64 /* that one work reaches; of more nothing is said */
-
-struct reached {
-	uint64_t addr, bytes;
-	bool written;
-};
+/* What a reach turns out to be, before it in the key. */
+enum { A_NUMBER, A_BUFFER };
 
 static bool in_heap(uint64_t addr, uint64_t bytes)
 {
@@ -51,25 +47,70 @@ void content_copied(struct rank_memory *m, uint64_t to, uint64_t from, uint64_t 
 		content_unknown(m, to, bytes);
 }
 
-/* The buffer's place among those that were reached; they are described when they are first.
- * BUFFERS_MAX: there are too many. */
-static uint32_t place_of(struct rank_memory *m, struct digest *d, const struct buffer *b,
-			 struct reached *all, uint32_t *count)
+void foreseen_add(struct foreseen *f, uint64_t addr, uint64_t bytes, uint32_t use)
 {
-	for (uint32_t i = 0; i < *count; i++)
-		if (all[i].addr == b->addr)
-			return i;
-	if (*count < BUFFERS_MAX) {
-		all[*count] = (struct reached){b->addr, b->bytes, false};
+	if (f->count < RANGES_MAX)
+		f->ranges[f->count++] = (struct range){addr, bytes, use};
+	else
+		f->known = f->keyed = false;
+}
+
+/* The buffer's place among those that were reached: it may be the next one. */
+static uint32_t place_of(const struct foreseen *f, const struct buffer *b)
+{
+	uint32_t place = 0;
+	while (place < f->count && f->ranges[place].addr != b->addr)
+		place++;
+	return place;
+}
+
+/* Two addresses in one buffer are not two in two of equal content. A buffer is described after its
+ * first reach. */
+static void foresee_buffer(struct rank_memory *m, struct digest *d, const struct reach *reach,
+			   const struct buffer *b, struct foreseen *f)
+{
+	uint32_t place = place_of(f, b);
+	digest_word(d, A_BUFFER);
+	digest_word(d, place);
+	digest_word(d, reach->addr - b->addr);
+	digest_word(d, reach->use);
+	if (place == f->count) {
 		versions_absorb(&m->versions, b->addr, b->bytes, d);
-		return (*count)++;
+		foreseen_add(f, b->addr, b->bytes, reach->use);
+	} else {
+		f->ranges[place].use |= reach->use;
 	}
-	return BUFFERS_MAX;
+	f->unordered |= reach->use & REACH_UNORDERED;
+}
+
+void content_foresee(struct rank_memory *m, struct digest *d, const struct reach *reaches,
+		     uint32_t count, struct foreseen *f)
+{
+	foreseen_none(f);
+	for (uint32_t i = 0; i < count && f->known; i++) {
+		const struct reach *reach = &reaches[i];
+		if (!in_heap(reach->addr, 0) && !memory_pinned(m, reach->addr)) {
+			digest_word(d, A_NUMBER); /* or NULL */
+			digest_word(d, reach->addr);
+			continue;
+		}
+		const struct buffer *b = memory_find(m, reach->addr);
+		f->known = b != NULL;
+		if (b)
+			foresee_buffer(m, d, reach, b, f);
+	}
+	f->keyed = f->known;
+	f->key = digest_end(d);
+}
+
+struct version content_version(struct rank_memory *m, const struct foreseen *f)
+{
+	return f->unordered ? versions_new(&m->versions) : f->key;
 }
 
 /* Up to where no other buffer can lie: programs do write behind a buffer's end, where CUDA's
  * rounding lets them. No result depends on what lies there; what does is known apart. */
-static void behind(struct rank_memory *m, const struct reached *b, struct version version)
+static void behind(struct rank_memory *m, const struct range *b, struct version version)
 {
 	uint64_t end = b->addr + b->bytes, bytes = -b->bytes % RF_ALLOC_ALIGN;
 	struct digest d;
@@ -83,42 +124,19 @@ static void behind(struct rank_memory *m, const struct reached *b, struct versio
 	content_is(m, end, bytes, (struct content){digest_end(&d), 0, 0});
 }
 
-/* The n-th buffer that a work has written. */
-static void written(struct rank_memory *m, const struct reached *b, uint32_t n,
-		    struct version version)
+/* Each range that is written has a part of its own in what the version names. */
+void content_commit(struct rank_memory *m, const struct foreseen *f, struct version version)
 {
-	behind(m, b, version);
-	content_is(m, b->addr, b->bytes, (struct content){version, n * RF_HEAP_BYTES, 0});
-}
-
-void content_run(struct rank_memory *m, struct digest *d, const struct reach *reaches,
-		 uint32_t count)
-{
-	struct reached all[BUFFERS_MAX];
-	uint32_t buffers = 0, uses = 0;
-	for (uint32_t i = 0; i < count; i++) {
-		const struct reach *reach = &reaches[i];
-		if (!in_heap(reach->addr, 0) && !memory_pinned(m, reach->addr)) {
-			digest_word(d, reach->addr); /* a number, or NULL */
-			continue;
-		}
-		const struct buffer *b = memory_find(m, reach->addr);
-		uint32_t place = b ? place_of(m, d, b, all, &buffers) : BUFFERS_MAX;
-		if (place == BUFFERS_MAX) {
-			content_all_unknown(m);
-			return;
-		}
-		/* Two addresses in one buffer are not two in two of equal content. */
-		digest_word(d, place);
-		digest_word(d, reach->addr - b->addr);
-		digest_word(d, reach->use);
-		all[place].written |= reach->use & REACH_WRITTEN;
-		uses |= reach->use;
+	if (!f->known) {
+		content_all_unknown(m);
+		return;
 	}
-	struct version version = digest_end(d);
-	if (uses & REACH_UNORDERED)
-		version = versions_new(&m->versions);
-	for (uint32_t i = 0; i < buffers; i++)
-		if (all[i].written)
-			written(m, &all[i], i, version);
+	for (uint32_t i = 0; i < f->count; i++) {
+		const struct range *range = &f->ranges[i];
+		if (!(range->use & REACH_WRITTEN))
+			continue;
+		behind(m, range, version);
+		content_is(m, range->addr, range->bytes,
+			   (struct content){version, i * RF_HEAP_BYTES, 0});
+	}
 }

@@ -224,8 +224,36 @@ struct reach {
 	uint64_t addr;
 	uint32_t use;
 };
+
+/* What a work will have done to its rank's memory, told before it is submitted. */
+#define RANGES_MAX 64 /* of more nothing is said */
+struct range {
+	uint64_t addr, bytes;
+	uint32_t use; /* enum reach_use */
+};
+struct foreseen {
+	bool known;         /* false: it may read and write all there is */
+	bool keyed;         /* there is a key: */
+	bool unordered;     /* and what is written depends on who comes first, besides: */
+	struct version key; /* of all that decides what is written, and where in the ranges */
+	uint32_t count;     /* in the order that belongs to the key: */
+	struct range ranges[RANGES_MAX];
+};
+/* Neither ranges nor key: begin with this. */
+static inline void foreseen_none(struct foreseen *f)
+{
+	f->known = true;
+	f->keyed = f->unordered = false;
+	f->count = 0;
+}
+void foreseen_add(struct foreseen *, uint64_t addr, uint64_t bytes, uint32_t use);
 /* A work that reaches nothing but this, and that the digest describes but for it. */
-void content_run(struct rank_memory *, struct digest *, const struct reach *, uint32_t count);
+void content_foresee(struct rank_memory *, struct digest *, const struct reach *, uint32_t count,
+		     struct foreseen *);
+/* Of what such a work writes: its key, or, UNORDERED, one that nothing else ever gets. */
+struct version content_version(struct rank_memory *, const struct foreseen *);
+/* It has been submitted, and writes this. */
+void content_commit(struct rank_memory *, const struct foreseen *, struct version);
 
 /* ---- chunk.c ---- */
 

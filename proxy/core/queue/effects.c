@@ -1,4 +1,5 @@
-/* effects.c: how the content of a rank's memory came about, item by item (versions/versions.h).
+/* effects.c: how the content of a rank's memory came about, item by item (versions/versions.h): what
+ * an item reads and writes is foreseen, and noted when it has been submitted.
  *
  * Rules: everything that decides which bytes are written gets into the digest, and nothing that
  * differs between ranks without deciding it: addresses count by what lies there. Whatever is not
@@ -19,11 +20,39 @@ enum { OF_KERNEL = OF_QUEUE, OF_PRODUCT, OF_COLLECTIVE };
 
 /* ---- copies and fills ---- */
 
-void copy_effect(struct rank *r, const struct item *i)
+/* From the first row to the end of the last one. */
+static void add_rows(struct foreseen *f, uint64_t addr, uint64_t pitch, uint64_t width,
+		     uint64_t rows, uint32_t use)
+{
+	if (width && rows)
+		foreseen_add(f, addr, (rows - 1) * pitch + width, use);
+}
+
+void copy_foresee(struct rank *r, const struct item *i, struct foreseen *f)
+{
+	const struct rf_copy *c = &i->copy.copy;
+	(void)r;
+	foreseen_none(f);
+	if (c->src_place == RF_AT_ADDRESS)
+		add_rows(f, c->src, c->src_pitch, c->width, c->height, REACH_READ);
+	if (c->dst_place == RF_AT_ADDRESS)
+		add_rows(f, c->dst, c->dst_pitch, c->width, c->height, REACH_WRITTEN);
+}
+
+void fill_foresee(struct rank *r, const struct item *i, struct foreseen *f)
+{
+	const struct rf_fill *a = &i->fill.fill;
+	(void)r;
+	foreseen_none(f);
+	add_rows(f, a->dst, a->pitch, a->width * a->element, a->height, REACH_WRITTEN);
+}
+
+void copy_effect(struct rank *r, const struct item *i, const struct foreseen *f)
 {
 	const struct rf_copy *c = &i->copy.copy;
 	const uint8_t *host = c->src_place == RF_AT_BULK ? r->ring.map + RF_OFF_BULK : i->data;
 	uint64_t rows = c->height, width = c->width;
+	(void)f;
 	if (c->dst_place != RF_AT_ADDRESS || !width || !rows)
 		return;
 	if (rows > 1 && c->dst_pitch == width && c->src_pitch == width) {
@@ -43,10 +72,11 @@ void copy_effect(struct rank *r, const struct item *i)
 	}
 }
 
-void fill_effect(struct rank *r, const struct item *i)
+void fill_effect(struct rank *r, const struct item *i, const struct foreseen *foreseen)
 {
 	const struct rf_fill *f = &i->fill.fill;
 	uint64_t rows = f->height, width = f->width * f->element;
+	(void)foreseen;
 	if (!width || !rows)
 		return;
 	if (rows > 1 && f->pitch == width) {
@@ -71,20 +101,38 @@ static uint32_t reach_of(const struct proxy_access *a)
 	       (a->use & PROXY_ATOMIC ? REACH_UNORDERED : 0);
 }
 
-/* What addresses there are among the parameters does not stay in them, unless it matters itself. */
-static void take_words(const struct function *f, uint8_t *params, struct reach *reaches)
+/* What addresses there are among the parameters does not stay in them, unless it matters itself.
+ * What nothing is reached through stays, as the number that it is. Returns how many there are. */
+static uint32_t take_words(const struct function *f, uint8_t *params, struct reach *reaches)
 {
+	uint32_t count = 0;
 	for (uint32_t n = 0; n < f->word_count; n++) {
 		const struct proxy_access *a = &f->words[n];
 		uint64_t word, kept;
+		if (!reach_of(a))
+			continue;
 		memcpy(&word, params + a->at, sizeof word);
-		reaches[n] = (struct reach){word, reach_of(a)};
+		reaches[count++] = (struct reach){word, reach_of(a)};
 		kept = a->use & PROXY_VALUE ? word : a->use & PROXY_LOW_BITS ? word & 0xff : 0;
 		memcpy(params + a->at, &kept, sizeof kept);
 	}
+	return count;
 }
 
-void kernel_effect(struct rank *r, const struct item *i)
+/* All that it has is noted by its key: kernels and products. */
+void run_effect(struct rank *r, const struct item *i, const struct foreseen *f)
+{
+	(void)i;
+	content_commit(&r->memory, f, content_version(&r->memory, f));
+}
+
+static void foresee_anything(struct foreseen *f)
+{
+	foreseen_none(f);
+	f->known = false;
+}
+
+void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *foreseen)
 {
 	const struct function *f = i->kernel.function;
 	const struct rf_launch *l = &i->kernel.launch;
@@ -93,14 +141,14 @@ void kernel_effect(struct rank *r, const struct item *i)
 	struct digest d;
 	if (!f->closed || f->word_count + f->variable_count > REACHES_MAX ||
 	    l->param_bytes > sizeof params) {
-		content_all_unknown(&r->memory);
+		foresee_anything(foreseen);
 		return;
 	}
 	memcpy(params, i->data, l->param_bytes);
-	take_words(f, params, reaches);
+	uint32_t count = take_words(f, params, reaches);
 	for (uint32_t n = 0; n < f->variable_count; n++)
-		reaches[f->word_count + n] = (struct reach){
-			f->module->globals_addr + f->variables[n].at, reach_of(&f->variables[n])};
+		reaches[count++] = (struct reach){f->module->globals_addr + f->variables[n].at,
+						  reach_of(&f->variables[n])};
 	digest_begin(&d);
 	digest_word(&d, OF_KERNEL);
 	digest_word(&d, f->identity.a);
@@ -109,7 +157,7 @@ void kernel_effect(struct rank *r, const struct item *i)
 		digest_word(&d, (uint64_t)l->grid[n] << 32 | l->block[n]);
 	digest_word(&d, (uint64_t)l->shared_bytes << 32 | l->flags);
 	digest_bytes(&d, params, l->param_bytes);
-	content_run(&r->memory, &d, reaches, f->word_count + f->variable_count);
+	content_foresee(&r->memory, &d, reaches, count, foreseen);
 }
 
 /* ---- matrix products ---- */
@@ -124,7 +172,7 @@ static void take(struct digest *d, uint64_t *addr, uint32_t use, struct reach *r
 	*addr = 0;
 }
 
-void product_effect(struct rank *r, const struct item *i)
+void product_foresee(struct rank *r, const struct item *i, struct foreseen *foreseen)
 {
 	struct rf_gemm_aux a = {0};
 	struct rf_gemm *g = &a.g;
@@ -135,7 +183,7 @@ void product_effect(struct rank *r, const struct item *i)
 	bytes = g->r.opcode == RF_OP_GEMM_AUX ? sizeof a : sizeof *g;
 	memcpy(&a, i->data, bytes);
 	if (g->flags & RF_GEMM_POINTERS) {
-		content_all_unknown(&r->memory);
+		foresee_anything(foreseen);
 		return;
 	}
 	memset(&g->r, 0, sizeof g->r);
@@ -153,7 +201,7 @@ void product_effect(struct rank *r, const struct item *i)
 		take(&d, &g->beta, REACH_READ, reaches, &count);
 	}
 	digest_bytes(&d, &a, bytes);
-	content_run(&r->memory, &d, reaches, count);
+	content_foresee(&r->memory, &d, reaches, count, foreseen);
 }
 
 /* ---- collectives ---- */

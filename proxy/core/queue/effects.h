@@ -4,11 +4,15 @@
 
 #include "queue/item.h"
 
+/* What the item will have done, were it submitted now. */
+void copy_foresee(struct rank *, const struct item *, struct foreseen *);
+void fill_foresee(struct rank *, const struct item *, struct foreseen *);
+void kernel_foresee(struct rank *, const struct item *, struct foreseen *);
+void product_foresee(struct rank *, const struct item *, struct foreseen *);
 /* All of the item has just been submitted. */
-void copy_effect(struct rank *, const struct item *);
-void fill_effect(struct rank *, const struct item *);
-void kernel_effect(struct rank *, const struct item *);
-void product_effect(struct rank *, const struct item *);
+void copy_effect(struct rank *, const struct item *, const struct foreseen *);
+void fill_effect(struct rank *, const struct item *, const struct foreseen *);
+void run_effect(struct rank *, const struct item *, const struct foreseen *);
 /* Its results lie where they should. */
 void collective_effect(struct rank *, struct item *, const struct coll_place *);
 

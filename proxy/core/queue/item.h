@@ -8,7 +8,7 @@
  *   stream.c      a rank's streams, and the items in each, in their order
  *   event.c       events, their records, and who waits for them
  *   fence.c       what completes when all streams have done all that is older; frees
- *   effects.c     what items do to what their rank's memory holds
+ *   effects.c     what items do to what their rank's memory holds, before and after submission
  *   copy.c        copies and fills
  *   launch.c      kernels and matrix products
  *   host.c        host functions
@@ -30,6 +30,7 @@
 
 struct comm;
 struct fence;
+struct foreseen;
 struct function;
 struct mark;
 struct rank;
@@ -108,10 +109,12 @@ struct item_row {
 	uint32_t needs;
 	/* Is what it names there? BROKEN: it never will be, and submit says why. */
 	enum item_ready (*ready)(const struct item *);
+	/* Ready, and all else is there: what will it have read and written? */
+	void (*foresee)(struct rank *, const struct item *, struct foreseen *);
 	/* True: all of it is given away, and its execution is set. False: again later. */
 	bool (*submit)(struct rank *, struct stream *, struct item *);
 	/* All of it is given away: what the rank's memory holds when it is over. */
-	void (*effect)(struct rank *, const struct item *);
+	void (*effect)(struct rank *, const struct item *, const struct foreseen *);
 	void (*complete)(struct rank *, struct item *);
 	void (*drop)(struct item *); /* it goes with its rank, complete or not */
 	/* Does anybody depend on its completion but the items behind it? NULL: yes. */

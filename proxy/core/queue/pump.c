@@ -82,10 +82,13 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	enum item_ready there = ready(i);
 	if (there == ITEM_LATER || (there == ITEM_READY && !item_may(r, s, i, row->needs)))
 		return false;
+	struct foreseen foreseen;
+	if (row->foresee)
+		row->foresee(r, i, &foreseen);
 	if (row->submit && !row->submit(r, s, i))
 		return false;
 	if (row->effect)
-		row->effect(r, i);
+		row->effect(r, i, &foreseen);
 	return true;
 }
 
