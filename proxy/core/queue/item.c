@@ -52,12 +52,15 @@ void item_on_device(struct rank *r, const struct stream *s, struct item *i, uint
 	e->number = number;
 }
 
+static bool begun(const struct item *i) { return i->execution->place != EXECUTION_NONE; }
+
 bool item_may(const struct rank *r, const struct stream *s, const struct item *i, uint32_t needs)
 {
 	const struct proxy *p = r->proxy;
 	if (needs & NEEDS_HEAD && s->head != i)
 		return false;
-	if (needs & NEEDS_STILL && memory_moving(&r->memory))
+	if (needs & NEEDS_STILL &&
+	    (memory_moving(&r->memory) || (!begun(i) && memory_waits(&r->memory))))
 		return false;
 	if (needs & NEEDS_ROOM && !p->hal->room(s->hal))
 		return false;

@@ -94,7 +94,7 @@ static inline struct coll_round *item_rounds(struct item *i)
 /* What an item needs besides its turn: pump.c looks, before it is submitted. */
 enum item_needs {
 	NEEDS_ACTIVE = 1, /* its rank is the device's active one, and resident */
-	NEEDS_STILL = 2,  /* its rank's memory is not on its way */
+	NEEDS_STILL = 2,  /* its rank's memory is not on its way, nor about to be */
 	NEEDS_ROOM = 4,   /* the stream's device queue has room */
 	NEEDS_HEAD = 8,   /* it is the oldest of its stream: all before it is complete */
 	HOLDS_NEXT = 16,  /* what is behind it needs it to be complete */

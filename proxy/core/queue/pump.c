@@ -74,6 +74,39 @@ static enum item_ready ready(const struct item *i)
 	return row->ready ? row->ready(i) : ITEM_READY;
 }
 
+static void copied(void *rank, enum memory_purpose purpose, int result)
+{
+	(void)purpose;
+	if (result && result != MEMORY_CANCELLED)
+		rank_fail(rank, result,
+			  "the device has no room for memory of its own where the rank writes");
+}
+
+/* May all of it be written now? If not, that is asked for. */
+static bool may_write(struct rank *r, uint64_t addr, uint64_t bytes)
+{
+	if (memory_owns(&r->memory, addr, bytes))
+		return true;
+	memory_ask(&r->memory, &(struct memory_request){.purpose = PURPOSE_COPY,
+							.addr = addr,
+							.bytes = bytes,
+							.over = copied,
+							.arg = r});
+	return false;
+}
+
+/* No work that writes is given away before the rank owns all that it will write. */
+static bool owned(struct rank *r, const struct foreseen *f)
+{
+	if (!f->known)
+		return may_write(r, RF_DEV_BASE, RF_HEAP_BYTES);
+	for (uint32_t n = 0; n < f->count; n++)
+		if (f->ranges[n].use & REACH_WRITTEN &&
+		    !may_write(r, f->ranges[n].addr, f->ranges[n].bytes))
+			return false;
+	return true;
+}
+
 static bool submit(struct rank *r, struct stream *s, struct item *i)
 {
 	const struct item_row *row = item_row(i);
@@ -85,6 +118,8 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	struct foreseen foreseen;
 	if (row->foresee)
 		row->foresee(r, i, &foreseen);
+	if (row->foresee && !owned(r, &foreseen))
+		return false;
 	if (row->submit && !row->submit(r, s, i))
 		return false;
 	if (row->effect)
