@@ -212,7 +212,7 @@ EXPORT int cudaMalloc(void **address, size_t bytes)
 	heap += (bytes + RF_ALLOC_ALIGN - 1) / RF_ALLOC_ALIGN * RF_ALLOC_ALIGN;
 	for (; mapped < heap; mapped += RF_CHUNK_BYTES)
 		if (hal_soft.chunk_create(device, &chunk) ||
-		    hal_soft.space_map(space, mapped, chunk))
+		    hal_soft.space_map(space, mapped, chunk, true))
 			return 2;
 	return 0;
 }

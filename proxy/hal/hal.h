@@ -11,10 +11,16 @@
  * Memory: the device has `memory_bytes` of physical chunks of RF_CHUNK_BYTES. A space is one
  * rank's window of addresses (RF_DEV_BASE, RF_WINDOW_BYTES); chunks are mapped into it. A
  * kernel runs in one space and may touch all that is mapped there and nothing else.
+ *
+ * Read-only mappings keep a chunk that several spaces map as it is. A copy, a fill, a sum or a
+ * product that would write to one fails the space with CUDA_ERROR_ILLEGAL_ADDRESS (700): the caller
+ * knew. A kernel's write was not foreseen: where the device can, the page gets a chunk of its own
+ * with the same bytes at that moment and the kernel goes on (space_copied); else that is error 700.
  */
 #ifndef RANKFOLD_HAL_H
 #define RANKFOLD_HAL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include "channel.h"
 
@@ -112,12 +118,15 @@ struct hal {
 	int (*chunk_create)(struct hal_device *, uint32_t *chunk);
 	void (*chunk_destroy)(struct hal_device *, uint32_t chunk);
 
-	/* A window. map and unmap only when no submitted kernel or product runs in the space, and
-	 * no submitted copy or fill touches the chunk. */
+	/* A window. map, unmap and protect only when no submitted kernel or product runs in the
+	 * space, and no submitted copy, fill or sum touches the chunk. protect: `chunks` mappings
+	 * from addr on become writable, or read-only; after an error they are to be taken for
+	 * read-only. */
 	int (*space_create)(struct hal_device *, struct hal_space **);
 	void (*space_destroy)(struct hal_space *);
-	int (*space_map)(struct hal_space *, uint64_t addr, uint32_t chunk);
+	int (*space_map)(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);
 	int (*space_unmap)(struct hal_space *, uint64_t addr);
+	int (*space_protect)(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
 	/* Host memory (the pinned arena) at an address of the window: file offset of fd. */
 	int (*space_map_host)(struct hal_space *, uint64_t addr, int fd, uint64_t offset,
 			      uint64_t bytes);

@@ -458,9 +458,10 @@ static void host_memory(void)
 
 static uint32_t map_fails_at, maps;
 
-static int failing_map(struct hal_space *space, uint64_t addr, uint32_t chunk)
+static int failing_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool writable)
 {
-	return ++maps == map_fails_at ? CU_OUT_OF_MEMORY : hal_soft.space_map(space, addr, chunk);
+	return ++maps == map_fails_at ? CU_OUT_OF_MEMORY
+				      : hal_soft.space_map(space, addr, chunk, writable);
 }
 
 /* A chunk cannot be mapped: the rank gets the error, and another one runs afterwards. */

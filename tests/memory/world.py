@@ -53,6 +53,7 @@ class Device:
         self.free = list(range(chunks))
         self.content: dict[int, int] = {}  # of chunks that are there
         self.spaces: dict[int, dict[int, int]] = {}  # address -> chunk
+        self.guarded: set[tuple[int, int]] = set()  # what is mapped read-only
         self.stuck: set[int] = set()  # chunks that could not be unmapped
         self.queues: dict[int, deque[Any]] = {}
         self.done: dict[int, int] = {}
@@ -64,8 +65,8 @@ class Device:
         self.table = ffi.new("struct hal *")
         fields = dict(ffi.typeof("struct hal").fields)
         for name in ("chunk_create", "chunk_destroy", "space_create", "space_destroy", "space_map",
-                     "space_unmap", "space_map_host", "stream_create", "stream_destroy", "room",
-                     "submit", "completed"):  # fmt: skip
+                     "space_unmap", "space_protect", "space_map_host", "stream_create",
+                     "stream_destroy", "room", "submit", "completed"):  # fmt: skip
             callback = ffi.callback(fields[name].type, getattr(self, name), onerror=self.failed)
             self.keep.append(callback)
             setattr(self.table, name, callback)
@@ -115,7 +116,7 @@ class Device:
                 if any((self.number(r[0]), r[1]) == (space, addr) for r in refs):
                     raise Broken("a mapping changes under a copy")
 
-    def space_map(self, space: Any, addr: int, chunk: int) -> int:
+    def space_map(self, space: Any, addr: int, chunk: int, writable: bool) -> int:
         at = self.number(space)
         self.quiet(at, addr)
         if self.fails("map"):
@@ -123,16 +124,31 @@ class Device:
         if addr in self.spaces[at] or chunk not in self.content:
             raise Broken("mapped twice, or a chunk that is not there")
         self.spaces[at][addr] = chunk
+        self.guard(at, addr, writable)
         return 0
 
     def space_unmap(self, space: Any, addr: int) -> int:
         at = self.number(space)
         self.quiet(at, addr)
         chunk = self.spaces[at].pop(addr)
+        self.guarded.discard((at, addr))
         if self.fails("unmap"):
             self.stuck.add(chunk)
             return OUT_OF_MEMORY
         return 0
+
+    def space_protect(self, space: Any, addr: int, chunks: int, writable: bool) -> int:
+        at = self.number(space)
+        failed = self.fails("protect")
+        for place in range(addr, addr + chunks * CHUNK, CHUNK):
+            self.quiet(at, place)
+            if place not in self.spaces[at]:
+                raise Broken("nothing is mapped there")
+            self.guard(at, place, writable and not failed)
+        return OUT_OF_MEMORY if failed else 0
+
+    def guard(self, space: int, addr: int, writable: bool) -> None:
+        (self.guarded.discard if writable else self.guarded.add)((space, addr))
 
     def space_map_host(self, *_: Any) -> int:
         return 0
@@ -180,6 +196,8 @@ class Device:
     def write(self, ref: Any, value: int) -> None:
         space = self.number(ref[0])
         if space:
+            if (space, ref[1]) in self.guarded:
+                raise Broken("a write to read-only memory")
             self.content[self.spaces[space][ref[1]]] = value
         else:
             self.ffi.cast("uint64_t *", ref[1])[0] = value

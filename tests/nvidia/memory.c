@@ -493,6 +493,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
 EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access,
 			       size_t count)
 {
+	bool writable = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	uint64_t covered = 0;
 
 	ENTER(cuMemSetAccess);
@@ -503,11 +504,14 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDe
 			maps[i].access = true;
 		}
 	if (covered != bytes || count != 1 || access->location.id ||
-	    access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
-		fake_fault("cuMemSetAccess: %#llx, %zu bytes: not all of it is mapped", at, bytes);
+	    (!writable && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READ) ||
+	    (fake_is_window(at) && fake_in_use(0, 0))) {
+		fake_fault("cuMemSetAccess: %#llx, %zu bytes: not all of it is mapped, or a "
+			   "kernel runs",
+			   at, bytes);
 		return fake_leave(CUDA_ERROR_INVALID_VALUE);
 	}
-	if (mprotect((void *)(uintptr_t)at, bytes, PROT_READ | PROT_WRITE))
+	if (mprotect((void *)(uintptr_t)at, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ))
 		abort();
 	return fake_leave(CUDA_SUCCESS);
 }

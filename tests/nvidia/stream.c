@@ -1,4 +1,6 @@
 /* stream.c: of the fake driver: streams, one thread each, and what runs in them (fake.h). */
+#include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +85,48 @@ static void run(struct work *w)
 	}
 }
 
+/* ---- faults of kernels ---- */
+
+static _Thread_local sigjmp_buf *escape;
+static struct sigaction previous_fault;
+
+static void on_fault(int signum, siginfo_t *info, void *context)
+{
+	if (escape && fake_is_window((CUdeviceptr)(uintptr_t)info->si_addr))
+		siglongjmp(*escape, 1);
+	if (previous_fault.sa_flags & SA_SIGINFO)
+		previous_fault.sa_sigaction(signum, info, context);
+	else
+		signal(signum, SIG_DFL); /* the access is tried again and ends the process */
+}
+
+static void install(void)
+{
+	struct sigaction fault = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+
+	if (sigaction(SIGSEGV, &fault, &previous_fault))
+		abort();
+}
+
+/* An access to the window that is not allowed ends a kernel, and with it the context. */
+static void run_guarded(struct work *w)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	sigjmp_buf here;
+
+	pthread_once(&once, install);
+	if (w->kind != KERNEL) {
+		run(w);
+		return;
+	}
+	escape = &here;
+	if (sigsetjmp(here, 1))
+		w->launch.error = CUDA_ERROR_ILLEGAL_ADDRESS;
+	else
+		run(w);
+	escape = NULL;
+}
+
 /* After the context's end nothing runs any more. */
 static void *stream_main(void *arg)
 {
@@ -98,7 +142,7 @@ static void *stream_main(void *arg)
 		}
 		pthread_mutex_unlock(&fake_lock);
 		if (w->kind != KERNEL || !w->launch.error)
-			run(w);
+			run_guarded(w);
 		pthread_mutex_lock(&fake_lock);
 		if (w->kind == KERNEL && w->launch.error)
 			fake_dead = w->launch.error;

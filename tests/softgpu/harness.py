@@ -126,7 +126,7 @@ class Space:
         while self.mapped < self.next:
             chunk = ffi.new("uint32_t *")
             assert self.hal.chunk_create(self.device.handle, chunk) == 0
-            assert self.hal.space_map(self.handle, self.mapped, chunk[0]) == 0
+            assert self.hal.space_map(self.handle, self.mapped, chunk[0], True) == 0
             self.chunks.append(chunk[0])
             self.mapped += CHUNK
         return address

@@ -27,7 +27,7 @@ def test_capacity_and_zeroed_chunks() -> None:
         assert device.hal.space_unmap(space.handle, at + CHUNK) == 0
         device.hal.chunk_destroy(device.handle, space.chunks[1])
         assert device.hal.chunk_create(device.handle, chunk) == 0
-        assert device.hal.space_map(space.handle, at + CHUNK, chunk[0]) == 0
+        assert device.hal.space_map(space.handle, at + CHUNK, chunk[0], True) == 0
         got = space.read(at, 3 * CHUNK // 4, np.uint32).reshape(3, -1)
         assert (got[0] == 7).all() and (got[1] == 0).all() and (got[2] == 7).all()
 
@@ -36,8 +36,8 @@ def test_map_refuses_what_is_outside_or_crooked(device: Device, space: Space) ->
     chunk = ffi.new("uint32_t *")
     assert device.hal.chunk_create(device.handle, chunk) == 0
     for address in (DEV_BASE + 4096, DEV_BASE - CHUNK, DEV_BASE + (1 << 40), 0):
-        assert device.hal.space_map(space.handle, address, chunk[0]) == INVALID_VALUE
-    assert device.hal.space_map(space.handle, DEV_BASE, 1 << 20) == INVALID_VALUE
+        assert device.hal.space_map(space.handle, address, chunk[0], True) == INVALID_VALUE
+    assert device.hal.space_map(space.handle, DEV_BASE, 1 << 20, True) == INVALID_VALUE
 
 
 def test_spaces_share_nothing_but_what_is_mapped_twice(device: Device) -> None:
@@ -46,7 +46,7 @@ def test_spaces_share_nothing_but_what_is_mapped_twice(device: Device) -> None:
     assert a == b
     np.testing.assert_array_equal(one.read(a, 100, np.int64), np.arange(100))
     assert device.hal.space_unmap(two.handle, b) == 0
-    assert device.hal.space_map(two.handle, b, one.chunks[0]) == 0
+    assert device.hal.space_map(two.handle, b, one.chunks[0], True) == 0
     np.testing.assert_array_equal(two.read(b, 100, np.int64), np.arange(100))
 
 

@@ -61,7 +61,7 @@ def test_the_address_is_told(kernels: Loader, module: ModuleInfo, space: Space) 
 def test_null_is_not_memory(kernels: Loader, module: ModuleInfo, space: Space) -> None:
     chunk = ffi.new("uint32_t *")
     assert space.hal.chunk_create(space.device.handle, chunk) == 0
-    assert space.hal.space_map(space.handle, DEV_BASE, chunk[0]) == 0
+    assert space.hal.space_map(space.handle, DEV_BASE, chunk[0], True) == 0
     space.launch(kernels.function(module, "write_at"), 1, 1, 0, 3)
     code, text = space.error()
     assert code == ILLEGAL_ADDRESS and "NULL" in text
@@ -71,7 +71,7 @@ def test_the_first_bytes_of_the_window(kernels: Loader, module: ModuleInfo, spac
     """A base below the window with an index that leads back into it is a valid address."""
     chunk = ffi.new("uint32_t *")
     assert space.hal.chunk_create(space.device.handle, chunk) == 0
-    assert space.hal.space_map(space.handle, DEV_BASE, chunk[0]) == 0
+    assert space.hal.space_map(space.handle, DEV_BASE, chunk[0], True) == 0
     source = """.version 8.0
 .target sm_80
 .address_size 64

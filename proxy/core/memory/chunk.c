@@ -47,7 +47,7 @@ static void count(struct device_memory *d, struct chunk *c, uint32_t refs, uint3
 int page_map(struct rank_memory *m, uint32_t page, struct chunk *c)
 {
 	struct device_memory *d = m->device;
-	int error = d->hal->space_map(m->space, page_addr(page), chunk_number(d, c));
+	int error = d->hal->space_map(m->space, page_addr(page), chunk_number(d, c), true);
 	if (error)
 		return error;
 	m->pages[page].chunk = c;

@@ -131,7 +131,7 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 		return taken;
 	m->move_submitted++;
 	uint64_t at = page_addr(chunk_number(d, c));
-	error = d->hal->space_map(d->scratch, at, chunk_number(d, c));
+	error = d->hal->space_map(d->scratch, at, chunk_number(d, c), true);
 	if (error) {
 		chunk_let_go(d, c);
 		return fail(m, error);

@@ -6,7 +6,8 @@
  *    (space, address) to aliases and do not care who is active;
  *  - the *window* at RF_DEV_BASE shows the chunks of one space. Before a kernel of another space,
  *    or of the same one after a map or unmap, it is mapped anew, and only while no kernel runs. So
- *    a kernel sees its own rank's memory there and nobody else's;
+ *    a kernel sees its own rank's memory there and nobody else's. What a space has read-only is so
+ *    in the window: a kernel's write there is a fault;
  *  - the ranks' pinned arenas, which are host memory, are shown in the window's upper half
  *    likewise. They are not registered with the driver, which would pin all of their 8 GiB and know
  *    nothing of the holes that a program leaves where it frees: copies treat them as pageable
@@ -42,6 +43,7 @@
 #define CUDA_STAGES 16u /* pinned buffers for copies of pageable memory */
 #define CUDA_STAGE_BYTES (1ull << 20)
 #define CUDA_HEAP_CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
+#define CUDA_READ_ONLY (1u << 31) /* of an entry for a chunk */
 #define CUDA_TEXT_BYTES 256u
 #define CUDA_NO_GLOBALS UINT32_MAX
 #define CUDA_CANCEL_NS 10000000000ull /* so long a cancelled kernel may still run */
@@ -64,9 +66,9 @@ struct hal_space {
 	struct hal_device *device;
 	struct hal_space *next;   /* among the dead */
 	uint64_t serial;          /* never reused */
-	_Atomic uint32_t *chunks; /* by place in the heap: chunk + 1, or 0 */
+	_Atomic uint32_t *chunks; /* by place in the heap: chunk + 1 and CUDA_READ_ONLY, or 0 */
 	_Atomic uint32_t top;     /* no chunk was ever mapped from here on */
-	_Atomic uint64_t version; /* grows with each map and unmap */
+	_Atomic uint64_t version; /* grows with each map, unmap and protect */
 	struct cuda_host_range hosts[CUDA_HOSTS_MAX];
 	_Atomic uint32_t host_count;
 	_Atomic bool failed; /* somebody is about to set `error`, and the text before it */
@@ -143,7 +145,7 @@ struct hal_device {
 	/* the device thread's */
 	struct hal_stream *streams;
 	uint64_t cleared; /* clearings issued */
-	uint32_t *window; /* what the window shows: chunk + 1 */
+	uint32_t *window; /* what the window shows: entries as those of spaces */
 	uint32_t window_top;
 	struct cuda_host_range shown[CUDA_HOSTS_MAX];
 	uint32_t shown_count;
@@ -164,7 +166,7 @@ int cuda_chunk_create(struct hal_device *, uint32_t *chunk);
 void cuda_chunk_destroy(struct hal_device *, uint32_t chunk);
 CUresult cuda_bind(const struct hal_device *); /* the context becomes this thread's */
 const char *cuda_error_name(const struct hal_device *, CUresult);
-CUresult cuda_set_access(const struct hal_device *, CUdeviceptr, uint64_t bytes);
+CUresult cuda_set_access(const struct hal_device *, CUdeviceptr, uint64_t bytes, bool writable);
 static inline CUdeviceptr cuda_alias(const struct hal_device *device, uint32_t chunk)
 {
 	return device->alias + chunk * RF_CHUNK_BYTES;
@@ -173,16 +175,20 @@ static inline CUdeviceptr cuda_alias(const struct hal_device *device, uint32_t c
 /* space.c */
 int cuda_space_create(struct hal_device *, struct hal_space **);
 void cuda_space_destroy(struct hal_space *);
-int cuda_space_map(struct hal_space *, uint64_t addr, uint32_t chunk);
+int cuda_space_map(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);
 int cuda_space_unmap(struct hal_space *, uint64_t addr);
+int cuda_space_protect(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
 int cuda_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset, uint64_t bytes);
 int cuda_space_error(struct hal_space *, char *text, uint32_t text_bytes);
 void cuda_space_cancel(struct hal_space *);
 void cuda_space_fail(struct hal_space *, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Where a heap address lies for copies, and how many bytes lie together there; 0: it is not mapped.
- * Device thread. */
-uint64_t cuda_space_resolve(const struct hal_space *, uint64_t addr, CUdeviceptr *at);
+/* Where a heap address lies for copies, and how many bytes lie together there; 0: it is not mapped,
+ * or it is to be written and read-only. Aliases are writable: here is where that is caught. Device
+ * thread. */
+uint64_t cuda_space_resolve(const struct hal_space *, uint64_t addr, bool write, CUdeviceptr *at);
+/* The space fails for an address that was not resolved. */
+void cuda_space_stray(struct hal_space *, const char *what, uint64_t addr);
 /* A range of host memory becomes what it is in this process. Device thread. */
 void cuda_space_settle(struct hal_ref *, uint64_t bytes);
 /* The window shows this space; only while no kernel runs. Device thread. */

@@ -25,10 +25,12 @@ const char *cuda_error_name(const struct hal_device *device, CUresult error)
 	return name ? name : "unknown error";
 }
 
-CUresult cuda_set_access(const struct hal_device *device, CUdeviceptr at, uint64_t bytes)
+CUresult cuda_set_access(const struct hal_device *device, CUdeviceptr at, uint64_t bytes,
+			 bool writable)
 {
 	CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal},
-				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+				  .flags = writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+						    : CU_MEM_ACCESS_FLAGS_PROT_READ};
 
 	return device->driver->cuMemSetAccess(at, bytes, &access, 1);
 }
@@ -172,7 +174,7 @@ static CUresult make_chunks(struct hal_device *device)
 			device->chunks_made++;
 	}
 	if (!error)
-		error = cuda_set_access(device, device->alias, device->config.memory_bytes);
+		error = cuda_set_access(device, device->alias, device->config.memory_bytes, true);
 	if (error)
 		return refuse(device, "its memory cannot be allocated", error);
 	for (uint32_t i = device->chunk_count; i > 0; i--)

@@ -101,13 +101,15 @@ static struct rf_gemm normalised(const struct rf_gemm *given)
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
-static bool is_mapped(const struct hal_space *space, uint64_t addr, uint64_t bytes)
+enum use { READ, WRITTEN };
+
+static bool is_mapped(const struct hal_space *space, uint64_t addr, uint64_t bytes, enum use use)
 {
 	struct hal_ref ref = {(struct hal_space *)(uintptr_t)space, addr};
 	CUdeviceptr at;
 
 	for (uint64_t n; bytes; addr += n, bytes -= n) {
-		n = cuda_space_resolve(space, addr, &at);
+		n = cuda_space_resolve(space, addr, use == WRITTEN, &at);
 		if (!n) {
 			ref.addr = addr;
 			cuda_space_settle(&ref, bytes);
@@ -121,19 +123,20 @@ static bool is_mapped(const struct hal_space *space, uint64_t addr, uint64_t byt
 
 /* All that the call reads or writes of a matrix, from its first element to its last. */
 static bool matrix_there(const struct hal_space *space, const struct rf_gemm *g,
-			 const struct rf_matrix *x, uint64_t rows, uint64_t columns, uint8_t type)
+			 const struct rf_matrix *x, uint64_t rows, uint64_t columns, uint8_t type,
+			 enum use use)
 {
 	uint64_t last, across, batches, size = type_bytes(type);
 
 	if (g->flags & RF_GEMM_POINTERS)
-		return x->addr % 8 == 0 && is_mapped(space, x->addr, g->count * 8);
+		return x->addr % 8 == 0 && is_mapped(space, x->addr, g->count * 8, READ);
 	if (__builtin_mul_overflow(rows - 1, x->row, &last) ||
 	    __builtin_mul_overflow(columns - 1, x->col, &across) ||
 	    __builtin_mul_overflow(g->count - 1, x->batch, &batches) ||
 	    __builtin_add_overflow(last, across, &last) ||
 	    __builtin_add_overflow(last, batches, &last) || last >= RF_WINDOW_BYTES / size)
 		return false;
-	return x->addr % size == 0 && is_mapped(space, x->addr, (last + 1) * size);
+	return x->addr % size == 0 && is_mapped(space, x->addr, (last + 1) * size, use);
 }
 
 /* How many elements a bias has, or the sums that go to its place. */
@@ -149,7 +152,7 @@ static bool bias_there(const struct hal_space *space, const struct rf_gemm *g)
 	return !__builtin_mul_overflow(g->count - 1, g->bias_batch, &last) &&
 	       !__builtin_add_overflow(last, bias_length(g) - 1, &last) &&
 	       last < RF_WINDOW_BYTES / size && g->bias % size == 0 &&
-	       is_mapped(space, g->bias, (last + 1) * size);
+	       is_mapped(space, g->bias, (last + 1) * size, g->flags & SUMMED ? WRITTEN : READ);
 }
 
 /* Bits are looked at as a matrix of bytes. */
@@ -157,10 +160,11 @@ static bool aux_there(const struct hal_space *space, const struct rf_gemm *g,
 		      const struct rf_matrix *x)
 {
 	struct rf_matrix bytes = {x->addr, 1, x->col / 8, x->batch / 8};
+	enum use use = g->flags & RF_GEMM_KEEP ? WRITTEN : READ;
 
 	return g->flags & (RF_GEMM_RELU | RF_GEMM_DRELU)
-		       ? matrix_there(space, g, &bytes, (g->m + 7) / 8, g->n, CUDA_R_8I)
-		       : matrix_there(space, g, x, g->m, g->n, g->type_cd);
+		       ? matrix_there(space, g, &bytes, (g->m + 7) / 8, g->n, CUDA_R_8I, use)
+		       : matrix_there(space, g, x, g->m, g->n, g->type_cd, use);
 }
 
 /* Is a scalar zero, as far as can be known before the product runs? Then what it is multiplied with
@@ -186,12 +190,12 @@ static bool all_there(const struct hal_space *space, const struct rf_gemm *g,
 	uint32_t scalar = type_bytes(g->type_scale);
 
 	if (g->flags & RF_GEMM_SCALARS &&
-	    (!is_mapped(space, g->alpha, scalar) || !is_mapped(space, g->beta, scalar)))
+	    (!is_mapped(space, g->alpha, scalar, READ) || !is_mapped(space, g->beta, scalar, READ)))
 		return false;
-	return (!has_factors(g) || (matrix_there(space, g, &g->a, g->m, g->k, g->type_ab) &&
-				    matrix_there(space, g, &g->b, g->k, g->n, g->type_ab))) &&
-	       (is_zero(g, g->beta) || matrix_there(space, g, &g->c, g->m, g->n, g->type_cd)) &&
-	       matrix_there(space, g, &g->d, g->m, g->n, g->type_cd) &&
+	return (!has_factors(g) || (matrix_there(space, g, &g->a, g->m, g->k, g->type_ab, READ) &&
+				    matrix_there(space, g, &g->b, g->k, g->n, g->type_ab, READ))) &&
+	       (is_zero(g, g->beta) || matrix_there(space, g, &g->c, g->m, g->n, g->type_cd, READ)) &&
+	       matrix_there(space, g, &g->d, g->m, g->n, g->type_cd, WRITTEN) &&
 	       (!g->bias || bias_there(space, g)) &&
 	       (!(g->flags & WITH_AUX) || aux_there(space, g, aux));
 }
@@ -299,7 +303,7 @@ static bool in_heap(const struct hal_space *space, uint64_t addr)
 {
 	CUdeviceptr at;
 
-	return cuda_space_resolve(space, addr, &at);
+	return cuda_space_resolve(space, addr, false, &at);
 }
 
 static CUresult prepare(const struct hal_stream *s, const struct hal_space *space,
@@ -546,7 +550,9 @@ CUresult cuda_gemm(struct hal_stream *s, struct hal_space *space, const struct r
 	if (!blas)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (!all_there(space, &g, &call->aux)) {
-		snprintf(what, what_bytes, "a matrix product with an address that is not mapped");
+		snprintf(what, what_bytes,
+			 "a matrix product with an address that is not mapped, or with a result in "
+			 "memory that is read-only");
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	}
 	if (!device->blas)

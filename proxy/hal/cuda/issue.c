@@ -125,12 +125,12 @@ struct side {
 	uint8_t *host;
 };
 
-static struct side side_of(const struct hal_ref *ref, uint64_t at, uint64_t pitch)
+static struct side side_of(const struct hal_ref *ref, uint64_t at, uint64_t pitch, bool write)
 {
 	struct side side = {.pitch = pitch};
 
 	if (ref->space) {
-		side.room = cuda_space_resolve(ref->space, at, &side.at);
+		side.room = cuda_space_resolve(ref->space, at, write, &side.at);
 	} else {
 		side.host = (uint8_t *)(uintptr_t)at;
 		side.room = UINT64_MAX;
@@ -205,19 +205,17 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 			      uint64_t height)
 {
 	struct hal_space *space = w->copy.dst.space ? w->copy.dst.space : w->copy.src.space;
-	struct side dst = side_of(&w->copy.dst,
-				  w->copy.dst.addr + s->row * w->copy.dst_pitch + s->column,
-				  w->copy.dst_pitch);
-	struct side src = side_of(&w->copy.src,
-				  w->copy.src.addr + s->row * w->copy.src_pitch + s->column,
-				  w->copy.src_pitch);
+	uint64_t to = w->copy.dst.addr + s->row * w->copy.dst_pitch + s->column;
+	uint64_t from = w->copy.src.addr + s->row * w->copy.src_pitch + s->column;
+	struct side dst = side_of(&w->copy.dst, to, w->copy.dst_pitch, true);
+	struct side src = side_of(&w->copy.src, from, w->copy.src_pitch, false);
 	struct cuda_stage *stage = NULL;
 	uint64_t n = width - s->column, rows = 1, most;
 	CUresult error;
 
 	if (!dst.room || !src.room) {
-		cuda_space_fail(dst.room ? w->copy.src.space : w->copy.dst.space,
-				CUDA_ERROR_ILLEGAL_ADDRESS, "copy: an address that is not mapped");
+		cuda_space_stray(dst.room ? w->copy.src.space : w->copy.dst.space, "copy",
+				 dst.room ? from : to);
 		return FAILED;
 	}
 	n = n < dst.room ? n : dst.room;
@@ -293,13 +291,16 @@ static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
 {
 	uint32_t element = w->fill.element;
 	uint64_t bytes = w->fill.width * element, rows = 1, most, n = bytes - s->column;
-	struct side dst = side_of(
-		&w->fill.dst, w->fill.dst.addr + s->row * w->fill.pitch + s->column, w->fill.pitch);
+	uint64_t to = w->fill.dst.addr + s->row * w->fill.pitch + s->column;
+	struct side dst = side_of(&w->fill.dst, to, w->fill.pitch, true);
 
-	if (!dst.room || dst.at % element) {
-		cuda_space_fail(w->fill.dst.space,
-				dst.room ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_ADDRESS,
-				"fill: an address that is not %s", dst.room ? "aligned" : "mapped");
+	if (!dst.room) {
+		cuda_space_stray(w->fill.dst.space, "fill", to);
+		return FAILED;
+	}
+	if (dst.at % element) {
+		cuda_space_fail(w->fill.dst.space, CUDA_ERROR_INVALID_VALUE,
+				"fill: an address that is not aligned");
 		return FAILED;
 	}
 	n = n < dst.room ? n : dst.room;

@@ -379,6 +379,7 @@ __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.space_destroy = cuda_space_destroy,
 	.space_map = cuda_space_map,
 	.space_unmap = cuda_space_unmap,
+	.space_protect = cuda_space_protect,
 	.space_map_host = cuda_space_map_host,
 	.space_error = cuda_space_error,
 	.space_cancel = cuda_space_cancel,

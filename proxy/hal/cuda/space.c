@@ -59,14 +59,21 @@ static uint64_t place_of(uint64_t addr)
 		       : offset / RF_CHUNK_BYTES;
 }
 
-int cuda_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk)
+static uint32_t entry_of(uint32_t chunk, bool writable)
+{
+	return (chunk + 1) | (writable ? 0 : CUDA_READ_ONLY);
+}
+
+static uint32_t chunk_of(uint32_t entry) { return (entry & ~CUDA_READ_ONLY) - 1; }
+
+int cuda_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool writable)
 {
 	uint64_t place = place_of(addr);
 
 	if (place == CUDA_HEAP_CHUNKS || chunk >= space->device->chunk_count ||
 	    space->chunks[place])
 		return CUDA_ERROR_INVALID_VALUE;
-	space->chunks[place] = chunk + 1;
+	space->chunks[place] = entry_of(chunk, writable);
 	if (place >= space->top)
 		space->top = (uint32_t)place + 1;
 	atomic_fetch_add(&space->version, 1);
@@ -80,6 +87,21 @@ int cuda_space_unmap(struct hal_space *space, uint64_t addr)
 	if (place == CUDA_HEAP_CHUNKS || !space->chunks[place])
 		return CUDA_ERROR_INVALID_VALUE;
 	space->chunks[place] = 0;
+	atomic_fetch_add(&space->version, 1);
+	return CUDA_SUCCESS;
+}
+
+int cuda_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, bool writable)
+{
+	uint64_t place = place_of(addr);
+
+	if (!chunks || chunks > CUDA_HEAP_CHUNKS - place)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (uint64_t i = place; i < place + chunks; i++)
+		if (!space->chunks[i])
+			return CUDA_ERROR_INVALID_VALUE;
+	for (uint64_t i = place; i < place + chunks; i++)
+		space->chunks[i] = entry_of(chunk_of(space->chunks[i]), writable);
 	atomic_fetch_add(&space->version, 1);
 	return CUDA_SUCCESS;
 }
@@ -117,18 +139,32 @@ void cuda_space_settle(struct hal_ref *ref, uint64_t bytes)
 	}
 }
 
-uint64_t cuda_space_resolve(const struct hal_space *space, uint64_t addr, CUdeviceptr *at)
+uint64_t cuda_space_resolve(const struct hal_space *space, uint64_t addr, bool write,
+			    CUdeviceptr *at)
 {
 	uint64_t offset = addr - RF_DEV_BASE;
-	uint32_t chunk;
+	uint32_t entry;
 
 	if (addr < RF_DEV_BASE || offset >= RF_HEAP_BYTES)
 		return 0;
-	chunk = space->chunks[offset / RF_CHUNK_BYTES];
-	if (!chunk)
+	entry = space->chunks[offset / RF_CHUNK_BYTES];
+	if (!entry || (write && entry & CUDA_READ_ONLY))
 		return 0;
-	*at = cuda_alias(space->device, chunk - 1) + offset % RF_CHUNK_BYTES;
+	*at = cuda_alias(space->device, chunk_of(entry)) + offset % RF_CHUNK_BYTES;
 	return RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;
+}
+
+void cuda_space_stray(struct hal_space *space, const char *what, uint64_t addr)
+{
+	CUdeviceptr at;
+
+	if (cuda_space_resolve(space, addr, false, &at))
+		cuda_space_fail(space, CUDA_ERROR_ILLEGAL_ADDRESS,
+				"%s: a write to device address 0x%llx, where memory is read-only",
+				what, (unsigned long long)addr);
+	else
+		cuda_space_fail(space, CUDA_ERROR_ILLEGAL_ADDRESS,
+				"%s: an address that is not mapped", what);
 }
 
 /* ---- the window ---- */
@@ -144,35 +180,40 @@ bool cuda_window_shows(const struct hal_device *device, const struct hal_space *
 static CUresult open_run(struct hal_device *device, uint32_t from, uint32_t to)
 {
 	CUresult error = cuda_set_access(device, RF_DEV_BASE + from * RF_CHUNK_BYTES,
-					 (to - from) * RF_CHUNK_BYTES);
+					 (to - from) * RF_CHUNK_BYTES,
+					 !(device->window[from] & CUDA_READ_ONLY));
 
 	for (uint32_t i = from; error && i < to; i++)
 		device->window[i] = CLOSED;
 	return error;
 }
 
-/* Access is given to what lies together in one call. */
+/* Access is given in one call to what lies together and gets the same: [run, i). */
 static CUresult map_missing(struct hal_device *device, const struct hal_space *space)
 {
-	uint32_t top = space->top, run = top, i;
+	uint32_t top = space->top, run = 0, i;
 	CUresult error = CUDA_SUCCESS, last;
 
 	for (i = 0; !error && i < top; i++) {
 		uint32_t wanted = space->chunks[i];
+		bool changes = wanted && device->window[i] != wanted;
 
-		if (wanted && device->window[i] != wanted) {
+		if (run < i &&
+		    (!changes || (wanted ^ device->window[run]) & CUDA_READ_ONLY)) {
+			error = open_run(device, run, i);
+			run = i;
+		}
+		if (!changes) {
+			run = i + 1;
+			continue;
+		}
+		if (!error && !device->window[i])
 			error = device->driver->cuMemMap(RF_DEV_BASE + i * RF_CHUNK_BYTES,
 							 RF_CHUNK_BYTES, 0,
-							 device->chunks[wanted - 1], 0);
-			if (error)
-				break;
-			device->window[i] = wanted;
-			if (run == top)
-				run = i;
-		} else if (run != top) {
-			error = open_run(device, run, i);
-			run = top;
-		}
+							 device->chunks[chunk_of(wanted)], 0);
+		if (error)
+			break;
+		device->window[i] = wanted;
 	}
 	if (top > device->window_top)
 		device->window_top = top;
@@ -209,7 +250,8 @@ CUresult cuda_window_show(struct hal_device *device, struct hal_space *space)
 
 	device->window_serial = 0; /* nobody's, should this fail on the way */
 	for (uint32_t i = 0; !error && i < device->window_top; i++) {
-		if (!device->window[i] || device->window[i] == space->chunks[i])
+		if (!device->window[i] ||
+		    !((device->window[i] ^ space->chunks[i]) & ~CUDA_READ_ONLY))
 			continue;
 		error = device->driver->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES,
 						   RF_CHUNK_BYTES);

@@ -74,11 +74,11 @@ static enum issued issue_piece(struct hal_stream *s, struct hal_work *w,
 
 		if (refs[i].space) {
 			space = refs[i].space;
-			room = cuda_space_resolve(space, refs[i].addr + s->column, &device[i]);
+			room = cuda_space_resolve(space, refs[i].addr + s->column, i == 0,
+						  &device[i]);
 		}
 		if (!room) {
-			cuda_space_fail(space, CUDA_ERROR_ILLEGAL_ADDRESS,
-					"a sum of a collective: an address that is not mapped");
+			cuda_space_stray(space, "a sum of a collective", refs[i].addr + s->column);
 			return FAILED;
 		}
 		n = n < room ? n : room;

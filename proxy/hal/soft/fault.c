@@ -158,6 +158,11 @@ static bool in_window(const struct hal_space *space, uintptr_t address)
 	return space && address - (uintptr_t)space->reservation < SOFT_SPAN_BYTES;
 }
 
+static unsigned long long device_address(const struct hal_space *space, uintptr_t address)
+{
+	return RF_DEV_BASE + address - (uintptr_t)space->base;
+}
+
 static void report(struct soft_worker *worker, struct hal_space *space)
 {
 	uintptr_t address = worker->fault_address, shared = (uintptr_t)worker->scratch.shared;
@@ -192,11 +197,14 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 				"%s: an address that is not a "
 				"multiple of the size of what is there",
 				worker->doing);
+	else if (soft_space_mapping(space, address) == SOFT_READ_ONLY)
+		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
+				"%s: a write to device address 0x%llx, where memory is read-only",
+				worker->doing, device_address(space, address));
 	else if (in_window(space, address))
 		soft_space_fail(
 			space, SOFT_ILLEGAL_ADDRESS, "%s: no memory at device address 0x%llx",
-			worker->doing,
-			(unsigned long long)(RF_DEV_BASE + address - (uintptr_t)space->base));
+			worker->doing, device_address(space, address));
 	else if (address - shared < SOFT_SHARED_WINDOW + 4096)
 		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
 				"%s: no memory at shared address 0x%llx", worker->doing,

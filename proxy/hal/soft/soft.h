@@ -32,6 +32,7 @@
 #define SOFT_SPAN_BYTES (RF_WINDOW_BYTES + 3 * SOFT_GUARD_BYTES)
 #define SOFT_NOWHERE (RF_WINDOW_BYTES + SOFT_GUARD_BYTES / 2)
 #define SOFT_MISALIGNED (SOFT_NOWHERE + SOFT_GUARD_BYTES) /* what is not aligned, likewise */
+#define SOFT_WINDOW_PAGES (RF_WINDOW_BYTES / RF_CHUNK_BYTES)
 #define SOFT_QUEUE_WORKS 128u                             /* power of two */
 #define SOFT_SHARED_BYTES (256u << 10)  /* shared memory of a block: what is mapped */
 #define SOFT_SHARED_WINDOW (1ull << 32) /* what a shared address can name */
@@ -96,9 +97,12 @@ struct soft_worker {
 	struct soft_scratch scratch;
 };
 
+enum soft_mapping { SOFT_UNMAPPED, SOFT_READ_ONLY, SOFT_WRITABLE };
+
 struct hal_space {
 	struct hal_device *device;
 	uint8_t *reservation, *base;
+	_Atomic uint8_t *pages; /* by place in the window: enum soft_mapping */
 	_Atomic bool failed; /* somebody is about to set `error`, and the text before it */
 	_Atomic int error;
 	_Atomic bool cancel;
@@ -151,9 +155,12 @@ int soft_memory_open(struct hal_device *);
 void soft_memory_close(struct hal_device *);
 int soft_space_create(struct hal_device *, struct hal_space **);
 void soft_space_destroy(struct hal_space *);
-int soft_space_map(struct hal_space *, uint64_t addr, uint32_t chunk);
+int soft_space_map(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);
 int soft_space_unmap(struct hal_space *, uint64_t addr);
+int soft_space_protect(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
 int soft_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset, uint64_t bytes);
+/* What a chunk of the window is mapped as; `at`: a host address. */
+enum soft_mapping soft_space_mapping(const struct hal_space *, uintptr_t at);
 int soft_space_error(struct hal_space *, char *text, uint32_t text_bytes);
 void soft_space_cancel(struct hal_space *);
 void soft_space_fail(struct hal_space *, int error, const char *format, ...)

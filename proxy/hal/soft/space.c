@@ -66,9 +66,13 @@ int soft_space_create(struct hal_device *device, struct hal_space **out)
 	if (!space)
 		return SOFT_OUT_OF_MEMORY;
 	space->device = device;
+	space->pages = calloc(SOFT_WINDOW_PAGES, sizeof *space->pages);
 	space->reservation = mmap(NULL, SOFT_SPAN_BYTES, PROT_NONE,
 				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (space->reservation == MAP_FAILED) {
+	if (!space->pages || space->reservation == MAP_FAILED) {
+		if (space->reservation != MAP_FAILED)
+			munmap(space->reservation, SOFT_SPAN_BYTES);
+		free(space->pages);
 		free(space);
 		return SOFT_OUT_OF_MEMORY;
 	}
@@ -80,6 +84,7 @@ int soft_space_create(struct hal_device *device, struct hal_space **out)
 void soft_space_destroy(struct hal_space *space)
 {
 	munmap(space->reservation, SOFT_SPAN_BYTES);
+	free(space->pages);
 	free(space);
 }
 
@@ -94,15 +99,14 @@ static uint8_t *window_range(struct hal_space *space, uint64_t addr, uint64_t by
 	return space->base + offset;
 }
 
-static int map_file(uint8_t *at, uint64_t bytes, int fd, uint64_t offset)
+static int map_file(uint8_t *at, uint64_t bytes, int access, int fd, uint64_t offset)
 {
-	void *got = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-			 (off_t)offset);
+	void *got = mmap(at, bytes, access, MAP_SHARED | MAP_FIXED, fd, (off_t)offset);
 
 	return got == MAP_FAILED ? SOFT_OUT_OF_MEMORY : 0;
 }
 
-/* The rule of hal.h for map and unmap, which the sanitizers' builds check. */
+/* The rule of hal.h for map, unmap and protect, which the sanitizers' builds check. */
 static void nothing_runs(struct hal_space *space)
 {
 #ifdef SOFT_CHECKED
@@ -113,14 +117,35 @@ static void nothing_runs(struct hal_space *space)
 #endif
 }
 
-int soft_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk)
+static int access_of(bool writable) { return writable ? PROT_READ | PROT_WRITE : PROT_READ; }
+
+/* The pages from `at` on, an address of the window. */
+static _Atomic uint8_t *pages_at(const struct hal_space *space, const uint8_t *at)
+{
+	return &space->pages[(uint64_t)(at - space->base) / RF_CHUNK_BYTES];
+}
+
+enum soft_mapping soft_space_mapping(const struct hal_space *space, uintptr_t at)
+{
+	uint64_t offset = at - (uintptr_t)space->base;
+
+	return offset < RF_WINDOW_BYTES ? atomic_load(&space->pages[offset / RF_CHUNK_BYTES])
+					: SOFT_UNMAPPED;
+}
+
+int soft_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool writable)
 {
 	uint8_t *at = window_range(space, addr, RF_CHUNK_BYTES);
+	int error;
 
 	if (!at || addr % RF_CHUNK_BYTES != 0 || chunk >= space->device->chunk_count)
 		return SOFT_INVALID_VALUE;
 	nothing_runs(space);
-	return map_file(at, RF_CHUNK_BYTES, space->device->memfd, chunk * RF_CHUNK_BYTES);
+	error = map_file(at, RF_CHUNK_BYTES, access_of(writable), space->device->memfd,
+			 chunk * RF_CHUNK_BYTES);
+	if (!error)
+		atomic_store(pages_at(space, at), writable ? SOFT_WRITABLE : SOFT_READ_ONLY);
+	return error;
 }
 
 int soft_space_unmap(struct hal_space *space, uint64_t addr)
@@ -133,7 +158,29 @@ int soft_space_unmap(struct hal_space *space, uint64_t addr)
 	if (mmap(at, RF_CHUNK_BYTES, PROT_NONE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return SOFT_OUT_OF_MEMORY;
+	atomic_store(pages_at(space, at), SOFT_UNMAPPED);
 	return 0;
+}
+
+/* One call of the system, however many mappings. If it fails some may be read-only. */
+int soft_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, bool writable)
+{
+	uint64_t bytes = chunks * RF_CHUNK_BYTES;
+	uint8_t *at = window_range(space, addr, bytes);
+	_Atomic uint8_t *pages;
+	int error;
+
+	if (!at || addr % RF_CHUNK_BYTES != 0)
+		return SOFT_INVALID_VALUE;
+	pages = pages_at(space, at);
+	for (uint32_t i = 0; i < chunks; i++)
+		if (atomic_load(&pages[i]) == SOFT_UNMAPPED)
+			return SOFT_INVALID_VALUE;
+	nothing_runs(space);
+	error = mprotect(at, bytes, access_of(writable)) ? SOFT_OUT_OF_MEMORY : 0;
+	for (uint32_t i = 0; i < chunks; i++)
+		atomic_store(&pages[i], writable && !error ? SOFT_WRITABLE : SOFT_READ_ONLY);
+	return error;
 }
 
 int soft_space_map_host(struct hal_space *space, uint64_t addr, int fd, uint64_t offset,
@@ -143,7 +190,7 @@ int soft_space_map_host(struct hal_space *space, uint64_t addr, int fd, uint64_t
 
 	if (!at || (addr | offset | bytes) % 4096 != 0)
 		return SOFT_INVALID_VALUE;
-	return map_file(at, bytes, fd, offset);
+	return map_file(at, bytes, PROT_READ | PROT_WRITE, fd, offset);
 }
 
 int soft_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
