@@ -24,6 +24,9 @@
 #include <stdint.h>
 #include "channel.h"
 
+/* Numbers of chunks for so many bytes of memory: each may have a copy beside it. */
+#define HAL_CHUNK_NUMBERS(bytes) (2 * ((bytes) / RF_CHUNK_BYTES))
+
 struct hal_device;
 struct hal_space;
 struct hal_stream;
@@ -112,9 +115,10 @@ struct hal {
 	int (*device_open)(const struct hal_config *, struct hal_device **);
 	void (*device_close)(struct hal_device *); /* waits for its worker threads */
 
-	/* Physical chunks. create fails with CUDA_ERROR_OUT_OF_MEMORY (2) at capacity; a new
-	 * chunk reads as zero. A chunk may only be destroyed when nothing maps it and no
-	 * submitted work uses it. */
+	/* Physical chunks. create fails with CUDA_ERROR_OUT_OF_MEMORY (2) at capacity, and while
+	 * copies of pages have gone beyond it (space_copied); a new chunk reads as zero. A chunk
+	 * may only be destroyed when nothing maps it and no submitted work uses it. Their numbers
+	 * are below HAL_CHUNK_NUMBERS. */
 	int (*chunk_create)(struct hal_device *, uint32_t *chunk);
 	void (*chunk_destroy)(struct hal_device *, uint32_t chunk);
 
@@ -127,6 +131,12 @@ struct hal {
 	int (*space_map)(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);
 	int (*space_unmap)(struct hal_space *, uint64_t addr);
 	int (*space_protect)(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
+	/* The next of the pages that got chunks of their own because a kernel wrote to them: its
+	 * address and the new chunk, which is the caller's now and mapped writable; the old one is
+	 * not mapped there any more. False: no other. A kernel's are all there when it is
+	 * complete. What was submitted behind it may have read what it wrote. To be asked before
+	 * the mappings of the space are changed, when kernels have run in it since. */
+	bool (*space_copied)(struct hal_space *, uint64_t *addr, uint32_t *chunk);
 	/* Host memory (the pinned arena) at an address of the window: file offset of fd. */
 	int (*space_map_host)(struct hal_space *, uint64_t addr, int fd, uint64_t offset,
 			      uint64_t bytes);

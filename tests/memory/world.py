@@ -65,8 +65,8 @@ class Device:
         self.table = ffi.new("struct hal *")
         fields = dict(ffi.typeof("struct hal").fields)
         for name in ("chunk_create", "chunk_destroy", "space_create", "space_destroy", "space_map",
-                     "space_unmap", "space_protect", "space_map_host", "stream_create",
-                     "stream_destroy", "room", "submit", "completed"):  # fmt: skip
+                     "space_unmap", "space_protect", "space_copied", "space_map_host",
+                     "stream_create", "stream_destroy", "room", "submit", "completed"):  # fmt: skip
             callback = ffi.callback(fields[name].type, getattr(self, name), onerror=self.failed)
             self.keep.append(callback)
             setattr(self.table, name, callback)
@@ -146,6 +146,9 @@ class Device:
                 raise Broken("nothing is mapped there")
             self.guard(at, place, writable and not failed)
         return OUT_OF_MEMORY if failed else 0
+
+    def space_copied(self, *_: Any) -> bool:
+        return False
 
     def guard(self, space: int, addr: int, writable: bool) -> None:
         (self.guarded.discard if writable else self.guarded.add)((space, addr))

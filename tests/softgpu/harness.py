@@ -131,6 +131,21 @@ class Space:
             self.mapped += CHUNK
         return address
 
+    def map(self, address: int, chunk: int, writable: bool = True) -> int:
+        return int(self.hal.space_map(self.handle, address, chunk, writable))
+
+    def protect(self, address: int, chunks: int, writable: bool) -> int:
+        return int(self.hal.space_protect(self.handle, address, chunks, writable))
+
+    def copied(self) -> dict[int, int]:
+        """Pages that have got chunks of their own since the last time: their chunks."""
+        found: dict[int, int] = {}
+        address, chunk = ffi.new("uint64_t *"), ffi.new("uint32_t *")
+        while self.hal.space_copied(self.handle, address, chunk):
+            assert address[0] not in found
+            found[address[0]] = chunk[0]
+        return found
+
     def put(self, array: np.ndarray[Any, Any]) -> int:
         """A new buffer with the array's bytes: its address."""
         address = self.alloc(array.nbytes)

@@ -64,11 +64,12 @@ struct cuda_host_range {
 
 struct hal_space {
 	struct hal_device *device;
-	struct hal_space *next;   /* among the dead */
-	uint64_t serial;          /* never reused */
-	_Atomic uint32_t *chunks; /* by place in the heap: chunk + 1 and CUDA_READ_ONLY, or 0 */
-	_Atomic uint32_t top;     /* no chunk was ever mapped from here on */
-	_Atomic uint64_t version; /* grows with each map, unmap and protect */
+	struct hal_space *next;     /* among the dead */
+	uint64_t serial;            /* never reused */
+	_Atomic uint32_t *chunks;   /* by place in the heap: chunk + 1 and CUDA_READ_ONLY, or 0 */
+	_Atomic uint32_t read_only; /* of them */
+	_Atomic uint32_t top;       /* no chunk was ever mapped from here on */
+	_Atomic uint64_t version;   /* grows with each map, unmap and protect */
 	struct cuda_host_range hosts[CUDA_HOSTS_MAX];
 	_Atomic uint32_t host_count;
 	_Atomic bool failed; /* somebody is about to set `error`, and the text before it */
@@ -178,6 +179,7 @@ void cuda_space_destroy(struct hal_space *);
 int cuda_space_map(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);
 int cuda_space_unmap(struct hal_space *, uint64_t addr);
 int cuda_space_protect(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
+bool cuda_space_copied(struct hal_space *, uint64_t *addr, uint32_t *chunk);
 int cuda_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset, uint64_t bytes);
 int cuda_space_error(struct hal_space *, char *text, uint32_t text_bytes);
 void cuda_space_cancel(struct hal_space *);

@@ -194,7 +194,8 @@ static bool all_there(const struct hal_space *space, const struct rf_gemm *g,
 		return false;
 	return (!has_factors(g) || (matrix_there(space, g, &g->a, g->m, g->k, g->type_ab, READ) &&
 				    matrix_there(space, g, &g->b, g->k, g->n, g->type_ab, READ))) &&
-	       (is_zero(g, g->beta) || matrix_there(space, g, &g->c, g->m, g->n, g->type_cd, READ)) &&
+	       (is_zero(g, g->beta) ||
+		matrix_there(space, g, &g->c, g->m, g->n, g->type_cd, READ)) &&
 	       matrix_there(space, g, &g->d, g->m, g->n, g->type_cd, WRITTEN) &&
 	       (!g->bias || bias_there(space, g)) &&
 	       (!(g->flags & WITH_AUX) || aux_there(space, g, aux));

@@ -45,6 +45,9 @@ void cuda_wake(struct hal_device *device)
 
 void cuda_lose(struct hal_device *device, int error, const char *format, ...)
 {
+	const struct hal_space *space = device->window_serial ? device->window_space : NULL;
+	bool perhaps = error == CUDA_ERROR_ILLEGAL_ADDRESS && space &&
+		       atomic_load(&space->read_only);
 	char what[CUDA_TEXT_BYTES / 2];
 	va_list arguments;
 
@@ -54,7 +57,8 @@ void cuda_lose(struct hal_device *device, int error, const char *format, ...)
 	vsnprintf(what, sizeof what, format, arguments);
 	va_end(arguments);
 	snprintf(device->lost_text, sizeof device->lost_text,
-		 "%s; this ends the GPU's context for all ranks of the proxy", what);
+		 "%s%s; this ends the GPU's context for all ranks of the proxy", what,
+		 perhaps ? " (perhaps a write to read-only memory that was not foreseen)" : "");
 	atomic_store(&device->lost_serial, device->window_serial);
 	atomic_store(&device->lost, error);
 	cuda_ring(device);
@@ -380,6 +384,7 @@ __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.space_map = cuda_space_map,
 	.space_unmap = cuda_space_unmap,
 	.space_protect = cuda_space_protect,
+	.space_copied = cuda_space_copied,
 	.space_map_host = cuda_space_map_host,
 	.space_error = cuda_space_error,
 	.space_cancel = cuda_space_cancel,

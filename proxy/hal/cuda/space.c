@@ -66,6 +66,15 @@ static uint32_t entry_of(uint32_t chunk, bool writable)
 
 static uint32_t chunk_of(uint32_t entry) { return (entry & ~CUDA_READ_ONLY) - 1; }
 
+static void set(struct hal_space *space, uint64_t place, uint32_t entry)
+{
+	uint32_t before = space->chunks[place];
+
+	space->chunks[place] = entry;
+	space->read_only += (entry & CUDA_READ_ONLY) / CUDA_READ_ONLY;
+	space->read_only -= (before & CUDA_READ_ONLY) / CUDA_READ_ONLY;
+}
+
 int cuda_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool writable)
 {
 	uint64_t place = place_of(addr);
@@ -73,7 +82,7 @@ int cuda_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool 
 	if (place == CUDA_HEAP_CHUNKS || chunk >= space->device->chunk_count ||
 	    space->chunks[place])
 		return CUDA_ERROR_INVALID_VALUE;
-	space->chunks[place] = entry_of(chunk, writable);
+	set(space, place, entry_of(chunk, writable));
 	if (place >= space->top)
 		space->top = (uint32_t)place + 1;
 	atomic_fetch_add(&space->version, 1);
@@ -86,7 +95,7 @@ int cuda_space_unmap(struct hal_space *space, uint64_t addr)
 
 	if (place == CUDA_HEAP_CHUNKS || !space->chunks[place])
 		return CUDA_ERROR_INVALID_VALUE;
-	space->chunks[place] = 0;
+	set(space, place, 0);
 	atomic_fetch_add(&space->version, 1);
 	return CUDA_SUCCESS;
 }
@@ -101,9 +110,18 @@ int cuda_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, 
 		if (!space->chunks[i])
 			return CUDA_ERROR_INVALID_VALUE;
 	for (uint64_t i = place; i < place + chunks; i++)
-		space->chunks[i] = entry_of(chunk_of(space->chunks[i]), writable);
+		set(space, i, entry_of(chunk_of(space->chunks[i]), writable));
 	atomic_fetch_add(&space->version, 1);
 	return CUDA_SUCCESS;
+}
+
+/* A kernel that writes to read-only memory ends: no copy is ever made. */
+bool cuda_space_copied(struct hal_space *space, uint64_t *addr, uint32_t *chunk)
+{
+	(void)space;
+	(void)addr;
+	(void)chunk;
+	return false;
 }
 
 int cuda_space_map_host(struct hal_space *space, uint64_t addr, int fd, uint64_t offset,
@@ -198,8 +216,7 @@ static CUresult map_missing(struct hal_device *device, const struct hal_space *s
 		uint32_t wanted = space->chunks[i];
 		bool changes = wanted && device->window[i] != wanted;
 
-		if (run < i &&
-		    (!changes || (wanted ^ device->window[run]) & CUDA_READ_ONLY)) {
+		if (run < i && (!changes || (wanted ^ device->window[run]) & CUDA_READ_ONLY)) {
 			error = open_run(device, run, i);
 			run = i;
 		}

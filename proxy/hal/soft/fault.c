@@ -4,6 +4,8 @@
  * lock and owns no memory, so that the signal handler may jump out at any instruction. Faults of
  * other threads, and of workers outside guarded work, go to the handlers that were there before.
  *
+ * A kernel's write to a page that is read-only is no fault of its own (unforeseen.c): it goes on.
+ *
  * A cancel is a signal to the worker: compiled kernels need no check at their loops' ends. The
  * cancel flag is set before the signal is sent and read after `guarded` is set, so none is lost.
  */
@@ -45,9 +47,17 @@ static void chain(const struct sigaction *previous, int signum, siginfo_t *info,
 
 static void on_fault(int signum, siginfo_t *info, void *context)
 {
+	uintptr_t address = (uintptr_t)info->si_addr;
+	int saved = errno;
+
 	if (self && self->guarded && info->si_code > 0) {
 		soft_shelter();
-		escape(0, (uintptr_t)info->si_addr);
+		if (signum != SIGSEGV || !self->kernel ||
+		    !soft_unforeseen(soft_working_in(), address))
+			escape(0, address);
+		errno = saved;
+		soft_expose();
+		return; /* to the same instruction */
 	}
 	chain(signum == SIGSEGV  ? &previous_segv
 	      : signum == SIGBUS ? &previous_bus
@@ -199,12 +209,15 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 				worker->doing);
 	else if (soft_space_mapping(space, address) == SOFT_READ_ONLY)
 		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
-				"%s: a write to device address 0x%llx, where memory is read-only",
-				worker->doing, device_address(space, address));
+				"%s: a write to device address 0x%llx, where memory is read-only%s",
+				worker->doing, device_address(space, address),
+				worker->kernel
+					? ": it was not foreseen, and there is no memory for a copy"
+					: "");
 	else if (in_window(space, address))
-		soft_space_fail(
-			space, SOFT_ILLEGAL_ADDRESS, "%s: no memory at device address 0x%llx",
-			worker->doing, device_address(space, address));
+		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
+				"%s: no memory at device address 0x%llx", worker->doing,
+				device_address(space, address));
 	else if (address - shared < SOFT_SHARED_WINDOW + 4096)
 		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
 				"%s: no memory at shared address 0x%llx", worker->doing,
@@ -228,6 +241,7 @@ void soft_guard(struct soft_worker *worker, struct hal_space *space,
 		return;
 	}
 	worker->doing = doing;
+	worker->kernel = work->kind == HAL_KERNEL;
 	worker->said[0] = 0;
 	worker->others = others;
 	atomic_store(&worker->space, space);

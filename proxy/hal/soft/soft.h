@@ -33,7 +33,7 @@
 #define SOFT_NOWHERE (RF_WINDOW_BYTES + SOFT_GUARD_BYTES / 2)
 #define SOFT_MISALIGNED (SOFT_NOWHERE + SOFT_GUARD_BYTES) /* what is not aligned, likewise */
 #define SOFT_WINDOW_PAGES (RF_WINDOW_BYTES / RF_CHUNK_BYTES)
-#define SOFT_QUEUE_WORKS 128u                             /* power of two */
+#define SOFT_QUEUE_WORKS 128u           /* power of two */
 #define SOFT_SHARED_BYTES (256u << 10)  /* shared memory of a block: what is mapped */
 #define SOFT_SHARED_WINDOW (1ull << 32) /* what a shared address can name */
 #define SOFT_THREADS_MAX 1024u
@@ -88,6 +88,7 @@ struct soft_worker {
 	struct soft_share *share;        /* of the kernel that runs */
 	bool owner;                      /* of the share */
 	volatile sig_atomic_t guarded;   /* faults on this thread belong to the work */
+	volatile bool kernel;            /* the work is one: what it writes to may be read-only */
 	const char *volatile doing;      /* for the text of an error */
 	sigjmp_buf escape;
 	volatile uintptr_t fault_address;
@@ -102,8 +103,11 @@ enum soft_mapping { SOFT_UNMAPPED, SOFT_READ_ONLY, SOFT_WRITABLE };
 struct hal_space {
 	struct hal_device *device;
 	uint8_t *reservation, *base;
-	_Atomic uint8_t *pages; /* by place in the window: enum soft_mapping */
-	_Atomic bool failed; /* somebody is about to set `error`, and the text before it */
+	_Atomic uint8_t *pages;  /* by place in the window: enum soft_mapping */
+	atomic_flag copying;     /* held by the worker that gives a page a chunk of its own */
+	_Atomic uint32_t copied; /* the last such chunk + 1 that the loop has not taken, or 0 */
+	uint32_t told;           /* the next one of those it has taken, likewise */
+	_Atomic bool failed;     /* somebody is about to set `error`, and the text before it */
 	_Atomic int error;
 	_Atomic bool cancel;
 	_Atomic uint32_t running; /* submitted kernels and products; only in checked builds */
@@ -133,11 +137,20 @@ struct hal_stream {
 	_Alignas(64) struct soft_item items[SOFT_QUEUE_WORKS];
 };
 
+struct soft_chunk {
+	_Atomic uint32_t next; /* chunk + 1, among the free or a space's copied ones; 0: the last */
+	uint32_t page;         /* copied: where it is */
+};
+
 struct hal_device {
 	struct hal_config config;
 	int memfd;
-	uint32_t chunk_count, free_count;
-	uint32_t *free_chunks; /* a stack, lowest on top at first */
+	uint32_t chunk_count; /* the capacity; HAL_CHUNK_NUMBERS of them have numbers */
+	_Atomic uint32_t held;
+	struct soft_chunk *chunks;
+	/* The first free chunk + 1, the lowest at first; the high half counts what was taken, so that
+	 * nobody takes a list for the one it was. */
+	_Atomic uint64_t free;
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	struct hal_stream *_Atomic first, *last; /* under the lock, but for looks while spinning */
@@ -150,7 +163,9 @@ struct hal_device {
 
 /* space.c */
 int soft_chunk_create(struct hal_device *, uint32_t *chunk);
-void soft_chunk_destroy(struct hal_device *, uint32_t chunk);
+void soft_chunk_destroy(struct hal_device *, uint32_t chunk); /* from any thread */
+/* Whatever the capacity says; its content is unknown. From any thread, in signal handlers too. */
+bool soft_chunk_take(struct hal_device *, uint32_t *chunk);
 int soft_memory_open(struct hal_device *);
 void soft_memory_close(struct hal_device *);
 int soft_space_create(struct hal_device *, struct hal_space **);
@@ -165,6 +180,10 @@ int soft_space_error(struct hal_space *, char *text, uint32_t text_bytes);
 void soft_space_cancel(struct hal_space *);
 void soft_space_fail(struct hal_space *, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* unforeseen.c: at a fault of a kernel. True: now it may write there. */
+bool soft_unforeseen(struct hal_space *, uintptr_t address);
+bool soft_space_copied(struct hal_space *, uint64_t *addr, uint32_t *chunk);
 
 /* fault.c: run `body` so that an invalid access, a trap or a cancel ends it and fails the space
  * (or that of `others`, up to a NULL, where the address lies). Without a space a fault takes its

@@ -1,7 +1,8 @@
 /* space.c: physical chunks and the address spaces they are mapped into.
  *
- * Called from the proxy's loop thread. Nothing here waits for work: the caller promises that no
- * submitted work uses a chunk or a mapping that goes away.
+ * Called from the proxy's loop thread, but for what unforeseen.c calls. Nothing here waits for work:
+ * the caller promises that no submitted work uses a chunk or a mapping that goes away. The free chunks
+ * are a list that workers take from, too.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -15,23 +16,24 @@
 
 #include "soft.h"
 
+/* ---- chunks ---- */
+
 int soft_memory_open(struct hal_device *device)
 {
 	uint64_t bytes = device->config.memory_bytes;
+	uint32_t numbers = (uint32_t)HAL_CHUNK_NUMBERS(bytes);
 
 	if (bytes == 0 || bytes % RF_CHUNK_BYTES != 0 || bytes > RF_HEAP_BYTES)
 		return SOFT_INVALID_VALUE;
 	device->chunk_count = (uint32_t)(bytes / RF_CHUNK_BYTES);
-	device->free_chunks = malloc(device->chunk_count * sizeof *device->free_chunks);
+	device->chunks = calloc(numbers, sizeof *device->chunks);
 	device->memfd = memfd_create("rankfold-device", MFD_CLOEXEC);
-	if (!device->free_chunks || device->memfd < 0 ||
-	    ftruncate(device->memfd, (off_t)bytes) != 0)
+	if (!device->chunks || device->memfd < 0 ||
+	    ftruncate(device->memfd, (off_t)(numbers * RF_CHUNK_BYTES)) != 0)
 		return SOFT_OUT_OF_MEMORY;
-	while (device->free_count < device->chunk_count) {
-		device->free_chunks[device->free_count] = device->chunk_count - 1 -
-							  device->free_count;
-		device->free_count++;
-	}
+	for (uint32_t i = 0; i < numbers - 1; i++)
+		atomic_store(&device->chunks[i].next, i + 2);
+	atomic_store(&device->free, 1);
 	return 0;
 }
 
@@ -39,25 +41,46 @@ void soft_memory_close(struct hal_device *device)
 {
 	if (device->memfd >= 0)
 		close(device->memfd);
-	free(device->free_chunks);
+	free(device->chunks);
+}
+
+bool soft_chunk_take(struct hal_device *device, uint32_t *chunk)
+{
+	uint64_t first = atomic_load(&device->free), next;
+
+	do {
+		if (!(uint32_t)first)
+			return false;
+		*chunk = (uint32_t)first - 1;
+		next = ((first >> 32) + 1) << 32 | atomic_load(&device->chunks[*chunk].next);
+	} while (!atomic_compare_exchange_weak(&device->free, &first, next));
+	atomic_fetch_add(&device->held, 1);
+	return true;
 }
 
 int soft_chunk_create(struct hal_device *device, uint32_t *chunk)
 {
-	if (device->free_count == 0)
+	if (atomic_load(&device->held) >= device->chunk_count)
 		return SOFT_OUT_OF_MEMORY;
-	*chunk = device->free_chunks[--device->free_count];
-	return 0;
+	return soft_chunk_take(device, chunk) ? 0 : SOFT_OUT_OF_MEMORY;
 }
 
 void soft_chunk_destroy(struct hal_device *device, uint32_t chunk)
 {
+	uint64_t first = atomic_load(&device->free), next;
+
 	/* The hole gives the pages back and makes the next owner read zeros. */
 	if (fallocate(device->memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 		      (off_t)chunk * (off_t)RF_CHUNK_BYTES, RF_CHUNK_BYTES) != 0)
 		abort(); /* a chunk that keeps its content must never be given out */
-	device->free_chunks[device->free_count++] = chunk;
+	atomic_fetch_sub(&device->held, 1);
+	do {
+		atomic_store(&device->chunks[chunk].next, (uint32_t)first);
+		next = first >> 32 << 32 | (chunk + 1);
+	} while (!atomic_compare_exchange_weak(&device->free, &first, next));
 }
+
+/* ---- spaces ---- */
 
 int soft_space_create(struct hal_device *device, struct hal_space **out)
 {
@@ -83,6 +106,11 @@ int soft_space_create(struct hal_device *device, struct hal_space **out)
 
 void soft_space_destroy(struct hal_space *space)
 {
+	uint64_t addr;
+	uint32_t chunk;
+
+	while (soft_space_copied(space, &addr, &chunk))
+		soft_chunk_destroy(space->device, chunk);
 	munmap(space->reservation, SOFT_SPAN_BYTES);
 	free(space->pages);
 	free(space);
@@ -106,11 +134,11 @@ static int map_file(uint8_t *at, uint64_t bytes, int access, int fd, uint64_t of
 	return got == MAP_FAILED ? SOFT_OUT_OF_MEMORY : 0;
 }
 
-/* The rule of hal.h for map, unmap and protect, which the sanitizers' builds check. */
+/* The rules of hal.h for map, unmap and protect, which the sanitizers' builds check. */
 static void nothing_runs(struct hal_space *space)
 {
 #ifdef SOFT_CHECKED
-	if (atomic_load(&space->running))
+	if (atomic_load(&space->running) || atomic_load(&space->copied) || space->told)
 		abort();
 #else
 	(void)space;

@@ -1,0 +1,99 @@
+/* unforeseen.c: a kernel writes to a page that is mapped read-only: the page gets a chunk of its
+ * own with the same bytes, there and then, and the instruction is tried again.
+ *
+ * Called in the handler of the fault (fault.c), on the worker's thread, sheltered: only calls that
+ * are allowed in a signal handler, and no lock but hal_space.copying, which nobody holds who can be
+ * interrupted. Other workers may run in the space meanwhile: they read the old chunk until the
+ * system replaces the mapping, which it does at once, and then the new one; who writes waits here.
+ * Whoever else maps the old chunk sees nothing of it.
+ *
+ * The chunk is taken beyond the device's capacity, if need be: the core hears of it, counts it, and
+ * makes room later (soft_space_copied).
+ */
+#include <errno.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "soft.h"
+
+/* The bytes at `from` to the chunk. */
+static bool fill_chunk(const struct hal_device *device, uint32_t chunk, const uint8_t *from)
+{
+	off_t to = (off_t)(chunk * RF_CHUNK_BYTES);
+
+	for (uint64_t done = 0; done < RF_CHUNK_BYTES;) {
+		ssize_t n = pwrite(device->memfd, from + done, RF_CHUNK_BYTES - done,
+				   to + (off_t)done);
+
+		if (n == 0 || (n < 0 && errno != EINTR))
+			return false;
+		done += n > 0 ? (uint64_t)n : 0;
+	}
+	return true;
+}
+
+static bool replace(struct hal_device *device, uint8_t *at, uint32_t chunk)
+{
+	return fill_chunk(device, chunk, at) &&
+	       mmap(at, RF_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+		    device->memfd, (off_t)(chunk * RF_CHUNK_BYTES)) != MAP_FAILED;
+}
+
+/* For the loop, which may take all of them at any time. */
+static void tell(struct hal_space *space, uint32_t chunk, uint32_t page)
+{
+	struct soft_chunk *entry = &space->device->chunks[chunk];
+	uint32_t last = atomic_load(&space->copied);
+
+	entry->page = page;
+	do
+		atomic_store(&entry->next, last);
+	while (!atomic_compare_exchange_weak(&space->copied, &last, chunk + 1));
+}
+
+static bool copy(struct hal_space *space, uint32_t page)
+{
+	struct hal_device *device = space->device;
+	uint32_t chunk;
+
+	if (!soft_chunk_take(device, &chunk))
+		return false;
+	if (!replace(device, space->base + page * RF_CHUNK_BYTES, chunk)) {
+		soft_chunk_destroy(device, chunk);
+		return false;
+	}
+	atomic_store(&space->pages[page], SOFT_WRITABLE);
+	tell(space, chunk, page);
+	return true;
+}
+
+bool soft_unforeseen(struct hal_space *space, uintptr_t address)
+{
+	bool there;
+
+	if (soft_space_mapping(space, address) == SOFT_UNMAPPED)
+		return false;
+	while (atomic_flag_test_and_set(&space->copying))
+		sched_yield();
+	/* Another worker may have come first. */
+	there = soft_space_mapping(space, address) == SOFT_WRITABLE ||
+		copy(space, (uint32_t)((address - (uintptr_t)space->base) / RF_CHUNK_BYTES));
+	atomic_flag_clear(&space->copying);
+	return there;
+}
+
+bool soft_space_copied(struct hal_space *space, uint64_t *addr, uint32_t *chunk)
+{
+	const struct soft_chunk *entry;
+
+	if (!space->told && atomic_load(&space->copied))
+		space->told = atomic_exchange(&space->copied, 0);
+	if (!space->told)
+		return false;
+	*chunk = space->told - 1;
+	entry = &space->device->chunks[*chunk];
+	*addr = RF_DEV_BASE + entry->page * RF_CHUNK_BYTES;
+	space->told = atomic_load(&entry->next);
+	return true;
+}
