@@ -21,6 +21,7 @@ class Placement:
     rank_device: tuple[int, ...]
     launchers: tuple[str, ...]
     cc: str  # that the job sees; empty: the device's
+    check_order: bool
 
     @staticmethod
     def read(asked: messages.Place) -> Placement:
@@ -34,6 +35,7 @@ class Placement:
             tuple(names.index(member.device) for member in members),
             tuple(member.launcher for member in members),
             asked.cc,
+            asked.check_order,
         )
 
 
@@ -58,6 +60,7 @@ class Job:
     cut_at: float | None = None
     released_at: float | None = None
     saved_bytes: int = 0
+    races: list[str] = field(default_factory=list)
     detaches: list[Request[messages.Detach]] = field(default_factory=list)
     saves: list[Request[messages.Save]] = field(default_factory=list)
     waits: list[tuple[float, set[str], Request[messages.Wait]]] = field(default_factory=list)

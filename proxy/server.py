@@ -29,6 +29,7 @@ from rankfold.proxy.native import (
     EVENT_FUNCTION,
     EVENT_JOB,
     EVENT_MODULE,
+    EVENT_RACE,
     EVENT_SAVED,
     EXIT_CLEAN,
     EXIT_CRASHED,
@@ -255,6 +256,8 @@ class Proxy:
         self.native.job_open(
             job.id, p.epoch, job.device, len(p.devices), list(p.rank_device), job.segment
         )
+        if p.check_order:
+            self.native.check_order(job.id)
         job.opened = True
 
     def _all_met(self, job: Job) -> None:
@@ -374,6 +377,8 @@ class Proxy:
                 self.pool.submit(self._guarded, self._load_function, event, self._cc(job))
             elif job and event.kind == EVENT_JOB:
                 self._follow(job, event)
+            elif job and event.kind == EVENT_RACE:
+                job.races.append(f"rank {event.rank}: {event.data.decode(errors='replace')}")
             elif job and event.kind == EVENT_SAVED:
                 job.saved_bytes = event.size
                 if event.state != "cut":
@@ -468,7 +473,7 @@ class Proxy:
         return {
             "job": job.placement.job, "epoch": job.placement.epoch, "state": job.state,
             "reason": job.reason, "cut_at": job.cut_at, "released_at": job.released_at,
-            "ranks": [job.describe_rank(rank) for rank in job.local],
+            "ranks": [job.describe_rank(rank) for rank in job.local], "races": job.races,
         }  # fmt: skip
 
 

@@ -140,7 +140,8 @@ class RankGone(RankTold, frozen=True, kw_only=True):
 
 
 class JobTold(Struct, frozen=True):
-    """A job on a device, and those of its ranks that are placed there."""
+    """A job on a device, and those of its ranks that are placed there. `races`: accesses that its
+    program does not order, where that is checked."""
 
     job: Name
     epoch: Epoch
@@ -149,6 +150,7 @@ class JobTold(Struct, frozen=True):
     cut_at: float | None = None
     released_at: float | None = None
     ranks: list[RankTold] = []
+    races: list[str] = []
 
 
 class ProxyStatus(Struct, frozen=True):
@@ -199,7 +201,7 @@ class Place(OfJob, frozen=True, tag="place"):
     proxy claims its ranks from their launchers, meets the other devices, and starts to serve as
     soon as all have met. A higher epoch supersedes. Answered when noted; progress is in ``status``.
     `cc`: the compute capability that the job sees, for which its code is chosen; empty: the
-    device's.
+    device's. `check_order`: tell which accesses the program does not order.
     """
 
     determinism: Literal["D0", "D1"]
@@ -207,6 +209,7 @@ class Place(OfJob, frozen=True, tag="place"):
     members: Annotated[list[Member], Meta(min_length=1, max_length=RANKS_MAX)]
     devices: Annotated[list[Peered], Meta(min_length=1, max_length=DEVICES_MAX)]
     cc: Annotated[str, Meta(pattern=r"^([0-9]{1,2}\.[0-9])?\Z")] = ""
+    check_order: bool = False
 
     def __post_init__(self) -> None:
         names = [device.device for device in self.devices]

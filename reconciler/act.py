@@ -228,6 +228,7 @@ class Executor:
         assert record.fixed is not None
         arguments = {
             "determinism": record.fixed.determinism,
+            "check_order": record.fixed.check_order,
             "cc": f"{record.device['cc_major']}.{record.device['cc_minor']}",
             "world_size": record.fixed.world_size,
             "members": [

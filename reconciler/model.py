@@ -194,6 +194,20 @@ class Job:
             shown="D1", fixed=True,
         ),
     )  # fmt: skip
+    check_order: bool = field(
+        default=False,
+        metadata=written(
+            "spec.checkOrder",
+            {
+                "type": "boolean", "default": False,
+                "description": "true: tell which accesses of different streams the program does "
+                "not order. Fixed at the first start.",
+            },
+            "true: tell which accesses of different streams to one range of memory nothing orders: "
+            "see [Races](#races)",
+            shown="false", fixed=True,
+        ),
+    )  # fmt: skip
     suspend: bool = field(
         default=False,
         metadata=written(
@@ -273,6 +287,7 @@ class Record:
     counters: Mapping[str, Json] = field(default_factory=dict)  # of each rank, when ended
     gpu_seconds: Seconds = 0.0
     held_since: Seconds | None = None  # wall clock; since when `placement` counts for gpu_seconds
+    races: tuple[str, ...] = ()  # accesses that its program does not order, where that is checked
     error: str = ""  # of the last action that failed
     error_permanent: bool = False
 
@@ -303,6 +318,7 @@ class JobOnDevice:
     cut_at: float | None = None  # CLOCK_MONOTONIC
     released_at: float | None = None  # CLOCK_MONOTONIC
     ranks: tuple[RankOnDevice, ...] = ()
+    races: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

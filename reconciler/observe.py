@@ -144,7 +144,7 @@ def _kernels(status: ProxyStatus) -> dict[str, int]:
 def _job(told: JobTold) -> JobOnDevice:
     return JobOnDevice(
         told.job, told.epoch, told.state, told.reason, told.cut_at, told.released_at,
-        tuple(_rank(each) for each in told.ranks),
+        tuple(_rank(each) for each in told.ranks), tuple(told.races),
     )  # fmt: skip
 
 

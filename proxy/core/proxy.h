@@ -33,6 +33,7 @@ enum proxy_event_kind {
 	PROXY_EVENT_JOB = 3,      /* the job's state changed; text says why it failed */
 	PROXY_EVENT_SAVED = 4,    /* a save, a leaving or a discarding ended: state says which, */
 	/* bytes were written to the images; text says why a save failed */
+	PROXY_EVENT_RACE = 5, /* two accesses of the rank that nothing orders; data is a text */
 };
 struct proxy_event {
 	uint32_t kind;
@@ -62,6 +63,9 @@ enum proxy_job_state {
 int proxy_job_open(struct proxy *proxy, uint64_t job, uint64_t epoch, uint32_t device,
 		   uint32_t device_count, uint32_t world_size, const uint32_t *rank_device,
 		   int segment_fd, char *error, uint32_t error_bytes);
+/* Say which accesses of its ranks no event, stream order or synchronisation orders: of those that
+ * are attached from now on. */
+int proxy_job_check_order(struct proxy *proxy, uint64_t job);
 /* Let go of a job; only without attached ranks (see proxy_job_leave, proxy_job_discard). */
 int proxy_job_close(struct proxy *proxy, uint64_t job);
 /* Each ends with PROXY_EVENT_SAVED; a later one takes the place of an earlier one that is not over.

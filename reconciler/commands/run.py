@@ -28,7 +28,9 @@ QUIET_S = 3.0  # before `run` says why its job has not started
     "--world-size", type=click.IntRange(1, RANKS_MAX), required=True, help="Number of ranks."
 )
 @click.option(
-    "--gpus", type=click.IntRange(1, DEVICES_MAX), default=None,
+    "--gpus",
+    type=click.IntRange(1, DEVICES_MAX),
+    default=None,
     help="Devices; default: one for each rank.",
 )
 @click.option(
@@ -42,11 +44,16 @@ QUIET_S = 3.0  # before `run` says why its job has not started
     "--determinism", type=click.Choice(["D0", "D1"]), default="D1", show_default=True,
     help="D1: the same bits on any number of devices. D0: on the same devices.",
 )  # fmt: skip
+@click.option(
+    "--check-order",
+    is_flag=True,
+    help="Tell which accesses of different streams the program does not order.",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_obj
 def run(
     state: Path, world_size: int, gpus: int | None, kind: str | None, memory: str,
-    name: str | None, determinism: str, command: tuple[str, ...],
+    name: str | None, determinism: str, check_order: bool, command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run one job in the foreground; the exit status is the job's.
 
@@ -74,7 +81,7 @@ def run(
     job = Job(
         name, command, os.getcwd(), world_size, gpus,
         env=own_environment(), env_whole=True, device_types=(kind,) if kind else (),
-        determinism=determinism,
+        determinism=determinism, check_order=check_order,
     )  # fmt: skip
     check_capacity(snap, job, pool)
     with Reconciler(state) as reconciler, terminating():
@@ -97,6 +104,7 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
     several = job.world_size > 1
     follower = Follower(Layout(state).logs(job.name), range(job.world_size), prefix=several)
     interrupted, told, since = 0, "", time.monotonic()
+    races: list[str] = []
     while True:
         try:
             fleet = reconciler.ask("state")
@@ -104,6 +112,9 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
             follower.pump()
             if now is None:
                 fail(f"{job.name} is gone")
+            for race in now["races"][len(races) :]:
+                say(f"rankfold: race: {race}")
+            races = now["races"]
             if now["phase"]:
                 follower.finish()
                 return run_status(now, interrupted)

@@ -23,6 +23,8 @@ def conditions(
         found.append(waiting[name])
     elif name not in converged:
         found.append(Condition("Progressing", "True", "Converging", f"step: {record.step}"))
+    if record.races:
+        found.append(_races(record))
     if record.step != "ended":
         found += _by_hand_or_file(job)
     return tuple(found)
@@ -40,6 +42,12 @@ def _by_hand_or_file(job: Job) -> list[Condition]:
         message = "changed by hand, until the object changes in its source"
         found.append(Condition("Drifted", "True", "Override", message))
     return found
+
+
+def _races(record: Record) -> Condition:
+    more = len(record.races) - 1
+    events = f" (and {more} more: see its events)" if more else ""
+    return Condition("Races", "True", "AccessesNotOrdered", record.races[0] + events)
 
 
 def _ready(job: Job, record: Record, converged: bool) -> Condition:

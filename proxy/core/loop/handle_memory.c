@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "handlers.h"
+#include "queue/accesses.h"
 
 int on_alloc(struct rank *r, const struct rf_alloc *a, uint32_t extra)
 {
@@ -22,6 +23,7 @@ int on_free(struct rank *r, const struct rf_free *a, uint32_t extra)
 		return CU_INVALID_VALUE;
 	if (!fence_push_free(r, a->addr, a->r.seq, a->r.slot))
 		return CU_OUT_OF_MEMORY;
+	accesses_free(r, NULL, b->addr, b->bytes, a->r.seq);
 	memory_freed(b);
 	return ANSWERED;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "handlers.h"
+#include "queue/accesses.h"
 
 int on_stream_create(struct rank *r, const struct rf_stream_create *a, uint32_t extra)
 {
@@ -18,7 +19,7 @@ int on_stream_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	struct stream *s = get_stream(r, a->handle);
 	if (!s || a->handle < RF_HANDLE_FIRST)
 		return CU_INVALID_HANDLE;
-	stream_doom(s);
+	stream_doom(r, s);
 	return CU_OK;
 }
 
@@ -47,7 +48,10 @@ int on_stream_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	for (uint32_t n = 0; s == r->queue.legacy && n < r->queue.stream_count; n++)
 		busy |= !(r->queue.streams[n]->flags & RF_STREAM_NON_BLOCKING) &&
 			r->queue.streams[n]->head; /* it waits for them */
-	return busy ? CU_NOT_READY : r->async_error;
+	if (busy)
+		return CU_NOT_READY;
+	accesses_seen_stream(r, s);
+	return r->async_error;
 }
 
 int on_device_sync(struct rank *r, const struct rf_record *a, uint32_t extra)
@@ -57,6 +61,7 @@ int on_device_sync(struct rank *r, const struct rf_record *a, uint32_t extra)
 	if (!f)
 		return CU_OUT_OF_MEMORY;
 	fence_push(r, a->seq, f);
+	accesses_seen_all(r);
 	if (!f->left) {
 		free(f);
 		rank_pump(r); /* frees of before are retired when this is answered */
@@ -95,8 +100,11 @@ static int on_event_item(struct rank *r, const struct rf_event *a, enum item_kin
 	struct stream *s = get_stream(r, a->stream);
 	if (!e || !s)
 		return CU_INVALID_HANDLE;
-	if (kind == ITEM_WAIT && event_over(e))
-		return CU_OK;
+	if (kind == ITEM_WAIT) {
+		accesses_wait(r, s, e);
+		if (event_over(e))
+			return CU_OK;
+	}
 	return event_queue(r, e, s, kind, a->r.seq);
 }
 
@@ -118,6 +126,7 @@ int on_event_sync(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	struct event *e = GET(r, event, EVENT, a->handle);
 	if (!e)
 		return CU_INVALID_HANDLE;
+	accesses_seen(r, e);
 	if (event_over(e) || !a->r.slot)
 		return r->async_error;
 	if (!event_await(r, e, a->r.slot))
@@ -132,7 +141,10 @@ int on_event_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	if (!e)
 		return CU_INVALID_HANDLE;
 	rank_pump(r);
-	return event_over(e) ? r->async_error : CU_NOT_READY;
+	if (!event_over(e))
+		return CU_NOT_READY;
+	accesses_seen(r, e);
+	return r->async_error;
 }
 
 int on_event_elapsed(struct rank *r, const struct rf_elapsed *a, uint32_t extra)
@@ -144,6 +156,8 @@ int on_event_elapsed(struct rank *r, const struct rf_elapsed *a, uint32_t extra)
 	rank_pump(r);
 	if (!event_over(start) || !event_over(end))
 		return CU_NOT_READY;
+	accesses_seen(r, start);
+	accesses_seen(r, end);
 	float ms = (float)((double)(int64_t)(end->last->time_ns - start->last->time_ns) / 1e6);
 	ring_reply(r, a->r.slot, r->async_error, &ms, sizeof ms);
 	return ANSWERED;

@@ -10,6 +10,7 @@
  *   dispatch.c  takes records from the ring and finds the handler of each
  *   handle_….c  one handler per opcode: checks a record, then acts or queues
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
+ *   races.c     what the check of a rank's order finds, as events
  *   job_io.c    the collective engine's requests: memory, sums, peers, ranks
  *   job.c       a job epoch: barrier, collectives and peers put together
  *   state.c     a rank's state to and from its image; saved.c: one row per kind of record

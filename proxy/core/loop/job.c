@@ -379,6 +379,8 @@ int job_aim(struct job *j, enum job_goal goal)
 	return 0;
 }
 
+void job_check_order(struct job *j) { j->check_order = true; }
+
 void job_turn(struct job *j)
 {
 	receive(j);

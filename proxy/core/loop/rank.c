@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "internal.h"
+#include "loop/races.h"
+#include "queue/accesses.h"
 #include "state.h"
 
 static bool list_rank(struct proxy *p, struct rank *r)
@@ -41,8 +43,8 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 			 code);
 		goto fail;
 	}
-	if (!stream_new(r, RF_STREAM_LEGACY, 0, 0) || !stream_new(r, RF_STREAM_PER_THREAD, 0, 0) ||
-	    !list_rank(job->proxy, r)) {
+	if (!races_open(r) || !stream_new(r, RF_STREAM_LEGACY, 0, 0) ||
+	    !stream_new(r, RF_STREAM_PER_THREAD, 0, 0) || !list_rank(job->proxy, r)) {
 		snprintf(error, error_bytes, "rank %u: the proxy is out of host memory", rank);
 		goto fail;
 	}
@@ -57,6 +59,7 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 	return r;
 fail:
 	rank_drop_streams(r);
+	accesses_close(r);
 	memory_close(&r->memory);
 	ring_close(r);
 	table_free(&r->objects);
@@ -94,6 +97,7 @@ void rank_detach(struct rank *r)
 	uint32_t at = 0;
 	group_free(r);
 	rank_drop_streams(r);
+	accesses_close(r);
 	for (struct object *o; (o = table_next(&r->objects, &at));)
 		object_free(o);
 	table_free(&r->objects);

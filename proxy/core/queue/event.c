@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "loop/internal.h"
+#include "queue/accesses.h"
 #include "queue/kinds.h"
 
 static struct mark *mark_new(void)
@@ -14,8 +15,10 @@ static struct mark *mark_new(void)
 
 static void mark_release(struct mark *m)
 {
-	if (m && --m->refs == 0)
-		free(m);
+	if (!m || --m->refs)
+		return;
+	order_mark_free(m->order);
+	free(m);
 }
 
 struct event *event_new(uint64_t id, uint32_t flags)
@@ -50,6 +53,7 @@ int event_queue(struct rank *r, struct event *e, struct stream *s, enum item_kin
 	}
 	if (kind == ITEM_RECORD) {
 		mark->loud = !(e->flags & RF_EVENT_DISABLE_TIMING);
+		mark->order = accesses_record(r, s);
 		mark_release(e->last);
 		e->last = mark;
 	}

@@ -8,6 +8,7 @@
 #include "queue/item.h"
 #include "rank/table.h"
 
+struct order_mark;
 struct rank;
 
 /* One EVENT_RECORD. Who waits for it keeps it: the event may be recorded anew, elsewhere, and that
@@ -17,6 +18,7 @@ struct mark {
 	bool over;
 	bool loud;        /* it is timed, or somebody waits: the loop must be woken for it */
 	uint64_t time_ns; /* when that was, CLOCK_MONOTONIC */
+	struct order_mark *order; /* what is behind it, where that is checked */
 };
 
 struct event {

@@ -5,6 +5,7 @@
  *
  *   execution.c   when something that runs has completed
  *   item.c        what is the same for all kinds of items
+ *   accesses.c    what is issued, for the check of its order
  *   stream.c      a rank's streams, and the items in each, in their order
  *   event.c       events, their records, and who waits for them
  *   fence.c       what completes when all streams have done all that is older; frees

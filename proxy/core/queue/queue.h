@@ -5,6 +5,7 @@
 #include "queue/group.h"
 
 struct fence;
+struct order;
 struct stream;
 struct waiter;
 
@@ -28,6 +29,8 @@ struct rank_queue {
 
 	struct nccl_group group; /* group.c */
 	uint64_t comms_changed;  /* communicators that came or went by others' answers */
+
+	struct order *order; /* accesses.c; NULL: nobody checks the order */
 };
 
 #endif

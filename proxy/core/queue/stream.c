@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "loop/internal.h"
+#include "queue/accesses.h"
 
 struct stream *stream_new(struct rank *r, uint64_t id, uint32_t flags, int32_t priority)
 {
@@ -30,6 +31,7 @@ struct stream *stream_new(struct rank *r, uint64_t id, uint32_t flags, int32_t p
 	r->queue.streams[r->queue.stream_count++] = s;
 	if (id == RF_STREAM_LEGACY)
 		r->queue.legacy = s;
+	accesses_stream(r, s, false);
 	return s;
 }
 
@@ -50,7 +52,11 @@ void streams_close(struct rank *r)
 	r->queue.streams = NULL;
 }
 
-void stream_doom(struct stream *s) { s->doomed = true; }
+void stream_doom(struct rank *r, struct stream *s)
+{
+	s->doomed = true;
+	accesses_stream(r, s, true);
+}
 
 void stream_push(struct rank *r, struct stream *s, struct item *i)
 {
@@ -62,6 +68,8 @@ void stream_push(struct rank *r, struct stream *s, struct item *i)
 	if (!s->next)
 		s->next = i;
 	r->queue.items += i->weight;
+	if (r->queue.order)
+		accesses_pushed(r, s, i);
 }
 
 struct item *stream_pop(struct rank *r, struct stream *s)

@@ -22,7 +22,7 @@ struct stream {
 };
 
 struct stream *stream_new(struct rank *, uint64_t id, uint32_t flags, int32_t priority);
-void stream_doom(struct stream *); /* destroyed: goes when nothing is left in it */
+void stream_doom(struct rank *, struct stream *); /* destroyed: goes when nothing is left in it */
 void stream_push(struct rank *, struct stream *, struct item *);
 struct item *stream_pop(struct rank *, struct stream *); /* the oldest, complete: out of it */
 void stream_submitted(struct stream *);                  /* all of its next item */

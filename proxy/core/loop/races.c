@@ -1,0 +1,74 @@
+/* races.c: what the check of a rank's order finds becomes an event, as text for people.
+ *
+ * Only what is certain is told: a kernel's bounds may be a hull with gaps, and a program without
+ * races is to hear nothing.
+ */
+#include "loop/races.h"
+
+#include <string.h>
+
+#include "loop/internal.h"
+#include "queue/accesses.h"
+
+static void stream_text(char *out, size_t bytes, uint64_t stream)
+{
+	if (stream == RF_STREAM_LEGACY)
+		snprintf(out, bytes, "the legacy stream");
+	else if (stream == RF_STREAM_PER_THREAD)
+		snprintf(out, bytes, "the first thread's stream");
+	else
+		snprintf(out, bytes, "stream %#llx", (unsigned long long)stream);
+}
+
+static void side_text(char *out, size_t bytes, const struct order_side *s)
+{
+	static const char *const uses[] = {
+		[ORDER_READ] = "reads", [ORDER_ATOMIC] = "adds to", [ORDER_WRITE] = "writes"};
+	char stream[64];
+	stream_text(stream, sizeof stream, s->stream);
+	snprintf(out, bytes, "%s (request %llu, %s) %s %#llx to %#llx", s->operation,
+		 (unsigned long long)s->number, stream, uses[s->use], (unsigned long long)s->addr,
+		 (unsigned long long)(s->addr + s->bytes));
+}
+
+static void told(void *to, const struct order_race *race)
+{
+	const struct rank *r = to;
+	char text[2048], first[768], second[768];
+	if (!race->certain)
+		return;
+	side_text(first, sizeof first, &race->first);
+	side_text(second, sizeof second, &race->second);
+	int used = snprintf(text, sizeof text,
+			    "%s, %s: no event, stream order or synchronisation orders them", first,
+			    second);
+	struct proxy_event e = {.kind = PROXY_EVENT_RACE,
+				.job = r->job->id,
+				.rank = r->rank,
+				.data = (const uint8_t *)text,
+				.bytes = (uint64_t)used};
+	post_event(r->proxy, &e);
+}
+
+struct question {
+	uint64_t job;
+	int result;
+};
+
+static void run(struct proxy *p, void *arg)
+{
+	struct question *q = arg;
+	struct job *j = job_find(p, q->job);
+	if (j)
+		job_check_order(j);
+	q->result = j ? 0 : -1;
+}
+
+int proxy_job_check_order(struct proxy *p, uint64_t job)
+{
+	struct question q = {job, -1};
+	in_loop(p, run, &q);
+	return q.result;
+}
+
+bool races_open(struct rank *r) { return !r->job->check_order || accesses_open(r, told, r); }

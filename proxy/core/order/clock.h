@@ -1,0 +1,54 @@
+/* clock.h: streams and what is ordered behind what (clock.c); for order.c. */
+#ifndef RANKFOLD_ORDER_CLOCK_H
+#define RANKFOLD_ORDER_CLOCK_H
+
+#include "order/order.h"
+
+/* How many operations of each stream, by its place. */
+struct clock {
+	uint64_t done[ORDER_STREAMS_MAX];
+};
+
+struct lane { /* a stream */
+	uint64_t id;
+	enum order_stream kind;
+	bool gone; /* destroyed: another one gets its place when the host has seen all of it */
+	struct clock clock;
+};
+
+struct turns { /* of operations that have one key */
+	uint64_t key;
+	struct clock clock;
+};
+
+struct clocks {
+	struct lane *lanes[ORDER_STREAMS_MAX];
+	uint32_t count;    /* places that were ever taken */
+	struct clock host; /* what it has seen to be done */
+	struct turns *turns;
+	uint32_t turn_count;
+};
+
+struct order_mark {
+	uint32_t count;
+	uint64_t done[];
+};
+
+void clocks_close(struct clocks *);
+/* NULL: there are too many, or no memory. */
+struct lane *clocks_lane(struct clocks *, uint64_t id, enum order_stream);
+void clocks_gone(struct clocks *, uint64_t id);
+struct lane *clocks_find(const struct clocks *, uint64_t id); /* NULL: there is none */
+/* Something comes into the lane: it is behind all that it has to be behind. */
+void clocks_begin(struct clocks *, struct lane *);
+/* And it is an operation: its number there. */
+uint64_t clocks_next(struct clocks *, struct lane *);
+uint32_t clocks_place(const struct clocks *, const struct lane *);
+struct order_mark *clocks_mark(struct clocks *, struct lane *);
+void clocks_wait(struct clocks *, struct lane *, const struct order_mark *);
+bool clocks_turn(struct clocks *, struct lane *, uint64_t key); /* false: no memory */
+void clocks_seen(struct clocks *, const struct order_mark *);
+void clocks_seen_lane(struct clocks *, struct lane *);
+void clocks_seen_all(struct clocks *);
+
+#endif

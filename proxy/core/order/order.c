@@ -1,0 +1,417 @@
+/* order.c: the accesses to each range that others may still race with (order.h).
+ *
+ * One sorted array of extents; what lies between them nobody has reached, or everybody who comes is
+ * behind it. Neighbours of which the same is known are one.
+ */
+#include "order/order.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "order/clock.h"
+
+#define ENTRIES_MAX 64 /* of one extent; beyond it the oldest is forgotten */
+
+struct operation {
+	uint32_t refs; /* the last one's, and one per entry */
+	uint32_t place;
+	uint64_t tick; /* its number in its stream's clock */
+	uint64_t number, stream;
+	char name[];
+};
+
+struct trace { /* an access that reaches an extent */
+	struct operation *op;
+	uint64_t addr, bytes; /* all of it */
+	enum order_use use;
+	bool whole;
+};
+
+struct stretch {
+	uint64_t begin, end;
+	struct trace *entries;
+	uint32_t count;
+};
+
+struct order {
+	struct clocks clocks;
+	struct lane *lane;     /* of the operation whose accesses come now */
+	struct operation *now; /* NULL: there is none */
+	struct stretch *extents;
+	uint32_t count, room;
+	order_told *told;
+	void *to;
+	struct known { /* what has been told: digests of the pairs */
+		uint64_t pairs[ORDER_RACES_MAX];
+		uint32_t count;
+	} possible, certain;
+	const char *ended;
+};
+
+/* ---- operations and entries ---- */
+
+static void op_release(struct operation *op)
+{
+	if (op && --op->refs == 0)
+		free(op);
+}
+
+static void entries_drop(struct stretch *e)
+{
+	for (uint32_t n = 0; n < e->count; n++)
+		op_release(e->entries[n].op);
+	free(e->entries);
+	e->entries = NULL;
+	e->count = 0;
+}
+
+static void forget_all(struct order *o)
+{
+	for (uint32_t n = 0; n < o->count; n++)
+		entries_drop(&o->extents[n]);
+	o->count = 0;
+}
+
+static void end(struct order *o, const char *why)
+{
+	if (!o->ended)
+		o->ended = why;
+	forget_all(o);
+}
+
+static const char NO_MEMORY[] = "host memory is short";
+
+static bool add(struct stretch *e, const struct trace *x)
+{
+	struct trace *more = realloc(e->entries, (e->count + 1) * sizeof *more);
+	if (!more)
+		return false;
+	e->entries = more;
+	e->entries[e->count++] = *x;
+	x->op->refs++;
+	return true;
+}
+
+/* The same is known of another range. */
+static bool copied(struct stretch *to, const struct stretch *from, uint64_t begin, uint64_t end)
+{
+	*to = (struct stretch){begin, end, NULL, 0};
+	for (uint32_t n = 0; n < from->count; n++)
+		if (!add(to, &from->entries[n])) {
+			entries_drop(to);
+			return false;
+		}
+	return true;
+}
+
+static bool same(const struct stretch *x, const struct stretch *y)
+{
+	if (x->end != y->begin || x->count != y->count)
+		return false;
+	for (uint32_t n = 0; n < x->count; n++) {
+		const struct trace *a = &x->entries[n], *b = &y->entries[n];
+		if (a->op != b->op || a->addr != b->addr || a->bytes != b->bytes ||
+		    a->use != b->use || a->whole != b->whole)
+			return false;
+	}
+	return true;
+}
+
+/* ---- races ---- */
+
+static bool before(const struct operation *op, const struct clock *clock)
+{
+	return op->tick <= clock->done[op->place];
+}
+
+/* Whoever would race with x races with y too, if x is before y. */
+static bool replaced(const struct trace *x, const struct trace *y)
+{
+	return (y->use == ORDER_WRITE || y->use == x->use) && (y->whole || !x->whole);
+}
+
+static bool conflict(const struct trace *x, const struct trace *y)
+{
+	return x->use != y->use || x->use == ORDER_WRITE;
+}
+
+static bool within(const struct trace *inner, const struct trace *outer)
+{
+	return inner->addr >= outer->addr &&
+	       inner->addr + inner->bytes <= outer->addr + outer->bytes;
+}
+
+/* They overlap: is there a byte that both reach for certain? */
+static bool certain(const struct trace *x, const struct trace *y)
+{
+	return (x->whole && y->whole) || (x->whole && within(y, x)) || (y->whole && within(x, y));
+}
+
+static uint64_t digest_of(const struct operation *op)
+{
+	uint64_t d = 0xcbf29ce484222325ull ^ op->stream << 8; /* FNV-1a */
+	for (const char *c = op->name; *c; c++)
+		d = (d ^ (uint8_t)*c) * 0x100000001b3ull;
+	return d ^ d >> 29;
+}
+
+static struct order_side side_of(const struct trace *x)
+{
+	return (struct order_side){x->op->name, x->op->number, x->op->stream, x->use,
+				   x->addr,     x->bytes,      x->whole};
+}
+
+static void tell(struct order *o, const struct trace *x, const struct trace *y, uint64_t begin,
+		 uint64_t end)
+{
+	struct order_race race = {side_of(x), side_of(y), certain(x, y), begin, end - begin};
+	struct known *known = race.certain ? &o->certain : &o->possible;
+	uint64_t pair = digest_of(x->op) + digest_of(y->op); /* whichever comes first */
+	if (known->count == ORDER_RACES_MAX)
+		return;
+	for (uint32_t n = 0; n < known->count; n++)
+		if (known->pairs[n] == pair)
+			return;
+	known->pairs[known->count++] = pair;
+	o->told(o->to, &race);
+}
+
+/* The access reaches this extent. False: no memory. */
+static bool reach(struct order *o, struct stretch *e, const struct trace *x)
+{
+	const struct clock *now = &o->lane->clock;
+	uint32_t kept = 0;
+	for (uint32_t n = 0; n < e->count; n++) {
+		struct trace *old = &e->entries[n];
+		bool ordered = before(old->op, now);
+		if (!ordered && conflict(old, x))
+			tell(o, old, x, e->begin, e->end);
+		if ((ordered && replaced(old, x)) || before(old->op, &o->clocks.host) ||
+		    (!n && e->count == ENTRIES_MAX))
+			op_release(old->op);
+		else
+			e->entries[kept++] = *old;
+	}
+	e->count = kept;
+	return add(e, x);
+}
+
+/* ---- the array ---- */
+
+static uint32_t first_behind(const struct order *o, uint64_t addr) /* that ends behind it */
+{
+	uint32_t low = 0, high = o->count;
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		if (o->extents[middle].end <= addr)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Room for one more extent at a place. False: none, and the check has ended or begins anew. */
+static bool insert(struct order *o, uint32_t at)
+{
+	if (o->count == ORDER_EXTENTS_MAX) {
+		forget_all(o);
+		return false;
+	}
+	if (o->count == o->room) {
+		uint32_t room = o->room ? o->room * 2 : 64;
+		struct stretch *more = realloc(o->extents, room * sizeof *more);
+		if (!more) {
+			end(o, NO_MEMORY);
+			return false;
+		}
+		o->extents = more;
+		o->room = room;
+	}
+	memmove(&o->extents[at + 1], &o->extents[at], (o->count - at) * sizeof *o->extents);
+	o->extents[at] = (struct stretch){0};
+	o->count++;
+	return true;
+}
+
+/* Extent n, cut at an address inside of it, or not at all. */
+static bool cut(struct order *o, uint32_t n, uint64_t at)
+{
+	if (n >= o->count || o->extents[n].begin >= at || o->extents[n].end <= at)
+		return true;
+	if (!insert(o, n))
+		return false;
+	struct stretch *head = &o->extents[n], *tail = &o->extents[n + 1];
+	if (!copied(head, tail, tail->begin, at)) {
+		end(o, NO_MEMORY);
+		return false;
+	}
+	tail->begin = at;
+	return true;
+}
+
+/* From extent `from` up to the one that ends behind `until`, and its neighbour: equal ones are one.
+ */
+static void merge(struct order *o, uint32_t from, uint64_t until)
+{
+	uint32_t kept = from, n = from + 1;
+	for (; n < o->count && o->extents[n].begin <= until; n++) {
+		if (same(&o->extents[kept], &o->extents[n])) {
+			o->extents[kept].end = o->extents[n].end;
+			entries_drop(&o->extents[n]);
+		} else {
+			o->extents[++kept] = o->extents[n];
+		}
+	}
+	if (n <= kept + 1 || from >= o->count)
+		return;
+	memmove(&o->extents[kept + 1], &o->extents[n], (o->count - n) * sizeof *o->extents);
+	o->count -= n - kept - 1;
+}
+
+/* The extents of a range: cut at its ends, and gaps filled. */
+static bool cover(struct order *o, uint64_t begin, uint64_t until)
+{
+	uint32_t n = first_behind(o, begin);
+	uint64_t at = begin;
+	if (!cut(o, n, begin))
+		return false;
+	for (n = first_behind(o, begin); at < until; n++) {
+		uint64_t next = n < o->count ? o->extents[n].begin : until;
+		if (next > at) {
+			if (!insert(o, n))
+				return false;
+			o->extents[n] = (struct stretch){at, next < until ? next : until, NULL, 0};
+		} else if (!cut(o, n, until)) {
+			return false;
+		}
+		at = o->extents[n].end;
+	}
+	return true;
+}
+
+/* ---- what is told ---- */
+
+struct order *order_open(order_told *told, void *to)
+{
+	struct order *o = calloc(1, sizeof *o);
+	if (o) {
+		o->told = told;
+		o->to = to;
+	}
+	return o;
+}
+
+void order_close(struct order *o)
+{
+	if (!o)
+		return;
+	forget_all(o);
+	op_release(o->now);
+	clocks_close(&o->clocks);
+	free(o->extents);
+	free(o);
+}
+
+const char *order_ended(const struct order *o) { return o->ended; }
+
+void order_stream(struct order *o, uint64_t stream, enum order_stream kind)
+{
+	if (!o->ended && !clocks_lane(&o->clocks, stream, kind))
+		end(o, o->clocks.count == ORDER_STREAMS_MAX ? "it has too many streams at once"
+							    : NO_MEMORY);
+}
+
+void order_stream_gone(struct order *o, uint64_t stream) { clocks_gone(&o->clocks, stream); }
+
+void order_operation(struct order *o, uint64_t stream, const char *operation, uint64_t number)
+{
+	op_release(o->now);
+	o->now = NULL;
+	o->lane = o->ended ? NULL : clocks_find(&o->clocks, stream);
+	if (!o->lane)
+		return;
+	uint64_t tick = clocks_next(&o->clocks, o->lane);
+	size_t bytes = strlen(operation) + 1;
+	struct operation *op = malloc(sizeof *op + bytes);
+	if (!op) {
+		end(o, NO_MEMORY);
+		return;
+	}
+	*op = (struct operation){1, clocks_place(&o->clocks, o->lane), tick, number, stream};
+	memcpy(op->name, operation, bytes);
+	o->now = op;
+}
+
+void order_access(struct order *o, uint64_t addr, uint64_t bytes, enum order_use use, bool whole)
+{
+	uint64_t until = addr + bytes;
+	struct trace x = {o->now, addr, bytes, use, whole};
+	if (o->ended || !o->now || until <= addr || !cover(o, addr, until))
+		return;
+	uint32_t first = first_behind(o, addr);
+	for (uint32_t n = first; n < o->count && o->extents[n].begin < until; n++)
+		if (!reach(o, &o->extents[n], &x)) {
+			end(o, NO_MEMORY);
+			return;
+		}
+	merge(o, first ? first - 1 : 0, until);
+}
+
+void order_forget(struct order *o, uint64_t addr, uint64_t bytes)
+{
+	uint64_t until = addr + bytes;
+	if (o->ended || until <= addr || !cut(o, first_behind(o, addr), addr) ||
+	    !cut(o, first_behind(o, until), until))
+		return;
+	uint32_t first = first_behind(o, addr), last = first;
+	while (last < o->count && o->extents[last].begin < until)
+		entries_drop(&o->extents[last++]);
+	memmove(&o->extents[first], &o->extents[last], (o->count - last) * sizeof *o->extents);
+	o->count -= last - first;
+}
+
+struct order_mark *order_mark(struct order *o, uint64_t stream)
+{
+	struct lane *l = o->ended ? NULL : clocks_find(&o->clocks, stream);
+	struct order_mark *m = l ? clocks_mark(&o->clocks, l) : NULL;
+	if (l && !m)
+		end(o, NO_MEMORY);
+	return m;
+}
+
+void order_mark_free(struct order_mark *m) { free(m); }
+
+void order_wait(struct order *o, uint64_t stream, const struct order_mark *m)
+{
+	struct lane *l = o->ended ? NULL : clocks_find(&o->clocks, stream);
+	if (l && m)
+		clocks_wait(&o->clocks, l, m);
+}
+
+void order_in_turn(struct order *o, uint64_t stream, uint64_t key)
+{
+	struct lane *l = o->ended ? NULL : clocks_find(&o->clocks, stream);
+	if (l && !clocks_turn(&o->clocks, l, key))
+		end(o, NO_MEMORY);
+}
+
+void order_seen(struct order *o, const struct order_mark *m)
+{
+	if (m)
+		clocks_seen(&o->clocks, m);
+}
+
+void order_seen_stream(struct order *o, uint64_t stream)
+{
+	struct lane *l = clocks_find(&o->clocks, stream);
+	if (l)
+		clocks_seen_lane(&o->clocks, l);
+}
+
+/* Nobody can race with anything of before any more. */
+void order_seen_all(struct order *o)
+{
+	clocks_seen_all(&o->clocks);
+	forget_all(o);
+}

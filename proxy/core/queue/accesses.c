@@ -1,0 +1,309 @@
+/* accesses.c: what a rank issues, for the check of its order (order/order.h): each item's ranges,
+ * in program order, when it goes into its stream.
+ *
+ * Only device memory counts: pinned and managed memory is also the host's, which orders it in ways
+ * that nobody sees here. Of a kernel that is open nothing is known, and nothing is said. A host
+ * function may tell the host anything: what the program issues after one counts as behind it.
+ */
+#include "queue/accesses.h"
+
+#include <string.h>
+
+#include "loop/internal.h"
+
+#define ROWS_MAX 256 /* of a copy or fill that are told one by one */
+
+bool accesses_open(struct rank *r, order_told *told, void *to)
+{
+	r->queue.order = order_open(told, to);
+	return r->queue.order;
+}
+
+void accesses_close(struct rank *r)
+{
+	order_close(r->queue.order);
+	r->queue.order = NULL;
+}
+
+/* ---- streams, events, the host ---- */
+
+void accesses_stream(struct rank *r, const struct stream *s, bool gone)
+{
+	enum order_stream kind = s->o.id == RF_STREAM_LEGACY         ? ORDER_LEGACY
+				 : s->flags & RF_STREAM_NON_BLOCKING ? ORDER_FREE
+								     : ORDER_BLOCKING;
+	if (!r->queue.order)
+		return;
+	if (gone)
+		order_stream_gone(r->queue.order, s->o.id);
+	else
+		order_stream(r->queue.order, s->o.id, kind);
+}
+
+struct order_mark *accesses_record(struct rank *r, const struct stream *s)
+{
+	return r->queue.order ? order_mark(r->queue.order, s->o.id) : NULL;
+}
+
+void accesses_wait(struct rank *r, const struct stream *s, const struct event *e)
+{
+	if (r->queue.order && e->last)
+		order_wait(r->queue.order, s->o.id, e->last->order);
+}
+
+void accesses_seen(struct rank *r, const struct event *e)
+{
+	if (r->queue.order && e->last)
+		order_seen(r->queue.order, e->last->order);
+}
+
+void accesses_seen_stream(struct rank *r, const struct stream *s)
+{
+	if (r->queue.order)
+		order_seen_stream(r->queue.order, s->o.id);
+}
+
+void accesses_seen_all(struct rank *r)
+{
+	if (r->queue.order)
+		order_seen_all(r->queue.order);
+}
+
+void accesses_free(struct rank *r, const struct stream *s, uint64_t addr, uint64_t bytes,
+		   uint64_t seq)
+{
+	struct order *o = r->queue.order;
+	if (!o)
+		return;
+	if (s) {
+		order_operation(o, s->o.id, "cudaFreeAsync", seq);
+		order_access(o, addr, bytes, ORDER_WRITE, true);
+	} else {
+		order_seen_all(o);
+	}
+	order_forget(o, addr, bytes);
+}
+
+/* ---- ranges ---- */
+
+static void access(struct order *o, uint64_t addr, uint64_t bytes, enum order_use use, bool whole)
+{
+	uint64_t offset = addr - RF_DEV_BASE;
+	if (addr >= RF_DEV_BASE && offset < RF_HEAP_BYTES && bytes <= RF_HEAP_BYTES - offset)
+		order_access(o, addr, bytes, use, whole);
+}
+
+static void rows(struct order *o, uint64_t addr, uint64_t pitch, uint64_t width, uint64_t height,
+		 enum order_use use)
+{
+	if (!width || !height)
+		return;
+	uint64_t all = (height - 1) * pitch + width;
+	if (height == 1 || pitch == width || height > ROWS_MAX) {
+		access(o, addr, all, use, height == 1 || pitch == width);
+		return;
+	}
+	for (uint64_t n = 0; n < height; n++)
+		access(o, addr + n * pitch, width, use, true);
+}
+
+static void copy(struct order *o, const struct rf_copy *c)
+{
+	if (c->src_place == RF_AT_ADDRESS)
+		rows(o, c->src, c->src_pitch, c->width, c->height, ORDER_READ);
+	if (c->dst_place == RF_AT_ADDRESS)
+		rows(o, c->dst, c->dst_pitch, c->width, c->height, ORDER_WRITE);
+}
+
+/* ---- kernels ---- */
+
+static void uses(struct order *o, uint64_t addr, uint64_t bytes, uint32_t use, bool whole)
+{
+	if (use & PROXY_READ)
+		access(o, addr, bytes, ORDER_READ, whole);
+	if (use & PROXY_ATOMIC)
+		access(o, addr, bytes, ORDER_ATOMIC, whole);
+	if (use & PROXY_WRITTEN)
+		access(o, addr, bytes, ORDER_WRITE, whole);
+}
+
+static void kernel(struct rank *r, const struct stream *s, const struct item *i)
+{
+	const struct function *f = i->kernel.function;
+	struct order *o = r->queue.order;
+	char name[512];
+	snprintf(name, sizeof name, "kernel %s", f->name);
+	order_operation(o, s->o.id, name, i->seq);
+	for (uint32_t n = 0; f->closed && n < f->word_count; n++) {
+		const struct proxy_access *a = &f->words[n];
+		uint64_t word;
+		memcpy(&word, i->data + a->at, sizeof word);
+		const struct buffer *b = memory_find(&r->memory, word);
+		if (b)
+			uses(o, b->addr, b->bytes, a->use, false);
+	}
+	for (uint32_t n = 0; f->closed && n < f->variable_count; n++)
+		uses(o, f->module->globals_addr + f->variables[n].at, f->variables[n].bytes,
+		     f->variables[n].use, false);
+}
+
+/* ---- matrix products ---- */
+
+/* Bytes of an element of a cudaDataType; 0: of a type that is not known here. */
+static uint64_t element_bytes(uint8_t type)
+{
+	switch (type) {
+	case 0: return 4;  /* CUDA_R_32F */
+	case 1: return 8;  /* CUDA_R_64F */
+	case 2:            /* CUDA_R_16F */
+	case 14: return 2; /* CUDA_R_16BF */
+	case 3:            /* CUDA_R_8I */
+	case 28:           /* CUDA_R_8F_E4M3 */
+	case 29: return 1; /* CUDA_R_8F_E5M2 */
+	case 10: return 4; /* CUDA_R_32I */
+	default: return 0;
+	}
+}
+
+static void matrix(struct order *o, const struct rf_matrix *x, uint64_t rows, uint64_t columns,
+		   uint64_t count, uint8_t type, enum order_use use)
+{
+	uint64_t bytes = element_bytes(type), line = x->row == 1 ? rows : columns;
+	uint64_t lines = x->row == 1 ? columns : rows, stride = x->row == 1 ? x->col : x->row;
+	if (!rows || !columns || !bytes)
+		return;
+	uint64_t one = (lines - 1) * stride + line;
+	bool whole = (lines == 1 || stride == line) && (count == 1 || x->batch <= one);
+	access(o, x->addr, ((count - 1) * x->batch + one) * bytes, use, whole);
+}
+
+static void product(struct order *o, const struct rf_gemm_aux *a)
+{
+	const struct rf_gemm *g = &a->g;
+	bool sums = g->flags & (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B);
+	uint64_t bias = g->flags & RF_GEMM_SUM_B ? g->n : g->m;
+	bool adds = g->flags & RF_GEMM_SCALARS || g->beta;
+	if (g->flags & RF_GEMM_POINTERS)
+		return;
+	matrix(o, &g->a, g->m, g->k, g->count, g->type_ab, ORDER_READ);
+	matrix(o, &g->b, g->k, g->n, g->count, g->type_ab, ORDER_READ);
+	if (adds)
+		matrix(o, &g->c, g->m, g->n, g->count, g->type_cd, ORDER_READ);
+	if (g->bias && (g->count == 1 || g->bias_batch == bias))
+		access(o, g->bias, bias * g->count * element_bytes(g->type_bias),
+		       sums ? ORDER_WRITE : ORDER_READ, true);
+	matrix(o, &g->d, g->m, g->n, g->count, g->type_cd, ORDER_WRITE);
+}
+
+/* ---- collectives ---- */
+
+static const char *name_of(uint32_t kind)
+{
+	static const char *const names[] = {"ncclAllReduce", "ncclReduce",        "ncclBroadcast",
+					    "ncclAllGather", "ncclReduceScatter", "ncclSend",
+					    "ncclRecv",      "ncclAlltoAll",      "ncclGather",
+					    "ncclScatter"};
+	return kind < sizeof names / sizeof *names ? names[kind] : "a collective";
+}
+
+/* What is written but for this rank's own part, where that lies in its place already. */
+static void gathered(struct order *o, const struct rf_collective *c, uint64_t own, uint64_t at,
+		     uint64_t all)
+{
+	if (c->send != c->recv + at) {
+		access(o, c->recv, all, ORDER_WRITE, true);
+		return;
+	}
+	access(o, c->recv, at, ORDER_WRITE, true);
+	access(o, c->recv + at + own, all - at - own, ORDER_WRITE, true);
+}
+
+static void collective(struct order *o, const struct rf_collective *c, const struct coll_place *p)
+{
+	uint64_t part = c->count * dtype_bytes(c->dtype), all = part * p->nranks;
+	bool root = c->root >= 0 && (uint32_t)c->root == p->index;
+	switch (c->kind) {
+	case RF_COLL_ALLREDUCE:
+		access(o, c->send, part, ORDER_READ, true);
+		access(o, c->recv, part, ORDER_WRITE, true);
+		break;
+	case RF_COLL_REDUCE:
+		access(o, c->send, part, ORDER_READ, true);
+		if (root)
+			access(o, c->recv, part, ORDER_WRITE, true);
+		break;
+	case RF_COLL_BROADCAST:
+		if (root)
+			access(o, c->send, part, ORDER_READ, true);
+		if (!root || c->send != c->recv)
+			access(o, c->recv, part, ORDER_WRITE, true);
+		break;
+	case RF_COLL_ALLGATHER:
+		access(o, c->send, part, ORDER_READ, true);
+		gathered(o, c, part, p->index * part, all);
+		break;
+	case RF_COLL_REDUCESCATTER:
+		access(o, c->send, all, ORDER_READ, true);
+		access(o, c->recv, part, ORDER_WRITE, true);
+		break;
+	case RF_COLL_SEND: access(o, c->send, part, ORDER_READ, true); break;
+	case RF_COLL_RECV: access(o, c->recv, part, ORDER_WRITE, true); break;
+	case RF_COLL_ALLTOALL:
+		access(o, c->send, all, ORDER_READ, true);
+		access(o, c->recv, all, ORDER_WRITE, true);
+		break;
+	case RF_COLL_GATHER:
+		access(o, c->send, part, ORDER_READ, true);
+		if (root)
+			gathered(o, c, part, p->index * part, all);
+		break;
+	case RF_COLL_SCATTER:
+		if (root)
+			access(o, c->send, all, ORDER_READ, true);
+		if (!root || c->recv != c->send + p->index * part)
+			access(o, c->recv, part, ORDER_WRITE, true);
+		break;
+	}
+}
+
+static void collectives(struct rank *r, const struct stream *s, const struct item *i)
+{
+	struct order *o = r->queue.order;
+	const struct rf_collective *ops = (const void *)i->data;
+	struct coll_place place;
+	if (!coll_place(r->job->coll, r->rank, i->coll.comm->o.id, &place) ||
+	    coll_nothing_to_do(r->job->coll, r->rank, i->coll.comm->o.id, ops, i->coll.count))
+		return;
+	for (uint32_t n = 0; n < i->coll.count; n++) {
+		order_operation(o, s->o.id, name_of(ops[n].kind), ops[n].r.seq);
+		order_in_turn(o, s->o.id, i->coll.comm->o.id); /* as NCCL does */
+		collective(o, &ops[n], &place);
+	}
+}
+
+/* ---- items ---- */
+
+void accesses_pushed(struct rank *r, const struct stream *s, const struct item *i)
+{
+	struct order *o = r->queue.order;
+	switch (i->kind) {
+	case ITEM_KERNEL: kernel(r, s, i); break;
+	case ITEM_PRODUCT:
+		order_operation(o, s->o.id, "a matrix product", i->seq);
+		product(o, (const void *)i->data);
+		break;
+	case ITEM_COPY:
+		order_operation(o, s->o.id, "a copy", i->seq);
+		copy(o, &i->copy.copy);
+		break;
+	case ITEM_FILL:
+		order_operation(o, s->o.id, "a fill", i->seq);
+		rows(o, i->fill.fill.dst, i->fill.fill.pitch,
+		     i->fill.fill.width * i->fill.fill.element, i->fill.fill.height, ORDER_WRITE);
+		break;
+	case ITEM_COLLECTIVE: collectives(r, s, i); break;
+	default: break;
+	}
+	if (i->slot || i->kind == ITEM_HOST || i->kind == ITEM_REPLY)
+		order_seen_stream(o, s->o.id); /* the host waits for it, or may be told */
+}
