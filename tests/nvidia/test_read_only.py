@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -105,7 +106,9 @@ def test_work_that_would_write_fails_its_space(either: Device, kind: Any) -> Non
     where = at + CHUNK + 512
     either.run(kind(either, (one.handle, where), src))
     code, text = one.error()
-    assert code == ILLEGAL_ADDRESS and f"{where:#x}" in text and "read-only" in text
+    assert code == ILLEGAL_ADDRESS and "read-only" in text
+    named = re.search("0x[0-9a-f]+", text)
+    assert named and where <= int(named[0], 16) < where + 3 * 1024
     assert two.error() == (0, "") and is_there(two, at, data)
     assert one.copied() == two.copied() == {}
 
@@ -130,7 +133,7 @@ def test_what_is_made_writable_is_the_same_chunk(either: Device) -> None:
     one.check()
     data[CHUNK // 4 : CHUNK // 4 + 8] = range(8)
     assert is_there(two, at, data)
-    one.write(at + CHUNK - 4, np.arange(8, dtype=np.uint32))
+    one.write(at + CHUNK - 32, np.arange(8, dtype=np.uint32))
     assert one.error()[0] == ILLEGAL_ADDRESS and is_there(two, at, data)
 
 

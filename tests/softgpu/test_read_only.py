@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -276,16 +277,35 @@ def test_protect_refuses_what_is_not_mapped(device: Device, space: Space) -> Non
     assert space.protect(at, 2, False) == 0 and space.protect(at, 2, True) == 0
 
 
-def test_neighbours_are_protected_at_once(device: Device, space: Space) -> None:
-    """Fifty pages that have been written. Far below 100 us on an idle machine; here it may be
-    busy, and the sanitizers slow it down."""
-    at = space.put(some(9, 12))
-    took = []
-    for turn in range(50):
-        begun = time.perf_counter()
-        assert space.protect(at, 12, turn % 2 == 1) == 0
-        took.append(time.perf_counter() - begun)
-    assert min(took) < 0.001
+def large_pages() -> int:
+    """KiB of shared memory that this process maps by large pages."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("ShmemPmdMapped"))
+
+
+def test_what_is_closed_often_becomes_large_pages(device: Device, function: Any) -> None:
+    """While another space writes to it; then it is closed as fast as one page is, or nearly."""
+    pages, rounds = 8, 30
+    one, two, at = sharing(device, np.zeros(pages * CHUNK, np.uint8))
+    assert two.protect(at, pages, True) == 0
+    for _ in range(rounds):
+        work, kept = two.kernel_work(function("spread"), 512, 256, at, pages)
+        number = device.submit(work)
+        assert one.protect(at, pages, True) == one.protect(at, pages, False) == 0
+        device.wait(number)
+        assert kept is not None
+    for space in (one, two):
+        words = space.read(at, pages * CHUNK // 4, np.uint32).reshape(pages, -1)
+        assert (words[:, : 512 * 256 // pages] == rounds).all()
+    for _ in range(100):
+        if large_pages() >= pages * CHUNK >> 10:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.skip("the system has no large pages for shared memory")
+    one.launch(function("spread"), 1, 32, at, pages)
+    assert len(one.copied()) == pages and two.read(at, 1, np.uint32)[0] == rounds
+    assert one.read(at, 1, np.uint32)[0] == rounds + 1
 
 
 # ---- anything ----

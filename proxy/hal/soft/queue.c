@@ -443,6 +443,8 @@ int soft_device_open(const struct hal_config *config, struct hal_device **out)
 	if (!error)
 		error = soft_memory_open(device);
 	if (!error)
+		error = soft_whole_open(&device->whole);
+	if (!error)
 		error = start_workers(device);
 	if (error)
 		soft_device_close(device);
@@ -464,6 +466,7 @@ void soft_device_close(struct hal_device *device)
 		soft_scratch_close(&device->workers[i].scratch);
 	}
 	free(device->workers);
+	soft_whole_close(&device->whole);
 	soft_memory_close(device);
 	pthread_cond_destroy(&device->helped);
 	pthread_cond_destroy(&device->wake);

@@ -98,12 +98,23 @@ struct soft_worker {
 	struct soft_scratch scratch;
 };
 
+#define SOFT_WHOLE_MAX 256u
+struct soft_whole { /* whole.c */
+	pthread_t thread;
+	bool started, stopping;
+	pthread_mutex_t lock; /* held for a few instructions */
+	pthread_cond_t wake;
+	uint32_t count;
+	uint8_t *asked[SOFT_WHOLE_MAX]; /* mappings of a chunk */
+};
+
 enum soft_mapping { SOFT_UNMAPPED, SOFT_READ_ONLY, SOFT_WRITABLE };
 
 struct hal_space {
 	struct hal_device *device;
 	uint8_t *reservation, *base;
 	_Atomic uint8_t *pages;  /* by place in the window: enum soft_mapping */
+	uint8_t *closed;         /* likewise: how often since it was mapped (whole.c) */
 	atomic_flag copying;     /* held by the worker that gives a page a chunk of its own */
 	_Atomic uint32_t copied; /* the last such chunk + 1 that the loop has not taken, or 0 */
 	uint32_t told;           /* the next one of those it has taken, likewise */
@@ -157,6 +168,7 @@ struct hal_device {
 	struct soft_share *_Atomic share;        /* a launch that others may help with, or NULL */
 	pthread_cond_t helped;                   /* the last helper is done */
 	bool stopping;
+	struct soft_whole whole;
 	uint32_t worker_count;
 	struct soft_worker *workers;
 };
@@ -184,6 +196,11 @@ void soft_space_fail(struct hal_space *, int error, const char *format, ...)
 /* unforeseen.c: at a fault of a kernel. True: now it may write there. */
 bool soft_unforeseen(struct hal_space *, uintptr_t address);
 bool soft_space_copied(struct hal_space *, uint64_t *addr, uint32_t *chunk);
+
+/* whole.c: the mapping of a chunk at `at` has become read-only, once more. */
+int soft_whole_open(struct soft_whole *);
+void soft_whole_close(struct soft_whole *);
+void soft_whole_closed(struct soft_whole *, uint8_t *at, uint8_t *times);
 
 /* fault.c: run `body` so that an invalid access, a trap or a cancel ends it and fails the space
  * (or that of `others`, up to a NULL, where the address lies). Without a space a fault takes its

@@ -82,6 +82,32 @@ void soft_chunk_destroy(struct hal_device *device, uint32_t chunk)
 
 /* ---- spaces ---- */
 
+/* A span of addresses of no access that begins at a multiple of RF_CHUNK_BYTES, so that a chunk may
+ * be one page of the system's; or NULL. */
+static uint8_t *reserve(void)
+{
+	uint8_t *got = mmap(NULL, SOFT_SPAN_BYTES + RF_CHUNK_BYTES, PROT_NONE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint64_t before;
+
+	if (got == MAP_FAILED)
+		return NULL;
+	before = -(uintptr_t)got % RF_CHUNK_BYTES;
+	if (before)
+		munmap(got, before);
+	munmap(got + before + SOFT_SPAN_BYTES, RF_CHUNK_BYTES - before);
+	return got + before;
+}
+
+static void space_free(struct hal_space *space)
+{
+	if (space->reservation)
+		munmap(space->reservation, SOFT_SPAN_BYTES);
+	free(space->pages);
+	free(space->closed);
+	free(space);
+}
+
 int soft_space_create(struct hal_device *device, struct hal_space **out)
 {
 	struct hal_space *space = calloc(1, sizeof *space);
@@ -90,13 +116,10 @@ int soft_space_create(struct hal_device *device, struct hal_space **out)
 		return SOFT_OUT_OF_MEMORY;
 	space->device = device;
 	space->pages = calloc(SOFT_WINDOW_PAGES, sizeof *space->pages);
-	space->reservation = mmap(NULL, SOFT_SPAN_BYTES, PROT_NONE,
-				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (!space->pages || space->reservation == MAP_FAILED) {
-		if (space->reservation != MAP_FAILED)
-			munmap(space->reservation, SOFT_SPAN_BYTES);
-		free(space->pages);
-		free(space);
+	space->closed = calloc(SOFT_WINDOW_PAGES, sizeof *space->closed);
+	space->reservation = reserve();
+	if (!space->pages || !space->closed || !space->reservation) {
+		space_free(space);
 		return SOFT_OUT_OF_MEMORY;
 	}
 	space->base = space->reservation + SOFT_GUARD_BYTES;
@@ -111,9 +134,7 @@ void soft_space_destroy(struct hal_space *space)
 
 	while (soft_space_copied(space, &addr, &chunk))
 		soft_chunk_destroy(space->device, chunk);
-	munmap(space->reservation, SOFT_SPAN_BYTES);
-	free(space->pages);
-	free(space);
+	space_free(space);
 }
 
 /* The host address of [addr, addr + bytes), NULL if that is not inside the window. */
@@ -147,10 +168,24 @@ static void nothing_runs(struct hal_space *space)
 
 static int access_of(bool writable) { return writable ? PROT_READ | PROT_WRITE : PROT_READ; }
 
-/* The pages from `at` on, an address of the window. */
-static _Atomic uint8_t *pages_at(const struct hal_space *space, const uint8_t *at)
+/* The page at an address of the window. */
+static uint64_t page_at(const struct hal_space *space, const uint8_t *at)
 {
-	return &space->pages[(uint64_t)(at - space->base) / RF_CHUNK_BYTES];
+	return (uint64_t)(at - space->base) / RF_CHUNK_BYTES;
+}
+
+static void set(struct hal_space *space, uint64_t page, enum soft_mapping mapping)
+{
+	if (mapping == SOFT_READ_ONLY && atomic_load(&space->pages[page]) == SOFT_WRITABLE)
+		soft_whole_closed(&space->device->whole, space->base + page * RF_CHUNK_BYTES,
+				  &space->closed[page]);
+	atomic_store(&space->pages[page], mapping);
+}
+
+static void set_new(struct hal_space *space, uint64_t page, enum soft_mapping mapping)
+{
+	space->closed[page] = 0;
+	atomic_store(&space->pages[page], mapping);
 }
 
 enum soft_mapping soft_space_mapping(const struct hal_space *space, uintptr_t at)
@@ -172,7 +207,7 @@ int soft_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool 
 	error = map_file(at, RF_CHUNK_BYTES, access_of(writable), space->device->memfd,
 			 chunk * RF_CHUNK_BYTES);
 	if (!error)
-		atomic_store(pages_at(space, at), writable ? SOFT_WRITABLE : SOFT_READ_ONLY);
+		set_new(space, page_at(space, at), writable ? SOFT_WRITABLE : SOFT_READ_ONLY);
 	return error;
 }
 
@@ -186,7 +221,7 @@ int soft_space_unmap(struct hal_space *space, uint64_t addr)
 	if (mmap(at, RF_CHUNK_BYTES, PROT_NONE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return SOFT_OUT_OF_MEMORY;
-	atomic_store(pages_at(space, at), SOFT_UNMAPPED);
+	set_new(space, page_at(space, at), SOFT_UNMAPPED);
 	return 0;
 }
 
@@ -195,19 +230,19 @@ int soft_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, 
 {
 	uint64_t bytes = chunks * RF_CHUNK_BYTES;
 	uint8_t *at = window_range(space, addr, bytes);
-	_Atomic uint8_t *pages;
+	uint64_t page;
 	int error;
 
 	if (!at || addr % RF_CHUNK_BYTES != 0)
 		return SOFT_INVALID_VALUE;
-	pages = pages_at(space, at);
+	page = page_at(space, at);
 	for (uint32_t i = 0; i < chunks; i++)
-		if (atomic_load(&pages[i]) == SOFT_UNMAPPED)
+		if (atomic_load(&space->pages[page + i]) == SOFT_UNMAPPED)
 			return SOFT_INVALID_VALUE;
 	nothing_runs(space);
 	error = mprotect(at, bytes, access_of(writable)) ? SOFT_OUT_OF_MEMORY : 0;
 	for (uint32_t i = 0; i < chunks; i++)
-		atomic_store(&pages[i], writable && !error ? SOFT_WRITABLE : SOFT_READ_ONLY);
+		set(space, page + i, writable && !error ? SOFT_WRITABLE : SOFT_READ_ONLY);
 	return error;
 }
 
