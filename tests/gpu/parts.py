@@ -181,7 +181,7 @@ def probe() -> None:
         f"-I{ROOT}/interpose/channel", f"-I{ROOT}/proxy/hal/cuda", "-o", binary, *sources,
         "-ldl", "-lpthread")  # fmt: skip
     figures: list[dict[str, Any]] = []
-    for mode in ("all", "pinned"):
+    for mode in ("all", "pinned", "shared"):
         figures += map(json.loads, run(binary, mode).splitlines())
         FIGURES.write_text(json.dumps(figures))
     for figure in figures:

@@ -4,6 +4,7 @@
  *
  *   probe          all but what may end the context
  *   probe pinned   whether a kernel reaches shared memory of this process: a process of its own
+ *   probe shared   what read-only mappings cost and do, of which the last ends the context
  *   probe ptx      prints the kernels that it gives to the driver
  *
  * One thread, one context. Whatever fails is said on stderr and ends the process with 1.
@@ -37,7 +38,11 @@
 	".visible .entry put(\n\t.param .u64 at,\n\t.param .u32 value\n)\n{\n"                     \
 	"\t.reg .b64 %rd<2>;\n\t.reg .b32 %r<2>;\n"                                                \
 	"\tld.param.u64 %rd1, [at];\n\tld.param.u32 %r1, [value];\n"                               \
-	"\tst.u32 [%rd1], %r1;\n\tret;\n}\n"
+	"\tst.u32 [%rd1], %r1;\n\tret;\n}\n"                                                       \
+	".visible .entry forward(\n\t.param .u64 from,\n\t.param .u64 to\n)\n{\n"                  \
+	"\t.reg .b64 %rd<3>;\n\t.reg .b32 %r<2>;\n"                                                \
+	"\tld.param.u64 %rd1, [from];\n\tld.param.u64 %rd2, [to];\n"                               \
+	"\tld.u32 %r1, [%rd1];\n\tst.u32 [%rd2], %r1;\n\tret;\n}\n"
 
 static const struct cuda_driver *d;
 static CUstream stream;
@@ -157,28 +162,44 @@ static CUdeviceptr reservation(void)
 	CUdeviceptr at = 0;
 
 	TRY(cuMemAddressReserve, &at, RF_HEAP_BYTES, RF_CHUNK_BYTES, RF_DEV_BASE, 0);
+	return at;
+}
+
+static CUdeviceptr reserve(void)
+{
+	CUdeviceptr at = reservation();
+
 	say("fixed_address_reserved", at == RF_DEV_BASE, "bool",
 	    "1: the driver gives all of a rank's heap at its address");
 	return at;
 }
 
-static void map_and_unmap(CUdeviceptr base, CUmemGenericAllocationHandle *chunks, uint32_t count)
+static void set_access(CUdeviceptr at, uint64_t bytes, bool writable)
 {
 	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0},
-				  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	uint64_t t[4] = {now_ns()};
-	const char *names[] = {"map", "set_access", "unmap"};
+				  writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+					   : CU_MEM_ACCESS_FLAGS_PROT_READ};
+
+	TRY(cuMemSetAccess, at, bytes, &access, 1);
+}
+
+static void map_and_unmap(CUdeviceptr base, CUmemGenericAllocationHandle *chunks, uint32_t count)
+{
+	const char *names[] = {"map", "set_access", "close", "open", "unmap"};
+	uint64_t t[6] = {now_ns()};
 	char name[64];
 
 	for (uint32_t i = 0; i < count; i++)
 		TRY(cuMemMap, base + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES, 0, chunks[i], 0);
 	t[1] = now_ns();
-	TRY(cuMemSetAccess, base, count * RF_CHUNK_BYTES, &access, 1);
-	t[2] = now_ns();
+	for (int i = 0; i < 3; i++) { /* then read-only, and writable again, in one call each */
+		set_access(base, count * RF_CHUNK_BYTES, i != 1);
+		t[2 + i] = now_ns();
+	}
 	for (uint32_t i = 0; i < count; i++)
 		TRY(cuMemUnmap, base + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES);
-	t[3] = now_ns();
-	for (int i = 0; i < 3; i++) {
+	t[5] = now_ns();
+	for (int i = 0; i < 5; i++) {
 		snprintf(name, sizeof name, "%s_per_chunk_%u", names[i], count);
 		say(name, (double)(t[i + 1] - t[i]) / 1e3 / count, "us", "2 MiB a chunk");
 	}
@@ -343,6 +364,66 @@ static void pinned(void)
 	    "1: a kernel writes to shared memory that is not registered (HMM or ATS)");
 }
 
+static void run_kernel(const char *name, void *params, size_t bytes)
+{
+	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, params, CU_LAUNCH_PARAM_BUFFER_SIZE,
+			 &bytes, CU_LAUNCH_PARAM_END};
+
+	launch(function(name), extra);
+}
+
+/* Until the stream is idle, or has failed. */
+static CUresult outcome(void)
+{
+	uint64_t end = now_ns() + WAIT_NS;
+	CUresult error = CUDA_ERROR_NOT_READY;
+
+	while (error == CUDA_ERROR_NOT_READY && now_ns() < end)
+		error = d->cuStreamQuery(stream);
+	return error;
+}
+
+/* A chunk at two addresses, writable at one and read-only at the other, as ranks that share have
+ * it. */
+static void shared(void)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemGenericAllocationHandle chunk;
+	CUdeviceptr at = reservation(), alias = 0;
+	struct {
+		uint64_t at, other;
+	} params;
+	double us[ROUNDS];
+
+	TRY(cuMemAddressReserve, &alias, RF_CHUNK_BYTES, RF_CHUNK_BYTES, 0, 0);
+	TRY(cuMemCreate, &chunk, RF_CHUNK_BYTES, &prop, 0);
+	TRY(cuMemMap, alias, RF_CHUNK_BYTES, 0, chunk, 0);
+	TRY(cuMemMap, at, RF_CHUNK_BYTES, 0, chunk, 0);
+	set_access(alias, RF_CHUNK_BYTES, true);
+	for (int i = 0; i < ROUNDS; i++) {
+		uint64_t begun = now_ns();
+
+		set_access(at, RF_CHUNK_BYTES, i % 2 == 0);
+		us[i] = (double)(now_ns() - begun) / 1e3;
+	}
+	say_percentiles("protect_one", us, ROUNDS, "one chunk, read-only or writable again");
+	params.at = alias;
+	params.other = PUT_VALUE;
+	run_kernel("put", &params, 12);
+	params.at = at;
+	params.other = (uint64_t)(uintptr_t)counter;
+	*counter = 0;
+	run_kernel("forward", &params, 16);
+	settle();
+	say("read_only_is_read", *(uint32_t *)counter == PUT_VALUE, "bool",
+	    "1: a kernel reads what another wrote at the chunk's other address");
+	params.other = 0;
+	run_kernel("put", &params, 12);
+	say("read_only_write_faults", outcome() == CUDA_ERROR_ILLEGAL_ADDRESS, "bool",
+	    "1: a kernel that writes to a read-only chunk ends with error 700");
+}
+
 static void open_device(void)
 {
 	struct rlimit files;
@@ -376,11 +457,11 @@ int main(int argc, char **argv)
 	if (!strcmp(mode, "ptx"))
 		return fputs(kernels_text(), stdout) == EOF;
 	open_device();
-	if (!strcmp(mode, "pinned")) {
-		pinned();
+	if (!strcmp(mode, "pinned") || !strcmp(mode, "shared")) {
+		(*mode == 'p' ? pinned : shared)();
 		return 0;
 	}
-	mapping(reservation());
+	mapping(reserve());
 	stream_writes();
 	host_functions();
 	ptx_compilation();

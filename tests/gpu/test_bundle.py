@@ -22,8 +22,10 @@ from support.privileges import need_namespaces
 FIGURES = {
     "fixed_address_reserved", "memory_free", "create_per_chunk", "launch", "stream_write_gap",
     "launch_until_seen_p50", "launch_until_seen_p99", "host_function_p50", "host_function_p99",
-    "ptx_compile_per_kernel", "pinned_memory_reached",
-    *(f"{call}_per_chunk_{n}" for call in ("map", "set_access", "unmap") for n in (64, 512)),
+    "ptx_compile_per_kernel", "pinned_memory_reached", "protect_one_p50", "protect_one_p99",
+    "read_only_is_read", "read_only_write_faults",
+    *(f"{call}_per_chunk_{n}" for call in ("map", "set_access", "close", "open", "unmap")
+      for n in (64, 512)),
 }  # fmt: skip
 # Loopback is there and nothing else.
 ALONE = """

@@ -36,6 +36,12 @@ static uint32_t u32(const uint8_t *params, int offset) { return (uint32_t)u64(pa
 /* put(uint32_t *at, uint32_t value): *at = value */
 static void put(const uint8_t *p) { *(uint32_t *)(uintptr_t)u64(p, 0) = u32(p, 8); }
 
+/* forward(const uint32_t *from, uint32_t *to): *to = *from */
+static void forward(const uint8_t *p)
+{
+	*(uint32_t *)(uintptr_t)u64(p, 8) = *(const uint32_t *)(uintptr_t)u64(p, 0);
+}
+
 /* increment(uint32_t *data, uint32_t count): data[i]++ */
 static void increment(const uint8_t *p)
 {
@@ -69,6 +75,7 @@ static const struct {
 	uint32_t own;
 } known[] = {
 	{"put", put, 0, 0},
+	{"forward", forward, 0, 0},
 	{"increment", increment, 0, 0},
 	{"count", count, 0, 0},
 	{"until_set", until_set, 0, 0},

@@ -1,8 +1,8 @@
 /* space.c: physical chunks and the address spaces they are mapped into.
  *
- * Called from the proxy's loop thread, but for what unforeseen.c calls. Nothing here waits for work:
- * the caller promises that no submitted work uses a chunk or a mapping that goes away. The free chunks
- * are a list that workers take from, too.
+ * Called from the proxy's loop thread, but for what unforeseen.c calls. Nothing here waits for
+ * work: the caller promises that no submitted work uses a chunk or a mapping that goes away. The
+ * free chunks are a list that workers take from, too.
  */
 #include <fcntl.h>
 #include <sched.h>

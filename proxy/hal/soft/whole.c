@@ -2,10 +2,10 @@
  * each, so that this costs a change of one entry in its tables and not of 512.
  *
  * The system does it when asked (MADV_COLLAPSE), in a millisecond or two, and copies what is there:
- * so a thread of its own asks, for mappings whose protection has changed a few times. Nobody has to
- * know: the content stays as it is, who accesses it meanwhile waits, and where the system cannot, or
- * the mapping is gone, or another one is there by now, nothing has happened. A chunk that is
- * destroyed is large no more.
+ * so a thread of its own asks, for mappings whose protection has changed a few times. Nobody has
+ * to know: the content stays as it is, who accesses it meanwhile waits, and where the system
+ * cannot, or the mapping is gone, or another one is there by now, nothing has happened. A chunk
+ * that is destroyed is large no more.
  */
 #include <pthread.h>
 #include <sys/mman.h>
