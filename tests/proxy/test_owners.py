@@ -23,6 +23,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"(queue\.|q->)waiter\w*(\[[^=]*\])?": ("queue/event.c",),
     r"queue\.frees\w*(->next)?": ("queue/fence.c",),
     r"queue\.host_place": ("queue/host.c",),
+    r"queue\.moves": ("queue/item.c",),
     r"queue\.last_function": ("queue/launch.c",),
     r"queue\.tickets": ("queue/collective.c",),
     r"queue\.(group|comms_changed)[\w.]*": ("queue/group.c",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hostile.records import FUNCTION_GET, KERNELS, LAUNCH, MODULE_DATA, MODULE_LOAD
@@ -13,10 +13,16 @@ from rankfold.proxy.native import Native
 from support.answers import answering
 from support.ring_client import (
     CHUNK,
+    COLLECTIVE,
+    COMM_INIT,
     DEV_BASE,
     DEVICE_SYNC,
+    EVENT_CREATE,
+    EVENT_RECORD,
     OFF_BULK,
     RETIRED,
+    STREAM_CREATE,
+    STREAM_WAIT,
     RingClient,
     attach,
     device,
@@ -102,3 +108,76 @@ def test_two_ranks_with_endless_queues_both_progress(
             (first,) = struct.unpack("<I", client.read(DEV_BASE, 4))
             assert first == LAUNCHES
         leave(native)
+
+
+# ---- ranks that train --------------------------------------------------------------------------
+
+STEPS, BUCKETS = 10, 3
+STREAM, COMM, COMPUTE, COMMUNICATION, COMPUTED, AVERAGED = 1, 20, 30, 31, 40, 50
+
+
+def launch(client: RingClient, stream: int) -> None:
+    client.post(LAUNCH, struct.pack("<Q", stream) + BODY[8:])
+
+
+def step_of_buckets(client: RingClient) -> None:
+    """As examples/gpt: buckets are averaged on a stream beside the backward pass."""
+    for bucket in range(BUCKETS):
+        launch(client, COMPUTE)
+        client.post(EVENT_RECORD, struct.pack("<QQ", COMPUTED + bucket, COMPUTE))
+        client.post(STREAM_WAIT, struct.pack("<QQ", COMPUTED + bucket, COMMUNICATION))
+        at = DEV_BASE + CHUNK + 4096 * bucket
+        body = struct.pack("<6QIIiI", COMMUNICATION, COMM, at, at, 1024, 0, 0, 7, 0, 0)
+        client.post(COLLECTIVE, body)
+        client.post(EVENT_RECORD, struct.pack("<QQ", AVERAGED + bucket, COMMUNICATION))
+    for bucket in range(BUCKETS):
+        client.post(STREAM_WAIT, struct.pack("<QQ", AVERAGED + bucket, COMPUTE))
+        launch(client, COMPUTE)
+
+
+def step_in_one(client: RingClient) -> None:
+    """Forward and backward pass, all-reduce and update on one stream."""
+    launch(client, STREAM)
+    at = DEV_BASE + CHUNK
+    client.post(COLLECTIVE, struct.pack("<6QIIiI", STREAM, COMM, at, at, 1024, 0, 0, 7, 0, 0))
+    launch(client, STREAM)
+
+
+@pytest.mark.parametrize("step", [step_of_buckets, step_in_one])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_rank_has_the_device_once_a_step(
+    kernels: Loader, ranks: int, step: Callable[[RingClient], None]
+) -> None:
+    """Whoever calls a collective last goes on behind it, until others have to call the next."""
+    clients = [RingClient(rank, ranks) for rank in range(ranks)]
+    with device() as native, answering(native, kernels):
+        native.job_open(1, 1, 0, 1, [0] * ranks, -1)
+        for client in clients:
+            native.rank_attach(1, client.rank, client.fd, client.image)
+            load(client)
+            client.alloc(DEV_BASE + CHUNK, CHUNK)
+            for stream in (COMPUTE, COMMUNICATION):
+                client.post(STREAM_CREATE, struct.pack("<QIi", stream, 1, 0))
+            for event in range(BUCKETS):
+                client.post(EVENT_CREATE, struct.pack("<QII", COMPUTED + event, 0, 0))
+                client.post(EVENT_CREATE, struct.pack("<QII", AVERAGED + event, 0, 0))
+            body = struct.pack("<QII", COMM, ranks, client.rank) + bytes([COMM]) * 128
+            client.begin(COMM_INIT, body)
+        assert [client.finish() for client in clients] == [0] * ranks
+        native.barrier(1, True)  # all of it is there before the first runs
+        settle(native, 1, "cut")
+        for client in clients:
+            for _ in range(STEPS):
+                step(client)
+            client.begin(DEVICE_SYNC)
+        before = native.status()
+        native.barrier(1, False)
+        assert [client.finish() for client in clients] == [0] * ranks
+        after = native.status()
+        each = 2 * BUCKETS if step is step_of_buckets else 2
+        assert after["kernels"] - before["kernels"] == ranks * STEPS * each
+        # The last of one step is the first of the next; and the first comes, and the last ones end.
+        assert after["switches"] - before["switches"] <= (ranks - 1) * STEPS + ranks
+        leave(native)
+    for client in clients:
+        client.close()

@@ -140,6 +140,38 @@ bool coll_nothing_to_do(struct coll *c, uint32_t rank, uint64_t comm,
 	return true;
 }
 
+static const struct seat *seat_of_rank(const struct coll_comm *m, uint32_t rank)
+{
+	for (uint32_t i = 0; i < m->seat_count; i++)
+		if (m->seats[i].rank == rank && m->seats[i].taken)
+			return &m->seats[i];
+	return NULL;
+}
+
+static bool has_called(const struct op *op, const struct seat *s)
+{
+	return op->calls[s - op->comm->seats].group && !op->finished;
+}
+
+enum coll_lack coll_lacks(const struct coll *c, uint32_t rank)
+{
+	enum coll_lack least = COLL_LACKS_NONE;
+
+	for (const struct coll_comm *m = c->comms; m; m = m->next) {
+		const struct seat *s = seat_of_rank(m, rank);
+
+		for (const struct op *op = m->ops; op && s; op = op->next) {
+			enum coll_lack lack = op->arrived < m->seat_count ? COLL_LACKS_LOCAL
+					      : m->device_count > 1       ? COLL_LACKS_OTHERS
+									  : COLL_LACKS_NOBODY;
+
+			if (has_called(op, s) && lack > least)
+				least = lack;
+		}
+	}
+	return least;
+}
+
 static int by_key(const void *a, const void *b)
 {
 	const struct coll_round *x = a, *y = b;

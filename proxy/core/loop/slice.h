@@ -11,8 +11,10 @@ struct rank;
 struct slice {
 	struct rank *active; /* or NULL */
 	uint64_t active_since_ns, quantum_ns;
-	bool yielding;       /* its time slice has ended: nothing more is submitted */
-	struct rank *target; /* becomes active when its memory is here */
+	uint64_t idle_since_ns; /* it has nothing on the device; 0: it has */
+	uint64_t moves;         /* of its items, when it was looked at last */
+	bool yielding;          /* its time slice has ended: nothing more is submitted */
+	struct rank *target;    /* becomes active when its memory is here */
 };
 
 void slice_open(struct proxy *, uint64_t quantum_ns);

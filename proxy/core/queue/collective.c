@@ -23,6 +23,7 @@ static void done(struct rank *r, struct item *i, int error)
 	for (uint32_t k = 0; k < i->coll.rounds; k++)
 		barrier_complete(r->job->barrier, r->rank, item_rounds(i)[k].key);
 	rank_count_collective(r);
+	item_moved(r);
 	turn_progress(&r->proxy->turn);
 }
 

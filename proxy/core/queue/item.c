@@ -52,6 +52,8 @@ void item_on_device(struct rank *r, const struct stream *s, struct item *i, uint
 	e->number = number;
 }
 
+void item_moved(struct rank *r) { r->queue.moves++; }
+
 static bool begun(const struct item *i) { return i->execution->place != EXECUTION_NONE; }
 
 bool item_may(const struct rank *r, const struct stream *s, const struct item *i, uint32_t needs)

@@ -133,6 +133,8 @@ void item_free(struct item *);
 void item_share(struct item *, struct execution *);
 /* Work `number` of the stream's device queue is, so far, the last one that it waits for. */
 void item_on_device(struct rank *, const struct stream *, struct item *, uint64_t number);
+/* One of the rank's was given away, is over, or has completed: others may be next. */
+void item_moved(struct rank *);
 /* May it be given away now, as far as these needs go? */
 bool item_may(const struct rank *, const struct stream *, const struct item *, uint32_t needs);
 

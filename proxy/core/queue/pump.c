@@ -39,6 +39,7 @@ static void complete(struct rank *r, struct item *i)
 		turn_progress(&r->proxy->turn);
 	else
 		turn_settled(&r->proxy->turn);
+	item_moved(r);
 	item_free(i);
 }
 
@@ -142,6 +143,7 @@ static void submit_stream(struct rank *r, struct stream *s)
 		if (!submit(r, s, s->next))
 			break;
 		stream_submitted(s);
+		item_moved(r);
 		turn_progress(&r->proxy->turn);
 	}
 }

@@ -15,6 +15,8 @@ struct rank_queue {
 	struct stream *legacy;
 	uint32_t items; /* weight of all that lies in them */
 
+	uint64_t moves; /* item.c: how often an item was given away, was over, or completed */
+
 	struct waiter *waiters; /* event.c */
 	uint32_t waiter_count, waiter_room;
 
