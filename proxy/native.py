@@ -185,10 +185,17 @@ class Native:
             self._lib.proxy_function_ready(self._proxy, token, error, why.encode(), null, null)
             return
         sets = info.sets
-        words = self._ffi.new("struct proxy_access[]", [(at, 8, use) for at, use in sets.words])
+        bounds, places = sets.bounds, {at: n for n, (at, _) in enumerate(sets.words)}
+        words = self._ffi.new("struct proxy_access[]", [
+            (at, 8, use, at in bounds.known) for at, use in sets.words
+        ])  # fmt: skip
         variables = self._ffi.new(
-            "struct proxy_access[]", [(a.at, a.bytes, a.use) for a in info.variables]
+            "struct proxy_access[]", [(a.at, a.bytes, a.use, 0) for a in info.variables]
         )
+        steps = self._ffi.new("struct proxy_step[]", [tuple(step) for step in bounds.steps])
+        reached, reached_words = bounds.by_place(places)
+        reached = self._ffi.new("struct proxy_reached[]", reached)
+        reached_words = self._ffi.new("uint32_t[]", reached_words)
         why_open = self._ffi.new("char[]", sets.why_open.encode())
         function = self._ffi.new(
             "struct proxy_function *",
@@ -198,7 +205,9 @@ class Native:
              "local_bytes": info.local_bytes, "const_bytes": info.const_bytes,
              "ptx_version": info.ptx_version, "closed": sets.closed,
              "word_count": len(words), "words": words, "variable_count": len(variables),
-             "variables": variables,
+             "variables": variables, "step_count": len(steps), "steps": steps,
+             "reached_count": len(reached), "reached": reached,
+             "reached_word_count": len(reached_words), "reached_words": reached_words,
              "why_open": self._ffi.NULL if sets.closed else why_open},
         )  # fmt: skip
         layout = [number for param in info.params for number in param]

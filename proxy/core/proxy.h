@@ -108,7 +108,57 @@ enum proxy_use {
 /* An address among the kernel's parameters (8 bytes), or a variable in its module's globals. */
 struct proxy_access {
 	uint64_t at, bytes;
-	uint32_t use; /* enum proxy_use */
+	uint32_t use;     /* enum proxy_use */
+	uint32_t bounded; /* of an address: what is `reached` tells how far from it; 0: anywhere */
+};
+/* How far that is, by a program of steps, proxy/ptx/bounds.py. Each gives a range: all whole numbers
+ * between two, perhaps added to an address among the parameters; or nothing, of what no thread
+ * executes. `bits`: of the registers; sign: how their bits are read (enum proxy_sign). */
+enum proxy_step_op {
+	PROXY_STEP_ANY = 0,       /* any number of so many bits, any address */
+	PROXY_STEP_NUMBER = 1,    /* `number` */
+	PROXY_STEP_UP_TO = 2,     /* 0 to `number` */
+	PROXY_STEP_PARAMETER = 3, /* what lies at `number` in the parameters */
+	PROXY_STEP_SPECIAL = 4,   /* tid 0-2, ntid 3-5, ctaid 6-8, nctaid 9-11 */
+	PROXY_STEP_AS = 5,        /* a, as a number of so many bits */
+	PROXY_STEP_ADD = 6,       /* a and b */
+	PROXY_STEP_SUBTRACT = 7,
+	PROXY_STEP_MULTIPLY = 8,
+	PROXY_STEP_SHIFT_UP = 9,
+	PROXY_STEP_SHIFT_DOWN = 10,
+	PROXY_STEP_AND = 11,
+	PROXY_STEP_OR = 12,
+	PROXY_STEP_XOR = 13,
+	PROXY_STEP_DIVIDE = 14,
+	PROXY_STEP_REST = 15,
+	PROXY_STEP_LEAST = 16,
+	PROXY_STEP_MOST = 17,
+	PROXY_STEP_JOIN = 18,  /* a or b */
+	PROXY_STEP_BOTH = 19,  /* what is in a and in b */
+	PROXY_STEP_BELOW = 20, /* a, where it is below b */
+	PROXY_STEP_AT_MOST = 21,
+	PROXY_STEP_ABOVE = 22,
+	PROXY_STEP_AT_LEAST = 23,
+	PROXY_STEP_EQUAL = 24,
+	PROXY_STEP_OTHER = 25,
+	PROXY_STEP_RISING = 26, /* a guess: from a up to the end of b, in steps of c */
+	PROXY_STEP_FALLING = 27,
+	PROXY_STEP_LOOP = 28,   /* of a loop: a, and c, if that lies in b, of which it was computed */
+	PROXY_STEP_TURNS = 29,  /* 0 to how often it turns: all of a by steps of b; c comes next */
+	PROXY_STEP_STRIDE = 30, /* a, and b for each of c turns */
+	PROXY_STEP_LAST = PROXY_STEP_STRIDE
+};
+enum proxy_sign { PROXY_SIGNLESS = 0, PROXY_SIGNED = 1, PROXY_UNSIGNED = 2 };
+struct proxy_step {
+	uint8_t op, bits, sign;
+	uint16_t a, b, c; /* earlier steps */
+	int64_t number;
+};
+/* `bytes` from what a step gives and `offset` on, by way of one of `count` words. */
+struct proxy_reached {
+	uint32_t step, use, first, count; /* in reached_words */
+	int64_t offset;
+	uint64_t bytes;
 };
 /* `words` and `variables` are all that it reaches memory through if it is `closed`; if it is not,
  * why_open is a line for people. A word that is no address of a buffer is only a number. */
@@ -119,6 +169,10 @@ struct proxy_function {
 	uint32_t closed, word_count, variable_count;
 	const struct proxy_access *words, *variables;
 	const char *why_open;
+	uint32_t step_count, reached_count, reached_word_count;
+	const struct proxy_step *steps;
+	const struct proxy_reached *reached;
+	const uint32_t *reached_words; /* each an index in `words` */
 };
 int proxy_function_ready(struct proxy *proxy, uint64_t token, int error, const char *why,
 			 const struct proxy_function *function, const uint32_t *params);

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import origins as og
 from .arithmetic import HEAP, Registers, Use
+from .bounds import Access, bounds_of
 from .errors import ModuleError
 from .flows import GRID, STEADY, WHY_OPEN, Flow, flow_of
 from .inline import flatten
@@ -39,6 +40,7 @@ from .model import (
 )  # fmt: skip
 from .origins import ANYWHERE, FOUND, INDEX, NOTHING, WHOLE, Origin, Origins, Part, Place
 from .parameters import Flat
+from .steps import Bounds
 
 ROUNDS_MAX = 100
 SPACES = {"global": "global", "const": "global", "shared": "shared", "shared_cta": "shared",
@@ -61,11 +63,13 @@ class Reason:
 class Sets:
     """Words: by their offsets in the parameters, 8 bytes each. Variables: by their names. Only
     those through which memory is reached; a word that may be but a number that is added to an
-    address is among them. `reasons`: why the kernel is open; none: it is closed."""
+    address is among them. `reasons`: why the kernel is open; none: it is closed. `bounds`: how far
+    from its words a closed kernel goes."""
 
     words: tuple[tuple[int, Use], ...] = ()
     variables: tuple[tuple[str, Use], ...] = ()
     reasons: tuple[Reason, ...] = ()
+    bounds: Bounds = field(default=Bounds(), compare=False)
 
     @property
     def closed(self) -> bool:
@@ -76,18 +80,20 @@ class Sets:
         """The first reason, for people; closed: ""."""
         return f"it {self.reasons[0].what}: {self.reasons[0].instr}" if self.reasons else ""
 
-    def plain(self) -> dict[str, list[list[Any]]]:
+    def plain(self) -> dict[str, list[Any]]:
         """As JSON has it."""
-        return {name: [list(item) for item in items] for name, items in (
+        return self.bounds.plain() | {
+            name: [list(item) for item in items] for name, items in (
             ("words", self.words), ("variables", self.variables),
             ("reasons", [(r.what, r.instr) for r in self.reasons]))}  # fmt: skip
 
     @classmethod
-    def of_plain(cls, plain: Mapping[str, list[list[Any]]]) -> Sets:
+    def of_plain(cls, plain: Mapping[str, list[Any]]) -> Sets:
         return cls(
             tuple((int(at), Use(use)) for at, use in plain["words"]),
             tuple((str(name), Use(use)) for name, use in plain["variables"]),
             tuple(Reason(str(what), str(instr)) for what, instr in plain["reasons"]),
+            Bounds.of_plain(plain),
         )
 
 
@@ -109,12 +115,14 @@ def analyse(module: Module, kernel: Function, flat: Flat, fixed_code: bool) -> S
     words = [(at, use) for at, use in sorted(analysis.words.items()) if use & accessed]
     names = [(name, use) for name, use in sorted(analysis.variables.items()) if use & accessed]
     reasons = tuple(Reason(what, text) for what, text in analysis.reasons.items())
-    return Sets(tuple(words), tuple(names), reasons)
+    bounds = Bounds() if reasons else bounds_of(kernel, flat, analysis.accesses())
+    return Sets(tuple(words), tuple(names), reasons, bounds)
 
 
 class _Analysis(Registers):
     def __init__(self, module: Module, kernel: Function, flat: Flat, fixed_code: bool):
         super().__init__(module, kernel, flat, fixed_code)
+        self._noted: dict[tuple[int, Mem], tuple[Instr, set[int], Use]] = {}
         self.doing = {
             Flow.MOVE: self.move, Flow.MOVE_FIRST: self.move_first, Flow.CHOOSE: self.choose,
             Flow.ADD: self.add, Flow.EXTREME: self.extreme, Flow.MULTIPLY: self.multiply,
@@ -214,6 +222,16 @@ class _Analysis(Registers):
         for why in sorted(wrong):
             self.open(why, i)
         self._use(origins, use)
+        words = {o.at for o in origins if o.kind == "word" and isinstance(o.at, int)}
+        _, known, uses = self._noted.get((id(i), where), (i, set[int](), Use(0)))
+        self._noted[id(i), where] = (i, known | words, uses | use)
+
+    def accesses(self) -> list[Access]:
+        """Those to device memory through words of the parameters."""
+        return [
+            Access(instr, where, tuple(sorted(words)), use)
+            for (_, where), (instr, words, use) in self._noted.items() if words
+        ]  # fmt: skip
 
     def _why_not(self, o: Origin) -> str:
         """Why an address may not have this origin; "": it may."""

@@ -234,6 +234,35 @@ def test_ranks_that_do_the_same_are_known_to_hold_the_same(
     here.go_on(1, made)
 
 
+def test_buckets_are_updated_one_by_one(ranks: tuple[Devices, list[Rank]]) -> None:
+    """While the rest of the gradients is still each rank's own: an update reads no more of them
+    than its launch says."""
+    here, made = ranks
+    parameters, gradient, half = BUFFERS[0], BUFFERS[1], WORDS // 2
+    bucket, rest = 4 * half, 4 * half
+    for rank in made:
+        rank.write(gradient, bytes([rank.rank] * 4 * WORDS))
+        rank.write(parameters, bytes(range(96)) * 4)
+        rank.collective(CONTRACT.enums["rf_coll"]["RF_COLL_ALLREDUCE"], gradient + rest,
+                        gradient + rest, half)  # fmt: skip
+        rank.launch("update", parameters + bucket, gradient + rest, half, 2, 96)
+    with ExitStack() as stack:
+        found = done(here, made, stack, 0)
+        check_equal_versions(found)
+        assert content(found[0], parameters) == content(found[1], parameters)
+        assert content(found[0], parameters) == content(found[2], parameters)
+        assert content(found[0], gradient) != content(found[1], gradient)
+    here.go_on(1, made)
+    for rank in made:  # one that reads a word more
+        rank.launch("update", parameters, gradient + rest - 4, half, 2, 96)
+    with ExitStack() as stack:
+        found = done(here, made, stack, 1)
+        check_equal_versions(found)
+        assert content(found[0], parameters)[0] != content(found[1], parameters)[0]
+        assert content(found[0], parameters)[-1] == content(found[1], parameters)[-1]
+    here.go_on(1, made)
+
+
 A, B, C, D = BUFFERS[:4]
 
 

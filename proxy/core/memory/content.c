@@ -55,30 +55,77 @@ void foreseen_add(struct foreseen *f, uint64_t addr, uint64_t bytes, uint32_t us
 		f->known = f->keyed = false;
 }
 
-/* The buffer's place among those that were reached: it may be the next one. */
-static uint32_t place_of(const struct foreseen *f, const struct buffer *b)
+/* The buffers that a work reaches, in the order in which it does. */
+struct met {
+	uint32_t count;
+	const struct buffer *buffers[RANGES_MAX];
+};
+
+/* The buffer's place among those; RANGES_MAX: there are too many. */
+static uint32_t place_of(struct met *met, const struct buffer *b)
 {
 	uint32_t place = 0;
-	while (place < f->count && f->ranges[place].addr != b->addr)
+	while (place < met->count && met->buffers[place] != b)
 		place++;
+	if (place == met->count && place < RANGES_MAX)
+		met->buffers[met->count++] = b;
 	return place;
 }
 
-/* Two addresses in one buffer are not two in two of equal content. A buffer is described after its
- * first reach. */
-static void foresee_buffer(struct rank_memory *m, struct digest *d, const struct reach *reach,
-			   const struct buffer *b, struct foreseen *f)
+/* A part of a buffer. It is described when it is first met, unless it lies in what is. */
+static void foresee_part(struct rank_memory *m, struct digest *d, struct range part,
+			 struct foreseen *f)
 {
-	uint32_t place = place_of(f, b);
+	bool described = false;
+	for (uint32_t i = 0; i < f->count; i++) {
+		struct range *r = &f->ranges[i];
+		if (part.addr < r->addr || part.addr + part.bytes > r->addr + r->bytes)
+			continue;
+		if (part.bytes == r->bytes || !(part.use & ~r->use)) {
+			r->use |= part.use;
+			return;
+		}
+		described = true;
+	}
+	if (!described)
+		versions_absorb(&m->versions, part.addr, part.bytes, d);
+	foreseen_add(f, part.addr, part.bytes, part.use);
+}
+
+/* The part that a reach is bounded by; all of the buffer if that is more. */
+static struct range part_of(const struct reach *reach, struct bound bound, const struct buffer *b,
+			    uint32_t use)
+{
+	int64_t at = (int64_t)(reach->addr - b->addr), low, high;
+	if (reach->bounded && !__builtin_add_overflow(at, bound.low, &low) &&
+	    !__builtin_add_overflow(at, bound.high, &high) && low >= 0 &&
+	    high <= (int64_t)b->bytes)
+		return (struct range){b->addr + (uint64_t)low, (uint64_t)(high - low), use};
+	if (use & REACH_WRITTEN)
+		use |= REACH_BEHIND;
+	return (struct range){b->addr, b->bytes, use};
+}
+
+/* Two addresses in one buffer are not two in two of equal content. */
+static void foresee_buffer(struct rank_memory *m, struct digest *d, const struct reach *reach,
+			   const struct buffer *b, struct met *met, struct foreseen *f)
+{
+	static const uint32_t uses[] = {REACH_READ, REACH_WRITTEN};
+	uint32_t place = place_of(met, b);
+	f->known = place < RANGES_MAX;
 	digest_word(d, A_BUFFER);
 	digest_word(d, place);
 	digest_word(d, reach->addr - b->addr);
 	digest_word(d, reach->use);
-	if (place == f->count) {
-		versions_absorb(&m->versions, b->addr, b->bytes, d);
-		foreseen_add(f, b->addr, b->bytes, reach->use);
-	} else {
-		f->ranges[place].use |= reach->use;
+	for (uint32_t n = 0; n < 2; n++) {
+		struct bound bound = n ? reach->written : reach->read;
+		if (!(reach->use & uses[n]) || (reach->bounded && bound.low >= bound.high))
+			continue;
+		struct range part = part_of(reach, bound, b, uses[n]);
+		digest_word(d, uses[n]);
+		digest_word(d, part.addr - b->addr);
+		digest_word(d, part.bytes);
+		foresee_part(m, d, part, f);
 	}
 	f->unordered |= reach->use & REACH_UNORDERED;
 }
@@ -86,6 +133,7 @@ static void foresee_buffer(struct rank_memory *m, struct digest *d, const struct
 void content_foresee(struct rank_memory *m, struct digest *d, const struct reach *reaches,
 		     uint32_t count, struct foreseen *f)
 {
+	struct met met = {0};
 	foreseen_none(f);
 	for (uint32_t i = 0; i < count && f->known; i++) {
 		const struct reach *reach = &reaches[i];
@@ -97,7 +145,7 @@ void content_foresee(struct rank_memory *m, struct digest *d, const struct reach
 		const struct buffer *b = memory_find(m, reach->addr);
 		f->known = b != NULL;
 		if (b)
-			foresee_buffer(m, d, reach, b, f);
+			foresee_buffer(m, d, reach, b, &met, f);
 	}
 	f->keyed = f->known;
 	f->key = digest_end(d);
@@ -135,7 +183,8 @@ void content_commit(struct rank_memory *m, const struct foreseen *f, struct vers
 		const struct range *range = &f->ranges[i];
 		if (!(range->use & REACH_WRITTEN))
 			continue;
-		behind(m, range, version);
+		if (range->use & REACH_BEHIND)
+			behind(m, range, version);
 		content_is(m, range->addr, range->bytes,
 			   (struct content){version, i * RF_HEAP_BYTES, 0});
 	}

@@ -217,12 +217,20 @@ void content_unknown(struct rank_memory *, uint64_t addr, uint64_t bytes);
 void content_all_unknown(struct rank_memory *);
 void content_copied(struct rank_memory *, uint64_t to, uint64_t from, uint64_t bytes);
 
-/* An address through which a work reaches the buffer that it points into, and no other. What is no
- * address of the rank's is a number. UNORDERED: what the work writes depends on who comes first. */
-enum reach_use { REACH_READ = 1, REACH_WRITTEN = 2, REACH_UNORDERED = 4 };
+/* Bytes relative to an address: from `low` up to `high`. Nothing: not low < high. */
+struct bound {
+	int64_t low, high;
+};
+/* An address through which a work reaches the buffer that it points into, and no other; if it is
+ * `bounded`, no more of that than `read` and `written`. What is no address of the rank's is a
+ * number. UNORDERED: what the work writes depends on who comes first; BEHIND: it may write behind
+ * the buffer's end, where no other can lie. */
+enum reach_use { REACH_READ = 1, REACH_WRITTEN = 2, REACH_UNORDERED = 4, REACH_BEHIND = 8 };
 struct reach {
 	uint64_t addr;
 	uint32_t use;
+	bool bounded;
+	struct bound read, written;
 };
 
 /* What a work will have done to its rank's memory, told before it is submitted. */

@@ -11,6 +11,7 @@
 
 #include "loop/internal.h"
 #include "proxy.h"
+#include "rank/bounds.h"
 
 #define ROWS_MAX 256 /* that are noted one by one */
 #define REACHES_MAX 256
@@ -103,16 +104,24 @@ static uint32_t reach_of(const struct proxy_access *a)
 
 /* What addresses there are among the parameters does not stay in them, unless it matters itself.
  * What nothing is reached through stays, as the number that it is. Returns how many there are. */
-static uint32_t take_words(const struct function *f, uint8_t *params, struct reach *reaches)
+static uint32_t take_words(const struct function *f, const struct rf_launch *l, uint8_t *params,
+			   struct reach *reaches)
 {
+	struct bounds bounds[REACHES_MAX];
+	struct bound_shape shape;
 	uint32_t count = 0;
+	memcpy(shape.grid, l->grid, sizeof shape.grid);
+	memcpy(shape.block, l->block, sizeof shape.block);
+	bounds_of(f->reaches, &shape, params, bounds);
 	for (uint32_t n = 0; n < f->word_count; n++) {
 		const struct proxy_access *a = &f->words[n];
 		uint64_t word, kept;
 		if (!reach_of(a))
 			continue;
 		memcpy(&word, params + a->at, sizeof word);
-		reaches[count++] = (struct reach){word, reach_of(a)};
+		reaches[count++] =
+			(struct reach){word, reach_of(a), bounds[n].known, bounds[n].read,
+				       bounds[n].written};
 		kept = a->use & PROXY_VALUE ? word : a->use & PROXY_LOW_BITS ? word & 0xff : 0;
 		memcpy(params + a->at, &kept, sizeof kept);
 	}
@@ -145,10 +154,11 @@ void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *fores
 		return;
 	}
 	memcpy(params, i->data, l->param_bytes);
-	uint32_t count = take_words(f, params, reaches);
+	uint32_t count = take_words(f, l, params, reaches);
 	for (uint32_t n = 0; n < f->variable_count; n++)
-		reaches[count++] = (struct reach){f->module->globals_addr + f->variables[n].at,
-						  reach_of(&f->variables[n])};
+		reaches[count++] =
+			(struct reach){.addr = f->module->globals_addr + f->variables[n].at,
+				       .use = reach_of(&f->variables[n])};
 	digest_begin(&d);
 	digest_word(&d, OF_KERNEL);
 	digest_word(&d, f->identity.a);
@@ -167,7 +177,7 @@ void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *fores
 static void take(struct digest *d, uint64_t *addr, uint32_t use, struct reach *reaches,
 		 uint32_t *count)
 {
-	reaches[(*count)++] = (struct reach){*addr, use};
+	reaches[(*count)++] = (struct reach){.addr = *addr, .use = use};
 	digest_word(d, *addr & 0xff);
 	*addr = 0;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "loop/internal.h"
+#include "rank/bounds.h"
 
 static bool is_function_of(const struct object *o, const struct module *m)
 {
@@ -50,6 +51,7 @@ static void forget(struct function *f)
 	free(f->params);
 	free(f->words);
 	free(f->variables);
+	bounds_free(f->reaches);
 	free(f->why_open);
 }
 
@@ -71,6 +73,7 @@ int function_fill(struct function *f, const struct proxy_function *from, const u
 		.params = layout(from, params, &error),
 		.words = accesses(from->words, from->word_count, from->param_bytes, &error),
 		.variables = accesses(from->variables, from->variable_count, globals_bytes, &error),
+		.reaches = bounds_copy(from, &error),
 		.why_open = from->why_open ? strdup(from->why_open) : NULL,
 	};
 	if (from->why_open && !new.why_open)
@@ -85,6 +88,7 @@ int function_fill(struct function *f, const struct proxy_function *from, const u
 	f->words = new.words;
 	f->word_count = from->word_count;
 	f->variables = new.variables;
+	f->reaches = new.reaches;
 	f->variable_count = from->variable_count;
 	f->closed = from->closed;
 	f->identity = identity(f);

@@ -15,6 +15,7 @@ struct hal_function;
 struct proxy_access;
 struct proxy_function;
 struct rank;
+struct reaches;
 
 struct module {
 	struct object o;
@@ -45,7 +46,8 @@ struct function {
 	struct version identity; /* of the code, on every device */
 	uint32_t word_count, variable_count;
 	struct proxy_access *words, *variables;
-	char *why_open; /* NULL: closed, or not compiled */
+	struct reaches *reaches; /* how far from its words it goes */
+	char *why_open;          /* NULL: closed, or not compiled */
 	char *name;
 };
 

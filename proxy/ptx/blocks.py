@@ -1,0 +1,182 @@
+"""The blocks of a kernel's instructions, the ways between them, and which dominate which.
+
+Dominators: Cooper, Harvey, Kennedy, "A Simple, Fast Dominance Algorithm" (2001).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .model import Instr
+
+_LEAVES = frozenset(("ret", "exit", "trap"))
+_ENDS = _LEAVES | {"bra", "brx"}
+
+
+class Condition(NamedTuple):
+    """That a predicate register holds, or that it does not."""
+
+    register: str
+    holds: bool
+
+
+class Way(NamedTuple):
+    """From the end of another block; `condition`: if it is taken only where that is so."""
+
+    source: int
+    condition: Condition | None
+
+
+@dataclass
+class Block:
+    """Instructions that are executed one after another, the first of them number `first` of the
+    kernel's. `above`: the nearest block that all ways to this one lead through; itself: none."""
+
+    number: int
+    first: int
+    instrs: list[Instr]
+    ways: list[Way] = field(default_factory=list)  # into this block
+    after: list[int] = field(default_factory=list)
+    above: int = -1
+
+
+class Blocks:
+    """Those that can be reached, in an order in which a block stands behind all that dominate it.
+    Raises KeyError for a branch to nowhere."""
+
+    def __init__(self, instrs: list[Instr]):
+        self._all = _split(instrs)
+        self.order = self._depth_first()
+        self.place = {number: at for at, number in enumerate(self.order)}
+        for block in self._all:
+            block.ways = [way for way in block.ways if way.source in self.place]
+        self._dominators()
+
+    def __getitem__(self, number: int) -> Block:
+        return self._all[number]
+
+    def _depth_first(self) -> list[int]:
+        """Numbers of the blocks in reverse postorder."""
+        done, seen = list[int](), {0}
+        stack = [(0, iter(self._all[0].after))]
+        while stack:
+            number, rest = stack[-1]
+            following = next((n for n in rest if n not in seen), None)
+            if following is None:
+                done.append(number)
+                stack.pop()
+            else:
+                seen.add(following)
+                stack.append((following, iter(self._all[following].after)))
+        return done[::-1]
+
+    def _dominators(self) -> None:
+        self._all[0].above = 0
+        changed = True
+        while changed:
+            changed = False
+            for number in self.order[1:]:
+                block, above = self._all[number], -1
+                for way in block.ways:
+                    if self._all[way.source].above >= 0:
+                        above = way.source if above < 0 else self._common(above, way.source)
+                changed |= above != block.above
+                block.above = above
+
+    def _common(self, a: int, b: int) -> int:
+        while a != b:
+            if self.place[a] > self.place[b]:
+                a = self._all[a].above
+            else:
+                b = self._all[b].above
+        return a
+
+    def dominates(self, upper: int, lower: int) -> bool:
+        """Do all ways to the lower one lead through the upper one? (Each dominates itself.)"""
+        while self.place[lower] > self.place[upper]:
+            lower = self._all[lower].above
+        return lower == upper
+
+    def joins(self, where: set[int]) -> set[int]:
+        """Where different things meet that happen in these blocks and at the beginning: their
+        iterated dominance frontier."""
+        found: set[int] = set()
+        todo = list(where)
+        while todo:
+            number = todo.pop()
+            for join in self._frontiers[number]:
+                if join not in found:
+                    found.add(join)
+                    todo.append(join)
+        return found
+
+    @functools.cached_property
+    def _frontiers(self) -> dict[int, set[int]]:
+        """Of each block: those that some ways lead to through it, and not all."""
+        found: dict[int, set[int]] = {number: set() for number in self.order}
+        for number in self.order:
+            block = self._all[number]
+            for way in block.ways if len(block.ways) > 1 else ():
+                runner = way.source
+                while runner != block.above:
+                    found[runner].add(number)
+                    runner = self._all[runner].above
+        return found
+
+    def loop(self, head: int) -> set[int]:
+        """The blocks of the loops that begin at a block: from there to the ways back to it."""
+        found = {head}
+        todo = [w.source for w in self._all[head].ways if self.dominates(head, w.source)]
+        while todo:
+            number = todo.pop()
+            if number not in found:
+                found.add(number)
+                todo += [way.source for way in self._all[number].ways]
+        return found
+
+
+def _split(instrs: list[Instr]) -> list[Block]:
+    starts = {0}
+    for at, instr in enumerate(instrs):
+        if instr.op[0] == "label":
+            starts.add(at)
+        elif instr.op[0] in _ENDS:
+            starts.add(at + 1)
+    begins = sorted(at for at in starts if at < len(instrs))
+    ends = [*begins[1:], len(instrs)]
+    # An empty one first: nothing leads back to it.
+    blocks = [Block(0, 0, [])]
+    for begin, end in zip(begins, ends, strict=True):
+        blocks.append(Block(len(blocks), begin, instrs[begin:end]))
+    labels = {b.instrs[0].target: b.number for b in blocks[1:] if b.instrs[0].op[0] == "label"}
+    blocks[0].after = [1]
+    blocks[1].ways.append(Way(0, None))
+    for block in blocks[1:]:
+        _connect(blocks, block, labels)
+    return blocks
+
+
+def _connect(blocks: list[Block], block: Block, labels: dict[str, int]) -> None:
+    last = block.instrs[-1]
+    name, pred = last.op[0], last.pred
+    found: list[tuple[int, Condition | None]] = []
+    if name == "bra":
+        taken = Condition(pred.name, not last.negated) if pred else None
+        found.append((labels[last.target], taken))
+    elif name == "brx":
+        if not last.targets:
+            raise KeyError(last.target)
+        found += [(labels[target], None) for target in last.targets]
+    if name not in _ENDS or pred:
+        if block.number + 1 < len(blocks):
+            left = Condition(pred.name, last.negated) if pred and name in _ENDS else None
+            found.append((block.number + 1, left))
+    numbers = [number for number, _ in found]
+    for number, condition in found:
+        if number in block.after:
+            continue
+        only = numbers.count(number) == 1 and name != "brx"
+        block.after.append(number)
+        blocks[number].ways.append(Way(block.number, condition if only else None))

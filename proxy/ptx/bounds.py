@@ -1,0 +1,477 @@
+"""How far from its parameters a kernel reads and writes: a program of steps (steps.py), which a
+proxy runs at each launch with its shape and its numbers.
+
+Each address is a value (values.py), and each value has a range: that of what it is computed from,
+as far as the branches that lead there leave it. Branches are known by the comparisons that decide
+them; a value that changes in a loop by the steps it takes and by how often the loop can turn. What
+is not understood may be anything; then its words are taken to reach a whole buffer.
+
+A range holds for every thread at once: a thread's coordinates are ranges, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .blocks import Way
+from .computing import ARITHMETIC, MODIFIERS, as_signed
+from .facts import Fact, facts_of
+from .model import TYPE_BYTES, Function, Instr, Int, Mem, Vec
+from .parameters import Flat
+from .steps import Bounds, Op, Reached, Sign, Steps, TooLong, operands_of
+from .values import INTEGERS, Kind, Seen, Value, Values
+
+INSTRS_MAX = 20_000
+VISITS_MAX = 50_000
+DEPTH_MAX = 150  # of values that are computed of values
+STEPS_DEPTH_MAX = 8
+AXES = "xyz"
+SPECIAL = {
+    f"{name}.{axis}": 3 * n + AXES.index(axis)
+    for n, name in enumerate(("tid", "ntid", "ctaid", "nctaid")) for axis in AXES
+}  # fmt: skip
+LANES = 32
+
+
+@dataclass(frozen=True)
+class Access:
+    """What an instruction reaches through words of the parameters: `where` is its operand."""
+
+    instr: Instr
+    where: Mem
+    words: tuple[int, ...]
+    use: int
+
+
+@dataclass(eq=False)
+class Context:
+    """Where a value is used: what is so there, by the values of which it says something."""
+
+    facts: dict[Value, tuple[Fact, ...]]
+
+
+def bounds_of(kernel: Function, flat: Flat, accesses: list[Access]) -> Bounds:
+    """Of a closed kernel, whose instructions make these accesses."""
+    words = {word for access in accesses for word in access.words}
+    if len(flat.instrs) > INSTRS_MAX or not words:
+        return Bounds()
+    params = {p.name: p.offset for p in kernel.params}
+    try:
+        analysis = _Ranges(Values(flat, params), kernel.param_bytes)
+        return analysis.run(accesses)
+    except (KeyError, TooLong):
+        return Bounds()
+
+
+Turning = dict[Value, int]  # values in a loop: the step that says what they are taken to be
+
+
+class _Ranges:
+    def __init__(self, values: Values, param_bytes: int):
+        self.values, self.blocks, self.param_bytes = values, values.blocks, param_bytes
+        self.steps = Steps()
+        self.visits = self.depth = 0
+        self._contexts: dict[object, Context] = {}
+        self._known: dict[object, int] = {}
+        self._using: set[Fact] = set()
+        self._opened: set[Value] = set()
+        self._counting: dict[int, tuple[Value, ...]] = {}
+
+    def run(self, accesses: list[Access]) -> Bounds:
+        seen: dict[int, list[Seen]] = {}
+        for each in self.values.seen:
+            seen.setdefault(id(each.instr), []).append(each)
+        reached, unknown = list[Reached](), set[int]()
+        for access in accesses:
+            size = _bytes_of(access.instr)
+            for each in seen.get(id(access.instr), ()):
+                mems = [a for a in access.instr.args if isinstance(a, Mem)]
+                base = each.bases[mems.index(access.where)]
+                context = self._block(each.block)
+                if each.pred:
+                    context = self._with(context, each.pred, not access.instr.negated)
+                step = self.range(base, context, {})
+                if size and not self._is_any(step) and self.visits < VISITS_MAX:
+                    offset = access.where.offset
+                    reached.append(Reached(step, access.use, offset, size, access.words))
+                else:
+                    unknown |= set(access.words)
+        known = {word for access in accesses for word in access.words} - unknown
+        kept = {r for r in reached if known & set(r.words)}
+        return _pruned(Bounds(tuple(self.steps.steps), tuple(sorted(kept)), tuple(sorted(known))))
+
+    def _is_any(self, step: int) -> bool:
+        return self.steps.steps[step].op == Op.ANY
+
+    # ---- what is so where
+
+    def _block(self, number: int) -> Context:
+        if number not in self._contexts:
+            block = self.blocks[number]
+            if block.above == number:
+                self._contexts[number] = Context({})
+            else:
+                above = self._block(block.above)
+                only = block.ways[0] if len(block.ways) == 1 else None
+                self._contexts[number] = self._by(above, only) if only else above
+        return self._contexts[number]
+
+    def _by(self, context: Context, way: Way) -> Context:
+        """With what holds where a way is taken."""
+        found = self.values.predicate(way)
+        return self._with(context, *found) if found else context
+
+    def _with(self, context: Context, predicate: Value, holds: bool) -> Context:
+        key = (context, predicate, holds)
+        if key not in self._contexts:
+            facts = dict(context.facts)
+            for fact in facts_of(predicate, holds):
+                facts[fact.value] = (*facts.get(fact.value, ()), fact)
+            self._contexts[key] = Context(facts)
+        return self._contexts[key]
+
+    # ---- ranges of values
+
+    def any(self, bits: int) -> int:
+        return self.steps.add(Op.ANY, min(bits, 64))
+
+    def range(self, value: Value, context: Context, turning: Turning) -> int:
+        """The step that gives the range of a value."""
+        self.visits += 1
+        if self.visits > VISITS_MAX or self.depth > DEPTH_MAX:
+            return self.any(value.bits)
+        key = (value, context, tuple(turning.items()))
+        if key not in self._known:
+            self.depth += 1
+            found = self._plain(value, context, turning)
+            for fact in context.facts.get(value, ()):
+                found = self._narrowed(found, fact, context, turning)
+            self.depth -= 1
+            self._known[key] = found
+        return self._known[key]
+
+    def _narrowed(self, step: int, fact: Fact, context: Context, turning: Turning) -> int:
+        if fact in self._using or (
+            fact.bits == 64 and fact.op is Op.OTHER and _is_zero(fact.other)
+        ):
+            return step
+        self._using.add(fact)
+        other = self.range(fact.other, context, turning)
+        self._using.discard(fact)
+        return step if self._is_any(other) else self.steps.add(
+            fact.op, fact.bits, fact.sign, step, other)  # fmt: skip
+
+    def _plain(self, value: Value, context: Context, turning: Turning) -> int:
+        if value in turning:
+            return turning[value]
+        match value.kind:
+            case Kind.NUMBER:
+                assert isinstance(value.about, int)
+                return self.steps.add(Op.NUMBER, number=as_signed(value.about))
+            case Kind.SPECIAL:
+                if value.about in SPECIAL:
+                    return self.steps.add(Op.SPECIAL, number=SPECIAL[str(value.about)])
+                return self.steps.add(Op.UP_TO, number=LANES - 1) if value.about == "laneid" else (
+                    self.any(value.bits))  # fmt: skip
+            case Kind.PARAMETER:
+                return self._parameter(value)
+            case Kind.EITHER:
+                return self._either(value.args, context, turning)
+            case Kind.MEET:
+                return self._meet(value, turning)
+            case Kind.COMPUTED:
+                return self._computed(value, context, turning)
+        return self._found(value)
+
+    def _found(self, value: Value) -> int:
+        """What lies in memory may be short."""
+        if value.op[:1] in (("ld",), ("ldu",)) and value.op[-1] in ("u8", "b8", "u16", "b16"):
+            return self.steps.add(Op.UP_TO, number=(1 << 8 * TYPE_BYTES[value.op[-1]]) - 1)
+        if value.op[:1] in (("ld",), ("ldu",)) and value.op[-1] in ("u32", "b32"):
+            return self.steps.add(Op.UP_TO, number=(1 << 32) - 1)
+        return self.any(value.bits)
+
+    def _parameter(self, value: Value) -> int:
+        kind, at = value.op[-1], value.about
+        assert isinstance(at, int)
+        size = TYPE_BYTES[kind]
+        if not 0 <= at <= self.param_bytes - size:
+            return self.any(value.bits)
+        sign = Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED
+        return self.steps.add(Op.PARAMETER, 8 * size, sign, number=at)
+
+    def _either(self, args: tuple[Value, ...], context: Context, turning: Turning) -> int:
+        predicate, yes, no = args
+        steps = [
+            self.range(each, self._with(context, predicate, holds), turning)
+            for each, holds in ((yes, True), (no, False))
+        ]
+        return self._join(steps, max(yes.bits, no.bits))
+
+    def _join(self, steps: list[int], bits: int) -> int:
+        first, *others = dict.fromkeys(steps)
+        for each in others:
+            if self._is_any(first) or self._is_any(each):
+                return self.any(bits)
+            first = self.steps.add(Op.JOIN, bits, a=first, b=each)
+        return first
+
+    # ---- loops
+
+    def _meet(self, value: Value, turning: Turning) -> int:
+        key = (value, tuple(turning.items()))
+        if key in self._known:
+            return self._known[key]
+        if value in self._opened:
+            return self.any(value.bits)
+        self._opened.add(value)
+        found = self._met(value, turning)
+        self._opened.discard(value)
+        self._known[key] = found
+        return found
+
+    def _ways(self, value: Value, back: bool) -> Iterator[tuple[Value, Way]]:
+        """What comes to where values meet, from outside or around a loop."""
+        assert isinstance(value.about, tuple)
+        head = value.about[0]
+        for each, way in zip(value.args, self.blocks[head].ways, strict=True):
+            if self.blocks.dominates(head, way.source) == back:
+                yield each, way
+
+    def _coming(self, value: Value, back: bool, turning: Turning, raw: bool = False) -> int:
+        """The range of all that; raw: without what is known of the value that comes itself."""
+        steps = []
+        for each, way in self._ways(value, back):
+            context = self._by(self._block(way.source), way)
+            step = self._plain(each, context, turning) if raw else (
+                self.range(each, context, turning))  # fmt: skip
+            steps.append(step)
+        return self._join(steps, value.bits)
+
+    def _met(self, value: Value, turning: Turning) -> int:
+        start = self._coming(value, False, turning)
+        if not any(self._ways(value, True)):
+            return start
+        if self._is_any(start):
+            return start
+        around = [steps_to(each, value) for each, _ in self._ways(value, True)]
+        closed = self._closed(value, start, around, turning)
+        if any(a is None for a in around):
+            return closed
+        turns = self._turns(value, turning)
+        if turns is None:
+            return closed
+        by = self._by_turn(value, around, {**turning, value: closed})
+        stride = self.steps.add(Op.STRIDE, value.bits, a=start, b=by, c=turns)
+        return self.steps.add(Op.BOTH, value.bits, a=closed, b=stride)
+
+    def _closed(
+        self, value: Value, start: int, around: list[list[tuple[int, Value]] | None],
+        turning: Turning,
+    ) -> int:  # fmt: skip
+        """Guesses a range, and lets the proxy see whether a turn of the loop stays in it."""
+        falling = any(_falls(a, value.bits) for a in around)
+        bits = value.bits
+        by = self._by_turn(value, around, {**turning, value: self.any(bits)})
+        edge = self._edge(value, falling, turning)
+        guess = self.steps.add(Op.FALLING if falling else Op.RISING, bits, a=start, b=edge, c=by)
+        around_step = self._coming(value, True, {**turning, value: guess})
+        return self.steps.add(Op.LOOP, bits, a=start, b=guess, c=around_step)
+
+    def _edge(self, value: Value, falling: bool, turning: Turning) -> int:
+        """How far the value can go, by what must hold of it where the loop turns."""
+        steps = []
+        for each, way in self._ways(value, True):
+            context = self._by(self._block(way.source), way)
+            step = self.any(value.bits)
+            for fact in context.facts.get(each, ()):
+                op = fact.op
+                if op is Op.OTHER:  # a guess: it counts up or down to there
+                    op = Op.ABOVE if falling else Op.BELOW
+                outside = {**turning, value: self.any(value.bits)}
+                other = self.range(fact.other, context, outside)
+                if not self._is_any(other):
+                    step = self.steps.add(op, fact.bits, fact.sign, step, other)
+            steps.append(step)
+        return self._join(steps, value.bits)
+
+    def _by_turn(
+        self, value: Value, around: list[list[tuple[int, Value]] | None], turning: Turning
+    ) -> int:
+        """By how much it changes in a turn of the loop."""
+        found = []
+        for parts, (_, way) in zip(around, self._ways(value, True), strict=True):
+            if parts is None:
+                return self.any(64)
+            context = self._by(self._block(way.source), way)
+            total = self.steps.add(Op.NUMBER, number=0)
+            for sign, part in parts:
+                step = self._operand(part, value.bits, context, turning)
+                op = Op.ADD if sign > 0 else Op.SUBTRACT
+                total = self.steps.add(op, 64, a=total, b=step)
+            found.append(total)
+        return self._join(found, 64)
+
+    def _turns(self, value: Value, turning: Turning) -> int | None:
+        """How often the loop can turn, by values that count; not by this one."""
+        assert isinstance(value.about, tuple)
+        found: int | None = None
+        for counter in self._counters(value.about[0]):
+            if counter is value or counter in turning or counter in self._opened:
+                continue
+            around = [steps_to(each, counter) for each, _ in self._ways(counter, True)]
+            closed = self._meet(counter, turning)
+            if self._is_any(closed):
+                continue
+            inside = {**turning, counter: closed}
+            raw = self._coming(counter, True, inside, raw=True)
+            by = self._by_turn(counter, around, inside)
+            turns = self.steps.add(Op.TURNS, counter.bits, a=closed, b=by, c=raw)
+            found = turns if found is None else self.steps.add(Op.BOTH, 64, a=found, b=turns)
+        return found
+
+    def _counters(self, head: int) -> tuple[Value, ...]:
+        """Values that go by steps in the loop that begins at a block, and decide when it ends."""
+        if head not in self._counting:
+            self._counting[head] = self._find_counters(head)
+        return self._counting[head]
+
+    def _find_counters(self, head: int) -> tuple[Value, ...]:
+        loop, found = self.blocks.loop(head), dict[Value, None]()
+        for number in loop:
+            for after in self.blocks[number].after:
+                way = next(w for w in self.blocks[after].ways if w.source == number)
+                decides = self.values.predicate(way)
+                if not decides or (after in loop and after != head):
+                    continue
+                for fact in facts_of(*decides) + facts_of(decides[0], not decides[1]):
+                    found |= dict.fromkeys(self._counted(fact.value, head))
+        return tuple(found)
+
+    def _counted(self, value: Value, head: int) -> Iterator[Value]:
+        """The meeting at this block that a value is some steps away from."""
+        todo, seen = [value], set[Value]()
+        while todo and len(seen) < DEPTH_MAX:
+            each = todo.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            if each.kind is Kind.MEET and isinstance(each.about, tuple) and each.about[0] == head:
+                if all(steps_to(v, each) is not None for v, _ in self._ways(each, True)):
+                    yield each
+            elif each.kind is Kind.COMPUTED and each.op[0] in ("add", "sub"):
+                todo += each.args
+
+    # ---- arithmetic
+
+    def _computed(self, value: Value, context: Context, turning: Turning) -> int:
+        op, args = value.op, value.args
+        kind = op[-1]
+        if kind not in INTEGERS or value.bits == 1:
+            return self.any(value.bits)
+        write = ARITHMETIC.get(op[0])
+        if write is None or set(op[1:-1]) - MODIFIERS.get(op[0], frozenset()):
+            return self.any(value.bits)
+        if op[0] == "selp":
+            return self._either((args[2], *args[:2]), context, turning)
+        bits = 8 * TYPE_BYTES[kind]
+        alike = args[: 0 if op[0] == "cvt" else 1 if op[0] in ("shl", "shr") else 2]
+        if any(a.bits not in (bits, 64) for a in alike):
+            return self.any(value.bits)
+        steps = [
+            self._operand(a, 2 * bits if n == 2 and "wide" in op else bits, context, turning)
+            for n, a in enumerate(args)
+        ]
+        sign = Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED
+        if op[0] == "cvt":
+            return self._converted(op, value.bits, steps[0])
+        return write(self.steps, op, bits, sign, steps)
+
+    def _operand(self, value: Value, bits: int, context: Context, turning: Turning) -> int:
+        """Numbers of fewer bits are signed: so they are small."""
+        if value.kind is Kind.NUMBER:
+            assert isinstance(value.about, int)
+            return self.steps.add(Op.NUMBER, number=as_signed(value.about, bits))
+        return self.range(value, context, turning)
+
+    def _converted(self, op: tuple[str, ...], bits: int, step: int) -> int:
+        if len(op) != 3 or op[1] not in INTEGERS:
+            return self.any(bits)
+        to, source = (8 * TYPE_BYTES[kind] for kind in op[1:])
+        signs = [Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED for kind in op[1:]]
+        if to > source:
+            step = self.steps.add(Op.AS, source, signs[1], step)
+        if to < source or bits != to:
+            step = self.steps.add(Op.AS, to, signs[0], step)
+        return step
+
+
+def steps_to(value: Value, start: Value, depth: int = 0) -> list[tuple[int, Value]] | None:
+    """What is added (1) or subtracted (-1) on the way from one value to another; None: there is
+    another way, or it is long."""
+    if value is start:
+        return []
+    if value.kind is not Kind.COMPUTED or len(value.op) != 2 or depth > STEPS_DEPTH_MAX:
+        return None
+    name, kind = value.op
+    if name not in ("add", "sub") or kind not in INTEGERS or 8 * TYPE_BYTES[kind] != start.bits:
+        return None
+    for n in (0, 1) if name == "add" else (0,):
+        before = steps_to(value.args[n], start, depth + 1)
+        if before is not None:
+            return [*before, (1 if name == "add" else -1, value.args[1 - n])]
+    return None
+
+
+def _falls(parts: list[tuple[int, Value]] | None, bits: int) -> bool:
+    if not parts:
+        return False
+    sign, part = parts[-1]
+    below = isinstance(part.about, int) and part.kind is Kind.NUMBER and (
+        as_signed(part.about, bits) < 0)  # fmt: skip
+    return (sign < 0) != below
+
+
+def _is_zero(value: Value) -> bool:
+    return value.kind is Kind.NUMBER and value.about == 0
+
+
+def _bytes_of(instr: Instr) -> int:
+    """How many bytes an instruction reaches at each address that it names; 0: that is not known."""
+    op = instr.op
+    if op[0] in ("ld", "ldu", "st", "atom", "red"):
+        items = [len(a.items) for a in instr.args if isinstance(a, Vec)]
+        return TYPE_BYTES.get(op[-1], 0) * max(items, default=1)
+    size = instr.args[2] if len(instr.args) > 2 else None
+    if op[:2] == ("cp", "async") and not {"bulk", "reduce", "mbarrier"} & set(op):
+        return size.value if isinstance(size, Int) else 0
+    return 0
+
+
+def _pruned(bounds: Bounds) -> Bounds:
+    """Without the steps that nothing needs; accesses by one address together."""
+    together: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
+    for r in bounds.reached:
+        key = (r.step, r.use, r.words)
+        low, high = together.get(key, (r.offset, r.offset + r.bytes))
+        together[key] = (min(low, r.offset), max(high, r.offset + r.bytes))
+    needed = set[int]()
+    todo = [step for step, _, _ in together]
+    while todo:
+        at = todo.pop()
+        if at not in needed:
+            needed.add(at)
+            todo += operands_of(bounds.steps[at])
+    order = sorted(needed)
+    place = {old: new for new, old in enumerate(order)}
+    steps = []
+    for at in order:
+        step, used = bounds.steps[at], operands_of(bounds.steps[at])
+        moved = [place[n] for n in used] + [0] * (3 - len(used))
+        steps.append(step._replace(a=moved[0], b=moved[1], c=moved[2]))
+    reached = tuple(
+        Reached(place[step], use, low, high - low, words)
+        for (step, use, words), (low, high) in together.items()
+    )
+    return Bounds(tuple(steps), reached, bounds.known)

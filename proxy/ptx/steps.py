@@ -1,0 +1,154 @@
+"""Programs that a proxy runs at each launch: which values can a number of the kernel have?
+
+A step gives a range: all whole numbers from a lowest to a highest, perhaps added to a word of the
+parameters; or anything; or nothing at all, for what is never executed. A register of n bits holds
+one of them, modulo 2^n. proxy/core/rank/bounds.c runs these steps and says what each does.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+STEPS_MAX = 1024  # BOUND_STEPS_MAX
+
+
+class Op(enum.IntEnum):
+    """enum proxy_step_op"""
+
+    ANY = 0
+    NUMBER = 1
+    UP_TO = 2
+    PARAMETER = 3
+    SPECIAL = 4
+    AS = 5
+    ADD = 6
+    SUBTRACT = 7
+    MULTIPLY = 8
+    SHIFT_UP = 9
+    SHIFT_DOWN = 10
+    AND = 11
+    OR = 12
+    XOR = 13
+    DIVIDE = 14
+    REST = 15
+    LEAST = 16
+    MOST = 17
+    JOIN = 18
+    BOTH = 19
+    BELOW = 20
+    AT_MOST = 21
+    ABOVE = 22
+    AT_LEAST = 23
+    EQUAL = 24
+    OTHER = 25
+    RISING = 26
+    FALLING = 27
+    LOOP = 28
+    TURNS = 29
+    STRIDE = 30
+
+
+class Sign(enum.IntEnum):
+    """How the bits of operands are read."""
+
+    NONE = 0
+    SIGNED = 1
+    UNSIGNED = 2
+
+
+_OPERANDS = {
+    0: (Op.ANY, Op.NUMBER, Op.UP_TO, Op.PARAMETER, Op.SPECIAL), 1: (Op.AS,),
+    3: (Op.RISING, Op.FALLING, Op.LOOP, Op.TURNS, Op.STRIDE),
+}  # fmt: skip
+_COUNT = {op: count for count, ops in _OPERANDS.items() for op in ops}
+
+
+class Step(NamedTuple):
+    """struct proxy_step. a, b, c: earlier steps."""
+
+    op: int
+    bits: int
+    sign: int
+    a: int
+    b: int
+    c: int
+    number: int
+
+
+class Reached(NamedTuple):
+    """Accesses to `bytes` bytes, `offset` behind the address that a step gives; struct
+    proxy_reached. `words`: offsets of those through which it may be; `use`: Use."""
+
+    step: int
+    use: int
+    offset: int
+    bytes: int
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a kernel does by way of the words that are `known` is within what is `reached`; the
+    others may be used to reach anything in a buffer."""
+
+    steps: tuple[Step, ...] = ()
+    reached: tuple[Reached, ...] = ()
+    known: tuple[int, ...] = ()
+
+    def plain(self) -> dict[str, list[Any]]:
+        """As JSON has it."""
+        return {"steps": [list(s) for s in self.steps], "known": list(self.known),
+                "reached": [[*r[:-1], list(r.words)] for r in self.reached]}  # fmt: skip
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, list[Any]]) -> Bounds:
+        return cls(
+            tuple(Step(*map(int, step)) for step in plain["steps"]),
+            tuple(
+                Reached(int(step), int(use), int(offset), int(size), tuple(map(int, words)))
+                for step, use, offset, size, words in plain["reached"]
+            ),
+            tuple(map(int, plain["known"])),
+        )
+
+    def by_place(
+        self, places: Mapping[int, int]
+    ) -> tuple[list[tuple[int, int, int, int, int, int]], list[int]]:
+        """For struct proxy_reached: what is reached, and the words' places, one after another."""
+        reached, words = [], list[int]()
+        for r in self.reached:
+            reached.append((r.step, r.use, len(words), len(r.words), r.offset, r.bytes))
+            words += [places[word] for word in r.words]
+        return reached, words
+
+
+class TooLong(Exception):
+    """There would be more steps than a proxy runs."""
+
+
+@dataclass
+class Steps:
+    """A program in the making. Equal steps are one."""
+
+    steps: list[Step] = field(default_factory=list)
+    _known: dict[Step, int] = field(default_factory=dict)
+
+    def add(
+        self, op: Op, bits: int = 64, sign: int = 0, a: int = 0, b: int = 0, c: int = 0,
+        number: int = 0,
+    ) -> int:  # fmt: skip
+        """The number of such a step. Raises TooLong."""
+        step = Step(op, bits, sign, a, b, c, number)
+        if step not in self._known:
+            if len(self.steps) >= STEPS_MAX:
+                raise TooLong
+            self._known[step] = len(self.steps)
+            self.steps.append(step)
+        return self._known[step]
+
+
+def operands_of(step: Step) -> list[int]:
+    return list(step[3 : 3 + _COUNT.get(Op(step.op), 2)])

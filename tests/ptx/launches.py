@@ -1,0 +1,76 @@
+"""What the proxy's core says of a launch: how far from its words a kernel reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rankfold.proxy.ptx.sets import Sets
+from support import native
+
+SOURCE = native.CORE / "rank" / "bounds.c"
+DEV_BASE = 0x200000000000  # RF_DEV_BASE: addresses of buffers are from here on
+
+
+class Span(NamedTuple):
+    """Bytes relative to a word, from `low` up to `high`; empty: low == high."""
+
+    low: int
+    high: int
+
+
+class Reach(NamedTuple):
+    read: Span
+    written: Span
+
+
+class Core:
+    """rank/bounds.c, or a changed copy of it."""
+
+    def __init__(self, folder: Path, changed: Path | None = None, name: str = "bounds"):
+        library = native.build(folder, [changed or SOURCE], name, warnings=changed is None)
+        room = native.CORE
+        before = native.structures(room / "memory/memory.h", "bound")
+        self.ffi, self.lib = native.load(
+            library, room / "proxy.h", room / "rank/bounds.h", before=before
+        )
+
+    def function(self, sets: Sets, param_bytes: int) -> Any:
+        """A struct proxy_function that says as much, and what it points to."""
+        places = {at: n for n, (at, _) in enumerate(sets.words)}
+        reached, words = sets.bounds.by_place(places)
+        arrays = {
+            "words": self.ffi.new("struct proxy_access[]", [
+                (at, 8, use, at in sets.bounds.known) for at, use in sets.words]),
+            "steps": self.ffi.new("struct proxy_step[]", [tuple(s) for s in sets.bounds.steps]),
+            "reached": self.ffi.new("struct proxy_reached[]", reached),
+            "reached_words": self.ffi.new("uint32_t[]", words),
+        }  # fmt: skip
+        counts = {f"{name.removesuffix('s')}_count": len(array) for name, array in arrays.items()}
+        function = self.ffi.new(
+            "struct proxy_function *", {"param_bytes": param_bytes, **arrays, **counts}
+        )
+        return function, arrays
+
+    def reaches(
+        self, sets: Sets, params: bytes, grid: Sequence[int] = (1, 1, 1),
+        block: Sequence[int] = (32, 1, 1),
+    ) -> dict[int, Reach | None]:  # fmt: skip
+        """Of each word, by its offset; None: anywhere."""
+        function, _kept = self.function(sets, len(params))
+        error = self.ffi.new("int *")
+        reaches = self.lib.bounds_copy(function, error)
+        assert error[0] == 0, "the steps make no sense"
+        found = self.ffi.new("struct bounds[]", len(sets.words))
+        shape = self.ffi.new("struct bound_shape *", {"grid": grid, "block": block})
+        self.lib.bounds_of(reaches, shape, params, found)
+        self.lib.bounds_free(reaches)
+        return {
+            at: Reach(_span(found[n].read), _span(found[n].written)) if found[n].known else None
+            for n, (at, _) in enumerate(sets.words)
+        }
+
+
+def _span(bound: Any) -> Span:
+    return Span(bound.low, bound.high) if bound.low < bound.high else Span(0, 0)

@@ -1,0 +1,164 @@
+"""How far from its words a launch reads and writes: a case for each rule of proxy/ptx/bounds.py and
+proxy/core/rank/bounds.c.
+
+Parameters: `p` and `q` at 0 and 8 are pointers, `m` at 16 is a 64-bit number, `n`, `k` at 24 and 28
+32-bit numbers. A launch has 2 blocks of 64 threads.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from ptx.launches import DEV_BASE, Core, Reach, Span
+
+from rankfold.proxy.ptx.module import parse_module
+from rankfold.proxy.ptx.sets import Sets, sets_of
+
+HEAD = """
+.version 8.6
+.target sm_90
+.address_size 64
+.visible .entry kernel(.param .u64 p, .param .u64 q, .param .u64 m, .param .u32 n, .param .u32 k) {
+    .reg .b64 %a<20>, %p, %q, %m; .reg .b32 %i<20>, %n, %k, %x, %t; .reg .b16 %h<5>;
+    .reg .pred %c, %d, %e;
+    .shared .align 8 .b8 block[256];
+    ld.param.u64 %p, [p]; ld.param.u64 %q, [q]; ld.param.u64 %m, [m];
+    ld.param.u32 %n, [n]; ld.param.u32 %k, [k];
+    mov.u32 %t, %tid.x; mov.u32 %i1, %ntid.x; mov.u32 %i2, %ctaid.x;
+    mad.lo.s32 %x, %i2, %i1, %t;
+"""
+P, Q = DEV_BASE + (1 << 30), DEV_BASE + (1 << 32)
+THREADS, BLOCKS = 64, 2
+
+
+def found(body: str) -> Sets:
+    module = parse_module(f"{HEAD}{body}\nret; }}")
+    sets = sets_of(module, module.functions["kernel"], True)
+    assert sets.closed, sets.why_open
+    return sets
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Core:
+    return Core(tmp_path_factory.mktemp("bounds"))
+
+
+def reach(core: Core, body: str, n: int = 100, k: int = 3, m: int = 5) -> Reach | None:
+    """Of `p`."""
+    params = struct.pack("<QQQII", P, Q, m & (1 << 64) - 1, n & (1 << 32) - 1, k & (1 << 32) - 1)
+    return core.reaches(found(body), params, (BLOCKS, 1, 1), (THREADS, 1, 1))[0]
+
+
+AT = "mul.wide.s32 %a0, $, 4; add.s64 %a1, %p, %a0; ld.global.u32 %i0, [%a1];"
+GUARD = "setp.ge.s32 %c, %x, %n; @%c bra done;"
+
+
+def at(register: str) -> str:
+    """Reads the word of `p` that a register counts."""
+    return AT.replace("$", register)
+
+
+# What the kernel does, and which words of `p` are read: from, up to.
+WORDS: dict[str, tuple[str, int, int]] = {
+    "one": ("ld.global.u32 %i0, [%p+8];", 2, 3),
+    "a vector": ("ld.global.v4.u32 {%i0, %i3, %i4, %i5}, [%p+16];", 4, 8),
+    "all threads": (at("%x"), 0, 128),
+    "those of a block": (at("%t"), 0, 64),
+    "as many as there are": (GUARD + at("%x") + "done:", 0, 100),
+    "the guard on the access alone":
+        ("setp.lt.s32 %c, %x, %n; mul.wide.s32 %a0, %x, 4; add.s64 %a1, %p, %a0;"
+         "@%c ld.global.u32 %i0, [%a1];", 0, 100),
+    "a guard that is negated": ("setp.ge.s32 %c, %x, %n; mul.wide.s32 %a0, %x, 4;"
+                                "add.s64 %a1, %p, %a0; @!%c ld.global.u32 %i0, [%a1];", 0, 100),
+    "an address before the guard":
+        ("mul.wide.s32 %a0, %x, 4; add.s64 %a1, %p, %a0;" + GUARD
+         + "ld.global.u32 %i0, [%a1]; done:", 0, 100),
+    "unsigned": ("setp.ge.u32 %c, %x, %n; @%c bra done;" + at("%x") + "done:", 0, 100),
+    "both of two guards": ("setp.lt.s32 %c, %x, %n; setp.gt.s32 %d, %x, 9; and.pred %e, %c, %d;"
+                           "@!%e bra done;" + at("%x") + "done:", 10, 100),
+    "neither of two": ("setp.ge.s32 %c, %x, %n; setp.lt.s32 %d, %x, 9; or.pred %e, %c, %d;"
+                       "@%e bra done;" + at("%x") + "done:", 9, 100),
+    "two guards in one": ("setp.gt.s32 %d, %x, 9; setp.lt.and.s32 %e, %x, %n, %d;"
+                          "@!%e bra done;" + at("%x") + "done:", 10, 100),
+    "either of two guards says little":
+        ("setp.lt.s32 %c, %x, %n; setp.gt.s32 %d, %x, 9; or.pred %e, %c, %d;"
+         "@!%e bra done;" + at("%x") + "done:", 0, 128),
+    "a guard that holds nowhere": ("setp.lt.s32 %c, %x, 0; @!%c bra done;" + at("%x") + "done:",
+                                   0, 0),
+    "a guard on another value": ("add.s32 %i3, %x, 1; setp.ge.s32 %c, %i3, %n; @%c bra done;"
+                                 + at("%x") + "done:", 0, 128),
+    "a register that changed after the guard":
+        (GUARD + "add.s32 %x, %x, 50;" + at("%x") + "done:", 50, 150),
+    "a register that changed before the access":
+        (GUARD + "mov.u32 %x, %t;" + at("%x") + "done:", 0, 64),
+    "a guard on one way only":
+        ("setp.eq.s32 %d, %k, 3; @%d bra over;" + GUARD + "over:" + at("%x") + "done:", 0, 128),
+    "the other way of a guard":
+        ("setp.lt.s32 %c, %x, %n; @%c bra done;" + at("%x") + "done:", 100, 128),
+    "behind a loop":
+        ("mov.u32 %i3, 0; again: add.s32 %i3, %i3, 1; setp.lt.s32 %c, %i3, %n; @%c bra again;"
+         + at("%i3"), 100, 101),
+    "a loop over blocks":
+        ("mov.u32 %i3, %x; mov.u32 %i4, %nctaid.x; mul.lo.s32 %i4, %i4, %i1;"
+         "again: setp.ge.s32 %c, %i3, %n; @%c bra done;" + at("%i3")
+         + "add.s32 %i3, %i3, %i4; bra again; done:", 0, 100),
+    "a loop that tests at its end":
+        ("mov.u32 %i3, %t; setp.ge.s32 %c, %i3, %n; @%c bra done; again:" + at("%i3")
+         + "add.s32 %i3, %i3, 64; setp.lt.s32 %c, %i3, %n; @%c bra again; done:", 0, 100),
+    "a loop that counts down":
+        ("sub.s32 %i3, %n, 1; setp.lt.s32 %c, %i3, 0; @%c bra done; again:" + at("%i3")
+         + "add.s32 %i3, %i3, -1; setp.ge.s32 %c, %i3, 0; @%c bra again; done:", 0, 100),
+    "a loop that ends at a number": ("mov.u32 %i3, 0; again:" + at("%i3")
+         + "add.s32 %i3, %i3, 1; setp.ne.s32 %c, %i3, %n; @%c bra again;", 0, 100),
+    "a loop by fours to a number": ("mov.u32 %i3, %n; again:" + at("%i3")
+         + "add.s32 %i3, %i3, -4; setp.ne.s32 %c, %i3, 0; @%c bra again;", 4, 101),
+    "a pointer that is moved in a loop":
+        ("mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1]; add.s64 %a1, %a1, 8;"
+         "add.s32 %i3, %i3, 2; setp.lt.s32 %c, %i3, %n; @%c bra again;", 0, 99),
+    "an index that is moved by as much as is asked for":
+        ("mov.u32 %i4, 0; mov.u32 %i3, 0; again:" + at("%i4") + "add.s32 %i4, %i4, %k;"
+         "add.s32 %i3, %i3, 1; setp.lt.s32 %c, %i3, %n; @%c bra again;", 0, 298),
+    "a loop in a loop":
+        ("mov.u32 %i3, 0; outer: mov.u32 %i4, 0; inner: mad.lo.s32 %i5, %i3, 10, %i4;" + at("%i5")
+         + "add.s32 %i4, %i4, 1; setp.lt.s32 %c, %i4, 10; @%c bra inner;"
+         "add.s32 %i3, %i3, 1; setp.lt.s32 %c, %i3, %k; @%c bra outer;", 0, 30),
+    "the smaller one": ("min.s32 %i3, %x, %k;" + at("%i3"), 0, 4),
+    "the larger one": ("max.s32 %i3, %x, %k;" + at("%i3"), 3, 128),
+    "one of two": ("setp.lt.s32 %c, %x, %n; selp.b32 %i3, %x, 7, %c;" + at("%i3"), 0, 100),
+    "set if it is not too large":
+        ("mov.u32 %i3, 7; setp.lt.s32 %c, %x, %n; @%c mov.u32 %i3, %x;" + at("%i3"), 0, 100),
+    "cut off": ("mov.u32 %i3, %x; setp.ge.s32 %c, %i3, %k; @%c mov.u32 %i3, 2;" + at("%i3"), 0, 3),
+    "a rest": ("rem.s32 %i3, %x, %n;" + at("%i3"), 0, 100),
+    "a quotient": ("div.s32 %i3, %x, %k;" + at("%i3"), 0, 43),
+    "a quotient by a product": ("mul.hi.u32 %i3, %x, -1431655765; shr.u32 %i3, %i3, 1;"
+                                + at("%i3"), 0, 43),
+    "a mask": ("and.b32 %i3, %x, 15;" + at("%i3"), 0, 16),
+    "of anything": ("ld.shared.u32 %i3, [block]; and.b32 %i3, %i3, 15;" + at("%i3"), 0, 16),
+    "a boundary before it": ("and.b32 %i3, %x, -4;" + at("%i3"), 0, 125),
+    "bits together": ("shl.b32 %i3, %x, 2; or.b32 %i3, %i3, 3;" + at("%i3"), 3, 512),
+    "a byte": ("ld.shared.u8 %h1, [block]; cvt.u32.u16 %i3, %h1;" + at("%i3"), 0, 256),
+    "shifted down": ("shr.u32 %i3, %x, 3;" + at("%i3"), 0, 16),
+    "a difference": ("sub.s32 %i3, %x, %k;" + at("%i3"), -3, 125),
+    "not": ("not.b32 %i3, %x;" + at("%i3"), -128, 0),
+    "negated": ("neg.s32 %i3, %x;" + at("%i3"), -127, 1),
+    "a number of 64 bits": ("shl.b64 %a0, %m, 2; add.s64 %a1, %p, %a0;"
+                            "ld.global.u32 %i0, [%a1];", 5, 6),
+    "made longer, unsigned": ("cvt.u64.u32 %a0, %x; shl.b64 %a0, %a0, 2; add.s64 %a1, %a0, %p;"
+                              "ld.global.u32 %i0, [%a1];", 0, 128),
+    "made longer, signed": ("sub.s32 %i3, %x, 1; cvt.s64.s32 %a0, %i3; mad.lo.s64 %a1, %a0, 4, %p;"
+                            "ld.global.u32 %i0, [%a1];", -1, 127),
+    "made shorter": ("cvt.u64.u32 %a0, %x; cvt.u32.u64 %i3, %a0;" + at("%i3"), 0, 128),
+    "a guard with other operands exchanged":
+        ("setp.le.s32 %c, %n, %x; @%c bra done;" + at("%x") + "done:", 0, 100),
+    "equal": ("setp.ne.s32 %c, %x, %k; @%c bra done;" + at("%x") + "done:", 3, 4),
+    "not the first": ("setp.eq.s32 %c, %x, 0; @%c bra done;" + at("%x") + "done:", 1, 128),
+    "below zero, unsigned":
+        ("sub.s32 %i3, %x, 10; setp.ge.u32 %c, %i3, 5; @%c bra done;" + at("%i3") + "done:", 0, 5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_what_is_read(core: Core, name: str) -> None:
+    body, low, high = WORDS[name]
+    assert reach(core, body) == Reach(Span(4 * low, 4 * high), Span(0, 0))
