@@ -1,5 +1,5 @@
-/* effects.c: how the content of a rank's memory came about, item by item (versions/versions.h): what
- * an item reads and writes is foreseen, and noted when it has been submitted.
+/* effects.c: how the content of a rank's memory came about, item by item (versions/versions.h):
+ * what an item reads and writes is foreseen, and noted when it has been submitted.
  *
  * Rules: everything that decides which bytes are written gets into the digest, and nothing that
  * differs between ranks without deciding it: addresses count by what lies there. Whatever is not
