@@ -80,7 +80,7 @@ class Job:
             "used": 0,
             "error": None,
         }
-        for name in ("kernels", "collectives", "records", "switches"):
+        for name in ("kernels", "collectives", "records", "switches", "squashed"):
             result[name] = getattr(now, name, 0)
             result[f"{name}_here"] = getattr(now, name, 0) - getattr(came, name, 0)
         if now:

@@ -66,6 +66,7 @@ class RankStatus:
     records: int
     switches: int
     reads: int
+    squashed: int = 0
 
 
 class Native:
@@ -219,7 +220,7 @@ class Native:
         return {
             "used": s.used_bytes, "swap": s.swap_bytes, "switches": s.switches,
             "swapped_in": s.swapped_in, "swapped_out": s.swapped_out, "kernels": s.kernels,
-            "wakeups": s.wakeups,
+            "wakeups": s.wakeups, "squashed": s.squashed,
         }  # fmt: skip
 
     def job_status(self, job: int) -> dict[str, Any] | None:
@@ -239,7 +240,7 @@ class Native:
         text = self._ffi.string(s.error_text).decode(errors="replace")
         return RankStatus(
             bool(s.exited), bool(s.resident), s.error, text, s.used_bytes, s.kernels,
-            s.collectives, s.records, s.switches, s.reads,
+            s.collectives, s.records, s.switches, s.reads, s.squashed,
         )  # fmt: skip
 
     def dump(self) -> str:

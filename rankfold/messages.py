@@ -130,6 +130,8 @@ class RankTold(Struct, frozen=True):
     records_here: Size = 0
     switches: Size = 0
     switches_here: Size = 0
+    squashed: Size = 0
+    squashed_here: Size = 0
 
 
 class RankGone(RankTold, frozen=True, kw_only=True):
@@ -172,6 +174,7 @@ class ProxyStatus(Struct, frozen=True):
     swapped_out: Size = 0
     kernels: Size = 0
     wakeups: Size = 0
+    squashed: Size = 0
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True):

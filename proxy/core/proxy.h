@@ -179,6 +179,7 @@ int proxy_function_ready(struct proxy *proxy, uint64_t token, int error, const c
 
 struct proxy_status {
 	uint64_t used_bytes, swap_bytes, switches, swapped_in, swapped_out, kernels, wakeups;
+	uint64_t squashed; /* of the kernels: run once with another rank's */
 };
 void proxy_status(struct proxy *proxy, struct proxy_status *status);
 struct proxy_job_status {
@@ -190,7 +191,7 @@ struct proxy_job_status {
 int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);
 struct proxy_rank_status {
 	uint32_t attached, exited, resident, error;
-	uint64_t used_bytes, kernels, collectives, records, switches;
+	uint64_t used_bytes, kernels, collectives, records, switches, squashed;
 	uint64_t reads; /* of records: one that is held may be read again and again */
 	char error_text[256];
 };

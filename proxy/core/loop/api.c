@@ -385,7 +385,8 @@ static void run_status(struct proxy *p, void *arg)
 				   .swapped_in = p->memory.swapped_in,
 				   .swapped_out = p->memory.swapped_out,
 				   .kernels = p->counters.kernels,
-				   .wakeups = p->wakeups};
+				   .wakeups = p->wakeups,
+				   .squashed = p->counters.squashed};
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		s->swap_bytes += p->ranks[i]->memory.missing * RF_CHUNK_BYTES;
 }
@@ -436,7 +437,8 @@ static void run_rank_status(struct proxy *p, void *arg)
 					.collectives = r->counters.collectives,
 					.records = r->intake.records,
 					.reads = r->ring.reads,
-					.switches = r->counters.switches};
+					.switches = r->counters.switches,
+					.squashed = r->counters.squashed};
 	memcpy(s->error_text, r->error_text, sizeof s->error_text);
 	a->result = 0;
 }

@@ -42,6 +42,7 @@ static bool save_rank(struct writer *w, const struct saved_kind *kind, const str
 	s->collectives = r->counters.collectives;
 	s->records = r->intake.records;
 	s->switches = r->counters.switches;
+	s->squashed = r->counters.squashed;
 	s->tail = r->ring.tail.bytes;
 	s->seq = r->ring.tail.seq;
 	s->rank = r->rank;
@@ -61,7 +62,10 @@ static int restore_rank(struct rank *r, const void *record, uint64_t now)
 	ring_from(r, s->seq);
 	intake_from(r, s->records);
 	fault_from(r, s->async_error, s->error_text);
-	rank_count_from(r, (struct rank_counters){s->kernels, s->collectives, s->switches});
+	rank_count_from(r, (struct rank_counters){.kernels = s->kernels,
+						  .collectives = s->collectives,
+						  .switches = s->switches,
+						  .squashed = s->squashed});
 	return CU_OK;
 }
 

@@ -13,7 +13,7 @@
 
 #define STATE_OFFSET RF_HEAP_BYTES        /* in the image: memory by heap offset, then the state */
 #define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
-#define STATE_VERSION 5
+#define STATE_VERSION 6
 #define STATE_BYTES_MAX (1ull << 36)
 
 enum state_opcode {
@@ -29,7 +29,7 @@ struct state_header {
 };
 struct state_rank {
 	struct rf_record r;
-	uint64_t capacity_chunks, kernels, collectives, records, switches;
+	uint64_t capacity_chunks, kernels, collectives, records, switches, squashed;
 	uint64_t tail; /* of the channel: this state is what follows from all records before it */
 	uint64_t seq;  /* number of the last of these */
 	uint32_t rank, world_size;

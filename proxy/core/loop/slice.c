@@ -14,11 +14,17 @@
  * So a rank that goes on computes until it is stuck in a collective that others have yet to call,
  * and each rank has the device once for each step. After a quantum another rank with work gets its
  * turn at the next kernel boundary anyway.
+ *
+ * A kernel that waits for other ranks (queue/squash.c) cannot run. If nothing else of the job can,
+ * either, nothing is under way and nothing will come by itself, a rank goes on alone: at once, if
+ * all clients are blocked, else when nothing has happened for ALONE_NS; and OTHERS_NS, if other
+ * devices may have to call a collective.
  */
 #include "internal.h"
 
 #define SILENT_NS 200000ull
 #define OTHERS_NS 20000000ull
+#define ALONE_NS 1000000ull
 
 void slice_open(struct proxy *p, uint64_t quantum_ns) { p->slice.quantum_ns = quantum_ns; }
 
@@ -36,7 +42,7 @@ static struct rank *next_with_kernel(const struct proxy *p)
 			at = i + 1;
 	for (uint32_t n = 0; n < p->rank_count; n++) {
 		struct rank *r = p->ranks[(at + n) % p->rank_count];
-		if (r != p->slice.active && !r->end.closing && rank_has_kernel(r))
+		if (r != p->slice.active && !r->end.closing && rank_work(r) == WORK_KERNEL)
 			return r;
 	}
 	return NULL;
@@ -130,37 +136,111 @@ static uint64_t patience_ns(const struct slice *s)
 	return until;
 }
 
+/* ---- who waits for others in vain ---- */
+
+/* Can nothing of the job happen by itself, while some rank waits for others? Then what has happened
+ * so far, and how long the others may take. */
+static bool stands_still(const struct job *j, uint64_t *moves, uint64_t *patience)
+{
+	bool waits = false;
+	*moves = *patience = 0;
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		struct rank *r = j->ranks[n];
+		if (!r)
+			continue;
+		enum rank_work work = rank_work(r);
+		enum coll_lack lack = coll_lacks(j->coll, n);
+		if (work == WORK_KERNEL || r->memory.inflight || memory_moving(&r->memory) ||
+		    memory_waits(&r->memory) || lack == COLL_LACKS_NOBODY)
+			return false;
+		waits |= work == WORK_WAITS;
+		if (!blocked(r) || r->pending)
+			*patience = later(*patience, ALONE_NS);
+		if (lack == COLL_LACKS_OTHERS)
+			*patience = OTHERS_NS;
+		*moves += r->queue.moves + r->intake.records - r->intake.queries;
+	}
+	return waits && !transfer_pending_for(&j->proxy->transfers, j);
+}
+
+/* One of them; then the others may go on with it. */
+static void go_alone(const struct job *j)
+{
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		if (!j->ranks[n] || rank_work(j->ranks[n]) != WORK_WAITS)
+			continue;
+		rank_goes_alone(j->ranks[n]);
+		turn_progress(&j->proxy->turn);
+		return;
+	}
+}
+
+static void look_for_stuck(struct proxy *p, const struct job *last)
+{
+	struct slice *s = &p->slice;
+	uint64_t moves, patience;
+	const struct job *j = p->jobs;
+	while (j && !stands_still(j, &moves, &patience))
+		j = j->next;
+	if (j && (last != j || s->stuck_moves != moves)) {
+		s->stuck_moves = moves;
+		s->stuck_since_ns = now_ns();
+	}
+	s->stuck = j;
+	if (!j)
+		return;
+	s->stuck_until_ns = s->stuck_since_ns + patience;
+	if (now_ns() >= s->stuck_until_ns)
+		go_alone(j);
+}
+
+/* ---- turns ---- */
+
 void slice_turn(struct proxy *p)
 {
+	const struct job *stuck = p->slice.stuck;
+	p->slice.stuck = NULL;
 	if (p->slice.target) { /* it may wait for what the active one has */
 		p->slice.yielding |= p->slice.active && p->slice.active != p->slice.target &&
 				     time_is_over(p);
 		return;
 	}
-	struct rank *active = p->slice.active, *other = next_with_kernel(p);
+	struct rank *active = p->slice.active, *other;
 	if (active && !active->end.closing) {
-		bool kernel = rank_has_kernel(active);
+		bool kernel = rank_work(active) == WORK_KERNEL, over = time_is_over(p);
+		bool busy = !idle(&p->slice, kernel);
+		if (busy && !over)
+			other = NULL;
+		else
+			other = next_with_kernel(p);
 		/* Who waited for it may be freed; then the time slice goes on. */
-		p->slice.yielding = other && time_is_over(p);
+		p->slice.yielding = other && over;
 		if (p->slice.yielding && !active->memory.inflight) {
 			switch_to(p, other);
 			return;
 		}
 		if (kernel && !memory_resident(&active->memory) && !active->memory.inflight)
 			bring(p, active);
-		if (!idle(&p->slice, kernel) || !other || now_ns() < patience_ns(&p->slice))
+		if (!busy || over)
+			look_for_stuck(p, stuck);
+		if (busy || !other || now_ns() < patience_ns(&p->slice))
 			return;
+	} else {
+		other = next_with_kernel(p);
+		look_for_stuck(p, stuck);
 	}
 	if (other)
 		switch_to(p, other);
 }
 
-/* When the active rank's patience ends, if somebody waits for that. */
+/* When the active rank's patience ends, if somebody waits for that, or that of those who are stuck.
+ */
 uint64_t slice_deadline_ns(const struct proxy *p)
 {
 	const struct slice *s = &p->slice;
-	if (!s->active || s->target || !s->idle_since_ns || !next_with_kernel(p))
-		return 0;
-	uint64_t until = patience_ns(s);
+	uint64_t stuck = s->stuck ? s->stuck_until_ns : UINT64_MAX, until = UINT64_MAX;
+	if (s->active && !s->target && s->idle_since_ns && next_with_kernel(p))
+		until = patience_ns(s);
+	until = earlier(until, stuck);
 	return until == UINT64_MAX ? 0 : until;
 }

@@ -119,5 +119,7 @@ const char *core_invalid(const struct proxy *p)
 	WRONG(!wrong && ranks != p->rank_count, "attached ranks of the device");
 	for (uint32_t i = 0; i < p->rank_count && !wrong; i++)
 		wrong = rank_invalid(p, p->ranks[i]);
+	if (!wrong)
+		wrong = executions_invalid(p);
 	return wrong;
 }

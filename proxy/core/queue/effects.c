@@ -119,9 +119,8 @@ static uint32_t take_words(const struct function *f, const struct rf_launch *l, 
 		if (!reach_of(a))
 			continue;
 		memcpy(&word, params + a->at, sizeof word);
-		reaches[count++] =
-			(struct reach){word, reach_of(a), bounds[n].known, bounds[n].read,
-				       bounds[n].written};
+		reaches[count++] = (struct reach){word, reach_of(a), bounds[n].known,
+						  bounds[n].read, bounds[n].written};
 		kept = a->use & PROXY_VALUE ? word : a->use & PROXY_LOW_BITS ? word & 0xff : 0;
 		memcpy(params + a->at, &kept, sizeof kept);
 	}
@@ -156,9 +155,9 @@ void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *fores
 	memcpy(params, i->data, l->param_bytes);
 	uint32_t count = take_words(f, l, params, reaches);
 	for (uint32_t n = 0; n < f->variable_count; n++)
-		reaches[count++] =
-			(struct reach){.addr = f->module->globals_addr + f->variables[n].at,
-				       .use = reach_of(&f->variables[n])};
+		reaches[count++] = (struct reach){.addr = f->module->globals_addr +
+							  f->variables[n].at,
+						  .use = reach_of(&f->variables[n])};
 	digest_begin(&d);
 	digest_word(&d, OF_KERNEL);
 	digest_word(&d, f->identity.a);

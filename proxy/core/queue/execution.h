@@ -1,8 +1,9 @@
 /* execution.h: something that runs once, somewhere, and that items complete on (execution.c).
  *
  * An item has an execution of its own, which lies in it: a launch allocates nothing but its item.
- * Another item may complete on the same one (item_share); then the memory that it lies in stays
- * until the last of them has released it.
+ * Another item may complete on the same one (item_share), also one of another rank; then the memory
+ * that it lies in stays until the last of them has released it. Whose work it is may be gone before
+ * the others have looked: so the first who sees that it is over notes how it ended.
  */
 #ifndef RANKFOLD_QUEUE_EXECUTION_H
 #define RANKFOLD_QUEUE_EXECUTION_H
@@ -23,14 +24,16 @@ enum execution_place {
 struct execution {
 	uint32_t refs; /* items that complete on it */
 	enum execution_place place;
-	bool told; /* ENGINE */
-	int error; /* reported with it: ncclResult_t */
+	bool told; /* ENGINE: it was reported; DEVICE: it was seen: `queue` may be gone */
+	int error; /* ENGINE: reported with it, ncclResult_t; DEVICE: of `space`, CUresult */
+	char *why; /* or NULL: a line about the error, for people */
+	struct hal_space *space; /* DEVICE, for items of several ranks: where it runs; else NULL */
 	struct hal_stream *queue;
 	uint64_t number;
 };
 
 /* Does what runs for an item of this rank run no longer? Nobody waits for what was given away of a
  * rank that has failed, but for its device work, which may use its memory. */
-bool execution_over(const struct rank *, const struct execution *);
+bool execution_over(const struct rank *, struct execution *);
 
 #endif

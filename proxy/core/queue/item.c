@@ -29,8 +29,10 @@ void item_free(struct item *i)
 	struct execution *e = i->execution;
 	if (e != &i->own)
 		free(i);
-	if (--e->refs == 0)
-		free(home(e));
+	if (--e->refs)
+		return;
+	free(e->why);
+	free(home(e));
 }
 
 void item_share(struct item *i, struct execution *e)

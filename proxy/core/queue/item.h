@@ -15,6 +15,8 @@
  *   host.c        host functions
  *   collective.c  one group's operations on one communicator
  *   kinds.c       the table of kinds
+ *   ready.c       whose turn it is
+ *   squash.c      what would write what several ranks share: once for all, or alone
  *   pump.c        items are submitted and complete
  *   group.c       an outermost NCCL group: issued at once, or not yet
  *   valid.c       do counters and lists agree?
@@ -55,6 +57,7 @@ struct item {
 	struct item *next;
 	enum item_kind kind;
 	bool submitted;              /* all of it given to the device, the engine or the client */
+	bool apart;                  /* it is not run for other ranks, too: squash.c */
 	uint16_t slot;               /* reply when complete, or 0 */
 	uint32_t weight;             /* 1, and 1 for each 8 KiB that it carries */
 	uint64_t seq;                /* program order */

@@ -3,13 +3,11 @@
  *
  * Items are submitted in order, as soon as their dependencies allow, and complete in order.
  *
- * Ordering between streams: an item of the legacy stream waits for everything older in the blocking
- * streams, an item of a blocking stream for everything older in the legacy stream; "older" is the
- * record's number (CUDA programming guide, "Default stream").
- *
  * After a sticky error items complete without doing anything, and replies carry the error.
  */
 #include "loop/internal.h"
+#include "queue/ready.h"
+#include "queue/squash.h"
 
 #define REFILL_WORKS 32u /* a full device queue (64 works or more) is filled up after so many */
 
@@ -46,65 +44,33 @@ static void complete(struct rank *r, struct item *i)
 static void complete_stream(struct rank *r, struct stream *s)
 {
 	while (s->head && s->head->submitted && execution_over(r, s->head->execution)) {
-		if (s->head->execution->place == EXECUTION_DEVICE)
+		const struct execution *e = s->head->execution;
+		if (e->place == EXECUTION_DEVICE)
 			note_fault(r); /* before whoever waits for it learns of that */
+		if (e->place == EXECUTION_DEVICE && e->error)
+			rank_fail(r, e->error,
+				  e->why ? e->why : "what ran for several ranks failed");
 		complete(r, stream_pop(r, s));
 	}
 }
 
 /* ---- submission ---- */
 
-static bool ordered(const struct rank *r, const struct stream *s, const struct item *i)
-{
-	if (s->flags & RF_STREAM_NON_BLOCKING)
-		return true;
-	if (s != r->queue.legacy)
-		return !r->queue.legacy->head || r->queue.legacy->head->seq >= i->seq;
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		const struct stream *o = r->queue.streams[n];
-		if (o != s && !(o->flags & RF_STREAM_NON_BLOCKING) && o->head &&
-		    o->head->seq < i->seq)
-			return false;
-	}
-	return true;
-}
-
-static enum item_ready ready(const struct item *i)
+/* What has begun goes on. */
+static bool submit_foreseen(struct rank *r, struct stream *s, struct item *i)
 {
 	const struct item_row *row = item_row(i);
-	return row->ready ? row->ready(i) : ITEM_READY;
-}
-
-static void copied(void *rank, enum memory_purpose purpose, int result)
-{
-	(void)purpose;
-	if (result && result != MEMORY_CANCELLED)
-		rank_fail(rank, result,
-			  "the device has no room for memory of its own where the rank writes");
-}
-
-/* May all of it be written now? If not, that is asked for. */
-static bool may_write(struct rank *r, uint64_t addr, uint64_t bytes)
-{
-	if (memory_owns(&r->memory, addr, bytes))
-		return true;
-	memory_ask(&r->memory, &(struct memory_request){.purpose = PURPOSE_COPY,
-							.addr = addr,
-							.bytes = bytes,
-							.over = copied,
-							.arg = r});
-	return false;
-}
-
-/* No work that writes is given away before the rank owns all that it will write. */
-static bool owned(struct rank *r, const struct foreseen *f)
-{
-	if (!f->known)
-		return may_write(r, RF_DEV_BASE, RF_HEAP_BYTES);
-	for (uint32_t n = 0; n < f->count; n++)
-		if (f->ranges[n].use & REACH_WRITTEN &&
-		    !may_write(r, f->ranges[n].addr, f->ranges[n].bytes))
-			return false;
+	struct foreseen foreseen;
+	struct team team;
+	team.count = 0;
+	row->foresee(r, i, &foreseen);
+	if (i->execution->place == EXECUTION_NONE && !squash_may(r, s, i, &foreseen, &team))
+		return false;
+	if (!row->submit(r, s, i))
+		return false;
+	if (team.count)
+		squash_join(r, i, &foreseen, &team);
+	row->effect(r, i, &foreseen);
 	return true;
 }
 
@@ -113,33 +79,19 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	const struct item_row *row = item_row(i);
 	if (r->async_error && !(row->needs & EVEN_FAILED))
 		return true; /* nothing runs any more, everything completes */
-	enum item_ready there = ready(i);
+	enum item_ready there = ready_item(i);
 	if (there == ITEM_LATER || (there == ITEM_READY && !item_may(r, s, i, row->needs)))
 		return false;
-	struct foreseen foreseen;
-	if (row->foresee)
-		row->foresee(r, i, &foreseen);
-	if (row->foresee && !owned(r, &foreseen))
+	if (row->submit && (stream_abroad(s) || squash_held(r, i)))
 		return false;
-	if (row->submit && !row->submit(r, s, i))
-		return false;
-	if (row->effect)
-		row->effect(r, i, &foreseen);
-	return true;
-}
-
-/* May its next item be looked at? */
-static bool open_for_next(const struct rank *r, const struct stream *s)
-{
-	if (!s->next || !ordered(r, s, s->next))
-		return false;
-	return s->head == s->next || !(item_row(s->head)->needs & HOLDS_NEXT) ||
-	       s->head->execution->told;
+	if (row->foresee && there == ITEM_READY)
+		return submit_foreseen(r, s, i);
+	return !row->submit || row->submit(r, s, i);
 }
 
 static void submit_stream(struct rank *r, struct stream *s)
 {
-	while (open_for_next(r, s)) {
+	while (ready_open(r, s)) {
 		if (!submit(r, s, s->next))
 			break;
 		stream_submitted(s);
@@ -164,8 +116,15 @@ void rank_pump(struct rank *r)
 	}
 	if (r->async_error)
 		waiters_answer(r);
+	squash_close(r);
 	fence_retire(r);
 	memory_sweep(&r->memory);
+}
+
+static bool listened(const struct item *i)
+{
+	const struct item_row *row = item_row(i);
+	return !row->heard || row->heard(i) || i->execution->refs > 1;
 }
 
 /* The first work of the stream whose completion lets anything happen. */
@@ -174,10 +133,10 @@ static uint64_t wake_at(const struct rank *r, const struct stream *s)
 	const struct hal *hal = r->proxy->hal;
 	uint64_t last = 0;
 	for (const struct item *i = s->head; i && i != s->next; i = i->next) {
-		const struct item_row *row = item_row(i);
-		if (i->execution->place == EXECUTION_DEVICE)
-			last = i->execution->number;
-		if (!row->heard || row->heard(i))
+		const struct execution *e = i->execution;
+		if (e->place == EXECUTION_DEVICE && e->queue == s->hal)
+			last = e->number;
+		if (listened(i))
 			return last;
 	}
 	return s->next && !hal->room(s->hal) ? hal->completed(s->hal) + REFILL_WORKS : last;
@@ -188,24 +147,51 @@ void rank_sleep(struct rank *r)
 {
 	bool each = false;
 	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		each |= r->queue.streams[n]->next &&
-			!ordered(r, r->queue.streams[n], r->queue.streams[n]->next);
+		each |= ready_held(r, r->queue.streams[n]);
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
 		struct stream *s = r->queue.streams[n];
 		r->proxy->hal->notify_at(s->hal, each ? 0 : wake_at(r, s));
 	}
 }
 
-/* Could this rank run a kernel now, were it active? */
-bool rank_has_kernel(const struct rank *r)
+/* The stream's next item, if it is a kernel whose turn it is: what would become of it? */
+static bool judge(struct rank *r, const struct stream *s, struct foreseen *f, enum verdict *verdict)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		const struct stream *s = r->queue.streams[n];
-		if (open_for_next(r, s) && item_row(s->next)->needs & NEEDS_ACTIVE &&
-		    ready(s->next) == ITEM_READY && !r->async_error)
-			return true;
+	struct team team;
+	const struct item *i = s->next;
+	if (r->async_error || !ready_open(r, s) || !(item_row(i)->needs & NEEDS_ACTIVE) ||
+	    ready_item(i) != ITEM_READY)
+		return false;
+	*verdict = VERDICT_OWNED;
+	if (r->memory.guarded) {
+		item_row(i)->foresee(r, i, f);
+		*verdict = squash_judge(r, s, i, f, &team);
 	}
-	return false;
+	return true;
+}
+
+enum rank_work rank_work(struct rank *r)
+{
+	struct foreseen f;
+	enum verdict verdict;
+	enum rank_work work = WORK_NONE;
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		if (!judge(r, r->queue.streams[n], &f, &verdict))
+			continue;
+		if (verdict != VERDICT_WAITS)
+			return WORK_KERNEL;
+		work = WORK_WAITS;
+	}
+	return work;
+}
+
+void rank_goes_alone(struct rank *r)
+{
+	struct foreseen f;
+	enum verdict verdict;
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		if (judge(r, r->queue.streams[n], &f, &verdict) && verdict == VERDICT_WAITS)
+			squash_alone(r, r->queue.streams[n]->next, &f, verdict);
 }
 
 /* Forget everything queued; nothing of it is in flight. */

@@ -5,15 +5,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct proxy;
 struct rank;
 
-void rank_pump(struct rank *);             /* complete, then submit what can be */
-bool rank_has_kernel(const struct rank *); /* a kernel could be submitted were it active */
-void rank_sleep(struct rank *);            /* before the loop sleeps: which completions wake it */
-void rank_drop_streams(struct rank *);     /* with all that is queued; nothing of it is in flight */
+void rank_pump(struct rank *); /* complete, then submit what can be */
+/* What could a rank do, were it active? */
+enum rank_work {
+	WORK_NONE,
+	WORK_WAITS,  /* run a kernel, when others come to the same (squash.c) */
+	WORK_KERNEL, /* run a kernel */
+};
+enum rank_work rank_work(struct rank *);
+void rank_goes_alone(struct rank *);   /* it waits for nobody any longer */
+void rank_sleep(struct rank *);        /* before the loop sleeps: which completions wake it */
+void rank_drop_streams(struct rank *); /* with all that is queued; nothing of it is in flight */
 /* What is wrong with the rank's streams, or NULL (valid.c). Adds the works that use the rank's
  * memory and the requests that wait for an answer here. */
 const char *queue_invalid(const struct rank *, uint32_t *inflight, uint32_t *slots);
+/* Of all ranks: items of several may complete on one execution. */
+const char *executions_invalid(const struct proxy *);
 
 /* launch.c */
 void kernel_seen(struct rank *, uint64_t function); /* the client has launched it */

@@ -3,6 +3,7 @@
 #define RANKFOLD_QUEUE_H
 
 #include "queue/group.h"
+#include "queue/squash.h"
 
 struct fence;
 struct order;
@@ -28,6 +29,8 @@ struct rank_queue {
 	uint64_t last_function;
 
 	uint64_t tickets; /* collective.c: given to the engine so far */
+
+	struct squashing squashing; /* squash.c */
 
 	struct nccl_group group; /* group.c */
 	uint64_t comms_changed;  /* communicators that came or went by others' answers */

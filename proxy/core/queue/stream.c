@@ -72,6 +72,11 @@ void stream_push(struct rank *r, struct stream *s, struct item *i)
 		accesses_pushed(r, s, i);
 }
 
+static bool abroad(const struct stream *s, const struct item *i)
+{
+	return i->execution->place == EXECUTION_DEVICE && i->execution->queue != s->hal;
+}
+
 struct item *stream_pop(struct rank *r, struct stream *s)
 {
 	struct item *i = s->head;
@@ -79,11 +84,13 @@ struct item *stream_pop(struct rank *r, struct stream *s)
 	if (!s->head)
 		s->tail = NULL;
 	r->queue.items -= i->weight;
+	s->abroad -= i->submitted && abroad(s, i);
 	return i;
 }
 
 void stream_submitted(struct stream *s)
 {
 	s->next->submitted = true;
+	s->abroad += abroad(s, s->next);
 	s->next = s->next->next;
 }

@@ -19,6 +19,7 @@ struct stream {
 	struct hal_stream *hal;
 	struct item *head, *tail; /* oldest incomplete … newest */
 	struct item *next;        /* first that is not wholly submitted */
+	uint32_t abroad; /* submitted and not complete: on another stream's work, see squash.c */
 };
 
 struct stream *stream_new(struct rank *, uint64_t id, uint32_t flags, int32_t priority);
@@ -26,7 +27,8 @@ void stream_doom(struct rank *, struct stream *); /* destroyed: goes when nothin
 void stream_push(struct rank *, struct stream *, struct item *);
 struct item *stream_pop(struct rank *, struct stream *); /* the oldest, complete: out of it */
 void stream_submitted(struct stream *);                  /* all of its next item */
-void stream_free(struct rank *, uint32_t index);         /* of the rank's; with nothing in it */
-void streams_close(struct rank *);                       /* all of them, likewise */
+static inline bool stream_abroad(const struct stream *s) { return s->abroad; }
+void stream_free(struct rank *, uint32_t index); /* of the rank's; with nothing in it */
+void streams_close(struct rank *);               /* all of them, likewise */
 
 #endif

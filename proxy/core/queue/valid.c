@@ -48,6 +48,7 @@ static uint32_t next_of(const struct tally *t, uint32_t *at, const void **what)
 static const char *stream_invalid(const struct rank *r, const struct stream *s, uint32_t *weight,
 				  uint32_t *slots)
 {
+	uint32_t abroad = 0;
 	bool behind = false; /* the first that is not wholly submitted */
 	const struct item *last = NULL;
 	WRONG(table_get(&r->objects, s->o.id, OBJ_STREAM) != &s->o, "a stream has another handle");
@@ -57,28 +58,46 @@ static const char *stream_invalid(const struct rank *r, const struct stream *s, 
 		WRONG(last && last->seq > i->seq, "items are not in program order");
 		*weight += i->weight;
 		*slots += i->slot != 0;
+		abroad += i->submitted && i->execution->place == EXECUTION_DEVICE &&
+			  i->execution->queue != s->hal;
 		refer(&executions, i->execution);
 		if (i->kind == ITEM_RECORD || i->kind == ITEM_WAIT)
 			refer(&marks, i->mark);
 		if (i->kind == ITEM_FENCE)
 			refer(&fences, i->fence);
 	}
+	WRONG(abroad != s->abroad, "items that complete on another stream's work");
 	WRONG(last != s->tail, "the tail of a stream is not its last item");
 	WRONG(s->next && !behind, "the next item of a stream is not in it");
 	return NULL;
 }
 
-static const char *executions_invalid(uint32_t *inflight)
+/* Works that use the rank's memory. */
+static void count_inflight(uint32_t *inflight)
 {
 	const void *what;
 	if (executions.count > TALLY_MAX)
+		return;
+	qsort(executions.what, executions.count, sizeof *executions.what, by_address);
+	for (uint32_t at = 0; next_of(&executions, &at, &what);)
+		*inflight += ((const struct execution *)what)->place == EXECUTION_DEVICE;
+}
+
+const char *executions_invalid(const struct proxy *p)
+{
+	const void *what;
+	executions.count = 0;
+	for (uint32_t k = 0; k < p->rank_count; k++)
+		for (uint32_t n = 0; n < p->ranks[k]->queue.stream_count; n++)
+			for (const struct item *i = p->ranks[k]->queue.streams[n]->head; i;
+			     i = i->next)
+				refer(&executions, i->execution);
+	if (executions.count > TALLY_MAX)
 		return NULL;
 	qsort(executions.what, executions.count, sizeof *executions.what, by_address);
-	for (uint32_t at = 0, count; (count = next_of(&executions, &at, &what));) {
-		const struct execution *e = what;
-		WRONG(e->refs != count, "items that complete on an execution");
-		*inflight += e->place == EXECUTION_DEVICE;
-	}
+	for (uint32_t at = 0, count; (count = next_of(&executions, &at, &what));)
+		WRONG(((const struct execution *)what)->refs != count,
+		      "items that complete on an execution");
 	return NULL;
 }
 
@@ -137,7 +156,8 @@ const char *queue_invalid(const struct rank *r, uint32_t *inflight, uint32_t *sl
 		streams += o->kind == OBJ_STREAM;
 	WRONG(streams != r->queue.stream_count, "streams");
 	*slots += r->queue.waiter_count;
-	if ((wrong = executions_invalid(inflight)) || (wrong = marks_invalid(r)))
+	count_inflight(inflight);
+	if ((wrong = marks_invalid(r)))
 		return wrong;
 	return fences_invalid(r, slots);
 }

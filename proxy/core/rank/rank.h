@@ -27,6 +27,7 @@ struct proxy;
 
 struct rank_counters {
 	uint64_t kernels, collectives, switches;
+	uint64_t squashed; /* of the kernels: run with another rank's, not once more */
 };
 
 struct rank {
@@ -53,6 +54,11 @@ static inline void rank_count_kernel(struct rank *r)
 {
 	r->counters.kernels++;
 	r->device->kernels++;
+}
+static inline void rank_count_squashed(struct rank *r)
+{
+	r->counters.squashed++;
+	r->device->squashed++;
 }
 static inline void rank_count_collective(struct rank *r)
 {

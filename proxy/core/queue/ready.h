@@ -1,0 +1,15 @@
+/* ready.h: may the next item of a stream be looked at? (ready.c) */
+#ifndef RANKFOLD_QUEUE_READY_H
+#define RANKFOLD_QUEUE_READY_H
+
+#include <stdbool.h>
+
+#include "queue/item.h"
+#include "queue/stream.h"
+
+bool ready_held(const struct rank *, const struct stream *); /* its next item, by another stream */
+bool ready_open(const struct rank *,
+		const struct stream *); /* there is a next item, and its turn */
+enum item_ready ready_item(const struct item *);
+
+#endif

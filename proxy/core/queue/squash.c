@@ -1,0 +1,329 @@
+/* squash.c: an item that would write what several ranks share (Singularity §5.2.3): it waits until
+ * all of them have come to the same, and then runs once, in place, for all; or its rank gets memory
+ * of its own first, and runs it alone.
+ *
+ * The same is: the same key (all that decides what is written, queue/effects.c) and the same
+ * addresses written. All who share what it writes must take part, each with an item that could be
+ * submitted now, but for the device being another's.
+ *
+ * Rules:
+ *  - nothing is ever rolled back: what is shared is as it was until all take part, and whoever goes
+ *    alone writes a copy;
+ *  - correctness does not depend on who waits for whom: the verdict ALONE is always right;
+ *  - a rank waits for another only while that may still come to the same: slice.c lets it go alone
+ *    when nothing else can happen. Waiting that was in vain is not tried again at once (regret);
+ *  - what runs for several uses the memory of each (memory_use): pages neither move nor come to be
+ *    shared meanwhile;
+ *  - the device's queues know nothing of each other: an item behind one that completes on another
+ *    stream's work is submitted when that is complete (stream_abroad), unless it goes to the
+ *    same queue;
+ *  - shared pages can be written in one rank's space only while nothing but squashed kernels
+ *    runs there: a fault there is a fault of all who take part, and a write that nobody foresaw
+ *    reaches no other rank.
+ */
+#include "queue/squash.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "loop/internal.h"
+#include "queue/ready.h"
+
+#define SKIP_MAX 63u
+
+static struct rank *rank_of(struct rank_memory *m)
+{
+	return (struct rank *)(void *)((uint8_t *)m - offsetof(struct rank, memory));
+}
+
+/* ---- what is written ---- */
+
+static bool written(const struct range *range) { return range->use & REACH_WRITTEN; }
+
+static bool owns(const struct rank *r, const struct foreseen *f)
+{
+	if (!f->known)
+		return memory_owns(&r->memory, RF_DEV_BASE, RF_HEAP_BYTES);
+	for (uint32_t n = 0; n < f->count; n++)
+		if (written(&f->ranges[n]) &&
+		    !memory_owns(&r->memory, f->ranges[n].addr, f->ranges[n].bytes))
+			return false;
+	return true;
+}
+
+static uint32_t all_written(const struct foreseen *f, struct memory_range to[RANGES_MAX])
+{
+	uint32_t count = 0;
+	for (uint32_t n = 0; n < f->count; n++)
+		if (written(&f->ranges[n]))
+			to[count++] = (struct memory_range){f->ranges[n].addr, f->ranges[n].bytes};
+	return count;
+}
+
+/* Do both write the same, to the same addresses? */
+static bool alike(const struct foreseen *f, const struct foreseen *g)
+{
+	bool same = f->keyed && g->keyed && f->key.a == g->key.a && f->key.b == g->key.b &&
+		    f->unordered == g->unordered && f->count == g->count;
+	for (uint32_t n = 0; n < f->count && same; n++) {
+		const struct range *x = &f->ranges[n], *y = &g->ranges[n];
+		same = written(x) == written(y) &&
+		       (!written(x) || (x->addr == y->addr && x->bytes == y->bytes));
+	}
+	return same;
+}
+
+static bool overlap(const struct foreseen *f, const struct foreseen *g)
+{
+	if (!f->known || !g->known)
+		return true;
+	for (uint32_t n = 0; n < f->count; n++)
+		for (uint32_t k = 0; k < g->count; k++) {
+			const struct range *x = &f->ranges[n], *y = &g->ranges[k];
+			if (written(x) && written(y) && x->addr < y->addr + y->bytes &&
+			    y->addr < x->addr + x->bytes)
+				return true;
+		}
+	return false;
+}
+
+/* ---- regret ---- */
+
+static struct regret *regret_of(struct rank *r, const struct item *i, const struct foreseen *f,
+				uint64_t *what)
+{
+	uint64_t h = i->kind == ITEM_KERNEL ? i->kernel.function->o.id : 1;
+	for (uint32_t n = 0; n < f->count; n++)
+		if (written(&f->ranges[n]))
+			h = (h ^ f->ranges[n].addr) * 0x9e3779b97f4a7c15ull;
+	*what = h;
+	return &r->queue.squashing.regrets[h >> 59];
+}
+
+static bool impatient(struct rank *r, const struct item *i, const struct foreseen *f)
+{
+	uint64_t what;
+	const struct regret *regret = regret_of(r, i, f, &what);
+	return regret->what == what && regret->skip;
+}
+
+/* It was waited for: in vain, or not. */
+static void learn(struct rank *r, const struct item *i, const struct foreseen *f,
+		  enum verdict verdict)
+{
+	uint64_t what;
+	struct regret *regret = regret_of(r, i, f, &what);
+	if (regret->what != what)
+		*regret = (struct regret){.what = what};
+	if (verdict == VERDICT_TOGETHER) {
+		regret->skip = regret->next = 0;
+	} else if (verdict == VERDICT_IMPATIENT) {
+		regret->skip--;
+	} else {
+		uint32_t next = 2u * regret->next + 1;
+		regret->next = (uint8_t)(next < SKIP_MAX ? next : SKIP_MAX);
+		regret->skip = regret->next;
+	}
+}
+
+/* ---- who takes part ---- */
+
+/* What has been submitted of this stream is over, or runs before whatever comes to that queue. */
+static bool follows(struct rank *r, const struct stream *s, const struct hal_stream *queue)
+{
+	for (const struct item *i = s->head; i && i != s->next; i = i->next)
+		if (!(i->execution->place == EXECUTION_DEVICE && !i->execution->told &&
+		      i->execution->queue == queue) &&
+		    !execution_over(r, i->execution))
+			return false;
+	return true;
+}
+
+/* It has nothing like it now: may it come to it? */
+static bool may_come(struct rank *o, const struct foreseen *f)
+{
+	if (o->end.crashed || (o->end.exited && !o->queue.items && ring_empty(o)))
+		return false;
+	if (o->job->state >= PROXY_JOB_CUT || o->job->goal != GOAL_RUN ||
+	    (o->job->state == PROXY_JOB_STOPPING && o->intake.held))
+		return false; /* its ring is not read on before the cut is released */
+	for (uint32_t n = 0; n < f->count; n++) {
+		const struct buffer *b = memory_find(&o->memory, f->ranges[n].addr);
+		if (written(&f->ranges[n]) && (!b || b->freed))
+			return false;
+	}
+	return true;
+}
+
+/* Has it come to the same? TOGETHER: with the next item of *with. */
+static enum verdict partner(struct rank *o, const struct hal_stream *queue, const struct item *i,
+			    const struct foreseen *f, struct stream **with)
+{
+	bool still = !memory_moving(&o->memory) && !memory_waits(&o->memory);
+	struct foreseen g;
+	if (o->async_error || o->end.closing)
+		return VERDICT_ALONE;
+	for (uint32_t n = 0; n < o->queue.stream_count; n++) {
+		struct stream *s = o->queue.streams[n];
+		if (!ready_open(o, s) || !item_row(s->next)->foresee ||
+		    s->next->execution->place != EXECUTION_NONE ||
+		    ready_item(s->next) != ITEM_READY)
+			continue;
+		item_row(s->next)->foresee(o, s->next, &g);
+		*with = s;
+		if (s->next->kind == i->kind && alike(f, &g))
+			return still && follows(o, s, queue) ? VERDICT_TOGETHER : VERDICT_WAITS;
+		if (overlap(f, &g))
+			return VERDICT_DIVERGES;
+	}
+	return may_come(o, f) ? VERDICT_WAITS : VERDICT_ALONE;
+}
+
+enum verdict squash_judge(struct rank *r, const struct stream *s, const struct item *i,
+			  const struct foreseen *f, struct team *team)
+{
+	struct memory_range ranges[RANGES_MAX];
+	struct rank_memory *sharers[RANKS_MAX];
+	enum verdict verdict = VERDICT_TOGETHER;
+	bool exactly;
+	team->count = 0;
+	if (owns(r, f))
+		return VERDICT_OWNED;
+	if (!f->keyed || i->apart)
+		return VERDICT_ALONE;
+	uint32_t count = memory_sharers(&r->memory, ranges, all_written(f, ranges), sharers,
+					RANKS_MAX, &exactly);
+	if (!exactly)
+		return VERDICT_ALONE;
+	for (uint32_t n = 0; n < count; n++) {
+		struct rank *o = rank_of(sharers[n]);
+		if (o == r)
+			continue;
+		enum verdict its = partner(o, s->hal, i, f, &team->streams[team->count]);
+		if (its > VERDICT_WAITS)
+			return its;
+		team->members[team->count++] = o;
+		verdict = its > verdict ? its : verdict;
+	}
+	if (verdict == VERDICT_TOGETHER)
+		return verdict;
+	return impatient(r, i, f) ? VERDICT_IMPATIENT : VERDICT_WAITS;
+}
+
+void squash_alone(struct rank *r, struct item *i, const struct foreseen *f, enum verdict verdict)
+{
+	if (!i->apart && verdict != VERDICT_ALONE)
+		learn(r, i, f, verdict);
+	i->apart = true;
+}
+
+/* ---- running ---- */
+
+bool squash_held(const struct rank *r, const struct item *i)
+{
+	const struct item *first = r->queue.squashing.first;
+	return first && first != i && r->proxy->slice.active == r;
+}
+
+static bool opened(struct rank *r, const struct foreseen *f)
+{
+	for (uint32_t n = 0; n < f->count; n++) {
+		const struct range *range = &f->ranges[n];
+		if (!written(range))
+			continue;
+		r->queue.squashing.open = true;
+		int error = memory_open_shared(&r->memory, range->addr, range->bytes);
+		if (error == CU_NOT_READY)
+			return false;
+		if (error)
+			rank_fail(r, error, "memory that it shares could not be opened to write");
+	}
+	return true;
+}
+
+static void copied(void *rank, enum memory_purpose purpose, int result)
+{
+	(void)purpose;
+	if (result && result != MEMORY_CANCELLED)
+		rank_fail(rank, result,
+			  "the device has no room for memory of its own where the rank writes");
+}
+
+/* The first of what the rank will write and does not own. */
+static void ask_for_copy(struct rank *r, const struct foreseen *f)
+{
+	struct memory_request q = {.purpose = PURPOSE_COPY,
+				   .addr = RF_DEV_BASE,
+				   .bytes = RF_HEAP_BYTES,
+				   .over = copied,
+				   .arg = r};
+	for (uint32_t n = 0; n < f->count && f->known; n++) {
+		const struct range *range = &f->ranges[n];
+		if (!written(range) || memory_owns(&r->memory, range->addr, range->bytes))
+			continue;
+		q.addr = range->addr;
+		q.bytes = range->bytes;
+		break;
+	}
+	memory_ask(&r->memory, &q);
+}
+
+/* What runs for this rank alone is no squashed kernel: then nothing that is shared is open. */
+static bool closed(struct rank *r, const struct item *i)
+{
+	if (item_row(i)->needs & NEEDS_ACTIVE)
+		squash_close(r);
+	return !(item_row(i)->needs & NEEDS_ACTIVE) || !r->queue.squashing.open;
+}
+
+bool squash_may(struct rank *r, const struct stream *s, struct item *i, const struct foreseen *f,
+		struct team *team)
+{
+	enum verdict verdict = squash_judge(r, s, i, f, team);
+	bool may = (verdict == VERDICT_OWNED && closed(r, i)) ||
+		   (verdict == VERDICT_TOGETHER && opened(r, f));
+	if (r->queue.squashing.first == i)
+		r->queue.squashing.first = NULL;
+	if (verdict <= VERDICT_TOGETHER) {
+		if (!may)
+			r->queue.squashing.first = i;
+	} else if (verdict != VERDICT_WAITS) {
+		squash_alone(r, i, f, verdict);
+		ask_for_copy(r, f);
+	}
+	return may && !r->async_error;
+}
+
+void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struct team *team)
+{
+	if (i->execution->place != EXECUTION_DEVICE)
+		return;                          /* the device has refused it */
+	f->key = content_version(&r->memory, f); /* one for all, whatever comes of it */
+	f->unordered = false;
+	i->execution->space = r->memory.space;
+	learn(r, i, f, VERDICT_TOGETHER);
+	for (uint32_t n = 0; n < team->count; n++) {
+		struct rank *o = team->members[n];
+		struct item *its = team->streams[n]->next;
+		struct foreseen g;
+		item_row(its)->foresee(o, its, &g);
+		g.key = f->key;
+		g.unordered = false;
+		item_share(its, i->execution);
+		memory_use(&o->memory);
+		item_row(its)->effect(o, its, &g);
+		stream_submitted(team->streams[n]);
+		rank_count_kernel(o);
+		rank_count_squashed(o);
+		item_moved(o);
+		turn_progress(&o->proxy->turn);
+	}
+}
+
+void squash_close(struct rank *r)
+{
+	if (!r->queue.squashing.open || r->memory.inflight)
+		return;
+	memory_close_shared(&r->memory);
+	r->queue.squashing.open = false;
+}
