@@ -143,7 +143,7 @@ enum proxy_step_op {
 	PROXY_STEP_OTHER = 25,
 	PROXY_STEP_RISING = 26, /* a guess: from a up to the end of b, in steps of c */
 	PROXY_STEP_FALLING = 27,
-	PROXY_STEP_LOOP = 28,   /* of a loop: a, and c, if that lies in b, of which it was computed */
+	PROXY_STEP_LOOP = 28, /* of a loop: a, and c, if that lies in b, of which it was computed */
 	PROXY_STEP_TURNS = 29,  /* 0 to how often it turns: all of a by steps of b; c comes next */
 	PROXY_STEP_STRIDE = 30, /* a, and b for each of c turns */
 	PROXY_STEP_LAST = PROXY_STEP_STRIDE

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from rankfold.proxy.ptx.sets import Sets
 from support import native
 
-SOURCE = native.CORE / "rank" / "bounds.c"
+ROOM = native.CORE / "rank"
+SOURCES = [ROOM / "bounds.c", ROOM / "spans.c"]
 DEV_BASE = 0x200000000000  # RF_DEV_BASE: addresses of buffers are from here on
 
 
@@ -26,10 +27,12 @@ class Reach(NamedTuple):
 
 
 class Core:
-    """rank/bounds.c, or a changed copy of it."""
+    """rank/bounds.c and spans.c, or a changed copy of one of them."""
 
     def __init__(self, folder: Path, changed: Path | None = None, name: str = "bounds"):
-        library = native.build(folder, [changed or SOURCE], name, warnings=changed is None)
+        sources = [s for s in SOURCES if not changed or s.name != changed.name]
+        sources += [changed] if changed else []
+        library = native.build(folder, sources, name, warnings=changed is None)
         room = native.CORE
         before = native.structures(room / "memory/memory.h", "bound")
         self.ffi, self.lib = native.load(

@@ -98,8 +98,7 @@ static struct range part_of(const struct reach *reach, struct bound bound, const
 {
 	int64_t at = (int64_t)(reach->addr - b->addr), low, high;
 	if (reach->bounded && !__builtin_add_overflow(at, bound.low, &low) &&
-	    !__builtin_add_overflow(at, bound.high, &high) && low >= 0 &&
-	    high <= (int64_t)b->bytes)
+	    !__builtin_add_overflow(at, bound.high, &high) && low >= 0 && high <= (int64_t)b->bytes)
 		return (struct range){b->addr + (uint64_t)low, (uint64_t)(high - low), use};
 	if (use & REACH_WRITTEN)
 		use |= REACH_BEHIND;

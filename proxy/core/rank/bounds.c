@@ -1,13 +1,6 @@
 /* bounds.c: runs the steps that say which addresses a launch reaches (proxy/ptx/bounds.py makes
- * them; proxy.h, enum proxy_step_op, says what each gives).
- *
- * A step's range holds whole numbers, each of them added to the word `base` of the parameters if
- * that is an address. A register of n bits holds one of them modulo 2^n: so sums and products of
- * ranges need no wrapping, and who reads the bits (compares, divides, makes them longer) first
- * moves the range to where numbers of n bits lie, signed or not (as_bits).
- *
- * Rules: a range is never too small; what does not fit becomes anything, never something else. A
- * range is empty only where no thread can come.
+ * them; spans.h says what each gives). A program launches the same shapes again and again: what the
+ * last launches of a kernel reach is kept, wherever their buffers lie.
  */
 #include "rank/bounds.h"
 
@@ -17,16 +10,11 @@
 #include "channel.h"
 #include "codes.h"
 #include "proxy.h"
+#include "rank/spans.h"
 
-#define OFFSET_MAX (1ll << 44) /* below it, addresses cannot wrap around */
-#define ZEROS_MAX 62
-#define SEEN_MAX 64
-
-struct span {
-	int64_t low, high; /* not low <= high: empty */
-	uint32_t base;     /* 0, or one more than the offset of a word that is an address */
-	uint32_t zeros;    /* all are multiples of 2^zeros */
-};
+#define KEPT_SHIFT 61
+#define KEPT_MAX (1u << (64 - KEPT_SHIFT)) /* launches of a kernel whose bounds are kept */
+#define KEY_WORDS_MAX 64
 
 struct reaches {
 	uint32_t step_count, reached_count, word_count;
@@ -34,375 +22,11 @@ struct reaches {
 	struct proxy_reached *reached;
 	uint32_t *words; /* indices of words; of each that is reached a part of this */
 	struct proxy_access *at;
+	uint32_t number_count, *numbers; /* the steps that look at the parameters */
+	uint64_t *kept[KEPT_MAX];
 };
 
-static const struct span empty = {.low = 1, .high = 0};
-
-static bool is_empty(struct span r) { return r.low > r.high; }
-
-static struct span anything(uint32_t bits)
-{
-	if (bits >= 64)
-		return (struct span){.low = INT64_MIN, .high = INT64_MAX};
-	int64_t half = 1ll << (bits - 1);
-	return (struct span){.low = -half, .high = half - 1};
-}
-
-/* High minus low, at most UINT64_MAX. */
-static uint64_t width(struct span r) { return (uint64_t)r.high - (uint64_t)r.low; }
-
-static bool is_anything(struct span r, uint32_t bits)
-{
-	return width(r) >= (bits >= 64 ? UINT64_MAX : (1ull << bits) - 1);
-}
-
-static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
-static int64_t low_of(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t high_of(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static uint32_t zeros_of(struct span r)
-{
-	if (r.low != r.high)
-		return r.zeros;
-	return r.low ? least((uint32_t)__builtin_ctzll((uint64_t)r.low), ZEROS_MAX) : ZEROS_MAX;
-}
-
-static struct span of(int64_t low, int64_t high, uint32_t base, uint32_t zeros, uint32_t bits)
-{
-	struct span r = {low, high, base, least(zeros, ZEROS_MAX)};
-	return is_anything(r, bits) || (base && bits < 64) ? anything(bits) : r;
-}
-
-/* Moved to where numbers of so many bits lie. Unsigned ones of 64 bits are only those that are
- * signed ones, too: `ok` is false for others, and for addresses as numbers of fewer bits. */
-static struct span as_bits(struct span r, uint32_t bits, uint32_t sign, bool *ok)
-{
-	*ok = true;
-	if (bits >= 64) {
-		*ok = sign != PROXY_UNSIGNED || r.base || r.low >= 0;
-		return r;
-	}
-	int64_t lowest = sign == PROXY_UNSIGNED ? 0 : -(1ll << (bits - 1)), a, b;
-	if (!r.base && !__builtin_sub_overflow(r.low, lowest, &a) &&
-	    !__builtin_sub_overflow(r.high, lowest, &b) && a >> bits == b >> bits) {
-		if (a >> bits)
-			r.zeros = least(zeros_of(r), bits);
-		r.low -= (a >> bits) * (1ll << bits);
-		r.high -= (a >> bits) * (1ll << bits);
-		return r;
-	}
-	*ok = !r.base;
-	return (struct span){lowest, lowest + (1ll << bits) - 1, 0,
-			     r.base ? 0 : least(zeros_of(r), bits)};
-}
-
-static struct span as_number(struct span r, uint32_t bits, uint32_t sign)
-{
-	bool ok;
-	struct span found = as_bits(r, bits, sign, &ok);
-	return ok ? found : anything(bits);
-}
-
-/* ---- arithmetic ---- */
-
-static struct span add(struct span a, struct span b, uint32_t bits)
-{
-	int64_t low, high;
-	if ((a.base && b.base) || __builtin_add_overflow(a.low, b.low, &low) ||
-	    __builtin_add_overflow(a.high, b.high, &high))
-		return anything(bits);
-	return of(low, high, a.base | b.base, least(zeros_of(a), zeros_of(b)), bits);
-}
-
-static struct span subtract(struct span a, struct span b, uint32_t bits)
-{
-	int64_t low, high;
-	if ((b.base && a.base != b.base) || __builtin_sub_overflow(a.low, b.high, &low) ||
-	    __builtin_sub_overflow(a.high, b.low, &high))
-		return anything(bits);
-	uint32_t zeros = least(zeros_of(a), zeros_of(b));
-	return of(low, high, b.base ? 0 : a.base, zeros, bits);
-}
-
-static struct span multiply(struct span a, struct span b, uint32_t bits)
-{
-	int64_t at[4];
-	if (a.base || b.base || __builtin_mul_overflow(a.low, b.low, &at[0]) ||
-	    __builtin_mul_overflow(a.low, b.high, &at[1]) ||
-	    __builtin_mul_overflow(a.high, b.low, &at[2]) ||
-	    __builtin_mul_overflow(a.high, b.high, &at[3]))
-		return anything(bits);
-	return of(low_of(low_of(at[0], at[1]), low_of(at[2], at[3])),
-		  high_of(high_of(at[0], at[1]), high_of(at[2], at[3])), 0,
-		  zeros_of(a) + zeros_of(b), bits);
-}
-
-static struct span shift_up(struct span a, struct span by, uint32_t bits)
-{
-	if (by.base || by.low != by.high || by.low < 0 || by.low >= bits || by.low >= ZEROS_MAX)
-		return anything(bits);
-	int64_t factor = 1ll << by.low;
-	return multiply(a, (struct span){.low = factor, .high = factor}, bits);
-}
-
-static struct span shift_down(struct span a, struct span by, uint32_t bits, uint32_t sign)
-{
-	bool ok;
-	a = as_bits(a, bits, sign == PROXY_SIGNED ? PROXY_SIGNED : PROXY_UNSIGNED, &ok);
-	if (!ok || a.base || by.base || by.low < 0 || by.low > by.high)
-		return anything(bits);
-	int64_t most = by.high > 63 ? 63 : by.high, fewest = by.low > 63 ? 63 : by.low;
-	uint32_t zeros = zeros_of(a);
-	zeros = most == fewest && zeros > (uint64_t)most ? zeros - (uint32_t)most : 0;
-	return of(a.low >> (a.low < 0 ? fewest : most), a.high >> (a.high < 0 ? most : fewest), 0,
-		  zeros, bits);
-}
-
-/* All bits up to the highest of a number that is not negative. */
-static int64_t filled(int64_t number)
-{
-	return number ? (int64_t)(UINT64_MAX >> __builtin_clzll((uint64_t)number)) : 0;
-}
-
-static struct span bits_and(struct span a, struct span b, uint32_t bits)
-{
-	a = as_number(a, bits, PROXY_SIGNED);
-	b = as_number(b, bits, PROXY_SIGNED);
-	if (a.base || b.base)
-		return anything(bits);
-	if (a.low == a.high) {
-		struct span other = a;
-		a = b;
-		b = other;
-	}
-	uint32_t zeros = zeros_of(a) > zeros_of(b) ? zeros_of(a) : zeros_of(b);
-	if (b.low == b.high) {
-		int64_t mask = b.low;
-		if (a.low == a.high)
-			return of(a.low & mask, a.low & mask, 0, 0, bits);
-		if (mask < 0 && mask != INT64_MIN && !(-mask & (-mask - 1)))
-			return of(a.low & mask, a.high & mask, 0, zeros, bits);
-		if (mask > 0 && a.low >= 0 && a.high <= filled(mask) &&
-		    filled(mask) - mask == (mask & -mask) - 1)
-			return of(a.low & mask, a.high & mask, 0, zeros, bits);
-	}
-	if (a.low < 0 && b.low < 0)
-		return anything(bits);
-	int64_t high = a.low < 0 ? b.high : b.low < 0 ? a.high : low_of(a.high, b.high);
-	return of(0, high, 0, zeros, bits);
-}
-
-/* Or, and exclusive or. */
-static struct span bits_join(struct span a, struct span b, uint32_t bits, bool exclusive)
-{
-	int64_t sum;
-	a = as_number(a, bits, PROXY_SIGNED);
-	b = as_number(b, bits, PROXY_SIGNED);
-	if (a.base || b.base || a.low < 0 || b.low < 0)
-		return anything(bits);
-	int64_t high = filled(a.high | b.high);
-	if (!__builtin_add_overflow(a.high, b.high, &sum))
-		high = low_of(high, sum);
-	return of(exclusive ? 0 : high_of(a.low, b.low), high, 0, least(zeros_of(a), zeros_of(b)),
-		  bits);
-}
-
-static struct span divide(struct span a, struct span b, uint32_t bits, uint32_t sign)
-{
-	bool ok, also;
-	a = as_bits(a, bits, sign, &ok);
-	b = as_bits(b, bits, sign, &also);
-	if (!ok || !also || a.base || b.base || a.low == INT64_MIN || (b.low <= 0 && b.high >= 0))
-		return anything(bits);
-	int64_t at[4] = {a.low / b.low, a.low / b.high, a.high / b.low, a.high / b.high};
-	return of(low_of(low_of(at[0], at[1]), low_of(at[2], at[3])),
-		  high_of(high_of(at[0], at[1]), high_of(at[2], at[3])), 0, 0, bits);
-}
-
-static struct span rest(struct span a, struct span b, uint32_t bits, uint32_t sign)
-{
-	bool ok, also;
-	a = as_bits(a, bits, sign, &ok);
-	b = as_bits(b, bits, sign, &also);
-	if (!also || b.base || b.low <= 0)
-		return anything(bits);
-	if (!ok || a.base) /* unsigned, as far as is known; or an address */
-		return sign == PROXY_UNSIGNED ? of(0, b.high - 1, 0, 0, bits) : anything(bits);
-	if (b.low == b.high && a.low >= 0 && a.low / b.low == a.high / b.low)
-		return of(a.low % b.low, a.high % b.low, 0, 0, bits);
-	if (a.low >= 0 && a.high < b.low)
-		return a;
-	return of(a.low < 0 ? high_of(a.low, 1 - b.high) : 0,
-		  a.high < 0 ? 0 : low_of(a.high, b.high - 1), 0, 0, bits);
-}
-
-static struct span extreme(struct span a, struct span b, uint32_t bits, uint32_t sign, bool most)
-{
-	bool ok, also;
-	a = as_bits(a, bits, sign, &ok);
-	b = as_bits(b, bits, sign, &also);
-	if (!ok || !also || a.base || b.base)
-		return anything(bits);
-	uint32_t zeros = least(zeros_of(a), zeros_of(b));
-	return most ? of(high_of(a.low, b.low), high_of(a.high, b.high), 0, zeros, bits)
-		    : of(low_of(a.low, b.low), low_of(a.high, b.high), 0, zeros, bits);
-}
-
-/* ---- one of two; what a comparison leaves ---- */
-
-static struct span join(struct span a, struct span b, uint32_t bits)
-{
-	if (a.base != b.base)
-		return anything(bits);
-	return of(low_of(a.low, b.low), high_of(a.high, b.high), a.base,
-		  least(zeros_of(a), zeros_of(b)), bits);
-}
-
-/* Two ranges of which both hold. */
-static struct span both(struct span a, struct span b) { return width(b) < width(a) ? b : a; }
-
-/* Without the number, if it is the first or the last. */
-static struct span without(struct span r, int64_t number)
-{
-	int64_t step = 1ll << zeros_of(r);
-	if (number & (step - 1))
-		step = 1;
-	if (r.low == number && r.high == number)
-		return empty;
-	if (r.low == number)
-		r.low += step;
-	else if (r.high == number)
-		r.high -= step;
-	return r;
-}
-
-/* Only multiples of 2^zeros. */
-static struct span rounded(struct span r, uint32_t zeros)
-{
-	int64_t step = 1ll << zeros, low;
-	r.zeros = zeros;
-	if (__builtin_add_overflow(r.low, step - 1, &low))
-		return r;
-	r.low = low & -step;
-	r.high &= -step;
-	return r;
-}
-
-/* Addresses are compared by what is added to them, if that is small. */
-static bool comparable(struct span a, struct span b)
-{
-	if (a.base != b.base)
-		return false;
-	return !a.base || (a.low > -OFFSET_MAX && a.high < OFFSET_MAX && b.low > -OFFSET_MAX &&
-			   b.high < OFFSET_MAX);
-}
-
-static struct span cut(struct span a, struct span b, uint32_t op)
-{
-	switch (op) {
-	case PROXY_STEP_BELOW:
-		if (b.high == INT64_MIN)
-			return a;
-		a.high = low_of(a.high, b.high - 1);
-		break;
-	case PROXY_STEP_AT_MOST: a.high = low_of(a.high, b.high); break;
-	case PROXY_STEP_ABOVE:
-		if (b.low == INT64_MAX)
-			return a;
-		a.low = high_of(a.low, b.low + 1);
-		break;
-	case PROXY_STEP_AT_LEAST: a.low = high_of(a.low, b.low); break;
-	case PROXY_STEP_EQUAL:
-		a.low = high_of(a.low, b.low);
-		a.high = low_of(a.high, b.high);
-		break;
-	default:
-		if (b.low == b.high)
-			a = without(a, b.low);
-		break;
-	}
-	a = rounded(a, a.zeros);
-	return is_empty(a) ? empty : a;
-}
-
-static struct span compared(struct span a, struct span b, const struct proxy_step *s)
-{
-	bool ok, also;
-	struct span bits = as_bits(a, s->bits, s->sign, &ok);
-	b = as_bits(b, s->bits, s->sign, &also);
-	if (!also || !comparable(bits, b))
-		return a;
-	if (!ok) { /* unsigned, perhaps above all signed ones: only an upper limit says something */
-		if (s->op != PROXY_STEP_BELOW && s->op != PROXY_STEP_AT_MOST &&
-		    s->op != PROXY_STEP_EQUAL)
-			return a;
-		bits.low = high_of(bits.low, 0);
-	}
-	struct span left = cut(bits, b, s->op);
-	return is_empty(left) || width(left) < width(a) ? left : a;
-}
-
-/* ---- loops ---- */
-
-static struct span guess(struct span start, struct span edge, struct span by, uint32_t bits,
-			  bool rising)
-{
-	struct span r = start, all = anything(bits);
-	bool same = edge.base == start.base && !is_empty(edge);
-	if (rising)
-		r.high = high_of(start.high, same ? edge.high : all.high);
-	else
-		r.low = low_of(start.low, same ? edge.low : all.low);
-	return rounded(r, least(zeros_of(start), zeros_of(by)));
-}
-
-/* What a value in a loop can be: what it begins as, and what it is after a turn in which it was
- * one of `guess`, if no turn leads out of these. */
-static struct span closed(struct span start, struct span guess, struct span next, uint32_t bits)
-{
-	if (is_empty(start) || is_empty(next))
-		return start;
-	if (start.base != guess.base || next.base != guess.base || next.low < guess.low ||
-	    next.high > guess.high || start.low < guess.low || start.high > guess.high ||
-	    zeros_of(next) < guess.zeros || zeros_of(start) < guess.zeros)
-		return anything(bits);
-	return join(start, next, bits);
-}
-
-static bool within(struct span r, uint32_t bits)
-{
-	int64_t half = bits < 64 ? 1ll << (bits - 1) : INT64_MAX;
-	return !is_anything(r, bits) &&
-	       ((r.low >= -half && r.high < half) ||
-		(bits < 64 && r.low >= 0 && r.high < 2 * half));
-}
-
-/* How often a loop turns in which a value goes from one end of `all` to the other in steps of `by`,
- * without wrapping around: `next` is what it becomes. */
-static struct span turns(struct span all, struct span by, struct span next, uint32_t bits)
-{
-	struct span none = {0};
-	if (is_empty(all) || is_empty(next) || is_empty(by))
-		return none;
-	bool inside = all.base == next.base && !by.base && within(all, bits) && within(next, bits);
-	/* The same numbers for both: all signed ones, or none negative. */
-	struct span whole = join(all, next, bits);
-	if (!inside || !within(whole, bits) || (by.low <= 0 && by.high >= 0))
-		return anything(64);
-	uint64_t fewest = by.low > 0 ? (uint64_t)by.low : -(uint64_t)by.high;
-	return (struct span){.low = 0, .high = (int64_t)(width(all) / fewest & INT64_MAX)};
-}
-
-static struct span stride(struct span start, struct span by, struct span turns, uint32_t bits)
-{
-	if (is_empty(start) || is_empty(by) || is_empty(turns))
-		return start;
-	struct span moved = multiply(by, turns, 64);
-	moved.low = low_of(moved.low, 0);
-	moved.high = high_of(moved.high, 0);
-	moved.zeros = zeros_of(by);
-	return is_anything(turns, 64) ? anything(bits) : add(start, moved, bits);
-}
+static bool is_address(uint64_t number) { return number - RF_DEV_BASE < RF_HEAP_BYTES; }
 
 /* ---- running ---- */
 
@@ -410,8 +34,8 @@ static struct span parameter(const struct proxy_step *s, const uint8_t *params)
 {
 	uint64_t bits = 0;
 	memcpy(&bits, params + s->number, s->bits / 8);
-	if (s->bits == 64 && bits - RF_DEV_BASE < RF_HEAP_BYTES)
-		return (struct span){.base = (uint32_t)s->number + 1, .zeros = ZEROS_MAX};
+	if (s->bits == 64 && is_address(bits))
+		return (struct span){.base = (uint32_t)s->number + 1, .zeros = SPAN_ZEROS_MAX};
 	int64_t value = (int64_t)bits;
 	if (s->bits < 64 && s->sign == PROXY_SIGNED)
 		value = (int64_t)(bits << (64 - s->bits)) >> (64 - s->bits);
@@ -426,49 +50,16 @@ static struct span special(uint64_t which, const struct bound_shape *shape)
 	return (struct span){.low = whole ? n : 0, .high = whole ? n : n - 1};
 }
 
-static struct span of_two(const struct proxy_step *s, struct span a, struct span b)
-{
-	if (s->op == PROXY_STEP_JOIN && (is_empty(a) || is_empty(b)))
-		return is_empty(a) ? b : a;
-	if (is_empty(a) || is_empty(b))
-		return empty;
-	switch (s->op) {
-	case PROXY_STEP_ADD: return add(a, b, s->bits);
-	case PROXY_STEP_SUBTRACT: return subtract(a, b, s->bits);
-	case PROXY_STEP_MULTIPLY: return multiply(a, b, s->bits);
-	case PROXY_STEP_SHIFT_UP: return shift_up(a, b, s->bits);
-	case PROXY_STEP_SHIFT_DOWN: return shift_down(a, b, s->bits, s->sign);
-	case PROXY_STEP_AND: return bits_and(a, b, s->bits);
-	case PROXY_STEP_OR: return bits_join(a, b, s->bits, false);
-	case PROXY_STEP_XOR: return bits_join(a, b, s->bits, true);
-	case PROXY_STEP_DIVIDE: return divide(a, b, s->bits, s->sign);
-	case PROXY_STEP_REST: return rest(a, b, s->bits, s->sign);
-	case PROXY_STEP_LEAST: return extreme(a, b, s->bits, s->sign, false);
-	case PROXY_STEP_MOST: return extreme(a, b, s->bits, s->sign, true);
-	case PROXY_STEP_JOIN: return join(a, b, s->bits);
-	case PROXY_STEP_BOTH: return both(a, b);
-	default: return compared(a, b, s);
-	}
-}
-
 static struct span run(const struct proxy_step *s, const struct span *before,
-			const struct bound_shape *shape, const uint8_t *params)
+		       const struct bound_shape *shape, const uint8_t *params)
 {
-	const struct span *a = &before[s->a], *b = &before[s->b], *c = &before[s->c];
 	switch (s->op) {
-	case PROXY_STEP_ANY: return anything(s->bits);
+	case PROXY_STEP_ANY: return span_anything(s->bits);
 	case PROXY_STEP_NUMBER: return (struct span){.low = s->number, .high = s->number};
 	case PROXY_STEP_UP_TO: return (struct span){.high = s->number};
 	case PROXY_STEP_PARAMETER: return parameter(s, params);
 	case PROXY_STEP_SPECIAL: return special((uint64_t)s->number, shape);
-	case PROXY_STEP_AS: return is_empty(*a) ? *a : as_number(*a, s->bits, s->sign);
-	case PROXY_STEP_RISING:
-	case PROXY_STEP_FALLING:
-		return is_empty(*a) ? *a : guess(*a, *b, *c, s->bits, s->op == PROXY_STEP_RISING);
-	case PROXY_STEP_LOOP: return closed(*a, *b, *c, s->bits);
-	case PROXY_STEP_TURNS: return turns(*a, *b, *c, s->bits);
-	case PROXY_STEP_STRIDE: return stride(*a, *b, *c, s->bits);
-	default: return of_two(s, *a, *b);
+	default: return span_of(s, before[s->a], before[s->b], before[s->c]);
 	}
 }
 
@@ -501,8 +92,8 @@ static bool all_sensible(const struct proxy_function *f)
 	for (uint32_t n = 0; n < f->reached_count; n++) {
 		const struct proxy_reached *r = &f->reached[n];
 		if (r->step >= f->step_count || r->first > f->reached_word_count ||
-		    r->count > f->reached_word_count - r->first || r->offset <= -OFFSET_MAX ||
-		    r->offset >= OFFSET_MAX || r->bytes >= OFFSET_MAX)
+		    r->count > f->reached_word_count - r->first || r->offset <= -SPAN_OFFSET_MAX ||
+		    r->offset >= SPAN_OFFSET_MAX || r->bytes >= SPAN_OFFSET_MAX)
 			return false;
 	}
 	for (uint32_t n = 0; n < f->reached_word_count; n++)
@@ -535,12 +126,16 @@ struct reaches *bounds_copy(const struct proxy_function *f, int *error)
 		r->reached = copy(f->reached, f->reached_count * sizeof *f->reached);
 		r->words = copy(f->reached_words, f->reached_word_count * sizeof(uint32_t));
 		r->at = copy(f->words, f->word_count * sizeof *f->words);
+		r->numbers = malloc(f->step_count * sizeof *r->numbers + 1);
 	}
-	if (!r || !r->steps || !r->reached || !r->words || !r->at) {
+	if (!r || !r->steps || !r->reached || !r->words || !r->at || !r->numbers) {
 		bounds_free(r);
 		*error = CU_OUT_OF_MEMORY;
 		return NULL;
 	}
+	for (uint32_t n = 0; n < r->step_count; n++)
+		if (r->steps[n].op == PROXY_STEP_PARAMETER)
+			r->numbers[r->number_count++] = n;
 	return r;
 }
 
@@ -552,6 +147,9 @@ void bounds_free(struct reaches *r)
 	free(r->reached);
 	free(r->words);
 	free(r->at);
+	free(r->numbers);
+	for (uint32_t n = 0; n < KEPT_MAX; n++)
+		free(r->kept[n]);
 	free(r);
 }
 
@@ -561,16 +159,16 @@ static void extend(struct bound *b, int64_t low, int64_t high)
 {
 	if (b->low >= b->high)
 		*b = (struct bound){low, high};
-	b->low = low_of(b->low, low);
-	b->high = high_of(b->high, high);
+	b->low = b->low < low ? b->low : low;
+	b->high = b->high > high ? b->high : high;
 }
 
 /* An access: to the word that its address is added to, or to what nobody knows. */
 static void note(const struct reaches *r, const struct proxy_reached *reached, struct span at,
 		 struct bounds *words)
 {
-	bool near = at.low > -OFFSET_MAX && at.high < OFFSET_MAX;
-	if (is_empty(at))
+	bool near = at.low > -SPAN_OFFSET_MAX && at.high < SPAN_OFFSET_MAX;
+	if (span_empty(at))
 		return;
 	for (uint32_t n = 0; n < reached->count && near; n++) {
 		uint32_t word = r->words[reached->first + n];
@@ -588,8 +186,8 @@ static void note(const struct reaches *r, const struct proxy_reached *reached, s
 		words[r->words[reached->first + n]].known = false;
 }
 
-void bounds_of(const struct reaches *r, const struct bound_shape *shape, const uint8_t *params,
-	       struct bounds *words)
+static void work_out(const struct reaches *r, const struct bound_shape *shape,
+		     const uint8_t *params, struct bounds *words)
 {
 	struct span ranges[BOUND_STEPS_MAX];
 	for (uint32_t n = 0; n < r->word_count; n++)
@@ -598,4 +196,44 @@ void bounds_of(const struct reaches *r, const struct bound_shape *shape, const u
 		ranges[n] = run(&r->steps[n], ranges, shape, params);
 	for (uint32_t n = 0; n < r->reached_count; n++)
 		note(r, &r->reached[n], ranges[r->reached[n].step], words);
+}
+
+static void take_key(const struct reaches *r, const struct bound_shape *shape,
+		     const uint8_t *params, uint64_t *key)
+{
+	for (uint32_t n = 0; n < 3; n++)
+		key[n] = (uint64_t)shape->grid[n] << 32 | shape->block[n];
+	for (uint32_t n = 0; n < r->number_count; n++) {
+		const struct proxy_step *s = &r->steps[r->numbers[n]];
+		uint64_t bits = 0;
+		memcpy(&bits, params + s->number, s->bits / 8);
+		key[3 + n] = s->bits == 64 && is_address(bits) ? RF_DEV_BASE : bits;
+	}
+}
+
+void bounds_of(struct reaches *r, const struct bound_shape *shape, const uint8_t *params,
+	       struct bounds *words)
+{
+	uint64_t key[KEY_WORDS_MAX], mixed = 0;
+	const uint64_t bytes = r->word_count * sizeof *words;
+	const uint32_t length = 3 + r->number_count;
+	if (length > KEY_WORDS_MAX) {
+		work_out(r, shape, params, words);
+		return;
+	}
+	take_key(r, shape, params, key);
+	for (uint32_t n = 0; n < length; n++)
+		mixed = (mixed ^ key[n]) * 0x9e3779b97f4a7c15ull;
+	uint64_t **kept = &r->kept[mixed >> KEPT_SHIFT]; /* a key, and behind it the bounds */
+	if (*kept && memcmp(*kept, key, length * sizeof *key) == 0) {
+		memcpy(words, *kept + length, bytes);
+		return;
+	}
+	work_out(r, shape, params, words);
+	if (!*kept)
+		*kept = malloc(length * sizeof *key + bytes);
+	if (*kept) {
+		memcpy(*kept, key, length * sizeof *key);
+		memcpy(*kept + length, words, bytes);
+	}
 }

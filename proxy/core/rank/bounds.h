@@ -28,7 +28,7 @@ struct bound_shape {
 	uint32_t grid[3], block[3];
 };
 /* Of each word, for a launch with these parameters. */
-void bounds_of(const struct reaches *, const struct bound_shape *, const uint8_t *params,
+void bounds_of(struct reaches *, const struct bound_shape *, const uint8_t *params,
 	       struct bounds *words);
 
 #endif

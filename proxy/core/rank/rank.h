@@ -7,6 +7,7 @@
  *   table.c   virtual handles
  *   ring.c    the rank's channel: mapping, records out, replies in
  *   fault.c   its sticky error
+ *   spans.c   arithmetic with ranges of numbers
  *   bounds.c  how far from its parameters a launch reads and writes
  *   module.c  its modules and functions: how they come to be, and how long they live
  *   comm.c    its communicators, as handles
