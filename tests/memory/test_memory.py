@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -17,21 +18,28 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from .mutants import MUTANTS, Fault
 from .world import (
     ACTIVATE,
     CANCELLED,
+    CELL,
+    CELLS,
     CHUNK,
     COPY,
     DEV_BASE,
     PREFETCH,
+    PRIVATE,
+    ROOM,
     SAVE,
     Rank,
+    Work,
     World,
+    addr_of,
     load,
 )
 
 RANKS, PAGES = 3, 4
-Make = Callable[[int, int], World]
+Make = Callable[..., World]
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +51,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 def make(library: tuple[Any, Any]) -> Iterator[Make]:
     worlds: list[World] = []
 
-    def one(ranks: int, chunks: int) -> World:
-        worlds.append(World(library, ranks, chunks))
+    def one(ranks: int, chunks: int, groups: tuple[int, ...] = ()) -> World:
+        worlds.append(World(library, ranks, chunks, groups))
         return worlds[-1]
 
     yield one
@@ -60,6 +68,26 @@ def fill(rank: Rank, pages: int) -> None:
     rank.world.settle()
     for page in range(pages):
         rank.write(page, 100 * rank.number + page + 1)
+
+
+def sharers(rank: Rank, first: int, count: int) -> tuple[list[Rank], bool]:
+    world = rank.world
+    ranges = world.ffi.new("struct memory_range *", (addr_of(first), count * CELL))
+    found = world.ffi.new("struct rank_memory *[8]")
+    exactly = world.ffi.new("bool *")
+    n = world.lib.memory_sharers(rank.memory, ranges, 1, found, 8, exactly)
+    by_memory = {other.memory: other for other in world.ranks}
+    return [by_memory[found[i]] for i in range(n)], exactly[0]
+
+
+def together(rank: Rank, ranks: list[Rank], first: int, count: int, value: int) -> None:
+    """Runs once in `rank`, for all who share what it writes."""
+    opened = rank.world.lib.memory_open_shared(rank.memory, addr_of(first), count * CELL)
+    if opened and rank.world.faults:
+        return
+    assert opened == 0
+    pages = {cell // CELLS for cell in range(first, first + count)}
+    rank.submit(Work(first, count, value, ranks, {p: rank.place(p, True) for p in pages}))
 
 
 def test_a_save_does_not_wait_for_an_activation_of_another_rank(make: Make) -> None:
@@ -130,7 +158,7 @@ def test_a_copy_made_while_the_cut_was_released_is_not_taken_for_the_content(mak
     rank.write(0, 7)
     assert rank.ask(SAVE)
     world.settle()
-    assert rank.read(0) == 7
+    assert rank.read(0) == (7,) * CELLS
 
 
 def test_a_prefetch_takes_nothing_of_the_active_rank(make: Make) -> None:
@@ -146,15 +174,33 @@ def test_a_prefetch_takes_nothing_of_the_active_rank(make: Make) -> None:
     assert next_one.told == [(PREFETCH, CANCELLED), (ACTIVATE, 0)]
 
 
+def same(*ranks: Rank, pages: int = 1) -> None:
+    """All of them have the same content, resident and one after the other."""
+    for rank in ranks:
+        for page in range(pages):
+            assert rank.alloc(page)
+        assert rank.ask(ACTIVATE)
+        rank.world.settle()
+        for page in range(pages):
+            own(rank, page)
+            rank.write(page, page + 1)
+
+
+def own(rank: Rank, page: int, pages: int = 1) -> None:
+    if not rank.owns(page * CELLS, pages * CELLS):
+        assert rank.ask(COPY, page=page, pages=pages)
+        rank.world.settle()
+    assert rank.owns(page * CELLS, pages * CELLS)
+
+
 def test_a_chunk_of_several_ranks_counts_once_and_goes_with_the_last(make: Make) -> None:
     world = make(3, 3)
     first, second, third = world.ranks
-    fill(first, 1)
-    for other in (second, third):
-        assert other.alloc(0)
-        assert world.lib.memory_share(first.memory, other.memory, 0) == 0
-        other.model[0] = first.model[0]
-    assert world.memory.used == 1 and first.refs(0) == 3
+    same(first, second, third)
+    assert world.memory.used == 3
+    for rank in (second, third):
+        assert world.lib.memory_merge(rank.memory) == 0
+    assert world.memory.used == world.memory.shared == 1 and first.refs(0) == 3
     assert second.ask(COPY)
     world.settle()
     assert second.refs(0) == 1 and first.refs(0) == 2 and world.memory.used == 2
@@ -166,6 +212,110 @@ def test_a_chunk_of_several_ranks_counts_once_and_goes_with_the_last(make: Make)
     third.free(0)
     assert world.memory.used == 1
     world.check()
+
+
+def test_what_others_have_is_not_moved_in(make: Make) -> None:
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second, pages=2)
+    assert second.ask(SAVE)
+    world.settle()
+    moved = world.memory.swapped_in
+    assert second.ask(ACTIVATE)
+    world.settle()
+    assert world.memory.used == 2 and world.memory.swapped_in == moved
+    assert world.memory.spared == 2 * CHUNK
+
+
+def test_ranks_that_share_all_fit_where_one_does(make: Make) -> None:
+    """And what the one that comes shares is not moved out to make room for it."""
+    world = make(3, 3)
+    for rank in world.ranks:
+        same(rank, pages=2)
+        assert rank.alloc(2) and rank.ask(ACTIVATE)
+        world.settle()
+        rank.run(2 * CELLS, CELLS, PRIVATE + rank.number)
+        rank.end()
+    moved = world.memory.swapped_in + world.memory.swapped_out
+    for turn in range(6):
+        rank = world.ranks[turn % 3]
+        assert rank.ask(ACTIVATE)
+        world.settle()
+        assert world.lib.memory_merge(rank.memory) == 0
+        world.lib.memory_activated(rank.memory)
+        assert not rank.memory.missing and world.memory.used == 3
+    moved = world.memory.swapped_in + world.memory.swapped_out - moved
+    assert moved <= 2 * 6 * CHUNK + 4 * CHUNK  # private pages, and once what was not shared yet
+
+
+def test_zeros_are_not_copied(make: Make) -> None:
+    world = make(2, 4)
+    first, second = world.ranks
+    for rank in (first, second):
+        assert rank.alloc(0) and rank.ask(ACTIVATE)
+        world.settle()
+    assert first.refs(0) == 2
+    assert second.ask(COPY)
+    world.turn()
+    assert second.refs(0) == 1 and not any(world.device.queues.values())
+    assert world.memory.copies == 1
+
+
+def test_where_there_is_no_chunk_for_a_copy_the_others_let_go(make: Make) -> None:
+    world = make(3, 2)
+    first = world.ranks[0]
+    for rank in world.ranks:
+        for page in range(2):
+            assert rank.alloc(page)
+        assert rank.ask(ACTIVATE)
+        world.settle()
+    assert first.refs(0) == first.refs(1) == 3
+    own(first, 0, 2)
+    assert [rank.memory.missing for rank in world.ranks] == [0, 2, 2]
+
+
+def test_what_was_copied_is_not_shared_again_before_it_is_written(make: Make) -> None:
+    """Else two ranges would never be a rank's at one time."""
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second)
+    assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 2
+    own(second, 0)
+    for rank in (first, second):
+        assert world.lib.memory_merge(rank.memory) == 0
+        assert rank.refs(0) == 1
+    second.write(0, 1)
+    assert world.lib.memory_merge(first.memory) == 0 and first.refs(0) == 2
+
+
+def test_a_work_for_all_who_share_is_seen_by_all(make: Make) -> None:
+    world = make(3, 6)
+    first, second, third = world.ranks
+    same(first, second, third, pages=2)
+    for rank in (second, third):
+        assert world.lib.memory_merge(rank.memory) == 0
+    assert sharers(second, 0, 2 * CELLS) == (world.ranks, True)
+    own(third, 1)
+    assert sharers(second, 0, CELLS) == (world.ranks, True)
+    assert sharers(second, CELLS, CELLS) == ([first, second], True)
+    assert sharers(second, 0, 2 * CELLS) == (world.ranks, False)
+    assert sharers(third, CELLS, CELLS) == ([third], False)
+    together(second, world.ranks, 1, 1, 5)
+    assert not second.owns(0, CELLS)
+    second.end()
+    world.lib.memory_close_shared(second.memory)
+    world.check()
+    assert [rank.read(0) for rank in world.ranks] == [(1, 5)] * 3
+
+
+def test_ranks_of_two_groups_share_nothing(make: Make) -> None:
+    world = make(4, 8, groups=(1, 2, 1, 2))
+    same(*world.ranks)
+    for rank in world.ranks:
+        assert world.lib.memory_merge(rank.memory) == 0
+    assert world.memory.used == 2 and [r.chunk(0) for r in world.ranks[:2]] == [
+        r.chunk(0) for r in world.ranks[2:]
+    ]
 
 
 def test_a_promise_that_is_lost_is_made_good_by_another_victim(make: Make) -> None:
@@ -186,16 +336,34 @@ def test_a_promise_that_is_lost_is_made_good_by_another_victim(make: Make) -> No
 
 RANK = st.integers(0, RANKS - 1)
 PAGE = st.integers(0, PAGES - 1)
+CELLS_OF_ALL = PAGES * CELLS
+CELL_NUMBER = st.integers(0, CELLS_OF_ALL - 1)
+CELL_COUNT = st.integers(1, 2 * CELLS)
+NOBODYS = -1
+VALUE = st.sampled_from([0, 1, 1, 2, NOBODYS])
 
 
 class Machine(RuleBasedStateMachine):
     library: tuple[Any, Any]
 
-    @initialize(chunks=st.integers(1, 6), alone=st.lists(st.booleans(), min_size=RANKS,
-                                                         max_size=RANKS))  # fmt: skip
-    def open(self, chunks: int, alone: list[bool]) -> None:
-        self.world = World(self.library, RANKS, chunks)
-        self.value = 0
+    @initialize(
+        chunks=st.integers(1, 6),
+        alone=st.lists(st.booleans(), min_size=RANKS, max_size=RANKS),
+        groups=st.sampled_from([(1, 1, 1), (1, 1, 2), (1, 2, 1)]),
+        values=st.lists(VALUE, min_size=PAGES, max_size=PAGES),
+        faults=st.sampled_from([False, False, True]),
+    )
+    def open(
+        self,
+        chunks: int,
+        alone: list[bool],
+        groups: tuple[int, ...],
+        values: list[int],
+        faults: bool,
+    ) -> None:
+        self.world = World(self.library, RANKS, chunks, groups)
+        self.may_fail = faults
+        self.value = PRIVATE
         for rank, lonely in zip(self.world.ranks, alone, strict=True):
             rank.memory.alone = lonely
             for page in range(min(chunks, PAGES - 1)):
@@ -204,7 +372,13 @@ class Machine(RuleBasedStateMachine):
             rank.ask(ACTIVATE)
             self.world.settle()
             for page in rank.model:
-                self.write(rank.number, page)
+                own(rank, page)
+                rank.write(page, self.fresh(values[page]))
+
+    def fresh(self, value: int) -> int:
+        """The value, or one that nobody has."""
+        self.value += 1
+        return self.value if value == NOBODYS else value
 
     def rank(self, number: int) -> Rank:
         return self.world.ranks[number]
@@ -222,36 +396,104 @@ class Machine(RuleBasedStateMachine):
     @rule(number=RANK, page=PAGE)
     def free(self, number: int, page: int) -> None:
         rank = self.rank(number)
-        if page in rank.model and not rank.moving:
+        writes = any(
+            page in {cell // CELLS for cell in range(w.first, w.first + w.count)}
+            for w in rank.works
+        )
+        if page in rank.model and not rank.moving and not writes:
             rank.free(page)
 
-    @rule(number=RANK, page=PAGE)
-    def write(self, number: int, page: int) -> None:
-        rank = self.rank(number)
-        if page not in rank.model or rank.moving or rank.failed:
-            return
-        if not rank.cut and (rank.chunk(page) is None or rank.refs(page) == 1):
-            self.value += 1
-            rank.write(page, self.value)
+    def may_run(self, rank: Rank, first: int, count: int) -> bool:
+        """May the rank be given a write of these cells?"""
+        pages = {cell // CELLS for cell in range(first, first + count)}
+        quiet = len(rank.works) < 3 and not rank.moving
+        return pages <= set(rank.model) and quiet and not rank.failed and not rank.cut
 
-    @rule(number=RANK, page=PAGE, other=RANK)
-    def share(self, number: int, page: int, other: int) -> None:
-        giver, taker = self.rank(number), self.rank(other)
-        if giver is taker or page not in giver.model or giver.moving or giver.failed:
+    @rule(number=RANK, first=CELL_NUMBER, count=CELL_COUNT, value=VALUE, at_once=st.booleans())
+    def write(self, number: int, first: int, count: int, value: int, at_once: bool) -> None:
+        rank = self.rank(number)
+        if not self.may_run(rank, first, count):
             return
-        shared = self.world.lib.memory_share(giver.memory, taker.memory, page) == 0
-        if shared:
-            taker.model[page] = giver.model[page]
+        if not rank.owns(first, count):
+            rank.wants(COPY, False, first, count)
+            return
+        rank.run(first, count, self.fresh(value))
+        if at_once:
+            while rank.works:
+                rank.end()
+
+    def run_together(self, rank: Rank, first: int, count: int, value: int) -> None:
+        ranks, exactly = sharers(rank, first, count)
+        chunks = [
+            {other.chunk(cell // CELLS) for cell in range(first, first + count)} for other in ranks
+        ]
+        assert not exactly or (len(ranks) > 1 and None not in chunks[0])
+        assert not exactly or all(found == chunks[0] for found in chunks)
+        for other in ranks if exactly else ():
+            while other.works:
+                other.end()
+        if exactly and all(self.may_run(r, first, count) for r in sharers(rank, first, count)[0]):
+            ranks, exactly = sharers(rank, first, count)
+            if exactly:
+                together(rank, ranks, first, count, self.fresh(value))
+
+    @rule(number=RANK, first=CELL_NUMBER, count=CELL_COUNT, value=VALUE)
+    def write_anywhere_together(self, number: int, first: int, count: int, value: int) -> None:
+        self.run_together(self.rank(number), first, count, value)
+
+    @rule(number=RANK, which=PAGE, value=VALUE)
+    def write_together(self, number: int, which: int, value: int) -> None:
+        rank = self.rank(number)
+        pages = [p for p in sorted(rank.model) if rank.chunk(p) is not None and rank.refs(p) > 1]
+        if pages:
+            self.run_together(rank, pages[which % len(pages)] * CELLS, 1 + which % CELLS, value)
+
+    @rule(number=RANK, cell=CELL_NUMBER)
+    def write_unforeseen(self, number: int, cell: int) -> None:
+        """A kernel that runs writes where nobody knew."""
+        rank, page = self.rank(number), cell // CELLS
+        alone = all(work.ranks == [rank] and not work.count for work in rank.works)
+        if not rank.works or not alone or rank.failed or rank.chunk(page) is None:
+            return
+        m, addr = rank.memory, DEV_BASE + page * CHUNK
+        self.value += 1
+        if page in rank.model and m.pages[page].guarded:
+            if self.world.device.unforeseen(rank.space, addr, cell % CELLS, self.value):
+                old = rank.model[page]
+                cut = cell % CELLS
+                rank.model[page] = (*old[:cut], self.value, *old[cut + 1 :])
+
+    @rule(number=RANK)
+    def close_shared(self, number: int) -> None:
+        self.world.lib.memory_close_shared(self.rank(number).memory)
+
+    @rule(number=RANK)
+    def switch(self, number: int) -> None:
+        """As a rank comes to run, if it can at once."""
+        rank = self.rank(number)
+        rank.ask(ACTIVATE)
+        self.go_on()
+        if not rank.memory.missing and not rank.moving:
+            self.merge(number)
+            self.world.lib.memory_activated(rank.memory)
+
+    @rule(number=RANK)
+    def merge(self, number: int) -> None:
+        rank = self.rank(number)
+        if self.world.lib.memory_merge(rank.memory):
+            assert self.world.faults
+            rank.failed = True
+            self.world.lib.memory_stop(rank.memory)
 
     @rule(number=RANK)
     def begin_work(self, number: int) -> None:
         rank = self.rank(number)
-        if not rank.moving and rank.memory.inflight < 2:
+        if not rank.moving and len(rank.works) < 2:
             rank.begin()
 
     @rule(number=RANK)
     def end_work(self, number: int) -> None:
-        if self.rank(number).memory.inflight:
+        if self.rank(number).works:
             self.rank(number).end()
 
     @rule(number=RANK, purpose=st.sampled_from([SAVE, ACTIVATE, ACTIVATE, COPY, PREFETCH]),
@@ -276,14 +518,25 @@ class Machine(RuleBasedStateMachine):
     def become_active(self, number: int) -> None:
         self.world.lib.memory_activated(self.rank(number).memory)
 
-    @precondition(lambda self: not self.world.faults)
-    @rule(what=st.sampled_from(["create", "map", "unmap"]))
+    @precondition(lambda self: self.may_fail and not self.world.faults)
+    @rule(what=st.sampled_from(["create", "map", "unmap", "protect"]))
     def fault(self, what: str) -> None:
         self.world.fault(what)
 
+    @precondition(lambda self: self.may_fail)
     @rule(number=RANK)
     def fail_rank(self, number: int) -> None:
         self.world.lib.memory_stop(self.rank(number).memory)
+
+    @precondition(lambda self: self.may_fail)
+    @rule(number=RANK, told=st.booleans())
+    def fault_work(self, number: int, told: bool) -> None:
+        """A kernel faults: what was noted for the rank is not done, for all who share it."""
+        rank = self.rank(number)
+        while rank.works:
+            rank.fault()
+            if told:
+                self.world.lib.memory_stop(rank.memory)
 
     @rule(stream=st.integers(0, 1))
     def end_copy(self, stream: int) -> None:
@@ -293,6 +546,14 @@ class Machine(RuleBasedStateMachine):
     def turn(self) -> None:
         self.world.turn()
 
+    @rule()
+    def go_on(self) -> None:
+        """Some time passes in which no program does anything."""
+        for _ in range(8):
+            self.world.turn()
+            for stream in self.world.streams:
+                self.world.device.end(stream)
+
     @invariant()
     def right(self) -> None:
         if hasattr(self, "world"):
@@ -301,23 +562,33 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "world"):
             return
-        for rank in self.world.ranks:
-            while rank.memory.inflight:
+        try:
+            self.come_to_an_end()
+        finally:
+            self.world.close()
+
+    def come_to_an_end(self) -> None:
+        """Nobody waits for ever, and whoever wants to write comes to own what that takes."""
+        ranks = self.world.ranks
+        for rank in ranks:
+            while rank.works:
                 rank.end()
         self.world.settle(waiting=(PREFETCH,))
-        for rank in self.world.ranks:
+        for rank in ranks:
             self.world.lib.memory_cancel(rank.memory)
         self.world.settle()
-        assert not any(rank.open for rank in self.world.ranks)
-        self.world.close()
+        assert not any(rank.open for rank in ranks)
+        for rank in ranks:
+            if not self.world.faults and not rank.failed and not rank.memory.stopped:
+                own(rank, 0, PAGES)
 
 
-def run(library: tuple[Any, Any], examples: int) -> None:
+def run(library: tuple[Any, Any], examples: int, **more: Any) -> None:
     machine = type("Machine", (Machine,), {"library": library})
     run_state_machine_as_test(
         machine,
         settings=settings(max_examples=examples, stateful_step_count=60, deadline=None,
-                          suppress_health_check=list(HealthCheck)),
+                          suppress_health_check=list(HealthCheck), **more),
     )  # fmt: skip
 
 
@@ -326,5 +597,16 @@ def test_any_requests_in_any_order(library: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_any_requests_in_any_order_at_length(library: tuple[Any, Any]) -> None:
-    run(library, 1000)
+    run(library, 5000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_seeded_faults_are_noticed(tmp_path: Path, mutant: Fault) -> None:
+    text = (ROOM / mutant.file).read_text()
+    assert text.count(mutant.old) == 1
+    (tmp_path / mutant.file).write_text(text.replace(mutant.old, mutant.new))
+    with pytest.raises((AssertionError, BaseExceptionGroup)):
+        run(load(tmp_path, tmp_path / mutant.file), 1000, phases=[Phase.generate], database=None)

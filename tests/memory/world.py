@@ -1,4 +1,4 @@
-"""The proxy's memory room over a device that is Python's: pages hold one number each.
+"""The proxy's memory room over a device that is Python's: pages hold a few numbers each, cells.
 
 Works of the device end when the test says so, each queue in its order, the queues in any; calls of
 the device fail where the test says so. The device looks at the rules of hal.h itself.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,24 @@ SAVE, ACTIVATE, COPY, PREFETCH = range(4)
 CANCELLED = -1
 OUT_OF_MEMORY = 2
 QUEUE = 3  # works: smaller than a real one, so that lists have to wait
+CELLS = 2  # of a page
+CELL = CHUNK // CELLS
+Page = tuple[int, ...]
+ZEROS: Page = (0,) * CELLS
+PRIVATE = 1000  # values from here on are nobody else's
 
 
-def load(folder: Path) -> tuple[Any, Any]:
+def addr_of(cell: int) -> int:
+    return DEV_BASE + cell * CELL
+
+
+def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
+    """The room; a changed file of it takes the place of the one with its name."""
     versions = native.CORE / "versions"
-    files = sorted({*ROOM.glob("*.c"), *versions.glob("*.c")} - {ROOM / "transfer.c"})
-    library = native.build(folder, files)
+    files = {*ROOM.glob("*.c"), *versions.glob("*.c")} - {ROOM / "transfer.c"}
+    if changed:
+        files = {file for file in files if file.name != changed.name} | {changed}
+    library = native.build(folder, sorted(files), args=[f"-I{ROOM}"])
     channel = native.REPOSITORY / "interpose/channel/channel.h"
     hal = native.REPOSITORY / "proxy/hal/hal.h"
     text = native.structures(channel, "rf_record", "rf_alloc") + native.declarations(hal)
@@ -50,11 +64,14 @@ class Device:
 
     def __init__(self, ffi: Any, chunks: int) -> None:
         self.ffi = ffi
-        self.free = list(range(chunks))
-        self.content: dict[int, int] = {}  # of chunks that are there
+        self.total = chunks
+        self.free = list(range(2 * chunks))
+        self.copied: dict[int, deque[tuple[int, int]]] = {}  # by space: address and chunk
+        self.content: dict[int, Page] = {}  # of chunks that are there
         self.spaces: dict[int, dict[int, int]] = {}  # address -> chunk
-        self.guarded: set[tuple[int, int]] = set()  # what is mapped read-only
+        self.guarded: set[tuple[int, int]] = set()  # space, address
         self.stuck: set[int] = set()  # chunks that could not be unmapped
+        self.faulty: set[int] = set()  # spaces that have failed
         self.queues: dict[int, deque[Any]] = {}
         self.done: dict[int, int] = {}
         self.failing: dict[str, int] = {}
@@ -65,8 +82,9 @@ class Device:
         self.table = ffi.new("struct hal *")
         fields = dict(ffi.typeof("struct hal").fields)
         for name in ("chunk_create", "chunk_destroy", "space_create", "space_destroy", "space_map",
-                     "space_unmap", "space_protect", "space_copied", "space_map_host",
-                     "stream_create", "stream_destroy", "room", "submit", "completed"):  # fmt: skip
+                     "space_unmap", "space_protect", "space_copied", "space_error",
+                     "space_map_host", "stream_create", "stream_destroy", "room", "submit",
+                     "completed"):  # fmt: skip
             callback = ffi.callback(fields[name].type, getattr(self, name), onerror=self.failed)
             self.keep.append(callback)
             setattr(self.table, name, callback)
@@ -88,10 +106,10 @@ class Device:
     # ---- chunks and spaces ----
 
     def chunk_create(self, _: Any, out: Any) -> int:
-        if not self.free or self.fails("create"):
+        if len(self.content) >= self.total or self.fails("create"):
             return OUT_OF_MEMORY
         out[0] = self.free.pop()
-        self.content[out[0]] = 0
+        self.content[out[0]] = ZEROS
         return 0
 
     def chunk_destroy(self, _: Any, chunk: int) -> None:
@@ -116,7 +134,7 @@ class Device:
                 if any((self.number(r[0]), r[1]) == (space, addr) for r in refs):
                     raise Broken("a mapping changes under a copy")
 
-    def space_map(self, space: Any, addr: int, chunk: int, writable: bool) -> int:
+    def space_map(self, space: Any, addr: int, chunk: int, writable: int) -> int:
         at = self.number(space)
         self.quiet(at, addr)
         if self.fails("map"):
@@ -124,8 +142,25 @@ class Device:
         if addr in self.spaces[at] or chunk not in self.content:
             raise Broken("mapped twice, or a chunk that is not there")
         self.spaces[at][addr] = chunk
-        self.guard(at, addr, writable)
+        if not writable:
+            self.guarded.add((at, addr))
         return 0
+
+    def space_protect(self, space: Any, addr: int, chunks: int, writable: int) -> int:
+        at = self.number(space)
+        for page in range(addr, addr + chunks * CHUNK, CHUNK):
+            self.quiet(at, page)
+            if ((at, page) in self.guarded) != bool(writable) or page not in self.spaces[at]:
+                raise Broken("protected twice, or what is not mapped")
+            self.guarded.add((at, page))  # also after an error
+            if self.fails("protect"):
+                return OUT_OF_MEMORY
+            if writable:
+                self.guarded.discard((at, page))
+        return 0
+
+    def space_error(self, space: Any, _: Any, __: int) -> int:
+        return 719 if self.number(space) in self.faulty else 0
 
     def space_unmap(self, space: Any, addr: int) -> int:
         at = self.number(space)
@@ -137,21 +172,27 @@ class Device:
             return OUT_OF_MEMORY
         return 0
 
-    def space_protect(self, space: Any, addr: int, chunks: int, writable: bool) -> int:
-        at = self.number(space)
-        failed = self.fails("protect")
-        for place in range(addr, addr + chunks * CHUNK, CHUNK):
-            self.quiet(at, place)
-            if place not in self.spaces[at]:
-                raise Broken("nothing is mapped there")
-            self.guard(at, place, writable and not failed)
-        return OUT_OF_MEMORY if failed else 0
+    def unforeseen(self, space: int, addr: int, cell: int, value: int) -> bool:
+        """A kernel writes there; if it must not, it does so in a copy, while there are numbers."""
+        if (space, addr) in self.guarded:
+            if not self.free:
+                return False
+            chunk = self.free.pop()
+            self.content[chunk] = self.content[self.spaces[space][addr]]
+            self.spaces[space][addr] = chunk
+            self.guarded.remove((space, addr))
+            self.copied.setdefault(space, deque()).append((addr, chunk))
+        chunk = self.spaces[space][addr]
+        page = self.content[chunk]
+        self.content[chunk] = (*page[:cell], value, *page[cell + 1 :])
+        return True
 
-    def space_copied(self, *_: Any) -> bool:
-        return False
-
-    def guard(self, space: int, addr: int, writable: bool) -> None:
-        (self.guarded.discard if writable else self.guarded.add)((space, addr))
+    def space_copied(self, space: Any, addr: Any, chunk: Any) -> bool:
+        of_space = self.copied.get(self.number(space))
+        if not of_space:
+            return False
+        addr[0], chunk[0] = of_space.popleft()
+        return True
 
     def space_map_host(self, *_: Any) -> int:
         return 0
@@ -190,37 +231,59 @@ class Device:
         self.done[stream] += 1
         return True
 
-    def read(self, ref: Any) -> int:
+    def host(self, addr: int, cell: int) -> Any:
+        return self.ffi.cast("uint64_t *", addr + cell * CELL)
+
+    def read(self, ref: Any) -> Page:
+        """The page at an address of a space, or of the host."""
         space = self.number(ref[0])
         if space:
             return self.content[self.spaces[space][ref[1]]]
-        return int(self.ffi.cast("uint64_t *", ref[1])[0])
+        return tuple(int(self.host(ref[1], cell)[0]) for cell in range(CELLS))
 
-    def write(self, ref: Any, value: int) -> None:
+    def write(self, ref: Any, page: Page, cells: Iterable[int] = range(CELLS)) -> None:
+        """These cells of the page get what they have in `page`."""
         space = self.number(ref[0])
-        if space:
-            if (space, ref[1]) in self.guarded:
-                raise Broken("a write to read-only memory")
-            self.content[self.spaces[space][ref[1]]] = value
-        else:
-            self.ffi.cast("uint64_t *", ref[1])[0] = value
+        if not space:
+            for cell in cells:
+                self.host(ref[1], cell)[0] = page[cell]
+            return
+        if (space, ref[1]) in self.guarded:
+            raise Broken("a write where that is guarded")
+        chunk = self.spaces[space][ref[1]]
+        new = [page[n] if n in cells else old for n, old in enumerate(self.content[chunk])]
+        self.content[chunk] = tuple(new)
+
+
+@dataclass
+class Work:
+    """A write that is under way: of `value` into cells, in the rank or for all who share them."""
+
+    first: int
+    count: int
+    value: int
+    ranks: list[Rank]
+    places: dict[int, Any]  # page: where it lies
 
 
 class Rank:
     """One rank: its memory, what its pages should hold, and what its requests were told."""
 
-    def __init__(self, world: World, number: int) -> None:
-        self.world, self.number = world, number
+    def __init__(self, world: World, number: int, group: int = 1) -> None:
+        self.world, self.number, self.group = world, number, group
         ffi = world.ffi
         self.memory = ffi.new("struct rank_memory *")
         self.fd = os.memfd_create(f"image-{number}")
         os.ftruncate(self.fd, WINDOW)
-        assert world.lib.memory_open(self.memory, world.memory, 1, number, self.fd, self.fd) == 0
-        self.model: dict[int, int] = {}
+        opened = world.lib.memory_open(self.memory, world.memory, group, number, self.fd, self.fd)
+        assert opened == 0
+        self.space = world.device.number(self.memory.space)
+        self.model: dict[int, Page] = {}
         self.told: list[tuple[int, int]] = []
         self.accepted = 0
         self.failed = False
         self.cut = False  # at a cut nobody writes, and what is saved stays true
+        self.works: deque[Work] = deque()
         self.callback = ffi.callback("void(void *, enum memory_purpose, int)", self.tell,
                                      onerror=world.device.failed)  # fmt: skip
 
@@ -257,52 +320,110 @@ class Rank:
         return int(self.memory.pages[page].chunk.refs)
 
     def ask(self, purpose: int, stay: bool = False, page: int = 0, pages: int = 1) -> bool:
+        return self.wants(purpose, stay, page * CELLS, pages * CELLS)
+
+    def used(self) -> None:
+        """As memory_used."""
+        self.memory.inflight -= 1
+        self.running(-1)
+        if self.memory.guarded:
+            self.world.lib.sharing_copied(self.memory)
+
+    def wants(self, purpose: int, stay: bool, first: int, count: int) -> bool:
         wanted = self.world.ffi.new("struct memory_request *")
         wanted.purpose, wanted.stay, wanted.over = purpose, stay, self.callback
         if purpose == COPY:
-            wanted.addr, wanted.bytes = DEV_BASE + page * CHUNK, pages * CHUNK
+            wanted.addr, wanted.bytes = addr_of(first), count * CELL
         had, told = self.memory.request.state, len(self.told)
         good = bool(self.world.lib.memory_ask(self.memory, wanted))
         self.accepted += good and (not had or len(self.told) > told)
         return good
+
+    def owns(self, first: int, count: int) -> bool:
+        m = self.memory
+        return not m.guarded or bool(self.world.lib.sharing_owns(m, addr_of(first), count * CELL))
 
     def alloc(self, page: int) -> bool:
         what = self.world.ffi.new("struct rf_alloc *")
         what.addr, what.bytes = DEV_BASE + page * CHUNK, CHUNK
         if self.world.lib.memory_alloc(self.memory, what) != 0:
             return False
-        self.model[page] = 0
+        self.model[page] = ZEROS
         return True
 
     def free(self, page: int) -> None:
         self.world.lib.memory_free(self.memory, DEV_BASE + page * CHUNK)
         del self.model[page]
 
+    # ---- work ----
+
     def begin(self) -> None:
-        self.memory.inflight += 1
-        self.running(1)
+        """Something runs that writes nothing."""
+        self.submit(Work(0, 0, 0, [self], {}))
+
+    def write(self, page: int, value: int) -> None:
+        """All of a page that is the rank's own, at once."""
+        assert not self.cut
+        self.run(page * CELLS, CELLS, value)
+        self.end()
+
+    def run(self, first: int, count: int, value: int) -> None:
+        """Gives a write to the device, and notes at once what will be there."""
+        pages = {cell // CELLS for cell in range(first, first + count)}
+        self.submit(Work(first, count, value, [self], {p: self.place(p, True) for p in pages}))
+
+    def submit(self, work: Work) -> None:
+        lib = self.world.lib
+        for rank in work.ranks:
+            rank.memory.inflight += 1
+            rank.works.append(work)
+            rank.running(1)
+            content = self.world.named(work.value)
+            if not work.count:
+                continue
+            if work.value < PRIVATE or len(work.ranks) > 1:
+                lib.content_is(rank.memory, addr_of(work.first), work.count * CELL, content)
+            else:
+                lib.content_unknown(rank.memory, addr_of(work.first), work.count * CELL)
 
     def end(self) -> None:
-        self.memory.inflight -= 1
-        self.running(-1)
+        """The rank's oldest work ends, if it is the oldest of all that it is for."""
+        work = self.works[0]
+        if any(rank.works[0] is not work for rank in work.ranks):
+            return
+        by_page: dict[int, list[int]] = {}
+        for cell in range(work.first, work.first + work.count):
+            by_page.setdefault(cell // CELLS, []).append(cell % CELLS)
+        for page, cells in by_page.items():
+            value = (work.value,) * CELLS
+            self.world.device.write(work.places[page], value, cells)
+            for rank in work.ranks:
+                old = rank.model[page]
+                rank.model[page] = tuple(work.value if n in cells else old[n] for n in range(CELLS))
+        for rank in work.ranks:
+            rank.works.popleft()
+            rank.used()
+
+    def fault(self) -> None:
+        """Its oldest work faults, and all who share that with it."""
+        for rank in list(self.works[0].ranks):
+            self.world.device.faulty.add(rank.space)
+            rank.failed = True
+            while rank.works:
+                rank.works.popleft().ranks.remove(rank)
+                rank.used()
 
     def running(self, change: int) -> None:
-        space = self.world.device.number(self.memory.space)
         running = self.world.device.running
-        running[space] = running.get(space, 0) + change
+        running[self.space] = running.get(self.space, 0) + change
 
     def place(self, page: int, write: bool = False) -> Any:
         ref = self.world.ffi.new("struct hal_ref *")
         self.world.lib.memory_resolve(self.memory, DEV_BASE + page * CHUNK, CHUNK, write, ref)
         return ref.space, ref.addr
 
-    def read(self, page: int) -> int:
+    def read(self, page: int) -> Page:
         return self.world.device.read(self.place(page))
-
-    def write(self, page: int, value: int) -> None:
-        assert not self.cut
-        self.world.device.write(self.place(page, True), value)
-        self.model[page] = value
 
     def close(self) -> None:
         self.world.lib.memory_close(self.memory)
@@ -310,19 +431,29 @@ class Rank:
 
 
 class World:
-    def __init__(self, library: tuple[Any, Any], ranks: int, chunks: int) -> None:
+    def __init__(
+        self, library: tuple[Any, Any], ranks: int, chunks: int, groups: tuple[int, ...] = ()
+    ) -> None:
         self.ffi, self.lib = library
         self.device = Device(self.ffi, chunks)
         self.memory = self.ffi.new("struct device_memory *")
         self.faults = False
-        assert (
-            self.lib.device_memory_open(
-                self.memory, self.device.table, self.ffi.NULL, chunks * CHUNK
-            )
-            == 0
+        opened = self.lib.device_memory_open(
+            self.memory, self.device.table, self.ffi.NULL, chunks * CHUNK
         )
+        assert opened == 0
+        self.memory.shares = True
         self.streams = sorted(self.device.queues)
-        self.ranks = [Rank(self, number) for number in range(ranks)]
+        self.ranks = [Rank(self, n, groups[n] if groups else 1) for n in range(ranks)]
+
+    def named(self, value: int) -> Any:
+        """What everybody knows by this name; 0: zeros."""
+        if not value:
+            return self.lib.versions_fill(0, 1)
+        content = self.ffi.new("struct content *")
+        content.version.a = content.version.b = value
+        content.period = 1
+        return content[0]
 
     def fault(self, what: str) -> None:
         self.faults = True
@@ -336,12 +467,27 @@ class World:
         assert not self.device.broken, self.device.broken
         wrong = self.lib.memory_invalid(self.memory)
         assert wrong == self.ffi.NULL, self.ffi.string(wrong).decode()
-        used = {r.chunk(p) for r in self.ranks for p in r.model} - {None}
-        assert used <= set(self.device.content)
+        self.check_sharing()
         for rank in self.ranks:
             assert rank.open in (0, 1) and rank.open == bool(rank.memory.request.state)
             if not rank.moving and not rank.failed:
                 assert {p: rank.read(p) for p in rank.model} == rank.model
+
+    def check_sharing(self) -> None:
+        """As the device sees it: who has a chunk, how many there are, who can write there."""
+        spaces = {rank.space: rank for rank in self.ranks}
+        users: dict[int, list[tuple[int, int]]] = {}
+        for space in spaces:
+            for addr, chunk in self.device.spaces[space].items():
+                users.setdefault(chunk, []).append((space, addr))
+        untold = sum(map(len, self.device.copied.values()))
+        assert self.memory.used == len(self.device.content) - untold
+        shared = sum(len(all_) > 1 for all_ in users.values())
+        assert untold or self.memory.shared == shared
+        for all_ in users.values():
+            assert len({addr for _, addr in all_}) == 1 == len({spaces[s].group for s, _ in all_})
+            if len(all_) > 1:
+                assert len([user for user in all_ if user not in self.device.guarded]) <= 1
 
     def settle(self, waiting: tuple[int, ...] = ()) -> None:
         """Until all requests but those for the purposes `waiting` are over; it must come."""
@@ -354,10 +500,14 @@ class World:
         raise AssertionError("requests wait for ever")
 
     def close(self) -> None:
-        for rank in self.ranks:
+        """To be called again after a failure: then it is no use to look at anything."""
+        ranks, self.ranks = self.ranks, []
+        for rank in ranks:
             rank.close()
+        if not ranks:
+            return
         assert not self.device.broken, self.device.broken
         assert self.memory.used == self.memory.lost == len(self.device.stuck)
-        assert self.memory.reserved == self.memory.leaving == 0
+        assert self.memory.reserved == self.memory.leaving == self.memory.shared == 0
         assert self.memory.requests == self.ffi.NULL
         self.lib.device_memory_close(self.memory, True)

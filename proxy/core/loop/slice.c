@@ -60,6 +60,9 @@ static void activate(struct proxy *p, struct rank *r)
 		rank_count_switch(r);
 		p->slice.active_since_ns = now_ns();
 		p->slice.idle_since_ns = 0;
+		int error = memory_merge(&r->memory);
+		if (error)
+			rank_fail(r, error, "its memory could not be mapped");
 	}
 	memory_activated(&r->memory);
 	p->slice.active = r;

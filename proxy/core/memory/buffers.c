@@ -60,6 +60,7 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 		m->live[m->live_count++] = c;
 		m->missing++;
 		versions_set(&m->versions, page_addr(c), RF_CHUNK_BYTES, versions_fill(0, 1));
+		page->digested = 0;
 	}
 	memmove(&m->buffers[at + 1], &m->buffers[at], (m->buffer_count - at) * sizeof *m->buffers);
 	m->buffers[at] = (struct buffer){a->addr, bytes, a->call_site, a->stable, false};

@@ -1,5 +1,5 @@
 /* chunk.c: physical chunks as objects: which pages refer to them, how many are used, reserved and
- * leaving (memory.h). A chunk that several pages refer to counts once. */
+ * leaving (memory.h). A chunk that several pages refer to counts once, and is read-only in all. */
 #include "memory.h"
 
 int64_t chunk_room(const struct device_memory *d)
@@ -35,39 +35,89 @@ void chunk_let_go(struct device_memory *d, struct chunk *c)
 	d->used--;
 }
 
-/* The only place where these change, and so where a chunk begins or ceases to be leaving. */
+/* The only place where these change, and so where a chunk begins or ceases to be leaving, or
+ * shared. */
 static void count(struct device_memory *d, struct chunk *c, uint32_t refs, uint32_t leaving)
 {
 	d->leaving -= c->refs && c->leaving == c->refs;
+	d->shared -= c->refs > 1;
 	c->refs = refs;
 	c->leaving = leaving;
 	d->leaving += c->refs && c->leaving == c->refs;
+	d->shared += c->refs > 1;
 }
 
-int page_map(struct rank_memory *m, uint32_t page, struct chunk *c)
+static bool mapped(struct rank_memory *m, uint32_t index, struct chunk *c, int *error)
 {
 	struct device_memory *d = m->device;
-	int error = d->hal->space_map(m->space, page_addr(page), chunk_number(d, c), true);
-	if (error)
-		return error;
-	m->pages[page].chunk = c;
-	m->missing--;
+	struct page *page = &m->pages[index];
+	*error = d->hal->space_map(m->space, page_addr(index), chunk_number(d, c), !c->refs);
+	if (*error)
+		return false;
+	page->chunk = c;
+	page->guarded = c->refs;
+	m->guarded += page->guarded;
 	count(d, c, c->refs + 1, c->leaving);
-	return CU_OK;
+	return true;
 }
 
-void page_unmap(struct rank_memory *m, uint32_t index)
+/* Its chunk, of which it is no page any more. */
+static struct chunk *unmapped(struct rank_memory *m, uint32_t index)
 {
 	struct device_memory *d = m->device;
 	struct page *page = &m->pages[index];
 	struct chunk *c = page->chunk;
 	c->lost |= d->hal->space_unmap(m->space, page_addr(index)) != 0;
 	count(d, c, c->refs - 1, c->leaving - page->leaving);
+	m->guarded -= page->guarded || page->open;
 	page->chunk = NULL;
-	page->saved = page->leaving = false;
+	page->leaving = page->guarded = page->open = page->kept = false;
+	return c;
+}
+
+int page_map(struct rank_memory *m, uint32_t page, struct chunk *c)
+{
+	int error;
+	m->missing -= mapped(m, page, c, &error);
+	return error;
+}
+
+void page_unmap(struct rank_memory *m, uint32_t page)
+{
+	struct chunk *c = unmapped(m, page);
+	m->pages[page].saved = false;
 	m->missing++;
 	if (!c->refs)
-		chunk_let_go(d, c);
+		chunk_let_go(m->device, c);
+}
+
+int page_remap(struct rank_memory *m, uint32_t page, struct chunk *c)
+{
+	struct chunk *old = unmapped(m, page);
+	int error, again;
+	if (!mapped(m, page, c, &error) && !mapped(m, page, old, &again)) {
+		m->pages[page].saved = false;
+		m->missing++;
+	}
+	if (!old->refs)
+		chunk_let_go(m->device, old);
+	return error;
+}
+
+void page_copied(struct rank_memory *m, uint32_t index, uint32_t number)
+{
+	struct device_memory *d = m->device;
+	struct page *page = &m->pages[index];
+	struct chunk *old = page->chunk, *c = &d->chunks[number];
+	*c = (struct chunk){.held = true};
+	d->used++;
+	count(d, old, old->refs - 1, old->leaving);
+	count(d, c, 1, 0);
+	m->guarded -= page->guarded || page->open;
+	page->chunk = c;
+	page->saved = page->guarded = page->open = page->kept = false;
+	if (!old->refs)
+		chunk_let_go(d, old);
 }
 
 void page_leaves(struct rank_memory *m, uint32_t index)
@@ -77,11 +127,28 @@ void page_leaves(struct rank_memory *m, uint32_t index)
 	count(m->device, c, c->refs, c->leaving + 1);
 }
 
-int memory_share(struct rank_memory *from, struct rank_memory *to, uint32_t page)
+int page_guard(struct rank_memory *m, uint32_t index)
 {
-	struct chunk *c = from->pages[page].chunk;
-	if (from->device != to->device || !c || c->leaving || !to->pages[page].buffers ||
-	    to->pages[page].chunk || to->inflight || memory_moving(to))
-		return CU_INVALID_VALUE;
-	return page_map(to, page, c);
+	struct page *page = &m->pages[index];
+	if (page->guarded)
+		return CU_OK;
+	m->guarded += !page->open;
+	page->guarded = true;
+	page->open = false;
+	return m->device->hal->space_protect(m->space, page_addr(index), 1, false);
+}
+
+/* It can be written: because it is its rank's alone, or (`shared`) for all who refer to it. */
+int page_open(struct rank_memory *m, uint32_t index, bool shared)
+{
+	struct page *page = &m->pages[index];
+	int error = CU_OK;
+	if (page->guarded)
+		error = m->device->hal->space_protect(m->space, page_addr(index), 1, true);
+	if (error)
+		return error;
+	m->guarded -= (page->guarded || page->open) && !shared;
+	page->guarded = false;
+	page->open = shared;
+	return CU_OK;
 }

@@ -22,29 +22,65 @@ struct content content_of_bytes(const void *from, uint64_t bytes)
 	return (struct content){digest_end(&d), 0, 0};
 }
 
+/* What was found out about these pages is of before. Where versions are forgotten without a write
+ * (versions.h), it stays true. */
+static void changes(struct rank_memory *m, uint64_t addr, uint64_t bytes)
+{
+	for (uint64_t p = page_at(addr); bytes && p <= page_at(addr + bytes - 1); p++) {
+		m->pages[p].digested = 0;
+		m->pages[p].kept = false;
+	}
+}
+
 void content_is(struct rank_memory *m, uint64_t addr, uint64_t bytes, struct content content)
 {
-	if (in_heap(addr, bytes))
-		versions_set(&m->versions, addr, bytes, content);
+	if (!in_heap(addr, bytes))
+		return;
+	versions_set(&m->versions, addr, bytes, content);
+	changes(m, addr, bytes);
 }
 
 void content_unknown(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
-	if (in_heap(addr, bytes))
-		versions_private(&m->versions, addr, bytes);
+	if (!in_heap(addr, bytes))
+		return;
+	versions_private(&m->versions, addr, bytes);
+	changes(m, addr, bytes);
 }
 
 void content_all_unknown(struct rank_memory *m)
 {
 	versions_private(&m->versions, RF_DEV_BASE, RF_HEAP_BYTES);
+	m->contents++;
 }
 
 void content_copied(struct rank_memory *m, uint64_t to, uint64_t from, uint64_t bytes)
 {
-	if (in_heap(to, bytes) && in_heap(from, bytes))
-		versions_copy(&m->versions, to, &m->versions, from, bytes);
-	else
+	if (!in_heap(to, bytes) || !in_heap(from, bytes)) {
 		content_unknown(m, to, bytes);
+		return;
+	}
+	versions_copy(&m->versions, to, &m->versions, from, bytes);
+	changes(m, to, bytes);
+}
+
+bool content_same(struct rank_memory *m, struct rank_memory *o, uint32_t page)
+{
+	const struct version *x = content_digest(m, page), *y = content_digest(o, page);
+	return x->a == y->a && x->b == y->b;
+}
+
+const struct version *content_digest(struct rank_memory *m, uint32_t index)
+{
+	struct page *page = &m->pages[index];
+	struct digest d;
+	if (page->digested != m->contents + 1) {
+		digest_begin(&d);
+		versions_absorb(&m->versions, page_addr(index), RF_CHUNK_BYTES, &d);
+		page->digest = digest_end(&d);
+		page->digested = m->contents + 1;
+	}
+	return &page->digest;
 }
 
 void foreseen_add(struct foreseen *f, uint64_t addr, uint64_t bytes, uint32_t use)

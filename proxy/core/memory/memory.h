@@ -74,11 +74,16 @@ struct chunk {            /* physical memory for a page, of all pages that refer
 };
 
 struct page {
-	uint32_t buffers;    /* live ones that touch it; 0: not there */
-	struct chunk *chunk; /* NULL: not resident */
-	bool in_image;       /* the image holds content (else it reads as zero) */
-	bool saved;          /* resident, and the image holds the same */
-	bool leaving;        /* on its way out */
+	uint32_t buffers;      /* live ones that touch it; 0: not there */
+	bool in_image;         /* the image holds content (else it reads as zero) */
+	bool saved;            /* resident, and the image holds the same */
+	bool leaving;          /* on its way out */
+	bool guarded;          /* mapped read-only */
+	bool open;             /* shared, and can be written for all who share it */
+	bool kept;             /* copied to be written: shared no more before it is */
+	struct chunk *chunk;   /* NULL: not resident */
+	struct version digest; /* of its content, if `digested` says so (content.c) */
+	uint64_t digested;
 };
 
 enum memory_purpose {               /* in the order of service */
@@ -118,6 +123,7 @@ struct move {
 	uint32_t page;
 	enum move_kind kind;
 	bool changes;        /* while it is copied: what the image gets is of before */
+	bool promised;       /* a chunk, which is not taken yet */
 	struct chunk *chunk; /* OWN: the new one */
 	uint64_t hal_seq;    /* 0: there was nothing to copy */
 };
@@ -140,12 +146,14 @@ struct rank_memory {
 	uint32_t live_count, live_room;
 	uint32_t dying;    /* live, but no buffer's any more: unmapped when nothing runs */
 	uint32_t missing;  /* live but not resident */
-	uint32_t guarded;  /* resident pages that the rank may not write as they are */
+	uint32_t guarded;  /* resident pages that are guarded or open */
 	uint32_t inflight; /* submitted works that use it */
 	uint64_t last_active;
 	bool stopped;             /* nothing more is brought in: the rank has failed */
 	bool alone;               /* on its device: no second copy is kept in the image */
+	bool gives, asked;        /* while somebody looks for who may share, or make room */
 	struct versions versions; /* of its heap */
+	uint64_t contents;        /* how often all of it has become unknown */
 	struct memory_request request;
 	struct move *moves; /* all of one direction, in order */
 	uint32_t move_count, move_submitted, move_done, move_room;
@@ -156,6 +164,8 @@ struct device_memory {
 	struct hal_device *device;
 	uint64_t total, used, reserved, leaving; /* chunks */
 	uint64_t lost;                           /* of those used: of no page, and lost */
+	uint64_t shared;                         /* of those used: of several pages */
+	bool shares;                             /* may ranks share? */
 	struct chunk *chunks;                    /* by the device's number */
 	struct rank_memory **all;                /* in order of rank */
 	uint32_t count, room;
@@ -166,6 +176,9 @@ struct device_memory {
 	struct hal_stream *in, *out;      /* queues of the moves */
 	struct hal_space *scratch;        /* where new chunks of OWN are written, by number */
 	uint64_t swapped_in, swapped_out; /* bytes */
+	uint64_t spared;                  /* bytes that were shared, and so not moved in */
+	uint64_t copies;                  /* of pages, before they were written */
+	uint64_t unforeseen;              /* of pages, while a kernel wrote to them */
 	bool progress;                    /* something has changed */
 };
 
@@ -191,9 +204,15 @@ static inline void memory_alone(struct rank_memory *m, bool alone) { m->alone = 
 static inline bool memory_resident(const struct rank_memory *m) { return !m->missing; }
 static inline bool memory_moving(const struct rank_memory *m) { return m->move_count != 0; }
 
-/* A work that uses it is submitted; it has completed. */
+/* A work that uses it is submitted; it has completed: then it may have written what it shares. */
 static inline void memory_use(struct rank_memory *m) { m->inflight++; }
-static inline void memory_used(struct rank_memory *m) { m->inflight--; }
+void sharing_copied(struct rank_memory *); /* sharing.c: what it did not foresee is counted */
+static inline void memory_used(struct rank_memory *m)
+{
+	m->inflight--;
+	if (m->guarded)
+		sharing_copied(m);
+}
 
 /* ---- buffers.c ---- */
 
@@ -263,12 +282,6 @@ struct version content_version(struct rank_memory *, const struct foreseen *);
 /* It has been submitted, and writes this. */
 void content_commit(struct rank_memory *, const struct foreseen *, struct version);
 
-/* ---- chunk.c ---- */
-
-/* The page of `to` that is not resident refers to the chunk of the same page of `from`. Both are
- * quiet, the content is the same, and nobody writes there without a PURPOSE_COPY before. */
-int memory_share(struct rank_memory *from, struct rank_memory *to, uint32_t page);
-
 /* ---- sharing.c ---- */
 
 /* May the rank's work write all of it: is every page that is resident its alone, and not guarded?
@@ -300,6 +313,10 @@ static inline bool memory_waits(const struct rank_memory *m)
 	return m->request.state == REQUEST_WAITING && m->request.purpose == PURPOSE_COPY;
 }
 
+/* The rank is about to run: its pages that hold the same as those of others of its group refer to
+ * the same chunks from now on, as far as both are quiet. CUresult: content is lost. */
+int memory_merge(struct rank_memory *);
+
 /* ---- request.c ---- */
 
 /* Asks: the caller's fields are copied. A prefetch gives way to an activation, and everything to a
@@ -323,14 +340,31 @@ const char *memory_invalid(const struct device_memory *); /* what is wrong, or N
 /* ---- between the files of this room ---- */
 
 static inline uint64_t page_addr(uint32_t page) { return RF_DEV_BASE + page * RF_CHUNK_BYTES; }
+static inline uint64_t page_at(uint64_t addr) { return (addr - RF_DEV_BASE) / RF_CHUNK_BYTES; }
 int64_t chunk_room(const struct device_memory *); /* negative: some that were promised are lost */
 uint32_t chunk_number(const struct device_memory *, const struct chunk *); /* the device's */
 int chunk_new(struct device_memory *, struct chunk **);                    /* of no page yet */
 void chunk_let_go(struct device_memory *, struct chunk *);                 /* of no page any more */
+/* Read-only if other pages refer to it, which must be guarded then. */
 int page_map(struct rank_memory *, uint32_t page, struct chunk *);
 void page_unmap(struct rank_memory *, uint32_t page);
+/* Another chunk with the same content. After an error it has the old one, or none. */
+int page_remap(struct rank_memory *, uint32_t page, struct chunk *);
+/* The device has given it a chunk of its own, maybe one more than there are. */
+void page_copied(struct rank_memory *, uint32_t page, uint32_t number);
 void page_leaves(struct rank_memory *, uint32_t page); /* is on its way out */
+int page_guard(struct rank_memory *, uint32_t page);
+int page_open(struct rank_memory *, uint32_t page, bool shared);
+const struct version *content_digest(struct rank_memory *, uint32_t page);
+bool content_same(struct rank_memory *, struct rank_memory *, uint32_t page);
+/* Who has what this page holds, which is not resident, and can share it now; NULL: nobody. */
+struct rank_memory *sharing_giver(struct rank_memory *, uint32_t page);
+int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page);
 void image_punch(struct rank_memory *, uint32_t page);
+static inline bool move_inwards(const struct move *v)
+{
+	return v->kind == MOVE_IN || v->kind == MOVE_OWN;
+}
 bool move_add(struct rank_memory *, uint32_t page, enum move_kind);
 void moves_drop(struct rank_memory *); /* of those in, what is not submitted */
 bool moves_pump(struct device_memory *);

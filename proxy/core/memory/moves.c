@@ -29,16 +29,22 @@ static uint64_t copy(struct device_memory *d, struct hal_stream *queue, struct h
 	return d->hal->submit(queue, &work);
 }
 
-static bool inwards(const struct move *v) { return v->kind == MOVE_IN || v->kind == MOVE_OWN; }
+/* Who wants a page for itself needs no chunk where all others let go of theirs. */
+static bool needs_chunk(const struct page *page, enum move_kind kind)
+{
+	return kind == MOVE_IN ||
+	       (kind == MOVE_OWN && page->chunk->refs - page->chunk->leaving > 1);
+}
 
 bool move_add(struct rank_memory *m, uint32_t page, enum move_kind kind)
 {
 	struct device_memory *d = m->device;
 	if (!make_room((void **)&m->moves, m->move_count, 1, &m->move_room, sizeof *m->moves))
 		return false;
+	bool promised = needs_chunk(&m->pages[page], kind);
 	d->moving += m->move_count == 0;
-	m->moves[m->move_count] = (struct move){.page = page, .kind = kind};
-	d->reserved += inwards(&m->moves[m->move_count]);
+	m->moves[m->move_count] = (struct move){.page = page, .kind = kind, .promised = promised};
+	d->reserved += promised;
 	if (kind == MOVE_OUT)
 		page_leaves(m, page);
 	m->move_count++;
@@ -61,7 +67,7 @@ void moves_drop(struct rank_memory *m)
 	for (; m->move_count > m->move_submitted; m->move_count--) {
 		if (m->moves[m->move_count - 1].kind == MOVE_OUT)
 			break;
-		m->device->reserved -= inwards(&m->moves[m->move_count - 1]);
+		m->device->reserved -= m->moves[m->move_count - 1].promised;
 	}
 	if (!m->move_count)
 		m->device->moving--;
@@ -89,6 +95,8 @@ static enum outcome take(struct rank_memory *m, struct chunk **c)
 		d->reserved--;
 		return SUBMITTED;
 	}
+	for (uint32_t i = 0; i < d->count; i++) /* it may have gone there meanwhile */
+		sharing_copied(d->all[i]);
 	if (d->leaving)
 		return WAITS;
 	return fail(m, d->used < d->total ? error : CU_OK);
@@ -113,16 +121,25 @@ static enum outcome submit_in(struct rank_memory *m, struct move *v)
 	return SUBMITTED;
 }
 
-/* The new chunk is written where no rank sees it. */
+/* The others have released it, or are about to. */
+static enum outcome submit_alone(struct rank_memory *m, struct move *v)
+{
+	if (m->pages[v->page].chunk->refs > 1)
+		return WAITS;
+	m->device->reserved -= v->promised;
+	m->move_submitted++;
+	int error = page_open(m, v->page, false);
+	return error ? fail(m, error) : SUBMITTED;
+}
+
+/* The new chunk is written where no rank sees it; zeros need not be written. */
 static enum outcome submit_own(struct rank_memory *m, struct move *v)
 {
 	struct device_memory *d = m->device;
-	if (m->pages[v->page].chunk->refs == 1) { /* the others have released it meanwhile */
-		d->reserved--;
-		m->move_submitted++;
-		return SUBMITTED;
-	}
-	int error = d->scratch ? CU_OK : d->hal->space_create(d->device, &d->scratch);
+	if (!v->promised || m->pages[v->page].chunk->refs == 1)
+		return submit_alone(m, v);
+	bool zeros = versions_zeros(&m->versions, page_addr(v->page), RF_CHUNK_BYTES);
+	int error = d->scratch || zeros ? CU_OK : d->hal->space_create(d->device, &d->scratch);
 	if (error)
 		return fail(m, error);
 	struct chunk *c;
@@ -130,13 +147,17 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	if (taken != SUBMITTED)
 		return taken;
 	m->move_submitted++;
+	d->copies++;
+	v->chunk = c;
+	if (zeros)
+		return SUBMITTED;
 	uint64_t at = page_addr(chunk_number(d, c));
 	error = d->hal->space_map(d->scratch, at, chunk_number(d, c), true);
 	if (error) {
+		v->chunk = NULL;
 		chunk_let_go(d, c);
 		return fail(m, error);
 	}
-	v->chunk = c;
 	v->hal_seq = copy(d, d->in, in_space(d->scratch, at),
 			  in_space(m->space, page_addr(v->page)));
 	return SUBMITTED;
@@ -146,11 +167,11 @@ static enum outcome submit(struct rank_memory *m)
 {
 	struct device_memory *d = m->device;
 	struct move *v = &m->moves[m->move_submitted];
-	if (!inwards(v) && m->pages[v->page].saved) { /* it is there already */
+	if (!move_inwards(v) && m->pages[v->page].saved) { /* it is there already */
 		m->move_submitted++;
 		return SUBMITTED;
 	}
-	if (!d->hal->room(inwards(v) ? d->in : d->out))
+	if (!d->hal->room(move_inwards(v) ? d->in : d->out))
 		return WAITS;
 	if (v->kind == MOVE_IN)
 		return submit_in(m, v);
@@ -175,16 +196,15 @@ static void complete_in(struct rank_memory *m, const struct move *v)
 static void complete_own(struct rank_memory *m, const struct move *v)
 {
 	struct device_memory *d = m->device;
-	if (!v->chunk)
-		return;
-	v->chunk->lost |= d->hal->space_unmap(d->scratch, page_addr(chunk_number(d, v->chunk))) !=
-			  0;
-	page_unmap(m, v->page);
-	int error = page_map(m, v->page, v->chunk);
-	if (!error)
-		return;
-	chunk_let_go(d, v->chunk);
-	fail(m, error);
+	if (v->chunk && v->hal_seq)
+		v->chunk->lost |= d->hal->space_unmap(d->scratch,
+						      page_addr(chunk_number(d, v->chunk))) != 0;
+	int error = v->chunk ? page_remap(m, v->page, v->chunk) : CU_OK;
+	if (error) {
+		chunk_let_go(d, v->chunk);
+		fail(m, error);
+	}
+	m->pages[v->page].kept = m->pages[v->page].chunk && !m->pages[v->page].guarded;
 }
 
 static void complete(struct rank_memory *m, const struct move *v)
@@ -213,7 +233,7 @@ static bool complete_all(struct device_memory *d)
 		struct rank_memory *m = d->all[i];
 		while (m->move_done < m->move_submitted) {
 			struct move *v = &m->moves[m->move_done];
-			if (v->hal_seq > (inwards(v) ? in : out))
+			if (v->hal_seq > (move_inwards(v) ? in : out))
 				break;
 			m->move_done++;
 			complete(m, v);

@@ -82,16 +82,17 @@ void memory_activated(struct rank_memory *m)
 
 /* ---- what it takes ---- */
 
-/* Of the pages that a COPY is about, does this one need a chunk? */
-static bool shared(const struct memory_request *q, uint32_t page)
+static bool brings(const struct memory_request *q)
 {
-	uint64_t first = (q->addr - RF_DEV_BASE) / RF_CHUNK_BYTES;
-	uint64_t last = (q->addr + q->bytes - 1 - RF_DEV_BASE) / RF_CHUNK_BYTES;
-	const struct chunk *c = q->memory->pages[page].chunk;
-	return q->bytes && page >= first && page <= last && c && c->refs > 1;
+	return q->purpose == PURPOSE_ACTIVATE || q->purpose == PURPOSE_PREFETCH;
 }
 
-/* The move that a live page needs for the request. */
+static bool in_range(const struct memory_request *q, uint32_t page)
+{
+	return q->bytes && page >= page_at(q->addr) && page <= page_at(q->addr + q->bytes - 1);
+}
+
+/* Does a live page need something for the request, and which move? */
 static bool needs(const struct memory_request *q, uint32_t index, enum move_kind *kind)
 {
 	const struct page *page = &q->memory->pages[index];
@@ -99,88 +100,210 @@ static bool needs(const struct memory_request *q, uint32_t index, enum move_kind
 	case PURPOSE_SAVE:
 		*kind = q->stay ? MOVE_SAVE : MOVE_OUT;
 		return page->chunk && !(q->stay && page->saved);
-	case PURPOSE_COPY: *kind = MOVE_OWN; return shared(q, index);
+	case PURPOSE_COPY:
+		*kind = MOVE_OWN;
+		return in_range(q, index) &&
+		       !memory_owns(q->memory, page_addr(index), RF_CHUNK_BYTES);
 	default: *kind = MOVE_IN; return !page->chunk;
 	}
 }
 
-static int64_t moves_needed(const struct memory_request *q)
+static bool fulfilled(const struct memory_request *q)
 {
 	const struct rank_memory *m = q->memory;
 	enum move_kind kind;
-	int64_t count = 0;
-	if (q->purpose == PURPOSE_ACTIVATE || q->purpose == PURPOSE_PREFETCH)
-		return m->missing; /* looked at in each turn */
+	if (brings(q))
+		return !m->missing; /* looked at in each turn */
+	if (q->purpose == PURPOSE_COPY)
+		return !q->bytes || memory_owns(m, q->addr, q->bytes);
 	for (uint32_t i = 0; i < m->live_count; i++)
-		count += needs(q, m->live[i], &kind);
+		if (needs(q, m->live[i], &kind))
+			return false;
+	return true;
+}
+
+/* Of the pages that the request is about, those that need a chunk: not what others have, and not
+ * what all others let go of. */
+static int64_t chunks_needed(const struct memory_request *q)
+{
+	struct rank_memory *m = q->memory;
+	enum move_kind kind;
+	int64_t count = 0;
+	if (q->purpose == PURPOSE_SAVE)
+		return 0;
+	for (uint32_t i = 0; i < m->live_count; i++) {
+		const struct chunk *c = m->pages[m->live[i]].chunk;
+		if (needs(q, m->live[i], &kind))
+			count += c ? c->refs - c->leaving > 1 : !sharing_giver(m, m->live[i]);
+	}
 	return count;
 }
 
 /* ---- room ---- */
 
-static struct rank_memory *victim(const struct memory_request *q)
+static bool can_yield(const struct memory_request *q, const struct rank_memory *m)
 {
 	const struct device_memory *d = q->memory->device;
+	if (m == q->memory || m->inflight || memory_moving(m) || m->live_count == m->missing)
+		return false;
+	return q->purpose != PURPOSE_PREFETCH || (m != d->active && !m->request.state);
+}
+
+/* Of those that make room, the one that was active longest ago; it is not asked again. */
+static struct rank_memory *victim(const struct device_memory *d)
+{
 	struct rank_memory *oldest = NULL;
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct rank_memory *m = d->all[i];
-		if (m == q->memory || m->inflight || memory_moving(m) ||
-		    m->live_count == m->missing)
-			continue;
-		if (q->purpose == PURPOSE_PREFETCH && (m == d->active || m->request.state))
-			continue;
-		if (!oldest || m->last_active < oldest->last_active)
+		if (m->gives && !m->asked && (!oldest || m->last_active < oldest->last_active))
 			oldest = m;
 	}
+	if (oldest)
+		oldest->asked = true;
 	return oldest;
 }
 
-/* False: not yet. What was found on the way is leaving all the same. */
-static bool make_chunks(const struct memory_request *q, int64_t needed)
+static void ask_anew(const struct device_memory *d)
 {
-	struct device_memory *d = q->memory->device;
-	if (chunk_room(d) >= needed)
-		return true;
 	for (uint32_t i = 0; i < d->count; i++)
-		memory_sweep(d->all[i]);
-	while (chunk_room(d) < needed) {
-		struct rank_memory *m = victim(q);
-		if (!m)
+		d->all[i]->asked = false;
+}
+
+/* Would it be of use to the requester where it is? */
+static bool wanted(const struct memory_request *q, const struct rank_memory *m, uint32_t page)
+{
+	struct rank_memory *r = q->memory;
+	if (r->pages[page].chunk || !r->pages[page].buffers || !brings(q))
+		return r->pages[page].chunk == m->pages[page].chunk;
+	const struct rank_memory *giver = sharing_giver(r, page);
+	return giver && giver->pages[page].chunk == m->pages[page].chunk;
+}
+
+/* Do all others that refer to the chunk make room? */
+static bool all_give(const struct memory_request *q, const struct chunk *c, uint32_t page)
+{
+	const struct device_memory *d = q->memory->device;
+	for (uint32_t i = 0; i < d->count; i++) {
+		const struct rank_memory *m = d->all[i];
+		if (m != q->memory && m->pages[page].chunk == c && !m->gives &&
+		    !m->pages[page].leaving)
 			return false;
-		for (uint32_t i = 0; i < m->live_count && chunk_room(d) < needed; i++)
-			if (m->pages[m->live[i]].chunk)
-				move_add(m, m->live[i], MOVE_OUT);
-		if (!memory_moving(m))
-			return false; /* host memory is short: nothing could be listed */
 	}
 	return true;
+}
+
+/* All of those that make room let go of the chunk. */
+static void move_out(const struct device_memory *d, const struct chunk *c, uint32_t page)
+{
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct rank_memory *m = d->all[i];
+		if (m->gives && m->pages[page].chunk == c && !m->pages[page].leaving)
+			move_add(m, page, MOVE_OUT);
+	}
+}
+
+/* Pages go out of which nothing stays: first those of one rank, or (`several`) those that several
+ * have. */
+static void take_room(const struct memory_request *q, int64_t needed, bool several)
+{
+	struct device_memory *d = q->memory->device;
+	struct rank_memory *m;
+	ask_anew(d);
+	while (chunk_room(d) < needed && (m = victim(d)))
+		for (uint32_t i = 0; i < m->live_count && chunk_room(d) < needed; i++) {
+			uint32_t page = m->live[i];
+			const struct chunk *c = m->pages[page].chunk;
+			if (!c || m->pages[page].leaving || wanted(q, m, page) ||
+			    (c->refs - c->leaving > 1) != several || !all_give(q, c, page))
+				continue;
+			move_out(d, c, page);
+		}
+}
+
+/* Where there are too few chunks for copies, the others let go of what is to be the rank's own. */
+static void take_references(const struct memory_request *q)
+{
+	struct rank_memory *m = q->memory;
+	enum move_kind kind;
+	for (uint32_t i = 0; i < m->live_count; i++) {
+		uint32_t page = m->live[i];
+		if (chunk_room(m->device) >= chunks_needed(q))
+			return;
+		const struct chunk *c = m->pages[page].chunk;
+		if (needs(q, page, &kind) && all_give(q, c, page))
+			move_out(m->device, c, page);
+	}
+}
+
+/* False: not yet. What was found on the way is leaving all the same. */
+static bool make_chunks(struct memory_request *q)
+{
+	struct device_memory *d = q->memory->device;
+	int64_t needed = chunks_needed(q);
+	if (chunk_room(d) >= needed)
+		return true;
+	if (brings(q) && (q->result = memory_merge(q->memory)))
+		return true; /* it is over */
+	for (uint32_t i = 0; i < d->count; i++) {
+		memory_sweep(d->all[i]);
+		d->all[i]->gives = can_yield(q, d->all[i]);
+	}
+	take_room(q, needed, false);
+	take_room(q, needed, true);
+	if (q->purpose == PURPOSE_COPY && chunk_room(d) < needed)
+		take_references(q);
+	return chunk_room(d) >= chunks_needed(q);
 }
 
 /* ---- service ---- */
 
 /* A request of which nothing moves: is it over? */
-static bool over(struct memory_request *q, int64_t needed)
+static bool over(struct memory_request *q)
 {
 	const struct device_memory *d = q->memory->device;
 	if (q->result)
 		finish(q, q->result);
-	else if (!needed)
+	else if (fulfilled(q))
 		finish(q, CU_OK);
-	else if (q->purpose != PURPOSE_SAVE && q->memory->live_count > d->total - d->lost)
+	else if (q->purpose != PURPOSE_SAVE &&
+		 q->memory->live_count - q->memory->dying > d->total - d->lost)
 		finish(q, CU_OUT_OF_MEMORY);
 	return !q->state;
 }
 
+/* What needs no move: the page of another rank is shared; a page of one's own is opened. */
+static bool at_once(struct memory_request *q, uint32_t index)
+{
+	struct rank_memory *m = q->memory, *giver = NULL;
+	struct page *page = &m->pages[index];
+	if (brings(q)) {
+		giver = sharing_giver(m, index);
+		if (giver)
+			q->result = sharing_take(m, giver, index);
+		return giver;
+	}
+	if (q->purpose != PURPOSE_COPY || page->chunk->refs > 1)
+		return false;
+	q->result = page_open(m, index, false);
+	page->kept = !q->result;
+	return true;
+}
+
+/* False: nothing of it could be done. */
 static bool begin(struct memory_request *q)
 {
 	struct rank_memory *m = q->memory;
 	enum move_kind kind;
-	for (uint32_t i = 0; i < m->live_count; i++)
+	bool any = false;
+	for (uint32_t i = 0; i < m->live_count && !q->result; i++)
+		if (needs(q, m->live[i], &kind))
+			any |= at_once(q, m->live[i]);
+	for (uint32_t i = 0; i < m->live_count && !q->result; i++)
 		if (needs(q, m->live[i], &kind) && !move_add(m, m->live[i], kind))
 			break; /* host memory is short: the rest another time */
 	if (memory_moving(m))
 		q->state = REQUEST_BEGUN;
-	return memory_moving(m);
+	return any || memory_moving(m) || q->result;
 }
 
 /* The first that can be ended or begun, so that its callback may request anew. False: none. */
@@ -190,7 +313,7 @@ static bool serve_one(struct device_memory *d)
 	for (struct memory_request *q = d->requests; q; q = q->next) {
 		if (q->state == REQUEST_BEGUN && !memory_moving(q->memory)) {
 			q->state = REQUEST_WAITING;
-			if (over(q, moves_needed(q)))
+			if (over(q))
 				return true;
 		}
 	}
@@ -199,15 +322,14 @@ static bool serve_one(struct device_memory *d)
 		if (memory_moving(m) || (q->purpose == PURPOSE_SAVE && m->inflight))
 			continue;
 		memory_sweep(m);
-		int64_t needed = moves_needed(q);
-		if (over(q, needed))
+		if (over(q))
 			return true;
 		if (m->inflight)
 			continue;
 		bool takes = q->purpose != PURPOSE_SAVE;
 		if (takes && room_is_short)
 			continue;
-		if (takes && !make_chunks(q, needed)) {
+		if (takes && !make_chunks(q)) {
 			room_is_short = true;
 			continue;
 		}

@@ -1,33 +1,218 @@
-/* sharing.c: chunks that several ranks of a group refer to (memory.h): who they are, and what a
- * rank may write. */
+/* sharing.c: chunks that several ranks of a group refer to (memory.h): how pages of equal content
+ * come to be one chunk, who refers to it, and what a rank may write.
+ *
+ * Who refers to a chunk has it at the same page. Pages are compared by their digests, of ranks of
+ * which no submitted work uses the memory: then versions and bytes agree. A rank that has failed
+ * takes no part: of what was noted for it some was never done.
+ */
 #include "memory.h"
+
+/* ---- what a rank may write ---- */
+
+static bool quiet(const struct rank_memory *m) { return !m->inflight && !memory_moving(m); }
+
+static bool owned(const struct page *page)
+{
+	return !page->chunk || (!page->guarded && (!page->open || page->chunk->refs == 1));
+}
+
+/* The pages of a range, clipped to the heap. */
+static void pages_of(uint64_t addr, uint64_t bytes, uint64_t *from, uint64_t *to)
+{
+	uint64_t end = RF_DEV_BASE + RF_HEAP_BYTES;
+	*from = *to = 0;
+	if (!bytes || addr < RF_DEV_BASE || addr >= end)
+		return;
+	*from = page_at(addr);
+	*to = page_at((bytes < end - addr ? addr + bytes : end) - 1) + 1;
+}
 
 bool sharing_owns(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
-	(void)m;
-	(void)addr;
-	(void)bytes;
-	return true; /* nothing is shared yet */
+	uint64_t from, to;
+	pages_of(addr, bytes, &from, &to);
+	if (to - from > m->live_count) { /* much of it is nobody's */
+		for (uint32_t i = 0; i < m->live_count; i++)
+			if (m->live[i] >= from && m->live[i] < to && !owned(&m->pages[m->live[i]]))
+				return false;
+		return true;
+	}
+	for (; from < to; from++)
+		if (!owned(&m->pages[from]))
+			return false;
+	return true;
+}
+
+void sharing_copied(struct rank_memory *m)
+{
+	struct device_memory *d = m->device;
+	uint64_t addr;
+	uint32_t number;
+	bool any = false;
+	while (d->hal->space_copied(m->space, &addr, &number)) {
+		page_copied(m, (uint32_t)page_at(addr), number);
+		d->unforeseen++;
+		any = true;
+	}
+	if (any) /* what ran behind it may have read it */
+		content_all_unknown(m);
+}
+
+/* What another rank has opened is guarded again, if that may be now. */
+static int guard_others(const struct rank_memory *m, uint32_t page)
+{
+	const struct device_memory *d = m->device;
+	int error = CU_OK;
+	for (uint32_t i = 0; i < d->count && !error; i++) {
+		struct rank_memory *o = d->all[i];
+		if (o != m && o->pages[page].open && o->pages[page].chunk == m->pages[page].chunk)
+			error = quiet(o) ? page_guard(o, page) : CU_NOT_READY;
+	}
+	return error;
+}
+
+int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
+{
+	uint64_t from, to;
+	int error = CU_OK;
+	for (pages_of(addr, bytes, &from, &to); from < to && !error; from++) {
+		const struct page *page = &m->pages[from];
+		if (!page->guarded)
+			continue;
+		error = quiet(m) ? guard_others(m, (uint32_t)from) : CU_NOT_READY;
+		if (!error)
+			error = page_open(m, (uint32_t)from, page->chunk->refs > 1);
+	}
+	return error;
+}
+
+void memory_close_shared(struct rank_memory *m)
+{
+	for (uint32_t i = 0; i < m->live_count && m->guarded && quiet(m); i++)
+		if (m->pages[m->live[i]].open)
+			page_guard(m, m->live[i]); /* else it stays open, and is not owned */
+}
+
+/* ---- who shares ---- */
+
+static bool refers(const struct rank_memory *m, uint64_t page, const struct chunk *c)
+{
+	return c && m->pages[page].chunk == c;
+}
+
+/* Does it refer to the chunk of any of the pages? `all`: and to those of all of them? */
+static bool shares(const struct rank_memory *m, const struct rank_memory *o,
+		   const struct memory_range *ranges, uint32_t count, bool *all)
+{
+	bool any = false;
+	uint64_t from, to;
+	*all = true;
+	for (uint32_t i = 0; i < count; i++)
+		for (pages_of(ranges[i].addr, ranges[i].bytes, &from, &to); from < to; from++) {
+			bool it = refers(o, from, m->pages[from].chunk);
+			any |= it;
+			*all &= it;
+		}
+	return any;
 }
 
 uint32_t memory_sharers(const struct rank_memory *m, const struct memory_range *ranges,
 			uint32_t count, struct rank_memory **sharers, uint32_t room, bool *exactly)
 {
-	(void)ranges;
-	(void)count;
-	*exactly = false;
-	if (!room)
-		return 0;
-	sharers[0] = (struct rank_memory *)(uintptr_t)m;
-	return 1;
+	const struct device_memory *d = m->device;
+	uint32_t found = 0;
+	bool all;
+	*exactly = true;
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct rank_memory *o = d->all[i];
+		if (o != m && !(o->group == m->group && shares(m, o, ranges, count, &all)))
+			continue;
+		if (o == m)
+			shares(m, m, ranges, count, &all);
+		*exactly &= all && found < room;
+		if (found < room)
+			sharers[found++] = o;
+	}
+	*exactly &= found > 1;
+	return found;
 }
 
-int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
+/* ---- how pages come to be shared ---- */
+
+/* The pages of one that moves out are there as long as they do not leave. */
+static bool gives(const struct rank_memory *m)
 {
-	(void)m;
-	(void)addr;
-	(void)bytes;
+	const struct hal *hal = m->device->hal;
+	return m->device->shares && !m->inflight && !m->stopped &&
+	       (!memory_moving(m) || m->moves->kind == MOVE_OUT) &&
+	       !hal->space_error(m->space, NULL, 0);
+}
+
+static bool has(const struct rank_memory *m, uint32_t index)
+{
+	const struct page *page = &m->pages[index];
+	return page->buffers && page->chunk && !page->leaving && !page->kept && !page->chunk->lost;
+}
+
+struct rank_memory *sharing_giver(struct rank_memory *m, uint32_t page)
+{
+	struct device_memory *d = m->device;
+	for (uint32_t i = 0; d->shares && i < d->count; i++) {
+		struct rank_memory *o = d->all[i];
+		if (o != m && o->group == m->group && has(o, page) && gives(o) &&
+		    content_same(m, o, page))
+			return o;
+	}
+	return NULL;
+}
+
+int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page)
+{
+	int error = page_guard(from, page);
+	if (!error)
+		error = page_map(to, page, from->pages[page].chunk);
+	if (!error)
+		to->device->spared += to->pages[page].in_image ? RF_CHUNK_BYTES : 0;
+	return error;
+}
+
+/* The page's chunk, or the one that most refer to: so that one is left in the end. */
+static struct rank_memory *better(struct rank_memory *m, uint32_t page)
+{
+	const struct device_memory *d = m->device;
+	const struct chunk *best = m->pages[page].chunk;
+	struct rank_memory *found = NULL;
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct rank_memory *o = d->all[i];
+		const struct chunk *c = o->gives ? o->pages[page].chunk : NULL;
+		if (!c || c == m->pages[page].chunk || c->refs < best->refs ||
+		    (found && c->refs == best->refs) || !has(o, page) || !content_same(m, o, page))
+			continue;
+		found = o;
+		best = c;
+	}
+	return found;
+}
+
+int memory_merge(struct rank_memory *m)
+{
+	struct device_memory *d = m->device;
+	bool any = false;
+	if (memory_moving(m) || !gives(m))
+		return CU_OK;
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct rank_memory *o = d->all[i];
+		o->gives = o != m && o->group == m->group && gives(o);
+		any |= o->gives;
+	}
+	for (uint32_t i = 0; i < m->live_count && any; i++) {
+		uint32_t page = m->live[i];
+		struct rank_memory *o = has(m, page) ? better(m, page) : NULL;
+		if (!o || page_guard(o, page))
+			continue;
+		int error = page_remap(m, page, o->pages[page].chunk);
+		if (!m->pages[page].chunk)
+			return error;
+	}
 	return CU_OK;
 }
-
-void memory_close_shared(struct rank_memory *m) { (void)m; }

@@ -1,5 +1,6 @@
 /* transfer.c: the transfers of collectives, in order (transfer.h). They reach a rank's memory where
- * it lies, on the device or in the image, and wait while it moves. */
+ * it lies, on the device or in the image, and wait while it moves, or for chunks of its own where
+ * they write what it shares. */
 #include <stdlib.h>
 
 #include "reduce.h"
@@ -40,6 +41,32 @@ static bool submit_work(struct transfers *q, struct transfer *t)
 	return true;
 }
 
+static void asked(void *transfer, enum memory_purpose purpose, int result)
+{
+	struct transfer *t = transfer;
+	(void)purpose;
+	if (result && result != MEMORY_CANCELLED)
+		t->error = NCCL_SYSTEM_ERROR;
+}
+
+/* May all of it be written? It must be before the first piece is on its way: then nothing of the
+ * rank's moves or comes to be shared until the last one has completed. */
+static bool may_write(struct transfer *t)
+{
+	struct rank_memory *m = t->memory;
+	if (t->kind != TRANSFER_WRITE || t->hal_seq || memory_owns(m, t->addr, t->bytes))
+		return true;
+	if (m->stopped) /* it gets nothing any more */
+		t->error = NCCL_SYSTEM_ERROR;
+	else
+		memory_ask(m, &(struct memory_request){.purpose = PURPOSE_COPY,
+						       .addr = t->addr,
+						       .bytes = t->bytes,
+						       .over = asked,
+						       .arg = t});
+	return false;
+}
+
 /* True when all of it has been submitted. */
 static bool submit(struct transfers *q, struct transfer *t)
 {
@@ -53,8 +80,8 @@ static bool submit(struct transfers *q, struct transfer *t)
 		return true;
 	}
 	while (t->done < t->bytes) {
-		if (memory_moving(m) || !q->hal->room(q->stream))
-			return false;
+		if (memory_moving(m) || !q->hal->room(q->stream) || !may_write(t))
+			return t->error != NCCL_OK;
 		struct hal_ref ref, other = {t->other.space, t->other.addr + t->done};
 		bool write = t->kind == TRANSFER_WRITE;
 		uint64_t n = memory_resolve(m, t->addr + t->done, t->bytes - t->done, write, &ref);

@@ -8,29 +8,63 @@
 			return text;                                                               \
 	while (0)
 
+static uint64_t numbers(const struct device_memory *d)
+{
+	return HAL_CHUNK_NUMBERS(d->total * RF_CHUNK_BYTES);
+}
+
 struct sums {
 	uint64_t refs, leaving, outwards, reserved;
 	uint32_t moving;
 };
 
+/* Who refers to a chunk has it at the same page, is of the same group, and cannot write it: but one,
+ * when that is for all. */
+static const char *sharing_invalid(const struct rank_memory *m, uint32_t index)
+{
+	const struct device_memory *d = m->device;
+	const struct chunk *c = m->pages[index].chunk;
+	uint32_t refs = 0, open = 0;
+	for (uint32_t i = 0; i < d->count; i++) {
+		const struct page *page = &d->all[i]->pages[index];
+		if (page->chunk != c)
+			continue;
+		refs++;
+		open += page->open;
+		WRONG(d->all[i]->group != m->group, "ranks of two groups share");
+		WRONG(c->refs > 1 && !page->guarded && !page->open,
+		      "what several have can be written by one");
+	}
+	WRONG(refs != c->refs, "who refers to a chunk");
+	WRONG(open > 1, "what several have can be written by two");
+	return NULL;
+}
+
 static const char *pages_invalid(const struct rank_memory *m, struct sums *sums)
 {
 	const struct device_memory *d = m->device;
-	uint32_t missing = 0, dying = 0;
+	uint32_t missing = 0, dying = 0, guarded = 0;
 	for (uint32_t i = 0; i < m->live_count; i++) {
 		const struct page *page = &m->pages[m->live[i]];
 		missing += !page->chunk;
 		dying += !page->buffers;
 		sums->leaving += page->leaving;
+		guarded += page->guarded || page->open;
 		WRONG(!page->buffers && !page->chunk, "a page of nothing is live");
-		WRONG(page->leaving && !page->chunk, "what is not here is leaving");
+		WRONG(!page->chunk && (page->leaving || page->guarded || page->open || page->kept),
+		      "what is not here is leaving, guarded, open or kept");
+		WRONG(page->guarded && page->open, "a page is guarded and open");
 		if (!page->chunk)
 			continue;
 		sums->refs++;
-		WRONG(page->chunk < d->chunks || page->chunk >= d->chunks + d->total,
+		WRONG(page->chunk < d->chunks || page->chunk >= d->chunks + numbers(d),
 		      "a page refers to no chunk of the device");
 		WRONG(!page->chunk->held || !page->chunk->refs, "a page has a chunk of nobody");
+		const char *wrong = sharing_invalid(m, m->live[i]);
+		if (wrong)
+			return wrong;
 	}
+	WRONG(guarded != m->guarded, "guarded pages");
 	WRONG(missing != m->missing, "missing pages");
 	WRONG(dying != m->dying, "dying pages");
 	for (uint32_t i = 1; i < m->buffer_count; i++)
@@ -49,12 +83,11 @@ static const char *moves_invalid(const struct rank_memory *m, struct sums *sums)
 	for (uint32_t i = 0; i < m->move_count; i++) {
 		const struct move *v = &m->moves[i];
 		const struct page *page = &m->pages[v->page];
-		bool inwards = v->kind == MOVE_IN || v->kind == MOVE_OWN;
-		sums->reserved += inwards && i >= m->move_submitted;
+		sums->reserved += v->promised && i >= m->move_submitted;
 		sums->outwards += v->kind == MOVE_OUT && i >= m->move_done;
 		WRONG(v->kind == MOVE_OUT && i >= m->move_done && !page->leaving,
 		      "a page on its way out is not leaving");
-		WRONG(inwards && m->request.state != REQUEST_BEGUN,
+		WRONG(move_inwards(v) && m->request.state != REQUEST_BEGUN,
 		      "pages come in that nobody asked for");
 	}
 	return NULL;
@@ -62,14 +95,15 @@ static const char *moves_invalid(const struct rank_memory *m, struct sums *sums)
 
 static const char *chunks_invalid(const struct device_memory *d, const struct sums *sums)
 {
-	uint64_t used = 0, lost = 0, leaving = 0, refs = 0, marked = 0;
-	for (uint64_t i = 0; i < d->total; i++) {
+	uint64_t used = 0, lost = 0, leaving = 0, refs = 0, marked = 0, shared = 0;
+	for (uint64_t i = 0; i < numbers(d); i++) {
 		const struct chunk *c = &d->chunks[i];
 		if (!c->held)
 			continue;
 		used++;
 		refs += c->refs;
 		marked += c->leaving;
+		shared += c->refs > 1;
 		lost += c->lost && !c->refs;
 		leaving += c->refs && c->leaving == c->refs;
 		WRONG(c->leaving > c->refs, "more pages of a chunk leave than it has");
@@ -80,7 +114,8 @@ static const char *chunks_invalid(const struct device_memory *d, const struct su
 	WRONG(leaving != d->leaving, "chunks that are leaving");
 	WRONG(sums->reserved != d->reserved, "reserved chunks");
 	WRONG(d->lost != lost, "lost chunks");
-	WRONG(!lost && d->used - d->leaving + d->reserved > d->total,
+	WRONG(shared != d->shared, "shared chunks");
+	WRONG(!lost && !d->unforeseen && d->used - d->leaving + d->reserved > d->total,
 	      "more is promised than there is");
 	return NULL;
 }

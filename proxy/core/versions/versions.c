@@ -194,6 +194,13 @@ void versions_copy(struct versions *to, uint64_t to_addr, const struct versions 
 	free(copied);
 }
 
+bool versions_zeros(const struct versions *v, uint64_t addr, uint64_t bytes)
+{
+	uint32_t i = at(v, addr);
+	struct content zeros = versions_fill(0, 1);
+	return same(&v->extents[i].content, &zeros) && end_of(v, i) >= addr + bytes;
+}
+
 void versions_absorb(const struct versions *v, uint64_t addr, uint64_t bytes, struct digest *d)
 {
 	uint64_t end = addr + bytes;

@@ -60,6 +60,9 @@ void versions_private(struct versions *, uint64_t addr, uint64_t bytes);
 void versions_copy(struct versions *to, uint64_t to_addr, const struct versions *from,
 		   uint64_t from_addr, uint64_t bytes);
 
+/* Is all of the range known to be zeros? */
+bool versions_zeros(const struct versions *, uint64_t addr, uint64_t bytes);
+
 /* Adds the description of a range to a digest; its addresses do not count. */
 void versions_absorb(const struct versions *, uint64_t addr, uint64_t bytes, struct digest *);
 
