@@ -95,6 +95,10 @@ test-slice: native cuda ## some of the slow tests, others for each commit
 bench-dispatch: native cuda ## what a call costs through the proxy
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.dispatch $(BENCH_ARGS)
 
+.PHONY: bench-splicing
+bench-splicing: native cuda ## what several ranks on one device cost
+	PYTHONPATH=tests $(PYTHON) -m benchmarks.splicing $(BENCH_ARGS)
+
 .PHONY: bench-plan
 bench-plan: $(VENV_READY) ## what a turn of planning costs
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.plan $(BENCH_ARGS)

@@ -29,17 +29,14 @@ the worker's core away.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
-import hashlib
 import os
 import re
 import shutil
 import statistics
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,20 +46,27 @@ import numpy as np
 from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi, loader
 
 from benchmarks import report
+from benchmarks.inprocess import (
+    CORES,
+    GPT,
+    HERE,
+    KERNEL_CACHE,
+    LAUNCH_BOUND,
+    LAUNCHES_PER_STEP,
+    Place,
+    inprocess_libraries,
+    kernel_library,
+    place,
+    step_time,
+    timed,
+    workers_of,
+)
 from benchmarks.report import Figure
-from rankfold import paths
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.soft.compiler import cache, codegen
+from rankfold.proxy.hal.soft.compiler import codegen
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx.fatbin import IMAGE_PTX
-from support.fleet import Fleet, MiB
-from support.leaks import State, Watch
 
-HERE = REPOSITORY / "benchmarks"
-KERNEL_CACHE = REPOSITORY / "build/bench/kernels"
-GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
-LAUNCH_BOUND = REPOSITORY / "tests/programs/launch_bound.cu"
-LAUNCHES_PER_STEP = 400  # of launch_bound.cu
 # Turns of the loop in its kernels, and what share of the usual steps. The first is the target's;
 # real GPUs begin a kernel in 2 µs or more, so their programs do not get to the last.
 LAUNCH_RATES = {
@@ -88,68 +92,6 @@ USUAL = Effort(5, 2000, 50000, 13, 60, 300, 21)
 QUICK = Effort(1, 200, 2000, 2, 12, 20, 5)
 
 
-# One core of a machine may be 15 % slower than another, where somebody else uses what it shares.
-# So both sides of a comparison run their worker on the same core, now on one, now on another.
-CORES = (min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0)))
-
-
-def workers_of(pid: int) -> set[int]:
-    """The threads of a process that run kernels, as soon as there are any."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        found = set()
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # it has just ended
-                if (task / "comm").read_text() == "soft-worker\n":
-                    found.add(int(task.name))
-        if found:
-            return found
-    raise RuntimeError(f"process {pid} has no worker")
-
-
-@dataclass
-class Place:
-    """A fleet of one device, and how many programs have run on it."""
-
-    fleet: Fleet
-    folder: Path
-    started: int = 0
-
-    def run(self, command: Sequence[str], env: dict[str, str]) -> None:
-        """The program, as one rank through the proxy."""
-        self.started += 1
-        job = self.fleet.start(
-            f"bench-{self.started}", list(command), [0], env=env, workdir=GPT.parent
-        )
-        (status,) = job.wait(300.0)
-        job.detach(discard=True)
-        if status:
-            raise RuntimeError(f"{command}: exit status {status}: {job.errors(0)}")
-
-    def wakeups(self) -> int:
-        return int(self.fleet.status(self.fleet.names[0])["wakeups"])
-
-
-@contextlib.contextmanager
-def place(kind: str = "soft") -> Iterator[Place]:
-    """A proxy in a state directory of its own, which is gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="rankfold-bench-", dir="/tmp"))
-    os.environ.update(
-        RANKFOLD_STATE=str(folder / "state"),
-        RANKFOLD_RUNTIME=str(folder / "run"),
-        RANKFOLD_CACHE=str(KERNEL_CACHE),
-    )
-    state = State(folder, folder / "state", folder / "run", Watch(folder))
-    state.path.mkdir()
-    try:
-        with Fleet(state, memory=256 * MiB, workers=1, kinds=(kind,)) as fleet:
-            yield Place(fleet, folder)
-    finally:
-        state.watch.settle()
-        state.watch.clean()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 # ---- calls ----------------------------------------------------------------------------------
 
 
@@ -163,12 +105,12 @@ def measure_calls(
     """Nanoseconds per call in the quietest run, and the server's wake-ups per 1000 calls."""
     program = cuda.build(HERE / "dispatch_calls.cu")
     out = where.folder / "calls"
-    found, before = [], where.wakeups()
+    found, before = [], where.status()["wakeups"]
     for _ in range(runs):
         where.run([str(program), kind, str(rounds)], {"DISPATCH_CALLS": str(out)})
         found.append(np.fromfile(out, np.float32))
     calls = sum(len(run) for run in found)
-    return quietest(found), 1000 * (where.wakeups() - before) / calls
+    return quietest(found), 1000 * (where.status()["wakeups"] - before) / calls
 
 
 def system_calls(where: Place, kind: str, rounds: int) -> float | None:
@@ -211,70 +153,6 @@ def bench_calls(where: Place, effort: Effort) -> tuple[dict[str, Figure], dict[s
 
 
 # ---- steps ----------------------------------------------------------------------------------
-
-
-def timed(source: Path) -> Path:
-    """The program of `source`, its steps timed; its source is as it was."""
-    header = HERE / "dispatch_steps.h"
-    digest = hashlib.sha256(header.read_bytes()).hexdigest()[:16]
-    return cuda.build(source, args=["-include", str(header), f"-DDISPATCH_{digest}"])
-
-
-def kernel_library(made: Loader, source: Path, folder: Path) -> Path:
-    """All kernels of `source` as the proxy would load them, in a shared object."""
-    module = made.module(cuda.ptx(source).encode(), IMAGE_PTX)
-    rows, layouts, objects, declared = [], [], [], []
-    for index, name in enumerate(module.functions):
-        info = made.function(module, name)
-        compiled = cache.load(
-            made.cache_dir, codegen.key_of(codegen.kernel_source(module.ptx, name), name)
-        )
-        assert compiled is not None
-        objects.append(folder / f"{source.stem}-{index}.o")
-        objects[-1].write_bytes(compiled.code)
-        params = ", ".join(f"{{{offset}, {size}}}" for offset, size in info.params)
-        declared.append(f"extern const struct hal_function {compiled.symbol};")
-        layouts.append(f"static const struct param p{index}[] = {{{params or '{0, 0}'}}};")
-        rows.append(f'{{"{name}", &{compiled.symbol}, {info.param_bytes}, {len(info.params)}, '
-                    f"p{index}}},")  # fmt: skip
-    table = folder / f"{source.stem}-table.c"
-    table.write_text("\n".join([
-        "struct hal_function; struct param { unsigned offset, bytes; };",
-        "struct kernel { const char *name; const struct hal_function *function;",
-        "unsigned param_bytes, param_count; const struct param *params; };",
-        *declared, *layouts, "const struct kernel dispatch_kernels[] = {", *rows, "{0}};",
-    ]))  # fmt: skip
-    target = folder / f"{source.stem}-kernels.so"
-    gcc = ["gcc", "-shared", "-fPIC", "-O2", "-o", str(target), str(table), *map(str, objects)]
-    subprocess.run([*gcc, str(paths.native("lib/librankfold-proxy.so"))], check=True)
-    return target
-
-
-def inprocess_libraries(folder: Path) -> Path:
-    """A folder with libcudart.so.13 and libnccl.so.2 that run kernels in the program itself."""
-    native = paths.native("lib/librankfold-proxy.so")
-    target = folder / "inprocess"
-    target.mkdir()
-    versions = folder / "versions.map"
-    versions.write_text("libcudart.so.13 { global: cuda*; __cuda*; };\n")
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-O2", "-g", "-std=c11", "-D_GNU_SOURCE", "-fvisibility=hidden",
-         "-Wall", "-Wextra", f"-I{REPOSITORY}/interpose", f"-I{REPOSITORY}/proxy/hal",
-         "-o", str(target / "libcudart.so.13"), str(HERE / "dispatch_inprocess.c"), str(native),
-         f"-Wl,-rpath,{native.parent}", "-Wl,-soname,libcudart.so.13",
-         f"-Wl,--version-script={versions}"],
-        check=True,
-    )  # fmt: skip
-    (target / "libnccl.so.2").symlink_to("libcudart.so.13")
-    return target
-
-
-def step_time(path: Path) -> float:
-    """Milliseconds per step, without the first ones, in which kernels are loaded. The mean: a
-    program that runs ahead of its device ends some steps early and others late."""
-    steps = np.loadtxt(path, ndmin=1) / 1e6
-    path.unlink()
-    return float(np.mean(steps[min(5, len(steps) // 2) :]))
 
 
 @dataclass(frozen=True)
@@ -377,7 +255,7 @@ def on_both_cores(workers: set[int], mine: Work, theirs: Work) -> tuple[float, f
 def host_library(folder: Path) -> ctypes.CDLL:
     target = folder / "host.so"
     flags = ["-O3", f"-march={codegen.CPU}", "-shared", "-fPIC",
-             f"-I{REPOSITORY}/interpose", f"-I{REPOSITORY}/proxy/hal"]  # fmt: skip
+             f"-I{REPOSITORY}/interpose/channel", f"-I{REPOSITORY}/proxy/hal"]  # fmt: skip
     subprocess.run(
         ["gcc", *flags, "-o", str(target), str(HERE / "dispatch_kernels.c"), "-lm"], check=True
     )

@@ -1,18 +1,27 @@
 /* dispatch_inprocess.c: a CUDA runtime over the software GPU in the program's own process.
  *
- * The other side of benchmarks/dispatch.py: the same program, the same device (hal_soft, one
- * worker), the same compiled kernels, and nothing between them. Stands where libcudart.so.13 and
- * libnccl.so.2 are looked for; has only what the benchmarked programs call, for one rank and one
- * host thread.
+ * The other side of benchmarks/dispatch.py and splicing.py: the same program, the same device
+ * (hal_soft, one worker), the same compiled kernels, and nothing between them. Stands where
+ * libcudart.so.13 and libnccl.so.2 are looked for; has only what the benchmarked programs call, for
+ * one host thread.
  *
  * All streams share one queue. Its order is the order of the calls, in which every event is
  * recorded before it is waited for, so waiting between streams is always fulfilled; and since one
  * worker runs one work at a time, no other runtime could finish the same work sooner. An
- * all-reduce of one rank is a copy onto itself: nothing. So this side is a lower bound.
+ * all-reduce of one rank is a copy onto itself: nothing. So one rank is a lower bound.
+ *
+ * Of several ranks (splicing.py) each is a process with a device of its own. They meet in shared
+ * memory, piece by piece: each copies its input there, each sums a part of the elements, each
+ * copies the result. The sums are hal_soft's, along the tree of docs/architecture.md: the same bits
+ * as through the proxies. The call returns when its own part is done, which costs nothing where all
+ * devices share one core.
  *
  * $DISPATCH_KERNELS: a shared object with the kernels, and in `dispatch_kernels` their layouts.
+ * $DISPATCH_MEMORY: bytes of the device, if not 256 MiB. $DISPATCH_SHARED: a file of zeros that all
+ * ranks of one run share, of the size that `struct shared` says.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -20,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -82,7 +92,8 @@ static void on_moved(void *unused)
 
 static void open_device(void)
 {
-	struct hal_config config = {.memory_bytes = MEMORY_BYTES,
+	const char *bytes = getenv("DISPATCH_MEMORY");
+	struct hal_config config = {.memory_bytes = bytes ? strtoull(bytes, NULL, 0) : MEMORY_BYTES,
 				    .workers = 1,
 				    .cc_major = 8,
 				    .speed = 1.0,
@@ -292,26 +303,140 @@ EXPORT int cudaGetDeviceCount(int *count) { return *count = 1, 0; }
 EXPORT int cudaGetLastError(void) { return hal_soft.space_error(space, NULL, 0); }
 EXPORT const char *cudaGetErrorString(int error) { return (void)error, "an error"; }
 
+/* ---- collectives ---- */
+
+#define RANKS 8
+#define PIECE_BYTES (4ull << 20) /* as the engine's: what is summed lies in a near cache */
+enum { TYPE_FLOAT = 7, TYPE_DOUBLE = 8, OP_SUM = 0, OP_AVG = 4 };
+
+struct shared {
+	_Atomic uint32_t arrived, round;
+	_Alignas(
+		4096) uint8_t slots[2][RANKS][PIECE_BYTES]; /* by turns: one is read, one written */
+};
+static struct shared *shared;
+static uint32_t ranks = 1, self;
+static uint64_t pieces;
+
+/* Until all ranks are here, and what each has submitted is done. */
+static void meet(void)
+{
+	struct spin spin = {0};
+	uint32_t round = atomic_load(&shared->round);
+	wait_for(last);
+	if (atomic_fetch_add(&shared->arrived, 1) + 1 == ranks) {
+		atomic_store(&shared->arrived, 0);
+		atomic_store(&shared->round, round + 1);
+		syscall(SYS_futex, &shared->round, FUTEX_WAKE, RANKS, NULL, NULL, 0);
+		return;
+	}
+	while (atomic_load(&shared->round) == round)
+		if (spin_on(&spin, SPIN_NS))
+			(void)sched_yield();
+		else
+			syscall(SYS_futex, &shared->round, FUTEX_WAIT, round, NULL, NULL, 0);
+}
+
+static uint8_t *slot(uint32_t rank) { return shared->slots[pieces % 2][rank]; }
+
+static struct hal_ref host(void *at) { return (struct hal_ref){NULL, (uint64_t)(uintptr_t)at}; }
+
+static void copy(struct hal_ref dst, struct hal_ref src, uint64_t bytes)
+{
+	struct hal_work w = {.kind = HAL_COPY};
+	w.copy.dst = dst, w.copy.src = src;
+	w.copy.width = bytes, w.copy.height = 1;
+	submit(&w);
+}
+
+/* Elements [at, at + count) of ranks [lo, hi) become their sum, in the slot of the first. A node of
+ * the tree splits behind the largest power of two that is smaller than it. */
+static void sum(uint32_t lo, uint32_t hi, uint64_t at, uint64_t count, uint32_t type)
+{
+	struct hal_work w = {.kind = HAL_REDUCE};
+	uint64_t offset = at * (type == TYPE_DOUBLE ? 8 : 4);
+	uint32_t left = 1;
+	if (hi - lo == 1)
+		return;
+	while (2 * left < hi - lo)
+		left *= 2;
+	sum(lo, lo + left, at, count, type);
+	sum(lo + left, hi, at, count, type);
+	w.reduce.dst = w.reduce.a = host(slot(lo) + offset);
+	w.reduce.b = host(slot(lo + left) + offset);
+	w.reduce.count = count, w.reduce.dtype = type, w.reduce.op = HAL_SUM;
+	submit(&w);
+}
+
+static void divide(uint64_t at, uint64_t count, uint32_t type)
+{
+	struct hal_work w = {.kind = HAL_SCALE};
+	w.scale.dst = w.scale.a = host(slot(0) + at * (type == TYPE_DOUBLE ? 8 : 4));
+	w.scale.count = count, w.scale.dtype = type;
+	w.scale.divide = 1, w.scale.divisor = ranks;
+	submit(&w);
+}
+
 EXPORT int ncclGetUniqueId(void *id) { return memset(id, 0, RF_UNIQUE_ID_BYTES), 0; }
 struct unique_id {
 	char bytes[RF_UNIQUE_ID_BYTES];
 };
-EXPORT int ncclCommInitRank(void **comm, int ranks, struct unique_id id, int rank)
+EXPORT int ncclCommInitRank(void **comm, int count, struct unique_id id, int rank)
 {
-	return (void)id, ranks == 1 && rank == 0 ? make(comm) : 4;
+	const char *path = getenv("DISPATCH_SHARED");
+	(void)id;
+	if (count < 1 || count > RANKS || rank < 0 || rank >= count || (count > 1 && !path))
+		return 4;
+	ranks = (uint32_t)count, self = (uint32_t)rank;
+	if (count > 1) {
+		int fd = open(path, O_RDWR | O_CLOEXEC);
+		shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if (fd < 0 || shared == MAP_FAILED)
+			fail("DISPATCH_SHARED cannot be mapped");
+	}
+	return make(comm);
 }
 EXPORT int ncclCommDestroy(void *comm) { return free(comm), 0; }
 EXPORT const char *ncclGetErrorString(int error) { return (void)error, "an error"; }
 
-/* Of one rank, in place. */
 EXPORT int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, void *comm,
 			 void *stream)
 {
-	(void)count, (void)type, (void)op, (void)comm, (void)stream;
-	return send == recv ? 0 : 4;
+	uint64_t size = type == TYPE_DOUBLE ? 8 : 4, most = PIECE_BYTES / size;
+	(void)comm, (void)stream;
+	if (ranks == 1)
+		return send == recv ? 0 : 4;
+	if ((type != TYPE_FLOAT && type != TYPE_DOUBLE) || (op != OP_SUM && op != OP_AVG))
+		return 4;
+	for (uint64_t done = 0, n; done < count; done += n, pieces++) {
+		n = count - done < most ? count - done : most;
+		uint64_t from = n * self / ranks, share = n * (self + 1) / ranks - from;
+		copy(host(slot(self)), ref((const uint8_t *)send + done * size), n * size);
+		meet();
+		if (share)
+			sum(0, ranks, from, share, (uint32_t)type);
+		if (share && op == OP_AVG)
+			divide(from, share, (uint32_t)type);
+		meet();
+		copy(ref((uint8_t *)recv + done * size), host(slot(0)), n * size);
+	}
+	return 0;
 }
+
 EXPORT int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, void *comm,
 			 void *stream)
 {
-	return root ? 4 : ncclAllReduce(send, recv, count, type, 0, comm, stream);
+	uint64_t bytes = count * (type == TYPE_DOUBLE ? 8 : 4);
+	(void)comm, (void)stream;
+	if (type != TYPE_FLOAT && type != TYPE_DOUBLE)
+		return 4;
+	for (uint64_t done = 0, n; ranks > 1 && done < bytes; done += n, pieces++) {
+		n = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+		if ((uint32_t)root == self)
+			copy(host(slot(0)), ref((const uint8_t *)send + done), n);
+		meet();
+		if ((uint32_t)root != self || send != recv)
+			copy(ref((uint8_t *)recv + done), host(slot(0)), n);
+	}
+	return 0;
 }

@@ -1,13 +1,14 @@
 /* dispatch_steps.h: for nvcc's -include, so that a program's steps are timed without changing it.
  *
  * A step ends where the program flushes its line of output. At its end the program writes the time
- * of each, in nanoseconds, to $DISPATCH_STEPS. Both sides of the comparison pay for it alike.
+ * of each, in nanoseconds, to $DISPATCH_STEPS.$RANK. Both sides of the comparison pay for it alike.
  */
 #pragma once
 
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <string>
 #include <vector>
 
 struct DispatchSteps {
@@ -21,8 +22,10 @@ struct DispatchSteps {
 	}
 	~DispatchSteps()
 	{
-		const char *path = getenv("DISPATCH_STEPS");
-		FILE *file = path && !ends.empty() ? fopen(path, "w") : nullptr;
+		const char *path = getenv("DISPATCH_STEPS"), *rank = getenv("RANK");
+		FILE *file = nullptr;
+		if (path && rank && !ends.empty())
+			file = fopen((std::string(path) + "." + rank).c_str(), "w");
 		for (size_t i = 1; file && i < ends.size(); i++)
 			fprintf(file, "%ld\n", ends[i] - ends[i - 1]);
 		if (file)

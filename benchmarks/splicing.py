@@ -1,0 +1,396 @@
+"""What do several ranks on one device cost, against the same ranks with a device in each process?
+
+Question. Ranks of one job that share a device take turns, share what is equal in their memory,
+and do once what all of them would do. How long is a mini-batch, how much memory does it take, how
+many bytes does it move, how often does the device change hands, and how long does that take?
+
+Method. `programs`: the reference is the same executable as n processes without a proxy, each with
+a soft device of its own (dispatch_inprocess.c: the same machine code), whose all-reduce adds in
+shared memory along the same tree; what both sides print, their losses' bits, must be equal. The
+workers of all devices, the reference's and the proxy's, are bound to one core: both sides have the
+same core for kernels, and the rest of the machine for everything else. Sides take turns, ABBA; a
+mini-batch is the mean over the steps behind the first ones, and over the ranks; the median of the
+rounds' ratios counts.
+  fold_…            the device has memory for all ranks
+  fold_one_…        it has memory for one, and an eighth: what the rank alone has at its peak
+Counters are the proxy's own, from the first lines of output to the end of the run.
+  switch   Two ranks with kernels without end, whose time slice is nothing: the device changes hands
+           as often as it can. Their time beyond that of the same launches in whole slices, per
+           switch.
+  memory   Chunks in use, on the device and in images, looked at every few milliseconds.
+  tandem   A second build, in which each call from outside into the barrier's files is timed.
+
+Noise. Two busy threads on two cores, and others may use the machine. Starting ranks takes longer
+than what is measured, so there are few rounds; the plot shows every one.
+
+Estimate before measuring. Without sharing, n ranks in turns do the reference's work on the same
+core: 1.0, less what n processes lose by taking a core from one another in the midst of their
+kernels, plus n-1 switches of some 20 µs. With memory for one rank each switch moves all of it both
+ways, 0.2 ms a MiB: twice the time of the large state's step. Squashing takes n-1 of n updates away:
+for the large state 50 of 200 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from softgpu.harness import loader
+
+from benchmarks import report, splicing_parts
+from benchmarks.inprocess import (
+    CORES,
+    GPT,
+    HERE,
+    KERNEL_CACHE,
+    LAUNCH_BOUND,
+    LAUNCHES_PER_STEP,
+    Place,
+    inprocess_libraries,
+    kernel_library,
+    place,
+    step_time,
+    timed,
+    workers_of,
+)
+from benchmarks.report import Figure
+from support.fleet import MiB, RunningJob, free_port
+
+SHARED_BYTES = 4096 + 2 * 8 * (4 * MiB)  # struct shared of dispatch_inprocess.c
+EVERYBODY = 4096 * MiB  # memory for all ranks
+FIRST_LINES = 2
+COUNTERS = ("switches", "swapped_in", "swapped_out", "kernels")
+TARGETS = {"fold_large_state_4": 0.95, "fold_one_large_state_4": 0.95}
+
+
+@dataclass(frozen=True)
+class Program:
+    """`before` and `behind` the number of steps, of which `steps` are run by eight ranks."""
+
+    source: Path
+    steps: int
+    before: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
+
+    def command(self, executable: Path, steps: int) -> list[str]:
+        return [str(executable), *self.before, str(steps), *self.behind]
+
+
+MLP = HERE / "splicing_mlp.cu"
+PROGRAMS = {
+    "mlp": Program(MLP, 30, behind=("64", "64", "256", "256", "16")),
+    "gpt": Program(GPT, 12, before=("--steps",)),
+    "conv": Program(HERE / "splicing_conv.cu", 16),
+    "launch_bound": Program(LAUNCH_BOUND, 8, behind=("1200",)),
+    "large_state": Program(MLP, 5, behind=("32", "1024", "2304", "2048", "1024")),
+}
+
+
+@dataclass(frozen=True)
+class Effort:
+    ranks: tuple[int, ...]
+    rounds: int
+    share: float  # of the usual steps
+
+
+USUAL = Effort((2, 4, 8), 2, 1.0)
+QUICK = Effort((2,), 1, 0.25)
+
+
+@dataclass
+class Measured:
+    """One program with n ranks: a number per round and side, and the counters of its last run."""
+
+    milliseconds: dict[str, list[float]] = field(default_factory=dict)
+    counters: dict[str, dict[str, float]] = field(default_factory=dict)  # per mini-batch
+
+    def ratios(self, side: str) -> list[float]:
+        sides = zip(self.milliseconds[side], self.milliseconds["reference"], strict=True)
+        return [mine / reference for mine, reference in sides]
+
+
+# ---- the two sides --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The programs with a device in each process."""
+
+    libraries: Path
+    folder: Path
+    kernels: Path  # of this program
+
+    def run(self, command: Sequence[str], ranks: int, core: int) -> list[str]:
+        shared = os.memfd_create("shared")
+        os.ftruncate(shared, SHARED_BYTES)
+        env = {
+            **os.environ, "LD_LIBRARY_PATH": str(self.libraries), "WORLD_SIZE": str(ranks),
+            "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+            "DISPATCH_KERNELS": str(self.kernels), "DISPATCH_MEMORY": str(1024 * MiB),
+            "DISPATCH_SHARED": f"/proc/{os.getpid()}/fd/{shared}",
+            "DISPATCH_STEPS": str(self.folder / "steps"),
+        }  # fmt: skip
+        outputs = [self.folder / f"reference-{rank}.out" for rank in range(ranks)]
+        try:
+            processes = []
+            for rank, path in enumerate(outputs):
+                with path.open("wb") as out:
+                    processes.append(subprocess.Popen(
+                        list(command), env={**env, "RANK": str(rank)}, cwd=GPT.parent, stdout=out,
+                    ))  # fmt: skip
+            for process in processes:
+                for worker in workers_of(process.pid):
+                    os.sched_setaffinity(worker, {core})
+            for rank, process in enumerate(processes):
+                if process.wait(300):
+                    raise RuntimeError(f"{command} in-process: rank {rank} ended with "
+                                       f"{process.returncode}")  # fmt: skip
+        finally:
+            os.close(shared)
+            for process in processes:
+                process.kill()
+                process.wait()
+        return [path.read_text() for path in outputs]
+
+
+@dataclass
+class Folded:
+    """The programs on a device of the fleet."""
+
+    where: Place
+    device: int
+    counted: dict[str, float] = field(default_factory=dict)  # a mini-batch, in the last run
+
+    def run(self, command: Sequence[str], ranks: int, core: int) -> list[str]:
+        fleet = self.where.fleet
+        for worker in workers_of(fleet.processes[fleet.names[self.device]].pid):
+            os.sched_setaffinity(worker, {core})
+        env = {"DISPATCH_STEPS": str(self.where.folder / "steps")}
+        begun: dict[str, float] = {}
+        lines = 0
+
+        def under_way(job: RunningJob) -> bool:
+            nonlocal lines
+            lines = job.output(0).count("\n")
+            if lines >= FIRST_LINES:
+                begun.update(self.counters())
+            return bool(begun)
+
+        printed = self.where.run(command, env, ranks, self.device, under_way)
+        rest = max(1, printed[0].count("\n") - lines)
+        self.counted = {
+            name: (value - begun.get(name, 0)) / rest for name, value in self.counters().items()
+        }
+        return printed
+
+    def counters(self) -> dict[str, float]:
+        """What its proxy has counted so far."""
+        status = self.where.status(self.device)
+        return {name: status[name] for name in COUNTERS}
+
+
+def minibatch(folder: Path, ranks: int) -> float:
+    return statistics.mean(step_time(folder / "steps", rank) for rank in range(ranks))
+
+
+def measure(
+    program: Program, executable: Path, sides: dict[str, Reference | Folded], ranks: int,
+    effort: Effort, folder: Path,
+) -> Measured:  # fmt: skip
+    steps = max(4, int(effort.share * program.steps * 8 / ranks))
+    command = program.command(executable, steps)
+    found = Measured({name: [] for name in sides})
+    for number in range(effort.rounds):
+        printed: dict[str, list[str]] = {}
+        order = list(sides) if number % 2 == 0 else list(reversed(sides))
+        for name in order:
+            side = sides[name]
+            printed[name] = side.run(command, ranks, CORES[number // 2 % 2])
+            found.milliseconds[name].append(minibatch(folder, ranks))
+            if isinstance(side, Folded):
+                found.counters[name] = side.counted
+            if printed[name] != printed[order[0]]:
+                raise RuntimeError(f"{command}: {name} and {order[0]} print different lines")
+    return found
+
+
+def one_rank(where: Place, program: Program, executable: Path) -> splicing_parts.Peak:
+    """The memory that a rank alone takes; the proxy has its kernels afterwards."""
+    with splicing_parts.Peak(where, 0) as peak:
+        where.run(program.command(executable, 4), {}, 1, 0)
+    return peak
+
+
+# ---- figures --------------------------------------------------------------------------------
+
+
+def program_figures(name: str, ranks: int, found: Measured) -> dict[str, Figure]:
+    figures = {}
+    reference = statistics.median(found.milliseconds["reference"])
+    for side, times in found.milliseconds.items():
+        if side == "reference":
+            continue
+        key, counted = f"{side}_{name}_{ranks}", found.counters[side]
+        moved = counted["swapped_in"] + counted["swapped_out"]
+        ratios = found.ratios(side)
+        how = (
+            f"median of {len(ratios)} rounds ({', '.join(f'{each:.3f}' for each in ratios)}): "
+            f"{statistics.median(times):.2f} ms a mini-batch, reference {reference:.2f} ms; "
+            f"a mini-batch: {counted['switches']:.1f} switches, {moved / MiB:.2f} MiB moved, "
+            f"{counted['kernels']:.0f} kernels"
+        )
+        if name == "launch_bound":
+            how += f"; {LAUNCHES_PER_STEP * ranks / reference * 1e3:.0f} launches a second"
+        target = TARGETS.get(key, 1.02)
+        figures[key] = Figure(statistics.median(ratios), "of 1", target, "lower", how)
+        if side == "fold":
+            how = "from the first lines to the end; memory for all ranks"
+            figures[f"switches_{name}_{ranks}"] = Figure(
+                counted["switches"], "a mini-batch", ranks, "lower", how
+            )
+        if side == "fold_one":
+            how = "in and out; memory for one rank and an eighth"
+            figures[f"moved_{name}_{ranks}"] = Figure(moved / MiB, "MiB", 0.0, "lower", how)
+    return figures
+
+
+def bench_program(
+    where: Place, made: Any, name: str, effort: Effort
+) -> tuple[dict[str, Figure], dict[int, Measured]]:
+    program, folder = PROGRAMS[name], where.folder
+    executable = timed(program.source)
+    peak = one_rank(where, program, executable)
+    small = where.add(splicing_parts.room_for_one(peak.used))
+    libraries = folder / "inprocess"
+    sides: dict[str, Reference | Folded] = {
+        "reference": Reference(libraries if libraries.exists() else inprocess_libraries(folder),
+                               folder, kernel_library(made, program.source, folder)),
+        "fold": Folded(where, 0),
+        "fold_one": Folded(where, small),
+    }  # fmt: skip
+    Folded(where, small).run(program.command(executable, 2), 1, CORES[0])  # loads its kernels
+    figures, plots = {}, {}
+    for ranks in effort.ranks:
+        plots[ranks] = measure(program, executable, sides, ranks, effort, folder)
+        found = program_figures(name, ranks, plots[ranks])
+        print(report.table(found), flush=True)
+        figures.update(found)
+    if name == "large_state":
+        figures.update(memory_figures(where, program, executable, small, peak, effort))
+    where.remove(small)
+    return figures, plots
+
+
+def memory_figures(
+    where: Place, program: Program, executable: Path, small: int, alone: splicing_parts.Peak,
+    effort: Effort,
+) -> dict[str, Figure]:  # fmt: skip
+    """Nearly all of this program's memory is parameters, optimizer and gradients."""
+    with splicing_parts.Peak(where, small) as peak:
+        where.run(program.command(executable, max(3, int(5 * effort.share))), {}, 4, small)
+    how = (
+        f"{peak.held // MiB} MiB at the peak of {peak.looks} looks, {alone.used // MiB} MiB for "
+        f"one rank; on the device ({where.memory[small] // MiB} MiB) and in images, activations "
+        "included"
+    )
+    found = {"memory_4_ranks": Figure(peak.held / alone.used, "of one", 1.15, "lower", how)}
+    print(report.table(found), flush=True)
+    return found
+
+
+def bench_switch(made: Any, effort: Effort) -> dict[str, Figure]:
+    value, how = splicing_parts.switch_us(made, 3 if effort is QUICK else 9)
+    found = {"switch_us": Figure(value, "µs", 100.0, "lower", how)}
+    print(report.table(found), flush=True)
+    return found
+
+
+def bench_tandem(effort: Effort) -> dict[str, Figure]:
+    """The largest share of a mini-batch, of the programs with the most collectives and launches."""
+    shares, how = [], []
+    sums = KERNEL_CACHE.parent / f"hooks-{os.getpid()}"
+    with place(memory=EVERYBODY, proxies=splicing_parts.timed_proxies(sums)) as where:
+        for name in ("gpt", "launch_bound"):
+            program = PROGRAMS[name]
+            executable, steps = timed(program.source), max(4, int(effort.share * 4 * program.steps))
+            where.run(program.command(executable, 4), {}, 2)  # loads its kernels
+            before = splicing_parts.sums_of(sums)
+            where.run(program.command(executable, steps),
+                      {"DISPATCH_STEPS": str(where.folder / "steps")}, 2)  # fmt: skip
+            nanoseconds, calls = (
+                after - start
+                for after, start in zip(splicing_parts.sums_of(sums), before, strict=True)
+            )
+            shares.append(nanoseconds / 1e6 / steps / minibatch(where.folder, 2))
+            how.append(f"{name} {shares[-1]:.5f} ({calls / steps:.0f} calls a mini-batch)")
+    sums.unlink()
+    found = {"tandem_overhead": Figure(
+        max(shares), "of 1", 0.005, "lower",
+        f"time in the barrier's code over a mini-batch's, two ranks: {', '.join(how)}; start, end "
+        "and idle turns of the loop are in it",
+    )}  # fmt: skip
+    print(report.table(found), flush=True)
+    return found
+
+
+def plot(path: Path, programs: dict[str, dict[int, Measured]]) -> None:
+    """Each round's ratio, by program and number of ranks."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(
+        1, len(programs), figsize=(3.2 * len(programs), 4), squeeze=False
+    )
+    for axis, (name, found) in zip(axes[0], programs.items(), strict=True):
+        for ranks, measured in found.items():
+            sides = [side for side in measured.milliseconds if side != "reference"]
+            for at, side in enumerate(sides):
+                ratios = measured.ratios(side)
+                label = side if ranks == min(found) else None
+                places = [ranks * (1 + 0.08 * (at - len(sides) / 2))] * len(ratios)
+                axis.plot(places, ratios, "o", color=f"C{at}", label=label)
+        axis.axhline(1.02, linestyle=":", color="grey")
+        axis.set(title=name, xlabel="ranks", xscale="log", ylim=(0, None))
+        axis.set_xticks(list(found), [str(ranks) for ranks in found])
+        axis.minorticks_off()
+    axes[0][0].set(ylabel="mini-batch, over the reference's")
+    axes[0][0].legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.splicing", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rounds: only shows that it works")
+    parser.add_argument("--only", default=".", help="a regular expression of programs and parts")
+    parser.add_argument("--out", type=Path, default=report.FOLDER)
+    options = parser.parse_args(arguments)
+    effort, machine = QUICK if options.quick else USUAL, report.machine()
+    figures: dict[str, Figure] = {}
+    plots: dict[str, dict[int, Measured]] = {}
+    with place(memory=EVERYBODY) as where, loader(KERNEL_CACHE, where.folder / "c.sock") as made:
+        for name in PROGRAMS:
+            if re.search(options.only, name):
+                found, plots[name] = bench_program(where, made, name, effort)
+                figures.update(found)
+        if re.search(options.only, "switch"):
+            figures.update(bench_switch(made, effort))
+    if re.search(options.only, "tandem"):
+        figures.update(bench_tandem(effort))
+    path = report.write("splicing", machine, figures, options.out)
+    if plots:
+        plot(path.with_suffix(".png"), plots)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

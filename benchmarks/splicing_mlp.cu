@@ -1,0 +1,149 @@
+// splicing_mlp.cu: trains a multi-layer perceptron, data-parallel, with AdamW.
+//
+// Parameters, gradients and both moments lie in one allocation each; the gradients are averaged in
+// one all-reduce, on the one stream there is; each step ends with its loss on the host. Arguments:
+// steps, samples per rank and step, then the widths of the layers. Prints the loss's bits at each
+// step, and a hash of the parameters at the end.
+#include "../examples/gpt/kernels.cuh"
+#include "../tests/programs/common.h"
+
+constexpr int BLOCK = 128;
+
+struct Layer {
+    int inputs, outputs;
+    size_t weight, bias;  // where in the parameters
+    float *in, *out;      // activations: in is the previous layer's, behind gelu
+};
+
+struct Net {
+    int batch;
+    std::vector<Layer> layers;
+    size_t parameters = 0;
+    float *params, *grads, *first, *second, *delta[2], *losses, *loss;
+    int *targets;
+    float *host_x;  // pinned
+    int *host_targets;
+};
+
+static int blocks(size_t threads) { return int((threads + BLOCK - 1) / BLOCK); }
+static dim3 tiles(int m, int n) { return dim3((n + TILE - 1) / TILE, (m + TILE - 1) / TILE); }
+
+static Net make(int batch, const std::vector<int> &widths)
+{
+    Net net;
+    size_t widest = 0;
+    net.batch = batch;
+    for (size_t l = 0; l + 1 < widths.size(); l++) {
+        Layer layer = {widths[l], widths[l + 1], net.parameters, 0, nullptr, nullptr};
+        layer.bias = layer.weight + size_t(layer.inputs) * layer.outputs;
+        net.parameters = layer.bias + layer.outputs;
+        net.layers.push_back(layer);
+    }
+    std::vector<float> initial(net.parameters, 0.0f);
+    for (const Layer &layer : net.layers)
+        for (size_t i = layer.weight; i < layer.bias; i++)
+            initial[i] = (noise(uint32_t(i)) - 0.5f) * 2.0f / sqrtf(float(layer.inputs));
+    net.params = on_device(initial);
+    net.first = on_device<float>(net.parameters);
+    net.second = on_device<float>(net.parameters);
+    net.grads = on_device<float>(net.parameters);
+    for (Layer &layer : net.layers) {
+        layer.in = on_device<float>(size_t(batch) * layer.inputs);
+        layer.out = on_device<float>(size_t(batch) * layer.outputs);
+    }
+    for (int width : widths)
+        widest = std::max(widest, size_t(width));
+    for (float *&delta : net.delta)
+        delta = on_device<float>(batch * widest);
+    net.losses = on_device<float>(batch);
+    net.loss = on_device<float>(1);
+    net.targets = on_device<int>(batch);
+    CUDA_CHECK(cudaMallocHost(&net.host_x, sizeof(float) * batch * widths[0]));
+    CUDA_CHECK(cudaMallocHost(&net.host_targets, sizeof(int) * batch));
+    return net;
+}
+
+// Samples of this rank, and which of their inputs is the largest: that is to be learnt.
+static void upload(const Net &net, int rank, int step)
+{
+    int inputs = net.layers.front().inputs, classes = net.layers.back().outputs;
+    for (int b = 0; b < net.batch; b++) {
+        float *row = net.host_x + size_t(b) * inputs;
+        int &target = net.host_targets[b] = 0;
+        for (int i = 0; i < inputs; i++)
+            row[i] = noise(uint32_t(i), uint32_t(step), uint32_t(rank * net.batch + b)) - 0.5f;
+        for (int i = 1; i < std::min(inputs, classes); i++)
+            if (row[i] > row[target])
+                target = i;
+    }
+    CUDA_CHECK(cudaMemcpyAsync(net.layers.front().in, net.host_x,
+                               sizeof(float) * net.batch * inputs, cudaMemcpyHostToDevice, 0));
+    CUDA_CHECK(cudaMemcpyAsync(net.targets, net.host_targets, sizeof(int) * net.batch,
+                               cudaMemcpyHostToDevice, 0));
+}
+
+static void forward(const Net &net)
+{
+    dim3 threads(GEMM_SIDE, GEMM_SIDE);
+    for (size_t l = 0; l < net.layers.size(); l++) {
+        const Layer &y = net.layers[l];
+        gemm_nn<<<tiles(net.batch, y.outputs), threads>>>({y.in, net.params + y.weight,
+            net.params + y.bias, nullptr, y.out, net.batch, y.outputs, y.inputs});
+        int count = net.batch * y.outputs;
+        if (l + 1 < net.layers.size())
+            gelu_forward<<<blocks(count), BLOCK>>>(y.out, net.layers[l + 1].in, count);
+    }
+    const Layer &last = net.layers.back();
+    cross_entropy<<<(net.batch + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK,
+                    dim3(WARP, ROWS_PER_BLOCK)>>>(last.out, net.targets, net.losses, net.batch,
+                                                  last.outputs);
+    mean<<<1, WARP>>>(net.losses, net.loss, net.batch);
+}
+
+static void backward(const Net &net)
+{
+    dim3 threads(GEMM_SIDE, GEMM_SIDE);
+    const float *dy = net.layers.back().out;  // cross_entropy left the gradient there
+    for (size_t l = net.layers.size(); l-- > 0;) {
+        const Layer &y = net.layers[l];
+        gemm_tn<<<tiles(y.inputs, y.outputs), threads>>>({y.in, dy, nullptr, nullptr,
+            net.grads + y.weight, y.inputs, y.outputs, net.batch});
+        column_sum<<<blocks(y.outputs), BLOCK>>>(dy, net.grads + y.bias, net.batch, y.outputs);
+        if (l == 0)
+            break;
+        float *dx = net.delta[l % 2];
+        gemm_nt<<<tiles(net.batch, y.inputs), threads>>>({dy, net.params + y.weight, nullptr,
+            nullptr, dx, net.batch, y.inputs, y.outputs});
+        gelu_backward<<<blocks(net.batch * y.inputs), BLOCK>>>(net.layers[l - 1].out, dx,
+                                                               net.batch * y.inputs);
+        dy = dx;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    ncclComm_t comm;
+    World world = start(&comm);
+    int steps = argument(argc, argv, 1, 20), batch = argument(argc, argv, 2, 64);
+    std::vector<int> widths;
+    for (int i = 3; i < argc; i++)
+        widths.push_back(argument(argc, argv, i, 0));
+    Net net = make(batch, widths.size() < 2 ? std::vector<int>{64, 256, 256, 16} : widths);
+    int count = int(net.parameters);
+    for (int n = 0; n < steps; n++) {
+        upload(net, world.rank, n);
+        forward(net);
+        backward(net);
+        NCCL_CHECK(ncclAllReduce(net.grads, net.grads, net.parameters, ncclFloat, ncclAvg, comm,
+                                 0));
+        AdamW rule = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.01f, 1.0f - powf(0.9f, float(n + 1)),
+                      1.0f - powf(0.95f, float(n + 1))};
+        adamw<<<blocks(net.parameters), BLOCK>>>(net.params, net.grads, net.first, net.second,
+                                                 count, rule);
+        CUDA_CHECK(cudaGetLastError());
+        report(n, "loss", net.loss, 1);
+    }
+    report(steps, "parameters", net.params, net.parameters);
+    NCCL_CHECK(ncclCommDestroy(comm));
+    return 0;
+}

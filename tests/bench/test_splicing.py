@@ -1,0 +1,45 @@
+"""`make bench-splicing` writes what is promised, and both of its sides compute the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankfold.paths import REPOSITORY
+
+PROGRAMS = ("mlp", "gpt", "conv", "launch_bound", "large_state")
+
+
+def run(out: Path, only: str) -> dict[str, dict[str, object]]:
+    """The quick run of some parts: it ends with an error where the sides print different lines."""
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.splicing", "--quick", "--only", only, "--out", str(out)],
+        cwd=REPOSITORY, check=True, env={**os.environ, "PYTHONPATH": "tests"},
+    )  # fmt: skip
+    written = json.loads((out / "splicing.json").read_text())
+    assert set(written) == {"commit", "machine", "figures"}
+    return dict(written["figures"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_folded_ranks_compute_what_they_do_with_a_device_each(tmp_path: Path, program: str) -> None:
+    figures = run(tmp_path, program)
+    sides = ("fold", "fold_one", "switches", "moved")
+    wanted = {f"{side}_{program}_2" for side in sides}
+    assert set(figures) == wanted | ({"memory_4_ranks"} if program == "large_state" else set())
+    for figure in figures.values():
+        assert set(figure) == {"value", "unit", "target", "better", "holds", "how"}
+    assert (tmp_path / "splicing.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_switches_and_the_time_in_the_barrier_are_measured(tmp_path: Path) -> None:
+    assert set(run(tmp_path, "switch|tandem")) == {"switch_us", "tandem_overhead"}
