@@ -21,7 +21,7 @@ class Placement:
     rank_device: tuple[int, ...]
     launchers: tuple[str, ...]
     cc: str  # that the job sees; empty: the device's
-    check_order: bool
+    check_order: str
 
     @staticmethod
     def read(asked: messages.Place) -> Placement:

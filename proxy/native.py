@@ -19,6 +19,7 @@ from rankfold import paths
 
 JOB_STATES = {1: "running", 2: "stopping", 3: "cut", 4: "saved", 5: "failed"}
 EVENT_MODULE, EVENT_FUNCTION, EVENT_JOB, EVENT_SAVED, EVENT_RACE = 1, 2, 3, 4, 5
+RACES = {"certain": 1, "possible": 2}  # enum proxy_races
 EXIT_CLEAN, EXIT_CRASHED, EXIT_REPLACED = 0, 1, 2
 
 _PEER_API = "int peer_segment_create(uint32_t device_count);"
@@ -124,9 +125,9 @@ class Native:
         ):  # fmt: skip
             raise NativeError(self._reason())
 
-    def check_order(self, job: int) -> None:
+    def check_order(self, job: int, races: str) -> None:
         """Tell of races in the ranks that are attached from now on: EVENT_RACE."""
-        self._lib.proxy_job_check_order(self._proxy, job)
+        self._lib.proxy_job_check_order(self._proxy, job, RACES[races])
 
     def job_close(self, job: int) -> None:
         if self._lib.proxy_job_close(self._proxy, job):

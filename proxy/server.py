@@ -256,8 +256,8 @@ class Proxy:
         self.native.job_open(
             job.id, p.epoch, job.device, len(p.devices), list(p.rank_device), job.segment
         )
-        if p.check_order:
-            self.native.check_order(job.id)
+        if p.check_order != "none":
+            self.native.check_order(job.id, p.check_order)
         job.opened = True
 
     def _all_met(self, job: Job) -> None:

@@ -204,7 +204,7 @@ class Place(OfJob, frozen=True, tag="place"):
     proxy claims its ranks from their launchers, meets the other devices, and starts to serve as
     soon as all have met. A higher epoch supersedes. Answered when noted; progress is in ``status``.
     `cc`: the compute capability that the job sees, for which its code is chosen; empty: the
-    device's. `check_order`: tell which accesses the program does not order.
+    device's. `check_order`: which accesses that the program does not order are told.
     """
 
     determinism: Literal["D0", "D1"]
@@ -212,7 +212,7 @@ class Place(OfJob, frozen=True, tag="place"):
     members: Annotated[list[Member], Meta(min_length=1, max_length=RANKS_MAX)]
     devices: Annotated[list[Peered], Meta(min_length=1, max_length=DEVICES_MAX)]
     cc: Annotated[str, Meta(pattern=r"^([0-9]{1,2}\.[0-9])?\Z")] = ""
-    check_order: bool = False
+    check_order: Literal["none", "certain", "possible"] = "none"
 
     def __post_init__(self) -> None:
         names = [device.device for device in self.devices]

@@ -194,18 +194,18 @@ class Job:
             shown="D1", fixed=True,
         ),
     )  # fmt: skip
-    check_order: bool = field(
-        default=False,
+    check_order: Annotated[str, Meta(pattern=r"^(none|certain|possible)\Z")] = field(
+        default="none",
         metadata=written(
             "spec.checkOrder",
             {
-                "type": "boolean", "default": False,
-                "description": "true: tell which accesses of different streams the program does "
-                "not order. Fixed at the first start.",
+                "enum": ["none", "certain", "possible"], "default": "none",
+                "description": "certain: tell which accesses of different streams race. possible: "
+                "those that may, too. Fixed at the first start.",
             },
-            "true: tell which accesses of different streams to one range of memory nothing orders: "
-            "see [Races](#races)",
-            shown="false", fixed=True,
+            "`certain`: tell which accesses of different streams to one range of memory nothing "
+            "orders. `possible`: those that may race, too. See [Races](#races)",
+            shown="none", fixed=True,
         ),
     )  # fmt: skip
     suspend: bool = field(

@@ -65,7 +65,8 @@ int proxy_job_open(struct proxy *proxy, uint64_t job, uint64_t epoch, uint32_t d
 		   int segment_fd, char *error, uint32_t error_bytes);
 /* Say which accesses of its ranks no event, stream order or synchronisation orders: of those that
  * are attached from now on. */
-int proxy_job_check_order(struct proxy *proxy, uint64_t job);
+enum proxy_races { PROXY_RACES_CERTAIN = 1, PROXY_RACES_POSSIBLE = 2 /* too */ };
+int proxy_job_check_order(struct proxy *proxy, uint64_t job, int races);
 /* Let go of a job; only without attached ranks (see proxy_job_leave, proxy_job_discard). */
 int proxy_job_close(struct proxy *proxy, uint64_t job);
 /* Each ends with PROXY_EVENT_SAVED; a later one takes the place of an earlier one that is not over.

@@ -28,9 +28,7 @@ QUIET_S = 3.0  # before `run` says why its job has not started
     "--world-size", type=click.IntRange(1, RANKS_MAX), required=True, help="Number of ranks."
 )
 @click.option(
-    "--gpus",
-    type=click.IntRange(1, DEVICES_MAX),
-    default=None,
+    "--gpus", type=click.IntRange(1, DEVICES_MAX), default=None,
     help="Devices; default: one for each rank.",
 )
 @click.option(
@@ -46,14 +44,19 @@ QUIET_S = 3.0  # before `run` says why its job has not started
 )  # fmt: skip
 @click.option(
     "--check-order",
-    is_flag=True,
+    "check_order",
+    flag_value="certain",
     help="Tell which accesses of different streams the program does not order.",
 )
+@click.option(
+    "--possible-races", "check_order", flag_value="possible",
+    help="The same, and those that may miss each other: it is not known which bytes they reach.",
+)  # fmt: skip
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_obj
 def run(
     state: Path, world_size: int, gpus: int | None, kind: str | None, memory: str,
-    name: str | None, determinism: str, check_order: bool, command: tuple[str, ...],
+    name: str | None, determinism: str, check_order: str | None, command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run one job in the foreground; the exit status is the job's.
 
@@ -81,7 +84,7 @@ def run(
     job = Job(
         name, command, os.getcwd(), world_size, gpus,
         env=own_environment(), env_whole=True, device_types=(kind,) if kind else (),
-        determinism=determinism, check_order=check_order,
+        determinism=determinism, check_order=check_order or "none",
     )  # fmt: skip
     check_capacity(snap, job, pool)
     with Reconciler(state) as reconciler, terminating():

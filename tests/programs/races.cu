@@ -1,6 +1,6 @@
-// races.cu: what lies between two accesses to one buffer, of two streams. Each case has a buffer and
-// streams of its own, and prints `NAME begin end`: where that buffer lies. The results are nobody's
-// business here: half of the cases race.
+// races.cu: what lies between two accesses to one buffer, of two streams. Each case has a buffer
+// and streams of its own, and prints `race NAME begin end`, where that buffer lies; or `fine` if it
+// does not race, or `may` if that cannot be seen from outside. Nobody cares for the results.
 #include <functional>
 
 #include "common.h"
@@ -68,7 +68,9 @@ struct Named {
     std::function<void(const Case &)> run;
 };
 
-static void nothing(void *) {}
+static void nothing(void *)
+{
+}
 
 static const Named CASES[] = {
     {"race copy-then-kernel", [](const Case &c) { c.copy_in(c.a); c.kernel_out(c.b); }},
@@ -139,9 +141,21 @@ static const Named CASES[] = {
         c.kernel_out(c.b); }},
     {"fine additions", [](const Case &c) {
         add<<<1, 32, 0, c.a>>>(c.data, 1); add<<<1, 32, 0, c.b>>>(c.data, 2); }},
-    {"fine every-second", [](const Case &c) {
+    {"may two-kernels", [](const Case &c) { c.kernel_in(c.a); c.kernel_out(c.b); }},
+    {"may every-second", [](const Case &c) {
         write_every_second<<<COUNT / 256, 128, 0, c.a>>>(c.data, COUNT, 1);
         write_every_second<<<COUNT / 256, 128, 0, c.b>>>(c.data + 1, COUNT - 1, 2); }},
+    {"fine kernels-on-halves", [](const Case &c) {
+        write<<<COUNT / 128, 128, 0, c.a>>>(c.data, COUNT / 2, 7);
+        write<<<COUNT / 256, 128, 0, c.b>>>(c.data + COUNT / 2, COUNT / 2, 7); }},
+    {"fine kernel-and-half-a-copy", [](const Case &c) {
+        write<<<COUNT / 128, 128, 0, c.a>>>(c.data, COUNT / 2, 7);
+        c.fill(c.b, COUNT / 2, COUNT / 2); }},
+    {"race kernel-on-half-and-all-of-it", [](const Case &c) {
+        write<<<COUNT / 128, 128, 0, c.a>>>(c.data, COUNT / 2, 7); c.copy_out(c.b); }},
+    {"race kernel-on-half-and-that-half", [](const Case &c) {
+        write<<<COUNT / 128, 128, 0, c.a>>>(c.data, COUNT / 2, 7);
+        c.fill(c.b, 0, COUNT / 2); }},
     {"fine one-communicator", [](const Case &c) { c.gather(c.a); c.gather(c.b); }},
     {"fine collective-event", [](const Case &c) {
         c.gather(c.a); c.record(c.a); c.wait(c.b); c.kernel_out(c.b); }},

@@ -338,7 +338,7 @@ FULL: dict[str, Any] = {
         "spec": {
             "command": ["./train"], "workdir": ".", "env": {"A": "b"}, "worldSize": 4, "gpus": 4,
             "deviceTypes": ["soft"], "tier": "standard", "determinism": "D1", "suspend": False,
-            "checkOrder": True,
+            "checkOrder": "certain",
             "parallelism": {"data": 4, "tensor": 1, "pipeline": 1, "zeroShards": 1},
             "checkpoint": {"interval": "10m", "everySteps": 0, "keep": 3},
             "restart": {"maxRestarts": 3},

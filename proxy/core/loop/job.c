@@ -379,7 +379,7 @@ int job_aim(struct job *j, enum job_goal goal)
 	return 0;
 }
 
-void job_check_order(struct job *j) { j->check_order = true; }
+void job_check_order(struct job *j, int races) { j->check_order = races; }
 
 void job_turn(struct job *j)
 {

@@ -31,7 +31,7 @@ struct job {
 	uint32_t rank_device[RANKS_MAX];
 	struct rank *ranks[RANKS_MAX]; /* local and attached, else NULL */
 	uint32_t attached;
-	bool check_order; /* of its ranks: races.c */
+	int check_order; /* of its ranks: enum proxy_races, or 0; races.c */
 	struct barrier *barrier;
 	struct coll *coll;
 	struct peer *peer;
@@ -63,6 +63,6 @@ void job_barrier(struct job *, bool request);          /* or withdraw */
 void job_hurry(struct job *); /* called now and then: has anything moved since? */
 /* 0: that is its goal now. -1: it has a later one, or does not stand at a cut. */
 int job_aim(struct job *, enum job_goal);
-void job_check_order(struct job *); /* of the ranks that come from now on */
+void job_check_order(struct job *, int races); /* of the ranks that come from now on */
 
 #endif

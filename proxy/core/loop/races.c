@@ -1,7 +1,7 @@
 /* races.c: what the check of a rank's order finds becomes an event, as text for people.
  *
- * Only what is certain is told: a kernel's bounds may be a hull with gaps, and a program without
- * races is to hear nothing.
+ * What is only possible is told to who wants that: a kernel's bounds may be a hull with gaps, and a
+ * program without races is to hear nothing.
  */
 #include "loop/races.h"
 
@@ -35,13 +35,13 @@ static void told(void *to, const struct order_race *race)
 {
 	const struct rank *r = to;
 	char text[2048], first[768], second[768];
-	if (!race->certain)
+	if (!race->certain && r->job->check_order != PROXY_RACES_POSSIBLE)
 		return;
 	side_text(first, sizeof first, &race->first);
 	side_text(second, sizeof second, &race->second);
 	int used = snprintf(text, sizeof text,
-			    "%s, %s: no event, stream order or synchronisation orders them", first,
-			    second);
+			    "%s, %s: no event, stream order or synchronisation orders them%s",
+			    first, second, race->certain ? "" : "; perhaps no byte is in both");
 	struct proxy_event e = {.kind = PROXY_EVENT_RACE,
 				.job = r->job->id,
 				.rank = r->rank,
@@ -52,7 +52,7 @@ static void told(void *to, const struct order_race *race)
 
 struct question {
 	uint64_t job;
-	int result;
+	int races, result;
 };
 
 static void run(struct proxy *p, void *arg)
@@ -60,13 +60,13 @@ static void run(struct proxy *p, void *arg)
 	struct question *q = arg;
 	struct job *j = job_find(p, q->job);
 	if (j)
-		job_check_order(j);
+		job_check_order(j, q->races);
 	q->result = j ? 0 : -1;
 }
 
-int proxy_job_check_order(struct proxy *p, uint64_t job)
+int proxy_job_check_order(struct proxy *p, uint64_t job, int races)
 {
-	struct question q = {job, -1};
+	struct question q = {job, races, -1};
 	in_loop(p, run, &q);
 	return q.result;
 }

@@ -10,8 +10,10 @@
 #include <string.h>
 
 #include "loop/internal.h"
+#include "rank/bounds.h"
 
-#define ROWS_MAX 256 /* of a copy or fill that are told one by one */
+#define ROWS_MAX 256    /* of a copy or fill that are told one by one */
+#define REACHED_MAX 256 /* of a kernel's parameters that are addresses; of more nothing is told */
 
 bool accesses_open(struct rank *r, order_told *told, void *to)
 {
@@ -117,14 +119,62 @@ static void copy(struct order *o, const struct rf_copy *c)
 
 /* ---- kernels ---- */
 
-static void uses(struct order *o, uint64_t addr, uint64_t bytes, uint32_t use, bool whole)
+/* Through an address: the part of its buffer that it is bounded by, or all of that. */
+static void part(struct order *o, const struct buffer *b, uint64_t word, const struct bounds *x,
+		 const struct bound *bound, enum order_use use)
 {
+	int64_t at = (int64_t)(word - b->addr);
+	if (x->known && bound->low >= bound->high)
+		return; /* no thread comes there */
+	if (x->known && at + bound->low >= 0 && at + bound->high <= (int64_t)b->bytes)
+		access(o, word + (uint64_t)bound->low, (uint64_t)(bound->high - bound->low), use,
+		       false);
+	else
+		access(o, b->addr, b->bytes, use, false);
+}
+
+static void reached(struct order *o, const struct buffer *b, uint64_t word, uint32_t use,
+		    const struct bounds *x)
+{
+	if (use &
+	    PROXY_ATOMIC) { /* whatever else it does there: what that is, is not known apart */
+		part(o, b, word, x, &x->written, ORDER_ATOMIC);
+		return;
+	}
 	if (use & PROXY_READ)
-		access(o, addr, bytes, ORDER_READ, whole);
-	if (use & PROXY_ATOMIC)
-		access(o, addr, bytes, ORDER_ATOMIC, whole);
+		part(o, b, word, x, &x->read, ORDER_READ);
 	if (use & PROXY_WRITTEN)
-		access(o, addr, bytes, ORDER_WRITE, whole);
+		part(o, b, word, x, &x->written, ORDER_WRITE);
+}
+
+static void words(struct rank *r, const struct item *i)
+{
+	const struct function *f = i->kernel.function;
+	const struct rf_launch *l = &i->kernel.launch;
+	struct bounds bounds[REACHED_MAX];
+	struct bound_shape shape;
+	if (f->word_count > REACHED_MAX)
+		return;
+	memcpy(shape.grid, l->grid, sizeof shape.grid);
+	memcpy(shape.block, l->block, sizeof shape.block);
+	bounds_of(f->reaches, &shape, i->data, bounds);
+	for (uint32_t n = 0; n < f->word_count; n++) {
+		uint64_t word;
+		memcpy(&word, i->data + f->words[n].at, sizeof word);
+		const struct buffer *b = memory_find(&r->memory, word);
+		if (b)
+			reached(r->queue.order, b, word, f->words[n].use, &bounds[n]);
+	}
+}
+
+static void variables(struct order *o, const struct function *f)
+{
+	for (uint32_t n = 0; n < f->variable_count; n++) {
+		const struct proxy_access *v = &f->variables[n];
+		uint64_t at = f->module->globals_addr + v->at;
+		const struct buffer b = {.addr = at, .bytes = v->bytes};
+		reached(o, &b, at, v->use, &(struct bounds){0});
+	}
 }
 
 static void kernel(struct rank *r, const struct stream *s, const struct item *i)
@@ -134,17 +184,10 @@ static void kernel(struct rank *r, const struct stream *s, const struct item *i)
 	char name[512];
 	snprintf(name, sizeof name, "kernel %s", f->name);
 	order_operation(o, s->o.id, name, i->seq);
-	for (uint32_t n = 0; f->closed && n < f->word_count; n++) {
-		const struct proxy_access *a = &f->words[n];
-		uint64_t word;
-		memcpy(&word, i->data + a->at, sizeof word);
-		const struct buffer *b = memory_find(&r->memory, word);
-		if (b)
-			uses(o, b->addr, b->bytes, a->use, false);
-	}
-	for (uint32_t n = 0; f->closed && n < f->variable_count; n++)
-		uses(o, f->module->globals_addr + f->variables[n].at, f->variables[n].bytes,
-		     f->variables[n].use, false);
+	if (!f->closed)
+		return;
+	words(r, i);
+	variables(o, f);
 }
 
 /* ---- matrix products ---- */
