@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,7 @@ from pathlib import Path
 import pytest
 from barrier.mutants import Mutant
 
-from rankfold import paths
-from support.native import CORE, REPOSITORY
+from support.native import CORE, REPOSITORY, with_fault
 
 EFFECTS = [
     Mutant("open-kernel-believed", "if (!f->closed ||", "if ("),
@@ -44,22 +42,7 @@ FILES += [(CORE / "memory/content.c", each) for each in CONTENT]
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
 def test_seeded_faults_are_noticed(tmp_path: Path, source: Path, mutant: Mutant) -> None:
-    text = source.read_text()
-    assert text.count(mutant.old) == 1
-    changed = tmp_path / source.name
-    changed.write_text(text.replace(mutant.old, mutant.new))
-    native = tmp_path / "native"
-    shutil.copytree(paths.native("include"), native / "include")
-    shutil.copytree(paths.native("lib"), native / "lib", symlinks=True)
-    objects = paths.native("obj")
-    here = objects / source.relative_to(REPOSITORY).with_suffix(".o")
-    others = [each for each in (objects / "proxy").rglob("*.o") if each != here]
-    command = ["cc", "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", "-O1", "-w",
-               f"-I{source.parent}",
-               *(f"-I{REPOSITORY / at}" for at in ("interpose/channel", "proxy/core", "proxy/hal")),
-               "-o", str(native / "lib/librankfold-proxy.so"), str(changed), *map(str, others),
-               "-lpthread", "-lm", "-ldl"]  # fmt: skip
-    subprocess.run(command, check=True)
+    native = with_fault(tmp_path, source, mutant.old, mutant.new)
     tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
              "-k", "not bytes", str(REPOSITORY / "tests/proxy/test_contents.py")]  # fmt: skip
     done = subprocess.run(tests, env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import cffi
+
+from rankfold import paths
 
 REPOSITORY = Path(__file__).parents[2]
 CORE = REPOSITORY / "proxy" / "core"
@@ -31,6 +34,30 @@ def build(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
     return library
+
+
+def with_fault(folder: Path, source: Path, old: str, new: str) -> Path:
+    """What RANKFOLD_NATIVE may name: the build, with a proxy's library in which one file says `new`
+    where it said `old`, once."""
+    text = source.read_text()
+    assert text.count(old) == 1, f"{source}: {text.count(old)} times {old!r}"
+    changed = folder / source.name
+    changed.write_text(text.replace(old, new))
+    made = folder / "native"
+    shutil.copytree(paths.native("include"), made / "include")
+    shutil.copytree(paths.native("lib"), made / "lib", symlinks=True)
+    objects = paths.native("obj")
+    here = objects / source.relative_to(REPOSITORY).with_suffix(".o")
+    others = [each for each in (objects / "proxy").rglob("*.o") if each != here]
+    includes = (source.parent, *(REPOSITORY / at for at in ("interpose/channel", "proxy/core",
+                                                            "proxy/hal")))  # fmt: skip
+    subprocess.run(
+        ["cc", "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", "-O1", "-w",
+         *(f"-I{each}" for each in includes), "-o", str(made / "lib/librankfold-proxy.so"),
+         str(changed), *map(str, others), "-lpthread", "-lm", "-ldl"],
+        check=True,
+    )  # fmt: skip
+    return made
 
 
 def declarations(*headers: Path) -> str:

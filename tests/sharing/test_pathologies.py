@@ -1,0 +1,78 @@
+"""Jobs whose ranks are not quite alike compute the same bits wherever their ranks are.
+
+Each kind of job (tests/programs/pathologies.cu) runs with a device per rank, where nobody can share
+anything with anybody; with all ranks on one device, which does not hold them at once; and on two,
+from where it is moved to one and to all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cuda
+import pytest
+
+from support.fleet import Fleet, MiB, RunningJob, until
+from support.leaks import State
+
+RANKS, STEPS, HALF = 4, 8, 4
+WIDE, ONE, TWO = [0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 0, 1]
+# Whether all ranks have the same parameters to the end, or until when.
+ALIKE = {
+    "plain": STEPS, "scaled": 0, "every_third": 2, "skipped": 3, "random": 0,
+    "local_norm": HALF + 1, "found_inf": HALF, "pointers": HALF, "printing": STEPS,
+    "statistics": STEPS, "host_copy": HALF, "allocations": STEPS, "changed": HALF,
+    "beside": STEPS, "past": STEPS, "subgroup": 0, "meeting": STEPS, "buckets": STEPS,
+    "fault": STEPS - 1,
+}  # fmt: skip
+FAST = ("host_copy", "beside", "buckets")  # the others take as long each
+
+
+def program() -> Path:
+    return cuda.build(cuda.PROGRAMS / "pathologies.cu")
+
+
+def parameters(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.split()[2:3] == ["parameters"]]
+
+
+def ended(job: RunningJob) -> list[str]:
+    """What the ranks printed, after checking that all ended well."""
+    for rank, status in enumerate(job.wait()):
+        assert status == 0, f"rank {rank}: {job.errors(rank)}"
+    job.detach(discard=True)
+    return [job.output(rank) for rank in range(RANKS)]
+
+
+def over(job: RunningJob) -> bool:
+    return any(job.exit_status(rank) is not None for rank in range(RANKS))
+
+
+def move(job: RunningJob, steps: int, placement: list[int]) -> None:
+    """When all have done so many steps."""
+    until(lambda: over(job) or all(len(parameters(job.output(r))) >= steps for r in range(RANKS)),
+          90, f"{steps} steps of {job.name}")  # fmt: skip
+    assert not over(job), "it was faster than its mover"
+    job.move([job.fleet.names[device] for device in placement])
+
+
+def as_it_is(kind: str, outputs: list[str]) -> None:
+    """The ranks differ when they should, or the job is not what it is called."""
+    alike = next((k for k, lines in enumerate(zip(*map(parameters, outputs), strict=False))
+                  if len(set(lines)) > 1), STEPS - (kind == "fault"))  # fmt: skip
+    assert alike == ALIKE[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in ALIKE]
+)
+def test_same_bits_wherever_the_ranks_are(kind: str, state: State) -> None:
+    command = [str(program()), str(STEPS), kind]
+    with Fleet(state, RANKS, memory=64 * MiB) as fleet:
+        expected = ended(fleet.start("wide", command, WIDE))
+        as_it_is(kind, expected)
+        assert ended(fleet.start("folded", command, ONE)) == expected
+        moved = fleet.start("moved", command, TWO)
+        move(moved, 2, ONE)
+        move(moved, 5, WIDE)
+        assert ended(moved) == expected

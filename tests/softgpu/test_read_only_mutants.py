@@ -1,0 +1,78 @@
+"""Faults seeded into read-only mappings of both kinds of devices: the tests notice each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from barrier.mutants import Mutant
+
+from support.native import REPOSITORY, with_fault
+
+UNFORESEEN = [
+    Mutant("copy-that-nobody-hears-of", "\ttell(space, chunk, page);", ""),
+    Mutant("copy-without-content", "return fill_chunk(device, chunk, at) &&", "return"),
+    Mutant("copy-of-no-chunk", "MAP_SHARED | MAP_FIXED", "MAP_PRIVATE | MAP_FIXED"),
+    Mutant("copy-of-the-page-before", "space->base + page * RF_CHUNK_BYTES, chunk",
+           "space->base + (page - 1) * RF_CHUNK_BYTES, chunk"),
+    Mutant("one-copy-is-told", "space->told = atomic_load(&entry->next);", "space->told = 0;"),
+]  # fmt: skip
+SPACE = [
+    Mutant("all-is-writable", "return writable ? PROT_READ | PROT_WRITE : PROT_READ;",
+           "return PROT_READ | PROT_WRITE;"),
+    Mutant("one-of-many-is-protected", "mprotect(at, bytes,", "mprotect(at, RF_CHUNK_BYTES,"),
+    Mutant("copies-do-not-count", "\tatomic_fetch_add(&device->held, 1);", ""),
+    Mutant("copies-are-lost", "while (soft_space_copied(space, &addr, &chunk))", "while (0)"),
+    Mutant("chunks-keep-their-content", "if (fallocate(device->memfd,",
+           "if (0 && fallocate(device->memfd,"),
+]  # fmt: skip
+FAULT = [Mutant("copies-are-unforeseen-too", "!self->kernel ||", "")]
+ISSUE = [
+    Mutant("copies-may-write", "w->copy.dst_pitch, true)", "w->copy.dst_pitch, false)"),
+    Mutant("fills-may-write", "w->fill.pitch, true)", "w->fill.pitch, false)"),
+]
+SUMS = [Mutant("sums-may-write", "i == 0,", "false,")]
+GEMM = [
+    Mutant(
+        "products-may-write",
+        "g->n, g->type_cd,\n\t\t\t    WRITTEN)",
+        "g->n, g->type_cd,\n\t\t\t    READ)",
+    ),
+    Mutant("gradients-of-biases-may-write", "g->flags & SUMMED ? WRITTEN : READ", "READ"),
+    Mutant("kept-matrices-may-be-written", "g->flags & RF_GEMM_KEEP ? WRITTEN : READ", "READ"),
+]
+WINDOW = [
+    Mutant("the-window-is-writable", "!(device->window[from] & CUDA_READ_ONLY)", "true"),
+    Mutant("neighbours-get-the-same", "(!changes || (wanted ^ device->window[run]) & "
+           "CUDA_READ_ONLY)", "(!changes)"),
+    Mutant("the-window-stays-as-it-was", "device->window[i] != wanted;",
+           "(device->window[i] ^ wanted) & ~CUDA_READ_ONLY;"),
+]  # fmt: skip
+FILES = {"soft/unforeseen.c": UNFORESEEN, "soft/space.c": SPACE, "soft/fault.c": FAULT,
+         "cuda/issue.c": ISSUE, "cuda/sums.c": SUMS, "cuda/gemm.c": GEMM,
+         "cuda/space.c": WINDOW}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "mutant"),
+    [(file, mutant) for file, mutants in FILES.items() for mutant in mutants],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_seeded_faults_are_noticed(tmp_path: Path, file: str, mutant: Mutant) -> None:
+    native = with_fault(tmp_path, REPOSITORY / "proxy/hal" / file, mutant.old, mutant.new)
+    tests = ["nvidia/test_read_only.py"]
+    if file.startswith("soft"):
+        tests += ["softgpu/test_read_only.py", "softgpu/test_device.py::test_capacity_and_zeroed"
+                  "_chunks"]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+         *(str(REPOSITORY / "tests" / each) for each in tests)],
+        env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False, capture_output=True,
+        text=True, cwd=REPOSITORY,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "AssertionError" in done.stdout or "assert" in done.stdout
