@@ -64,13 +64,16 @@ class Place:
     memory: list[int]  # of each device
     started: int = 0
 
-    def add(self, memory: int) -> int:
+    def add(self, memory: int, **switches: str) -> int:
         """One more soft device, of so many bytes: its index."""
         index = len(self.memory)
         self.fleet.names.append(f"local/soft-{index}")
         self.memory.append(memory)
         self.fleet.memory = memory  # of the proxies that it starts
+        os.environ.update(switches)
         self.fleet.start_proxy(self.fleet.names[index])
+        for name in switches:
+            del os.environ[name]
         until(lambda: self.fleet.answers(self.fleet.names[index]), what="the proxy answers")
         return index
 

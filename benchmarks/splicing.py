@@ -13,6 +13,7 @@ mini-batch is the mean over the steps behind the first ones, and over the ranks;
 rounds' ratios counts.
   fold_…            the device has memory for all ranks
   fold_one_…        it has memory for one, and an eighth: what the rank alone has at its peak
+  fold_nosquash_…   as fold_…, and each rank does all of its own work
 Counters are the proxy's own, from the first lines of output to the end of the run.
   switch   Two ranks with kernels without end, whose time slice is nothing: the device changes hands
            as often as it can. Their time beyond that of the same launches in whole slices, per
@@ -66,7 +67,7 @@ from support.fleet import MiB, RunningJob, free_port
 SHARED_BYTES = 4096 + 2 * 8 * (4 * MiB)  # struct shared of dispatch_inprocess.c
 EVERYBODY = 4096 * MiB  # memory for all ranks
 FIRST_LINES = 2
-COUNTERS = ("switches", "swapped_in", "swapped_out", "kernels")
+COUNTERS = ("switches", "swapped_in", "swapped_out", "kernels", "squashed")
 TARGETS = {"fold_large_state_4": 0.95, "fold_one_large_state_4": 0.95}
 
 
@@ -193,7 +194,7 @@ class Folded:
     def counters(self) -> dict[str, float]:
         """What its proxy has counted so far."""
         status = self.where.status(self.device)
-        return {name: status[name] for name in COUNTERS}
+        return {name: status[name] for name in status if name in COUNTERS}
 
 
 def minibatch(folder: Path, ranks: int) -> float:
@@ -244,7 +245,7 @@ def program_figures(name: str, ranks: int, found: Measured) -> dict[str, Figure]
             f"median of {len(ratios)} rounds ({', '.join(f'{each:.3f}' for each in ratios)}): "
             f"{statistics.median(times):.2f} ms a mini-batch, reference {reference:.2f} ms; "
             f"a mini-batch: {counted['switches']:.1f} switches, {moved / MiB:.2f} MiB moved, "
-            f"{counted['kernels']:.0f} kernels"
+            f"{counted['kernels']:.0f} kernels, {counted['squashed']:.0f} of them squashed"
         )
         if name == "launch_bound":
             how += f"; {LAUNCHES_PER_STEP * ranks / reference * 1e3:.0f} launches a second"
@@ -262,7 +263,7 @@ def program_figures(name: str, ranks: int, found: Measured) -> dict[str, Figure]
 
 
 def bench_program(
-    where: Place, made: Any, name: str, effort: Effort
+    where: Place, apart: int, made: Any, name: str, effort: Effort
 ) -> tuple[dict[str, Figure], dict[int, Measured]]:
     program, folder = PROGRAMS[name], where.folder
     executable = timed(program.source)
@@ -274,8 +275,10 @@ def bench_program(
                                folder, kernel_library(made, program.source, folder)),
         "fold": Folded(where, 0),
         "fold_one": Folded(where, small),
+        "fold_nosquash": Folded(where, apart),
     }  # fmt: skip
-    Folded(where, small).run(program.command(executable, 2), 1, CORES[0])  # loads its kernels
+    for device in (small, apart):
+        where.run(program.command(executable, 2), {}, 1, device)  # loads its kernels
     figures, plots = {}, {}
     for ranks in effort.ranks:
         plots[ranks] = measure(program, executable, sides, ranks, effort, folder)
@@ -378,9 +381,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures: dict[str, Figure] = {}
     plots: dict[str, dict[int, Measured]] = {}
     with place(memory=EVERYBODY) as where, loader(KERNEL_CACHE, where.folder / "c.sock") as made:
+        apart = where.add(EVERYBODY, RANKFOLD_SQUASH="0")
         for name in PROGRAMS:
             if re.search(options.only, name):
-                found, plots[name] = bench_program(where, made, name, effort)
+                found, plots[name] = bench_program(where, apart, made, name, effort)
                 figures.update(found)
         if re.search(options.only, "switch"):
             figures.update(bench_switch(made, effort))

@@ -31,7 +31,7 @@ def run(out: Path, only: str) -> dict[str, dict[str, object]]:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_folded_ranks_compute_what_they_do_with_a_device_each(tmp_path: Path, program: str) -> None:
     figures = run(tmp_path, program)
-    sides = ("fold", "fold_one", "switches", "moved")
+    sides = ("fold", "fold_one", "fold_nosquash", "switches", "moved")
     wanted = {f"{side}_{program}_2" for side in sides}
     assert set(figures) == wanted | ({"memory_4_ranks"} if program == "large_state" else set())
     for figure in figures.values():

@@ -68,6 +68,7 @@ struct proxy {
 	struct rank **ranks; /* rank.c: all attached ones */
 	uint32_t rank_count;
 	struct slice slice; /* slice.c */
+	bool apart;         /* api.c: nothing is squashed */
 
 	struct ask *asks; /* ask.c */
 	uint64_t next_token;

@@ -189,7 +189,7 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 	team->count = 0;
 	if (owns(r, f))
 		return VERDICT_OWNED;
-	if (!f->keyed || i->apart)
+	if (!f->keyed || i->apart || r->proxy->apart)
 		return VERDICT_ALONE;
 	uint32_t count = memory_sharers(&r->memory, ranges, all_written(f, ranges), sharers,
 					RANKS_MAX, &exactly);
