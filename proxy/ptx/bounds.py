@@ -19,18 +19,14 @@ from .computing import ARITHMETIC, MODIFIERS, as_signed
 from .facts import Fact, facts_of
 from .model import TYPE_BYTES, Function, Instr, Int, Mem, Vec
 from .parameters import Flat
-from .steps import Bounds, Op, Reached, Sign, Steps, TooLong, operands_of
+from .steps import SPECIAL_NAMES, Bounds, Op, Reached, Sign, Steps, TooLong, operands_of
 from .values import INTEGERS, Kind, Seen, Value, Values
 
 INSTRS_MAX = 20_000
 VISITS_MAX = 50_000
 DEPTH_MAX = 150  # of values that are computed of values
 STEPS_DEPTH_MAX = 8
-AXES = "xyz"
-SPECIAL = {
-    f"{name}.{axis}": 3 * n + AXES.index(axis)
-    for n, name in enumerate(("tid", "ntid", "ctaid", "nctaid")) for axis in AXES
-}  # fmt: skip
+SPECIAL = {name: n for n, name in enumerate(SPECIAL_NAMES)}
 LANES = 32
 
 

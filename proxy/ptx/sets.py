@@ -169,11 +169,16 @@ class _Analysis(Registers):
             inner: Operand = operand.base if isinstance(operand, Mem) else operand
             if isinstance(inner, Special) and inner.name not in STEADY and inner.name not in GRID:
                 self.open(f"reads %{inner.name}", instr)
-            elif isinstance(inner, Sym) and inner.name in self.module.functions:
+            elif isinstance(inner, Sym) and self._is_function(inner.name):
                 if not self.fixed_code:
                     self.open("takes the address of a function", instr)
         if "mmio" in instr.op:
             self.open("speaks to what is no memory", instr)
+
+    def _is_function(self, name: str) -> bool:
+        """A parameter and a variable of the kernel hide a function of the same name."""
+        hidden = name in self.params or name in self.flat.variables
+        return name in self.module.functions and not hidden
 
     def open_(self, i: Instr) -> None:
         self.open(WHY_OPEN.get(i.op[0], f"has {i.op[0]}, which is not resolved"), i)

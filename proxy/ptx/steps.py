@@ -51,6 +51,9 @@ class Op(enum.IntEnum):
     STRIDE = 30
 
 
+SPECIAL_NAMES = [f"{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
+
+
 class Sign(enum.IntEnum):
     """How the bits of operands are read."""
 
@@ -152,3 +155,22 @@ class Steps:
 
 def operands_of(step: Step) -> list[int]:
     return list(step[3 : 3 + _COUNT.get(Op(step.op), 2)])
+
+
+def text_of(bounds: Bounds) -> list[str]:
+    """For people: a line for each step, and for each access."""
+    lines = []
+    for n, step in enumerate(bounds.steps):
+        kind = f"{'bsu'[step.sign]}{step.bits}"
+        operands = [f"%{at}" for at in operands_of(step)]
+        if step.op in (Op.NUMBER, Op.UP_TO, Op.PARAMETER):
+            operands.append(str(step.number))
+        elif step.op == Op.SPECIAL:
+            operands.append(SPECIAL_NAMES[step.number])
+        name = Op(step.op).name.lower().replace("_", "-")
+        lines.append(f"%{n} = {name}.{kind} {', '.join(operands)}".rstrip())
+    for r in bounds.reached:
+        how = ", ".join(name for bit, name in ((1, "read"), (2, "written")) if r.use & bit)
+        words = ", ".join(map(str, r.words))
+        lines.append(f"{how}: {r.bytes} bytes at %{r.step}{r.offset:+} by word {words}")
+    return lines

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,23 +57,34 @@ class Core:
         )
         return function, arrays
 
-    def reaches(
-        self, sets: Sets, params: bytes, grid: Sequence[int] = (1, 1, 1),
-        block: Sequence[int] = (32, 1, 1),
-    ) -> dict[int, Reach | None]:  # fmt: skip
-        """Of each word, by its offset; None: anywhere."""
-        function, _kept = self.function(sets, len(params))
+    @contextmanager
+    def loaded(self, sets: Sets, param_bytes: int) -> Iterator[Any]:
+        function, _kept = self.function(sets, param_bytes)
         error = self.ffi.new("int *")
         reaches = self.lib.bounds_copy(function, error)
         assert error[0] == 0, "the steps make no sense"
+        yield reaches
+        self.lib.bounds_free(reaches)
+
+    def of(
+        self, sets: Sets, reaches: Any, params: bytes, grid: Sequence[int], block: Sequence[int]
+    ) -> dict[int, Reach | None]:
+        """Of each word, by its offset; None: anywhere."""
         found = self.ffi.new("struct bounds[]", len(sets.words))
         shape = self.ffi.new("struct bound_shape *", {"grid": grid, "block": block})
         self.lib.bounds_of(reaches, shape, params, found)
-        self.lib.bounds_free(reaches)
         return {
             at: Reach(_span(found[n].read), _span(found[n].written)) if found[n].known else None
             for n, (at, _) in enumerate(sets.words)
         }
+
+    def reaches(
+        self, sets: Sets, params: bytes, grid: Sequence[int] = (1, 1, 1),
+        block: Sequence[int] = (32, 1, 1),
+    ) -> dict[int, Reach | None]:  # fmt: skip
+        """The same of one launch."""
+        with self.loaded(sets, len(params)) as reaches:
+            return self.of(sets, reaches, params, grid, block)
 
 
 def _span(bound: Any) -> Span:

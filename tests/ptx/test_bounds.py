@@ -106,6 +106,12 @@ WORDS: dict[str, tuple[str, int, int]] = {
     "a loop that tests at its end":
         ("mov.u32 %i3, %t; setp.ge.s32 %c, %i3, %n; @%c bra done; again:" + at("%i3")
          + "add.s32 %i3, %i3, 64; setp.lt.s32 %c, %i3, %n; @%c bra again; done:", 0, 100),
+    "a loop up to the number of the thread":
+        ("mov.u32 %i3, 0; again:" + at("%i3") + "add.s32 %i3, %i3, 1; setp.le.s32 %c, %i3, %t;"
+         "@%c bra again;", 0, 64),
+    "below the number of the thread":
+        ("ld.shared.u8 %h1, [block]; cvt.u32.u16 %i3, %h1; setp.ge.s32 %c, %i3, %t;"
+         "@%c bra done;" + at("%i3") + "done:", 0, 63),
     "a loop that counts down":
         ("sub.s32 %i3, %n, 1; setp.lt.s32 %c, %i3, 0; @%c bra done; again:" + at("%i3")
          + "add.s32 %i3, %i3, -1; setp.ge.s32 %c, %i3, 0; @%c bra again; done:", 0, 100),
@@ -162,3 +168,137 @@ WORDS: dict[str, tuple[str, int, int]] = {
 def test_what_is_read(core: Core, name: str) -> None:
     body, low, high = WORDS[name]
     assert reach(core, body) == Reach(Span(4 * low, 4 * high), Span(0, 0))
+
+
+MOST, LEAST = (1 << 31) - 1, -(1 << 31)
+ALL = (LEAST, MOST + 1)  # all that a signed number of 32 bits can count
+COUNT = "add.s32 %i3, %i3, %k; setp.lt.s32 %c, %i3, %n; @%c bra again;"
+# What does not fit 32 bits, or is read as another number: what the kernel does, n, k, from, up to.
+EDGES: dict[str, tuple[str, int, int, int, int]] = {
+    "one more than the largest": ("add.s32 %i3, %n, 1;" + at("%i3"), MOST, 0, LEAST, LEAST + 1),
+    "about the largest": ("add.s32 %i3, %n, %t;" + at("%i3"), MOST - 9, 0, *ALL),
+    "a product that is too large": ("mul.lo.s32 %i3, %x, %n;" + at("%i3"), 1 << 28, 0, *ALL),
+    "one that just fits": ("mul.lo.s32 %i3, %x, %n;" + at("%i3"), 1 << 24, 0,
+                           0, 127 * (1 << 24) + 1),
+    "below zero, read as unsigned": ("mul.wide.u32 %a0, %k, 4; add.s64 %a1, %p, %a0;"
+                                     "ld.global.u32 %i0, [%a1];", 0, -1, (1 << 32) - 1, 1 << 32),
+    "some of them": ("add.s32 %i3, %x, %k; mul.wide.u32 %a0, %i3, 4; add.s64 %a1, %p, %a0;"
+                     "ld.global.u32 %i0, [%a1];", 0, -9, 0, 1 << 32),
+    "a limit below zero": ("setp.ge.s32 %c, %x, %n; @%c bra done;" + at("%x") + "done:",
+                           -5, 0, 0, 0),
+    "a limit below zero, unsigned": ("setp.ge.u32 %c, %x, %n; @%c bra done;" + at("%x") + "done:",
+                                     -5, 0, 0, 128),
+    "a number below zero and a limit": ("add.s32 %i3, %x, %k; setp.ge.s32 %c, %i3, %n;"
+                                        "@%c bra done;" + at("%i3") + "done:", 50, -70, -70, 50),
+    "a loop that passes by its end":
+        ("mov.u32 %i3, 0; again:" + at("%i3") + "add.s32 %i3, %i3, 2; setp.ne.s32 %c, %i3, %n;"
+         "@%c bra again;", 99, 0, *ALL),
+    "a loop that may wrap around":
+        ("mov.u32 %i3, 0; again:" + at("%i3") + COUNT, MOST - 1, 4, *ALL),
+    "a loop that ends before that":
+        ("mov.u32 %i3, 0; again:" + at("%i3") + COUNT, MOST - 9, 4, 0, MOST - 10),
+    "a loop that goes the other way":
+        ("mov.u32 %i3, 0; again:" + at("%i3") + COUNT, 50, -4, *ALL),
+    "a loop that stands":
+        ("mov.u32 %i3, 0; again:" + at("%i3") + COUNT, 50, 0, 0, 1),
+    "a pointer in such a loop":
+        ("mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1];"
+         "add.s64 %a1, %a1, 4;" + COUNT, 50, 5, 0, 10),
+    "a rest of what is below zero":
+        ("sub.s32 %i3, %x, 100; rem.s32 %i3, %i3, %k;" + at("%i3"), 0, 7, -6, 7),
+    "a quotient of what is below zero":
+        ("sub.s32 %i3, %x, 100; div.s32 %i3, %i3, %k;" + at("%i3"), 0, 7, -14, 4),
+    "a quotient by what may be zero":
+        ("div.u32 %i3, %n, %x;" + at("%i3"), 100, 0, *ALL),
+    "shifted down with its sign":
+        ("sub.s32 %i3, %x, 100; shr.s32 %i3, %i3, 2;" + at("%i3"), 0, 0, -25, 7),
+    "shifted down without":
+        ("sub.s32 %i3, %x, 1; shr.u32 %i3, %i3, 1;" + at("%i3"), 0, 0, 0, MOST + 1),
+    "shifted up too far": ("shl.b32 %i3, %x, 28;" + at("%i3"), 0, 0, *ALL),
+    "as many bits as a number says": ("shl.b32 %i3, %x, %k;" + at("%i3"), 0, 3, 0, 127 * 8 + 1),
+    "a mask of what is below zero":
+        ("sub.s32 %i3, %x, 8; and.b32 %i3, %i3, 1023;" + at("%i3"), 0, 0, 0, 1024),
+    "sixteen bits of it": ("add.s32 %i3, %x, %n; cvt.u16.u32 %h1, %i3; cvt.u32.u16 %i3, %h1;"
+                           + at("%i3"), 65500, 0, 0, 65536),
+    "the magnitude": ("sub.s32 %i3, %x, 100; abs.s32 %i3, %i3;" + at("%i3"), 0, 0, -27, 101),
+    "what may be the larger one, unsigned":
+        ("sub.s32 %i3, %x, 1; max.u32 %i3, %i3, %k;" + at("%i3"), 0, 5, *ALL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_what_does_not_fit(core: Core, name: str) -> None:
+    body, n, k, low, high = EDGES[name]
+    assert reach(core, body, n, k) == Reach(Span(4 * low, 4 * high), Span(0, 0))
+
+
+# Nothing is said of these: all of the buffer counts.
+ANYWHERE = {
+    "an index from memory":
+        "ld.shared.u64 %a0, [block]; add.s64 %a1, %p, %a0; st.global.u8 [%a1], 1;",
+    "one of two buffers":
+        "setp.eq.s32 %c, %k, 3; selp.b64 %a1, %p, %q, %c; st.global.u8 [%a1], 1;",
+    "of another thread": "mov.b64 {%i3, %i4}, %p; shfl.sync.bfly.b32 %i5, %i3, 1, 31, -1;"
+                         "shfl.sync.bfly.b32 %i6, %i4, 1, 31, -1; mov.b64 %a1, {%i5, %i6};"
+                         "ld.global.u32 %i0, [%a1];",
+    "a pointer in a loop that may stand":
+        "and.b32 %i4, %x, 1; mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1];"
+        "add.s64 %a1, %a1, 4; add.s32 %i3, %i3, %i4; setp.lt.s32 %c, %i3, %n; @%c bra again;",
+    "a pointer in a loop that wraps around":
+        "mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1]; add.s64 %a1, %a1, 4;"
+        "add.s32 %i3, %i3, 4; setp.lt.s32 %c, %i3, 2147483646; @%c bra again;",
+    "a pointer that goes on and on": "mov.u64 %a1, %p; again: ld.global.u32 %i0, [%a1];"
+                                     "add.s64 %a1, %a1, 4; setp.ne.s32 %c, %i0, 0; @%c bra again;",
+    "an address that is a product": "mul.lo.s64 %a0, %m, %m; add.s64 %a1, %p, %a0;"
+                                    "ld.global.u32 %i0, [%a1];",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_what_is_not_known(core: Core, name: str) -> None:
+    assert reach(core, ANYWHERE[name], m=1 << 40) is None
+
+
+def test_reads_and_writes_are_told_apart(core: Core) -> None:
+    body = "ld.global.u32 %i0, [%p+4]; st.global.u64 [%p+16], %m; red.global.add.u32 [%p+40], 1;"
+    assert reach(core, body) == Reach(Span(4, 44), Span(16, 44))
+    copy = "mov.u32 %i3, block; cp.async.ca.shared.global [%i3], [%p+8], 16;"
+    assert reach(core, copy) == Reach(Span(8, 24), Span(0, 0))
+
+
+def test_launches_are_not_confused(core: Core) -> None:
+    """What is kept of a launch is not taken for that of another one."""
+    sets = found(GUARD + at("%x") + "done:")
+    with core.loaded(sets, 32) as reaches:
+        for turn in range(60):
+            n, blocks, threads, p = turn % 20, 1 + turn % 3, 1 + turn % 7, P + 256 * (turn % 2)
+            params = struct.pack("<QQQII", p, Q, 5, n, 3)
+            seen = core.of(sets, reaches, params, (blocks, 1, 1), (threads, 1, 1))[0]
+            assert seen and seen.read == Span(0, 4 * min(n, blocks * threads))
+
+
+def test_a_word_that_is_no_address_reaches_nothing_known(core: Core) -> None:
+    params = struct.pack("<QQQII", 0, Q, 5, 100, 3)
+    assert core.reaches(found(at("%x")), params)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("array", "at_", "field", "value"),
+    [("steps", 0, "op", 99), ("steps", 0, "bits", 7), ("steps", 0, "sign", 3),
+     ("steps", -1, "a", 1000), ("steps", 1, "number", 30), ("reached", 0, "step", 1000),
+     ("reached", 0, "count", 9), ("reached_words", 0, None, 5), ("reached", 0, "bytes", 1 << 60)],
+)  # fmt: skip
+def test_steps_that_make_no_sense_are_refused(
+    core: Core, array: str, at_: int, field: str | None, value: int
+) -> None:
+    sets = found(GUARD + at("%x") + "done:")
+    function, arrays = core.function(sets, 32)
+    kind = [step.op for step in sets.bounds.steps]
+    index = kind.index(3) if field == "number" else at_ % len(arrays[array])
+    if field:
+        setattr(arrays[array][index], field, value)
+    else:
+        arrays[array][index] = value
+    error = core.ffi.new("int *")
+    assert core.lib.bounds_copy(function, error) == core.ffi.NULL
+    assert error[0] == 200

@@ -328,3 +328,10 @@ def test_by_the_address_of_a_function() -> None:
 def test_each_flow_is_found() -> None:
     assert flow_of(("wmma", "load", "a", "f16")) is not flow_of(("wmma", "mma", "f16"))
     assert flow_of(("tcgen05", "ld")) is None
+
+
+def test_a_parameter_hides_a_function_of_its_name() -> None:
+    """Parameters of C++ functions are often called like one."""
+    text = HEAD.replace(".param .u64 p,", ".param .u64 put,").replace("[p]", "[put]")
+    module = parse_module(f"{text}ld.global.u32 %i0, [%p];\nret; }}")
+    assert said(sets_of(module, module.functions["kernel"], fixed_code=False)) == "0:r"

@@ -39,7 +39,8 @@ def test_each_stage_can_be_seen(tmp_path: Path, emit: str, has: str) -> None:
 
 def test_what_a_kernel_reads_and_writes_can_be_seen(tmp_path: Path) -> None:
     done = command(tmp_path, text(), "--emit", "sets")
-    assert done.stdout == "// kernel add_one\nclosed\n  word 0: read, written\n\n"
+    assert "// kernel add_one\nclosed\n  word 0: read, written, bounded\n" in done.stdout
+    assert "\n  read: 4 bytes at %" in done.stdout
     done = command(tmp_path, text(body="mov.u32 %r0, %smid;"), "--emit", "sets")
     reason = f"  {tmp_path}/given.ptx:9: it reads %smid: mov.u32 %r0, %smid\n"
     assert f"\nopen\n{reason}  word 0:" in done.stdout

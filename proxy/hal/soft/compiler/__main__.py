@@ -14,6 +14,7 @@ from rankfold.proxy.ptx.fatbin import ptx_of
 from rankfold.proxy.ptx.model import Module
 from rankfold.proxy.ptx.module import find, parse_module
 from rankfold.proxy.ptx.sets import sets_of
+from rankfold.proxy.ptx.steps import text_of
 
 from . import codegen
 
@@ -24,9 +25,9 @@ FATBINS_FOR = (9, 0)  # of a fatbin the best PTX for this compute capability
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--emit", type=click.Choice([*COMMENT]), default="llvm", show_default=True,
-              help="sets: what the kernel reads and writes (docs/sets.md); flat: instructions with "
-              "every call resolved, in blocks between cuts; llvm: IR as it is lowered; optimised: "
-              "IR as LLVM leaves it; asm: x86-64.")  # fmt: skip
+              help="sets: what the kernel reads and writes, and how far (docs/sets.md); flat: "
+              "instructions with every call resolved, in blocks between cuts; llvm: IR as it is "
+              "lowered; optimised: IR as LLVM leaves it; asm: x86-64.")  # fmt: skip
 @click.option("--kernel", "wanted", help="Only this one; default: every kernel.")
 @click.option("-o", "--output", type=click.File("w", lazy=True), default="-", help="Not stdout.")
 def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
@@ -56,8 +57,10 @@ def sets(file: Path, text: str, module: Module, name: str) -> str:
         at = place_of(text, reason.instr) if at is None else at  # in a function before it
         where = file if at is None else f"{file}:{line_at(text, at)}"
         lines.append(f"  {where}: it {reason.what}: {reason.instr}")
-    lines += [f"  word {at}: {_uses(use)}" for at, use in found.words]
+    for at, use in found.words:
+        lines.append(f"  word {at}: {_uses(use)}{', bounded' if at in found.bounds.known else ''}")
     lines += [f"  variable {variable}: {_uses(use)}" for variable, use in found.variables]
+    lines += [f"  {line}" for line in text_of(found.bounds)]
     return "\n".join(lines) + "\n"
 
 
