@@ -88,9 +88,9 @@ MLP = HERE / "splicing_mlp.cu"
 PROGRAMS = {
     "mlp": Program(MLP, 30, behind=("64", "64", "256", "256", "16")),
     "gpt": Program(GPT, 12, before=("--steps",)),
-    "conv": Program(HERE / "splicing_conv.cu", 16),
+    "conv": Program(HERE / "splicing_conv.cu", 8),
     "launch_bound": Program(LAUNCH_BOUND, 8, behind=("1200",)),
-    "large_state": Program(MLP, 5, behind=("32", "1024", "2304", "2048", "1024")),
+    "large_state": Program(MLP, 3, behind=("32", "1024", "2304", "2048", "1024")),
 }
 
 
@@ -205,7 +205,7 @@ def measure(
     program: Program, executable: Path, sides: dict[str, Reference | Folded], ranks: int,
     effort: Effort, folder: Path,
 ) -> Measured:  # fmt: skip
-    steps = max(4, int(effort.share * program.steps * 8 / ranks))
+    steps = max(5, int(effort.share * program.steps * 8 / ranks))
     command = program.command(executable, steps)
     found = Measured({name: [] for name in sides})
     for number in range(effort.rounds):
