@@ -24,6 +24,7 @@ from support.ring_client import (
     DEV_BASE,
     DEVICE_SYNC,
     HOSTFUNC_TAIL,
+    STREAM_WAIT,
     TAIL,
     RingClient,
     device,
@@ -267,3 +268,18 @@ def test_a_rank_that_leaves_while_its_group_is_held(clients: list[RingClient]) -
         held(native, clients[0], WORLD, WORLD)
         leave(native)
         assert native.status()["used"] == 0
+
+
+def test_a_rank_that_has_failed_is_told_although_nobody_matches_its_rounds(
+    clients: list[RingClient],
+) -> None:
+    """Its client had sent more groups than may be under way, and waits behind them."""
+    with device() as native:
+        begin(native, clients)
+        client = clients[0]
+        client.post(STREAM_WAIT, struct.pack("<QQ", 77, 78))  # there is no such event
+        for _ in range(3):
+            add_up(client, WORLD)
+        assert client.call(DEVICE_SYNC) != 0
+        assert client.u32(ASYNC_ERROR) != 0
+        leave(native)

@@ -8,6 +8,8 @@
  * While a group is held nothing behind it in the ring is looked at, so its streams cannot go. But a
  * communicator that it names may just be joining: it appears or disappears when the other ranks
  * have answered. rank.comms_changed tells, and the group is planned anew, from what was read.
+ *
+ * A group of a rank that has failed is not held: it is forgotten where it would be.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -220,9 +222,13 @@ int group_turn(struct rank *r, const struct rf_collective *first, struct place *
 	if (!error) {
 		if (!g->planned || g->comms != r->queue.comms_changed)
 			plan(r);
-		if (!may_issue(r))
+		/* Nothing of a failed rank runs any more, so nobody will ever allow more of it; and
+		 * behind it its client waits for the error. */
+		bool may = may_issue(r);
+		if (!may && !r->async_error)
 			return GROUP_HELD;
-		issue(r);
+		if (may)
+			issue(r);
 		error = g->error;
 	}
 	if (error == GROUP_HELD)
