@@ -218,6 +218,11 @@ EDGES: dict[str, tuple[str, int, int, int, int]] = {
     "as many bits as a number says": ("shl.b32 %i3, %x, %k;" + at("%i3"), 0, 3, 0, 127 * 8 + 1),
     "a mask of what is below zero":
         ("sub.s32 %i3, %x, 8; and.b32 %i3, %i3, 1023;" + at("%i3"), 0, 0, 0, 1024),
+    "the last bits of what lies around zero":
+        ("sub.s32 %i3, %x, %t; and.b32 %i3, %i3, 63;" + at("%i3"), 0, 0, 0, 64),
+    "a parameter that is made longer":
+        ("ld.param.s32 %a0, [k]; mad.lo.s64 %a1, %a0, 4, %p; ld.global.u32 %i0, [%a1];",
+         0, -3, -3, -2),
     "sixteen bits of it": ("add.s32 %i3, %x, %n; cvt.u16.u32 %h1, %i3; cvt.u32.u16 %i3, %h1;"
                            + at("%i3"), 65500, 0, 0, 65536),
     "the magnitude": ("sub.s32 %i3, %x, 100; abs.s32 %i3, %i3;" + at("%i3"), 0, 0, -27, 101),
