@@ -10,7 +10,7 @@ import pytest
 from cuda import PROGRAMS, build
 
 from rankfold.paths import REPOSITORY
-from support.contents import check_equal_versions, images
+from support.contents import Image, check_equal_versions, images
 from support.fleet import Fleet, MiB
 from support.leaks import State
 
@@ -57,3 +57,38 @@ def test_equal_versions_are_equal_bytes(
 ) -> None:
     with Fleet(state, devices=2, memory=256 * MiB) as fleet:
         run_with_cuts(fleet, source, arguments, [rank % 2 for rank in range(ranks)])
+
+
+PARAMETERS = 430_592  # bytes; as many gradients, first and second moments
+
+
+def test_replicas_of_the_gpt_are_known_to_hold_the_same(state: State) -> None:
+    """It updates its parameters bucket by bucket, while gradients of others are averaged."""
+    with Fleet(state, devices=2, memory=256 * MiB) as fleet:
+        job = fleet.start("gpt", [str(build(GPT)), "--steps", "12"], fleet.names[:2],
+                          workdir=GPT.parent)  # fmt: skip
+        seen = 0
+        for _ in range(CUTS):
+            time.sleep(0.3)
+            if any(job.exit_status(rank) is not None for rank in range(2)):
+                break
+            job.stop()
+            job.save()
+            with images(job.folder) as found:
+                seen += known_equal(*found) if len(found) == 2 else 0
+            job.detach()
+            job.place(fleet.names[:2])
+        assert job.wait() == [0, 0], job.errors(0)
+        job.detach(discard=True)
+        assert seen
+
+
+def known_equal(one: Image, other: Image) -> int:
+    """What the replicas share is the same by its versions, too. How many buffers of it were."""
+    seen = 0
+    for at, size in one.buffers:
+        if size != PARAMETERS or one.read(at, size) != other.read(at, size):
+            continue  # gradients of their own
+        assert one.content(at, size) == other.content(at, size), hex(at)
+        seen += any(run.period == 0 for run in one.content(at, size))
+    return seen

@@ -8,7 +8,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankfold import records
@@ -56,6 +56,23 @@ class Image:
             for page in range((addr - DEV_BASE) // CHUNK, (addr + size - 1 - DEV_BASE) // CHUNK + 1)
         })  # fmt: skip
         self.runs = list(_clipped(extents, pages))
+
+    def content(self, addr: int, size: int) -> list[Run]:
+        """What lies there, by versions; the addresses count from 0."""
+        found = list[Run]()
+        for run in self.runs:
+            low, high = max(run.addr, addr), min(run.addr + run.bytes, addr + size)
+            if low >= high:
+                continue
+            offset = run.offset + low - run.addr
+            last = found[-1] if found else None
+            if last and (last.version, last.period, last.offset + last.bytes) == (
+                run.version, run.period, offset
+            ):  # fmt: skip
+                found[-1] = replace(last, bytes=last.bytes + high - low)
+            else:
+                found.append(Run(low - addr, high - low, run.version, offset, run.period))
+        return found
 
     def read(self, addr: int, size: int) -> bytes:
         return self.data[addr - DEV_BASE : addr - DEV_BASE + size]
