@@ -31,6 +31,10 @@ OPEN = {
     "printing:_Z5edgesv": "prints",
     "streams:_Z6gatherPKPiS_": "finds pointers in memory",
 }  # what these programs are there to show
+PATHOLOGICAL = {
+    "pathologies:_Z7throughPKPfif": "finds pointers in memory",
+    "pathologies:_Z7tellingPfPKfifii": "prints",
+}  # of jobs that do what one should not: they count for themselves
 FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 CC = (9, 0)
 GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
@@ -81,7 +85,8 @@ def test_most_kernels_are_closed() -> None:
     words, bounded = (sum(map(len, each)) for each in (
         [sets.words for sets in closed], [sets.bounds.known for sets in closed]))  # fmt: skip
     print(f"{len(closed)} of {len(found)} closed; {bounded} of {words} of their words bounded")
-    assert opened.keys() == OPEN.keys()
-    assert all(OPEN[name] in why for name, why in opened.items())
-    assert len(closed) >= CLOSED_MIN * len(found)
+    known = OPEN | PATHOLOGICAL
+    assert opened.keys() == known.keys()
+    assert all(known[name] in why for name, why in opened.items())
+    assert len(closed) >= CLOSED_MIN * (len(found) - len(PATHOLOGICAL))
     assert bounded >= BOUNDED_MIN * words

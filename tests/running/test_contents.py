@@ -11,7 +11,7 @@ from cuda import PROGRAMS, build
 
 from rankfold.paths import REPOSITORY
 from support.contents import Image, check_equal_versions, images
-from support.fleet import Fleet, MiB
+from support.fleet import Fleet, MiB, until
 from support.leaks import State
 
 GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
@@ -65,11 +65,12 @@ PARAMETERS = 430_592  # bytes; as many gradients, first and second moments
 def test_replicas_of_the_gpt_are_known_to_hold_the_same(state: State) -> None:
     """It updates its parameters bucket by bucket, while gradients of others are averaged."""
     with Fleet(state, devices=2, memory=256 * MiB) as fleet:
-        job = fleet.start("gpt", [str(build(GPT)), "--steps", "12"], fleet.names[:2],
+        job = fleet.start("gpt", [str(build(GPT)), "--steps", "60"], fleet.names[:2],
                           workdir=GPT.parent)  # fmt: skip
         seen = 0
+        until(lambda: "step 3 " in job.output(0), 120, "three steps")
         for _ in range(CUTS):
-            time.sleep(0.3)
+            time.sleep(0.2)
             if any(job.exit_status(rank) is not None for rank in range(2)):
                 break
             job.stop()
