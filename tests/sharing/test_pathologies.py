@@ -1,8 +1,8 @@
 """Jobs whose ranks are not quite alike compute the same bits wherever their ranks are.
 
 Each kind of job (tests/programs/pathologies.cu) runs with a device per rank, where nobody can share
-anything with anybody; with all ranks on one device, which does not hold them at once; and on two,
-from where it is moved to one and to all.
+anything with anybody; with all ranks on one device, which does not hold them at once; and on two
+with room for all, from where it is moved to one and to all.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ def test_same_bits_wherever_the_ranks_are(kind: str, state: State) -> None:
         expected = ended(fleet.start("wide", command, WIDE))
         as_it_is(kind, expected)
         assert ended(fleet.start("folded", command, ONE)) == expected
+    with Fleet(state, RANKS, memory=256 * MiB) as fleet:
         moved = fleet.start("moved", command, TWO)
         move(moved, 2, ONE)
         move(moved, 5, WIDE)

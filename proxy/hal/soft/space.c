@@ -26,6 +26,7 @@ int soft_memory_open(struct hal_device *device)
 	if (bytes == 0 || bytes % RF_CHUNK_BYTES != 0 || bytes > RF_HEAP_BYTES)
 		return SOFT_INVALID_VALUE;
 	device->chunk_count = (uint32_t)(bytes / RF_CHUNK_BYTES);
+	device->numbers = numbers;
 	device->chunks = calloc(numbers, sizeof *device->chunks);
 	device->memfd = memfd_create("rankfold-device", MFD_CLOEXEC);
 	if (!device->chunks || device->memfd < 0 ||
@@ -201,7 +202,7 @@ int soft_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool 
 	uint8_t *at = window_range(space, addr, RF_CHUNK_BYTES);
 	int error;
 
-	if (!at || addr % RF_CHUNK_BYTES != 0 || chunk >= space->device->chunk_count)
+	if (!at || addr % RF_CHUNK_BYTES != 0 || chunk >= space->device->numbers)
 		return SOFT_INVALID_VALUE;
 	nothing_runs(space);
 	error = map_file(at, RF_CHUNK_BYTES, access_of(writable), space->device->memfd,
