@@ -14,119 +14,29 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
-from hostile.records import FUNCTION_GET, LAUNCH, MODULE_DATA, MODULE_GLOBALS, MODULE_LOAD
 
 from rankfold import records
 from rankfold.proxy.hal.soft.modules import Loader
+from support.computing import NAMES, Computing
 from support.contents import Image, check_equal_versions
 from support.devices import Devices, devices
-from support.ring_client import (
-    CHUNK,
-    COLLECTIVE,
-    COMM_INIT,
-    CONTRACT,
-    COPY,
-    DEV_BASE,
-    DEVICE_SYNC,
-    OFF_BULK,
-    RingClient,
-)  # fmt: skip
+from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, RingClient
 
 RANKS, WORDS = 3, 96  # words: of each buffer
 GLOBALS = DEV_BASE + CHUNK
 BUFFERS = [DEV_BASE + 512 * n for n in range(8)]
-MODULE, COMM, FIRST_FUNCTION = 16, 17, 32
-INT32, SUM = 2, 0
-FILL = CONTRACT.opcodes["FILL"].number
 KINDS = ("ALLREDUCE", "REDUCE", "BROADCAST", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "GATHER",
          "SCATTER")  # fmt: skip
 
-BODY = """
-    .reg .pred %p;
-    .reg .b32 %r<9>;
-    .reg .b64 %d<9>;
-    ld.param.u64 %d1, [out];
-    ld.param.u64 %d2, [from];
-    ld.param.u32 %r1, [count];
-    ld.param.u32 %r2, [add];
-    mov.u32 %r3, %tid.x;
-    setp.ge.u32 %p, %r3, %r1;
-    @%p bra done;
-    mul.wide.u32 %d3, %r3, 4;
-    add.u64 %d4, %d1, %d3;
-    add.u64 %d5, %d2, %d3;
-"""
-# What each does with its word of `out` (%d4) and of `from` (%d5).
-WORK = {
-    "scale": "ld.global.u32 %r4, [%d5]; mad.lo.u32 %r4, %r4, 3, %r2; st.global.u32 [%d4], %r4;",
-    "update": "ld.global.u32 %r4, [%d4]; ld.global.u32 %r5, [%d5]; mad.lo.u32 %r4, %r4, 5, %r5;"
-              "add.u32 %r4, %r4, %r2; st.global.u32 [%d4], %r4;",
-    "tally": "mov.u64 %d6, counter; ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, %r2;"
-             "st.global.u32 [%d6], %r4; st.global.u32 [%d4], %r4;",
-    "atomic": "ld.global.u32 %r5, [%d5]; atom.global.add.u32 %r4, [%d1], %r5;"
-              "st.global.u32 [%d4], %r4;",
-    "block": "mov.u32 %r4, %ntid.x; mov.u32 %r5, %nctaid.x; mad.lo.u32 %r4, %r4, 7, %r5;"
-             "st.global.u32 [%d4], %r4;",
-    "address": "ld.global.u32 %r5, [%d5]; cvt.u32.u64 %r4, %d5; add.u32 %r4, %r4, %r5;"
-               "st.global.u32 [%d4], %r4;",
-    "double": "ld.global.u32 %r4, [%d5]; mad.lo.u32 %r4, %r4, 2, %r2; st.global.u32 [%d4], %r4;",
-    "twice": "ld.global.u32 %r4, [%d4]; add.u32 %r4, %r4, 1; st.global.u32 [%d4], %r4;"
-             "ld.global.u32 %r5, [%d5]; add.u32 %r5, %r5, 1; st.global.u32 [%d5], %r5;",
-    "pointer": "st.global.u64 [%d1], %d2; ld.global.u64 %d6, [%d1]; add.u64 %d6, %d6, %d3;"
-               "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 9; st.global.u32 [%d6], %r4;",
-}  # fmt: skip
-NAMES = list(WORK)
-
-
-def source() -> bytes:
-    text = (
-        ".version 7.0\n.target sm_75\n.address_size 64\n.visible .global .align 4 .u32 counter;\n"
-    )
-    for name, work in WORK.items():
-        text += f".visible .entry {name}(.param .u64 out, .param .u64 from, .param .u32 count,"
-        text += f" .param .u32 add)\n{{{BODY}{work}\ndone:\n    ret;\n}}\n"
-    return text.encode()
-
-
-class Rank(RingClient):
-    def load(self) -> None:
-        image = source()
-        self.map[OFF_BULK : OFF_BULK + len(image)] = image
-        for at in BUFFERS:
-            self.alloc(at, 4 * WORDS)
-        self.alloc(GLOBALS, 256)
-        self.post(MODULE_DATA, struct.pack("<QQII", MODULE, 0, len(image), 0))
-        assert self.call(MODULE_LOAD, struct.pack("<QQII", MODULE, len(image), 1, 0)) == 0
-        self.post(MODULE_GLOBALS, struct.pack("<QQ", MODULE, GLOBALS))
-        for number, name in enumerate(NAMES):
-            body = struct.pack("<QQII", MODULE, FIRST_FUNCTION + number, 1, len(name))
-            assert self.call(FUNCTION_GET, body + name.encode()) == 0
-        self.begin(COMM_INIT, struct.pack("<QII", COMM, RANKS, self.rank) + b"\1" * 128)
-
-    def launch(self, name: str, out: int, given: int, count: int, add: int, threads: int) -> None:
-        head = struct.pack("<QQ6I4I", 1, FIRST_FUNCTION + NAMES.index(name), 1, 1, 1, threads, 1, 1,
-                           0, 24, 0, 0)  # fmt: skip
-        self.post(LAUNCH, head + struct.pack("<QQII", out, given, count, add))
-
-    def move(self, to: int, given: int, words: int) -> None:
-        self.post(COPY, self.copy(to, given, 4 * words))
-
-    def fill(self, to: int, value: int, element: int, count: int) -> None:
-        self.post(FILL, struct.pack("<5QII", 1, to, count * element, count, 1, value, element))
-
-    def collective(self, kind: int, send: int, recv: int, count: int) -> None:
-        self.post(COLLECTIVE, struct.pack("<6QIIiI", 1, COMM, send, recv, count, SUM, kind, INT32,
-                                          0, 0))  # fmt: skip
-
 
 @pytest.fixture
-def ranks(kernels: Loader) -> Iterator[tuple[Devices, list[Rank]]]:
+def ranks(kernels: Loader) -> Iterator[tuple[Devices, list[Computing]]]:
     """On two devices, their communicator made."""
-    made = [Rank(rank, RANKS) for rank in range(RANKS)]
+    made = [Computing(rank, RANKS, GLOBALS) for rank in range(RANKS)]
     with devices(kernels, 2) as here:
         here.place(1, made, [0, 0, 1])
         for rank in made:
-            rank.load()
+            rank.load(BUFFERS, 4 * WORDS)
         assert [rank.finish() for rank in made] == [0] * RANKS
         yield here, made
         here.leave(1)
@@ -162,7 +72,7 @@ def content(image: Image, at: int) -> list[tuple[object, ...]]:
     ]  # fmt: skip
 
 
-def anything(chance: random.Random, ranks: list[Rank]) -> None:
+def anything(chance: random.Random, ranks: list[Computing]) -> None:
     """One operation: all ranks', each with its own numbers, or one rank's."""
     kind = chance.choice(["launch", "launch", "launch", "move", "fill", "write", "collective"])
     if kind == "collective":
@@ -193,7 +103,7 @@ def anything(chance: random.Random, ranks: list[Rank]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_equal_versions_are_equal_bytes(ranks: tuple[Devices, list[Rank]], seed: int) -> None:
+def test_equal_versions_are_equal_bytes(ranks: tuple[Devices, list[Computing]], seed: int) -> None:
     here, made = ranks
     chance = random.Random(seed)
     for cut in range(25):
@@ -206,7 +116,7 @@ def test_equal_versions_are_equal_bytes(ranks: tuple[Devices, list[Rank]], seed:
 
 
 def test_ranks_that_do_the_same_are_known_to_hold_the_same(
-    ranks: tuple[Devices, list[Rank]],
+    ranks: tuple[Devices, list[Computing]],
 ) -> None:
     """A step of data-parallel training, with gradients that lie elsewhere in each rank."""
     here, made = ranks
@@ -234,7 +144,7 @@ def test_ranks_that_do_the_same_are_known_to_hold_the_same(
     here.go_on(1, made)
 
 
-def test_buckets_are_updated_one_by_one(ranks: tuple[Devices, list[Rank]]) -> None:
+def test_buckets_are_updated_one_by_one(ranks: tuple[Devices, list[Computing]]) -> None:
     """While the rest of the gradients is still each rank's own: an update reads no more of them
     than its launch says."""
     here, made = ranks
@@ -266,28 +176,28 @@ def test_buckets_are_updated_one_by_one(ranks: tuple[Devices, list[Rank]]) -> No
 A, B, C, D = BUFFERS[:4]
 
 
-def allreduce(ranks: list[Rank], send: int, recv: int) -> None:
+def allreduce(ranks: list[Computing], send: int, recv: int) -> None:
     for rank in ranks:
         rank.collective(CONTRACT.enums["rf_coll"]["RF_COLL_ALLREDUCE"], send, recv, WORDS)
 
 
-def fill_and_update(r: Rank, other: bool) -> None:
+def fill_and_update(r: Computing, other: bool) -> None:
     r.fill(D, 7, 4, 8 + other)
     r.launch("update", D, B, WORDS, 1, 96)
 
 
-def tally_twice(r: Rank, other: bool) -> None:
+def tally_twice(r: Computing, other: bool) -> None:
     r.launch("tally", A, B, 1, 1 + other, 96)
     r.launch("tally", D, B, 1, 1, 96)
 
 
-def alias(r: Rank, other: bool) -> None:
+def alias(r: Computing, other: bool) -> None:
     r.move(D, B, WORDS)
     r.launch("twice", D, D if other else B, WORDS, 1, 96)
 
 
 # What rank 1 does otherwise than ranks 0 and 2, so that D differs; B and C hold the same before.
-DIFFERENCES: dict[str, Callable[[Rank, bool], None]] = {
+DIFFERENCES: dict[str, Callable[[Computing, bool], None]] = {
     "a scalar": lambda r, other: r.launch("update", D, B, WORDS, 1 + other, 96),
     "the shape": lambda r, other: r.launch("block", D, B, WORDS, 1, 128 if other else 96),
     "the code": lambda r, other: r.launch("scale" if other else "double", D, B, WORDS, 1, 96),
@@ -303,7 +213,7 @@ DIFFERENCES: dict[str, Callable[[Rank, bool], None]] = {
 }
 
 
-def test_each_difference_makes_another_version(ranks: tuple[Devices, list[Rank]]) -> None:
+def test_each_difference_makes_another_version(ranks: tuple[Devices, list[Computing]]) -> None:
     here, made = ranks
     for cut, (name, act) in enumerate(DIFFERENCES.items()):
         for rank in made:
@@ -323,7 +233,7 @@ def test_each_difference_makes_another_version(ranks: tuple[Devices, list[Rank]]
         assert [rank.call(DEVICE_SYNC) for rank in made] == [0] * RANKS
 
 
-def test_what_nobody_can_know_is_nobody_elses(ranks: tuple[Devices, list[Rank]]) -> None:
+def test_what_nobody_can_know_is_nobody_elses(ranks: tuple[Devices, list[Computing]]) -> None:
     """An order of atomics; whatever a kernel that finds its pointers in memory may have written."""
     here, made = ranks
     for rank in made:
@@ -344,7 +254,7 @@ def test_what_nobody_can_know_is_nobody_elses(ranks: tuple[Devices, list[Rank]])
     here.go_on(1, made)
 
 
-def test_ranks_receive_one_result_or_parts_of_it(ranks: tuple[Devices, list[Rank]]) -> None:
+def test_ranks_receive_one_result_or_parts_of_it(ranks: tuple[Devices, list[Computing]]) -> None:
     here, made = ranks
     kinds, count = CONTRACT.enums["rf_coll"], WORDS // RANKS
     for rank in made:
@@ -389,7 +299,7 @@ def without_versions(image: mmap.mmap) -> None:
 
 
 def test_memory_of_which_a_saved_state_says_nothing_is_not_called_zeros(
-    kernels: Loader, ranks: tuple[Devices, list[Rank]]
+    kernels: Loader, ranks: tuple[Devices, list[Computing]]
 ) -> None:
     here, made = ranks
     for rank in made:
