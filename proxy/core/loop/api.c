@@ -466,8 +466,9 @@ static void run_dump(struct proxy *p, void *arg)
 	FILE *f = fmemopen(a->why, a->why_bytes, "w");
 	if (!f)
 		return;
-	fprintf(f, "active %d, %u ranks moving, transfers %s, chunks %llu of %llu\n",
-		p->slice.active ? (int)p->slice.active->rank : -1, p->memory.moving,
+	fprintf(f, "active %d, next %d, %u ranks moving, transfers %s, chunks %llu of %llu\n",
+		p->slice.active ? (int)p->slice.active->rank : -1,
+		p->slice.target ? (int)p->slice.target->rank : -1, p->memory.moving,
 		p->transfers.first ? "pending" : "none", (unsigned long long)p->memory.used,
 		(unsigned long long)p->memory.total);
 	for (struct job *j = p->jobs; j; j = j->next)
@@ -481,13 +482,15 @@ static void run_dump(struct proxy *p, void *arg)
 		const struct rank *r = p->ranks[i];
 		fprintf(f,
 			"rank %u: ring %s%s%s%s, items %u, replies %u, pending %u, inflight %u, "
-			"missing %u of %u, frees %s, joining %u, collectives %llu, records %llu, "
+			"missing %u and guarded %u of %u, request %d (%d), frees %s, joining %u, collectives %llu, records %llu, "
 			"error %d %s\n",
 			r->rank, ring_empty(r) ? "empty" : "waiting", r->intake.held ? " held" : "",
 			r->intake.full ? " full" : "", r->end.exited ? " exited" : "",
 			r->queue.items, r->ring.replies, r->pending, r->memory.inflight,
-			r->memory.missing, r->memory.live_count, r->queue.frees ? "some" : "none",
-			joining(r), (unsigned long long)r->counters.collectives,
+			r->memory.missing, r->memory.guarded, r->memory.live_count,
+			r->memory.request.state, r->memory.request.purpose,
+			r->queue.frees ? "some" : "none", joining(r),
+			(unsigned long long)r->counters.collectives,
 			(unsigned long long)r->intake.records, r->async_error, r->error_text);
 		for (uint32_t n = 0; n < r->queue.stream_count; n++)
 			if (r->queue.streams[n]->head)

@@ -278,7 +278,7 @@ static void bury_exited(struct job *j)
 			continue;
 		r->end.closing = true;
 		memory_cancel(&r->memory);
-		if (r->end.crashed && r->memory.inflight &&
+		if (r->end.crashed && r->memory.inflight && !rank_runs_for_others(r) &&
 		    !transfer_pending(&j->proxy->transfers, &r->memory))
 			j->proxy->hal->space_cancel(r->memory.space); /* a kernel may never end */
 		if (!rank_quiet(r))

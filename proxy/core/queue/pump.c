@@ -194,6 +194,17 @@ void rank_goes_alone(struct rank *r)
 			squash_alone(r, r->queue.streams[n]->next, &f, verdict);
 }
 
+bool rank_runs_for_others(const struct rank *r)
+{
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		const struct stream *s = r->queue.streams[n];
+		for (const struct item *i = s->head; i && i != s->next; i = i->next)
+			if (i->execution == &i->own && i->own.refs > 1)
+				return true;
+	}
+	return false;
+}
+
 /* Forget everything queued; nothing of it is in flight. */
 void rank_drop_streams(struct rank *r)
 {

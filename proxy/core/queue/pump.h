@@ -16,7 +16,8 @@ enum rank_work {
 	WORK_KERNEL, /* run a kernel */
 };
 enum rank_work rank_work(struct rank *);
-void rank_goes_alone(struct rank *);   /* it waits for nobody any longer */
+void rank_goes_alone(struct rank *);            /* it waits for nobody any longer */
+bool rank_runs_for_others(const struct rank *); /* works that others' items complete on */
 void rank_sleep(struct rank *);        /* before the loop sleeps: which completions wake it */
 void rank_drop_streams(struct rank *); /* with all that is queued; nothing of it is in flight */
 /* What is wrong with the rank's streams, or NULL (valid.c). Adds the works that use the rank's
