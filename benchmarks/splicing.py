@@ -67,7 +67,9 @@ from support.fleet import MiB, RunningJob, free_port
 SHARED_BYTES = 4096 + 2 * 8 * (4 * MiB)  # struct shared of dispatch_inprocess.c
 EVERYBODY = 4096 * MiB  # memory for all ranks
 FIRST_LINES = 2
-COUNTERS = ("switches", "swapped_in", "swapped_out", "kernels", "squashed")
+COUNTERS = (
+    "switches", "swapped_in", "swapped_out", "kernels", "squashed", "spared", "copies",
+)  # fmt: skip
 TARGETS = {"fold_large_state_4": 0.95, "fold_one_large_state_4": 0.95}
 
 
@@ -245,7 +247,8 @@ def program_figures(name: str, ranks: int, found: Measured) -> dict[str, Figure]
             f"median of {len(ratios)} rounds ({', '.join(f'{each:.3f}' for each in ratios)}): "
             f"{statistics.median(times):.2f} ms a mini-batch, reference {reference:.2f} ms; "
             f"a mini-batch: {counted['switches']:.1f} switches, {moved / MiB:.2f} MiB moved, "
-            f"{counted['kernels']:.0f} kernels, {counted['squashed']:.0f} of them squashed"
+            f"{counted['kernels']:.0f} kernels, {counted['squashed']:.0f} of them squashed, "
+            f"{counted['copies']:.1f} chunks copied, {counted['spared'] / MiB:.2f} MiB spared"
         )
         if name == "launch_bound":
             how += f"; {LAUNCHES_PER_STEP * ranks / reference * 1e3:.0f} launches a second"

@@ -222,7 +222,8 @@ class Native:
         return {
             "used": s.used_bytes, "swap": s.swap_bytes, "switches": s.switches,
             "swapped_in": s.swapped_in, "swapped_out": s.swapped_out, "kernels": s.kernels,
-            "wakeups": s.wakeups, "squashed": s.squashed,
+            "wakeups": s.wakeups, "squashed": s.squashed, "shared": s.shared_bytes,
+            "spared": s.spared_bytes, "copies": s.copies, "unforeseen": s.unforeseen,
         }  # fmt: skip
 
     def job_status(self, job: int) -> dict[str, Any] | None:

@@ -158,7 +158,9 @@ class JobTold(Struct, frozen=True):
 class ProxyStatus(Struct, frozen=True):
     """`used`: resident chunks; `swap`: host memory that holds content which is not resident;
     `history`: ranks of the last placements that ended; `trouble`: what keeps jobs from leaving.
-    Counters are since the proxy began."""
+    Counters are since the proxy began: `squashed` kernels ran once for several ranks; `spared`
+    bytes were not moved in, because another rank had them here; `copies` of chunks were made before
+    they were written, `unforeseen` ones while they were. `shared`: bytes of several ranks now."""
 
     device: Name
     type: Name
@@ -175,6 +177,10 @@ class ProxyStatus(Struct, frozen=True):
     kernels: Size = 0
     wakeups: Size = 0
     squashed: Size = 0
+    shared: Size = 0
+    spared: Size = 0
+    copies: Size = 0
+    unforeseen: Size = 0
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True):

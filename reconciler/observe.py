@@ -121,7 +121,10 @@ def see_device(
 
 
 def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:
-    counted = ("switches", "swapped_in", "swapped_out", "kernels", "squashed")
+    counted = (
+        "switches", "swapped_in", "swapped_out", "kernels", "squashed", "shared", "spared",
+        "copies", "unforeseen",
+    )  # fmt: skip
     return SeenDevice(
         hello.device, True, hello.pid, status.type, status.memory, status.used, status.swap,
         tuple(_job(each) for each in status.jobs), {key: getattr(status, key) for key in counted},

@@ -386,6 +386,10 @@ static void run_status(struct proxy *p, void *arg)
 				   .swapped_in = p->memory.swapped_in,
 				   .swapped_out = p->memory.swapped_out,
 				   .kernels = p->counters.kernels,
+				   .shared_bytes = p->memory.shared * RF_CHUNK_BYTES,
+				   .spared_bytes = p->memory.spared,
+				   .copies = p->memory.copies,
+				   .unforeseen = p->memory.unforeseen,
 				   .wakeups = p->wakeups,
 				   .squashed = p->counters.squashed};
 	for (uint32_t i = 0; i < p->rank_count; i++)
