@@ -12,18 +12,21 @@ import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
+from softgpu.gemm import SUM_D, Gemm, Matrix
 
 from rankfold import records
 from rankfold.proxy.hal.soft.modules import Loader
 from support.computing import NAMES, Computing
 from support.contents import Image, check_equal_versions
 from support.devices import Devices, devices
-from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, RingClient
+from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, GEMM, RingClient
 
 RANKS, WORDS = 3, 96  # words: of each buffer
 GLOBALS = DEV_BASE + CHUNK
+GEMM_AUX = CONTRACT.opcodes["GEMM_AUX"].number
 BUFFERS = [DEV_BASE + 512 * n for n in range(8)]
 KINDS = ("ALLREDUCE", "REDUCE", "BROADCAST", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "GATHER",
          "SCATTER")  # fmt: skip
@@ -171,6 +174,47 @@ def test_buckets_are_updated_one_by_one(ranks: tuple[Devices, list[Computing]]) 
         assert content(found[0], parameters)[0] != content(found[1], parameters)[0]
         assert content(found[0], parameters)[-1] == content(found[1], parameters)[-1]
     here.go_on(1, made)
+
+
+def test_a_product_reaches_its_matrices_and_no_more(
+    ranks: tuple[Devices, list[Computing]],
+) -> None:
+    """Weights, biases and their gradients are parts of large buffers; what else lies there may be
+    each rank's own. A bias that is added is not written."""
+    here, made = ranks
+    inputs, weights, gradients = BUFFERS[:3]
+    left, right = Matrix(inputs + 64, 1, 4), Matrix(weights + 16, 4, 1)
+    product = Gemm(4, 4, 4, left, right, Matrix(0, 1, 4), Matrix(gradients + 128, 1, 4),
+                   bias=weights + 96)  # fmt: skip
+    for rank in made:
+        own = bytes([rank.rank + 1] * 4 * WORDS)
+        rank.write(inputs, own)
+        rank.write(weights, bytes(4 * WORDS))
+        rank.write(gradients, own)
+        for at in (inputs + 64, gradients + 128):
+            rank.write(at, bytes(64))
+        rank.post(GEMM, product.record())
+    with ExitStack() as stack:
+        found = done(here, made, stack, 0)
+        check_equal_versions(found)
+        assert content(found[0], weights) == content(found[1], weights)
+        assert len(content(found[0], weights)) == 1
+        assert common(content(found[0], gradients), content(found[2], gradients)) == [128]
+    here.go_on(1, made)
+    sums = replace(product, flags=SUM_D, bias=gradients + 256)
+    for rank in made:
+        rank.write(gradients + 256, bytes(16))
+        rank.post(GEMM_AUX, sums.record())
+    with ExitStack() as stack:
+        found = done(here, made, stack, 1)
+        check_equal_versions(found)
+        assert common(content(found[0], gradients), content(found[2], gradients)) == [128, 256]
+    here.go_on(1, made)
+
+
+def common(one: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> list[object]:
+    """Where the same content begins in both."""
+    return [run[0] for run in one if run in other]
 
 
 A, B, C, D = BUFFERS[:4]

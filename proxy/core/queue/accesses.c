@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "loop/internal.h"
+#include "queue/product.h"
 #include "rank/bounds.h"
 
 #define ROWS_MAX 256    /* of a copy or fill that are told one by one */
@@ -191,22 +192,6 @@ static void kernel(struct rank *r, const struct stream *s, const struct item *i)
 }
 
 /* ---- matrix products ---- */
-
-/* Bytes of an element of a cudaDataType; 0: of a type that is not known here. */
-static uint64_t element_bytes(uint8_t type)
-{
-	switch (type) {
-	case 0: return 4;  /* CUDA_R_32F */
-	case 1: return 8;  /* CUDA_R_64F */
-	case 2:            /* CUDA_R_16F */
-	case 14: return 2; /* CUDA_R_16BF */
-	case 3:            /* CUDA_R_8I */
-	case 28:           /* CUDA_R_8F_E4M3 */
-	case 29: return 1; /* CUDA_R_8F_E5M2 */
-	case 10: return 4; /* CUDA_R_32I */
-	default: return 0;
-	}
-}
 
 static void matrix(struct order *o, const struct rf_matrix *x, uint64_t rows, uint64_t columns,
 		   uint64_t count, uint8_t type, enum order_use use)

@@ -11,6 +11,7 @@
 
 #include "loop/internal.h"
 #include "proxy.h"
+#include "queue/product.h"
 #include "rank/bounds.h"
 
 #define ROWS_MAX 256 /* that are noted one by one */
@@ -173,12 +174,45 @@ void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *fores
 
 /* An address in the record: out of it, and into the reaches. The library may choose how it computes
  * by how an address is aligned. */
-static void take(struct digest *d, uint64_t *addr, uint32_t use, struct reach *reaches,
-		 uint32_t *count)
+static struct reach *take(struct digest *d, uint64_t *addr, uint32_t use, struct reach *reaches,
+			  uint32_t *count)
 {
-	reaches[(*count)++] = (struct reach){.addr = *addr, .use = use};
+	struct reach *reach = &reaches[(*count)++];
+	*reach = (struct reach){.addr = *addr, .use = use};
 	digest_word(d, *addr & 0xff);
 	*addr = 0;
+	return reach;
+}
+
+/* It goes no further than matrices of this form do. */
+static void limit(struct reach *reach, const struct rf_matrix *x, uint64_t rows, uint64_t columns,
+		  uint64_t count, uint8_t type)
+{
+	uint64_t bytes;
+	if (!matrix_bytes(x, rows, columns, count, type, &bytes))
+		return;
+	reach->bounded = true;
+	reach->read = reach->written = (struct bound){0, (int64_t)bytes};
+}
+
+/* What a product reaches besides its matrices. A bias is a result where it is a sum. */
+static void take_others(struct digest *d, struct rf_gemm_aux *a, struct reach *reaches,
+			uint32_t *count)
+{
+	struct rf_gemm *g = &a->g;
+	bool sums = g->flags & (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B);
+	const struct rf_matrix column = {.row = 1, .batch = g->bias_batch};
+	struct reach *bias = take(d, &g->bias, REACH_READ | (sums ? REACH_WRITTEN : 0), reaches,
+				  count);
+	limit(bias, &column, g->flags & RF_GEMM_SUM_B ? g->n : g->m, 1, g->count, g->type_bias);
+	take(d, &a->aux.addr, REACH_READ | REACH_WRITTEN, reaches, count);
+	if (!(g->flags & RF_GEMM_SCALARS))
+		return;
+	for (uint32_t n = 0; n < 2; n++) {
+		struct reach *scalar = take(d, n ? &g->beta : &g->alpha, REACH_READ, reaches,
+					    count);
+		limit(scalar, &column, 1, 1, 1, g->type_scale);
+	}
 }
 
 void product_foresee(struct rank *r, const struct item *i, struct foreseen *foreseen)
@@ -199,16 +233,15 @@ void product_foresee(struct rank *r, const struct item *i, struct foreseen *fore
 	g->stream = 0;
 	digest_begin(&d);
 	digest_word(&d, OF_PRODUCT);
-	take(&d, &g->a.addr, REACH_READ, reaches, &count);
-	take(&d, &g->b.addr, REACH_READ, reaches, &count);
-	take(&d, &g->c.addr, REACH_READ, reaches, &count);
-	take(&d, &g->d.addr, REACH_WRITTEN, reaches, &count);
-	take(&d, &g->bias, REACH_READ | REACH_WRITTEN, reaches, &count);
-	take(&d, &a.aux.addr, REACH_READ | REACH_WRITTEN, reaches, &count);
-	if (g->flags & RF_GEMM_SCALARS) {
-		take(&d, &g->alpha, REACH_READ, reaches, &count);
-		take(&d, &g->beta, REACH_READ, reaches, &count);
-	}
+	limit(take(&d, &g->a.addr, REACH_READ, reaches, &count), &g->a, g->m, g->k, g->count,
+	      g->type_ab);
+	limit(take(&d, &g->b.addr, REACH_READ, reaches, &count), &g->b, g->k, g->n, g->count,
+	      g->type_ab);
+	limit(take(&d, &g->c.addr, REACH_READ, reaches, &count), &g->c, g->m, g->n, g->count,
+	      g->type_cd);
+	limit(take(&d, &g->d.addr, REACH_WRITTEN, reaches, &count), &g->d, g->m, g->n, g->count,
+	      g->type_cd);
+	take_others(&d, &a, reaches, &count);
 	digest_bytes(&d, &a, bytes);
 	content_foresee(&r->memory, &d, reaches, count, foreseen);
 }
