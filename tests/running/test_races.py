@@ -7,6 +7,7 @@ import re
 import cuda
 import pytest
 
+from rankfold.paths import REPOSITORY
 from support import guest
 from support.command import Rankfold
 from support.leaks import State
@@ -50,6 +51,33 @@ def test_each_race_is_told_and_nothing_else(
     condition = next(c for c in job["conditions"] if c["type"] == "Races")
     assert condition["reason"] == "AccessesNotOrdered" and "rank 0: " in condition["message"]
     assert len(re.findall(r"\bRace\b", rankfold("events"))) == len(racing)
+    rankfold.end()
+
+
+def test_parameters_that_are_gathered_while_they_are_updated(rankfold: Rankfold) -> None:
+    """ZeRO-1 as llm.c has it; the step's five launches and gatherings are one pair."""
+    run = ["run", "--world-size", "2", "--gpus", "1", "--name", "zero", "--check-order", "--"]
+    program = [str(cuda.build(cuda.PROGRAMS / "zero.cu")), "4"]
+    done = rankfold.run(*run, *program)
+    told = sorted(reports(done.stderr))
+    assert done.returncode == 0 and len(told) == 2, done.stderr
+    for rank, each in enumerate(told):
+        assert each.startswith(f"rankfold: race: rank {rank}: kernel "), each
+        assert "update" in each and "writes" in each and "ncclAllGather" in each, each
+    done = rankfold.run(*run, *program, "ordered")
+    assert done.returncode == 0 and not reports(done.stderr), done.stderr
+    rankfold.end()
+
+
+@pytest.mark.parametrize("asked", ["--check-order", "--possible-races"])
+def test_who_trains_without_races_hears_nothing(rankfold: Rankfold, asked: str) -> None:
+    gpt = REPOSITORY / "examples/gpt"
+    train = [str(cuda.build(gpt / "train_gpt.cu")), "--steps", "2", "--data",
+             str(gpt / "text/genesis.txt"), "--out", f"{rankfold.state.folder}/params"]  # fmt: skip
+    sharded = [str(cuda.build(cuda.PROGRAMS / "mlp_sharded.cu")), "4"]
+    for program in (train, sharded):
+        done = rankfold.run("run", "--world-size", "2", "--name", "job", asked, "--", *program)
+        assert done.returncode == 0 and not reports(done.stderr), done.stderr
     rankfold.end()
 
 
