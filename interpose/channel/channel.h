@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 8
+#define RF_MINOR 9
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -175,6 +175,11 @@ struct rf_alloc {
 struct rf_free {
 	struct rf_record r;
 	uint64_t addr;
+};
+struct rf_free_async {
+	struct rf_record r;
+	uint64_t addr;
+	uint64_t stream; /* the program lets go of it at this place there */
 };
 struct rf_grant {
 	struct rf_record r;

@@ -225,6 +225,12 @@ static uint32_t fill_memory(struct random *r, uint16_t opcode, uint8_t *record)
 	case RF_OP_FREE:
 		((struct rf_free *)head)->addr = RF_DEV_BASE + below(r, 16) * RF_CHUNK_BYTES / 2;
 		return sizeof(struct rf_free);
+	case RF_OP_FREE_ASYNC: {
+		struct rf_free_async *f = (void *)head;
+		f->addr = RF_DEV_BASE + below(r, 16) * RF_CHUNK_BYTES / 2;
+		f->stream = stream(r);
+		return sizeof *f;
+	}
 	case RF_OP_COPY:
 		fill_copy(r, (void *)head);
 		if (((struct rf_copy *)head)->src_place == RF_AT_INLINE)

@@ -65,7 +65,7 @@ struct Case {
 
 struct Named {
     const char *name;
-    std::function<void(const Case &)> run;
+    std::function<void(Case &)> run;
 };
 
 static void nothing(void *)
@@ -159,6 +159,12 @@ static const Named CASES[] = {
     {"fine one-communicator", [](const Case &c) { c.gather(c.a); c.gather(c.b); }},
     {"fine collective-event", [](const Case &c) {
         c.gather(c.a); c.record(c.a); c.wait(c.b); c.kernel_out(c.b); }},
+    {"race freed-while-used", [](Case &c) {
+        CUDA_CHECK(cudaMallocAsync(&c.data, BYTES, c.a));
+        c.kernel_in(c.a); CUDA_CHECK(cudaFreeAsync(c.data, c.b)); }},
+    {"fine freed-when-done", [](Case &c) {
+        CUDA_CHECK(cudaMallocAsync(&c.data, BYTES, c.a));
+        c.kernel_in(c.a); c.record(c.a); c.wait(c.b); CUDA_CHECK(cudaFreeAsync(c.data, c.b)); }},
     {"fine freed-between", [](const Case &c) {
         int *more;
         CUDA_CHECK(cudaMalloc(&more, BYTES));

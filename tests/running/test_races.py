@@ -20,6 +20,14 @@ def rankfold(state: State) -> Rankfold:
     return Rankfold(state, guest.job_environment(HOME=str(state.folder), PYTHONPATH=""))
 
 
+def run(rankfold: Rankfold, *arguments: str, ranks: int = 1) -> tuple[str, str]:
+    """What a job that succeeds prints, to stdout and to stderr. A GPT takes its time."""
+    process = rankfold.start("run", "--world-size", str(ranks), "--name", "job", *arguments)
+    out, errors = process.communicate(timeout=400.0)
+    assert process.returncode == 0, errors
+    return out, errors
+
+
 def reports(errors: str) -> list[str]:
     return [line for line in errors.splitlines() if line.startswith("rankfold: race: ")]
 
@@ -31,14 +39,13 @@ def test_each_race_is_told_and_nothing_else(
     rankfold: Rankfold, asked: str, verdicts: set[str]
 ) -> None:
     program = cuda.build(cuda.PROGRAMS / "races.cu")
-    done = rankfold.run("run", "--world-size", "1", "--name", "job", asked, "--", str(program))
-    assert done.returncode == 0, done.stderr
+    out, errors = run(rankfold, asked, "--", str(program))
     cases = {}
-    for line in done.stdout.splitlines():
+    for line in out.splitlines():
         verdict, name, begin, end = line.split()
         cases[name] = (verdict, int(begin, 16), int(end, 16))
     racing: set[str] = set()
-    for told in reports(done.stderr):
+    for told in reports(errors):
         there = [
             {name for name, (_v, begin, end) in cases.items() if begin <= int(low, 16) < end}
             for low, _high in RANGE.findall(told)
@@ -56,16 +63,16 @@ def test_each_race_is_told_and_nothing_else(
 
 def test_parameters_that_are_gathered_while_they_are_updated(rankfold: Rankfold) -> None:
     """ZeRO-1 as llm.c has it; the step's five launches and gatherings are one pair."""
-    run = ["run", "--world-size", "2", "--gpus", "1", "--name", "zero", "--check-order", "--"]
     program = [str(cuda.build(cuda.PROGRAMS / "zero.cu")), "4"]
-    done = rankfold.run(*run, *program)
-    told = sorted(reports(done.stderr))
-    assert done.returncode == 0 and len(told) == 2, done.stderr
+    _out, errors = run(rankfold, "--gpus", "1", "--check-order", "--", *program, ranks=2)
+    told = sorted(reports(errors))
+    assert len(told) == 2, errors
     for rank, each in enumerate(told):
         assert each.startswith(f"rankfold: race: rank {rank}: kernel "), each
         assert "update" in each and "writes" in each and "ncclAllGather" in each, each
-    done = rankfold.run(*run, *program, "ordered")
-    assert done.returncode == 0 and not reports(done.stderr), done.stderr
+    program.append("ordered")
+    _out, errors = run(rankfold, "--gpus", "1", "--check-order", "--", *program, ranks=2)
+    assert not reports(errors), errors
     rankfold.end()
 
 
@@ -76,14 +83,14 @@ def test_who_trains_without_races_hears_nothing(rankfold: Rankfold, asked: str) 
              str(gpt / "text/genesis.txt"), "--out", f"{rankfold.state.folder}/params"]  # fmt: skip
     sharded = [str(cuda.build(cuda.PROGRAMS / "mlp_sharded.cu")), "4"]
     for program in (train, sharded):
-        done = rankfold.run("run", "--world-size", "2", "--name", "job", asked, "--", *program)
-        assert done.returncode == 0 and not reports(done.stderr), done.stderr
+        _out, errors = run(rankfold, asked, "--", *program, ranks=2)
+        assert not reports(errors), errors
     rankfold.end()
 
 
 def test_who_does_not_ask_hears_nothing(rankfold: Rankfold) -> None:
     program = cuda.build(cuda.PROGRAMS / "races.cu")
-    done = rankfold.run("run", "--world-size", "1", "--name", "job", "--", str(program))
-    assert done.returncode == 0 and not reports(done.stderr)
+    _out, errors = run(rankfold, "--", str(program))
+    assert not reports(errors)
     assert "Races" not in {c["type"] for c in rankfold.job("job")["conditions"]}
     rankfold.end()

@@ -48,7 +48,9 @@ MIB = 1 << 20
 
 PAD = CONTRACT.constants["RF_OP_PAD"]
 ANSWERED = CONTRACT.constants["RF_SLOT_ANSWERED"]
-ALLOC, FREE, GRANT_OP, COPY, FILL = opcodes("ALLOC", "FREE", "GRANT", "COPY", "FILL")
+ALLOC, FREE, FREE_ASYNC, GRANT_OP, COPY, FILL = opcodes(
+    "ALLOC", "FREE", "FREE_ASYNC", "GRANT", "COPY", "FILL"
+)
 MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, FUNCTION_GET, GLOBAL_GET = opcodes(
     "MODULE_DATA", "MODULE_LOAD", "MODULE_GLOBALS", "FUNCTION_GET", "GLOBAL_GET"
 )
@@ -228,7 +230,7 @@ class ChannelServer:
             record = self.consume()
             if record.opcode == GRANT_OP:
                 self.put64(GRANT, self.memory)
-            if record.opcode == FREE:
+            if record.opcode in (FREE, FREE_ASYNC):
                 self.put64(RETIRED, record.seq)
             handler = self.replies.get(record.opcode)
             reply = handler(record) if handler else (0, b"")

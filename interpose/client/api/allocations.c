@@ -224,7 +224,7 @@ int pool_free(const void *address, const void *stream)
 		error = capture_refuse_memory(number);
 	if (error || !address)
 		return error;
-	return memory_free(address);
+	return memory_free_in(address, number);
 }
 
 int pool_attribute(const void *pool, int attribute, void *value)

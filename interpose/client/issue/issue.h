@@ -132,6 +132,8 @@ int memory_alloc(enum memory_use, uint64_t which, uint64_t bytes, uint64_t *addr
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
 int memory_end(uint64_t owner); /* frees what is its */
 int memory_free(const void *address);
+/* It is at this place in the stream that the program lets go of it. */
+int memory_free_in(const void *address, uint64_t stream);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
 
 /* ---- pinned.c: host memory that programs free; sizes in bytes ---- */

@@ -130,12 +130,15 @@ int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
 	return allocate(owner, &request, address);
 }
 
-static int give_back(const void *address, bool learn)
+/* stream: 0, or at its place there. */
+static int give_back(const void *address, uint64_t stream, bool learn)
 {
 	int error = channel_open();
 	if (error)
 		return error;
-	struct rf_free m = {.addr = (uint64_t)address};
+	struct rf_free_async m = {.addr = (uint64_t)address, .stream = stream};
+	enum rf_opcode opcode = stream ? RF_OP_FREE_ASYNC : RF_OP_FREE;
+	size_t size = stream ? sizeof m : sizeof(struct rf_free);
 	uint64_t owner = 0, bytes = 0;
 	bool freed = false;
 	lock(HEAP_LOCK);
@@ -145,7 +148,7 @@ static int give_back(const void *address, bool learn)
 		if (!e || e->addr != m.addr)
 			error = INVALID_VALUE;
 		else
-			seq = channel_try_post(&m.r, RF_OP_FREE, sizeof m);
+			seq = channel_try_post(&m.r, opcode, size);
 		if (seq) {
 			owner = e->owner;
 			bytes = e->bytes;
@@ -153,7 +156,7 @@ static int give_back(const void *address, bool learn)
 			freed = true;
 		} else if (!error) {
 			unlock(HEAP_LOCK);
-			channel_wait_room(sizeof m);
+			channel_wait_room(size);
 			lock(HEAP_LOCK);
 		}
 	}
@@ -164,7 +167,12 @@ static int give_back(const void *address, bool learn)
 	return sticky ? sticky : error;
 }
 
-int memory_free(const void *address) { return give_back(address, true); }
+int memory_free(const void *address) { return give_back(address, 0, true); }
+
+int memory_free_in(const void *address, uint64_t stream)
+{
+	return give_back(address, stream, true);
+}
 
 /* Addresses of the owner's allocations, to be freed. False: host memory is short. */
 static bool memory_of(uint64_t owner, uint64_t **out, uint32_t *count)
@@ -201,7 +209,7 @@ int memory_end(uint64_t owner)
 	if (!memory_of(owner, &addresses, &count))
 		return OUT_OF_MEMORY;
 	for (uint32_t i = 0; i < count; i++)
-		give_back((void *)addresses[i], false);
+		give_back((void *)addresses[i], 0, false);
 	free(addresses);
 	pinned_end(owner);
 	return CUDA_OK;

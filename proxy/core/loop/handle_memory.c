@@ -15,17 +15,31 @@ int on_alloc(struct rank *r, const struct rf_alloc *a, uint32_t extra)
 	return error == CU_OUT_OF_MEMORY && r->queue.frees && !r->async_error ? RETRY : error;
 }
 
+/* stream NULL: at once. It makes no difference but to the check of the program's order. */
+static int give_back(struct rank *r, const struct rf_record *a, uint64_t addr,
+		     const struct stream *s)
+{
+	struct buffer *b = memory_find(&r->memory, addr);
+	if (!b || b->addr != addr || b->freed)
+		return CU_INVALID_VALUE;
+	if (!fence_push_free(r, addr, a->seq, a->slot))
+		return CU_OUT_OF_MEMORY;
+	accesses_free(r, s, addr, b->bytes, a->seq);
+	memory_freed(b);
+	return ANSWERED;
+}
+
 int on_free(struct rank *r, const struct rf_free *a, uint32_t extra)
 {
 	(void)extra;
-	struct buffer *b = memory_find(&r->memory, a->addr);
-	if (!b || b->addr != a->addr || b->freed)
-		return CU_INVALID_VALUE;
-	if (!fence_push_free(r, a->addr, a->r.seq, a->r.slot))
-		return CU_OUT_OF_MEMORY;
-	accesses_free(r, NULL, b->addr, b->bytes, a->r.seq);
-	memory_freed(b);
-	return ANSWERED;
+	return give_back(r, &a->r, a->addr, NULL);
+}
+
+int on_free_async(struct rank *r, const struct rf_free_async *a, uint32_t extra)
+{
+	(void)extra;
+	const struct stream *s = get_stream(r, a->stream);
+	return s ? give_back(r, &a->r, a->addr, s) : CU_INVALID_HANDLE;
 }
 
 int on_grant(struct rank *r, const struct rf_grant *a, uint32_t extra)
