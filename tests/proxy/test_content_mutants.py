@@ -33,6 +33,7 @@ CONTENT = [
            "versions_absorb(&m->versions, b->addr, b->bytes, d);", ""),
     Mutant("distance-not-seen", "digest_word(d, reach->addr - b->addr);", ""),
     Mutant("what-is-written-stays-as-it-was", "behind(m, range, version);", "continue;"),
+    Mutant("strays-are-believed", "f->known &= !strays(reach, bound, b);", "(void)strays;"),
     Mutant("results-all-alike", "i * RF_HEAP_BYTES", "0"),
 ]  # fmt: skip
 FILES = [(CORE / "queue/effects.c", each) for each in EFFECTS]

@@ -298,6 +298,22 @@ def test_what_nobody_can_know_is_nobody_elses(ranks: tuple[Devices, list[Computi
     here.go_on(1, made)
 
 
+def test_what_is_written_past_a_buffer_is_not_taken_for_what_lay_there(
+    ranks: tuple[Devices, list[Computing]],
+) -> None:
+    here, made = ranks
+    for rank in made:
+        rank.write(A, bytes([rank.rank]) * 4 * WORDS)
+        for at in (B, C, D):
+            rank.fill(at, 0, 4, WORDS)
+        rank.launch("beyond", B, A, WORDS, 2, 96)
+    with ExitStack() as stack:
+        found = done(here, made, stack, 0)
+        check_equal_versions(found)
+        assert content(found[0], D) != content(found[1], D)
+    here.go_on(1, made)
+
+
 def test_ranks_receive_one_result_or_parts_of_it(ranks: tuple[Devices, list[Computing]]) -> None:
     here, made = ranks
     kinds, count = CONTRACT.enums["rf_coll"], WORDS // RANKS

@@ -47,6 +47,9 @@ WORK = {
              "ld.global.u32 %r5, [%d5]; add.u32 %r5, %r5, 1; st.global.u32 [%d5], %r5;",
     "pointer": "st.global.u64 [%d1], %d2; ld.global.u64 %d6, [%d1]; add.u64 %d6, %d6, %d3;"
                "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 9; st.global.u32 [%d6], %r4;",
+    # into the buffer that lies `add` behind `out`
+    "beyond": "mul.wide.u32 %d6, %r2, 512; add.u64 %d6, %d6, %d4; ld.global.u32 %r4, [%d5];"
+              "st.global.u32 [%d6], %r4;",
 }  # fmt: skip
 NAMES = list(WORK)
 

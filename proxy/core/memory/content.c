@@ -141,6 +141,15 @@ static struct range part_of(const struct reach *reach, struct bound bound, const
 	return (struct range){b->addr, b->bytes, use};
 }
 
+/* It has nothing to do with the buffer that it begins in: it reaches another one's content. */
+static bool strays(const struct reach *reach, struct bound bound, const struct buffer *b)
+{
+	int64_t at = (int64_t)(reach->addr - b->addr), low, high;
+	return reach->bounded && (__builtin_add_overflow(at, bound.low, &low) ||
+				  __builtin_add_overflow(at, bound.high, &high) || high <= 0 ||
+				  low >= (int64_t)b->bytes);
+}
+
 /* Two addresses in one buffer are not two in two of equal content. */
 static void foresee_buffer(struct rank_memory *m, struct digest *d, const struct reach *reach,
 			   const struct buffer *b, struct met *met, struct foreseen *f)
@@ -156,6 +165,7 @@ static void foresee_buffer(struct rank_memory *m, struct digest *d, const struct
 		struct bound bound = n ? reach->written : reach->read;
 		if (!(reach->use & uses[n]) || (reach->bounded && bound.low >= bound.high))
 			continue;
+		f->known &= !strays(reach, bound, b);
 		struct range part = part_of(reach, bound, b, uses[n]);
 		digest_word(d, uses[n]);
 		digest_word(d, part.addr - b->addr);
