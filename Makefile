@@ -99,6 +99,14 @@ bench-dispatch: native cuda ## what a call costs through the proxy
 bench-splicing: native cuda ## what several ranks on one device cost
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.splicing $(BENCH_ARGS)
 
+.PHONY: bench-merge
+bench-merge: ## what comparing the pages of ranks costs at a switch
+	mkdir -p build/bench
+	$(CC) -std=c11 -O2 -D_GNU_SOURCE -Iinterpose/channel -Iproxy/hal -Iproxy/core benchmarks/merge.c \
+		$(filter-out %/transfer.c,$(wildcard proxy/core/memory/*.c)) $(wildcard proxy/core/versions/*.c) \
+		-o build/bench/merge
+	build/bench/merge
+
 .PHONY: bench-plan
 bench-plan: $(VENV_READY) ## what a turn of planning costs
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.plan $(BENCH_ARGS)

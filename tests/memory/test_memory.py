@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,27 @@ def test_a_work_for_all_who_share_is_seen_by_all(make: Make) -> None:
     assert [rank.read(0) for rank in world.ranks] == [(1, 5)] * 3
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_what_a_rank_that_has_failed_holds_is_not_shared(make: Make, told: bool) -> None:
+    """What was noted for it may not have been done."""
+    world = make(3, 6)
+    failed, other, late = world.ranks
+    same(failed, other)
+    failed.run(0, CELLS, 2)
+    if told:
+        world.lib.memory_stop(failed.memory)
+        failed.end()
+    else:
+        failed.fault()
+    own(other, 0)
+    other.write(0, 2)
+    assert world.lib.memory_merge(other.memory) == 0 and other.refs(0) == 1
+    same(late)
+    late.write(0, 2)
+    assert world.lib.memory_merge(late.memory) == 0
+    assert late.chunk(0) == other.chunk(0) != failed.chunk(0)
+
+
 def test_ranks_of_two_groups_share_nothing(make: Make) -> None:
     world = make(4, 8, groups=(1, 2, 1, 2))
     same(*world.ranks)
@@ -607,6 +629,12 @@ def test_any_requests_in_any_order_at_length(library: tuple[Any, Any]) -> None:
 def test_seeded_faults_are_noticed(tmp_path: Path, mutant: Fault) -> None:
     text = (ROOM / mutant.file).read_text()
     assert text.count(mutant.old) == 1
-    (tmp_path / mutant.file).write_text(text.replace(mutant.old, mutant.new))
+    changed = tmp_path / Path(mutant.file).name
+    changed.write_text(text.replace(mutant.old, mutant.new))
+    library = load(tmp_path, changed)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
-        run(load(tmp_path, tmp_path / mutant.file), 1000, phases=[Phase.generate], database=None)
+        test_what_a_rank_that_has_failed_holds_is_not_shared(partial(World, library), False)
+        test_what_a_rank_that_has_failed_holds_is_not_shared(partial(World, library), True)
+        test_what_was_copied_is_not_shared_again_before_it_is_written(partial(World, library))
+        test_where_there_is_no_chunk_for_a_copy_the_others_let_go(partial(World, library))
+        run(library, 1500, phases=[Phase.generate], database=None, report_multiple_bugs=False)

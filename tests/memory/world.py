@@ -41,7 +41,7 @@ def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
     files = {*ROOM.glob("*.c"), *versions.glob("*.c")} - {ROOM / "transfer.c"}
     if changed:
         files = {file for file in files if file.name != changed.name} | {changed}
-    library = native.build(folder, sorted(files), args=[f"-I{ROOM}"])
+    library = native.build(folder, sorted(files), warnings=not changed, args=[f"-I{ROOM}"])
     channel = native.REPOSITORY / "interpose/channel/channel.h"
     hal = native.REPOSITORY / "proxy/hal/hal.h"
     text = native.structures(channel, "rf_record", "rf_alloc") + native.declarations(hal)

@@ -38,7 +38,7 @@ HEAP = 5 * CHUNK
 GLOBALS, GIVEN, SUM = DEV_BASE, DEV_BASE + CHUNK - 512, DEV_BASE + 3 * CHUNK
 MODULE, FUNCTION, COMM = 16, 17, 18
 FLOAT32, AVERAGE = 7, 4
-STATE, STATE_TAIL = 1 << 39, 32 + 16 + 40  # in the image: the header, then the first record
+STATE, STATE_TAIL = 1 << 39, 32 + 16 + 48  # in the image: the header, then the first record
 
 
 class Trainer(RingClient):

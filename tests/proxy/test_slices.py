@@ -93,6 +93,7 @@ def test_two_ranks_with_endless_queues_both_progress(
         for client in clients:
             native.rank_attach(1, client.rank, client.fd, client.image)
             load(client)
+            client.write(DEV_BASE + 4, bytes([client.rank]))  # so that nothing is run for both
         native.barrier(1, True)  # all launches are there before the first runs
         settle(native, 1, "cut")
         for client in clients:

@@ -29,6 +29,19 @@
  *  - a chunk goes back to the device when no page refers to it any more;
  *  - nothing here blocks.
  *
+ * Sharing. Pages of several ranks refer to one chunk where they hold the same at the same address:
+ *  - only ranks of one group do, and a page is compared (by its digest, content.c) and changes its
+ *    mapping only while no submitted work uses the memory of its rank: then versions and bytes
+ *    agree. A rank that has failed takes no part;
+ *  - such a page is guarded: mapped read-only in all. Who is to write asks first (memory_owns,
+ *    PURPOSE_COPY), before the first part of the work is given away. What comes to be owned is
+ *    kept: shared no more before it is written, so that a work can own all it needs at one time;
+ *  - one rank may have it open, for a work that runs once for all who refer to it; all of them
+ *    count that work, and so nobody looks at the page meanwhile;
+ *  - what a kernel writes although nobody knew goes to a copy that the device makes. It is counted
+ *    when the work is over, or when the device says that it is full; it may be one chunk more than
+ *    there are, and then room is negative until something leaves.
+ *
  * Requests. Each rank has one at most, each with a purpose, and each completes once.
  * Those of different ranks go on side by side. One begins when its rank's memory is quiet, and,
  * where it needs chunks, when there is room for all of them at once:
@@ -41,9 +54,19 @@
  * that wait for room are served in one order (by purpose, then by age): the first takes victims
  * until it has enough, and nobody behind it takes room. Victims are the quiet ranks, the one that
  * was active longest ago first; a request that has not begun owns nothing, so its rank may be
- * one. Only a prefetch has to spare some: the active rank, and those with a request. A rank needs
- * at most as many chunks as there are (memory_alloc sees to it), so if all others are quiet the
- * first in order can begin: there is no deadlock. Saves need no room and wait for nobody.
+ * one. Only a prefetch has to spare some: the active rank, and those with a request.
+ *
+ * A missing page needs no chunk if a quiet rank of the group has the same: it is shared when the
+ * request begins. Of a victim go out first the pages of chunks that nobody else refers to, then those
+ * that only victims share, all at once; never what the requester refers to or is about to share,
+ * which would free nothing. If all others are quiet and have let go of all but that, each chunk
+ * that is left is one of the requester's pages, which are at most as many as there are chunks
+ * (memory_alloc sees to it): so the first in order can begin, and there is no deadlock.
+ *
+ * A copy needs a chunk for each page in its range that others refer to and keep. If there are too
+ * few even then, the others let go of pages in the range, too: each of these needs no chunk any
+ * more, and in the end none does. A copy waits for those that leave, which do so by themselves.
+ * Saves need no room and wait for nobody.
  */
 #ifndef RANKFOLD_MEMORY_H
 #define RANKFOLD_MEMORY_H

@@ -1,0 +1,148 @@
+/* merge.c: what comparing the pages of ranks costs at a switch, in the memory room alone: a device
+ * that does nothing, PAGES resident pages a rank in a few buffers, two to eight ranks (make bench-merge).
+ *
+ * Prints microseconds for one memory_merge, the median of many: when all is shared, when all pages
+ * are each rank's own and nothing has changed since the last switch, and when all have changed.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "memory/memory.h"
+
+enum { PAGES = 200, RANKS = 8, ROUNDS = 401 };
+
+static uint32_t chunks;
+static uint64_t works;
+
+static int create(struct hal_device *d, uint32_t *chunk) { return (void)d, *chunk = chunks++, 0; }
+static void destroy(struct hal_device *d, uint32_t chunk) { (void)d, (void)chunk; }
+static int space(struct hal_device *d, struct hal_space **out)
+{
+	return (void)d, *out = (void *)&chunks, 0;
+}
+static int map(struct hal_space *s, uint64_t a, uint32_t c, bool w)
+{
+	return (void)s, (void)a, (void)c, (void)w, 0;
+}
+static int unmap(struct hal_space *s, uint64_t a) { return (void)s, (void)a, 0; }
+static int protect(struct hal_space *s, uint64_t a, uint32_t n, bool w)
+{
+	return (void)s, (void)a, (void)n, (void)w, 0;
+}
+static bool copied(struct hal_space *s, uint64_t *a, uint32_t *c)
+{
+	return (void)s, (void)a, (void)c, false;
+}
+static int host(struct hal_space *s, uint64_t a, int fd, uint64_t o, uint64_t b)
+{
+	return (void)s, (void)a, (void)fd, (void)o, (void)b, 0;
+}
+static int error(struct hal_space *s, char *t, uint32_t n) { return (void)s, (void)t, (void)n, 0; }
+static int stream(struct hal_device *d, struct hal_stream **out)
+{
+	return (void)d, *out = (void *)&works, 0;
+}
+static uint32_t room(struct hal_stream *s) { return (void)s, 64; }
+static uint64_t submit(struct hal_stream *s, const struct hal_work *w)
+{
+	return (void)s, (void)w, ++works;
+}
+static uint64_t completed(const struct hal_stream *s) { return (void)s, works; }
+
+static const struct hal nothing = {.chunk_create = create,
+				   .chunk_destroy = destroy,
+				   .space_create = space,
+				   .space_map = map,
+				   .space_unmap = unmap,
+				   .space_protect = protect,
+				   .space_copied = copied,
+				   .space_map_host = host,
+				   .space_error = error,
+				   .stream_create = stream,
+				   .room = room,
+				   .submit = submit,
+				   .completed = completed};
+
+static struct rank_memory ranks[RANKS];
+
+static double now_us(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+/* Each page is of its own content, in each rank another one unless all have the same. */
+static void write_all(struct rank_memory *m, bool same)
+{
+	for (uint64_t p = 0; p < PAGES; p++) {
+		struct content c = {{p + 1, 7}, 0, 0};
+		if (same)
+			content_is(m, page_addr((uint32_t)p), RF_CHUNK_BYTES, c);
+		else
+			content_unknown(m, page_addr((uint32_t)p), RF_CHUNK_BYTES);
+	}
+}
+
+static double measure(uint32_t count, bool change)
+{
+	double us[ROUNDS];
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		for (uint32_t n = 0; n < count && change; n++)
+			write_all(&ranks[n], false);
+		double begun = now_us();
+		memory_merge(&ranks[i % count]);
+		us[i] = now_us() - begun;
+	}
+	qsort(us, ROUNDS, sizeof *us, by_size);
+	return us[ROUNDS / 2];
+}
+
+int main(void)
+{
+	for (uint32_t count = 2; count <= RANKS; count *= 2) {
+		struct device_memory d = {0};
+		double us[3];
+		chunks = 0;
+		if (device_memory_open(&d, &nothing, NULL, 2ull * RANKS * PAGES * RF_CHUNK_BYTES))
+			return 1;
+		for (uint32_t n = 0; n < count; n++) {
+			int fd = memfd_create("image", 0);
+			struct rf_alloc a = {.addr = RF_DEV_BASE, .bytes = PAGES * RF_CHUNK_BYTES};
+			if (ftruncate(fd, (off_t)RF_WINDOW_BYTES) ||
+			    memory_open(&ranks[n], &d, 1, n, fd, fd) || memory_alloc(&ranks[n], &a))
+				return 1;
+			write_all(&ranks[n], true);
+			memory_ask(&ranks[n],
+				   &(struct memory_request){.purpose = PURPOSE_ACTIVATE});
+			while (!memory_resident(&ranks[n]))
+				memory_turn(&d);
+		}
+		us[0] = measure(count, false);
+		for (uint32_t n = 0; n < count; n++) {
+			struct memory_request own = {.purpose = PURPOSE_COPY,
+						     .addr = RF_DEV_BASE,
+						     .bytes = PAGES * RF_CHUNK_BYTES};
+			memory_ask(&ranks[n], &own);
+			while (!memory_owns(&ranks[n], own.addr, own.bytes))
+				memory_turn(&d);
+			write_all(&ranks[n], false);
+		}
+		us[1] = measure(count, false);
+		us[2] = measure(count, true);
+		printf("%u ranks, %u pages: shared %.1f us, unchanged %.1f us, changed %.1f us\n",
+		       count, PAGES, us[0], us[1], us[2]);
+		for (uint32_t n = 0; n < count; n++)
+			ranks[n] = (struct rank_memory){0};
+	}
+	return 0;
+}
