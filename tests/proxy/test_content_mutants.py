@@ -30,10 +30,11 @@ EFFECTS = [
 ]  # fmt: skip
 CONTENT = [
     Mutant("one-version-not-read",
-           "versions_absorb(&m->versions, b->addr, b->bytes, d);", ""),
+           "versions_absorb(&m->versions, part.addr, part.bytes, d);", ""),
     Mutant("distance-not-seen", "digest_word(d, reach->addr - b->addr);", ""),
-    Mutant("what-is-written-stays-as-it-was", "behind(m, range, version);", "continue;"),
     Mutant("strays-are-believed", "f->known &= !strays(reach, bound, b);", "(void)strays;"),
+    Mutant("what-is-written-stays-as-it-was", "if (!(range->use & REACH_WRITTEN))", ""),
+    Mutant("parts-described-by-others", "bool described = false;", "bool described = f->count;"),
     Mutant("results-all-alike", "i * RF_HEAP_BYTES", "0"),
 ]  # fmt: skip
 FILES = [(CORE / "queue/effects.c", each) for each in EFFECTS]

@@ -1,8 +1,8 @@
 /* spans.h: the numbers that a register can hold, from one to another (spans.c).
  *
  * A span holds whole numbers, each of them added to the word `base` of the parameters if that is an
- * address. A register of n bits holds one of them, modulo 2^n. An empty one says that no thread comes
- * where the register would be computed. */
+ * address. A register of n bits holds one of them, modulo 2^n. An empty one says that no thread
+ * comes where the register would be computed. */
 #ifndef RANKFOLD_SPANS_H
 #define RANKFOLD_SPANS_H
 
