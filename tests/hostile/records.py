@@ -31,8 +31,8 @@ from support.ring_client import (
     opcodes,
 )
 
-GRANT, MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD = opcodes(
-    "GRANT", "MODULE_DATA", "MODULE_LOAD", "MODULE_GLOBALS", "MODULE_UNLOAD"
+GRANT, MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD, FREE_ASYNC = opcodes(
+    "GRANT", "MODULE_DATA", "MODULE_LOAD", "MODULE_GLOBALS", "MODULE_UNLOAD", "FREE_ASYNC"
 )
 FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES = opcodes("FUNCTION_GET", "GLOBAL_GET", "FUNCTION_NAMES")
 EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM, GEMM_AUX = opcodes(
@@ -225,6 +225,7 @@ def _create(pool: tuple[int, ...]) -> Callable[[Random], bytes]:
 
 BODIES: dict[int, Callable[[Random], bytes]] = {
     ALLOC: _alloc, FREE: lambda r: struct.pack("<Q", address(r)), COPY: _copy, FILL: _fill,
+    FREE_ASYNC: lambda r: struct.pack("<QQ", address(r), handle(r, STREAMS)),
     GRANT: lambda r: struct.pack("<Q", wild(r)), MODULE_DATA: _module_data,
     MODULE_LOAD: _module_load, MODULE_GLOBALS: lambda r: struct.pack(
         "<QQ", handle(r, MODULES), address(r)),

@@ -45,7 +45,7 @@ class Trainer:
     """The program in both precisions, and a folder with what it reads."""
 
     def __init__(self, folder: Path):
-        self.folder = folder
+        self.folder, self.errors = folder, ""  # errors: what the last run printed there
         small.write(folder)
         for precision in ("fp32", "bf16"):
             subprocess.run(
@@ -54,7 +54,9 @@ class Trainer:
                 cwd=CHECKOUT, check=True,
             )  # fmt: skip
 
-    def train(self, state: State, name: str, options: str, gpus: int, moves: int = 0) -> Path:
+    def train(
+        self, state: State, name: str, options: str, gpus: int, moves: int = 0, *more: str
+    ) -> Path:
         """Where a run leaves its files. `moves`: how often its number of devices changes."""
         out, script = self.folder / name, self.folder / f"{name}.sh"
         shutil.rmtree(out, ignore_errors=True)
@@ -63,7 +65,7 @@ class Trainer:
         script.write_text(START.format(folder=self.folder, **locals()))
         script.chmod(0o755)
         rankfold = Rankfold(state, guest.job_environment(HOME=str(state.folder), PYTHONPATH=""))
-        run = ["run", "--world-size", str(WORLD), "--gpus", str(gpus), "--memory", "2GiB"]
+        run = ["run", "--world-size", str(WORLD), "--gpus", str(gpus), "--memory", "2GiB", *more]
         process = rankfold.start(*run, "--name", name, "--", str(script))
         try:
             for move in range(moves):
@@ -75,6 +77,7 @@ class Trainer:
             process.kill()
             rankfold.end()
         assert process.returncode == 0, errors
+        self.errors = errors
         return out
 
 
@@ -139,4 +142,11 @@ def test_zero_trains(trainer: Trainer, state: State) -> None:
     that updates them, so that some are gathered before they are updated."""
     options = "-e fp32.bin -z 1 -x 4 -n 4"
     learns(trainer.train(state, "unfolded", options, gpus=WORLD))
-    learns(trainer.train(state, "folded", options, gpus=1))
+    learns(trainer.train(state, "folded", options, WORLD // 2, 0, "--check-order"))
+    races = [line for line in trainer.errors.splitlines() if line.startswith("rankfold: race: ")]
+    assert races and all("ncclAllGather" in race and "adamw" in race for race in races)
+
+
+def test_without_zero_there_is_no_race(trainer: Trainer, state: State) -> None:
+    trainer.train(state, "fine", "-e fp32.bin -x 2 -n 2", WORLD, 0, "--check-order")
+    assert "rankfold: race: " not in trainer.errors
