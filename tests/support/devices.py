@@ -59,9 +59,9 @@ def only_saved(told: list[Event]) -> list[Event]:
 
 
 @contextmanager
-def devices(kernels: Loader, count: int, chunks: int = 64) -> Iterator[Devices]:
+def devices(kernels: Loader, count: int, chunks: int = 64, speed: float = 1.0) -> Iterator[Devices]:
     with ExitStack() as stack:
-        natives = [stack.enter_context(device(chunks * CHUNK)) for _ in range(count)]
+        natives = [stack.enter_context(device(chunks * CHUNK, speed)) for _ in range(count)]
         told: list[list[Event]] = [[] for _ in natives]
         for native, events in zip(natives, told, strict=True):
             stack.enter_context(answering(native, kernels, MODULES, events))
