@@ -66,7 +66,7 @@ from support.fleet import MiB, RunningJob, free_port
 
 SHARED_BYTES = 4096 + 2 * 8 * (4 * MiB)  # struct shared of dispatch_inprocess.c
 EVERYBODY = 4096 * MiB  # memory for all ranks
-FIRST_LINES = 2
+LINE, FIRST_LINES = "step ", 2  # of output: one a mini-batch
 COUNTERS = (
     "switches", "swapped_in", "swapped_out", "kernels", "squashed", "spared", "copies",
 )  # fmt: skip
@@ -181,13 +181,13 @@ class Folded:
 
         def under_way(job: RunningJob) -> bool:
             nonlocal lines
-            lines = job.output(0).count("\n")
+            lines = job.output(0).count(LINE)
             if lines >= FIRST_LINES:
                 begun.update(self.counters())
             return bool(begun)
 
         printed = self.where.run(command, env, ranks, self.device, under_way)
-        rest = max(1, printed[0].count("\n") - lines)
+        rest = max(1, printed[0].count(LINE) - lines)
         self.counted = {
             name: (value - begun.get(name, 0)) / rest for name, value in self.counters().items()
         }
@@ -299,12 +299,19 @@ def memory_figures(
     effort: Effort,
 ) -> dict[str, Figure]:  # fmt: skip
     """Nearly all of this program's memory is parameters, optimizer and gradients."""
+
+    def begun(job: RunningJob) -> bool:
+        if job.output(3).count(LINE) < FIRST_LINES:
+            return False
+        peak.go_on()
+        return True
+
     with splicing_parts.Peak(where, small) as peak:
-        where.run(program.command(executable, max(3, int(5 * effort.share))), {}, 4, small)
+        where.run(program.command(executable, max(4, int(8 * effort.share))), {}, 4, small, begun)
     how = (
         f"{peak.held // MiB} MiB at the peak of {peak.looks} looks, {alone.used // MiB} MiB for "
         f"one rank; on the device ({where.memory[small] // MiB} MiB) and in images, activations "
-        "included"
+        f"included; {peak.later // MiB} MiB at the peak behind the second mini-batch"
     )
     found = {"memory_4_ranks": Figure(peak.held / alone.used, "of one", 1.15, "lower", how)}
     print(report.table(found), flush=True)

@@ -122,8 +122,9 @@ static Net make()
         for (size_t i = layer.weight; i < layer.bias; i++)
             initial[i] = (noise(uint32_t(i), 7) - 0.5f) * 0.4f;
     net.params = on_device(initial);
-    for (float **each : {&net.grads, &net.first, &net.second})
-        *each = on_device<float>(at);
+    net.grads = on_device<float>(at);
+    net.first = on_device<float>(at);
+    net.second = on_device<float>(at);
     net.images = on_device<float>(BATCH * PIXELS);
     for (int l = 0; l < 2; l++) {
         net.hidden[l] = on_device<float>(BATCH * CHANNELS[l + 1] * PIXELS);

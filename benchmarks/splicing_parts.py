@@ -111,15 +111,22 @@ class Peak(threading.Thread):
     def __init__(self, where: Place, device: int):
         super().__init__()
         self.where, self.device = where, device
-        self.used = self.held = self.looks = 0
+        self.used = self.held = self.later = self.looks = 0
+        self._later = False
         self._over = threading.Event()
 
     def run(self) -> None:
         while not self._over.wait(self.EVERY_S):
             status = self.where.status(self.device)
             self.used = max(self.used, status["used"])
-            self.held = max(self.held, status["used"] + status["swap"])
+            held = status["used"] + status["swap"]
+            self.held = max(self.held, held)
+            self.later = max(self.later, held if self._later else 0)
             self.looks += 1
+
+    def go_on(self) -> None:
+        """What is looked at from now on is no beginning any more."""
+        self._later = True
 
     def __enter__(self) -> Peak:
         self.start()
