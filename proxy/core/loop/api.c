@@ -486,7 +486,8 @@ static void run_dump(struct proxy *p, void *arg)
 		const struct rank *r = p->ranks[i];
 		fprintf(f,
 			"rank %u: ring %s%s%s%s, items %u, replies %u, pending %u, inflight %u, "
-			"missing %u and guarded %u of %u, request %d (%d), frees %s, joining %u, collectives %llu, records %llu, "
+			"missing %u and guarded %u of %u, request %d (%d), frees %s, "
+			"joining %u, collectives %llu, records %llu, "
 			"error %d %s\n",
 			r->rank, ring_empty(r) ? "empty" : "waiting", r->intake.held ? " held" : "",
 			r->intake.full ? " full" : "", r->end.exited ? " exited" : "",
