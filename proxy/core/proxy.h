@@ -114,8 +114,8 @@ struct proxy_access {
 	uint32_t bounded; /* of an address: what is `reached` tells how far from it; 0: anywhere */
 };
 /* How far that is, by a program of steps, proxy/ptx/bounds.py. Each gives a range: all whole
- * numbers between two, perhaps added to an address among the parameters; or nothing, of what no thread
- * executes. `bits`: of the registers; sign: how their bits are read (enum proxy_sign). */
+ * numbers between two, perhaps added to an address among the parameters; or nothing, of what no
+ * thread executes. `bits`: of the registers; sign: how their bits are read (enum proxy_sign). */
 enum proxy_step_op {
 	PROXY_STEP_ANY = 0,       /* any number of so many bits, any address */
 	PROXY_STEP_NUMBER = 1,    /* `number` */

@@ -20,7 +20,7 @@ from .facts import Fact, facts_of
 from .model import TYPE_BYTES, Function, Instr, Int, Mem, Vec
 from .parameters import Flat
 from .steps import SPECIAL_NAMES, Bounds, Op, Reached, Sign, Steps, TooLong, operands_of
-from .values import INTEGERS, Kind, Seen, Value, Values
+from .values import INTEGERS, LITERAL_BITS, Kind, Seen, Value, Values
 
 INSTRS_MAX = 20_000
 VISITS_MAX = 50_000
@@ -130,7 +130,7 @@ class _Ranges:
     # ---- ranges of values
 
     def any(self, bits: int) -> int:
-        return self.steps.add(Op.ANY, min(bits, 64))
+        return self.steps.add(Op.ANY, min(bits or 64, 64))
 
     def range(self, value: Value, context: Context, turning: Turning) -> int:
         """The step that gives the range of a value."""
@@ -173,7 +173,7 @@ class _Ranges:
             case Kind.PARAMETER:
                 return self._parameter(value)
             case Kind.EITHER:
-                return self._either(value.args, context, turning)
+                return self._either(value.args, value.bits, context, turning)
             case Kind.MEET:
                 return self._meet(value, turning)
             case Kind.COMPUTED:
@@ -197,13 +197,15 @@ class _Ranges:
         sign = Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED
         return self.steps.add(Op.PARAMETER, 8 * size, sign, number=at)
 
-    def _either(self, args: tuple[Value, ...], context: Context, turning: Turning) -> int:
+    def _either(
+        self, args: tuple[Value, ...], bits: int, context: Context, turning: Turning
+    ) -> int:
         predicate, yes, no = args
         steps = [
             self.range(each, self._with(context, predicate, holds), turning)
             for each, holds in ((yes, True), (no, False))
         ]
-        return self._join(steps, max(yes.bits, no.bits))
+        return self._join(steps, bits)
 
     def _join(self, steps: list[int], bits: int) -> int:
         first, *others = dict.fromkeys(steps)
@@ -370,10 +372,13 @@ class _Ranges:
         if write is None or set(op[1:-1]) - MODIFIERS.get(op[0], frozenset()):
             return self.any(value.bits)
         if op[0] == "selp":
-            return self._either((args[2], *args[:2]), context, turning)
+            return self._either((args[2], *args[:2]), value.bits, context, turning)
         bits = 8 * TYPE_BYTES[kind]
         alike = args[: 0 if op[0] == "cvt" else 1 if op[0] in ("shl", "shr") else 2]
-        if any(a.bits not in (bits, 64) for a in alike):
+        given = 2 * bits if "wide" in op else bits
+        if any(a.bits not in (bits, LITERAL_BITS) for a in alike) or (
+            op[0] != "cvt" and value.bits != given
+        ):
             return self.any(value.bits)
         steps = [
             self._operand(a, 2 * bits if n == 2 and "wide" in op else bits, context, turning)

@@ -24,7 +24,6 @@ from .model import (
     Mem,
     Not,
     Operand,
-    Pair,
     Reg,
     Special,
     Sym,
@@ -51,7 +50,7 @@ class Kind(enum.Enum):
     UNKNOWN = "anything; `op` gives it"
 
 
-_ANY_BITS = (Kind.NUMBER, Kind.PLACE)
+LITERAL_BITS = 0  # of a constant that no register holds yet
 
 
 @dataclass(slots=True, eq=False)
@@ -144,8 +143,11 @@ class Values:
             self._count += 1
         return self._known[key]
 
-    def number(self, value: int) -> Value:
-        return self._make(Kind.NUMBER, 64, about=value)
+    def _number(self, number: object, bits: int) -> Value:
+        """A constant in a register: signed."""
+        assert isinstance(number, int)
+        half = 1 << max(bits - 1, 0)
+        return self._make(Kind.NUMBER, bits, about=(number + half) % (2 * half) - half)
 
     def _place_meets(self) -> None:
         where: dict[str, set[int]] = {}
@@ -154,8 +156,6 @@ class Values:
                 for name in assigned(instr):
                     where.setdefault(name, set()).add(number)
         for name, blocks in where.items():
-            if self.flat.registers.get(name, "").startswith("f"):
-                continue
             for join in self.blocks.joins(blocks):
                 bits = self._bits(name)
                 value = self._make(Kind.MEET, bits, about=(join, name))
@@ -185,7 +185,7 @@ class Values:
         if isinstance(operand, Reg):
             return self._register(block, operand.name)
         if isinstance(operand, Int):
-            return self.number(operand.value)
+            return self._make(Kind.NUMBER, LITERAL_BITS, about=operand.value)
         if isinstance(operand, Special):
             return self._make(Kind.SPECIAL, 32, about=operand.name)
         if isinstance(operand, Sym):
@@ -205,7 +205,9 @@ class Values:
         values: Sequence[Value | None] = self._computed(block, instr) or [None] * len(names)
         for name, value in zip(names, values, strict=True):
             bits = self._bits(name)
-            if value is None or (value.bits != bits and value.kind not in _ANY_BITS):
+            if value and value.kind is Kind.NUMBER and value.bits == LITERAL_BITS:
+                value = self._number(value.about, bits)
+            if value is None or (value.bits != bits and value.kind is not Kind.PLACE):
                 value = self._make(Kind.UNKNOWN, bits, instr.op, about=(*where, name))
             yield name, value
 
@@ -259,5 +261,4 @@ def assigned(instr: Instr) -> list[str]:
     then that register holds anything."""
     if not instr.args or isinstance(instr.args[0], Mem) or instr.op[0] in ("bra", "brx", "st"):
         return []
-    first = instr.args[0]
-    return registers_of(first) if isinstance(first, Reg | Vec | Pair) else []
+    return registers_of(instr.args[0])

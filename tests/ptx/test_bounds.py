@@ -22,7 +22,7 @@ HEAD = """
 .visible .entry kernel(.param .u64 p, .param .u64 q, .param .u64 m, .param .u32 n, .param .u32 k) {
     .reg .b64 %a<20>, %p, %q, %m; .reg .b32 %i<20>, %n, %k, %x, %t; .reg .b16 %h<5>;
     .reg .pred %c, %d, %e;
-    .shared .align 8 .b8 block[256];
+    .reg .f32 %f<3>; .shared .align 8 .b8 block[256];
     ld.param.u64 %p, [p]; ld.param.u64 %q, [q]; ld.param.u64 %m, [m];
     ld.param.u32 %n, [n]; ld.param.u32 %k, [k];
     mov.u32 %t, %tid.x; mov.u32 %i1, %ntid.x; mov.u32 %i2, %ctaid.x;
@@ -131,9 +131,16 @@ WORDS: dict[str, tuple[str, int, int]] = {
          "add.s32 %i3, %i3, 1; setp.lt.s32 %c, %i3, %k; @%c bra outer;", 0, 30),
     "the smaller one": ("min.s32 %i3, %x, %k;" + at("%i3"), 0, 4),
     "the larger one": ("max.s32 %i3, %x, %k;" + at("%i3"), 3, 128),
+    "one of two numbers":
+        ("setp.lt.s32 %c, %x, %n; selp.b32 %i3, 9, 7, %c;" + at("%i3"), 7, 10),
     "one of two": ("setp.lt.s32 %c, %x, %n; selp.b32 %i3, %x, 7, %c;" + at("%i3"), 0, 100),
     "set if it is not too large":
         ("mov.u32 %i3, 7; setp.lt.s32 %c, %x, %n; @%c mov.u32 %i3, %x;" + at("%i3"), 0, 100),
+    "through a register of another kind":
+        ("mov.b32 %f0, 70; setp.ge.s32 %c, %x, 64; @%c bra over; mov.b32 %f0, %x; over:"
+         "mov.b32 %i3, %f0;" + at("%i3"), 0, 71),
+    "a part of a register that is set": (GUARD + "vadd.u32.u32.u32 %x.b0, %x.b0, 200; rem.u32 %x,"
+                                         "%x, 256;" + at("%x") + "done:", 0, 256),
     "cut off": ("mov.u32 %i3, %x; setp.ge.s32 %c, %i3, %k; @%c mov.u32 %i3, 2;" + at("%i3"), 0, 3),
     "a rest": ("rem.s32 %i3, %x, %n;" + at("%i3"), 0, 100),
     "a quotient": ("div.s32 %i3, %x, %k;" + at("%i3"), 0, 43),

@@ -142,7 +142,7 @@ def _either_holds(patch: Patch) -> None:
 
 def _always(patch: Patch) -> None:
     """What is assigned under a predicate is taken to be always."""
-    patch.setattr(bounds._Ranges, "_either", lambda self, args, context, turning: (
+    patch.setattr(bounds._Ranges, "_either", lambda self, args, bits, context, turning: (
         self.range(args[1], context, turning)))  # fmt: skip
 
 

@@ -22,7 +22,7 @@ HEAD = """
 .address_size 64
 .visible .entry kernel(.param .u64 p, .param .u64 q, .param .u64 m, .param .u32 n, .param .u32 k) {
     .reg .b64 %a<6>, %w<6>, %p, %q; .reg .b32 %i<8>, %j<9>; .reg .b16 %h<4>; .reg .pred %c<6>;
-    .shared .align 8 .b8 block[256];
+    .reg .f32 %f<3>; .shared .align 8 .b8 block[256];
     ld.param.u64 %p, [p]; ld.param.u64 %q, [q]; ld.param.u64 %w0, [m];
     ld.param.u32 %i0, [n]; ld.param.s32 %i1, [k];
     mov.u32 %i2, %tid.x; mov.u32 %j0, %ntid.x; mov.u32 %i3, %ctaid.x;
@@ -59,7 +59,8 @@ NUMBERS = [
     "min.s64 $w, $v, #;", "max.u64 $w, $w, $v;", "div.u64 $w, $v, #;", "div.s64 $w, $v, #;",
     "rem.s64 $w, $v, #;", "rem.u64 $w, $v, #;", "neg.s64 $w, $v;", "or.b64 $w, $v, #;",
     "ld.shared.u32 $i, [block];", "ld.shared.u8 $i, [block];", "ld.shared.s16 $i, [block];",
-    "ld.global.u32 $i, [$a];",
+    "ld.global.u32 $i, [$a];", "mov.b32 %f0, $i;", "mov.b32 $i, %f0;", "@$c mov.b32 %f1, $i;",
+    "mov.b32 $i, %f1;", "mov.b32 %f1, %f0;",
 ]  # fmt: skip
 TESTS = [
     "setp.?.s32 $c, $i, #;", "setp.?.s32 $c, $i, $j;", "setp.?.u32 $c, $i, #;",
