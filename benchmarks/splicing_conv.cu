@@ -8,8 +8,8 @@
 #include "../examples/gpt/kernels.cuh"
 #include "../tests/programs/common.h"
 
-constexpr int SIDE = 16, PIXELS = SIDE * SIDE, BATCH = 8, CLASSES = 2, BLOCK = 128;
-constexpr int CHANNELS[3] = {1, 16, 32};
+constexpr int SIDE = 8, PIXELS = SIDE * SIDE, BATCH = 4, CLASSES = 2, BLOCK = 128;
+constexpr int CHANNELS[3] = {1, 64, 128};
 
 __device__ inline float pixel(const float *plane, int y, int x)
 {
