@@ -417,6 +417,28 @@ struct Past : Training {
     }
 };
 
+__global__ void scattered(float *buffer, const long long *places, int count, int rank)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count)
+        buffer[places[i]] += 0.5f * rank + i;
+}
+
+// The same, where only what lies in memory says which buffer that is.
+struct Astray : Past {
+    using Past::Past;
+    long long *places = nullptr;
+    void beside(int) override
+    {
+        victim = victim ? victim : on_device<float>(count);
+        std::vector<long long> found;
+        for (int i = 0; i < 64; i++)
+            found.push_back(victim - velocity + i * 16001);
+        places = places ? places : on_device(found);
+        scattered<<<1, 64>>>(velocity, places, 64, world.rank);
+    }
+};
+
 // ---- ranks -----------------------------------------------------------------------------------
 
 // Half of the ranks agree on a part of their parameters between two halves of the update.
@@ -522,8 +544,9 @@ static const struct {
     {"printing", made<Printing>},     {"statistics", made<Statistics>},
     {"host_copy", made<HostCopy>},    {"allocations", made<Allocations>},
     {"changed", made<Changed>},       {"beside", made<Beside>},
-    {"past", made<Past>},             {"subgroup", made<Subgroup>},
-    {"meeting", made<Meeting>},       {"buckets", made<Buckets>},
+    {"past", made<Past>},             {"astray", made<Astray>},
+    {"subgroup", made<Subgroup>},     {"meeting", made<Meeting>},
+    {"buckets", made<Buckets>},
 };
 
 static std::unique_ptr<Training> job(const char *name, World world, ncclComm_t comm, int steps)

@@ -22,10 +22,11 @@ ALIKE = {
     "plain": STEPS, "scaled": 0, "every_third": 2, "skipped": 3, "random": 0,
     "local_norm": HALF + 1, "found_inf": HALF, "pointers": HALF, "printing": STEPS,
     "statistics": STEPS, "host_copy": HALF, "allocations": STEPS, "changed": HALF,
-    "beside": STEPS, "past": STEPS, "subgroup": 0, "meeting": STEPS, "buckets": STEPS,
-    "fault": STEPS - 1,
+    "beside": STEPS, "past": STEPS, "astray": STEPS, "subgroup": 0, "meeting": STEPS,
+    "buckets": STEPS, "fault": STEPS - 1,
 }  # fmt: skip
 FAST = ("host_copy", "beside", "buckets")  # the others take as long each
+FLAWED = pytest.mark.xfail(reason="docs/known-flaws.md: where it writes is read from memory")
 
 
 def program() -> Path:
@@ -63,9 +64,11 @@ def as_it_is(kind: str, outputs: list[str]) -> None:
     assert alike == ALIKE[kind]
 
 
-@pytest.mark.parametrize(
-    "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in ALIKE]
-)
+def marks(kind: str) -> list[pytest.MarkDecorator]:
+    return [FLAWED] * (kind == "astray") + [pytest.mark.slow] * (kind not in FAST)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks(kind)) for kind in ALIKE])
 def test_same_bits_wherever_the_ranks_are(kind: str, state: State) -> None:
     command = [str(program()), str(STEPS), kind]
     with Fleet(state, RANKS, memory=64 * MiB) as fleet:
