@@ -26,6 +26,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"queue\.moves": ("queue/item.c",),
     r"queue\.last_function": ("queue/launch.c",),
     r"queue\.tickets": ("queue/collective.c",),
+    r"queue\.order": ("queue/accesses.c",),
     r"queue\.squashing[\w.]*|regret->\w+": ("queue/squash.c",),
     r"->abroad": ("queue/stream.c",),
     r"queue\.(group|comms_changed)[\w.]*": ("queue/group.c",),

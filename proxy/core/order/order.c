@@ -367,6 +367,8 @@ void order_forget(struct order *o, uint64_t addr, uint64_t bytes)
 	uint32_t first = first_behind(o, addr), last = first;
 	while (last < o->count && o->extents[last].begin < until)
 		entries_drop(&o->extents[last++]);
+	if (first == last)
+		return;
 	memmove(&o->extents[first], &o->extents[last], (o->count - last) * sizeof *o->extents);
 	o->count -= last - first;
 }
