@@ -265,8 +265,9 @@ struct bound {
 };
 /* An address through which a work reaches the buffer that it points into, and no other; if it is
  * `bounded`, no more of that than `read` and `written`; if these lie outside of it, nothing is
- * known of the work. What is no address of the rank's is a number. UNORDERED: what the work writes depends on who comes first; BEHIND: it may write behind
- * the buffer's end, where no other can lie. */
+ * known of the work. What is no address of the rank's is a number. UNORDERED: what the work writes
+ * depends on who comes first; BEHIND: it may write behind the buffer's end, where no other can
+ * lie. */
 enum reach_use { REACH_READ = 1, REACH_WRITTEN = 2, REACH_UNORDERED = 4, REACH_BEHIND = 8 };
 struct reach {
 	uint64_t addr;
