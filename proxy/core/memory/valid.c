@@ -18,8 +18,8 @@ struct sums {
 	uint32_t moving;
 };
 
-/* Who refers to a chunk has it at the same page, is of the same group, and cannot write it: but one,
- * when that is for all. */
+/* Who refers to a chunk has it at the same page, is of the same group, and cannot write it: but
+ * one, when that is for all. */
 static const char *sharing_invalid(const struct rank_memory *m, uint32_t index)
 {
 	const struct device_memory *d = m->device;
