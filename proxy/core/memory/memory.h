@@ -59,7 +59,8 @@
  * A missing page needs no chunk if a quiet rank of the group has the same: it is shared when the
  * request begins. Of a victim go out first the pages of chunks that nobody else refers to, then
  * those that only victims share, all at once; never what the requester refers to or is about to
- * share, which would free nothing. If all others are quiet and have let go of all but that, each chunk
+ * share, which would free nothing. If all others are quiet and have let go of all but that, each
+ * chunk
  * that is left is one of the requester's pages, which are at most as many as there are chunks
  * (memory_alloc sees to it): so the first in order can begin, and there is no deadlock.
  *
