@@ -402,12 +402,13 @@ static double step_at(const struct tile_job *t, const struct finish *f, double x
 		      uint64_t j)
 {
 	uint32_t flags = t->call->flags, size = type_bytes(t->call->type_cd);
+
+	if (!f->aux)
+		return step(x, flags);
 	uint64_t place = j * t->aux->col + i;
 	uint8_t *bits = f->aux + place / 8, *at = f->aux + place * size;
 	uint8_t bit = (uint8_t)(1u << place % 8);
 
-	if (!f->aux)
-		return step(x, flags);
 	if (flags & RF_GEMM_DRELU)
 		return *bits & bit ? x : 0.0;
 	if (flags & RF_GEMM_DGELU)
