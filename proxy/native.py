@@ -75,7 +75,7 @@ class Native:
 
     def __init__(
         self, hal: str, memory: int, cc: tuple[int, int], speed: float, workers: int,
-        quantum_ns: int = 0, index: int = 0, squash: bool = True,
+        quantum_ns: int = 0, index: int = 0, share: bool = False, squash: bool = True,
     ):  # fmt: skip
         self._ffi, self._lib = _library()
         self._error = self._ffi.new("char[512]")
@@ -84,7 +84,7 @@ class Native:
             "struct proxy_config *",
             {"hal": hal_name, "memory_bytes": memory, "workers": workers, "cc_major": cc[0],
              "cc_minor": cc[1], "speed": speed, "quantum_ns": quantum_ns, "index": index,
-             "apart": not squash},
+             "share": share, "apart": not squash},
         )  # fmt: skip
         self._proxy = self._lib.proxy_open(config, self._error, 512)
         if not self._proxy:

@@ -56,7 +56,8 @@ class Proxy:
         major, minor = (int(part) for part in options.cc.split("."))
         self.native = Native(
             options.type, options.memory, (major, minor), options.speed, options.workers,
-            index=options.index, squash=os.environ.get("RANKFOLD_SQUASH", "1") != "0",
+            index=options.index, share=os.environ.get("RANKFOLD_SHARE", "0") != "0",
+            squash=os.environ.get("RANKFOLD_SQUASH", "1") != "0",
         )  # fmt: skip
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
         self.pool = ThreadPoolExecutor(2, thread_name_prefix="modules")

@@ -20,6 +20,7 @@ struct proxy_config {
 	uint32_t index; /* nvidia: which of the machine's GPUs */
 	double speed;
 	uint64_t quantum_ns; /* that a rank may keep the device while others want it; 0: 30 s */
+	uint32_t share;      /* 1: ranks of a job share what they hold alike, and do it once */
 	uint32_t apart;      /* 1: each rank does all of its work itself, none is squashed */
 };
 

@@ -251,8 +251,9 @@ DIFFERENCES: dict[str, Callable[[Computing, bool], None]] = {
     "an address": lambda r, other: r.launch("address", D, C if other else B, WORDS, 1, 96),
     "what is one": alias,
     "the distance": lambda r, other: r.launch("scale", D, A + 64 * other, 32, 1, 96),
-    "the distance in all of a buffer":
-        lambda r, other: r.launch("either", D, A + 64 * other, 32, 1, 96),
+    "the distance in all of a buffer": lambda r, other: r.launch(
+        "either", D, A + 64 * other, 32, 1, 96
+    ),
     "the host's bytes": lambda r, other: r.write(D, bytes([1, 2, 3, 4 + other] * WORDS)),
     "a fill": lambda r, other: r.fill(D, 5 + other, 4, WORDS),
     "where it was copied from": lambda r, other: r.move(D, A + 64 * other, 32),

@@ -29,6 +29,11 @@ FAST = ("host_copy", "beside", "buckets")  # the others take as long each
 FLAWED = pytest.mark.xfail(reason="docs/known-flaws.md: where it writes is read from memory")
 
 
+@pytest.fixture(autouse=True)
+def share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKFOLD_SHARE", "1")
+
+
 def program() -> Path:
     return cuda.build(cuda.PROGRAMS / "pathologies.cu")
 

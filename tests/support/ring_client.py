@@ -210,7 +210,7 @@ def copy_sparse(source: int, target: int) -> None:
 def device(memory: int = 64 << 20, speed: float = 1.0, quantum_ns: int = 0) -> Iterator[Native]:
     """A device in this process: a soft one, but for tests/nvidia/test_core.py."""
     hal = os.environ.get("RANKFOLD_TEST_HAL", "soft")
-    native = Native(hal, memory, (8, 0), speed, 1, quantum_ns)
+    native = Native(hal, memory, (8, 0), speed, 1, quantum_ns, share=True)
     try:
         yield native
     finally:

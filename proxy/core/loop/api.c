@@ -58,6 +58,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 					    .text_bytes = sizeof text};
 	slice_open(p, c->quantum_ns ? c->quantum_ns : QUANTUM_NS);
 	p->apart = c->apart;
+	memory_may_share(&p->memory, c->share);
 	if (!p->hal)
 		why = "no such kind of device";
 	else if (c->memory_bytes < RF_CHUNK_BYTES)

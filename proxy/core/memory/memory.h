@@ -189,7 +189,7 @@ struct device_memory {
 	uint64_t total, used, reserved, leaving; /* chunks */
 	uint64_t lost;                           /* of those used: of no page, and lost */
 	uint64_t shared;                         /* of those used: of several pages */
-	bool shares;                             /* may ranks share? */
+	bool shares;                             /* may ranks share? memory_may_share */
 	struct chunk *chunks;                    /* by the device's number */
 	struct rank_memory **all;                /* in order of rank */
 	uint32_t count, room;
@@ -211,6 +211,7 @@ struct device_memory {
 int device_memory_open(struct device_memory *, const struct hal *, struct hal_device *,
 		       uint64_t bytes);
 void device_memory_close(struct device_memory *, bool idle); /* no work is under way */
+static inline void memory_may_share(struct device_memory *d, bool shares) { d->shares = shares; }
 
 /* ---- a rank's: opening.c ---- */
 

@@ -15,7 +15,6 @@ int device_memory_open(struct device_memory *d, const struct hal *hal, struct ha
 	d->hal = hal;
 	d->device = device;
 	d->total = bytes / RF_CHUNK_BYTES;
-	d->shares = true;
 	d->chunks = calloc(HAL_CHUNK_NUMBERS(bytes), sizeof *d->chunks);
 	if (!d->chunks)
 		return CU_OUT_OF_MEMORY;
