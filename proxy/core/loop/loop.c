@@ -48,7 +48,8 @@ void loop_turn(struct proxy *p)
 	slice_turn(p);
 	for (struct job *j = p->jobs; j; j = j->next)
 		job_turn(j);
-	if (moved)
+	/* What was asked of memory or transfers since they had their turn needs another one. */
+	if (moved || p->memory.progress || p->transfers.progress)
 		turn_progress(&p->turn);
 	check(p);
 }
