@@ -38,8 +38,8 @@ SUMS = [Mutant("sums-may-write", "i == 0,", "false,")]
 GEMM = [
     Mutant(
         "products-may-write",
-        "g->n, g->type_cd,\n\t\t\t    WRITTEN)",
-        "g->n, g->type_cd,\n\t\t\t    READ)",
+        "&g->d, g->m, g->n, g->type_cd, WRITTEN)",
+        "&g->d, g->m, g->n, g->type_cd, READ)",
     ),
     Mutant("gradients-of-biases-may-write", "g->flags & SUMMED ? WRITTEN : READ", "READ"),
     Mutant("kept-matrices-may-be-written", "g->flags & RF_GEMM_KEEP ? WRITTEN : READ", "READ"),

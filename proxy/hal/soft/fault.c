@@ -53,7 +53,7 @@ static void on_fault(int signum, siginfo_t *info, void *context)
 	if (self && self->guarded && info->si_code > 0) {
 		soft_shelter();
 		if (signum != SIGSEGV || !self->kernel ||
-		    !soft_unforeseen(soft_working_in(), address))
+		    !soft_unforeseen(self, soft_working_in(), address))
 			escape(0, address);
 		errno = saved;
 		soft_expose();
@@ -243,6 +243,7 @@ void soft_guard(struct soft_worker *worker, struct hal_space *space,
 	worker->doing = doing;
 	worker->kernel = work->kind == HAL_KERNEL;
 	worker->said[0] = 0;
+	worker->refused = 0;
 	worker->others = others;
 	atomic_store(&worker->space, space);
 	if (sigsetjmp(worker->escape, 0) == 0) { /* without the mask: no system call */

@@ -92,6 +92,7 @@ struct soft_worker {
 	const char *volatile doing;      /* for the text of an error */
 	sigjmp_buf escape;
 	volatile uintptr_t fault_address;
+	volatile uintptr_t refused; /* where it could not write although the space says so */
 	volatile int fault_error;   /* enum soft_error; 0: an invalid access */
 	char said[SOFT_TEXT_BYTES]; /* why, if the body knows; else "" */
 	volatile bool started;
@@ -195,7 +196,7 @@ void soft_space_fail(struct hal_space *, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
 /* unforeseen.c: at a fault of a kernel. True: now it may write there. */
-bool soft_unforeseen(struct hal_space *, uintptr_t address);
+bool soft_unforeseen(struct soft_worker *, struct hal_space *, uintptr_t address);
 bool soft_space_copied(struct hal_space *, uint64_t *addr, uint32_t *chunk);
 
 /* whole.c: the mapping of a chunk at `at` has become read-only, once more. */

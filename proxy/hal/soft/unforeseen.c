@@ -68,7 +68,7 @@ static bool copy(struct hal_space *space, uint32_t page)
 	return true;
 }
 
-bool soft_unforeseen(struct hal_space *space, uintptr_t address)
+bool soft_unforeseen(struct soft_worker *worker, struct hal_space *space, uintptr_t address)
 {
 	bool there;
 
@@ -76,9 +76,13 @@ bool soft_unforeseen(struct hal_space *space, uintptr_t address)
 		return false;
 	while (atomic_flag_test_and_set(&space->copying))
 		sched_yield();
-	/* Another worker may have come first. */
-	there = soft_space_mapping(space, address) == SOFT_WRITABLE ||
-		copy(space, (uint32_t)((address - (uintptr_t)space->base) / RF_CHUNK_BYTES));
+	if (soft_space_mapping(space, address) != SOFT_WRITABLE) {
+		there = copy(space,
+			     (uint32_t)((address - (uintptr_t)space->base) / RF_CHUNK_BYTES));
+	} else { /* another worker came first; if it is so again here, the system refuses it */
+		there = worker->refused != address;
+		worker->refused = address;
+	}
 	atomic_flag_clear(&space->copying);
 	return there;
 }
