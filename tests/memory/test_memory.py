@@ -666,7 +666,7 @@ def test_any_requests_in_any_order(library: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_any_requests_in_any_order_at_length(library: tuple[Any, Any]) -> None:
     run(library, 5000)
 
