@@ -9,6 +9,10 @@ from rankfold.control import Channel, Message
 from rankfold.proxy.native import RankStatus
 from rankfold.service import Outgoing, Request
 
+COUNTED = (  # of a rank, as it came and now
+    "kernels", "collectives", "records", "switches", "squashed", "spared", "copies", "unforeseen",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -80,11 +84,12 @@ class Job:
             "used": 0,
             "error": None,
         }
-        for name in ("kernels", "collectives", "records", "switches", "squashed"):
+        for name in COUNTED:
             result[name] = getattr(now, name, 0)
             result[f"{name}_here"] = getattr(now, name, 0) - getattr(came, name, 0)
         if now:
             result["resident"], result["used"] = now.resident, now.used
+            result["shared"] = now.shared
             if now.error:
                 result["error"] = {"code": now.error, "text": now.error_text}
         return result

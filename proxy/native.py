@@ -68,6 +68,10 @@ class RankStatus:
     switches: int
     reads: int
     squashed: int = 0
+    shared: int = 0
+    spared: int = 0
+    copies: int = 0
+    unforeseen: int = 0
 
 
 class Native:
@@ -224,6 +228,7 @@ class Native:
             "swapped_in": s.swapped_in, "swapped_out": s.swapped_out, "kernels": s.kernels,
             "wakeups": s.wakeups, "squashed": s.squashed, "shared": s.shared_bytes,
             "spared": s.spared_bytes, "copies": s.copies, "unforeseen": s.unforeseen,
+            "shares": bool(s.shares),
         }  # fmt: skip
 
     def job_status(self, job: int) -> dict[str, Any] | None:
@@ -233,6 +238,7 @@ class Native:
         return {
             "state": JOB_STATES.get(s.state, "failed"), "cut_at": s.cut_at or None,
             "released_at": s.released_at or None, "round": s.round,
+            "shared": s.shared_bytes,
             "reason": self._ffi.string(s.reason).decode(errors="replace"),
         }  # fmt: skip
 
@@ -243,7 +249,8 @@ class Native:
         text = self._ffi.string(s.error_text).decode(errors="replace")
         return RankStatus(
             bool(s.exited), bool(s.resident), s.error, text, s.used_bytes, s.kernels,
-            s.collectives, s.records, s.switches, s.reads, s.squashed,
+            s.collectives, s.records, s.switches, s.reads, s.squashed, s.shared_bytes,
+            s.spared_bytes, s.copies, s.unforeseen,
         )  # fmt: skip
 
     def dump(self) -> str:

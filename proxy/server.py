@@ -471,10 +471,12 @@ class Proxy:
     def _describe(self, job: Job) -> Message:
         self._remember(job)
         self._refresh(job)
+        now = self.native.job_status(job.id) or {}
         return {
             "job": job.placement.job, "epoch": job.placement.epoch, "state": job.state,
             "reason": job.reason, "cut_at": job.cut_at, "released_at": job.released_at,
             "ranks": [job.describe_rank(rank) for rank in job.local], "races": job.races,
+            "shared": now.get("shared", 0),
         }  # fmt: skip
 
 

@@ -115,7 +115,8 @@ class RankFault(Struct, frozen=True):
 
 
 class RankTold(Struct, frozen=True):
-    """A rank on a device. Counters are since the rank began, ``*_here`` since it came here."""
+    """A rank on a device. Counters are since the rank began, ``*_here`` since it came here. Of what
+    is shared: ProxyStatus."""
 
     rank: Rank
     state: RankState
@@ -132,6 +133,13 @@ class RankTold(Struct, frozen=True):
     switches_here: Size = 0
     squashed: Size = 0
     squashed_here: Size = 0
+    shared: Size = 0
+    spared: Size = 0
+    spared_here: Size = 0
+    copies: Size = 0
+    copies_here: Size = 0
+    unforeseen: Size = 0
+    unforeseen_here: Size = 0
 
 
 class RankGone(RankTold, frozen=True, kw_only=True):
@@ -143,7 +151,8 @@ class RankGone(RankTold, frozen=True, kw_only=True):
 
 class JobTold(Struct, frozen=True):
     """A job on a device, and those of its ranks that are placed there. `races`: accesses that its
-    program does not order, where that is checked."""
+    program does not order, where that is checked. `shared`: bytes of chunks that several of these
+    ranks have now, each chunk once."""
 
     job: Name
     epoch: Epoch
@@ -153,6 +162,7 @@ class JobTold(Struct, frozen=True):
     released_at: float | None = None
     ranks: list[RankTold] = []
     races: list[str] = []
+    shared: Size = 0
 
 
 class ProxyStatus(Struct, frozen=True):
@@ -160,7 +170,8 @@ class ProxyStatus(Struct, frozen=True):
     `history`: ranks of the last placements that ended; `trouble`: what keeps jobs from leaving.
     Counters are since the proxy began: `squashed` kernels ran once for several ranks; `spared`
     bytes were not moved in, because another rank had them here; `copies` of chunks were made before
-    they were written, `unforeseen` ones while they were. `shared`: bytes of several ranks now."""
+    they were written, `unforeseen` ones while they were. `shared`: bytes of several ranks now;
+    `shares`: whether ranks may share here, null if an older proxy does not say."""
 
     device: Name
     type: Name
@@ -181,6 +192,7 @@ class ProxyStatus(Struct, frozen=True):
     spared: Size = 0
     copies: Size = 0
     unforeseen: Size = 0
+    shares: bool | None = None
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True):

@@ -319,6 +319,7 @@ class JobOnDevice:
     released_at: float | None = None  # CLOCK_MONOTONIC
     ranks: tuple[RankOnDevice, ...] = ()
     races: tuple[str, ...] = ()
+    shared: int = 0  # bytes of chunks that several of these ranks have
 
 
 @dataclass(frozen=True)
@@ -342,6 +343,7 @@ class SeenDevice:
     trouble: str = ""  # what keeps jobs from leaving it
     cc: str = "8.0"
     speed: float = 1.0
+    shares: bool | None = None  # whether ranks may share there; None: it does not say
 
     def job(self, name: str) -> JobOnDevice | None:
         return next((each for each in self.jobs if each.job == name), None)

@@ -129,7 +129,7 @@ def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:
         hello.device, True, hello.pid, status.type, status.memory, status.used, status.swap,
         tuple(_job(each) for each in status.jobs), {key: getattr(status, key) for key in counted},
         _kernels(status),
-        trouble=status.trouble, cc=hello.cc, speed=hello.speed,
+        trouble=status.trouble, cc=hello.cc, speed=hello.speed, shares=status.shares,
     )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def _kernels(status: ProxyStatus) -> dict[str, int]:
 def _job(told: JobTold) -> JobOnDevice:
     return JobOnDevice(
         told.job, told.epoch, told.state, told.reason, told.cut_at, told.released_at,
-        tuple(_rank(each) for each in told.ranks), tuple(told.races),
+        tuple(_rank(each) for each in told.ranks), tuple(told.races), told.shared,
     )  # fmt: skip
 
 

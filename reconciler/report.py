@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankfold.reconciler import plan
+from rankfold.reconciler import plan, sharing
 from rankfold.reconciler.act import used_so_far
 from rankfold.reconciler.client import reconciler_runs
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
@@ -178,6 +178,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "generation": each.generation,
         "observedGeneration": each.generation if converged else each.generation - 1,
         "message": record.ending.message if record.ending else "",
+        "sharing": sharing.done(record, snap.observed),
         "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],
         "changes": [change_status(c) for c in snap.changes if c.job == job.name],
     }
@@ -246,6 +247,7 @@ def devices_status(snap: Snapshot) -> list[Json]:
             "ranks": _ranks_on(snap, name),
             "state": _device_state(seen, device is not None),
             "swap": seen.swap if seen else 0,
+            "shares": seen.shares if seen else None,
             "counters": dict(seen.counters) if seen else {},
             "kernels": dict(seen.kernels) if seen else {},
         }
@@ -397,6 +399,7 @@ def describe_lines(job: Json) -> list[str]:
         f"command:      {shlex.join(job['command'])}",
         f"described in: {place}" + (f", {source['revision']}" if source["line"] else ""),
         f"used so far:  {job['gpuSeconds']:.1f} device-seconds",
+        *_sharing_lines(job["sharing"]),
         *_block("conditions", [
             (c["type"], c["status"], c["reason"], c["message"]) for c in job["conditions"]
         ]),
@@ -405,6 +408,19 @@ def describe_lines(job: Json) -> list[str]:
         *_block("events", [(clock(e["time"]), e["reason"], e["message"]) for e in job["events"]]),
     ]  # fmt: skip
     return lines
+
+
+def _sharing_lines(done: Json | None) -> list[str]:
+    if done is None:
+        return []
+    if not any(done[name] for name in ("shared", *sharing.COUNTED)):
+        return ["sharing:      off" if done["on"] is False else "sharing:      nothing"]
+    return [
+        f"sharing:      {size(done['shared'])} in chunks that several ranks have; "
+        f"{count(done['squashed'], 'operation')} not done again; "
+        f"{count(done['copies'], 'chunk')} copied to be written, {done['unforeseen']} unforeseen; "
+        f"{size(done['spared'])} not swapped in"
+    ]
 
 
 def _block(title: str, rows: list[tuple[str, ...]]) -> list[str]:
@@ -425,7 +441,9 @@ def _rank_cells(rank: Json) -> tuple[str, ...]:
     state = rank["state"]
     if rank["exitStatus"] is not None:
         state = f"exited with {rank['exitStatus']}"
-    words = [f"{counted[key]} {key}" for key in ("kernels", "collectives") if key in counted]
+    told = [key for key in ("kernels", "collectives") if key in counted]
+    told += [key for key in ("squashed", "copies", "unforeseen") if counted.get(key)]
+    words = [f"{counted[key]} {key}" for key in told]
     pid = f"pid {rank['pid']}" if rank["pid"] else ""
     return (str(rank["rank"]), state, rank["device"] or "-", pid, ", ".join(words))
 

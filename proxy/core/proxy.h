@@ -187,19 +187,23 @@ struct proxy_status {
 	uint64_t spared_bytes; /* not moved in, because another rank had them here */
 	uint64_t copies;       /* of chunks, before they were written */
 	uint64_t unforeseen;   /* and while a kernel wrote what nothing had said it would */
+	uint32_t shares;       /* may ranks share? as its configuration says */
 };
 void proxy_status(struct proxy *proxy, struct proxy_status *status);
 struct proxy_job_status {
 	uint32_t state;
 	double cut_at, released_at; /* CLOCK_MONOTONIC seconds; 0: never */
 	uint64_t round;
+	uint64_t shared_bytes; /* of chunks that several of its ranks have: each chunk once */
 	char reason[512];
 };
 int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);
 struct proxy_rank_status {
 	uint32_t attached, exited, resident, error;
 	uint64_t used_bytes, kernels, collectives, records, switches, squashed;
-	uint64_t reads; /* of records: one that is held may be read again and again */
+	uint64_t reads;        /* of records: one that is held may be read again and again */
+	uint64_t shared_bytes; /* of those used: other ranks have them, too */
+	uint64_t spared_bytes, copies, unforeseen; /* as of the device */
 	char error_text[256];
 };
 int proxy_rank_status(struct proxy *proxy, uint64_t job, uint32_t rank,

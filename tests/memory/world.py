@@ -484,6 +484,15 @@ class World:
         assert self.memory.used == len(self.device.content) - untold
         shared = sum(len(all_) > 1 for all_ in users.values())
         assert untold or self.memory.shared == shared
+        once, each = (
+            [self.lib.memory_shared(rank.memory, flag) for rank in self.ranks]
+            for flag in (True, False)
+        )
+        assert sum(once) == self.memory.shared
+        assert untold or sum(each) == sum(len(all_) for all_ in users.values() if len(all_) > 1)
+        for name in ("spared", "copies", "unforeseen"):
+            counted = [getattr(rank.memory.counted, name) for rank in self.ranks]
+            assert sum(counted) == getattr(self.memory, name)
         for all_ in users.values():
             assert len({addr for _, addr in all_}) == 1 == len({spaces[s].group for s, _ in all_})
             if len(all_) > 1:

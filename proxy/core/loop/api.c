@@ -391,6 +391,7 @@ static void run_status(struct proxy *p, void *arg)
 				   .spared_bytes = p->memory.spared,
 				   .copies = p->memory.copies,
 				   .unforeseen = p->memory.unforeseen,
+				   .shares = p->memory.shares,
 				   .wakeups = p->wakeups,
 				   .squashed = p->counters.squashed};
 	for (uint32_t i = 0; i < p->rank_count; i++)
@@ -414,6 +415,10 @@ static void run_job_status(struct proxy *p, void *arg)
 				       .cut_at = j->cut_at,
 				       .released_at = j->released_at,
 				       .round = barrier_round(j->barrier)};
+	for (uint32_t n = 0; n < j->world_size; n++)
+		if (j->ranks[n])
+			s->shared_bytes += memory_shared(&j->ranks[n]->memory, true) *
+					   RF_CHUNK_BYTES;
 	memcpy(s->reason, j->reason, sizeof s->reason);
 	a->result = 0;
 }
@@ -433,18 +438,22 @@ static void run_rank_status(struct proxy *p, void *arg)
 	struct proxy_rank_status *s = a->out;
 	if (!r)
 		return;
-	*s = (struct proxy_rank_status){.attached = 1,
-					.exited = r->end.exited,
-					.resident = memory_resident(&r->memory),
-					.error = (uint32_t)r->async_error,
-					.used_bytes = (r->memory.live_count - r->memory.missing) *
-						      RF_CHUNK_BYTES,
-					.kernels = r->counters.kernels,
-					.collectives = r->counters.collectives,
-					.records = r->intake.records,
-					.reads = r->ring.reads,
-					.switches = r->counters.switches,
-					.squashed = r->counters.squashed};
+	*s = (struct proxy_rank_status){
+		.attached = 1,
+		.exited = r->end.exited,
+		.resident = memory_resident(&r->memory),
+		.error = (uint32_t)r->async_error,
+		.used_bytes = (r->memory.live_count - r->memory.missing) * RF_CHUNK_BYTES,
+		.kernels = r->counters.kernels,
+		.collectives = r->counters.collectives,
+		.records = r->intake.records,
+		.reads = r->ring.reads,
+		.switches = r->counters.switches,
+		.squashed = r->counters.squashed,
+		.shared_bytes = memory_shared(&r->memory, false) * RF_CHUNK_BYTES,
+		.spared_bytes = r->memory.counted.spared,
+		.copies = r->memory.counted.copies,
+		.unforeseen = r->memory.counted.unforeseen};
 	memcpy(s->error_text, r->error_text, sizeof s->error_text);
 	a->result = 0;
 }

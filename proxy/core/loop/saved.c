@@ -43,6 +43,9 @@ static bool save_rank(struct writer *w, const struct saved_kind *kind, const str
 	s->records = r->intake.records;
 	s->switches = r->counters.switches;
 	s->squashed = r->counters.squashed;
+	s->spared = r->memory.counted.spared;
+	s->copies = r->memory.counted.copies;
+	s->unforeseen = r->memory.counted.unforeseen;
 	s->tail = r->ring.tail.bytes;
 	s->seq = r->ring.tail.seq;
 	s->rank = r->rank;
@@ -66,6 +69,9 @@ static int restore_rank(struct rank *r, const void *record, uint64_t now)
 						  .collectives = s->collectives,
 						  .switches = s->switches,
 						  .squashed = s->squashed});
+	memory_counts_from(&r->memory, (struct memory_counters){.spared = s->spared,
+								.copies = s->copies,
+								.unforeseen = s->unforeseen});
 	return CU_OK;
 }
 

@@ -13,7 +13,7 @@
 
 #define STATE_OFFSET RF_HEAP_BYTES        /* in the image: memory by heap offset, then the state */
 #define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
-#define STATE_VERSION 6
+#define STATE_VERSION 7
 #define STATE_BYTES_MAX (1ull << 36)
 
 enum state_opcode {
@@ -32,6 +32,7 @@ struct state_rank {
 	uint64_t capacity_chunks, kernels, collectives, records, switches, squashed;
 	uint64_t tail; /* of the channel: this state is what follows from all records before it */
 	uint64_t seq;  /* number of the last of these */
+	uint64_t spared, copies, unforeseen;
 	uint32_t rank, world_size;
 	int32_t async_error;
 	uint32_t reserved;

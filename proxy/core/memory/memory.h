@@ -156,6 +156,12 @@ struct memory_range {
 	uint64_t addr, bytes;
 };
 
+struct memory_counters {     /* of a rank, since it began */
+	uint64_t spared;     /* bytes that were shared, and so not moved in */
+	uint64_t copies;     /* of pages, before they were written */
+	uint64_t unforeseen; /* of pages, while a kernel wrote to them */
+};
+
 struct rank_memory {
 	struct device_memory *device;
 	uint64_t group; /* only ranks of one group share */
@@ -178,6 +184,7 @@ struct rank_memory {
 	bool gives, asked;        /* while somebody looks for who may share, or make room */
 	struct versions versions; /* of its heap */
 	uint64_t contents;        /* how often all of it has become unknown */
+	struct memory_counters counted;
 	struct memory_request request;
 	struct move *moves; /* all of one direction, in order */
 	uint32_t move_count, move_submitted, move_done, move_room;
@@ -193,17 +200,15 @@ struct device_memory {
 	struct chunk *chunks;                    /* by the device's number */
 	struct rank_memory **all;                /* in order of rank */
 	uint32_t count, room;
-	struct rank_memory *active;       /* whose kernels run, or NULL */
-	uint64_t turns;                   /* how often that has changed */
-	struct memory_request *requests;  /* in the order of service */
-	uint32_t moving;                  /* ranks of which pages move */
-	struct hal_stream *in, *out;      /* queues of the moves */
-	struct hal_space *scratch;        /* where new chunks of OWN are written, by number */
-	uint64_t swapped_in, swapped_out; /* bytes */
-	uint64_t spared;                  /* bytes that were shared, and so not moved in */
-	uint64_t copies;                  /* of pages, before they were written */
-	uint64_t unforeseen;              /* of pages, while a kernel wrote to them */
-	bool progress;                    /* something has changed */
+	struct rank_memory *active;          /* whose kernels run, or NULL */
+	uint64_t turns;                      /* how often that has changed */
+	struct memory_request *requests;     /* in the order of service */
+	uint32_t moving;                     /* ranks of which pages move */
+	struct hal_stream *in, *out;         /* queues of the moves */
+	struct hal_space *scratch;           /* where new chunks of OWN are written, by number */
+	uint64_t swapped_in, swapped_out;    /* bytes */
+	uint64_t spared, copies, unforeseen; /* as of a rank: of all that were ever here */
+	bool progress;                       /* something has changed */
 };
 
 /* ---- the device's: opening.c ---- */
@@ -221,6 +226,10 @@ int memory_open(struct rank_memory *, struct device_memory *, uint64_t group, ui
 		int image_fd, int channel_fd);
 void memory_close(struct rank_memory *);
 void memory_image_holds(struct rank_memory *, uint32_t page); /* image.c: it came with it */
+static inline void memory_counts_from(struct rank_memory *m, struct memory_counters c)
+{
+	m->counted = c;
+}
 bool memory_clear_image(struct rank_memory *); /* image.c: what an earlier process left there */
 
 /* Is there nobody to make room for? */
@@ -323,6 +332,10 @@ static inline bool memory_owns(const struct rank_memory *m, uint64_t addr, uint6
  * they are two or more. */
 uint32_t memory_sharers(const struct rank_memory *, const struct memory_range *, uint32_t count,
 			struct rank_memory **sharers, uint32_t room, bool *exactly);
+
+/* Pages of which other ranks refer to the chunk, too. `once`: but for those that a rank before this
+ * one has; so each chunk counts once over all ranks. */
+uint64_t memory_shared(const struct rank_memory *, bool once);
 
 /* For a work that runs once for all who refer to what it writes: its pages in this rank can be
  * written, though they are shared. CUresult. While work of the rank is submitted it does well only

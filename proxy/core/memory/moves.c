@@ -148,6 +148,7 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 		return taken;
 	m->move_submitted++;
 	d->copies++;
+	m->counted.copies++;
 	v->chunk = c;
 	if (zeros)
 		return SUBMITTED;

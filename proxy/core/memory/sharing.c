@@ -52,6 +52,7 @@ void sharing_copied(struct rank_memory *m)
 	while (d->hal->space_copied(m->space, &addr, &number)) {
 		page_copied(m, (uint32_t)page_at(addr), number);
 		d->unforeseen++;
+		m->counted.unforeseen++;
 		any = true;
 	}
 	if (any) /* what ran behind it may have read it */
@@ -137,6 +138,25 @@ uint32_t memory_sharers(const struct rank_memory *m, const struct memory_range *
 	return found;
 }
 
+static bool shared_before(const struct rank_memory *m, uint32_t page)
+{
+	const struct device_memory *d = m->device;
+	uint32_t i = 0;
+	while (d->all[i] != m && !refers(d->all[i], page, m->pages[page].chunk))
+		i++;
+	return d->all[i] != m;
+}
+
+uint64_t memory_shared(const struct rank_memory *m, bool once)
+{
+	uint64_t found = 0;
+	for (uint32_t i = 0; i < m->live_count; i++) {
+		const struct chunk *c = m->pages[m->live[i]].chunk;
+		found += c && c->refs > 1 && !(once && shared_before(m, m->live[i]));
+	}
+	return found;
+}
+
 /* ---- how pages come to be shared ---- */
 
 /* The pages of one that moves out are there as long as they do not leave. */
@@ -171,8 +191,10 @@ int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page
 	int error = page_guard(from, page);
 	if (!error)
 		error = page_map(to, page, from->pages[page].chunk);
-	if (!error)
-		to->device->spared += to->pages[page].in_image ? RF_CHUNK_BYTES : 0;
+	if (!error && to->pages[page].in_image) {
+		to->device->spared += RF_CHUNK_BYTES;
+		to->counted.spared += RF_CHUNK_BYTES;
+	}
 	return error;
 }
 
