@@ -23,6 +23,11 @@ from support.leaks import State
 # No deadline: the machine may be busy. In CI the same examples every time.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# For tests of tests: that one fails is all that counts, not by how little.
+hypothesis.settings.register_profile(
+    "faults", deadline=None, derandomize=True,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)  # fmt: skip
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 _failed = pytest.StashKey[bool]()

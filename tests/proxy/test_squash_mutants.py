@@ -1,4 +1,5 @@
-"""Faults seeded into who writes what is shared: tests/proxy/test_squashing.py must notice each.
+"""Faults seeded into who writes what is shared: tests/proxy/test_squashing.py, or
+test_shared_programs.py, must notice each.
 
 That nobody is waited for who cannot come is not among them: whoever waits in vain is let go when
 the job stands still."""
@@ -29,6 +30,8 @@ OTHERS = [
                                  "1")),
     ("loop/slice.c", Mutant("nobody-is-let-go", "\t\tgo_alone(j);", "\t\t;")),
 ]  # fmt: skip
+TESTS = [REPOSITORY / "tests/proxy" / name
+         for name in ("test_squashing.py", "test_shared_programs.py")]  # fmt: skip
 FILES = [("queue/squash.c", each) for each in SQUASH] + OTHERS
 
 
@@ -37,7 +40,7 @@ FILES = [("queue/squash.c", each) for each in SQUASH] + OTHERS
 def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
     native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
     tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-             str(REPOSITORY / "tests/proxy/test_squashing.py")]  # fmt: skip
+             "--hypothesis-profile=faults", *map(str, TESTS)]  # fmt: skip
     done = subprocess.run(tests, env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False,
                           capture_output=True, text=True, cwd=REPOSITORY)  # fmt: skip
     assert done.returncode != 0, done.stdout + done.stderr

@@ -95,12 +95,12 @@ class Computing(RingClient):
         head = struct.pack("<QQ6I4I", stream, function, 1, 1, 1, threads, 1, 1, 0, 24, 0, 0)
         self.post(LAUNCH, head + struct.pack("<QQII", out, given, count, add))
 
-    def move(self, to: int, given: int, words: int) -> None:
-        self.post(COPY, self.copy(to, given, 4 * words))
+    def move(self, to: int, given: int, words: int, stream: int = 1) -> None:
+        self.post(COPY, self.copy(to, given, 4 * words, stream=stream))
 
-    def fill(self, to: int, value: int, element: int, count: int) -> None:
-        self.post(FILL, struct.pack("<5QII", 1, to, count * element, count, 1, value, element))
+    def fill(self, to: int, value: int, element: int, count: int, stream: int = 1) -> None:
+        self.post(FILL, struct.pack("<5QII", stream, to, count * element, count, 1, value, element))
 
-    def collective(self, kind: int, send: int, recv: int, count: int) -> None:
-        self.post(COLLECTIVE, struct.pack("<6QIIiI", 1, COMM, send, recv, count, SUM, kind, INT32,
-                                          0, 0))  # fmt: skip
+    def collective(self, kind: int, send: int, recv: int, count: int, stream: int = 1) -> None:
+        self.post(COLLECTIVE, struct.pack("<6QIIiI", stream, COMM, send, recv, count, SUM, kind,
+                                          INT32, 0, 0))  # fmt: skip

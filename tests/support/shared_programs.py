@@ -1,0 +1,467 @@
+"""Small programs of several ranks that share memory: random ones, what each rank alone would read
+and leave behind, and how they are run.
+
+The ranks of one job take the same steps, but for those at which one does something else or nothing:
+kernels, copies and fills on several streams, frees, host copies, collectives, cuts. Streams are
+ordered by events wherever the program would have a race: so it has one meaning.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from hypothesis import strategies as st
+
+from rankfold.proxy.hal.soft.modules import Loader
+from support.computing import Computing
+from support.contents import Image, check_equal_versions
+from support.devices import Devices, devices
+from support.ring_client import (
+    AT_ADDRESS,
+    AT_BULK,
+    CHUNK,
+    CONTRACT,
+    COPY,
+    DEV_BASE,
+    DEVICE_SYNC,
+    EVENT_CREATE,
+    EVENT_RECORD,
+    OFF_BULK,
+    RETIRED,
+    STREAM_CREATE,
+    STREAM_SYNC,
+    STREAM_WAIT,
+    settle,
+)
+
+WORDS = 96
+ALLREDUCE = CONTRACT.enums["rf_coll"]["RF_COLL_ALLREDUCE"]
+CLEAN, CRASHED, FAULT = 0, 1, 2
+STREAMS = (1, 100, 101)  # the legacy one, a blocking one, and one that is not
+EVENTS = 110  # of each stream, one
+
+VARIABLES = DEV_BASE
+_HOME = DEV_BASE + CHUNK
+_CUT = CHUNK + 8192
+# Where they begin, and how long they are. Each has chunks of its own but the last two, of which the
+# second one begins in the last chunk of the first.
+ALLOCATIONS = [
+    (_HOME, 2 * CHUNK),
+    (_HOME + 2 * CHUNK, 2 * CHUNK),
+    (_HOME + 4 * CHUNK, 2 * CHUNK),
+    (_HOME + 6 * CHUNK, _CUT),
+    (_HOME + 6 * CHUNK + _CUT, 2 * CHUNK - _CUT),
+]
+# What is used lies across a border of chunks, but for the last one.
+BUFFERS = [at + CHUNK - 2 * WORDS for at, _ in ALLOCATIONS[:4]] + [ALLOCATIONS[4][0]]
+GRADIENT, BESIDE, COUNTER = 2, (3, 4), -1
+ALL_CHUNKS = 9  # of a rank
+
+ONE_THREAD = ("tally", "pointer", "atomic")
+KERNELS = ("update", "scale", "double", "twice", "block", *ONE_THREAD)
+KINDS = ["update"] * 8 + ["scale"] * 4 + ["move", "fill", "write"] * 3 + ["double", "twice"] * 2
+KINDS += ["read", "read", *ONE_THREAD, "block", "sync", "sync", "wait", "free"]
+
+
+@dataclass(frozen=True)
+class Op:
+    """Of one rank. `out` and `given` are numbers of buffers, `stream` that of a stream."""
+
+    kind: str
+    out: int = 0
+    given: int = 0
+    count: int = WORDS
+    value: int = 0
+    stream: int = 0
+
+    @property
+    def reads(self) -> set[int]:
+        return {
+            "move": {self.given},
+            "read": {self.out},
+        }.get(self.kind, {self.given, self.out} if self.kind in KERNELS else set())
+
+    @property
+    def writes(self) -> set[int]:
+        if self.kind == "tally":
+            return {self.out, COUNTER}
+        if self.kind in ("twice", "pointer"):
+            return {self.out, self.given}
+        return {self.out} if self.kind in (*KERNELS, "move", "fill", "write", "reduce") else set()
+
+
+@dataclass(frozen=True)
+class Step:
+    """What all ranks do, but `rank`, which does `other`. A "reduce", "cut" or
+    "save" (at a cut) is everybody's."""
+
+    op: Op
+    rank: int | None = None
+    other: Op | None = None
+
+    def of(self, rank: int) -> Op | None:
+        return self.other if self.rank == rank else self.op
+
+
+@dataclass(frozen=True)
+class Program:
+    """`ends`: a rank, and how it ends before `tail`. `order`: which of the ranks that can go on
+    posts next, and how much, over and over."""
+
+    ranks: int
+    chunks: int
+    steps: list[Step]
+    ends: tuple[int, int] | None
+    tail: list[Step]
+    order: list[tuple[int, int]]
+
+
+def programs(longest: int) -> st.SearchStrategy[Program]:
+    ops = st.builds(
+        Op,
+        kind=st.sampled_from(KINDS),
+        out=st.sampled_from([0, 1, 2, 0, 1, 2, 3, 4]),
+        given=st.integers(0, 4),
+        count=st.sampled_from([WORDS, WORDS, WORDS, 64]),
+        value=st.integers(0, 2),
+        stream=st.sampled_from([0, 0, 0, 1, 2]),
+    ).map(_sane)
+    alike = st.builds(Step, ops)
+    apart = st.builds(Step, ops, st.integers(0, 3), st.none() | ops)
+    everybody = st.sampled_from(
+        [Step(Op(kind, GRADIENT)) for kind in ("reduce", "reduce", "reduce", "cut", "cut", "save")]
+    )
+    own = st.one_of(*[alike] * 5, apart)
+    return st.builds(
+        Program,
+        ranks=st.integers(2, 4),
+        chunks=st.sampled_from([96, 24, 12]),
+        steps=st.lists(st.one_of(*[own] * 7, everybody), min_size=4, max_size=longest),
+        ends=st.none() | st.tuples(st.integers(0, 3), st.sampled_from([CLEAN, CRASHED, FAULT])),
+        tail=st.lists(own, max_size=6),
+        order=st.lists(
+            st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1, max_size=12
+        ),
+    )  # fmt: skip
+
+
+def _sane(op: Op) -> Op:
+    count = 1 if op.kind in ONE_THREAD else op.count
+    given = op.given
+    if op.kind == "move" and given == op.out:
+        given = (given + 1) % len(BUFFERS)
+    return Op(op.kind, op.out, given, count, op.value, op.stream)
+
+
+# What they begin with, so that they share all they have.
+BEGINNING = [
+    Step(Op("write", 0, value=5)), Step(Op("update", 1, 0)), Step(Op("scale", GRADIENT, 0)),
+    Step(Op("sync")), Step(Op("update", 1, 0)), Step(Op("update", 0, 1)),
+    Step(Op("scale", 3, 0)), Step(Op("double", 4, 0)), Step(Op("sync")),
+]  # fmt: skip
+
+
+class Alone:
+    """What a rank's memory would hold if it had a device of its own."""
+
+    def __init__(self) -> None:
+        self.memory = [np.zeros(WORDS, np.uint32) for _ in BUFFERS]
+        self.counter = 0
+
+    def do(self, op: Op) -> None:
+        o, g = self.memory[op.out][: op.count], self.memory[op.given][: op.count]
+        value = np.uint32(op.value)
+        with np.errstate(over="ignore"):
+            match op.kind:
+                case "scale":
+                    o[:] = g * np.uint32(3) + value
+                case "double":
+                    o[:] = g * np.uint32(2) + value
+                case "update":
+                    o[:] = o * np.uint32(5) + g + value
+                case "tally":
+                    self.counter += op.value
+                    o[0] = self.counter
+                case "block":
+                    o[:] = WORDS * 7 + 1
+                case "twice":
+                    o += np.uint32(1)
+                    g += np.uint32(1)
+                case "pointer":
+                    at = BUFFERS[op.given]
+                    self.memory[op.out][:2] = at & 0xFFFFFFFF, at >> 32
+                    g += np.uint32(9)
+                case "move":
+                    o[:] = g
+                case "fill":
+                    o[:] = value
+                case "write":
+                    o.view(np.uint8)[:] = op.value
+                case "free":
+                    self.memory[op.out][:] = 0
+
+
+class Streams:
+    """Which streams of a rank have used which buffers since somebody waited for them."""
+
+    def __init__(self) -> None:
+        self.wrote: dict[int, int] = {}
+        self.read: dict[int, set[int]] = defaultdict(set)
+
+    def before(self, op: Op) -> set[int]:
+        """Those that this one has to wait for."""
+        found = {self.wrote[each] for each in op.reads | op.writes if each in self.wrote}
+        found |= {stream for each in op.writes for stream in self.read[each]}
+        for each in op.reads:
+            self.read[each].add(op.stream)
+        for each in op.writes:
+            self.wrote[each] = op.stream
+            self.read[each] = {op.stream}
+        return found - {op.stream}
+
+    def done(self, stream: int) -> None:
+        self.wrote = {each: by for each, by in self.wrote.items() if by != stream}
+        for by in self.read.values():
+            by.discard(stream)
+
+
+Wait = Callable[[], bool]
+Action = Callable[[], Wait | None]  # it posts something, after which the rank waits, or does not
+
+
+@dataclass
+class Rank:
+    """One of those that a program runs on. `actions`: what it is still to post."""
+
+    client: Computing
+    alone: Alone = field(default_factory=Alone)
+    streams: Streams = field(default_factory=Streams)
+    actions: list[Action] = field(default_factory=list)
+    waits: Wait | None = None
+    ended: bool = False
+    launches: int = 0
+
+    def load(self) -> None:
+        for at, size in ALLOCATIONS[1:]:
+            self.client.alloc(at, size)
+        self.client.load([ALLOCATIONS[0][0]], ALLOCATIONS[0][1])
+        for number, stream in enumerate(STREAMS):
+            if number:
+                body = struct.pack("<QIi", stream, number - 1, 0)
+                self.client.post(STREAM_CREATE, body)
+            self.client.post(EVENT_CREATE, struct.pack("<QII", EVENTS + number, 2, 0))
+
+    def plan(self, op: Op) -> None:
+        if op.kind != "reduce":
+            self.alone.do(op)
+        for other in sorted(self.streams.before(op)):
+            self.actions.append(partial(self.order, other, op.stream))
+        expected = self.alone.memory[op.out].tolist()
+        self.actions.append(partial(self.post, op, expected))
+        if op.kind in ("wait", "read"):
+            self.streams.done(op.stream)
+        if op.kind in ("sync", "free"):
+            self.streams = Streams()
+
+    def order(self, first: int, then: int) -> None:
+        event = EVENTS + first
+        self.client.post(EVENT_RECORD, struct.pack("<QQ", event, STREAMS[first]))
+        self.client.post(STREAM_WAIT, struct.pack("<QQ", event, STREAMS[then]))
+
+    def post(self, op: Op, expected: list[int]) -> Wait | None:
+        client, out, given, stream = (
+            self.client, BUFFERS[op.out], BUFFERS[op.given], STREAMS[op.stream]
+        )  # fmt: skip
+        match op.kind:
+            case "move":
+                client.move(out, given, op.count, stream)
+            case "fill":
+                client.fill(out, op.value, 4, op.count, stream)
+            case "write":
+                client.write(out, bytes([op.value] * 4 * op.count), stream)
+            case "reduce":
+                client.collective(ALLREDUCE, out, out, WORDS, stream)
+            case "sync":
+                client.begin(DEVICE_SYNC)
+                return self.answered
+            case "wait":
+                client.begin(STREAM_SYNC, struct.pack("<Q", stream))
+                return self.answered
+            case "read":
+                places = (AT_BULK, AT_ADDRESS)
+                client.begin(COPY, client.copy(0, out, 4 * WORDS, places=places, stream=stream))
+                return partial(self.has_read, op, expected)
+            case "free":
+                seq = client.free(ALLOCATIONS[op.out][0])
+                return partial(self.renewed, op.out, seq)
+            case _:
+                self.launches += 1
+                client.launch(op.kind, out, given, op.count, op.value, stream=stream)
+        return None
+
+    def answered(self) -> bool:
+        if not self.client.answered():
+            return False
+        error = self.client.finish()
+        assert error == 0, f"rank {self.client.rank}: error {error}"
+        return True
+
+    def has_read(self, op: Op, expected: list[int]) -> bool:
+        if not self.answered():
+            return False
+        found = list(struct.unpack_from(f"<{WORDS}I", self.client.map, OFF_BULK))
+        assert found == expected, f"rank {self.client.rank} reads buffer {op.out}"
+        return True
+
+    def renewed(self, number: int, seq: int) -> bool:
+        if self.client.u64(RETIRED) < seq:
+            return False
+        self.client.alloc(*ALLOCATIONS[number])
+        if number in BESIDE:  # whose chunk stays is not zeros anew
+            self.client.fill(BUFFERS[number], 0, 4, WORDS)
+        return True
+
+    def check(self) -> None:
+        for number, at in enumerate(BUFFERS):
+            found = list(struct.unpack(f"<{WORDS}I", self.client.read(at, 4 * WORDS)))
+            expected = self.alone.memory[number].tolist()
+            assert found == expected, f"rank {self.client.rank}, buffer {number}"
+        assert self.client.read(VARIABLES, 4) == struct.pack("<I", self.alone.counter)
+
+
+class Driver:
+    """Posts what the ranks do, in the program's order, and waits for what they wait for."""
+
+    def __init__(self, here: Devices, ranks: list[Rank], order: list[tuple[int, int]]):
+        self.here, self.ranks, self.order = here, ranks, order
+        self.turns = self.saves = 0
+        self.cutting = ""
+
+    def run(self, steps: list[Step]) -> None:
+        for step in steps:
+            if step.op.kind in ("cut", "save"):
+                self.post_all()
+                self.cutting = step.op.kind
+                self.here.natives[0].barrier(1, True)
+                continue
+            for number, rank in enumerate(self.ranks):
+                op = step.of(number)
+                if op and not rank.ended:
+                    rank.plan(op)
+            if step.op.kind == "reduce":
+                self.reduce()
+        self.post_all()
+
+    def reduce(self) -> None:
+        with np.errstate(over="ignore"):
+            total = sum((each.alone.memory[GRADIENT] for each in self.ranks),
+                        np.zeros(WORDS, np.uint32))  # fmt: skip
+        for rank in self.ranks:
+            rank.alone.memory[GRADIENT][:] = total
+
+    def post_all(self) -> None:
+        """Until all is posted, and whoever waits for something has it."""
+        deadline = time.monotonic() + 20
+        while any(rank.actions or rank.waits for rank in self.ranks):
+            free = [rank for rank in self.ranks if rank.actions and not rank.waits]
+            if free:
+                which, most = self.order[self.turns % len(self.order)]
+                self.turns += 1
+                self.burst(free[which % len(free)], most)
+                deadline = time.monotonic() + 20
+            if self.cutting:
+                self.cut()
+            for rank in self.ranks:
+                if rank.waits and rank.waits():
+                    rank.waits = None
+            if not free:
+                time.sleep(0.0001)
+            assert time.monotonic() < deadline, self.here.natives[0].dump()
+        if self.cutting:
+            for native in self.here.natives:
+                settle(native, 1, "cut")
+            self.cut()
+
+    def burst(self, rank: Rank, most: int) -> None:
+        while rank.actions and most and not rank.waits:
+            rank.waits = rank.actions.pop(0)()
+            most -= 1
+
+    def cut(self) -> None:
+        """The job goes on, if it stands."""
+        for native in self.here.natives:
+            native.hurry(1)
+            status = native.job_status(1)
+            if not status or status["state"] != "cut":
+                return
+        if self.cutting == "save":
+            self.save()
+        self.cutting = ""
+        self.here.go_on(1, [rank.client for rank in self.ranks])
+
+    def save(self) -> None:
+        with ExitStack() as stack:
+            assert all(native.job_save(1) for native in self.here.natives)
+            assert {event.text for event in self.here.saved(self.saves)} == {""}
+            check_equal_versions([
+                Image(stack.enter_context(mmap.mmap(each.client.image, 0, access=mmap.ACCESS_READ)))
+                for each in self.ranks
+            ])  # fmt: skip
+        self.saves += 1
+
+    def end(self, number: int, how: int) -> None:
+        rank = self.ranks[number % len(self.ranks)]
+        rank.ended = True
+        if how == FAULT:  # it reads beyond what there is
+            end = ALLOCATIONS[-1][0] + ALLOCATIONS[-1][1]
+            rank.client.launch("update", BUFFERS[0], end - 64, WORDS, 1)
+            rank.client.begin(DEVICE_SYNC)
+        else:
+            self.here.natives[0].rank_exited(1, rank.client.rank, how)
+
+
+@contextmanager
+def placed(kernels: Loader, program: Program, folded: bool) -> Iterator[tuple[Devices, list[Rank]]]:
+    count = program.ranks
+    ranks = [Rank(Computing(number, count, VARIABLES)) for number in range(count)]
+    clients = [rank.client for rank in ranks]
+    try:
+        with devices(kernels, 1 if folded else count, program.chunks) as here:
+            here.place(1, clients, [0] * count if folded else list(range(count)))
+            try:
+                for rank in ranks:
+                    rank.load()
+                assert [client.finish() for client in clients] == [0] * count
+                yield here, ranks
+            finally:
+                here.leave(1)
+    finally:
+        for client in clients:
+            client.close()
+
+
+def check(kernels: Loader, program: Program, folded: bool = True) -> int:
+    """Runs it, and compares what each rank reads and leaves with what it would alone; how many of
+    its operations ran once for several ranks."""
+    with placed(kernels, program, folded) as (here, ranks):
+        driver = Driver(here, ranks, program.order)
+        driver.run(BEGINNING + program.steps)
+        if program.ends and folded:
+            driver.end(*program.ends)
+            driver.run(program.tail)
+        for rank in ranks:
+            if not rank.ended:
+                assert rank.client.call(DEVICE_SYNC) == 0
+                rank.check()
+        status = [native.status() for native in here.natives]
+        if not program.ends or not folded:
+            assert sum(each["kernels"] for each in status) == sum(each.launches for each in ranks)
+        return sum(each["squashed"] for each in status)
