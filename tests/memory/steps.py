@@ -1,0 +1,55 @@
+"""What rules about the memory of ranks begin with, and what they ask of a rank."""
+
+from __future__ import annotations
+
+from .device import CELL, CELLS
+from .world import ACTIVATE, COPY, Rank, Work, addr_of
+
+
+def fill(rank: Rank, pages: int) -> None:
+    """Pages with content, resident."""
+    for page in range(pages):
+        assert rank.alloc(page)
+    assert rank.ask(ACTIVATE)
+    rank.world.settle()
+    for page in range(pages):
+        rank.write(page, 100 * rank.number + page + 1)
+
+
+def sharers(rank: Rank, first: int, count: int) -> tuple[list[Rank], bool]:
+    world = rank.world
+    ranges = world.ffi.new("struct memory_range *", (addr_of(first), count * CELL))
+    found = world.ffi.new("struct rank_memory *[8]")
+    exactly = world.ffi.new("bool *")
+    n = world.lib.memory_sharers(rank.memory, ranges, 1, found, 8, exactly)
+    by_memory = {other.memory: other for other in world.ranks}
+    return [by_memory[found[i]] for i in range(n)], exactly[0]
+
+
+def together(rank: Rank, ranks: list[Rank], first: int, count: int, value: int) -> None:
+    """Runs once in `rank`, for all who share what it writes."""
+    opened = rank.world.lib.memory_open_shared(rank.memory, addr_of(first), count * CELL)
+    if opened and rank.world.faults:
+        return
+    assert opened == 0
+    pages = {cell // CELLS for cell in range(first, first + count)}
+    rank.submit(Work(first, count, value, ranks, {p: rank.place(p, True) for p in pages}))
+
+
+def same(*ranks: Rank, pages: int = 1) -> None:
+    """All of them have the same content, resident and one after the other."""
+    for rank in ranks:
+        for page in range(pages):
+            assert rank.alloc(page)
+        assert rank.ask(ACTIVATE)
+        rank.world.settle()
+        for page in range(pages):
+            own(rank, page)
+            rank.write(page, page + 1)
+
+
+def own(rank: Rank, page: int, pages: int = 1) -> None:
+    if not rank.owns(page * CELLS, pages * CELLS):
+        assert rank.ask(COPY, page=page, pages=pages)
+        rank.world.settle()
+    assert rank.owns(page * CELLS, pages * CELLS)

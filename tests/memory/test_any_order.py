@@ -1,0 +1,54 @@
+"""Whatever is asked of the memory of ranks, in any order; faults seeded into it are noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase
+
+from . import test_sharing as sharing
+from .machine import run
+from .mutants import MUTANTS, Fault
+from .world import ROOM, Make, load, worlds
+
+
+def test_any_requests_in_any_order(library: tuple[Any, Any]) -> None:
+    run(library, 80)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_any_requests_in_any_order_at_length(library: tuple[Any, Any]) -> None:
+    run(library, 5000)
+
+
+# What chance shows too seldom.
+RULES: tuple[Callable[[Make], None], ...] = (
+    partial(sharing.test_what_a_rank_that_has_failed_holds_is_not_shared, told=False),
+    partial(sharing.test_what_a_rank_that_has_failed_holds_is_not_shared, told=True),
+    sharing.test_what_was_copied_is_not_shared_again_before_it_is_written,
+    sharing.test_where_there_is_no_chunk_for_a_copy_the_others_let_go,
+    sharing.test_what_only_begins_with_zeros_is_copied,
+    sharing.test_what_was_freed_is_zeros_when_it_is_allocated_again,
+    sharing.test_what_nobody_foresaw_is_of_one_rank_alone,
+    sharing.test_what_is_open_is_not_closed_while_it_moves,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_seeded_faults_are_noticed(tmp_path: Path, mutant: Fault) -> None:
+    text = (ROOM / mutant.file).read_text()
+    assert text.count(mutant.old) == 1
+    changed = tmp_path / Path(mutant.file).name
+    changed.write_text(text.replace(mutant.old, mutant.new))
+    library = load(tmp_path, changed)
+    with pytest.raises((AssertionError, BaseExceptionGroup)):
+        for rule in RULES:
+            with worlds(library) as make:
+                rule(make)
+        run(library, 1500, phases=[Phase.generate], database=None, report_multiple_bugs=False)

@@ -1,0 +1,221 @@
+"""Pages that ranks have in common: how they come to be one chunk, and who may write there."""
+
+from __future__ import annotations
+
+import pytest
+
+from .device import CELL, CELLS, CHUNK, NOT_READY, ZEROS
+from .steps import own, same, sharers, together
+from .world import ACTIVATE, COPY, DEV_BASE, PRIVATE, SAVE, Make, addr_of
+
+
+def test_a_chunk_of_several_ranks_counts_once_and_goes_with_the_last(make: Make) -> None:
+    world = make(3, 3)
+    first, second, third = world.ranks
+    same(first, second, third)
+    assert world.memory.used == 3
+    for rank in (second, third):
+        assert world.lib.memory_merge(rank.memory) == 0
+    assert world.memory.used == world.memory.shared == 1 and first.refs(0) == 3
+    assert second.ask(COPY)
+    world.settle()
+    assert second.refs(0) == 1 and first.refs(0) == 2 and world.memory.used == 2
+    second.write(0, 7)  # nobody else's
+    world.check()
+    assert first.ask(SAVE)
+    world.settle()
+    assert world.memory.used == 2 and third.refs(0) == 1
+    third.free(0)
+    assert world.memory.used == 1
+    world.check()
+
+
+def test_what_others_have_is_not_moved_in(make: Make) -> None:
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second, pages=2)
+    assert second.ask(SAVE)
+    world.settle()
+    moved = world.memory.swapped_in
+    assert second.ask(ACTIVATE)
+    world.settle()
+    assert world.memory.used == 2 and world.memory.swapped_in == moved
+    assert world.memory.spared == 2 * CHUNK
+
+
+def test_ranks_that_share_all_fit_where_one_does(make: Make) -> None:
+    """And what the one that comes shares is not moved out to make room for it."""
+    world = make(3, 3)
+    for rank in world.ranks:
+        same(rank, pages=2)
+        assert rank.alloc(2) and rank.ask(ACTIVATE)
+        world.settle()
+        rank.run(2 * CELLS, CELLS, PRIVATE + rank.number)
+        rank.end()
+    moved = world.memory.swapped_in + world.memory.swapped_out
+    for turn in range(6):
+        rank = world.ranks[turn % 3]
+        assert rank.ask(ACTIVATE)
+        world.settle()
+        assert world.lib.memory_merge(rank.memory) == 0
+        world.lib.memory_activated(rank.memory)
+        assert not rank.memory.missing and world.memory.used == 3
+    moved = world.memory.swapped_in + world.memory.swapped_out - moved
+    assert moved <= 2 * 6 * CHUNK + 4 * CHUNK  # private pages, and once what was not shared yet
+
+
+def test_zeros_are_not_copied(make: Make) -> None:
+    world = make(2, 4)
+    first, second = world.ranks
+    for rank in (first, second):
+        assert rank.alloc(0) and rank.ask(ACTIVATE)
+        world.settle()
+    assert first.refs(0) == 2
+    assert second.ask(COPY)
+    world.turn()
+    assert second.refs(0) == 1 and not any(world.device.queues.values())
+    assert world.memory.copies == 1
+
+
+def test_what_only_begins_with_zeros_is_copied(make: Make) -> None:
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second)
+    for rank in (first, second):
+        rank.run(0, 1, 0)
+        rank.end()
+    assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 2
+    own(second, 0)
+    assert second.read(0) == (0, 1)
+
+
+def test_where_there_is_no_chunk_for_a_copy_the_others_let_go(make: Make) -> None:
+    world = make(3, 2)
+    first = world.ranks[0]
+    for rank in world.ranks:
+        for page in range(2):
+            assert rank.alloc(page)
+        assert rank.ask(ACTIVATE)
+        world.settle()
+    assert first.refs(0) == first.refs(1) == 3
+    own(first, 0, 2)
+    assert [rank.memory.missing for rank in world.ranks] == [0, 2, 2]
+
+
+def test_what_was_copied_is_not_shared_again_before_it_is_written(make: Make) -> None:
+    """Else two ranges would never be a rank's at one time."""
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second)
+    assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 2
+    own(second, 0)
+    for rank in (first, second):
+        assert world.lib.memory_merge(rank.memory) == 0
+        assert rank.refs(0) == 1
+    second.write(0, 1)
+    assert world.lib.memory_merge(first.memory) == 0 and first.refs(0) == 2
+
+
+def test_a_work_for_all_who_share_is_seen_by_all(make: Make) -> None:
+    world = make(3, 6)
+    first, second, third = world.ranks
+    same(first, second, third, pages=2)
+    for rank in (second, third):
+        assert world.lib.memory_merge(rank.memory) == 0
+    assert sharers(second, 0, 2 * CELLS) == (world.ranks, True)
+    own(third, 1)
+    assert sharers(second, 0, CELLS) == (world.ranks, True)
+    assert sharers(second, CELLS, CELLS) == ([first, second], True)
+    assert sharers(second, 0, 2 * CELLS) == (world.ranks, False)
+    assert sharers(third, CELLS, CELLS) == ([third], False)
+    together(second, world.ranks, 1, 1, 5)
+    assert not second.owns(0, CELLS)
+    second.end()
+    world.lib.memory_close_shared(second.memory)
+    world.check()
+    assert [rank.read(0) for rank in world.ranks] == [(1, 5)] * 3
+
+
+def test_what_is_open_is_not_closed_while_it_moves(make: Make) -> None:
+    """Neither by the rank whose it is, nor by one that would open it in its place."""
+    world = make(2, 6)
+    first, second = world.ranks
+    same(first, second)
+    assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 2
+    together(second, world.ranks, 0, 1, 5)
+    second.end()
+    assert second.ask(SAVE)
+    world.turn()
+    assert second.moving
+    world.lib.memory_close_shared(second.memory)
+    world.check()
+    assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == NOT_READY
+    world.check()
+    world.settle()
+    assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == 0
+    world.check()
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_what_a_rank_that_has_failed_holds_is_not_shared(make: Make, told: bool) -> None:
+    """What was noted for it may not have been done."""
+    world = make(3, 6)
+    failed, other, late = world.ranks
+    same(failed, other)
+    failed.run(0, CELLS, 2)
+    if told:
+        world.lib.memory_stop(failed.memory)
+        failed.end()
+    else:
+        failed.fault()
+    own(other, 0)
+    other.write(0, 2)
+    assert world.lib.memory_merge(other.memory) == 0 and other.refs(0) == 1
+    same(late)
+    late.write(0, 2)
+    assert world.lib.memory_merge(late.memory) == 0
+    assert late.chunk(0) == other.chunk(0) != failed.chunk(0)
+
+
+def test_what_was_freed_is_zeros_when_it_is_allocated_again(make: Make) -> None:
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second)
+    assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 2
+    second.free(0)
+    assert second.alloc(0) and second.ask(ACTIVATE)
+    world.settle()
+    world.check()
+    assert first.refs(0) == 1
+
+
+def test_what_nobody_foresaw_is_of_one_rank_alone(make: Make) -> None:
+    """And what the device has given for it is counted, though there is no room."""
+    world = make(2, 1)
+    first, second = world.ranks
+    for rank in (first, second):
+        assert rank.alloc(0) and rank.ask(ACTIVATE)
+        world.settle()
+    second.begin()
+    assert world.device.unforeseen(second.space, DEV_BASE, 0, 5)
+    second.model[0] = (5, *ZEROS[1:])
+    second.end()
+    assert world.memory.used == 2 and world.memory.unforeseen == 1
+    for rank in (first, second):
+        assert world.lib.memory_merge(rank.memory) == 0
+        world.check()
+        assert rank.ask(ACTIVATE)
+        world.settle()
+    assert second.ask(SAVE)
+    world.settle()
+    assert world.memory.used == 1
+
+
+def test_ranks_of_two_groups_share_nothing(make: Make) -> None:
+    world = make(4, 8, groups=(1, 2, 1, 2))
+    same(*world.ranks)
+    for rank in world.ranks:
+        assert world.lib.memory_merge(rank.memory) == 0
+    assert world.memory.used == 2 and [r.chunk(0) for r in world.ranks[:2]] == [
+        r.chunk(0) for r in world.ranks[2:]
+    ]
