@@ -36,6 +36,9 @@ RULES: tuple[Callable[[Make], None], ...] = (
     sharing.test_what_was_freed_is_zeros_when_it_is_allocated_again,
     sharing.test_what_nobody_foresaw_is_of_one_rank_alone,
     sharing.test_what_is_open_is_not_closed_while_it_moves,
+    sharing.test_ranks_of_two_groups_share_nothing,
+    sharing.test_what_is_still_to_be_written_is_not_shared,
+    sharing.test_what_is_on_its_way_out_is_not_shared,
 )
 
 

@@ -219,3 +219,36 @@ def test_ranks_of_two_groups_share_nothing(make: Make) -> None:
     assert world.memory.used == 2 and [r.chunk(0) for r in world.ranks[:2]] == [
         r.chunk(0) for r in world.ranks[2:]
     ]
+    late = world.ranks[3]
+    assert late.ask(SAVE)
+    world.settle()
+    assert late.ask(ACTIVATE)
+    world.settle()
+    assert late.chunk(0) == world.ranks[1].chunk(0)
+
+
+def test_what_is_still_to_be_written_is_not_shared(make: Make) -> None:
+    """Its content has its name already."""
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first)
+    assert second.alloc(0) and second.ask(ACTIVATE)
+    world.settle()
+    second.run(0, CELLS, 1)
+    for rank in world.ranks:
+        assert world.lib.memory_merge(rank.memory) == 0
+        world.check()
+    second.end()
+    assert world.lib.memory_merge(first.memory) == 0 and first.refs(0) == 2
+
+
+def test_what_is_on_its_way_out_is_not_shared(make: Make) -> None:
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second)
+    assert first.ask(SAVE)
+    world.turn()
+    assert first.memory.pages[0].leaving
+    assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 1
+    world.check()
+    world.settle()
