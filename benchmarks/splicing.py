@@ -247,7 +247,7 @@ def program_figures(name: str, ranks: int, found: Measured) -> dict[str, Figure]
             f"median of {len(ratios)} rounds ({', '.join(f'{each:.3f}' for each in ratios)}): "
             f"{statistics.median(times):.2f} ms a mini-batch, reference {reference:.2f} ms; "
             f"a mini-batch: {counted['switches']:.1f} switches, {moved / MiB:.2f} MiB moved, "
-            f"{counted['kernels']:.0f} kernels, {counted['squashed']:.0f} of them squashed, "
+            f"{counted['kernels']:.0f} kernels, {counted['squashed']:.0f} operations squashed, "
             f"{counted['copies']:.1f} chunks copied, {counted['spared'] / MiB:.2f} MiB spared"
         )
         if name == "launch_bound":

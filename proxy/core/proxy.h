@@ -182,7 +182,7 @@ int proxy_function_ready(struct proxy *proxy, uint64_t token, int error, const c
 
 struct proxy_status {
 	uint64_t used_bytes, swap_bytes, switches, swapped_in, swapped_out, kernels, wakeups;
-	uint64_t squashed;     /* of the kernels: run once with another rank's */
+	uint64_t squashed;     /* works that were not done, as another rank's was for both */
 	uint64_t shared_bytes; /* of those used: of several ranks */
 	uint64_t spared_bytes; /* not moved in, because another rank had them here */
 	uint64_t copies;       /* of chunks, before they were written */

@@ -7,7 +7,7 @@ Ranks of one job on one device post kernels and collectives; each buffer lies in
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,6 +20,7 @@ from support.devices import Devices, devices
 from support.ring_client import (
     CHUNK,
     CONTRACT,
+    COPY,
     DEV_BASE,
     DEVICE_SYNC,
     RETIRED,
@@ -124,6 +125,83 @@ def test_an_update_runs_once_for_all(kernels: Loader, ranks: int) -> None:
         for rank in made:
             assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == trained(ranks, steps)
         here.stop(1)
+
+
+@contextmanager
+def at_once(native: Native, made: list[Computing]) -> Iterator[None]:
+    """What is posted in here, they all begin at the same time."""
+    native.barrier(1, True)
+    settle(native, 1, "cut")
+    yield
+    native.barrier(1, False)
+    settle(native, 1, "running")
+    for rank in made:
+        rank.ring()
+
+
+def test_fills_and_copies_run_once_for_all(kernels: Loader) -> None:
+    with shared(kernels, 3) as (native, made):
+        before = native.status()
+        with at_once(native, made):
+            for rank in made:
+                rank.fill(PARAMETERS, 7, 4, WORDS)
+                rank.move(MOMENTS, PARAMETERS, WORDS)
+                rank.launch("update", PARAMETERS, MOMENTS, WORDS, 1)
+        sync(made)
+        status = native.status()
+        assert status["squashed"] - before["squashed"] == 3 * 2
+        assert status["kernels"] - before["kernels"] == 3
+        assert status["copies"] == before["copies"]
+        for rank in made:
+            assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == ([43] * WORDS, [7] * WORDS)
+
+
+def move_rows(rank: Computing, at: int) -> None:
+    """Every second word of the first 16 comes from there."""
+    rank.post(COPY, rank.copy(PARAMETERS, at, 4, height=8, pitches=(8, 4)))
+
+
+def host_copy(rank: Computing) -> None:
+    rank.write(PARAMETERS, b"\3" * 4 * WORDS)
+
+
+DIFFER: dict[str, Callable[[Computing], None]] = {
+    "value": lambda rank: rank.fill(PARAMETERS, rank.rank, 4, WORDS),
+    "element": lambda rank: rank.fill(PARAMETERS, 1, 1 + 3 * rank.rank, 64 // (1 + 3 * rank.rank)),
+    "length": lambda rank: rank.fill(PARAMETERS, 5, 4, WORDS - rank.rank),
+    "source": lambda rank: rank.move(PARAMETERS, OWN, WORDS),
+    "rows": lambda rank: move_rows(rank, OWN),
+    "overlap": lambda rank: rank.move(PARAMETERS, PARAMETERS + 4, 8),
+    "host": host_copy,
+}
+
+
+@pytest.mark.parametrize("how", DIFFER)
+def test_other_fills_and_copies_go_alone(kernels: Loader, how: str) -> None:
+    """Those that write something else, and those of which nobody knows what they write."""
+    with shared(kernels, 2) as (native, made):
+        before = native.status()["squashed"]
+        found = []
+        with at_once(native, made):
+            for rank in made:
+                DIFFER[how](rank)
+        sync(made)
+        found = [words(rank, PARAMETERS) for rank in made]
+        assert native.status()["squashed"] == before
+        assert (found[0] == found[1]) == (how in ("host", "overlap"))
+
+
+def test_rows_with_gaps_are_squashed(kernels: Loader) -> None:
+    with shared(kernels, 2) as (native, made):
+        before = native.status()["squashed"]
+        given, expected = words(made[0], MOMENTS), words(made[0], PARAMETERS)
+        with at_once(native, made):
+            for rank in made:
+                move_rows(rank, MOMENTS)
+        sync(made)
+        expected[:16:2] = given[:8]
+        assert [words(rank, PARAMETERS) for rank in made] == [expected] * 2
+        assert native.status()["squashed"] == before + 1
 
 
 # ---- who goes alone, and who fails -------------------------------------------------------------

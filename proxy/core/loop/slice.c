@@ -15,7 +15,7 @@
  * and each rank has the device once for each step. After a quantum another rank with work gets its
  * turn at the next kernel boundary anyway.
  *
- * A kernel that waits for other ranks (queue/squash.c) cannot run. If nothing else of the job can,
+ * What waits for other ranks (queue/squash.c) cannot run. If nothing else of the job can,
  * either, nothing is under way and nothing will come by itself, a rank goes on alone: at once, if
  * all clients are blocked, else when nothing has happened for ALONE_NS; and OTHERS_NS, if other
  * devices may have to call a collective.

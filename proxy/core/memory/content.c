@@ -64,6 +64,14 @@ void content_copied(struct rank_memory *m, uint64_t to, uint64_t from, uint64_t 
 	changes(m, to, bytes);
 }
 
+bool content_absorb(const struct rank_memory *m, uint64_t addr, uint64_t bytes, struct digest *d)
+{
+	if (!in_heap(addr, bytes))
+		return false;
+	versions_absorb(&m->versions, addr, bytes, d);
+	return true;
+}
+
 bool content_same(struct rank_memory *m, struct rank_memory *o, uint32_t page)
 {
 	const struct version *x = content_digest(m, page), *y = content_digest(o, page);

@@ -269,6 +269,8 @@ void content_is(struct rank_memory *, uint64_t addr, uint64_t bytes, struct cont
 void content_unknown(struct rank_memory *, uint64_t addr, uint64_t bytes);
 void content_all_unknown(struct rank_memory *);
 void content_copied(struct rank_memory *, uint64_t to, uint64_t from, uint64_t bytes);
+/* Adds to a digest what lies there. False: nothing is known of that. */
+bool content_absorb(const struct rank_memory *, uint64_t addr, uint64_t bytes, struct digest *);
 
 /* Bytes relative to an address: from `low` up to `high`. Nothing: not low < high. */
 struct bound {

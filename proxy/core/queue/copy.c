@@ -91,6 +91,25 @@ bool fill_submit(struct rank *r, struct stream *s, struct item *i)
 	return true;
 }
 
+/* As copy_submit and fill_submit cut rows, where the rank is resident. */
+static uint64_t works(uint64_t width, uint64_t rows)
+{
+	uint64_t at_once = width ? PIECE_BYTES / width : 0;
+	if (!width || !rows)
+		return 0;
+	if (!at_once)
+		return rows * ((width + PIECE_BYTES - 1) / PIECE_BYTES);
+	at_once = at_once < PIECE_ROWS ? at_once : PIECE_ROWS;
+	return (rows + at_once - 1) / at_once;
+}
+
+uint64_t copy_works(const struct item *i) { return works(i->copy.copy.width, i->copy.copy.height); }
+
+uint64_t fill_works(const struct item *i)
+{
+	return works(i->fill.fill.width * i->fill.fill.element, i->fill.fill.height);
+}
+
 void copy_complete(struct rank *r, struct item *i)
 {
 	const struct rf_copy *c = &i->copy.copy;

@@ -18,7 +18,7 @@
 #define REACHES_MAX 256
 
 /* What a digest is of, first in it. */
-enum { OF_KERNEL = OF_QUEUE, OF_PRODUCT, OF_COLLECTIVE };
+enum { OF_KERNEL = OF_QUEUE, OF_PRODUCT, OF_COLLECTIVE, OF_COPIED, OF_FILLED };
 
 /* ---- copies and fills ---- */
 
@@ -30,23 +30,61 @@ static void add_rows(struct foreseen *f, uint64_t addr, uint64_t pitch, uint64_t
 		foreseen_add(f, addr, (rows - 1) * pitch + width, use);
 }
 
+/* Where in the range is written: rows of these. */
+static void begin_rows(struct digest *d, uint32_t what, uint64_t pitch, uint64_t width,
+		       uint64_t rows)
+{
+	digest_begin(d);
+	digest_word(d, what);
+	digest_word(d, pitch);
+	digest_word(d, width);
+	digest_word(d, rows);
+}
+
+static void end_rows(struct foreseen *f, struct digest *d)
+{
+	f->key = digest_end(d);
+	f->keyed = true;
+}
+
+static bool apart(const struct range *x, const struct range *y)
+{
+	return x->addr + x->bytes <= y->addr || y->addr + y->bytes <= x->addr;
+}
+
+/* A copy within the device has a key. What the host copies has none: its bytes would be read again
+ * and again while it waits. */
 void copy_foresee(struct rank *r, const struct item *i, struct foreseen *f)
 {
 	const struct rf_copy *c = &i->copy.copy;
-	(void)r;
+	struct digest d;
 	foreseen_none(f);
 	if (c->src_place == RF_AT_ADDRESS)
 		add_rows(f, c->src, c->src_pitch, c->width, c->height, REACH_READ);
 	if (c->dst_place == RF_AT_ADDRESS)
 		add_rows(f, c->dst, c->dst_pitch, c->width, c->height, REACH_WRITTEN);
+	if (!r->memory.guarded || f->count < 2 || c->height > ROWS_MAX ||
+	    !apart(&f->ranges[0], &f->ranges[1]))
+		return;
+	begin_rows(&d, OF_COPIED, c->dst_pitch, c->width, c->height);
+	bool told = true;
+	for (uint64_t row = 0; row < c->height && told; row++)
+		told = content_absorb(&r->memory, c->src + row * c->src_pitch, c->width, &d);
+	if (told)
+		end_rows(f, &d);
 }
 
 void fill_foresee(struct rank *r, const struct item *i, struct foreseen *f)
 {
 	const struct rf_fill *a = &i->fill.fill;
-	(void)r;
+	struct digest d;
 	foreseen_none(f);
 	add_rows(f, a->dst, a->pitch, a->width * a->element, a->height, REACH_WRITTEN);
+	if (!r->memory.guarded || !f->count || a->height > ROWS_MAX)
+		return;
+	begin_rows(&d, OF_FILLED, a->pitch, a->width, a->height);
+	digest_word(&d, (uint64_t)a->value << 32 | a->element);
+	end_rows(f, &d);
 }
 
 void copy_effect(struct rank *r, const struct item *i, const struct foreseen *f)

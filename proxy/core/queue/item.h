@@ -115,6 +115,8 @@ struct item_row {
 	enum item_ready (*ready)(const struct item *);
 	/* Ready, and all else is there: what will it have read and written? */
 	void (*foresee)(struct rank *, const struct item *, struct foreseen *);
+	/* As how many works it is submitted, if its rank is resident; NULL: as one. */
+	uint64_t (*works)(const struct item *);
 	/* True: all of it is given away, and its execution is set. False: again later. */
 	bool (*submit)(struct rank *, struct stream *, struct item *);
 	/* All of it is given away: what the rank's memory holds when it is over. */

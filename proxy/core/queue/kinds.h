@@ -15,7 +15,9 @@ bool product_submit(struct rank *, struct stream *, struct item *);
 bool copy_submit(struct rank *, struct stream *, struct item *);
 void copy_complete(struct rank *, struct item *);
 bool copy_heard(const struct item *);
+uint64_t copy_works(const struct item *);
 bool fill_submit(struct rank *, struct stream *, struct item *);
+uint64_t fill_works(const struct item *);
 
 /* event.c */
 void record_complete(struct rank *, struct item *);

@@ -154,13 +154,14 @@ void rank_sleep(struct rank *r)
 	}
 }
 
-/* The stream's next item, if it is a kernel whose turn it is: what would become of it? */
+/* The stream's next item, if it is one that may wait for other ranks, and its turn: what would
+ * become of it? */
 static bool judge(struct rank *r, const struct stream *s, struct foreseen *f, enum verdict *verdict)
 {
 	struct team team;
 	const struct item *i = s->next;
-	if (r->async_error || !ready_open(r, s) || !(item_row(i)->needs & NEEDS_ACTIVE) ||
-	    ready_item(i) != ITEM_READY)
+	if (r->async_error || !ready_open(r, s) || !item_row(i)->foresee ||
+	    i->execution->place != EXECUTION_NONE || ready_item(i) != ITEM_READY)
 		return false;
 	*verdict = VERDICT_OWNED;
 	if (r->memory.guarded) {
@@ -178,9 +179,10 @@ enum rank_work rank_work(struct rank *r)
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
 		if (!judge(r, r->queue.streams[n], &f, &verdict))
 			continue;
-		if (verdict != VERDICT_WAITS)
+		if (verdict == VERDICT_WAITS)
+			work = WORK_WAITS;
+		else if (item_row(r->queue.streams[n]->next)->needs & NEEDS_ACTIVE)
 			return WORK_KERNEL;
-		work = WORK_WAITS;
 	}
 	return work;
 }

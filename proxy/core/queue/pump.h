@@ -12,7 +12,7 @@ void rank_pump(struct rank *); /* complete, then submit what can be */
 /* What could a rank do, were it active? */
 enum rank_work {
 	WORK_NONE,
-	WORK_WAITS,  /* run a kernel, when others come to the same (squash.c) */
+	WORK_WAITS,  /* go on, when others come to the same (squash.c) */
 	WORK_KERNEL, /* run a kernel */
 };
 enum rank_work rank_work(struct rank *);

@@ -2,7 +2,7 @@
  * all of them have come to the same, and then runs once, in place, for all; or its rank gets memory
  * of its own first, and runs it alone.
  *
- * The same is: the same key (all that decides what is written, queue/effects.c) and the same
+ * Kernels, products, fills and copies within the device are. The same is: the same key (all that decides what is written, queue/effects.c) and the same
  * addresses written. All who share what it writes must take part, each with an item that could be
  * submitted now, but for the device being another's.
  *
@@ -17,7 +17,7 @@
  *  - the device's queues know nothing of each other: an item behind one that completes on another
  *    stream's work is submitted when that is complete (stream_abroad), unless it goes to the
  *    same queue;
- *  - shared pages can be written in one rank's space only while nothing but squashed kernels
+ *  - shared pages can be written in one rank's space only while no kernel but squashed ones
  *    runs there: a fault there is a fault of all who take part, and a write that nobody foresaw
  *    reaches no other rank.
  */
@@ -30,6 +30,7 @@
 #include "queue/ready.h"
 
 #define SKIP_MAX 63u
+#define WORKS_MAX 32u /* of one item, which are submitted at one time: a device queue has room */
 
 static struct rank *rank_of(struct rank_memory *m)
 {
@@ -92,7 +93,7 @@ static bool overlap(const struct foreseen *f, const struct foreseen *g)
 static struct regret *regret_of(struct rank *r, const struct item *i, const struct foreseen *f,
 				uint64_t *what)
 {
-	uint64_t h = i->kind == ITEM_KERNEL ? i->kernel.function->o.id : 1;
+	uint64_t h = i->kind == ITEM_KERNEL ? i->kernel.function->o.id : i->kind;
 	for (uint32_t n = 0; n < f->count; n++)
 		if (written(&f->ranges[n]))
 			h = (h ^ f->ranges[n].addr) * 0x9e3779b97f4a7c15ull;
@@ -179,6 +180,17 @@ static enum verdict partner(struct rank *o, const struct hal_stream *queue, cons
 	return may_come(o, f) ? VERDICT_WAITS : VERDICT_ALONE;
 }
 
+static uint64_t works(const struct item *i)
+{
+	return item_row(i)->works ? item_row(i)->works(i) : 1;
+}
+
+/* Is it one that all who share could take part in? */
+static bool squashable(const struct rank *r, const struct item *i, const struct foreseen *f)
+{
+	return f->keyed && !i->apart && !r->proxy->apart && works(i) <= WORKS_MAX;
+}
+
 enum verdict squash_judge(struct rank *r, const struct stream *s, const struct item *i,
 			  const struct foreseen *f, struct team *team)
 {
@@ -189,7 +201,7 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 	team->count = 0;
 	if (owns(r, f))
 		return VERDICT_OWNED;
-	if (!f->keyed || i->apart || r->proxy->apart)
+	if (!squashable(r, i, f))
 		return VERDICT_ALONE;
 	uint32_t count = memory_sharers(&r->memory, ranges, all_written(f, ranges), sharers,
 					RANKS_MAX, &exactly);
@@ -205,8 +217,8 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 		team->members[team->count++] = o;
 		verdict = its > verdict ? its : verdict;
 	}
-	if (verdict == VERDICT_TOGETHER)
-		return verdict;
+	if (verdict == VERDICT_TOGETHER && memory_resident(&r->memory))
+		return verdict; /* else another of them may be, and submit it at one time */
 	return impatient(r, i, f) ? VERDICT_IMPATIENT : VERDICT_WAITS;
 }
 
@@ -281,7 +293,8 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 {
 	enum verdict verdict = squash_judge(r, s, i, f, team);
 	bool may = (verdict == VERDICT_OWNED && closed(r, i)) ||
-		   (verdict == VERDICT_TOGETHER && opened(r, f));
+		   (verdict == VERDICT_TOGETHER && works(i) <= r->proxy->hal->room(s->hal) &&
+		    opened(r, f));
 	if (r->queue.squashing.first == i)
 		r->queue.squashing.first = NULL;
 	if (verdict <= VERDICT_TOGETHER) {
@@ -313,7 +326,8 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 		memory_use(&o->memory);
 		item_row(its)->effect(o, its, &g);
 		stream_submitted(team->streams[n]);
-		rank_count_kernel(o);
+		if (item_row(its)->needs & NEEDS_ACTIVE)
+			rank_count_kernel(o);
 		rank_count_squashed(o);
 		item_moved(o);
 		turn_progress(&o->proxy->turn);

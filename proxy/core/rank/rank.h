@@ -28,7 +28,7 @@ struct proxy;
 
 struct rank_counters {
 	uint64_t kernels, collectives, switches;
-	uint64_t squashed; /* of the kernels: run with another rank's, not once more */
+	uint64_t squashed; /* works that were not done, as another rank's was for both */
 };
 
 struct rank {
