@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from support import native
@@ -18,7 +18,8 @@ Loaded = tuple[Any, Any]
 Property = Callable[[Loaded, settings], None]
 
 LOOK = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-HUNT = settings(LOOK, database=None, phases=[Phase.generate])
+# The examples that are written down notice what chance may not.
+HUNT = settings(LOOK, database=None, phases=[Phase.explicit, Phase.generate])
 
 HEADER = native.REPOSITORY / "interpose/client/issue/heap.h"
 MIB = 1 << 20
@@ -131,6 +132,7 @@ def follow(heap: Heap, steps: list[Any], retire: Any) -> list[int | None]:
 def nothing_overlaps_and_counts_are_honest(loaded: Loaded, how: settings) -> None:
     @how
     @given(steps=STEPS, seed=st.integers(0, 2**32))
+    @example(steps=[(1, 0, 0), 0.0], seed=0)
     def check(steps: list[Any], seed: int) -> None:
         pace = random.Random(seed)
         with Heap(loaded, 64 * MIB) as mine:
@@ -169,6 +171,7 @@ def neither_placement_nor_exhaustion_depends_on_when_frees_retire(
 def memory_is_exhausted_where_no_place_is_left(loaded: Loaded, how: settings) -> None:
     @how
     @given(steps=STEPS, capacity=st.integers(1, 24))
+    @example(steps=[(1, 0, 0), (1, 0, 1)], capacity=1)
     def check(steps: list[Any], capacity: int) -> None:
         with Heap(loaded, capacity * CHUNK) as heap:
             for step in steps:
@@ -266,6 +269,8 @@ def stable_addresses_are_equal_whatever_else_ranks_allocate(loaded: Loaded, how:
 
     @how
     @given(lasting=LASTING, passing=PASSING, own=OWN, late=st.integers(0, 4))
+    @example(lasting=[(4, 1)], passing=[], own=[(4, 100, 0, False)], late=0)
+    @example(lasting=[(CHUNK, 1)], passing=[], own=[(CHUNK, 100, 0, False)], late=0)
     def check(lasting: list[Any], passing: list[Any], own: list[Any], late: int) -> None:
         with Heap(loaded, 16384 * MIB) as one, Heap(loaded, 16384 * MIB) as other:
             addresses = train(one, lasting, passing, [], late)[0]
@@ -277,6 +282,7 @@ def stable_addresses_are_equal_whatever_else_ranks_allocate(loaded: Loaded, how:
 def what_lasts_shares_no_chunk_with_what_was_learnt_to_pass(loaded: Loaded, how: settings) -> None:
     @how
     @given(lasting=LASTING, passing=PASSING, own=OWN, late=st.integers(0, 4))
+    @example(lasting=[(4, 1), (4, 2)], passing=[], own=[], late=0)
     def check(lasting: list[Any], passing: list[Any], own: list[Any], late: int) -> None:
         with Heap(loaded, 16384 * MIB) as heap:
             addresses, passed = train(heap, lasting, passing, own, late)
