@@ -239,6 +239,8 @@ class Native:
             "state": JOB_STATES.get(s.state, "failed"), "cut_at": s.cut_at or None,
             "released_at": s.released_at or None, "round": s.round,
             "shared": s.shared_bytes,
+            "spent": {"seconds": s.seconds, "switches": s.switches_s, "copies": s.copies_s,
+                      "waiting": s.waiting_s},
             "reason": self._ffi.string(s.reason).decode(errors="replace"),
         }  # fmt: skip
 

@@ -476,7 +476,7 @@ class Proxy:
             "job": job.placement.job, "epoch": job.placement.epoch, "state": job.state,
             "reason": job.reason, "cut_at": job.cut_at, "released_at": job.released_at,
             "ranks": [job.describe_rank(rank) for rank in job.local], "races": job.races,
-            "shared": now.get("shared", 0),
+            "shared": now.get("shared", 0), "spent": now.get("spent"),
         }  # fmt: skip
 
 

@@ -149,6 +149,17 @@ class RankGone(RankTold, frozen=True, kw_only=True):
     epoch: Epoch
 
 
+class Spent(Struct, frozen=True):
+    """`seconds` since a job was opened on a device, and in how many of them the device ran nothing
+    because it went from rank to rank, because memory was moved or copied for a rank that was to
+    run, and because ranks waited for others to come to the same."""
+
+    seconds: float
+    switches: float
+    copies: float
+    waiting: float
+
+
 class JobTold(Struct, frozen=True):
     """A job on a device, and those of its ranks that are placed there. `races`: accesses that its
     program does not order, where that is checked. `shared`: bytes of chunks that several of these
@@ -163,6 +174,7 @@ class JobTold(Struct, frozen=True):
     ranks: list[RankTold] = []
     races: list[str] = []
     shared: Size = 0
+    spent: Spent | None = None
 
 
 class ProxyStatus(Struct, frozen=True):

@@ -310,6 +310,18 @@ class RankOnDevice:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """How long a job has been on a device, and for how much of that the device ran nothing of it:
+    because it went from rank to rank, because memory was moved or copied, because ranks waited for
+    one another. Seconds; of several devices, added up."""
+
+    seconds: float = 0.0
+    switches: float = 0.0
+    copies: float = 0.0
+    waiting: float = 0.0
+
+
+@dataclass(frozen=True)
 class JobOnDevice:
     job: str
     epoch: int
@@ -320,6 +332,7 @@ class JobOnDevice:
     ranks: tuple[RankOnDevice, ...] = ()
     races: tuple[str, ...] = ()
     shared: int = 0  # bytes of chunks that several of these ranks have
+    spent: Spent = Spent()
 
 
 @dataclass(frozen=True)

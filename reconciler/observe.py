@@ -34,6 +34,7 @@ from rankfold.reconciler.model import (
     Record,
     SeenDevice,
     SeenRank,
+    Spent,
 )
 
 HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
@@ -148,6 +149,7 @@ def _job(told: JobTold) -> JobOnDevice:
     return JobOnDevice(
         told.job, told.epoch, told.state, told.reason, told.cut_at, told.released_at,
         tuple(_rank(each) for each in told.ranks), tuple(told.races), told.shared,
+        Spent(**msgspec.structs.asdict(told.spent)) if told.spent else Spent(),
     )  # fmt: skip
 
 

@@ -179,6 +179,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "observedGeneration": each.generation if converged else each.generation - 1,
         "message": record.ending.message if record.ending else "",
         "sharing": sharing.done(record, snap.observed),
+        "overhead": sharing.overhead(record, snap.observed),
         "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],
         "changes": [change_status(c) for c in snap.changes if c.job == job.name],
     }
@@ -400,6 +401,7 @@ def describe_lines(job: Json) -> list[str]:
         f"described in: {place}" + (f", {source['revision']}" if source["line"] else ""),
         f"used so far:  {job['gpuSeconds']:.1f} device-seconds",
         *_sharing_lines(job["sharing"]),
+        *_overhead_lines(job["overhead"]),
         *_block("conditions", [
             (c["type"], c["status"], c["reason"], c["message"]) for c in job["conditions"]
         ]),
@@ -421,6 +423,13 @@ def _sharing_lines(done: Json | None) -> list[str]:
         f"{count(done['copies'], 'chunk')} copied to be written, {done['unforeseen']} unforeseen; "
         f"{size(done['spared'])} not swapped in"
     ]
+
+
+def _overhead_lines(spent: Json | None) -> list[str]:
+    if spent is None:
+        return []
+    parts = ", ".join(f"{100 * spent[name]:.1f} % {name}" for name in sharing.REASONS)
+    return [f"overhead:     {parts}, of {spent['seconds']:.1f} s since it was placed"]
 
 
 def _block(title: str, rows: list[tuple[str, ...]]) -> list[str]:

@@ -1,12 +1,38 @@
-"""What sharing did in a job, from what the proxies counted of its ranks. Pure."""
+"""What sharing a device did for a job and what it cost, from what the proxies counted. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankfold.reconciler.model import JobOnDevice, Json, Observed, Record, SeenDevice
+from rankfold.reconciler.model import (
+    Condition,
+    JobOnDevice,
+    Json,
+    Observed,
+    Record,
+    SeenDevice,
+)
 
 COUNTED = ("squashed", "spared", "copies", "unforeseen")
+SETTLED_S = 10.0  # on a device, before its overhead is a job's and not its beginning's
+OVERHEAD_MAX = 0.05  # of the devices' time; beyond it there is a condition
+REASONS = {  # of `Overhead`: what most of it is, and what to do
+    "switches": (
+        "Switches",
+        "its ranks take turns on their devices often: give it more devices, or let it compute more "
+        "between two collectives",
+    ),
+    "copies": (
+        "Copies",
+        "what its ranks have does not fit into their devices at once, or they write to what they "
+        "share: give it more devices, or devices with more memory",
+    ),
+    "waiting": (
+        "Waiting",
+        "its ranks wait for one another to do the same, and some come late or do something else: "
+        "give it more devices",
+    ),
+}
 
 
 def serving(record: Record, observed: Observed) -> Iterator[tuple[SeenDevice, JobOnDevice]]:
@@ -33,3 +59,34 @@ def done(record: Record, observed: Observed) -> Json | None:
         "shared": sum(there.shared for _, there in devices),
         **{name: sum(int(rank.get(name, 0)) for rank in ranks) for name in COUNTED},
     }
+
+
+def overhead(record: Record, observed: Observed) -> Json | None:
+    """`overhead` of docs/status.md. None: no device tells."""
+    spent = [there.spent for _, there in serving(record, observed) if there.spent.seconds]
+    if not spent:
+        return None
+    seconds = sum(each.seconds for each in spent)
+    shares = {name: sum(getattr(each, name) for each in spent) / seconds for name in REASONS}
+    return {
+        "seconds": round(max(each.seconds for each in spent), 3),
+        **{name: round(share, 4) for name, share in shares.items()},
+    }
+
+
+def too_much(record: Record, observed: Observed) -> Condition | None:
+    """If the devices' time goes elsewhere than into the job's work."""
+    found = overhead(record, observed)
+    if found is None or found["seconds"] < SETTLED_S:
+        return None
+    total = sum(found[name] for name in REASONS)
+    if total <= OVERHEAD_MAX:
+        return None
+    most = max(REASONS, key=lambda name: found[name])
+    reason, advice = REASONS[most]
+    parts = ", ".join(f"{found[name]:.0%} {name}" for name in REASONS)
+    message = (
+        f"{total:.0%} of its devices' time since it was placed was none of its work ({parts}): "
+        f"{advice}"
+    )
+    return Condition("Overhead", "True", reason, message)

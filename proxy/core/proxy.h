@@ -195,6 +195,9 @@ struct proxy_job_status {
 	double cut_at, released_at; /* CLOCK_MONOTONIC seconds; 0: never */
 	uint64_t round;
 	uint64_t shared_bytes; /* of chunks that several of its ranks have: each chunk once */
+	/* Since it was opened here, and for how long of that the device ran nothing because it went
+	 * from rank to rank; because memory was moved or copied; because ranks waited for others. */
+	double seconds, switches_s, copies_s, waiting_s;
 	char reason[512];
 };
 int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
+from rankfold.reconciler import sharing
 from rankfold.reconciler.model import Condition, Job, Record, count
 from rankfold.reconciler.plan.index import Index
 
@@ -25,6 +26,8 @@ def conditions(
         found.append(Condition("Progressing", "True", "Converging", f"step: {record.step}"))
     if record.races:
         found.append(_races(record))
+    if costs := sharing.too_much(record, index.observed):
+        found.append(costs)
     if record.step != "ended":
         found += _by_hand_or_file(job)
     return tuple(found)

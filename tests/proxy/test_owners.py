@@ -43,6 +43,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"->(attached|saved_bytes|cut|cut_at|released_at|activity|goal)|->jobs|->ranks\[[^=]*\]":
         ("loop/job.c", "loop/rank.c"),
     r"->rank_count": ("loop/rank.c",),
+    r"\blost\.\w+|->lost_ns(\[[^=]*\])?": ("loop/lost.c",),
     r"wakeups": ("loop/loop.c",),
 }  # fmt: skip
 

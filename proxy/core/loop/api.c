@@ -404,6 +404,8 @@ void proxy_status(struct proxy *p, struct proxy_status *status)
 	in_loop(p, run_status, &a);
 }
 
+static double lost_s(const struct job *j, enum lost_to to) { return (double)lost_ns(j, to) / 1e9; }
+
 static void run_job_status(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
@@ -414,7 +416,11 @@ static void run_job_status(struct proxy *p, void *arg)
 	*s = (struct proxy_job_status){.state = j->state,
 				       .cut_at = j->cut_at,
 				       .released_at = j->released_at,
-				       .round = barrier_round(j->barrier)};
+				       .round = barrier_round(j->barrier),
+				       .seconds = (double)(now_ns() - j->opened_ns) / 1e9,
+				       .switches_s = lost_s(j, LOST_TO_SWITCHES),
+				       .copies_s = lost_s(j, LOST_TO_COPIES),
+				       .waiting_s = lost_s(j, LOST_TO_WAITING)};
 	for (uint32_t n = 0; n < j->world_size; n++)
 		if (j->ranks[n])
 			s->shared_bytes += memory_shared(&j->ranks[n]->memory, true) *

@@ -1,6 +1,6 @@
 /* internal.h: the proxy, and what its loop's files see of one another. All structures belong to the
  * loop's thread: nothing is locked. Each has an owner, which alone writes it (job.h, slice.h,
- * ask.h, intake.h, ending.h; a rank's parts: ../rank/rank.h). The room of each file:
+ * lost.h, ask.h, intake.h, ending.h; a rank's parts: ../rank/rank.h). The room of each file:
  *
  *   loop.c      one turn: calls from Python, peers, device, rings, streams; sleep
  *   api.c       functions of proxy.h, each run in the loop
@@ -10,6 +10,7 @@
  *   dispatch.c  takes records from the ring and finds the handler of each
  *   handle_….c  one handler per opcode: checks a record, then acts or queues
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
+ *   lost.c      what it costs a job that its ranks share the device
  *   races.c     what the check of a rank's order finds, as events
  *   job_io.c    the collective engine's requests: memory, sums, peers, ranks
  *   job.c       a job epoch: barrier, collectives and peers put together
@@ -33,6 +34,7 @@
 #include "job_limits.h"
 #include "loop/ask.h"
 #include "loop/job.h"
+#include "loop/lost.h"
 #include "loop/mailbox.h"
 #include "loop/slice.h"
 #include "memory/memory.h"
@@ -68,6 +70,7 @@ struct proxy {
 	struct rank **ranks; /* rank.c: all attached ones */
 	uint32_t rank_count;
 	struct slice slice; /* slice.c */
+	struct lost lost;   /* lost.c */
 	bool apart;         /* api.c: nothing is squashed */
 
 	struct ask *asks; /* ask.c */

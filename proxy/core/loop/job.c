@@ -68,6 +68,7 @@ int job_open(struct proxy *p, const struct job *wanted, int segment_fd, char *er
 	*j = *wanted;
 	j->proxy = p;
 	j->state = PROXY_JOB_RUNNING;
+	j->opened_ns = now_ns();
 	if (!job_connect(j, segment_fd, error, error_bytes)) {
 		job_free(j);
 		return -1;
@@ -83,6 +84,7 @@ void job_close(struct proxy *p, struct job *j)
 	while (*at != j)
 		at = &(*at)->next;
 	*at = j->next;
+	lost_forget(j);
 	job_free(j);
 }
 

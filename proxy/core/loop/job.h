@@ -8,6 +8,7 @@
 #include "barrier/barrier.h"
 #include "collective/collective.h"
 #include "job_limits.h"
+#include "loop/lost.h"
 #include "peer.h"
 #include "proxy.h"
 
@@ -40,6 +41,7 @@ struct job {
 	uint64_t saved_bytes;
 	uint64_t cut; /* the last one's number, and when */
 	double cut_at, released_at;
+	uint64_t opened_ns, lost_ns[LOST_KINDS]; /* lost.c */
 	uint64_t activity; /* at the last look: what its ranks requested and what was done */
 	char reason[512];
 };

@@ -46,6 +46,7 @@ void loop_turn(struct proxy *p)
 	bool moved = transfer_pump(&p->transfers);
 	moved |= memory_turn(&p->memory);
 	slice_turn(p);
+	lost_turn(p);
 	for (struct job *j = p->jobs; j; j = j->next)
 		job_turn(j);
 	/* What was asked of memory or transfers since they had their turn needs another one. */

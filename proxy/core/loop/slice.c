@@ -30,6 +30,8 @@ void slice_open(struct proxy *p, uint64_t quantum_ns) { p->slice.quantum_ns = qu
 
 void slice_forget(struct rank *r)
 {
+	if (r->proxy->slice.next == r)
+		r->proxy->slice.next = NULL;
 	if (r->proxy->slice.active == r)
 		r->proxy->slice.active = NULL;
 }
@@ -57,6 +59,7 @@ static bool blocked(const struct rank *r)
 static void activate(struct proxy *p, struct rank *r)
 {
 	if (p->slice.active != r) {
+		lost_switches(r);
 		rank_count_switch(r);
 		p->slice.active_since_ns = now_ns();
 		p->slice.idle_since_ns = 0;
@@ -182,7 +185,7 @@ static void look_for_stuck(struct proxy *p, const struct job *last)
 {
 	struct slice *s = &p->slice;
 	uint64_t moves, patience;
-	const struct job *j = p->jobs;
+	struct job *j = p->jobs;
 	while (j && !stands_still(j, &moves, &patience))
 		j = j->next;
 	if (j && (last != j || s->stuck_moves != moves)) {
@@ -203,6 +206,7 @@ void slice_turn(struct proxy *p)
 {
 	const struct job *stuck = p->slice.stuck;
 	p->slice.stuck = NULL;
+	p->slice.next = NULL;
 	if (p->slice.target) { /* it may wait for what the active one has */
 		p->slice.yielding |= p->slice.active && p->slice.active != p->slice.target &&
 				     time_is_over(p);
@@ -226,8 +230,12 @@ void slice_turn(struct proxy *p)
 			bring(p, active);
 		if (!busy || over)
 			look_for_stuck(p, stuck);
-		if (busy || !other || now_ns() < patience_ns(&p->slice))
+		if (busy || !other)
 			return;
+		if (now_ns() < patience_ns(&p->slice)) {
+			p->slice.next = other;
+			return;
+		}
 	} else {
 		other = next_with_kernel(p);
 		look_for_stuck(p, stuck);

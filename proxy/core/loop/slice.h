@@ -15,8 +15,9 @@ struct slice {
 	uint64_t moves;         /* of its items, when it was looked at last */
 	bool yielding;          /* its time slice has ended: nothing more is submitted */
 	struct rank *target;    /* becomes active when its memory is here */
+	struct rank *next;      /* waits until the active one, which is idle, is stuck */
 
-	const struct job *stuck; /* no rank of it can do anything, and some wait for others */
+	struct job *stuck; /* no rank of it can do anything, and some wait for others */
 	uint64_t stuck_moves, stuck_since_ns, stuck_until_ns;
 };
 

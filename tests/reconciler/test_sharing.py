@@ -1,0 +1,104 @@
+"""What sharing did and cost is told of a job as its proxies counted it in its last epoch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rankfold.reconciler import sharing
+from rankfold.reconciler.model import (
+    Desired,
+    Job,
+    JobOnDevice,
+    Observed,
+    RankOnDevice,
+    Record,
+    SeenDevice,
+    Spent,
+)
+from rankfold.reconciler.plan.conditions import conditions
+from rankfold.reconciler.plan.index import Index
+
+A, B = "local/soft-0", "local/soft-1"
+RECORD = Record("gpt", step="placed", epoch=2, placement=(A, A, B, B))
+COUNTS = {"squashed": 3, "spared": 1 << 21, "copies": 5, "unforeseen": 1}
+
+
+def there(ranks: tuple[int, ...], spent: Spent | None = None, epoch: int = 2) -> JobOnDevice:
+    told = tuple(RankOnDevice(rank, "attached", dict(COUNTS)) for rank in ranks)
+    return JobOnDevice(
+        "gpt", epoch, "running", ranks=told, shared=10 * len(ranks), spent=spent or Spent()
+    )
+
+
+def seen(*jobs: JobOnDevice, shares: bool | None = True) -> Observed:
+    names = zip((A, B), jobs, strict=False)
+    return Observed({name: SeenDevice(name, jobs=(job,), shares=shares) for name, job in names})
+
+
+def test_what_is_counted_is_added_up_over_ranks_and_devices() -> None:
+    found = sharing.done(RECORD, seen(there((0, 1)), there((2, 3))))
+    assert found == {"on": True, "shared": 40, "squashed": 12, "spared": 4 << 21, "copies": 20,
+                     "unforeseen": 4}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shares", "on"), [(True, True), (False, False), (None, None)]
+)  # fmt: skip
+def test_whether_ranks_may_share_is_what_the_devices_say(shares: Any, on: Any) -> None:
+    found = sharing.done(RECORD, seen(there((0, 1)), there((2, 3)), shares=shares))
+    assert found is not None and found["on"] is on
+
+
+def test_nothing_is_told_of_another_epoch_or_while_it_rests() -> None:
+    before = seen(there((0, 1), Spent(20.0), epoch=1), there((2, 3), Spent(20.0), epoch=1))
+    resting = replace(RECORD, step="detached", placement=())
+    for record, observed in ((RECORD, before), (RECORD, Observed()), (resting, before)):
+        assert sharing.done(record, observed) is None
+        assert sharing.overhead(record, observed) is None
+
+
+def test_of_a_job_that_has_ended_the_last_counters_are_told() -> None:
+    ended = replace(RECORD, step="ended", counters={"0": dict(COUNTS), "1": {"kernels": 7}})
+    assert sharing.done(ended, Observed()) == {"on": None, "shared": 0, **COUNTS}
+
+
+def test_overhead_is_a_share_of_all_its_devices_time() -> None:
+    observed = seen(there((0, 1), Spent(30.0, 0.3, 0.6, 0.0)), there((2, 3), Spent(10.0)))
+    found = sharing.overhead(RECORD, observed)
+    assert found == {"seconds": 30.0, "switches": 0.0075, "copies": 0.015, "waiting": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("spent", "reason"),
+    [
+        (Spent(100.0, 1.0, 1.0, 2.9), None),
+        (Spent(100.0, 1.0, 1.0, 3.1), "Waiting"),
+        (Spent(100.0, 1.0, 30.0, 3.1), "Copies"),
+        (Spent(100.0, 6.0, 0.0, 0.0), "Switches"),
+        (Spent(9.9, 1.0, 5.0, 1.0), None),  # it has only begun
+    ],
+)
+def test_beyond_five_percent_there_is_a_condition_with_what_most_of_it_is(
+    spent: Spent, reason: str | None
+) -> None:
+    job = Job("gpt", ("true",), "/", 4, 1)
+    record, desired = replace(RECORD, placement=(A,) * 4, fixed=job), Desired(jobs={"gpt": job})
+    observed = seen(there((0, 1, 2, 3), spent))
+    index = Index(desired, {"gpt": record}, observed, frozenset())
+    told = conditions(index, "gpt", {}, frozenset({"gpt"}))
+    found = [each for each in told if each.type == "Overhead"]
+    assert [each.reason for each in found] == ([reason] if reason else [])
+    assert all("since it was placed" in c.message and "give it more devices" in c.message
+               for c in found)  # fmt: skip
+
+
+def test_the_condition_says_the_shares() -> None:
+    found = sharing.too_much(
+        replace(RECORD, placement=(A,) * 4), seen(there((0,), Spent(50.0, 0.5, 10.0, 1.0)))
+    )
+    assert found is not None
+    assert "23% of its devices' time" in found.message
+    assert "(1% switches, 20% copies, 2% waiting)" in found.message
