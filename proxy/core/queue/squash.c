@@ -2,9 +2,10 @@
  * all of them have come to the same, and then runs once, in place, for all; or its rank gets memory
  * of its own first, and runs it alone.
  *
- * Kernels, products, fills and copies within the device are. The same is: the same key (all that decides what is written, queue/effects.c) and the same
- * addresses written. All who share what it writes must take part, each with an item that could be
- * submitted now, but for the device being another's.
+ * Kernels, products, fills and copies within the device are. The same is: the same key (all that
+ * decides what is written, queue/effects.c) and the same addresses written. All who share what it
+ * writes must take part, each with an item that could be submitted now, but for the device being
+ * another's.
  *
  * Rules:
  *  - nothing is ever rolled back: what is shared is as it was until all take part, and whoever goes
