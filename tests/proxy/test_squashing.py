@@ -24,6 +24,7 @@ from support.ring_client import (
     DEV_BASE,
     DEVICE_SYNC,
     RETIRED,
+    STREAM_CREATE,
     settle,
     until,
 )
@@ -202,6 +203,72 @@ def test_rows_with_gaps_are_squashed(kernels: Loader) -> None:
         expected[:16:2] = given[:8]
         assert [words(rank, PARAMETERS) for rank in made] == [expected] * 2
         assert native.status()["squashed"] == before + 1
+
+
+# ---- what is there already ---------------------------------------------------------------------
+
+
+def test_what_another_has_computed_is_not_computed_again(kernels: Loader) -> None:
+    """The first one goes alone, since the others do not come; then they do."""
+    with shared(kernels, 3) as (native, made):
+        before = native.status()
+        for rank in made:
+            rank.launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+            sync([rank])
+        status = native.status()
+        assert status["squashed"] - before["squashed"] == 2
+        assert status["kernels"] - before["kernels"] == 3
+        assert status["used"] <= before["used"]
+        for rank in made:
+            assert words(rank, PARAMETERS) == updated(3, 7)
+        made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 1)
+        sync(made[:1])  # what they share again is the others' still
+        assert [words(rank, PARAMETERS) for rank in made[1:]] == [updated(3, 7)] * 2
+
+
+def test_what_lies_beside_it_has_to_be_the_same_too(kernels: Loader) -> None:
+    """In the last chunk of the parameters one rank holds something else, which it keeps."""
+    with shared(kernels, 2) as (native, made):
+        before = native.status()["squashed"]
+        made[1].fill(HOMES[0] + 2 * CHUNK - 64, 3, 4, 4)
+        sync(made)
+        for rank in made:
+            rank.launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+            sync([rank])
+        assert native.status()["squashed"] == before
+        assert [words(rank, PARAMETERS) for rank in made] == [updated(2, 7)] * 2
+        assert made[1].read(HOMES[0] + 2 * CHUNK - 64, 4) == bytes([3, 0, 0, 0])
+
+
+def test_what_is_there_is_not_written_again(kernels: Loader) -> None:
+    """Whether it came from a fill, from a copy, or has never been anything but zeros."""
+    with shared(kernels, 2) as (native, made):
+        rank, before = made[0], native.status()
+        free = HOMES[-1] + CHUNK
+        rank.fill(free, 0, 4, WORDS)  # there
+        rank.fill(OWN, 7, 4, WORDS)
+        rank.fill(OWN, 7, 1, 4)
+        rank.fill(OWN + 4, 7, 4, WORDS - 1)  # there, but for its first word
+        rank.move(GRADIENT, OWN, WORDS)
+        rank.move(GRADIENT, OWN, WORDS)  # there
+        rank.write(GRADIENT, b"\1" * 8)
+        rank.move(GRADIENT, OWN, WORDS)
+        sync(made)
+        assert native.status()["squashed"] - before["squashed"] == 3
+        found = [0x07070707, *[7] * (WORDS - 1)]
+        assert [words(rank, at) for at in (OWN, GRADIENT)] == [found] * 2
+
+
+def test_what_is_still_being_written_is_not_there(kernels: Loader) -> None:
+    """By another stream, of which this one does not wait: programs may write the same twice."""
+    with shared(kernels, 2, speed=0.0002) as (_native, made):
+        rank = made[0]
+        rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 1, 0))
+        rank.launch("block", OTHER, OWN, WORDS, 0, stream=100)  # long
+        rank.fill(OWN, 7, 4, WORDS, stream=100)
+        rank.fill(OWN, 7, 4, WORDS)
+        assert rank.read(OWN, 4 * WORDS) == struct.pack(f"<{WORDS}I", *[7] * WORDS)
+        sync(made)
 
 
 # ---- who goes alone, and who fails -------------------------------------------------------------

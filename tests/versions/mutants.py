@@ -29,6 +29,11 @@ MUTANTS = [
            ""),
     Mutant("length-not-absorbed", "digest_word(d, until - begin);", ""),
     Mutant("absorbed-from-the-extent", "later(e->content, begin - e->addr)", "e->content"),
+    Mutant("held-if-it-begins-so", "if (!same(&has, &should))",
+           "if (i == at(v, addr) && !same(&has, &should))"),
+    Mutant("held-from-the-extent", "later(e->content, from - e->addr)", "e->content"),
+    Mutant("held-wherever-it-begins", "later(content, from - addr)", "content"),
+    Mutant("drawn-twice", "before->privates = v->privates;", ""),
     Mutant("coarsened-but-named", "e.content = private_content(v);", ";"),
     Mutant("loaded-unseen", "if (versions_invalid(&loaded)) {", "if (0) {"),
 ]  # fmt: skip

@@ -159,6 +159,40 @@ def test_what_was_cut_and_put_together_again_is_one_extent(rank: Rank) -> None:
     assert rank.map.count == 1 and rank.invalid() == ""
 
 
+def test_a_range_holds_what_it_was_given(room: tuple[Any, Any]) -> None:
+    _, lib = room
+    rank = Rank(*room)
+    rank.unknown(8, 8)
+    rank.fill(16, b"\7\1", 3)
+    rank.fill(24, b"\7\1", 2)
+    content = [rank.map.extents[n].content for n in range(rank.map.count)]
+    unknown, pattern = content[1], content[2]
+
+    def holds(at: int, count: int, what: Any) -> bool:
+        return bool(lib.versions_hold(rank.map, BEGIN + at, count, what))
+
+    assert holds(8, 8, unknown) and holds(8, 5, unknown) and holds(0, 0, unknown)
+    assert not (holds(9, 4, unknown) or holds(8, 9, unknown) or holds(7, 4, unknown))
+    assert holds(16, 6, pattern) and holds(18, 4, pattern) and holds(26, 2, pattern)
+    rank.copy(12, rank, 8, 4)
+    assert holds(8, 4, unknown) and not holds(8, 8, unknown)
+    assert not (holds(17, 2, pattern) or holds(16, 12, pattern) or holds(22, 2, pattern))
+
+
+def test_a_map_goes_back_and_draws_nothing_twice(room: tuple[Any, Any]) -> None:
+    ffi, lib = room
+    rank, before = Rank(*room), ffi.new("struct versions *")
+    rank.unknown(8, 8)
+    keys = [rank.key(at, 4) for at in range(BYTES - 4)]
+    assert lib.versions_keep(rank.map, before) == 0
+    lib.versions_private(rank.map, BEGIN + 2, 9)
+    drawn = digest_of(ffi, lib, rank.map, 3)
+    lib.versions_back(rank.map, before)
+    assert [rank.key(at, 4) for at in range(BYTES - 4)] == keys and rank.invalid() == ""
+    lib.versions_private(rank.map, BEGIN + 2, 9)
+    assert digest_of(ffi, lib, rank.map, 3) != drawn
+
+
 def test_a_copy_over_itself_is_as_memmove(rank: Rank) -> None:
     for at in range(8):
         rank.unknown(at, 1)
@@ -247,6 +281,8 @@ def noticed(room: tuple[Any, Any]) -> bool:
         test_fresh_memory_fills_and_copies_are_known_by_what_they_hold,
         test_the_same_kernels_on_equal_content_give_equal_content_wherever_it_lies,
         test_a_map_that_is_cut_too_finely_forgets_and_stays_sound,
+        test_a_range_holds_what_it_was_given,
+        test_a_map_goes_back_and_draws_nothing_twice,
     )
     try:
         for test in fixed:

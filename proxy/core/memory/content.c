@@ -72,6 +72,12 @@ bool content_absorb(const struct rank_memory *m, uint64_t addr, uint64_t bytes, 
 	return true;
 }
 
+bool content_holds(const struct rank_memory *m, uint64_t addr, uint64_t bytes,
+		   struct content content)
+{
+	return in_heap(addr, bytes) && versions_hold(&m->versions, addr, bytes, content);
+}
+
 bool content_same(struct rank_memory *m, struct rank_memory *o, uint32_t page)
 {
 	const struct version *x = content_digest(m, page), *y = content_digest(o, page);
@@ -226,6 +232,25 @@ static void behind(struct rank_memory *m, const struct range *b, struct version 
 }
 
 /* Each range that is written has a part of its own in what the version names. */
+static struct content part(uint32_t range, struct version version)
+{
+	return (struct content){version, range * RF_HEAP_BYTES, 0};
+}
+
+bool content_committed(const struct rank_memory *m, const struct foreseen *f)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < f->count; i++) {
+		const struct range *range = &f->ranges[i];
+		if (!(range->use & REACH_WRITTEN))
+			continue;
+		any = true;
+		if (!content_holds(m, range->addr, range->bytes, part(i, f->key)))
+			return false;
+	}
+	return any && f->keyed && !f->unordered;
+}
+
 void content_commit(struct rank_memory *m, const struct foreseen *f, struct version version)
 {
 	if (!f->known) {
@@ -238,7 +263,6 @@ void content_commit(struct rank_memory *m, const struct foreseen *f, struct vers
 			continue;
 		if (range->use & REACH_BEHIND)
 			behind(m, range, version);
-		content_is(m, range->addr, range->bytes,
-			   (struct content){version, i * RF_HEAP_BYTES, 0});
+		content_is(m, range->addr, range->bytes, part(i, version));
 	}
 }

@@ -6,6 +6,7 @@
  *   buffers.c   a rank's buffers and the pages they touch: alloc, free, where a range lies
  *   content.c   what it holds, by versions
  *   sharing.c   chunks that several ranks refer to, and what a rank may write
+ *   adopt.c     what another rank has computed is mapped instead of computed again
  *   moves.c     pages on their way between device and image
  *   request.c   requests for a rank's memory, in which order they are served, who makes room
  *   opening.c   a device's memory, and a rank's: opened and closed
@@ -271,6 +272,8 @@ void content_all_unknown(struct rank_memory *);
 void content_copied(struct rank_memory *, uint64_t to, uint64_t from, uint64_t bytes);
 /* Adds to a digest what lies there. False: nothing is known of that. */
 bool content_absorb(const struct rank_memory *, uint64_t addr, uint64_t bytes, struct digest *);
+/* Is this known to lie there? */
+bool content_holds(const struct rank_memory *, uint64_t addr, uint64_t bytes, struct content);
 
 /* Bytes relative to an address: from `low` up to `high`. Nothing: not low < high. */
 struct bound {
@@ -318,6 +321,8 @@ void content_foresee(struct rank_memory *, struct digest *, const struct reach *
 struct version content_version(struct rank_memory *, const struct foreseen *);
 /* It has been submitted, and writes this. */
 void content_commit(struct rank_memory *, const struct foreseen *, struct version);
+/* Does the rank hold all that such a work writes: has it been done? */
+bool content_committed(const struct rank_memory *, const struct foreseen *);
 
 /* ---- sharing.c ---- */
 
@@ -357,6 +362,18 @@ static inline bool memory_waits(const struct rank_memory *m)
 /* The rank is about to run: its pages that hold the same as those of others of its group refer to
  * the same chunks from now on, as far as both are quiet. CUresult: content is lost. */
 int memory_merge(struct rank_memory *);
+
+/* ---- adopt.c ---- */
+
+enum adoption {
+	ADOPTION_NONE,  /* it has to be computed */
+	ADOPTION_LATER, /* not, when the rank's memory is quiet */
+	ADOPTION_DONE,  /* the rank has it, and its versions say so */
+	ADOPTION_FAILED /* the rank's memory could not be mapped */
+};
+/* What the work would write, others of the group may hold, in whole pages at the same addresses:
+ * then the rank refers to their chunks, and need not do it. It is resident. */
+enum adoption memory_adopt(struct rank_memory *, const struct foreseen *);
 
 /* ---- request.c ---- */
 

@@ -132,6 +132,37 @@ void fill_effect(struct rank *r, const struct item *i, const struct foreseen *fo
 		content_is(&r->memory, f->dst + row * f->pitch, width, content);
 }
 
+/* The same content, row by row. */
+bool copy_there(struct rank *r, const struct item *i)
+{
+	const struct rf_copy *c = &i->copy.copy;
+	bool same = c->src_place == RF_AT_ADDRESS && c->dst_place == RF_AT_ADDRESS &&
+		    c->height <= ROWS_MAX;
+	for (uint64_t row = 0; row < c->height && same; row++) {
+		struct digest d[2];
+		digest_begin(&d[0]);
+		digest_begin(&d[1]);
+		same = content_absorb(&r->memory, c->src + row * c->src_pitch, c->width, &d[0]) &&
+		       content_absorb(&r->memory, c->dst + row * c->dst_pitch, c->width, &d[1]);
+		if (!same)
+			break;
+		struct version x = digest_end(&d[0]), y = digest_end(&d[1]);
+		same = x.a == y.a && x.b == y.b;
+	}
+	return same;
+}
+
+bool fill_there(struct rank *r, const struct item *i)
+{
+	const struct rf_fill *f = &i->fill.fill;
+	struct content content = versions_fill(f->value, f->element);
+	bool same = f->height <= ROWS_MAX;
+	for (uint64_t row = 0; row < f->height && same; row++)
+		same = content_holds(&r->memory, f->dst + row * f->pitch, f->width * f->element,
+				     content);
+	return same;
+}
+
 /* ---- kernels ---- */
 
 static uint32_t reach_of(const struct proxy_access *a)

@@ -13,6 +13,9 @@ void product_foresee(struct rank *, const struct item *, struct foreseen *);
 void copy_effect(struct rank *, const struct item *, const struct foreseen *);
 void fill_effect(struct rank *, const struct item *, const struct foreseen *);
 void run_effect(struct rank *, const struct item *, const struct foreseen *);
+/* What it will have written lies there already. */
+bool copy_there(struct rank *, const struct item *);
+bool fill_there(struct rank *, const struct item *);
 /* Its results lie where they should. */
 void collective_effect(struct rank *, struct item *, const struct coll_place *);
 

@@ -16,6 +16,7 @@
  *   collective.c  one group's operations on one communicator
  *   kinds.c       the table of kinds
  *   ready.c       whose turn it is
+ *   reuse.c       what need not be done: its result is on the device
  *   squash.c      what would write what several ranks share: once for all, or alone
  *   pump.c        items are submitted and complete
  *   group.c       an outermost NCCL group: issued at once, or not yet
@@ -117,6 +118,8 @@ struct item_row {
 	void (*foresee)(struct rank *, const struct item *, struct foreseen *);
 	/* As how many works it is submitted, if its rank is resident; NULL: as one. */
 	uint64_t (*works)(const struct item *);
+	/* Does the rank's memory hold already what it will have written? NULL: nobody knows. */
+	bool (*there)(struct rank *, const struct item *);
 	/* True: all of it is given away, and its execution is set. False: again later. */
 	bool (*submit)(struct rank *, struct stream *, struct item *);
 	/* All of it is given away: what the rank's memory holds when it is over. */

@@ -7,6 +7,7 @@
  */
 #include "loop/internal.h"
 #include "queue/ready.h"
+#include "queue/reuse.h"
 #include "queue/squash.h"
 
 #define REFILL_WORKS 32u /* a full device queue (64 works or more) is filled up after so many */
@@ -64,8 +65,13 @@ static bool submit_foreseen(struct rank *r, struct stream *s, struct item *i)
 	struct team team;
 	team.count = 0;
 	row->foresee(r, i, &foreseen);
-	if (i->execution->place == EXECUTION_NONE && !squash_may(r, s, i, &foreseen, &team))
-		return false;
+	if (i->execution->place == EXECUTION_NONE) {
+		enum adoption found = reuse(r, s, i, &foreseen);
+		if (found != ADOPTION_NONE)
+			return squash_spared(r, i, found == ADOPTION_DONE);
+		if (!squash_may(r, s, i, &foreseen, &team))
+			return false;
+	}
 	if (!row->submit(r, s, i))
 		return false;
 	if (team.count)

@@ -308,6 +308,15 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 	return may && !r->async_error;
 }
 
+bool squash_spared(struct rank *r, const struct item *i, bool now)
+{
+	if (!now)
+		r->queue.squashing.first = i;
+	else if (r->queue.squashing.first == i)
+		r->queue.squashing.first = NULL;
+	return now;
+}
+
 void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struct team *team)
 {
 	if (i->execution->place != EXECUTION_DEVICE)

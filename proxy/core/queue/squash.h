@@ -51,6 +51,8 @@ bool squash_may(struct rank *, const struct stream *, struct item *, const struc
 bool squash_held(const struct rank *, const struct item *);
 /* Nobody is waited for any more: `verdict` says why. */
 void squash_alone(struct rank *, struct item *, const struct foreseen *, enum verdict);
+/* It is not run (reuse.c), or `now` false: when the rank's memory is quiet. Gives `now`. */
+bool squash_spared(struct rank *, const struct item *, bool now);
 /* It has been submitted: the team's items complete on what runs for it. */
 void squash_join(struct rank *, struct item *, struct foreseen *, const struct team *);
 void squash_close(struct rank *); /* nothing of what is shared can be written, if nothing runs */

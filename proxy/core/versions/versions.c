@@ -194,6 +194,22 @@ void versions_copy(struct versions *to, uint64_t to_addr, const struct versions 
 	free(copied);
 }
 
+bool versions_hold(const struct versions *v, uint64_t addr, uint64_t bytes, struct content content)
+{
+	uint64_t end = addr + bytes;
+	for (uint32_t i = bytes ? at(v, addr) : v->count; i < v->count; i++) {
+		const struct extent *e = &v->extents[i];
+		if (e->addr >= end)
+			break;
+		uint64_t from = e->addr < addr ? addr : e->addr;
+		struct content has = later(e->content, from - e->addr);
+		struct content should = later(content, from - addr);
+		if (!same(&has, &should))
+			return false;
+	}
+	return true;
+}
+
 bool versions_zeros(const struct versions *v, uint64_t addr, uint64_t bytes)
 {
 	uint32_t i = at(v, addr);
@@ -243,6 +259,23 @@ int versions_load(struct versions *v, const void *from, uint64_t bytes)
 	free(v->extents);
 	*v = loaded;
 	return 0;
+}
+
+int versions_keep(const struct versions *v, struct versions *before)
+{
+	*before = *v;
+	before->extents = malloc(v->room * sizeof *v->extents);
+	if (!before->extents)
+		return ENOMEM;
+	memcpy(before->extents, v->extents, v->count * sizeof *v->extents);
+	return 0;
+}
+
+void versions_back(struct versions *v, struct versions *before)
+{
+	before->privates = v->privates;
+	free(v->extents);
+	*v = *before;
 }
 
 const char *versions_invalid(const struct versions *v)

@@ -60,6 +60,8 @@ void versions_private(struct versions *, uint64_t addr, uint64_t bytes);
 void versions_copy(struct versions *to, uint64_t to_addr, const struct versions *from,
 		   uint64_t from_addr, uint64_t bytes);
 
+/* Does the range hold this? */
+bool versions_hold(const struct versions *, uint64_t addr, uint64_t bytes, struct content);
 /* Is all of the range known to be zeros? */
 bool versions_zeros(const struct versions *, uint64_t addr, uint64_t bytes);
 
@@ -71,6 +73,11 @@ void versions_absorb(const struct versions *, uint64_t addr, uint64_t bytes, str
 uint64_t versions_size(const struct versions *);
 void versions_save(const struct versions *, void *to);
 int versions_load(struct versions *, const void *from, uint64_t bytes);
+
+/* The map as it is now. 0 or ENOMEM. Back: as it was, but that no private version is drawn twice;
+ * `before` is gone. */
+int versions_keep(const struct versions *, struct versions *before);
+void versions_back(struct versions *, struct versions *before);
 
 const char *versions_invalid(const struct versions *); /* what is wrong, or NULL */
 

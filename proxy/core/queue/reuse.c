@@ -1,0 +1,48 @@
+/* reuse.c: an item need not be done if its result is on the device already: in its rank's own
+ * memory, or in that of another rank of the job, which it then shares (memory/adopt.c).
+ *
+ * What a rank's memory holds is noted when a work is submitted. So what the rank's own versions
+ * promise counts only where all that is under way comes before the item in its own device queue.
+ *
+ * Only where ranks of a job share a device: alone, nothing is trusted that need not be.
+ */
+#include "queue/reuse.h"
+
+#include "loop/internal.h"
+
+static bool folded(const struct rank *r)
+{
+	return r->proxy->memory.shares && !r->proxy->apart && r->job->attached > 1;
+}
+
+static bool in_order(struct rank *r, const struct stream *s)
+{
+	for (uint32_t n = 0; n < r->queue.stream_count && r->memory.inflight; n++) {
+		const struct stream *o = r->queue.streams[n];
+		for (const struct item *i = o->head; i && i != o->next && o != s; i = i->next)
+			if (!execution_over(r, i->execution))
+				return false;
+	}
+	return true;
+}
+
+enum adoption reuse(struct rank *r, const struct stream *s, const struct item *i,
+		    const struct foreseen *f)
+{
+	const struct item_row *row = item_row(i);
+	enum adoption found = ADOPTION_NONE;
+	if (!folded(r))
+		return ADOPTION_NONE;
+	if (row->there && row->there(r, i) && in_order(r, s))
+		found = ADOPTION_DONE;
+	else if (row->needs & NEEDS_ACTIVE && f->keyed && !f->unordered)
+		found = memory_adopt(&r->memory, f);
+	if (found == ADOPTION_FAILED)
+		rank_fail(r, CU_OUT_OF_MEMORY, "its memory could not be mapped");
+	if (found != ADOPTION_DONE)
+		return found;
+	if (row->needs & NEEDS_ACTIVE)
+		rank_count_kernel(r);
+	rank_count_squashed(r);
+	return ADOPTION_DONE;
+}
