@@ -194,10 +194,10 @@ class Native:
         sets = info.sets
         bounds, places = sets.bounds, {at: n for n, (at, _) in enumerate(sets.words)}
         words = self._ffi.new("struct proxy_access[]", [
-            (at, 8, use, at in bounds.known) for at, use in sets.words
+            (at, 8, use, bounds.uses(at)) for at, use in sets.words
         ])  # fmt: skip
         variables = self._ffi.new(
-            "struct proxy_access[]", [(a.at, a.bytes, a.use, 0) for a in info.variables]
+            "struct proxy_access[]", [(a.at, a.bytes, a.use, a.bounded) for a in info.variables]
         )
         steps = self._ffi.new("struct proxy_step[]", [tuple(step) for step in bounds.steps])
         reached, reached_words = bounds.by_place(places)

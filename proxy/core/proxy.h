@@ -111,8 +111,10 @@ enum proxy_use {
 /* An address among the kernel's parameters (8 bytes), or a variable in its module's globals. */
 struct proxy_access {
 	uint64_t at, bytes;
-	uint32_t use;     /* enum proxy_use */
-	uint32_t bounded; /* of an address: what is `reached` tells how far from it; 0: anywhere */
+	uint32_t use; /* enum proxy_use */
+	uint32_t
+		bounded; /* its reads (PROXY_READ), its writes (PROXY_WRITTEN): what is `reached` tells
+			   * how far from the address they go; they stay within the variable */
 };
 /* How far that is, by a program of steps, proxy/ptx/bounds.py. Each gives a range: all whole
  * numbers between two, perhaps added to an address among the parameters; or nothing, of what no

@@ -11,13 +11,14 @@ A range holds for every thread at once: a thread's coordinates are ranges, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
+from .arithmetic import Use
 from .blocks import Way
 from .computing import ARITHMETIC, MODIFIERS, as_signed
 from .facts import Fact, facts_of
-from .model import TYPE_BYTES, Function, Instr, Int, Mem, Vec
+from .model import TYPE_BYTES, Function, Instr, Int, Mem, Sym, Vec
 from .parameters import Flat
 from .steps import SPECIAL_NAMES, Bounds, Op, Reached, Sign, Steps, TooLong, operands_of
 from .values import INTEGERS, LITERAL_BITS, Kind, Seen, Value, Values
@@ -32,11 +33,13 @@ LANES = 32
 
 @dataclass(frozen=True)
 class Access:
-    """What an instruction reaches through words of the parameters: `where` is its operand."""
+    """What an instruction reaches through words of the parameters and through variables: `where`
+    is its operand."""
 
     instr: Instr
     where: Mem
     words: tuple[int, ...]
+    variables: tuple[str, ...]
     use: int
 
 
@@ -47,17 +50,51 @@ class Context:
     facts: dict[Value, tuple[Fact, ...]]
 
 
-def bounds_of(kernel: Function, flat: Flat, accesses: list[Access]) -> Bounds:
-    """Of a closed kernel, whose instructions make these accesses."""
-    words = {word for access in accesses for word in access.words}
-    if len(flat.instrs) > INSTRS_MAX or not words:
+def bounds_of(
+    kernel: Function, flat: Flat, accesses: list[Access], sizes: Mapping[str, int]
+) -> Bounds:
+    """Of a closed kernel, whose instructions make these accesses. `sizes`: bytes of variables."""
+    if len(flat.instrs) > INSTRS_MAX or not accesses:
         return Bounds()
     params = {p.name: p.offset for p in kernel.params}
     try:
-        analysis = _Ranges(Values(flat, params), kernel.param_bytes)
-        return analysis.run(accesses)
-    except (KeyError, TooLong):
+        values = Values(flat, params)
+    except KeyError:
         return Bounds()
+    inside = _inside(values, accesses, sizes)
+    try:
+        found = _Ranges(values, kernel.param_bytes).run([a for a in accesses if a.words])
+    except (KeyError, TooLong):
+        found = Bounds()
+    return replace(found, inside=inside)
+
+
+def _inside(
+    values: Values, accesses: list[Access], sizes: Mapping[str, int]
+) -> tuple[str, ...]:
+    """The variables that are only reached where their names say."""
+    seen: dict[int, list[Seen]] = {}
+    for each in values.seen:
+        seen.setdefault(id(each.instr), []).append(each)
+    names, left = set[str](), set[str]()
+    for access in accesses:
+        names |= set(access.variables)
+        size, mems = _bytes_of(access.instr), _memory(access.instr)
+        for each in seen.get(id(access.instr), ()):
+            place = each.bases[mems.index(access.where)].about
+            if not (isinstance(place, Sym) and access.variables == (place.name,)):
+                left |= set(access.variables)
+                continue
+            low = place.offset + access.where.offset
+            if not (size and 0 <= low <= sizes[place.name] - size):
+                left.add(place.name)
+    return tuple(sorted(names - left))
+
+
+def sides_of(use: int) -> list[Use]:
+    """What an atomic does counts as written, and as read what it finds."""
+    sides = [Use.READ] if use & Use.READ else []
+    return [*sides, Use.WRITTEN] if use & (Use.WRITTEN | Use.ATOMIC) else sides
 
 
 Turning = dict[Value, int]  # values in a loop: the step that says what they are taken to be
@@ -78,12 +115,12 @@ class _Ranges:
         seen: dict[int, list[Seen]] = {}
         for each in self.values.seen:
             seen.setdefault(id(each.instr), []).append(each)
-        reached, unknown = list[Reached](), set[int]()
+        reached = list[Reached]()
+        unknown = {Use.READ: set[int](), Use.WRITTEN: set[int]()}
         for access in accesses:
             size = _bytes_of(access.instr)
             for each in seen.get(id(access.instr), ()):
-                mems = [a for a in access.instr.args if isinstance(a, Mem)]
-                base = each.bases[mems.index(access.where)]
+                base = each.bases[_memory(access.instr).index(access.where)]
                 context = self._block(each.block)
                 if each.pred:
                     context = self._with(context, each.pred, not access.instr.negated)
@@ -92,10 +129,15 @@ class _Ranges:
                     offset = access.where.offset
                     reached.append(Reached(step, access.use, offset, size, access.words))
                 else:
-                    unknown |= set(access.words)
-        known = {word for access in accesses for word in access.words} - unknown
-        kept = {r for r in reached if known & set(r.words)}
-        return _pruned(Bounds(tuple(self.steps.steps), tuple(sorted(kept)), tuple(sorted(known))))
+                    for use in sides_of(access.use):
+                        unknown[use] |= set(access.words)
+        words = {word for access in accesses for word in access.words}
+        read, written = words - unknown[Use.READ], words - unknown[Use.WRITTEN]
+        kept = {r for r in reached if (read | written) & set(r.words)}
+        return _pruned(Bounds(
+            tuple(self.steps.steps), tuple(sorted(kept)), tuple(sorted(read)),
+            tuple(sorted(written)),
+        ))  # fmt: skip
 
     def _is_any(self, step: int) -> bool:
         return self.steps.steps[step].op == Op.ANY
@@ -438,6 +480,10 @@ def _is_zero(value: Value) -> bool:
     return value.kind is Kind.NUMBER and value.about == 0
 
 
+def _memory(instr: Instr) -> list[Mem]:
+    return [a for a in instr.args if isinstance(a, Mem)]
+
+
 def _bytes_of(instr: Instr) -> int:
     """How many bytes an instruction reaches at each address that it names; 0: that is not known."""
     op = instr.op
@@ -475,4 +521,4 @@ def _pruned(bounds: Bounds) -> Bounds:
         Reached(place[step], use, low, high - low, words)
         for (step, use, words), (low, high) in together.items()
     )
-    return Bounds(tuple(steps), reached, bounds.known)
+    return replace(bounds, steps=tuple(steps), reached=reached)

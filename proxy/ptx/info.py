@@ -40,6 +40,7 @@ class Access:
     at: int
     bytes: int
     use: Use
+    bounded: int  # the uses (Use.READ, Use.WRITTEN) that stay within it
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ def module_info(text: str, digest: str) -> ModuleInfo:
 def variables_of(module: ModuleInfo, sets: Sets) -> tuple[Access, ...]:
     """The variables that a kernel of the module uses, in the globals area."""
     placed = {g.name: g for g in module.globals}
+    inside = dict.fromkeys(sets.bounds.inside, Use.READ | Use.WRITTEN)
     return tuple(
-        Access(placed[name].offset, placed[name].bytes, use) for name, use in sets.variables
+        Access(placed[name].offset, placed[name].bytes, use, inside.get(name, 0))
+        for name, use in sets.variables
     )

@@ -115,14 +115,16 @@ def analyse(module: Module, kernel: Function, flat: Flat, fixed_code: bool) -> S
     words = [(at, use) for at, use in sorted(analysis.words.items()) if use & accessed]
     names = [(name, use) for name, use in sorted(analysis.variables.items()) if use & accessed]
     reasons = tuple(Reason(what, text) for what, text in analysis.reasons.items())
-    bounds = Bounds() if reasons else bounds_of(kernel, flat, analysis.accesses())
+    bounds = Bounds() if reasons else bounds_of(
+        kernel, flat, analysis.accesses(), {v.name: v.size for v in module.variables.values()}
+    )
     return Sets(tuple(words), tuple(names), reasons, bounds)
 
 
 class _Analysis(Registers):
     def __init__(self, module: Module, kernel: Function, flat: Flat, fixed_code: bool):
         super().__init__(module, kernel, flat, fixed_code)
-        self._noted: dict[tuple[int, Mem], tuple[Instr, set[int], Use]] = {}
+        self._noted: dict[tuple[int, Mem], tuple[Instr, set[int], set[str], Use]] = {}
         self.doing = {
             Flow.MOVE: self.move, Flow.MOVE_FIRST: self.move_first, Flow.CHOOSE: self.choose,
             Flow.ADD: self.add, Flow.EXTREME: self.extreme, Flow.MULTIPLY: self.multiply,
@@ -228,15 +230,18 @@ class _Analysis(Registers):
             self.open(why, i)
         self._use(origins, use)
         words = {o.at for o in origins if o.kind == "word" and isinstance(o.at, int)}
-        _, known, uses = self._noted.get((id(i), where), (i, set[int](), Use(0)))
-        self._noted[id(i), where] = (i, known | words, uses | use)
+        names = {str(o.at) for o in origins if o.kind == "variable"}
+        _, known, named, uses = self._noted.get(
+            (id(i), where), (i, set[int](), set[str](), Use(0))
+        )
+        self._noted[id(i), where] = (i, known | words, named | names, uses | use)
 
     def accesses(self) -> list[Access]:
-        """Those to device memory through words of the parameters."""
+        """Those to device memory."""
         return [
-            Access(instr, where, tuple(sorted(words)), use)
-            for (_, where), (instr, words, use) in self._noted.items() if words
-        ]  # fmt: skip
+            Access(instr, where, tuple(sorted(words)), tuple(sorted(names)), use)
+            for (_, where), (instr, words, names, use) in self._noted.items()
+        ]
 
     def _why_not(self, o: Origin) -> str:
         """Why an address may not have this origin; "": it may."""

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .arithmetic import Use
+
 STEPS_MAX = 1024  # BOUND_STEPS_MAX
 
 
@@ -94,16 +96,21 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a kernel does by way of the words that are `known` is within what is `reached`; the
-    others may be used to reach anything in a buffer."""
+    """What a kernel reads by way of the words `read`, and writes by way of those `written`, is
+    within what is `reached`; by way of the others it may be anywhere. So it is with variables: what
+    it does by way of those `inside` is within them."""
 
     steps: tuple[Step, ...] = ()
     reached: tuple[Reached, ...] = ()
-    known: tuple[int, ...] = ()
+    read: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
+    inside: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, list[Any]]:
         """As JSON has it."""
-        return {"steps": [list(s) for s in self.steps], "known": list(self.known),
+        return {"steps": [list(s) for s in self.steps], "read": list(self.read),
+                "written": list(self.written),
+                "inside": list(self.inside),
                 "reached": [[*r[:-1], list(r.words)] for r in self.reached]}  # fmt: skip
 
     @classmethod
@@ -114,8 +121,14 @@ class Bounds:
                 Reached(int(step), int(use), int(offset), int(size), tuple(map(int, words)))
                 for step, use, offset, size, words in plain["reached"]
             ),
-            tuple(map(int, plain["known"])),
+            tuple(map(int, plain["read"])),
+            tuple(map(int, plain["written"])),
+            tuple(map(str, plain["inside"])),
         )
+
+    def uses(self, word: int) -> int:
+        """Of which its bounds are known: Use.READ, Use.WRITTEN."""
+        return (word in self.read) * Use.READ | (word in self.written) * Use.WRITTEN
 
     def by_place(
         self, places: Mapping[int, int]

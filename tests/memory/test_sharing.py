@@ -77,6 +77,30 @@ def test_zeros_are_not_copied(make: Make) -> None:
     assert world.memory.copies == 1
 
 
+def test_what_may_be_written_anywhere_is_noticed_wherever_it_is(make: Make) -> None:
+    """Also in pages that nobody shares."""
+    world = make(2, 8)
+    first, second = world.ranks
+    same(first, second, pages=3)
+    assert world.lib.memory_merge(second.memory) == 0
+    own(first, 0, 2)
+    ranges = world.ffi.new("struct memory_range[]", [(DEV_BASE, 1)])
+    assert world.lib.memory_fence(first.memory, ranges, 1) == 0
+    assert [first.owns(page * CELLS, CELLS) for page in range(3)] == [True, True, False]
+    first.write(1, 7)  # kept for this
+    assert world.lib.memory_fence(first.memory, ranges, 1) == 0
+    assert [first.owns(page * CELLS, CELLS) for page in range(3)] == [True, False, False]
+    first.begin()
+    assert world.lib.memory_fence(first.memory, ranges, 1) == NOT_READY
+    assert world.device.unforeseen(first.space, addr_of(CELLS), 1, 9)
+    first.model[1] = (first.model[1][0], 9)
+    first.end()
+    assert world.memory.unforeseen == 1 and not first.memory.surprised
+    for rank in (first, second):
+        assert world.lib.memory_merge(rank.memory) == 0
+        world.check()
+
+
 def test_what_only_begins_with_zeros_is_copied(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks

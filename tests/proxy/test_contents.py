@@ -317,6 +317,41 @@ def test_what_is_written_past_a_buffer_is_not_taken_for_what_lay_there(
     here.go_on(1, made)
 
 
+def test_what_is_written_past_the_end_is_written_there(
+    ranks: tuple[Devices, list[Computing]],
+) -> None:
+    """Into the next buffer, by a launch that tells how far it goes."""
+    here, made = ranks
+    for rank in made:
+        for at in (A, B, C, D):
+            rank.fill(at, 0, 4, WORDS)
+        rank.launch("scale", B, A, 160 if rank.rank == 1 else WORDS, 2, 192)
+    with ExitStack() as stack:
+        found = done(here, made, stack, 0)
+        check_equal_versions(found)
+        assert content(found[0], B)[0] == content(found[2], B)[0]
+        assert content(found[0], C) == content(found[2], C) != content(found[1], C)
+        assert content(found[0], D) == content(found[1], D)
+    here.go_on(1, made)
+
+
+def test_what_is_written_where_memory_leads_is_not_taken_for_what_lay_there(
+    ranks: tuple[Devices, list[Computing]],
+) -> None:
+    here, made = ranks
+    for rank in made:
+        rank.write(A, struct.pack("<I", 1024 if rank.rank == 1 else 0) * WORDS)
+        for at in (B, C, D):
+            rank.fill(at, 0, 4, WORDS)
+        rank.launch("stray", B, A, 1, 2, 96)
+    with ExitStack() as stack:
+        found = done(here, made, stack, 0)
+        check_equal_versions(found)
+        assert found[0].read(D, 4) != found[1].read(D, 4)
+        assert content(found[0], D) != content(found[1], D)
+    here.go_on(1, made)
+
+
 def test_ranks_receive_one_result_or_parts_of_it(ranks: tuple[Devices, list[Computing]]) -> None:
     here, made = ranks
     kinds, count = CONTRACT.enums["rf_coll"], WORDS // RANKS

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rankfold.proxy.ptx.arithmetic import Use
 from rankfold.proxy.ptx.sets import Sets
 from support import native
 
@@ -23,8 +24,10 @@ class Span(NamedTuple):
 
 
 class Reach(NamedTuple):
-    read: Span
-    written: Span
+    """None: anywhere."""
+
+    read: Span | None
+    written: Span | None
 
 
 class Core:
@@ -46,7 +49,7 @@ class Core:
         reached, words = sets.bounds.by_place(places)
         arrays = {
             "words": self.ffi.new("struct proxy_access[]", [
-                (at, 8, use, at in sets.bounds.known) for at, use in sets.words]),
+                (at, 8, use, sets.bounds.uses(at)) for at, use in sets.words]),
             "steps": self.ffi.new("struct proxy_step[]", [tuple(s) for s in sets.bounds.steps]),
             "reached": self.ffi.new("struct proxy_reached[]", reached),
             "reached_words": self.ffi.new("uint32_t[]", words),
@@ -68,20 +71,23 @@ class Core:
 
     def of(
         self, sets: Sets, reaches: Any, params: bytes, grid: Sequence[int], block: Sequence[int]
-    ) -> dict[int, Reach | None]:
-        """Of each word, by its offset; None: anywhere."""
+    ) -> dict[int, Reach]:
+        """Of each word, by its offset."""
         found = self.ffi.new("struct bounds[]", len(sets.words))
         shape = self.ffi.new("struct bound_shape *", {"grid": grid, "block": block})
         self.lib.bounds_of(reaches, shape, params, found)
         return {
-            at: Reach(_span(found[n].read), _span(found[n].written)) if found[n].known else None
+            at: Reach(
+                _span(found[n].read) if found[n].known & Use.READ else None,
+                _span(found[n].written) if found[n].known & Use.WRITTEN else None,
+            )
             for n, (at, _) in enumerate(sets.words)
         }
 
     def reaches(
         self, sets: Sets, params: bytes, grid: Sequence[int] = (1, 1, 1),
         block: Sequence[int] = (32, 1, 1),
-    ) -> dict[int, Reach | None]:  # fmt: skip
+    ) -> dict[int, Reach]:  # fmt: skip
         """The same of one launch."""
         with self.loaded(sets, len(params)) as reaches:
             return self.of(sets, reaches, params, grid, block)

@@ -19,6 +19,7 @@ HEAD = """
 .version 8.6
 .target sm_90
 .address_size 64
+.global .align 8 .u32 list[4];
 .visible .entry kernel(.param .u64 p, .param .u64 q, .param .u64 m, .param .u32 n, .param .u32 k) {
     .reg .b64 %a<20>, %p, %q, %m; .reg .b32 %i<20>, %n, %k, %x, %t; .reg .b16 %h<5>;
     .reg .pred %c, %d, %e;
@@ -44,7 +45,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Core:
     return Core(tmp_path_factory.mktemp("bounds"))
 
 
-def reach(core: Core, body: str, n: int = 100, k: int = 3, m: int = 5) -> Reach | None:
+def reach(core: Core, body: str, n: int = 100, k: int = 3, m: int = 5) -> Reach:
     """Of `p`."""
     params = struct.pack("<QQQII", P, Q, m & (1 << 64) - 1, n & (1 << 32) - 1, k & (1 << 32) - 1)
     return core.reaches(found(body), params, (BLOCKS, 1, 1), (THREADS, 1, 1))[0]
@@ -268,7 +269,16 @@ ANYWHERE = {
 
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_what_is_not_known(core: Core, name: str) -> None:
-    assert reach(core, ANYWHERE[name], m=1 << 40) is None
+    """And of what is done elsewhere, all is: nothing."""
+    nothing = Span(0, 0)
+    said = reach(core, ANYWHERE[name], m=1 << 40)
+    assert said == (Reach(nothing, None) if "st." in ANYWHERE[name] else Reach(None, nothing))
+
+
+def test_what_is_written_is_known_although_what_is_read_is_not(core: Core) -> None:
+    body = "setp.eq.s32 %c, %k, 3; selp.b64 %a1, %p, %q, %c; ld.global.u32 %i0, [%a1];" + (
+        "st.global.u32 [%p+8], %i0;")  # fmt: skip
+    assert reach(core, body) == Reach(None, Span(8, 12))
 
 
 def test_reads_and_writes_are_told_apart(core: Core) -> None:
@@ -276,6 +286,26 @@ def test_reads_and_writes_are_told_apart(core: Core) -> None:
     assert reach(core, body) == Reach(Span(4, 44), Span(16, 44))
     copy = "mov.u32 %i3, block; cp.async.ca.shared.global [%i3], [%p+8], 16;"
     assert reach(core, copy) == Reach(Span(8, 24), Span(0, 0))
+
+
+VARIABLES = {
+    "named": ("ld.global.u32 %i0, [list+12];", True),
+    "by its address": ("mov.u64 %a1, list; add.s64 %a1, %a1, 4; st.global.u64 [%a1+4], %m;", True),
+    "in two ways": ("mov.u64 %a1, list; cvta.global.u64 %a1, %a1; atom.add.u32 %i0, [%a1], 1;"
+                    "ld.global.u32 %i0, [list];", True),
+    "beyond its end": ("st.global.u64 [list+12], %m;", False),
+    "before it": ("mov.u64 %a1, list; ld.global.u32 %i0, [%a1+-4];", False),
+    "by an index": ("mov.u64 %a1, list; mul.wide.u32 %a2, %t, 4; add.s64 %a1, %a1, %a2;"
+                    "ld.global.u32 %i0, [%a1]; ld.global.u32 %i0, [list];", False),
+    "or a parameter": ("mov.u64 %a1, list; setp.eq.s32 %c, %k, 3; selp.b64 %a1, %a1, %p, %c;"
+                       "ld.global.u32 %i0, [%a1];", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_whether_a_variable_is_left(name: str) -> None:
+    body, inside = VARIABLES[name]
+    assert found(body).bounds.inside == (("list",) if inside else ())
 
 
 def test_launches_are_not_confused(core: Core) -> None:
@@ -286,12 +316,12 @@ def test_launches_are_not_confused(core: Core) -> None:
             n, blocks, threads, p = turn % 20, 1 + turn % 3, 1 + turn % 7, P + 256 * (turn % 2)
             params = struct.pack("<QQQII", p, Q, 5, n, 3)
             seen = core.of(sets, reaches, params, (blocks, 1, 1), (threads, 1, 1))[0]
-            assert seen and seen.read == Span(0, 4 * min(n, blocks * threads))
+            assert seen.read == Span(0, 4 * min(n, blocks * threads))
 
 
 def test_a_word_that_is_no_address_reaches_nothing_known(core: Core) -> None:
     params = struct.pack("<QQQII", 0, Q, 5, 100, 3)
-    assert core.reaches(found(at("%x")), params)[0] is None
+    assert core.reaches(found(at("%x")), params)[0].read is None
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def check(core: Core, seed: int) -> tuple[int, int]:
     for _ in range(4 if sets.closed else 0):
         params, blocks, threads = launch(chance)
         found = core.reaches(sets, params, (blocks, 1, 1), (threads, 1, 1))
-        used, bounded = used + len(found), bounded + sum(r is not None for r in found.values())
+        used, bounded = used + len(found), bounded + sum(None not in r for r in found.values())
         for _ in range(6):
             block = chance.choice([0, blocks - 1, chance.randrange(blocks)])
             thread = chance.choice([0, threads - 1, chance.randrange(threads)])
@@ -187,7 +187,7 @@ def check(core: Core, seed: int) -> tuple[int, int]:
     return used, bounded
 
 
-def _check_thread(thread: Thread, sets: Sets, found: dict[int, Reach | None], about: str) -> None:
+def _check_thread(thread: Thread, sets: Sets, found: dict[int, Reach], about: str) -> None:
     """Each access lies within one of its words' bounds."""
     words = dict(sets.words)
     for accessed in thread.run():
@@ -195,7 +195,7 @@ def _check_thread(thread: Thread, sets: Sets, found: dict[int, Reach | None], ab
         for at in words:
             reach = found[at]
             base = int.from_bytes(thread.params[at : at + 8], "little")
-            span = reach and (reach.written if accessed.written else reach.read)
+            span = reach.written if accessed.written else reach.read
             low = accessed.address - base
             fits |= span is None or (span.low <= low and low + accessed.bytes <= span.high)
         if not fits:

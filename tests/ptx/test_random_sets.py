@@ -110,8 +110,13 @@ ACCESSES = [
     "setp.ne.u64 %l, $a, 0; selp.b32 $i, 1, 2, %l;",
 ]  # fmt: skip
 NUMBERS = ["add.u32 $i, $i, $k;", "mul.lo.u32 $i, $k, 5;", "xor.b32 $i, $i, %j8;"]
-BLOCKS = ["{}", "{}", "{}", "@%c bra over$; {} over$:",
-          "mov.u32 %j5, 0; again$: {} add.u32 %j5, %j5, 1; setp.lt.u32 %l, %j5, 2; @%l bra again$;"]
+BLOCKS = [
+    "{}",
+    "{}",
+    "{}",
+    "@%c bra over$; {} over$:",
+    "mov.u32 %j5, 0; again$: {} add.u32 %j5, %j5, 1; setp.lt.u32 %l, %j5, 2; @%l bra again$;",
+]
 
 
 def choice(lines: list[str]) -> st.SearchStrategy[str]:
@@ -174,9 +179,7 @@ class World:
     def run(self, uses: dict[int, Use], other: set[int], moved: set[int]) -> list[Any]:
         """What all buffers hold at the end. `uses`: of each buffer. `other`: of those the content
         differs. `moved`: those lie elsewhere."""
-        at = [
-            self.places[k + (POINTERS + 1 if k in moved else 0)] for k in range(POINTERS + 1)
-        ]
+        at = [self.places[k + (POINTERS + 1 if k in moved else 0)] for k in range(POINTERS + 1)]
         self.protect(self.base, CHUNK, mmap.PROT_READ | mmap.PROT_WRITE)
         self.space.write(self.base, np.full(CHUNK // 8, 0x5555, np.uint64))
         for k, address in enumerate(at):

@@ -26,7 +26,6 @@ ALIKE = {
     "buckets": STEPS, "fault": STEPS - 1,
 }  # fmt: skip
 FAST = ("host_copy", "beside", "buckets")  # the others take as long each
-FLAWED = pytest.mark.xfail(reason="docs/known-flaws.md: where it writes is read from memory")
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +69,7 @@ def as_it_is(kind: str, outputs: list[str]) -> None:
 
 
 def marks(kind: str) -> list[pytest.MarkDecorator]:
-    return [FLAWED] * (kind == "astray") + [pytest.mark.slow] * (kind not in FAST)
+    return [pytest.mark.slow] * (kind not in FAST)
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks(kind)) for kind in ALIKE])

@@ -105,8 +105,8 @@ def test_what_a_kernel_reads_and_writes_is_kept_with_its_object(
     assert sets.words == ((0, Use.READ | Use.WRITTEN),)
     at = {g.name: g.offset for g in module.globals}
     assert places == (
-        Access(at["first"], 4, Use.READ | Use.WRITTEN | Use.ATOMIC),
-        Access(at["second"], 12, Use.READ),
+        Access(at["first"], 4, Use.READ | Use.WRITTEN | Use.ATOMIC, 0),
+        Access(at["second"], 12, Use.READ, 0),
     )
 
 

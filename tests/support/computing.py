@@ -49,6 +49,9 @@ WORK = {
               "st.global.u32 [%d4], %r4;",
     "pointer": "st.global.u64 [%d1], %d2; ld.global.u64 %d6, [%d1]; add.u64 %d6, %d6, %d3;"
                "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 9; st.global.u32 [%d6], %r4;",
+    # where a number in memory leads: up to 4 KiB behind `out`
+    "stray": "ld.global.u32 %r4, [%d5]; and.b32 %r4, %r4, 4092; cvt.u64.u32 %d6, %r4;"
+             "add.u64 %d6, %d6, %d1; st.global.u32 [%d6], %r2;",
     # into the buffer that lies `add` behind `out`
     "beyond": "mul.wide.u32 %d6, %r2, 512; add.u64 %d6, %d6, %d4; ld.global.u32 %r4, [%d5];"
               "st.global.u32 [%d6], %r4;",

@@ -36,6 +36,7 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 	intake_open(r);
 	if (ring_open(r, channel_fd, error, error_bytes))
 		goto fail;
+	memory_single(&r->memory, job->world_size == 1);
 	code = memory_open(&r->memory, &job->proxy->memory, job->id, rank, image_fd,
 			   r->ring.channel_fd);
 	if (code) {

@@ -4,6 +4,8 @@
  */
 #include "memory.h"
 
+#define AROUND_MAX RF_CHUNK_BYTES /* beyond a buffer's ends; further, it is anywhere */
+
 /* What a reach turns out to be, before it in the key. */
 enum { A_NUMBER, A_BUFFER };
 
@@ -46,6 +48,12 @@ void content_unknown(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 		return;
 	versions_private(&m->versions, addr, bytes);
 	changes(m, addr, bytes);
+}
+
+void content_doubted(struct rank_memory *m, uint32_t page)
+{
+	versions_private(&m->versions, page_addr(page), RF_CHUNK_BYTES);
+	m->pages[page].digested = 0;
 }
 
 void content_all_unknown(struct rank_memory *m)
@@ -147,21 +155,41 @@ static struct range part_of(const struct reach *reach, struct bound bound, const
 			    uint32_t use)
 {
 	int64_t at = (int64_t)(reach->addr - b->addr), low, high;
-	if (reach->bounded && !__builtin_add_overflow(at, bound.low, &low) &&
+	if (reach->bounded & use && !__builtin_add_overflow(at, bound.low, &low) &&
 	    !__builtin_add_overflow(at, bound.high, &high) && low >= 0 && high <= (int64_t)b->bytes)
 		return (struct range){b->addr + (uint64_t)low, (uint64_t)(high - low), use};
-	if (use & REACH_WRITTEN)
-		use |= REACH_BEHIND;
 	return (struct range){b->addr, b->bytes, use};
 }
 
 /* It has nothing to do with the buffer that it begins in: it reaches another one's content. */
-static bool strays(const struct reach *reach, struct bound bound, const struct buffer *b)
+static bool elsewhere(const struct reach *reach, struct bound bound, const struct buffer *b)
 {
 	int64_t at = (int64_t)(reach->addr - b->addr), low, high;
-	return reach->bounded && (__builtin_add_overflow(at, bound.low, &low) ||
-				  __builtin_add_overflow(at, bound.high, &high) || high <= 0 ||
-				  low >= (int64_t)b->bytes);
+	return __builtin_add_overflow(at, bound.low, &low) ||
+	       __builtin_add_overflow(at, bound.high, &high) || high <= 0 ||
+	       low >= (int64_t)b->bytes;
+}
+
+/* What a bounded reach may write before the buffer and behind it. */
+static void foresee_around(const struct reach *reach, const struct buffer *b, struct foreseen *f)
+{
+	const uint64_t heap_end = RF_DEV_BASE + RF_HEAP_BYTES, end = b->addr + b->bytes;
+	int64_t at = (int64_t)(reach->addr - b->addr);
+	int64_t before = -(at + reach->written.low);
+	int64_t after = at + reach->written.high - (int64_t)b->bytes;
+	if (before > (int64_t)AROUND_MAX || after > (int64_t)AROUND_MAX) {
+		f->astray = true;
+		return;
+	}
+	if (before > (int64_t)(b->addr - RF_DEV_BASE))
+		before = (int64_t)(b->addr - RF_DEV_BASE);
+	if (after > (int64_t)(heap_end - end))
+		after = (int64_t)(heap_end - end);
+	if (before > 0)
+		foreseen_add(f, b->addr - (uint64_t)before, (uint64_t)before,
+			     REACH_WRITTEN | REACH_PERHAPS);
+	if (after > 0)
+		foreseen_add(f, end, (uint64_t)after, REACH_WRITTEN | REACH_PERHAPS);
 }
 
 /* Two addresses in one buffer are not two in two of equal content. */
@@ -177,14 +205,19 @@ static void foresee_buffer(struct rank_memory *m, struct digest *d, const struct
 	digest_word(d, reach->use);
 	for (uint32_t n = 0; n < 2; n++) {
 		struct bound bound = n ? reach->written : reach->read;
-		if (!(reach->use & uses[n]) || (reach->bounded && bound.low >= bound.high))
+		bool bounded = reach->bounded & uses[n];
+		if (!(reach->use & uses[n]) || (bounded && bound.low >= bound.high))
 			continue;
-		f->known &= !strays(reach, bound, b);
+		f->known &= !(bounded && elsewhere(reach, bound, b));
 		struct range part = part_of(reach, bound, b, uses[n]);
 		digest_word(d, uses[n]);
 		digest_word(d, part.addr - b->addr);
 		digest_word(d, part.bytes);
 		foresee_part(m, d, part, f);
+		if (uses[n] == REACH_WRITTEN && !bounded)
+			f->astray = true;
+		else if (uses[n] == REACH_WRITTEN && f->known)
+			foresee_around(reach, b, f);
 	}
 	f->unordered |= reach->use & REACH_UNORDERED;
 }
@@ -206,29 +239,35 @@ void content_foresee(struct rank_memory *m, struct digest *d, const struct reach
 		if (b)
 			foresee_buffer(m, d, reach, b, &met, f);
 	}
-	f->keyed = f->known;
+	f->keyed = f->known && !f->astray;
 	f->key = digest_end(d);
 }
 
 struct version content_version(struct rank_memory *m, const struct foreseen *f)
 {
-	return f->unordered ? versions_new(&m->versions) : f->key;
+	return f->unordered || !f->keyed ? versions_new(&m->versions) : f->key;
 }
 
-/* Up to where no other buffer can lie: programs do write behind a buffer's end, where CUDA's
- * rounding lets them. No result depends on what lies there; what does is known apart. */
-static void behind(struct rank_memory *m, const struct range *b, struct version version)
+/* What it holds depends on what it held, too. */
+static struct version mixed(const struct rank_memory *m, const struct range *range, uint32_t number,
+			    struct version version)
 {
-	uint64_t end = b->addr + b->bytes, bytes = -b->bytes % RF_ALLOC_ALIGN;
 	struct digest d;
-	if (!bytes)
-		return;
 	digest_begin(&d);
 	digest_word(&d, OF_REST);
 	digest_word(&d, version.a);
 	digest_word(&d, version.b);
-	versions_absorb(&m->versions, end, bytes, &d);
-	content_is(m, end, bytes, (struct content){digest_end(&d), 0, 0});
+	digest_word(&d, number);
+	versions_absorb(&m->versions, range->addr, range->bytes, &d);
+	return digest_end(&d);
+}
+
+/* Pages of which any part is written by what may write anywhere: it is not guarded there. */
+static void pages_unknown(struct rank_memory *m, const struct range *range)
+{
+	uint64_t first = page_at(range->addr), last = page_at(range->addr + range->bytes - 1);
+	if (range->bytes)
+		content_unknown(m, page_addr((uint32_t)first), (last - first + 1) * RF_CHUNK_BYTES);
 }
 
 /* Each range that is written has a part of its own in what the version names. */
@@ -242,7 +281,7 @@ bool content_committed(const struct rank_memory *m, const struct foreseen *f)
 	bool any = false;
 	for (uint32_t i = 0; i < f->count; i++) {
 		const struct range *range = &f->ranges[i];
-		if (!(range->use & REACH_WRITTEN))
+		if (!(range->use & REACH_WRITTEN) || range->use & REACH_PERHAPS)
 			continue;
 		any = true;
 		if (!content_holds(m, range->addr, range->bytes, part(i, f->key)))
@@ -253,7 +292,7 @@ bool content_committed(const struct rank_memory *m, const struct foreseen *f)
 
 void content_commit(struct rank_memory *m, const struct foreseen *f, struct version version)
 {
-	if (!f->known) {
+	if (!f->known || (f->astray && !memory_fences(m))) {
 		content_all_unknown(m);
 		return;
 	}
@@ -261,8 +300,12 @@ void content_commit(struct rank_memory *m, const struct foreseen *f, struct vers
 		const struct range *range = &f->ranges[i];
 		if (!(range->use & REACH_WRITTEN))
 			continue;
-		if (range->use & REACH_BEHIND)
-			behind(m, range, version);
-		content_is(m, range->addr, range->bytes, part(i, version));
+		if (f->astray)
+			pages_unknown(m, range);
+		else if (range->use & REACH_PERHAPS)
+			content_is(m, range->addr, range->bytes,
+				   (struct content){mixed(m, range, i, version), 0, 0});
+		else
+			content_is(m, range->addr, range->bytes, part(i, version));
 	}
 }

@@ -180,6 +180,9 @@ struct rank_memory {
 	uint32_t guarded;  /* resident pages that are guarded or open */
 	uint32_t inflight; /* submitted works that use it */
 	uint64_t last_active;
+	bool single;              /* no other rank is of its group */
+	bool fenced;              /* the submitted work may write anywhere (memory_fence) */
+	bool surprised;           /* another has written where nothing said that it might */
 	bool stopped;             /* nothing more is brought in: the rank has failed */
 	bool alone;               /* on its device: no second copy is kept in the image */
 	bool gives, asked;        /* while somebody looks for who may share, or make room */
@@ -236,6 +239,9 @@ bool memory_clear_image(struct rank_memory *); /* image.c: what an earlier proce
 /* Is there nobody to make room for? */
 static inline void memory_alone(struct rank_memory *m, bool alone) { m->alone = alone; }
 
+/* Is it the only rank of its group, on any device? Then nobody ever has the same. */
+static inline void memory_single(struct rank_memory *m, bool single) { m->single = single; }
+
 static inline bool memory_resident(const struct rank_memory *m) { return !m->missing; }
 static inline bool memory_moving(const struct rank_memory *m) { return m->move_count != 0; }
 
@@ -247,6 +253,7 @@ static inline void memory_used(struct rank_memory *m)
 	m->inflight--;
 	if (m->guarded)
 		sharing_copied(m);
+	m->fenced &= m->inflight != 0;
 }
 
 /* ---- buffers.c ---- */
@@ -279,16 +286,18 @@ bool content_holds(const struct rank_memory *, uint64_t addr, uint64_t bytes, st
 struct bound {
 	int64_t low, high;
 };
-/* An address through which a work reaches the buffer that it points into, and no other; if it is
- * `bounded`, no more of that than `read` and `written`; if these lie outside of it, nothing is
- * known of the work. What is no address of the rank's is a number. UNORDERED: what the work writes
- * depends on who comes first; BEHIND: it may write behind the buffer's end, where no other can
- * lie. */
-enum reach_use { REACH_READ = 1, REACH_WRITTEN = 2, REACH_UNORDERED = 4, REACH_BEHIND = 8 };
+/* An address through which a work reaches the buffer that it points into; of the uses that are
+ * `bounded`, no more than `read` and `written`, which may go beyond the buffer's ends: programs do
+ * write there, where CUDA lets them. If these lie wholly outside of it, nothing is known of the
+ * work. Writes that are not bounded, because what is read from memory leads them, may go anywhere;
+ * reads are taken to stay in the buffer, because nobody is harmed. What is no address of
+ * the rank's is a number. UNORDERED: what the work writes depends on who comes first; PERHAPS: it
+ * may write there, and what that leaves depends on what was there, too. */
+enum reach_use { REACH_READ = 1, REACH_WRITTEN = 2, REACH_UNORDERED = 4, REACH_PERHAPS = 8 };
 struct reach {
 	uint64_t addr;
 	uint32_t use;
-	bool bounded;
+	uint32_t bounded; /* REACH_READ, REACH_WRITTEN */
 	struct bound read, written;
 };
 
@@ -300,6 +309,7 @@ struct range {
 };
 struct foreseen {
 	bool known;         /* false: it may read and write all there is */
+	bool astray;        /* it may write where no range is */
 	bool keyed;         /* there is a key: */
 	bool unordered;     /* and what is written depends on who comes first, besides: */
 	struct version key; /* of all that decides what is written, and where in the ranges */
@@ -310,14 +320,15 @@ struct foreseen {
 static inline void foreseen_none(struct foreseen *f)
 {
 	f->known = true;
-	f->keyed = f->unordered = false;
+	f->astray = f->keyed = f->unordered = false;
 	f->count = 0;
 }
 void foreseen_add(struct foreseen *, uint64_t addr, uint64_t bytes, uint32_t use);
 /* A work that reaches nothing but this, and that the digest describes but for it. */
 void content_foresee(struct rank_memory *, struct digest *, const struct reach *, uint32_t count,
 		     struct foreseen *);
-/* Of what such a work writes: its key, or, UNORDERED, one that nothing else ever gets. */
+/* Of what such a work writes: its key; one that nothing else ever gets if it has none, or if that
+ * is not all (UNORDERED). */
 struct version content_version(struct rank_memory *, const struct foreseen *);
 /* It has been submitted, and writes this. */
 void content_commit(struct rank_memory *, const struct foreseen *, struct version);
@@ -351,6 +362,16 @@ uint64_t memory_shared(const struct rank_memory *, bool once);
 int memory_open_shared(struct rank_memory *, uint64_t addr, uint64_t bytes);
 /* Guards again all that was opened so, if no work of the rank is submitted; else later. */
 void memory_close_shared(struct rank_memory *);
+
+/* For a work that may write where no range says it does, and that runs while no other work of the
+ * rank is submitted: all but the pages of these ranges is guarded until it is over, and so what is
+ * written there is noticed. CUresult; CU_NOT_READY while other work is submitted. */
+int memory_fence(struct rank_memory *, const struct memory_range *, uint32_t count);
+/* Is anything noticed? Else such a work makes all content unknown. */
+static inline bool memory_fences(const struct rank_memory *m)
+{
+	return m->device->shares && !m->single;
+}
 
 /* A PURPOSE_COPY waits for the rank's work to end. Nothing new may begin meanwhile; what has begun
  * goes on. A rank that waits for this is not stuck. */
@@ -413,6 +434,8 @@ void page_copied(struct rank_memory *, uint32_t page, uint32_t number);
 void page_leaves(struct rank_memory *, uint32_t page); /* is on its way out */
 int page_guard(struct rank_memory *, uint32_t page);
 int page_open(struct rank_memory *, uint32_t page, bool shared);
+/* It may be written meanwhile, and is still kept for who is to write it. */
+void content_doubted(struct rank_memory *, uint32_t page);
 const struct version *content_digest(struct rank_memory *, uint32_t page);
 bool content_same(struct rank_memory *, struct rank_memory *, uint32_t page);
 /* Who has what this page holds, which is not resident, and can share it now; NULL: nobody. */

@@ -55,6 +55,7 @@ void sharing_copied(struct rank_memory *m)
 		m->counted.unforeseen++;
 		any = true;
 	}
+	m->surprised |= any && !m->fenced;
 	if (any) /* what ran behind it may have read it */
 		content_all_unknown(m);
 }
@@ -92,6 +93,36 @@ void memory_close_shared(struct rank_memory *m)
 	for (uint32_t i = 0; i < m->live_count && m->guarded && quiet(m); i++)
 		if (m->pages[m->live[i]].open)
 			page_guard(m, m->live[i]); /* else it stays open, and is not owned */
+}
+
+static bool within(const struct memory_range *ranges, uint32_t count, uint64_t page)
+{
+	uint64_t from, to;
+	for (uint32_t i = 0; i < count; i++) {
+		pages_of(ranges[i].addr, ranges[i].bytes, &from, &to);
+		if (page >= from && page < to)
+			return true;
+	}
+	return false;
+}
+
+int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint32_t count)
+{
+	int error = CU_OK;
+	if (!quiet(m))
+		return CU_NOT_READY;
+	for (uint32_t i = 0; i < m->live_count && !error; i++) {
+		uint32_t index = m->live[i];
+		const struct page *page = &m->pages[index];
+		if (!page->chunk || page->guarded || within(ranges, count, index))
+			continue;
+		if (page->kept) /* somebody else is about to write it */
+			content_doubted(m, index);
+		else
+			error = page_guard(m, index);
+	}
+	m->fenced = !error;
+	return error;
 }
 
 /* ---- who shares ---- */

@@ -125,9 +125,10 @@ static void part(struct order *o, const struct buffer *b, uint64_t word, const s
 		 const struct bound *bound, enum order_use use)
 {
 	int64_t at = (int64_t)(word - b->addr);
-	if (x->known && bound->low >= bound->high)
+	bool known = x->known & (use == ORDER_READ ? PROXY_READ : PROXY_WRITTEN);
+	if (known && bound->low >= bound->high)
 		return; /* no thread comes there */
-	if (x->known && at + bound->low >= 0 && at + bound->high <= (int64_t)b->bytes)
+	if (known && at + bound->low >= 0 && at + bound->high <= (int64_t)b->bytes)
 		access(o, word + (uint64_t)bound->low, (uint64_t)(bound->high - bound->low), use,
 		       false);
 	else

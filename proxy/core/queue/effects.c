@@ -16,6 +16,7 @@
 
 #define ROWS_MAX 256 /* that are noted one by one */
 #define REACHES_MAX 256
+#define AUX_TYPE 1 /* of elements that are no smaller than those of any aux */
 
 /* What a digest is of, first in it. */
 enum { OF_KERNEL = OF_QUEUE, OF_PRODUCT, OF_COLLECTIVE, OF_COPIED, OF_FILLED };
@@ -197,6 +198,12 @@ static uint32_t take_words(const struct function *f, const struct rf_launch *l, 
 	return count;
 }
 
+static struct reach variable(const struct function *f, const struct proxy_access *a)
+{
+	struct bound all = {0, (int64_t)a->bytes};
+	return (struct reach){f->module->globals_addr + a->at, reach_of(a), a->bounded, all, all};
+}
+
 /* All that it has is noted by its key: kernels and products. */
 void run_effect(struct rank *r, const struct item *i, const struct foreseen *f)
 {
@@ -225,9 +232,7 @@ void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *fores
 	memcpy(params, i->data, l->param_bytes);
 	uint32_t count = take_words(f, l, params, reaches);
 	for (uint32_t n = 0; n < f->variable_count; n++)
-		reaches[count++] = (struct reach){.addr = f->module->globals_addr +
-							  f->variables[n].at,
-						  .use = reach_of(&f->variables[n])};
+		reaches[count++] = variable(f, &f->variables[n]);
 	digest_begin(&d);
 	digest_word(&d, OF_KERNEL);
 	digest_word(&d, f->identity.a);
@@ -260,7 +265,7 @@ static void limit(struct reach *reach, const struct rf_matrix *x, uint64_t rows,
 	uint64_t bytes;
 	if (!matrix_bytes(x, rows, columns, count, type, &bytes))
 		return;
-	reach->bounded = true;
+	reach->bounded = REACH_READ | REACH_WRITTEN;
 	reach->read = reach->written = (struct bound){0, (int64_t)bytes};
 }
 
@@ -274,7 +279,8 @@ static void take_others(struct digest *d, struct rf_gemm_aux *a, struct reach *r
 	struct reach *bias = take(d, &g->bias, REACH_READ | (sums ? REACH_WRITTEN : 0), reaches,
 				  count);
 	limit(bias, &column, g->flags & RF_GEMM_SUM_B ? g->n : g->m, 1, g->count, g->type_bias);
-	take(d, &a->aux.addr, REACH_READ | REACH_WRITTEN, reaches, count);
+	limit(take(d, &a->aux.addr, REACH_READ | REACH_WRITTEN, reaches, count), &a->aux, g->m,
+	      g->n, g->count, AUX_TYPE);
 	if (!(g->flags & RF_GEMM_SCALARS))
 		return;
 	for (uint32_t n = 0; n < 2; n++) {

@@ -1,4 +1,5 @@
 /* execution.c: when something that runs has completed. */
+#include <stdio.h>
 #include <string.h>
 
 #include "loop/internal.h"
@@ -7,11 +8,18 @@ static bool seen(const struct hal *hal, struct execution *e)
 {
 	char text[RF_FAULT_BYTES] = "";
 	e->told = e->told || hal->completed(e->queue) >= e->number;
-	if (!e->told || !e->space)
+	if (!e->told || !e->memory)
 		return e->told;
-	e->error = hal->space_error(e->space, text, sizeof text);
+	e->error = hal->space_error(e->memory->space, text, sizeof text);
+	sharing_copied(e->memory);
+	if (!e->error && e->memory->surprised) {
+		e->error = CU_ILLEGAL_ADDRESS;
+		snprintf(text, sizeof text,
+			 "what ran once for several ranks wrote where nothing said it would: "
+			 "RANKFOLD_SQUASH=0 lets each run its own");
+	}
 	e->why = e->error ? strdup(text) : NULL;
-	e->space = NULL;
+	e->memory = NULL;
 	return true;
 }
 

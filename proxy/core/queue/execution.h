@@ -13,6 +13,7 @@
 
 struct hal_stream;
 struct rank;
+struct rank_memory;
 
 enum execution_place {
 	EXECUTION_NONE,   /* nothing runs */
@@ -25,9 +26,10 @@ struct execution {
 	uint32_t refs; /* items that complete on it */
 	enum execution_place place;
 	bool told; /* ENGINE: it was reported; DEVICE: it was seen: `queue` may be gone */
-	int error; /* ENGINE: reported with it, ncclResult_t; DEVICE: of `space`, CUresult */
+	int error; /* ENGINE: reported with it, ncclResult_t; DEVICE: CUresult */
 	char *why; /* or NULL: a line about the error, for people */
-	struct hal_space *space; /* DEVICE, for items of several ranks: where it runs; else NULL */
+	struct rank_memory
+		*memory; /* DEVICE, for items of several ranks: whose it uses; else NULL */
 	struct hal_stream *queue;
 	uint64_t number;
 };

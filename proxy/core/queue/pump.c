@@ -122,7 +122,7 @@ void rank_pump(struct rank *r)
 	}
 	if (r->async_error)
 		waiters_answer(r);
-	squash_close(r);
+	squash_turn(r);
 	fence_retire(r);
 	memory_sweep(&r->memory);
 }

@@ -18,9 +18,9 @@
  *  - the device's queues know nothing of each other: an item behind one that completes on another
  *    stream's work is submitted when that is complete (stream_abroad), unless it goes to the
  *    same queue;
- *  - shared pages can be written in one rank's space only while no kernel but squashed ones
- *    runs there: a fault there is a fault of all who take part, and a write that nobody foresaw
- *    reaches no other rank.
+	bool may = (verdict == VERDICT_OWNED && closed(r, i) && fenced(r, f)) ||
+		   (verdict == VERDICT_TOGETHER && works(i) <= r->proxy->hal->room(s->hal) &&
+		    opened(r, f));
  */
 #include "queue/squash.h"
 
@@ -161,7 +161,7 @@ static bool may_come(struct rank *o, const struct foreseen *f)
 static enum verdict partner(struct rank *o, const struct hal_stream *queue, const struct item *i,
 			    const struct foreseen *f, struct stream **with)
 {
-	bool still = !memory_moving(&o->memory) && !memory_waits(&o->memory);
+	bool still = !memory_moving(&o->memory) && !memory_waits(&o->memory) && !o->memory.fenced;
 	struct foreseen g;
 	if (o->async_error || o->end.closing)
 		return VERDICT_ALONE;
@@ -232,10 +232,25 @@ void squash_alone(struct rank *r, struct item *i, const struct foreseen *f, enum
 
 /* ---- running ---- */
 
-bool squash_held(const struct rank *r, const struct item *i)
+bool squash_held(struct rank *r, const struct item *i)
 {
-	const struct item *first = r->queue.squashing.first;
-	return first && first != i && r->proxy->slice.active == r;
+	struct squashing *s = &r->queue.squashing;
+	s->owed |= r->memory.fenced;
+	return r->memory.fenced || (s->first && s->first != i && r->proxy->slice.active == r);
+}
+
+/* Nothing else of the rank runs, and where it may write unforeseen is guarded. */
+static bool fenced(struct rank *r, const struct foreseen *f)
+{
+	struct memory_range ranges[RANGES_MAX];
+	if (!f->known || !f->astray || !memory_fences(&r->memory))
+		return true;
+	if (r->queue.squashing.owed)
+		return false;
+	int error = memory_fence(&r->memory, ranges, all_written(f, ranges));
+	if (error && error != CU_NOT_READY)
+		rank_fail(r, error, "memory that it may write by mistake could not be guarded");
+	return !error;
 }
 
 static bool opened(struct rank *r, const struct foreseen *f)
@@ -293,7 +308,7 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 		struct team *team)
 {
 	enum verdict verdict = squash_judge(r, s, i, f, team);
-	bool may = (verdict == VERDICT_OWNED && closed(r, i)) ||
+	bool may = (verdict == VERDICT_OWNED && closed(r, i) && fenced(r, f)) ||
 		   (verdict == VERDICT_TOGETHER && works(i) <= r->proxy->hal->room(s->hal) &&
 		    opened(r, f));
 	if (r->queue.squashing.first == i)
@@ -323,7 +338,7 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 		return;                          /* the device has refused it */
 	f->key = content_version(&r->memory, f); /* one for all, whatever comes of it */
 	f->unordered = false;
-	i->execution->space = r->memory.space;
+	i->execution->memory = &r->memory;
 	learn(r, i, f, VERDICT_TOGETHER);
 	for (uint32_t n = 0; n < team->count; n++) {
 		struct rank *o = team->members[n];
@@ -350,4 +365,13 @@ void squash_close(struct rank *r)
 		return;
 	memory_close_shared(&r->memory);
 	r->queue.squashing.open = false;
+}
+
+void squash_turn(struct rank *r)
+{
+	squash_close(r);
+	if (!r->queue.squashing.owed || r->memory.fenced)
+		return;
+	r->queue.squashing.owed = false;
+	turn_progress(&r->proxy->turn);
 }

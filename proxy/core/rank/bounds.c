@@ -163,6 +163,11 @@ static void extend(struct bound *b, int64_t low, int64_t high)
 	b->high = b->high > high ? b->high : high;
 }
 
+static uint32_t sides(uint32_t use)
+{
+	return (use & PROXY_READ) | (use & (PROXY_WRITTEN | PROXY_ATOMIC) ? PROXY_WRITTEN : 0);
+}
+
 /* An access: to the word that its address is added to, or to what nobody knows. */
 static void note(const struct reaches *r, const struct proxy_reached *reached, struct span at,
 		 struct bounds *words)
@@ -176,14 +181,14 @@ static void note(const struct reaches *r, const struct proxy_reached *reached, s
 			continue;
 		int64_t low = at.low + reached->offset;
 		int64_t high = at.high + reached->offset + (int64_t)reached->bytes;
-		if (reached->use & PROXY_READ)
+		if (sides(reached->use) & PROXY_READ)
 			extend(&words[word].read, low, high);
-		if (reached->use & (PROXY_WRITTEN | PROXY_ATOMIC))
+		if (sides(reached->use) & PROXY_WRITTEN)
 			extend(&words[word].written, low, high);
 		return;
 	}
 	for (uint32_t n = 0; n < reached->count; n++)
-		words[r->words[reached->first + n]].known = false;
+		words[r->words[reached->first + n]].known &= ~sides(reached->use);
 }
 
 static void work_out(const struct reaches *r, const struct bound_shape *shape,

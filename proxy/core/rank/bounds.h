@@ -13,7 +13,7 @@ struct proxy_function;
 
 struct bounds { /* of one word */
 	struct bound read, written;
-	bool known; /* false: it may be anything */
+	uint32_t known; /* of these: PROXY_READ, PROXY_WRITTEN; else it may be anything */
 };
 
 /* What a kernel reaches, by the steps that say where. Everything in it has been checked. */

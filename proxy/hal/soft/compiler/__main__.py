@@ -58,10 +58,19 @@ def sets(file: Path, text: str, module: Module, name: str) -> str:
         where = file if at is None else f"{file}:{line_at(text, at)}"
         lines.append(f"  {where}: it {reason.what}: {reason.instr}")
     for at, use in found.words:
-        lines.append(f"  word {at}: {_uses(use)}{', bounded' if at in found.bounds.known else ''}")
-    lines += [f"  variable {variable}: {_uses(use)}" for variable, use in found.variables]
+        missing = use & (Use.READ | Use.WRITTEN) & ~found.bounds.uses(at)
+        lines.append(f"  word {at}: {_uses(use)}{_unless(missing)}")
+    for variable, use in found.variables:
+        outside = variable not in found.bounds.inside
+        lines.append(f"  variable {variable}: {_uses(use)}{_unless(outside)}")
     lines += [f"  {line}" for line in text_of(found.bounds)]
     return "\n".join(lines) + "\n"
+
+
+def _unless(missing: object) -> str:
+    if isinstance(missing, Use) and missing:
+        return f", not bounded where {_uses(missing)}"
+    return "" if missing else ", bounded"
 
 
 def _uses(use: Use) -> str:
