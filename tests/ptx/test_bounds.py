@@ -212,6 +212,14 @@ EDGES: dict[str, tuple[str, int, int, int, int]] = {
     "a pointer in such a loop":
         ("mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1];"
          "add.s64 %a1, %a1, 4;" + COUNT, 50, 5, 0, 10),
+    "a pointer that goes down in such a loop":
+        ("mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1];"
+         "add.s64 %a1, %a1, -4;" + COUNT, 50, 5, -9, 1),
+    "a loop that begins at its end":
+        ("mov.u32 %i3, 0; again:" + at("%i3") + "add.s32 %i3, %i3, -4; setp.ne.s32 %c, %i3, 0;"
+         "@%c bra again;", 0, 0, *ALL),
+    "a product of what lies around zero":
+        ("sub.s32 %i3, %x, 100; mul.lo.s32 %i3, %i3, -3;" + at("%i3"), 0, 0, -81, 301),
     "a rest of what is below zero":
         ("sub.s32 %i3, %x, 100; rem.s32 %i3, %i3, %k;" + at("%i3"), 0, 7, -6, 7),
     "a quotient of what is below zero":
