@@ -7,6 +7,7 @@ with room for all, from where it is moved to one and to all.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import cuda
@@ -25,6 +26,15 @@ ALIKE = {
     "beside": STEPS, "past": STEPS, "astray": STEPS, "subgroup": 0, "meeting": STEPS,
     "buckets": STEPS, "fault": STEPS - 1,
 }  # fmt: skip
+# Whose updates run once for all ranks as long as these are alike; and whose ranks never come to the
+# same again when they no longer are. Of others some ranks do, or nothing of them can be squashed.
+TOGETHER = (
+    "plain", "local_norm", "statistics", "host_copy", "allocations", "changed", "meeting",
+    "buckets", "fault",
+)  # fmt: skip
+APART = (
+    "scaled", "every_third", "random", "local_norm", "pointers", "host_copy", "changed", "subgroup",
+)  # fmt: skip
 FAST = ("host_copy", "beside", "buckets")  # the others take as long each
 
 
@@ -61,6 +71,27 @@ def move(job: RunningJob, steps: int, placement: list[int]) -> None:
     job.move([job.fleet.names[device] for device in placement])
 
 
+def counted(kind: str, job: RunningJob) -> None:
+    """Of a job on one device: its proxy's counters say that its ranks shared, and no longer than
+    they were alike."""
+    shared, squashed, over = 0, None, False
+    while not over:
+        over = all(job.exit_status(rank) is not None for rank in range(RANKS))
+        unlike = all(len(parameters(job.output(r))) >= ALIKE[kind] + 2 for r in range(RANKS))
+        status = job.fleet.status(job.devices[0])
+        shared = max(shared, status["shared"])
+        squashed = status["squashed"] if unlike and squashed is None else squashed
+        time.sleep(0.01)
+    if kind in TOGETHER:
+        assert shared >= MiB and status["spared"] > 0
+        assert status["squashed"] >= RANKS - 1
+    if kind in APART:
+        assert squashed in (None, status["squashed"])
+        assert status["copies"] > 0
+    ranks = next(each["ranks"] for each in status["jobs"] if each["job"] == job.name)
+    assert sum(rank["squashed"] for rank in ranks) == status["squashed"]
+
+
 def as_it_is(kind: str, outputs: list[str]) -> None:
     """The ranks differ when they should, or the job is not what it is called."""
     alike = next((k for k, lines in enumerate(zip(*map(parameters, outputs), strict=False))
@@ -78,7 +109,9 @@ def test_same_bits_wherever_the_ranks_are(kind: str, state: State) -> None:
     with Fleet(state, RANKS, memory=64 * MiB) as fleet:
         expected = ended(fleet.start("wide", command, WIDE))
         as_it_is(kind, expected)
-        assert ended(fleet.start("folded", command, ONE)) == expected
+        folded = fleet.start("folded", command, ONE)
+        counted(kind, folded)
+        assert ended(folded) == expected
     with Fleet(state, RANKS, memory=256 * MiB) as fleet:
         moved = fleet.start("moved", command, TWO)
         move(moved, 2, ONE)
