@@ -134,6 +134,18 @@ def counted(found: Proof) -> dict[str, Any]:
     return values
 
 
+def shared(found: dict[str, Any]) -> str:
+    """What sharing did, for people."""
+    if not found["on"]:
+        return "ranks shared nothing where they were folded: sharing is off"
+    return (
+        f"ranks that were folded shared up to {found['shared_max'] / 2**20:.0f} MiB; "
+        f"{found['squashed']:,} operations were done once for several of them, "
+        f"{found['spared'] / 2**20:.1f} MiB were not swapped in because another rank had them, "
+        f"{found['copies']:,} chunks were copied to be written"
+    )
+
+
 def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
     """The verdict, for people."""
     proof_, line = report["proof"], screen.line
@@ -161,6 +173,7 @@ def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
     if proof_["folded_on"]:
         line(f"  while `gpus` was 1, {proof_['folded_on']} alone ran all "
              f"{proof_['folded_kernels']:,} kernels of the four ranks")  # fmt: skip
+    line(f"  {shared(proof_['sharing'])}")
     line(f"  pids of the ranks throughout: {', '.join(map(str, proof_['pids']))}")
     for claim, holds in report["claims"].items():
         if not holds:

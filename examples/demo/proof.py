@@ -15,6 +15,19 @@ from .run import JOB, WORLD_SIZE, Record, job_of
 
 
 @dataclass(frozen=True)
+class Sharing:
+    """What ranks that shared a device did not each have and do; numbers are of all ranks, and of
+    the whole run."""
+
+    on: bool  # whether any device let them
+    shared_max: int  # most bytes of chunks that several ranks had, as far as was seen
+    squashed: int  # operations that were not done again
+    spared: int  # bytes that were not swapped in
+    copies: int  # chunks that were copied to be written
+    unforeseen: int  # and while they were
+
+
+@dataclass(frozen=True)
 class Proof:
     """Numbers of one run."""
 
@@ -28,6 +41,7 @@ class Proof:
     pids_constant: bool
     folded_on: str  # the device that ran everything while there was one; "" if it did not
     folded_kernels: int  # that ran there meanwhile
+    sharing: Sharing
 
     def kernels_of(self, rank: int) -> int:
         return sum(ranks.get(rank, 0) for ranks in self.kernels.values())
@@ -57,7 +71,21 @@ def proof(record: Record) -> Proof:
         pids_constant=all(len(each) == 1 for each in pids),
         folded_on=devices.pop() if everything else "",
         folded_kernels=sum(count for _, count in folded.values()),
+        sharing=_sharing(record, final),
     )
+
+
+def _sharing(record: Record, final: list[Json]) -> Sharing:
+    told = [job_of(sample.status).get("sharing") or {} for sample in record.samples]
+    squashed, spared, copies, unforeseen = (
+        sum(int(rank.get(name, 0)) for rank in final)
+        for name in ("squashed", "spared", "copies", "unforeseen")
+    )
+    return Sharing(
+        on=any(each.get("on") for each in told),
+        shared_max=max(int(each.get("shared", 0)) for each in told),
+        squashed=squashed, spared=spared, copies=copies, unforeseen=unforeseen,
+    )  # fmt: skip
 
 
 def lost_steps(reference: Proof, elastic: Proof, steps: int) -> int:

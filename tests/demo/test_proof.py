@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from examples.demo.__main__ import shared
 from examples.demo.fleet import FleetError
-from examples.demo.proof import Proof, lost_steps, proof
+from examples.demo.proof import Proof, Sharing, lost_steps, proof
 from examples.demo.run import WORLD_SIZE, Record, Sample
 from examples.demo.show import Screen
 from examples.demo.timeline import draw, intervals
@@ -24,7 +26,9 @@ FINAL = 4000
 def status(epoch: int, kernels: int, ended: bool = False) -> dict[str, Any]:
     """What the fleet says when each rank has run so many kernels."""
     place = PLACES[epoch]
-    counters = {"kernels": kernels, "kernels_here": kernels - ARRIVALS[epoch], "collectives": 301}
+    counters = {"kernels": kernels, "kernels_here": kernels - ARRIVALS[epoch], "collectives": 301,
+                "squashed": kernels // 4, "spared": 2 * epoch << 20, "copies": 5, "unforeseen": 0}
+    sharing = {"on": None if ended else True, "shared": 0 if ended else (epoch % 2) << 22}
     ranks = [
         {"rank": rank, "device": None if ended else place[rank], "pid": 1000 * (rank + 1),
          "state": "running", "onDevice": None if ended else "attached", "counters": dict(counters)}
@@ -37,7 +41,8 @@ def status(epoch: int, kernels: int, ended: bool = False) -> dict[str, Any]:
         for name in "abcd"
     ]  # fmt: skip
     phase = "Succeeded" if ended else "Running"
-    return {"jobs": [{"name": "gpt", "phase": phase, "epoch": epoch + 1, "ranks": ranks}],
+    return {"jobs": [{"name": "gpt", "phase": phase, "epoch": epoch + 1, "ranks": ranks,
+                      "sharing": sharing}],
             "devices": devices}  # fmt: skip
 
 
@@ -73,6 +78,20 @@ def test_kernels_are_attributed_exactly(record: Record) -> None:
     assert all(found.kernels_of(rank) == FINAL for rank in range(WORLD_SIZE))
     assert (found.folded_on, found.folded_kernels) == ("b", 4 * 1500)
     assert found.pids_constant and found.switches["a"] == 14
+
+
+def test_what_was_shared_is_what_the_fleet_counted(record: Record) -> None:
+    """Nothing is claimed that it does not say."""
+    found = proof(record).sharing
+    assert found == Sharing(True, 1 << 22, 4 * FINAL // 4, 4 * 4 << 20, 4 * 5, 0)
+    said = shared(asdict(found))
+    assert "shared up to 4 MiB" in said and "4,000 operations" in said and "16.0 MiB" in said
+    for each in record.samples:
+        each.status["jobs"][0]["sharing"] = {"on": False, "shared": 0}
+    assert "sharing is off" in shared(asdict(proof(record).sharing))
+    for each in record.samples:
+        del each.status["jobs"][0]["sharing"]
+    assert not proof(record).sharing.on
 
 
 def test_another_device_with_a_rank_breaks_the_claim(record: Record) -> None:
