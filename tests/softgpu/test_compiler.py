@@ -205,6 +205,22 @@ def test_a_compilation_that_dies_is_its_kernels_error(made: list[Loader], folder
     assert result(loader, text(body="add.u32 %r0, %r0, 7;")) == 48
 
 
+def test_a_compilation_without_end_is_its_kernels_error(made: list[Loader], folder: Path) -> None:
+    """What counts is the processor's time that it has taken."""
+    server = [sys.executable, "-m", "rankfold.proxy.hal.soft.compiler.server"]
+    places: list[str | Path] = ["--socket", folder / "s", "--cache", folder / "cache"]
+    with subprocess.Popen([*server, *places, "--time-limit", "3", "--idle", "60"]) as compiler:
+        while not (folder / "s").exists():
+            assert compiler.poll() is None
+        try:
+            loader = new(made, folder)
+            with pytest.raises(ModuleError, match="its compilation took more than 3 s"):
+                loader.function(loader.module(slow_source(5000).encode(), 1), "slow")
+            assert result(loader, text()) == 42
+        finally:
+            compiler.terminate()
+
+
 def test_errors_have_the_drivers_numbers(made: list[Loader], folder: Path) -> None:
     loader = new(made, folder)
     module = loader.module(text().encode(), 1)

@@ -25,7 +25,7 @@ from rankfold.proxy.ptx.module import find
 
 from .compiler import cache, codegen
 
-COMPILE_TIMEOUT_S = 300.0
+COMPILE_TIMEOUT_S = 1800.0  # the compiler has limits of its own, and others to serve
 START_TIMEOUT_S = 30.0
 ATTEMPTS = 5  # a connection may still reach one that is just being killed
 RUNTIME_SYMBOLS = tuple(
