@@ -42,6 +42,11 @@ RULES: tuple[Callable[[Make], None], ...] = (
 )
 
 
+def test_seeded_faults_fit_the_source() -> None:
+    for mutant in MUTANTS:
+        assert (ROOM / mutant.file).read_text().count(mutant.old) == 1, mutant.name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_seeded_faults_are_noticed(tmp_path: Path, mutant: Fault) -> None:

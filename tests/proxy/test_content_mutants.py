@@ -23,7 +23,8 @@ EFFECTS = [
     Mutant("address-that-matters-forgotten", "a->use & PROXY_VALUE ? word :", ""),
     Mutant("atomics-are-ordered", "(a->use & PROXY_ATOMIC ? REACH_UNORDERED : 0)", "0"),
     Mutant("copies-all-alike", "content_of_bytes(host + from, width)", "content_of_bytes(host, 0)"),
-    Mutant("fills-all-alike", "versions_fill(f->value, f->element)", "versions_fill(7, 1)"),
+    Mutant("fills-all-alike", "versions_fill(f->value, f->element);\n\tfor (",
+           "versions_fill(7, 1);\n\tfor ("),
     Mutant("collectives-all-alike", "digest_word(&d, p.number++);", ""),
     Mutant("every-rank-gets-the-first-part", "*from = o->count * p->index;", ""),
     Mutant("every-rank-is-the-root", "return root ? o->count : 0;", "return o->count;"),
@@ -41,10 +42,15 @@ CONTENT = [
            "(void)pages_unknown;\n\t\t"),
     Mutant("what-is-written-stays-as-it-was", "if (!(range->use & REACH_WRITTEN))", ""),
     Mutant("parts-described-by-others", "bool described = false;", "bool described = f->count;"),
-    Mutant("results-all-alike", "i * RF_HEAP_BYTES", "0"),
+    Mutant("results-all-alike", "range * RF_HEAP_BYTES", "0"),
 ]  # fmt: skip
 FILES = [(CORE / "queue/effects.c", each) for each in EFFECTS]
 FILES += [(CORE / "memory/content.c", each) for each in CONTENT]
+
+
+def test_seeded_faults_fit_the_source() -> None:
+    for source, mutant in FILES:
+        assert source.read_text().count(mutant.old) == 1, mutant.name
 
 
 @pytest.mark.slow

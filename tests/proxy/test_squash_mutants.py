@@ -22,7 +22,7 @@ SQUASH = [
     Mutant("others-do-not-know-of-it", "item_row(its)->effect(o, its, &g);", ";"),
     Mutant("others-memory-may-move", "memory_use(&o->memory);", ";"),
     Mutant("written-without-asking", "if (owns(r, f))", "if (1)"),
-    Mutant("a-fault-is-one-ranks", "i->execution->space = r->memory.space;", ""),
+    Mutant("a-fault-is-one-ranks", "i->execution->memory = &r->memory;", ""),
 ]
 OTHERS = [
     ("queue/execution.c", Mutant("completed-before-the-work-ended",
@@ -33,6 +33,11 @@ OTHERS = [
 TESTS = [REPOSITORY / "tests/proxy" / name
          for name in ("test_squashing.py", "test_shared_programs.py")]  # fmt: skip
 FILES = [("queue/squash.c", each) for each in SQUASH] + OTHERS
+
+
+def test_seeded_faults_fit_the_source() -> None:
+    for source, mutant in FILES:
+        assert (CORE / source).read_text().count(mutant.old) == 1, mutant.name
 
 
 @pytest.mark.slow

@@ -91,6 +91,11 @@ FILES = [(CORE / "rank/spans.c", each) for each in SPANS]
 FILES += [(CORE / "rank/bounds.c", each) for each in STEPS]
 
 
+def test_seeded_faults_fit_the_source() -> None:
+    for source, mutant in FILES:
+        assert source.read_text().count(mutant.old) == 1, mutant.name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda v: getattr(v, "name", ""))
 def test_a_fault_in_the_core_is_seen(tmp_path: Path, source: Path, mutant: Mutant) -> None:

@@ -56,6 +56,12 @@ FILES = {"soft/unforeseen.c": UNFORESEEN, "soft/space.c": SPACE, "soft/fault.c":
          "cuda/space.c": WINDOW}  # fmt: skip
 
 
+def test_seeded_faults_fit_the_source() -> None:
+    for file, mutants in FILES.items():
+        text = (REPOSITORY / "proxy/hal" / file).read_text()
+        assert [mutant.name for mutant in mutants if text.count(mutant.old) != 1] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "mutant"),
