@@ -28,6 +28,8 @@ DEMO = [
            ON_VERDICT + "test_parameters_that_are_cut_alike_in_both_are_not_equal"),
     Mutant("partial-line-is-a-step", VERDICT, "_LINE.fullmatch(line)", "_LINE.match(line)",
            ON_VERDICT + "test_partial_lines_are_no_steps"),
+    Mutant("sharing-claimed-where-it-is-off", PROOF, "on=any(each.get(\"on\") for each in told)",
+           "on=True", ON_PROOF + "test_what_was_shared_is_what_the_fleet_counted"),
     Mutant("kernels-from-birth", PROOF, "- int(counters[\"kernels_here\"])", "- 0",
            ON_PROOF + "test_kernels_are_attributed_exactly"),
     Mutant("others-may-hold-ranks", PROOF, "if len(holders) != 1:", "if False:",
@@ -150,7 +152,19 @@ CHANGES, ACT = "reconciler/changes.py", "reconciler/act.py"
 MODEL, STORE = "reconciler/model.py", "reconciler/store.py"
 ON_FIGURES = "tests/reconciler/test_figures.py::"
 ON_PAUSE = "test_a_pause_lasts_from_the_first_device_s_cut_to_the_last_one_s_release"
+SHARING, ON_SHARING = "reconciler/sharing.py", "tests/reconciler/test_sharing.py::"
 FIGURES = [
+    Mutant("sharing-of-an-earlier-epoch", SHARING, "there.epoch == record.epoch", "True",
+           ON_SHARING + "test_nothing_is_told_of_another_epoch_or_while_it_rests"),
+    Mutant("overhead-of-one-device", SHARING, "seconds = sum(each.seconds for each in spent)",
+           "seconds = spent[0].seconds",
+           ON_SHARING + "test_overhead_is_a_share_of_all_its_devices_time"),
+    Mutant("overhead-of-a-beginning", SHARING, "found[\"seconds\"] < SETTLED_S", "False",
+           ON_SHARING + "test_beyond_five_percent_there_is_a_condition_with_what_most_of_it_is"),
+    Mutant("overhead-that-is-little", SHARING, "total <= OVERHEAD_MAX", "False",
+           ON_SHARING + "test_beyond_five_percent_there_is_a_condition_with_what_most_of_it_is"),
+    Mutant("overhead-for-another-reason", SHARING, "max(REASONS, key=", "min(REASONS, key=",
+           ON_SHARING + "test_beyond_five_percent_there_is_a_condition_with_what_most_of_it_is"),
     Mutant("no-pause-at-all", MODEL, "else max(0.0, end - start)", "else 0.0",
            ON_FIGURES + ON_PAUSE),
     Mutant("resumed-pause-from-the-cut", MODEL,
