@@ -22,9 +22,27 @@ SQUASH = [
     Mutant("others-do-not-know-of-it", "item_row(its)->effect(o, its, &g);", ";"),
     Mutant("others-memory-may-move", "memory_use(&o->memory);", ";"),
     Mutant("written-without-asking", "if (owns(r, f))", "if (1)"),
+    Mutant("held-by-what-is-gone", "not_first(o, its);", ""),
+    Mutant("failed-ranks-are-waited-for", "if (o->async_error || o->end.closing)", "if (0)"),
+    Mutant(
+        "freed-buffers-are-waited-for",
+        "if (written(&f->ranges[n]) && (!b || b->freed))",
+        "if (0 && b)",
+    ),
+    Mutant("order-of-streams-forgotten", "if (!ready_open(o, s) ||", "if (!s->next ||"),
+    Mutant(
+        "what-runs-before-is-overtaken",
+        "return still && follows(o, s, queue) ?",
+        "(void)follows;\n\t\t\treturn still ?",
+    ),
     Mutant("a-fault-is-one-ranks", "i->execution->memory = &r->memory;", ""),
 ]
 OTHERS = [
+    ("queue/reuse.c", Mutant("what-is-under-way-is-there",
+                             "if (!execution_over(r, i->execution))", "if (0)")),
+    ("memory/adopt.c", Mutant("of-one-page-is-enough",
+                              "if (!holds(m, (uint32_t)page))\n\t\t\t\treturn false;",
+                              "if (holds(m, (uint32_t)page))\n\t\t\t\treturn true;")),
     ("queue/execution.c", Mutant("completed-before-the-work-ended",
                                  "e->told || hal->completed(e->queue) >= e->number",
                                  "1")),

@@ -6,6 +6,7 @@ Ranks of one job on one device post kernels and collectives; each buffer lies in
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -203,6 +204,89 @@ def test_rows_with_gaps_are_squashed(kernels: Loader) -> None:
         expected[:16:2] = given[:8]
         assert [words(rank, PARAMETERS) for rank in made] == [expected] * 2
         assert native.status()["squashed"] == before + 1
+
+
+# ---- who comes to it, and who cannot -----------------------------------------------------------
+
+
+def let_go(native: Native) -> int:
+    """How often somebody waited until nothing else could happen."""
+    found = re.search(r"(\d+) let go", native.dump())
+    assert found
+    return int(found[1])
+
+
+def test_who_has_failed_is_not_waited_for(kernels: Loader) -> None:
+    with shared(kernels, 2) as (native, made):
+        made[1].launch("update", OWN, HOMES[-1] + 2 * CHUNK - 64, WORDS, 7)
+        assert made[1].call(DEVICE_SYNC) == ILLEGAL_ADDRESS
+        before = let_go(native)
+        made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        sync(made[:1])
+        assert let_go(native) == before
+        assert words(made[0], PARAMETERS) == updated(2, 7)
+
+
+def test_who_is_about_to_free_is_not_waited_for(kernels: Loader) -> None:
+    """It has freed the buffer, but for what it has asked for before."""
+    with shared(kernels, 2) as (native, made):
+        before = let_go(native)
+        with at_once(native, made):
+            made[1].block(1)
+            seq = made[1].free(HOMES[0])
+            made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        sync(made[:1])
+        assert let_go(native) == before
+        assert words(made[0], PARAMETERS) == updated(2, 7)
+        made[1].unblock()
+        until(lambda: made[1].u64(RETIRED) == seq, native)
+
+
+def test_what_waits_for_another_stream_has_not_been_come_to(kernels: Loader) -> None:
+    """One rank's update waits in its stream for the legacy stream, which changes what it reads."""
+    with shared(kernels, 2) as (_native, made):
+        rank = made[1]
+        rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 0, 0))
+        rank.block(1)
+        rank.fill(MOMENTS, 1, 4, WORDS)
+        rank.launch("update", PARAMETERS, MOMENTS, WORDS, 7, stream=100)
+        made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        sync(made[:1])
+        rank.unblock()
+        sync(made)
+        p = np.array(trained(2, STEPS)[0], np.uint32)
+        assert words(made[0], PARAMETERS) == updated(2, 7)
+        assert words(rank, PARAMETERS) == (p * 5 + 1 + 7).tolist()
+
+
+def test_what_runs_before_it_is_waited_for(kernels: Loader) -> None:
+    """A fill for all begins when what one of them does before it is over."""
+    with shared(kernels, 2, speed=0.0002) as (native, made):
+        with at_once(native, made):
+            made[1].launch("scale", GRADIENT, PARAMETERS, WORDS, 0)
+            made[1].fill(PARAMETERS, 9, 4, WORDS)
+            made[0].fill(PARAMETERS, 9, 4, WORDS)
+        sync(made)
+        p = np.array(trained(2, STEPS)[0], np.uint32)
+        assert words(made[1], GRADIENT) == (p * 3).tolist()
+
+
+def test_who_was_to_run_it_goes_on_when_another_has(kernels: Loader) -> None:
+    """The first to come has a kernel under way, and so cannot open what it shares at once."""
+    with shared(kernels, 2, speed=0.0002) as (native, made):
+        rank, before = made[0], native.status()["squashed"]
+        rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 1, 0))
+        rank.launch("scale", OWN, OTHER, WORDS, 0)
+        sync([rank])  # it is the active one
+        with at_once(native, made):
+            rank.launch("scale", OWN, OTHER, WORDS, 1)
+            rank.fill(PARAMETERS, 9, 4, WORDS, stream=100)
+            made[1].fill(PARAMETERS, 9, 4, WORDS)
+        sync(made)
+        rank.launch("update", OTHER, PARAMETERS, WORDS, 1)
+        sync(made)
+        assert native.status()["squashed"] == before + 1
+        assert words(rank, OTHER) == [10] * WORDS
 
 
 # ---- what is there already ---------------------------------------------------------------------

@@ -486,11 +486,13 @@ static void run_dump(struct proxy *p, void *arg)
 	FILE *f = fmemopen(a->why, a->why_bytes, "w");
 	if (!f)
 		return;
-	fprintf(f, "active %d, next %d, %u ranks moving, transfers %s, chunks %llu of %llu\n",
+	fprintf(f,
+		"active %d, next %d, %u ranks moving, transfers %s, chunks %llu of %llu, "
+		"%llu let go\n",
 		p->slice.active ? (int)p->slice.active->rank : -1,
 		p->slice.target ? (int)p->slice.target->rank : -1, p->memory.moving,
 		p->transfers.first ? "pending" : "none", (unsigned long long)p->memory.used,
-		(unsigned long long)p->memory.total);
+		(unsigned long long)p->memory.total, (unsigned long long)p->slice.let_go);
 	for (struct job *j = p->jobs; j; j = j->next)
 		fprintf(f,
 			"job %llu epoch %llu state %d goal %d barrier %d round %llu "

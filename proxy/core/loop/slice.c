@@ -176,6 +176,7 @@ static void go_alone(const struct job *j)
 		if (!j->ranks[n] || rank_work(j->ranks[n]) != WORK_WAITS)
 			continue;
 		rank_goes_alone(j->ranks[n]);
+		j->proxy->slice.let_go++;
 		turn_progress(&j->proxy->turn);
 		return;
 	}

@@ -19,6 +19,7 @@ struct slice {
 
 	struct job *stuck; /* no rank of it can do anything, and some wait for others */
 	uint64_t stuck_moves, stuck_since_ns, stuck_until_ns;
+	uint64_t let_go; /* how often one of them went alone for that */
 };
 
 void slice_open(struct proxy *, uint64_t quantum_ns);

@@ -141,13 +141,11 @@ static bool follows(struct rank *r, const struct stream *s, const struct hal_str
 	return true;
 }
 
-/* It has nothing like it now: may it come to it? */
+/* It has nothing like it now: may it come to it? At a cut nothing waits, and who ends is closing as
+ * soon as it has nothing left. */
 static bool may_come(struct rank *o, const struct foreseen *f)
 {
-	if (o->end.crashed || (o->end.exited && !o->queue.items && ring_empty(o)))
-		return false;
-	if (o->job->state >= PROXY_JOB_CUT || o->job->goal != GOAL_RUN ||
-	    (o->job->state == PROXY_JOB_STOPPING && o->intake.held))
+	if (o->job->state != PROXY_JOB_RUNNING && o->intake.held)
 		return false; /* its ring is not read on before the cut is released */
 	for (uint32_t n = 0; n < f->count; n++) {
 		const struct buffer *b = memory_find(&o->memory, f->ranges[n].addr);
@@ -158,7 +156,7 @@ static bool may_come(struct rank *o, const struct foreseen *f)
 }
 
 /* Has it come to the same? TOGETHER: with the next item of *with. */
-static enum verdict partner(struct rank *o, const struct hal_stream *queue, const struct item *i,
+static enum verdict partner(struct rank *o, const struct hal_stream *queue,
 			    const struct foreseen *f, struct stream **with)
 {
 	bool still = !memory_moving(&o->memory) && !memory_waits(&o->memory) && !o->memory.fenced;
@@ -168,12 +166,11 @@ static enum verdict partner(struct rank *o, const struct hal_stream *queue, cons
 	for (uint32_t n = 0; n < o->queue.stream_count; n++) {
 		struct stream *s = o->queue.streams[n];
 		if (!ready_open(o, s) || !item_row(s->next)->foresee ||
-		    s->next->execution->place != EXECUTION_NONE ||
 		    ready_item(s->next) != ITEM_READY)
-			continue;
+			continue; /* what has begun writes what its rank owns: nothing of these */
 		item_row(s->next)->foresee(o, s->next, &g);
 		*with = s;
-		if (s->next->kind == i->kind && alike(f, &g))
+		if (alike(f, &g))
 			return still && follows(o, s, queue) ? VERDICT_TOGETHER : VERDICT_WAITS;
 		if (overlap(f, &g))
 			return VERDICT_DIVERGES;
@@ -212,7 +209,7 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 		struct rank *o = rank_of(sharers[n]);
 		if (o == r)
 			continue;
-		enum verdict its = partner(o, s->hal, i, f, &team->streams[team->count]);
+		enum verdict its = partner(o, s->hal, f, &team->streams[team->count]);
 		if (its > VERDICT_WAITS)
 			return its;
 		team->members[team->count++] = o;
@@ -231,6 +228,13 @@ void squash_alone(struct rank *r, struct item *i, const struct foreseen *f, enum
 }
 
 /* ---- running ---- */
+
+/* It need not be the first any longer: it is given away, or looked at anew. */
+static void not_first(struct rank *r, const struct item *i)
+{
+	if (r->queue.squashing.first == i)
+		r->queue.squashing.first = NULL;
+}
 
 bool squash_held(struct rank *r, const struct item *i)
 {
@@ -311,8 +315,7 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 	bool may = (verdict == VERDICT_OWNED && closed(r, i) && fenced(r, f)) ||
 		   (verdict == VERDICT_TOGETHER && works(i) <= r->proxy->hal->room(s->hal) &&
 		    opened(r, f));
-	if (r->queue.squashing.first == i)
-		r->queue.squashing.first = NULL;
+	not_first(r, i);
 	if (verdict <= VERDICT_TOGETHER) {
 		if (!may)
 			r->queue.squashing.first = i;
@@ -325,10 +328,9 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 
 bool squash_spared(struct rank *r, const struct item *i, bool now)
 {
+	not_first(r, i);
 	if (!now)
 		r->queue.squashing.first = i;
-	else if (r->queue.squashing.first == i)
-		r->queue.squashing.first = NULL;
 	return now;
 }
 
@@ -347,6 +349,7 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 		item_row(its)->foresee(o, its, &g);
 		g.key = f->key;
 		g.unordered = false;
+		not_first(o, its);
 		item_share(its, i->execution);
 		memory_use(&o->memory);
 		item_row(its)->effect(o, its, &g);
