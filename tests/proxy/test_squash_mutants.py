@@ -38,8 +38,6 @@ SQUASH = [
     Mutant("a-fault-is-one-ranks", "i->execution->memory = &r->memory;", ""),
 ]
 OTHERS = [
-    ("queue/reuse.c", Mutant("what-is-under-way-is-there",
-                             "if (!execution_over(r, i->execution))", "if (0)")),
     ("memory/adopt.c", Mutant("of-one-page-is-enough",
                               "if (!holds(m, (uint32_t)page))\n\t\t\t\treturn false;",
                               "if (holds(m, (uint32_t)page))\n\t\t\t\treturn true;")),
