@@ -25,6 +25,7 @@ from support.devices import Devices, devices
 from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, GEMM, RingClient
 
 RANKS, WORDS = 3, 96  # words: of each buffer
+ANY = [name for name in NAMES if name != "linked"]  # that does not follow what lies there
 GLOBALS = DEV_BASE + CHUNK
 GEMM_AUX = CONTRACT.opcodes["GEMM_AUX"].number
 BUFFERS = [DEV_BASE + 512 * n for n in range(8)]
@@ -95,7 +96,7 @@ def anything(chance: random.Random, ranks: list[Computing]) -> None:
             numbers = (chance.choice([WORDS, 64, 32]), chance.randrange(3), 96)
         count, add, threads = numbers
         if kind == "launch":
-            rank.launch(chance.choice(NAMES) if not same else NAMES[add * 2 % len(NAMES)], out,
+            rank.launch(chance.choice(ANY) if not same else ANY[add * 2 % len(ANY)], out,
                         given, count, add, threads)  # fmt: skip
         elif kind == "move":
             rank.move(out, given, count)
@@ -299,6 +300,15 @@ def test_what_nobody_can_know_is_nobody_elses(ranks: tuple[Devices, list[Computi
         found = done(here, made, stack, 1)
         assert content(found[0], A) != content(found[2], A)
     here.go_on(1, made)
+    for rank in made:
+        rank.write(A, struct.pack("<Q", C if rank.rank == 1 else D))
+        rank.fill(D, 0, 4, WORDS)
+        rank.launch("linked", B, A, 1, 1, 96)
+    with ExitStack() as stack:
+        found = done(here, made, stack, 2)
+        check_equal_versions(found)
+        assert content(found[0], D) != content(found[1], D)
+    here.go_on(1, made)
 
 
 def test_what_is_written_past_a_buffer_is_not_taken_for_what_lay_there(
@@ -314,6 +324,22 @@ def test_what_is_written_past_a_buffer_is_not_taken_for_what_lay_there(
         found = done(here, made, stack, 0)
         check_equal_versions(found)
         assert content(found[0], D) != content(found[1], D)
+    here.go_on(1, made)
+
+
+def test_what_is_read_past_a_buffer_is_read_there(
+    ranks: tuple[Devices, list[Computing]],
+) -> None:
+    here, made = ranks
+    for rank in made:
+        for at in (A, B, C):
+            rank.fill(at, 0, 4, WORDS)
+        rank.write(D, bytes([rank.rank % 2]) * 4 * WORDS)
+        rank.launch("behind", A, B, WORDS, 2, 96)
+    with ExitStack() as stack:
+        found = done(here, made, stack, 0)
+        check_equal_versions(found)
+        assert content(found[0], A) != content(found[1], A)
     here.go_on(1, made)
 
 
@@ -340,7 +366,7 @@ def test_what_is_written_where_memory_leads_is_not_taken_for_what_lay_there(
 ) -> None:
     here, made = ranks
     for rank in made:
-        rank.write(A, struct.pack("<I", 1024 if rank.rank == 1 else 0) * WORDS)
+        rank.write(A, struct.pack("<I", 0xFFFF if rank.rank == 1 else 0) * WORDS)  # 4 * 16 * 16
         for at in (B, C, D):
             rank.fill(at, 0, 4, WORDS)
         rank.launch("stray", B, A, 1, 2, 96)

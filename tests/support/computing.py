@@ -17,7 +17,7 @@ INT32, SUM = 2, 0
 BODY = """
     .reg .pred %p;
     .reg .b32 %r<9>;
-    .reg .b64 %d<9>;
+    .reg .b64 %d<10>;
     ld.param.u64 %d1, [out];
     ld.param.u64 %d2, [from];
     ld.param.u32 %r1, [count];
@@ -49,10 +49,15 @@ WORK = {
               "st.global.u32 [%d4], %r4;",
     "pointer": "st.global.u64 [%d1], %d2; ld.global.u64 %d6, [%d1]; add.u64 %d6, %d6, %d3;"
                "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 9; st.global.u32 [%d6], %r4;",
-    # where a number in memory leads: up to 4 KiB behind `out`
-    "stray": "ld.global.u32 %r4, [%d5]; and.b32 %r4, %r4, 4092; cvt.u64.u32 %d6, %r4;"
-             "add.u64 %d6, %d6, %d1; st.global.u32 [%d6], %r2;",
-    # into the buffer that lies `add` behind `out`
+    # to where a pointer that lies in `from` points
+    "linked": "ld.global.u64 %d6, [%d2]; st.global.u32 [%d6], %r2;",
+    # where the bits in memory lead: up to 4 KiB behind `out`
+    "stray": "ld.global.u32 %r4, [%d5]; popc.b32 %r4, %r4; cvt.u64.u32 %d6, %r4;"
+             "mul.lo.u64 %d7, %d6, %d6; mul.lo.u64 %d8, %d7, 4; add.u64 %d9, %d8, %d1;"
+             "st.global.u32 [%d9], %r2;",
+    # from the buffer that lies `add` behind `from`; into the one that lies so behind `out`
+    "behind": "mul.wide.u32 %d6, %r2, 512; add.u64 %d6, %d6, %d5; ld.global.u32 %r4, [%d6];"
+              "st.global.u32 [%d4], %r4;",
     "beyond": "mul.wide.u32 %d6, %r2, 512; add.u64 %d6, %d6, %d4; ld.global.u32 %r4, [%d5];"
               "st.global.u32 [%d6], %r4;",
 }  # fmt: skip

@@ -48,7 +48,10 @@ def with_fault(folder: Path, source: Path, old: str, new: str) -> Path:
     shutil.copytree(paths.native("lib"), made / "lib", symlinks=True)
     objects = paths.native("obj")
     here = objects / source.relative_to(REPOSITORY).with_suffix(".o")
-    others = [each for each in (objects / "proxy").rglob("*.o") if each != here]
+    others = [  # an earlier commit's build may have left more
+        each for each in (objects / "proxy").rglob("*.o")
+        if each != here and (REPOSITORY / each.relative_to(objects)).with_suffix(".c").exists()
+    ]  # fmt: skip
     includes = (source.parent, *(REPOSITORY / at for at in ("interpose/channel", "proxy/core",
                                                             "proxy/hal")))  # fmt: skip
     subprocess.run(
