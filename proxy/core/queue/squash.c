@@ -18,9 +18,12 @@
  *  - the device's queues know nothing of each other: an item behind one that completes on another
  *    stream's work is submitted when that is complete (stream_abroad), unless it goes to the
  *    same queue;
-	bool may = (verdict == VERDICT_OWNED && closed(r, i) && fenced(r, f)) ||
-		   (verdict == VERDICT_TOGETHER && works(i) <= r->proxy->hal->room(s->hal) &&
-		    opened(r, f));
+ *  - shared pages can be written in one rank's space only while nothing but squashed kernels
+ *    runs there: a fault there is a fault of all who take part;
+ *  - what has a key is known to write nothing but its ranges. If it does all the same, that is a
+ *    fault of ours, and of all who take part (execution.c);
+ *  - what may write anywhere runs while nothing else of its rank is submitted, behind a fence
+ *    (memory_fence): so what has been foreseen of others holds.
  */
 #include "queue/squash.h"
 
