@@ -134,7 +134,7 @@ def test_a_state_that_a_proxy_would_refuse_is_said_to_be_so(
     assert damaged and lines[1].startswith("  this rankfold reads version ")
     path.write_bytes(good[:100])
     lines, damaged = text(path)
-    assert damaged and lines[-2] == "  RANK with 68 of at least 352 bytes"
+    assert damaged and lines[-2] == "  RANK with 68 of at least 376 bytes"
     assert lines[-1].endswith(": the file ends here")
 
 
