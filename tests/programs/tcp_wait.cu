@@ -1,6 +1,6 @@
-// tcp_wait.cu: ranks that wait for each other outside of CUDA. The last rank launches nothing
-// before rank 0 has sent it a byte, which rank 0 does after a kernel; from then on they take
-// turns. On one device both go on only if the one that waits gives way.
+// tcp_wait.cu: ranks that wait for each other outside of CUDA. The others launch nothing before
+// rank 0 has sent them a byte, which rank 0 does after a kernel; from then on it takes turns
+// with them. On one device they go on only if those that wait give way.
 #include "common.h"
 
 __global__ void count_up(int *counter) { ++*counter; }
@@ -16,17 +16,19 @@ static void await_byte(int connection, char byte)
     EXPECT(recv(connection, &got, 1, 0) == 1 && got == byte, "no byte from the neighbour");
 }
 
-// Rank 0 and the last rank get a connection, the others -1.
-static int connect_ends(const World &world)
+// Rank 0 gets a connection to each other rank, the others one to rank 0.
+static std::vector<int> connect_all(const World &world)
 {
-    if (world.rank != 0 && world.rank != world.size - 1)
-        return -1;
     if (world.rank != 0)
-        return connect_to_master(world);
-    int server = listen_on(world), connection = accept(server, nullptr, nullptr);
-    EXPECT(connection >= 0, "accept: %s", strerror(errno));
+        return {connect_to_master(world)};
+    int server = listen_on(world);
+    std::vector<int> connections;
+    for (int other = 1; other < world.size; other++) {
+        connections.push_back(accept(server, nullptr, nullptr));
+        EXPECT(connections.back() >= 0, "accept: %s", strerror(errno));
+    }
     close(server);
-    return connection;
+    return connections;
 }
 
 static void turn(int *counter, int step)
@@ -41,15 +43,18 @@ int main(int argc, char **argv)
     World world = start();
     int steps = argument(argc, argv, 1, 40);
     EXPECT(world.size >= 2, "needs two ranks");
-    int connection = connect_ends(world), *counter = nullptr;
+    const std::vector<int> connections = connect_all(world);
+    int *counter = nullptr;
     for (int k = 0; k < steps; k++) {
         bool first = (world.rank == 0) == (k % 2 == 0);  // who goes first changes
-        if (connection >= 0 && !first)
-            await_byte(connection, char(k));
+        for (int connection : connections)
+            if (!first)
+                await_byte(connection, char(k));
         counter = counter ? counter : on_device<int>(1);
         turn(counter, k);
-        if (connection >= 0 && first)
-            send_byte(connection, char(k));
+        for (int connection : connections)
+            if (first)
+                send_byte(connection, char(k));
     }
     return 0;
 }
