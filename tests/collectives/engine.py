@@ -30,6 +30,7 @@ SUM, PROD, MAX, MIN, AVG = range(5)
 UFUNCS = {SUM: np.add, PROD: np.multiply, MAX: np.maximum, MIN: np.minimum}
 OUTBOX = 1 << 32  # distance between the devices' outboxes, so that offsets cannot be mixed up
 LATER = -1  # COLL_LATER
+EACH = 2**32 - 1  # COLL_EACH
 COPIES = 1000  # the space of a device's copies is so far from that of its outbox
 
 
@@ -54,8 +55,9 @@ class Device:
         self.next_offset = OUTBOX * (number + 1)
         io = ffi.new("struct coll_io *")
         self.keep: list[Any] = [io]
-        for name in ("read", "write", "reduce", "scale", "send", "outbox_alloc", "outbox_free",
-                     "fetch", "release", "joined", "completed", "failed"):  # fmt: skip
+        for name in ("read", "write", "receiver", "hand", "reduce", "scale", "send",
+                     "outbox_alloc", "outbox_free", "fetch", "release", "joined", "completed",
+                     "failed"):  # fmt: skip
             kind = ffi.typeof("struct coll_io").fields
             type_ = dict(kind)[name].type
             callback = ffi.callback(type_, getattr(self, "on_" + name))
@@ -100,8 +102,29 @@ class Device:
         place = self._place(at)
 
         def run() -> None:
+            self.cluster.written[rank] += count
             data = np.frombuffer(self._bytes(place, count), np.uint8)
             self.cluster.memory[rank][addr : addr + count] = data
+
+        self.cluster.later(self, token, run)
+
+    def on_receiver(self, _: Any, ranks: Any, count: int, addr: int, size: int) -> int:
+        """One of them, or each."""
+        found = [ranks[i] for i in range(count)]
+        assert count > 1 and size > 0 and len(set(found)) == count
+        assert all(self.cluster.placement[rank] == self.number for rank in found)
+        if self.cluster.chosen is not None:
+            return min(self.cluster.chosen, count)
+        chosen: int = self.cluster.random.choice([EACH, *range(count)])
+        return chosen
+
+    def on_hand(self, _: Any, giver: int, to: int, addr: int, count: int, token: int) -> None:
+        assert giver != to
+        memory = self.cluster.memory
+
+        def run() -> None:
+            memory[to][addr : addr + count] = memory[giver][addr : addr + count]
+            self.cluster.handed += 1
 
         self.cluster.later(self, token, run)
 
@@ -225,7 +248,9 @@ class Cluster:
         self.joined: dict[tuple[int, int], tuple[int, int, int, int]] = {}
         self.completed: set[int] = set()
         self.failure: str | None = None
-        self.tickets = self.sent = 0
+        self.tickets = self.sent = self.handed = 0
+        self.chosen: int | None = None  # who receives for others; None: anybody, or each
+        self.written: dict[int, int] = defaultdict(int)  # bytes, by rank
         self.bytes_read: dict[int, int] = defaultdict(int)
         self.device = [Device(self, d) for d in range(devices)]
 

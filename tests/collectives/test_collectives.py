@@ -260,6 +260,44 @@ def test_many_pieces(coll: Native, kind: int) -> None:
     cluster.close()
 
 
+@pytest.mark.parametrize("chosen", [0, 1, 2, 3])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("kind", [e.ALLREDUCE, e.BROADCAST, e.ALLGATHER, e.REDUCESCATTER])
+def test_one_receives_for_all_of_its_device(
+    coll: Native, kind: int, in_place: bool, chosen: int
+) -> None:
+    """Nobody else is written to, where the results are the same: it is handed to them."""
+    placement, root, count = [0, 1, 0, 0, 2], 3, 64
+    cluster = start(coll, placement, 7 * chosen + in_place)
+    cluster.chosen = chosen  # of ranks 0, 2 and 3; the last choice: each of them
+    join_all(cluster)
+    run_one(cluster, random.Random(chosen), kind, "float32", count, e.SUM, root, in_place)
+    alike = chosen < 3 and kind != e.REDUCESCATTER
+    assert cluster.handed == (2 if alike else 0)
+    if alike:
+        sender = kind == e.BROADCAST and in_place
+        receiver = root if sender else [0, 2, 3][chosen]
+        assert [rank for rank in (0, 2, 3) if cluster.written[rank]] == (
+            [] if sender else [receiver]
+        )
+    cluster.close()
+
+
+def test_who_receives_elsewhere_is_written_to(coll: Native) -> None:
+    cluster = start(coll, [0, 0, 0, 0], 3)
+    cluster.chosen = 1
+    join_all(cluster)
+    for rank, recv in enumerate([512, 1024, 512, 1024]):
+        cluster.memory[rank][:4] = np.array([rank + 1], np.int32).view(np.uint8)
+        cluster.submit(rank, COMM, [{"kind": e.ALLREDUCE, "dtype": 2, "count": 1, "send": 0,
+                                     "recv": recv}])  # fmt: skip
+    cluster.settle()
+    for rank, recv in enumerate([512, 1024, 512, 1024]):
+        assert cluster.memory[rank][recv] == 10 and not cluster.memory[rank][1536 - recv]
+    assert cluster.handed == 2 and set(cluster.written) == {2, 3}
+    cluster.close()
+
+
 def test_pre_multiplied_sum(coll: Native) -> None:
     placement = [0, 1, 0]
     cluster = start(coll, placement, 3)

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from .device import CELLS, CHUNK
-from .steps import own, sharers, together
+from .steps import hand, own, sharers, together
 from .world import ACTIVATE, COPY, DEV_BASE, PREFETCH, PRIVATE, SAVE, Rank, World
 
 RANKS, PAGES = 3, 4
@@ -170,6 +170,14 @@ class Machine(RuleBasedStateMachine):
             assert self.world.faults
             rank.failed = True
             self.world.lib.memory_stop(rank.memory)
+
+    @rule(number=RANK, other=RANK, first=CELL_NUMBER, count=st.integers(1, 3 * CELLS))
+    def hand(self, number: int, other: int, first: int, count: int) -> None:
+        giver, to = self.rank(number), self.rank(other)
+        pages = {cell // CELLS for cell in range(first, first + count)}
+        known = pages <= set(giver.model) and pages <= set(to.model)
+        if giver is not to and known and not to.cut and not giver.moving and not to.moving:
+            hand(giver, to, first, count)
 
     @rule(number=RANK)
     def begin_work(self, number: int) -> None:

@@ -53,3 +53,26 @@ def own(rank: Rank, page: int, pages: int = 1) -> None:
         assert rank.ask(COPY, page=page, pages=pages)
         rank.world.settle()
     assert rank.owns(page * CELLS, pages * CELLS)
+
+
+def hand(giver: Rank, to: Rank, first: int, count: int) -> list[int]:
+    """What one has received goes to another, as far as whole pages can; returns which."""
+    world = giver.world
+    before = {page: to.chunk(page) for page in to.model}
+    error = world.lib.memory_hand(giver.memory, to.memory, addr_of(first), count * CELL)
+    if error:
+        assert world.faults
+        to.failed = True
+        world.lib.memory_stop(to.memory)
+    pages = [p for p in to.model if to.chunk(p) != before[p] and to.chunk(p) == giver.chunk(p)]
+    for page in pages:
+        assert page * CELLS >= first and (page + 1) * CELLS <= first + count
+        to.model[page] = giver.model[page]
+    return pages
+
+
+def receiver(ranks: list[Rank], first: int, count: int) -> int:
+    world = ranks[0].world
+    memories = world.ffi.new("struct rank_memory *[]", [rank.memory for rank in ranks])
+    held = world.ffi.cast("struct rank_memory *const *", memories)
+    return int(world.lib.memory_receiver(held, len(ranks), addr_of(first), count * CELL))

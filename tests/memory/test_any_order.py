@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase
 
+from . import test_handing as handing
 from . import test_sharing as sharing
 from .machine import run
 from .mutants import MUTANTS, Fault
@@ -39,6 +40,10 @@ RULES: tuple[Callable[[Make], None], ...] = (
     sharing.test_ranks_of_two_groups_share_nothing,
     sharing.test_what_is_still_to_be_written_is_not_shared,
     sharing.test_what_is_on_its_way_out_is_not_shared,
+    handing.test_what_one_has_received_others_refer_to,
+    handing.test_a_part_of_a_page_is_not_handed,
+    handing.test_what_is_handed_is_not_what_it_was,
+    handing.test_nothing_is_handed_to_or_by_who_is_busy_or_has_failed,
 )
 
 

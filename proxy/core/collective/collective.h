@@ -30,6 +30,7 @@ struct peer_message {
  *
  * A hal_ref names what does not move until the call completes: host memory, or a space's. */
 #define COLL_LATER (-1)
+#define COLL_EACH UINT32_MAX
 struct coll_io {
 	void *arg;
 	/* Copy from and to a rank's window, resident or not. Asynchronous. */
@@ -37,6 +38,13 @@ struct coll_io {
 		     uint64_t token);
 	void (*write)(void *arg, uint32_t rank, uint64_t addr, struct hal_ref from, uint64_t bytes,
 		      uint64_t token);
+	/* Of local ranks that are to get the same at the same address: which of them is written to,
+	 * and hands it to the others; COLL_EACH: all of them are written to. */
+	uint32_t (*receiver)(void *arg, const uint32_t *ranks, uint32_t count, uint64_t addr,
+			     uint64_t bytes);
+	/* `to` gets there what `from` has. Asynchronous. */
+	void (*hand)(void *arg, uint32_t from, uint32_t to, uint64_t addr, uint64_t bytes,
+		     uint64_t token);
 	/* dst[i] = a[i] op b[i], and dst[i] = a[i] * scalar or (scalar NULL) / divisor; dst may be a.
 	 * Asynchronous. op: ncclSum 0, ncclProd 1, ncclMax 2, ncclMin 3. */
 	void (*reduce)(void *arg, struct hal_ref dst, struct hal_ref a, struct hal_ref b,

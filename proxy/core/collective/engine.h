@@ -90,6 +90,7 @@ struct seat {
 struct coll_call {
 	uint64_t send, recv;
 	uint8_t scalar[8];
+	uint32_t receiver; /* the seat that is written to: its own, or one that hands it on */
 	struct coll_group *group;
 };
 
@@ -112,6 +113,7 @@ struct op {
 	struct ready *ready;
 	uint64_t pieces, next_piece;
 	uint32_t running;
+	bool handed; /* from those who have received to the others; or that is under way */
 	bool finished;
 };
 
@@ -128,12 +130,21 @@ struct coll_block { /* addr 0: none; in the outbox if peers fetch it */
 	bool outbox;
 };
 
-enum step_kind { STEP_FETCH, STEP_READ, STEP_SCALE, STEP_REDUCE, STEP_DIVIDE, STEP_WRITE };
+enum step_kind {
+	STEP_FETCH,
+	STEP_READ,
+	STEP_SCALE,
+	STEP_REDUCE,
+	STEP_DIVIDE,
+	STEP_WRITE,
+	STEP_HAND,
+};
 struct step {
 	enum step_kind kind;
-	uint32_t seat;        /* READ, WRITE, SCALE: whose */
+	uint32_t seat;        /* READ, WRITE, SCALE, HAND: whose */
+	uint32_t from;        /* HAND: the seat that has it */
 	uint32_t device;      /* FETCH: from whose outbox */
-	uint64_t addr, count; /* count: bytes for FETCH, READ and WRITE, else elements; */
+	uint64_t addr, count; /* count: bytes, but for SCALE, REDUCE and DIVIDE elements; */
 	/* addr: in the rank's window, in the outbox */
 	struct hal_ref dst, a, b;
 };
@@ -155,6 +166,7 @@ enum phase {
 	FETCHING,
 	DELIVERING,
 	DRAINING,
+	HANDING,
 	/* of a send and a receive, see sends.c */
 	SENDING,
 	SENT,
@@ -286,6 +298,8 @@ void shape_fail(struct coll *, uint32_t rank_a, const struct shape *a, uint32_t 
 		const struct shape *b);
 bool shape_reduces(uint32_t kind);
 bool shape_has_root(uint32_t kind);
+uint64_t shape_common(const struct shape *,
+		      uint64_t nranks); /* bytes all receive; 0: they differ */
 uint64_t shape_pieces(const struct shape *, const struct coll_comm *);
 struct plan plan_make(const struct op *, uint64_t number);
 bool plan_takes_part(const struct coll_comm *, const struct plan *, uint32_t device);

@@ -107,6 +107,51 @@ void op_sweep(struct coll_comm *m, uint32_t device)
 	}
 }
 
+static bool first_at_its_address(const struct op *op, uint32_t seat)
+{
+	for (uint32_t k = 0; k < seat; k++)
+		if (op->calls[k].recv == op->calls[seat].recv)
+			return false;
+	return true;
+}
+
+/* Of those who receive at this one's address, one is written to: who sends it from there, if that
+ * is how it comes about. */
+static void choose_receiver(struct coll *c, struct op *op, uint32_t seat, uint64_t bytes)
+{
+	const struct coll_comm *m = op->comm;
+	uint32_t ranks[RANKS_MAX], seats[RANKS_MAX], count = 0, chosen;
+
+	for (uint32_t k = seat; k < m->seat_count; k++)
+		if (op->calls[k].recv == op->calls[seat].recv) {
+			ranks[count] = m->seats[k].rank;
+			seats[count++] = k;
+		}
+	if (count < 2)
+		return;
+	chosen = c->io.receiver(c->io.arg, ranks, count, op->calls[seat].recv, bytes);
+	if (chosen >= count)
+		return;
+	for (uint32_t k = 0; k < count && op->shape.kind == RF_COLL_BROADCAST; k++)
+		if (m->seats[seats[k]].index == op->shape.root &&
+		    op->calls[seats[k]].send == op->calls[seats[k]].recv)
+			chosen = k;
+	for (uint32_t k = 0; k < count; k++)
+		op->calls[seats[k]].receiver = seats[chosen];
+}
+
+/* All local members have called it. */
+static void choose_receivers(struct coll *c, struct op *op)
+{
+	uint64_t bytes = shape_common(&op->shape, op->comm->nranks);
+
+	for (uint32_t i = 0; i < op->comm->seat_count; i++)
+		op->calls[i].receiver = i;
+	for (uint32_t i = 0; bytes && i < op->comm->seat_count; i++)
+		if (first_at_its_address(op, i))
+			choose_receiver(c, op, i, bytes);
+}
+
 void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct shape *shape,
 	     struct coll_call call)
 {
@@ -118,6 +163,7 @@ void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct sh
 	if (++op->arrived < m->seat_count)
 		return;
 	op->pieces = shape->count ? shape_pieces(shape, m) : 0;
+	choose_receivers(c, op);
 	struct coll_message hello = op_message(op, MSG_HELLO);
 
 	engine_send(c, referee(op), &hello);

@@ -12,6 +12,10 @@
  *   DELIVERING    everyone writes it into its local destinations
  *   DRAINING      the owner waits until all have READ it
  *
+ * Where local members receive the same at the same address, one of them may receive it for the
+ * others (io.receiver): when all pieces are complete it is handed to them (HANDING), and only then
+ * has the operation completed for any of them. Until then the others' memory is as it was.
+ *
  * Rules kept here: pieces run in the same order everywhere, a bounded number at a time, and
  * operations of one communicator likewise; so the first unfinished piece is always among the
  * running ones of every device that takes part in it: bounded memory cannot make it stuck. What
@@ -215,6 +219,8 @@ static bool delivers_to(const struct coll_piece *p, const struct plan *plan, uin
 	uint64_t size = dtype_bytes(p->shape.dtype);
 	bool own = plan->sources.lo == index && plan->sources.hi == index + 1;
 
+	if (call->receiver != seat)
+		return false;
 	/* What a rank sends to its own place, in place, is there. */
 	if (own && call->recv + plan->dst_at * size == call->send + plan->src_at * size)
 		return false;
@@ -336,6 +342,46 @@ static void piece_advance(struct coll *c, struct coll_piece *p)
 
 /* ---- when they run ---------------------------------------------------------------------- */
 
+static void handed(struct coll *c, struct coll_piece *p)
+{
+	struct op *op = p->op;
+
+	piece_free(c, p);
+	op->running--;
+	op_advance(c, op);
+}
+
+/* All pieces are complete; false: nobody has received for anybody else. */
+static bool op_hand(struct coll *c, struct op *op)
+{
+	uint64_t bytes = shape_common(&op->shape, op->comm->nranks);
+	struct coll_piece *p = NULL;
+
+	op->handed = true;
+	for (uint32_t i = 0; bytes && i < op->comm->seat_count && !c->failed; i++) {
+		const struct coll_call *call = &op->calls[i];
+
+		if (call->receiver == i)
+			continue;
+		if (!p)
+			p = piece_new(c, op->comm, &op->shape, HANDING, handed);
+		if (p)
+			step_add(c, p,
+				 (struct step){.kind = STEP_HAND,
+					       .seat = i,
+					       .from = call->receiver,
+					       .addr = call->recv,
+					       .count = bytes});
+	}
+	if (!p || c->failed)
+		return false;
+	p->op = op;
+	p->number = NONE;
+	op->running++;
+	piece_next(c, p);
+	return true;
+}
+
 /* Starts what may run of an operation; when all of it has completed, informs the local ranks. */
 static void op_advance(struct coll *c, struct op *op)
 {
@@ -349,6 +395,8 @@ static void op_advance(struct coll *c, struct op *op)
 			piece_start(c, op, number, &plan);
 	}
 	if (c->failed || op->finished || op->next_piece < op->pieces || op->running)
+		return;
+	if ((!op->handed && op_hand(c, op)) || c->failed)
 		return;
 	op->finished = true;
 	for (uint32_t i = 0; i < m->seat_count; i++)

@@ -54,6 +54,18 @@ bool shape_has_root(uint32_t kind)
 	       kind == RF_COLL_SCATTER;
 }
 
+uint64_t shape_common(const struct shape *s, uint64_t nranks)
+{
+	uint64_t bytes = s->count * dtype_bytes(s->dtype);
+
+	switch (s->kind) {
+	case RF_COLL_ALLREDUCE:
+	case RF_COLL_BROADCAST: return bytes;
+	case RF_COLL_ALLGATHER: return bytes * nranks;
+	default: return 0;
+	}
+}
+
 /* Blocks of `count` elements that travel separately. */
 static uint64_t shape_blocks(const struct shape *s, uint64_t nranks)
 {

@@ -160,6 +160,10 @@ static void step_start(struct coll *c, struct coll_piece *p, const struct step *
 	switch (s->kind) {
 	case STEP_READ: c->io.read(c->io.arg, rank, s->addr, s->dst, s->count, p->token); break;
 	case STEP_WRITE: c->io.write(c->io.arg, rank, s->addr, s->a, s->count, p->token); break;
+	case STEP_HAND:
+		c->io.hand(c->io.arg, p->comm->seats[s->from].rank, rank, s->addr, s->count,
+			   p->token);
+		break;
 	case STEP_REDUCE:
 		c->io.reduce(c->io.arg, s->dst, s->a, s->b, s->count, shape->dtype, op, p->token);
 		break;
@@ -193,7 +197,7 @@ static void step_fail(struct coll *c, const struct coll_piece *p, int error)
 	char text[96];
 
 	shape_text(&p->shape, text, sizeof text);
-	if (s->kind == STEP_READ || s->kind == STEP_WRITE)
+	if (s->kind == STEP_READ || s->kind == STEP_WRITE || s->kind == STEP_HAND)
 		engine_fail(c, "error %d of rank %u at address %#llx in %s", error,
 			    p->comm->seats[s->seat].rank, (unsigned long long)s->addr, text);
 	else

@@ -56,6 +56,35 @@ static void io_write(void *arg, uint32_t rank, uint64_t addr, struct hal_ref fro
 	io_memory(arg, TRANSFER_WRITE, rank, addr, from, bytes, token);
 }
 
+static uint32_t io_receiver(void *arg, const uint32_t *ranks, uint32_t count, uint64_t addr,
+			    uint64_t bytes)
+{
+	struct job *j = arg;
+	const struct rank_memory *memories[RANKS_MAX];
+	for (uint32_t i = 0; i < count; i++) {
+		if (!j->ranks[ranks[i]])
+			return COLL_EACH;
+		memories[i] = &j->ranks[ranks[i]]->memory;
+	}
+	return memory_receiver(memories, count, addr, bytes);
+}
+
+static void io_hand(void *arg, uint32_t from, uint32_t to, uint64_t addr, uint64_t bytes,
+		    uint64_t token)
+{
+	struct job *j = arg;
+	struct transfer *t = transfer_new(j, TRANSFER_HAND, token);
+	if (!t)
+		return;
+	t->memory = j->ranks[to] ? &j->ranks[to]->memory : NULL;
+	t->source = j->ranks[from] ? &j->ranks[from]->memory : NULL;
+	if (!t->memory || !t->source) /* freed: what it would have given is lost */
+		t->error = NCCL_SYSTEM_ERROR;
+	t->addr = addr;
+	t->bytes = bytes;
+	transfer_push(&j->proxy->transfers, t);
+}
+
 static void io_reduce(void *arg, struct hal_ref dst, struct hal_ref a, struct hal_ref b,
 		      uint64_t count, uint32_t dtype, uint32_t op, uint64_t token)
 {
@@ -185,6 +214,8 @@ struct coll_io job_io(struct job *j)
 		.arg = j,
 		.read = io_read,
 		.write = io_write,
+		.receiver = io_receiver,
+		.hand = io_hand,
 		.reduce = io_reduce,
 		.scale = io_scale,
 		.send = io_send,

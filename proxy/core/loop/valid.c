@@ -60,7 +60,7 @@ static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 	if (wrong || (wrong = modules_invalid(r)))
 		return wrong;
 	for (const struct transfer *t = p->transfers.first; t; t = t->next)
-		inflight += t->memory == &r->memory && t->hal_seq;
+		inflight += (t->memory == &r->memory || t->source == &r->memory) && t->hal_seq;
 	for (const struct ask *a = p->asks; a; a = a->next)
 		pending += a->rank == r && a->slot;
 	WRONG(inflight != r->memory.inflight, "works in flight");

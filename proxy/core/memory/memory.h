@@ -384,6 +384,15 @@ static inline bool memory_waits(const struct rank_memory *m)
  * the same chunks from now on, as far as both are quiet. CUresult: content is lost. */
 int memory_merge(struct rank_memory *);
 
+/* Of ranks that are to hold the same at this address: who should be written to, so that the others
+ * can refer to its chunks (memory_hand); UINT32_MAX: none of them, or ranks do not share. */
+uint32_t memory_receiver(const struct rank_memory *const *, uint32_t count, uint64_t addr,
+			 uint64_t bytes);
+/* What `from` has on the whole pages of this range, `to` has, too, whatever it had: as far as both
+ * are quiet they refer to the same chunks from now on. What could not be is to be copied. CUresult:
+ * content is lost. */
+int memory_hand(struct rank_memory *from, struct rank_memory *to, uint64_t addr, uint64_t bytes);
+
 /* ---- adopt.c ---- */
 
 enum adoption {

@@ -269,3 +269,61 @@ int memory_merge(struct rank_memory *m)
 	}
 	return CU_OK;
 }
+
+/* ---- one result for several ranks ---- */
+
+/* How well it does to write there: what others refer to has to be copied before. A rank that has
+ * failed may not get what is written. 0: not at all. */
+static uint64_t fitness(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
+{
+	const struct device_memory *d = m->device;
+	uint64_t from, to, sum = 1 + quiet(m);
+	if (!d->shares || m->stopped || d->hal->space_error(m->space, NULL, 0))
+		return 0;
+	for (pages_of(addr, bytes, &from, &to); from < to; from++)
+		if (m->pages[from].chunk)
+			sum += m->pages[from].guarded ? 2 : 4;
+	return sum;
+}
+
+uint32_t memory_receiver(const struct rank_memory *const *memories, uint32_t count, uint64_t addr,
+			 uint64_t bytes)
+{
+	uint32_t best = UINT32_MAX;
+	uint64_t most = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		uint64_t its = fitness(memories[i], addr, bytes);
+		if (its > most)
+			best = i;
+		most = its > most ? its : most;
+	}
+	return best;
+}
+
+static int hand(struct rank_memory *from, struct rank_memory *to, uint32_t index)
+{
+	struct page *page = &to->pages[index];
+	struct chunk *c = from->pages[index].chunk;
+	bool missing = !page->chunk;
+	if (!has(from, index) || !page->buffers || page->chunk == c || page_guard(from, index))
+		return CU_OK;
+	int error = missing ? page_map(to, index, c) : page_remap(to, index, c);
+	if (page->chunk != c)
+		return missing || page->chunk ? CU_OK : error;
+	content_unknown(to, page_addr(index), RF_CHUNK_BYTES);
+	page->saved = false;
+	to->device->spared += missing ? RF_CHUNK_BYTES : 0;
+	to->counted.spared += missing ? RF_CHUNK_BYTES : 0;
+	return CU_OK;
+}
+
+int memory_hand(struct rank_memory *from, struct rank_memory *to, uint64_t addr, uint64_t bytes)
+{
+	uint64_t page = page_at(addr + RF_CHUNK_BYTES - 1), end = page_at(addr + bytes);
+	int error = CU_OK;
+	if (from->group != to->group || !quiet(from) || !gives(from) || !quiet(to) || !gives(to))
+		return CU_OK;
+	for (; page < end && !error; page++)
+		error = hand(from, to, (uint32_t)page);
+	return error;
+}

@@ -49,29 +49,118 @@ static void asked(void *transfer, enum memory_purpose purpose, int result)
 		t->error = NCCL_SYSTEM_ERROR;
 }
 
-/* May all of it be written? It must be before the first piece is on its way: then nothing of the
+/* May this be written? All of it must be before the first piece is on its way: then nothing of the
  * rank's moves or comes to be shared until the last one has completed. */
-static bool may_write(struct transfer *t)
+static bool may_write(struct transfer *t, uint64_t addr, uint64_t bytes)
 {
 	struct rank_memory *m = t->memory;
-	if (t->kind != TRANSFER_WRITE || t->hal_seq || memory_owns(m, t->addr, t->bytes))
+	if (t->hal_seq || memory_owns(m, addr, bytes))
 		return true;
 	if (m->stopped) /* it gets nothing any more */
 		t->error = NCCL_SYSTEM_ERROR;
 	else
 		memory_ask(m, &(struct memory_request){.purpose = PURPOSE_COPY,
-						       .addr = t->addr,
-						       .bytes = t->bytes,
+						       .addr = addr,
+						       .bytes = bytes,
 						       .over = asked,
 						       .arg = t});
 	return false;
 }
+
+static uint64_t copy(struct transfers *q, struct hal_ref dst, struct hal_ref src, uint64_t bytes)
+{
+	struct hal_work work = {.kind = HAL_COPY};
+	work.copy.dst = dst;
+	work.copy.src = src;
+	work.copy.width = work.copy.dst_pitch = work.copy.src_pitch = bytes;
+	work.copy.height = 1;
+	return q->hal->submit(q->stream, &work);
+}
+
+static bool failed(const struct transfers *q, struct hal_space *space)
+{
+	return space && q->hal->space_error(space, NULL, 0);
+}
+
+/* ---- from one rank to another: pages that both refer to are there, and the rest is copied ---- */
+
+static bool is_there(const struct transfer *t, uint64_t addr)
+{
+	const struct chunk *c = t->memory->pages[page_at(addr)].chunk;
+	return c && c == t->source->pages[page_at(addr)].chunk;
+}
+
+/* Up to where it is the same with what follows `addr`. */
+static uint64_t stretch(const struct transfer *t, uint64_t addr)
+{
+	uint64_t end = t->addr + t->bytes, at = addr;
+	do
+		at = page_addr((uint32_t)page_at(at) + 1);
+	while (at < end && is_there(t, at) == is_there(t, addr));
+	return at < end ? at : end;
+}
+
+/* May all that is to be copied be written? */
+static bool may_copy(struct transfer *t)
+{
+	uint64_t end = t->addr + t->bytes, next;
+	for (uint64_t at = t->addr + t->done; at < end; at = next) {
+		next = stretch(t, at);
+		if (!is_there(t, at) && !may_write(t, at, next - at))
+			return false;
+	}
+	return true;
+}
+
+static int cannot_be_handed(const struct transfers *q, const struct transfer *t)
+{
+	if (!memory_valid(t->memory, t->addr, t->bytes) ||
+	    !memory_valid(t->source, t->addr, t->bytes))
+		return NCCL_INVALID_ARGUMENT;
+	return failed(q, t->source->space) ? NCCL_SYSTEM_ERROR : NCCL_OK;
+}
+
+/* True when all of it has been submitted. */
+static bool submit_hand(struct transfers *q, struct transfer *t)
+{
+	struct rank_memory *m = t->memory, *from = t->source;
+	if (t->error || (t->error = cannot_be_handed(q, t)))
+		return true;
+	if (memory_moving(m) || memory_moving(from))
+		return false;
+	if (!t->hal_seq && memory_hand(from, m, t->addr + t->done, t->bytes - t->done)) {
+		t->error = NCCL_SYSTEM_ERROR;
+		return true;
+	}
+	while (t->done < t->bytes) {
+		uint64_t at = t->addr + t->done, n = stretch(t, at) - at;
+		if (!is_there(t, at)) {
+			struct hal_ref src, dst;
+			if (!q->hal->room(q->stream) || !may_copy(t))
+				return t->error != NCCL_OK;
+			n = memory_resolve(from, at, n, false, &src);
+			n = memory_resolve(m, at, n, true, &dst);
+			if (!t->hal_seq) {
+				memory_use(m);
+				memory_use(from);
+			}
+			content_unknown(m, at, n);
+			t->hal_seq = copy(q, dst, src, n);
+		}
+		t->done += n;
+	}
+	return true;
+}
+
+/* ---- all transfers ---- */
 
 /* True when all of it has been submitted. */
 static bool submit(struct transfers *q, struct transfer *t)
 {
 	if (t->kind == TRANSFER_WORK)
 		return submit_work(q, t);
+	if (t->kind == TRANSFER_HAND)
+		return submit_hand(q, t);
 	struct rank_memory *m = t->memory;
 	if (!m || t->error)
 		return true;
@@ -80,29 +169,20 @@ static bool submit(struct transfers *q, struct transfer *t)
 		return true;
 	}
 	while (t->done < t->bytes) {
-		if (memory_moving(m) || !q->hal->room(q->stream) || !may_write(t))
+		bool write = t->kind == TRANSFER_WRITE;
+		if (memory_moving(m) || !q->hal->room(q->stream) ||
+		    (write && !may_write(t, t->addr, t->bytes)))
 			return t->error != NCCL_OK;
 		struct hal_ref ref, other = {t->other.space, t->other.addr + t->done};
-		bool write = t->kind == TRANSFER_WRITE;
 		uint64_t n = memory_resolve(m, t->addr + t->done, t->bytes - t->done, write, &ref);
-		struct hal_work work = {.kind = HAL_COPY};
-		work.copy.dst = write ? ref : other;
-		work.copy.src = write ? other : ref;
-		work.copy.width = work.copy.dst_pitch = work.copy.src_pitch = n;
-		work.copy.height = 1;
 		if (!t->hal_seq)
 			memory_use(m);
 		if (write)
 			content_unknown(m, t->addr + t->done, n);
-		t->hal_seq = q->hal->submit(q->stream, &work);
+		t->hal_seq = copy(q, write ? ref : other, write ? other : ref, n);
 		t->done += n;
 	}
 	return true;
-}
-
-static bool failed(const struct transfers *q, struct hal_space *space)
-{
-	return space && q->hal->space_error(space, NULL, 0);
 }
 
 /* The device skips the work of a failed rank: what was not read or added goes to nobody. */
@@ -113,6 +193,8 @@ static bool skipped(const struct transfers *q, const struct transfer *t)
 
 	if (t->kind == TRANSFER_READ)
 		return t->memory && failed(q, t->memory->space);
+	if (t->kind == TRANSFER_HAND)
+		return t->source && failed(q, t->source->space);
 	if (t->kind == TRANSFER_WORK)
 		for (uint32_t i = hal_sum_refs(&t->work, refs); i > 0; i--)
 			any |= failed(q, refs[i - 1].space);
@@ -123,6 +205,8 @@ static void complete(struct transfers *q, struct transfer *t)
 {
 	if (t->memory && t->hal_seq)
 		memory_used(t->memory);
+	if (t->source && t->hal_seq)
+		memory_used(t->source);
 	if (skipped(q, t))
 		t->error = NCCL_SYSTEM_ERROR;
 	else if (t->named && t->memory && !t->error)
@@ -155,7 +239,7 @@ bool transfer_pump(struct transfers *q)
 bool transfer_pending(const struct transfers *q, const struct rank_memory *m)
 {
 	for (const struct transfer *t = q->first; t; t = t->next)
-		if (t->memory == m)
+		if (t->memory == m || t->source == m)
 			return true;
 	return false;
 }

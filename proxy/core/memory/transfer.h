@@ -1,16 +1,22 @@
-/* transfer.h: copies between host memory and any rank's memory, resident or not, and sums: in
- * order, on a queue of the device's own. Collectives consist of them. */
+/* transfer.h: copies between host memory and any rank's memory, resident or not, or two ranks'; and
+ * sums: in order, on a queue of the device's own. Collectives consist of them. */
 #ifndef RANKFOLD_TRANSFER_H
 #define RANKFOLD_TRANSFER_H
 
 #include "memory.h"
 
-enum transfer_kind { TRANSFER_READ, TRANSFER_WRITE, TRANSFER_WORK };
+enum transfer_kind {
+	TRANSFER_READ,
+	TRANSFER_WRITE,
+	TRANSFER_HAND, /* what one rank has received goes to another, at the same address */
+	TRANSFER_WORK,
+};
 
 struct transfer {
 	struct transfer *next;
 	enum transfer_kind kind;
-	struct rank_memory *memory; /* READ, WRITE; NULL: it is freed */
+	struct rank_memory *memory; /* READ, WRITE, HAND: whose; NULL: it is freed */
+	struct rank_memory *source; /* HAND: who has it */
 	uint64_t addr, bytes, done;
 	struct hal_ref other;   /* READ: where it goes, WRITE: where it comes from */
 	bool named;             /* WRITE: its content is known, */

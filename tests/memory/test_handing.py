@@ -1,0 +1,78 @@
+"""What one rank has received, others of its device refer to."""
+
+from __future__ import annotations
+
+from .device import CELLS
+from .steps import fill, hand, own, receiver, same
+from .world import SAVE, Make
+
+
+def test_what_one_has_received_others_refer_to(make: Make) -> None:
+    """Resident or not; whole pages only, and each writes a copy of its own."""
+    world = make(3, 8)
+    for rank in world.ranks:
+        fill(rank, 2)
+    away, giver, here = world.ranks
+    assert away.ask(SAVE)
+    world.settle()
+    assert world.memory.used == 4 and away.memory.missing == 2
+    assert receiver(world.ranks, 0, 2 * CELLS) in (1, 2)
+    assert hand(giver, away, 0, 2 * CELLS) == [0, 1] == hand(giver, here, 0, 2 * CELLS)
+    world.check()
+    assert world.memory.used == 2 == world.memory.shared and not away.memory.missing
+    assert [away.read(page) for page in (0, 1)] == [giver.read(page) for page in (0, 1)]
+    own(here, 0)
+    here.write(0, 5)
+    world.check()
+    assert world.memory.used == 3 and giver.read(0) != here.read(0)
+    assert away.ask(SAVE)
+    world.settle()
+    assert away.read(0) == giver.read(0)
+
+
+def test_a_part_of_a_page_is_not_handed(make: Make) -> None:
+    world = make(2, 6)
+    giver, to = world.ranks
+    fill(giver, 3)
+    fill(to, 3)
+    assert hand(giver, to, 1, 2 * CELLS) == [1]
+    assert hand(giver, to, 0, CELLS - 1) == hand(giver, to, CELLS * 2 + 1, CELLS - 1) == []
+    world.check()
+    assert world.memory.used == 5
+
+
+def test_what_is_handed_is_not_what_it_was(make: Make) -> None:
+    """Nobody who knows of the same content as before shares with it."""
+    world = make(3, 8)
+    same(*world.ranks)
+    giver, to, third = world.ranks
+    own(giver, 0)
+    giver.write(0, 77)
+    assert hand(giver, to, 0, CELLS) == [0]
+    for rank in (third, to):
+        assert world.lib.memory_merge(rank.memory) == 0
+        world.check()
+    assert third.chunk(0) != to.chunk(0) == giver.chunk(0)
+
+
+def test_nothing_is_handed_to_or_by_who_is_busy_or_has_failed(make: Make) -> None:
+    world = make(3, 8, (1, 1, 2))
+    giver, to, other = world.ranks
+    for rank in world.ranks:
+        fill(rank, 1)
+    for rank in (giver, to):
+        rank.begin()
+        assert hand(giver, to, 0, CELLS) == []
+        rank.end()
+    assert hand(giver, other, 0, CELLS) == []
+    assert receiver([giver, to], 0, CELLS) == 0
+    giver.begin()
+    assert receiver([giver, to], 0, CELLS) == 1
+    giver.end()
+    world.lib.memory_stop(giver.memory)
+    assert receiver([giver, to], 0, CELLS) == 1
+    assert hand(giver, to, 0, CELLS) == [] == hand(to, giver, 0, CELLS)
+    world.device.faulty.add(to.space)
+    assert receiver([giver, to], 0, CELLS) == 2**32 - 1
+    world.memory.shares = False
+    assert receiver([other, giver], 0, CELLS) == 2**32 - 1

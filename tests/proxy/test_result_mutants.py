@@ -1,0 +1,39 @@
+"""Faults seeded into how a result comes to several ranks: tests/proxy/test_results.py must notice
+each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from barrier.mutants import Mutant
+
+from support.native import CORE, REPOSITORY, with_fault
+
+FILES = [
+    ("memory/transfer.c", Mutant("edges-are-left-out", "if (!is_there(t, at)) {\n", "if (0) {\n")),
+    ("memory/transfer.c", Mutant("copied-over-what-others-have",
+                                 "if (!is_there(t, at) && !may_write(t, at, next - at))",
+                                 "if (0)")),
+    ("collective/shape.c", Mutant("a-gathering-is-handed-in-part", "return bytes * nranks;",
+                                  "return bytes;")),
+    ("collective/shape.c", Mutant("parts-are-handed-as-the-whole", "default: return 0;\n",
+                                  "default: return bytes;\n")),
+    ("collective/op.c", Mutant("who-receives-elsewhere-is-left-out",
+                               "\t\tif (op->calls[k].recv == op->calls[seat].recv) {", "\t\t{")),
+    ("collective/piece.c", Mutant("nothing-is-handed", "if (call->receiver == i)", "if (1)")),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
+def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
+    native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
+    tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+             str(REPOSITORY / "tests/proxy/test_results.py")]  # fmt: skip
+    done = subprocess.run(tests, env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False,
+                          capture_output=True, text=True, cwd=REPOSITORY)  # fmt: skip
+    assert done.returncode != 0, done.stdout + done.stderr
