@@ -25,7 +25,8 @@ from support.devices import Devices, devices
 from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, GEMM, RingClient
 
 RANKS, WORDS = 3, 96  # words: of each buffer
-ANY = [name for name in NAMES if name != "linked"]  # that does not follow what lies there
+# Neither follows what lies there, nor waits for it.
+ANY = [name for name in NAMES if name not in ("linked", "until")]
 GLOBALS = DEV_BASE + CHUNK
 GEMM_AUX = CONTRACT.opcodes["GEMM_AUX"].number
 BUFFERS = [DEV_BASE + 512 * n for n in range(8)]

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import Native
-from support.computing import Computing
+from support.computing import Computing, sync
 from support.devices import devices
-from support.ring_client import CHUNK, DEV_BASE, DEVICE_SYNC
+from support.ring_client import CHUNK, DEV_BASE
 
 WORDS = 96
 VARIABLES, SHARED, OWN = DEV_BASE, DEV_BASE + CHUNK, DEV_BASE + 3 * CHUNK
@@ -39,12 +39,6 @@ def folded(
         here.leave(1)
     for rank in made:
         rank.close()
-
-
-def sync(ranks: list[Computing]) -> None:
-    for rank in ranks:
-        rank.begin(DEVICE_SYNC)
-    assert [rank.finish() for rank in ranks] == [0] * len(ranks)
 
 
 def spent(native: Native) -> dict[str, float]:

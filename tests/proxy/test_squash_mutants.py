@@ -1,5 +1,5 @@
-"""Faults seeded into who writes what is shared: tests/proxy/test_squashing.py, or
-test_shared_programs.py, must notice each.
+"""Faults seeded into who writes what is shared: tests/proxy/test_partners.py, test_squashing.py or
+test_shared_programs.py must notice each.
 
 That nobody is waited for who cannot come is not among them: whoever waits in vain is let go when
 the job stands still."""
@@ -23,7 +23,7 @@ SQUASH = [
     Mutant("others-memory-may-move", "memory_use(&o->memory);", ";"),
     Mutant("written-without-asking", "if (owns(r, f))", "if (1)"),
     Mutant("held-by-what-is-gone", "not_first(o, its);", ""),
-    Mutant("failed-ranks-are-waited-for", "if (o->async_error || o->end.closing)", "if (0)"),
+    Mutant("failed-ranks-are-waited-for", "if (o->async_error)", "if (0)"),
     Mutant(
         "freed-buffers-are-waited-for",
         "if (written(&f->ranges[n]) && (!b || b->freed))",
@@ -35,6 +35,12 @@ SQUASH = [
         "return still && follows(o, s, queue) ?",
         "(void)follows;\n\t\t\treturn still ?",
     ),
+    Mutant("while-its-page-is-copied", "!memory_moving(&o->memory) && ", ""),
+    Mutant("kept-from-its-copy", " && !memory_waits(&o->memory)", ""),
+    Mutant("who-may-write-anywhere-takes-part", " && !o->memory.fenced", ""),
+    Mutant(
+        "kernels-being-loaded-are-others", " ||\n\t\t    ready_item(s->next) != ITEM_READY)", ")"
+    ),
     Mutant("a-fault-is-one-ranks", "i->execution->memory = &r->memory;", ""),
 ]
 OTHERS = [
@@ -44,10 +50,16 @@ OTHERS = [
     ("queue/execution.c", Mutant("completed-before-the-work-ended",
                                  "e->told || hal->completed(e->queue) >= e->number",
                                  "1")),
+    ("queue/execution.c", Mutant("writes-that-nothing-foresaw-are-let-pass",
+                                 "if (!e->error && e->memory->surprised)",
+                                 "if (0)")),
+    ("queue/reuse.c", Mutant("what-is-being-written-is-there",
+                             "row->there(r, i) && in_order(r, s)",
+                             "row->there(r, i)")),
     ("loop/slice.c", Mutant("nobody-is-let-go", "\t\tgo_alone(j);", "\t\t;")),
 ]  # fmt: skip
-TESTS = [REPOSITORY / "tests/proxy" / name
-         for name in ("test_squashing.py", "test_shared_programs.py")]  # fmt: skip
+NAMES = ("test_partners.py", "test_squashing.py", "test_shared_programs.py")
+TESTS = [REPOSITORY / "tests/proxy" / name for name in NAMES]
 FILES = [("queue/squash.c", each) for each in SQUASH] + OTHERS
 
 

@@ -6,108 +6,48 @@ Ranks of one job on one device post kernels and collectives; each buffer lies in
 
 from __future__ import annotations
 
-import re
+import dataclasses
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from rankfold.proxy.hal.soft.modules import Loader
-from rankfold.proxy.native import Native
-from support.computing import Computing
-from support.devices import Devices, devices
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
+from support.computing import Computing, sync
 from support.ring_client import (
     CHUNK,
-    CONTRACT,
     COPY,
-    DEV_BASE,
     DEVICE_SYNC,
+    NON_BLOCKING,
     RETIRED,
     STREAM_CREATE,
     settle,
     until,
 )
+from support.trained import (
+    GRADIENT,
+    HOMES,
+    MOMENTS,
+    OTHER,
+    OWN,
+    PARAMETERS,
+    STEPS,
+    WORDS,
+    at_once,
+    begin_alike,
+    counts,
+    folded,
+    shared,
+    train,
+    trained,
+    updated,
+    words,
+)
 
-WORDS = 96
-VARIABLES = DEV_BASE
-# Two chunks each; what is used lies across the border of both.
-HOMES = [DEV_BASE + (1 + 2 * n) * CHUNK for n in range(5)]
-PARAMETERS, MOMENTS, GRADIENT, OWN, OTHER = (home + CHUNK - 2 * WORDS for home in HOMES)
-BUFFERS = (PARAMETERS, MOMENTS, GRADIENT, OWN, OTHER)
-ALLREDUCE = CONTRACT.enums["rf_coll"]["RF_COLL_ALLREDUCE"]
 CLEAN, CRASHED = 0, 1
 ILLEGAL_ADDRESS = 700
-STEPS = 3
-
-
-@contextmanager
-def folded(
-    kernels: Loader, count: int, chunks: int = 128, speed: float = 1.0
-) -> Iterator[tuple[Devices, list[Computing]]]:
-    """A job of `count` ranks on one device."""
-    made = [Computing(rank, count, VARIABLES) for rank in range(count)]
-    with devices(kernels, 1, chunks, speed) as here:
-        here.place(1, made, [0] * count)
-        for rank in made:
-            rank.load(HOMES, 2 * CHUNK)
-        assert [rank.finish() for rank in made] == [0] * count
-        yield here, made
-        here.leave(1)
-    for rank in made:
-        rank.close()
-
-
-def sync(ranks: list[Computing]) -> None:
-    for rank in ranks:
-        rank.begin(DEVICE_SYNC)
-    assert [rank.finish() for rank in ranks] == [0] * len(ranks)
-
-
-def counts(native: Native, ranks: int) -> tuple[int, int]:
-    """Kernels launched, and of these squashed."""
-    found = [native.rank_status(1, rank) for rank in range(ranks)]
-    assert all(found)
-    kernels = sum(each.kernels for each in found if each)
-    squashed = sum(each.squashed for each in found if each)
-    status = native.status()
-    assert (status["kernels"], status["squashed"]) == (kernels, squashed)
-    return kernels, squashed
-
-
-def words(rank: Computing, at: int) -> list[int]:
-    return list(struct.unpack(f"<{WORDS}I", rank.read(at, 4 * WORDS)))
-
-
-def begin_alike(ranks: list[Computing]) -> None:
-    for rank in ranks:
-        for at in (PARAMETERS, MOMENTS):
-            rank.write(at, bytes(range(96)) * 4)
-        rank.write(OWN, bytes([rank.rank + 1] * 4 * WORDS))
-    sync(ranks)
-
-
-def train(rank: Computing, step: int) -> None:
-    """Forward and backward pass, all-reduce, and an update of parameters and moments."""
-    rank.launch("update", OWN, PARAMETERS, WORDS, step)
-    rank.launch("scale", GRADIENT, OWN, WORDS, rank.rank)
-    rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
-    rank.launch("update", MOMENTS, GRADIENT, WORDS, 1)
-    rank.launch("update", PARAMETERS, MOMENTS, WORDS, 2)
-
-
-def trained(ranks: int, steps: int) -> tuple[list[int], list[int]]:
-    """Parameters and moments, as `train` makes them."""
-    p = m = np.frombuffer(bytes(range(96)) * 4, np.uint32)
-    own = [np.full(WORDS, 0x01010101 * (rank + 1), np.uint32) for rank in range(ranks)]
-    with np.errstate(over="ignore"):
-        for step in range(steps):
-            own = [each * 5 + p + step for each in own]
-            mean = sum((each * 3 + rank for rank, each in enumerate(own)), np.zeros_like(p))
-            m = (m * 5 + mean + 1).astype(np.uint32)
-            p = (p * 5 + m + 2).astype(np.uint32)
-    return p.tolist(), m.tolist()
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -127,18 +67,6 @@ def test_an_update_runs_once_for_all(kernels: Loader, ranks: int) -> None:
         for rank in made:
             assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == trained(ranks, steps)
         here.stop(1)
-
-
-@contextmanager
-def at_once(native: Native, made: list[Computing]) -> Iterator[None]:
-    """What is posted in here, they all begin at the same time."""
-    native.barrier(1, True)
-    settle(native, 1, "cut")
-    yield
-    native.barrier(1, False)
-    settle(native, 1, "running")
-    for rank in made:
-        rank.ring()
 
 
 def test_fills_and_copies_run_once_for_all(kernels: Loader) -> None:
@@ -206,89 +134,6 @@ def test_rows_with_gaps_are_squashed(kernels: Loader) -> None:
         assert native.status()["squashed"] == before + 1
 
 
-# ---- who comes to it, and who cannot -----------------------------------------------------------
-
-
-def let_go(native: Native) -> int:
-    """How often somebody waited until nothing else could happen."""
-    found = re.search(r"(\d+) let go", native.dump())
-    assert found
-    return int(found[1])
-
-
-def test_who_has_failed_is_not_waited_for(kernels: Loader) -> None:
-    with shared(kernels, 2) as (native, made):
-        made[1].launch("update", OWN, HOMES[-1] + 2 * CHUNK - 64, WORDS, 7)
-        assert made[1].call(DEVICE_SYNC) == ILLEGAL_ADDRESS
-        before = let_go(native)
-        made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
-        sync(made[:1])
-        assert let_go(native) == before
-        assert words(made[0], PARAMETERS) == updated(2, 7)
-
-
-def test_who_is_about_to_free_is_not_waited_for(kernels: Loader) -> None:
-    """It has freed the buffer, but for what it has asked for before."""
-    with shared(kernels, 2) as (native, made):
-        before = let_go(native)
-        with at_once(native, made):
-            made[1].block(1)
-            seq = made[1].free(HOMES[0])
-            made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
-        sync(made[:1])
-        assert let_go(native) == before
-        assert words(made[0], PARAMETERS) == updated(2, 7)
-        made[1].unblock()
-        until(lambda: made[1].u64(RETIRED) == seq, native)
-
-
-def test_what_waits_for_another_stream_has_not_been_come_to(kernels: Loader) -> None:
-    """One rank's update waits in its stream for the legacy stream, which changes what it reads."""
-    with shared(kernels, 2) as (_native, made):
-        rank = made[1]
-        rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 0, 0))
-        rank.block(1)
-        rank.fill(MOMENTS, 1, 4, WORDS)
-        rank.launch("update", PARAMETERS, MOMENTS, WORDS, 7, stream=100)
-        made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
-        sync(made[:1])
-        rank.unblock()
-        sync(made)
-        p = np.array(trained(2, STEPS)[0], np.uint32)
-        assert words(made[0], PARAMETERS) == updated(2, 7)
-        assert words(rank, PARAMETERS) == (p * 5 + 1 + 7).tolist()
-
-
-def test_what_runs_before_it_is_waited_for(kernels: Loader) -> None:
-    """A fill for all begins when what one of them does before it is over."""
-    with shared(kernels, 2, speed=0.0002) as (native, made):
-        with at_once(native, made):
-            made[1].launch("scale", GRADIENT, PARAMETERS, WORDS, 0)
-            made[1].fill(PARAMETERS, 9, 4, WORDS)
-            made[0].fill(PARAMETERS, 9, 4, WORDS)
-        sync(made)
-        p = np.array(trained(2, STEPS)[0], np.uint32)
-        assert words(made[1], GRADIENT) == (p * 3).tolist()
-
-
-def test_who_was_to_run_it_goes_on_when_another_has(kernels: Loader) -> None:
-    """The first to come has a kernel under way, and so cannot open what it shares at once."""
-    with shared(kernels, 2, speed=0.0002) as (native, made):
-        rank, before = made[0], native.status()["squashed"]
-        rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 1, 0))
-        rank.launch("scale", OWN, OTHER, WORDS, 0)
-        sync([rank])  # it is the active one
-        with at_once(native, made):
-            rank.launch("scale", OWN, OTHER, WORDS, 1)
-            rank.fill(PARAMETERS, 9, 4, WORDS, stream=100)
-            made[1].fill(PARAMETERS, 9, 4, WORDS)
-        sync(made)
-        rank.launch("update", OTHER, PARAMETERS, WORDS, 1)
-        sync(made)
-        assert native.status()["squashed"] == before + 1
-        assert words(rank, OTHER) == [10] * WORDS
-
-
 # ---- what is there already ---------------------------------------------------------------------
 
 
@@ -345,37 +190,23 @@ def test_what_is_there_is_not_written_again(kernels: Loader) -> None:
 
 def test_what_is_still_being_written_is_not_there(kernels: Loader) -> None:
     """By another stream, of which this one does not wait: programs may write the same twice."""
-    with shared(kernels, 2, speed=0.0002) as (_native, made):
+    with shared(kernels, 2, workers=2) as (native, made):
         rank = made[0]
-        rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 1, 0))
-        rank.launch("block", OTHER, OWN, WORDS, 0, stream=100)  # long
+        rank.post(STREAM_CREATE, struct.pack("<QIi", 100, NON_BLOCKING, 0))
+        rank.post(STREAM_CREATE, struct.pack("<QIi", 101, NON_BLOCKING, 0))
+        rank.write(OTHER, bytes(4))
+        sync([rank])
+        kernels_before = native.status()["kernels"]
+        rank.launch("until", OTHER + 4, OTHER, 1, 0, stream=100)
         rank.fill(OWN, 7, 4, WORDS, stream=100)
-        rank.fill(OWN, 7, 4, WORDS)
-        assert rank.read(OWN, 4 * WORDS) == struct.pack(f"<{WORDS}I", *[7] * WORDS)
+        until(lambda: native.status()["kernels"] > kernels_before, native)
+        rank.fill(OWN, 7, 4, WORDS, stream=101)
+        assert rank.read(OWN, 4 * WORDS, stream=101) == struct.pack(f"<{WORDS}I", *[7] * WORDS)
+        rank.write(OTHER, b"\1", stream=101)
         sync(made)
 
 
 # ---- who goes alone, and who fails -------------------------------------------------------------
-
-
-@contextmanager
-def shared(
-    kernels: Loader, count: int, speed: float = 1.0
-) -> Iterator[tuple[Native, list[Computing]]]:
-    """Ranks whose parameters and moments are shared: they have trained for some steps."""
-    with folded(kernels, count, speed=speed) as (here, made):
-        begin_alike(made)
-        for step in range(STEPS):
-            for rank in made:
-                train(rank, step)
-            sync(made)
-        assert counts(here.natives[0], count)[1] > 0
-        yield here.natives[0], made
-
-
-def updated(ranks: int, add: int) -> list[int]:
-    p, m = (np.array(each, np.uint32) for each in trained(ranks, STEPS))
-    return list((p * 5 + m + add).tolist())
 
 
 def test_who_comes_to_something_else_goes_alone(kernels: Loader) -> None:
@@ -446,6 +277,71 @@ def test_a_rank_may_end_while_it_runs_for_another(kernels: Loader, ends: int, ho
         native.rank_exited(1, ends, how)
         assert made[1 - ends].finish() == 0
         assert words(made[1 - ends], PARAMETERS) == updated(2, 7)
+
+
+class Lying:
+    """Says of one kernel that it reads and writes what another one does."""
+
+    def __init__(self, kernels: Loader, liar: str, claims: str):
+        self.kernels, self.liar, self.claims = kernels, liar, claims
+        self.module = kernels.module
+
+    def function(self, module: ModuleInfo, name: str) -> FunctionInfo:
+        found = self.kernels.function(module, name)
+        if name != self.liar:
+            return found
+        other = self.kernels.function(module, self.claims)
+        return dataclasses.replace(found, sets=other.sets, variables=other.variables)
+
+
+def test_writing_what_nothing_foresaw_is_a_fault_of_all_who_took_part(kernels: Loader) -> None:
+    """It writes the moments, too, which a rank has that takes no part."""
+    with shared(Lying(kernels, "twice", "update"), 3) as (native, made):
+        *took_part, other = made
+        other.fill(PARAMETERS, 1, 4, WORDS)
+        sync(made)
+        before = native.status()
+        with at_once(native, made):
+            for rank in took_part:
+                rank.launch("twice", PARAMETERS, MOMENTS, WORDS, 7)
+                rank.begin(DEVICE_SYNC)
+        assert [rank.finish() for rank in took_part] == [ILLEGAL_ADDRESS] * 2
+        for rank in took_part:
+            status = native.rank_status(1, rank.rank)
+            assert status and status.error == ILLEGAL_ADDRESS
+            assert "wrote where nothing said it would" in status.error_text
+        after = native.status()
+        assert after["squashed"] == before["squashed"] + 1
+        assert after["unforeseen"] > before["unforeseen"]
+        assert (words(other, PARAMETERS), words(other, MOMENTS)) == (
+            [1] * WORDS, trained(3, STEPS)[1],
+        )  # fmt: skip
+
+
+def test_writing_alone_what_nothing_foresaw_is_nobodys_fault(kernels: Loader) -> None:
+    """It gets a copy; and later the rank takes part in what is foreseen."""
+    with shared(Lying(kernels, "twice", "update"), 2) as (native, made):
+        rank = made[0]
+        p, m = (np.array(each, np.uint32) for each in trained(2, STEPS))
+        rank.launch("twice", PARAMETERS, MOMENTS, WORDS, 0)
+        sync([rank])
+        assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == (
+            (p + 1).tolist(), (m + 1).tolist(),
+        )  # fmt: skip
+        assert native.status()["unforeseen"] > 0
+        before = native.status()["squashed"]
+        for value in (1, 2):
+            for each in made:
+                each.fill(HOMES[0], value, 4, CHUNK // 2)
+                each.fill(HOMES[1], value, 4, CHUNK // 2)
+                each.launch("update", PARAMETERS, MOMENTS, WORDS, 3)
+                sync([each])
+        with at_once(native, made):
+            for each in made:
+                each.launch("update", PARAMETERS, MOMENTS, WORDS, 4)
+        sync(made)
+        assert native.status()["squashed"] > before
+        assert [words(each, PARAMETERS) for each in made] == [[5 * 15 + 2 + 4] * WORDS] * 2
 
 
 def test_a_fault_is_everybodys(kernels: Loader) -> None:

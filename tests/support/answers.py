@@ -6,16 +6,23 @@ import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import EVENT_FUNCTION, EVENT_MODULE, Event, Native
 from rankfold.proxy.ptx.errors import ModuleError
-from rankfold.proxy.ptx.info import ModuleInfo
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
+
+
+class Kernels(Protocol):
+    """Knows modules and their kernels: a Loader, or who says something else of them."""
+
+    def module(self, image: bytes, kind: int, /) -> ModuleInfo: ...
+    def function(self, module: ModuleInfo, name: str, /) -> FunctionInfo: ...
 
 
 @contextmanager
 def answering(
-    native: Native, kernels: Loader, modules: dict[str, ModuleInfo] | None = None,
+    native: Native, kernels: Kernels, modules: dict[str, ModuleInfo] | None = None,
     told: list[Event] | None = None,
 ) -> Iterator[None]:  # fmt: skip
     """Answer the loop's questions as the proxy's Python half does, in a thread.

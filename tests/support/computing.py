@@ -6,7 +6,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from support.ring_client import COLLECTIVE, COMM_INIT, COPY, OFF_BULK, RingClient, opcodes
+from support.ring_client import (
+    COLLECTIVE,
+    COMM_INIT,
+    COPY,
+    DEVICE_SYNC,
+    OFF_BULK,
+    RingClient,
+    opcodes,
+)
 
 MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, FUNCTION_GET, LAUNCH, FILL = opcodes(
     "MODULE_DATA", "MODULE_LOAD", "MODULE_GLOBALS", "FUNCTION_GET", "LAUNCH", "FILL"
@@ -55,6 +63,9 @@ WORK = {
     "stray": "ld.global.u32 %r4, [%d5]; popc.b32 %r4, %r4; cvt.u64.u32 %d6, %r4;"
              "mul.lo.u64 %d7, %d6, %d6; mul.lo.u64 %d8, %d7, 4; add.u64 %d9, %d8, %d1;"
              "st.global.u32 [%d9], %r2;",
+    # when the word of `from` is no longer 0
+    "until": "again: ld.volatile.global.u32 %r4, [%d5]; setp.eq.u32 %p, %r4, 0; @%p bra again;"
+             "st.global.u32 [%d4], %r4;",
     # from the buffer that lies `add` behind `from`; into the one that lies so behind `out`
     "behind": "mul.wide.u32 %d6, %r2, 512; add.u64 %d6, %d6, %d5; ld.global.u32 %r4, [%d6];"
               "st.global.u32 [%d4], %r4;",
@@ -112,3 +123,9 @@ class Computing(RingClient):
     def collective(self, kind: int, send: int, recv: int, count: int, stream: int = 1) -> None:
         self.post(COLLECTIVE, struct.pack("<6QIIiI", stream, COMM, send, recv, count, SUM, kind,
                                           INT32, 0, 0))  # fmt: skip
+
+
+def sync(ranks: Sequence[Computing]) -> None:
+    for rank in ranks:
+        rank.begin(DEVICE_SYNC)
+    assert [rank.finish() for rank in ranks] == [0] * len(ranks)

@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import EVENT_SAVED, Event, Native, segment_create
 from rankfold.proxy.ptx.info import ModuleInfo
-from support.answers import answering
+from support.answers import Kernels, answering
 from support.ring_client import CHUNK, RingClient, device, leave, settle, until
 
 MODULES: dict[str, ModuleInfo] = {}  # those that are known by their hash, everywhere
@@ -59,9 +58,14 @@ def only_saved(told: list[Event]) -> list[Event]:
 
 
 @contextmanager
-def devices(kernels: Loader, count: int, chunks: int = 64, speed: float = 1.0) -> Iterator[Devices]:
+def devices(
+    kernels: Kernels, count: int, chunks: int = 64, speed: float = 1.0, workers: int = 1
+) -> Iterator[Devices]:
     with ExitStack() as stack:
-        natives = [stack.enter_context(device(chunks * CHUNK, speed)) for _ in range(count)]
+        natives = [
+            stack.enter_context(device(chunks * CHUNK, speed, workers=workers))
+            for _ in range(count)
+        ]
         told: list[list[Event]] = [[] for _ in natives]
         for native, events in zip(natives, told, strict=True):
             stack.enter_context(answering(native, kernels, MODULES, events))

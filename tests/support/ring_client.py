@@ -55,6 +55,7 @@ EVENT_ELAPSED, HOST_FUNC, HOST_DONE, GEMM, COMM_INIT, COLLECTIVE = opcodes(
     "EVENT_ELAPSED", "HOST_FUNC", "HOST_DONE", "GEMM", "COMM_INIT", "COLLECTIVE"
 )
 AT_ADDRESS, AT_BULK, AT_INLINE = CONTRACT.enums["rf_place"].values()
+NON_BLOCKING = CONTRACT.constants["RF_STREAM_NON_BLOCKING"]
 
 
 class RingClient:
@@ -207,10 +208,12 @@ def copy_sparse(source: int, target: int) -> None:
 
 
 @contextmanager
-def device(memory: int = 64 << 20, speed: float = 1.0, quantum_ns: int = 0) -> Iterator[Native]:
+def device(
+    memory: int = 64 << 20, speed: float = 1.0, quantum_ns: int = 0, workers: int = 1
+) -> Iterator[Native]:
     """A device in this process: a soft one, but for tests/nvidia/test_core.py."""
     hal = os.environ.get("RANKFOLD_TEST_HAL", "soft")
-    native = Native(hal, memory, (8, 0), speed, 1, quantum_ns, share=True)
+    native = Native(hal, memory, (8, 0), speed, workers, quantum_ns, share=True)
     try:
         yield native
     finally:

@@ -254,6 +254,7 @@ static inline void memory_used(struct rank_memory *m)
 	if (m->guarded)
 		sharing_copied(m);
 	m->fenced &= m->inflight != 0;
+	m->surprised &= m->inflight != 0;
 }
 
 /* ---- buffers.c ---- */

@@ -144,8 +144,8 @@ static bool follows(struct rank *r, const struct stream *s, const struct hal_str
 	return true;
 }
 
-/* It has nothing like it now: may it come to it? At a cut nothing waits, and who ends is closing as
- * soon as it has nothing left. */
+/* It has nothing like it now: may it come to it? At a cut nothing waits, and who ends is gone as soon
+ * as it has nothing left. */
 static bool may_come(struct rank *o, const struct foreseen *f)
 {
 	if (o->job->state != PROXY_JOB_RUNNING && o->intake.held)
@@ -164,7 +164,7 @@ static enum verdict partner(struct rank *o, const struct hal_stream *queue,
 {
 	bool still = !memory_moving(&o->memory) && !memory_waits(&o->memory) && !o->memory.fenced;
 	struct foreseen g;
-	if (o->async_error || o->end.closing)
+	if (o->async_error)
 		return VERDICT_ALONE;
 	for (uint32_t n = 0; n < o->queue.stream_count; n++) {
 		struct stream *s = o->queue.streams[n];

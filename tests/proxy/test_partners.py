@@ -1,0 +1,220 @@
+"""Promise: a work that runs once for all waits for those who may come to the same, as long as they
+may, and for nobody else."""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import numpy as np
+
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
+from support.computing import Computing, sync
+from support.ring_client import (
+    AT_ADDRESS,
+    AT_INLINE,
+    CHUNK,
+    COPY,
+    DEVICE_SYNC,
+    NON_BLOCKING,
+    RETIRED,
+    STREAM_CREATE,
+    settle,
+    until,
+)
+from support.trained import (
+    GRADIENT,
+    HOMES,
+    MOMENTS,
+    OTHER,
+    OWN,
+    PARAMETERS,
+    STEPS,
+    WORDS,
+    at_once,
+    let_go,
+    shared,
+    trained,
+    updated,
+    words,
+)
+
+ILLEGAL_ADDRESS = 700
+BESIDE = PARAMETERS + 64  # in the same chunk
+
+
+def test_who_has_failed_is_not_waited_for(kernels: Loader) -> None:
+    with shared(kernels, 2) as (native, made):
+        made[1].launch("update", OWN, HOMES[-1] + 2 * CHUNK - 64, WORDS, 7)
+        assert made[1].call(DEVICE_SYNC) == ILLEGAL_ADDRESS
+        before = let_go(native)
+        made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        sync(made[:1])
+        assert let_go(native) == before
+        assert words(made[0], PARAMETERS) == updated(2, 7)
+
+
+def test_who_is_about_to_free_is_not_waited_for(kernels: Loader) -> None:
+    """It has freed the buffer, but for what it has asked for before."""
+    with shared(kernels, 2) as (native, made):
+        before = let_go(native)
+        with at_once(native, made):
+            made[1].block(1)
+            seq = made[1].free(HOMES[0])
+            made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        sync(made[:1])
+        assert let_go(native) == before
+        assert words(made[0], PARAMETERS) == updated(2, 7)
+        made[1].unblock()
+        until(lambda: made[1].u64(RETIRED) == seq, native)
+
+
+def test_what_waits_for_another_stream_has_not_been_come_to(kernels: Loader) -> None:
+    """One rank's update waits in its stream for the legacy stream, which changes what it reads."""
+    with shared(kernels, 2) as (_native, made):
+        rank = made[1]
+        rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 0, 0))
+        rank.block(1)
+        rank.fill(MOMENTS, 1, 4, WORDS)
+        rank.launch("update", PARAMETERS, MOMENTS, WORDS, 7, stream=100)
+        made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        sync(made[:1])
+        rank.unblock()
+        sync(made)
+        p = np.array(trained(2, STEPS)[0], np.uint32)
+        assert words(made[0], PARAMETERS) == updated(2, 7)
+        assert words(rank, PARAMETERS) == (p * 5 + 1 + 7).tolist()
+
+
+def test_what_runs_before_it_is_waited_for(kernels: Loader) -> None:
+    """A fill for all begins when what one of them does before it is over."""
+    with shared(kernels, 2, speed=0.0002) as (native, made):
+        with at_once(native, made):
+            made[1].launch("scale", GRADIENT, PARAMETERS, WORDS, 0)
+            made[1].fill(PARAMETERS, 9, 4, WORDS)
+            made[0].fill(PARAMETERS, 9, 4, WORDS)
+        sync(made)
+        p = np.array(trained(2, STEPS)[0], np.uint32)
+        assert words(made[1], GRADIENT) == (p * 3).tolist()
+
+
+def test_who_was_to_run_it_goes_on_when_another_has(kernels: Loader) -> None:
+    """The first to come has a kernel under way, and so cannot open what it shares at once."""
+    with shared(kernels, 2, speed=0.0002) as (native, made):
+        rank, before = made[0], native.status()["squashed"]
+        rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 1, 0))
+        rank.launch("scale", OWN, OTHER, WORDS, 0)
+        sync([rank])  # it is the active one
+        with at_once(native, made):
+            rank.launch("scale", OWN, OTHER, WORDS, 1)
+            rank.fill(PARAMETERS, 9, 4, WORDS, stream=100)
+            made[1].fill(PARAMETERS, 9, 4, WORDS)
+        sync(made)
+        rank.launch("update", OTHER, PARAMETERS, WORDS, 1)
+        sync(made)
+        assert native.status()["squashed"] == before + 1
+        assert words(rank, OTHER) == [10] * WORDS
+
+
+def other_stream(rank: Computing, number: int = 100) -> None:
+    rank.post(STREAM_CREATE, struct.pack("<QIi", number, NON_BLOCKING, 0))
+
+
+def begin_write(rank: Computing, at: int, content: bytes, stream: int, slot: int) -> None:
+    body = rank.copy(at, 0, len(content), places=(AT_ADDRESS, AT_INLINE), stream=stream,
+                     inline=content)  # fmt: skip
+    rank.begin(COPY, body, slot)
+
+
+def test_whose_page_is_being_copied_takes_no_part_in_it(kernels: Loader) -> None:
+    """It goes alone in one stream, and gets a copy; to what all fill it comes in another."""
+    with shared(kernels, 2) as (native, made):
+        rank, expected = made[0], words(made[0], PARAMETERS)
+        other_stream(rank)
+        with at_once(native, made):
+            rank.write(PARAMETERS, b"\1\0\0\0" * 4)
+            rank.fill(BESIDE, 9, 4, 8, stream=100)
+            made[1].fill(BESIDE, 9, 4, 8)
+        sync(made)
+        expected[16:24] = [9] * 8
+        assert words(made[1], PARAMETERS) == expected
+        assert words(rank, PARAMETERS) == [1] * 4 + expected[4:]
+
+
+def test_who_waits_for_a_copy_is_not_kept_from_it(kernels: Loader) -> None:
+    """By what it could take part in: here, what does not end for long."""
+    with shared(kernels, 2, workers=2) as (native, made):
+        for rank in made:
+            rank.write(OTHER, bytes(4))
+            rank.write(OTHER + 64, bytes([rank.rank + 1]))  # so it is each one's own
+            other_stream(rank)
+        for rank in made:
+            rank.launch("scale", GRADIENT, OWN, WORDS, 0)
+            sync([rank])  # the last one is the active one
+        with at_once(native, made):
+            begin_write(made[0], PARAMETERS, b"\1", 100, 2)
+            for rank in made:
+                rank.launch("until", BESIDE, OTHER, 1, 0)
+        assert made[0].finish(2) == 0
+        for rank in made:
+            rank.write(OTHER, b"\1", stream=100)
+        sync(made)
+
+
+def test_who_may_write_anywhere_takes_no_part(kernels: Loader) -> None:
+    """What it has written where nobody foresaw it is not shared any longer."""
+    with shared(kernels, 2) as (native, made):
+        rank = made[0]
+        other_stream(rank)
+        rank.write(OTHER, b"\xff\xff\xff\xff")  # leads 4 KiB further
+        rank.fill(PARAMETERS, 5, 4, WORDS)
+        rank.launch("scale", GRADIENT, OWN, WORDS, 0)
+        sync([rank])  # it is the active one
+        with at_once(native, made):
+            rank.launch("stray", HOMES[1] - 64, OTHER, 1, 5)  # to the first page of the moments
+            rank.fill(MOMENTS, 9, 4, WORDS, stream=100)
+            made[1].fill(MOMENTS, 9, 4, WORDS)
+        sync(made)
+        assert [words(each, MOMENTS) for each in made] == [[9] * WORDS] * 2
+        assert rank.read(HOMES[1] + 4032, 4) == bytes([5, 0, 0, 0])
+
+
+class Late:
+    """Knows one kernel `times` times, and then not before it may."""
+
+    def __init__(self, kernels: Loader, name: str):
+        self.kernels, self.name, self.times, self.may = kernels, name, 1 << 30, threading.Event()
+        self.module = kernels.module
+
+    def function(self, module: ModuleInfo, name: str) -> FunctionInfo:
+        if name == self.name:
+            self.times -= 1
+            assert self.times >= 0 or self.may.wait(20)
+        return self.kernels.function(module, name)
+
+
+def test_whose_kernel_is_loaded_again_is_waited_for(kernels: Loader) -> None:
+    """But not for ever: when the job stands still one of them goes alone."""
+    late = Late(kernels, "update")
+    with shared(late, 2) as (native, made):
+        native.barrier(1, True)
+        settle(native, 1, "cut")
+        assert native.job_leave(1)
+        settle(native, 1, "saved")
+        native.job_close(1)
+        late.times = 1
+        native.job_open(1, 2, 0, 1, [0, 0], -1)
+        for rank in made:
+            native.rank_attach(1, rank.rank, rank.fd, rank.image)
+        for rank in made:
+            rank.launch("scale", OTHER, OWN, WORDS, 0)
+            sync([rank])
+        before = let_go(native)
+        for rank in reversed(made):
+            rank.launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        sync(made[:1])
+        late.may.set()
+        assert let_go(native) == before + 1
+        sync(made)
+        assert [words(each, PARAMETERS) for each in made] == [updated(2, 7)] * 2
