@@ -144,8 +144,8 @@ static bool follows(struct rank *r, const struct stream *s, const struct hal_str
 	return true;
 }
 
-/* It has nothing like it now: may it come to it? At a cut nothing waits, and who ends is gone as soon
- * as it has nothing left. */
+/* It has nothing like it now: may it come to it? At a cut nothing waits, and who ends is gone as
+ * soon as it has nothing left. */
 static bool may_come(struct rank *o, const struct foreseen *f)
 {
 	if (o->job->state != PROXY_JOB_RUNNING && o->intake.held)
