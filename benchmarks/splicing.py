@@ -390,7 +390,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     effort, machine = QUICK if options.quick else USUAL, report.machine()
     figures: dict[str, Figure] = {}
     plots: dict[str, dict[int, Measured]] = {}
-    os.environ["RANKFOLD_SHARE"] = "1"  # the proxies'
     with place(memory=EVERYBODY) as where, loader(KERNEL_CACHE, where.folder / "c.sock") as made:
         apart = where.add(EVERYBODY, RANKFOLD_SQUASH="0")
         for name in PROGRAMS:

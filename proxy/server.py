@@ -54,9 +54,10 @@ class Proxy:
     def __init__(self, options: argparse.Namespace):
         self.options = options
         major, minor = (int(part) for part in options.cc.split("."))
+        unasked = "0" if options.type == "nvidia" else "1"  # not seen on a GPU yet
         self.native = Native(
             options.type, options.memory, (major, minor), options.speed, options.workers,
-            index=options.index, share=os.environ.get("RANKFOLD_SHARE", "0") != "0",
+            index=options.index, share=os.environ.get("RANKFOLD_SHARE", unasked) != "0",
             squash=os.environ.get("RANKFOLD_SQUASH", "1") != "0",
         )  # fmt: skip
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))

@@ -63,11 +63,10 @@ PARAMETERS = 430_592  # bytes; as many gradients, first and second moments
 
 
 def test_replicas_of_the_gpt_are_known_to_hold_the_same(
-    state: State, monkeypatch: pytest.MonkeyPatch
+    state: State,
 ) -> None:
     """It updates its parameters bucket by bucket, while gradients of others are averaged. Tokens
     lead where gradients of the embedding go: so a fence is needed, which is where ranks share."""
-    monkeypatch.setenv("RANKFOLD_SHARE", "1")
     with Fleet(state, devices=2, memory=256 * MiB) as fleet:
         job = fleet.start("gpt", [str(build(GPT)), "--steps", "60"], fleet.names[:2],
                           workdir=GPT.parent)  # fmt: skip

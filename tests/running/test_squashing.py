@@ -16,11 +16,6 @@ GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
 UPDATES = 3  # kernels of a step of the GPT that write parameters and moments, one for each bucket
 
 
-@pytest.fixture(autouse=True)
-def share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANKFOLD_SHARE", "1")
-
-
 def run(
     state: State, source: Path, arguments: list[str], where: list[int]
 ) -> tuple[list[str], int]:

@@ -65,9 +65,8 @@ def test_describe_says_that_nothing_is_shared(rankfold: Rankfold) -> None:
     assert "sharing:      nothing" in rankfold("describe", "job").splitlines()
 
 
-def test_a_rank_takes_its_counters_along(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_takes_its_counters_along(state: State) -> None:
     """Those of the devices stay."""
-    monkeypatch.setenv("RANKFOLD_SHARE", "1")
     with Fleet(state, 2, memory=64 * MiB) as fleet:
         job = fleet.start("job", [str(cuda.build(PROGRAM)), "12", "host_copy"], [0, 0, 0, 0])
 

@@ -38,11 +38,6 @@ APART = (
 FAST = ("host_copy", "beside", "buckets")  # the others take as long each
 
 
-@pytest.fixture(autouse=True)
-def share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANKFOLD_SHARE", "1")
-
-
 def program() -> Path:
     return cuda.build(cuda.PROGRAMS / "pathologies.cu")
 

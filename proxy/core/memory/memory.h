@@ -37,6 +37,8 @@
  *  - such a page is guarded: mapped read-only in all. Who is to write asks first (memory_owns,
  *    PURPOSE_COPY), before the first part of the work is given away. What comes to be owned is
  *    kept: shared no more before it is written, so that a work can own all it needs at one time;
+ *  - what had to be copied is left apart for a while, and longer each time: nobody gains by sharing
+ *    what each of them soon writes. Unless there is no chunk for every page of all ranks;
  *  - one rank may have it open, for a work that runs once for all who refer to it; all of them
  *    count that work, and so nobody looks at the page meanwhile;
  *  - what a kernel writes although nobody knew goes to a copy that the device makes. It is counted
@@ -106,6 +108,8 @@ struct page {
 	bool guarded;          /* mapped read-only */
 	bool open;             /* shared, and can be written for all who share it */
 	bool kept;             /* copied to be written: shared no more before it is */
+	uint8_t wary;          /* of sharing it, which has been in vain (sharing.c) */
+	uint64_t apart_until;  /* a turn of the device's */
 	struct chunk *chunk;   /* NULL: not resident */
 	struct version digest; /* of its content, if `digested` says so (content.c) */
 	uint64_t digested;
@@ -451,6 +455,7 @@ bool content_same(struct rank_memory *, struct rank_memory *, uint32_t page);
 /* Who has what this page holds, which is not resident, and can share it now; NULL: nobody. */
 struct rank_memory *sharing_giver(struct rank_memory *, uint32_t page);
 int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page);
+void sharing_was_in_vain(struct rank_memory *, uint32_t page); /* it is copied */
 void image_punch(struct rank_memory *, uint32_t page);
 static inline bool move_inwards(const struct move *v)
 {

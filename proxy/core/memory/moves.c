@@ -149,6 +149,7 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	m->move_submitted++;
 	d->copies++;
 	m->counted.copies++;
+	sharing_was_in_vain(m, v->page);
 	v->chunk = c;
 	if (zeros)
 		return SUBMITTED;

@@ -7,6 +7,8 @@
  */
 #include "memory.h"
 
+#define WARY_MAX 63u /* rounds of the device, in each of which every rank has it once */
+
 /* ---- what a rank may write ---- */
 
 static bool quiet(const struct rank_memory *m) { return !m->inflight && !memory_moving(m); }
@@ -84,6 +86,7 @@ int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 		error = quiet(m) ? guard_others(m, (uint32_t)from) : CU_NOT_READY;
 		if (!error)
 			error = page_open(m, (uint32_t)from, page->chunk->refs > 1);
+		m->pages[from].wary = 0; /* it pays */
 	}
 	return error;
 }
@@ -229,8 +232,30 @@ int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page
 	return error;
 }
 
+void sharing_was_in_vain(struct rank_memory *m, uint32_t index)
+{
+	struct page *page = &m->pages[index];
+	uint32_t wary = 2u * page->wary + 1;
+	page->wary = (uint8_t)(wary < WARY_MAX ? wary : WARY_MAX);
+	page->apart_until = m->device->turns + page->wary * m->device->count;
+}
+
+/* Is there a chunk for each page of all ranks? */
+static bool ample(const struct device_memory *d)
+{
+	uint64_t pages = d->lost;
+	for (uint32_t i = 0; i < d->count; i++)
+		pages += d->all[i]->live_count;
+	return pages <= d->total;
+}
+
+static bool stays_apart(const struct rank_memory *m, uint32_t index, bool ample)
+{
+	return ample && m->device->turns < m->pages[index].apart_until;
+}
+
 /* The page's chunk, or the one that most refer to: so that one is left in the end. */
-static struct rank_memory *better(struct rank_memory *m, uint32_t page)
+static struct rank_memory *better(struct rank_memory *m, uint32_t page, bool ample)
 {
 	const struct device_memory *d = m->device;
 	const struct chunk *best = m->pages[page].chunk;
@@ -239,7 +264,8 @@ static struct rank_memory *better(struct rank_memory *m, uint32_t page)
 		struct rank_memory *o = d->all[i];
 		const struct chunk *c = o->gives ? o->pages[page].chunk : NULL;
 		if (!c || c == m->pages[page].chunk || c->refs < best->refs ||
-		    (found && c->refs == best->refs) || !has(o, page) || !content_same(m, o, page))
+		    (found && c->refs == best->refs) || !has(o, page) ||
+		    stays_apart(o, page, ample) || !content_same(m, o, page))
 			continue;
 		found = o;
 		best = c;
@@ -250,7 +276,7 @@ static struct rank_memory *better(struct rank_memory *m, uint32_t page)
 int memory_merge(struct rank_memory *m)
 {
 	struct device_memory *d = m->device;
-	bool any = false;
+	bool any = false, room = ample(d);
 	if (memory_moving(m) || !gives(m))
 		return CU_OK;
 	for (uint32_t i = 0; i < d->count; i++) {
@@ -260,7 +286,8 @@ int memory_merge(struct rank_memory *m)
 	}
 	for (uint32_t i = 0; i < m->live_count && any; i++) {
 		uint32_t page = m->live[i];
-		struct rank_memory *o = has(m, page) ? better(m, page) : NULL;
+		bool may = has(m, page) && !stays_apart(m, page, room);
+		struct rank_memory *o = may ? better(m, page, room) : NULL;
 		if (!o || page_guard(o, page))
 			continue;
 		int error = page_remap(m, page, o->pages[page].chunk);
