@@ -65,6 +65,7 @@ class Job:
     released_at: float | None = None
     saved_bytes: int = 0
     races: list[str] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)  # contents that should be equal and are not
     detaches: list[Request[messages.Detach]] = field(default_factory=list)
     saves: list[Request[messages.Save]] = field(default_factory=list)
     waits: list[tuple[float, set[str], Request[messages.Wait]]] = field(default_factory=list)

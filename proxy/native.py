@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import cffi
 from rankfold import paths
 
 JOB_STATES = {1: "running", 2: "stopping", 3: "cut", 4: "saved", 5: "failed"}
-EVENT_MODULE, EVENT_FUNCTION, EVENT_JOB, EVENT_SAVED, EVENT_RACE = 1, 2, 3, 4, 5
+EVENT_MODULE, EVENT_FUNCTION, EVENT_JOB, EVENT_SAVED, EVENT_RACE, EVENT_ALARM = 1, 2, 3, 4, 5, 6
 RACES = {"certain": 1, "possible": 2}  # enum proxy_races
 EXIT_CLEAN, EXIT_CRASHED, EXIT_REPLACED = 0, 1, 2
 
@@ -80,6 +80,7 @@ class Native:
     def __init__(
         self, hal: str, memory: int, cc: tuple[int, int], speed: float, workers: int,
         quantum_ns: int = 0, index: int = 0, share: bool = False, squash: bool = True,
+        validate: int = 0,
     ):  # fmt: skip
         self._ffi, self._lib = _library()
         self._error = self._ffi.new("char[512]")
@@ -88,7 +89,7 @@ class Native:
             "struct proxy_config *",
             {"hal": hal_name, "memory_bytes": memory, "workers": workers, "cc_major": cc[0],
              "cc_minor": cc[1], "speed": speed, "quantum_ns": quantum_ns, "index": index,
-             "share": share, "apart": not squash},
+             "share": share, "apart": not squash, "validate": validate},
         )  # fmt: skip
         self._proxy = self._lib.proxy_open(config, self._error, 512)
         if not self._proxy:
@@ -133,6 +134,10 @@ class Native:
     def check_order(self, job: int, races: str) -> None:
         """Tell of races in the ranks that are attached from now on: EVENT_RACE."""
         self._lib.proxy_job_check_order(self._proxy, job, RACES[races])
+
+    def job_names(self, job: int, names: Iterable[str]) -> None:
+        """What the job's devices are called in alarms: EVENT_ALARM."""
+        self._lib.proxy_job_names(self._proxy, job, "".join(f"{n}\n" for n in names).encode())
 
     def job_close(self, job: int) -> None:
         if self._lib.proxy_job_close(self._proxy, job):
@@ -228,7 +233,7 @@ class Native:
             "swapped_in": s.swapped_in, "swapped_out": s.swapped_out, "kernels": s.kernels,
             "wakeups": s.wakeups, "squashed": s.squashed, "shared": s.shared_bytes,
             "spared": s.spared_bytes, "copies": s.copies, "unforeseen": s.unforeseen,
-            "shares": bool(s.shares),
+            "shares": bool(s.shares), "checked": s.checked,
         }  # fmt: skip
 
     def job_status(self, job: int) -> dict[str, Any] | None:

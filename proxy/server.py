@@ -26,6 +26,7 @@ from rankfold.log import area, set_up
 from rankfold.proxy.jobs import Job, Placement
 from rankfold.proxy.modules import ModuleStore
 from rankfold.proxy.native import (
+    EVENT_ALARM,
     EVENT_FUNCTION,
     EVENT_JOB,
     EVENT_MODULE,
@@ -45,6 +46,7 @@ log = area(__file__)
 
 LOOK_S = 1.0  # how often to look whether a job moves at all
 MOVING = ("running", "stopping", "cut")  # a job that has met, between its barriers
+VALIDATE = 256  # collectives of a communicator from one comparison of contents to the next
 HISTORY = 256  # ended placements that `status` still reports
 
 
@@ -59,6 +61,7 @@ class Proxy:
             options.type, options.memory, (major, minor), options.speed, options.workers,
             index=options.index, share=os.environ.get("RANKFOLD_SHARE", unasked) != "0",
             squash=os.environ.get("RANKFOLD_SQUASH", "1") != "0",
+            validate=_validate(),
         )  # fmt: skip
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
         self.pool = ThreadPoolExecutor(2, thread_name_prefix="modules")
@@ -258,6 +261,7 @@ class Proxy:
         self.native.job_open(
             job.id, p.epoch, job.device, len(p.devices), list(p.rank_device), job.segment
         )
+        self.native.job_names(job.id, p.devices)
         if p.check_order != "none":
             self.native.check_order(job.id, p.check_order)
         job.opened = True
@@ -381,6 +385,9 @@ class Proxy:
                 self._follow(job, event)
             elif job and event.kind == EVENT_RACE:
                 job.races.append(f"rank {event.rank}: {event.data.decode(errors='replace')}")
+            elif job and event.kind == EVENT_ALARM:
+                log.error("job %s: %s", job.placement.job, event.text)
+                job.alarms.append(event.text)
             elif job and event.kind == EVENT_SAVED:
                 job.saved_bytes = event.size
                 if event.state != "cut":
@@ -477,6 +484,7 @@ class Proxy:
             "job": job.placement.job, "epoch": job.placement.epoch, "state": job.state,
             "reason": job.reason, "cut_at": job.cut_at, "released_at": job.released_at,
             "ranks": [job.describe_rank(rank) for rank in job.local], "races": job.races,
+            "alarms": job.alarms,
             "shared": now.get("shared", 0), "spent": now.get("spent"),
         }  # fmt: skip
 
@@ -494,6 +502,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--state", required=True, help="the fleet's state directory")
     parser.add_argument("--socket", required=True, help="where to listen")
     return parser.parse_args(arguments)
+
+
+def _validate() -> int:
+    """At which collectives of a communicator contents are compared; 0: never."""
+    try:
+        return max(0, int(os.environ.get("RANKFOLD_VALIDATE", VALIDATE)))
+    except ValueError:
+        sys.exit("rankfold-proxy: RANKFOLD_VALIDATE is not a number")
 
 
 def _keep_to_itself() -> None:

@@ -162,8 +162,8 @@ class Spent(Struct, frozen=True):
 
 class JobTold(Struct, frozen=True):
     """A job on a device, and those of its ranks that are placed there. `races`: accesses that its
-    program does not order, where that is checked. `shared`: bytes of chunks that several of these
-    ranks have now, each chunk once."""
+    program does not order, where that is checked; `alarms`: contents that should be equal and are
+    not. `shared`: bytes of chunks that several of these ranks have now, each chunk once."""
 
     job: Name
     epoch: Epoch
@@ -173,6 +173,7 @@ class JobTold(Struct, frozen=True):
     released_at: float | None = None
     ranks: list[RankTold] = []
     races: list[str] = []
+    alarms: list[str] = []
     shared: Size = 0
     spent: Spent | None = None
 

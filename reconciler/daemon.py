@@ -54,7 +54,11 @@ FAST_FOR_S = 10.0  # a step that takes longer is not waited for at full speed
 LINGER_S = 2.0  # how long an idle reconciler waits for the next command
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 30.0
 SIGNAL_AGAIN_S = 1.0
-RACES_MAX = 64  # of a job that are kept
+FINDINGS_MAX = 64  # of a kind and a job that are kept
+
+
+def _new(told: tuple[str, ...], kept: tuple[str, ...]) -> list[str]:
+    return [each for each in told if each not in kept][: FINDINGS_MAX - len(kept)]
 
 
 class AlreadyRunning(Exception):
@@ -223,7 +227,7 @@ class Daemon:
         for name, seen in observed.devices.items():
             if seen.ready:
                 self.backoff.pop(name, None)
-        self._note_races(records, observed)
+        self._note_findings(records, observed)
         self._follow_changes(records, observed)
         self._note_conditions()
         for action in self.plan.actions:
@@ -340,23 +344,27 @@ class Daemon:
                 text = f"{now.from_gpus} → {now.to_gpus} devices in {now.converge_s:.3f} s{pause}"
                 self.store.event(f"Job/{change.job}", "Converged", text)
 
-    def _note_races(self, records: dict[str, Record], observed: Observed) -> None:
-        """Keep what the proxies found: they forget it when a job moves."""
+    def _note_findings(self, records: dict[str, Record], observed: Observed) -> None:
+        """Keep the races and alarms that the proxies found: they forget them when a job goes."""
         for device in observed.devices.values():
             for told in device.jobs:
                 record = records.get(told.job)
                 if record is None or record.epoch != told.epoch:
                     continue
                 now = self.store.record(told.job) or record
-                new = [race for race in told.races if race not in now.races][
-                    : RACES_MAX - len(now.races)
-                ]
-                if not new:
+                races = _new(told.races, now.races)
+                alarms = _new(told.alarms, now.alarms)
+                if not races and not alarms:
                     continue
+                now = dataclasses.replace(
+                    now, races=(*now.races, *races), alarms=(*now.alarms, *alarms)
+                )
                 with self.store.transaction():
-                    self.store.save(dataclasses.replace(now, races=(*now.races, *new)))
-                    for race in new:
+                    self.store.save(now)
+                    for race in races:
                         self.store.event(f"Job/{told.job}", "Race", race, "Warning")
+                    for alarm in alarms:
+                        self.store.event(f"Job/{told.job}", "Alarm", alarm, "Warning")
 
     def _note_conditions(self) -> None:
         """Keep the conditions for readers, and an event for each that appears."""

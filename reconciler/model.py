@@ -288,6 +288,7 @@ class Record:
     gpu_seconds: Seconds = 0.0
     held_since: Seconds | None = None  # wall clock; since when `placement` counts for gpu_seconds
     races: tuple[str, ...] = ()  # accesses that its program does not order, where that is checked
+    alarms: tuple[str, ...] = ()  # contents of its ranks that should be equal and were not
     error: str = ""  # of the last action that failed
     error_permanent: bool = False
 
@@ -331,6 +332,7 @@ class JobOnDevice:
     released_at: float | None = None  # CLOCK_MONOTONIC
     ranks: tuple[RankOnDevice, ...] = ()
     races: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
     shared: int = 0  # bytes of chunks that several of these ranks have
     spent: Spent = Spent()
 

@@ -148,7 +148,8 @@ def _kernels(status: ProxyStatus) -> dict[str, int]:
 def _job(told: JobTold) -> JobOnDevice:
     return JobOnDevice(
         told.job, told.epoch, told.state, told.reason, told.cut_at, told.released_at,
-        tuple(_rank(each) for each in told.ranks), tuple(told.races), told.shared,
+        tuple(_rank(each) for each in told.ranks), tuple(told.races), tuple(told.alarms),
+        told.shared,
         Spent(**msgspec.structs.asdict(told.spent)) if told.spent else Spent(),
     )  # fmt: skip
 

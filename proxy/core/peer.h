@@ -16,7 +16,7 @@
 
 struct peer;
 
-enum peer_tag { PEER_BARRIER = 1, PEER_COLLECTIVE = 2 };
+enum peer_tag { PEER_BARRIER = 1, PEER_COLLECTIVE = 2, PEER_GUARD = 3 };
 
 /* A fresh segment: its descriptor, or -errno. Also called by Python. */
 __attribute__((visibility("default"))) int peer_segment_create(uint32_t device_count);

@@ -22,6 +22,9 @@ struct proxy_config {
 	uint64_t quantum_ns; /* that a rank may keep the device while others want it; 0: 30 s */
 	uint32_t share;      /* 1: ranks of a job share what they hold alike, and do it once */
 	uint32_t apart;      /* 1: each rank does all of its work itself, none is squashed */
+	/* At each so many collectives of a communicator contents that should be equal are compared;
+	 * 0: never. */
+	uint64_t validate;
 };
 
 /* NULL on failure; `error` then says why. */
@@ -35,7 +38,8 @@ enum proxy_event_kind {
 	PROXY_EVENT_JOB = 3,      /* the job's state changed; text says why it failed */
 	PROXY_EVENT_SAVED = 4,    /* a save, a leaving or a discarding ended: state says which, */
 	/* bytes were written to the images; text says why a save failed */
-	PROXY_EVENT_RACE = 5, /* two accesses of the rank that nothing orders; data is a text */
+	PROXY_EVENT_RACE = 5,  /* two accesses of the rank that nothing orders; data is a text */
+	PROXY_EVENT_ALARM = 6, /* contents of the job that should be equal are not: text */
 };
 struct proxy_event {
 	uint32_t kind;
@@ -69,6 +73,8 @@ int proxy_job_open(struct proxy *proxy, uint64_t job, uint64_t epoch, uint32_t d
  * are attached from now on. */
 enum proxy_races { PROXY_RACES_CERTAIN = 1, PROXY_RACES_POSSIBLE = 2 /* too */ };
 int proxy_job_check_order(struct proxy *proxy, uint64_t job, int races);
+/* What its devices are called in alarms: their names, each with a line end behind it. */
+int proxy_job_names(struct proxy *proxy, uint64_t job, const char *names);
 /* Let go of a job; only without attached ranks (see proxy_job_leave, proxy_job_discard). */
 int proxy_job_close(struct proxy *proxy, uint64_t job);
 /* Each ends with PROXY_EVENT_SAVED; a later one takes the place of an earlier one that is not over.
@@ -190,6 +196,7 @@ struct proxy_status {
 	uint64_t copies;       /* of chunks, before they were written */
 	uint64_t unforeseen;   /* and while a kernel wrote what nothing had said it would */
 	uint32_t shares;       /* may ranks share? as its configuration says */
+	uint64_t checked;      /* parts of buffers whose bytes were compared with what is equal */
 };
 void proxy_status(struct proxy *proxy, struct proxy_status *status);
 struct proxy_job_status {

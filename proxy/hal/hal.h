@@ -46,12 +46,13 @@ struct hal_config {
 };
 
 enum hal_kind {
-	HAL_KERNEL, /* run a kernel in `space` */
-	HAL_COPY,   /* rows from src to dst */
-	HAL_FILL,   /* rows of one element value */
-	HAL_REDUCE, /* dst[i] = a[i] op b[i]; each result rounded to dtype */
-	HAL_SCALE,  /* dst[i] = a[i] * scalar, or / divisor */
-	HAL_GEMM,   /* matrix products in `space` */
+	HAL_KERNEL,   /* run a kernel in `space` */
+	HAL_COPY,     /* rows from src to dst */
+	HAL_FILL,     /* rows of one element value */
+	HAL_REDUCE,   /* dst[i] = a[i] op b[i]; each result rounded to dtype */
+	HAL_SCALE,    /* dst[i] = a[i] * scalar, or / divisor */
+	HAL_GEMM,     /* matrix products in `space` */
+	HAL_CHECKSUM, /* of bytes, into the proxy's memory (checksum.h) */
 };
 
 /* What HAL_REDUCE does: the first of ncclRedOp_t. */
@@ -106,6 +107,10 @@ struct hal_work {
 			struct hal_space *space;
 			const struct rf_gemm_aux *call;
 		} gemm;
+		struct { /* added to `sum`, which is there until the work is over */
+			struct hal_ref src; /* a multiple of 8 */
+			uint64_t bytes, *sum;
+		} checksum;
 	};
 };
 

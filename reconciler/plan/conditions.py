@@ -24,6 +24,8 @@ def conditions(
         found.append(waiting[name])
     elif name not in converged:
         found.append(Condition("Progressing", "True", "Converging", f"step: {record.step}"))
+    if record.alarms:
+        found.append(_alarms(record))
     if record.races:
         found.append(_races(record))
     if costs := sharing.too_much(record, index.observed):
@@ -47,10 +49,22 @@ def _by_hand_or_file(job: Job) -> list[Condition]:
     return found
 
 
+def _first(found: tuple[str, ...]) -> str:
+    more = len(found) - 1
+    return found[0] + (f" (and {more} more: see its events)" if more else "")
+
+
 def _races(record: Record) -> Condition:
-    more = len(record.races) - 1
-    events = f" (and {more} more: see its events)" if more else ""
-    return Condition("Races", "True", "AccessesNotOrdered", record.races[0] + events)
+    return Condition("Races", "True", "AccessesNotOrdered", _first(record.races))
+
+
+def _alarms(record: Record) -> Condition:
+    """Whatever made the bytes differ may have made others wrong: the job should not be believed."""
+    advice = (
+        "; its ranks share nothing any more. Its results may be wrong since the comparison before: "
+        "a device's memory is faulty, or rankfold is"
+    )
+    return Condition("Alarm", "True", "ContentsDiffer", _first(record.alarms) + advice)
 
 
 def _ready(job: Job, record: Record, converged: bool) -> Condition:

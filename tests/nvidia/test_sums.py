@@ -180,3 +180,52 @@ def test_a_copy_of_the_driver_that_fails_fails_the_rank_and_keeps_no_buffer(
         device.run(reduction(device, at, at, at, 1000, FLOAT))
         good.check()
         assert (good.read(at[1], 1000, np.float32) == 2 * data).all()
+
+
+def checksum(device: Device, place: Place, size: int) -> tuple[int, int]:
+    out = ffi.new("uint64_t[2]")
+    work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_CHECKSUM})
+    work.checksum.src.space, work.checksum.src.addr = place
+    work.checksum.bytes, work.checksum.sum = size, out
+    device.run(work)
+    return int(out[0]), int(out[1])
+
+
+def summed(data: bytes) -> tuple[int, int]:
+    """proxy/hal/checksum.c, word by word."""
+    mask, a, b = (1 << 64) - 1, 0, 0
+    for place in range(0, len(data), 8):
+        word = int.from_bytes(data[place : place + 8], "little")
+        x = (word ^ (place // 8 * 0x9E3779B97F4A7C15 & mask)) * 0xFF51AFD7ED558CCD & mask
+        x ^= x >> 32
+        a += x
+        x = x * 0xC4CEB9FE1A85EC53 & mask
+        b += x ^ x >> 29
+    return a & mask, b & mask
+
+
+def test_a_checksum_is_the_same_wherever_the_bytes_are(device: Device) -> None:
+    """In host memory, and over three chunks of the device; also of what is no multiple of 8."""
+    space = device.space()
+    data = np.random.default_rng(3).integers(0, 256, 2 * CHUNK + 12345, np.uint8)
+    space.alloc(1 << 20)
+    at = put(space, data)
+    expected = checksum(device, host(data), data.nbytes)
+    assert checksum(device, at, data.nbytes) == expected
+    few = data[:1003].copy()
+    assert checksum(device, host(few), few.nbytes) == summed(few.tobytes())
+    assert checksum(device, at, few.nbytes) == summed(few.tobytes())
+    for byte in (0, 1000, data.nbytes - 1):
+        data[byte] ^= 16
+        found = checksum(device, host(data), data.nbytes)
+        assert found[0] != expected[0] and found[1] != expected[1]
+        data[byte] ^= 16
+    swapped = few.copy()
+    swapped[:8], swapped[8:16] = few[8:16], few[:8]
+    assert checksum(device, host(swapped), few.nbytes) != summed(few.tobytes())
+
+
+def test_a_checksum_of_what_is_not_mapped_fails_its_space(device: Device) -> None:
+    space = device.space()
+    checksum(device, (space.handle, DEV_BASE + (1 << 30)), 64)
+    assert space.error()[0] == ILLEGAL_ADDRESS

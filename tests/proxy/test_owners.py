@@ -43,6 +43,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"->(attached|saved_bytes|cut|cut_at|released_at|activity|goal)|->jobs|->ranks\[[^=]*\]":
         ("loop/job.c", "loop/rank.c"),
     r"->rank_count": ("loop/rank.c",),
+    r"\bcheck\.\w+": (),  # by verbs of guard/
+    r"\bguard\.\w+": ("loop/guard.c",),
     r"\blost\.\w+|->lost_ns(\[[^=]*\])?": ("loop/lost.c",),
     r"wakeups": ("loop/loop.c",),
 }  # fmt: skip

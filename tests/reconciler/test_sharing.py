@@ -102,3 +102,15 @@ def test_the_condition_says_the_shares() -> None:
     assert found is not None
     assert "23% of its devices' time" in found.message
     assert "(1% switches, 20% copies, 2% waiting)" in found.message
+
+
+def test_an_alarm_is_a_condition_as_long_as_the_job_is_known() -> None:
+    job = Job("gpt", ("true",), "/", 4, 1)
+    desired = Desired(jobs={"gpt": job})
+    for step in ("placed", "resting", "ended"):
+        record = replace(RECORD, step=step, fixed=job, alarms=("rank 2 holds", "rank 3 holds"))
+        index = Index(desired, {"gpt": record}, Observed(), frozenset())
+        told = conditions(index, "gpt", {}, frozenset({"gpt"}))
+        (found,) = [each for each in told if each.type == "Alarm"]
+        assert found.reason == "ContentsDiffer" and found.status == "True"
+        assert found.message.startswith("rank 2 holds (and 1 more: see its events); its ranks")

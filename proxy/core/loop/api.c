@@ -25,7 +25,7 @@ static void proxy_free(struct proxy *p)
 {
 	/* With jobs work may be under way, and the process ends anyway. */
 	if (!p->jobs)
-		transfer_close(&p->transfers);
+		transfer_close(&p->transfers), checks_close(&p->checks);
 	device_memory_close(&p->memory, !p->jobs);
 	if (p->device)
 		p->hal->device_close(p->device); /* no worker rings after this */
@@ -58,6 +58,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 					    .text_bytes = sizeof text};
 	slice_open(p, c->quantum_ns ? c->quantum_ns : QUANTUM_NS);
 	p->apart = c->apart;
+	p->validate = c->validate;
 	memory_may_share(&p->memory, c->share);
 	if (!p->hal)
 		why = "no such kind of device";
@@ -67,7 +68,8 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 		why = "out of host memory or descriptors";
 	else if (p->hal->device_open(&p->hal_config, &p->device))
 		why = text;
-	else if (transfer_open(&p->transfers, p->hal, p->device) ||
+	else if (!checks_open(&p->checks, p->hal, p->device) ||
+		 transfer_open(&p->transfers, p->hal, p->device) ||
 		 device_memory_open(&p->memory, p->hal, p->device, c->memory_bytes) ||
 		 !mailbox_start(p))
 		why = "the device's queues cannot be made";
@@ -392,6 +394,7 @@ static void run_status(struct proxy *p, void *arg)
 				   .copies = p->memory.copies,
 				   .unforeseen = p->memory.unforeseen,
 				   .shares = p->memory.shares,
+				   .checked = p->checks.parts,
 				   .wakeups = p->wakeups,
 				   .squashed = p->counters.squashed};
 	for (uint32_t i = 0; i < p->rank_count; i++)

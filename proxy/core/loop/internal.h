@@ -12,6 +12,7 @@
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
  *   lost.c      what it costs a job that its ranks share the device
  *   races.c     what the check of a rank's order finds, as events
+ *   guard.c     what is to be equal and is not: an alarm, and the job shares no more
  *   job_io.c    the collective engine's requests: memory, sums, peers, ranks
  *   job.c       a job epoch: barrier, collectives and peers put together
  *   state.c     a rank's state to and from its image; saved.c: one row per kind of record
@@ -71,7 +72,9 @@ struct proxy {
 	uint32_t rank_count;
 	struct slice slice; /* slice.c */
 	struct lost lost;   /* lost.c */
-	bool apart;         /* api.c: nothing is squashed */
+	bool apart;         /* api.c: nothing is squashed, */
+	uint64_t validate;  /* and at which collectives contents are compared; 0: never */
+	struct checks checks;
 
 	struct ask *asks; /* ask.c */
 	uint64_t next_token;

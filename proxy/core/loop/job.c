@@ -39,6 +39,7 @@ static void job_free(struct job *j)
 		barrier_free(j->barrier);
 	if (j->peer)
 		peer_free(j->peer);
+	guard_close(j);
 	free(j);
 }
 
@@ -135,6 +136,8 @@ static void receive(struct job *j)
 			memcpy(&b, m.bytes, sizeof b);
 			b.from = from;
 			barrier_receive(j->barrier, &b);
+		} else if (tag == PEER_GUARD) {
+			guard_receive(j, from, &m);
 		} else {
 			coll_receive(j->coll, from, &m);
 		}

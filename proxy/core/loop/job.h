@@ -8,6 +8,7 @@
 #include "barrier/barrier.h"
 #include "collective/collective.h"
 #include "job_limits.h"
+#include "loop/guard.h"
 #include "loop/lost.h"
 #include "peer.h"
 #include "proxy.h"
@@ -36,6 +37,7 @@ struct job {
 	struct barrier *barrier;
 	struct coll *coll;
 	struct peer *peer;
+	struct job_guard guard; /* guard.c */
 	enum proxy_job_state state, told;
 	enum job_goal goal;
 	uint64_t saved_bytes;

@@ -43,6 +43,7 @@ void loop_turn(struct proxy *p)
 		rank_consume(p->ranks[i]);
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		rank_pump(p->ranks[i]);
+	guard_turn(p);
 	bool moved = transfer_pump(&p->transfers);
 	moved |= memory_turn(&p->memory);
 	slice_turn(p);

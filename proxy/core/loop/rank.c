@@ -51,10 +51,12 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 	}
 	job_attached(r);
 	host_open(r);
-	if (state_restore(r, error, error_bytes) < 0) {
+	int restored = state_restore(r, error, error_bytes);
+	if (restored < 0) {
 		rank_detach(r);
 		return NULL;
 	}
+	guard_attached(r, restored);
 	atomic_store(&r->ring.header->grant_bytes, job->proxy->memory.total * RF_CHUNK_BYTES);
 	turn_progress(&job->proxy->turn);
 	return r;
@@ -103,6 +105,7 @@ void rank_detach(struct rank *r)
 		object_free(o);
 	table_free(&r->objects);
 	ask_forget(r);
+	check_close(&r->check);
 	memory_close(&r->memory);
 	ring_close(r);
 	for (uint32_t i = 0; i < p->rank_count; i++) {

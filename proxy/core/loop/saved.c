@@ -362,6 +362,31 @@ static int restore_redop(struct rank *r, const void *record, uint64_t now)
 	return keep(r, o);
 }
 
+/* ---- alarms ---- */
+
+static bool save_alarms(struct writer *w, const struct saved_kind *kind, const struct object *none)
+{
+	const struct job_guard *g = &w->rank->job->guard;
+	(void)none;
+	for (uint32_t i = 0; i < g->count; i++) {
+		struct state_alarm *s = saved_put(w, kind, 0);
+		if (!s)
+			return false;
+		memcpy(s->text, g->alarms[i], sizeof s->text);
+	}
+	return true;
+}
+
+static int restore_alarm(struct rank *r, const void *record, uint64_t now)
+{
+	const struct state_alarm *s = record;
+	(void)now;
+	if (s->text[sizeof s->text - 1])
+		return CU_INVALID_VALUE;
+	guard_known(r->job, s->text);
+	return CU_OK;
+}
+
 /* ---- the end ---- */
 
 static bool save_end(struct writer *w, const struct saved_kind *kind, const struct object *none)
@@ -390,6 +415,7 @@ const struct saved_kind saved_kinds[] = {
 	ROW(FUNCTION, state_function, OBJ_FUNCTION, save_function, restore_function),
 	ROW(COMM, state_comm, OBJ_COMM, save_comm, restore_comm),
 	ROW(REDOP, state_redop, OBJ_REDOP, save_redop, restore_redop),
+	ROW(ALARM, state_alarm, 0, save_alarms, restore_alarm),
 	ROW(END, rf_record, 0, save_end, restore_end),
 };
 #undef ROW

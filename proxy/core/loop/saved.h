@@ -13,7 +13,7 @@
 
 #define STATE_OFFSET RF_HEAP_BYTES        /* in the image: memory by heap offset, then the state */
 #define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
-#define STATE_VERSION 7
+#define STATE_VERSION 8
 #define STATE_BYTES_MAX (1ull << 36)
 
 enum state_opcode {
@@ -76,6 +76,10 @@ struct state_comm {
 struct state_bytes {
 	struct rf_record r;
 	uint64_t bytes;
+};
+struct state_alarm {
+	struct rf_record r;
+	char text[512];
 };
 struct state_redop {
 	struct rf_record r;

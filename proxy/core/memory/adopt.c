@@ -60,7 +60,7 @@ static bool taken(struct rank_memory *m, uint32_t page)
 enum adoption memory_adopt(struct rank_memory *m, const struct foreseen *f)
 {
 	struct versions before;
-	if (!m->device->shares || m->stopped || !done_elsewhere(m, f) ||
+	if (!m->device->shares || m->stopped || m->doubted || !done_elsewhere(m, f) ||
 	    !all_written(m, f, free_to_go))
 		return ADOPTION_NONE;
 	if (m->inflight || memory_moving(m))

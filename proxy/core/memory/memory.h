@@ -188,6 +188,7 @@ struct rank_memory {
 	bool fenced;              /* the submitted work may write anywhere (memory_fence) */
 	bool surprised;           /* another has written where nothing said that it might */
 	bool stopped;             /* nothing more is brought in: the rank has failed */
+	bool doubted;             /* it shares no more: what versions say has been found wrong */
 	bool alone;               /* on its device: no second copy is kept in the image */
 	bool gives, asked;        /* while somebody looks for who may share, or make room */
 	struct versions versions; /* of its heap */
@@ -242,6 +243,9 @@ bool memory_clear_image(struct rank_memory *); /* image.c: what an earlier proce
 
 /* Is there nobody to make room for? */
 static inline void memory_alone(struct rank_memory *m, bool alone) { m->alone = alone; }
+
+/* What versions say of its group has been found wrong: from now on it shares nothing more. */
+static inline void memory_doubt(struct rank_memory *m) { m->doubted = true; }
 
 /* Is it the only rank of its group, on any device? Then nobody ever has the same. */
 static inline void memory_single(struct rank_memory *m, bool single) { m->single = single; }

@@ -197,7 +197,7 @@ uint64_t memory_shared(const struct rank_memory *m, bool once)
 static bool gives(const struct rank_memory *m)
 {
 	const struct hal *hal = m->device->hal;
-	return m->device->shares && !m->inflight && !m->stopped &&
+	return m->device->shares && !m->inflight && !m->doubted && !m->stopped &&
 	       (!memory_moving(m) || m->moves->kind == MOVE_OUT) &&
 	       !hal->space_error(m->space, NULL, 0);
 }
@@ -211,7 +211,7 @@ static bool has(const struct rank_memory *m, uint32_t index)
 struct rank_memory *sharing_giver(struct rank_memory *m, uint32_t page)
 {
 	struct device_memory *d = m->device;
-	for (uint32_t i = 0; d->shares && i < d->count; i++) {
+	for (uint32_t i = 0; d->shares && !m->doubted && i < d->count; i++) {
 		struct rank_memory *o = d->all[i];
 		if (o != m && o->group == m->group && has(o, page) && gives(o) &&
 		    content_same(m, o, page))

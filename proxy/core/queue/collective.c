@@ -27,6 +27,14 @@ static void done(struct rank *r, struct item *i, int error)
 	turn_progress(&r->proxy->turn);
 }
 
+/* Before some collectives it is seen whether what the rank holds is what its versions say. */
+static bool looked_at_first(struct rank *r, const struct item *i)
+{
+	struct coll_place p;
+	return coll_place(r->job->coll, r->rank, i->coll.comm->o.id, &p) &&
+	       check_first(&r->check, p.key, p.number, i->coll.count, now_ns());
+}
+
 bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 {
 	struct coll *coll = r->job->coll;
@@ -36,6 +44,8 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 	bool nothing = coll_nothing_to_do(coll, r->rank, c->o.id, item_ops(i), i->coll.count);
 	if (!nothing && s->head != i)
 		return false; /* its inputs are not ready */
+	if (!nothing && looked_at_first(r, i))
+		return false;
 	comm_submit(c);
 	i->execution->place = EXECUTION_ENGINE;
 	i->execution->number = ++r->queue.tickets;

@@ -88,7 +88,9 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	enum item_ready there = ready_item(i);
 	if (there == ITEM_LATER || (there == ITEM_READY && !item_may(r, s, i, row->needs)))
 		return false;
-	if (row->submit && (stream_abroad(s) || squash_held(r, i)))
+	bool begins = i->execution->place == EXECUTION_NONE;
+	if (row->submit &&
+	    (stream_abroad(s) || squash_held(r, i) || (begins && check_holds(&r->check))))
 		return false;
 	if (row->foresee && there == ITEM_READY)
 		return submit_foreseen(r, s, i);
@@ -151,7 +153,7 @@ static uint64_t wake_at(const struct rank *r, const struct stream *s)
 /* A stream that is held up by another one's middle makes each completion count. */
 void rank_sleep(struct rank *r)
 {
-	bool each = false;
+	bool each = check_holds(&r->check);
 	for (uint32_t n = 0; n < r->queue.stream_count; n++)
 		each |= ready_held(r, r->queue.streams[n]);
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {

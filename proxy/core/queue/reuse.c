@@ -12,7 +12,8 @@
 
 static bool folded(const struct rank *r)
 {
-	return r->proxy->memory.shares && !r->proxy->apart && r->job->attached > 1;
+	return r->proxy->memory.shares && !r->proxy->apart && !r->memory.doubted &&
+	       r->job->attached > 1;
 }
 
 static bool in_order(struct rank *r, const struct stream *s)

@@ -189,7 +189,8 @@ static uint64_t works(const struct item *i)
 /* Is it one that all who share could take part in? */
 static bool squashable(const struct rank *r, const struct item *i, const struct foreseen *f)
 {
-	return f->keyed && !i->apart && !r->proxy->apart && works(i) <= WORKS_MAX;
+	return f->keyed && !i->apart && !r->proxy->apart && !r->memory.doubted &&
+	       works(i) <= WORKS_MAX;
 }
 
 enum verdict squash_judge(struct rank *r, const struct stream *s, const struct item *i,

@@ -16,6 +16,7 @@
 #define RANKFOLD_RANK_H
 
 #include "channel.h"
+#include "guard/guard.h"
 #include "loop/ending.h"
 #include "loop/intake.h"
 #include "memory/memory.h"
@@ -44,6 +45,7 @@ struct rank {
 	uint64_t arriving;         /* rank/module.c: bytes of images that are not loaded yet */
 	struct rank_queue queue;   /* queue/ */
 	struct rank_memory memory; /* memory/ */
+	struct check check;        /* guard/ */
 	struct intake intake;      /* loop/dispatch.c */
 	uint32_t pending;  /* loop/ask.c: questions and joinings that the client waits for */
 	struct ending end; /* loop/job.c */

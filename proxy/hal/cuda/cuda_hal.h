@@ -108,8 +108,9 @@ struct cuda_stage {
 	struct {
 		const struct hal_work *work;
 		uint8_t *at[HAL_SUM_REFS]; /* here, or in the proxy's memory */
-		uint64_t count;
-	} sum; /* a piece of this work */
+		uint64_t count;            /* elements; bytes of a checksum, */
+		uint64_t from;             /* and where in the whole they begin */
+	} sum;                             /* a piece of this work */
 };
 
 struct hal_device {

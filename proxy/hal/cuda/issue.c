@@ -417,6 +417,7 @@ static enum issued issue(struct hal_stream *s, struct cuda_item *item)
 	case HAL_GEMM: return gemm(s, &item->work);
 	case HAL_REDUCE:
 	case HAL_SCALE: return issue_sum(s, &item->work);
+	case HAL_CHECKSUM: return issue_checksum(s, &item->work);
 	}
 	return ALL;
 }

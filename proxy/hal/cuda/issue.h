@@ -18,5 +18,6 @@ void issue_stage_free(void *stage);                             /* a host functi
 
 /* sums.c */
 enum issued issue_sum(struct hal_stream *, struct hal_work *);
+enum issued issue_checksum(struct hal_stream *, struct hal_work *);
 
 #endif

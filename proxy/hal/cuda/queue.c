@@ -125,6 +125,7 @@ static bool acceptable(const struct hal_work *w)
 	case HAL_REDUCE:
 	case HAL_SCALE: return hal_sum_acceptable(w);
 	case HAL_GEMM: return w->gemm.space && cuda_gemm_acceptable(w->gemm.call);
+	case HAL_CHECKSUM: return true;
 	}
 	return false;
 }

@@ -1,4 +1,5 @@
-/* sums.c: the arithmetic of collectives, which the host computes in the stream's order.
+/* sums.c: the arithmetic of collectives, and checksums, which the host computes in the stream's
+ * order.
  *
  * Operands in device memory go through one of the pinned buffers (issue.c), a piece at a time: its
  * first half takes `a` and the result, its second half `b`. What lies in host memory is used where
@@ -6,6 +7,7 @@
  *
  * Runs in the device thread; host functions run in the driver's and call nothing of it.
  */
+#include "checksum.h"
 #include "issue.h"
 #include "reduce.h"
 
@@ -125,5 +127,73 @@ enum issued issue_sum(struct hal_stream *s, struct hal_work *w)
 		cuda_space_settle(&refs[i], bytes);
 	while (done == ALL && s->column < bytes)
 		done = issue_piece(s, w, refs, count, bytes);
+	return done;
+}
+
+/* ---- checksums ---- */
+
+static void checksum_whole(void *arg)
+{
+	const struct hal_work *w = arg;
+
+	if (!issue_given_up())
+		hal_checksum(w->checksum.sum, host_at(&w->checksum.src), w->checksum.bytes, 0);
+}
+
+static void checksum_piece(void *arg)
+{
+	struct cuda_stage *stage = arg;
+
+	if (!issue_given_up())
+		hal_checksum(stage->sum.work->checksum.sum, stage->memory, stage->sum.count,
+			     stage->sum.from / sizeof(uint64_t));
+}
+
+static CUresult checksum_staged(const struct hal_stream *s, struct cuda_stage *stage,
+				CUdeviceptr from)
+{
+	CUresult error = s->device->driver->cuMemcpyAsync((CUdeviceptr)(uintptr_t)stage->memory,
+							  from, stage->sum.count, s->stream);
+
+	if (!error)
+		error = issue_host_function(s, checksum_piece, stage);
+	if (issue_host_function(s, issue_stage_free, stage))
+		issue_stage_free(stage);
+	return error;
+}
+
+enum issued issue_checksum(struct hal_stream *s, struct hal_work *w)
+{
+	static const char what[] = "a checksum";
+	struct hal_space *space = w->checksum.src.space;
+	uint64_t bytes = w->checksum.bytes;
+	enum issued done = ALL;
+
+	if (issue_is_failed(space))
+		return FAILED;
+	cuda_space_settle(&w->checksum.src, bytes);
+	if (!w->checksum.src.space)
+		return issue_check(s, NULL, what, issue_host_function(s, checksum_whole, w));
+	while (done == ALL && s->column < bytes) {
+		uint64_t addr = w->checksum.src.addr + s->column, n = bytes - s->column, room;
+		CUdeviceptr at;
+		struct cuda_stage *stage;
+
+		room = cuda_space_resolve(space, addr, false, &at);
+		if (!room) {
+			cuda_space_stray(space, what, addr);
+			return FAILED;
+		}
+		n = n < room ? n : room;
+		n = n < CUDA_STAGE_BYTES ? n : CUDA_STAGE_BYTES;
+		stage = issue_take_stage(s);
+		if (!stage)
+			return PART;
+		stage->sum.work = w;
+		stage->sum.count = n;
+		stage->sum.from = s->column;
+		s->column += n;
+		done = issue_check(s, space, what, checksum_staged(s, stage, at));
+	}
 	return done;
 }

@@ -1,10 +1,12 @@
-/* copy.c: rows of bytes between spaces and host memory, rows of one value, and sums of collectives.
+/* copy.c: rows of bytes between spaces and host memory, rows of one value, sums of collectives, and
+ * checksums.
  *
  * Runs guarded: a row that leaves what is mapped fails the space. A range that leaves the window
  * itself is refused before a byte is written.
  */
 #include <string.h>
 
+#include "checksum.h"
 #include "reduce.h"
 #include "soft.h"
 
@@ -91,4 +93,14 @@ void soft_sum(struct soft_worker *worker, const struct hal_work *work)
 			soft_leave_in(refs[i].space, SOFT_MISALIGNED_ADDRESS);
 	}
 	hal_sum(work, at[0], at[1], at[2], bytes / element);
+}
+
+void soft_checksum(struct soft_worker *worker, const struct hal_work *work)
+{
+	uint64_t bytes = work->checksum.bytes;
+
+	(void)worker;
+	if (bytes)
+		hal_checksum(work->checksum.sum, rows_at(work->checksum.src, bytes, 1, bytes),
+			     bytes, 0);
 }

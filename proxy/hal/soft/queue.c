@@ -210,6 +210,11 @@ static bool run(struct soft_worker *worker, struct soft_item *item)
 	case HAL_REDUCE:
 	case HAL_SCALE: run_sum(worker, work); break;
 	case HAL_GEMM: return run_gemm(worker, item);
+	case HAL_CHECKSUM:
+		if (!failed(work->checksum.src.space))
+			soft_guard(worker, work->checksum.src.space, NULL, "a checksum",
+				   soft_checksum, work);
+		break;
 	}
 	return true;
 }
@@ -226,6 +231,7 @@ static bool acceptable(const struct hal_work *work)
 	case HAL_REDUCE:
 	case HAL_SCALE: return hal_sum_acceptable(work);
 	case HAL_GEMM: return work->gemm.space && soft_gemm_tiles(work->gemm.call) > 0;
+	case HAL_CHECKSUM: return true;
 	}
 	return false;
 }
@@ -277,6 +283,7 @@ static bool has_failed(const struct hal_work *work)
 	case HAL_COPY: return failed(work->copy.dst.space) || failed(work->copy.src.space);
 	case HAL_FILL: return failed(work->fill.dst.space);
 	case HAL_GEMM: return failed(work->gemm.space);
+	case HAL_CHECKSUM: return failed(work->checksum.src.space);
 	case HAL_REDUCE:
 	case HAL_SCALE: return sum_failed(work);
 	}

@@ -224,6 +224,7 @@ void soft_signal_cancel(struct soft_worker *);
 
 /* copy.c, kernel.c, gemm.c: the kinds of work */
 void soft_sum(struct soft_worker *, const struct hal_work *);
+void soft_checksum(struct soft_worker *, const struct hal_work *);
 void soft_copy(struct soft_worker *, const struct hal_work *);
 void soft_fill(struct soft_worker *, const struct hal_work *);
 void soft_kernel(struct soft_worker *, const struct hal_work *);

@@ -1,0 +1,199 @@
+/* check.c: a rank's buffers are gone through, part by part (guard.h): it is held up, its memory
+ * becomes quiet, the device computes checksums, and it goes on.
+ *
+ * Not all of it each time: a part of PARTS pages of the rank's, another one at each check, and all
+ * of it when the rank has come from another placement.
+ */
+#include "guard/guard.h"
+
+#include <stdlib.h>
+
+#define PARTS 8u
+#define QUIET_NS 100000000ull /* for the rank's memory to become quiet */
+#define VAIN_MAX 2u
+#define CHECK_PARTS_MAX 65536u
+
+void check_open(struct check *c, uint64_t every, uint32_t device, bool arrives)
+{
+	c->every = every;
+	c->device = device;
+	c->arrives = arrives;
+}
+
+void check_close(struct check *c)
+{
+	free(c->parts);
+	*c = (struct check){0};
+}
+
+bool check_first(struct check *c, uint64_t key, uint64_t number, uint64_t count, uint64_t now_ns)
+{
+	if (c->state)
+		return true;
+	if (!c->every || c->vain >= VAIN_MAX || (c->key == key && c->number == number))
+		return false;
+	if (!c->arrives && number / c->every == (number + count) / c->every)
+		return false;
+	c->state = CHECK_WAITS;
+	c->whole = c->arrives;
+	c->arrives = false;
+	c->key = key;
+	c->number = number;
+	c->round = (number + count) / c->every;
+	c->since_ns = now_ns;
+	return true;
+}
+
+/* ---- what there is ---- */
+
+static struct version digest_of(const struct rank_memory *m, const struct witness *who)
+{
+	struct digest d;
+	digest_begin(&d);
+	content_absorb(m, who->addr, who->bytes, &d);
+	return digest_end(&d);
+}
+
+static bool add(struct check *c, const struct rank_memory *m, const struct pairs *pairs,
+		const struct witness *who)
+{
+	struct version digest = digest_of(m, who);
+	if (pairs_seen(pairs, digest, who))
+		return true;
+	if (!make_room((void **)&c->parts, c->count, 1, &c->room, sizeof *c->parts))
+		return false;
+	c->parts[c->count++] = (struct check_part){.pair = {.digest = digest, .who = *who}};
+	return c->count < CHECK_PARTS_MAX;
+}
+
+/* Is there anything but the zeros that a page begins with, and is it this page's turn? */
+static bool looked_at(const struct check *c, const struct rank_memory *m, uint64_t page)
+{
+	const struct page *p = &m->pages[page];
+	return (p->chunk || p->in_image) && (c->whole || (page + c->round) % PARTS == 0);
+}
+
+static bool add_buffer(struct check *c, struct rank_memory *m, const struct pairs *pairs,
+		       const struct buffer *b)
+{
+	uint64_t end = b->addr + b->bytes;
+	for (uint64_t at = b->addr; at < end;) {
+		uint64_t page = page_at(at), next = page_addr((uint32_t)page + 1);
+		const struct chunk *chunk = m->pages[page].chunk;
+		struct witness who = {.rank = m->rank,
+				      .device = c->device,
+				      .chunk = chunk ? chunk_number(m->device, chunk) : NO_CHUNK,
+				      .addr = at,
+				      .bytes = (next < end ? next : end) - at,
+				      .buffer = b->addr,
+				      .buffer_bytes = b->bytes,
+				      .call_site = b->call_site,
+				      .key = c->key,
+				      .number = c->number};
+		if (looked_at(c, m, page) && !add(c, m, pairs, &who))
+			return false;
+		at = next;
+	}
+	return true;
+}
+
+/* ---- its turn ---- */
+
+static void end(struct check *c)
+{
+	c->state = CHECK_NONE;
+	c->count = c->submitted = c->done = 0;
+}
+
+static bool begin(struct check *c, struct rank_memory *m, struct checks *checks,
+		  const struct pairs *pairs)
+{
+	for (uint32_t i = 0; i < m->buffer_count; i++)
+		if (!m->buffers[i].freed && !add_buffer(c, m, pairs, &m->buffers[i]))
+			break;
+	c->vain = 0;
+	if (!checks->stream && checks->hal->stream_create(checks->device, &checks->stream))
+		c->count = 0;
+	if (!c->count) {
+		end(c);
+		return true;
+	}
+	c->state = CHECK_RUNS;
+	memory_use(m);
+	return true;
+}
+
+static bool wait(struct check *c, struct rank_memory *m, struct checks *checks,
+		 const struct pairs *pairs, uint64_t now_ns)
+{
+	if (!m->inflight && !memory_moving(m))
+		return begin(c, m, checks, pairs);
+	if (now_ns - c->since_ns < QUIET_NS)
+		return false;
+	c->vain++;
+	end(c);
+	return true;
+}
+
+static bool submit(struct check *c, struct rank_memory *m, const struct checks *checks)
+{
+	struct check_part *part = &c->parts[c->submitted];
+	struct hal_work work = {.kind = HAL_CHECKSUM};
+	if (!checks->hal->room(checks->stream))
+		return false;
+	memory_resolve(m, part->pair.who.addr, part->pair.who.bytes, false, &work.checksum.src);
+	work.checksum.bytes = part->pair.who.bytes;
+	work.checksum.sum = part->pair.sum;
+	part->hal_seq = checks->hal->submit(checks->stream, &work);
+	c->submitted++;
+	return true;
+}
+
+/* Whatever writes changes the versions when it is submitted: so nothing had written, or was about
+ * to, when the checksum was computed. */
+static bool holds_still(const struct rank_memory *m, const struct pair *pair)
+{
+	struct version now = digest_of(m, &pair->who);
+	return now.a == pair->digest.a && now.b == pair->digest.b;
+}
+
+bool check_turn(struct check *c, struct rank_memory *m, struct checks *checks,
+		const struct pairs *pairs, bool gives_up, uint64_t now_ns,
+		void (*told)(void *arg, const struct pair *), void *arg)
+{
+	if (c->state == CHECK_WAITS && !gives_up)
+		return wait(c, m, checks, pairs, now_ns);
+	if (c->state == CHECK_WAITS)
+		end(c);
+	if (c->state == CHECK_NONE)
+		return false;
+	const struct hal *hal = checks->hal;
+	uint32_t before = c->submitted + c->done;
+	gives_up |= hal->space_error(m->space, NULL, 0) != 0;
+	if (gives_up)
+		c->count = c->submitted;
+	while (c->submitted < c->count && submit(c, m, checks))
+		;
+	uint64_t completed = hal->completed(checks->stream);
+	for (; c->done < c->submitted && c->parts[c->done].hal_seq <= completed; c->done++) {
+		const struct check_part *part = &c->parts[c->done];
+		if (gives_up || !part->hal_seq || !holds_still(m, &part->pair))
+			continue;
+		checks->parts++;
+		told(arg, &part->pair);
+	}
+	bool changed = c->submitted + c->done != before;
+	if (c->done == c->count) {
+		memory_used(m);
+		end(c);
+		changed = true;
+	}
+	return changed;
+}
+
+void checks_close(struct checks *c)
+{
+	if (c->stream)
+		c->hal->stream_destroy(c->stream);
+	c->stream = NULL;
+}

@@ -1,0 +1,192 @@
+/* guard.c: contents of a job that should be equal and are not (guard/guard.h): from then on no rank
+ * of it shares or squashes anything, on all of its devices and wherever it moves, and people are
+ * told.
+ *
+ * Each device compares what its ranks hold, and sends each content once for each check to the
+ * lowest device, which compares those of all. Whoever finds a difference tells all others. Which
+ * side is right nobody can know, and what made one wrong may have made others wrong: so it is the
+ * whole job that stops to share.
+ */
+#include "loop/guard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "loop/internal.h"
+
+enum { SAYS_PAIR = 1, SAYS_ALARM };
+
+struct guard_message {
+	uint32_t kind, reserved;
+	struct pair pair;
+	struct witness other; /* ALARM: who has other bytes */
+};
+_Static_assert(sizeof(struct guard_message) <= PEER_MESSAGE_BYTES, "a message fits");
+
+/* ---- alarms ---- */
+
+static void device_text(const struct job *j, uint32_t device, char *out, size_t bytes)
+{
+	const char *at = j->guard.names, *end = at ? strchr(at, '\n') : NULL;
+	for (uint32_t n = 0; end && n < device; n++) {
+		at = end + 1;
+		end = strchr(at, '\n');
+	}
+	if (end)
+		snprintf(out, bytes, "%.*s", (int)(end - at), at);
+	else
+		snprintf(out, bytes, "device %u", device);
+}
+
+static void alarm_text(const struct job *j, const struct witness *w, const struct witness *o,
+		       char text[ALARM_BYTES])
+{
+	char one[64], other[64];
+	device_text(j, w->device, one, sizeof one);
+	device_text(j, o->device, other, sizeof other);
+	snprintf(text, ALARM_BYTES,
+		 "rank %u on %s holds other bytes than rank %u on %s where they should be equal: "
+		 "%llu bytes at %#llx, in its buffer of %llu bytes at %#llx (call site %#llx), "
+		 "before collective %llu of communicator %#llx; rank %u's are at %#llx, before "
+		 "collective %llu of %#llx",
+		 w->rank, one, o->rank, other, (unsigned long long)w->bytes,
+		 (unsigned long long)w->addr, (unsigned long long)w->buffer_bytes,
+		 (unsigned long long)w->buffer, (unsigned long long)w->call_site,
+		 (unsigned long long)w->number, (unsigned long long)w->key, o->rank,
+		 (unsigned long long)o->addr, (unsigned long long)o->number,
+		 (unsigned long long)o->key);
+}
+
+void guard_known(struct job *j, const char *text)
+{
+	struct job_guard *g = &j->guard;
+	struct proxy_event e = {.kind = PROXY_EVENT_ALARM, .job = j->id};
+	for (uint32_t i = 0; i < g->count; i++)
+		if (!strcmp(g->alarms[i], text))
+			return;
+	if (g->count == ALARMS_MAX)
+		return;
+	snprintf(g->alarms[g->count++], ALARM_BYTES, "%s", text);
+	for (uint32_t n = 0; n < j->world_size; n++)
+		if (j->ranks[n])
+			memory_doubt(&j->ranks[n]->memory);
+	snprintf(e.text, sizeof e.text, "%s", text);
+	post_event(j->proxy, &e);
+}
+
+static void raise_alarm(struct job *j, const struct pair *pair, const struct witness *other)
+{
+	struct job_guard *g = &j->guard;
+	const struct witness *w = &pair->who;
+	char text[ALARM_BYTES];
+	for (uint32_t i = 0; i < g->told_count; i++)
+		if (g->told[i].rank == w->rank && g->told[i].other == other->rank &&
+		    g->told[i].addr == w->addr)
+			return;
+	if (g->told_count == ALARMS_MAX)
+		return;
+	g->told[g->told_count].rank = w->rank;
+	g->told[g->told_count].other = other->rank;
+	g->told[g->told_count++].addr = w->addr;
+	alarm_text(j, w, other, text);
+	guard_known(j, text);
+}
+
+/* ---- to and from other devices ---- */
+
+static void send(struct job *j, uint32_t to, uint32_t kind, const struct pair *pair,
+		 const struct witness *other)
+{
+	struct guard_message said = {.kind = kind, .pair = *pair, .other = *other};
+	struct peer_message m = {0};
+	memcpy(&m, &said, sizeof said);
+	peer_send(j->peer, to, PEER_GUARD, &m);
+}
+
+/* False: it need not be told on. */
+static bool compare(struct job *j, const struct pair *pair)
+{
+	struct witness other = {0};
+	enum pair_is is = pairs_add(&j->guard.pairs, pair, &other);
+	if (is != PAIR_DIFFERS)
+		return is != PAIR_KNOWN;
+	raise_alarm(j, pair, &other);
+	for (uint32_t n = 0; n < j->device_count && j->peer; n++)
+		if (n != j->device)
+			send(j, n, SAYS_ALARM, pair, &other);
+	return false;
+}
+
+void guard_receive(struct job *j, uint32_t from, const struct peer_message *m)
+{
+	struct guard_message said;
+	(void)from;
+	memcpy(&said, m, sizeof said);
+	if (said.pair.who.rank >= j->world_size || said.other.rank >= j->world_size) {
+		job_fail(j, "a peer's messages are damaged");
+		return;
+	}
+	if (said.kind == SAYS_ALARM)
+		raise_alarm(j, &said.pair, &said.other);
+	else
+		compare(j, &said.pair);
+}
+
+/* ---- ranks ---- */
+
+static void told(void *job, const struct pair *pair)
+{
+	struct job *j = job;
+	const struct witness nobody = {0};
+	if (compare(j, pair) && j->device != 0)
+		send(j, 0, SAYS_PAIR, pair, &nobody);
+}
+
+void guard_turn(struct proxy *p)
+{
+	for (uint32_t i = 0; i < p->rank_count; i++) {
+		struct rank *r = p->ranks[i];
+		if (check_holds(&r->check) &&
+		    check_turn(&r->check, &r->memory, &p->checks, &r->job->guard.pairs,
+			       r->async_error || r->end.closing, now_ns(), told, r->job))
+			turn_progress(&p->turn);
+	}
+}
+
+void guard_attached(struct rank *r, bool arrives)
+{
+	struct job *j = r->job;
+	bool any = r->proxy->memory.shares && j->world_size > 1;
+	check_open(&r->check, any ? r->proxy->validate : 0, j->device, arrives);
+	if (j->guard.count)
+		memory_doubt(&r->memory);
+}
+
+void guard_close(struct job *j)
+{
+	pairs_close(&j->guard.pairs);
+	free(j->guard.names);
+}
+
+struct naming {
+	uint64_t job;
+	const char *names;
+	int result;
+};
+
+static void run_names(struct proxy *p, void *arg)
+{
+	struct naming *a = arg;
+	struct job *j = job_find(p, a->job);
+	if (!j || j->guard.names)
+		return;
+	j->guard.names = strdup(a->names);
+	a->result = 0;
+}
+
+int proxy_job_names(struct proxy *p, uint64_t job, const char *names)
+{
+	struct naming a = {job, names, -1};
+	in_loop(p, run_names, &a);
+	return a.result;
+}

@@ -1,0 +1,33 @@
+/* guard.h: contents of a job that should be equal and are not (guard.c). */
+#ifndef RANKFOLD_LOOP_GUARD_H
+#define RANKFOLD_LOOP_GUARD_H
+
+#include "guard/guard.h"
+
+struct job;
+struct peer_message;
+struct proxy;
+struct rank;
+
+#define ALARM_BYTES 512
+#define ALARMS_MAX 8u /* of a job; of more nothing is said */
+
+struct job_guard { /* begins as zeros */
+	struct pairs pairs;
+	char alarms[ALARMS_MAX][ALARM_BYTES];
+	uint32_t count;
+	struct { /* what was told here: once, however often it is found */
+		uint32_t rank, other;
+		uint64_t addr;
+	} told[ALARMS_MAX];
+	uint32_t told_count;
+	char *names; /* of its devices, or NULL */
+};
+
+void guard_turn(struct proxy *);
+void guard_receive(struct job *, uint32_t from, const struct peer_message *);
+void guard_attached(struct rank *, bool arrives); /* it has come, from another placement or not */
+void guard_known(struct job *, const char *text); /* an alarm of an earlier placement */
+void guard_close(struct job *);
+
+#endif

@@ -1,0 +1,195 @@
+"""Promise: equal versions are equal bytes, or somebody hears of it.
+
+At each collective ranks' buffers are compared where their versions are equal. A bit that changes in
+a device's memory, while no version does, becomes an alarm that names ranks, devices and buffer; the
+job goes on and shares nothing any more, also where it moves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.native import EVENT_ALARM
+from support.computing import Computing
+from support.devices import Devices, devices
+from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, settle, until
+
+WORDS = 96
+HOMES = [DEV_BASE + (1 + 2 * n) * CHUNK for n in range(4)]
+PARAMETERS, MOMENTS, GRADIENT, OWN = (home + CHUNK - 2 * WORDS for home in HOMES)
+ALLREDUCE = CONTRACT.enums["rf_coll"]["RF_COLL_ALLREDUCE"]
+MARK = bytes(range(96, 0, -1)) * 4
+PARTS = 8  # checks until all pages have had their turn
+
+
+@contextmanager
+def job(
+    kernels: Loader, where: list[int], chunks: int = 128
+) -> Iterator[tuple[Devices, list[Computing]]]:
+    """Rank r on device where[r]; all have written the same parameters, and nothing else."""
+    made = [Computing(rank, len(where), DEV_BASE) for rank in range(len(where))]
+    with devices(kernels, max(where) + 1, chunks) as here:
+        here.place(1, made, where)
+        for rank in made:
+            rank.load(HOMES, 2 * CHUNK)
+        assert [rank.finish() for rank in made] == [0] * len(where)
+        yield here, made
+        here.leave(1)
+    for rank in made:
+        rank.close()
+
+
+def sync(ranks: list[Computing]) -> None:
+    for rank in ranks:
+        rank.begin(DEVICE_SYNC)
+    assert [rank.finish() for rank in ranks] == [0] * len(ranks)
+
+
+def memories() -> list[int]:
+    """The memory of each device in this process: descriptors, in the order they were opened."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            if "memfd:rankfold-device" in str(link.readlink()):
+                found.append(int(link.name))
+        except FileNotFoundError:  # the listing's own
+            continue
+    return sorted(found)
+
+
+def places(memory: int) -> list[int]:
+    """Where it has the beginning of the mark, which lies at the end of a chunk."""
+    end = 2 * WORDS
+    chunks = range(CHUNK, os.fstat(memory).st_size, CHUNK)
+    return [at - end for at in chunks if os.pread(memory, end, at - end) == MARK[:end]]
+
+
+def flip(memory: int, at: int) -> None:
+    byte = os.pread(memory, 1, at + 5)[0]
+    assert os.pwrite(memory, bytes([byte ^ 4]), at + 5) == 1
+
+
+def alarms(here: Devices) -> list[list[str]]:
+    """Of each device."""
+    return [[e.text for e in told if e.kind == EVENT_ALARM] for told in here.told]
+
+
+def meet(ranks: list[Computing], times: int) -> None:
+    for rank in ranks:
+        for _ in range(times):
+            rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
+    sync(ranks)
+
+
+PLACEMENTS = [[0, 1], [0, 0], [0, 1, 2], [0, 0, 1, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("where", PLACEMENTS, ids=str)
+@pytest.mark.parametrize("resident", [True, False], ids=["on the device", "in its image"])
+@pytest.mark.parametrize("later", [True, False], ids=["was right before", "never was right"])
+def test_a_bit_that_flips_is_an_alarm(
+    kernels: Loader, where: list[int], resident: bool, later: bool
+) -> None:
+    """It differs from what others have, or from what the same rank had before."""
+    with job(kernels, where) as (here, ranks):
+        for rank in ranks:
+            if resident:
+                rank.launch("scale", OWN, OWN, WORDS, 0)
+        sync(ranks)
+        for rank in ranks:
+            memory = memories()[where[rank.rank]] if resident else rank.image
+            before = places(memory) if resident else []
+            rank.write(PARAMETERS, MARK)
+            rank.write(MOMENTS, MARK[::-1])
+            sync([rank])
+        victim = ranks[-1].rank
+        at = PARAMETERS - DEV_BASE
+        if resident:
+            (at,) = set(places(memory)) - set(before)
+        if later:
+            meet(ranks, PARTS)
+            assert alarms(here) == [[] for _ in here.natives]
+            assert all(native.status()["checked"] for native in here.natives)
+        flip(memory, at)
+        meet(ranks, PARTS)
+        until(lambda: all(alarms(here)), here.natives[0])
+        told = alarms(here)
+        assert len({tuple(sorted(each)) for each in told}) == 1
+        for text in told[0]:
+            found = re.match(
+                r"rank (\d+) on device (\d+) holds other bytes than rank (\d+) on device (\d+) .*"
+                r"its buffer of (\d+) bytes at (0x[0-9a-f]+) .*?before collective (\d+) of",
+                text,
+            )
+            assert found, text
+            assert str(victim) in (found[1], found[3])
+            assert where[int(found[1])] == int(found[2]) and where[int(found[3])] == int(found[4])
+            assert int(found[6], 16) == HOMES[0] and int(found[5]) == 2 * CHUNK
+            assert int(found[7]) >= PARTS * later
+
+
+def train(ranks: list[Computing], step: int) -> None:
+    for rank in ranks:
+        rank.launch("update", OWN, PARAMETERS, WORDS, step)
+        rank.launch("scale", GRADIENT, OWN, WORDS, rank.rank)
+        rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
+        rank.launch("update", MOMENTS, GRADIENT, WORDS, 1)
+        rank.launch("update", PARAMETERS, MOMENTS, WORDS, 2)
+    sync(ranks)
+
+
+def begin(ranks: list[Computing]) -> None:
+    for rank in ranks:
+        rank.write(PARAMETERS, MARK)
+        rank.write(MOMENTS, MARK[::-1])
+        rank.write(OWN, bytes([rank.rank + 1] * 4 * WORDS))
+    sync(ranks)
+
+
+@pytest.mark.parametrize("where", PLACEMENTS, ids=str)
+def test_a_good_job_gives_none(kernels: Loader, where: list[int]) -> None:
+    with job(kernels, where) as (here, ranks):
+        begin(ranks)
+        for step in range(2 * PARTS):
+            train(ranks, step)
+        assert alarms(here) == [[] for _ in here.natives]
+        assert all(native.status()["checked"] > 2 * PARTS for native in here.natives)
+        if len(set(where)) < len(where):
+            assert sum(native.status()["squashed"] for native in here.natives) > 0
+
+
+def test_who_was_found_wrong_shares_no_more(kernels: Loader) -> None:
+    """Neither here nor where the job goes next, where the alarm is heard again."""
+    with job(kernels, [0, 0]) as (here, ranks):
+        for rank in ranks:
+            rank.launch("scale", OWN, OWN, WORDS, 0)  # now it lies on the device
+        sync(ranks)
+        begin(ranks)
+        flip(memories()[0], places(memories()[0])[1])
+        meet(ranks, PARTS)
+        (native,) = here.natives
+        until(lambda: bool(alarms(here)[0]), native)
+        first, squashed = alarms(here)[0], native.status()["squashed"]
+        for step in range(4):
+            train(ranks, step)
+        assert native.status()["squashed"] == squashed
+        native.barrier(1, True)
+        settle(native, 1, "cut")
+        assert native.job_leave(1)
+        settle(native, 1, "saved")
+        native.job_close(1)
+        here.told[0].clear()
+        here.place(1, ranks, [0, 0])
+        until(lambda: bool(alarms(here)[0]), native)
+        assert alarms(here)[0] == first
+        for step in range(4):
+            train(ranks, step)
+        assert native.status()["squashed"] == squashed
+        assert native.status()["shared"] == 0

@@ -1,0 +1,52 @@
+"""Faults seeded into the comparison of contents: tests/proxy/test_guard.py must notice each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from barrier.mutants import Mutant
+
+from support.native import CORE, REPOSITORY, with_fault
+
+FILES = [
+    ("guard/pairs.c", Mutant(
+        "not-compared",
+        "if (there->pair.sum[0] != pair->sum[0] || there->pair.sum[1] != pair->sum[1]) {",
+        "if (0) {")),
+    ("guard/pairs.c", Mutant("nothing-is-kept", "there->used = ++p->clock;", "there->used = 0;")),
+    ("guard/check.c", Mutant("digest-of-nothing", "content_absorb(m, who->addr, who->bytes, &d);",
+                             "(void)m, (void)who;")),
+    ("guard/check.c", Mutant("never-looked-at", "c->state = CHECK_WAITS;", "return false;")),
+    ("guard/check.c", Mutant("always-the-same-pages", "(page + c->round) % PARTS == 0",
+                             "page % PARTS == 0")),
+    ("loop/guard.c", Mutant("not-told-on", "send(j, 0, SAYS_PAIR, pair, &nobody);",
+                            "(void)nobody;")),
+    ("loop/guard.c", Mutant("others-are-not-told", "send(j, n, SAYS_ALARM, pair, &other);", ";")),
+    ("loop/guard.c", Mutant("shares-all-the-same",
+                            "memory_doubt(&j->ranks[n]->memory);\n\tsnprintf", ";\n\tsnprintf")),
+    ("loop/guard.c", Mutant("shares-where-it-moves", "if (j->guard.count)\n", "if (0)\n")),
+    ("loop/saved.c", Mutant("forgotten-where-it-moves",
+                            "guard_known(r->job, s->text);\n", "\n")),
+    ("queue/squash.c", Mutant("squashed-all-the-same", "!r->memory.doubted &&", "")),
+]  # fmt: skip
+
+
+def test_seeded_faults_fit_the_source() -> None:
+    for source, mutant in FILES:
+        assert (CORE / source).read_text().count(mutant.old) == 1, mutant.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
+def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
+    native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
+    tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+             str(REPOSITORY / "tests/proxy/test_guard.py")]  # fmt: skip
+    done = subprocess.run(tests, env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False,
+                          capture_output=True, text=True, cwd=REPOSITORY)  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "AssertionError" in done.stdout or "assert" in done.stdout
