@@ -1,6 +1,7 @@
 /* checksum.c: each word, with its place in the whole, is mixed (what is mixed can be told from the
- * result: multiplications by odd numbers, and shifts as in MurmurHash3's finalizer), and all of that
- * is added up. */
+ * result: multiplications by odd numbers, and shifts as in MurmurHash3's finalizer), and all of
+ * that is added up.
+ */
 #include "checksum.h"
 
 #include <string.h>

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from rankfold.proxy.hal.soft.modules import Loader
-from rankfold.proxy.native import EVENT_ALARM
 from support.computing import Computing
 from support.devices import Devices, devices
 from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, settle, until
@@ -76,11 +75,6 @@ def flip(memory: int, at: int) -> None:
     assert os.pwrite(memory, bytes([byte ^ 4]), at + 5) == 1
 
 
-def alarms(here: Devices) -> list[list[str]]:
-    """Of each device."""
-    return [[e.text for e in told if e.kind == EVENT_ALARM] for told in here.told]
-
-
 def meet(ranks: list[Computing], times: int) -> None:
     for rank in ranks:
         for _ in range(times):
@@ -115,12 +109,13 @@ def test_a_bit_that_flips_is_an_alarm(
             (at,) = set(places(memory)) - set(before)
         if later:
             meet(ranks, PARTS)
-            assert alarms(here) == [[] for _ in here.natives]
+            assert here.alarms() == [[] for _ in here.natives]
             assert all(native.status()["checked"] for native in here.natives)
+        here.spoilt = True
         flip(memory, at)
         meet(ranks, PARTS)
-        until(lambda: all(alarms(here)), here.natives[0])
-        told = alarms(here)
+        until(lambda: all(here.alarms()), here.natives[0])
+        told = here.alarms()
         assert len({tuple(sorted(each)) for each in told}) == 1
         for text in told[0]:
             found = re.match(
@@ -159,7 +154,7 @@ def test_a_good_job_gives_none(kernels: Loader, where: list[int]) -> None:
         begin(ranks)
         for step in range(2 * PARTS):
             train(ranks, step)
-        assert alarms(here) == [[] for _ in here.natives]
+        assert here.alarms() == [[] for _ in here.natives]
         assert all(native.status()["checked"] > 2 * PARTS for native in here.natives)
         if len(set(where)) < len(where):
             assert sum(native.status()["squashed"] for native in here.natives) > 0
@@ -172,11 +167,12 @@ def test_who_was_found_wrong_shares_no_more(kernels: Loader) -> None:
             rank.launch("scale", OWN, OWN, WORDS, 0)  # now it lies on the device
         sync(ranks)
         begin(ranks)
+        here.spoilt = True
         flip(memories()[0], places(memories()[0])[1])
         meet(ranks, PARTS)
         (native,) = here.natives
-        until(lambda: bool(alarms(here)[0]), native)
-        first, squashed = alarms(here)[0], native.status()["squashed"]
+        until(lambda: bool(here.alarms()[0]), native)
+        first, squashed = here.alarms()[0], native.status()["squashed"]
         for step in range(4):
             train(ranks, step)
         assert native.status()["squashed"] == squashed
@@ -187,8 +183,8 @@ def test_who_was_found_wrong_shares_no_more(kernels: Loader) -> None:
         native.job_close(1)
         here.told[0].clear()
         here.place(1, ranks, [0, 0])
-        until(lambda: bool(alarms(here)[0]), native)
-        assert alarms(here)[0] == first
+        until(lambda: bool(here.alarms()[0]), native)
+        assert here.alarms()[0] == first
         for step in range(4):
             train(ranks, step)
         assert native.status()["squashed"] == squashed

@@ -38,6 +38,11 @@ APART = (
 FAST = ("host_copy", "beside", "buckets")  # the others take as long each
 
 
+@pytest.fixture(autouse=True)
+def compare_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKFOLD_VALIDATE", "1")
+
+
 def program() -> Path:
     return cuda.build(cuda.PROGRAMS / "pathologies.cu")
 
@@ -50,8 +55,16 @@ def ended(job: RunningJob) -> list[str]:
     """What the ranks printed, after checking that all ended well."""
     for rank, status in enumerate(job.wait()):
         assert status == 0, f"rank {rank}: {job.errors(rank)}"
+    compared(job)
     job.detach(discard=True)
     return [job.output(rank) for rank in range(RANKS)]
+
+
+def compared(job: RunningJob) -> None:
+    """What its versions say is equal was looked at, and is."""
+    told = [job.fleet.status(device) for device in job.devices]
+    assert all(each["checked"] for each in told)
+    assert not any(each["alarms"] for status in told for each in status["jobs"])
 
 
 def over(job: RunningJob) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from rankfold.proxy.native import EVENT_SAVED, Event, Native, segment_create
+from rankfold.proxy.native import EVENT_ALARM, EVENT_SAVED, Event, Native, segment_create
 from rankfold.proxy.ptx.info import ModuleInfo
 from support.answers import Kernels, answering
 from support.ring_client import CHUNK, RingClient, device, leave, settle, until
@@ -19,6 +19,7 @@ class Devices:
 
     def __init__(self, natives: list[Native], told: list[list[Event]]):
         self.natives, self.told = natives, told
+        self.spoilt = False  # a test has changed what lies there
 
     def place(self, job: int, clients: Sequence[RingClient], where: list[int]) -> None:
         """Rank r on device where[r]."""
@@ -48,7 +49,12 @@ class Devices:
         for client in clients:
             client.ring()
 
+    def alarms(self) -> list[list[str]]:
+        """Of each device."""
+        return [[e.text for e in told if e.kind == EVENT_ALARM] for told in self.told]
+
     def leave(self, job: int) -> None:
+        assert self.spoilt or not any(self.alarms()), self.alarms()
         for native in self.natives:
             leave(native, job)
 

@@ -215,9 +215,7 @@ def device(
     """A device in this process: a soft one, but for tests/nvidia/test_core.py. What its ranks hold
     alike is compared at each collective."""
     hal = os.environ.get("RANKFOLD_TEST_HAL", "soft")
-    native = Native(
-        hal, memory, (8, 0), speed, workers, quantum_ns, share=True, validate=validate
-    )
+    native = Native(hal, memory, (8, 0), speed, workers, quantum_ns, share=True, validate=validate)
     try:
         yield native
     finally:

@@ -79,14 +79,15 @@ static void raise_alarm(struct job *j, const struct pair *pair, const struct wit
 	struct job_guard *g = &j->guard;
 	const struct witness *w = &pair->who;
 	char text[ALARM_BYTES];
+	uint32_t low = w->rank < other->rank ? w->rank : other->rank;
+	uint32_t high = w->rank + other->rank - low;
 	for (uint32_t i = 0; i < g->told_count; i++)
-		if (g->told[i].rank == w->rank && g->told[i].other == other->rank &&
-		    g->told[i].addr == w->addr)
+		if (g->told[i].low == low && g->told[i].high == high && g->told[i].addr == w->addr)
 			return;
 	if (g->told_count == ALARMS_MAX)
 		return;
-	g->told[g->told_count].rank = w->rank;
-	g->told[g->told_count].other = other->rank;
+	g->told[g->told_count].low = low;
+	g->told[g->told_count].high = high;
 	g->told[g->told_count++].addr = w->addr;
 	alarm_text(j, w, other, text);
 	guard_known(j, text);

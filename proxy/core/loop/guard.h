@@ -16,8 +16,8 @@ struct job_guard { /* begins as zeros */
 	struct pairs pairs;
 	char alarms[ALARMS_MAX][ALARM_BYTES];
 	uint32_t count;
-	struct { /* what was told here: once, however often it is found */
-		uint32_t rank, other;
+	struct {                    /* what was told here: once, however often it is found */
+		uint32_t low, high; /* ranks */
 		uint64_t addr;
 	} told[ALARMS_MAX];
 	uint32_t told_count;
