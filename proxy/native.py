@@ -246,6 +246,7 @@ class Native:
             "shared": s.shared_bytes,
             "spent": {"seconds": s.seconds, "switches": s.switches_s, "copies": s.copies_s,
                       "waiting": s.waiting_s},
+            "guard": {"every": s.validate, "compared": s.checked} if s.validate else None,
             "reason": self._ffi.string(s.reason).decode(errors="replace"),
         }  # fmt: skip
 

@@ -485,7 +485,7 @@ class Proxy:
             "reason": job.reason, "cut_at": job.cut_at, "released_at": job.released_at,
             "ranks": [job.describe_rank(rank) for rank in job.local], "races": job.races,
             "alarms": job.alarms,
-            "shared": now.get("shared", 0), "spent": now.get("spent"),
+            "shared": now.get("shared", 0), "spent": now.get("spent"), "guard": now.get("guard"),
         }  # fmt: skip
 
 

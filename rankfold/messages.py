@@ -160,6 +160,13 @@ class Spent(Struct, frozen=True):
     waiting: float
 
 
+class Guarded(Struct, frozen=True):
+    """At each `every` collectives what should be equal is compared; `compared` parts were."""
+
+    every: Size
+    compared: Size
+
+
 class JobTold(Struct, frozen=True):
     """A job on a device, and those of its ranks that are placed there. `races`: accesses that its
     program does not order, where that is checked; `alarms`: contents that should be equal and are
@@ -176,6 +183,7 @@ class JobTold(Struct, frozen=True):
     alarms: list[str] = []
     shared: Size = 0
     spent: Spent | None = None
+    guard: Guarded | None = None
 
 
 class ProxyStatus(Struct, frozen=True):

@@ -335,6 +335,7 @@ class JobOnDevice:
     alarms: tuple[str, ...] = ()
     shared: int = 0  # bytes of chunks that several of these ranks have
     spent: Spent = Spent()
+    guard: tuple[int, int] | None = None  # at each so many collectives; so many parts compared
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,7 @@ def _job(told: JobTold) -> JobOnDevice:
         tuple(_rank(each) for each in told.ranks), tuple(told.races), tuple(told.alarms),
         told.shared,
         Spent(**msgspec.structs.asdict(told.spent)) if told.spent else Spent(),
+        (told.guard.every, told.guard.compared) if told.guard else None,
     )  # fmt: skip
 
 

@@ -179,6 +179,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "observedGeneration": each.generation if converged else each.generation - 1,
         "message": record.ending.message if record.ending else "",
         "sharing": sharing.done(record, snap.observed),
+        "guard": sharing.guard(record, snap.observed),
         "overhead": sharing.overhead(record, snap.observed),
         "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],
         "changes": [change_status(c) for c in snap.changes if c.job == job.name],
@@ -401,6 +402,7 @@ def describe_lines(job: Json) -> list[str]:
         f"described in: {place}" + (f", {source['revision']}" if source["line"] else ""),
         f"used so far:  {job['gpuSeconds']:.1f} device-seconds",
         *_sharing_lines(job["sharing"]),
+        *_guard_lines(job["guard"]),
         *_overhead_lines(job["overhead"]),
         *_block("conditions", [
             (c["type"], c["status"], c["reason"], c["message"]) for c in job["conditions"]
@@ -422,6 +424,16 @@ def _sharing_lines(done: Json | None) -> list[str]:
         f"{count(done['squashed'], 'operation')} not done again; "
         f"{count(done['copies'], 'chunk')} copied to be written, {done['unforeseen']} unforeseen; "
         f"{size(done['spared'])} not swapped in"
+    ]
+
+
+def _guard_lines(found: Json | None) -> list[str]:
+    if found is None:
+        return []
+    parts = count(found["compared"], "part")
+    return [
+        f"guard:        at each {found['every']} collectives what should be equal is compared: "
+        f"{parts} of buffers since it was placed"
     ]
 
 

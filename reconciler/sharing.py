@@ -61,6 +61,14 @@ def done(record: Record, observed: Observed) -> Json | None:
     }
 
 
+def guard(record: Record, observed: Observed) -> Json | None:
+    """`guard` of docs/status.md. None: nothing is compared."""
+    told = [there.guard for _, there in serving(record, observed) if there.guard]
+    if not told:
+        return None
+    return {"every": max(each[0] for each in told), "compared": sum(each[1] for each in told)}
+
+
 def overhead(record: Record, observed: Observed) -> Json | None:
     """`overhead` of docs/status.md. None: no device tells."""
     spent = [there.spent for _, there in serving(record, observed) if there.spent.seconds]

@@ -207,6 +207,9 @@ struct proxy_job_status {
 	/* Since it was opened here, and for how long of that the device ran nothing because it went
 	 * from rank to rank; because memory was moved or copied; because ranks waited for others. */
 	double seconds, switches_s, copies_s, waiting_s;
+	/* At each so many collectives its ranks' buffers are compared with what should be equal; 0:
+	 * never. So many parts of them were, since it was opened here. */
+	uint64_t validate, checked;
 	char reason[512];
 };
 int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);

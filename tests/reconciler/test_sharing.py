@@ -114,3 +114,10 @@ def test_an_alarm_is_a_condition_as_long_as_the_job_is_known() -> None:
         (found,) = [each for each in told if each.type == "Alarm"]
         assert found.reason == "ContentsDiffer" and found.status == "True"
         assert found.message.startswith("rank 2 holds (and 1 more: see its events); its ranks")
+
+
+def test_the_guard_is_told_where_there_is_one() -> None:
+    observed = seen(replace(there((0, 1)), guard=(256, 7)), replace(there((2, 3)), guard=(256, 5)))
+    assert sharing.guard(RECORD, observed) == {"every": 256, "compared": 12}
+    assert sharing.guard(RECORD, seen(there((0, 1)), there((2, 3)))) is None
+    assert sharing.guard(replace(RECORD, epoch=3), observed) is None

@@ -35,6 +35,7 @@ def test_describe_tells_what_a_job_shares_while_it_runs_and_when_it_has_ended(
 ) -> None:
     process = begin(rankfold, ranks=2, steps=6, share="1")
     now = rankfold.until(lambda: squashed_something(rankfold.job("job").get("sharing")))
+    assert rankfold.job("job")["guard"] == {"every": 256, "compared": 0}  # six collectives
     assert now["on"] is True and now["shared"] >= 2 * 4 * MiB  # parameters and velocity
     _out, errors = process.communicate(timeout=200.0)
     assert process.returncode == 0, errors
@@ -59,6 +60,7 @@ def test_describe_says_that_nothing_is_shared(rankfold: Rankfold) -> None:
     devices = rankfold.status()["devices"]
     assert found == nothing and [each["shares"] for each in devices] == [False]
     assert "sharing:      off" in rankfold("describe", "job").splitlines()
+    assert rankfold.job("job")["guard"] is None
     rankfold("cancel", "job")
     process.communicate(timeout=60.0)
     assert rankfold.job("job")["sharing"] == {**nothing, "on": None}

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #define PARTS 8u
-#define QUIET_NS 100000000ull /* for the rank's memory to become quiet */
+#define QUIET_NS 1000000000ull /* for the rank's memory to become quiet */
 #define VAIN_MAX 2u
 #define CHECK_PARTS_MAX 65536u
 

@@ -423,7 +423,9 @@ static void run_job_status(struct proxy *p, void *arg)
 				       .seconds = (double)(now_ns() - j->opened_ns) / 1e9,
 				       .switches_s = lost_s(j, LOST_TO_SWITCHES),
 				       .copies_s = lost_s(j, LOST_TO_COPIES),
-				       .waiting_s = lost_s(j, LOST_TO_WAITING)};
+				       .waiting_s = lost_s(j, LOST_TO_WAITING),
+				       .validate = guard_every(j),
+				       .checked = j->guard.checked};
 	for (uint32_t n = 0; n < j->world_size; n++)
 		if (j->ranks[n])
 			s->shared_bytes += memory_shared(&j->ranks[n]->memory, true) *

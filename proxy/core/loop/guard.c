@@ -139,6 +139,7 @@ static void told(void *job, const struct pair *pair)
 {
 	struct job *j = job;
 	const struct witness nobody = {0};
+	j->guard.checked++;
 	if (compare(j, pair) && j->device != 0)
 		send(j, 0, SAYS_PAIR, pair, &nobody);
 }
@@ -154,11 +155,15 @@ void guard_turn(struct proxy *p)
 	}
 }
 
+uint64_t guard_every(const struct job *j)
+{
+	return j->proxy->memory.shares && j->world_size > 1 ? j->proxy->validate : 0;
+}
+
 void guard_attached(struct rank *r, bool arrives)
 {
 	struct job *j = r->job;
-	bool any = r->proxy->memory.shares && j->world_size > 1;
-	check_open(&r->check, any ? r->proxy->validate : 0, j->device, arrives);
+	check_open(&r->check, guard_every(j), j->device, arrives);
 	if (j->guard.count)
 		memory_doubt(&r->memory);
 }

@@ -21,13 +21,15 @@ struct job_guard { /* begins as zeros */
 		uint64_t addr;
 	} told[ALARMS_MAX];
 	uint32_t told_count;
-	char *names; /* of its devices, or NULL */
+	uint64_t checked; /* parts of its ranks' buffers that were looked at here */
+	char *names;      /* of its devices, or NULL */
 };
 
 void guard_turn(struct proxy *);
 void guard_receive(struct job *, uint32_t from, const struct peer_message *);
 void guard_attached(struct rank *, bool arrives); /* it has come, from another placement or not */
 void guard_known(struct job *, const char *text); /* an alarm of an earlier placement */
+uint64_t guard_every(const struct job *);         /* at so many collectives; 0: never */
 void guard_close(struct job *);
 
 #endif
