@@ -55,9 +55,9 @@ class Device:
         self.next_offset = OUTBOX * (number + 1)
         io = ffi.new("struct coll_io *")
         self.keep: list[Any] = [io]
-        for name in ("read", "write", "receiver", "hand", "reduce", "scale", "send",
-                     "outbox_alloc", "outbox_free", "fetch", "release", "joined", "completed",
-                     "failed"):  # fmt: skip
+        for name in ("read", "write", "receiver", "keeper", "forget", "hand", "reduce", "scale",
+                     "send", "outbox_alloc", "outbox_free", "fetch", "release", "joined",
+                     "completed", "failed"):  # fmt: skip
             kind = ffi.typeof("struct coll_io").fields
             type_ = dict(kind)[name].type
             callback = ffi.callback(type_, getattr(self, "on_" + name))
@@ -117,6 +117,20 @@ class Device:
             return min(self.cluster.chosen, count)
         chosen: int = self.cluster.random.choice([EACH, *range(count)])
         return chosen
+
+    def on_keeper(self, _: Any, ranks: Any, addrs: Any, size: int) -> int:
+        """One of the two, or each."""
+        assert size > 0 and ranks[0] != ranks[1]
+        assert all(self.cluster.placement[ranks[i]] == self.number for i in range(2))
+        if self.cluster.keeps is not None:
+            return self.cluster.keeps
+        chosen: int = self.cluster.random.choice([EACH, 0, 1, 0, 1])
+        return chosen
+
+    def on_forget(self, _: Any, rank: int, addr: int, count: int) -> None:
+        """It reads as anything from now on."""
+        self.cluster.memory[rank][addr : addr + count] = 0xA5
+        self.cluster.forgotten[rank] += count
 
     def on_hand(self, _: Any, giver: int, to: int, addr: int, count: int, token: int) -> None:
         assert giver != to
@@ -250,6 +264,8 @@ class Cluster:
         self.failure: str | None = None
         self.tickets = self.sent = self.handed = 0
         self.chosen: int | None = None  # who receives for others; None: anybody, or each
+        self.keeps: int | None = None  # which of two holds a sum; None: any, or each its own
+        self.forgotten: dict[int, int] = defaultdict(int)  # bytes, by rank
         self.written: dict[int, int] = defaultdict(int)  # bytes, by rank
         self.bytes_read: dict[int, int] = defaultdict(int)
         self.device = [Device(self, d) for d in range(devices)]

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from .device import CELLS, CHUNK
-from .steps import hand, own, sharers, together
+from .steps import forget, hand, own, sharers, together
 from .world import ACTIVATE, COPY, DEV_BASE, PREFETCH, PRIVATE, SAVE, Rank, World
 
 RANKS, PAGES = 3, 4
@@ -178,6 +178,15 @@ class Machine(RuleBasedStateMachine):
         known = pages <= set(giver.model) and pages <= set(to.model)
         if giver is not to and known and not to.cut and not giver.moving and not to.moving:
             hand(giver, to, first, count)
+
+    @rule(number=RANK, first=CELL_NUMBER, count=st.integers(1, 3 * CELLS))
+    def forget(self, number: int, first: int, count: int) -> None:
+        """Also of what is on its way; not of what is being written."""
+        rank = self.rank(number)
+        pages = {cell // CELLS for cell in range(first, first + count)}
+        written = {(w.first + n) // CELLS for w in rank.works for n in range(w.count)}
+        if pages <= set(rank.model) and not pages & written and not rank.cut:
+            forget(rank, first, count)
 
     @rule(number=RANK)
     def begin_work(self, number: int) -> None:

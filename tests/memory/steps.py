@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .device import CELL, CELLS
+from .device import BLANK, CELL, CELLS
 from .world import ACTIVATE, COPY, Rank, Work, addr_of
 
 
@@ -69,6 +69,21 @@ def hand(giver: Rank, to: Rank, first: int, count: int) -> list[int]:
         assert page * CELLS >= first and (page + 1) * CELLS <= first + count
         to.model[page] = giver.model[page]
     return pages
+
+
+def forget(rank: Rank, first: int, count: int) -> None:
+    rank.world.lib.memory_forget(rank.memory, addr_of(first), count * CELL)
+    for page in list(rank.model):
+        if page * CELLS >= first and (page + 1) * CELLS <= first + count:
+            rank.model[page] = BLANK
+
+
+def keeper(ranks: list[Rank], firsts: list[int], count: int) -> int:
+    world = ranks[0].world
+    memories = world.ffi.new("struct rank_memory *[]", [rank.memory for rank in ranks])
+    held = world.ffi.cast("struct rank_memory *const *", memories)
+    addrs = world.ffi.new("uint64_t[]", [addr_of(first) for first in firsts])
+    return int(world.lib.memory_keeper(held, addrs, count * CELL))
 
 
 def receiver(ranks: list[Rank], first: int, count: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase
 
+from . import test_forgetting as forgetting
 from . import test_handing as handing
 from . import test_sharing as sharing
 from .machine import run
@@ -44,6 +45,11 @@ RULES: tuple[Callable[[Make], None], ...] = (
     handing.test_a_part_of_a_page_is_not_handed,
     handing.test_what_is_handed_is_not_what_it_was,
     handing.test_nothing_is_handed_to_or_by_who_is_busy_or_has_failed,
+    forgetting.test_what_is_forgotten_is_not_moved_out,
+    forgetting.test_what_the_image_has_of_it_goes_once,
+    forgetting.test_what_is_forgotten_on_its_way_out_leaves_nothing,
+    forgetting.test_what_is_written_counts_again,
+    forgetting.test_what_a_work_of_which_nothing_is_known_may_have_written_counts,
 )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import random
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -235,6 +236,35 @@ def test_who_is_not_resident_refers_to_it_as_well(kernels: Loader) -> None:
         check_all(here, made, 1)
 
 
+def held(here: Devices) -> int:
+    """Chunks on the device and in images."""
+    status = here.natives[0].status()
+    return int(status["used"] + status["swap"]) // CHUNK
+
+
+def test_who_waits_for_others_need_not_keep_its_input(kernels: Loader) -> None:
+    """On a device that has room for one and some more; sums of the tree's nodes stay."""
+    n = 4
+    with placed(kernels, [0] * n, 2 * PAGES + 4) as (here, made):
+        (native,) = here.natives
+        for cut in range(2):
+            private(made)
+            made[3].run()
+            sync(made)
+            before = held(here)
+            what = Collective(ALLREDUCE, [WORDS] * n, [WORDS] * n, PAGES * PAGE)
+            what.model(made)
+            for kept, rank in zip((4, 3, 3), made, strict=False):
+                what.post(rank)
+                until(lambda: held(here) == before - (4 - kept) * PAGES, native)  # noqa: B023
+                made[3].run()  # it comes and goes
+                sync(made[3:])
+            what.post(made[3])
+            sync(made)
+            assert held(here) == before - 3 * PAGES
+            check_all(here, made, cut)
+
+
 def test_buckets_that_share_a_page(kernels: Loader) -> None:
     with placed(kernels, [0, 0, 1, 1]) as (here, made):
         private(made)
@@ -279,6 +309,38 @@ def test_a_rank_fails_meanwhile(kernels: Loader, who: int) -> None:
                 rank.launch("update", OWN, DEV_BASE + (1 << 39), 96, 0, stream=SIDE)
             what.post(rank)
         rest = [rank for rank in made if rank.rank != who]
+        for rank in rest:
+            rank.begin(DEVICE_SYNC)
+        until(lambda: all(r.answered() for r in rest) or state(native) == "failed", native)
+        if state(native) == "failed":
+            return
+        for rank in rest:
+            assert rank.finish() == 0
+            for page in range(PAGES):
+                got = rank.read(RECV + page * CHUNK, CHUNK // 16)
+                assert got == rank.memory[WORDS + page * PAGE :][: PAGE // 16].tobytes()
+
+
+@pytest.mark.parametrize("who", [0, 1, 2, None])
+def test_a_rank_fails_when_its_input_is_in_a_sum(kernels: Loader, who: int | None) -> None:
+    """As above: who waits has the sum, or the job fails. And a job may go with half of it done."""
+    n = 4
+    with placed(kernels, [0] * n, 2 * PAGES + 4) as (here, made):
+        (native,) = here.natives
+        private(made)
+        made[3].run()
+        sync(made)
+        before = held(here)
+        what = Collective(ALLREDUCE, [WORDS] * n, [WORDS] * n, WORDS)
+        what.model(made)
+        for rank in made[:3]:
+            what.post(rank)
+        until(lambda: held(here) == before - PAGES, native)
+        if who is None:
+            return
+        made[who].launch("update", OWN, DEV_BASE + (1 << 39), 96, 0, stream=SIDE)
+        rest = [rank for rank in made if rank.rank != who]
+        what.post(made[3])
         for rank in rest:
             rank.begin(DEVICE_SYNC)
         until(lambda: all(r.answered() for r in rest) or state(native) == "failed", native)
@@ -346,6 +408,7 @@ def test_no_rank_can_tell_that_results_are_shared(kernels: Loader, seed: int) ->
             for rank in chance.sample(made, n):
                 for each in what:
                     each.post(rank)
+                time.sleep(chance.choice([0, 0, 0.003]))
             if chance.random() < 0.3:  # in the midst of it
                 check_all(here, made, cuts, done=False)
                 cuts += 1

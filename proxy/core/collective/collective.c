@@ -2,8 +2,8 @@
  * what, engine.h for who else.
  *
  * A collective starts on a device when all local members have called it; until then their
- * inputs stay where they are (their streams stand still), so nothing is copied early. It is
- * worked off in pieces (piece.c), sends and receives in parts (sends.c).
+ * inputs stay in their memory (their streams stand still), added up as far as that can be done in
+ * place (early.c). It is worked off in pieces (piece.c), sends and receives in parts (sends.c).
  */
 #include "engine.h"
 

@@ -42,6 +42,11 @@ struct coll_io {
 	 * and hands it to the others; COLL_EACH: all of them are written to. */
 	uint32_t (*receiver)(void *arg, const uint32_t *ranks, uint32_t count, uint64_t addr,
 			     uint64_t bytes);
+	/* Two local ranks give bytes at these addresses that nobody looks at before they get the
+	 * result there: which of them, 0 or 1, is to hold their sum meanwhile; COLL_EACH: each
+	 * keeps its own. And the other's: it is not read again, and counts for nothing. */
+	uint32_t (*keeper)(void *arg, const uint32_t *ranks, const uint64_t *addrs, uint64_t bytes);
+	void (*forget)(void *arg, uint32_t rank, uint64_t addr, uint64_t bytes);
 	/* `to` gets there what `from` has. Asynchronous. */
 	void (*hand)(void *arg, uint32_t from, uint32_t to, uint64_t addr, uint64_t bytes,
 		     uint64_t token);

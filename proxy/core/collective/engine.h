@@ -6,6 +6,7 @@
  *   shape.c         how much data an operation moves, and in which pieces
  *   steps.c         the steps of pieces, one asynchronous io call each
  *   op.c            operations, and whether all ranks call the same
+ *   early.c         sums of what some local members have given, before the others call
  *   piece.c         works off pieces: reads, fetches, combines, writes, informs the other devices
  *   sends.c         sends and receives, in parts
  *   communicator.c  communicators: found, made, destroyed
@@ -90,7 +91,8 @@ struct seat {
 struct coll_call {
 	uint64_t send, recv;
 	uint8_t scalar[8];
-	uint32_t receiver; /* the seat that is written to: its own, or one that hands it on */
+	struct tree_node holds; /* the sum of these lies in its send buffer; lo == hi: of nobody */
+	uint32_t receiver;      /* the seat that is written to: its own, or one that hands it on */
 	struct coll_group *group;
 };
 
@@ -98,6 +100,13 @@ struct ready {
 	struct ready *next;
 	uint32_t piece, from;
 	uint64_t offset, bytes;
+};
+
+/* The sum of what two seats hold, in pieces: under way while not all of them have ended. */
+struct early {
+	uint32_t seats[2], keeper; /* of the lower and the higher ranks; keeper: 0 or 1 */
+	uint64_t pieces, next, ended;
+	bool looked; /* since the last call or sum: there are no two to be added */
 };
 
 /* One collective, from the first word of it (a local call or a peer's message) to its end. */
@@ -110,9 +119,11 @@ struct op {
 	uint32_t arrived;        /* local calls */
 	uint32_t hellos;         /* at the referee */
 	struct coll_call *calls; /* per seat of the communicator */
+	struct early early;
 	struct ready *ready;
 	uint64_t pieces, next_piece;
 	uint32_t running;
+	bool begun;
 	bool handed; /* from those who have received to the others; or that is under way */
 	bool finished;
 };
@@ -158,7 +169,8 @@ struct fetched {
 };
 
 enum phase {
-	/* of an operation, see piece.c */
+	/* of an operation, see piece.c and early.c */
+	ADDING,
 	CONTRIBUTING,
 	COLLECTING,
 	GATHERING,
@@ -273,6 +285,7 @@ struct coll {
 	struct gathering *gatherings;
 	struct redop *redops;
 	struct coll_piece *pieces;
+	uint32_t early_running;           /* of these: of early sums */
 	struct sending *sendings;         /* oldest first */
 	uint64_t unreceived;              /* bytes sent by local ranks, of all seats */
 	bool ended[RANKS_MAX];            /* local ranks that receive nothing any more */
@@ -331,9 +344,18 @@ bool op_shape(struct coll *, struct op *, const struct shape *, uint32_t rank);
 struct coll_message op_message(const struct op *, uint32_t kind);
 void op_call(struct coll *, struct coll_comm *, uint32_t seat, const struct shape *,
 	     struct coll_call);
+void op_choose_receivers(struct coll *, struct op *);    /* when all local members have called it */
+uint32_t op_holder(const struct op *, struct tree_node); /* the seat that has its sum, or NONE */
 void op_sweep(struct coll_comm *, uint32_t device);
 void op_free(struct op *);
 bool op_on_hello(struct coll *, struct coll_comm *, const struct coll_message *);
+
+/* early.c */
+void early_run(struct coll *, struct op *);
+static inline bool early_under_way(const struct op *op)
+{
+	return op->early.ended < op->early.pieces;
+}
 
 /* piece.c. A message that cannot be is answered with false. */
 void comm_run(struct coll *, struct coll_comm *);

@@ -140,8 +140,7 @@ static void choose_receiver(struct coll *c, struct op *op, uint32_t seat, uint64
 		op->calls[seats[k]].receiver = seats[chosen];
 }
 
-/* All local members have called it. */
-static void choose_receivers(struct coll *c, struct op *op)
+void op_choose_receivers(struct coll *c, struct op *op)
 {
 	uint64_t bytes = shape_common(&op->shape, op->comm->nranks);
 
@@ -152,6 +151,14 @@ static void choose_receivers(struct coll *c, struct op *op)
 			choose_receiver(c, op, i, bytes);
 }
 
+uint32_t op_holder(const struct op *op, struct tree_node n)
+{
+	for (uint32_t i = 0; i < op->comm->seat_count; i++)
+		if (op->calls[i].holds.lo == n.lo && op->calls[i].holds.hi == n.hi)
+			return i;
+	return NONE;
+}
+
 void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct shape *shape,
 	     struct coll_call call)
 {
@@ -160,10 +167,11 @@ void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct sh
 	if (!op || !op_shape(c, op, shape, m->seats[seat].rank))
 		return;
 	op->calls[seat] = call;
+	op->calls[seat].holds = (struct tree_node){m->seats[seat].index, m->seats[seat].index + 1};
+	op->early.looked = false;
 	if (++op->arrived < m->seat_count)
 		return;
 	op->pieces = shape->count ? shape_pieces(shape, m) : 0;
-	choose_receivers(c, op);
 	struct coll_message hello = op_message(op, MSG_HELLO);
 
 	engine_send(c, referee(op), &hello);

@@ -3,7 +3,8 @@
  * A collective is worked off in pieces: a range of elements with its sources (all members for
  * reductions, one for what only moves) and its destinations. On every device that takes part:
  *
- *   CONTRIBUTING  read local sources, combine them at the tree's nodes that are wholly local
+ *   CONTRIBUTING  read local sources, combine them at the tree's nodes that are wholly local, as
+ *                 far as that has not been done before (early.c)
  *   COLLECTING    the partials lie in the outbox, READY has gone to the piece's owner, who waits
  *                 for all of them
  *   GATHERING     the owner fetches the partials
@@ -46,17 +47,16 @@ static void add_local(struct coll *c, struct coll_piece *p, const struct plan *p
 		      struct tree_node n, struct hal_ref dst, uint32_t level)
 {
 	uint64_t size = dtype_bytes(p->shape.dtype);
+	uint32_t seat = op_holder(p->op, n);
 
-	if (n.hi - n.lo == 1) {
-		uint32_t seat = (uint32_t)(seat_of(p->comm, n.lo) - p->comm->seats);
-
+	if (seat != NONE) { /* a member's own, or an early sum */
 		step_add(c, p,
 			 (struct step){.kind = STEP_READ,
 				       .seat = seat,
 				       .dst = dst,
 				       .addr = p->op->calls[seat].send + plan->src_at * size,
 				       .count = plan->count * size});
-		if (p->shape.op == PREMUL)
+		if (p->shape.op == PREMUL && n.hi - n.lo == 1)
 			step_add(c, p,
 				 (struct step){.kind = STEP_SCALE,
 					       .seat = seat,
@@ -387,6 +387,9 @@ static void op_advance(struct coll *c, struct op *op)
 {
 	struct coll_comm *m = op->comm;
 
+	if (!op->begun)
+		op_choose_receivers(c, op);
+	op->begun = true;
 	while (!c->failed && op->next_piece < op->pieces && op->running < PIECES_RUNNING) {
 		uint64_t number = op->next_piece++;
 		struct plan plan = plan_make(op, number);
@@ -403,14 +406,17 @@ static void op_advance(struct coll *c, struct op *op)
 		group_part_done(c, op->calls[i].group);
 }
 
-/* The first operations of the communicator run, if all local members have called them. */
+/* The first operations of the communicator run, if all local members have called them; of any, what
+ * is there already is added up. */
 void comm_run(struct coll *c, struct coll_comm *m)
 {
 	uint32_t running = 0;
 
-	for (struct op *op = m->ops; op && running < OPS_RUNNING; op = op->next) {
+	for (struct op *op = m->ops; op; op = op->next) {
+		early_run(c, op);
 		running += !op->finished;
-		if (op->arrived == m->seat_count && !op->finished && !op->running)
+		if (running <= OPS_RUNNING && op->arrived == m->seat_count && !op->finished &&
+		    !op->running && !early_under_way(op))
 			op_advance(c, op);
 	}
 }

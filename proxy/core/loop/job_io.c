@@ -69,6 +69,25 @@ static uint32_t io_receiver(void *arg, const uint32_t *ranks, uint32_t count, ui
 	return memory_receiver(memories, count, addr, bytes);
 }
 
+static uint32_t io_keeper(void *arg, const uint32_t *ranks, const uint64_t *addrs, uint64_t bytes)
+{
+	struct job *j = arg;
+	const struct rank_memory *memories[2];
+	for (uint32_t i = 0; i < 2; i++) {
+		if (!j->ranks[ranks[i]])
+			return COLL_EACH;
+		memories[i] = &j->ranks[ranks[i]]->memory;
+	}
+	return memory_keeper(memories, addrs, bytes);
+}
+
+static void io_forget(void *arg, uint32_t rank, uint64_t addr, uint64_t bytes)
+{
+	struct job *j = arg;
+	if (j->ranks[rank])
+		memory_forget(&j->ranks[rank]->memory, addr, bytes);
+}
+
 static void io_hand(void *arg, uint32_t from, uint32_t to, uint64_t addr, uint64_t bytes,
 		    uint64_t token)
 {
@@ -215,6 +234,8 @@ struct coll_io job_io(struct job *j)
 		.read = io_read,
 		.write = io_write,
 		.receiver = io_receiver,
+		.keeper = io_keeper,
+		.forget = io_forget,
 		.hand = io_hand,
 		.reduce = io_reduce,
 		.scale = io_scale,

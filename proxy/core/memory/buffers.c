@@ -53,6 +53,7 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 		struct page *page = &m->pages[c];
 		if (page->buffers++)
 			continue;
+		page->blank = 0;
 		if (page->chunk) { /* freed, not swept yet; only a failed rank's comes back so */
 			m->dying--;
 			continue;

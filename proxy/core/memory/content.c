@@ -30,6 +30,7 @@ static void changes(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	for (uint64_t p = page_at(addr); bytes && p <= page_at(addr + bytes - 1); p++) {
 		m->pages[p].digested = 0;
+		m->pages[p].blank = 0;
 		m->pages[p].kept = false;
 	}
 }
@@ -53,7 +54,7 @@ void content_unknown(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 void content_doubted(struct rank_memory *m, uint32_t page)
 {
 	versions_private(&m->versions, page_addr(page), RF_CHUNK_BYTES);
-	m->pages[page].digested = 0;
+	m->pages[page].digested = m->pages[page].blank = 0;
 }
 
 void content_all_unknown(struct rank_memory *m)

@@ -7,6 +7,7 @@
  *   content.c   what it holds, by versions
  *   sharing.c   chunks that several ranks refer to, and what a rank may write
  *   adopt.c     what another rank has computed is mapped instead of computed again
+ *   forget.c    content that counts for nothing any more
  *   moves.c     pages on their way between device and image
  *   request.c   requests for a rank's memory, in which order they are served, who makes room
  *   opening.c   a device's memory, and a rank's: opened and closed
@@ -111,6 +112,7 @@ struct page {
 	uint8_t wary;          /* of sharing it, which has been in vain (sharing.c) */
 	uint64_t apart_until;  /* a turn of the device's */
 	struct chunk *chunk;   /* NULL: not resident */
+	uint64_t blank;        /* contents + 1: what lies there counts for nothing (forget.c) */
 	struct version digest; /* of its content, if `digested` says so (content.c) */
 	uint64_t digested;
 };
@@ -414,6 +416,17 @@ enum adoption {
  * then the rank refers to their chunks, and need not do it. It is resident. */
 enum adoption memory_adopt(struct rank_memory *, const struct foreseen *);
 
+/* ---- forget.c ---- */
+
+/* What lies on the whole pages of a range counts for nothing until something is written there: it
+ * is not moved, what the image has of it goes, and its chunks are let go of first when somebody
+ * needs room. Meanwhile it reads as anything. Only what all know to be overwritten. */
+void memory_forget(struct rank_memory *, uint64_t addr, uint64_t bytes);
+uint64_t memory_swapped(const struct rank_memory *); /* pages with content that are not resident */
+/* Two ranks of which one is to forget this range, and the other keeps something there: which, 0 or
+ * 1? UINT32_MAX: neither, since nothing would be won: there is no whole page, or ample room. */
+uint32_t memory_keeper(const struct rank_memory *const *, const uint64_t *addrs, uint64_t bytes);
+
 /* ---- request.c ---- */
 
 /* Asks: the caller's fields are copied. A prefetch gives way to an activation, and everything to a
@@ -460,6 +473,13 @@ bool content_same(struct rank_memory *, struct rank_memory *, uint32_t page);
 struct rank_memory *sharing_giver(struct rank_memory *, uint32_t page);
 int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page);
 void sharing_was_in_vain(struct rank_memory *, uint32_t page); /* it is copied */
+static inline bool page_blank(const struct rank_memory *m, uint32_t page)
+{
+	return m->pages[page].blank == m->contents + 1;
+}
+void blank_let_go(struct rank_memory *);          /* forget.c: if no work is submitted */
+bool sharing_ample(const struct device_memory *); /* is there a chunk for each page of all ranks? */
+uint64_t sharing_fitness(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 void image_punch(struct rank_memory *, uint32_t page);
 static inline bool move_inwards(const struct move *v)
 {

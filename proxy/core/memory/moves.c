@@ -115,7 +115,7 @@ static enum outcome submit_in(struct rank_memory *m, struct move *v)
 		chunk_let_go(d, c);
 		return fail(m, error);
 	}
-	if (m->pages[v->page].in_image)
+	if (m->pages[v->page].in_image && !page_blank(m, v->page))
 		v->hal_seq = copy(d, d->in, in_space(m->space, page_addr(v->page)),
 				  in_image(m, v->page));
 	return SUBMITTED;
@@ -169,7 +169,8 @@ static enum outcome submit(struct rank_memory *m)
 {
 	struct device_memory *d = m->device;
 	struct move *v = &m->moves[m->move_submitted];
-	if (!move_inwards(v) && m->pages[v->page].saved) { /* it is there already */
+	bool there = m->pages[v->page].saved || page_blank(m, v->page);
+	if (!move_inwards(v) && there) { /* or nothing has to be */
 		m->move_submitted++;
 		return SUBMITTED;
 	}
@@ -209,15 +210,22 @@ static void complete_own(struct rank_memory *m, const struct move *v)
 	m->pages[v->page].kept = m->pages[v->page].chunk && !m->pages[v->page].guarded;
 }
 
+static void complete_out(struct rank_memory *m, const struct move *v)
+{
+	page_unmap(m, v->page);
+	if (!page_blank(m, v->page)) {
+		m->pages[v->page].in_image = true;
+		m->device->swapped_out += RF_CHUNK_BYTES;
+	} else if (v->hal_seq) { /* it came to be so on its way */
+		image_punch(m, v->page);
+	}
+}
+
 static void complete(struct rank_memory *m, const struct move *v)
 {
 	struct page *page = &m->pages[v->page];
 	switch (v->kind) {
-	case MOVE_OUT:
-		page_unmap(m, v->page);
-		page->in_image = true;
-		m->device->swapped_out += RF_CHUNK_BYTES;
-		break;
+	case MOVE_OUT: complete_out(m, v); break;
 	case MOVE_SAVE:
 		page->in_image = true;
 		page->saved = !v->changes;

@@ -246,6 +246,8 @@ static bool make_chunks(struct memory_request *q)
 		return true; /* it is over */
 	for (uint32_t i = 0; i < d->count; i++) {
 		memory_sweep(d->all[i]);
+		if (d->all[i] != q->memory)
+			blank_let_go(d->all[i]);
 		d->all[i]->gives = can_yield(q, d->all[i]);
 	}
 	take_room(q, needed, false);

@@ -240,8 +240,7 @@ void sharing_was_in_vain(struct rank_memory *m, uint32_t index)
 	page->apart_until = m->device->turns + page->wary * m->device->count;
 }
 
-/* Is there a chunk for each page of all ranks? */
-static bool ample(const struct device_memory *d)
+bool sharing_ample(const struct device_memory *d)
 {
 	uint64_t pages = d->lost;
 	for (uint32_t i = 0; i < d->count; i++)
@@ -276,7 +275,7 @@ static struct rank_memory *better(struct rank_memory *m, uint32_t page, bool amp
 int memory_merge(struct rank_memory *m)
 {
 	struct device_memory *d = m->device;
-	bool any = false, room = ample(d);
+	bool any = false, room = sharing_ample(d);
 	if (memory_moving(m) || !gives(m))
 		return CU_OK;
 	for (uint32_t i = 0; i < d->count; i++) {
@@ -301,7 +300,7 @@ int memory_merge(struct rank_memory *m)
 
 /* How well it does to write there: what others refer to has to be copied before. A rank that has
  * failed may not get what is written. 0: not at all. */
-static uint64_t fitness(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
+uint64_t sharing_fitness(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	const struct device_memory *d = m->device;
 	uint64_t from, to, sum = 1 + quiet(m);
@@ -319,7 +318,7 @@ uint32_t memory_receiver(const struct rank_memory *const *memories, uint32_t cou
 	uint32_t best = UINT32_MAX;
 	uint64_t most = 0;
 	for (uint32_t i = 0; i < count; i++) {
-		uint64_t its = fitness(memories[i], addr, bytes);
+		uint64_t its = sharing_fitness(memories[i], addr, bytes);
 		if (its > most)
 			best = i;
 		most = its > most ? its : most;
@@ -327,12 +326,13 @@ uint32_t memory_receiver(const struct rank_memory *const *memories, uint32_t cou
 	return best;
 }
 
-static int hand(struct rank_memory *from, struct rank_memory *to, uint32_t index)
+static int hand(struct rank_memory *from, struct rank_memory *to, uint32_t index, bool ample)
 {
 	struct page *page = &to->pages[index];
 	struct chunk *c = from->pages[index].chunk;
 	bool missing = !page->chunk;
-	if (!has(from, index) || !page->buffers || page->chunk == c || page_guard(from, index))
+	if (!has(from, index) || !page->buffers || page->chunk == c ||
+	    stays_apart(to, index, ample) || page_guard(from, index))
 		return CU_OK;
 	int error = missing ? page_map(to, index, c) : page_remap(to, index, c);
 	if (page->chunk != c)
@@ -351,6 +351,6 @@ int memory_hand(struct rank_memory *from, struct rank_memory *to, uint64_t addr,
 	if (from->group != to->group || !quiet(from) || !gives(from) || !quiet(to) || !gives(to))
 		return CU_OK;
 	for (; page < end && !error; page++)
-		error = hand(from, to, (uint32_t)page);
+		error = hand(from, to, (uint32_t)page, sharing_ample(to->device));
 	return error;
 }

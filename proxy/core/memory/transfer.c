@@ -144,9 +144,9 @@ static bool submit_hand(struct transfers *q, struct transfer *t)
 				memory_use(m);
 				memory_use(from);
 			}
-			content_unknown(m, at, n);
 			t->hal_seq = copy(q, dst, src, n);
 		}
+		content_unknown(m, at, n);
 		t->done += n;
 	}
 	return true;

@@ -1,0 +1,154 @@
+/* early.c: sums of what some local members have given, before the others call. See engine.h.
+ *
+ * Nobody looks at the buffer of an all-reduce in place between the call and its end. So two local
+ * members who have called, and whose inputs meet at a node of the tree, are added at once; the sum
+ * lies in the buffer of one of them, who holds it from then on, and what the other has there counts
+ * for nothing (io.forget). What is held can be added on in the same way. So of members that take
+ * turns on a device few inputs are there at one time, and a rank that is switched out need not
+ * keep its own.
+ *
+ * Rules kept here: sums are those of the tree's nodes, of the lower ranks and the higher ones, and
+ * rounded there, so the bits are the same as if all were added in the end. Of one operation one sum
+ * is under way at a time; the operation itself begins behind it (comm_run). Whoever must not be
+ * written to, or has nothing to gain by it, keeps its own (io.keeper).
+ */
+#include "engine.h"
+
+#define EARLY_RUNNING 4u /* pieces, in all communicators */
+
+static bool in_place(const struct coll_call *call) { return call->send == call->recv; }
+
+/* Two seats that hold the two halves of a node; false: there are none, at this node or below. */
+static bool find(const struct op *op, struct tree_node n, uint32_t *seats)
+{
+	if (n.hi - n.lo < 2)
+		return false;
+	struct tree_node low = {n.lo, tree_split(n)}, high = {tree_split(n), n.hi};
+
+	seats[0] = op_holder(op, low);
+	seats[1] = op_holder(op, high);
+	if (seats[0] != NONE && seats[1] != NONE)
+		return in_place(&op->calls[seats[0]]) && in_place(&op->calls[seats[1]]);
+	return find(op, low, seats) || find(op, high, seats);
+}
+
+static uint64_t piece_elements(const struct op *op)
+{
+	return COLL_PIECE_BYTES / dtype_bytes(op->shape.dtype);
+}
+
+static bool begin(struct coll *c, struct op *op)
+{
+	const struct coll_comm *m = op->comm;
+	uint32_t seats[2], ranks[2], keeper;
+	uint64_t addrs[2];
+
+	if (op->early.looked || op->arrived == m->seat_count || early_under_way(op) ||
+	    op->shape.kind != RF_COLL_ALLREDUCE || !op->shape.count)
+		return false;
+	op->early.looked = true;
+	if (!find(op, (struct tree_node){0, m->nranks}, seats))
+		return false;
+	for (uint32_t i = 0; i < 2; i++) {
+		ranks[i] = m->seats[seats[i]].rank;
+		addrs[i] = op->calls[seats[i]].recv;
+	}
+	keeper = c->io.keeper(c->io.arg, ranks, addrs,
+			      op->shape.count * dtype_bytes(op->shape.dtype));
+	if (keeper > 1)
+		return false;
+	op->early = (struct early){.seats = {seats[0], seats[1]},
+				   .keeper = keeper,
+				   .pieces = (op->shape.count + piece_elements(op) - 1) /
+					     piece_elements(op)};
+	return true;
+}
+
+/* One of the two holds the sum, the other nothing. */
+static void end(struct coll *c, struct op *op)
+{
+	struct coll_call *keeper = &op->calls[op->early.seats[op->early.keeper]];
+	uint32_t seat = op->early.seats[!op->early.keeper];
+	struct coll_call *other = &op->calls[seat];
+
+	keeper->holds = (struct tree_node){op->calls[op->early.seats[0]].holds.lo,
+					   op->calls[op->early.seats[1]].holds.hi};
+	other->holds = (struct tree_node){0, 0};
+	c->io.forget(c->io.arg, op->comm->seats[seat].rank, other->recv,
+		     op->shape.count * dtype_bytes(op->shape.dtype));
+}
+
+/* Behind the last step; what follows is begun by comm_run. */
+static void added(struct coll *c, struct coll_piece *p)
+{
+	struct op *op = p->op;
+
+	piece_free(c, p);
+	op->running--;
+	c->early_running--;
+	if (++op->early.ended == op->early.pieces)
+		end(c, op);
+}
+
+/* Steps that read what a seat holds. */
+static void give(struct coll *c, struct coll_piece *p, uint32_t seat, uint64_t at, uint64_t count,
+		 struct hal_ref dst)
+{
+	const struct coll_call *call = &p->op->calls[seat];
+	uint64_t size = dtype_bytes(p->shape.dtype);
+
+	step_add(c, p,
+		 (struct step){.kind = STEP_READ,
+			       .seat = seat,
+			       .dst = dst,
+			       .addr = call->send + at * size,
+			       .count = count * size});
+	if (p->shape.op == PREMUL && call->holds.hi - call->holds.lo == 1)
+		step_add(c, p,
+			 (struct step){.kind = STEP_SCALE,
+				       .seat = seat,
+				       .dst = dst,
+				       .a = dst,
+				       .count = count});
+}
+
+static void start_piece(struct coll *c, struct op *op)
+{
+	const struct early *e = &op->early;
+	uint64_t size = dtype_bytes(op->shape.dtype), at = op->early.next++ * piece_elements(op);
+	uint64_t left = op->shape.count - at,
+		 count = left < piece_elements(op) ? left : piece_elements(op);
+	struct coll_piece *p = piece_new(c, op->comm, &op->shape, ADDING, added);
+
+	if (!p)
+		return;
+	p->op = op;
+	p->number = NONE;
+	op->running++;
+	c->early_running++;
+	p->scratch = block_new(c, 2 * count * size, false);
+	if (c->failed)
+		return;
+	struct hal_ref low = p->scratch.at, high = ref_plus(low, count * size);
+	uint32_t keeper = e->seats[e->keeper];
+
+	give(c, p, e->seats[0], at, count, low);
+	give(c, p, e->seats[1], at, count, high);
+	step_add(c, p,
+		 (struct step){
+			 .kind = STEP_REDUCE, .dst = low, .a = low, .b = high, .count = count});
+	step_add(c, p,
+		 (struct step){.kind = STEP_WRITE,
+			       .seat = keeper,
+			       .a = low,
+			       .addr = op->calls[keeper].recv + at * size,
+			       .count = count * size});
+	piece_next(c, p);
+}
+
+void early_run(struct coll *c, struct op *op)
+{
+	while (!c->failed && c->early_running < EARLY_RUNNING &&
+	       (op->early.next < op->early.pieces || begin(c, op)))
+		start_piece(c, op);
+}

@@ -1,0 +1,123 @@
+"""What counts for nothing any more is neither moved nor kept; who writes there makes it count."""
+
+from __future__ import annotations
+
+import os
+
+from .device import CELLS
+from .steps import fill, forget, hand, keeper, own
+from .world import ACTIVATE, SAVE, Make, Rank
+
+NOBODY = 2**32 - 1
+
+
+def bring(rank: Rank) -> None:
+    assert rank.ask(ACTIVATE)
+    rank.world.settle()
+
+
+def test_what_is_forgotten_is_not_moved_out(make: Make) -> None:
+    world = make(2, 4)
+    one, two = world.ranks
+    fill(one, 3)
+    forget(one, 0, 2 * CELLS)
+    assert world.memory.used == 3, "nobody needs the room yet"
+    fill(two, 3)
+    world.check()
+    assert world.memory.used == 4 and world.memory.swapped_out == 0
+    assert one.memory.missing == 2 and world.lib.memory_swapped(one.memory) == 0
+    bring(one)
+    assert world.memory.swapped_in == 0, "nothing was to be brought in"
+    world.check()
+
+
+def test_what_the_image_has_of_it_goes_once(make: Make) -> None:
+    world = make(1, 4)
+    (rank,) = world.ranks
+    fill(rank, 3)
+    assert rank.ask(SAVE)
+    world.settle()
+    before, swapped = os.fstat(rank.fd).st_blocks, world.lib.memory_swapped(rank.memory)
+    forget(rank, 1, 2 * CELLS + 1)
+    assert [rank.memory.pages[page].in_image for page in range(3)] == [True, False, False]
+    assert os.fstat(rank.fd).st_blocks < before
+    assert (swapped, world.lib.memory_swapped(rank.memory)) == (3, 1)
+    world.check()
+
+
+def test_what_is_forgotten_on_its_way_out_leaves_nothing(make: Make) -> None:
+    world = make(1, 4)
+    (rank,) = world.ranks
+    fill(rank, 2)
+    assert rank.ask(SAVE)
+    world.turn()
+    assert rank.moving
+    forget(rank, 0, CELLS)
+    world.settle()
+    assert [rank.memory.pages[page].in_image for page in range(2)] == [False, True]
+    bring(rank)
+    world.check()
+
+
+def test_what_is_written_counts_again(make: Make) -> None:
+    """Also a part of a page; also what was handed; and what was freed is zeros."""
+    world = make(2, 8)
+    one, two = world.ranks
+    fill(one, 4)
+    fill(two, 4)
+    forget(one, 0, 4 * CELLS)
+    own(one, 0)
+    one.run(0, 1, 77)
+    one.end()
+    assert hand(two, one, CELLS, CELLS) == [1]
+    one.free(2)
+    assert one.alloc(2)
+    assert one.ask(SAVE)
+    world.settle()
+    world.check()
+    assert one.read(0)[0] == 77 and one.read(1) == two.read(1) and not any(one.read(2))
+    assert world.memory.swapped_out == 2 * (2 << 20)
+
+
+def test_what_a_work_of_which_nothing_is_known_may_have_written_counts(make: Make) -> None:
+    world = make(1, 4)
+    (rank,) = world.ranks
+    fill(rank, 1)
+    forget(rank, 0, CELLS)
+    rank.begin()
+    world.lib.content_all_unknown(rank.memory)
+    rank.world.device.write(rank.place(0, True), (5,) * CELLS, range(CELLS))
+    rank.model[0] = (5,) * CELLS
+    rank.end()
+    assert rank.ask(SAVE)
+    world.settle()
+    assert rank.read(0) == (5,) * CELLS
+
+
+def test_who_keeps_a_sum(make: Make) -> None:
+    """Who has it there; else who is busy. Nobody, if nothing is won or somebody has failed."""
+    world = make(2, 5)
+    one, two = world.ranks
+    fill(one, 3)
+    fill(two, 3)  # and the other has lost one page
+    assert one.memory.missing == 1
+    assert keeper([one, two], [0, 0], 3 * CELLS) == 1 == 1 - keeper([two, one], [0, 0], 3 * CELLS)
+    there = [page for page in range(3) if one.chunk(page) is not None]
+    at = there[0] * CELLS
+    assert keeper([one, two], [at, at], CELLS) == 0
+    two.begin()
+    assert keeper([one, two], [at, at], CELLS) == 1
+    two.end()
+    assert keeper([one, two], [at, at + 1], CELLS) == NOBODY, "no whole page"
+    world.lib.memory_stop(two.memory)
+    assert keeper([one, two], [at, at], CELLS) == NOBODY
+    roomy = make(2, 12)
+    for rank in roomy.ranks:
+        fill(rank, 3)
+    assert keeper(roomy.ranks, [0, 0], 3 * CELLS) == NOBODY, "room for all"
+    tight = make(2, 5)
+    for rank in tight.ranks:
+        fill(rank, 3)
+    assert keeper(tight.ranks, [0, 0], 3 * CELLS) == 1
+    tight.memory.shares = False
+    assert keeper(tight.ranks, [0, 0], 3 * CELLS) == NOBODY
