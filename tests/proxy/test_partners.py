@@ -169,10 +169,14 @@ def test_who_may_write_anywhere_takes_no_part(kernels: Loader) -> None:
         other_stream(rank)
         rank.write(OTHER, b"\xff\xff\xff\xff")  # leads 4 KiB further
         rank.fill(PARAMETERS, 5, 4, WORDS)
-        rank.launch("scale", GRADIENT, OWN, WORDS, 0)
-        sync([rank])  # it is the active one
+        for each in made:
+            each.fill(HOMES[1], 3, 4, CHUNK // 2)
+        sync(made)
+        for each in reversed(made):  # the moments are shared, and `rank` is the active one
+            each.launch("scale", GRADIENT, OWN, WORDS, 0)
+            sync([each])
         with at_once(native, made):
-            rank.launch("stray", HOMES[1] - 64, OTHER, 1, 5)  # to the first page of the moments
+            rank.launch("stray", HOMES[1] - 64, OTHER, 1 << 27, 5, threads=1)  # to the moments
             rank.fill(MOMENTS, 9, 4, WORDS, stream=100)
             made[1].fill(MOMENTS, 9, 4, WORDS)
         sync(made)

@@ -6,6 +6,7 @@ import re
 
 import cuda
 import pytest
+from running.test_programs import CASES, Case
 
 from rankfold.paths import REPOSITORY
 from support import guest
@@ -85,6 +86,16 @@ def test_who_trains_without_races_hears_nothing(rankfold: Rankfold, asked: str) 
     for program in (train, sharded):
         _out, errors = run(rankfold, asked, "--", *program, ranks=2)
         assert not reports(errors), errors
+    rankfold.end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_programs_hear_nothing(rankfold: Rankfold, case: Case) -> None:
+    memory = str(case.capacity or case.memory * case.world_size)
+    options = ["--gpus", "1", "--memory", memory, "--check-order"]
+    _out, errors = run(rankfold, *options, "--", *case.command(), ranks=case.world_size)
+    assert not reports(errors), errors
     rankfold.end()
 
 

@@ -59,10 +59,11 @@ WORK = {
                "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 9; st.global.u32 [%d6], %r4;",
     # to where a pointer that lies in `from` points
     "linked": "ld.global.u64 %d6, [%d2]; st.global.u32 [%d6], %r2;",
-    # where the bits in memory lead: up to 4 KiB behind `out`
+    # where the bits in memory lead, up to 4 KiB behind `out`; then it goes on `count` times
     "stray": "ld.global.u32 %r4, [%d5]; popc.b32 %r4, %r4; cvt.u64.u32 %d6, %r4;"
              "mul.lo.u64 %d7, %d6, %d6; mul.lo.u64 %d8, %d7, 4; add.u64 %d9, %d8, %d1;"
-             "st.global.u32 [%d9], %r2;",
+             "st.global.u32 [%d9], %r2; mov.u32 %r5, 0; again: ld.volatile.global.u32 %r6, [%d5];"
+             "add.u32 %r5, %r5, 1; setp.lt.u32 %p, %r5, %r1; @%p bra again;",
     # when the word of `from` is no longer 0
     "until": "again: ld.volatile.global.u32 %r4, [%d5]; setp.eq.u32 %p, %r4, 0; @%p bra again;"
              "st.global.u32 [%d4], %r4;",
