@@ -76,3 +76,23 @@ def test_nothing_is_handed_to_or_by_who_is_busy_or_has_failed(make: Make) -> Non
     assert receiver([giver, to], 0, CELLS) == 2**32 - 1
     world.memory.shares = False
     assert receiver([other, giver], 0, CELLS) == 2**32 - 1
+
+
+def test_what_would_be_copied_each_time_is_not_handed(make: Make) -> None:
+    """It is copied at once. For a while, and where there are chunks for all."""
+    world = make(2, 6)
+    first, second = world.ranks
+    for rank in world.ranks:
+        fill(rank, 1)
+    assert hand(first, second, 0, CELLS) == [0]
+    own(second, 0)
+    second.write(0, 5)
+    assert hand(first, second, 0, CELLS) == [] == hand(second, first, 0, CELLS)
+    for rank in world.ranks:
+        world.lib.memory_activated(rank.memory)
+    assert hand(first, second, 0, CELLS) == [0]
+    own(second, 0)
+    for page in range(1, 6):
+        assert first.alloc(page)
+    assert hand(first, second, 0, CELLS) == [0]
+    world.check()

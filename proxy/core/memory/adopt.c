@@ -34,10 +34,11 @@ static bool all_written(struct rank_memory *m, const struct foreseen *f, each_pa
 	return true;
 }
 
-/* What is kept was copied to be written: its rank is on its way to do so. */
+/* What is kept was copied to be written: its rank is on its way to do so. What has been copied each
+ * time would be again. */
 static bool free_to_go(struct rank_memory *m, uint32_t page)
 {
-	return m->pages[page].chunk && !m->pages[page].kept;
+	return m->pages[page].chunk && !m->pages[page].kept && !sharing_stays_apart(m, page);
 }
 
 static bool given(struct rank_memory *m, uint32_t page) { return sharing_giver(m, page) != NULL; }

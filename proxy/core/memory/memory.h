@@ -480,6 +480,7 @@ static inline bool page_blank(const struct rank_memory *m, uint32_t page)
 void blank_let_go(struct rank_memory *);          /* forget.c: if no work is submitted */
 bool sharing_ample(const struct device_memory *); /* is there a chunk for each page of all ranks? */
 uint64_t sharing_fitness(const struct rank_memory *, uint64_t addr, uint64_t bytes);
+bool sharing_stays_apart(const struct rank_memory *, uint32_t page);
 void image_punch(struct rank_memory *, uint32_t page);
 static inline bool move_inwards(const struct move *v)
 {

@@ -248,13 +248,13 @@ bool sharing_ample(const struct device_memory *d)
 	return pages <= d->total;
 }
 
-static bool stays_apart(const struct rank_memory *m, uint32_t index, bool ample)
+bool sharing_stays_apart(const struct rank_memory *m, uint32_t page)
 {
-	return ample && m->device->turns < m->pages[index].apart_until;
+	return m->device->turns < m->pages[page].apart_until && sharing_ample(m->device);
 }
 
 /* The page's chunk, or the one that most refer to: so that one is left in the end. */
-static struct rank_memory *better(struct rank_memory *m, uint32_t page, bool ample)
+static struct rank_memory *better(struct rank_memory *m, uint32_t page)
 {
 	const struct device_memory *d = m->device;
 	const struct chunk *best = m->pages[page].chunk;
@@ -264,7 +264,7 @@ static struct rank_memory *better(struct rank_memory *m, uint32_t page, bool amp
 		const struct chunk *c = o->gives ? o->pages[page].chunk : NULL;
 		if (!c || c == m->pages[page].chunk || c->refs < best->refs ||
 		    (found && c->refs == best->refs) || !has(o, page) ||
-		    stays_apart(o, page, ample) || !content_same(m, o, page))
+		    sharing_stays_apart(o, page) || !content_same(m, o, page))
 			continue;
 		found = o;
 		best = c;
@@ -275,7 +275,7 @@ static struct rank_memory *better(struct rank_memory *m, uint32_t page, bool amp
 int memory_merge(struct rank_memory *m)
 {
 	struct device_memory *d = m->device;
-	bool any = false, room = sharing_ample(d);
+	bool any = false;
 	if (memory_moving(m) || !gives(m))
 		return CU_OK;
 	for (uint32_t i = 0; i < d->count; i++) {
@@ -285,8 +285,8 @@ int memory_merge(struct rank_memory *m)
 	}
 	for (uint32_t i = 0; i < m->live_count && any; i++) {
 		uint32_t page = m->live[i];
-		bool may = has(m, page) && !stays_apart(m, page, room);
-		struct rank_memory *o = may ? better(m, page, room) : NULL;
+		bool may = has(m, page) && !sharing_stays_apart(m, page);
+		struct rank_memory *o = may ? better(m, page) : NULL;
 		if (!o || page_guard(o, page))
 			continue;
 		int error = page_remap(m, page, o->pages[page].chunk);
@@ -326,13 +326,14 @@ uint32_t memory_receiver(const struct rank_memory *const *memories, uint32_t cou
 	return best;
 }
 
-static int hand(struct rank_memory *from, struct rank_memory *to, uint32_t index, bool ample)
+static int hand(struct rank_memory *from, struct rank_memory *to, uint32_t index)
 {
 	struct page *page = &to->pages[index];
 	struct chunk *c = from->pages[index].chunk;
 	bool missing = !page->chunk;
-	if (!has(from, index) || !page->buffers || page->chunk == c ||
-	    stays_apart(to, index, ample) || page_guard(from, index))
+	if (sharing_stays_apart(from, index) || sharing_stays_apart(to, index))
+		return CU_OK;
+	if (!has(from, index) || !page->buffers || page->chunk == c || page_guard(from, index))
 		return CU_OK;
 	int error = missing ? page_map(to, index, c) : page_remap(to, index, c);
 	if (page->chunk != c)
@@ -351,6 +352,6 @@ int memory_hand(struct rank_memory *from, struct rank_memory *to, uint64_t addr,
 	if (from->group != to->group || !quiet(from) || !gives(from) || !quiet(to) || !gives(to))
 		return CU_OK;
 	for (; page < end && !error; page++)
-		error = hand(from, to, (uint32_t)page, sharing_ample(to->device));
+		error = hand(from, to, (uint32_t)page);
 	return error;
 }
