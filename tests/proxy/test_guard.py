@@ -21,8 +21,8 @@ from support.devices import Devices, devices
 from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, settle, until
 
 WORDS = 96
-HOMES = [DEV_BASE + (1 + 2 * n) * CHUNK for n in range(4)]
-PARAMETERS, MOMENTS, GRADIENT, OWN = (home + CHUNK - 2 * WORDS for home in HOMES)
+HOMES = [DEV_BASE + (1 + 2 * n) * CHUNK for n in range(5)]
+PARAMETERS, MOMENTS, GRADIENT, OWN, FIXED = (home + CHUNK - 2 * WORDS for home in HOMES)
 ALLREDUCE = CONTRACT.enums["rf_coll"]["RF_COLL_ALLREDUCE"]
 MARK = bytes(range(96, 0, -1)) * 4
 PARTS = 8  # checks until all pages have had their turn
@@ -162,30 +162,34 @@ def test_a_good_job_gives_none(kernels: Loader, where: list[int]) -> None:
 
 def test_who_was_found_wrong_shares_no_more(kernels: Loader) -> None:
     """Neither here nor where the job goes next, where the alarm is heard again."""
-    with job(kernels, [0, 0]) as (here, ranks):
-        for rank in ranks:
-            rank.launch("scale", OWN, OWN, WORDS, 0)  # now it lies on the device
-        sync(ranks)
-        begin(ranks)
-        here.spoilt = True
-        flip(memories()[0], places(memories()[0])[1])
-        meet(ranks, PARTS)
+    where = [0, 0, 0]
+    with job(kernels, where) as (here, ranks):
         (native,) = here.natives
+
+        def squashed(steps: int) -> int:
+            before = int(native.status()["squashed"])
+            for step in range(steps):
+                train(ranks, step)
+            return int(native.status()["squashed"]) - before
+
+        begin(ranks)
+        for rank in ranks:
+            rank.write(PARAMETERS, MARK[::-1])
+            rank.write(FIXED, MARK)
+        assert squashed(PARTS) > 0
+        here.spoilt = True
+        flip(memories()[0], places(memories()[0])[0])
+        meet(ranks, PARTS)
         until(lambda: bool(here.alarms()[0]), native)
-        first, squashed = here.alarms()[0], native.status()["squashed"]
-        for step in range(4):
-            train(ranks, step)
-        assert native.status()["squashed"] == squashed
+        first = here.alarms()[0]
+        assert native.status()["shared"] > 0 and squashed(4) == 0
         native.barrier(1, True)
         settle(native, 1, "cut")
         assert native.job_leave(1)
         settle(native, 1, "saved")
         native.job_close(1)
         here.told[0].clear()
-        here.place(1, ranks, [0, 0])
+        here.place(1, ranks, where)
         until(lambda: bool(here.alarms()[0]), native)
         assert here.alarms()[0] == first
-        for step in range(4):
-            train(ranks, step)
-        assert native.status()["squashed"] == squashed
-        assert native.status()["shared"] == 0
+        assert squashed(4) == 0 and native.status()["shared"] == 0
