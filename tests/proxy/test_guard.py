@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from rankfold.proxy.hal.soft.modules import Loader
 from support.computing import Computing
 from support.devices import Devices, devices
-from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, settle, until
+from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, STREAM_CREATE, settle, until
 
 WORDS = 96
 HOMES = [DEV_BASE + (1 + 2 * n) * CHUNK for n in range(5)]
@@ -30,11 +31,11 @@ PARTS = 8  # checks until all pages have had their turn
 
 @contextmanager
 def job(
-    kernels: Loader, where: list[int], chunks: int = 128
+    kernels: Loader, where: list[int], chunks: int = 128, workers: int = 1
 ) -> Iterator[tuple[Devices, list[Computing]]]:
     """Rank r on device where[r]; all have written the same parameters, and nothing else."""
     made = [Computing(rank, len(where), DEV_BASE) for rank in range(len(where))]
-    with devices(kernels, max(where) + 1, chunks) as here:
+    with devices(kernels, max(where) + 1, chunks, workers=workers) as here:
         here.place(1, made, where)
         for rank in made:
             rank.load(HOMES, 2 * CHUNK)
@@ -193,3 +194,19 @@ def test_who_was_found_wrong_shares_no_more(kernels: Loader) -> None:
         until(lambda: bool(here.alarms()[0]), native)
         assert here.alarms()[0] == first
         assert squashed(4) == 0 and native.status()["shared"] == 0
+
+
+def test_a_rank_that_is_not_quiet_goes_on_without(kernels: Loader) -> None:
+    """A kernel waits for what comes behind the collective that the comparison holds up."""
+    with job(kernels, [0, 1], workers=2) as (here, ranks):
+        for rank in ranks:
+            rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 1, 0))  # it waits for no other
+            rank.launch("await", OWN, FIXED, 1, 0, threads=1, stream=100)
+            rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
+            rank.write(FIXED, b"\1" * 4)
+        sync(ranks)
+        assert [native.status()["checked"] for native in here.natives] == [0, 0]
+        for rank in ranks:
+            assert rank.read(OWN, 4) == b"\1" * 4
+        meet(ranks, PARTS)
+        assert all(native.status()["checked"] for native in here.natives)

@@ -157,6 +157,11 @@ static bool holds_still(const struct rank_memory *m, const struct pair *pair)
 	return now.a == pair->digest.a && now.b == pair->digest.b;
 }
 
+uint64_t check_deadline_ns(const struct check *c)
+{
+	return c->state == CHECK_WAITS ? c->since_ns + QUIET_NS : 0;
+}
+
 bool check_turn(struct check *c, struct rank_memory *m, struct checks *checks,
 		const struct pairs *pairs, bool gives_up, uint64_t now_ns,
 		void (*told)(void *arg, const struct pair *), void *arg)

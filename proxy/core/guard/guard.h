@@ -101,6 +101,7 @@ void check_close(struct check *);
 bool check_first(struct check *, uint64_t key, uint64_t number, uint64_t count, uint64_t now_ns);
 /* Nothing of the rank begins meanwhile. */
 static inline bool check_holds(const struct check *c) { return c->state != CHECK_NONE; }
+uint64_t check_deadline_ns(const struct check *); /* when to look again at the latest; 0: never */
 /* Works of the rank's that it counts as submitted (memory_use). */
 static inline uint32_t check_uses(const struct check *c) { return c->state == CHECK_RUNS; }
 /* Goes on with it; `gives_up`: the rank has failed or goes. What is found is told. True: something

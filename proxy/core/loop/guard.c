@@ -155,6 +155,17 @@ void guard_turn(struct proxy *p)
 	}
 }
 
+uint64_t guard_deadline_ns(const struct proxy *p)
+{
+	uint64_t first = 0;
+	for (uint32_t i = 0; i < p->rank_count; i++) {
+		uint64_t its = check_deadline_ns(&p->ranks[i]->check);
+		if (its && (!first || its < first))
+			first = its;
+	}
+	return first;
+}
+
 uint64_t guard_every(const struct job *j)
 {
 	return j->proxy->memory.shares && j->world_size > 1 ? j->proxy->validate : 0;

@@ -26,6 +26,7 @@ struct job_guard { /* begins as zeros */
 };
 
 void guard_turn(struct proxy *);
+uint64_t guard_deadline_ns(const struct proxy *); /* as slice_deadline_ns */
 void guard_receive(struct job *, uint32_t from, const struct peer_message *);
 void guard_attached(struct rank *, bool arrives); /* it has come, from another placement or not */
 void guard_known(struct job *, const char *text); /* an alarm of an earlier placement */

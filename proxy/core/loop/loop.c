@@ -107,7 +107,9 @@ static void sleep_until_called(struct proxy *p)
 	set_sleeping(p, true);
 	turn_begin(&p->turn);
 	loop_turn(p);
-	uint64_t deadline = slice_deadline_ns(p);
+	uint64_t deadline = slice_deadline_ns(p), other = guard_deadline_ns(p);
+	if (other && (!deadline || other < deadline))
+		deadline = other;
 	until.tv_sec = (time_t)(deadline / 1000000000ull);
 	until.tv_nsec = (long)(deadline % 1000000000ull);
 	if (!p->turn.progress && !p->turn.settled && !mailbox_stopping(p)) {
