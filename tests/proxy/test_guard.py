@@ -201,7 +201,7 @@ def test_a_rank_that_is_not_quiet_goes_on_without(kernels: Loader) -> None:
     with job(kernels, [0, 1], workers=2) as (here, ranks):
         for rank in ranks:
             rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 1, 0))  # it waits for no other
-            rank.launch("await", OWN, FIXED, 1, 0, threads=1, stream=100)
+            rank.launch("until", OWN, FIXED, 1, 0, threads=1, stream=100)
             rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
             rank.write(FIXED, b"\1" * 4)
         sync(ranks)

@@ -50,9 +50,6 @@ WORK = {
              "st.global.u32 [%d4], %r4;",
     "address": "ld.global.u32 %r5, [%d5]; cvt.u32.u64 %r4, %d5; add.u32 %r4, %r4, %r5;"
                "st.global.u32 [%d4], %r4;",
-    # until what lies in `from` is not zero
-    "await": "again: ld.volatile.global.u32 %r4, [%d2]; setp.eq.u32 %p, %r4, 0; @%p bra again;"
-             "st.global.u32 [%d4], %r4;",
     "double": "ld.global.u32 %r4, [%d5]; mad.lo.u32 %r4, %r4, 2, %r2; st.global.u32 [%d4], %r4;",
     "twice": "ld.global.u32 %r4, [%d4]; add.u32 %r4, %r4, 1; st.global.u32 [%d4], %r4;"
              "ld.global.u32 %r5, [%d5]; add.u32 %r5, %r5, 1; st.global.u32 [%d5], %r5;",

@@ -66,11 +66,13 @@ static bool add(struct check *c, const struct rank_memory *m, const struct pairs
 	return c->count < CHECK_PARTS_MAX;
 }
 
-/* Is there anything but the zeros that a page begins with, and is it this page's turn? */
+/* Is there anything but the zeros that a page begins with, which counts for something, and is it
+ * this page's turn? */
 static bool looked_at(const struct check *c, const struct rank_memory *m, uint64_t page)
 {
 	const struct page *p = &m->pages[page];
-	return (p->chunk || p->in_image) && (c->whole || (page + c->round) % PARTS == 0);
+	return (p->chunk || p->in_image) && !page_blank(m, (uint32_t)page) &&
+	       (c->whole || (page + c->round) % PARTS == 0);
 }
 
 static bool add_buffer(struct check *c, struct rank_memory *m, const struct pairs *pairs,
