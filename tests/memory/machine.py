@@ -113,7 +113,7 @@ class Machine(RuleBasedStateMachine):
         chunks = [
             {other.chunk(cell // CELLS) for cell in range(first, first + count)} for other in ranks
         ]
-        assert not exactly or (len(ranks) > 1 and None not in chunks[0])
+        assert not exactly or (len(ranks) > 1 and chunks[0] != {None})
         assert not exactly or all(found == chunks[0] for found in chunks)
         for other in ranks if exactly else ():
             while other.works:
@@ -220,6 +220,34 @@ class Machine(RuleBasedStateMachine):
     @rule(number=RANK)
     def become_active(self, number: int) -> None:
         self.world.lib.memory_activated(self.rank(number).memory)
+
+    @rule(number=RANK)
+    def end_rank(self, number: int) -> None:
+        """It ends, and another one comes with nothing."""
+        rank = self.rank(number)
+        if not rank.works and not rank.moving:
+            alone = rank.memory.alone
+            rank.close()
+            self.world.ranks[number] = Rank(self.world, number, rank.group)
+            self.rank(number).memory.alone = alone
+
+    @rule(first=PAGE, value=VALUE)
+    def write_on_the_host(self, first: int, value: int) -> None:
+        """All ranks that are not resident write the same pages, one after the other."""
+        for rank in self.world.ranks:
+            for page in range(first, PAGES):
+                if rank.chunk(page) is None and self.may_run(rank, page * CELLS, CELLS):
+                    rank.run(page * CELLS, CELLS, self.fresh(value))
+                    while rank.works:
+                        rank.end()
+                    self.world.turn()
+
+    @rule()
+    def all_leave(self) -> None:
+        """All ranks are saved to go elsewhere; none of them has left before all can."""
+        for rank in self.world.ranks:
+            rank.ask(SAVE)
+        self.go_on()
 
     @precondition(lambda self: self.may_fail and not self.world.faults)
     @rule(what=st.sampled_from(["create", "map", "unmap", "protect"]))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase
 
+from . import test_copies as copies
 from . import test_forgetting as forgetting
 from . import test_handing as handing
 from . import test_sharing as sharing
@@ -50,6 +51,16 @@ RULES: tuple[Callable[[Make], None], ...] = (
     forgetting.test_what_is_forgotten_on_its_way_out_leaves_nothing,
     forgetting.test_what_is_written_counts_again,
     forgetting.test_what_a_work_of_which_nothing_is_known_may_have_written_counts,
+    copies.test_a_chunk_of_several_goes_out_once_and_comes_in_for_all,
+    copies.test_what_was_moved_in_and_has_not_changed_is_not_moved_out,
+    copies.test_a_rank_that_has_failed_believes_no_copy,
+    partial(copies.test_a_copy_outlives_the_ranks_that_made_it, keeper=0),
+    partial(copies.test_who_is_saved_has_all_in_its_own_image, stay=True),
+    copies.test_what_ranks_write_alike_on_the_host_lies_there_once,
+    copies.test_a_page_in_the_making_is_left_alone,
+    copies.test_a_copy_that_is_being_made_is_not_there_yet,
+    copies.test_ranks_of_two_groups_have_no_copy_in_common,
+    copies.test_what_the_image_held_before_is_not_what_it_holds,
 )
 
 

@@ -25,7 +25,7 @@ def test_what_is_forgotten_is_not_moved_out(make: Make) -> None:
     fill(two, 3)
     world.check()
     assert world.memory.used == 4 and world.memory.swapped_out == 0
-    assert one.memory.missing == 2 and world.lib.memory_swapped(one.memory) == 0
+    assert one.memory.missing == 2 and world.lib.memory_on_host(one.memory, False).pages == 0
     bring(one)
     assert world.memory.swapped_in == 0, "nothing was to be brought in"
     world.check()
@@ -37,11 +37,12 @@ def test_what_the_image_has_of_it_goes_once(make: Make) -> None:
     fill(rank, 3)
     assert rank.ask(SAVE)
     world.settle()
-    before, swapped = os.fstat(rank.fd).st_blocks, world.lib.memory_swapped(rank.memory)
+    before = os.fstat(rank.fd).st_blocks
+    swapped = world.lib.memory_on_host(rank.memory, False).pages
     forget(rank, 1, 2 * CELLS + 1)
     assert [rank.memory.pages[page].in_image for page in range(3)] == [True, False, False]
     assert os.fstat(rank.fd).st_blocks < before
-    assert (swapped, world.lib.memory_swapped(rank.memory)) == (3, 1)
+    assert (swapped, world.lib.memory_on_host(rank.memory, False).pages) == (3, 1)
     world.check()
 
 

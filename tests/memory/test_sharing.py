@@ -209,6 +209,19 @@ def test_a_work_for_all_who_share_is_seen_by_all(make: Make) -> None:
     assert [rank.read(0) for rank in world.ranks] == [(1, 5)] * 3
 
 
+def test_pages_that_are_not_there_are_nobodys(make: Make) -> None:
+    """A kernel that may write beyond its buffer runs once all the same, if there is nothing."""
+    world = make(2, 6)
+    first, second = world.ranks
+    same(first, second)
+    assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 2
+    assert sharers(first, 0, 3 * CELLS) == (world.ranks, True)
+    assert second.alloc(2) and second.ask(ACTIVATE)
+    world.settle()
+    for rank in world.ranks:
+        assert sharers(rank, 0, 3 * CELLS) == (world.ranks, False)
+
+
 def test_what_is_open_is_not_closed_while_it_moves(make: Make) -> None:
     """Neither by the rank whose it is, nor by one that would open it in its place."""
     world = make(2, 6)

@@ -92,7 +92,8 @@ class Rank:
         pages = [m.pages[m.live[i]] for i in range(m.live_count)]
         if result == 0:
             right = {
-                SAVE: all(p.chunk == self.world.ffi.NULL or p.saved for p in pages),
+                SAVE: all(p.chunk == self.world.ffi.NULL or p.saved for p in pages)
+                and (self.failed or self.in_image() == self.model),
                 ACTIVATE: m.missing == 0,
                 PREFETCH: m.missing == 0,
                 COPY: True,
@@ -102,6 +103,15 @@ class Rank:
             assert self.world.faults, f"failed without a reason: {purpose}"
             self.failed = True
             self.world.lib.memory_stop(m)
+
+    def in_image(self) -> dict[int, Page]:
+        """What the image has of each page: all that whoever takes it over gets."""
+        m, ffi, found = self.memory, self.world.ffi, {}
+        at = int(ffi.cast("uintptr_t", m.image))
+        for page in self.model:
+            ref = (ffi.NULL, at + page * CHUNK)
+            found[page] = self.world.device.read(ref) if m.pages[page].in_image else ZEROS
+        return found
 
     @property
     def moving(self) -> bool:
@@ -226,7 +236,12 @@ class Rank:
         return self.world.device.read(self.place(page))
 
     def close(self) -> None:
+        """Its image is whose it was, who does with it what he likes."""
+        for name in self.world.gone:
+            self.world.gone[name] += getattr(self.memory.counted, name)
         self.world.lib.memory_close(self.memory)
+        for page in self.model:
+            os.pwrite(self.fd, b"\xff" * CHUNK, page * CHUNK)
         os.close(self.fd)
 
 
@@ -238,6 +253,7 @@ class World:
         self.device = Device(self.ffi, chunks)
         self.memory = self.ffi.new("struct device_memory *")
         self.faults = False
+        self.gone = dict.fromkeys(("spared", "copies", "unforeseen"), 0)  # of ranks that have ended
         opened = self.lib.device_memory_open(
             self.memory, self.device.table, self.ffi.NULL, chunks * CHUNK
         )
@@ -290,13 +306,34 @@ class World:
         )
         assert sum(once) == self.memory.shared
         assert untold or sum(each) == sum(len(all_) for all_ in users.values() if len(all_) > 1)
-        for name in ("spared", "copies", "unforeseen"):
+        for name in self.gone:
             counted = [getattr(rank.memory.counted, name) for rank in self.ranks]
-            assert sum(counted) == getattr(self.memory, name)
+            assert sum(counted) + self.gone[name] == getattr(self.memory, name)
+        self.check_copies()
         for all_ in users.values():
             assert len({addr for _, addr in all_}) == 1 == len({spaces[s].group for s, _ in all_})
             if len(all_) > 1:
                 assert len([user for user in all_ if user not in self.device.guarded]) <= 1
+
+    def check_copies(self) -> None:
+        """On the host: each copy counts once, and what lies in one does not lie in an image."""
+        once, each = (
+            [self.lib.memory_on_host(rank.memory, flag) for rank in self.ranks]
+            for flag in (True, False)
+        )
+        pages = [
+            rank.memory.pages[rank.memory.live[i]]
+            for rank in self.ranks
+            for i in range(rank.memory.live_count)
+        ]
+        missing = [page for page in pages if page.chunk == self.ffi.NULL]
+        common = {page.copy for page in missing if page.common}
+        own = sum(page.in_image for page in missing)
+        assert sum(found.pages for found in once) == own + len(common)
+        assert sum(found.pages for found in each) == own + sum(page.common for page in missing)
+        assert sum(found.shared for found in each) == sum(
+            page.common and page.copy.refs > 1 for page in missing
+        )
 
     def settle(self, waiting: tuple[int, ...] = ()) -> None:
         """Until all requests but those for the purposes `waiting` are over; it must come."""

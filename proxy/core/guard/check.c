@@ -71,7 +71,7 @@ static bool add(struct check *c, const struct rank_memory *m, const struct pairs
 static bool looked_at(const struct check *c, const struct rank_memory *m, uint64_t page)
 {
 	const struct page *p = &m->pages[page];
-	return (p->chunk || p->in_image) && !page_blank(m, (uint32_t)page) &&
+	return (p->chunk || p->in_image || p->common) && !page_blank(m, (uint32_t)page) &&
 	       (c->whole || (page + c->round) % PARTS == 0);
 }
 

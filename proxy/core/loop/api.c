@@ -398,7 +398,7 @@ static void run_status(struct proxy *p, void *arg)
 				   .wakeups = p->wakeups,
 				   .squashed = p->counters.squashed};
 	for (uint32_t i = 0; i < p->rank_count; i++)
-		s->swap_bytes += memory_swapped(&p->ranks[i]->memory) * RF_CHUNK_BYTES;
+		s->swap_bytes += memory_on_host(&p->ranks[i]->memory, true).pages * RF_CHUNK_BYTES;
 }
 
 void proxy_status(struct proxy *p, struct proxy_status *status)

@@ -4,7 +4,7 @@
  * Exact: a page is taken if its whole content, as it will be, is that of the other's page, by the
  * digest that sharing.c compares, too. All pages that the work writes are taken, or none.
  */
-#include "memory.h"
+#include "memory_parts.h"
 
 static bool done_elsewhere(const struct rank_memory *m, const struct foreseen *f)
 {

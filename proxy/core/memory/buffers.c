@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory.h"
+#include "memory_parts.h"
 
 static uint32_t buffer_place(const struct rank_memory *m, uint64_t addr)
 {
@@ -62,6 +62,7 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 		m->missing++;
 		versions_set(&m->versions, page_addr(c), RF_CHUNK_BYTES, versions_fill(0, 1));
 		page->digested = 0;
+		page->hole = false;
 	}
 	memmove(&m->buffers[at + 1], &m->buffers[at], (m->buffer_count - at) * sizeof *m->buffers);
 	m->buffers[at] = (struct buffer){a->addr, bytes, a->call_site, a->stable, false};
@@ -88,6 +89,7 @@ static void page_forget(struct rank_memory *m, uint32_t i)
 	if (m->pages[c].chunk)
 		page_unmap(m, c);
 	m->missing--;
+	copy_forget(m, c);
 	if (m->pages[c].in_image)
 		image_punch(m, c);
 	m->live[i] = m->live[--m->live_count];
@@ -176,10 +178,9 @@ uint64_t memory_resolve(struct rank_memory *m, uint64_t addr, uint64_t bytes, bo
 	if (pinned(m, addr, bytes) || !m->missing)
 		return bytes;
 	uint64_t offset = addr - RF_DEV_BASE, left = RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;
-	struct page *c = &m->pages[offset / RF_CHUNK_BYTES];
-	if (!c->chunk) {
-		*ref = (struct hal_ref){NULL, (uint64_t)(uintptr_t)(m->image + offset)};
-		c->in_image |= write;
-	}
+	uint32_t page = (uint32_t)page_at(addr);
+	if (!m->pages[page].chunk)
+		*ref = (struct hal_ref){NULL, (uint64_t)(uintptr_t)page_on_host(m, page, write) +
+						      offset % RF_CHUNK_BYTES};
 	return bytes < left ? bytes : left;
 }

@@ -1,6 +1,6 @@
 /* chunk.c: physical chunks as objects: which pages refer to them, how many are used, reserved and
  * leaving (memory.h). A chunk that several pages refer to counts once, and is read-only in all. */
-#include "memory.h"
+#include "memory_parts.h"
 
 int64_t chunk_room(const struct device_memory *d)
 {
@@ -55,6 +55,7 @@ static bool mapped(struct rank_memory *m, uint32_t index, struct chunk *c, int *
 	if (*error)
 		return false;
 	page->chunk = c;
+	page->common = false;
 	page->guarded = c->refs;
 	m->guarded += page->guarded;
 	count(d, c, c->refs + 1, c->leaving);
@@ -85,7 +86,7 @@ int page_map(struct rank_memory *m, uint32_t page, struct chunk *c)
 void page_unmap(struct rank_memory *m, uint32_t page)
 {
 	struct chunk *c = unmapped(m, page);
-	m->pages[page].saved = false;
+	m->pages[page].saved = m->pages[page].keyed = false;
 	m->missing++;
 	if (!c->refs)
 		chunk_let_go(m->device, c);

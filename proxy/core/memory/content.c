@@ -2,7 +2,7 @@
  * has submitted a work that writes, in the order of submission. Pinned memory is the host's, too:
  * nothing is known of it.
  */
-#include "memory.h"
+#include "memory_parts.h"
 
 #define AROUND_MAX RF_CHUNK_BYTES /* beyond a buffer's ends; further, it is anywhere */
 

@@ -4,7 +4,7 @@
  * It is noted as a number that `contents` must still have, as with digests: so whoever writes
  * there, foreseen or not, makes it count again.
  */
-#include "memory.h"
+#include "memory_parts.h"
 
 /* The whole pages of a range in the heap. */
 static void whole_pages(uint64_t addr, uint64_t bytes, uint64_t *from, uint64_t *to)
@@ -25,6 +25,7 @@ void memory_forget(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 			continue;
 		content_unknown(m, page_addr((uint32_t)page), RF_CHUNK_BYTES);
 		m->pages[page].blank = m->contents + 1;
+		m->pages[page].common = false;
 		if (m->pages[page].in_image && !m->pages[page].chunk && !memory_moving(m))
 			image_punch(m, (uint32_t)page);
 	}
@@ -37,17 +38,10 @@ void blank_let_go(struct rank_memory *m)
 		if (!page_blank(m, page) || !m->pages[page].chunk)
 			continue;
 		page_unmap(m, page);
+		copy_forget(m, page);
 		if (m->pages[page].in_image)
 			image_punch(m, page);
 	}
-}
-
-uint64_t memory_swapped(const struct rank_memory *m)
-{
-	uint64_t found = 0;
-	for (uint32_t i = 0; i < m->live_count; i++)
-		found += !m->pages[m->live[i]].chunk && !page_blank(m, m->live[i]);
-	return found;
 }
 
 uint32_t memory_keeper(const struct rank_memory *const *memories, const uint64_t *addrs,

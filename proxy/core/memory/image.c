@@ -1,8 +1,12 @@
-/* image.c: a rank's image, the launcher's file that its memory goes to; and arrays that grow. */
+/* image.c: a rank's image, the launcher's file that its memory goes to; copies of pages on the host
+ * that several ranks refer to; and arrays that grow.
+ */
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
-#include "memory.h"
+#include "memory_parts.h"
 
 /* For `more` behind the `count` that are there. */
 bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size_t size)
@@ -20,11 +24,32 @@ bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size
 	return true;
 }
 
+uint8_t *image_at(const struct rank_memory *m, uint32_t page)
+{
+	return m->image + page * RF_CHUNK_BYTES;
+}
+
 void image_punch(struct rank_memory *m, uint32_t page)
 {
 	fallocate(m->image_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 		  (off_t)(page * RF_CHUNK_BYTES), RF_CHUNK_BYTES);
 	m->pages[page].in_image = false;
+	m->pages[page].hole = true;
+	m->device->holes++;
+}
+
+void image_filled(struct rank_memory *m, uint32_t index)
+{
+	struct page *page = &m->pages[index];
+	m->device->refilled += page->hole;
+	page->hole = false;
+	page->in_image = true;
+	if (page->fresh ||
+	    !make_room((void **)&m->fresh, m->fresh_count, 1, &m->fresh_room, sizeof *m->fresh))
+		return;
+	page->fresh = true;
+	m->fresh[m->fresh_count++] = index;
+	m->device->fresh = true;
 }
 
 void memory_image_holds(struct rank_memory *m, uint32_t page) { m->pages[page].in_image = true; }
@@ -33,4 +58,95 @@ bool memory_clear_image(struct rank_memory *m)
 {
 	return !fallocate(m->image_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 			  (off_t)RF_HEAP_BYTES);
+}
+
+/* ---- copies that several ranks refer to ---- */
+
+struct copy *copy_new(struct device_memory *d, struct version key)
+{
+	struct copy *c = calloc(1, sizeof *c);
+	if (!c)
+		return NULL;
+	c->key = key;
+	c->bytes = mmap(NULL, RF_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			-1, 0);
+	if (c->bytes == MAP_FAILED) {
+		free(c);
+		return NULL;
+	}
+	d->copies_held++;
+	return c;
+}
+
+void copy_forget(struct rank_memory *m, uint32_t page)
+{
+	struct copy *c = m->pages[page].copy;
+	m->pages[page].copy = NULL;
+	m->pages[page].common = false;
+	if (!c || --c->refs)
+		return;
+	munmap(c->bytes, RF_CHUNK_BYTES);
+	free(c);
+	m->device->copies_held--;
+}
+
+void copy_refer(struct rank_memory *m, uint32_t page, struct copy *c)
+{
+	c->refs++;
+	copy_forget(m, page);
+	m->pages[page].copy = c;
+}
+
+void page_common(struct rank_memory *m, uint32_t page)
+{
+	if (m->pages[page].in_image)
+		image_punch(m, page);
+	m->pages[page].common = true;
+}
+
+/* The copy stays until no work can read it any more. */
+static void take_home(struct rank_memory *m, uint32_t page)
+{
+	memcpy(image_at(m, page), m->pages[page].copy->bytes, RF_CHUNK_BYTES);
+	m->pages[page].common = false;
+}
+
+uint8_t *page_on_host(struct rank_memory *m, uint32_t index, bool write)
+{
+	const struct page *page = &m->pages[index];
+	if (page->common && write)
+		take_home(m, index);
+	if (page->common)
+		return page->copy->bytes;
+	if (write) {
+		m->writes_page = index;
+		image_filled(m, index);
+	}
+	return image_at(m, index);
+}
+
+static bool counted_before(const struct rank_memory *m, uint32_t page)
+{
+	const struct device_memory *d = m->device;
+	uint32_t i = 0;
+	while (d->all[i] != m && !(d->all[i]->pages[page].common &&
+				   d->all[i]->pages[page].copy == m->pages[page].copy))
+		i++;
+	return d->all[i] != m;
+}
+
+struct memory_on_host memory_on_host(const struct rank_memory *m, bool once)
+{
+	struct memory_on_host found = {0};
+	for (uint32_t i = 0; i < m->live_count; i++) {
+		const struct page *page = &m->pages[m->live[i]];
+		bool shared = page->common && page->copy->refs > 1;
+		if (page->chunk)
+			found.spare += page->in_image;
+		else if (!shared || !once || !counted_before(m, m->live[i]))
+			found.pages += (page->in_image || page->common) &&
+				       !page_blank(m, m->live[i]);
+		found.shared += shared;
+	}
+	return found;
 }

@@ -2,9 +2,11 @@
  * highest: one calls those above it here and no other (tests/proxy/test_floors.py).
  *
  *   chunk.c     physical chunks: who refers to them, how many there are
- *   image.c     a rank's image, the file of the launcher's where memory goes to
+ *   image.c     a rank's image, the file of the launcher's where memory goes to, and copies of
+ *               pages on the host that several ranks refer to
  *   buffers.c   a rank's buffers and the pages they touch: alloc, free, where a range lies
  *   content.c   what it holds, by versions
+ *   copies.c    is what a page holds on the host already, for this rank or for another one?
  *   sharing.c   chunks that several ranks refer to, and what a rank may write
  *   adopt.c     what another rank has computed is mapped instead of computed again
  *   forget.c    content that counts for nothing any more
@@ -19,7 +21,8 @@
  *
  * A rank's heap is cut into pages of RF_CHUNK_BYTES. A live page (some buffer touches it) is
  * resident (it refers to a chunk, which is mapped in the rank's space) or not; what is not resident
- * lies in the rank's image at the same offset, or reads as zero. Only kernels need residency. The
+ * lies in the rank's image at the same offset, or in a copy that several ranks refer to and that is
+ * never written again, or reads as zero. Only kernels need residency. The
  * image belongs to the launcher: so swapping out all that is left, and handing the rank over, are
  * the same act.
  *
@@ -101,18 +104,32 @@ struct chunk {            /* physical memory for a page, of all pages that refer
 	bool lost;        /* could not be unmapped somewhere: nobody else may ever have it */
 };
 
+struct copy {               /* of a page, on the host, for several ranks; never written again */
+	uint8_t *bytes;     /* the proxy's: RF_CHUNK_BYTES */
+	uint32_t refs;      /* pages that refer to it */
+	struct version key; /* of what it holds */
+	uint64_t hal_seq;   /* of the copy to it; 0: it was made at once */
+};
+
 struct page {
-	uint32_t buffers;      /* live ones that touch it; 0: not there */
-	bool in_image;         /* the image holds content (else it reads as zero) */
-	bool saved;            /* resident, and the image holds the same */
-	bool leaving;          /* on its way out */
-	bool guarded;          /* mapped read-only */
-	bool open;             /* shared, and can be written for all who share it */
-	bool kept;             /* copied to be written: shared no more before it is */
-	uint8_t wary;          /* of sharing it, which has been in vain (sharing.c) */
-	uint64_t apart_until;  /* a turn of the device's */
-	struct chunk *chunk;   /* NULL: not resident */
-	uint64_t blank;        /* contents + 1: what lies there counts for nothing (forget.c) */
+	uint32_t buffers;     /* live ones that touch it; 0: not there */
+	bool in_image;        /* the image holds content; where the page is missing and not common,
+				* this is the page's (else it reads as zero) */
+	bool saved;           /* resident, and the image holds the same */
+	bool keyed;           /* resident, and the image holds what `key` names */
+	bool common;          /* missing, and its content is that of `copy` */
+	bool hole;            /* of the image, where content was */
+	bool fresh;           /* in the rank's list of these: nobody has looked who has the same */
+	bool leaving;         /* on its way out */
+	bool guarded;         /* mapped read-only */
+	bool open;            /* shared, and can be written for all who share it */
+	bool kept;            /* copied to be written: shared no more before it is */
+	uint8_t wary;         /* of sharing it, which has been in vain (sharing.c) */
+	uint64_t apart_until; /* a turn of the device's */
+	struct chunk *chunk;  /* NULL: not resident */
+	uint64_t blank;       /* contents + 1: what lies there counts for nothing (forget.c) */
+	struct copy *copy;    /* or NULL; not common: of what the page held once */
+	struct version key;
 	struct version digest; /* of its content, if `digested` says so (content.c) */
 	uint64_t digested;
 };
@@ -148,6 +165,7 @@ enum move_kind {
 	MOVE_SAVE, /* copied to the image, and still resident */
 	MOVE_IN,   /* a chunk, and what the image has */
 	MOVE_OWN,  /* a chunk of its own, and what the shared one has */
+	MOVE_HOME, /* to the image, from a copy that several have */
 };
 
 struct move {
@@ -155,6 +173,8 @@ struct move {
 	enum move_kind kind;
 	bool changes;        /* while it is copied: what the image gets is of before */
 	bool promised;       /* a chunk, which is not taken yet */
+	bool common;         /* OUT: to a copy that others may refer to, too */
+	bool copied;         /* there was something to copy */
 	struct chunk *chunk; /* OWN: the new one */
 	uint64_t hal_seq;    /* 0: there was nothing to copy */
 };
@@ -164,7 +184,7 @@ struct memory_range {
 };
 
 struct memory_counters {     /* of a rank, since it began */
-	uint64_t spared;     /* bytes that were shared, and so not moved in */
+	uint64_t spared;     /* bytes that were where they were to be, and so not moved in or out */
 	uint64_t copies;     /* of pages, before they were written */
 	uint64_t unforeseen; /* of pages, while a kernel wrote to them */
 };
@@ -186,12 +206,16 @@ struct rank_memory {
 	uint32_t guarded;  /* resident pages that are guarded or open */
 	uint32_t inflight; /* submitted works that use it */
 	uint64_t last_active;
-	bool single;              /* no other rank is of its group */
-	bool fenced;              /* the submitted work may write anywhere (memory_fence) */
-	bool surprised;           /* another has written where nothing said that it might */
-	bool stopped;             /* nothing more is brought in: the rank has failed */
-	bool doubted;             /* it shares no more: what versions say has been found wrong */
-	bool alone;               /* on its device: no second copy is kept in the image */
+	bool single;     /* no other rank is of its group */
+	bool fenced;     /* the submitted work may write anywhere (memory_fence) */
+	bool surprised;  /* another has written where nothing said that it might */
+	bool stopped;    /* nothing more is brought in: the rank has failed */
+	bool doubted;    /* it shares no more: what versions say has been found wrong */
+	bool alone;      /* on its device: no second copy is kept in the image */
+	bool whole;      /* saved or being saved: its image is to hold all there is */
+	uint32_t *fresh; /* pages of which the image has got something new */
+	uint32_t fresh_count, fresh_room;
+	uint32_t writes_page;     /* where its image was last written from outside of the device */
 	bool gives, asked;        /* while somebody looks for who may share, or make room */
 	struct versions versions; /* of its heap */
 	uint64_t contents;        /* how often all of it has become unknown */
@@ -218,6 +242,9 @@ struct device_memory {
 	struct hal_stream *in, *out;         /* queues of the moves */
 	struct hal_space *scratch;           /* where new chunks of OWN are written, by number */
 	uint64_t swapped_in, swapped_out;    /* bytes */
+	uint64_t copies_held;                /* on the host, for several ranks */
+	uint64_t holes, refilled;            /* punched into images, and later written again */
+	bool fresh;                          /* some rank has pages in its list of these */
 	uint64_t spared, copies, unforeseen; /* as of a rank: of all that were ever here */
 	bool progress;                       /* something has changed */
 };
@@ -346,6 +373,16 @@ void content_commit(struct rank_memory *, const struct foreseen *, struct versio
 /* Does the rank hold all that such a work writes: has it been done? */
 bool content_committed(const struct rank_memory *, const struct foreseen *);
 
+/* ---- image.c ---- */
+
+struct memory_on_host {  /* pages */
+	uint64_t pages;  /* missing, with content: where that lies */
+	uint64_t shared; /* of these, in a copy that other ranks refer to, too */
+	uint64_t spare;  /* resident, and the image has kept what it held before, or the same */
+};
+/* `once`: a copy counts for the first rank only that refers to it. */
+struct memory_on_host memory_on_host(const struct rank_memory *, bool once);
+
 /* ---- sharing.c ---- */
 
 /* May the rank's work write all of it: is every page that is resident its alone, and not guarded?
@@ -357,8 +394,8 @@ static inline bool memory_owns(const struct rank_memory *m, uint64_t addr, uint6
 }
 
 /* Who refers to the chunks of these ranges, this rank too: at most `room` of them, in order of
- * rank. `exactly`: all pages of the ranges are resident and each is shared by just these; then
- * they are two or more. */
+ * rank. `exactly`: all pages of the ranges that are there are resident, and each is shared by just
+ * these; then they are two or more. */
 uint32_t memory_sharers(const struct rank_memory *, const struct memory_range *, uint32_t count,
 			struct rank_memory **sharers, uint32_t room, bool *exactly);
 
@@ -422,7 +459,6 @@ enum adoption memory_adopt(struct rank_memory *, const struct foreseen *);
  * is not moved, what the image has of it goes, and its chunks are let go of first when somebody
  * needs room. Meanwhile it reads as anything. Only what all know to be overwritten. */
 void memory_forget(struct rank_memory *, uint64_t addr, uint64_t bytes);
-uint64_t memory_swapped(const struct rank_memory *); /* pages with content that are not resident */
 /* Two ranks of which one is to forget this range, and the other keeps something there: which, 0 or
  * 1? UINT32_MAX: neither, since nothing would be won: there is no whole page, or ample room. */
 uint32_t memory_keeper(const struct rank_memory *const *, const uint64_t *addrs, uint64_t bytes);
@@ -447,49 +483,15 @@ bool memory_saved(const struct rank_memory *); /* its image holds all there is *
 
 const char *memory_invalid(const struct device_memory *); /* what is wrong, or NULL */
 
-/* ---- between the files of this room ---- */
+/* ---- for who looks at pages and chunks themselves ---- */
 
 static inline uint64_t page_addr(uint32_t page) { return RF_DEV_BASE + page * RF_CHUNK_BYTES; }
 static inline uint64_t page_at(uint64_t addr) { return (addr - RF_DEV_BASE) / RF_CHUNK_BYTES; }
-int64_t chunk_room(const struct device_memory *); /* negative: some that were promised are lost */
 uint32_t chunk_number(const struct device_memory *, const struct chunk *); /* the device's */
-int chunk_new(struct device_memory *, struct chunk **);                    /* of no page yet */
-void chunk_let_go(struct device_memory *, struct chunk *);                 /* of no page any more */
-/* Read-only if other pages refer to it, which must be guarded then. */
-int page_map(struct rank_memory *, uint32_t page, struct chunk *);
-void page_unmap(struct rank_memory *, uint32_t page);
-/* Another chunk with the same content. After an error it has the old one, or none. */
-int page_remap(struct rank_memory *, uint32_t page, struct chunk *);
-/* The device has given it a chunk of its own, maybe one more than there are. */
-void page_copied(struct rank_memory *, uint32_t page, uint32_t number);
-void page_leaves(struct rank_memory *, uint32_t page); /* is on its way out */
-int page_guard(struct rank_memory *, uint32_t page);
-int page_open(struct rank_memory *, uint32_t page, bool shared);
-/* It may be written meanwhile, and is still kept for who is to write it. */
-void content_doubted(struct rank_memory *, uint32_t page);
-const struct version *content_digest(struct rank_memory *, uint32_t page);
-bool content_same(struct rank_memory *, struct rank_memory *, uint32_t page);
-/* Who has what this page holds, which is not resident, and can share it now; NULL: nobody. */
-struct rank_memory *sharing_giver(struct rank_memory *, uint32_t page);
-int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page);
-void sharing_was_in_vain(struct rank_memory *, uint32_t page); /* it is copied */
+bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size_t size);
 static inline bool page_blank(const struct rank_memory *m, uint32_t page)
 {
 	return m->pages[page].blank == m->contents + 1;
 }
-void blank_let_go(struct rank_memory *);          /* forget.c: if no work is submitted */
-bool sharing_ample(const struct device_memory *); /* is there a chunk for each page of all ranks? */
-uint64_t sharing_fitness(const struct rank_memory *, uint64_t addr, uint64_t bytes);
-bool sharing_stays_apart(const struct rank_memory *, uint32_t page);
-void image_punch(struct rank_memory *, uint32_t page);
-static inline bool move_inwards(const struct move *v)
-{
-	return v->kind == MOVE_IN || v->kind == MOVE_OWN;
-}
-bool move_add(struct rank_memory *, uint32_t page, enum move_kind);
-void moves_drop(struct rank_memory *); /* of those in, what is not submitted */
-bool moves_pump(struct device_memory *);
-void moves_are_of_before(struct rank_memory *); /* what they copy, and what was saved */
-bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size_t size);
 
 #endif

@@ -5,17 +5,21 @@
  * that was listed; it is taken from the device when the move is submitted, which may have to wait
  * for one that is leaving. If what was promised is lost meanwhile the rest of the list is dropped,
  * and its request begins anew with what is there.
+ *
+ * What goes out is not copied where it is on the host already, and a chunk that several let go of
+ * is copied once. The queue outwards is in order: a copy that is still being made is as good as one
+ * that is there, for whoever waits for the same place in the queue.
  */
-#include "memory.h"
+#include "memory_parts.h"
 
 static struct hal_ref in_space(struct hal_space *space, uint64_t addr)
 {
 	return (struct hal_ref){space, addr};
 }
 
-static struct hal_ref in_image(const struct rank_memory *m, uint32_t page)
+static struct hal_ref on_host(const uint8_t *bytes)
 {
-	return (struct hal_ref){NULL, (uint64_t)(uintptr_t)(m->image + page * RF_CHUNK_BYTES)};
+	return (struct hal_ref){NULL, (uint64_t)(uintptr_t)bytes};
 }
 
 static uint64_t copy(struct device_memory *d, struct hal_stream *queue, struct hal_ref dst,
@@ -110,14 +114,17 @@ static enum outcome submit_in(struct rank_memory *m, struct move *v)
 	if (taken != SUBMITTED)
 		return taken;
 	m->move_submitted++;
+	copies_named(m, v->page);
+	const struct page *page = &m->pages[v->page];
+	const uint8_t *from = page->common || page->in_image ? page_on_host(m, v->page, false)
+							     : NULL;
 	int error = page_map(m, v->page, c);
 	if (error) {
 		chunk_let_go(d, c);
 		return fail(m, error);
 	}
-	if (m->pages[v->page].in_image && !page_blank(m, v->page))
-		v->hal_seq = copy(d, d->in, in_space(m->space, page_addr(v->page)),
-				  in_image(m, v->page));
+	if (from)
+		v->hal_seq = copy(d, d->in, in_space(m->space, page_addr(v->page)), on_host(from));
 	return SUBMITTED;
 }
 
@@ -165,24 +172,61 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	return SUBMITTED;
 }
 
+/* The copy that others refer to or that others, who let go of the chunk, too, are about to. */
+static struct copy *common_copy(struct rank_memory *m, uint32_t index, bool *made)
+{
+	struct copy *c = NULL;
+	*made = false;
+	if (m->whole || !copies_trusted(m))
+		return NULL;
+	c = copies_find(m, index);
+	if (!c && m->pages[index].chunk->leaving > 1) {
+		c = copy_new(m->device, *content_digest(m, index));
+		*made = c != NULL;
+	}
+	return c;
+}
+
+static enum outcome submit_out(struct rank_memory *m, struct move *v)
+{
+	struct device_memory *d = m->device;
+	const struct page *page = &m->pages[v->page];
+	struct hal_ref from = in_space(m->space, page_addr(v->page));
+	struct copy *c = NULL;
+	bool made;
+	if (v->kind == MOVE_HOME)
+		from = on_host(page->copy->bytes);
+	else if (copies_image_has(m, v->page) || page_blank(m, v->page)) {
+		m->move_submitted++;
+		return SUBMITTED;
+	}
+	if (!d->hal->room(d->out))
+		return WAITS;
+	m->move_submitted++;
+	v->copied = true;
+	if (v->kind == MOVE_OUT && (c = common_copy(m, v->page, &made))) {
+		v->common = true;
+		v->copied = made;
+		copy_refer(m, v->page, c);
+	}
+	if (v->copied)
+		v->hal_seq = copy(d, d->out, on_host(c ? c->bytes : image_at(m, v->page)), from);
+	if (c && v->copied)
+		c->hal_seq = v->hal_seq;
+	else if (c)
+		v->hal_seq = c->hal_seq;
+	return SUBMITTED;
+}
+
 static enum outcome submit(struct rank_memory *m)
 {
 	struct device_memory *d = m->device;
 	struct move *v = &m->moves[m->move_submitted];
-	bool there = m->pages[v->page].saved || page_blank(m, v->page);
-	if (!move_inwards(v) && there) { /* or nothing has to be */
-		m->move_submitted++;
-		return SUBMITTED;
-	}
-	if (!d->hal->room(move_inwards(v) ? d->in : d->out))
+	if (!move_inwards(v))
+		return submit_out(m, v);
+	if (!d->hal->room(d->in))
 		return WAITS;
-	if (v->kind == MOVE_IN)
-		return submit_in(m, v);
-	if (v->kind == MOVE_OWN)
-		return submit_own(m, v);
-	v->hal_seq = copy(d, d->out, in_image(m, v->page), in_space(m->space, page_addr(v->page)));
-	m->move_submitted++;
-	return SUBMITTED;
+	return v->kind == MOVE_IN ? submit_in(m, v) : submit_own(m, v);
 }
 
 /* ---- completion ---- */
@@ -192,8 +236,53 @@ static void complete_in(struct rank_memory *m, const struct move *v)
 	if (!v->hal_seq)
 		return;
 	m->device->swapped_in += RF_CHUNK_BYTES;
-	if (m->alone) /* nobody to make room for: no second copy */
+	if (!m->alone)
+		return;
+	copy_forget(m, v->page); /* nobody to make room for: no second copy */
+	if (m->pages[v->page].in_image)
 		image_punch(m, v->page);
+}
+
+static void complete_out(struct rank_memory *m, const struct move *v)
+{
+	struct device_memory *d = m->device;
+	const struct page *page = &m->pages[v->page];
+	if (page_blank(m, v->page)) { /* maybe it came to be so on its way */
+		page_unmap(m, v->page);
+		copy_forget(m, v->page);
+		if (v->copied || page->in_image)
+			image_punch(m, v->page);
+		return;
+	}
+	if (v->copied)
+		d->swapped_out += RF_CHUNK_BYTES;
+	else if (!m->whole) {
+		d->spared += RF_CHUNK_BYTES;
+		m->counted.spared += RF_CHUNK_BYTES;
+	}
+	page_unmap(m, v->page);
+	if (v->common) {
+		page_common(m, v->page);
+		return;
+	}
+	copy_forget(m, v->page);
+	if (v->copied)
+		image_filled(m, v->page);
+}
+
+static void complete_save(struct rank_memory *m, const struct move *v)
+{
+	struct page *page = &m->pages[v->page];
+	if (v->copied)
+		image_filled(m, v->page);
+	page->saved = !v->changes;
+	copies_named(m, v->page);
+}
+
+static void complete_home(struct rank_memory *m, const struct move *v)
+{
+	copy_forget(m, v->page);
+	image_filled(m, v->page);
 }
 
 static void complete_own(struct rank_memory *m, const struct move *v)
@@ -210,26 +299,12 @@ static void complete_own(struct rank_memory *m, const struct move *v)
 	m->pages[v->page].kept = m->pages[v->page].chunk && !m->pages[v->page].guarded;
 }
 
-static void complete_out(struct rank_memory *m, const struct move *v)
-{
-	page_unmap(m, v->page);
-	if (!page_blank(m, v->page)) {
-		m->pages[v->page].in_image = true;
-		m->device->swapped_out += RF_CHUNK_BYTES;
-	} else if (v->hal_seq) { /* it came to be so on its way */
-		image_punch(m, v->page);
-	}
-}
-
 static void complete(struct rank_memory *m, const struct move *v)
 {
-	struct page *page = &m->pages[v->page];
 	switch (v->kind) {
 	case MOVE_OUT: complete_out(m, v); break;
-	case MOVE_SAVE:
-		page->in_image = true;
-		page->saved = !v->changes;
-		break;
+	case MOVE_SAVE: complete_save(m, v); break;
+	case MOVE_HOME: complete_home(m, v); break;
 	case MOVE_IN: complete_in(m, v); break;
 	case MOVE_OWN: complete_own(m, v); break;
 	}
@@ -271,9 +346,11 @@ bool moves_pump(struct device_memory *d)
 
 bool memory_saved(const struct rank_memory *m)
 {
-	for (uint32_t i = 0; i < m->live_count; i++)
-		if (m->pages[m->live[i]].chunk && !m->pages[m->live[i]].saved)
+	for (uint32_t i = 0; i < m->live_count; i++) {
+		const struct page *page = &m->pages[m->live[i]];
+		if (page->common || (page->chunk && !page->saved))
 			return false;
+	}
 	return true;
 }
 

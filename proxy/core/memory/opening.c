@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "memory.h"
+#include "memory_parts.h"
 
 int device_memory_open(struct device_memory *d, const struct hal *hal, struct hal_device *device,
 		       uint64_t bytes)
@@ -53,6 +53,7 @@ int memory_open(struct rank_memory *m, struct device_memory *d, uint64_t group, 
 	m->group = group;
 	m->rank = rank;
 	m->image_fd = -1;
+	m->writes_page = HEAP_PAGES;
 	if (fstat(image_fd, &info) || (uint64_t)info.st_size < RF_WINDOW_BYTES)
 		return CU_INVALID_VALUE;
 	m->image_fd = fcntl(image_fd, F_DUPFD_CLOEXEC, 3);
@@ -84,9 +85,11 @@ void memory_close(struct rank_memory *m)
 	memory_cancel(m);
 	if (d->active == m)
 		d->active = NULL;
-	for (uint32_t i = 0; m->space && i < m->live_count; i++)
+	for (uint32_t i = 0; m->space && i < m->live_count; i++) {
+		copy_forget(m, m->live[i]);
 		if (m->pages[m->live[i]].chunk)
 			page_unmap(m, m->live[i]);
+	}
 	if (m->space)
 		d->hal->space_destroy(m->space);
 	if (m->image)
@@ -98,6 +101,7 @@ void memory_close(struct rank_memory *m)
 	versions_close(&m->versions);
 	free(m->buffers);
 	free(m->live);
+	free(m->fresh);
 	free(m->moves);
 	for (uint32_t i = 0; i < d->count; i++) {
 		if (d->all[i] != m)

@@ -1,6 +1,6 @@
 /* request.c: requests for a rank's memory; the order in which they are served; who makes room.
  * The rule and why it cannot lock up stand in memory.h. */
-#include "memory.h"
+#include "memory_parts.h"
 
 static void finish(struct memory_request *q, int result)
 {
@@ -41,6 +41,7 @@ bool memory_ask(struct rank_memory *m, const struct memory_request *wanted)
 	q->state = REQUEST_WAITING;
 	q->result = CU_OK;
 	q->memory = m;
+	m->whole = q->purpose == PURPOSE_SAVE || (m->whole && q->purpose == PURPOSE_COPY);
 	enqueue(q);
 	m->device->progress = true;
 	return true;
@@ -64,6 +65,7 @@ void memory_changes(struct rank_memory *m)
 {
 	if (m->request.state && m->request.purpose == PURPOSE_SAVE && m->request.stay)
 		memory_cancel(m);
+	m->whole = m->request.state && m->request.purpose == PURPOSE_SAVE;
 	moves_are_of_before(m);
 }
 
@@ -76,8 +78,13 @@ void memory_stop(struct rank_memory *m)
 
 void memory_activated(struct rank_memory *m)
 {
-	m->last_active = ++m->device->turns;
-	m->device->active = m;
+	struct device_memory *d = m->device;
+	m->last_active = ++d->turns;
+	d->active = m;
+	for (uint32_t i = 0; i < d->count; i++) {
+		d->all[i]->writes_page = HEAP_PAGES;
+		d->fresh |= d->all[i]->fresh_count != 0;
+	}
 }
 
 /* ---- what it takes ---- */
@@ -98,8 +105,8 @@ static bool needs(const struct memory_request *q, uint32_t index, enum move_kind
 	const struct page *page = &q->memory->pages[index];
 	switch (q->purpose) {
 	case PURPOSE_SAVE:
-		*kind = q->stay ? MOVE_SAVE : MOVE_OUT;
-		return page->chunk && !(q->stay && page->saved);
+		*kind = page->common ? MOVE_HOME : q->stay ? MOVE_SAVE : MOVE_OUT;
+		return page->common || (page->chunk && !(q->stay && page->saved));
 	case PURPOSE_COPY:
 		*kind = MOVE_OWN;
 		return in_range(q, index) &&
@@ -343,6 +350,8 @@ static bool serve_one(struct device_memory *d)
 
 bool memory_turn(struct device_memory *d)
 {
+	if (d->fresh)
+		d->progress |= copies_turn(d);
 	if (d->requests || d->moving)
 		do
 			d->progress |= moves_pump(d);

@@ -5,7 +5,7 @@
  * which no submitted work uses the memory: then versions and bytes agree. A rank that has failed
  * takes no part: of what was noted for it some was never done.
  */
-#include "memory.h"
+#include "memory_parts.h"
 
 #define WARY_MAX 63u /* rounds of the device, in each of which every rank has it once */
 
@@ -135,7 +135,10 @@ static bool refers(const struct rank_memory *m, uint64_t page, const struct chun
 	return c && m->pages[page].chunk == c;
 }
 
-/* Does it refer to the chunk of any of the pages? `all`: and to those of all of them? */
+static bool there(const struct page *page) { return page->buffers || page->chunk; }
+
+/* Does it refer to the chunk of any of the pages? `all`: and to those of all of them? What is there
+ * for neither of them, neither can write. */
 static bool shares(const struct rank_memory *m, const struct rank_memory *o,
 		   const struct memory_range *ranges, uint32_t count, bool *all)
 {
@@ -144,9 +147,10 @@ static bool shares(const struct rank_memory *m, const struct rank_memory *o,
 	*all = true;
 	for (uint32_t i = 0; i < count; i++)
 		for (pages_of(ranges[i].addr, ranges[i].bytes, &from, &to); from < to; from++) {
-			bool it = refers(o, from, m->pages[from].chunk);
+			const struct page *page = &m->pages[from];
+			bool it = refers(o, from, page->chunk);
 			any |= it;
-			*all &= it;
+			*all &= it || !(there(page) || there(&o->pages[from]));
 		}
 	return any;
 }
@@ -222,10 +226,12 @@ struct rank_memory *sharing_giver(struct rank_memory *m, uint32_t page)
 
 int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page)
 {
+	bool content = to->pages[page].in_image || to->pages[page].common;
 	int error = page_guard(from, page);
+	copies_named(to, page);
 	if (!error)
 		error = page_map(to, page, from->pages[page].chunk);
-	if (!error && to->pages[page].in_image) {
+	if (!error && content) {
 		to->device->spared += RF_CHUNK_BYTES;
 		to->counted.spared += RF_CHUNK_BYTES;
 	}
@@ -285,6 +291,8 @@ int memory_merge(struct rank_memory *m)
 	}
 	for (uint32_t i = 0; i < m->live_count && any; i++) {
 		uint32_t page = m->live[i];
+		if (m->pages[page].chunk && !copies_has(m, page))
+			copy_forget(m, page);
 		bool may = has(m, page) && !sharing_stays_apart(m, page);
 		struct rank_memory *o = may ? better(m, page) : NULL;
 		if (!o || page_guard(o, page))

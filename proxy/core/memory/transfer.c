@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "reduce.h"
+#include "memory_parts.h"
 #include "transfer.h"
 
 int transfer_open(struct transfers *q, const struct hal *hal, struct hal_device *device)

@@ -1,6 +1,6 @@
 /* valid.c: do the counters and lists of memory.h agree with each other? For tests, and for builds
  * that look at each turn. */
-#include "memory.h"
+#include "memory_parts.h"
 
 #define WRONG(condition, text)                                                                     \
 	do                                                                                         \
@@ -14,7 +14,7 @@ static uint64_t numbers(const struct device_memory *d)
 }
 
 struct sums {
-	uint64_t refs, leaving, outwards, reserved;
+	uint64_t refs, leaving, outwards, reserved, copies;
 	uint32_t moving;
 };
 
@@ -40,6 +40,36 @@ static const char *sharing_invalid(const struct rank_memory *m, uint32_t index)
 	return NULL;
 }
 
+/* Who refers to a copy has it at the same page, and is of the same group. */
+static const char *copy_invalid(const struct rank_memory *m, uint32_t index, struct sums *sums)
+{
+	const struct device_memory *d = m->device;
+	const struct page *page = &m->pages[index];
+	const struct copy *c = page->copy;
+	const struct rank_memory *first = NULL;
+	uint32_t refs = 0;
+	WRONG(page->common && (!c || page->chunk || page->in_image),
+	      "what lies in a copy is here, or in the image");
+	for (uint32_t i = 0; i < d->count && c; i++) {
+		if (d->all[i]->pages[index].copy != c)
+			continue;
+		first = first ? first : d->all[i];
+		refs++;
+		WRONG(d->all[i]->group != m->group, "ranks of two groups refer to a copy");
+	}
+	WRONG(c && refs != c->refs, "who refers to a copy");
+	sums->copies += c && first == m;
+	return NULL;
+}
+
+static const char *fresh_invalid(const struct rank_memory *m)
+{
+	WRONG(m->fresh_count > 1 && !m->device->fresh, "nobody will look at what images have got");
+	for (uint32_t i = 0; i < m->fresh_count; i++)
+		WRONG(!m->pages[m->fresh[i]].fresh, "what an image has got is listed twice");
+	return NULL;
+}
+
 static const char *pages_invalid(const struct rank_memory *m, struct sums *sums)
 {
 	const struct device_memory *d = m->device;
@@ -54,6 +84,9 @@ static const char *pages_invalid(const struct rank_memory *m, struct sums *sums)
 		WRONG(!page->chunk && (page->leaving || page->guarded || page->open || page->kept),
 		      "what is not here is leaving, guarded, open or kept");
 		WRONG(page->guarded && page->open, "a page is guarded and open");
+		const char *copies = copy_invalid(m, m->live[i], sums);
+		if (copies)
+			return copies;
 		if (!page->chunk)
 			continue;
 		sums->refs++;
@@ -143,8 +176,11 @@ const char *memory_invalid(const struct device_memory *d)
 		if (!wrong)
 			wrong = pages_invalid(d->all[i], &sums);
 		if (!wrong)
+			wrong = fresh_invalid(d->all[i]);
+		if (!wrong)
 			wrong = moves_invalid(d->all[i], &sums);
 	}
+	WRONG(!wrong && sums.copies != d->copies_held, "copies that several ranks refer to");
 	WRONG(!wrong && sums.moving != d->moving, "ranks of which pages move");
 	return wrong ? wrong : chunks_invalid(d, &sums);
 }

@@ -1,0 +1,142 @@
+/* copies.c: is what a page holds on the host already? Then it goes out without being copied, and
+ * what several ranks of a group hold alike lies there once (memory.h).
+ *
+ * A copy is good for a page whose digest is the copy's key. Keys are taken while no submitted work
+ * uses the rank's memory: then versions and bytes agree. Of a rank that has failed, or whose
+ * versions are doubted, none is taken, and none is believed: of what was noted for it some was
+ * never done.
+ */
+#include <string.h>
+
+#include "memory_parts.h"
+
+bool copies_trusted(const struct rank_memory *m)
+{
+	const struct device_memory *d = m->device;
+	return d->shares && !m->single && !m->stopped && !m->doubted &&
+	       !d->hal->space_error(m->space, NULL, 0);
+}
+
+static bool names(struct rank_memory *m, uint32_t page, const struct version *key)
+{
+	const struct version *digest = content_digest(m, page);
+	return digest->a == key->a && digest->b == key->b;
+}
+
+void copies_named(struct rank_memory *m, uint32_t index)
+{
+	struct page *page = &m->pages[index];
+	page->keyed = page->in_image && !page->common && copies_trusted(m);
+	if (page->keyed)
+		page->key = *content_digest(m, index);
+}
+
+bool copies_image_has(struct rank_memory *m, uint32_t index)
+{
+	struct page *page = &m->pages[index];
+	return page->saved ||
+	       (page->in_image && page->keyed && copies_trusted(m) && names(m, index, &page->key));
+}
+
+bool copies_has(struct rank_memory *m, uint32_t page)
+{
+	const struct copy *c = m->pages[page].copy;
+	return c && copies_trusted(m) && names(m, page, &c->key);
+}
+
+struct copy *copies_find(struct rank_memory *m, uint32_t page)
+{
+	const struct device_memory *d = m->device;
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct copy *c = d->all[i]->pages[page].copy;
+		if (d->all[i]->group == m->group && c && names(m, page, &c->key))
+			return c;
+	}
+	return NULL;
+}
+
+/* ---- what the images of several ranks hold alike becomes one copy ---- */
+
+static bool at_rest(const struct rank_memory *m)
+{
+	return !m->inflight && !memory_moving(m) && !m->whole && copies_trusted(m);
+}
+
+static bool only_in_image(const struct page *page)
+{
+	return page->buffers && !page->chunk && page->in_image && !page->common;
+}
+
+static struct rank_memory *has_the_same(struct rank_memory *m, uint32_t page)
+{
+	const struct device_memory *d = m->device;
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct rank_memory *o = d->all[i];
+		if (o != m && o->group == m->group && only_in_image(&o->pages[page]) &&
+		    at_rest(o) && content_same(m, o, page))
+			return o;
+	}
+	return NULL;
+}
+
+/* True: bytes were copied. */
+static bool merge(struct rank_memory *m, uint32_t page)
+{
+	struct copy *c = copies_find(m, page);
+	struct rank_memory *other = c ? NULL : has_the_same(m, page);
+	if (other && (c = copy_new(m->device, *content_digest(m, page)))) {
+		memcpy(c->bytes, image_at(m, page), RF_CHUNK_BYTES);
+		copy_refer(other, page, c);
+		page_common(other, page);
+	}
+	if (c) {
+		copy_refer(m, page, c);
+		page_common(m, page);
+	}
+	return other && c;
+}
+
+/* Its program is about to write on; or somebody's copy of it is still on its way there. */
+static bool too_early(struct rank_memory *m, uint32_t page)
+{
+	const struct device_memory *d = m->device;
+	const struct copy *c = copies_find(m, page);
+	return page == m->writes_page || (c && c->hal_seq > d->hal->completed(d->out));
+}
+
+static bool merge_fresh(struct rank_memory *m)
+{
+	uint32_t kept = 0, i = 0;
+	bool copied = false;
+	for (; i < m->fresh_count && !copied; i++) {
+		uint32_t index = m->fresh[i];
+		struct page *page = &m->pages[index];
+		if (only_in_image(page) && too_early(m, index)) {
+			m->fresh[kept++] = index;
+			continue;
+		}
+		page->fresh = false;
+		if (!only_in_image(page))
+			continue;
+		copy_forget(m, index); /* of what it held before it was written there */
+		copied = merge(m, index);
+	}
+	memmove(&m->fresh[kept], &m->fresh[i], (m->fresh_count - i) * sizeof *m->fresh);
+	m->fresh_count -= i - kept;
+	return copied;
+}
+
+/* A page at a time: it is copied here and now. */
+bool copies_turn(struct device_memory *d)
+{
+	bool copied = false;
+	d->fresh = false;
+	for (uint32_t i = 0; i < d->count && !copied; i++) {
+		struct rank_memory *m = d->all[i];
+		if (m->fresh_count && at_rest(m))
+			copied = merge_fresh(m);
+	}
+	for (uint32_t i = 0; i < d->count; i++)
+		d->fresh |= d->all[i]->fresh_count > 1;
+	return copied;
+}

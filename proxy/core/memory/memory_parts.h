@@ -1,0 +1,56 @@
+/* memory_parts.h: what the files of this room (memory.h) have for one another, and nobody else. */
+#ifndef RANKFOLD_MEMORY_PARTS_H
+#define RANKFOLD_MEMORY_PARTS_H
+
+#include "memory.h"
+
+int64_t chunk_room(const struct device_memory *); /* negative: some that were promised are lost */
+int chunk_new(struct device_memory *, struct chunk **);    /* of no page yet */
+void chunk_let_go(struct device_memory *, struct chunk *); /* of no page any more */
+/* Read-only if other pages refer to it, which must be guarded then. */
+int page_map(struct rank_memory *, uint32_t page, struct chunk *);
+void page_unmap(struct rank_memory *, uint32_t page);
+/* Another chunk with the same content. After an error it has the old one, or none. */
+int page_remap(struct rank_memory *, uint32_t page, struct chunk *);
+/* The device has given it a chunk of its own, maybe one more than there are. */
+void page_copied(struct rank_memory *, uint32_t page, uint32_t number);
+void page_leaves(struct rank_memory *, uint32_t page); /* is on its way out */
+int page_guard(struct rank_memory *, uint32_t page);
+int page_open(struct rank_memory *, uint32_t page, bool shared);
+/* It may be written meanwhile, and is still kept for who is to write it. */
+void content_doubted(struct rank_memory *, uint32_t page);
+const struct version *content_digest(struct rank_memory *, uint32_t page);
+bool content_same(struct rank_memory *, struct rank_memory *, uint32_t page);
+/* Who has what this page holds, which is not resident, and can share it now; NULL: nobody. */
+struct rank_memory *sharing_giver(struct rank_memory *, uint32_t page);
+int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page);
+void sharing_was_in_vain(struct rank_memory *, uint32_t page); /* it is copied */
+void image_punch(struct rank_memory *, uint32_t page);
+void image_filled(struct rank_memory *, uint32_t page); /* it has got the page's content */
+uint8_t *image_at(const struct rank_memory *, uint32_t page);
+struct copy *copy_new(struct device_memory *, struct version key); /* nobody's; NULL: no memory */
+void copy_refer(struct rank_memory *, uint32_t page, struct copy *);
+void copy_forget(struct rank_memory *, uint32_t page); /* unless it has none */
+void page_common(struct rank_memory *, uint32_t page); /* its content is that of its copy */
+/* Where a missing page lies; to `write` there, in the rank's own image. */
+uint8_t *page_on_host(struct rank_memory *, uint32_t page, bool write);
+bool copies_trusted(const struct rank_memory *);
+void copies_named(struct rank_memory *, uint32_t page); /* its image holds what it holds now */
+bool copies_image_has(struct rank_memory *, uint32_t page);
+bool copies_has(struct rank_memory *, uint32_t page);
+struct copy *copies_find(struct rank_memory *, uint32_t page);
+bool copies_turn(struct device_memory *);
+void blank_let_go(struct rank_memory *);          /* forget.c: if no work is submitted */
+bool sharing_ample(const struct device_memory *); /* is there a chunk for each page of all ranks? */
+bool sharing_stays_apart(const struct rank_memory *, uint32_t page);
+uint64_t sharing_fitness(const struct rank_memory *, uint64_t addr, uint64_t bytes);
+static inline bool move_inwards(const struct move *v)
+{
+	return v->kind == MOVE_IN || v->kind == MOVE_OWN;
+}
+bool move_add(struct rank_memory *, uint32_t page, enum move_kind);
+void moves_drop(struct rank_memory *); /* of those in, what is not submitted */
+bool moves_pump(struct device_memory *);
+void moves_are_of_before(struct rank_memory *); /* what they copy, and what was saved */
+
+#endif

@@ -1,0 +1,275 @@
+"""What lies on the host: once for all ranks that hold the same, and never copied there twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from .device import CELLS, CHUNK
+from .steps import own, same
+from .world import ACTIVATE, PRIVATE, SAVE, Make, Rank, World
+
+
+def out(*ranks: Rank) -> None:
+    """Another rank takes all the room that there is."""
+    world = ranks[0].world
+    other = world.ranks[-1]
+    for page in range(8, 8 + world.memory.total):
+        assert page in other.model or other.alloc(page)
+    assert other.ask(ACTIVATE)
+    world.settle()
+    assert all(rank.memory.missing == len(rank.model) for rank in ranks)
+
+
+def shared(make: Make, ranks: int, pages: int = 1) -> World:
+    """Ranks that refer to the same chunks, and one more of another group."""
+    world = make(ranks + 1, max(ranks, 2) * pages, groups=(1,) * ranks + (2,))
+    first, *others = world.ranks[:-1]
+    same(first, *others, pages=pages)
+    for rank in others:
+        assert world.lib.memory_merge(rank.memory) == 0
+    assert world.memory.used == pages
+    return world
+
+
+def test_a_chunk_of_several_goes_out_once_and_comes_in_for_all(make: Make) -> None:
+    world = shared(make, 3, pages=2)
+    *ranks, _ = world.ranks
+    out(*ranks)
+    assert world.memory.swapped_out == 2 * CHUNK and world.memory.copies_held == 2
+    assert world.memory.spared == 4 * CHUNK
+    assert [world.lib.memory_on_host(r.memory, True).pages for r in ranks] == [2, 0, 0]
+    assert [world.lib.memory_on_host(r.memory, False).shared for r in ranks] == [2, 2, 2]
+    for rank in reversed(ranks):
+        assert rank.ask(ACTIVATE)
+        world.settle()
+    assert world.memory.swapped_in == 2 * CHUNK and ranks[0].refs(0) == 3
+    assert world.memory.holes == 0
+
+
+def test_what_was_moved_in_and_has_not_changed_is_not_moved_out(make: Make) -> None:
+    world = shared(make, 2, pages=2)
+    first, second, _ = world.ranks
+    out(first, second)
+    assert first.ask(ACTIVATE)
+    world.settle()
+    own(first, 0)
+    first.write(0, 7)
+    moved, spared = world.memory.swapped_out, world.memory.spared
+    out(first, second)
+    assert world.memory.swapped_out == moved + CHUNK  # other's pages are zeros that come anew
+    assert world.memory.spared - spared == CHUNK
+    assert first.read(0) == (7,) * CELLS and second.read(0) == (1,) * CELLS
+    assert first.ask(ACTIVATE)
+    world.settle()
+    moved = world.memory.swapped_out
+    out(first, second)
+    assert world.memory.swapped_out == moved and world.memory.holes == 0
+    world.check()
+
+
+def test_what_was_written_since_is_copied_out_again(make: Make) -> None:
+    """Also where all that is known of it is that it has changed."""
+    world = make(2, 2, groups=(1, 2))
+    first, _ = world.ranks
+    for value in (1, PRIVATE + 1, 2, PRIVATE + 2):
+        if 0 not in first.model:
+            assert first.alloc(0)
+        assert first.ask(ACTIVATE)
+        world.settle()
+        first.write(0, value)
+        out(first)
+        assert first.read(0) == (value,) * CELLS
+    assert world.memory.holes == world.memory.refilled == 0
+
+
+def test_a_rank_that_has_failed_believes_no_copy(make: Make) -> None:
+    world = shared(make, 2)
+    first, second, _ = world.ranks
+    out(first, second)
+    assert first.ask(ACTIVATE)
+    world.settle()
+    own(first, 0)
+    first.run(0, CELLS, 1)  # what it held already: but it is not done
+    first.fault()
+    moved = world.memory.swapped_out
+    out(first)
+    assert world.memory.swapped_out == moved + CHUNK
+    assert second.read(0) == (1,) * CELLS
+
+
+@pytest.mark.parametrize("keeper", [0, 1, 2])
+def test_a_copy_outlives_the_ranks_that_made_it(make: Make, keeper: int) -> None:
+    """And whatever becomes of their images, which are their launchers'."""
+    world = shared(make, 3)
+    out(*world.ranks[:3])
+    gone = world.ranks.pop(keeper)
+    gone.close()
+    world.check()
+    assert world.memory.copies_held == 1
+    first, second = world.ranks[:2]
+    assert first.read(0) == second.read(0) == (1,) * CELLS
+    world.ranks.remove(first)
+    first.close()
+    assert second.ask(ACTIVATE)
+    world.settle()
+    assert second.read(0) == (1,) * CELLS
+    world.ranks.remove(second)
+    second.close()
+    assert world.memory.copies_held == 0
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_who_is_saved_has_all_in_its_own_image(make: Make, stay: bool) -> None:
+    world = shared(make, 3, pages=2)
+    *ranks, _ = world.ranks
+    out(*ranks)
+    for rank in ranks[:2]:
+        assert rank.ask(SAVE, stay)
+    world.settle()
+    for rank in ranks[:2]:
+        assert rank.told[-1] == (SAVE, 0) and world.lib.memory_saved(rank.memory)
+        assert rank.in_image() == rank.model
+    for _ in range(4):  # it stays so as long as it is saved
+        world.turn()
+    assert [rank.in_image() == rank.model for rank in ranks] == [True, True, False]
+    assert ranks[2].read(1) == (2,) * CELLS
+    world.lib.memory_changes(ranks[0].memory)
+    assert ranks[0].ask(ACTIVATE)
+    world.settle()
+    ranks[0].write(0, 5)
+    assert ranks[1].in_image() == ranks[1].model
+
+
+def test_what_ranks_write_alike_on_the_host_lies_there_once(make: Make) -> None:
+    world = make(3, 4)
+    for rank in world.ranks:
+        for page in range(3):
+            assert rank.alloc(page)
+            rank.write(page, page + 1)
+            world.turn()
+    for _ in range(6):
+        world.turn()
+    # The last one is left alone: its program may go on writing there.
+    assert world.memory.copies_held == 2 and world.memory.holes == 6
+    world.lib.memory_activated(world.ranks[0].memory)
+    for _ in range(3):
+        world.turn()
+    assert world.memory.copies_held == 3
+    _, second, third = world.ranks
+    second.write(1, 9)
+    assert [rank.read(1)[0] for rank in world.ranks] == [2, 9, 2]
+    assert world.memory.refilled == 1
+    for page in range(3):
+        own(third, page)
+    assert third.ask(ACTIVATE)
+    world.settle()
+    assert second.ask(SAVE)
+    world.settle()
+    assert second.in_image() == second.model
+
+
+def test_a_page_in_the_making_is_left_alone(make: Make) -> None:
+    """It is not merged after each part that is written, and taken apart for the next."""
+    world = make(2, 4)
+    for rank in world.ranks:
+        assert rank.alloc(0) and rank.alloc(1)
+    for cell in range(CELLS):
+        for rank in world.ranks:
+            rank.run(cell, 1, 1)
+            rank.end()
+            world.turn()
+    assert world.memory.copies_held == world.memory.holes == 0
+    for rank in world.ranks:
+        rank.run(CELLS, 1, 1)
+        rank.end()
+        world.turn()
+    assert world.memory.copies_held == 1 and world.memory.refilled == 0
+
+
+def test_ranks_of_two_groups_have_no_copy_in_common(make: Make) -> None:
+    world = make(2, 4, groups=(1, 2))
+    for rank in world.ranks:
+        for page in range(2):
+            assert rank.alloc(page)
+            rank.write(page, 1)
+        world.turn()
+    assert world.memory.copies_held == 0
+    same_chunk = shared(make, 2)
+    out(*same_chunk.ranks[:2])
+    assert same_chunk.memory.copies_held == 1
+    third = same_chunk.ranks[2]
+    third.free(8)
+    assert third.alloc(0)
+    third.write(0, 1)
+    assert third.ask(SAVE)
+    same_chunk.settle()
+    assert third.memory.pages[0].copy == same_chunk.ffi.NULL
+
+
+def test_what_is_read_is_there_until_it_has_been_read(make: Make) -> None:
+    """A copy that a work reads stays, though its rank writes the page meanwhile."""
+    world = shared(make, 2)
+    first, second, _ = world.ranks
+    out(first, second)
+    second.begin()
+    place = second.place(0)
+    second.run(0, CELLS, 4)
+    first.free(0)
+    world.check()
+    assert world.device.read(place) == (1,) * CELLS
+    second.end()
+    second.end()
+    assert second.read(0) == (4,) * CELLS
+    assert second.ask(ACTIVATE)
+    world.settle()
+    assert world.lib.memory_merge(second.memory) == 0
+    world.check()
+
+
+def test_a_copy_that_is_being_made_is_not_there_yet(make: Make) -> None:
+    """It is as good as there for who goes out behind it, and for nobody else."""
+    world = shared(make, 2)
+    first, second, other = world.ranks
+    third = Rank(world, 3)
+    world.ranks.append(third)
+    for page in (0, 1):
+        assert third.alloc(page)
+    third.write(0, 1)
+    third.write(1, 5)
+    for page in (8, 9):
+        assert other.alloc(page)
+    assert other.ask(ACTIVATE)
+    world.turn()
+    assert first.moving and second.moving
+    for _ in range(3):
+        world.turn()
+    assert not third.memory.pages[0].common
+    world.settle()
+    world.check()
+
+
+def test_what_the_image_held_before_is_not_what_it_holds(make: Make) -> None:
+    """Also where it comes to hold the same again, and the image has been written meanwhile."""
+    world = make(2, 2, groups=(1, 2))
+    first, second = world.ranks
+    same(first)
+    out(first)
+    assert first.ask(ACTIVATE)
+    world.settle()
+    first.write(0, 2)
+    out(first)
+    donor = Rank(world, 2)
+    world.ranks.insert(0, donor)
+    for page in list(second.model):
+        second.free(page)
+    assert donor.alloc(0) and donor.ask(ACTIVATE)
+    world.settle()
+    donor.write(0, 2)
+    assert first.ask(ACTIVATE)
+    world.settle()
+    assert first.refs(0) == 2
+    own(first, 0)
+    first.write(0, 1)
+    assert first.ask(SAVE)
+    world.settle()
+    assert first.in_image() == first.model
