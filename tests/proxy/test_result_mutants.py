@@ -24,8 +24,6 @@ FILES = [
                                   "default: return bytes;\n")),
     ("collective/op.c", Mutant("who-receives-elsewhere-is-left-out",
                                "\t\tif (op->calls[k].recv == op->calls[seat].recv) {", "\t\t{")),
-    ("memory/transfer.c", Mutant("what-is-there-already-counts-for-nothing",
-                                 "\t\t}\n\t\tcontent_unknown(m, at, n);\n", "\t\t}\n")),
     ("loop/job_io.c", Mutant("nothing-is-let-go-of", "if (j->ranks[rank])\n\t\tmemory_forget(",
                              "if (0)\n\t\tmemory_forget(")),
     ("collective/piece.c", Mutant("nothing-is-handed", "if (call->receiver == i)", "if (1)")),
