@@ -190,8 +190,9 @@ class ProxyStatus(Struct, frozen=True):
     """`used`: resident chunks; `swap`: host memory that holds content which is not resident;
     `history`: ranks of the last placements that ended; `trouble`: what keeps jobs from leaving.
     Counters are since the proxy began: `squashed` operations were done by another rank's; `spared`
-    bytes were not moved in, because another rank had them here; `copies` of chunks were made before
-    they were written, `unforeseen` ones while they were. `shared`: bytes of several ranks now;
+    bytes were not moved in or out, because another rank had them here or the host had them already;
+    `copies` of chunks were made before they were written, `unforeseen` ones while they were.
+    `shared`: bytes of several ranks now;
     `shares`: whether ranks may share here, null if an older proxy does not say."""
 
     device: Name

@@ -192,7 +192,7 @@ struct proxy_status {
 	uint64_t used_bytes, swap_bytes, switches, swapped_in, swapped_out, kernels, wakeups;
 	uint64_t squashed;     /* works that were not done, as another rank's was for both */
 	uint64_t shared_bytes; /* of those used: of several ranks */
-	uint64_t spared_bytes; /* not moved in, because another rank had them here */
+	uint64_t spared_bytes; /* not moved in or out: another rank or the host had them */
 	uint64_t copies;       /* of chunks, before they were written */
 	uint64_t unforeseen;   /* and while a kernel wrote what nothing had said it would */
 	uint32_t shares;       /* may ranks share? as its configuration says */
