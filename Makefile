@@ -22,6 +22,9 @@ TESTS = $(if $(T),$(if $(wildcard tests/$(T)),tests/$(T),-k "$(T)"),tests)
 # Files of tests beside each other, on as many cores as there are, four at most.
 BESIDE := --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
+# The same, each test by itself and in order.
+ONE_BY_ONE := --numprocesses=auto --maxprocesses=4 --dist=load --maxschedchunk=1
+
 include proxy/build.mk
 -include interpose/build.mk
 
@@ -78,17 +81,20 @@ cuda: $(VENV_READY)
 demo: native cuda ## a training job folded from four devices onto one and back, bit for bit
 	$(PYTHON) -m examples.demo
 
+# In CI `make check` has run those of the repository.
 test: native cuda ## the fast tests; T=barrier runs only tests/barrier
-	$(PYTHON) -m pytest $(BESIDE) $(TESTS)
+	$(PYTHON) -m pytest $(BESIDE) $(if $(CI),$(if $(T),,--ignore=tests/repository)) $(TESTS)
 
 test-slow: native cuda ## what takes long
 	$(PYTHON) -m pytest -m slow $(TESTS)
 
-# What WORD draws, the commit if it is not given: some five minutes, of which no part rots unseen.
+# What WORD draws, the commit if it is not given: some five minutes of tests, in half of that on two
+# cores; so no part of them rots unseen.
 .PHONY: test-slice
 test-slice: WORD ?= $(shell git rev-parse --short=12 HEAD)
 test-slice: native cuda ## some of the slow tests, others for each commit
-	$(PYTHON) -m pytest -m "slow and not installs" --slice "$(WORD)" $(TESTS)
+	$(PYTHON) -m pytest $(ONE_BY_ONE) -m "slow and not installs" --slice "$(WORD)" \
+		--slice-seconds 150 $(TESTS)
 
 # BENCH_ARGS=--quick only shows that it works. Leaves build/bench/NAME.json, see docs/benchmarks.md.
 .PHONY: bench-dispatch
@@ -141,7 +147,7 @@ sanitize: cuda ## the tests of the C code with the sanitizers of gcc; T=… as f
 	ASAN_OPTIONS=use_sigaltstack=0:detect_leaks=0:allocator_may_return_null=1 \
 	UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
-	$(PYTHON) -m pytest $(if $(T),$(TESTS),$(SANITIZED))
+	$(PYTHON) -m pytest $(BESIDE) $(if $(T),$(TESTS),$(SANITIZED))
 
 # ---- what keeps the source in order ---------------------------------------------------------
 

@@ -6,16 +6,23 @@ import difflib
 import functools
 import json
 from collections.abc import Iterable
-from typing import Any, cast
-
-import jsonschema
+from typing import TYPE_CHECKING, Any, cast
 
 from rankfold import paths
 from rankfold.reconciler import yamldoc
 from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.model import Job, Json
 
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator, ValidationError
+
 ENV = ("spec", "env")  # its values are secrets
+
+
+def validator(schema: Json) -> Draft202012Validator:
+    import jsonschema  # here, as most commands need none, and it takes a quarter of their start
+
+    return jsonschema.Draft202012Validator(schema)
 
 
 @functools.cache
@@ -26,7 +33,7 @@ def load_schema(kind: str) -> Json:
             *where, name = field.path.split(".")
             within = functools.reduce(lambda rule, part: rule["properties"][part], where, schema)
             within["properties"][name] = field.rule
-    jsonschema.Draft202012Validator.check_schema(schema)
+    validator(schema).check_schema(schema)
     return schema
 
 
@@ -54,14 +61,12 @@ def default_of(path: yamldoc.Path, rule: Json, document: Json) -> Any:
 
 def schema_faults(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]]:
     """What a schema has against a value, in words."""
-    for error in jsonschema.Draft202012Validator(schema).iter_errors(value):
+    for error in validator(schema).iter_errors(value):
         path: yamldoc.Path = tuple(error.absolute_path)
         yield from _explain(error, path)
 
 
-def _explain(
-    error: jsonschema.ValidationError, path: yamldoc.Path
-) -> Iterable[tuple[yamldoc.Path, str]]:
+def _explain(error: ValidationError, path: yamldoc.Path) -> Iterable[tuple[yamldoc.Path, str]]:
     rule, got, wanted = error.schema, error.instance, cast(Any, error.validator_value)
     if not isinstance(rule, dict):
         yield path, error.message
@@ -102,7 +107,7 @@ def _quoted(got: Any, path: yamldoc.Path) -> str:
     return "a text" if isinstance(got, str) else A_NUMBER
 
 
-def _out_of_bounds(error: jsonschema.ValidationError, shown: str) -> str:
+def _out_of_bounds(error: ValidationError, shown: str) -> str:
     wanted = cast(Any, error.validator_value)
     if error.validator == "minimum":
         return f"must be at least {wanted}, not {shown}"

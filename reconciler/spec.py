@@ -16,13 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from rankfold.messages import DEVICES_MAX
 from rankfold.reconciler import yamldoc
 from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.model import Desired, Device, Job, Json, Origin, Pool
-from rankfold.reconciler.schemas import ENV, default_of, load_schema, schema_faults, walk
+from rankfold.reconciler.schemas import ENV, default_of, load_schema, schema_faults, validator, walk
 
 KINDS = ("Pool", "Job", "Policy")
 API_VERSION = "rankfold/v1alpha1"
@@ -377,8 +375,7 @@ def command_faults(command: list[str]) -> list[str]:
 def bad_name(name: str) -> str:
     """Why this cannot be an object's name; empty if it can."""
     rule = load_schema("Job")["properties"]["metadata"]["properties"]["name"]
-    validator = jsonschema.Draft202012Validator(rule)
-    return "" if validator.is_valid(name) else str(rule["description"])
+    return "" if validator(rule).is_valid(name) else str(rule["description"])
 
 
 def env_faults(env: Iterable[str]) -> Iterable[tuple[str, str]]:

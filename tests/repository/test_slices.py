@@ -36,12 +36,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def order(folder: Path, word: str, seconds: float) -> tuple[list[str], str]:
+def order(folder: Path, word: str, seconds: float, *more: str) -> tuple[list[str], str]:
     """The tests that ran, first to last, and all that was said."""
     options = ["-s", "-c", os.devnull, "--rootdir", str(folder), "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, "--slice", word,
-               "--slice-seconds", str(seconds), str(folder)]  # fmt: skip
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")}
+               "--slice-seconds", str(seconds), *more, str(folder)]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests"),
+           "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # fmt: skip
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return [line.split()[-1] for line in done.stdout.splitlines() if "ran " in line], done.stdout
@@ -57,3 +58,8 @@ def test_none_begins_when_the_time_is_over_but_the_first(folder: Path) -> None:
     ran, said = order(folder, "one", 0)
     assert ran == order(folder, "one", 300)[0][:1]
     assert "slice one: 19 tests left out after 0 s" in said and "1 passed" in said
+
+
+def test_beside_each_other_each_process_has_its_time(folder: Path) -> None:
+    _, said = order(folder, "one", 0, "-p", "xdist", "--numprocesses=2", "--maxschedchunk=1")
+    assert "slice one: 18 tests left out after 0 s" in said and "2 passed" in said

@@ -22,6 +22,7 @@ from rankfold.control import ControlError, Message, call
 from support.leaks import State
 
 MiB = 1 << 20
+ASK_AGAIN_S = 0.1  # each question takes time from what runs
 
 
 def until(condition: Any, seconds: float = 30.0, what: str = "") -> Any:
@@ -54,14 +55,19 @@ class RunningJob:
 
     def wait(self, seconds: float = 90.0) -> list[int]:
         """Every rank's exit status, once all have ended."""
-        ranks = range(self.world_size)
+        ranks, asked_at = range(self.world_size), 0.0
 
         def ended() -> bool:
+            nonlocal asked_at
+            over = all(self.exit_status(rank) is not None for rank in ranks)
+            if not over and time.monotonic() < asked_at + ASK_AGAIN_S:
+                return False
+            asked_at = time.monotonic()
             for device in self.devices:
                 for job in self.fleet.status(device)["jobs"]:
                     if job["job"] == self.name and job["state"] == "failed":
                         raise AssertionError(f"{device}: {job['reason']}")
-            return all(self.exit_status(rank) is not None for rank in ranks)
+            return over
 
         until(ended, seconds, f"{self.name} ends")
         return [int(self.exit_status(rank) or 0) for rank in ranks]

@@ -1,14 +1,16 @@
 """A slice of the tests: those that a short time has room for, others for each commit.
 
 ``pytest --slice WORD`` puts the tests into an order that WORD draws and begins none after
-`--slice-seconds`. What a machine manages depends on its speed, which tests come first on WORD
-alone: a failure is found again with the same one. A plugin of tests/conftest.py.
+`--slice-seconds`; beside each other (pytest-xdist) each process has that time. What a machine
+manages depends on its speed, which tests come first on WORD alone: a failure is found again with
+the same one. A plugin of tests/conftest.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,15 @@ class Slice:
             self.left_out += 1
             return True
         return None
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Who runs some of the tests beside others (pytest-xdist) tells how many it left out."""
+        if told := getattr(session.config, "workeroutput", None):
+            told["left_out"] = self.left_out
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.left_out += getattr(node, "workeroutput", {}).get("left_out", 0)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
