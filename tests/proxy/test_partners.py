@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 
 import numpy as np
 
 from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.native import Native
 from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
 from support.computing import Computing, sync
 from support.ring_client import (
@@ -162,6 +164,13 @@ def test_who_waits_for_a_copy_is_not_kept_from_it(kernels: Loader) -> None:
         sync(made)
 
 
+def kernels_of(native: Native, rank: Computing) -> int:
+    """Those that have been submitted."""
+    status = native.rank_status(1, rank.rank)
+    assert status
+    return status.kernels
+
+
 def test_who_may_write_anywhere_takes_no_part(kernels: Loader) -> None:
     """What it has written where nobody foresaw it is not shared any longer."""
     with shared(kernels, 2) as (native, made):
@@ -172,13 +181,17 @@ def test_who_may_write_anywhere_takes_no_part(kernels: Loader) -> None:
         for each in made:
             each.fill(HOMES[1], 3, 4, CHUNK // 2)
         sync(made)
-        for each in reversed(made):  # the moments are shared, and `rank` is the active one
+        for each in [*reversed(made)] * 8:  # the moments are shared in time; `rank` is the last
             each.launch("scale", GRADIENT, OWN, WORDS, 0)
             sync([each])
+        before = kernels_of(native, rank)
         with at_once(native, made):
-            rank.launch("stray", HOMES[1] - 64, OTHER, 1 << 27, 5, threads=1)  # to the moments
+            rank.launch("stray", HOMES[1] - 64, OTHER, 3 << 30, 5, threads=1)  # to the moments
             rank.fill(MOMENTS, 9, 4, WORDS, stream=100)
-            made[1].fill(MOMENTS, 9, 4, WORDS)
+        until(lambda: kernels_of(native, rank) > before, native)
+        time.sleep(0.1)  # it has written, and goes on for several times that
+        made[1].fill(MOMENTS, 9, 4, WORDS)
+        made[1].ring()
         sync(made)
         assert [words(each, MOMENTS) for each in made] == [[9] * WORDS] * 2
         assert rank.read(HOMES[1] + 4032, 4) == bytes([5, 0, 0, 0])
