@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .device import CELLS
+from .device import CELLS, CHUNK
 from .steps import fill, forget, hand, keeper, own
 from .world import ACTIVATE, SAVE, Make, Rank
 
@@ -56,6 +56,7 @@ def test_what_is_forgotten_on_its_way_out_leaves_nothing(make: Make) -> None:
     forget(rank, 0, CELLS)
     world.settle()
     assert [rank.memory.pages[page].in_image for page in range(2)] == [False, True]
+    assert os.pread(rank.fd, CHUNK, 0) == bytes(CHUNK) != os.pread(rank.fd, CHUNK, CHUNK)
     bring(rank)
     world.check()
 
