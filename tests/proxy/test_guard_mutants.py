@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from barrier.mutants import Mutant
 
-from support.native import CORE, REPOSITORY, with_fault
+from support.native import CORE, REPOSITORY, tests_notice, with_fault
 
 FILES = [
     ("guard/pairs.c", Mutant(
@@ -44,9 +41,4 @@ def test_seeded_faults_fit_the_source() -> None:
 @pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
 def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
     native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
-    tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-             str(REPOSITORY / "tests/proxy/test_guard.py")]  # fmt: skip
-    done = subprocess.run(tests, env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False,
-                          capture_output=True, text=True, cwd=REPOSITORY)  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "AssertionError" in done.stdout or "assert" in done.stdout
+    tests_notice(native, REPOSITORY / "tests/proxy/test_guard.py")

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.native import Native
 from support.computing import INT32, SUM, Computing
 from support.contents import Image, check_equal_versions
 from support.devices import Devices, devices
@@ -296,6 +297,20 @@ def test_one_of_them_is_gone_behind_it(kernels: Loader) -> None:
         assert got == made[2].memory[WORDS + PAGE :][: PAGE // 16].tobytes()
 
 
+def have_it_or_fail(native: Native, ranks: list[Training]) -> None:
+    """These have the result at RECV, or the job has failed."""
+    for rank in ranks:
+        rank.begin(DEVICE_SYNC)
+    until(lambda: all(r.answered() for r in ranks) or state(native) == "failed", native)
+    if state(native) == "failed":
+        return
+    for rank in ranks:
+        assert rank.finish() == 0
+        for page in range(PAGES):
+            got = rank.read(RECV + page * CHUNK, CHUNK // 16)
+            assert got == rank.memory[WORDS + page * PAGE :][: PAGE // 16].tobytes()
+
+
 @pytest.mark.parametrize("who", [0, 1, 2])
 def test_a_rank_fails_meanwhile(kernels: Loader, who: int) -> None:
     """The others have the result, or the job fails; nobody has anything else."""
@@ -309,16 +324,7 @@ def test_a_rank_fails_meanwhile(kernels: Loader, who: int) -> None:
                 rank.launch("update", OWN, DEV_BASE + (1 << 39), 96, 0, stream=SIDE)
             what.post(rank)
         rest = [rank for rank in made if rank.rank != who]
-        for rank in rest:
-            rank.begin(DEVICE_SYNC)
-        until(lambda: all(r.answered() for r in rest) or state(native) == "failed", native)
-        if state(native) == "failed":
-            return
-        for rank in rest:
-            assert rank.finish() == 0
-            for page in range(PAGES):
-                got = rank.read(RECV + page * CHUNK, CHUNK // 16)
-                assert got == rank.memory[WORDS + page * PAGE :][: PAGE // 16].tobytes()
+        have_it_or_fail(native, rest)
 
 
 @pytest.mark.parametrize("who", [0, 1, 2, None])
@@ -341,20 +347,11 @@ def test_a_rank_fails_when_its_input_is_in_a_sum(kernels: Loader, who: int | Non
         made[who].launch("update", OWN, DEV_BASE + (1 << 39), 96, 0, stream=SIDE)
         rest = [rank for rank in made if rank.rank != who]
         what.post(made[3])
-        for rank in rest:
-            rank.begin(DEVICE_SYNC)
-        until(lambda: all(r.answered() for r in rest) or state(native) == "failed", native)
-        if state(native) == "failed":
-            return
-        for rank in rest:
-            assert rank.finish() == 0
-            for page in range(PAGES):
-                got = rank.read(RECV + page * CHUNK, CHUNK // 16)
-                assert got == rank.memory[WORDS + page * PAGE :][: PAGE // 16].tobytes()
+        have_it_or_fail(native, rest)
 
 
-def state(native: object) -> str:
-    status = native.job_status(1)  # type: ignore[attr-defined]
+def state(native: Native) -> str:
+    status = native.job_status(1)
     return str(status["state"]) if status else "gone"
 
 

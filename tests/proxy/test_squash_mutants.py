@@ -6,15 +6,12 @@ the job stands still."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from barrier.mutants import Mutant
 
-from support.native import CORE, REPOSITORY, with_fault
+from support.native import CORE, REPOSITORY, tests_notice, with_fault
 
 SQUASH = [
     Mutant("another-key-will-do", "f->key.a == g->key.a && f->key.b == g->key.b &&", "1 &&"),
@@ -72,8 +69,4 @@ def test_seeded_faults_fit_the_source() -> None:
 @pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
 def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
     native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
-    tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-             "--hypothesis-profile=faults", *map(str, TESTS)]  # fmt: skip
-    done = subprocess.run(tests, env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False,
-                          capture_output=True, text=True, cwd=REPOSITORY)  # fmt: skip
-    assert done.returncode != 0, done.stdout + done.stderr
+    tests_notice(native, *TESTS, options=["--hypothesis-profile=faults"])

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,12 @@ def load(library: Path, *headers: Path, before: str = "") -> tuple[cffi.FFI, Any
     ffi = cffi.FFI()
     ffi.cdef(before + declarations(*headers))
     return ffi, ffi.dlopen(str(library))
+
+
+def tests_notice(native: Path, *tests: Path, options: Sequence[str] = ()) -> None:
+    """Some test of these fails with that build, or crashes: that none begins does not count."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+               *options, *map(str, tests)]  # fmt: skip
+    done = subprocess.run(command, env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False,
+                          capture_output=True, text=True, cwd=REPOSITORY)  # fmt: skip
+    assert done.returncode not in (0, 2, 3, 4, 5), done.stdout + done.stderr
