@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from barrier.mutants import Mutant
 
-from support.native import CORE, REPOSITORY, tests_notice, with_fault
+from support.native import CORE, REPOSITORY, noticed_by, with_fault
 
 FILES = [
     ("memory/transfer.c", Mutant("edges-are-left-out", "if (!is_there(t, at)) {\n", "if (0) {\n")),
@@ -36,4 +36,4 @@ def test_seeded_faults_fit_the_source() -> None:
 @pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
 def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
     native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
-    tests_notice(native, REPOSITORY / "tests/proxy/test_results.py")
+    noticed_by(native, REPOSITORY / "tests/proxy/test_results.py")

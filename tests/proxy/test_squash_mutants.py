@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from barrier.mutants import Mutant
 
-from support.native import CORE, REPOSITORY, tests_notice, with_fault
+from support.native import CORE, REPOSITORY, noticed_by, with_fault
 
 SQUASH = [
     Mutant("another-key-will-do", "f->key.a == g->key.a && f->key.b == g->key.b &&", "1 &&"),
@@ -69,4 +69,4 @@ def test_seeded_faults_fit_the_source() -> None:
 @pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
 def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
     native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
-    tests_notice(native, *TESTS, options=["--hypothesis-profile=faults"])
+    noticed_by(native, *TESTS, options=["--hypothesis-profile=faults"])

@@ -92,7 +92,7 @@ def load(library: Path, *headers: Path, before: str = "") -> tuple[cffi.FFI, Any
     return ffi, ffi.dlopen(str(library))
 
 
-def tests_notice(native: Path, *tests: Path, options: Sequence[str] = ()) -> None:
+def noticed_by(native: Path, *tests: Path, options: Sequence[str] = ()) -> None:
     """Some test of these fails with that build, or crashes: that none begins does not count."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
                *options, *map(str, tests)]  # fmt: skip
