@@ -87,8 +87,8 @@ def test_what_would_be_copied_each_time_is_not_handed(make: Make) -> None:
     assert hand(first, second, 0, CELLS) == [0]
     own(second, 0)
     second.write(0, 5)
-    assert hand(first, second, 0, CELLS) == [] == hand(second, first, 0, CELLS)
-    for rank in world.ranks:
+    for rank in (first, second, first):
+        assert hand(first, second, 0, CELLS) == [] == hand(second, first, 0, CELLS)
         world.lib.memory_activated(rank.memory)
     assert hand(first, second, 0, CELLS) == [0]
     own(second, 0)

@@ -27,6 +27,7 @@ from support.ring_client import (
     until,
 )
 from support.trained import (
+    ALLREDUCE,
     GRADIENT,
     HOMES,
     MOMENTS,
@@ -218,6 +219,26 @@ def test_who_comes_to_something_else_goes_alone(kernels: Loader) -> None:
         for rank in made:
             assert words(rank, PARAMETERS) == updated(2, rank.rank)
         assert counts(native, 2)[1] == before
+
+
+def test_what_one_waited_for_in_vain_the_others_do_not_wait_for(kernels: Loader) -> None:
+    """Waiting for a rank that has yet to compute costs a turn. Memory is scarce: what is equal is
+    shared each time."""
+    ranks, batches = 4, 32
+    with folded(kernels, ranks, chunks=40) as (here, made):
+        (native,) = here.natives
+        begin_alike(made)
+        before = native.status()["switches"]
+        with at_once(native, made):
+            for rank in made:
+                for _ in range(batches):
+                    rank.launch("scale", OWN, OWN, WORDS, 1)
+                    rank.launch("update", PARAMETERS, MOMENTS, WORDS, rank.rank)
+                    rank.collective(ALLREDUCE, PARAMETERS, PARAMETERS, WORDS)
+        sync(made)
+        beyond = native.status()["switches"] - before - (ranks - 1) * batches
+        assert beyond < 9  # 4, of 32; each for itself would have waited 17 times in vain
+        assert len({tuple(words(rank, PARAMETERS)) for rank in made}) == 1
 
 
 def test_who_never_comes_is_not_waited_for(kernels: Loader) -> None:

@@ -243,7 +243,8 @@ void sharing_was_in_vain(struct rank_memory *m, uint32_t index)
 	struct page *page = &m->pages[index];
 	uint32_t wary = 2u * page->wary + 1;
 	page->wary = (uint8_t)(wary < WARY_MAX ? wary : WARY_MAX);
-	page->apart_until = m->device->turns + page->wary * m->device->count;
+	/* Half a round more: the last one's next chance to share it is still to be missed. */
+	page->apart_until = m->device->turns + (2u * page->wary + 1) * m->device->count / 2;
 }
 
 bool sharing_ample(const struct device_memory *d)

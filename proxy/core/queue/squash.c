@@ -224,9 +224,14 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 	return impatient(r, i, f) ? VERDICT_IMPATIENT : VERDICT_WAITS;
 }
 
+/* What was in vain for one is so for the others, who run the same program and come to it next. */
 void squash_alone(struct rank *r, struct item *i, const struct foreseen *f, enum verdict verdict)
 {
-	if (!i->apart && verdict != VERDICT_ALONE)
+	bool first = !i->apart && verdict != VERDICT_ALONE;
+	for (uint32_t n = 0; n < r->job->world_size && first && verdict != VERDICT_IMPATIENT; n++)
+		if (r->job->ranks[n] && r->job->ranks[n] != r)
+			learn(r->job->ranks[n], i, f, verdict);
+	if (first)
 		learn(r, i, f, verdict);
 	i->apart = true;
 }
