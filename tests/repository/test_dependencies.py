@@ -36,7 +36,7 @@ def test_the_runtime_needs_what_it_imports_and_nothing_else() -> None:
     files = sources(".py")
     running = [
         name for name in files
-        if name.startswith(("reconciler/", "proxy/", "interpose/", "rankfold/"))
+        if name.startswith(("checkpoint/", "interpose/", "proxy/", "rankfold/", "reconciler/"))
         and name not in BUILD_ONLY
     ]  # fmt: skip
     assert imported(running) == needed(PROJECT["dependencies"])

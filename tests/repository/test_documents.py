@@ -101,8 +101,8 @@ def test_the_reference_says_where_logs_are(tmp_path: Path, monkeypatch: pytest.M
     assert f"`<state>/{proxy}`" in text and f"`<state>/{rank}`" in text
 
 
-FOLDERS = ("reconciler", "proxy", "interpose", "rankfold", "schemas", "specs", "examples", "tests",
-           "benchmarks", "docs", "tools")  # fmt: skip
+FOLDERS = ("checkpoint", "reconciler", "proxy", "interpose", "rankfold", "schemas", "specs",
+           "examples", "tests", "benchmarks", "docs", "tools")  # fmt: skip
 _PATH = r"/[\w./*-]*\w(?:\.\w+)?/?"
 POINTER = re.compile(rf"(?<![\w./\"'}}>-])((?:{'|'.join(FOLDERS)}){_PATH})(?![\w*<{{])")
 
@@ -119,7 +119,7 @@ def there(path: str, known: list[str]) -> bool:
     """`rankfold/reconciler` and its like are links; `NAME` and its like stand for something."""
     if re.fullmatch(r"rankfold/v\d\w*", path):
         return True  # an apiVersion
-    path = re.sub(r"^rankfold/(reconciler|proxy|interpose)\b", r"\1", path.rstrip("/"))
+    path = re.sub(r"^rankfold/(checkpoint|reconciler|proxy|interpose)\b", r"\1", path.rstrip("/"))
     if re.search(r"(^|/)[A-Z]{2,}\b(?!\.md)", path):
         return True
     patterns = (path, f"{path}.*", f"{path}/*", *([f"{path}*"] if path.endswith("_") else []))

@@ -1,0 +1,1 @@
+"""Checkpoints of jobs: what outlives the processes of a rank, and the machine under them."""

@@ -1,0 +1,101 @@
+"""`rankfold store check`: everything in a store is read, and what is wrong is said of each
+checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from rankfold.checkpoint.store import lives, names
+from rankfold.checkpoint.store.errors import Damaged, Refused
+from rankfold.checkpoint.store.manifest import Manifest
+from rankfold.checkpoint.store.names import Id, Place
+from rankfold.checkpoint.store.reading import Checkpoint
+from rankfold.checkpoint.store.store import Store
+
+
+class Report(NamedTuple):
+    """Of one checkpoint; of the whole job where `id` is None. `faults` in words, none if all is as
+    it was saved. `note`: nothing wrong, and worth knowing."""
+
+    job: str
+    id: Id | None
+    manifest: Manifest | None
+    faults: tuple[str, ...]
+    note: str = ""
+
+
+def check(store: Store, told: Callable[[str], None] | None = None) -> Iterator[Report]:
+    """Reads every checkpoint whole, each file once. What is damaged is marked, so that no later
+    save counts on it. `told` hears what is read next."""
+    for job in store.jobs():
+        yield from _check_job(store, job, told or (lambda _: None))
+
+
+def _check_job(store: Store, job: str, told: Callable[[str], None]) -> Iterator[Report]:
+    seen: dict[Place, str | None] = {}
+    try:
+        life = lives.life(store.files, job)
+    except (Damaged, Refused) as error:
+        yield Report(job, None, None, (str(error),))
+        life = None
+    needed: set[Place] = set()
+    for each in lives.ids(store.files, names.manifest(job)):
+        told(f"checkpoint {each} of {job}")
+        try:
+            manifest = store.manifest(job, each)
+        except (Damaged, Refused) as error:
+            yield Report(job, each, None, (str(error),))
+            continue
+        needed |= manifest.files.keys()
+        if life and not life.counts(each):
+            note = f"written when incarnation {life.incarnation} had begun: it does not count"
+            yield Report(job, each, manifest, (), note)
+            continue
+        yield _check_one(store, manifest, seen)
+    yield from _rest(store, job, needed)
+
+
+def _check_one(store: Store, manifest: Manifest, seen: dict[Place, str | None]) -> Report:
+    faults = Checkpoint(store.files, manifest).verify(seen)
+    store.mark(manifest.job, faults)
+    words = tuple(
+        f"{store.url.rstrip('/')}/{names.data(manifest.job, fault.place)}: {fault.reason}"
+        if fault.place else fault.reason
+        for fault in faults
+    )  # fmt: skip
+    return Report(manifest.job, manifest.id, manifest, words)
+
+
+def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
+    """What belongs to no checkpoint: a running or interrupted save's, or not collected yet."""
+    try:
+        claim = lives.claim(store.files, job)
+    except (Damaged, Refused) as error:
+        yield Report(job, None, None, (str(error),))
+        claim = None
+    data = store.data(job)
+    rest = {place: size for place, size in data.items() if place not in needed}
+    own = sum(size for place, size in rest.items() if claim and place.folder == claim.folder)
+    listed = lives.ids(store.files, names.manifest(job))
+    if claim and claim.id and claim.id not in listed:
+        note = f"checkpoint {claim.id} is being saved, or was interrupted: {own} bytes so far"
+        yield Report(job, None, None, (), note)
+        rest = {place: size for place, size in rest.items() if place.folder != claim.folder}
+    if left := sum(rest.values()):
+        yield Report(job, None, None, (), f"{left} bytes that no checkpoint needs: to be collected")
+    folder = names.job(job)
+    strange = [name for name in store.files.below(folder) if not _ours(name, folder)]
+    for name in strange:
+        yield Report(job, None, None, (), f"{name} was not written by rankfold: left alone")
+
+
+def _ours(name: str, folder: str) -> bool:
+    kind, _, rest = name[len(folder) + 1 :].partition("/")
+    if kind == "data":
+        return Place.parse(rest) is not None
+    if kind in ("manifests", "doomed"):
+        return names.id_of(rest) is not None
+    if kind in ("claims", "incarnations", "known"):
+        return names.number_of(rest) is not None
+    return kind == "damaged" and names.of_damage(rest) is not None

@@ -1,0 +1,171 @@
+"""Collecting: what nobody counts on any more is removed, beside saves and other collections.
+
+The order of the steps is what makes it safe, without clocks and without a lock:
+
+1.  list the data: only what lies there now can be removed;
+2.  read the claim and the incarnation, then the manifests: a save that was running at 1 is seen as
+    a claim, or it had finished and is seen as a manifest;
+3.  move the manifests that go to `doomed`. A save names its pins in its claim and looks for their
+    manifests *afterwards*: so either it finds that one is gone and does not count on it, or
+4.  its claim is seen when claim and incarnation are read again, or it has finished since 2, and its
+    manifest is seen when manifests are listed again after that;
+5.  remove what was listed at 1 and is needed by no manifest of 2 (but those moved at 3) or 4, by
+    nothing that is pinned, doomed or not, and lies in no running save's folder. The manifests of 2
+    count, for another collection may have doomed one of them since, and a save pinned it before.
+
+No folder of a save is ever used by another, so what is removed late hits nothing new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from rankfold.checkpoint.store import lives, names
+from rankfold.checkpoint.store.errors import Damaged, Missing, Refused
+from rankfold.checkpoint.store.lives import Claim, Life
+from rankfold.checkpoint.store.manifest import Manifest
+from rankfold.checkpoint.store.names import Id, Place
+
+if TYPE_CHECKING:
+    from rankfold.checkpoint.store.store import Store
+
+
+class Collected(NamedTuple):
+    """What a collection removed."""
+
+    checkpoints: tuple[Id, ...]
+    files: int
+    bytes: int
+
+
+class _Seen(NamedTuple):
+    """The manifests of a job; None for one that is damaged."""
+
+    life: Life | None
+    claim: Claim | None
+    manifests: dict[Id, Manifest | None]
+
+    @property
+    def running(self) -> Claim | None:
+        """The claim, if it holds."""
+        claim, life = self.claim, self.life
+        if claim is None or claim.id is None or claim.id in self.manifests:
+            return None
+        return None if life and life.incarnation > claim.id.incarnation else claim
+
+    def pins(self) -> set[Id]:
+        found = set(self.running.pins) if self.running else set()
+        life = self.life
+        if life and life.origin and not any(
+            each.incarnation == life.incarnation for each in self.manifests
+        ):  # fmt: skip
+            found.add(life.origin)
+        return found
+
+
+def collect(store: Store, job: str, keep: int) -> Collected:
+    """See `Store.collect`."""
+    if keep < 1:
+        raise ValueError("at least one checkpoint is kept")
+    data = store.data(job)
+    first = _look(store, job)
+    goes = _goes(store, job, first, keep)
+    for each in goes:
+        _doom(store, job, each)
+    second = _look(store, job, first)
+    needed = _needed(store, job, first, second, goes)
+    running = {claim.folder for claim in (first.running, second.running) if claim}
+    # Of a damaged manifest nobody knows what it names: what its own save stored stays with it.
+    damaged = {each for each, manifest in second.manifests.items() if manifest is None}
+    removed = [
+        place for place in data
+        if not (place in needed or place.folder in running or Id.of_folder(place.folder) in damaged)
+    ]  # fmt: skip
+    for place in removed:
+        store.files.remove(names.data(job, place))
+    _tidy(store, job, first, second, {place.folder for place in removed})
+    return Collected(tuple(goes), len(removed), sum(data[place] for place in removed))
+
+
+def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
+    """The claim first, then the manifests; those that were read before are not read again."""
+    try:
+        claim, life = lives.claim(store.files, job), lives.life(store.files, job)
+    except Damaged as error:
+        remedy = "nothing was removed; the next save or incarnation of the job mends it"
+        raise Damaged(error.url, error.what, remedy, name=error.name) from error
+    read = before.manifests if before else {}
+    found: dict[Id, Manifest | None] = {}
+    for each in lives.ids(store.files, names.manifest(job)):
+        with contextlib.suppress(Missing):  # another collection was faster
+            found[each] = read[each] if each in read else _read(store, job, each)
+    return _Seen(life, claim, found)
+
+
+def _read(store: Store, job: str, each: Id) -> Manifest | None:
+    """A manifest, doomed or not; None where it is damaged."""
+    for name in (names.manifest(job, each), names.doomed(job, each)):
+        try:
+            return Manifest.decode(store.url, job, each, store.files.get(name), name)
+        except Missing:
+            continue
+        except Damaged:
+            return None
+        except Refused as error:  # a newer rankfold's, and what it needs is not known
+            remedy = "nothing was removed; collect with the newer rankfold"
+            raise Refused(error.url, error.what, remedy, name=error.name) from error
+    raise Missing(store.url, "is not there", name=names.manifest(job, each))
+
+
+def _goes(store: Store, job: str, seen: _Seen, keep: int) -> list[Id]:
+    """All that are older than the last `keep` good ones, and those that came too late to count; not
+    what somebody counts on."""
+    marked, pins, good, goes = store.damaged(job), seen.pins(), 0, []
+    for each in sorted(seen.manifests, reverse=True):
+        manifest = seen.manifests[each]
+        late = seen.life is not None and not seen.life.counts(each)
+        if (good >= keep or late) and each not in pins:
+            goes.append(each)
+        elif not late and manifest is not None and not marked & manifest.files.keys():
+            good += 1
+    return goes
+
+
+def _doom(store: Store, job: str, each: Id) -> None:
+    """A manifest is in one of the two folders at every moment."""
+    try:
+        data = store.files.get(names.manifest(job, each))
+    except Missing:
+        return
+    store.files.create(names.doomed(job, each), data)
+    store.files.settle([names.doomed(job)])
+    store.files.remove(names.manifest(job, each))
+
+
+def _needed(store: Store, job: str, first: _Seen, second: _Seen, goes: list[Id]) -> set[Place]:
+    counted = [m for each, m in first.manifests.items() if each not in goes]
+    counted += second.manifests.values()
+    for each in first.pins() | second.pins():
+        with contextlib.suppress(Missing):
+            counted.append(_read(store, job, each))
+    return {place for manifest in counted if manifest for place in manifest.files}
+
+
+def _tidy(store: Store, job: str, first: _Seen, second: _Seen, folders: set[str]) -> None:
+    """Doomed manifests that nobody pins, marks of files that are gone, incarnations that are over,
+    empty folders."""
+    files, pins = store.files, first.pins() | second.pins()
+    for each in lives.ids(files, names.doomed(job)):
+        if each not in pins:
+            files.remove(names.doomed(job, each))
+    left = store.data(job)
+    for place in store.damaged(job) - left.keys():
+        files.remove(names.damage(job, place))
+    for folder in folders - {place.folder for place in left}:
+        files.sweep(f"{names.data(job)}/{folder}")
+    if second.life and second.life.known is not None:
+        for number in lives.numbers(files, names.incarnation(job)):
+            if number < second.life.incarnation:
+                files.remove(names.incarnation(job, number))
+                files.remove(names.known(job, number))

@@ -1,0 +1,67 @@
+"""The JSON files of a store: sealed with a digest, and checked before anything is believed."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+from blake3 import blake3
+
+from rankfold import paths
+from rankfold.checkpoint.store.errors import Damaged, Refused
+
+FORMAT, VERSION = "rankfold-checkpoints", 1
+Json = dict[str, Any]
+
+
+def seal(kind: str, **fields: Any) -> bytes:
+    """The bytes of a new document of this kind. Raises ValueError where the schema has something
+    against it: that is a fault of ours."""
+    document = {"format": FORMAT, "version": VERSION, "kind": kind, **fields}
+    document["digest"] = _digest(document)
+    if fault := _fault(kind, document):
+        raise ValueError(f"{kind}: {fault}")
+    return _text(document)
+
+
+def unseal(url: str, name: str, kind: str, data: bytes) -> Json:
+    """What `seal` was given. Raises `Refused` for what no version of ours or a newer one wrote, and
+    `Damaged` for what is not as it was written."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(url, f"is no JSON: {error}", name=name) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise Refused(url, "was not written by rankfold", "name another URL", name=name)
+    version = document.get("version")
+    if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
+        what = f"has version {version} of the format, this rankfold knows {VERSION}"
+        raise Refused(url, what, "use the newer rankfold that wrote it", name=name)
+    if document.get("digest") != _digest(document):
+        raise Damaged(url, "does not have the digest that it names", name=name)
+    if fault := _fault(kind, document):
+        raise Damaged(url, fault, name=name)
+    return document
+
+
+def _text(document: Json) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(document: Json) -> str:
+    return blake3(_text({k: v for k, v in document.items() if k != "digest"})).hexdigest()
+
+
+def _fault(kind: str, document: Json) -> str | None:
+    for error in _validator(kind).iter_errors(document):
+        return f"{error.json_path}: {error.message[:200]}"
+    return None
+
+
+@functools.cache
+def _validator(kind: str) -> Any:
+    import jsonschema  # here, for most processes validate nothing
+
+    schema = json.loads(paths.schema("checkpoint").read_text())
+    return jsonschema.Draft202012Validator({"$defs": schema["$defs"], "$ref": f"#/$defs/{kind}"})

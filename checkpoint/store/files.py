@@ -1,0 +1,198 @@
+"""What the store asks of a file system, any that fsspec opens, and how a local one gives it.
+
+Five operations. Every file is written once, whole, and never again: `create` either makes it or
+finds it there; that, and the order of operations, is all that several machines agree by. A listing
+shows what was created before it began and nothing that was removed before: S3 and local file
+systems do so.
+
+fsspec's local file system writes in place and syncs nothing, and its transactions go through
+another folder. So writing and listing are our own there (`LocalFiles`): a file is written without a
+name, synced, and linked to its name, which a process that dies never leaves half done; `settle`
+syncs the folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rankfold.checkpoint.store.errors import Full, Missing, StoreError, Unavailable
+
+Data = bytes | bytearray | memoryview
+AGAIN = "what was saved so far stays; see that it can be reached, then save again"
+MAKE_ROOM = "make room, or let checkpoints go to another store; what was saved so far stays"
+PART = ".part"  # ends the name of a file in the making, where one needs a name
+
+_MEMORY = threading.Lock()  # fsspec's memory looks first and writes then
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Files:
+    """Names are relative to the store's URL. Every error is a `StoreError`."""
+
+    def __init__(self, fs: Any, root: str, url: str):
+        self.fs, self.root, self.url = fs, root.rstrip("/"), url
+
+    def create(self, name: str, data: Data) -> bool:
+        """Whether this made it: False where it is there already. Whole or not at all."""
+        with self._named(name):
+            try:
+                with _MEMORY if self.fs.protocol == "memory" else contextlib.nullcontext():
+                    self.fs.pipe_file(self._path(name), bytes(data), mode="create")
+                return True
+            except FileExistsError:
+                return False
+            except OSError:  # some servers have no word of their own for it
+                if name in self.below(name.rpartition("/")[0]):
+                    return False
+                raise
+
+    def settle(self, folders: Iterable[str]) -> None:
+        """Afterwards what was created in these folders survives a loss of power."""
+
+    def get(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
+        with self._named(name):
+            data: bytes = self.fs.cat_file(self._path(name), start=start, end=end)
+            return data
+
+    def below(self, folder: str) -> dict[str, int]:
+        """All files below it, and their bytes; none where there is no such folder."""
+        with self._named(folder):
+            self.fs.invalidate_cache()
+            return dict(self._walk(self._path(folder).rstrip("/")))
+
+    def some(self) -> str | None:
+        """Something that lies directly below the URL, None where there is nothing."""
+        with self._named(""):
+            try:
+                entries = self.fs.ls(self.root, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            found = [str(entry["name"]).strip("/").rpartition("/")[2] for entry in entries]
+            return next((name for name in found if not name.endswith(PART)), None)
+
+    def _walk(self, path: str) -> Iterator[tuple[str, int]]:
+        """Not `find`, which on most file systems takes an error for an empty folder."""
+        try:
+            entries = self.fs.ls(path, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            found = "/" + entry["name"].strip("/")
+            if not found.startswith("/" + path.strip("/") + "/"):
+                continue  # S3 lists a folder's own marker
+            if entry["type"] == "directory":
+                yield from self._walk(entry["name"])
+            elif not found.endswith(PART):
+                yield found[len("/" + self.root.strip("/")) :].lstrip("/"), int(entry["size"])
+
+    def remove(self, name: str) -> None:
+        """Gone already is as good."""
+        with self._named(name), contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(self._path(name))
+
+    def sweep(self, folder: str) -> None:
+        """Of an empty folder of a local file system nothing stays."""
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    @contextlib.contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Missing(self.url, "is not there", name=name) from error
+        except OSError as error:
+            text = error.strerror or str(error) or type(error).__name__
+            if error.errno in _FULL:
+                raise Full(self.url, f"the store is full: {text}", MAKE_ROOM, name=name) from error
+            raise Unavailable(self.url, text, AGAIN, name=name) from error
+        except Exception as error:  # each file system has errors of its own
+            text = f"{type(error).__name__}: {error}"
+            raise Unavailable(self.url, text, AGAIN, name=name) from error
+
+
+class LocalFiles(Files):
+    def create(self, name: str, data: Data) -> bool:
+        path = Path(self._path(name))
+        with self._named(name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                return self._create(folder, path.name, memoryview(data).cast("B"))
+            finally:
+                os.close(folder)
+
+    def _create(self, folder: int, name: str, data: memoryview) -> bool:
+        temporary = None
+        try:
+            file = os.open(".", os.O_TMPFILE | os.O_WRONLY, 0o600, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
+                raise
+            temporary = f"{secrets.token_hex(8)}{PART}"
+            file = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=folder)
+        try:
+            while data:
+                data = data[os.write(file, data) :]
+            os.fsync(file)
+            # With a folder, for without one Python calls link(2), which follows no link.
+            if temporary is None:
+                os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=folder)
+            else:
+                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            return True
+        except FileExistsError:
+            return False
+        finally:
+            os.close(file)
+            if temporary is not None:
+                os.unlink(temporary, dir_fd=folder)
+
+    def settle(self, folders: Iterable[str]) -> None:
+        root = Path(self.root)
+        wanted = {root, *([root.parent] if os.access(root.parent, os.R_OK) else [])}
+        for each in folders:
+            path = root / each
+            wanted |= {path, *(up for up in path.parents if up.is_relative_to(root))}
+        for path in sorted(wanted, key=lambda each: -len(each.parts)):
+            with self._named(str(path.relative_to(root)) if path.is_relative_to(root) else ""):
+                if not path.is_dir():
+                    continue
+                folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+
+    def sweep(self, folder: str) -> None:
+        with self._named(folder):
+            for where, _, files in os.walk(self._path(folder), topdown=False):
+                for file in files:
+                    if file.endswith(PART):
+                        Path(where, file).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    os.rmdir(where)
+
+
+def connect(url: str, options: dict[str, Any] | None = None) -> Files:
+    """The file system of a URL as fsspec knows it (`/path`, `file:///path`, `memory://x`, `s3://…`);
+    `options` as fsspec takes them. Raises `Unavailable` where there is no such kind."""
+    import fsspec.core  # here, for it takes long, and most commands open no store
+
+    try:
+        fs, root = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **(options or {})})
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        raise Unavailable(url, f"cannot be opened: {error}", "see the store's URL") from error
+    if getattr(fs, "local_file", False):
+        return LocalFiles(fs, os.path.abspath(root), url)
+    return Files(fs, root, url)

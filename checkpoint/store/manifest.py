@@ -1,0 +1,102 @@
+"""A checkpoint as its manifest describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from rankfold.checkpoint.store import documents, names
+from rankfold.checkpoint.store.errors import Damaged
+from rankfold.checkpoint.store.names import Id, Place
+
+Kind = Literal["buffers", "pages", "blob"]
+
+
+class PackUse(NamedTuple):
+    """A pack that a checkpoint uses: size of the file, units in it, bytes of all its units, and of
+    those that this checkpoint needs."""
+
+    size: int
+    units: int
+    raw: int
+    used: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something of a rank, or of the whole job where `rank` is None. `table` is a
+    unit's digest, `rows` how many ranges it has, `size` their bytes."""
+
+    rank: int | None
+    name: str
+    kind: Kind
+    grain: int
+    size: int
+    table: bytes
+    rows: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    fleet: str
+    job: str
+    id: Id
+    base: Id | None
+    saved: str
+    about: dict[str, Any]
+    parts: tuple[Part, ...]
+    objects: dict[Place, int] = field(repr=False)
+    packs: dict[Place, PackUse] = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """Of all parts, each counted by itself."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def files(self) -> dict[Place, int]:
+        """Every file that it needs, and its bytes."""
+        return {**self.objects, **{place: use.size for place, use in self.packs.items()}}
+
+    @property
+    def stored(self) -> int:
+        """Bytes of the files that hold it; other checkpoints may need them, too."""
+        return sum(self.files.values())
+
+    def encode(self) -> bytes:
+        sources: dict[str, Any] = {}
+        for place, size in self.objects.items():
+            source = sources.setdefault(place.folder, {"objects": {}, "packs": {}})
+            source["objects"][place.digest] = size
+        for place, use in self.packs.items():
+            source = sources.setdefault(place.folder, {"objects": {}, "packs": {}})
+            source["packs"][place.digest] = list(use)
+        return documents.seal(
+            "manifest", fleet=self.fleet, job=self.job, id=str(self.id),
+            base=str(self.base) if self.base else None, saved=self.saved, about=self.about,
+            parts=[{**vars(part), "table": part.table.hex()} for part in self.parts],
+            sources=sources,
+        )  # fmt: skip
+
+    @classmethod
+    def decode(cls, url: str, job: str, each: Id, data: bytes, name: str = "") -> Manifest:
+        """Raises `Refused` or `Damaged`. `name`: where it lies, if not among the manifests."""
+        name = name or names.manifest(job, each)
+        found = documents.unseal(url, name, "manifest", data)
+        if found["job"] != job or found["id"] != str(each):
+            what = f"is the manifest of {found['id']} of job {found['job']}"
+            raise Damaged(url, what, name=name)
+        parts = tuple(
+            Part(**{**part, "table": bytes.fromhex(part["table"])}) for part in found["parts"]
+        )
+        if len({(part.rank, part.name) for part in parts}) != len(parts):
+            raise Damaged(url, "has two parts of the same name", name=name)
+        sources = found["sources"].items()
+        return cls(
+            found["fleet"], job, each, Id.parse(found["base"]) if found["base"] else None,
+            found["saved"], found["about"], parts,
+            {Place(folder, "objects", digest): size
+             for folder, source in sources for digest, size in source["objects"].items()},
+            {Place(folder, "packs", digest): PackUse(*use)
+             for folder, source in sources for digest, use in source["packs"].items()},
+        )  # fmt: skip

@@ -1,0 +1,112 @@
+"""How files of a store are called, all below its URL. What a name means stands in
+docs/checkpoints.md."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import NamedTuple
+
+HEX = r"[0-9a-f]{64}"
+JOB = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+ROOT = "store.json"
+
+_ID = re.compile(r"([1-9][0-9]{0,9})-([1-9][0-9]{0,9})\Z")
+_FOLDER = re.compile(r"([1-9][0-9]{0,9}-[1-9][0-9]{0,9})-[0-9a-f]{8}\Z")
+_NUMBERED = re.compile(r"([1-9][0-9]{0,9})\.json\Z")
+_DATA = re.compile(rf"([0-9]+-[0-9]+-[0-9a-f]{{8}})/(objects|packs)/({HEX})\Z")
+
+
+class Id(NamedTuple):
+    """Which checkpoint of a job: those of a later incarnation are newer."""
+
+    incarnation: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}-{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Id | None:
+        found = _ID.match(text)
+        return cls(int(found[1]), int(found[2])) if found else None
+
+    @classmethod
+    def of_folder(cls, folder: str) -> Id | None:
+        found = _FOLDER.match(folder)
+        return cls.parse(found[1]) if found else None
+
+    def new_folder(self) -> str:
+        """A folder for its data that was never there and never will be again: so nothing that is
+        removed late can hit what was written since."""
+        return f"{self}-{secrets.token_hex(4)}"
+
+
+class Place(NamedTuple):
+    """A file with data: in which save's folder, whether a pack, its name (BLAKE3)."""
+
+    folder: str
+    kind: str  # "objects" or "packs"
+    digest: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.folder}/{self.kind}/{self.digest}"
+
+    @classmethod
+    def parse(cls, name: str) -> Place | None:
+        found = _DATA.match(name)
+        return cls(*found.groups()) if found else None
+
+
+def jobs() -> str:
+    return "jobs"
+
+
+def job(name: str) -> str:
+    return f"jobs/{name}"
+
+
+def data(job_name: str, place: Place | None = None) -> str:
+    return f"jobs/{job_name}/data" + (f"/{place.name}" if place else "")
+
+
+def manifest(job_name: str, each: Id | None = None) -> str:
+    return f"jobs/{job_name}/manifests" + (f"/{each}.json" if each else "")
+
+
+def doomed(job_name: str, each: Id | None = None) -> str:
+    return f"jobs/{job_name}/doomed" + (f"/{each}.json" if each else "")
+
+
+def claim(job_name: str, number: int | None = None) -> str:
+    return f"jobs/{job_name}/claims" + (f"/{number}.json" if number else "")
+
+
+def incarnation(job_name: str, number: int | None = None) -> str:
+    return f"jobs/{job_name}/incarnations" + (f"/{number}.json" if number else "")
+
+
+def known(job_name: str, number: int | None = None) -> str:
+    return f"jobs/{job_name}/known" + (f"/{number}.json" if number else "")
+
+
+def damage(job_name: str, place: Place | None = None) -> str:
+    """A mark: this file was found damaged, nobody shall count on it."""
+    return f"jobs/{job_name}/damaged" + (f"/{place.name.replace('/', '.')}" if place else "")
+
+
+def of_damage(name: str) -> Place | None:
+    return Place.parse(name.rpartition("/")[2].replace(".", "/"))
+
+
+def id_of(name: str) -> Id | None:
+    """Of a manifest, by its name."""
+    file = name.rpartition("/")[2]
+    return Id.parse(file.removesuffix(".json")) if file.endswith(".json") else None
+
+
+def number_of(name: str) -> int | None:
+    """Of a claim or an incarnation, by its name."""
+    found = _NUMBERED.match(name.rpartition("/")[2])
+    return int(found[1]) if found else None

@@ -1,0 +1,243 @@
+"""Reading a checkpoint: every unit is compared with its digest before anybody gets it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from rankfold.checkpoint.store import names, units
+from rankfold.checkpoint.store.errors import Damaged, StoreError
+from rankfold.checkpoint.store.files import Files
+from rankfold.checkpoint.store.manifest import Manifest, Part
+from rankfold.checkpoint.store.names import Place
+from rankfold.checkpoint.store.units import Malformed, PackIndex
+
+READERS = 8  # files that are read at the same time
+PACKS_KEPT = 8  # decompressed, of those read last
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Fault(NamedTuple):
+    """What is wrong with a checkpoint: the file, if it is one, and the reason in words."""
+
+    place: Place | None
+    reason: str
+
+
+class Checkpoint:
+    """A checkpoint that can be read. Several threads may do so."""
+
+    def __init__(self, files: Files, manifest: Manifest):
+        self.files, self.manifest = files, manifest
+        self._lock = threading.Lock()
+        self._indexes: dict[Place, PackIndex] = {}
+        self._where: dict[bytes, tuple[Place, int]] | None = None
+        self._packs: OrderedDict[Place, dict[bytes, memoryview]] = OrderedDict()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.manifest.parts
+
+    def part(self, rank: int | None, name: str) -> Part:
+        for part in self.parts:
+            if (part.rank, part.name) == (rank, name):
+                return part
+        raise self._damaged(None, f"has no part {name!r}", rank)
+
+    def extents(self, part: Part) -> list[tuple[int, int]]:
+        """(address, bytes) of its ranges, in the order of their addresses."""
+        return [(row.address, row.length) for row in self._table(part)]
+
+    def read(self, part: Part) -> Iterator[tuple[int, memoryview]]:
+        """(address, content) of all its units, each verified, in no order: as the files come in.
+        Raises `Damaged` at the first that is not what was saved."""
+        wanted: dict[bytes, list[int]] = defaultdict(list)
+        for address, digest in self._units(part):
+            wanted[digest].append(address)
+        for digest, data in self._fetch(wanted, part.rank):
+            yield from ((address, data) for address in wanted[digest])
+
+    def whole(self, part: Part) -> bytes:
+        """All of a part that begins at address 0 and has no gaps, as a blob does."""
+        out = bytearray(part.size)
+        for address, data in self.read(part):
+            out[address : address + len(data)] = data
+        return bytes(out)
+
+    def unit(self, digest: bytes) -> memoryview:
+        """One unit, verified."""
+        found = self._located().get(digest)
+        if found is None:
+            raise self._damaged(None, f"names unit {digest.hex()}, which none of its files holds")
+        place = found[0]
+        with self._lock:
+            pack = self._packs.get(place)
+        if pack is None:
+            pack = self._open(place)
+        data = pack[digest]
+        if units.digest_of(data) != digest:
+            raise self._damaged(place, f"unit {digest.hex()} is not what was saved")
+        return data
+
+    def verify(self, seen: dict[Place, str | None] | None = None) -> list[Fault]:
+        """Reads all of it; what is wrong with it, nothing if it can be restored. `seen`: files that
+        were read already, each with what is wrong with it; those read here are added."""
+        faults: list[Fault] = []
+        seen = {} if seen is None else seen
+        files = [place for place in self.manifest.files if place not in seen]
+        for place, reason in _side_by_side(files, self._examine):
+            seen[place] = reason
+        for place in self.manifest.files:
+            if reason := seen[place]:
+                faults.append(Fault(place, reason))
+        if faults:
+            return faults
+        for part in self.parts:
+            try:
+                for _ in self._units(part):
+                    pass
+            except Damaged as error:
+                faults.append(Fault(None, str(error)))
+        return faults
+
+    # ---- tables and lists ----------------------------------------------------------------------
+
+    def _table(self, part: Part) -> list[units.Row]:
+        try:
+            rows = units.decode_table(bytes(self.unit(part.table)), part.rows)
+        except Malformed as error:
+            raise self._damaged(None, f"{part.name}: {error}", part.rank) from error
+        if sum(row.length for row in rows) != part.size:
+            raise self._damaged(None, f"{part.name}: its table is another part's", part.rank)
+        return rows
+
+    def _units(self, part: Part) -> Iterator[tuple[int, bytes]]:
+        """(address, digest) of all its units; each is in one of the files, and as long as it has to
+        be."""
+        where = self._located()
+        for row in self._table(part):
+            places = units.pieces(row, part.grain)
+            try:
+                digests = (
+                    [row.digest] if len(places) == 1
+                    else units.decode_list(bytes(self.unit(row.digest)), len(places))
+                )  # fmt: skip
+            except Malformed as error:
+                raise self._damaged(None, f"{part.name}: {error}", part.rank) from error
+            for (address, length), digest in zip(places, digests, strict=True):
+                found = where.get(digest)
+                if found is None or found[1] != length:
+                    what = "is in none of its files" if found is None else "has another length"
+                    raise self._damaged(None, f"{part.name}: unit {digest.hex()} {what}", part.rank)
+                yield address, digest
+
+    # ---- files ---------------------------------------------------------------------------------
+
+    def _located(self) -> dict[bytes, tuple[Place, int]]:
+        """In which file each unit lies, and its bytes."""
+        with self._lock:
+            if self._where is not None:
+                return self._where
+        where = {
+            bytes.fromhex(place.digest): (place, size)
+            for place, size in self.manifest.objects.items()
+        }
+        for place, index in _side_by_side(list(self.manifest.packs), self._index):
+            where.update((digest, (place, length)) for digest, length in index.units)
+        with self._lock:
+            self._where = where
+        return where
+
+    def _index(self, place: Place) -> PackIndex:
+        with self._lock:
+            if place in self._indexes:
+                return self._indexes[place]
+        end = units.header_bytes(self.manifest.packs[place].units)
+        index = self._understood(place, self.files.get(self._name(place), 0, end))
+        with self._lock:
+            self._indexes[place] = index
+        return index
+
+    def _understood(self, place: Place, head: bytes) -> PackIndex:
+        use = self.manifest.packs[place]
+        try:
+            index = units.decode_index(bytes.fromhex(place.digest), head)
+            if (index.size, len(index.units), index.raw) != use[:3]:
+                raise Malformed("a pack's index contradicts the manifest")
+            return index
+        except Malformed as error:
+            raise self._damaged(place, str(error)) from error
+
+    def _open(self, place: Place) -> dict[bytes, memoryview]:
+        """The units of a file, unverified; packs that were read last are kept."""
+        data = self.files.get(self._name(place))
+        if place.kind == "objects":
+            return {bytes.fromhex(place.digest): memoryview(data)}
+        index = self._understood(place, data)
+        try:
+            pack = dict(units.split_pack(index, units.decode_pack(index, data)))
+        except Malformed as error:
+            raise self._damaged(place, str(error)) from error
+        with self._lock:
+            self._packs[place] = pack
+            while len(self._packs) > PACKS_KEPT:
+                self._packs.popitem(last=False)
+        return pack
+
+    def _fetch(
+        self, wanted: Iterable[bytes], rank: int | None
+    ) -> Iterator[tuple[bytes, memoryview]]:
+        """(digest, content) of each of these units, verified; each file is read once."""
+        where, by_file = self._located(), defaultdict[Place, list[bytes]](list)
+        for digest in wanted:
+            by_file[where[digest][0]].append(digest)
+        for place, pack in _side_by_side(list(by_file), self._open):
+            for digest in by_file[place]:
+                if units.digest_of(pack[digest]) != digest:
+                    raise self._damaged(place, f"unit {digest.hex()} is not what was saved", rank)
+                yield digest, pack[digest]
+
+    def _examine(self, place: Place) -> str | None:
+        """What is wrong with a file; all its units are looked at, needed or not."""
+        try:
+            for digest, data in self._open(place).items():
+                if units.digest_of(data) != digest:
+                    return f"unit {digest.hex()} is not what was saved"
+        except Damaged as error:
+            return error.what
+        return None
+
+    def _name(self, place: Place) -> str:
+        return names.data(self.manifest.job, place)
+
+    def _damaged(self, place: Place | None, what: str, rank: int | None = None) -> StoreError:
+        job, each = self.manifest.job, self.manifest.id
+        name = self._name(place) if place else names.manifest(job, each)
+        remedy = f"checkpoint {each} of {job} cannot be used; restore an older one"
+        return Damaged(self.files.url, what, remedy, name=name, rank=rank)
+
+
+def _side_by_side(keys: list[K], work: Callable[[K], V]) -> Iterator[tuple[K, V]]:
+    """Each key with what `work` makes of it, in order; no more than READERS are ahead."""
+    if len(keys) < 2:
+        yield from ((key, work(key)) for key in keys)
+        return
+    with ThreadPoolExecutor(READERS, "rankfold-read") as pool:
+        ahead: list[tuple[K, Future[V]]] = []
+        try:
+            for key in keys:
+                ahead.append((key, pool.submit(work, key)))
+                if len(ahead) >= READERS:
+                    first, done = ahead.pop(0)
+                    yield first, done.result()
+            while ahead:
+                first, done = ahead.pop(0)
+                yield first, done.result()
+        finally:
+            for _, each in ahead:
+                each.cancel()

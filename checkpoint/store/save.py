@@ -1,0 +1,390 @@
+"""A save: units are hashed as they are given, and those that the store lacks are uploaded beside.
+
+What is there already counts only if it lies in this save's own folder, from an attempt that was
+interrupted, or is named by a checkpoint that the claim pins (lives.py). Nothing is ever written
+over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rankfold.checkpoint.store import lives, names, units
+from rankfold.checkpoint.store.errors import Overtaken, Refused, StoreError
+from rankfold.checkpoint.store.files import Data, Files
+from rankfold.checkpoint.store.lives import Claim
+from rankfold.checkpoint.store.manifest import Kind, Manifest, PackUse, Part
+from rankfold.checkpoint.store.names import Id, Place
+from rankfold.checkpoint.store.units import (
+    GRAIN,
+    OBJECT_BYTES,
+    PACK_BYTES,
+    PAGE,
+    RUN_PAGES,
+    PackIndex,
+    Row,
+)
+
+
+class Buffer(NamedTuple):
+    """A live buffer of a rank's device memory. `read(offset, bytes)` gives its content, as it is at
+    the cut; it is not called where `version` is known."""
+
+    address: int
+    length: int
+    read: Callable[[int, int], Data]
+    version: bytes | None = None
+
+
+class Versions:
+    """What contents hash to whose version is known: equal versions of a job are equal bytes, within
+    one incarnation, whose proxies draw them from one origin.
+
+    Kept in the memory of who saves, from one save to the next, and lost with it: then contents are
+    hashed once more. Not for another job or incarnation: there a version may say something else.
+    """
+
+    def __init__(self, job: str, incarnation: int):
+        self.job, self.incarnation = job, incarnation
+        self._digests: dict[tuple[bytes, int], tuple[bytes, ...]] = {}
+        self._used: set[tuple[bytes, int]] = set()
+
+    def get(self, version: bytes, length: int) -> tuple[bytes, ...] | None:
+        found = self._digests.get((version, length))
+        if found:
+            self._used.add((version, length))
+        return found
+
+    def put(self, version: bytes, length: int, digests: tuple[bytes, ...]) -> None:
+        self._digests[version, length] = digests
+        self._used.add((version, length))
+
+    def saved(self) -> None:
+        """After a save: versions that it did not meet are forgotten."""
+        self._digests = {key: self._digests[key] for key in self._used}
+        self._used = set()
+
+
+@dataclass
+class Progress:
+    """Of a save, in bytes: given, of these known by their version, found by their hash; size of the
+    files to upload, and of those uploaded."""
+
+    given: int = 0
+    by_version: int = 0
+    found: int = 0
+    files: int = 0
+    uploaded: int = 0
+
+
+class Own(NamedTuple):
+    """What the store holds that a save may count on."""
+
+    objects: dict[Place, int]
+    packs: dict[Place, PackIndex]
+
+
+@dataclass
+class _Pack:
+    """Units that will travel together."""
+
+    units: list[tuple[bytes, bytes]] = field(default_factory=list)
+    size: int = 0
+
+
+class Save:
+    """One save, from `Store.begin`. Several threads may give parts. After a StoreError it is over:
+    `Store.begin` takes up what it has uploaded."""
+
+    def __init__(
+        self, files: Files, fleet: str, job: str, claim: Claim, present: Own, *,
+        resumed: bool, base: Id | None, versions: Versions | None, workers: int,
+        told: Callable[[Progress], None] | None,
+    ):  # fmt: skip
+        assert claim.id is not None
+        self.files, self.fleet, self.job, self.id = files, fleet, job, claim.id
+        self.resumed, self.base, self.progress = resumed, base, Progress()
+        self._claim, self._versions, self._told = claim, versions, told
+        self._lock = threading.Lock()
+        self._indexes = dict(present.packs)
+        self._sizes = dict(present.objects)
+        self._where = {bytes.fromhex(place.digest): place for place in present.objects}
+        for place, index in present.packs.items():
+            for digest, _ in index.units:
+                self._where.setdefault(digest, place)
+        self._open: dict[Kind, _Pack] = {}
+        self._pending: dict[bytes, _Pack] = {}  # units in packs that are still open
+        self._used: dict[bytes, int] = {}  # bytes of each unit that this checkpoint needs
+        self._parts: list[Part] = []
+        self._pool = ThreadPoolExecutor(workers, "rankfold-save") if workers else None
+        self._room = threading.BoundedSemaphore(2 * workers + 1)
+        self._failed: StoreError | None = None
+        self._over = False
+
+    # ---- parts ---------------------------------------------------------------------------------
+
+    def buffers(self, rank: int | None, name: str, given: Iterable[Buffer]) -> None:
+        """A rank's device memory, buffer by buffer, in pieces from each one's start."""
+        rows = []
+        for buffer in given:
+            digests = self._by_version(buffer)
+            if digests is None:
+                digests = tuple(
+                    self._unit(buffer.read(at, min(GRAIN, buffer.length - at)), "buffers", rank,
+                               min(GRAIN, buffer.length - at))
+                    for at in range(0, buffer.length, GRAIN)
+                )  # fmt: skip
+                if buffer.version is not None and self._versions is not None:
+                    self._versions.put(buffer.version, buffer.length, digests)
+            rows.append(self._row(buffer.address, buffer.length, digests, rank))
+        self._part(rank, name, "buffers", GRAIN, rows)
+
+    def pages(self, rank: int | None, name: str, runs: Iterable[tuple[int, Data]]) -> None:
+        """Host memory: (address, content) of whole pages, in any order, none twice."""
+        found: dict[int, bytes] = {}
+        for address, data in runs:
+            view = memoryview(data).cast("B")
+            if address % PAGE or len(view) % PAGE:
+                raise ValueError(f"{len(view)} bytes at {address:#x} are no whole pages")
+            for at in range(0, len(view), PAGE):
+                if address + at in found:
+                    raise ValueError(f"the page at {address + at:#x} was given twice")
+                found[address + at] = self._unit(view[at : at + PAGE], "pages", rank)
+        rows: list[Row] = []
+        run: list[bytes] = []
+        for at in sorted(found):
+            run.append(found[at])
+            if at + PAGE not in found or (at // PAGE + 1) % RUN_PAGES == 0:
+                start = at + PAGE - len(run) * PAGE
+                rows.append(self._row(start, len(run) * PAGE, tuple(run), rank))
+                run = []
+        self._part(rank, name, "pages", PAGE, rows)
+
+    def blob(self, rank: int | None, name: str, chunks: Iterable[Data]) -> None:
+        """Bytes one after the other, from address 0."""
+        digests, rest, length = [], bytearray(), 0
+        for chunk in chunks:
+            rest += chunk
+            while len(rest) >= GRAIN:
+                digests.append(self._unit(bytes(rest[:GRAIN]), "blob", rank))
+                del rest[:GRAIN]
+                length += GRAIN
+        if rest:
+            digests.append(self._unit(bytes(rest), "blob", rank))
+            length += len(rest)
+        rows = [self._row(0, length, tuple(digests), rank)] if length else []
+        self._part(rank, name, "blob", GRAIN, rows)
+
+    def finish(self, about: dict[str, Any] | None = None) -> Manifest:
+        """Waits until all is durable, then writes the manifest: from then on the checkpoint exists.
+        Raises `OldIncarnation` or `Overtaken` where another one has the job by now."""
+        try:
+            self._live()
+            for kind in list(self._open):
+                self._seal(kind)
+            self._drain()
+            manifest = self._manifest(about or {})
+            folder = f"{names.data(self.job)}/{self._claim.folder}"
+            self.files.settle([f"{folder}/objects", f"{folder}/packs"])
+            self._permitted()
+            if not self.files.create(names.manifest(self.job, self.id), manifest.encode()):
+                self._overtaken()
+            self.files.settle([names.manifest(self.job)])
+            # Saved before the next incarnation began, or it does not count.
+            lives.refuse_old(
+                self.files, self.job, self.id.incarnation, lives.life(self.files, self.job)
+            )
+        finally:
+            self.close()
+        if self._versions is not None:
+            self._versions.saved()
+        return manifest
+
+    def close(self) -> None:
+        """Ends the uploads. What is stored stays, for `Store.begin` to take up."""
+        self._over = True
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def abandon(self) -> None:
+        """Gives the save up: what it has stored will be collected."""
+        self.close()
+        self._permitted()
+        gone = self._claim._replace(number=self._claim.number + 1, id=None, pins=frozenset())
+        if not lives.make_claim(self.files, self.job, gone):
+            self._overtaken()
+
+    # ---- units ---------------------------------------------------------------------------------
+
+    def _by_version(self, buffer: Buffer) -> tuple[bytes, ...] | None:
+        if buffer.version is None or self._versions is None:
+            return None
+        digests = self._versions.get(buffer.version, buffer.length)
+        with self._lock:
+            if digests is None or not all(
+                digest in self._where or digest in self._pending for digest in digests
+            ):
+                return None
+            for at, digest in zip(range(0, buffer.length, GRAIN), digests, strict=True):
+                self._used[digest] = min(GRAIN, buffer.length - at)
+            self.progress.given += buffer.length
+            self.progress.by_version += buffer.length
+        return digests
+
+    def _unit(self, data: Data, kind: Kind, rank: int | None, length: int | None = None) -> bytes:
+        """The digest of a unit that the store has, or will have when this save is finished."""
+        self._live()
+        size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
+        if length is not None and size != length:
+            raise ValueError(f"{size} bytes were given where {length} were asked for")
+        digest = units.digest_of(data)
+        with self._lock:
+            self.progress.given += size
+            self._used[digest] = size
+            if digest in self._where or digest in self._pending:
+                self.progress.found += size
+                return digest
+            if size < OBJECT_BYTES:
+                pack = self._open.setdefault(kind, _Pack())
+                pack.units.append((digest, bytes(data)))
+                pack.size += size
+                self._pending[digest] = pack
+                full = pack.size >= PACK_BYTES
+            else:
+                place = Place(self._claim.folder, "objects", digest.hex())
+                self._where[digest] = place
+                self._sizes[place] = size
+        if size >= OBJECT_BYTES:
+            self._upload(place, bytes(data), rank)
+        elif full:
+            self._seal(kind)
+        return digest
+
+    def _seal(self, kind: Kind) -> None:
+        with self._lock:
+            pack = self._open.pop(kind, None)
+        if pack is None:
+            return
+        index, file = units.encode_pack(pack.units)
+        place = Place(self._claim.folder, "packs", index.digest.hex())
+        with self._lock:
+            self._indexes[place] = index
+            for digest, _ in pack.units:
+                self._where[digest] = place
+                del self._pending[digest]
+        self._upload(place, file, None)
+
+    def _row(self, address: int, length: int, digests: tuple[bytes, ...], rank: int | None) -> Row:
+        if length <= 0 or address < 0 or address + length > 1 << 64:
+            raise ValueError(f"{length} bytes at {address:#x} are no range of addresses")
+        if len(digests) == 1:
+            return Row(address, length, digests[0])
+        return Row(address, length, self._named(b"".join(digests), rank))
+
+    def _named(self, data: bytes, rank: int | None) -> bytes:
+        """A table or a list, which is not what was given."""
+        digest = self._unit(data, "blob", rank)
+        with self._lock:
+            self.progress.given -= len(data)
+        return digest
+
+    def _part(self, rank: int | None, name: str, kind: Kind, grain: int, rows: list[Row]) -> None:
+        rows.sort()
+        for before, after in itertools.pairwise(rows):
+            if before.address + before.length > after.address:
+                raise ValueError(f"{name} of rank {rank}: ranges at {after.address:#x} overlap")
+        table = self._named(units.encode_table(rows), rank)
+        part = Part(rank, name, kind, grain, sum(row.length for row in rows), table, len(rows))
+        with self._lock:
+            if any((each.rank, each.name) == (rank, name) for each in self._parts):
+                raise ValueError(f"{name} of rank {rank} was given twice")
+            self._parts.append(part)
+
+    # ---- uploads -------------------------------------------------------------------------------
+
+    def _upload(self, place: Place, data: bytes, rank: int | None) -> None:
+        with self._lock:
+            self.progress.files += len(data)
+        if self._pool is None:
+            self._put(place, data, rank)
+            return
+        self._room.acquire()
+        try:
+            self._pool.submit(self._put, place, data, rank).add_done_callback(self._ended)
+        except RuntimeError:
+            self._room.release()
+            self._live()
+            raise
+
+    def _ended(self, done: Future[None]) -> None:
+        self._room.release()
+        if not done.cancelled() and (error := done.exception()) is not None:
+            failed = (
+                error if isinstance(error, StoreError) else StoreError(self.files.url, str(error))
+            )
+            self._failed = self._failed or failed
+
+    def _put(self, place: Place, data: bytes, rank: int | None) -> None:
+        if self._failed is not None:
+            return
+        try:
+            self.files.create(names.data(self.job, place), data)
+        except StoreError as error:
+            self._failed = type(error)(
+                error.url, error.what, error.remedy, name=error.name, rank=rank
+            )
+            raise self._failed from error
+        with self._lock:
+            self.progress.uploaded += len(data)
+        if self._told is not None:
+            self._told(self.progress)
+
+    def _drain(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._live(finishing=True)
+
+    def _live(self, finishing: bool = False) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._over and not finishing:
+            raise Refused(self.files.url, "this save is over", "begin another")
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def _permitted(self) -> None:
+        lives.refuse_old(
+            self.files, self.job, self.id.incarnation, lives.life(self.files, self.job)
+        )
+        if lives.numbers(self.files, names.claim(self.job))[-1:] != [self._claim.number]:
+            self._overtaken()
+
+    def _overtaken(self) -> None:
+        what = f"checkpoint {self.id} of {self.job} has been taken over by another uploader"
+        raise Overtaken(self.files.url, what, "leave it to that one")
+
+    def _manifest(self, about: dict[str, Any]) -> Manifest:
+        objects: dict[Place, int] = {}
+        used: dict[Place, int] = {}
+        for digest, length in self._used.items():
+            place = self._where[digest]
+            if place.kind == "objects":
+                objects[place] = self._sizes[place]
+            else:
+                used[place] = used.get(place, 0) + length
+        packs = {
+            place: PackUse(index.size, len(index.units), index.raw, used[place])
+            for place in used
+            for index in [self._indexes[place]]
+        }
+        saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        parts = sorted(self._parts, key=lambda part: (part.rank is None, part.rank or 0, part.name))
+        return Manifest(
+            self.fleet, self.job, self.id, self.base, saved, about, tuple(parts), objects, packs
+        )

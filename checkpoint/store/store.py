@@ -1,0 +1,328 @@
+"""A store of checkpoints: what `rankfold.checkpoint.store.open` gives.
+
+Saving: `take` the job (once for each incarnation), `begin`, give the parts, `finish`. Restoring:
+`newest` gives the newest checkpoint that verifies, `checkpoint` one by its id. Everything may be
+called again after a failure, or after the death of who called it, and goes on from what is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from rankfold.checkpoint.store import documents, lives, names, units
+from rankfold.checkpoint.store.collect import Collected, collect
+from rankfold.checkpoint.store.errors import Damaged, Missing, Refused, StoreError
+from rankfold.checkpoint.store.files import Files, connect
+from rankfold.checkpoint.store.lives import Claim, Life
+from rankfold.checkpoint.store.manifest import Manifest, PackUse
+from rankfold.checkpoint.store.names import Id, Place
+from rankfold.checkpoint.store.reading import READERS, Checkpoint, Fault
+from rankfold.checkpoint.store.save import Own, Progress, Save, Versions
+from rankfold.checkpoint.store.units import Malformed, PackIndex
+
+WORKERS = 8  # files that a save uploads at the same time
+SPARE_BYTES = 32 << 20  # of units that nobody needs, in packs that a new checkpoint still uses
+
+
+class Skipped(NamedTuple):
+    """A checkpoint that cannot be used, and why."""
+
+    id: Id
+    reason: str
+
+
+class Newest(NamedTuple):
+    """The newest checkpoint that verifies, None if there is none; the newer ones that do not."""
+
+    checkpoint: Checkpoint | None
+    skipped: tuple[Skipped, ...]
+
+
+class Store:
+    """One fleet's checkpoints below one URL. Several threads, processes and machines may use it."""
+
+    def __init__(self, files: Files, fleet: str):
+        self.files, self.fleet, self.url = files, fleet, files.url
+        self._lock = threading.Lock()
+        self._indexes: dict[Place, PackIndex] = {}  # packs never change
+
+    # ---- incarnations --------------------------------------------------------------------------
+
+    def take(self, job: str, incarnation: int, origin: Id | None = None, owner: str = "") -> Life:
+        """Begins an incarnation of a job: from its start, or from the checkpoint `origin`, which
+        stays until the incarnation has one of its own. Earlier ones can save no more. Asked again
+        by the same `owner`, it does nothing. Raises `OldIncarnation`, `Refused` where it is another
+        owner's, `Missing` where `origin` is gone: then begin the next one from another."""
+        self._job(job)
+        life = lives.begin_life(self.files, job, incarnation, origin, owner)
+        if origin is not None and origin not in self.checkpoints(job):
+            raise Missing(self.url, "is not there", "restore another checkpoint",
+                          name=names.manifest(job, origin))  # fmt: skip
+        return life
+
+    def life(self, job: str) -> Life | None:
+        """The job's newest incarnation, None if it was never taken."""
+        return lives.life(self.files, self._job(job))
+
+    # ---- saving --------------------------------------------------------------------------------
+
+    def begin(
+        self, job: str, incarnation: int, *, versions: Versions | None = None,
+        workers: int = WORKERS, progress: Callable[[Progress], None] | None = None,
+    ) -> Save:  # fmt: skip
+        """Begins a save, or takes up the one that was interrupted: its uploads count. A job has
+        one at a time; who began it before can no longer finish it. `workers` files are uploaded at
+        the same time, 0: each before the next unit is taken. Their threads call `progress`."""
+        if versions is not None and (versions.job, versions.incarnation) != (job, incarnation):
+            raise ValueError("these versions are those of another job or incarnation")
+        self._job(job)
+        while True:
+            lives.refuse_old(self.files, job, incarnation, lives.life(self.files, job))
+            before = self._claimed(job)
+            claim, resumed = self._next_claim(job, incarnation, before)
+            if lives.make_claim(self.files, job, claim):
+                break
+        for number in lives.numbers(self.files, names.claim(job)):
+            if number < claim.number:
+                self.files.remove(names.claim(job, number))
+        # Only now: what is there after the claim stays.
+        base, present = self._present(job, claim, resumed)
+        return Save(self.files, self.fleet, job, claim, present, resumed=resumed, base=base,
+                    versions=versions, workers=workers, told=progress)  # fmt: skip
+
+    def _claimed(self, job: str) -> Claim | None:
+        """The newest claim; one that cannot be read is as good as given up."""
+        try:
+            return lives.claim(self.files, job)
+        except Damaged:
+            number = lives.numbers(self.files, names.claim(job))[-1]
+            return Claim(number, None, "", frozenset())
+
+    def _next_claim(self, job: str, incarnation: int, before: Claim | None) -> tuple[Claim, bool]:
+        number = before.number + 1 if before else 1
+        listed = lives.ids(self.files, names.manifest(job))
+        usable = [each.id for each in self._usable(job)]
+        pins = frozenset(usable[-1:])
+        if before and before.id and before.id.incarnation == incarnation:
+            if before.id not in listed:
+                return Claim(number, before.id, before.folder, pins | before.pins), True
+        gone = lives.ids(self.files, names.doomed(job))
+        folders = {place.folder for place in self.data(job)}
+        begun = [each for each in map(Id.of_folder, folders) if each]
+        begun += [before.id] if before and before.id else []
+        last = max((each.number for each in (*listed, *gone, *begun)), default=0)
+        new = Id(incarnation, last + 1)
+        return Claim(number, new, new.new_folder(), pins), False
+
+    def _present(self, job: str, claim: Claim, resumed: bool) -> tuple[Id | None, Own]:
+        """What a save may count on: see save.py."""
+        data, marked = self.data(job), self.damaged(job)
+        objects: dict[Place, int] = {}
+        wanted: dict[Place, PackUse | None] = {}
+        base = None
+        for manifest in self._usable(job):
+            if manifest.id not in claim.pins:
+                continue
+            base = manifest.id
+            sound = {place for place, size in manifest.files.items()
+                     if data.get(place) == size and place not in marked}  # fmt: skip
+            objects |= {p: size for p, size in manifest.objects.items() if p in sound}
+            wanted |= {p: use for p, use in _dense(manifest).items() if p in sound}
+        if resumed:
+            own = [place for place in data if place.folder == claim.folder and place not in marked]
+            objects |= {place: data[place] for place in own if place.kind == "objects"}
+            wanted |= {place: None for place in own if place.kind == "packs"}
+        packs: dict[Place, PackIndex] = {}
+        with ThreadPoolExecutor(READERS, "rankfold-index") as pool:
+            for place, index in pool.map(lambda p: (p, self._index(job, p, wanted[p])), wanted):
+                if index is not None and index.size == data[place]:
+                    packs[place] = index
+        return base, Own(objects, packs)
+
+    def _index(self, job: str, place: Place, use: PackUse | None) -> PackIndex | None:
+        """None where it cannot be read as a pack: then nobody counts on it."""
+        with self._lock:
+            if place in self._indexes:
+                return self._indexes[place]
+        name = names.data(job, place)
+        try:
+            count = use.units if use else units.count_units(
+                self.files.get(name, 0, units.header_bytes(0))
+            )  # fmt: skip
+            head = self.files.get(name, 0, units.header_bytes(count))
+            index = units.decode_index(bytes.fromhex(place.digest), head)
+        except (Malformed, Missing):
+            return None
+        with self._lock:
+            self._indexes[place] = index
+        return index
+
+    # ---- looking -------------------------------------------------------------------------------
+
+    def jobs(self) -> list[str]:
+        """Of which there is anything."""
+        found = {name.split("/")[1] for name in self.files.below(names.jobs())}
+        return sorted(name for name in found if names.JOB.match(name))
+
+    def checkpoints(self, job: str) -> list[Id]:
+        """Its checkpoints, oldest first, by their names: whether they can be used, `verify` tells.
+        Those that an older incarnation wrote when it was over already are not among them."""
+        life = lives.life(self.files, self._job(job))
+        found = lives.ids(self.files, names.manifest(job))
+        return [each for each in found if life is None or life.counts(each)]
+
+    def manifest(self, job: str, each: Id) -> Manifest:
+        """Raises `Missing`, `Damaged` or `Refused`, by name."""
+        name = names.manifest(self._job(job), each)
+        return self._own(Manifest.decode(self.url, job, each, self.files.get(name)), name)
+
+    def checkpoint(self, job: str, each: Id) -> Checkpoint:
+        """One that the job has, by its id. Raises as `manifest` does."""
+        listed = self.checkpoints(job)
+        if each in listed:
+            return Checkpoint(self.files, self.manifest(job, each))
+        life = lives.life(self.files, job)
+        if life and life.origin == each:  # a collection may doom it, and leaves it there
+            name = names.doomed(job, each)
+            found = Manifest.decode(self.url, job, each, self.files.get(name), name)
+            return Checkpoint(self.files, self._own(found, name))
+        known = ", ".join(map(str, listed)) or "none"
+        raise Missing(self.url, f"{job} has no checkpoint {each}", f"it has: {known}")
+
+    def newest(self, job: str) -> Newest:
+        """Reads newest first and gives the first in which every unit is what was saved. What is
+        damaged is marked, so that no later save counts on it."""
+        skipped: list[Skipped] = []
+        seen: dict[Place, str | None] = {}
+        for each in reversed(self.checkpoints(job)):
+            try:
+                checkpoint = self.checkpoint(job, each)
+                faults = checkpoint.verify(seen)
+            except (Damaged, Refused) as error:
+                skipped.append(Skipped(each, str(error)))
+                continue
+            if not faults:
+                return Newest(checkpoint, tuple(skipped))
+            self.mark(job, faults)
+            skipped.append(Skipped(each, describe(checkpoint, faults)))
+        return Newest(None, tuple(skipped))
+
+    # ---- keeping -------------------------------------------------------------------------------
+
+    def collect(self, job: str, keep: int) -> Collected:
+        """Removes all but the last `keep` checkpoints that are not known to be damaged, and what
+        no checkpoint and no running save counts on. Several may collect at the same time, beside
+        saves; one that was interrupted is done again by the next."""
+        return collect(self, self._job(job), keep)
+
+    # ---- damage --------------------------------------------------------------------------------
+
+    def mark(self, job: str, faults: list[Fault]) -> None:
+        """Nobody shall count on these files; where nothing can be written, nobody will."""
+        for place in {fault.place for fault in faults if fault.place}:
+            with contextlib.suppress(StoreError):
+                self.files.create(names.damage(job, place), b"")
+
+    def damaged(self, job: str) -> set[Place]:
+        found = map(names.of_damage, self.files.below(names.damage(job)))
+        return {place for place in found if place}
+
+    # ---- within --------------------------------------------------------------------------------
+
+    def _usable(self, job: str) -> list[Manifest]:
+        """Those whose manifest is what was written and names no file that is marked."""
+        found, marked = [], self.damaged(job)
+        for each in self.checkpoints(job):
+            with contextlib.suppress(Damaged, Refused):
+                manifest = self.manifest(job, each)
+                if not marked & manifest.files.keys():
+                    found.append(manifest)
+        return found
+
+    def data(self, job: str) -> dict[Place, int]:
+        """All files with data, needed or not, and their bytes."""
+        folder = names.data(job)
+        found = self.files.below(folder).items()
+        places = ((Place.parse(name[len(folder) + 1 :]), size) for name, size in found)
+        return {place: size for place, size in places if place}
+
+    def _own(self, manifest: Manifest, name: str) -> Manifest:
+        if self.fleet and manifest.fleet != self.fleet:
+            what = f"is a checkpoint of fleet {manifest.fleet!r}, this is {self.fleet!r}"
+            raise Refused(self.url, what, "restore it in its fleet", name=name)
+        return manifest
+
+    def _job(self, job: str) -> str:
+        if not names.JOB.match(job):
+            raise Refused(self.url, f"{job!r} is no name of a job")
+        return job
+
+
+def describe(checkpoint: Checkpoint, faults: list[Fault]) -> str:
+    """The first of a checkpoint's faults, and how many more there are."""
+    first = faults[0]
+    job = checkpoint.manifest.job
+    where = (
+        f"{checkpoint.files.url.rstrip('/')}/{names.data(job, first.place)}: "
+        if first.place
+        else ""
+    )
+    more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+    return f"{where}{first.reason}{more}"
+
+
+def _dense(manifest: Manifest) -> dict[Place, PackUse]:
+    """The packs of a checkpoint that the next one goes on using: while all of them hold more than
+    twice what is needed, the emptiest do not travel on, and their units are stored once more."""
+    packs = dict(
+        sorted(manifest.packs.items(), key=lambda item: item[1].used / max(1, item[1].raw))
+    )
+    raw, used = (sum(use[at] for use in packs.values()) for at in (2, 3))
+    for place, use in list(packs.items()):
+        if raw <= 2 * used + SPARE_BYTES:
+            break
+        raw, used = raw - use.raw, used - use.used
+        del packs[place]
+    return packs
+
+
+def open(url: str, fleet: str, *, options: dict[str, Any] | None = None) -> Store:
+    """The store at `url` (`/path`, `file:///path`, `memory://name`, `s3://bucket/prefix`, whatever
+    fsspec opens; `options` as it takes them), begun if there is nothing. Raises `Refused` where it
+    is another fleet's, or holds something else, and `Unavailable`."""
+    files = connect(url, options)
+    if not fleet:
+        raise ValueError("a fleet has a name")
+    if _fleet_of(files) is None:
+        if (other := files.some()) not in (None, names.ROOT):
+            what = f"holds other things ({other}), and no checkpoints"
+            raise Refused(url, what, "name an empty folder")
+        files.create(names.ROOT, documents.seal("root", fleet=fleet))
+        files.settle([""])
+    found = _fleet_of(files)
+    if found != fleet:
+        what = f"has the checkpoints of fleet {found!r}, this is {fleet!r}"
+        raise Refused(url, what, "name a URL of its own for each fleet")
+    return Store(files, fleet)
+
+
+def look(url: str, *, options: dict[str, Any] | None = None) -> Store:
+    """A store that somebody began, whosever it is, to look at."""
+    files = connect(url, options)
+    fleet = _fleet_of(files)
+    if fleet is None:
+        raise Missing(url, "has no checkpoints", "see whether the URL is right")
+    return Store(files, fleet)
+
+
+def _fleet_of(files: Files) -> str | None:
+    try:
+        data = files.get(names.ROOT)
+    except Missing:
+        return None
+    fleet: str = documents.unseal(files.url, names.ROOT, "root", data)["fleet"]
+    return fleet

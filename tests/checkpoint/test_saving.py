@@ -1,0 +1,200 @@
+"""What is saved is restored, stored once, and not stored again."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from rankfold.checkpoint import store as stores
+from rankfold.checkpoint.store import Buffer, Progress, Store, Versions, units
+from rankfold.checkpoint.store.units import GRAIN, OBJECT_BYTES, PAGE
+from support.checkpoints import (
+    DEVICE,
+    HOST,
+    Content,
+    example,
+    noise,
+    opened,
+    reading,
+    restored,
+    saved,
+)
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return opened(f"memory://{tmp_path}" if request.param == "memory" else str(tmp_path / "a/b"))
+
+
+def data_bytes(store: Store) -> int:
+    return sum(store.data("gpt").values())
+
+
+def test_what_is_saved_is_restored(store: Store) -> None:
+    first, second = example(1), example(2)
+    ids = [saved(store, "gpt", 1, content).id for content in (first, second)]
+    assert [str(each) for each in ids] == ["1-1", "1-2"] and store.checkpoints("gpt") == ids
+    for each, content in zip(ids, (first, second), strict=True):
+        checkpoint = store.checkpoint("gpt", each)
+        assert checkpoint.verify() == []
+        assert restored(checkpoint) == content
+        assert checkpoint.manifest.about == {"step": 1}
+    assert store.newest("gpt").checkpoint is not None
+
+
+def test_ranges_of_every_length(store: Store) -> None:
+    lengths = [1, 511, OBJECT_BYTES - 1, OBJECT_BYTES, GRAIN - 1, GRAIN, GRAIN + 1, 2 * GRAIN + 5]
+    buffers = {DEVICE + (n << 30): noise(n, length) for n, length in enumerate(lengths)}
+    runs = {HOST + n * PAGE: noise(n, PAGE) for n in (0, 1, 62, 63, 64, 65, 200)}
+    blobs = {"none": b"", "long": noise("long", 2 * GRAIN + 1)}
+    content = Content({0: buffers, 1: {}}, {0: runs}, blobs)
+    manifest = saved(store, "gpt", 1, content)
+    checkpoint = store.checkpoint("gpt", manifest.id)
+    assert checkpoint.verify() == []
+    assert restored(checkpoint) == content
+    for name, data in blobs.items():
+        assert checkpoint.whole(checkpoint.part(None, name)) == data
+    # The pages of one list are those of an aligned run.
+    extents = checkpoint.extents(checkpoint.part(0, "memory"))
+    assert [(at - HOST) // PAGE for at, _ in extents] == [0, 62, 64, 200]
+
+
+def test_a_replica_is_stored_once(store: Store, tmp_path: Path) -> None:
+    alone = opened(f"memory://alone/{tmp_path}")
+    for where, ranks in ((alone, 1), (store, 8)):
+        replica = {DEVICE: noise(0, GRAIN + 100), DEVICE + (1 << 30): noise(1, 40_000)}
+        saved(where, "gpt", 1, Content(dict.fromkeys(range(ranks), replica)))
+    assert data_bytes(store) == data_bytes(alone)
+
+
+def test_the_next_one_stores_what_changed(store: Store) -> None:
+    content = example(0, kib=3000)
+    first = saved(store, "gpt", 1, content)
+    before = data_bytes(store)
+    again = saved(store, "gpt", 1, content)
+    assert data_bytes(store) == before and again.base == first.id
+    changed = copy.deepcopy(content)
+    changed.pages[0][HOST] = noise("changed", PAGE)
+    saved(store, "gpt", 1, changed)
+    # The page, the list of its run and its table, in one pack.
+    assert before < data_bytes(store) < before + PAGE + 64 * units.DIGEST + 64 * 48 + 1000
+
+
+def test_a_piece_is_a_file_by_its_hash(tmp_path: Path) -> None:
+    store, data = opened(str(tmp_path)), noise(0, GRAIN)
+    saved(store, "gpt", 1, Content({0: {DEVICE: data}}))
+    [file] = tmp_path.glob(f"jobs/gpt/data/*/objects/{blake3(data).hexdigest()}")
+    assert file.read_bytes() == data
+
+
+def test_host_pages_are_compressed_and_noise_is_not(store: Store) -> None:
+    pages = {HOST + n * PAGE: (b"%8d" % n) * 512 for n in range(1000)}
+    assert saved(store, "gpt", 1, Content({}, {0: pages})).stored < 1000 * PAGE / 4
+    data = noise(0, OBJECT_BYTES - 1)
+    manifest = saved(store, "gpt", 1, Content({0: {DEVICE: data}}))
+    assert len(data) < manifest.stored < len(data) + 1000
+
+
+def test_known_versions_are_not_read(store: Store) -> None:
+    versions, data, reads = Versions("gpt", 1), noise(0, GRAIN + 1000), []
+
+    def read(at: int, length: int) -> bytes:
+        reads.append((at, length))
+        return data[at : at + length]
+
+    for _ in range(2):
+        save = store.begin("gpt", 1, versions=versions)
+        for rank in range(3):
+            save.buffers(rank, "device", [Buffer(DEVICE, len(data), read, b"v1")])
+        manifest = save.finish()
+    assert reads == [(0, GRAIN), (GRAIN, 1000)]
+    assert save.progress.by_version == 3 * len(data)
+    content = {DEVICE: data}
+    assert restored(store.checkpoint("gpt", manifest.id)).buffers == dict.fromkeys(
+        range(3), content
+    )
+
+
+def test_a_version_whose_units_are_gone_is_read_again(tmp_path: Path) -> None:
+    versions, data = Versions("gpt", 1), noise(0, 2 << 20)
+    for name in ("one", "another"):
+        store = opened(str(tmp_path / name))
+        save = store.begin("gpt", 1, versions=versions)
+        save.buffers(0, "device", [reading(DEVICE, data, b"v1")])
+        assert store.checkpoint("gpt", save.finish().id).verify() == []
+
+
+def test_versions_are_those_of_one_incarnation(store: Store) -> None:
+    for versions in (Versions("gpt", 2), Versions("mlp", 1)):
+        with pytest.raises(ValueError, match="another job or incarnation"):
+            store.begin("gpt", 1, versions=versions)
+    versions = Versions("gpt", 1)
+    save = store.begin("gpt", 1, versions=versions)
+    save.buffers(0, "device", [reading(DEVICE, b"a", b"v"), reading(DEVICE + 9, b"b" * 5, b"v")])
+    assert restored(store.checkpoint("gpt", save.finish().id)).buffers[0][DEVICE] == b"a"
+    assert versions.get(b"v", 5) != versions.get(b"v", 1), "the length belongs to it"
+    for _ in range(2):
+        store.begin("gpt", 1, versions=versions).finish()
+    assert versions.get(b"v", 5) is None, "what no save meets is forgotten"
+
+
+def test_parts_are_given_by_several_threads_and_progress_is_told(store: Store) -> None:
+    content, told = example(0, ranks=6, kib=2000), list[int]()
+
+    def progress(now: Progress) -> None:
+        told.append(now.uploaded)
+
+    save = store.begin("gpt", 1, progress=progress)
+    threads = [
+        threading.Thread(target=Content({rank: content.buffers[rank]},
+                                        {rank: content.pages[rank]}).give, args=[save])
+        for rank in range(6)
+    ]  # fmt: skip
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    Content(blobs=content.blobs).give(save)
+    manifest = save.finish()
+    assert restored(store.checkpoint("gpt", manifest.id)) == content
+    assert max(told) == save.progress.uploaded == save.progress.files == data_bytes(store)
+    assert save.progress.given == manifest.size
+
+
+def test_wrong_parts_are_refused(store: Store) -> None:
+    save = store.begin("gpt", 1)
+    for pages in ([(HOST + 1, bytes(PAGE))], [(HOST, bytes(PAGE - 1))], [(HOST, bytes(PAGE))] * 2):
+        with pytest.raises(ValueError):
+            save.pages(0, "memory", pages)
+    for buffers in (
+        [reading(DEVICE, b"1234"), reading(DEVICE + 3, b"5")], [reading(DEVICE, b"")],
+        [Buffer(DEVICE, 5, lambda at, length: b"1234")], [reading((1 << 64) - 1, b"12")],
+    ):  # fmt: skip
+        with pytest.raises(ValueError):
+            save.buffers(0, "device", buffers)
+    save.blob(0, "it", [b"1"])
+    with pytest.raises(ValueError, match="given twice"):
+        save.blob(0, "it", [b"2"])
+    assert [part.name for part in save.finish().parts] == ["it"]
+    with pytest.raises(stores.Refused, match="is over"):
+        save.blob(0, "more", [b"2"])
+
+
+def test_packs_that_are_nearly_empty_do_not_travel_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a page that never changes would keep each pack that it ever travelled with."""
+    monkeypatch.setattr("rankfold.checkpoint.store.store.SPARE_BYTES", 0)
+    store = opened(str(tmp_path))
+    raw = []
+    for n in range(8):
+        pages = {HOST + at * PAGE: noise((at, n if at >= n else at), PAGE) for at in range(20)}
+        manifest = saved(store, "gpt", 1, Content({}, {0: pages}))
+        assert store.checkpoint("gpt", manifest.id).verify() == []
+        store.collect("gpt", 1)
+        raw.append(sum(use.raw for use in manifest.packs.values()))
+    assert max(raw) < 3.5 * 20 * PAGE
