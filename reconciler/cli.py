@@ -14,7 +14,7 @@ import click
 from rankfold import __version__, control, paths
 from rankfold.reconciler import spec
 from rankfold.reconciler.client import NoReconciler
-from rankfold.reconciler.commands import acting, desired, looking
+from rankfold.reconciler.commands import acting, checkpoints, desired, looking
 from rankfold.reconciler.commands.common import EXIT_ERROR, EXIT_INVALID, EXIT_USAGE, fail
 from rankfold.reconciler.commands.run import run
 from rankfold.reconciler.console import say
@@ -69,6 +69,6 @@ for command in (
     looking.status, looking.describe, looking.events, looking.inspect_command, looking.logs,
     looking.doctor_command,
     acting.scale, acting.suspend, acting.resume, acting.cancel, acting.checkpoint, acting.stop,
-    run,
+    run, checkpoints.store,
 ):  # fmt: skip
     cli.add_command(command)

@@ -70,7 +70,8 @@ def _check_one(store: Store, manifest: Manifest, seen: dict[Place, str | None]) 
 def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
     """What belongs to no checkpoint: a running or interrupted save's, or not collected yet."""
     try:
-        claim = lives.claim(store.files, job)
+        life = lives.life(store.files, job)
+        claim = lives.claim(store.files, job, life.incarnation) if life else None
     except (Damaged, Refused) as error:
         yield Report(job, None, None, (str(error),))
         claim = None
@@ -94,8 +95,8 @@ def _ours(name: str, folder: str) -> bool:
     kind, _, rest = name[len(folder) + 1 :].partition("/")
     if kind == "data":
         return Place.parse(rest) is not None
-    if kind in ("manifests", "doomed"):
+    if kind in ("manifests", "doomed", "claims"):
         return names.id_of(rest) is not None
-    if kind in ("claims", "incarnations", "known"):
+    if kind in ("incarnations", "known"):
         return names.number_of(rest) is not None
     return kind == "damaged" and names.of_damage(rest) is not None

@@ -3,12 +3,12 @@
 The order of the steps is what makes it safe, without clocks and without a lock:
 
 1.  list the data: only what lies there now can be removed;
-2.  read the claim and the incarnation, then the manifests: a save that was running at 1 is seen as
+2.  read the incarnation and claims, then the manifests: a save that was running at 1 is seen as
     a claim, or it had finished and is seen as a manifest;
 3.  move the manifests that go to `doomed`. A save names its pins in its claim and looks for their
     manifests *afterwards*: so either it finds that one is gone and does not count on it, or
-4.  its claim is seen when claim and incarnation are read again, or it has finished since 2, and its
-    manifest is seen when manifests are listed again after that;
+4.  its claim is seen when incarnation and claims are read again, or it has finished since 2, and
+    its manifest is seen when manifests are listed again after that;
 5.  remove what was listed at 1 and is needed by no manifest of 2 (but those moved at 3) or 4, by
     nothing that is pinned, doomed or not, and lies in no running save's folder. The manifests of 2
     count, for another collection may have doomed one of them since, and a save pinned it before.
@@ -43,19 +43,16 @@ class _Seen(NamedTuple):
     """The manifests of a job; None for one that is damaged."""
 
     life: Life | None
-    claim: Claim | None
+    claims: list[Claim]
     manifests: dict[Id, Manifest | None]
 
     @property
-    def running(self) -> Claim | None:
-        """The claim, if it holds."""
-        claim, life = self.claim, self.life
-        if claim is None or claim.id is None or claim.id in self.manifests:
-            return None
-        return None if life and life.incarnation > claim.id.incarnation else claim
+    def running(self) -> list[Claim]:
+        """The claims that hold."""
+        return [each for each in self.claims if each.id and each.id not in self.manifests]
 
     def pins(self) -> set[Id]:
-        found = set(self.running.pins) if self.running else set()
+        found = {pin for claim in self.running for pin in claim.pins}
         life = self.life
         if life and life.origin and not any(
             each.incarnation == life.incarnation for each in self.manifests
@@ -75,7 +72,7 @@ def collect(store: Store, job: str, keep: int) -> Collected:
         _doom(store, job, each)
     second = _look(store, job, first)
     needed = _needed(store, job, first, second, goes)
-    running = {claim.folder for claim in (first.running, second.running) if claim}
+    running = {claim.folder for claim in first.running + second.running}
     # Of a damaged manifest nobody knows what it names: what its own save stored stays with it.
     damaged = {each for each, manifest in second.manifests.items() if manifest is None}
     removed = [
@@ -89,9 +86,11 @@ def collect(store: Store, job: str, keep: int) -> Collected:
 
 
 def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
-    """The claim first, then the manifests; those that were read before are not read again."""
+    """The incarnation first, then claims, not of older ones, then the manifests; those that were
+    read before are not read again."""
     try:
-        claim, life = lives.claim(store.files, job), lives.life(store.files, job)
+        life = lives.life(store.files, job)
+        claims = lives.claims(store.files, job, life.incarnation if life else 1)
     except Damaged as error:
         remedy = "nothing was removed; the next save or incarnation of the job mends it"
         raise Damaged(error.url, error.what, remedy, name=error.name) from error
@@ -100,7 +99,7 @@ def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
     for each in lives.ids(store.files, names.manifest(job)):
         with contextlib.suppress(Missing):  # another collection was faster
             found[each] = read[each] if each in read else _read(store, job, each)
-    return _Seen(life, claim, found)
+    return _Seen(life, claims, found)
 
 
 def _read(store: Store, job: str, each: Id) -> Manifest | None:
@@ -169,3 +168,6 @@ def _tidy(store: Store, job: str, first: _Seen, second: _Seen, folders: set[str]
             if number < second.life.incarnation:
                 files.remove(names.incarnation(job, number))
                 files.remove(names.known(job, number))
+        for claim in lives.ids(files, names.claim(job)):
+            if claim.incarnation < second.life.incarnation:
+                files.remove(names.claim(job, claim))

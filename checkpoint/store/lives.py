@@ -34,9 +34,10 @@ class Life(NamedTuple):
 
 class Claim(NamedTuple):
     """A save that was begun: what it will be (None: it was given up), where it stores, and the
-    checkpoints that must stay as long as it runs."""
+    checkpoints that must stay as long as it runs. Claims are counted within an incarnation: what an
+    old one still claims hides nothing of the new one's."""
 
-    number: int
+    number: Id
     id: Id | None
     folder: str
     pins: frozenset[Id]
@@ -121,25 +122,37 @@ def refuse_old(files: Files, job: str, incarnation: int, now: Life | None) -> No
         raise OldIncarnation(files.url, what, "end what is left of it")
 
 
-def claim(files: Files, job: str) -> Claim | None:
-    while found := numbers(files, names.claim(job)):
-        name = names.claim(job, found[-1])
-        try:
-            record = documents.unseal(files.url, name, "claim", files.get(name))
-        except Missing:
-            continue  # removed since, for there is a newer one
-        if record["job"] != job:
-            raise Damaged(files.url, "is another job's", name=name)
-        pins = frozenset(filter(None, map(Id.parse, record["pins"])))
-        each = Id.parse(record["id"]) if record["id"] else None
-        return Claim(found[-1], each, record["folder"], pins)
+def claim(files: Files, job: str, incarnation: int) -> Claim | None:
+    """The newest one of an incarnation."""
+    while found := [each for each in ids(files, names.claim(job))
+                    if each.incarnation == incarnation]:  # fmt: skip
+        with contextlib.suppress(Missing):  # removed since, for there is a newer one
+            return _claim(files, job, found[-1])
     return None
+
+
+def claims(files: Files, job: str, least: int) -> list[Claim]:
+    """The newest one of each incarnation from the `least` on."""
+    incarnations = {each.incarnation for each in ids(files, names.claim(job))}
+    found = (claim(files, job, each) for each in sorted(incarnations) if each >= least)
+    return [each for each in found if each]
+
+
+def _claim(files: Files, job: str, number: Id) -> Claim:
+    name = names.claim(job, number)
+    record = documents.unseal(files.url, name, "claim", files.get(name))
+    if (record["job"], record["claim"]) != (job, str(number)):
+        raise Damaged(files.url, "is another claim", name=name)
+    pins = frozenset(filter(None, map(Id.parse, record["pins"])))
+    return Claim(number, Id.parse(record["id"] or ""), record["folder"], pins)
 
 
 def make_claim(files: Files, job: str, wanted: Claim) -> bool:
     """Whether it is ours: False where somebody else took this number."""
-    record = documents.seal("claim", job=job, id=str(wanted.id) if wanted.id else None,
-                            folder=wanted.folder, pins=sorted(map(str, wanted.pins)))  # fmt: skip
+    record = documents.seal(
+        "claim", job=job, claim=str(wanted.number), id=str(wanted.id) if wanted.id else None,
+        folder=wanted.folder, pins=sorted(map(str, wanted.pins)),
+    )  # fmt: skip
     made = files.create(names.claim(job, wanted.number), record)
     files.settle([names.claim(job)])
     return made

@@ -79,7 +79,7 @@ def doomed(job_name: str, each: Id | None = None) -> str:
     return f"jobs/{job_name}/doomed" + (f"/{each}.json" if each else "")
 
 
-def claim(job_name: str, number: int | None = None) -> str:
+def claim(job_name: str, number: Id | None = None) -> str:
     return f"jobs/{job_name}/claims" + (f"/{number}.json" if number else "")
 
 
@@ -101,12 +101,12 @@ def of_damage(name: str) -> Place | None:
 
 
 def id_of(name: str) -> Id | None:
-    """Of a manifest, by its name."""
+    """Of a manifest or a claim, by its name."""
     file = name.rpartition("/")[2]
     return Id.parse(file.removesuffix(".json")) if file.endswith(".json") else None
 
 
 def number_of(name: str) -> int | None:
-    """Of a claim or an incarnation, by its name."""
+    """Of an incarnation, by its name."""
     found = _NUMBERED.match(name.rpartition("/")[2])
     return int(found[1]) if found else None

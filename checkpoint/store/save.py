@@ -216,7 +216,8 @@ class Save:
         """Gives the save up: what it has stored will be collected."""
         self.close()
         self._permitted()
-        gone = self._claim._replace(number=self._claim.number + 1, id=None, pins=frozenset())
+        number = Id(self.id.incarnation, self._claim.number.number + 1)
+        gone = Claim(number, None, self._claim.folder, frozenset())
         if not lives.make_claim(self.files, self.job, gone):
             self._overtaken()
 
@@ -362,7 +363,10 @@ class Save:
         lives.refuse_old(
             self.files, self.job, self.id.incarnation, lives.life(self.files, self.job)
         )
-        if lives.numbers(self.files, names.claim(self.job))[-1:] != [self._claim.number]:
+        claims = lives.ids(self.files, names.claim(self.job))
+        if [
+            each for each in claims if each > self._claim.number
+        ] or self._claim.number not in claims:
             self._overtaken()
 
     def _overtaken(self) -> None:

@@ -82,34 +82,34 @@ class Store:
         self._job(job)
         while True:
             lives.refuse_old(self.files, job, incarnation, lives.life(self.files, job))
-            before = self._claimed(job)
+            before = self._claimed(job, incarnation)
             claim, resumed = self._next_claim(job, incarnation, before)
             if lives.make_claim(self.files, job, claim):
                 break
-        for number in lives.numbers(self.files, names.claim(job)):
-            if number < claim.number:
-                self.files.remove(names.claim(job, number))
+        for each in lives.ids(self.files, names.claim(job)):
+            if each.incarnation == incarnation and each < claim.number:
+                self.files.remove(names.claim(job, each))
         # Only now: what is there after the claim stays.
         base, present = self._present(job, claim, resumed)
         return Save(self.files, self.fleet, job, claim, present, resumed=resumed, base=base,
                     versions=versions, workers=workers, told=progress)  # fmt: skip
 
-    def _claimed(self, job: str) -> Claim | None:
+    def _claimed(self, job: str, incarnation: int) -> Claim | None:
         """The newest claim; one that cannot be read is as good as given up."""
         try:
-            return lives.claim(self.files, job)
+            return lives.claim(self.files, job, incarnation)
         except Damaged:
-            number = lives.numbers(self.files, names.claim(job))[-1]
+            claims = lives.ids(self.files, names.claim(job))
+            number = max(each for each in claims if each.incarnation == incarnation)
             return Claim(number, None, "", frozenset())
 
     def _next_claim(self, job: str, incarnation: int, before: Claim | None) -> tuple[Claim, bool]:
-        number = before.number + 1 if before else 1
+        number = Id(incarnation, before.number.number + 1 if before else 1)
         listed = lives.ids(self.files, names.manifest(job))
         usable = [each.id for each in self._usable(job)]
         pins = frozenset(usable[-1:])
-        if before and before.id and before.id.incarnation == incarnation:
-            if before.id not in listed:
-                return Claim(number, before.id, before.folder, pins | before.pins), True
+        if before and before.id and before.id not in listed:
+            return Claim(number, before.id, before.folder, pins | before.pins), True
         gone = lives.ids(self.files, names.doomed(job))
         folders = {place.folder for place in self.data(job)}
         begun = [each for each in map(Id.of_folder, folders) if each]
@@ -196,20 +196,33 @@ class Store:
     def newest(self, job: str) -> Newest:
         """Reads newest first and gives the first in which every unit is what was saved. What is
         damaged is marked, so that no later save counts on it."""
-        skipped: list[Skipped] = []
         seen: dict[Place, str | None] = {}
-        for each in reversed(self.checkpoints(job)):
-            try:
-                checkpoint = self.checkpoint(job, each)
-                faults = checkpoint.verify(seen)
-            except (Damaged, Refused) as error:
-                skipped.append(Skipped(each, str(error)))
-                continue
-            if not faults:
-                return Newest(checkpoint, tuple(skipped))
+        while True:
+            skipped: list[Skipped] = []
+            listed = self.checkpoints(job)
+            for each in reversed(listed):
+                found, why = self._sound(job, each, seen)
+                if found is not None:
+                    return Newest(found, tuple(skipped))
+                skipped.append(Skipped(each, why))
+            if set(listed) <= set(self.checkpoints(job)):
+                return Newest(None, tuple(skipped))
+            seen = {}  # a collection came between: look at what is there now
+
+    def _sound(
+        self, job: str, each: Id, seen: dict[Place, str | None]
+    ) -> tuple[Checkpoint | None, str]:
+        """A checkpoint that verifies, or why it does not."""
+        try:
+            checkpoint = self.checkpoint(job, each)
+            faults = checkpoint.verify(seen)
+        except (Damaged, Refused) as error:
+            return None, str(error)
+        if not faults:
+            return checkpoint, ""
+        if each in self.checkpoints(job):  # else it was collected meanwhile
             self.mark(job, faults)
-            skipped.append(Skipped(each, describe(checkpoint, faults)))
-        return Newest(None, tuple(skipped))
+        return None, describe(checkpoint, faults)
 
     # ---- keeping -------------------------------------------------------------------------------
 

@@ -1,0 +1,116 @@
+"""The commands that look at a store of checkpoints: list, check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rankfold.reconciler import report
+from rankfold.reconciler.commands.common import EXIT_ERROR, fail, output_option, show
+from rankfold.reconciler.console import say
+from rankfold.reconciler.model import Json
+
+if TYPE_CHECKING:  # where it is needed, for few commands open a store
+    from rankfold.checkpoint.store import Manifest, Store
+    from rankfold.checkpoint.store.checking import Report
+
+
+@click.group()
+def store() -> None:
+    """Look at a store of checkpoints."""
+
+
+@store.command("list")
+@click.argument("url")
+@output_option()
+def list_command(url: str, output: str) -> int:
+    """List the checkpoints at URL, oldest first, without reading their data.
+
+    URL is a folder, or what fsspec opens: s3://bucket/prefix, …
+    Exit code 1 if the store or a manifest cannot be read.
+    """
+    from rankfold.checkpoint.store import StoreError
+
+    rows: list[Json] = []
+    faults: list[str] = []
+    opened = _look(url)
+    try:
+        for job in opened.jobs():
+            for each in opened.checkpoints(job):
+                try:
+                    rows.append(_row(opened.manifest(job, each)))
+                except StoreError as error:
+                    faults.append(str(error))
+    except StoreError as error:
+        fail(str(error))
+    if output == "json":
+        show({"url": url, "fleet": opened.fleet, "checkpoints": rows, "faults": faults})
+    else:
+        head = ("JOB", "ID", "SAVED", "RANKS", "BYTES", "STORED")
+        lines = [tuple(str(row[key.lower()]) for key in head) for row in rows]
+        click.echo("\n".join(report.columns(head, lines)))
+        for fault in faults:
+            say(fault)
+    return EXIT_ERROR if faults else 0
+
+
+@store.command("check")
+@click.argument("url")
+@output_option()
+def check_command(url: str, output: str) -> int:
+    """Read all of the store at URL and say of each checkpoint what is wrong with it.
+
+    What is damaged is marked, so that no later save counts on it; nothing else changes.
+    Exit code 1 if a checkpoint cannot be restored.
+    """
+    from rankfold.checkpoint.store import StoreError
+    from rankfold.checkpoint.store.checking import check
+
+    opened, found = _look(url), []
+    try:
+        for each in check(opened, say if output == "text" else None):
+            found.append(each)
+            if output == "text":
+                for line in _lines(each):
+                    click.echo(line)
+    except StoreError as error:
+        fail(str(error))
+    bad = [each for each in found if each.faults]
+    if output == "json":
+        show({"url": url, "fleet": opened.fleet, "found": [_told(each) for each in found]})
+    else:
+        sound = sum(each.id is not None and not each.faults for each in found)
+        click.echo(f"{sound} of {sum(each.id is not None for each in found)} checkpoints are sound")
+    return EXIT_ERROR if bad else 0
+
+
+def _look(url: str) -> Store:
+    from rankfold.checkpoint.store import StoreError, look
+
+    try:
+        return look(url)
+    except StoreError as error:
+        fail(str(error))
+
+
+def _row(manifest: Manifest) -> Json:
+    ranks = {part.rank for part in manifest.parts if part.rank is not None}
+    return {
+        "job": manifest.job, "id": str(manifest.id), "saved": manifest.saved, "ranks": len(ranks),
+        "bytes": manifest.size, "stored": manifest.stored, "about": manifest.about,
+    }  # fmt: skip
+
+
+def _lines(found: Report) -> list[str]:
+    what = f"{found.job}: checkpoint {found.id}" if found.id else f"{found.job}"
+    if found.faults:
+        return [f"{what}: DAMAGED: {fault}" for fault in found.faults]
+    return [f"{what}: {found.note or 'ok'}"]
+
+
+def _told(found: Report) -> Json:
+    return {
+        "job": found.job, "id": str(found.id) if found.id else None,
+        "sound": not found.faults, "faults": list(found.faults), "note": found.note,
+    }  # fmt: skip

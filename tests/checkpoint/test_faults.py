@@ -1,0 +1,243 @@
+"""Kills, failures and damage at any operation: what is listed is what was saved, or is known to be
+damaged and is not used."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rankfold.checkpoint import store as stores
+from rankfold.checkpoint.store import Damaged, Full, Id, OldIncarnation, StoreError, Unavailable
+from rankfold.checkpoint.store.names import Place
+from rankfold.checkpoint.store.units import PAGE
+from support.checkpoints import DEVICE, HOST, Content, noise, reading, restored, saved
+from support.faulty import Disk, Killed
+
+SEEDS = st.lists(st.integers(0, 5), min_size=1, max_size=4)
+HOW = st.sampled_from(["killed", "killed after", "full", "unreachable"])
+
+
+def content(seeds: list[int]) -> Content:
+    return Content(
+        {0: {DEVICE: noise(seeds[0], 2000)}, 1: {DEVICE: noise(seeds[0], 2000)}},
+        {0: {HOST + at * PAGE: noise(seed, 16) * 256 for at, seed in enumerate(seeds)}},
+    )
+
+
+class Store(RuleBasedStateMachine):
+    """A job's store, and what was saved in it: in `contents` what may be there, in `owed` what
+    must."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk, self.incarnation = Disk(), 1
+        self.contents: dict[Id, list[Content]] = {}
+        self.owed: set[Id] = set()
+        self.harmed: set[str] = set()  # files, by their names on the disk
+        self.interrupted: list[int] | None = None
+        self.open()
+        self.store.take("gpt", 1)
+
+    @rule()
+    def open(self) -> None:
+        """Another process, which knows nothing."""
+        self.store = stores.open("faulty://s", "fleet", options=self.disk.option())
+
+    def _save(self, seeds: list[int]) -> None:
+        save = self.store.begin("gpt", self.incarnation, workers=0)
+        self.contents.setdefault(save.id, []).append(content(seeds))
+        content(seeds).give(save)
+        self.owed.add(save.finish().id)
+        self.interrupted = None
+
+    @rule(seeds=SEEDS)
+    def save(self, seeds: list[int]) -> None:
+        self._save(seeds)
+
+    @rule(seeds=SEEDS, at=st.integers(0, 60), how=HOW)
+    def save_disturbed(self, seeds: list[int], at: int, how: str) -> None:
+        self.disk.fail(at, how)
+        try:
+            self._save(seeds)
+        except (Killed, Unavailable):
+            self.interrupted = seeds
+        finally:
+            self.disk.quiet()
+
+    @precondition(lambda self: self.interrupted is not None)
+    @rule()
+    def save_again(self) -> None:
+        assert self.interrupted is not None
+        self._save(self.interrupted)
+
+    @rule(keep=st.integers(1, 3))
+    def collect(self, keep: int) -> None:
+        good = self._good()
+        try:
+            removed = set(self.store.collect("gpt", keep).checkpoints)
+        except Damaged:  # a claim or an incarnation that was harmed
+            assert self._harmed("/claims/") or self._harmed("/incarnations/")
+            return
+        kept = [each for each in good if each not in removed]
+        assert len(kept) >= min(keep, len(good)), "the last K that are good"
+        assert kept == good[len(good) - len(kept) :]
+        self.owed -= removed
+
+    @rule(keep=st.integers(1, 3), at=st.integers(0, 60), how=HOW)
+    def collect_disturbed(self, keep: int, at: int, how: str) -> None:
+        before = set(self.store.checkpoints("gpt")) if not self._harmed("/incarnations/") else set()
+        self.disk.fail(at, how)
+        try:
+            self.store.collect("gpt", keep)
+        except (Killed, StoreError):
+            pass
+        finally:
+            self.disk.quiet()
+        if before:
+            self.owed -= before - set(self.store.checkpoints("gpt"))
+
+    @precondition(lambda self: not self._harmed("/incarnations/"))
+    @rule()
+    def restore(self) -> None:
+        """The next incarnation; the one before saves no more."""
+        newest = self.store.newest("gpt")
+        old = self.store.begin("gpt", self.incarnation, workers=0)
+        self.contents.setdefault(old.id, []).append(content([9]))
+        content([9]).give(old)
+        self.incarnation += 1
+        origin = newest.checkpoint.manifest.id if newest.checkpoint else None
+        self.store.take("gpt", self.incarnation, origin)
+        with pytest.raises(OldIncarnation):
+            old.finish()
+        if newest.checkpoint:
+            again = self.store.checkpoint("gpt", newest.checkpoint.manifest.id)
+            assert restored(again) in self.contents[again.manifest.id]
+
+    @rule(seed=st.integers(0, 1 << 32), how=st.sampled_from(["flip", "truncate", "remove"]))
+    def harm(self, seed: int, how: str) -> None:
+        names = [name for name in sorted(self.disk.files)
+                 if "/data/" in name or "/manifests/" in name or "/claims/" in name]  # fmt: skip
+        if not names:
+            return
+        draw = random.Random(seed)
+        name = draw.choice(names)
+        data, at = self.disk.files[name], draw.randrange(len(self.disk.files[name]) or 1)
+        if how == "remove":
+            del self.disk.files[name]
+        elif how == "truncate":
+            self.disk.files[name] = data[:at]
+        elif data:
+            flipped = data[at] ^ 1 << draw.randrange(8)
+            self.disk.files[name] = data[:at] + bytes([flipped]) + data[at + 1 :]
+        self.harmed.add(name)
+
+    def _harmed(self, kind: str) -> bool:
+        return any(kind in name for name in self.harmed)
+
+    def _name(self, name: str) -> str:
+        return f"s/{name}"
+
+    def _sound(self, each: Id) -> bool:
+        """Nothing of it was harmed."""
+        if self._name(f"jobs/gpt/manifests/{each}.json") in self.harmed:
+            return False
+        files = self.store.manifest("gpt", each).files
+        return not {self._name(f"jobs/gpt/data/{place.name}") for place in files} & self.harmed
+
+    def _good(self) -> list[Id]:
+        return [each for each in self.store.checkpoints("gpt") if self._sound(each)]
+
+    @invariant()
+    def what_is_listed_is_what_was_saved(self) -> None:
+        listed = self.store.checkpoints("gpt")
+        gone = {each for each in self.owed
+                if self._name(f"jobs/gpt/manifests/{each}.json") in self.harmed}  # fmt: skip
+        assert self.owed <= set(listed) | gone
+        for each in listed:
+            try:
+                checkpoint = self.store.checkpoint("gpt", each)
+                faults = checkpoint.verify()
+                if not faults:
+                    assert restored(checkpoint) in self.contents[each]
+            except Damaged:
+                faults = [Place("", "", "")]  # type: ignore[list-item]
+            assert not (faults and self._sound(each)), (each, faults)
+
+    @invariant()
+    def the_newest_is_the_newest_that_is_sound(self) -> None:
+        newest = self.store.newest("gpt")
+        skipped = [each.id for each in newest.skipped]
+        assert not any(self._sound(each) for each in skipped)
+        if newest.checkpoint:
+            assert restored(newest.checkpoint) in self.contents[newest.checkpoint.manifest.id]
+        else:
+            assert not self._good()
+
+
+class TestStore(Store.TestCase):  # type: ignore[misc,valid-type]
+    settings = settings(max_examples=25, stateful_step_count=15)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+class TestStoreLong(Store.TestCase):  # type: ignore[misc,valid-type]
+    settings = settings(max_examples=500, stateful_step_count=40)
+
+
+# ---- one fault at each operation ---------------------------------------------------------------
+
+
+def begun(disk: Disk) -> Any:
+    store = stores.open("faulty://s", "fleet", options=disk.option())
+    store.take("gpt", 1)
+    saved(store, "gpt", 1, content([1, 2, 3]), workers=0)
+    return store
+
+
+@pytest.mark.parametrize("how", ["killed", "killed after", "full", "unreachable"])
+def test_a_save_that_is_interrupted_anywhere_goes_on(how: str) -> None:
+    for at in range(100):
+        disk = Disk()
+        store = begun(disk)
+        first = disk.operations
+        disk.fail(at, how)
+        try:
+            saved(store, "gpt", 1, content([4, 2, 5]), workers=0)
+        except (Killed, Unavailable) as error:
+            if how == "full":
+                assert isinstance(error, Full) and "make room" in str(error)
+        if disk.operations - first <= at:
+            return
+        disk.quiet()
+        store = stores.open("faulty://s", "fleet", options=disk.option())
+        before = store.data("gpt")
+        finished = {store.manifest("gpt", each).id for each in store.checkpoints("gpt")}
+        save = store.begin("gpt", 1, workers=0)
+        content([4, 2, 5]).give(save)
+        save.finish()
+        began = {Id.of_folder(place.folder) for place in before} - finished
+        assert not began or (save.resumed and began == {save.id})
+        for each in store.checkpoints("gpt"):
+            assert store.checkpoint("gpt", each).verify() == []
+        stored = [place.digest for place in store.data("gpt")]
+        assert len(stored) == len(set(stored)), "nothing was stored twice"
+    raise AssertionError("a save takes more operations than that")
+
+
+def test_a_fault_in_the_pool_is_the_save_s_own() -> None:
+    disk = Disk()
+    store = begun(disk)
+    save = store.begin("gpt", 1, workers=4)
+    disk.fail(0, "unreachable")
+    with pytest.raises(Unavailable, match=r"faulty://s/jobs/gpt/data/.*rank 3.*Connection refused"):
+        for n in range(50):
+            save.buffers(3, f"device {n}", [reading(DEVICE, noise(n, 1 << 20))])
+        save.finish()
+    disk.quiet()
+    save.close()
+    assert store.begin("gpt", 1).resumed

@@ -1,0 +1,180 @@
+"""What is refused, and the words: which URL, which object, what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from rankfold.checkpoint import store as stores
+from rankfold.checkpoint.store import Damaged, Id, Missing, OldIncarnation, Refused, Unavailable
+from rankfold.checkpoint.store.documents import seal
+from support.checkpoints import example, opened, saved
+
+
+def resealed(file: Path, **fields: object) -> None:
+    """Writes a document anew as somebody would who has changed it on purpose."""
+    document = {**json.loads(file.read_text()), **fields}
+    document.pop("digest")
+    text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    file.write_text(json.dumps({**document, "digest": blake3(text).hexdigest()}))
+
+
+def test_another_fleet_s_store(tmp_path: Path) -> None:
+    stores.open(str(tmp_path / "s"), "one")
+    with pytest.raises(Refused, match=f"{tmp_path}/s: .*fleet 'one', this is 'other'; name a URL"):
+        stores.open(str(tmp_path / "s"), "other")
+    assert stores.look(str(tmp_path / "s")).fleet == "one"
+
+
+def test_a_folder_with_other_things(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(Refused, match="holds other things"):
+        stores.open(str(tmp_path), "fleet")
+    assert [each.name for each in tmp_path.iterdir()] == ["photos"]
+    (tmp_path / "store.json").write_text('{"name": "a shop"}')
+    with pytest.raises(Refused, match=r"store.json: was not written by rankfold; name another"):
+        stores.open(str(tmp_path), "fleet")
+
+
+def test_no_store(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="has no checkpoints"):
+        stores.look(str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(Unavailable, match="nosuchkind"):
+        stores.open("nosuchkind://there", "fleet")
+    (tmp_path / "file").write_text("")
+    with pytest.raises((Unavailable, Missing), match="file"):
+        stores.open(str(tmp_path / "file" / "s"), "fleet")
+
+
+def test_a_newer_format(tmp_path: Path) -> None:
+    store = opened(str(tmp_path))
+    for _ in range(3):
+        manifest = saved(store, "gpt", 1, example(1))
+    file = tmp_path / f"jobs/gpt/manifests/{manifest.id}.json"
+    resealed(file, version=2)
+    with pytest.raises(Refused, match=r"1-3.json: has version 2 of the format.* use the newer"):
+        store.checkpoint("gpt", manifest.id)
+    newest = store.newest("gpt")
+    assert newest.checkpoint and newest.checkpoint.manifest.id == Id(1, 2)
+    assert [each.id for each in newest.skipped] == [manifest.id]
+    before = store.data("gpt")
+    with pytest.raises(Refused, match="nothing was removed; collect with the newer"):
+        store.collect("gpt", 1)
+    assert store.data("gpt") == before and len(store.checkpoints("gpt")) == 3
+    resealed(tmp_path / "store.json", version=2)
+    with pytest.raises(Refused, match="newer"):
+        stores.open(str(tmp_path), "fleet")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("kind", "claim", "kind"), ("id", "1-9", "is the manifest of 1-9"),
+        ("job", "other", "other"), ("parts", "none", "parts"), ("more", 1, "more"),
+        ("sources", {"../../etc": {}}, "sources"),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_the_schema_does_not_allow(
+    tmp_path: Path, field: str, value: object, said: str
+) -> None:
+    store = opened(str(tmp_path))
+    manifest = saved(store, "gpt", 1, example(1))
+    resealed(tmp_path / "jobs/gpt/manifests/1-1.json", **{field: value})
+    with pytest.raises(Damaged, match=said):
+        store.checkpoint("gpt", manifest.id)
+
+
+def test_a_digest_that_is_another_documents(tmp_path: Path) -> None:
+    store = opened(str(tmp_path))
+    saved(store, "gpt", 1, example(1))
+    file = tmp_path / "jobs/gpt/manifests/1-1.json"
+    file.write_text(file.read_text().replace('"step":1', '"step":2'))
+    with pytest.raises(Damaged, match="does not have the digest that it names"):
+        store.checkpoint("gpt", Id(1, 1))
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+    store = opened(str(tmp_path))
+    saved(store, "gpt", 1, example(1))
+    with pytest.raises(Missing, match="gpt has no checkpoint 1-7; it has: 1-1"):
+        store.checkpoint("gpt", Id(1, 7))
+    with pytest.raises(Missing, match="restore another"):
+        store.take("gpt", 2, Id(1, 7))
+    with pytest.raises(Refused, match="no name of a job"):
+        store.checkpoints("../up")
+
+
+def test_incarnations(tmp_path: Path) -> None:
+    store = stores.open(str(tmp_path), "fleet")
+    with pytest.raises(
+        Refused, match="incarnation 1 of gpt has not been begun; take the job first"
+    ):
+        store.begin("gpt", 1)
+    store.take("gpt", 1, owner="here")
+    save = store.begin("gpt", 1)
+    assert store.take("gpt", 1, owner="here").incarnation == 1, "asked again"
+    with pytest.raises(Refused, match="has been begun by here"):
+        store.take("gpt", 1, owner="there")
+    store.take("gpt", 3, owner="there")
+    said = "gpt goes on as incarnation 3, 1 is over; end what is left of it"
+    for refused in (lambda: store.begin("gpt", 1), save.finish,
+                    lambda: store.take("gpt", 2, owner="here")):  # fmt: skip
+        with pytest.raises(OldIncarnation, match=said.replace("1 is", "[12] is")):
+            refused()
+    assert store.checkpoints("gpt") == []
+
+
+def test_what_an_old_incarnation_still_writes_does_not_count(tmp_path: Path) -> None:
+    """It was asked before the new one began, and writes its manifest afterwards."""
+    store = opened(str(tmp_path))
+    manifest = saved(store, "gpt", 1, example(1))
+    store.take("gpt", 2, manifest.id)
+    late = tmp_path / "jobs/gpt/manifests/1-2.json"
+    late.write_bytes((tmp_path / "jobs/gpt/manifests/1-1.json").read_bytes())
+    resealed(late, id="1-2")
+    assert store.checkpoints("gpt") == [manifest.id]
+    newest = store.newest("gpt").checkpoint
+    assert newest and newest.manifest.id == manifest.id
+    assert store.collect("gpt", 3).checkpoints == (Id(1, 2),)
+    assert not late.exists()
+
+
+def test_a_save_is_given_up(tmp_path: Path) -> None:
+    store = opened(str(tmp_path))
+    save = store.begin("gpt", 1)
+    example(1, kib=3000).give(save)
+    save.abandon()
+    assert store.data("gpt")
+    again = store.begin("gpt", 1)
+    assert not again.resumed and again.id != save.id
+    store.collect("gpt", 1)
+    assert not store.data("gpt")
+    assert not list(tmp_path.glob("jobs/gpt/data/*")), "no empty folder stays"
+    with pytest.raises(Refused):
+        save.finish()
+
+
+def test_a_document_of_ours_is_allowed_by_the_schema() -> None:
+    with pytest.raises(ValueError, match="fleet"):
+        seal("root", fleet="")
+
+
+def test_damaged_records_are_named(tmp_path: Path) -> None:
+    store = opened(str(tmp_path))
+    saved(store, "gpt", 1, example(1))
+    claim = tmp_path / "jobs/gpt/claims/1-1.json"
+    claim.write_text(claim.read_text()[:-5])
+    with pytest.raises(Damaged, match=r"claims/1-1.json.*nothing was removed; the next save"):
+        store.collect("gpt", 1)
+    saved(store, "gpt", 1, example(2))
+    assert len(store.collect("gpt", 1).checkpoints) == 1
+    life = tmp_path / "jobs/gpt/incarnations/1.json"
+    life.write_text("{}")
+    with pytest.raises(Refused, match=r"incarnations/1.json"):
+        store.begin("gpt", 1)
+    store.take("gpt", 2, None)
+    assert store.begin("gpt", 2).id.incarnation == 2

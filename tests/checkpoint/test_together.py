@@ -1,0 +1,193 @@
+"""Saves, collections and restores at the same time, operation by operation in any order: nothing
+that a checkpoint names is ever missing."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankfold.checkpoint import store as stores
+from rankfold.checkpoint.store import Damaged, Id, Missing, OldIncarnation, Overtaken, Store
+from rankfold.checkpoint.store.units import PAGE
+from support.checkpoints import DEVICE, HOST, Content, noise, restored, saved
+from support.faulty import Disk, Killed, Turns
+
+
+def content(n: int) -> Content:
+    """Some of it changes each time, some rarely, some comes back."""
+    seeds = [n, n // 2, n // 4, n % 2, n % 3, 0]
+    return Content(
+        {0: {DEVICE: noise(n // 2, 3000)}},
+        {0: {HOST + at * PAGE: noise(seed, 16) * 256 for at, seed in enumerate(seeds)}},
+    )
+
+
+def opened(disk: Disk) -> Store:
+    return stores.open("faulty://store", "fleet", options=disk.option())
+
+
+class Scene:
+    """A job with some checkpoints, an interrupted save and a damaged one among what there is."""
+
+    def __init__(self, seed: int):
+        self.random = random.Random(seed)
+        self.disk = Disk()
+        self.contents: dict[Id, Content] = {}
+        store = opened(self.disk)
+        store.take("gpt", 1)
+        for n in range(3):
+            self.save(store, n)
+        if self.random.random() < 0.3:
+            self.disk.fail(self.random.randrange(5, 25), "killed")
+            with contextlib.suppress(Killed):
+                self.save(store, 3)
+            self.disk.quiet()
+        # One who acts is interrupted for a while more often than at each operation.
+        self.stay = self.random.choice([0.5, 0.9, 0.97])
+        self.last = 0
+
+    def choose(self, alive: Sequence[int]) -> int:
+        if self.last not in alive or self.random.random() > self.stay:
+            self.last = self.random.choice(alive)
+        return self.last
+
+    def save(self, store: Store, n: int) -> None:
+        save = store.begin("gpt", 1, workers=0)
+        content(n).give(save)
+        self.contents[save.id] = content(n)  # before, for it may be killed after
+        save.finish()
+
+    def saver(self, first: int, times: int, *expected: type[Exception]) -> Callable[[], None]:
+        def body() -> None:
+            store = opened(self.disk)
+            for n in range(first, first + times):
+                try:
+                    self.save(store, n)
+                except expected:
+                    return
+
+        return body
+
+    def collector(self, times: int) -> Callable[[], None]:
+        def body() -> None:
+            for _ in range(times):
+                opened(self.disk).collect("gpt", self.random.choice([1, 1, 2]))
+
+        return body
+
+    def check(self) -> None:
+        store = opened(self.disk)
+        listed = store.checkpoints("gpt")
+        assert listed
+        for each in listed:
+            checkpoint = store.checkpoint("gpt", each)
+            assert checkpoint.verify() == [], each
+            assert restored(checkpoint) == self.contents[each]
+
+
+def collections_beside_saves(seed: int) -> None:
+    scene = Scene(seed)
+    turns = Turns(scene.disk, scene.choose)
+    turns.run(scene.saver(4, 4), scene.collector(3), scene.collector(3))
+    scene.check()
+    store = opened(scene.disk)
+    store.collect("gpt", 1)
+    scene.check()
+    [last] = store.checkpoints("gpt")
+    needed = store.manifest("gpt", last).files
+    assert store.data("gpt") == needed, "and nothing else is left"
+
+
+def a_job_is_restored_while_an_old_uploader_goes_on(seed: int) -> None:
+    """The new incarnation's checkpoint stays until it has one of its own; the old one's uploads end
+    at some point, and none that it was told is saved is lost."""
+    scene = Scene(seed)
+    told: set[Id] = set()
+
+    def old() -> None:
+        store = opened(scene.disk)
+        for n in range(4, 8):
+            try:
+                told.add(saved(store, "gpt", 1, content(n), workers=0).id)
+            except (OldIncarnation, Overtaken):
+                return
+            scene.contents[max(told)] = content(n)
+
+    def restore() -> None:
+        store = opened(scene.disk)
+        for incarnation in range(2, 10):
+            newest = store.newest("gpt").checkpoint
+            assert newest is not None
+            origin = newest.manifest.id
+            try:
+                store.take("gpt", incarnation, origin)
+            except Missing:
+                continue  # it was collected before anybody knew
+            found = restored(store.checkpoint("gpt", origin))
+            assert found == scene.contents.get(origin, found)
+            at_take.update(told)
+            save = store.begin("gpt", incarnation, workers=0)
+            content(20).give(save)
+            scene.contents[save.finish().id] = content(20)
+            return
+
+    at_take: set[Id] = set()
+    Turns(scene.disk, scene.choose).run(old, restore, scene.collector(2), scene.collector(2))
+    store = opened(scene.disk)
+    for each in store.checkpoints("gpt"):
+        checkpoint = store.checkpoint("gpt", each)
+        assert checkpoint.verify() == [], each
+        assert restored(checkpoint) == scene.contents.get(each, restored(checkpoint))
+    life = store.life("gpt")
+    assert life is not None and life.incarnation > 1 and life.known is not None
+    with pytest.raises(OldIncarnation):
+        store.begin("gpt", 1)
+
+
+def two_uploaders_of_one_job(seed: int) -> None:
+    """One takes the other's save over: no checkpoint is of both."""
+    scene = Scene(seed)
+    who = [scene.saver(at, 3, Overtaken) for at in (4, 8)]
+    Turns(scene.disk, scene.choose).run(*who, scene.collector(2))
+    store = opened(scene.disk)
+    for each in store.checkpoints("gpt"):
+        checkpoint = store.checkpoint("gpt", each)
+        assert checkpoint.verify() == []
+        assert restored(checkpoint) in [content(n) for n in range(12)]
+
+
+def test_a_reader_finds_what_is_missing_and_nothing_wrong() -> None:
+    """Who reads without having taken the job may come too late."""
+    for seed in range(20):
+        scene = Scene(seed)
+        store = opened(scene.disk)
+        oldest = store.checkpoint("gpt", store.checkpoints("gpt")[0])
+
+        def read(oldest: stores.Checkpoint = oldest, scene: Scene = scene) -> None:
+            with contextlib.suppress(Damaged):
+                assert restored(oldest) == scene.contents[oldest.manifest.id]
+
+        Turns(scene.disk, scene.choose).run(read, scene.collector(1))
+
+
+TOGETHER = [
+    collections_beside_saves, a_job_is_restored_while_an_old_uploader_goes_on,
+    two_uploaders_of_one_job,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", TOGETHER, ids=lambda each: each.__name__)
+def test_in_some_orders(scenario: Callable[[int], None]) -> None:
+    settings(max_examples=40)(given(st.integers(0, 1 << 32))(scenario))()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scenario", TOGETHER, ids=lambda each: each.__name__)
+def test_in_many_orders(scenario: Callable[[int], None]) -> None:
+    settings(max_examples=1000)(given(st.integers(0, 1 << 32))(scenario))()
