@@ -257,6 +257,7 @@ class Cluster:
         self.queues: dict[tuple[int, int], deque[Any]] = defaultdict(deque)
         self.due: list[Callable[[], None]] = []
         self.fetches, self.failing_fetch = 0, -1
+        self.io_fails = False  # on the device, as where the memory's rank has failed
         self.awaited: dict[int, int] = defaultdict(int)  # fetches under way, of each device
         self.most_awaited = 0
         self.joined: dict[tuple[int, int], tuple[int, int, int, int]] = {}
@@ -281,7 +282,7 @@ class Cluster:
     def later(self, device: Device, token: int, run: Callable[[], None]) -> None:
         def over() -> None:
             run()
-            self.lib.coll_io_done(device.coll, token, 0)
+            self.lib.coll_io_done(device.coll, token, 5 if self.io_fails else 0)
 
         self.due.append(over)
 
@@ -323,6 +324,10 @@ class Cluster:
     @property
     def busy(self) -> bool:
         return any(self.lib.coll_busy(d.coll) for d in self.device)
+
+    def lacks(self, rank: int) -> int:
+        """One of `enum coll_lack`: for whom what the rank has called waits."""
+        return int(self.lib.coll_lacks(self.coll(rank), rank))
 
     def save(self, rank: int) -> bytes:
         out = self.ffi.new("uint8_t[]", 1 << 16)

@@ -606,6 +606,22 @@ def test_a_fetch_that_fails_fails_the_job(
     cluster.close()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_for_what_a_failed_engine_was_to_do_nobody_waits(coll: Native, fails: bool) -> None:
+    """Or its rank would keep the device from those of other jobs."""
+    none, nobody = 0, 3  # enum coll_lack
+    cluster = start(coll, [0], 0)
+    join_all(cluster)
+    op = {"kind": e.ALLREDUCE, "dtype": 2, "count": 40, "op": e.SUM, "send": 0, "recv": 4096}
+    cluster.submit(0, COMM, [op])
+    assert cluster.lacks(0) == nobody
+    cluster.io_fails = fails
+    cluster.settle()
+    assert bool(cluster.failure) == fails and bool(cluster.completed) != fails
+    assert cluster.lacks(0) == none
+    cluster.close()
+
+
 def test_fetches_of_one_piece_run_together(coll: Native) -> None:
     """And a device that only adds to a sum does not fetch it."""
     most = 0

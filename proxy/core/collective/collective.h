@@ -139,8 +139,8 @@ uint32_t coll_rounds(const struct coll *, uint32_t rank, uint64_t comm,
 
 /* Which of those that must call the operations that a local rank has called have not? OTHERS: all
  * local ones have, for some operation, so none of them can do anything for it: other devices may
- * have to. NOBODY: nor they; it will complete. NONE: it has called nothing that is not complete.
- * Sends and receives do not count. */
+ * have to. NOBODY: nor they; it will complete. NONE: it has called nothing that will complete yet
+ * (of an engine that has failed nothing will). Sends and receives do not count. */
 enum coll_lack { COLL_LACKS_NONE, COLL_LACKS_LOCAL, COLL_LACKS_OTHERS, COLL_LACKS_NOBODY };
 enum coll_lack coll_lacks(const struct coll *, uint32_t rank);
 
