@@ -130,12 +130,17 @@ struct hal {
 	/* A window. map, unmap and protect only when no submitted kernel or product runs in the
 	 * space, and no submitted copy, fill or sum touches the chunk. protect: `chunks` mappings
 	 * from addr on become writable, or read-only; after an error they are to be taken for
-	 * read-only. */
+	 * read-only. On a device with space_own they may become writable under work that runs. */
 	int (*space_create)(struct hal_device *, struct hal_space **);
 	void (*space_destroy)(struct hal_space *);
 	int (*space_map)(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);
 	int (*space_unmap)(struct hal_space *, uint64_t addr);
 	int (*space_protect)(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
+	/* Under work that runs: the page, mapped read-only, is from now on this other chunk, which
+	 * has the same bytes, and can be written: so who reads there cannot tell. CUDA_ERROR_NOT_READY
+	 * (600): a kernel has written there first, and has a chunk of its own (space_copied). After
+	 * any error the mapping is what it was. NULL: the device cannot. */
+	int (*space_own)(struct hal_space *, uint64_t addr, uint32_t chunk);
 	/* The next of the pages that got chunks of their own because a kernel wrote to them: its
 	 * address and the new chunk, which is the caller's now and mapped writable; the old one is
 	 * not mapped there any more. False: no other. A kernel's are all there when it is

@@ -39,7 +39,7 @@ class Broken(AssertionError):
 class Device:
     """The table of hal.h. Handles are small numbers in the place of pointers."""
 
-    def __init__(self, ffi: Any, chunks: int) -> None:
+    def __init__(self, ffi: Any, chunks: int, beneath: bool) -> None:
         self.ffi = ffi
         self.total = chunks
         self.free = list(range(2 * chunks))
@@ -61,7 +61,7 @@ class Device:
         for name in ("chunk_create", "chunk_destroy", "space_create", "space_destroy", "space_map",
                      "space_unmap", "space_protect", "space_copied", "space_error",
                      "space_map_host", "stream_create", "stream_destroy", "room", "submit",
-                     "completed"):  # fmt: skip
+                     "completed", *(["space_own"] if beneath else [])):  # fmt: skip
             callback = ffi.callback(fields[name].type, getattr(self, name), onerror=self.failed)
             self.keep.append(callback)
             setattr(self.table, name, callback)
@@ -126,7 +126,10 @@ class Device:
     def space_protect(self, space: Any, addr: int, chunks: int, writable: int) -> int:
         at = self.number(space)
         for page in range(addr, addr + chunks * CHUNK, CHUNK):
-            self.quiet(at, page)
+            if not (writable and self.table.space_own):
+                self.quiet(at, page)
+            if (at, page) not in self.guarded and self.copied.get(at):
+                return 0  # a kernel has written there first
             if ((at, page) in self.guarded) != bool(writable) or page not in self.spaces[at]:
                 raise Broken("protected twice, or what is not mapped")
             self.guarded.add((at, page))  # also after an error
@@ -134,6 +137,24 @@ class Device:
                 return OUT_OF_MEMORY
             if writable:
                 self.guarded.discard((at, page))
+        return 0
+
+    def space_own(self, space: Any, addr: int, chunk: int) -> int:
+        """Under works that only read there."""
+        at = self.number(space)
+        if (at, addr) not in self.guarded:
+            if all(addr != copied for copied, _ in self.copied.get(at, ())):
+                raise Broken("it is its own already")
+            return NOT_READY
+        if self.fails("own"):
+            return OUT_OF_MEMORY
+        if self.content[chunk] != self.content[self.spaces[at][addr]]:
+            raise Broken("who reads there can tell")
+        for queue in self.queues.values():
+            if any((self.number(dst[0]), dst[1]) == (at, addr) for dst, _ in queue):
+                raise Broken("a mapping changes under a copy to it")
+        self.spaces[at][addr] = chunk
+        self.guarded.remove((at, addr))
         return 0
 
     def space_error(self, space: Any, _: Any, __: int) -> int:

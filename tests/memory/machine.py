@@ -38,6 +38,7 @@ class Machine(RuleBasedStateMachine):
         groups=st.sampled_from([(1, 1, 1), (1, 1, 2), (1, 2, 1)]),
         values=st.lists(VALUE, min_size=PAGES, max_size=PAGES),
         faults=st.sampled_from([False, False, True]),
+        beneath=st.booleans(),
     )
     def open(
         self,
@@ -46,8 +47,9 @@ class Machine(RuleBasedStateMachine):
         groups: tuple[int, ...],
         values: list[int],
         faults: bool,
+        beneath: bool,
     ) -> None:
-        self.world = World(self.library, RANKS, chunks, groups)
+        self.world = World(self.library, RANKS, chunks, groups, beneath)
         self.may_fail = faults
         self.value = PRIVATE
         for rank, lonely in zip(self.world.ranks, alone, strict=True):
@@ -250,7 +252,7 @@ class Machine(RuleBasedStateMachine):
         self.go_on()
 
     @precondition(lambda self: self.may_fail and not self.world.faults)
-    @rule(what=st.sampled_from(["create", "map", "unmap", "protect"]))
+    @rule(what=st.sampled_from(["create", "map", "unmap", "protect", "own"]))
     def fault(self, what: str) -> None:
         self.world.fault(what)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase
 
+from . import test_beneath as beneath
 from . import test_copies as copies
 from . import test_forgetting as forgetting
 from . import test_handing as handing
@@ -42,6 +43,13 @@ RULES: tuple[Callable[[Make], None], ...] = (
     sharing.test_ranks_of_two_groups_share_nothing,
     sharing.test_what_is_still_to_be_written_is_not_shared,
     sharing.test_what_is_on_its_way_out_is_not_shared,
+    beneath.test_a_copy_does_not_wait_for_work_that_only_reads,
+    beneath.test_what_is_being_written_for_all_is_not_copied_meanwhile,
+    beneath.test_what_may_write_anywhere_is_noticed_as_long_as_it_runs,
+    partial(beneath.test_what_a_kernel_writes_before_the_copy_is_there_stays, when="told"),
+    partial(beneath.test_what_a_kernel_writes_before_the_copy_is_there_stays, when="untold"),
+    partial(beneath.test_what_a_kernel_writes_before_the_copy_is_there_stays, when="over"),
+    beneath.test_what_a_kernel_writes_before_its_page_is_opened_stays,
     handing.test_what_one_has_received_others_refer_to,
     handing.test_a_part_of_a_page_is_not_handed,
     handing.test_what_is_handed_is_not_what_it_was,

@@ -105,20 +105,37 @@ int page_remap(struct rank_memory *m, uint32_t page, struct chunk *c)
 	return error;
 }
 
-void page_copied(struct rank_memory *m, uint32_t index, uint32_t number)
+/* The page is mapped to another chunk, which is its alone. */
+static void replaced(struct rank_memory *m, uint32_t index, struct chunk *c)
 {
 	struct device_memory *d = m->device;
 	struct page *page = &m->pages[index];
-	struct chunk *old = page->chunk, *c = &d->chunks[number];
-	*c = (struct chunk){.held = true};
-	d->used++;
+	struct chunk *old = page->chunk;
 	count(d, old, old->refs - 1, old->leaving);
 	count(d, c, 1, 0);
 	m->guarded -= page->guarded || page->open;
 	page->chunk = c;
-	page->saved = page->guarded = page->open = page->kept = false;
+	page->guarded = page->open = page->kept = false;
 	if (!old->refs)
 		chunk_let_go(d, old);
+}
+
+void page_copied(struct rank_memory *m, uint32_t index, uint32_t number)
+{
+	struct device_memory *d = m->device;
+	d->chunks[number] = (struct chunk){.held = true};
+	d->used++;
+	m->pages[index].saved = false;
+	replaced(m, index, &d->chunks[number]);
+}
+
+int page_own(struct rank_memory *m, uint32_t index, struct chunk *c)
+{
+	struct device_memory *d = m->device;
+	int error = d->hal->space_own(m->space, page_addr(index), chunk_number(d, c));
+	if (!error)
+		replaced(m, index, c);
+	return error;
 }
 
 void page_leaves(struct rank_memory *m, uint32_t index)

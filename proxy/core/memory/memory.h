@@ -27,8 +27,8 @@
  * the same act.
  *
  * Rules:
- *  - pages of a rank move only while no submitted work uses its memory (inflight == 0), and nothing
- *    is submitted while they move (memory_moving);
+ *  - pages of a rank move only while no submitted work uses its memory (inflight == 0), but for
+ *    copies beneath it (below), and nothing is submitted while they move (memory_moving);
  *  - a page that no buffer touches any more stays mapped until no submitted work uses the rank's
  *    memory (dying counts those); nobody gets it anew before: it would not read as zero;
  *  - a chunk goes back to the device when no page refers to it any more;
@@ -74,6 +74,9 @@
  * A copy needs a chunk for each page in its range that others refer to and keep. If there are too
  * few even then, the others let go of pages in the range, too: each of these needs no chunk any
  * more, and in the end none does. A copy waits for those that leave, which do so by themselves.
+ * Where the device can (space_own) it does not wait for the rank's work, which may be waiting for
+ * what is to be written: that only reads what is guarded, and cannot tell the copy from it. If a
+ * kernel writes there unforeseen, what it gets for that stays, and the copy is dropped.
  * Saves need no room and wait for nobody.
  */
 #ifndef RANKFOLD_MEMORY_H
@@ -175,7 +178,8 @@ struct move {
 	bool promised;       /* a chunk, which is not taken yet */
 	bool common;         /* OUT: to a copy that others may refer to, too */
 	bool copied;         /* there was something to copy */
-	struct chunk *chunk; /* OWN: the new one */
+	struct chunk *chunk; /* OWN: the new one, */
+	struct chunk *from;  /* a copy of this */
 	uint64_t hal_seq;    /* 0: there was nothing to copy */
 };
 

@@ -12,6 +12,8 @@ int page_map(struct rank_memory *, uint32_t page, struct chunk *);
 void page_unmap(struct rank_memory *, uint32_t page);
 /* Another chunk with the same content. After an error it has the old one, or none. */
 int page_remap(struct rank_memory *, uint32_t page, struct chunk *);
+/* As page_remap, under work that may read there. CU_NOT_READY: page_copied is to come, or came. */
+int page_own(struct rank_memory *, uint32_t page, struct chunk *);
 /* The device has given it a chunk of its own, maybe one more than there are. */
 void page_copied(struct rank_memory *, uint32_t page, uint32_t number);
 void page_leaves(struct rank_memory *, uint32_t page); /* is on its way out */

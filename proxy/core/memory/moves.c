@@ -136,6 +136,7 @@ static enum outcome submit_alone(struct rank_memory *m, struct move *v)
 	m->device->reserved -= v->promised;
 	m->move_submitted++;
 	int error = page_open(m, v->page, false);
+	sharing_copied(m); /* a kernel may have written there first */
 	return error ? fail(m, error) : SUBMITTED;
 }
 
@@ -158,6 +159,7 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	m->counted.copies++;
 	sharing_was_in_vain(m, v->page);
 	v->chunk = c;
+	v->from = m->pages[v->page].chunk;
 	if (zeros)
 		return SUBMITTED;
 	uint64_t at = page_addr(chunk_number(d, c));
@@ -285,16 +287,31 @@ static void complete_home(struct rank_memory *m, const struct move *v)
 	image_filled(m, v->page);
 }
 
+/* CU_NOT_READY: a kernel has written there meanwhile, so the page has a chunk of its own, and what
+ * was copied is of before. */
+static int replace(struct rank_memory *m, const struct move *v)
+{
+	if (m->pages[v->page].chunk != v->from)
+		return CU_NOT_READY;
+	if (!m->inflight)
+		return page_remap(m, v->page, v->chunk);
+	int error = page_own(m, v->page, v->chunk);
+	if (error == CU_NOT_READY)
+		sharing_copied(m);
+	return error;
+}
+
 static void complete_own(struct rank_memory *m, const struct move *v)
 {
 	struct device_memory *d = m->device;
 	if (v->chunk && v->hal_seq)
 		v->chunk->lost |= d->hal->space_unmap(d->scratch,
 						      page_addr(chunk_number(d, v->chunk))) != 0;
-	int error = v->chunk ? page_remap(m, v->page, v->chunk) : CU_OK;
+	int error = v->chunk ? replace(m, v) : CU_OK;
 	if (error) {
 		chunk_let_go(d, v->chunk);
-		fail(m, error);
+		if (error != CU_NOT_READY)
+			fail(m, error);
 	}
 	m->pages[v->page].kept = m->pages[v->page].chunk && !m->pages[v->page].guarded;
 }

@@ -294,7 +294,27 @@ static bool at_once(struct memory_request *q, uint32_t index)
 	if (q->purpose != PURPOSE_COPY || page->chunk->refs > 1)
 		return false;
 	q->result = page_open(m, index, false);
+	sharing_copied(m); /* a kernel may have written there first */
 	page->kept = !q->result;
+	return true;
+}
+
+/* A copy need not wait for the work that is submitted, where the device can replace a mapping under
+ * it: what is guarded, that work only reads. But what somebody has open is being written, for this
+ * rank, too; and what may write anywhere is to be noticed wherever it does. */
+static bool goes_on_beneath(const struct memory_request *q)
+{
+	const struct rank_memory *m = q->memory;
+	const struct device_memory *d = m->device;
+	enum move_kind kind;
+	if (q->purpose != PURPOSE_COPY || !d->hal->space_own || m->fenced)
+		return false;
+	for (uint32_t i = 0; i < m->live_count; i++)
+		for (uint32_t n = 0; needs(q, m->live[i], &kind) && n < d->count; n++) {
+			const struct page *page = &d->all[n]->pages[m->live[i]];
+			if (page->open && page->chunk == m->pages[m->live[i]].chunk)
+				return false;
+		}
 	return true;
 }
 
@@ -333,7 +353,7 @@ static bool serve_one(struct device_memory *d)
 		memory_sweep(m);
 		if (over(q))
 			return true;
-		if (m->inflight)
+		if (m->inflight && !goes_on_beneath(q))
 			continue;
 		bool takes = q->purpose != PURPOSE_SAVE;
 		if (takes && room_is_short)

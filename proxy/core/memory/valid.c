@@ -112,12 +112,13 @@ static const char *moves_invalid(const struct rank_memory *m, struct sums *sums)
 	WRONG(m->move_done > m->move_submitted || m->move_submitted > m->move_count ||
 		      (m->move_count && m->move_done == m->move_count),
 	      "the places in a list of moves");
-	WRONG(m->inflight && m->move_count, "pages move while work uses them");
 	for (uint32_t i = 0; i < m->move_count; i++) {
 		const struct move *v = &m->moves[i];
 		const struct page *page = &m->pages[v->page];
 		sums->reserved += v->promised && i >= m->move_submitted;
 		sums->outwards += v->kind == MOVE_OUT && i >= m->move_done;
+		WRONG(m->inflight && !(v->kind == MOVE_OWN && m->device->hal->space_own),
+		      "pages move while work uses them");
 		WRONG(v->kind == MOVE_OUT && i >= m->move_done && !page->leaving,
 		      "a page on its way out is not leaving");
 		WRONG(move_inwards(v) && m->request.state != REQUEST_BEGUN,

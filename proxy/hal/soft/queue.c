@@ -595,6 +595,7 @@ __attribute__((visibility("default"))) const struct hal hal_soft = {
 	.space_map = soft_space_map,
 	.space_unmap = soft_space_unmap,
 	.space_protect = soft_space_protect,
+	.space_own = soft_space_own,
 	.space_copied = soft_space_copied,
 	.space_map_host = soft_space_map_host,
 	.space_error = soft_space_error,

@@ -51,6 +51,7 @@ enum soft_error {
 	SOFT_STACK = 714,
 	SOFT_MISALIGNED_ADDRESS = 716,
 	SOFT_LAUNCH_FAILED = 719,
+	SOFT_NOT_READY = 600,
 	SOFT_NOT_SUPPORTED = 801,
 };
 
@@ -116,7 +117,7 @@ struct hal_space {
 	uint8_t *reservation, *base;
 	_Atomic uint8_t *pages;  /* by place in the window: enum soft_mapping */
 	uint8_t *closed;         /* likewise: how often since it was mapped (whole.c) */
-	atomic_flag copying;     /* held by the worker that gives a page a chunk of its own */
+	atomic_flag copying;     /* held by who makes a page writable under work that runs */
 	_Atomic uint32_t copied; /* the last such chunk + 1 that the loop has not taken, or 0 */
 	uint32_t told;           /* the next one of those it has taken, likewise */
 	_Atomic bool failed;     /* somebody is about to set `error`, and the text before it */
@@ -187,6 +188,7 @@ void soft_space_destroy(struct hal_space *);
 int soft_space_map(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);
 int soft_space_unmap(struct hal_space *, uint64_t addr);
 int soft_space_protect(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
+int soft_space_own(struct hal_space *, uint64_t addr, uint32_t chunk);
 int soft_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset, uint64_t bytes);
 /* What a chunk of the window is mapped as; `at`: a host address. */
 enum soft_mapping soft_space_mapping(const struct hal_space *, uintptr_t at);

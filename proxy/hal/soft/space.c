@@ -167,6 +167,15 @@ static void nothing_runs(struct hal_space *space)
 #endif
 }
 
+/* Workers that write where it is read-only change mappings, too (unforeseen.c). */
+static void changing(struct hal_space *space)
+{
+	while (atomic_flag_test_and_set(&space->copying))
+		sched_yield();
+}
+
+static void changed(struct hal_space *space) { atomic_flag_clear(&space->copying); }
+
 static int access_of(bool writable) { return writable ? PROT_READ | PROT_WRITE : PROT_READ; }
 
 /* The page at an address of the window. */
@@ -240,10 +249,32 @@ int soft_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, 
 	for (uint32_t i = 0; i < chunks; i++)
 		if (atomic_load(&space->pages[page + i]) == SOFT_UNMAPPED)
 			return SOFT_INVALID_VALUE;
-	nothing_runs(space);
+	if (!writable)
+		nothing_runs(space);
+	changing(space);
 	error = mprotect(at, bytes, access_of(writable)) ? SOFT_OUT_OF_MEMORY : 0;
 	for (uint32_t i = 0; i < chunks; i++)
 		set(space, page + i, writable && !error ? SOFT_WRITABLE : SOFT_READ_ONLY);
+	changed(space);
+	return error;
+}
+
+/* The system replaces a mapping at once: who reads meanwhile finds the one or the other. */
+int soft_space_own(struct hal_space *space, uint64_t addr, uint32_t chunk)
+{
+	uint8_t *at = window_range(space, addr, RF_CHUNK_BYTES);
+	int error = SOFT_NOT_READY;
+
+	if (!at || addr % RF_CHUNK_BYTES != 0 || chunk >= space->device->numbers ||
+	    atomic_load(&space->pages[page_at(space, at)]) == SOFT_UNMAPPED)
+		return SOFT_INVALID_VALUE;
+	changing(space);
+	if (atomic_load(&space->pages[page_at(space, at)]) == SOFT_READ_ONLY)
+		error = map_file(at, RF_CHUNK_BYTES, access_of(true), space->device->memfd,
+				 chunk * RF_CHUNK_BYTES);
+	if (!error)
+		set_new(space, page_at(space, at), SOFT_WRITABLE);
+	changed(space);
 	return error;
 }
 

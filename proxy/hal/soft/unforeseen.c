@@ -79,7 +79,7 @@ bool soft_unforeseen(struct soft_worker *worker, struct hal_space *space, uintpt
 	if (soft_space_mapping(space, address) != SOFT_WRITABLE) {
 		there = copy(space,
 			     (uint32_t)((address - (uintptr_t)space->base) / RF_CHUNK_BYTES));
-	} else { /* another worker came first; if it is so again here, the system refuses it */
+	} else { /* another has made it writable; if it is so again here, the system refuses it */
 		there = worker->refused != address;
 		worker->refused = address;
 	}
