@@ -80,7 +80,7 @@ class Native:
     def __init__(
         self, hal: str, memory: int, cc: tuple[int, int], speed: float, workers: int,
         quantum_ns: int = 0, index: int = 0, share: bool = False, squash: bool = True,
-        validate: int = 0,
+        validate: int = 0, opaque: bool = False,
     ):  # fmt: skip
         self._ffi, self._lib = _library()
         self._error = self._ffi.new("char[512]")
@@ -89,7 +89,7 @@ class Native:
             "struct proxy_config *",
             {"hal": hal_name, "memory_bytes": memory, "workers": workers, "cc_major": cc[0],
              "cc_minor": cc[1], "speed": speed, "quantum_ns": quantum_ns, "index": index,
-             "share": share, "apart": not squash, "validate": validate},
+             "share": share, "apart": not squash, "validate": validate, "opaque": opaque},
         )  # fmt: skip
         self._proxy = self._lib.proxy_open(config, self._error, 512)
         if not self._proxy:
@@ -246,7 +246,8 @@ class Native:
             "shared": s.shared_bytes,
             "spent": {"seconds": s.seconds, "switches": s.switches_s, "copies": s.copies_s,
                       "waiting": s.waiting_s},
-            "guard": {"every": s.validate, "compared": s.checked} if s.validate else None,
+            "guard": {"every": s.validate, "compared": s.checked, "measured": s.measured,
+                      "alike": s.alike} if s.validate else None,
             "reason": self._ffi.string(s.reason).decode(errors="replace"),
         }  # fmt: skip
 

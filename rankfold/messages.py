@@ -161,10 +161,14 @@ class Spent(Struct, frozen=True):
 
 
 class Guarded(Struct, frozen=True):
-    """At each `every` collectives what should be equal is compared; `compared` parts were."""
+    """At each `every` collectives what should be equal is compared; `compared` parts were.
+    Launches of kernels of which nothing is known: so many were `measured`, and so many of them
+    do the same for all ranks (`alike`)."""
 
     every: Size
     compared: Size
+    measured: Size = 0
+    alike: Size = 0
 
 
 class JobTold(Struct, frozen=True):

@@ -323,6 +323,17 @@ class Spent:
 
 
 @dataclass(frozen=True)
+class Guard:
+    """What watches over sharing: at each `every` collectives `compared` parts of buffers were
+    compared; launches of kernels of which nothing is known, `measured`, and of these `alike`."""
+
+    every: int
+    compared: int = 0
+    measured: int = 0
+    alike: int = 0
+
+
+@dataclass(frozen=True)
 class JobOnDevice:
     job: str
     epoch: int
@@ -335,7 +346,7 @@ class JobOnDevice:
     alarms: tuple[str, ...] = ()
     shared: int = 0  # bytes of chunks that several of these ranks have
     spent: Spent = Spent()
-    guard: tuple[int, int] | None = None  # at each so many collectives; so many parts compared
+    guard: Guard | None = None
 
 
 @dataclass(frozen=True)

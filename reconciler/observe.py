@@ -28,6 +28,7 @@ from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.lookout import Answer, Lookout
 from rankfold.reconciler.model import (
+    Guard,
     JobOnDevice,
     Observed,
     RankOnDevice,
@@ -151,7 +152,7 @@ def _job(told: JobTold) -> JobOnDevice:
         tuple(_rank(each) for each in told.ranks), tuple(told.races), tuple(told.alarms),
         told.shared,
         Spent(**msgspec.structs.asdict(told.spent)) if told.spent else Spent(),
-        (told.guard.every, told.guard.compared) if told.guard else None,
+        Guard(**msgspec.structs.asdict(told.guard)) if told.guard else None,
     )  # fmt: skip
 
 

@@ -431,10 +431,16 @@ def _guard_lines(found: Json | None) -> list[str]:
     if found is None:
         return []
     parts = count(found["compared"], "part")
-    return [
+    lines = [
         f"guard:        at each {found['every']} collectives what should be equal is compared: "
         f"{parts} of buffers since it was placed"
     ]
+    if found["measured"]:
+        lines.append(
+            f"              opaque code: measured {found['measured']} times, "
+            f"{count(found['alike'], 'kernel')} trusted to do the same for all ranks"
+        )
+    return lines
 
 
 def _overhead_lines(spent: Json | None) -> list[str]:

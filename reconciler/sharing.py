@@ -66,7 +66,11 @@ def guard(record: Record, observed: Observed) -> Json | None:
     told = [there.guard for _, there in serving(record, observed) if there.guard]
     if not told:
         return None
-    return {"every": max(each[0] for each in told), "compared": sum(each[1] for each in told)}
+    return {
+        "every": max(each.every for each in told),
+        **{name: sum(getattr(each, name) for each in told)
+           for name in ("compared", "measured", "alike")},
+    }  # fmt: skip
 
 
 def overhead(record: Record, observed: Observed) -> Json | None:

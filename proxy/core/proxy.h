@@ -25,6 +25,8 @@ struct proxy_config {
 	/* At each so many collectives of a communicator contents that should be equal are compared;
 	 * 0: never. */
 	uint64_t validate;
+	uint32_t
+		opaque; /* 1: what kernels read and write is found out as if they were machine code */
 };
 
 /* NULL on failure; `error` then says why. */
@@ -210,6 +212,8 @@ struct proxy_job_status {
 	/* At each so many collectives its ranks' buffers are compared with what should be equal; 0:
 	 * never. So many parts of them were, since it was opened here. */
 	uint64_t validate, checked;
+	/* Launches of hidden kernels that were measured, and kinds of them that do the same for all. */
+	uint64_t measured, alike;
 	char reason[512];
 };
 int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);

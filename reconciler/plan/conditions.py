@@ -8,6 +8,9 @@ from rankfold.reconciler import sharing
 from rankfold.reconciler.model import Condition, Job, Record, count
 from rankfold.reconciler.plan.index import Index
 
+OPAQUE = "opaque code: "  # so begin alarms about it (proxy/core/loop/guard.c)
+APART = "; its ranks share nothing any more"
+
 
 def conditions(
     index: Index, name: str, waiting: Mapping[str, Condition], converged: Set[str]
@@ -25,7 +28,7 @@ def conditions(
     elif name not in converged:
         found.append(Condition("Progressing", "True", "Converging", f"step: {record.step}"))
     if record.alarms:
-        found.append(_alarms(record))
+        found += _alarms(record)
     if record.races:
         found.append(_races(record))
     if costs := sharing.too_much(record, index.observed):
@@ -58,13 +61,21 @@ def _races(record: Record) -> Condition:
     return Condition("Races", "True", "AccessesNotOrdered", _first(record.races))
 
 
-def _alarms(record: Record) -> Condition:
+def _alarms(record: Record) -> list[Condition]:
     """Whatever made the bytes differ may have made others wrong: the job should not be believed."""
-    advice = (
-        "; its ranks share nothing any more. Its results may be wrong since the comparison before: "
-        "a device's memory is faulty, or rankfold is"
-    )
-    return Condition("Alarm", "True", "ContentsDiffer", _first(record.alarms) + advice)
+    opaque = tuple(text for text in record.alarms if text.startswith(OPAQUE))
+    others = tuple(text for text in record.alarms if not text.startswith(OPAQUE))
+    found = []
+    if opaque:
+        found.append(Condition("OpaqueCode", "True", "EffectsDiffer", _first(opaque) + APART))
+    if others:
+        cause = (
+            ". Its results may be wrong since the comparison before: a device's memory is faulty, "
+            "opaque code did not do the same for all ranks, or rankfold is wrong"
+        )
+        message = _first(others) + APART + cause
+        found.append(Condition("Alarm", "True", "ContentsDiffer", message))
+    return found
 
 
 def _ready(job: Job, record: Record, converged: bool) -> Condition:

@@ -16,13 +16,14 @@ ROOMS = (
     ("versions", "order"),
     ("peer.c", "memory", "barrier", "collective"),
     ("guard",),
+    ("opaque",),
     ("rank",),
     ("queue",),
     ("loop",),
 )
 # The headers that say their room's order: a line for each file, from the lowest to the highest.
 ORDERS = {"order": "order.h", "memory": "memory.h", "barrier": "barrier_parts.h",
-          "collective": "engine.h", "guard": "guard.h", "rank": "rank.h",
+          "collective": "engine.h", "guard": "guard.h", "opaque": "opaque.h", "rank": "rank.h",
           "queue": "item.h"}  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pytest
 from rankfold.reconciler import sharing
 from rankfold.reconciler.model import (
     Desired,
+    Guard,
     Job,
     JobOnDevice,
     Observed,
@@ -114,10 +115,24 @@ def test_an_alarm_is_a_condition_as_long_as_the_job_is_known() -> None:
         (found,) = [each for each in told if each.type == "Alarm"]
         assert found.reason == "ContentsDiffer" and found.status == "True"
         assert found.message.startswith("rank 2 holds (and 1 more: see its events); its ranks")
+        assert not [each for each in told if each.type == "OpaqueCode"]
+        record = replace(record, alarms=("opaque code: kernel k", "rank 2 holds"))
+        index = Index(desired, {"gpt": record}, Observed(), frozenset())
+        told = conditions(index, "gpt", {}, frozenset({"gpt"}))
+        (found,) = [each for each in told if each.type == "OpaqueCode"]
+        assert found.reason == "EffectsDiffer" and found.status == "True"
+        assert found.message == "opaque code: kernel k; its ranks share nothing any more"
+        (found,) = [each for each in told if each.type == "Alarm"]
+        assert found.message.startswith("rank 2 holds; its ranks")
 
 
 def test_the_guard_is_told_where_there_is_one() -> None:
-    observed = seen(replace(there((0, 1)), guard=(256, 7)), replace(there((2, 3)), guard=(256, 5)))
-    assert sharing.guard(RECORD, observed) == {"every": 256, "compared": 12}
+    observed = seen(
+        replace(there((0, 1)), guard=Guard(256, 7, 3, 1)),
+        replace(there((2, 3)), guard=Guard(256, 5, 4, 2)),
+    )
+    assert sharing.guard(RECORD, observed) == {
+        "every": 256, "compared": 12, "measured": 7, "alike": 3,
+    }  # fmt: skip
     assert sharing.guard(RECORD, seen(there((0, 1)), there((2, 3)))) is None
     assert sharing.guard(replace(RECORD, epoch=3), observed) is None

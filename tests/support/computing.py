@@ -55,6 +55,9 @@ WORK = {
              "ld.global.u32 %r5, [%d5]; add.u32 %r5, %r5, 1; st.global.u32 [%d5], %r5;",
     "either": "setp.eq.u32 %p, %r2, 99; selp.b64 %d6, %d4, %d5, %p; ld.global.u32 %r4, [%d6];"
               "st.global.u32 [%d4], %r4;",
+    # from `from`, or from `out` itself
+    "perhaps": "setp.eq.u32 %p, %r2, 99; selp.b64 %d6, %d4, %d5, %p; ld.global.u32 %r4, [%d6];"
+               "ld.global.u32 %r5, [%d4]; mad.lo.u32 %r4, %r4, 3, %r5; st.global.u32 [%d4], %r4;",
     "pointer": "st.global.u64 [%d1], %d2; ld.global.u64 %d6, [%d1]; add.u64 %d6, %d6, %d3;"
                "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 9; st.global.u32 [%d6], %r4;",
     # to where a pointer that lies in `from` points

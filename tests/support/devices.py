@@ -65,11 +65,14 @@ def only_saved(told: list[Event]) -> list[Event]:
 
 @contextmanager
 def devices(
-    kernels: Kernels, count: int, chunks: int = 64, speed: float = 1.0, workers: int = 1
-) -> Iterator[Devices]:
+    kernels: Kernels, count: int, chunks: int = 64, speed: float = 1.0, workers: int = 1,
+    validate: int = 1, opaque: bool = False,
+) -> Iterator[Devices]:  # fmt: skip
     with ExitStack() as stack:
         natives = [
-            stack.enter_context(device(chunks * CHUNK, speed, workers=workers))
+            stack.enter_context(
+                device(chunks * CHUNK, speed, workers=workers, validate=validate, opaque=opaque)
+            )
             for _ in range(count)
         ]
         told: list[list[Event]] = [[] for _ in natives]

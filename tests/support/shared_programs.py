@@ -429,12 +429,15 @@ class Driver:
 
 
 @contextmanager
-def placed(kernels: Loader, program: Program, folded: bool) -> Iterator[tuple[Devices, list[Rank]]]:
+def placed(
+    kernels: Loader, program: Program, folded: bool, hidden: int
+) -> Iterator[tuple[Devices, list[Rank]]]:
     count = program.ranks
     ranks = [Rank(Computing(number, count, VARIABLES)) for number in range(count)]
     clients = [rank.client for rank in ranks]
     try:
-        with devices(kernels, 1 if folded else count, program.chunks) as here:
+        with devices(kernels, 1 if folded else count, program.chunks, validate=hidden or 1,
+                     opaque=hidden > 0) as here:  # fmt: skip
             here.place(1, clients, [0] * count if folded else list(range(count)))
             try:
                 for rank in ranks:
@@ -448,10 +451,11 @@ def placed(kernels: Loader, program: Program, folded: bool) -> Iterator[tuple[De
             client.close()
 
 
-def check(kernels: Loader, program: Program, folded: bool = True) -> int:
+def check(kernels: Loader, program: Program, folded: bool = True, hidden: int = 0) -> int:
     """Runs it, and compares what each rank reads and leaves with what it would alone; how many of
-    its operations ran once for several ranks."""
-    with placed(kernels, program, folded) as (here, ranks):
+    its operations ran once for several ranks. `hidden`: nothing is said of kernels, and each so
+    many times each is measured."""
+    with placed(kernels, program, folded, hidden) as (here, ranks):
         driver = Driver(here, ranks, program.order)
         driver.run(BEGINNING + program.steps)
         if program.ends and folded:

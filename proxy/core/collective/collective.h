@@ -118,6 +118,8 @@ struct coll_place {
 	uint32_t nranks, index;
 };
 bool coll_place(const struct coll *, uint32_t rank, uint64_t comm, struct coll_place *);
+/* Local members of a communicator. */
+uint32_t coll_locals(const struct coll *, uint64_t key);
 uint32_t dtype_bytes(uint32_t dtype); /* of an ncclDataType_t; 0: no such type */
 
 void coll_io_done(struct coll *, uint64_t token, int error);

@@ -54,6 +54,16 @@ bool coll_place(const struct coll *c, uint32_t rank, uint64_t comm, struct coll_
 	return true;
 }
 
+uint32_t coll_locals(const struct coll *c, uint64_t key)
+{
+	const struct coll_comm *m = comm_by_key(c, key);
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; m && i < m->seat_count; i++)
+		count += m->seats[i].taken && !m->seats[i].closing;
+	return count;
+}
+
 /* ---- making ----------------------------------------------------------------------------- */
 
 static void add_device(struct coll_comm *m, uint32_t device)

@@ -111,11 +111,15 @@ static bool begin(struct check *c, struct rank_memory *m, struct checks *checks,
 		  const struct pairs *pairs)
 {
 	for (uint32_t i = 0; i < m->buffer_count; i++)
-		if (!m->buffers[i].freed && !add_buffer(c, m, pairs, &m->buffers[i]))
+		if (!m->buffers[i].freed && !add_buffer(c, m, pairs, &m->buffers[i])) {
+			c->missed = true;
 			break;
+		}
 	c->vain = 0;
-	if (!checks->stream && checks->hal->stream_create(checks->device, &checks->stream))
+	if (!checks->stream && checks->hal->stream_create(checks->device, &checks->stream)) {
+		c->missed |= c->count != 0;
 		c->count = 0;
+	}
 	if (!c->count) {
 		end(c);
 		return true;
@@ -123,6 +127,14 @@ static bool begin(struct check *c, struct rank_memory *m, struct checks *checks,
 	c->state = CHECK_RUNS;
 	memory_use(m);
 	return true;
+}
+
+void check_all(struct check *c, struct rank_memory *m, struct checks *checks,
+	       const struct pairs *pairs)
+{
+	c->whole = true;
+	c->missed = false;
+	begin(c, m, checks, pairs);
 }
 
 static bool wait(struct check *c, struct rank_memory *m, struct checks *checks,
@@ -177,15 +189,19 @@ bool check_turn(struct check *c, struct rank_memory *m, struct checks *checks,
 	const struct hal *hal = checks->hal;
 	uint32_t before = c->submitted + c->done;
 	gives_up |= hal->space_error(m->space, NULL, 0) != 0;
-	if (gives_up)
+	if (gives_up) {
+		c->missed |= c->count != c->submitted;
 		c->count = c->submitted;
+	}
 	while (c->submitted < c->count && submit(c, m, checks))
 		;
 	uint64_t completed = hal->completed(checks->stream);
 	for (; c->done < c->submitted && c->parts[c->done].hal_seq <= completed; c->done++) {
 		const struct check_part *part = &c->parts[c->done];
-		if (gives_up || !part->hal_seq || !holds_still(m, &part->pair))
+		if (gives_up || !part->hal_seq || !holds_still(m, &part->pair)) {
+			c->missed = true;
 			continue;
+		}
 		checks->parts++;
 		told(arg, &part->pair);
 	}

@@ -89,6 +89,7 @@ struct check {          /* a rank's; begins as zeros */
 	uint64_t since_ns;
 	uint32_t vain; /* how often it was not quiet in time, one after the other */
 	bool whole;    /* every part */
+	bool missed;   /* some part could not be looked at */
 	struct check_part *parts;
 	uint32_t count, room, submitted, done;
 };
@@ -99,6 +100,10 @@ void check_close(struct check *);
 /* Is the rank to be looked at before these `count` collectives of a communicator, from `number` on?
  * Then it is held up until that is over. */
 bool check_first(struct check *, uint64_t key, uint64_t number, uint64_t count, uint64_t now_ns);
+/* Every part is looked at, from now on: the rank's memory is quiet. */
+void check_all(struct check *, struct rank_memory *, struct checks *, const struct pairs *);
+/* Has some part not been, which it should? */
+static inline bool check_missed(const struct check *c) { return c->missed; }
 /* Nothing of the rank begins meanwhile. */
 static inline bool check_holds(const struct check *c) { return c->state != CHECK_NONE; }
 uint64_t check_deadline_ns(const struct check *); /* when to look again at the latest; 0: never */

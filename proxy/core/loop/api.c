@@ -59,6 +59,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 	slice_open(p, c->quantum_ns ? c->quantum_ns : QUANTUM_NS);
 	p->apart = c->apart;
 	p->validate = c->validate;
+	p->opaque = c->opaque;
 	memory_may_share(&p->memory, c->share);
 	if (!p->hal)
 		why = "no such kind of device";
@@ -345,6 +346,8 @@ static void run_function_ready(struct proxy *p, void *arg)
 	const struct proxy_function *from = a->function;
 	if (f && !a->error)
 		a->error = function_fill(f, from, a->params);
+	if (f && !a->error && p->opaque)
+		function_hide(f);
 	if (f && !a->error) {
 		uint8_t *bulk = ring_bulk(r, (uint64_t)ask->bulk * RF_BULK_BYTES,
 					  from->param_count * sizeof(struct rf_param));
@@ -425,7 +428,9 @@ static void run_job_status(struct proxy *p, void *arg)
 				       .copies_s = lost_s(j, LOST_TO_COPIES),
 				       .waiting_s = lost_s(j, LOST_TO_WAITING),
 				       .validate = guard_every(j),
-				       .checked = j->guard.checked};
+				       .checked = j->guard.checked,
+				       .measured = j->launches.measured,
+				       .alike = j->launches.alike};
 	for (uint32_t n = 0; n < j->world_size; n++)
 		if (j->ranks[n])
 			s->shared_bytes += memory_shared(&j->ranks[n]->memory, true) *

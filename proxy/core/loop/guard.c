@@ -14,13 +14,19 @@
 
 #include "loop/internal.h"
 
-enum { SAYS_PAIR = 1, SAYS_ALARM };
+enum { SAYS_PAIR = 1, SAYS_ALARM, SAYS_DISSENT };
 
 struct guard_message {
 	uint32_t kind, reserved;
 	struct pair pair;
 	struct witness other; /* ALARM: who has other bytes */
 };
+struct dissent_message {
+	uint32_t kind, reserved;
+	struct dissent dissent;
+	char kernel[LAUNCH_NAME_BYTES];
+};
+_Static_assert(sizeof(struct dissent_message) <= PEER_MESSAGE_BYTES, "a message fits");
 _Static_assert(sizeof(struct guard_message) <= PEER_MESSAGE_BYTES, "a message fits");
 
 /* ---- alarms ---- */
@@ -67,6 +73,7 @@ void guard_known(struct job *j, const char *text)
 	if (g->count == ALARMS_MAX)
 		return;
 	snprintf(g->alarms[g->count++], ALARM_BYTES, "%s", text);
+	launches_forget(&j->launches);
 	for (uint32_t n = 0; n < j->world_size; n++)
 		if (j->ranks[n])
 			memory_doubt(&j->ranks[n]->memory);
@@ -118,19 +125,63 @@ static bool compare(struct job *j, const struct pair *pair)
 	return false;
 }
 
+/* ---- hidden kernels ---- */
+
+static void note_dissent(struct job *j, const char *kernel, const struct dissent *d)
+{
+	char text[ALARM_BYTES];
+	snprintf(
+		text, sizeof text,
+		"opaque code: kernel %.*s, after collective %llu of communicator %#llx, did "
+		"something else for rank %u than for rank %u, and did the same for both before, last after "
+		"collective %llu: what ran once for both since then may be wrong",
+		(int)LAUNCH_NAME_BYTES, kernel, (unsigned long long)d->number,
+		(unsigned long long)d->key, d->rank, d->other, (unsigned long long)d->held_number);
+	guard_known(j, text);
+}
+
+void guard_dissent(struct job *j, const char *kernel, const struct dissent *d)
+{
+	struct dissent_message said = {.kind = SAYS_DISSENT, .dissent = *d};
+	struct peer_message m = {0};
+	snprintf(said.kernel, sizeof said.kernel, "%s", kernel);
+	memcpy(&m, &said, sizeof said);
+	for (uint32_t n = 0; n < j->device_count && j->peer; n++)
+		if (n != j->device)
+			peer_send(j->peer, n, PEER_GUARD, &m);
+	note_dissent(j, said.kernel, d);
+}
+
+static void receive_dissent(struct job *j, const struct peer_message *m)
+{
+	struct dissent_message said;
+	memcpy(&said, m, sizeof said);
+	said.kernel[sizeof said.kernel - 1] = 0;
+	if (said.dissent.rank >= j->world_size || said.dissent.other >= j->world_size)
+		job_fail(j, "a peer's messages are damaged");
+	else
+		note_dissent(j, said.kernel, &said.dissent);
+}
+
 void guard_receive(struct job *j, uint32_t from, const struct peer_message *m)
 {
 	struct guard_message said;
 	(void)from;
 	memcpy(&said, m, sizeof said);
+	if (said.kind == SAYS_DISSENT) {
+		receive_dissent(j, m);
+		return;
+	}
 	if (said.pair.who.rank >= j->world_size || said.other.rank >= j->world_size) {
 		job_fail(j, "a peer's messages are damaged");
 		return;
 	}
 	if (said.kind == SAYS_ALARM)
 		raise_alarm(j, &said.pair, &said.other);
-	else
+	else if (said.kind == SAYS_PAIR)
 		compare(j, &said.pair);
+	else
+		job_fail(j, "a peer's messages are damaged");
 }
 
 /* ---- ranks ---- */
@@ -182,6 +233,7 @@ void guard_attached(struct rank *r, bool arrives)
 void guard_close(struct job *j)
 {
 	pairs_close(&j->guard.pairs);
+	launches_close(&j->launches);
 	free(j->guard.names);
 }
 

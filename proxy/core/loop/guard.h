@@ -3,6 +3,7 @@
 #define RANKFOLD_LOOP_GUARD_H
 
 #include "guard/guard.h"
+#include "opaque/opaque.h"
 
 struct job;
 struct peer_message;
@@ -31,6 +32,8 @@ void guard_receive(struct job *, uint32_t from, const struct peer_message *);
 void guard_attached(struct rank *, bool arrives); /* it has come, from another placement or not */
 void guard_known(struct job *, const char *text); /* an alarm of an earlier placement */
 uint64_t guard_every(const struct job *);         /* at so many collectives; 0: never */
+/* A launch that did the same in all ranks of a device did not. */
+void guard_dissent(struct job *, const char *kernel, const struct dissent *);
 void guard_close(struct job *);
 
 #endif

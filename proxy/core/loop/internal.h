@@ -37,6 +37,7 @@
 #include "loop/job.h"
 #include "loop/lost.h"
 #include "loop/mailbox.h"
+#include "loop/opaque.h"
 #include "loop/slice.h"
 #include "memory/memory.h"
 #include "memory/transfer.h"
@@ -74,6 +75,7 @@ struct proxy {
 	struct lost lost;   /* lost.c */
 	bool apart;         /* api.c: nothing is squashed, */
 	uint64_t validate;  /* and at which collectives contents are compared; 0: never */
+	bool opaque;        /* api.c: nothing is said of kernels */
 	struct checks checks;
 
 	struct ask *asks; /* ask.c */

@@ -37,7 +37,8 @@ struct job {
 	struct barrier *barrier;
 	struct coll *coll;
 	struct peer *peer;
-	struct job_guard guard; /* guard.c */
+	struct job_guard guard;   /* guard.c */
+	struct launches launches; /* of hidden kernels; opaque/ */
 	enum proxy_job_state state, told;
 	enum job_goal goal;
 	uint64_t saved_bytes;

@@ -44,6 +44,7 @@ void loop_turn(struct proxy *p)
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		rank_pump(p->ranks[i]);
 	guard_turn(p);
+	opaque_turn(p);
 	bool moved = transfer_pump(&p->transfers);
 	moved |= memory_turn(&p->memory);
 	slice_turn(p);
@@ -108,6 +109,9 @@ static void sleep_until_called(struct proxy *p)
 	turn_begin(&p->turn);
 	loop_turn(p);
 	uint64_t deadline = slice_deadline_ns(p), other = guard_deadline_ns(p);
+	if (other && (!deadline || other < deadline))
+		deadline = other;
+	other = opaque_deadline_ns(p);
 	if (other && (!deadline || other < deadline))
 		deadline = other;
 	until.tv_sec = (time_t)(deadline / 1000000000ull);

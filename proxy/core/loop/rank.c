@@ -106,6 +106,7 @@ void rank_detach(struct rank *r)
 	table_free(&r->objects);
 	ask_forget(r);
 	check_close(&r->check);
+	measure_end(&r->measure);
 	memory_close(&r->memory);
 	ring_close(r);
 	for (uint32_t i = 0; i < p->rank_count; i++) {

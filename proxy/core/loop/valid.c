@@ -63,7 +63,7 @@ static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 		inflight += (t->memory == &r->memory || t->source == &r->memory) && t->hal_seq;
 	for (const struct ask *a = p->asks; a; a = a->next)
 		pending += a->rank == r && a->slot;
-	inflight += check_uses(&r->check);
+	inflight += check_uses(&r->check) + measure_uses(&r->measure);
 	WRONG(inflight != r->memory.inflight, "works in flight");
 	WRONG(pending != r->pending, "questions that the client waits for");
 	WRONG(slots + pending != r->ring.replies, "requests that are not answered");

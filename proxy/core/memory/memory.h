@@ -193,6 +193,8 @@ struct memory_counters {     /* of a rank, since it began */
 	uint64_t unforeseen; /* of pages, while a kernel wrote to them */
 };
 
+#define STRAYS_MAX 16u
+
 struct rank_memory {
 	struct device_memory *device;
 	uint64_t group; /* only ranks of one group share */
@@ -224,6 +226,8 @@ struct rank_memory {
 	struct versions versions; /* of its heap */
 	uint64_t contents;        /* how often all of it has become unknown */
 	struct memory_counters counted;
+	uint32_t strays[STRAYS_MAX]; /* pages of unforeseen writes, nobody has asked for */
+	uint32_t stray_count;
 	struct memory_request request;
 	struct move *moves; /* all of one direction, in order */
 	uint32_t move_count, move_submitted, move_done, move_room;
@@ -288,6 +292,8 @@ static inline bool memory_moving(const struct rank_memory *m) { return m->move_c
 
 /* A work that uses it is submitted; it has completed: then it may have written what it shares. */
 static inline void memory_use(struct rank_memory *m) { m->inflight++; }
+/* Pages that were written unforeseen since somebody last asked, at most STRAYS_MAX; how many. */
+uint32_t memory_strays(struct rank_memory *, uint32_t pages[STRAYS_MAX]);
 void sharing_copied(struct rank_memory *); /* sharing.c: what it did not foresee is counted */
 static inline void memory_used(struct rank_memory *m)
 {

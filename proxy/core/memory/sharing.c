@@ -5,6 +5,8 @@
  * which no submitted work uses the memory: then versions and bytes agree. A rank that has failed
  * takes no part: of what was noted for it some was never done.
  */
+#include <string.h>
+
 #include "memory_parts.h"
 
 #define WARY_MAX 63u /* rounds of the device, in each of which every rank has it once */
@@ -53,6 +55,8 @@ void sharing_copied(struct rank_memory *m)
 	bool any = false;
 	while (d->hal->space_copied(m->space, &addr, &number)) {
 		page_copied(m, (uint32_t)page_at(addr), number);
+		if (m->stray_count < STRAYS_MAX)
+			m->strays[m->stray_count++] = (uint32_t)page_at(addr);
 		d->unforeseen++;
 		m->counted.unforeseen++;
 		any = true;
@@ -60,6 +64,14 @@ void sharing_copied(struct rank_memory *m)
 	m->surprised |= any && !m->fenced;
 	if (any) /* what ran behind it may have read it */
 		content_all_unknown(m);
+}
+
+uint32_t memory_strays(struct rank_memory *m, uint32_t pages[STRAYS_MAX])
+{
+	uint32_t count = m->stray_count;
+	memcpy(pages, m->strays, count * sizeof *pages);
+	m->stray_count = 0;
+	return count;
 }
 
 /* What another rank has opened is guarded again, if that may be now. */

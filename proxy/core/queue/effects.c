@@ -211,6 +211,12 @@ void run_effect(struct rank *r, const struct item *i, const struct foreseen *f)
 	content_commit(&r->memory, f, content_version(&r->memory, f));
 }
 
+void kernel_effect(struct rank *r, const struct item *i, const struct foreseen *f)
+{
+	hidden_done(r, i);
+	run_effect(r, i, f);
+}
+
 static void foresee_anything(struct foreseen *f)
 {
 	foreseen_none(f);
@@ -224,6 +230,10 @@ void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *fores
 	struct reach reaches[REACHES_MAX];
 	uint8_t params[RF_RECORD_MAX];
 	struct digest d;
+	if (f->hidden) {
+		hidden_foresee(r, i, foreseen);
+		return;
+	}
 	if (!f->closed || f->word_count + f->variable_count > REACHES_MAX ||
 	    l->param_bytes > sizeof params) {
 		foresee_anything(foreseen);

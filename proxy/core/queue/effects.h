@@ -12,6 +12,7 @@ void product_foresee(struct rank *, const struct item *, struct foreseen *);
 /* All of the item has just been submitted. */
 void copy_effect(struct rank *, const struct item *, const struct foreseen *);
 void fill_effect(struct rank *, const struct item *, const struct foreseen *);
+void kernel_effect(struct rank *, const struct item *, const struct foreseen *);
 void run_effect(struct rank *, const struct item *, const struct foreseen *);
 /* What it will have written lies there already. */
 bool copy_there(struct rank *, const struct item *);

@@ -9,6 +9,7 @@
  *   stream.c      a rank's streams, and the items in each, in their order
  *   event.c       events, their records, and who waits for them
  *   fence.c       what completes when all streams have done all that is older; frees
+ *   hidden.c      kernels of which nothing says what they read and write
  *   effects.c     what items do to what their rank's memory holds, before and after submission
  *   copy.c        copies and fills
  *   launch.c      kernels and matrix products
@@ -31,6 +32,7 @@
 #include "channel.h"
 #include "collective/collective.h"
 #include "queue/execution.h"
+#include "queue/hidden.h"
 
 struct comm;
 struct fence;
@@ -68,6 +70,7 @@ struct item {
 		struct {
 			struct function *function;
 			struct rf_launch launch;
+			struct hidden_place place;
 		} kernel;
 		struct {
 			struct rf_copy copy;

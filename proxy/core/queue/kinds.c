@@ -10,7 +10,7 @@ const struct item_row item_rows[ITEM_KINDS] = {
 			 .ready = kernel_ready,
 			 .foresee = kernel_foresee,
 			 .submit = kernel_submit,
-			 .effect = run_effect,
+			 .effect = kernel_effect,
 			 .complete = kernel_complete,
 			 .heard = heard_if_asked},
 	[ITEM_PRODUCT] = {.name = "matrix product",

@@ -67,9 +67,11 @@ static bool submit_foreseen(struct rank *r, struct stream *s, struct item *i)
 	row->foresee(r, i, &foreseen);
 	if (i->execution->place == EXECUTION_NONE) {
 		enum adoption found = reuse(r, s, i, &foreseen);
+		if (found == ADOPTION_DONE)
+			hidden_done(r, i);
 		if (found != ADOPTION_NONE)
 			return squash_spared(r, i, found == ADOPTION_DONE);
-		if (!squash_may(r, s, i, &foreseen, &team))
+		if (!squash_may(r, s, i, &foreseen, &team) || hidden_first(r, i))
 			return false;
 	}
 	if (!row->submit(r, s, i))
@@ -89,8 +91,8 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	if (there == ITEM_LATER || (there == ITEM_READY && !item_may(r, s, i, row->needs)))
 		return false;
 	bool begins = i->execution->place == EXECUTION_NONE;
-	if (row->submit &&
-	    (stream_abroad(s) || squash_held(r, i) || (begins && check_holds(&r->check))))
+	if (row->submit && (stream_abroad(s) || squash_held(r, i) ||
+			    (begins && (check_holds(&r->check) || measure_holds(&r->measure, i)))))
 		return false;
 	if (row->foresee && there == ITEM_READY)
 		return submit_foreseen(r, s, i);
@@ -153,7 +155,7 @@ static uint64_t wake_at(const struct rank *r, const struct stream *s)
 /* A stream that is held up by another one's middle makes each completion count. */
 void rank_sleep(struct rank *r)
 {
-	bool each = check_holds(&r->check);
+	bool each = check_holds(&r->check) || measure_holds(&r->measure, NULL);
 	for (uint32_t n = 0; n < r->queue.stream_count; n++)
 		each |= ready_held(r, r->queue.streams[n]);
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
@@ -169,7 +171,8 @@ static bool judge(struct rank *r, const struct stream *s, struct foreseen *f, en
 	struct team team;
 	const struct item *i = s->next;
 	if (r->async_error || !ready_open(r, s) || !item_row(i)->foresee ||
-	    i->execution->place != EXECUTION_NONE || ready_item(i) != ITEM_READY)
+	    i->execution->place != EXECUTION_NONE || ready_item(i) != ITEM_READY ||
+	    hidden_waits(r, i))
 		return false;
 	*verdict = VERDICT_OWNED;
 	if (r->memory.guarded) {

@@ -3,6 +3,7 @@
 #define RANKFOLD_QUEUE_H
 
 #include "queue/group.h"
+#include "queue/hidden.h"
 #include "queue/squash.h"
 
 struct fence;
@@ -31,6 +32,8 @@ struct rank_queue {
 	uint64_t tickets; /* collective.c: given to the engine so far */
 
 	struct squashing squashing; /* squash.c */
+
+	struct hiding hiding; /* hidden.c */
 
 	struct nccl_group group; /* group.c */
 	uint64_t comms_changed;  /* communicators that came or went by others' answers */

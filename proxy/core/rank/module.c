@@ -91,6 +91,7 @@ int function_fill(struct function *f, const struct proxy_function *from, const u
 	f->reaches = new.reaches;
 	f->variable_count = from->variable_count;
 	f->closed = from->closed;
+	f->hidden = false;
 	f->identity = identity(f);
 	f->why_open = new.why_open;
 	f->hal = (const struct hal_function *)(uintptr_t)from->address;
@@ -120,6 +121,12 @@ void function_from(struct function *f, uint32_t param_bytes, uint32_t max_thread
 	f->param_bytes = param_bytes;
 	f->max_threads = max_threads;
 	f->static_shared_bytes = static_shared_bytes;
+}
+
+void function_hide(struct function *f)
+{
+	f->hidden |= f->closed;
+	f->closed = false;
 }
 
 void function_refuse(struct function *f, int error) { f->error = error; }

@@ -42,7 +42,7 @@ struct function {
 	uint32_t param_count;
 	struct rf_param *params; /* where each lies in a launch's parameters */
 	/* What it reads and writes (proxy.h); not closed: anything. */
-	bool closed;
+	bool closed, hidden;     /* hidden: it may be found out (opaque/opaque.h) */
 	struct version identity; /* of the code, on every device */
 	uint32_t word_count, variable_count;
 	struct proxy_access *words, *variables;
@@ -54,6 +54,8 @@ struct function {
 /* It is compiled. CUresult: host memory is short, or what it says lies behind the
  * parameters' or the globals' end. */
 int function_fill(struct function *, const struct proxy_function *, const uint32_t *params);
+/* Nothing is said of it, as of machine code, if it says all of it. */
+void function_hide(struct function *);
 void function_free(struct function *);
 
 struct function *function_new(uint64_t id, struct module *, const char *name, uint32_t bytes);

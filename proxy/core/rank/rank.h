@@ -20,6 +20,7 @@
 #include "loop/ending.h"
 #include "loop/intake.h"
 #include "memory/memory.h"
+#include "opaque/opaque.h"
 #include "queue/queue.h"
 #include "rank/ring.h"
 #include "rank/table.h"
@@ -46,6 +47,7 @@ struct rank {
 	struct rank_queue queue;   /* queue/ */
 	struct rank_memory memory; /* memory/ */
 	struct check check;        /* guard/ */
+	struct measure measure;    /* opaque/ */
 	struct intake intake;      /* loop/dispatch.c */
 	uint32_t pending;  /* loop/ask.c: questions and joinings that the client waits for */
 	struct ending end; /* loop/job.c */

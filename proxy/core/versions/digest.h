@@ -21,6 +21,7 @@ enum digest_of {
 	OF_PRIVATE,
 	OF_BYTES,
 	OF_REST,
+	OF_SUM,
 	OF_QUEUE = 16 /* and on: effects.c */
 };
 

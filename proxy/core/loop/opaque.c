@@ -1,0 +1,46 @@
+/* opaque.c: hidden kernels of ranks are measured (opaque/opaque.h), and the ranks of a device vote on
+ * what they did. If what was alike is not any more, the job hears of it, on all its devices
+ * (guard.c).
+ */
+#include "loop/opaque.h"
+
+#include "loop/internal.h"
+
+static void vote(struct rank *r)
+{
+	struct dissent dissent;
+	if (launches_vote(&r->job->launches, &r->measure.it, &dissent))
+		guard_dissent(r->job, r->measure.name, &dissent);
+}
+
+static bool turn(struct rank *r)
+{
+	enum measure_is is = measure_turn(&r->measure, &r->memory, &r->proxy->checks,
+					  hidden_still(r), r->async_error || r->end.closing,
+					  now_ns());
+	if (is == MEASURE_OVER)
+		vote(r);
+	if (is == MEASURE_FAILED)
+		launches_blind(&r->job->launches, r->measure.it.id, r->rank);
+	if (is >= MEASURE_OVER)
+		measure_end(&r->measure);
+	return is != MEASURE_GOES_ON;
+}
+
+void opaque_turn(struct proxy *p)
+{
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		if (measure_holds(&p->ranks[i]->measure, NULL) && turn(p->ranks[i]))
+			turn_progress(&p->turn);
+}
+
+uint64_t opaque_deadline_ns(const struct proxy *p)
+{
+	uint64_t first = 0;
+	for (uint32_t i = 0; i < p->rank_count; i++) {
+		uint64_t its = measure_deadline_ns(&p->ranks[i]->measure);
+		if (its && (!first || its < first))
+			first = its;
+	}
+	return first;
+}

@@ -1,0 +1,12 @@
+/* opaque.h: hidden kernels of ranks are measured, and what comes of it (opaque.c). */
+#ifndef RANKFOLD_LOOP_OPAQUE_H
+#define RANKFOLD_LOOP_OPAQUE_H
+
+#include <stdint.h>
+
+struct proxy;
+
+void opaque_turn(struct proxy *);
+uint64_t opaque_deadline_ns(const struct proxy *); /* as slice_deadline_ns */
+
+#endif

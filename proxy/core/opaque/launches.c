@@ -1,0 +1,340 @@
+/* launches.c: what launches of a job's ranks on this device were seen to do, and what they are
+ * trusted to do (opaque.h): a table of launches, each with what its ranks have seen, and with the
+ * last occurrences that they vote on.
+ */
+#include <stdlib.h>
+
+#include "opaque/opaque.h"
+
+#define LAUNCHES_MAX 65536u /* of more nothing is trusted */
+#define BALLOTS 4u
+#define HOLDS 2u /* occurrences in which all must agree */
+#define TRIES 6u /* occurrences after which it is unlike: some rank never comes to it */
+
+struct seen { /* by a rank */
+	uint32_t rank;
+	uint64_t next; /* occurrence */
+	bool blind;    /* it cannot be measured */
+	struct ranges writes;
+	uint32_t measured;
+};
+
+struct ballot { /* on an occurrence */
+	uint64_t occurrence;
+	uint32_t count, voters, first; /* votes, of so many; who was the first */
+	struct version effect;
+	struct parts before, changed; /* the same in all that have voted; the first one's */
+};
+
+enum verdict_is { LAUNCH_OPEN, LAUNCH_ALIKE, LAUNCH_UNLIKE };
+
+struct watched {
+	struct version id;
+	enum verdict_is is;
+	uint64_t base; /* OPEN: since when; ALIKE: from which occurrence on */
+	struct ranges writes, reads;
+	struct ranges strays; /* where it wrote and changed nothing while it was measured */
+	uint64_t held_key, held_number;
+	struct ballot ballots[BALLOTS];
+	struct seen *seen;
+	uint32_t seen_count, seen_room;
+};
+
+/* ---- the table ---- */
+
+static bool equal(struct version x, struct version y) { return x.a == y.a && x.b == y.b; }
+
+/* Its place, or that where it would be. */
+static uint32_t place(const struct launches *l, struct version id)
+{
+	uint32_t at = (uint32_t)id.a & (l->room - 1);
+	while (l->table[at] && !equal(l->table[at]->id, id))
+		at = (at + 1) & (l->room - 1);
+	return at;
+}
+
+static struct watched *find(const struct launches *l, struct version id)
+{
+	return l->room ? l->table[place(l, id)] : NULL;
+}
+
+static bool grow(struct launches *l)
+{
+	struct launches new = {.room = l->room ? 2 * l->room : 256};
+	if (2 * l->count < l->room)
+		return true;
+	new.table = calloc(new.room, sizeof(struct watched *));
+	if (!new.table)
+		return false;
+	for (uint32_t i = 0; i < l->room; i++)
+		if (l->table[i])
+			new.table[place(&new, l->table[i]->id)] = l->table[i];
+	free(l->table);
+	l->table = new.table;
+	l->room = new.room;
+	return true;
+}
+
+static struct watched *find_or_add(struct launches *l, struct version id)
+{
+	struct watched *it = find(l, id);
+	if (it || l->count == LAUNCHES_MAX || !grow(l) || !(it = calloc(1, sizeof *it)))
+		return it;
+	it->id = id;
+	l->table[place(l, id)] = it;
+	l->count++;
+	return it;
+}
+
+static struct seen *seen_by(const struct watched *it, uint32_t rank)
+{
+	for (uint32_t i = 0; it && i < it->seen_count; i++)
+		if (it->seen[i].rank == rank)
+			return &it->seen[i];
+	return NULL;
+}
+
+static struct seen *seen_or_add(struct launches *l, struct version id, uint32_t rank)
+{
+	struct watched *it = find_or_add(l, id);
+	struct seen *s = seen_by(it, rank);
+	if (s || !it ||
+	    !make_room((void **)&it->seen, it->seen_count, 1, &it->seen_room, sizeof *it->seen))
+		return s;
+	it->seen[it->seen_count] = (struct seen){.rank = rank};
+	return &it->seen[it->seen_count++];
+}
+
+static void forget_ballots(struct watched *it)
+{
+	for (uint32_t i = 0; i < BALLOTS; i++) {
+		parts_free(&it->ballots[i].before);
+		parts_free(&it->ballots[i].changed);
+		it->ballots[i] = (struct ballot){0};
+	}
+}
+
+void launches_forget(struct launches *l)
+{
+	for (uint32_t i = 0; i < l->room; i++) {
+		struct watched *it = l->table[i];
+		if (!it)
+			continue;
+		forget_ballots(it);
+		ranges_free(&it->writes);
+		ranges_free(&it->reads);
+		ranges_free(&it->strays);
+		for (uint32_t n = 0; n < it->seen_count; n++)
+			ranges_free(&it->seen[n].writes);
+		free(it->seen);
+		free(it);
+	}
+	free(l->table);
+	*l = (struct launches){.measured = l->measured};
+}
+
+/* ---- what is trusted ---- */
+
+static bool few(const struct ranges *r) { return r->count <= RANGES_MAX; }
+
+enum trust launches_trust(const struct launches *l, struct version id, uint32_t rank,
+			  uint64_t every, struct trusted *trusted)
+{
+	const struct watched *it = find(l, id);
+	const struct seen *s = seen_by(it, rank);
+	if (!s)
+		return l->count < LAUNCHES_MAX || it ? TRUST_MEASURE : TRUST_NOTHING;
+	if (s->blind)
+		return TRUST_NOTHING;
+	if (it->is == LAUNCH_OPEN || s->measured < HOLDS || s->next % every == 0)
+		return TRUST_MEASURE;
+	if (it->is == LAUNCH_ALIKE) {
+		*trusted = (struct trusted){&it->writes, &it->reads};
+		return s->next < it->base ? TRUST_MEASURE : TRUST_ALIKE;
+	}
+	*trusted = (struct trusted){.writes = &s->writes};
+	return few(&s->writes) ? TRUST_UNLIKE : TRUST_NOTHING;
+}
+
+uint64_t launches_done(struct launches *l, struct version id, uint32_t rank)
+{
+	struct seen *s = seen_or_add(l, id, rank);
+	return s ? s->next++ : 0;
+}
+
+static void decide(struct launches *l, struct watched *it, enum verdict_is is)
+{
+	l->alike += is == LAUNCH_ALIKE;
+	l->alike -= it->is == LAUNCH_ALIKE;
+	it->is = is;
+}
+
+/* All vote anew. */
+static void begin_anew(struct launches *l, struct watched *it)
+{
+	forget_ballots(it);
+	decide(l, it, LAUNCH_OPEN);
+	it->base = 0;
+	for (uint32_t i = 0; i < it->seen_count; i++)
+		if (it->seen[i].next > it->base)
+			it->base = it->seen[i].next;
+}
+
+void launches_blind(struct launches *l, struct version id, uint32_t rank)
+{
+	struct seen *s = seen_or_add(l, id, rank);
+	if (!s)
+		return;
+	s->blind = true;
+	forget_ballots(find(l, id));
+	decide(l, find(l, id), LAUNCH_UNLIKE);
+}
+
+void launches_surprised(struct launches *l, struct version id, uint32_t rank, const uint32_t *pages,
+			uint32_t count)
+{
+	struct watched *it = find(l, id);
+	struct seen *s = seen_by(it, rank);
+	bool noted = s != NULL;
+	for (uint32_t i = 0; i < count && noted; i++)
+		noted = ranges_add_one(&s->writes, page_addr(pages[i]), RF_CHUNK_BYTES) &&
+			ranges_add_one(&it->strays, page_addr(pages[i]), RF_CHUNK_BYTES);
+	if (s && !noted)
+		launches_blind(l, id, rank);
+	else if (s && it->is == LAUNCH_ALIKE)
+		begin_anew(l, it);
+}
+
+/* ---- votes ---- */
+
+static struct ballot *ballot_on(struct watched *it, uint64_t occurrence)
+{
+	struct ballot *found = &it->ballots[0];
+	for (uint32_t i = 0; i < BALLOTS; i++) {
+		struct ballot *b = &it->ballots[i];
+		if (b->count && b->occurrence == occurrence)
+			return b;
+		if (!b->count || (found->count && b->occurrence < found->occurrence))
+			found = b;
+	}
+	parts_free(&found->before);
+	parts_free(&found->changed);
+	*found = (struct ballot){.occurrence = occurrence};
+	return found;
+}
+
+static bool complete(const struct ballot *b) { return b->count && b->count == b->voters; }
+
+static bool touches(const struct parts *changed, uint64_t buffer)
+{
+	for (uint32_t i = 0; i < changed->count; i++)
+		if (changed->all[i].buffer == buffer)
+			return true;
+	return false;
+}
+
+/* Parts of which all ranks hold the same, in buffers of which the launch has changed anything, or
+ * where it has written: it may change them another time. */
+static bool add_beside(struct watched *it, const struct parts *same, const struct parts *x,
+		       const struct parts *y)
+{
+	for (uint32_t i = 0; i < same->count; i++) {
+		const struct part *p = &same->all[i];
+		if ((touches(x, p->buffer) || touches(y, p->buffer) ||
+		     ranges_touch(&it->strays, p->addr, p->bytes)) &&
+		    !ranges_add_one(&it->writes, p->addr, p->bytes))
+			return false;
+	}
+	return true;
+}
+
+/* All have agreed on both: what it reads and writes, as far as one can tell. */
+static bool agree(struct watched *it, const struct ballot *x, const struct ballot *y)
+{
+	struct parts same = {0};
+	ranges_free(&it->reads);
+	ranges_free(&it->writes);
+	bool done = parts_copy(&same, &x->before);
+	parts_both(&same, &y->before, true);
+	done = done && ranges_add(&it->reads, &same) && ranges_add(&it->writes, &x->changed) &&
+	       ranges_add(&it->writes, &y->changed) &&
+	       add_beside(it, &same, &x->changed, &y->changed);
+	parts_free(&same);
+	return done && few(&it->writes);
+}
+
+static void close_votes(struct launches *l, struct watched *it, const struct ballot *last,
+			const struct measured *m)
+{
+	const struct ballot *other = NULL;
+	uint64_t next = 0;
+	for (uint32_t i = 0; i < BALLOTS; i++)
+		if (&it->ballots[i] != last && complete(&it->ballots[i]))
+			other = &it->ballots[i];
+	for (uint32_t i = 0; i < it->seen_count; i++)
+		next = it->seen[i].next > next ? it->seen[i].next : next;
+	if (last->voters < 2 || m->occurrence >= it->base + TRIES) {
+		decide(l, it, LAUNCH_UNLIKE);
+	} else if (complete(last) && other) {
+		decide(l, it, agree(it, last, other) ? LAUNCH_ALIKE : LAUNCH_UNLIKE);
+		it->base = next;
+	}
+	if (it->is != LAUNCH_OPEN)
+		forget_ballots(it);
+}
+
+static bool count_vote(struct ballot *b, const struct measured *m, const struct parts *changed,
+		       struct version effect)
+{
+	b->voters = m->voters;
+	if (b->count++) {
+		parts_both(&b->before, &m->before, false);
+		return true;
+	}
+	b->first = m->rank;
+	b->effect = effect;
+	return parts_copy(&b->before, &m->before) && parts_copy(&b->changed, changed);
+}
+
+static bool vote(struct launches *l, struct watched *it, const struct measured *m,
+		 const struct parts *changed, struct dissent *dissent)
+{
+	struct version effect = parts_digest(changed);
+	if (it->is == LAUNCH_UNLIKE || m->occurrence < (it->is == LAUNCH_OPEN ? it->base : 0))
+		return false;
+	struct ballot *b = ballot_on(it, m->occurrence);
+	if (b->count && !equal(b->effect, effect)) {
+		*dissent = (struct dissent){m->rank,   b->first,     m->key,
+					    m->number, it->held_key, it->held_number};
+		bool was = it->is == LAUNCH_ALIKE && m->occurrence >= it->base;
+		decide(l, it, LAUNCH_UNLIKE);
+		forget_ballots(it);
+		return was;
+	}
+	if (!count_vote(b, m, changed, effect))
+		decide(l, it, LAUNCH_UNLIKE);
+	if (complete(b)) {
+		it->held_key = m->key;
+		it->held_number = m->number;
+	}
+	if (it->is == LAUNCH_OPEN)
+		close_votes(l, it, b, m);
+	return false;
+}
+
+bool launches_vote(struct launches *l, const struct measured *m, struct dissent *dissent)
+{
+	struct seen *s = seen_or_add(l, m->id, m->rank);
+	struct parts changed = {0};
+	bool differs = false;
+	if (!s)
+		return false;
+	l->measured++;
+	s->measured++;
+	if (parts_changed(&m->before, &m->after, &changed) && ranges_add(&s->writes, &changed))
+		differs = vote(l, find(l, m->id), m, &changed, dissent);
+	else
+		launches_blind(l, m->id, m->rank);
+	parts_free(&changed);
+	return differs;
+}

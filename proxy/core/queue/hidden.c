@@ -1,0 +1,173 @@
+/* hidden.c: kernels of which nothing says what they read and write: what has been seen of them
+ * (opaque/opaque.h) says what is foreseen, and whether they are measured first.
+ *
+ * Rules: only where ranks of a job share a device; alone nothing is trusted that need not be. What
+ * gets an address of pinned memory may write what the host reads: it is never trusted.
+ */
+#include "queue/hidden.h"
+
+#include <string.h>
+
+#include "loop/internal.h"
+
+enum { OF_HIDDEN = OF_QUEUE + 8, OF_PLACE, OF_LAUNCH }; /* effects.c has those before */
+
+void hidden_collective(struct rank *r, struct item *i)
+{
+	struct digest d;
+	digest_begin(&d);
+	digest_word(&d, OF_PLACE);
+	digest_word(&d, i->coll.comm->key);
+	for (uint32_t n = 0; n < i->coll.count; n++) {
+		const struct rf_collective *o = &item_ops(i)[n];
+		digest_word(&d, o->kind);
+		digest_word(&d, o->dtype);
+		digest_word(&d, o->count);
+		digest_word(&d, o->send);
+		digest_word(&d, o->recv);
+	}
+	r->queue.hiding.place = (struct hidden_place){digest_end(&d), i->coll.comm->o.id, 0};
+}
+
+void hidden_launch(struct rank *r, struct item *i)
+{
+	i->kernel.place = r->queue.hiding.place;
+	r->queue.hiding.place.index++;
+}
+
+static bool hidden(const struct item *i)
+{
+	return i->kind == ITEM_KERNEL && i->kernel.function->hidden;
+}
+
+static bool folded(const struct rank *r)
+{
+	return r->proxy->memory.shares && r->proxy->validate && !r->memory.doubted &&
+	       r->job->attached > 1;
+}
+
+/* Does it have a place at which it comes again, and which? */
+static bool known_by(struct rank *r, const struct item *i, struct version *id)
+{
+	const struct function *f = i->kernel.function;
+	const struct rf_launch *l = &i->kernel.launch;
+	const struct hidden_place *place = &i->kernel.place;
+	struct digest d;
+	if (!hidden(i) || !place->comm)
+		return false;
+	digest_begin(&d);
+	digest_word(&d, OF_HIDDEN);
+	digest_word(&d, place->context.a);
+	digest_word(&d, place->context.b);
+	digest_word(&d, place->index);
+	digest_word(&d, f->identity.a);
+	digest_word(&d, f->identity.b);
+	for (uint32_t n = 0; n < 3; n++)
+		digest_word(&d, (uint64_t)l->grid[n] << 32 | l->block[n]);
+	digest_word(&d, (uint64_t)l->shared_bytes << 32 | l->flags);
+	for (uint32_t at = 0; at + 8 <= l->param_bytes; at += 8) {
+		uint64_t word;
+		memcpy(&word, i->data + at, sizeof word);
+		if (memory_pinned(&r->memory, word))
+			return false;
+		digest_word(&d, memory_find(&r->memory, word) ? word : 0);
+	}
+	*id = digest_end(&d);
+	return true;
+}
+
+static enum trust trust(struct rank *r, const struct item *i, struct version *id,
+			struct trusted *trusted)
+{
+	if (!folded(r) || !known_by(r, i, id))
+		return TRUST_NOTHING;
+	return launches_trust(&r->job->launches, *id, r->rank, r->proxy->validate, trusted);
+}
+
+static void foresee_key(struct rank *r, const struct item *i, struct version id,
+			const struct ranges *reads, struct foreseen *f)
+{
+	struct digest d;
+	digest_begin(&d);
+	digest_word(&d, OF_LAUNCH);
+	digest_word(&d, id.a);
+	digest_word(&d, id.b);
+	digest_bytes(&d, i->data, i->kernel.launch.param_bytes);
+	for (uint32_t n = 0; n < reads->count; n++)
+		content_absorb(&r->memory, reads->all[n].addr, reads->all[n].bytes, &d);
+	f->key = digest_end(&d);
+	f->keyed = true;
+}
+
+void hidden_foresee(struct rank *r, const struct item *i, struct foreseen *f)
+{
+	struct version id;
+	struct trusted trusted;
+	enum trust is = trust(r, i, &id, &trusted);
+	foreseen_none(f);
+	f->known = is == TRUST_UNLIKE || is == TRUST_ALIKE;
+	if (!f->known)
+		return;
+	f->astray = true;
+	for (uint32_t n = 0; n < trusted.writes->count; n++)
+		foreseen_add(f, trusted.writes->all[n].addr, trusted.writes->all[n].bytes,
+			     REACH_READ | REACH_WRITTEN);
+	if (is == TRUST_ALIKE)
+		foresee_key(r, i, id, trusted.reads, f);
+}
+
+bool hidden_still(const struct rank *r)
+{
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		const struct stream *s = r->queue.streams[n];
+		for (const struct item *i = s->head; i && i != s->next; i = i->next)
+			if (i->execution->place == EXECUTION_ENGINE && !i->execution->told)
+				return false;
+	}
+	return true;
+}
+
+bool hidden_waits(const struct rank *r, const struct item *i)
+{
+	return r->measure.item == i && r->measure.state == MEASURE_WAITS && !hidden_still(r);
+}
+
+bool hidden_first(struct rank *r, const struct item *i)
+{
+	struct measured what = {.rank = r->rank};
+	struct trusted trusted;
+	struct coll_place at;
+	if (trust(r, i, &what.id, &trusted) != TRUST_MEASURE)
+		return false;
+	if (r->measure.state == MEASURE_READY && r->measure.item == i)
+		return false;
+	if (r->measure.state || !coll_place(r->job->coll, r->rank, i->kernel.place.comm, &at))
+		return r->measure.state != MEASURES_NOTHING;
+	what.key = at.key;
+	what.number = at.number;
+	what.voters = coll_locals(r->job->coll, at.key);
+	measure_first(&r->measure, i, i->kernel.function->name, &what, now_ns());
+	turn_progress(&r->proxy->turn);
+	return true;
+}
+
+void hidden_done(struct rank *r, const struct item *i)
+{
+	struct version id;
+	if (!folded(r) || !known_by(r, i, &id))
+		return;
+	uint64_t occurrence = launches_done(&r->job->launches, id, r->rank);
+	measure_submitted(&r->measure, i, occurrence, now_ns());
+}
+
+void hidden_complete(struct rank *r, const struct item *i)
+{
+	struct version id;
+	uint32_t pages[STRAYS_MAX], count;
+	if (!hidden(i))
+		return;
+	measure_ran(&r->measure, i);
+	count = memory_strays(&r->memory, pages);
+	if (count && known_by(r, i, &id))
+		launches_surprised(&r->job->launches, id, r->rank, pages, count);
+}
