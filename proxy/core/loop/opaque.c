@@ -1,5 +1,5 @@
-/* opaque.c: hidden kernels of ranks are measured (opaque/opaque.h), and the ranks of a device vote on
- * what they did. If what was alike is not any more, the job hears of it, on all its devices
+/* opaque.c: hidden kernels of ranks are measured (opaque/opaque.h), and the ranks of a device vote
+ * on what they did. If what was alike is not any more, the job hears of it, on all its devices
  * (guard.c).
  */
 #include "loop/opaque.h"

@@ -149,9 +149,9 @@ void measure_first(struct measure *, const void *item, const char *name,
 void measure_submitted(struct measure *, const void *item, uint64_t occurrence, uint64_t now_ns);
 void measure_ran(struct measure *, const void *item);
 enum measure_is { MEASURE_GOES_ON, MEASURE_CHANGED, MEASURE_OVER, MEASURE_FAILED };
-/* `still`: nothing else of the rank is under way; `gives_up`: the rank has failed or goes. OVER: all
- * is in `it`, and the rank's versions say what lies where; FAILED: it could not be measured. Then
- * measure_end. */
+/* `still`: nothing else of the rank is under way; `gives_up`: the rank has failed or goes. OVER:
+ * all is in `it`, and the rank's versions say what lies where; FAILED: it could not be measured.
+ * Then measure_end. */
 enum measure_is measure_turn(struct measure *, struct rank_memory *, struct checks *, bool still,
 			     bool gives_up, uint64_t now_ns);
 uint64_t measure_deadline_ns(

@@ -1,0 +1,53 @@
+"""Faults seeded into what opaque code is trusted to do: tests/proxy/test_opaque.py must notice
+each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from barrier.mutants import Mutant
+
+from support.native import CORE, REPOSITORY, noticed_by, with_fault
+
+LAUNCHES, MEASURE, HIDDEN = "opaque/launches.c", "opaque/measure.c", "queue/hidden.c"
+FILES = [
+    (LAUNCHES, Mutant("one-rank-is-enough", "return b->count && b->count == b->voters;",
+                      "return b->count;")),
+    (LAUNCHES, Mutant("once-is-enough", "if (&it->ballots[i] != last && complete",
+                      "if (complete")),
+    (LAUNCHES, Mutant("effects-not-compared", "if (b->count && !equal(b->effect, effect)) {",
+                      "if (0) {")),
+    (LAUNCHES, Mutant("never-measured-again", " || s->next % every == 0)", ")")),
+    (LAUNCHES, Mutant("reads-what-each-has", "parts_both(&b->before, &m->before, false);", ";")),
+    (LAUNCHES, Mutant("reads-nothing", "ranges_add(&it->reads, &same) &&", "")),
+    (LAUNCHES, Mutant("writes-nothing", "ranges_add(&it->writes, &x->changed) &&\n", "\n")),
+    (LAUNCHES, Mutant("dissent-is-kept-quiet", "\t\treturn was;", "\t\treturn false;")),
+    (LAUNCHES, Mutant("strays-are-forgotten",
+                      "ranges_add_one(&s->writes, page_addr(pages[i]), RF_CHUNK_BYTES) &&", "")),
+    (MEASURE, Mutant("contents-have-no-versions", "note(memory, &m->it.after);", "(void)note;")),
+    (MEASURE, Mutant("one-version-for-all", "digest_word(&d, p->sum[0]);\n", "\n")),
+    (HIDDEN, Mutant("key-without-parameters",
+                    "digest_bytes(&d, i->data, i->kernel.launch.param_bytes);", "")),
+    (HIDDEN, Mutant("trusted-all-the-same", "!r->memory.doubted &&", "")),
+    (HIDDEN, Mutant("nowhere-else", "f->astray = true;", "")),
+    (HIDDEN, Mutant("any-place-will-do", "digest_word(&d, place->index);", "")),
+    ("loop/opaque.c", Mutant("nobody-hears", "guard_dissent(r->job, r->measure.name, &dissent);",
+                             ";")),
+    ("loop/guard.c", Mutant("other-devices-do-not-hear", "peer_send(j->peer, n, PEER_GUARD, &m);\n"
+                            "\tnote_dissent", ";\n\tnote_dissent")),
+    ("memory/content.c", Mutant("pages-unknown-all-the-same", "if (f->astray && !f->keyed)",
+                                "if (f->astray)")),
+]  # fmt: skip
+
+
+def test_seeded_faults_fit_the_source() -> None:
+    for source, mutant in FILES:
+        assert (CORE / source).read_text().count(mutant.old) == 1, mutant.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
+def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
+    native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
+    noticed_by(native, REPOSITORY / "tests/proxy/test_opaque.py")
