@@ -34,11 +34,7 @@ def check(store: Store, told: Callable[[str], None] | None = None) -> Iterator[R
 
 def _check_job(store: Store, job: str, told: Callable[[str], None]) -> Iterator[Report]:
     seen: dict[Place, str | None] = {}
-    try:
-        life = lives.life(store.files, job)
-    except (Damaged, Refused) as error:
-        yield Report(job, None, None, (str(error),))
-        life = None
+    fence = lives.fence(store.files, job)
     needed: set[Place] = set()
     for each in lives.ids(store.files, names.manifest(job)):
         told(f"checkpoint {each} of {job}")
@@ -48,8 +44,8 @@ def _check_job(store: Store, job: str, told: Callable[[str], None]) -> Iterator[
             yield Report(job, each, None, (str(error),))
             continue
         needed |= manifest.files.keys()
-        if life and not life.counts(each):
-            note = f"written when incarnation {life.incarnation} had begun: it does not count"
+        if not fence.counts(each):
+            note = f"written when {fence.since} had begun already: it does not count"
             yield Report(job, each, manifest, (), note)
             continue
         yield _check_one(store, manifest, seen)
@@ -79,8 +75,8 @@ def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
     rest = {place: size for place, size in data.items() if place not in needed}
     own = sum(size for place, size in rest.items() if claim and place.folder == claim.folder)
     listed = lives.ids(store.files, names.manifest(job))
-    if claim and claim.id and claim.id not in listed:
-        note = f"checkpoint {claim.id} is being saved, or was interrupted: {own} bytes so far"
+    if claim and claim.folder and claim.number not in listed:
+        note = f"checkpoint {claim.number} is being saved, or was interrupted: {own} bytes so far"
         yield Report(job, None, None, (), note)
         rest = {place: size for place, size in rest.items() if place.folder != claim.folder}
     if left := sum(rest.values()):
@@ -95,8 +91,8 @@ def _ours(name: str, folder: str) -> bool:
     kind, _, rest = name[len(folder) + 1 :].partition("/")
     if kind == "data":
         return Place.parse(rest) is not None
-    if kind in ("manifests", "doomed", "claims"):
+    if kind in ("manifests", "doomed", "claims", "fences"):
         return names.id_of(rest) is not None
-    if kind in ("incarnations", "known"):
+    if kind == "incarnations":
         return names.number_of(rest) is not None
     return kind == "damaged" and names.of_damage(rest) is not None

@@ -3,11 +3,11 @@
 The order of the steps is what makes it safe, without clocks and without a lock:
 
 1.  list the data: only what lies there now can be removed;
-2.  read the incarnation and claims, then the manifests: a save that was running at 1 is seen as
+2.  read incarnation, fence and claims, then the manifests: a save that was running at 1 is seen as
     a claim, or it had finished and is seen as a manifest;
 3.  move the manifests that go to `doomed`. A save names its pins in its claim and looks for their
     manifests *afterwards*: so either it finds that one is gone and does not count on it, or
-4.  its claim is seen when incarnation and claims are read again, or it has finished since 2, and
+4.  its claim is seen when those are read again, or it has finished since 2, and
     its manifest is seen when manifests are listed again after that;
 5.  remove what was listed at 1 and is needed by no manifest of 2 (but those moved at 3) or 4, by
     nothing that is pinned, doomed or not, and lies in no running save's folder. The manifests of 2
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rankfold.checkpoint.store import lives, names
 from rankfold.checkpoint.store.errors import Damaged, Missing, Refused
-from rankfold.checkpoint.store.lives import Claim, Life
+from rankfold.checkpoint.store.lives import Claim, Fence, Life
 from rankfold.checkpoint.store.manifest import Manifest
 from rankfold.checkpoint.store.names import Id, Place
 
@@ -43,13 +43,14 @@ class _Seen(NamedTuple):
     """The manifests of a job; None for one that is damaged."""
 
     life: Life | None
+    fence: Fence
     claims: list[Claim]
     manifests: dict[Id, Manifest | None]
 
     @property
     def running(self) -> list[Claim]:
         """The claims that hold."""
-        return [each for each in self.claims if each.id and each.id not in self.manifests]
+        return [each for each in self.claims if each.folder and each.number not in self.manifests]
 
     def pins(self) -> set[Id]:
         found = {pin for claim in self.running for pin in claim.pins}
@@ -73,7 +74,7 @@ def collect(store: Store, job: str, keep: int) -> Collected:
     second = _look(store, job, first)
     needed = _needed(store, job, first, second, goes)
     running = {claim.folder for claim in first.running + second.running}
-    # Of a damaged manifest nobody knows what it names: what its own save stored stays with it.
+    # Of a damaged manifest nobody knows what it names: what was begun under its number stays.
     damaged = {each for each, manifest in second.manifests.items() if manifest is None}
     removed = [
         place for place in data
@@ -86,11 +87,11 @@ def collect(store: Store, job: str, keep: int) -> Collected:
 
 
 def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
-    """The incarnation first, then claims, not of older ones, then the manifests; those that were
-    read before are not read again."""
+    """The incarnation and the fence first, then claims, not those before the fence, then the
+    manifests; those that were read before are not read again."""
     try:
-        life = lives.life(store.files, job)
-        claims = lives.claims(store.files, job, life.incarnation if life else 1)
+        life, fence = lives.life(store.files, job), lives.fence(store.files, job)
+        claims = lives.claims(store.files, job, fence.holds)
     except Damaged as error:
         remedy = "nothing was removed; the next save or incarnation of the job mends it"
         raise Damaged(error.url, error.what, remedy, name=error.name) from error
@@ -99,7 +100,7 @@ def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
     for each in lives.ids(store.files, names.manifest(job)):
         with contextlib.suppress(Missing):  # another collection was faster
             found[each] = read[each] if each in read else _read(store, job, each)
-    return _Seen(life, claims, found)
+    return _Seen(life, fence, claims, found)
 
 
 def _read(store: Store, job: str, each: Id) -> Manifest | None:
@@ -123,7 +124,7 @@ def _goes(store: Store, job: str, seen: _Seen, keep: int) -> list[Id]:
     marked, pins, good, goes = store.damaged(job), seen.pins(), 0, []
     for each in sorted(seen.manifests, reverse=True):
         manifest = seen.manifests[each]
-        late = seen.life is not None and not seen.life.counts(each)
+        late = not seen.fence.counts(each)
         if (good >= keep or late) and each not in pins:
             goes.append(each)
         elif not late and manifest is not None and not marked & manifest.files.keys():
@@ -163,11 +164,10 @@ def _tidy(store: Store, job: str, first: _Seen, second: _Seen, folders: set[str]
         files.remove(names.damage(job, place))
     for folder in folders - {place.folder for place in left}:
         files.sweep(f"{names.data(job)}/{folder}")
-    if second.life and second.life.known is not None:
+    if second.life and second.fence.since >= Id(second.life.incarnation, 0):
         for number in lives.numbers(files, names.incarnation(job)):
             if number < second.life.incarnation:
                 files.remove(names.incarnation(job, number))
-                files.remove(names.known(job, number))
         for claim in lives.ids(files, names.claim(job)):
             if claim.incarnation < second.life.incarnation:
                 files.remove(names.claim(job, claim))

@@ -17,29 +17,39 @@ from rankfold.checkpoint.store.names import Id
 
 
 class Life(NamedTuple):
-    """The newest incarnation of a job. `known`: the older checkpoints that count, None while the
-    incarnation is only beginning: then all do."""
+    """The newest incarnation of a job."""
 
     incarnation: int
     origin: Id | None
     owner: str
+
+
+class Fence(NamedTuple):
+    """What a claim or an incarnation found when it had begun: older checkpoints that come later do
+    not count, for what they name may be gone. `known` is None where it cannot be read: then all
+    count, and nothing of theirs may go."""
+
+    since: Id
     known: frozenset[Id] | None
 
     def counts(self, each: Id) -> bool:
-        """Not what an earlier incarnation still wrote when this one had begun."""
-        return each.incarnation == self.incarnation or (
-            each.incarnation < self.incarnation and (self.known is None or each in self.known)
-        )
+        return self.known is None or each >= self.since or each in self.known
+
+    @property
+    def holds(self) -> Id:
+        """Claims from this one on may still become checkpoints."""
+        return START if self.known is None else self.since
+
+
+START = Id(0, 0)
 
 
 class Claim(NamedTuple):
-    """A save that was begun: what it will be (None: it was given up), where it stores, and the
-    checkpoints that must stay as long as it runs. Claims are counted within an incarnation: what an
-    old one still claims hides nothing of the new one's."""
+    """A save that was begun, which will be the checkpoint of this number: where it stores (None: it
+    was given up), and the checkpoints that must stay as long as it runs."""
 
     number: Id
-    id: Id | None
-    folder: str
+    folder: str | None
     pins: frozenset[Id]
 
 
@@ -61,18 +71,8 @@ def life(files: Files, job: str) -> Life | None:
             continue  # removed since, for there is a newer one
         if (record["job"], record["incarnation"]) != (job, found[-1]):
             raise Damaged(files.url, "is another incarnation's", name=name)
-        origin = Id.parse(record["origin"]) if record["origin"] else None
-        return Life(found[-1], origin, record["owner"], _known(files, job, found[-1]))
+        return Life(found[-1], Id.parse(record["origin"] or ""), record["owner"])
     return None
-
-
-def _known(files: Files, job: str, incarnation: int) -> frozenset[Id] | None:
-    name = names.known(job, incarnation)
-    try:
-        record = documents.unseal(files.url, name, "known", files.get(name))
-    except Missing:
-        return None
-    return frozenset(filter(None, map(Id.parse, record["checkpoints"])))
 
 
 def begin_life(files: Files, job: str, incarnation: int, origin: Id | None, owner: str) -> Life:
@@ -90,26 +90,40 @@ def begin_life(files: Files, job: str, incarnation: int, origin: Id | None, owne
     if (now.owner, now.origin) != (owner, origin):
         what = f"incarnation {incarnation} of {job} has been begun by {now.owner or 'another'}"
         raise Refused(files.url, what, "leave the job to it, or begin a later incarnation")
-    if now.known is None:
-        _fence(files, job, incarnation)
-        now = now._replace(known=_known(files, job, incarnation))
+    make_fence(files, job, Id(incarnation, 0))
     return now
 
 
-def _fence(files: Files, job: str, incarnation: int) -> None:
-    """What earlier incarnations save from now on does not count."""
-    earlier = [n for n in numbers(files, names.incarnation(job)) if n < incarnation]
-    before = None
-    if earlier:
-        with contextlib.suppress(Damaged):
-            before = Life(earlier[-1], None, "", _known(files, job, earlier[-1]))
-    listed = [
-        str(each) for each in ids(files, names.manifest(job))
-        if each.incarnation < incarnation and (before is None or before.counts(each))
-    ]  # fmt: skip
-    record = documents.seal("known", job=job, incarnation=incarnation, checkpoints=listed)
-    files.create(names.known(job, incarnation), record)
-    files.settle([names.known(job)])
+def fence(files: Files, job: str) -> Fence:
+    """The newest one."""
+    while found := ids(files, names.fence(job)):
+        name = names.fence(job, found[-1])
+        try:
+            record = documents.unseal(files.url, name, "fence", files.get(name))
+        except Missing:
+            continue  # removed since, for there is a newer one
+        except (Damaged, Refused):
+            return Fence(found[-1], None)
+        if (record["job"], record["since"]) != (job, str(found[-1])):
+            return Fence(found[-1], None)
+        return Fence(found[-1], frozenset(filter(None, map(Id.parse, record["checkpoints"]))))
+    return Fence(START, frozenset())
+
+
+def make_fence(files: Files, job: str, since: Id) -> None:
+    """When the claim or the incarnation that it belongs to is there: who asked before that may
+    still write its manifest. It counts if it is here by now, and never if it comes later."""
+    before = fence(files, job)
+    if before.since >= since and before.known is not None:
+        return
+    listed = [str(each) for each in ids(files, names.manifest(job))
+              if each < since and before.counts(each)]  # fmt: skip
+    record = documents.seal("fence", job=job, since=str(since), checkpoints=listed)
+    files.create(names.fence(job, since), record)
+    files.settle([names.fence(job)])
+    for each in ids(files, names.fence(job)):
+        if each < since:
+            files.remove(names.fence(job, each))
 
 
 def refuse_old(files: Files, job: str, incarnation: int, now: Life | None) -> None:
@@ -131,10 +145,10 @@ def claim(files: Files, job: str, incarnation: int) -> Claim | None:
     return None
 
 
-def claims(files: Files, job: str, least: int) -> list[Claim]:
-    """The newest one of each incarnation from the `least` on."""
-    incarnations = {each.incarnation for each in ids(files, names.claim(job))}
-    found = (claim(files, job, each) for each in sorted(incarnations) if each >= least)
+def claims(files: Files, job: str, least: Id) -> list[Claim]:
+    """The newest one of each incarnation, of those from the `least` on."""
+    incarnations = {each.incarnation for each in ids(files, names.claim(job)) if each >= least}
+    found = (claim(files, job, each) for each in sorted(incarnations))
     return [each for each in found if each]
 
 
@@ -144,15 +158,13 @@ def _claim(files: Files, job: str, number: Id) -> Claim:
     if (record["job"], record["claim"]) != (job, str(number)):
         raise Damaged(files.url, "is another claim", name=name)
     pins = frozenset(filter(None, map(Id.parse, record["pins"])))
-    return Claim(number, Id.parse(record["id"] or ""), record["folder"], pins)
+    return Claim(number, record["folder"], pins)
 
 
 def make_claim(files: Files, job: str, wanted: Claim) -> bool:
     """Whether it is ours: False where somebody else took this number."""
-    record = documents.seal(
-        "claim", job=job, claim=str(wanted.number), id=str(wanted.id) if wanted.id else None,
-        folder=wanted.folder, pins=sorted(map(str, wanted.pins)),
-    )  # fmt: skip
+    record = documents.seal("claim", job=job, claim=str(wanted.number), folder=wanted.folder,
+                            pins=sorted(map(str, wanted.pins)))  # fmt: skip
     made = files.create(names.claim(job, wanted.number), record)
     files.settle([names.claim(job)])
     return made

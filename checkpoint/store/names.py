@@ -11,7 +11,7 @@ HEX = r"[0-9a-f]{64}"
 JOB = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 ROOT = "store.json"
 
-_ID = re.compile(r"([1-9][0-9]{0,9})-([1-9][0-9]{0,9})\Z")
+_ID = re.compile(r"([1-9][0-9]{0,9})-(0|[1-9][0-9]{0,9})\Z")
 _FOLDER = re.compile(r"([1-9][0-9]{0,9}-[1-9][0-9]{0,9})-[0-9a-f]{8}\Z")
 _NUMBERED = re.compile(r"([1-9][0-9]{0,9})\.json\Z")
 _DATA = re.compile(rf"([0-9]+-[0-9]+-[0-9a-f]{{8}})/(objects|packs)/({HEX})\Z")
@@ -87,8 +87,8 @@ def incarnation(job_name: str, number: int | None = None) -> str:
     return f"jobs/{job_name}/incarnations" + (f"/{number}.json" if number else "")
 
 
-def known(job_name: str, number: int | None = None) -> str:
-    return f"jobs/{job_name}/known" + (f"/{number}.json" if number else "")
+def fence(job_name: str, since: Id | None = None) -> str:
+    return f"jobs/{job_name}/fences" + (f"/{since}.json" if since else "")
 
 
 def damage(job_name: str, place: Place | None = None) -> str:
@@ -101,7 +101,7 @@ def of_damage(name: str) -> Place | None:
 
 
 def id_of(name: str) -> Id | None:
-    """Of a manifest or a claim, by its name."""
+    """Of a manifest, a claim or a fence, by its name."""
     file = name.rpartition("/")[2]
     return Id.parse(file.removesuffix(".json")) if file.endswith(".json") else None
 

@@ -107,10 +107,11 @@ class Save:
         resumed: bool, base: Id | None, versions: Versions | None, workers: int,
         told: Callable[[Progress], None] | None,
     ):  # fmt: skip
-        assert claim.id is not None
-        self.files, self.fleet, self.job, self.id = files, fleet, job, claim.id
+        assert claim.folder is not None
+        self.files, self.fleet, self.job, self.id = files, fleet, job, claim.number
+        self._folder = claim.folder
         self.resumed, self.base, self.progress = resumed, base, Progress()
-        self._claim, self._versions, self._told = claim, versions, told
+        self._versions, self._told = versions, told
         self._lock = threading.Lock()
         self._indexes = dict(present.packs)
         self._sizes = dict(present.objects)
@@ -190,16 +191,13 @@ class Save:
                 self._seal(kind)
             self._drain()
             manifest = self._manifest(about or {})
-            folder = f"{names.data(self.job)}/{self._claim.folder}"
+            folder = f"{names.data(self.job)}/{self._folder}"
             self.files.settle([f"{folder}/objects", f"{folder}/packs"])
             self._permitted()
             if not self.files.create(names.manifest(self.job, self.id), manifest.encode()):
                 self._overtaken()
             self.files.settle([names.manifest(self.job)])
-            # Saved before the next incarnation began, or it does not count.
-            lives.refuse_old(
-                self.files, self.job, self.id.incarnation, lives.life(self.files, self.job)
-            )
+            self._counts()
         finally:
             self.close()
         if self._versions is not None:
@@ -216,9 +214,8 @@ class Save:
         """Gives the save up: what it has stored will be collected."""
         self.close()
         self._permitted()
-        number = Id(self.id.incarnation, self._claim.number.number + 1)
-        gone = Claim(number, None, self._claim.folder, frozenset())
-        if not lives.make_claim(self.files, self.job, gone):
+        number = Id(self.id.incarnation, self.id.number + 1)
+        if not lives.make_claim(self.files, self.job, Claim(number, None, frozenset())):
             self._overtaken()
 
     # ---- units ---------------------------------------------------------------------------------
@@ -258,7 +255,7 @@ class Save:
                 self._pending[digest] = pack
                 full = pack.size >= PACK_BYTES
             else:
-                place = Place(self._claim.folder, "objects", digest.hex())
+                place = Place(self._folder, "objects", digest.hex())
                 self._where[digest] = place
                 self._sizes[place] = size
         if size >= OBJECT_BYTES:
@@ -273,7 +270,7 @@ class Save:
         if pack is None:
             return
         index, file = units.encode_pack(pack.units)
-        place = Place(self._claim.folder, "packs", index.digest.hex())
+        place = Place(self._folder, "packs", index.digest.hex())
         with self._lock:
             self._indexes[place] = index
             for digest, _ in pack.units:
@@ -363,11 +360,25 @@ class Save:
         lives.refuse_old(
             self.files, self.job, self.id.incarnation, lives.life(self.files, self.job)
         )
-        claims = lives.ids(self.files, names.claim(self.job))
-        if [
-            each for each in claims if each > self._claim.number
-        ] or self._claim.number not in claims:
+        if not self._holds():
             self._overtaken()
+
+    def _holds(self) -> bool:
+        """Nobody has begun another save of this incarnation."""
+        claims = lives.ids(self.files, names.claim(self.job))
+        return [each for each in claims if each.incarnation == self.id.incarnation][-1:] == [
+            self.id
+        ]
+
+    def _counts(self) -> None:
+        """The manifest is there; was it in time? Who begins something else now, sees it."""
+        lives.refuse_old(
+            self.files, self.job, self.id.incarnation, lives.life(self.files, self.job)
+        )
+        if not self._holds():
+            fence = lives.fence(self.files, self.job)
+            if fence.since <= self.id or not fence.counts(self.id):
+                self._overtaken()
 
     def _overtaken(self) -> None:
         what = f"checkpoint {self.id} of {self.job} has been taken over by another uploader"

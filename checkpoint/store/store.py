@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -84,7 +84,12 @@ class Store:
             lives.refuse_old(self.files, job, incarnation, lives.life(self.files, job))
             before = self._claimed(job, incarnation)
             claim, resumed = self._next_claim(job, incarnation, before)
-            if lives.make_claim(self.files, job, claim):
+            if not lives.make_claim(self.files, job, claim):
+                continue
+            lives.make_fence(self.files, job, claim.number)
+            # The folder of one that was finished before this claim may be collected already.
+            finished = lives.ids(self.files, names.manifest(job)) if resumed else []
+            if before is None or before.number not in finished:
                 break
         for each in lives.ids(self.files, names.claim(job)):
             if each.incarnation == incarnation and each < claim.number:
@@ -101,22 +106,17 @@ class Store:
         except Damaged:
             claims = lives.ids(self.files, names.claim(job))
             number = max(each for each in claims if each.incarnation == incarnation)
-            return Claim(number, None, "", frozenset())
+            return Claim(number, None, frozenset())
 
     def _next_claim(self, job: str, incarnation: int, before: Claim | None) -> tuple[Claim, bool]:
         number = Id(incarnation, before.number.number + 1 if before else 1)
-        listed = lives.ids(self.files, names.manifest(job))
-        usable = [each.id for each in self._usable(job)]
-        pins = frozenset(usable[-1:])
-        if before and before.id and before.id not in listed:
-            return Claim(number, before.id, before.folder, pins | before.pins), True
-        gone = lives.ids(self.files, names.doomed(job))
-        folders = {place.folder for place in self.data(job)}
-        begun = [each for each in map(Id.of_folder, folders) if each]
-        begun += [before.id] if before and before.id else []
-        last = max((each.number for each in (*listed, *gone, *begun)), default=0)
-        new = Id(incarnation, last + 1)
-        return Claim(number, new, new.new_folder(), pins), False
+        newest = next(self._usable(job, reversed(self.checkpoints(job))), None)
+        pins = frozenset([newest.id] if newest else [])
+        if before and before.folder and before.number not in lives.ids(
+            self.files, names.manifest(job)
+        ):  # fmt: skip
+            return Claim(number, before.folder, pins | before.pins), True
+        return Claim(number, number.new_folder(), pins), False
 
     def _present(self, job: str, claim: Claim, resumed: bool) -> tuple[Id | None, Own]:
         """What a save may count on: see save.py."""
@@ -124,9 +124,8 @@ class Store:
         objects: dict[Place, int] = {}
         wanted: dict[Place, PackUse | None] = {}
         base = None
-        for manifest in self._usable(job):
-            if manifest.id not in claim.pins:
-                continue
+        pinned = [each for each in self.checkpoints(job) if each in claim.pins]
+        for manifest in self._usable(job, pinned):
             base = manifest.id
             sound = {place for place, size in manifest.files.items()
                      if data.get(place) == size and place not in marked}  # fmt: skip
@@ -171,9 +170,9 @@ class Store:
     def checkpoints(self, job: str) -> list[Id]:
         """Its checkpoints, oldest first, by their names: whether they can be used, `verify` tells.
         Those that an older incarnation wrote when it was over already are not among them."""
-        life = lives.life(self.files, self._job(job))
-        found = lives.ids(self.files, names.manifest(job))
-        return [each for each in found if life is None or life.counts(each)]
+        found = lives.ids(self.files, names.manifest(self._job(job)))
+        fence = lives.fence(self.files, job)
+        return [each for each in found if fence.counts(each)]
 
     def manifest(self, job: str, each: Id) -> Manifest:
         """Raises `Missing`, `Damaged` or `Refused`, by name."""
@@ -246,15 +245,14 @@ class Store:
 
     # ---- within --------------------------------------------------------------------------------
 
-    def _usable(self, job: str) -> list[Manifest]:
-        """Those whose manifest is what was written and names no file that is marked."""
-        found, marked = [], self.damaged(job)
-        for each in self.checkpoints(job):
+    def _usable(self, job: str, wanted: Iterable[Id]) -> Iterator[Manifest]:
+        """Of those wanted, the ones that are as they were written and name no marked file."""
+        marked = self.damaged(job)
+        for each in wanted:
             with contextlib.suppress(Damaged, Refused):
                 manifest = self.manifest(job, each)
                 if not marked & manifest.files.keys():
-                    found.append(manifest)
-        return found
+                    yield manifest
 
     def data(self, job: str) -> dict[Place, int]:
         """All files with data, needed or not, and their bytes."""

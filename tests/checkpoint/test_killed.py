@@ -1,0 +1,77 @@
+"""An uploader that is killed with -9 at any moment, beside a collection: what it said is saved is
+there, what is there is whole, and the next one goes on."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from checkpoint.uploader import content
+from rankfold.checkpoint import store as stores
+from rankfold.checkpoint.store import Id
+from support.checkpoints import restored
+from support.leaks import State
+
+
+def upload(folder: Path, seed: int, moment: float) -> list[Id]:
+    """Runs an uploader and kills it so many seconds after it has begun; gives what it saved, as far
+    as it said so."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "checkpoint.uploader", str(folder), str(seed)],
+        cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    timer = threading.Timer(moment, process.kill)  # the moment is what the test is about
+    timer.start()
+    said = process.stdout.read().split("\n")
+    timer.join()
+    process.wait()
+    process.stdout.close()
+    return [each for each in map(Id.parse, said[:-1]) if each]
+
+
+def check(folder: Path, said: list[Id]) -> None:
+    store = stores.open(str(folder), "fleet")
+    listed = store.checkpoints("gpt")
+    assert set(said[-2:]) <= set(listed), "the last two are kept"
+    for each in listed:
+        checkpoint = store.checkpoint("gpt", each)
+        assert checkpoint.verify() == []
+        assert restored(checkpoint) == content(checkpoint.manifest.about["seed"])
+
+
+def killed(folder: Path, draw: random.Random, times: int) -> None:
+    said: list[Id] = []
+    over = threading.Event()
+
+    def collect() -> None:
+        store = stores.open(str(folder), "fleet")
+        while not over.is_set():
+            store.collect("gpt", 2)
+
+    collector = threading.Thread(target=collect)
+    collector.start()
+    try:
+        for n in range(times):
+            said += upload(folder, n * 1000, draw.uniform(0, 0.6))
+            check(folder, said)
+    finally:
+        over.set()
+        collector.join()
+    assert not list(folder.rglob("*.part")), "a file has its name when it is whole"
+
+
+def test_an_uploader_is_killed(state: State) -> None:
+    killed(state.folder / "store", random.Random(1), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", range(5))
+def test_an_uploader_is_killed_often(state: State, seed: int) -> None:
+    killed(state.folder / "store", random.Random(seed), 40)
