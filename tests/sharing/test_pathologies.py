@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import cuda
 import pytest
@@ -125,3 +126,37 @@ def test_same_bits_wherever_the_ranks_are(kind: str, state: State) -> None:
         move(moved, 2, ONE)
         move(moved, 5, WIDE)
         assert ended(moved) == expected
+
+
+OPAQUE_FAST = ("plain",)
+
+
+def opaque(kinds: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in kinds)) for kind in ALIKE]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("kind", opaque(OPAQUE_FAST))
+def test_opaque_code_gives_the_same_bits_or_somebody_hears(
+    kind: str, every: int, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of its kernels is hidden. Where each launch is measured, nothing is trusted."""
+    command = [str(program()), str(STEPS), kind]
+    with Fleet(state, RANKS, memory=64 * MiB) as fleet:
+        expected = ended(fleet.start("wide", command, WIDE))
+    monkeypatch.setenv("RANKFOLD_OPAQUE", "1")
+    monkeypatch.setenv("RANKFOLD_VALIDATE", str(every))
+    with Fleet(state, RANKS, memory=256 * MiB) as fleet:
+        folded = fleet.start("folded", command, ONE)
+        for rank, status in enumerate(folded.wait()):
+            assert status == 0, f"rank {rank}: {folded.errors(rank)}"
+        told = fleet.status(folded.devices[0])
+        (job,) = told["jobs"]
+        assert job["guard"]["measured"] > 0
+        if kind == "plain" and every > 1:
+            assert job["guard"]["alike"] > 0 and told["squashed"] >= 3 * (RANKS - 1)
+        folded.detach(discard=True)
+        same = [folded.output(rank) for rank in range(RANKS)] == expected
+    heard = [text for text in job["alarms"] if text.startswith("opaque code: ")]
+    assert same or heard
+    assert every > 1 or not heard

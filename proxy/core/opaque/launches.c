@@ -35,6 +35,7 @@ struct watched {
 	struct ranges writes, reads;
 	struct ranges strays; /* where it wrote and changed nothing while it was measured */
 	uint64_t held_key, held_number;
+	bool used; /* since then it has been trusted */
 	struct ballot ballots[BALLOTS];
 	struct seen *seen;
 	uint32_t seen_count, seen_room;
@@ -156,10 +157,13 @@ enum trust launches_trust(const struct launches *l, struct version id, uint32_t 
 	return few(&s->writes) ? TRUST_UNLIKE : TRUST_NOTHING;
 }
 
-uint64_t launches_done(struct launches *l, struct version id, uint32_t rank)
+uint64_t launches_done(struct launches *l, struct version id, uint32_t rank, bool measured)
 {
 	struct seen *s = seen_or_add(l, id, rank);
-	return s ? s->next++ : 0;
+	if (!s)
+		return 0;
+	find(l, id)->used |= !measured;
+	return s->next++;
 }
 
 static void decide(struct launches *l, struct watched *it, enum verdict_is is)
@@ -306,7 +310,7 @@ static bool vote(struct launches *l, struct watched *it, const struct measured *
 	if (b->count && !equal(b->effect, effect)) {
 		*dissent = (struct dissent){m->rank,   b->first,     m->key,
 					    m->number, it->held_key, it->held_number};
-		bool was = it->is == LAUNCH_ALIKE && m->occurrence >= it->base;
+		bool was = it->is == LAUNCH_ALIKE && it->used;
 		decide(l, it, LAUNCH_UNLIKE);
 		forget_ballots(it);
 		return was;
@@ -316,6 +320,7 @@ static bool vote(struct launches *l, struct watched *it, const struct measured *
 	if (complete(b)) {
 		it->held_key = m->key;
 		it->held_number = m->number;
+		it->used = false;
 	}
 	if (it->is == LAUNCH_OPEN)
 		close_votes(l, it, b, m);

@@ -90,7 +90,7 @@ struct trusted {
 enum trust launches_trust(const struct launches *, struct version id, uint32_t rank, uint64_t every,
 			  struct trusted *);
 /* It has been submitted, or need not be: the rank's next one is another. Returns which it was. */
-uint64_t launches_done(struct launches *, struct version id, uint32_t rank);
+uint64_t launches_done(struct launches *, struct version id, uint32_t rank, bool measured);
 /* It wrote to these pages, which it was not trusted to. */
 void launches_surprised(struct launches *, struct version id, uint32_t rank, const uint32_t *pages,
 			uint32_t count);

@@ -156,7 +156,8 @@ void hidden_done(struct rank *r, const struct item *i)
 	struct version id;
 	if (!folded(r) || !known_by(r, i, &id))
 		return;
-	uint64_t occurrence = launches_done(&r->job->launches, id, r->rank);
+	bool measured = r->measure.state == MEASURE_READY && r->measure.item == i;
+	uint64_t occurrence = launches_done(&r->job->launches, id, r->rank, measured);
 	measure_submitted(&r->measure, i, occurrence, now_ns());
 }
 
