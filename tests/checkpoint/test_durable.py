@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +128,13 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     save.close()
     assert len(store.checkpoints("gpt")) == 1
     assert {Place.parse(place.name) for place in store.data("gpt")}
+
+
+def test_one_of_several_makes_a_file(tmp_path: Path) -> None:
+    files = opened(str(tmp_path)).files
+    with ThreadPoolExecutor(8) as pool:
+        for n in range(20):
+            makes = [partial(files.create, f"f/{n}", b"%d" % who) for who in range(8)]
+            made = [each.result() for each in [pool.submit(make) for make in makes]]
+            assert made.count(True) == 1 and files.get(f"f/{n}") == b"%d" % made.index(True)
+    assert files.create("f/0", b"again") is False

@@ -3,7 +3,10 @@ damaged and is not used."""
 
 from __future__ import annotations
 
+import errno
+import json
 import random
+import time
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,7 +15,15 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rankfold.checkpoint import store as stores
-from rankfold.checkpoint.store import Damaged, Full, Id, OldIncarnation, StoreError, Unavailable
+from rankfold.checkpoint.store import (
+    Damaged,
+    Full,
+    Id,
+    OldIncarnation,
+    Overtaken,
+    StoreError,
+    Unavailable,
+)
 from rankfold.checkpoint.store.names import Place
 from rankfold.checkpoint.store.units import PAGE
 from support.checkpoints import DEVICE, HOST, Content, noise, reading, restored, saved
@@ -241,3 +252,98 @@ def test_a_fault_in_the_pool_is_the_save_s_own() -> None:
     disk.quiet()
     save.close()
     assert store.begin("gpt", 1).resumed
+
+
+# ---- what each rule is for ---------------------------------------------------------------------
+
+
+def test_a_slow_store_is_waited_for() -> None:
+    """The manifest comes when all that it names is there."""
+    disk = Disk()
+    store = begun(disk)
+    missing: list[str] = []
+
+    def before(operation: str, path: str) -> None:
+        if operation == "create" and "/data/" in path:
+            time.sleep(0.02)
+
+    def after(operation: str, path: str) -> None:
+        if "/manifests/" in path:
+            [newest] = [name for name in disk.files if name.endswith(path.rpartition("/")[2])
+                        and "/manifests/" in name]  # fmt: skip
+            sources = json.loads(disk.files[newest])["sources"]
+            missing.extend(
+                name for folder, source in sources.items() for name in source["objects"]
+                if f"s/jobs/gpt/data/{folder}/objects/{name}" not in disk.files
+            )  # fmt: skip
+
+    disk.before, disk.after = before, after
+    large = Content({0: {DEVICE + (n << 30): noise(n, 1 << 20) for n in range(12)}})
+    saved(store, "gpt", 1, large, workers=4)
+    assert missing == []
+
+
+def test_what_was_uploaded_is_not_uploaded_again() -> None:
+    disk, asked = Disk(), list[str]()
+    large = Content({0: {DEVICE + (n << 30): noise(n, 1 << 20) for n in range(6)}})
+    store = begun(disk)
+
+    def before(operation: str, path: str) -> None:
+        if operation == "create" and "/data/" in path:
+            if len(asked) in (3, 6):
+                asked.append("")
+                raise OSError(errno.EIO, "Input/output error")
+            asked.append(path)
+
+    disk.before = before
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="Input/output error; what was saved so far stays"):
+            saved(store, "gpt", 1, large, workers=0)
+    manifest = saved(store, "gpt", 1, large, workers=0)
+    asked = [path for path in asked if path]
+    assert len(asked) == len(set(asked)) == len(manifest.files) == 7
+    assert restored(store.checkpoint("gpt", manifest.id)) == large
+
+
+def harmed(disk: Disk, place: Place) -> None:
+    name = f"s/jobs/gpt/data/{place.name}"
+    disk.files[name] = disk.files[name][:-1] + bytes([disk.files[name][-1] ^ 1])
+
+
+def test_a_restore_verifies_every_unit() -> None:
+    for seed in range(2):
+        disk = Disk()
+        store = begun(disk)
+        large = Content({0: {DEVICE: noise(0, 2 << 20)}}, {}, {"core": noise(1, 9000)})
+        manifest = saved(store, "gpt", 1, large)
+        harmed(disk, next(iter(manifest.objects if seed else manifest.packs)))
+        with pytest.raises(Damaged, match=r"faulty://s/jobs/gpt/.*; checkpoint 1-2 of gpt cannot"):
+            restored(store.checkpoint("gpt", manifest.id))
+
+
+def test_damaged_ones_are_not_among_the_last_that_are_kept() -> None:
+    disk = Disk()
+    store = begun(disk)
+    for n in range(2):
+        manifest = saved(store, "gpt", 1, content([6 + n, 8 + n]))
+        own = [p for p in manifest.packs if Id.of_folder(p.folder) == manifest.id]
+        harmed(disk, own[0])
+    newest = store.newest("gpt")
+    assert newest.checkpoint and newest.checkpoint.manifest.id == Id(1, 1)
+    assert store.collect("gpt", 1).checkpoints == ()
+    fourth = saved(store, "gpt", 1, content([9, 9, 9]))
+    assert store.collect("gpt", 1).checkpoints == (Id(1, 3), Id(1, 2), Id(1, 1))
+    assert store.checkpoints("gpt") == [fourth.id]
+    assert not store.damaged("gpt"), "of what is gone no mark stays"
+
+
+def test_who_is_overtaken_finishes_nothing() -> None:
+    disk = Disk()
+    store = begun(disk)
+    first, second = (store.begin("gpt", 1, workers=0) for _ in range(2))
+    assert second.resumed
+    content([7]).give(first)
+    with pytest.raises(Overtaken, match="taken over by another uploader"):
+        first.finish()
+    content([8]).give(second)
+    assert restored(store.checkpoint("gpt", second.finish().id)) == content([8])

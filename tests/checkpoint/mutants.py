@@ -1,0 +1,225 @@
+"""Faults seeded into the store, one at a time, each with the test that notices it."""
+
+from __future__ import annotations
+
+from faults.tree import Mutant
+
+SAVE, STORE, COLLECT, LIVES, READING, FILES, DOCUMENTS = (
+    f"checkpoint/store/{name}.py"
+    for name in ("save", "store", "collect", "lives", "reading", "files", "documents")
+)
+ON_FAULTS, ON_REFUSALS = "tests/checkpoint/test_faults.py::", "tests/checkpoint/test_refusals.py::"
+ON_DURABLE, ON_SAVING = "tests/checkpoint/test_durable.py::", "tests/checkpoint/test_saving.py::"
+ORDERS = "tests/checkpoint/test_together.py::test_in_some_orders[%s]"
+BESIDE, RESTORED, TWO = (
+    ORDERS % name for name in ("collections_beside_saves",
+                               "a_job_is_restored_while_an_old_uploader_goes_on",
+                               "two_uploaders_of_one_job")
+)  # fmt: skip
+IN_TIME = ON_DURABLE + "test_the_manifest_comes_when_all_that_it_names_is_durable"
+LATE = ON_REFUSALS + "test_what_an_old_incarnation_still_writes_does_not_count"
+
+MUTANTS = [
+    Mutant(
+        "manifest-first",
+        SAVE,
+        "            self._drain()\n            manifest",
+        "            manifest",
+        ON_FAULTS + "test_a_slow_store_is_waited_for",
+    ),
+    Mutant(
+        "folders-not-synced",
+        SAVE,
+        'self.files.settle([f"{folder}/objects", f"{folder}/packs"])',
+        "pass",
+        IN_TIME,
+    ),
+    Mutant(
+        "manifests-not-synced",
+        SAVE,
+        "self.files.settle([names.manifest(self.job)])",
+        "pass",
+        IN_TIME,
+    ),
+    Mutant("files-not-synced", FILES, "            os.fsync(file)\n", "", IN_TIME),
+    Mutant(
+        "folders-above-not-synced",
+        FILES,
+        "*(up for up in path.parents if up.is_relative_to(root))",
+        "",
+        IN_TIME,
+    ),
+    Mutant(
+        "unit-not-verified",
+        READING,
+        "                if units.digest_of(pack[digest]) != digest:",
+        "                if False:",
+        ON_FAULTS + "test_a_restore_verifies_every_unit",
+    ),
+    Mutant(
+        "table-not-verified",
+        READING,
+        "        if units.digest_of(data) != digest:\n            raise",
+        "        if False:\n            raise",
+        ON_FAULTS + "test_a_restore_verifies_every_unit",
+    ),
+    Mutant(
+        "check-does-not-look",
+        READING,
+        "                if units.digest_of(data) != digest:\n                    return",
+        "                if False:\n                    return",
+        "tests/checkpoint/test_commands.py::test_what_is_wrong_is_said_of_each",
+    ),
+    Mutant(
+        "damage-counted-on",
+        STORE,
+        "if data.get(place) == size and place not in marked",
+        "if data.get(place) == size",
+        "tests/checkpoint/test_commands.py::test_what_is_wrong_is_said_of_each",
+    ),
+    Mutant(
+        "damaged-ones-are-kept",
+        COLLECT,
+        "and not marked & manifest.files.keys():",
+        "and True:",
+        ON_FAULTS + "test_damaged_ones_are_not_among_the_last_that_are_kept",
+    ),
+    Mutant(
+        "running-saves-collected",
+        COLLECT,
+        "{claim.folder for claim in first.running + second.running}",
+        "set()",
+        BESIDE,
+    ),
+    Mutant(
+        "claims-not-read-again",
+        COLLECT,
+        "claims = lives.claims(store.files, job, fence.holds)",
+        "claims = before.claims if before else lives.claims(store.files, job, fence.holds)",
+        BESIDE,
+    ),
+    Mutant(
+        "late-manifests-not-seen", COLLECT, "    counted += second.manifests.values()\n", "", BESIDE
+    ),
+    Mutant(
+        "pins-go",
+        COLLECT,
+        "    for each in first.pins() | second.pins():\n        with",
+        "    for each in ():\n        with",
+        BESIDE,
+    ),
+    Mutant(
+        "origin-goes",
+        COLLECT,
+        "            found.add(life.origin)\n",
+        "            pass\n",
+        RESTORED,
+    ),
+    Mutant(
+        "gone-before-it-is-doomed",
+        COLLECT,
+        "    store.files.create(names.doomed(job, each), data)\n",
+        "",
+        ON_DURABLE + "test_a_doomed_manifest_is_there_before_the_other_goes",
+    ),
+    Mutant(
+        "newer-formats-collected",
+        COLLECT,
+        "        except Refused as error:",
+        "        except RuntimeError as error:",
+        ON_REFUSALS + "test_a_newer_format",
+    ),
+    Mutant(
+        "old-incarnation-let-go",
+        LIVES,
+        "if now.incarnation > incarnation:",
+        "if False:",
+        ON_REFUSALS + "test_incarnations",
+    ),
+    Mutant(
+        "old-incarnation-finishes",
+        SAVE,
+        "            self._permitted()\n            if not",
+        "            if not",
+        ON_REFUSALS + "test_incarnations",
+    ),
+    Mutant(
+        "late-ones-count",
+        LIVES,
+        "return self.known is None or each >= self.since or each in self.known",
+        "return True",
+        LATE,
+    ),
+    Mutant(
+        "overtaken-ones-finish",
+        SAVE,
+        "        if not self._holds():\n            self._overtaken()",
+        "        if False:\n            self._overtaken()",
+        ON_FAULTS + "test_who_is_overtaken_finishes_nothing",
+    ),
+    Mutant(
+        "uploaded-again",
+        STORE,
+        "        if resumed:\n            own",
+        "        if False:\n            own",
+        ON_FAULTS + "test_what_was_uploaded_is_not_uploaded_again",
+    ),
+    Mutant(
+        "versions-always-help",
+        SAVE,
+        "if digests is None or not all(\n                digest in self._where or digest in "
+        "self._pending for digest in digests\n            ):",
+        "if digests is None:",
+        ON_SAVING + "test_a_version_whose_units_are_gone_is_read_again",
+    ),
+    Mutant(
+        "replicas-stored-each",
+        SAVE,
+        "if digest in self._where or digest in self._pending:\n                self.progress.found",
+        "if False:\n                self.progress.found",
+        ON_SAVING + "test_a_replica_is_stored_once",
+    ),
+    Mutant(
+        "any-fleet",
+        STORE,
+        "    if found != fleet:",
+        "    if False:",
+        ON_REFUSALS + "test_another_fleet_s_store",
+    ),
+    Mutant(
+        "any-folder",
+        STORE,
+        "not in (None, names.ROOT):",
+        "in ():",
+        ON_REFUSALS + "test_a_folder_with_other_things",
+    ),
+    Mutant(
+        "any-version",
+        DOCUMENTS,
+        "and version > VERSION:",
+        "and False:",
+        ON_REFUSALS + "test_a_newer_format",
+    ),
+    Mutant(
+        "any-document",
+        DOCUMENTS,
+        "    if fault := _fault(kind, document):\n        raise Damaged",
+        "    if fault := None:\n        raise Damaged",
+        ON_REFUSALS + "test_a_manifest_that_the_schema_does_not_allow",
+    ),
+    Mutant(
+        "any-digest",
+        DOCUMENTS,
+        'if document.get("digest") != _digest(document):',
+        "if False:",
+        ON_REFUSALS + "test_a_digest_that_is_another_documents",
+    ),
+    Mutant(
+        "written-in-place",
+        FILES,
+        '                os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=folder)',
+        '                os.link(f"/proc/self/fd/{file}", name + ".part", dst_dir_fd=folder)\n'
+        '                os.rename(name + ".part", name, src_dir_fd=folder, dst_dir_fd=folder)',
+        ON_DURABLE + "test_one_of_several_makes_a_file",
+    ),
+]
