@@ -40,12 +40,14 @@ class Collected(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """The manifests of a job; None for one that is damaged."""
+    """The manifests of a job, None for one that is damaged; `begun` is the newest claim or
+    incarnation, read after them."""
 
     life: Life | None
     fence: Fence
     claims: list[Claim]
     manifests: dict[Id, Manifest | None]
+    begun: Id
 
     @property
     def running(self) -> list[Claim]:
@@ -100,7 +102,9 @@ def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
     for each in lives.ids(store.files, names.manifest(job)):
         with contextlib.suppress(Missing):  # another collection was faster
             found[each] = read[each] if each in read else _read(store, job, each)
-    return _Seen(life, fence, claims, found)
+    numbers = lives.numbers(store.files, names.incarnation(job))
+    begun = [*lives.ids(store.files, names.claim(job)), *(Id(number, 0) for number in numbers)]
+    return _Seen(life, fence, claims, found, max(begun, default=lives.START))
 
 
 def _read(store: Store, job: str, each: Id) -> Manifest | None:
@@ -125,6 +129,8 @@ def _goes(store: Store, job: str, seen: _Seen, keep: int) -> list[Id]:
     for each in sorted(seen.manifests, reverse=True):
         manifest = seen.manifests[each]
         late = not seen.fence.counts(each)
+        if seen.fence.since <= each < seen.begun:
+            continue  # whether it counts is known when what has begun since has its fence
         if (good >= keep or late) and each not in pins:
             goes.append(each)
         elif not late and manifest is not None and not marked & manifest.files.keys():

@@ -94,7 +94,7 @@ class Checkpoint:
             seen[place] = reason
         for place in self.manifest.files:
             if reason := seen[place]:
-                faults.append(Fault(place, reason))
+                faults.append(Fault(place, reason + self._needed_by(place)))
         if faults:
             return faults
         for part in self.parts:
@@ -104,6 +104,20 @@ class Checkpoint:
             except Damaged as error:
                 faults.append(Fault(None, str(error)))
         return faults
+
+    def _needed_by(self, place: Place) -> str:
+        """In words, the parts that cannot be restored without a file, as far as can be read."""
+        found = []
+        for part in self.parts:
+            try:
+                where = self._located()
+                digests = {part.table, *(digest for _, digest in self._units(part))}
+                hit = any(where[digest][0] == place for digest in digests)
+            except StoreError:
+                hit = True
+            if hit:
+                found.append(f"{part.name} of " + _whose(part.rank))
+        return f": {', '.join(found[:8])}" + (", …" if len(found) > 8 else "") if found else ""
 
     # ---- tables and lists ----------------------------------------------------------------------
 
@@ -220,6 +234,10 @@ class Checkpoint:
         name = self._name(place) if place else names.manifest(job, each)
         remedy = f"checkpoint {each} of {job} cannot be used; restore an older one"
         return Damaged(self.files.url, what, remedy, name=name, rank=rank)
+
+
+def _whose(rank: int | None) -> str:
+    return "the job" if rank is None else f"rank {rank}"
 
 
 def _side_by_side(keys: list[K], work: Callable[[K], V]) -> Iterator[tuple[K, V]]:

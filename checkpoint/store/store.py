@@ -127,8 +127,7 @@ class Store:
         pinned = [each for each in self.checkpoints(job) if each in claim.pins]
         for manifest in self._usable(job, pinned):
             base = manifest.id
-            sound = {place for place, size in manifest.files.items()
-                     if data.get(place) == size and place not in marked}  # fmt: skip
+            sound = {place for place, size in manifest.files.items() if data.get(place) == size}
             objects |= {p: size for p, size in manifest.objects.items() if p in sound}
             wanted |= {p: use for p, use in _dense(manifest).items() if p in sound}
         if resumed:
@@ -170,9 +169,11 @@ class Store:
     def checkpoints(self, job: str) -> list[Id]:
         """Its checkpoints, oldest first, by their names: whether they can be used, `verify` tells.
         Those that an older incarnation wrote when it was over already are not among them."""
-        found = lives.ids(self.files, names.manifest(self._job(job)))
-        fence = lives.fence(self.files, job)
-        return [each for each in found if fence.counts(each)]
+        while True:
+            fence = lives.fence(self.files, self._job(job))
+            found = lives.ids(self.files, names.manifest(job))
+            if lives.fence(self.files, job) == fence:  # else they do not belong together
+                return [each for each in found if fence.counts(each)]
 
     def manifest(self, job: str, each: Id) -> Manifest:
         """Raises `Missing`, `Damaged` or `Refused`, by name."""

@@ -3,6 +3,7 @@ damaged and is not used."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import random
@@ -319,6 +320,26 @@ def test_a_restore_verifies_every_unit() -> None:
         harmed(disk, next(iter(manifest.objects if seed else manifest.packs)))
         with pytest.raises(Damaged, match=r"faulty://s/jobs/gpt/.*; checkpoint 1-2 of gpt cannot"):
             restored(store.checkpoint("gpt", manifest.id))
+        assert len(store.checkpoint("gpt", manifest.id).verify()) == 1
+
+
+def test_no_flipped_bit_gets_through() -> None:
+    """Of a pack with tables, a list and units that zstd does not shorten."""
+    disk = Disk()
+    store = begun(disk)
+    pages = {HOST + at * PAGE: noise(at, PAGE) for at in range(3)}
+    some = Content({0: {DEVICE + (n << 30): noise(n, 50) for n in range(4)}}, {0: pages})
+    manifest = saved(store, "gpt", 1, some)
+    assert len(manifest.packs) == 3 and not manifest.objects
+    for place in manifest.packs:
+        name = f"s/jobs/gpt/data/{place.name}"
+        whole = disk.files[name]
+        for at in {*range(0, len(whole), 97), *range(max(0, len(whole) - 200), len(whole))}:
+            flipped = bytes([whole[at] ^ 1 << at % 8])
+            disk.files[name] = whole[:at] + flipped + whole[at + 1 :]
+            with contextlib.suppress(Damaged):
+                assert restored(store.checkpoint("gpt", manifest.id)) == some
+        disk.files[name] = whole
 
 
 def test_damaged_ones_are_not_among_the_last_that_are_kept() -> None:
