@@ -369,9 +369,7 @@ def worlds(library: tuple[Any, Any]) -> Iterator[Make]:
     """Makes worlds; they are closed after it: each takes some TiB of addresses."""
     made: list[World] = []
 
-    def one(
-        ranks: int, chunks: int, groups: tuple[int, ...] = (), beneath: bool = True
-    ) -> World:
+    def one(ranks: int, chunks: int, groups: tuple[int, ...] = (), beneath: bool = True) -> World:
         made.append(World(library, ranks, chunks, groups, beneath))
         return made[-1]
 

@@ -1,6 +1,6 @@
 // waits_beside.cu: a kernel waits for what is written on another stream beside it: by a copy from
-// the host, a fill, a copy within the device, or a kernel (second argument). What it waits for lies
-// in a buffer of its own, or (third argument `near`) beside what the kernel writes.
+// the host, a fill, a copy within the device, or a kernel (second argument), into a buffer of its
+// own.
 #include <cstring>
 
 #include "common.h"
@@ -48,8 +48,7 @@ int main(int argc, char **argv)
     ncclComm_t comm;
     int steps = argument(argc, argv, 1, 6);
     World world = start(&comm);
-    bool near = argc > 3 && !strcmp(argv[3], "near");
-    int *out = on_device<int>(COUNT), *flags = near ? out + 512 : on_device<int>(COUNT);
+    int *out = on_device<int>(COUNT), *flags = on_device<int>(COUNT);
     float *sum = on_device<float>(COUNT);
     std::vector<int> values(COUNT);
     for (int i = 0; i < COUNT; i++)
@@ -60,8 +59,7 @@ int main(int argc, char **argv)
     Setter set = {argc > 2 ? argv[2] : "host", flags, on_device(values), nullptr, setting};
     CUDA_CHECK(cudaMallocHost(&set.pinned, sizeof(int)));
     for (int step = 0; step < steps; step++) {
-        if (!near) // all ranks have the same there once more
-            set_to<<<COUNT / 256, 256, 0, waiting>>>(flags, 0);
+        set_to<<<COUNT / 256, 256, 0, waiting>>>(flags, 0); // all ranks have the same there again
         NCCL_CHECK(ncclAllReduce(sum, sum, COUNT, ncclFloat, ncclSum, comm, waiting));
         CUDA_CHECK(cudaStreamSynchronize(waiting));
         wait_for<<<1, 1, 0, waiting>>>(flags, 0x01010101 * (step + 1), out, step);

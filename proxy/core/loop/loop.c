@@ -17,6 +17,7 @@
 
 #include "doorbell.h"
 #include "internal.h"
+#include "queue/squash.h"
 #include "spin.h"
 
 #define LOOP_SPIN_NS 50000u /* awake without progress before it sleeps */
@@ -98,6 +99,18 @@ static uint32_t collect(struct proxy *p, struct futex_waitv *v)
 
 /* As doorbell.h says: bells are read, then it is said that we sleep, then one more turn looks.
  * Returns when something may have happened. */
+static uint64_t sooner(uint64_t a, uint64_t b) { return !a || (b && b < a) ? b : a; }
+
+/* When to look again though nobody calls; 0: never. */
+static uint64_t deadline_ns(const struct proxy *p)
+{
+	uint64_t first = sooner(slice_deadline_ns(p), guard_deadline_ns(p));
+	first = sooner(first, opaque_deadline_ns(p));
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		first = sooner(first, squash_deadline_ns(p->ranks[i]));
+	return first;
+}
+
 static void sleep_until_called(struct proxy *p)
 {
 	struct futex_waitv v[WAIT_MAX];
@@ -108,12 +121,7 @@ static void sleep_until_called(struct proxy *p)
 	set_sleeping(p, true);
 	turn_begin(&p->turn);
 	loop_turn(p);
-	uint64_t deadline = slice_deadline_ns(p), other = guard_deadline_ns(p);
-	if (other && (!deadline || other < deadline))
-		deadline = other;
-	other = opaque_deadline_ns(p);
-	if (other && (!deadline || other < deadline))
-		deadline = other;
+	uint64_t deadline = deadline_ns(p);
 	until.tv_sec = (time_t)(deadline / 1000000000ull);
 	until.tv_nsec = (long)(deadline % 1000000000ull);
 	if (!p->turn.progress && !p->turn.settled && !mailbox_stopping(p)) {

@@ -478,6 +478,8 @@ uint32_t memory_keeper(const struct rank_memory *const *, const uint64_t *addrs,
 /* Asks: the caller's fields are copied. A prefetch gives way to an activation, and everything to a
  * save. False: an earlier request has not completed yet, try again. */
 bool memory_ask(struct rank_memory *, const struct memory_request *);
+/* Would a PURPOSE_COPY of this not wait for what is submitted? */
+bool memory_copies_beneath(struct rank_memory *, uint64_t addr, uint64_t bytes);
 void memory_cancel(struct rank_memory *);    /* ends at once, or with what has begun */
 void memory_stop(struct rank_memory *);      /* its rank has failed */
 void memory_activated(struct rank_memory *); /* its kernels run from now on */

@@ -318,6 +318,12 @@ static bool goes_on_beneath(const struct memory_request *q)
 	return true;
 }
 
+bool memory_copies_beneath(struct rank_memory *m, uint64_t addr, uint64_t bytes)
+{
+	return goes_on_beneath(&(struct memory_request){
+		.purpose = PURPOSE_COPY, .addr = addr, .bytes = bytes, .memory = m});
+}
+
 /* False: nothing of it could be done. */
 static bool begin(struct memory_request *q)
 {

@@ -23,7 +23,11 @@
  *  - what has a key is known to write nothing but its ranges. If it does all the same, that is a
  *    fault of ours, and of all who take part (execution.c);
  *  - what may write anywhere runs while nothing else of its rank is submitted, behind a fence
- *    (memory_fence): so what has been foreseen of others holds.
+ *    (memory_fence): so what has been foreseen of others holds;
+ *  - a kernel may wait for what another stream of its rank writes. So where a copy can be made
+ *    beneath what runs, an item waits no longer than BESIDE_NS while that is the same; then,
+ *    until nothing runs, it goes alone, even if what runs was squashed: a fault of it is then one
+ *    of all. Only what may write anywhere waits on, and what waits for such.
  */
 #include "queue/squash.h"
 
@@ -34,6 +38,7 @@
 #include "queue/ready.h"
 
 #define SKIP_MAX 63u
+#define BESIDE_NS 250000000ull
 #define WORKS_MAX 32u /* of one item, which are submitted at one time: a device queue has room */
 
 static struct rank *rank_of(struct rank_memory *m)
@@ -186,11 +191,23 @@ static uint64_t works(const struct item *i)
 	return item_row(i)->works ? item_row(i)->works(i) : 1;
 }
 
+/* Does it go alone, beside what runs? Not if it would wait for that all the same. */
+static bool goes_beside(struct rank *r, const struct foreseen *f)
+{
+	bool beneath = r->queue.squashing.beside;
+	for (uint32_t n = 0; n < f->count && beneath; n++) {
+		const struct range *range = &f->ranges[n];
+		beneath = !written(range) || memory_owns(&r->memory, range->addr, range->bytes) ||
+			  memory_copies_beneath(&r->memory, range->addr, range->bytes);
+	}
+	return beneath;
+}
+
 /* Is it one that all who share could take part in? */
-static bool squashable(const struct rank *r, const struct item *i, const struct foreseen *f)
+static bool squashable(struct rank *r, const struct item *i, const struct foreseen *f)
 {
 	return f->keyed && !i->apart && !r->proxy->apart && !r->memory.doubted &&
-	       works(i) <= WORKS_MAX;
+	       !goes_beside(r, f) && works(i) <= WORKS_MAX;
 }
 
 enum verdict squash_judge(struct rank *r, const struct stream *s, const struct item *i,
@@ -238,6 +255,14 @@ void squash_alone(struct rank *r, struct item *i, const struct foreseen *f, enum
 
 /* ---- running ---- */
 
+/* It waits for other ranks, or for what runs. */
+static bool held(struct rank *r, const struct item *i)
+{
+	struct squashing *s = &r->queue.squashing;
+	s->held = s->held ? s->held : i;
+	return true;
+}
+
 /* It need not be the first any longer: it is given away, or looked at anew. */
 static void not_first(struct rank *r, const struct item *i)
 {
@@ -248,8 +273,9 @@ static void not_first(struct rank *r, const struct item *i)
 bool squash_held(struct rank *r, const struct item *i)
 {
 	struct squashing *s = &r->queue.squashing;
+	bool behind = s->first && s->first != i && r->proxy->slice.active == r && !s->beside;
 	s->owed |= r->memory.fenced;
-	return r->memory.fenced || (s->first && s->first != i && r->proxy->slice.active == r);
+	return (r->memory.fenced || behind) && held(r, i);
 }
 
 /* Nothing else of the rank runs, and where it may write unforeseen is guarded. */
@@ -310,18 +336,19 @@ static void ask_for_copy(struct rank *r, const struct foreseen *f)
 }
 
 /* What runs for this rank alone is no squashed kernel: then nothing that is shared is open. */
-static bool closed(struct rank *r, const struct item *i)
+static bool closed(struct rank *r, const struct item *i, const struct foreseen *f)
 {
 	if (item_row(i)->needs & NEEDS_ACTIVE)
 		squash_close(r);
-	return !(item_row(i)->needs & NEEDS_ACTIVE) || !r->queue.squashing.open;
+	return !(item_row(i)->needs & NEEDS_ACTIVE) || !r->queue.squashing.open ||
+	       (r->queue.squashing.beside && f->known && !f->astray);
 }
 
 bool squash_may(struct rank *r, const struct stream *s, struct item *i, const struct foreseen *f,
 		struct team *team)
 {
 	enum verdict verdict = squash_judge(r, s, i, f, team);
-	bool may = (verdict == VERDICT_OWNED && closed(r, i) && fenced(r, f)) ||
+	bool may = (verdict == VERDICT_OWNED && closed(r, i, f) && fenced(r, f)) ||
 		   (verdict == VERDICT_TOGETHER && works(i) <= r->proxy->hal->room(s->hal) &&
 		    opened(r, f));
 	not_first(r, i);
@@ -332,7 +359,7 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 		squash_alone(r, i, f, verdict);
 		ask_for_copy(r, f);
 	}
-	return may && !r->async_error;
+	return may ? !r->async_error : !held(r, i);
 }
 
 bool squash_spared(struct rank *r, const struct item *i, bool now)
@@ -340,7 +367,7 @@ bool squash_spared(struct rank *r, const struct item *i, bool now)
 	not_first(r, i);
 	if (!now)
 		r->queue.squashing.first = i;
-	return now;
+	return now || !held(r, i);
 }
 
 void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struct team *team)
@@ -379,9 +406,32 @@ void squash_close(struct rank *r)
 	r->queue.squashing.open = false;
 }
 
+/* Has something waited for long, while something ran that may wait for it? */
+static void look_beside(struct rank *r)
+{
+	struct squashing *s = &r->queue.squashing;
+	bool waits = s->held && r->memory.inflight && r->proxy->hal->space_own;
+	s->beside &= r->memory.inflight != 0;
+	if (!waits || s->held != s->vain)
+		s->vain_since_ns = waits ? now_ns() : 0;
+	s->vain = waits ? s->held : NULL;
+	s->held = NULL;
+	if (!waits || s->beside || now_ns() < s->vain_since_ns + BESIDE_NS)
+		return;
+	s->beside = true;
+	turn_progress(&r->proxy->turn);
+}
+
+uint64_t squash_deadline_ns(const struct rank *r)
+{
+	const struct squashing *s = &r->queue.squashing;
+	return s->vain && !s->beside ? s->vain_since_ns + BESIDE_NS : 0;
+}
+
 void squash_turn(struct rank *r)
 {
 	squash_close(r);
+	look_beside(r);
 	if (!r->queue.squashing.owed || r->memory.fenced)
 		return;
 	r->queue.squashing.owed = false;

@@ -23,6 +23,10 @@ struct squashing {                /* a rank's */
 	bool open;                /* shared pages may be written by works in flight */
 	bool owed;                /* what was held by a fence comes before the next one */
 	const struct item *first; /* needs the rank's memory quiet: nothing else begins before it */
+	const struct item *held;  /* the first that waited in this turn, or NULL, */
+	const struct item *vain;  /* and since when the same has, while something ran: */
+	uint64_t vain_since_ns;
+	bool beside; /* nothing waits for what runs any longer, nor for other ranks */
 	struct regret regrets[REGRETS];
 };
 
@@ -58,5 +62,7 @@ bool squash_spared(struct rank *, const struct item *, bool now);
 void squash_join(struct rank *, struct item *, struct foreseen *, const struct team *);
 void squash_close(struct rank *); /* nothing of what is shared can be written, if nothing runs */
 void squash_turn(struct rank *);  /* its streams have had their turn */
+/* When to look again whether what runs waits for what is held; 0: nothing is. */
+uint64_t squash_deadline_ns(const struct rank *);
 
 #endif
