@@ -35,6 +35,9 @@ def check(store: Store, told: Callable[[str], None] | None = None) -> Iterator[R
 def _check_job(store: Store, job: str, told: Callable[[str], None]) -> Iterator[Report]:
     seen: dict[Place, str | None] = {}
     fence = lives.fence(store.files, job)
+    if fence.known is None:
+        name = names.fence(job, fence.since)
+        yield Report(job, None, None, (f"{name} cannot be read; the next save mends that",))
     needed: set[Place] = set()
     for each in lives.ids(store.files, names.manifest(job)):
         told(f"checkpoint {each} of {job}")
