@@ -9,6 +9,7 @@ SAVE, STORE, COLLECT, LIVES, READING, FILES, DOCUMENTS = (
     for name in ("save", "store", "collect", "lives", "reading", "files", "documents")
 )
 ON_FAULTS, ON_REFUSALS = "tests/checkpoint/test_faults.py::", "tests/checkpoint/test_refusals.py::"
+WITHIN = "tests/checkpoint/test_together.py::test_within_a_collection[%s]"
 ON_DURABLE, ON_SAVING = "tests/checkpoint/test_durable.py::", "tests/checkpoint/test_saving.py::"
 ORDERS = "tests/checkpoint/test_together.py::test_in_some_orders[%s]"
 BESIDE, RESTORED, TWO = (
@@ -96,24 +97,28 @@ MUTANTS = [
         COLLECT,
         "claims = lives.claims(store.files, job, fence.holds)",
         "claims = before.claims if before else lives.claims(store.files, job, fence.holds)",
-        BESIDE,
+        WITHIN % "a_save_begins",
     ),
     Mutant(
-        "late-manifests-not-seen", COLLECT, "    counted += second.manifests.values()\n", "", BESIDE
+        "late-manifests-not-seen",
+        COLLECT,
+        "    counted += second.manifests.values()\n",
+        "",
+        WITHIN % "a_save_comes_and_goes",
     ),
     Mutant(
         "pins-go",
         COLLECT,
         "    for each in first.pins() | second.pins():\n        with",
         "    for each in ():\n        with",
-        BESIDE,
+        WITHIN % "a_save_begins",
     ),
     Mutant(
         "origin-goes",
         COLLECT,
         "            found.add(life.origin)\n",
         "            pass\n",
-        RESTORED,
+        WITHIN % "the_job_is_restored",
     ),
     Mutant(
         "gone-before-it-is-doomed",

@@ -366,5 +366,6 @@ def test_who_is_overtaken_finishes_nothing() -> None:
     content([7]).give(first)
     with pytest.raises(Overtaken, match="taken over by another uploader"):
         first.finish()
+    assert f"s/jobs/gpt/manifests/{first.id}.json" not in disk.files
     content([8]).give(second)
     assert restored(store.checkpoint("gpt", second.finish().id)) == content([8])

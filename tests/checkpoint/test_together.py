@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.store import Damaged, Id, Missing, OldIncarnation, Overtaken, Store
+from rankfold.checkpoint.store.reading import Fault
 from rankfold.checkpoint.store.units import PAGE
 from support.checkpoints import DEVICE, HOST, Content, noise, restored, saved
 from support.faulty import Disk, Killed, Turns
@@ -173,6 +174,78 @@ def test_a_reader_finds_what_is_missing_and_nothing_wrong() -> None:
                 assert restored(oldest) == scene.contents[oldest.manifest.id]
 
         Turns(scene.disk, scene.choose).run(read, scene.collector(1))
+
+
+# ---- one thing at each operation of a collection -----------------------------------------------
+
+
+def found_damaged(store: Store, each: Id) -> None:
+    """Somebody finds that what this checkpoint alone has is damaged: the one before is the last."""
+    files = store.manifest("gpt", each).files
+    own = [place for place in files if Id.of_folder(place.folder) == each]
+    store.mark("gpt", [Fault(place, "flipped") for place in own])
+
+
+def a_save_begins(store: Store) -> Callable[[], None]:
+    found_damaged(store, Id(1, 3))
+    save = store.begin("gpt", 1, workers=0)
+
+    def finish() -> None:
+        content(1).give(save)
+        assert store.checkpoint("gpt", save.finish().id).verify() == []
+
+    return finish
+
+
+def a_save_comes_and_goes(store: Store) -> Callable[[], None]:
+    a_save_begins(store)()
+    return lambda: None
+
+
+def the_job_is_restored(store: Store) -> Callable[[], None]:
+    try:
+        store.take("gpt", 2, Id(1, 2))
+    except Missing:
+        return lambda: None
+    return lambda: _restores(store, Id(1, 2))
+
+
+def _restores(store: Store, origin: Id) -> None:
+    assert restored(store.checkpoint("gpt", origin)) == content(origin.number - 1)
+
+
+EVENTS = [a_save_begins, a_save_comes_and_goes, the_job_is_restored]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda each: each.__name__)
+def test_within_a_collection(event: Callable[[Store], Callable[[], None]]) -> None:
+    three = Disk()
+    store = opened(three)
+    store.take("gpt", 1)
+    for n in range(3):
+        saved(store, "gpt", 1, content(n), workers=0)
+    for at in range(200):
+        disk, rest = Disk(), list[Callable[[], None]]()
+        disk.files = dict(three.files)
+        store = opened(disk)
+        first = disk.operations
+
+        def before(
+            operation: str, path: str, disk: Disk = disk, last: int = first + at + 1,
+            rest: list[Callable[[], None]] = rest,
+        ) -> None:  # fmt: skip
+            if disk.operations == last:
+                disk.quiet()
+                rest.append(event(opened(disk)))
+
+        disk.before = before
+        store.collect("gpt", 1)
+        if not rest:
+            return
+        rest[0]()
+        for each in store.checkpoints("gpt"):
+            assert store.checkpoint("gpt", each).verify() == [], (at, each)
+    raise AssertionError("a collection takes more operations than that")
 
 
 TOGETHER = [
