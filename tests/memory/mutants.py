@@ -94,5 +94,9 @@ MUTANTS = [
           "if (true)\n\t\treturn page_remap"),
     Fault("a-stale-host-copy", "copies.c",
           "return digest->a == key->a && digest->b == key->b;", "return digest && key;"),
+    Fault("believed-of-who-has-failed", "copies.c", "!m->stopped &&", ""),
+    Fault("believed-of-who-is-doubted", "copies.c", "!m->stopped && !m->doubted", "!m->stopped"),
+    Fault("merged-before-it-is-there", "copies.c",
+          "(c && c->hal_seq > d->hal->completed(d->out));", "false;"),
     Fault("a-copy-with-a-reference-too-many", "image.c", "c->refs++;", "c->refs += 2;"),
 ]  # fmt: skip

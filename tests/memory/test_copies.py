@@ -82,7 +82,8 @@ def test_what_was_written_since_is_copied_out_again(make: Make) -> None:
     assert world.memory.holes == world.memory.refilled == 0
 
 
-def test_a_rank_that_has_failed_believes_no_copy(make: Make) -> None:
+@pytest.mark.parametrize("how", ["faulted", "stopped", "doubted"])
+def test_a_rank_that_has_failed_believes_no_copy(make: Make, how: str) -> None:
     world = shared(make, 2)
     first, second, _ = world.ranks
     out(first, second)
@@ -90,7 +91,14 @@ def test_a_rank_that_has_failed_believes_no_copy(make: Make) -> None:
     world.settle()
     own(first, 0)
     first.run(0, CELLS, 1)  # what it held already: but it is not done
-    first.fault()
+    if how == "faulted":
+        first.fault()
+    else:
+        first.failed = first.memory.doubted = how == "doubted"
+        if how == "stopped":
+            world.lib.memory_stop(first.memory)
+        first.works.popleft()
+        first.used()
     moved = world.memory.swapped_out
     out(first)
     assert world.memory.swapped_out == moved + CHUNK
@@ -234,17 +242,18 @@ def test_a_copy_that_is_being_made_is_not_there_yet(make: Make) -> None:
     world.ranks.append(third)
     for page in (0, 1):
         assert third.alloc(page)
-    third.write(0, 1)
-    third.write(1, 5)
     for page in (8, 9):
         assert other.alloc(page)
     assert other.ask(ACTIVATE)
     world.turn()
-    assert first.moving and second.moving
+    assert first.moving and second.moving and world.memory.copies_held == 1
+    third.write(0, 1)
+    third.write(1, 5)  # so that the first page is not about to be written on
     for _ in range(3):
         world.turn()
     assert not third.memory.pages[0].common
     world.settle()
+    assert third.memory.pages[0].common and third.read(0) == (1,) * CELLS
     world.check()
 
 
