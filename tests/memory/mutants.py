@@ -96,6 +96,8 @@ MUTANTS = [
           "return digest->a == key->a && digest->b == key->b;", "return digest && key;"),
     Fault("believed-of-who-has-failed", "copies.c", "!m->stopped &&", ""),
     Fault("believed-of-who-is-doubted", "copies.c", "!m->stopped && !m->doubted", "!m->stopped"),
+    Fault("an-image-believed-of-who-has-failed", "copies.c",
+          "page->keyed && copies_trusted(m) && names", "page->keyed && names"),
     Fault("merged-before-it-is-there", "copies.c",
           "(c && c->hal_seq > d->hal->completed(d->out));", "false;"),
     Fault("a-copy-with-a-reference-too-many", "image.c", "c->refs++;", "c->refs += 2;"),

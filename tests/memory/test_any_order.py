@@ -61,6 +61,7 @@ RULES: tuple[Callable[[Make], None], ...] = (
     forgetting.test_what_a_work_of_which_nothing_is_known_may_have_written_counts,
     copies.test_a_chunk_of_several_goes_out_once_and_comes_in_for_all,
     copies.test_what_was_moved_in_and_has_not_changed_is_not_moved_out,
+    copies.test_a_rank_that_has_failed_does_not_believe_its_image,
     partial(copies.test_a_rank_that_has_failed_believes_no_copy, how="faulted"),
     partial(copies.test_a_rank_that_has_failed_believes_no_copy, how="stopped"),
     partial(copies.test_a_rank_that_has_failed_believes_no_copy, how="doubted"),

@@ -105,6 +105,28 @@ def test_a_rank_that_has_failed_believes_no_copy(make: Make, how: str) -> None:
     assert second.read(0) == (1,) * CELLS
 
 
+def test_a_rank_that_has_failed_does_not_believe_its_image(make: Make) -> None:
+    """That its page holds the same again was noted, and is not done."""
+    world = make(2, 2, groups=(1, 2))
+    first, second = world.ranks
+    same(first)
+    out(first)
+    assert first.ask(ACTIVATE)
+    world.settle()
+    page = first.memory.pages[0]
+    assert page.in_image and page.keyed
+    own(first, 0)
+    first.run(0, CELLS, 1)
+    world.lib.memory_stop(first.memory)
+    first.works.popleft()
+    first.used()
+    moved = world.memory.swapped_out
+    for number in range(8, 8 + world.memory.total):
+        second.free(number)
+    out(first)
+    assert world.memory.swapped_out == moved + CHUNK
+
+
 @pytest.mark.parametrize("keeper", [0, 1, 2])
 def test_a_copy_outlives_the_ranks_that_made_it(make: Make, keeper: int) -> None:
     """And whatever becomes of their images, which are their launchers'."""
