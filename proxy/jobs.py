@@ -11,6 +11,7 @@ from rankfold.service import Outgoing, Request
 
 COUNTED = (  # of a rank, as it came and now
     "kernels", "collectives", "records", "switches", "squashed", "spared", "copies", "unforeseen",
+    "prepared",
 )  # fmt: skip
 
 

@@ -72,6 +72,7 @@ class RankStatus:
     spared: int = 0
     copies: int = 0
     unforeseen: int = 0
+    prepared: int = 0
 
 
 class Native:
@@ -80,7 +81,7 @@ class Native:
     def __init__(
         self, hal: str, memory: int, cc: tuple[int, int], speed: float, workers: int,
         quantum_ns: int = 0, index: int = 0, share: bool = False, squash: bool = True,
-        validate: int = 0, opaque: bool = False,
+        validate: int = 0, opaque: bool = False, prepare: bool = True,
     ):  # fmt: skip
         self._ffi, self._lib = _library()
         self._error = self._ffi.new("char[512]")
@@ -89,7 +90,8 @@ class Native:
             "struct proxy_config *",
             {"hal": hal_name, "memory_bytes": memory, "workers": workers, "cc_major": cc[0],
              "cc_minor": cc[1], "speed": speed, "quantum_ns": quantum_ns, "index": index,
-             "share": share, "apart": not squash, "validate": validate, "opaque": opaque},
+             "share": share, "apart": not squash, "validate": validate, "opaque": opaque,
+             "unprepared": not prepare},
         )  # fmt: skip
         self._proxy = self._lib.proxy_open(config, self._error, 512)
         if not self._proxy:
@@ -233,7 +235,7 @@ class Native:
             "swapped_in": s.swapped_in, "swapped_out": s.swapped_out, "kernels": s.kernels,
             "wakeups": s.wakeups, "squashed": s.squashed, "shared": s.shared_bytes,
             "spared": s.spared_bytes, "copies": s.copies, "unforeseen": s.unforeseen,
-            "shares": bool(s.shares), "checked": s.checked,
+            "shares": bool(s.shares), "checked": s.checked, "prepared": s.prepared,
         }  # fmt: skip
 
     def job_status(self, job: int) -> dict[str, Any] | None:
@@ -259,7 +261,7 @@ class Native:
         return RankStatus(
             bool(s.exited), bool(s.resident), s.error, text, s.used_bytes, s.kernels,
             s.collectives, s.records, s.switches, s.reads, s.squashed, s.shared_bytes,
-            s.spared_bytes, s.copies, s.unforeseen,
+            s.spared_bytes, s.copies, s.unforeseen, s.prepared,
         )  # fmt: skip
 
     def dump(self) -> str:

@@ -62,6 +62,7 @@ class Proxy:
             index=options.index, share=os.environ.get("RANKFOLD_SHARE", unasked) != "0",
             squash=os.environ.get("RANKFOLD_SQUASH", "1") != "0",
             opaque=os.environ.get("RANKFOLD_OPAQUE", "0") != "0",
+            prepare=os.environ.get("RANKFOLD_PREPARE", "1") != "0",
             validate=_validate(),
         )  # fmt: skip
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))

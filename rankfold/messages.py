@@ -140,6 +140,8 @@ class RankTold(Struct, frozen=True):
     copies_here: Size = 0
     unforeseen: Size = 0
     unforeseen_here: Size = 0
+    prepared: Size = 0
+    prepared_here: Size = 0
 
 
 class RankGone(RankTold, frozen=True, kw_only=True):
@@ -196,7 +198,7 @@ class ProxyStatus(Struct, frozen=True):
     Counters are since the proxy began: `squashed` operations were done by another rank's; `spared`
     bytes were not moved in or out, because another rank had them here or the host had them already;
     `copies` of chunks were made before they were written, `unforeseen` ones while they were.
-    `shared`: bytes of several ranks now;
+    `prepared` chunks came before their rank's turn. `shared`: bytes of several ranks now;
     `shares`: whether ranks may share here, null if an older proxy does not say."""
 
     device: Name
@@ -218,6 +220,7 @@ class ProxyStatus(Struct, frozen=True):
     spared: Size = 0
     copies: Size = 0
     unforeseen: Size = 0
+    prepared: Size = 0
     shares: bool | None = None
 
 

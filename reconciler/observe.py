@@ -125,7 +125,7 @@ def see_device(
 def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:
     counted = (
         "switches", "swapped_in", "swapped_out", "kernels", "squashed", "shared", "spared",
-        "copies", "unforeseen",
+        "copies", "unforeseen", "prepared",
     )  # fmt: skip
     return SeenDevice(
         hello.device, True, hello.pid, status.type, status.memory, status.used, status.swap,

@@ -423,7 +423,8 @@ def _sharing_lines(done: Json | None) -> list[str]:
         f"sharing:      {size(done['shared'])} in chunks that several ranks have; "
         f"{count(done['squashed'], 'operation')} not done again; "
         f"{count(done['copies'], 'chunk')} copied to be written, {done['unforeseen']} unforeseen; "
-        f"{size(done['spared'])} not swapped in"
+        f"{size(done['spared'])} not swapped in; "
+        f"{count(done['prepared'], 'chunk')} there before the rank's turn"
     ]
 
 

@@ -13,7 +13,7 @@ from rankfold.reconciler.model import (
     SeenDevice,
 )
 
-COUNTED = ("squashed", "spared", "copies", "unforeseen")
+COUNTED = ("squashed", "spared", "copies", "unforeseen", "prepared")
 SETTLED_S = 10.0  # on a device, before its overhead is a job's and not its beginning's
 OVERHEAD_MAX = 0.05  # of the devices' time; beyond it there is a condition
 REASONS = {  # of `Overhead`: what most of it is, and what to do

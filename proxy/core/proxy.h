@@ -22,6 +22,7 @@ struct proxy_config {
 	uint64_t quantum_ns; /* that a rank may keep the device while others want it; 0: 30 s */
 	uint32_t share;      /* 1: ranks of a job share what they hold alike, and do it once */
 	uint32_t apart;      /* 1: each rank does all of its work itself, none is squashed */
+	uint32_t unprepared; /* 1: no rank's memory comes before its turn */
 	/* At each so many collectives of a communicator contents that should be equal are compared;
 	 * 0: never. */
 	uint64_t validate;
@@ -197,6 +198,7 @@ struct proxy_status {
 	uint64_t spared_bytes; /* not moved in or out: another rank or the host had them */
 	uint64_t copies;       /* of chunks, before they were written */
 	uint64_t unforeseen;   /* and while a kernel wrote what nothing had said it would */
+	uint64_t prepared;     /* chunks that came before their rank's turn */
 	uint32_t shares;       /* may ranks share? as its configuration says */
 	uint64_t checked;      /* parts of buffers whose bytes were compared with what is equal */
 };
@@ -222,7 +224,7 @@ struct proxy_rank_status {
 	uint64_t used_bytes, kernels, collectives, records, switches, squashed;
 	uint64_t reads;        /* of records: one that is held may be read again and again */
 	uint64_t shared_bytes; /* of those used: other ranks have them, too */
-	uint64_t spared_bytes, copies, unforeseen; /* as of the device */
+	uint64_t spared_bytes, copies, unforeseen, prepared; /* as of the device */
 	char error_text[256];
 };
 int proxy_rank_status(struct proxy *proxy, uint64_t job, uint32_t rank,

@@ -14,6 +14,7 @@ from . import test_beneath as beneath
 from . import test_copies as copies
 from . import test_forgetting as forgetting
 from . import test_handing as handing
+from . import test_memory as requests
 from . import test_sharing as sharing
 from .machine import run
 from .mutants import MUTANTS, Fault
@@ -72,6 +73,10 @@ RULES: tuple[Callable[[Make], None], ...] = (
     copies.test_a_copy_that_is_being_made_is_not_there_yet,
     copies.test_ranks_of_two_groups_have_no_copy_in_common,
     copies.test_what_the_image_held_before_is_not_what_it_holds,
+    requests.test_a_prefetch_takes_nothing_of_the_active_rank,
+    requests.test_a_prefetch_takes_what_room_there_is,
+    requests.test_who_runs_gets_room_from_who_is_prepared,
+    partial(requests.test_who_is_prepared_is_saved_as_it_was, prepared=True),
 )
 
 

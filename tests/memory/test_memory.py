@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from .device import CELLS
+import pytest
+
+from .device import CELLS, CHUNK
 from .steps import fill
-from .world import ACTIVATE, CANCELLED, PREFETCH, SAVE, Make
+from .world import ACTIVATE, CANCELLED, PREFETCH, SAVE, Make, Rank
 
 
 def test_a_save_does_not_wait_for_an_activation_of_another_rank(make: Make) -> None:
@@ -84,11 +86,71 @@ def test_a_prefetch_takes_nothing_of_the_active_rank(make: Make) -> None:
     fill(active, 2)
     world.lib.memory_activated(active.memory)
     assert next_one.alloc(0) and next_one.ask(PREFETCH)
-    world.settle(waiting=(PREFETCH,))
-    assert not active.memory.missing and next_one.open
+    world.settle()
+    assert not active.memory.missing and next_one.memory.missing == 1
     assert next_one.ask(ACTIVATE)
     world.settle()
-    assert next_one.told == [(PREFETCH, CANCELLED), (ACTIVATE, 0)]
+    assert next_one.told == [(PREFETCH, 0), (ACTIVATE, 0)]
+
+
+def resting(rank: Rank, pages: int) -> None:
+    """With content, all of it in the image."""
+    fill(rank, pages)
+    assert rank.ask(SAVE)
+    rank.world.settle()
+    rank.world.lib.memory_changes(rank.memory)
+
+
+def test_a_prefetch_takes_what_room_there_is(make: Make) -> None:
+    world = make(2, 6)
+    active, next_one = world.ranks
+    resting(next_one, 5)
+    fill(active, 4)
+    world.lib.memory_activated(active.memory)
+    assert next_one.ask(PREFETCH)
+    world.settle()
+    assert not active.memory.missing and next_one.memory.missing == 3
+    assert world.memory.prepared == next_one.memory.counted.prepared == 2
+    moved = world.memory.swapped_in
+    assert next_one.ask(ACTIVATE)
+    world.settle()
+    assert world.memory.swapped_in - moved == 3 * CHUNK and world.memory.prepared == 2
+
+
+def test_who_runs_gets_room_from_who_is_prepared(make: Make) -> None:
+    """At once what has not begun to come; the rest behind it, and without being copied back."""
+    world = make(2, 10)
+    active, next_one = world.ranks
+    resting(next_one, 6)
+    fill(active, 4)
+    world.lib.memory_activated(active.memory)
+    assert next_one.ask(PREFETCH)
+    world.turn()
+    out = world.memory.swapped_out
+    for page in range(4, 8):
+        assert active.alloc(page)
+    assert active.ask(ACTIVATE)
+    world.settle()
+    assert active.told[-1] == (ACTIVATE, 0) and next_one.told[-1] == (PREFETCH, CANCELLED)
+    assert world.memory.swapped_out == out and world.memory.prepared < 6
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_who_is_prepared_is_saved_as_it_was(make: Make, prepared: bool) -> None:
+    world = make(1, 6)
+    (rank,) = world.ranks
+    resting(rank, 4)
+    assert rank.ask(PREFETCH)
+    if prepared:
+        world.settle()
+    else:
+        world.turn()
+    if not rank.ask(SAVE):  # what is under way ends first
+        world.settle()
+        assert rank.told[-1] == (PREFETCH, CANCELLED) and rank.ask(SAVE)
+    world.settle()
+    assert rank.told[-1] == (SAVE, 0) and world.memory.used == 0
+    assert rank.memory.live_count == rank.memory.missing == 4
 
 
 def test_a_promise_that_is_lost_is_made_good_by_another_victim(make: Make) -> None:

@@ -95,7 +95,7 @@ class Rank:
                 SAVE: all(p.chunk == self.world.ffi.NULL or p.saved for p in pages)
                 and (self.failed or self.in_image() == self.model),
                 ACTIVATE: m.missing == 0,
-                PREFETCH: m.missing == 0,
+                PREFETCH: True,
                 COPY: True,
             }
             assert right[purpose], f"told too early: {purpose}"
@@ -258,7 +258,8 @@ class World:
         self.device = Device(self.ffi, chunks, beneath)
         self.memory = self.ffi.new("struct device_memory *")
         self.faults = False
-        self.gone = dict.fromkeys(("spared", "copies", "unforeseen"), 0)  # of ranks that have ended
+        counted = ("spared", "copies", "unforeseen", "prepared")
+        self.gone = dict.fromkeys(counted, 0)  # of ranks that have ended
         opened = self.lib.device_memory_open(
             self.memory, self.device.table, self.ffi.NULL, chunks * CHUNK
         )

@@ -24,7 +24,7 @@ from rankfold.reconciler.plan.index import Index
 
 A, B = "local/soft-0", "local/soft-1"
 RECORD = Record("gpt", step="placed", epoch=2, placement=(A, A, B, B))
-COUNTS = {"squashed": 3, "spared": 1 << 21, "copies": 5, "unforeseen": 1}
+COUNTS = {"squashed": 3, "spared": 1 << 21, "copies": 5, "unforeseen": 1, "prepared": 2}
 
 
 def there(ranks: tuple[int, ...], spent: Spent | None = None, epoch: int = 2) -> JobOnDevice:
@@ -42,7 +42,7 @@ def seen(*jobs: JobOnDevice, shares: bool | None = True) -> Observed:
 def test_what_is_counted_is_added_up_over_ranks_and_devices() -> None:
     found = sharing.done(RECORD, seen(there((0, 1)), there((2, 3))))
     assert found == {"on": True, "shared": 40, "squashed": 12, "spared": 4 << 21, "copies": 20,
-                     "unforeseen": 4}  # fmt: skip
+                     "unforeseen": 4, "prepared": 8}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 					    .text_bytes = sizeof text};
 	slice_open(p, c->quantum_ns ? c->quantum_ns : QUANTUM_NS);
 	p->apart = c->apart;
+	p->unprepared = c->unprepared;
 	p->validate = c->validate;
 	p->opaque = c->opaque;
 	memory_may_share(&p->memory, c->share);
@@ -396,6 +397,7 @@ static void run_status(struct proxy *p, void *arg)
 				   .spared_bytes = p->memory.spared,
 				   .copies = p->memory.copies,
 				   .unforeseen = p->memory.unforeseen,
+				   .prepared = p->memory.prepared,
 				   .shares = p->memory.shares,
 				   .checked = p->checks.parts,
 				   .wakeups = p->wakeups,
@@ -469,7 +471,8 @@ static void run_rank_status(struct proxy *p, void *arg)
 		.shared_bytes = memory_shared(&r->memory, false) * RF_CHUNK_BYTES,
 		.spared_bytes = r->memory.counted.spared,
 		.copies = r->memory.counted.copies,
-		.unforeseen = r->memory.counted.unforeseen};
+		.unforeseen = r->memory.counted.unforeseen,
+		.prepared = r->memory.counted.prepared};
 	memcpy(s->error_text, r->error_text, sizeof s->error_text);
 	a->result = 0;
 }

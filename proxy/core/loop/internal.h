@@ -74,6 +74,7 @@ struct proxy {
 	struct slice slice; /* slice.c */
 	struct lost lost;   /* lost.c */
 	bool apart;         /* api.c: nothing is squashed, */
+	bool unprepared;    /* api.c: no rank's memory comes before its turn, */
 	uint64_t validate;  /* and at which collectives contents are compared; 0: never */
 	bool opaque;        /* api.c: nothing is said of kernels */
 	struct checks checks;

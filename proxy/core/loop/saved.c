@@ -46,6 +46,7 @@ static bool save_rank(struct writer *w, const struct saved_kind *kind, const str
 	s->spared = r->memory.counted.spared;
 	s->copies = r->memory.counted.copies;
 	s->unforeseen = r->memory.counted.unforeseen;
+	s->prepared = (uint32_t)r->memory.counted.prepared;
 	s->tail = r->ring.tail.bytes;
 	s->seq = r->ring.tail.seq;
 	s->rank = r->rank;
@@ -71,7 +72,8 @@ static int restore_rank(struct rank *r, const void *record, uint64_t now)
 						  .squashed = s->squashed});
 	memory_counts_from(&r->memory, (struct memory_counters){.spared = s->spared,
 								.copies = s->copies,
-								.unforeseen = s->unforeseen});
+								.unforeseen = s->unforeseen,
+								.prepared = s->prepared});
 	return CU_OK;
 }
 

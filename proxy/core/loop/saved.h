@@ -35,7 +35,7 @@ struct state_rank {
 	uint64_t spared, copies, unforeseen;
 	uint32_t rank, world_size;
 	int32_t async_error;
-	uint32_t reserved;
+	uint32_t prepared;
 	char error_text[RF_FAULT_BYTES];
 };
 struct state_buffer {

@@ -15,6 +15,10 @@
  * and each rank has the device once for each step. After a quantum another rank with work gets its
  * turn at the next kernel boundary anyway.
  *
+ * Who comes next is prepared: when the active rank has called a collective that others have yet to
+ * call, or its quantum is over, the next one's memory begins to come while it computes on, as far
+ * as there is room to spare, once a turn.
+ *
  * What waits for other ranks (queue/squash.c) cannot run. If nothing else of the job can,
  * either, nothing is under way and nothing will come by itself, a rank goes on alone: at once, if
  * all clients are blocked, else when nothing has happened for ALONE_NS; and OTHERS_NS, if other
@@ -203,6 +207,22 @@ static void look_for_stuck(struct proxy *p, const struct job *last)
 
 /* ---- turns ---- */
 
+/* The active rank's turn is about to end. */
+static void prepare_next(struct proxy *p)
+{
+	struct rank *r;
+	if (p->unprepared || p->slice.prepared == p->memory.turns)
+		return;
+	r = next_with_kernel(p);
+	if (!r)
+		return;
+	p->slice.prepared = p->memory.turns;
+	if (memory_resident(&r->memory) || r->job->state != PROXY_JOB_RUNNING)
+		return;
+	memory_alone(&r->memory, r->job->attached == 1);
+	memory_ask(&r->memory, &(struct memory_request){.purpose = PURPOSE_PREFETCH});
+}
+
 void slice_turn(struct proxy *p)
 {
 	const struct job *stuck = p->slice.stuck;
@@ -217,6 +237,8 @@ void slice_turn(struct proxy *p)
 	if (active && !active->end.closing) {
 		bool kernel = rank_work(active) == WORK_KERNEL, over = time_is_over(p);
 		bool busy = !idle(&p->slice, kernel);
+		if (over || coll_lacks(active->job->coll, active->rank) == COLL_LACKS_LOCAL)
+			prepare_next(p);
 		if (busy && !over)
 			other = NULL;
 		else

@@ -13,6 +13,7 @@ struct slice {
 	uint64_t active_since_ns, quantum_ns;
 	uint64_t idle_since_ns; /* it has nothing on the device; 0: it has */
 	uint64_t moves;         /* of its items, when it was looked at last */
+	uint64_t prepared;      /* in this turn of the device's somebody was, for the next one */
 	bool yielding;          /* its time slice has ended: nothing more is submitted */
 	struct rank *target;    /* becomes active when its memory is here */
 	struct rank *next;      /* waits until the active one, which is idle, is stuck */

@@ -63,6 +63,10 @@
  * was active longest ago first; a request that has not begun owns nothing, so its rank may be
  * one. Only a prefetch has to spare some: the active rank, and those with a request.
  *
+ * A prefetch takes part of what it asks for, as much as there is room, and ends. Whoever needs room
+ * then gets back what it has been promised (few of its pages are on their way at one time), and
+ * what has come, which goes first: its rank was active longest ago, and the image holds the same.
+ *
  * A missing page needs no chunk if a quiet rank of the group has the same: it is shared when the
  * request begins. Of a victim go out first the pages of chunks that nobody else refers to, then
  * those that only victims share, all at once; never what the requester refers to or is about to
@@ -141,7 +145,7 @@ enum memory_purpose {               /* in the order of service */
 		      PURPOSE_SAVE, /* all of it to the image; there, too (`stay`), or there instead */
 		      PURPOSE_ACTIVATE, /* all of it resident: the rank is to run */
 		      PURPOSE_COPY,     /* chunks of its own for a range that is to be written */
-		      PURPOSE_PREFETCH, /* as ACTIVATE if there is room to spare: it may run soon */
+		      PURPOSE_PREFETCH, /* as much of it as there is room to spare: it runs soon */
 };
 
 /* How a request completes, besides CUresult numbers. */
@@ -191,6 +195,7 @@ struct memory_counters {     /* of a rank, since it began */
 	uint64_t spared;     /* bytes that were where they were to be, and so not moved in or out */
 	uint64_t copies;     /* of pages, before they were written */
 	uint64_t unforeseen; /* of pages, while a kernel wrote to them */
+	uint64_t prepared;   /* pages that came before the rank's turn */
 };
 
 #define STRAYS_MAX 16u
@@ -254,6 +259,7 @@ struct device_memory {
 	uint64_t holes, refilled;            /* punched into images, and later written again */
 	bool fresh;                          /* some rank has pages in its list of these */
 	uint64_t spared, copies, unforeseen; /* as of a rank: of all that were ever here */
+	uint64_t prepared;                   /* pages; likewise */
 	bool progress;                       /* something has changed */
 };
 
@@ -475,7 +481,7 @@ uint32_t memory_keeper(const struct rank_memory *const *, const uint64_t *addrs,
 
 /* ---- request.c ---- */
 
-/* Asks: the caller's fields are copied. A prefetch gives way to an activation, and everything to a
+/* Asks: the caller's fields are copied. A prefetch gives way to all others, and everything to a
  * save. False: an earlier request has not completed yet, try again. */
 bool memory_ask(struct rank_memory *, const struct memory_request *);
 /* Would a PURPOSE_COPY of this not wait for what is submitted? */

@@ -25,6 +25,7 @@ const struct version *content_digest(struct rank_memory *, uint32_t page);
 bool content_same(struct rank_memory *, struct rank_memory *, uint32_t page);
 /* Who has what this page holds, which is not resident, and can share it now; NULL: nobody. */
 struct rank_memory *sharing_giver(struct rank_memory *, uint32_t page);
+bool sharing_soon(struct rank_memory *, uint32_t page); /* not now, but who has it is busy */
 int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page);
 void sharing_was_in_vain(struct rank_memory *, uint32_t page); /* it is copied */
 void image_punch(struct rank_memory *, uint32_t page);
@@ -49,6 +50,15 @@ uint64_t sharing_fitness(const struct rank_memory *, uint64_t addr, uint64_t byt
 static inline bool move_inwards(const struct move *v)
 {
 	return v->kind == MOVE_IN || v->kind == MOVE_OWN;
+}
+static inline bool prepares(const struct rank_memory *m)
+{
+	return m->request.state && m->request.purpose == PURPOSE_PREFETCH;
+}
+static inline void prepared(struct rank_memory *m) /* a page has come */
+{
+	m->device->prepared++;
+	m->counted.prepared++;
 }
 bool move_add(struct rank_memory *, uint32_t page, enum move_kind);
 void moves_drop(struct rank_memory *); /* of those in, what is not submitted */

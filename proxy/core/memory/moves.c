@@ -80,6 +80,8 @@ void moves_drop(struct rank_memory *m)
 
 /* ---- submission ---- */
 
+#define PREPARING 2u /* moves under way for who is prepared: whoever needs room waits for these */
+
 enum outcome { WAITS, SUBMITTED, ENDED }; /* ENDED: the rest of the list is dropped */
 
 static enum outcome fail(struct rank_memory *m, int error)
@@ -226,7 +228,7 @@ static enum outcome submit(struct rank_memory *m)
 	struct move *v = &m->moves[m->move_submitted];
 	if (!move_inwards(v))
 		return submit_out(m, v);
-	if (!d->hal->room(d->in))
+	if (!d->hal->room(d->in) || (prepares(m) && m->move_submitted - m->move_done >= PREPARING))
 		return WAITS;
 	return v->kind == MOVE_IN ? submit_in(m, v) : submit_own(m, v);
 }
@@ -235,6 +237,8 @@ static enum outcome submit(struct rank_memory *m)
 
 static void complete_in(struct rank_memory *m, const struct move *v)
 {
+	if (prepares(m))
+		prepared(m);
 	if (!v->hal_seq)
 		return;
 	m->device->swapped_in += RF_CHUNK_BYTES;

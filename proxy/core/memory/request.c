@@ -111,6 +111,9 @@ static bool needs(const struct memory_request *q, uint32_t index, enum move_kind
 		*kind = MOVE_OWN;
 		return in_range(q, index) &&
 		       !memory_owns(q->memory, page_addr(index), RF_CHUNK_BYTES);
+	case PURPOSE_PREFETCH:
+		*kind = MOVE_IN;
+		return !page->chunk && !sharing_soon(q->memory, index);
 	default: *kind = MOVE_IN; return !page->chunk;
 	}
 }
@@ -242,18 +245,29 @@ static void take_references(const struct memory_request *q)
 	}
 }
 
+/* Whoever was to be prepared gets no more: what it was promised is free again. */
+static void stop_preparing(const struct device_memory *d)
+{
+	for (uint32_t i = 0; i < d->count; i++)
+		if (d->all[i]->request.state == REQUEST_BEGUN && prepares(d->all[i]))
+			memory_cancel(d->all[i]);
+}
+
 /* False: not yet. What was found on the way is leaving all the same. */
 static bool make_chunks(struct memory_request *q)
 {
 	struct device_memory *d = q->memory->device;
+	bool spare = q->purpose == PURPOSE_PREFETCH;
 	int64_t needed = chunks_needed(q);
 	if (chunk_room(d) >= needed)
 		return true;
+	if (!spare)
+		stop_preparing(d);
 	if (brings(q) && (q->result = memory_merge(q->memory)))
 		return true; /* it is over */
 	for (uint32_t i = 0; i < d->count; i++) {
 		memory_sweep(d->all[i]);
-		if (d->all[i] != q->memory)
+		if (d->all[i] != q->memory && !(spare && d->all[i] == d->active))
 			blank_let_go(d->all[i]);
 		d->all[i]->gives = can_yield(q, d->all[i]);
 	}
@@ -261,7 +275,7 @@ static bool make_chunks(struct memory_request *q)
 	take_room(q, needed, true);
 	if (q->purpose == PURPOSE_COPY && chunk_room(d) < needed)
 		take_references(q);
-	return chunk_room(d) >= chunks_needed(q);
+	return spare || chunk_room(d) >= chunks_needed(q);
 }
 
 /* ---- service ---- */
@@ -289,6 +303,8 @@ static bool at_once(struct memory_request *q, uint32_t index)
 		giver = sharing_giver(m, index);
 		if (giver)
 			q->result = sharing_take(m, giver, index);
+		if (giver && prepares(m))
+			prepared(m);
 		return giver;
 	}
 	if (q->purpose != PURPOSE_COPY || page->chunk->refs > 1)
@@ -334,8 +350,9 @@ static bool begin(struct memory_request *q)
 		if (needs(q, m->live[i], &kind))
 			any |= at_once(q, m->live[i]);
 	for (uint32_t i = 0; i < m->live_count && !q->result; i++)
-		if (needs(q, m->live[i], &kind) && !move_add(m, m->live[i], kind))
-			break; /* host memory is short: the rest another time */
+		if (needs(q, m->live[i], &kind) &&
+		    ((prepares(m) && chunk_room(m->device) < 1) || !move_add(m, m->live[i], kind)))
+			break; /* there is no room to spare, or host memory is short */
 	if (memory_moving(m))
 		q->state = REQUEST_BEGUN;
 	return any || memory_moving(m) || q->result;
@@ -348,6 +365,10 @@ static bool serve_one(struct device_memory *d)
 	for (struct memory_request *q = d->requests; q; q = q->next) {
 		if (q->state == REQUEST_BEGUN && !memory_moving(q->memory)) {
 			q->state = REQUEST_WAITING;
+			if (prepares(q->memory)) {
+				finish(q, q->result); /* with what has come */
+				return true;
+			}
 			if (over(q))
 				return true;
 		}
@@ -370,6 +391,10 @@ static bool serve_one(struct device_memory *d)
 		}
 		if (begin(q))
 			return true;
+		if (prepares(m)) {
+			finish(q, CU_OK);
+			return true;
+		}
 	}
 	return false;
 }

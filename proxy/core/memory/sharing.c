@@ -224,16 +224,26 @@ static bool has(const struct rank_memory *m, uint32_t index)
 	return page->buffers && page->chunk && !page->leaving && !page->kept && !page->chunk->lost;
 }
 
-struct rank_memory *sharing_giver(struct rank_memory *m, uint32_t page)
+static struct rank_memory *who_has(struct rank_memory *m, uint32_t page, bool now)
 {
 	struct device_memory *d = m->device;
 	for (uint32_t i = 0; d->shares && !m->doubted && i < d->count; i++) {
 		struct rank_memory *o = d->all[i];
-		if (o != m && o->group == m->group && has(o, page) && gives(o) &&
+		if (o != m && o->group == m->group && has(o, page) && (!now || gives(o)) &&
 		    content_same(m, o, page))
 			return o;
 	}
 	return NULL;
+}
+
+struct rank_memory *sharing_giver(struct rank_memory *m, uint32_t page)
+{
+	return who_has(m, page, true);
+}
+
+bool sharing_soon(struct rank_memory *m, uint32_t page)
+{
+	return who_has(m, page, false) && !who_has(m, page, true);
 }
 
 int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page)
