@@ -78,7 +78,7 @@ def test_what_may_write_anywhere_is_noticed_as_long_as_it_runs(make: Make) -> No
     world, first, _ = shared(make)
     first.end()
     ranges = world.ffi.new("struct memory_range[]", [(addr_of(CELLS), CELL)])
-    assert world.lib.memory_fence(first.memory, ranges, 1) == 0
+    assert world.lib.memory_fence(first.memory, ranges, 1, False) == 0
     first.begin()
     assert first.ask(COPY)
     world.settle(waiting=(COPY,))

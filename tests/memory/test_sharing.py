@@ -85,13 +85,13 @@ def test_what_may_be_written_anywhere_is_noticed_wherever_it_is(make: Make) -> N
     assert world.lib.memory_merge(second.memory) == 0
     own(first, 0, 2)
     ranges = world.ffi.new("struct memory_range[]", [(DEV_BASE, 1)])
-    assert world.lib.memory_fence(first.memory, ranges, 1) == 0
+    assert world.lib.memory_fence(first.memory, ranges, 1, False) == 0
     assert [first.owns(page * CELLS, CELLS) for page in range(3)] == [True, True, False]
     first.write(1, 7)  # kept for this
-    assert world.lib.memory_fence(first.memory, ranges, 1) == 0
+    assert world.lib.memory_fence(first.memory, ranges, 1, False) == 0
     assert [first.owns(page * CELLS, CELLS) for page in range(3)] == [True, False, False]
     first.begin()
-    assert world.lib.memory_fence(first.memory, ranges, 1) == NOT_READY
+    assert world.lib.memory_fence(first.memory, ranges, 1, False) == NOT_READY
     assert world.device.unforeseen(first.space, addr_of(CELLS), 1, 9)
     first.model[1] = (first.model[1][0], 9)
     first.end()

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
 from rankfold.proxy.hal.soft.modules import Loader
@@ -245,10 +245,15 @@ def again_and_again() -> st.SearchStrategy[Program]:
 
 
 SQUASHED: list[bool] = []
+# Each time from what it left the time before.
+AGAIN = [
+    Step(Op("reduce", REDUCED)), Step(Op("update", 0, 0)), Step(Op("update", 1, 0)),
+]  # fmt: skip
 
 
 @settings(max_examples=12, derandomize=True, **COMMON)
 @given(program=again_and_again())
+@example(Program(2, 96, AGAIN * 6, None, [], [(0, 1)]))
 def test_no_rank_can_tell_what_is_trusted(kernels: Loader, program: Program) -> None:
     squashed = check(kernels, program, hidden=1000)
     event("squashed" if squashed else "not squashed")

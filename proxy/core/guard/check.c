@@ -75,28 +75,63 @@ static bool looked_at(const struct check *c, const struct rank_memory *m, uint64
 	       (c->whole || (page + c->round) % PARTS == 0);
 }
 
+/* What lies from one address to another on one page: of a buffer, or of none. */
+static bool add_part(struct check *c, struct rank_memory *m, const struct pairs *pairs,
+		     const struct buffer *b, uint64_t from, uint64_t to)
+{
+	uint64_t page = page_at(from);
+	const struct chunk *chunk = m->pages[page].chunk;
+	struct witness who = {.rank = m->rank,
+			      .device = c->device,
+			      .chunk = chunk ? chunk_number(m->device, chunk) : NO_CHUNK,
+			      .addr = from,
+			      .bytes = to - from,
+			      .buffer = b ? b->addr : 0,
+			      .buffer_bytes = b ? b->bytes : 0,
+			      .call_site = b ? b->call_site : 0,
+			      .key = c->key,
+			      .number = c->number};
+	return !looked_at(c, m, page) || add(c, m, pairs, &who);
+}
+
 static bool add_buffer(struct check *c, struct rank_memory *m, const struct pairs *pairs,
 		       const struct buffer *b)
 {
 	uint64_t end = b->addr + b->bytes;
-	for (uint64_t at = b->addr; at < end;) {
-		uint64_t page = page_at(at), next = page_addr((uint32_t)page + 1);
-		const struct chunk *chunk = m->pages[page].chunk;
-		struct witness who = {.rank = m->rank,
-				      .device = c->device,
-				      .chunk = chunk ? chunk_number(m->device, chunk) : NO_CHUNK,
-				      .addr = at,
-				      .bytes = (next < end ? next : end) - at,
-				      .buffer = b->addr,
-				      .buffer_bytes = b->bytes,
-				      .call_site = b->call_site,
-				      .key = c->key,
-				      .number = c->number};
-		if (looked_at(c, m, page) && !add(c, m, pairs, &who))
+	for (uint64_t at = b->addr, next; at < end; at = next) {
+		next = page_addr((uint32_t)page_at(at) + 1);
+		next = next < end ? next : end;
+		if (!add_part(c, m, pairs, b, at, next))
 			return false;
-		at = next;
 	}
 	return true;
+}
+
+/* What no buffer covers, between one and the next, on the pages of either. */
+static bool add_gap(struct check *c, struct rank_memory *m, const struct pairs *pairs,
+		    uint64_t from, uint64_t to)
+{
+	uint64_t first = (from + RF_CHUNK_BYTES - 1) & ~(RF_CHUNK_BYTES - 1);
+	uint64_t last = to & ~(RF_CHUNK_BYTES - 1);
+	uint64_t end = first < to ? first : to, begin = last > end ? last : end;
+	return (from == end || add_part(c, m, pairs, NULL, from, end)) &&
+	       (begin >= to || add_part(c, m, pairs, NULL, begin, to));
+}
+
+/* Every buffer; `gaps`: and what lies between them. */
+static bool add_all(struct check *c, struct rank_memory *m, const struct pairs *pairs, bool gaps)
+{
+	uint64_t end = RF_DEV_BASE;
+	for (uint32_t i = 0; i < m->buffer_count; i++) {
+		const struct buffer *b = &m->buffers[i];
+		if (b->freed)
+			continue;
+		if ((gaps && !add_gap(c, m, pairs, end, b->addr)) || !add_buffer(c, m, pairs, b))
+			return false;
+		end = b->addr + b->bytes;
+	}
+	return !gaps ||
+	       add_gap(c, m, pairs, end, (end + RF_CHUNK_BYTES - 1) & ~(RF_CHUNK_BYTES - 1));
 }
 
 /* ---- its turn ---- */
@@ -108,13 +143,9 @@ static void end(struct check *c)
 }
 
 static bool begin(struct check *c, struct rank_memory *m, struct checks *checks,
-		  const struct pairs *pairs)
+		  const struct pairs *pairs, bool gaps)
 {
-	for (uint32_t i = 0; i < m->buffer_count; i++)
-		if (!m->buffers[i].freed && !add_buffer(c, m, pairs, &m->buffers[i])) {
-			c->missed = true;
-			break;
-		}
+	c->missed |= !add_all(c, m, pairs, gaps);
 	c->vain = 0;
 	if (!checks->stream && checks->hal->stream_create(checks->device, &checks->stream)) {
 		c->missed |= c->count != 0;
@@ -134,14 +165,14 @@ void check_all(struct check *c, struct rank_memory *m, struct checks *checks,
 {
 	c->whole = true;
 	c->missed = false;
-	begin(c, m, checks, pairs);
+	begin(c, m, checks, pairs, true);
 }
 
 static bool wait(struct check *c, struct rank_memory *m, struct checks *checks,
 		 const struct pairs *pairs, uint64_t now_ns)
 {
 	if (!m->inflight && !memory_moving(m))
-		return begin(c, m, checks, pairs);
+		return begin(c, m, checks, pairs, false);
 	if (now_ns - c->since_ns < QUIET_NS)
 		return false;
 	c->vain++;

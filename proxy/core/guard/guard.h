@@ -100,7 +100,8 @@ void check_close(struct check *);
 /* Is the rank to be looked at before these `count` collectives of a communicator, from `number` on?
  * Then it is held up until that is over. */
 bool check_first(struct check *, uint64_t key, uint64_t number, uint64_t count, uint64_t now_ns);
-/* Every part is looked at, from now on: the rank's memory is quiet. */
+/* Every part is looked at, from now on, and what lies between buffers: the rank's memory is quiet.
+ */
 void check_all(struct check *, struct rank_memory *, struct checks *, const struct pairs *);
 /* Has some part not been, which it should? */
 static inline bool check_missed(const struct check *c) { return c->missed; }

@@ -301,7 +301,7 @@ void content_commit(struct rank_memory *m, const struct foreseen *f, struct vers
 		const struct range *range = &f->ranges[i];
 		if (!(range->use & REACH_WRITTEN))
 			continue;
-		if (f->astray && !f->keyed)
+		if (f->astray && !f->trusted)
 			pages_unknown(m, range);
 		else if (range->use & REACH_PERHAPS)
 			content_is(m, range->addr, range->bytes,

@@ -156,8 +156,9 @@ enum request_state { REQUEST_NONE, REQUEST_WAITING, REQUEST_BEGUN };
 struct memory_request {
 	/* The caller's. */
 	enum memory_purpose purpose;
-	bool stay;                                                /* SAVE */
-	uint64_t addr, bytes;                                     /* COPY */
+	bool stay;            /* SAVE */
+	uint64_t addr, bytes; /* COPY */
+	bool once;            /* COPY: what it writes now it will not write each time */
 	void (*over)(void *arg, enum memory_purpose, int result); /* or NULL */
 	void *arg;
 	/* Ours. */
@@ -363,7 +364,8 @@ struct range {
 };
 struct foreseen {
 	bool known;         /* false: it may read and write all there is */
-	bool astray;        /* it may write where no range is */
+	bool astray;        /* it may write where no range is, */
+	bool trusted;       /* but is taken not to, on pages that some range is on */
 	bool keyed;         /* there is a key: */
 	bool unordered;     /* and what is written depends on who comes first, besides: */
 	struct version key; /* of all that decides what is written, and where in the ranges */
@@ -374,7 +376,7 @@ struct foreseen {
 static inline void foreseen_none(struct foreseen *f)
 {
 	f->known = true;
-	f->astray = f->keyed = f->unordered = false;
+	f->astray = f->trusted = f->keyed = f->unordered = false;
 	f->count = 0;
 }
 void foreseen_add(struct foreseen *, uint64_t addr, uint64_t bytes, uint32_t use);
@@ -429,8 +431,10 @@ void memory_close_shared(struct rank_memory *);
 
 /* For a work that may write where no range says it does, and that runs while no other work of the
  * rank is submitted: all but the pages of these ranges is guarded until it is over, and so what is
- * written there is noticed. CUresult; CU_NOT_READY while other work is submitted. */
-int memory_fence(struct rank_memory *, const struct memory_range *, uint32_t count);
+ * written there is noticed. What another work is about to write cannot be guarded: its content is
+ * unknown from then on, or (`trusted`) taken not to be written. CUresult; CU_NOT_READY while other
+ * work is submitted. */
+int memory_fence(struct rank_memory *, const struct memory_range *, uint32_t count, bool trusted);
 /* Is anything noticed? Else such a work makes all content unknown. */
 static inline bool memory_fences(const struct rank_memory *m)
 {

@@ -159,7 +159,8 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	m->move_submitted++;
 	d->copies++;
 	m->counted.copies++;
-	sharing_was_in_vain(m, v->page);
+	if (!m->request.once)
+		sharing_was_in_vain(m, v->page);
 	v->chunk = c;
 	v->from = m->pages[v->page].chunk;
 	if (zeros)

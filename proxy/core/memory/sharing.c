@@ -121,7 +121,8 @@ static bool within(const struct memory_range *ranges, uint32_t count, uint64_t p
 	return false;
 }
 
-int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint32_t count)
+int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint32_t count,
+		 bool trusted)
 {
 	int error = CU_OK;
 	if (!quiet(m))
@@ -131,10 +132,10 @@ int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint3
 		const struct page *page = &m->pages[index];
 		if (!page->chunk || page->guarded || within(ranges, count, index))
 			continue;
-		if (page->kept) /* somebody else is about to write it */
-			content_doubted(m, index);
-		else
+		if (!page->kept) /* else somebody else is about to write it */
 			error = page_guard(m, index);
+		else if (!trusted)
+			content_doubted(m, index);
 	}
 	m->fenced = !error;
 	return error;

@@ -8,8 +8,9 @@
 
 #define LAUNCHES_MAX 65536u /* of more nothing is trusted */
 #define BALLOTS 4u
-#define HOLDS 2u /* occurrences in which all must agree */
-#define TRIES 6u /* occurrences after which it is unlike: some rank never comes to it */
+#define HOLDS 2u    /* occurrences in which all must agree */
+#define TRIES 3u    /* occurrences after which it is unlike if not all ranks come to it, */
+#define SETTLES 32u /* or if others do not come to be what they are */
 
 struct seen { /* by a rank */
 	uint32_t rank;
@@ -22,6 +23,7 @@ struct seen { /* by a rank */
 struct ballot { /* on an occurrence */
 	uint64_t occurrence;
 	uint32_t count, voters, first; /* votes, of so many; who was the first */
+	uint64_t unlike;               /* when that one voted, so many had come to be so */
 	struct version effect;
 	struct parts before, changed; /* the same in all that have voted; the first one's */
 };
@@ -150,12 +152,14 @@ enum trust launches_trust(const struct launches *l, struct version id, uint32_t 
 	if (it->is == LAUNCH_OPEN || s->measured < HOLDS || s->next % every == 0)
 		return TRUST_MEASURE;
 	if (it->is == LAUNCH_ALIKE) {
-		*trusted = (struct trusted){&it->writes, &it->reads};
+		*trusted = (struct trusted){&it->writes, &it->reads, s->next};
 		return s->next < it->base ? TRUST_MEASURE : TRUST_ALIKE;
 	}
 	*trusted = (struct trusted){.writes = &s->writes};
 	return few(&s->writes) ? TRUST_UNLIKE : TRUST_NOTHING;
 }
+
+bool launches_first(const struct launches *l, uint32_t rank) { return !l->has_measured[rank]; }
 
 uint64_t launches_done(struct launches *l, struct version id, uint32_t rank, bool measured)
 {
@@ -170,6 +174,7 @@ static void decide(struct launches *l, struct watched *it, enum verdict_is is)
 {
 	l->alike += is == LAUNCH_ALIKE;
 	l->alike -= it->is == LAUNCH_ALIKE;
+	l->unlike += is == LAUNCH_UNLIKE && it->is != is;
 	it->is = is;
 }
 
@@ -231,6 +236,8 @@ static bool complete(const struct ballot *b) { return b->count && b->count == b-
 
 static bool touches(const struct parts *changed, uint64_t buffer)
 {
+	if (!buffer)
+		return false;
 	for (uint32_t i = 0; i < changed->count; i++)
 		if (changed->all[i].buffer == buffer)
 			return true;
@@ -252,34 +259,37 @@ static bool add_beside(struct watched *it, const struct parts *same, const struc
 	return true;
 }
 
-/* All have agreed on both: what it reads and writes, as far as one can tell. */
+/* All have agreed on both: what it reads and writes, as far as one can tell. What they hold alike
+ * before the later one, it may have read. */
 static bool agree(struct watched *it, const struct ballot *x, const struct ballot *y)
 {
-	struct parts same = {0};
+	const struct parts *same = x->occurrence > y->occurrence ? &x->before : &y->before;
 	ranges_free(&it->reads);
 	ranges_free(&it->writes);
-	bool done = parts_copy(&same, &x->before);
-	parts_both(&same, &y->before, true);
-	done = done && ranges_add(&it->reads, &same) && ranges_add(&it->writes, &x->changed) &&
+	return ranges_add(&it->reads, same) && ranges_add(&it->writes, &x->changed) &&
 	       ranges_add(&it->writes, &y->changed) &&
-	       add_beside(it, &same, &x->changed, &y->changed);
-	parts_free(&same);
-	return done && few(&it->writes);
+	       add_beside(it, same, &x->changed, &y->changed) && few(&it->writes);
 }
 
+/* Two that are complete, and between which no launch came to be unlike: what those write has
+ * versions of its own in each rank from then on, which it need not have had before. */
 static void close_votes(struct launches *l, struct watched *it, const struct ballot *last,
 			const struct measured *m)
 {
 	const struct ballot *other = NULL;
-	uint64_t next = 0;
-	for (uint32_t i = 0; i < BALLOTS; i++)
-		if (&it->ballots[i] != last && complete(&it->ballots[i]))
-			other = &it->ballots[i];
+	uint64_t next = 0, since = m->occurrence - it->base;
+	bool any = false;
+	for (uint32_t i = 0; i < BALLOTS; i++) {
+		const struct ballot *b = &it->ballots[i];
+		any |= complete(b);
+		if (b != last && complete(b) && b->unlike == l->unlike)
+			other = b;
+	}
 	for (uint32_t i = 0; i < it->seen_count; i++)
 		next = it->seen[i].next > next ? it->seen[i].next : next;
-	if (last->voters < 2 || m->occurrence >= it->base + TRIES) {
+	if (last->voters < 2 || since >= (any ? SETTLES : TRIES)) {
 		decide(l, it, LAUNCH_UNLIKE);
-	} else if (complete(last) && other) {
+	} else if (complete(last) && last->unlike == l->unlike && other) {
 		decide(l, it, agree(it, last, other) ? LAUNCH_ALIKE : LAUNCH_UNLIKE);
 		it->base = next;
 	}
@@ -288,14 +298,15 @@ static void close_votes(struct launches *l, struct watched *it, const struct bal
 }
 
 static bool count_vote(struct ballot *b, const struct measured *m, const struct parts *changed,
-		       struct version effect)
+		       struct version effect, uint64_t unlike)
 {
 	b->voters = m->voters;
 	if (b->count++) {
-		parts_both(&b->before, &m->before, false);
+		parts_both(&b->before, &m->before);
 		return true;
 	}
 	b->first = m->rank;
+	b->unlike = unlike;
 	b->effect = effect;
 	return parts_copy(&b->before, &m->before) && parts_copy(&b->changed, changed);
 }
@@ -315,7 +326,7 @@ static bool vote(struct launches *l, struct watched *it, const struct measured *
 		forget_ballots(it);
 		return was;
 	}
-	if (!count_vote(b, m, changed, effect))
+	if (!count_vote(b, m, changed, effect, l->unlike))
 		decide(l, it, LAUNCH_UNLIKE);
 	if (complete(b)) {
 		it->held_key = m->key;
@@ -335,6 +346,7 @@ bool launches_vote(struct launches *l, const struct measured *m, struct dissent 
 	if (!s)
 		return false;
 	l->measured++;
+	l->has_measured[m->rank] = true;
 	s->measured++;
 	if (parts_changed(&m->before, &m->after, &changed) && ranges_add(&s->writes, &changed))
 		differs = vote(l, find(l, m->id), m, &changed, dissent);

@@ -57,22 +57,35 @@ static void heard(void *arg, const struct pair *pair)
 	const struct part part = {.addr = pair->who.addr,
 				  .bytes = pair->who.bytes,
 				  .buffer = pair->who.buffer,
-				  .sum = {pair->sum[0], pair->sum[1]}};
+				  .sum = {pair->sum[0], pair->sum[1]},
+				  .digest = pair->digest};
 	m->missed |= !parts_add(m->state == MEASURE_BEFORE ? &m->it.before : &m->it.after, &part);
 }
 
-/* What lies there is known by its checksum, in each rank that has measured it. */
-static void note(struct rank_memory *memory, const struct parts *parts)
+/* What has changed is known by its checksum. What has not is what it was: equal to what it was
+ * equal to, and else to nothing. */
+static void note(struct rank_memory *memory, const struct part *p, const struct part *before)
 {
-	for (uint32_t i = 0; i < parts->count; i++) {
-		const struct part *p = &parts->all[i];
-		struct digest d;
-		digest_begin(&d);
-		digest_word(&d, OF_SUM);
+	struct digest d;
+	digest_begin(&d);
+	digest_word(&d, OF_SUM);
+	if (before) {
+		digest_word(&d, before->digest.a);
+		digest_word(&d, before->digest.b);
+	} else {
 		digest_word(&d, p->bytes);
 		digest_word(&d, p->sum[0]);
 		digest_word(&d, p->sum[1]);
-		content_is(memory, p->addr, p->bytes, (struct content){digest_end(&d), 0, 0});
+	}
+	content_is(memory, p->addr, p->bytes, (struct content){digest_end(&d), 0, 0});
+}
+
+static void note_all(struct rank_memory *memory, const struct measured *it)
+{
+	for (uint32_t i = 0, at = 0; i < it->after.count; i++) {
+		const struct part *p = &it->after.all[i];
+		const struct part *before = parts_unchanged(&it->before, &at, p);
+		note(memory, p, it->first ? NULL : before);
 	}
 }
 
@@ -99,7 +112,7 @@ static enum measure_is look(struct measure *m, struct rank_memory *memory, struc
 		m->state = MEASURE_READY;
 		return MEASURE_CHANGED;
 	}
-	note(memory, &m->it.after);
+	note_all(memory, &m->it);
 	return MEASURE_OVER;
 }
 

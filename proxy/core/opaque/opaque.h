@@ -36,14 +36,16 @@
 #include <stdint.h>
 
 #include "guard/guard.h"
+#include "job_limits.h"
 #include "memory/memory.h"
 #include "versions/digest.h"
 
 /* ---- parts.c ---- */
 
-struct part { /* of a buffer: on one page */
+struct part { /* of a buffer, or (0) of none: on one page */
 	uint64_t addr, bytes, buffer;
 	uint64_t sum[2];
+	struct version digest; /* of its versions */
 };
 struct parts { /* in order of address; begins as zeros */
 	struct part *all;
@@ -51,8 +53,10 @@ struct parts { /* in order of address; begins as zeros */
 };
 bool parts_add(struct parts *, const struct part *); /* false: host memory is short */
 bool parts_copy(struct parts *, const struct parts *from);
-/* Of `x` only those stay that `y` has, with the same content, or (`anyhow`) with any. */
-void parts_both(struct parts *x, const struct parts *y, bool anyhow);
+/* Of `x` only those stay that `y` has, with the same content and versions. */
+void parts_both(struct parts *x, const struct parts *y);
+/* The same part with the same content; `at`: where to begin, and where the next one may be. */
+const struct part *parts_unchanged(const struct parts *, uint32_t *at, const struct part *);
 /* Into `changed` (empty): those of `after` that `before` does not have, or with other content. */
 bool parts_changed(const struct parts *before, const struct parts *after, struct parts *changed);
 struct version parts_digest(const struct parts *);
@@ -74,6 +78,8 @@ void ranges_free(struct ranges *);
 struct launches { /* those of a job on a device; begins as zeros */
 	struct watched **table;
 	uint32_t count, room;
+	bool has_measured[RANKS_MAX];
+	uint64_t unlike;          /* how often one came to be so */
 	uint64_t measured, alike; /* how often one was measured; how many are trusted to be alike */
 };
 
@@ -85,10 +91,13 @@ enum trust {
 };
 struct trusted {
 	const struct ranges *writes, *reads;
+	uint64_t occurrence;
 };
 /* The next one of this rank, if each `every`-th is measured. */
 enum trust launches_trust(const struct launches *, struct version id, uint32_t rank, uint64_t every,
 			  struct trusted *);
+/* Has the rank measured none so far? Then all that lies there gets a new version. */
+bool launches_first(const struct launches *, uint32_t rank);
 /* It has been submitted, or need not be: the rank's next one is another. Returns which it was. */
 uint64_t launches_done(struct launches *, struct version id, uint32_t rank, bool measured);
 /* It wrote to these pages, which it was not trusted to. */
@@ -100,6 +109,7 @@ struct measured {
 	struct version id;
 	uint64_t occurrence;
 	uint32_t rank;
+	bool first;           /* that the rank measures */
 	uint32_t voters;      /* ranks of this device that should measure it, too */
 	uint64_t key, number; /* of the collective before it */
 	struct parts before, after;

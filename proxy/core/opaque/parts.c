@@ -40,6 +40,11 @@ static bool same(const struct part *x, const struct part *y)
 	return same_place(x, y) && x->sum[0] == y->sum[0] && x->sum[1] == y->sum[1];
 }
 
+static bool same_versions(const struct part *x, const struct part *y)
+{
+	return same(x, y) && x->digest.a == y->digest.a && x->digest.b == y->digest.b;
+}
+
 /* The first from *at on that does not lie before this one, or NULL. */
 static const struct part *meet(const struct parts *p, uint32_t *at, const struct part *part)
 {
@@ -48,15 +53,21 @@ static const struct part *meet(const struct parts *p, uint32_t *at, const struct
 	return *at < p->count ? &p->all[*at] : NULL;
 }
 
-void parts_both(struct parts *x, const struct parts *y, bool anyhow)
+void parts_both(struct parts *x, const struct parts *y)
 {
 	uint32_t at = 0, left = 0;
 	for (uint32_t i = 0; i < x->count; i++) {
 		const struct part *its = meet(y, &at, &x->all[i]);
-		if (its && (anyhow ? same_place(its, &x->all[i]) : same(its, &x->all[i])))
+		if (its && same_versions(its, &x->all[i]))
 			x->all[left++] = x->all[i];
 	}
 	x->count = left;
+}
+
+const struct part *parts_unchanged(const struct parts *p, uint32_t *at, const struct part *part)
+{
+	const struct part *its = meet(p, at, part);
+	return its && same(its, part) ? its : NULL;
 }
 
 bool parts_changed(const struct parts *before, const struct parts *after, struct parts *changed)

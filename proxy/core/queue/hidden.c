@@ -84,14 +84,18 @@ static enum trust trust(struct rank *r, const struct item *i, struct version *id
 	return launches_trust(&r->job->launches, *id, r->rank, r->proxy->validate, trusted);
 }
 
+/* Inputs that differ between ranks are not in it: so it is of this occurrence, and what was there at
+ * another one is no result of it. */
 static void foresee_key(struct rank *r, const struct item *i, struct version id,
-			const struct ranges *reads, struct foreseen *f)
+			const struct trusted *trusted, struct foreseen *f)
 {
+	const struct ranges *reads = trusted->reads;
 	struct digest d;
 	digest_begin(&d);
 	digest_word(&d, OF_LAUNCH);
 	digest_word(&d, id.a);
 	digest_word(&d, id.b);
+	digest_word(&d, trusted->occurrence);
 	digest_bytes(&d, i->data, i->kernel.launch.param_bytes);
 	for (uint32_t n = 0; n < reads->count; n++)
 		content_absorb(&r->memory, reads->all[n].addr, reads->all[n].bytes, &d);
@@ -108,12 +112,12 @@ void hidden_foresee(struct rank *r, const struct item *i, struct foreseen *f)
 	f->known = is == TRUST_UNLIKE || is == TRUST_ALIKE;
 	if (!f->known)
 		return;
-	f->astray = true;
+	f->astray = f->trusted = true;
 	for (uint32_t n = 0; n < trusted.writes->count; n++)
 		foreseen_add(f, trusted.writes->all[n].addr, trusted.writes->all[n].bytes,
 			     REACH_READ | REACH_WRITTEN);
 	if (is == TRUST_ALIKE)
-		foresee_key(r, i, id, trusted.reads, f);
+		foresee_key(r, i, id, &trusted, f);
 }
 
 bool hidden_still(const struct rank *r)
@@ -132,6 +136,13 @@ bool hidden_waits(const struct rank *r, const struct item *i)
 	return r->measure.item == i && r->measure.state == MEASURE_WAITS && !hidden_still(r);
 }
 
+bool hidden_measured(struct rank *r, const struct item *i)
+{
+	struct version id;
+	struct trusted trusted;
+	return trust(r, i, &id, &trusted) == TRUST_MEASURE;
+}
+
 bool hidden_first(struct rank *r, const struct item *i)
 {
 	struct measured what = {.rank = r->rank};
@@ -145,6 +156,7 @@ bool hidden_first(struct rank *r, const struct item *i)
 		return r->measure.state != MEASURES_NOTHING;
 	what.key = at.key;
 	what.number = at.number;
+	what.first = launches_first(&r->job->launches, r->rank);
 	what.voters = coll_locals(r->job->coll, at.key);
 	measure_first(&r->measure, i, i->kernel.function->name, &what, now_ns());
 	turn_progress(&r->proxy->turn);

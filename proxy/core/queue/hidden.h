@@ -27,6 +27,8 @@ void hidden_launch(struct rank *, struct item *);
 void hidden_foresee(struct rank *, const struct item *, struct foreseen *);
 /* Everything else is there: has it to be measured first? Then again later. */
 bool hidden_first(struct rank *, const struct item *);
+/* Is it to be measured? */
+bool hidden_measured(struct rank *, const struct item *);
 /* Is it held up until collectives of its rank are over? */
 bool hidden_waits(const struct rank *, const struct item *);
 void hidden_done(struct rank *, const struct item *); /* submitted, or it need not be */

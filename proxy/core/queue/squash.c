@@ -286,7 +286,7 @@ static bool fenced(struct rank *r, const struct foreseen *f)
 		return true;
 	if (r->queue.squashing.owed)
 		return false;
-	int error = memory_fence(&r->memory, ranges, all_written(f, ranges));
+	int error = memory_fence(&r->memory, ranges, all_written(f, ranges), f->trusted);
 	if (error && error != CU_NOT_READY)
 		rank_fail(r, error, "memory that it may write by mistake could not be guarded");
 	return !error;
@@ -317,11 +317,12 @@ static void copied(void *rank, enum memory_purpose purpose, int result)
 }
 
 /* The first of what the rank will write and does not own. */
-static void ask_for_copy(struct rank *r, const struct foreseen *f)
+static void ask_for_copy(struct rank *r, const struct item *i, const struct foreseen *f)
 {
 	struct memory_request q = {.purpose = PURPOSE_COPY,
 				   .addr = RF_DEV_BASE,
 				   .bytes = RF_HEAP_BYTES,
+				   .once = hidden_measured(r, i),
 				   .over = copied,
 				   .arg = r};
 	for (uint32_t n = 0; n < f->count && f->known; n++) {
@@ -357,7 +358,7 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 			r->queue.squashing.first = i;
 	} else if (verdict != VERDICT_WAITS) {
 		squash_alone(r, i, f, verdict);
-		ask_for_copy(r, f);
+		ask_for_copy(r, i, f);
 	}
 	return may ? !r->async_error : !held(r, i);
 }
