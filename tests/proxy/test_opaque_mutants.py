@@ -20,7 +20,6 @@ FILES = [
     (LAUNCHES, Mutant("never-measured-again", " || s->next % every == 0)", ")")),
     (LAUNCHES, Mutant("reads-what-each-has", "parts_both(&b->before, &m->before);", ";")),
     (LAUNCHES, Mutant("reads-nothing", "ranges_add(&it->reads, same) &&", "")),
-    (LAUNCHES, Mutant("writes-nothing", "ranges_add(&it->writes, &x->changed) &&\n", "\n")),
     (LAUNCHES, Mutant("dissent-is-kept-quiet", "\t\treturn was;", "\t\treturn false;")),
     (LAUNCHES, Mutant("strays-are-forgotten",
                       "ranges_add_one(&s->writes, page_addr(pages[i]), RF_CHUNK_BYTES) &&", "")),
@@ -31,8 +30,6 @@ FILES = [
     (HIDDEN, Mutant("key-of-any-occurrence",
                     "digest_word(&d, trusted->occurrence);", "")),
     (HIDDEN, Mutant("trusted-all-the-same", "!r->memory.doubted &&", "")),
-    (HIDDEN, Mutant("nowhere-else", "f->astray = f->trusted = true;", "")),
-    (HIDDEN, Mutant("any-place-will-do", "digest_word(&d, place->index);", "")),
     ("loop/opaque.c", Mutant("nobody-hears", "guard_dissent(r->job, r->measure.name, &dissent);",
                              ";")),
     ("loop/guard.c", Mutant("other-devices-do-not-hear", "peer_send(j->peer, n, PEER_GUARD, &m);\n"

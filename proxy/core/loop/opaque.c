@@ -15,9 +15,9 @@ static void vote(struct rank *r)
 
 static bool turn(struct rank *r)
 {
+	bool gives_up = r->async_error || r->end.closing || !hidden_folded(r);
 	enum measure_is is = measure_turn(&r->measure, &r->memory, &r->proxy->checks,
-					  hidden_still(r), r->async_error || r->end.closing,
-					  now_ns());
+					  hidden_still(r), gives_up, now_ns());
 	if (is == MEASURE_OVER)
 		vote(r);
 	if (is == MEASURE_FAILED)

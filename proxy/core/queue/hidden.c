@@ -40,7 +40,7 @@ static bool hidden(const struct item *i)
 	return i->kind == ITEM_KERNEL && i->kernel.function->hidden;
 }
 
-static bool folded(const struct rank *r)
+bool hidden_folded(const struct rank *r)
 {
 	return r->proxy->memory.shares && r->proxy->validate && !r->memory.doubted &&
 	       r->job->attached > 1;
@@ -79,7 +79,7 @@ static bool known_by(struct rank *r, const struct item *i, struct version *id)
 static enum trust trust(struct rank *r, const struct item *i, struct version *id,
 			struct trusted *trusted)
 {
-	if (!folded(r) || !known_by(r, i, id))
+	if (!hidden_folded(r) || !known_by(r, i, id))
 		return TRUST_NOTHING;
 	return launches_trust(&r->job->launches, *id, r->rank, r->proxy->validate, trusted);
 }
@@ -166,7 +166,7 @@ bool hidden_first(struct rank *r, const struct item *i)
 void hidden_done(struct rank *r, const struct item *i)
 {
 	struct version id;
-	if (!folded(r) || !known_by(r, i, &id))
+	if (!hidden_folded(r) || !known_by(r, i, &id))
 		return;
 	bool measured = r->measure.state == MEASURE_READY && r->measure.item == i;
 	uint64_t occurrence = launches_done(&r->job->launches, id, r->rank, measured);

@@ -24,6 +24,8 @@ struct hiding { /* a rank's */
 void hidden_collective(struct rank *, struct item *);
 void hidden_launch(struct rank *, struct item *);
 
+/* Is anything measured or trusted here? */
+bool hidden_folded(const struct rank *);
 void hidden_foresee(struct rank *, const struct item *, struct foreseen *);
 /* Everything else is there: has it to be measured first? Then again later. */
 bool hidden_first(struct rank *, const struct item *);
