@@ -417,7 +417,7 @@ def describe_lines(job: Json) -> list[str]:
 def _sharing_lines(done: Json | None) -> list[str]:
     if done is None:
         return []
-    if not any(done[name] for name in ("shared", *sharing.COUNTED)):
+    if not any(done[name] for name in ("shared", *sharing.COUNTED) if name != "prepared"):
         return ["sharing:      off" if done["on"] is False else "sharing:      nothing"]
     return [
         f"sharing:      {size(done['shared'])} in chunks that several ranks have; "

@@ -39,7 +39,7 @@ CONTENT = [
     Mutant("beyond-the-end-is-nothing", "else if (uses[n] == REACH_WRITTEN && f->known)",
            "else if (0)"),
     Mutant("only-its-range-is-unknown",
-           "if (f->astray && !f->keyed)\n\t\t\tpages_unknown(m, range);\n\t\telse ",
+           "if (f->astray && !f->trusted)\n\t\t\tpages_unknown(m, range);\n\t\telse ",
            "(void)pages_unknown;\n\t\t"),
     Mutant("what-is-written-stays-as-it-was", "if (!(range->use & REACH_WRITTEN))", ""),
     Mutant("parts-described-by-others", "bool described = false;", "bool described = f->count;"),

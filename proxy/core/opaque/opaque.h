@@ -12,12 +12,13 @@
  * numbers among them change from one mini-batch to the next.
  *
  * It is measured: it runs alone in its rank, on memory of the rank's own, and the device computes
- * checksums of all of the rank's buffers before and after it. Then what changed is known, and
- * equal contents have equal versions. The device's ranks in the communicator vote: if a launch has
- * left the same at the same addresses in all of them, two times, it is ALIKE: from then on it reads
- * what was the same in all of them before it, and writes what it was seen to change. It has a key,
- * and runs once for all whose keys agree. If it has not, it is UNLIKE: each rank runs it alone, and
- * it writes what it was seen to change. Every k-th time it is measured again.
+ * checksums of all of the rank's memory before and after it. What it has changed gets its checksum
+ * as its version. The device's ranks in the communicator vote: if a launch has left the same at the
+ * same addresses in all of them, two times, while no other launch came to be UNLIKE, it is ALIKE:
+ * from then on it writes what it was seen to change, and reads what was the same in all of them
+ * before it, by content and versions. It has a key, and runs once for all whose keys agree. If it
+ * has not, it is UNLIKE: each rank runs it alone, and it writes what it was seen to change. Every
+ * k-th time it is measured again.
  *
  * Rules:
  *  - what is trusted is a guess, and only for as long as nothing speaks against it. Where memory is

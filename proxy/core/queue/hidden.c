@@ -84,8 +84,8 @@ static enum trust trust(struct rank *r, const struct item *i, struct version *id
 	return launches_trust(&r->job->launches, *id, r->rank, r->proxy->validate, trusted);
 }
 
-/* Inputs that differ between ranks are not in it: so it is of this occurrence, and what was there at
- * another one is no result of it. */
+/* Inputs that differ between ranks are not in it: so it is of this occurrence, and what was there
+ * at another one is no result of it. */
 static void foresee_key(struct rank *r, const struct item *i, struct version id,
 			const struct trusted *trusted, struct foreseen *f)
 {

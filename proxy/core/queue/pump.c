@@ -70,7 +70,7 @@ static bool submit_foreseen(struct rank *r, struct stream *s, struct item *i)
 		if (found == ADOPTION_DONE)
 			hidden_done(r, i);
 		if (found != ADOPTION_NONE)
-			return squash_spared(r, i, found == ADOPTION_DONE);
+			return squash_spared(r, s, i, found == ADOPTION_DONE);
 		if (!squash_may(r, s, i, &foreseen, &team) || hidden_first(r, i))
 			return false;
 	}
@@ -91,7 +91,7 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	if (there == ITEM_LATER || (there == ITEM_READY && !item_may(r, s, i, row->needs)))
 		return false;
 	bool begins = i->execution->place == EXECUTION_NONE;
-	if (row->submit && (stream_abroad(s) || squash_held(r, i) ||
+	if (row->submit && (stream_abroad(s) || squash_held(r, s, i) ||
 			    (begins && (check_holds(&r->check) || measure_holds(&r->measure, i)))))
 		return false;
 	if (row->foresee && there == ITEM_READY)

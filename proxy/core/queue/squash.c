@@ -25,7 +25,7 @@
  *  - what may write anywhere runs while nothing else of its rank is submitted, behind a fence
  *    (memory_fence): so what has been foreseen of others holds;
  *  - a kernel may wait for what another stream of its rank writes. So where a copy can be made
- *    beneath what runs, an item waits no longer than BESIDE_NS while that is the same; then,
+ *    beneath what runs, the first item of a stream waits no longer than BESIDE_NS for it; then,
  *    until nothing runs, it goes alone, even if what runs was squashed: a fault of it is then one
  *    of all. Only what may write anywhere waits on, and what waits for such.
  */
@@ -255,11 +255,13 @@ void squash_alone(struct rank *r, struct item *i, const struct foreseen *f, enum
 
 /* ---- running ---- */
 
-/* It waits for other ranks, or for what runs. */
-static bool held(struct rank *r, const struct item *i)
+/* It waits for other ranks, or for what runs: for that of other streams, if it is its own one's
+ * first. What runs in its own does not wait for what comes behind it. */
+static bool held(struct rank *r, const struct stream *own, const struct item *i)
 {
 	struct squashing *s = &r->queue.squashing;
-	s->held = s->held ? s->held : i;
+	if (!s->held && own->head == i)
+		s->held = i;
 	return true;
 }
 
@@ -270,12 +272,12 @@ static void not_first(struct rank *r, const struct item *i)
 		r->queue.squashing.first = NULL;
 }
 
-bool squash_held(struct rank *r, const struct item *i)
+bool squash_held(struct rank *r, const struct stream *own, const struct item *i)
 {
 	struct squashing *s = &r->queue.squashing;
 	bool behind = s->first && s->first != i && r->proxy->slice.active == r && !s->beside;
 	s->owed |= r->memory.fenced;
-	return (r->memory.fenced || behind) && held(r, i);
+	return (r->memory.fenced || behind) && held(r, own, i);
 }
 
 /* Nothing else of the rank runs, and where it may write unforeseen is guarded. */
@@ -360,15 +362,15 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 		squash_alone(r, i, f, verdict);
 		ask_for_copy(r, i, f);
 	}
-	return may ? !r->async_error : !held(r, i);
+	return may ? !r->async_error : !held(r, s, i);
 }
 
-bool squash_spared(struct rank *r, const struct item *i, bool now)
+bool squash_spared(struct rank *r, const struct stream *s, const struct item *i, bool now)
 {
 	not_first(r, i);
 	if (!now)
 		r->queue.squashing.first = i;
-	return now || !held(r, i);
+	return now || !held(r, s, i);
 }
 
 void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struct team *team)
