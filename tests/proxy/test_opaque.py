@@ -228,7 +228,7 @@ def test_no_rank_can_tell_while_all_is_measured(kernels: Loader, program: Progra
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(max_examples=400, **COMMON)
+@settings(max_examples=150, **COMMON)
 @given(program=programs(40))
 def test_no_rank_can_tell_while_all_is_measured_for_long(
     kernels: Loader, program: Program
@@ -269,7 +269,7 @@ def test_enough_is_trusted() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(max_examples=400, **COMMON)
+@settings(max_examples=150, **COMMON)
 @given(program=again_and_again())
 def test_no_rank_can_tell_what_is_trusted_for_long(kernels: Loader, program: Program) -> None:
     check(kernels, program, hidden=1000)
