@@ -59,7 +59,8 @@ class Proxy:
         unasked = "0" if options.type == "nvidia" else "1"  # not seen on a GPU yet
         self.native = Native(
             options.type, options.memory, (major, minor), options.speed, options.workers,
-            index=options.index, share=os.environ.get("RANKFOLD_SHARE", unasked) != "0",
+            _quantum_ns(), index=options.index,
+            share=os.environ.get("RANKFOLD_SHARE", unasked) != "0",
             squash=os.environ.get("RANKFOLD_SQUASH", "1") != "0",
             opaque=os.environ.get("RANKFOLD_OPAQUE", "0") != "0",
             prepare=os.environ.get("RANKFOLD_PREPARE", "1") != "0",
@@ -512,6 +513,14 @@ def _validate() -> int:
         return max(0, int(os.environ.get("RANKFOLD_VALIDATE", VALIDATE)))
     except ValueError:
         sys.exit("rankfold-proxy: RANKFOLD_VALIDATE is not a number")
+
+
+def _quantum_ns() -> int:
+    """How long a rank may keep the device while others want it; 0: as long as it does anyway."""
+    try:
+        return max(0, int(1e9 * float(os.environ.get("RANKFOLD_QUANTUM", 0))))
+    except (ValueError, OverflowError):
+        sys.exit("rankfold-proxy: RANKFOLD_QUANTUM is not a number of seconds")
 
 
 def _keep_to_itself() -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
 from barrier.mutants import Mutant
 
-from support.native import CORE, REPOSITORY, with_fault
+from support.seeding import seeded
 
 EFFECTS = [
     Mutant("open-kernel-believed", "if (!f->closed ||", "if ("),
@@ -45,22 +39,9 @@ CONTENT = [
     Mutant("parts-described-by-others", "bool described = false;", "bool described = f->count;"),
     Mutant("results-all-alike", "range * RF_HEAP_BYTES", "0"),
 ]  # fmt: skip
-FILES = [(CORE / "queue/effects.c", each) for each in EFFECTS]
-FILES += [(CORE / "memory/content.c", each) for each in CONTENT]
+FILES = [("queue/effects.c", each) for each in EFFECTS]
+FILES += [("memory/content.c", each) for each in CONTENT]
 
-
-def test_seeded_faults_fit_the_source() -> None:
-    for source, mutant in FILES:
-        assert source.read_text().count(mutant.old) == 1, mutant.name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
-def test_seeded_faults_are_noticed(tmp_path: Path, source: Path, mutant: Mutant) -> None:
-    native = with_fault(tmp_path, source, mutant.old, mutant.new)
-    tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-             "-k", "not bytes", str(REPOSITORY / "tests/proxy/test_contents.py")]  # fmt: skip
-    done = subprocess.run(tests, env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False,
-                          capture_output=True, text=True, cwd=REPOSITORY)  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "AssertionError" in done.stdout or "assert" in done.stdout
+test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(
+    FILES, "tests/proxy/test_contents.py", options=["-k", "not bytes"]
+)

@@ -3,12 +3,9 @@ each."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from barrier.mutants import Mutant
 
-from support.native import CORE, REPOSITORY, noticed_by, with_fault
+from support.seeding import seeded
 
 LAUNCHES, MEASURE, HIDDEN = "opaque/launches.c", "opaque/measure.c", "queue/hidden.c"
 FILES = [
@@ -38,14 +35,6 @@ FILES = [
                                 "if (f->astray)")),
 ]  # fmt: skip
 
-
-def test_seeded_faults_fit_the_source() -> None:
-    for source, mutant in FILES:
-        assert (CORE / source).read_text().count(mutant.old) == 1, mutant.name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
-def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
-    native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
-    noticed_by(native, REPOSITORY / "tests/proxy/test_opaque.py")
+test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(
+    FILES, "tests/proxy/test_opaque.py"
+)

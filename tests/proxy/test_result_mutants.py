@@ -3,12 +3,9 @@ each."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from barrier.mutants import Mutant
 
-from support.native import CORE, REPOSITORY, noticed_by, with_fault
+from support.seeding import seeded
 
 FILES = [
     ("memory/transfer.c", Mutant("edges-are-left-out", "if (!is_there(t, at)) {\n", "if (0) {\n")),
@@ -26,14 +23,6 @@ FILES = [
     ("collective/piece.c", Mutant("nothing-is-handed", "if (call->receiver == i)", "if (1)")),
 ]  # fmt: skip
 
-
-def test_seeded_faults_fit_the_source() -> None:
-    for source, mutant in FILES:
-        assert (CORE / source).read_text().count(mutant.old) == 1, mutant.name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
-def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
-    native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
-    noticed_by(native, REPOSITORY / "tests/proxy/test_results.py")
+test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(
+    FILES, "tests/proxy/test_results.py"
+)

@@ -6,12 +6,9 @@ the job stands still."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from barrier.mutants import Mutant
 
-from support.native import CORE, REPOSITORY, noticed_by, with_fault
+from support.seeding import seeded
 
 SQUASH = [
     Mutant("another-key-will-do", "f->key.a == g->key.a && f->key.b == g->key.b &&", "1 &&"),
@@ -55,18 +52,12 @@ OTHERS = [
                              "row->there(r, i)")),
     ("loop/slice.c", Mutant("nobody-is-let-go", "\t\tgo_alone(j);", "\t\t;")),
 ]  # fmt: skip
-NAMES = ("test_partners.py", "test_squashing.py", "test_shared_programs.py")
-TESTS = [REPOSITORY / "tests/proxy" / name for name in NAMES]
 FILES = [("queue/squash.c", each) for each in SQUASH] + OTHERS
 
-
-def test_seeded_faults_fit_the_source() -> None:
-    for source, mutant in FILES:
-        assert (CORE / source).read_text().count(mutant.old) == 1, mutant.name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda value: getattr(value, "name", ""))
-def test_seeded_faults_are_noticed(tmp_path: Path, source: str, mutant: Mutant) -> None:
-    native = with_fault(tmp_path, CORE / source, mutant.old, mutant.new)
-    noticed_by(native, *TESTS, options=["--hypothesis-profile=faults"])
+test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(
+    FILES,
+    "tests/proxy/test_partners.py",
+    "tests/proxy/test_squashing.py",
+    "tests/proxy/test_shared_programs.py",
+    options=["--hypothesis-profile=faults"],
+)

@@ -10,6 +10,7 @@ from support.fleet import Fleet, MiB, RunningJob
 from support.leaks import State
 
 STEPS = 6
+QUANTUM_S, APART_US = 0.002, 20000
 
 
 def ended(job: RunningJob) -> list[str]:
@@ -34,3 +35,21 @@ def test_a_kernel_that_waits_for_another_stream_goes_on(how: str, state: State) 
         folded = fleet.start("folded", command, [0, 0])
         assert ended(folded) == expected
         assert ended(fleet.start("more", command, [0, 0, 0, 0])) == 2 * expected
+
+
+@pytest.mark.parametrize(
+    ("how", "share"),
+    [("kernel", "0"), ("kernel", "1"), ("behind", "0"),
+     *(pytest.param(how, "1", marks=pytest.mark.slow) for how in ("host", "fill", "device"))],
+)  # fmt: skip
+def test_it_goes_on_when_its_time_slice_is_over(
+    how: str, share: str, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank has work, and what the kernel waits for comes after that."""
+    monkeypatch.setenv("RANKFOLD_QUANTUM", str(QUANTUM_S))
+    monkeypatch.setenv("RANKFOLD_SHARE", share)
+    program = cuda.build(cuda.PROGRAMS / "waits_beside.cu")
+    command = [str(program), str(STEPS), how, str(APART_US)]
+    with Fleet(state, 2, memory=128 * MiB, workers=2) as fleet:
+        expected = ended(fleet.start("wide", command, [0, 1]))
+        assert ended(fleet.start("folded", command, [0, 0])) == expected

@@ -66,13 +66,12 @@ def only_saved(told: list[Event]) -> list[Event]:
 @contextmanager
 def devices(
     kernels: Kernels, count: int, chunks: int = 64, speed: float = 1.0, workers: int = 1,
-    validate: int = 1, opaque: bool = False, prepare: bool = True,
+    validate: int = 1, opaque: bool = False, prepare: bool = True, quantum_ns: int = 0,
 ) -> Iterator[Devices]:  # fmt: skip
     with ExitStack() as stack:
         natives = [
             stack.enter_context(
-                device(chunks * CHUNK, speed, workers=workers, validate=validate, opaque=opaque,
-                       prepare=prepare)
+                device(chunks * CHUNK, speed, quantum_ns, workers, validate, opaque, prepare)
             )
             for _ in range(count)
         ]

@@ -29,11 +29,13 @@ STEPS = 3
 @contextmanager
 def folded(
     kernels: Kernels, count: int, chunks: int = 128, speed: float = 1.0, workers: int = 1,
-    prepare: bool = True,
+    prepare: bool = True, quantum_ns: int = 0,
 ) -> Iterator[tuple[Devices, list[Computing]]]:  # fmt: skip
     """A job of `count` ranks on one device."""
     made = [Computing(rank, count, VARIABLES) for rank in range(count)]
-    with devices(kernels, 1, chunks, speed, workers, prepare=prepare) as here:
+    with devices(
+        kernels, 1, chunks, speed, workers, prepare=prepare, quantum_ns=quantum_ns
+    ) as here:
         here.place(1, made, [0] * count)
         try:
             for rank in made:

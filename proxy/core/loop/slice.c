@@ -13,7 +13,14 @@
  *    it. Queries do not count, since programs poll without end.
  * So a rank that goes on computes until it is stuck in a collective that others have yet to call,
  * and each rank has the device once for each step. After a quantum another rank with work gets its
- * turn at the next kernel boundary anyway.
+ * turn at the next kernel boundary anyway: nothing more is submitted, and when nothing runs it is
+ * over.
+ *
+ * But a kernel may wait for what another stream of its rank does. So when what runs then does not
+ * end in time, the rank *relents*: the first item of each stream is submitted all the same, until
+ * all that ran when this began is over; and the next rank, if it waits for room, waits no more.
+ * Each time in a turn that takes twice as long: kernels that do end, end in time at last, however
+ * many there are, and the next rank has its turn.
  *
  * Who comes next is prepared: when the active rank has called a collective that others have yet to
  * call, or its quantum is over, the next one's memory begins to come while it computes on, as far
@@ -29,6 +36,7 @@
 #define SILENT_NS 200000ull
 #define OTHERS_NS 20000000ull
 #define ALONE_NS 1000000ull
+#define HELD_NS 250000000ull
 
 void slice_open(struct proxy *p, uint64_t quantum_ns) { p->slice.quantum_ns = quantum_ns; }
 
@@ -67,13 +75,15 @@ static void activate(struct proxy *p, struct rank *r)
 		rank_count_switch(r);
 		p->slice.active_since_ns = now_ns();
 		p->slice.idle_since_ns = 0;
+		p->slice.patience_ns = HELD_NS;
 		int error = memory_merge(&r->memory);
 		if (error)
 			rank_fail(r, error, "its memory could not be mapped");
 	}
 	memory_activated(&r->memory);
 	p->slice.active = r;
-	p->slice.yielding = false;
+	p->slice.yielding = p->slice.relents = false;
+	p->slice.held_since_ns = 0;
 	turn_progress(&p->turn);
 }
 
@@ -205,6 +215,34 @@ static void look_for_stuck(struct proxy *p, const struct job *last)
 		go_alone(j);
 }
 
+/* ---- what runs may wait for what is not submitted ---- */
+
+static void relent(struct proxy *p)
+{
+	struct slice *s = &p->slice;
+	s->relents = true;
+	s->patience_ns *= 2;
+	rank_mark_running(s->active);
+	if (s->target && s->target->memory.request.state == REQUEST_WAITING)
+		memory_cancel(&s->target->memory);
+	turn_progress(&p->turn);
+}
+
+static void yield(struct proxy *p, bool yields)
+{
+	struct slice *s = &p->slice;
+	bool holds = s->active && (yields || (s->target && s->target != s->active)) &&
+		     s->active->memory.inflight;
+	s->yielding = s->active && yields;
+	if (s->relents && holds && rank_runs_marked(s->active))
+		return;
+	if (!holds || s->relents || !s->held_since_ns)
+		s->held_since_ns = holds ? now_ns() : 0;
+	s->relents = false;
+	if (holds && now_ns() >= s->held_since_ns + s->patience_ns)
+		relent(p);
+}
+
 /* ---- turns ---- */
 
 /* The active rank's turn is about to end. */
@@ -229,8 +267,8 @@ void slice_turn(struct proxy *p)
 	p->slice.stuck = NULL;
 	p->slice.next = NULL;
 	if (p->slice.target) { /* it may wait for what the active one has */
-		p->slice.yielding |= p->slice.active && p->slice.active != p->slice.target &&
-				     time_is_over(p);
+		yield(p,
+		      p->slice.yielding || (p->slice.active != p->slice.target && time_is_over(p)));
 		return;
 	}
 	struct rank *active = p->slice.active, *other;
@@ -244,7 +282,7 @@ void slice_turn(struct proxy *p)
 		else
 			other = next_with_kernel(p);
 		/* Who waited for it may be freed; then the time slice goes on. */
-		p->slice.yielding = other && over;
+		yield(p, other && over);
 		if (p->slice.yielding && !active->memory.inflight) {
 			switch_to(p, other);
 			return;
@@ -260,6 +298,7 @@ void slice_turn(struct proxy *p)
 			return;
 		}
 	} else {
+		p->slice.held_since_ns = 0;
 		other = next_with_kernel(p);
 		look_for_stuck(p, stuck);
 	}
@@ -276,5 +315,7 @@ uint64_t slice_deadline_ns(const struct proxy *p)
 	if (s->active && !s->target && s->idle_since_ns && next_with_kernel(p))
 		until = patience_ns(s);
 	until = earlier(until, stuck);
+	if (s->held_since_ns && !s->relents)
+		until = earlier(until, s->held_since_ns + s->patience_ns);
 	return until == UINT64_MAX ? 0 : until;
 }

@@ -14,7 +14,10 @@ struct slice {
 	uint64_t idle_since_ns; /* it has nothing on the device; 0: it has */
 	uint64_t moves;         /* of its items, when it was looked at last */
 	uint64_t prepared;      /* in this turn of the device's somebody was, for the next one */
-	bool yielding;          /* its time slice has ended: nothing more is submitted */
+	bool yielding;          /* its time slice has ended: nothing more is submitted, */
+	bool relents;           /* but for the first item of each stream */
+	uint64_t held_since_ns; /* what runs may wait for what is not submitted; 0: it does not */
+	uint64_t patience_ns;   /* with that */
 	struct rank *target;    /* becomes active when its memory is here */
 	struct rank *next;      /* waits until the active one, which is idle, is stuck */
 
@@ -26,6 +29,11 @@ struct slice {
 void slice_open(struct proxy *, uint64_t quantum_ns);
 void slice_forget(struct rank *); /* it goes */
 void slice_turn(struct proxy *);
+/* May the active rank's kernel be submitted, the `first` of its stream or not? */
+static inline bool slice_submits(const struct slice *s, bool first)
+{
+	return !s->yielding || (s->relents && first);
+}
 uint64_t slice_deadline_ns(const struct proxy *); /* when to look again; 0: never */
 
 #endif

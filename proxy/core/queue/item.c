@@ -69,5 +69,6 @@ bool item_may(const struct rank *r, const struct stream *s, const struct item *i
 	if (needs & NEEDS_ROOM && !p->hal->room(s->hal))
 		return false;
 	return !(needs & NEEDS_ACTIVE) ||
-	       (p->slice.active == r && !p->slice.yielding && memory_resident(&r->memory));
+	       (p->slice.active == r && slice_submits(&p->slice, s->head == i) &&
+		memory_resident(&r->memory));
 }

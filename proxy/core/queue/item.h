@@ -61,6 +61,7 @@ struct item {
 	enum item_kind kind;
 	bool submitted;              /* all of it given to the device, the engine or the client */
 	bool apart;                  /* it is not run for other ranks, too: squash.c */
+	bool marked;                 /* it ran at a certain time: rank_mark_running */
 	uint16_t slot;               /* reply when complete, or 0 */
 	uint32_t weight;             /* 1, and 1 for each 8 KiB that it carries */
 	uint64_t seq;                /* program order */

@@ -218,6 +218,26 @@ bool rank_runs_for_others(const struct rank *r)
 	return false;
 }
 
+static bool runs(const struct item *i)
+{
+	return i && i->submitted && i->execution->place == EXECUTION_DEVICE;
+}
+
+void rank_mark_running(struct rank *r)
+{
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		if (runs(r->queue.streams[n]->head))
+			r->queue.streams[n]->head->marked = true;
+}
+
+bool rank_runs_marked(const struct rank *r)
+{
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		if (runs(r->queue.streams[n]->head) && r->queue.streams[n]->head->marked)
+			return true;
+	return false;
+}
+
 /* Forget everything queued; nothing of it is in flight. */
 void rank_drop_streams(struct rank *r)
 {

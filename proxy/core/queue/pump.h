@@ -18,6 +18,9 @@ enum rank_work {
 enum rank_work rank_work(struct rank *);
 void rank_goes_alone(struct rank *);            /* it waits for nobody any longer */
 bool rank_runs_for_others(const struct rank *); /* works that others' items complete on */
+/* Marks what is first in each stream and runs on the device; does any of that still? */
+void rank_mark_running(struct rank *);
+bool rank_runs_marked(const struct rank *);
 void rank_sleep(struct rank *);        /* before the loop sleeps: which completions wake it */
 void rank_drop_streams(struct rank *); /* with all that is queued; nothing of it is in flight */
 /* What is wrong with the rank's streams, or NULL (valid.c). Adds the works that use the rank's

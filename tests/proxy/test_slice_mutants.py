@@ -1,0 +1,24 @@
+"""Faults seeded into time slices: tests/proxy/test_yielding.py must notice each."""
+
+from __future__ import annotations
+
+from barrier.mutants import Mutant
+
+from support.seeding import seeded
+
+SLICE = [
+    Mutant("never-relents", "\ts->relents = true;\n", ""),
+    Mutant("as-soon-each-time", "\ts->patience_ns *= 2;\n", ""),
+    Mutant("relents-for-ever", "s->relents && holds && rank_runs_marked(s->active)",
+           "s->relents && holds"),
+    Mutant("sleeps-over-it", "\tif (s->held_since_ns && !s->relents)\n", "\tif (0)\n"),
+    Mutant("room-is-waited-for", "\t\tmemory_cancel(&s->target->memory);", "\t\t;"),
+]  # fmt: skip
+FILES = [("loop/slice.c", each) for each in SLICE]
+FILES += [
+    ("queue/item.c", Mutant("everything-goes-on", "&p->slice, s->head == i)", "&p->slice, true)"))
+]
+
+test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(
+    FILES, "tests/proxy/test_yielding.py"
+)
