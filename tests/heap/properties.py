@@ -192,7 +192,7 @@ def what_leaves_the_reserve_fits(loaded: Loaded, how: settings) -> None:
     @how
     @given(steps=st.lists(ALLOCATIONS, min_size=1, max_size=200), capacity=st.integers(8, 300))
     def check(steps: list[Any], capacity: int) -> None:
-        room = (capacity - min(capacity // 8, capacity // 64 + 16) - 2) * CHUNK
+        room = (capacity - min(capacity // 3, capacity // 64 + 16) - 2) * CHUNK
         with Heap(loaded, capacity * CHUNK) as heap:
             for size, site, path in steps:
                 room -= whole(size)

@@ -129,7 +129,7 @@ def test_short_of_room_the_rest_of_a_chunk_is_used_from_either_side(make: Any) -
 
 
 def test_what_is_kept_apart_leaves_most_of_the_device(make: Any) -> None:
-    for capacity, reserve in ((64, 8), (1600, 41)):
+    for capacity, reserve in ((24, 8), (64, 17), (1600, 41)):
         for size in (CHUNK // 8, CHUNK // 2 + 512, CHUNK + 512):
             heap = make(capacity * CHUNK)
             for site in range((capacity - reserve - 2) * CHUNK // size):

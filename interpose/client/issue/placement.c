@@ -230,7 +230,7 @@ static bool place_apart(const struct heap *h, uint64_t key, uint64_t whole, uint
  * little of a large device, which a job may want to fill, and enough of a small one. */
 static uint64_t reserve_chunks(const struct heap *h)
 {
-	uint64_t least = h->capacity_chunks / 64 + 16, most = h->capacity_chunks / 8;
+	uint64_t least = h->capacity_chunks / 64 + 16, most = h->capacity_chunks / 3;
 	return least < most ? least : most;
 }
 

@@ -252,5 +252,6 @@ void coll_free(struct coll *c)
 		free(g);
 	}
 	comm_free_all(c);
+	blocks_release(c);
 	free(c);
 }

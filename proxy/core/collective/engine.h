@@ -29,6 +29,8 @@
 
 #define MEMBERS_PER_MESSAGE 32u
 #define NONE UINT32_MAX
+#define SPARE_BLOCKS 16u
+
 #ifndef COLL_PIECE_BYTES              /* tests make it small */
 #define COLL_PIECE_BYTES (4ull << 20) /* at most, of one piece of an operation or part of a send */
 #endif
@@ -135,9 +137,9 @@ struct plan {
 	uint32_t owner;                  /* device */
 };
 
-struct coll_block { /* addr 0: none; in the outbox if peers fetch it */
+struct coll_block { /* addr 0: none; in the outbox if peers fetch it, else offset is addr */
 	struct hal_ref at;
-	uint64_t offset, bytes;
+	uint64_t offset, bytes, room;
 	bool outbox;
 };
 
@@ -295,6 +297,10 @@ struct coll {
 	uint64_t tokens;
 	uint32_t made[RANKS_MAX]; /* members of the communicator that device 0 is announcing */
 	bool pumping, failed;
+	struct coll_spare { /* memory of freed blocks, for the next ones */
+		void *at;   /* NULL: none */
+		uint64_t room;
+	} spare[SPARE_BLOCKS];
 };
 
 /* base.c */
@@ -326,6 +332,7 @@ static inline struct hal_ref ref_plus(struct hal_ref at, uint64_t bytes)
 }
 struct coll_block block_new(struct coll *, uint64_t bytes, bool outbox);
 void block_free(struct coll *, struct coll_block *);
+void blocks_release(struct coll *); /* those that wait for the next */
 struct coll_piece *piece_new(struct coll *, struct coll_comm *, const struct shape *, enum phase,
 			     void (*advance)(struct coll *, struct coll_piece *));
 void piece_free(struct coll *, struct coll_piece *);

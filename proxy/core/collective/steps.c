@@ -9,6 +9,50 @@
 
 #include <stdlib.h>
 
+/* ---- memory ---- */
+
+/* Less than that malloc keeps; of more, pages would be mapped and cleared for each piece. */
+#define SPARE_LEAST (64ull << 10)
+
+/* The smallest spare memory that is large enough, or new memory. */
+static void spare_take(struct coll *c, struct coll_block *b)
+{
+	struct coll_spare *best = NULL;
+
+	for (struct coll_spare *s = c->spare; s < c->spare + SPARE_BLOCKS; s++)
+		if (s->at && s->room >= b->bytes && (!best || s->room < best->room))
+			best = s;
+	if (best && best->room / 4 <= b->bytes) {
+		b->at.addr = (uintptr_t)best->at;
+		b->room = best->room;
+		best->at = NULL;
+	} else {
+		b->at.addr = (uintptr_t)malloc(b->bytes);
+		b->room = b->bytes;
+	}
+	b->offset = b->at.addr;
+}
+
+static void spare_keep(struct coll *c, const struct coll_block *b)
+{
+	void *at = (void *)(uintptr_t)b->at.addr;
+
+	for (struct coll_spare *s = c->spare; s < c->spare + SPARE_BLOCKS; s++)
+		if (!s->at && b->room >= SPARE_LEAST) {
+			*s = (struct coll_spare){at, b->room};
+			return;
+		}
+	free(at);
+}
+
+void blocks_release(struct coll *c)
+{
+	for (struct coll_spare *s = c->spare; s < c->spare + SPARE_BLOCKS; s++) {
+		free(s->at);
+		s->at = NULL;
+	}
+}
+
 struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
 {
 	struct coll_block b = {.bytes = bytes, .outbox = outbox};
@@ -18,8 +62,7 @@ struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
 	if (outbox) {
 		b.at = c->io.outbox_alloc(c->io.arg, bytes, &b.offset);
 	} else {
-		b.offset = (uintptr_t)malloc(bytes);
-		b.at.addr = b.offset;
+		spare_take(c, &b);
 	}
 	if (!b.at.addr)
 		engine_fail(c, "host memory is short: no room for %llu bytes of a collective",
@@ -34,7 +77,7 @@ void block_free(struct coll *c, struct coll_block *b)
 	if (b->outbox)
 		c->io.outbox_free(c->io.arg, b->offset, b->bytes);
 	else
-		free((void *)(uintptr_t)b->at.addr);
+		spare_keep(c, b);
 	b->at.addr = 0;
 }
 
