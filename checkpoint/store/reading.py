@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
@@ -56,11 +56,17 @@ class Checkpoint:
     def read(self, part: Part) -> Iterator[tuple[int, memoryview]]:
         """(address, content) of all its units, each verified, in no order: as the files come in.
         Raises `Damaged` at the first that is not what was saved."""
-        wanted: dict[bytes, list[int]] = defaultdict(list)
-        for address, digest in self._units(part):
-            wanted[digest].append(address)
-        for digest, data in self._fetch(wanted, part.rank):
-            yield from ((address, data) for address in wanted[digest])
+        yield from ((address, data) for _, address, data in self.read_all([part]))
+
+    def read_all(self, parts: Sequence[Part]) -> Iterator[tuple[Part, int, memoryview]]:
+        """As `read`, of several parts: what they share is read once."""
+        wanted: dict[bytes, list[tuple[Part, int]]] = defaultdict(list)
+        for part in parts:
+            for address, digest in self._units(part):
+                wanted[digest].append((part, address))
+        rank = parts[0].rank if len({part.rank for part in parts}) == 1 else None
+        for digest, data in self._fetch(wanted, rank):
+            yield from ((part, address, data) for part, address in wanted[digest])
 
     def whole(self, part: Part) -> bytes:
         """All of a part that begins at address 0 and has no gaps, as a blob does."""

@@ -302,14 +302,19 @@ def _dense(manifest: Manifest) -> dict[Place, PackUse]:
     return packs
 
 
-def open(url: str, fleet: str, *, options: dict[str, Any] | None = None) -> Store:
+def open(
+    url: str, fleet: str, *, options: dict[str, Any] | None = None, begin: bool = True
+) -> Store:
     """The store at `url` (`/path`, `file:///path`, `memory://name`, `s3://bucket/prefix`, whatever
-    fsspec opens; `options` as it takes them), begun if there is nothing. Raises `Refused` where it
-    is another fleet's, or holds something else, and `Unavailable`."""
+    fsspec opens; `options` as it takes them), begun if there is nothing and `begin` is wanted.
+    Raises `Refused` where it is another fleet's, or holds something else, `Missing` where it was
+    not begun, and `Unavailable`."""
     files = connect(url, options)
     if not fleet:
         raise ValueError("a fleet has a name")
     if _fleet_of(files) is None:
+        if not begin:
+            raise _nothing(url)
         if (other := files.some()) not in (None, names.ROOT):
             what = f"holds other things ({other}), and no checkpoints"
             raise Refused(url, what, "name an empty folder")
@@ -327,8 +332,12 @@ def look(url: str, *, options: dict[str, Any] | None = None) -> Store:
     files = connect(url, options)
     fleet = _fleet_of(files)
     if fleet is None:
-        raise Missing(url, "has no checkpoints", "see whether the URL is right")
+        raise _nothing(url)
     return Store(files, fleet)
+
+
+def _nothing(url: str) -> Missing:
+    return Missing(url, "has no checkpoints", "see whether the URL is right")
 
 
 def _fleet_of(files: Files) -> str | None:

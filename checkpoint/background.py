@@ -1,0 +1,236 @@
+"""Work on a save's folder in a process of its own: what an upload and a fetch have in common.
+
+    FOLDER/task.json    what to do, by whoever starts it; never changed
+    FOLDER/lock         held while a process works on it
+    FOLDER/state.json   how far it is, rewritten atomically
+    FOLDER/log          what went wrong, with more words
+    FOLDER/rank-N/      the snapshots
+
+`state` is "working", "done" or "failed". Who finds "working" and the lock free knows that the
+process has died, and starts it again: it goes on with what is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from rankfold import log
+from rankfold.checkpoint.snapshot import Unfit
+from rankfold.checkpoint.store import (
+    Damaged,
+    Full,
+    Missing,
+    OldIncarnation,
+    Overtaken,
+    Refused,
+    StoreError,
+    Unavailable,
+)
+
+BUSY, WRONG = 1, 2  # exit statuses: somebody works on it, the task cannot be read
+TELL_S = 0.25  # between two writings of state.json
+CODES: dict[type[Exception], str] = {
+    Full: "full", Unavailable: "unavailable", OldIncarnation: "old-incarnation",
+    Overtaken: "overtaken", Refused: "refused", Missing: "missing", Damaged: "damaged",
+    StoreError: "store", Unfit: "unfit", OSError: "local",
+}  # fmt: skip
+RETRY = {"full", "unavailable", "local"}
+
+logger = logging.getLogger(__name__)
+
+
+class Task(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What `task.json` says. `url` and `fleet` are the store's; `options` as fsspec takes them.
+
+    Of an upload: `incarnation` is the one that saves, `keep` how many checkpoints stay (null: all),
+    `about` goes into the manifest. Of a fetch: `incarnation` is the one that begins with this
+    checkpoint (null: none does), `id` is which one, null for the newest that is whole.
+    """
+
+    url: str
+    fleet: str
+    job: str
+    incarnation: int | None
+    ranks: list[int]
+    about: dict[str, Any] = {}
+    keep: int | None = None
+    id: str | None = None
+    options: dict[str, Any] = {}
+
+
+class State(msgspec.Struct):
+    """What `state.json` says. Bytes: of `total` so many are done, `stored` were new to the store.
+    `error` is for people, `code` for programs; `retry`: begun again later it may well succeed.
+    `skipped`: newer checkpoints that cannot be used, each with the reason."""
+
+    state: Literal["", "working", "done", "failed"] = ""
+    id: str | None = None
+    bytes: int = 0
+    stored: int = 0
+    total: int = 0
+    error: str | None = None
+    code: str | None = None
+    retry: bool = False
+    note: str | None = None
+    skipped: list[tuple[str, str]] = []
+    token: str = ""  # of this save, in its manifest: so that nothing is saved twice
+    boot: str = ""
+
+
+class Place:
+    """A save's folder, while we hold its lock."""
+
+    def __init__(self, folder: Path, task: Task):
+        self.folder, self.task, self.before = folder, task, _read_state(folder)
+        token = self.before.token or os.urandom(8).hex()
+        self.state = State("working", id=self.before.id, token=token, boot=boot())
+
+    def rank(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}"
+
+    @property
+    def owner(self) -> str:
+        """Who takes the job in the store: this job's folder on this machine."""
+        return f"{socket.gethostname()}:{self.folder.parent.parent}"[-255:]
+
+    def forget(self) -> None:
+        """Nothing has been done here yet."""
+        self.before = State()
+        self.state.id = None
+
+    def tell(self) -> None:
+        """Writes state.json."""
+        half = self.folder / "state.part"
+        half.write_bytes(msgspec.json.encode(self.state))
+        half.rename(self.folder / "state.json")
+
+
+class Work(NamedTuple):
+    """What is done with a folder; raises StoreError, Unfit and OSError. `nice`: how far it gives
+    way to others on this machine; `durable`: it is not undone when the machine stops."""
+
+    run: Callable[[Place], None]
+    nice: int
+    durable: bool
+
+
+def start(arguments: list[str], work: Work) -> int:
+    """Begins the work on the folder named in `arguments` and returns while it goes on: 0, or an
+    exit status after a word on stderr. What is done stays done."""
+    if len(arguments) != 1:
+        print("name the folder of a save", file=sys.stderr)
+        return WRONG
+    folder = Path(arguments[0]).absolute()
+    try:
+        task = msgspec.json.decode((folder / "task.json").read_bytes(), type=Task)
+    except (OSError, msgspec.MsgspecError) as error:
+        print(f"{folder / 'task.json'}: {error}", file=sys.stderr)
+        return WRONG
+    # A child keeps the lock: it belongs to the open file.
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{folder}: another process is at work on it already", file=sys.stderr)
+        return BUSY
+    try:
+        place = prepared(folder, task, work)
+    except OSError as error:
+        print(f"{folder}: {error.strerror or error}", file=sys.stderr)
+        return WRONG
+    if place is None or os.fork():
+        return 0
+    try:
+        _leave(folder)
+        os.nice(work.nice)  # and with it the priority of what it reads and writes
+        run(place, work)
+    finally:
+        logging.shutdown()
+        os._exit(0)
+
+
+def prepared(folder: Path, task: Task, work: Work) -> Place | None:
+    """The folder as it was left, and it is said that somebody works on it. None where all is
+    done."""
+    place = Place(folder, task)
+    if place.before.boot != place.state.boot and not work.durable:
+        place.forget()  # what was written then may never have reached the disk
+    if place.before.state == "done":
+        return None
+    place.tell()
+    return place
+
+
+def run(place: Place, work: Work) -> None:
+    """Does it, and says in state.json how it went."""
+    over = threading.Event()
+    teller = threading.Thread(target=_tell, args=(place, over))
+    teller.start()
+    state = place.state
+    try:
+        work.run(place)
+        end: Literal["done", "failed"] = "done"
+    except (StoreError, Unfit, OSError) as error:
+        end = "failed"
+        state.error = _words(place, error)
+        state.code = next(code for kind, code in CODES.items() if isinstance(error, kind))
+        state.retry = state.code in RETRY
+        logger.warning("%s", error)
+    except Exception as error:  # whatever it is: who waits for it is told
+        end = "failed"
+        state.error = f"a fault of rankfold's, see {place.folder / 'log'}: {error!r}"
+        state.code = "internal"
+        logger.exception("%s", place.folder)
+    finally:
+        over.set()
+        teller.join()
+    state.state = end
+    place.tell()
+
+
+def _words(place: Place, error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    room = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{error.filename or place.folder}: {error.strerror or error}{room}"
+
+
+def _tell(place: Place, over: threading.Event) -> None:
+    while not over.wait(TELL_S):
+        with contextlib.suppress(OSError):  # of a disk that is full the work itself tells
+            place.tell()
+
+
+def _leave(folder: Path) -> None:
+    """What whoever started us has open is no longer ours."""
+    os.setsid()
+    os.chdir("/")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    words = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((nothing, 0), (words, 1), (words, 2)):
+        os.dup2(source, target)
+    log.set_up()
+
+
+def _read_state(folder: Path) -> State:
+    try:
+        return msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return State()
+
+
+def boot() -> str:
+    """Which start of this machine it is."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

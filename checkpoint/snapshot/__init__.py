@@ -1,0 +1,11 @@
+"""A rank's snapshot, a folder on this machine, as parts of a checkpoint and back.
+
+It knows how CRIU and a proxy lay out what they write, and nothing of jobs or launchers.
+docs/checkpoints.md describes both sides.
+"""
+
+from rankfold.checkpoint.snapshot.errors import Unfit
+from rankfold.checkpoint.snapshot.folder import ABOUT, Snapshot
+from rankfold.checkpoint.snapshot.writing import write
+
+__all__ = ["ABOUT", "Snapshot", "Unfit", "write"]

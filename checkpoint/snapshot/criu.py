@@ -1,0 +1,123 @@
+"""Which memory a pages image of CRIU holds: its pagemap image, as far as that is needed.
+
+`pagemap-*.img` is two magic numbers and then messages of protocol buffers, each behind its length:
+a head with the number of the `pages-N.img`, then entries. The pages of those that are present lie
+in that file one after the other. Addresses are virtual ones of a process; of shared memory and
+memfds (`pagemap-shmem-*.img`) they count from its start. What other versions of CRIU have beside
+(pages in a parent's images, compressed ones) is not what our dumps have, and is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+PAGE = 4096
+_MAGIC = struct.pack("<II", 0x54564319, 0x56084025)  # of CRIU's images, of pagemaps
+_PAGES_ID = 1  # field of the head
+_VADDR, _COMPAT_PAGES, _IN_PARENT, _FLAGS, _PAGES = range(1, 6)  # fields of an entry
+_KNOWN = {_VADDR, _COMPAT_PAGES, _IN_PARENT, _FLAGS, _PAGES}
+_PARENT, _LAZY, _PRESENT = 1, 2, 4
+_TOP = 1 << 64
+
+
+class Malformed(ValueError):
+    """No pagemap, or one of a form that is not known here."""
+
+
+class Run(NamedTuple):
+    """Neighbouring pages that lie together in the file, too."""
+
+    address: int
+    length: int  # bytes
+    offset: int  # in the file
+
+
+class Pagemap(NamedTuple):
+    """The pages image that belongs to it, and what that holds, by address."""
+
+    file: str
+    runs: list[Run]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return sum(run.length for run in self.runs)
+
+    def offset(self, address: int, length: int) -> int:
+        """Where these bytes lie in the file. Raises Malformed where they are not together there."""
+        at = bisect_right(self.runs, address, key=lambda run: run.address) - 1
+        if at < 0 or address + length > self.runs[at].address + self.runs[at].length:
+            raise Malformed(f"{length} bytes at {address:#x} are none of its pages")
+        return self.runs[at].offset + address - self.runs[at].address
+
+
+def parse(data: bytes) -> Pagemap:
+    """Raises Malformed."""
+    if not data.startswith(_MAGIC):
+        raise Malformed("is no pagemap of CRIU's")
+    messages = _messages(data, len(_MAGIC))
+    head = next(messages, {})
+    if head.keys() != {_PAGES_ID}:
+        raise Malformed("has no head that is known here")
+    runs: list[Run] = []
+    offset = 0
+    for entry in messages:
+        if not entry.keys() <= _KNOWN or not {_VADDR, _COMPAT_PAGES} <= entry.keys():
+            raise Malformed(f"an entry has the fields {sorted(entry)}")
+        flags = entry.get(_FLAGS, _PRESENT)
+        if entry.get(_IN_PARENT) or flags & _PARENT or flags & ~(_LAZY | _PRESENT):
+            raise Malformed(f"the flags of an entry are {flags:#x}: its pages lie elsewhere")
+        length = entry.get(_PAGES, entry[_COMPAT_PAGES]) * PAGE
+        address = entry[_VADDR]
+        if not flags & _PRESENT:
+            continue
+        last = runs[-1] if runs else Run(0, 0, 0)
+        end = last.address + last.length
+        if address % PAGE or not length or address < end or address + length > _TOP:
+            raise Malformed(f"{length} bytes at {address:#x} cannot follow what ends at {end:#x}")
+        if runs and address == end:
+            runs[-1] = last._replace(length=last.length + length)
+        else:
+            runs.append(Run(address, length, offset))
+        offset += length
+    return Pagemap(f"pages-{head[_PAGES_ID]}.img", runs)
+
+
+def _messages(data: bytes, at: int) -> Iterator[dict[int, int]]:
+    """Each message's fields, all of them numbers."""
+    while at < len(data):
+        if at + 4 > len(data):
+            raise Malformed("ends within a length")
+        (length,) = struct.unpack_from("<I", data, at)
+        at += 4
+        if length > len(data) - at:
+            raise Malformed("ends within a message")
+        yield _fields(data[at : at + length])
+        at += length
+
+
+def _fields(message: bytes) -> dict[int, int]:
+    found: dict[int, int] = {}
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        if tag & 7:  # anything but a number
+            raise Malformed(f"a field of a kind that is not known here ({tag:#x})")
+        found[tag >> 3], at = _varint(message, at)
+    return found
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        if at >= len(message):
+            break
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise Malformed("a number has no end")

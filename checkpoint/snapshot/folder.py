@@ -1,0 +1,146 @@
+"""A rank's snapshot as it lies on this machine, read and given to a save.
+
+    about.json   written last: then the snapshot is whole
+    image        the rank's device memory and its saved state, sparse; not there without a channel
+    criu/ …      what CRIU wrote, and whatever else the snapshot needs
+
+As parts of a checkpoint: `image` is the live buffers (device memory), the state (a blob) and a note
+of its size; a pages image is pages by address; every other file is a blob of its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rankfold.checkpoint.snapshot import criu, image
+from rankfold.checkpoint.snapshot.criu import Pagemap
+from rankfold.checkpoint.snapshot.errors import Unfit
+from rankfold.checkpoint.snapshot.image import Image
+from rankfold.checkpoint.store import Buffer, Save
+
+ABOUT = "about.json"
+IMAGE = "image"
+DEVICE = "image/buffers"  # parts of the image
+STATE = "image/state"
+SIZE = "image/size"
+CHUNK = 1 << 20  # bytes that are read at once
+
+
+class Snapshot:
+    """A snapshot that is whole. Raises Unfit where it is not, or cannot be what was written."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.about = _about(folder / ABOUT)
+        self.image: Image | None = None
+        self.pages: dict[str, Pagemap] = {}  # by name of the pages image
+        self.files: dict[str, int] = {}  # bytes of those that are blobs
+        for name, size in sorted(_files(folder)):
+            if name == IMAGE:
+                self.image, self._image_size = _image(folder / name), size
+            else:
+                self.files[name] = size
+        for name in list(self.files):
+            if pagemap := pagemap_of(folder, name):
+                self._takes(name, pagemap)
+
+    def _takes(self, name: str, pagemap: Pagemap) -> None:
+        file = str(Path(name).with_name(pagemap.file))
+        size = self.files.pop(file, -1)
+        if size != pagemap.size:
+            has = f"has {size} bytes" if size >= 0 else "belongs to nothing else"
+            what = f"{has}, and {name} names {pagemap.size} bytes of pages in it"
+            raise Unfit(self.folder / file, what)
+        self.pages[file] = pagemap
+
+    @property
+    def size(self) -> int:
+        """Bytes that a save is given."""
+        pages = sum(pagemap.size for pagemap in self.pages.values())
+        device = self.image.state + sum(r.length for r in self.image.ranges) if self.image else 0
+        return sum(self.files.values()) + pages + device
+
+    def give(self, save: Save, rank: int) -> None:
+        """All of it, as parts of this rank. Raises StoreError as the save does, and Unfit."""
+        for name in self.files:
+            with (self.folder / name).open("rb") as file:
+                save.blob(rank, name, iter(lambda: file.read(CHUNK), b""))
+        for name, pagemap in self.pages.items():
+            with (self.folder / name).open("rb") as file:
+                save.pages(rank, name, _read_runs(file.fileno(), pagemap))
+        if self.image is not None:
+            with (self.folder / IMAGE).open("rb") as file:
+                self._give_image(save, rank, self.image, file.fileno())
+
+    def _give_image(self, save: Save, rank: int, found: Image, file: int) -> None:
+        save.blob(rank, SIZE, [json.dumps({"bytes": self._image_size}).encode()])
+        save.blob(rank, STATE, _pieces(file, image.state_offset(), found.state))
+        save.buffers(
+            rank, DEVICE,
+            (Buffer(address, length, _reader(file, image.heap_offset(address)))
+             for address, length in found.ranges),
+        )  # fmt: skip
+
+
+def pagemap_of(folder: Path, name: str) -> Pagemap | None:
+    """What a file of a snapshot says of pages, if it is a pagemap. Raises Unfit."""
+    path = folder / name
+    if not (path.name.startswith("pagemap-") and path.suffix == ".img"):
+        return None
+    try:
+        return criu.parse(path.read_bytes())
+    except criu.Malformed as error:
+        raise Unfit(path, str(error)) from error
+
+
+def _about(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise Unfit(path.parent, f"has no {path.name}: it is no whole snapshot") from None
+    except ValueError as error:
+        raise Unfit(path, f"is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Unfit(path, "is no JSON object")
+    return found
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int]]:
+    """(path within the snapshot, bytes)."""
+    for where, folders, files in os.walk(folder):
+        for each in [*folders, *files]:
+            path = Path(where, each)
+            mode = path.lstat()
+            if not (stat.S_ISREG(mode.st_mode) or stat.S_ISDIR(mode.st_mode)):
+                raise Unfit(path, "is neither a file nor a folder")
+            if stat.S_ISREG(mode.st_mode):
+                yield str(path.relative_to(folder)), mode.st_size
+
+
+def _image(path: Path) -> Image:
+    with path.open("rb") as file:
+        try:
+            return image.look(file.fileno())
+        except image.Malformed as error:
+            raise Unfit(path, str(error)) from error
+
+
+def _read_runs(file: int, pagemap: Pagemap) -> Iterator[tuple[int, bytes]]:
+    for run in pagemap.runs:
+        for at in range(0, run.length, CHUNK):
+            length = min(CHUNK, run.length - at)
+            yield run.address + at, os.pread(file, length, run.offset + at)
+
+
+def _pieces(file: int, start: int, length: int) -> Iterator[bytes]:
+    for at in range(0, length, CHUNK):
+        yield os.pread(file, min(CHUNK, length - at), start + at)
+
+
+def _reader(file: int, start: int) -> Any:
+    return lambda at, length: os.pread(file, length, start + at)

@@ -1,0 +1,139 @@
+"""Snapshots written from the parts of a checkpoint. Every unit was compared with its digest before
+it comes here; the images are, byte for byte, those that were saved, but for what nobody owns in a
+device's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from rankfold.checkpoint.snapshot import criu, image
+from rankfold.checkpoint.snapshot.errors import Unfit
+from rankfold.checkpoint.snapshot.folder import ABOUT, DEVICE, IMAGE, SIZE, STATE, pagemap_of
+from rankfold.checkpoint.store import Checkpoint, Part
+
+_REMEDY = "restore another checkpoint"
+
+
+class _Target(NamedTuple):
+    """Where a part goes: a file, and where in it what is at an address begins."""
+
+    file: int
+    offset: Callable[[int, int], int]
+
+
+def write(
+    checkpoint: Checkpoint, folders: dict[int, Path], told: Callable[[int], None] = lambda _: None
+) -> None:
+    """The snapshots of these ranks, each into its folder, which is made anew; what is whole already
+    stays. `told` hears how many bytes were written since it was called last. Raises StoreError for
+    what cannot be read, Unfit for parts that are no snapshot's, OSError for what cannot be written.
+    """
+    todo = {rank: folder for rank, folder in folders.items() if not (folder / ABOUT).exists()}
+    parts = [part for part in checkpoint.parts if part.rank in todo]
+    for rank in todo.keys() - {part.rank for part in parts if part.name == ABOUT}:
+        raise Unfit(checkpoint.files.url, f"has no snapshot of rank {rank}", _REMEDY)
+    for folder in todo.values():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, mode=0o700)
+    writing = _Writing(checkpoint, todo, told)
+    blobs = [part for part in parts if part.kind == "blob" and part.name not in (ABOUT, SIZE)]
+    writing.sizes([part for part in parts if part.name == SIZE])
+    writing.copy([part for part in blobs if part.name != STATE])
+    writing.copy([part for part in parts if part.kind == "buffers" or part.name == STATE])
+    for part in parts:
+        if part.kind == "pages":  # one by one: their places take room
+            writing.copy([part])
+    for part in parts:
+        if part.name == ABOUT:
+            writing.finish(part)
+
+
+class _Writing:
+    def __init__(
+        self, checkpoint: Checkpoint, folders: dict[int, Path], told: Callable[[int], None]
+    ):
+        self.checkpoint, self.folders, self.told = checkpoint, folders, told
+        self._pagemaps: dict[Path, criu.Pagemap] = {}
+
+    def sizes(self, parts: list[Part]) -> None:
+        for part in parts:
+            found = json.loads(self.checkpoint.whole(part))
+            path = self._path(part, IMAGE)
+            with path.open("xb") as file:
+                file.truncate(found["bytes"])
+
+    def copy(self, parts: list[Part]) -> None:
+        with ExitStack() as stack:
+            targets = {part: self._target(part, stack) for part in parts}
+            for part, address, data in self.checkpoint.read_all(parts):
+                file, offset = targets[part]
+                at = offset(address, len(data))
+                if part.kind == "buffers":
+                    _write_sparse(file, data, at)
+                else:
+                    _write(file, data, at)
+                self.told(len(data))
+
+    def finish(self, part: Part) -> None:
+        path = self._path(part, ABOUT)
+        half = path.with_suffix(".part")
+        half.write_bytes(self.checkpoint.whole(part))
+        half.rename(path)
+
+    def _target(self, part: Part, stack: ExitStack) -> _Target:
+        if part.name in (DEVICE, STATE):
+            whole = stack.enter_context(self._path(part, IMAGE).open("r+b"))
+            if part.name == STATE:
+                return _Target(whole.fileno(), lambda at, _: image.state_offset() + at)
+            return _Target(whole.fileno(), lambda at, _: image.heap_offset(at))
+        path = self._path(part, part.name)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = stack.enter_context(path.open("xb"))
+        if part.kind == "blob":
+            return _Target(file.fileno(), lambda at, _: at)
+        if part.kind != "pages":
+            raise self._unfit(part, "is no part of a snapshot")
+        pagemap = self._pagemap(path)
+        if pagemap is None or pagemap.size != part.size:
+            raise self._unfit(part, "has not the pages that its pagemap names")
+        return _Target(file.fileno(), pagemap.offset)
+
+    def _pagemap(self, path: Path) -> criu.Pagemap | None:
+        if path not in self._pagemaps:
+            for each in path.parent.iterdir():
+                if found := pagemap_of(path.parent, each.name):
+                    self._pagemaps[path.with_name(found.file)] = found
+        return self._pagemaps.get(path)
+
+    def _path(self, part: Part, name: str) -> Path:
+        assert part.rank is not None
+        pure = PurePosixPath(name)
+        if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+            raise self._unfit(part, "is no name of a file within a folder")
+        return self.folders[part.rank] / pure
+
+    def _unfit(self, part: Part, what: str) -> Unfit:
+        return Unfit(self.checkpoint.files.url, f"{part.name} of rank {part.rank} {what}", _REMEDY)
+
+
+def _write(file: int, data: memoryview, at: int) -> None:
+    while data:
+        written = os.pwrite(file, data, at)
+        data, at = data[written:], at + written
+
+
+_NOTHING = bytes(64 << 10)
+
+
+def _write_sparse(file: int, data: memoryview, at: int) -> None:
+    """Without what is empty, for the file is so far."""
+    for start in range(0, len(data), len(_NOTHING)):
+        block = data[start : start + len(_NOTHING)]
+        if bytes(block) != _NOTHING[: len(block)]:  # much faster than comparing views
+            _write(file, block, at + start)

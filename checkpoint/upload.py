@@ -1,0 +1,104 @@
+"""Stores a save's snapshots: `python -m rankfold.checkpoint.upload FOLDER` (background.py).
+
+The job goes on meanwhile. Killed at any moment and started again it goes on where it was, and what
+it had finished is not saved twice. In the end checkpoints beyond the last `keep` are collected.
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from rankfold.checkpoint import background
+from rankfold.checkpoint import store as stores
+from rankfold.checkpoint.background import Place, Work
+from rankfold.checkpoint.snapshot import ABOUT, Snapshot, Unfit
+from rankfold.checkpoint.store import Id, Progress, Refused, Save, Store, StoreError
+
+READERS = 4  # ranks whose snapshots are read at the same time
+TOKEN = "token"  # in the manifest's about
+
+
+def upload(place: Place) -> None:
+    """Raises StoreError, Unfit and OSError."""
+    task, state = place.task, place.state
+    snapshots = {rank: _snapshot(place, rank) for rank in task.ranks}
+    state.total = sum(each.size for each in snapshots.values())
+    store = stores.open(task.url, task.fleet, options=task.options)
+    incarnation = _take(store, place)
+    finished = _finished(store, place) if place.before.token else None
+    state.id = str(finished) if finished else None
+    if finished is None:
+        state.id = str(_save(store, place, incarnation, snapshots))
+    state.bytes = state.total
+    if task.keep is not None:
+        try:
+            store.collect(task.job, task.keep)
+        except StoreError as error:  # the checkpoint is there all the same
+            state.note = f"nothing was collected: {error}"
+
+
+def _snapshot(place: Place, rank: int) -> Snapshot:
+    snapshot = Snapshot(place.rank(rank))
+    # What was not synced before a machine stops may be lost, and nothing would tell.
+    if snapshot.about.get("boot", place.state.boot) != place.state.boot:
+        what = "was written before this machine was started last"
+        raise Unfit(place.rank(rank) / ABOUT, what, "restore the last checkpoint")
+    return snapshot
+
+
+def _take(store: Store, place: Place) -> int:
+    """The job is ours, in this incarnation; it begins here if it was not restored."""
+    task, life = place.task, store.life(place.task.job)
+    if task.incarnation is None:
+        raise Refused(task.url, f"{task.job} saves in no incarnation", "name one")
+    if life is None or life.incarnation < task.incarnation:
+        life = store.take(task.job, task.incarnation, owner=place.owner)
+    if life.incarnation == task.incarnation and life.owner != place.owner:
+        what = f"incarnation {life.incarnation} of {task.job} has been begun by {life.owner}"
+        raise Refused(task.url, what, "leave the job to it, or restore it here")
+    return task.incarnation  # where it is over, the save is refused
+
+
+def _finished(store: Store, place: Place) -> Id | None:
+    """The checkpoint that this save became before it was interrupted."""
+    for each in reversed(store.checkpoints(place.task.job)):
+        if each.incarnation != place.task.incarnation:
+            break
+        try:
+            if store.manifest(place.task.job, each).about.get(TOKEN) == place.state.token:
+                return each
+        except (stores.Damaged, Refused):
+            continue
+    return None
+
+
+def _save(store: Store, place: Place, incarnation: int, snapshots: dict[int, Snapshot]) -> Id:
+    task, state = place.task, place.state
+
+    def told(progress: Progress) -> None:
+        state.bytes, state.stored = progress.given, progress.uploaded
+
+    save = store.begin(task.job, incarnation, progress=told)
+    try:
+        _give(save, snapshots)
+        manifest = save.finish({**task.about, TOKEN: state.token})
+    finally:
+        save.close()
+    state.stored = save.progress.uploaded
+    return manifest.id
+
+
+def _give(save: Save, snapshots: dict[int, Snapshot]) -> None:
+    with ThreadPoolExecutor(READERS, "rankfold-snapshot") as pool:
+        given = [pool.submit(each.give, save, rank) for rank, each in snapshots.items()]
+        try:
+            for each in given:
+                each.result()
+        except BaseException:
+            save.close()  # the others end soon
+            raise
+
+
+if __name__ == "__main__":
+    sys.exit(background.start(sys.argv[1:], Work(upload, nice=15, durable=True)))

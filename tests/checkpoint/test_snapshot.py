@@ -1,0 +1,307 @@
+"""A rank's snapshot becomes parts of a checkpoint and comes back as it was; what nobody owns any
+more does not travel."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hostile.conftest import kernels
+
+from rankfold.checkpoint import snapshot
+from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu
+from rankfold.checkpoint.store import Checkpoint, Store
+from rankfold.proxy.hal.soft.modules import Loader
+from support.checkpoints import noise, opened
+from support.devices import devices
+from support.ring_client import CHUNK, DEV_BASE, RingClient, copy_sparse
+from support.snapshots import (
+    LAZY,
+    PAGE,
+    PARENT,
+    PRESENT,
+    files,
+    image_of,
+    message,
+    pagemap,
+    processes,
+    saved_image,
+    whole,
+)
+from support.trainers import RANKS, Trainer, begin
+
+__all__ = ["kernels"]
+
+STACK = 0x7FFD_0000_0000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return opened(str(tmp_path / "store"))
+
+
+def stored(store: Store, folders: dict[int, Path]) -> Checkpoint:
+    save = store.begin("gpt", 1)
+    for rank, folder in folders.items():
+        Snapshot(folder).give(save, rank)
+    return store.checkpoint("gpt", save.finish().id)
+
+
+def data_bytes(store: Store) -> int:
+    return sum(store.data("gpt").values())
+
+
+def content(folder: Path, address: int, length: int) -> bytes:
+    """Of the device's memory in an image."""
+    with (folder / "image").open("rb") as file:
+        return os.pread(file.fileno(), length, address - DEV_BASE)
+
+
+def state(folder: Path) -> bytes:
+    with (folder / "image").open("rb") as file:
+        (size,) = struct.unpack("<Q", os.pread(file.fileno(), 8, (1 << 39) + 16))
+        return os.pread(file.fileno(), 32 + size, 1 << 39)
+
+
+def memory(seed: int = 0) -> dict[int, bytes]:
+    """Runs of pages of which some touch, and one changes with the seed."""
+    return {
+        0x400000: noise("code", 3 * PAGE), 0x400000 + 3 * PAGE: noise(seed, PAGE),
+        0x7F00_0000_0000: noise("heap", 70 * PAGE), STACK: noise("stack", PAGE),
+    }  # fmt: skip
+
+
+# ---- host memory -------------------------------------------------------------------------------
+
+
+def test_what_criu_wrote_comes_back_byte_for_byte(store: Store, tmp_path: Path) -> None:
+    folder, back = tmp_path / "rank", tmp_path / "back/rank"
+    processes(folder, memory())
+    whole(folder)
+    checkpoint = stored(store, {0: folder})
+    snapshot.write(checkpoint, {0: back})
+    assert files(back) == files(folder)
+    assert Snapshot(back).size == Snapshot(folder).size
+
+
+def test_pages_are_known_by_their_address(store: Store, tmp_path: Path) -> None:
+    """One page more in front moves all others within the file, and only it is stored."""
+    first, second = tmp_path / "1", tmp_path / "2"
+    processes(first, memory())
+    processes(second, {0x3FF000: noise("new", PAGE), **memory()})
+    for each in (first, second):
+        whole(each)
+    stored(store, {0: first})
+    before = data_bytes(store)
+    stored(store, {0: second})
+    assert 0 < data_bytes(store) - before < 3 * PAGE
+
+
+def test_it_reads_what_criu_has(tmp_path: Path) -> None:
+    entries = [(0x1000, 2, PRESENT), (0x3000, 1, PRESENT | LAZY), (0x9000, 7, LAZY)]
+    found = criu.parse(pagemap(5, [*entries, (0x20000, 1, PRESENT)]))
+    assert found.file == "pages-5.img"
+    assert found.runs == [(0x1000, 3 * PAGE, 0), (0x20000, PAGE, 3 * PAGE)]
+    assert found.offset(0x2000, 2 * PAGE) == PAGE and found.offset(0x20000, PAGE) == 3 * PAGE
+    for outside in (0, 0x4000, 0x9000):
+        with pytest.raises(criu.Malformed, match="none of its pages"):
+            found.offset(outside, PAGE)
+    older = pagemap(5, [])[:8] + message({1: 5}) + message({1: 0x1000, 2: 2})
+    assert criu.parse(older).runs == [(0x1000, 2 * PAGE, 0)]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        b"", pagemap(1, [])[:8], pagemap(1, [(0x1000, 1, PRESENT | PARENT)]),
+        pagemap(1, [(0x1000, 1, 8 | PRESENT)]), pagemap(1, [(0x1001, 1, PRESENT)]),
+        pagemap(1, [(0x2000, 1, PRESENT), (0x1000, 2, PRESENT)]), pagemap(1, [(0x1000, 1, 4)])[:-1],
+        pagemap(1, []) + message({1: 0x1000, 2: 1, 3: 1}), pagemap(1, []) + message({1: 0x1000}),
+        pagemap(1, []) + message({1: 0x1000, 2: 1, 9: 1}), pagemap(1, []) + b"\1\0\0\0\x0a",
+        pagemap(1, []) + b"\2\0\0\0\x08\xff", pagemap(1, [((1 << 64) - PAGE, 2, PRESENT)]),
+        pagemap(1, []) + b"\1\0",
+    ],
+)  # fmt: skip
+def test_a_pagemap_of_another_form_is_refused(image: bytes) -> None:
+    with pytest.raises(criu.Malformed):
+        criu.parse(image)
+
+
+# ---- device memory -----------------------------------------------------------------------------
+
+
+BUFFERS = {
+    DEV_BASE: noise("parameters", 100_000),
+    DEV_BASE + 100_352: noise("moments", 5000),
+    DEV_BASE + 3 * CHUNK - 512: noise("across chunks", 40_000),
+}
+
+
+def test_of_an_image_travels_what_is_alive(store: Store, tmp_path: Path) -> None:
+    folder, back = tmp_path / "rank", tmp_path / "back"
+    folder.mkdir()
+    gone = {DEV_BASE + CHUNK // 2: noise("freed", 300_000)}
+    saved_image(folder, BUFFERS, gone)
+    whole(folder)
+    checkpoint = stored(store, {0: folder})
+    part = checkpoint.part(0, "image/buffers")
+    assert checkpoint.extents(part) == [(at, len(data)) for at, data in sorted(BUFFERS.items())]
+    snapshot.write(checkpoint, {0: back})
+    for address, data in BUFFERS.items():
+        assert content(back, address, len(data)) == data
+    assert state(back) == state(folder)
+    assert (back / "image").stat().st_size == (folder / "image").stat().st_size
+    [(address, freed)] = gone.items()
+    assert content(folder, address, 8192) == freed[:8192], "it is still there, and nobody's"
+    assert content(back, address, len(freed)) == bytes(len(freed))
+    assert data_bytes(store) < sum(map(len, BUFFERS.values())) + 20_000
+
+
+def test_a_buffer_that_replicas_share_is_stored_once(store: Store, tmp_path: Path) -> None:
+    """Wherever it lies with each of them."""
+    parameters = noise("parameters", 1_500_000)
+    folders = {rank: tmp_path / str(rank) for rank in range(3)}
+    for rank, folder in folders.items():
+        folder.mkdir()
+        saved_image(folder, {DEV_BASE + rank * 512: parameters}, {})
+        whole(folder)
+    checkpoint = stored(store, folders)
+    assert data_bytes(store) < 1.02 * len(parameters)
+    back = {rank: tmp_path / f"back-{rank}" for rank in folders}
+    snapshot.write(checkpoint, back)
+    for rank, folder in back.items():
+        assert content(folder, DEV_BASE + rank * 512, len(parameters)) == parameters
+
+
+def test_memory_that_was_never_written_takes_no_room(store: Store, tmp_path: Path) -> None:
+    folder, back = tmp_path / "rank", tmp_path / "back"
+    folder.mkdir()
+    written = noise("written", 8192)
+    client = DEV_BASE + 8 * CHUNK
+    saved_image(folder, {client: written}, {}, empty=9 * CHUNK)
+    whole(folder)
+    checkpoint = stored(store, {0: folder})
+    snapshot.write(checkpoint, {0: back})
+    assert content(back, client, len(written)) == written
+    assert content(back, client + 8192, 9 * CHUNK) == bytes(9 * CHUNK)
+    assert (back / "image").stat().st_blocks * 512 < 200_000
+
+
+def test_a_job_goes_on_from_the_store_to_the_same_bits(
+    store: Store, tmp_path: Path, kernels: Loader
+) -> None:
+    clients = [Trainer(rank, RANKS) for rank in range(RANKS)]
+    folders = {rank: tmp_path / str(rank) for rank in range(RANKS)}
+    with devices(kernels, 1) as here:
+        here.place(1, clients, [0] * RANKS)
+        begin(clients, 5)
+        here.stop(1)
+        assert here.natives[0].job_save(1)
+        here.saved(0)
+        twins = [client.twin() for client in clients]
+        for client in clients:
+            folders[client.rank].mkdir()
+            image_of(folders[client.rank], client.image)
+            whole(folders[client.rank])
+        here.go_on(1, clients)
+        for client in clients:
+            for _ in range(5):
+                client.step()
+        undisturbed = [client.numbers() for client in clients]
+        here.leave(1)
+    back = {rank: tmp_path / f"back-{rank}" for rank in range(RANKS)}
+    snapshot.write(stored(store, folders), back)
+    for twin in twins:
+        os.ftruncate(twin.image, 0)
+        os.ftruncate(twin.image, 1 << 40)
+        with (back[twin.rank] / "image").open("rb") as file:
+            copy_sparse(file.fileno(), twin.image)
+    with devices(kernels, 1) as there:
+        there.place(2, twins, [0] * RANKS)
+        for twin in twins:
+            for _ in range(5):
+                twin.step()
+        assert [twin.numbers() for twin in twins] == undisturbed
+        there.leave(2)
+    for each in (*clients, *twins):
+        each.close()
+
+
+# ---- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    made = tmp_path / "rank"
+    processes(made, memory())
+    saved_image(made, BUFFERS, {})
+    whole(made)
+    yield made
+
+
+def test_a_snapshot_that_is_not_whole_is_refused(folder: Path) -> None:
+    (folder / "about.json").unlink()
+    with pytest.raises(Unfit, match=r"rank: has no about.json: it is no whole snapshot; save"):
+        Snapshot(folder)
+    (folder / "about.json").write_text("{")
+    with pytest.raises(Unfit, match=r"about.json: is no JSON"):
+        Snapshot(folder)
+
+
+def test_pages_that_are_cut_off_are_refused(folder: Path) -> None:
+    os.truncate(folder / "criu/pages-1.img", 3 * PAGE)
+    with pytest.raises(Unfit, match=r"criu/pages-1.img: has 12288 bytes, and criu/pagemap-17.img "):
+        Snapshot(folder)
+    (folder / "criu/pages-1.img").unlink()
+    with pytest.raises(Unfit, match="belongs to nothing else"):
+        Snapshot(folder)
+
+
+def test_what_is_no_file_is_refused(folder: Path) -> None:
+    (folder / "criu/parent").symlink_to("/")
+    with pytest.raises(Unfit, match=r"criu/parent: is neither a file nor a folder"):
+        Snapshot(folder)
+
+
+@pytest.mark.parametrize(
+    ("at", "what"),
+    [(8, "has no saved state of version"), (16, "has a saved state of"), (32, "no record at"),
+     (36, "no record at")],
+)  # fmt: skip
+def test_a_state_that_nobody_wrote_is_refused(folder: Path, at: int, what: str) -> None:
+    with (folder / "image").open("r+b") as file:
+        os.pwrite(file.fileno(), b"\xff" * 8, (1 << 39) + at)
+    with pytest.raises(Unfit, match=what):
+        Snapshot(folder)
+
+
+def test_a_rank_that_has_saved_nothing_yet(store: Store, tmp_path: Path) -> None:
+    folder, back = tmp_path / "rank", tmp_path / "back"
+    folder.mkdir()
+    client = RingClient()
+    image_of(folder, client.image)
+    client.close()
+    whole(folder)
+    snapshot.write(stored(store, {0: folder}), {0: back})
+    assert (back / "image").stat().st_size == 1 << 40 and not (back / "image").stat().st_blocks
+
+
+def test_parts_that_lead_elsewhere_are_refused(store: Store, tmp_path: Path) -> None:
+    for name in ("../outside", "/outside", "criu/../../outside"):
+        save = store.begin("gpt", 1)
+        save.blob(0, name, [b"1"])
+        save.blob(0, "about.json", [b"{}"])
+        checkpoint = store.checkpoint("gpt", save.finish().id)
+        with pytest.raises(Unfit, match="no name of a file within a folder"):
+            snapshot.write(checkpoint, {0: tmp_path / "back"})
+    assert not (tmp_path / "outside").exists()
+
+
+def test_a_rank_that_a_checkpoint_lacks_is_named(store: Store, folder: Path) -> None:
+    checkpoint = stored(store, {0: folder})
+    with pytest.raises(Unfit, match="has no snapshot of rank 1; restore another checkpoint"):
+        snapshot.write(checkpoint, {0: folder / "back", 1: folder / "other"})
+    assert not (folder / "back").exists()

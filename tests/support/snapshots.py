@@ -1,0 +1,98 @@
+"""Snapshots of ranks for tests: their images made by a proxy's core, those of processes as CRIU
+writes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from support.ring_client import DEVICE_SYNC, RingClient, attach, copy_sparse, device, settle
+
+PAGE = 4096
+PRESENT, LAZY, PARENT = 4, 2, 1
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def message(fields: Mapping[int, int]) -> bytes:
+    body = b"".join(varint(key << 3) + varint(value) for key, value in fields.items())
+    return struct.pack("<I", len(body)) + body
+
+
+def pagemap(pages: int, entries: Sequence[tuple[int, int, int]]) -> bytes:
+    """What CRIU 4.2 writes of (address, pages, flags), for `pages-PAGES.img`."""
+    rows = [message({1: at, 2: 0, 4: flags, 5: count}) for at, count, flags in entries]
+    return struct.pack("<II", 0x54564319, 0x56084025) + message({1: pages}) + b"".join(rows)
+
+
+def whole(folder: Path, **more: Any) -> None:
+    """What is written last."""
+    about = {"version": 1, "job": "gpt", "logs": {"out": 10, "err": 0}, "has_channel": True, **more}
+    (folder / "about.json").write_text(json.dumps(about))
+
+
+def processes(folder: Path, memory: Mapping[int, bytes], seed: int = 0) -> None:
+    """The part of CRIU: runs of whole pages by address, of a process and of a memfd, and others."""
+    criu = folder / "criu"
+    criu.mkdir(parents=True)
+    runs = sorted(memory.items())
+    entries = [(at, len(data) // PAGE, PRESENT) for at, data in runs]
+    (criu / "pagemap-17.img").write_bytes(pagemap(1, [*entries, (1 << 46, 5, LAZY)]))
+    (criu / "pages-1.img").write_bytes(b"".join(data for _, data in runs))
+    (criu / "pagemap-shmem-9.img").write_bytes(pagemap(2, [(0, 1, PRESENT), (PAGE * 9, 1, 6)]))
+    (criu / "pages-2.img").write_bytes(bytes(PAGE) + struct.pack("<I", seed) * 1024)
+    (criu / "pagemap-18.img").write_bytes(pagemap(3, []))
+    (criu / "pages-3.img").write_bytes(b"")
+    (criu / "core-17.img").write_bytes(struct.pack("<I", seed) * 300)
+    (criu / "stats-dump").write_bytes(b"")
+
+
+def image_of(folder: Path, descriptor: int) -> None:
+    """As the launcher does: only what is written."""
+    with (folder / "image").open("xb") as file:
+        file.truncate(os.fstat(descriptor).st_size)
+        copy_sparse(descriptor, file.fileno())
+
+
+def saved_image(
+    folder: Path, buffers: Mapping[int, bytes], freed: Mapping[int, bytes], empty: int = 0
+) -> None:
+    """The image of a rank that has these buffers and had others before. Behind what is written of
+    each buffer come so many bytes that never were."""
+    client = RingClient()
+    with device() as native:
+        attach(native, client)
+        for address, data in [*buffers.items(), *freed.items()]:
+            client.alloc(address, len(data) + empty)
+            for at in range(0, len(data), 8192):
+                client.write(address + at, data[at : at + 8192])
+            assert client.call(DEVICE_SYNC) == 0
+        for address in freed:
+            client.free(address)
+        assert client.call(DEVICE_SYNC) == 0
+        native.barrier(1, True)
+        settle(native, 1, "cut")
+        assert native.job_leave(1)
+        settle(native, 1, "saved")
+        native.job_close(1)
+    image_of(folder, client.image)
+    client.close()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All but the image, which is large."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "image"
+    }
