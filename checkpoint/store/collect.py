@@ -70,7 +70,7 @@ def collect(store: Store, job: str, keep: int) -> Collected:
         raise ValueError("at least one checkpoint is kept")
     data = store.data(job)
     first = _look(store, job)
-    goes = _goes(store, job, first, keep)
+    goes = _goes(store, job, first, keep, data)
     for each in goes:
         _doom(store, job, each)
     second = _look(store, job, first)
@@ -122,9 +122,9 @@ def _read(store: Store, job: str, each: Id) -> Manifest | None:
     raise Missing(store.url, "is not there", name=names.manifest(job, each))
 
 
-def _goes(store: Store, job: str, seen: _Seen, keep: int) -> list[Id]:
+def _goes(store: Store, job: str, seen: _Seen, keep: int, data: dict[Place, int]) -> list[Id]:
     """All that are older than the last `keep` good ones, and those that came too late to count; not
-    what somebody counts on."""
+    what somebody counts on. One whose files are not there, or not of their size, is not good."""
     marked, pins, good, goes = store.damaged(job), seen.pins(), 0, []
     for each in sorted(seen.manifests, reverse=True):
         manifest = seen.manifests[each]
@@ -134,7 +134,7 @@ def _goes(store: Store, job: str, seen: _Seen, keep: int) -> list[Id]:
         if (good >= keep or late) and each not in pins:
             goes.append(each)
         elif not late and manifest is not None and not marked & manifest.files.keys():
-            good += 1
+            good += manifest.files.items() <= data.items()
     return goes
 
 

@@ -100,13 +100,22 @@ class Store:
                     versions=versions, workers=workers, told=progress)  # fmt: skip
 
     def _claimed(self, job: str, incarnation: int) -> Claim | None:
-        """The newest claim; one that cannot be read is as good as given up."""
-        try:
-            return lives.claim(self.files, job, incarnation)
+        """The newest claim. One that cannot be read, or was lost, is as good as given up; what is
+        known of it is its number, which no other save shall have."""
+        lost = self._last(job, incarnation, names.manifest, names.doomed, names.fence)
+        given_up = Claim(lost, None, frozenset())
+        try:  # only now: what left these had made its claim before
+            found = lives.claim(self.files, job, incarnation)
         except Damaged:
-            claims = lives.ids(self.files, names.claim(job))
-            number = max(each for each in claims if each.incarnation == incarnation)
-            return Claim(number, None, frozenset())
+            number = self._last(job, incarnation, names.claim)
+            return max(given_up, Claim(number, None, frozenset()), key=lambda each: each.number)
+        return given_up if lost.number and (found is None or found.number < lost) else found
+
+    def _last(self, job: str, incarnation: int, *folders: Callable[[str], str]) -> Id:
+        """The last number of an incarnation in these folders, 0 if there is none."""
+        found = (each for folder in folders for each in lives.ids(self.files, folder(job)))
+        numbers = (each.number for each in found if each.incarnation == incarnation)
+        return Id(incarnation, max(numbers, default=0))
 
     def _next_claim(self, job: str, incarnation: int, before: Claim | None) -> tuple[Claim, bool]:
         number = Id(incarnation, before.number.number + 1 if before else 1)

@@ -86,6 +86,20 @@ MUTANTS = [
         ON_FAULTS + "test_damaged_ones_are_not_among_the_last_that_are_kept",
     ),
     Mutant(
+        "lacking-ones-are-kept",
+        COLLECT,
+        "good += manifest.files.items() <= data.items()",
+        "good += 1",
+        ON_FAULTS + "test_ones_that_lack_something_are_not_among_the_last_that_are_kept",
+    ),
+    Mutant(
+        "numbers-used-again",
+        STORE,
+        "return given_up if lost.number and (found is None or found.number < lost) else found",
+        "return found",
+        ON_FAULTS + "test_a_number_that_was_used_is_not_used_again",
+    ),
+    Mutant(
         "running-saves-collected",
         COLLECT,
         "{claim.folder for claim in first.running + second.running}",

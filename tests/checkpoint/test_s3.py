@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -61,9 +62,12 @@ def test_one_of_several_makes_a_file(options: dict[str, Any]) -> None:
 
 
 def test_a_server_that_is_gone(options: dict[str, Any]) -> None:
-    with s3.server() as gone:
-        store = opened("s3://bucket/gone", **gone)
-        save = store.begin("gpt", 1)
+    store = opened("s3://bucket/gone", **options)
+    save = store.begin("gpt", 1)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+    store.files.fs = connect("s3://bucket/gone", {**options, "endpoint_url": nobody}).fs
+    store.files.fs.retries = 1  # it waits longer before each
     with pytest.raises(Unavailable, match="s3://bucket/gone") as raised:
         example(1).give(save)
         save.finish()

@@ -201,9 +201,10 @@ def test_a_job_that_was_restored_saves_as_its_next_incarnation(job: Job) -> None
 # ---- interrupted -------------------------------------------------------------------------------
 
 
-def killed(folder: Path, module: str, draw: random.Random, longest: float) -> None:
+def killed(folder: Path, module: str, draw: random.Random, times: int) -> None:
     """Starts it and kills it at some moment, a few times; then it comes to its end."""
-    for moment in (*(draw.uniform(0, longest) for _ in range(3)), 60):
+    longest = draw.choice([0.02, 0.1])
+    for moment in (*(draw.uniform(0, longest) for _ in range(times)), 60):
         said = start(module, folder)
         assert said.returncode == 0, said.stderr
         pid = worker(folder)
@@ -214,29 +215,29 @@ def killed(folder: Path, module: str, draw: random.Random, longest: float) -> No
 
 
 def test_who_is_killed_goes_on(state: Leaks) -> None:
-    all_moments(state.folder, random.Random(1), 1)
+    all_moments(state.folder, random.Random(1), 1, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
 def test_who_is_killed_often_goes_on(state: Leaks, seed: int) -> None:
-    all_moments(state.folder, random.Random(seed), 15)
+    all_moments(state.folder, random.Random(seed), 15, 3)
 
 
-def all_moments(folder: Path, draw: random.Random, rounds: int) -> None:
+def all_moments(folder: Path, draw: random.Random, rounds: int, times: int) -> None:
     """One checkpoint of each save, however often who makes it was killed."""
     job = Job(folder)
     for n in range(1, rounds + 1):
         saved = job.saved(n)
-        killed(saved, "upload", draw, draw.choice([0.02, 0.1]))
+        killed(saved, "upload", draw, times)
         done = state_of(saved)
         assert done.state == "done", done
         store = job.store()
         assert len(store.checkpoints("gpt")) == min(n, 3)
         assert str(store.checkpoints("gpt")[-1]) == done.id
         back = job.place(incarnation=None)
-        killed(back, "fetch", draw, draw.choice([0.02, 0.1]))
+        killed(back, "fetch", draw, times)
         assert state_of(back).id == done.id
         same(saved, back)
         shutil.rmtree(back)

@@ -3,6 +3,7 @@ writes them."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import struct
@@ -69,15 +70,22 @@ def saved_image(
 ) -> None:
     """The image of a rank that has these buffers and had others before. Behind what is written of
     each buffer come so many bytes that never were."""
+    image_of(folder, _saved(tuple(buffers.items()), tuple(freed.items()), empty).image)
+
+
+@functools.cache
+def _saved(
+    buffers: tuple[tuple[int, bytes], ...], freed: tuple[tuple[int, bytes], ...], empty: int
+) -> RingClient:
     client = RingClient()
     with device() as native:
         attach(native, client)
-        for address, data in [*buffers.items(), *freed.items()]:
+        for address, data in buffers + freed:
             client.alloc(address, len(data) + empty)
             for at in range(0, len(data), 8192):
                 client.write(address + at, data[at : at + 8192])
             assert client.call(DEVICE_SYNC) == 0
-        for address in freed:
+        for address, _ in freed:
             client.free(address)
         assert client.call(DEVICE_SYNC) == 0
         native.barrier(1, True)
@@ -85,8 +93,7 @@ def saved_image(
         assert native.job_leave(1)
         settle(native, 1, "saved")
         native.job_close(1)
-    image_of(folder, client.image)
-    client.close()
+    return client
 
 
 def files(folder: Path) -> dict[str, bytes]:
