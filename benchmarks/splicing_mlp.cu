@@ -2,8 +2,9 @@
 //
 // Parameters, gradients and both moments lie in one allocation each; the gradients are averaged in
 // one all-reduce, on the one stream there is; each step ends with its loss on the host. Arguments:
-// steps, samples per rank and step, then the widths of the layers. Prints the loss's bits at each
-// step, and a hash of the parameters at the end.
+// steps, samples per rank and step, rows of an embedding (0: none), then the widths of the layers.
+// With an embedding each sample adds one of its rows to its inputs: many parameters, little work.
+// Prints the loss's bits at each step, and a hash of the parameters at the end.
 #include "../examples/gpt/kernels.cuh"
 #include "../tests/programs/common.h"
 
@@ -16,23 +17,44 @@ struct Layer {
 };
 
 struct Net {
-    int batch;
+    int batch, rows;  // of the embedding, whose parameters are the first ones
     std::vector<Layer> layers;
     size_t parameters = 0;
     float *params, *grads, *first, *second, *delta[2], *losses, *loss;
-    int *targets;
-    float *host_x;  // pinned
-    int *host_targets;
+    int *targets, *picked;  // of each sample: its class, and its row
+    float *host_x;          // pinned
+    int *host_targets, *host_picked;
 };
+
+extern "C" __global__ void add_rows(const int *picked, const float *table, float *in, int batch,
+                                    int width)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < batch * width)
+        in[i] += table[size_t(picked[i / width]) * width + i % width];
+}
+
+// One thread for each column, so that samples with the same row are added in order.
+extern "C" __global__ void add_rows_backward(const int *picked, const float *dx, float *dtable,
+                                             int batch, int width)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= width)
+        return;
+    for (int b = 0; b < batch; b++)
+        dtable[size_t(picked[b]) * width + i] += dx[b * width + i];
+}
 
 static int blocks(size_t threads) { return int((threads + BLOCK - 1) / BLOCK); }
 static dim3 tiles(int m, int n) { return dim3((n + TILE - 1) / TILE, (m + TILE - 1) / TILE); }
 
-static Net make(int batch, const std::vector<int> &widths)
+static Net make(int batch, int rows, const std::vector<int> &widths)
 {
     Net net;
     size_t widest = 0;
     net.batch = batch;
+    net.rows = rows;
+    net.parameters = size_t(rows) * widths[0];
     for (size_t l = 0; l + 1 < widths.size(); l++) {
         Layer layer = {widths[l], widths[l + 1], net.parameters, 0, nullptr, nullptr};
         layer.bias = layer.weight + size_t(layer.inputs) * layer.outputs;
@@ -58,8 +80,10 @@ static Net make(int batch, const std::vector<int> &widths)
     net.losses = on_device<float>(batch);
     net.loss = on_device<float>(1);
     net.targets = on_device<int>(batch);
+    net.picked = on_device<int>(batch);
     CUDA_CHECK(cudaMallocHost(&net.host_x, sizeof(float) * batch * widths[0]));
     CUDA_CHECK(cudaMallocHost(&net.host_targets, sizeof(int) * batch));
+    CUDA_CHECK(cudaMallocHost(&net.host_picked, sizeof(int) * batch));
     return net;
 }
 
@@ -80,6 +104,16 @@ static void upload(const Net &net, int rank, int step)
                                sizeof(float) * net.batch * inputs, cudaMemcpyHostToDevice, 0));
     CUDA_CHECK(cudaMemcpyAsync(net.targets, net.host_targets, sizeof(int) * net.batch,
                                cudaMemcpyHostToDevice, 0));
+    if (!net.rows)
+        return;
+    for (int b = 0; b < net.batch; b++)
+        net.host_picked[b] =
+            int(noise(uint32_t(step), uint32_t(rank * net.batch + b)) * float(net.rows)) % net.rows;
+    CUDA_CHECK(cudaMemcpyAsync(net.picked, net.host_picked, sizeof(int) * net.batch,
+                               cudaMemcpyHostToDevice, 0));
+    int count = net.batch * inputs;
+    add_rows<<<blocks(count), BLOCK>>>(net.picked, net.params, net.layers.front().in, net.batch,
+                                       inputs);
 }
 
 static void forward(const Net &net)
@@ -109,11 +143,17 @@ static void backward(const Net &net)
         gemm_tn<<<tiles(y.inputs, y.outputs), threads>>>({y.in, dy, nullptr, nullptr,
             net.grads + y.weight, y.inputs, y.outputs, net.batch});
         column_sum<<<blocks(y.outputs), BLOCK>>>(dy, net.grads + y.bias, net.batch, y.outputs);
-        if (l == 0)
+        if (l == 0 && !net.rows)
             break;
         float *dx = net.delta[l % 2];
         gemm_nt<<<tiles(net.batch, y.inputs), threads>>>({dy, net.params + y.weight, nullptr,
             nullptr, dx, net.batch, y.inputs, y.outputs});
+        if (l == 0) {
+            CUDA_CHECK(cudaMemsetAsync(net.grads, 0, sizeof(float) * net.rows * y.inputs, 0));
+            add_rows_backward<<<blocks(y.inputs), BLOCK>>>(net.picked, dx, net.grads, net.batch,
+                                                           y.inputs);
+            break;
+        }
         gelu_backward<<<blocks(net.batch * y.inputs), BLOCK>>>(net.layers[l - 1].out, dx,
                                                                net.batch * y.inputs);
         dy = dx;
@@ -125,10 +165,11 @@ int main(int argc, char **argv)
     ncclComm_t comm;
     World world = start(&comm);
     int steps = argument(argc, argv, 1, 20), batch = argument(argc, argv, 2, 64);
+    int rows = argument(argc, argv, 3, 0);
     std::vector<int> widths;
-    for (int i = 3; i < argc; i++)
+    for (int i = 4; i < argc; i++)
         widths.push_back(argument(argc, argv, i, 0));
-    Net net = make(batch, widths.size() < 2 ? std::vector<int>{64, 256, 256, 16} : widths);
+    Net net = make(batch, rows, widths.size() < 2 ? std::vector<int>{64, 256, 256, 16} : widths);
     int count = int(net.parameters);
     for (int n = 0; n < steps; n++) {
         upload(net, world.rank, n);
