@@ -391,7 +391,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures: dict[str, Figure] = {}
     plots: dict[str, dict[int, Measured]] = {}
     try:
-        with place(memory=EVERYBODY) as where, loader(KERNEL_CACHE, where.folder / "c.sock") as made:
+        with (
+            place(memory=EVERYBODY) as where,
+            loader(KERNEL_CACHE, where.folder / "c.sock") as made,
+        ):
             apart = where.add(EVERYBODY, RANKFOLD_SQUASH="0")
             for name in PROGRAMS:
                 if re.search(options.only, name):
