@@ -17,6 +17,7 @@ from rankfold.checkpoint.snapshot.errors import Unfit
 from rankfold.checkpoint.snapshot.folder import ABOUT, DEVICE, IMAGE, SIZE, STATE, pagemap_of
 from rankfold.checkpoint.store import Checkpoint, Part
 
+TOGETHER = 256  # pages that are written at once
 _REMEDY = "restore another checkpoint"
 
 
@@ -71,14 +72,18 @@ class _Writing:
     def copy(self, parts: list[Part]) -> None:
         with ExitStack() as stack:
             targets = {part: self._target(part, stack) for part in parts}
+            pages = _Pages()
             for part, address, data in self.checkpoint.read_all(parts):
                 file, offset = targets[part]
                 at = offset(address, len(data))
                 if part.kind == "buffers":
                     _write_sparse(file, data, at)
+                elif part.kind == "pages":
+                    pages.add(file, data, at)
                 else:
                     _write(file, data, at)
                 self.told(len(data))
+            pages.write()
 
     def finish(self, part: Part) -> None:
         path = self._path(part, ABOUT)
@@ -120,6 +125,26 @@ class _Writing:
 
     def _unfit(self, part: Part, what: str) -> Unfit:
         return Unfit(self.checkpoint.files.url, f"{part.name} of rank {part.rank} {what}", _REMEDY)
+
+
+class _Pages:
+    """Pages that follow each other in a file are written together."""
+
+    def __init__(self) -> None:
+        self._file, self._start, self._end = -1, 0, 0
+        self._waiting: list[memoryview] = []
+
+    def add(self, file: int, data: memoryview, at: int) -> None:
+        if (file, at) != (self._file, self._end) or len(self._waiting) == TOGETHER:
+            self.write()
+            self._file, self._start = file, at
+        self._waiting.append(data)
+        self._end = at + len(data)
+
+    def write(self) -> None:
+        if self._waiting:
+            _write(self._file, memoryview(b"".join(self._waiting)), self._start)
+        self._waiting = []
 
 
 def _write(file: int, data: memoryview, at: int) -> None:
