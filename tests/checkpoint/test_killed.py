@@ -70,7 +70,7 @@ def killed(folder: Path, draw: random.Random, times: int) -> None:
 
 
 def test_an_uploader_is_killed(state: State) -> None:
-    killed(state.folder / "store", random.Random(1), 4)
+    killed(state.folder / "store", random.Random(1), 2)
 
 
 @pytest.mark.slow
