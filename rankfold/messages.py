@@ -33,6 +33,7 @@ Size = Annotated[int, Meta(ge=0, le=2**62)]
 Epoch = Annotated[int, Meta(ge=1, le=2**53)]
 Rank = Annotated[int, Meta(ge=0, lt=RANKS_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\0]*\Z")]
+FolderPath = Annotated[str, Meta(max_length=4095, pattern=r"^/[^\0]*\Z")]
 SocketPath = Annotated[str, Meta(max_length=107, pattern=r"^/[^\0]*\Z")]
 
 JobState = Literal["joining", "running", "stopping", "cut", "saved", "failed"]
@@ -333,8 +334,8 @@ class Dump(Operation, frozen=True, tag="dump"):
 
 
 class LauncherHello(Struct, frozen=True):
-    """`pid`: of the rank, as the machine's first namespace sees it; null before it started.
-    `started_at`: wall clock."""
+    """`pid`: of the rank, as the machine's first namespace sees it; null while there is none.
+    `started_at`: wall clock. `incarnation`: how often the job has been restored, and 1."""
 
     kind: Literal["launcher"]
     job: Name
@@ -342,12 +343,14 @@ class LauncherHello(Struct, frozen=True):
     pid: Annotated[int, Meta(ge=1, le=2**31)] | None
     started_at: float
     namespaced: bool
+    incarnation: Epoch = 1
 
 
 class LauncherStatus(Struct, frozen=True):
-    """`channel`: the rank's program has made one. `epoch`: last claimed, 0: never."""
+    """`channel`: the rank's program has made one. `epoch`: last claimed, 0: never. `state`:
+    "frozen": all of the rank's processes stand still; "empty": there is no rank."""
 
-    state: Literal["running", "exited"]
+    state: Literal["running", "frozen", "empty", "exited"]
     channel: bool
     epoch: Number
     exit_status: int | None
@@ -365,9 +368,50 @@ class Claim(Operation, frozen=True, tag="claim"):
 
 
 class Signal(Operation, frozen=True, tag="signal"):
-    """→ Done. To the rank and all its children."""
+    """→ Done. To the rank and all its children; if they are frozen, it waits for the thaw, but for
+    SIGKILL."""
 
     signum: Annotated[int, Meta(ge=1, le=64)]
+
+
+class Freeze(Operation, frozen=True, tag="freeze"):
+    """→ Done, once all of the rank's processes stand still; no signal reaches them. Refused as
+    "unavailable" where the machine or our privileges do not allow it, with the reason."""
+
+
+class Thaw(Operation, frozen=True, tag="thaw"):
+    """→ Done. The rank's processes go on."""
+
+
+class Snapshot(Operation, frozen=True, tag="snapshot"):
+    """→ Snapshotted. Only of a frozen rank, which stays so: writes its processes, its channel and
+    its image to `folder`, made anew. Refused as "undumpable", which names a process and what to
+    do, as "unavailable" (no CRIU, no privileges), or as "failed"; then the rank is as it was."""
+
+    folder: FolderPath
+
+
+class Snapshotted(Struct, frozen=True):
+    """What a snapshot takes on disk."""
+
+    bytes: Size
+
+
+class Vacate(Operation, frozen=True, tag="vacate"):
+    """→ Done, once the rank is seen gone: its processes are killed, frozen or not, its channel and
+    its image are let go. The launcher lives on, empty, and writes no exit file."""
+
+
+class Restore(Operation, frozen=True, tag="restore"):
+    """→ Done. Only of an empty launcher: the rank of the snapshot in `folder` is here, with channel
+    and image, and frozen. Refused as "snapshot" where something does not fit, which is named, or
+    as "unavailable"; then nothing has been started."""
+
+    folder: FolderPath
+
+
+class End(Operation, frozen=True, tag="end"):
+    """→ Done, then an empty launcher ends, without an exit file."""
 
 
 class Exited(Struct, frozen=True, tag_field="event", tag="exited"):

@@ -23,6 +23,8 @@ The config is a JSON object; paths are absolute.
 ``preload`` [path, …]: default: the built library and its shims
 ``hidden`` [path, …], default none: folders that the rank finds empty where namespaces can be made,
     but for its client socket and its ``workdir``: where the fleet's files and sockets lie
+``empty`` bool, default false: start no command, and wait for a rank to restore
+``incarnation`` int, default 1: how often the job has been restored, and 1
 """
 
 from __future__ import annotations
@@ -67,6 +69,8 @@ class Config:
     namespaces: str = "auto"
     preload: tuple[str, ...] | None = None
     hidden: tuple[str, ...] = ()
+    empty: bool = False
+    incarnation: int = 1
 
     def log(self, kind: str) -> str:
         return os.path.join(self.logs, f"rank-{self.rank}.{kind}")
@@ -76,14 +80,14 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("job", "workdir", "socket", "client_socket", "logs", "exit_file"), str),
     **dict.fromkeys(("master_addr", "namespaces"), str),
     **dict.fromkeys(("rank", "world_size", "master_port", "image_bytes"), int),
-    **dict.fromkeys(("local_rank", "local_world_size"), int),
+    **dict.fromkeys(("local_rank", "local_world_size", "incarnation"), int),
     **dict.fromkeys(("command", "preload", "hidden"), list),
     **dict.fromkeys(("env", "device"), dict),
-    "inherit": bool,
+    **dict.fromkeys(("inherit", "empty"), bool),
 }
 _OPTIONAL = (
     "env", "inherit", "image_bytes", "namespaces", "preload", "local_rank", "local_world_size",
-    "hidden",
+    "hidden", "empty", "incarnation",
 )  # fmt: skip
 _PATHS = ("workdir", "socket", "client_socket", "logs", "exit_file")
 
@@ -137,8 +141,9 @@ def _check_values(data: dict[str, Any]) -> None:
         raise ConfigError(f"rank {data['rank']} is not below world_size {data['world_size']}")
     if data.get("namespaces", "auto") not in NAMESPACES:
         raise ConfigError(f"namespaces must be one of {', '.join(NAMESPACES)}")
-    if data.get("image_bytes", 1) <= 0:
-        raise ConfigError("image_bytes must be positive")
+    for name in ("image_bytes", "incarnation"):
+        if data.get(name, 1) <= 0:
+            raise ConfigError(f"{name} must be positive")
 
 
 def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:

@@ -70,6 +70,11 @@ class Launcher:
             messages.Status: self._status,
             messages.Claim: self._claim,
             messages.Signal: self._signal,
+            messages.End: self._end_empty,
+            **dict.fromkeys(
+                (messages.Freeze, messages.Thaw, messages.Snapshot), self._unavailable
+            ),
+            **dict.fromkeys((messages.Vacate, messages.Restore), self._unavailable),
         }
         self.server = service.Server(config.socket, handlers, peers.Gate(host_proc))
         self.server.on_close = self._closed
@@ -86,6 +91,8 @@ class Launcher:
         """Start the rank; from here on the loop learns of its end."""
         config = self.config
         self._watch_children()
+        if config.empty:
+            return
         command = process.Command(
             config.command,
             config.workdir,
@@ -208,15 +215,21 @@ class Launcher:
             "pid": self.started.host_pid if self.started else None,
             "started_at": self.started_at,
             "namespaced": self.namespaced,
+            "incarnation": self.config.incarnation,
         }
 
     def _status(self, _request: Request[messages.Status]) -> Message:
         return {
-            "state": "running" if self.exit_status is None else "exited",
+            "state": self._state(),
             "channel": self.door.channel is not None,
             "epoch": self.epoch,
             "exit_status": self.exit_status,
         }
+
+    def _state(self) -> str:
+        if self.exit_status is not None:
+            return "exited"
+        return "running" if self.started else "empty"
 
     def _signal(self, request: Request[messages.Signal]) -> Message:
         signum = request.message.signum
@@ -224,6 +237,15 @@ class Launcher:
             raise ControlError("argument", f"there is no signal {signum!r}")
         process.signal_all(signum, self.namespaced)
         return {}
+
+    def _end_empty(self, _request: Request[messages.End]) -> Message:
+        if self.started is not None:
+            raise ControlError("busy", f"rank {self.config.rank} is here: vacate it first")
+        self.server.after(0, self.server.stop)  # once this is answered
+        return {}
+
+    def _unavailable(self, _request: Request[messages.Operation]) -> Message:
+        raise ControlError("unavailable", "processes cannot be frozen or dumped yet")
 
 
 def write_exit_file(path: str, exit_status: int, error: str | None) -> None:
