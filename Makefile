@@ -75,24 +75,30 @@ native: $(VENV_READY) ## the libraries written in C, into build/native
 cuda: $(VENV_READY)
 	@tools/nvcc --print-path >/dev/null
 
+# What saves and restores processes, fetched once; without it only that is missing, and so where
+# there is no network: tests that need it say so.
+.PHONY: criu
+criu:
+	@[ "$$(id -u)" -ne 0 ] || tools/criu || true
+
 # ---- what people run ------------------------------------------------------------------------
 
 .PHONY: demo test test-slow
-demo: native cuda ## a training job folded from four devices onto one and back, bit for bit
+demo: native cuda criu ## a training job folded from four devices onto one and back, bit for bit
 	$(PYTHON) -m examples.demo
 
 # In CI `make check` has run those of the repository.
-test: native cuda ## the fast tests; T=barrier runs only tests/barrier
+test: native cuda criu ## the fast tests; T=barrier runs only tests/barrier
 	$(PYTHON) -m pytest $(BESIDE) $(if $(CI),$(if $(T),,--ignore=tests/repository)) $(TESTS)
 
-test-slow: native cuda ## what takes long
+test-slow: native cuda criu ## what takes long
 	$(PYTHON) -m pytest -m slow $(TESTS)
 
 # What WORD draws, the commit if it is not given: some five minutes of tests, in half of that on two
 # cores; so no part of them rots unseen.
 .PHONY: test-slice
 test-slice: WORD ?= $(shell git rev-parse --short=12 HEAD)
-test-slice: native cuda ## some of the slow tests, others for each commit
+test-slice: native cuda criu ## some of the slow tests, others for each commit
 	$(PYTHON) -m pytest $(ONE_BY_ONE) -m "slow and not installs" --slice "$(WORD)" \
 		--slice-seconds 150 $(TESTS)
 
@@ -179,5 +185,5 @@ format: $(VENV_READY) ## lay out the Python and the C source
 	$(VENV)/bin/clang-format -i $(C_FILES)
 
 .PHONY: clean
-clean: ## remove what was built; the virtual environment and the CUDA compiler stay
-	rm -rf $(filter-out build/cuda,$(wildcard build/*))
+clean: ## remove what was built; what was fetched stays
+	rm -rf $(filter-out build/cuda build/criu,$(wildcard build/*))

@@ -146,16 +146,21 @@ def _check_values(data: dict[str, Any]) -> None:
             raise ConfigError(f"{name} must be positive")
 
 
-def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:
+def rank_environment(
+    config: Config, base: dict[str, str], socket: str = "", libraries: str = ""
+) -> dict[str, str]:
     """The rank's environment: `base` if it inherits, the job's own, and what makes it a rank. What
-    steers rankfold or leads to its sockets stays behind.
+    steers rankfold or leads to its sockets stays behind. `socket`: the client socket, and
+    `libraries`: the folder of what it preloads, where the rank sees them elsewhere.
 
     The allocator and libuv settings (one segment must not mix stable and other buffers; io_uring
     cannot be checkpointed) give way to what the user set.
     """
     inherited = base if config.inherit else {}
     env = {k: v for k, v in inherited.items() if not k.startswith("RANKFOLD_")} | config.env
-    preload = config.preload if config.preload is not None else built_libraries()
+    preload = preloads(config)
+    if libraries:
+        preload = tuple(os.path.join(libraries, os.path.basename(path)) for path in preload)
     env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
     env.setdefault("USE_LIBUV", "0")
     env.update(
@@ -165,7 +170,7 @@ def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:
         LOCAL_WORLD_SIZE=str(config.local_world_size),
         MASTER_ADDR=config.master_addr,
         MASTER_PORT=str(config.master_port),
-        RANKFOLD_LAUNCHER=config.client_socket,
+        RANKFOLD_LAUNCHER=socket or config.client_socket,
     )
     if preload:
         users = env.get("LD_PRELOAD", "").replace(":", " ").split()
@@ -181,6 +186,11 @@ def rank_environment(config: Config, base: dict[str, str]) -> dict[str, str]:
 def _preloaded(path: str) -> str:
     """As LD_PRELOAD can have it: spaces divide its entries, but not those of LD_LIBRARY_PATH."""
     return os.path.basename(path) if re.search(r"\s", path) else path
+
+
+def preloads(config: Config) -> tuple[str, ...]:
+    """The libraries that the rank preloads. Raises FileNotFoundError."""
+    return config.preload if config.preload is not None else built_libraries()
 
 
 def built_libraries() -> tuple[str, ...]:

@@ -125,6 +125,31 @@ class Door:
         self._visitors: list[_Visitor] = []
         self._listener = service.Listener(server, path, self._admit, self._make_room)
 
+    def held(self) -> tuple[int, int] | None:
+        """The channel, and the pid of its owner."""
+        if self.channel is None or self._owner is None:
+            return None
+        return self.channel, self._owner[0]
+
+    def forget(self) -> None:
+        """There is no channel any more."""
+        if self.channel is not None:
+            os.close(self.channel)
+            self.channel = None
+        if self._owner is not None:
+            os.close(self._owner[1])
+            self._owner = None
+
+    def take_back(self, channel: int, owner: int) -> None:
+        """The channel of a rank that was restored; its descriptor is ours now.
+
+        Raises Refused if it is none, OSError.
+        """
+        check_memfd(channel, self.identity)
+        self._owner = (owner, os.pidfd_open(owner))
+        self.channel = channel
+        self.on_channel(False)
+
     def _admit(self, sock: socket.socket) -> None:
         try:
             pid = peers.credentials(sock)

@@ -29,6 +29,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import functools
+import hashlib
 import json
 import os
 import signal
@@ -40,8 +42,17 @@ from pathlib import Path
 
 from rankfold import messages, peers, service
 from rankfold.control import Channel, ControlError, Message
-from rankfold.interpose.launcher import handshake, process
-from rankfold.interpose.launcher.config import Config, ConfigError, parse_config, rank_environment
+from rankfold.interpose.launcher import handshake, interposer, process
+from rankfold.interpose.launcher import room as rooms
+from rankfold.interpose.launcher.config import (
+    Config,
+    ConfigError,
+    parse_config,
+    preloads,
+    rank_environment,
+)
+from rankfold.interpose.launcher.rest import Rest
+from rankfold.interpose.launcher.workers import Workers
 from rankfold.log import area, set_up
 from rankfold.service import Request
 
@@ -65,16 +76,16 @@ class Launcher:
         self._claimed: set[Channel] = set()
         self._waiting: list[Request[messages.Claim]] = []
         self._image = self._make_image()
+        self.workers = Workers()
+        self.libraries: str | None = None  # folder of the copies that the rank preloads
+        self.rest = Rest(self, _name(config), lambda: preloads(config))
         handlers: dict[type[messages.Operation], service.Handler] = {
             messages.Hello: self._hello,
             messages.Status: self._status,
             messages.Claim: self._claim,
             messages.Signal: self._signal,
             messages.End: self._end_empty,
-            **dict.fromkeys(
-                (messages.Freeze, messages.Thaw, messages.Snapshot), self._unavailable
-            ),
-            **dict.fromkeys((messages.Vacate, messages.Restore), self._unavailable),
+            **self.rest.operations(),
         }
         self.server = service.Server(config.socket, handlers, peers.Gate(host_proc))
         self.server.on_close = self._closed
@@ -93,15 +104,7 @@ class Launcher:
         self._watch_children()
         if config.empty:
             return
-        command = process.Command(
-            config.command,
-            config.workdir,
-            rank_environment(config, dict(os.environ)),
-            config.log("out"),
-            config.log("err"),
-            config.hidden if self.namespaced else (),
-            (config.client_socket, config.workdir),
-        )
+        command = self._command()
         if self.namespaced:
             try:
                 process.set_next_pid(config.rank)
@@ -113,6 +116,32 @@ class Launcher:
             with open(config.log("err"), "a", opener=_private) as err:
                 err.write(f"rankfold: {failure}\n")
             self.end(failure.exit_status, str(failure))
+
+    def _command(self) -> process.Command:
+        """The job's command, in what the rank sees around it."""
+        config, inside = self.config, None
+        if self.namespaced:
+            if preload := preloads(config):
+                self.libraries = str(interposer.keep(preload, os.path.dirname(config.exit_file)))
+            inside = self.room()
+        if inside is None or inside.fixed is None:
+            env = rank_environment(config, dict(os.environ))
+            out, err = config.log("out"), config.log("err")
+        else:
+            libraries = rooms.LIBRARIES if self.libraries else ""
+            env = rank_environment(config, dict(os.environ), rooms.SOCKET, libraries)
+            out, err = rooms.OUT, rooms.ERR
+        return process.Command(config.command, config.workdir, env, out, err, inside)
+
+    def room(self) -> rooms.Room:
+        """What the rank finds, where it has namespaces."""
+        config = self.config
+        fixed = None
+        if _can_furnish():
+            out, err = config.log("out"), config.log("err")
+            fixed = rooms.Fixed(config.client_socket, out, err, self.libraries)
+        kept = (config.workdir,) if fixed else (config.client_socket, config.workdir)
+        return rooms.Room(config.hidden, kept, fixed)
 
     def _watch_children(self) -> None:
         ours, kernels = socket.socketpair()
@@ -126,10 +155,15 @@ class Launcher:
     def _children(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._wakeup[0].recv(4096)
-        status = process.reap_until(self.started.pid if self.started else None)
-        if status is not None:
+        reaped = process.reap()
+        status = reaped.get(self.started.pid) if self.started else None
+        if status is not None and not self.rest.ending:
             process.kill_the_rest(self.namespaced)
-            self.end(os.waitstatus_to_exitcode(status), None)
+            self.end(os.waitstatus_to_exitcode(status), self.rest.trouble)
+            return
+        for pid, how in reaped.items():
+            self.workers.ended(pid, how)
+        self.rest.children_ended()
 
     def end(self, exit_status: int, error: str | None) -> None:
         """Record the exit status, tell whoever serves the rank, stop the loop."""
@@ -141,6 +175,7 @@ class Launcher:
         for request in self._waiting:
             request.refuse(ControlError("exited", f"the rank has ended ({exit_status})"))
         self._waiting.clear()
+        self.rest.ended()
         self._record_end(exit_status, error)
 
     def _record_end(self, exit_status: int, error: str | None) -> None:
@@ -174,6 +209,33 @@ class Launcher:
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             self._grant(request)
+
+    # ---- what it has of the rank, for one that rests --------------------------------------
+
+    @property
+    def image(self) -> int:
+        return self._image
+
+    def channel(self) -> tuple[int, int] | None:
+        """The channel, and the pid of its owner."""
+        return self.door.held()
+
+    def vacated(self) -> None:
+        """The rank is gone, but not by itself: who serves it has lost it."""
+        for channel in list(self._claimed):
+            notice = {"event": "exited", "exit_status": -signal.SIGKILL}
+            self.server.post(channel, notice)
+        self._claimed.clear()
+        self.started, self.libraries = None, None
+        self.door.forget()
+        os.close(self._image)
+        self._image = self._make_image()
+
+    def restored(self, pid: int, memory: tuple[int, int] | None) -> None:
+        """The rank is here again. Raises OSError, Refused for a channel that is none."""
+        self.started = process.Started(pid, process.host_pid(pid, self.host_proc))
+        if memory:
+            self.door.take_back(*memory)
 
     def _is_of_rank(self, pid: int) -> bool:
         """Whether a process, as this namespace numbers it, is below us: 0 is one outside of it."""
@@ -229,7 +291,9 @@ class Launcher:
     def _state(self) -> str:
         if self.exit_status is not None:
             return "exited"
-        return "running" if self.started else "empty"
+        if self.started is None:
+            return "empty"
+        return "frozen" if self.rest.frozen else "running"
 
     def _signal(self, request: Request[messages.Signal]) -> Message:
         signum = request.message.signum
@@ -244,8 +308,21 @@ class Launcher:
         self.server.after(0, self.server.stop)  # once this is answered
         return {}
 
-    def _unavailable(self, _request: Request[messages.Operation]) -> Message:
-        raise ControlError("unavailable", "processes cannot be frozen or dumped yet")
+
+def _name(config: Config) -> str:
+    """Of the rank's cgroup: no other rank's on this machine."""
+    return hashlib.sha256(config.socket.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _can_furnish() -> bool:
+    """Whether there is, or could be made, the folder over which a rank gets its files."""
+    try:
+        os.makedirs(rooms.FOLDER, mode=0o755, exist_ok=True)
+    except OSError as error:
+        log.warning("ranks see the state directory, and cannot be saved: %s", error)
+        return False
+    return True
 
 
 def write_exit_file(path: str, exit_status: int, error: str | None) -> None:
@@ -320,7 +397,7 @@ def _spawn(config: Config, log_file: int, namespaced: bool) -> Message:
             os.close(read_end)
             os.setsid()
             if namespaced:
-                _in_namespace(write_end, process.unshare_pids)
+                _in_namespace(write_end, rooms.unshare_pids)
             if os.fork() == 0:
                 status = _background(config, log_file, namespaced, host_proc, write_end)
             else:
@@ -359,7 +436,7 @@ def _background(
         _detach(log_file)
         set_up()
         if namespaced:
-            _in_namespace(report, process.mount_proc)
+            _in_namespace(report, rooms.mount_proc)
         else:
             process.become_subreaper()
         launcher = Launcher(config, namespaced, host_proc)

@@ -1,4 +1,4 @@
-"""The processes of one rank: the namespace they live in, their start, their end.
+"""The processes of one rank: their pids, their start, their end.
 
 Used by the launcher only. All calls are for Linux; a launcher has one thread, so fork and
 PR_SET_PDEATHSIG mean what they say.
@@ -7,89 +7,35 @@ PR_SET_PDEATHSIG mean what they say.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
+import re
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from rankfold import peers
+from rankfold.interpose.launcher import room
+from rankfold.interpose.launcher.room import check, libc
+from rankfold.log import area
+
+log = area(__file__)
 
 PIDS_PER_RANK = 1000
+KILL = signal.SIGKILL
+_THREADS = 17  # word of /proc/PID/stat behind the name
 
-_CLONE_NEWNS = 0x00020000
-_CLONE_NEWPID = 0x20000000
-_MS_NOSUID_NODEV_NOEXEC = 2 | 4 | 8
-_MS_REC_SLAVE = 16384 | (1 << 19)
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
-_HIDDEN_BYTES = 1 << 20  # of the empty file system over a folder: names of what is kept
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-# Loaded before any fork: no lock of the loader is held in a child.
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
-
-
-# ---- namespaces ----------------------------------------------------------------------------
-
-
-def unshare_pids() -> None:
-    """The next child is pid 1 of a new pid namespace, with mounts of its own. Raises OSError."""
-    _check(_libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS), "unshare pid and mount namespaces")
-
-
-def mount_proc() -> None:
-    """As pid 1: a /proc of this namespace. Mounts made outside later still reach us."""
-    _mount("none", "/", None, _MS_REC_SLAVE)
-    _mount("proc", "/proc", "proc", _MS_NOSUID_NODEV_NOEXEC)
-
-
-def hide(folders: tuple[str, ...], kept: tuple[str, ...]) -> None:
-    """Give this process mounts of its own in which the folders are empty and read-only.
-
-    Files and folders of `kept` that lie in them stay where they are. Raises OSError.
-    """
-    _check(_libc.unshare(_CLONE_NEWNS), "unshare mounts")
-    _mount("none", "/", None, _MS_REC_SLAVE)
-    real = [os.path.realpath(folder) for folder in folders if os.path.isdir(folder)]
-    inside = {
-        path: os.open(path, os.O_PATH | os.O_CLOEXEC)
-        for path in dict.fromkeys(map(os.path.realpath, kept))
-        if any(path.startswith(f"{folder}/") for folder in real) and os.path.exists(path)
-    }
-    for folder in real:
-        _mount("tmpfs", folder, "tmpfs", _MS_NOSUID_NODEV_NOEXEC, f"mode=0700,size={_HIDDEN_BYTES}")
-    for path, fd in inside.items():
-        _mount_point(path, os.path.isdir(f"/proc/self/fd/{fd}"))
-        _mount(f"/proc/self/fd/{fd}", path, None, _MS_BIND)
-        os.close(fd)
-    for folder in real:
-        flags = _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID_NODEV_NOEXEC
-        _mount("tmpfs", folder, None, flags | _MS_BIND)
-
-
-def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    encoded = [None if each is None else os.fsencode(each) for each in (source, target, kind, data)]
-    result = _libc.mount(*encoded[:3], flags, encoded[3])
-    _check(result, f"mount {source} on {target}")
-
-
-def _mount_point(path: str, folder: bool) -> None:
-    os.makedirs(path if folder else os.path.dirname(path), mode=0o700, exist_ok=True)
-    if not folder:
-        os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600))
+# ---- pids ----------------------------------------------------------------------------------
 
 
 def become_subreaper() -> None:
     """Orphans of the rank become children of this process."""
-    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "become a subreaper")
+    check(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "become a subreaper")
 
 
 def set_next_pid(rank: int) -> None:
@@ -97,14 +43,19 @@ def set_next_pid(rank: int) -> None:
     pid_max = int(Path("/proc/sys/kernel/pid_max").read_text())
     slots = max(1, pid_max // PIDS_PER_RANK - 1)
     first = PIDS_PER_RANK * (rank % slots + 1)
-    Path("/proc/sys/kernel/ns_last_pid").write_text(str(first - 1))
+    set_last_pid(first - 1)
+
+
+def set_last_pid(pid: int) -> None:
+    """As pid 1: the next process gets the first free pid behind this one. Raises OSError."""
+    Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid))
 
 
 def pid_in(proc: int) -> int:
     """This process's pid as the /proc opened as `proc` numbers it.
 
     A /proc belongs to the namespace it was mounted in, so one that was opened before
-    `unshare_pids` tells the pid that the outside sees.
+    `room.unshare_pids` tells the pid that the outside sees.
     """
     return int(os.readlink("self", dir_fd=proc))
 
@@ -114,15 +65,15 @@ def pid_in(proc: int) -> int:
 
 @dataclass(frozen=True)
 class Command:
-    """What to execute, where, and with what around it. `hidden` is empty but for `kept`."""
+    """What to execute, where, and with what around it. `out`, `err`: as the rank sees them, in its
+    room if it has one."""
 
     argv: tuple[str, ...]
     workdir: str
     env: dict[str, str]
     out: str
     err: str
-    hidden: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    room: room.Room | None = None
 
 
 @dataclass(frozen=True)
@@ -173,13 +124,12 @@ def _report(pipe: int, text: str) -> None:
 def _become(command: Command, host_proc: int, parent: int | None, report: int) -> None:
     os.setsid()
     if parent is not None:
-        _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
+        check(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
         if os.getppid() != parent:
             os._exit(127)  # the parent died before prctl
-    for number in signal.valid_signals():
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    forget_signals()
+    if command.room:
+        room.enter(command.room, ipc=True)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     for target, source in (
         (0, os.open("/dev/null", os.O_RDONLY)),
@@ -189,10 +139,16 @@ def _become(command: Command, host_proc: int, parent: int | None, report: int) -
         os.dup2(source, target)
     _report(report, str(pid_in(host_proc)))
     peers.mark()
-    if command.hidden:
-        hide(command.hidden, command.kept)
     os.chdir(command.workdir)
     os.execvpe(command.argv[0], list(command.argv), command.env)
+
+
+def forget_signals() -> None:
+    """No signal is handled, ignored or blocked."""
+    for number in signal.valid_signals():
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _cannot_start(command: Command, code: int) -> CannotStart:
@@ -209,6 +165,17 @@ def _cannot_start(command: Command, code: int) -> CannotStart:
         reason = f"{os.strerror(code)} (looked in {where})"
     status = 127 if code in (errno.ENOENT, errno.ENOTDIR) else 126
     return CannotStart(status, f"cannot start {name}: {reason}")
+
+
+def child(step: Callable[[], None]) -> NoReturn:
+    """In a process that was just forked: do the step and end."""
+    try:
+        step()
+    except BaseException:
+        log.exception("a process of the launcher failed")
+        raise
+    finally:
+        os._exit(1)
 
 
 # ---- end -----------------------------------------------------------------------------------
@@ -239,6 +206,28 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def living() -> set[int]:
+    """All processes that this /proc shows, but those that are dead and not buried."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                stat = Path("/proc", entry, "stat").read_bytes()
+                words = stat[stat.rindex(b")") + 1 :].split()
+                if words[0] not in (b"Z", b"X") or int(words[_THREADS]) > 1:
+                    found.add(int(entry))
+    return found
+
+
+def has_children() -> bool:
+    """Whether any child is left, dead or alive."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def signal_all(signum: int, namespaced: bool) -> None:
     """Send a signal to every process of the rank.
 
@@ -254,17 +243,28 @@ def signal_all(signum: int, namespaced: bool) -> None:
             os.kill(pid, signum)
 
 
-def reap_until(pid: int | None = None) -> int | None:
-    """Reap what has ended, without blocking. The wait status of `pid` if it was among them."""
-    status = None
+def reap() -> dict[int, int]:
+    """Reap what has ended, without blocking: pid → wait status."""
+    found = {}
     with contextlib.suppress(ChildProcessError):
         while True:
             ended, how = os.waitpid(-1, os.WNOHANG)
             if ended == 0:
                 break
-            if ended == pid:
-                status = how
-    return status
+            found[ended] = how
+    return found
+
+
+def host_pid(pid: int, proc: int) -> int:
+    """A child of ours, as the /proc opened as `proc` numbers it. Raises OSError."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        fd = os.open(f"self/fdinfo/{pidfd}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+        with open(fd) as file:
+            text = file.read()
+    finally:
+        os.close(pidfd)
+    return int(re.search(r"^Pid:\s*(-?\d+)", text, re.MULTILINE)[1])  # type: ignore[index]
 
 
 def kill_the_rest(namespaced: bool) -> None:

@@ -69,7 +69,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 LAUNCHER, PROCESS = "interpose/launcher/launcher.py", "interpose/launcher/process.py"
-CONFIG = "interpose/launcher/config.py"
+CONFIG, ROOM = "interpose/launcher/config.py", "interpose/launcher/room.py"
 ON_RANK = "tests/launcher/test_rank_process.py::"
 ON_CHANNEL, ON_CONFIG = "tests/launcher/test_channel.py::", "tests/launcher/test_config.py::"
 LAUNCHERS = [
@@ -328,8 +328,7 @@ CONTROL = [
            ON_GATE + "test_the_mark_is_set_whatever_limit_there_was"),
     Mutant("rank-not-marked", PROCESS, "    peers.mark()\n", "",
            ON_RANKS + "test_a_rank_gets_nowhere_while_another_job_goes_on"),
-    Mutant("nothing-hidden", PROCESS, "        hide(command.hidden, command.kept)\n",
-           "        pass\n",
+    Mutant("nothing-hidden", ROOM, "    hide(room.hidden, room.kept)\n", "",
            ON_RANKS + "test_a_rank_gets_nowhere_while_another_job_goes_on"),
     Mutant("doors-open-for-all", LAUNCHER, "return pid > 0 and (", "return True or (",
            ON_RANKS + "test_a_rank_gets_nowhere_while_another_job_goes_on"),

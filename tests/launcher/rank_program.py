@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import mmap
 import os
 import signal
 import socket
@@ -116,6 +117,20 @@ def own(answers: str, end: str) -> None:
     """Hand over a channel, then live until `end` is written to."""
     say(answers, json.dumps(hello(make_channel())))
     Path(end).read_text()
+
+
+def own_a_channel(folder: str) -> None:
+    """A channel as the library makes it, mapped; at the end says what is in it."""
+    fd = make_channel(seals=handshake.SHARED_SEALS | fcntl.F_SEAL_SEAL)
+    whole = mmap.mmap(fd, 0x10000000)
+    whole[handshake.HEADER.size + 512 : handshake.HEADER.size + 516] = b"mine"
+    assert hello(fd)[0] == 0
+    os.close(fd)
+    Path(folder, "ready").write_text("x")
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.01)
+    at = handshake.HEADER.size + 512
+    print(whole[at : at + 8].decode(), flush=True)
 
 
 def own_of_two(answers: str, end: str) -> None:

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import pytest
 
+from rankfold import criu
 from rankfold.interpose import descriptions
 
 _CAP_SYS_ADMIN = 21
@@ -38,3 +39,13 @@ def need_cuda_headers(library: str = "cudart") -> None:
     """Where NVIDIA's header of `library` (as in `interpose.headers.FILES`) is not to be found."""
     if not descriptions.header_folders(library):
         missing(f"no CUDA headers on this machine (of {library})")
+
+
+def need_criu() -> None:
+    """Where CRIU is missing or cannot work: it needs namespaces, too."""
+    need_namespaces()
+    try:
+        if trouble := criu.trouble():
+            missing(f"CRIU cannot work here: {trouble}")
+    except criu.Missing as error:
+        missing(str(error))

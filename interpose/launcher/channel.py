@@ -1,0 +1,67 @@
+"""A rank's channel while the rank stands still: what of it need not travel, where it comes back.
+
+The layout is that of ``interpose/channel/channel.h``; nobody writes to a channel meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+
+from rankfold import records
+from rankfold.interpose.launcher.room import check, libc
+
+_CHANNEL = records.channel()
+RING, RING_BYTES, RECORD_MAX, BULK, BULK_COUNT, BULK_BYTES = (
+    _CHANNEL.constants[f"RF_{name}"]
+    for name in ("OFF_RING", "RING_BYTES", "RECORD_MAX", "OFF_BULK", "BULK_COUNT", "BULK_BYTES")
+)
+_HEADER = _CHANNEL.structs["rf_header"]
+_PUNCH, _KEEP_SIZE = 2, 1
+_PAGE = 4096
+
+
+def punch(fd: int) -> None:
+    """Make holes of what has been consumed: of the ring, and bulk slots that nobody claims.
+
+    The record that a thread may be writing just now, behind the ring's head, stays. Raises OSError.
+    """
+    header = _CHANNEL.unpack(_HEADER, os.pread(fd, _HEADER.size, 0))
+    head, tail, busy = header["head"], header["tail"], header["bulk_busy"]
+    used = min(head - tail + 2 * RECORD_MAX, RING_BYTES)  # with what is skipped at the ring's end
+    first = -(-(tail + used) // _PAGE) * _PAGE
+    last = (tail + RING_BYTES) // _PAGE * _PAGE
+    if last > first:
+        begin, end = first % RING_BYTES, last % RING_BYTES
+        parts = [(begin, end)] if begin < end else [(begin, RING_BYTES), (0, end)]
+        for begin, end in parts:
+            _punch(fd, RING + begin, end - begin)
+    for slot in range(BULK_COUNT):
+        if not busy >> slot & 1:
+            _punch(fd, BULK + slot * BULK_BYTES, BULK_BYTES)
+
+
+def _punch(fd: int, offset: int, length: int) -> None:
+    if length > 0:
+        result = libc.fallocate(
+            fd, _PUNCH | _KEEP_SIZE, ctypes.c_long(offset), ctypes.c_long(length)
+        )
+        check(result, "punch a hole into the channel")
+
+
+def mapped_by(pid: int, fd: int) -> str | None:
+    """Where that process has the channel mapped: a name in its map_files; None: nowhere."""
+    wanted = os.fstat(fd)
+    folder = f"/proc/{pid}/map_files"
+    for name in sorted(os.listdir(folder)):
+        with contextlib.suppress(OSError):
+            found = os.stat(f"{folder}/{name}")
+            if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                return name
+    return None
+
+
+def opened(pid: int, mapping: str) -> int:
+    """The file behind a mapping of that process. Raises OSError."""
+    return os.open(f"/proc/{pid}/map_files/{mapping}", os.O_RDWR | os.O_CLOEXEC)

@@ -1,0 +1,149 @@
+"""CRIU at work on one rank: the command lines, and what its logs say of a failure.
+
+CRIU lives in the rank's pid namespace and enters its mounts, so that neither is part of the images;
+the IPC namespace is. Which program it is: rankfold/criu.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+from rankfold import criu
+from rankfold.interpose.launcher import room
+from rankfold.interpose.launcher.room import libc
+
+_SILENT = ("RLIMIT_NOFILE", "Dumping FAILED", "Restoring FAILED", "cgroupd: recv", "empty-image")
+_PR_SET_PDEATHSIG = 1
+_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}  # nothing preloaded
+_SEIZE_S = 60  # to stop all threads
+
+# Run by CRIU when all is restored and nothing has run yet: CRIU leaves the rank's cgroup, which is
+# frozen then. The rank's processes stop before they return from the kernel for the first time. CRIU
+# would go on if this failed: all of the namespace is ended then.
+HOLD = b"""#!/bin/sh
+[ "$CRTOOLS_SCRIPT_ACTION" = pre-resume ] || exit 0
+{
+	echo 0 >"$RANK_PARENT/cgroup.procs" &&
+	echo "$PPID" >"$RANK_PARENT/cgroup.procs" &&
+	echo 1 >"$RANK_CGROUP/cgroup.freeze"
+} || kill -9 -1
+"""
+
+# What CRIU refuses, and what the job's owner can do about it.
+_REMEDIES = (
+    (r"MPTCP|proto 262|[Uu]nsupported proto", "GODEBUG=multipathtcp=0 keeps Go from MPTCP"),
+    (r"External socket|unix: .*peer", "a Unix socket leads out of the rank: it must close it"),
+    (r"[Nn]ested|namespace", "a rank cannot hold namespaces (sandboxes) of its own"),
+    (r"has bad size|Can't open file|No such file", "the rank's files must be as they were"),
+    (r"[Bb]uild-?[Ii][Dd]", "a program or library that it runs was replaced"),
+    (r"bind|Address already in use", "a port of the rank is somebody else's by now"),
+)
+
+
+class Refused(Exception):
+    """CRIU would not; the message has its reason. Nothing has changed."""
+
+
+class Killed(Exception):
+    """CRIU was ended in the middle; what it worked on cannot be trusted."""
+
+
+def dump(pid: int, images: Path, cgroup: str) -> subprocess.Popen[bytes]:
+    """Begin to write the processes below `pid`, which are frozen in `cgroup`, and stay so.
+
+    Raises criu.Missing, OSError.
+    """
+    folder = os.open(images, os.O_RDONLY | os.O_DIRECTORY)
+    parent = os.getpid()
+
+    def enter() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        room.join(pid)
+
+    try:
+        return subprocess.Popen(
+            [
+                criu.command(), "dump", "-t", str(pid), "-D", f"/proc/self/fd/{folder}",
+                "-o", "dump.log", "-v2", "--timeout", str(_SEIZE_S), "--leave-running",
+                "--freeze-cgroup", cgroup, "--manage-cgroups=ignore", "--network-lock", "skip",
+                "--tcp-established", "--file-locks", "--link-remap", "--ghost-limit", "64G",
+            ],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            pass_fds=(folder,), preexec_fn=enter, env=_ENV,
+        )  # fmt: skip
+    finally:
+        os.close(folder)
+
+
+def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
+    """Wait for its end. Raises Refused, Killed."""
+    status = dumping.wait()
+    if status < 0:
+        raise Killed(f"CRIU was killed by signal {-status} while it looked at the rank")
+    if status != 0:
+        raise Refused(reason(images / "dump.log"))
+
+
+def restore(images: int, hold: str, cgroup: str, parent: str) -> None:
+    """Become CRIU that restores what is in the folder `images` here, as siblings, in `cgroup`,
+    which we are in, and frozen: `hold` is a file of `HOLD`. Raises criu.Missing, OSError."""
+    os.set_inheritable(images, True)
+    argv = [
+        criu.command(), "restore", "-D", f"/proc/self/fd/{images}", "-o", "restore.log", "-v2",
+        "--restore-sibling", "--restore-detached", "--manage-cgroups=ignore",
+        "--tcp-established", "--file-locks", "--action-script", hold,
+    ]  # fmt: skip
+    os.execve(argv[0], argv, _ENV | {"RANK_CGROUP": cgroup, "RANK_PARENT": parent})
+
+
+def note_cpu(images: Path) -> None:
+    """Write down what this processor can do. Raises Refused, criu.Missing, OSError."""
+    if _cpuinfo("dump", images) != 0:
+        raise Refused("CRIU cannot tell what this processor can do")
+
+
+def compare_cpu(images: Path) -> None:
+    """Raises Refused unless this processor can do what that one could; criu.Missing, OSError."""
+    if _cpuinfo("check", images) != 0:
+        raise Refused("the rank ran on a processor that can do more than this one")
+
+
+def _cpuinfo(what: str, images: Path) -> int:
+    done = subprocess.run(
+        [criu.command(), "cpuinfo", what, "-D", str(images), "-o", f"cpuinfo-{what}.log"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=_ENV, check=False,
+    )  # fmt: skip
+    return done.returncode
+
+
+def reason(log: Path) -> str:
+    """The first thing that CRIU complains of, its process, and what to do, where that is known."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError as error:
+        return f"it left no log: {error}"
+    told = [line for line in lines if "Error (" in line and not any(s in line for s in _SILENT)]
+    if not told:
+        return f"it does not say why ({log})"
+    text = re.sub(r"^.*?Error \([^)]*\): ", "", told[0])
+    for line in told:
+        if match := re.search(r"\(pid: (\d+)\)|^\s*(\d+): Error", line):
+            text = f"process {named(int(match[1] or match[2]))}: {text}"
+            break
+    remedies = [remedy for pattern, remedy in _REMEDIES if re.search(pattern, " ".join(told))]
+    return f"{text}; {remedies[0]}" if remedies else text
+
+
+def named(pid: int) -> str:
+    """``1000 (train)``"""
+    with contextlib.suppress(OSError):
+        return f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    return str(pid)

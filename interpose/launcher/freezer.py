@@ -1,0 +1,173 @@
+"""A rank's processes stand still: in a cgroup (version 2) that is there only while they do.
+
+The kernel stops them where they are; they get no signal and cannot tell. Version 2 it is, which
+every kernel has beside version 1: there SIGKILL ends what is frozen, so that nothing survives a
+launcher that is killed. What may be left of such a one is an empty cgroup. Who freezes next, of
+whatever rank, removes it: a living launcher holds a lock on its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable
+
+from rankfold.interpose.launcher import room
+
+PREFIX = "rankfold-"
+_MOVES_MAX = 100  # rounds: who forks meanwhile needs another
+
+
+class CannotFreeze(Exception):
+    """The kernel or our privileges do not allow it; the message says what is missing."""
+
+
+class Freezer:
+    """Of one rank. `name` is no other's."""
+
+    def __init__(self, name: str):
+        self.name = PREFIX + name
+        self._ours = os.getpid()
+        self._parent = -1
+        self._fd = -1  # of the cgroup, while there is one
+
+    @property
+    def path(self) -> str:
+        """Of the cgroup, as every process of our pid namespace can open it."""
+        return f"/proc/{self._ours}/fd/{self._fd}"
+
+    @property
+    def parent(self) -> str:
+        """Of the cgroup above it, where processes run freely."""
+        return f"/proc/{self._ours}/fd/{self._parent}"
+
+    def make(self) -> None:
+        """The cgroup, empty and thawed, if it is not there yet. Raises CannotFreeze."""
+        if self._fd >= 0:
+            return
+        try:
+            if self._parent < 0:
+                self._parent = _own_cgroup()
+            _sweep(self._parent)
+            self._fd = self._made()
+        except OSError as error:
+            raise CannotFreeze(f"no cgroup can be made to freeze a rank in: {error}") from error
+
+    def _made(self) -> int:
+        """Locked; made again where somebody swept it before it was."""
+        while True:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.name, 0o700, dir_fd=self._parent)
+            with contextlib.suppress(FileNotFoundError):
+                fd = _opened(self.name, self._parent)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                with contextlib.suppress(FileNotFoundError):
+                    now = os.stat(self.name, dir_fd=self._parent)
+                    if now.st_ino == os.fstat(fd).st_ino:
+                        return fd
+                os.close(fd)
+
+    def freeze(self, pids: Callable[[], set[int]]) -> None:
+        """Begin to freeze all that `pids` finds; `frozen` says when it is done.
+
+        Twice nobody else must be found: who is in has all its children in. Raises CannotFreeze.
+        """
+        self.make()
+        try:
+            while self._move(pids()) or self._move(pids()):
+                pass
+            self._write("cgroup.freeze", "1")
+        except OSError as error:
+            raise CannotFreeze(f"the rank cannot be frozen: {error}") from error
+
+    def join(self) -> None:
+        """This very process, and all it starts from now on, is in the cgroup. Raises OSError."""
+        self._write("cgroup.procs", "0")
+
+    def again(self) -> None:
+        """What is in the cgroup is frozen, if it was not. Raises OSError."""
+        self._write("cgroup.freeze", "1")
+
+    def _move(self, pids: set[int]) -> bool:
+        """Whether anybody had to be moved in."""
+        outside = pids - self.members()
+        for pid in outside:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                self._write("cgroup.procs", str(pid))
+        return bool(outside)
+
+    def members(self) -> set[int]:
+        return {int(line) for line in self._read("cgroup.procs").split()}
+
+    def frozen(self) -> bool:
+        """Whether all in the cgroup stand still. Raises OSError."""
+        return "frozen 1" in self._read("cgroup.events").splitlines()
+
+    def thaw(self) -> None:
+        """All go on, where they were before; the cgroup is gone. Raises OSError."""
+        if self._fd < 0:
+            return
+        self._write("cgroup.freeze", "0")
+        for _ in range(_MOVES_MAX):
+            members = self.members()
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    _write(self._parent, "cgroup.procs", str(pid))
+            if not members:
+                break
+        self.drop()
+
+    def drop(self) -> None:
+        """The cgroup is gone; nobody is in it any more. Raises OSError."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(self.name, dir_fd=self._parent)
+
+    def _read(self, name: str) -> str:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd)
+        with open(fd) as file:
+            return file.read()
+
+    def _write(self, name: str, text: str) -> None:
+        _write(self._fd, name, text)
+
+
+def _own_cgroup() -> int:
+    """The cgroup that we are in ourselves: what limits us limits the rank as well."""
+    root = room.detached("cgroup2")
+    try:
+        with open("/proc/self/cgroup") as file:
+            path = next(line[3:].strip() for line in file if line.startswith("0::"))
+        inside = "." if path.startswith("/..") else f".{path}"
+        return _opened(inside, root)
+    finally:
+        os.close(root)
+
+
+def _sweep(parent: int) -> None:
+    """Remove what launchers left that were killed."""
+    for name in os.listdir(parent):
+        if not name.startswith(PREFIX):
+            continue
+        with contextlib.suppress(OSError):  # it has an owner, or is gone by now
+            fd = _opened(name, parent)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.rmdir(name, dir_fd=parent)
+            finally:
+                os.close(fd)
+
+
+def _opened(name: str, folder: int) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+
+
+def _write(folder: int, name: str, text: str) -> None:
+    fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

@@ -1,0 +1,140 @@
+"""What is changed in the images that CRIU wrote: calls that the dump interrupted begin anew.
+
+A dump takes threads out of the system calls they wait in. The kernel restarts most of them; those
+with a relative timeout, and some that look at sockets or System V's things, would return EINTR,
+which a program without a signal handler need not expect, and few C programs look for. In the saved
+registers of such a thread the call is put back, as the kernel does it for the others: the number of
+the call into AX, the instruction pointer before the instruction. It waits its whole timeout.
+
+An image is two magic numbers, then for each entry its length (u32) and a message of protobuf
+(``core.proto``, ``core-x86.proto`` of CRIU). Values keep their place and length: a varint may be
+longer than it need be.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+# Numbers of x86-64: read, write, poll, readv, writev, select, nanosleep, accept, the send and
+# receive calls, semop, msgsnd, msgrcv, rt_sigtimedwait, futex, io_getevents, semtimedop,
+# clock_nanosleep, epoll_wait, pselect6, ppoll, epoll_pwait, accept4, recvmmsg, sendmmsg,
+# io_pgetevents, epoll_pwait2, futex_waitv, futex_wait.
+RESTARTED = frozenset((
+    0, 1, 7, 19, 20, 23, 35, 43, 44, 45, 46, 47, 65, 69, 70, 128, 202, 208, 220,
+    230, 232, 270, 271, 281, 288, 299, 307, 333, 441, 449, 455,
+))  # fmt: skip
+
+_MAGICS = 8  # bytes
+_INTERRUPTED = 2**64 - errno.EINTR
+_SYSCALL_BYTES = 2  # of the instruction
+# Fields of core_entry, task_core_entry, thread_core_entry, signal_queue_entry, thread_info_x86
+# and user_x86_regs_entry.
+_THREAD_INFO, _TASK, _THREAD = 2, 3, 5
+_SIGNALS_OF_TASK, _SIGNALS_OF_THREAD, _SIGNALS = 10, 9, 1
+_REGISTERS = 2
+_AX, _ORIG_AX, _IP = 11, 16, 17
+
+
+def mend(folder: Path) -> int:
+    """In all images of threads in `folder`. How many threads had been interrupted."""
+    return sum(_mend_one(path) for path in sorted(folder.glob("core-*.img")))
+
+
+def threads(folder: Path) -> set[int]:
+    """The ids of all threads that were dumped."""
+    return {int(path.stem.removeprefix("core-")) for path in folder.glob("core-*.img")}
+
+
+def _mend_one(path: Path) -> bool:
+    data = bytearray(path.read_bytes())
+    (length,) = struct.unpack_from("<I", data, _MAGICS)
+    begin = _MAGICS + 4
+    core = Message(data, begin, begin + length)
+    if not _interrupted(core):
+        return False
+    path.write_bytes(data)
+    return True
+
+
+def _interrupted(core: Message) -> bool:
+    registers = core.inside(_THREAD_INFO, _REGISTERS)
+    if registers is None or _has_signals(core):
+        return False
+    ax, call, ip = (registers.number(field) for field in (_AX, _ORIG_AX, _IP))
+    if ax != _INTERRUPTED or call not in RESTARTED or ip is None:
+        return False
+    registers.put(_AX, call)
+    registers.put(_IP, ip - _SYSCALL_BYTES)
+    return True
+
+
+def _has_signals(core: Message) -> bool:
+    """Then it is one of them that interrupted the call."""
+    return any(
+        (queue := core.inside(*path)) is not None and queue.has(_SIGNALS)
+        for path in ((_TASK, _SIGNALS_OF_TASK), (_THREAD, _SIGNALS_OF_THREAD))
+    )
+
+
+class Message:
+    """A message of protobuf in `data`, from `begin` to `end`."""
+
+    def __init__(self, data: bytearray, begin: int, end: int):
+        self.data, self.begin, self.end = data, begin, end
+
+    def inside(self, *fields: int) -> Message | None:
+        """The message in that field, in that field of that …; None: it is not there."""
+        found: Message | None = self
+        for number in fields:
+            places = [p for p in (found._fields() if found else ()) if p[0] == number]
+            found = Message(self.data, *places[0][2:]) if places else None
+        return found
+
+    def has(self, number: int) -> bool:
+        return any(field == number for field, _, _, _ in self._fields())
+
+    def number(self, number: int) -> int | None:
+        for field, kind, begin, _ in self._fields():
+            if (field, kind) == (number, 0):
+                return _varint(self.data, begin)[0]
+        return None
+
+    def put(self, number: int, value: int) -> None:
+        """Into a field that is there, and whose place the value fits."""
+        for field, _, begin, end in self._fields():
+            if field == number:
+                for at in range(begin, end):
+                    more = 0x80 if at + 1 < end else 0
+                    self.data[at] = (value & 0x7F) | more
+                    value >>= 7
+                assert value == 0
+
+    def _fields(self) -> Iterator[tuple[int, int, int, int]]:
+        """Number, kind, and where the value begins and ends."""
+        at = self.begin
+        while at < self.end:
+            key, at = _varint(self.data, at)
+            kind = key & 7
+            if kind == 0:
+                following = _varint(self.data, at)[1]
+            elif kind == 2:
+                length, at = _varint(self.data, at)
+                following = at + length
+            else:
+                following = at + {1: 8, 5: 4}[kind]
+            yield key >> 3, kind, at, following
+            at = following
+
+
+def _varint(data: bytearray, at: int) -> tuple[int, int]:
+    """A number, and where the next thing begins."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at

@@ -1,0 +1,66 @@
+"""The libraries that a rank preloads: copies, named by what is in them.
+
+A rank has them mapped for its whole life, which may outlast a build: CRIU maps the very same files
+again. So each job's folder keeps a copy of those that its ranks began with.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import blake3
+
+_FOLDER = "interposer"
+
+
+class Unusable(Exception):
+    """The libraries cannot be found as they are needed; the message says which."""
+
+
+def keep(libraries: tuple[str, ...], job: str) -> Path:
+    """A folder below that of the job with copies of the libraries; its name is their digest.
+
+    Raises OSError.
+    """
+    there = Path(job, _FOLDER, digest(libraries))
+    if there.is_dir():
+        return there
+    there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=there.parent, prefix=".new-"))
+    for library in libraries:
+        shutil.copy(library, fresh)
+    try:
+        fresh.rename(there)
+    except OSError:  # another rank's launcher was first
+        shutil.rmtree(fresh)
+        if not there.is_dir():
+            raise
+    return there
+
+
+def again(wanted: str, libraries: tuple[str, ...], job: str) -> Path:
+    """The folder that `keep` gave when it gave the name `wanted`. Raises Unusable, OSError.
+
+    `libraries`: those of today.
+    """
+    there = Path(job, _FOLDER, wanted)
+    if there.is_dir():
+        return there
+    if digest(libraries) != wanted:
+        raise Unusable(
+            f"the rank began with other interposer libraries ({wanted}) than are built here "
+            f"({digest(libraries)}): build those, or copy their folder to {there}"
+        )
+    return keep(libraries, job)
+
+
+def digest(libraries: tuple[str, ...]) -> str:
+    """Over names and contents."""
+    hasher = blake3.blake3()
+    for library in sorted(libraries, key=os.path.basename):
+        content = blake3.blake3(Path(library).read_bytes()).hexdigest()
+        hasher.update(f"{os.path.basename(library)} {content}\n".encode())
+    return str(hasher.hexdigest(length=8))

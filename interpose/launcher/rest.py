@@ -1,0 +1,463 @@
+"""A rank at rest: frozen, written down, ended by us, brought back.
+
+Each operation is answered when it is done; the loop goes on meanwhile, since what takes long is
+done by processes of their own (`workers.py`, CRIU). One of these works at a time; who asks for the
+same waits for the same answer, and whatever else is asked meanwhile is refused as "busy". What CRIU
+was killed over is ended: nobody knows what of it is CRIU's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rankfold import criu as programs
+from rankfold import messages, service
+from rankfold.control import ControlError, Message
+from rankfold.interpose.launcher import (
+    channel,
+    criu,
+    freezer,
+    handshake,
+    interposer,
+    process,
+    room,
+    snapshots,
+    undumpable,
+)
+from rankfold.interpose.launcher.config import Config
+from rankfold.interpose.launcher.workers import Workers
+from rankfold.log import area
+from rankfold.service import Request
+
+log = area(__file__)
+
+FREEZE_S = 10.0  # a process that waits for a disk or the like stops when it has it
+LOOK_AGAIN_S = 0.001
+
+
+class Held(Protocol):
+    """What the launcher has of its rank, as far as it concerns us."""
+
+    config: Config
+    namespaced: bool
+    started: process.Started | None
+    libraries: str | None
+    server: service.Server
+    workers: Workers
+
+    @property
+    def image(self) -> int: ...
+
+    def channel(self) -> tuple[int, int] | None:
+        """The channel, and the pid of its owner."""
+
+    def room(self) -> room.Room: ...
+
+    def vacated(self) -> None:
+        """The rank is gone: let go of what belonged to it."""
+
+    def restored(self, pid: int, memory: tuple[int, int] | None) -> None:
+        """The rank is here; `memory` as `channel` gives it."""
+
+
+class Rest:
+    """Serves the operations of messages.py from ``freeze`` to ``restore``."""
+
+    def __init__(self, held: Held, name: str, libraries: Callable[[], tuple[str, ...]]):
+        self.held, self.preload = held, libraries
+        self.freezer = freezer.Freezer(name)
+        self.frozen = False
+        self.trouble: str | None = None  # why the rank had to be ended
+        self._freezing: list[Request[Any]] = []
+        self._busy = ""  # what is being done
+        self._waiting: list[Request[Any]] = []  # for that
+        self._written: tuple[str, int] | None = None  # folder and bytes, since it is frozen
+        self._restored = ""  # folder, likewise
+        self._script = -1  # CRIU's, once it was needed
+        self._when_gone: Callable[[], None] | None = None
+
+    def operations(self) -> dict[type[messages.Operation], service.Handler]:
+        return {
+            messages.Freeze: self._freeze,
+            messages.Thaw: self._thaw,
+            messages.Snapshot: self._snapshot,
+            messages.Vacate: self._vacate,
+            messages.Restore: self._restore,
+        }
+
+    def ended(self) -> None:
+        """The rank has ended by itself, and with it whatever was being done."""
+        error = ControlError("exited", "the rank has ended")
+        for request in [*self._freezing, *self._waiting]:
+            request.refuse(error)
+        self._freezing, self._waiting = [], []
+        self.drop()
+
+    def drop(self) -> None:
+        """Nothing of the rank is left: neither is its cgroup."""
+        self.frozen, self._written, self._restored = False, None, ""
+        try:
+            self.freezer.drop()
+        except OSError as error:
+            log.warning("%s is left: %s", self.freezer.name, error)
+
+    # ---- standing still -----------------------------------------------------------------
+
+    def _freeze(self, request: Request[messages.Freeze]) -> Message | None:
+        self._need_rank()
+        self._need_idle("freeze")
+        if self.frozen:
+            return {}
+        if not self.held.namespaced:
+            raise ControlError("unavailable", _UNPRIVILEGED)
+        try:
+            if not self._freezing:
+                self.freezer.freeze(self._pids)
+        except freezer.CannotFreeze as error:
+            self._thaw_now()
+            raise ControlError("unavailable", str(error)) from error
+        self._freezing.append(request)
+        self._await_frozen(self._stands, self._moves, time.monotonic() + FREEZE_S)
+        return None
+
+    def _stands(self) -> None:
+        self.frozen = True
+        waiting, self._freezing = self._freezing, []
+        for request in waiting:
+            request.reply()
+
+    def _moves(self) -> None:
+        who = ", ".join(criu.named(pid) for pid in sorted(self._pids()) if _waits(pid))
+        self._thaw_now()
+        waiting, self._freezing = self._freezing, []
+        for request in waiting:
+            request.refuse(ControlError("failed", f"not all stand still after {FREEZE_S} s: {who}"))
+
+    def _await_frozen(
+        self, then: Callable[[], None], otherwise: Callable[[], None], until: float
+    ) -> None:
+        """Look until all stand still, or the time is over; not when the rank has ended."""
+        try:
+            frozen = self.freezer.frozen()
+        except OSError:
+            return
+        if frozen:
+            then()
+        elif time.monotonic() > until:
+            otherwise()
+        else:
+            again = lambda: self._await_frozen(then, otherwise, until)  # noqa: E731
+            self.held.server.after(LOOK_AGAIN_S, again)
+
+    def _pids(self) -> set[int]:
+        """The rank's: all of the namespace but the launcher and who works for it."""
+        ours = {1, *self.held.workers.pids()}
+        return {pid for pid in process.living() if pid not in ours}
+
+    def _thaw(self, _request: Request[messages.Thaw]) -> Message:
+        self._need_rank()
+        self._need_idle("thaw")
+        for request in self._freezing:
+            request.refuse(ControlError("busy", "it was thawed again"))
+        self._freezing = []
+        self._thaw_now()
+        return {}
+
+    def _thaw_now(self) -> None:
+        self.frozen, self._written, self._restored = False, None, ""
+        try:
+            self.freezer.thaw()
+        except OSError as error:
+            raise ControlError("failed", f"the rank cannot be thawed: {error}") from error
+
+    # ---- writing it down ----------------------------------------------------------------
+
+    def _snapshot(self, request: Request[messages.Snapshot]) -> Message | None:
+        self._need_rank()
+        folder = request.message.folder
+        if self._join(f"snapshot into {folder}", request):
+            return None
+        if not self.frozen:
+            raise ControlError("running", f"rank {self.held.config.rank} runs: freeze it first")
+        if self._written and self._written[0] == folder and os.path.exists(folder):
+            return {"bytes": self._written[1]}
+        self._need_criu()
+        about, memory = self._about()
+        self._begin(f"snapshot into {folder}", request)
+        pids, cgroup, image = self._pids(), self.freezer.path, self.held.image
+        self.held.workers.start(
+            lambda: _written(folder, about, pids, cgroup, memory, image),
+            lambda result: self._after_snapshot(folder, result),
+        )
+        return None
+
+    def _about(self) -> tuple[snapshots.About, int | None]:
+        held, config = self.held, self.held.config
+        assert held.started is not None
+        found = held.channel()
+        place: dict[str, Any] | None = None
+        if found:
+            where = channel.mapped_by(found[1], found[0])
+            if where is None:
+                text = f"process {criu.named(found[1])} does not have its channel mapped"
+                raise ControlError("undumpable", text)
+            place = {"owner": found[1], "map": where}
+        about = snapshots.About(
+            job=config.job, rank=config.rank, world_size=config.world_size,
+            incarnation=config.incarnation, pid=held.started.pid,
+            interposer=os.path.basename(held.libraries) if held.libraries else None,
+            image_bytes=config.image_bytes, channel=place,
+            logs={kind: os.stat(config.log(kind)).st_size for kind in ("out", "err")},
+        )  # fmt: skip
+        return about, found[0] if found else None
+
+    def _after_snapshot(self, folder: str, result: Message | None) -> None:
+        """CRIU leaves what it looked at frozen, unless it was killed."""
+        if result is None or result.get("code") == "killed":
+            self.trouble = (result or {}).get("message") or "who saved the rank was killed"
+            self._answer(ControlError("failed", f"{self.trouble}: the rank is ended"))
+            process.signal_all(process.KILL, self.held.namespaced)
+            return
+
+        def still() -> None:
+            if "code" in result:
+                self._answer(ControlError(result["code"], result["message"]))
+            else:
+                self._written = (folder, result["bytes"])
+                self._answer(result)
+
+        def loose() -> None:
+            self._answer(ControlError("failed", "the rank did not stand still any more"))
+
+        try:
+            self.freezer.again()
+        except OSError:  # it has ended
+            return
+        self._await_frozen(still, loose, time.monotonic() + FREEZE_S)
+
+    # ---- away with it -------------------------------------------------------------------
+
+    def _vacate(self, request: Request[messages.Vacate]) -> Message | None:
+        if self._join("vacate", request):
+            return None
+        if self.held.started is None and not self._busy:
+            return {}
+        for other in [*self._freezing, *self._waiting]:
+            other.refuse(ControlError("vacated", "the rank was ended meanwhile"))
+        self._freezing, self._waiting = [], []
+        self._begin("vacate", request)
+        self._end_all(lambda: self._answer({}))
+        return None
+
+    def _end_all(self, then: Callable[[], None]) -> None:
+        """End all processes below us, and go on when they are gone."""
+        self.held.workers.forget()
+        self._when_gone = then
+        process.signal_all(process.KILL, self.held.namespaced)
+        self.children_ended()
+
+    @property
+    def ending(self) -> bool:
+        """The end of the rank's processes is our doing."""
+        return self._when_gone is not None
+
+    def children_ended(self) -> None:
+        """Some have been reaped: go on if it was the last."""
+        if self._when_gone is None:
+            return
+        if process.has_children():
+            if not self.held.namespaced:  # what a killed process leaves comes to us
+                process.signal_all(process.KILL, False)
+            return
+        then, self._when_gone = self._when_gone, None
+        self.drop()
+        self.held.vacated()
+        then()
+
+    # ---- bringing it back ---------------------------------------------------------------
+
+    def _restore(self, request: Request[messages.Restore]) -> Message | None:
+        folder, config = request.message.folder, self.held.config
+        if self._join(f"restore from {folder}", request):
+            return None
+        if self._restored == folder:
+            return {}
+        if self.held.started is not None or self._busy:
+            raise ControlError("busy", f"rank {config.rank} is here: vacate it first")
+        self._need_criu()
+        try:
+            about = snapshots.read(folder)
+            snapshots.compare(about, config.rank, config.world_size, config.image_bytes)
+        except snapshots.Unfit as error:
+            raise ControlError("snapshot", str(error)) from error
+        self._begin(f"restore from {folder}", request)
+        libraries, job = self.preload(), os.path.dirname(config.exit_file)
+        self.held.workers.start(
+            lambda: _prepared(folder, about, libraries, job, self.held.image),
+            lambda result: self._prepared(folder, about, result),
+        )
+        return None
+
+    def _prepared(self, folder: str, about: snapshots.About, result: Message | None) -> None:
+        if result is None or "code" in result:
+            told = result or {"code": "failed", "message": "who prepared the rank was killed"}
+            self._not_restored(ControlError(told["code"], told["message"]))
+            return
+        self.held.libraries = result["libraries"]
+        try:
+            self.freezer.make()
+            process.set_last_pid(result["last_pid"])
+            pid = self._fork_criu(folder)
+        except (OSError, freezer.CannotFreeze) as error:
+            self._not_restored(ControlError("unavailable", f"CRIU cannot be started: {error}"))
+            return
+        self.held.workers.await_end(pid, lambda status: self._after_criu(folder, about, status))
+
+    def _fork_criu(self, folder: str) -> int:
+        """CRIU is a child of ours, so that the rank's first process becomes one."""
+        if self._script < 0:
+            self._script = os.memfd_create("hold", os.MFD_CLOEXEC)
+            os.write(self._script, criu.HOLD)
+        images, inside = snapshots.opened_images(folder), self.held.room()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                process.child(lambda: self._become_criu(images, inside))
+        finally:
+            os.close(images)
+        return pid
+
+    def _become_criu(self, images: int, inside: room.Room) -> None:
+        process.forget_signals()
+        room.enter(inside, ipc=False)  # that is among the images
+        self.freezer.join()
+        hold = f"/proc/{os.getppid()}/fd/{self._script}"
+        criu.restore(images, hold, self.freezer.path, self.freezer.parent)
+
+    def _after_criu(self, folder: str, about: snapshots.About, status: int) -> None:
+        if status != 0:
+            why = snapshots.why_not(folder) if status > 0 else f"CRIU was killed ({status})"
+            self._not_restored(ControlError("snapshot", f"rank {about.rank}: {why}"))
+            return
+
+        def still() -> None:
+            try:
+                memory = None
+                if about.channel:
+                    owner = about.channel["owner"]
+                    memory = (channel.opened(owner, about.channel["map"]), owner)
+                for kind, size in about.logs.items():
+                    snapshots.cut(self.held.config.log(kind), size)
+                self.held.restored(about.pid, memory)
+            except (OSError, handshake.Refused) as error:
+                self._not_restored(ControlError("failed", f"what was restored is wrong: {error}"))
+                return
+            self.frozen, self._restored = True, folder
+            self._answer({})
+
+        def loose() -> None:
+            self._not_restored(ControlError("failed", "the restored rank does not stand still"))
+
+        self._await_frozen(still, loose, time.monotonic() + FREEZE_S)
+
+    def _not_restored(self, error: ControlError) -> None:
+        self._end_all(lambda: self._answer(error))
+
+    # ---- what all of them have ----------------------------------------------------------
+
+    def _need_rank(self) -> None:
+        if self.held.started is None:
+            raise ControlError("empty", f"there is no rank {self.held.config.rank} here")
+
+    def _need_idle(self, what: str) -> None:
+        if self._busy:
+            raise ControlError("busy", f"{what}: there is a {self._busy} under way")
+
+    def _need_criu(self) -> None:
+        if not self.held.namespaced:
+            raise ControlError("unavailable", _UNPRIVILEGED)
+        if self.held.room().fixed is None:
+            raise ControlError("unavailable", f"the folder {room.FOLDER} cannot be made")
+        try:
+            programs.command()
+        except programs.Missing as error:
+            raise ControlError("unavailable", str(error)) from error
+
+    def _join(self, what: str, request: Request[Any]) -> bool:
+        """Whether that is being done already: then this one waits for it, too."""
+        if self._busy == what:
+            self._waiting.append(request)
+            return True
+        if what != "vacate":
+            self._need_idle(what)
+        return False
+
+    def _begin(self, what: str, request: Request[Any]) -> None:
+        self._busy, self._waiting = what, [request]
+
+    def _answer(self, result: Message | ControlError) -> None:
+        waiting, self._waiting, self._busy = self._waiting, [], ""
+        for request in waiting:
+            if isinstance(result, ControlError):
+                request.refuse(result)
+            else:
+                request.reply(**result)
+
+
+_UNPRIVILEGED = (
+    "the rank has no namespaces of its own: freezing and saving processes needs root or "
+    "CAP_SYS_ADMIN"
+)
+
+
+def _waits(pid: int) -> bool:
+    """Whether a process is in a call that nothing interrupts."""
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] == "D"
+    except OSError:
+        return False
+
+
+# ---- in processes of their own -----------------------------------------------------------
+
+
+def _written(
+    folder: str,
+    about: snapshots.About,
+    pids: set[int],
+    cgroup: str,
+    memory: int | None,
+    image: int,
+) -> Message:
+    hindrances = undumpable.find(about.pid, pids)
+    if hindrances:
+        return {"code": "undumpable", "message": "; ".join(hindrances[:3])}
+    try:
+        return {"bytes": snapshots.write(folder, about, cgroup, memory, image)}
+    except criu.Refused as error:
+        return {"code": "undumpable", "message": str(error)}
+    except criu.Killed as error:
+        return {"code": "killed", "message": str(error)}
+    except programs.Missing as error:
+        return {"code": "unavailable", "message": str(error)}
+    except OSError as error:
+        return {"code": "failed", "message": str(error)}
+
+
+def _prepared(
+    folder: str, about: snapshots.About, libraries: tuple[str, ...], job: str, image: int
+) -> Message:
+    try:
+        place = interposer.again(about.interposer, libraries, job) if about.interposer else None
+        last = snapshots.prepare(folder, image)
+    except (snapshots.Unfit, interposer.Unusable) as error:
+        return {"code": "snapshot", "message": str(error)}
+    except programs.Missing as error:
+        return {"code": "unavailable", "message": str(error)}
+    except OSError as error:
+        return {"code": "failed", "message": str(error)}
+    return {"libraries": str(place) if place else None, "last_pid": last}

@@ -1,0 +1,162 @@
+"""What a rank sees of the machine: namespaces of its own, and rankfold's files at fixed places.
+
+A rank lives in a pid, a mount and an IPC namespace. What it gets from us lies below `FOLDER` there,
+so that nothing it remembers (open files, mappings, its environment) names a state directory: it can
+be restored under another one. Used by the launcher only; all calls are for Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from dataclasses import dataclass
+
+FOLDER = "/run/rankfold"  # an empty folder outside
+SOCKET, OUT, ERR, LIBRARIES = (f"{FOLDER}/{name}" for name in ("launcher", "out", "err", "lib"))
+
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWIPC = 0x08000000
+_CLONE_NEWPID = 0x20000000
+_MS_NOSUID_NODEV_NOEXEC = 2 | 4 | 8
+_MS_NOSUID_NODEV = 2 | 4
+_MS_REC_SLAVE = 16384 | (1 << 19)
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
+_MNT_DETACH = 2
+_SMALL = "mode=0700,size=1048576"  # of an empty file system over a folder: names of what is kept
+
+# Loaded before any fork: no lock of the loader is held in a child.
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def check(result: int, what: str) -> None:
+    """Raises OSError if a call of libc failed."""
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What the rank finds below `FOLDER`: where it lies outside."""
+
+    socket: str
+    out: str
+    err: str
+    libraries: str | None
+
+
+@dataclass(frozen=True)
+class Room:
+    """`hidden`: folders that are empty in there, but for what of `kept` lies in them."""
+
+    hidden: tuple[str, ...]
+    kept: tuple[str, ...]
+    fixed: Fixed | None
+
+
+def unshare_pids() -> None:
+    """The next child is pid 1 of a new pid namespace, with mounts of its own. Raises OSError."""
+    check(libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS), "unshare pid and mount namespaces")
+
+
+def mount_proc() -> None:
+    """As pid 1: a /proc of this namespace. Mounts made outside later still reach us."""
+    mount("none", "/", None, _MS_REC_SLAVE)
+    mount("proc", "/proc", "proc", _MS_NOSUID_NODEV_NOEXEC)
+
+
+def enter(room: Room, ipc: bool) -> None:
+    """Give this process mounts of its own, and with `ipc` System V's shared memory and the like.
+
+    Raises OSError.
+    """
+    check(libc.unshare(_CLONE_NEWNS | (_CLONE_NEWIPC if ipc else 0)), "unshare mounts and IPC")
+    mount("none", "/", None, _MS_REC_SLAVE)
+    found = _found(room.fixed) if room.fixed else {}
+    hide(room.hidden, room.kept)
+    if room.fixed:
+        _furnish(found)
+
+
+def join(pid: int) -> None:
+    """Enter the mounts of another process. Raises OSError."""
+    fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        check(libc.setns(fd, _CLONE_NEWNS), f"enter the mounts of process {pid}")
+    finally:
+        os.close(fd)
+
+
+def hide(folders: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    """In mounts of our own: the folders are empty and read-only.
+
+    Files and folders of `kept` that lie in them stay where they are. Raises OSError.
+    """
+    real = [os.path.realpath(folder) for folder in folders if os.path.isdir(folder)]
+    inside = {
+        path: _path(path)
+        for path in dict.fromkeys(map(os.path.realpath, kept))
+        if any(path.startswith(f"{folder}/") for folder in real) and os.path.exists(path)
+    }
+    for folder in real:
+        mount("tmpfs", folder, "tmpfs", _MS_NOSUID_NODEV_NOEXEC, _SMALL)
+    for path, fd in inside.items():
+        _bind(fd, path)
+    for folder in real:
+        _seal(folder, _MS_NOSUID_NODEV_NOEXEC)
+
+
+def _found(fixed: Fixed) -> dict[str, int]:
+    """Descriptors of what the rank will find, since it may be hidden next. Logs are made."""
+    for log in (fixed.out, fixed.err):
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(log, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    found = {SOCKET: fixed.socket, OUT: fixed.out, ERR: fixed.err}
+    if fixed.libraries:
+        found[LIBRARIES] = fixed.libraries
+    return {place: _path(path) for place, path in found.items()}
+
+
+def _furnish(found: dict[str, int]) -> None:
+    mount("tmpfs", FOLDER, "tmpfs", _MS_NOSUID_NODEV, _SMALL)
+    for place, fd in found.items():
+        _bind(fd, place)
+    if LIBRARIES in found:
+        _seal(LIBRARIES, _MS_NOSUID_NODEV)
+    _seal(FOLDER, _MS_NOSUID_NODEV)
+
+
+def _path(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+
+def _bind(fd: int, place: str) -> None:
+    """What `fd` stands for is at `place`, too; closes it."""
+    folder = os.path.isdir(f"/proc/self/fd/{fd}")
+    os.makedirs(place if folder else os.path.dirname(place), mode=0o700, exist_ok=True)
+    if not folder:
+        os.close(os.open(place, os.O_CREAT | os.O_CLOEXEC, 0o600))
+    mount(f"/proc/self/fd/{fd}", place, None, _MS_BIND)
+    os.close(fd)
+
+
+def _seal(place: str, flags: int) -> None:
+    mount("none", place, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | flags)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """mount(2). Raises OSError."""
+    encoded = [None if each is None else os.fsencode(each) for each in (source, target, kind, data)]
+    result = libc.mount(*encoded[:3], flags, encoded[3])
+    check(result, f"mount {source} on {target}")
+
+
+def detached(kind: str) -> int:
+    """The root of a file system that is mounted nowhere. As pid 1, in mounts of our own. Raises
+    OSError."""
+    mount(kind, FOLDER, kind, _MS_NOSUID_NODEV_NOEXEC)
+    try:
+        return os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        check(libc.umount2(FOLDER.encode(), _MNT_DETACH), f"umount {FOLDER}")

@@ -1,0 +1,195 @@
+"""A snapshot: a folder with what a rank is, written while it stands still.
+
+``about.json`` written last: see About. ``criu/`` the images of its processes as CRIU wrote them,
+but for `images.mend`. ``image`` the launcher's image of its device memory, sparse; only if the rank
+has a channel. (The channel itself is among the processes' memory.)
+
+Writing and reading it takes seconds for gigabytes: the launcher does it in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rankfold.interpose.launcher import channel, criu, images
+
+VERSION = 1
+_ABOUT, _IMAGES, _IMAGE = "about.json", "criu", "image"
+_COPY_BYTES = 16 << 20
+_PIDS = 64  # that CRIU may need for its own processes
+_FIRST_PID = 300  # the kernel gives no lower one twice
+
+
+class Unfit(Exception):
+    """The snapshot cannot be restored here; the message says what does not fit."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a snapshot says of itself. `pid`: of the rank's first process, inside. `interposer`: the
+    digest of its libraries, null if it preloads none. `channel`: its owner's pid, and where that
+    has it mapped. `logs`: bytes of ``out`` and ``err``."""
+
+    job: str
+    rank: int
+    world_size: int
+    incarnation: int
+    pid: int
+    interposer: str | None
+    image_bytes: int
+    logs: dict[str, int]
+    channel: dict[str, Any] | None
+    kernel: str = platform.release()
+    version: int = VERSION
+
+    @property
+    def has_channel(self) -> bool:
+        return self.channel is not None
+
+
+def write(folder: str, about: About, cgroup: str, memory: int | None, image: int) -> int:
+    """Into `folder`, made anew: the rank that is frozen in `cgroup`. How many bytes it takes.
+
+    `memory`: the channel. Raises criu.Refused, criu.Killed, rankfold.criu.Missing, OSError.
+    """
+    place = Path(folder)
+    shutil.rmtree(place, ignore_errors=True)
+    processes = place / _IMAGES
+    processes.mkdir(parents=True, mode=0o700)
+    criu.note_cpu(processes)
+    if memory is not None:
+        channel.punch(memory)
+    dumping = criu.dump(about.pid, processes, cgroup)
+    try:
+        if memory is not None:
+            _copy_out(image, place / _IMAGE)
+    finally:
+        criu.finish(dumping, processes)
+    images.mend(processes)
+    fresh = place / f"{_ABOUT}.new"
+    fresh.write_text(json.dumps(asdict(about) | {"has_channel": about.has_channel}, indent=1))
+    fresh.rename(place / _ABOUT)
+    return sum(path.lstat().st_blocks * 512 for path in place.rglob("*"))
+
+
+def read(folder: str) -> About:
+    """Raises Unfit."""
+    path = Path(folder, _ABOUT)
+    try:
+        found = json.loads(path.read_text())
+        if found.get("version") != VERSION:
+            raise Unfit(f"{path} has format {found.get('version')}, not {VERSION}")
+        del found["has_channel"]
+        return About(**found)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unfit(f"{path} cannot be read: {error}") from error
+
+
+def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
+    """Raises Unfit unless the snapshot is of this rank."""
+    if (about.rank, about.world_size) != (rank, world_size):
+        raise Unfit(
+            f"the snapshot is of rank {about.rank} of {about.world_size}, "
+            f"not of {rank} of {world_size}"
+        )
+    if about.image_bytes != image_bytes:
+        raise Unfit(f"its image has {about.image_bytes} bytes, not {image_bytes}")
+
+
+def prepare(folder: str, image: int) -> int:
+    """Compare processors and fill the image. A pid behind which CRIU may have its own processes.
+
+    Raises Unfit, rankfold.criu.Missing, OSError.
+    """
+    processes = Path(folder, _IMAGES)
+    try:
+        criu.compare_cpu(processes)
+    except criu.Refused as refused:
+        raise Unfit(str(refused)) from refused
+    taken = images.threads(processes)
+    if not taken:
+        raise Unfit(f"{processes} holds no processes")
+    source = Path(folder, _IMAGE)
+    if source.exists():
+        _copy_in(source, image)
+    return _gap(taken)
+
+
+def opened_images(folder: str) -> int:
+    """The folder of the processes' images. Raises OSError."""
+    return os.open(Path(folder, _IMAGES), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def why_not(folder: str) -> str:
+    """Why CRIU did not restore it."""
+    return criu.reason(Path(folder, _IMAGES, "restore.log"))
+
+
+def _gap(taken: set[int]) -> int:
+    """The last pid before `_PIDS` that nobody of the rank has."""
+    last = _FIRST_PID - 1
+    for pid in sorted(pid for pid in taken if pid > last):
+        if pid - last > _PIDS:
+            break
+        last = pid
+    return last
+
+
+# ---- sparse files --------------------------------------------------------------------------
+
+
+def _copy_out(source: int, target: Path) -> None:
+    fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, os.fstat(source).st_size)
+        _copy(source, fd)
+    finally:
+        os.close(fd)
+
+
+def _copy_in(source: Path, target: int) -> None:
+    fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_size != os.fstat(target).st_size:
+            raise Unfit(f"{source} has {os.fstat(fd).st_size} bytes")
+        _copy(fd, target)
+    finally:
+        os.close(fd)
+
+
+def _copy(source: int, target: int) -> None:
+    """What is not a hole, to the same place."""
+    size, at = os.fstat(source).st_size, 0
+    while at < size:
+        try:
+            begin = os.lseek(source, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # holes up to the end
+                return
+            raise
+        at = os.lseek(source, begin, os.SEEK_HOLE)
+        _copy_range(source, target, begin, at)
+
+
+def _copy_range(source: int, target: int, begin: int, end: int) -> None:
+    os.lseek(target, begin, os.SEEK_SET)
+    while begin < end:
+        sent = os.sendfile(target, source, begin, min(_COPY_BYTES, end - begin))
+        if sent == 0:
+            raise OSError(errno.EIO, f"the file ends at byte {begin}")
+        begin += sent
+
+
+def cut(path: str, size: int) -> None:
+    """A log back to its length at the time of the snapshot; one that is shorter stays."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(path).st_size > size:
+            os.truncate(path, size)

@@ -1,0 +1,60 @@
+"""What a launcher has done by processes of its own, and who waits for their ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+from rankfold.control import Message
+from rankfold.interpose.launcher import process
+from rankfold.log import area
+
+log = area(__file__)
+
+
+class Workers:
+    """Children that are not the rank's. Who reaps them tells `ended`."""
+
+    def __init__(self) -> None:
+        self._awaited: dict[int, Callable[[int], None]] = {}
+
+    def pids(self) -> list[int]:
+        return list(self._awaited)
+
+    def start(self, step: Callable[[], Message], then: Callable[[Message | None], None]) -> None:
+        """Do `step` in a process of its own, and call `then` with what it gives: a few hundred
+        bytes; None if it was killed or failed. Raises OSError."""
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            process.child(lambda: _report(step, write_end))
+        os.close(write_end)
+
+        def collect(_status: int) -> None:
+            with os.fdopen(read_end) as pipe:
+                text = pipe.read()
+            then(json.loads(text) if text else None)
+
+        self.await_end(pid, collect)
+
+    def await_end(self, pid: int, then: Callable[[int], None]) -> None:
+        """Call `then` with the exit code of a child, negative for a signal, once it has ended."""
+        self._awaited[pid] = then
+
+    def ended(self, pid: int, status: int) -> None:
+        """A child has been reaped, with that wait status."""
+        if then := self._awaited.pop(pid, None):
+            then(os.waitstatus_to_exitcode(status))
+
+    def forget(self) -> None:
+        """Nobody waits for them any more; who forgets them ends them."""
+        self._awaited.clear()
+
+
+def _report(step: Callable[[], Message], pipe: int) -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.write(pipe, json.dumps(step()).encode())
+    os._exit(0)

@@ -1,0 +1,181 @@
+"""What the ranks do that are frozen, written down and restored: ``resting_program.py NAME ARGS…``.
+
+Written as programs are, without a thought of being stopped. Each says "ready" when it is in the
+middle of things, and ends with what it found as its output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+
+def wait_for(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+
+def ready(folder: str) -> None:
+    Path(folder, "ready").write_text("x")
+
+
+def count(folder: str) -> None:
+    """Numbers, one after the other, until it is told to stop."""
+    ready(folder)
+    number = 0
+    while not os.path.exists(f"{folder}/go"):
+        number += 1
+        print(number, flush=True)
+        time.sleep(0.002)
+
+
+def everything(folder: str) -> None:
+    """Threads, TCP to itself, a child behind pipes, SQLite, a deleted file, an interval timer."""
+    lines = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    near = socket.create_connection(listener.getsockname())
+    far, _ = listener.accept()
+    near.settimeout(20)
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin and child.stdout
+    database = sqlite3.connect(f"{folder}/database")
+    database.execute("pragma journal_mode=wal")
+    database.execute("create table t (n integer)")
+    database.execute("insert into t values (1)")
+    deleted = open(f"{folder}/deleted", "w+")  # noqa: SIM115
+    deleted.write("kept")
+    deleted.flush()
+    os.unlink(f"{folder}/deleted")
+    appended = open(f"{folder}/appended", "a")  # noqa: SIM115
+    appended.write("before\n")
+    appended.flush()
+    ticks = []
+    signal.signal(signal.SIGALRM, lambda *_: ticks.append(1))
+    continued: list[int] = []
+    signal.signal(signal.SIGCONT, lambda *_: continued.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    alarmed = threading.Event()
+    watched = threading.Thread(target=lambda: alarmed.wait(3600), daemon=True)
+    watched.start()
+    near.sendall(b"on its way")
+    child.stdin.write(b"through the child\n")
+    ready(folder)
+    wait_for(f"{folder}/go")
+    seen = len(ticks)
+    while len(ticks) == seen:
+        time.sleep(0.001)
+    far_got = far.recv(100)
+    far.sendall(far_got.upper())
+    lines.append(near.recv(100).decode())
+    child.stdin.close()
+    lines.append(child.stdout.read().decode().strip())
+    lines.append(f"child {child.wait()}")
+    database.execute("insert into t values (2)")
+    database.commit()
+    lines.append(str(database.execute("select n from t order by n").fetchall()))
+    deleted.seek(0)
+    lines.append(deleted.read())
+    appended.write("after\n")
+    appended.flush()
+    lines.append(f"continued {len(continued)}, alive {watched.is_alive()}, pid {os.getpid()}")
+    alarmed.set()
+    watched.join()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print("\n".join(lines), flush=True)
+
+
+def watchdog(folder: str) -> None:
+    """A thread that is to be fed within the seconds of its patience: it bites where it is not."""
+    last = [time.monotonic()]
+    bitten: list[float] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.05):
+            if time.monotonic() - last[0] > 2:
+                bitten.append(time.monotonic() - last[0])
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    ready(folder)
+    while not os.path.exists(f"{folder}/go"):
+        last[0] = time.monotonic()
+        time.sleep(0.05)
+    stop.set()
+    thread.join()
+    print(f"bitten {len(bitten)}", flush=True)
+
+
+def io_uring(folder: str) -> None:
+    parameters = ctypes.create_string_buffer(120)
+    fd = ctypes.CDLL(None, use_errno=True).syscall(425, 4, parameters)
+    if fd < 0:
+        print("none", flush=True)
+    ready(folder)
+    wait_for(f"{folder}/go")
+    print(f"still here {fd >= 0}", flush=True)
+
+
+def unix_stream(folder: str, path: str) -> None:
+    """A connection out of the rank that only CRIU finds out about."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(path)
+        ready(folder)
+        wait_for(f"{folder}/go")
+    print("still here", flush=True)
+
+
+def orphan(folder: str) -> None:
+    """A daemon that has cut itself loose."""
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.setsid()
+            ready(folder)
+            wait_for(f"{folder}/go")
+        os._exit(0)
+    os.wait()
+    wait_for(f"{folder}/go")
+
+
+def shared_memory(folder: str) -> None:
+    """System V's, in an IPC namespace of our own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    identifier = libc.shmget(1234, 4096, 0o1600)
+    at = libc.shmat(identifier, None, 0)
+    ctypes.memmove(at, b"shared", 6)
+    ready(folder)
+    wait_for(f"{folder}/go")
+    print(ctypes.string_at(at, 6).decode(), libc.shmget(1234, 4096, 0) == identifier, flush=True)
+
+
+def memory(folder: str) -> None:
+    """Enough of it that a dump takes a while."""
+    held = bytearray(os.urandom(1 << 20) * 400)
+    ready(folder)
+    wait_for(f"{folder}/go")
+    print(len(held), flush=True)
+
+
+def poll_for_ever(folder: str) -> None:
+    """Waits in the kernel, and says when it was woken without a reason."""
+    ready(folder)
+    reader, _writer = os.pipe()
+    poller = select.poll()
+    poller.register(reader, select.POLLIN)
+    with contextlib.suppress(InterruptedError):
+        poller.poll(3600_000)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,454 @@
+"""Ranks that are frozen, written down by CRIU, ended, and restored in another state directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfold.control import Client, ControlError
+from support import leaks, privileges
+from support.leaks import State
+
+from .conftest import Launched, Rig
+
+PROGRAM = Path(__file__).parent / "resting_program.py"
+CALLS = Path(__file__).parent / "waiting_calls.c"
+
+
+class Place:
+    """Two state directories, and a folder of the program's own."""
+
+    def __init__(self, folder: Path):
+        self.work, self.saved = folder / "work", folder / "saved"
+        self.rigs = [Rig(folder / name, "require") for name in ("first", "second")]
+        for path in (self.work, *(rig.folder for rig in self.rigs)):
+            path.mkdir()
+
+    def launch(self, *command: str, **fields: Any) -> Launched:
+        """Returns when the program is in the middle of things."""
+        hidden = [str(self.rigs[0].folder)]
+        launched = self.rigs[0].launch(*command, workdir=str(self.work), hidden=hidden, **fields)
+        self.await_ready(launched)
+        return launched
+
+    def program(self, name: str, *arguments: str, **fields: Any) -> Launched:
+        return self.launch(sys.executable, str(PROGRAM), name, str(self.work), *arguments, **fields)
+
+    def await_ready(self, launched: Launched) -> None:
+        while not (self.work / "ready").exists():
+            assert not os.path.exists(launched.config["exit_file"]), launched.text("err")
+            time.sleep(0.01)
+
+    def empty(self, rig: int = 1, **fields: Any) -> Launched:
+        where = self.rigs[rig]
+        hidden = [str(where.folder)]
+        return where.launch("none", workdir=str(self.work), empty=True, hidden=hidden, **fields)
+
+    def go(self) -> None:
+        (self.work / "go").write_text("x")
+
+
+@pytest.fixture
+def place(state: State) -> Place:
+    privileges.need_criu()
+    return Place(state.folder)
+
+
+def refusal(client: Client, op: str, **arguments: Any) -> ControlError:
+    with pytest.raises(ControlError) as caught:
+        client.ask(op, **arguments)
+    return caught.value
+
+
+def save(launched: Launched, folder: Path) -> int:
+    """Freeze and write down; how many bytes it took."""
+    with launched.client() as client:
+        client.ask("freeze")
+        size: int = client.ask("snapshot", folder=str(folder))[0]["bytes"]
+        assert client.ask("status")[0]["state"] == "frozen"
+    return size
+
+
+def kill(launched: Launched) -> None:
+    os.kill(launched.pid, signal.SIGKILL)
+    assert leaks.has_ended(launched.pid, 20)
+    for name in ("socket", "client_socket"):
+        os.unlink(launched.config[name])
+
+
+def restore(launched: Launched, folder: Path) -> None:
+    with launched.client() as client:
+        client.ask("restore", folder=str(folder))
+        assert client.ask("status")[0]["state"] == "frozen"
+        client.ask("thaw")
+
+
+def moved(place: Place, launched: Launched) -> Launched:
+    """Written down, killed with -9, and restored by a fresh launcher elsewhere."""
+    save(launched, place.saved)
+    kill(launched)
+    fresh = place.empty()
+    restore(fresh, place.saved)
+    return fresh
+
+
+def cgroups() -> set[str]:
+    found = set()
+    for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+        for folder, names, _ in os.walk(root):
+            found |= {f"{folder}/{name}" for name in names if name.startswith("rankfold-")}
+    return found
+
+
+def test_a_frozen_rank_stands_still_and_goes_on(place: Place) -> None:
+    launched = place.program("count")
+    with launched.client() as client:
+        client.ask("freeze")
+        client.ask("freeze")
+        before = launched.text("out")
+        time.sleep(0.1)
+        assert launched.text("out") == before
+        assert client.ask("status")[0]["state"] == "frozen"
+        client.ask("thaw")
+        client.ask("thaw")
+        assert client.ask("status")[0]["state"] == "running"
+        while launched.text("out") == before:
+            time.sleep(0.001)
+        assert cgroups() == set()
+    place.go()
+    assert launched.end()["exit_status"] == 0
+
+
+def test_a_frozen_rank_can_be_killed(place: Place) -> None:
+    launched = place.program("count")
+    with launched.client() as client:
+        client.ask("freeze")
+        client.ask("signal", signum=signal.SIGKILL)
+    assert launched.end()["signal"] == signal.SIGKILL
+    assert cgroups() == set()
+
+
+def test_what_a_killed_launcher_left_is_removed_by_the_next(place: Place) -> None:
+    launched = place.program("count")
+    with launched.client() as client:
+        client.ask("freeze")
+    left = cgroups()
+    kill(launched)
+    assert launched.rank_pid is not None and leaks.has_ended(launched.rank_pid, 20)
+    assert cgroups() == left != set()
+    other = place.rigs[1].launch("sleep", "1000")
+    with other.client() as client:
+        client.ask("freeze")
+        assert not cgroups() & left
+        client.ask("thaw")
+        client.ask("signal", signum=signal.SIGKILL)
+    other.end()
+
+
+def test_a_going_rank_is_written_down_and_goes_on(place: Place) -> None:
+    launched = place.program("everything")
+    assert save(launched, place.saved) > 1 << 20
+    with launched.client() as client:
+        client.ask("thaw")
+    place.go()
+    assert launched.end()["exit_status"] == 0, launched.text("err")
+    assert launched.text("out").splitlines() == EVERYTHING
+
+
+EVERYTHING = [
+    "ON ITS WAY", "through the child", "child 0", "[(1,), (2,)]", "kept",
+    "continued 0, alive True, pid 1000",
+]  # fmt: skip
+
+
+def test_a_rank_is_restored_in_another_state_directory(place: Place) -> None:
+    launched = place.program("everything")
+    fresh = moved(place, launched)
+    with fresh.client() as client:
+        pid = client.ask("hello")[0]["pid"]
+        assert b"everything" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    place.go()
+    assert fresh.end()["exit_status"] == 0, fresh.text("err")
+    assert fresh.text("out").splitlines() == EVERYTHING
+    assert (place.work / "appended").read_text() == "before\nafter\n"
+    assert cgroups() == set()
+
+
+def test_a_restored_rank_is_written_down_again(place: Place) -> None:
+    launched = place.program("everything")
+    for turn in range(3):
+        save(launched, place.saved / str(turn))
+        kill(launched)
+        launched = place.empty(rig=(turn + 1) % 2)
+        restore(launched, place.saved / str(turn))
+    place.go()
+    assert launched.end()["exit_status"] == 0, launched.text("err")
+    assert launched.text("out").splitlines() == EVERYTHING
+
+
+def test_one_launcher_ends_a_rank_and_takes_it_back(place: Place) -> None:
+    launched = place.program("count")
+    save(launched, place.saved)
+    with launched.client() as client:
+        client.ask("vacate")
+        client.ask("vacate")
+        assert client.ask("status")[0]["state"] == "empty"
+        assert launched.rank_pid is not None and leaks.has_ended(launched.rank_pid, 0)
+        assert not os.path.exists(launched.config["exit_file"])
+    restore(launched, place.saved)
+    place.go()
+    assert launched.end()["exit_status"] == 0
+    numbers = [int(line) for line in launched.text("out").splitlines()]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_each_line_is_there_once(place: Place) -> None:
+    """What was written after the snapshot is written again."""
+    launched = place.program("count")
+    save(launched, place.saved)
+    size = len(launched.text("out"))
+    with launched.client() as client:
+        client.ask("thaw")
+        while len(launched.text("out")) < size + 100:
+            time.sleep(0.001)
+        client.ask("vacate")
+        client.ask("restore", folder=str(place.saved))
+        assert len(launched.text("out")) == size
+        client.ask("thaw")
+    place.go()
+    launched.end()
+    numbers = [int(line) for line in launched.text("out").splitlines()]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_restored_rank_does_nothing_before_it_is_thawed(place: Place) -> None:
+    launched = place.program("count")
+    save(launched, place.saved)
+    kill(launched)
+    fresh = place.empty()
+    with fresh.client() as client:
+        client.ask("restore", folder=str(place.saved))
+        client.ask("restore", folder=str(place.saved))
+        time.sleep(0.2)
+        assert fresh.text("out") == ""
+        client.ask("thaw")
+        while not fresh.text("out"):
+            time.sleep(0.001)
+        client.ask("signal", signum=signal.SIGKILL)
+    fresh.end()
+
+
+def test_a_watchdog_does_not_notice_its_absence(place: Place) -> None:
+    launched = place.program("watchdog")
+    save(launched, place.saved)
+    kill(launched)
+    time.sleep(3)
+    fresh = place.empty()
+    restore(fresh, place.saved)
+    place.go()
+    assert fresh.end()["exit_status"] == 0
+    assert fresh.text("out") == "bitten 0\n"
+
+
+def test_calls_that_a_dump_interrupts_begin_anew(place: Place) -> None:
+    program = place.saved.parent / "waiting_calls"
+    subprocess.run(["gcc", "-O1", "-pthread", str(CALLS), "-o", str(program)], check=True)
+    fresh = moved(place, place.launch(str(program), str(place.work)))
+    place.go()
+    assert fresh.end()["exit_status"] == 0
+    assert fresh.text("out") == "end\n"
+
+
+def test_system_v_shared_memory_comes_along(place: Place) -> None:
+    fresh = moved(place, place.program("shared_memory"))
+    place.go()
+    fresh.end()
+    assert fresh.text("out") == "shared True\n"
+
+
+def test_a_channel_and_its_image_come_back(place: Place) -> None:
+    launched = place.launch(*place.rigs[0].argv("own_a_channel", str(place.work)))
+    with launched.client() as client:
+        _, (channel, image) = client.ask("claim", epoch=1, device="d0")
+        os.pwrite(image, b"of the device", 5 << 30)
+        for fd in (channel, image):
+            os.close(fd)
+    fresh = moved(place, launched)
+    with fresh.client() as client:
+        assert client.ask("status")[0]["channel"]
+        _, (channel, image) = client.ask("claim", epoch=2, device="d0")
+        assert os.pread(image, 13, 5 << 30) == b"of the device"
+        assert os.fstat(image).st_blocks * 512 < 1 << 20
+        os.pwrite(channel, b"ours", os.pread(channel, 4096, 0).index(b"mine") + 4)
+        for fd in (channel, image):
+            os.close(fd)
+    place.go()
+    assert fresh.end()["exit_status"] == 0
+    assert fresh.text("out") == "mineours\n"
+
+
+def test_a_claim_waits_for_the_rank_to_be_restored(place: Place) -> None:
+    launched = place.launch(*place.rigs[0].argv("own_a_channel", str(place.work)))
+    save(launched, place.saved)
+    kill(launched)
+    fresh = place.empty()
+    with fresh.client() as client:
+        client.channel.send({"id": 7, "op": "claim", "epoch": 3, "device": "d0"})
+        restore(fresh, place.saved)
+        assert client.channel.fill()
+        frame = client.channel.take()
+        assert frame is not None and frame.head.ok and len(frame.fds) == 2
+        frame.close()
+    place.go()
+    fresh.end()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("io_uring", "io_uring"), ("orphan", "no longer below")]
+)
+def test_what_cannot_be_saved_is_named_and_runs_on(place: Place, name: str, words: str) -> None:
+    launched = place.program(name)
+    if launched.text("out") == "none\n":
+        privileges.missing("this kernel has no io_uring")
+    with launched.client() as client:
+        client.ask("freeze")
+        error = refusal(client, "snapshot", folder=str(place.saved))
+        assert error.code == "undumpable" and words in error.message
+        assert "process 10" in error.message and ": " in error.message
+        assert client.ask("status")[0]["state"] == "frozen"
+        client.ask("thaw")
+    assert not (place.saved / "about.json").exists()
+    place.go()
+    assert launched.end()["exit_status"] == 0
+
+
+def test_what_criu_refuses_is_named_and_runs_on(place: Place, state: State) -> None:
+    path = str(state.folder / "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        launched = place.program("unix_stream", path)
+        accepted, _ = listener.accept()
+        with accepted, launched.client() as client:
+            client.ask("freeze")
+            error = refusal(client, "snapshot", folder=str(place.saved))
+            assert error.code == "undumpable" and "Unix socket" in error.message
+            client.ask("thaw")
+        place.go()
+        assert launched.end()["exit_status"] == 0
+    os.unlink(path)
+    assert launched.text("out") == "still here\n"
+
+
+def criu_below(launched: Launched) -> int | None:
+    for pid in leaks.below(launched.pid):
+        with contextlib.suppress(OSError):
+            if b"dump\0-t" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+    return None
+
+
+def test_a_rank_is_ended_when_criu_is_killed_over_it(place: Place) -> None:
+    launched = place.program("memory")
+    with launched.client() as client, launched.client() as other:
+        client.ask("freeze")
+        client.channel.send({"id": 7, "op": "snapshot", "folder": str(place.saved)})
+        while (pid := criu_below(launched)) is None:
+            time.sleep(0.001)
+        assert other.ask("status")[0]["state"] == "frozen"
+        assert refusal(other, "thaw").code == "busy"
+        os.kill(pid, signal.SIGKILL)
+        assert client.channel.fill()
+        frame = client.channel.take()
+        assert frame is not None and frame.head.error is not None
+        assert frame.head.error.code == "failed" and "killed" in frame.head.error.message
+    end = launched.end()
+    assert end["signal"] == signal.SIGKILL and "CRIU" in end["error"]
+    assert cgroups() == set()
+
+
+def test_what_does_not_fit_is_refused_and_nothing_starts(place: Place) -> None:
+    launched = place.program("count")
+    save(launched, place.saved)
+    with launched.client() as client:
+        client.ask("vacate")
+        client.ask("end")
+    fresh = place.empty(world_size=3)
+    with fresh.client() as client:
+        for change, words in (
+            ({}, "of 4"),
+            ({"version": 9}, "format 9"),
+            ({"world_size": 3, "interposer": "0" * 16}, "interposer"),
+            ({"world_size": 3, "image_bytes": 7}, "7 bytes"),
+        ):
+            other = place.saved.parent / "other"
+            shutil.copytree(place.saved, other)
+            about = json.loads((other / "about.json").read_text())
+            (other / "about.json").write_text(json.dumps(about | change))
+            error = refusal(client, "restore", folder=str(other))
+            assert error.code == "snapshot" and words in error.message
+            shutil.rmtree(other)
+        assert refusal(client, "restore", folder=str(place.work)).code == "snapshot"
+        assert client.ask("status")[0]["state"] == "empty"
+        assert leaks.below(fresh.pid) == set()
+        client.ask("end")
+    assert leaks.has_ended(fresh.pid, 20)
+    assert cgroups() == set()
+
+
+def test_what_criu_cannot_restore_is_named_and_nothing_is_left(place: Place) -> None:
+    launched = place.program("everything")
+    save(launched, place.saved)
+    kill(launched)
+    shutil.move(place.work, place.work.parent / "elsewhere")
+    place.work.mkdir()
+    fresh = place.empty()
+    with fresh.client() as client:
+        error = refusal(client, "restore", folder=str(place.saved))
+        assert error.code == "snapshot" and "work/" in error.message
+        assert client.ask("status")[0]["state"] == "empty"
+        assert leaks.below(fresh.pid) == set()
+        shutil.rmtree(place.work)
+        shutil.move(place.work.parent / "elsewhere", place.work)
+        client.ask("restore", folder=str(place.saved))
+        client.ask("thaw")
+    place.go()
+    assert fresh.end()["exit_status"] == 0
+    assert fresh.text("out").splitlines() == EVERYTHING
+
+
+def test_operations_that_come_at_the_wrong_time_are_refused(place: Place) -> None:
+    launched = place.program("count")
+    fresh = place.empty()
+    with launched.client() as client, fresh.client() as other:
+        assert refusal(client, "snapshot", folder=str(place.saved)).code == "running"
+        assert refusal(client, "restore", folder=str(place.saved)).code == "busy"
+        for op, arguments in (("freeze", {}), ("thaw", {}), ("snapshot", {"folder": "/x"})):
+            assert refusal(other, op, **arguments).code == "empty"
+        other.ask("end")
+        client.ask("signal", signum=signal.SIGKILL)
+    launched.end()
+
+
+def test_without_namespaces_nothing_is_frozen(plain_rig: Rig) -> None:
+    ready = plain_rig.fifo("ready")
+    launched = plain_rig.program("wait_for_ever", str(ready))
+    ready.read_text()
+    with launched.client() as client:
+        error = refusal(client, "freeze")
+        assert error.code == "unavailable" and "CAP_SYS_ADMIN" in error.message
+        client.ask("vacate")
+        assert client.ask("status")[0]["state"] == "empty"
+        client.ask("end")
+    assert leaks.has_ended(launched.pid, 20)
