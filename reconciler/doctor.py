@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankfold import paths
+from rankfold import criu, paths
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Finding:
 
 def examine(state: Path) -> list[Finding]:
     return [
-        _kernel(), _memfd(), _library(), _state(state), _sockets(state), _git(), _namespaces()
+        _kernel(), _memfd(), _library(), _state(state), _sockets(state), _git(), _namespaces(),
+        _criu(), _nft(),
     ]  # fmt: skip
 
 
@@ -89,3 +90,25 @@ def _namespaces() -> Finding:
         "not root: ranks run without pid namespaces; only checkpoints of processes need them"
     )  # fmt: skip
     return Finding("pid namespaces", ok, detail, needed=False)
+
+
+def _criu() -> Finding:
+    """What is missing is only that ranks are saved: jobs are moved and suspended in memory."""
+    without = "; jobs run, fold and are suspended in memory, and cannot be checkpointed"
+    if os.geteuid() != 0:
+        return Finding("CRIU", False, f"not root, which CRIU needs{without}", needed=False)
+    try:
+        path, trouble = criu.command(), criu.trouble()
+    except criu.Missing as error:
+        return Finding("CRIU", False, f"{error}{without}", needed=False)
+    if trouble:
+        return Finding("CRIU", False, f"{path}: {trouble}{without}", needed=False)
+    return Finding("CRIU", True, path, needed=False)
+
+
+def _nft() -> Finding:
+    try:
+        return Finding("nft", True, criu.nft(), needed=False)
+    except criu.Missing as error:
+        without = "; connections between a checkpointed job's ranks may be reset"
+        return Finding("nft", False, f"{error}{without}", needed=False)

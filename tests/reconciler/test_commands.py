@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rankfold import criu
 from rankfold.reconciler import doctor
 from rankfold.reconciler.commands.run import run_status
 
@@ -54,7 +55,7 @@ def test_doctor_finds_nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert done.returncode == 0, done.stdout
     assert {each["what"] for each in findings} >= {
         "kernel", "memfd", "interposer", "state directory", "socket folder", "git",
-        "pid namespaces",
+        "pid namespaces", "CRIU", "nft",
     }  # fmt: skip
     assert all(each["ok"] for each in findings if each["needed"])
 
@@ -85,6 +86,39 @@ def test_doctor_says_that_a_socket_s_path_is_too_long(
     monkeypatch.setenv("RANKFOLD_RUNTIME", str(folder))
     finding = found(tmp_path, "socket folder")
     assert not finding.ok and "set RANKFOLD_RUNTIME to a short path" in finding.detail
+
+
+def test_doctor_says_what_works_without_criu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(criu, "FETCHED", tmp_path / "nowhere")
+    criu.command.cache_clear()
+    criu.nft.cache_clear()
+    findings = [found(tmp_path, "CRIU"), found(tmp_path, "nft")]
+    criu.command.cache_clear()
+    criu.nft.cache_clear()
+    assert not any(each.ok or each.needed for each in findings)
+    assert all("tools/criu" in each.detail or "root" in each.detail for each in findings)
+    assert "cannot be checkpointed" in findings[0].detail
+
+
+def test_a_criu_that_is_too_old_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "criu"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(criu, "FETCHED", tmp_path / "nowhere")
+    for version, words in (("4.1.1", "4.1"), ("none", "there is none")):
+        theirs.write_text(f"#!/bin/sh\necho Version: {version}\n")
+        theirs.chmod(0o755)
+        criu.command.cache_clear()
+        with pytest.raises(criu.Missing, match=words):
+            criu.command()
+    theirs.write_text("#!/bin/sh\necho Version: 4.10\n")
+    criu.command.cache_clear()
+    assert criu.command() == str(theirs)
+    criu.command.cache_clear()
 
 
 def test_doctor_s_socket_is_gone_afterwards(
