@@ -11,10 +11,8 @@ JobFailed; none of them stops the fleet.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -25,12 +23,13 @@ from typing import Any, assert_never
 
 from rankfold import control
 from rankfold.reconciler import actions, environment
-from rankfold.reconciler.deadlines import DETACH_S, LAUNCH_S, TELL_S
+from rankfold.reconciler.deadlines import DETACH_S, TELL_S
 from rankfold.reconciler.faults import asked_for, point
 from rankfold.reconciler.inflight import Call, Steps
-from rankfold.reconciler.layout import Layout, is_locked, try_lock
-from rankfold.reconciler.model import Json, Observed, Record
-from rankfold.reconciler.observe import last_lines, read_exit
+from rankfold.reconciler.layout import Layout, try_lock
+from rankfold.reconciler.model import Json, Observed, Record, Save
+from rankfold.reconciler.node import CannotLaunch, Node, child_environment
+from rankfold.reconciler.recovery import Recovery, used_so_far
 from rankfold.reconciler.store import Store
 
 DISCARD: Json = {"discard": True}
@@ -51,7 +50,8 @@ class JobFailed(Exception):
 
 class Executor:
     def __init__(self, layout: Layout, store: Store):
-        self.layout, self.store = layout, store
+        self.layout, self.store, self.node = layout, store, Node(layout)
+        self.recovery = Recovery(layout, store, self.node, self._launcher_config)
 
     def steps(self, action: actions.Action, observed: Observed) -> Steps:
         """Do one action. Raises Temporary, Permanent or JobFailed. observed: what it was planned
@@ -83,6 +83,22 @@ class Executor:
                     self.finish(action)
                 case actions.Forget():
                     self.store.forget(action.kind, action.name)
+                case actions.Save():
+                    yield from self.recovery.save(action, observed)
+                case actions.Upload():
+                    yield from self.recovery.upload(action)
+                case actions.Conclude():
+                    yield from self.recovery.conclude(action)
+                case actions.Thaw():
+                    yield from self.recovery.thaw(action)
+                case actions.Vacate():
+                    yield from self.recovery.vacate(action)
+                case actions.Rest():
+                    self.recovery.rest(action)
+                case actions.Fetch():
+                    yield from self.recovery.fetch(action)
+                case actions.Restore():
+                    yield from self.recovery.restore(action)
                 case _:
                     assert_never(action)
         except control.ControlError as error:
@@ -92,6 +108,8 @@ class Executor:
             ):
                 raise JobFailed(error.message) from error
             raise kind(f"{type(action).__name__.lower()}: {error.message}") from error
+        except CannotLaunch as error:
+            raise Permanent(str(error)) from error
         except (OSError, subprocess.SubprocessError) as error:
             raise Temporary(f"{type(action).__name__.lower()}: {error}") from error
 
@@ -149,11 +167,11 @@ class Executor:
         if record.step == "new":
             if not Path(job.workdir).is_dir():  # nothing is fixed yet: the file can still change
                 raise Permanent(f"the working directory {job.workdir} is not there")
-            shutil.rmtree(self.layout.job(job.name), ignore_errors=True)
-            self.layout.logs(job.name).mkdir(parents=True, mode=0o700)
+            self.node.begin(job.name)
             record = dataclasses.replace(
                 record, step="started", fixed=job, device=action.device,
                 device_type=action.device_type, master_port=free_port(), error="",
+                incarnation=self._incarnation(record),
             )  # fmt: skip
             with self.store.transaction():
                 self.store.begin(job.name, 0, "start", {"ranks": job.world_size})
@@ -171,24 +189,16 @@ class Executor:
         point("start.sent")
         self.store.done(job.name, 0, "start")
 
-    def _launching(self, record: Record, rank: int) -> Call:
-        return lambda: self._launch(record, rank)
+    def _incarnation(self, record: Record) -> int:
+        """Above all that an earlier job of this name has had: the store may remember it."""
+        had = self.store.get("incarnations", {}).get(record.name, 0)
+        return max(record.incarnation, int(had) + 1)
 
-    def _launch(self, record: Record, rank: int) -> None:
-        """A launcher refuses to be the second of its rank, so starting it twice is harmless."""
-        config = self.layout.rank_file(record.name, rank, ".json")
-        write_atomically(config, json.dumps(self._launcher_config(record, rank), indent=1))
-        done = subprocess.run(
-            [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(config)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            timeout=LAUNCH_S, env=environment.of_launcher(os.environ),
-        )  # fmt: skip
-        there = is_locked(self.layout.launcher_lock(record.name, rank))
-        if done.returncode != 0 and not there and not read_exit(self.layout, record.name, rank):
-            text = done.stderr.decode(errors="replace").strip().splitlines()
-            raise Permanent(f"the launcher of rank {rank} did not start: {' / '.join(text[-3:])}")
+    def _launching(self, record: Record, rank: int) -> Call:
+        return lambda: self.node.launch(self._launcher_config(record, rank))
 
     def _launcher_config(self, record: Record, rank: int) -> Json:
+        """All but where things lie, which the node knows."""
         job = record.fixed
         assert job is not None
         return {
@@ -202,11 +212,7 @@ class Executor:
             "master_addr": "127.0.0.1",
             "master_port": record.master_port,
             "device": record.device,
-            "socket": str(self.layout.launcher_socket(job.name, rank)),
-            "client_socket": str(self.layout.client_socket(job.name, rank)),
-            "logs": str(self.layout.logs(job.name)),
-            "exit_file": str(self.layout.rank_file(job.name, rank, ".exit")),
-            "hidden": [str(self.layout.state), str(self.layout.sockets)],
+            "incarnation": record.incarnation,
         }
 
     # ---- placement
@@ -219,6 +225,7 @@ class Executor:
             record = dataclasses.replace(
                 record, step="placing", epoch=action.epoch, placement=action.placement,
                 proxies=proxies, detached=(), held_since=time.time(),
+                saved_at=record.saved_at or time.time(), save=_going_on(record.save),
             )  # fmt: skip
             with self.store.transaction():
                 self.store.begin(action.job, action.epoch, "place", {"placement": action.placement})
@@ -235,7 +242,7 @@ class Executor:
                 {
                     "rank": r,
                     "device": d,
-                    "launcher": str(self.layout.launcher_socket(action.job, r)),
+                    "launcher": str(self.node.door(action.job, r)),
                 }
                 for r, d in enumerate(action.placement)
             ],
@@ -251,7 +258,10 @@ class Executor:
 
     def barrier(self, action: actions.Barrier) -> Steps:
         kind = f"barrier-{action.action}"
-        self.store.begin(action.job, action.epoch, kind, {"devices": action.devices})
+        with self.store.transaction():
+            self.store.begin(action.job, action.epoch, kind, {"devices": action.devices})
+            if action.save:
+                self.recovery.begin(action.job, action.save)
         point("barrier.journalled")
         yield from self._tell_all(action.devices, "barrier", action, {"action": action.action})
         self.store.done(action.job, action.epoch, kind)
@@ -332,21 +342,20 @@ class Executor:
         """Some of them may be gone by now."""
 
         def signalling(rank: int) -> Call:
-            path = self.layout.launcher_socket(action.job, rank)
-            return lambda: control.call(path, "signal", timeout=TELL_S, signum=action.signum)
+            return lambda: self.node.tell(action.job, rank, "signal", TELL_S, signum=action.signum)
 
         yield [signalling(rank) for rank in action.ranks]
 
     def finish(self, action: actions.Finish) -> None:
         record = self._record(action.job)
         ranks = range(record.fixed.world_size if record.fixed else 0)
-        seen = [read_exit(self.layout, action.job, rank) for rank in ranks]
+        seen = [self.node.ended(action.job, rank) for rank in ranks]
         ending = record.ending
         assert ending is not None
         if ending.rank is not None:
             message = self._with_stderr(record, ending.rank, ending.message)
             ending = dataclasses.replace(ending, message=message)
-        self._sweep(action.job, ranks)
+        self.node.sweep(action.job, ranks)
         point("finish.before")
         with self.store.transaction():
             self._update(
@@ -357,16 +366,9 @@ class Executor:
             kind = "Normal" if action.phase == "Succeeded" else "Warning"
             self.store.event(f"Job/{action.job}", action.phase, ending.message, kind)
 
-    def _sweep(self, job: str, ranks: Iterable[int]) -> None:
-        """Sockets of launchers that were killed; the others take theirs with them."""
-        for rank in ranks:
-            if not is_locked(self.layout.launcher_lock(job, rank)):
-                self.layout.launcher_socket(job, rank).unlink(missing_ok=True)
-                self.layout.client_socket(job, rank).unlink(missing_ok=True)
-
     def _with_stderr(self, record: Record, rank: int, message: str) -> str:
         """Add the last lines of the failed rank's stderr: what people look for first."""
-        text = last_lines(self.layout.logs(record.name) / f"rank-{rank}.err")
+        text = self.node.last_lines(record.name, rank)
         known = text.removeprefix("rankfold: ") in message
         return message if known else f"{message}\n{text}"
 
@@ -395,6 +397,11 @@ def _agreed(devices: Sequence[str], results: Sequence[Any]) -> None:
         raise each
 
 
+def _going_on(save: Save | None) -> Save | None:
+    """A job that was to rest in the store is placed: what is uploaded is a checkpoint like any."""
+    return dataclasses.replace(save, why="request") if save and save.why == "rest" else save
+
+
 def _last_counters(record: Record, observed: Observed) -> dict[str, Json]:
     """What the proxies counted for each rank, before they release the job."""
     counters = dict(record.counters)
@@ -404,14 +411,6 @@ def _last_counters(record: Record, observed: Observed) -> dict[str, Json]:
         if there and there.epoch == record.epoch:
             counters.update({str(each.rank): each.counters for each in there.ranks})
     return counters
-
-
-def used_so_far(record: Record) -> float:
-    """Device-seconds of a job: each of its devices counts while it is placed there."""
-    if record.held_since is None:
-        return record.gpu_seconds
-    held = max(0.0, time.time() - record.held_since)
-    return record.gpu_seconds + held * len(set(record.placement))
 
 
 def describe_placement(placement: tuple[str, ...]) -> str:
@@ -424,23 +423,8 @@ def describe_placement(placement: tuple[str, ...]) -> str:
     return "ranks " + ", ".join(parts)
 
 
-def child_environment() -> dict[str, str]:
-    """Ours, less what is meant for the reconciler alone."""
-    return {k: v for k, v in os.environ.items() if k != "RANKFOLD_FAULT"}
-
-
 def free_port() -> int:
     """A TCP port that is free now. Ranks share the host's network: nobody holds it for them."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """For our own eyes: environments may hold what is nobody else's business."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from rankfold.reconciler.model import Device, Ending, Job, Json
+from rankfold.reconciler.model import Checkpoint, Device, Ending, Job, Json
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Barrier:
+    """`save`: a save begins with it, for this reason (model.Save)."""
+
     job: str
     epoch: int
     devices: tuple[str, ...]
     action: str = "request"  # or "withdraw"
+    save: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,91 @@ class Forget:
     name: str
 
 
+@dataclass(frozen=True)
+class Save:
+    """Make snapshots of all ranks. With `devices`, at their cut: their proxies save, and the job
+    goes on, whatever became of it. Without, it rests already, and stays frozen."""
+
+    job: str
+    epoch: int
+    devices: tuple[str, ...]
+    ranks: tuple[int, ...]
+    number: int
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Have the snapshots of a save brought into the store, beside the going job."""
+
+    job: str
+    number: int
+    keep: int
+
+
+@dataclass(frozen=True)
+class Conclude:
+    """Record what became of a save: the checkpoint, or why there is none. The last `keep` are
+    known afterwards. `rest`: what it has may end now, the job goes on from the checkpoint."""
+
+    job: str
+    number: int
+    checkpoint: Checkpoint | None = None
+    error: str = ""
+    keep: int = 1
+    rest: bool = False
+
+
+@dataclass(frozen=True)
+class Thaw:
+    """Let frozen ranks of a placed job go on."""
+
+    job: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Vacate:
+    """End ranks together with their launchers: a checkpoint has them, or they have failed."""
+
+    job: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Record that nothing of a job runs any longer, and where it goes on from: `stored`, a
+    checkpoint, or "" for its beginning. `restart`: after a fault. `unusable`: a checkpoint that
+    cannot be restored, and `error` says why."""
+
+    job: str
+    stored: str
+    restart: bool = False
+    unusable: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Have a checkpoint brought out of the store, for the next incarnation of its job."""
+
+    job: str
+    number: int
+    id: str
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Start empty launchers for ranks that have none, and bring all ranks back, frozen."""
+
+    job: str
+    number: int
+    missing: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+
 Action = (
     StartProxy | StopProxy | Start | Place | Barrier | Detach | Release | End | Discard | Signal
-    | Finish | Forget
+    | Finish | Forget | Save | Upload | Conclude | Thaw | Vacate | Rest | Fetch | Restore
 )  # fmt: skip
 
 
@@ -120,8 +205,10 @@ def subject(action: Action) -> str:
             return action.device
         case Discard():
             return f"{action.job} on {action.device}"
-        case Signal():
+        case Signal() | Vacate():
             return f"the ranks of {action.job}"
+        case Upload() | Fetch():
+            return f"the snapshots of {action.job}"
         case _:
             return job_of(action)
 
@@ -137,7 +224,10 @@ def job_of(action: Action) -> str:
             return action.job.name
         case Forget():
             return action.name
-        case Place() | Barrier() | Detach() | Release() | End() | Discard() | Signal() | Finish():
+        case (
+            Place() | Barrier() | Detach() | Release() | End() | Discard() | Signal() | Finish()
+            | Save() | Upload() | Conclude() | Thaw() | Vacate() | Rest() | Fetch() | Restore()
+        ):  # fmt: skip
             return action.job
         case _:
             assert_never(action)
@@ -148,11 +238,23 @@ def devices_of(action: Action) -> tuple[str, ...]:
     match action:
         case Place():
             return tuple(dict.fromkeys(action.placement))
-        case Barrier() | Detach():
+        case Barrier() | Detach() | Save():
             return action.devices
         case Discard() | StopProxy():
             return (action.device,)
-        case StartProxy() | Start() | Release() | End() | Signal() | Finish() | Forget():
+        case (
+            StartProxy() | Start() | Release() | End() | Signal() | Finish() | Forget()
+            | Upload() | Conclude() | Thaw() | Vacate() | Rest() | Fetch() | Restore()
+        ):  # fmt: skip
             return ()
         case _:
             assert_never(action)
+
+
+def ranks_of(action: Action) -> tuple[int, ...]:
+    """Ranks of its job whose launchers an action speaks to."""
+    match action:
+        case Start() | Signal() | Save() | Thaw() | Vacate() | Restore():
+            return action.ranks
+        case _:
+            return ()

@@ -10,18 +10,15 @@ from rankfold.reconciler.rows import Object
 from rankfold.reconciler.store import Store
 
 
-def check(store: Store, each: Object, fields: Json, force: bool) -> None:
+def check(store: Store, each: Object, fields: Json, force: bool, no_saves: str) -> None:
     """Whether these fields of a job may be set so now. Raises ControlError.
 
-    force: also where the job is described in a source.
+    force: also where the job is described in a source; no_saves: why none can be saved here.
     """
     record = store.record(each.name) or Record(each.name)
-    if each.source is not None and not force:
-        raise ControlError(
-            "from_source",
-            f"{each.name} is described in {each.origin} ({each.source}): change it there, or "
-            "use --override, which lasts until the object changes in the source",
-        )
+    check_source(each, force)
+    if fields.get("store") and no_saves and record.step != "stored":
+        raise ControlError("unavailable", f"{each.name} cannot be stored: {no_saves}")
     if record.step == "ended":
         raise ControlError("ended", f"{each.name} is over")
     job = each.effective()
@@ -43,3 +40,37 @@ def check(store: Store, each: Object, fields: Json, force: bool) -> None:
             "orphaned",
             f"{each.name} rests because {each.origin.file} no longer names it: put it back",
         )
+
+
+def check_source(each: Object, force: bool) -> None:
+    if each.source is not None and not force:
+        raise ControlError(
+            "from_source",
+            f"{each.name} is described in {each.origin} ({each.source}): change it there, or "
+            "use --override, which lasts until the object changes in the source",
+        )
+
+
+def check_save(record: Record, no_saves: str) -> None:
+    """Whether a job may be asked for a save now. Raises ControlError."""
+    if no_saves:
+        raise ControlError("unavailable", f"{record.name} cannot be saved: {no_saves}")
+    if record.step == "ended":
+        raise ControlError("ended", f"{record.name} is over")
+    if not record.holds():
+        raise ControlError(
+            "rests",
+            f"{record.name} is on no device: a job that rests is stored by `rankfold suspend "
+            "--store`",
+        )
+
+
+def check_going_back(each: Object, record: Record, force: bool) -> None:
+    """Whether a job may go back to a checkpoint now. Raises ControlError."""
+    check_source(each, force)
+    if record.step == "ended":
+        raise ControlError("ended", f"{each.name} is over")
+    if record.step == "new":
+        raise ControlError("new", f"{each.name} has not started")
+    if record.holds() or record.ending or record.step not in ("started", "detached", "stored"):
+        raise ControlError("runs", f"{each.name} runs, or is on its way: suspend it first")

@@ -19,6 +19,7 @@ from rankfold.reconciler import report
 from rankfold.reconciler.model import Json
 from rankfold.reconciler.rows import Event
 from rankfold.reconciler.store import Store, database
+from rankfold.reconciler.words import clock
 
 REDRAW_S = 0.5  # of what `watch` shows on a terminal
 Block = tuple[str, tuple[str, ...], list[tuple[str, ...]]]  # title, head, rows
@@ -85,7 +86,7 @@ def live_view(state: Path, output: str) -> Iterator[Callable[[], None]]:
 
 
 def event_line(event: Event) -> str:
-    return f"{report.clock(event.time)}  {event.object}  {event.reason}  {event.message}"
+    return f"{clock(event.time)}  {event.object}  {event.reason}  {event.message}"
 
 
 def last_event(state: Path) -> int:

@@ -35,6 +35,7 @@ from rankfold.reconciler.inflight import WORKERS, InFlight, Landed
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
 from rankfold.reconciler.lookout import Lookout
 from rankfold.reconciler.model import (
+    RESTARTING,
     Ending,
     Job,
     Json,
@@ -42,7 +43,8 @@ from rankfold.reconciler.model import (
     Origin,
     Record,
 )
-from rankfold.reconciler.observe import known_devices, last_lines, observe
+from rankfold.reconciler.node import last_lines
+from rankfold.reconciler.observe import known_devices, observe
 from rankfold.reconciler.processes import Processes
 from rankfold.reconciler.sources import Sources, storage_error
 from rankfold.reconciler.store import Store, StoreError
@@ -89,6 +91,7 @@ class Daemon:
         self.store = Store(state)
         self.lookout = Lookout()
         self.executor = Executor(self.layout, self.store)
+        self.executor.node.fleet()  # made before anybody asks
         self.in_flight = InFlight()
         self.observed = Observed()
         self.unrecorded: dict[str, actions.End] = {}  # jobs that failed while the disk was full
@@ -103,6 +106,7 @@ class Daemon:
         handlers: dict[type[Operation], service.Handler] = {
             operations.Hello: self._hello, operations.Attach: self._attach,
             operations.Run: self._run, operations.Override: self._override,
+            operations.Checkpoint: self._checkpoint, operations.GoBack: self._go_back,
             operations.State: self._state, operations.Stop: self._stop,
         }  # fmt: skip
         self.server = service.Server(
@@ -274,9 +278,9 @@ class Daemon:
         if not isinstance(action, (actions.Signal, actions.Discard)):
             self.progress_at = time.monotonic()
         self.lookout.void(self.layout.proxy_socket(name) for name in actions.devices_of(action))
-        if isinstance(action, (actions.Start, actions.Signal)):
-            job = action.job.name if isinstance(action, actions.Start) else action.job
-            self.lookout.void(self.layout.launcher_socket(job, rank) for rank in action.ranks)
+        if ranks := actions.ranks_of(action):
+            job = actions.job_of(action)
+            self.lookout.void(self.executor.node.door(job, rank) for rank in ranks)
 
     def _landed(self, landed: Landed) -> None:
         """An action has ended: note how, and when it is tried again."""
@@ -286,6 +290,9 @@ class Daemon:
         if isinstance(error, JobFailed):
             assert isinstance(action, (actions.Place, actions.Barrier, actions.Detach))
             ending = Ending("Failed", "DeviceReported", str(error), time.time())
+            record = self.store.record(action.job) or Record(action.job)
+            job = self.store.desired().jobs.get(action.job)
+            ending = plan.or_restart(job, record, ending)
             self.unrecorded[action.job] = actions.End(action.job, ending)
             self._begin(self.unrecorded[action.job])
         elif isinstance(error, (Temporary, Permanent)):
@@ -427,13 +434,46 @@ class Daemon:
         self.idle_since = time.monotonic()
         return {}
 
+    def _checkpoint(self, request: service.Request[operations.Checkpoint]) -> Json:
+        asked = request.message
+        record = self.store.record(asked.name)
+        if record is None:
+            raise control.ControlError("unknown_job", f"there is no started job {asked.name!r}")
+        answer = record.answer.token if record.answer else ""
+        if asked.token in (record.asked, answer, record.save.token if record.save else ""):
+            return {}  # requested again: whoever got it first was killed
+        by_hand.check_save(record, self.observed.no_saves)
+        self.store.save(dataclasses.replace(record, asked=asked.token))
+        self.store.event(f"Job/{asked.name}", "SaveRequested", "by hand")
+        self.fresh = False
+        return {}
+
+    def _go_back(self, request: service.Request[operations.GoBack]) -> Json:
+        asked = request.message
+        each, record = self.store.object("Job", asked.name), self.store.record(asked.name)
+        if each is None or record is None:
+            raise control.ControlError("unknown_job", f"there is no started job {asked.name!r}")
+        if record.stored == asked.checkpoint or record.back_to == asked.checkpoint:
+            return {}
+        by_hand.check_going_back(each, record, asked.force)
+        text = f"goes back to checkpoint {asked.checkpoint}, as requested"
+        if record.step == "stored":
+            record = dataclasses.replace(record, stored=asked.checkpoint, restore=None)
+        else:  # what rests in memory is given up
+            ending = Ending(RESTARTING, "WentBack", text, time.time())
+            record = dataclasses.replace(record, back_to=asked.checkpoint, ending=ending)
+        self.store.save(record)
+        self.store.event(f"Job/{asked.name}", "WentBack", text)
+        self.fresh = False
+        return {}
+
     def _override(self, request: service.Request[operations.Override]) -> Json:
         asked = request.message
         each = self.store.object("Job", asked.name)
         if each is None:
             raise control.ControlError("unknown_job", f"there is no job {asked.name!r}")
         fields = asked.fields.told()
-        by_hand.check(self.store, each, fields, asked.force)
+        by_hand.check(self.store, each, fields, asked.force, self.observed.no_saves)
         with self.store.transaction():
             self.store.override(each.name, fields)
             job = self.store.desired().jobs[each.name]
@@ -463,6 +503,8 @@ class Daemon:
                 "exits": list(record.exits),
                 "races": list(record.races),
                 "rank": record.ending.rank if record.ending else None,
+                "restarts": record.restarts,
+                "answer": dataclasses.asdict(record.answer) if record.answer else None,
             }
         return {
             "fleet_ready": self.plan.fleet_ready,

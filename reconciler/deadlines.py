@@ -28,3 +28,13 @@ LAUNCH_S = 30.0
 # A proxy that has just been started is waited for this long before it is told to end: it would
 # outlive the reconciler unheard of. It loads libraries and opens its device meanwhile.
 STARTING_S = 10.0
+
+# A launcher freezes or lets go of its rank at once, unless a process of it is in the kernel.
+FREEZE_S = 30.0
+
+# A snapshot writes all memory of a rank to disk, a restore reads it. The job stands meanwhile.
+SNAPSHOT_S = 600.0
+
+# What brings snapshots into the store goes to the background, or says why not; it imports Python,
+# and opens a store that may be far away.
+TRANSFER_S = 60.0

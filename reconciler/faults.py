@@ -24,6 +24,18 @@ POINTS = {
     "detach.journalled": "a detach is recorded, no proxy knows it",
     "detach.partly": "one proxy has detached, the journal does not say so",
     "detach.sent": "all proxies have detached, the journal does not say that the job is",
+    "save.journalled": "a save at a cut is recorded, nobody has been told",
+    "save.frozen": "all ranks stand still for their snapshots",
+    "save.written": "all snapshots are there, the journal does not say so",
+    "upload.journalled": "an upload is recorded, no process works at it",
+    "conclude.journalled": "a checkpoint is recorded, its snapshots are still here",
+    "vacate.before": "a checkpoint has a job that shall rest, its ranks live",
+    "rest.before": "a job has no process, the journal does not say so",
+    "fetch.journalled": "a new incarnation is recorded, nothing of it is here",
+    "restore.journalled": "a restore is recorded, no launcher runs",
+    "restore.launched": "empty launchers run, no rank is back",
+    "restore.sent": "all ranks are back, the journal does not say so",
+    "restore.done": "a job is restored, what was fetched is still here",
     "finish.before": "a job's devices are free and its ranks gone, its end is not recorded",
 }
 

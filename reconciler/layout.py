@@ -37,6 +37,11 @@ class Layout:
     def socket(self) -> Path:
         return self.sockets / "reconciler.sock"
 
+    @property
+    def checkpoints(self) -> str:
+        """URL of the store of checkpoints, unless a Policy names another."""
+        return f"file://{self.state}/checkpoints"
+
     # ---- devices
 
     def proxy_socket(self, device: str) -> Path:
@@ -59,6 +64,10 @@ class Layout:
     def rank_file(self, name: str, rank: int, suffix: str) -> Path:
         """``.json`` (its launcher's config) or ``.exit``."""
         return self.job(name) / f"rank-{rank}{suffix}"
+
+    def save(self, name: str, number: int) -> Path:
+        """Snapshots of a save, or of a checkpoint that was fetched."""
+        return self.job(name) / "saves" / str(number)
 
     def launcher_lock(self, name: str, rank: int) -> Path:
         """Held by a rank's launcher for its life (see rankfold/interpose/launcher/launcher.py)."""

@@ -220,7 +220,58 @@ class Job:
             shown="false",
         ),
     )  # fmt: skip
+    save_every_s: Count = field(  # 0: not by time
+        default=600,
+        metadata=written(
+            "spec.checkpoint.interval",
+            {
+                "type": "string", "pattern": "^[0-9]+(s|m|h)$(?!\n)", "default": "10m",
+                "description": "Time between checkpoints, such as 30s, 10m or 2h; 0s: none by "
+                "time.",
+            },
+            "time between checkpoints, such as `30s`; `0s`: none by time. See "
+            "[Checkpoints](#checkpoints)",
+            shown="10m", read=lambda text: int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]],
+        ),
+    )  # fmt: skip
+    save_every_steps: Count = field(
+        default=0,
+        metadata=written(
+            "spec.checkpoint.everySteps",
+            {
+                "type": "integer", "minimum": 0, "default": 0,
+                "description": "Collectives of each rank between checkpoints; 0: by time only.",
+            },
+            "collectives of each rank between checkpoints; 0: by time only",
+            shown="0", read=int,
+        ),
+    )  # fmt: skip
+    keep: Annotated[int, Meta(ge=1)] = field(
+        default=3,
+        metadata=written(
+            "spec.checkpoint.keep",
+            {
+                "type": "integer", "minimum": 1, "default": 3,
+                "description": "How many checkpoints to keep.",
+            },
+            "how many checkpoints to keep", shown="3", read=int,
+        ),
+    )  # fmt: skip
+    max_restarts: Count = field(
+        default=3,
+        metadata=written(
+            "spec.restart.maxRestarts",
+            {
+                "type": "integer", "minimum": 0, "default": 3,
+                "description": "How often to go on after a fault, from the last checkpoint.",
+            },
+            "how often to go on after a fault: from the last checkpoint, or from the beginning if "
+            "there is none. See [Restarts](#restarts)",
+            shown="3", read=int,
+        ),
+    )  # fmt: skip
     # What no file says:
+    store: bool = False  # while suspended it rests in the store, not in memory
     created: Seconds = 0.0  # wall clock; the order in which pending jobs are served
     orphaned: bool = False  # its file is gone
     drifted: bool = False  # overridden by hand
@@ -239,6 +290,8 @@ class Desired:
     pools: Mapping[str, Pool] = field(default_factory=dict)
     jobs: Mapping[str, Job] = field(default_factory=dict)
 
+    checkpoint_store: str = ""  # an fsspec URL; empty: in the state directory
+
     def devices(self) -> dict[str, Device]:
         return {d.name: d for pool in self.pools.values() for d in pool.devices}
 
@@ -246,12 +299,14 @@ class Desired:
 # ---- recorded (the journal's view of a job) ---------------------------------------------------
 
 TERMINAL = ("Succeeded", "Failed")
-STEPS = r"^(new|started|placing|placed|detaching|detached|ended)\Z"
+RESTARTING = "Restarting"  # the phase of an ending that is none
+STEPS = r"^(new|started|placing|placed|detaching|detached|vacating|stored|restoring|ended)\Z"
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job is going to end, once its devices are free and its ranks are gone."""
+    """How a job is going to end, once its devices are free and its ranks are gone. In the phase
+    RESTARTING it goes on then, from its newest checkpoint or from its beginning."""
 
     phase: str
     reason: str
@@ -261,12 +316,66 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Checkpoint:
+    """One that exists in the store."""
+
+    id: str
+    time: Seconds  # wall clock of the cut
+    bytes: Count  # that a restore brings back
+
+
+@dataclass(frozen=True)
+class Save:
+    """A save that is under way.
+
+    stage: "stopping" (the job is being brought to a cut) → "saving" (its ranks stand still, and
+    snapshots of them are made) → "uploading" (the job goes on, unless it shall rest in the store).
+    """
+
+    number: Count  # of its folder: layout.py
+    why: str  # "interval" | "steps" | "request" | "rest"
+    since: Seconds  # wall clock
+    stage: Annotated[str, Meta(pattern=r"^(stopping|saving|uploading)\Z")] = "stopping"
+    token: str = ""  # of the request that it serves
+    at: Seconds = 0.0  # wall clock of the cut
+    tries: Count = 0  # how often its upload was begun
+    tried_at: Seconds = 0.0  # wall clock
+    error: str = ""  # why the last of them failed
+
+
+@dataclass(frozen=True)
+class Restore:
+    """A checkpoint that is being brought back. As `Save`, for its fetch.
+
+    failed: it cannot be restored; what was started of it is ended.
+    """
+
+    number: Count
+    id: str
+    tries: Count = 0
+    tried_at: Seconds = 0.0
+    error: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a requested save."""
+
+    token: str
+    id: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class Record:
     """What has been done for a job so far. Written before an action starts and after it ended.
 
     step: "new" (nothing started) → "started" (launchers run or are being started) → "placing"
     (proxies of `epoch` are being told) → "placed" → "detaching" → "detached" → "placing" at
-    epoch + 1 …; "ended" is final.
+    epoch + 1 …; "ended" is final. A job that shall rest in the store goes on from "started" or
+    "detached": "vacating" (its checkpoint exists, its ranks are ended) → "stored" (it has no
+    process) → "restoring" → "detached", its ranks frozen until they are placed.
     placement: device of rank 0, 1, …: of `epoch`; after a detach, what the job keeps reserved for
     its move, or () where it was suspended.
     """
@@ -291,6 +400,21 @@ class Record:
     alarms: tuple[str, ...] = ()  # contents of its ranks that should be equal and were not
     error: str = ""  # of the last action that failed
     error_permanent: bool = False
+    incarnation: Count = 1  # rises with each restore and restart
+    restarts: Count = 0
+    saves: Count = 0  # the highest number that a save or restore has had
+    save: Save | None = None
+    restore: Restore | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()  # those that are kept, oldest first
+    stored: str = ""  # the checkpoint that it rests in, or is to go on from
+    unusable: tuple[str, ...] = ()  # checkpoints that could not be restored
+    asked: str = ""  # token of a save that a person requested and that has not begun
+    answer: Answer | None = None  # to the last such request
+    saved_at: Seconds = 0.0  # wall clock: from when the interval counts; 0: not yet placed
+    saved_steps: Count = 0  # the same for steps
+    save_error: str = ""  # why the last save failed
+    lost: str = ""  # what the last restart cost
+    back_to: str = ""  # the checkpoint that a person wants it to go on from
 
     def holds(self) -> frozenset[str]:
         """Devices that serve this job, or may."""
@@ -382,12 +506,31 @@ class SeenRank:
 
     job: str
     rank: int
-    state: str  # starting | running | silent (as `silent_since` of a device) | exited
+    state: str  # starting | running | frozen | empty | silent (as `silent_since` above) | exited
     pid: int | None = None
     channel: bool = False
     exit_status: int | None = None  # negative: killed by that signal
     error: str = ""
     silent_since: float | None = None
+    incarnation: int = 1
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What is said of bringing the snapshots of a save into the store, or back out of it. Bytes.
+
+    state: none (nothing said yet) | working | done | failed; lives: a process works at it.
+    """
+
+    number: int
+    state: str = "none"
+    lives: bool = False
+    id: str = ""
+    bytes: int = 0
+    stored: int = 0
+    total: int = 0
+    error: str = ""
+    retry: bool = False
 
 
 @dataclass(frozen=True)
@@ -398,6 +541,8 @@ class Observed:
     ranks: Mapping[tuple[str, int], SeenRank] = field(default_factory=dict)
     host_memory: int = 1 << 62  # bytes of host memory that jobs may need beside their devices
     failing: frozenset[str] = frozenset()  # devices whose proxy ends whenever it is started
+    transfers: Mapping[str, Transfer] = field(default_factory=dict)  # of each job that has one
+    no_saves: str = ""  # why no process can be saved here; empty: it can
 
 
 @dataclass(frozen=True)

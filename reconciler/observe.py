@@ -7,7 +7,6 @@ lock file (then it starts, or is busy). Reads only; `status` uses it without a r
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,6 +36,7 @@ from rankfold.reconciler.model import (
     SeenRank,
     Spent,
 )
+from rankfold.reconciler.node import Node
 
 HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
 
@@ -54,6 +54,7 @@ def observe(
     noted: who is known not to answer, and since when (wall clock): a device's name, or
     ``<job>/<rank>``. They are queried too, and not waited for.
     """
+    node = Node(layout)
     doors = {layout.proxy_socket(name): name for name in devices}
     ended: dict[tuple[str, int], SeenRank] = {}
     ranks: dict[Path, tuple[str, int]] = {}
@@ -62,10 +63,10 @@ def observe(
             continue
         for rank in range(record.fixed.world_size):
             # The exit file counts first: a launcher writes it, then ends.
-            if seen := read_exit(layout, record.name, rank):
+            if seen := node.ended(record.name, rank):
                 ended[record.name, rank] = seen
             else:
-                ranks[layout.launcher_socket(record.name, rank)] = (record.name, rank)
+                ranks[node.door(record.name, rank)] = (record.name, rank)
     hung = {path for path, name in doors.items() if name in noted}
     hung |= {path for path, (job, rank) in ranks.items() if rank_name(job, rank) in noted}
     answers = lookout.look([*doors, *ranks], within_s, hung)
@@ -73,14 +74,26 @@ def observe(
         see_device(layout, name, answers.get(path), noted.get(name)) for path, name in doors.items()
     )
     seen_ranks = (
-        see_rank(layout, job, rank, answers.get(path), noted.get(rank_name(job, rank)))
+        see_rank(node, job, rank, answers.get(path), noted.get(rank_name(job, rank)))
         for path, (job, rank) in ranks.items()
     )
     return Observed(
         {seen.name: seen for seen in seen_devices if seen},
         ended | {(seen.job, seen.rank): seen for seen in seen_ranks if seen},
         host_memory(),
-    )
+        no_saves=node.no_saves(),
+        transfers={
+            record.name: node.transferred(record.name, number)
+            for record in records.values() if (number := transfer_of(record)) is not None
+        },
+    )  # fmt: skip
+
+
+def transfer_of(record: Record) -> int | None:
+    """Which of a job's folders of snapshots goes into the store now, or came out of it."""
+    if record.save is not None and record.save.stage == "uploading":
+        return record.save.number
+    return None if record.restore is None else record.restore.number
 
 
 def rank_name(job: str, rank: int) -> str:
@@ -168,7 +181,7 @@ def _error_text(error: RankFault | None) -> str:
 
 
 def see_rank(
-    layout: Layout, job: str, rank: int, answer: Answer | None, noted: float | None = None
+    node: Node, job: str, rank: int, answer: Answer | None, noted: float | None = None
 ) -> SeenRank | None:
     """What a rank's launcher answered, or left behind; None: there is none, and never was."""
     silent_since = None
@@ -176,40 +189,20 @@ def see_rank(
         with contextlib.suppress(control.ControlError):
             hello = control.expect(LauncherHello, answer.hello)
             status = control.expect(LauncherStatus, answer.status)
-            if status.state == "running":
-                return SeenRank(job, rank, "running", hello.pid, status.channel)
+            if status.state != "exited":
+                return SeenRank(
+                    job, rank, status.state, hello.pid, status.channel,
+                    incarnation=getattr(hello, "incarnation", 1),
+                )  # fmt: skip
     elif answer is not None:
         silent_since = _silent_since(answer, noted)
     # It may have ended between the two looks, or be about to write.
-    if ended := read_exit(layout, job, rank):
+    if ended := node.ended(job, rank):
         return ended
-    if is_locked(layout.launcher_lock(job, rank)):
+    if node.lives(job, rank):
         state = "starting" if silent_since is None else "silent"
         return SeenRank(job, rank, state, silent_since=silent_since)
-    return read_exit(layout, job, rank)
-
-
-def read_exit(layout: Layout, job: str, rank: int) -> SeenRank | None:
-    try:
-        data = json.loads(layout.rank_file(job, rank, ".exit").read_text())
-        status = data["exit_status"]
-        return SeenRank(
-            job, rank, "exited", None, False,
-            int(status) if status is not None else None, str(data.get("error") or ""),
-        )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def last_lines(file: Path, count: int = 3, bytes_max: int = 4096) -> str:
-    """The end of a log, for a message."""
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, file.stat().st_size - bytes_max))
-            text = stream.read().decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.strip().splitlines()[-count:])
+    return node.ended(job, rank)
 
 
 def host_memory() -> int:

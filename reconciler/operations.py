@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from rankfold.messages import Hello, Name, Operation
 from rankfold.reconciler.model import Job, Json, Pool
 
-__all__ = ["Attach", "Hello", "Override", "Run", "State", "Stop"]
+__all__ = ["Attach", "Checkpoint", "GoBack", "Hello", "Override", "Run", "State", "Stop"]
 
 Path = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\0]*\Z")]
 
@@ -75,6 +75,7 @@ class Overridden(Struct, frozen=True, forbid_unknown_fields=True):
 
     gpus: int | UnsetType = UNSET
     suspend: bool | UnsetType = UNSET
+    store: bool | UnsetType = UNSET
     cancelled: bool | UnsetType = UNSET
 
     def told(self) -> Json:
@@ -87,6 +88,21 @@ class Override(Operation, frozen=True, tag="override"):
 
     name: Name
     fields: Overridden
+    force: bool = False
+
+
+class Checkpoint(Operation, frozen=True, tag="checkpoint"):
+    """→ {}. A save begins as soon as it can; ``state`` has the answer, with this token."""
+
+    name: Name
+    token: Name
+
+
+class GoBack(Operation, frozen=True, tag="go_back"):
+    """→ {}. A job that rests shall go on from this checkpoint, whatever it did since."""
+
+    name: Name
+    checkpoint: Annotated[str, Meta(pattern=r"^[0-9]{1,15}-[0-9]{1,15}\Z")]
     force: bool = False
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Observed
-from rankfold.reconciler.observe import last_lines, rank_name
+from rankfold.reconciler.node import last_lines
+from rankfold.reconciler.observe import rank_name
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.words import silence
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.reconciler import plan, sharing
-from rankfold.reconciler.act import used_so_far
 from rankfold.reconciler.client import reconciler_runs
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout
@@ -30,13 +29,16 @@ from rankfold.reconciler.model import (
     SeenDevice,
     count,
 )
-from rankfold.reconciler.observe import known_devices, last_lines, observe
+from rankfold.reconciler.node import last_lines
+from rankfold.reconciler.observe import known_devices, observe
+from rankfold.reconciler.recovery import used_so_far
 from rankfold.reconciler.revision import Difference
 from rankfold.reconciler.rows import Object
 from rankfold.reconciler.store import Store, database
-from rankfold.reconciler.words import silence, some
+from rankfold.reconciler.words import clock, silence, size, some
 
 FORMAT_VERSION = 1
+RESTING = ("started", "detached", "vacating", "stored", "restoring")  # steps on no device
 TOLD_IN_PLANS = ("Stalled", "Drifted")
 TOLD_FIRST = (  # in the table of jobs
     "Stalled", "Orphaned", "Progressing", "SourceUnreachable", "Drifted", "Ready",
@@ -147,7 +149,7 @@ def phase(job: Job, record: Record) -> str:
         return record.phase
     if record.step == "new":
         return "Suspended" if job.suspended else "Pending"
-    if not record.placement and record.step in ("detached", "started"):
+    if not record.placement and record.step in RESTING:
         return "Suspended" if job.suspended else "Pending"
     return "Running"
 
@@ -162,14 +164,14 @@ def job_status(snap: Snapshot, each: Object) -> Json:
     return {
         "name": job.name,
         "phase": now,
-        "suspendedIn": "memory" if now == "Suspended" and record.epoch > 0 else None,
+        "suspendedIn": _suspended_in(record) if now == "Suspended" else None,
         "worldSize": job.world_size,
         "gpus": job.gpus,
         "devices": len(set(record.placement)) if record.holds() else 0,
         "placement": {str(r): d for r, d in enumerate(record.placement)} if record.holds() else {},
-        "restarts": 0,
+        "restarts": record.restarts,
         "gpuSeconds": round(used_so_far(record), 3),
-        "checkpoints": [],
+        "checkpoints": [dataclasses.asdict(each) for each in record.checkpoints],
         "conditions": [dataclasses.asdict(c) for c in (*conditions, *_unchecked(snap, each))],
         "epoch": record.epoch,
         "determinism": job.determinism,
@@ -184,6 +186,12 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],
         "changes": [change_status(c) for c in snap.changes if c.job == job.name],
     }
+
+
+def _suspended_in(record: Record) -> str | None:
+    if record.step == "stored":
+        return "store"
+    return "memory" if record.epoch > 0 and record.step != "new" else None
 
 
 def _unchecked(snap: Snapshot, each: Object) -> list[Condition]:
@@ -352,15 +360,6 @@ def _value(value: Any) -> str:
 # ---- text ----------------------------------------------------------------------------------------
 
 
-def size(number: int) -> str:
-    amount = float(number)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.4g} {unit}"
-        amount /= 1024
-    return f"{amount:.4g} TiB"
-
-
 def job_rows(data: Json) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for job in data["jobs"]:
@@ -482,11 +481,6 @@ def _change_cells(change: Json) -> tuple[str, ...]:
         took = "superseded"
     still = f"stood still {change['pause_s']:.3f} s" if change["pause_s"] is not None else ""
     return (f"{change['from']} → {change['to']} devices", took, still, change["commit"][:19])
-
-
-def clock(when: float) -> str:
-    """Local time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(when))
 
 
 JOB_HEAD = ("JOB", "PHASE", "RANKS", "DEVICES", "MESSAGE")

@@ -15,6 +15,7 @@ from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.model import Desired, Job, Origin, Record, count
 from rankfold.reconciler.rows import Object
 from rankfold.reconciler.spec import Fault, File, Loaded
+from rankfold.reconciler.words import some
 
 
 def revision_faults(
@@ -43,6 +44,27 @@ def revision_faults(
             reason = f"the job started on {record.device_type} devices and stays there. {_WAY_OUT}"
             faults.append(loaded.fault("Job", job.name, "spec.deviceTypes", reason))
     return faults
+
+
+def save_faults(loaded: Loaded, no_saves: str) -> list[Fault]:
+    """Jobs that say when they are to be saved, where none can be. The default says it in a
+    condition."""
+    faults = []
+    for name, job in loaded.desired.jobs.items():
+        asks = "checkpoint" in loaded.documents["Job", name].value["spec"]
+        if no_saves and asks and (job.save_every_s or job.save_every_steps):
+            faults.append(loaded.fault("Job", name, "spec.checkpoint", f"cannot be: {no_saves}"))
+    return faults
+
+
+def store_faults(loaded: Loaded, now: Desired, records: Mapping[str, Record]) -> list[Fault]:
+    """A store that changes while jobs live that have checkpoints in the one before."""
+    live = [n for n, r in records.items() if r.step != "ended" and (r.checkpoints or r.stored)]
+    if not live or loaded.desired.checkpoint_store == now.checkpoint_store:
+        return []
+    was = now.checkpoint_store or "the state directory"
+    reason = f"cannot change: {some(sorted(live))} has checkpoints in {was}. Cancel it first"
+    return [loaded.policy_fault("spec.checkpointStore", reason)]
 
 
 def emptied_files(loaded: Loaded, objects: Iterable[Object]) -> list[Fault]:
@@ -135,6 +157,9 @@ def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> li
             was, now = len(old.pools[name].devices), len(pool.devices)
             found.append(Difference(f"Pool/{name}", "update", (("spec.devices", was, now),)))
     found += [Difference(f"Pool/{name}", "remove") for name in old.pools if name not in new.pools]
+    if old.checkpoint_store != new.checkpoint_store:
+        urls = (old.checkpoint_store or "default", new.checkpoint_store or "default")
+        found.append(Difference("Policy", "update", (("spec.checkpointStore", *urls),)))
     for name, job in new.jobs.items():
         if name not in old.jobs:
             found.append(
@@ -203,4 +228,4 @@ def merged(
             jobs[name] = replace(known, orphaned=False)
         else:
             jobs[name] = replace(job, created=known.created) if known else job
-    return Desired(pools, jobs)
+    return Desired(pools, jobs, loaded.desired.checkpoint_store)

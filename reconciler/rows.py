@@ -31,6 +31,7 @@ class Override(TypedDict, total=False):
 
     gpus: Ranks
     suspend: bool
+    store: bool
     cancelled: bool
 
 
@@ -69,6 +70,7 @@ class Unreachable(TypedDict):
 META: dict[str, Any] = {
     "source": str, "revision": str, "attempted": Attempted, "watching": str | None,
     "unreachable": Unreachable | None, "told_to_end": list[str],
+    "checkpoint_store": str, "incarnations": dict[str, Count],
 }  # fmt: skip
 
 

@@ -18,9 +18,17 @@ from rankfold.log import area
 from rankfold.reconciler import spec
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.git import masked
+from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Job, Json, Origin
+from rankfold.reconciler.node import Node
 from rankfold.reconciler.operations import Attach
-from rankfold.reconciler.revision import cut_files, emptied_files, revision_faults
+from rankfold.reconciler.revision import (
+    cut_files,
+    emptied_files,
+    revision_faults,
+    save_faults,
+    store_faults,
+)
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.watch import Reader, Reading, Revision
 
@@ -47,6 +55,7 @@ class Sources:
     ):  # fmt: skip
         self.server, self.store, self.state = server, store, state
         self.wish, self.accepted = wish, accepted
+        self.node = Node(Layout(state))
         self.source: Reader | None = None
         self.watchers: list[control.Channel] = []  # the source is followed while one is there
         self.attaching: list[_Attaching] = []
@@ -69,7 +78,8 @@ class Sources:
 
     def attach(self, request: service.Request[Attach]) -> None:
         """Answered once the source has been read, or could not be."""
-        attaching = _Attaching(request, Reader(request.message.source.told(), self.state))
+        source = request.message.source.told()
+        attaching = _Attaching(request, Reader(source, self.state, self._examine))
         self.attaching.append(attaching)
         self.server.add(attaching.reader.wake, lambda: self._first(attaching))
 
@@ -243,9 +253,17 @@ class Sources:
         objects = self.store.objects()
         faults = revision_faults(loaded, self.store.records(), self._live_by_hand())
         faults += emptied_files(loaded, objects)
+        faults += save_faults(loaded, self.node.no_saves())
+        faults += store_faults(loaded, self.store.desired(), self.store.records())
         if in_parts:
             faults += cut_files(loaded, objects, self.store.get("never_ended", []))
         return sorted(faults)
+
+    def _examine(self, loaded: spec.Loaded) -> None:
+        """Beside the loop: stores may be far away."""
+        url = loaded.desired.checkpoint_store
+        if url and not loaded.faults and (why := self.node.store_trouble(url)):
+            loaded.faults.append(loaded.policy_fault("spec.checkpointStore", why))
 
     def _live_by_hand(self) -> frozenset[str]:
         objects = self.store.objects()

@@ -97,6 +97,14 @@ class Loaded:
             self.origins[kind, name].file, document.line(tuple(where.split("."))), where, reason
         )
 
+    def policy_fault(self, where: str, reason: str) -> Fault:
+        """A fault of a field of a Policy, or of its being left out."""
+        path = tuple(where.split("."))
+        for (kind, name), document in self.documents.items():
+            if kind == "Policy" and path[-1] in document.value["spec"]:
+                return self.fault(kind, name, where, reason)
+        return Fault("-", 1, where, reason)
+
     def check(self) -> Loaded:
         if self.faults:
             raise InvalidInput(self.faults)
@@ -174,7 +182,7 @@ def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
                 reader.read(file, document)
     reader.check_fleet()
     return Loaded(
-        Desired(reader.pools, reader.jobs),
+        Desired(reader.pools, reader.jobs, reader.checkpoint_store),
         reader.origins,
         sorted(set(reader.faults)),
         sorted(set(reader.warnings)),
@@ -195,6 +203,7 @@ class _Reader:
         self.faults: list[Fault] = []
         self.warnings: list[Fault] = []
         self.broken_pool = False
+        self.checkpoint_store = ""
 
     def fault(self, file: str, doc: yamldoc.Document, path: yamldoc.Path, reason: str) -> None:
         where = ENV if path[:2] == ENV and _is_null(doc.value, path) else path
@@ -218,7 +227,16 @@ class _Reader:
             self._pool(file, doc)
         elif kind == "Job":
             self._job(file, doc)
+        else:
+            self._policy(file, doc)
         return None
+
+    def _policy(self, file: str, doc: yamldoc.Document) -> None:
+        url = doc.value["spec"].get("checkpointStore", "")
+        if url and self.checkpoint_store not in ("", url):
+            reason = f"another Policy says {self.checkpoint_store}: a fleet has one store"
+            self.fault(file, doc, ("spec", "checkpointStore"), reason)
+        self.checkpoint_store = url or self.checkpoint_store
 
     def _name(self, file: str, doc: yamldoc.Document, kind: str, name: str) -> None:
         key = (kind, name)
@@ -242,9 +260,6 @@ class _Reader:
             elif value != default:
                 only = "" if default is None else f"; only its default {json.dumps(default)} is"
                 self.fault(file, doc, path, f"is not built yet{only}; leave it out")
-            elif path[-1] in ("interval", "maxRestarts"):
-                reason = "is accepted as the default, but nothing is saved or restarted yet"
-                self.warnings.append(Fault(file, doc.line(path), yamldoc.dotted(path), reason))
 
     def _pool(self, file: str, doc: yamldoc.Document) -> None:
         name = doc.value["metadata"]["name"]

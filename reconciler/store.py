@@ -237,7 +237,8 @@ class Store:
         return next((o for o in self.objects() if (o.kind, o.name) == (kind, name)), None)
 
     def desired(self) -> Desired:
-        return desired_of(self.objects())
+        url = self.get("checkpoint_store", "")
+        return dataclasses.replace(desired_of(self.objects()), checkpoint_store=url)
 
     def put(self, spec: Job | Pool, source: str | None, origin: Origin, revision: str) -> bool:
         """Create or update one object. True if its spec is new or another than before."""
@@ -279,6 +280,7 @@ class Store:
                     changed.append(spec.name)
             self.set("source", source)
             self.set("revision", revision)
+            self.set("checkpoint_store", loaded.desired.checkpoint_store)
         return changed
 
     def _retire(self, old: Object) -> bool:
@@ -294,8 +296,12 @@ class Store:
         return not old.removed
 
     def forget(self, kind: str, name: str) -> None:
-        """Remove an object; of a job, its record too. Events stay."""
+        """Remove an object; of a job, its record too. Events stay, and which incarnations it had:
+        the store may know the next job of this name by them."""
         with self.transaction():
+            if kind == "Job" and (record := self.record(name)):
+                had = self.get("incarnations", {})
+                self.set("incarnations", had | {name: record.incarnation})
             self.db.execute("DELETE FROM objects WHERE kind = ? AND name = ?", (kind, name))
             if kind == "Job":
                 for table in ("records", "actions", "changes", "conditions"):

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,12 +91,16 @@ class Reading:
 
 
 class Reader:
-    """Follows a source in a thread, through everything that may pass."""
+    """Follows a source in a thread, through everything that may pass. `examine` is called there
+    with what was read, and may add faults."""
 
-    def __init__(self, description: Json, state: Path):
+    def __init__(
+        self, description: Json, state: Path,
+        examine: Callable[[spec.Loaded], None] = lambda _: None,
+    ):  # fmt: skip
         self.identity = identity_of(description)
         self.in_parts = "dir" in description  # what is being saved may be seen half done
-        self._description, self._state = description, state
+        self._description, self._state, self._examine = description, state, examine
         self._lock = threading.Lock()
         self._reading: Reading | None = None  # that nobody has taken
         self._error, self._since = "", 0.0
@@ -150,6 +155,7 @@ class Reader:
         try:
             while not self._stopped.is_set():
                 if revision := source.poll():
+                    self._examine(revision.loaded)
                     self._publish(revision, "")
                 source.pause()
         finally:

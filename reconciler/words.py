@@ -22,3 +22,18 @@ def some(names: Sequence[str]) -> str:
     """The first few of them, and how many more there are."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return ", ".join(names[:NAMED_MAX]) + more
+
+
+def clock(when: float) -> str:
+    """Local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(when))
+
+
+def size(number: int) -> str:
+    """Bytes for people."""
+    amount = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} TiB"

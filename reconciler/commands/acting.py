@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import click
 from rankfold.reconciler.client import NoReconciler, Reconciler
 from rankfold.reconciler.commands.common import POLL_S, fail
 from rankfold.reconciler.console import say
+from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.store import Store as Journal
 
 
 def by_hand(state: Path, name: str, override: bool, **fields: Any) -> int:
@@ -38,20 +41,47 @@ def scale(state: Path, name: str, gpus: int, override: bool) -> int:
 
 @click.command()
 @click.argument("name")
+@click.option("--store", is_flag=True, help="It rests in the store of checkpoints, not in memory.")
 @OVERRIDE
 @click.pass_obj
-def suspend(state: Path, name: str, override: bool) -> int:
-    """Free a job's devices; it rests in memory until resumed."""
-    return by_hand(state, name, override, suspend=True)
+def suspend(state: Path, name: str, store: bool, override: bool) -> int:
+    """Free a job's devices; it rests in memory until resumed.
+
+    With --store it is saved, and its processes end: devices, memory and processes are free.
+    """
+    return by_hand(state, name, override, suspend=True, store=store)
 
 
 @click.command()
 @click.argument("name")
+@click.option("--from", "origin", metavar="ID", help="From this checkpoint: see `status -o json`.")
 @OVERRIDE
 @click.pass_obj
-def resume(state: Path, name: str, override: bool) -> int:
-    """Let a suspended job go on."""
-    return by_hand(state, name, override, suspend=False)
+def resume(state: Path, name: str, origin: str | None, override: bool) -> int:
+    """Let a suspended job go on, where it was, or with --from where a checkpoint has it."""
+    if origin is not None:
+        known(state, name, origin)
+        with Reconciler(state) as reconciler:
+            reconciler.ask("go_back", name=name, checkpoint=origin, force=override)
+    return by_hand(state, name, override, suspend=False, store=False)
+
+
+def known(state: Path, job: str, checkpoint: str) -> None:
+    """Refuse a checkpoint that the store does not have whole, before anything is stopped."""
+    from rankfold.checkpoint.store import Id, StoreError, look
+
+    id = Id.parse(checkpoint)
+    if id is None:
+        raise click.UsageError(f"--from {checkpoint} is no checkpoint such as 1-3")
+    with Journal(state, readonly=True) as journal:
+        url = journal.desired().checkpoint_store or Layout(state).checkpoints
+    try:
+        found = look(url).checkpoint(job, id)
+        faults = found.verify()
+    except StoreError as error:
+        fail(str(error))
+    if faults:
+        fail(f"checkpoint {checkpoint} of {job} is damaged: {faults[0].reason}")
 
 
 @click.command()
@@ -65,11 +95,28 @@ def cancel(state: Path, name: str, override: bool) -> int:
 
 @click.command()
 @click.argument("name")
-def checkpoint(name: str) -> int:
-    """Save a job to disk. Not built yet: refused with exit code 1."""
-    fail(
-        "checkpoint is not built yet; `rankfold suspend` frees the devices, the job rests in memory"
-    )
+@click.option("--wait", "wait_", is_flag=True, help="Return when it is in the store; print its ID.")
+@click.pass_obj
+def checkpoint(state: Path, name: str, wait_: bool) -> int:
+    """Save a job now, while it goes on.
+
+    With --wait: exit code 1 if it could not be saved.
+    """
+    token = uuid.uuid4().hex
+    with Reconciler(state) as reconciler:
+        reconciler.ask("checkpoint", name=name, token=token)
+        while wait_:
+            now = reconciler.ask("state")["jobs"].get(name)
+            if now is None or now["phase"]:
+                fail(f"{name} ended before it was saved")
+            answer = now["answer"]
+            if answer and answer["token"] == token:
+                if answer["error"]:
+                    fail(f"{name} was not saved: {answer['error']}")
+                click.echo(answer["id"])
+                return 0
+            time.sleep(POLL_S)
+    return 0
 
 
 @click.command()

@@ -23,6 +23,7 @@ from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Job, Json
 from rankfold.reconciler.store import Store, database
+from rankfold.reconciler.words import clock
 
 
 @click.command()
@@ -42,7 +43,7 @@ def status(state: Path, output: str) -> int:
         click.echo(f"revision {data['revision']} of {data['source']['name']}")
     for condition in data["source"]["conditions"]:
         if condition["reason"] == "Unreachable":
-            since = report.clock(condition["since"])
+            since = clock(condition["since"])
             say(f"since {since} the source cannot be read: {condition['message']}")
         elif condition["status"] == "False":
             say(

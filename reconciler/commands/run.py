@@ -20,6 +20,7 @@ from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Device, Job, Json, Pool, to_json
 from rankfold.reconciler.yamldoc import unusable
 
+SAVE_EVERY_S = 600  # a job that may be restarted
 QUIET_S = 3.0  # before `run` says why its job has not started
 
 
@@ -28,7 +29,9 @@ QUIET_S = 3.0  # before `run` says why its job has not started
     "--world-size", type=click.IntRange(1, RANKS_MAX), required=True, help="Number of ranks."
 )
 @click.option(
-    "--gpus", type=click.IntRange(1, DEVICES_MAX), default=None,
+    "--gpus",
+    type=click.IntRange(1, DEVICES_MAX),
+    default=None,
     help="Devices; default: one for each rank.",
 )
 @click.option(
@@ -52,11 +55,16 @@ QUIET_S = 3.0  # before `run` says why its job has not started
     "--possible-races", "check_order", flag_value="possible",
     help="The same, and those that may miss each other: it is not known which bytes they reach.",
 )  # fmt: skip
+@click.option(
+    "--max-restarts", type=click.IntRange(0), default=0, show_default=True,
+    help="After a fault go on so often, from the last checkpoint: one is made each 10 minutes.",
+)  # fmt: skip
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_obj
 def run(
     state: Path, world_size: int, gpus: int | None, kind: str | None, memory: str,
-    name: str | None, determinism: str, check_order: str | None, command: tuple[str, ...],
+    name: str | None, determinism: str, check_order: str | None, max_restarts: int,
+    command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run one job in the foreground; the exit status is the job's.
 
@@ -85,6 +93,7 @@ def run(
         name, command, os.getcwd(), world_size, gpus,
         env=own_environment(), env_whole=True, device_types=(kind,) if kind else (),
         determinism=determinism, check_order=check_order or "none",
+        max_restarts=max_restarts, save_every_s=SAVE_EVERY_S if max_restarts else 0,
     )  # fmt: skip
     check_capacity(snap, job, pool)
     with Reconciler(state) as reconciler, terminating():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from rankfold.reconciler import sharing
-from rankfold.reconciler.model import Condition, Job, Record, count
+from rankfold.reconciler.model import RESTARTING, Condition, Job, Record, count
 from rankfold.reconciler.plan.index import Index
 
 OPAQUE = "opaque code: "  # so begin alarms about it (proxy/core/loop/guard.c)
@@ -31,11 +31,33 @@ def conditions(
         found += _alarms(record)
     if record.races:
         found.append(_races(record))
+    if record.lost:
+        found.append(Condition("Restarted", "True", "WentBack", record.lost))
+    if record.step != "ended":
+        found += _unsaved(index, job, record)
     if costs := sharing.too_much(record, index.observed):
         found.append(costs)
     if record.step != "ended":
         found += _by_hand_or_file(job)
     return tuple(found)
+
+
+def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
+    """What keeps a job from being saved, or from being brought back."""
+    save, restore = record.save, record.restore
+    seen = index.observed.transfers.get(record.name)
+    told = seen.error if seen is not None else ""
+    if restore is not None and (why := told or restore.error):
+        message = f"checkpoint {restore.id}: {why}; it is tried again"
+        return [Condition("Progressing", "True", "RestoreFailed", message)]
+    if save is not None and save.stage == "uploading" and (why := told or save.error):
+        message = f"{why}; it is tried again"
+        return [Condition("NotSaved", "True", "UploadFailed", message)]
+    if record.save_error:
+        return [Condition("NotSaved", "True", "SaveFailed", record.save_error)]
+    if (job.save_every_s or job.save_every_steps) and index.observed.no_saves:
+        return [Condition("NotSaved", "True", "Unavailable", index.observed.no_saves)]
+    return []
 
 
 def _by_hand_or_file(job: Job) -> list[Condition]:
@@ -83,7 +105,8 @@ def _ready(job: Job, record: Record, converged: bool) -> Condition:
         good = "True" if record.phase == "Succeeded" else "False"
         return Condition("Ready", good, record.ending.reason, record.ending.message)
     if record.ending:
-        return Condition("Ready", "False", "Ending", record.ending.message)
+        phase = RESTARTING if record.ending.phase == RESTARTING else "Ending"
+        return Condition("Ready", "False", phase, record.ending.message)
     if not converged:
         return Condition("Ready", "False", "NotAsDesired", "")
     if job.suspended:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
-from rankfold.reconciler.actions import Action, Discard, Finish, Signal
-from rankfold.reconciler.model import Ending, Job, Record
+from rankfold.reconciler.actions import (
+    Action,
+    Conclude,
+    Discard,
+    End,
+    Finish,
+    Rest,
+    Signal,
+    Vacate,
+)
+from rankfold.reconciler.model import RESTARTING, Ending, Job, Record, count
+from rankfold.reconciler.plan import restoring, saving
 from rankfold.reconciler.plan.index import Index
 
 KILL_AFTER_S = 5.0  # a rank that has to end gets SIGTERM, then SIGKILL
+RESTARTABLE = ("RankFailed", "LauncherLost", "DeviceLost", "DeviceReported")
 
 
 def of(index: Index, job: Job | None, record: Record, now: float) -> Ending | None:
@@ -18,11 +30,23 @@ def of(index: Index, job: Job | None, record: Record, now: float) -> Ending | No
             return Ending("Failed", "Cancelled", "cancelled before it started", now)
         return None
     assert record.fixed is not None
-    return (
-        _ranks_over(index, record, record.fixed.world_size, now)
-        or _devices_lost(index, record, now)
-        or _not_wanted(job, now)
+    if record.step in ("vacating", "stored", "restoring"):  # its processes come and go
+        return _not_wanted(job, now)
+    failed = _ranks_over(index, record, record.fixed.world_size, now) or _devices_lost(
+        index, record, now
     )
+    return or_restart(job, record, failed) if failed else _not_wanted(job, now)
+
+
+def or_restart(job: Job | None, record: Record, ending: Ending) -> Ending:
+    """What a fault means for its job: the end, or another try, as long as it may have one."""
+    if ending.phase != "Failed" or ending.reason not in RESTARTABLE:
+        return ending
+    if job is not None and not job.cancelled and record.restarts < job.max_restarts:
+        return replace(ending, phase=RESTARTING)
+    if not record.restarts:
+        return ending
+    return replace(ending, message=f"{ending.message}; after {count(record.restarts, 'restart')}")
 
 
 def _ranks_over(index: Index, record: Record, world_size: int, now: float) -> Ending | None:
@@ -34,7 +58,10 @@ def _ranks_over(index: Index, record: Record, world_size: int, now: float) -> En
             return Ending("Failed", "LauncherLost", message, now)
         if each and each.state == "exited" and each.exit_status != 0:
             message = rank_failure(rank, each.exit_status, each.error)
-            return Ending("Failed", "RankFailed", message, now, rank)
+            never_ran = each.error and each.exit_status in (126, 127)
+            return Ending(
+                "Failed", "CannotStart" if never_ran else "RankFailed", message, now, rank
+            )
     if all(each is not None and each.state == "exited" for each in seen):
         return Ending("Succeeded", "Completed", f"all {world_size} ranks exited with 0", now)
     return None
@@ -73,8 +100,13 @@ def _not_wanted(job: Job | None, now: float) -> Ending | None:
     return None
 
 
-def let_go(index: Index, record: Record, ending: Ending, now: float) -> list[Action]:
-    """Let go of devices, end the ranks, and when nothing is left, say so."""
+def let_go(
+    index: Index, job: Job | None, record: Record, ending: Ending, now: float
+) -> list[Action]:
+    """Let go of devices, end the ranks, and when nothing is left, say so, or begin anew."""
+    unwanted = _not_wanted(job, now)
+    if ending.phase == RESTARTING and unwanted:
+        return [End(record.name, unwanted)]
     actions: list[Action] = []
     holding = index.unheard(record)
     for name, there in sorted(index.on_devices(record.name).items(), key=lambda each: each[0]):
@@ -86,13 +118,32 @@ def let_go(index: Index, record: Record, ending: Ending, now: float) -> list[Act
         if seen.state != "exited"
     ]  # fmt: skip
     live = tuple(rank for rank, state in ranks if state == "running")
-    if live:
+    still = tuple(rank for rank, state in ranks if state in ("frozen", "empty"))
+    if still:  # no signal reaches them
+        actions.append(Vacate(record.name, still))
+    elif live:
         late = now - ending.since > KILL_AFTER_S
         signum = signal.SIGKILL if late else signal.SIGTERM
         actions.append(Signal(record.name, live, int(signum)))
     if not holding and not ranks:
-        actions.append(Finish(record.name, ending.phase))
+        actions += _over(index, job, record, ending, now)
     return actions
+
+
+def _over(
+    index: Index, job: Job | None, record: Record, ending: Ending, now: float
+) -> list[Action]:
+    """Nothing of a job runs any longer."""
+    if ending.phase != RESTARTING:
+        return [Finish(record.name, ending.phase)]
+    assert job is not None
+    if record.save is not None and record.save.stage == "uploading":  # it may become the newest
+        action = saving.upload(index, record, job.keep, False, now)
+        return [action] if action else []
+    if record.save is not None:
+        return [Conclude(record.name, record.save.number, error="the job failed meanwhile")]
+    stored = record.back_to or restoring.newest(record, record.unusable)
+    return [Rest(record.name, stored, restart=True)]
 
 
 def rank_failure(rank: int, exit_status: int | None, error: str) -> str:

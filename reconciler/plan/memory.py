@@ -18,7 +18,7 @@ class HostMemory:
     def note_target(self, job: Job, record: Record, target: tuple[str, ...]) -> None:
         """A job shall have this placement: count what it may need there."""
         need = 0
-        if target or record.step != "new":
+        if target or record.step not in ("new", "stored"):
             memory = self._groups.virtual(job, record)["memory_bytes"]
             need = host_need(job.world_size, memory, len(set(target)))
         self._sum += need - self._needs[job.name]
@@ -48,7 +48,7 @@ def host_need(world_size: int, memory: int, devices: int) -> int:
 
 def recorded_need(record: Record) -> int:
     """The same for what has been done already."""
-    if record.fixed is None or record.step == "ended":
+    if record.fixed is None or record.step in ("new", "stored", "ended"):
         return 0
     devices = len(set(record.placement))
     return host_need(record.fixed.world_size, record.device["memory_bytes"], devices)

@@ -5,18 +5,24 @@ A target is a placement, () for none, or None while there is no place for the jo
 
 from __future__ import annotations
 
+import signal
+
 from rankfold.reconciler.actions import (
     Action,
     Barrier,
+    Conclude,
     Detach,
     End,
     Forget,
     Place,
     Release,
+    Signal,
     Start,
+    Thaw,
+    Vacate,
 )
 from rankfold.reconciler.model import Job, Record
-from rankfold.reconciler.plan import ending
+from rankfold.reconciler.plan import ending, restoring, saving
 from rankfold.reconciler.plan.allocation import Allocation
 from rankfold.reconciler.plan.index import Index
 
@@ -38,7 +44,7 @@ class Steps:
         if record.step == "ended":
             self._after_the_end(name, job)
         elif record.ending:
-            self.actions += ending.let_go(index, record, record.ending, self.now)
+            self.actions += ending.let_go(index, job, record, record.ending, self.now)
         elif over := ending.of(index, job, record, self.now):
             self.actions.append(End(name, over))
         elif job is not None and name not in index.silent and not index.unheard(record):
@@ -51,12 +57,20 @@ class Steps:
         self.actions += [Forget("Pool", pool) for pool in self.index.pools_only_for(name)]
 
     def _advance(self, job: Job, record: Record, target: Target) -> None:
+        if old := self._old_ranks(record):  # nothing is let go before they are gone
+            self.actions.append(old)
+            return
         if (
             target == ()
-            and record.step not in ("new", "detached")
+            and record.step not in ("new", "detached", "vacating", "stored", "restoring")
             and not self._suspend_fits(job, record)
         ):
             target = record.placement or None
+        rests = target == () and job.store and record.step in ("started", "detached")
+        if uploaded := saving.upload(self.index, record, job.keep, rests, self.now):
+            self.actions.append(uploaded)
+            if isinstance(uploaded, Conclude):
+                return
         if record.step in ("new", "started"):
             self._begin(job, record, target)
         elif record.step == "placing":
@@ -71,7 +85,43 @@ class Steps:
             elif record.placement:
                 self.actions.append(Release(job.name))
             elif target == ():
-                self.converged.add(job.name)
+                self._rest(job, record)
+        else:
+            self._store(job, record, target)
+
+    def _old_ranks(self, record: Record) -> Action | None:
+        """What ends ranks of an earlier incarnation that still live."""
+        if record.step == "new":
+            return None
+        old = {
+            rank: seen.state for rank, seen in sorted(self.index.ranks(record.name).items())
+            if seen.incarnation != record.incarnation
+        }  # fmt: skip
+        if running := tuple(rank for rank, state in old.items() if state == "running"):
+            return Signal(record.name, running, int(signal.SIGKILL))
+        still = tuple(rank for rank, state in old.items() if state in ("frozen", "empty"))
+        return Vacate(record.name, still) if still else None
+
+    def _rest(self, job: Job, record: Record) -> None:
+        """A job that shall hold no device, and holds none: it rests in memory, or in the store."""
+        if not job.store:
+            self.converged.add(job.name)
+        elif action := saving.resting(self.index, job, record, self.now):
+            self.actions.append(action)
+
+    def _store(self, job: Job, record: Record, target: Target) -> None:
+        """A job on its way into the store, or out of it."""
+        action = None
+        if record.step == "vacating":
+            action = restoring.vacating(self.index, record)
+        elif record.step == "restoring":
+            action = restoring.restoring(self.index, record)
+        elif target:
+            action = restoring.fetching(self.index, record, self.now)
+        elif target == ():
+            self.converged.add(job.name)
+        if action:
+            self.actions.append(action)
 
     def _next_epoch(self, record: Record) -> int:
         """Above all that any device has seen: it may remember an earlier job of this name."""
@@ -99,13 +149,21 @@ class Steps:
         elif target:
             self.actions.append(Place(job.name, self._next_epoch(record), target))
         elif target == ():
-            self.converged.add(job.name)
+            self._rest(job, record)
 
     def _serve(self, job: Job, record: Record, target: Target) -> None:
         """A placed job: leave it alone, or bring it to a cut and take it off its devices."""
         devices = tuple(dict.fromkeys(record.placement))
         states = {d: self.index.state(d, record) for d in devices}
-        if target is None or target == record.placement:
+        if record.save is not None and record.save.stage != "uploading":
+            action = saving.stopping(self.index, job, record, states, self.now)
+            self.actions += [action] if action else []
+        elif frozen := self._frozen(job.name):
+            self.actions.append(Thaw(job.name, frozen))
+        elif target is None or target == record.placement:
+            why = saving.due(self.index, job, record, self.now)
+            if why and all(state == "running" for state in states.values()):
+                self.actions.append(Barrier(job.name, record.epoch, devices, save=why))
             stopping = tuple(d for d, state in states.items() if state in ("stopping", "cut"))
             if stopping:
                 self.actions.append(Barrier(job.name, record.epoch, devices, "withdraw"))
@@ -118,6 +176,10 @@ class Steps:
             self.actions.append(self._detach(job, record, target))
         elif not all(state in ("stopping", "cut") for state in states.values()):
             self.actions.append(Barrier(job.name, record.epoch, devices))
+
+    def _frozen(self, name: str) -> tuple[int, ...]:
+        ranks = sorted(self.index.ranks(name).items())
+        return tuple(rank for rank, seen in ranks if seen.state == "frozen")
 
     def _detach(self, job: Job, record: Record, target: Target) -> Detach:
         devices = tuple(d for d in dict.fromkeys(record.placement) if d not in record.detached)

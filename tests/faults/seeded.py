@@ -148,7 +148,7 @@ FILES = [
            ON_SPEC + "test_values_that_no_program_or_file_name_can_hold_are_faults"),
 ]  # fmt: skip
 
-CHANGES, ACT = "reconciler/changes.py", "reconciler/act.py"
+CHANGES, RECOVERY = "reconciler/changes.py", "reconciler/recovery.py"
 MODEL, STORE = "reconciler/model.py", "reconciler/store.py"
 ON_FIGURES = "tests/reconciler/test_figures.py::"
 ON_PAUSE = "test_a_pause_lasts_from_the_first_device_s_cut_to_the_last_one_s_release"
@@ -191,10 +191,10 @@ FIGURES = [
            ON_FIGURES + "test_a_change_has_not_converged_on_another_number_of_devices"),
     Mutant("freed-unseen", CHANGES, "all(h is None or h.state == \"saved\" for h in holders)",
            "True", ON_FIGURES + "test_a_suspended_job_s_pause_ends_when_its_devices_are_seen_free"),
-    Mutant("seconds-of-ranks", ACT, "held * len(set(record.placement))",
+    Mutant("seconds-of-ranks", RECOVERY, "held * len(set(record.placement))",
            "held * len(record.placement)",
            ON_FIGURES + "test_device_seconds_count_devices_and_not_ranks"),
-    Mutant("seconds-of-now-only", ACT, "return record.gpu_seconds + held *", "return held *",
+    Mutant("seconds-of-now-only", RECOVERY, "return record.gpu_seconds + held *", "return held *",
            ON_FIGURES + "test_device_seconds_count_devices_and_not_ranks"),
     Mutant("events-without-bound", STORE, "(EVENTS_KEPT,)", "(1 << 60,)",
            ON_FIGURES + "test_events_are_bounded_and_repetitions_noted_once"),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from rankfold.reconciler import changes
-from rankfold.reconciler.act import used_so_far
 from rankfold.reconciler.model import (
     Change,
     Ending,
@@ -20,6 +19,7 @@ from rankfold.reconciler.model import (
     Record,
     SeenDevice,
 )
+from rankfold.reconciler.recovery import used_so_far
 from rankfold.reconciler.store import EVENTS_KEPT, Store
 
 TWO = ("local/soft-0", "local/soft-0", "local/soft-1", "local/soft-1")

@@ -22,7 +22,11 @@ def pool(count: int, name: str = "local", memory: int = GIB, kind: str = "soft")
 
 
 def job(name: str, world_size: int, gpus: int, created: float = 0.0, suspend: bool = False) -> Job:
-    return Job(name, ("true",), "/", world_size, gpus, created=created, suspend=suspend)
+    """One that fails for good; with restarts and saves: test_recovery.py."""
+    return Job(
+        name, ("true",), "/", world_size, gpus, created=created, suspend=suspend,
+        max_restarts=0, save_every_s=0,
+    )  # fmt: skip
 
 
 def fleet(devices: int, *jobs: Job, host_memory: int = 1 << 62) -> Fleet:

@@ -153,10 +153,6 @@ WRONG_ADDITIONS = {
     "parallelism: {pipeline: 2}": "0.yaml:8: spec.parallelism.pipeline: is not built yet",
     "parallelism: {zeroShards: 2}": "0.yaml:8: spec.parallelism.zeroShards: is not built yet",
     "topology: [{rank: 0}]": "0.yaml:8: spec.topology: is not built yet; leave it out",
-    "checkpoint: {interval: 5m}": "0.yaml:8: spec.checkpoint.interval: is not built yet",
-    "checkpoint: {everySteps: 5}": "0.yaml:8: spec.checkpoint.everySteps: is not built yet",
-    "checkpoint: {keep: 1}": "0.yaml:8: spec.checkpoint.keep: is not built yet",
-    "restart: {maxRestarts: 1}": "0.yaml:8: spec.restart.maxRestarts: is not built yet",
 }
 
 
@@ -202,7 +198,7 @@ def test_a_wrong_addition_to_a_pool(addition: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [("spec: {prune: true}", "spec.prune: is not built yet; only its default false is"),
-     ("spec: {checkpointStore: 's3://b'}", "spec.checkpointStore: is not built yet; leave it out"),
+     ("spec: {checkpointStore: checkpoints}", 'spec.checkpointStore: "checkpoints" is not right'),
      ("spec: {prune: maybe}", "spec.prune: must be true or false"),
      ("spec: {purge: true}", "spec.purge: there is no such field; did you mean prune?")],
 )  # fmt: skip
@@ -354,7 +350,7 @@ FULL: dict[str, Any] = {
     },
     "Policy": {
         "apiVersion": "rankfold/v1alpha1", "kind": "Policy", "metadata": {"name": "default"},
-        "spec": {"prune": False},
+        "spec": {"prune": False, "checkpointStore": "s3://bucket/prefix"},
     },
 }  # fmt: skip
 
@@ -362,7 +358,6 @@ FULL: dict[str, Any] = {
 # Refused whatever they hold, so that none of their rules can show.
 NOT_IN_FULL = {
     "Job": {"spec.topology", "spec.gpus.min", "spec.gpus.max", "spec.gpus.demand"},
-    "Policy": {"spec.checkpointStore"},
 }
 
 

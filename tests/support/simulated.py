@@ -1,7 +1,8 @@
 """A fleet in memory that takes the planner's actions: for property tests of `plan`.
 
 It refuses (AssertionError) what must never be asked of a fleet, keeps what the journal would
-keep, and answers as proxies and launchers do.
+keep, and answers as proxies and launchers do. Ranks that run do work; a checkpoint has the work of
+its cut, and a restore brings it back: so it sees what is lost, or done by two copies of a rank.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from typing import assert_never
 from rankfold.reconciler import actions
 from rankfold.reconciler import plan as planner
 from rankfold.reconciler.model import (
+    Answer,
     Desired,
     JobOnDevice,
     Observed,
     Record,
+    Restore,
+    Save,
     SeenDevice,
     SeenRank,
+    Transfer,
 )
 
 
@@ -33,13 +38,27 @@ class Fleet:
     failing: frozenset[str] = frozenset()  # devices whose proxy does not start
     silent: frozenset[str] = frozenset()  # devices whose proxy hangs
     in_flight: frozenset[str] = frozenset()  # subjects of actions that are not over
+    work: dict[str, int] = field(default_factory=dict)  # that each job's ranks have done
+    snapshots: dict[tuple[str, int], int] = field(default_factory=dict)  # (job, save) → its work
+    store: dict[tuple[str, str], int] = field(default_factory=dict)  # (job, checkpoint) → its work
+    transfers: dict[str, Transfer] = field(default_factory=dict)
+    saved: list[str] = field(default_factory=list)  # jobs, in the order of their saves
+    no_saves: str = ""
+    saves_fail: bool = False
+    killed_in_a_save: bool = False  # the reconciler: once, when all ranks are frozen
+    uploads: str = "done"  # how uploads end: done | retry | failed
+    damaged: set[tuple[str, str]] = field(default_factory=set)  # (job, checkpoint)
+    restores_fail: bool = False
 
     def observed(self) -> Observed:
         devices = {
             name: SeenDevice(name, False, silent_since=1.0) if name in self.silent else seen
             for name, seen in self.devices.items()
         }
-        return Observed(devices, dict(self.ranks), self.host_memory, self.failing)
+        return Observed(
+            devices, dict(self.ranks), self.host_memory, self.failing, dict(self.transfers),
+            self.no_saves,
+        )  # fmt: skip
 
     def plan(self) -> planner.Plan:
         found = planner.plan(
@@ -64,9 +83,9 @@ class Fleet:
     def converge(self, turns: int = 60) -> planner.Plan:
         """Until the planner has nothing left to do."""
         for _ in range(turns):
-            before = dict(self.devices)
+            before = (dict(self.devices), dict(self.ranks), dict(self.transfers))
             planned = self.turn()
-            if not planned.actions and before == self.devices:
+            if not planned.actions and before == (self.devices, self.ranks, self.transfers):
                 return planned
         raise AssertionError(f"still acting after {turns} turns: {planned.actions}")
 
@@ -83,6 +102,40 @@ class Fleet:
             if name not in stopping[1:]:
                 jobs = tuple(replace(j, state=next_state.get(j.state, j.state)) for j in jobs)
             self.devices[name] = replace(device, ready=True, jobs=jobs)
+        for name in self.records:
+            if self.works(name):
+                self.work[name] = self.work.get(name, 0) + 1
+        for name, transfer in self.transfers.items():
+            if transfer.lives:
+                self.transfers[name] = self.transferred(name, transfer)
+
+    def works(self, job: str) -> bool:
+        """Whether all of its ranks are served and let go."""
+        record = self.records[job]
+        ranks = [seen for (name, _), seen in self.ranks.items() if name == job]
+        there = [self.devices[d].job(job) for d in set(record.placement) if d in self.devices]
+        return bool(there and ranks) and all(
+            seen.state == "running" for seen in (*ranks, *there) if seen is not None
+        )
+
+    def transferred(self, job: str, transfer: Transfer) -> Transfer:
+        """A transfer comes to its end."""
+        over = replace(transfer, lives=False)
+        restore = self.records[job].restore
+        if restore is not None and restore.number == transfer.number:
+            if (job, restore.id) in self.damaged:
+                return replace(over, state="failed", error="a unit is damaged")
+            self.snapshots[job, transfer.number] = self.store[job, restore.id]
+            return replace(over, state="done")
+        if self.uploads != "done":
+            return replace(over, state="failed", error="full", retry=self.uploads == "retry")
+        id = f"{self.records[job].incarnation}-{transfer.number}"
+        self.store[job, id] = self.snapshots[job, transfer.number]
+        return replace(over, state="done", id=id, bytes=1)
+
+    def kill(self, job: str, rank: int) -> None:
+        """Its launcher is killed, and the rank with it."""
+        self.ranks.pop((job, rank), None)
 
     def exit(self, job: str, rank: int, status: int) -> None:
         self.ranks[job, rank] = SeenRank(job, rank, "exited", exit_status=status)
@@ -112,6 +165,10 @@ class Fleet:
             case actions.Place():
                 self.place(action)
             case actions.Barrier():
+                if action.save and self.records[action.job].save is None:
+                    record = self.records[action.job]
+                    save = Save(record.saves + 1, action.save, self.now, token=record.asked)
+                    self.update(action.job, save=save, saves=save.number, asked="")
                 for name in action.devices:
                     self.set_state(
                         name, action.job, "stopping" if action.action == "request" else "running"
@@ -126,24 +183,44 @@ class Fleet:
                 self.set_state(name, job, "saved")
             case actions.Signal(job, ranks, signum):
                 for rank in ranks:
+                    assert self.ranks[job, rank].state == "running", "a signal that nobody gets"
                     self.exit(job, rank, -signum)
             case actions.Finish(job, phase):
                 assert not any(job in self.jobs_on(name) for name in self.devices)
                 self.update(job, step="ended", phase=phase, placement=(), detached=())
             case actions.Forget(kind, name):
                 self.forget(kind, name)
+            case actions.Save():
+                self.save(action)
+            case actions.Upload() | actions.Fetch():
+                self.transfer(action)
+            case actions.Conclude():
+                self.conclude(action)
+            case actions.Thaw(job, ranks):
+                self.set_ranks(job, ranks, "running")
+            case actions.Vacate():
+                self.vacate(action)
+            case actions.Rest():
+                self.rest(action)
+            case actions.Restore():
+                self.restore(action)
             case _:
                 assert_never(action)
 
     def start(self, action: actions.Start) -> None:
         job = action.job
-        if job.name not in self.records:
-            self.records[job.name] = Record(
-                job.name, "started", fixed=job, device=action.device, device_type=action.device_type
-            )
+        record = self.records.get(job.name, Record(job.name))
+        if record.step == "new":
+            self.work[job.name] = 0
+            self.update(
+                job.name, step="started", fixed=job, device=action.device,
+                device_type=action.device_type,
+            )  # fmt: skip
         for rank in action.ranks:
             assert (job.name, rank) not in self.ranks, "a rank was started twice"
-            self.ranks[job.name, rank] = SeenRank(job.name, rank, "running")
+            self.ranks[job.name, rank] = SeenRank(
+                job.name, rank, "running", incarnation=record.incarnation
+            )
 
     def place(self, action: actions.Place) -> None:
         record = self.records[action.job]
@@ -164,9 +241,12 @@ class Fleet:
             there = JobOnDevice(action.job, action.epoch, "joining")
             self.devices[name] = replace(device, jobs=(*others, there))
         pids = {name: self.devices[name].pid for name in devices}
+        save = record.save
+        if save is not None and save.why == "rest":
+            save = replace(save, why="request")
         self.update(
             action.job, step="placed", epoch=action.epoch, placement=action.placement,
-            proxies=pids, detached=(),
+            proxies=pids, detached=(), save=save, saved_at=record.saved_at or self.now,
         )  # fmt: skip
 
     def detach(self, action: actions.Detach) -> None:
@@ -177,6 +257,142 @@ class Fleet:
             self.set_state(name, action.job, "saved")
         kept = () if action.suspend else self.records[action.job].placement
         self.update(action.job, step="detached", placement=kept, proxies={}, detached=())
+
+    # ---- saves and restores
+
+    def save(self, action: actions.Save) -> None:
+        job, record = action.job, self.records[action.job]
+        if action.devices:
+            assert set(action.devices) == set(record.placement)
+            for name in action.devices:
+                there = self.devices[name].job(job)
+                assert there and there.state == "cut", "saved without a cut"
+        else:
+            assert not any(job in self.jobs_on(name) for name in self.devices), "it does not rest"
+        save = record.save
+        if save is None or save.number != action.number:
+            save = Save(action.number, "rest", self.now)
+        save = replace(save, stage="saving", at=self.now)
+        self.update(
+            job, save=save, saves=max(record.saves, save.number), saved_at=self.now,
+        )  # fmt: skip
+        gone = any((job, r) not in self.ranks for r in action.ranks)
+        ended = gone or any(self.ranks[job, r].state == "exited" for r in action.ranks)
+        living = tuple(r for r in action.ranks if (job, r) in self.ranks)
+        self.set_ranks(job, living, "frozen")
+        if self.killed_in_a_save:
+            self.killed_in_a_save = False
+            return
+        failed = self.saves_fail or ended
+        if failed or action.devices:
+            self.set_ranks(job, living, "running")
+        for name in action.devices:
+            self.set_state(name, job, "running")
+        if failed:
+            self.failed(job, "a process cannot be saved")
+            return
+        self.saved.append(job)
+        self.snapshots[job, action.number] = self.work[job]
+        self.transfers[job] = Transfer(action.number)
+        self.update(job, save=replace(save, stage="uploading"))
+
+    def failed(self, job: str, error: str) -> None:
+        save = self.records[job].save
+        assert save is not None
+        answer = Answer(save.token, error=error) if save.token else self.records[job].answer
+        self.update(job, save=None, save_error=error, saved_at=self.now, answer=answer)
+
+    def transfer(self, action: actions.Upload | actions.Fetch) -> None:
+        record = self.records[action.job]
+        there = self.transfers.get(action.job)
+        assert there is None or there.number != action.number or not there.lives
+        if isinstance(action, actions.Fetch) and record.restore is None:
+            assert not self.living(action.job), "the old incarnation lives"
+            self.update(
+                action.job, restore=Restore(action.number, action.id), saves=action.number,
+                incarnation=record.incarnation + 1,
+            )  # fmt: skip
+        elif record.save is not None:
+            save = replace(record.save, tries=record.save.tries + 1, tried_at=self.now)
+            self.update(action.job, save=save)
+        self.transfers[action.job] = Transfer(action.number, "working", lives=True)
+
+    def conclude(self, action: actions.Conclude) -> None:
+        job, record = action.job, self.records[action.job]
+        assert record.save is not None and record.save.number == action.number
+        self.transfers.pop(job, None)
+        if action.checkpoint is None:
+            self.failed(job, action.error)
+            return
+        token = record.save.token
+        self.update(
+            job, save=None, save_error="",
+            checkpoints=(*record.checkpoints, action.checkpoint)[-action.keep :],
+            answer=Answer(token, id=action.checkpoint.id) if token else record.answer,
+        )  # fmt: skip
+        if action.rest:
+            self.update(job, step="vacating", stored=action.checkpoint.id)
+
+    def vacate(self, action: actions.Vacate) -> None:
+        record = self.records[action.job]
+        if record.step == "vacating":
+            saved = self.store[action.job, record.stored]
+            assert saved == self.work[action.job], "it was ended, and what it did is not saved"
+        else:
+            assert record.ending or record.step == "restoring", "ended for nothing"
+        for rank in action.ranks:
+            del self.ranks[action.job, rank]
+
+    def rest(self, action: actions.Rest) -> None:
+        job, record = action.job, self.records[action.job]
+        assert not self.living(job), "an old copy of a rank lives"
+        for key in [key for key in self.ranks if key[0] == job]:
+            del self.ranks[key]
+        if action.restart:
+            assert record.ending is not None and record.restarts < 100
+            self.update(
+                job, step="stored" if action.stored else "new", ending=None, placement=(),
+                proxies={}, detached=(), restarts=record.restarts + 1, save=None, restore=None,
+                incarnation=record.incarnation + (0 if action.stored else 1), lost="something",
+            )  # fmt: skip
+        elif action.unusable:
+            self.update(
+                job, restore=None, lost="something", unusable=(*record.unusable, action.unusable)
+            )
+        else:
+            self.update(job, step="stored", restore=self.again(record.restore))
+        self.update(job, stored=action.stored)
+
+    def again(self, restore: Restore | None) -> Restore | None:
+        if restore is None:
+            return None
+        return replace(
+            restore, failed=False, error="again", tries=restore.tries + 1, tried_at=self.now
+        )
+
+    def restore(self, action: actions.Restore) -> None:
+        job, record = action.job, self.records[action.job]
+        assert record.restore is not None and record.restore.number == action.number
+        self.update(job, step="restoring")
+        for rank in action.missing:
+            assert (job, rank) not in self.ranks, "an old copy of a rank lives"
+            self.ranks[job, rank] = SeenRank(job, rank, "empty", incarnation=record.incarnation)
+        if self.restores_fail:
+            failed = replace(record.restore, failed=True, error="another CPU", tried_at=self.now)
+            self.update(job, restore=failed)
+            return
+        self.set_ranks(job, action.ranks, "frozen")
+        self.work[job] = self.snapshots[job, action.number]
+        self.transfers.pop(job, None)
+        self.update(job, step="detached", placement=(), restore=None, stored="", proxies={})
+
+    def living(self, job: str) -> bool:
+        return any(j == job and seen.state != "exited" for (j, _), seen in self.ranks.items())
+
+    def set_ranks(self, job: str, ranks: tuple[int, ...], state: str) -> None:
+        for rank in ranks:
+            if self.ranks[job, rank].state != "exited":
+                self.ranks[job, rank] = replace(self.ranks[job, rank], state=state)
 
     def forget(self, kind: str, name: str) -> None:
         if kind == "Job":

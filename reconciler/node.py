@@ -1,0 +1,239 @@
+"""The machine on which ranks live: how their launchers are started and asked, and their files.
+
+Everything that the reconciler does to a launcher, a rank's files or a local snapshot goes through a
+`Node`; there is one, this machine. Operations block, and none of them writes the journal: they run
+beside the loop (inflight.py). Who serves a rank's device is no matter of the node's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from rankfold import control
+from rankfold.reconciler import environment
+from rankfold.reconciler.deadlines import LAUNCH_S, TRANSFER_S
+from rankfold.reconciler.layout import Layout, is_locked
+from rankfold.reconciler.model import Json, SeenRank, Transfer
+
+
+class CannotLaunch(Exception):
+    """A launcher did not start, or a transfer did not begin; the message says why."""
+
+
+class _Told(Struct):
+    """What a transfer says of itself, in state.json."""
+
+    state: Literal["", "working", "done", "failed"]
+    id: str | None = None
+    bytes: int = 0
+    stored: int = 0
+    total: int = 0
+    error: str | None = None
+    retry: bool = False
+
+
+class Node:
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
+    # ---- launchers
+
+    def door(self, job: str, rank: int) -> Path:
+        """Where a rank's launcher listens, for its proxy and for those who ask it."""
+        return self.layout.launcher_socket(job, rank)
+
+    def launch(self, config: Json) -> None:
+        """Start a launcher. It refuses to be the second of its rank, so doing it twice is harmless.
+
+        `config` lacks what the node knows: where sockets, logs and the exit file lie. Raises
+        CannotLaunch.
+        """
+        job, rank = config["job"], config["rank"]
+        layout = self.layout
+        file = layout.rank_file(job, rank, ".json")
+        where: Json = {
+            "socket": str(self.door(job, rank)),
+            "client_socket": str(layout.client_socket(job, rank)),
+            "logs": str(layout.logs(job)),
+            "exit_file": str(layout.rank_file(job, rank, ".exit")),
+            "hidden": [str(layout.state), str(layout.sockets)],
+        }
+        write_atomically(file, json.dumps(config | where, indent=1))
+        done = subprocess.run(
+            [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(file)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            timeout=LAUNCH_S, env=environment.of_launcher(os.environ),
+        )  # fmt: skip
+        if done.returncode != 0 and not self.lives(job, rank) and not self.ended(job, rank):
+            why = _last_words(done.stderr)
+            raise CannotLaunch(f"the launcher of rank {rank} did not start: {why}")
+
+    def tell(self, job: str, rank: int, op: str, timeout: float, **arguments: Any) -> Json:
+        """Send a launcher a request. Raises ControlError."""
+        try:
+            return control.call(self.door(job, rank), op, timeout=timeout, **arguments)
+        except control.ControlError as error:
+            raise control.ControlError(error.code, f"rank {rank}: {error.message}") from error
+
+    def lives(self, job: str, rank: int) -> bool:
+        """Whether a process is the rank's launcher, whatever it answers."""
+        return is_locked(self.layout.launcher_lock(job, rank))
+
+    def ended(self, job: str, rank: int) -> SeenRank | None:
+        """How a rank ended, as its launcher wrote it down."""
+        return read_exit(self.layout, job, rank)
+
+    # ---- a job's files
+
+    def begin(self, job: str) -> None:
+        """A job starts, or starts anew: with empty logs, and nothing of an earlier one."""
+        shutil.rmtree(self.layout.job(job), ignore_errors=True)
+        self.layout.logs(job).mkdir(parents=True, mode=0o700)
+
+    def sweep(self, job: str, ranks: Iterable[int]) -> None:
+        """Sockets of launchers that were killed; the others take theirs with them."""
+        for rank in ranks:
+            if not self.lives(job, rank):
+                self.door(job, rank).unlink(missing_ok=True)
+                self.layout.client_socket(job, rank).unlink(missing_ok=True)
+
+    def forget_ends(self, job: str, ranks: Iterable[int]) -> None:
+        """Its ranks will live again: how they ended is no matter any longer."""
+        for rank in ranks:
+            self.layout.rank_file(job, rank, ".exit").unlink(missing_ok=True)
+        self.layout.logs(job).mkdir(parents=True, mode=0o700, exist_ok=True)
+
+    def last_lines(self, job: str, rank: int) -> str:
+        """The end of what a rank wrote to its standard error."""
+        return last_lines(self.layout.logs(job) / f"rank-{rank}.err")
+
+    # ---- snapshots, and their way into the store and out of it
+
+    def snapshot(self, job: str, number: int, rank: int) -> Path:
+        """The folder of a rank's snapshot, in that of the save of this number."""
+        return self.layout.save(job, number) / f"rank-{rank}"
+
+    def make_room(self, job: str, number: int) -> None:
+        """An empty folder for the snapshots of a save."""
+        self.drop(job, number)
+        self.layout.save(job, number).mkdir(parents=True, mode=0o700)
+
+    def drop(self, job: str, number: int) -> None:
+        """Remove the snapshots of a save."""
+        shutil.rmtree(self.layout.save(job, number), ignore_errors=True)
+
+    def transfer(self, kind: str, job: str, number: int, task: Json) -> None:
+        """Have a process of its own bring the snapshots of a save into the store ("upload"), or a
+        checkpoint out of it ("fetch"). It goes on where an earlier one was killed, and there is one
+        at a time. Raises CannotLaunch."""
+        folder = self.layout.save(job, number)
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        write_atomically(folder / "task.json", json.dumps(task, indent=1))
+        done = subprocess.run(
+            [sys.executable, "-m", f"rankfold.checkpoint.{kind}", str(folder)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            timeout=TRANSFER_S, env=child_environment(),
+        )  # fmt: skip
+        if done.returncode != 0 and not is_locked(folder / "lock"):
+            raise CannotLaunch(_last_words(done.stderr))
+
+    def transferred(self, job: str, number: int) -> Transfer:
+        """How far that is."""
+        folder = self.layout.save(job, number)
+        lives = is_locked(folder / "lock")  # before: it writes, then ends
+        try:
+            told = msgspec.json.decode((folder / "state.json").read_bytes(), type=_Told)
+        except (OSError, msgspec.MsgspecError):
+            return Transfer(number, "none", lives)
+        return Transfer(
+            number, told.state or "none", lives, told.id or "", told.bytes, told.stored, told.total,
+            told.error or "", told.retry,
+        )  # fmt: skip
+
+    def no_saves(self) -> str:
+        """Why no rank can be saved here; empty: it can."""
+        return _no_saves()
+
+    def store_trouble(self, url: str) -> str:
+        """Why this fleet cannot keep its checkpoints at a URL; empty: it can. Begins the store."""
+        from rankfold.checkpoint.store import StoreError, open
+
+        try:
+            open(url, self.fleet())
+        except (StoreError, OSError, ValueError, ImportError) as error:
+            return str(error)
+        return ""
+
+    def fleet(self) -> str:
+        """The name under which this fleet keeps its checkpoints: made once."""
+        file = self.layout.state / "fleet"
+        with contextlib.suppress(FileNotFoundError):
+            return file.read_text().strip()
+        write_atomically(file, secrets.token_hex(16) + "\n")
+        return file.read_text().strip()
+
+
+@functools.cache
+def _no_saves() -> str:
+    if importlib.util.find_spec("rankfold.checkpoint.upload") is None:
+        return "this rankfold cannot save processes"
+    return ""
+
+
+# ---- helpers -----------------------------------------------------------------------------------
+
+
+def read_exit(layout: Layout, job: str, rank: int) -> SeenRank | None:
+    try:
+        data = json.loads(layout.rank_file(job, rank, ".exit").read_text())
+        status = data["exit_status"]
+        return SeenRank(
+            job, rank, "exited", None, False,
+            int(status) if status is not None else None, str(data.get("error") or ""),
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def last_lines(file: Path, count: int = 3, bytes_max: int = 4096) -> str:
+    """The end of a log, for a message."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, file.stat().st_size - bytes_max))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.strip().splitlines()[-count:])
+
+
+def _last_words(stderr: bytes) -> str:
+    return " / ".join(stderr.decode(errors="replace").strip().splitlines()[-3:])
+
+
+def child_environment() -> dict[str, str]:
+    """Ours, less what is meant for the reconciler alone."""
+    return {k: v for k, v in os.environ.items() if k != "RANKFOLD_FAULT"}
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """For our own eyes: environments may hold what is nobody else's business."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

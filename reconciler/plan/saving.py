@@ -1,0 +1,117 @@
+"""When a job is saved, and the way of a save from the cut to the checkpoint.
+
+A save never holds a job up: what fails, or takes too long, is recorded as failed, and the job goes
+on (`Save` sees to that, and so do the rules in steps.py for a job that stands still for nothing).
+It is tried again when the next one would be due, never at once.
+"""
+
+from __future__ import annotations
+
+from rankfold.reconciler.actions import Action, Barrier, Conclude, Save, Upload
+from rankfold.reconciler.model import Checkpoint, Job, Record
+from rankfold.reconciler.plan.index import Index
+
+CUT_WITHIN_S = 120.0  # a job that does not come to a cut for so long goes on unsaved
+SAVE_AGAIN_S = 60.0  # a save whose reconciler was killed is gone on with for so long
+REST_AGAIN_S = 300.0  # between attempts to save a job that is to rest in the store
+TRIES = 8  # of an upload, while the job goes on
+WAIT_MAX_S = 300.0  # between two of them
+
+
+def due(index: Index, job: Job, record: Record, now: float) -> str:
+    """Why a placed job should be saved now (model.Save.why); empty: it should not."""
+    if record.save is not None:
+        return ""
+    if record.asked:
+        return "request"
+    if index.observed.no_saves or not record.saved_at:
+        return ""
+    if job.save_every_s and not 0 <= now - record.saved_at < job.save_every_s:
+        return "interval"
+    if job.save_every_steps and steps(index, record) >= record.saved_steps + job.save_every_steps:
+        return "steps"
+    return ""
+
+
+def steps(index: Index, record: Record) -> int:
+    """Collectives that each rank of a placed job has done: of the one that has done fewest."""
+    counted = {
+        each.rank: int(each.counters.get("collectives", 0))
+        for there in index.on_devices(record.name).values() if there.epoch == record.epoch
+        for each in there.ranks
+    }  # fmt: skip
+    return min(counted.values()) if len(counted) == len(record.placement) else 0
+
+
+def stopping(
+    index: Index, job: Job, record: Record, states: dict[str, str], now: float
+) -> Action | None:
+    """The next step of a placed job's save that has begun and is not uploaded yet."""
+    save = record.save
+    assert save is not None
+    devices = tuple(states)
+    if all(state == "cut" for state in states.values()):
+        if save.stage == "stopping" or 0 <= now - save.since < CUT_WITHIN_S + SAVE_AGAIN_S:
+            ranks = tuple(range(job.world_size))
+            return Save(job.name, record.epoch, devices, ranks, save.number)
+        return Conclude(job.name, save.number, error="it took too long")
+    if save.stage == "saving":
+        return Conclude(job.name, save.number, error="it was interrupted")
+    if not 0 <= now - save.since < CUT_WITHIN_S:
+        text = f"the job did not come to a consistent cut within {CUT_WITHIN_S:.0f} s"
+        return Conclude(job.name, save.number, error=text)
+    if all(state in ("stopping", "cut") for state in states.values()):
+        return None
+    return Barrier(job.name, record.epoch, devices, save=save.why)
+
+
+def resting(index: Index, job: Job, record: Record, now: float) -> Action | None:
+    """The next step of a job that rests on no device and shall rest in the store. None: wait."""
+    save = record.save
+    if save is not None and save.stage == "uploading":
+        return None  # `upload` goes on with it
+    number = record.saves + 1
+    if save is not None and save.why == "rest":
+        number = save.number  # its reconciler was killed
+    elif save is not None:
+        return Conclude(job.name, save.number, error="the job was suspended meanwhile")
+    elif record.save_error and 0 <= now - record.saved_at < REST_AGAIN_S:
+        return None
+    return Save(job.name, record.epoch, (), tuple(range(job.world_size)), number)
+
+
+def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> Action | None:
+    """What brings the snapshots of a save into the store, beside whatever its job does.
+
+    rests: the job waits for it, to rest in the store.
+    """
+    save, seen = record.save, index.observed.transfers.get(record.name)
+    if save is None or save.stage != "uploading" or seen is None or seen.number != save.number:
+        return None
+    if seen.lives:
+        return None
+    if seen.state == "done":
+        checkpoint = Checkpoint(seen.id, save.at, seen.bytes)
+        rest = rests and save.why == "rest" and _stands_still(index, record)
+        return Conclude(record.name, save.number, checkpoint, keep=keep, rest=rest)
+    failed = seen.state == "failed" and not seen.retry
+    if failed or (save.tries >= TRIES and not rests):
+        why = seen.error or save.error or "what uploads it ends again and again"
+        return Conclude(record.name, save.number, error=why)
+    return (
+        Upload(record.name, save.number, keep) if waited(save.tries, save.tried_at, now) else None
+    )
+
+
+def _stands_still(index: Index, record: Record) -> bool:
+    """Whether all ranks are frozen, as they were when they were saved."""
+    assert record.fixed is not None
+    ranks = index.ranks(record.name)
+    return all(
+        rank in ranks and ranks[rank].state == "frozen" for rank in range(record.fixed.world_size)
+    )
+
+
+def waited(tries: int, tried_at: float, now: float) -> bool:
+    """Whether what has been tried so often, last then, may be tried again."""
+    return tries == 0 or not 0 <= now - tried_at < min(WAIT_MAX_S, 2.0**tries)

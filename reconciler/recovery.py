@@ -1,0 +1,384 @@
+"""How saves, and what brings a job into the store and back, are carried out: for act.py.
+
+As there: an action journals before it acts and after, and yields what may block. A save leaves no
+job standing, whatever fails: its ranks are let go and its barrier is withdrawn before anything is
+said; what is left undone, because somebody died, the planner asks for again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from rankfold import control
+from rankfold.reconciler import actions
+from rankfold.reconciler.deadlines import DETACH_S, FREEZE_S, SNAPSHOT_S, TELL_S
+from rankfold.reconciler.faults import point
+from rankfold.reconciler.inflight import Call, Steps
+from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model import Answer, Json, Observed, Record, Restore, Save
+from rankfold.reconciler.node import CannotLaunch, Node
+from rankfold.reconciler.plan import saving
+from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.store import Store
+from rankfold.reconciler.words import clock, size
+
+
+class Recovery:
+    """config: of a rank's launcher, as `Node.launch` takes it."""
+
+    def __init__(
+        self, layout: Layout, store: Store, node: Node, config: Callable[[Record, int], Json]
+    ):
+        self.layout, self.store, self.node, self.config = layout, store, node, config
+
+    def _record(self, job: str) -> Record:
+        return self.store.record(job) or Record(job)
+
+    def _update(self, job: str, **fields: Any) -> Record:
+        record = dataclasses.replace(self._record(job), **fields)
+        self.store.save(record)
+        return record
+
+    def _event(self, job: str, reason: str, text: str, kind: str = "Normal") -> None:
+        self.store.event(f"Job/{job}", reason, text, kind)
+
+    # ---- saves
+
+    def begin(self, job: str, why: str) -> None:
+        """A save begins, with the barrier that is journalled now."""
+        record = self._record(job)
+        if record.save is None:
+            number = record.saves + 1
+            save = Save(number, why, time.time(), token=record.asked)
+            self._update(job, save=save, saves=number, asked="")
+
+    def save(self, action: actions.Save, observed: Observed) -> Steps:
+        """Raises nothing because of a save that fails: the job's record says it."""
+        try:
+            save = self._journal_cut(action, observed)
+        except sqlite3.Error:  # the job stands at a cut, and must not wait for space on a disk
+            yield from self._let_go_on(action)
+            raise
+        point("save.journalled")
+        error, written = "", 0
+        try:
+            written = yield from self._snapshots(action)
+        except (control.ControlError, OSError) as failure:
+            error = str(failure)
+        except Exception:  # a fault of ours is nothing to stand still for either
+            yield from self._let_go_on(action)
+            raise
+        if error or action.devices:
+            yield from self._let_go_on(action)
+        if error:
+            self._failed(action.job, save, error)
+            yield [lambda: self.node.drop(action.job, action.number)]
+            return
+        with self.store.transaction():
+            self._update(action.job, save=dataclasses.replace(save, stage="uploading"))
+            self.store.done(action.job, action.epoch, f"save-{action.number}")
+            stood = f"; it stood still for {time.time() - save.at:.3f} s" if action.devices else ""
+            text = f"save {action.number}: {size(written)} of its processes and devices{stood}"
+            self._event(action.job, "Snapshot", text)
+
+    def _journal_cut(self, action: actions.Save, observed: Observed) -> Save:
+        record, now = self._record(action.job), time.time()
+        save = record.save
+        if save is None or save.number != action.number:  # it rests already
+            save = Save(action.number, "rest", now)
+        save = dataclasses.replace(save, stage="saving", at=now)
+        index = Index(self.store.desired(), {action.job: record}, observed, frozenset())
+        with self.store.transaction():
+            detail: Json = {"ranks": action.ranks, "why": save.why}
+            self.store.begin(action.job, action.epoch, f"save-{action.number}", detail)
+            self._update(
+                action.job, save=save, saves=max(record.saves, action.number), saved_at=now,
+                saved_steps=saving.steps(index, record) or record.saved_steps,
+            )  # fmt: skip
+        return save
+
+    def _snapshots(self, action: actions.Save) -> Generator[Sequence[Call], list[Any], int]:
+        """Gives the bytes of all snapshots. Raises ControlError or OSError."""
+        job, node = action.job, self.node
+        if action.devices:
+            agreed((yield self._proxies(action, "save", DETACH_S, {})))
+        agreed((yield [self._asking(job, rank, "freeze", FREEZE_S) for rank in action.ranks]))
+        point("save.frozen")
+        agreed((yield [lambda: node.make_room(job, action.number)]))
+
+        def snapshot(rank: int) -> Call:
+            folder = str(node.snapshot(job, action.number, rank))
+            return lambda: node.tell(job, rank, "snapshot", SNAPSHOT_S, folder=folder)
+
+        told = yield [snapshot(rank) for rank in action.ranks]
+        agreed(told)
+        point("save.written")
+        return sum(int(each["bytes"]) for each in told)
+
+    def _let_go_on(self, action: actions.Save) -> Steps:
+        """Who cannot be told now is told by the planner's rules."""
+        yield [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]
+        if action.devices:
+            yield self._proxies(action, "barrier", TELL_S, {"action": "withdraw"})
+
+    def _proxies(self, told: actions.Save, op: str, timeout: float, more: Json) -> list[Call]:
+        request = {"job": told.job, "epoch": told.epoch, **more}
+
+        def asking(device: str) -> Call:
+            path = self.layout.proxy_socket(device)
+            return lambda: control.call(path, op, timeout=timeout, **request)
+
+        return [asking(device) for device in told.devices]
+
+    def _asking(self, job: str, rank: int, op: str, timeout: float) -> Call:
+        return lambda: self.node.tell(job, rank, op, timeout)
+
+    def _failed(self, job: str, save: Save, error: str) -> None:
+        with self.store.transaction():
+            self._update(
+                job, save=None, save_error=error, saved_at=time.time(),
+                **self._answer(save, error=error),
+            )  # fmt: skip
+            self._event(job, "SaveFailed", f"save {save.number}: {error}", "Warning")
+
+    def _answer(self, save: Save, **fields: str) -> dict[str, Answer]:
+        return {"answer": Answer(save.token, **fields)} if save.token else {}
+
+    def conclude(self, action: actions.Conclude) -> Steps:
+        record, found = self._record(action.job), action.checkpoint
+        save = record.save
+        if save is None or save.number != action.number:
+            return
+        if found is None:
+            self._failed(action.job, save, action.error)
+        else:
+            moved = {"step": "vacating", "stored": found.id} if action.rest else {}
+            with self.store.transaction():
+                self._update(
+                    action.job, save=None, save_error="",
+                    checkpoints=(*record.checkpoints, found)[-action.keep :],
+                    **self._answer(save, id=found.id), **moved,
+                )  # fmt: skip
+                text = f"checkpoint {found.id}: {size(found.bytes)}"
+                self._event(action.job, "CheckpointSaved", text)
+        point("conclude.journalled")
+        yield [lambda: self.node.drop(action.job, action.number)]
+
+    # ---- the way into the store and out of it
+
+    def upload(self, action: actions.Upload) -> Steps:
+        save = self._record(action.job).save
+        if save is None or save.number != action.number:
+            return
+        task = self._task(action.job, action.keep, None, {"cut": save.at, "why": save.why})
+        tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=time.time())
+        self._update(action.job, save=tried)
+        point("upload.journalled")
+        (error,) = yield [
+            lambda: self.node.transfer("upload", action.job, action.number, task)
+        ]  # fmt: skip
+        self._begun(action.job, error, "UploadFailed")
+
+    def fetch(self, action: actions.Fetch) -> Steps:
+        record = self._record(action.job)
+        restore = record.restore
+        if restore is None:  # from here on it is another incarnation
+            restore = Restore(action.number, action.id)
+            with self.store.transaction():
+                record = self._update(
+                    action.job, restore=restore, incarnation=record.incarnation + 1,
+                    saves=max(record.saves, action.number),
+                )  # fmt: skip
+                text = f"checkpoint {action.id}, for incarnation {record.incarnation}"
+                self._event(action.job, "Fetching", text)
+            point("fetch.journalled")
+            agreed((yield [lambda: self.node.make_room(action.job, action.number)]))
+        else:
+            tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=time.time())
+            self._update(action.job, restore=tried)
+        task = self._task(action.job, 1, action.id, {})
+        (error,) = yield [
+            lambda: self.node.transfer("fetch", action.job, action.number, task)
+        ]  # fmt: skip
+        self._begun(action.job, error, "FetchFailed")
+
+    def _task(self, job: str, keep: int, id: str | None, about: Json) -> Json:
+        record = self._record(job)
+        assert record.fixed is not None
+        url = self.store.desired().checkpoint_store or self.layout.checkpoints
+        return {
+            "url": url, "fleet": self.node.fleet(), "job": job, "incarnation": record.incarnation,
+            "ranks": list(range(record.fixed.world_size)), "about": about, "keep": keep, "id": id,
+        }  # fmt: skip
+
+    def _begun(self, job: str, error: object, reason: str) -> None:
+        """A process that transfers was started, or said why not: it is tried again later."""
+        record = self._record(job)
+        if isinstance(error, Exception) and not isinstance(error, (CannotLaunch, OSError)):
+            raise error
+        text = str(error) if error else ""
+        if record.save is not None and record.save.error != text:
+            self._update(job, save=dataclasses.replace(record.save, error=text))
+        elif record.restore is not None and record.restore.error != text:
+            self._update(job, restore=dataclasses.replace(record.restore, error=text))
+        if text:
+            self._event(job, reason, text, "Warning")
+
+    def restore(self, action: actions.Restore) -> Steps:
+        job, record = action.job, self._record(action.job)
+        assert record.restore is not None
+        if record.step != "restoring":
+            with self.store.transaction():
+                detail: Json = {"id": record.restore.id, "incarnation": record.incarnation}
+                self.store.begin(job, record.epoch, f"restore-{action.number}", detail)
+                self._update(job, step="restoring")
+            point("restore.journalled")
+        try:
+            yield from self._bring_back(action, record)
+        except (control.ControlError, CannotLaunch, OSError) as error:
+            self._not_restored(job, str(error))
+            return
+        with self.store.transaction():
+            self._update(
+                job, step="detached", placement=(), proxies={}, detached=(), restore=None,
+                stored="", error="", error_permanent=False,
+            )  # fmt: skip
+            self.store.done(job, record.epoch, f"restore-{action.number}")
+            self._event(job, "Restored", f"checkpoint {record.restore.id}")
+        point("restore.done")
+        yield [lambda: self.node.drop(job, action.number)]
+
+    def _bring_back(self, action: actions.Restore, record: Record) -> Steps:
+        """Raises ControlError, CannotLaunch or OSError."""
+
+        def launching(rank: int) -> Call:
+            config = self.config(record, rank) | {"empty": True}
+            return lambda: self.node.launch(config)
+
+        def restoring(rank: int) -> Call:
+            folder = str(self.node.snapshot(action.job, action.number, rank))
+            return lambda: self.node.tell(action.job, rank, "restore", SNAPSHOT_S, folder=folder)
+
+        agreed((yield [launching(rank) for rank in action.missing]))
+        point("restore.launched")
+        agreed((yield [restoring(rank) for rank in action.ranks]))
+        point("restore.sent")
+
+    def _not_restored(self, job: str, error: str) -> None:
+        restore = self._record(job).restore
+        assert restore is not None
+        now = dataclasses.replace(
+            restore, failed=True, error=error, tries=restore.tries + 1, tried_at=time.time()
+        )
+        with self.store.transaction():
+            self._update(job, restore=now)
+            self._event(job, "RestoreFailed", f"checkpoint {restore.id}: {error}", "Warning")
+
+    # ---- ranks
+
+    def thaw(self, action: actions.Thaw) -> Steps:
+        agreed((yield [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]))
+
+    def vacate(self, action: actions.Vacate) -> Steps:
+        def ending(rank: int) -> Call:
+            def end() -> None:
+                self.node.tell(action.job, rank, "vacate", FREEZE_S)
+                self.node.tell(action.job, rank, "end", TELL_S)
+
+            return end
+
+        point("vacate.before")
+        told = yield [ending(rank) for rank in action.ranks]
+        agreed([each for each in told if getattr(each, "code", "") != "unreachable"])
+
+    def rest(self, action: actions.Rest) -> None:
+        """Raises ControlError while a launcher still lives: the old is *seen* gone first."""
+        job, record = action.job, self._record(action.job)
+        ranks = range(record.fixed.world_size if record.fixed else 0)
+        for rank in ranks:
+            if self.node.lives(job, rank):
+                raise control.ControlError("busy", f"the launcher of rank {rank} has not ended")
+        self.node.sweep(job, ranks)
+        self.node.forget_ends(job, ranks)
+        point("rest.before")
+        with self.store.transaction():
+            if action.restart:
+                self._restart(record, action.stored)
+            elif action.unusable:
+                self._go_back(record, action)
+            else:
+                self._update(
+                    job, step="stored", stored=action.stored, placement=(),
+                    restore=_tried_again(record.restore), error="", error_permanent=False,
+                )  # fmt: skip
+                if record.restore is None:
+                    self._event(job, "Stored", f"it rests as checkpoint {action.stored}")
+
+    def _go_back(self, record: Record, action: actions.Rest) -> None:
+        older = next(each for each in record.checkpoints if each.id == action.stored)
+        lost = (
+            f"checkpoint {action.unusable} cannot be restored ({action.error}): back to checkpoint "
+            f"{older.id} of {clock(older.time)}"
+        )
+        self._update(
+            record.name, restore=None, stored=older.id, lost=lost,
+            unusable=(*record.unusable, action.unusable),
+        )  # fmt: skip
+        self._event(record.name, "CheckpointUnusable", lost, "Warning")
+
+    def _restart(self, record: Record, stored: str) -> None:
+        ending = record.ending
+        assert ending is not None
+        found = next((each for each in record.checkpoints if each.id == stored), None)
+        lost = f"{ending.message}: back to the beginning, for there is no checkpoint yet"
+        if record.back_to:
+            lost = ending.message
+        elif found:
+            age = max(0.0, ending.since - found.time)
+            lost = (
+                f"{ending.message}: back to checkpoint {stored} of {clock(found.time)}; what was "
+                f"done in the {age:.1f} s since then is done again"
+            )
+        self._update(
+            record.name, step="stored" if stored else "new", stored=stored, ending=None,
+            placement=(), proxies={}, detached=(), counters={}, restore=None, save=None,
+            restarts=record.restarts + (0 if record.back_to else 1), lost=lost, back_to="",
+            error="", error_permanent=False,
+            incarnation=record.incarnation + (0 if stored else 1),
+            saved_at=record.saved_at if stored else 0.0,
+            saved_steps=record.saved_steps if stored else 0,
+            gpu_seconds=used_so_far(record), held_since=None,
+        )  # fmt: skip
+        self._event(record.name, "Restarted", lost, "Warning")
+
+
+# ---- helpers -----------------------------------------------------------------------------------
+
+
+def agreed(results: Sequence[object]) -> None:
+    """Raises what the first call has raised that did."""
+    for each in results:
+        if isinstance(each, Exception):
+            raise each
+
+
+def _tried_again(restore: Restore | None) -> Restore | None:
+    """What was begun of a restore that failed is gone: it may be tried again."""
+    if restore is None:
+        return None
+    error = restore.error or "a rank ended while it was being restored"
+    tried_at = restore.tried_at if restore.failed else time.time()
+    tries = restore.tries if restore.failed else restore.tries + 1
+    return dataclasses.replace(restore, failed=False, error=error, tries=tries, tried_at=tried_at)
+
+
+def used_so_far(record: Record) -> float:
+    """Device-seconds of a job: each of its devices counts while it is placed there."""
+    if record.held_since is None:
+        return record.gpu_seconds
+    held = max(0.0, time.time() - record.held_since)
+    return record.gpu_seconds + held * len(set(record.placement))

@@ -1,0 +1,498 @@
+"""The planner saves, stores, restores and restarts jobs: nothing is lost without a word, there are
+never two copies of a rank, and no save leaves a job standing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rankfold.reconciler import actions
+from rankfold.reconciler.model import RESTARTING, Desired, Device, Job, Pool, Record, Save
+from rankfold.reconciler.plan import saving
+from support.simulated import Fleet
+
+GIB = 1 << 30
+
+
+def job(name: str = "a", ranks: int = 2, gpus: int = 2, **fields: Any) -> Job:
+    """Saved on request only, unless `fields` say otherwise."""
+    wanted = {"save_every_s": 0, "max_restarts": 3, **fields}
+    return Job(name, ("true",), "/", ranks, gpus, **wanted)
+
+
+def fleet(*jobs: Job, devices: int = 4) -> Fleet:
+    pool = Pool("local", tuple(Device(f"local/soft-{i}", "soft", GIB) for i in range(devices)))
+    place = Fleet(Desired({"local": pool}, {j.name: j for j in jobs}))
+    place.converge()
+    return place
+
+
+def wish(place: Fleet, *jobs: Job) -> None:
+    place.desired = replace(place.desired, jobs={j.name: j for j in jobs})
+
+
+def save(place: Fleet, name: str = "a", token: str = "t") -> None:
+    """A person requests a save, and gets an answer."""
+    place.update(name, asked=token)
+    place.converge()
+    answer = place.records[name].answer
+    assert answer is not None and answer.token == token
+
+
+def conditions(place: Fleet, name: str = "a") -> dict[str, str]:
+    return {c.reason: c.message for c in place.plan().conditions[name]}
+
+
+# ---- saves ---------------------------------------------------------------------------------------
+
+
+def test_a_requested_save_goes_from_a_cut_to_a_checkpoint_while_the_job_stays() -> None:
+    place = fleet(job())
+    save(place)
+    record = place.records["a"]
+    assert [c.id for c in record.checkpoints] == ["1-1"] and record.epoch == 1
+    assert record.answer is not None and record.answer.id == "1-1"
+    assert place.works("a") and record.save is None
+
+
+def test_the_last_few_are_known() -> None:
+    place = fleet(job(keep=2))
+    for number in range(4):
+        save(place, token=str(number))
+    assert [c.id for c in place.records["a"].checkpoints] == ["1-3", "1-4"]
+
+
+def test_a_job_is_saved_at_its_interval_counted_from_the_last_time() -> None:
+    place = fleet(job(save_every_s=20))
+    begun = place.records["a"].saved_at
+    for _ in range(70):
+        place.turn()
+    assert 2 <= len(place.saved) <= 3
+    assert place.records["a"].saved_at > begun + 40
+
+
+def test_a_clock_that_was_set_back_does_not_put_the_next_save_off() -> None:
+    place = fleet(job(save_every_s=20))
+    place.now -= 1e6
+    for _ in range(10):
+        place.turn()
+    assert place.saved == ["a"]
+
+
+def test_a_save_that_fails_lets_the_job_go_on_and_is_tried_again_one_interval_later() -> None:
+    place = fleet(job(save_every_s=20))
+    place.saves_fail = True
+    failed = 0
+    for _ in range(60):
+        planned = place.turn()
+        failed += sum(isinstance(each, actions.Save) for each in planned.actions)
+    assert 2 <= failed <= 3, "not in a loop"
+    assert place.works("a") and place.records["a"].checkpoints == ()
+    assert conditions(place)["SaveFailed"] == "a process cannot be saved"
+    place.saves_fail = False
+    for _ in range(25):
+        place.turn()
+    assert place.records["a"].checkpoints and "SaveFailed" not in conditions(place)
+
+
+def test_a_request_is_answered_with_what_went_wrong() -> None:
+    place = fleet(job())
+    place.saves_fail = True
+    save(place)
+    answer = place.records["a"].answer
+    assert answer is not None and answer.error == "a process cannot be saved"
+    assert place.works("a")
+
+
+def test_a_job_that_does_not_come_to_a_cut_goes_on_unsaved() -> None:
+    place = fleet(job())
+    place.update("a", asked="t")
+    place.turn()
+    assert place.records["a"].save is not None
+    for name in place.records["a"].placement:  # one device never gets there
+        place.set_state(name, "a", "stopping")
+    place.proceed = lambda: None  # type: ignore[method-assign]
+    place.now += saving.CUT_WITHIN_S + 1
+    planned = [place.turn() for _ in range(3)]
+    kinds = [type(each) for one in planned for each in one.actions]
+    assert actions.Conclude in kinds and actions.Save not in kinds
+    assert all(d.jobs[0].state == "running" for d in place.devices.values() if d.jobs)
+    answer = place.records["a"].answer
+    assert answer is not None and "did not come to a consistent cut" in answer.error
+
+
+def test_a_reconciler_that_is_killed_in_a_save_is_followed_by_one_that_goes_on() -> None:
+    place = fleet(job())
+    place.killed_in_a_save = True
+    save(place)
+    assert place.works("a") and place.records["a"].checkpoints
+
+
+def test_ranks_that_stand_still_for_nothing_are_let_go() -> None:
+    place = fleet(job())
+    place.set_ranks("a", (0, 1), "frozen")
+    place.converge()
+    assert place.works("a")
+
+
+def test_a_save_that_was_cut_off_long_ago_is_given_up() -> None:
+    place = fleet(job())
+    place.update("a", save=Save(1, "interval", place.now - 1000.0, "saving"), saves=1)
+    for name in place.records["a"].placement:
+        place.set_state(name, "a", "cut")
+    place.set_ranks("a", (0, 1), "frozen")
+    place.converge()
+    assert place.works("a") and not place.saved
+
+
+def test_what_cannot_be_saved_here_is_said_and_not_tried() -> None:
+    place = fleet(job(save_every_s=10))
+    place.no_saves = "there is no CRIU"
+    for _ in range(30):
+        place.turn()
+    assert not place.saved and place.works("a")
+    assert conditions(place)["Unavailable"] == "there is no CRIU"
+
+
+def test_an_upload_that_is_interrupted_is_gone_on_with() -> None:
+    place = fleet(job())
+    place.uploads = "retry"
+    place.update("a", asked="t")
+    for _ in range(40):
+        place.turn()
+    assert not place.records["a"].checkpoints and place.works("a")
+    assert "full" in conditions(place)["UploadFailed"]
+    place.uploads = "done"
+    for _ in range(100):
+        place.turn()
+    assert [c.id for c in place.records["a"].checkpoints] == ["1-1"] and place.saved == ["a"]
+
+
+@pytest.mark.parametrize("how", ["retry", "failed"])
+def test_an_upload_that_cannot_be_done_is_given_up_while_the_job_goes_on(how: str) -> None:
+    place = fleet(job())
+    place.uploads = how
+    place.update("a", asked="t")
+    for _ in range(600):
+        place.turn()
+    answer = place.records["a"].answer
+    assert answer is not None and answer.error == "full" and place.works("a")
+
+
+# ---- into the store and back ---------------------------------------------------------------------
+
+
+def stored(place: Fleet, **fields: Any) -> None:
+    wish(place, job(suspend=True, store=True, **fields))
+    place.converge()
+    assert place.records["a"].step == "stored"
+
+
+def test_a_job_rests_in_the_store_without_a_process_and_goes_on_where_it_was() -> None:
+    place = fleet(job())
+    stored(place)
+    assert place.ranks == {} and place.plan().converged == {"a"}
+    did = place.work["a"]
+    wish(place, job(gpus=1))
+    place.converge()
+    record = place.records["a"]
+    assert (record.incarnation, record.restarts, record.lost) == (2, 0, "")
+    assert place.works("a") and place.work["a"] > did and len(set(record.placement)) == 1
+
+
+def test_a_job_that_rests_in_memory_can_be_sent_to_the_store() -> None:
+    place = fleet(job())
+    wish(place, job(suspend=True))
+    place.converge()
+    assert place.records["a"].step == "detached" and place.ranks
+    stored(place)
+
+
+def test_nothing_ends_before_its_checkpoint_exists() -> None:
+    place = fleet(job())
+    place.uploads = "retry"
+    wish(place, job(suspend=True, store=True))
+    for _ in range(900):
+        place.turn()
+    assert len(place.ranks) == 2 and place.records["a"].step == "detached"
+    assert "full" in conditions(place)["UploadFailed"]
+    place.uploads = "done"
+    for _ in range(310):
+        place.turn()
+    assert place.records["a"].step == "stored"
+
+
+def test_a_job_that_is_resumed_while_it_is_stored_goes_on_and_is_not_ended() -> None:
+    place = fleet(job())
+    place.uploads = "retry"
+    wish(place, job(suspend=True, store=True))
+    for _ in range(10):
+        place.turn()
+    wish(place, job())
+    for _ in range(6):
+        place.turn()
+    assert place.works("a")
+    wish(place, job(suspend=True, store=True))  # what is uploaded is not what rests now
+    place.uploads = "done"
+    place.converge(400)
+    assert place.records["a"].step == "stored"
+
+
+def test_a_job_that_never_had_a_device_can_rest_in_the_store() -> None:
+    place = fleet(job("b", 4, 4), devices=4)
+    wish(place, job("b", 4, 4), job())
+    place.converge()
+    place.update("a", step="started", fixed=job(), device={"memory_bytes": GIB}, device_type="soft")
+    for rank in range(2):
+        place.ranks["a", rank] = replace(place.ranks["b", 0], job="a", rank=rank)
+    place.work["a"] = 0
+    wish(place, job("b", 4, 4), job(suspend=True, store=True))
+    place.converge()
+    assert place.records["a"].step == "stored"
+
+
+def test_a_checkpoint_that_is_damaged_is_said_and_skipped() -> None:
+    place = fleet(job())
+    save(place)
+    stored(place)
+    place.damaged.add(("a", "1-2"))
+    wish(place, job())
+    place.converge()
+    record = place.records["a"]
+    assert place.works("a") and record.unusable == ("1-2",) and record.lost
+
+
+def test_a_job_without_a_good_checkpoint_says_so() -> None:
+    place = fleet(job())
+    stored(place)
+    place.damaged.add(("a", "1-1"))
+    wish(place, job())
+    place.converge()
+    ending = place.records["a"].ending
+    assert ending is not None and ending.reason == "NoCheckpoint"
+    assert "a unit is damaged" in ending.message
+
+
+def test_a_restore_that_fails_leaves_nothing_and_is_tried_again() -> None:
+    place = fleet(job())
+    stored(place)
+    place.restores_fail = True
+    wish(place, job())
+    for _ in range(60):
+        place.turn()
+    assert not place.living("a") or place.records["a"].step == "restoring"
+    assert "another CPU" in conditions(place)["RestoreFailed"] or place.records["a"].restore
+    place.restores_fail = False
+    for _ in range(400):
+        place.turn()
+    assert place.works("a")
+
+
+def test_an_old_copy_of_a_rank_is_ended_before_anything_is_let_go() -> None:
+    place = fleet(job())
+    wish(place, job(suspend=True))
+    place.converge()
+    place.update("a", incarnation=2)
+    place.ranks["a", 0] = replace(place.ranks["a", 0], incarnation=2, state="frozen")
+    wish(place, job())
+    assert place.plan().actions == (actions.Signal("a", (1,), 9),)
+
+
+# ---- restarts ------------------------------------------------------------------------------------
+
+
+FAULTS = {
+    "a rank fails": lambda place: place.exit("a", 1, 3),
+    "a rank is killed": lambda place: place.exit("a", 0, -9),
+    "a launcher is killed": lambda place: place.kill("a", 0),
+    "a proxy is killed": lambda place: place.lose(place.records["a"].placement[0]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_after_a_fault_a_job_goes_on_from_its_last_checkpoint(fault: str) -> None:
+    place = fleet(job())
+    save(place)
+    for _ in range(5):
+        place.turn()
+    FAULTS[fault](place)
+    place.converge()
+    record = place.records["a"]
+    assert place.works("a") and (record.restarts, record.incarnation) == (1, 2) and record.lost
+    assert place.work["a"] >= place.store["a", "1-1"] > 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_before_the_first_checkpoint_it_goes_on_from_its_beginning(fault: str) -> None:
+    place = fleet(job())
+    FAULTS[fault](place)
+    place.converge()
+    record = place.records["a"]
+    assert place.works("a") and (record.restarts, record.incarnation) == (1, 2) and record.lost
+
+
+def test_after_so_many_restarts_it_has_failed() -> None:
+    place = fleet(job(max_restarts=2))
+    for _ in range(3):
+        place.exit("a", 0, 1)
+        place.converge()
+    record = place.records["a"]
+    assert record.phase == "Failed" and record.ending is not None
+    assert record.ending.message == "rank 0 exited with status 1; after 2 restarts"
+
+
+def test_a_command_that_cannot_be_started_is_not_started_again() -> None:
+    place = fleet(job())
+    place.ranks["a", 0] = replace(
+        place.ranks["a", 0], state="exited", exit_status=127, error="cannot start ./train"
+    )
+    place.converge()
+    assert place.records["a"].phase == "Failed"
+
+
+@pytest.mark.parametrize("wanted", [None, "cancelled"])
+def test_who_is_cancelled_does_not_restart(wanted: str | None) -> None:
+    place = fleet(job())
+    place.exit("a", 0, 1)
+    place.turn()
+    ending = place.records["a"].ending
+    assert ending is not None and ending.phase == RESTARTING
+    wish(place, *([job(cancelled=True)] if wanted else []))
+    place.converge()
+    record = place.records.get("a")
+    assert record is None or (record.phase, record.restarts) == ("Failed", 0)
+
+
+def test_a_checkpoint_that_is_on_its_way_is_waited_for() -> None:
+    place = fleet(job())
+    place.update("a", asked="t")
+    while place.records["a"].save is None or place.records["a"].save.stage != "uploading":
+        place.turn()
+    place.exit("a", 0, 1)
+    place.converge()
+    assert place.work["a"] >= place.store["a", "1-1"] and place.records["a"].restarts == 1
+    assert "checkpoint" not in place.records["a"].error
+
+
+def test_a_job_that_fails_while_it_rests_waits_in_the_store() -> None:
+    place = fleet(job())
+    save(place)
+    wish(place, job(suspend=True))
+    place.converge()
+    place.kill("a", 0)
+    planned = place.converge()
+    assert place.records["a"].step == "stored" and "a" in planned.converged
+
+
+# ---- whatever happens ----------------------------------------------------------------------------
+
+
+class Life(RuleBasedStateMachine):
+    """Two jobs that are saved, stored, resumed, moved and killed in any order. `Fleet` refuses what
+    must never be asked; here is what must come of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = fleet(job("a", 2, 2, max_restarts=50), job("b", 2, 1, max_restarts=50))
+        self.requests = 0
+        self.did: dict[str, int] = {}
+        self.words: dict[str, tuple[int, int]] = {}
+
+    def change(self, name: str, **fields: Any) -> None:
+        jobs = dict(self.place.desired.jobs)
+        jobs[name] = replace(jobs[name], **fields)
+        wish(self.place, *jobs.values())
+
+    names = st.sampled_from(["a", "b"])
+
+    @rule(turns=st.integers(1, 12))
+    def go_on(self, turns: int) -> None:
+        for _ in range(turns):
+            self.place.turn()
+
+    @rule(name=names)
+    def request(self, name: str) -> None:
+        self.requests += 1
+        self.place.update(name, asked=str(self.requests))
+
+    @rule(name=names, store=st.booleans())
+    def suspend(self, name: str, store: bool) -> None:
+        self.change(name, suspend=True, store=store)
+
+    @rule(name=names, gpus=st.integers(1, 2))
+    def resume(self, name: str, gpus: int) -> None:
+        self.change(name, suspend=False, store=False, gpus=gpus)
+
+    @rule(name=names, rank=st.integers(0, 1), launcher=st.booleans())
+    def kill(self, name: str, rank: int, launcher: bool) -> None:
+        seen = self.place.ranks.get((name, rank))
+        if seen is not None and seen.state != "exited":
+            if launcher:
+                self.place.kill(name, rank)
+            else:
+                self.place.exit(name, rank, -9)
+
+    @rule(data=st.data())
+    def kill_a_proxy(self, data: st.DataObject) -> None:
+        if self.place.devices:
+            self.place.lose(data.draw(st.sampled_from(sorted(self.place.devices))))
+
+    @rule(name=names)
+    def kill_a_transfer(self, name: str) -> None:
+        if (seen := self.place.transfers.get(name)) and seen.lives:
+            self.place.transfers[name] = replace(seen, lives=False, state="working")
+
+    @rule(fails=st.booleans(), uploads=st.sampled_from(["done", "retry", "failed"]))
+    def saves_fail(self, fails: bool, uploads: str) -> None:
+        self.place.saves_fail, self.place.uploads = fails, uploads
+
+    @rule()
+    def kill_the_reconciler(self) -> None:
+        self.place.killed_in_a_save = True
+
+    @rule(fails=st.booleans())
+    def restores_fail(self, fails: bool) -> None:
+        self.place.restores_fail = fails
+
+    @precondition(lambda self: len(self.place.store) > 2)
+    @rule(data=st.data())
+    def damage(self, data: st.DataObject) -> None:
+        self.place.damaged.add(data.draw(st.sampled_from(sorted(self.place.store))))
+
+    @invariant()
+    def nothing_is_lost_without_a_word(self) -> None:
+        for name in ("a", "b"):
+            record = self.place.records.get(name, Record(name))
+            words = (record.restarts, len(record.unusable))
+            did = self.place.work.get(name, 0)
+            if did < self.did.get(name, 0):
+                assert words > self.words[name] and record.lost, f"{name} lost work"
+            self.did[name] = did
+            if record.step in ("placed", "ended"):
+                self.words[name] = words
+            self.words.setdefault(name, words)
+
+    def teardown(self) -> None:
+        place = self.place
+        place.saves_fail = place.restores_fail = place.killed_in_a_save = False
+        place.uploads = "done"
+        place.damaged.clear()
+        for name in ("a", "b"):
+            self.change(name, suspend=False, store=False)
+        for _ in range(700):
+            place.turn()
+        for name in ("a", "b"):
+            record = place.records[name]
+            assert record.step == "ended" or place.works(name), f"{name} stands: {record}"
+            assert record.save is None and record.restore is None and not record.asked
+            if record.step == "ended":
+                assert record.ending is not None and record.ending.reason == "NoCheckpoint"
+
+
+Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLife = Life.TestCase
