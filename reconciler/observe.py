@@ -192,7 +192,7 @@ def see_rank(
             if status.state != "exited":
                 return SeenRank(
                     job, rank, status.state, hello.pid, status.channel,
-                    incarnation=getattr(hello, "incarnation", 1),
+                    incarnation=hello.incarnation,
                 )  # fmt: skip
     elif answer is not None:
         silent_since = _silent_since(answer, noted)

@@ -35,7 +35,15 @@ def of(index: Index, job: Job | None, record: Record, now: float) -> Ending | No
     failed = _ranks_over(index, record, record.fixed.world_size, now) or _devices_lost(
         index, record, now
     )
-    return or_restart(job, record, failed) if failed else _not_wanted(job, now)
+    if failed is None or _never_ran(index, record, failed):
+        return failed or _not_wanted(job, now)
+    return or_restart(job, record, failed)
+
+
+def _never_ran(index: Index, record: Record, failed: Ending) -> bool:
+    """Whether it failed because its command cannot be started: it never will be."""
+    seen = None if failed.rank is None else index.ranks(record.name).get(failed.rank)
+    return bool(seen and seen.error and seen.exit_status in (126, 127))
 
 
 def or_restart(job: Job | None, record: Record, ending: Ending) -> Ending:

@@ -22,6 +22,9 @@ from support.command import Git, Rankfold, Specs
 from support.leaks import State
 
 
+FOR_GOOD = "restart: {maxRestarts: 0}"  # it fails once and for good
+
+
 def pids(rankfold: Rankfold, job: str = "gpt") -> list[int]:
     return [rank["pid"] for rank in rankfold.job(job)["ranks"]]
 
@@ -234,7 +237,7 @@ def test_a_crashing_rank_fails_its_job_and_no_other(rankfold: Rankfold, specs: S
 def test_a_killed_proxy_fails_its_jobs_and_the_device_comes_back(
     rankfold: Rankfold, specs: Specs, state: State
 ) -> None:
-    specs.job("a", gpus=2, ranks=2)
+    specs.job("a", gpus=2, ranks=2, extra=FOR_GOOD)
     specs.job("b", gpus=1, ranks=1)
     rankfold("apply", "-f", str(specs.folder), "--wait")
     lost = rankfold.job("a")["placement"]["1"]
@@ -248,10 +251,10 @@ def test_a_killed_proxy_fails_its_jobs_and_the_device_comes_back(
 def test_a_device_that_could_not_save_a_job_fails_it_instead_of_losing_bits(
     rankfold: Rankfold, specs: Specs, state: State
 ) -> None:
-    specs.job(gpus=2, ranks=2)
+    specs.job(gpus=2, ranks=2, extra=FOR_GOOD)
     rankfold("apply", "-f", str(specs.folder), "--wait")
     (state.path / "fail-gpt").touch()
-    specs.job(gpus=1, ranks=2)
+    specs.job(gpus=1, ranks=2, extra=FOR_GOOD)
     rankfold("apply", "-f", str(specs.folder), "--wait", code=1)
     job = rankfold.job("gpt")
     assert job["phase"] == "Failed" and "the image is full" in job["message"]
