@@ -92,6 +92,8 @@ class Daemon:
         self.lookout = Lookout()
         self.executor = Executor(self.layout, self.store)
         self.executor.node.fleet()  # made before anybody asks
+        self.no_saves = self.executor.node.no_saves()
+        self.store.set("no_saves", self.no_saves)  # for `status`
         self.in_flight = InFlight()
         self.observed = Observed()
         self.unrecorded: dict[str, actions.End] = {}  # jobs that failed while the disk was full
@@ -214,7 +216,7 @@ class Daemon:
         devices = {*desired.devices(), *known_devices(self.layout)}
         observed = observe(
             self.layout, sorted(devices), records, self.lookout, LOOK_WITHIN_S,
-            self.processes.silent,
+            self.processes.silent, self.no_saves,
         )  # fmt: skip
         failing = self._failing(desired.devices(), observed)
         observed = self.observed = dataclasses.replace(observed, failing=failing)
@@ -442,7 +444,7 @@ class Daemon:
         answer = record.answer.token if record.answer else ""
         if asked.token in (record.asked, answer, record.save.token if record.save else ""):
             return {}  # requested again: whoever got it first was killed
-        by_hand.check_save(record, self.observed.no_saves)
+        by_hand.check_save(record, self.no_saves)
         self.store.save(dataclasses.replace(record, asked=asked.token))
         self.store.event(f"Job/{asked.name}", "SaveRequested", "by hand")
         self.fresh = False
@@ -473,7 +475,7 @@ class Daemon:
         if each is None:
             raise control.ControlError("unknown_job", f"there is no job {asked.name!r}")
         fields = asked.fields.told()
-        by_hand.check(self.store, each, fields, asked.force, self.observed.no_saves)
+        by_hand.check(self.store, each, fields, asked.force, self.no_saves)
         with self.store.transaction():
             self.store.override(each.name, fields)
             job = self.store.desired().jobs[each.name]

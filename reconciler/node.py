@@ -189,9 +189,13 @@ class Node:
 
 @functools.cache
 def _no_saves() -> str:
-    if importlib.util.find_spec("rankfold.checkpoint.upload") is None:
+    if importlib.util.find_spec("rankfold.criu") is None:
         return "this rankfold cannot save processes"
-    return ""
+    criu = importlib.import_module("rankfold.criu")
+    try:
+        return str(criu.trouble())
+    except criu.Missing as error:
+        return str(error)
 
 
 # ---- helpers -----------------------------------------------------------------------------------

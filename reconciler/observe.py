@@ -48,11 +48,12 @@ def observe(
     lookout: Lookout,
     within_s: float,
     noted: Mapping[str, float],
+    no_saves: str = "",
 ) -> Observed:
     """Ask every device of `devices` and every rank of the jobs that have started.
 
     noted: who is known not to answer, and since when (wall clock): a device's name, or
-    ``<job>/<rank>``. They are queried too, and not waited for.
+    ``<job>/<rank>``. They are queried too, and not waited for. no_saves: as `Node` says it.
     """
     node = Node(layout)
     doors = {layout.proxy_socket(name): name for name in devices}
@@ -81,7 +82,7 @@ def observe(
         {seen.name: seen for seen in seen_devices if seen},
         ended | {(seen.job, seen.rank): seen for seen in seen_ranks if seen},
         host_memory(),
-        no_saves=node.no_saves(),
+        no_saves=no_saves,
         transfers={
             record.name: node.transferred(record.name, number)
             for record in records.values() if (number := transfer_of(record)) is not None

@@ -75,7 +75,10 @@ def snapshot(state: Path) -> Snapshot:
         desired = store.desired()
         devices = {*desired.devices(), *known_devices(layout)}
         silent = store.get("silent") or {}  # as the reconciler has seen it
-        observed = observe(layout, sorted(devices), records, lookout, SILENT_AFTER_S, silent)
+        no_saves = store.get("no_saves", "")
+        observed = observe(
+            layout, sorted(devices), records, lookout, SILENT_AFTER_S, silent, no_saves
+        )
         planned = plan.plan(desired, records, observed, time.time())
         keys = ("source", "revision", "attempted", "watching", "unreachable", "proxies")
         meta = {key: store.get(key) for key in keys}

@@ -66,10 +66,7 @@ def _ranks_over(index: Index, record: Record, world_size: int, now: float) -> En
             return Ending("Failed", "LauncherLost", message, now)
         if each and each.state == "exited" and each.exit_status != 0:
             message = rank_failure(rank, each.exit_status, each.error)
-            never_ran = each.error and each.exit_status in (126, 127)
-            return Ending(
-                "Failed", "CannotStart" if never_ran else "RankFailed", message, now, rank
-            )
+            return Ending("Failed", "RankFailed", message, now, rank)
     if all(each is not None and each.state == "exited" for each in seen):
         return Ending("Succeeded", "Completed", f"all {world_size} ranks exited with 0", now)
     return None

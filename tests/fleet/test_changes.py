@@ -146,7 +146,8 @@ def test_full_logs_lose_lines_but_not_the_job(
     gate = specs.folder / "gate"
     program = str(build(PROGRAMS / "one_launch.cu"))
     script = f"until [ -e {gate} ]; do sleep 0.02; done; {program}; touch {gate}.$RANK; exit 3"
-    specs.program(["sh", "-c", script], "logger", gpus=1, ranks=2)
+    once = "restart: {maxRestarts: 0}"
+    specs.program(["sh", "-c", script], "logger", gpus=1, extra=once, ranks=2)
     rankfold("apply", "-f", str(specs.folder), "--wait")
     ballast = disk.fill(small_disk)
     gate.touch()

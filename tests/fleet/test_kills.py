@@ -16,8 +16,10 @@ from .neighbour import NAME, Neighbour
 
 
 def start_victim(neighbour: Neighbour, specs: Specs) -> None:
-    """A second job of two ranks, on two devices of its own, that would never end."""
-    specs.program([str(neighbour.program), "/none"], "victim", gpus=2, ranks=2)
+    """A second job of two ranks, on two devices of its own, that would never end, and does not
+    restart."""
+    command = [str(neighbour.program), "/none"]
+    specs.program(command, "victim", gpus=2, extra="restart: {maxRestarts: 0}", ranks=2)
 
 
 def failed(rankfold: Rankfold, name: str) -> str:

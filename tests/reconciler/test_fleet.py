@@ -21,7 +21,6 @@ from rankfold.reconciler.layout import Layout
 from support.command import Git, Rankfold, Specs
 from support.leaks import State
 
-
 FOR_GOOD = "restart: {maxRestarts: 0}"  # it fails once and for good
 
 
