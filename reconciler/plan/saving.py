@@ -40,7 +40,7 @@ def steps(index: Index, record: Record) -> int:
         for there in index.on_devices(record.name).values() if there.epoch == record.epoch
         for each in there.ranks
     }  # fmt: skip
-    return min(counted.values()) if len(counted) == len(record.placement) else 0
+    return min(counted.values(), default=0) if len(counted) == len(record.placement) else 0
 
 
 def stopping(

@@ -1,0 +1,308 @@
+"""How saves and restores are carried out: whatever fails, no rank is left standing, and the journal
+says what is so. Launchers and transfers are played by `Ranks`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfold import control
+from rankfold.reconciler import actions, recovery
+from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model import (
+    Checkpoint,
+    Ending,
+    Job,
+    Json,
+    Observed,
+    Origin,
+    Record,
+    Restore,
+    Save,
+)
+from rankfold.reconciler.node import CannotLaunch, Node
+from rankfold.reconciler.recovery import Recovery
+from rankfold.reconciler.store import Store
+
+JOB = Job("a", ("true",), "/", 2, 2)
+DEVICES = ("p/soft-0", "p/soft-1")
+AT_A_CUT = actions.Save("a", 1, DEVICES, (0, 1), 1)
+
+
+class Ranks(Node):
+    """Launchers that do as messages.py says. `fails`: (operation, rank) that is refused."""
+
+    def __init__(self, layout: Layout):
+        super().__init__(layout)
+        self.state = {0: "running", 1: "running"}
+        self.fails: set[tuple[str, int]] = set()
+        self.told: list[tuple[str, int]] = []
+        self.tasks: list[tuple[str, Json]] = []
+        self.no_transfer = ""
+
+    def tell(self, job: str, rank: int, op: str, timeout: float, **more: Any) -> Json:
+        self.told.append((op, rank))
+        if (op, rank) in self.fails:
+            raise control.ControlError("undumpable", f"rank {rank}: a process has an io_uring")
+        if op == "snapshot":
+            assert self.state[rank] == "frozen" and Path(more["folder"]).parent.is_dir()
+            return {"bytes": 10}
+        after = {
+            "freeze": "frozen", "thaw": "running", "vacate": "empty", "restore": "frozen",
+            "end": "gone",
+        }  # fmt: skip
+        if op == "restore":
+            assert self.state[rank] == "empty"
+        self.state[rank] = after[op]
+        return {}
+
+    def launch(self, config: Json) -> None:
+        if ("launch", config["rank"]) in self.fails:
+            raise CannotLaunch("no more processes")
+        assert config["empty"] and self.state[config["rank"]] == "gone"
+        self.state[config["rank"]] = "empty"
+
+    def lives(self, job: str, rank: int) -> bool:
+        return self.state[rank] != "gone"
+
+    def transfer(self, kind: str, job: str, number: int, task: Json) -> None:
+        if self.no_transfer:
+            raise CannotLaunch(self.no_transfer)
+        self.tasks.append((kind, task))
+
+
+class Scene:
+    """A placed job, its journal, and devices that note what they are told."""
+
+    def __init__(self, state: Path, monkeypatch: pytest.MonkeyPatch):
+        layout = Layout(state)
+        self.store, self.ranks = Store(state), Ranks(layout)
+        self.store.put(JOB, None, Origin("run", 0), "")
+        save = Save(1, "request", 5.0, token="t")
+        self.store.save(Record("a", "placed", 1, DEVICES, fixed=JOB, save=save, saves=1))
+        self.devices: list[str] = []
+        self.device_fails = ""
+        self.recovery = Recovery(layout, self.store, self.ranks, lambda _, rank: {"rank": rank})
+        monkeypatch.setattr(control, "call", self.device)
+
+    def device(self, _path: Path, op: str, **more: Any) -> Json:
+        self.devices.append(more.get("action", op))
+        if op == self.device_fails:
+            raise control.ControlError("failed", "the image is full")
+        return {}
+
+    @property
+    def record(self) -> Record:
+        found = self.store.record("a")
+        assert found is not None
+        return found
+
+    def update(self, **fields: Any) -> None:
+        self.store.save(replace(self.record, **fields))
+
+    def events(self) -> list[str]:
+        return [each.reason for each in self.store.events()]
+
+    def do(self, steps: Any) -> None:
+        """Carry out an action, calls and all."""
+        results: list[Any] | None = None
+        try:
+            while True:
+                calls = steps.send(results) if results is not None else next(steps)
+                results = []
+                for call in calls:
+                    try:
+                        results.append(call())
+                    except Exception as error:  # noqa: BLE001 - as inflight.py gives it
+                        results.append(error)
+        except StopIteration:
+            return
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    made = Scene(tmp_path / "state", monkeypatch)
+    yield made
+    made.store.close()
+
+
+def test_all_are_frozen_before_the_first_snapshot_and_let_go_after_the_last(scene: Scene) -> None:
+    scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+    ops = [op for op, _ in scene.ranks.told]
+    assert ops == ["freeze"] * 2 + ["snapshot"] * 2 + ["thaw"] * 2
+    assert scene.devices == ["save"] * 2 + ["withdraw"] * 2
+    save = scene.record.save
+    assert save is not None and save.stage == "uploading" and scene.record.saved_at == save.at
+
+
+FAILURES: dict[str, Callable[[Scene], object]] = {
+    "a proxy cannot save": lambda s: setattr(s, "device_fails", "save"),
+    "a rank cannot be frozen": lambda s: s.ranks.fails.add(("freeze", 1)),
+    "a rank cannot be saved": lambda s: s.ranks.fails.add(("snapshot", 0)),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_save_that_fails_lets_everybody_go_and_says_why(failure: str, scene: Scene) -> None:
+    FAILURES[failure](scene)
+    scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+    assert scene.ranks.state == {0: "running", 1: "running"}
+    assert scene.devices[-2:] == ["withdraw"] * 2
+    record = scene.record
+    assert record.save is None and record.save_error and record.answer is not None
+    assert record.answer.token == "t" and record.answer.error == record.save_error
+    assert scene.events() == ["SaveFailed"]
+    assert not scene.ranks.layout.save("a", 1).exists(), "what was written is gone"
+
+
+def test_a_fault_of_ours_leaves_nobody_standing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: object) -> None:
+        raise KeyError("fault")
+
+    monkeypatch.setattr(recovery, "agreed", fault)
+    with pytest.raises(KeyError):
+        scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+    assert scene.devices[-2:] == ["withdraw"] * 2
+    assert [op for op, _ in scene.ranks.told[-2:]] == ["thaw", "thaw"]
+
+
+def test_a_journal_that_cannot_be_written_does_not_hold_the_job(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_record: Record) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(scene.store, "save", full)
+    with pytest.raises(sqlite3.Error):
+        scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+    assert scene.devices == ["withdraw"] * 2
+
+
+def test_a_job_that_rests_stays_frozen_until_it_is_stored(scene: Scene) -> None:
+    scene.update(step="detached", placement=(), save=None)
+    scene.do(scene.recovery.save(actions.Save("a", 1, (), (0, 1), 2), Observed()))
+    assert scene.ranks.state == {0: "frozen", 1: "frozen"} and scene.devices == []
+    save = scene.record.save
+    assert save is not None and (save.number, save.why, save.stage) == (2, "rest", "uploading")
+    found = Checkpoint("1-1", save.at, 10)
+    scene.do(scene.recovery.conclude(actions.Conclude("a", 2, found, keep=3, rest=True)))
+    assert (scene.record.step, scene.record.stored) == ("vacating", "1-1")
+    scene.do(scene.recovery.vacate(actions.Vacate("a", (0, 1))))
+    assert set(scene.ranks.state.values()) == {"gone"}
+    scene.recovery.rest(actions.Rest("a", "1-1"))
+    assert (scene.record.step, scene.record.stored) == ("stored", "1-1")
+
+
+def test_an_uploader_gets_all_it_has_to_know(scene: Scene) -> None:
+    scene.update(save=Save(1, "interval", 5.0, "uploading", at=6.0))
+    scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
+    ((kind, task),) = scene.ranks.tasks
+    assert kind == "upload" and task["url"].endswith("/state/checkpoints")
+    assert (task["job"], task["incarnation"], task["ranks"], task["keep"], task["id"]) == (
+        "a", 1, [0, 1], 3, None,
+    )  # fmt: skip
+    assert len(task["fleet"]) == 32 and task["fleet"] == scene.ranks.fleet(), "made once"
+    scene.ranks.no_transfer = "the store is another fleet's"
+    scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
+    save = scene.record.save
+    assert save is not None and (save.tries, save.error) == (2, "the store is another fleet's")
+
+
+def test_the_last_checkpoints_are_known_and_a_request_is_answered(scene: Scene) -> None:
+    old = tuple(Checkpoint(f"1-{n}", float(n), 1) for n in range(3))
+    scene.update(checkpoints=old, save_error="before")
+    new = Checkpoint("1-3", 3.0, 1)
+    scene.do(scene.recovery.conclude(actions.Conclude("a", 1, new, keep=2)))
+    record = scene.record
+    assert record.checkpoints == (old[2], new) and record.save is None and not record.save_error
+    assert record.answer is not None and record.answer.id == "1-3" and record.step == "placed"
+    scene.do(scene.recovery.conclude(actions.Conclude("a", 1, new, keep=2)))
+    assert scene.record == record, "done twice is done once"
+
+
+def stored(scene: Scene) -> None:
+    scene.ranks.state = {0: "gone", 1: "gone"}
+    scene.update(step="stored", placement=(), save=None, stored="1-1")
+
+
+def test_a_restore_is_another_incarnation_and_leaves_its_ranks_frozen(scene: Scene) -> None:
+    stored(scene)
+    scene.do(scene.recovery.fetch(actions.Fetch("a", 2, "1-1")))
+    scene.do(scene.recovery.fetch(actions.Fetch("a", 2, "1-1")))
+    assert [(kind, t["incarnation"], t["id"]) for kind, t in scene.ranks.tasks] == [
+        ("fetch", 2, "1-1")
+    ] * 2
+    scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
+    record = scene.record
+    assert scene.ranks.state == {0: "frozen", 1: "frozen"}
+    assert (record.step, record.incarnation, record.restore) == ("detached", 2, None)
+
+
+@pytest.mark.parametrize("failure", [("launch", 1), ("restore", 0)])
+def test_a_restore_that_fails_is_ended_and_may_be_tried_again(
+    failure: tuple[str, int], scene: Scene
+) -> None:
+    stored(scene)
+    scene.update(restore=Restore(2, "1-1"))
+    scene.ranks.fails.add(failure)
+    scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
+    restore = scene.record.restore
+    assert restore is not None and restore.failed and restore.error and restore.tries == 1
+    scene.do(scene.recovery.vacate(actions.Vacate("a", (0, 1))))
+    scene.recovery.rest(actions.Rest("a", "1-1"))
+    restore = scene.record.restore
+    assert scene.record.step == "stored" and restore is not None and not restore.failed
+    assert restore.error and scene.events() == ["RestoreFailed"]
+
+
+def test_nothing_begins_anew_before_the_old_launchers_are_seen_gone(scene: Scene) -> None:
+    scene.update(save=None, ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0))
+    scene.ranks.state = {0: "gone", 1: "running"}
+    with pytest.raises(control.ControlError, match="the launcher of rank 1 has not ended"):
+        scene.recovery.rest(actions.Rest("a", "", restart=True))
+    assert scene.record.restarts == 0
+    scene.ranks.state[1] = "gone"
+    scene.recovery.rest(actions.Rest("a", "", restart=True))
+    record = scene.record
+    assert (record.step, record.restarts, record.incarnation) == ("new", 1, 2)
+    assert record.lost == "rank 0 failed: back to the beginning, for there is no checkpoint yet"
+
+
+def test_a_restart_says_what_is_done_again(scene: Scene) -> None:
+    scene.ranks.state = {0: "gone", 1: "gone"}
+    scene.update(
+        save=None, checkpoints=(Checkpoint("1-1", 5.0, 1),),
+        ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0),
+    )  # fmt: skip
+    exits = scene.ranks.layout.rank_file("a", 0, ".exit")
+    exits.parent.mkdir(parents=True, exist_ok=True)
+    exits.write_text('{"exit_status": 1}')
+    scene.recovery.rest(actions.Rest("a", "1-1", restart=True))
+    record = scene.record
+    assert (record.step, record.stored, record.ending) == ("stored", "1-1", None)
+    assert "back to checkpoint 1-1" in record.lost and "4.0 s" in record.lost
+    assert not exits.exists()
+
+
+def test_a_checkpoint_that_cannot_be_used_is_named_with_the_reason(scene: Scene) -> None:
+    stored(scene)
+    scene.update(checkpoints=(Checkpoint("1-1", 5.0, 1), Checkpoint("1-2", 6.0, 1)))
+    again = actions.Rest("a", "1-1", unusable="1-2", error="a unit is damaged")
+    scene.recovery.rest(again)
+    record = scene.record
+    assert record.stored == "1-1" and record.unusable == ("1-2",)
+    assert record.lost.startswith("checkpoint 1-2 cannot be restored (a unit is damaged)")
+    assert scene.events() == ["CheckpointUnusable"]
+
+
+def test_a_restored_rank_is_let_go_and_one_that_is_gone_is_no_error(scene: Scene) -> None:
+    scene.ranks.state = {0: "frozen", 1: "frozen"}
+    scene.do(scene.recovery.thaw(actions.Thaw("a", (0, 1))))
+    assert scene.ranks.state == {0: "running", 1: "running"}
