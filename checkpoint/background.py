@@ -6,6 +6,8 @@
     FOLDER/log          what went wrong, with more words
     FOLDER/rank-N/      the snapshots
 
+FOLDER is STATE/jobs/JOB/saves/N; beside the jobs lie the images of modules, STATE/modules.
+
 `state` is "working", "done" or "failed". Who finds "working" and the lock free knows that the
 process has died, and starts it again: it goes on with what is there.
 """
@@ -99,6 +101,11 @@ class Place:
 
     def rank(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}"
+
+    @property
+    def modules(self) -> Path:
+        """Where the proxies of this state directory keep the images of modules."""
+        return self.folder.parents[3] / "modules"
 
     @property
     def owner(self) -> str:

@@ -71,6 +71,7 @@ def _bring(store: Store, place: Place, each: Id) -> None:
         state.bytes += count
 
     try:
+        snapshot.modules.write(checkpoint, place.modules)
         snapshot.write(checkpoint, {rank: place.rank(rank) for rank in task.ranks}, told)
     except OSError:
         for rank in task.ranks:  # a full disk needs room for the word that it is full

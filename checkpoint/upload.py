@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from rankfold.checkpoint import background
 from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.background import Place, Work
-from rankfold.checkpoint.snapshot import ABOUT, Snapshot, Unfit
+from rankfold.checkpoint.snapshot import ABOUT, Snapshot, Unfit, modules
 from rankfold.checkpoint.store import Id, Progress, Refused, Save, Store, StoreError
 
 READERS = 4  # ranks whose snapshots are read at the same time
@@ -23,13 +24,15 @@ def upload(place: Place) -> None:
     """Raises StoreError, Unfit and OSError."""
     task, state = place.task, place.state
     snapshots = {rank: _snapshot(place, rank) for rank in task.ranks}
+    loaded = modules.find({m for each in snapshots.values() for m in each.modules}, place.modules)
     state.total = sum(each.size for each in snapshots.values())
+    state.total += sum(path.stat().st_size for path in loaded)
     store = stores.open(task.url, task.fleet, options=task.options)
     incarnation = _take(store, place)
     finished = _finished(store, place) if place.before.token else None
     state.id = str(finished) if finished else None
     if finished is None:
-        state.id = str(_save(store, place, incarnation, snapshots))
+        state.id = str(_save(store, place, incarnation, snapshots, loaded))
     state.bytes = state.total
     if task.keep is not None:
         try:
@@ -73,7 +76,9 @@ def _finished(store: Store, place: Place) -> Id | None:
     return None
 
 
-def _save(store: Store, place: Place, incarnation: int, snapshots: dict[int, Snapshot]) -> Id:
+def _save(
+    store: Store, place: Place, incarnation: int, snapshots: dict[int, Snapshot], loaded: list[Path]
+) -> Id:
     task, state = place.task, place.state
 
     def told(progress: Progress) -> None:
@@ -81,6 +86,7 @@ def _save(store: Store, place: Place, incarnation: int, snapshots: dict[int, Sna
 
     save = store.begin(task.job, incarnation, progress=told)
     try:
+        modules.give(save, loaded)
         _give(save, snapshots)
         manifest = save.finish({**task.about, TOKEN: state.token})
     finally:

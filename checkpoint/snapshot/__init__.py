@@ -4,8 +4,9 @@ It knows how CRIU and a proxy lay out what they write, and nothing of jobs or la
 docs/checkpoints.md describes both sides.
 """
 
+from rankfold.checkpoint.snapshot import modules
 from rankfold.checkpoint.snapshot.errors import Unfit
 from rankfold.checkpoint.snapshot.folder import ABOUT, Snapshot
 from rankfold.checkpoint.snapshot.writing import write
 
-__all__ = ["ABOUT", "Snapshot", "Unfit", "write"]
+__all__ = ["ABOUT", "Snapshot", "Unfit", "modules", "write"]

@@ -65,6 +65,11 @@ class Snapshot:
         device = self.image.state + sum(r.length for r in self.image.ranges) if self.image else 0
         return sum(self.files.values()) + pages + device
 
+    @property
+    def modules(self) -> frozenset[str]:
+        """Hashes of modules that its device memory's state counts on (modules.py)."""
+        return self.image.modules if self.image else frozenset()
+
     def give(self, save: Save, rank: int) -> None:
         """All of it, as parts of this rank. Raises StoreError as the save does, and Unfit."""
         for name in self.files:

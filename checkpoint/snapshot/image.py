@@ -34,6 +34,7 @@ class Image(NamedTuple):
 
     ranges: list[Range]  # by address
     state: int  # bytes of header and records, 0: the rank has saved nothing yet
+    modules: frozenset[str]  # hashes of those that are not in the state
 
 
 def heap_offset(address: int) -> int:
@@ -54,7 +55,7 @@ def look(file: int) -> Image:
     data = os.pread(file, shape.size, state_offset())
     header = saved.unpack(shape, data.ljust(shape.size, b"\0"))
     if not header["magic"]:
-        return Image([], 0)
+        return Image([], 0, frozenset())
     version = saved.constants["STATE_VERSION"]
     if header["magic"] != saved.constants["STATE_MAGIC"] or header["version"] != version:
         raise Malformed(f"has no saved state of version {version}")
@@ -63,14 +64,19 @@ def look(file: int) -> Image:
     first = state_offset() + shape.size
     buffers: list[Range] = []
     chunks: set[int] = set()
-    buffer, chunk = (saved.opcodes[name] for name in ("BUFFER", "CHUNK"))
+    modules: set[str] = set()
+    buffer, chunk, module = (saved.opcodes[name] for name in ("BUFFER", "CHUNK", "MODULE"))
     for opcode, body in _records(file, first, header["bytes"]):
         if opcode == buffer.number:
             found = saved.unpack(buffer.record, body)
             buffers.append(Range(found["addr"], found["bytes"]))
         elif opcode == chunk.number:
             chunks.add(saved.unpack(chunk.record, body)["chunk"])
-    return Image(list(_alive(buffers, chunks)), shape.size + header["bytes"])
+        elif opcode == module.number:
+            found = saved.unpack(module.record, body)
+            modules |= {found["hash"]} if found["hash"] and not found["image_bytes"] else set()
+    alive = list(_alive(buffers, chunks))
+    return Image(alive, shape.size + header["bytes"], frozenset(modules))
 
 
 def _records(file: int, first: int, size: int) -> Iterator[tuple[int, bytes]]:

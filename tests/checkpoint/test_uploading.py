@@ -26,7 +26,7 @@ from support import disk
 from support.checkpoints import noise
 from support.leaks import State as Leaks
 from support.leaks import has_ended
-from support.snapshots import PAGE, files, processes, saved_image, whole
+from support.snapshots import PAGE, files, image_with_module, processes, saved_image, whole
 
 DEVICE = 0x2000_0000_0000
 UPLOAD = Work(upload.upload, 0, True)
@@ -196,6 +196,27 @@ def test_a_job_that_was_restored_saves_as_its_next_incarnation(job: Job) -> None
     assert (old.state, old.code, old.retry) == ("failed", "old-incarnation", False)
     assert "gpt goes on as incarnation 2, 1 is over" in str(old.error)
     assert job.store().checkpoints("gpt") == [Id(1, 1), Id(2, 1)]
+
+
+def test_modules_travel_along(job: Job, tmp_path: Path) -> None:
+    """The saved state has only the hash of what a proxy keeps in its state directory."""
+    digest, image = "5a" * 32, noise("module", 5000)
+    folder = job.place()
+    for rank in (0, 1):
+        (folder / f"rank-{rank}").mkdir()
+        image_with_module(folder / f"rank-{rank}", digest)
+        whole(folder / f"rank-{rank}")
+    without = does(UPLOAD, folder)
+    assert (without.state, without.code) == ("failed", "unfit")
+    assert f"{tmp_path}/modules: has no module {digest}, which a rank has" in str(without.error)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / f"modules/{digest}.2").write_bytes(image)
+    assert does(UPLOAD, folder).state == "done"
+    other = Job(tmp_path / "other", job.url)
+    assert does(FETCH, other.place(incarnation=2)).state == "done"
+    [found] = (tmp_path / "other/modules").iterdir()
+    assert (found.name, found.read_bytes()) == (f"{digest}.2", image)
+    assert does(FETCH, other.place(incarnation=None)).state == "done", "what is there stays"
 
 
 # ---- interrupted -------------------------------------------------------------------------------

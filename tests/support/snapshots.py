@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rankfold import records
 from support.ring_client import DEVICE_SYNC, RingClient, attach, copy_sparse, device, settle
 
 PAGE = 4096
@@ -94,6 +95,23 @@ def _saved(
         settle(native, 1, "saved")
         native.job_close(1)
     return client
+
+
+def image_with_module(folder: Path, digest: str) -> None:
+    """The image of a rank that has loaded a module of this hash, and has nothing else."""
+    saved = records.saved()
+    header, record = saved.structs["state_header"], saved.structs["state_module"]
+    end, room = saved.opcodes["END"], 128
+    state = struct.pack("<IHHQ", room, saved.opcodes["MODULE"].number, 0, 0)
+    state += struct.pack("<QQQ72s", 16, 0, 0, digest.encode()).ljust(room - 16, b"\0")
+    assert record.size <= room
+    state += struct.pack("<IHHQ", 64, end.number, 0, 0).ljust(64, b"\0")
+    magic, version = (saved.constants[f"STATE_{name}"] for name in ("MAGIC", "VERSION"))
+    head = struct.pack("<QIIQQ", magic, version, 0, len(state), 0)
+    assert len(head) == header.size
+    with (folder / "image").open("xb") as file:
+        file.truncate(1 << 40)
+        os.pwrite(file.fileno(), head + state, saved.constants["STATE_OFFSET"])
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -1,0 +1,53 @@
+"""Images of the modules that ranks have loaded: their saved states name them by hash, and proxies
+find them in their state directory as HASH.KIND (proxy/images.py). In a checkpoint they are blobs of
+the job, each there once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from rankfold.checkpoint.snapshot.errors import Unfit
+from rankfold.checkpoint.store import Checkpoint, Save
+
+_PREFIX = "modules/"
+_FILE = re.compile(r"[0-9a-f]{64}\.[0-9]+\Z")
+
+
+def find(hashes: Iterable[str], folder: Path) -> list[Path]:
+    """Their files. Raises Unfit where one is not there."""
+    found = []
+    for each in sorted(hashes):
+        files = sorted(path for path in folder.glob(f"{each}.*") if _FILE.match(path.name))
+        if not files:
+            raise Unfit(folder, f"has no module {each}, which a rank has loaded")
+        found += files
+    return found
+
+
+def give(save: Save, files: Iterable[Path]) -> None:
+    """Raises StoreError."""
+    for path in files:
+        save.blob(None, _PREFIX + path.name, [path.read_bytes()])
+
+
+def write(checkpoint: Checkpoint, folder: Path) -> None:
+    """Those of a checkpoint into a folder of a proxy's; what is there stays. Raises StoreError,
+    OSError."""
+    for part in checkpoint.parts:
+        name = part.name.removeprefix(_PREFIX)
+        path = folder / name
+        if part.rank is not None or name == part.name or not _FILE.match(name) or path.exists():
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        half = folder / f".{name}.{os.getpid()}.part"
+        try:
+            with half.open("wb") as file:
+                file.write(checkpoint.whole(part))
+                file.flush()
+                os.fsync(file.fileno())
+            half.rename(path)
+        finally:
+            half.unlink(missing_ok=True)
