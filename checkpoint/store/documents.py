@@ -29,19 +29,22 @@ def seal(kind: str, **fields: Any) -> bytes:
 
 def unseal(url: str, name: str, kind: str, data: bytes) -> Json:
     """What `seal` was given. Raises `Refused` for what no version of ours or a newer one wrote, and
-    `Damaged` for what is not as it was written."""
+    `Damaged` for what is not as it was written. All versions are to seal alike: so one flipped bit
+    makes nothing newer."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise Damaged(url, f"is no JSON: {error}", name=name) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise Refused(url, "was not written by rankfold", "name another URL", name=name)
+        if kind == "root":  # a folder of somebody else's
+            raise Refused(url, "was not written by rankfold", "name another URL", name=name)
+        raise Damaged(url, f"is not of the format {FORMAT}", name=name)
+    if document.get("digest") != _digest(document):
+        raise Damaged(url, "does not have the digest that it names", name=name)
     version = document.get("version")
     if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
         what = f"has version {version} of the format, this rankfold knows {VERSION}"
         raise Refused(url, what, "use the newer rankfold that wrote it", name=name)
-    if document.get("digest") != _digest(document):
-        raise Damaged(url, "does not have the digest that it names", name=name)
     if fault := _fault(kind, document):
         raise Damaged(url, fault, name=name)
     return document

@@ -191,15 +191,15 @@ class Store:
 
     def checkpoint(self, job: str, each: Id) -> Checkpoint:
         """One that the job has, by its id. Raises as `manifest` does."""
-        listed = self.checkpoints(job)
-        if each in listed:
-            return Checkpoint(self.files, self.manifest(job, each))
+        if each in self.checkpoints(job):
+            with contextlib.suppress(Missing):  # a collection has doomed it meanwhile
+                return Checkpoint(self.files, self.manifest(job, each))
         life = lives.life(self.files, job)
-        if life and life.origin == each:  # a collection may doom it, and leaves it there
+        if life and life.origin == each:  # it may be doomed, and stays there
             name = names.doomed(job, each)
             found = Manifest.decode(self.url, job, each, self.files.get(name), name)
             return Checkpoint(self.files, self._own(found, name))
-        known = ", ".join(map(str, listed)) or "none"
+        known = ", ".join(map(str, self.checkpoints(job))) or "none"
         raise Missing(self.url, f"{job} has no checkpoint {each}", f"it has: {known}")
 
     def newest(self, job: str) -> Newest:

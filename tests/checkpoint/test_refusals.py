@@ -71,6 +71,22 @@ def test_a_newer_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "harmed"), [('"version":1', '"version":3'), ("-check", "-chick")]
+)
+def test_a_flipped_bit_makes_nothing_newer(tmp_path: Path, written: str, harmed: str) -> None:
+    """Or somebody else's: what waits for a newer rankfold would never be collected."""
+    store = opened(str(tmp_path))
+    for _ in range(3):
+        manifest = saved(store, "gpt", 1, example(1))
+    file = tmp_path / "jobs/gpt/manifests/1-1.json"
+    file.write_text(file.read_text().replace(written, harmed))
+    with pytest.raises(Damaged):
+        store.checkpoint("gpt", Id(1, 1))
+    assert store.collect("gpt", 1).checkpoints == (Id(1, 2), Id(1, 1))
+    assert store.checkpoints("gpt") == [manifest.id]
+
+
+@pytest.mark.parametrize(
     ("field", "value", "said"),
     [
         ("kind", "claim", "kind"), ("id", "1-9", "is the manifest of 1-9"),
@@ -174,7 +190,7 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
     assert len(store.collect("gpt", 1).checkpoints) == 1
     life = tmp_path / "jobs/gpt/incarnations/1.json"
     life.write_text("{}")
-    with pytest.raises(Refused, match=r"incarnations/1.json"):
+    with pytest.raises(Damaged, match=r"incarnations/1.json"):
         store.begin("gpt", 1)
     store.take("gpt", 2, None)
     assert store.begin("gpt", 2).id.incarnation == 2
