@@ -1,0 +1,1 @@
+"""A job outlives its processes."""

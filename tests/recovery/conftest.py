@@ -1,0 +1,105 @@
+"""Promise: what a job is, outlives its processes: saved, stored, restored, restarted, bit for bit.
+
+Nothing is replaced: the real reconciler, launchers, proxies, CRIU, the store, the GPT of examples/.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cuda
+import pytest
+
+from rankfold.paths import REPOSITORY
+from rankfold.reconciler.layout import Layout
+from support.command import Rankfold, Specs
+from support.leaks import State
+
+GPT = REPOSITORY / "examples/gpt"
+STEPS, RANKS = 120, 2
+
+
+@pytest.fixture
+def rankfold(state: State) -> Iterator[Rankfold]:
+    command = Rankfold(state, {**os.environ, "RANKFOLD_LINGER": "0.5"})
+    yield command
+    command.end()
+
+
+class Trained:
+    """The GPT as a job of two ranks, in a folder of its own."""
+
+    def __init__(self, rankfold: Rankfold, specs: Specs, program: Path, folder: Path):
+        self.rankfold, self.specs, self.program, self.folder = rankfold, specs, program, folder
+        self.name = folder.name
+
+    def apply(self, gpus: int = 2, extra: str = "", wait: bool = True) -> None:
+        self.folder.mkdir(exist_ok=True)
+        text = str(GPT / "text/genesis.txt")
+        command = [str(self.program), "--steps", str(STEPS), "--data", text, "--out", "params"]
+        extra = f"workdir: {self.folder}\n  {extra}"
+        self.specs.program(command, self.name, gpus, extra, RANKS)
+        self.rankfold("apply", "-f", str(self.specs.folder), *(["--wait"] if wait else []))
+
+    @property
+    def status(self) -> Any:
+        return self.rankfold.job(self.name)
+
+    def lines(self, rank: int = 0) -> list[str]:
+        file = Layout(self.rankfold.state.path).logs(self.name) / f"rank-{rank}.out"
+        text = file.read_text() if file.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def reaches(self, step: int) -> None:
+        """Wait until every rank has printed this step."""
+        self.rankfold.until(lambda: all(len(self.lines(r)) > step for r in range(RANKS)))
+
+    def is_in(self, phase: str) -> None:
+        self.rankfold.until(lambda: self.status["phase"] == phase)
+
+    def results(self) -> dict[str, bytes]:
+        """All that it has printed and written, when it has ended well."""
+        self.rankfold.until(lambda: self.status["phase"] in ("Succeeded", "Failed"))
+        assert self.status["phase"] == "Succeeded", self.rankfold("events", self.name)
+        logs = Layout(self.rankfold.state.path).logs(self.name)
+        files = [*sorted(logs.glob("rank-*.out")), *sorted(self.folder.glob("params-*"))]
+        assert len(files) == 2 * RANKS
+        return {file.name: file.read_bytes() for file in files}
+
+
+@pytest.fixture
+def specs(state: State) -> Specs:
+    return Specs(state.folder / "specs")
+
+
+@pytest.fixture(scope="session")
+def program() -> Path:
+    return cuda.build(GPT / "train_gpt.cu")
+
+
+@pytest.fixture
+def job(rankfold: Rankfold, specs: Specs, program: Path, state: State) -> Trained:
+    return Trained(rankfold, specs, program, state.folder / "gpt")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What the job leaves when nothing happens to it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    environment = {**os.environ, "RANKFOLD_STATE": str(folder / "state"), "RANKFOLD_LINGER": "0.5"}
+    work = folder / "work"
+    work.mkdir()
+    text = str(GPT / "text/genesis.txt")
+    subprocess.run(
+        [sys.executable, "-m", "rankfold", "run", "--world-size", str(RANKS), "--name", "gpt",
+         "--", str(program), "--steps", str(STEPS), "--data", text, "--out", "params"],
+        env=environment, cwd=work, check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    logs = Layout(folder / "state").logs("gpt")
+    files = [*sorted(logs.glob("rank-*.out")), *sorted(work.glob("params-*"))]
+    return {file.name: file.read_bytes() for file in files}
