@@ -292,6 +292,83 @@ RULES = [
            ON_PLAN + "test_a_device_that_leaves_the_pool_is_emptied_first"),
 ]  # fmt: skip
 
+SAVING, RESTORING, ENDING, STEPS = (
+    f"reconciler/plan/{name}.py" for name in ("saving", "restoring", "ending", "steps")
+)
+ON_RECOVERY = "tests/reconciler/test_recovery.py::"
+ON_CARRYING_OUT = "tests/reconciler/test_recovery_actions.py::"
+SAVES = [
+    Mutant("saves-wait-for-a-clock-set-back", SAVING,
+           "if job.save_every_s and not 0 <= now - record.saved_at < job.save_every_s:",
+           "if job.save_every_s and now - record.saved_at >= job.save_every_s:",
+           ON_RECOVERY + "test_a_clock_that_was_set_back_does_not_put_the_next_save_off"),
+    Mutant("saves-hold-a-job-up", SAVING,
+           "if not 0 <= now - save.since < CUT_WITHIN_S:", "if False:",
+           ON_RECOVERY + "test_a_job_that_does_not_come_to_a_cut_goes_on_unsaved"),
+    Mutant("saves-are-gone-on-with-for-ever", SAVING,
+           "if save.stage == \"stopping\" or 0 <= now - save.since < CUT_WITHIN_S + SAVE_AGAIN_S:",
+           "if True:",
+           ON_RECOVERY + "test_a_save_that_was_cut_off_long_ago_is_given_up"),
+    Mutant("what-cannot-be-saved-is-tried", SAVING,
+           "if index.observed.no_saves or not record.saved_at:", "if not record.saved_at:",
+           ON_RECOVERY + "test_what_cannot_be_saved_here_is_said_and_not_tried"),
+    Mutant("rest-is-tried-in-a-loop", SAVING,
+           "elif record.save_error and 0 <= now - record.saved_at < REST_AGAIN_S:", "elif False:",
+           ON_RECOVERY
+           + "test_a_job_that_cannot_be_stored_rests_in_memory_and_is_not_tried_in_a_loop"),
+    Mutant("an-old-checkpoint-is-rested-in", SAVING,
+           "rest = rests and save.why == \"rest\" and _stands_still(index, record)",
+           "rest = rests",
+           ON_RECOVERY + "test_a_job_that_is_resumed_while_it_is_stored_goes_on_and_is_not_ended"),
+    Mutant("two-uploads-at-once", SAVING, "    if seen.lives:\n        return None\n", "",
+           ON_RECOVERY + "test_an_upload_that_takes_long_is_not_begun_again"),
+    Mutant("uploads-for-ever", SAVING, "(save.tries >= TRIES and not rests)", "False",
+           ON_RECOVERY + "test_an_upload_that_cannot_be_done_is_given_up_while_the_job_goes_on"),
+    Mutant("rest-before-the-ranks-are-gone", RESTORING,
+           "return Vacate(record.name, live) if live else Rest(record.name, record.stored)\n\n\n"
+           "def fetching", "return Rest(record.name, record.stored)\n\n\ndef fetching",
+           ON_RECOVERY
+           + "test_a_job_rests_in_the_store_without_a_process_and_goes_on_where_it_was"),
+    Mutant("the-bad-checkpoint-again", RESTORING, "without=(*record.unusable, id)",
+           "without=record.unusable",
+           ON_RECOVERY + "test_a_checkpoint_that_is_damaged_is_said_and_skipped"),
+    Mutant("what-a-failed-restore-began-stays", RESTORING,
+           "if restore.failed or any(each.state == \"exited\" for each in ranks.values()):",
+           "if False:",
+           ON_RECOVERY + "test_a_restore_that_fails_leaves_nothing_and_is_tried_again"),
+    Mutant("restarts-for-ever", ENDING, "and record.restarts < job.max_restarts:", ":",
+           ON_RECOVERY + "test_after_so_many_restarts_it_has_failed"),
+    Mutant("cancelled-and-restarted", ENDING, "if ending.phase == RESTARTING and unwanted:",
+           "if False:", ON_RECOVERY + "test_who_is_cancelled_does_not_restart"),
+    Mutant("restarts-what-never-ran", ENDING,
+           "if failed is None or _never_ran(index, record, failed):", "if failed is None:",
+           ON_RECOVERY + "test_a_command_that_cannot_be_started_is_not_started_again"),
+    Mutant("a-checkpoint-under-way-is-forgotten", ENDING,
+           "if record.save is not None and record.save.stage == \"uploading\":", "if False:",
+           ON_RECOVERY + "test_a_checkpoint_that_is_on_its_way_is_waited_for"),
+    Mutant("frozen-for-ever", STEPS, "elif frozen := self._frozen(job.name):",
+           "elif frozen := ():",
+           ON_RECOVERY + "test_ranks_that_stand_still_for_nothing_are_let_go"),
+    Mutant("an-old-incarnation-lives-on", STEPS,
+           "if seen.incarnation != record.incarnation", "if False",
+           ON_RECOVERY + "test_an_old_copy_of_a_rank_is_ended_before_anything_is_let_go"),
+    Mutant("a-failed-save-lets-nobody-go", RECOVERY, "if error or action.devices:",
+           "if not error:",
+           ON_CARRYING_OUT + "test_a_save_that_fails_lets_everybody_go_and_says_why"),
+    Mutant("a-full-journal-holds-the-job", RECOVERY,
+           "            yield from self._let_go_on(action)\n            raise\n"
+           "        point(\"save.journalled\")",
+           "            raise\n        point(\"save.journalled\")",
+           ON_CARRYING_OUT + "test_a_journal_that_cannot_be_written_does_not_hold_the_job"),
+    Mutant("anew-beside-the-old", RECOVERY, "if self.node.lives(job, rank):", "if False:",
+           ON_CARRYING_OUT + "test_nothing_begins_anew_before_the_old_launchers_are_seen_gone"),
+    Mutant("a-restore-of-the-same-incarnation", RECOVERY,
+           "incarnation=record.incarnation + 1,", "incarnation=record.incarnation,",
+           ON_CARRYING_OUT + "test_a_restore_is_another_incarnation_and_leaves_its_ranks_frozen"),
+    Mutant("checkpoints-without-end", RECOVERY, "found)[-action.keep :]", "found)",
+           ON_CARRYING_OUT + "test_the_last_checkpoints_are_known_and_a_request_is_answered"),
+]  # fmt: skip
+
 PEERS, PROTOCOL, SERVICE = (f"rankfold/{name}.py" for name in ("peers", "control", "service"))
 ON_PEERS, ON_SERVER = "tests/control/test_peers.py::", "tests/control/test_server.py::"
 ON_GATE, ON_RANKS = "tests/control/test_gate.py::", "tests/control/test_ranks.py::"
@@ -369,5 +446,5 @@ CONTROL = [
 ]  # fmt: skip
 
 MUTANTS = [
-    *DEMO, *COMMANDS, *LAUNCHERS, *FILES, *FIGURES, *SOURCES, *RULES, *CONTROL,
+    *DEMO, *COMMANDS, *LAUNCHERS, *FILES, *FIGURES, *SOURCES, *RULES, *SAVES, *CONTROL,
 ]  # fmt: skip

@@ -159,6 +159,14 @@ def test_what_cannot_be_saved_here_is_said_and_not_tried() -> None:
     assert conditions(place)["Unavailable"] == "there is no CRIU"
 
 
+def test_an_upload_that_takes_long_is_not_begun_again() -> None:
+    place = fleet(job())
+    place.uploads = "slow"
+    place.update("a", asked="t")
+    begun = sum(isinstance(a, actions.Upload) for _ in range(40) for a in place.turn().actions)
+    assert begun == 1 and place.works("a")
+
+
 def test_an_upload_that_is_interrupted_is_gone_on_with() -> None:
     place = fleet(job())
     place.uploads = "retry"
@@ -227,6 +235,17 @@ def test_nothing_ends_before_its_checkpoint_exists() -> None:
     assert place.records["a"].step == "stored"
 
 
+def test_a_job_that_cannot_be_stored_rests_in_memory_and_is_not_tried_in_a_loop() -> None:
+    place = fleet(job())
+    place.saves_fail = True
+    wish(place, job(suspend=True, store=True))
+    tried = 0
+    for _ in range(400):
+        tried += sum(isinstance(each, actions.Save) for each in place.turn().actions)
+    assert tried == 2 and len(place.ranks) == 2
+    assert conditions(place)["SaveFailed"] == "a process cannot be saved"
+
+
 def test_a_job_that_is_resumed_while_it_is_stored_goes_on_and_is_not_ended() -> None:
     place = fleet(job())
     place.uploads = "retry"
@@ -283,10 +302,9 @@ def test_a_restore_that_fails_leaves_nothing_and_is_tried_again() -> None:
     stored(place)
     place.restores_fail = True
     wish(place, job())
-    for _ in range(60):
-        place.turn()
-    assert not place.living("a") or place.records["a"].step == "restoring"
-    assert "another CPU" in conditions(place)["RestoreFailed"] or place.records["a"].restore
+    kinds = [type(each) for _ in range(60) for each in place.turn().actions]
+    assert kinds.count(actions.Restore) >= 2, "it is tried again"
+    assert kinds.count(actions.Vacate) >= 2, "and what was begun of it is ended each time"
     place.restores_fail = False
     for _ in range(400):
         place.turn()
