@@ -111,6 +111,10 @@ bench-dispatch: native cuda ## what a call costs through the proxy
 bench-splicing: native cuda ## what several ranks on one device cost
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.splicing $(BENCH_ARGS)
 
+.PHONY: bench-checkpoint
+bench-checkpoint: native cuda criu ## what a checkpoint costs, and a move through the store
+	PYTHONPATH=tests $(PYTHON) -m benchmarks.checkpoint $(BENCH_ARGS)
+
 .PHONY: bench-merge
 bench-merge: ## what comparing the pages of ranks costs at a switch
 	mkdir -p build/bench

@@ -20,7 +20,7 @@ import zstandard
 from blake3 import blake3
 
 PAGE = 4096
-RUN_PAGES = 64  # of host memory, aligned: what is named by one list
+RUN_PAGES = 16  # of host memory, aligned: what is named by one list
 GRAIN = 4 << 20  # of buffers and blobs
 OBJECT_BYTES = 1 << 20  # a unit of so many is a file of its own
 PACK_BYTES = 8 << 20  # units of a pack, before they are compressed
