@@ -248,8 +248,8 @@ class Native:
             "shared": s.shared_bytes,
             "spent": {"seconds": s.seconds, "switches": s.switches_s, "copies": s.copies_s,
                       "waiting": s.waiting_s},
-            "guard": {"every": s.validate, "compared": s.checked, "measured": s.measured,
-                      "alike": s.alike} if s.validate else None,
+            "guard": {"every": s.validate, "compared": s.checked, "unwatched": s.unwatched,
+                      "measured": s.measured, "alike": s.alike} if s.validate else None,
             "reason": self._ffi.string(s.reason).decode(errors="replace"),
         }  # fmt: skip
 

@@ -164,12 +164,14 @@ class Spent(Struct, frozen=True):
 
 
 class Guarded(Struct, frozen=True):
-    """At each `every` collectives what should be equal is compared; `compared` parts were.
+    """At each `every` collectives what should be equal is compared; `compared` parts were;
+    of so many ranks none is any more (`unwatched`), because their kernels do not let them stop.
     Launches of kernels of which nothing is known: so many were `measured`, and so many of them
     do the same for all ranks (`alike`)."""
 
     every: Size
     compared: Size
+    unwatched: Size = 0
     measured: Size = 0
     alike: Size = 0
 

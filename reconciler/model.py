@@ -449,10 +449,12 @@ class Spent:
 @dataclass(frozen=True)
 class Guard:
     """What watches over sharing: at each `every` collectives `compared` parts of buffers were
-    compared; launches of kernels of which nothing is known, `measured`, and of these `alike`."""
+    compared, and of `unwatched` ranks none is any more; launches of kernels of which nothing is
+    known, `measured`, and of these `alike`."""
 
     every: int
     compared: int = 0
+    unwatched: int = 0
     measured: int = 0
     alike: int = 0
 

@@ -438,6 +438,11 @@ def _guard_lines(found: Json | None) -> list[str]:
         f"guard:        at each {found['every']} collectives what should be equal is compared: "
         f"{parts} of buffers since it was placed"
     ]
+    if found["unwatched"]:
+        lines.append(
+            f"              not of {count(found['unwatched'], 'rank')}: a kernel was still running "
+            "after a second, twice; tried again when the job moves"
+        )
     if found["measured"]:
         lines.append(
             f"              opaque code: measured {found['measured']} times, "

@@ -69,7 +69,7 @@ def guard(record: Record, observed: Observed) -> Json | None:
     return {
         "every": max(each.every for each in told),
         **{name: sum(getattr(each, name) for each in told)
-           for name in ("compared", "measured", "alike")},
+           for name in ("compared", "unwatched", "measured", "alike")},
     }  # fmt: skip
 
 

@@ -214,6 +214,8 @@ struct proxy_job_status {
 	/* At each so many collectives its ranks' buffers are compared with what should be equal; 0:
 	 * never. So many parts of them were, since it was opened here. */
 	uint64_t validate, checked;
+	/* Ranks here that are not any more, because they do not become quiet. */
+	uint64_t unwatched;
 	/* Launches of hidden kernels that were measured, and kinds of them that do the same for all. */
 	uint64_t measured, alike;
 	char reason[512];

@@ -17,9 +17,19 @@ from pathlib import Path
 import pytest
 
 from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.native import Native
 from support.computing import Computing
 from support.devices import Devices, devices
-from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, STREAM_CREATE, settle, until
+from support.ring_client import (
+    CHUNK,
+    CONTRACT,
+    DEV_BASE,
+    DEVICE_SYNC,
+    STREAM_CREATE,
+    STREAM_SYNC,
+    settle,
+    until,
+)
 
 WORDS = 96
 HOMES = [DEV_BASE + (1 + 2 * n) * CHUNK for n in range(5)]
@@ -37,11 +47,16 @@ def job(
     made = [Computing(rank, len(where), DEV_BASE) for rank in range(len(where))]
     with devices(kernels, max(where) + 1, chunks, workers=workers) as here:
         here.place(1, made, where)
-        for rank in made:
-            rank.load(HOMES, 2 * CHUNK)
-        assert [rank.finish() for rank in made] == [0] * len(where)
-        yield here, made
-        here.leave(1)
+        try:
+            for rank in made:
+                rank.load(HOMES, 2 * CHUNK)
+            assert [rank.finish() for rank in made] == [0] * len(where)
+            yield here, made
+        except BaseException:
+            here.spoilt = True  # what else is wrong does not matter
+            raise
+        finally:  # a kernel may wait for what does not come any more
+            here.leave(1)
     for rank in made:
         rank.close()
 
@@ -213,3 +228,80 @@ def test_a_rank_that_is_not_quiet_goes_on_without(kernels: Loader) -> None:
             assert rank.read(OWN, 4) == b"\1" * 4
         meet(ranks, PARTS)
         assert all(native.status()["checked"] for native in here.natives)
+        assert [unwatched(native) for native in here.natives] == [0, 0]
+
+
+def unwatched(native: Native) -> int:
+    status = native.job_status(1)
+    assert status and status["guard"]
+    return int(status["guard"]["unwatched"])
+
+
+def test_a_rank_that_is_never_quiet_is_told_of(kernels: Loader) -> None:
+    """It is stopped no more, until it goes elsewhere."""
+    with job(kernels, [0, 0], workers=3) as (here, ranks):
+        (native,) = here.natives
+        for rank in ranks:
+            rank.write(FIXED, bytes(4))
+            rank.write(OWN + 4, bytes([rank.rank + 1]))
+            rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 1, 0))
+        busy, other = ranks
+        busy.launch("until", OWN, FIXED, 1, 0, threads=1, stream=100)
+        until(lambda: native.status()["kernels"] == 1, native)
+        for turn in range(1, 4):
+            for rank in ranks:
+                rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
+                rank.begin(STREAM_SYNC, struct.pack("<Q", 1))
+            assert [rank.finish() for rank in ranks] == [0, 0]
+            assert unwatched(native) == (turn > 1)
+        busy.write(FIXED, b"\1")
+        sync(ranks)
+        here.stop(1)
+        assert native.job_leave(1)
+        settle(native, 1, "saved")
+        native.job_close(1)
+        here.place(1, ranks, [0, 0])
+        meet(ranks, 1)
+        assert unwatched(native) == 0 and other.read(FIXED, 1) == bytes(1)
+
+
+def on_the_host() -> list[int]:
+    """Where the mark ends a page in this process's own memory: there copies that several ranks
+    have in common lie."""
+    found, half = [], MARK[: 2 * WORDS]
+    with Path("/proc/self/mem").open("rb") as memory:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            where, rights, *rest = line.split()
+            begin, end = (int(at, 16) for at in where.split("-"))
+            if rights != "rw-p" or rest[2] != "0" or not CHUNK <= end - begin <= 64 * CHUNK:
+                continue
+            memory.seek(begin)
+            content = memory.read(end - begin)
+            at = content.find(half)
+            while at >= 0:
+                if (begin + at + len(half)) % 4096 == 0:
+                    found.append(begin + at)
+                at = content.find(half, at + 1)
+    return found
+
+
+def test_a_bit_that_flips_in_a_copy_of_several_ranks_is_an_alarm(kernels: Loader) -> None:
+    """None of them has the page on the device: what lies on the host once differs from what lay
+    there."""
+    with job(kernels, [0, 0, 0]) as (here, ranks):
+        (native,) = here.natives
+        for rank in ranks:
+            rank.write(PARAMETERS, MARK)
+            rank.write(MOMENTS, MARK[::-1])
+            rank.write(FIXED, MARK[::-1])  # so that the others are not about to be written on
+        sync(ranks)
+        until(lambda: len(on_the_host()) == 1, native)
+        meet(ranks, PARTS)
+        assert here.alarms() == [[]]
+        here.spoilt = True
+        (at,) = on_the_host()
+        with Path("/proc/self/mem").open("r+b") as memory:
+            memory.seek(at + 5)
+            memory.write(bytes([MARK[5] ^ 4]))
+        meet(ranks, PARTS)
+        until(lambda: bool(here.alarms()[0]), native)

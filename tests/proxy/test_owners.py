@@ -45,7 +45,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"->rank_count": ("loop/rank.c",),
     r"\bcheck\.\w+": (),  # by verbs of guard/
     r"\b(measure|launches)\.\w+": (),  # by verbs of opaque/
-    r"queue\.hiding[\w.]*": ("queue/hidden.c",),
+    r"queue\.place[\w.]*": ("queue/hidden.c",),
     r"\bguard\.\w+": ("loop/guard.c",),
     r"\blost\.\w+|->lost_ns(\[[^=]*\])?": ("loop/lost.c",),
     r"wakeups": ("loop/loop.c",),

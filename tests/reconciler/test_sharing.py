@@ -128,11 +128,11 @@ def test_an_alarm_is_a_condition_as_long_as_the_job_is_known() -> None:
 
 def test_the_guard_is_told_where_there_is_one() -> None:
     observed = seen(
-        replace(there((0, 1)), guard=Guard(256, 7, 3, 1)),
-        replace(there((2, 3)), guard=Guard(256, 5, 4, 2)),
+        replace(there((0, 1)), guard=Guard(256, 7, 1, 3, 1)),
+        replace(there((2, 3)), guard=Guard(256, 5, 1, 4, 2)),
     )
     assert sharing.guard(RECORD, observed) == {
-        "every": 256, "compared": 12, "measured": 7, "alike": 3,
+        "every": 256, "compared": 12, "unwatched": 2, "measured": 7, "alike": 3,
     }  # fmt: skip
     assert sharing.guard(RECORD, seen(there((0, 1)), there((2, 3)))) is None
     assert sharing.guard(replace(RECORD, epoch=3), observed) is None

@@ -36,7 +36,9 @@ def test_describe_tells_what_a_job_shares_while_it_runs_and_when_it_has_ended(
     process = begin(rankfold, ranks=2, steps=6, share="1")
     now = rankfold.until(lambda: squashed_something(rankfold.job("job").get("sharing")))
     guard = rankfold.job("job")["guard"]
-    assert guard == {"every": 256, "compared": 0, "measured": 0, "alike": 0}  # six collectives
+    assert guard == {  # six collectives
+        "every": 256, "compared": 0, "unwatched": 0, "measured": 0, "alike": 0,
+    }  # fmt: skip
     assert now["on"] is True and now["shared"] >= 2 * 4 * MiB  # parameters and velocity
     _out, errors = process.communicate(timeout=200.0)
     assert process.returncode == 0, errors

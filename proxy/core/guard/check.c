@@ -26,11 +26,13 @@ void check_close(struct check *c)
 	*c = (struct check){0};
 }
 
+bool check_gave_up(const struct check *c) { return c->every && c->vain >= VAIN_MAX; }
+
 bool check_first(struct check *c, uint64_t key, uint64_t number, uint64_t count, uint64_t now_ns)
 {
 	if (c->state)
 		return true;
-	if (!c->every || c->vain >= VAIN_MAX || (c->key == key && c->number == number))
+	if (!c->every || check_gave_up(c) || (c->key == key && c->number == number))
 		return false;
 	if (!c->arrives && number / c->every == (number + count) / c->every)
 		return false;

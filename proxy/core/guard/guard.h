@@ -16,7 +16,8 @@
  *    something wrote to it meanwhile (a collective may), and nothing is said of it;
  *  - nothing is looked at in the memory of a rank that has failed;
  *  - a rank that does not become quiet in time goes on without: a kernel of it may wait for another
- *    one that is held up by this. After some of these the rank is not stopped any more;
+ *    one that is held up by this. After some of these the rank is not stopped any more, and that
+ *    is told;
  *  - which parts are looked at depends on page and collective alone: all ranks take the same.
  */
 #ifndef RANKFOLD_GUARD_H
@@ -103,6 +104,8 @@ bool check_first(struct check *, uint64_t key, uint64_t number, uint64_t count, 
 /* Every part is looked at, from now on, and what lies between buffers: the rank's memory is quiet.
  */
 void check_all(struct check *, struct rank_memory *, struct checks *, const struct pairs *);
+/* Is the rank not stopped any more, because it was not quiet in time too often? */
+bool check_gave_up(const struct check *);
 /* Has some part not been, which it should? */
 static inline bool check_missed(const struct check *c) { return c->missed; }
 /* Nothing of the rank begins meanwhile. */

@@ -433,10 +433,12 @@ static void run_job_status(struct proxy *p, void *arg)
 				       .checked = j->guard.checked,
 				       .measured = j->launches.measured,
 				       .alike = j->launches.alike};
-	for (uint32_t n = 0; n < j->world_size; n++)
-		if (j->ranks[n])
-			s->shared_bytes += memory_shared(&j->ranks[n]->memory, true) *
-					   RF_CHUNK_BYTES;
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		if (!j->ranks[n])
+			continue;
+		s->shared_bytes += memory_shared(&j->ranks[n]->memory, true) * RF_CHUNK_BYTES;
+		s->unwatched += check_gave_up(&j->ranks[n]->check);
+	}
 	memcpy(s->reason, j->reason, sizeof s->reason);
 	a->result = 0;
 }

@@ -233,7 +233,7 @@ void guard_attached(struct rank *r, bool arrives)
 void guard_close(struct job *j)
 {
 	pairs_close(&j->guard.pairs);
-	launches_close(&j->launches);
+	launches_forget(&j->launches);
 	free(j->guard.names);
 }
 

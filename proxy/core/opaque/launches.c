@@ -297,8 +297,9 @@ static void close_votes(struct launches *l, struct watched *it, const struct bal
 		forget_ballots(it);
 }
 
+/* Of what is decided already no more is kept than what it did. */
 static bool count_vote(struct ballot *b, const struct measured *m, const struct parts *changed,
-		       struct version effect, uint64_t unlike)
+		       struct version effect, uint64_t unlike, bool decided)
 {
 	b->voters = m->voters;
 	if (b->count++) {
@@ -308,7 +309,7 @@ static bool count_vote(struct ballot *b, const struct measured *m, const struct 
 	b->first = m->rank;
 	b->unlike = unlike;
 	b->effect = effect;
-	return parts_copy(&b->before, &m->before) && parts_copy(&b->changed, changed);
+	return decided || (parts_copy(&b->before, &m->before) && parts_copy(&b->changed, changed));
 }
 
 static bool vote(struct launches *l, struct watched *it, const struct measured *m,
@@ -326,7 +327,7 @@ static bool vote(struct launches *l, struct watched *it, const struct measured *
 		forget_ballots(it);
 		return was;
 	}
-	if (!count_vote(b, m, changed, effect, l->unlike))
+	if (!count_vote(b, m, changed, effect, l->unlike, it->is != LAUNCH_OPEN))
 		decide(l, it, LAUNCH_UNLIKE);
 	if (complete(b)) {
 		it->held_key = m->key;

@@ -1,7 +1,7 @@
 /* opaque.h: kernels of which nothing says what they read and write, as of machine code: what each
  * does is measured, and what has been the same for all ranks of a device is trusted to be so again
- * (Singularity §5.3, conservative validation). Files of this room, from the lowest to the highest:
- * one calls those above it here and no other (tests/proxy/test_floors.py).
+ * (Singularity §5.2.3, conservative validation). Files of this room, from the lowest to the
+ * highest: one calls those above it here and no other (tests/proxy/test_floors.py).
  *
  *   parts.c     what a rank's buffers hold, by checksums
  *   launches.c  what launches were seen to do, and what they are trusted to do
@@ -123,7 +123,6 @@ struct dissent { /* what was alike was not this time */
 /* True: dissent. */
 bool launches_vote(struct launches *, const struct measured *, struct dissent *);
 void launches_forget(struct launches *); /* but for how often one was measured */
-static inline void launches_close(struct launches *l) { launches_forget(l); }
 
 /* ---- measure.c ---- */
 

@@ -30,14 +30,10 @@ void parts_free(struct parts *p)
 	*p = (struct parts){0};
 }
 
-static bool same_place(const struct part *x, const struct part *y)
-{
-	return x->addr == y->addr && x->bytes == y->bytes && x->buffer == y->buffer;
-}
-
 static bool same(const struct part *x, const struct part *y)
 {
-	return same_place(x, y) && x->sum[0] == y->sum[0] && x->sum[1] == y->sum[1];
+	return x->addr == y->addr && x->bytes == y->bytes && x->buffer == y->buffer &&
+	       x->sum[0] == y->sum[0] && x->sum[1] == y->sum[1];
 }
 
 static bool same_versions(const struct part *x, const struct part *y)

@@ -26,13 +26,13 @@ void hidden_collective(struct rank *r, struct item *i)
 		digest_word(&d, o->send);
 		digest_word(&d, o->recv);
 	}
-	r->queue.hiding.place = (struct hidden_place){digest_end(&d), i->coll.comm->o.id, 0};
+	r->queue.place = (struct hidden_place){digest_end(&d), i->coll.comm->o.id, 0};
 }
 
 void hidden_launch(struct rank *r, struct item *i)
 {
-	i->kernel.place = r->queue.hiding.place;
-	r->queue.hiding.place.index++;
+	i->kernel.place = r->queue.place;
+	r->queue.place.index++;
 }
 
 static bool hidden(const struct item *i)

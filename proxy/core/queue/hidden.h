@@ -16,9 +16,6 @@ struct hidden_place {           /* of a launch in its rank's program */
 	uint64_t comm;          /* its communicator, a handle; 0: there was none since it came */
 	uint64_t index;         /* and launches since then */
 };
-struct hiding { /* a rank's */
-	struct hidden_place place;
-};
 
 /* In the order of the program: a collective; a kernel, which gets its place. */
 void hidden_collective(struct rank *, struct item *);

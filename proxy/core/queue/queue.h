@@ -33,7 +33,7 @@ struct rank_queue {
 
 	struct squashing squashing; /* squash.c */
 
-	struct hiding hiding; /* hidden.c */
+	struct hidden_place place; /* hidden.c: of the rank's next launch */
 
 	struct nccl_group group; /* group.c */
 	uint64_t comms_changed;  /* communicators that came or went by others' answers */
