@@ -124,8 +124,11 @@ def _cpuinfo(what: str, images: Path) -> int:
     return done.returncode
 
 
-def reason(log: Path) -> str:
-    """The first thing that CRIU complains of, its process, and what to do, where that is known."""
+def reason(log: Path, alive: bool = True) -> str:
+    """The first thing that CRIU complains of, its process, and what to do, where that is known.
+
+    `alive`: its processes are the rank's.
+    """
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError as error:
@@ -136,7 +139,8 @@ def reason(log: Path) -> str:
     text = re.sub(r"^.*?Error \([^)]*\): ", "", told[0])
     for line in told:
         if match := re.search(r"\(pid: (\d+)\)|^\s*(\d+): Error", line):
-            text = f"process {named(int(match[1] or match[2]))}: {text}"
+            pid = int(match[1] or match[2])
+            text = f"process {named(pid) if alive else pid}: {text}"
             break
     remedies = [remedy for pattern, remedy in _REMEDIES if re.search(pattern, " ".join(told))]
     return f"{text}; {remedies[0]}" if remedies else text

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any, Protocol
 
 from rankfold import criu as programs
@@ -25,6 +26,7 @@ from rankfold.interpose.launcher import (
     process,
     room,
     snapshots,
+    sockets,
     undumpable,
 )
 from rankfold.interpose.launcher.config import Config
@@ -36,6 +38,7 @@ log = area(__file__)
 
 FREEZE_S = 10.0  # a process that waits for a disk or the like stops when it has it
 LOOK_AGAIN_S = 0.001
+ARRIVE_S = 0.25  # what was sent within the machine arrives at once, if the other end has room
 
 
 class Held(Protocol):
@@ -77,6 +80,7 @@ class Rest:
         self._written: tuple[str, int] | None = None  # folder and bytes, since it is frozen
         self._restored = ""  # folder, likewise
         self._script = -1  # CRIU's, once it was needed
+        self._wall: sockets.Wall | None = None
         self._when_gone: Callable[[], None] | None = None
 
     def operations(self) -> dict[type[messages.Operation], service.Handler]:
@@ -99,6 +103,7 @@ class Rest:
     def drop(self) -> None:
         """Nothing of the rank is left: neither is its cgroup."""
         self.frozen, self._written, self._restored = False, None, ""
+        self._open_wall()
         try:
             self.freezer.drop()
         except OSError as error:
@@ -120,8 +125,19 @@ class Rest:
             self._thaw_now()
             raise ControlError("unavailable", str(error)) from error
         self._freezing.append(request)
-        self._await_frozen(self._stands, self._moves, time.monotonic() + FREEZE_S)
+        if len(self._freezing) == 1:
+            self._await_frozen(self._arrive, self._moves, time.monotonic() + FREEZE_S)
         return None
+
+    def _arrive(self, until: float | None = None) -> None:
+        """Go on when what the rank has sent to others is there, or when it will not be."""
+        until = until or time.monotonic() + ARRIVE_S
+        if not self._freezing:
+            return
+        if time.monotonic() < until and any(sockets.of(self._pids()).values()):
+            self.held.server.after(LOOK_AGAIN_S, lambda: self._arrive(until))
+        else:
+            self._stands()
 
     def _stands(self) -> None:
         self.frozen = True
@@ -168,6 +184,7 @@ class Rest:
 
     def _thaw_now(self) -> None:
         self.frozen, self._written, self._restored = False, None, ""
+        self._open_wall()
         try:
             self.freezer.thaw()
         except OSError as error:
@@ -210,6 +227,7 @@ class Rest:
             incarnation=config.incarnation, pid=held.started.pid,
             interposer=os.path.basename(held.libraries) if held.libraries else None,
             image_bytes=config.image_bytes, channel=place,
+            connections=[list(astuple(each)) for each in sockets.of(self._pids())],
             logs={kind: os.stat(config.log(kind)).st_size for kind in ("out", "err")},
         )  # fmt: skip
         return about, found[0] if found else None
@@ -309,12 +327,30 @@ class Rest:
         self.held.libraries = result["libraries"]
         try:
             self.freezer.make()
+            self._build_wall(about)
             process.set_last_pid(result["last_pid"])
             pid = self._fork_criu(folder)
         except (OSError, freezer.CannotFreeze) as error:
             self._not_restored(ControlError("unavailable", f"CRIU cannot be started: {error}"))
             return
         self.held.workers.await_end(pid, lambda status: self._after_criu(folder, about, status))
+
+    def _build_wall(self, about: snapshots.About) -> None:
+        """Nothing of the rank's connections is heard before it is thawed: by then all ranks are
+        here."""
+        connections = [sockets.Connection(*each) for each in about.connections]
+        if not connections:
+            return
+        try:
+            self._wall = sockets.Wall(self.freezer.name, connections)
+            self.held.workers.await_end(self._wall.pid, lambda _status: None)
+        except (OSError, programs.Missing) as error:
+            log.warning("connections of the rank may be reset: %s", error)
+
+    def _open_wall(self) -> None:
+        if self._wall:
+            self._wall.remove()
+            self._wall = None
 
     def _fork_criu(self, folder: str) -> int:
         """CRIU is a child of ours, so that the rank's first process becomes one."""

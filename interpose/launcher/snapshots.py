@@ -36,7 +36,8 @@ class Unfit(Exception):
 class About:
     """What a snapshot says of itself. `pid`: of the rank's first process, inside. `interposer`: the
     digest of its libraries, null if it preloads none. `channel`: its owner's pid, and where that
-    has it mapped. `logs`: bytes of ``out`` and ``err``."""
+    has it mapped. `connections`: of TCP, as in `sockets.Connection`. `logs`: bytes of ``out`` and
+    ``err``."""
 
     job: str
     rank: int
@@ -47,6 +48,7 @@ class About:
     image_bytes: int
     logs: dict[str, int]
     channel: dict[str, Any] | None
+    connections: list[list[Any]]
     kernel: str = platform.release()
     version: int = VERSION
 
@@ -130,7 +132,7 @@ def opened_images(folder: str) -> int:
 
 def why_not(folder: str) -> str:
     """Why CRIU did not restore it."""
-    return criu.reason(Path(folder, _IMAGES, "restore.log"))
+    return criu.reason(Path(folder, _IMAGES, "restore.log"), alive=False)
 
 
 def _gap(taken: set[int]) -> int:

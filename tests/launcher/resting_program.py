@@ -147,6 +147,39 @@ def orphan(folder: str) -> None:
     wait_for(f"{folder}/go")
 
 
+def talk(folder: str, other: str) -> None:
+    """A rank of two that asks and answers without end, and is impatient."""
+    rank = int(os.environ["RANK"])
+    if rank == 0:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            Path(folder, "port").write_text(str(listener.getsockname()[1]))
+            line, _ = listener.accept()
+    else:
+        wait_for(f"{other}/port")
+        while not (port := Path(other, "port").read_text()):
+            time.sleep(0.01)
+        line = socket.create_connection(("127.0.0.1", int(port)))
+    line.settimeout(20)
+    ready(folder)
+    number = 0
+    while not line_ended(folder, line, rank, number):
+        number += 1
+    print("end", flush=True)
+
+
+def line_ended(folder: str, line: socket.socket, rank: int, number: int) -> bool:
+    """One round: rank 0 says the number or that it ends, rank 1 says it again."""
+    if rank == 0:
+        said = b"end....." if os.path.exists(f"{folder}/go") else number.to_bytes(8, "big")
+        line.sendall(said)
+        assert line.recv(8, socket.MSG_WAITALL) == said
+    else:
+        said = line.recv(8, socket.MSG_WAITALL)
+        assert said in (b"end.....", number.to_bytes(8, "big")), (said, number)
+        line.sendall(said)
+    return said == b"end....."
+
+
 def shared_memory(folder: str) -> None:
     """System V's, in an IPC namespace of our own."""
     libc = ctypes.CDLL(None, use_errno=True)

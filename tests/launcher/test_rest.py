@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from rankfold import criu
 from rankfold.control import Client, ControlError
 from support import leaks, privileges
 from support.leaks import State
@@ -275,6 +276,76 @@ def test_system_v_shared_memory_comes_along(place: Place) -> None:
     place.go()
     fresh.end()
     assert fresh.text("out") == "shared True\n"
+
+
+def tables() -> str:
+    done = subprocess.run([criu.nft(), "list", "tables"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return "".join(line for line in done.stdout.splitlines() if "rankfold-" in line)
+
+
+def test_ranks_go_on_talking_to_each_other(place: Place) -> None:
+    """Also when one is there long before the other, and when they are saved in their midst."""
+    ranks = []
+    for rank in range(2):
+        folder = place.work / str(rank)
+        folder.mkdir()
+        argv = [sys.executable, str(PROGRAM), "talk", str(folder), str(place.work / "0")]
+        ranks.append(place.rigs[0].launch(*argv, rank=rank, workdir=str(folder)))
+    for rank in range(2):
+        while not (place.work / str(rank) / "ready").exists():
+            time.sleep(0.01)
+    for launched in ranks:
+        with launched.client() as client:
+            client.ask("freeze")
+    for rank, launched in enumerate(ranks):
+        save(launched, place.saved / str(rank))
+    for launched in ranks:
+        with launched.client() as client:
+            client.ask("thaw")
+    time.sleep(0.1)
+    for launched in ranks:
+        kill(launched)
+    fresh = [place.empty(rank=rank) for rank in range(2)]
+    for rank, launched in enumerate(fresh):
+        with launched.client() as client:
+            client.ask("restore", folder=str(place.saved / str(rank)))
+        time.sleep(0.5)
+    assert tables().count("rankfold-") == 2
+    for launched in fresh:
+        with launched.client() as client:
+            client.ask("thaw")
+        time.sleep(0.5)
+    (place.work / "0/go").write_text("x")
+    for launched in fresh:
+        assert launched.end()["exit_status"] == 0, launched.text("err")
+        assert launched.text("out") == "end\n"
+    assert tables() == ""
+
+
+def test_no_table_outlives_a_launcher(place: Place) -> None:
+    launched = place.program("everything")
+    save(launched, place.saved)
+    kill(launched)
+    fresh = place.empty()
+    with fresh.client() as client:
+        client.ask("restore", folder=str(place.saved))
+    assert "rankfold-" in tables()
+    kill(fresh)
+    while tables():
+        time.sleep(0.01)
+
+
+def test_a_port_that_somebody_else_has_is_named(place: Place) -> None:
+    launched = place.program("everything")
+    save(launched, place.saved)
+    with place.empty().client() as client:
+        error = refusal(client, "restore", folder=str(place.saved))
+        assert error.code == "snapshot" and "a port of the rank" in error.message
+        client.ask("end")
+    with launched.client() as client:
+        client.ask("signal", signum=signal.SIGKILL)
+    launched.end()
 
 
 def test_a_channel_and_its_image_come_back(place: Place) -> None:

@@ -1,0 +1,157 @@
+"""A rank's TCP connections while it is saved and restored.
+
+A connection between two ranks goes on if nothing moves between the snapshot of one end and that of
+the other, and if neither end meets the other's absence: a host that has no such socket answers with
+a reset. So who is frozen waits until what it sent has arrived, and from before a rank is restored
+until it is thawed a `Wall` stops the packets of its connections. (Ranks are thawed when all are
+restored.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+import select
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankfold import criu
+
+# Numbers of /proc/net/tcp: closed, waiting for its time, listening.
+_NO_CONNECTION = ("07", "06", "0A")
+_ANSWER_S = 5.0
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Its two ends, ours first: an address and a port each."""
+
+    ours: str
+    our_port: int
+    theirs: str
+    their_port: int
+
+    @property
+    def is_ipv4(self) -> bool:
+        return "." in self.ours
+
+    def element(self, back: bool) -> str:
+        """Of a set of nft: its packets to there, or those back."""
+        ends = [(self.ours, self.our_port), (self.theirs, self.their_port)]
+        return " . ".join(f"{address} . {port}" for address, port in ends[:: -1 if back else 1])
+
+
+def of(pids: Iterable[int]) -> dict[Connection, int]:
+    """All connections of these processes, and bytes that the other end has not acknowledged."""
+    inodes, found = _inodes(pids), {}
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] not in _NO_CONNECTION and words[9] in inodes:
+                    connection = Connection(*_end(words[1]), *_end(words[2]))
+                    found[connection] = int(words[4].split(":")[0], 16)
+    return found
+
+
+def _inodes(pids: Iterable[int]) -> set[str]:
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    link = os.readlink(f"/proc/{pid}/fd/{name}")
+                    if match := re.fullmatch(r"socket:\[(\d+)\]", link):
+                        found.add(match[1])
+    return found
+
+
+def _end(text: str) -> tuple[str, int]:
+    """``0100007F:1F90``: words of 32 bits in the byte order of the machine."""
+    address, _, port = text.partition(":")
+    raw = b"".join(
+        int(address[at : at + 8], 16).to_bytes(4, "little") for at in range(0, len(address), 8)
+    )
+    found = ipaddress.ip_address(raw)
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
+        found = found.ipv4_mapped
+    return str(found), int(port, 16)
+
+
+class Wall:
+    """Stops the packets of some connections, in a table of nft that belongs to a process.
+
+    The kernel removes the table when that process ends, however it does.
+    """
+
+    def __init__(self, name: str, connections: Iterable[Connection]):
+        """Raises criu.Missing, OSError."""
+        self._table = f"inet {name}"
+        read_end, self._commands = os.pipe()
+        answers, write_end = os.pipe()
+        try:
+            self.pid = os.posix_spawn(
+                criu.nft(), [criu.nft(), "-i"], {"PATH": os.defpath},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, read_end, 0),
+                    (os.POSIX_SPAWN_DUP2, write_end, 1),
+                    (os.POSIX_SPAWN_DUP2, write_end, 2),
+                ],
+            )  # fmt: skip
+            os.close(read_end)
+            os.close(write_end)
+            os.write(self._commands, "\n".join(self._lines(list(connections))).encode())
+            self._await(answers)
+        except BaseException:
+            os.close(self._commands)
+            raise
+        finally:
+            os.close(answers)
+
+    def _lines(self, connections: list[Connection]) -> list[str]:
+        table = self._table
+        lines = [
+            f"add table {table} {{ flags owner; }}",
+            f"add chain {table} out {{ type filter hook output priority 0; }}",
+            f"add chain {table} in {{ type filter hook input priority 0; }}",
+        ]
+        for family, kind in (("ip", "ipv4_addr"), ("ip6", "ipv6_addr")):
+            of_family = [each for each in connections if each.is_ipv4 == (family == "ip")]
+            ends = f"{kind} . inet_service . {kind} . inet_service"
+            lines.append(f"add set {table} {family}s {{ type {ends}; }}")
+            for chain in ("out", "in"):
+                lines.append(
+                    f"add rule {table} {chain} {family} saddr . tcp sport . {family} daddr . "
+                    f"tcp dport @{family}s drop"
+                )
+            for each in of_family:
+                both = ", ".join(dict.fromkeys((each.element(False), each.element(True))))
+                lines.append(f"add element {table} {family}s {{ {both} }}")
+        return [*lines, "list tables", ""]
+
+    def _await(self, answers: int) -> None:
+        """Until the table is listed, the last thing asked."""
+        told, until = "", time.monotonic() + _ANSWER_S
+        while f"table {self._table}" not in told:
+            left = until - time.monotonic()
+            data = (
+                os.read(answers, 4096) if select.select([answers], [], [], max(0, left))[0] else b""
+            )
+            told += data.decode(errors="replace")
+            if not data or "Error" in told:
+                self._kill()
+                raise OSError(f"nft: {told.strip() or 'no answer'}")
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def remove(self) -> None:
+        """The packets go again. Whoever reaps children reaps the process."""
+        os.close(self._commands)
+        self._kill()
