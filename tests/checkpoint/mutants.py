@@ -8,6 +8,10 @@ SAVE, STORE, COLLECT, LIVES, READING, FILES, DOCUMENTS = (
     f"checkpoint/store/{name}.py"
     for name in ("save", "store", "collect", "lives", "reading", "files", "documents")
 )
+UPLOAD, FETCH, BACKGROUND, FOLDER = (
+    f"checkpoint/{name}.py" for name in ("upload", "fetch", "background", "snapshot/folder")
+)
+ON_UPLOADING = "tests/checkpoint/test_uploading.py::"
 ON_FAULTS, ON_REFUSALS = "tests/checkpoint/test_faults.py::", "tests/checkpoint/test_refusals.py::"
 WITHIN = "tests/checkpoint/test_together.py::test_within_a_collection[%s]"
 ON_DURABLE, ON_SAVING = "tests/checkpoint/test_durable.py::", "tests/checkpoint/test_saving.py::"
@@ -240,5 +244,54 @@ MUTANTS = [
         '                os.link(f"/proc/self/fd/{file}", name + ".part", dst_dir_fd=folder)\n'
         '                os.rename(name + ".part", name, src_dir_fd=folder, dst_dir_fd=folder)',
         ON_DURABLE + "test_one_of_several_makes_a_file",
+    ),
+    Mutant(
+        "a-flipped-bit-is-newer",
+        DOCUMENTS,
+        '        if kind == "root":',
+        "        if True:",
+        ON_REFUSALS + "test_a_flipped_bit_makes_nothing_newer",
+    ),
+    Mutant(
+        "saved-twice",
+        UPLOAD,
+        "_finished(store, place) if place.before.token else None",
+        "None",
+        ON_UPLOADING + "test_a_save_that_was_finished_unseen_is_not_saved_twice",
+    ),
+    Mutant(
+        "modules-stay-behind",
+        UPLOAD,
+        "        modules.give(save, loaded)\n",
+        "",
+        ON_UPLOADING + "test_modules_travel_along",
+    ),
+    Mutant(
+        "stored-though-it-may-be-lost",
+        UPLOAD,
+        'if snapshot.about.get("boot", place.state.boot) != place.state.boot:',
+        "if False:",
+        ON_UPLOADING + "test_a_snapshot_that_is_none_is_not_stored",
+    ),
+    Mutant(
+        "fetched-of-two",
+        FETCH,
+        "if place.before.id != str(each):",
+        "if False:",
+        ON_UPLOADING + "test_what_was_fetched_of_another_checkpoint_does_not_stay",
+    ),
+    Mutant(
+        "fetched-before-the-machine-stopped",
+        BACKGROUND,
+        "if place.before.boot != place.state.boot and not work.durable:",
+        "if False:",
+        ON_UPLOADING + "test_what_a_machine_had_fetched_before_it_stopped_is_fetched_again",
+    ),
+    Mutant(
+        "pages-cut-off",
+        FOLDER,
+        "        if size != pagemap.size:",
+        "        if False:",
+        "tests/checkpoint/test_snapshot.py::test_pages_that_are_cut_off_are_refused",
     ),
 ]

@@ -3,6 +3,7 @@ interrupted anywhere they go on, and what is wrong is said."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import random
@@ -22,8 +23,9 @@ from rankfold.checkpoint import background, fetch, upload
 from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.background import Place, State, Task, Work
 from rankfold.checkpoint.store import Id, Store
-from support import disk
+from support import disk as disks
 from support.checkpoints import noise
+from support.faulty import Disk, Killed
 from support.leaks import State as Leaks
 from support.leaks import has_ended
 from support.snapshots import PAGE, files, image_with_module, processes, saved_image, whole
@@ -264,6 +266,30 @@ def all_moments(folder: Path, draw: random.Random, rounds: int, times: int) -> N
         shutil.rmtree(back)
 
 
+@pytest.mark.parametrize("how", ["killed", "killed after"])
+def test_an_upload_that_is_killed_anywhere_makes_one_checkpoint(job: Job, how: str) -> None:
+    folder = job.saved()
+    for at in range(0, 300, 3):
+        disk = Disk()
+        task = Task("faulty://s", "fleet", "gpt", 1, [0, 1], keep=2, options=disk.option())
+        disk.fail(at, how)
+        first = background.prepared(folder, task, UPLOAD)
+        assert first is not None
+        with contextlib.suppress(Killed):
+            background.run(first, UPLOAD)
+        if disk.operations <= at:
+            return
+        disk.quiet()
+        if place := background.prepared(folder, task, UPLOAD):
+            background.run(place, UPLOAD)
+        done = state_of(folder)
+        store = stores.open("faulty://s", "fleet", options=disk.option())
+        assert (done.state, [done.id]) == ("done", [str(i) for i in store.checkpoints("gpt")])
+        assert store.checkpoint("gpt", store.checkpoints("gpt")[0]).verify() == []
+        (folder / "state.json").unlink()  # the next one is another save
+    raise AssertionError("an upload takes more operations than that")
+
+
 class Cut(BaseException):
     """The end of a process, as far as a folder can tell."""
 
@@ -366,11 +392,11 @@ def test_stores_that_cannot_be_used_are_named(job: Job, tmp_path: Path) -> None:
 
 
 def test_a_full_store_is_said_and_goes_on_when_there_is_room(state: Leaks) -> None:
-    with disk.small_disk(state) as place:
+    with disks.small_disk(state) as place:
         job = Job(state.folder, str(place / "store"))
         folder = job.saved()
         job.store()
-        ballast = disk.fill(place)
+        ballast = disks.fill(place)
         full = does(UPLOAD, folder)
         assert (full.state, full.code, full.retry) == ("failed", "full", True)
         assert "No space left on device; make room" in str(full.error)
@@ -381,7 +407,7 @@ def test_a_full_store_is_said_and_goes_on_when_there_is_room(state: Leaks) -> No
 def test_a_full_disk_is_said_of_a_fetch(state: Leaks) -> None:
     job = Job(state.folder)
     does(UPLOAD, job.saved(size=700 * PAGE))
-    with disk.small_disk(state) as place:
+    with disks.small_disk(state) as place:
         folder = Job(place, job.url).place(incarnation=2)
         full = does(FETCH, folder)
         assert (full.state, full.code, full.retry) == ("failed", "local", True)
