@@ -304,3 +304,46 @@ def test_what_the_image_held_before_is_not_what_it_holds(make: Make) -> None:
     assert first.ask(SAVE)
     world.settle()
     assert first.in_image() == first.model
+
+
+def test_ranks_that_leave_together_need_no_copy_in_common(make: Make) -> None:
+    world = shared(make, 2)
+    ranks = world.ranks[:2]
+    for rank in ranks:
+        assert rank.ask(SAVE)
+    while any(rank.open for rank in ranks):
+        world.turn()
+        assert world.memory.copies_held == 0
+        for stream in world.streams:
+            world.device.end(stream)
+    assert all(rank.in_image() == rank.model for rank in ranks)
+
+
+def test_a_copy_goes_when_all_have_written_something_else(make: Make) -> None:
+    world = shared(make, 2)
+    first, second, _ = world.ranks
+    out(first, second)
+    assert world.memory.copies_held == 1
+    for rank, value in ((first, 7), (second, 8)):
+        assert rank.alloc(1)
+        rank.write(0, value)
+        rank.write(1, value)  # so that the first page is not about to be written on
+        world.turn()
+    world.turn()
+    assert world.memory.copies_held == 0
+    assert [rank.read(0)[0] for rank in (first, second)] == [7, 8]
+
+
+def test_who_goes_out_finds_no_copy_of_another_group(make: Make) -> None:
+    world = shared(make, 2)
+    first, second, other = world.ranks
+    out(first, second)
+    for page in list(other.model):
+        other.free(page)
+    assert other.alloc(0) and other.alloc(1) and other.ask(ACTIVATE)
+    world.settle()
+    other.write(0, 1)
+    assert first.ask(ACTIVATE)
+    world.settle()
+    assert other.chunk(0) is None and other.memory.pages[0].copy == world.ffi.NULL
+    assert other.read(0) == (1,) * CELLS

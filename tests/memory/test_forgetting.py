@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from .device import CELLS, CHUNK
-from .steps import fill, forget, hand, keeper, own
+from .steps import fill, forget, hand, keeper, own, same
 from .world import ACTIVATE, SAVE, Make, Rank
 
 NOBODY = 2**32 - 1
@@ -123,3 +123,65 @@ def test_who_keeps_a_sum(make: Make) -> None:
     assert keeper(tight.ranks, [0, 0], 3 * CELLS) == 1
     tight.memory.shares = False
     assert keeper(tight.ranks, [0, 0], 3 * CELLS) == NOBODY
+
+
+def alike_on_the_host(make: Make) -> tuple[Rank, Rank, Rank]:
+    """Two ranks refer to one copy; the third has the device."""
+    world = make(3, 2, groups=(1, 1, 2))
+    one, two, other = world.ranks
+    same(one, two)
+    assert world.lib.memory_merge(two.memory) == 0
+    assert other.alloc(8) and other.alloc(9)
+    bring(other)
+    assert one.memory.pages[0].common and two.memory.pages[0].common
+    return one, two, other
+
+
+def test_what_several_have_on_the_host_is_not_brought_to_who_forgets_it(make: Make) -> None:
+    one, two, _ = alike_on_the_host(make)
+    forget(one, 0, CELLS)
+    bring(one)
+    assert one.world.memory.swapped_in == 0
+    bring(two)
+    assert two.world.memory.swapped_in == CHUNK
+    two.world.check()
+
+
+def test_what_was_forgotten_is_not_what_others_still_hold(make: Make) -> None:
+    """Its chunk is let go of, and what comes in its place is given to nobody."""
+    world = make(3, 2, groups=(1, 1, 2))
+    one, two, other = world.ranks
+    same(one)
+    same(two)
+    assert two.ask(SAVE)
+    world.settle()
+    forget(one, 0, CELLS)
+    assert other.alloc(8) and other.alloc(9)
+    bring(other)
+    assert one.chunk(0) is None
+    bring(one)
+    bring(two)
+    assert two.read(0) == (1,) * CELLS
+    world.check()
+
+
+def test_what_is_let_go_of_leaves_nothing_on_the_host(make: Make) -> None:
+    """Neither a copy nor what the image has kept."""
+    one, two, other = alike_on_the_host(make)
+    world = one.world
+    bring(one)
+    two.free(0)
+    assert world.memory.copies_held == 1
+    forget(one, 0, CELLS)
+    bring(other)
+    assert one.chunk(0) is None and world.memory.copies_held == 0
+    alone = make(2, 2, groups=(1, 2))
+    rank, more = alone.ranks
+    fill(rank, 1)
+    assert more.alloc(8) and more.alloc(9)
+    bring(more)
+    bring(rank)
+    assert rank.memory.pages[0].in_image
+    forget(rank, 0, CELLS)
+    bring(more)
+    assert rank.chunk(0) is None and not rank.memory.pages[0].in_image

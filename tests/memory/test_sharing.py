@@ -338,3 +338,32 @@ def test_what_is_on_its_way_out_is_not_shared(make: Make) -> None:
     assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 1
     world.check()
     world.settle()
+
+
+def test_content_that_is_lost_when_pages_become_one_is_told_of(make: Make) -> None:
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second)
+    world.faults, world.device.failing["map"] = True, 2  # nor can it have its own again
+    assert world.lib.memory_merge(second.memory) != 0
+    assert second.chunk(0) is None and first.refs(0) == 1
+    second.failed = True
+    world.lib.memory_stop(second.memory)
+    world.check()
+
+
+def test_what_a_work_behind_a_fence_is_known_to_write_stays_open(make: Make) -> None:
+    """And each page that it wrote elsewhere is told of once."""
+    world = make(2, 8)
+    (first, _) = world.ranks
+    same(first, pages=2)
+    ranges = world.ffi.new("struct memory_range[]", [(DEV_BASE, 1)])
+    assert world.lib.memory_fence(first.memory, ranges, 1, False) == 0
+    assert [first.owns(page * CELLS, CELLS) for page in range(2)] == [True, False]
+    first.begin()
+    assert world.device.unforeseen(first.space, addr_of(CELLS), 1, 9)
+    first.model[1] = (first.model[1][0], 9)
+    first.end()
+    pages = world.ffi.new("uint32_t[16]")
+    assert world.lib.memory_strays(first.memory, pages) == 1 and pages[0] == 1
+    assert world.lib.memory_strays(first.memory, pages) == 0

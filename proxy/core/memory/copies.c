@@ -26,7 +26,7 @@ static bool names(struct rank_memory *m, uint32_t page, const struct version *ke
 void copies_named(struct rank_memory *m, uint32_t index)
 {
 	struct page *page = &m->pages[index];
-	page->keyed = page->in_image && !page->common && copies_trusted(m);
+	page->keyed = page->in_image && copies_trusted(m);
 	if (page->keyed)
 		page->key = *content_digest(m, index);
 }
@@ -64,7 +64,7 @@ static bool at_rest(const struct rank_memory *m)
 
 static bool only_in_image(const struct page *page)
 {
-	return page->buffers && !page->chunk && page->in_image && !page->common;
+	return page->buffers && !page->chunk && page->in_image;
 }
 
 static struct rank_memory *has_the_same(struct rank_memory *m, uint32_t page)
