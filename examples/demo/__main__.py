@@ -71,8 +71,11 @@ def follow(screen: Screen, folder: Path, steps: int, changes: tuple[Change, ...]
     path = " → ".join(str(c.gpus) if c.gpus else "suspended" for c in changes)
     title = f"The disturbed run: 4 → {path} devices" if changes else "The undisturbed run"
     run = Run(folder, ROOT / "specs", PROGRAM, TEXT, steps, screen.show)
-    with screen.run(title):
-        return run.go(changes)
+    trouble = run.fleet.can_save() if changes else ""
+    if trouble:
+        screen.line(f"Without a crash at its end: {trouble}")
+    with screen.run(f"{title}, and a crash" if changes and not trouble else title):
+        return run.go(changes, crash=bool(changes) and not trouble)
 
 
 # ---- what came of it ---------------------------------------------------------------------------
@@ -95,10 +98,13 @@ def judge(out: Path, reference: Record, elastic: Record) -> dict[str, Any]:
         "pids_never_changed": after.pids_constant,
         "suspended_stood_still": elastic.steps_while_suspended == 0,
     }
+    if elastic.recovery:
+        claims["restarted_from_its_checkpoint"] = elastic.job()["restarts"] == 1
     return {
-        **summary(found), "lost_steps": lost, "changes": changes_of(elastic), "claims": claims,
-        "holds": all(claims.values()), "reference_s": round(reference.seconds, 2),
-        "elastic_s": round(elastic.seconds, 2), "proof": counted(after),
+        **summary(found), "lost_steps": lost, "changes": changes_of(elastic),
+        "recovery": recovery(elastic), "claims": claims, "holds": all(claims.values()),
+        "reference_s": round(reference.seconds, 2), "elastic_s": round(elastic.seconds, 2),
+        "proof": counted(after),
     }  # fmt: skip
 
 
@@ -107,6 +113,11 @@ def summary(found: Verdict) -> dict[str, Any]:
     if found.steps == 0:  # NaN is not JSON
         values["first_loss"] = values["last_loss"] = None
     return values
+
+
+def recovery(record: Record) -> dict[str, Any] | None:
+    """What the crash cost; None: there was none."""
+    return asdict(record.recovery) if record.recovery else None
 
 
 def changes_of(record: Record) -> list[dict[str, Any]]:
@@ -164,6 +175,12 @@ def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
     for each in report["changes"]:
         line(f"  {each['from']} → {each['to']} devices: stood still {each['pause_s']:.3f} s, "
              f"{each['converge_s']:.2f} s from commit to fact ({each['title']})")  # fmt: skip
+    if crash := report["recovery"]:
+        line(
+            f"  crash: {crash['killed']} processes killed at step {crash['step']}; after "
+            f"{crash['seconds']:.1f} s the job went on from checkpoint {crash['checkpoint']}, and "
+            f"made {crash['again']} steps again"
+        )
     line("  kernels run by each device for ranks 0–3, switches, bytes swapped out and in:")
     for device, ranks in proof_["kernels"].items():
         row = "".join(f"{ranks.get(str(rank), 0):>9,}" for rank in range(WORLD_SIZE))
@@ -174,7 +191,8 @@ def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
         line(f"  while `gpus` was 1, {proof_['folded_on']} alone ran all "
              f"{proof_['folded_kernels']:,} kernels of the four ranks")  # fmt: skip
     line(f"  {shared(proof_['sharing'])}")
-    line(f"  pids of the ranks throughout: {', '.join(map(str, proof_['pids']))}")
+    until = "until the crash" if report["recovery"] else "throughout"
+    line(f"  pids of the ranks {until}: {', '.join(map(str, proof_['pids']))}")
     for claim, holds in report["claims"].items():
         if not holds:
             line(f"  [red]does not hold: {claim.replace('_', ' ')}[/red]")

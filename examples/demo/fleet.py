@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -73,22 +74,72 @@ class Fleet:
     @contextlib.contextmanager
     def watching(self, repository: Path) -> Iterator[None]:
         """Runs `rankfold watch --git`; at the end stops it and the fleet, whatever happened."""
-        with self.log.open("w") as log:
-            process = subprocess.Popen(
-                self.command("watch", "--git", str(repository), "--branch", "main"),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+        self._watch(repository)
         try:
             yield
-            if process.poll() is not None:
+            if self._watcher.poll() is not None:
                 raise FleetError(f"rankfold watch ended early:\n{self.log.read_text()[-2000:]}")
         except BaseException:
-            _interrupt(process)
+            _interrupt(self._watcher)
             with contextlib.suppress(FleetError, subprocess.TimeoutExpired):
                 self._stop()  # what went wrong before is what people must hear of
             raise
-        _interrupt(process)
+        _interrupt(self._watcher)
         self._stop()
+
+    def _watch(self, repository: Path) -> None:
+        with self.log.open("a") as log:
+            self._watcher = subprocess.Popen(
+                self.command("watch", "--git", str(repository), "--branch", "main"),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def crash(self) -> int:
+        """Kills every process of the fleet with -9 at one moment, ranks and all, until none is
+        left: how many there were."""
+        killed: set[int] = set()
+        while found := set(self._processes()):
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed |= found
+            self._watcher.poll()  # else it stays as a zombie
+        return len(killed)
+
+    def _processes(self) -> Iterator[int]:
+        """Those that the state directory is named to, and whose launcher it is: the ranks."""
+        launchers: set[int] = set()
+        parents: dict[int, int] = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                pid = int(folder.name)
+                stat = (folder / "stat").read_text().rpartition(") ")[2].split()
+                if stat[0] == "Z":
+                    continue
+                parents[pid] = int(stat[1])
+                if os.fsencode(self.state) in (folder / "cmdline").read_bytes():
+                    yield pid
+                    launchers.add(pid)
+        yield from (pid for pid, parent in parents.items() if parent in launchers)
+
+    def goes_on(self, repository: Path) -> None:
+        """After a crash: watches again."""
+        self._watch(repository)
+
+    def can_save(self) -> str:
+        """Why processes cannot be saved on this machine; "": they can."""
+        done = subprocess.run(self.command("doctor", "-o", "json"), capture_output=True, text=True)
+        found = {each["what"]: each for each in json.loads(done.stdout)}
+        return next((found[name]["detail"] for name in ("CRIU", "pid namespaces")
+                     if not found[name]["ok"]), "")  # fmt: skip
+
+    def checkpoint(self, job: str) -> None:
+        """Returns when it is in the store. Raises FleetError."""
+        done = subprocess.run(
+            self.command("checkpoint", job, "--wait"), capture_output=True, text=True
+        )
+        if done.returncode:
+            raise FleetError(f"rankfold checkpoint: {done.stderr.strip()}")
 
     def _stop(self) -> None:
         """Ends whatever of the fleet is still there: a failed run's ranks, the proxies."""

@@ -158,9 +158,12 @@ def _device_totals(record: Record) -> dict[str, dict[str, int]]:
 
 
 def _pids(record: Record) -> list[set[int]]:
-    """Every pid that each rank was seen with."""
+    """Every pid that each rank was seen with before a crash."""
     seen: list[set[int]] = [set() for _ in range(WORLD_SIZE)]
+    end = record.recovery.time if record.recovery else float("inf")
     for sample in record.samples:
+        if sample.time > end:
+            break
         for each in job_of(sample.status).get("ranks", []):
             if each["pid"] is not None:
                 seen[each["rank"]].add(int(each["pid"]))

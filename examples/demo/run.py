@@ -2,6 +2,8 @@
 
 A change is committed when the job has made a twelfth of its steps since the one before it was
 seen to be complete; one that resumes the job, as soon as the fleet says that it is suspended.
+Behind the last change the job is saved, some steps later every process of the fleet is killed at
+once, and `rankfold watch` is started again.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ JOB = "gpt"
 WORLD_SIZE = 4
 POLL_S = 0.05  # looking at the ranks' output
 STATUS_S = 0.2  # between answers of the fleet
+CRASH_AFTER = 10  # steps behind the checkpoint
 STALL_S = 120.0  # nothing has changed for so long: something is wrong
 
 
@@ -62,6 +65,18 @@ class Committed:
     step: int
 
 
+@dataclass(frozen=True)
+class Recovery:
+    """A crash, and what it cost."""
+
+    checkpoint: str  # its ID
+    killed: int  # processes
+    time: float  # when they were killed
+    step: int  # that the slowest rank had printed
+    again: int  # steps that were made again, those that nobody saw not counted
+    seconds: float  # from the crash until each rank had printed something new
+
+
 @dataclass
 class Record:
     """Everything that was seen during a run."""
@@ -73,6 +88,7 @@ class Record:
     step_times: list[float] = field(default_factory=list)  # when all ranks had printed it
     settled: list[tuple[float, dict[int, str]]] = field(default_factory=list)  # since when, where
     steps_while_suspended: int = 0
+    recovery: Recovery | None = None
     seconds: float = 0.0  # since the first commit
 
     @property
@@ -114,8 +130,9 @@ class Run:
         self._answer: Future[Json] | None = None
         self._answered_at = float("-inf")
 
-    def go(self, changes: tuple[Change, ...]) -> Record:
-        """From the first commit to the last rank's end; raises FleetError when it fails."""
+    def go(self, changes: tuple[Change, ...], crash: bool = False) -> Record:
+        """From the first commit to the last rank's end; raises FleetError when it fails. `crash`:
+        behind the last change."""
         self._start = time.monotonic()
         self.repository.commit(f"gpt on {WORLD_SIZE} devices")
         with self._asker, self.fleet.watching(self.repository.path):
@@ -123,6 +140,8 @@ class Run:
             self.record.settled.append((self.record.step_times[0], self.record.last.placement))
             for change in changes:
                 self._make(change)
+            if crash:
+                self._crash()
             self._until(lambda: self._phase() == "Succeeded", "the end of the job")
             self._read_output()
             self.record.seconds = self._now()
@@ -163,6 +182,51 @@ class Run:
         before, asked = sum(self._printed), len(self.record.samples)
         self._until(lambda: len(self.record.samples) >= asked + 2, "two answers of the fleet")
         self.record.steps_while_suspended += sum(self._printed) - before
+
+    # ---- the crash
+
+    def _crash(self) -> None:
+        with ThreadPoolExecutor(1) as beside:
+            saving = beside.submit(self.fleet.checkpoint, JOB)
+            self._until(saving.done, "the checkpoint")
+            saving.result()
+        self._until(lambda: bool(self.record.job().get("checkpoints")), "the checkpoint's ID")
+        saved = self.record.job()["checkpoints"][-1]["id"]
+        before = self._steps()
+        self._tell(f"step {before}: checkpoint {saved} is in the store")
+        self._until(lambda: self._steps() >= before + CRASH_AFTER, "some steps")
+        if self._answer:  # who asks would be killed, too
+            self._note(self._answer.result())
+            self._answer = None
+        lines, at = self._lines(), self._now()
+        killed = self.fleet.crash()
+        self._tell(f"step {min(lines)}: killed all {killed} processes with -9")
+        self.fleet.goes_on(self.repository.path)
+        least = lines
+
+        def goes_on() -> bool:
+            nonlocal least
+            now = self._lines()
+            least = list(map(min, least, now))
+            restarted = self.record.job().get("restarts", 0) > 0
+            return restarted and all(n > least[rank] for rank, n in enumerate(now))
+
+        self._until(goes_on, "the restart")
+        again = max(was - now for was, now in zip(lines, least, strict=True))
+        self.record.recovery = Recovery(
+            saved, killed, at, min(lines), again, round(self._now() - at, 3)
+        )
+        self.record.settled += [(at, {}), (self._now(), self.record.last.placement)]
+        self._tell(
+            f"step {min(least)}: goes on from checkpoint {saved}, {self._now() - at:.1f} s after "
+            f"the crash; {again} steps are made again"
+        )
+
+    def _lines(self) -> list[int]:
+        """In each rank's output, as it is now: a restart cuts it back."""
+        return [
+            self.fleet.output(JOB, rank).read_bytes().count(b"\n") for rank in range(WORLD_SIZE)
+        ]
 
     # ---- looking
 

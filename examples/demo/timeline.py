@@ -10,7 +10,7 @@ RESTING = ""  # a rank without a device
 
 
 def intervals(record: Record) -> dict[int, list[tuple[float, float, str]]]:
-    """Per rank, (from, to, device) in seconds; "" where it rests in memory."""
+    """Per rank, (from, to, device) in seconds; "" where it rests, or is gone."""
     ends = [since for since, _ in record.settled[1:]] + [record.seconds]
     return {
         rank: [
@@ -41,6 +41,13 @@ def draw(record: Record, path: Path) -> None:
             label, (made.time, 1.0), xycoords=("data", "axes fraction"), xytext=(2, 3),
             textcoords="offset points", fontsize=8, color="0.3",
         )  # fmt: skip
+    if crash := record.recovery:
+        for axes in (above, below):
+            axes.axvline(crash.time, color="C3", linewidth=1.2)
+        above.annotate(
+            "kill -9", (crash.time, 1.0), xycoords=("data", "axes fraction"), xytext=(2, 3),
+            textcoords="offset points", fontsize=8, color="C3",
+        )  # fmt: skip
     figure.suptitle("Four ranks of one job while commits change `gpus`", fontsize=12)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
@@ -64,7 +71,7 @@ def _draw_ranks(axes: object, record: Record) -> None:
     axes.set_yticks(range(WORLD_SIZE), [f"rank {rank}" for rank in range(WORLD_SIZE)])
     axes.invert_yaxis()
     handles = [Patch(color=colour[device], label=device) for device in devices]
-    handles.append(Patch(color="0.93", label="in memory"))
+    handles.append(Patch(color="0.93", label="at rest"))
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -27,6 +27,8 @@ def test_the_main_job(state: State, tmp_path: Path) -> None:
     assert report["bit_identical"] is True and report["lost_steps"] == 0
     assert (report["world_size"], report["steps"]) == (4, 240)
     assert [each["to"] for each in report["changes"]] == [change.gpus for change in CHANGES]
+    crash = report["recovery"]
+    assert crash["checkpoint"] == "1-1" and crash["again"] > 0 and crash["killed"] >= 4 + 4 + 3 + 1
     assert all(each["pause_s"] > 0 and each["converge_s"] > 0 for each in report["changes"])
     assert (out / "timeline.png").read_bytes().startswith(b"\x89PNG")
 

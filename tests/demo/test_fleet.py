@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from examples.demo.fleet import FleetError, Repository
+from examples.demo.fleet import Fleet, FleetError, Repository
 from examples.demo.run import CHANGES, Run
 from examples.demo.show import Screen
 from rankfold.paths import REPOSITORY
@@ -51,3 +53,23 @@ def test_the_job_gets_paths_of_its_own(tmp_path: Path) -> None:
         "/opt/gpt", "--steps", "77", "--data", "/opt/a text.txt", "--out", "params"
     ]  # fmt: skip
     assert spec["workdir"] == str(folder)
+
+
+def test_a_crash_takes_the_fleet_and_its_ranks_and_nobody_else(tmp_path: Path) -> None:
+    """A launcher is one whose command line names the state directory; a rank is a child of it."""
+    fleet = Fleet(tmp_path / "state", tmp_path / "log")
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    launch = [sys.executable, "-c", f"import subprocess; subprocess.run({sleep!r})"]
+    other = [*sleep, str(tmp_path / "stat")]
+    launcher, another = subprocess.Popen([*launch, str(fleet.state)]), subprocess.Popen(other)
+    try:
+        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+        while not (rank := children.read_text().split()):
+            pass
+        fleet._watcher = launcher
+        assert fleet.crash() == 2
+        assert launcher.wait() == -9 and another.poll() is None
+        assert not os.path.exists(f"/proc/{rank[0]}/fd") or not os.listdir(f"/proc/{rank[0]}/fd")
+    finally:
+        another.kill()
+        another.wait()

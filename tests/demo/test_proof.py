@@ -13,7 +13,7 @@ import pytest
 from examples.demo.__main__ import shared
 from examples.demo.fleet import FleetError
 from examples.demo.proof import Proof, Sharing, lost_steps, proof
-from examples.demo.run import WORLD_SIZE, Record, Sample
+from examples.demo.run import WORLD_SIZE, Record, Recovery, Sample
 from examples.demo.show import Screen
 from examples.demo.timeline import draw, intervals
 
@@ -26,8 +26,15 @@ FINAL = 4000
 def status(epoch: int, kernels: int, ended: bool = False) -> dict[str, Any]:
     """What the fleet says when each rank has run so many kernels."""
     place = PLACES[epoch]
-    counters = {"kernels": kernels, "kernels_here": kernels - ARRIVALS[epoch], "collectives": 301,
-                "squashed": kernels // 4, "spared": 2 * epoch << 20, "copies": 5, "unforeseen": 0}
+    counters = {
+        "kernels": kernels,
+        "kernels_here": kernels - ARRIVALS[epoch],
+        "collectives": 301,
+        "squashed": kernels // 4,
+        "spared": 2 * epoch << 20,
+        "copies": 5,
+        "unforeseen": 0,
+    }
     sharing = {"on": None if ended else True, "shared": 0 if ended else (epoch % 2) << 22}
     ranks = [
         {"rank": rank, "device": None if ended else place[rank], "pid": 1000 * (rank + 1),
@@ -101,6 +108,14 @@ def test_another_device_with_a_rank_breaks_the_claim(record: Record) -> None:
 
 def test_a_pid_that_changes_is_seen(record: Record) -> None:
     record.samples[4].status["jobs"][0]["ranks"][2]["pid"] = 77
+    assert not proof(record).pids_constant
+
+
+def test_ranks_have_other_pids_after_a_crash(record: Record) -> None:
+    record.samples[4].status["jobs"][0]["ranks"][2]["pid"] = 77
+    record.recovery = Recovery("1-1", 14, record.samples[3].time, 60, 5, 8.0)
+    assert proof(record).pids_constant
+    record.recovery = Recovery("1-1", 14, record.samples[4].time, 60, 5, 8.0)
     assert not proof(record).pids_constant
 
 
