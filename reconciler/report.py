@@ -419,14 +419,16 @@ def describe_lines(job: Json) -> list[str]:
 def _sharing_lines(done: Json | None) -> list[str]:
     if done is None:
         return []
-    if not any(done[name] for name in ("shared", *sharing.COUNTED) if name != "prepared"):
+    told = {"chunksShared", *sharing.TOLD.values()} - {"chunksPrepared"}
+    if not any(done[name] for name in told):
         return ["sharing:      off" if done["on"] is False else "sharing:      nothing"]
     return [
-        f"sharing:      {size(done['shared'])} in chunks that several ranks have; "
-        f"{count(done['squashed'], 'operation')} not done again; "
-        f"{count(done['copies'], 'chunk')} copied to be written, {done['unforeseen']} unforeseen; "
-        f"{size(done['spared'])} not swapped in; "
-        f"{count(done['prepared'], 'chunk')} there before the rank's turn"
+        f"sharing:      {count(done['chunksShared'], 'chunk')} that several ranks have; "
+        f"{count(done['operationsSquashed'], 'operation')} not done again; "
+        f"{count(done['copiesOnWrite'], 'chunk')} copied to be written, "
+        f"{done['copiesUnforeseen']} unforeseen; "
+        f"{size(done['bytesNotSwapped'])} not swapped in; "
+        f"{count(done['chunksPrepared'], 'chunk')} there before the rank's turn"
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rankfold import records
 from rankfold.reconciler.model import (
     Condition,
     JobOnDevice,
@@ -13,7 +14,14 @@ from rankfold.reconciler.model import (
     SeenDevice,
 )
 
-COUNTED = ("squashed", "spared", "copies", "unforeseen", "prepared")
+TOLD = {  # by the name of the proxies' counter
+    "squashed": "operationsSquashed",
+    "spared": "bytesNotSwapped",
+    "copies": "copiesOnWrite",
+    "unforeseen": "copiesUnforeseen",
+    "prepared": "chunksPrepared",
+}
+CHUNK_BYTES = records.channel().constants["RF_CHUNK_BYTES"]
 SETTLED_S = 10.0  # on a device, before its overhead is a job's and not its beginning's
 OVERHEAD_MAX = 0.05  # of the devices' time; beyond it there is a condition
 REASONS = {  # of `Overhead`: what most of it is, and what to do
@@ -54,10 +62,12 @@ def done(record: Record, observed: Observed) -> Json | None:
     if not ranks:
         return None
     on = {seen.shares for seen, _ in devices} - {None}
+    measured = any(there.guard and there.guard.measured for _, there in devices)
     return {
         "on": any(on) if on else None,
-        "shared": sum(there.shared for _, there in devices),
-        **{name: sum(int(rank.get(name, 0)) for rank in ranks) for name in COUNTED},
+        "guard": "validated" if measured else "sets",
+        "chunksShared": sum(there.shared for _, there in devices) // CHUNK_BYTES,
+        **{told: sum(int(rank.get(name, 0)) for rank in ranks) for name, told in TOLD.items()},
     }
 
 

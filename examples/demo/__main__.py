@@ -150,7 +150,7 @@ def shared(found: dict[str, Any]) -> str:
     if not found["on"]:
         return "ranks shared nothing where they were folded: sharing is off"
     return (
-        f"ranks that were folded shared up to {found['shared_max'] / 2**20:.0f} MiB; "
+        f"ranks that were folded shared up to {found['shared_max']} chunks of 2 MiB; "
         f"{found['squashed']:,} operations were done once for several of them, "
         f"{found['spared'] / 2**20:.1f} MiB were not swapped in because another rank had them, "
         f"{found['copies']:,} chunks were copied to be written"

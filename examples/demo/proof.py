@@ -20,7 +20,7 @@ class Sharing:
     the whole run."""
 
     on: bool  # whether any device let them
-    shared_max: int  # most bytes of chunks that several ranks had, as far as was seen
+    shared_max: int  # most chunks that several ranks had, as far as was seen
     squashed: int  # operations that were not done again
     spared: int  # bytes that were not swapped in
     copies: int  # chunks that were copied to be written
@@ -83,7 +83,7 @@ def _sharing(record: Record, final: list[Json]) -> Sharing:
     )
     return Sharing(
         on=any(each.get("on") for each in told),
-        shared_max=max(int(each.get("shared", 0)) for each in told),
+        shared_max=max(int(each.get("chunksShared", 0)) for each in told),
         squashed=squashed, spared=spared, copies=copies, unforeseen=unforeseen,
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ def status(epoch: int, kernels: int, ended: bool = False) -> dict[str, Any]:
         "copies": 5,
         "unforeseen": 0,
     }
-    sharing = {"on": None if ended else True, "shared": 0 if ended else (epoch % 2) << 22}
+    sharing = {"on": None if ended else True, "chunksShared": 0 if ended else 2 * (epoch % 2)}
     ranks = [
         {"rank": rank, "device": None if ended else place[rank], "pid": 1000 * (rank + 1),
          "state": "running", "onDevice": None if ended else "attached", "counters": dict(counters)}
@@ -90,11 +90,11 @@ def test_kernels_are_attributed_exactly(record: Record) -> None:
 def test_what_was_shared_is_what_the_fleet_counted(record: Record) -> None:
     """Nothing is claimed that it does not say."""
     found = proof(record).sharing
-    assert found == Sharing(True, 1 << 22, 4 * FINAL // 4, 4 * 4 << 20, 4 * 5, 0)
+    assert found == Sharing(True, 2, 4 * FINAL // 4, 4 * 4 << 20, 4 * 5, 0)
     said = shared(asdict(found))
-    assert "shared up to 4 MiB" in said and "4,000 operations" in said and "16.0 MiB" in said
+    assert "shared up to 2 chunks" in said and "4,000 operations" in said and "16.0 MiB" in said
     for each in record.samples:
-        each.status["jobs"][0]["sharing"] = {"on": False, "shared": 0}
+        each.status["jobs"][0]["sharing"] = {"on": False, "chunksShared": 0}
     assert "sharing is off" in shared(asdict(proof(record).sharing))
     for each in record.samples:
         del each.status["jobs"][0]["sharing"]

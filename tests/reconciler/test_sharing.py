@@ -24,13 +24,14 @@ from rankfold.reconciler.plan.index import Index
 
 A, B = "local/soft-0", "local/soft-1"
 RECORD = Record("gpt", step="placed", epoch=2, placement=(A, A, B, B))
+CHUNK = 2 << 20
 COUNTS = {"squashed": 3, "spared": 1 << 21, "copies": 5, "unforeseen": 1, "prepared": 2}
 
 
 def there(ranks: tuple[int, ...], spent: Spent | None = None, epoch: int = 2) -> JobOnDevice:
     told = tuple(RankOnDevice(rank, "attached", dict(COUNTS)) for rank in ranks)
     return JobOnDevice(
-        "gpt", epoch, "running", ranks=told, shared=10 * len(ranks), spent=spent or Spent()
+        "gpt", epoch, "running", ranks=told, shared=10 * CHUNK * len(ranks), spent=spent or Spent()
     )
 
 
@@ -41,8 +42,17 @@ def seen(*jobs: JobOnDevice, shares: bool | None = True) -> Observed:
 
 def test_what_is_counted_is_added_up_over_ranks_and_devices() -> None:
     found = sharing.done(RECORD, seen(there((0, 1)), there((2, 3))))
-    assert found == {"on": True, "shared": 40, "squashed": 12, "spared": 4 << 21, "copies": 20,
-                     "unforeseen": 4, "prepared": 8}  # fmt: skip
+    assert found == {
+        "on": True, "guard": "sets", "chunksShared": 40, "operationsSquashed": 12,
+        "bytesNotSwapped": 4 << 21, "copiesOnWrite": 20, "copiesUnforeseen": 4, "chunksPrepared": 8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("measured", "how"), [(0, "sets"), (7, "validated")])
+def test_measured_kernels_are_said_to_be_validated(measured: int, how: str) -> None:
+    one = replace(there((0, 1)), guard=Guard(256, measured=measured))
+    found = sharing.done(RECORD, seen(one, there((2, 3))))
+    assert found is not None and found["guard"] == how
 
 
 @pytest.mark.parametrize(
@@ -63,7 +73,10 @@ def test_nothing_is_told_of_another_epoch_or_while_it_rests() -> None:
 
 def test_of_a_job_that_has_ended_the_last_counters_are_told() -> None:
     ended = replace(RECORD, step="ended", counters={"0": dict(COUNTS), "1": {"kernels": 7}})
-    assert sharing.done(ended, Observed()) == {"on": None, "shared": 0, **COUNTS}
+    assert sharing.done(ended, Observed()) == {
+        "on": None, "guard": "sets", "chunksShared": 0,
+        **{sharing.TOLD[name]: value for name, value in COUNTS.items()},
+    }  # fmt: skip
 
 
 def test_overhead_is_a_share_of_all_its_devices_time() -> None:

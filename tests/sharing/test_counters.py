@@ -8,12 +8,13 @@ from typing import Any
 import cuda
 import pytest
 
+from rankfold.reconciler.sharing import TOLD
 from support import guest
 from support.command import Rankfold
 from support.fleet import Fleet, MiB, until
 from support.leaks import State
 
-COUNTED = ("squashed", "spared", "copies", "unforeseen", "prepared")
+COUNTED = tuple(TOLD)
 PROGRAM = cuda.PROGRAMS / "pathologies.cu"
 
 
@@ -39,35 +40,38 @@ def test_describe_tells_what_a_job_shares_while_it_runs_and_when_it_has_ended(
     assert guard == {  # six collectives
         "every": 256, "compared": 0, "unwatched": 0, "measured": 0, "alike": 0,
     }  # fmt: skip
-    assert now["on"] is True and now["shared"] >= 2 * 4 * MiB  # parameters and velocity
+    assert now["on"] is True and now["guard"] == "sets"
+    assert now["chunksShared"] >= 2 * 2  # parameters and velocity
     _out, errors = process.communicate(timeout=200.0)
     assert process.returncode == 0, errors
     told = json.loads(rankfold("describe", "job", "-o", "json"))
-    assert told["sharing"]["on"] is None and told["sharing"]["shared"] == 0
+    assert told["sharing"]["on"] is None and told["sharing"]["chunksShared"] == 0
     for name in COUNTED:
         mine = [rank["counters"][name] for rank in told["ranks"]]
-        assert told["sharing"][name] == sum(mine) >= now[name]
+        assert told["sharing"][TOLD[name]] == sum(mine) >= now[TOLD[name]]
     lines = rankfold("describe", "job").splitlines()
     assert any(line.startswith("sharing: ") and "not done again" in line for line in lines)
-    assert any(f"{told['sharing']['squashed']} operations" in line for line in lines)
+    assert any(f"{told['sharing']['operationsSquashed']} operations" in line for line in lines)
 
 
 def squashed_something(sharing: Any) -> Any:
-    return sharing if sharing and sharing["squashed"] and sharing["shared"] else None
+    squashed = sharing and sharing["operationsSquashed"] and sharing["chunksShared"]
+    return sharing if squashed else None
 
 
 def test_describe_says_that_nothing_is_shared(rankfold: Rankfold) -> None:
     process = begin(rankfold, ranks=2, steps=1000, share="0")
-    nothing = {"on": False, "shared": 0, **dict.fromkeys(COUNTED, 0)}
+    counted = dict.fromkeys(["chunksShared", *TOLD.values()], 0)
+    nothing = {"on": False, "guard": "sets", **counted}
     found = rankfold.until(lambda: rankfold.job("job").get("sharing"))
     devices = rankfold.status()["devices"]
-    assert {**found, "prepared": 0} == nothing  # that needs no sharing
+    assert {**found, "chunksPrepared": 0} == nothing  # that needs no sharing
     assert [each["shares"] for each in devices] == [False]
     assert "sharing:      off" in rankfold("describe", "job").splitlines()
     assert rankfold.job("job")["guard"] is None
     rankfold("cancel", "job")
     process.communicate(timeout=60.0)
-    assert {**rankfold.job("job")["sharing"], "prepared": 0} == {**nothing, "on": None}
+    assert {**rankfold.job("job")["sharing"], "chunksPrepared": 0} == {**nothing, "on": None}
     assert "sharing:      nothing" in rankfold("describe", "job").splitlines()
 
 
