@@ -27,6 +27,7 @@ VERSION = 1
 FDS_MAX = 16
 RANKS_MAX = records.limits()["RANKS_MAX"]
 DEVICES_MAX = records.limits()["DEVICES_MAX"]  # of one job
+CHUNK_BYTES = records.channel().constants["RF_CHUNK_BYTES"]  # ranks share whole chunks
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Size = Annotated[int, Meta(ge=0, le=2**62)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankfold import records
+from rankfold.messages import CHUNK_BYTES
 from rankfold.reconciler.model import (
     Condition,
     JobOnDevice,
@@ -21,7 +21,6 @@ TOLD = {  # by the name of the proxies' counter
     "unforeseen": "copiesUnforeseen",
     "prepared": "chunksPrepared",
 }
-CHUNK_BYTES = records.channel().constants["RF_CHUNK_BYTES"]
 SETTLED_S = 10.0  # on a device, before its overhead is a job's and not its beginning's
 OVERHEAD_MAX = 0.05  # of the devices' time; beyond it there is a condition
 REASONS = {  # of `Overhead`: what most of it is, and what to do
