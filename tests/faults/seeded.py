@@ -71,6 +71,8 @@ COMMANDS = [
 LAUNCHER, PROCESS = "interpose/launcher/launcher.py", "interpose/launcher/process.py"
 CONFIG, ROOM = "interpose/launcher/config.py", "interpose/launcher/room.py"
 ON_RANK = "tests/launcher/test_rank_process.py::"
+ON_REST, ON_IMAGES = "tests/launcher/test_rest.py::", "tests/launcher/test_images.py::"
+RESTING = "interpose/launcher/"
 ON_CHANNEL, ON_CONFIG = "tests/launcher/test_channel.py::", "tests/launcher/test_config.py::"
 LAUNCHERS = [
     Mutant("every-exit-is-0", LAUNCHER, "self.end(os.waitstatus_to_exitcode(status), None)",
@@ -128,6 +130,25 @@ LAUNCHERS = [
            ON_RANK + "test_commands_that_cannot_start"),
     Mutant("signal-for-the-rank-alone", PROCESS, "os.kill(-1, signum)", "os.kill(2, signum)",
            ON_RANK + "test_a_signal_reaches_rank_and_children"),
+    Mutant("calls-stay-interrupted", RESTING + "images.py", "    registers.put(_AX, call)\n", "",
+           ON_IMAGES + "test_only_an_interrupted_call_begins_anew"),
+    Mutant("signals-are-forgotten", RESTING + "images.py", "or _has_signals(core)", "or False",
+           ON_IMAGES + "test_only_an_interrupted_call_begins_anew"),
+    Mutant("record-in-the-making-lost", RESTING + "channel.py", "head - tail + 2 * RECORD_MAX",
+           "head - tail", ON_IMAGES + "test_what_is_not_consumed_stays"),
+    Mutant("claimed-slots-lost", RESTING + "channel.py", "if not busy >> slot & 1:", "if True:",
+           ON_IMAGES + "test_what_is_not_consumed_stays"),
+    Mutant("lines-twice", RESTING + "rest.py",
+           "snapshots.cut(self.held.config.log(kind), size)", "pass",
+           ON_REST + "test_each_line_is_there_once"),
+    Mutant("restored-and-gone", RESTING + "criu.py",
+           "echo 1 >\"$RANK_CGROUP/cgroup.freeze\"", "true",
+           ON_REST + "test_a_restored_rank_does_nothing_before_it_is_thawed"),
+    Mutant("no-wall", RESTING + "rest.py", "            self._build_wall(about)\n", "",
+           ON_REST + "test_ranks_go_on_talking_to_each_other"),
+    Mutant("half-dumped-lives-on", RESTING + "rest.py",
+           "            process.signal_all(process.KILL, self.held.namespaced)\n            return",
+           "            return", ON_REST + "test_a_rank_is_ended_when_criu_is_killed_over_it"),
 ]  # fmt: skip
 
 PLACEMENT, YAML = "reconciler/plan/placement.py", "reconciler/yamldoc.py"
