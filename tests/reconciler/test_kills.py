@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +27,17 @@ def test_every_point_of_the_table_is_in_the_code_and_no_other() -> None:
 
 # One of each kind by default; `make test-slow` walks the whole table.
 USUAL = ("start.partly", "place.journalled", "place.partly", "barrier.partly", "detach.partly")
+USUALLY_SAVED = ("save.frozen", "vacate.before", "restore.launched")
+_OF_SAVES = ("save", "upload", "conclude", "vacate", "rest", "fetch", "restore")
+SAVED = {point for point in POINTS if point.partition(".")[0] in _OF_SAVES}
 
 
 @pytest.mark.parametrize(
     "point",
-    [pytest.param(p, marks=() if p in USUAL else pytest.mark.slow) for p in sorted(POINTS)],
+    [
+        pytest.param(p, marks=() if p in USUAL else pytest.mark.slow)
+        for p in sorted(POINTS.keys() - SAVED)
+    ],
 )
 def test_killed_at(point: str, rankfold: Rankfold, specs: Specs) -> None:
     """Start, fold, suspend, resume, end: the reconciler dies at `point` in every one of them.
@@ -55,3 +65,50 @@ def test_killed_at(point: str, rankfold: Rankfold, specs: Specs) -> None:
     assert died > 0, "the point was never reached"
     token.unlink(missing_ok=True)
     assert rankfold("logs", "gpt").count("is done") == 2
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(p, marks=() if p in USUALLY_SAVED else pytest.mark.slow) for p in sorted(SAVED)],
+)
+def test_killed_while_a_job_is_saved_and_restored(
+    point: str, rankfold: Rankfold, specs: Specs
+) -> None:
+    """Save, rest in the store, go on, fail, go on: the reconciler dies at `point` in each of them.
+    Its ranks count, in their memory alone: a copy of one would count beside it."""
+    token, stop = specs.folder / "die", specs.stop_file
+    rankfold.environment["RANKFOLD_FAULT"] = f"{point}@{token}"
+    count = f"n=0; until [ -e {stop} ]; do n=$((n+1)); echo $n; sleep 0.05; done; echo is done"
+    specs.program(["sh", "-c", count], "gpt", gpus=2, ranks=2)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    died = 0
+
+    def meets_death(*command: str) -> None:
+        token.touch()
+        rankfold(*command)
+
+    def comes_to(what: Callable[[Any], bool]) -> None:
+        nonlocal died
+        with rankfold.watching(str(specs.folder)):
+            rankfold.until(lambda: what(rankfold.job("gpt")))
+        died += not token.exists()
+
+    meets_death("checkpoint", "gpt")
+    comes_to(lambda job: len(job["checkpoints"]) == 1 and job["phase"] == "Running")
+    meets_death("suspend", "gpt", "--store", "--override")
+    comes_to(lambda job: job["suspendedIn"] == "store")
+    meets_death("resume", "gpt", "--override")
+    comes_to(lambda job: all(rank["state"] == "running" for rank in job["ranks"]))
+    token.touch()
+    os.kill(rankfold.job("gpt")["ranks"][1]["pid"], signal.SIGKILL)
+    comes_to(lambda job: job["restarts"] == 1 and job["ranks"][0]["state"] == "running")
+    token.unlink(missing_ok=True)
+    assert died > 0, "the point was never reached"
+    specs.finish_jobs()
+    with rankfold.watching(str(specs.folder)):
+        rankfold.until(lambda: rankfold.job("gpt")["phase"] == "Succeeded")
+    for rank in range(2):
+        lines = rankfold("logs", "gpt", "--rank", str(rank)).split()
+        *counted, _, _ = lines
+        assert counted == [str(n + 1) for n in range(len(counted))], "each line once, in order"
