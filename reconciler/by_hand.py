@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankfold.control import ControlError
 from rankfold.messages import DEVICES_MAX
-from rankfold.reconciler.model import Job, Json, Record
+from rankfold.reconciler.model import Checkpoint, Job, Json, Record
+from rankfold.reconciler.operations import Begun, GoBack
 from rankfold.reconciler.plan.fitting import fitting_devices
 from rankfold.reconciler.rows import Object
 from rankfold.reconciler.store import Store
+
+RESTING = ("new", "started", "detached", "stored")  # steps from which a job may go back
 
 
 def check(store: Store, each: Object, fields: Json, force: bool, no_saves: str) -> None:
@@ -65,12 +70,32 @@ def check_save(record: Record, no_saves: str) -> None:
         )
 
 
-def check_going_back(each: Object, record: Record, force: bool) -> None:
-    """Whether a job may go back to a checkpoint now. Raises ControlError."""
-    check_source(each, force)
+def check_going_back(each: Object, record: Record, asked: GoBack) -> None:
+    """Whether a job may go on from that checkpoint now. Raises ControlError."""
+    check_source(each, asked.force)
+    job = each.effective()
+    assert isinstance(job, Job)
+    if asked.begun is not None and asked.begun.world_size != job.world_size:
+        raise ControlError(
+            "world_size",
+            f"checkpoint {asked.checkpoint} is of {asked.begun.world_size} ranks, {each.name} has "
+            f"{job.world_size}",
+        )
     if record.step == "ended":
         raise ControlError("ended", f"{each.name} is over")
-    if record.step == "new":
+    if record.step == "new" and asked.begun is None:
         raise ControlError("new", f"{each.name} has not started")
-    if record.holds() or record.ending or record.step not in ("started", "detached", "stored"):
+    if record.holds() or record.ending or record.step not in RESTING:
         raise ControlError("runs", f"{each.name} runs, or is on its way: suspend it first")
+
+
+def begun_elsewhere(each: Object, record: Record, checkpoint: str, begun: Begun) -> Record:
+    """The record of a job that another state directory has started and stored."""
+    job = each.effective()
+    assert isinstance(job, Job)
+    found = Checkpoint(checkpoint, begun.time, begun.bytes)
+    return replace(
+        record, step="stored", stored=checkpoint, checkpoints=(found,), fixed=job,
+        device=begun.device, device_type=begun.device_type, master_port=begun.master_port,
+        epoch=begun.epoch, incarnation=max(record.incarnation, begun.incarnation),
+    )  # fmt: skip

@@ -452,14 +452,18 @@ class Daemon:
 
     def _go_back(self, request: service.Request[operations.GoBack]) -> Json:
         asked = request.message
-        each, record = self.store.object("Job", asked.name), self.store.record(asked.name)
-        if each is None or record is None:
-            raise control.ControlError("unknown_job", f"there is no started job {asked.name!r}")
-        if record.stored == asked.checkpoint or record.back_to == asked.checkpoint:
+        each = self.store.object("Job", asked.name)
+        if each is None:
+            raise control.ControlError("unknown_job", f"there is no job {asked.name!r}")
+        record = self.store.record(asked.name) or Record(asked.name)
+        if asked.checkpoint in (record.stored, record.back_to):
             return {}
-        by_hand.check_going_back(each, record, asked.force)
+        by_hand.check_going_back(each, record, asked)
         text = f"goes back to checkpoint {asked.checkpoint}, as requested"
-        if record.step == "stored":
+        if record.step == "new" and asked.begun is not None:
+            record = by_hand.begun_elsewhere(each, record, asked.checkpoint, asked.begun)
+            text = f"goes on from checkpoint {asked.checkpoint}, made elsewhere"
+        elif record.step == "stored":
             record = dataclasses.replace(record, stored=asked.checkpoint, restore=None)
         else:  # what rests in memory is given up
             ending = Ending(RESTARTING, "WentBack", text, time.time())

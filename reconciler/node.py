@@ -29,6 +29,8 @@ from rankfold.reconciler.deadlines import LAUNCH_S, TRANSFER_S
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.model import Json, SeenRank, Transfer
 
+_COPY_BYTES = 1 << 20
+
 
 class CannotLaunch(Exception):
     """A launcher did not start, or a transfer did not begin; the message says why."""
@@ -132,6 +134,30 @@ class Node:
         self.drop(job, number)
         self.layout.save(job, number).mkdir(parents=True, mode=0o700)
 
+    def keep_logs(self, job: str, number: int, rank: int) -> None:
+        """What a rank had written when its snapshot was made goes along: elsewhere nobody has it.
+        Later lines may be there already; logs only grow."""
+        folder = self.snapshot(job, number, rank)
+        (folder / "logs").mkdir(exist_ok=True)
+        for kind, size in _logged(folder).items():
+            with (
+                (self.layout.logs(job) / f"rank-{rank}.{kind}").open("rb") as log,
+                (folder / "logs" / kind).open("wb") as kept,
+            ):
+                while size > 0 and (data := log.read(min(size, _COPY_BYTES))):
+                    kept.write(data)
+                    size -= len(data)
+
+    def bring_logs(self, job: str, number: int, rank: int) -> None:
+        """Where a rank's logs are shorter than at its snapshot, they become what they were."""
+        folder, logs = self.snapshot(job, number, rank), self.layout.logs(job)
+        logs.mkdir(parents=True, mode=0o700, exist_ok=True)
+        for kind, size in _logged(folder).items():
+            log, kept = logs / f"rank-{rank}.{kind}", folder / "logs" / kind
+            if kept.exists() and (not log.exists() or log.stat().st_size < size):
+                shutil.copyfile(kept, log)
+                log.chmod(0o600)
+
     def drop(self, job: str, number: int) -> None:
         """Remove the snapshots of a save."""
         shutil.rmtree(self.layout.save(job, number), ignore_errors=True)
@@ -183,8 +209,12 @@ class Node:
         file = self.layout.state / "fleet"
         with contextlib.suppress(FileNotFoundError):
             return file.read_text().strip()
-        write_atomically(file, secrets.token_hex(16) + "\n")
+        self.adopt(secrets.token_hex(16))
         return file.read_text().strip()
+
+    def adopt(self, fleet: str) -> None:
+        """From now on this is the fleet of that name."""
+        write_atomically(self.layout.state / "fleet", fleet + "\n")
 
 
 @functools.cache
@@ -222,6 +252,14 @@ def last_lines(file: Path, count: int = 3, bytes_max: int = 4096) -> str:
     except OSError:
         return ""
     return "\n".join(text.strip().splitlines()[-count:])
+
+
+def _logged(folder: Path) -> dict[str, int]:
+    """Bytes that a rank had written to its "out" and "err", as its snapshot says."""
+    return {
+        kind: int(size)
+        for kind, size in json.loads((folder / "about.json").read_text())["logs"].items()
+    }
 
 
 def _last_words(stderr: bytes) -> str:

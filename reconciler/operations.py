@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from rankfold.messages import Hello, Name, Operation
-from rankfold.reconciler.model import Job, Json, Pool
+from rankfold.reconciler.model import Count, Job, Json, Pool, Ranks, Seconds
 
 __all__ = ["Attach", "Checkpoint", "GoBack", "Hello", "Override", "Run", "State", "Stop"]
 
@@ -98,11 +98,26 @@ class Checkpoint(Operation, frozen=True, tag="checkpoint"):
     token: Name
 
 
+class Begun(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a checkpoint says of its job: what never changes for it, and how far it had come."""
+
+    world_size: Ranks
+    device: Json
+    device_type: Name
+    master_port: Annotated[int, Meta(ge=0, le=65535)]
+    epoch: Count
+    incarnation: Count
+    time: Seconds
+    bytes: Count
+
+
 class GoBack(Operation, frozen=True, tag="go_back"):
-    """→ {}. A job that rests shall go on from this checkpoint, whatever it did since."""
+    """→ {}. A job that rests shall go on from this checkpoint, whatever it did since; one that has
+    not started here goes on as what it has begun elsewhere."""
 
     name: Name
     checkpoint: Annotated[str, Meta(pattern=r"^[0-9]{1,15}-[0-9]{1,15}\Z")]
+    begun: Begun | None = None
     force: bool = False
 
 

@@ -74,6 +74,9 @@ class Recovery:
             raise
         if error or action.devices:
             yield from self._let_go_on(action)
+        if not error:
+            kept = yield [self._keeping(action, rank) for rank in action.ranks]
+            error = next((f"its logs: {each}" for each in kept if each), "")
         if error:
             self._failed(action.job, save, error)
             yield [lambda: self.node.drop(action.job, action.number)]
@@ -118,6 +121,9 @@ class Recovery:
         agreed(told)
         point("save.written")
         return sum(int(each["bytes"]) for each in told)
+
+    def _keeping(self, action: actions.Save, rank: int) -> Call:
+        return lambda: self.node.keep_logs(action.job, action.number, rank)
 
     def _let_go_on(self, action: actions.Save) -> Steps:
         """Who cannot be told now is told by the planner's rules."""
@@ -174,7 +180,7 @@ class Recovery:
         save = self._record(action.job).save
         if save is None or save.number != action.number:
             return
-        task = self._task(action.job, action.keep, None, {"cut": save.at, "why": save.why})
+        task = self._task(action.job, action.keep, None, self._about(action.job, save))
         tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=time.time())
         self._update(action.job, save=tried)
         point("upload.journalled")
@@ -215,6 +221,16 @@ class Recovery:
             "ranks": list(range(record.fixed.world_size)), "about": about, "keep": keep, "id": id,
         }  # fmt: skip
 
+    def _about(self, job: str, save: Save) -> Json:
+        """What another state directory has to know to go on with a job: operations.Begun."""
+        record = self._record(job)
+        assert record.fixed is not None
+        return {
+            "time": save.at, "why": save.why, "world_size": record.fixed.world_size,
+            "device": record.device, "device_type": record.device_type,
+            "master_port": record.master_port, "epoch": record.epoch,
+        }  # fmt: skip
+
     def _begun(self, job: str, error: object, reason: str) -> None:
         """A process that transfers was started, or said why not: it is tried again later."""
         record = self._record(job)
@@ -239,7 +255,7 @@ class Recovery:
             point("restore.journalled")
         try:
             yield from self._bring_back(action, record)
-        except (control.ControlError, CannotLaunch, OSError) as error:
+        except (control.ControlError, CannotLaunch, OSError, ValueError, KeyError) as error:
             self._not_restored(job, str(error))
             return
         with self.store.transaction():
@@ -263,6 +279,10 @@ class Recovery:
             folder = str(self.node.snapshot(action.job, action.number, rank))
             return lambda: self.node.tell(action.job, rank, "restore", SNAPSHOT_S, folder=folder)
 
+        def logging(rank: int) -> Call:
+            return lambda: self.node.bring_logs(action.job, action.number, rank)
+
+        agreed((yield [logging(rank) for rank in action.missing]))
         agreed((yield [launching(rank) for rank in action.missing]))
         point("restore.launched")
         agreed((yield [restoring(rank) for rank in action.ranks]))

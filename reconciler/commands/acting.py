@@ -13,7 +13,11 @@ from rankfold.reconciler.client import NoReconciler, Reconciler
 from rankfold.reconciler.commands.common import POLL_S, fail
 from rankfold.reconciler.console import say
 from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model import Json
 from rankfold.reconciler.store import Store as Journal
+
+# Of what a save writes into the manifest: recovery.py.
+BEGUN = ("world_size", "device", "device_type", "master_port", "epoch", "time")
 
 
 def by_hand(state: Path, name: str, override: bool, **fields: Any) -> int:
@@ -60,14 +64,15 @@ def suspend(state: Path, name: str, store: bool, override: bool) -> int:
 def resume(state: Path, name: str, origin: str | None, override: bool) -> int:
     """Let a suspended job go on, where it was, or with --from where a checkpoint has it."""
     if origin is not None:
-        known(state, name, origin)
+        begun = known(state, name, origin)
         with Reconciler(state) as reconciler:
-            reconciler.ask("go_back", name=name, checkpoint=origin, force=override)
+            reconciler.ask("go_back", name=name, checkpoint=origin, begun=begun, force=override)
     return by_hand(state, name, override, suspend=False, store=False)
 
 
-def known(state: Path, job: str, checkpoint: str) -> None:
-    """Refuse a checkpoint that the store does not have whole, before anything is stopped."""
+def known(state: Path, job: str, checkpoint: str) -> Json:
+    """What a checkpoint says of its job (operations.Begun). One that the store does not have whole
+    is refused before anything is stopped."""
     from rankfold.checkpoint.store import Id, StoreError, look
 
     id = Id.parse(checkpoint)
@@ -76,12 +81,16 @@ def known(state: Path, job: str, checkpoint: str) -> None:
     with Journal(state, readonly=True) as journal:
         url = journal.desired().checkpoint_store or Layout(state).checkpoints
     try:
-        found = look(url).checkpoint(job, id)
+        store = look(url)
+        found, life = store.checkpoint(job, id), store.life(job)
         faults = found.verify()
     except StoreError as error:
         fail(str(error))
     if faults:
         fail(f"checkpoint {checkpoint} of {job} is damaged: {faults[0].reason}")
+    about = {name: each for name, each in found.manifest.about.items() if name in BEGUN}
+    incarnation = life.incarnation if life else id.incarnation
+    return {**about, "incarnation": incarnation, "bytes": found.manifest.size}
 
 
 @click.command()

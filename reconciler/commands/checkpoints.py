@@ -1,7 +1,8 @@
-"""The commands that look at a store of checkpoints: list, check."""
+"""The commands about a store of checkpoints: list, check, adopt."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +10,10 @@ import click
 from rankfold.reconciler import report
 from rankfold.reconciler.commands.common import EXIT_ERROR, fail, output_option, show
 from rankfold.reconciler.console import say
+from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Json
+from rankfold.reconciler.node import Node
+from rankfold.reconciler.store import Store as Journal
 
 if TYPE_CHECKING:  # where it is needed, for few commands open a store
     from rankfold.checkpoint.store import Manifest, Store
@@ -18,7 +22,7 @@ if TYPE_CHECKING:  # where it is needed, for few commands open a store
 
 @click.group()
 def store() -> None:
-    """Look at a store of checkpoints."""
+    """Look at a store of checkpoints, or make it this fleet's."""
 
 
 @store.command("list")
@@ -83,6 +87,23 @@ def check_command(url: str, output: str) -> int:
         sound = sum(each.id is not None and not each.faults for each in found)
         click.echo(f"{sound} of {sum(each.id is not None for each in found)} checkpoints are sound")
     return EXIT_ERROR if bad else 0
+
+
+@store.command("adopt")
+@click.argument("url")
+@click.pass_obj
+def adopt_command(state: Path, url: str) -> int:
+    """Make this state directory one of the fleet whose store is at URL.
+
+    Its jobs can be resumed here then. Refused where jobs of another fleet live here.
+    """
+    fleet = _look(url).fleet
+    with Journal(state) as journal:
+        live = [name for name, each in journal.records().items() if each.step != "ended"]
+    if live:
+        fail(f"{', '.join(sorted(live))} live here: cancel them first, or use another --state")
+    Node(Layout(state)).adopt(fleet)
+    return 0
 
 
 def _look(url: str) -> Store:

@@ -28,7 +28,8 @@ def due(index: Index, job: Job, record: Record, now: float) -> str:
         return ""
     if job.save_every_s and not 0 <= now - record.saved_at < job.save_every_s:
         return "interval"
-    if job.save_every_steps and steps(index, record) >= record.saved_steps + job.save_every_steps:
+    done = steps(index, record)  # fewer than at the last save: it went back
+    if job.save_every_steps and done and not 0 <= done - record.saved_steps < job.save_every_steps:
         return "steps"
     return ""
 

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rankfold.reconciler import actions
-from rankfold.reconciler.model import RESTARTING, Desired, Device, Job, Pool, Record, Save
+from rankfold.reconciler.model import (
+    RESTARTING,
+    Desired,
+    Device,
+    Job,
+    Pool,
+    RankOnDevice,
+    Record,
+    Save,
+)
 from rankfold.reconciler.plan import saving
 from support.simulated import Fleet
 
@@ -82,6 +91,29 @@ def test_a_clock_that_was_set_back_does_not_put_the_next_save_off() -> None:
     for _ in range(10):
         place.turn()
     assert place.saved == ["a"]
+
+
+def counting(place: Fleet, collectives: int) -> None:
+    """The proxies count so many collectives of each rank, and one rank is behind by one."""
+    for name, device in place.devices.items():
+        ranks = (RankOnDevice(at, "attached", {"collectives": collectives + at}) for at in range(2))
+        jobs = tuple(replace(there, ranks=tuple(ranks)) for there in device.jobs)
+        place.devices[name] = replace(device, jobs=jobs)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "saved"),
+    [(0, 99, False), (0, 100, True), (100, 199, False), (100, 201, True), (100, 0, False),
+     (100, 5, True)],
+)  # fmt: skip
+def test_steps_are_collectives_of_the_rank_that_did_fewest(
+    before: int, now: int, saved: bool
+) -> None:
+    place = fleet(job(gpus=1, save_every_steps=100))
+    place.update("a", saved_steps=before)
+    counting(place, now)
+    planned = place.plan().actions
+    assert any(isinstance(a, actions.Barrier) and a.save == "steps" for a in planned) == saved
 
 
 def test_a_save_that_fails_lets_the_job_go_on_and_is_tried_again_one_interval_later() -> None:

@@ -50,7 +50,10 @@ class Ranks(Node):
         if (op, rank) in self.fails:
             raise control.ControlError("undumpable", f"rank {rank}: a process has an io_uring")
         if op == "snapshot":
-            assert self.state[rank] == "frozen" and Path(more["folder"]).parent.is_dir()
+            folder = Path(more["folder"])
+            assert self.state[rank] == "frozen" and folder.parent.is_dir()
+            folder.mkdir()
+            (folder / "about.json").write_text('{"logs": {"out": 7, "err": 0}}')
             return {"bytes": 10}
         after = {
             "freeze": "frozen", "thaw": "running", "vacate": "empty", "restore": "frozen",
@@ -85,6 +88,11 @@ class Scene:
         self.store.put(JOB, None, Origin("run", 0), "")
         save = Save(1, "request", 5.0, token="t")
         self.store.save(Record("a", "placed", 1, DEVICES, fixed=JOB, save=save, saves=1))
+        logs = layout.logs("a")
+        logs.mkdir(parents=True)
+        for rank in range(2):
+            (logs / f"rank-{rank}.out").write_text("before\nafter\n")
+            (logs / f"rank-{rank}.err").write_text("")
         self.devices: list[str] = []
         self.device_fails = ""
         self.recovery = Recovery(layout, self.store, self.ranks, lambda _, rank: {"rank": rank})
@@ -104,6 +112,14 @@ class Scene:
 
     def update(self, **fields: Any) -> None:
         self.store.save(replace(self.record, **fields))
+
+    def fetched(self, number: int) -> None:
+        """A checkpoint has been brought here."""
+        for rank in range(2):
+            folder = self.ranks.snapshot("a", number, rank)
+            (folder / "logs").mkdir(parents=True, exist_ok=True)
+            (folder / "about.json").write_text('{"logs": {"out": 7, "err": 0}}')
+            (folder / "logs/out").write_text("before\n")
 
     def events(self) -> list[str]:
         return [each.reason for each in self.store.events()]
@@ -227,6 +243,17 @@ def test_the_last_checkpoints_are_known_and_a_request_is_answered(scene: Scene) 
     assert scene.record == record, "done twice is done once"
 
 
+def test_what_was_printed_before_the_cut_goes_along_and_comes_back(scene: Scene) -> None:
+    scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+    assert (scene.ranks.snapshot("a", 1, 1) / "logs/out").read_text() == "before\n"
+    log = scene.ranks.layout.logs("a") / "rank-1.out"
+    scene.ranks.bring_logs("a", 1, 1)
+    assert log.read_text() == "before\nafter\n", "it is here, and cut back by the launcher"
+    log.unlink()
+    scene.ranks.bring_logs("a", 1, 1)
+    assert log.read_text() == "before\n"
+
+
 def stored(scene: Scene) -> None:
     scene.ranks.state = {0: "gone", 1: "gone"}
     scene.update(step="stored", placement=(), save=None, stored="1-1")
@@ -234,7 +261,9 @@ def stored(scene: Scene) -> None:
 
 def test_a_restore_is_another_incarnation_and_leaves_its_ranks_frozen(scene: Scene) -> None:
     stored(scene)
+    scene.fetched(2)
     scene.do(scene.recovery.fetch(actions.Fetch("a", 2, "1-1")))
+    scene.fetched(2)
     scene.do(scene.recovery.fetch(actions.Fetch("a", 2, "1-1")))
     assert [(kind, t["incarnation"], t["id"]) for kind, t in scene.ranks.tasks] == [
         ("fetch", 2, "1-1")
@@ -251,6 +280,7 @@ def test_a_restore_that_fails_is_ended_and_may_be_tried_again(
 ) -> None:
     stored(scene)
     scene.update(restore=Restore(2, "1-1"))
+    scene.fetched(2)
     scene.ranks.fails.add(failure)
     scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
     restore = scene.record.restore

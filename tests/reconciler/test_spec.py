@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import yaml
 from rankfold import paths
 from rankfold.reconciler import spec, yamldoc
 from rankfold.reconciler.fields import fields_of
-from rankfold.reconciler.model import Job
+from rankfold.reconciler.model import Checkpoint, Desired, Job, Record
+from rankfold.reconciler.revision import save_faults, store_faults
 
 JOB = """\
 apiVersion: rankfold/v1alpha1
@@ -509,3 +511,43 @@ def test_the_examples_of_the_reference_are_valid() -> None:
     examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert len(examples) >= len(spec.KINDS)
     assert faults(*examples) == []
+
+
+# ---- checkpoints -----------------------------------------------------------------------------
+
+
+def test_times_between_checkpoints() -> None:
+    for text, seconds in (("0s", 0), ("30s", 30), ("10m", 600), ("2h", 7200)):
+        (job,) = load(JOB + f"  checkpoint: {{interval: {text}}}\n").desired.jobs.values()
+        assert job.save_every_s == seconds
+    (job,) = load(JOB).desired.jobs.values()
+    assert (job.save_every_s, job.save_every_steps, job.keep, job.max_restarts) == (600, 0, 3, 3)
+
+
+def test_a_job_that_says_when_to_save_it_is_refused_where_nothing_can_be_saved() -> None:
+    def told(checkpoint: str, why: str) -> list[str]:
+        return [str(fault) for fault in save_faults(load(JOB + checkpoint), why)]
+
+    why = "there is no CRIU"
+    for fields in ("{interval: 10m}", "{keep: 1}", "{interval: 0s, everySteps: 5}"):
+        refused = told(f"  checkpoint: {fields}\n", why)
+        assert refused == [f"0.yaml:8: spec.checkpoint: cannot be: {why}"]
+    assert told("  checkpoint: {interval: 0s}\n", why) == told("", why) == []
+    assert told("  checkpoint: {interval: 10m}\n", "") == []
+
+
+def test_a_fleet_has_one_store_and_keeps_it_while_jobs_need_it() -> None:
+    here = POLICY.replace("spec: {}", "spec: {checkpointStore: /here}")
+    there = here.replace("default", "other").replace("/here", "s3://there")
+    assert load(here).desired.checkpoint_store == "/here"
+    (told,) = faults(here, there)
+    assert "1.yaml:4: spec.checkpointStore: another Policy says /here" in told
+    saved = {"gpt": Record("gpt", "placed", checkpoints=(Checkpoint("1-1", 0.0, 1),))}
+    now = Desired(checkpoint_store="s3://there")
+    (fault,) = store_faults(load(here), now, saved)
+    assert str(fault).startswith("0.yaml:4: spec.checkpointStore: cannot change: gpt has")
+    (fault,) = store_faults(load(POLICY), now, saved)
+    assert "has checkpoints in s3://there" in fault.reason
+    assert store_faults(load(here), replace(now, checkpoint_store="/here"), saved) == []
+    over = {"gpt": replace(saved["gpt"], step="ended")}
+    assert store_faults(load(here), now, over) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 from rankfold.reconciler.layout import Layout
 from support.command import Rankfold
@@ -72,3 +73,67 @@ def test_a_job_rests_in_the_store_and_goes_on_elsewhere(
     rankfold("resume", job.name, "--override")
     assert job.results() == undisturbed
     assert job.status["restarts"] == 0
+
+
+def test_a_job_goes_back_to_the_checkpoint_that_is_named(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    job.apply(gpus=1)
+    job.reaches(5)
+    rankfold("checkpoint", job.name, "--wait")
+    saved = len(job.lines())
+    job.reaches(saved + 10)
+    done = rankfold.run("resume", job.name, "--from", "1-1", "--override")
+    assert done.returncode == 1 and "suspend it first" in done.stderr
+    rankfold("suspend", job.name, "--override")
+    job.is_in("Suspended")
+    done = rankfold.run("resume", job.name, "--from", "1-7", "--override")
+    assert done.returncode == 1 and "no checkpoint 1-7" in done.stderr and "1-1" in done.stderr
+    rankfold("resume", job.name, "--from", "1-1", "--override")
+    assert job.results() == undisturbed
+    assert job.status["restarts"] == 0 and "as requested" in rankfold("describe", job.name)
+
+
+def test_a_job_goes_on_in_another_state_directory_with_the_same_store(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    store = rankfold.state.folder / "store"
+    job.specs.write("policy.yaml", POLICY.format(url=store))
+    job.apply(gpus=1)
+    job.reaches(10)
+    rankfold("suspend", job.name, "--store", "--override")
+    rankfold.until(lambda: job.status["suspendedIn"] == "store")
+    (id,) = [each["id"] for each in job.status["checkpoints"]]
+    rankfold("stop")
+
+    elsewhere = replace(rankfold.state, path=rankfold.state.folder / "elsewhere")
+    other = Rankfold(elsewhere, {**rankfold.environment, "RANKFOLD_STATE": str(elsewhere.path)})
+    there = Trained(other, job.specs, job.program, job.folder)
+    try:
+        refused = other.run("apply", "-f", str(job.specs.folder))
+        assert refused.returncode == 65 and "has the checkpoints of fleet" in refused.stderr
+        other("store", "adopt", str(store))
+        there.apply(gpus=2, extra="suspend: true")
+        other("resume", job.name, "--from", id, "--override")
+        assert there.results() == undisturbed
+    finally:
+        other.end()
+
+
+POLICY = """\
+apiVersion: rankfold/v1alpha1
+kind: Policy
+metadata: {{name: default}}
+spec: {{checkpointStore: {url}}}
+"""
+
+
+def test_a_job_is_saved_by_its_file_and_goes_on_when_a_rank_is_killed(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    job.apply(gpus=1, extra="checkpoint: {interval: 0s, everySteps: 100, keep: 1}")
+    rankfold.until(lambda: [c["id"] for c in job.status["checkpoints"]] not in ([], ["1-1"]))
+    assert len(job.status["checkpoints"]) == 1, "the last one is kept"
+    os.kill(job.status["ranks"][1]["pid"], signal.SIGKILL)
+    assert job.results() == undisturbed
+    assert job.status["restarts"] == 1
