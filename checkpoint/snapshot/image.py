@@ -97,13 +97,16 @@ def _records(file: int, first: int, size: int) -> Iterator[tuple[int, bytes]]:
 
 def _alive(buffers: list[Range], chunks: set[int]) -> Iterator[Range]:
     """Buffers, without the pieces that lie in no chunk. Pieces count from a buffer's start, so that
-    equal buffers are cut alike."""
-    chunk = records.saved().constants["RF_CHUNK_BYTES"]
+    equal buffers are cut alike. Each reaches as far as the allocation: programs read and write a
+    little beyond what they asked for, as real devices let them."""
+    constants = records.saved().constants
+    chunk, align = constants["RF_CHUNK_BYTES"], constants["RF_ALLOC_ALIGN"]
     end = 0
-    for address, length in sorted(buffers):
+    for address, asked in sorted(buffers):
         offset = heap_offset(address)
-        if offset < end or length < 1:
-            raise Malformed(f"{length} bytes at {address:#x} are no live buffer")
+        length = -(-asked // align) * align
+        if offset < end or asked < 1:
+            raise Malformed(f"{asked} bytes at {address:#x} are no live buffer")
         end = offset + length
         start = None
         for at in range(offset, end, GRAIN):

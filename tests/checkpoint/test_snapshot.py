@@ -148,7 +148,9 @@ def test_of_an_image_travels_what_is_alive(store: Store, tmp_path: Path) -> None
     whole(folder)
     checkpoint = stored(store, {0: folder})
     part = checkpoint.part(0, "image/buffers")
-    assert checkpoint.extents(part) == [(at, len(data)) for at, data in sorted(BUFFERS.items())]
+    assert checkpoint.extents(part) == [
+        (at, -(-len(data) // 512) * 512) for at, data in sorted(BUFFERS.items())
+    ]
     snapshot.write(checkpoint, {0: back})
     for address, data in BUFFERS.items():
         assert content(back, address, len(data)) == data
@@ -158,6 +160,20 @@ def test_of_an_image_travels_what_is_alive(store: Store, tmp_path: Path) -> None
     assert content(folder, address, 8192) == freed[:8192], "it is still there, and nobody's"
     assert content(back, address, len(freed)) == bytes(len(freed))
     assert data_bytes(store) < sum(map(len, BUFFERS.values())) + 20_000
+
+
+def test_what_a_program_wrote_right_behind_a_buffer_travels(store: Store, tmp_path: Path) -> None:
+    """As far as the allocation reaches."""
+    folder, back = tmp_path / "rank", tmp_path / "back"
+    folder.mkdir()
+    saved_image(folder, {DEV_BASE: noise("asked for", 10_001)}, {})
+    beyond = noise("beyond", 10_240 - 10_001)
+    with (folder / "image").open("r+b") as file:
+        file.seek(10_001)
+        file.write(beyond)
+    whole(folder)
+    snapshot.write(stored(store, {0: folder}), {0: back})
+    assert content(back, DEV_BASE + 10_001, len(beyond)) == beyond
 
 
 def test_a_buffer_that_replicas_share_is_stored_once(store: Store, tmp_path: Path) -> None:
