@@ -208,7 +208,7 @@ class Run:
             nonlocal least
             now = self._lines()
             least = list(map(min, least, now))
-            restarted = self.record.job().get("restarts", 0) > 0
+            restarted = self.record.job().get("restarts", 0) > 0 and self._placed()
             return restarted and all(n > least[rank] for rank, n in enumerate(now))
 
         self._until(goes_on, "the restart")
