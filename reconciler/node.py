@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import json
 import os
 import secrets
@@ -23,7 +22,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from rankfold import control
+from rankfold import control, criu
 from rankfold.reconciler import environment
 from rankfold.reconciler.deadlines import LAUNCH_S, TRANSFER_S
 from rankfold.reconciler.layout import Layout, is_locked
@@ -219,11 +218,8 @@ class Node:
 
 @functools.cache
 def _no_saves() -> str:
-    if importlib.util.find_spec("rankfold.criu") is None:
-        return "this rankfold cannot save processes"
-    criu = importlib.import_module("rankfold.criu")
     try:
-        return str(criu.trouble())
+        return criu.trouble()
     except criu.Missing as error:
         return str(error)
 

@@ -93,7 +93,7 @@ def _devices_lost(index: Index, record: Record, now: float) -> Ending | None:
             ranks = [str(r) for r, d in enumerate(record.placement) if d == device]
             message = (
                 f"the proxy of {device} ended; what rank {', '.join(ranks)} had on the device "
-                "is lost. Start the job anew"
+                "is lost"
             )
             return Ending("Failed", "DeviceLost", message, now)
     return reported  # a device that is gone says more than what its peers noticed

@@ -51,7 +51,7 @@ def test_a_proxy(rankfold: Rankfold, specs: Specs, neighbour: Neighbour) -> None
     os.kill(killed, signal.SIGKILL)
     # Whoever is seen first: that it is gone, or that the other device of the job misses it.
     assert failed(rankfold, "victim") in (
-        f"the proxy of {lost} ended; what rank 1 had on the device is lost. Start the job anew",
+        f"the proxy of {lost} ended; what rank 1 had on the device is lost",
         f"{kept}: device {lost} was lost",
     )
     neighbour.goes_on()
