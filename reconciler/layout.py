@@ -23,6 +23,11 @@ class Layout:
         self.state = state
         self.sockets = paths.sockets(state)
 
+    @property
+    def interposers(self) -> Path:
+        """Copies of the libraries that ranks preload: see interpose/launcher/interposer.py."""
+        return self.state / "interposer"
+
     # ---- the reconciler
 
     @property

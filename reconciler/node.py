@@ -71,6 +71,7 @@ class Node:
             "client_socket": str(layout.client_socket(job, rank)),
             "logs": str(layout.logs(job)),
             "exit_file": str(layout.rank_file(job, rank, ".exit")),
+            "copies": str(layout.interposers),
             "hidden": [str(layout.state), str(layout.sockets)],
         }
         write_atomically(file, json.dumps(config | where, indent=1))

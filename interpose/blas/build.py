@@ -29,9 +29,7 @@ def compiled(kind: str) -> str:
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lines = [line.strip() for line in text.splitlines()]
     kept = [line for line in lines if line and not line.startswith("//")]
-    return f"// from kernels.cu by interpose/blas/build.py: {digest()}\n" + "\n".join(
-        [*kept, ""]
-    )
+    return f"// from kernels.cu by interpose/blas/build.py: {digest()}\n" + "\n".join([*kept, ""])
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ The config is a JSON object; paths are absolute.
 ``socket`` path of the control socket; ``client_socket`` path for the rank's library. At
     most 107 bytes each, in a private folder
 ``logs`` folder, made if missing: ``rank-<r>.out``, ``.err`` (appended to), ``.launcher.log``
+``copies`` folder, default: ``interposer`` beside the exit file: copies of what ranks preload, each
+    for all ranks that began with it
 ``exit_file`` path: written once, atomically, when the rank has ended: {"exit_status": int
     (negative: killed by that signal), "signal": int | null, "error": str | null, "time": seconds
     since the epoch}. 127: no such command, 126: cannot be executed; ``error`` and the last line of
@@ -71,6 +73,7 @@ class Config:
     hidden: tuple[str, ...] = ()
     empty: bool = False
     incarnation: int = 1
+    copies: str = ""
 
     def log(self, kind: str) -> str:
         return os.path.join(self.logs, f"rank-{self.rank}.{kind}")
@@ -78,7 +81,7 @@ class Config:
 
 _TYPES: dict[str, type] = {
     **dict.fromkeys(("job", "workdir", "socket", "client_socket", "logs", "exit_file"), str),
-    **dict.fromkeys(("master_addr", "namespaces"), str),
+    **dict.fromkeys(("master_addr", "namespaces", "copies"), str),
     **dict.fromkeys(("rank", "world_size", "master_port", "image_bytes"), int),
     **dict.fromkeys(("local_rank", "local_world_size", "incarnation"), int),
     **dict.fromkeys(("command", "preload", "hidden"), list),
@@ -87,7 +90,7 @@ _TYPES: dict[str, type] = {
 }
 _OPTIONAL = (
     "env", "inherit", "image_bytes", "namespaces", "preload", "local_rank", "local_world_size",
-    "hidden", "empty", "incarnation",
+    "hidden", "empty", "incarnation", "copies",
 )  # fmt: skip
 _PATHS = ("workdir", "socket", "client_socket", "logs", "exit_file")
 
@@ -115,6 +118,7 @@ def parse_config(data: object) -> Config:
         **{
             "local_rank": data["rank"],
             "local_world_size": data["world_size"],
+            "copies": os.path.join(os.path.dirname(data["exit_file"]), "interposer"),
             **data,
             "device": device,
             "command": tuple(data["command"]),
@@ -125,7 +129,7 @@ def parse_config(data: object) -> Config:
 
 
 def _check_values(data: dict[str, Any]) -> None:
-    for name in _PATHS:
+    for name in (*_PATHS, *({"copies"} & set(data))):
         if not os.path.isabs(data[name]):
             raise ConfigError(f"{name} must be an absolute path, not {data[name]!r}")
     for name in ("socket", "client_socket"):

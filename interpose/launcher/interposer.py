@@ -1,7 +1,7 @@
 """The libraries that a rank preloads: copies, named by what is in them.
 
 A rank has them mapped for its whole life, which may outlast a build: CRIU maps the very same files
-again. So each job's folder keeps a copy of those that its ranks began with.
+again. So a folder keeps copies of all that ranks of the fleet began with.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from pathlib import Path
 
 import blake3
 
-_FOLDER = "interposer"
-
 
 class Unusable(Exception):
     """The libraries cannot be found as they are needed; the message says which."""
 
 
-def keep(libraries: tuple[str, ...], job: str) -> Path:
-    """A folder below that of the job with copies of the libraries; its name is their digest.
+def keep(libraries: tuple[str, ...], copies: str) -> Path:
+    """A folder below `copies` with copies of the libraries; its name is their digest.
 
     Raises OSError.
     """
-    there = Path(job, _FOLDER, digest(libraries))
+    there = Path(copies, digest(libraries))
     if there.is_dir():
         return there
     there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -41,12 +39,12 @@ def keep(libraries: tuple[str, ...], job: str) -> Path:
     return there
 
 
-def again(wanted: str, libraries: tuple[str, ...], job: str) -> Path:
+def again(wanted: str, libraries: tuple[str, ...], copies: str) -> Path:
     """The folder that `keep` gave when it gave the name `wanted`. Raises Unusable, OSError.
 
     `libraries`: those of today.
     """
-    there = Path(job, _FOLDER, wanted)
+    there = Path(copies, wanted)
     if there.is_dir():
         return there
     if digest(libraries) != wanted:
@@ -54,7 +52,7 @@ def again(wanted: str, libraries: tuple[str, ...], job: str) -> Path:
             f"the rank began with other interposer libraries ({wanted}) than are built here "
             f"({digest(libraries)}): build those, or copy their folder to {there}"
         )
-    return keep(libraries, job)
+    return keep(libraries, copies)
 
 
 def digest(libraries: tuple[str, ...]) -> str:

@@ -122,7 +122,7 @@ class Launcher:
         config, inside = self.config, None
         if self.namespaced:
             if preload := preloads(config):
-                self.libraries = str(interposer.keep(preload, os.path.dirname(config.exit_file)))
+                self.libraries = str(interposer.keep(preload, config.copies))
             inside = self.room()
         if inside is None or inside.fixed is None:
             env = rank_environment(config, dict(os.environ))

@@ -312,9 +312,9 @@ class Rest:
         except snapshots.Unfit as error:
             raise ControlError("snapshot", str(error)) from error
         self._begin(f"restore from {folder}", request)
-        libraries, job = self.preload(), os.path.dirname(config.exit_file)
+        libraries, copies = self.preload(), config.copies
         self.held.workers.start(
-            lambda: _prepared(folder, about, libraries, job, self.held.image),
+            lambda: _prepared(folder, about, libraries, copies, self.held.image),
             lambda result: self._prepared(folder, about, result),
         )
         return None
@@ -485,10 +485,10 @@ def _written(
 
 
 def _prepared(
-    folder: str, about: snapshots.About, libraries: tuple[str, ...], job: str, image: int
+    folder: str, about: snapshots.About, libraries: tuple[str, ...], copies: str, image: int
 ) -> Message:
     try:
-        place = interposer.again(about.interposer, libraries, job) if about.interposer else None
+        place = interposer.again(about.interposer, libraries, copies) if about.interposer else None
         last = snapshots.prepare(folder, image)
     except (snapshots.Unfit, interposer.Unusable) as error:
         return {"code": "snapshot", "message": str(error)}

@@ -110,7 +110,7 @@ def test_the_proxy_that_started_the_compiler(
     rankfold.environment["RANKFOLD_CACHE"] = str(specs.folder / "kernels")
     specs.pool(2)
     neighbour.ranks = 2
-    neighbour.apply(gpus=2)
+    neighbour.apply(gpus=2, extra="restart: {maxRestarts: 0}")
     neighbour.goes_on()
     compiler = control.call(paths.sockets(rankfold.state.path) / "compiler.sock", "status")["pid"]
     proxies = {rankfold.proxy_pid(d["name"]) for d in rankfold.status()["devices"]}

@@ -11,7 +11,7 @@ LAUNCHES, MEASURE, HIDDEN = "opaque/launches.c", "opaque/measure.c", "queue/hidd
 FILES = [
     (LAUNCHES, Mutant("one-rank-is-enough", "return b->count && b->count == b->voters;",
                       "return b->count;")),
-    (LAUNCHES, Mutant("once-is-enough", "if (b != last && complete(b) &&", "if (complete(b) &&")),
+    (LAUNCHES, Mutant("once-is-enough", "#define HOLDS 2u", "#define HOLDS 1u")),
     (LAUNCHES, Mutant("effects-not-compared", "if (b->count && !equal(b->effect, effect)) {",
                       "if (0) {")),
     (LAUNCHES, Mutant("never-measured-again", " || s->next % every == 0)", ")")),

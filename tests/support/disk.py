@@ -16,11 +16,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def small_disk(state: State) -> Iterator[Path]:
-    """4 MiB. What uses it must have ended before."""
+    """16 MiB. What uses it must have ended before."""
     privileges.need_namespaces()
     place = state.folder / "disk"
     place.mkdir()
-    if _libc.mount(b"tmpfs", bytes(place), b"tmpfs", 0, b"size=4m,mode=700") != 0:
+    if _libc.mount(b"tmpfs", bytes(place), b"tmpfs", 0, b"size=16m,mode=700") != 0:
         raise OSError(ctypes.get_errno(), "mount")
     yield place
     state.watch.settle()

@@ -276,20 +276,23 @@ static bool agree(struct watched *it, const struct ballot *x, const struct ballo
 static void close_votes(struct launches *l, struct watched *it, const struct ballot *last,
 			const struct measured *m)
 {
-	const struct ballot *other = NULL;
+	const struct ballot *other = last;
 	uint64_t next = 0, since = m->occurrence - it->base;
+	uint32_t held = 0;
 	bool any = false;
 	for (uint32_t i = 0; i < BALLOTS; i++) {
 		const struct ballot *b = &it->ballots[i];
+		bool holds = complete(b) && b->unlike == l->unlike;
 		any |= complete(b);
-		if (b != last && complete(b) && b->unlike == l->unlike)
+		held += holds;
+		if (holds && b != last)
 			other = b;
 	}
 	for (uint32_t i = 0; i < it->seen_count; i++)
 		next = it->seen[i].next > next ? it->seen[i].next : next;
 	if (last->voters < 2 || since >= (any ? SETTLES : TRIES)) {
 		decide(l, it, LAUNCH_UNLIKE);
-	} else if (complete(last) && last->unlike == l->unlike && other) {
+	} else if (complete(last) && last->unlike == l->unlike && held >= HOLDS) {
 		decide(l, it, agree(it, last, other) ? LAUNCH_ALIKE : LAUNCH_UNLIKE);
 		it->base = next;
 	}
