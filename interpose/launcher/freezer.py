@@ -85,6 +85,10 @@ class Freezer:
         """This very process, and all it starts from now on, is in the cgroup. Raises OSError."""
         self._write("cgroup.procs", "0")
 
+    def let_go(self) -> None:
+        """What is in the cgroup runs, and stays in it. Raises OSError."""
+        self._write("cgroup.freeze", "0")
+
     def again(self) -> None:
         """What is in the cgroup is frozen, if it was not. Raises OSError."""
         self._write("cgroup.freeze", "1")
@@ -108,7 +112,7 @@ class Freezer:
         """All go on, where they were before; the cgroup is gone. Raises OSError."""
         if self._fd < 0:
             return
-        self._write("cgroup.freeze", "0")
+        self.let_go()
         for _ in range(_MOVES_MAX):
             members = self.members()
             for pid in members:

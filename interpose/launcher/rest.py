@@ -8,6 +8,8 @@ was killed over is ended: nobody knows what of it is CRIU's.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import time
 from collections.abc import Callable
@@ -126,8 +128,34 @@ class Rest:
             raise ControlError("unavailable", str(error)) from error
         self._freezing.append(request)
         if len(self._freezing) == 1:
-            self._await_frozen(self._arrive, self._moves, time.monotonic() + FREEZE_S)
+            until = time.monotonic() + FREEZE_S
+            self._await_frozen(lambda: self._need_seizable(until), self._moves, until)
         return None
+
+    def _need_seizable(self, until: float) -> None:
+        """Who is in vfork, or about to wait there, counts as frozen, and CRIU would wait for it:
+        all go on until its child has started a program."""
+        if not self._freezing:
+            return
+        if not any(_is(pid, "DR") for pid in self._pids()):
+            self._arrive()
+        else:
+            self.freezer.let_go()
+            self._await_started(until)
+
+    def _await_started(self, until: float) -> None:
+        if not self._freezing:
+            return
+        if time.monotonic() > until:
+            self._moves()
+        elif any(_is(pid, "D") for pid in self._pids()):
+            self.held.server.after(LOOK_AGAIN_S, lambda: self._await_started(until))
+        else:
+            try:
+                self.freezer.again()
+            except OSError:  # it has ended
+                return
+            self._await_frozen(lambda: self._need_seizable(until), self._moves, until)
 
     def _arrive(self, until: float | None = None) -> None:
         """Go on when what the rank has sent to others is there, or when it will not be."""
@@ -146,11 +174,15 @@ class Rest:
             request.reply()
 
     def _moves(self) -> None:
-        who = ", ".join(criu.named(pid) for pid in sorted(self._pids()) if _waits(pid))
+        who = ", ".join(criu.named(pid) for pid in sorted(self._pids()) if _is(pid, "D"))
         self._thaw_now()
         waiting, self._freezing = self._freezing, []
+        text = (
+            f"not all stand still after {FREEZE_S:.0f} s: {who} waits for a disk, or for its child "
+            "that has not started its program"
+        )
         for request in waiting:
-            request.refuse(ControlError("failed", f"not all stand still after {FREEZE_S} s: {who}"))
+            request.refuse(ControlError("failed", text))
 
     def _await_frozen(
         self, then: Callable[[], None], otherwise: Callable[[], None], until: float
@@ -449,13 +481,14 @@ _UNPRIVILEGED = (
 )
 
 
-def _waits(pid: int) -> bool:
-    """Whether a process is in a call that nothing interrupts."""
-    try:
-        with open(f"/proc/{pid}/stat", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] == "D"
-    except OSError:
-        return False
+def _is(pid: int, states: str) -> bool:
+    """Whether a thread of a process is in one of these states. D: in a call that nothing
+    interrupts; R: it runs, which no frozen thread does."""
+    for task in glob.iglob(f"/proc/{pid}/task/*/stat"):
+        with contextlib.suppress(OSError), open(task, errors="replace") as file:
+            if file.read().rpartition(")")[2].split()[0] in states:
+                return True
+    return False
 
 
 # ---- in processes of their own -----------------------------------------------------------

@@ -406,7 +406,7 @@ def test_a_full_store_is_said_and_goes_on_when_there_is_room(state: Leaks) -> No
 
 def test_a_full_disk_is_said_of_a_fetch(state: Leaks) -> None:
     job = Job(state.folder)
-    does(UPLOAD, job.saved(size=700 * PAGE))
+    does(UPLOAD, job.saved(size=2100 * PAGE))  # of two ranks: more than the disk has
     with disks.small_disk(state) as place:
         folder = Job(place, job.url).place(incarnation=2)
         full = does(FETCH, folder)

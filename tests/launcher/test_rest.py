@@ -26,6 +26,7 @@ from .conftest import Launched, Rig
 
 PROGRAM = Path(__file__).parent / "resting_program.py"
 CALLS = Path(__file__).parent / "waiting_calls.c"
+STARTING = Path(__file__).parent / "starting_program.c"
 
 
 class Place:
@@ -277,6 +278,37 @@ def test_calls_that_a_dump_interrupts_begin_anew(place: Place) -> None:
     assert fresh.text("out") == "end\n"
 
 
+def starting(place: Place, milliseconds: int) -> Launched:
+    program = place.saved.parent / "starting_program"
+    subprocess.run(["gcc", "-O1", str(STARTING), "-o", str(program)], check=True)
+    return place.launch(str(program), str(place.work), str(milliseconds))
+
+
+def test_who_starts_a_program_is_written_down_when_it_has_started(place: Place) -> None:
+    """A parent in vfork cannot be looked at before its child runs a program: CRIU would wait."""
+    launched = starting(place, 200)
+    for _ in range(3):
+        save(launched, place.saved)
+        with launched.client() as client:
+            client.ask("thaw")
+    fresh = moved(place, launched)
+    place.go()
+    assert fresh.end()["exit_status"] == 0
+    assert fresh.text("out") == "end\n"
+
+
+@pytest.mark.slow
+def test_who_never_comes_to_start_its_program_is_named_and_runs_on(place: Place) -> None:
+    launched = starting(place, -1)
+    with launched.client() as client:
+        error = refusal(client, "freeze", timeout=60)
+        assert error.code == "failed" and "(starting_progra)" in error.message
+        assert "has not started its program" in error.message
+        assert client.ask("status")[0]["state"] == "running"
+    place.go()
+    assert launched.end()["exit_status"] == 0
+
+
 def test_system_v_shared_memory_comes_along(place: Place) -> None:
     fresh = moved(place, place.program("shared_memory"))
     place.go()
@@ -523,7 +555,7 @@ def test_without_namespaces_nothing_is_frozen(plain_rig: Rig) -> None:
     launched = plain_rig.program("wait_for_ever", str(ready))
     ready.read_text()
     with launched.client() as client:
-        error = refusal(client, "freeze")
+        error = refusal(client, "freeze", timeout=60)
         assert error.code == "unavailable" and "CAP_SYS_ADMIN" in error.message
         client.ask("vacate")
         assert client.ask("status")[0]["state"] == "empty"
