@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 9
+#define RF_MINOR 10
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -109,6 +109,10 @@ struct rf_header {
 	/* line 7 and on (S): what async_error, or else comm_error, is about, for people; written
 	 * before it (1.5) */
 	_Alignas(64) char fault[RF_FAULT_BYTES];
+
+	/* a line of its own (C): what is being written into the ring ends here, if that is beyond
+	 * head (1.10). Said for who writes the rank down in the middle of it. */
+	_Alignas(64) _Atomic uint64_t writing;
 };
 
 /* A reply slot. The client claims a free one (FREE -> WAITING), names it in the record, and waits
@@ -469,7 +473,7 @@ struct rf_welcome { /* (L) */
 		       "size of " #reply);
 #include "opcodes.def"
 #define RF_SIZE(type, size) _Static_assert(sizeof(struct type) == (size), "size of " #type)
-RF_SIZE(rf_header, 704);
+RF_SIZE(rf_header, 768);
 RF_SIZE(rf_slot, RF_SLOT_BYTES);
 RF_SIZE(rf_param, 8);
 RF_SIZE(rf_matrix, 32);
@@ -488,6 +492,7 @@ _Static_assert(offsetof(struct rf_header, retired_free) == 256, "line 4");
 _Static_assert(offsetof(struct rf_header, hostfunc_head) == 320, "line 5");
 _Static_assert(offsetof(struct rf_header, bulk_busy) == 384, "line 6");
 _Static_assert(offsetof(struct rf_header, fault) == 448, "line 7");
+_Static_assert(offsetof(struct rf_header, writing) == 704, "behind the fault's text");
 _Static_assert(RF_OFF_SLOTS + RF_SLOT_COUNT * RF_SLOT_BYTES <= RF_OFF_HOSTFUNC, "slots fit");
 _Static_assert(RF_OFF_HOSTFUNC + RF_HOSTFUNC_COUNT * sizeof(uint64_t) <= RF_OFF_RING,
 	       "host functions fit");

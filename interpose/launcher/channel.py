@@ -17,6 +17,7 @@ RING, RING_BYTES, RECORD_MAX, BULK, BULK_COUNT, BULK_BYTES = (
     _CHANNEL.constants[f"RF_{name}"]
     for name in ("OFF_RING", "RING_BYTES", "RECORD_MAX", "OFF_BULK", "BULK_COUNT", "BULK_BYTES")
 )
+_SAYS_WRITING = 10  # the first RF_MINOR whose clients do
 _HEADER = _CHANNEL.structs["rf_header"]
 _PUNCH, _KEEP_SIZE = 2, 1
 _PAGE = 4096
@@ -29,7 +30,11 @@ def punch(fd: int) -> None:
     """
     header = _CHANNEL.unpack(_HEADER, os.pread(fd, _HEADER.size, 0))
     head, tail, busy = header["head"], header["tail"], header["bulk_busy"]
-    used = min(head - tail + 2 * RECORD_MAX, RING_BYTES)  # with what is skipped at the ring's end
+    if header["minor"] >= _SAYS_WRITING:
+        written = max(head, header["writing"])
+    else:
+        written = head + 2 * RECORD_MAX  # with what is skipped at the ring's end
+    used = min(written - tail, RING_BYTES)
     first = -(-(tail + used) // _PAGE) * _PAGE
     last = (tail + RING_BYTES) // _PAGE * _PAGE
     if last > first:

@@ -77,30 +77,37 @@ static uint64_t taken_by(size_t bytes)
 	return left < whole ? left + whole : whole;
 }
 
+/* Under RING_LOCK: where the next so many bytes of the ring are written, which `publish` ends. */
+static uint8_t *write_next(uint64_t bytes)
+{
+	atomic_store_explicit(&channel_header->writing, ring_head + bytes, memory_order_relaxed);
+	atomic_signal_fence(memory_order_seq_cst); /* who reads it has stopped this thread */
+	uint8_t *at = part(RF_OFF_RING) + ring_head % RF_RING_BYTES;
+	ring_head += bytes;
+	return at;
+}
+
 /* Under RING_LOCK: one record, whole and published. */
 static void put(struct rf_record *record, size_t bytes, const void *tail, size_t tail_bytes)
 {
-	uint8_t *ring = part(RF_OFF_RING);
 	uint64_t whole = (bytes + tail_bytes + RF_RECORD_ALIGN - 1) &
 			 ~(uint64_t)(RF_RECORD_ALIGN - 1);
 	uint64_t left = RF_RING_BYTES - ring_head % RF_RING_BYTES;
 	if (left < whole) {
 		wait_for_room(left);
 		struct rf_record pad = {(uint32_t)left, RF_OP_PAD, 0, 0};
-		memcpy(ring + ring_head % RF_RING_BYTES, &pad, sizeof pad);
-		ring_head += left;
+		memcpy(write_next(left), &pad, sizeof pad);
 		publish();
 	}
 	wait_for_room(whole);
 	record->bytes = (uint32_t)whole;
 	record->seq = ++ring_seq;
-	uint8_t *at = ring + ring_head % RF_RING_BYTES;
+	uint8_t *at = write_next(whole);
 	memcpy(at, record, bytes);
 	if (tail_bytes)
 		memcpy(at + bytes, tail, tail_bytes);
-	ring_head += whole;
 	publish();
-	fetch_ahead(ring, whole);
+	fetch_ahead(part(RF_OFF_RING), whole);
 }
 
 static uint64_t post(struct rf_record *record, enum rf_opcode opcode, uint16_t slot, size_t bytes,
