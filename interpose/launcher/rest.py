@@ -83,6 +83,7 @@ class Rest:
         self._restored = ""  # folder, likewise
         self._script = -1  # CRIU's, once it was needed
         self._wall: sockets.Wall | None = None
+        self._outside: list[sockets.Connection] = []  # that end when the rank is back
         self._when_gone: Callable[[], None] | None = None
 
     def operations(self) -> dict[type[messages.Operation], service.Handler]:
@@ -341,8 +342,11 @@ class Rest:
         try:
             about = snapshots.read(folder)
             snapshots.compare(about, config.rank, config.world_size, config.image_bytes)
+            ranks = snapshots.beside(folder)
         except snapshots.Unfit as error:
             raise ControlError("snapshot", str(error)) from error
+        of_job = [each for rank in ranks for each in _connections(rank)]
+        self._outside = sockets.outside(_connections(about), of_job)
         self._begin(f"restore from {folder}", request)
         libraries, copies = self.preload(), config.copies
         self.held.workers.start(
@@ -370,7 +374,7 @@ class Rest:
     def _build_wall(self, about: snapshots.About) -> None:
         """Nothing of the rank's connections is heard before it is thawed: by then all ranks are
         here."""
-        connections = [sockets.Connection(*each) for each in about.connections]
+        connections = _connections(about)
         if not connections:
             return
         try:
@@ -378,6 +382,13 @@ class Rest:
             self.held.workers.await_end(self._wall.pid, lambda _status: None)
         except (OSError, programs.Missing) as error:
             log.warning("connections of the rank may be reset: %s", error)
+
+    def _leave_outside(self) -> None:
+        """Who waits for somebody outside would do so for ever: that has seen the rank's end."""
+        try:
+            sockets.end(self._outside)
+        except OSError as error:
+            log.warning("%d connections to the outside may hang: %s", len(self._outside), error)
 
     def _open_wall(self) -> None:
         if self._wall:
@@ -419,6 +430,7 @@ class Rest:
                     memory = (channel.opened(owner, about.channel["map"]), owner)
                 for kind, size in about.logs.items():
                     snapshots.cut(self.held.config.log(kind), size)
+                self._leave_outside()
                 self.held.restored(about.pid, memory)
             except (OSError, handshake.Refused) as error:
                 self._not_restored(ControlError("failed", f"what was restored is wrong: {error}"))
@@ -479,6 +491,10 @@ _UNPRIVILEGED = (
     "the rank has no namespaces of its own: freezing and saving processes needs root or "
     "CAP_SYS_ADMIN"
 )
+
+
+def _connections(about: snapshots.About) -> list[sockets.Connection]:
+    return [sockets.Connection(*each) for each in about.connections]
 
 
 def _is(pid: int, states: str) -> bool:

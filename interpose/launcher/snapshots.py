@@ -95,6 +95,11 @@ def read(folder: str) -> About:
         raise Unfit(f"{path} cannot be read: {error}") from error
 
 
+def beside(folder: str) -> list[About]:
+    """What the snapshots of all ranks say that lie beside this one, and itself. Raises Unfit."""
+    return [read(str(path.parent)) for path in Path(folder).parent.glob(f"*/{_ABOUT}")]
+
+
 def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
     """Raises Unfit unless the snapshot is of this rank."""
     if (about.rank, about.world_size) != (rank, world_size):

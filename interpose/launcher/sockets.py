@@ -4,20 +4,23 @@ A connection between two ranks goes on if nothing moves between the snapshot of 
 the other, and if neither end meets the other's absence: a host that has no such socket answers with
 a reset. So who is frozen waits until what it sent has arrived, and from before a rank is restored
 until it is thawed a `Wall` stops the packets of its connections. (Ranks are thawed when all are
-restored.)
+restored.) One with anybody else ends: nobody can say what its other end has done meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import os
 import re
 import select
 import signal
+import socket
+import struct
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from rankfold import criu
@@ -25,6 +28,7 @@ from rankfold import criu
 # Numbers of /proc/net/tcp: closed, waiting for its time, listening.
 _NO_CONNECTION = ("07", "06", "0A")
 _ANSWER_S = 5.0
+_SOCK_DIAG, _SOCK_DESTROY = 4, 21
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,37 @@ def _end(text: str) -> tuple[str, int]:
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
         found = found.ipv4_mapped
     return str(found), int(port, 16)
+
+
+def outside(ours: Iterable[Connection], of_job: Iterable[Connection]) -> list[Connection]:
+    """Those of `ours` whose other end is no rank's: `of_job` are the connections of all ranks."""
+    ends = {(each.theirs, each.their_port, each.ours, each.our_port) for each in of_job}
+    return [each for each in ours if astuple(each) not in ends]
+
+
+def end(connections: Iterable[Connection]) -> None:
+    """Their processes find them aborted (ECONNABORTED), also in a call that waits for them.
+
+    Raises OSError: EOPNOTSUPP where the kernel cannot (CONFIG_INET_DIAG_DESTROY).
+    """
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        for each in connections:
+            kernel.send(_destroy(each))
+            code = -struct.unpack_from("=i", kernel.recv(4096), 16)[0]
+            if code not in (0, errno.ENOENT):
+                raise OSError(code, os.strerror(code))
+
+
+def _destroy(connection: Connection) -> bytes:
+    """sock_diag(7): a header, inet_diag_req_v2."""
+    family = socket.AF_INET if connection.is_ipv4 else socket.AF_INET6
+    ends = [socket.inet_pton(family, at) for at in (connection.ours, connection.theirs)]
+    request = struct.pack(
+        "=BBBxI2s2s16s16sIQ", family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF,
+        connection.our_port.to_bytes(2, "big"), connection.their_port.to_bytes(2, "big"), *ends,
+        0, 0xFFFFFFFFFFFFFFFF,
+    )  # fmt: skip
+    return struct.pack("=IHHII", 16 + len(request), _SOCK_DESTROY, 1 | 4, 0, 0) + request
 
 
 class Wall:

@@ -135,6 +135,17 @@ def unix_stream(folder: str, path: str) -> None:
     print("still here", flush=True)
 
 
+def listen_to_outside(folder: str, host: str, port: str) -> None:
+    """Does nothing but wait for somebody who is no rank."""
+    with socket.create_connection((host, int(port))) as line:
+        ready(folder)
+        try:
+            while data := line.recv(4096):
+                print(data.decode(), end="", flush=True)
+        except ConnectionAbortedError:
+            print("aborted", flush=True)
+
+
 def orphan(folder: str) -> None:
     """A daemon that has cut itself loose."""
     if os.fork() == 0:

@@ -361,6 +361,26 @@ def test_ranks_go_on_talking_to_each_other(place: Place) -> None:
     assert not any(map(has_wall, fresh))
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_connection_to_the_outside_ends(place: Place, host: str) -> None:
+    """Who waits for what comes over it is told; a save alone does not harm it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        port = listener.getsockname()[1]
+        launched = place.program("listen_to_outside", host, str(port))
+        there, _ = listener.accept()
+        with there:
+            save(launched, place.saved)
+            with launched.client() as client:
+                client.ask("thaw")
+            there.sendall(b"still here\n")
+            while not launched.text("out").endswith("still here\n"):
+                time.sleep(0.01)
+            fresh = moved(place, launched)
+            assert fresh.end()["exit_status"] == 0
+    assert fresh.text("out").endswith("aborted\n")
+
+
 def test_no_table_outlives_a_launcher(place: Place) -> None:
     launched = place.program("everything")
     save(launched, place.saved)
