@@ -22,10 +22,13 @@ from support.ring_client import (
     NON_BLOCKING,
     RETIRED,
     STREAM_CREATE,
+    STREAM_QUERY,
+    TAIL,
     settle,
     until,
 )
 from support.trained import (
+    ALLREDUCE,
     GRADIENT,
     HOMES,
     MOMENTS,
@@ -44,6 +47,13 @@ from support.trained import (
 
 ILLEGAL_ADDRESS = 700
 BESIDE = PARAMETERS + 64  # in the same chunk
+
+
+def kernels_of(native: Native, rank: Computing) -> int:
+    """Those that have been submitted."""
+    status = native.rank_status(1, rank.rank)
+    assert status
+    return status.kernels
 
 
 def test_who_has_failed_is_not_waited_for(kernels: Loader) -> None:
@@ -70,6 +80,44 @@ def test_who_is_about_to_free_is_not_waited_for(kernels: Loader) -> None:
         assert words(made[0], PARAMETERS) == updated(2, 7)
         made[1].unblock()
         until(lambda: made[1].u64(RETIRED) == seq, native)
+
+
+def hold(native: Native, rank: Computing) -> None:
+    """A cut has been asked for, while something is under way: until it lets the rank ask for
+    nothing more."""
+
+    def held() -> bool:
+        native.hurry(1)
+        if rank.answered():
+            rank.begin(STREAM_QUERY, struct.pack("<Q", 1))
+        return f"rank {rank.rank}: ring waiting held" in native.dump()
+
+    rank.begin(STREAM_QUERY, struct.pack("<Q", 1))
+    until(held, native)
+
+
+def test_who_is_held_for_a_cut_is_not_waited_for(kernels: Loader) -> None:
+    """What it would come to, it comes to when the cut is over."""
+    with shared(kernels, 2) as (native, made):
+        first, held = made
+        before, launched = let_go(native), kernels_of(native, first)
+        first.block(1)
+        first.launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        until(lambda: first.u64(TAIL) == first.head, native)
+        native.barrier(1, True)
+        hold(native, held)
+        held.launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        first.unblock()
+        until(lambda: kernels_of(native, first) > launched, native)
+        assert let_go(native) == before
+        settle(native, 1, "cut")
+        native.barrier(1, False)
+        settle(native, 1, "running")
+        for rank in made:
+            rank.ring()
+        held.finish()
+        sync(made)
+        assert [words(rank, PARAMETERS) for rank in made] == [updated(2, 7)] * 2
 
 
 def test_what_waits_for_another_stream_has_not_been_come_to(kernels: Loader) -> None:
@@ -162,13 +210,6 @@ def test_who_waits_for_a_copy_is_not_kept_from_it(kernels: Loader) -> None:
         for rank in made:
             rank.write(OTHER, b"\1", stream=100)
         sync(made)
-
-
-def kernels_of(native: Native, rank: Computing) -> int:
-    """Those that have been submitted."""
-    status = native.rank_status(1, rank.rank)
-    assert status
-    return status.kernels
 
 
 def test_who_may_write_anywhere_takes_no_part(kernels: Loader) -> None:

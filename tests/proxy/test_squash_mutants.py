@@ -1,8 +1,8 @@
 """Faults seeded into who writes what is shared: tests/proxy/test_partners.py, test_squashing.py or
 test_shared_programs.py must notice each.
 
-That nobody is waited for who cannot come is not among them: whoever waits in vain is let go when
-the job stands still."""
+Whoever waits in vain is let go when the job stands still: so what waits past a free or a cut is
+noticed by how often that happens."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ SQUASH = [
         "freed-buffers-are-waited-for",
         "if (written(&f->ranges[n]) && (!b || b->freed))",
         "if (0 && b)",
+    ),
+    Mutant(
+        "who-is-held-for-a-cut-is-waited-for",
+        "if (o->job->state != PROXY_JOB_RUNNING && o->intake.held)",
+        "if (0)",
     ),
     Mutant("order-of-streams-forgotten", "if (!ready_open(o, s) ||", "if (!s->next ||"),
     Mutant(
