@@ -16,12 +16,12 @@ def fill(rank: Rank, pages: int) -> None:
         rank.write(page, 100 * rank.number + page + 1)
 
 
-def sharers(rank: Rank, first: int, count: int) -> tuple[list[Rank], bool]:
+def sharers(rank: Rank, first: int, count: int, room: int = 8) -> tuple[list[Rank], bool]:
     world = rank.world
     ranges = world.ffi.new("struct memory_range *", (addr_of(first), count * CELL))
     found = world.ffi.new("struct rank_memory *[8]")
     exactly = world.ffi.new("bool *")
-    n = world.lib.memory_sharers(rank.memory, ranges, 1, found, 8, exactly)
+    n = world.lib.memory_sharers(rank.memory, ranges, 1, found, room, exactly)
     by_memory = {other.memory: other for other in world.ranks}
     return [by_memory[found[i]] for i in range(n)], exactly[0]
 
@@ -53,6 +53,13 @@ def own(rank: Rank, page: int, pages: int = 1) -> None:
         assert rank.ask(COPY, page=page, pages=pages)
         rank.world.settle()
     assert rank.owns(page * CELLS, pages * CELLS)
+
+
+def scarce(rank: Rank, pages: int = 3) -> None:
+    """Memory is so: what a rank has allocated and not touched needs a chunk one day."""
+    for page in range(1, 1 + pages):
+        if page not in rank.model:
+            assert rank.alloc(page)
 
 
 def hand(giver: Rank, to: Rank, first: int, count: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .device import CELLS, CHUNK
-from .steps import own, same
+from .steps import own, same, together
 from .world import ACTIVATE, PRIVATE, SAVE, Make, Rank, World
 
 
@@ -347,3 +347,237 @@ def test_who_goes_out_finds_no_copy_of_another_group(make: Make) -> None:
     world.settle()
     assert other.chunk(0) is None and other.memory.pages[0].copy == world.ffi.NULL
     assert other.read(0) == (1,) * CELLS
+
+
+# ---- whose word is taken for it
+
+
+@pytest.mark.parametrize("how", ["shares", "single"])
+def test_who_shares_with_nobody_has_no_copy_in_common(make: Make, how: str) -> None:
+    """And nothing is kept back that it would need versions for."""
+    world = make(3, 2, groups=(1, 1, 2))
+    first, second, other = world.ranks
+    if how == "shares":
+        world.memory.shares = False
+    for rank in (first, second):
+        rank.memory.single = how == "single"
+        assert rank.alloc(0)
+        rank.write(0, 1)
+        rank.write(0, 1)
+    world.lib.memory_activated(first.memory)
+    for _ in range(4):
+        world.turn()
+    assert world.memory.copies_held == 0
+    assert first.ask(ACTIVATE)
+    world.settle()
+    moved = world.memory.swapped_out
+    out(first)
+    assert world.memory.swapped_out == moved + CHUNK and not other.memory.missing
+
+
+def test_who_is_doubted_has_no_copy_in_common(make: Make) -> None:
+    world = make(2, 4)
+    world.ranks[1].memory.doubted = True
+    for rank in world.ranks:
+        assert rank.alloc(0) and rank.alloc(1)
+        rank.write(0, 1)
+        rank.write(1, 5 + rank.number)
+    for rank in world.ranks:
+        world.lib.memory_activated(rank.memory)
+        for _ in range(3):
+            world.turn()
+    assert world.memory.copies_held == 0
+
+
+def test_what_is_only_noted_is_not_in_common(make: Make) -> None:
+    """Whoever comes first: what it is known by is still to be written."""
+    for writes in (0, 1):
+        world = make(2, 4)
+        for rank in world.ranks:
+            assert rank.alloc(0) and rank.alloc(1)
+        busy, quiet = world.ranks[writes], world.ranks[1 - writes]
+        for page in (0, 1):
+            busy.run(page * CELLS, CELLS, page + 1)
+            quiet.write(page, page + 1)
+        for _ in range(3):
+            world.turn()
+            assert world.memory.copies_held == 0
+        while busy.works:
+            busy.end()
+        for rank in (quiet, busy):
+            rank.write(1, 7)
+        for _ in range(3):
+            world.turn()
+        assert busy.read(0) == quiet.read(0) == (1,) * CELLS
+
+
+def test_what_came_to_be_resident_is_not_in_common(make: Make) -> None:
+    """Its image may hold the same; but it lies on the device now, and may be written there."""
+    world = make(2, 4)
+    first, second = world.ranks
+    for rank in world.ranks:
+        assert rank.alloc(0)
+        rank.write(0, 1)
+    assert first.ask(ACTIVATE)
+    world.settle()
+    assert first.memory.pages[0].in_image
+    for rank in (second, first):
+        world.lib.memory_activated(rank.memory)
+        for _ in range(3):
+            world.turn()
+    assert world.memory.copies_held == 0
+    assert second.ask(ACTIVATE)
+    world.settle()
+    assert first.refs(0) == 2
+
+
+def test_zeros_that_nobody_has_written_lie_nowhere(make: Make) -> None:
+    world = make(2, 4)
+    for rank in world.ranks:
+        assert rank.alloc(0)
+    world.ranks[0].write(0, 0)
+    for rank in world.ranks:
+        world.lib.memory_activated(rank.memory)
+        for _ in range(3):
+            world.turn()
+    assert world.memory.copies_held == 0
+
+
+def test_what_is_written_alike_again_lies_there_once_again(make: Make) -> None:
+    """The holes that this leaves are filled once each, and a page that is new has none."""
+    world = make(2, 4)
+    first, second = world.ranks
+    for rank in world.ranks:
+        assert rank.alloc(0) and rank.alloc(1)
+    for value in (1, 2):
+        for rank in world.ranks:
+            rank.write(0, value)
+            rank.write(1, 7 * value + rank.number)
+        for _ in range(3):
+            world.turn()
+        assert first.memory.pages[0].common and second.memory.pages[0].common
+        assert world.memory.copies_held == 1
+    assert (world.memory.holes, world.memory.refilled) == (4, 2)
+    first.write(0, 3)
+    first.write(0, 4)
+    assert world.memory.refilled == 3
+    second.free(0)
+    assert second.alloc(0)
+    second.write(0, 5)
+    assert world.memory.refilled == 3
+
+
+# ---- what is copied, and what is kept
+
+
+def test_who_comes_back_by_sharing_need_not_be_copied_out(make: Make) -> None:
+    """Its image holds the same already."""
+    world = make(3, 2, groups=(1, 1, 2))
+    first, second, _ = world.ranks
+    same(first)
+    assert first.ask(SAVE)
+    world.settle()
+    same(second)
+    assert first.ask(ACTIVATE)
+    world.settle()
+    assert first.refs(0) == 2 and first.memory.pages[0].keyed
+    world.ranks.remove(second)
+    second.close()
+    moved = world.memory.swapped_out
+    out(first)
+    assert world.memory.swapped_out == moved and first.read(0) == (1,) * CELLS
+
+
+def test_who_is_alone_keeps_nothing_twice(make: Make) -> None:
+    """Neither what the image had, nor a copy: so it is copied when it goes out all the same."""
+    world = shared(make, 2)
+    first, second, other = world.ranks
+    out(first, second)
+    world.ranks.remove(second)
+    second.close()
+    for page in list(other.model):
+        other.free(page)
+    first.memory.alone = True
+    for _ in range(2):
+        assert first.ask(ACTIVATE)
+        world.settle()
+        assert world.memory.copies_held == 0 and not first.memory.pages[0].in_image
+        assert world.lib.memory_on_host(first.memory, False).spare == 0
+        moved = world.memory.swapped_out
+        assert first.ask(SAVE)
+        world.settle()
+        assert world.memory.swapped_out == moved + CHUNK and first.read(0) == (1,) * CELLS
+
+
+def test_a_copy_of_what_was_there_goes_when_something_else_does(make: Make) -> None:
+    """To the image; or, of a page that stays, when its rank comes to run."""
+    for leaves in (False, True):
+        world = shared(make, 2)
+        first, second, other = world.ranks
+        out(first, second)
+        for page in list(other.model):
+            other.free(page)
+        for rank in (first, second):
+            assert rank.ask(ACTIVATE)
+            world.settle()
+        second.free(0)
+        own(first, 0)
+        first.write(0, 7)
+        assert world.memory.copies_held == 1
+        if leaves:
+            assert first.ask(SAVE)
+            world.settle()
+        else:
+            assert world.lib.memory_merge(first.memory) == 0
+        assert world.memory.copies_held == 0
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_what_was_saved_is_not_copied_again(make: Make, single: bool) -> None:
+    """When the rank leaves; and, once the cut is over, as long as it has not been written."""
+    world = make(2, 4)
+    first, _ = world.ranks
+    first.memory.single = single
+    same(first)
+    assert not world.lib.memory_saved(first.memory)
+    assert first.ask(SAVE, stay=True)
+    world.settle()
+    assert world.lib.memory_saved(first.memory) and first.chunk(0) is not None
+    moved, spared = world.memory.swapped_out, world.memory.spared
+    if not single:
+        world.lib.memory_changes(first.memory)
+        assert first.memory.pages[0].in_image
+    assert first.ask(SAVE)
+    world.settle()
+    assert world.memory.swapped_out == moved and world.memory.spared == spared
+    assert first.in_image() == first.model
+
+
+def test_what_was_written_since_it_was_saved_is_copied_again(make: Make) -> None:
+    world = make(2, 4)
+    first, _ = world.ranks
+    same(first)
+    assert first.ask(SAVE, stay=True)
+    world.settle()
+    world.lib.memory_changes(first.memory)
+    assert not world.lib.memory_saved(first.memory)
+    first.write(0, 7)
+    assert first.ask(SAVE)
+    world.settle()
+    assert first.in_image() == first.model == {0: (7,) * CELLS}
+
+
+def test_who_has_been_saved_goes_out_in_common_again(make: Make) -> None:
+    """And what lies in common is not in its image."""
+    world = shared(make, 2)
+    first, second, _ = world.ranks
+    for rank in (first, second):
+        assert rank.ask(SAVE, stay=True)
+    world.settle()
+    for rank in (first, second):
+        world.lib.memory_changes(rank.memory)
+    together(second, [first, second], 0, CELLS, 5)
+    second.end()
+    out(first, second)
+    assert world.memory.copies_held == 1
+    assert not world.lib.memory_saved(first.memory) and first.read(0) == (5,) * CELLS

@@ -31,6 +31,35 @@ def test_what_is_forgotten_is_not_moved_out(make: Make) -> None:
     world.check()
 
 
+def test_what_is_forgotten_is_not_copied_when_its_rank_leaves(make: Make) -> None:
+    world = make(1, 4)
+    (rank,) = world.ranks
+    fill(rank, 2)
+    forget(rank, 0, CELLS)
+    copied = sum(world.device.done.values())
+    assert rank.ask(SAVE)
+    world.settle()
+    assert sum(world.device.done.values()) == copied + 1
+    world.check()
+
+
+def test_what_is_forgotten_stays_while_it_is_used(make: Make) -> None:
+    """A work that has been submitted may read it, or write what counts."""
+    world = make(2, 4)
+    one, two = world.ranks
+    fill(one, 3)
+    forget(one, 0, 2 * CELLS)
+    one.begin()
+    for page in range(2):
+        assert two.alloc(page)
+    assert two.ask(ACTIVATE)
+    world.settle(waiting=(ACTIVATE,))
+    assert one.chunk(0) is not None and two.memory.missing
+    one.end()
+    world.settle()
+    assert not two.memory.missing and world.memory.swapped_out == 0
+
+
 def test_what_the_image_has_of_it_goes_once(make: Make) -> None:
     world = make(1, 4)
     (rank,) = world.ranks

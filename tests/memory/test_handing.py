@@ -96,3 +96,31 @@ def test_what_would_be_copied_each_time_is_not_handed(make: Make) -> None:
         assert first.alloc(page)
     assert hand(first, second, 0, CELLS) == [0]
     world.check()
+
+
+def test_what_is_there_for_one_alone_is_not_handed(make: Make) -> None:
+    """Neither to a page that the other one does not have, nor from one that is not resident."""
+    world = make(2, 8)
+    giver, to = world.ranks
+    fill(giver, 2)
+    fill(to, 1)
+    assert hand(giver, to, 0, 2 * CELLS) == [0] and to.chunk(1) is None
+    assert world.memory.spared == 0
+    world.check()
+    assert giver.ask(SAVE)
+    world.settle()
+    own(to, 0)
+    to.write(0, 5)
+    assert hand(giver, to, 0, CELLS) == [] and to.owns(0, CELLS)
+    world.check()
+
+
+def test_who_owns_what_is_received_is_written_to(make: Make) -> None:
+    world = make(3, 8)
+    same(*world.ranks)
+    for rank in world.ranks[:2]:
+        assert world.lib.memory_merge(rank.memory) == 0
+    third = world.ranks[2]
+    own(third, 0)
+    assert not world.ranks[0].owns(0, CELLS)
+    assert receiver(world.ranks, 0, CELLS) == 2

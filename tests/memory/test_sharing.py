@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from .device import CELL, CELLS, CHUNK, NOT_READY, ZEROS
-from .steps import own, same, sharers, together
-from .world import ACTIVATE, COPY, DEV_BASE, PRIVATE, SAVE, Make, Rank, addr_of
+from .steps import own, same, scarce, sharers, together
+from .world import ACTIVATE, COPY, DEV_BASE, PREFETCH, PRIVATE, SAVE, Make, Rank, World, addr_of
 
 
 def test_a_chunk_of_several_ranks_counts_once_and_goes_with_the_last(make: Make) -> None:
@@ -139,12 +139,6 @@ def test_what_was_copied_is_not_shared_again_before_it_is_written(make: Make) ->
         assert rank.refs(0) == 1
     second.write(0, 1)
     assert world.lib.memory_merge(first.memory) == 0 and first.refs(0) == 2
-
-
-def scarce(rank: Rank) -> None:
-    """Memory is so: what a rank has allocated and not touched needs a chunk one day."""
-    for page in range(1, 4):
-        assert rank.alloc(page)
 
 
 def turns_apart(first: Rank, second: Rank) -> int:
@@ -367,3 +361,281 @@ def test_what_a_work_behind_a_fence_is_known_to_write_stays_open(make: Make) -> 
     pages = world.ffi.new("uint32_t[16]")
     assert world.lib.memory_strays(first.memory, pages) == 1 and pages[0] == 1
     assert world.lib.memory_strays(first.memory, pages) == 0
+
+
+def shared(make: Make, ranks: int = 2, pages: int = 1) -> World:
+    """Ranks that refer to the same chunks."""
+    world = make(ranks, 8)
+    same(*world.ranks, pages=pages)
+    for rank in world.ranks[1:]:
+        assert world.lib.memory_merge(rank.memory) == 0
+    assert world.memory.used == pages
+    return world
+
+
+def test_what_nobody_foresaw_is_told_of_until_nothing_runs(make: Make) -> None:
+    """But not of a work behind a fence, of which that was expected."""
+    world = shared(make)
+    first, second = world.ranks
+    for _ in range(2):
+        first.begin()
+    assert world.device.unforeseen(first.space, addr_of(0), 0, 5)
+    first.model[0] = (5, *first.model[0][1:])
+    first.end()
+    assert first.memory.surprised and not second.memory.surprised
+    first.end()
+    assert not first.memory.surprised
+    none = world.ffi.new("struct memory_range[1]")
+    assert world.lib.memory_fence(second.memory, none, 0, False) == 0
+    for _ in range(2):
+        second.begin()
+    second.end()
+    assert second.memory.fenced and not second.memory.surprised
+    second.end()
+    assert not second.memory.fenced
+
+
+def test_who_opens_a_page_has_nothing_to_do_with_who_shares_another_chunk_there(make: Make) -> None:
+    world = make(4, 8)
+    first, second, third, fourth = world.ranks
+    same(*world.ranks)
+    for rank in (third, fourth):
+        own(rank, 0)
+        rank.write(0, 7)
+    for rank in world.ranks:
+        assert world.lib.memory_merge(rank.memory) == 0
+    assert first.refs(0) == third.refs(0) == 2 == world.memory.used
+    together(first, [first, second], 0, 1, 5)
+    assert world.lib.memory_open_shared(third.memory, addr_of(0), CELL) == 0
+    world.check()
+    first.end()
+
+
+def test_what_is_a_ranks_own_need_not_be_opened(make: Make) -> None:
+    """So it may be under work; what is shared may not."""
+    world = shared(make, pages=2)
+    first, _ = world.ranks
+    own(first, 1)
+    first.begin()
+    assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == 0
+    assert world.lib.memory_open_shared(first.memory, addr_of(0), 2 * CHUNK) == NOT_READY
+    assert not first.memory.pages[1].open
+    first.end()
+
+
+def test_what_was_opened_and_is_left_to_one_rank_is_its_own(make: Make) -> None:
+    """Whether the others went before it was opened, or after."""
+    world = shared(make, pages=2)
+    first, second = world.ranks
+    together(first, world.ranks, 0, 1, 5)
+    first.end()
+    own(second, 1)
+    assert not first.owns(0, CELLS) and not first.owns(CELLS, CELLS)
+    assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == 0
+    assert second.ask(SAVE)
+    world.settle()
+    assert first.owns(0, 2 * CELLS)
+    world.lib.memory_close_shared(first.memory)
+    assert not first.owns(0, CELLS) and first.owns(CELLS, CELLS)
+
+
+def test_what_is_closed_is_what_was_opened(make: Make) -> None:
+    world = shared(make, pages=2)
+    first, _ = world.ranks
+    own(first, 1)
+    together(first, world.ranks, 0, 1, 5)
+    first.end()
+    world.lib.memory_close_shared(first.memory)
+    assert first.owns(CELLS, CELLS) and not first.owns(0, CELLS)
+    world.check()
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_what_cannot_be_fenced_is_unknown_unless_it_is_trusted(make: Make, trusted: bool) -> None:
+    """A page that another work is about to write: what is there may be something else already, and
+    goes to the host as what it is. What is not there is not fenced."""
+    world = make(3, 8, groups=(1, 1, 2))
+    first, second, _ = world.ranks
+    same(first, second)
+    assert world.lib.memory_merge(second.memory) == 0
+    assert first.ask(SAVE)
+    world.settle()
+    assert first.ask(ACTIVATE)
+    world.settle()
+    assert first.memory.pages[0].keyed and first.refs(0) == 2
+    own(first, 0)
+    assert first.alloc(1)
+    none = world.ffi.new("struct memory_range[1]")
+    assert world.lib.memory_fence(first.memory, none, 0, trusted) == 0
+    known = world.lib.content_holds(first.memory, addr_of(0), CHUNK, world.named(1))
+    assert known == trusted and first.owns(0, CELLS)
+    if trusted:
+        return
+    first.begin()
+    world.device.write(first.place(0, True), (5,) * CELLS, range(CELLS))
+    first.model[0] = (5,) * CELLS
+    first.end()
+    assert first.ask(SAVE)
+    world.settle()
+    assert first.read(0) == (5,) * CELLS
+
+
+def test_what_a_rank_owns_is_looked_at_where_it_writes(make: Make) -> None:
+    """In a range of more pages than there are, too: all in it, and nothing beside it."""
+    world = make(2, 8)
+    first, second = world.ranks
+    there = (0, 3, 9)
+    for rank in world.ranks:
+        for page in there:
+            assert rank.alloc(page)
+        assert rank.ask(ACTIVATE)
+        world.settle()
+    assert [first.refs(page) for page in there] == [2, 2, 2]
+    assert not second.owns(3 * CELLS, 6 * CELLS) and not second.owns(1 * CELLS, 6 * CELLS)
+    assert second.owns(4 * CELLS, 5 * CELLS)
+    own(first, 3)
+    assert first.owns(1 * CELLS, 8 * CELLS) and first.owns(3 * CELLS, 6 * CELLS)
+    assert not first.owns(1 * CELLS, 8 * CELLS + 1) and not first.owns(0, 9 * CELLS)
+
+
+def test_who_shares_all_of_it_is_counted_as_far_as_there_is_room(make: Make) -> None:
+    """What is there for two ranks and resident in neither is no chunk that they share."""
+    world = shared(make, 3)
+    first, second, _ = world.ranks
+    assert sharers(first, 0, CELLS, room=2) == (world.ranks[:2], False)
+    for rank in (first, second):
+        assert rank.alloc(1)
+    assert sharers(first, 0, 2 * CELLS) == (world.ranks, False)
+    assert sharers(first, CELLS, CELLS) == ([first], False)
+
+
+def test_what_is_still_on_its_way_in_is_not_given(make: Make) -> None:
+    world = make(2, 8)
+    first, second = world.ranks
+    same(first, second)
+    for rank in world.ranks:
+        assert rank.ask(SAVE)
+        world.settle()
+    assert first.ask(ACTIVATE)
+    world.turn()
+    assert first.moving and first.chunk(0) is not None
+    assert second.ask(ACTIVATE)
+    world.turn()
+    assert not second.told or second.told[-1] != (ACTIVATE, 0)
+    world.settle()
+
+
+def test_what_is_only_noted_is_not_given_to_who_needs_it(make: Make) -> None:
+    """The one that has it is still to write it."""
+    world = make(2, 8)
+    first, second = world.ranks
+    same(first, second)
+    assert second.ask(SAVE)
+    world.settle()
+    first.write(0, 7)
+    first.run(0, CELLS, 1)
+    assert second.ask(ACTIVATE)
+    world.settle()
+    assert second.chunk(0) != first.chunk(0)
+    first.end()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_who_is_doubted_neither_gives_nor_takes(make: Make, which: int) -> None:
+    world = make(2, 8)
+    first, second = world.ranks
+    same(first, second)
+    world.lib.memory_merge(world.ranks[1 - which].memory)
+    assert first.refs(0) == 2
+    own(second, 0)
+    second.write(0, 1)
+    assert second.ask(SAVE)
+    world.settle()
+    world.ranks[which].memory.doubted = True
+    assert second.ask(ACTIVATE)
+    world.settle()
+    assert second.chunk(0) != first.chunk(0)
+    scarce(first)
+    for rank in world.ranks:
+        assert world.lib.memory_merge(rank.memory) == 0
+    assert second.chunk(0) != first.chunk(0)
+
+
+def test_a_chunk_that_is_stuck_somewhere_is_shared_with_nobody_more(make: Make) -> None:
+    world = make(3, 8)
+    first, second, third = world.ranks
+    same(first, second)
+    assert world.lib.memory_merge(second.memory) == 0 and first.refs(0) == 2
+    world.fault("unmap")
+    second.free(0)
+    same(third)
+    assert world.lib.memory_merge(third.memory) == 0 and third.chunk(0) != first.chunk(0)
+    first.free(0)
+    assert world.memory.lost == 1
+
+
+def test_who_is_prepared_waits_for_what_a_busy_rank_has(make: Make) -> None:
+    """It will be shared; what a quiet one has is, at once."""
+    world = make(2, 8)
+    first, second = world.ranks
+    same(first, second)
+    assert second.ask(SAVE)
+    world.settle()
+    first.begin()
+    assert second.ask(PREFETCH)
+    world.settle()
+    assert second.chunk(0) is None and world.memory.prepared == 0
+    first.end()
+    assert second.ask(PREFETCH)
+    world.settle()
+    assert second.chunk(0) == first.chunk(0) and world.memory.prepared == 1
+    assert world.memory.swapped_in == 0
+
+
+def test_zeros_that_are_shared_spare_nothing(make: Make) -> None:
+    world = make(2, 8)
+    for rank in world.ranks:
+        assert rank.alloc(0) and rank.ask(ACTIVATE)
+        world.settle()
+    assert world.ranks[0].refs(0) == 2 and world.memory.spared == 0
+
+
+def test_all_come_to_the_chunk_that_most_refer_to(make: Make) -> None:
+    world = make(3, 8)
+    first, second, third = world.ranks
+    same(first, second)
+    assert world.lib.memory_merge(second.memory) == 0
+    same(third)
+    chunk = first.chunk(0)
+    for rank in (first, second, third):
+        assert world.lib.memory_merge(rank.memory) == 0
+        assert first.chunk(0) == second.chunk(0) == chunk
+    assert third.chunk(0) == chunk
+
+
+def test_what_is_opened_to_be_written_is_not_shared_before_it_is(make: Make) -> None:
+    """Also where there was nothing to copy, since the others had gone."""
+    world = shared(make, 3)
+    first, second, third = world.ranks
+    own(second, 0)
+    own(third, 0)
+    assert first.refs(0) == 1 and not first.owns(0, CELLS)
+    scarce(first, 7)
+    own(first, 0)
+    assert world.lib.memory_merge(first.memory) == 0 and first.owns(0, CELLS)
+    second.write(0, 1)
+    assert world.lib.memory_merge(second.memory) == 0 and first.owns(0, CELLS)
+    first.write(0, 1)
+    assert world.lib.memory_merge(second.memory) == 0 and first.chunk(0) == second.chunk(0)
+
+
+def test_what_was_copied_and_moved_out_is_kept_for_nobody(make: Make) -> None:
+    world = shared(make)
+    _, second = world.ranks
+    own(second, 0)
+    assert second.memory.pages[0].kept and second.ask(SAVE)
+    world.settle()
+    world.check()
+    assert second.ask(ACTIVATE)
+    world.settle()
+    assert second.refs(0) == 2

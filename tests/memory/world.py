@@ -138,6 +138,7 @@ class Rank:
         if self.memory.guarded:
             self.world.lib.sharing_copied(self.memory)
         self.memory.fenced &= self.memory.inflight != 0
+        self.memory.surprised &= self.memory.inflight != 0
 
     def wants(self, purpose: int, stay: bool, first: int, count: int) -> bool:
         wanted = self.world.ffi.new("struct memory_request *")

@@ -28,7 +28,6 @@ from support.ring_client import (
     until,
 )
 from support.trained import (
-    ALLREDUCE,
     GRADIENT,
     HOMES,
     MOMENTS,

@@ -36,4 +36,25 @@ MUTANTS = [
     Mutant("drawn-twice", "before->privates = v->privates;", ""),
     Mutant("coarsened-but-named", "e.content = private_content(v);", ";"),
     Mutant("loaded-unseen", "if (versions_invalid(&loaded)) {", "if (0) {"),
+    Mutant("room-for-too-few", "if (room > EXTENTS_MAX) /*", "if (room > EXTENTS_MAX)\n\t\treturn "
+           "false;\n\tif (0) /*"),
+    Mutant("no-room-and-as-it-was", "if (!put(to, to_addr, bytes, copied, count))",
+           "if (!put(to, to_addr, bytes, copied, count) && 0)"),
+    Mutant("empty-and-held", "uint32_t i = bytes ? at(v, addr) : v->count; i < v->count; i++) {\n"
+           "\t\tconst struct extent *e = &v->extents[i];\n\t\tif (e->addr >= end)\n\t\t\tbreak;\n"
+           "\t\tuint64_t from",
+           "uint32_t i = at(v, addr); i < v->count; i++) {\n"
+           "\t\tconst struct extent *e = &v->extents[i];\n\t\tif (e->addr >= end)\n\t\t\tbreak;\n"
+           "\t\tuint64_t from"),
+    Mutant("wide-fill-of-its-own", "value & ((1u << 8 * width) - 1)", "value"),
+    Mutant("zeros-but-for-the-last", "end_of(v, i) >= addr + bytes;",
+           "end_of(v, i) > addr + bytes;"),
+    Mutant("two-ranges-as-one", "\tdigest_word(d, bytes);\n", ""),
+    Mutant("loaded-in-part", "bytes % sizeof(struct extent) || ", ""),
+    Mutant("drawn-again-when-loaded", "struct versions loaded = *v;",
+           "struct versions loaded = *v;\n\tloaded.privates = 0;"),
+    Mutant("extents-of-nothing", "if (e->addr >= end_of(v, i))", "if (e->addr > end_of(v, i))"),
+    Mutant("offset-at-the-period", "e->content.offset >= e->content.period",
+           "e->content.offset > e->content.period"),
+    Mutant("two-that-are-one", "if (i && goes_on(e - 1, e))", "if (0)"),
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -204,11 +205,11 @@ def test_a_copy_over_itself_is_as_memmove(rank: Rank) -> None:
 # ---- bounds
 
 
-def digest_of(ffi: Any, lib: Any, versions: Any, count: int) -> tuple[int, int]:
-    """Of the map's first bytes."""
+def digest_of(ffi: Any, lib: Any, versions: Any, count: int, at: int = 0) -> tuple[int, int]:
+    """Of the map's first bytes, or others."""
     digest = ffi.new("struct digest *")
     lib.digest_begin(digest)
-    lib.versions_absorb(versions, BEGIN, count, digest)
+    lib.versions_absorb(versions, BEGIN + at, count, digest)
     found = lib.digest_end(digest)
     return found.a, found.b
 
@@ -229,6 +230,129 @@ def test_a_map_that_is_cut_too_finely_forgets_and_stays_sound(room: tuple[Any, A
     assert digest_of(ffi, lib, big, 2) != other.key(0, 2), "the second byte was written since"
     assert len(named) + sum(c.period == 1 for c in contents) == big.count
     lib.versions_close(big)
+
+
+def finely(room: tuple[Any, Any], count: int) -> Any:
+    """A map that has come from elsewhere, with so many extents, most of them of one byte."""
+    ffi, lib = room
+    made, extents = ffi.new("struct versions *"), ffi.new("struct extent[]", count)
+    for n in range(count):
+        extents[n].addr = BEGIN + n
+        extents[n].content.version.a = n
+    assert lib.versions_open(made, BEGIN, BEGIN + 8 * 8192) == 0
+    assert lib.versions_load(made, extents, ffi.sizeof(extents)) == 0
+    return made
+
+
+def test_a_map_that_came_from_elsewhere_may_be_cut_as_finely(room: tuple[Any, Any]) -> None:
+    """As one that has grown here: nothing is forgotten before there are too many extents."""
+    ffi, lib = room
+    most = 8192
+    for count in (5000, most - 3):
+        cut = finely(room, count)
+        for n in range(2):
+            lib.versions_private(cut, BEGIN + count + n, 1)
+        assert cut.count == count + 3 and lib.versions_invalid(cut) == ffi.NULL
+        lib.versions_close(cut)
+    full = finely(room, most)
+    lib.versions_private(full, BEGIN + most, 1)
+    assert most // 4 < full.count < most and lib.versions_invalid(full) == ffi.NULL
+    lib.versions_close(full)
+
+
+def test_a_copy_that_there_is_no_room_for_is_unknown(room: tuple[Any, Any]) -> None:
+    ffi, lib = room
+    cut = finely(room, 8000)
+    before = digest_of(ffi, lib, cut, 400, 8400)
+    lib.versions_copy(cut, BEGIN + 8400, cut, BEGIN, 400)
+    assert digest_of(ffi, lib, cut, 400, 8400) != before
+    lib.versions_close(cut)
+
+
+def test_nothing_is_copied_set_or_held_in_an_empty_range(room: tuple[Any, Any]) -> None:
+    _, lib = room
+    rank = Rank(*room)
+    rank.unknown(8, 8)
+    keys, count = [rank.key(at, 4) for at in range(BYTES - 4)], rank.map.count
+    for at in (0, 8, 10, 16):
+        lib.versions_private(rank.map, BEGIN + at, 0)
+        lib.versions_copy(rank.map, BEGIN + at, rank.map, BEGIN + 12, 0)
+        assert lib.versions_hold(rank.map, BEGIN + at, 0, lib.versions_fill(5, 1))
+    assert [rank.key(at, 4) for at in range(BYTES - 4)] == keys and rank.map.count == count
+    assert rank.invalid() == ""
+
+
+def test_a_fill_has_one_name_however_wide_it_is(room: tuple[Any, Any]) -> None:
+    _, lib = room
+
+    def named(value: int, width: int) -> tuple[int, ...]:
+        c = lib.versions_fill(value, width)
+        return c.version.a, c.version.b, c.period
+
+    assert named(7, 1) == named(0x0707, 2) == named(0x07070707, 4)
+    assert named(0x0107, 2) == named(0x01070107, 4)
+    assert len({named(7, 1), named(7, 2), named(7, 4), named(0x0107, 2), named(0x07010107, 4)}) == 5
+
+
+def test_zeros_are_known_as_far_as_they_go(room: tuple[Any, Any]) -> None:
+    _, lib = room
+    rank = Rank(*room)
+    rank.unknown(8, 8)
+    for at, count, zeros in [(0, 8, True), (0, 9, False), (4, 4, True), (16, BYTES - 16, True),
+                             (15, 2, False), (8, 8, False)]:  # fmt: skip
+        assert bool(lib.versions_zeros(rank.map, BEGIN + at, count)) == zeros
+
+
+def test_two_ranges_are_not_described_as_one(room: tuple[Any, Any]) -> None:
+    ffi, lib = room
+    rank = Rank(*room)
+    rank.unknown(0, 4)
+    found = []
+    for parts in ([(0, 8)], [(0, 4), (4, 4)], [(0, 8), (8, 0)]):
+        digest = ffi.new("struct digest *")
+        lib.digest_begin(digest)
+        for at, count in parts:
+            lib.versions_absorb(rank.map, BEGIN + at, count, digest)
+        end = lib.digest_end(digest)
+        found.append((end.a, end.b))
+    assert len(set(found)) == 3
+
+
+def test_a_map_that_is_wrong_in_one_place_is_not_taken(room: tuple[Any, Any]) -> None:
+    ffi, lib = room
+    rank = Rank(*room)
+    rank.unknown(8, 8)
+    rank.fill(20, b"\7\1", 2)
+    size, each = lib.versions_size(rank.map), ffi.sizeof("struct extent")
+    saved = ffi.new("uint8_t[]", size)
+    lib.versions_save(rank.map, saved)
+    good = bytes(ffi.buffer(saved))
+    fill = next(n for n in range(rank.map.count) if rank.map.extents[n].content.period == 2)
+
+    def changed(what: Callable[[Any], None]) -> bytes:
+        wrong = ffi.from_buffer("struct extent[]", bytearray(good))
+        what(wrong)
+        return bytes(ffi.buffer(wrong))
+
+    def empty(extents: Any) -> None:
+        extents[1].addr = extents[2].addr
+
+    def beyond(extents: Any) -> None:
+        extents[fill].content.offset = 2
+
+    def late(extents: Any) -> None:
+        extents[0].addr += 1
+
+    def alike(extents: Any) -> None:
+        extents[1].content = extents[0].content
+
+    wrong = [changed(what) for what in (empty, beyond, late, alike)]
+    for bytes_ in (*wrong, good[:-1], good[: each - 1], b""):
+        assert lib.versions_load(rank.map, bytes_, len(bytes_)) == errno.EINVAL
+    key = rank.key(8, 8)
+    assert lib.versions_load(rank.map, good, size) == 0 and rank.key(8, 8) == key
+    rank.unknown(8, 8)
+    assert rank.key(8, 8) != key, "nothing is drawn again where a map is loaded"
 
 
 @given(st.data())
@@ -283,6 +407,13 @@ def noticed(room: tuple[Any, Any]) -> bool:
         test_a_map_that_is_cut_too_finely_forgets_and_stays_sound,
         test_a_range_holds_what_it_was_given,
         test_a_map_goes_back_and_draws_nothing_twice,
+        test_a_map_that_came_from_elsewhere_may_be_cut_as_finely,
+        test_a_copy_that_there_is_no_room_for_is_unknown,
+        test_nothing_is_copied_set_or_held_in_an_empty_range,
+        test_a_fill_has_one_name_however_wide_it_is,
+        test_zeros_are_known_as_far_as_they_go,
+        test_two_ranges_are_not_described_as_one,
+        test_a_map_that_is_wrong_in_one_place_is_not_taken,
     )
     try:
         for test in fixed:

@@ -173,14 +173,12 @@ uint32_t memory_sharers(const struct rank_memory *m, const struct memory_range *
 {
 	const struct device_memory *d = m->device;
 	uint32_t found = 0;
-	bool all;
 	*exactly = true;
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct rank_memory *o = d->all[i];
+		bool all = true;
 		if (o != m && !(o->group == m->group && shares(m, o, ranges, count, &all)))
 			continue;
-		if (o == m)
-			shares(m, m, ranges, count, &all);
 		*exactly &= all && found < room;
 		if (found < room)
 			sharers[found++] = o;

@@ -113,10 +113,12 @@ static bool has_room(struct versions *v, uint64_t count)
 	uint64_t room = v->room;
 	if (count <= room)
 		return true;
+	if (count > EXTENTS_MAX)
+		return false;
 	while (room < count)
 		room *= 2;
-	if (room > EXTENTS_MAX)
-		return false;
+	if (room > EXTENTS_MAX) /* one that came from elsewhere had as much as it needed */
+		room = EXTENTS_MAX;
 	struct extent *more = realloc(v->extents, room * sizeof *more);
 	if (!more)
 		return false;

@@ -1,0 +1,154 @@
+"""What another rank has computed from the same is mapped: exactly, and while nobody uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .device import CELL, CELLS
+from .steps import own, same, scarce
+from .world import SAVE, Make, Rank, World, addr_of
+
+NONE, LATER, DONE, FAILED = range(4)
+WRITTEN = 2  # enum reach_use
+
+
+def work(world: World, *ranges: tuple[int, int], key: int = 77) -> Any:
+    """One that writes these cells, and nothing else: first and count."""
+    f = world.ffi.new("struct foreseen *")
+    f.known = f.keyed = True
+    f.key.a = f.key.b = key
+    for first, count in ranges:
+        world.lib.foreseen_add(f, addr_of(first), count * CELL, WRITTEN)
+    return f
+
+
+def compute(rank: Rank, f: Any, value: int) -> None:
+    """The rank does it, alone."""
+    for n in range(f.count):
+        first = (f.ranges[n].addr - addr_of(0)) // CELL
+        count = f.ranges[n].bytes // CELL
+        for page in {cell // CELLS for cell in range(first, first + count)}:
+            own(rank, page)
+        rank.run(first, count, value)
+        rank.end()
+    rank.world.lib.content_commit(rank.memory, f, f.key)
+
+
+def adopt(rank: Rank, f: Any) -> int:
+    found = int(rank.world.lib.memory_adopt(rank.memory, f))
+    if found == DONE:
+        for page in list(rank.model):
+            for other in rank.world.ranks:
+                if other is not rank and other.chunk(page) == rank.chunk(page):
+                    rank.model[page] = other.model[page]
+    rank.world.check()
+    return found
+
+
+def computed(make: Make, **more: Any) -> tuple[World, Any, Rank, Rank]:
+    """Two ranks of equal content, of which the first has done what the second is to do."""
+    world = make(2, 8, **more)
+    first, second = world.ranks
+    same(first, second)
+    f = work(world, (0, CELLS))
+    compute(first, f, 9)
+    return world, f, first, second
+
+
+def test_what_another_has_computed_is_taken(make: Make) -> None:
+    world, f, first, second = computed(make)
+    used = world.memory.used
+    assert adopt(second, f) == DONE
+    assert second.chunk(0) == first.chunk(0) and world.memory.used == used - 1
+    assert second.read(0) == (9,) * CELLS and not second.owns(0, CELLS)
+    assert adopt(second, work(world, (0, CELLS), key=78)) == NONE
+
+
+def test_nothing_is_mapped_under_the_last_reader(make: Make) -> None:
+    """What still runs reads what was there before."""
+    world, f, first, second = computed(make)
+    second.begin()
+    assert adopt(second, f) == LATER and second.chunk(0) != first.chunk(0)
+    assert second.read(0) == (1,) * CELLS
+    second.end()
+    assert second.ask(SAVE, stay=True)
+    world.turn()
+    assert second.moving and adopt(second, f) == LATER
+    world.settle()
+    world.lib.memory_changes(second.memory)
+    assert adopt(second, f) == DONE
+
+
+def test_nothing_is_taken_from_who_is_busy(make: Make) -> None:
+    """It may be writing that just now; and nobody waits for it."""
+    _, f, first, second = computed(make)
+    for rank in (first, second):
+        first.begin()
+        if rank is second:
+            second.begin()
+        assert adopt(second, f) == NONE
+        while first.works:
+            first.end()
+    second.end()
+    assert adopt(second, f) == DONE
+
+
+@pytest.mark.parametrize("why", ["group", "stopped", "doubted", "apart"])
+def test_nobody_waits_to_take_what_never_can_be_taken(make: Make, why: str) -> None:
+    world, f, _, second = computed(make, groups=(1, 2 if why == "group" else 1))
+    if why == "stopped":
+        world.lib.memory_stop(second.memory)
+    second.memory.doubted = why == "doubted"
+    world.memory.shares = why != "apart"
+    second.begin()
+    assert adopt(second, f) == NONE
+    second.end()
+    assert adopt(second, f) == NONE
+
+
+def test_what_was_copied_to_be_written_is_not_taken(make: Make) -> None:
+    world, f, first, second = computed(make)
+    third = Rank(world, 2)
+    world.ranks.append(third)
+    same(third)
+    assert world.lib.memory_merge(third.memory) == 0 and third.refs(0) == 2
+    scarce(first, 7)
+    own(third, 0)
+    assert adopt(third, f) == NONE
+    third.write(0, 1)
+    assert adopt(third, f) == DONE and second.refs(0) == 1
+
+
+def test_what_is_copied_each_time_is_not_taken(make: Make) -> None:
+    world, f, first, second = computed(make)
+    assert adopt(second, f) == DONE
+    own(second, 0)
+    second.write(0, 1)
+    assert adopt(second, f) == NONE
+    for rank in (first, second, first):
+        world.lib.memory_activated(rank.memory)
+    assert adopt(second, f) == DONE
+
+
+def test_what_is_not_taken_is_as_it_was(make: Make) -> None:
+    """Of two pages one is not the same: so nobody has what was to be, not even in the other."""
+    world = make(2, 8)
+    first, second = world.ranks
+    same(first, second, pages=2)
+    second.write(1, 5)
+    f = work(world, (0, CELLS + 1))
+    compute(first, f, 9)
+    assert adopt(second, f) == NONE
+    for rank in (second, first):
+        assert world.lib.memory_merge(rank.memory) == 0
+        assert second.chunk(0) != first.chunk(0)
+        world.check()
+
+
+def test_a_page_that_cannot_be_mapped_is_told_of(make: Make) -> None:
+    world, f, _, second = computed(make)
+    world.fault("map")
+    assert adopt(second, f) == FAILED
+    assert second.read(0) == (1,) * CELLS
