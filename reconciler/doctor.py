@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankfold import criu, paths
+from rankfold import criu, fanotify, paths
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Finding:
 def examine(state: Path) -> list[Finding]:
     return [
         _kernel(), _memfd(), _library(), _state(state), _sockets(state), _git(), _namespaces(),
-        _criu(), _nft(),
+        _criu(), _nft(), _files(),
     ]  # fmt: skip
 
 
@@ -112,3 +112,11 @@ def _nft() -> Finding:
     except criu.Missing as error:
         without = "; connections between a checkpointed job's ranks may be reset"
         return Finding("nft", False, f"{error}{without}", needed=False)
+
+
+def _files() -> Finding:
+    """Where it cannot be had, checkpoints are made all the same."""
+    if trouble := fanotify.trouble():
+        without = "; a checkpoint does not hold it, and files must be there as they were"
+        return Finding("fanotify", False, f"{trouble}{without}", needed=False)
+    return Finding("fanotify", True, "what ranks do to files is seen", needed=False)

@@ -76,12 +76,10 @@ class _Writing:
             for part, address, data in self.checkpoint.read_all(parts):
                 file, offset = targets[part]
                 at = offset(address, len(data))
-                if part.kind == "buffers":
+                if part.kind != "pages":
                     _write_sparse(file, data, at)
-                elif part.kind == "pages":
-                    pages.add(file, data, at)
                 else:
-                    _write(file, data, at)
+                    pages.add(file, data, at)
                 self.told(len(data))
             pages.write()
 
@@ -101,6 +99,7 @@ class _Writing:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = stack.enter_context(path.open("xb"))
         if part.kind == "blob":
+            file.truncate(part.size)
             return _Target(file.fileno(), lambda at, _: at)
         if part.kind != "pages":
             raise self._unfit(part, "is no part of a snapshot")

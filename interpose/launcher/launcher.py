@@ -52,6 +52,7 @@ from rankfold.interpose.launcher.config import (
     rank_environment,
 )
 from rankfold.interpose.launcher.rest import Rest
+from rankfold.interpose.launcher.touched import PAUSE_S, Touched
 from rankfold.interpose.launcher.workers import Workers
 from rankfold.log import area, set_up
 from rankfold.service import Request
@@ -78,6 +79,7 @@ class Launcher:
         self._image = self._make_image()
         self.workers = Workers()
         self.libraries: str | None = None  # folder of the copies that the rank preloads
+        self.touched = Touched(config, lambda: self._state() == "running")
         self.rest = Rest(self, _name(config), lambda: preloads(config))
         handlers: dict[type[messages.Operation], service.Handler] = {
             messages.Hello: self._hello,
@@ -102,6 +104,9 @@ class Launcher:
         """Start the rank; from here on the loop learns of its end."""
         config = self.config
         self._watch_children()
+        if self.namespaced:
+            self.touched.begin(afresh=not config.empty)
+            self._watch_files()
         if config.empty:
             return
         command = self._command()
@@ -143,6 +148,18 @@ class Launcher:
         kept = (config.workdir,) if fixed else (config.client_socket, config.workdir)
         return rooms.Room(config.hidden, kept, fixed)
 
+    def _watch_files(self) -> None:
+        """Read what happens to files, but not more often than every `PAUSE_S`."""
+        if not self.touched.seen:
+            return
+
+        def happened() -> None:
+            self.server.remove(self.touched)
+            self.touched.read()
+            self.server.after(PAUSE_S, self._watch_files)
+
+        self.server.add(self.touched, happened)
+
     def _watch_children(self) -> None:
         ours, kernels = socket.socketpair()
         ours.setblocking(False)
@@ -169,6 +186,7 @@ class Launcher:
         """Record the exit status, tell whoever serves the rank, stop the loop."""
         if self.exit_status is not None:
             return
+        self.touched.read()
         self.exit_status = exit_status
         for channel in list(self._claimed):
             self.server.post(channel, {"event": "exited", "exit_status": exit_status})

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import astuple
+from pathlib import Path
 from typing import Any, Protocol
 
 from rankfold import criu as programs
@@ -32,6 +33,7 @@ from rankfold.interpose.launcher import (
     undumpable,
 )
 from rankfold.interpose.launcher.config import Config
+from rankfold.interpose.launcher.touched import Touched
 from rankfold.interpose.launcher.workers import Workers
 from rankfold.log import area
 from rankfold.service import Request
@@ -52,6 +54,7 @@ class Held(Protocol):
     libraries: str | None
     server: service.Server
     workers: Workers
+    touched: Touched
 
     @property
     def image(self) -> int: ...
@@ -105,6 +108,7 @@ class Rest:
 
     def drop(self) -> None:
         """Nothing of the rank is left: neither is its cgroup."""
+        self.held.touched.read()
         self.frozen, self._written, self._restored = False, None, ""
         self._open_wall()
         try:
@@ -169,6 +173,7 @@ class Rest:
             self._stands()
 
     def _stands(self) -> None:
+        self.held.touched.read()
         self.frozen = True
         waiting, self._freezing = self._freezing, []
         for request in waiting:
@@ -216,6 +221,7 @@ class Rest:
         return {}
 
     def _thaw_now(self) -> None:
+        self.held.touched.read()
         self.frozen, self._written, self._restored = False, None, ""
         self._open_wall()
         try:
@@ -235,11 +241,14 @@ class Rest:
         if self._written and self._written[0] == folder and os.path.exists(folder):
             return {"bytes": self._written[1]}
         self._need_criu()
+        if lost := self.held.touched.lost:
+            raise ControlError("undumpable", f"rank {self.held.config.rank}: {lost}")
         about, memory = self._about()
         self._begin(f"snapshot into {folder}", request)
         pids, cgroup, image = self._pids(), self.freezer.path, self.held.image
+        touched = self.held.touched
         self.held.workers.start(
-            lambda: _written(folder, about, pids, cgroup, memory, image),
+            lambda: _written(folder, about, pids, cgroup, touched, memory, image),
             lambda result: self._after_snapshot(folder, result),
         )
         return None
@@ -348,9 +357,9 @@ class Rest:
         of_job = [each for rank in ranks for each in _connections(rank)]
         self._outside = sockets.outside(_connections(about), of_job)
         self._begin(f"restore from {folder}", request)
-        libraries, copies = self.preload(), config.copies
+        libraries, copies, journal = self.preload(), config.copies, self.held.touched.journal
         self.held.workers.start(
-            lambda: _prepared(folder, about, libraries, copies, self.held.image),
+            lambda: _prepared(folder, about, libraries, copies, journal, self.held.image),
             lambda result: self._prepared(folder, about, result),
         )
         return None
@@ -431,8 +440,9 @@ class Rest:
                 for kind, size in about.logs.items():
                     snapshots.cut(self.held.config.log(kind), size)
                 self._leave_outside()
+                self.held.touched.set(snapshots.touched(folder))
                 self.held.restored(about.pid, memory)
-            except (OSError, handshake.Refused) as error:
+            except (OSError, snapshots.Unfit, handshake.Refused) as error:
                 self._not_restored(ControlError("failed", f"what was restored is wrong: {error}"))
                 return
             self.frozen, self._restored = True, folder
@@ -515,6 +525,7 @@ def _written(
     about: snapshots.About,
     pids: set[int],
     cgroup: str,
+    touched: Touched,
     memory: int | None,
     image: int,
 ) -> Message:
@@ -522,7 +533,7 @@ def _written(
     if hindrances:
         return {"code": "undumpable", "message": "; ".join(hindrances[:3])}
     try:
-        return {"bytes": snapshots.write(folder, about, cgroup, memory, image)}
+        return {"bytes": snapshots.write(folder, about, pids, cgroup, touched, memory, image)}
     except criu.Refused as error:
         return {"code": "undumpable", "message": str(error)}
     except criu.Killed as error:
@@ -534,11 +545,12 @@ def _written(
 
 
 def _prepared(
-    folder: str, about: snapshots.About, libraries: tuple[str, ...], copies: str, image: int
-) -> Message:
+    folder: str, about: snapshots.About, libraries: tuple[str, ...], copies: str, journal: Path,
+    image: int,
+) -> Message:  # fmt: skip
     try:
         place = interposer.again(about.interposer, libraries, copies) if about.interposer else None
-        last = snapshots.prepare(folder, image)
+        last = snapshots.prepare(folder, journal, image)
     except (snapshots.Unfit, interposer.Unusable) as error:
         return {"code": "snapshot", "message": str(error)}
     except programs.Missing as error:

@@ -2,7 +2,7 @@
 
 ``about.json`` written last: see About. ``criu/`` the images of its processes as CRIU wrote them,
 but for `images.mend`. ``image`` the launcher's image of its device memory, sparse; only if the rank
-has a channel. (The channel itself is among the processes' memory.)
+has a channel. (The channel itself is among the processes' memory.) Its files: see files.py.
 
 Writing and reading it takes seconds for gigabytes: the launcher does it in a process of its own.
 """
@@ -10,7 +10,6 @@ Writing and reading it takes seconds for gigabytes: the launcher does it in a pr
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import platform
@@ -19,11 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rankfold.interpose.launcher import channel, criu, images
+from rankfold.interpose.launcher import channel, criu, files, images, sparse
+from rankfold.interpose.launcher.touched import Touched
 
 VERSION = 1
 _ABOUT, _IMAGES, _IMAGE = "about.json", "criu", "image"
-_COPY_BYTES = 16 << 20
 _PIDS = 64  # that CRIU may need for its own processes
 _FIRST_PID = 300  # the kernel gives no lower one twice
 
@@ -57,10 +56,14 @@ class About:
         return self.channel is not None
 
 
-def write(folder: str, about: About, cgroup: str, memory: int | None, image: int) -> int:
+def write(
+    folder: str, about: About, pids: set[int], cgroup: str, touched: Touched, memory: int | None,
+    image: int,
+) -> int:  # fmt: skip
     """Into `folder`, made anew: the rank that is frozen in `cgroup`. How many bytes it takes.
 
-    `memory`: the channel. Raises criu.Refused, criu.Killed, rankfold.criu.Missing, OSError.
+    `pids`: all of the rank. `memory`: the channel. Raises criu.Refused, criu.Killed,
+    rankfold.criu.Missing, OSError.
     """
     place = Path(folder)
     shutil.rmtree(place, ignore_errors=True)
@@ -69,10 +72,13 @@ def write(folder: str, about: About, cgroup: str, memory: int | None, image: int
     criu.note_cpu(processes)
     if memory is not None:
         channel.punch(memory)
+    opened = files.Opened(pids, touched.is_ours)
     dumping = criu.dump(about.pid, processes, cgroup)
     try:
+        if touched.seen:
+            files.take(place, touched.names, opened)
         if memory is not None:
-            _copy_out(image, place / _IMAGE)
+            sparse.copy_out(image, place / _IMAGE)
     finally:
         criu.finish(dumping, processes)
     images.mend(processes)
@@ -111,8 +117,10 @@ def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
         raise Unfit(f"its image has {about.image_bytes} bytes, not {image_bytes}")
 
 
-def prepare(folder: str, image: int) -> int:
-    """Compare processors and fill the image. A pid behind which CRIU may have its own processes.
+def prepare(folder: str, journal: Path, image: int) -> int:
+    """Compare processors and what the rank reads, then set its files back and fill the image:
+    `journal` is that of the names it has made here. A pid behind which CRIU may have its own
+    processes.
 
     Raises Unfit, rankfold.criu.Missing, OSError.
     """
@@ -124,10 +132,25 @@ def prepare(folder: str, image: int) -> int:
     taken = images.threads(processes)
     if not taken:
         raise Unfit(f"{processes} holds no processes")
+    try:
+        if found := files.read(folder):
+            files.compare(found)
+            files.put(Path(folder), found, journal)
+    except files.Differs as differs:
+        raise Unfit(str(differs)) from differs
     source = Path(folder, _IMAGE)
     if source.exists():
-        _copy_in(source, image)
+        _fill(source, image)
     return _gap(taken)
+
+
+def touched(folder: str) -> dict[str, bool]:
+    """What the rank had touched, as in Touched. Raises Unfit."""
+    try:
+        found = files.read(folder)
+    except files.Differs as differs:
+        raise Unfit(str(differs)) from differs
+    return found.names if found else {}
 
 
 def opened_images(folder: str) -> int:
@@ -150,49 +173,14 @@ def _gap(taken: set[int]) -> int:
     return last
 
 
-# ---- sparse files --------------------------------------------------------------------------
-
-
-def _copy_out(source: int, target: Path) -> None:
-    fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.ftruncate(fd, os.fstat(source).st_size)
-        _copy(source, fd)
-    finally:
-        os.close(fd)
-
-
-def _copy_in(source: Path, target: int) -> None:
+def _fill(source: Path, target: int) -> None:
     fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if os.fstat(fd).st_size != os.fstat(target).st_size:
             raise Unfit(f"{source} has {os.fstat(fd).st_size} bytes")
-        _copy(fd, target)
+        sparse.copy(fd, target)
     finally:
         os.close(fd)
-
-
-def _copy(source: int, target: int) -> None:
-    """What is not a hole, to the same place."""
-    size, at = os.fstat(source).st_size, 0
-    while at < size:
-        try:
-            begin = os.lseek(source, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # holes up to the end
-                return
-            raise
-        at = os.lseek(source, begin, os.SEEK_HOLE)
-        _copy_range(source, target, begin, at)
-
-
-def _copy_range(source: int, target: int, begin: int, end: int) -> None:
-    os.lseek(target, begin, os.SEEK_SET)
-    while begin < end:
-        sent = os.sendfile(target, source, begin, min(_COPY_BYTES, end - begin))
-        if sent == 0:
-            raise OSError(errno.EIO, f"the file ends at byte {begin}")
-        begin += sent
 
 
 def cut(path: str, size: int) -> None:

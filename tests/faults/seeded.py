@@ -72,6 +72,7 @@ LAUNCHER, PROCESS = "interpose/launcher/launcher.py", "interpose/launcher/proces
 CONFIG, ROOM = "interpose/launcher/config.py", "interpose/launcher/room.py"
 ON_RANK = "tests/launcher/test_rank_process.py::"
 ON_REST, ON_IMAGES = "tests/launcher/test_rest.py::", "tests/launcher/test_images.py::"
+ON_FILES = "tests/launcher/test_files.py::"
 RESTING = "interpose/launcher/"
 ON_CHANNEL, ON_CONFIG = "tests/launcher/test_channel.py::", "tests/launcher/test_config.py::"
 LAUNCHERS = [
@@ -154,6 +155,18 @@ LAUNCHERS = [
     Mutant("half-dumped-lives-on", RESTING + "rest.py",
            "            process.signal_all(process.KILL, self.held.namespaced)\n            return",
            "            return", ON_REST + "test_a_rank_is_ended_when_criu_is_killed_over_it"),
+    Mutant("later-files-stay", RESTING + "files.py",
+           "gone += [path for path in later if path not in self._done]", "pass",
+           ON_FILES + "test_files_are_set_back_to_what_they_were[again]"),
+    Mutant("inputs-not-looked-at", RESTING + "snapshots.py", "files.compare(found)", "pass",
+           ON_FILES + "test_an_input_that_differs_is_named_and_nothing_is_changed[other]"),
+    Mutant("files-with-other-numbers", RESTING + "files.py", "if not self._rewritten(entry):",
+           "if True:", ON_FILES + "test_a_database_comes_back_in_the_middle_of_a_transaction"),
+    Mutant("names-below-renamed-folders-lost", RESTING + "touched.py", "in _below(new):",
+           "in ():", ON_FILES + "test_files_are_set_back_to_what_they_were[again]"),
+    Mutant("first-rank-loses-its-file", RESTING + "files.py",
+           "if self._done.get(entry.path) == [list(entry.was), identity]:", "if False:",
+           ON_FILES + "test_ranks_that_share_a_file_are_both_set_back"),
 ]  # fmt: skip
 
 PLACEMENT, YAML = "reconciler/plan/placement.py", "reconciler/yamldoc.py"

@@ -37,11 +37,13 @@ class Trained:
     def __init__(self, rankfold: Rankfold, specs: Specs, program: Path, folder: Path):
         self.rankfold, self.specs, self.program, self.folder = rankfold, specs, program, folder
         self.name = folder.name
+        self.wrapper: list[str] = []
 
     def apply(self, gpus: int = 2, extra: str = "", wait: bool = True) -> None:
         self.folder.mkdir(exist_ok=True)
         text = str(GPT / "text/genesis.txt")
-        command = [str(self.program), "--steps", str(STEPS), "--data", text, "--out", "params"]
+        arguments = ["--steps", str(STEPS), "--data", text, "--out", "params"]
+        command = [*self.wrapper, str(self.program), *arguments]
         extra = f"workdir: {self.folder}\n  {extra}"
         self.specs.program(command, self.name, gpus, extra, RANKS)
         self.rankfold("apply", "-f", str(self.specs.folder), *(["--wait"] if wait else []))

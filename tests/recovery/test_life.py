@@ -120,6 +120,45 @@ def test_a_job_goes_on_in_another_state_directory_with_the_same_store(
         other.end()
 
 
+# Beside the program it writes a log and replaces a copy of it, again and again.
+BUSY = """\
+(
+    n=0
+    while :; do
+        n=$((n + 1))
+        echo $n >>log-$RANK
+        cp log-$RANK half-$RANK
+        mv half-$RANK copy-$RANK
+        sleep 0.02
+    done
+) &
+"$@"
+status=$?
+kill $!
+exit $status
+"""
+
+
+def test_files_are_those_of_the_checkpoint(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    job.wrapper = ["sh", "-c", BUSY, "sh"]
+    job.apply(gpus=1)
+    job.reaches(10)
+    rankfold("checkpoint", job.name, "--wait")
+    (job.folder / "of-others").write_text("theirs")
+    for step in (20, 30):
+        job.reaches(step)
+        kill_everything(rankfold, job)
+        job.apply(gpus=2)
+        assert "back to checkpoint 1-1" in rankfold("describe", job.name)
+    assert job.results() == undisturbed
+    for rank in range(RANKS):
+        numbers = (job.folder / f"log-{rank}").read_text().split()
+        assert numbers == [str(number + 1) for number in range(len(numbers))]
+    assert (job.folder / "of-others").read_text() == "theirs"
+
+
 POLICY = """\
 apiVersion: rankfold/v1alpha1
 kind: Policy

@@ -1,0 +1,248 @@
+"""The names that a rank has made, written, renamed, linked or removed: `fanotify` tells the
+launcher, pid 1 of the rank's namespace, and the program neither waits nor knows.
+
+What is there under these names is looked up when the rank stands still (files.py), so the order of
+events does not matter. What was not there before the rank made it goes, line by line, to a journal
+on disk too: who restores an earlier moment, after everything was killed, finds there what came
+later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rankfold import fanotify
+from rankfold.fanotify import Event, Node, Place
+from rankfold.interpose.launcher import room
+from rankfold.interpose.launcher.config import Config
+from rankfold.log import area
+
+log = area(__file__)
+
+PAUSE_S = 0.05  # between two looks: what happens meanwhile to one name is one event
+NAMES_MAX = 20_000  # more are looked through for those that nobody will ask for
+_OURS = 1  # the launcher's pid; what it starts works while the rank stands still
+_MADE = fanotify.CREATE | fanotify.MOVED_TO
+_KERNELS = ("/proc", "/sys", "/dev")
+_SHARED_MEMORY = "/dev/shm"
+
+
+class Touched:
+    """`names`: of each whether the rank made it, so that nothing was there before; in the order in
+    which they were met. `lost`: why some may be missing."""
+
+    def __init__(self, config: Config, running: Callable[[], bool]):
+        """`running`: whether what happens now is the rank's doing."""
+        self.names: dict[str, bool] = {}
+        self.lost = ""
+        self.journal = journal_of(config)
+        self.is_ours = Ours(config)
+        self._running = running
+        self._group: fanotify.Group | None = None
+        self._file = -1  # of the journal, once something was written
+        self._paths: dict[Node, str | None] = {}  # of folders, while a batch is read
+        self._places: dict[Node, Place] = {}  # of folders that the rank made, renamed or removed
+        self._before: dict[str, str] = {}  # old names of renamed folders
+        self._enough = NAMES_MAX
+
+    def begin(self, afresh: bool) -> None:
+        """Hear of files from now on; `afresh`: what an earlier rank made is nobody's business."""
+        if afresh:
+            self.journal.unlink(missing_ok=True)
+        try:
+            self._group = fanotify.Group()
+            unseen = fanotify.mark_all(self._group)
+        except OSError as error:
+            self.close()
+            log.warning("the rank's files are not seen, and not saved: %s", error)
+            return
+        for path, why in unseen.items():
+            log.warning("files in %s are not seen, and not saved: %s", path, why)
+
+    @property
+    def seen(self) -> bool:
+        return self._group is not None
+
+    def fileno(self) -> int:
+        assert self._group is not None
+        return self._group.fileno()
+
+    def close(self) -> None:
+        if self._group:
+            self._group.close()
+            self._group = None
+
+    def set(self, names: dict[str, bool]) -> None:
+        """The rank is as it was when it had touched these, and the journal has been written so."""
+        self.names, self.lost = dict(names), ""
+        self._places, self._before = {}, {}
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def read(self) -> None:
+        """Take in what has happened. While the rank stands still, it was not the rank."""
+        if self._group is None:
+            return
+        try:
+            events = list(self._group.events(_OURS))
+            if self._running():
+                self._take(events)
+        except OSError as error:
+            self.lost = f"what the rank does to files was not seen: {error}"
+            log.error("%s", self.lost)
+
+    # ---- one batch
+
+    def _take(self, events: list[Event]) -> None:
+        self._paths.clear()
+        for event in events:  # first: later ones tell where folders were that are gone
+            if event.mask & fanotify.ONDIR and event.target and event.place:
+                self._places[event.target] = event.place
+        fresh: dict[str, bool] = {}
+        for event in events:
+            if event.mask & fanotify.OVERFLOW:
+                self.lost = "the kernel had no memory for what it tells of the rank's files"
+            if event.mask & fanotify.RENAME:
+                self._renamed(event, fresh)
+            else:
+                path = self._path(event.place) or self._target(event)
+                if path:
+                    self._note(path, bool(event.mask & _MADE), fresh)
+        self._write(fresh)
+        if len(self.names) > self._enough:
+            self._forget_some()
+
+    def _renamed(self, event: Event, fresh: dict[str, bool]) -> None:
+        """What lies in a renamed folder has got other names, too."""
+        old, new = self._path(event.old), self._path(event.place)
+        for path, made in ((old, False), (new, True)):
+            if path:
+                self._note(path, made, fresh)
+        if event.mask & fanotify.ONDIR and new:
+            if old:
+                self._before[new] = old
+            self._paths.clear()
+            earlier, at = [new], new
+            while at := self._before.get(at, ""):
+                if at in earlier:
+                    break
+                earlier.append(at)
+            for below in _below(new):
+                for folder in earlier:
+                    self._note(folder + below, folder == new, fresh)
+
+    def _note(self, path: str, made: bool, fresh: dict[str, bool]) -> None:
+        if path not in self.names and not self.is_ours(path):
+            self.names[path] = fresh[path] = made
+
+    def _target(self, event: Event) -> str | None:
+        """Of an event without a name: a file that was opened by its handle, or that is gone."""
+        if event.target is None or event.place is not None or self._group is None:
+            return None
+        return self._group.path(event.target)
+
+    def _path(self, place: Place | None) -> str | None:
+        if place is None:
+            return None
+        folder = self._folder(place.folder)
+        if folder is None or place.name == ".":
+            return folder
+        return os.path.join(folder, place.name)
+
+    def _folder(self, node: Node, depth: int = 0) -> str | None:
+        if node not in self._paths:
+            assert self._group is not None
+            found = self._group.path(node)
+            if found is None and node in self._places and depth < _DEPTH_MAX:
+                place = self._places[node]
+                above = self._folder(place.folder, depth + 1)
+                found = os.path.join(above, place.name) if above else None
+            self._paths[node] = found
+        return self._paths[node]
+
+    def _write(self, fresh: dict[str, bool]) -> None:
+        if not fresh:
+            return
+        try:
+            if self._file < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._file = os.open(self.journal, flags, 0o600)
+            os.write(self._file, lines(fresh))
+        except OSError as error:
+            log.warning("%s: %s", self.journal, error)
+
+    def _forget_some(self) -> None:
+        """Names that were made and are gone, but for the latest: programs reuse some of theirs."""
+        gone = [path for path, made in self.names.items() if made and not os.path.lexists(path)]
+        for path in gone[: -NAMES_MAX // 4]:
+            del self.names[path]
+        self._places.clear()
+        self._enough = max(NAMES_MAX, 2 * len(self.names))
+
+
+_DEPTH_MAX = 100
+
+
+def journal_of(config: Config) -> Path:
+    return Path(config.exit_file).with_suffix(".files")
+
+
+def lines(names: dict[str, bool]) -> bytes:
+    """As the journal has them."""
+    return "".join(f"{json.dumps([path, made])}\n" for path, made in names.items()).encode()
+
+
+def made_later(journal: Path, known: Iterable[str]) -> list[str]:
+    """Of the names in a journal those that the rank made, but for the known ones."""
+    found: dict[str, None] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for line in journal.read_bytes().splitlines():
+            with contextlib.suppress(ValueError, TypeError):  # the last one may be half
+                path, made = json.loads(line)
+                if made:
+                    found[path] = None
+    for path in known:
+        found.pop(path, None)
+    return list(found)
+
+
+class Ours:
+    """Whether a path is nothing of the rank's: what it finds hidden, its logs, the kernel's."""
+
+    def __init__(self, config: Config):
+        real = os.path.realpath
+        self._work = real(config.workdir)
+        self._hidden = tuple(real(folder) for folder in config.hidden)
+        self._logs = frozenset((real(config.log("out")), real(config.log("err"))))
+
+    def __call__(self, path: str) -> bool:
+        if path in self._logs or _within(path, room.FOLDER):
+            return True
+        for folder in self._hidden:
+            if _within(path, folder):
+                return not (_within(self._work, folder) and _within(path, self._work))
+        kernels = any(_within(path, folder) for folder in _KERNELS)
+        return kernels and not _within(path, _SHARED_MEMORY)
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def _below(folder: str) -> list[str]:
+    """All names below a folder, each with a slash in front; those that cannot be read are not
+    there."""
+    found, waiting = [], [""]
+    while waiting:
+        at = waiting.pop()
+        with contextlib.suppress(OSError), os.scandir(folder + at) as entries:
+            for entry in entries:
+                found.append(f"{at}/{entry.name}")
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(found[-1])
+    return found

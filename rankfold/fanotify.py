@@ -1,0 +1,238 @@
+"""What happens to files on this machine, as the kernel tells it: fanotify(7), with names.
+
+A group hears of whole file systems, whoever changes something there and however it calls the
+kernel; nobody waits for it. It takes Linux 5.17, CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH, and file
+systems whose file handles can be opened: NFS and most overlays are not among them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+MODIFY, ATTRIB, CLOSE_WRITE = 0x2, 0x4, 0x8
+MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
+OVERFLOW = 0x4000  # some events are missing
+RENAME, ONDIR = 0x1000_0000, 0x4000_0000
+_MASK = MODIFY | ATTRIB | CLOSE_WRITE | CREATE | DELETE | RENAME | ONDIR
+
+_INIT = (
+    0x1 | 0x2 | 0x10 | 0x20  # close on exec, do not block, no limits to the queue and to marks
+    | 0x200 | 0x400 | 0x800 | 0x1000  # handles of the file and of its folder, names, targets
+)  # fmt: skip
+_MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
+_AT_FDCWD = -100
+_METADATA, _INFO, _HANDLE = struct.Struct("<IBBHQii"), struct.Struct("<BBH"), struct.Struct("<Ii")
+_FSID_BYTES = 8
+_FILE, _NAME, _FOLDER, _OLD_NAME, _NEW_NAME = 1, 2, 3, 10, 12  # kinds of information
+_READ_BYTES = 1 << 18
+_HANDLE_BYTES = 128
+
+# Of the kernel's own: nothing there is a file of anybody.
+_NO_FILES = frozenset((
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts",
+    "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore",
+    "securityfs", "sysfs", "tracefs", "rpc_pipefs", "selinuxfs",
+))  # fmt: skip
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Node(NamedTuple):
+    """A file or folder, whatever it is called: its file system and its handle there."""
+
+    fsid: bytes
+    handle: bytes
+
+
+class Place(NamedTuple):
+    """A name in a folder; ``.`` is the folder itself."""
+
+    folder: Node
+    name: str
+
+
+class Event(NamedTuple):
+    """`mask` may hold several things that happened to the same name, in any order. `pid`: of the
+    process, as our namespace numbers it. `old`: of a renamed one, whose new name is `place`."""
+
+    mask: int
+    pid: int
+    place: Place | None
+    old: Place | None
+    target: Node | None
+
+
+class Group:
+    """Hears of the file systems that were marked. Raises OSError."""
+
+    def __init__(self) -> None:
+        self._fd = _checked(_libc.fanotify_init(_INIT, os.O_RDONLY), "fanotify_init")
+        self._mounts: dict[bytes, int] = {}
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def mark(self, path: str) -> None:
+        """Hear of the file system that `path` lies in. Raises OSError."""
+        fsid = os.statvfs(path).f_fsid.to_bytes(_FSID_BYTES, "little")
+        if fsid in self._mounts:
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            os.close(_opened(fd, _handle_of(path)))  # may it be opened at all?
+            flags, mask = _MARK_ADD | _MARK_FILESYSTEM, ctypes.c_uint64(_MASK)
+            result = _libc.fanotify_mark(self._fd, flags, mask, _AT_FDCWD, os.fsencode(path))
+            _checked(result, "fanotify_mark")
+        except OSError:
+            os.close(fd)
+            raise
+        self._mounts[fsid] = fd
+
+    def close(self) -> None:
+        for fd in (self._fd, *self._mounts.values()):
+            os.close(fd)
+
+    def events(self, above: int = 0) -> Iterator[Event]:
+        """All there are by now, of processes of our pid namespace with a pid above that (those
+        outside have 0), and what concerns the queue. Raises OSError."""
+        while True:
+            try:
+                data = os.read(self._fd, _READ_BYTES)
+            except BlockingIOError:
+                return
+            at = 0
+            while at < len(data):
+                length, _, _, begin, mask, _, pid = _METADATA.unpack_from(data, at)
+                if pid > above or mask & OVERFLOW:
+                    yield _event(data, at + begin, at + length, mask, pid)
+                at += length
+
+    def path(self, node: Node) -> str | None:
+        """What a folder or file is called now; None if it is gone. Raises OSError."""
+        mount = self._mounts.get(node.fsid)
+        if mount is None:
+            return None
+        try:
+            fd = _opened(mount, node.handle)
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise
+        try:
+            found = os.readlink(f"/proc/self/fd/{fd}")
+            return None if found.endswith(_DELETED) and os.fstat(fd).st_nlink == 0 else found
+        finally:
+            os.close(fd)
+
+
+_GONE = (errno.ENOENT, errno.ESTALE)
+_DELETED = " (deleted)"
+
+
+def _event(data: bytes, at: int, end: int, mask: int, pid: int) -> Event:
+    place = old = target = None
+    while at < end:
+        kind, _, length = _INFO.unpack_from(data, at)
+        start = at + _INFO.size
+        fsid, start = data[start : start + _FSID_BYTES], start + _FSID_BYTES
+        stop = start + _HANDLE.size + _HANDLE.unpack_from(data, start)[0]
+        node = Node(fsid, data[start:stop])
+        if kind in (_NAME, _OLD_NAME, _NEW_NAME):
+            name = os.fsdecode(data[stop : data.index(b"\0", stop)])
+            if kind == _OLD_NAME:
+                old = Place(node, name)
+            else:
+                place = Place(node, name)
+        elif kind == _FOLDER:
+            place = Place(node, ".")
+        elif kind == _FILE:
+            target = node
+        at += length
+    return Event(mask, pid, place, old, target)
+
+
+def _handle_of(path: str) -> bytes:
+    empty, length = _HANDLE.pack(_HANDLE_BYTES, 0), _HANDLE.size + _HANDLE_BYTES
+    buffer = ctypes.create_string_buffer(empty, length)
+    mount = ctypes.c_int()
+    name = os.fsencode(path)
+    result = _libc.name_to_handle_at(_AT_FDCWD, name, buffer, ctypes.byref(mount), 0)
+    _checked(result, "name_to_handle_at")
+    return buffer.raw[: _HANDLE.size + _HANDLE.unpack_from(buffer.raw)[0]]
+
+
+def _opened(mount: int, handle: bytes) -> int:
+    buffer = ctypes.create_string_buffer(handle, len(handle))
+    result = _libc.open_by_handle_at(mount, buffer, os.O_PATH | os.O_CLOEXEC)
+    return _checked(result, "open_by_handle_at")
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+# ---- which file systems there are --------------------------------------------------------------
+
+
+class Mount(NamedTuple):
+    device: str  # its numbers
+    root: str  # what of the file system is mounted
+    path: str
+    kind: str
+
+
+def mounts() -> list[Mount]:
+    """One for each file system that may be written, as we see them; of several the one that shows
+    most of it."""
+    found: dict[str, Mount] = {}
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        words, _, more = line.partition(" - ")
+        _, _, device, root, path, options = words.split()[:6]
+        kind, _, of_all = more.split()[:3]
+        if kind in _NO_FILES or "ro" in (options.split(",")[0], of_all.split(",")[0]):
+            continue
+        mount = Mount(device, _plain(root), _plain(path), kind)
+        known = found.get(device)
+        if known is None or len(mount.root) < len(known.root):
+            found[device] = mount
+    return list(found.values())
+
+
+def _plain(text: str) -> str:
+    """As mountinfo writes a path: a space is ``\\040``."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def mark_all(group: Group) -> dict[str, str]:
+    """Hear of every file system that may be written: where that cannot be, and why."""
+    unseen = {}
+    for mount in mounts():
+        try:
+            group.mark(mount.path)
+        except OSError as error:
+            unseen[mount.path] = f"{mount.kind}: {error.strerror}"
+    return unseen
+
+
+def trouble() -> str:
+    """What of files is not seen on this machine, and why; empty: nothing."""
+    try:
+        with contextlib.closing(Group()) as group:
+            unseen = mark_all(group)
+    except OSError as error:
+        return f"what a rank writes is not seen ({error.strerror})"
+    if unseen:
+        what = ", ".join(f"{path} ({why})" for path, why in sorted(unseen.items()))
+        return f"what a rank writes is not seen in {what}"
+    return ""

@@ -1,0 +1,266 @@
+"""What ranks do to files is part of their snapshots, and set back by a restore."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import privileges
+from support.leaks import State
+
+from .conftest import Launched
+from .test_rest import Place, kill, refusal, save
+
+PROGRAM = Path(__file__).parent / "writing_program.py"
+RAW = Path(__file__).parent / "raw_calls.c"
+
+
+class Tree(Place):
+    """Beside what `Place` has: a tree that the program writes to."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.tree = folder / "tree"
+        self.tree.mkdir()
+
+    def start(self, name: str, *arguments: str) -> Launched:
+        folders = (str(self.work), str(self.tree))
+        return self.launch(sys.executable, str(PROGRAM), name, *folders, *arguments)
+
+    def changes(self, launched: Launched) -> None:
+        """Let go, it changes what was saved."""
+        (self.work / "on").write_text("x")
+        with launched.client() as client:
+            client.ask("thaw")
+        exit_file = Path(launched.config["exit_file"])
+        journal = exit_file.with_suffix(".files")
+        while f"{self.work}/changed" not in journal.read_text():
+            assert not exit_file.exists(), launched.text("err")
+            time.sleep(0.01)
+        kill(launched)
+        (self.work / "on").unlink()
+
+    def restored(self, rig: int = 0) -> Launched:
+        """Frozen, under a fresh launcher."""
+        fresh = self.empty(rig)
+        with fresh.client() as client:
+            client.ask("restore", folder=str(self.saved))
+        return fresh
+
+    def output(self, launched: Launched) -> list[str]:
+        """Of one that is let go, told to end."""
+        self.go()
+        with launched.client() as client:
+            client.ask("thaw")
+        assert launched.end()["exit_status"] == 0, launched.text("err")
+        return launched.text("out").splitlines()
+
+
+@pytest.fixture
+def place(state: State) -> Tree:
+    privileges.need_criu()
+    return Tree(state.folder)
+
+
+def seen(folder: Path) -> dict[str, Any]:
+    """All that there is below a folder, but for the times of folders that are not written down."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        status = path.lstat()
+        what: list[Any] = [stat.filemode(status.st_mode), status.st_uid, status.st_nlink]
+        if path.is_symlink():
+            what.append(os.readlink(path))
+        elif path.is_file():
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            what += [digest, status.st_size, status.st_mtime_ns]
+        found[str(path.relative_to(folder))] = what
+    return found
+
+
+def furnish(tree: Path) -> None:
+    """What was there before the rank."""
+    for name in ("linked input", "given", "unwanted", "truncated", "untouched"):
+        (tree / name).write_text(f"{name} of old")
+    (tree / "unwanted folder").mkdir()
+    (tree / "unwanted folder/inside").write_text("unwanted, too")
+
+
+@pytest.mark.parametrize("rig", [0, 1], ids=["again", "elsewhere"])
+def test_files_are_set_back_to_what_they_were(place: Tree, rig: int) -> None:
+    furnish(place.tree)
+    launched = place.start("names")
+    save(launched, place.saved)
+    before = seen(place.tree)
+    assert "folder/moved/deeper/file" in before and "short-lived" not in before
+    place.changes(launched)
+    assert seen(place.tree) != before
+    (place.tree / "later/of others").parent.mkdir(exist_ok=True)
+    (place.tree / "later/of others").write_text("theirs")
+    if rig == 1:  # nobody there knows what was made later
+        shutil.rmtree(place.tree / "later")
+        shutil.rmtree(place.tree / "folder/again")
+        (place.tree / "link/below").unlink()
+    fresh = place.restored(rig)
+    after = seen(place.tree)
+    if rig == 0:
+        assert after.pop("later/of others") and after.pop("later")
+    assert after == before
+    assert (place.tree / "first").samefile(place.tree / "second")
+    assert place.output(fresh) == ["half a line"]
+
+
+def test_files_come_back_in_a_tree_that_has_only_the_inputs(place: Tree) -> None:
+    furnish(place.tree)
+    launched = place.start("names")
+    save(launched, place.saved)
+    before = seen(place.tree)
+    kill(launched)
+    shutil.rmtree(place.tree)
+    place.tree.mkdir()
+    furnish(place.tree)
+    os.utime(place.tree / "untouched", ns=(0, before["untouched"][-1]))
+    fresh = place.restored(1)
+    after = seen(place.tree)
+    # An input and the rank's name of it are two files by now: the input is not the rank's.
+    assert {k: v for k, v in after.items() if "input" not in k} == {
+        k: v for k, v in before.items() if "input" not in k
+    }
+    assert place.output(fresh) == ["half a line"]
+
+
+def test_a_database_comes_back_in_the_middle_of_a_transaction(place: Tree) -> None:
+    launched = place.start("database")
+    save(launched, place.saved)
+    before = seen(place.tree)
+    place.changes(launched)
+    assert seen(place.tree) != before
+    fresh = place.restored()
+    assert seen(place.tree) == before
+    assert place.output(fresh) == 2 * ["half 25 600", "once 1 100", "whole 25 625", "ok"]
+
+
+def test_each_line_of_a_log_is_there_once(place: Tree) -> None:
+    launched = place.start("lines")
+    save(launched, place.saved)
+    before = seen(place.tree)
+    with launched.client() as client:
+        client.ask("thaw")
+    while seen(place.tree) == before:
+        time.sleep(0.01)
+    kill(launched)
+    assert place.output(place.restored(1)) == ["True", "True"]
+
+
+def test_an_installed_package_comes_back(place: Tree) -> None:
+    with zipfile.ZipFile(place.tree / "parcel-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("parcel/__init__.py", "NAME = 'parcel'\n")
+        wheel.writestr("parcel/later.py", "NAME = 'later'\n")
+        wheel.writestr("parcel-1.0.dist-info/METADATA", "Name: parcel\nVersion: 1.0\n")
+        kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr("parcel-1.0.dist-info/WHEEL", kind)
+        names = ("parcel/__init__.py", "parcel/later.py", "parcel-1.0.dist-info/METADATA",
+                 "parcel-1.0.dist-info/WHEEL", "parcel-1.0.dist-info/RECORD")  # fmt: skip
+        wheel.writestr("parcel-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in names))
+    launched = place.start("package")
+    save(launched, place.saved)
+    before = seen(place.tree)
+    place.changes(launched)
+    fresh = place.restored()
+    assert seen(place.tree) == before
+    assert place.output(fresh) == ["parcel later"]
+
+
+@pytest.mark.parametrize("megabytes", [64, pytest.param(1024, marks=pytest.mark.slow)])
+def test_large_files_come_back(place: Tree, megabytes: int) -> None:
+    launched = place.start("large", str(megabytes))
+    save(launched, place.saved)
+    assert sum(path.stat().st_blocks for path in place.saved.rglob("*")) < megabytes * 3 << 10
+    before = seen(place.tree)
+    place.changes(launched)
+    fresh = place.restored(1)
+    assert seen(place.tree) == before
+    assert (place.tree / "sparse").stat().st_blocks < 100
+    assert place.output(fresh) == [f"True b'middle' {megabytes << 20} 1"]
+
+
+def test_what_raw_calls_of_a_static_program_do_comes_back(place: Tree) -> None:
+    program = place.work.parent / "raw_calls"
+    subprocess.run(["cc", "-static", "-O1", "-o", str(program), str(RAW)], check=True)
+    launched = place.launch(str(program), str(place.work), str(place.tree))
+    save(launched, place.saved)
+    before = seen(place.tree)
+    place.changes(launched)
+    assert not (place.tree / "made").exists() and (place.tree / "later").exists()
+    fresh = place.restored()
+    assert seen(place.tree) == before
+    (place.work / "on").write_text("x")
+    assert place.output(fresh) == ["b"]
+
+
+@pytest.mark.parametrize("how", ["longer", "other", "gone"])
+def test_an_input_that_differs_is_named_and_nothing_is_changed(place: Tree, how: str) -> None:
+    source = place.tree / "input"
+    source.write_text("input")
+    launched = place.start("reads")
+    save(launched, place.saved)
+    kill(launched)
+    (place.work / "ready").write_text("changed by somebody")
+    if how == "gone":
+        source.unlink()
+    else:
+        source.write_text({"longer": "input and more", "other": "INPUT"}[how])
+    fresh = place.empty()
+    with fresh.client() as client:
+        error = refusal(client, "restore", folder=str(place.saved))
+        assert error.code == "snapshot" and str(source) in error.message
+        assert client.ask("status")[0]["state"] == "empty"
+    assert (place.work / "ready").read_text() == "changed by somebody"
+    source.write_text("input")  # the same content, at another time
+    with fresh.client() as client:
+        client.ask("restore", folder=str(place.saved))
+    assert place.output(fresh) == ["nput"]
+
+
+def test_ranks_that_share_a_file_are_both_set_back(place: Tree) -> None:
+    programs = [place.work.parent / f"work-{rank}" for rank in range(2)]
+    launched = []
+    for rank, work in enumerate(programs):
+        work.mkdir()
+        place.work = work
+        launched.append(
+            place.launch(
+                sys.executable, str(PROGRAM), "large", str(work), str(place.tree), "4", rank=rank
+            )
+        )
+    for each in launched:
+        with each.client() as client:
+            client.ask("freeze")
+    for rank, each in enumerate(launched):
+        time.sleep(0.1)
+        with each.client() as client:
+            client.ask("snapshot", folder=str(place.saved / f"rank-{rank}"))
+    copies = [sorted((place.saved / f"rank-{rank}/files").glob("[0-9]")) for rank in range(2)]
+    assert [copy.stat().st_nlink for copy in copies[0]] == [2, 2]
+    before = seen(place.tree)
+    for each in launched:
+        kill(each)
+    (place.tree / "dense").unlink()
+    (place.tree / "dense").write_text("another")
+    fresh = [place.empty(1, rank=rank) for rank in range(2)]
+    for rank, each in enumerate(fresh):
+        with each.client() as client:
+            client.ask("restore", folder=str(place.saved / f"rank-{rank}"))
+    assert seen(place.tree) == before
+    for work, each in zip(programs, fresh, strict=True):
+        place.work = work
+        assert place.output(each) == [f"True b'middle' {4 << 20} 1"]
