@@ -1,7 +1,7 @@
 """Work on a save's folder in a process of its own: what an upload and a fetch have in common.
 
     FOLDER/task.json    what to do, by whoever starts it; never changed
-    FOLDER/lock         held while a process works on it
+    FOLDER/lock         held while a process works on it, whose pid it has
     FOLDER/state.json   how far it is, rewritten atomically
     FOLDER/log          what went wrong, with more words
     FOLDER/rank-N/      the snapshots
@@ -152,6 +152,7 @@ def start(arguments: list[str], work: Work) -> int:
     except BlockingIOError:
         print(f"{folder}: another process is at work on it already", file=sys.stderr)
         return BUSY
+    os.ftruncate(lock, 0)
     try:
         place = prepared(folder, task, work)
     except OSError as error:
@@ -160,6 +161,7 @@ def start(arguments: list[str], work: Work) -> int:
     if place is None or os.fork():
         return 0
     try:
+        os.write(lock, str(os.getpid()).encode())
         _leave(folder)
         os.nice(work.nice)  # and with it the priority of what it reads and writes
         run(place, work)

@@ -120,17 +120,20 @@ class Save:
 
 @dataclass(frozen=True)
 class Upload:
-    """Have the snapshots of a save brought into the store, beside the going job."""
+    """Have the snapshots of a save brought into the store, beside the going job. `stuck`: who does
+    it is ended first."""
 
     job: str
     number: int
     keep: int
+    stuck: bool = False
 
 
 @dataclass(frozen=True)
 class Conclude:
     """Record what became of a save: the checkpoint, or why there is none. The last `keep` are
-    known afterwards. `rest`: what it has may end now, the job goes on from the checkpoint."""
+    known afterwards. `rest`: what it has may end now, the job goes on from the checkpoint.
+    `again`: if somebody requested it, it is worth another try."""
 
     job: str
     number: int
@@ -138,6 +141,7 @@ class Conclude:
     error: str = ""
     keep: int = 1
     rest: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,11 +175,13 @@ class Rest:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Have a checkpoint brought out of the store, for the next incarnation of its job."""
+    """Have a checkpoint brought out of the store, for the next incarnation of its job. `stuck`: who
+    does it is ended first."""
 
     job: str
     number: int
     id: str
+    stuck: bool = False
 
 
 @dataclass(frozen=True)

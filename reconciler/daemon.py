@@ -46,6 +46,7 @@ from rankfold.reconciler.model import (
 from rankfold.reconciler.node import last_lines
 from rankfold.reconciler.observe import known_devices, observe
 from rankfold.reconciler.processes import Processes
+from rankfold.reconciler.progress import Progress
 from rankfold.reconciler.sources import Sources, storage_error
 from rankfold.reconciler.store import Store, StoreError
 
@@ -90,6 +91,7 @@ class Daemon:
             raise AlreadyRunning(f"another reconciler runs on {state}")
         self.store = Store(state)
         self.lookout = Lookout()
+        self.progress = Progress()
         self.executor = Executor(self.layout, self.store)
         self.executor.node.fleet()  # made before anybody asks
         self.no_saves = self.executor.node.no_saves()
@@ -219,7 +221,9 @@ class Daemon:
             self.processes.silent, self.no_saves,
         )  # fmt: skip
         failing = self._failing(desired.devices(), observed)
-        observed = self.observed = dataclasses.replace(observed, failing=failing)
+        observed = self.observed = dataclasses.replace(
+            observed, failing=failing, transfers=self.progress.note(observed.transfers)
+        )
         self.processes.note(observed)
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):
@@ -277,6 +281,8 @@ class Daemon:
 
     def _spoke(self, action: actions.Action) -> None:
         """Somebody gets a request, or has answered: what they reported before is old."""
+        if isinstance(action, (actions.Upload, actions.Fetch)):
+            self.progress.ended(action.job)
         if not isinstance(action, (actions.Signal, actions.Discard)):
             self.progress_at = time.monotonic()
         self.lookout.void(self.layout.proxy_socket(name) for name in actions.devices_of(action))
@@ -511,6 +517,7 @@ class Daemon:
                 "rank": record.ending.rank if record.ending else None,
                 "restarts": record.restarts,
                 "answer": dataclasses.asdict(record.answer) if record.answer else None,
+                "again": record.save_error if record.asked and record.asked_tries else "",
             }
         return {
             "fleet_ready": self.plan.fleet_ready,

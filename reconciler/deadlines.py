@@ -35,6 +35,16 @@ FREEZE_S = 30.0
 # A snapshot writes all memory of a rank to disk, a restore reads it. The job stands meanwhile.
 SNAPSHOT_S = 600.0
 
+# A launcher that is at work answers what it is asked meanwhile. One that has not for so long is
+# given up on, since its job may stand still for it; it is looked at this often.
+HUNG_S = 10.0
+HUNG_LOOK_S = 1.0
+
 # What brings snapshots into the store goes to the background, or says why not; it imports Python,
 # and opens a store that may be far away.
 TRANSFER_S = 60.0
+
+# Within so long it gets on by 4 MiB, the largest piece, over any line that is of use. A process
+# ends at once by SIGKILL, unless it is in the kernel.
+STUCK_S = 300.0
+KILLED_S = 10.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 POINTS = {
     "revision.accepted": "a revision is in the store, nothing has been done for it",
@@ -41,15 +42,20 @@ POINTS = {
 
 
 def asked_for(name: str) -> bool:
-    """Whether a test wants to end the process at this point."""
+    """Whether a test wants something to happen at this point."""
     wanted, _, token = os.environ.get("RANKFOLD_FAULT", "").partition("@")
     return wanted == name and os.path.exists(token)
 
 
 def point(name: str) -> None:
-    """Die here if a test requested it."""
+    """Die here if a test requested it, or stop the processes that it named in the token."""
     if name not in POINTS:
         raise KeyError(f"fault point {name} is not in the table")
     if asked_for(name):
-        os.unlink(os.environ["RANKFOLD_FAULT"].partition("@")[2])
-        os.kill(os.getpid(), signal.SIGKILL)
+        token = Path(os.environ["RANKFOLD_FAULT"].partition("@")[2])
+        stopped = token.read_text().split()
+        for pid in stopped:
+            os.kill(int(pid), signal.SIGSTOP)
+        token.unlink()
+        if not stopped:
+            os.kill(os.getpid(), signal.SIGKILL)

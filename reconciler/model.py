@@ -409,6 +409,7 @@ class Record:
     stored: str = ""  # the checkpoint that it rests in, or is to go on from
     unusable: tuple[str, ...] = ()  # checkpoints that could not be restored
     asked: str = ""  # token of a save that a person requested and that has not begun
+    asked_tries: Count = 0  # how often it has failed, and is to be tried again
     answer: Answer | None = None  # to the last such request
     saved_at: Seconds = 0.0  # wall clock: from when the interval counts; 0: not yet placed
     saved_steps: Count = 0  # the same for steps
@@ -533,6 +534,7 @@ class Transfer:
     total: int = 0
     error: str = ""
     retry: bool = False
+    stuck: bool = False  # it lives, and got no further for a long time
 
 
 @dataclass(frozen=True)

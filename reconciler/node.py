@@ -13,9 +13,14 @@ import json
 import os
 import secrets
 import shutil
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +29,13 @@ from msgspec import Struct
 
 from rankfold import control, criu
 from rankfold.reconciler import environment
-from rankfold.reconciler.deadlines import LAUNCH_S, TRANSFER_S
+from rankfold.reconciler.deadlines import (
+    HUNG_LOOK_S,
+    HUNG_S,
+    KILLED_S,
+    LAUNCH_S,
+    TRANSFER_S,
+)
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.model import Json, SeenRank, Transfer
 
@@ -85,11 +96,21 @@ class Node:
             raise CannotLaunch(f"the launcher of rank {rank} did not start: {why}")
 
     def tell(self, job: str, rank: int, op: str, timeout: float, **arguments: Any) -> Json:
-        """Send a launcher a request. Raises ControlError."""
+        """Send a launcher a request. Raises ControlError, also when it hangs meanwhile."""
+        door, hung = self.door(job, rank), False
         try:
-            return control.call(self.door(job, rank), op, timeout=timeout, **arguments)
+            with control.Client(door, timeout) as client, _watching(door, client) as watched:
+                try:
+                    reply, fds = client.ask(op, **arguments)
+                finally:
+                    hung = watched.hung
+                control.close_all(fds)
+                return reply
         except control.ControlError as error:
-            raise control.ControlError(error.code, f"rank {rank}: {error.message}") from error
+            code, text = error.code, error.message
+            if hung:
+                code, text = "timeout", f"its launcher does not answer ({op})"
+            raise control.ControlError(code, f"rank {rank}: {text}") from error
 
     def lives(self, job: str, rank: int) -> bool:
         """Whether a process is the rank's launcher, whatever it answers."""
@@ -159,7 +180,8 @@ class Node:
                 log.chmod(0o600)
 
     def drop(self, job: str, number: int) -> None:
-        """Remove the snapshots of a save."""
+        """Remove the snapshots of a save. Raises OSError."""
+        self.end_transfer(job, number)
         shutil.rmtree(self.layout.save(job, number), ignore_errors=True)
 
     def transfer(self, kind: str, job: str, number: int, task: Json) -> None:
@@ -176,6 +198,17 @@ class Node:
         )  # fmt: skip
         if done.returncode != 0 and not is_locked(folder / "lock"):
             raise CannotLaunch(_last_words(done.stderr))
+
+    def end_transfer(self, job: str, number: int) -> None:
+        """Kill the process that brings these snapshots somewhere, if one does. Raises
+        OSError where it lives on."""
+        folder = self.layout.save(job, number)
+        deadline = time.monotonic() + KILLED_S
+        while is_locked(folder / "lock"):
+            _kill_worker(folder)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"what works on {folder} cannot be killed")
+            time.sleep(0.01)
 
     def transferred(self, job: str, number: int) -> Transfer:
         """How far that is."""
@@ -226,6 +259,47 @@ def _no_saves() -> str:
 
 
 # ---- helpers -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Watched:
+    hung: bool = False
+
+
+@contextlib.contextmanager
+def _watching(door: Path, client: control.Client) -> Iterator[_Watched]:
+    """Hang up on a launcher that answers nobody any more."""
+    found, over = _Watched(), threading.Event()
+
+    def look() -> None:
+        while not over.wait(HUNG_LOOK_S):
+            try:
+                control.call(door, "status", timeout=HUNG_S)
+            except control.ControlError as error:
+                if error.code == "timeout" and not over.is_set():
+                    found.hung = True
+                    with contextlib.suppress(OSError):
+                        client.channel.sock.shutdown(socket.SHUT_RDWR)
+                    return
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+
+
+def _kill_worker(folder: Path) -> None:
+    """The holder of the lock has written its pid there; one that is about to has not."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((folder / "lock").read_text())
+        process = os.pidfd_open(pid)
+        try:
+            if str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
 
 
 def read_exit(layout: Layout, job: str, rank: int) -> SeenRank | None:

@@ -19,12 +19,15 @@ from rankfold.reconciler.deadlines import DETACH_S, FREEZE_S, SNAPSHOT_S, TELL_S
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.inflight import Call, Steps
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Answer, Json, Observed, Record, Restore, Save
+from rankfold.reconciler.model import Answer, Json, Observed, Record, Restore, Save, count
 from rankfold.reconciler.node import CannotLaunch, Node
 from rankfold.reconciler.plan import saving
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.words import clock, size
+
+FOR_GOOD = ("undumpable", "unavailable", "snapshot")  # a save fails so again
+STUCK = "who brings it there got no further and was killed"
 
 
 class Recovery:
@@ -64,11 +67,11 @@ class Recovery:
             yield from self._let_go_on(action)
             raise
         point("save.journalled")
-        error, written = "", 0
+        error, again, written = "", True, 0
         try:
             written = yield from self._snapshots(action)
         except (control.ControlError, OSError) as failure:
-            error = str(failure)
+            error, again = str(failure), getattr(failure, "code", "") not in FOR_GOOD
         except Exception:  # a fault of ours is nothing to stand still for either
             yield from self._let_go_on(action)
             raise
@@ -78,7 +81,7 @@ class Recovery:
             kept = yield [self._keeping(action, rank) for rank in action.ranks]
             error = next((f"its logs: {each}" for each in kept if each), "")
         if error:
-            self._failed(action.job, save, error)
+            self._failed(action.job, save, error, again)
             yield [lambda: self.node.drop(action.job, action.number)]
             return
         with self.store.transaction():
@@ -93,13 +96,13 @@ class Recovery:
         save = record.save
         if save is None or save.number != action.number:  # it rests already
             save = Save(action.number, "rest", now)
-        save = dataclasses.replace(save, stage="saving", at=now)
+        save = dataclasses.replace(save, stage="saving", at=now - _stands(action, observed))
         index = Index(self.store.desired(), {action.job: record}, observed, frozenset())
         with self.store.transaction():
             detail: Json = {"ranks": action.ranks, "why": save.why}
             self.store.begin(action.job, action.epoch, f"save-{action.number}", detail)
             self._update(
-                action.job, save=save, saves=max(record.saves, action.number), saved_at=now,
+                action.job, save=save, saves=max(record.saves, action.number), saved_at=save.at,
                 saved_steps=saving.steps(index, record) or record.saved_steps,
             )  # fmt: skip
         return save
@@ -126,10 +129,10 @@ class Recovery:
         return lambda: self.node.keep_logs(action.job, action.number, rank)
 
     def _let_go_on(self, action: actions.Save) -> Steps:
-        """Who cannot be told now is told by the planner's rules."""
-        yield [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]
-        if action.devices:
-            yield self._proxies(action, "barrier", TELL_S, {"action": "withdraw"})
+        """All at once: nobody waits for one that hangs. Who cannot be told now is told by the
+        planner's rules."""
+        thaws = [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]
+        yield [*self._proxies(action, "barrier", TELL_S, {"action": "withdraw"}), *thaws]
 
     def _proxies(self, told: actions.Save, op: str, timeout: float, more: Json) -> list[Call]:
         request = {"job": told.job, "epoch": told.epoch, **more}
@@ -143,12 +146,17 @@ class Recovery:
     def _asking(self, job: str, rank: int, op: str, timeout: float) -> Call:
         return lambda: self.node.tell(job, rank, op, timeout)
 
-    def _failed(self, job: str, save: Save, error: str) -> None:
+    def _failed(self, job: str, save: Save, error: str, again: bool) -> None:
+        """again: the reason may pass, and who requested it waits for another try."""
+        record = self._record(job)
+        tries = record.asked_tries + 1
+        if save.token and again and tries < saving.ASKED_TRIES and not record.asked:
+            answer: dict[str, Any] = {"asked": save.token, "asked_tries": tries}
+        else:
+            text = f"{error}; tried {count(tries, 'time')}" if tries > 1 else error
+            answer = {"asked_tries": 0, **self._answer(save, error=text)}
         with self.store.transaction():
-            self._update(
-                job, save=None, save_error=error, saved_at=time.time(),
-                **self._answer(save, error=error),
-            )  # fmt: skip
+            self._update(job, save=None, save_error=error, saved_at=time.time(), **answer)
             self._event(job, "SaveFailed", f"save {save.number}: {error}", "Warning")
 
     def _answer(self, save: Save, **fields: str) -> dict[str, Answer]:
@@ -160,12 +168,12 @@ class Recovery:
         if save is None or save.number != action.number:
             return
         if found is None:
-            self._failed(action.job, save, action.error)
+            self._failed(action.job, save, action.error, action.again)
         else:
             moved = {"step": "vacating", "stored": found.id} if action.rest else {}
             with self.store.transaction():
                 self._update(
-                    action.job, save=None, save_error="",
+                    action.job, save=None, save_error="", asked_tries=0,
                     checkpoints=(*record.checkpoints, found)[-action.keep :],
                     **self._answer(save, id=found.id), **moved,
                 )  # fmt: skip
@@ -184,10 +192,8 @@ class Recovery:
         tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=time.time())
         self._update(action.job, save=tried)
         point("upload.journalled")
-        (error,) = yield [
-            lambda: self.node.transfer("upload", action.job, action.number, task)
-        ]  # fmt: skip
-        self._begun(action.job, error, "UploadFailed")
+        (error,) = yield [self._transfer("upload", action, task)]
+        self._begun(action, error, "UploadFailed")
 
     def fetch(self, action: actions.Fetch) -> Steps:
         record = self._record(action.job)
@@ -207,10 +213,16 @@ class Recovery:
             tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=time.time())
             self._update(action.job, restore=tried)
         task = self._task(action.job, 1, action.id, {})
-        (error,) = yield [
-            lambda: self.node.transfer("fetch", action.job, action.number, task)
-        ]  # fmt: skip
-        self._begun(action.job, error, "FetchFailed")
+        (error,) = yield [self._transfer("fetch", action, task)]
+        self._begun(action, error, "FetchFailed")
+
+    def _transfer(self, kind: str, action: actions.Upload | actions.Fetch, task: Json) -> Call:
+        def begin() -> None:
+            if action.stuck:
+                self.node.end_transfer(action.job, action.number)
+            self.node.transfer(kind, action.job, action.number, task)
+
+        return begin
 
     def _task(self, job: str, keep: int, id: str | None, about: Json) -> Json:
         record = self._record(job)
@@ -231,12 +243,13 @@ class Recovery:
             "master_port": record.master_port, "epoch": record.epoch,
         }  # fmt: skip
 
-    def _begun(self, job: str, error: object, reason: str) -> None:
+    def _begun(self, action: actions.Upload | actions.Fetch, error: object, reason: str) -> None:
         """A process that transfers was started, or said why not: it is tried again later."""
-        record = self._record(job)
+        job, record = action.job, self._record(action.job)
         if isinstance(error, Exception) and not isinstance(error, (CannotLaunch, OSError)):
             raise error
-        text = str(error) if error else ""
+        text = STUCK if action.stuck else ""
+        text = str(error) if error else text
         if record.save is not None and record.save.error != text:
             self._update(job, save=dataclasses.replace(record.save, error=text))
         elif record.restore is not None and record.restore.error != text:
@@ -377,6 +390,13 @@ class Recovery:
 
 
 # ---- helpers -----------------------------------------------------------------------------------
+
+
+def _stands(action: actions.Save, observed: Observed) -> float:
+    """Seconds for which all of a job's devices have been at their cut."""
+    there = (seen.job(action.job) for d in action.devices if (seen := observed.devices.get(d)))
+    cuts = [each.cut_at for each in there if each and each.cut_at and each.epoch == action.epoch]
+    return max(0.0, time.monotonic() - max(cuts)) if cuts else 0.0
 
 
 def agreed(results: Sequence[object]) -> None:

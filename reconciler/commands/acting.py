@@ -111,7 +111,7 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
 
     With --wait: exit code 1 if it could not be saved.
     """
-    token = uuid.uuid4().hex
+    token, told = uuid.uuid4().hex, ""
     with Reconciler(state) as reconciler:
         reconciler.ask("checkpoint", name=name, token=token)
         while wait_:
@@ -124,6 +124,9 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
                     fail(f"{name} was not saved: {answer['error']}")
                 click.echo(answer["id"])
                 return 0
+            if now["again"] and now["again"] != told:
+                told = now["again"]
+                say(f"{name} was not saved: {told}; it is tried again")
             time.sleep(POLL_S)
     return 0
 

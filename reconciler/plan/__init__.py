@@ -10,7 +10,7 @@ simply asked for again (every operation is idempotent). The rules it keeps:
 - what cannot be placed, or cannot grow, waits, and says why; it has a claim on what becomes free
   before those behind it, as long as what it misses can come by itself;
 - what is in flight is left alone: one action at a time for each subject;
-- nothing is asked of a job while one of its proxies or launchers does not answer.
+- while one of its proxies or launchers does not answer, nothing is asked of a job but to go on.
 
 Who gets which devices is decided in allocation.py, what brings one job there in steps.py. Both ask
 index.py, so that a plan takes time in proportion to the fleet.

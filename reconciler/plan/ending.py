@@ -146,7 +146,9 @@ def _over(
         action = saving.upload(index, record, job.keep, False, now)
         return [action] if action else []
     if record.save is not None:
-        return [Conclude(record.name, record.save.number, error="the job failed meanwhile")]
+        return [
+            Conclude(record.name, record.save.number, error="the job failed meanwhile", again=True)
+        ]
     stored = record.back_to or restoring.newest(record, record.unusable)
     return [Rest(record.name, stored, restart=True)]
 

@@ -25,8 +25,10 @@ def fetching(index: Index, record: Record, now: float) -> Action | None:
     if restore is None:
         return Fetch(name, record.saves + 1, record.stored)
     seen = index.observed.transfers.get(name)
-    if seen is None or seen.number != restore.number or seen.lives:
+    if seen is None or seen.number != restore.number:
         return None
+    if seen.lives:
+        return Fetch(name, restore.number, restore.id, stuck=True) if seen.stuck else None
     if seen.state == "failed" and not seen.retry:
         return _skip(record, restore.id, seen.error, now)
     at_once = seen.state == "done" and not restore.error

@@ -14,6 +14,8 @@ from rankfold.reconciler.plan.index import Index
 CUT_WITHIN_S = 120.0  # a job that does not come to a cut for so long goes on unsaved
 SAVE_AGAIN_S = 60.0  # a save whose reconciler was killed is gone on with for so long
 REST_AGAIN_S = 300.0  # between attempts to save a job that is to rest in the store
+ASKED_TRIES = 3  # of a save that a person requested, where the reason may pass
+ASKED_AGAIN_S = 10.0  # between two of them
 TRIES = 8  # of an upload, while the job goes on
 WAIT_MAX_S = 300.0  # between two of them
 
@@ -22,7 +24,7 @@ def due(index: Index, job: Job, record: Record, now: float) -> str:
     """Why a placed job should be saved now (model.Save.why); empty: it should not."""
     if record.save is not None:
         return ""
-    if record.asked:
+    if record.asked and _may_again(record, now):
         return "request"
     if index.observed.no_saves or not record.saved_at:
         return ""
@@ -32,6 +34,11 @@ def due(index: Index, job: Job, record: Record, now: float) -> str:
     if job.save_every_steps and done and not 0 <= done - record.saved_steps < job.save_every_steps:
         return "steps"
     return ""
+
+
+def _may_again(record: Record, now: float) -> bool:
+    """Whether it is time for the save that a person requested."""
+    return record.asked_tries == 0 or not 0 <= now - record.saved_at < ASKED_AGAIN_S
 
 
 def steps(index: Index, record: Record) -> int:
@@ -55,9 +62,9 @@ def stopping(
         if save.stage == "stopping" or 0 <= now - save.since < CUT_WITHIN_S + SAVE_AGAIN_S:
             ranks = tuple(range(job.world_size))
             return Save(job.name, record.epoch, devices, ranks, save.number)
-        return Conclude(job.name, save.number, error="it took too long")
+        return Conclude(job.name, save.number, error="it took too long", again=True)
     if save.stage == "saving":
-        return Conclude(job.name, save.number, error="it was interrupted")
+        return Conclude(job.name, save.number, error="it was interrupted", again=True)
     if not 0 <= now - save.since < CUT_WITHIN_S:
         text = f"the job did not come to a consistent cut within {CUT_WITHIN_S:.0f} s"
         return Conclude(job.name, save.number, error=text)
@@ -89,6 +96,10 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
     save, seen = record.save, index.observed.transfers.get(record.name)
     if save is None or save.stage != "uploading" or seen is None or seen.number != save.number:
         return None
+    if seen.lives and seen.stuck:
+        if save.tries < TRIES or rests:
+            return Upload(record.name, save.number, keep, stuck=True)
+        return Conclude(record.name, save.number, error="its upload hangs again and again")
     if seen.lives:
         return None
     if seen.state == "done":

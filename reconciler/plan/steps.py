@@ -47,8 +47,29 @@ class Steps:
             self.actions += ending.let_go(index, job, record, record.ending, self.now)
         elif over := ending.of(index, job, record, self.now):
             self.actions.append(End(name, over))
-        elif job is not None and name not in index.silent and not index.unheard(record):
+        elif job is not None and name in index.silent:
+            self._let_go_on(job, record)
+        elif job is not None and not index.unheard(record):
             self._advance(job, record, self.allocation.targets.get(name))
+
+    def _let_go_on(self, job: Job, record: Record) -> None:
+        """A proxy or launcher of a job hangs: no save makes the others stand still for it, and who
+        brings an earlier one into the store needs neither."""
+        save, why = record.save, self.index.silent[job.name].message
+        action: Action | None = None
+        if save is not None and save.stage == "uploading":
+            if save.why != "rest":
+                action = saving.upload(self.index, record, job.keep, False, self.now)
+        elif record.step == "placed" and save is not None:
+            action = Conclude(job.name, save.number, error=why, again=True)
+        if action is None and record.step == "placed" and save is None:
+            states = {d: self.index.state(d, record) for d in dict.fromkeys(record.placement)}
+            stand = tuple(d for d, state in states.items() if state in ("stopping", "cut"))
+            if stand and "lost" not in states.values():
+                action = Barrier(job.name, record.epoch, tuple(states), "withdraw")
+            elif frozen := self._frozen(job.name):
+                action = Thaw(job.name, frozen)
+        self.actions += [action] if action else []
 
     def _after_the_end(self, name: str, job: Job | None) -> None:
         self.converged.add(name)
@@ -155,22 +176,20 @@ class Steps:
         """A placed job: leave it alone, or bring it to a cut and take it off its devices."""
         devices = tuple(dict.fromkeys(record.placement))
         states = {d: self.index.state(d, record) for d in devices}
+        stays = target is None or target == record.placement
         if record.save is not None and record.save.stage != "uploading":
             action = saving.stopping(self.index, job, record, states, self.now)
             self.actions += [action] if action else []
+        elif stays and any(state in ("stopping", "cut") for state in states.values()):
+            self.actions.append(Barrier(job.name, record.epoch, devices, "withdraw"))
         elif frozen := self._frozen(job.name):
             self.actions.append(Thaw(job.name, frozen))
-        elif target is None or target == record.placement:
+        elif stays:
+            running = all(state == "running" for state in states.values())
             why = saving.due(self.index, job, record, self.now)
-            if why and all(state == "running" for state in states.values()):
+            if why and running:
                 self.actions.append(Barrier(job.name, record.epoch, devices, save=why))
-            stopping = tuple(d for d, state in states.items() if state in ("stopping", "cut"))
-            if stopping:
-                self.actions.append(Barrier(job.name, record.epoch, devices, "withdraw"))
-            elif (
-                all(state == "running" for state in states.values())
-                and job.name not in self.allocation.waiting
-            ):
+            if running and job.name not in self.allocation.waiting:
                 self.converged.add(job.name)
         elif all(state == "cut" for state in states.values()):
             self.actions.append(self._detach(job, record, target))

@@ -158,6 +158,94 @@ def test_a_job_that_does_not_come_to_a_cut_goes_on_unsaved() -> None:
     assert answer is not None and "did not come to a consistent cut" in answer.error
 
 
+def silence(place: Fleet, rank: int) -> None:
+    """A launcher hangs, and its rank goes on."""
+    place.ranks["a", rank] = replace(place.ranks["a", rank], state="silent", silent_since=1.0)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_launcher_that_hangs_holds_no_job_at_its_cut(frozen: bool) -> None:
+    place = fleet(job())
+    place.update("a", asked="t")
+    while place.records["a"].save is None:
+        place.turn()
+    for name in place.records["a"].placement:
+        place.set_state(name, "a", "cut")
+    if frozen:  # and the reconciler was killed in the middle
+        place.set_ranks("a", (0,), "frozen")
+        save = place.records["a"].save
+        assert save is not None
+        place.update("a", save=replace(save, stage="saving"))
+    silence(place, 1)
+    place.converge()
+    assert place.ranks["a", 0].state == "running" and place.ranks["a", 1].state == "silent"
+    assert all(d.jobs[0].state == "running" for d in place.devices.values() if d.jobs)
+    record = place.records["a"]
+    assert record.save is None and "the launcher of rank 1" in record.save_error
+    assert record.asked == "t" and not place.saved, "who requested it waits for another try"
+    place.set_ranks("a", (1,), "running")
+    place.ranks["a", 1] = replace(place.ranks["a", 1], silent_since=None)
+    place.now += saving.ASKED_AGAIN_S
+    place.converge()
+    answer = place.records["a"].answer
+    assert place.works("a") and answer is not None and answer.id == "1-2"
+
+
+def test_an_upload_ends_though_a_launcher_hangs() -> None:
+    place = fleet(job())
+    place.update("a", asked="t")
+    while not place.saved:
+        place.turn()
+    silence(place, 0)
+    place.converge()
+    assert [c.id for c in place.records["a"].checkpoints] == ["1-1"]
+
+
+def test_a_request_is_tried_again_where_the_reason_may_pass_and_then_answered() -> None:
+    place = fleet(job())
+    place.update("a", asked="t")
+    for number in range(saving.ASKED_TRIES):
+        place.now += saving.ASKED_AGAIN_S
+        while place.records["a"].save is None:
+            assert place.records["a"].answer is None
+            place.turn()
+        save = place.records["a"].save
+        assert save is not None and save.number == number + 1 and save.token == "t"
+        place.update("a", save=replace(save, stage="saving"))  # and it was killed
+        for name in place.records["a"].placement:
+            place.set_state(name, "a", "running")
+        place.turn()
+        assert place.records["a"].save is None
+    answer = place.records["a"].answer
+    assert answer is not None and answer.error == "it was interrupted" and place.works("a")
+
+
+def test_an_upload_that_hangs_is_begun_again_and_given_up_after_so_many_times() -> None:
+    place = fleet(job())
+    place.uploads = "slow"
+    place.update("a", asked="t")
+    kinds: list[actions.Action] = []
+    for _ in range(40):
+        kinds += place.turn().actions
+        if "a" in place.transfers:
+            place.transfers["a"] = replace(place.transfers["a"], stuck=True)
+    uploads = [each for each in kinds if isinstance(each, actions.Upload)]
+    assert [each.stuck for each in uploads] == [False] + [True] * (saving.TRIES - 1)
+    answer = place.records["a"].answer
+    assert answer is not None and "hangs again and again" in answer.error and place.works("a")
+
+
+def test_a_fetch_that_hangs_is_begun_again() -> None:
+    place = fleet(job())
+    stored(place)
+    wish(place, job())
+    while place.records["a"].restore is None:
+        place.turn()
+    place.transfers["a"] = replace(place.transfers["a"], lives=True, state="working", stuck=True)
+    (action,) = place.plan().actions
+    assert isinstance(action, actions.Fetch) and action.stuck
+
+
 def test_a_reconciler_that_is_killed_in_a_save_is_followed_by_one_that_goes_on() -> None:
     place = fleet(job())
     place.killed_in_a_save = True

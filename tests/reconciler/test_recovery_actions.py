@@ -4,6 +4,7 @@ says what is so. Launchers and transfers are played by `Ranks`."""
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +19,17 @@ from rankfold.reconciler.model import (
     Checkpoint,
     Ending,
     Job,
+    JobOnDevice,
     Json,
     Observed,
     Origin,
     Record,
     Restore,
     Save,
+    SeenDevice,
 )
 from rankfold.reconciler.node import CannotLaunch, Node
+from rankfold.reconciler.plan import saving
 from rankfold.reconciler.recovery import Recovery
 from rankfold.reconciler.store import Store
 
@@ -170,10 +174,33 @@ def test_a_save_that_fails_lets_everybody_go_and_says_why(failure: str, scene: S
     assert scene.ranks.state == {0: "running", 1: "running"}
     assert scene.devices[-2:] == ["withdraw"] * 2
     record = scene.record
-    assert record.save is None and record.save_error and record.answer is not None
-    assert record.answer.token == "t" and record.answer.error == record.save_error
+    assert record.save is None and record.save_error
+    if scene.device_fails:  # that may pass
+        assert (record.asked, record.asked_tries, record.answer) == ("t", 1, None)
+    else:
+        assert record.answer is not None and not record.asked
+        assert record.answer.token == "t" and record.answer.error == record.save_error
     assert scene.events() == ["SaveFailed"]
     assert not scene.ranks.layout.save("a", 1).exists(), "what was written is gone"
+
+
+def test_what_fails_again_and_again_is_answered_with_how_often(scene: Scene) -> None:
+    scene.device_fails = "save"
+    for tries in range(saving.ASKED_TRIES):
+        assert scene.record.asked_tries == tries
+        scene.update(save=Save(1 + tries, "request", 5.0, token="t"), asked="")
+        scene.do(scene.recovery.save(replace(AT_A_CUT, number=1 + tries), Observed()))
+    answer = scene.record.answer
+    assert answer is not None and answer.error == "the image is full; tried 3 times"
+    assert (scene.record.asked, scene.record.asked_tries) == ("", 0)
+
+
+def test_a_save_stands_from_the_cut_and_not_from_its_beginning(scene: Scene) -> None:
+    cut = JobOnDevice("a", 1, "cut", cut_at=time.monotonic() - 50)
+    seen = {name: SeenDevice(name, jobs=(cut,)) for name in DEVICES}
+    scene.do(scene.recovery.save(AT_A_CUT, Observed(seen)))
+    (told,) = [each.message for each in scene.store.events() if each.reason == "Snapshot"]
+    assert float(told.split("still for ")[1].split()[0]) >= 50
 
 
 def test_a_fault_of_ours_leaves_nobody_standing(

@@ -24,6 +24,7 @@ from rankfold.reconciler.model import (
     SeenRank,
     Transfer,
 )
+from rankfold.reconciler.plan import saving
 
 
 @dataclass
@@ -298,16 +299,21 @@ class Fleet:
         self.transfers[job] = Transfer(action.number)
         self.update(job, save=replace(save, stage="uploading"))
 
-    def failed(self, job: str, error: str) -> None:
-        save = self.records[job].save
-        assert save is not None
-        answer = Answer(save.token, error=error) if save.token else self.records[job].answer
-        self.update(job, save=None, save_error=error, saved_at=self.now, answer=answer)
+    def failed(self, job: str, error: str, again: bool = False) -> None:
+        record = self.records[job]
+        assert record.save is not None
+        self.update(job, save=None, save_error=error, saved_at=self.now)
+        tries = record.asked_tries + 1
+        if again and record.save.token and tries < saving.ASKED_TRIES:
+            self.update(job, asked=record.save.token, asked_tries=tries)
+        elif record.save.token:
+            self.update(job, answer=Answer(record.save.token, error=error), asked_tries=0)
 
     def transfer(self, action: actions.Upload | actions.Fetch) -> None:
         record = self.records[action.job]
         there = self.transfers.get(action.job)
-        assert there is None or there.number != action.number or not there.lives
+        if there is not None and there.number == action.number:
+            assert action.stuck == there.lives, "two work at it, or one that works is ended"
         if isinstance(action, actions.Fetch) and record.restore is None:
             assert not self.living(action.job), "the old incarnation lives"
             self.update(
@@ -324,11 +330,11 @@ class Fleet:
         assert record.save is not None and record.save.number == action.number
         self.transfers.pop(job, None)
         if action.checkpoint is None:
-            self.failed(job, action.error)
+            self.failed(job, action.error, action.again)
             return
         token = record.save.token
         self.update(
-            job, save=None, save_error="",
+            job, save=None, save_error="", asked_tries=0,
             checkpoints=(*record.checkpoints, action.checkpoint)[-action.keep :],
             answer=Answer(token, id=action.checkpoint.id) if token else record.answer,
         )  # fmt: skip
