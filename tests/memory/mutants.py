@@ -191,8 +191,6 @@ MUTANTS = [
     Fault("received-by-who-has-to-copy", "sharing.c", "m->pages[from].guarded ? 2 : 4;", "4;"),
     Fault("handed-to-who-does-not-have-it", "sharing.c",
           "!has(from, index) || !page->buffers ||", "!has(from, index) ||"),
-    Fault("handed-by-who-does-not-have-it", "sharing.c",
-          "!has(from, index) || !page->buffers ||", "!page->buffers ||"),
     Fault("handed-and-spared-what-was-there", "sharing.c",
           "to->counted.spared += missing ? RF_CHUNK_BYTES : 0;",
           "to->counted.spared += RF_CHUNK_BYTES;"),
