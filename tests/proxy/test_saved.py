@@ -1,0 +1,220 @@
+"""Promise: what is saved of a rank is what there was, record by record; restored, it is saved as
+the same again; and a state that cannot be, though its checksum is right, is refused in words: the
+device goes on."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rankfold import records
+from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.native import NativeError
+from support.moving_rank import PLACES, Moving, alive, moving
+from support.ring_client import (
+    COMM_INIT,
+    DEVICE_SYNC,
+    FILL,
+    STREAM_CREATE,
+    RingClient,
+    attach,
+    hand_over,
+    leave,
+)
+
+SAVED = records.saved()
+STATE = SAVED.constants["STATE_OFFSET"]
+HEADER = SAVED.structs["state_header"].layout()
+KINDS = SAVED.by_number()
+CHUNK_OF = {at: (at - PLACES[0]) // (2 << 20) for at in PLACES}
+Raw = list[tuple[str, bytes]]
+
+
+def read(client: RingClient) -> Raw:
+    """The records of the saved state, by name."""
+    *_, size, _checksum = HEADER.unpack(os.pread(client.image, HEADER.size, STATE))
+    data, found, at = os.pread(client.image, size, STATE + HEADER.size), [], 0
+    while at < size:
+        count, opcode = struct.unpack_from("<IH", data, at)
+        found.append((KINDS[opcode].name, data[at : at + count]))
+        at += count
+    return found
+
+
+def write(client: RingClient, state: Raw) -> None:
+    """In the place of the saved state, with the checksum that belongs to it."""
+    magic, version, *_ = HEADER.unpack(os.pread(client.image, HEADER.size, STATE))
+    data, checksum = b"".join(raw for _, raw in state), 0xCBF29CE484222325
+    for byte in data:
+        checksum = (checksum ^ byte) * 0x100000001B3 % (1 << 64)
+    os.pwrite(client.image, HEADER.pack(magic, version, 0, len(data), checksum) + data, STATE)
+
+
+def fields(state: Raw, name: str) -> list[dict[str, Any]]:
+    shape = SAVED.opcodes[name].record
+    found = [SAVED.unpack(shape, raw) for kind, raw in state if kind == name]
+    return [{k: v for k, v in each.items() if k != "r"} for each in found]
+
+
+def put(raw: bytes, name: str, field: str, value: int | bytes) -> bytes:
+    """The record with another value."""
+    at = SAVED.opcodes[name].record[field]
+    new = value if isinstance(value, bytes) else value.to_bytes(at.size, "little")
+    return raw[: at.offset] + new + raw[at.offset + len(new) :]
+
+
+def changed(state: Raw, name: str, **values: int | bytes) -> Raw:
+    """The state with other values in its first record of that name."""
+    new = list(state)
+    n = [kind for kind, _ in state].index(name)
+    for field, value in values.items():
+        new[n] = (name, put(new[n][1], name, field, value))
+    return new
+
+
+def moved(m: Moving, change: Callable[[Raw], Raw] | None = None) -> Raw:
+    """The rank goes to the other device: what was saved of it, and changed on the way."""
+    client, (here, there) = m.program.client, m.natives
+    saved: list[Raw] = []
+
+    def between() -> None:
+        saved.append(read(client))
+        if change:
+            saved.append(change(saved[0]))
+            write(client, saved[1])
+
+    hand_over(here, client, m.job, there, m.job + 1, between)
+    m.natives.reverse()
+    m.job += 1
+    return saved[-1]
+
+
+@pytest.fixture
+def made(kernels: Loader) -> Iterator[Moving]:
+    """A rank that has two of everything, and has used them."""
+    with moving(kernels) as m:
+        alive(m.program)
+        for operation in (("record", 0, 0), ("launch", 1, 1), ("reduce", 0, 1)):
+            assert all(error == 0 for error, _ in m.program.do(operation)), operation
+        yield m
+
+
+def test_what_is_saved_is_what_there_was(made: Moving) -> None:
+    handles, client = made.program.handles, made.program.client
+    state = moved(made)
+    [rank] = fields(state, "RANK")
+    assert (rank["rank"], rank["world_size"], rank["capacity_chunks"]) == (0, 1, 32)
+    assert (rank["kernels"], rank["collectives"], rank["switches"]) == (1, 1, 1)
+    assert rank["seq"] == rank["records"] == client.seq
+    assert [(b["addr"], b["bytes"], b["call_site"], b["stable"])
+            for b in fields(state, "BUFFER")][:2] == [
+        (PLACES[1], 4096, 1, 1), (PLACES[2], 1 << 20, 2, 0)]  # fmt: skip
+    here = {c["chunk"] for c in fields(state, "CHUNK")}
+    assert here == {CHUNK_OF[PLACES[1]], CHUNK_OF[PLACES[2]]} | here - set(CHUNK_OF.values())
+    assert [(s["id"], s["flags"], s["priority"]) for s in fields(state, "STREAM")] == [
+        (handles["stream"][2], 1, -1), (handles["stream"][3], 0, -2)]  # fmt: skip
+    assert [(e["id"], e["flags"], e["recorded"]) for e in fields(state, "EVENT")] == [
+        (handles["event"][0], 0, 1), (handles["event"][1], 2, 0)]  # fmt: skip
+    modules = fields(state, "MODULE")
+    assert [m["id"] for m in modules] == handles["module"]
+    assert all(len(m["hash"]) == 64 and m["globals_addr"] and not m["image_bytes"] for m in modules)
+    for function in fields(state, "FUNCTION"):
+        assert (function["param_bytes"], function["max_threads"]) == (12, 1024)
+    assert [(c["id"], c["issued"]) for c in fields(state, "COMM")] == [
+        (handles["comm"][0], 1), (handles["comm"][1], 0)]  # fmt: skip
+    assert [r["id"] for r in fields(state, "REDOP")] == handles["redop"]
+
+
+def full(state: Raw) -> Raw:
+    """With all that one rank alone does not come to."""
+    names = ("kernels", "collectives", "switches", "squashed", "spared", "copies", "unforeseen",
+             "prepared", "async_error")  # fmt: skip
+    state = changed(state, "RANK", **{name: 700 + n for n, name in enumerate(names)},
+                    error_text=b"an error that stays")  # fmt: skip
+    alarm = struct.pack("<IH", 576, SAVED.opcodes["ALARM"].number).ljust(576, b"\0")
+    alarm = put(alarm, "ALARM", "text", b"a bit has flipped")
+    return [*state[:-1], ("ALARM", alarm), state[-1]]
+
+
+def test_what_is_restored_is_saved_as_the_same(made: Moving) -> None:
+    for n in range(200):  # more than fits the first guess at their size
+        number = made.program.fresh("comm")
+        body = struct.pack("<QII", number, 1, 0) + struct.pack("<Q", n).ljust(128, b"\2")
+        assert made.program.client.call(COMM_INIT, body) == 0
+    first = moved(made, full)
+    again = moved(made)
+    assert len(fields(again, "COMM")) == 202
+    # Those of the engine lie in an order of its own, and events grow older.
+    exact = [[each for each in state if each[0] not in ("COMMS", "EVENT")]
+             for state in (first, again)]  # fmt: skip
+    assert sorted(exact[0]) == sorted(exact[1])
+    assert [name for name, _ in first] == [name for name, _ in again]
+    for one, two in zip(fields(first, "EVENT"), fields(again, "EVENT"), strict=True):
+        assert one | {"age_ns": 0} == two | {"age_ns": 0}
+        assert not one["recorded"] or 0 < one["age_ns"] < two["age_ns"]
+
+
+def test_content_without_a_version_is_not_taken_for_zeros(made: Moving) -> None:
+    """Else a fill with zeros would be left out where old bytes lie."""
+    client = made.program.client
+    client.write(PLACES[1], b"something")
+    assert client.call(DEVICE_SYNC) == 0
+    moved(made, lambda state: [each for each in state if each[0] != "VERSIONS"])
+    body = struct.pack("<5QII", 1, PLACES[1], 64, 64, 1, 0, 4)
+    assert client.call(FILL, body) == 0
+    assert client.read(PLACES[1], 16) == bytes(16)
+
+
+def streams(state: Raw) -> Raw:
+    [(name, raw), *_] = [each for each in state if each[0] == "STREAM"]
+    many = [(name, put(raw, name, "id", 100_000 + n)) for n in range(5000)]
+    return [*state[:-1], *many, state[-1]]
+
+
+def twice(name: str) -> Callable[[Raw], Raw]:
+    def change(state: Raw) -> Raw:
+        return [*state[:-1], next(each for each in state if each[0] == name), state[-1]]
+
+    return change
+
+
+def with_other(name: str, **values: int | bytes) -> Callable[[Raw], Raw]:
+    return lambda state: changed(state, name, **values)
+
+
+IMPOSSIBLE: dict[str, Callable[[Raw], Raw]] = {
+    "another rank": with_other("RANK", rank=1),
+    "another world": with_other("RANK", world_size=2),
+    "another place in the ring": with_other("RANK", tail=64),
+    "a page beyond the heap": with_other("CHUNK", chunk=1 << 40),
+    "a page without a buffer": with_other("CHUNK", chunk=20),
+    "more versions than there are": with_other("VERSIONS", bytes=1 << 30),
+    "more communicators than there are": with_other("COMMS", bytes=1 << 30),
+    "a communicator of another key": with_other("COMM", key=5),
+    "a hash without an end": with_other("MODULE", hash=b"a" * 72),
+    "an image without an end": with_other("MODULE", image_bytes=1 << 30),
+    "a function of no module": with_other("FUNCTION", module=9),
+    "a name without an end": with_other("FUNCTION", name_bytes=1 << 30),
+    "a stream twice": twice("STREAM"),
+    "an event twice": twice("EVENT"),
+    "streams without end": streams,
+    "an alarm without an end": lambda state: changed(full(state), "ALARM", text=b"x" * 512),
+}
+
+
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_what_cannot_be_is_refused_though_its_checksum_is_right(made: Moving, what: str) -> None:
+    with pytest.raises(NativeError, match="rank 0: its saved state") as refusal:
+        moved(made, IMPOSSIBLE[what])
+    assert "memory" not in str(refusal.value)
+    made.natives.reverse()
+    made.job += 1  # which is there without a rank
+    other = RingClient()
+    attach(made.natives[0], other, job=99)
+    assert other.call(STREAM_CREATE, struct.pack("<QIi", 17, 0, 0)) == 0
+    leave(made.natives[0], 99)
+    other.close()
