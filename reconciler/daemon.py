@@ -448,13 +448,15 @@ class Daemon:
         if record is None:
             raise control.ControlError("unknown_job", f"there is no started job {asked.name!r}")
         answer = record.answer.token if record.answer else ""
-        if asked.token in (record.asked, answer, record.save.token if record.save else ""):
-            return {}  # requested again: whoever got it first was killed
+        if asked.token in (answer, record.save.token if record.save else ""):
+            return {"token": asked.token}  # requested again: whoever got it first was killed
+        if record.asked:  # that save has not begun: it is this one, too
+            return {"token": record.asked}
         by_hand.check_save(record, self.no_saves)
         self.store.save(dataclasses.replace(record, asked=asked.token))
         self.store.event(f"Job/{asked.name}", "SaveRequested", "by hand")
         self.fresh = False
-        return {}
+        return {"token": asked.token}
 
     def _go_back(self, request: service.Request[operations.GoBack]) -> Json:
         asked = request.message
@@ -517,6 +519,7 @@ class Daemon:
                 "rank": record.ending.rank if record.ending else None,
                 "restarts": record.restarts,
                 "answer": dataclasses.asdict(record.answer) if record.answer else None,
+                "saving": [t for t in (record.asked, record.save and record.save.token) if t],
                 "again": record.save_error if record.asked and record.asked_tries else "",
             }
         return {

@@ -92,7 +92,8 @@ class Override(Operation, frozen=True, tag="override"):
 
 
 class Checkpoint(Operation, frozen=True, tag="checkpoint"):
-    """→ {}. A save begins as soon as it can; ``state`` has the answer, with this token."""
+    """→ {"token": …}. A save begins as soon as it can; ``state`` has the answer, with that token:
+    of an earlier request whose save has not begun, if there is one."""
 
     name: Name
     token: Name

@@ -385,6 +385,8 @@ class Recovery:
             saved_at=record.saved_at if stored else 0.0,
             saved_steps=record.saved_steps if stored else 0,
             gpu_seconds=used_so_far(record), held_since=None,
+            asked_tries=0,
+            **(self._answer(record.save, error=ending.message) if record.save else {}),
         )  # fmt: skip
         self._event(record.name, "Restarted", lost, "Warning")
 

@@ -113,7 +113,7 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
     """
     token, told = uuid.uuid4().hex, ""
     with Reconciler(state) as reconciler:
-        reconciler.ask("checkpoint", name=name, token=token)
+        token = reconciler.ask("checkpoint", name=name, token=token)["token"]
         while wait_:
             now = reconciler.ask("state")["jobs"].get(name)
             if now is None or now["phase"]:
@@ -124,6 +124,8 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
                     fail(f"{name} was not saved: {answer['error']}")
                 click.echo(answer["id"])
                 return 0
+            if token not in now["saving"]:
+                fail(f"whether {name} was saved is not known any more: `rankfold describe {name}`")
             if now["again"] and now["again"] != told:
                 told = now["again"]
                 say(f"{name} was not saved: {told}; it is tried again")

@@ -17,8 +17,6 @@ from rankfold.proxy.native import NativeError
 from support.moving_rank import PLACES, Moving, alive, moving
 from support.ring_client import (
     COMM_INIT,
-    DEVICE_SYNC,
-    FILL,
     STREAM_CREATE,
     RingClient,
     attach,
@@ -156,17 +154,6 @@ def test_what_is_restored_is_saved_as_the_same(made: Moving) -> None:
     for one, two in zip(fields(first, "EVENT"), fields(again, "EVENT"), strict=True):
         assert one | {"age_ns": 0} == two | {"age_ns": 0}
         assert not one["recorded"] or 0 < one["age_ns"] < two["age_ns"]
-
-
-def test_content_without_a_version_is_not_taken_for_zeros(made: Moving) -> None:
-    """Else a fill with zeros would be left out where old bytes lie."""
-    client = made.program.client
-    client.write(PLACES[1], b"something")
-    assert client.call(DEVICE_SYNC) == 0
-    moved(made, lambda state: [each for each in state if each[0] != "VERSIONS"])
-    body = struct.pack("<5QII", 1, PLACES[1], 64, 64, 1, 0, 4)
-    assert client.call(FILL, body) == 0
-    assert client.read(PLACES[1], 16) == bytes(16)
 
 
 def streams(state: Raw) -> Raw:

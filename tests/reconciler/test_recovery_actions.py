@@ -16,6 +16,7 @@ from rankfold import control
 from rankfold.reconciler import actions, recovery
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import (
+    Answer,
     Checkpoint,
     Ending,
     Job,
@@ -330,6 +331,16 @@ def test_nothing_begins_anew_before_the_old_launchers_are_seen_gone(scene: Scene
     record = scene.record
     assert (record.step, record.restarts, record.incarnation) == ("new", 1, 2)
     assert record.lost == "rank 0 failed: back to the beginning, for there is no checkpoint yet"
+
+
+def test_who_waits_for_a_save_hears_of_a_restart(scene: Scene) -> None:
+    scene.ranks.state = {0: "gone", 1: "gone"}
+    scene.update(
+        save=Save(1, "request", 5.0, token="t"),
+        ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0),
+    )  # fmt: skip
+    scene.recovery.rest(actions.Rest("a", "", restart=True))
+    assert scene.record.answer == Answer("t", error="rank 0 failed")
 
 
 def test_a_restart_says_what_is_done_again(scene: Scene) -> None:

@@ -44,6 +44,29 @@ def test_a_checkpoint_while_it_runs_changes_nothing(
     assert job.results() == undisturbed
 
 
+def test_all_who_wait_for_a_checkpoint_hear_of_one(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    """Whoever comes while a save is under way gets the next one; who is stopped meanwhile either
+    has its answer, or hears that it came too late."""
+    job.apply(gpus=1)
+    job.reaches(10)
+    stopped = rankfold.start("checkpoint", job.name, "--wait")
+    rankfold.until(lambda: "SaveRequested" in rankfold("describe", job.name))
+    stopped.send_signal(signal.SIGSTOP)
+    waiting = [rankfold.start("checkpoint", job.name, "--wait") for _ in range(2)]
+    ids = set()
+    for each in waiting:
+        out, err = each.communicate(timeout=120)
+        assert each.returncode == 0, err
+        ids.add(out.strip())
+    assert ids <= {"1-1", "1-2", "1-3"}
+    stopped.send_signal(signal.SIGCONT)
+    _, err = stopped.communicate(timeout=120)
+    assert stopped.returncode == 0 or "is not known any more" in err
+    assert job.results() == undisturbed
+
+
 def test_everything_is_killed_and_the_job_goes_on_from_its_checkpoint(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
