@@ -113,7 +113,7 @@ def take(snapshot: Path, names: dict[str, bool], opened: Opened) -> None:
                     entries.append(entry)
     others = [path for path, status in found if stat.S_IFMT(status.st_mode) not in _KINDS]
     files = Files(
-        VERSION, _boot(), names, entries, others, list(_above(entries)),
+        VERSION, boot_id(), names, entries, others, list(_above(entries)),
         [each for path in sorted(opened.read - names.keys()) if (each := _input(path))],
     )  # fmt: skip
     (snapshot / NAME).write_text(json.dumps(msgspec.to_builtins(files)))
@@ -316,7 +316,7 @@ def put(snapshot: Path, files: Files, journal: Path) -> None:
 class _Putting:
     def __init__(self, snapshot: Path, files: Files, done: dict[str, Any]):
         self._snapshot, self._files, self._done = snapshot, files, done
-        self._same_boot = files.boot == _boot()
+        self._same_boot = files.boot == boot_id()
 
     def remove(self, later: list[str]) -> None:
         """What was not there, was: from the deepest on, folders if nobody has anything in them."""
@@ -482,5 +482,6 @@ def _remove_empty(path: str) -> None:
             raise
 
 
-def _boot() -> str:
+def boot_id() -> str:
+    """Another one each time the machine is started."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

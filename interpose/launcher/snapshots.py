@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ class About:
     """What a snapshot says of itself. `pid`: of the rank's first process, inside. `interposer`: the
     digest of its libraries, null if it preloads none. `channel`: its owner's pid, and where that
     has it mapped. `connections`: of TCP, as in `sockets.Connection`. `logs`: bytes of ``out`` and
-    ``err``."""
+    ``err``. `boot`: of the machine, at which it was written: what was not synced since may be lost
+    when that is over."""
 
     job: str
     rank: int
@@ -49,6 +50,7 @@ class About:
     channel: dict[str, Any] | None
     connections: list[list[Any]]
     kernel: str = platform.release()
+    boot: str = field(default_factory=files.boot_id)
     version: int = VERSION
 
     @property

@@ -180,6 +180,18 @@ EVERYTHING = [
 ]  # fmt: skip
 
 
+def test_a_snapshot_says_at_which_start_of_the_machine_it_was_written(place: Place) -> None:
+    """What was not synced before the machine stops may be lost: an upload compares this."""
+    launched = place.program("count")
+    save(launched, place.saved)
+    about = json.loads((place.saved / "about.json").read_text())
+    assert about["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with launched.client() as client:
+        client.ask("thaw")
+    place.go()
+    launched.end()
+
+
 def test_a_rank_is_restored_in_another_state_directory(place: Place) -> None:
     launched = place.program("everything")
     fresh = moved(place, launched)
