@@ -121,9 +121,10 @@ struct hal {
 	void (*device_close)(struct hal_device *); /* waits for its worker threads */
 
 	/* Physical chunks. create fails with CUDA_ERROR_OUT_OF_MEMORY (2) at capacity, and while
-	 * copies of pages have gone beyond it (space_copied); a new chunk reads as zero. A chunk
-	 * may only be destroyed when nothing maps it and no submitted work uses it. Their numbers
-	 * are below HAL_CHUNK_NUMBERS. */
+	 * copies of pages have gone beyond it (space_copied); with CUDA_ERROR_NOT_READY (600) if a
+	 * kernel is taking some of them, of which space_copied will tell by its end. A new chunk
+	 * reads as zero. A chunk may only be destroyed when nothing maps it and no submitted work
+	 * uses it. Their numbers are below HAL_CHUNK_NUMBERS. */
 	int (*chunk_create)(struct hal_device *, uint32_t *chunk);
 	void (*chunk_destroy)(struct hal_device *, uint32_t chunk);
 

@@ -18,6 +18,7 @@ from rankfold.proxy.hal.soft.modules import Loader
 from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi
 
 OUT_OF_MEMORY, INVALID_VALUE, ILLEGAL_ADDRESS, LAUNCH_FAILED = 2, 1, 700, 719
+NOT_READY = 600
 HEAD = ".version 8.6\n.target sm_90\n.address_size 64\n"
 
 FORM = HEAD + """
@@ -225,6 +226,32 @@ def test_copies_go_beyond_the_capacity_and_count(function: Any) -> None:
             assert device.hal.space_unmap(two.handle, at + index * CHUNK) == 0
             device.hal.chunk_destroy(device.handle, old)
         assert fill_up(device) == 1
+
+
+def test_what_a_kernel_is_taking_is_not_taken_for_gone(function: Any) -> None:
+    """That there is no room is said where all chunks are known of: not while the kernel has taken
+    one of which it has not told."""
+    pages, chunks, answers = 12, 18, set[int]()
+    chunk = ffi.new("uint32_t *")
+    for _ in range(20):
+        with Device(workers=1, memory=chunks * CHUNK) as device:
+            one, _two, at = sharing(device, some(8, pages))
+            known = pages
+            work, kept = one.kernel_work(function("spread"), 512, 256, at, pages)
+            number = device.submit(work)
+            while device.hal.completed(device.stream) < number:
+                error = device.hal.chunk_create(device.handle, chunk)
+                answers.add(error)
+                if error == 0:
+                    device.hal.chunk_destroy(device.handle, chunk[0])
+                assert error in (0, NOT_READY) or known >= chunks
+                known += len(one.copied())
+            one.check()
+            assert kept is not None and known + len(one.copied()) == 2 * pages
+            assert device.hal.chunk_create(device.handle, chunk) == OUT_OF_MEMORY
+        if NOT_READY in answers:
+            return
+    raise AssertionError(answers)
 
 
 def test_without_memory_for_a_copy_the_kernel_fails(function: Any) -> None:

@@ -103,7 +103,7 @@ static enum outcome take(struct rank_memory *m, struct chunk **c)
 	}
 	for (uint32_t i = 0; i < d->count; i++) /* it may have gone there meanwhile */
 		sharing_copied(d->all[i]);
-	if (d->leaving)
+	if (d->leaving || (d->used < d->total && error == CU_NOT_READY))
 		return WAITS;
 	return fail(m, d->used < d->total ? error : CU_OK);
 }

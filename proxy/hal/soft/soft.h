@@ -33,6 +33,7 @@
 #define SOFT_NOWHERE (RF_WINDOW_BYTES + SOFT_GUARD_BYTES / 2)
 #define SOFT_MISALIGNED (SOFT_NOWHERE + SOFT_GUARD_BYTES) /* what is not aligned, likewise */
 #define SOFT_WINDOW_PAGES (RF_WINDOW_BYTES / RF_CHUNK_BYTES)
+#define SOFT_UNTOLD (1ull << 32)
 #define SOFT_QUEUE_WORKS 128u           /* power of two */
 #define SOFT_SHARED_BYTES (256u << 10)  /* shared memory of a block: what is mapped */
 #define SOFT_SHARED_WINDOW (1ull << 32) /* what a shared address can name */
@@ -160,7 +161,7 @@ struct hal_device {
 	int memfd;
 	uint32_t chunk_count; /* the capacity */
 	uint32_t numbers;     /* HAL_CHUNK_NUMBERS of it: of so many there are numbers */
-	_Atomic uint32_t held;
+	_Atomic uint64_t held; /* chunks; and SOFT_UNTOLD for each that the loop has not heard of */
 	struct soft_chunk *chunks;
 	/* The first free chunk + 1, the lowest at first; the high half counts what was taken, so that
 	 * nobody takes a list for the one it was. */

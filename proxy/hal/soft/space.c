@@ -55,15 +55,19 @@ bool soft_chunk_take(struct hal_device *device, uint32_t *chunk)
 		*chunk = (uint32_t)first - 1;
 		next = ((first >> 32) + 1) << 32 | atomic_load(&device->chunks[*chunk].next);
 	} while (!atomic_compare_exchange_weak(&device->free, &first, next));
-	atomic_fetch_add(&device->held, 1);
 	return true;
 }
 
 int soft_chunk_create(struct hal_device *device, uint32_t *chunk)
 {
-	if (atomic_load(&device->held) >= device->chunk_count)
+	uint64_t held = atomic_load(&device->held);
+
+	if ((uint32_t)held >= device->chunk_count)
+		return held >= SOFT_UNTOLD ? SOFT_NOT_READY : SOFT_OUT_OF_MEMORY;
+	if (!soft_chunk_take(device, chunk))
 		return SOFT_OUT_OF_MEMORY;
-	return soft_chunk_take(device, chunk) ? 0 : SOFT_OUT_OF_MEMORY;
+	atomic_fetch_add(&device->held, 1);
+	return 0;
 }
 
 void soft_chunk_destroy(struct hal_device *device, uint32_t chunk)

@@ -59,8 +59,10 @@ static bool copy(struct hal_space *space, uint32_t page)
 
 	if (!soft_chunk_take(device, &chunk))
 		return false;
+	atomic_fetch_add(&device->held, SOFT_UNTOLD + 1);
 	if (!replace(device, space->base + page * RF_CHUNK_BYTES, chunk)) {
 		soft_chunk_destroy(device, chunk);
+		atomic_fetch_sub(&device->held, SOFT_UNTOLD);
 		return false;
 	}
 	atomic_store(&space->pages[page], SOFT_WRITABLE);
@@ -99,5 +101,6 @@ bool soft_space_copied(struct hal_space *space, uint64_t *addr, uint32_t *chunk)
 	entry = &space->device->chunks[*chunk];
 	*addr = RF_DEV_BASE + entry->page * RF_CHUNK_BYTES;
 	space->told = atomic_load(&entry->next);
+	atomic_fetch_sub(&space->device->held, SOFT_UNTOLD);
 	return true;
 }
