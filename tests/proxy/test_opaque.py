@@ -200,6 +200,24 @@ def test_a_rank_that_does_something_else_goes_alone(kernels: Loader) -> None:
             assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == (p, m)
 
 
+def test_what_one_leaves_out_does_not_shift_what_it_is_compared_with(kernels: Loader) -> None:
+    """The same launch comes after each of two collectives, and one rank makes only the first."""
+    with hidden(kernels, [0, 0], every=1000) as (here, made):
+        for step in range(STEPS):
+            for rank in made:
+                rank.write(OTHER, bytes([step + 1]) * 4 * WORDS)
+                reduce(rank)
+                rank.launch("scale", MOMENTS, OTHER, WORDS, 1)
+                reduce(rank)
+                if rank.rank:
+                    rank.launch("scale", MOMENTS, OTHER, WORDS, 1)
+            sync(made)
+            expected = (int.from_bytes(bytes([step + 1]) * 4, "little") * 3 + 1) % 2**32
+            for rank in made:
+                assert words(rank, MOMENTS) == [expected] * WORDS
+        assert counts(here.natives[0], 2)[1] > STEPS // 2
+
+
 @pytest.mark.slow
 def test_one_that_waits_for_what_is_behind_it_is_not_measured_for_ever(kernels: Loader) -> None:
     """A kernel spins until a copy on another stream, which is held up, has come."""
@@ -252,11 +270,16 @@ SQUASHED: list[bool] = []
 AGAIN = [
     Step(Op("reduce", REDUCED)), Step(Op("update", 0, 0)), Step(Op("update", 1, 0)),
 ]  # fmt: skip
+# What the others agree on while one rank is about to measure it.
+AHEAD = [
+    *[Step(Op("update", 0, 0))] * 3, Step(Op("update", 0, 0, stream=2)), Step(Op("reduce", REDUCED))
+]  # fmt: skip
 
 
 @settings(max_examples=12, derandomize=True, **COMMON)
 @given(program=again_and_again())
 @example(Program(2, 96, AGAIN * 6, None, [], [(0, 1)]))
+@example(Program(2, 96, AHEAD * 4, None, [], [(0, 1)]))
 def test_no_rank_can_tell_what_is_trusted(kernels: Loader, program: Program) -> None:
     squashed = check(kernels, program, hidden=1000)
     event("squashed" if squashed else "not squashed")

@@ -8,14 +8,14 @@
 
 #define LAUNCHES_MAX 65536u /* of more nothing is trusted */
 #define BALLOTS 4u
+#define RECENT 8u   /* occurrences that are told from each other: who is further behind is alone */
 #define HOLDS 2u    /* occurrences in which all must agree */
 #define TRIES 3u    /* occurrences after which it is unlike if not all ranks come to it, */
 #define SETTLES 32u /* or if others do not come to be what they are */
 
 struct seen { /* by a rank */
 	uint32_t rank;
-	uint64_t next; /* occurrence */
-	bool blind;    /* it cannot be measured */
+	bool blind; /* it cannot be measured */
 	struct ranges writes;
 	uint32_t measured;
 };
@@ -33,7 +33,9 @@ enum verdict_is { LAUNCH_OPEN, LAUNCH_ALIKE, LAUNCH_UNLIKE };
 struct watched {
 	struct version id;
 	enum verdict_is is;
-	uint64_t base; /* OPEN: since when; ALIKE: from which occurrence on */
+	uint64_t count;           /* occurrences, */
+	uint64_t numbers[RECENT]; /* and after which collectives the last ones were */
+	uint64_t base;            /* OPEN: since when; ALIKE: from which occurrence on */
 	struct ranges writes, reads;
 	struct ranges strays; /* where it wrote and changed nothing while it was measured */
 	uint64_t held_key, held_number;
@@ -140,20 +142,33 @@ void launches_forget(struct launches *l)
 
 static bool few(const struct ranges *r) { return r->count <= RANGES_MAX; }
 
-enum trust launches_trust(const struct launches *l, struct version id, uint32_t rank,
-			  uint64_t every, struct trusted *trusted)
+/* Which occurrence that is; `count`: a new one. NO_OCCURRENCE: nobody knows any more. */
+static uint64_t occurrence(const struct watched *it, uint64_t number)
+{
+	uint64_t first = it->count > RECENT ? it->count - RECENT : 0;
+	if (!it->count || number > it->numbers[(it->count - 1) % RECENT])
+		return it->count;
+	for (uint64_t n = it->count; n-- > first;)
+		if (it->numbers[n % RECENT] == number)
+			return n;
+	return NO_OCCURRENCE;
+}
+
+enum trust launches_trust(const struct launches *l, struct version id, uint64_t number,
+			  uint32_t rank, uint64_t every, struct trusted *trusted)
 {
 	const struct watched *it = find(l, id);
 	const struct seen *s = seen_by(it, rank);
+	uint64_t now = it ? occurrence(it, number) : 0;
+	if (now == NO_OCCURRENCE || (s && s->blind))
+		return TRUST_NOTHING;
 	if (!s)
 		return l->count < LAUNCHES_MAX || it ? TRUST_MEASURE : TRUST_NOTHING;
-	if (s->blind)
-		return TRUST_NOTHING;
-	if (it->is == LAUNCH_OPEN || s->measured < HOLDS || s->next % every == 0)
+	if (it->is == LAUNCH_OPEN || s->measured < HOLDS || now % every == 0)
 		return TRUST_MEASURE;
 	if (it->is == LAUNCH_ALIKE) {
-		*trusted = (struct trusted){&it->writes, &it->reads, s->next};
-		return s->next < it->base ? TRUST_MEASURE : TRUST_ALIKE;
+		*trusted = (struct trusted){&it->writes, &it->reads, now};
+		return now < it->base ? TRUST_MEASURE : TRUST_ALIKE;
 	}
 	*trusted = (struct trusted){.writes = &s->writes};
 	return few(&s->writes) ? TRUST_UNLIKE : TRUST_NOTHING;
@@ -161,13 +176,17 @@ enum trust launches_trust(const struct launches *l, struct version id, uint32_t 
 
 bool launches_first(const struct launches *l, uint32_t rank) { return !l->has_measured[rank]; }
 
-uint64_t launches_done(struct launches *l, struct version id, uint32_t rank, bool measured)
+uint64_t launches_done(struct launches *l, struct version id, uint64_t number, uint32_t rank,
+		       bool measured)
 {
-	struct seen *s = seen_or_add(l, id, rank);
-	if (!s)
-		return 0;
-	find(l, id)->used |= !measured;
-	return s->next++;
+	if (!seen_or_add(l, id, rank))
+		return NO_OCCURRENCE;
+	struct watched *it = find(l, id);
+	uint64_t now = occurrence(it, number);
+	it->used |= !measured;
+	if (now == it->count)
+		it->numbers[it->count++ % RECENT] = number;
+	return now;
 }
 
 static void decide(struct launches *l, struct watched *it, enum verdict_is is)
@@ -183,10 +202,7 @@ static void begin_anew(struct launches *l, struct watched *it)
 {
 	forget_ballots(it);
 	decide(l, it, LAUNCH_OPEN);
-	it->base = 0;
-	for (uint32_t i = 0; i < it->seen_count; i++)
-		if (it->seen[i].next > it->base)
-			it->base = it->seen[i].next;
+	it->base = it->count;
 }
 
 void launches_blind(struct launches *l, struct version id, uint32_t rank)
@@ -277,7 +293,7 @@ static void close_votes(struct launches *l, struct watched *it, const struct bal
 			const struct measured *m)
 {
 	const struct ballot *other = last;
-	uint64_t next = 0, since = m->occurrence - it->base;
+	uint64_t since = m->occurrence - it->base;
 	uint32_t held = 0;
 	bool any = false;
 	for (uint32_t i = 0; i < BALLOTS; i++) {
@@ -288,13 +304,11 @@ static void close_votes(struct launches *l, struct watched *it, const struct bal
 		if (holds && b != last)
 			other = b;
 	}
-	for (uint32_t i = 0; i < it->seen_count; i++)
-		next = it->seen[i].next > next ? it->seen[i].next : next;
 	if (last->voters < 2 || since >= (any ? SETTLES : TRIES)) {
 		decide(l, it, LAUNCH_UNLIKE);
 	} else if (complete(last) && last->unlike == l->unlike && held >= HOLDS) {
 		decide(l, it, agree(it, last, other) ? LAUNCH_ALIKE : LAUNCH_UNLIKE);
-		it->base = next;
+		it->base = it->count;
 	}
 	if (it->is != LAUNCH_OPEN)
 		forget_ballots(it);
@@ -319,7 +333,8 @@ static bool vote(struct launches *l, struct watched *it, const struct measured *
 		 const struct parts *changed, struct dissent *dissent)
 {
 	struct version effect = parts_digest(changed);
-	if (it->is == LAUNCH_UNLIKE || m->occurrence < (it->is == LAUNCH_OPEN ? it->base : 0))
+	if (it->is == LAUNCH_UNLIKE || m->occurrence == NO_OCCURRENCE ||
+	    m->occurrence < (it->is == LAUNCH_OPEN ? it->base : 0))
 		return false;
 	struct ballot *b = ballot_on(it, m->occurrence);
 	if (b->count && !equal(b->effect, effect)) {

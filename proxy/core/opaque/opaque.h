@@ -23,7 +23,8 @@
  * Rules:
  *  - what is trusted is a guess, and only for as long as nothing speaks against it. Where memory is
  *    guarded a write to anywhere else is noticed, and the launch is measured anew;
- *  - ranks count a launch alike: a decision holds from one occurrence on, in all of them, so that
+ *  - what ranks do after the same collective is the same occurrence of a launch, also where one of
+ *    them has left others out. A decision holds from one occurrence on, in all of them, so that
  *    what all do alike is measured in all of them or in none;
  *  - a difference where a launch was alike before means that what ran once for several ranks may
  *    have been wrong since it was last measured: the caller is told, and trusts nothing any more;
@@ -84,6 +85,8 @@ struct launches { /* those of a job on a device; begins as zeros */
 	uint64_t measured, alike; /* how often one was measured; how many are trusted to be alike */
 };
 
+#define NO_OCCURRENCE UINT64_MAX
+
 enum trust {
 	TRUST_NOTHING, /* it may do anything */
 	TRUST_MEASURE, /* so, and it is to be measured */
@@ -94,13 +97,14 @@ struct trusted {
 	const struct ranges *writes, *reads;
 	uint64_t occurrence;
 };
-/* The next one of this rank, if each `every`-th is measured. */
-enum trust launches_trust(const struct launches *, struct version id, uint32_t rank, uint64_t every,
-			  struct trusted *);
+/* That of this rank after the communicator's collective `number`; each `every`-th is measured. */
+enum trust launches_trust(const struct launches *, struct version id, uint64_t number,
+			  uint32_t rank, uint64_t every, struct trusted *);
 /* Has the rank measured none so far? Then all that lies there gets a new version. */
 bool launches_first(const struct launches *, uint32_t rank);
-/* It has been submitted, or need not be: the rank's next one is another. Returns which it was. */
-uint64_t launches_done(struct launches *, struct version id, uint32_t rank, bool measured);
+/* It has been submitted, or need not be. Returns which occurrence it was. */
+uint64_t launches_done(struct launches *, struct version id, uint64_t number, uint32_t rank,
+		       bool measured);
 /* It wrote to these pages, which it was not trusted to. */
 void launches_surprised(struct launches *, struct version id, uint32_t rank, const uint32_t *pages,
 			uint32_t count);

@@ -26,7 +26,7 @@ void hidden_collective(struct rank *r, struct item *i)
 		digest_word(&d, o->send);
 		digest_word(&d, o->recv);
 	}
-	r->queue.place = (struct hidden_place){digest_end(&d), i->coll.comm->o.id, 0};
+	r->queue.place = (struct hidden_place){digest_end(&d), i->coll.comm->o.id, i->coll.turn, 0};
 }
 
 void hidden_launch(struct rank *r, struct item *i)
@@ -81,7 +81,10 @@ static enum trust trust(struct rank *r, const struct item *i, struct version *id
 {
 	if (!hidden_folded(r) || !known_by(r, i, id))
 		return TRUST_NOTHING;
-	return launches_trust(&r->job->launches, *id, r->rank, r->proxy->validate, trusted);
+	if (r->measure.state && r->measure.item == i) /* whatever others find out meanwhile */
+		return TRUST_MEASURE;
+	return launches_trust(&r->job->launches, *id, i->kernel.place.number, r->rank,
+			      r->proxy->validate, trusted);
 }
 
 /* Inputs that differ between ranks are not in it: so it is of this occurrence, and what was there
@@ -169,7 +172,8 @@ void hidden_done(struct rank *r, const struct item *i)
 	if (!hidden_folded(r) || !known_by(r, i, &id))
 		return;
 	bool measured = r->measure.state == MEASURE_READY && r->measure.item == i;
-	uint64_t occurrence = launches_done(&r->job->launches, id, r->rank, measured);
+	uint64_t occurrence = launches_done(&r->job->launches, id, i->kernel.place.number, r->rank,
+					    measured);
 	measure_submitted(&r->measure, i, occurrence, now_ns());
 }
 

@@ -14,7 +14,8 @@ struct rank;
 struct hidden_place {           /* of a launch in its rank's program */
 	struct version context; /* the last collective before it, */
 	uint64_t comm;          /* its communicator, a handle; 0: there was none since it came */
-	uint64_t index;         /* and launches since then */
+	uint64_t number;        /* its number there since then, */
+	uint64_t index;         /* and launches since it */
 };
 
 /* In the order of the program: a collective; a kernel, which gets its place. */

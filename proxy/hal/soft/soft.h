@@ -159,8 +159,8 @@ struct soft_chunk {
 struct hal_device {
 	struct hal_config config;
 	int memfd;
-	uint32_t chunk_count; /* the capacity */
-	uint32_t numbers;     /* HAL_CHUNK_NUMBERS of it: of so many there are numbers */
+	uint32_t chunk_count;  /* the capacity */
+	uint32_t numbers;      /* HAL_CHUNK_NUMBERS of it: of so many there are numbers */
 	_Atomic uint64_t held; /* chunks; and SOFT_UNTOLD for each that the loop has not heard of */
 	struct soft_chunk *chunks;
 	/* The first free chunk + 1, the lowest at first; the high half counts what was taken, so that
