@@ -176,13 +176,13 @@ class Launcher:
         status = reaped.get(self.started.pid) if self.started else None
         if status is not None and not self.rest.ending:
             process.kill_the_rest(self.namespaced)
-            self.end(os.waitstatus_to_exitcode(status), self.rest.trouble)
+            self.end(os.waitstatus_to_exitcode(status))
             return
         for pid, how in reaped.items():
             self.workers.ended(pid, how)
         self.rest.children_ended()
 
-    def end(self, exit_status: int, error: str | None) -> None:
+    def end(self, exit_status: int, error: str | None = None) -> None:
         """Record the exit status, tell whoever serves the rank, stop the loop."""
         if self.exit_status is not None:
             return
@@ -193,8 +193,8 @@ class Launcher:
         for request in self._waiting:
             request.refuse(ControlError("exited", f"the rank has ended ({exit_status})"))
         self._waiting.clear()
-        self.rest.ended()
-        self._record_end(exit_status, error)
+        self.rest.ended(exit_status)
+        self._record_end(exit_status, error or self.rest.trouble)
 
     def _record_end(self, exit_status: int, error: str | None) -> None:
         """Nothing else knows how the rank ended: while the disk is full, wait for space."""

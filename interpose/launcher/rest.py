@@ -98,9 +98,16 @@ class Rest:
             messages.Restore: self._restore,
         }
 
-    def ended(self) -> None:
-        """The rank has ended by itself, and with it whatever was being done."""
-        error = ControlError("exited", "the rank has ended")
+    def ended(self, exit_status: int) -> None:
+        """The rank has ended, and with it whatever was being done; `trouble` says why, where that
+        is not its own doing.
+
+        While CRIU looks at a rank it can only be killed: one that ends otherwise was let go by
+        CRIU's end, in the middle of CRIU's code as a rule, and that end may be seen later.
+        """
+        if self._busy.startswith("snapshot") and exit_status != -process.KILL:
+            self.trouble = self.trouble or "CRIU was killed while it looked at the rank"
+        error = ControlError("exited", self.trouble or "the rank has ended")
         for request in [*self._freezing, *self._waiting]:
             request.refuse(error)
         self._freezing, self._waiting = [], []

@@ -77,14 +77,16 @@ RESTING = "interpose/launcher/"
 ON_CHANNEL, ON_CONFIG = "tests/launcher/test_channel.py::", "tests/launcher/test_config.py::"
 LAUNCHERS = [
     Mutant("every-exit-is-0", LAUNCHER,
-           "self.end(os.waitstatus_to_exitcode(status), self.rest.trouble)",
-           "self.end(0, None)", ON_RANK + "test_exit_status_is_recorded"),
+           "self.end(os.waitstatus_to_exitcode(status))", "self.end(0)",
+           ON_RANK + "test_exit_status_is_recorded"),
     Mutant("signal-not-recorded", LAUNCHER, "-exit_status if exit_status < 0 else None", "None",
            ON_RANK + "test_death_by_signal_is_recorded"),
     Mutant("children-live-on", LAUNCHER,
            "            process.kill_the_rest(self.namespaced)\n            self.end(",
            "            self.end(",
            ON_RANK + "test_what_the_rank_leaves_running_is_killed"),
+    Mutant("criu-not-blamed", RESTING + "rest.py", "and exit_status != -process.KILL", "and False",
+           ON_REST + "test_a_rank_that_dies_of_criu_s_end_says_so"),
     Mutant("orphans-not-reaped", LAUNCHER, "self.server.add(ours, self._children)", "pass",
            ON_RANK + "test_orphans_are_reaped_while_the_rank_runs"),
     Mutant("two-launchers", LAUNCHER,

@@ -20,6 +20,7 @@ import pytest
 from rankfold import criu
 from rankfold.control import Client, ControlError
 from support import leaks, privileges
+from support.halting_criu import HaltingCriu
 from support.leaks import State
 
 from .conftest import Launched, Rig
@@ -513,9 +514,38 @@ def test_a_rank_is_ended_when_criu_is_killed_over_it(place: Place) -> None:
         assert client.channel.fill()
         frame = client.channel.take()
         assert frame is not None and frame.head.error is not None
-        assert frame.head.error.code == "failed" and "killed" in frame.head.error.message
+        assert frame.head.error.code in ("failed", "exited")
+        assert "killed" in frame.head.error.message
     end = launched.end()
-    assert end["signal"] == signal.SIGKILL and "CRIU" in end["error"]
+    assert end["signal"] is not None and "CRIU" in end["error"]
+    assert not has_cgroup(launched)
+
+
+def test_a_rank_that_dies_of_criu_s_end_says_so(
+    place: Place, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is seen before that of who waits for CRIU: the launcher sees both at once."""
+    halting = HaltingCriu(state)
+    monkeypatch.setenv("PATH", f"{halting.folder}:{os.environ['PATH']}")
+    launched = place.program("memory")
+    assert launched.rank_pid is not None
+    halting.request("dump")
+    with launched.client() as client:
+        client.ask("freeze")
+        client.channel.send({"id": 7, "op": "snapshot", "folder": str(place.saved)})
+        while not (pid := halting.stopped("dump")):
+            time.sleep(0.001)
+        os.kill(launched.pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+        os.kill(launched.rank_pid, signal.SIGTRAP)  # as CRIU's code does at other moments
+        assert leaks.has_ended(launched.rank_pid, 60)
+        os.kill(launched.pid, signal.SIGCONT)
+        assert client.channel.fill()
+        frame = client.channel.take()
+        assert frame is not None and frame.head.error is not None
+        assert "CRIU was killed" in frame.head.error.message
+    end = launched.end()
+    assert end["signal"] == signal.SIGTRAP and "CRIU was killed" in end["error"]
     assert not has_cgroup(launched)
 
 
