@@ -33,6 +33,7 @@ from rankfold.interpose.launcher import (
     undumpable,
 )
 from rankfold.interpose.launcher.config import Config
+from rankfold.interpose.launcher.stuck import Stuck
 from rankfold.interpose.launcher.touched import Touched
 from rankfold.interpose.launcher.workers import Workers
 from rankfold.log import area
@@ -82,6 +83,8 @@ class Rest:
         self._freezing: list[Request[Any]] = []
         self._busy = ""  # what is being done
         self._waiting: list[Request[Any]] = []  # for that
+        self._stuck: Stuck | None = None  # of that, where CRIU does it
+        self._given_up = ""  # on it, and why
         self._written: tuple[str, int] | None = None  # folder and bytes, since it is frozen
         self._restored = ""  # folder, likewise
         self._script = -1  # CRIU's, once it was needed
@@ -106,7 +109,8 @@ class Rest:
         CRIU's end, in the middle of CRIU's code as a rule, and that end may be seen later.
         """
         if self._busy.startswith("snapshot") and exit_status != -process.KILL:
-            self.trouble = self.trouble or "CRIU was killed while it looked at the rank"
+            why = self._given_up or "CRIU was killed while it looked at the rank"
+            self.trouble = self.trouble or why
         error = ControlError("exited", self.trouble or "the rank has ended")
         for request in [*self._freezing, *self._waiting]:
             request.refuse(error)
@@ -258,6 +262,7 @@ class Rest:
             lambda: _written(folder, about, pids, cgroup, touched, memory, image),
             lambda result: self._after_snapshot(folder, result),
         )
+        self._watch_over(Stuck())
         return None
 
     def _about(self) -> tuple[snapshots.About, int | None]:
@@ -284,7 +289,8 @@ class Rest:
     def _after_snapshot(self, folder: str, result: Message | None) -> None:
         """CRIU leaves what it looked at frozen, unless it was killed."""
         if result is None or result.get("code") == "killed":
-            self.trouble = (result or {}).get("message") or "who saved the rank was killed"
+            told = (result or {}).get("message") or "who saved the rank was killed"
+            self.trouble = self._given_up or told
             self._answer(ControlError("failed", f"{self.trouble}: the rank is ended"))
             process.signal_all(process.KILL, self.held.namespaced)
             return
@@ -369,11 +375,13 @@ class Rest:
             lambda: _prepared(folder, about, libraries, copies, journal, self.held.image),
             lambda result: self._prepared(folder, about, result),
         )
+        self._watch_over(Stuck())
         return None
 
     def _prepared(self, folder: str, about: snapshots.About, result: Message | None) -> None:
         if result is None or "code" in result:
-            told = result or {"code": "failed", "message": "who prepared the rank was killed"}
+            killed = self._given_up or "who prepared the rank was killed"
+            told = result or {"code": "failed", "message": killed}
             self._not_restored(ControlError(told["code"], told["message"]))
             return
         self.held.libraries = result["libraries"]
@@ -434,7 +442,8 @@ class Rest:
 
     def _after_criu(self, folder: str, about: snapshots.About, status: int) -> None:
         if status != 0:
-            why = snapshots.why_not(folder) if status > 0 else f"CRIU was killed ({status})"
+            killed = self._given_up or f"CRIU was killed ({status})"
+            why = snapshots.why_not(folder) if status > 0 else killed
             self._not_restored(ControlError("snapshot", f"rank {about.rank}: {why}"))
             return
 
@@ -494,9 +503,30 @@ class Rest:
 
     def _begin(self, what: str, request: Request[Any]) -> None:
         self._busy, self._waiting = what, [request]
+        self._stuck, self._given_up = None, ""
+
+    def _watch_over(self, work: Stuck) -> None:
+        """Kill whoever does it once they get no further."""
+        self._stuck = work
+
+        def look() -> None:
+            if self._stuck is not work:
+                return
+            if work.look():
+                self._given_up = f"CRIU got no further for {work.patience_s:g} s and was killed"
+                self._stuck = None
+                wall = self._wall.pid if self._wall else None
+                for pid in self.held.workers.pids():
+                    if pid != wall:
+                        os.kill(pid, process.KILL)  # not reaped: it is there; CRIU dies with it
+                return
+            self.held.server.after(work.pause_s, look)
+
+        look()
 
     def _answer(self, result: Message | ControlError) -> None:
         waiting, self._waiting, self._busy = self._waiting, [], ""
+        self._stuck = None
         for request in waiting:
             if isinstance(result, ControlError):
                 request.refuse(result)

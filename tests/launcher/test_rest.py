@@ -549,6 +549,43 @@ def test_a_rank_that_dies_of_criu_s_end_says_so(
     assert not has_cgroup(launched)
 
 
+def test_criu_that_stops_over_a_rank_is_killed_and_the_rank_with_it(
+    place: Place, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halting = HaltingCriu(state)
+    monkeypatch.setenv("PATH", f"{halting.folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "2")
+    launched = place.program("memory")
+    halting.request("dump")
+    with launched.client() as client:
+        client.ask("freeze")
+        error = refusal(client, "snapshot", folder=str(place.saved))
+        assert "CRIU got no further for 2 s and was killed" in error.message
+    assert "CRIU got no further for 2 s" in launched.end()["error"]
+    assert not has_cgroup(launched)
+
+
+def test_criu_that_stops_in_a_restore_is_killed_and_another_one_restores(
+    place: Place, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halting = HaltingCriu(state)
+    monkeypatch.setenv("PATH", f"{halting.folder}:{os.environ['PATH']}")
+    launched = place.program("count")
+    save(launched, place.saved)
+    kill(launched)
+    monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "5")
+    fresh = place.empty()
+    halting.request("restore")
+    with fresh.client() as client:
+        error = refusal(client, "restore", folder=str(place.saved))
+        assert "CRIU got no further for 5 s and was killed" in error.message
+        assert client.ask("status")[0]["state"] == "empty"
+    restore(fresh, place.saved)
+    place.go()
+    assert fresh.end()["exit_status"] == 0
+    assert not has_cgroup(fresh)
+
+
 def test_what_does_not_fit_is_refused_and_nothing_starts(place: Place) -> None:
     launched = place.program("count")
     save(launched, place.saved)

@@ -57,12 +57,15 @@ class HaltingCriu:
         (self.folder / what).touch()
 
     def stopped(self, what: str) -> int:
-        """The pid of the one that stands still; 0: none does."""
+        """The pid of the one that stands still; 0: none does. CRIU forks children of the same
+        command line that stop for a moment: those are not meant."""
         for pid in self.watch.new_processes():
             with contextlib.suppress(OSError, ValueError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-                at = words.index(what.encode())
-                if state == "T" and os.path.basename(words[at - 1]) == b"criu":
-                    return pid
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+                state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+                words = line.split(b"\0")
+                name = os.path.basename(words[words.index(what.encode()) - 1])
+                if state == "T" and name == b"criu":
+                    if Path(f"/proc/{parent}/cmdline").read_bytes() != line:
+                        return pid
         return 0
