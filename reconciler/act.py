@@ -80,11 +80,14 @@ class Executor:
                 case actions.Signal():
                     yield from self._signal(action)
                 case actions.Finish():
-                    self.finish(action)
+                    yield from self.finish(action)
                 case actions.Forget():
                     self.store.forget(action.kind, action.name)
                 case actions.Save():
-                    yield from self.recovery.save(action, observed)
+                    if action.node:
+                        yield from self.recovery.dump(action)
+                    else:
+                        yield from self.recovery.save(action, observed)
                 case actions.Upload():
                     yield from self.recovery.upload(action)
                 case actions.Conclude():
@@ -171,7 +174,7 @@ class Executor:
             record = dataclasses.replace(
                 record, step="started", fixed=job, device=action.device,
                 device_type=action.device_type, master_port=free_port(), error="",
-                incarnation=self._incarnation(record),
+                incarnation=self._incarnation(record), dump=None,
             )  # fmt: skip
             with self.store.transaction():
                 self.store.begin(job.name, 0, "start", {"ranks": job.world_size})
@@ -221,6 +224,8 @@ class Executor:
         record = self._record(action.job)
         devices = tuple(dict.fromkeys(action.placement))
         if (record.step, record.epoch) != ("placing", action.epoch):
+            yield from self.recovery.drop_dump(action.job)
+            record = self._record(action.job)
             proxies = {d: observed.devices[d].pid for d in devices}
             record = dataclasses.replace(
                 record, step="placing", epoch=action.epoch, placement=action.placement,
@@ -283,6 +288,7 @@ class Executor:
             self._update(
                 action.job, step="detached", placement=kept, proxies={}, detached=(),
                 gpu_seconds=used_so_far(record), held_since=None,
+                rested_at=time.time(), rest_error="",
             )  # fmt: skip
             self.store.done(action.job, action.epoch, "detach")
             what = "Suspended" if action.suspend else "Detached"
@@ -346,7 +352,8 @@ class Executor:
 
         yield [signalling(rank) for rank in action.ranks]
 
-    def finish(self, action: actions.Finish) -> None:
+    def finish(self, action: actions.Finish) -> Steps:
+        yield from self.recovery.drop_dump(action.job)
         record = self._record(action.job)
         ranks = range(record.fixed.world_size if record.fixed else 0)
         seen = [self.node.ended(action.job, rank) for rank in ranks]

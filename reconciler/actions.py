@@ -109,13 +109,15 @@ class Forget:
 @dataclass(frozen=True)
 class Save:
     """Make snapshots of all ranks. With `devices`, at their cut: their proxies save, and the job
-    goes on, whatever became of it. Without, it rests already, and stays frozen."""
+    goes on, whatever became of it. Without, it rests already, and stays frozen. `node`: they stay
+    on this node, and its processes end."""
 
     job: str
     epoch: int
     devices: tuple[str, ...]
     ranks: tuple[int, ...]
     number: int
+    node: bool = False
 
 
 @dataclass(frozen=True)

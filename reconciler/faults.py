@@ -28,6 +28,8 @@ POINTS = {
     "save.journalled": "a save at a cut is recorded, nobody has been told",
     "save.frozen": "all ranks stand still for their snapshots",
     "save.written": "all snapshots are there, the journal does not say so",
+    "dump.journalled": "a dump of a job that rests is recorded, nobody has been told",
+    "dump.written": "a job's dump is on the disk, the journal does not say so",
     "upload.journalled": "an upload is recorded, no process works at it",
     "conclude.journalled": "a checkpoint is recorded, its snapshots are still here",
     "vacate.before": "a checkpoint has a job that shall rest, its ranks live",

@@ -74,6 +74,11 @@ class Layout:
         """Snapshots of a save, or of a checkpoint that was fetched."""
         return self.job(name) / "saves" / str(number)
 
+    @property
+    def modules(self) -> Path:
+        """Images of modules, by their hashes; from proxies."""
+        return self.state / "modules"
+
     def launcher_lock(self, name: str, rank: int) -> Path:
         """Held by a rank's launcher for its life (see rankfold/interpose/launcher/launcher.py)."""
         return self.logs(name) / f"rank-{rank}.launcher.log"

@@ -299,6 +299,7 @@ class Desired:
 # ---- recorded (the journal's view of a job) ---------------------------------------------------
 
 TERMINAL = ("Succeeded", "Failed")
+NODE = "node"  # in the place of a checkpoint's id: the dump on this node
 RESTARTING = "Restarting"  # the phase of an ending that is none
 STEPS = r"^(new|started|placing|placed|detaching|detached|vacating|stored|restoring|ended)\Z"
 
@@ -344,18 +345,30 @@ class Save:
 
 
 @dataclass(frozen=True)
-class Restore:
-    """A checkpoint that is being brought back. As `Save`, for its fetch.
+class Dump:
+    """Snapshots of a job that rests, kept on this node.
 
-    failed: it cannot be restored; what was started of it is ended.
+    whole: they are on the disk, and its processes may end.
+    """
+
+    number: Count  # of its folder: layout.py
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Restore:
+    """A checkpoint, or the dump, that is being brought back. As `Save`, for its fetch.
+
+    failed: it cannot be restored; what was started of it is ended. damaged: it never can.
     """
 
     number: Count
-    id: str
+    id: str  # NODE: the dump
     tries: Count = 0
     tried_at: Seconds = 0.0
     error: str = ""
     failed: bool = False
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -375,7 +388,8 @@ class Record:
     (proxies of `epoch` are being told) → "placed" → "detaching" → "detached" → "placing" at
     epoch + 1 …; "ended" is final. A job that shall rest in the store goes on from "started" or
     "detached": "vacating" (its checkpoint exists, its ranks are ended) → "stored" (it has no
-    process) → "restoring" → "detached", its ranks frozen until they are placed.
+    process) → "restoring" → "detached", its ranks frozen until they are placed. So does a job
+    that rests on this node: `dump` has it then.
     placement: device of rank 0, 1, …: of `epoch`; after a detach, what the job keeps reserved for
     its move, or () where it was suspended.
     """
@@ -406,7 +420,11 @@ class Record:
     save: Save | None = None
     restore: Restore | None = None
     checkpoints: tuple[Checkpoint, ...] = ()  # those that are kept, oldest first
-    stored: str = ""  # the checkpoint that it rests in, or is to go on from
+    stored: str = ""  # the checkpoint that it rests in, or is to go on from; NODE: its dump
+    dump: Dump | None = None  # its folder is there, or is being written or removed
+    rested_at: Seconds = 0.0  # wall clock: since when it is on no device
+    rest_failed_at: Seconds = 0.0  # wall clock of the last dump that failed
+    rest_error: str = ""  # why it failed, since it rests
     unusable: tuple[str, ...] = ()  # checkpoints that could not be restored
     asked: str = ""  # token of a save that a person requested and that has not begun
     asked_tries: Count = 0  # how often it has failed, and is to be tried again
@@ -547,6 +565,7 @@ class Observed:
     failing: frozenset[str] = frozenset()  # devices whose proxy ends whenever it is started
     transfers: Mapping[str, Transfer] = field(default_factory=dict)  # of each job that has one
     no_saves: str = ""  # why no process can be saved here; empty: it can
+    dump_after: float | None = None  # seconds for which a job rests in memory; None: always
 
 
 @dataclass(frozen=True)
@@ -592,6 +611,11 @@ class Change:
 def count(number: int, thing: str) -> str:
     """``1 rank``, ``2 ranks``"""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def named(id: str) -> str:
+    """A checkpoint, or the dump, that a job goes on from."""
+    return "the dump on this node" if id == NODE else f"checkpoint {id}"
 
 
 # ---- JSON for the store ------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -39,6 +40,7 @@ from rankfold.reconciler.deadlines import (
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.model import Json, SeenRank, Transfer
 
+_WHOLE = "whole.json"  # of the snapshots of a save that are on the disk
 _COPY_BYTES = 1 << 20
 
 
@@ -56,6 +58,10 @@ class _Told(Struct):
     total: int = 0
     error: str | None = None
     retry: bool = False
+
+
+class Damaged(ValueError):
+    """What lies on the disk is not what was written."""
 
 
 class Node:
@@ -178,6 +184,31 @@ class Node:
             if kept.exists() and (not log.exists() or log.stat().st_size < size):
                 shutil.copyfile(kept, log)
                 log.chmod(0o600)
+
+    def settle(self, job: str, number: int) -> None:
+        """Have the snapshots on the disk, with all that they need of the state directory, and a
+        list by which `check` finds what lacks. Raises OSError."""
+        folder = self.layout.save(job, number)
+        for kept in (folder, self.layout.modules):
+            for path in (kept, *kept.rglob("*")):
+                if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFDIR, stat.S_IFREG):
+                    _sync(path)
+        write_atomically(folder / _WHOLE, json.dumps(_sizes(folder)))
+        for path in (folder, *folder.parents[:3]):
+            _sync(path)
+
+    def check(self, job: str, number: int) -> None:
+        """Whether the snapshots that were settled are as they were, by their sizes. Raises
+        Damaged."""
+        folder = self.layout.save(job, number)
+        try:
+            then, now = json.loads((folder / _WHOLE).read_text()), _sizes(folder)
+        except (OSError, ValueError) as error:
+            raise Damaged(f"{folder} is not whole: {error}") from error
+        for name in sorted(then.keys() | now.keys()):
+            if then.get(name) != now.get(name):
+                had, has = (f"{each.get(name, 'no')} bytes" for each in (then, now))
+                raise Damaged(f"{folder / name} has {has}, not {had}")
 
     def drop(self, job: str, number: int) -> None:
         """Remove the snapshots of a save. Raises OSError."""
@@ -331,6 +362,23 @@ def _logged(folder: Path) -> dict[str, int]:
         kind: int(size)
         for kind, size in json.loads((folder / "about.json").read_text())["logs"].items()
     }
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Of all files of some snapshots, by their paths below the folder, in bytes."""
+    return {
+        str(path.relative_to(folder)): path.lstat().st_size
+        for path in folder.rglob("*")
+        if path.name != _WHOLE and not stat.S_ISDIR(path.lstat().st_mode)
+    }
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _last_words(stderr: bytes) -> str:

@@ -38,6 +38,7 @@ from rankfold.reconciler.model import (
 )
 from rankfold.reconciler.node import Node
 
+REST_DUMP_AFTER = "never"
 HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
 
 
@@ -83,6 +84,7 @@ def observe(
         ended | {(seen.job, seen.rank): seen for seen in seen_ranks if seen},
         host_memory(),
         no_saves=no_saves,
+        dump_after=dump_after(),
         transfers={
             record.name: node.transferred(record.name, number)
             for record in records.values() if (number := transfer_of(record)) is not None
@@ -204,6 +206,12 @@ def see_rank(
         state = "starting" if silent_since is None else "silent"
         return SeenRank(job, rank, state, silent_since=silent_since)
     return node.ended(job, rank)
+
+
+def dump_after() -> float | None:
+    """Seconds for which a job rests in memory, before it is dumped; None: always."""
+    text = os.environ.get("RANKFOLD_REST_DUMP_AFTER", REST_DUMP_AFTER)
+    return None if text == "never" else float(text)
 
 
 def host_memory() -> int:

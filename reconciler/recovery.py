@@ -19,8 +19,19 @@ from rankfold.reconciler.deadlines import DETACH_S, FREEZE_S, SNAPSHOT_S, TELL_S
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.inflight import Call, Steps
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Answer, Json, Observed, Record, Restore, Save, count
-from rankfold.reconciler.node import CannotLaunch, Node
+from rankfold.reconciler.model import (
+    NODE,
+    Answer,
+    Dump,
+    Json,
+    Observed,
+    Record,
+    Restore,
+    Save,
+    count,
+    named,
+)
+from rankfold.reconciler.node import CannotLaunch, Damaged, Node
 from rankfold.reconciler.plan import saving
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.store import Store
@@ -61,6 +72,7 @@ class Recovery:
 
     def save(self, action: actions.Save, observed: Observed) -> Steps:
         """Raises nothing because of a save that fails: the job's record says it."""
+        yield from self.drop_dump(action.job)
         try:
             save = self._journal_cut(action, observed)
         except sqlite3.Error:  # the job stands at a cut, and must not wait for space on a disk
@@ -90,6 +102,51 @@ class Recovery:
             stood = f"; it stood still for {time.time() - save.at:.3f} s" if action.devices else ""
             text = f"save {action.number}: {size(written)} of its processes and devices{stood}"
             self._event(action.job, "Snapshot", text)
+
+    def dump(self, action: actions.Save) -> Steps:
+        """Of a job that rests in memory. Where it fails, that goes on, and the record says why.
+
+        Raises ControlError ("busy") while a launcher is at something that was begun before.
+        """
+        job, number = action.job, action.number
+        with self.store.transaction():
+            record = self._record(job)
+            self.store.begin(job, action.epoch, f"dump-{number}", {"ranks": action.ranks})
+            self._update(job, dump=Dump(number), saves=max(record.saves, number))
+        point("dump.journalled")
+        error, written = "", 0
+        try:
+            written = yield from self._snapshots(action)
+            agreed((yield [self._keeping(action, rank) for rank in action.ranks]))
+            agreed((yield [lambda: self.node.settle(job, number)]))
+        except (control.ControlError, OSError) as failure:
+            if getattr(failure, "code", "") == "busy":  # the folder may be in use
+                raise
+            error = str(failure)
+        except Exception:
+            yield from self._let_go_on(action)
+            raise
+        if error:
+            yield from self._let_go_on(action)
+            yield [lambda: self.node.drop(job, number)]
+            with self.store.transaction():
+                self._update(job, dump=None, rest_failed_at=time.time(), rest_error=error)
+                self._event(job, "DumpFailed", f"it rests in memory: {error}", "Warning")
+            return
+        point("dump.written")
+        with self.store.transaction():
+            wanted = self.store.desired().jobs.get(job)
+            stays = wanted is not None and wanted.suspended and not wanted.store
+            moved = {"step": "vacating", "stored": NODE} if stays else {}  # or it was resumed
+            self._update(job, dump=Dump(number, whole=True), rest_error="", **moved)
+            self.store.done(job, action.epoch, f"dump-{number}")
+            self._event(job, "Dumped", f"{size(written)} of its processes and devices")
+
+    def drop_dump(self, job: str) -> Steps:
+        """Remove the dump of a job that goes on, or goes on from something else."""
+        if dump := self._record(job).dump:
+            yield [lambda: self.node.drop(job, dump.number)]
+            self._update(job, dump=None)
 
     def _journal_cut(self, action: actions.Save, observed: Observed) -> Save:
         record, now = self._record(action.job), time.time()
@@ -199,6 +256,7 @@ class Recovery:
         record = self._record(action.job)
         restore = record.restore
         if restore is None:  # from here on it is another incarnation
+            yield from self.drop_dump(action.job)
             restore = Restore(action.number, action.id)
             with self.store.transaction():
                 record = self._update(
@@ -259,30 +317,38 @@ class Recovery:
 
     def restore(self, action: actions.Restore) -> Steps:
         job, record = action.job, self._record(action.job)
-        assert record.restore is not None
+        restore, incarnation = record.restore, record.incarnation
+        if restore is None:  # the dump: as with a fetch, it is another incarnation from here on
+            restore, incarnation = Restore(action.number, NODE), incarnation + 1
         if record.step != "restoring":
             with self.store.transaction():
-                detail: Json = {"id": record.restore.id, "incarnation": record.incarnation}
+                detail: Json = {"id": restore.id, "incarnation": incarnation}
                 self.store.begin(job, record.epoch, f"restore-{action.number}", detail)
-                self._update(job, step="restoring")
+                record = self._update(
+                    job, step="restoring", restore=restore, incarnation=incarnation
+                )
             point("restore.journalled")
         try:
             yield from self._bring_back(action, record)
         except (control.ControlError, CannotLaunch, OSError, ValueError, KeyError) as error:
-            self._not_restored(job, str(error))
+            self._not_restored(job, str(error), isinstance(error, Damaged))
             return
         with self.store.transaction():
             self._update(
                 job, step="detached", placement=(), proxies={}, detached=(), restore=None,
-                stored="", error="", error_permanent=False,
+                stored="", error="", error_permanent=False, rested_at=time.time(),
             )  # fmt: skip
             self.store.done(job, record.epoch, f"restore-{action.number}")
-            self._event(job, "Restored", f"checkpoint {record.restore.id}")
+            self._event(job, "Restored", named(restore.id))
         point("restore.done")
-        yield [lambda: self.node.drop(job, action.number)]
+        if restore.id != NODE:  # that is dropped before its ranks are let go
+            yield [lambda: self.node.drop(job, action.number)]
 
     def _bring_back(self, action: actions.Restore, record: Record) -> Steps:
         """Raises ControlError, CannotLaunch or OSError."""
+
+        if record.stored == NODE:
+            agreed((yield [lambda: self.node.check(action.job, action.number)]))
 
         def launching(rank: int) -> Call:
             config = self.config(record, rank) | {"empty": True}
@@ -301,15 +367,16 @@ class Recovery:
         agreed((yield [restoring(rank) for rank in action.ranks]))
         point("restore.sent")
 
-    def _not_restored(self, job: str, error: str) -> None:
+    def _not_restored(self, job: str, error: str, damaged: bool) -> None:
         restore = self._record(job).restore
         assert restore is not None
         now = dataclasses.replace(
-            restore, failed=True, error=error, tries=restore.tries + 1, tried_at=time.time()
-        )
+            restore, failed=True, error=error, tries=restore.tries + 1, tried_at=time.time(),
+            damaged=damaged,
+        )  # fmt: skip
         with self.store.transaction():
             self._update(job, restore=now)
-            self._event(job, "RestoreFailed", f"checkpoint {restore.id}: {error}", "Warning")
+            self._event(job, "RestoreFailed", f"{named(restore.id)}: {error}", "Warning")
 
     # ---- ranks
 
@@ -349,17 +416,18 @@ class Recovery:
                     restore=_tried_again(record.restore), error="", error_permanent=False,
                 )  # fmt: skip
                 if record.restore is None:
-                    self._event(job, "Stored", f"it rests as checkpoint {action.stored}")
+                    self._event(job, "Stored", f"it rests as {named(action.stored)}")
 
     def _go_back(self, record: Record, action: actions.Rest) -> None:
         older = next(each for each in record.checkpoints if each.id == action.stored)
         lost = (
-            f"checkpoint {action.unusable} cannot be restored ({action.error}): back to checkpoint "
+            f"{named(action.unusable)} cannot be restored ({action.error}): back to checkpoint "
             f"{older.id} of {clock(older.time)}"
         )
+        bad = () if action.unusable == NODE else (action.unusable,)
         self._update(
-            record.name, restore=None, stored=older.id, lost=lost,
-            unusable=(*record.unusable, action.unusable),
+            record.name, step="stored", restore=None, stored=older.id, lost=lost,
+            unusable=(*record.unusable, *bad),
         )  # fmt: skip
         self._event(record.name, "CheckpointUnusable", lost, "Warning")
 

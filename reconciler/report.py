@@ -20,6 +20,7 @@ from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.lookout import Lookout
 from rankfold.reconciler.model import (
+    NODE,
     Change,
     Condition,
     Job,
@@ -193,7 +194,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
 
 def _suspended_in(record: Record) -> str | None:
     if record.step == "stored":
-        return "store"
+        return "node" if record.stored == NODE else "store"
     return "memory" if record.epoch > 0 and record.step != "new" else None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from rankfold.reconciler.environment import change_in_words, changed_names
 from rankfold.reconciler.environment import names as names_of
 from rankfold.reconciler.fields import fields_of
-from rankfold.reconciler.model import Desired, Job, Origin, Record, count
+from rankfold.reconciler.model import NODE, Desired, Job, Origin, Record, count
 from rankfold.reconciler.rows import Object
 from rankfold.reconciler.spec import Fault, File, Loaded
 from rankfold.reconciler.words import some
@@ -59,12 +59,16 @@ def save_faults(loaded: Loaded, no_saves: str) -> list[Fault]:
 
 def store_faults(loaded: Loaded, now: Desired, records: Mapping[str, Record]) -> list[Fault]:
     """A store that changes while jobs live that have checkpoints in the one before."""
-    live = [n for n, r in records.items() if r.step != "ended" and (r.checkpoints or r.stored)]
+    live = [n for n, r in records.items() if r.step != "ended" and _in_store(r)]
     if not live or loaded.desired.checkpoint_store == now.checkpoint_store:
         return []
     was = now.checkpoint_store or "the state directory"
     reason = f"cannot change: {some(sorted(live))} has checkpoints in {was}. Cancel it first"
     return [loaded.policy_fault("spec.checkpointStore", reason)]
+
+
+def _in_store(record: Record) -> bool:
+    return bool(record.checkpoints) or record.stored not in ("", NODE)
 
 
 def emptied_files(loaded: Loaded, objects: Iterable[Object]) -> list[Fault]:

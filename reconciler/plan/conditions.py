@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from rankfold.reconciler import sharing
-from rankfold.reconciler.model import RESTARTING, Condition, Job, Record, count
+from rankfold.reconciler.model import RESTARTING, Condition, Job, Record, count, named
 from rankfold.reconciler.plan.index import Index
 
 OPAQUE = "opaque code: "  # so begin alarms about it (proxy/core/loop/guard.c)
@@ -48,11 +48,14 @@ def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
     seen = index.observed.transfers.get(record.name)
     told = seen.error if seen is not None else ""
     if restore is not None and (why := told or restore.error):
-        message = f"checkpoint {restore.id}: {why}; it is tried again"
+        message = f"{named(restore.id)}: {why}; it is tried again"
         return [Condition("Progressing", "True", "RestoreFailed", message)]
     if save is not None and save.stage == "uploading" and (why := told or save.error):
         message = f"{why}; it is tried again"
         return [Condition("NotSaved", "True", "UploadFailed", message)]
+    if record.rest_error and record.step == "detached" and job.suspended:
+        message = f"its ranks rest in memory and cannot be dumped: {record.rest_error}"
+        return [Condition("NotSaved", "True", "RestsInMemory", message)]
     if record.save_error:
         return [Condition("NotSaved", "True", "SaveFailed", record.save_error)]
     if (job.save_every_s or job.save_every_steps) and index.observed.no_saves:

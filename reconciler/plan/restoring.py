@@ -7,8 +7,9 @@ one; what was begun of a restore that fails is ended again.
 
 from __future__ import annotations
 
+from rankfold.reconciler import model
 from rankfold.reconciler.actions import Action, End, Fetch, Rest, Restore, Vacate
-from rankfold.reconciler.model import Ending, Record
+from rankfold.reconciler.model import NODE, Ending, Record, named
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.saving import waited
 
@@ -22,6 +23,9 @@ def vacating(index: Index, record: Record) -> Action:
 def fetching(index: Index, record: Record, now: float) -> Action | None:
     """Bring the checkpoint that a job is to go on from out of the store. None: wait."""
     restore, name = record.restore, record.name
+    if record.stored == NODE:
+        tries, tried_at = (restore.tries, restore.tried_at) if restore else (0, 0.0)
+        return restoring(index, record, now) if waited(tries, tried_at, now) else None
     if restore is None:
         return Fetch(name, record.saves + 1, record.stored)
     seen = index.observed.transfers.get(name)
@@ -35,18 +39,23 @@ def fetching(index: Index, record: Record, now: float) -> Action | None:
     if not at_once and not waited(restore.tries, restore.tried_at, now):
         return None
     return (
-        restoring(index, record)
+        restoring(index, record, now)
         if seen.state == "done"
         else Fetch(name, restore.number, restore.id)
     )
 
 
-def restoring(index: Index, record: Record) -> Action | None:
+def restoring(index: Index, record: Record, now: float) -> Action | None:
     """Bring back the ranks of a checkpoint that is here, or end what was begun of it."""
     restore, ranks = record.restore, index.ranks(record.name)
-    assert restore is not None and record.fixed is not None
+    if restore is None:  # as far as the dump goes: nothing had to be fetched
+        assert record.dump is not None
+        restore = model.Restore(record.dump.number, NODE)
+    assert record.fixed is not None
     if restore.failed or any(each.state == "exited" for each in ranks.values()):
         live = living(index, record)
+        if restore.damaged and not live:
+            return _skip(record, restore.id, restore.error, now)
         return Vacate(record.name, live) if live else Rest(record.name, record.stored)
     if any(each.state in ("starting", "silent") for each in ranks.values()):
         return None
@@ -71,5 +80,5 @@ def _skip(record: Record, id: str, why: str, now: float) -> Action:
     older = newest(record, without=(*record.unusable, id))
     if older:
         return Rest(record.name, older, unusable=id, error=why)
-    text = f"checkpoint {id} cannot be restored, and there is no other: {why}"
+    text = f"{named(id)} cannot be restored, and there is no other checkpoint: {why}"
     return End(record.name, Ending("Failed", "NoCheckpoint", text, now))

@@ -13,7 +13,7 @@ from rankfold.reconciler.plan.index import Index
 
 CUT_WITHIN_S = 120.0  # a job that does not come to a cut for so long goes on unsaved
 SAVE_AGAIN_S = 60.0  # a save whose reconciler was killed is gone on with for so long
-REST_AGAIN_S = 300.0  # between attempts to save a job that is to rest in the store
+REST_AGAIN_S = 300.0  # between attempts to save a job that is to rest in the store, or on disk
 ASKED_TRIES = 3  # of a save that a person requested, where the reason may pass
 ASKED_AGAIN_S = 10.0  # between two of them
 TRIES = 8  # of an upload, while the job goes on
@@ -86,6 +86,21 @@ def resting(index: Index, job: Job, record: Record, now: float) -> Action | None
     elif record.save_error and 0 <= now - record.saved_at < REST_AGAIN_S:
         return None
     return Save(job.name, record.epoch, (), tuple(range(job.world_size)), number)
+
+
+def dumping(index: Index, job: Job, record: Record, now: float) -> Action | None:
+    """What makes a job that rests in memory rest on this node's disk. None: it stays, or waits."""
+    after, save = index.observed.dump_after, record.save
+    if record.step != "detached" or after is None or index.observed.no_saves:
+        return None
+    if save is not None and save.stage != "uploading":
+        return None
+    if 0 <= now - record.rested_at < after:
+        return None
+    if record.rest_error and 0 <= now - record.rest_failed_at < REST_AGAIN_S:
+        return None
+    number = record.dump.number if record.dump else record.saves + 1
+    return Save(job.name, record.epoch, (), tuple(range(job.world_size)), number, node=True)
 
 
 def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> Action | None:

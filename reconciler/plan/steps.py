@@ -21,7 +21,7 @@ from rankfold.reconciler.actions import (
     Thaw,
     Vacate,
 )
-from rankfold.reconciler.model import Job, Record
+from rankfold.reconciler.model import NODE, Job, Record
 from rankfold.reconciler.plan import ending, restoring, saving
 from rankfold.reconciler.plan.allocation import Allocation
 from rankfold.reconciler.plan.index import Index
@@ -127,17 +127,21 @@ class Steps:
         """A job that shall hold no device, and holds none: it rests in memory, or in the store."""
         if not job.store:
             self.converged.add(job.name)
+            if dumped := saving.dumping(self.index, job, record, self.now):
+                self.actions.append(dumped)
         elif action := saving.resting(self.index, job, record, self.now):
             self.actions.append(action)
 
     def _store(self, job: Job, record: Record, target: Target) -> None:
         """A job on its way into the store, or out of it."""
         action = None
+        if target == () and record.stored == NODE and not job.store:
+            self.converged.add(job.name)  # it holds no device, however far its dump is
         if record.step == "vacating":
             action = restoring.vacating(self.index, record)
         elif record.step == "restoring":
-            action = restoring.restoring(self.index, record)
-        elif target:
+            action = restoring.restoring(self.index, record, self.now)
+        elif target or (target == () and record.stored == NODE and job.store):
             action = restoring.fetching(self.index, record, self.now)
         elif target == ():
             self.converged.add(job.name)

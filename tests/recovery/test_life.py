@@ -98,6 +98,53 @@ def test_a_job_rests_in_the_store_and_goes_on_elsewhere(
     assert job.status["restarts"] == 0
 
 
+def test_a_job_rests_on_the_nodes_disk_with_its_memory_free(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    """Again and again; also over the death of what is left, and then in the store."""
+    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    saves = Layout(rankfold.state.path).job(job.name) / "saves"
+    job.apply(gpus=2)
+    for times in range(1, 3):
+        job.reaches(10 * times)
+        rankfold("suspend", job.name, "--override")
+        rankfold.until(lambda: job.status["suspendedIn"] == "node")
+        assert all(rank["pid"] is None for rank in job.status["ranks"])
+        assert all(device["used"] == 0 for device in rankfold.status()["devices"])
+        assert len(list(saves.iterdir())) == 1 and job.status["checkpoints"] == []
+        rankfold("stop")
+        rankfold("resume", job.name, "--override")
+        job.is_in("Running")
+    assert not list(saves.iterdir())
+    rankfold("suspend", job.name, "--override")
+    rankfold.until(lambda: job.status["suspendedIn"] == "node")
+    rankfold("suspend", job.name, "--store", "--override")
+    rankfold.until(lambda: job.status["suspendedIn"] == "store")
+    assert not list(saves.iterdir())
+    rankfold("resume", job.name, "--override")
+    assert job.results() == undisturbed
+    assert job.status["restarts"] == 0 and not list(saves.iterdir())
+
+
+def test_a_damaged_dump_is_said_and_the_last_checkpoint_taken(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    job.apply(gpus=1)
+    job.reaches(10)
+    rankfold("checkpoint", job.name, "--wait")
+    rankfold("suspend", job.name, "--override")
+    rankfold.until(lambda: job.status["suspendedIn"] == "node")
+    saves = Layout(rankfold.state.path).job(job.name) / "saves"
+    (pages,) = saves.glob("*/rank-1/criu/pages-1.img")
+    os.truncate(pages, pages.stat().st_size - 4096)
+    rankfold("resume", job.name, "--override")
+    assert job.results() == undisturbed
+    told = rankfold("describe", job.name)
+    assert "pages-1.img has" in told and "back to checkpoint 1-1" in told
+    assert not list(saves.iterdir())
+
+
 def test_a_job_goes_back_to_the_checkpoint_that_is_named(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:

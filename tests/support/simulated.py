@@ -13,8 +13,10 @@ from typing import assert_never
 from rankfold.reconciler import actions
 from rankfold.reconciler import plan as planner
 from rankfold.reconciler.model import (
+    NODE,
     Answer,
     Desired,
+    Dump,
     JobOnDevice,
     Observed,
     Record,
@@ -50,6 +52,8 @@ class Fleet:
     uploads: str = "done"  # how uploads end: done | retry | failed; or they are slow
     damaged: set[tuple[str, str]] = field(default_factory=set)  # (job, checkpoint)
     restores_fail: bool = False
+    dump_after: float | None = None  # seconds
+    dump_damaged: bool = False
 
     def observed(self) -> Observed:
         devices = {
@@ -58,7 +62,7 @@ class Fleet:
         }
         return Observed(
             devices, dict(self.ranks), self.host_memory, self.failing, dict(self.transfers),
-            self.no_saves,
+            self.no_saves, self.dump_after,
         )  # fmt: skip
 
     def plan(self) -> planner.Plan:
@@ -190,6 +194,7 @@ class Fleet:
                     self.exit(job, rank, -signum)
             case actions.Finish(job, phase):
                 assert not any(job in self.jobs_on(name) for name in self.devices)
+                self.drop_dump(job)
                 self.update(job, step="ended", phase=phase, placement=(), detached=())
             case actions.Forget(kind, name):
                 self.forget(kind, name)
@@ -230,6 +235,8 @@ class Fleet:
         assert record.fixed is not None
         assert len(action.placement) == record.fixed.world_size
         devices = tuple(dict.fromkeys(action.placement))
+        if record.dump is not None:
+            self.drop_dump(action.job)
         if record.step != "placing":
             assert action.epoch > record.epoch
             self.placed += 1
@@ -259,7 +266,10 @@ class Fleet:
         for name in action.devices:
             self.set_state(name, action.job, "saved")
         kept = () if action.suspend else self.records[action.job].placement
-        self.update(action.job, step="detached", placement=kept, proxies={}, detached=())
+        self.update(
+            action.job, step="detached", placement=kept, proxies={}, detached=(),
+            rested_at=self.now, rest_error="",
+        )  # fmt: skip
 
     # ---- saves and restores
 
@@ -272,6 +282,10 @@ class Fleet:
                 assert there and there.state == "cut", "saved without a cut"
         else:
             assert not any(job in self.jobs_on(name) for name in self.devices), "it does not rest"
+        if action.node:
+            self.dump(action)
+            return
+        self.drop_dump(job)
         save = record.save
         if save is None or save.number != action.number:
             save = Save(action.number, "rest", self.now)
@@ -299,6 +313,34 @@ class Fleet:
         self.transfers[job] = Transfer(action.number)
         self.update(job, save=replace(save, stage="uploading"))
 
+    def dump(self, action: actions.Save) -> None:
+        job, record = action.job, self.records[action.job]
+        assert record.dump is None or record.dump.number == action.number, "a folder is forgotten"
+        self.update(job, dump=Dump(action.number), saves=max(record.saves, action.number))
+        living = tuple(r for r in action.ranks if (job, r) in self.ranks)
+        self.set_ranks(job, living, "frozen")
+        if self.killed_in_a_save:
+            self.killed_in_a_save = False
+            return
+        ended = len(living) < len(action.ranks) or any(
+            self.ranks[job, r].state == "exited" for r in living
+        )
+        if self.saves_fail or ended:
+            self.set_ranks(job, living, "running")
+            self.update(job, dump=None, rest_error="io_uring", rest_failed_at=self.now)
+            return
+        self.snapshots[job, action.number] = self.work[job]
+        wanted = self.desired.jobs.get(job)
+        self.update(job, dump=Dump(action.number, whole=True), rest_error="")
+        if wanted is not None and wanted.suspended and not wanted.store:
+            self.update(job, step="vacating", stored=NODE)
+
+    def drop_dump(self, job: str) -> None:
+        dump = self.records[job].dump
+        if dump is not None:
+            self.snapshots.pop((job, dump.number), None)
+            self.update(job, dump=None)
+
     def failed(self, job: str, error: str, again: bool = False) -> None:
         record = self.records[job]
         assert record.save is not None
@@ -316,6 +358,7 @@ class Fleet:
             assert action.stuck == there.lives, "two work at it, or one that works is ended"
         if isinstance(action, actions.Fetch) and record.restore is None:
             assert not self.living(action.job), "the old incarnation lives"
+            self.drop_dump(action.job)
             self.update(
                 action.job, restore=Restore(action.number, action.id), saves=action.number,
                 incarnation=record.incarnation + 1,
@@ -344,7 +387,12 @@ class Fleet:
     def vacate(self, action: actions.Vacate) -> None:
         record = self.records[action.job]
         if record.step == "vacating":
-            saved = self.store[action.job, record.stored]
+            assert record.stored != NODE or (record.dump is not None and record.dump.whole)
+            saved = (
+                self.snapshots[action.job, record.dump.number]
+                if record.stored == NODE and record.dump is not None
+                else self.store[action.job, record.stored]
+            )
             assert saved == self.work[action.job], "it was ended, and what it did is not saved"
         else:
             assert record.ending or record.step == "restoring", "ended for nothing"
@@ -365,8 +413,9 @@ class Fleet:
             )  # fmt: skip
         elif action.unusable:
             self.update(
-                job, restore=None, lost="something", unusable=(*record.unusable, action.unusable)
-            )
+                job, step="stored", restore=None, lost="something",
+                unusable=(*record.unusable, action.unusable),
+            )  # fmt: skip
         else:
             self.update(job, step="stored", restore=self.again(record.restore))
         self.update(job, stored=action.stored)
@@ -380,8 +429,17 @@ class Fleet:
 
     def restore(self, action: actions.Restore) -> None:
         job, record = action.job, self.records[action.job]
+        if record.stored == NODE and record.restore is None:
+            assert not self.living(job), "the old incarnation lives"
+            restore = Restore(action.number, NODE)
+            self.update(job, restore=restore, incarnation=record.incarnation + 1)
+            record = self.records[job]
         assert record.restore is not None and record.restore.number == action.number
         self.update(job, step="restoring")
+        if record.stored == NODE and self.dump_damaged:
+            failed = replace(record.restore, failed=True, damaged=True, error="it is cut short")
+            self.update(job, restore=failed)
+            return
         for rank in action.missing:
             assert (job, rank) not in self.ranks, "an old copy of a rank lives"
             self.ranks[job, rank] = SeenRank(job, rank, "empty", incarnation=record.incarnation)
@@ -392,7 +450,10 @@ class Fleet:
         self.set_ranks(job, action.ranks, "frozen")
         self.work[job] = self.snapshots[job, action.number]
         self.transfers.pop(job, None)
-        self.update(job, step="detached", placement=(), restore=None, stored="", proxies={})
+        self.update(
+            job, step="detached", placement=(), restore=None, stored="", proxies={},
+            rested_at=self.now,
+        )  # fmt: skip
 
     def living(self, job: str) -> bool:
         return any(j == job and seen.state != "exited" for (j, _), seen in self.ranks.items())
