@@ -190,7 +190,7 @@ class Node:
         list by which `check` finds what lacks. Raises OSError."""
         folder = self.layout.save(job, number)
         for kept in (folder, self.layout.modules):
-            for path in (kept, *kept.rglob("*")):
+            for path in (kept, *kept.rglob("*")) if kept.exists() else ():
                 if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFDIR, stat.S_IFREG):
                     _sync(path)
         write_atomically(folder / _WHOLE, json.dumps(_sizes(folder)))

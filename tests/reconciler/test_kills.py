@@ -30,13 +30,15 @@ USUAL = ("start.partly", "place.journalled", "place.partly", "barrier.partly", "
 USUALLY_SAVED = ("save.frozen", "vacate.before", "restore.launched")
 _OF_SAVES = ("save", "upload", "conclude", "vacate", "rest", "fetch", "restore")
 SAVED = {point for point in POINTS if point.partition(".")[0] in _OF_SAVES}
+DUMPED = {point for point in POINTS if point.partition(".")[0] == "dump"}
+USUALLY_DUMPED = ("dump.written",)
 
 
 @pytest.mark.parametrize(
     "point",
     [
         pytest.param(p, marks=() if p in USUAL else pytest.mark.slow)
-        for p in sorted(POINTS.keys() - SAVED)
+        for p in sorted(POINTS.keys() - SAVED - DUMPED)
     ],
 )
 def test_killed_at(point: str, rankfold: Rankfold, specs: Specs) -> None:
@@ -112,3 +114,34 @@ def test_killed_while_a_job_is_saved_and_restored(
         lines = rankfold("logs", "gpt", "--rank", str(rank)).split()
         *counted, _, _ = lines
         assert counted == [str(n + 1) for n in range(len(counted))], "each line once, in order"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(p, marks=() if p in USUALLY_DUMPED else pytest.mark.slow)
+        for p in sorted(DUMPED)
+    ],
+)
+def test_killed_while_a_job_rests_on_the_disk(point: str, rankfold: Rankfold, specs: Specs) -> None:
+    """Suspended and resumed: the reconciler dies at `point`, and each line is written once."""
+    token, stop = specs.folder / "die", specs.stop_file
+    rankfold.environment["RANKFOLD_FAULT"] = f"{point}@{token}"
+    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    count = f"n=0; until [ -e {stop} ]; do n=$((n+1)); echo $n; sleep 0.05; done; echo is done"
+    specs.program(["sh", "-c", count], "gpt", gpus=2, ranks=2)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    token.touch()
+    with rankfold.watching(str(specs.folder)):
+        rankfold("suspend", "gpt", "--override")
+        rankfold.until(lambda: rankfold.job("gpt")["suspendedIn"] == "node")
+        rankfold("resume", "gpt", "--override")
+        rankfold.until(lambda: rankfold.job("gpt")["ranks"][0]["state"] == "running")
+        assert not token.exists(), "the point was never reached"
+        specs.finish_jobs()
+        rankfold.until(lambda: rankfold.job("gpt")["phase"] == "Succeeded")
+    for rank in range(2):
+        *counted, _, _ = rankfold("logs", "gpt", "--rank", str(rank)).split()
+        assert counted == [str(n + 1) for n in range(len(counted))], "each line once, in order"
+    assert rankfold.job("gpt")["restarts"] == 0

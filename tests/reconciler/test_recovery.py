@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from rankfold.reconciler import actions
 from rankfold.reconciler.model import (
+    NODE,
     RESTARTING,
     Desired,
     Device,
@@ -530,6 +531,112 @@ def test_a_job_that_fails_while_it_rests_waits_in_the_store() -> None:
 # ---- whatever happens ----------------------------------------------------------------------------
 
 
+# ---- rest on the node's disk -----------------------------------------------------------------
+
+
+def resting(**fields: Any) -> Fleet:
+    """A job that was suspended a moment ago, and will be dumped."""
+    place = fleet(job(**fields))
+    place.dump_after = 0.0
+    wish(place, job(suspend=True, **fields))
+    return place
+
+
+def test_a_job_that_rests_is_dumped_and_goes_on_where_it_was() -> None:
+    place = resting()
+    place.converge()
+    record = place.records["a"]
+    assert (record.step, record.stored) == ("stored", NODE) and not place.living("a")
+    assert "a" in place.plan().converged and record.checkpoints == ()
+    did = place.work["a"]
+    wish(place, job())
+    place.converge()
+    record = place.records["a"]
+    assert place.works("a") and place.work["a"] > did
+    assert (record.incarnation, record.restarts, record.dump) == (2, 0, None)
+
+
+def test_a_job_is_not_dumped_before_its_time_nor_where_nothing_can_be() -> None:
+    for fields in ({"dump_after": 30.0}, {"dump_after": None}, {"no_saves": "no CRIU"}):
+        place = resting()
+        for name, value in fields.items():
+            setattr(place, name, value)
+        for _ in range(20):
+            place.turn()
+        assert place.records["a"].step == "detached" and place.living("a"), fields
+    place.no_saves, place.dump_after = "", 30.0
+    for _ in range(20):
+        place.turn()
+    assert place.records["a"].stored == NODE
+
+
+def test_what_cannot_be_dumped_rests_in_memory_and_says_why() -> None:
+    place = resting()
+    place.saves_fail = True
+    tried = 0
+    for _ in range(60):
+        tried += sum(isinstance(each, actions.Save) for each in place.turn().actions)
+    assert tried == 1 and place.records["a"].step == "detached"
+    assert {seen.state for seen in place.ranks.values()} == {"running"}
+    assert "io_uring" in conditions(place)["RestsInMemory"]
+    wish(place, job())
+    place.converge()
+    assert place.works("a") and "RestsInMemory" not in conditions(place)
+
+
+def test_who_is_resumed_during_the_dump_is_not_ended() -> None:
+    place = resting()
+    place.killed_in_a_save = True
+    while place.killed_in_a_save:
+        place.turn()
+    assert place.records["a"].dump is not None
+    wish(place, job())
+    place.converge()
+    assert place.works("a") and place.records["a"].dump is None
+    assert place.records["a"].incarnation == 1
+
+
+def test_a_dump_that_was_interrupted_is_gone_on_with() -> None:
+    place = resting()
+    place.killed_in_a_save = True
+    place.converge()
+    assert place.records["a"].stored == NODE and place.records["a"].saves == 1
+
+
+def test_a_dump_that_is_damaged_is_said_and_the_last_checkpoint_taken() -> None:
+    place = fleet(job())
+    save(place)
+    place.dump_after = 0.0
+    wish(place, job(suspend=True))
+    place.converge()
+    place.dump_damaged = True
+    wish(place, job())
+    place.converge()
+    assert place.works("a") and "something" in conditions(place)["WentBack"]
+    assert place.records["a"].dump is None
+
+
+def test_a_dump_that_is_damaged_is_the_end_where_there_is_no_checkpoint() -> None:
+    place = resting()
+    place.converge()
+    place.dump_damaged = True
+    wish(place, job())
+    place.converge()
+    ending = place.records["a"].ending
+    assert ending is not None and ending.reason == "NoCheckpoint"
+    assert "the dump on this node" in ending.message
+
+
+def test_a_dumped_job_that_shall_rest_in_the_store_comes_there() -> None:
+    place = resting()
+    place.converge()
+    wish(place, job(suspend=True, store=True))
+    place.converge()
+    record = place.records["a"]
+    assert (record.step, record.dump) == ("stored", None)
+    assert [each.id for each in record.checkpoints] == [record.stored]
+
+
 class Life(RuleBasedStateMachine):
     """Two jobs that are saved, stored, resumed, moved and killed in any order. `Fleet` refuses what
     must never be asked; here is what must come of it."""
@@ -597,6 +704,10 @@ class Life(RuleBasedStateMachine):
     def restores_fail(self, fails: bool) -> None:
         self.place.restores_fail = fails
 
+    @rule(after=st.sampled_from([None, 0.0, 3.0]), damaged=st.booleans())
+    def dump(self, after: float | None, damaged: bool) -> None:
+        self.place.dump_after, self.place.dump_damaged = after, damaged
+
     @precondition(lambda self: len(self.place.store) > 2)
     @rule(data=st.data())
     def damage(self, data: st.DataObject) -> None:
@@ -618,7 +729,7 @@ class Life(RuleBasedStateMachine):
     def teardown(self) -> None:
         place = self.place
         place.saves_fail = place.restores_fail = place.killed_in_a_save = False
-        place.uploads = "done"
+        place.uploads, place.dump_damaged = "done", False
         place.damaged.clear()
         for name in ("a", "b"):
             self.change(name, suspend=False, store=False)
@@ -628,6 +739,7 @@ class Life(RuleBasedStateMachine):
             record = place.records[name]
             assert record.step == "ended" or place.works(name), f"{name} stands: {record}"
             assert record.save is None and record.restore is None and not record.asked
+            assert record.dump is None, "its folder is left"
             if record.step == "ended":
                 assert record.ending is not None and record.ending.reason == "NoCheckpoint"
 
