@@ -26,6 +26,7 @@ from rankfold.interpose.launcher import (
     freezer,
     handshake,
     interposer,
+    interrupted,
     process,
     room,
     snapshots,
@@ -79,6 +80,7 @@ class Rest:
         self.held, self.preload = held, libraries
         self.freezer = freezer.Freezer(name)
         self.frozen = False
+        self._calls = interrupted.Calls()
         self.trouble: str | None = None  # why the rank had to be ended
         self._freezing: list[Request[Any]] = []
         self._busy = ""  # what is being done
@@ -121,6 +123,7 @@ class Rest:
         """Nothing of the rank is left: neither is its cgroup."""
         self.held.touched.read()
         self.frozen, self._written, self._restored = False, None, ""
+        self._calls.forget()
         self._open_wall()
         try:
             self.freezer.drop()
@@ -145,8 +148,25 @@ class Rest:
         self._freezing.append(request)
         if len(self._freezing) == 1:
             until = time.monotonic() + FREEZE_S
-            self._await_frozen(lambda: self._need_seizable(until), self._moves, until)
+            self._await_frozen(lambda: self._mend_calls(until), self._moves, until)
         return None
+
+    def _mend_calls(self, until: float) -> None:
+        """What the freeze has interrupted is to begin anew, whatever comes next."""
+        pids, freezing = self._pids(), self._freezing
+        if not freezing:
+            return
+
+        def mended(told: Message | None) -> None:
+            if self._freezing is not freezing:  # it goes on
+                return
+            if told is not None:
+                self._calls.keep()
+            else:
+                log.warning("calls that wait may fail with EINTR: who mends them was killed")
+            self._await_frozen(lambda: self._need_seizable(until), self._moves, until)
+
+        self.held.workers.start(lambda: self._calls.mend(pids), mended)
 
     def _need_seizable(self, until: float) -> None:
         """Who is in vfork, or about to wait there, counts as frozen, and CRIU would wait for it:
@@ -157,6 +177,7 @@ class Rest:
             self._arrive()
         else:
             self.freezer.let_go()
+            self._calls.goes_on()
             self._await_started(until)
 
     def _await_started(self, until: float) -> None:
@@ -171,7 +192,7 @@ class Rest:
                 self.freezer.again()
             except OSError:  # it has ended
                 return
-            self._await_frozen(lambda: self._need_seizable(until), self._moves, until)
+            self._await_frozen(lambda: self._mend_calls(until), self._moves, until)
 
     def _arrive(self, until: float | None = None) -> None:
         """Go on when what the rank has sent to others is there, or when it will not be."""
@@ -239,6 +260,7 @@ class Rest:
             self.freezer.thaw()
         except OSError as error:
             raise ControlError("failed", f"the rank cannot be thawed: {error}") from error
+        self._calls.goes_on()
 
     # ---- writing it down ----------------------------------------------------------------
 
@@ -257,9 +279,9 @@ class Rest:
         about, memory = self._about()
         self._begin(f"snapshot into {folder}", request)
         pids, cgroup, image = self._pids(), self.freezer.path, self.held.image
-        touched = self.held.touched
+        touched, calls = self.held.touched, self._calls
         self.held.workers.start(
-            lambda: _written(folder, about, pids, cgroup, touched, memory, image),
+            lambda: _written(folder, about, pids, cgroup, touched, memory, image, calls),
             lambda result: self._after_snapshot(folder, result),
         )
         self._watch_over(Stuck())
@@ -565,6 +587,7 @@ def _written(
     touched: Touched,
     memory: int | None,
     image: int,
+    calls: interrupted.Calls,
 ) -> Message:
     hindrances = undumpable.find(about.pid, pids)
     if hindrances:
@@ -579,6 +602,8 @@ def _written(
         return {"code": "unavailable", "message": str(error)}
     except OSError as error:
         return {"code": "failed", "message": str(error)}
+    finally:
+        calls.put_back()
 
 
 def _prepared(

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -282,13 +283,77 @@ def test_a_watchdog_does_not_notice_its_absence(place: Place) -> None:
     assert fresh.text("out") == "bitten 0\n"
 
 
-def test_calls_that_a_dump_interrupts_begin_anew(place: Place) -> None:
+def waiting(place: Place, seconds: int) -> Launched:
     program = place.saved.parent / "waiting_calls"
     subprocess.run(["gcc", "-O1", "-pthread", str(CALLS), "-o", str(program)], check=True)
-    fresh = moved(place, place.launch(str(program), str(place.work)))
+    return place.launch(str(program), str(place.work), str(seconds))
+
+
+def test_calls_that_a_dump_interrupts_begin_anew(place: Place) -> None:
+    fresh = moved(place, waiting(place, 3600))
     place.go()
     assert fresh.end()["exit_status"] == 0
     assert fresh.text("out") == "end\n"
+
+
+@pytest.mark.parametrize("saves", [True, False], ids=["saved", "frozen"])
+def test_calls_that_a_rest_interrupts_go_on_in_a_rank_that_stays(
+    place: Place, saves: bool
+) -> None:
+    launched = waiting(place, 3600)
+    for _ in range(3):
+        if saves:
+            save(launched, place.saved)
+            shutil.rmtree(place.saved)
+        with launched.client() as client:
+            client.ask("freeze")
+            client.ask("thaw")
+    place.go()
+    assert launched.end()["exit_status"] == 0
+    assert launched.text("out") == "end\n"
+
+
+def test_calls_end_though_they_are_interrupted_more_often_than_they_wait(place: Place) -> None:
+    """With their timeout, or with EINTR once it is over: none begins anew for ever."""
+    launched = waiting(place, 2)
+    while not leaks.has_ended(launched.pid, 0.2):
+        with contextlib.suppress(ControlError, OSError), launched.client() as client:
+            client.ask("freeze")
+            client.ask("thaw")
+    assert launched.end()["exit_status"] == 0
+    *lines, last = launched.text("out").splitlines()
+    assert last == "end" and len(lines) == 11
+    for line in lines:
+        assert re.fullmatch(r"\w+ returned (0|-1), errno (0|4|11|110)", line), line
+
+
+HANDLER = """
+import pathlib, select, signal, sys
+
+def told(*_):
+    print("told", flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGUSR1, told)
+pathlib.Path("ready").touch()
+select.epoll().poll(3600)
+"""
+
+
+@pytest.mark.parametrize("saves", [True, False], ids=["saved", "frozen"])
+def test_a_signal_that_comes_meanwhile_interrupts_all_the_same(place: Place, saves: bool) -> None:
+    """Python's handler runs when the call has returned, with EINTR."""
+    launched = place.launch(sys.executable, "-c", HANDLER)
+    time.sleep(0.2)  # until it waits
+    if saves:
+        save(launched, place.saved)
+    with launched.client() as client:
+        client.ask("freeze")
+        assert launched.rank_pid
+        os.kill(launched.rank_pid, signal.SIGUSR1)
+        client.ask("thaw")
+    assert launched.end()["exit_status"] == 0
+    assert launched.text("out") == "told\n"
 
 
 def starting(place: Place, milliseconds: int) -> Launched:

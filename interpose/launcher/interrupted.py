@@ -1,0 +1,250 @@
+"""Calls that a freeze interrupts begin anew.
+
+The freezer wakes each thread out of the call it waits in, and so does CRIU. The kernel begins most
+calls anew when the rank goes on; but `epoll_wait`, `semtimedop`, `recv` with a timeout and others
+return EINTR, and what the kernel would go on with (`poll`, `nanosleep`, …) does so once CRIU has
+looked at the thread. A program without signal handlers need not expect that. So in a rank that is
+frozen such a thread is stopped with ptrace, and what its call returns becomes ERESTARTNOHAND: then
+the kernel begins it anew, unless a signal with a handler has come.
+
+CRIU puts all calls back itself, to before the instruction: a signal that comes then, before the
+rank goes on, would interrupt none (`alarm(5); pause()` would wait for ever). So when CRIU is done
+each thread gets back what the freeze had left of its call.
+
+It waits its whole timeout again, so it may end late, never early. One that looks the same from
+freeze to freeze (the same thread, instruction, stack and arguments) for as long as its timeout is
+left alone, and returns EINTR: else one that waits for longer than there is between two saves would
+never end. `sleep` is exact: the kernel writes what is left where it reads the timeout.
+
+For x86-64; elsewhere nothing is done. Whoever traces may be killed at any point: the kernel lets
+its threads go, each with one or the other result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import pickle
+import platform
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rankfold.control import Message
+from rankfold.interpose.launcher.images import RESTARTED
+from rankfold.interpose.launcher.room import check, libc
+
+_GETREGS, _SETREGS, _DETACH, _SEIZE, _INTERRUPT = 12, 13, 17, 0x4206, 0x4207
+_WALL = 0x40000000  # threads that are no children, too
+_STOPS_S = 1.0  # a frozen thread stops at once
+_PIDFD_GETFD = 438
+_SYSCALL_BYTES = 2  # of the instruction
+_USER_CS = 0x33  # of code of 64 bits
+_RESTART_BLOCK, _RESTART_NO_HANDLER = -516, -514  # what the kernel says to itself
+_NS = 10**9
+
+# Numbers of x86-64: which argument is the timeout, in milliseconds (negative: none) or the address
+# of a timespec (NULL: none); or which is a socket that may have one.
+_NANOSLEEP, _CLOCK_NANOSLEEP, _FUTEX = 35, 230, 202
+_MILLISECONDS = {7: 2, 232: 3, 281: 3}
+_TIMESPECS = {
+    _NANOSLEEP: 0, _CLOCK_NANOSLEEP: 2, _FUTEX: 3, 128: 2, 208: 4, 220: 3, 333: 4, 441: 3,
+}  # fmt: skip
+_REMAINDERS = {_NANOSLEEP: 1, _CLOCK_NANOSLEEP: 3}
+_RECEIVES, _SENDS = (0, 19, 43, 45, 47, 288, 299), (1, 20, 44, 46, 307)
+_SO_RCVTIMEO, _SO_SNDTIMEO = 20, 21
+_TIMEOUTS = dict.fromkeys(_RECEIVES, _SO_RCVTIMEO) | dict.fromkeys(_SENDS, _SO_SNDTIMEO)
+_FUTEX_COMMAND, _FUTEX_WAIT = 127, 0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A thread's call, as the kernel shows it: number, arguments, stack pointer, instruction.
+    waited: nanoseconds that it has run and looked the same, so far."""
+
+    thread: int
+    call: tuple[int, ...]
+    waited: int = 0
+
+
+def begins_anew(wait: Wait, before: Wait | None, timeout: int | None, ran: int) -> Wait | None:
+    """What is known of the call if it is to begin anew; None: its time is over. `before`: what was
+    known at the freeze before, `timeout` and `ran`, since then: nanoseconds."""
+    if timeout is None or before is None or before.call != wait.call or ran >= timeout:
+        return wait  # what would have ended meanwhile is another call
+    waited = before.waited + ran
+    return Wait(wait.thread, wait.call, waited) if waited < timeout else None
+
+
+@dataclass(frozen=True)
+class Stood:
+    """A thread that was in a call when the rank was frozen: the instruction behind it, its number,
+    and what it is to return."""
+
+    thread: int
+    ip: int
+    number: int
+    result: int
+
+
+class Calls:
+    """What is known of the calls of one rank, from freeze to freeze."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Wait] = {}
+        self._stood: list[Stood] = []
+        self._since: int | None = None
+        self._told = os.memfd_create("calls", os.MFD_CLOEXEC)
+
+    def mend(self, pids: set[int]) -> Message:
+        """In a process of its own, while the rank stands still; then `keep`."""
+        ran = 0 if self._since is None else time.monotonic_ns() - self._since
+        waits: list[Wait] = []
+        stood: list[Stood] = []
+        if platform.machine() == "x86_64":
+            for pid in pids:
+                _mend(pid, self._known, ran, waits, stood)
+        os.ftruncate(self._told, 0)
+        os.pwrite(self._told, pickle.dumps((waits, stood)), 0)
+        return {}
+
+    def keep(self) -> None:
+        waits, self._stood = pickle.loads(os.pread(self._told, os.fstat(self._told).st_size, 0))
+        self._known = {each.thread: each for each in waits}
+
+    def put_back(self) -> None:
+        """In a process of its own, when CRIU has looked at the rank, which stands still again."""
+        for each in self._stood:
+            with contextlib.suppress(OSError), _stopped(each.thread) as registers:
+                if (registers.rip, registers.rax) == (each.ip - _SYSCALL_BYTES, each.number):
+                    registers.rip, registers.orig_rax = each.ip, each.number
+                    registers.rax = each.result
+                    _ptrace(_SETREGS, each.thread, ctypes.byref(registers))
+
+    def goes_on(self) -> None:
+        """The rank has been thawed."""
+        self._since = time.monotonic_ns()
+
+    def forget(self) -> None:
+        """The rank is gone."""
+        self._known, self._stood, self._since = {}, [], None
+
+
+# ---- in a process of its own -----------------------------------------------------------------
+
+
+class _Registers(ctypes.Structure):
+    """struct user_regs_struct of x86-64."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int64 if name in ("rax", "orig_rax") else ctypes.c_uint64)
+        for name in (
+            "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp "
+            "ss fs_base gs_base ds es fs gs"
+        ).split()
+    )
+
+
+def _mend(
+    pid: int, known: dict[int, Wait], ran: int, waits: list[Wait], stood: list[Stood]
+) -> None:
+    for thread in _threads(pid):
+        wait = _shown(pid, thread)
+        if wait is None:
+            continue
+        with contextlib.suppress(OSError), _stopped(thread) as registers:
+            number = registers.orig_rax
+            if registers.cs != _USER_CS or number != wait.call[0]:
+                continue
+            if number in RESTARTED and registers.rax in (-errno.EINTR, _RESTART_BLOCK):
+                again = begins_anew(wait, known.get(thread), _timeout(pid, wait.call), ran)
+                if again:
+                    registers.rax = _RESTART_NO_HANDLER
+                    _ptrace(_SETREGS, thread, ctypes.byref(registers))
+                    waits.append(again)
+            stood.append(Stood(thread, registers.rip, number, registers.rax))
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:  # it has ended
+        return []
+
+
+def _shown(pid: int, thread: int) -> Wait | None:
+    """The call that a thread is in, if the freeze has taken it out of one (proc_pid_syscall(5)).
+    None: it runs, or nothing interrupts it."""
+    place = f"/proc/{pid}/task/{thread}"
+    try:
+        with open(f"{place}/syscall") as file, open(f"{place}/stat", errors="replace") as stat:
+            words, state = file.read().split(), stat.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+    if len(words) < 9 or state == "D":
+        return None
+    return Wait(thread, (int(words[0]), *(int(each, 16) for each in words[1:])))
+
+
+def _timeout(pid: int, call: tuple[int, ...]) -> int | None:
+    """Nanoseconds that a call waits at most; None: without limit, or it knows what is left."""
+    number, *arguments = call
+    if number in _MILLISECONDS:
+        milliseconds = ctypes.c_int32(arguments[_MILLISECONDS[number]]).value
+        return None if milliseconds < 0 else milliseconds * 10**6
+    if number == _FUTEX and arguments[1] & _FUTEX_COMMAND != _FUTEX_WAIT:
+        return None  # until then, not for so long
+    if number in _TIMESPECS:
+        at = arguments[_TIMESPECS[number]]
+        if at == 0 or (number in _REMAINDERS and arguments[_REMAINDERS[number]] == at):
+            return None
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            seconds, nanoseconds = struct.unpack("<qq", os.pread(memory.fileno(), 16, at))
+        return int(seconds * _NS + nanoseconds)
+    return _socket_timeout(pid, arguments[0], _TIMEOUTS[number]) if number in _TIMEOUTS else None
+
+
+def _socket_timeout(pid: int, number: int, option: int) -> int | None:
+    process = os.pidfd_open(pid)
+    try:
+        copy = libc.syscall(_PIDFD_GETFD, process, number, 0)
+        if copy < 0:
+            raise OSError(ctypes.get_errno(), f"descriptor {number} of process {pid}")
+    finally:
+        os.close(process)
+    with socket.socket(fileno=copy) as theirs:
+        raw = theirs.getsockopt(socket.SOL_SOCKET, option, 16)
+    seconds, microseconds = struct.unpack("<qq", raw)
+    return (seconds * _NS + microseconds * 1000) or None
+
+
+@contextlib.contextmanager
+def _stopped(thread: int) -> Iterator[_Registers]:
+    """It is traced and stopped, until the end of the block. Raises OSError, also if somebody else
+    traces it."""
+    registers = _Registers()
+    _ptrace(_SEIZE, thread)
+    try:
+        _ptrace(_INTERRUPT, thread)
+        _await_stop(thread)
+        _ptrace(_GETREGS, thread, ctypes.byref(registers))
+        yield registers
+    finally:
+        with contextlib.suppress(OSError):
+            _ptrace(_DETACH, thread)
+
+
+def _await_stop(thread: int) -> None:
+    deadline = time.monotonic() + _STOPS_S
+    while os.waitpid(thread, os.WNOHANG | _WALL)[0] == 0:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"thread {thread} does not stop")
+        time.sleep(0.0001)
+
+
+def _ptrace(request: int, thread: int, data: object = None) -> None:
+    check(libc.ptrace(request, thread, None, data), f"trace thread {thread}")
