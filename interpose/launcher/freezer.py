@@ -9,13 +9,16 @@ whatever rank, removes it: a living launcher holds a lock on its own.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import time
 from collections.abc import Callable
 
 from rankfold.interpose.launcher import room
 
 PREFIX = "rankfold-"
+_ENDS_S = 0.5  # who is ending is in its cgroup until the kernel has let go of all it had
 _MOVES_MAX = 100  # rounds: who forks meanwhile needs another
 
 
@@ -123,12 +126,22 @@ class Freezer:
         self.drop()
 
     def drop(self) -> None:
-        """The cgroup is gone; nobody is in it any more. Raises OSError."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            with contextlib.suppress(FileNotFoundError):
+        """The cgroup is gone; nobody is in it any more, but who is just ending. Raises OSError."""
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        until = time.monotonic() + _ENDS_S
+        while True:
+            try:
                 os.rmdir(self.name, dir_fd=self._parent)
+                return
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                if error.errno != errno.EBUSY or time.monotonic() > until:
+                    raise
+            time.sleep(0.001)
 
     def _read(self, name: str) -> str:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd)

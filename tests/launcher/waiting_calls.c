@@ -1,6 +1,6 @@
 /* Threads that wait in calls with a relative timeout, each in another one. One that returns is
- * named. waiting_calls FOLDER SECONDS: makes FOLDER/ready, ends when there is FOLDER/go, or when all
- * have returned that wait for so many seconds. */
+ * named. waiting_calls FOLDER SECONDS: makes FOLDER/ready, ends when there is FOLDER/go, or when
+ * all have returned that wait for so many seconds. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
