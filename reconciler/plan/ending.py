@@ -127,7 +127,7 @@ def let_go(
     if still:  # no signal reaches them
         actions.append(Vacate(record.name, still))
     elif live:
-        late = now - ending.since > KILL_AFTER_S
+        late = not 0 <= now - ending.since <= KILL_AFTER_S  # or the clock was set back
         signum = signal.SIGKILL if late else signal.SIGTERM
         actions.append(Signal(record.name, live, int(signum)))
     if not holding and not ranks:

@@ -540,13 +540,14 @@ def test_a_cancelled_job_ends_and_frees_its_devices() -> None:
     assert planned.conditions["a"][0].reason == "Cancelled"
 
 
-def test_a_stubborn_rank_is_killed_after_a_while() -> None:
+@pytest.mark.parametrize("shift", [KILL_AFTER_S + 1, -86400.0], ids=["late", "set back a day"])
+def test_a_stubborn_rank_is_killed_after_a_while(shift: float) -> None:
     place = fleet(1, job("a", 2, 1))
     place.converge()
     place.exit("a", 0, 1)
     place.turn()
     first = [a for a in place.plan().actions if isinstance(a, actions.Signal)]
-    place.now += KILL_AFTER_S + 1
+    place.now += shift
     second = [a for a in place.plan().actions if isinstance(a, actions.Signal)]
     assert [first[0].signum, second[0].signum] == [15, 9]
 
