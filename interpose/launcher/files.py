@@ -145,7 +145,7 @@ class _Taking:
         return entry
 
     def _content(self, entry: Entry) -> None:
-        source = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOATIME)
+        source = _opened(entry.path, os.O_RDONLY | os.O_NOATIME)
         try:
             if entry.size < _SMALL_BYTES:
                 entry.content, entry.offset = _SMALL, self._end
@@ -256,7 +256,7 @@ def _input(path: str) -> Input | None:
 def _sample(path: str) -> str:
     """A digest of a file's beginning, middle and end. Raises OSError."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open(_opened(path, os.O_RDONLY), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         for at in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
             digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, at))
@@ -292,6 +292,8 @@ def _difference(file: Input) -> str:
     status = _status(file.path)
     if status is None:
         return "is not there"
+    if not stat.S_ISREG(status.st_mode):
+        return "is no regular file any more"
     if status.st_size != file.size:
         return f"has {status.st_size} bytes, not {file.size}"
     if status.st_mtime_ns == file.mtime_ns:
@@ -371,18 +373,22 @@ class _Putting:
         now = _status(entry.path)
         if entry.kind != "file" or entry.same or now is None or _identity(now)[:2] != entry.was[:2]:
             return False
-        flags = os.O_RDWR | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            target = os.open(entry.path, flags)
+            target = _opened(entry.path, os.O_RDWR)
         except OSError as error:
             if error.errno == errno.ETXTBSY:  # somebody executes it
                 return False
             raise
         try:
+            if _identity(os.fstat(target))[:2] != entry.was[:2]:
+                return False
+            os.ftruncate(target, 0)
             self._fill(entry, target)
+            os.chown(target, entry.uid, entry.gid)
+            os.chmod(target, entry.mode)
+            os.utime(target, ns=(entry.mtime_ns, entry.mtime_ns))
         finally:
             os.close(target)
-        _set(entry, entry.path)
         return True
 
     def _replace(self, entry: Entry) -> None:
@@ -463,6 +469,15 @@ def _status(path: str) -> os.stat_result | None:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise
+
+
+def _opened(path: str, flags: int) -> int:
+    """A regular file, whatever somebody may put there. Raises OSError."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "is no regular file", path)
+    return fd
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int, int]:

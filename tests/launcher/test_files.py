@@ -207,7 +207,7 @@ def test_what_raw_calls_of_a_static_program_do_comes_back(place: Tree) -> None:
     assert place.output(fresh) == ["b"]
 
 
-@pytest.mark.parametrize("how", ["longer", "other", "gone"])
+@pytest.mark.parametrize("how", ["longer", "other", "gone", "a pipe", "a link"])
 def test_an_input_that_differs_is_named_and_nothing_is_changed(place: Tree, how: str) -> None:
     source = place.tree / "input"
     source.write_text("input")
@@ -215,16 +215,21 @@ def test_an_input_that_differs_is_named_and_nothing_is_changed(place: Tree, how:
     save(launched, place.saved)
     kill(launched)
     (place.work / "ready").write_text("changed by somebody")
-    if how == "gone":
-        source.unlink()
-    else:
+    if how in ("longer", "other"):
         source.write_text({"longer": "input and more", "other": "INPUT"}[how])
+    else:
+        source.unlink()
+    if how == "a pipe":  # nobody writes to it: who opens it may wait for ever
+        os.mkfifo(source)
+    elif how == "a link":
+        source.symlink_to(place.tree / "elsewhere")
     fresh = place.empty()
     with fresh.client() as client:
         error = refusal(client, "restore", folder=str(place.saved))
         assert error.code == "snapshot" and str(source) in error.message
         assert client.ask("status")[0]["state"] == "empty"
     assert (place.work / "ready").read_text() == "changed by somebody"
+    source.unlink(missing_ok=True)
     source.write_text("input")  # the same content, at another time
     with fresh.client() as client:
         client.ask("restore", folder=str(place.saved))
