@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -99,9 +100,14 @@ class Fleet:
         left: how many there were."""
         killed: set[int] = set()
         while found := set(self._processes()):
+            ends: list[int] = []
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    ends.append(os.pidfd_open(pid))
+                    signal.pidfd_send_signal(ends[-1], signal.SIGKILL)
+            for end in ends:  # a rank has another parent then, and would not be found again
+                select.select([end], [], [])
+                os.close(end)
             killed |= found
             self._watcher.poll()  # else it stays as a zombie
         return len(killed)
