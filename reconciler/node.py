@@ -15,7 +15,6 @@ import secrets
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -29,7 +28,7 @@ import msgspec
 from msgspec import Struct
 
 from rankfold import control, criu
-from rankfold.reconciler import environment
+from rankfold.reconciler import environment, settled
 from rankfold.reconciler.deadlines import (
     HUNG_LOOK_S,
     HUNG_S,
@@ -40,7 +39,6 @@ from rankfold.reconciler.deadlines import (
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.model import Json, SeenRank, Transfer
 
-_WHOLE = "whole.json"  # of the snapshots of a save that are on the disk
 _COPY_BYTES = 1 << 20
 
 
@@ -58,10 +56,6 @@ class _Told(Struct):
     total: int = 0
     error: str | None = None
     retry: bool = False
-
-
-class Damaged(ValueError):
-    """What lies on the disk is not what was written."""
 
 
 class Node:
@@ -188,27 +182,11 @@ class Node:
     def settle(self, job: str, number: int) -> None:
         """Have the snapshots on the disk, with all that they need of the state directory, and a
         list by which `check` finds what lacks. Raises OSError."""
-        folder = self.layout.save(job, number)
-        for kept in (folder, self.layout.modules):
-            for path in (kept, *kept.rglob("*")) if kept.exists() else ():
-                if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFDIR, stat.S_IFREG):
-                    _sync(path)
-        write_atomically(folder / _WHOLE, json.dumps(_sizes(folder)))
-        for path in (folder, *folder.parents[:3]):
-            _sync(path)
+        settled.settle(self.layout.save(job, number), [self.layout.modules], above=3)
 
     def check(self, job: str, number: int) -> None:
-        """Whether the snapshots that were settled are as they were, by their sizes. Raises
-        Damaged."""
-        folder = self.layout.save(job, number)
-        try:
-            then, now = json.loads((folder / _WHOLE).read_text()), _sizes(folder)
-        except (OSError, ValueError) as error:
-            raise Damaged(f"{folder} is not whole: {error}") from error
-        for name in sorted(then.keys() | now.keys()):
-            if then.get(name) != now.get(name):
-                had, has = (f"{each.get(name, 'no')} bytes" for each in (then, now))
-                raise Damaged(f"{folder / name} has {has}, not {had}")
+        """Whether the snapshots that were settled are as they were. Raises Damaged, OSError."""
+        settled.check(self.layout.save(job, number))
 
     def drop(self, job: str, number: int) -> None:
         """Remove the snapshots of a save. Raises OSError."""
@@ -362,23 +340,6 @@ def _logged(folder: Path) -> dict[str, int]:
         kind: int(size)
         for kind, size in json.loads((folder / "about.json").read_text())["logs"].items()
     }
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    """Of all files of some snapshots, by their paths below the folder, in bytes."""
-    return {
-        str(path.relative_to(folder)): path.lstat().st_size
-        for path in folder.rglob("*")
-        if path.name != _WHOLE and not stat.S_ISDIR(path.lstat().st_mode)
-    }
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _last_words(stderr: bytes) -> str:

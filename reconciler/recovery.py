@@ -31,9 +31,10 @@ from rankfold.reconciler.model import (
     count,
     named,
 )
-from rankfold.reconciler.node import CannotLaunch, Damaged, Node
+from rankfold.reconciler.node import CannotLaunch, Node
 from rankfold.reconciler.plan import saving
 from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.settled import Damaged
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.words import clock, size
 

@@ -31,7 +31,10 @@ USUALLY_SAVED = ("save.frozen", "vacate.before", "restore.launched")
 _OF_SAVES = ("save", "upload", "conclude", "vacate", "rest", "fetch", "restore")
 SAVED = {point for point in POINTS if point.partition(".")[0] in _OF_SAVES}
 DUMPED = {point for point in POINTS if point.partition(".")[0] == "dump"}
-USUALLY_DUMPED = ("dump.written",)
+OF_A_DUMP = DUMPED | {
+    point for point in POINTS if point.partition(".")[0] in ("vacate", "rest", "restore")
+} | {"save.frozen", "save.written"}  # fmt: skip
+USUALLY_DUMPED = ("dump.written", "restore.launched")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,7 @@ def test_killed_while_a_job_is_saved_and_restored(
     "point",
     [
         pytest.param(p, marks=() if p in USUALLY_DUMPED else pytest.mark.slow)
-        for p in sorted(DUMPED)
+        for p in sorted(OF_A_DUMP)
     ],
 )
 def test_killed_while_a_job_rests_on_the_disk(point: str, rankfold: Rankfold, specs: Specs) -> None:

@@ -1,0 +1,99 @@
+"""Files that are on the disk for good, and a list by which one sees later that they still are.
+
+The list has each file's length and the BLAKE3 of its content. Holes count as zeros, and zeros are
+not hashed: a rank's image is a sparse file of gigabytes with little in it. What comes later into
+the folder, such as the log of a restore, is no matter.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from blake3 import blake3
+
+LIST = "whole.json"
+CHANGES = "files.shared"  # notes of the ranks for each other, also as they are restored
+_BLOCK = 1 << 20
+
+
+class Damaged(ValueError):
+    """What lies on the disk is not what was written."""
+
+
+def settle(folder: Path, also: Iterable[Path] = (), above: int = 0) -> None:
+    """Have all that is below `folder`, and below what it needs, on the disk, and the list in it;
+    then as many of the folders above. Raises OSError."""
+    for kept in (folder, *also):
+        for path in (kept, *kept.rglob("*")) if kept.exists() else ():
+            if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFDIR, stat.S_IFREG):
+                _sync(path)
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if _counts(path))
+    (folder / LIST).write_text(json.dumps({name: _told(folder / name) for name in names}))
+    for path in (folder / LIST, folder, *folder.parents[:above]):
+        _sync(path)
+
+
+def check(folder: Path) -> None:
+    """Whether what was settled is as it was. Raises Damaged, OSError."""
+    try:
+        listed = dict(json.loads((folder / LIST).read_text()))
+    except (FileNotFoundError, ValueError, TypeError) as error:
+        raise Damaged(f"{folder} is not whole: {error}") from error
+    for name, then in listed.items():
+        path = folder / name
+        if not _counts(path):
+            raise Damaged(f"{path} is not there any more")
+        now = _told(path)
+        if now[0] != then[0]:
+            raise Damaged(f"{path} has {now[0]} bytes, not {then[0]}")
+        if now != then:
+            raise Damaged(f"{path} has other content than was written")
+
+
+def _counts(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return stat.S_ISREG(mode) and path.name not in (LIST, CHANGES)
+
+
+def _told(path: Path) -> list[int | str]:
+    """Length in bytes, and the digest of all that is not zero, with where it lies."""
+    digest = blake3()
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        for at, data in _blocks(file.fileno(), size):
+            digest.update(struct.pack("<Q", at))
+            digest.update(data)
+    return [size, digest.hexdigest()]
+
+
+def _blocks(fd: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """What is not zero, by its place: whole blocks, for a copy may have other holes."""
+    at, zeros = 0, bytes(_BLOCK)
+    while at < size:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA) // _BLOCK * _BLOCK
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # holes up to the end
+                return
+            raise
+        data = os.pread(fd, _BLOCK, at)
+        if data != zeros[: len(data)]:
+            yield at, data
+        at += _BLOCK
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
