@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from rankfold.reconciler.layout import Layout
+from support import leaks
 from support.command import Rankfold
 
 from .conftest import RANKS, Trained
+
+CLOCKS_S = 0.2  # by which the wall clock may have been set meanwhile
 
 
 def kill_everything(rankfold: Rankfold, job: Trained) -> None:
@@ -128,6 +133,30 @@ def test_a_job_rests_on_the_nodes_disk_with_its_memory_free(
     rankfold("resume", job.name, "--override")
     assert job.results() == undisturbed
     assert job.status["restarts"] == 0 and not list(saves.iterdir())
+
+
+def test_a_watchdog_sees_nothing_of_a_rest_on_the_disk(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    """It bites after 5 s, and the job rests for 20: it sees the saving and the restoring alone."""
+    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    job.wrapper = [sys.executable, str(Path(__file__).with_name("watched.py")), "5"]
+    job.apply(gpus=2)
+    job.reaches(10)
+    ranks = [rank["pid"] for rank in job.status["ranks"]]
+    of_job = [*ranks, *(parent(pid) for pid in ranks)]
+    rankfold("suspend", job.name, "--override")
+    rankfold.until(lambda: job.status["suspendedIn"] == "node")
+    began = time.monotonic()
+    assert all(leaks.has_ended(pid, leaks.GRACE_S) for pid in of_job), "memory that is not free"
+    assert all(device["used"] == 0 for device in rankfold.status()["devices"])
+    time.sleep(20)
+    rested = time.monotonic() - began
+    rankfold("resume", job.name, "--override")
+    assert job.results() == undisturbed
+    for rank in range(RANKS):
+        missed = float((job.folder / f"clocks-{rank}").read_text())
+        assert missed > rested - CLOCKS_S, "its monotonic clock has seen some of it"
 
 
 def cut_off(file: Path) -> None:
