@@ -74,6 +74,12 @@ class Trained:
         return {file.name: file.read_bytes() for file in files}
 
 
+def parent(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        text = file.read()
+    return int(text[text.rindex(")") + 1 :].split()[1])
+
+
 @pytest.fixture
 def specs(state: State) -> Specs:
     return Specs(state.folder / "specs")

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from rankfold.reconciler.layout import Layout
 from support.command import Rankfold
 from support.halting_criu import HaltingCriu
 from support.leaks import State
 
-from .conftest import Trained
+from .conftest import Trained, parent
 
 
 @pytest.fixture
@@ -56,3 +57,43 @@ def test_a_restore_in_which_criu_is_killed_is_tried_again(
     rankfold.until(lambda: "CRIU was killed" in rankfold("events", job.name))
     assert job.results() == undisturbed
     assert job.status["restarts"] == 1 and "RestoreFailed" in rankfold("events", job.name)
+
+
+@pytest.mark.parametrize("victim", ["criu", pytest.param("launcher", marks=pytest.mark.slow)])
+def test_a_job_of_which_a_rank_is_lost_over_its_dump_goes_back(
+    victim: str,
+    rankfold: Rankfold, job: Trained, halting: HaltingCriu, undisturbed: dict[str, bytes],
+) -> None:  # fmt: skip
+    """It is suspended meanwhile, and stays so."""
+    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    saved_once(rankfold, job)
+    launcher = parent(job.status["ranks"][0]["pid"])
+    halting.request("dump")
+    rankfold("suspend", job.name, "--override")
+    criu = rankfold.until(lambda: halting.stopped("dump"))
+    os.kill(criu if victim == "criu" else launcher, signal.SIGKILL)
+    rankfold.until(lambda: job.status["restarts"] == 1)
+    rankfold.until(lambda: job.status["suspendedIn"] == "store")
+    assert job.status["phase"] == "Suspended"
+    assert "back to checkpoint 1-1" in rankfold("describe", job.name)
+    assert not list((Layout(rankfold.state.path).job(job.name) / "saves").iterdir())
+    rankfold("resume", job.name, "--override")
+    assert job.results() == undisturbed
+
+
+@pytest.mark.parametrize("victim", [pytest.param("criu", marks=pytest.mark.slow), "launcher"])
+def test_the_way_back_from_a_dump_is_tried_again(
+    victim: str,
+    rankfold: Rankfold, job: Trained, halting: HaltingCriu, undisturbed: dict[str, bytes],
+) -> None:  # fmt: skip
+    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    job.apply(gpus=1)
+    job.reaches(10)
+    rankfold("suspend", job.name, "--override")
+    rankfold.until(lambda: job.status["suspendedIn"] == "node")
+    halting.request("restore")
+    rankfold("resume", job.name, "--override")
+    criu = rankfold.until(lambda: halting.stopped("restore"))
+    os.kill(criu if victim == "criu" else parent(criu), signal.SIGKILL)
+    assert job.results() == undisturbed
+    assert job.status["restarts"] == 0 and "RestoreFailed" in rankfold("events", job.name)

@@ -16,7 +16,7 @@ from rankfold.reconciler.layout import Layout
 from support import leaks
 from support.command import Rankfold
 
-from .conftest import RANKS, Trained
+from .conftest import RANKS, Trained, parent
 
 CLOCKS_S = 0.2  # by which the wall clock may have been set meanwhile
 
@@ -34,12 +34,6 @@ def kill_everything(rankfold: Rankfold, job: Trained) -> None:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-
-
-def parent(pid: int) -> int:
-    with open(f"/proc/{pid}/stat") as file:
-        text = file.read()
-    return int(text[text.rindex(")") + 1 :].split()[1])
 
 
 def test_a_checkpoint_while_it_runs_changes_nothing(
