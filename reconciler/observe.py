@@ -38,7 +38,7 @@ from rankfold.reconciler.model import (
 )
 from rankfold.reconciler.node import Node
 
-REST_DUMP_AFTER = "never"
+REST_DUMP_AFTER = "2"  # watchdogs of 5 s notice nothing: a rank's clock goes on until then
 HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
 
 

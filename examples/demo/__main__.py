@@ -39,6 +39,8 @@ def main() -> int:
     screen, out, began = Screen(), arguments.out.resolve(), time.monotonic()
     # Kernels are compiled once for both runs.
     os.environ.setdefault("RANKFOLD_CACHE", str(out / "cache"))
+    # The processes are to be seen to stay the same ones, however long a busy machine suspends them.
+    os.environ.setdefault("RANKFOLD_REST_DUMP_AFTER", "never")
     try:
         build(screen)
         reference = follow(screen, out / "reference", arguments.steps, ())

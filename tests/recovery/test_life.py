@@ -104,8 +104,8 @@ def test_a_job_rests_in_the_store_and_goes_on_elsewhere(
 def test_a_job_rests_on_the_nodes_disk_with_its_memory_free(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
-    """Again and again; also over the death of what is left, and then in the store."""
-    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    """Unless told otherwise; again and again; over the end of what is left, and into the store."""
+    del rankfold.environment["RANKFOLD_REST_DUMP_AFTER"]
     saves = Layout(rankfold.state.path).job(job.name) / "saves"
     job.apply(gpus=2)
     for times in range(1, 3):

@@ -183,6 +183,8 @@ def _signal(pids: list[int], signum: int) -> None:
 def test_whoever_dies_or_stops_whenever_the_bits_are_the_same(
     seed: int, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
+    """Every other one rests on the disk when it is suspended."""
+    job.rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = ("never", "0")[seed % 2]
     disaster = Disaster(job, seed)
     job.apply(gpus=2, extra=UNTIRING)
     while len(disaster.told) < 2 * MOMENTS and not disaster.over():
