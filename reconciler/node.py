@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Struct
 
 from rankfold import control, criu
-from rankfold.reconciler import environment, settled
+from rankfold.reconciler import cgroups, environment, settled
 from rankfold.reconciler.deadlines import (
     HUNG_LOOK_S,
     HUNG_S,
@@ -128,11 +128,12 @@ class Node:
         self.layout.logs(job).mkdir(parents=True, mode=0o700)
 
     def sweep(self, job: str, ranks: Iterable[int]) -> None:
-        """Sockets of launchers that were killed; the others take theirs with them."""
-        for rank in ranks:
-            if not self.lives(job, rank):
-                self.door(job, rank).unlink(missing_ok=True)
-                self.layout.client_socket(job, rank).unlink(missing_ok=True)
+        """Sockets and cgroups of launchers that were killed; the others take theirs with them."""
+        dead = [rank for rank in ranks if not self.lives(job, rank)]
+        cgroups.remove(door for rank in dead if (door := self.door(job, rank)).exists())
+        for rank in dead:
+            self.door(job, rank).unlink(missing_ok=True)
+            self.layout.client_socket(job, rank).unlink(missing_ok=True)
 
     def forget_ends(self, job: str, ranks: Iterable[int]) -> None:
         """Its ranks will live again: how they ended is no matter any longer."""

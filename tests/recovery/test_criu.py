@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from rankfold.reconciler import cgroups
 from rankfold.reconciler.layout import Layout
 from support.command import Rankfold
 from support.halting_criu import HaltingCriu
@@ -59,6 +62,21 @@ def test_a_restore_in_which_criu_is_killed_is_tried_again(
     assert job.status["restarts"] == 1 and "RestoreFailed" in rankfold("events", job.name)
 
 
+def launcher_above(pid: int) -> int:
+    """Pid 1 of the namespace in which a process is: CRIU is not its child."""
+    while not re.search(r"^NSpid:.*\t1$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE):
+        pid = parent(pid)
+    return pid
+
+
+def cgroups_of(job: Trained) -> set[str]:
+    """Those of its ranks that are there."""
+    layout = Layout(job.rankfold.state.path)
+    names = {cgroups.name(layout.launcher_socket(job.name, rank)) for rank in range(2)}
+    inside = (each for _, inside, _ in os.walk("/sys/fs/cgroup") for each in inside)
+    return names.intersection(inside)
+
+
 @pytest.mark.parametrize("victim", ["criu", pytest.param("launcher", marks=pytest.mark.slow)])
 def test_a_job_of_which_a_rank_is_lost_over_its_dump_goes_back(
     victim: str,
@@ -67,14 +85,15 @@ def test_a_job_of_which_a_rank_is_lost_over_its_dump_goes_back(
     """It is suspended meanwhile, and stays so."""
     rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
     saved_once(rankfold, job)
-    launcher = parent(job.status["ranks"][0]["pid"])
     halting.request("dump")
     rankfold("suspend", job.name, "--override")
     criu = rankfold.until(lambda: halting.stopped("dump"))
-    os.kill(criu if victim == "criu" else launcher, signal.SIGKILL)
+    assert len(cgroups_of(job)) == 2
+    os.kill(criu if victim == "criu" else launcher_above(criu), signal.SIGKILL)
     rankfold.until(lambda: job.status["restarts"] == 1)
     rankfold.until(lambda: job.status["suspendedIn"] == "store")
     assert job.status["phase"] == "Suspended"
+    assert not cgroups_of(job)
     assert "back to checkpoint 1-1" in rankfold("describe", job.name)
     assert not list((Layout(rankfold.state.path).job(job.name) / "saves").iterdir())
     rankfold("resume", job.name, "--override")
@@ -94,6 +113,6 @@ def test_the_way_back_from_a_dump_is_tried_again(
     halting.request("restore")
     rankfold("resume", job.name, "--override")
     criu = rankfold.until(lambda: halting.stopped("restore"))
-    os.kill(criu if victim == "criu" else parent(criu), signal.SIGKILL)
+    os.kill(criu if victim == "criu" else launcher_above(criu), signal.SIGKILL)
     assert job.results() == undisturbed
     assert job.status["restarts"] == 0 and "RestoreFailed" in rankfold("events", job.name)

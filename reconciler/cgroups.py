@@ -1,0 +1,51 @@
+"""What stays of a launcher that is killed while its rank is frozen: the cgroup, empty by then.
+
+It lies below the cgroup that the launcher was in. The next launcher there that freezes its rank
+would remove it, but there may be none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_ENDS_S = 1.0  # who was killed in it is in it until the kernel has let go of all it had
+
+
+def remove(doors: Iterable[Path]) -> None:
+    """Those of dead launchers that listened at `doors`. What is mounted nowhere here, or is not
+    ours to remove, stays."""
+    names = {name(door) for door in doors}
+    for root in _mounted() if names else ():
+        for folder, inside, _ in os.walk(root):
+            for each in names.intersection(inside):
+                with contextlib.suppress(OSError):
+                    _remove(f"{folder}/{each}")
+
+
+def name(door: Path) -> str:
+    """Of the cgroup of the rank whose launcher listens at `door`."""
+    return f"rankfold-{hashlib.sha256(os.fsencode(door)).hexdigest()[:16]}"
+
+
+def _mounted() -> list[str]:
+    """Roots of the second version's tree."""
+    with open("/proc/mounts") as mounts:
+        lines = [line.split() for line in mounts]
+    return [point for _, point, kind, *_ in lines if kind == "cgroup2"]
+
+
+def _remove(path: str) -> None:
+    until = time.monotonic() + _ENDS_S
+    while True:
+        try:
+            return os.rmdir(path)
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > until:
+                raise
+        time.sleep(0.001)
