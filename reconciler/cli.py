@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from rankfold import __version__, control, paths
-from rankfold.reconciler import spec
+from rankfold.reconciler import spec, switches
 from rankfold.reconciler.client import NoReconciler
 from rankfold.reconciler.commands import acting, checkpoints, desired, looking
 from rankfold.reconciler.commands.common import EXIT_ERROR, EXIT_INVALID, EXIT_USAGE, fail
@@ -61,6 +61,10 @@ def cli(context: click.Context, state: Path | None) -> None:
     Data go to stdout, the rest to stderr. Exit codes: 0 done, 1 error, 2 changes pending
     (`plan --detailed-exitcode`), 64 wrong usage, 65 invalid input files.
     """
+    try:
+        switches.check()
+    except switches.BadSwitch as error:
+        raise click.UsageError(str(error)) from error
     context.obj = (state or paths.default_state()).absolute()
 
 

@@ -28,7 +28,7 @@ from typing import Any
 from rankfold import control, service
 from rankfold.log import area, set_up
 from rankfold.messages import Operation
-from rankfold.reconciler import actions, by_hand, changes, operations, plan
+from rankfold.reconciler import actions, by_hand, changes, operations, plan, switches
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
 from rankfold.reconciler.inflight import WORKERS, InFlight, Landed
@@ -54,7 +54,6 @@ log, of_plan = area(__file__), area(plan.__file__)
 
 FAST_S, BUSY_S, IDLE_S = 0.01, 0.1, 0.5  # between two turns of the loop
 FAST_FOR_S = 10.0  # a step that takes longer is not waited for at full speed
-LINGER_S = 2.0  # how long an idle reconciler waits for the next command
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 30.0
 SIGNAL_AGAIN_S = 1.0
 FINDINGS_MAX = 64  # of a kind and a job that are kept
@@ -106,7 +105,7 @@ class Daemon:
         self.backoff: dict[str, Backoff] = {}
         self.signalled: dict[tuple[str, int], float] = {}
         self.progress_at = self.idle_since = time.monotonic()
-        self.linger_s = float(os.environ.get("RANKFOLD_LINGER", LINGER_S))
+        self.linger_s = switches.linger_s()
         handlers: dict[type[Operation], service.Handler] = {
             operations.Hello: self._hello, operations.Attach: self._attach,
             operations.Run: self._run, operations.Override: self._override,
@@ -555,8 +554,9 @@ def main(arguments: list[str] | None = None) -> int:
     state: Any = parser.parse_args(arguments).state
     set_up()
     try:
+        switches.check()
         Daemon(state.absolute()).serve()
-    except (AlreadyRunning, StoreError, PermissionError) as error:
+    except (AlreadyRunning, StoreError, PermissionError, switches.BadSwitch) as error:
         print(f"rankfold: {error}", file=sys.stderr)
         return 1
     return 0

@@ -23,6 +23,7 @@ from rankfold.messages import (
     RankFault,
     RankTold,
 )
+from rankfold.reconciler import switches
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.lookout import Answer, Lookout
@@ -38,7 +39,6 @@ from rankfold.reconciler.model import (
 )
 from rankfold.reconciler.node import Node
 
-REST_DUMP_AFTER = "2"  # watchdogs of 5 s notice nothing: a rank's clock goes on until then
 HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
 
 
@@ -84,7 +84,7 @@ def observe(
         ended | {(seen.job, seen.rank): seen for seen in seen_ranks if seen},
         host_memory(),
         no_saves=no_saves,
-        dump_after=dump_after(),
+        dump_after=switches.rest_dump_after_s(),
         transfers={
             record.name: node.transferred(record.name, number)
             for record in records.values() if (number := transfer_of(record)) is not None
@@ -208,16 +208,10 @@ def see_rank(
     return node.ended(job, rank)
 
 
-def dump_after() -> float | None:
-    """Seconds for which a job rests in memory, before it is dumped; None: always."""
-    text = os.environ.get("RANKFOLD_REST_DUMP_AFTER", REST_DUMP_AFTER)
-    return None if text == "never" else float(text)
-
-
 def host_memory() -> int:
     """Bytes that jobs may need beside their devices: a share of the machine's, or the cgroup's."""
-    if explicit := os.environ.get("RANKFOLD_HOST_MEMORY"):
-        return int(explicit)
+    if (explicit := switches.host_memory()) is not None:
+        return explicit
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):

@@ -6,12 +6,11 @@ memory of the reconciler. The next one begins to count anew.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rankfold.reconciler.deadlines import STUCK_S
+from rankfold.reconciler import switches
 from rankfold.reconciler.model import Transfer
 
 
@@ -19,7 +18,7 @@ class Progress:
     """Called with what is seen at each look."""
 
     def __init__(self, patience_s: float | None = None) -> None:
-        self.patience_s = patience_s or float(os.environ.get("RANKFOLD_STUCK") or STUCK_S)
+        self.patience_s = patience_s or switches.stuck_s()
         self._since: dict[str, tuple[Transfer, float]] = {}  # of each job: CLOCK_MONOTONIC
 
     def note(self, transfers: Mapping[str, Transfer]) -> dict[str, Transfer]:

@@ -1,0 +1,48 @@
+"""A switch that says nothing sensible is refused by name, before a job is touched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankfold.reconciler import switches
+from support.command import Rankfold
+from support.leaks import State
+
+BAD = [
+    ("RANKFOLD_REST_DUMP_AFTER", "soon", "it must be a number of seconds, or never"),
+    ("RANKFOLD_REST_DUMP_AFTER", "-1", "it must be a number of seconds, or never"),
+    ("RANKFOLD_LINGER", "nan", "it must be a number of seconds"),
+    ("RANKFOLD_STUCK", "inf", "it must be a number of seconds"),
+    ("RANKFOLD_HOST_MEMORY", "16G", "it must be a number of bytes"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "remedy"), BAD)
+def test_a_command_refuses_it(name: str, value: str, remedy: str, rankfold: Rankfold) -> None:
+    done = rankfold.run("status", **{name: value})
+    assert done.returncode == 64
+    assert f"{name} is '{value}'; {remedy}\n" in done.stderr
+
+
+def test_so_does_a_reconciler_that_nobody_asked_for(state: State) -> None:
+    command = [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)]
+    done = subprocess.run(
+        command, env={"RANKFOLD_STUCK": "x"}, capture_output=True, text=True, timeout=60,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "rankfold: RANKFOLD_STUCK is 'x'; it must be a number of seconds\n"
+
+
+def test_what_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in [("REST_DUMP_AFTER", "never"), ("LINGER", "0.5"), ("STUCK", ""),
+                        ("HOST_MEMORY", "4096")]:  # fmt: skip
+        monkeypatch.setenv(f"RANKFOLD_{name}", value)
+    switches.check()
+    assert switches.rest_dump_after_s() is None
+    assert (switches.linger_s(), switches.stuck_s()) == (0.5, switches.STUCK_S)
+    assert switches.host_memory() == 4096
