@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankfold.reconciler import switches
+from rankfold.reconciler.deadlines import STUCK_S
 from support.command import Rankfold
 from support.leaks import State
 
@@ -44,5 +45,5 @@ def test_what_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"RANKFOLD_{name}", value)
     switches.check()
     assert switches.rest_dump_after_s() is None
-    assert (switches.linger_s(), switches.stuck_s()) == (0.5, switches.STUCK_S)
+    assert (switches.linger_s(), switches.stuck_s()) == (0.5, STUCK_S)
     assert switches.host_memory() == 4096
