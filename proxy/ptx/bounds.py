@@ -429,7 +429,13 @@ class _Ranges:
         sign = Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED
         if op[0] == "cvt":
             return self._converted(op, value.bits, steps[0])
-        return write(self.steps, op, bits, sign, steps)
+        found = write(self.steps, op, bits, sign, steps)
+        if division := division_of(value):
+            sign = Sign.SIGNED if division.op[-1][0] == "s" else Sign.UNSIGNED
+            by = self._operand(division.args[1], bits, context, turning)
+            rest = self.steps.add(Op.REST, bits, sign, steps[0], by)
+            found = self.steps.add(Op.BOTH, bits, a=rest, b=found)
+        return found
 
     def _operand(self, value: Value, bits: int, context: Context, turning: Turning) -> int:
         """Numbers of fewer bits are signed: so they are small."""
@@ -464,6 +470,23 @@ def steps_to(value: Value, start: Value, depth: int = 0) -> list[tuple[int, Valu
         before = steps_to(value.args[n], start, depth + 1)
         if before is not None:
             return [*before, (1 if name == "add" else -1, value.args[1 - n])]
+    return None
+
+
+def division_of(value: Value) -> Value | None:
+    """The n / d in n - n / d * d: so compilers write what is left of a division whose quotient is
+    needed, too. All are of as many bits; the sign is the division's."""
+    if value.op[0] != "sub" or len(value.op) != 2:
+        return None
+    number, product = value.args
+    if product.op[:-1] != ("mul", "lo"):
+        return None
+    for quotient, divisor in (product.args, product.args[::-1]):
+        kinds = (value.op[-1], product.op[-1], *quotient.op[-1:])
+        if quotient.op[:-1] == ("div",) and quotient.args == (number, divisor) and (
+            set(kinds) <= INTEGERS and len({TYPE_BYTES[kind] for kind in kinds}) == 1
+        ):  # fmt: skip
+            return quotient
     return None
 
 

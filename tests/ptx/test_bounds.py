@@ -144,6 +144,17 @@ WORDS: dict[str, tuple[str, int, int]] = {
                                          "%x, 256;" + at("%x") + "done:", 0, 256),
     "cut off": ("mov.u32 %i3, %x; setp.ge.s32 %c, %i3, %k; @%c mov.u32 %i3, 2;" + at("%i3"), 0, 3),
     "a rest": ("rem.s32 %i3, %x, %n;" + at("%i3"), 0, 100),
+    "what is left of a division":
+        ("sub.s32 %i4, %x, 28; div.s32 %i3, %i4, %k; mul.lo.s32 %i5, %i3, %k;"
+         "sub.s32 %i3, %i4, %i5;" + at("%i3"), -2, 3),
+    "what is left of a division without sign":
+        ("div.u32 %i3, %x, %k; mul.lo.s32 %i5, %k, %i3; sub.s32 %i3, %x, %i5;" + at("%i3"), 0, 3),
+    "what is left of another number":
+        ("div.s32 %i3, %t, %k; mul.lo.s32 %i5, %i3, %k; sub.s32 %i3, %x, %i5;" + at("%i3"),
+         -63, 128),
+    "what another divisor leaves":
+        ("div.s32 %i3, %x, %k; mul.lo.s32 %i5, %i3, 2; sub.s32 %i3, %x, %i5;" + at("%i3"),
+         -84, 128),
     "a quotient": ("div.s32 %i3, %x, %k;" + at("%i3"), 0, 43),
     "a quotient by a product": ("mul.hi.u32 %i3, %x, -1431655765; shr.u32 %i3, %i3, 1;"
                                 + at("%i3"), 0, 43),
@@ -222,6 +233,9 @@ EDGES: dict[str, tuple[str, int, int, int, int]] = {
         ("sub.s32 %i3, %x, 100; mul.lo.s32 %i3, %i3, -3;" + at("%i3"), 0, 0, -81, 301),
     "a rest of what is below zero":
         ("sub.s32 %i3, %x, 100; rem.s32 %i3, %i3, %k;" + at("%i3"), 0, 7, -6, 7),
+    "what is left where the divisor may be zero":
+        ("div.u32 %i3, %n, %x; mul.lo.u32 %i3, %i3, %x; sub.u32 %i3, %n, %i3;" + at("%i3"),
+         100, 0, *ALL),
     "a quotient of what is below zero":
         ("sub.s32 %i3, %x, 100; div.s32 %i3, %i3, %k;" + at("%i3"), 0, 7, -14, 4),
     "a quotient by what may be zero":

@@ -46,6 +46,8 @@ NUMBERS = [
     "or.b32 $i, $i, $j;", "xor.b32 $i, $j, #;", "xor.b32 $i, $i, $j;", "not.b32 $i, $j;",
     "neg.s32 $i, $j;", "abs.s32 $i, $j;", "min.s32 $i, $j, #;", "max.s32 $i, $i, $j;",
     "min.u32 $i, $j, #;", "max.u32 $i, $i, $j;", "div.s32 $i, $j, #;", "div.u32 $i, $i, $j;",
+    "div.s32 %i7, $j, 7; mul.lo.s32 %i6, %i7, 7; sub.s32 $i, $j, %i6;",
+    "div.u32 %i7, $j, %i3; mul.lo.u32 %i6, %i7, %i3; sub.s32 $i, $j, %i6;",
     "rem.s32 $i, $j, #;", "rem.u32 $i, $i, $j;", "rem.u32 $i, $j, #;", "div.u32 $i, $j, #;",
     "selp.b32 $i, $j, #, $c;", "selp.b32 $i, $i, $j, $c;", "mov.u32 $i, $j;", "mov.u32 $i, #;",
     "@$c mov.u32 $i, $j;", "@!$c add.s32 $i, $i, #;", "@$c mov.u32 $i, #;",
