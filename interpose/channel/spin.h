@@ -13,6 +13,7 @@
 #include <time.h>
 
 #define SPIN_PAUSES 16 /* between looks, some 0.3 µs: looking all the time slows down who writes */
+#define SPIN_TAKEN_NS 5000u
 
 struct spin {
 	uint64_t since;
@@ -40,6 +41,14 @@ static inline void spin_pause(void)
 	(void)sched_yield();
 	for (int n = 0; n < SPIN_PAUSES; n++)
 		spin_relax();
+}
+
+/* The same; true: somebody else had the core meanwhile. */
+static inline bool spin_give_way(void)
+{
+	uint64_t since = spin_now_ns();
+	spin_pause();
+	return spin_now_ns() - since > SPIN_TAKEN_NS;
 }
 
 /* After a look that found nothing: look once more? False: sleep. */

@@ -20,8 +20,9 @@
 #include "queue/squash.h"
 #include "spin.h"
 
-#define LOOP_SPIN_NS 50000u /* awake without progress before it sleeps */
-#define WAIT_MAX 128        /* the kernel's limit for futex_waitv */
+#define LOOP_SPIN_NS 50000u   /* awake without progress before it sleeps, */
+#define LOOP_NEAR_NS 1000000u /* and where the device is about to be done */
+#define WAIT_MAX 128          /* the kernel's limit for futex_waitv */
 
 /* A fault of ours, before it does harm far from where it happened. */
 static void check(const struct proxy *p)
@@ -140,20 +141,35 @@ static void sleep_until_called(struct proxy *p)
 	set_sleeping(p, false);
 }
 
+/* Will the device soon have done what somebody waits for? Then more is needed there at once, and to be
+ * woken up takes longer than to submit it. */
+static bool near(const struct proxy *p)
+{
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		if (rank_near(p->ranks[i]))
+			return true;
+	return false;
+}
+
 void *loop_main(void *proxy)
 {
 	struct proxy *p = proxy;
 	struct spin spin = {0};
+	bool wanted =
+		false; /* its core, by others; who sleeps comes before them when it is woken */
 	while (!mailbox_stopping(p)) {
 		turn_begin(&p->turn);
 		loop_turn(p);
 		if (p->turn.progress) {
 			spin_reset(&spin);
-		} else if (!spin_on(&spin, LOOP_SPIN_NS) && !p->turn.settled) {
+			wanted = false;
+		} else if (!p->turn.settled && !spin_on(&spin, LOOP_SPIN_NS) &&
+			   (wanted || !spin_on(&spin, LOOP_NEAR_NS) || !near(p))) {
 			sleep_until_called(p);
 			spin_reset(&spin);
+			wanted = false;
 		}
-		spin_pause();
+		wanted |= spin_give_way();
 	}
 	return NULL;
 }

@@ -10,6 +10,7 @@
 #include "queue/reuse.h"
 #include "queue/squash.h"
 
+#define NEAR_WORKS 2u    /* so long before the one that is waited for the loop is woken up */
 #define REFILL_WORKS 32u /* a full device queue (64 works or more) is filled up after so many */
 
 /* ---- completion ---- */
@@ -152,6 +153,25 @@ static uint64_t wake_at(const struct rank *r, const struct stream *s)
 	return s->next && !hal->room(s->hal) ? hal->completed(s->hal) + REFILL_WORKS : last;
 }
 
+bool rank_near(const struct rank *r)
+{
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		const struct stream *s = r->queue.streams[n];
+		uint64_t done = r->proxy->hal->completed(s->hal), last = wake_at(r, s);
+		if (last > done && last - done <= NEAR_WORKS)
+			return true;
+	}
+	return false;
+}
+
+static uint64_t woken_at(const struct rank *r, const struct stream *s)
+{
+	uint64_t last = wake_at(r, s);
+	if (last <= r->proxy->hal->completed(s->hal) + NEAR_WORKS)
+		return last;
+	return last - NEAR_WORKS;
+}
+
 /* A stream that is held up by another one's middle makes each completion count. */
 void rank_sleep(struct rank *r)
 {
@@ -160,7 +180,7 @@ void rank_sleep(struct rank *r)
 		each |= ready_held(r, r->queue.streams[n]);
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
 		struct stream *s = r->queue.streams[n];
-		r->proxy->hal->notify_at(s->hal, each ? 0 : wake_at(r, s));
+		r->proxy->hal->notify_at(s->hal, each ? 0 : woken_at(r, s));
 	}
 }
 

@@ -21,6 +21,7 @@ bool rank_runs_for_others(const struct rank *); /* works that others' items comp
 /* Marks what is first in each stream and runs on the device; does any of that still? */
 void rank_mark_running(struct rank *);
 bool rank_runs_marked(const struct rank *);
+bool rank_near(const struct rank *);   /* its device will soon have done what somebody waits for */
 void rank_sleep(struct rank *);        /* before the loop sleeps: which completions wake it */
 void rank_drop_streams(struct rank *); /* with all that is queued; nothing of it is in flight */
 /* What is wrong with the rank's streams, or NULL (valid.c). Adds the works that use the rank's

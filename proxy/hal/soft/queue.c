@@ -17,9 +17,9 @@
 #include "soft.h"
 #include "spin.h"
 
-#define HELP_AFTER_NS 30000u  /* waking a helper costs a few thousand */
-#define WORKER_SPIN_NS 50000u /* a worker stays awake without work */
-#define LOOKS 8               /* before it lets go of a stream */
+#define HELP_AFTER_NS 30000u   /* waking a helper costs a few thousand */
+#define WORKER_SPIN_NS 250000u /* a worker stays awake without work */
+#define LOOKS 8                /* before it lets go of a stream */
 
 /* A device of lower speed takes proportionally longer. */
 static void slow_down(const struct hal_device *device, uint64_t started_ns)
