@@ -146,12 +146,28 @@ class Device:
         kind = np.dtype(NAMES[dtype])
         return np.frombuffer(self._bytes(at, count * kind.itemsize), kind)
 
+    def _operand(self, operand: Any, count: int, dtype: int) -> Callable[[], Array]:
+        """What a sum finds there when it runs."""
+        place, rank, kind = self._place(operand.at), operand.rank, np.dtype(NAMES[dtype])
+        if not operand.window:
+            return lambda: self._array(place, count, dtype)
+
+        def found() -> Array:
+            space, addr = place
+            assert space == 0 and addr % kind.itemsize == 0
+            assert self.cluster.placement[rank] == self.number
+            there: Array = self.cluster.memory[rank][addr : addr + count * kind.itemsize]
+            return there.view(kind)
+
+        return found
+
     def on_reduce(self, _: Any, dst: Any, a: Any, b: Any, count: int, dtype: int, op: int,
                   token: int) -> None:  # fmt: skip
-        to, *operands = (self._place(ref) for ref in (dst, a, b))
+        to = self._place(dst)
+        left_of, right_of = (self._operand(each, count, dtype) for each in (a, b))
 
         def run() -> None:
-            left, right = (self._array(at, count, dtype) for at in operands)
+            left, right = left_of(), right_of()
             with np.errstate(all="ignore"):
                 self._array(to, count, dtype)[:] = UFUNCS[op](left, right)
 

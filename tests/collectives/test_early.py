@@ -157,14 +157,14 @@ def test_the_bits_are_those_of_the_tree(coll: Native, data: st.DataObject) -> No
 
 
 def called(coll: Native, placement: list[int], calls: list[int], *, in_place: bool = True,
-           keeps: int | None = 1, scalars: list[float] | None = None,
+           keeps: int | None = 1, scalars: list[float] | None = None, at: int = 0,
            ) -> tuple[e.Cluster, Operation]:  # fmt: skip
     n = len(placement)
     memory = fresh(n)
     cluster = start(coll, placement, 5, memory)
     join_all(cluster)
     cluster.keeps = keeps
-    op = Operation(COMM, list(range(n)), "float32", e.AVG, 200, 0, [in_place] * n, scalars)
+    op = Operation(COMM, list(range(n)), "float32", e.AVG, 200, at, [in_place] * n, scalars)
     op.begin(memory, random.Random(3))
     for rank in calls:
         op.call(cluster, rank)
@@ -204,6 +204,14 @@ def test_what_is_multiplied_before_it_is_added_is_so_once(coll: Native, n: int) 
     assert len(cluster.forgotten) == (n - 1) - (n - 1).bit_count()
     op.check(cluster.memory)
     cluster.close()
+
+
+def test_elements_begin_where_they_want(coll: Native) -> None:
+    """Sums read what is aligned where it lies; the device refuses other places."""
+    for at in (0, 1, 2, 64):
+        cluster, op = called(coll, [0, 0, 0, 1], [3, 1, 0, 2], at=at)
+        op.check(cluster.memory)
+        cluster.close()
 
 
 def test_what_must_stay_stays(coll: Native) -> None:
@@ -273,8 +281,6 @@ MUTANTS = [
     Mutant("what-is-const-is-added-to", "static bool in_place(const struct coll_call *call) "
            "{ return call->send == call->recv; }",
            "static bool in_place(const struct coll_call *call) { return call->send != 1; }"),
-    Mutant("scaled-twice", "call->holds.hi - call->holds.lo == 1)", "1)"),
-    Mutant("not-scaled", "if (p->shape.op == PREMUL && call", "if (0 && call"),
     Mutant("the-one-that-holds-is-forgotten", "op->early.seats[!op->early.keeper]",
            "op->early.seats[op->early.keeper]"),
     Mutant("held-before-all-is-added", "if (++op->early.ended == op->early.pieces)",
@@ -284,18 +290,26 @@ MUTANTS = [
     Mutant("two-sums-at-a-time", "early_under_way(op) ||\n", "0 ||\n"),
     Mutant("nothing-is-let-go-of", "c->io.forget(c->io.arg,", "(void)(c->io.arg,"),
 ]  # fmt: skip
+OPERANDS = [
+    Mutant("scaled-twice", "op == PREMUL && n->hi - n->lo == 1;", "op == PREMUL;"),
+    Mutant("not-scaled", "return op->shape.op == PREMUL && n", "return 0 && n"),
+    Mutant("always-the-first-elements", ".at = {.addr = send + at * size}",
+           ".at = {.addr = send}"),
+    Mutant("elements-begin-anywhere", "&& send % size == 0)", ")"),
+]  # fmt: skip
+FILES = [("early.c", mutant) for mutant in MUTANTS] + [("op.c", mutant) for mutant in OPERANDS]
 
 
 def test_seeded_faults_fit_the_source() -> None:
-    text = (native.CORE / "collective/early.c").read_text()
-    assert [m.name for m in MUTANTS if text.count(m.old) != 1] == []
+    text = {name: (native.CORE / "collective" / name).read_text() for name, _ in FILES}
+    assert [m.name for name, m in FILES if text[name].count(m.old) != 1] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_seeded_faults_are_noticed(tmp_path: Path, mutant: Mutant) -> None:
-    changed = tmp_path / "early.c"
-    text = (native.CORE / "collective/early.c").read_text()
+@pytest.mark.parametrize(("name", "mutant"), FILES, ids=lambda m: getattr(m, "name", ""))
+def test_seeded_faults_are_noticed(tmp_path: Path, name: str, mutant: Mutant) -> None:
+    changed = tmp_path / name
+    text = (native.CORE / "collective" / name).read_text()
     changed.write_text(text.replace(mutant.old, mutant.new))
     faulty = engine(tmp_path, SMALL, changed=changed)
 
@@ -307,4 +321,5 @@ def test_seeded_faults_are_noticed(tmp_path: Path, mutant: Mutant) -> None:
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         test_whose_input_is_kept(faulty, [0, 1, 2, 3], {3})
         test_what_is_multiplied_before_it_is_added_is_so_once(faulty, 8)
+        test_elements_begin_where_they_want(faulty)
         chance()

@@ -46,6 +46,7 @@ VARIABLES = DEV_BASE
 SEND, RECV, OWN = (DEV_BASE + (1 + n * PAGES) * CHUNK for n in range(3))
 WORDS = PAGES * PAGE
 SIDE, COMM = 90, 17  # a second stream; the communicator of support/computing.py
+NOWHERE = DEV_BASE + (1 << 38)  # no buffer; behind the heap there would be pinned memory of rank 0
 
 
 class Training(Computing):
@@ -321,7 +322,7 @@ def test_a_rank_fails_meanwhile(kernels: Loader, who: int) -> None:
         what.model(made)
         for rank in made:
             if rank.rank == who:
-                rank.launch("update", OWN, DEV_BASE + (1 << 39), 96, 0, stream=SIDE)
+                rank.launch("update", OWN, NOWHERE, 96, 0, stream=SIDE)
             what.post(rank)
         rest = [rank for rank in made if rank.rank != who]
         have_it_or_fail(native, rest)
@@ -344,10 +345,26 @@ def test_a_rank_fails_when_its_input_is_in_a_sum(kernels: Loader, who: int | Non
         until(lambda: held(here) == before - PAGES, native)
         if who is None:
             return
-        made[who].launch("update", OWN, DEV_BASE + (1 << 39), 96, 0, stream=SIDE)
+        made[who].launch("update", OWN, NOWHERE, 96, 0, stream=SIDE)
         rest = [rank for rank in made if rank.rank != who]
         what.post(made[3])
         have_it_or_fail(native, rest)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_fails_before_its_input_is_in_a_sum(kernels: Loader, who: int) -> None:
+    """The device does not add what is in its memory: then nobody may take that for a sum."""
+    with placed(kernels, [0, 0]) as (here, made):
+        (native,) = here.natives
+        private(made)
+        what = Collective(ALLREDUCE, [0] * 2, [WORDS] * 2, WORDS)
+        what.model(made)
+        what.post(made[who])
+        made[who].launch("update", OWN, NOWHERE, 96, 0, stream=SIDE)
+        made[who].begin(DEVICE_SYNC)
+        until(lambda: made[who].answered() or state(native) == "failed", native)
+        what.post(made[1 - who])
+        have_it_or_fail(native, [made[1 - who]])
 
 
 def state(native: Native) -> str:

@@ -25,6 +25,13 @@ struct peer_message {
 	uint8_t bytes[PEER_MESSAGE_BYTES];
 };
 
+/* What a sum reads: bytes at `at`, or at that address of the window of a rank, resident or not. */
+struct coll_operand {
+	struct hal_ref at;
+	bool window;
+	uint32_t rank; /* of a window; `at` has no space then, and is aligned to elements */
+};
+
 /* Asynchronous io calls carry a token; when one completes the loop calls
  * coll_io_done(coll, token, error). Never from inside the io call itself.
  *
@@ -52,8 +59,9 @@ struct coll_io {
 		     uint64_t token);
 	/* dst[i] = a[i] op b[i], and dst[i] = a[i] * scalar or (scalar NULL) / divisor; dst may be a.
 	 * Asynchronous. op: ncclSum 0, ncclProd 1, ncclMax 2, ncclMin 3. */
-	void (*reduce)(void *arg, struct hal_ref dst, struct hal_ref a, struct hal_ref b,
-		       uint64_t count, uint32_t dtype, uint32_t op, uint64_t token);
+	void (*reduce)(void *arg, struct hal_ref dst, const struct coll_operand *a,
+		       const struct coll_operand *b, uint64_t count, uint32_t dtype, uint32_t op,
+		       uint64_t token);
 	void (*scale)(void *arg, struct hal_ref dst, struct hal_ref a, uint64_t count,
 		      uint32_t dtype, const uint8_t *scalar, uint64_t divisor, uint64_t token);
 	/* In order, reliable, to device index `to` (never to itself). */

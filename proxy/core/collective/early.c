@@ -90,28 +90,6 @@ static void added(struct coll *c, struct coll_piece *p)
 		end(c, op);
 }
 
-/* Steps that read what a seat holds. */
-static void give(struct coll *c, struct coll_piece *p, uint32_t seat, uint64_t at, uint64_t count,
-		 struct hal_ref dst)
-{
-	const struct coll_call *call = &p->op->calls[seat];
-	uint64_t size = dtype_bytes(p->shape.dtype);
-
-	step_add(c, p,
-		 (struct step){.kind = STEP_READ,
-			       .seat = seat,
-			       .dst = dst,
-			       .addr = call->send + at * size,
-			       .count = count * size});
-	if (p->shape.op == PREMUL && call->holds.hi - call->holds.lo == 1)
-		step_add(c, p,
-			 (struct step){.kind = STEP_SCALE,
-				       .seat = seat,
-				       .dst = dst,
-				       .a = dst,
-				       .count = count});
-}
-
 static void start_piece(struct coll *c, struct op *op)
 {
 	const struct early *e = &op->early;
@@ -131,12 +109,11 @@ static void start_piece(struct coll *c, struct op *op)
 		return;
 	struct hal_ref low = p->scratch.at, high = ref_plus(low, count * size);
 	uint32_t keeper = e->seats[e->keeper];
+	struct step add = {.kind = STEP_REDUCE, .dst = low, .count = count};
 
-	give(c, p, e->seats[0], at, count, low);
-	give(c, p, e->seats[1], at, count, high);
-	step_add(c, p,
-		 (struct step){
-			 .kind = STEP_REDUCE, .dst = low, .a = low, .b = high, .count = count});
+	add.left = op_operand(c, p, e->seats[0], at, count, low);
+	add.right = op_operand(c, p, e->seats[1], at, count, high);
+	step_add(c, p, add);
 	step_add(c, p,
 		 (struct step){.kind = STEP_WRITE,
 			       .seat = keeper,

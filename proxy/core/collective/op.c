@@ -159,6 +159,46 @@ uint32_t op_holder(const struct op *op, struct tree_node n)
 	return NONE;
 }
 
+static bool scaled(const struct op *op, uint32_t seat)
+{
+	const struct tree_node *n = &op->calls[seat].holds;
+
+	return op->shape.op == PREMUL && n->hi - n->lo == 1;
+}
+
+void op_give(struct coll *c, struct coll_piece *p, uint32_t seat, uint64_t at, uint64_t count,
+	     struct hal_ref dst)
+{
+	uint64_t size = dtype_bytes(p->shape.dtype);
+
+	step_add(c, p,
+		 (struct step){.kind = STEP_READ,
+			       .seat = seat,
+			       .dst = dst,
+			       .addr = p->op->calls[seat].send + at * size,
+			       .count = count * size});
+	if (scaled(p->op, seat))
+		step_add(c, p,
+			 (struct step){.kind = STEP_SCALE,
+				       .seat = seat,
+				       .dst = dst,
+				       .a = dst,
+				       .count = count});
+}
+
+struct coll_operand op_operand(struct coll *c, struct coll_piece *p, uint32_t seat, uint64_t at,
+			       uint64_t count, struct hal_ref dst)
+{
+	uint64_t send = p->op->calls[seat].send, size = dtype_bytes(p->shape.dtype);
+
+	if (!scaled(p->op, seat) && send % size == 0)
+		return (struct coll_operand){.at = {.addr = send + at * size},
+					     .window = true,
+					     .rank = p->comm->seats[seat].rank};
+	op_give(c, p, seat, at, count, dst);
+	return (struct coll_operand){.at = dst};
+}
+
 void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct shape *shape,
 	     struct coll_call call)
 {

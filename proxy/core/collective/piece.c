@@ -3,8 +3,8 @@
  * A collective is worked off in pieces: a range of elements with its sources (all members for
  * reductions, one for what only moves) and its destinations. On every device that takes part:
  *
- *   CONTRIBUTING  read local sources, combine them at the tree's nodes that are wholly local, as
- *                 far as that has not been done before (early.c)
+ *   CONTRIBUTING  combine local sources, read where they lie, at the tree's nodes that are wholly
+ *                 local, as far as that has not been done before (early.c)
  *   COLLECTING    the partials lie in the outbox, READY has gone to the piece's owner, who waits
  *                 for all of them
  *   GATHERING     the owner fetches the partials
@@ -42,40 +42,35 @@ static uint32_t depth(struct tree_node n)
 	return d;
 }
 
-/* Steps that bring the sum of a wholly local node to dst. scratch[level] and up are free. */
-static void add_local(struct coll *c, struct coll_piece *p, const struct plan *plan,
-		      struct tree_node n, struct hal_ref dst, uint32_t level)
+/* Where the sum of a wholly local node is added from, after steps that bring it to dst if it lies
+ * nowhere yet. scratch[level] and up are free. */
+static struct coll_operand add_local(struct coll *c, struct coll_piece *p, const struct plan *plan,
+				     struct tree_node n, struct hal_ref dst, uint32_t level)
 {
-	uint64_t size = dtype_bytes(p->shape.dtype);
+	uint64_t bytes = plan->count * dtype_bytes(p->shape.dtype);
+	uint32_t seat = op_holder(p->op, n); /* a member's own, or an early sum */
+
+	if (seat != NONE)
+		return op_operand(c, p, seat, plan->src_at, plan->count, dst);
+	uint32_t split = tree_split(n);
+	struct step add = {.kind = STEP_REDUCE, .dst = dst, .count = plan->count};
+
+	add.left = add_local(c, p, plan, (struct tree_node){n.lo, split}, dst, level);
+	add.right = add_local(c, p, plan, (struct tree_node){split, n.hi},
+			      ref_plus(p->scratch.at, level * bytes), level + 1);
+	step_add(c, p, add);
+	return (struct coll_operand){.at = dst};
+}
+
+static void bring_local(struct coll *c, struct coll_piece *p, const struct plan *plan,
+			struct tree_node n, struct hal_ref dst)
+{
 	uint32_t seat = op_holder(p->op, n);
 
-	if (seat != NONE) { /* a member's own, or an early sum */
-		step_add(c, p,
-			 (struct step){.kind = STEP_READ,
-				       .seat = seat,
-				       .dst = dst,
-				       .addr = p->op->calls[seat].send + plan->src_at * size,
-				       .count = plan->count * size});
-		if (p->shape.op == PREMUL && n.hi - n.lo == 1)
-			step_add(c, p,
-				 (struct step){.kind = STEP_SCALE,
-					       .seat = seat,
-					       .dst = dst,
-					       .a = dst,
-					       .count = plan->count});
-		return;
-	}
-	uint32_t split = tree_split(n);
-	struct hal_ref right = ref_plus(p->scratch.at, level * plan->count * size);
-
-	add_local(c, p, plan, (struct tree_node){n.lo, split}, dst, level);
-	add_local(c, p, plan, (struct tree_node){split, n.hi}, right, level + 1);
-	step_add(c, p,
-		 (struct step){.kind = STEP_REDUCE,
-			       .dst = dst,
-			       .a = dst,
-			       .b = right,
-			       .count = plan->count});
+	if (seat != NONE)
+		op_give(c, p, seat, plan->src_at, plan->count, dst);
+	else
+		add_local(c, p, plan, n, dst, 0);
 }
 
 /* Where each device's partials lie, while the owner combines. */
@@ -107,8 +102,8 @@ static struct hal_ref add_remote(struct coll *c, struct coll_piece *p, const str
 	step_add(c, p,
 		 (struct step){.kind = STEP_REDUCE,
 			       .dst = dst,
-			       .a = left,
-			       .b = right,
+			       .left = {.at = left},
+			       .right = {.at = right},
 			       .count = plan->count});
 	return dst;
 }
@@ -134,7 +129,7 @@ static void piece_contribute(struct coll *c, struct coll_piece *p, const struct 
 		return;
 	to = alone ? p->result.at : p->partials.at;
 	for (uint32_t i = 0; i < n; i++)
-		add_local(c, p, plan, nodes[i], ref_plus(to, i * bytes), 0);
+		bring_local(c, p, plan, nodes[i], ref_plus(to, i * bytes));
 }
 
 static void piece_advance(struct coll *, struct coll_piece *);

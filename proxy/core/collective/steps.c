@@ -208,7 +208,8 @@ static void step_start(struct coll *c, struct coll_piece *p, const struct step *
 			   p->token);
 		break;
 	case STEP_REDUCE:
-		c->io.reduce(c->io.arg, s->dst, s->a, s->b, s->count, shape->dtype, op, p->token);
+		c->io.reduce(c->io.arg, s->dst, &s->left, &s->right, s->count, shape->dtype, op,
+			     p->token);
 		break;
 	case STEP_SCALE:
 		c->io.scale(c->io.arg, s->dst, s->a, s->count, shape->dtype,

@@ -104,17 +104,32 @@ static void io_hand(void *arg, uint32_t from, uint32_t to, uint64_t addr, uint64
 	transfer_push(&j->proxy->transfers, t);
 }
 
-static void io_reduce(void *arg, struct hal_ref dst, struct hal_ref a, struct hal_ref b,
-		      uint64_t count, uint32_t dtype, uint32_t op, uint64_t token)
+/* Whose memory an operand lies in, or NULL. */
+static struct rank_memory *window_of(const struct job *j, const struct coll_operand *o,
+				     struct transfer *t)
+{
+	if (!o->window)
+		return NULL;
+	if (!j->ranks[o->rank]) /* it is freed: what it would have given is lost */
+		t->error = NCCL_SYSTEM_ERROR;
+	return j->ranks[o->rank] ? &j->ranks[o->rank]->memory : NULL;
+}
+
+static void io_reduce(void *arg, struct hal_ref dst, const struct coll_operand *a,
+		      const struct coll_operand *b, uint64_t count, uint32_t dtype, uint32_t op,
+		      uint64_t token)
 {
 	struct job *j = arg;
-	struct transfer *t = transfer_new(j, TRANSFER_WORK, token);
+	struct transfer *t = transfer_new(j, TRANSFER_SUM, token);
 	if (!t)
 		return;
+	t->memory = window_of(j, a, t);
+	t->source = window_of(j, b, t);
+	t->bytes = count * dtype_bytes(dtype);
 	t->work.kind = HAL_REDUCE;
 	t->work.reduce.dst = dst;
-	t->work.reduce.a = a;
-	t->work.reduce.b = b;
+	t->work.reduce.a = a->at;
+	t->work.reduce.b = b->at;
 	t->work.reduce.count = count;
 	t->work.reduce.dtype = dtype;
 	t->work.reduce.op = op;

@@ -141,14 +141,14 @@ static void sleep_until_called(struct proxy *p)
 	set_sleeping(p, false);
 }
 
-/* Will the device soon have done what somebody waits for? Then more is needed there at once, and to be
- * woken up takes longer than to submit it. */
+/* Will the device soon have done what somebody waits for? Then more is needed there at once, and
+ * to be woken up takes longer than to submit it. */
 static bool near(const struct proxy *p)
 {
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		if (rank_near(p->ranks[i]))
-			return true;
-	return false;
+	bool found = p->transfers.first != NULL;
+	for (uint32_t i = 0; i < p->rank_count && !found; i++)
+		found = rank_near(p->ranks[i]);
+	return found;
 }
 
 void *loop_main(void *proxy)

@@ -1,6 +1,7 @@
 /* transfer.c: the transfers of collectives, in order (transfer.h). They reach a rank's memory where
  * it lies, on the device or in the image, and wait while it moves, or for chunks of its own where
- * they write what it shares. */
+ * they write what it shares. A sum is submitted in parts, each as far as all that it reads lies
+ * together. */
 #include <stdlib.h>
 
 #include "reduce.h"
@@ -153,6 +154,64 @@ static bool submit_hand(struct transfers *q, struct transfer *t)
 	return true;
 }
 
+/* ---- sums ---- */
+
+/* An operand: what follows `done` bytes, and how much of that lies together. */
+static uint64_t operand(struct rank_memory *m, struct hal_ref at, const struct transfer *t,
+			struct hal_ref *ref)
+{
+	uint64_t bytes = t->bytes - t->done;
+	if (m)
+		return memory_resolve(m, at.addr + t->done, bytes, false, ref);
+	*ref = (struct hal_ref){at.space, at.addr + t->done};
+	return bytes;
+}
+
+/* The next part, as far as each operand lies together. */
+static bool submit_part(struct transfers *q, struct transfer *t)
+{
+	struct hal_work work = t->work;
+	const struct hal_ref dst = t->work.reduce.dst;
+	uint64_t n = operand(t->memory, t->work.reduce.a, t, &work.reduce.a);
+	uint64_t other = operand(t->source, t->work.reduce.b, t, &work.reduce.b);
+	n = n < other ? n : other;
+	work.reduce.dst = (struct hal_ref){dst.space, dst.addr + t->done};
+	work.reduce.count = n / hal_sum_element(&work);
+	uint64_t number = q->hal->submit(q->stream, &work);
+	if (!number) {
+		t->error = NCCL_SYSTEM_ERROR;
+		return false;
+	}
+	if (!t->hal_seq && t->memory)
+		memory_use(t->memory);
+	if (!t->hal_seq && t->source)
+		memory_use(t->source);
+	t->hal_seq = number;
+	t->done += n;
+	return true;
+}
+
+static bool reads(const struct rank_memory *m, struct hal_ref at, uint64_t bytes)
+{
+	return !m || memory_valid(m, at.addr, bytes);
+}
+
+/* True when all of it has been submitted. */
+static bool submit_sum(struct transfers *q, struct transfer *t)
+{
+	if (!t->error && (!reads(t->memory, t->work.reduce.a, t->bytes) ||
+			  !reads(t->source, t->work.reduce.b, t->bytes)))
+		t->error = NCCL_INVALID_ARGUMENT;
+	while (!t->error && t->done < t->bytes) {
+		if ((t->memory && memory_moving(t->memory)) ||
+		    (t->source && memory_moving(t->source)) || !q->hal->room(q->stream))
+			return false;
+		if (!submit_part(q, t))
+			break;
+	}
+	return true;
+}
+
 /* ---- all transfers ---- */
 
 /* True when all of it has been submitted. */
@@ -162,6 +221,8 @@ static bool submit(struct transfers *q, struct transfer *t)
 		return submit_work(q, t);
 	if (t->kind == TRANSFER_HAND)
 		return submit_hand(q, t);
+	if (t->kind == TRANSFER_SUM)
+		return submit_sum(q, t);
 	struct rank_memory *m = t->memory;
 	if (!m || t->error)
 		return true;
@@ -196,7 +257,10 @@ static bool skipped(const struct transfers *q, const struct transfer *t)
 		return t->memory && failed(q, t->memory->space);
 	if (t->kind == TRANSFER_HAND)
 		return t->source && failed(q, t->source->space);
-	if (t->kind == TRANSFER_WORK)
+	if (t->kind == TRANSFER_SUM)
+		any |= (t->memory && failed(q, t->memory->space)) ||
+		       (t->source && failed(q, t->source->space));
+	if (t->kind == TRANSFER_SUM || t->kind == TRANSFER_WORK)
 		for (uint32_t i = hal_sum_refs(&t->work, refs); i > 0; i--)
 			any |= failed(q, refs[i - 1].space);
 	return any;

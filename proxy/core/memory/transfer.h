@@ -9,19 +9,21 @@ enum transfer_kind {
 	TRANSFER_READ,
 	TRANSFER_WRITE,
 	TRANSFER_HAND, /* what one rank has received goes to another, at the same address */
+	TRANSFER_SUM,  /* of two, each in host memory or in a rank's, at an address of its window */
 	TRANSFER_WORK,
 };
 
 struct transfer {
 	struct transfer *next;
 	enum transfer_kind kind;
-	struct rank_memory *memory; /* READ, WRITE, HAND: whose; NULL: it is freed */
-	struct rank_memory *source; /* HAND: who has it */
+	struct rank_memory
+		*memory; /* READ, WRITE, HAND: whose; NULL: it is freed. SUM: whose is the */
+	struct rank_memory *source; /* first, or NULL. HAND: who has it, SUM: whose is the second */
 	uint64_t addr, bytes, done;
 	struct hal_ref other;   /* READ: where it goes, WRITE: where it comes from */
 	bool named;             /* WRITE: its content is known, */
 	struct content content; /* and this */
-	struct hal_work work;   /* WORK */
+	struct hal_work work;   /* WORK, SUM */
 	uint64_t hal_seq;
 	int error; /* ncclResult_t */
 	/* Called when it has completed, unless NULL. */
