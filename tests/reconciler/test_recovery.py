@@ -704,6 +704,10 @@ class Life(RuleBasedStateMachine):
     def restores_fail(self, fails: bool) -> None:
         self.place.restores_fail = fails
 
+    @rule(shift=st.sampled_from([-1e6, -3600.0, -5.0, 5.0, 3600.0, 1e6]))
+    def set_the_clock(self, shift: float) -> None:
+        self.place.now += shift
+
     @rule(after=st.sampled_from([None, 0.0, 3.0]), damaged=st.booleans())
     def dump(self, after: float | None, damaged: bool) -> None:
         self.place.dump_after, self.place.dump_damaged = after, damaged

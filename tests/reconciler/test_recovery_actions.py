@@ -14,6 +14,7 @@ import pytest
 
 from rankfold import control
 from rankfold.reconciler import actions, recovery
+from rankfold.reconciler.act import Executor
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import (
     Answer,
@@ -331,6 +332,15 @@ def test_nothing_begins_anew_before_the_old_launchers_are_seen_gone(scene: Scene
     record = scene.record
     assert (record.step, record.restarts, record.incarnation) == ("new", 1, 2)
     assert record.lost == "rank 0 failed: back to the beginning, for there is no checkpoint yet"
+
+
+def test_a_job_that_is_over_is_brought_back_from_nothing(scene: Scene) -> None:
+    stored(scene)
+    ending = Ending("Failed", "NoCheckpoint", "it cannot be restored", 9.0)
+    scene.update(restore=Restore(2, "1-1"), ending=ending)
+    executor = Executor(scene.ranks.layout, scene.store)
+    scene.do(executor.finish(actions.Finish("a", "Failed")))
+    assert (scene.record.step, scene.record.restore) == ("ended", None)
 
 
 def test_who_waits_for_a_save_hears_of_a_restart(scene: Scene) -> None:

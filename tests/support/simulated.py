@@ -36,7 +36,8 @@ class Fleet:
     devices: dict[str, SeenDevice] = field(default_factory=dict)
     ranks: dict[tuple[str, int], SeenRank] = field(default_factory=dict)
     host_memory: int = 1 << 62
-    now: float = 0.0
+    now: float = 1e9
+    pids: int = 0  # the last that a proxy got
     placed: int = 0  # how often a job was placed
     failing: frozenset[str] = frozenset()  # devices whose proxy does not start
     silent: frozenset[str] = frozenset()  # devices whose proxy hangs
@@ -159,9 +160,9 @@ class Fleet:
                 assert device.name not in self.devices
                 if device.name in self.failing:
                     return
-                pid = int(self.now * 1000) + len(self.devices)
+                self.pids += 1
                 self.devices[device.name] = SeenDevice(
-                    device.name, False, pid, device.type, device.memory,
+                    device.name, False, self.pids, device.type, device.memory,
                     cc=device.cc, speed=device.speed,
                 )  # fmt: skip
             case actions.StopProxy(name):
@@ -195,7 +196,9 @@ class Fleet:
             case actions.Finish(job, phase):
                 assert not any(job in self.jobs_on(name) for name in self.devices)
                 self.drop_dump(job)
-                self.update(job, step="ended", phase=phase, placement=(), detached=())
+                self.update(
+                    job, step="ended", phase=phase, placement=(), detached=(), restore=None
+                )
             case actions.Forget(kind, name):
                 self.forget(kind, name)
             case actions.Save():
