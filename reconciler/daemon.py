@@ -20,7 +20,6 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,6 @@ from rankfold.reconciler.model import (
     Origin,
     Record,
 )
-from rankfold.reconciler.node import last_lines
 from rankfold.reconciler.observe import known_devices, observe
 from rankfold.reconciler.processes import Processes
 from rankfold.reconciler.progress import Progress
@@ -56,6 +54,7 @@ FAST_S, BUSY_S, IDLE_S = 0.01, 0.1, 0.5  # between two turns of the loop
 FAST_FOR_S = 10.0  # a step that takes longer is not waited for at full speed
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 30.0
 SIGNAL_AGAIN_S = 1.0
+WAITING = ("Stalled", "Progressing", "Degraded")  # conditions of jobs that are not as desired
 FINDINGS_MAX = 64  # of a kind and a job that are kept
 
 
@@ -219,11 +218,11 @@ class Daemon:
             self.layout, sorted(devices), records, self.lookout, LOOK_WITHIN_S,
             self.processes.silent, self.no_saves,
         )  # fmt: skip
-        failing = self._failing(desired.devices(), observed)
+        self.processes.note(observed, desired.devices())
         observed = self.observed = dataclasses.replace(
-            observed, failing=failing, transfers=self.progress.note(observed.transfers)
-        )
-        self.processes.note(observed)
+            observed, failing=self.processes.failing,
+            transfers=self.progress.note(observed.transfers),
+        )  # fmt: skip
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):
             self._try(end)
@@ -247,7 +246,8 @@ class Daemon:
         live = [r for r in records.values() if r.step != "ended"]
         moving = [
             r for r in live
-            if r.name not in self.plan.converged and (r.epoch > 0 or r.ending or r.step == "new")
+            if r.name not in self.plan.converged | self.plan.degraded
+            and (r.epoch > 0 or r.ending or r.step == "new")
         ]  # fmt: skip
         if moving and now - self.progress_at < FAST_FOR_S:
             return FAST_S
@@ -305,6 +305,8 @@ class Daemon:
         elif isinstance(error, (Temporary, Permanent)):
             permanent = isinstance(error, Permanent)
             wait.failed(now, permanent)
+            if isinstance(action, actions.StartProxy):
+                self.processes.tried(name, str(error))
             self._note_error(action, str(error), permanent)
         elif error is not None:
             wait.failed(now)
@@ -393,7 +395,7 @@ class Daemon:
                 continue
             self.store.save_conditions(each.name, new, generation)
             for condition in new:
-                if condition["type"] == "Stalled" and condition not in old:
+                if condition["type"] in ("Stalled", "Degraded") and condition not in old:
                     text = condition["message"]
                     self.store.event(f"Job/{each.name}", condition["reason"], text, "Warning")
 
@@ -512,7 +514,7 @@ class Daemon:
                 "reason": record.ending.reason if record.ending else "",
                 "stalled": record.error if record.error_permanent else "",
                 "silent": [c.message for c in conditions if c.reason == "DoesNotAnswer"],
-                "waiting": [c.message for c in conditions if c.type in ("Stalled", "Progressing")],
+                "waiting": [c.message for c in conditions if c.type in WAITING],
                 "exits": list(record.exits),
                 "races": list(record.races),
                 "rank": record.ending.rank if record.ending else None,
@@ -523,22 +525,11 @@ class Daemon:
             }
         return {
             "fleet_ready": self.plan.fleet_ready,
-            "devices_failing": {
-                name: last_lines(self.layout.proxy_file(name, ".log"), 1)
-                for name in sorted(self.observed.failing)
-            },
+            "devices_failing": dict(sorted(self.observed.failing.items())),
             "jobs": jobs,
             "faults": [str(f) for f in self.sources.faults],
             "source": self.sources.identity,
         }
-
-    def _failing(self, devices: Iterable[str], observed: Observed) -> frozenset[str]:
-        """Devices whose proxy ended again and again."""
-        return frozenset(
-            name for name in devices
-            if name in self.backoff and self.backoff[name].delay >= 4 * BACKOFF_MIN_S
-            and not ((seen := observed.devices.get(name)) and seen.ready)
-        )  # fmt: skip
 
     def _stop(self, _request: service.Request[operations.Stop]) -> Json:
         live = [n for n in self.store.desired().jobs if not self._ended(n)]

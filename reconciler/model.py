@@ -562,7 +562,8 @@ class Observed:
     devices: Mapping[str, SeenDevice] = field(default_factory=dict)
     ranks: Mapping[tuple[str, int], SeenRank] = field(default_factory=dict)
     host_memory: int = 1 << 62  # bytes of host memory that jobs may need beside their devices
-    failing: frozenset[str] = frozenset()  # devices whose proxy ends whenever it is started
+    failing: Mapping[str, str] = field(default_factory=dict)  # bad devices: a proxy ends whenever
+    # it is started, and these were its last words
     transfers: Mapping[str, Transfer] = field(default_factory=dict)  # of each job that has one
     no_saves: str = ""  # why no process can be saved here; empty: it can
     dump_after: float | None = None  # seconds for which a job rests in memory; None: always

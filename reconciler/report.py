@@ -32,6 +32,7 @@ from rankfold.reconciler.model import (
 )
 from rankfold.reconciler.node import last_lines
 from rankfold.reconciler.observe import known_devices, observe
+from rankfold.reconciler.processes import still_bad
 from rankfold.reconciler.recovery import used_so_far
 from rankfold.reconciler.revision import Difference
 from rankfold.reconciler.rows import Object
@@ -40,9 +41,9 @@ from rankfold.reconciler.words import clock, silence, size, some
 
 FORMAT_VERSION = 1
 RESTING = ("started", "detached", "vacating", "stored", "restoring")  # steps on no device
-TOLD_IN_PLANS = ("Stalled", "Drifted")
+TOLD_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
 TOLD_FIRST = (  # in the table of jobs
-    "Stalled", "Orphaned", "Progressing", "SourceUnreachable", "Drifted", "Ready",
+    "Stalled", "Orphaned", "Progressing", "Degraded", "SourceUnreachable", "Drifted", "Ready",
 )  # fmt: skip
 
 
@@ -80,6 +81,8 @@ def snapshot(state: Path) -> Snapshot:
         observed = observe(
             layout, sorted(devices), records, lookout, SILENT_AFTER_S, silent, no_saves
         )
+        failing = still_bad(store.get("failing") or {}, observed)
+        observed = dataclasses.replace(observed, failing=failing)
         planned = plan.plan(desired, records, observed, time.time())
         keys = ("source", "revision", "attempted", "watching", "unreachable", "proxies")
         meta = {key: store.get(key) for key in keys}
@@ -299,7 +302,7 @@ def _ranks_on(snap: Snapshot, device: str) -> list[str]:
 
 def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) -> Json:
     told = {
-        name: [dataclasses.asdict(c) for c in conditions if c.type in TOLD_IN_PLANS]
+        name: [dataclasses.asdict(c) for c in conditions if _will_be(c)]
         for name, conditions in planned.conditions.items()
     }
     return {
@@ -323,6 +326,12 @@ def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) ->
     }
 
 
+def _will_be(condition: Condition) -> bool:
+    """Whether a plan tells it. For a plan all devices are up that are not bad: who waits for a
+    proxy there, waits until somebody acts."""
+    return condition.type in TOLD_IN_PLANS or condition.reason == "WaitingForProxies"
+
+
 def plan_lines(data: Json, markdown: bool = False) -> list[str]:
     """A plan for people; as Markdown for a pull request's comment."""
     signs = {"create": "+", "update": "~", "suspend": "~", "resume": "~", "remove": "-"}
@@ -340,7 +349,7 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
         )
     for name, conditions in data["conditions"].items():
         for condition in conditions:
-            what = "will wait" if condition["type"] == "Stalled" else "has drifted"
+            what = TOLD_IN_PLANS.get(condition["type"], "will wait")
             sign = "- " if markdown else "! "
             lines.append(f"{sign}Job/{name} {what}: {condition['message']}")
     if not data["changes"]:

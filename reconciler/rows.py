@@ -70,7 +70,8 @@ class Unreachable(TypedDict):
 META: dict[str, Any] = {
     "source": str, "revision": str, "attempted": Attempted, "watching": str | None,
     "unreachable": Unreachable | None, "told_to_end": list[str],
-    "checkpoint_store": str, "no_saves": str, "incarnations": dict[str, Count],
+    "failing": dict[str, str], "checkpoint_store": str, "no_saves": str,
+    "incarnations": dict[str, Count],
 }  # fmt: skip
 
 

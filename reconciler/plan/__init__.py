@@ -37,13 +37,15 @@ __all__ = ["Plan", "assume_fleet", "or_restart", "plan"]
 class Plan:
     """What to do next, and what to say about every job.
 
-    targets: placement each job should have now (() for none); converged: jobs that are as desired.
+    targets: placement each job should have now (() for none); converged: jobs that are as desired;
+    degraded: jobs that run as well as they can, on fewer devices than is desired.
     """
 
     actions: tuple[Action, ...] = ()
     conditions: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
     targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     converged: frozenset[str] = frozenset()
+    degraded: frozenset[str] = frozenset()
     fleet_ready: bool = True  # every desired device answers, no other one is there
 
 
@@ -61,16 +63,21 @@ def plan(
     steps = Steps(index, allocation, now)
     converged = frozenset(steps.converged - in_flight)
     actions = (each for each in (*of_proxies, *steps.actions) if subject(each) not in in_flight)
-    told = {name: conditions(index, name, allocation.waiting, converged) for name in desired.jobs}
-    return Plan(tuple(actions), told, allocation.targets, converged, fleet_ready)
+    waiting = allocation.degraded | allocation.waiting
+    told = {name: conditions(index, name, waiting, converged) for name in desired.jobs}
+    return Plan(
+        tuple(actions), told, allocation.targets, converged,
+        frozenset(steps.degraded - in_flight), fleet_ready,
+    )  # fmt: skip
 
 
 def assume_fleet(desired: Desired, observed: Observed) -> Observed:
-    """As if every desired device were up: `rankfold plan` shows where jobs would go then."""
+    """As if every desired device were up that is not known to be bad: `rankfold plan` shows where
+    jobs would go then."""
     devices = dict(observed.devices)
     for name, device in desired.devices().items():
         seen = devices.get(name)
-        if seen is None or not seen.ready:
+        if (seen is None or not seen.ready) and name not in observed.failing:
             devices[name] = SeenDevice(
                 name, type=device.type, memory=device.memory, cc=device.cc, speed=device.speed
             )

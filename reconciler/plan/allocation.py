@@ -1,7 +1,8 @@
 """Who gets which devices: a target for each job, or why it has none.
 
-First what each job has already, then free devices in the order of creation. Called once per plan,
-before the steps towards the targets.
+First what each job has already, then free devices in the order of creation. A job that has begun
+goes on with fewer than it requests if it misses no more than what is bad: were those devices well
+and free, it would have enough. Called once per plan, before the steps towards the targets.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import heapq
 import itertools
 from collections import deque
+from dataclasses import replace
 
 from rankfold.reconciler.model import Condition, Job, Record, count
 from rankfold.reconciler.plan.fitting import Group, Groups, may_use, most_frequent
@@ -21,7 +23,7 @@ from rankfold.reconciler.words import some
 
 class Allocation:
     """targets: placement each job should have now (() for none); waiting: why a job has not what
-    it requests."""
+    it requests; degraded: the same of one that goes on with fewer devices meanwhile."""
 
     def __init__(self, index: Index):
         self.index = index
@@ -29,10 +31,12 @@ class Allocation:
         self.memory = HostMemory(index, self.groups)
         self.targets: dict[str, tuple[str, ...]] = {}
         self.waiting: dict[str, Condition] = {}
+        self.degraded: dict[str, Condition] = {}
         taken: set[str] = set()
         wanted = self._own(taken)
         self._free: dict[Group, deque[int]] = {}  # positions of devices to give, ascending
         self._can_come: dict[Group, int] = {}  # see `_most_to_come`
+        self._bad: dict[Group, list[str]] = {}  # see `_bad_of`
         # A job that has started goes before one that has not: it holds host memory already. One
         # that cannot start (its folder is missing) goes last: what it is given would lie idle.
         wanted.sort(key=lambda each: (each[1].step == "new", each[1].error_permanent))
@@ -89,28 +93,38 @@ class Allocation:
         kind = record.device_type or most_frequent(fitting)
         groups = [g for g in self.groups.fitting(job, record) if g.device.type == kind]
         free = [self._free_of(group) for group in groups]
-        free_count, missing = sum(map(len, free)), job.gpus - len(own)
+        bad = [name for group in groups for name in self._bad_of(group)]
+        fewest = fewest_of(job, record, len(bad))
+        free_count = sum(map(len, free))
+        there = min(job.gpus, len(own) + free_count)
         holds = record.step in ("placing", "placed", "detaching")
-        if missing > free_count:
-            most = fitting.get(kind, 0)
-            self._wait_for_devices(job, free_count, most, most >= job.gpus)
+        held = min(job.gpus, len(set(record.placement))) if holds else 0
+        if there < max(fewest, held):
+            by_hand = bool(bad) and keeps_its_number(record)
+            self._wait_for_devices(job, free_count, fitting.get(kind, 0), by_hand)
             if holds:
                 self._aim(job, record, record.placement)
             elif own and self.memory_allows(job, record, len(own)):
                 # In the middle of a move, and somebody was faster: it goes on as it was.
                 self._aim(job, record, assign(job.world_size, tuple(own)))
-            if sum(map(self._most_to_come, groups)) >= job.gpus:
+            if sum(map(self._most_to_come, groups)) >= fewest:
                 for each in free:
                     each.clear()  # the first in line is not overtaken
             return
         # Of each group the first, so that taking them away again is taking from its front.
-        new = list(itertools.islice(heapq.merge(*free), missing))
+        new = list(itertools.islice(heapq.merge(*free), there - len(own)))
         at = sorted([*(self.index.position[device] for device in own), *new])
         target = assign(job.world_size, tuple(self.index.names[each] for each in at))
-        if not self.memory_allows(job, record, len(at)):
+        if not self.memory_allows(job, record, there):
+            if there < job.gpus:
+                objection = self.waiting[job.name]
+                message = f"{self._why_bad(bad)}; with fewer devices, {objection.message}"
+                self.waiting[job.name] = replace(objection, message=message)
             if holds:
                 self._aim(job, record, record.placement)
             return
+        if there < job.gpus:
+            self.degraded[job.name] = self._goes_on_with(there, job, bad)
         for each in free:
             while new and each and each[0] <= new[-1]:
                 each.popleft()
@@ -139,6 +153,15 @@ class Allocation:
             )  # fmt: skip
         return self._can_come[group]
 
+    def _bad_of(self, group: Group) -> list[str]:
+        """Devices of a group that nobody has, because they went bad. One that a job still holds is
+        missing there, until it has let go of it."""
+        if group not in self._bad:
+            failing = self.index.observed.failing
+            names = (self.index.names[at] for at in (group.positions if failing else ()))
+            self._bad[group] = [n for n in names if n in failing and n not in self.index.held]
+        return self._bad[group]
+
     @functools.cached_property
     def _kept(self) -> frozenset[str]:
         """Devices of jobs to which no request can be sent."""
@@ -150,15 +173,44 @@ class Allocation:
         """Devices that are not up yet, as every job that waits names them."""
         return some([device for device in self.index.devices if not self.index.is_up(device)])
 
-    def _wait_for_devices(self, job: Job, free: int, most: int, possible: bool) -> None:
+    def _why_bad(self, bad: list[str]) -> str:
+        last = f" ({words})" if (words := self.index.observed.failing[bad[0]]) else ""
+        ends = "its proxy ends whenever it is" if len(bad) == 1 else "their proxies end whenever"
+        return f"{some(bad)} went bad: {ends} started{last}"
+
+    def _goes_on_with(self, there: int, job: Job, bad: list[str]) -> Condition:
+        message = (
+            f"it goes on with {there} of {count(job.gpus, 'device')}, for {self._why_bad(bad)}. It "
+            f"returns to {job.gpus} when they are there: mend what is bad, or set gpus to {there}"
+        )
+        return Condition("Degraded", "True", "DevicesBad", message)
+
+    def _wait_for_devices(self, job: Job, free: int, most: int, by_hand: bool) -> None:
+        """free: devices that it could have now; most: that it could ever have; by_hand: fewer would
+        do, but nobody but a person may say so."""
         kind = " or ".join(job.device_types) or "any kind"
         wanted = count(job.gpus, "device")
-        if not possible:
+        if most < job.gpus:
             message = f"needs {wanted} of {kind}; the pools have {most} that fit it"
             self.waiting[job.name] = Condition("Stalled", "True", "NotEnoughDevices", message)
         elif self._down:
             message = f"needs {wanted} of {kind}; not up yet: {self._down}"
+            if by_hand:
+                message += ". On fewer its bits may be others (D0): set gpus to go on so"
             self.waiting[job.name] = Condition("Progressing", "True", "WaitingForProxies", message)
         else:
             message = f"needs {wanted} of {kind}; free for it now: {free}"
             self.waiting[job.name] = Condition("Progressing", "True", "WaitingForDevices", message)
+
+
+def fewest_of(job: Job, record: Record, bad: int) -> int:
+    """With how many devices a job starts, or goes on, while so many are bad."""
+    if record.fixed is None or keeps_its_number(record):
+        return job.gpus
+    return max(1, job.gpus - bad)
+
+
+def keeps_its_number(record: Record) -> bool:
+    """Whether a job has begun whose bits depend on the number of its devices: who requests
+    another one must be a person."""
+    return record.fixed is not None and record.fixed.determinism == "D0"

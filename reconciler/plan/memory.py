@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankfold.reconciler.model import Condition, Job, Record
+from rankfold.reconciler.model import Condition, Job, Record, count
 from rankfold.reconciler.plan.fitting import Groups
 from rankfold.reconciler.plan.index import Index
 
@@ -32,7 +32,7 @@ class HostMemory:
         need = host_need(job.world_size, memory, devices)
         if others + need <= limit or need <= recorded_need(record):
             return None
-        ranks = "suspended" if devices == 0 else f"on {devices} devices"
+        ranks = "suspended" if devices == 0 else f"on {count(devices, 'device')}"
         message = (
             f"{job.world_size} ranks of {gib(memory)} {ranks} may need {gib(need)} of host memory; "
             f"other jobs may need {gib(others)} and the limit is {gib(limit)}. "

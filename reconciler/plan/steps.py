@@ -30,12 +30,14 @@ Target = tuple[str, ...] | None
 
 
 class Steps:
-    """actions: the next of each job; converged: jobs that are as desired."""
+    """actions: the next of each job; converged: jobs that are as desired; degraded: jobs that run
+    as well as they can, on fewer devices than is desired."""
 
     def __init__(self, index: Index, allocation: Allocation, now: float):
         self.index, self.allocation, self.now = index, allocation, now
         self.actions: list[Action] = []
         self.converged: set[str] = set()
+        self.degraded: set[str] = set()
         for name in index.order:
             self._job(name, index.records[name])
 
@@ -193,7 +195,9 @@ class Steps:
             why = saving.due(self.index, job, record, self.now)
             if why and running:
                 self.actions.append(Barrier(job.name, record.epoch, devices, save=why))
-            if running and job.name not in self.allocation.waiting:
+            if running and job.name in self.allocation.degraded:
+                self.degraded.add(job.name)
+            elif running and job.name not in self.allocation.waiting:
                 self.converged.add(job.name)
         elif all(state == "cut" for state in states.values()):
             self.actions.append(self._detach(job, record, target))

@@ -301,7 +301,9 @@ SOURCES = [
 ALLOCATION, INDEX, MEMORY, PROXIES = (
     f"reconciler/plan/{name}.py" for name in ("allocation", "index", "memory", "proxies")
 )
-ON_PLAN = "tests/reconciler/test_plan.py::"
+PROCESSES, STEPS = "reconciler/processes.py", "reconciler/plan/steps.py"
+ON_PLAN, ON_FEWER = "tests/reconciler/test_plan.py::", "tests/reconciler/test_fewer.py::"
+ON_ENDS = "tests/reconciler/test_processes.py::"
 RULES = [
     Mutant("saved-is-not-free", INDEX, "any(j.state in HOLDING for j in seen.jobs)",
            "bool(seen.jobs)",
@@ -312,7 +314,7 @@ RULES = [
            "each.clear()  # the first in line is not overtaken", "pass",
            ON_PLAN + "test_first_come_first_served_and_the_first_is_not_overtaken"),
     Mutant("impossible-holds-all-up", ALLOCATION,
-           "if sum(map(self._most_to_come, groups)) >= job.gpus:", "if True:",
+           "if sum(map(self._most_to_come, groups)) >= fewest:", "if True:",
            ON_PLAN + "test_what_can_never_fit_stalls_and_holds_nobody_up"),
     Mutant("host-memory-not-counted", MEMORY, "if others + need <= limit or", "if True or",
            ON_PLAN + "test_host_memory_is_counted_before_folding"),
@@ -327,14 +329,56 @@ RULES = [
            "if there.state != \"saved\" and _is_unknown(index, there.job):",
            "if False:",
            ON_PLAN + "test_a_job_on_a_device_that_the_journal_does_not_know_is_removed"),
+    Mutant("never-with-fewer", ALLOCATION, "return max(1, job.gpus - bad)", "return job.gpus",
+           ON_FEWER + "test_it_goes_on_with_those_that_are_there_and_returns_to_all"),
+    Mutant("with-none", ALLOCATION, "return max(1, job.gpus - bad)", "return job.gpus - bad",
+           ON_FEWER + "test_it_waits_where_nothing_is_left"),
+    Mutant("with-whatever-is-there", ALLOCATION, "return max(1, job.gpus - bad)", "return 1",
+           ON_FEWER + "test_devices_that_others_have_are_waited_for"),
+    Mutant("started-with-fewer", ALLOCATION,
+           "if record.fixed is None or keeps_its_number(record):",
+           "if keeps_its_number(record):",
+           ON_FEWER + "test_a_job_that_has_not_begun_is_not_started_with_fewer"),
+    Mutant("other-bits", ALLOCATION,
+           "if record.fixed is None or keeps_its_number(record):", "if record.fixed is None:",
+           ON_FEWER + "test_a_job_whose_bits_depend_on_their_number_waits_for_its_devices"),
+    Mutant("no-claim-on-fewer", ALLOCATION,
+           "if sum(map(self._most_to_come, groups)) >= fewest:",
+           "if sum(map(self._most_to_come, groups)) >= job.gpus:",
+           ON_FEWER + "test_devices_that_others_have_are_waited_for"),
+    Mutant("others-losses-count", ALLOCATION, "n in failing and n not in self.index.held",
+           "n in failing",
+           ON_FEWER + "test_what_a_job_keeps_that_does_not_answer_is_not_bad"),
+    Mutant("hung-is-bad", ALLOCATION, "n in failing and n not in self.index.held",
+           "not self.index.is_up(n) and n not in self.index.held",
+           ON_FEWER + "test_a_device_that_hangs_is_not_bad"),
+    Mutant("given-up-for-fewer", ALLOCATION, "if there < max(fewest, held):",
+           "if there < fewest:", ON_FEWER + "test_no_job_gives_up_a_device_that_serves_it"),
+    Mutant("folded-without-memory", ALLOCATION,
+           "if not self.memory_allows(job, record, there):",
+           "if there == job.gpus and not self.memory_allows(job, record, there):",
+           ON_FEWER + "test_memory_that_does_not_suffice_is_said_and_nobody_waits_for_it"),
+    Mutant("degraded-is-as-desired", STEPS,
+           "if running and job.name in self.allocation.degraded:", "if False:",
+           ON_FEWER + "test_it_goes_on_with_those_that_are_there_and_returns_to_all"),
+    Mutant("degraded-is-a-plan", "reconciler/plan/__init__.py",
+           "and name not in observed.failing", "",
+           ON_FEWER + "test_it_is_no_change_that_a_plan_shows_for_ever"),
+    Mutant("slow-is-bad", PROCESSES, "if len(starts) >= BAD_AFTER and name not in there and",
+           "if len(starts) >= BAD_AFTER and",
+           ON_ENDS + "test_a_device_that_starts_slowly_or_hangs_is_not_bad"),
+    Mutant("bad-for-ever", PROCESSES, "if n not in devices or not devices[n].ready}", "}",
+           ON_ENDS + "test_a_device_whose_proxy_ends_again_and_again_is_bad_until_it_answers"),
+    Mutant("bad-is-not-kept", PROCESSES, "self.store.set(\"failing\", now)", "pass",
+           ON_ENDS + "test_a_device_whose_proxy_ends_again_and_again_is_bad_until_it_answers"),
     Mutant("withdrawn-pools-stay", PROXIES,
            "if name not in index.devices:\n            ready = False",
            "if False:\n            ready = False",
            ON_PLAN + "test_a_device_that_leaves_the_pool_is_emptied_first"),
 ]  # fmt: skip
 
-SAVING, RESTORING, ENDING, STEPS = (
-    f"reconciler/plan/{name}.py" for name in ("saving", "restoring", "ending", "steps")
+SAVING, RESTORING, ENDING = (
+    f"reconciler/plan/{name}.py" for name in ("saving", "restoring", "ending")
 )
 ON_RECOVERY = "tests/reconciler/test_recovery.py::"
 ON_CARRYING_OUT = "tests/reconciler/test_recovery_actions.py::"

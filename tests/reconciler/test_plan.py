@@ -241,7 +241,9 @@ def test_a_running_job_that_grows_goes_before_younger_ones() -> None:
 
 @pytest.mark.parametrize("why", ["it does not start", "it hangs", "its job hangs"])
 def test_what_cannot_come_by_itself_is_not_waited_for_with_idle_devices(why: str) -> None:
-    jobs = [job("a", 5, 1, 0), job("b", 2, 2, 1)]
+    """For a job of D1 that would grow, one that is bad is not missed: test_fewer.py."""
+    growing = replace(job("a", 5, 1, 0), determinism="D0")
+    jobs = [growing, job("b", 2, 2, 1)]
     place = fleet(5, *jobs)
     place.converge()
     if why == "it does not start":
@@ -249,7 +251,7 @@ def test_what_cannot_come_by_itself_is_not_waited_for_with_idle_devices(why: str
         place.failing = frozenset({"local/soft-3"})
     else:
         place.silent = frozenset({"local/soft-3" if why == "it hangs" else "local/soft-1"})
-    wish(place, job("a", 5, 5, 0), *jobs[1:], job("young", 1, 1, 3))
+    wish(place, replace(growing, gpus=5), *jobs[1:], job("young", 1, 1, 3))
     for _ in range(5):
         place.turn()
     young = place.records["young"]

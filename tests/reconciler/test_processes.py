@@ -1,4 +1,4 @@
-"""What is said of proxies that end: of those that were told to, nothing."""
+"""What is said of proxies that end: of those that were told to, nothing. Which devices are bad."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Observed, SeenDevice
-from rankfold.reconciler.processes import Processes
+from rankfold.reconciler.processes import BAD_AFTER, Processes, still_bad
 from rankfold.reconciler.store import Store
 
 ONE = "local/soft-0"
@@ -19,37 +19,106 @@ def seen(pid: int | None) -> Observed:
     return Observed({} if pid is None else {ONE: SeenDevice(ONE, pid=pid)})
 
 
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    monkeypatch.setenv("RANKFOLD_RUNTIME", str(tmp_path / "run"))
+    return Layout(tmp_path)
+
+
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_proxy_that_the_last_reconciler_told_to_end_may_end_under_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+    tmp_path: Path, layout: Layout, answers: bool
 ) -> None:
-    monkeypatch.setenv("RANKFOLD_RUNTIME", str(tmp_path / "run"))
-    layout = Layout(tmp_path)
     with Store(tmp_path) as store:
         last = Processes(layout, store)
         last.started(ONE)
-        last.note(seen(7))
+        last.note(seen(7), [ONE])
         last.all_told_to_end({})
 
         following = Processes(layout, store)
-        following.note(seen(7 if answers else 0))  # still on its way
-        following.note(seen(None))
+        following.note(seen(7 if answers else 0), [ONE])  # still on its way
+        following.note(seen(None), [ONE])
         assert [event.reason for event in store.events()] == []
 
         following.started(ONE)
-        following.note(seen(8))
-        following.note(seen(None))
+        following.note(seen(8), [ONE])
+        following.note(seen(None), [ONE])
         assert [event.reason for event in store.events()] == ["ProxyEnded"], "nobody told that one"
 
 
-def test_one_that_could_not_be_told_is_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANKFOLD_RUNTIME", str(tmp_path / "run"))
-    layout = Layout(tmp_path)
+def test_one_that_could_not_be_told_is_missed(tmp_path: Path, layout: Layout) -> None:
     with Store(tmp_path) as store:
         last = Processes(layout, store)
-        last.note(seen(7))
+        last.note(seen(7), [ONE])
         last.all_told_to_end({ONE: "it does not answer"})
-        Processes(layout, store).note(seen(None))
+        Processes(layout, store).note(seen(None), [ONE])
         assert [event.reason for event in store.events()] == ["ProxyEnded"]
+
+
+def starting() -> Observed:
+    return Observed({ONE: SeenDevice(ONE, ready=False)})
+
+
+def in_vain(processes: Processes, times: int = BAD_AFTER) -> None:
+    """Its proxy is started so often, and ends each time."""
+    for _ in range(times):
+        processes.started(ONE)
+        processes.note(starting(), [ONE])
+        processes.note(seen(None), [ONE])
+
+
+def test_a_device_whose_proxy_ends_again_and_again_is_bad_until_it_answers(
+    tmp_path: Path, layout: Layout
+) -> None:
+    layout.proxy_file(ONE, ".log").write_text("before\nno such device\n")
+    with Store(tmp_path) as store:
+        processes = Processes(layout, store)
+        in_vain(processes, BAD_AFTER - 1)
+        assert processes.failing == {}
+        in_vain(processes, 1)
+        assert processes.failing == {ONE: "no such device"}
+
+        following = Processes(layout, store)
+        processes.started(ONE)
+        processes.note(starting(), [ONE])
+        assert following.failing == processes.failing == still_bad(following.failing, starting())
+        assert still_bad(following.failing, seen(7)) == {}
+        following.note(seen(7), [ONE])
+        assert following.failing == Processes(layout, store).failing == {}
+        in_vain(following, BAD_AFTER - 1)
+        assert following.failing == {}, "it is counted anew"
+
+
+def test_a_device_that_starts_slowly_or_hangs_is_not_bad(tmp_path: Path, layout: Layout) -> None:
+    with Store(tmp_path) as store:
+        processes = Processes(layout, store)
+        in_vain(processes, BAD_AFTER - 1)
+        processes.started(ONE)
+        processes.note(starting(), [ONE])
+        assert processes.failing == {}
+        processes.note(seen(7), [ONE])
+        processes.note(seen(None), [ONE])
+        assert processes.failing == {}, "it answered"
+
+
+def test_one_whose_proxy_cannot_be_started_is_bad_and_forgotten_when_nobody_wants_it(
+    tmp_path: Path, layout: Layout
+) -> None:
+    with Store(tmp_path) as store:
+        processes = Processes(layout, store)
+        for _ in range(BAD_AFTER):
+            processes.tried(ONE, "no more processes")
+        processes.note(seen(None), [ONE])
+        assert processes.failing == {ONE: "no more processes"}
+        processes.note(seen(None), [])
+        assert Processes(layout, store).failing == {}
+
+
+def test_the_reconciler_that_follows_an_orderly_end_finds_out_anew(
+    tmp_path: Path, layout: Layout
+) -> None:
+    with Store(tmp_path) as store:
+        processes = Processes(layout, store)
+        in_vain(processes)
+        processes.all_told_to_end({})
+        assert Processes(layout, store).failing == {}

@@ -27,6 +27,7 @@ from rankfold.reconciler.plan import saving
 from support.simulated import Fleet
 
 GIB = 1 << 30
+DEVICES = tuple(f"local/soft-{at}" for at in range(4))
 
 
 def job(name: str = "a", ranks: int = 2, gpus: int = 2, **fields: Any) -> Job:
@@ -35,8 +36,8 @@ def job(name: str = "a", ranks: int = 2, gpus: int = 2, **fields: Any) -> Job:
     return Job(name, ("true",), "/", ranks, gpus, **wanted)
 
 
-def fleet(*jobs: Job, devices: int = 4) -> Fleet:
-    pool = Pool("local", tuple(Device(f"local/soft-{i}", "soft", GIB) for i in range(devices)))
+def fleet(*jobs: Job) -> Fleet:
+    pool = Pool("local", tuple(Device(name, "soft", GIB) for name in DEVICES))
     place = Fleet(Desired({"local": pool}, {j.name: j for j in jobs}))
     place.converge()
     return place
@@ -384,7 +385,7 @@ def test_a_job_that_is_resumed_while_it_is_stored_goes_on_and_is_not_ended() -> 
 
 
 def test_a_job_that_never_had_a_device_can_rest_in_the_store() -> None:
-    place = fleet(job("b", 4, 4), devices=4)
+    place = fleet(job("b", 4, 4))
     wish(place, job("b", 4, 4), job())
     place.converge()
     place.update("a", step="started", fixed=job(), device={"memory_bytes": GIB}, device_type="soft")
@@ -708,6 +709,15 @@ class Life(RuleBasedStateMachine):
     def set_the_clock(self, shift: float) -> None:
         self.place.now += shift
 
+    @rule(device=st.sampled_from(DEVICES))
+    def go_bad(self, device: str) -> None:
+        self.place.failing |= {device}
+        self.place.lose(device)
+
+    @rule(device=st.sampled_from(DEVICES))
+    def mend(self, device: str) -> None:
+        self.place.failing -= {device}
+
     @rule(after=st.sampled_from([None, 0.0, 3.0]), damaged=st.booleans())
     def dump(self, after: float | None, damaged: bool) -> None:
         self.place.dump_after, self.place.dump_damaged = after, damaged
@@ -730,6 +740,14 @@ class Life(RuleBasedStateMachine):
                 self.words[name] = words
             self.words.setdefault(name, words)
 
+    @invariant()
+    def fewer_devices_are_for_bad_ones(self) -> None:
+        planned = self.place.plan()
+        for name, target in planned.targets.items():
+            missing = self.place.desired.jobs[name].gpus - len(set(target))
+            stays = target == self.place.records[name].placement
+            assert not target or stays or missing <= len(self.place.failing)
+
     def teardown(self) -> None:
         place = self.place
         place.saves_fail = place.restores_fail = place.killed_in_a_save = False
@@ -737,8 +755,13 @@ class Life(RuleBasedStateMachine):
         place.damaged.clear()
         for name in ("a", "b"):
             self.change(name, suspend=False, store=False)
-        for _ in range(700):
-            place.turn()
+        if place.failing:  # they go on with what there is
+            self.settle()
+            there = len(DEVICES) - len(place.failing)
+            assert sum(map(self.devices, ("a", "b"))) == min(there, self.wanted())
+        place.failing = frozenset()
+        self.settle()
+        assert sum(map(self.devices, ("a", "b"))) == self.wanted()
         for name in ("a", "b"):
             record = place.records[name]
             assert record.step == "ended" or place.works(name), f"{name} stands: {record}"
@@ -746,6 +769,20 @@ class Life(RuleBasedStateMachine):
             assert record.dump is None, "its folder is left"
             if record.step == "ended":
                 assert record.ending is not None and record.ending.reason == "NoCheckpoint"
+
+    def settle(self) -> None:
+        """What waits has waited long enough."""
+        for _ in range(150):
+            self.place.now += 9.0
+            self.place.turn()
+
+    def devices(self, name: str) -> int:
+        """That a job works on."""
+        return len(set(self.place.records[name].placement)) if self.place.works(name) else 0
+
+    def wanted(self) -> int:
+        records, jobs = self.place.records, self.place.desired.jobs
+        return sum(jobs[name].gpus for name in ("a", "b") if records[name].step != "ended")
 
 
 Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

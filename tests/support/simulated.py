@@ -39,7 +39,7 @@ class Fleet:
     now: float = 1e9
     pids: int = 0  # the last that a proxy got
     placed: int = 0  # how often a job was placed
-    failing: frozenset[str] = frozenset()  # devices whose proxy does not start
+    failing: frozenset[str] = frozenset()  # devices that are bad: their proxy does not start
     silent: frozenset[str] = frozenset()  # devices whose proxy hangs
     in_flight: frozenset[str] = frozenset()  # subjects of actions that are not over
     work: dict[str, int] = field(default_factory=dict)  # that each job's ranks have done
@@ -62,8 +62,9 @@ class Fleet:
             for name, seen in self.devices.items()
         }
         return Observed(
-            devices, dict(self.ranks), self.host_memory, self.failing, dict(self.transfers),
-            self.no_saves, self.dump_after,
+            devices, dict(self.ranks), self.host_memory,
+            dict.fromkeys(self.failing - devices.keys(), "no such device"),
+            dict(self.transfers), self.no_saves, self.dump_after,
         )  # fmt: skip
 
     def plan(self) -> planner.Plan:
@@ -87,13 +88,20 @@ class Fleet:
         return planned
 
     def converge(self, turns: int = 60) -> planner.Plan:
-        """Until the planner has nothing left to do."""
+        """Until the planner has nothing left to do but to start what does not start."""
         for _ in range(turns):
             before = (dict(self.devices), dict(self.ranks), dict(self.transfers))
             planned = self.turn()
-            if not planned.actions and before == (self.devices, self.ranks, self.transfers):
+            if not self.wanted(planned) and before == (self.devices, self.ranks, self.transfers):
                 return planned
         raise AssertionError(f"still acting after {turns} turns: {planned.actions}")
+
+    def wanted(self, planned: planner.Plan) -> list[actions.Action]:
+        """Actions that lead anywhere."""
+        return [
+            each for each in planned.actions
+            if not (isinstance(each, actions.StartProxy) and each.device.name in self.failing)
+        ]
 
     # ---- what time does
 
