@@ -13,6 +13,7 @@ from hypothesis import Phase
 
 from . import test_adopting as adopting
 from . import test_beneath as beneath
+from . import test_checking as checking
 from . import test_copies as copies
 from . import test_forgetting as forgetting
 from . import test_handing as handing
@@ -46,7 +47,7 @@ def rules(*modules: ModuleType) -> Iterator[Callable[[Make], None]]:
             yield from (partial(rule, **case) for case in cases)
 
 
-RULES = tuple(rules(sharing, beneath, handing, forgetting, copies, adopting, requests))
+RULES = tuple(rules(sharing, beneath, handing, forgetting, copies, adopting, checking, requests))
 
 
 def test_seeded_faults_fit_the_source() -> None:

@@ -29,9 +29,10 @@ def addr_of(cell: int) -> int:
 
 
 def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
-    """The room; a changed file of it takes the place of the one with its name."""
-    versions = native.CORE / "versions"
-    files = {*ROOM.glob("*.c"), *versions.glob("*.c")} - {ROOM / "transfer.c"}
+    """The room, and the one that looks at what lies there (guard); a changed file of them takes the
+    place of the one with its name."""
+    versions, guard = native.CORE / "versions", native.CORE / "guard"
+    files = {*ROOM.glob("*.c"), *versions.glob("*.c"), *guard.glob("*.c")} - {ROOM / "transfer.c"}
     if changed:
         files = {file for file in files if file.name != changed.name} | {changed}
     library = native.build(folder, sorted(files), warnings=not changed, args=[f"-I{ROOM}"])
@@ -39,7 +40,8 @@ def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
     hal = native.REPOSITORY / "proxy/hal/hal.h"
     text = native.structures(channel, "rf_record", "rf_alloc") + native.declarations(hal)
     text += native.declarations(versions / "digest.h", versions / "versions.h")
-    text += re.sub(r"^static inline[^{;]*\{.*?\}$", "", native.declarations(ROOM / "memory.h"),
+    text += re.sub(r"^static inline[^{;]*\{.*?\}$", "",
+                   native.declarations(ROOM / "memory.h", guard / "guard.h"),
                    flags=re.M | re.S)  # fmt: skip
     import cffi
 

@@ -26,10 +26,9 @@ from hostile.records import (
     REDOP_DESTROY,
 )
 
-from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import Native
 from rankfold.proxy.ptx.info import ModuleInfo
-from support.answers import answering
+from support.answers import Kernels, answering
 from support.ring_client import (
     ALLOC,
     ASYNC_ERROR,
@@ -288,7 +287,7 @@ def state_bytes(client: RingClient) -> int:
 
 
 @contextmanager
-def moving(kernels: Loader) -> Iterator[Moving]:
+def moving(kernels: Kernels) -> Iterator[Moving]:
     modules: dict[str, ModuleInfo] = {}
     with ExitStack() as stack:
         natives = [stack.enter_context(device()) for _ in range(2)]

@@ -166,7 +166,6 @@ void check_all(struct check *c, struct rank_memory *m, struct checks *checks,
 	       const struct pairs *pairs)
 {
 	c->whole = true;
-	c->missed = false;
 	begin(c, m, checks, pairs, true);
 }
 

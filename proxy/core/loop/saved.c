@@ -239,8 +239,8 @@ static int restore_module(struct rank *r, const void *record, uint64_t now)
 	if (error)
 		return error;
 	module_arrives(r, m);
-	if (s->image_bytes || !m->hash[0])
-		return CU_OK;
+	if (!m->hash[0])
+		return CU_OK; /* it is still arriving */
 	return ask_module(r, m, 0, 0) ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
