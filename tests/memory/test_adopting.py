@@ -11,7 +11,7 @@ from .steps import own, same, scarce
 from .world import SAVE, Make, Rank, World, addr_of
 
 NONE, LATER, DONE, FAILED = range(4)
-WRITTEN = 2  # enum reach_use
+READ, WRITTEN = 1, 2  # enum reach_use
 
 
 def work(world: World, *ranges: tuple[int, int], key: int = 77) -> Any:
@@ -27,6 +27,8 @@ def work(world: World, *ranges: tuple[int, int], key: int = 77) -> Any:
 def compute(rank: Rank, f: Any, value: int) -> None:
     """The rank does it, alone."""
     for n in range(f.count):
+        if f.ranges[n].use != WRITTEN or not f.ranges[n].bytes:
+            continue
         first = (f.ranges[n].addr - addr_of(0)) // CELL
         count = f.ranges[n].bytes // CELL
         for page in {cell // CELLS for cell in range(first, first + count)}:
@@ -147,8 +149,41 @@ def test_what_is_not_taken_is_as_it_was(make: Make) -> None:
         world.check()
 
 
-def test_a_page_that_cannot_be_mapped_is_told_of(make: Make) -> None:
+@pytest.mark.parametrize("how", ["map", "protect"])
+def test_a_page_that_cannot_be_mapped_is_told_of(make: Make, how: str) -> None:
+    """Nor is it where who gives it may still write."""
     world, f, _, second = computed(make)
-    world.fault("map")
+    world.fault(how)
     assert adopt(second, f) == FAILED
     assert second.read(0) == (1,) * CELLS
+
+
+def test_what_it_reads_or_does_not_reach_need_not_be_there(make: Make) -> None:
+    """It was read by its versions: it may lie elsewhere."""
+    world = make(2, 8)
+    first, second = world.ranks
+    same(first, second, pages=3)
+    for page in (1, 2):
+        second.write(page, 5)
+    f = work(world, (0, CELLS), (CELLS + 1, 0))
+    world.lib.foreseen_add(f, addr_of(2 * CELLS), CELL, READ)
+    compute(first, f, 9)
+    assert adopt(second, f) == DONE
+    assert [second.chunk(page) == first.chunk(page) for page in range(3)] == [True, False, False]
+
+
+def test_a_page_of_two_ranges_is_taken_once(make: Make) -> None:
+    world = make(2, 8)
+    first, second = world.ranks
+    same(first, second)
+    f = work(world, (0, 1), (1, CELLS - 1))
+    compute(first, f, 9)
+    assert adopt(second, f) == DONE
+    assert second.chunk(0) == first.chunk(0) and first.refs(0) == 2
+
+
+def test_where_nothing_is_on_the_device_nothing_is_taken(make: Make) -> None:
+    world, f, _, second = computed(make)
+    assert second.ask(SAVE)
+    world.settle()
+    assert second.chunk(0) is None and adopt(second, f) == NONE

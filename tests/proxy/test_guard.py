@@ -190,6 +190,10 @@ def test_who_was_found_wrong_shares_no_more(kernels: Loader) -> None:
             before = int(native.status()["squashed"])
             for step in range(steps):
                 train(ranks, step)
+                for rank in ranks:
+                    rank.fill(OWN, 7, 4, WORDS)
+                    rank.fill(OWN, 7, 4, WORDS)
+            sync(ranks)
             return int(native.status()["squashed"]) - before
 
         begin(ranks)

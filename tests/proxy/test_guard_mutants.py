@@ -31,6 +31,7 @@ FILES = [
     ("loop/saved.c", Mutant("forgotten-where-it-moves",
                             "guard_known(r->job, s->text);\n", "\n")),
     ("queue/squash.c", Mutant("squashed-all-the-same", "!r->memory.doubted &&", "")),
+    ("queue/reuse.c", Mutant("there-all-the-same", "!r->memory.doubted &&", "")),
 ]  # fmt: skip
 
 test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(

@@ -40,6 +40,31 @@ SQUASH = [
     Mutant(
         "kernels-being-loaded-are-others", " ||\n\t\t    ready_item(s->next) != ITEM_READY)", ")"
     ),
+    Mutant(
+        "what-may-write-anywhere-owns-what-it-must",
+        "if (!f->known)\n\t\treturn memory_owns(&r->memory, RF_DEV_BASE, RF_HEAP_BYTES);",
+        "",
+    ),
+    Mutant(
+        "who-shares-the-beginning-shares-all",
+        "(struct memory_range){f->ranges[n].addr, f->ranges[n].bytes};",
+        "(struct memory_range){f->ranges[n].addr, 1};",
+    ),
+    Mutant("who-shares-a-part-takes-part", "if (!exactly)", "if (0)"),
+    Mutant("squashed-though-that-is-off", " && !r->proxy->apart && !r->memory", " && !r->memory"),
+    Mutant(
+        "open-for-what-comes-next",
+        "(verdict == VERDICT_OWNED && closed(r, i, f) && fenced",
+        "(verdict == VERDICT_OWNED && fenced",
+    ),
+    Mutant(
+        "closed-while-it-is-written",
+        "!r->queue.squashing.open || r->memory.inflight)",
+        "!r->queue.squashing.open)",
+    ),
+    Mutant("who-comes-first-counts-for-itself", "\tf->unordered = false;\n\ti->", "\ti->"),
+    Mutant("who-comes-first-counts-for-others", "\t\tg.unordered = false;\n", ""),
+    Mutant("others-have-a-version-of-their-own", "\t\tg.key = f->key;\n", ""),
     Mutant("a-fault-is-one-ranks", "i->execution->memory = &r->memory;", ""),
 ]
 OTHERS = [
@@ -63,6 +88,16 @@ OTHERS = [
     ("queue/reuse.c", Mutant("what-is-being-written-is-there",
                              "row->there(r, i) && in_order(r, s)",
                              "row->there(r, i)")),
+    ("queue/reuse.c", Mutant("trusted-where-nothing-is-shared",
+                             "r->proxy->memory.shares && !", "!")),
+    ("queue/reuse.c", Mutant("trusted-where-nothing-is-squashed", "!r->proxy->apart && ", "")),
+    ("queue/reuse.c", Mutant("trusted-alone", " &&\n\t       r->job->attached > 1;", ";")),
+    ("queue/reuse.c", Mutant("not-there-while-a-host-function-runs",
+                             " && r->memory.inflight; n++)", "; n++)")),
+    ("queue/reuse.c", Mutant("taken-however-long-that-takes",
+                             " && !r->queue.squashing.beside)", ")")),
+    ("queue/reuse.c", Mutant("fills-are-kernels", "if (row->needs & NEEDS_ACTIVE)\n\t\trank",
+                             "rank")),
     ("loop/slice.c", Mutant("nobody-is-let-go", "\t\tgo_alone(j);", "\t\t;")),
 ]  # fmt: skip
 FILES = [("queue/squash.c", each) for each in SQUASH] + OTHERS

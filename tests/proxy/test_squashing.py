@@ -15,6 +15,7 @@ import pytest
 
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
+from support.answers import answering
 from support.computing import Computing, sync
 from support.ring_client import (
     CHUNK,
@@ -23,6 +24,9 @@ from support.ring_client import (
     NON_BLOCKING,
     RETIRED,
     STREAM_CREATE,
+    STREAM_SYNC,
+    device,
+    leave,
     settle,
     until,
 )
@@ -35,6 +39,7 @@ from support.trained import (
     OWN,
     PARAMETERS,
     STEPS,
+    VARIABLES,
     WORDS,
     at_once,
     begin_alike,
@@ -135,6 +140,19 @@ def test_rows_with_gaps_are_squashed(kernels: Loader) -> None:
         assert native.status()["squashed"] == before + 1
 
 
+def test_what_depends_on_who_comes_first_is_the_same_for_all_it_ran_for(kernels: Loader) -> None:
+    """So what follows from it runs for all, too."""
+    with shared(kernels, 3) as (native, made):
+        before = native.status()["squashed"]
+        with at_once(native, made):
+            for rank in made:
+                rank.launch("atomic", PARAMETERS, MOMENTS, WORDS, 0)
+                rank.launch("update", MOMENTS, PARAMETERS, WORDS, 1)
+        sync(made)
+        assert native.status()["squashed"] == before + 2 * 2
+        assert len({tuple(words(rank, MOMENTS)) for rank in made}) == 1
+
+
 # ---- what is there already ---------------------------------------------------------------------
 
 
@@ -184,7 +202,9 @@ def test_what_is_there_is_not_written_again(kernels: Loader) -> None:
         rank.write(GRADIENT, b"\1" * 8)
         rank.move(GRADIENT, OWN, WORDS)
         sync(made)
-        assert native.status()["squashed"] - before["squashed"] == 3
+        status = native.status()
+        assert status["squashed"] - before["squashed"] == 3
+        assert status["kernels"] == before["kernels"]
         found = [0x07070707, *[7] * (WORDS - 1)]
         assert [words(rank, at) for at in (OWN, GRADIENT)] == [found] * 2
 
@@ -207,6 +227,74 @@ def test_what_is_still_being_written_is_not_there(kernels: Loader) -> None:
         sync(made)
 
 
+@pytest.mark.parametrize("how", ["alone", "unshared", "unsquashed"])
+def test_what_need_not_be_trusted_is_done_again(kernels: Loader, how: str) -> None:
+    ranks = 1 if how == "alone" else 2
+    made = [Computing(rank, ranks, VARIABLES) for rank in range(ranks)]
+    with (
+        device(share=how != "unshared", squash=how != "unsquashed") as native,
+        answering(native, kernels),
+    ):
+        native.job_open(1, 1, 0, 1, [0] * ranks, -1)
+        for rank in made:
+            native.rank_attach(1, rank.rank, rank.fd, rank.image)
+            rank.load(HOMES, 2 * CHUNK)
+        assert [rank.finish() for rank in made] == [0] * ranks
+        begin_alike(made)
+        for step in range(STEPS):
+            for rank in made:
+                train(rank, step)
+            sync(made)
+        for rank in made:
+            for _ in range(2):
+                rank.fill(OWN, 7, 4, WORDS)
+        sync(made)
+        status = native.status()
+        assert status["squashed"] == 0 and bool(status["shared"]) == (how == "unsquashed")
+        assert [words(rank, OWN) for rank in made] == [[7] * WORDS] * ranks
+        leave(native)
+    for rank in made:
+        rank.close()
+
+
+def test_what_is_there_is_so_though_a_host_function_runs(kernels: Loader) -> None:
+    """Nothing is being written, whatever another stream waits for."""
+    with shared(kernels, 2) as (native, made):
+        rank = made[0]
+        for stream in (100, 101):
+            rank.post(STREAM_CREATE, struct.pack("<QIi", stream, NON_BLOCKING, 0))
+        rank.fill(OWN, 7, 4, WORDS, stream=101)
+        rank.block(100)
+        assert rank.call(STREAM_SYNC, struct.pack("<Q", 101)) == 0
+        before = native.status()["squashed"]
+        rank.fill(OWN, 7, 4, WORDS, stream=101)
+        assert rank.call(STREAM_SYNC, struct.pack("<Q", 101)) == 0
+        assert native.status()["squashed"] == before + 1
+        rank.unblock()
+        sync(made)
+
+
+def test_what_another_has_computed_is_not_waited_for_for_ever(kernels: Loader) -> None:
+    """It could be taken when nothing of the rank runs; but what runs waits for it."""
+    with shared(kernels, 2, workers=2) as (native, made):
+        with at_once(native, made):
+            for rank in made:
+                rank.fill(PARAMETERS, 0, 4, WORDS)
+        sync(made)
+        first, second = made
+        first.launch("scale", PARAMETERS, GRADIENT, 1, 1)
+        sync([first])
+        for stream in (100, 101):
+            second.post(STREAM_CREATE, struct.pack("<QIi", stream, NON_BLOCKING, 0))
+        before = native.status()["kernels"]
+        second.launch("until", OWN, PARAMETERS, 1, 0, stream=100)
+        until(lambda: native.status()["kernels"] > before, native)
+        second.launch("scale", PARAMETERS, GRADIENT, 1, 1, stream=101)
+        sync(made)
+        assert words(first, PARAMETERS) == words(second, PARAMETERS)
+        assert words(second, OWN)[0] == words(second, PARAMETERS)[0] != 0
+
+
 # ---- who goes alone, and who fails -------------------------------------------------------------
 
 
@@ -219,6 +307,34 @@ def test_who_comes_to_something_else_goes_alone(kernels: Loader) -> None:
         for rank in made:
             assert words(rank, PARAMETERS) == updated(2, rank.rank)
         assert counts(native, 2)[1] == before
+
+
+def test_who_shares_but_a_part_of_it_computes_alone(kernels: Loader) -> None:
+    """One rank has a chunk of its own where the parameters end."""
+    with shared(kernels, 3) as (native, made):
+        made[2].fill(HOMES[0] + 2 * CHUNK - 64, 3, 4, 4)
+        sync(made)
+        with at_once(native, made):
+            for rank in made:
+                rank.launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        sync(made)
+        assert [words(rank, PARAMETERS) for rank in made] == [updated(3, 7)] * 3
+        assert made[2].read(HOMES[0] + 2 * CHUNK - 64, 4) == bytes([3, 0, 0, 0])
+        assert made[0].read(HOMES[0] + 2 * CHUNK - 64, 4) == bytes(4)
+
+
+def test_who_may_write_anywhere_has_its_own_copy_of_all_before(kernels: Loader) -> None:
+    with shared(kernels, 2) as (native, made):
+        rank = made[0]
+        rank.write(OTHER, struct.pack("<Q", PARAMETERS))
+        before = native.status()
+        assert before["shared"] > 0
+        rank.launch("linked", OWN, OTHER, 1, 5)
+        sync(made)
+        status = native.status()
+        assert status["unforeseen"] == before["unforeseen"] and status["copies"] > before["copies"]
+        assert words(rank, PARAMETERS) == [5, *trained(2, STEPS)[0][1:]]
+        assert words(made[1], PARAMETERS) == trained(2, STEPS)[0]
 
 
 def test_what_one_waited_for_in_vain_the_others_do_not_wait_for(kernels: Loader) -> None:
@@ -363,6 +479,22 @@ def test_writing_alone_what_nothing_foresaw_is_nobodys_fault(kernels: Loader) ->
         sync(made)
         assert native.status()["squashed"] > before
         assert [words(each, PARAMETERS) for each in made] == [[5 * 15 + 2 + 4] * WORDS] * 2
+
+
+def test_what_comes_behind_what_ran_for_all_cannot_write_there(kernels: Loader) -> None:
+    """It says that it reads the parameters, and writes them."""
+    with shared(Lying(kernels, "twice", "scale"), 2) as (native, made):
+        before = native.status()
+        with at_once(native, made):
+            for rank in made:
+                rank.launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+                rank.launch("twice", OWN, PARAMETERS, WORDS, 0)
+        sync(made)
+        after = native.status()
+        assert after["squashed"] == before["squashed"] + 1
+        assert after["unforeseen"] > before["unforeseen"]
+        expected = [(word + 1) % 2**32 for word in updated(2, 7)]
+        assert [words(rank, PARAMETERS) for rank in made] == [expected] * 2
 
 
 def test_a_fault_is_everybodys(kernels: Loader) -> None:

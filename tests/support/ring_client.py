@@ -210,13 +210,14 @@ def copy_sparse(source: int, target: int) -> None:
 @contextmanager
 def device(
     memory: int = 64 << 20, speed: float = 1.0, quantum_ns: int = 0, workers: int = 1,
-    validate: int = 1, opaque: bool = False, prepare: bool = True,
+    validate: int = 1, opaque: bool = False, prepare: bool = True, share: bool = True,
+    squash: bool = True,
 ) -> Iterator[Native]:  # fmt: skip
     """A device in this process: a soft one, but for tests/nvidia/test_core.py. What its ranks hold
     alike is compared at each collective."""
     hal = os.environ.get("RANKFOLD_TEST_HAL", "soft")
-    native = Native(hal, memory, (8, 0), speed, workers, quantum_ns, share=True, validate=validate,
-                    opaque=opaque, prepare=prepare)  # fmt: skip
+    native = Native(hal, memory, (8, 0), speed, workers, quantum_ns, share=share, squash=squash,
+                    validate=validate, opaque=opaque, prepare=prepare)  # fmt: skip
     try:
         yield native
     finally:

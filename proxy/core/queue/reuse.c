@@ -36,8 +36,7 @@ enum adoption reuse(struct rank *r, const struct stream *s, const struct item *i
 		return ADOPTION_NONE;
 	if (row->there && row->there(r, i) && in_order(r, s))
 		found = ADOPTION_DONE;
-	else if (row->needs & NEEDS_ACTIVE && f->keyed && !f->unordered &&
-		 !r->queue.squashing.beside)
+	else if (row->needs & NEEDS_ACTIVE && !r->queue.squashing.beside)
 		found = memory_adopt(&r->memory, f);
 	if (found == ADOPTION_FAILED)
 		rank_fail(r, CU_OUT_OF_MEMORY, "its memory could not be mapped");

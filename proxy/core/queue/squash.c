@@ -74,7 +74,7 @@ static uint32_t all_written(const struct foreseen *f, struct memory_range to[RAN
 static bool alike(const struct foreseen *f, const struct foreseen *g)
 {
 	bool same = f->keyed && g->keyed && f->key.a == g->key.a && f->key.b == g->key.b &&
-		    f->unordered == g->unordered && f->count == g->count;
+		    f->count == g->count;
 	for (uint32_t n = 0; n < f->count && same; n++) {
 		const struct range *x = &f->ranges[n], *y = &g->ranges[n];
 		same = written(x) == written(y) &&
