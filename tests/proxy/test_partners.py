@@ -275,3 +275,18 @@ def test_whose_kernel_is_loaded_again_is_waited_for(kernels: Loader) -> None:
         assert let_go(native) == before + 1
         sync(made)
         assert [words(each, PARAMETERS) for each in made] == [updated(2, 7)] * 2
+
+
+def test_what_may_write_anywhere_is_followed_by_what_it_has_held_up(kernels: Loader) -> None:
+    """Not by the next such one of its stream; that comes then."""
+    with shared(kernels, 2) as (native, made):
+        rank = made[0]
+        for stream in (100, 101):
+            rank.post(STREAM_CREATE, struct.pack("<QIi", stream, NON_BLOCKING, 0))
+        sync(made)
+        with at_once(native, made):
+            rank.launch("stray", OWN, OTHER, 96, 1, stream=100)
+            rank.launch("scale", OWN + 8 * WORDS, OWN, 1, 0, stream=101)
+            rank.launch("stray", OWN, OTHER, 96, 2, stream=100)
+        sync(made)
+        assert [words(rank, at)[0] for at in (OWN, OWN + 8 * WORDS)] == [2, 3]

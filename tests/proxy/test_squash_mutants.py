@@ -65,6 +65,15 @@ SQUASH = [
     Mutant("who-comes-first-counts-for-itself", "\tf->unordered = false;\n\ti->", "\ti->"),
     Mutant("who-comes-first-counts-for-others", "\t\tg.unordered = false;\n", ""),
     Mutant("others-have-a-version-of-their-own", "\t\tg.key = f->key;\n", ""),
+    Mutant("a-fence-owes-nothing", "\ts->owed |= r->memory.fenced;\n", ""),
+    Mutant("what-is-owed-is-not-given", "if (r->queue.squashing.owed)\n\t\treturn false;", ""),
+    Mutant("owed-for-ever", "\tr->queue.squashing.owed = false;\n", ""),
+    Mutant(
+        "owed-until-it-is-fenced",
+        "!r->queue.squashing.owed || r->memory.fenced)",
+        "!r->queue.squashing.owed)",
+    ),
+    Mutant("first-before-what-is-owed", "if (!may && !r->queue.squashing.owed)", "if (!may)"),
     Mutant("a-fault-is-one-ranks", "i->execution->memory = &r->memory;", ""),
 ]
 OTHERS = [

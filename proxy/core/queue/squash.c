@@ -356,7 +356,7 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 		    opened(r, f));
 	not_first(r, i);
 	if (verdict <= VERDICT_TOGETHER) {
-		if (!may)
+		if (!may && !r->queue.squashing.owed) /* else what a fence has held comes first */
 			r->queue.squashing.first = i;
 	} else if (verdict != VERDICT_WAITS) {
 		squash_alone(r, i, f, verdict);
@@ -396,8 +396,6 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 		if (item_row(its)->needs & NEEDS_ACTIVE)
 			rank_count_kernel(o);
 		rank_count_squashed(o);
-		item_moved(o);
-		turn_progress(&o->proxy->turn);
 	}
 }
 
