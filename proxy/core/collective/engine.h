@@ -354,8 +354,8 @@ void op_call(struct coll *, struct coll_comm *, uint32_t seat, const struct shap
 	     struct coll_call);
 void op_choose_receivers(struct coll *, struct op *);    /* when all local members have called it */
 uint32_t op_holder(const struct op *, struct tree_node); /* the seat that has its sum, or NONE */
-/* Elements from `at` of what a seat holds: where they are added from, after steps that bring them to
- * `dst` if they cannot be read where they lie; and those steps. */
+/* Elements from `at` of what a seat holds: where they are added from, after steps that bring them
+ * to `dst` if they cannot be read where they lie; and those steps. */
 struct coll_operand op_operand(struct coll *, struct coll_piece *, uint32_t seat, uint64_t at,
 			       uint64_t count, struct hal_ref dst);
 void op_give(struct coll *, struct coll_piece *, uint32_t seat, uint64_t at, uint64_t count,
