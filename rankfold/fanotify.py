@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import struct
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -102,8 +105,13 @@ class Group:
 
     def events(self, above: int = 0) -> Iterator[Event]:
         """All there are by now, of processes of our pid namespace with a pid above that (those
-        outside have 0), and what concerns the queue. Raises OSError."""
-        while True:
+        outside have 0), and what concerns the queue. Raises OSError.
+
+        What comes meanwhile is for the next time: where somebody never stops writing it has no
+        end.
+        """
+        left = self._queued()
+        while left > 0:
             try:
                 data = os.read(self._fd, _READ_BYTES)
             except BlockingIOError:
@@ -114,6 +122,12 @@ class Group:
                 if pid > above or mask & OVERFLOW:
                     yield _event(data, at + begin, at + length, mask, pid)
                 at += length
+                left -= 1
+
+    def _queued(self) -> int:
+        """Events that wait to be read: the kernel counts their heads alone."""
+        size = fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4))
+        return int.from_bytes(size, sys.byteorder) // _METADATA.size
 
     def path(self, node: Node) -> str | None:
         """What a folder or file is called now; None if it is gone. Raises OSError."""

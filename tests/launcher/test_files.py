@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from rankfold import fanotify
 from support import privileges
 from support.leaks import State
 
@@ -93,6 +95,22 @@ def furnish(tree: Path) -> None:
         (tree / name).write_text(f"{name} of old")
     (tree / "unwanted folder").mkdir()
     (tree / "unwanted folder/inside").write_text("unwanted, too")
+
+
+def test_looking_ends_while_somebody_writes_on_and_on(tmp_path: Path) -> None:
+    privileges.need_criu()
+    with contextlib.closing(fanotify.Group()) as group:
+        group.mark(str(tmp_path))
+        with (tmp_path / "written").open("w") as file:
+            file.write("x")
+            file.flush()
+            looked = 0
+            for event in group.events():
+                looked += event.pid == os.getpid()
+                assert looked < 100, "one look has no end"
+                file.write("x")
+                file.flush()
+        assert looked > 0 and list(group.events()), "what came meanwhile is for the next look"
 
 
 @pytest.mark.parametrize("rig", [0, 1], ids=["again", "elsewhere"])
