@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 from rankfold import paths
 
 NEEDED = (4, 2)  # older ones dump no TCP socket from Linux 6.16 on
 FETCHED = paths.REPOSITORY / "build" / "criu" / "bin"
+
+# What CRIU finds out about the kernel it keeps in `_FOUND`, but only on a tmpfs, since it must not
+# outlive that kernel: where /run is none, as in containers, it begins anew each time. The
+# link leads to one that is no one else's to write to; the next kernel finds it dangling.
+_FOUND, _KEPT = Path("/run/criu.kdat"), Path("/dev/criu.kdat")
+_KEEP = """
+is_tmpfs() { [ "$(stat -f -c %T "$1")" = tmpfs ]; }
+is_tmpfs /dev && ! is_tmpfs /run && mount -t tmpfs -o mode=0700,size=1m criu /run || exit 1
+"$1" check && mv "$2" "$3"
+"""
 
 
 class Missing(Exception):
@@ -58,6 +71,7 @@ def version(path: str) -> tuple[int, ...] | None:
 
 def trouble() -> str:
     """Why CRIU cannot work here: its own words; empty if it can. Raises Missing."""
+    _keep()
     try:
         done = subprocess.run(
             [command(), "check"], capture_output=True, text=True, timeout=30, check=False
@@ -67,3 +81,15 @@ def trouble() -> str:
     if done.returncode == 0:
         return ""
     return next((line for line in done.stderr.splitlines() if "Error" in line), done.stderr)[:300]
+
+
+def _keep() -> None:
+    """Let CRIU keep what it finds out about the kernel: half of the time that a dump takes."""
+    if _FOUND.exists() or os.geteuid() != 0:
+        return
+    argv = ["unshare", "--mount", "sh", "-c", _KEEP, "sh", command(), str(_FOUND), str(_KEPT)]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(argv, capture_output=True, timeout=30, check=False)
+        if done.returncode == 0:
+            _FOUND.unlink(missing_ok=True)  # it leads nowhere
+            _FOUND.symlink_to(_KEPT)

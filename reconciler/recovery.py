@@ -168,9 +168,9 @@ class Recovery:
     def _snapshots(self, action: actions.Save) -> Generator[Sequence[Call], list[Any], int]:
         """Gives the bytes of all snapshots. Raises ControlError or OSError."""
         job, node = action.job, self.node
-        if action.devices:
-            agreed((yield self._proxies(action, "save", DETACH_S, {})))
-        agreed((yield [self._asking(job, rank, "freeze", FREEZE_S) for rank in action.ranks]))
+        saves = self._proxies(action, "save", DETACH_S, {}) if action.devices else []
+        freezes = [self._asking(job, rank, "freeze", FREEZE_S) for rank in action.ranks]
+        agreed((yield [*saves, *freezes]))  # at a cut neither needs the other
         point("save.frozen")
         agreed((yield [lambda: node.make_room(job, action.number)]))
 

@@ -54,7 +54,8 @@ class Killed(Exception):
 
 
 def dump(pid: int, images: Path, cgroup: str) -> subprocess.Popen[bytes]:
-    """Begin to write the processes below `pid`, which are frozen in `cgroup`, and stay so.
+    """Begin to write the processes below `pid`, which are frozen in `cgroup`, and stay so; and what
+    this processor can do.
 
     Raises criu.Missing, OSError.
     """
@@ -74,6 +75,7 @@ def dump(pid: int, images: Path, cgroup: str) -> subprocess.Popen[bytes]:
                 "-o", "dump.log", "-v2", "--timeout", str(_SEIZE_S), "--leave-running",
                 "--freeze-cgroup", cgroup, "--manage-cgroups=ignore", "--network-lock", "skip",
                 "--tcp-established", "--file-locks", "--link-remap", "--ghost-limit", "64G",
+                "--cpu-cap=cpu",  # writes cpuinfo.img
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             pass_fds=(folder,), preexec_fn=enter, env=_ENV,
@@ -103,25 +105,15 @@ def restore(images: int, hold: str, cgroup: str, parent: str) -> None:
     os.execve(argv[0], argv, _ENV | {"RANK_CGROUP": cgroup, "RANK_PARENT": parent})
 
 
-def note_cpu(images: Path) -> None:
-    """Write down what this processor can do. Raises Refused, criu.Missing, OSError."""
-    if _cpuinfo("dump", images) != 0:
-        raise Refused("CRIU cannot tell what this processor can do")
-
-
 def compare_cpu(images: Path) -> None:
     """Raises Refused unless this processor can do what that one could; criu.Missing, OSError."""
-    if _cpuinfo("check", images) != 0:
-        raise Refused("the rank ran on a processor that can do more than this one")
-
-
-def _cpuinfo(what: str, images: Path) -> int:
     done = subprocess.run(
-        [criu.command(), "cpuinfo", what, "-D", str(images), "-o", f"cpuinfo-{what}.log"],
+        [criu.command(), "cpuinfo", "check", "-D", str(images), "-o", "cpuinfo-check.log"],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         env=_ENV, check=False,
     )  # fmt: skip
-    return done.returncode
+    if done.returncode != 0:
+        raise Refused("the rank ran on a processor that can do more than this one")
 
 
 def reason(log: Path, alive: bool = True) -> str:

@@ -71,7 +71,6 @@ def write(
     shutil.rmtree(place, ignore_errors=True)
     processes = place / _IMAGES
     processes.mkdir(parents=True, mode=0o700)
-    criu.note_cpu(processes)
     if memory is not None:
         channel.punch(memory)
     opened = files.Opened(pids, touched.is_ours)

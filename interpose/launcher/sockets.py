@@ -53,7 +53,7 @@ class Connection:
 def of(pids: Iterable[int]) -> dict[Connection, int]:
     """All connections of these processes, and bytes that the other end has not acknowledged."""
     inodes, found = _inodes(pids), {}
-    for name in ("tcp", "tcp6"):
+    for name in ("tcp", "tcp6") if inodes else ():  # the machine's: it takes milliseconds
         with contextlib.suppress(FileNotFoundError):
             for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
                 words = line.split()
