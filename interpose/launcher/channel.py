@@ -20,11 +20,11 @@ RING, RING_BYTES, RECORD_MAX, BULK, BULK_COUNT, BULK_BYTES = (
 _SAYS_WRITING = 10  # the first RF_MINOR whose clients do
 _HEADER = _CHANNEL.structs["rf_header"]
 _PUNCH, _KEEP_SIZE = 2, 1
-_PAGE = 4096
 
 
 def punch(fd: int) -> None:
-    """Make holes of what has been consumed: of the ring, and bulk slots that nobody claims.
+    """Make holes of what has been consumed: of the ring, and bulk slots that nobody claims. Where
+    it is a part of a page, the kernel writes zeros.
 
     The record that a thread may be writing just now, behind the ring's head, stays. Raises OSError.
     """
@@ -35,8 +35,7 @@ def punch(fd: int) -> None:
     else:
         written = head + 2 * RECORD_MAX  # with what is skipped at the ring's end
     used = min(written - tail, RING_BYTES)
-    first = -(-(tail + used) // _PAGE) * _PAGE
-    last = (tail + RING_BYTES) // _PAGE * _PAGE
+    first, last = tail + used, tail + RING_BYTES
     if last > first:
         begin, end = first % RING_BYTES, last % RING_BYTES
         parts = [(begin, end)] if begin < end else [(begin, RING_BYTES), (0, end)]

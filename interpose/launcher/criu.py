@@ -91,6 +91,8 @@ def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
         raise Killed(f"CRIU was killed by signal {-status} while it looked at the rank")
     if status != 0:
         raise Refused(reason(images / "dump.log"))
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(images / "stats-dump")  # how long it took: in each checkpoint something else
 
 
 def restore(images: int, hold: str, cgroup: str, parent: str) -> None:

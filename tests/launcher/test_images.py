@@ -119,7 +119,7 @@ def test_what_is_not_consumed_stays(seed: int, minor: int) -> None:
         at = tail % channel.RING_BYTES
         turned = ring[at:] + ring[:at]
         assert turned[:kept] == b"\1" * kept
-        assert turned.count(0) >= channel.RING_BYTES - kept - 2 * 4096
+        assert not any(turned[kept:])
         for slot in range(channel.BULK_COUNT):
             data = os.pread(fd, 16, channel.BULK + slot * channel.BULK_BYTES)
             assert data == bytes([busy >> slot & 1]) * 16
