@@ -16,13 +16,14 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint.h"
 #include "model.cuh"
 #include "rendezvous.h"
 
 struct Options {
-    int steps = 200, seed = 1;
+    int steps = 200, seed = 1, save_every = 50;
     float lr = 3e-3f;
-    std::string data = "text/genesis.txt", out;
+    std::string data = "text/genesis.txt", out, save, load;
     Config model;
 };
 
@@ -32,7 +33,8 @@ static Options parse(int argc, char **argv)
         {"steps", 1, nullptr, 's'},  {"batch", 1, nullptr, 'b'},    {"seq", 1, nullptr, 't'},
         {"layers", 1, nullptr, 'l'}, {"channels", 1, nullptr, 'c'}, {"heads", 1, nullptr, 'h'},
         {"lr", 1, nullptr, 'r'},     {"seed", 1, nullptr, 'e'},     {"data", 1, nullptr, 'd'},
-        {"out", 1, nullptr, 'o'},    {nullptr, 0, nullptr, 0}};
+        {"out", 1, nullptr, 'o'},    {"save", 1, nullptr, 'S'},     {"save-every", 1, nullptr, 'E'},
+        {"load", 1, nullptr, 'L'},   {nullptr, 0, nullptr, 0}};
     Options o;
     for (int c; (c = getopt_long(argc, argv, "", names, nullptr)) != -1;) {
         switch (c) {
@@ -46,12 +48,15 @@ static Options parse(int argc, char **argv)
         case 'e': o.seed = atoi(optarg); break;
         case 'd': o.data = optarg; break;
         case 'o': o.out = optarg; break;
+        case 'S': o.save = optarg; break;
+        case 'E': o.save_every = atoi(optarg); break;
+        case 'L': o.load = optarg; break;
         default: die("see README.md for the options");
         }
     }
     const Config &m = o.model;
-    if (optind < argc || o.steps < 1 || m.batch < 1 || m.seq < 1 || m.layers < 1 || m.heads < 1 ||
-        m.channels < 1 || m.channels % m.heads)
+    if (optind < argc || o.steps < 1 || o.save_every < 1 || m.batch < 1 || m.seq < 1 ||
+        m.layers < 1 || m.heads < 1 || m.channels < 1 || m.channels % m.heads)
         die("sizes must be positive, and --channels a multiple of --heads");
     return o;
 }
@@ -249,21 +254,27 @@ public:
 
     void run()
     {
-        if (world.rank == 0)
+        int begin = 0;
+        if (!options.load.empty())
+            begin = load_checkpoint(options.load, state());
+        else if (world.rank == 0)
             initialise(model.params, options.model, uint64_t(options.seed));
         // Copies and memsets on the default stream do not order with non-blocking streams.
         CUDA_CHECK(cudaDeviceSynchronize());
         NCCL_CHECK(ncclBroadcast(model.params.data, model.params.data, model.params.count,
                                  ncclFloat, 0, comm, compute));
-        loader.upload(0);
-        for (int n = 0; n < options.steps; n++) {
+        loader.upload(begin);
+        for (int n = begin; n < options.steps; n++) {
             step(n);
             if (n + 1 < options.steps)
                 loader.upload(n + 1);
-            if (n > 0)
+            if (n > begin)
                 report(n - 1);  // one step behind, so that the GPU never waits for us
+            if (!options.save.empty() && world.rank == 0 && (n + 1) % options.save_every == 0)
+                save_checkpoint(options.save, n + 1, state());
         }
-        report(options.steps - 1);
+        if (begin < options.steps)
+            report(options.steps - 1);
         CUDA_CHECK(cudaDeviceSynchronize());
         if (!options.out.empty())
             save(model.params, options.out + "-rank" + std::to_string(world.rank) + ".bin");
@@ -292,6 +303,13 @@ private:
         cudaEvent_t event;
         CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
         return event;
+    }
+
+    // What a checkpoint holds: everything else follows from the step.
+    std::vector<Floats> state() const
+    {
+        return {{model.params.data, model.params.count}, {first.data, first.count},
+                {second.data, second.count}};
     }
 
     void step(int n)

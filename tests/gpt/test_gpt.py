@@ -70,3 +70,16 @@ def test_training_follows_the_twin(state: State, tmp_path: Path) -> None:
     final = [np.fromfile(tmp_path / f"params-rank{rank}.bin", np.float32) for rank in range(world)]
     assert final[0].tobytes() == final[1].tobytes()
     assert np.abs(final[0] - twin.params).max() < 2e-3
+
+
+def test_a_run_that_loads_a_checkpoint_goes_on_bit_for_bit(state: State, tmp_path: Path) -> None:
+    program = cuda.build(GPT / "train_gpt.cu")
+    whole = [str(program), "--steps", "7", "--data", str(TEXT), "--save", "own"]
+    with Fleet(state, 1) as fleet:
+        job = fleet.start("whole", [*whole, "--save-every", "4"], [0, 0], workdir=tmp_path)
+        assert job.wait() == [0, 0], job.errors(0)
+        job.detach(discard=True)
+        again = fleet.start("again", [*whole, "--load", "own"], [0, 0], workdir=tmp_path)
+        assert again.wait() == [0, 0], again.errors(0)
+        for rank in range(2):
+            assert again.output(rank).splitlines() == job.output(rank).splitlines()[4:]
