@@ -1,29 +1,44 @@
 """What does a checkpoint of a job cost: bytes in the store, time that the job stands still, and the
-way into another state directory?
+way into another state directory, or back after a crash?
 
 Question. Replicas hold the same parameters and moments, and host memory hardly changes from one
-checkpoint to the next: is each stored once? How long does the job stand still for it, and how long
-does a move through the store take, against copying the same bytes there and back?
+checkpoint to the next: is each stored once? How long does the job stand still for it, and for a
+resize? How long does a move through the store take, against copying the same bytes there and back,
+and a restart, against that of the same program with checkpoints of its own?
 
-Method. Launchers and proxies without a reconciler; each job is saved some steps after its start and
-again a hundred steps later, in the same way: barrier, save, freeze, snapshots (all ranks at once),
-thaw, withdraw. It goes on to its end. Then the second checkpoint is fetched into another state
-directory, restored under fresh launchers, and goes on there; what it prints must be what the first
-one printed from there on.
-  device_…     bytes of a store that is given the images alone, over the bytes of one copy of each
-               distinct live buffer: those are counted by the reader of images that the tests have,
-               and compared by SHA-256
-  host_…       new bytes of the second checkpoint of all else, over those of the first
-  still_…      seconds from the cut to the withdrawn barrier, less 2.5 s per GiB of host pages
-  migration_…  seconds of upload and fetch, over those of copying the snapshots' bytes into the
-               store's file system and out again with BLAKE3, twice, and a second
+Method. Launchers and proxies without a reconciler, which asks for the same in the same order. A job
+is saved some steps after its start and again a hundred steps later: barrier; save in the proxies
+and freeze; snapshots, all ranks at once; thaw, withdraw. In between it is saved a few times more,
+and resized, for their pauses. It goes on to its end. Then the second checkpoint is fetched into
+another state directory, restored under fresh launchers, and goes on there; what it prints must be
+what the first one printed from there on.
+  device_bytes_over_replica_…   bytes of a store that is given the images alone, over the bytes of
+               one copy of each distinct live buffer: those are counted by the reader of images that
+               the tests have, and compared by SHA-256
+  rank_specific_bytes_…   of live buffers that no other rank equals, a rank. The target is what a
+               rank has alive beside what the program saves itself: parameters and moments
+  host_following_over_first_…   new bytes of the second checkpoint of all else, over those of the
+               first; the larger one of 4 and 8 ranks
+  resize_pause_s_…   from the cut until the ranks run on the other devices: from one to two and back
+               again, median. Nobody has set a target: that of a checkpoint, for the memory moved
+  checkpoint_pause_over_bound_…   from the cut to the withdrawn barrier, median, over 0.3 s + 2.5 s
+               per GiB of host pages; the larger one of 4 and 8 ranks
+  migration_over_copy_…   all seconds from the cut until the ranks run in the other state directory,
+               less one, over those of copying the snapshots' bytes into the store's file system and
+               out again with BLAKE3; the larger one
+  restart_over_user_level_…   from kill -9 of all ranks and launchers to the first step that is
+               printed: fetched, restored and placed, over started again with the program's own
+               checkpoint. Both sides take turns, ABBA; the quotient of medians
 
-Noise. Disks that others use. Each figure is of one run: bytes are exact, times are not.
+Noise. Disks that others use, and processes that share the cores: each pause is a race of all ranks'
+processes for them. Bytes are exact, times are not.
 
 Estimate before measuring. Tables and state add a few hundred bytes per buffer to the device's
 megabytes: 1.01. Of host memory 2 % of the pages change, and they are compressed with neighbours
-that do not: 3 %, and the ring's content beside. A hundred processes' start-ups are what a small
-job's move consists of: the second of the target is most of it.
+that do not: 3 %, and the ring's content beside. Saving a rank takes 40 ms of a processor: with
+eight on two cores 0.2 s. A hundred processes' start-ups are what a small job's move consists of:
+the second of the target is most of it. A restart saves the program's own start, but reads a
+checkpoint with all that processes are: 1.
 """
 
 from __future__ import annotations
@@ -35,10 +50,13 @@ import json
 import mmap
 import os
 import shutil
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -60,31 +78,47 @@ from rankfold.checkpoint.snapshot import Snapshot
 from rankfold.checkpoint.store import Store
 from rankfold.control import call
 from support.contents import Image
-from support.fleet import Fleet, MiB, RunningJob, until
+from support.fleet import Fleet, MiB, RunningJob, launch, until
 from support.leaks import State, Watch
 
 LINE = "step "  # of output: one a mini-batch
-FIRST, BETWEEN, REST = 5, 100, 10  # steps before, between and behind the checkpoints
+FIRST = 5  # steps before the first checkpoint
+STEP_BYTES = 4  # of a program's own checkpoint: all else are parameters and moments
 MEMORY = 4096 * MiB
 STILL_S, STILL_S_PER_GIB = 0.3, 2.5
+GIB = 1 << 30
 
 
 @dataclass(frozen=True)
 class Program:
-    """`before` and `behind` the number of steps."""
+    """`before` and `behind` the number of steps; `rest`: steps behind the second checkpoint.
+    `options`: of its own checkpoints, if they are not asked for by own_checkpoint.h."""
 
     source: Path
     before: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
+    rest: int = 10
+    options: bool = False
 
     def command(self, steps: int) -> list[str]:
         return [str(cuda.build(self.source)), *self.before, str(steps), *self.behind]
 
+    def saving(self, file: Path, every: int) -> tuple[list[str], dict[str, str]]:
+        """More arguments and environment."""
+        if self.options:
+            return ["--save", str(file), "--save-every", str(every)], {}
+        return [], {"SAVE_TO": str(file), "SAVE_EVERY": str(every)}
 
+    def loading(self, file: Path) -> tuple[list[str], dict[str, str]]:
+        return (["--load", str(file)], {}) if self.options else ([], {"LOAD_FROM": str(file)})
+
+
+MLP = HERE / "splicing_mlp.cu"
 PROGRAMS = {
-    "gpt": Program(GPT, before=("--steps",)),
-    "mlp": Program(HERE / "splicing_mlp.cu", behind=("64", "64", "256", "256", "16")),
+    "gpt": Program(GPT, before=("--steps",), options=True),
+    "mlp": Program(MLP, behind=("64", "0", "64", "256", "256", "16"), rest=50),
     "conv": Program(HERE / "splicing_conv.cu"),
+    "large_state": Program(MLP, behind=("32", "6144", "1024", "1408", "1024"), rest=5),
 }
 
 
@@ -92,11 +126,14 @@ PROGRAMS = {
 class Effort:
     programs: tuple[str, ...]
     ranks: tuple[int, ...]
-    between: int
+    between: int  # steps
+    saves: int  # between the two that are stored
+    resizes: int
+    restarts: int  # pairs
 
 
-USUAL = Effort(("gpt", "mlp", "conv"), (4, 8), BETWEEN)
-QUICK = Effort(("mlp",), (2,), 10)
+USUAL = Effort(tuple(PROGRAMS), (4, 8), 100, 3, 2, 2)
+QUICK = Effort(("mlp",), (2,), 10, 0, 1, 1)
 
 
 @dataclass
@@ -105,10 +142,14 @@ class Measured:
 
     device: int = 0
     distinct: int = 0
+    alone: float = 0.0  # a rank, in buffers that no other one equals
+    alive: float = 0.0  # a rank
     host: list[int] = field(default_factory=list)  # of each checkpoint, what was new
-    pages: int = 0  # bytes of host memory
+    pages: int = 0  # of host memory
+    still: list[float] = field(default_factory=list)
+    resized: list[float] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    copied: float = 0.0  # seconds
+    copied: float = 0.0
 
 
 # ---- a job that is saved -----------------------------------------------------------------------
@@ -126,17 +167,20 @@ def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     seconds[name] = time.monotonic() - begun
 
 
-def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> None:
-    """A checkpoint's snapshots, while the job stands at a cut."""
+def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
+    """A checkpoint's snapshots, while the job stands at a cut: for so many seconds."""
 
     def ask(op: str, **arguments: Any) -> None:
         each(lambda rank: call(job.launcher(rank), op, timeout=120, **arguments), job.world_size)
 
+    folder.mkdir(parents=True)
     with timed(seconds, "barrier"):
         job.stop()
     with timed(seconds, "still"):
-        job.save()
-        ask("freeze")
+        with ThreadPoolExecutor(1) as beside:
+            saving = beside.submit(job.save)
+            ask("freeze")
+            saving.result()
         each(
             lambda rank: call(job.launcher(rank), "snapshot", timeout=300,
                               folder=str(folder / f"rank-{rank}")),
@@ -144,6 +188,23 @@ def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> None:
         )  # fmt: skip
         ask("thaw")
         job.go_on()
+    return seconds["still"]
+
+
+def resized(job: RunningJob, placement: list[str]) -> float:
+    """Seconds from the cut until it runs there."""
+    job.stop()
+    begun = time.monotonic()
+    job.detach()
+    job.place(placement)
+    for device in job.devices:
+        job.ask(device, "wait", states=["running"], within_s=60.0, wait=65.0)
+    return time.monotonic() - begun
+
+
+def spread(fleet: Fleet, ranks: int) -> list[str]:
+    """Over both devices, as evenly as it goes."""
+    return [fleet.names[2 * rank // ranks] for rank in range(ranks)]
 
 
 def task(folder: Path, url: str, ranks: int, **more: Any) -> None:
@@ -193,19 +254,24 @@ def bare(name: str) -> Store:
     return store
 
 
-def distinct(folders: list[Path]) -> int:
-    """Bytes of one copy of each distinct live buffer of all ranks."""
-    found: dict[bytes, int] = {}
+def count(found: Measured, folders: list[Path]) -> None:
+    """Live buffers: all, one copy of each distinct one, those that one rank alone has."""
+    owners: Counter[tuple[bytes, int]] = Counter()
     for folder in folders:
         with (folder / "image").open("rb") as file:
             image = Image(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            sizes = {}
             for address, size in image.buffers:
-                found[hashlib.sha256(image.read(address, size)).digest()] = size
-    return sum(found.values())
+                sizes[hashlib.sha256(image.read(address, size)).digest(), size] = size
+                found.alive += size / len(folders)
+            owners.update(sizes.keys())
+    found.distinct = sum(size for _, size in owners)
+    found.alone = sum(size for (_, size), n in owners.items() if n == 1) / len(folders)
 
 
 def copied(folders: list[Path], target: Path) -> float:
     """Seconds for the snapshots' bytes there and back, each time with BLAKE3."""
+    target.mkdir()
     begun = time.monotonic()
     for n, folder in enumerate(folders):
         for m, path in enumerate(path for path in folder.rglob("*") if path.is_file()):
@@ -234,43 +300,70 @@ def copy(source: Path, target: Path) -> None:
         os.fsync(writes.fileno())
 
 
-# ---- one measurement ---------------------------------------------------------------------------
+# ---- coming back -------------------------------------------------------------------------------
 
 
-def fresh(fleet: Fleet, job: RunningJob) -> RunningJob:
-    """The same job elsewhere, its launchers empty."""
-    folder = fleet.state.path / "jobs" / job.name
+def empty(fleet: Fleet, job: RunningJob, name: str, incarnation: int) -> RunningJob:
+    """The same job under other launchers, which have no ranks yet."""
+    folder, configs = fleet.state.path / "jobs" / name, []
     (folder / "logs").mkdir(parents=True)
-    made = RunningJob(fleet, job.name, job.world_size, folder)
+    made = RunningJob(fleet, name, job.world_size, folder, job.epoch)  # ranks know it
     fleet.jobs.append(made)
     for rank in range(job.world_size):
         config = json.loads((job.folder / f"rank-{rank}.json").read_text())
         config.update(
-            socket=made.launcher(rank), client_socket=str(fleet.sockets / f"{job.name}.{rank}.c"),
-            logs=str(folder / "logs"), exit_file=str(folder / f"rank-{rank}.exit"), empty=True,
-            incarnation=2,
+            job=name, socket=made.launcher(rank), empty=True, incarnation=incarnation,
+            client_socket=str(fleet.sockets / f"{name}.{rank}.c"),
+            logs=str(folder / "logs"), exit_file=str(folder / f"rank-{rank}.exit"),
         )  # fmt: skip
-        path = folder / f"rank-{rank}.json"
-        path.write_text(json.dumps(config))
-        subprocess.run(
-            [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(path)],
-            check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        configs.append(folder / f"rank-{rank}.json")
+        configs[-1].write_text(json.dumps(config))
+    launch(configs)
     return made
+
+
+def restored(
+    fleet: Fleet, job: RunningJob, name: str, url: str, seconds: dict[str, float],
+    incarnation: int = 2,
+) -> RunningJob:  # fmt: skip
+    """From the store, on the first device of `fleet`."""
+    ranks = job.world_size
+    folder = fleet.state.path / "jobs" / name / "saves" / "1"
+    task(folder, url, ranks, incarnation=incarnation)
+    with timed(seconds, "fetch"):
+        work("fetch", folder)
+    with timed(seconds, "launchers"):
+        again = empty(fleet, job, name, incarnation)
+    with timed(seconds, "restore"):
+        each(lambda rank: call(again.launcher(rank), "restore", timeout=120,
+                               folder=str(folder / f"rank-{rank}")), ranks)  # fmt: skip
+    with timed(seconds, "place"):
+        again.place([fleet.names[0]] * ranks)
+        each(lambda rank: call(again.launcher(rank), "thaw"), ranks)
+    return again
+
+
+def killed(job: RunningJob) -> None:
+    """All its ranks and launchers, with -9; they are gone."""
+    pids = [job.fleet.rank_pid(job, rank) for rank in range(job.world_size)]
+    for pid in pids:
+        launcher = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        os.kill(int(launcher), signal.SIGKILL)  # its rank goes with it
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), what="they are gone")
 
 
 @contextlib.contextmanager
 def fleets() -> Iterator[tuple[Fleet, Fleet, Path]]:
-    """Two state directories with a device each."""
+    """Two state directories, with two devices and with one."""
     folder = Path(tempfile.mkdtemp(prefix="rankfold-bench-", dir="/tmp"))
     os.environ.update(RANKFOLD_RUNTIME=str(folder / "run"), RANKFOLD_CACHE=str(KERNEL_CACHE))
     states = [State(folder, folder / n, folder / "run", Watch(folder)) for n in ("one", "two")]
     try:
         with contextlib.ExitStack() as stack:
             made = []
-            for state in states:
+            for state, devices in zip(states, (2, 1), strict=True):
                 state.path.mkdir()
-                made.append(stack.enter_context(Fleet(state, memory=MEMORY)))
+                made.append(stack.enter_context(Fleet(state, devices, memory=MEMORY)))
             yield made[0], made[1], folder
     finally:
         for state in states:
@@ -279,27 +372,41 @@ def fleets() -> Iterator[tuple[Fleet, Fleet, Path]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def measure(program: Program, ranks: int, between: int) -> Measured:
+# ---- measurements ------------------------------------------------------------------------------
+
+
+def steps_of(job: RunningJob) -> int:
+    """Steps that rank 0 has printed."""
+    return job.output(0).count(LINE)
+
+
+def measure(program: Program, ranks: int, effort: Effort) -> Measured:
     found = Measured()
     seconds = found.seconds
     with fleets() as (here, there, folder):
-        steps = FIRST + between + REST
-        job = here.start("bench", program.command(steps), [0] * ranks, workdir=GPT.parent)
-        saves = [folder / "one/jobs/bench/saves" / str(n) for n in range(2)]
-        for save, step in zip(saves, (FIRST, FIRST + between), strict=True):
-            until(lambda: job.output(0).count(LINE) >= step, 300, "some steps")  # noqa: B023
-            save.mkdir(parents=True)
-            saved(job, save, seconds)
+        last = FIRST + effort.between + program.rest
+        job = here.start("bench", program.command(last), [0] * ranks, workdir=GPT.parent)
+        until(lambda: steps_of(job) >= FIRST, 300, "some steps")
+        saves = [here.state.path / "jobs/bench/saves" / str(n) for n in range(2)]
+        found.still.append(saved(job, saves[0], seconds))
+        for _ in range(effort.saves):
+            found.still.append(saved(job, folder / "more", seconds))
+            shutil.rmtree(folder / "more")
+        for _ in range(effort.resizes):
+            for placement in (spread(here, ranks), [here.names[0]] * ranks):
+                found.resized.append(resized(job, placement))
+        until(lambda: steps_of(job) >= FIRST + effort.between, 300, "the steps between")
+        found.still.append(saved(job, saves[1], seconds))
         ended(job)
         printed = [job.output(rank) for rank in range(ranks)]
         job.detach(discard=True)
 
-        url = f"file://{folder}/store"
         host = bare("host")
         for n, save in enumerate(saves):
             parts = [part_of(save / f"rank-{rank}", folder / f"host-{n}-{rank}", False)
                      for rank in range(ranks)]  # fmt: skip
             found.host.append(new_bytes(host, parts))
+        url = f"file://{folder}/store"
         task(saves[1], url, ranks)
         with timed(seconds, "upload"):
             work("upload", saves[1])
@@ -309,22 +416,11 @@ def measure(program: Program, ranks: int, between: int) -> Measured:
         )
         parts = [part_of(each, folder / f"device-{rank}", True)
                  for rank, each in enumerate(folders)]  # fmt: skip
-        found.device, found.distinct = new_bytes(bare("device"), parts), distinct(folders)
-        (folder / "copied").mkdir()
+        found.device = new_bytes(bare("device"), parts)
+        count(found, folders)
         found.copied = copied(folders, folder / "copied")
 
-        back = folder / "two/jobs/bench/saves/1"
-        task(back, url, ranks, incarnation=2)
-        with timed(seconds, "fetch"):
-            work("fetch", back)
-        with timed(seconds, "launchers"):
-            again = fresh(there, job)
-        with timed(seconds, "restore"):
-            each(lambda rank: call(again.launcher(rank), "restore", timeout=120,
-                                   folder=str(back / f"rank-{rank}")), ranks)  # fmt: skip
-        with timed(seconds, "place"):
-            again.place([there.names[0]] * ranks)
-            each(lambda rank: call(again.launcher(rank), "thaw"), ranks)
+        again = restored(there, job, "bench", url, seconds)
         ended(again)
         for rank in range(ranks):
             tail = again.output(rank)
@@ -340,26 +436,114 @@ def ended(job: RunningJob) -> None:
             raise RuntimeError(f"rank {rank} ended with {status}: {job.errors(rank)}")
 
 
-def figures_of(name: str, found: Measured) -> dict[str, Figure]:
-    gib = found.pages / (1 << 30)
-    migration = found.seconds["upload"] + found.seconds["fetch"]
-    parts = ", ".join(f"{key} {value:.2f}" for key, value in found.seconds.items())
+@dataclass
+class Restarts:
+    """Seconds from the kill to the first step, with rankfold's checkpoint and with the program's,
+    in which so many bytes are parameters and moments."""
+
+    ours: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
+    own_bytes: int = 0
+
+
+def restarts(program: Program, ranks: int, pairs: int) -> Restarts:
+    found = Restarts()
+    with fleets() as (here, _, folder):
+        file, url, steps = folder / "own", f"file://{folder}/store", 1_000_000
+        more, env = program.saving(file, FIRST)
+        command = [*program.command(steps), *more]
+        job = first = here.start("bench", command, [0] * ranks, env=env, workdir=GPT.parent)
+        until(lambda: steps_of(job) > FIRST and file.exists(), 300, "both kinds of checkpoints")
+        save = here.state.path / "jobs/bench/saves/1"
+        saved(job, save, {})
+        task(save, url, ranks)
+        work("upload", save)
+        found.own_bytes = file.stat().st_size - STEP_BYTES
+        more, env = program.loading(Path(shutil.copy(file, folder / "load")))
+        for n in range(2 * pairs):
+            name, ours = f"again-{n}", n % 4 in (0, 3)
+            begun = time.monotonic()
+            killed(job)
+            if ours:
+                job = restored(here, first, name, url, {}, 2 + n)
+            else:
+                command = [*program.command(steps), *more]
+                job = here.start(name, command, [0] * ranks, env=env, workdir=GPT.parent)
+            until(lambda: LINE in job.output(0), 300, "a step")  # noqa: B023
+            (found.ours if ours else found.own).append(time.monotonic() - begun)
+            if (line := job.output(0).splitlines()[0]) not in first.output(0).splitlines():
+                raise RuntimeError(f"{name} begins with something else: {line}")
+    return found
+
+
+# ---- figures -----------------------------------------------------------------------------------
+
+
+def listed(values: list[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)
+
+
+def bytes_of(name: str, ranks: int, found: Measured, restarted: Restarts) -> dict[str, Figure]:
+    beside = max(0.0, found.alive - restarted.own_bytes)
     return {
-        f"device_{name}": Figure(
+        f"device_bytes_over_replica_{name}_{ranks}": Figure(
             found.device / found.distinct, "", 1.02, "lower",
-            f"{found.device} bytes stored, {found.distinct} in one copy of each distinct buffer",
+            f"{found.device} bytes stored, {found.distinct} in one copy of each distinct buffer; "
+            f"parameters and moments are {restarted.own_bytes}",
         ),
-        f"host_{name}": Figure(
-            found.host[1] / found.host[0], "", 0.05, "lower",
-            f"{found.host[1]} bytes new in the second checkpoint, {found.host[0]} in the first",
+        f"rank_specific_bytes_{name}_{ranks}": Figure(
+            found.alone, "bytes", beside, "lower",
+            f"in buffers that no other rank equals, a rank; it has {found.alive:.0f} alive",
         ),
-        f"still_{name}": Figure(
-            found.seconds["still"] - STILL_S_PER_GIB * gib, "s", STILL_S, "lower",
-            f"{found.seconds['still']:.2f} s with {gib:.3f} GiB of host pages",
+    }  # fmt: skip
+
+
+def bound(found: Measured) -> float:
+    return STILL_S + STILL_S_PER_GIB * found.pages / GIB
+
+
+def migration(found: Measured) -> float:
+    parts = ("still", "upload", "fetch", "launchers", "restore", "place")
+    return sum(found.seconds[part] for part in parts)
+
+
+def worst(found: dict[int, Measured], value: Callable[[Measured], float], how: str) -> Any:
+    """The largest value of all numbers of ranks, and how each came: fields of `Measured`."""
+    told = [f"{ranks} ranks: {value(each):.3g}" for ranks, each in found.items()]
+    return max(map(value, found.values())), f"{'; '.join(told)}. {how}"
+
+
+def figures_of(name: str, found: dict[int, Measured], restarted: Restarts) -> dict[str, Figure]:
+    """Of one program, with all numbers of ranks."""
+    most = found[max(found)]
+    host, host_how = worst(
+        found, lambda each: each.host[1] / each.host[0],
+        f"{most.host[1]} bytes new in the second checkpoint, {most.host[0]} in the first",
+    )  # fmt: skip
+    pause, pause_how = worst(
+        found, lambda each: statistics.median(each.still) / bound(each),
+        f"{listed(most.still)} s with {most.pages / GIB:.3f} GiB of host pages",
+    )  # fmt: skip
+    parts = ", ".join(f"{key} {value:.2f}" for key, value in most.seconds.items())
+    moved, moved_how = worst(
+        found, lambda each: (migration(each) - 1) / each.copied,
+        f"{migration(most):.2f} s, copying {most.copied:.2f} s; {parts}",
+    )  # fmt: skip
+    resize, resize_how = worst(
+        found, lambda each: statistics.median(each.resized), f"{listed(most.resized)} s"
+    )
+    memory = max(each.alive * ranks for ranks, each in found.items())
+    return {
+        f"host_following_over_first_{name}": Figure(host, "", 0.05, "lower", host_how),
+        f"resize_pause_s_{name}": Figure(
+            resize, "s", STILL_S + STILL_S_PER_GIB * memory / GIB, "lower", resize_how
         ),
-        f"migration_{name}": Figure(
-            migration / (2 * found.copied + 1), "", 1.0, "lower",
-            f"upload and fetch {migration:.2f} s, copying {found.copied:.2f} s; {parts}",
+        f"checkpoint_pause_over_bound_{name}": Figure(pause, "", 1.0, "lower", pause_how),
+        f"migration_over_copy_{name}": Figure(moved, "", 2.0, "lower", moved_how),
+        f"restart_over_user_level_{name}": Figure(
+            statistics.median(restarted.ours) / statistics.median(restarted.own), "", 1.0, "lower",
+            f"{min(found)} ranks: {listed(restarted.ours)} s with rankfold's checkpoint, "
+            f"{listed(restarted.own)} s with the program's own",
         ),
     }  # fmt: skip
 
@@ -367,6 +551,7 @@ def figures_of(name: str, found: Measured) -> dict[str, Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a checkpoint costs.")
     parser.add_argument("--quick", action="store_true", help="only show that it works")
+    parser.add_argument("--only", default="", help="programs, separated by commas")
     parser.add_argument("--out", type=Path, default=report.FOLDER, help="folder for the report")
     options = parser.parse_args()
     effort = QUICK if options.quick else USUAL
@@ -374,11 +559,16 @@ def main() -> None:
         raise SystemExit(f"needs CRIU: {trouble}")
     where = report.machine()
     figures: dict[str, Figure] = {}
-    for name in effort.programs:
-        for ranks in effort.ranks:
-            found = figures_of(f"{name}_{ranks}", measure(PROGRAMS[name], ranks, effort.between))
-            print(report.table(found), flush=True)
-            figures |= found
+    for name in options.only.split(",") if options.only else effort.programs:
+        program = PROGRAMS[name]
+        restarted = restarts(program, min(effort.ranks), effort.restarts)
+        found = {ranks: measure(program, ranks, effort) for ranks in effort.ranks}
+        made: dict[str, Figure] = {}
+        for ranks, one in found.items():
+            made |= bytes_of(name, ranks, one, restarted)
+        made |= figures_of(name, found, restarted)
+        print(report.table(made), flush=True)
+        figures |= made
     path = report.write("checkpoint", where, figures, options.out)
     print(f"{path}: {sum(each.holds for each in figures.values())} of {len(figures)} hold")
 

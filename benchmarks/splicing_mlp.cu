@@ -4,9 +4,11 @@
 // one all-reduce, on the one stream there is; each step ends with its loss on the host. Arguments:
 // steps, samples per rank and step, rows of an embedding (0: none), then the widths of the layers.
 // With an embedding each sample adds one of its rows to its inputs: many parameters, little work.
-// Prints the loss's bits at each step, and a hash of the parameters at the end.
+// Prints the loss's bits at each step, and a hash of the parameters at the end. Checkpoints of its
+// own: see own_checkpoint.h.
 #include "../examples/gpt/kernels.cuh"
 #include "../tests/programs/common.h"
+#include "own_checkpoint.h"
 
 constexpr int BLOCK = 128;
 
@@ -171,7 +173,9 @@ int main(int argc, char **argv)
         widths.push_back(argument(argc, argv, i, 0));
     Net net = make(batch, rows, widths.size() < 2 ? std::vector<int>{64, 256, 256, 16} : widths);
     int count = int(net.parameters);
-    for (int n = 0; n < steps; n++) {
+    std::vector<Floats> own = {
+        {net.params, net.parameters}, {net.first, net.parameters}, {net.second, net.parameters}};
+    for (int n = first_step(own); n < steps; n++) {
         upload(net, world.rank, n);
         forward(net);
         backward(net);
@@ -183,6 +187,7 @@ int main(int argc, char **argv)
                                                  count, rule);
         CUDA_CHECK(cudaGetLastError());
         report(n, "loss", net.loss, 1);
+        save_own(world.rank, n, own);
     }
     std::vector<float> params = fetch(net.params, net.parameters);
     printf("parameters %016" PRIx64 "\n", hash(params.data(), params.size() * sizeof(float)));

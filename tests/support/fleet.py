@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -241,7 +240,7 @@ class Fleet:
         folder.mkdir(parents=True)
         job = RunningJob(self, name, len(where), folder)
         self.jobs.append(job)
-        port = free_port()
+        port, configs = free_port(), []
         for rank in range(job.world_size):
             config = {
                 "job": name, "rank": rank, "world_size": job.world_size, "command": command,
@@ -254,13 +253,22 @@ class Fleet:
             }  # fmt: skip
             path = folder / f"rank-{rank}.json"
             path.write_text(json.dumps(config))
-            subprocess.run(
-                [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(path)],
-                check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-                env={**os.environ},
-            )  # fmt: skip
+            configs.append(path)
+        launch(configs)
         job.place(where)
         return job
+
+
+def launch(configs: list[Path]) -> None:
+    """Launchers, at the same time; they listen."""
+    launched = [
+        subprocess.Popen(
+            [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(path)],
+            stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        )
+        for path in configs
+    ]  # fmt: skip
+    assert [each.wait() for each in launched] == [0] * len(launched), "a launcher does not start"
 
 
 def free_port() -> int:
