@@ -145,6 +145,7 @@ class Measured:
     alone: float = 0.0  # a rank, in buffers that no other one equals
     alive: float = 0.0  # a rank
     host: list[int] = field(default_factory=list)  # of each checkpoint, what was new
+    apart: list[int] = field(default_factory=list)  # if ranks had not shared what they have alike
     pages: int = 0  # of host memory
     still: list[float] = field(default_factory=list)
     resized: list[float] = field(default_factory=list)
@@ -401,11 +402,12 @@ def measure(program: Program, ranks: int, effort: Effort) -> Measured:
         printed = [job.output(rank) for rank in range(ranks)]
         job.detach(discard=True)
 
-        host = bare("host")
+        host, own = bare("host"), [bare("host") for _ in range(ranks)]
         for n, save in enumerate(saves):
             parts = [part_of(save / f"rank-{rank}", folder / f"host-{n}-{rank}", False)
                      for rank in range(ranks)]  # fmt: skip
             found.host.append(new_bytes(host, parts))
+            found.apart.append(sum(new_bytes(own[rank], [parts[rank]]) for rank in range(ranks)))
         url = f"file://{folder}/store"
         task(saves[1], url, ranks)
         with timed(seconds, "upload"):
@@ -518,11 +520,13 @@ def figures_of(name: str, found: dict[int, Measured], restarted: Restarts) -> di
     most = found[max(found)]
     host, host_how = worst(
         found, lambda each: each.host[1] / each.host[0],
-        f"{most.host[1]} bytes new in the second checkpoint, {most.host[0]} in the first",
+        f"{most.host[1]} bytes new in the second checkpoint, {most.host[0]} in the first; "
+        f"{most.apart[1]} and {most.apart[0]} in a store for each rank",
     )  # fmt: skip
     pause, pause_how = worst(
         found, lambda each: statistics.median(each.still) / bound(each),
-        f"{listed(most.still)} s with {most.pages / GIB:.3f} GiB of host pages",
+        f"{listed(most.still)} s with {most.pages / GIB:.3f} GiB of host pages and "
+        f"{most.alive * max(found) / GIB:.2f} GiB of devices' memory",
     )  # fmt: skip
     parts = ", ".join(f"{key} {value:.2f}" for key, value in most.seconds.items())
     moved, moved_how = worst(
