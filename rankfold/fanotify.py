@@ -31,7 +31,7 @@ _INIT = (
     | 0x200 | 0x400 | 0x800 | 0x1000  # handles of the file and of its folder, names, targets
 )  # fmt: skip
 _MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
-_AT_FDCWD = -100
+_AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
 _METADATA, _INFO, _HANDLE = struct.Struct("<IBBHQii"), struct.Struct("<BBH"), struct.Struct("<Ii")
 _FSID_BYTES = 8
 _FILE, _NAME, _FOLDER, _OLD_NAME, _NEW_NAME = 1, 2, 3, 10, 12  # kinds of information
@@ -49,10 +49,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Node(NamedTuple):
-    """A file or folder, whatever it is called: its file system and its handle there."""
+    """A file or folder, whatever it is called: its file system and its handle there, which no
+    later one gets."""
 
     fsid: bytes
     handle: bytes
+
+    @property
+    def text(self) -> str:
+        return f"{self.fsid.hex()}:{self.handle.hex()}"
 
 
 class Place(NamedTuple):
@@ -90,7 +95,7 @@ class Group:
             return
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            os.close(_opened(fd, _handle_of(path)))  # may it be opened at all?
+            os.close(_opened(fd, _handle_of(fd)))  # may it be opened at all?
             flags, mask = _MARK_ADD | _MARK_FILESYSTEM, ctypes.c_uint64(_MASK)
             result = _libc.fanotify_mark(self._fd, flags, mask, _AT_FDCWD, os.fsencode(path))
             _checked(result, "fanotify_mark")
@@ -173,12 +178,16 @@ def _event(data: bytes, at: int, end: int, mask: int, pid: int) -> Event:
     return Event(mask, pid, place, old, target)
 
 
-def _handle_of(path: str) -> bytes:
+def node_of(fd: int) -> Node:
+    """What a descriptor stands for. Raises OSError."""
+    return Node(os.fstatvfs(fd).f_fsid.to_bytes(_FSID_BYTES, "little"), _handle_of(fd))
+
+
+def _handle_of(fd: int) -> bytes:
     empty, length = _HANDLE.pack(_HANDLE_BYTES, 0), _HANDLE.size + _HANDLE_BYTES
     buffer = ctypes.create_string_buffer(empty, length)
     mount = ctypes.c_int()
-    name = os.fsencode(path)
-    result = _libc.name_to_handle_at(_AT_FDCWD, name, buffer, ctypes.byref(mount), 0)
+    result = _libc.name_to_handle_at(fd, b"", buffer, ctypes.byref(mount), _AT_EMPTY_PATH)
     _checked(result, "name_to_handle_at")
     return buffer.raw[: _HANDLE.size + _HANDLE.unpack_from(buffer.raw)[0]]
 

@@ -1,11 +1,8 @@
-"""The files of a rank that stands still: taken into its snapshot, and set back.
+"""The files of a rank that stands still, taken into its snapshot; putting.py sets them back.
 
     files.json    what there is under each name that the rank has touched, and what it reads
     files/N       content of a large one, sparse
     files/small   contents of the others, those that changed last at the end
-
-Set back are content, names, modes, owners and times; what the rank made later is removed. Nothing
-else is touched. The rank's processes do not run meanwhile.
 
 Ranks may have touched the same file. Their snapshots lie in one folder, and ``files.shared`` beside
 them says what one of them has taken, or set back, already: then the others leave it as it is, since
@@ -30,16 +27,16 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from rankfold.interpose.launcher import sparse
-from rankfold.interpose.launcher.touched import Ours, lines, made_later
+from rankfold.interpose.launcher import reached, sparse
+from rankfold.interpose.launcher.journal import Name
+from rankfold.interpose.launcher.touched import Ours
 
 VERSION = 1
 NAME, FOLDER, SHARED = "files.json", "files", "files.shared"
-_SMALL, _SMALL_BYTES = "small", 64 << 10
+SMALL, _SMALL_BYTES = "small", 64 << 10
 _SETTLED_NS = 50_000_000  # who changed before that has another time of change if it changes again
 _SAMPLE_BYTES = 64 << 10
 _FICLONE = 0x4004_9409
-_NAMED_MAX = 5
 
 
 class Differs(Exception):
@@ -68,12 +65,14 @@ class Entry(Struct, omit_defaults=True):
 
 
 class Above(Struct):
-    """A folder that is not the rank's: made where it is missing."""
+    """A folder that is not the rank's: made where it is missing. `node` tells whether it is still
+    the one that it was."""
 
     path: str
     mode: int
     uid: int
     gid: int
+    node: str = ""
 
 
 class Input(Struct):
@@ -88,23 +87,26 @@ class Input(Struct):
 class Files(Struct):
     version: int
     boot: str
-    names: dict[str, bool]  # as in Touched
+    names: dict[str, bool]  # whether the rank made it, see journal.Name
     entries: list[Entry]
     others: list[str]  # sockets, which CRIU makes again, and devices
     above: list[Above]
     inputs: list[Input]
+    origins: dict[str, str] = {}  # see journal.Name
 
 
 # ---- taking --------------------------------------------------------------------------------
 
 
-def take(snapshot: Path, names: dict[str, bool], opened: Opened) -> None:
+def take(snapshot: Path, touched: dict[str, Name], opened: Opened) -> None:
     """Write down the files of the rank. Raises OSError."""
-    names = names | dict.fromkeys(sorted(opened.written - names.keys()), False)
+    names = {path: name.made for path, name in touched.items()}
+    names |= dict.fromkeys(sorted(opened.written - names.keys()), False)
+    names |= _behind_links(names, touched, opened.ours)
     (snapshot / FOLDER).mkdir(mode=0o700)
-    with _shared(snapshot) as shared, (snapshot / FOLDER / _SMALL).open("wb") as small:
+    with shared_notes(snapshot) as shared, (snapshot / FOLDER / SMALL).open("wb") as small:
         taking = _Taking(snapshot, small.fileno(), shared.setdefault("taken", {}), opened.mapped)
-        found = [(path, status) for path in names if (status := _status(path))]
+        found = [(path, status) for path in names if (status := reached.status(path))]
         found.sort(key=lambda each: each[1].st_ctime_ns)
         entries = []
         for path, status in found:
@@ -113,10 +115,35 @@ def take(snapshot: Path, names: dict[str, bool], opened: Opened) -> None:
                     entries.append(entry)
     others = [path for path, status in found if stat.S_IFMT(status.st_mode) not in _KINDS]
     files = Files(
-        VERSION, boot_id(), names, entries, others, list(_above(entries)),
+        VERSION, boot_id(), names, entries, others, list(_above(names, entries)),
         [each for path in sorted(opened.read - names.keys()) if (each := _input(path))],
+        {path: name.origin for path, name in touched.items() if name.origin},
     )  # fmt: skip
     (snapshot / NAME).write_text(json.dumps(msgspec.to_builtins(files)))
+
+
+def _behind_links(names: dict[str, bool], touched: dict[str, Name], ours: Ours) -> dict[str, bool]:
+    """Where names lie in whose folders' place somebody else has put a link: the folder was moved.
+    Behind a link of the rank's own there is nothing of that name."""
+    found: dict[str, bool] = {}
+    real: dict[str, str] = {}  # of folders
+    for path, made in names.items():
+        folder, name = os.path.split(path)
+        if folder not in real:
+            links = [above for above in map(str, Path(path).parents) if os.path.islink(above)]
+            theirs = links and not _is_made(links[-1], touched)
+            real[folder] = os.path.realpath(folder) if theirs else folder
+        there = os.path.join(real[folder], name)
+        if real[folder] != folder and there not in names and not ours(there):
+            found[there] = made
+    return found
+
+
+def _is_made(path: str, touched: dict[str, Name]) -> bool:
+    """Whether the rank has made what is there."""
+    with reached.seen(path) as fd:
+        node = reached.node(fd) if fd is not None else ""
+    return path in touched and touched[path].node == node
 
 
 class _Taking:
@@ -132,11 +159,12 @@ class _Taking:
             return None
         entry = Entry(
             path, kind, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid,
-            status.st_mtime_ns, _identity(status),
+            status.st_mtime_ns, identity(status),
         )  # fmt: skip
         entry.loose = path in self._mapped or status.st_ctime_ns > self._now - _SETTLED_NS
         if kind == "link":
-            entry.target = os.readlink(path)
+            with reached.at(path) as here:
+                entry.target = os.readlink(here)
         if kind != "folder" and status.st_nlink > 1:
             first = self._first.setdefault((status.st_dev, status.st_ino), path)
             entry.same = first if first != path else ""
@@ -145,10 +173,11 @@ class _Taking:
         return entry
 
     def _content(self, entry: Entry) -> None:
-        source = _opened(entry.path, os.O_RDONLY | os.O_NOATIME)
+        with reached.at(entry.path) as here:
+            source = reached.file(here, os.O_RDONLY | os.O_NOATIME)
         try:
             if entry.size < _SMALL_BYTES:
-                entry.content, entry.offset = _SMALL, self._end
+                entry.content, entry.offset = SMALL, self._end
                 sparse.copy_range(source, 0, self._small, self._end, entry.size)
                 self._end += entry.size
             else:
@@ -167,7 +196,7 @@ class _Taking:
                 return
         fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            _copy(source, fd)
+            copy(source, fd)
         finally:
             os.close(fd)
         self._taken[key] = str(target.relative_to(self._snapshot.parent))
@@ -178,7 +207,7 @@ _KINDS: dict[int, Literal["file", "folder", "link", "pipe"]] = {
 }  # fmt: skip
 
 
-def _copy(source: int, target: int) -> None:
+def copy(source: int, target: int) -> None:
     """Into an empty file. The file system may store it once, if it can do that."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
@@ -187,14 +216,18 @@ def _copy(source: int, target: int) -> None:
         sparse.copy(source, target)
 
 
-def _above(entries: list[Entry]) -> Iterator[Above]:
+def _above(names: dict[str, bool], entries: list[Entry]) -> Iterator[Above]:
+    """Of all that is there, and of what the rank has removed but not made."""
     seen = {entry.path for entry in entries if entry.kind == "folder"}
-    for entry in entries:
-        for folder in map(str, Path(entry.path).parents):
-            if folder not in seen and (status := _status(folder)):
-                seen.add(folder)
-                mode = stat.S_IMODE(status.st_mode)
-                yield Above(folder, mode, status.st_uid, status.st_gid)
+    for path in [*(entry.path for entry in entries), *(p for p, made in names.items() if not made)]:
+        for folder in map(str, Path(path).parents):
+            if folder in seen:
+                continue
+            seen.add(folder)
+            with reached.seen(folder) as fd:
+                if fd is not None and stat.S_ISDIR((status := os.fstat(fd)).st_mode):
+                    mode = stat.S_IMODE(status.st_mode)
+                    yield Above(folder, mode, status.st_uid, status.st_gid, reached.node(fd))
 
 
 class Opened:
@@ -205,7 +238,7 @@ class Opened:
         self.written: set[str] = set()
         self.mapped: set[str] = set()
         self.read: set[str] = set()
-        self._ours = ours
+        self.ours = ours
         for pid in pids:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 self._descriptors(f"/proc/{pid}")
@@ -231,7 +264,7 @@ class Opened:
                 continue
             seen.add((words[5], words[1]))
             path = words[5].replace("\\012", "\n")
-            status = _status(path)
+            status = of_input(path)
             if status is None or not self._is_file(path, status):
                 continue
             if words[1][1] == "w" and words[1][3] == "s":
@@ -242,28 +275,25 @@ class Opened:
 
     def _is_file(self, path: str, status: os.stat_result) -> bool:
         """Whether that is the file's name, and the file one of the rank's."""
-        if not path.startswith("/") or not stat.S_ISREG(status.st_mode) or self._ours(path):
+        if not path.startswith("/") or not stat.S_ISREG(status.st_mode) or self.ours(path):
             return False
-        now = _status(path)
+        now = of_input(path)
         return now is not None and os.path.samestat(now, status)
 
 
 def _input(path: str) -> Input | None:
-    status = _status(path)
-    return Input(path, status.st_size, status.st_mtime_ns, _sample(path)) if status else None
+    status = of_input(path)
+    return Input(path, status.st_size, status.st_mtime_ns, sample(path)) if status else None
 
 
-def _sample(path: str) -> str:
+def sample(path: str) -> str:
     """A digest of a file's beginning, middle and end. Raises OSError."""
     digest = hashlib.sha256()
-    with open(_opened(path, os.O_RDONLY), "rb") as file:
+    with open(reached.file(path, os.O_RDONLY), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         for at in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
             digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, at))
     return digest.hexdigest()
-
-
-# ---- setting back --------------------------------------------------------------------------
 
 
 def read(snapshot: str) -> Files | None:
@@ -280,171 +310,11 @@ def read(snapshot: str) -> Files | None:
         raise Differs(f"{path} cannot be read: {error}") from error
 
 
-def compare(files: Files) -> None:
-    """Raises Differs unless what the rank reads is what it was."""
-    wrong = [f"{each.path} {why}" for each in files.inputs if (why := _difference(each))]
-    if wrong:
-        more = f" and {len(wrong) - _NAMED_MAX} others" if len(wrong) > _NAMED_MAX else ""
-        raise Differs("what the rank reads has changed: " + ", ".join(wrong[:_NAMED_MAX]) + more)
-
-
-def _difference(file: Input) -> str:
-    status = _status(file.path)
-    if status is None:
-        return "is not there"
-    if not stat.S_ISREG(status.st_mode):
-        return "is no regular file any more"
-    if status.st_size != file.size:
-        return f"has {status.st_size} bytes, not {file.size}"
-    if status.st_mtime_ns == file.mtime_ns:
-        return ""
-    try:
-        return "" if _sample(file.path) == file.sample else "has other content"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-
-
-def put(snapshot: Path, files: Files, journal: Path) -> None:
-    """Set the files back. Done again it does the rest, or nothing. Raises OSError."""
-    with _shared(snapshot) as shared:
-        putting = _Putting(snapshot, files, shared.setdefault("put", {}))
-        putting.remove(made_later(journal, files.names))
-        putting.all()
-        half = journal.with_name(f"{journal.name}.new")
-        half.write_bytes(lines(files.names))
-        half.rename(journal)
-
-
-class _Putting:
-    def __init__(self, snapshot: Path, files: Files, done: dict[str, Any]):
-        self._snapshot, self._files, self._done = snapshot, files, done
-        self._same_boot = files.boot == boot_id()
-
-    def remove(self, later: list[str]) -> None:
-        """What was not there, was: from the deepest on, folders if nobody has anything in them."""
-        there = {entry.path for entry in self._files.entries} | set(self._files.others)
-        gone = [path for path in self._files.names if path not in there]
-        gone += [path for path in later if path not in self._done]
-        for path in sorted(gone, key=lambda each: each.count("/"), reverse=True):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                if _is_folder(path):
-                    _remove_empty(path)
-                else:
-                    os.unlink(path)
-
-    def all(self) -> None:
-        for above in sorted(self._files.above, key=lambda each: each.path):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(above.path)
-                os.chown(above.path, above.uid, above.gid)
-                os.chmod(above.path, above.mode)
-        folders = [entry for entry in self._files.entries if entry.kind == "folder"]
-        folders.sort(key=lambda each: each.path)
-        for entry in folders:
-            if not _is_folder(entry.path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(entry.path)
-                os.mkdir(entry.path, 0o700)
-        for entry in self._files.entries:
-            if entry.kind != "folder" and not self._stays(entry):
-                if not self._rewritten(entry):
-                    self._replace(entry)
-                now = _status(entry.path)
-                self._done[entry.path] = [list(entry.was), list(_identity(now)) if now else None]
-        for entry in reversed(folders):
-            _set(entry, entry.path)
-
-    def _stays(self, entry: Entry) -> bool:
-        """Whether it is what it was: nobody has changed it since, or another rank has set it."""
-        status = _status(entry.path)
-        if status is None:
-            return False
-        identity = list(_identity(status))
-        if self._done.get(entry.path) == [list(entry.was), identity]:
-            return True
-        if entry.same:
-            first = _status(entry.same)
-            return first is not None and os.path.samestat(first, status)
-        return self._same_boot and not entry.loose and identity == list(entry.was)
-
-    def _rewritten(self, entry: Entry) -> bool:
-        """Whether it was the same file still, and has its content again: programs may know a file
-        by its number. (SQLite does.)"""
-        now = _status(entry.path)
-        if entry.kind != "file" or entry.same or now is None or _identity(now)[:2] != entry.was[:2]:
-            return False
-        try:
-            target = _opened(entry.path, os.O_RDWR)
-        except OSError as error:
-            if error.errno == errno.ETXTBSY:  # somebody executes it
-                return False
-            raise
-        try:
-            if _identity(os.fstat(target))[:2] != entry.was[:2]:
-                return False
-            os.ftruncate(target, 0)
-            self._fill(entry, target)
-            os.chown(target, entry.uid, entry.gid)
-            os.chmod(target, entry.mode)
-            os.utime(target, ns=(entry.mtime_ns, entry.mtime_ns))
-        finally:
-            os.close(target)
-        return True
-
-    def _replace(self, entry: Entry) -> None:
-        """In one step: a name stands for the old file or for the new one."""
-        digest = hashlib.sha256(os.fsencode(entry.path)).hexdigest()[:16]
-        half = os.path.join(os.path.dirname(entry.path), f".rankfold-{digest}")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(half)
-        try:
-            if entry.same:
-                os.link(entry.same, half, follow_symlinks=False)
-            else:
-                self._make(entry, half)
-                _set(entry, half)
-            if _is_folder(entry.path):
-                os.rmdir(entry.path)
-            os.rename(half, entry.path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(half)  # also if both are names of one file: then nothing was renamed
-
-    def _make(self, entry: Entry, path: str) -> None:
-        if entry.kind == "link":
-            os.symlink(entry.target, path)
-        elif entry.kind == "pipe":
-            os.mkfifo(path)
-        else:
-            target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                self._fill(entry, target)
-            finally:
-                os.close(target)
-
-    def _fill(self, entry: Entry, target: int) -> None:
-        source = os.open(self._snapshot / FOLDER / entry.content, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if entry.content == _SMALL:
-                sparse.copy_range(source, entry.offset, target, 0, entry.size)
-            else:
-                _copy(source, target)
-        finally:
-            os.close(source)
-
-
-def _set(entry: Entry, path: str) -> None:
-    os.chown(path, entry.uid, entry.gid, follow_symlinks=False)
-    if entry.kind != "link":
-        os.chmod(path, entry.mode)
-    os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
-
-
 # ---- helpers -------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _shared(snapshot: Path) -> Iterator[dict[str, Any]]:
+def shared_notes(snapshot: Path) -> Iterator[dict[str, Any]]:
     """What ranks tell each other of a snapshot's files; one at a time."""
     path = snapshot.parent / SHARED
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -462,7 +332,8 @@ def _shared(snapshot: Path) -> Iterator[dict[str, Any]]:
             file.flush()
 
 
-def _status(path: str) -> os.stat_result | None:
+def of_input(path: str) -> os.stat_result | None:
+    """Of a file that is only read, which may lie behind a link by now. Raises OSError."""
     try:
         return os.lstat(path)
     except OSError as error:
@@ -471,30 +342,8 @@ def _status(path: str) -> os.stat_result | None:
         raise
 
 
-def _opened(path: str, flags: int) -> int:
-    """A regular file, whatever somebody may put there. Raises OSError."""
-    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "is no regular file", path)
-    return fd
-
-
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+def identity(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
-
-
-def _is_folder(path: str) -> bool:
-    status = _status(path)
-    return status is not None and stat.S_ISDIR(status.st_mode)
-
-
-def _remove_empty(path: str) -> None:
-    try:
-        os.rmdir(path)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
-            raise
 
 
 def boot_id() -> str:

@@ -304,6 +304,7 @@ class Rest:
             interposer=os.path.basename(held.libraries) if held.libraries else None,
             image_bytes=config.image_bytes, channel=place,
             connections=[list(astuple(each)) for each in sockets.of(self._pids())],
+            journal=(str(held.touched.journal), held.touched.life),
             logs={kind: os.stat(config.log(kind)).st_size for kind in ("out", "err")},
         )  # fmt: skip
         return about, found[0] if found else None
@@ -478,7 +479,7 @@ class Rest:
                 for kind, size in about.logs.items():
                     snapshots.cut(self.held.config.log(kind), size)
                 self._leave_outside()
-                self.held.touched.set(snapshots.touched(folder))
+                self.held.touched.again()
                 self.held.restored(about.pid, memory)
             except (OSError, snapshots.Unfit, handshake.Refused) as error:
                 self._not_restored(ControlError("failed", f"what was restored is wrong: {error}"))
@@ -612,7 +613,7 @@ def _prepared(
 ) -> Message:  # fmt: skip
     try:
         place = interposer.again(about.interposer, libraries, copies) if about.interposer else None
-        last = snapshots.prepare(folder, journal, image)
+        last = snapshots.prepare(folder, about, journal, image)
     except (snapshots.Unfit, interposer.Unusable) as error:
         return {"code": "snapshot", "message": str(error)}
     except programs.Missing as error:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankfold.interpose.launcher import channel, criu, files, images, sparse
+from rankfold.interpose.launcher import channel, criu, files, images, putting, sparse
 from rankfold.interpose.launcher.touched import Touched
 
 VERSION = 1
@@ -36,8 +36,8 @@ class About:
     """What a snapshot says of itself. `pid`: of the rank's first process, inside. `interposer`: the
     digest of its libraries, null if it preloads none. `channel`: its owner's pid, and where that
     has it mapped. `connections`: of TCP, as in `sockets.Connection`. `logs`: bytes of ``out`` and
-    ``err``. `boot`: of the machine, at which it was written: what was not synced since may be lost
-    when that is over."""
+    ``err``. `journal`: where it lies, and its life (journal.py). `boot`: of the machine when it
+    was written: what was not synced since may be lost when that is over."""
 
     job: str
     rank: int
@@ -49,6 +49,7 @@ class About:
     logs: dict[str, int]
     channel: dict[str, Any] | None
     connections: list[list[Any]]
+    journal: tuple[str, str] = ("", "")
     kernel: str = platform.release()
     boot: str = field(default_factory=files.boot_id)
     version: int = VERSION
@@ -118,10 +119,9 @@ def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
         raise Unfit(f"its image has {about.image_bytes} bytes, not {image_bytes}")
 
 
-def prepare(folder: str, journal: Path, image: int) -> int:
+def prepare(folder: str, about: About, own: Path, image: int) -> int:
     """Compare processors and what the rank reads, then set its files back and fill the image:
-    `journal` is that of the names it has made here. A pid behind which CRIU may have its own
-    processes.
+    `own` is the rank's journal here. A pid behind which CRIU may have its own processes.
 
     Raises Unfit, rankfold.criu.Missing, OSError.
     """
@@ -135,8 +135,10 @@ def prepare(folder: str, journal: Path, image: int) -> int:
         raise Unfit(f"{processes} holds no processes")
     try:
         if found := files.read(folder):
-            files.compare(found)
-            files.put(Path(folder), found, journal)
+            putting.compare(found)
+            putting.put(Path(folder), found, about.journal[1], own, _journals(folder, own))
+        else:
+            own.unlink(missing_ok=True)
     except files.Differs as differs:
         raise Unfit(str(differs)) from differs
     source = Path(folder, _IMAGE)
@@ -145,13 +147,14 @@ def prepare(folder: str, journal: Path, image: int) -> int:
     return _gap(taken)
 
 
-def touched(folder: str) -> dict[str, bool]:
-    """What the rank had touched, as in Touched. Raises Unfit."""
-    try:
-        found = files.read(folder)
-    except files.Differs as differs:
-        raise Unfit(str(differs)) from differs
-    return found.names if found else {}
+def _journals(folder: str, own: Path) -> list[tuple[Path, str]]:
+    """Where those of all ranks beside this one may lie, and the life of each. Raises Unfit."""
+    found = dict[Path, str]()
+    for about in beside(folder):
+        path, life = about.journal
+        if life:
+            found[Path(path)] = found[own.with_name(f"rank-{about.rank}.files")] = life
+    return list(found.items())
 
 
 def opened_images(folder: str) -> int:

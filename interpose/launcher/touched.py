@@ -2,23 +2,22 @@
 launcher, pid 1 of the rank's namespace, and the program neither waits nor knows.
 
 What is there under these names is looked up when the rank stands still (files.py), so the order of
-events does not matter. What was not there before the rank made it goes, line by line, to a journal
-on disk too: who restores an earlier moment, after everything was killed, finds there what came
-later.
+events does not matter. What the rank has made goes to a journal on disk, too (journal.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections.abc import Callable, Iterable
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from rankfold import fanotify
 from rankfold.fanotify import Event, Node, Place
-from rankfold.interpose.launcher import room
+from rankfold.interpose.launcher import journal, room
 from rankfold.interpose.launcher.config import Config
+from rankfold.interpose.launcher.journal import Name
 from rankfold.log import area
 
 log = area(__file__)
@@ -32,18 +31,20 @@ _SHARED_MEMORY = "/dev/shm"
 
 
 class Touched:
-    """`names`: of each whether the rank made it, so that nothing was there before; in the order in
-    which they were met. `lost`: why some may be missing."""
+    """`names`: in the order in which they were met. `lost`: why some may be missing. `life`: as in
+    journal.py."""
 
     def __init__(self, config: Config, running: Callable[[], bool]):
         """`running`: whether what happens now is the rank's doing."""
-        self.names: dict[str, bool] = {}
+        self.names: dict[str, Name] = {}
+        self.life = secrets.token_hex(8)
         self.lost = ""
         self.journal = journal_of(config)
         self.is_ours = Ours(config)
         self._running = running
         self._group: fanotify.Group | None = None
         self._file = -1  # of the journal, once something was written
+        self._lines = 0  # in it
         self._paths: dict[Node, str | None] = {}  # of folders, while a batch is read
         self._places: dict[Node, Place] = {}  # of folders that the rank made, renamed or removed
         self._before: dict[str, str] = {}  # old names of renamed folders
@@ -76,13 +77,12 @@ class Touched:
             self._group.close()
             self._group = None
 
-    def set(self, names: dict[str, bool]) -> None:
-        """The rank is as it was when it had touched these, and the journal has been written so."""
-        self.names, self.lost = dict(names), ""
+    def again(self) -> None:
+        """The rank has been set back, and the journal says to what. Raises OSError."""
+        life, self.names = journal.read(self.journal)
+        self.life, self.lost = life or self.life, ""
         self._places, self._before = {}, {}
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._close_journal()
 
     def read(self) -> None:
         """Take in what has happened. While the rank stands still, it was not the rank."""
@@ -103,7 +103,7 @@ class Touched:
         for event in events:  # first: later ones tell where folders were that are gone
             if event.mask & fanotify.ONDIR and event.target and event.place:
                 self._places[event.target] = event.place
-        fresh: dict[str, bool] = {}
+        fresh: dict[str, Name] = {}
         for event in events:
             if event.mask & fanotify.OVERFLOW:
                 self.lost = "the kernel had no memory for what it tells of the rank's files"
@@ -112,17 +112,23 @@ class Touched:
             else:
                 path = self._path(event.place) or self._target(event)
                 if path:
-                    self._note(path, bool(event.mask & _MADE), fresh)
+                    made = bool(event.mask & _MADE)
+                    node = event.target.text if made and event.target else ""
+                    self._note(path, Name(made, node), fresh)
         self._write(fresh)
         if len(self.names) > self._enough:
             self._forget_some()
 
-    def _renamed(self, event: Event, fresh: dict[str, bool]) -> None:
+    def _renamed(self, event: Event, fresh: dict[str, Name]) -> None:
         """What lies in a renamed folder has got other names, too."""
         old, new = self._path(event.old), self._path(event.place)
-        for path, made in ((old, False), (new, True)):
-            if path:
-                self._note(path, made, fresh)
+        node = event.target.text if event.target else ""
+        was = self.names.get(old or "", _UNKNOWN)
+        origin = was.origin if was.node == node else old or ""
+        if old:
+            self._note(old, _UNKNOWN, fresh)
+        if new:
+            self._note(new, Name(True, node, origin if origin != new else ""), fresh)
         if event.mask & fanotify.ONDIR and new:
             if old:
                 self._before[new] = old
@@ -133,12 +139,20 @@ class Touched:
                     break
                 earlier.append(at)
             for below in _below(new):
-                for folder in earlier:
-                    self._note(folder + below, folder == new, fresh)
+                for folder in earlier[1:]:
+                    self._note(folder + below, _UNKNOWN, fresh)
+                was = self.names.get((old or "") + below, _UNKNOWN)
+                self._note(new + below, was._replace(made=True), fresh)
 
-    def _note(self, path: str, made: bool, fresh: dict[str, bool]) -> None:
-        if path not in self.names and not self.is_ours(path):
-            self.names[path] = fresh[path] = made
+    def _note(self, path: str, name: Name, fresh: dict[str, Name]) -> None:
+        known = self.names.get(path)
+        if known is None and self.is_ours(path):
+            return
+        if known is not None:
+            if not name.node or name[1:] == known[1:]:
+                return
+            name = name._replace(made=known.made)
+        self.names[path] = fresh[path] = name
 
     def _target(self, event: Event) -> str | None:
         """Of an event without a name: a file that was opened by its handle, or that is gone."""
@@ -165,20 +179,34 @@ class Touched:
             self._paths[node] = found
         return self._paths[node]
 
-    def _write(self, fresh: dict[str, bool]) -> None:
+    def _write(self, fresh: dict[str, Name]) -> None:
         if not fresh:
             return
         try:
+            if self._lines > 2 * len(self.names) + NAMES_MAX:  # much was said again and again
+                journal.write(self.journal, self.life, self.names)
+                self._close_journal()
+                self._lines = len(self.names)
+                return
             if self._file < 0:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._file = os.open(self.journal, flags, 0o600)
-            os.write(self._file, lines(fresh))
+                if os.fstat(self._file).st_size == 0:
+                    os.write(self._file, journal.head(self.life))
+            os.write(self._file, journal.lines(fresh))
+            self._lines += len(fresh)
         except OSError as error:
             log.warning("%s: %s", self.journal, error)
 
+    def _close_journal(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
     def _forget_some(self) -> None:
         """Names that were made and are gone, but for the latest: programs reuse some of theirs."""
-        gone = [path for path, made in self.names.items() if made and not os.path.lexists(path)]
+        made = [path for path, name in self.names.items() if name.made]
+        gone = [path for path in made if not os.path.lexists(path)]
         for path in gone[: -NAMES_MAX // 4]:
             del self.names[path]
         self._places.clear()
@@ -186,29 +214,11 @@ class Touched:
 
 
 _DEPTH_MAX = 100
+_UNKNOWN = Name(False)
 
 
 def journal_of(config: Config) -> Path:
     return Path(config.exit_file).with_suffix(".files")
-
-
-def lines(names: dict[str, bool]) -> bytes:
-    """As the journal has them."""
-    return "".join(f"{json.dumps([path, made])}\n" for path, made in names.items()).encode()
-
-
-def made_later(journal: Path, known: Iterable[str]) -> list[str]:
-    """Of the names in a journal those that the rank made, but for the known ones."""
-    found: dict[str, None] = {}
-    with contextlib.suppress(FileNotFoundError):
-        for line in journal.read_bytes().splitlines():
-            with contextlib.suppress(ValueError, TypeError):  # the last one may be half
-                path, made = json.loads(line)
-                if made:
-                    found[path] = None
-    for path in known:
-        found.pop(path, None)
-    return list(found)
 
 
 class Ours:

@@ -1,0 +1,59 @@
+"""What a rank has done with names, on disk: who restores an earlier moment, after everything was
+killed, finds here what came later.
+
+The first line is the *life*, which the rank's snapshots name, too: a journal of another one is
+about other files that happen to be called the same. Each further line is about one name, and the
+last one about it holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from rankfold.interpose.launcher import reached
+
+
+class Name(NamedTuple):
+    """`made`: the rank was the first to use the name, and made it: nothing was there before.
+    `node`: what the rank made or renamed to it last, as `fanotify.Node.text` says it; empty:
+    nothing. `origin`: where that had been if it is not the rank's own but was renamed by it."""
+
+    made: bool
+    node: str = ""
+    origin: str = ""
+
+
+def lines(names: dict[str, Name]) -> bytes:
+    return "".join(f"{json.dumps([path, *name])}\n" for path, name in names.items()).encode()
+
+
+def head(life: str) -> bytes:
+    return f"{json.dumps(life)}\n".encode()
+
+
+def write(journal: Path, life: str, names: dict[str, Name]) -> None:
+    """Anew, in one step. Raises OSError."""
+    half = journal.with_name(f"{journal.name}.new")
+    half.write_bytes(head(life) + lines(names))
+    half.rename(journal)
+
+
+def read(journal: Path) -> tuple[str, dict[str, Name]]:
+    """Life and names, those that came last at the end; nothing if there is no journal. Raises
+    OSError."""
+    life, names = "", dict[str, Name]()
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with open(reached.file(str(journal), os.O_RDONLY), "rb") as file:
+            first, *others = file.read().splitlines() or [b""]
+        with contextlib.suppress(ValueError):
+            life = str(json.loads(first))
+        for line in others:
+            with contextlib.suppress(ValueError, TypeError):  # the last one may be half
+                path, *rest = json.loads(line)
+                names.pop(path, None)
+                names[path] = Name(*rest)
+    return life, names

@@ -1,0 +1,359 @@
+"""The files of a job's ranks set back to what they were at their snapshots (files.py).
+
+Content, names, modes, owners and times are set back, and what the job made later is removed.
+Nothing else is touched, and no link is followed on the way to a name: what is found in the place of
+a folder is removed if the job made it, else it is named and nothing is changed. The job's processes
+do not run meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rankfold.interpose.launcher import journal, reached, sparse
+from rankfold.interpose.launcher.files import (
+    FOLDER,
+    SMALL,
+    Differs,
+    Entry,
+    Files,
+    Input,
+    boot_id,
+    copy,
+    identity,
+    of_input,
+    read,
+    sample,
+    shared_notes,
+)
+from rankfold.interpose.launcher.journal import Name
+from rankfold.interpose.launcher.room import libc
+
+_NAMED_MAX = 5
+_AT_FDCWD, _NOREPLACE = -100, 1
+
+
+def compare(files: Files) -> None:
+    """Raises Differs unless what the rank reads is what it was."""
+    wrong = [f"{each.path} {why}" for each in files.inputs if (why := _difference(each))]
+    _refuse("what the rank reads has changed", wrong)
+
+
+def _refuse(what: str, wrong: list[str]) -> None:
+    if wrong:
+        more = f" and {len(wrong) - _NAMED_MAX} others" if len(wrong) > _NAMED_MAX else ""
+        raise Differs(f"{what}: " + ", ".join(wrong[:_NAMED_MAX]) + more)
+
+
+def _difference(file: Input) -> str:
+    status = of_input(file.path)
+    if status is None:
+        return "is not there"
+    if not stat.S_ISREG(status.st_mode):
+        return "is no regular file any more"
+    if status.st_size != file.size:
+        return f"has {status.st_size} bytes, not {file.size}"
+    if status.st_mtime_ns == file.mtime_ns:
+        return ""
+    try:
+        return "" if sample(file.path) == file.sample else "has other content"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def put(
+    snapshot: Path, files: Files, life: str, own: Path, journals: list[tuple[Path, str]]
+) -> None:
+    """Set the files back, and write the rank's journal, `own`. Done again it does the rest, or
+    nothing. `journals`: those that may be of the job's ranks, each with the life that it then has.
+    Raises Differs before anything is changed, OSError."""
+    with shared_notes(snapshot) as shared:
+        if shared.get("cleared") != _signature(journals):  # else another rank has done it
+            job = _Job(snapshot, journals)
+            _refuse("files of the job cannot be set back", job.in_the_way())
+            job.clear()
+        putting = _Putting(snapshot, files, shared.setdefault("put", {}))
+        putting.all()
+        journal.write(own, life, putting.names())
+        shared["cleared"] = _signature(journals)
+
+
+def _signature(journals: list[tuple[Path, str]]) -> list[list[Any]]:
+    """Another one when a rank has been running."""
+    found = ((str(path), of_input(str(path))) for path, _ in journals)
+    return [[path, *identity(status)] for path, status in found if status]
+
+
+# ---- what the job made later ---------------------------------------------------------------
+
+
+class _Job:
+    """What all ranks on this machine had at their snapshots, and what they have made."""
+
+    def __init__(self, snapshot: Path, journals: list[tuple[Path, str]]):
+        beside = (read(str(path.parent)) for path in snapshot.parent.glob("*/about.json"))
+        ranks = [files for files in beside if files]
+        entries = [entry for files in ranks for entry in files.entries]
+        self._known: dict[str, bool] = {}  # names, and whether one of the job made them
+        for files in ranks:
+            for path, made in files.names.items():
+                self._known[path] = made or self._known.get(path, False)
+        self._above = {above.path: above.node for files in ranks for above in files.above}
+        self._own_folders = {each.path for each in entries if each.kind == "folder"}
+        self._folders = self._above.keys() | self._own_folders
+        self._there = {each.path for each in entries}
+        self._there.update(path for files in ranks for path in files.others)
+        self._said: dict[str, list[Name]] = {}
+        for place, life in journals:
+            found, said = journal.read(place)
+            if found == life:
+                for path, name in said.items():
+                    self._said.setdefault(path, []).append(name)
+
+    def in_the_way(self) -> list[str]:
+        """What is not of the job, and where a folder was; or is a folder where something else
+        was."""
+        wrong = []
+        for path in sorted(self._folders | self._there):
+            status, is_folder = reached.status(path), path in self._folders
+            if status is None or stat.S_ISDIR(status.st_mode) == is_folder or self._made(path):
+                continue
+            wrong.append(f"{path} {_IS[stat.S_IFMT(status.st_mode)]}, {_WAS[is_folder]}")
+        return wrong
+
+    def _made(self, path: str) -> list[Name]:
+        """What is said of that which is there now, if the job made it."""
+        said = self._said.get(path, [])
+        here = _node(path) if any(name.node for name in said) else ""
+        return [name for name in said if here and name.node == here]
+
+    def clear(self) -> None:
+        """Away with what was made later. What was not the job's and was renamed goes back; folders
+        go if nobody has anything in them."""
+        gone, back = self._later()
+        for path in sorted(gone, key=lambda each: each.count("/"), reverse=True):
+            with _if_still_there(), reached.at(path) as here:
+                _remove(here)
+        for path, origin in reversed(back):
+            with _if_still_there(), reached.at(path) as here, reached.at(origin) as there:
+                _rename(here, there)
+
+    def _later(self) -> tuple[list[str], list[tuple[str, str]]]:
+        gone, back = [], []
+        for path, said in self._said.items():
+            made = self._made(path)
+            origin = next((name.origin for name in made if self._is_others(name)), "")
+            if origin:
+                back.append((path, origin))
+            elif made and path not in self._there:
+                was_free = path in self._known or any(name.made for name in said)
+                if was_free or path in self._above:
+                    gone.append(path)
+        for path, by_job in self._known.items():
+            if not by_job and path not in self._there and self._is_elsewhere(path):
+                gone.append(path)
+        return gone, back
+
+    def _is_elsewhere(self, path: str) -> bool:
+        """Whether this is another tree than the one in which the job has removed what was there."""
+        for folder in map(str, Path(path).parents):
+            if folder in self._own_folders:
+                return False
+            if then := self._above.get(folder):
+                return _node(folder) != then
+        return False
+
+    def _is_others(self, name: Name) -> bool:
+        """It was nobody's of the job when it was renamed, nor at the snapshot."""
+        said = self._said.get(name.origin, [])
+        own = any(each.node == name.node for each in said)
+        return bool(name.origin) and name.origin not in self._known and not own
+
+
+_IS = {
+    stat.S_IFREG: "is a file", stat.S_IFDIR: "is a folder", stat.S_IFLNK: "is a link",
+    stat.S_IFIFO: "is a pipe", stat.S_IFSOCK: "is a socket", stat.S_IFCHR: "is a device",
+    stat.S_IFBLK: "is a device",
+}  # fmt: skip
+_WAS = {True: "and was a folder", False: "and was none"}
+
+
+def _node(path: str) -> str:
+    """What is there, as journals say it; empty: nothing, or nobody can tell."""
+    with reached.seen(path) as fd:
+        return reached.node(fd) if fd is not None else ""
+
+
+@contextlib.contextmanager
+def _if_still_there() -> Iterator[None]:
+    """And if what is to come there finds its folder, and nothing at its name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (*reached.NOTHING, errno.EEXIST):
+            raise
+
+
+def _remove(path: str) -> None:
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        os.unlink(path)
+        return
+    try:
+        os.rmdir(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
+            raise
+
+
+def _rename(old: str, new: str) -> None:
+    """Raises FileExistsError if there is something, OSError."""
+    names = os.fsencode(old), os.fsencode(new)
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _NOREPLACE) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), old)
+
+
+# ---- what there was ------------------------------------------------------------------------
+
+
+class _Putting:
+    """One rank's. `done`: what was set back by ranks, see `_stays`."""
+
+    def __init__(self, snapshot: Path, files: Files, done: dict[str, Any]):
+        self._snapshot, self._files, self._done = snapshot, files, done
+        self._same_boot = files.boot == boot_id()
+
+    def names(self) -> dict[str, Name]:
+        """As its journal has them from now on."""
+        files, there = self._files, {entry.path for entry in self._files.entries}
+        return {
+            path: Name(
+                made, _node(path) if made and path in there else "", files.origins.get(path, "")
+            )
+            for path, made in files.names.items()
+        }
+
+    def all(self) -> None:
+        for above in sorted(self._files.above, key=lambda each: each.path):
+            with reached.at(above.path) as here, contextlib.suppress(FileExistsError):
+                os.mkdir(here)
+                os.chown(here, above.uid, above.gid)
+                os.chmod(here, above.mode)
+        folders = [entry for entry in self._files.entries if entry.kind == "folder"]
+        folders.sort(key=lambda each: each.path)
+        for entry in folders:
+            self._make_folder(entry.path)
+        for entry in self._files.entries:
+            if entry.kind != "folder" and not self._stays(entry):
+                if not self._rewritten(entry):
+                    self._replace(entry)
+                now = reached.status(entry.path)
+                self._done[entry.path] = [list(entry.was), list(identity(now)) if now else None]
+        for entry in reversed(folders):
+            with reached.at(f"{entry.path}/.") as here:
+                _set(entry, here)
+
+    def _make_folder(self, path: str) -> None:
+        now = reached.status(path)
+        if now is not None and stat.S_ISDIR(now.st_mode):
+            return
+        with reached.at(path) as here:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(here)  # the job's, or it would have been refused
+            os.mkdir(here, 0o700)
+
+    def _stays(self, entry: Entry) -> bool:
+        """Whether it is what it was: nobody has changed it since, or another rank has set it."""
+        status = reached.status(entry.path)
+        if status is None:
+            return False
+        now = list(identity(status))
+        if self._done.get(entry.path) == [list(entry.was), now]:
+            return True
+        if entry.same:
+            first = reached.status(entry.same)
+            return first is not None and os.path.samestat(first, status)
+        return self._same_boot and not entry.loose and now == list(entry.was)
+
+    def _rewritten(self, entry: Entry) -> bool:
+        """Whether it was the same file still, and has its content again: programs may know a file
+        by its number. (SQLite does.)"""
+        now = reached.status(entry.path)
+        if entry.kind != "file" or entry.same or now is None or identity(now)[:2] != entry.was[:2]:
+            return False
+        try:
+            with reached.at(entry.path) as here:
+                target = reached.file(here, os.O_RDWR)
+        except OSError as error:
+            if error.errno == errno.ETXTBSY:  # somebody executes it
+                return False
+            raise
+        try:
+            if identity(os.fstat(target))[:2] != entry.was[:2]:
+                return False
+            os.ftruncate(target, 0)
+            self._fill(entry, target)
+            os.chown(target, entry.uid, entry.gid)
+            os.chmod(target, entry.mode)
+            os.utime(target, ns=(entry.mtime_ns, entry.mtime_ns))
+        finally:
+            os.close(target)
+        return True
+
+    def _replace(self, entry: Entry) -> None:
+        """In one step: a name stands for the old file or for the new one."""
+        digest = hashlib.sha256(os.fsencode(entry.path)).hexdigest()[:16]
+        with reached.at(entry.path) as here:
+            half = os.path.join(os.path.dirname(here), f".rankfold-{digest}")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(half)
+            try:
+                if entry.same:
+                    with reached.at(entry.same) as first:
+                        os.link(first, half, follow_symlinks=False)
+                else:
+                    self._make(entry, half)
+                    _set(entry, half)
+                if os.path.isdir(here) and not os.path.islink(here):
+                    os.rmdir(here)
+                os.rename(half, here)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(half)  # also if both are names of one file: then nothing was renamed
+
+    def _make(self, entry: Entry, path: str) -> None:
+        if entry.kind == "link":
+            os.symlink(entry.target, path)
+        elif entry.kind == "pipe":
+            os.mkfifo(path)
+        else:
+            target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                self._fill(entry, target)
+            finally:
+                os.close(target)
+
+    def _fill(self, entry: Entry, target: int) -> None:
+        source = os.open(self._snapshot / FOLDER / entry.content, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if entry.content == SMALL:
+                sparse.copy_range(source, entry.offset, target, 0, entry.size)
+            else:
+                copy(source, target)
+        finally:
+            os.close(source)
+
+
+def _set(entry: Entry, path: str) -> None:
+    os.chown(path, entry.uid, entry.gid, follow_symlinks=False)
+    if entry.kind != "link":
+        os.chmod(path, entry.mode)
+    os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)

@@ -1,0 +1,94 @@
+"""Names of files as they were written down, and no link followed on the way.
+
+What is written down is where things really are, so every part of such a name but the last was a
+folder. Whoever has put a link in the place of one since would lead us elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from rankfold import fanotify
+from rankfold.interpose.launcher.room import libc
+
+_OPENAT2, _AT_FDCWD = 437, -100  # the number is the same on all machines
+_NO_SYMLINKS = 0x04
+NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the last: it lies behind a link
+
+
+class _How(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
+
+
+def opened(path: str, flags: int = os.O_PATH) -> int:
+    """What is there itself, a link too where it is only named (O_PATH). Raises OSError: ELOOP, if
+    there is a link on the way."""
+    how = _How(flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _NO_SYMLINKS)
+    name = os.fsencode(path)
+    fd: int = libc.syscall(_OPENAT2, _AT_FDCWD, name, ctypes.byref(how), ctypes.sizeof(how))
+    if fd < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return fd
+
+
+@contextlib.contextmanager
+def seen(path: str) -> Iterator[int | None]:
+    """A descriptor that names what is there; None if nothing is, or only behind a link. Raises
+    OSError."""
+    try:
+        fd = opened(path)
+    except OSError as error:
+        if error.errno not in NOTHING:
+            raise
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def status(path: str) -> os.stat_result | None:
+    """Of what is there itself, likewise. Raises OSError."""
+    with seen(path) as fd:
+        return None if fd is None else os.fstat(fd)
+
+
+def file(path: str, flags: int) -> int:
+    """A regular file, whatever somebody may put there; folders above may be links. Raises
+    OSError."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "is no regular file", path)
+    return fd
+
+
+def node(fd: int) -> str:
+    """What journals call it; empty: they cannot."""
+    with contextlib.suppress(OSError):
+        return fanotify.node_of(fd).text
+    return ""
+
+
+@contextlib.contextmanager
+def at(path: str) -> Iterator[str]:
+    """What to call it now: whatever happens to the folders above, it is in the one that was found.
+    Raises OSError, whose name is `path`, also for what is done with it."""
+    folder, name = os.path.split(path)
+    fd = -1
+    try:
+        fd = opened(folder, os.O_PATH | os.O_DIRECTORY)
+        yield f"/proc/self/fd/{fd}/{name}"
+    except OSError as error:
+        error.filename, error.filename2 = path, None
+        raise
+    finally:
+        if fd >= 0:
+            os.close(fd)
