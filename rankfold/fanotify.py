@@ -59,6 +59,11 @@ class Node(NamedTuple):
     def text(self) -> str:
         return f"{self.fsid.hex()}:{self.handle.hex()}"
 
+    @classmethod
+    def parse(cls, text: str) -> Node:
+        fsid, handle = map(bytes.fromhex, text.split(":"))
+        return cls(fsid, handle)
+
 
 class Place(NamedTuple):
     """A name in a folder; ``.`` is the folder itself."""
@@ -180,7 +185,28 @@ def _event(data: bytes, at: int, end: int, mask: int, pid: int) -> Event:
 
 def node_of(fd: int) -> Node:
     """What a descriptor stands for. Raises OSError."""
-    return Node(os.fstatvfs(fd).f_fsid.to_bytes(_FSID_BYTES, "little"), _handle_of(fd))
+    return Node(_fsid_of(fd), _handle_of(fd))
+
+
+def found(node: Node, near: int) -> int | None:
+    """A descriptor that names it, if it is on the file system of the folder `near` and has a name
+    there, whichever. Raises OSError."""
+    if node.fsid != _fsid_of(near):
+        return None
+    try:
+        fd = _opened(near, node.handle)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise
+    if os.fstat(fd).st_nlink == 0:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _fsid_of(fd: int) -> bytes:
+    return os.fstatvfs(fd).f_fsid.to_bytes(_FSID_BYTES, "little")
 
 
 def _handle_of(fd: int) -> bytes:

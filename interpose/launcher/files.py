@@ -57,6 +57,7 @@ class Entry(Struct, omit_defaults=True):
     offset: int = 0  # where in that it begins
     target: str = ""  # of a link
     same: str = ""  # another name of this very file
+    node: str = ""  # of a file that may have names besides the rank's
     loose: bool = False  # it may have changed since without a new time of change
 
     @property
@@ -168,6 +169,8 @@ class _Taking:
         if kind != "folder" and status.st_nlink > 1:
             first = self._first.setdefault((status.st_dev, status.st_ino), path)
             entry.same = first if first != path else ""
+            with reached.seen(path) as fd:
+                entry.node = reached.node(fd) if fd is not None and not entry.same else ""
         if kind == "file" and not entry.same:
             self._content(entry)
         return entry

@@ -14,10 +14,11 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rankfold import fanotify
 from rankfold.interpose.launcher import journal, reached, sparse
 from rankfold.interpose.launcher.files import (
     FOLDER,
@@ -253,6 +254,7 @@ class _Putting:
             self._make_folder(entry.path)
         for entry in self._files.entries:
             if entry.kind != "folder" and not self._stays(entry):
+                self._link_again(entry)
                 if not self._rewritten(entry):
                     self._replace(entry)
                 now = reached.status(entry.path)
@@ -283,6 +285,24 @@ class _Putting:
             return first is not None and os.path.samestat(first, status)
         return self._same_boot and not entry.loose and now == list(entry.was)
 
+    def _link_again(self, entry: Entry) -> None:
+        """The file may still be there, under a name that the rank has never touched."""
+        now = reached.status(entry.path)
+        if not entry.node or entry.kind != "file" or (now and identity(now)[:2] == entry.was[:2]):
+            return
+        with reached.at(entry.path) as here:
+            near = os.open(os.path.dirname(here), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                file = fanotify.found(fanotify.Node.parse(entry.node), near)
+            finally:
+                os.close(near)
+            if file is not None:
+                source = f"/proc/self/fd/{file}"  # followed, where a folder is given, too
+                try:
+                    self._bring(here, lambda half: os.link(source, half, src_dir_fd=file))
+                finally:
+                    os.close(file)
+
     def _rewritten(self, entry: Entry) -> bool:
         """Whether it was the same file still, and has its content again: programs may know a file
         by its number. (SQLite does.)"""
@@ -309,25 +329,31 @@ class _Putting:
         return True
 
     def _replace(self, entry: Entry) -> None:
-        """In one step: a name stands for the old file or for the new one."""
-        digest = hashlib.sha256(os.fsencode(entry.path)).hexdigest()[:16]
+        def make(half: str) -> None:
+            if entry.same:
+                with reached.at(entry.same) as first:
+                    os.link(first, half, follow_symlinks=False)
+            else:
+                self._make(entry, half)
+                _set(entry, half)
+
         with reached.at(entry.path) as here:
-            half = os.path.join(os.path.dirname(here), f".rankfold-{digest}")
+            self._bring(here, make)
+
+    def _bring(self, here: str, make: Callable[[str], None]) -> None:
+        """In one step: a name stands for the old file or for the new one."""
+        folder, name = os.path.split(here)
+        half = f"{folder}/.rankfold-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(half)
+        try:
+            make(half)
+            if os.path.isdir(here) and not os.path.islink(here):
+                os.rmdir(here)
+            os.rename(half, here)
+        finally:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(half)
-            try:
-                if entry.same:
-                    with reached.at(entry.same) as first:
-                        os.link(first, half, follow_symlinks=False)
-                else:
-                    self._make(entry, half)
-                    _set(entry, half)
-                if os.path.isdir(here) and not os.path.islink(here):
-                    os.rmdir(here)
-                os.rename(half, here)
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(half)  # also if both are names of one file: then nothing was renamed
+                os.unlink(half)  # also if both are names of one file: then nothing was renamed
 
     def _make(self, entry: Entry, path: str) -> None:
         if entry.kind == "link":

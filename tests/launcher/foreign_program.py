@@ -70,6 +70,21 @@ def renames(folder: Path, tree: Path) -> None:
     print(sorted(os.listdir(tree / "data")))
 
 
+def links(folder: Path, tree: Path) -> None:
+    """Of files with several names it knows one each."""
+    (tree / "linked").hardlink_to(tree / "given")
+    with (tree / "second").open("a") as file:
+        file.write(", appended")
+    told, _ = phases(folder)
+    if told:
+        (tree / "linked").unlink()
+        (tree / "new").write_text("new")
+        (tree / "new").rename(tree / "second")
+        say(folder, "changed")
+        wait_for(folder / "go")
+    print((tree / "linked").read_text(), (tree / "second").read_text())
+
+
 def owner(folder: Path, tree: Path) -> None:
     """What it has is taken from it by another rank (`usurper`)."""
     (tree / "own").mkdir()

@@ -119,6 +119,21 @@ def test_what_one_rank_does_to_the_files_of_another_is_undone(place: Shared, fir
         assert place.output(fresh[rank]) == [expected]
 
 
+def test_a_file_of_which_the_rank_knows_one_name_of_several_stays_one(place: Shared) -> None:
+    for name in ("given", "first"):
+        (place.tree / name).write_text(name)
+    (place.tree / "second").hardlink_to(place.tree / "first")
+    launched = place.start("links")
+    save(launched, place.saved)
+    before = seen(place.tree)
+    place.changes(launched)
+    fresh = place.restored()
+    assert seen(place.tree) == before
+    for one, other in (("given", "linked"), ("first", "second")):
+        assert (place.tree / one).samefile(place.tree / other)
+    assert place.output(fresh) == ["given first, appended"]
+
+
 def test_what_lies_behind_a_link_of_the_rank_is_not_saved(place: Shared) -> None:
     launched = place.start("linked_before")
     save(launched, place.saved)
