@@ -67,7 +67,7 @@ class Layout:
         return self.job(name) / "logs"
 
     def rank_file(self, name: str, rank: int, suffix: str) -> Path:
-        """``.json`` (its launcher's config) or ``.exit``."""
+        """``.json`` (its launcher's config), ``.exit`` or ``.kept`` (its own)."""
         return self.job(name) / f"rank-{rank}{suffix}"
 
     def save(self, name: str, number: int) -> Path:

@@ -128,12 +128,14 @@ class Node:
         self.layout.logs(job).mkdir(parents=True, mode=0o700)
 
     def sweep(self, job: str, ranks: Iterable[int]) -> None:
-        """Sockets and cgroups of launchers that were killed; the others take theirs with them."""
+        """Sockets, cgroups and kept files of launchers that were killed; the others take theirs
+        with them."""
         dead = [rank for rank in ranks if not self.lives(job, rank)]
         cgroups.remove(door for rank in dead if (door := self.door(job, rank)).exists())
         for rank in dead:
             self.door(job, rank).unlink(missing_ok=True)
             self.layout.client_socket(job, rank).unlink(missing_ok=True)
+            shutil.rmtree(self.layout.rank_file(job, rank, ".kept"), ignore_errors=True)
 
     def forget_ends(self, job: str, ranks: Iterable[int]) -> None:
         """Its ranks will live again: how they ended is no matter any longer."""

@@ -2,7 +2,7 @@
 
     files.json    what there is under each name that the rank has touched, and what it reads
     files/N       content of a large one, sparse
-    files/small   contents of the others, those that changed last at the end
+    files/small-N contents of others, those that changed last at the end
 
 Ranks may have touched the same file. Their snapshots lie in one folder, and ``files.shared`` beside
 them says what one of them has taken, or set back, already: then the others leave it as it is, since
@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -27,15 +28,18 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from rankfold import fanotify
 from rankfold.interpose.launcher import reached, sparse
 from rankfold.interpose.launcher.journal import Name
+from rankfold.interpose.launcher.kept import SMALL, Content, Kept
 from rankfold.interpose.launcher.touched import Ours
 
 VERSION = 1
 NAME, FOLDER, SHARED = "files.json", "files", "files.shared"
-SMALL, _SMALL_BYTES = "small", 64 << 10
+_SMALL_BYTES = 64 << 10
 _SETTLED_NS = 50_000_000  # who changed before that has another time of change if it changes again
 _SAMPLE_BYTES = 64 << 10
+_UNSEEN = ("ramfs", "tmpfs")  # who writes to mapped memory there may leave the times as they are
 _FICLONE = 0x4004_9409
 
 
@@ -99,21 +103,25 @@ class Files(Struct):
 # ---- taking --------------------------------------------------------------------------------
 
 
-def take(snapshot: Path, touched: dict[str, Name], opened: Opened) -> None:
-    """Write down the files of the rank. Raises OSError."""
+def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -> None:
+    """Write down the files of the rank; what has not changed since the last time is there already,
+    in `kept`. Raises OSError."""
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see _is_written
     names = {path: name.made for path, name in touched.items()}
     names |= dict.fromkeys(sorted(opened.written - names.keys()), False)
     names |= _behind_links(names, touched, opened.ours)
     (snapshot / FOLDER).mkdir(mode=0o700)
-    with shared_notes(snapshot) as shared, (snapshot / FOLDER / SMALL).open("wb") as small:
-        taking = _Taking(snapshot, small.fileno(), shared.setdefault("taken", {}), opened.mapped)
-        found = [(path, status) for path in names if (status := reached.status(path))]
-        found.sort(key=lambda each: each[1].st_ctime_ns)
+    found = [(path, status) for path in names if (status := reached.status(path))]
+    found.sort(key=lambda each: each[1].st_ctime_ns)
+    kept.thin({key_of(identity(status)): status.st_size for _, status in found})
+    with shared_notes(snapshot) as shared:
+        taking = _Taking(snapshot, shared.setdefault("taken", {}), opened, kept)
         entries = []
-        for path, status in found:
-            with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
-                if entry := taking.entry(path, status):
-                    entries.append(entry)
+        with contextlib.closing(taking):
+            for path, status in found:
+                with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+                    if entry := taking.entry(path, status):
+                        entries.append(entry)
     others = [path for path, status in found if stat.S_IFMT(status.st_mode) not in _KINDS]
     files = Files(
         VERSION, boot_id(), names, entries, others, list(_above(names, entries)),
@@ -121,6 +129,7 @@ def take(snapshot: Path, touched: dict[str, Name], opened: Opened) -> None:
         {path: name.origin for path, name in touched.items() if name.origin},
     )  # fmt: skip
     (snapshot / NAME).write_text(json.dumps(msgspec.to_builtins(files)))
+    kept.renew(taking.contents, snapshot / FOLDER)
 
 
 def _behind_links(names: dict[str, bool], touched: dict[str, Name], ours: Ours) -> dict[str, bool]:
@@ -148,11 +157,17 @@ def _is_made(path: str, touched: dict[str, Name]) -> bool:
 
 
 class _Taking:
-    def __init__(self, snapshot: Path, small: int, taken: dict[str, Any], mapped: set[str]):
-        self._snapshot, self._small, self._taken, self._mapped = snapshot, small, taken, mapped
-        self._end, self._count = 0, 0
+    def __init__(self, snapshot: Path, taken: dict[str, Any], opened: Opened, kept: Kept):
+        self._snapshot, self._taken, self._opened, self._kept = snapshot, taken, opened, kept
         self._first: dict[tuple[int, int], str] = {}  # name of a file with several
         self._now = time.time_ns()
+        self._unseen = {each.device for each in fanotify.mounts() if each.kind in _UNSEEN}
+        self._small, self._small_name, self._end = -1, "", 0  # where contents are added
+        self.contents: dict[str, Content] = {}  # for the next snapshot
+
+    def close(self) -> None:
+        if self._small >= 0:
+            os.close(self._small)
 
     def entry(self, path: str, status: os.stat_result) -> Entry | None:
         kind = _KINDS.get(stat.S_IFMT(status.st_mode))
@@ -162,47 +177,89 @@ class _Taking:
             path, kind, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid,
             status.st_mtime_ns, identity(status),
         )  # fmt: skip
-        entry.loose = path in self._mapped or status.st_ctime_ns > self._now - _SETTLED_NS
+        number = status.st_dev, status.st_ino
+        entry.loose = (
+            number in self._opened.mapped
+            or status.st_ctime_ns > self._now - _SETTLED_NS
+            or f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}" in self._unseen
+        )
         if kind == "link":
             with reached.at(path) as here:
                 entry.target = os.readlink(here)
         if kind != "folder" and status.st_nlink > 1:
-            first = self._first.setdefault((status.st_dev, status.st_ino), path)
+            first = self._first.setdefault(number, path)
             entry.same = first if first != path else ""
             with reached.seen(path) as fd:
                 entry.node = reached.node(fd) if fd is not None and not entry.same else ""
         if kind == "file" and not entry.same:
-            self._content(entry)
+            with reached.at(path) as here:
+                source = reached.file(here, os.O_RDONLY | os.O_NOATIME)
+            try:
+                entry.content, entry.offset = self._content(entry, source)
+            finally:
+                os.close(source)
         return entry
 
-    def _content(self, entry: Entry) -> None:
-        with reached.at(entry.path) as here:
-            source = reached.file(here, os.O_RDONLY | os.O_NOATIME)
-        try:
-            if entry.size < _SMALL_BYTES:
-                entry.content, entry.offset = SMALL, self._end
-                sparse.copy_range(source, 0, self._small, self._end, entry.size)
-                self._end += entry.size
-            else:
-                self._count += 1
-                entry.content = str(self._count)
-                self._large(entry, source)
-        finally:
-            os.close(source)
+    def _content(self, entry: Entry, source: int) -> Content:
+        key, sure = key_of(entry.was), not entry.loose and not _is_written(source)
+        there = self._kept.contents.get(key) if sure else None
+        if there is None or not self._kept.link(there, self._snapshot / FOLDER / there.name):
+            there = self._copied(entry, source)
+        if sure:
+            self.contents[key] = there
+        return there
 
-    def _large(self, entry: Entry, source: int) -> None:
-        target = self._snapshot / FOLDER / entry.content
-        key = ":".join(map(str, entry.was))
+    def _copied(self, entry: Entry, source: int) -> Content:
+        if entry.size < _SMALL_BYTES:
+            return self._added(entry, source)
+        name = self._name("")
+        self._large(entry, source, self._snapshot / FOLDER / name)
+        return Content(name, 0)
+
+    def _name(self, kind: str) -> str:
+        self._kept.next += 1
+        return f"{kind}{self._kept.next - 1}"
+
+    def _added(self, entry: Entry, source: int) -> Content:
+        if self._small < 0:
+            self._small_name = self._name(f"{SMALL}-")
+            self._small = _new(self._snapshot / FOLDER / self._small_name)
+        start, self._end = self._end, self._end + entry.size
+        sparse.copy_range(source, 0, self._small, start, entry.size)
+        return Content(self._small_name, start)
+
+    def _large(self, entry: Entry, source: int, target: Path) -> None:
+        key = key_of(entry.was)
         if not entry.loose and (there := self._taken.get(key)):
             with contextlib.suppress(OSError):
                 os.link(self._snapshot.parent / there, target)
                 return
-        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = _new(target)
         try:
             copy(source, fd)
         finally:
             os.close(fd)
-        self._taken[key] = str(target.relative_to(self._snapshot.parent))
+        if not entry.loose:
+            self._taken[key] = str(target.relative_to(self._snapshot.parent))
+
+
+def _is_written(file: int) -> bool:
+    """Whether anybody has it open for writing, or mapped so: no lease is given then. Who wants to
+    write meanwhile waits until we give it back, and we are told by SIGIO."""
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        return True
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
+
+
+def key_of(was: tuple[int, int, int, int]) -> str:
+    return ":".join(map(str, was))
+
+
+def _new(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 _KINDS: dict[int, Literal["file", "folder", "link", "pipe"]] = {
@@ -234,12 +291,12 @@ def _above(names: dict[str, bool], entries: list[Entry]) -> Iterator[Above]:
 
 
 class Opened:
-    """Files that processes have open or mapped: `written` may be written to, also through `mapped`
-    memory; `read` may not."""
+    """Files that processes have open or mapped: `written` may be written to, `read` may not;
+    `mapped`, by device and inode, may be written to through memory."""
 
     def __init__(self, pids: Iterable[int], ours: Ours):
         self.written: set[str] = set()
-        self.mapped: set[str] = set()
+        self.mapped: set[tuple[int, int]] = set()
         self.read: set[str] = set()
         self.ours = ours
         for pid in pids:
@@ -272,7 +329,7 @@ class Opened:
                 continue
             if words[1][1] == "w" and words[1][3] == "s":
                 self.written.add(path)
-                self.mapped.add(path)
+                self.mapped.add((status.st_dev, status.st_ino))
             else:
                 self.read.add(path)
 

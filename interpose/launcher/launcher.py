@@ -187,6 +187,7 @@ class Launcher:
         if self.exit_status is not None:
             return
         self.touched.read()
+        self.touched.forget_kept()
         self.exit_status = exit_status
         for channel in list(self._claimed):
             self.server.post(channel, {"event": "exited", "exit_status": exit_status})
@@ -245,6 +246,7 @@ class Launcher:
             self.server.post(channel, notice)
         self._claimed.clear()
         self.started, self.libraries = None, None
+        self.touched.forget_kept()
         self.door.forget()
         os.close(self._image)
         self._image = self._make_image()

@@ -22,7 +22,6 @@ from rankfold import fanotify
 from rankfold.interpose.launcher import journal, reached, sparse
 from rankfold.interpose.launcher.files import (
     FOLDER,
-    SMALL,
     Differs,
     Entry,
     Files,
@@ -36,6 +35,7 @@ from rankfold.interpose.launcher.files import (
     shared_notes,
 )
 from rankfold.interpose.launcher.journal import Name
+from rankfold.interpose.launcher.kept import SMALL
 from rankfold.interpose.launcher.room import libc
 
 _NAMED_MAX = 5
@@ -370,7 +370,7 @@ class _Putting:
     def _fill(self, entry: Entry, target: int) -> None:
         source = os.open(self._snapshot / FOLDER / entry.content, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if entry.content == SMALL:
+            if entry.content.startswith(SMALL):
                 sparse.copy_range(source, entry.offset, target, 0, entry.size)
             else:
                 copy(source, target)

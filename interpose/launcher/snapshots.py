@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.interpose.launcher import channel, criu, files, images, putting, sparse
+from rankfold.interpose.launcher.kept import Kept
 from rankfold.interpose.launcher.touched import Touched
 
 VERSION = 1
@@ -78,7 +79,7 @@ def write(
     dumping = criu.dump(about.pid, processes, cgroup)
     try:
         if touched.seen:
-            files.take(place, touched.names, opened)
+            files.take(place, touched.names, opened, Kept(touched.kept))
         if memory is not None:
             sparse.copy_out(image, place / _IMAGE)
     finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class Touched:
         self.life = secrets.token_hex(8)
         self.lost = ""
         self.journal = journal_of(config)
+        self.kept = self.journal.with_suffix(".kept")  # see kept.py
         self.is_ours = Ours(config)
         self._running = running
         self._group: fanotify.Group | None = None
@@ -54,6 +56,7 @@ class Touched:
         """Hear of files from now on; `afresh`: what an earlier rank made is nobody's business."""
         if afresh:
             self.journal.unlink(missing_ok=True)
+        self.forget_kept()
         try:
             self._group = fanotify.Group()
             unseen = fanotify.mark_all(self._group)
@@ -71,6 +74,10 @@ class Touched:
     def fileno(self) -> int:
         assert self._group is not None
         return self._group.fileno()
+
+    def forget_kept(self) -> None:
+        """What the last snapshot had is of no use any more."""
+        shutil.rmtree(self.kept, ignore_errors=True)
 
     def close(self) -> None:
         if self._group:

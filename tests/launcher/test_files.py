@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +225,75 @@ def test_what_raw_calls_of_a_static_program_do_comes_back(place: Tree) -> None:
     assert seen(place.tree) == before
     (place.work / "on").write_text("x")
     assert place.output(fresh) == ["b"]
+
+
+def copied(folder: Path, earlier: Path | None = None) -> dict[str, int]:
+    """Of the names in a snapshot whose content is not that of an earlier one: bytes."""
+    entries = json.loads((folder / "files.json").read_text())["entries"]
+    known = {path.stat().st_ino for path in (earlier / "files").iterdir()} if earlier else set()
+    return {
+        Path(each["path"]).name: each["was"][3]
+        for each in entries
+        if each.get("content") and (folder / "files" / each["content"]).stat().st_ino not in known
+    }
+
+
+@pytest.fixture
+def memory(place: Tree) -> Iterator[Path]:
+    """A file system in memory, which tells less of what is changed."""
+    folder = place.tree.parent / "memory"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_what_has_not_changed_since_the_last_snapshot_is_not_copied_again(
+    place: Tree, memory: Path
+) -> None:
+    launched = place.start("many")
+    times = [place.saved / str(number) / "rank-0" for number in range(4)]
+
+    def save_next(folder: Path) -> None:
+        time.sleep(0.1)  # who changes a file at once again does not change its time
+        save(launched, folder)
+
+    always = {"large open", "in memory"}  # nobody knows whether these change
+    save_next(times[0])
+    assert len(copied(times[0])) == 40 + 5 + 2 + 1
+    with launched.client() as client:
+        client.ask("thaw")
+    save_next(times[1])
+    assert copied(times[1], times[0]).keys() == always
+    shutil.rmtree(times[0])
+    with launched.client() as client:
+        client.ask("thaw")
+        (place.work / "on").write_text("x")
+        while not (place.work / "changed").exists():
+            time.sleep(0.01)
+    save_next(times[2])
+    assert copied(times[2], times[1]).keys() == always | {"small 7", "large 3", "changed"}
+    shutil.rmtree(times[1])
+    with launched.client() as client:
+        client.ask("thaw")
+    save_next(times[3])
+    assert copied(times[3], times[2]).keys() == always
+    shutil.rmtree(times[2])
+    before = seen(place.tree)
+    with (memory / "in memory").open("r+b") as file:  # by somebody else
+        file.write(b"\x05")
+    kill(launched)
+    shutil.rmtree(place.tree)
+    place.tree.mkdir()
+    fresh = place.empty()
+    with fresh.client() as client:
+        client.ask("restore", folder=str(times[3]))
+    assert seen(place.tree) == before
+    save(fresh, place.saved / "again/rank-0")
+    kept = Path(fresh.config["exit_file"]).with_suffix(".kept")
+    assert kept.exists()
+    assert place.output(fresh) == ["b'\\x01'"]
+    assert not kept.exists()
 
 
 @pytest.mark.parametrize("how", ["longer", "other", "gone", "a pipe", "a link"])

@@ -6,6 +6,7 @@ when it is told "on"; then it says "changed". Told "go" it ends with what it fou
 
 from __future__ import annotations
 
+import mmap
 import os
 import sqlite3
 import subprocess
@@ -179,6 +180,30 @@ def large(folder: Path, tree: Path, megabytes: str) -> None:
         )
         numbers = os.fstat(sparse.fileno()).st_size, os.fstat(dense.fileno()).st_nlink
         print(right, os.pread(sparse.fileno(), 6, size // 2), *numbers)
+
+
+def many(folder: Path, tree: Path) -> None:
+    """Many files, of which it changes two; one stays open, and one in memory is written there."""
+    for number in range(40):
+        (tree / f"small {number}").write_text(f"{number}" * 1000)
+    for number in range(5):
+        (tree / f"large {number}").write_text(f"{number}" * 200_000)
+    in_memory = tree.parent / "memory/in memory"
+    with (tree / "large open").open("w+") as kept, in_memory.open("w+b") as memory:
+        kept.write("o" * 200_000)
+        kept.flush()
+        memory.write(bytes(100_000))
+        memory.flush()
+        told, _ = phases(folder)
+        if told:
+            (tree / "small 7").write_text("changed")
+            (tree / "large 3").write_text("changed" * 100_000)
+            with mmap.mmap(memory.fileno(), 0) as mapped:
+                mapped[0] += 1
+            say(folder, "changed")
+            wait_for(folder / "go")
+        memory.seek(0)
+        print(memory.read(1))
 
 
 def reads(folder: Path, tree: Path) -> None:
