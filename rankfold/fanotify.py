@@ -140,7 +140,8 @@ class Group:
         return int.from_bytes(size, sys.byteorder) // _METADATA.size
 
     def path(self, node: Node) -> str | None:
-        """What a folder or file is called now; None if it is gone. Raises OSError."""
+        """What a folder or file is called now; None if it is gone. Raises OSError: ENAMETOOLONG, if
+        no call could take it."""
         mount = self._mounts.get(node.fsid)
         if mount is None:
             return None
@@ -155,6 +156,27 @@ class Group:
             return None if found.endswith(_DELETED) and os.fstat(fd).st_nlink == 0 else found
         finally:
             os.close(fd)
+
+    def opened(self, node: Node) -> int | None:
+        """A descriptor that names it; None if it is gone. Raises OSError."""
+        mount = self._mounts.get(node.fsid)
+        return None if mount is None else found(node, mount)
+
+    def above(self, node: Node) -> str:
+        """Of a folder for which there are too many bytes in its name: the last above it that has a
+        name. Raises OSError."""
+        fd = self.opened(node)
+        while fd is not None:
+            try:
+                return os.readlink(f"/proc/self/fd/{fd}")
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                up = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+            finally:
+                os.close(fd)
+            fd = up
+        return "?"
 
 
 _GONE = (errno.ENOENT, errno.ESTALE)

@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Struct
 
 from rankfold import fanotify
-from rankfold.interpose.launcher import reached, sparse
+from rankfold.interpose.launcher import flags, reached, sparse
 from rankfold.interpose.launcher.journal import Name
 from rankfold.interpose.launcher.kept import SMALL, Content, Kept
 from rankfold.interpose.launcher.touched import Ours
@@ -47,11 +47,14 @@ class Differs(Exception):
     """Files are not what they were at the snapshot; the message names them."""
 
 
+Kind = Literal["file", "folder", "link", "pipe", "socket", "character", "block"]
+
+
 class Entry(Struct, omit_defaults=True):
     """What is there under a name. `was`: device, inode, time of change, bytes."""
 
     path: str
-    kind: Literal["file", "folder", "link", "pipe"]
+    kind: Kind
     mode: int
     uid: int
     gid: int
@@ -62,6 +65,9 @@ class Entry(Struct, omit_defaults=True):
     target: str = ""  # of a link
     same: str = ""  # another name of this very file
     node: str = ""  # of a file that may have names besides the rank's
+    theirs: bool = False  # it has, and the rank has never written to it
+    device: int = 0  # of a character or block device: its number
+    flags: int = 0  # see flags.py
     loose: bool = False  # it may have changed since without a new time of change
 
     @property
@@ -94,7 +100,7 @@ class Files(Struct):
     boot: str
     names: dict[str, bool]  # whether the rank made it, see journal.Name
     entries: list[Entry]
-    others: list[str]  # sockets, which CRIU makes again, and devices
+    others: list[str]  # there, and nothing that could be made again
     above: list[Above]
     inputs: list[Input]
     origins: dict[str, str] = {}  # see journal.Name
@@ -119,9 +125,15 @@ def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -
         entries = []
         with contextlib.closing(taking):
             for path, status in found:
-                with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+                try:
                     if entry := taking.entry(path, status):
                         entries.append(entry)
+                except FileNotFoundError:  # somebody else has removed it
+                    continue
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, path) from error
+        wrote = {path for path, name in touched.items() if name.wrote} | opened.written
+        taking.note_theirs(entries, wrote)
     others = [path for path, status in found if stat.S_IFMT(status.st_mode) not in _KINDS]
     files = Files(
         VERSION, boot_id(), names, entries, others, list(_above(names, entries)),
@@ -140,9 +152,12 @@ def _behind_links(names: dict[str, bool], touched: dict[str, Name], ours: Ours) 
     for path, made in names.items():
         folder, name = os.path.split(path)
         if folder not in real:
-            links = [above for above in map(str, Path(path).parents) if os.path.islink(above)]
-            theirs = links and not _is_made(links[-1], touched)
-            real[folder] = os.path.realpath(folder) if theirs else folder
+            real[folder] = folder
+            status = reached.status(folder)
+            if status is None or not stat.S_ISDIR(status.st_mode):
+                links = [above for above in map(str, Path(path).parents) if os.path.islink(above)]
+                if links and not _is_made(links[-1], touched):
+                    real[folder] = os.path.realpath(folder)
         there = os.path.join(real[folder], name)
         if real[folder] != folder and there not in names and not ours(there):
             found[there] = made
@@ -160,6 +175,7 @@ class _Taking:
     def __init__(self, snapshot: Path, taken: dict[str, Any], opened: Opened, kept: Kept):
         self._snapshot, self._taken, self._opened, self._kept = snapshot, taken, opened, kept
         self._first: dict[tuple[int, int], str] = {}  # name of a file with several
+        self._several: dict[str, list[os.stat_result]] = {}  # by that name, of each of its names
         self._now = time.time_ns()
         self._unseen = {each.device for each in fanotify.mounts() if each.kind in _UNSEEN}
         self._small, self._small_name, self._end = -1, "", 0  # where contents are added
@@ -183,12 +199,16 @@ class _Taking:
             or status.st_ctime_ns > self._now - _SETTLED_NS
             or f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}" in self._unseen
         )
+        if kind in ("character", "block"):
+            entry.device = status.st_rdev
+        entry.flags = flags.of(path)
         if kind == "link":
             with reached.at(path) as here:
                 entry.target = os.readlink(here)
         if kind != "folder" and status.st_nlink > 1:
             first = self._first.setdefault(number, path)
             entry.same = first if first != path else ""
+            self._several.setdefault(first, []).append(status)
             with reached.seen(path) as fd:
                 entry.node = reached.node(fd) if fd is not None and not entry.same else ""
         if kind == "file" and not entry.same:
@@ -199,6 +219,14 @@ class _Taking:
             finally:
                 os.close(source)
         return entry
+
+    def note_theirs(self, entries: list[Entry], wrote: set[str]) -> None:
+        """When all are taken; `wrote`: names of files that the rank has written."""
+        written = {entry.same or entry.path for entry in entries if entry.path in wrote}
+        for entry in entries:
+            several = self._several.get(entry.same or entry.path, [])
+            more = bool(several) and several[0].st_nlink > len(several)
+            entry.theirs = more and (entry.same or entry.path) not in written
 
     def _content(self, entry: Entry, source: int) -> Content:
         key, sure = key_of(entry.was), not entry.loose and not _is_written(source)
@@ -262,8 +290,9 @@ def _new(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
-_KINDS: dict[int, Literal["file", "folder", "link", "pipe"]] = {
+_KINDS: dict[int, Kind] = {
     stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket", stat.S_IFCHR: "character", stat.S_IFBLK: "block",
 }  # fmt: skip
 
 
@@ -278,12 +307,15 @@ def copy(source: int, target: int) -> None:
 
 def _above(names: dict[str, bool], entries: list[Entry]) -> Iterator[Above]:
     """Of all that is there, and of what the rank has removed but not made."""
-    seen = {entry.path for entry in entries if entry.kind == "folder"}
+    own = {entry.path for entry in entries if entry.kind == "folder"}
+    seen = set()
     for path in [*(entry.path for entry in entries), *(p for p, made in names.items() if not made)]:
         for folder in map(str, Path(path).parents):
-            if folder in seen:
-                continue
+            if folder in seen:  # and so are those above
+                break
             seen.add(folder)
+            if folder in own:
+                continue
             with reached.seen(folder) as fd:
                 if fd is not None and stat.S_ISDIR((status := os.fstat(fd)).st_mode):
                     mode = stat.S_IMODE(status.st_mode)

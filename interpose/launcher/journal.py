@@ -20,11 +20,13 @@ from rankfold.interpose.launcher import reached
 class Name(NamedTuple):
     """`made`: the rank was the first to use the name, and made it: nothing was there before.
     `node`: what the rank made or renamed to it last, as `fanotify.Node.text` says it; empty:
-    nothing. `origin`: where that had been if it is not the rank's own but was renamed by it."""
+    nothing. `origin`: where that had been if it is not the rank's own but was renamed by it.
+    `wrote`: the rank has opened it for writing, and not only made a link to it."""
 
     made: bool
     node: str = ""
     origin: str = ""
+    wrote: bool = False
 
 
 def lines(names: dict[str, Name]) -> bytes:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold import fanotify
-from rankfold.interpose.launcher import journal, reached, sparse
+from rankfold.interpose.launcher import flags, journal, reached, sparse
 from rankfold.interpose.launcher.files import (
     FOLDER,
     Differs,
@@ -81,7 +81,8 @@ def put(
             job = _Job(snapshot, journals)
             _refuse("files of the job cannot be set back", job.in_the_way())
             job.clear()
-        putting = _Putting(snapshot, files, shared.setdefault("put", {}))
+            shared["written"] = job.written()
+        putting = _Putting(snapshot, files, shared.setdefault("put", {}), shared["written"])
         putting.all()
         journal.write(own, life, putting.names())
         shared["cleared"] = _signature(journals)
@@ -110,6 +111,7 @@ class _Job:
         self._above = {above.path: above.node for files in ranks for above in files.above}
         self._own_folders = {each.path for each in entries if each.kind == "folder"}
         self._folders = self._above.keys() | self._own_folders
+        self._entries = entries
         self._there = {each.path for each in entries}
         self._there.update(path for files in ranks for path in files.others)
         self._said: dict[str, list[Name]] = {}
@@ -118,6 +120,8 @@ class _Job:
             if found == life:
                 for path, name in said.items():
                     self._said.setdefault(path, []).append(name)
+        said_of = (name for names in self._said.values() for name in names)
+        self._nodes = {name.node for name in said_of if name.node and not name.origin}
 
     def in_the_way(self) -> list[str]:
         """What is not of the job, and where a folder was; or is a folder where something else
@@ -131,15 +135,23 @@ class _Job:
         return wrong
 
     def _made(self, path: str) -> list[Name]:
-        """What is said of that which is there now, if the job made it."""
-        said = self._said.get(path, [])
-        here = _node(path) if any(name.node for name in said) else ""
-        return [name for name in said if here and name.node == here]
+        """What is said of that which is there now, if the job made it. It may have renamed it in
+        the moment before its end, and then nothing is said of that."""
+        here = _node(path)
+        found = [name for name in self._said.get(path, []) if here and name.node == here]
+        return found or ([Name(False, here)] if here in self._nodes else [])
+
+    def written(self) -> list[str]:
+        """Files of several names to which a rank has written: nodes."""
+        return [each.node for each in self._entries if each.node and not each.theirs]
 
     def clear(self) -> None:
         """Away with what was made later. What was not the job's and was renamed goes back; folders
         go if nobody has anything in them."""
         gone, back = self._later()
+        for path in (*self._own_folders, *gone):
+            if (now := reached.status(path)) and (stat.S_ISDIR(now.st_mode) or now.st_nlink == 1):
+                flags.put(path, 0)  # else it may be others', too
         for path in sorted(gone, key=lambda each: each.count("/"), reverse=True):
             with _if_still_there(), reached.at(path) as here:
                 _remove(here)
@@ -226,18 +238,22 @@ def _rename(old: str, new: str) -> None:
 
 
 class _Putting:
-    """One rank's. `done`: what was set back by ranks, see `_stays`."""
+    """One rank's. `done`: what was set back by ranks, see `_stays`; `written`: see `_Job`."""
 
-    def __init__(self, snapshot: Path, files: Files, done: dict[str, Any]):
+    def __init__(self, snapshot: Path, files: Files, done: dict[str, Any], written: list[str]):
         self._snapshot, self._files, self._done = snapshot, files, done
+        self._written = set(written)
         self._same_boot = files.boot == boot_id()
 
     def names(self) -> dict[str, Name]:
         """As its journal has them from now on."""
-        files, there = self._files, {entry.path for entry in self._files.entries}
+        files, there = self._files, {entry.path: entry for entry in self._files.entries}
         return {
             path: Name(
-                made, _node(path) if made and path in there else "", files.origins.get(path, "")
+                made,
+                _node(path) if made and path in there else "",
+                files.origins.get(path, ""),
+                path in there and there[path].kind == "file" and not there[path].theirs,
             )
             for path, made in files.names.items()
         }
@@ -252,16 +268,22 @@ class _Putting:
         folders.sort(key=lambda each: each.path)
         for entry in folders:
             self._make_folder(entry.path)
+            flags.put(entry.path, 0)
         for entry in self._files.entries:
             if entry.kind != "folder" and not self._stays(entry):
+                if not self._is_theirs(entry):
+                    flags.put(entry.path, 0)
                 self._link_again(entry)
-                if not self._rewritten(entry):
+                if not self._stays(entry) and not self._rewritten(entry):
                     self._replace(entry)
+                if not self._is_theirs(entry):
+                    flags.put(entry.path, entry.flags)
                 now = reached.status(entry.path)
                 self._done[entry.path] = [list(entry.was), list(identity(now)) if now else None]
         for entry in reversed(folders):
             with reached.at(f"{entry.path}/.") as here:
                 _set(entry, here)
+            flags.put(entry.path, entry.flags)
 
     def _make_folder(self, path: str) -> None:
         now = reached.status(path)
@@ -283,7 +305,15 @@ class _Putting:
         if entry.same:
             first = reached.status(entry.same)
             return first is not None and os.path.samestat(first, status)
+        if entry.kind == "socket" and stat.S_ISSOCK(status.st_mode):
+            return True  # CRIU has made it again, or will
+        if self._is_theirs(entry) and _is_as_it_was(entry, status):
+            return True
         return self._same_boot and not entry.loose and now == list(entry.was)
+
+    def _is_theirs(self, entry: Entry) -> bool:
+        """Whether only others write to it: then we do not, and what they have changed is theirs."""
+        return entry.theirs and entry.node not in self._written
 
     def _link_again(self, entry: Entry) -> None:
         """The file may still be there, under a name that the rank has never touched."""
@@ -299,6 +329,8 @@ class _Putting:
             if file is not None:
                 source = f"/proc/self/fd/{file}"  # followed, where a folder is given, too
                 try:
+                    if self._is_theirs(entry) and not _is_as_it_was(entry, os.fstat(file)):
+                        return
                     self._bring(here, lambda half: os.link(source, half, src_dir_fd=file))
                 finally:
                     os.close(file)
@@ -308,6 +340,8 @@ class _Putting:
         by its number. (SQLite does.)"""
         now = reached.status(entry.path)
         if entry.kind != "file" or entry.same or now is None or identity(now)[:2] != entry.was[:2]:
+            return False
+        if self._is_theirs(entry):
             return False
         try:
             with reached.at(entry.path) as here:
@@ -360,6 +394,8 @@ class _Putting:
             os.symlink(entry.target, path)
         elif entry.kind == "pipe":
             os.mkfifo(path)
+        elif entry.kind in _NODES:
+            os.mknod(path, 0o600 | _NODES[entry.kind], entry.device)
         else:
             target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
@@ -376,6 +412,15 @@ class _Putting:
                 copy(source, target)
         finally:
             os.close(source)
+
+
+_NODES = {"socket": stat.S_IFSOCK, "character": stat.S_IFCHR, "block": stat.S_IFBLK}
+
+
+def _is_as_it_was(entry: Entry, now: os.stat_result) -> bool:
+    return (*identity(now)[:2], now.st_size, now.st_mtime_ns) == (
+        *entry.was[:2], entry.size, entry.mtime_ns,
+    )  # fmt: skip
 
 
 def _set(entry: Entry, path: str) -> None:

@@ -87,8 +87,7 @@ def at(path: str) -> Iterator[str]:
         fd = opened(folder, os.O_PATH | os.O_DIRECTORY)
         yield f"/proc/self/fd/{fd}/{name}"
     except OSError as error:
-        error.filename, error.filename2 = path, None
-        raise
+        raise OSError(error.errno, error.strerror or str(error), path) from error
     finally:
         if fd >= 0:
             os.close(fd)

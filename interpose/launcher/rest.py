@@ -274,8 +274,8 @@ class Rest:
         if self._written and self._written[0] == folder and os.path.exists(folder):
             return {"bytes": self._written[1]}
         self._need_criu()
-        if lost := self.held.touched.lost:
-            raise ControlError("undumpable", f"rank {self.held.config.rank}: {lost}")
+        if trouble := self.held.touched.trouble():
+            raise ControlError("undumpable", f"rank {self.held.config.rank}: {trouble}")
         about, memory = self._about()
         self._begin(f"snapshot into {folder}", request)
         pids, cgroup, image = self._pids(), self.freezer.path, self.held.image

@@ -8,6 +8,7 @@ events does not matter. What the rank has made goes to a journal on disk, too (j
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -51,6 +52,7 @@ class Touched:
         self._places: dict[Node, Place] = {}  # of folders that the rank made, renamed or removed
         self._before: dict[str, str] = {}  # old names of renamed folders
         self._enough = NAMES_MAX
+        self._unnamed: dict[Place, str] = {}  # no call takes their names: a folder above
 
     def begin(self, afresh: bool) -> None:
         """Hear of files from now on; `afresh`: what an earlier rank made is nobody's business."""
@@ -75,6 +77,32 @@ class Touched:
         assert self._group is not None
         return self._group.fileno()
 
+    def trouble(self) -> str:
+        """Why what the rank has touched cannot be saved; empty: it can."""
+        if self.lost:
+            return self.lost
+        try:
+            self._unnamed = {
+                place: at for place, at in self._unnamed.items() if self._exists(place)
+            }
+        except OSError as error:
+            return f"what the rank does to files was not seen: {error}"
+        for folder in self._unnamed.values():
+            return f"the name of what it has made below {folder} is too long: move or remove it"
+        return ""
+
+    def _exists(self, place: Place) -> bool:
+        folder = self._group.opened(place.folder) if self._group else None
+        if folder is None:
+            return False
+        try:
+            os.stat(place.name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        finally:
+            os.close(folder)
+        return True
+
     def forget_kept(self) -> None:
         """What the last snapshot had is of no use any more."""
         shutil.rmtree(self.kept, ignore_errors=True)
@@ -88,7 +116,7 @@ class Touched:
         """The rank has been set back, and the journal says to what. Raises OSError."""
         life, self.names = journal.read(self.journal)
         self.life, self.lost = life or self.life, ""
-        self._places, self._before = {}, {}
+        self._places, self._before, self._unnamed = {}, {}, {}
         self._close_journal()
 
     def read(self) -> None:
@@ -121,7 +149,8 @@ class Touched:
                 if path:
                     made = bool(event.mask & _MADE)
                     node = event.target.text if made and event.target else ""
-                    self._note(path, Name(made, node), fresh)
+                    wrote = bool(event.mask & (fanotify.MODIFY | fanotify.CLOSE_WRITE))
+                    self._note(path, Name(made, node, wrote=wrote), fresh)
         self._write(fresh)
         if len(self.names) > self._enough:
             self._forget_some()
@@ -135,7 +164,7 @@ class Touched:
         if old:
             self._note(old, _UNKNOWN, fresh)
         if new:
-            self._note(new, Name(True, node, origin if origin != new else ""), fresh)
+            self._note(new, Name(True, node, origin if origin != new else "", was.wrote), fresh)
         if event.mask & fanotify.ONDIR and new:
             if old:
                 self._before[new] = old
@@ -156,16 +185,29 @@ class Touched:
         if known is None and self.is_ours(path):
             return
         if known is not None:
-            if not name.node or name[1:] == known[1:]:
-                return
+            if not name.node or name.node == known.node:
+                name = name._replace(wrote=name.wrote or known.wrote)
+            if not name.node:
+                name = name._replace(node=known.node, origin=known.origin)
             name = name._replace(made=known.made)
-        self.names[path] = fresh[path] = name
+        if name != known:
+            self.names[path] = fresh[path] = name
 
     def _target(self, event: Event) -> str | None:
         """Of an event without a name: a file that was opened by its handle, or that is gone."""
-        if event.target is None or event.place is not None or self._group is None:
+        if event.target is None or event.place is not None:
             return None
-        return self._group.path(event.target)
+        return self._named(event.target)
+
+    def _named(self, node: Node) -> str | None:
+        assert self._group is not None
+        try:
+            return self._group.path(node)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            self._unnamed[Place(node, ".")] = self._group.above(node)
+            return None
 
     def _path(self, place: Place | None) -> str | None:
         if place is None:
@@ -173,12 +215,15 @@ class Touched:
         folder = self._folder(place.folder)
         if folder is None or place.name == ".":
             return folder
-        return os.path.join(folder, place.name)
+        path = os.path.join(folder, place.name)
+        if len(os.fsencode(path)) < _PATH_MAX:
+            return path
+        self._unnamed[place] = folder
+        return None
 
     def _folder(self, node: Node, depth: int = 0) -> str | None:
         if node not in self._paths:
-            assert self._group is not None
-            found = self._group.path(node)
+            found = self._named(node)
             if found is None and node in self._places and depth < _DEPTH_MAX:
                 place = self._places[node]
                 above = self._folder(place.folder, depth + 1)
@@ -221,6 +266,7 @@ class Touched:
 
 
 _DEPTH_MAX = 100
+_PATH_MAX = 4096  # bytes that a call takes, one of them at the end
 _UNKNOWN = Name(False)
 
 
