@@ -194,8 +194,9 @@ class Save:
             folder = f"{names.data(self.job)}/{self._folder}"
             self.files.settle([f"{folder}/objects", f"{folder}/packs"])
             self._permitted()
-            if not self.files.create(names.manifest(self.job, self.id), manifest.encode()):
-                self._overtaken()
+            name, data = names.manifest(self.job, self.id), manifest.encode()
+            if not self.files.create(name, data) and self.files.get(name) != data:
+                self._overtaken()  # else it is ours: the word that it was made had been lost
             self.files.settle([names.manifest(self.job)])
             self._counts()
         finally:

@@ -61,6 +61,21 @@ def test_one_of_several_makes_a_file(options: dict[str, Any]) -> None:
     assert files[0].below("") == {"one": 1} and files[0].below("none") == {}
 
 
+def test_an_answer_that_is_lost_is_no_other_uploader(options: dict[str, Any]) -> None:
+    """Who makes the manifest anew finds it there: it is its own."""
+    line = s3.Line(options["endpoint_url"])
+    try:
+        store = opened("s3://bucket/lost", **{**options, "endpoint_url": line.url})
+        for number, lost in enumerate((b"claims", b"manifests"), 1):
+            line.loses = b"PUT /bucket/lost/jobs/gpt/" + lost
+            content = example(number)
+            manifest = saved(store, "gpt", 1, content)
+            assert not line.loses
+            assert restored(store.checkpoint("gpt", manifest.id)) == content
+    finally:
+        line.close()
+
+
 def test_a_server_that_is_gone(options: dict[str, Any]) -> None:
     store = opened("s3://bucket/gone", **options)
     save = store.begin("gpt", 1)
