@@ -75,6 +75,7 @@ class Task(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class State(msgspec.Struct):
     """What `state.json` says. Bytes: of `total` so many are done, `stored` were new to the store.
     `error` is for people, `code` for programs; `retry`: begun again later it may well succeed.
+    While it works, `error` says why the attempt before failed.
     `skipped`: newer checkpoints that cannot be used, each with the reason."""
 
     state: Literal["", "working", "done", "failed"] = ""
@@ -97,7 +98,8 @@ class Place:
     def __init__(self, folder: Path, task: Task):
         self.folder, self.task, self.before = folder, task, _read_state(folder)
         token = self.before.token or os.urandom(8).hex()
-        self.state = State("working", id=self.before.id, token=token, boot=boot())
+        id, error = self.before.id, self.before.error
+        self.state = State("working", id=id, error=error, token=token, boot=boot())
 
     def rank(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}"
@@ -191,6 +193,7 @@ def run(place: Place, work: Work) -> None:
     try:
         work.run(place)
         end: Literal["done", "failed"] = "done"
+        state.error = None
     except (StoreError, Unfit, OSError) as error:
         end = "failed"
         state.error = _words(place, error)

@@ -353,7 +353,7 @@ class Executor:
         yield [signalling(rank) for rank in action.ranks]
 
     def finish(self, action: actions.Finish) -> Steps:
-        yield from self.recovery.drop_dump(action.job)
+        yield [lambda: self.node.tidy(action.job)]  # an upload that nobody needs any more, too
         record = self._record(action.job)
         ranks = range(record.fixed.world_size if record.fixed else 0)
         seen = [self.node.ended(action.job, rank) for rank in ranks]
@@ -367,6 +367,7 @@ class Executor:
         with self.store.transaction():
             self._update(
                 action.job, step="ended", phase=action.phase, placement=(), proxies={}, detached=(),
+                save=None, restore=None, dump=None,
                 ending=ending, exits=tuple(each.exit_status if each else None for each in seen),
                 gpu_seconds=used_so_far(record), held_since=None, error="", restore=None,
             )  # fmt: skip

@@ -521,7 +521,7 @@ class Daemon:
                 "restarts": record.restarts,
                 "answer": dataclasses.asdict(record.answer) if record.answer else None,
                 "saving": [t for t in (record.asked, record.save and record.save.token) if t],
-                "again": record.save_error if record.asked and record.asked_tries else "",
+                "again": self._again(record),
             }
         return {
             "fleet_ready": self.plan.fleet_ready,
@@ -530,6 +530,12 @@ class Daemon:
             "faults": [str(f) for f in self.sources.faults],
             "source": self.sources.identity,
         }
+
+    def _again(self, record: Record) -> str:
+        """Why a save that was requested is being tried again."""
+        if record.asked and record.asked_tries:
+            return record.save_error
+        return plan.delayed(self.observed, record) if record.restore is None else ""
 
     def _stop(self, _request: service.Request[operations.Stop]) -> Json:
         live = [n for n in self.store.desired().jobs if not self._ended(n)]

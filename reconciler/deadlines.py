@@ -48,3 +48,7 @@ TRANSFER_S = 60.0
 # ends at once by SIGKILL, unless it is in the kernel.
 STUCK_S = 300.0
 KILLED_S = 10.0
+
+# A store that is new to the fleet is begun, or found to be its own, within this; s3fs alone tries
+# for minutes. A person waits for it.
+STORE_ANSWERS_S = 30.0

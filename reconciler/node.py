@@ -28,12 +28,13 @@ import msgspec
 from msgspec import Struct
 
 from rankfold import control, criu
-from rankfold.reconciler import cgroups, environment, settled
+from rankfold.reconciler import cgroups, environment, settled, switches
 from rankfold.reconciler.deadlines import (
     HUNG_LOOK_S,
     HUNG_S,
     KILLED_S,
     LAUNCH_S,
+    STORE_ANSWERS_S,
     TRANSFER_S,
 )
 from rankfold.reconciler.layout import Layout, is_locked
@@ -222,6 +223,14 @@ class Node:
                 raise TimeoutError(f"what works on {folder} cannot be killed")
             time.sleep(0.01)
 
+    def tidy(self, job: str, but: Iterable[int] = ()) -> None:
+        """Remove the snapshots of all saves but some, with who works on them. Raises OSError."""
+        kept = {str(number) for number in but}
+        with contextlib.suppress(FileNotFoundError):
+            for folder in self.layout.save(job, 0).parent.iterdir():
+                if folder.name not in kept and folder.name.isdecimal():
+                    self.drop(job, int(folder.name))
+
     def transferred(self, job: str, number: int) -> Transfer:
         """How far that is."""
         folder = self.layout.save(job, number)
@@ -241,13 +250,19 @@ class Node:
 
     def store_trouble(self, url: str) -> str:
         """Why this fleet cannot keep its checkpoints at a URL; empty: it can. Begins the store."""
-        from rankfold.checkpoint.store import StoreError, open
-
+        limit = min(STORE_ANSWERS_S, switches.stuck_s())
+        looking = subprocess.Popen(
+            [sys.executable, "-m", "rankfold.checkpoint.begin", url, self.fleet(), str(limit)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env=child_environment(),
+        )  # fmt: skip
         try:
-            open(url, self.fleet())
-        except (StoreError, OSError, ValueError, ImportError) as error:
-            return str(error)
-        return ""
+            _, told = looking.communicate(timeout=limit + KILLED_S)
+        except subprocess.TimeoutExpired:  # it waits in the kernel: nothing ends it
+            return _no_answer(url, limit)
+        if looking.returncode == -signal.SIGALRM:
+            return _no_answer(url, limit)
+        return _last_words(told) if looking.returncode else ""
 
     def fleet(self) -> str:
         """The name under which this fleet keeps its checkpoints: made once."""
@@ -343,6 +358,10 @@ def _logged(folder: Path) -> dict[str, int]:
         kind: int(size)
         for kind, size in json.loads((folder / "about.json").read_text())["logs"].items()
     }
+
+
+def _no_answer(url: str, seconds: float) -> str:
+    return f"{url}: does not answer within {seconds:.0f} s; see that it can be reached"
 
 
 def _last_words(stderr: bytes) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from rankfold import control
-from rankfold.reconciler import actions
+from rankfold.reconciler import actions, switches
 from rankfold.reconciler.deadlines import DETACH_S, FREEZE_S, SNAPSHOT_S, TELL_S
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.inflight import Call, Steps
@@ -39,7 +39,6 @@ from rankfold.reconciler.store import Store
 from rankfold.reconciler.words import clock, size
 
 FOR_GOOD = ("undumpable", "unavailable", "snapshot")  # a save fails so again
-STUCK = "who brings it there got no further and was killed"
 
 
 class Recovery:
@@ -267,6 +266,8 @@ class Recovery:
                 text = f"checkpoint {action.id}, for incarnation {record.incarnation}"
                 self._event(action.job, "Fetching", text)
             point("fetch.journalled")
+            used = {action.number, *([record.save.number] if record.save else [])}
+            yield [lambda: self.node.tidy(action.job, used)]  # what is left of other restores
             agreed((yield [lambda: self.node.make_room(action.job, action.number)]))
         else:
             tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=time.time())
@@ -286,11 +287,14 @@ class Recovery:
     def _task(self, job: str, keep: int, id: str | None, about: Json) -> Json:
         record = self._record(job)
         assert record.fixed is not None
-        url = self.store.desired().checkpoint_store or self.layout.checkpoints
         return {
-            "url": url, "fleet": self.node.fleet(), "job": job, "incarnation": record.incarnation,
-            "ranks": list(range(record.fixed.world_size)), "about": about, "keep": keep, "id": id,
+            "url": self._url(), "fleet": self.node.fleet(), "job": job,
+            "incarnation": record.incarnation, "ranks": list(range(record.fixed.world_size)),
+            "about": about, "keep": keep, "id": id,
         }  # fmt: skip
+
+    def _url(self) -> str:
+        return self.store.desired().checkpoint_store or self.layout.checkpoints
 
     def _about(self, job: str, save: Save) -> Json:
         """What another state directory has to know to go on with a job: operations.Begun."""
@@ -307,7 +311,7 @@ class Recovery:
         job, record = action.job, self._record(action.job)
         if isinstance(error, Exception) and not isinstance(error, (CannotLaunch, OSError)):
             raise error
-        text = STUCK if action.stuck else ""
+        text = self._stuck() if action.stuck else ""
         text = str(error) if error else text
         if record.save is not None and record.save.error != text:
             self._update(job, save=dataclasses.replace(record.save, error=text))
@@ -315,6 +319,9 @@ class Recovery:
             self._update(job, restore=dataclasses.replace(record.restore, error=text))
         if text:
             self._event(job, reason, text, "Warning")
+
+    def _stuck(self) -> str:
+        return f"{self._url()}: no progress for {switches.stuck_s():.0f} s; its process was killed"
 
     def restore(self, action: actions.Restore) -> Steps:
         job, record = action.job, self._record(action.job)

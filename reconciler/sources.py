@@ -64,6 +64,7 @@ class Sources:
         self._unconsidered: Revision | None = None  # it could not be written down yet
         self._last = Reading()
         self._noted: Json | None = None  # what the journal says of it; None: not known
+        self._checkpoint_store = store.get("checkpoint_store", "")  # for `_examine`
         self._note()
 
     @property
@@ -242,6 +243,7 @@ class Sources:
             after = self.store.desired().jobs
             for name in touched:
                 self.wish(after.get(name), revision.id, _saved_at(revision, name))
+        self._checkpoint_store = revision.loaded.desired.checkpoint_store
         text = f"{revision.id[:19]} from {reader.identity}"
         self.store.event("Source", "RevisionAccepted", text)
         point("revision.accepted")
@@ -260,9 +262,11 @@ class Sources:
         return sorted(faults)
 
     def _examine(self, loaded: spec.Loaded) -> None:
-        """Beside the loop: stores may be far away."""
+        """Beside the loop: stores may be far away. One that the fleet has already keeps no revision
+        out when it cannot be reached: whoever saves there says so."""
         url = loaded.desired.checkpoint_store
-        if url and not loaded.faults and (why := self.node.store_trouble(url)):
+        known = url in ("", self._checkpoint_store)
+        if not known and not loaded.faults and (why := self.node.store_trouble(url)):
             loaded.faults.append(loaded.policy_fault("spec.checkpointStore", why))
 
     def _live_by_hand(self) -> frozenset[str]:

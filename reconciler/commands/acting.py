@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from rankfold.reconciler.client import NoReconciler, Reconciler
-from rankfold.reconciler.commands.common import POLL_S, fail
+from rankfold.reconciler.commands.common import POLL_S, answering, fail
 from rankfold.reconciler.console import say
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Json
@@ -81,7 +81,8 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
     with Journal(state, readonly=True) as journal:
         url = journal.desired().checkpoint_store or Layout(state).checkpoints
     try:
-        store = look(url)
+        with answering(url):
+            store = look(url)
         found, life = store.checkpoint(job, id), store.life(job)
         faults = found.verify()
     except StoreError as error:
@@ -128,7 +129,7 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
                 fail(f"whether {name} was saved is not known any more: `rankfold describe {name}`")
             if now["again"] and now["again"] != told:
                 told = now["again"]
-                say(f"{name} was not saved: {told}; it is tried again")
+                say(f"{name} is not saved yet: {told}; it is tried again")
             time.sleep(POLL_S)
     return 0
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from rankfold.reconciler import report
-from rankfold.reconciler.commands.common import EXIT_ERROR, fail, output_option, show
+from rankfold.reconciler.commands.common import (
+    EXIT_ERROR,
+    answering,
+    fail,
+    output_option,
+    show,
+)
 from rankfold.reconciler.console import say
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Json
@@ -110,7 +116,8 @@ def _look(url: str) -> Store:
     from rankfold.checkpoint.store import StoreError, look
 
     try:
-        return look(url)
+        with answering(url):
+            return look(url)
     except StoreError as error:
         fail(str(error))
 

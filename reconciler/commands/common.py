@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 
 import click
 
+from rankfold.reconciler import switches
 from rankfold.reconciler.console import say
+from rankfold.reconciler.deadlines import STORE_ANSWERS_S
 
 EXIT_ERROR, EXIT_CHANGES, EXIT_USAGE, EXIT_INVALID = 1, 2, 64, 65
 POLL_S = 0.1
@@ -43,3 +45,23 @@ def terminating() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, old)
+
+
+@contextlib.contextmanager
+def answering(url: str) -> Iterator[None]:
+    """A store that is opened while this lasts does not keep a person waiting: Unavailable."""
+    from rankfold.checkpoint.store import Unavailable
+
+    limit = min(STORE_ANSWERS_S, switches.stuck_s())
+
+    def give_up(*_: object) -> None:
+        what = f"does not answer within {limit:.0f} s"
+        raise Unavailable(url, what, "see that it can be reached")
+
+    old = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)

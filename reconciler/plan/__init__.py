@@ -25,12 +25,12 @@ from rankfold.reconciler.actions import Action, subject
 from rankfold.reconciler.model import Condition, Desired, Observed, Record, SeenDevice
 from rankfold.reconciler.plan import proxies
 from rankfold.reconciler.plan.allocation import Allocation
-from rankfold.reconciler.plan.conditions import conditions
+from rankfold.reconciler.plan.conditions import conditions, delayed
 from rankfold.reconciler.plan.ending import or_restart
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.steps import Steps
 
-__all__ = ["Plan", "assume_fleet", "or_restart", "plan"]
+__all__ = ["Plan", "assume_fleet", "delayed", "or_restart", "plan"]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from rankfold.reconciler import sharing
-from rankfold.reconciler.model import RESTARTING, Condition, Job, Record, count, named
+from rankfold.reconciler.model import (
+    RESTARTING,
+    Condition,
+    Job,
+    Observed,
+    Record,
+    count,
+    named,
+)
 from rankfold.reconciler.plan.index import Index
 
 OPAQUE = "opaque code: "  # so begin alarms about it (proxy/core/loop/guard.c)
@@ -44,13 +52,10 @@ def conditions(
 
 def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
     """What keeps a job from being saved, or from being brought back."""
-    save, restore = record.save, record.restore
-    seen = index.observed.transfers.get(record.name)
-    told = seen.error if seen is not None else ""
-    if restore is not None and (why := told or restore.error):
+    if (restore := record.restore) is not None and (why := delayed(index.observed, record)):
         message = f"{named(restore.id)}: {why}; it is tried again"
         return [Condition("Progressing", "True", "RestoreFailed", message)]
-    if save is not None and save.stage == "uploading" and (why := told or save.error):
+    if why := delayed(index.observed, record):
         message = f"{why}; it is tried again"
         return [Condition("NotSaved", "True", "UploadFailed", message)]
     if record.rest_error and record.step == "detached" and job.suspended:
@@ -61,6 +66,21 @@ def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
     if (job.save_every_s or job.save_every_steps) and index.observed.no_saves:
         return [Condition("NotSaved", "True", "Unavailable", index.observed.no_saves)]
     return []
+
+
+def delayed(observed: Observed, record: Record) -> str:
+    """Why the way of a job's checkpoint into the store, or back, was begun again; empty: it gets
+    on."""
+    save, restore, seen = record.save, record.restore, observed.transfers.get(record.name)
+    if restore is not None:
+        done, before = (seen.bytes if seen else 0), restore.error
+    elif save is not None and save.stage == "uploading":
+        done, before = (seen.stored if seen else 0), save.error
+    else:
+        return ""
+    if seen is not None and seen.lives and done:
+        return ""
+    return (seen.error if seen is not None else "") or before
 
 
 def _by_hand_or_file(job: Job) -> list[Condition]:

@@ -114,7 +114,8 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
     if seen.lives and seen.stuck:
         if save.tries < TRIES or rests:
             return Upload(record.name, save.number, keep, stuck=True)
-        return Conclude(record.name, save.number, error="its upload hangs again and again")
+        why = f"its upload hangs again and again: {save.error}"
+        return Conclude(record.name, save.number, error=why)
     if seen.lives:
         return None
     if seen.state == "done":
