@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rankfold.control import ControlError
 from rankfold.messages import DEVICES_MAX
-from rankfold.reconciler.model import Checkpoint, Job, Json, Record
+from rankfold.reconciler.model import NODE, Checkpoint, Job, Json, Record
 from rankfold.reconciler.operations import Begun, GoBack
 from rankfold.reconciler.plan.fitting import fitting_devices
 from rankfold.reconciler.rows import Object
@@ -58,16 +58,20 @@ def check_source(each: Object, force: bool) -> None:
 
 def check_save(record: Record, no_saves: str) -> None:
     """Whether a job may be asked for a save now. Raises ControlError."""
-    if no_saves:
+    if no_saves and record.step != "stored":
         raise ControlError("unavailable", f"{record.name} cannot be saved: {no_saves}")
     if record.step == "ended":
         raise ControlError("ended", f"{record.name} is over")
-    if not record.holds():
-        raise ControlError(
-            "rests",
-            f"{record.name} is on no device: a job that rests is stored by `rankfold suspend "
-            "--store`",
-        )
+    if record.step in ("new", "started"):
+        raise ControlError("new", f"{record.name} has not run yet: there is nothing to save")
+
+
+def saved_already(each: Object, record: Record) -> str:
+    """The checkpoint in which a job rests; empty: it runs, or rests in no store."""
+    job = each.effective()
+    assert isinstance(job, Job)
+    rests = job.suspended and record.step == "stored" and record.stored != NODE
+    return record.stored if rests and record.restore is None else ""
 
 
 def check_going_back(each: Object, record: Record, asked: GoBack) -> None:

@@ -35,6 +35,7 @@ from rankfold.reconciler.layout import Layout, is_locked, try_lock
 from rankfold.reconciler.lookout import Lookout
 from rankfold.reconciler.model import (
     RESTARTING,
+    Answer,
     Ending,
     Job,
     Json,
@@ -445,8 +446,8 @@ class Daemon:
 
     def _checkpoint(self, request: service.Request[operations.Checkpoint]) -> Json:
         asked = request.message
-        record = self.store.record(asked.name)
-        if record is None:
+        each, record = self.store.object("Job", asked.name), self.store.record(asked.name)
+        if record is None or each is None:
             raise control.ControlError("unknown_job", f"there is no started job {asked.name!r}")
         answer = record.answer.token if record.answer else ""
         if asked.token in (answer, record.save.token if record.save else ""):
@@ -454,6 +455,9 @@ class Daemon:
         if record.asked:  # that save has not begun: it is this one, too
             return {"token": record.asked}
         by_hand.check_save(record, self.no_saves)
+        if id := by_hand.saved_already(each, record):
+            self.store.save(dataclasses.replace(record, answer=Answer(asked.token, id=id)))
+            return {"token": asked.token}
         self.store.save(dataclasses.replace(record, asked=asked.token))
         self.store.event(f"Job/{asked.name}", "SaveRequested", "by hand")
         self.fresh = False

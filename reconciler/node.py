@@ -223,6 +223,11 @@ class Node:
                 raise TimeoutError(f"what works on {folder} cannot be killed")
             time.sleep(0.01)
 
+    def forget_transfer(self, job: str, number: int) -> None:
+        """End what works on these snapshots, and what it said of itself. Raises OSError."""
+        self.end_transfer(job, number)
+        (self.layout.save(job, number) / "state.json").unlink(missing_ok=True)
+
     def tidy(self, job: str, but: Iterable[int] = ()) -> None:
         """Remove the snapshots of all saves but some, with who works on them. Raises OSError."""
         kept = {str(number) for number in but}

@@ -87,7 +87,7 @@ class Recovery:
         except Exception:  # a fault of ours is nothing to stand still for either
             yield from self._let_go_on(action)
             raise
-        if error or action.devices:
+        if error or action.devices or save.why != "rest":
             yield from self._let_go_on(action)
         if not error:
             kept = yield [self._keeping(action, rank) for rank in action.ranks]
@@ -143,16 +143,19 @@ class Recovery:
             self._event(job, "Dumped", f"{size(written)} of its processes and devices")
 
     def drop_dump(self, job: str) -> Steps:
-        """Remove the dump of a job that goes on, or goes on from something else."""
-        if dump := self._record(job).dump:
-            yield [lambda: self.node.drop(job, dump.number)]
+        """Remove the dump of a job that goes on, or goes on from something else. One that is on its
+        way into the store is removed when it is there."""
+        record = self._record(job)
+        if dump := record.dump:
+            if record.save is None or record.save.number != dump.number:
+                yield [lambda: self.node.drop(job, dump.number)]
             self._update(job, dump=None)
 
     def _journal_cut(self, action: actions.Save, observed: Observed) -> Save:
         record, now = self._record(action.job), time.time()
-        save = record.save
+        save, asked = record.save, record.asked
         if save is None or save.number != action.number:  # it rests already
-            save = Save(action.number, "rest", now)
+            save, asked = Save(action.number, self._resting(action.job), now, token=asked), ""
         save = dataclasses.replace(save, stage="saving", at=now - _stands(action, observed))
         index = Index(self.store.desired(), {action.job: record}, observed, frozenset())
         with self.store.transaction():
@@ -160,9 +163,15 @@ class Recovery:
             self.store.begin(action.job, action.epoch, f"save-{action.number}", detail)
             self._update(
                 action.job, save=save, saves=max(record.saves, action.number), saved_at=save.at,
+                asked=asked,
                 saved_steps=saving.steps(index, record) or record.saved_steps,
             )  # fmt: skip
         return save
+
+    def _resting(self, job: str) -> str:
+        """Why a job that rests is saved."""
+        wanted = self.store.desired().jobs.get(job)
+        return "rest" if wanted is not None and wanted.store else "request"
 
     def _snapshots(self, action: actions.Save) -> Generator[Sequence[Call], list[Any], int]:
         """Gives the bytes of all snapshots. Raises ControlError or OSError."""
@@ -227,24 +236,39 @@ class Recovery:
         if found is None:
             self._failed(action.job, save, action.error, action.again)
         else:
-            moved = {"step": "vacating", "stored": found.id} if action.rest else {}
+            moved = {"step": "vacating", "stored": found.id, "dump": None} if action.rest else {}
+            before = [each for each in record.checkpoints if each.id != found.id]
             with self.store.transaction():
                 self._update(
                     action.job, save=None, save_error="", asked_tries=0,
-                    checkpoints=(*record.checkpoints, found)[-action.keep :],
+                    checkpoints=(*before, found)[-action.keep :],
                     **self._answer(save, id=found.id), **moved,
                 )  # fmt: skip
                 text = f"checkpoint {found.id}: {size(found.bytes)}"
                 self._event(action.job, "CheckpointSaved", text)
         point("conclude.journalled")
-        yield [lambda: self.node.drop(action.job, action.number)]
+        dump = self._record(action.job).dump
+        if dump is None or dump.number != action.number:
+            yield [lambda: self.node.drop(action.job, action.number)]
+        elif found is None:  # it goes on resting there, and may be sent again
+            yield [lambda: self.node.forget_transfer(action.job, action.number)]
 
     # ---- the way into the store and out of it
 
     def upload(self, action: actions.Upload) -> Steps:
-        save = self._record(action.job).save
+        record = self._record(action.job)
+        dump, save = record.dump, record.save
+        if save is None and dump is not None:
+            why, asked, at = self._resting(action.job), record.asked, record.rested_at
+            save = Save(dump.number, why, time.time(), "uploading", asked, at)
+            self._update(action.job, save=save, asked="")
         if save is None or save.number != action.number:
             return
+        if dump is not None and dump.number == save.number:  # it may have lain there for long
+            (error,) = yield [lambda: self.node.check(action.job, action.number)]
+            if error:
+                self._failed(action.job, save, str(error), not isinstance(error, Damaged))
+                return
         task = self._task(action.job, action.keep, None, self._about(action.job, save))
         tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=time.time())
         self._update(action.job, save=tried)
@@ -419,8 +443,11 @@ class Recovery:
             elif action.unusable:
                 self._go_back(record, action)
             else:
+                answered: Json = {}
+                if record.asked and action.stored not in ("", NODE) and record.restore is None:
+                    answered = {"asked": "", "answer": Answer(record.asked, id=action.stored)}
                 self._update(
-                    job, step="stored", stored=action.stored, placement=(),
+                    job, step="stored", stored=action.stored, placement=(), **answered,
                     restore=_tried_again(record.restore), error="", error_permanent=False,
                 )  # fmt: skip
                 if record.restore is None:

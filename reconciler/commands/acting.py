@@ -108,7 +108,7 @@ def cancel(state: Path, name: str, override: bool) -> int:
 @click.option("--wait", "wait_", is_flag=True, help="Return when it is in the store; print its ID.")
 @click.pass_obj
 def checkpoint(state: Path, name: str, wait_: bool) -> int:
-    """Save a job now, while it goes on.
+    """Save a job now, while it goes on, or where it rests.
 
     With --wait: exit code 1 if it could not be saved.
     """

@@ -26,8 +26,8 @@ def fetching(index: Index, record: Record, now: float) -> Action | None:
     if record.stored == NODE:
         tries, tried_at = (restore.tries, restore.tried_at) if restore else (0, 0.0)
         return restoring(index, record, now) if waited(tries, tried_at, now) else None
-    if restore is None:
-        return Fetch(name, record.saves + 1, record.stored)
+    if restore is None:  # what is on its way into the store has come there, or has failed, before
+        return None if record.save else Fetch(name, record.saves + 1, record.stored)
     seen = index.observed.transfers.get(name)
     if seen is None or seen.number != restore.number:
         return None

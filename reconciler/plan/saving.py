@@ -74,18 +74,40 @@ def stopping(
 
 
 def resting(index: Index, job: Job, record: Record, now: float) -> Action | None:
-    """The next step of a job that rests on no device and shall rest in the store. None: wait."""
-    save = record.save
-    if save is not None and save.stage == "uploading":
-        return None  # `upload` goes on with it
-    number = record.saves + 1
-    if save is not None and save.why == "rest":
+    """The next step of a job that rests in memory and shall rest in the store, or is to be saved
+    where it rests. None: wait, or nothing is wanted."""
+    save, number = record.save, record.saves + 1
+    if save is not None:
+        if save.stage == "uploading":
+            return None  # `upload` goes on with it
+        if save.stage == "stopping":
+            return Conclude(job.name, save.number, error="the job was suspended meanwhile")
         number = save.number  # its reconciler was killed
-    elif save is not None:
-        return Conclude(job.name, save.number, error="the job was suspended meanwhile")
-    elif record.save_error and 0 <= now - record.saved_at < REST_AGAIN_S:
+    elif not (_shall_be_stored(job, record, now) or _saved_in_memory(index, record, now)):
         return None
     return Save(job.name, record.epoch, (), tuple(range(job.world_size)), number)
+
+
+def _shall_be_stored(job: Job, record: Record, now: float) -> bool:
+    return job.store and not (record.save_error and 0 <= now - record.saved_at < REST_AGAIN_S)
+
+
+def _saved_in_memory(index: Index, record: Record, now: float) -> bool:
+    """Whether a person wants a checkpoint of a job that rests in memory, and it will not be dumped:
+    of a dump there is nothing left to save."""
+    if record.step != "detached" or not record.asked or not _may_again(record, now):
+        return False
+    return index.observed.dump_after is None or bool(record.rest_error)
+
+
+def sending(job: Job, record: Record, now: float) -> Action | None:
+    """What begins to bring the dump of a job that rests on this node into the store: nothing of it
+    is woken. None: nobody wants that, or it is under way."""
+    assert record.dump is not None
+    asked = bool(record.asked) and _may_again(record, now)
+    if record.save is None and (asked or _shall_be_stored(job, record, now)):
+        return Upload(job.name, record.dump.number, job.keep)
+    return None
 
 
 def dumping(index: Index, job: Job, record: Record, now: float) -> Action | None:
@@ -132,8 +154,10 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
 
 
 def _stands_still(index: Index, record: Record) -> bool:
-    """Whether all ranks are frozen, as they were when they were saved."""
-    assert record.fixed is not None
+    """Whether all ranks are frozen, as they were when they were saved, or the dump was."""
+    assert record.fixed is not None and record.save is not None
+    if record.step == "stored":
+        return record.dump is not None and record.dump.number == record.save.number
     ranks = index.ranks(record.name)
     return all(
         rank in ranks and ranks[rank].state == "frozen" for rank in range(record.fixed.world_size)

@@ -89,7 +89,8 @@ class Steps:
             and not self._suspend_fits(job, record)
         ):
             target = record.placement or None
-        rests = target == () and job.store and record.step in ("started", "detached")
+        on_disk = (record.step, record.stored) == ("stored", NODE)
+        rests = target == () and job.store and (on_disk or record.step in ("started", "detached"))
         if uploaded := saving.upload(self.index, record, job.keep, rests, self.now):
             self.actions.append(uploaded)
             if isinstance(uploaded, Conclude):
@@ -127,12 +128,11 @@ class Steps:
 
     def _rest(self, job: Job, record: Record) -> None:
         """A job that shall hold no device, and holds none: it rests in memory, or in the store."""
+        action = saving.resting(self.index, job, record, self.now)
         if not job.store:
             self.converged.add(job.name)
-            if dumped := saving.dumping(self.index, job, record, self.now):
-                self.actions.append(dumped)
-        elif action := saving.resting(self.index, job, record, self.now):
-            self.actions.append(action)
+            action = action or saving.dumping(self.index, job, record, self.now)
+        self.actions += [action] if action else []
 
     def _store(self, job: Job, record: Record, target: Target) -> None:
         """A job on its way into the store, or out of it."""
@@ -143,8 +143,10 @@ class Steps:
             action = restoring.vacating(self.index, record)
         elif record.step == "restoring":
             action = restoring.restoring(self.index, record, self.now)
-        elif target or (target == () and record.stored == NODE and job.store):
+        elif target:
             action = restoring.fetching(self.index, record, self.now)
+        elif target == () and record.stored == NODE:
+            action = saving.sending(job, record, self.now)
         elif target == ():
             self.converged.add(job.name)
         if action:

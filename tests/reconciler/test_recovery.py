@@ -628,14 +628,108 @@ def test_a_dump_that_is_damaged_is_the_end_where_there_is_no_checkpoint() -> Non
     assert "the dump on this node" in ending.message
 
 
-def test_a_dumped_job_that_shall_rest_in_the_store_comes_there() -> None:
+def done(place: Fleet) -> list[type[actions.Action]]:
+    """What is done until there is nothing left to do."""
+    kinds: list[type[actions.Action]] = []
+    while (planned := place.turn()).actions or any(t.lives for t in place.transfers.values()):
+        kinds += [type(each) for each in planned.actions]
+    return kinds
+
+
+def test_a_dumped_job_that_shall_rest_in_the_store_comes_there_and_is_not_woken() -> None:
     place = resting()
     place.converge()
     wish(place, job(suspend=True, store=True))
-    place.converge()
+    assert done(place) == [actions.Upload, actions.Conclude, actions.Rest]
     record = place.records["a"]
     assert (record.step, record.dump) == ("stored", None)
     assert [each.id for each in record.checkpoints] == [record.stored]
+
+
+def test_a_checkpoint_is_made_of_the_dump_where_the_job_rests() -> None:
+    """Again and again; it rests on, and may be resumed."""
+    place = resting()
+    place.converge()
+    did = place.work["a"]
+    for token in ("t", "u"):
+        place.update("a", asked=token)
+        assert done(place) == [actions.Upload, actions.Conclude]
+        record = place.records["a"]
+        assert (record.step, record.stored, record.asked) == ("stored", NODE, "")
+        assert record.dump is not None and record.answer is not None
+        assert record.answer.token == token and record.answer.id == record.checkpoints[-1].id
+        assert place.store["a", record.answer.id] == did
+    wish(place, job())
+    place.converge()
+    assert place.works("a") and place.records["a"].dump is None
+
+
+def test_who_wants_a_checkpoint_of_a_job_that_is_to_be_dumped_waits_for_that() -> None:
+    place = resting()
+    place.dump_after = 5.0
+    while place.records["a"].step != "detached":
+        place.turn()
+    place.update("a", asked="t")
+    saves = [each for each in done_until_dumped(place) if isinstance(each, actions.Save)]
+    assert [each.node for each in saves] == [True]
+    assert done(place) == [actions.Upload, actions.Conclude]
+    answer = place.records["a"].answer
+    assert answer is not None and answer.id and place.records["a"].stored == NODE
+
+
+def done_until_dumped(place: Fleet) -> list[actions.Action]:
+    found: list[actions.Action] = []
+    while place.records["a"].step != "stored":
+        found += place.turn().actions
+    return found
+
+
+@pytest.mark.parametrize("why", ["never", "cannot"])
+def test_a_job_that_stays_in_memory_is_saved_there(why: str) -> None:
+    place = resting()
+    place.dump_after = None if why == "never" else 0.0
+    place.saves_fail = why == "cannot"
+    for _ in range(5):
+        place.turn()
+    place.saves_fail = False
+    place.update("a", asked="t")
+    for _ in range(8):
+        place.turn()
+    record = place.records["a"]
+    assert record.step == "detached" and record.answer is not None and record.answer.id
+    assert {seen.state for seen in place.ranks.values()} == {"running"}
+    assert record.save is None and place.store["a", record.answer.id] == place.work["a"]
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_a_job_that_is_resumed_while_its_dump_is_uploaded_goes_on(store: bool) -> None:
+    place = resting()
+    place.converge()
+    place.uploads = "slow"
+    place.update("a", asked="" if store else "t")
+    wish(place, job(suspend=True, store=store))
+    place.turn()
+    assert place.records["a"].save is not None
+    wish(place, job())
+    for _ in range(8):
+        place.turn()
+    assert place.works("a") and place.records["a"].save is not None
+    did = place.work["a"]
+    place.uploads = "done"
+    place.converge()
+    record = place.records["a"]
+    assert place.works("a") and place.work["a"] > did and record.incarnation == 2
+    assert len(record.checkpoints) == 1 and record.save is None and record.dump is None
+
+
+def test_a_damaged_dump_becomes_no_checkpoint() -> None:
+    place = resting()
+    place.converge()
+    place.dump_damaged = True
+    save(place)
+    record = place.records["a"]
+    assert record.answer is not None and "cut short" in record.answer.error
+    assert not record.checkpoints and record.stored == NODE
 
 
 class Life(RuleBasedStateMachine):

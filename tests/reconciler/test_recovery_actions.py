@@ -17,8 +17,10 @@ from rankfold.reconciler import actions, recovery
 from rankfold.reconciler.act import Executor
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import (
+    NODE,
     Answer,
     Checkpoint,
+    Dump,
     Ending,
     Job,
     JobOnDevice,
@@ -232,6 +234,7 @@ def test_a_journal_that_cannot_be_written_does_not_hold_the_job(
 
 def test_a_job_that_rests_stays_frozen_until_it_is_stored(scene: Scene) -> None:
     scene.update(step="detached", placement=(), save=None)
+    scene.store.override("a", {"suspend": True, "store": True})
     scene.do(scene.recovery.save(actions.Save("a", 1, (), (0, 1), 2), Observed()))
     assert scene.ranks.state == {0: "frozen", 1: "frozen"} and scene.devices == []
     save = scene.record.save
@@ -258,6 +261,26 @@ def test_an_uploader_gets_all_it_has_to_know(scene: Scene) -> None:
     scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
     save = scene.record.save
     assert save is not None and (save.tries, save.error) == (2, "the store is another fleet's")
+
+
+def test_a_dump_that_is_damaged_is_not_sent_and_stays(scene: Scene) -> None:
+    scene.update(step="stored", stored=NODE, dump=Dump(1, whole=True), save=None, asked="u")
+    folder = scene.ranks.snapshot("a", 1, 0)
+    folder.mkdir(parents=True)
+    (folder / "pages").write_text("as it was")
+    scene.ranks.settle("a", 1)
+    (folder / "pages").write_text("as it is now")
+    scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
+    record = scene.record
+    assert not scene.ranks.tasks and record.save is None and record.dump == Dump(1, whole=True)
+    assert record.answer is not None and "pages has" in record.answer.error
+    (folder / "pages").write_text("as it was")
+    scene.update(asked="v")
+    scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
+    assert [kind for kind, _ in scene.ranks.tasks] == ["upload"] and not scene.record.asked
+    new = Checkpoint("1-1", 3.0, 1)
+    scene.do(scene.recovery.conclude(actions.Conclude("a", 1, new, keep=2)))
+    assert scene.record.answer == Answer("v", id="1-1") and folder.exists()
 
 
 def test_the_last_checkpoints_are_known_and_a_request_is_answered(scene: Scene) -> None:

@@ -21,14 +21,13 @@ from .conftest import RANKS, Trained, parent
 CLOCKS_S = 0.2  # by which the wall clock may have been set meanwhile
 
 
-def kill_everything(rankfold: Rankfold, job: Trained) -> None:
+def kill_everything(rankfold: Rankfold, job: str) -> None:
     """Every process of the fleet, with -9, as a power cut would."""
-    pids = [rank["pid"] for rank in job.status["ranks"] if rank["pid"]]
+    ranks = [rank["pid"] for rank in rankfold.job(job)["ranks"] if rank["pid"]]
+    pids = [*ranks, *(parent(pid) for pid in ranks)]
     pids += [rankfold.proxy_pid(device["name"]) for device in rankfold.status()["devices"]]
     pids += [rankfold.reconciler_pid()]
-    layout = Layout(rankfold.state.path)
-    pids += [parent(pid) for pid in pids[:RANKS]]
-    assert layout.state.exists() and all(pid > 1 for pid in pids)
+    assert ranks and all(pid > 1 for pid in pids)
     for pid in reversed(pids):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -77,7 +76,7 @@ def test_everything_is_killed_and_the_job_goes_on_from_its_checkpoint(
     job.reaches(10)
     rankfold("checkpoint", job.name, "--wait")
     job.reaches(len(job.lines()) + 10)
-    kill_everything(rankfold, job)
+    kill_everything(rankfold, job.name)
     job.apply(gpus=2)
     assert job.status["restarts"] == 1
     assert "back to checkpoint 1-1" in rankfold("describe", job.name)
@@ -127,6 +126,45 @@ def test_a_job_rests_on_the_nodes_disk_with_its_memory_free(
     rankfold("resume", job.name, "--override")
     assert job.results() == undisturbed
     assert job.status["restarts"] == 0 and not list(saves.iterdir())
+
+
+def test_a_checkpoint_is_made_of_a_job_that_rests_and_it_is_not_woken(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    """Requested in memory, it waits for the dump. What is on the disk goes from there."""
+    del rankfold.environment["RANKFOLD_REST_DUMP_AFTER"]
+    store = Layout(rankfold.state.path).job(job.name) / "saves"
+    job.apply(gpus=2)
+    job.reaches(10)
+    rankfold("suspend", job.name, "--override")
+    id = rankfold("checkpoint", job.name, "--wait").strip()
+    assert [each["id"] for each in job.status["checkpoints"]] == [id]
+    assert job.status["suspendedIn"] == "node"
+    assert rankfold("checkpoint", job.name, "--wait").strip() == id, "it is the same dump"
+    rankfold("suspend", job.name, "--store", "--override")
+    rankfold.until(lambda: job.status["suspendedIn"] == "store")
+    assert rankfold("checkpoint", job.name, "--wait").strip() == id, "it rests there"
+    assert [each["id"] for each in job.status["checkpoints"]] == [id]
+    assert not list(store.iterdir()) and "Restored" not in rankfold("events", job.name)
+    rankfold("resume", job.name, "--from", id, "--override")
+    assert job.results() == undisturbed
+    assert job.status["restarts"] == 0
+
+
+def test_a_job_that_stays_in_memory_is_saved_there(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    job.apply(gpus=2)
+    job.reaches(10)
+    ranks = [rank["pid"] for rank in job.status["ranks"]]
+    rankfold("suspend", job.name, "--override")
+    job.is_in("Suspended")
+    id = rankfold("checkpoint", job.name, "--wait").strip()
+    assert [each["id"] for each in job.status["checkpoints"]] == [id]
+    assert job.status["suspendedIn"] == "memory"
+    assert [rank["pid"] for rank in job.status["ranks"]] == ranks
+    rankfold("resume", job.name, "--override")
+    assert job.results() == undisturbed
 
 
 def test_a_watchdog_sees_nothing_of_a_rest_on_the_disk(
@@ -261,7 +299,7 @@ def test_files_are_those_of_the_checkpoint(
     (job.folder / "of-others").write_text("theirs")
     for step in (20, 30):
         job.reaches(step)
-        kill_everything(rankfold, job)
+        kill_everything(rankfold, job.name)
         job.apply(gpus=2)
         assert "back to checkpoint 1-1" in rankfold("describe", job.name)
     assert job.results() == undisturbed

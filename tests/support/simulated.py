@@ -136,7 +136,7 @@ class Fleet:
         """A transfer comes to its end."""
         over = replace(transfer, lives=False)
         restore = self.records[job].restore
-        if restore is not None and restore.number == transfer.number:
+        if restore is not None and restore.id != NODE and restore.number == transfer.number:
             if (job, restore.id) in self.damaged:
                 return replace(over, state="failed", error="a unit is damaged")
             self.snapshots[job, transfer.number] = self.store[job, restore.id]
@@ -297,12 +297,12 @@ class Fleet:
             self.dump(action)
             return
         self.drop_dump(job)
-        save = record.save
+        save, asked = record.save, record.asked
         if save is None or save.number != action.number:
-            save = Save(action.number, "rest", self.now)
+            save, asked = Save(action.number, self.resting(job), self.now, token=asked), ""
         save = replace(save, stage="saving", at=self.now)
         self.update(
-            job, save=save, saves=max(record.saves, save.number), saved_at=self.now,
+            job, save=save, saves=max(record.saves, save.number), saved_at=self.now, asked=asked,
         )  # fmt: skip
         gone = any((job, r) not in self.ranks for r in action.ranks)
         ended = gone or any(self.ranks[job, r].state == "exited" for r in action.ranks)
@@ -312,7 +312,7 @@ class Fleet:
             self.killed_in_a_save = False
             return
         failed = self.saves_fail or ended
-        if failed or action.devices:
+        if failed or action.devices or save.why != "rest":
             self.set_ranks(job, living, "running")
         for name in action.devices:
             self.set_state(name, job, "running")
@@ -346,10 +346,15 @@ class Fleet:
         if wanted is not None and wanted.suspended and not wanted.store:
             self.update(job, step="vacating", stored=NODE)
 
+    def resting(self, job: str) -> str:
+        wanted = self.desired.jobs.get(job)
+        return "rest" if wanted is not None and wanted.store else "request"
+
     def drop_dump(self, job: str) -> None:
-        dump = self.records[job].dump
+        dump, save = self.records[job].dump, self.records[job].save
         if dump is not None:
-            self.snapshots.pop((job, dump.number), None)
+            if save is None or save.number != dump.number:
+                self.snapshots.pop((job, dump.number), None)
             self.update(job, dump=None)
 
     def failed(self, job: str, error: str, again: bool = False) -> None:
@@ -374,6 +379,15 @@ class Fleet:
                 action.job, restore=Restore(action.number, action.id), saves=action.number,
                 incarnation=record.incarnation + 1,
             )  # fmt: skip
+        elif isinstance(action, actions.Upload) and record.save is None:
+            dump = record.dump
+            assert dump is not None and dump.whole and dump.number == action.number
+            assert not self.living(action.job), "it was woken"
+            save = Save(dump.number, self.resting(action.job), self.now, "uploading", record.asked)
+            self.update(action.job, save=replace(save, tries=1, tried_at=self.now), asked="")
+            if self.dump_damaged:
+                self.failed(action.job, "it is cut short")
+                return
         elif record.save is not None:
             save = replace(record.save, tries=record.save.tries + 1, tried_at=self.now)
             self.update(action.job, save=save)
@@ -393,7 +407,7 @@ class Fleet:
             answer=Answer(token, id=action.checkpoint.id) if token else record.answer,
         )  # fmt: skip
         if action.rest:
-            self.update(job, step="vacating", stored=action.checkpoint.id)
+            self.update(job, step="vacating", stored=action.checkpoint.id, dump=None)
 
     def vacate(self, action: actions.Vacate) -> None:
         record = self.records[action.job]
@@ -460,7 +474,8 @@ class Fleet:
             return
         self.set_ranks(job, action.ranks, "frozen")
         self.work[job] = self.snapshots[job, action.number]
-        self.transfers.pop(job, None)
+        if record.save is None:
+            self.transfers.pop(job, None)
         self.update(
             job, step="detached", placement=(), restore=None, stored="", proxies={},
             rested_at=self.now,
