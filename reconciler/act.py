@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from rankfold import control
-from rankfold.reconciler import actions, environment
+from rankfold.reconciler import actions, environment, steady
 from rankfold.reconciler.deadlines import DETACH_S, TELL_S
 from rankfold.reconciler.faults import asked_for, point
 from rankfold.reconciler.inflight import Call, Steps
@@ -229,8 +229,8 @@ class Executor:
             proxies = {d: observed.devices[d].pid for d in devices}
             record = dataclasses.replace(
                 record, step="placing", epoch=action.epoch, placement=action.placement,
-                proxies=proxies, detached=(), held_since=time.time(),
-                saved_at=record.saved_at or time.time(), save=_going_on(record.save),
+                proxies=proxies, detached=(), held_since=steady.now(),
+                saved_at=record.saved_at or steady.now(), save=_going_on(record.save),
             )  # fmt: skip
             with self.store.transaction():
                 self.store.begin(action.job, action.epoch, "place", {"placement": action.placement})
@@ -288,7 +288,7 @@ class Executor:
             self._update(
                 action.job, step="detached", placement=kept, proxies={}, detached=(),
                 gpu_seconds=used_so_far(record), held_since=None,
-                rested_at=time.time(), rest_error="",
+                rested_at=steady.now(), rest_error="",
             )  # fmt: skip
             self.store.done(action.job, action.epoch, "detach")
             what = "Suspended" if action.suspend else "Detached"

@@ -27,7 +27,7 @@ from typing import Any
 from rankfold import control, service
 from rankfold.log import area, set_up
 from rankfold.messages import Operation
-from rankfold.reconciler import actions, by_hand, changes, operations, plan, switches
+from rankfold.reconciler import actions, by_hand, changes, operations, plan, steady, switches
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
 from rankfold.reconciler.inflight import WORKERS, InFlight, Landed
@@ -227,7 +227,7 @@ class Daemon:
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):
             self._try(end)
-        planned = plan.plan(desired, records, observed, time.time(), busy)
+        planned = plan.plan(desired, records, observed, steady.now(), busy)
         if planned.actions != self.plan.actions:
             for action in planned.actions:  # a job's fields are nobody's business
                 of_plan.debug("%s: %s", actions.subject(action), type(action).__name__)
@@ -297,7 +297,7 @@ class Daemon:
         wait = self.backoff.setdefault(name, Backoff())
         if isinstance(error, JobFailed):
             assert isinstance(action, (actions.Place, actions.Barrier, actions.Detach))
-            ending = Ending("Failed", "DeviceReported", str(error), time.time())
+            ending = Ending("Failed", "DeviceReported", str(error), steady.now())
             record = self.store.record(action.job) or Record(action.job)
             job = self.store.desired().jobs.get(action.job)
             ending = plan.or_restart(job, record, ending)
@@ -479,7 +479,7 @@ class Daemon:
         elif record.step == "stored":
             record = dataclasses.replace(record, stored=asked.checkpoint, restore=None)
         else:  # what rests in memory is given up
-            ending = Ending(RESTARTING, "WentBack", text, time.time())
+            ending = Ending(RESTARTING, "WentBack", text, steady.now())
             record = dataclasses.replace(record, back_to=asked.checkpoint, ending=ending)
         self.store.save(record)
         self.store.event(f"Job/{asked.name}", "WentBack", text)

@@ -1,7 +1,8 @@
 """The reconciler's vocabulary: what is desired, what is recorded, what is observed.
 
 Plain frozen records without behaviour of their own; every other module of the reconciler speaks
-in them. Sizes are bytes. Times named ``*_at`` are seconds; which clock is said at the field.
+in them. Sizes are bytes. Times named ``*_at`` are seconds; which clock is said at the field:
+``steady`` is the reconciler's own (steady.py).
 """
 
 from __future__ import annotations
@@ -312,7 +313,7 @@ class Ending:
     phase: str
     reason: str
     message: str
-    since: Seconds  # wall clock
+    since: Seconds  # steady
     rank: Annotated[int, Meta(ge=0, lt=RANKS_MAX)] | None = None  # that failed, if one did
 
 
@@ -335,12 +336,12 @@ class Save:
 
     number: Count  # of its folder: layout.py
     why: str  # "interval" | "steps" | "request" | "rest"
-    since: Seconds  # wall clock
+    since: Seconds  # steady
     stage: Annotated[str, Meta(pattern=r"^(stopping|saving|uploading)\Z")] = "stopping"
     token: str = ""  # of the request that it serves
     at: Seconds = 0.0  # wall clock of the cut
     tries: Count = 0  # how often its upload was begun
-    tried_at: Seconds = 0.0  # wall clock
+    tried_at: Seconds = 0.0  # steady
     error: str = ""  # why the last of them failed
 
 
@@ -409,7 +410,7 @@ class Record:
     exits: tuple[int | None, ...] = ()  # of each rank, when ended
     counters: Mapping[str, Json] = field(default_factory=dict)  # of each rank, when ended
     gpu_seconds: Seconds = 0.0
-    held_since: Seconds | None = None  # wall clock; since when `placement` counts for gpu_seconds
+    held_since: Seconds | None = None  # steady; since when `placement` counts for gpu_seconds
     races: tuple[str, ...] = ()  # accesses that its program does not order, where that is checked
     alarms: tuple[str, ...] = ()  # contents of its ranks that should be equal and were not
     error: str = ""  # of the last action that failed
@@ -422,14 +423,14 @@ class Record:
     checkpoints: tuple[Checkpoint, ...] = ()  # those that are kept, oldest first
     stored: str = ""  # the checkpoint that it rests in, or is to go on from; NODE: its dump
     dump: Dump | None = None  # its folder is there, or is being written or removed
-    rested_at: Seconds = 0.0  # wall clock: since when it is on no device
-    rest_failed_at: Seconds = 0.0  # wall clock of the last dump that failed
+    rested_at: Seconds = 0.0  # steady: since when it is on no device
+    rest_failed_at: Seconds = 0.0  # steady: when the last dump failed
     rest_error: str = ""  # why it failed, since it rests
     unusable: tuple[str, ...] = ()  # checkpoints that could not be restored
     asked: str = ""  # token of a save that a person requested and that has not begun
     asked_tries: Count = 0  # how often it has failed, and is to be tried again
     answer: Answer | None = None  # to the last such request
-    saved_at: Seconds = 0.0  # wall clock: from when the interval counts; 0: not yet placed
+    saved_at: Seconds = 0.0  # steady: from when the interval counts; 0: not yet placed
     saved_steps: Count = 0  # the same for steps
     save_error: str = ""  # why the last save failed
     lost: str = ""  # what the last restart cost

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from rankfold import control
-from rankfold.reconciler import actions, switches
+from rankfold.reconciler import actions, steady, switches
 from rankfold.reconciler.deadlines import DETACH_S, FREEZE_S, SNAPSHOT_S, TELL_S
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.inflight import Call, Steps
@@ -67,7 +67,7 @@ class Recovery:
         record = self._record(job)
         if record.save is None:
             number = record.saves + 1
-            save = Save(number, why, time.time(), token=record.asked)
+            save = Save(number, why, steady.now(), token=record.asked)
             self._update(job, save=save, saves=number, asked="")
 
     def save(self, action: actions.Save, observed: Observed) -> Steps:
@@ -78,6 +78,7 @@ class Recovery:
         except sqlite3.Error:  # the job stands at a cut, and must not wait for space on a disk
             yield from self._let_go_on(action)
             raise
+        cut = time.monotonic() - _stands(action, observed)
         point("save.journalled")
         error, again, written = "", True, 0
         try:
@@ -99,7 +100,7 @@ class Recovery:
         with self.store.transaction():
             self._update(action.job, save=dataclasses.replace(save, stage="uploading"))
             self.store.done(action.job, action.epoch, f"save-{action.number}")
-            stood = f"; it stood still for {time.time() - save.at:.3f} s" if action.devices else ""
+            stood = f"; it stood still for {time.monotonic() - cut:.3f} s" if action.devices else ""
             text = f"save {action.number}: {size(written)} of its processes and devices{stood}"
             self._event(action.job, "Snapshot", text)
 
@@ -130,7 +131,7 @@ class Recovery:
             yield from self._let_go_on(action)
             yield [lambda: self.node.drop(job, number)]
             with self.store.transaction():
-                self._update(job, dump=None, rest_failed_at=time.time(), rest_error=error)
+                self._update(job, dump=None, rest_failed_at=steady.now(), rest_error=error)
                 self._event(job, "DumpFailed", f"it rests in memory: {error}", "Warning")
             return
         point("dump.written")
@@ -152,18 +153,19 @@ class Recovery:
             self._update(job, dump=None)
 
     def _journal_cut(self, action: actions.Save, observed: Observed) -> Save:
-        record, now = self._record(action.job), time.time()
+        record, stands = self._record(action.job), _stands(action, observed)
         save, asked = record.save, record.asked
         if save is None or save.number != action.number:  # it rests already
-            save, asked = Save(action.number, self._resting(action.job), now, token=asked), ""
-        save = dataclasses.replace(save, stage="saving", at=now - _stands(action, observed))
+            why = self._resting(action.job)
+            save, asked = Save(action.number, why, steady.now(), token=asked), ""
+        save = dataclasses.replace(save, stage="saving", at=time.time() - stands)
         index = Index(self.store.desired(), {action.job: record}, observed, frozenset())
         with self.store.transaction():
             detail: Json = {"ranks": action.ranks, "why": save.why}
             self.store.begin(action.job, action.epoch, f"save-{action.number}", detail)
             self._update(
-                action.job, save=save, saves=max(record.saves, action.number), saved_at=save.at,
-                asked=asked,
+                action.job, save=save, saves=max(record.saves, action.number), asked=asked,
+                saved_at=steady.now() - stands,
                 saved_steps=saving.steps(index, record) or record.saved_steps,
             )  # fmt: skip
         return save
@@ -222,7 +224,7 @@ class Recovery:
             text = f"{error}; tried {count(tries, 'time')}" if tries > 1 else error
             answer = {"asked_tries": 0, **self._answer(save, error=text)}
         with self.store.transaction():
-            self._update(job, save=None, save_error=error, saved_at=time.time(), **answer)
+            self._update(job, save=None, save_error=error, saved_at=steady.now(), **answer)
             self._event(job, "SaveFailed", f"save {save.number}: {error}", "Warning")
 
     def _answer(self, save: Save, **fields: str) -> dict[str, Answer]:
@@ -259,8 +261,8 @@ class Recovery:
         record = self._record(action.job)
         dump, save = record.dump, record.save
         if save is None and dump is not None:
-            why, asked, at = self._resting(action.job), record.asked, record.rested_at
-            save = Save(dump.number, why, time.time(), "uploading", asked, at)
+            why, asked, at = self._resting(action.job), record.asked, steady.wall(record.rested_at)
+            save = Save(dump.number, why, steady.now(), "uploading", asked, at)
             self._update(action.job, save=save, asked="")
         if save is None or save.number != action.number:
             return
@@ -270,7 +272,7 @@ class Recovery:
                 self._failed(action.job, save, str(error), not isinstance(error, Damaged))
                 return
         task = self._task(action.job, action.keep, None, self._about(action.job, save))
-        tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=time.time())
+        tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=steady.now())
         self._update(action.job, save=tried)
         point("upload.journalled")
         (error,) = yield [self._transfer("upload", action, task)]
@@ -294,7 +296,7 @@ class Recovery:
             yield [lambda: self.node.tidy(action.job, used)]  # what is left of other restores
             agreed((yield [lambda: self.node.make_room(action.job, action.number)]))
         else:
-            tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=time.time())
+            tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=steady.now())
             self._update(action.job, restore=tried)
         task = self._task(action.job, 1, action.id, {})
         (error,) = yield [self._transfer("fetch", action, task)]
@@ -368,7 +370,7 @@ class Recovery:
         with self.store.transaction():
             self._update(
                 job, step="detached", placement=(), proxies={}, detached=(), restore=None,
-                stored="", error="", error_permanent=False, rested_at=time.time(),
+                stored="", error="", error_permanent=False, rested_at=steady.now(),
             )  # fmt: skip
             self.store.done(job, record.epoch, f"restore-{action.number}")
             self._event(job, "Restored", named(restore.id))
@@ -403,7 +405,7 @@ class Recovery:
         restore = self._record(job).restore
         assert restore is not None
         now = dataclasses.replace(
-            restore, failed=True, error=error, tries=restore.tries + 1, tried_at=time.time(),
+            restore, failed=True, error=error, tries=restore.tries + 1, tried_at=steady.now(),
             damaged=damaged,
         )  # fmt: skip
         with self.store.transaction():
@@ -474,7 +476,7 @@ class Recovery:
         if record.back_to:
             lost = ending.message
         elif found:
-            age = max(0.0, ending.since - found.time)
+            age = max(0.0, steady.wall(ending.since) - found.time)
             lost = (
                 f"{ending.message}: back to checkpoint {stored} of {clock(found.time)}; what was "
                 f"done in the {age:.1f} s since then is done again"
@@ -516,7 +518,7 @@ def _tried_again(restore: Restore | None) -> Restore | None:
     if restore is None:
         return None
     error = restore.error or "a rank ended while it was being restored"
-    tried_at = restore.tried_at if restore.failed else time.time()
+    tried_at = restore.tried_at if restore.failed else steady.now()
     tries = restore.tries if restore.failed else restore.tries + 1
     return dataclasses.replace(restore, failed=False, error=error, tries=tries, tried_at=tried_at)
 
@@ -525,5 +527,5 @@ def used_so_far(record: Record) -> float:
     """Device-seconds of a job: each of its devices counts while it is placed there."""
     if record.held_since is None:
         return record.gpu_seconds
-    held = max(0.0, time.time() - record.held_since)
+    held = max(0.0, steady.now() - record.held_since)
     return record.gpu_seconds + held * len(set(record.placement))

@@ -161,7 +161,8 @@ def test_all_are_frozen_before_the_first_snapshot_and_let_go_after_the_last(scen
     assert ops == ["freeze"] * 2 + ["snapshot"] * 2 + ["thaw"] * 2
     assert scene.devices == ["save"] * 2 + ["withdraw"] * 2
     save = scene.record.save
-    assert save is not None and save.stage == "uploading" and scene.record.saved_at == save.at
+    assert save is not None and save.stage == "uploading"
+    assert abs(scene.record.saved_at - save.at) < 1
 
 
 FAILURES: dict[str, Callable[[Scene], object]] = {
