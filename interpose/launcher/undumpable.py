@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rankfold.interpose.launcher.criu import named
 
+_GONE = " (deleted)"
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 # What a descriptor, or the file of a mapping, is called.
 _FILES = (
@@ -50,19 +51,28 @@ def _of(pid: int, rank: int) -> list[str]:
         tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.MULTILINE)
         if tracer and tracer[1] != "0":
             found.append(f"is traced by process {tracer[1]}: detach the debugger")
-    links = set(_links(f"/proc/{pid}/fd")) | set(_links(f"/proc/{pid}/map_files"))
+    links = _links(f"/proc/{pid}/fd") | _links(f"/proc/{pid}/map_files")
     for pattern, what, remedy in _FILES:
         if any(re.match(pattern, link) for link in links):
             found.append(f"uses {what}, which cannot be saved: {remedy}")
+    renamed = sorted(link for link, names in links.items() if link.endswith(_GONE) and names)
+    if renamed:  # CRIU saves it under a name of its own, which is not there any more later
+        found.append(
+            f"uses {renamed[0].removesuffix(_GONE)}, which cannot be saved: it has lost the name "
+            "by which it was opened, and has another one. Named semaphores are so, as Python's "
+            "multiprocessing makes them unless it forks"
+        )
     return found
 
 
-def _links(folder: str) -> list[str]:
-    found = []
+def _links(folder: str) -> dict[str, int]:
+    """What descriptors or mappings are of, and how many names that has."""
+    found = {}
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                found.append(os.readlink(f"{folder}/{name}"))
+                path = f"{folder}/{name}"
+                found[os.readlink(path)] = os.stat(path).st_nlink
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import select
 import signal
@@ -124,6 +125,19 @@ def io_uring(folder: str) -> None:
     ready(folder)
     wait_for(f"{folder}/go")
     print(f"still here {fd >= 0}", flush=True)
+
+
+def semaphore(folder: str) -> None:
+    """As sem_open makes it: mapped by a name that is gone when it has got its own."""
+    opened = Path(folder, "made")
+    opened.write_bytes(bytes(32))
+    with opened.open("r+b") as file, mmap.mmap(file.fileno(), 32) as mapped:
+        os.link(opened, f"{folder}/named")
+        opened.unlink()
+        ready(folder)
+        wait_for(f"{folder}/go")
+        mapped[0] = 1
+    print("still here True", flush=True)
 
 
 def unix_stream(folder: str, path: str) -> None:

@@ -522,8 +522,12 @@ def test_a_claim_waits_for_the_rank_to_be_restored(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("io_uring", "io_uring"), ("orphan", "no longer below")]
-)
+    ("name", "words"),
+    [
+        ("io_uring", "io_uring"), ("orphan", "no longer below"),
+        ("semaphore", "made, which cannot be saved: it has lost the name"),
+    ],
+)  # fmt: skip
 def test_what_cannot_be_saved_is_named_and_runs_on(place: Place, name: str, words: str) -> None:
     launched = place.program(name)
     if launched.text("out") == "none\n":
