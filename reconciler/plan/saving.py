@@ -7,7 +7,7 @@ It is tried again when the next one would be due, never at once.
 
 from __future__ import annotations
 
-from rankfold.reconciler.actions import Action, Barrier, Conclude, Save, Upload
+from rankfold.reconciler.actions import Action, Barrier, Conclude, Save, Upload, subject
 from rankfold.reconciler.model import Checkpoint, Job, Record
 from rankfold.reconciler.plan.index import Index
 
@@ -133,6 +133,9 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
     save, seen = record.save, index.observed.transfers.get(record.name)
     if save is None or save.stage != "uploading" or seen is None or seen.number != save.number:
         return None
+    again = Upload(record.name, save.number, keep)
+    if subject(again) in index.in_flight:  # who it starts is not there yet
+        return None
     if seen.lives and seen.stuck:
         if save.tries < TRIES or rests:
             return Upload(record.name, save.number, keep, stuck=True)
@@ -148,9 +151,7 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
     if failed or (save.tries >= TRIES and not rests):
         why = seen.error or save.error or "what uploads it ends again and again"
         return Conclude(record.name, save.number, error=why)
-    return (
-        Upload(record.name, save.number, keep) if waited(save.tries, save.tried_at, now) else None
-    )
+    return again if waited(save.tries, save.tried_at, now) else None
 
 
 def _stands_still(index: Index, record: Record) -> bool:

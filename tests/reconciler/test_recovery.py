@@ -237,6 +237,24 @@ def test_an_upload_that_hangs_is_begun_again_and_given_up_after_so_many_times() 
     assert answer is not None and "hangs again and again" in answer.error and place.works("a")
 
 
+def test_an_upload_that_is_just_being_begun_is_not_over() -> None:
+    """The one before was killed for it."""
+    place = fleet(job())
+    place.uploads = "slow"
+    place.update("a", asked="t")
+    while "a" not in place.transfers or not place.transfers["a"].lives:
+        place.turn()
+    save = place.records["a"].save
+    assert save is not None
+    place.update("a", save=replace(save, tries=saving.TRIES))
+    place.transfers["a"] = replace(place.transfers["a"], lives=False)
+    place.in_flight = frozenset({"the snapshots of a"})
+    assert place.plan().actions == ()
+    place.in_flight = frozenset()
+    (action,) = place.plan().actions
+    assert isinstance(action, actions.Conclude)
+
+
 def test_a_fetch_that_hangs_is_begun_again() -> None:
     place = fleet(job())
     stored(place)

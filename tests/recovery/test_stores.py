@@ -123,6 +123,7 @@ def test_a_store_that_hangs_during_an_upload(
 
 
 def test_a_store_that_is_slow_is_waited_for(far: Far, undisturbed: dict[str, bytes]) -> None:
+    far.rankfold.environment["RANKFOLD_STUCK"] = "60"  # many requests, and then the first byte
     far.ticks()
     far.line.slow_s = 0.1
     far.line.becomes("slow")
