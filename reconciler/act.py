@@ -369,7 +369,7 @@ class Executor:
                 action.job, step="ended", phase=action.phase, placement=(), proxies={}, detached=(),
                 save=None, restore=None, dump=None,
                 ending=ending, exits=tuple(each.exit_status if each else None for each in seen),
-                gpu_seconds=used_so_far(record), held_since=None, error="", restore=None,
+                gpu_seconds=used_so_far(record), held_since=None, error="",
             )  # fmt: skip
             kind = "Normal" if action.phase == "Succeeded" else "Warning"
             self.store.event(f"Job/{action.job}", action.phase, ending.message, kind)
