@@ -126,6 +126,9 @@ struct hal {
 	 * reads as zero. A chunk may only be destroyed when nothing maps it and no submitted work
 	 * uses it. Their numbers are below HAL_CHUNK_NUMBERS. */
 	int (*chunk_create)(struct hal_device *, uint32_t *chunk);
+	/* The same, but it may hold anything: whoever calls overwrites all of it before it is read.
+	 * NULL: there is nothing to be gained by it. */
+	int (*chunk_create_unclean)(struct hal_device *, uint32_t *chunk);
 	void (*chunk_destroy)(struct hal_device *, uint32_t chunk);
 
 	/* A window. map, unmap and protect only when no submitted kernel or product runs in the

@@ -17,6 +17,7 @@ CELLS = 2  # of a page
 CELL = CHUNK // CELLS
 Page = tuple[int, ...]
 ZEROS: Page = (0,) * CELLS
+GARBAGE: Page = (-77,) * CELLS  # of whoever had the chunk before
 
 
 class Anything(int):
@@ -58,10 +59,10 @@ class Device:
         self.keep: list[Any] = []
         self.table = ffi.new("struct hal *")
         fields = dict(ffi.typeof("struct hal").fields)
-        for name in ("chunk_create", "chunk_destroy", "space_create", "space_destroy", "space_map",
-                     "space_unmap", "space_protect", "space_copied", "space_error",
-                     "space_map_host", "stream_create", "stream_destroy", "room", "submit",
-                     "completed", *(["space_own"] if beneath else [])):  # fmt: skip
+        for name in ("chunk_create", "chunk_create_unclean", "chunk_destroy", "space_create",
+                     "space_destroy", "space_map", "space_unmap", "space_protect", "space_copied",
+                     "space_error", "space_map_host", "stream_create", "stream_destroy", "room",
+                     "submit", "completed", *(["space_own"] if beneath else [])):  # fmt: skip
             callback = ffi.callback(fields[name].type, getattr(self, name), onerror=self.failed)
             self.keep.append(callback)
             setattr(self.table, name, callback)
@@ -88,6 +89,12 @@ class Device:
         out[0] = self.free.pop()
         self.content[out[0]] = ZEROS
         return 0
+
+    def chunk_create_unclean(self, device: Any, out: Any) -> int:
+        error = self.chunk_create(device, out)
+        if not error:
+            self.content[out[0]] = GARBAGE
+        return error
 
     def chunk_destroy(self, _: Any, chunk: int) -> None:
         if chunk in self.stuck or any(chunk in s.values() for s in self.spaces.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,49 @@ def test_capacity_and_zeroed_chunks() -> None:
         assert device.hal.space_map(space.handle, at + CHUNK, chunk[0], True) == 0
         got = space.read(at, 3 * CHUNK // 4, np.uint32).reshape(3, -1)
         assert (got[0] == 7).all() and (got[1] == 0).all() and (got[2] == 7).all()
+
+
+def held_by_the_host() -> int:
+    """Bytes that the chunks of all devices of this process take."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if "rankfold-device" in str(link.readlink()):
+                stat = link.stat()
+                found[stat.st_ino] = stat.st_blocks * 512
+    return sum(found.values())
+
+
+def test_chunks_that_are_overwritten_keep_the_hosts_pages() -> None:
+    """Free ones keep them, some; whoever takes one to be read as zero gets zeros; a device that is
+    empty has no memory of the host's."""
+    before, stay, chunks = held_by_the_host(), 64, 70
+    with Device(memory=chunks * CHUNK) as device:
+        space, chunk = device.space(), ffi.new("uint32_t *")
+        at = space.put(np.full(chunks * CHUNK // 4, 7, np.uint32))
+
+        def held() -> int:
+            return (held_by_the_host() - before) // CHUNK
+
+        def leave(n: int) -> None:
+            assert device.hal.space_unmap(space.handle, at + n * CHUNK) == 0
+            device.hal.chunk_destroy(device.handle, space.chunks[n])
+
+        leave(0)
+        leave(1)
+        assert held() == chunks
+        for n, create in enumerate((device.hal.chunk_create_unclean, device.hal.chunk_create)):
+            assert create(device.handle, chunk) == 0
+            assert device.hal.space_map(space.handle, at + n * CHUNK, chunk[0], True) == 0
+            space.chunks[n] = chunk[0]
+        assert held() == chunks - 1, "zeros take a hole, and nothing else"
+        assert (space.read(at + CHUNK, CHUNK // 4, np.uint32) == 0).all()
+        for n in range(chunks - 1):
+            leave(n)
+        assert held() == stay + 1
+        leave(chunks - 1)
+        assert held() == 0
+        space.chunks.clear()
 
 
 def test_map_refuses_what_is_outside_or_crooked(device: Device, space: Space) -> None:

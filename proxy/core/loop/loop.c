@@ -22,6 +22,7 @@
 
 #define LOOP_SPIN_NS 50000u   /* awake without progress before it sleeps, */
 #define LOOP_NEAR_NS 1000000u /* and where the device is about to be done */
+#define NEAR_LOOKS 8          /* between two turns meanwhile, at the device alone */
 #define WAIT_MAX 128          /* the kernel's limit for futex_waitv */
 
 /* A fault of ours, before it does harm far from where it happened. */
@@ -151,25 +152,44 @@ static bool near(const struct proxy *p)
 	return found;
 }
 
+static uint64_t done(const struct proxy *p)
+{
+	uint64_t works = p->hal->completed(p->transfers.stream);
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		works += rank_done(p->ranks[i]);
+	return works;
+}
+
+struct waiting {
+	struct spin spin;
+	bool wanted; /* its core, by others; who sleeps comes before them when it is woken */
+};
+
+/* Nothing has happened in a turn. True: it has slept. */
+static bool wait_for_more(struct proxy *p, struct waiting *w)
+{
+	if (spin_on(&w->spin, LOOP_SPIN_NS))
+		return false;
+	if (w->wanted || !spin_on(&w->spin, LOOP_NEAR_NS) || !near(p)) {
+		sleep_until_called(p);
+		return true;
+	}
+	uint64_t before = done(p);
+	for (int n = 0; n < NEAR_LOOKS && done(p) == before; n++)
+		w->wanted |= spin_give_way();
+	return false;
+}
+
 void *loop_main(void *proxy)
 {
 	struct proxy *p = proxy;
-	struct spin spin = {0};
-	bool wanted =
-		false; /* its core, by others; who sleeps comes before them when it is woken */
+	struct waiting w = {0};
 	while (!mailbox_stopping(p)) {
 		turn_begin(&p->turn);
 		loop_turn(p);
-		if (p->turn.progress) {
-			spin_reset(&spin);
-			wanted = false;
-		} else if (!p->turn.settled && !spin_on(&spin, LOOP_SPIN_NS) &&
-			   (wanted || !spin_on(&spin, LOOP_NEAR_NS) || !near(p))) {
-			sleep_until_called(p);
-			spin_reset(&spin);
-			wanted = false;
-		}
-		wanted |= spin_give_way();
+		if (p->turn.progress || (!p->turn.settled && wait_for_more(p, &w)))
+			w = (struct waiting){0};
+		w.wanted |= spin_give_way();
 	}
 	return NULL;
 }

@@ -12,10 +12,12 @@ uint32_t chunk_number(const struct device_memory *d, const struct chunk *c)
 	return (uint32_t)(c - d->chunks);
 }
 
-int chunk_new(struct device_memory *d, struct chunk **out)
+int chunk_new(struct device_memory *d, bool blank, struct chunk **out)
 {
 	uint32_t number;
-	int error = d->hal->chunk_create(d->device, &number);
+	int error = blank || !d->hal->chunk_create_unclean
+			    ? d->hal->chunk_create(d->device, &number)
+			    : d->hal->chunk_create_unclean(d->device, &number);
 	if (error)
 		return error;
 	*out = &d->chunks[number];

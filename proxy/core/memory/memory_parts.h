@@ -5,7 +5,8 @@
 #include "memory.h"
 
 int64_t chunk_room(const struct device_memory *); /* negative: some that were promised are lost */
-int chunk_new(struct device_memory *, struct chunk **);    /* of no page yet */
+/* Of no page yet. Not blank: it may hold anything, and all of it is to be overwritten. */
+int chunk_new(struct device_memory *, bool blank, struct chunk **);
 void chunk_let_go(struct device_memory *, struct chunk *); /* of no page any more */
 /* Read-only if other pages refer to it, which must be guarded then. */
 int page_map(struct rank_memory *, uint32_t page, struct chunk *);

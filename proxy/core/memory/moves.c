@@ -92,11 +92,11 @@ static enum outcome fail(struct rank_memory *m, int error)
 	return ENDED;
 }
 
-/* A chunk of those that were promised. */
-static enum outcome take(struct rank_memory *m, struct chunk **c)
+/* A chunk of those that were promised; not blank: all of it is to be overwritten. */
+static enum outcome take(struct rank_memory *m, bool blank, struct chunk **c)
 {
 	struct device_memory *d = m->device;
-	int error = d->used < d->total ? chunk_new(d, c) : CU_OUT_OF_MEMORY;
+	int error = d->used < d->total ? chunk_new(d, blank, c) : CU_OUT_OF_MEMORY;
 	if (!error) {
 		d->reserved--;
 		return SUBMITTED;
@@ -111,15 +111,15 @@ static enum outcome take(struct rank_memory *m, struct chunk **c)
 static enum outcome submit_in(struct rank_memory *m, struct move *v)
 {
 	struct device_memory *d = m->device;
+	const struct page *page = &m->pages[v->page];
+	const bool blank = !page->common && !page->in_image;
 	struct chunk *c;
-	enum outcome taken = take(m, &c);
+	enum outcome taken = take(m, blank, &c);
 	if (taken != SUBMITTED)
 		return taken;
 	m->move_submitted++;
 	copies_named(m, v->page);
-	const struct page *page = &m->pages[v->page];
-	const uint8_t *from = page->common || page->in_image ? page_on_host(m, v->page, false)
-							     : NULL;
+	const uint8_t *from = blank ? NULL : page_on_host(m, v->page, false);
 	int error = page_map(m, v->page, c);
 	if (error) {
 		chunk_let_go(d, c);
@@ -153,7 +153,7 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	if (error)
 		return fail(m, error);
 	struct chunk *c;
-	enum outcome taken = take(m, &c);
+	enum outcome taken = take(m, zeros, &c);
 	if (taken != SUBMITTED)
 		return taken;
 	m->move_submitted++;

@@ -164,6 +164,14 @@ bool rank_near(const struct rank *r)
 	return false;
 }
 
+uint64_t rank_done(const struct rank *r)
+{
+	uint64_t works = 0;
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		works += r->proxy->hal->completed(r->queue.streams[n]->hal);
+	return works;
+}
+
 static uint64_t woken_at(const struct rank *r, const struct stream *s)
 {
 	uint64_t last = wake_at(r, s);

@@ -21,9 +21,10 @@ bool rank_runs_for_others(const struct rank *); /* works that others' items comp
 /* Marks what is first in each stream and runs on the device; does any of that still? */
 void rank_mark_running(struct rank *);
 bool rank_runs_marked(const struct rank *);
-bool rank_near(const struct rank *);   /* its device will soon have done what somebody waits for */
-void rank_sleep(struct rank *);        /* before the loop sleeps: which completions wake it */
-void rank_drop_streams(struct rank *); /* with all that is queued; nothing of it is in flight */
+bool rank_near(const struct rank *); /* its device will soon have done what somebody waits for */
+uint64_t rank_done(const struct rank *); /* works that have completed, of all its streams */
+void rank_sleep(struct rank *);          /* before the loop sleeps: which completions wake it */
+void rank_drop_streams(struct rank *);   /* with all that is queued; nothing of it is in flight */
 /* What is wrong with the rank's streams, or NULL (valid.c). Adds the works that use the rank's
  * memory and the requests that wait for an answer here. */
 const char *queue_invalid(const struct rank *, uint32_t *inflight, uint32_t *slots);

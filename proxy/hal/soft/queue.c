@@ -589,6 +589,7 @@ __attribute__((visibility("default"))) const struct hal hal_soft = {
 	.device_open = soft_device_open,
 	.device_close = soft_device_close,
 	.chunk_create = soft_chunk_create,
+	.chunk_create_unclean = soft_chunk_create_unclean,
 	.chunk_destroy = soft_chunk_destroy,
 	.space_create = soft_space_create,
 	.space_destroy = soft_space_destroy,

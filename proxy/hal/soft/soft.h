@@ -151,9 +151,12 @@ struct hal_stream {
 	_Alignas(64) struct soft_item items[SOFT_QUEUE_WORKS];
 };
 
+#define SOFT_UNCLEAN_MAX 64u /* free chunks that keep memory of the host's */
+
 struct soft_chunk {
 	_Atomic uint32_t next; /* chunk + 1, among the free or a space's copied ones; 0: the last */
 	uint32_t page;         /* copied: where it is */
+	bool unclean;          /* free, and holds what it held */
 };
 
 struct hal_device {
@@ -166,6 +169,7 @@ struct hal_device {
 	/* The first free chunk + 1, the lowest at first; the high half counts what was taken, so that
 	 * nobody takes a list for the one it was. */
 	_Atomic uint64_t free;
+	_Atomic uint32_t unclean; /* of these, SOFT_UNCLEAN_MAX at most */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	struct hal_stream *_Atomic first, *last; /* under the lock, but for looks while spinning */
@@ -179,9 +183,10 @@ struct hal_device {
 
 /* space.c */
 int soft_chunk_create(struct hal_device *, uint32_t *chunk);
+int soft_chunk_create_unclean(struct hal_device *, uint32_t *chunk);
 void soft_chunk_destroy(struct hal_device *, uint32_t chunk); /* from any thread */
 /* Whatever the capacity says; its content is unknown. From any thread, in signal handlers too. */
-bool soft_chunk_take(struct hal_device *, uint32_t *chunk);
+bool soft_chunk_take(struct hal_device *, uint32_t *chunk, bool *unclean);
 int soft_memory_open(struct hal_device *);
 void soft_memory_close(struct hal_device *);
 int soft_space_create(struct hal_device *, struct hal_space **);

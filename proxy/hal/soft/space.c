@@ -45,7 +45,7 @@ void soft_memory_close(struct hal_device *device)
 	free(device->chunks);
 }
 
-bool soft_chunk_take(struct hal_device *device, uint32_t *chunk)
+bool soft_chunk_take(struct hal_device *device, uint32_t *chunk, bool *unclean)
 {
 	uint64_t first = atomic_load(&device->free), next;
 
@@ -55,34 +55,79 @@ bool soft_chunk_take(struct hal_device *device, uint32_t *chunk)
 		*chunk = (uint32_t)first - 1;
 		next = ((first >> 32) + 1) << 32 | atomic_load(&device->chunks[*chunk].next);
 	} while (!atomic_compare_exchange_weak(&device->free, &first, next));
+	*unclean = device->chunks[*chunk].unclean;
+	device->chunks[*chunk].unclean = false;
+	if (*unclean)
+		atomic_fetch_sub(&device->unclean, 1);
 	return true;
 }
 
-int soft_chunk_create(struct hal_device *device, uint32_t *chunk)
+/* The hole gives the pages back and makes the next owner read zeros. */
+static void clean(const struct hal_device *device, uint32_t chunk)
+{
+	if (fallocate(device->memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+		      (off_t)chunk * (off_t)RF_CHUNK_BYTES, RF_CHUNK_BYTES) != 0)
+		abort(); /* a chunk that keeps its content must never be given out */
+}
+
+static int create(struct hal_device *device, uint32_t *chunk, bool *unclean)
 {
 	uint64_t held = atomic_load(&device->held);
 
 	if ((uint32_t)held >= device->chunk_count)
 		return held >= SOFT_UNTOLD ? SOFT_NOT_READY : SOFT_OUT_OF_MEMORY;
-	if (!soft_chunk_take(device, chunk))
+	if (!soft_chunk_take(device, chunk, unclean))
 		return SOFT_OUT_OF_MEMORY;
 	atomic_fetch_add(&device->held, 1);
 	return 0;
 }
 
+int soft_chunk_create_unclean(struct hal_device *device, uint32_t *chunk)
+{
+	bool unclean;
+
+	return create(device, chunk, &unclean);
+}
+
+int soft_chunk_create(struct hal_device *device, uint32_t *chunk)
+{
+	bool unclean = false;
+	int error = create(device, chunk, &unclean);
+
+	if (unclean)
+		clean(device, *chunk);
+	return error;
+}
+
+static void give_back(struct hal_device *device)
+{
+	for (uint32_t i = 0; i < device->numbers; i++)
+		if (device->chunks[i].unclean)
+			clean(device, i);
+	for (uint32_t i = 0; i < device->numbers; i++)
+		device->chunks[i].unclean = false;
+	atomic_store(&device->unclean, 0);
+}
+
+/* Some free chunks keep what they hold: most are taken again at once, for something that is copied
+ * there, and new pages of the system cost more than that copy. An empty device has none. */
 void soft_chunk_destroy(struct hal_device *device, uint32_t chunk)
 {
 	uint64_t first = atomic_load(&device->free), next;
+	bool unclean = atomic_load(&device->unclean) < SOFT_UNCLEAN_MAX;
 
-	/* The hole gives the pages back and makes the next owner read zeros. */
-	if (fallocate(device->memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-		      (off_t)chunk * (off_t)RF_CHUNK_BYTES, RF_CHUNK_BYTES) != 0)
-		abort(); /* a chunk that keeps its content must never be given out */
-	atomic_fetch_sub(&device->held, 1);
+	if (unclean)
+		atomic_fetch_add(&device->unclean, 1);
+	else
+		clean(device, chunk);
+	device->chunks[chunk].unclean = unclean;
+	bool empty = atomic_fetch_sub(&device->held, 1) == 1;
 	do {
 		atomic_store(&device->chunks[chunk].next, (uint32_t)first);
 		next = first >> 32 << 32 | (chunk + 1);
 	} while (!atomic_compare_exchange_weak(&device->free, &first, next));
+	if (empty && atomic_load(&device->unclean)) /* nothing runs that takes any */
+		give_back(device);
 }
 
 /* ---- spaces ---- */

@@ -56,8 +56,9 @@ static bool copy(struct hal_space *space, uint32_t page)
 {
 	struct hal_device *device = space->device;
 	uint32_t chunk;
+	bool unclean; /* all of it is overwritten */
 
-	if (!soft_chunk_take(device, &chunk))
+	if (!soft_chunk_take(device, &chunk, &unclean))
 		return false;
 	atomic_fetch_add(&device->held, SOFT_UNTOLD + 1);
 	if (!replace(device, space->base + page * RF_CHUNK_BYTES, chunk)) {
