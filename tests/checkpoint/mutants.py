@@ -162,8 +162,8 @@ MUTANTS = [
     Mutant(
         "old-incarnation-finishes",
         SAVE,
-        "            self._permitted()\n            if not",
-        "            if not",
+        "            self._permitted()\n            name, data",
+        "            name, data",
         ON_REFUSALS + "test_incarnations",
     ),
     Mutant(
