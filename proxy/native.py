@@ -232,7 +232,8 @@ class Native:
         self._lib.proxy_status(self._proxy, s)
         return {
             "used": s.used_bytes, "swap": s.swap_bytes, "switches": s.switches,
-            "swapped_in": s.swapped_in, "swapped_out": s.swapped_out, "kernels": s.kernels,
+            "swapped_in": s.swapped_in, "swapped_out": s.swapped_out,
+            "swapped_alike": s.swapped_alike, "kernels": s.kernels,
             "wakeups": s.wakeups, "squashed": s.squashed, "shared": s.shared_bytes,
             "spared": s.spared_bytes, "copies": s.copies, "unforeseen": s.unforeseen,
             "shares": bool(s.shares), "checked": s.checked, "prepared": s.prepared,

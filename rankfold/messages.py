@@ -201,6 +201,7 @@ class ProxyStatus(Struct, frozen=True):
     `history`: ranks of the last placements that ended; `trouble`: what keeps jobs from leaving.
     Counters are since the proxy began: `squashed` operations were done by another rank's; `spared`
     bytes were not moved in or out, because another rank had them here or the host had them already;
+    `swapped_alike` of those that were, though another rank held the same at that address;
     `copies` of chunks were made before they were written, `unforeseen` ones while they were.
     `prepared` chunks came before their rank's turn. `shared`: bytes of several ranks now;
     `shares`: whether ranks may share here, null if an older proxy does not say."""
@@ -217,6 +218,7 @@ class ProxyStatus(Struct, frozen=True):
     switches: Size = 0
     swapped_in: Size = 0
     swapped_out: Size = 0
+    swapped_alike: Size = 0
     kernels: Size = 0
     wakeups: Size = 0
     squashed: Size = 0

@@ -193,14 +193,15 @@ int proxy_function_ready(struct proxy *proxy, uint64_t token, int error, const c
 
 struct proxy_status {
 	uint64_t used_bytes, swap_bytes, switches, swapped_in, swapped_out, kernels, wakeups;
-	uint64_t squashed;     /* works that were not done, as another rank's was for both */
-	uint64_t shared_bytes; /* of those used: of several ranks */
-	uint64_t spared_bytes; /* not moved in or out: another rank or the host had them */
-	uint64_t copies;       /* of chunks, before they were written */
-	uint64_t unforeseen;   /* and while a kernel wrote what nothing had said it would */
-	uint64_t prepared;     /* chunks that came before their rank's turn */
-	uint32_t shares;       /* may ranks share? as its configuration says */
-	uint64_t checked;      /* parts of buffers whose bytes were compared with what is equal */
+	uint64_t swapped_alike; /* bytes of both: another rank held the same at that address */
+	uint64_t squashed;      /* works that were not done, as another rank's was for both */
+	uint64_t shared_bytes;  /* of those used: of several ranks */
+	uint64_t spared_bytes;  /* not moved in or out: another rank or the host had them */
+	uint64_t copies;        /* of chunks, before they were written */
+	uint64_t unforeseen;    /* and while a kernel wrote what nothing had said it would */
+	uint64_t prepared;      /* chunks that came before their rank's turn */
+	uint32_t shares;        /* may ranks share? as its configuration says */
+	uint64_t checked;       /* parts of buffers whose bytes were compared with what is equal */
 };
 void proxy_status(struct proxy *proxy, struct proxy_status *status);
 struct proxy_job_status {

@@ -46,6 +46,33 @@ def test_a_chunk_of_several_goes_out_once_and_comes_in_for_all(make: Make) -> No
     assert world.memory.holes == 0
 
 
+def test_of_what_is_moved_counts_apart_what_another_rank_holds_alike(make: Make) -> None:
+    """By what is known of its content, whether it is one chunk or two; not what is private, nor
+    what a rank of another group holds by the same name."""
+    world = make(4, 5, groups=(1, 1, 2, 3))
+    first, second, alone, _ = world.ranks
+
+    def alike() -> int:
+        return int(world.memory.swapped_alike) // CHUNK
+
+    same(first, second, alone)
+    assert first.refs(0) == 1, "nobody has looked yet whether they are the same"
+    out(first, second, alone)
+    assert world.memory.swapped_out == 3 * CHUNK, "each into its own image"
+    assert alike() == 2
+    for rank in (first, second, alone):
+        assert rank.ask(ACTIVATE)
+        world.settle()
+    assert alike() == 3 and first.refs(0) == 2, "one chunk for two came in"
+    own(second, 0)
+    second.write(0, PRIVATE)
+    moved = world.memory.swapped_out
+    out(first, second, alone)
+    assert world.memory.swapped_out == moved + CHUNK
+    assert alike() == 3, "what differs now is private"
+    world.check()
+
+
 def test_what_was_moved_in_and_has_not_changed_is_not_moved_out(make: Make) -> None:
     world = shared(make, 2, pages=2)
     first, second, _ = world.ranks

@@ -318,6 +318,8 @@ class World:
         for name in self.gone:
             counted = [getattr(rank.memory.counted, name) for rank in self.ranks]
             assert sum(counted) + self.gone[name] == getattr(self.memory, name)
+        swapped = self.memory.swapped_in + self.memory.swapped_out
+        assert self.memory.swapped_alike <= swapped
         self.check_copies()
         for all_ in users.values():
             assert len({addr for _, addr in all_}) == 1 == len({spaces[s].group for s, _ in all_})

@@ -392,6 +392,7 @@ static void run_status(struct proxy *p, void *arg)
 				   .switches = p->counters.switches,
 				   .swapped_in = p->memory.swapped_in,
 				   .swapped_out = p->memory.swapped_out,
+				   .swapped_alike = p->memory.swapped_alike,
 				   .kernels = p->counters.kernels,
 				   .shared_bytes = p->memory.shared * RF_CHUNK_BYTES,
 				   .spared_bytes = p->memory.spared,

@@ -256,6 +256,7 @@ struct device_memory {
 	struct hal_stream *in, *out;         /* queues of the moves */
 	struct hal_space *scratch;           /* where new chunks of OWN are written, by number */
 	uint64_t swapped_in, swapped_out;    /* bytes */
+	uint64_t swapped_alike;              /* of these: another rank held the same there */
 	uint64_t copies_held;                /* on the host, for several ranks */
 	uint64_t holes, refilled;            /* punched into images, and later written again */
 	bool fresh;                          /* some rank has pages in its list of these */

@@ -44,7 +44,9 @@ bool copies_image_has(struct rank_memory *, uint32_t page);
 bool copies_has(struct rank_memory *, uint32_t page);
 struct copy *copies_find(struct rank_memory *, uint32_t page);
 bool copies_turn(struct device_memory *);
-void blank_let_go(struct rank_memory *);          /* forget.c: if no work is submitted */
+void blank_let_go(struct rank_memory *); /* forget.c: if no work is submitted */
+/* Does another rank of the group hold the same there, wherever it has it? */
+bool sharing_alike(struct rank_memory *, uint32_t page);
 bool sharing_ample(const struct device_memory *); /* is there a chunk for each page of all ranks? */
 bool sharing_stays_apart(const struct rank_memory *, uint32_t page);
 uint64_t sharing_fitness(const struct rank_memory *, uint64_t addr, uint64_t bytes);

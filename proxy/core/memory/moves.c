@@ -236,13 +236,20 @@ static enum outcome submit(struct rank_memory *m)
 
 /* ---- completion ---- */
 
+static void count_swapped(struct rank_memory *m, uint32_t page, uint64_t *bytes)
+{
+	*bytes += RF_CHUNK_BYTES;
+	if (sharing_alike(m, page))
+		m->device->swapped_alike += RF_CHUNK_BYTES;
+}
+
 static void complete_in(struct rank_memory *m, const struct move *v)
 {
 	if (prepares(m))
 		prepared(m);
 	if (!v->hal_seq)
 		return;
-	m->device->swapped_in += RF_CHUNK_BYTES;
+	count_swapped(m, v->page, &m->device->swapped_in);
 	if (!m->alone)
 		return;
 	copy_forget(m, v->page); /* nobody to make room for: no second copy */
@@ -262,7 +269,7 @@ static void complete_out(struct rank_memory *m, const struct move *v)
 		return;
 	}
 	if (v->copied)
-		d->swapped_out += RF_CHUNK_BYTES;
+		count_swapped(m, v->page, &d->swapped_out);
 	else if (!m->whole) {
 		d->spared += RF_CHUNK_BYTES;
 		m->counted.spared += RF_CHUNK_BYTES;

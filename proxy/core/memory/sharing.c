@@ -245,6 +245,19 @@ bool sharing_soon(struct rank_memory *m, uint32_t page)
 	return who_has(m, page, false) && !who_has(m, page, true);
 }
 
+bool sharing_alike(struct rank_memory *m, uint32_t index)
+{
+	const struct device_memory *d = m->device;
+	const struct chunk *c = m->pages[index].chunk;
+	bool alike = c && c->refs > 1;
+	for (uint32_t i = 0; i < d->count && !alike; i++) {
+		struct rank_memory *o = d->all[i];
+		alike = o != m && o->group == m->group && o->pages[index].buffers &&
+			!page_blank(o, index) && content_same(m, o, index);
+	}
+	return alike;
+}
+
 int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page)
 {
 	bool content = to->pages[page].in_image || to->pages[page].common;
