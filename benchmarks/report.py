@@ -18,16 +18,18 @@ FOLDER = REPOSITORY / "build/bench"
 
 @dataclass(frozen=True)
 class Figure:
-    """One number, what it should be, and how it was measured."""
+    """One number, what it should be, if anybody has said, and how it was measured."""
 
     value: float
     unit: str
-    target: float
+    target: float | None
     better: Literal["lower", "higher"]
     how: str
 
     @property
-    def holds(self) -> bool:
+    def holds(self) -> bool | None:
+        if self.target is None:
+            return None
         return self.value <= self.target if self.better == "lower" else self.value >= self.target
 
 
@@ -71,5 +73,6 @@ def table(figures: Mapping[str, Figure]) -> str:
     for name, f in figures.items():
         sign = "≤" if f.better == "lower" else "≥"
         verdict = "holds" if f.holds else "DOES NOT HOLD"
-        lines.append(f"{name:28} {f.value:10.4g} {f.unit:9} {sign} {f.target:<7g} {verdict}")
+        aim = "no target" if f.target is None else f"{sign} {f.target:<7g} {verdict}"
+        lines.append(f"{name:28} {f.value:10.4g} {f.unit:9} {aim}")
     return "\n".join(lines)

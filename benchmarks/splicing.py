@@ -13,13 +13,18 @@ mini-batch is the mean over the steps behind the first ones, and over the ranks;
 rounds' ratios counts.
   fold_…            the device has memory for all ranks
   fold_one_…        it has memory for one, and an eighth: what the rank alone has at its peak
-  fold_nosquash_…   as fold_…, and each rank does all of its own work
+  fold_nosquash_…   as fold_…, and each rank does all of its own work; one round
+  fold_one_noprepare_…   as fold_one_…, and no rank's memory comes before its turn; one round of
+                    four ranks
 Counters are the proxy's own, from the first lines of output to the end of the run.
   switch   Two ranks with kernels without end, whose time slice is nothing: the device changes hands
            as often as it can. Their time beyond that of the same launches in whole slices, per
            switch.
   memory   Chunks in use, on the device and in images, looked at every few milliseconds.
-  tandem   A second build, in which each call from outside into the barrier's files is timed.
+  resize   Four ranks go from one device to two and back, four times a run, on devices where ranks
+           share and on such where they do not. Seconds to stop, save and place.
+  tandem, versions   Builds in which each call from outside into some files is timed: the barrier's;
+           those that keep versions, and find what a launch reads and writes.
 
 Noise. Two busy threads on two cores, and others may use the machine. Starting ranks takes longer
 than what is measured, so there are few rounds; the plot shows every one.
@@ -68,7 +73,8 @@ SHARED_BYTES = 4096 + 2 * 8 * (4 * MiB)  # struct shared of dispatch_inprocess.c
 EVERYBODY = 4096 * MiB  # memory for all ranks
 LINE, FIRST_LINES = "step ", 2  # of output: one a mini-batch
 COUNTERS = (
-    "switches", "swapped_in", "swapped_out", "kernels", "squashed", "spared", "copies",
+    "switches", "swapped_in", "swapped_out", "swapped_alike", "kernels", "squashed", "spared",
+    "copies", "prepared",
 )  # fmt: skip
 TARGETS = {"fold_large_state_4": 0.95, "fold_one_large_state_4": 0.95}
 
@@ -100,11 +106,14 @@ PROGRAMS = {
 class Effort:
     ranks: tuple[int, ...]
     rounds: int
+    large: int  # rounds of the program whose runs take longest
     share: float  # of the usual steps
 
 
-USUAL = Effort((2, 4, 8), 2, 1.0)
-QUICK = Effort((2,), 1, 0.25)
+USUAL = Effort((2, 4, 8), 3, 2, 1.0)
+QUICK = Effort((2,), 1, 1, 0.25)
+BESIDE = ("fold_nosquash", "fold_one_noprepare")  # to compare with; one round
+UNPREPARED = BESIDE[1]  # with one number of ranks only
 
 
 @dataclass
@@ -115,7 +124,7 @@ class Measured:
     counters: dict[str, dict[str, float]] = field(default_factory=dict)  # per mini-batch
 
     def ratios(self, side: str) -> list[float]:
-        sides = zip(self.milliseconds[side], self.milliseconds["reference"], strict=True)
+        sides = zip(self.milliseconds[side], self.milliseconds["reference"], strict=False)
         return [mine / reference for mine, reference in sides]
 
 
@@ -210,9 +219,10 @@ def measure(
     steps = max(5, int(effort.share * program.steps * 8 / ranks))
     command = program.command(executable, steps)
     found = Measured({name: [] for name in sides})
-    for number in range(effort.rounds):
+    for number in range(effort.large if program is PROGRAMS["large_state"] else effort.rounds):
         printed: dict[str, list[str]] = {}
-        order = list(sides) if number % 2 == 0 else list(reversed(sides))
+        order = [name for name in sides if number == 0 or name not in BESIDE]
+        order = order if number % 2 == 0 else list(reversed(order))
         for name in order:
             side = sides[name]
             printed[name] = side.run(command, ranks, CORES[number // 2 % 2])
@@ -248,7 +258,8 @@ def program_figures(name: str, ranks: int, found: Measured) -> dict[str, Figure]
             f"{statistics.median(times):.2f} ms a mini-batch, reference {reference:.2f} ms; "
             f"a mini-batch: {counted['switches']:.1f} switches, {moved / MiB:.2f} MiB moved, "
             f"{counted['kernels']:.0f} kernels, {counted['squashed']:.0f} operations squashed, "
-            f"{counted['copies']:.1f} chunks copied, {counted['spared'] / MiB:.2f} MiB spared"
+            f"{counted['copies']:.1f} chunks copied, {counted['prepared']:.1f} prepared, "
+            f"{counted['spared'] / MiB:.2f} MiB spared"
         )
         if name == "launch_bound":
             how += f"; {LAUNCHES_PER_STEP * ranks / reference * 1e3:.0f} launches a second"
@@ -261,7 +272,11 @@ def program_figures(name: str, ranks: int, found: Measured) -> dict[str, Figure]
             )
         if side == "fold_one":
             how = "in and out; memory for one rank and an eighth"
-            figures[f"moved_{name}_{ranks}"] = Figure(moved / MiB, "MiB", 0.0, "lower", how)
+            figures[f"moved_{name}_{ranks}"] = Figure(moved / MiB, "MiB", None, "lower", how)
+            figures[f"moved_stable_{name}_{ranks}"] = Figure(
+                counted["swapped_alike"] / MiB, "MiB", 0.0, "lower",
+                f"{how}; of pages that another rank held alike at the same address",
+            )  # fmt: skip
     return figures
 
 
@@ -271,7 +286,8 @@ def bench_program(
     program, folder = PROGRAMS[name], where.folder
     executable = timed(program.source)
     peak = one_rank(where, program, executable)
-    small = where.add(splicing_parts.room_for_one(peak.used))
+    room = splicing_parts.room_for_one(peak.used)
+    small, unprepared = where.add(room), where.add(room, RANKFOLD_PREPARE="0")
     libraries = folder / "inprocess"
     sides: dict[str, Reference | Folded] = {
         "reference": Reference(libraries if libraries.exists() else inprocess_libraries(folder),
@@ -279,18 +295,22 @@ def bench_program(
         "fold": Folded(where, 0),
         "fold_one": Folded(where, small),
         "fold_nosquash": Folded(where, apart),
+        UNPREPARED: Folded(where, unprepared),
     }  # fmt: skip
-    for device in (small, apart):
+    for device in (small, unprepared, apart):
         where.run(program.command(executable, 2), {}, 1, device)  # loads its kernels
     figures, plots = {}, {}
     for ranks in effort.ranks:
-        plots[ranks] = measure(program, executable, sides, ranks, effort, folder)
+        some = effort.ranks[len(effort.ranks) // 2]
+        mine = {each: side for each, side in sides.items() if each != UNPREPARED or ranks == some}
+        plots[ranks] = measure(program, executable, mine, ranks, effort, folder)
         found = program_figures(name, ranks, plots[ranks])
         print(report.table(found), flush=True)
         figures.update(found)
     if name == "large_state":
         figures.update(memory_figures(where, program, executable, small, peak, effort))
     where.remove(small)
+    where.remove(unprepared)
     return figures, plots
 
 
@@ -325,30 +345,98 @@ def bench_switch(made: Any, effort: Effort) -> dict[str, Figure]:
     return found
 
 
-def bench_tandem(effort: Effort) -> dict[str, Figure]:
-    """The largest share of a mini-batch, of the programs with the most collectives and launches."""
+def bench_resize(where: Place, effort: Effort) -> dict[str, Figure]:
+    """Both sides take turns, ABBA; what they print must be equal."""
+    program = PROGRAMS["large_state"]
+    executable = timed(program.source)
+    pairs = {  # whether ranks share: devices
+        switch: (where.add(EVERYBODY, RANKFOLD_SHARE=switch),
+                 where.add(EVERYBODY, RANKFOLD_SHARE=switch))
+        for switch in ("1", "0")
+    }  # fmt: skip
+    found: dict[str, list[splicing_parts.Resizes]] = {switch: [] for switch in pairs}
+    printed = []
+    for device in (*pairs["1"], *pairs["0"]):
+        where.run(program.command(executable, 2), {}, 1, device)  # loads its kernels
+    for switch in ("1", "0") if effort is QUICK else ("1", "0", "0", "1"):
+        first, second = pairs[switch]
+        names = where.fleet.names[first], where.fleet.names[second]
+        resizes = splicing_parts.Resizes(names, LINE, FIRST_LINES)
+        printed.append(where.run(program.command(executable, 16), {}, 4, first, resizes))
+        found[switch].append(resizes)
+        if printed[-1] != printed[0]:
+            raise RuntimeError("resized with RANKFOLD_SHARE=0 and 1: they print different lines")
+    for device in (*pairs["1"], *pairs["0"]):
+        where.remove(device)
+    medians, how = {}, []
+    for switch, runs in found.items():
+        medians[switch] = statistics.median(each for run in runs for each in run.seconds)
+        parts = {
+            name: statistics.median(each for run in runs for each in run.parts[name])
+            for name in runs[0].parts
+        }
+        parted = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
+        how.append(f"RANKFOLD_SHARE={switch}: {medians[switch]:.3f} s ({parted})")
+    figures = {"resize_shared_over_apart": Figure(
+        medians["1"] / medians["0"], "of 1", 1.0, "lower",
+        "large_state, four ranks, from one device to two and back: medians of "
+        f"{sum(len(run.seconds) for run in found['1'])} each; {'; '.join(how)}",
+    )}  # fmt: skip
+    print(report.table(figures), flush=True)
+    return figures
+
+
+def time_in(
+    name: str, files: Sequence[str], runs: Sequence[tuple[str, int]], effort: Effort
+) -> tuple[float, str]:
+    """The largest share of a mini-batch that is spent in these files, of some programs with so many
+    ranks each, and how that was found."""
     shares, how = [], []
     sums = KERNEL_CACHE.parent / f"hooks-{os.getpid()}"
-    with place(memory=EVERYBODY, proxies=splicing_parts.timed_proxies(sums)) as where:
-        for name in ("gpt", "launch_bound"):
-            program = PROGRAMS[name]
-            executable, steps = timed(program.source), max(4, int(effort.share * 4 * program.steps))
-            where.run(program.command(executable, 4), {}, 2)  # loads its kernels
-            before = splicing_parts.sums_of(sums)
-            where.run(program.command(executable, steps),
-                      {"DISPATCH_STEPS": str(where.folder / "steps")}, 2)  # fmt: skip
-            nanoseconds, calls = (
-                after - start
-                for after, start in zip(splicing_parts.sums_of(sums), before, strict=True)
-            )
-            shares.append(nanoseconds / 1e6 / steps / minibatch(where.folder, 2))
-            how.append(f"{name} {shares[-1]:.5f} ({calls / steps:.0f} calls a mini-batch)")
+    with place(memory=EVERYBODY, proxies=splicing_parts.timed_proxies(sums, name, files)) as where:
+        for program, ranks in runs:
+            executable = timed(PROGRAMS[program].source)
+            steps = max(4, int(effort.share * 8 * PROGRAMS[program].steps / ranks))
+            command = PROGRAMS[program].command(executable, steps)
+            warm = PROGRAMS[program].command(executable, 4)
+            where.run(warm, {}, ranks)  # loads its kernels
+            begun: list[int] = []  # nanoseconds, calls, lines
+
+            def under_way(job: RunningJob, begun: list[int] = begun) -> bool:
+                lines = job.output(0).count(LINE)
+                if lines >= FIRST_LINES:
+                    begun.extend((*splicing_parts.sums_of(sums), lines))
+                return bool(begun)
+
+            where.run(command, {"DISPATCH_STEPS": str(where.folder / "steps")}, ranks, 0, under_way)
+            nanoseconds, calls = splicing_parts.sums_of(sums)
+            nanoseconds, calls, rest = nanoseconds - begun[0], calls - begun[1], steps - begun[2]
+            milliseconds = minibatch(where.folder, ranks)
+            shares.append(nanoseconds / 1e6 / rest / milliseconds)
+            how.append(f"{program}, {ranks} ranks: {shares[-1]:.5f} of {milliseconds:.1f} ms, "
+                       f"{calls / rest:.0f} calls")  # fmt: skip
+            if program == "launch_bound":
+                launches = LAUNCHES_PER_STEP * ranks / milliseconds * 1e3
+                how[-1] += f", {launches:.0f} launches a second"
     sums.unlink()
-    found = {"tandem_overhead": Figure(
-        max(shares), "of 1", 0.005, "lower",
-        f"time in the barrier's code over a mini-batch's, two ranks: {', '.join(how)}; start, end "
-        "and idle turns of the loop are in it",
-    )}  # fmt: skip
+    return max(shares), "; ".join(how) + "; from the first lines to the end"
+
+
+def bench_tandem(effort: Effort) -> dict[str, Figure]:
+    """Of the programs with the most collectives and launches."""
+    runs = [("gpt", 2), ("launch_bound", 2)]
+    value, how = time_in("barrier", splicing_parts.BARRIER, runs, effort)
+    how = f"time in the barrier's code over a mini-batch's: {how}, and idle turns of the loop"
+    found = {"tandem_overhead": Figure(value, "of 1", 0.005, "lower", how)}
+    print(report.table(found), flush=True)
+    return found
+
+
+def bench_versions(effort: Effort) -> dict[str, Figure]:
+    runs = [("launch_bound", 1), ("launch_bound", 4)]
+    value, how = time_in("versions", splicing_parts.VERSIONS, runs, effort)
+    how = f"time in the code of versions, read and write sets over a mini-batch's: {how}"
+    found = {"versions_overhead": Figure(value, "of 1", 0.01, "lower", how)}
     print(report.table(found), flush=True)
     return found
 
@@ -364,11 +452,13 @@ def plot(path: Path, programs: dict[str, dict[int, Measured]]) -> None:
         1, len(programs), figsize=(3.2 * len(programs), 4), squeeze=False
     )
     for axis, (name, found) in zip(axes[0], programs.items(), strict=True):
+        labels = set()
         for ranks, measured in found.items():
             sides = [side for side in measured.milliseconds if side != "reference"]
             for at, side in enumerate(sides):
                 ratios = measured.ratios(side)
-                label = side if ranks == min(found) else None
+                label = None if side in labels else side
+                labels.add(side)
                 places = [ranks * (1 + 0.08 * (at - len(sides) / 2))] * len(ratios)
                 axis.plot(places, ratios, "o", color=f"C{at}", label=label)
         axis.axhline(1.02, linestyle=":", color="grey")
@@ -402,8 +492,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     figures.update(found)
             if re.search(options.only, "switch"):
                 figures.update(bench_switch(made, effort))
+            if re.search(options.only, "resize"):
+                figures.update(bench_resize(where, effort))
         if re.search(options.only, "tandem"):
             figures.update(bench_tandem(effort))
+        if re.search(options.only, "versions"):
+            figures.update(bench_versions(effort))
     finally:  # what was measured before something failed is not lost
         path = report.write("splicing", machine, figures, options.out)
         if plots:

@@ -1,8 +1,8 @@
 /* splicing_hooks.c: how long does a proxy spend in functions that -finstrument-functions marks?
  *
- * Preloaded into the proxy. Only the outermost of nested calls counts, with what it calls; the two
- * clocks that are read for it count too, so the sum is an upper bound. $SPLICING_HOOKS: a file of
- * 16 bytes, to which the sums are added: nanoseconds and calls. All calls are the loop's thread's.
+ * Preloaded into the proxy. Only the outermost of nested calls counts, with what it calls; what it
+ * takes at least to read the clock is taken off. $SPLICING_HOOKS: a file of 16 bytes, to which the
+ * sums are added: nanoseconds and calls. All calls are the loop's thread's.
  */
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -14,6 +14,7 @@
 #define HOOK __attribute__((visibility("default"), no_instrument_function))
 
 static _Atomic uint64_t unseen[2], *sums = unseen;
+static uint64_t reading = UINT64_MAX; /* the clock, in nanoseconds */
 static _Thread_local uint32_t depth;
 static _Thread_local uint64_t since;
 
@@ -34,6 +35,10 @@ static __attribute__((constructor, no_instrument_function)) void map_sums(void)
 	void *map = fd < 0 ? MAP_FAILED : mmap(NULL, 16, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map != MAP_FAILED)
 		sums = map;
+	for (uint32_t i = 0; i < 10000; i++) {
+		uint64_t before = now(), between = now() - before;
+		reading = between < reading ? between : reading;
+	}
 }
 
 void __cyg_profile_func_enter(void *function, void *caller)
@@ -48,6 +53,8 @@ void __cyg_profile_func_exit(void *function, void *caller)
 	(void)function, (void)caller;
 	if (--depth)
 		return;
-	atomic_fetch_add_explicit(&sums[0], now() - since, memory_order_relaxed);
+	uint64_t between = now() - since;
+	atomic_fetch_add_explicit(&sums[0], between > reading ? between - reading : 0,
+				  memory_order_relaxed);
 	atomic_fetch_add_explicit(&sums[1], 1, memory_order_relaxed);
 }

@@ -1,15 +1,19 @@
-"""The parts of splicing.py that need more than a program's steps: switches, memory, the barrier."""
+"""The parts of splicing.py that need more than a program's steps: switches, memory, time in
+some files' code, resizes."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import statistics
 import struct
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hostile.records import FUNCTION_GET, KERNELS, LAUNCH, MODULE_DATA, MODULE_LOAD
@@ -20,7 +24,7 @@ from rankfold.paths import REPOSITORY
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import Native
 from support.answers import answering
-from support.fleet import MiB
+from support.fleet import MiB, RunningJob
 from support.ring_client import (
     CHUNK,
     DEV_BASE,
@@ -147,42 +151,64 @@ def room_for_one(peak_used: int) -> int:
     return (peak_used + max(peak_used // 8, 8 * MiB) + CHUNK - 1) // CHUNK * CHUNK
 
 
-# ---- the barrier ----------------------------------------------------------------------------
+# ---- time in some files' code ----------------------------------------------------------------
 
-TIMED = REPOSITORY / "build/bench/tandem"
-NOT_TIMED = (
-    "core/loop", "core/queue", "core/rank", "core/memory", "core/collective", "core/versions",
-    "core/peer", "core/turn", "core/clock", "proxy/hal", "interpose", "/usr",
+BARRIER = ("proxy/core/barrier/",)
+VERSIONS = (
+    "proxy/core/versions/", "proxy/core/memory/content.c", "proxy/core/queue/effects.c",
+    "proxy/core/rank/bounds.c",
 )  # fmt: skip
+INNERMOST = {"digest_word", "digest_bytes"}
+DEFINED = re.compile(r"^(static )?\w[\w ]*[ *](\w+)\(", re.MULTILINE)
 
 
-def timed_build() -> Path:
-    """A build in which calls into the barrier's files are marked; the hooks lie in it."""
-    marked = ",".join(NOT_TIMED)
-    flags = f"-O2 -g -finstrument-functions -finstrument-functions-exclude-file-list={marked}"
-    library = TIMED / "lib/librankfold-proxy.so"
+def inner(files: Sequence[Path]) -> list[str]:
+    """Functions of these files that are called from within, again and again: hooks would take
+    longer than they do. Names that are part of another's cannot be told to gcc."""
+    found = [each for path in files for each in DEFINED.findall(path.read_text())]
+    outer = {name for static, name in found if not static} - INNERMOST
+    static = INNERMOST | {name for static, name in found if static}
+    return sorted(name for name in static if not any(name in other for other in outer))
+
+
+def timed_build(name: str, files: Sequence[str]) -> Path:
+    """A build in which calls into these files, and files of these folders, are marked; the hooks
+    lie in it."""
+    sources = [
+        path for each in ("proxy", "interpose") for path in (REPOSITORY / each).rglob("*.[ch]")
+    ]
+    names = {path: str(path.relative_to(REPOSITORY)) for path in sources}
+    marked = [path for path in sources if names[path].startswith(tuple(files))]
+    unmarked = ",".join(["/usr", *sorted(names[path] for path in sources if path not in marked)])
+    flags = (
+        f"-O2 -g -finstrument-functions -finstrument-functions-exclude-file-list={unmarked} "
+        f"-finstrument-functions-exclude-function-list={','.join(inner(marked))}"
+    )
+    build = REPOSITORY / f"build/bench/{name}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
+    library = build / "lib/librankfold-proxy.so"
     subprocess.run(
-        ["make", "--no-print-directory", "--silent", f"BUILD={TIMED}", f"CFLAGS={flags}",
-         f"--jobs={os.cpu_count()}", str(library), str(TIMED / "include/proxy.h")],
+        ["make", "--no-print-directory", "--silent", f"BUILD={build}", f"CFLAGS={flags}",
+         f"--jobs={os.cpu_count()}", str(library), str(build / "include/proxy.h")],
         cwd=REPOSITORY, check=True,
     )  # fmt: skip
     usual = paths.native("lib/librankfold-proxy.so").parents[1]
     for path in usual.rglob("*"):
-        mine = TIMED / path.relative_to(usual)
+        mine = build / path.relative_to(usual)
         if path.is_file() and path.suffix not in (".o", ".d") and not mine.exists():
             mine.parent.mkdir(parents=True, exist_ok=True)
             mine.symlink_to(path)
     gcc = ["gcc", "-shared", "-fPIC", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
-    subprocess.run([*gcc, "-o", TIMED / "hooks.so", HERE / "splicing_hooks.c"], check=True)
-    return TIMED
+    subprocess.run([*gcc, "-o", build / "hooks.so", HERE / "splicing_hooks.c"], check=True)
+    return build
 
 
 @contextlib.contextmanager
-def timed_proxies(sums: Path) -> Iterator[None]:
-    """Proxies that are started meanwhile run the marked build, and add to this file."""
+def timed_proxies(sums: Path, name: str, files: Sequence[str]) -> Iterator[None]:
+    """Proxies that are started meanwhile run the marked build, and add to the file `sums`."""
+    build = timed_build(name, files)
     sums.write_bytes(bytes(16))
     mine = {
-        "RANKFOLD_NATIVE": str(timed_build()), "LD_PRELOAD": str(TIMED / "hooks.so"),
+        "RANKFOLD_NATIVE": str(build), "LD_PRELOAD": str(build / "hooks.so"),
         "SPLICING_HOOKS": str(sums),
     }  # fmt: skip
     before = {name: os.environ.get(name) for name in mine}
@@ -198,6 +224,47 @@ def timed_proxies(sums: Path) -> Iterator[None]:
 
 
 def sums_of(path: Path) -> tuple[int, int]:
-    """Nanoseconds in the barrier's code, and calls into it."""
+    """Nanoseconds in the marked code, and calls into it."""
     nanoseconds, calls = struct.unpack("<QQ", path.read_bytes())
     return nanoseconds, calls
+
+
+# ---- resizes --------------------------------------------------------------------------------
+
+RESIZES = 4  # there and back, of a run
+
+
+@dataclass
+class Resizes:
+    """From one of two devices to both and back. Called while the job runs; seconds of each resize,
+    and of its parts."""
+
+    devices: tuple[str, str]
+    line: str  # of output: one a mini-batch
+    ready: int  # so many of them before the first
+    seconds: list[float] = field(default_factory=list)
+    parts: dict[str, list[float]] = field(default_factory=dict)
+
+    def __call__(self, job: RunningJob) -> bool:
+        if job.output(0).count(self.line) < self.ready:
+            return False
+        first, second = self.devices
+        half = job.world_size // 2
+        alone = [first] * job.world_size
+        for number in range(RESIZES):
+            self._resize(job, alone if number % 2 else [first] * half + [second] * half)
+        return True
+
+    def _resize(self, job: RunningJob, placement: list[str]) -> None:
+        at = [time.perf_counter()]
+        job.stop()
+        at.append(time.perf_counter())
+        job.detach()
+        at.append(time.perf_counter())
+        job.place(placement)
+        for there in job.devices:
+            job.ask(there, "wait", states=["running"], within_s=60.0, wait=65.0)
+        at.append(time.perf_counter())
+        self.seconds.append(at[-1] - at[0])
+        for name, begun, over in zip(("stop", "save", "place"), at, at[1:], strict=False):
+            self.parts.setdefault(name, []).append(over - begun)

@@ -31,9 +31,11 @@ def run(out: Path, only: str) -> dict[str, dict[str, object]]:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_folded_ranks_compute_what_they_do_with_a_device_each(tmp_path: Path, program: str) -> None:
     figures = run(tmp_path, program)
-    sides = ("fold", "fold_one", "fold_nosquash", "switches", "moved")
+    sides = ("fold", "fold_one", "fold_nosquash", "fold_one_noprepare", "switches", "moved",
+             "moved_stable")  # fmt: skip
     wanted = {f"{side}_{program}_2" for side in sides}
     assert set(figures) == wanted | ({"memory_4_ranks"} if program == "large_state" else set())
+    assert figures[f"moved_{program}_2"]["target"] is None
     for figure in figures.values():
         assert set(figure) == {"value", "unit", "target", "better", "holds", "how"}
     assert (tmp_path / "splicing.png").read_bytes().startswith(b"\x89PNG")
@@ -41,5 +43,10 @@ def test_folded_ranks_compute_what_they_do_with_a_device_each(tmp_path: Path, pr
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_switches_and_the_time_in_the_barrier_are_measured(tmp_path: Path) -> None:
-    assert set(run(tmp_path, "switch|tandem")) == {"switch_us", "tandem_overhead"}
+def test_switches_resizes_and_the_time_in_some_code_are_measured(tmp_path: Path) -> None:
+    figures = run(tmp_path, "switch|resize|tandem|versions")
+    assert set(figures) == {
+        "switch_us", "resize_shared_over_apart", "tandem_overhead", "versions_overhead",
+    }  # fmt: skip
+    for name in ("tandem_overhead", "versions_overhead"):  # the code that is meant is marked
+        assert float(str(figures[name]["value"])) > 0
