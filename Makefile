@@ -25,6 +25,10 @@ BESIDE := --numprocesses=auto --maxprocesses=4 --dist=loadfile
 # The same, each test by itself and in order.
 ONE_BY_ONE := --numprocesses=auto --maxprocesses=4 --dist=load --maxschedchunk=1
 
+# Processes of ours start all the time, some of them five for a command: where images forbid Python
+# to keep bytecode, as they do to be small, each compiles all of its source again.
+unexport PYTHONDONTWRITEBYTECODE
+
 include proxy/build.mk
 -include interpose/build.mk
 
