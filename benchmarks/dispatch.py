@@ -63,7 +63,7 @@ from benchmarks.inprocess import (
 )
 from benchmarks.report import Figure
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.soft.compiler import codegen
+from rankfold.proxy.hal.soft.compiler import objects
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx.fatbin import IMAGE_PTX
 
@@ -254,7 +254,7 @@ def on_both_cores(workers: set[int], mine: Work, theirs: Work) -> tuple[float, f
 
 def host_library(folder: Path) -> ctypes.CDLL:
     target = folder / "host.so"
-    flags = ["-O3", f"-march={codegen.CPU}", "-shared", "-fPIC",
+    flags = ["-O3", f"-march={objects.CPU}", "-shared", "-fPIC",
              f"-I{REPOSITORY}/interpose/channel", f"-I{REPOSITORY}/proxy/hal"]  # fmt: skip
     subprocess.run(
         ["gcc", *flags, "-o", str(target), str(HERE / "dispatch_kernels.c"), "-lm"], check=True

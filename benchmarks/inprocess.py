@@ -24,7 +24,8 @@ import numpy as np
 
 from rankfold import paths
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.soft.compiler import cache, codegen
+from rankfold.proxy.hal.soft.compiler import cache
+from rankfold.proxy.hal.soft.compiler.objects import kernel_source, key_of
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx.fatbin import IMAGE_PTX
 from support.fleet import Fleet, MiB, RunningJob, until
@@ -144,7 +145,7 @@ def kernel_library(made: Loader, source: Path, folder: Path) -> Path:
     for index, name in enumerate(module.functions):
         info = made.function(module, name)
         compiled = cache.load(
-            made.cache_dir, codegen.key_of(codegen.kernel_source(module.ptx, name), name)
+            made.cache_dir, key_of(kernel_source(module.ptx, name), name)
         )
         assert compiled is not None
         objects.append(folder / f"{source.stem}-{index}.o")

@@ -18,7 +18,8 @@ import zstandard
 
 from rankfold import control, paths
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.soft.compiler import cache, codegen
+from rankfold.proxy.hal.soft.compiler import cache
+from rankfold.proxy.hal.soft.compiler.objects import kernel_source, key_of
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx import fatbin
 from rankfold.proxy.ptx.arithmetic import Use
@@ -252,8 +253,8 @@ def test_only_what_a_kernel_depends_on_is_in_its_key() -> None:
     two = text() + text("other").split(".address_size 64")[1]
     one = parse_module(text())
     both = parse_module(two)
-    assert codegen.kernel_source(one, "add_one") == codegen.kernel_source(both, "add_one")
-    assert codegen.key_of("x", "a") != codegen.key_of("x", "b")
+    assert kernel_source(one, "add_one") == kernel_source(both, "add_one")
+    assert key_of("x", "a") != key_of("x", "b")
 
 
 # ---- fatbins ----------------------------------------------------------------------------------

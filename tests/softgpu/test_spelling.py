@@ -10,7 +10,7 @@ import cuda
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft.compiler import codegen
+from rankfold.proxy.hal.soft.compiler import codegen, objects
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx import constants
 from rankfold.proxy.ptx.errors import ModuleError
@@ -51,7 +51,7 @@ def test_what_the_assembler_takes_is_translated(text: str, tmp_path: Path) -> No
     command = [str(cuda.NVCC), "-cubin", "-arch=sm_80", "-o", "/dev/null", str(source)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    codegen.compile_kernel(codegen.kernel_source(parse_module(text), "k"), "k")
+    codegen.compile_kernel(objects.kernel_source(parse_module(text), "k"), "k")
 
 
 @pytest.mark.parametrize(

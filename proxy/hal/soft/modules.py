@@ -23,7 +23,7 @@ from rankfold.proxy.ptx.fatbin import ptx_of
 from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, module_info, variables_of
 from rankfold.proxy.ptx.module import find
 
-from .compiler import cache, codegen
+from .compiler import cache, objects
 
 COMPILE_TIMEOUT_S = 1800.0  # the compiler has limits of its own, and others to serve
 START_TIMEOUT_S = 30.0
@@ -64,7 +64,7 @@ class Loader:
         # llvmlite's memory manager keeps an object's sections together; LLVM's own may put code
         # and constants further apart than relocations reach.
         self._engine = llvm.create_mcjit_compiler(
-            llvm.parse_assembly(""), codegen.target_machine(), use_lmm=True
+            llvm.parse_assembly(""), objects.target_machine(), use_lmm=True
         )
 
     def close(self) -> None:
@@ -92,8 +92,8 @@ class Loader:
         if known:
             return known
         kernel = find(module.ptx, name)
-        source = codegen.kernel_source(module.ptx, name)
-        key = codegen.key_of(source, name)
+        source = objects.kernel_source(module.ptx, name)
+        key = objects.key_of(source, name)
         compiled = cache.load(self.cache_dir, key) or self._compile(key, name, source)
         with self._lock:
             if key not in self._addresses:
@@ -115,7 +115,7 @@ class Loader:
             )
             return self._functions.setdefault((module.hash, name), info)
 
-    def _load(self, compiled: codegen.Compiled) -> int:
+    def _load(self, compiled: objects.Compiled) -> int:
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(compiled.code))
         self._engine.finalize_object()
         address = self._engine.get_global_value_address(compiled.symbol)
@@ -125,7 +125,7 @@ class Loader:
 
     # ---- the compiler process
 
-    def _compile(self, key: str, name: str, source: str) -> codegen.Compiled:
+    def _compile(self, key: str, name: str, source: str) -> objects.Compiled:
         """Ask the compiler; if it dies meanwhile, the next one."""
         for attempt in range(1, ATTEMPTS + 1):
             try:

@@ -16,7 +16,7 @@ from rankfold.proxy.ptx.module import find, parse_module
 from rankfold.proxy.ptx.sets import sets_of
 from rankfold.proxy.ptx.steps import text_of
 
-from . import codegen
+from . import codegen, objects
 
 COMMENT = {"sets": "//", "flat": "//", "llvm": ";", "optimised": ";", "asm": "#"}
 FATBINS_FOR = (9, 0)  # of a fatbin the best PTX for this compute capability
@@ -89,7 +89,7 @@ def made(module: Module, name: str, emit: str) -> str:
             raise _Enough(text)
 
     try:
-        codegen.compile_kernel(codegen.kernel_source(module, name), name, keep)
+        codegen.compile_kernel(objects.kernel_source(module, name), name, keep)
     except _Enough as found:
         return str(found)
     raise ValueError(f"no stage {emit}")

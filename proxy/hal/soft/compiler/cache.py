@@ -14,7 +14,7 @@ import struct
 import tempfile
 from pathlib import Path
 
-from .codegen import Compiled
+from .objects import Compiled
 
 
 def path_of(folder: Path, key: str) -> Path:

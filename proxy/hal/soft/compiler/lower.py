@@ -30,11 +30,11 @@ from .emit import is_float
 from .errors import unsupported, unsupported_instruction
 from .guarded import Guarded
 from .instructions import Effect, defs_of, row_of, uses_of
+from .objects import ABI
 from .ops import Unsupported
 from .values import RESERVED_SHARED
 from .warp import Described, is_loose
 
-ABI = 8  # SOFT_KERNEL_ABI
 NO_SLOT = 0xFFFFFFFF
 ORDERED, WIDE = 1, 2  # SOFT_ORDERED, SOFT_WIDE
 FLAT, LOCKSTEP_FLAT, LOOSE = 1, 2, 4  # SOFT_FLAT, SOFT_LOCKSTEP_FLAT, SOFT_LOOSE

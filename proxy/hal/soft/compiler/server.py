@@ -35,7 +35,7 @@ from rankfold.log import area, set_up
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.service import Request, Server
 
-from . import cache, codegen, dump
+from . import cache, codegen, dump, objects
 
 log = area(__file__)
 
@@ -99,7 +99,7 @@ class Compiler:
             source = os.pread(request.fds[0], request.message.bytes, 0).decode()
         except (OSError, UnicodeError) as error:
             raise ControlError("argument", f"the PTX cannot be read: {error}") from error
-        if codegen.key_of(source, name) != key:
+        if objects.key_of(source, name) != key:
             raise ControlError("version", "the compiler is of another version")
         if cache.load(self.folder, key):
             return {}
@@ -252,7 +252,7 @@ def main() -> int:
         return 0  # another one serves
     set_up()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    codegen.target_machine()  # children inherit what is initialised
+    objects.target_machine()  # children inherit what is initialised
     Compiler(arguments.socket, arguments.cache, arguments.time_limit, arguments.idle).run()
     return 0
 

@@ -1,0 +1,91 @@
+"""What a compiled kernel is, what it is stored under, and for which machine it is.
+
+A proxy needs this and not the compiler, a process of its own: it imports none of that. The CPU is
+pinned so that objects may move between machines.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from rankfold.proxy import ptx
+from rankfold.proxy.ptx.model import Module
+from rankfold.proxy.ptx.module import find
+from rankfold.proxy.ptx.sets import Sets
+
+CPU = "x86-64-v3"
+TRIPLE = "x86_64-unknown-linux-gnu"
+ABI = 8  # SOFT_KERNEL_ABI
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An object and what a caller must know about its kernel. Sizes in bytes."""
+
+    symbol: str
+    static_shared: int
+    local_bytes: int
+    registers: int
+    sets: Sets
+    code: bytes
+
+    def header(self) -> dict[str, object]:
+        """All but the code, as JSON has it."""
+        fields = {name: value for name, value in vars(self).items() if name != "code"}
+        return fields | {"sets": self.sets.plain()}
+
+    @classmethod
+    def of(cls, header: dict[str, Any], code: bytes) -> Compiled:
+        """Raises KeyError, TypeError, ValueError."""
+        return cls(**(header | {"sets": Sets.of_plain(header["sets"])}), code=code)
+
+
+@functools.cache
+def version() -> str:
+    """Changes with anything that can change an object: these sources, LLVM, the CPU."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    for folder, pattern in (
+        (Path(ptx.__file__).parent, "*.py"), (here, "*.py"), (here.parent, "kernel.h"),
+    ):  # fmt: skip
+        for path in sorted(folder.glob(pattern)):
+            digest.update(f"{folder.name}/{path.name}\n".encode() + path.read_bytes())
+    build = (llvmlite.__version__, llvm.llvm_version_info, CPU, ABI)
+    digest.update(json.dumps(build).encode())
+    return digest.hexdigest()
+
+
+def kernel_source(module: Module, name: str) -> str:
+    """The part of a module that one kernel can depend on, as PTX."""
+    kernel = find(module, name)
+    parts = [f".version {module.version}", f".target sm_{module.target}", ".address_size 64"]
+    parts.append(module.declarations)
+    for function in module.functions.values():
+        if function is not kernel and not function.entry:
+            parts.append(function.text)
+    if held := module.held_by_kernels:  # behind the others: their order is their addresses
+        moves = "".join(f" mov.u64 %held, {other};" for other in held)
+        parts.append(f".func __rankfold_held() {{ .reg .b64 %held;{moves} ret; }}")
+    return "\n".join([*parts, kernel.text])
+
+
+def key_of(source: str, name: str) -> str:
+    """What the object of this kernel is stored under."""
+    return hashlib.sha256(f"{version()}\n{name}\n{source}".encode()).hexdigest()
+
+
+def target_machine() -> llvm.TargetMachine:
+    """A new one: whoever is given it owns it."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()  # mathlib.py's directed roundings
+    target = llvm.Target.from_triple(TRIPLE)
+    return target.create_target_machine(cpu=CPU, features="", opt=3, reloc="pic", codemodel="small")
