@@ -145,7 +145,7 @@ def step_in_one(client: RingClient) -> None:
 
 
 @pytest.mark.parametrize("step", [step_of_buckets, step_in_one])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_each_rank_has_the_device_once_a_step(
     kernels: Loader, ranks: int, step: Callable[[RingClient], None]
 ) -> None:
