@@ -26,6 +26,8 @@ def test_the_main_job(state: State, tmp_path: Path) -> None:
     report = json.loads((out / "report.json").read_text())
     assert report["bit_identical"] is True and report["lost_steps"] == 0
     assert (report["world_size"], report["steps"]) == (4, 240)
+    sharing = report["proof"]["sharing"]
+    assert sharing["on"] and sharing["squashed"] > 0 and sharing["shared_max"] > 0
     assert [each["to"] for each in report["changes"]] == [change.gpus for change in CHANGES]
     crash = report["recovery"]
     assert crash["checkpoint"] == "1-1" and crash["again"] > 0 and crash["killed"] >= 4 + 4 + 3 + 1
