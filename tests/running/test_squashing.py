@@ -13,6 +13,7 @@ from support.fleet import Fleet, MiB
 from support.leaks import State
 
 GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
+MLP = REPOSITORY / "benchmarks/splicing_mlp.cu"
 UPDATES = 3  # kernels of a step of the GPT that write parameters and moments, one for each bucket
 
 
@@ -33,8 +34,12 @@ def run(
 
 @pytest.mark.parametrize(
     ("source", "arguments", "least"),
-    [(GPT, ["--steps", "4"], 2 * UPDATES), (PROGRAMS / "mlp_sharded.cu", ["12"], 0)],
-    ids=["gpt", "mlp"],
+    [
+        (GPT, ["--steps", "4"], 2 * UPDATES),
+        (MLP, ["6", "8", "0", "256", "1024", "256"], 4),  # one for each step
+        (PROGRAMS / "mlp_sharded.cu", ["12"], 0),  # each rank updates a part of its own
+    ],
+    ids=["gpt", "mlp", "mlp-sharded"],
 )
 def test_folded_is_unfolded(state: State, source: Path, arguments: list[str], least: int) -> None:
     apart, none = run(state, source, arguments, [0, 1])
