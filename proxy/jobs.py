@@ -27,6 +27,7 @@ class Placement:
     launchers: tuple[str, ...]
     cc: str  # that the job sees; empty: the device's
     check_order: str
+    incarnation: int
 
     @staticmethod
     def read(asked: messages.Place) -> Placement:
@@ -41,6 +42,7 @@ class Placement:
             tuple(member.launcher for member in members),
             asked.cc,
             asked.check_order,
+            asked.incarnation,
         )
 
 

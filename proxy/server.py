@@ -125,6 +125,9 @@ class Proxy:
         if self.options.device not in placement.devices:
             raise ControlError("argument", f"{self.options.device} is not among the devices")
         old = self.jobs.get(placement.job)
+        if old and old.placement.incarnation > placement.incarnation:
+            what = f"{placement.job} was here in incarnation {old.placement.incarnation}"
+            raise ControlError("incarnation", f"{what}: {placement.incarnation} is over")
         if old and old.placement.epoch == placement.epoch:
             return {}
         if old and old.placement.epoch > placement.epoch:
@@ -310,7 +313,10 @@ class Proxy:
                 log.warning("job %s: rank %d is lost: %s", job.placement.job, rank, reason)
                 self._exited(job, rank, 0 if rank not in job.attached else -signal.SIGKILL)
 
-        request = {"op": "claim", "epoch": job.placement.epoch, "device": self.options.device}
+        request = {
+            "op": "claim", "epoch": job.placement.epoch, "device": self.options.device,
+            **messages.of_life(job.placement.incarnation),
+        }  # fmt: skip
         path = job.placement.launchers[rank]
         job.calls.append(
             Outgoing(
@@ -489,6 +495,7 @@ class Proxy:
             "ranks": [job.describe_rank(rank) for rank in job.local], "races": job.races,
             "alarms": job.alarms,
             "shared": now.get("shared", 0), "spent": now.get("spent"), "guard": now.get("guard"),
+            "incarnation": job.placement.incarnation,
         }  # fmt: skip
 
 

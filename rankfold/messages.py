@@ -96,6 +96,12 @@ class Shutdown(Operation, frozen=True, tag="shutdown"):
     """→ Done, then the process ends. Not of a launcher: that ends with its rank."""
 
 
+def of_life(incarnation: int) -> dict[str, int]:
+    """What a request says of its incarnation. A job's first is left out: its launchers and proxies
+    may be older than the field, and would refuse it."""
+    return {"incarnation": incarnation} if incarnation > 1 else {}
+
+
 # ---- a proxy: one server process per device ----------------------------------------------------
 
 
@@ -194,6 +200,7 @@ class JobTold(Struct, frozen=True):
     shared: Size = 0
     spent: Spent | None = None
     guard: Guarded | None = None
+    incarnation: Epoch = 1
 
 
 class ProxyStatus(Struct, frozen=True):
@@ -256,6 +263,7 @@ class Place(OfJob, frozen=True, tag="place"):
     """→ Done. Serve these ranks: `members` are all of the job, `devices` all that serve one. The
     proxy claims its ranks from their launchers, meets the other devices, and starts to serve as
     soon as all have met. A higher epoch supersedes. Answered when noted; progress is in ``status``.
+    Refused as "incarnation" where the job has been placed here in a later one.
     `cc`: the compute capability that the job sees, for which its code is chosen; empty: the
     device's. `check_order`: which accesses that the program does not order are told.
     """
@@ -264,6 +272,7 @@ class Place(OfJob, frozen=True, tag="place"):
     world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     members: Annotated[list[Member], Meta(min_length=1, max_length=RANKS_MAX)]
     devices: Annotated[list[Peered], Meta(min_length=1, max_length=DEVICES_MAX)]
+    incarnation: Epoch = 1
     cc: Annotated[str, Meta(pattern=r"^([0-9]{1,2}\.[0-9])?\Z")] = ""
     check_order: Literal["none", "certain", "possible"] = "none"
 
@@ -361,7 +370,16 @@ class LauncherStatus(Struct, frozen=True):
     exit_status: int | None
 
 
-class Claim(Operation, frozen=True, tag="claim"):
+class OfRank(Operation, frozen=True, kw_only=True):
+    """A request about a launcher's rank, in an incarnation of its job. Refused as "incarnation" by
+    a launcher that was begun for another; what ends a rank, only for an earlier one."""
+
+    ends: ClassVar[bool] = False
+
+    incarnation: Epoch = 1
+
+
+class Claim(OfRank, frozen=True, tag="claim"):
     """→ Done and two descriptors: the rank's channel and its image. Deferred until the rank has
     made its channel. The image is a sparse memfd of the launcher's that outlives the proxies: swap
     space while the rank is served, its saved state while it is not. Refused as "stale" for an
@@ -372,23 +390,25 @@ class Claim(Operation, frozen=True, tag="claim"):
     device: Name
 
 
-class Signal(Operation, frozen=True, tag="signal"):
+class Signal(OfRank, frozen=True, tag="signal"):
     """→ Done. To the rank and all its children; if they are frozen, it waits for the thaw, but for
     SIGKILL."""
+
+    ends = True
 
     signum: Annotated[int, Meta(ge=1, le=64)]
 
 
-class Freeze(Operation, frozen=True, tag="freeze"):
+class Freeze(OfRank, frozen=True, tag="freeze"):
     """→ Done, once all of the rank's processes stand still; no signal reaches them. Refused as
     "unavailable" where the machine or our privileges do not allow it, with the reason."""
 
 
-class Thaw(Operation, frozen=True, tag="thaw"):
+class Thaw(OfRank, frozen=True, tag="thaw"):
     """→ Done. The rank's processes go on."""
 
 
-class Snapshot(Operation, frozen=True, tag="snapshot"):
+class Snapshot(OfRank, frozen=True, tag="snapshot"):
     """→ Snapshotted. Only of a frozen rank, which stays so: writes its processes, its channel and
     its image to `folder`, made anew. Refused as "undumpable", which names a process and what to
     do, as "unavailable" (no CRIU, no privileges), or as "failed"; then the rank is as it was."""
@@ -402,12 +422,14 @@ class Snapshotted(Struct, frozen=True):
     bytes: Size
 
 
-class Vacate(Operation, frozen=True, tag="vacate"):
+class Vacate(OfRank, frozen=True, tag="vacate"):
     """→ Done, once the rank is seen gone: its processes are killed, frozen or not, its channel and
     its image are let go. The launcher lives on, empty, and writes no exit file."""
 
+    ends = True
 
-class Restore(Operation, frozen=True, tag="restore"):
+
+class Restore(OfRank, frozen=True, tag="restore"):
     """→ Done. Only of an empty launcher: the rank of the snapshot in `folder` is here, with channel
     and image, and frozen. Refused as "snapshot" where something does not fit, which is named, or
     as "unavailable"; then nothing has been started."""
@@ -415,8 +437,10 @@ class Restore(Operation, frozen=True, tag="restore"):
     folder: FolderPath
 
 
-class End(Operation, frozen=True, tag="end"):
+class End(OfRank, frozen=True, tag="end"):
     """→ Done, then an empty launcher ends, without an exit file."""
+
+    ends = True
 
 
 class Exited(Struct, frozen=True, tag_field="event", tag="exited"):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from rankfold import control
+from rankfold.messages import of_life
 from rankfold.reconciler import actions, environment, steady
 from rankfold.reconciler.deadlines import DETACH_S, TELL_S
 from rankfold.reconciler.faults import asked_for, point
@@ -63,7 +64,7 @@ class Executor:
                 case actions.StopProxy():
                     yield from self.stop_proxy(action)
                 case actions.Start():
-                    yield from self.start(action)
+                    yield from self.start(action, observed)
                 case actions.Place():
                     yield from self.place(action, observed)
                 case actions.Barrier():
@@ -164,7 +165,7 @@ class Executor:
 
     # ---- start of a job
 
-    def start(self, action: actions.Start) -> Steps:
+    def start(self, action: actions.Start, observed: Observed) -> Steps:
         """Fix what never changes for the job, then start the launchers that are not there."""
         job, record = action.job, self._record(action.job.name)
         if record.step == "new":
@@ -174,7 +175,7 @@ class Executor:
             record = dataclasses.replace(
                 record, step="started", fixed=job, device=action.device,
                 device_type=action.device_type, master_port=free_port(), error="",
-                incarnation=self._incarnation(record), dump=None,
+                incarnation=self._incarnation(record, observed), dump=None,
             )  # fmt: skip
             with self.store.transaction():
                 self.store.begin(job.name, 0, "start", {"ranks": job.world_size})
@@ -192,10 +193,13 @@ class Executor:
         point("start.sent")
         self.store.done(job.name, 0, "start")
 
-    def _incarnation(self, record: Record) -> int:
-        """Above all that an earlier job of this name has had: the store may remember it."""
-        had = self.store.get("incarnations", {}).get(record.name, 0)
-        return max(record.incarnation, int(had) + 1)
+    def _incarnation(self, record: Record, observed: Observed) -> int:
+        """Above all that an earlier job of this name has had: the store and devices may remember
+        it."""
+        had = [int(self.store.get("incarnations", {}).get(record.name, 0))]
+        there = (each.job(record.name) for each in observed.devices.values())
+        had += [each.incarnation for each in there if each]
+        return max(record.incarnation, max(had) + 1)
 
     def _launching(self, record: Record, rank: int) -> Call:
         return lambda: self.node.launch(self._launcher_config(record, rank))
@@ -243,6 +247,7 @@ class Executor:
             "check_order": record.fixed.check_order,
             "cc": f"{record.device['cc_major']}.{record.device['cc_minor']}",
             "world_size": record.fixed.world_size,
+            **of_life(record.incarnation),
             "members": [
                 {
                     "rank": r,
@@ -347,8 +352,10 @@ class Executor:
     def _signal(self, action: actions.Signal) -> Steps:
         """Some of them may be gone by now."""
 
+        told = {"signum": action.signum, **of_life(self._record(action.job).incarnation)}
+
         def signalling(rank: int) -> Call:
-            return lambda: self.node.tell(action.job, rank, "signal", TELL_S, signum=action.signum)
+            return lambda: self.node.tell(action.job, rank, "signal", TELL_S, **told)
 
         yield [signalling(rank) for rank in action.ranks]
 

@@ -493,6 +493,7 @@ class JobOnDevice:
     shared: int = 0  # bytes of chunks that several of these ranks have
     spent: Spent = Spent()
     guard: Guard | None = None
+    incarnation: int = 1
 
 
 @dataclass(frozen=True)

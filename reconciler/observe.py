@@ -169,6 +169,7 @@ def _job(told: JobTold) -> JobOnDevice:
         told.shared,
         Spent(**msgspec.structs.asdict(told.spent)) if told.spent else Spent(),
         Guard(**msgspec.structs.asdict(told.guard)) if told.guard else None,
+        told.incarnation,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from rankfold import control
+from rankfold.messages import of_life
 from rankfold.reconciler import actions, steady, switches
 from rankfold.reconciler.deadlines import DETACH_S, FREEZE_S, SNAPSHOT_S, TELL_S
 from rankfold.reconciler.faults import point
@@ -186,7 +187,7 @@ class Recovery:
 
         def snapshot(rank: int) -> Call:
             folder = str(node.snapshot(job, action.number, rank))
-            return lambda: node.tell(job, rank, "snapshot", SNAPSHOT_S, folder=folder)
+            return self._asking(job, rank, "snapshot", SNAPSHOT_S, folder=folder)
 
         told = yield [snapshot(rank) for rank in action.ranks]
         agreed(told)
@@ -211,8 +212,9 @@ class Recovery:
 
         return [asking(device) for device in told.devices]
 
-    def _asking(self, job: str, rank: int, op: str, timeout: float) -> Call:
-        return lambda: self.node.tell(job, rank, op, timeout)
+    def _asking(self, job: str, rank: int, op: str, timeout: float, **more: Any) -> Call:
+        told = more | of_life(self._record(job).incarnation)
+        return lambda: self.node.tell(job, rank, op, timeout, **told)
 
     def _failed(self, job: str, save: Save, error: str, again: bool) -> None:
         """again: the reason may pass, and who requested it waits for another try."""
@@ -390,7 +392,7 @@ class Recovery:
 
         def restoring(rank: int) -> Call:
             folder = str(self.node.snapshot(action.job, action.number, rank))
-            return lambda: self.node.tell(action.job, rank, "restore", SNAPSHOT_S, folder=folder)
+            return self._asking(action.job, rank, "restore", SNAPSHOT_S, folder=folder)
 
         def logging(rank: int) -> Call:
             return lambda: self.node.bring_logs(action.job, action.number, rank)
@@ -419,9 +421,12 @@ class Recovery:
 
     def vacate(self, action: actions.Vacate) -> Steps:
         def ending(rank: int) -> Call:
+            vacate = self._asking(action.job, rank, "vacate", FREEZE_S)
+            end_empty = self._asking(action.job, rank, "end", TELL_S)
+
             def end() -> None:
-                self.node.tell(action.job, rank, "vacate", FREEZE_S)
-                self.node.tell(action.job, rank, "end", TELL_S)
+                vacate()
+                end_empty()
 
             return end
 

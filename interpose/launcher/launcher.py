@@ -89,7 +89,8 @@ class Launcher:
             messages.End: self._end_empty,
             **self.rest.operations(),
         }
-        self.server = service.Server(config.socket, handlers, peers.Gate(host_proc))
+        checked = {kind: self._of_its_life(handler) for kind, handler in handlers.items()}
+        self.server = service.Server(config.socket, checked, peers.Gate(host_proc))
         self.server.on_close = self._closed
         identity = handshake.Identity(
             config.rank, config.world_size, config.local_world_size, config.device
@@ -288,6 +289,21 @@ class Launcher:
         self._waiting = [request for request in self._waiting if request.channel is not channel]
 
     # ---- the other operations -----------------------------------------------------------
+
+    def _of_its_life(self, handler: service.Handler) -> service.Handler:
+        """Nobody takes hold of a rank for another incarnation of its job."""
+
+        def checked(request: Request[messages.Operation]) -> Message | None:
+            asked, config = request.message, self.config
+            if isinstance(asked, messages.OfRank):
+                other, own = asked.incarnation, config.incarnation
+                if other < own or (other > own and not asked.ends):
+                    over = f"{other} is over" if other < own else f"end it before {other} begins"
+                    what = f"rank {config.rank} of {config.job} is here in incarnation {own}"
+                    raise ControlError("incarnation", f"{what}: {over}")
+            return handler(request)
+
+        return checked
 
     def _hello(self, _request: Request[messages.Hello]) -> Message:
         return {

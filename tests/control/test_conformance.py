@@ -216,3 +216,19 @@ def test_a_jobs_way_over_a_device(device: Device) -> None:
     device.end_ranks()
     device.ask("shutdown")
     assert device.process.wait(60) == 0
+
+
+def test_an_incarnation_that_is_over_is_not_placed_again(device: Device) -> None:
+    """Neither in a later epoch: a device remembers a job that it has released."""
+    device.place(1, incarnation=3)
+    assert device.job().incarnation == 3
+    device.ask("detach", job="job", epoch=1, discard=True)
+    for over in ({}, {"incarnation": 2}):
+        with pytest.raises(ControlError, match=r"incarnation") as caught:
+            device.place(2, **over)
+        assert caught.value.code == "incarnation"
+    device.place(2, incarnation=3)
+    assert device.job().epoch == 2
+    device.ask("detach", job="job", epoch=2, discard=True)
+    device.ask("shutdown")
+    assert device.process.wait(60) == 0

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,9 @@ def test_an_empty_launcher_waits_and_ends_without_an_exit_file(rig: Rig) -> None
     with launched.client() as client:
         hello, _ = client.ask("hello")
         assert (hello["pid"], hello["incarnation"]) == (None, 3)
-        client.ask("signal", signum=signal.SIGKILL)
+        client.ask("signal", signum=signal.SIGKILL, incarnation=3)
         assert client.ask("status")[0]["state"] == "empty"
-        client.ask("end")
+        client.ask("end", incarnation=3)
     assert leaks.has_ended(launched.pid, 20)
     assert not Path(launched.config["exit_file"]).exists()
 
@@ -35,6 +36,31 @@ def test_a_claim_of_an_empty_launcher_waits(rig: Rig) -> None:
         assert other.ask("status")[0]["channel"] is False
         assert select.select([client.channel.sock], [], [], 0.05)[0] == []
         other.ask("end")
+
+
+def test_nobody_takes_hold_of_a_rank_for_another_incarnation(rig: Rig) -> None:
+    """An empty launcher has seen no epoch: only its incarnation tells who is late."""
+    launched = rig.launch("no-such-command", empty=True, incarnation=3)
+    takes: dict[str, dict[str, Any]] = {
+        "claim": {"epoch": 7, "device": "d0"}, "freeze": {}, "thaw": {},
+        "snapshot": {"folder": "/nowhere"}, "restore": {"folder": "/nowhere"},
+    }  # fmt: skip
+    ends: dict[str, dict[str, Any]] = {"signal": {"signum": 9}, "vacate": {}, "end": {}}
+    with launched.client() as client:
+        for op, arguments in (takes | ends).items():
+            with pytest.raises(ControlError, match="is here in incarnation 3: 2 is over"):
+                client.ask(op, **arguments, incarnation=2)
+            with pytest.raises(ControlError, match="is here in incarnation 3: 1 is over"):
+                client.ask(op, **arguments)
+        for op, arguments in takes.items():
+            with pytest.raises(ControlError, match=r"end it before 4 begins") as caught:
+                client.ask(op, **arguments, incarnation=4)
+            assert caught.value.code == "incarnation"
+        status, _ = client.ask("status")
+        assert (status["state"], status["epoch"]) == ("empty", 0)
+        for op, arguments in ends.items():  # as the next one does with what is left of this
+            client.ask(op, **arguments, incarnation=4)
+    assert leaks.has_ended(launched.pid, 20)
 
 
 def test_a_launcher_with_a_rank_does_not_end(rig: Rig) -> None:

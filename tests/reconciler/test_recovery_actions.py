@@ -50,11 +50,13 @@ class Ranks(Node):
         self.state = {0: "running", 1: "running"}
         self.fails: set[tuple[str, int]] = set()
         self.told: list[tuple[str, int]] = []
+        self.incarnations: set[int] = set()  # in which they were told
         self.tasks: list[tuple[str, Json]] = []
         self.no_transfer = ""
 
     def tell(self, job: str, rank: int, op: str, timeout: float, **more: Any) -> Json:
         self.told.append((op, rank))
+        self.incarnations.add(more.get("incarnation", 1))
         if (op, rank) in self.fails:
             raise control.ControlError("undumpable", f"rank {rank}: a process has an io_uring")
         if op == "snapshot":
@@ -325,6 +327,20 @@ def test_a_restore_is_another_incarnation_and_leaves_its_ranks_frozen(scene: Sce
     record = scene.record
     assert scene.ranks.state == {0: "frozen", 1: "frozen"}
     assert (record.step, record.incarnation, record.restore) == ("detached", 2, None)
+
+
+def test_launchers_are_told_for_which_incarnation(scene: Scene) -> None:
+    """Each operation, so that one of another incarnation can refuse it."""
+    scene.update(incarnation=4)
+    scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+    scene.do(scene.recovery.vacate(actions.Vacate("a", (0, 1))))
+    assert {op for op, _ in scene.ranks.told} == {"freeze", "snapshot", "thaw", "vacate", "end"}
+    assert scene.ranks.incarnations == {4}
+    scene.ranks.incarnations.clear()
+    scene.update(step="stored", placement=(), save=None, stored="1-1", restore=Restore(2, "1-1"))
+    scene.fetched(2)
+    scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
+    assert scene.ranks.told[-1] == ("restore", 1) and scene.ranks.incarnations == {4}
 
 
 @pytest.mark.parametrize("failure", [("launch", 1), ("restore", 0)])

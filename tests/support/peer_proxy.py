@@ -73,7 +73,10 @@ class Peer:
 
     def place(self, request: Request[messages.Place]) -> Message:
         name, epoch = request.message.job, request.message.epoch
-        old = self.jobs.get(name)
+        incarnation, old = request.message.incarnation, self.jobs.get(name)
+        if old and old["incarnation"] > incarnation:
+            over = f"{name}: incarnation {incarnation} after {old['incarnation']}"
+            raise self.wrong("incarnation", over)
         if old and old["epoch"] == epoch:
             return {}
         if old and old["epoch"] > epoch:
@@ -89,7 +92,8 @@ class Peer:
         if not ranks:
             raise self.wrong("argument", f"{name}: no rank is on this device")
         self.jobs[name] = {
-            "job": name, "epoch": epoch, "state": "running", "reason": "", "cut_at": None,
+            "job": name, "epoch": epoch, "incarnation": incarnation, "state": "running",
+            "reason": "", "cut_at": None,
             "released_at": time.monotonic(),
             "ranks": [{"rank": r, "state": "attached", "kernels_here": 1} for r in ranks],
         }  # fmt: skip
