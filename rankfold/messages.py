@@ -422,6 +422,17 @@ class Snapshotted(Struct, frozen=True):
     bytes: Size
 
 
+class Examine(OfRank, frozen=True, tag="examine"):
+    """→ Examined. Of a rank that runs, which notices nothing: what keeps it from being saved, as
+    far as is known without trying. Refused as "busy" where it is not left to run meanwhile."""
+
+
+class Examined(Struct, frozen=True):
+    """Each with its process and what to do; none: nothing is known."""
+
+    hindrances: list[str]
+
+
 class Vacate(OfRank, frozen=True, tag="vacate"):
     """→ Done, once the rank is seen gone: its processes are killed, frozen or not, its channel and
     its image are let go. The launcher lives on, empty, and writes no exit file."""

@@ -95,6 +95,8 @@ class Executor:
                     yield from self.recovery.conclude(action)
                 case actions.Thaw():
                     yield from self.recovery.thaw(action)
+                case actions.Look():
+                    yield from self.recovery.look(action)
                 case actions.Vacate():
                     yield from self.recovery.vacate(action)
                 case actions.Rest():

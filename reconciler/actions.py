@@ -155,6 +155,14 @@ class Thaw:
 
 
 @dataclass(frozen=True)
+class Look:
+    """Ask the launchers of a running job what keeps it from being saved, and record it."""
+
+    job: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Vacate:
     """End ranks together with their launchers: a checkpoint has them, or they have failed."""
 
@@ -198,7 +206,7 @@ class Restore:
 
 Action = (
     StartProxy | StopProxy | Start | Place | Barrier | Detach | Release | End | Discard | Signal
-    | Finish | Forget | Save | Upload | Conclude | Thaw | Vacate | Rest | Fetch | Restore
+    | Finish | Forget | Save | Upload | Conclude | Thaw | Look | Vacate | Rest | Fetch | Restore
 )  # fmt: skip
 
 
@@ -217,6 +225,8 @@ def subject(action: Action) -> str:
             return f"the ranks of {action.job}"
         case Upload() | Fetch():
             return f"the snapshots of {action.job}"
+        case Look():
+            return f"a look at {action.job}"
         case _:
             return job_of(action)
 
@@ -234,7 +244,8 @@ def job_of(action: Action) -> str:
             return action.name
         case (
             Place() | Barrier() | Detach() | Release() | End() | Discard() | Signal() | Finish()
-            | Save() | Upload() | Conclude() | Thaw() | Vacate() | Rest() | Fetch() | Restore()
+            | Save() | Upload() | Conclude() | Thaw() | Look() | Vacate() | Rest() | Fetch()
+            | Restore()
         ):  # fmt: skip
             return action.job
         case _:
@@ -252,7 +263,7 @@ def devices_of(action: Action) -> tuple[str, ...]:
             return (action.device,)
         case (
             StartProxy() | Start() | Release() | End() | Signal() | Finish() | Forget()
-            | Upload() | Conclude() | Thaw() | Vacate() | Rest() | Fetch() | Restore()
+            | Upload() | Conclude() | Thaw() | Look() | Vacate() | Rest() | Fetch() | Restore()
         ):  # fmt: skip
             return ()
         case _:

@@ -338,6 +338,8 @@ class Daemon:
             if message:
                 self.store.event(f"Device/{name}", "ActionFailed", message, "Warning")
             return
+        if isinstance(action, actions.Look):  # beside whatever else has failed
+            return
         name = actions.job_of(action)
         record = self.store.record(name) or Record(name)
         if (record.error, record.error_permanent) != (message, permanent):

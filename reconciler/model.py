@@ -433,6 +433,9 @@ class Record:
     saved_at: Seconds = 0.0  # steady: from when the interval counts; 0: not yet placed
     saved_steps: Count = 0  # the same for steps
     save_error: str = ""  # why the last save failed
+    looked: Count = 0  # the incarnation whose launchers were asked what cannot be saved
+    looked_at: Seconds = 0.0  # steady: when that was, the last time
+    hindered: str = ""  # what they said
     lost: str = ""  # what the last restart cost
     back_to: str = ""  # the checkpoint that a person wants it to go on from
 

@@ -244,7 +244,7 @@ class Recovery:
             before = [each for each in record.checkpoints if each.id != found.id]
             with self.store.transaction():
                 self._update(
-                    action.job, save=None, save_error="", asked_tries=0,
+                    action.job, save=None, save_error="", hindered="", asked_tries=0,
                     checkpoints=(*before, found)[-action.keep :],
                     **self._answer(save, id=found.id), **moved,
                 )  # fmt: skip
@@ -418,6 +418,25 @@ class Recovery:
 
     def thaw(self, action: actions.Thaw) -> Steps:
         agreed((yield [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]))
+
+    def look(self, action: actions.Look) -> Steps:
+        """Raises nothing: who does not answer, or does not know the question, says nothing."""
+        incarnation = self._record(action.job).incarnation
+        told = yield [self._asking(action.job, rank, "examine", TELL_S) for rank in action.ranks]
+        found = [
+            f"rank {rank}: {'; '.join(each['hindrances'])}"
+            for rank, each in zip(action.ranks, told, strict=True)
+            if isinstance(each, dict) and each.get("hindrances")
+        ]
+        before = self._record(action.job)
+        if before.incarnation != incarnation or before.step != "placed":  # ended, even forgotten
+            return
+        more = f" (and {len(found) - 1} more ranks)" if len(found) > 1 else ""
+        text = found[0] + more if found else ""
+        with self.store.transaction():
+            self._update(action.job, looked=incarnation, looked_at=steady.now(), hindered=text)
+            if text and text != before.hindered:
+                self._event(action.job, "CannotBeSaved", text, "Warning")
 
     def vacate(self, action: actions.Vacate) -> Steps:
         def ending(rank: int) -> Call:

@@ -44,6 +44,7 @@ log = area(__file__)
 
 FREEZE_S = 10.0  # a process that waits for a disk or the like stops when it has it
 LOOK_AGAIN_S = 0.001
+HINDRANCES_MAX = 3  # that are named
 ARRIVE_S = 0.25  # what was sent within the machine arrives at once, if the other end has room
 
 
@@ -98,6 +99,7 @@ class Rest:
         return {
             messages.Freeze: self._freeze,
             messages.Thaw: self._thaw,
+            messages.Examine: self._examine,
             messages.Snapshot: self._snapshot,
             messages.Vacate: self._vacate,
             messages.Restore: self._restore,
@@ -261,6 +263,25 @@ class Rest:
         except OSError as error:
             raise ControlError("failed", f"the rank cannot be thawed: {error}") from error
         self._calls.goes_on()
+
+    def _examine(self, request: Request[messages.Examine]) -> Message | None:
+        self._need_rank()
+        self._need_idle("examine")
+        if self.frozen or self._freezing:
+            raise ControlError("busy", f"rank {self.held.config.rank} is frozen")
+        assert self.held.started is not None
+        rank, pids = self.held.started.pid, self._pids()  # who works for us later is not theirs
+
+        def examined(told: Message | None) -> None:
+            if told is None:
+                request.refuse(ControlError("failed", "who looked was killed"))
+            else:
+                request.reply(**told)
+
+        self.held.workers.start(
+            lambda: {"hindrances": undumpable.find_running(rank, pids)[:HINDRANCES_MAX]}, examined
+        )
+        return None
 
     # ---- writing it down ----------------------------------------------------------------
 
@@ -592,7 +613,7 @@ def _written(
 ) -> Message:
     hindrances = undumpable.find(about.pid, pids)
     if hindrances:
-        return {"code": "undumpable", "message": "; ".join(hindrances[:3])}
+        return {"code": "undumpable", "message": "; ".join(hindrances[:HINDRANCES_MAX])}
     try:
         return {"bytes": snapshots.write(folder, about, pids, cgroup, touched, memory, image)}
     except criu.Refused as error:

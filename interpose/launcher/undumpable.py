@@ -6,14 +6,25 @@ Each is named with its process and what to do. What only CRIU sees it refuses it
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import glob
 import os
 import re
+import select
+import socket
+import struct
+import time
 from pathlib import Path
 
 from rankfold.interpose.launcher.criu import named
 
 _GONE = " (deleted)"
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
+_MPTCP = 262
+_PIDFD_GETFD = 438
+_UCRED = struct.Struct("=iII")
+_NOBODY = 0xFFFFFFFF  # there is no other end
+_libc = ctypes.CDLL(None, use_errno=True)
 # What a descriptor, or the file of a mapping, is called.
 _FILES = (
     (r"^anon_inode:\[?io_uring", "io_uring", "USE_LIBUV=0 keeps PyTorch from it"),
@@ -22,6 +33,19 @@ _FILES = (
     (r"^/secretmem", "secret memory (memfd_secret)", "it must close it"),
     (r"^/dev/(nvidia|dri/|kfd)", "a real device", "it must use the GPU through rankfold alone"),
 )
+
+
+AGAIN_S = 0.2  # what goes by in less is no hindrance: a fork that is under way, a file just renamed
+
+
+def find_running(rank: int, pids: set[int]) -> list[str]:
+    """The same of a rank that goes on meanwhile: what is found twice."""
+    before = find(rank, pids)
+    if before:
+        time.sleep(AGAIN_S)
+        again = set(find(rank, pids))
+        before = [each for each in before if each in again]
+    return before
 
 
 def find(rank: int, pids: set[int]) -> list[str]:
@@ -34,11 +58,11 @@ def find(rank: int, pids: set[int]) -> list[str]:
                 f"process {named(pid)} is no longer below the rank's first process {rank}: that "
                 "must not end before, and daemons must not cut themselves loose"
             )
-        found += [f"process {named(pid)} {what}" for what in _of(pid, rank)]
+        found += [f"process {named(pid)} {what}" for what in _of(pid, rank, pids)]
     return found
 
 
-def _of(pid: int, rank: int) -> list[str]:
+def _of(pid: int, rank: int, pids: set[int]) -> list[str]:
     found = []
     for name in _NAMESPACES:
         with contextlib.suppress(OSError):
@@ -49,11 +73,14 @@ def _of(pid: int, rank: int) -> list[str]:
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.MULTILINE)
-        if tracer and tracer[1] != "0":
+        if tracer and int(tracer[1]) in pids:  # who works for the launcher traces, too
             found.append(f"is traced by process {tracer[1]}: detach the debugger")
+    found += _sockets(pid)
     links = _links(f"/proc/{pid}/fd") | _links(f"/proc/{pid}/map_files")
     for pattern, what, remedy in _FILES:
-        if any(re.match(pattern, link) for link in links):
+        if these := [link for link in links if re.match(pattern, link)]:
+            for link in these:
+                del links[link]
             found.append(f"uses {what}, which cannot be saved: {remedy}")
     renamed = sorted(link for link, names in links.items() if link.endswith(_GONE) and names)
     if renamed:  # CRIU saves it under a name of its own, which is not there any more later
@@ -63,6 +90,53 @@ def _of(pid: int, rank: int) -> list[str]:
             "multiprocessing makes them unless it forks"
         )
     return found
+
+
+def _sockets(pid: int) -> list[str]:
+    """Those that are of no use without what is not saved, or of a kind that CRIU does not know."""
+    found = set()
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:  # it has ended
+        return []
+    try:
+        for path in glob.iglob(f"/proc/{pid}/fd/*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(path).startswith("socket:"):
+                    with socket.socket(fileno=_taken(process, int(os.path.basename(path)))) as sock:
+                        found.add(_of_socket(sock))
+    finally:
+        os.close(process)
+    return sorted(found - {""})
+
+
+def _taken(pidfd: int, fd: int) -> int:
+    """A descriptor of another process, as one of ours. Raises OSError."""
+    taken = int(_libc.syscall(_PIDFD_GETFD, pidfd, fd, 0))
+    if taken < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    return taken
+
+
+def _of_socket(sock: socket.socket) -> str:
+    if sock.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL) == _MPTCP:
+        return (
+            "has an MPTCP socket, which cannot be saved: it must use plain TCP "
+            "(GODEBUG=multipathtcp=0 for programs in Go)"
+        )
+    if sock.family != socket.AF_UNIX or sock.type == socket.SOCK_DGRAM:
+        return ""
+    known = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    peer, uid, _ = _UCRED.unpack(known)
+    if peer != 0 or uid == _NOBODY:  # in our pid namespace, or there never was one
+        return ""
+    poll = select.poll()
+    poll.register(sock, 0)
+    if poll.poll(0):  # the other end is gone
+        return ""
+    path = sock.getpeername() or sock.getsockname()
+    name = f" ({os.fsdecode(path)})" if path else ""
+    return f"has a Unix socket{name} to a process outside of the rank: it must close it"
 
 
 def _links(folder: str) -> dict[str, int]:

@@ -63,6 +63,8 @@ def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
         return [Condition("NotSaved", "True", "RestsInMemory", message)]
     if record.save_error:
         return [Condition("NotSaved", "True", "SaveFailed", record.save_error)]
+    if record.hindered and record.looked == record.incarnation:
+        return [Condition("NotSaved", "True", "CannotBeSaved", record.hindered)]
     if (job.save_every_s or job.save_every_steps) and index.observed.no_saves:
         return [Condition("NotSaved", "True", "Unavailable", index.observed.no_saves)]
     return []

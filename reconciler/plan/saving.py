@@ -16,6 +16,8 @@ SAVE_AGAIN_S = 60.0  # a save whose reconciler was killed is gone on with for so
 REST_AGAIN_S = 300.0  # between attempts to save a job that is to rest in the store, or on disk
 ASKED_TRIES = 3  # of a save that a person requested, where the reason may pass
 ASKED_AGAIN_S = 10.0  # between two of them
+LOOK_AFTER_S = 10.0  # a program has imported what it needs, and opened what it works with
+LOOK_AGAIN_S = 60.0  # whether it still has what cannot be saved
 TRIES = 8  # of an upload, while the job goes on
 WAIT_MAX_S = 300.0  # between two of them
 
@@ -34,6 +36,18 @@ def due(index: Index, job: Job, record: Record, now: float) -> str:
     if job.save_every_steps and done and not 0 <= done - record.saved_steps < job.save_every_steps:
         return "steps"
     return ""
+
+
+def unknown(index: Index, record: Record, now: float) -> bool:
+    """Whether the ranks of a placed job should be looked at for what cannot be saved: once they
+    have had time to open it, and again while they have it."""
+    if index.observed.no_saves or record.save is not None or record.held_since is None:
+        return False
+    if 0 <= now - record.held_since < LOOK_AFTER_S:
+        return False
+    if record.looked != record.incarnation:
+        return True
+    return bool(record.hindered) and not 0 <= now - record.looked_at < LOOK_AGAIN_S
 
 
 def _may_again(record: Record, now: float) -> bool:

@@ -14,6 +14,7 @@ from rankfold.reconciler.actions import (
     Detach,
     End,
     Forget,
+    Look,
     Place,
     Release,
     Signal,
@@ -197,6 +198,8 @@ class Steps:
             why = saving.due(self.index, job, record, self.now)
             if why and running:
                 self.actions.append(Barrier(job.name, record.epoch, devices, save=why))
+            elif running and saving.unknown(self.index, record, self.now):
+                self.actions.append(Look(job.name, tuple(range(job.world_size))))
             if running and job.name in self.allocation.degraded:
                 self.degraded.add(job.name)
             elif running and job.name not in self.allocation.waiting:

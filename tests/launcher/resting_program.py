@@ -121,10 +121,82 @@ def io_uring(folder: str) -> None:
     parameters = ctypes.create_string_buffer(120)
     fd = ctypes.CDLL(None, use_errno=True).syscall(425, 4, parameters)
     if fd < 0:
-        print("none", flush=True)
+        return lacking(folder, "io_uring")
+    return holding(folder)
+
+
+def mptcp(folder: str) -> None:
+    try:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+    except OSError:
+        return lacking(folder, "MPTCP")
+    with sock:
+        holding(folder)
+
+
+def namespace(folder: str) -> None:
+    """A child with a host name of its own."""
+    read_end, write_end = os.pipe()
+    if os.fork() == 0:
+        done = ctypes.CDLL(None).unshare(0x04000000)  # CLONE_NEWUTS
+        os.write(write_end, b"x" if done == 0 else b"-")
+        wait_for(f"{folder}/go")
+        os._exit(0)
+    assert os.read(read_end, 1) == b"x"
+    holding(folder)
+    os.wait()
+
+
+def userfaultfd(folder: str) -> None:
+    holding_fd(folder, "userfaultfd", 323, os.O_CLOEXEC)
+
+
+def secret(folder: str) -> None:
+    """memfd_secret, mapped."""
+    fd = ctypes.CDLL(None, use_errno=True).syscall(447, 0)
+    if fd < 0:
+        return lacking(folder, "memfd_secret")
+    os.ftruncate(fd, 4096)
+    with mmap.mmap(fd, 4096):
+        os.close(fd)
+        holding(folder)
+
+
+def perf(folder: str) -> None:
+    """A software counter of its own time."""
+    about = (1).to_bytes(4, "little") + (112).to_bytes(4, "little") + bytes(104)
+    holding_fd(folder, "performance counter", 298, about, 0, -1, -1, 0)
+
+
+def traced(folder: str) -> None:
+    """A child watches it, as a debugger does."""
+    read_end, write_end = os.pipe()
+    if os.fork() == 0:
+        done = ctypes.CDLL(None).ptrace(0x4206, os.getppid(), None, None)  # PTRACE_SEIZE
+        os.write(write_end, b"x" if done == 0 else b"-")
+        wait_for(f"{folder}/go")
+        os._exit(0)
+    assert os.read(read_end, 1) == b"x"
+    holding(folder)
+    os.wait()
+
+
+def holding_fd(folder: str, what: str, number: int, *arguments: bytes | int) -> None:
+    """What that system call gives."""
+    if ctypes.CDLL(None, use_errno=True).syscall(number, *arguments) < 0:
+        return lacking(folder, what)
+    return holding(folder)
+
+
+def holding(folder: str) -> None:
     ready(folder)
     wait_for(f"{folder}/go")
-    print(f"still here {fd >= 0}", flush=True)
+    print("still here True", flush=True)
+
+
+def lacking(folder: str, what: str) -> None:
+    print(f"none: {what}", flush=True)
+    ready(folder)
 
 
 def semaphore(folder: str) -> None:

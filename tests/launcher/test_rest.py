@@ -526,14 +526,23 @@ def test_a_claim_waits_for_the_rank_to_be_restored(place: Place) -> None:
     [
         ("io_uring", "io_uring"), ("orphan", "no longer below"),
         ("semaphore", "made, which cannot be saved: it has lost the name"),
+        ("mptcp", "MPTCP socket"), ("namespace", "a uts namespace of its own"),
+        ("userfaultfd", "userfaultfd"), ("secret", "memfd_secret"),
+        ("perf", "a performance counter"), ("traced", "is traced by process"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_saved_is_named_and_runs_on(place: Place, name: str, words: str) -> None:
+    """Early, while it runs, and when it is to be saved."""
     launched = place.program(name)
-    if launched.text("out") == "none\n":
-        privileges.missing("this kernel has no io_uring")
+    if (lacks := launched.text("out")).startswith("none"):
+        launched.end()
+        privileges.missing(f"this kernel has it not: {lacks}")
     with launched.client() as client:
+        (hindrance,) = client.ask("examine")[0]["hindrances"]
+        assert words in hindrance and hindrance.startswith("process 10") and ": " in hindrance
+        assert client.ask("status")[0]["state"] == "running"
         client.ask("freeze")
+        assert refusal(client, "examine").code == "busy"
         error = refusal(client, "snapshot", folder=str(place.saved))
         assert error.code == "undumpable" and words in error.message
         assert "process 10" in error.message and ": " in error.message
@@ -544,7 +553,19 @@ def test_what_cannot_be_saved_is_named_and_runs_on(place: Place, name: str, word
     assert launched.end()["exit_status"] == 0
 
 
-def test_what_criu_refuses_is_named_and_runs_on(place: Place, state: State) -> None:
+def test_nothing_is_named_of_a_rank_that_can_be_saved(place: Place) -> None:
+    """Threads, TCP, a child, a deleted file; and again when it has been restored."""
+    launched = place.program("everything")
+    with launched.client() as client:
+        assert client.ask("examine")[0]["hindrances"] == []
+    fresh = moved(place, launched)
+    with fresh.client() as client:
+        assert client.ask("examine")[0]["hindrances"] == []
+    place.go()
+    assert fresh.end()["exit_status"] == 0
+
+
+def test_a_unix_socket_to_outside_is_named_and_it_runs_on(place: Place, state: State) -> None:
     path = str(state.folder / "socket")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -552,6 +573,8 @@ def test_what_criu_refuses_is_named_and_runs_on(place: Place, state: State) -> N
         launched = place.program("unix_stream", path)
         accepted, _ = listener.accept()
         with accepted, launched.client() as client:
+            (hindrance,) = client.ask("examine")[0]["hindrances"]
+            assert f"has a Unix socket ({path}) to a process outside" in hindrance
             client.ask("freeze")
             error = refusal(client, "snapshot", folder=str(place.saved))
             assert error.code == "undumpable" and "Unix socket" in error.message

@@ -332,6 +332,56 @@ def test_an_upload_that_cannot_be_done_is_given_up_while_the_job_goes_on(how: st
     assert answer is not None and answer.error == "full" and place.works("a")
 
 
+# ---- what cannot be saved ----------------------------------------------------------------------
+
+
+def turns(place: Fleet, count: int) -> None:
+    for _ in range(count):
+        place.turn()
+
+
+def test_what_cannot_be_saved_is_said_some_seconds_after_the_start_and_the_job_runs_on() -> None:
+    place = fleet(job())
+    place.hindered = "rank 1: process 10 (python) uses io_uring"
+    turns(place, 5)
+    assert not place.looks and "CannotBeSaved" not in conditions(place)
+    turns(place, 10)
+    assert place.looks == 1 and conditions(place)["CannotBeSaved"] == place.hindered
+    assert place.works("a") and not place.saved
+
+
+def test_it_is_looked_at_once_and_again_while_there_is_something() -> None:
+    place = fleet(job())
+    turns(place, 200)
+    assert place.looks == 1
+    place = fleet(job())
+    place.hindered = "rank 1: process 10 (python) uses io_uring"
+    turns(place, 15)
+    place.hindered = ""
+    turns(place, 200)
+    assert place.looks == 2 and "CannotBeSaved" not in conditions(place)
+
+
+def test_another_incarnation_is_looked_at_anew() -> None:
+    place = fleet(job())
+    place.hindered = "rank 1: process 10 (python) uses io_uring"
+    turns(place, 15)
+    place.kill("a", 0)
+    place.converge()
+    assert place.records["a"].incarnation == 2 and "CannotBeSaved" not in conditions(place)
+    turns(place, 15)
+    assert place.looks == 2 and "CannotBeSaved" in conditions(place)
+
+
+def test_nobody_looks_where_nothing_can_be_saved_or_who_has_just_been_asked() -> None:
+    place = fleet(job())
+    place.in_flight = frozenset({"a look at a"})
+    turns(place, 15)
+    place.in_flight, place.no_saves = frozenset(), "no CRIU"
+    turns(place, 15)
+    assert not place.looks
+
+
 # ---- into the store and back ---------------------------------------------------------------------
 
 

@@ -53,12 +53,15 @@ class Ranks(Node):
         self.incarnations: set[int] = set()  # in which they were told
         self.tasks: list[tuple[str, Json]] = []
         self.no_transfer = ""
+        self.hindrances: list[str] = []
 
     def tell(self, job: str, rank: int, op: str, timeout: float, **more: Any) -> Json:
         self.told.append((op, rank))
         self.incarnations.add(more.get("incarnation", 1))
         if (op, rank) in self.fails:
             raise control.ControlError("undumpable", f"rank {rank}: a process has an io_uring")
+        if op == "examine":
+            return {"hindrances": self.hindrances}
         if op == "snapshot":
             folder = Path(more["folder"])
             assert self.state[rank] == "frozen" and folder.parent.is_dir()
@@ -424,3 +427,32 @@ def test_a_restored_rank_is_let_go_and_one_that_is_gone_is_no_error(scene: Scene
     scene.ranks.state = {0: "frozen", 1: "frozen"}
     scene.do(scene.recovery.thaw(actions.Thaw("a", (0, 1))))
     assert scene.ranks.state == {0: "running", 1: "running"}
+
+
+# ---- what cannot be saved ----------------------------------------------------------------------
+
+
+def test_what_a_launcher_says_is_recorded_and_one_that_does_not_answer_says_nothing(
+    scene: Scene,
+) -> None:
+    scene.ranks.hindrances = ["process 10 uses io_uring", "process 11 is traced"]
+    scene.ranks.fails = {("examine", 0)}
+    for _ in range(2):  # killed in between, it is asked again
+        scene.do(scene.recovery.look(actions.Look("a", (0, 1))))
+        record = scene.record
+        assert record.looked == record.incarnation and record.looked_at
+        assert record.hindered == "rank 1: process 10 uses io_uring; process 11 is traced"
+    told = [each.message for each in scene.store.events() if each.reason == "CannotBeSaved"]
+    assert told == [record.hindered], "once"
+    scene.ranks.fails = {("examine", 0), ("examine", 1)}
+    scene.do(scene.recovery.look(actions.Look("a", (0, 1))))
+    assert scene.record.hindered == ""
+
+
+def test_a_job_that_is_forgotten_while_it_is_looked_at_stays_forgotten(scene: Scene) -> None:
+    steps = scene.recovery.look(actions.Look("a", (0, 1)))
+    calls = next(steps)
+    scene.store.forget("Job", "a")
+    with pytest.raises(StopIteration):
+        steps.send([call() for call in calls])
+    assert scene.store.record("a") is None

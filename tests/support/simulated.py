@@ -48,6 +48,8 @@ class Fleet:
     transfers: dict[str, Transfer] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)  # jobs, in the order of their saves
     no_saves: str = ""
+    hindered: str = ""  # what launchers say that keeps a rank from being saved
+    looks: int = 0  # how often they were asked
     saves_fail: bool = False
     killed_in_a_save: bool = False  # the reconciler: once, when all ranks are frozen
     uploads: str = "done"  # how uploads end: done | retry | failed; or they are slow
@@ -217,6 +219,13 @@ class Fleet:
                 self.conclude(action)
             case actions.Thaw(job, ranks):
                 self.set_ranks(job, ranks, "running")
+            case actions.Look(job, ranks):
+                assert self.works(job) and all((job, rank) in self.ranks for rank in ranks)
+                self.looks += 1
+                self.update(
+                    job, looked=self.records[job].incarnation, looked_at=self.now,
+                    hindered=self.hindered,
+                )  # fmt: skip
             case actions.Vacate():
                 self.vacate(action)
             case actions.Rest():
@@ -268,6 +277,7 @@ class Fleet:
         self.update(
             action.job, step="placed", epoch=action.epoch, placement=action.placement,
             proxies=pids, detached=(), save=save, saved_at=record.saved_at or self.now,
+            held_since=self.now,
         )  # fmt: skip
 
     def detach(self, action: actions.Detach) -> None:

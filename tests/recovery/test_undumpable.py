@@ -1,0 +1,40 @@
+"""What cannot be saved is said early, and the job that has it runs on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rankfold.reconciler.layout import Layout
+from support import privileges
+from support.command import Rankfold, Specs
+
+PROGRAM = Path(__file__).parents[1] / "launcher" / "resting_program.py"
+
+
+def test_an_io_uring_is_named_in_a_condition_before_any_save(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    privileges.need_criu()
+    folder = specs.folder.parent / "work"
+    folder.mkdir()
+    specs.program([sys.executable, str(PROGRAM), "io_uring", str(folder)], "ring")
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    rankfold.until(lambda: (folder / "ready").exists())
+    out = Layout(rankfold.state.path).logs("ring") / "rank-0.out"
+    if out.read_text().startswith("none"):
+        privileges.missing("this kernel has no io_uring")
+
+    def said() -> str:
+        told = rankfold.job("ring")["conditions"]
+        return "".join(c["message"] for c in told if c["reason"] == "CannotBeSaved")
+
+    message = str(rankfold.until(said))
+    assert message.startswith("rank 0: process 1") and "io_uring, which cannot be saved" in message
+    job = rankfold.job("ring")
+    assert job["phase"] == "Running" and job["checkpoints"] == [] and job["restarts"] == 0
+    events = rankfold("events", "ring")
+    assert "CannotBeSaved" in events and "SaveFailed" not in events and "Barrier" not in events
+    (folder / "go").touch()
+    rankfold.until(lambda: rankfold.job("ring")["phase"] == "Succeeded")
+    assert out.read_text() == "still here True\n"
