@@ -32,17 +32,19 @@ class Missing(Exception):
 
 @functools.cache
 def command() -> str:
-    """The path of a CRIU that is new enough: the system's, or else the fetched one.
-
-    Raises Missing.
+    """The path of a CRIU that is new enough, and finds the kernel good where we are root: the
+    system's, or else the fetched one. `tools/criu` has the same rule. Raises Missing.
     """
     theirs = shutil.which("criu")
     found = version(theirs) if theirs else None
-    if theirs and found and found >= NEEDED:
+    new = found is not None and found >= NEEDED
+    if theirs and new and (os.geteuid() != 0 or not _trouble_of(theirs)):
         return theirs
     if (FETCHED / "criu").exists():
         return str(FETCHED / "criu")
     seen = f"{theirs} is {'.'.join(map(str, found))}" if found else "there is none"
+    if new:
+        seen = f"{theirs} says: {_trouble_of(str(theirs))}"
     raise Missing(
         f"no CRIU {'.'.join(map(str, NEEDED))} or newer ({seen}): run {paths.REPOSITORY}/tools/criu"
     )
@@ -72,15 +74,20 @@ def version(path: str) -> tuple[int, ...] | None:
 def trouble() -> str:
     """Why CRIU cannot work here: its own words; empty if it can. Raises Missing."""
     _keep()
+    return _trouble_of(command())
+
+
+def _trouble_of(path: str) -> str:
     try:
         done = subprocess.run(
-            [command(), "check"], capture_output=True, text=True, timeout=30, check=False
+            [path, "check"], capture_output=True, text=True, timeout=30, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
         return ""
-    return next((line for line in done.stderr.splitlines() if "Error" in line), done.stderr)[:300]
+    told = next((line for line in done.stderr.splitlines() if "Error" in line), done.stderr)
+    return told[:300] or "its check fails"
 
 
 def _keep() -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rankfold import criu
 from rankfold.paths import REPOSITORY
 from support import privileges
@@ -28,3 +30,26 @@ def test_what_it_finds_out_about_the_kernel_is_kept_where_run_is_no_tmpfs(tmp_pa
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "Loaded kdat cache" in done.stdout, os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("kernel_is_good", [True, False])
+def test_a_system_s_criu_is_taken_if_it_is_new_and_finds_the_kernel_good(
+    tmp_path: Path, kernel_is_good: bool
+) -> None:
+    """By tools/criu as by us."""
+    if os.geteuid() != 0 or not (criu.FETCHED / "criu").exists():
+        privileges.missing("needs root, and the CRIU that tools/criu fetches")
+    theirs = tmp_path / "criu"
+    status = 0 if kernel_is_good else 1
+    theirs.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "Version: 9.9" || exit {status}\n')
+    (tmp_path / "nft").write_text("#!/bin/sh\n")
+    for file in tmp_path.iterdir():
+        file.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ours = [sys.executable, "-c", "from rankfold import criu; print(criu.command())"]
+    for command in (ours, [str(REPOSITORY / "tools/criu"), "--print-path"]):
+        told = subprocess.run(
+            command, cwd=REPOSITORY, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        )
+        taken = Path(told.stdout.strip())
+        assert taken == (theirs if kernel_is_good else criu.FETCHED / "criu"), command
