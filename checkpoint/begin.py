@@ -16,7 +16,7 @@ def main(url: str, fleet: str, seconds: str) -> int:
     from rankfold.checkpoint.store import StoreError, open
 
     try:
-        open(url, fleet)
+        open(url, fleet).need_writable()
     except (StoreError, OSError, ValueError, ImportError) as error:
         print(error, file=sys.stderr)
         return 1

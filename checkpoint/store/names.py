@@ -59,6 +59,11 @@ class Place(NamedTuple):
         return cls(*found.groups()) if found else None
 
 
+def probe(name: str = "") -> str:
+    """Of no job and no use: whether anything can be written is tried there."""
+    return "probe" + (f"/{name}" if name else "")
+
+
 def jobs() -> str:
     return "jobs"
 

@@ -8,6 +8,7 @@ called again after a failure, or after the death of who called it, and goes on f
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rankfold.checkpoint.store import documents, lives, names, units
 from rankfold.checkpoint.store.collect import Collected, collect
-from rankfold.checkpoint.store.errors import Damaged, Missing, Refused, StoreError
+from rankfold.checkpoint.store.errors import Damaged, Full, Missing, Refused, StoreError
 from rankfold.checkpoint.store.files import Files, connect
 from rankfold.checkpoint.store.lives import Claim, Life
 from rankfold.checkpoint.store.manifest import Manifest, PackUse
@@ -49,6 +50,20 @@ class Store:
         self.files, self.fleet, self.url = files, fleet, files.url
         self._lock = threading.Lock()
         self._indexes: dict[Place, PackIndex] = {}  # packs never change
+
+    def need_writable(self) -> None:
+        """Writes something that is nobody's, and removes it, with what others have left there who
+        were killed. Raises `Refused`, or `Full`, where that does not go."""
+        name = names.probe(secrets.token_hex(8))
+        try:
+            self.files.create(name, b"")
+            for each in (name, *self.files.below(names.probe())):
+                self.files.remove(each)
+        except Full:
+            raise
+        except StoreError as error:
+            remedy = "let rankfold write and remove there, or name another URL"
+            raise Refused(self.url, f"cannot be written: {error.what}", remedy) from error
 
     # ---- incarnations --------------------------------------------------------------------------
 

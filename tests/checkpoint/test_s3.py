@@ -38,6 +38,14 @@ def test_checkpoints_on_s3(options: dict[str, Any]) -> None:
     assert again.data("gpt") == again.manifest("gpt", ids[-1]).files
 
 
+def test_trying_to_write_leaves_nothing(options: dict[str, Any]) -> None:
+    store = stores.open("s3://bucket/tried", "fleet", options=options)
+    store.files.create("probe/of one that was killed", b"")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: store.need_writable(), range(8)))
+    assert list(store.files.below("")) == ["store.json"] and store.jobs() == []
+
+
 def test_an_interrupted_save_goes_on_on_s3(options: dict[str, Any]) -> None:
     store = opened("s3://bucket/interrupted", **options)
     content = Content({rank: {DEVICE: noise(rank, 1 << 20)} for rank in range(4)})

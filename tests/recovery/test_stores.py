@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from rankfold import control
+from rankfold.checkpoint import store as stores
 from rankfold.reconciler.layout import Layout
-from support import s3
+from support import privileges, s3
+from support.command import Rankfold, Specs
 from support.s3 import Line
 
 from .conftest import RANKS, Trained
@@ -151,9 +153,7 @@ def test_a_store_that_hangs_when_its_checkpoint_is_needed(
     assert job.status["restarts"] == 1
 
 
-def test_a_fleet_that_starts_while_its_store_hangs(
-    far: Far, undisturbed: dict[str, bytes]
-) -> None:
+def test_a_fleet_that_starts_while_its_store_hangs(far: Far, undisturbed: dict[str, bytes]) -> None:
     """A store that is new is refused by name, within a time. One that the fleet has already keeps
     nobody from anything."""
     job, rankfold = far.job, far.rankfold
@@ -177,9 +177,32 @@ def test_a_fleet_that_starts_while_its_store_hangs(
     assert far.results() == undisturbed
 
 
-def test_a_job_that_ends_leaves_no_upload_behind(
-    far: Far, undisturbed: dict[str, bytes]
+# A folder is read-only for what runs in it, root's too, and no mount is left.
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+
+
+def test_a_store_that_cannot_be_written_is_refused_with_its_policy(
+    rankfold: Rankfold, specs: Specs
 ) -> None:
+    privileges.need_namespaces()
+    store = rankfold.state.folder / "store"
+    stores.open(str(store), "fleet")
+    before = sorted(store.rglob("*"))
+    specs.write("policy.yaml", POLICY.format(url=store))
+    inside = ("unshare", "--mount", "sh", "-c", READ_ONLY, str(store))
+    held = Rankfold(rankfold.state, rankfold.environment, inside)
+    held("store", "adopt", str(store))
+    refused = held.run("apply", "-f", str(specs.folder))
+    assert refused.returncode == 65
+    why = f"policy.yaml:4: spec.checkpointStore: {store}: cannot be written: Read-only file system"
+    assert why in refused.stderr and "name another URL" in refused.stderr
+    assert sorted(store.rglob("*")) == before
+    held("stop")
+    rankfold("apply", "-f", str(specs.folder))
+    assert [each for each in store.rglob("*") if each.is_file()] == [store / "store.json"]
+
+
+def test_a_job_that_ends_leaves_no_upload_behind(far: Far, undisturbed: dict[str, bytes]) -> None:
     job, rankfold = far.job, far.rankfold
     far.ticks()
     far.line.becomes("silent")
