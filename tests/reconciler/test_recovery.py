@@ -344,7 +344,7 @@ def test_what_cannot_be_saved_is_said_some_seconds_after_the_start_and_the_job_r
     place = fleet(job())
     place.hindered = "rank 1: process 10 (python) uses io_uring"
     turns(place, 5)
-    assert not place.looks and "CannotBeSaved" not in conditions(place)
+    assert place.looks == 0 and "CannotBeSaved" not in conditions(place)
     turns(place, 10)
     assert place.looks == 1 and conditions(place)["CannotBeSaved"] == place.hindered
     assert place.works("a") and not place.saved
