@@ -58,7 +58,9 @@ class Task(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     Of an upload: `incarnation` is the one that saves, `keep` how many checkpoints stay (null: all),
     `about` goes into the manifest. Of a fetch: `incarnation` is the one that begins with this
-    checkpoint (null: none does), `id` is which one, null for the newest that is whole.
+    checkpoint (null: none does), `id` is which one, null for the newest that is whole. `known`: the
+    newest incarnation in the store that is this job's or was before it was brought here, 0: none; a
+    later one of somebody else's has taken the job over.
     """
 
     url: str
@@ -70,6 +72,7 @@ class Task(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     keep: int | None = None
     id: str | None = None
     options: dict[str, Any] = {}
+    known: int = 0
 
 
 class State(msgspec.Struct):
@@ -112,7 +115,7 @@ class Place:
     @property
     def owner(self) -> str:
         """Who takes the job in the store: this job's folder on this machine."""
-        return f"{socket.gethostname()}:{self.folder.parent.parent}"[-255:]
+        return owner(self.folder.parent.parent)
 
     def forget(self) -> None:
         """Nothing has been done here yet."""
@@ -241,6 +244,11 @@ def _read_state(folder: Path) -> State:
         return msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
     except (FileNotFoundError, msgspec.MsgspecError):
         return State()
+
+
+def owner(job: Path) -> str:
+    """By which the store knows a job's folder on this machine."""
+    return f"{socket.gethostname()}:{job}"[-255:]
 
 
 def boot() -> str:

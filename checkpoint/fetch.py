@@ -23,6 +23,7 @@ def fetch(place: Place) -> None:
     """Raises StoreError, Unfit and OSError."""
     task, state = place.task, place.state
     store = stores.open(task.url, task.fleet, options=task.options, begin=False)
+    store.refuse_taken(task.job, task.known, place.owner)
     for each in _candidates(store, place):
         try:
             _bring(store, place, each)

@@ -55,6 +55,7 @@ def _take(store: Store, place: Place) -> int:
     task, life = place.task, store.life(place.task.job)
     if task.incarnation is None:
         raise Refused(task.url, f"{task.job} saves in no incarnation", "name one")
+    store.refuse_taken(task.job, task.known, place.owner)
     if life is None or life.incarnation < task.incarnation:
         life = store.take(task.job, task.incarnation, owner=place.owner)
     if life.incarnation == task.incarnation and life.owner != place.owner:

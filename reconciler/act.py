@@ -24,7 +24,7 @@ from typing import Any, assert_never
 from rankfold import control
 from rankfold.messages import of_life
 from rankfold.reconciler import actions, environment, steady
-from rankfold.reconciler.deadlines import DETACH_S, TELL_S
+from rankfold.reconciler.deadlines import DETACH_S, RESTED_S, TELL_S
 from rankfold.reconciler.faults import asked_for, point
 from rankfold.reconciler.inflight import Call, Steps
 from rankfold.reconciler.layout import Layout, try_lock
@@ -230,6 +230,8 @@ class Executor:
         record = self._record(action.job)
         devices = tuple(dict.fromkeys(action.placement))
         if (record.step, record.epoch) != ("placing", action.epoch):
+            if record.step == "detached" and not 0 <= steady.now() - record.rested_at < RESTED_S:
+                yield from self.recovery.need_own(action.job)
             yield from self.recovery.drop_dump(action.job)
             record = self._record(action.job)
             proxies = {d: observed.devices[d].pid for d in devices}

@@ -101,5 +101,13 @@ def begun_elsewhere(each: Object, record: Record, checkpoint: str, begun: Begun)
     return replace(
         record, step="stored", stored=checkpoint, checkpoints=(found,), fixed=job,
         device=begun.device, device_type=begun.device_type, master_port=begun.master_port,
-        epoch=begun.epoch, incarnation=max(record.incarnation, begun.incarnation),
+        epoch=begun.epoch, **taken_up(record, begun),
     )  # fmt: skip
+
+
+def taken_up(record: Record, begun: Begun | None) -> Json:
+    """Fields of a record: what another state directory has begun of a job is over from here on."""
+    if begun is None:
+        return {}
+    newest = begun.incarnation
+    return {"incarnation": max(record.incarnation, newest), "known": max(record.known, newest)}

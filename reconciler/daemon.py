@@ -479,10 +479,12 @@ class Daemon:
             record = by_hand.begun_elsewhere(each, record, asked.checkpoint, asked.begun)
             text = f"goes on from checkpoint {asked.checkpoint}, made elsewhere"
         elif record.step == "stored":
-            record = dataclasses.replace(record, stored=asked.checkpoint, restore=None)
+            more = by_hand.taken_up(record, asked.begun)
+            record = dataclasses.replace(record, stored=asked.checkpoint, restore=None, **more)
         else:  # what rests in memory is given up
             ending = Ending(RESTARTING, "WentBack", text, steady.now())
-            record = dataclasses.replace(record, back_to=asked.checkpoint, ending=ending)
+            more = by_hand.taken_up(record, asked.begun)
+            record = dataclasses.replace(record, back_to=asked.checkpoint, ending=ending, **more)
         self.store.save(record)
         self.store.event(f"Job/{asked.name}", "WentBack", text)
         self.fresh = False

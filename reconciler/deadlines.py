@@ -52,3 +52,10 @@ KILLED_S = 10.0
 # A store that is new to the fleet is begun, or found to be its own, within this; s3fs alone tries
 # for minutes. A person waits for it.
 STORE_ANSWERS_S = 30.0
+
+# A job that rested goes on when the store has said that it goes on nowhere else; after this,
+# without.
+TAKEN_ANSWERS_S = 10.0
+
+# Who rests for less is not asked about: somebody would have had to take it over meanwhile.
+RESTED_S = 5.0

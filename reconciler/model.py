@@ -416,6 +416,7 @@ class Record:
     error: str = ""  # of the last action that failed
     error_permanent: bool = False
     incarnation: Count = 1  # rises with each restore and restart
+    known: Count = 0  # the newest incarnation in the store that is its own, or that it took over
     restarts: Count = 0
     saves: Count = 0  # the highest number that a save or restore has had
     save: Save | None = None
@@ -557,6 +558,7 @@ class Transfer:
     total: int = 0
     error: str = ""
     retry: bool = False
+    code: str = ""  # why it failed, for programs: checkpoint/background.py
     stuck: bool = False  # it lives, and got no further for a long time
 
 

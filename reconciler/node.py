@@ -35,6 +35,7 @@ from rankfold.reconciler.deadlines import (
     KILLED_S,
     LAUNCH_S,
     STORE_ANSWERS_S,
+    TAKEN_ANSWERS_S,
     TRANSFER_S,
 )
 from rankfold.reconciler.layout import Layout, is_locked
@@ -47,6 +48,9 @@ class CannotLaunch(Exception):
     """A launcher did not start, or a transfer did not begin; the message says why."""
 
 
+TAKEN = 3  # exit status of rankfold.checkpoint.taken
+
+
 class _Told(Struct):
     """What a transfer says of itself, in state.json."""
 
@@ -57,6 +61,7 @@ class _Told(Struct):
     total: int = 0
     error: str | None = None
     retry: bool = False
+    code: str | None = None
 
 
 class Node:
@@ -246,7 +251,7 @@ class Node:
             return Transfer(number, "none", lives)
         return Transfer(
             number, told.state or "none", lives, told.id or "", told.bytes, told.stored, told.total,
-            told.error or "", told.retry,
+            told.error or "", told.retry, told.code or "",
         )  # fmt: skip
 
     def no_saves(self) -> str:
@@ -255,19 +260,31 @@ class Node:
 
     def store_trouble(self, url: str) -> str:
         """Why this fleet cannot keep its checkpoints at a URL; empty: it can. Begins the store."""
-        limit = min(STORE_ANSWERS_S, switches.stuck_s())
+        return self._ask_store("begin", url, STORE_ANSWERS_S)[1]
+
+    def taken(self, url: str, job: str, known: int) -> tuple[bool, str]:
+        """Whether the store says that somebody else has taken over a job since incarnation `known`,
+        and who; or why it cannot be asked."""
+        folder = str(self.layout.job(job).absolute())
+        status, told = self._ask_store("taken", url, TAKEN_ANSWERS_S, job, folder, str(known))
+        return status == TAKEN, told
+
+    def _ask_store(self, what: str, url: str, within: float, *more: str) -> tuple[int, str]:
+        """Exit status and last words of a process that looks at a store, which may hang."""
+        limit = min(within, switches.stuck_s())
+        module = f"rankfold.checkpoint.{what}"
         looking = subprocess.Popen(
-            [sys.executable, "-m", "rankfold.checkpoint.begin", url, self.fleet(), str(limit)],
+            [sys.executable, "-m", module, url, self.fleet(), *more, str(limit)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             env=child_environment(),
         )  # fmt: skip
         try:
             _, told = looking.communicate(timeout=limit + KILLED_S)
         except subprocess.TimeoutExpired:  # it waits in the kernel: nothing ends it
-            return _no_answer(url, limit)
+            return 1, _no_answer(url, limit)
         if looking.returncode == -signal.SIGALRM:
-            return _no_answer(url, limit)
-        return _last_words(told) if looking.returncode else ""
+            return 1, _no_answer(url, limit)
+        return looking.returncode, _last_words(told) if looking.returncode else ""
 
     def fleet(self) -> str:
         """The name under which this fleet keeps its checkpoints: made once."""

@@ -245,6 +245,7 @@ class Recovery:
             with self.store.transaction():
                 self._update(
                     action.job, save=None, save_error="", hindered="", asked_tries=0,
+                    known=max(record.known, int(found.id.partition("-")[0])),
                     checkpoints=(*before, found)[-action.keep :],
                     **self._answer(save, id=found.id), **moved,
                 )  # fmt: skip
@@ -258,6 +259,21 @@ class Recovery:
             yield [lambda: self.node.forget_transfer(action.job, action.number)]
 
     # ---- the way into the store and out of it
+
+    def need_own(self, job: str) -> Steps:
+        """Raises ControlError where a job that rested here has been taken over elsewhere. It goes
+        on where the store cannot be asked: what it needs lies here."""
+        known = self._record(job).known
+        if not known:
+            return
+        (told,) = yield [lambda: self.node.taken(self._url(), job, known)]
+        agreed((told,))
+        taken, why = told
+        if taken:
+            raise control.ControlError("taken", why)
+        if why:
+            text = f"it goes on here, and may have been taken over: {why}"
+            self._event(job, "StoreNotAsked", text, "Warning")
 
     def upload(self, action: actions.Upload) -> Steps:
         record = self._record(action.job)
@@ -318,7 +334,7 @@ class Recovery:
         return {
             "url": self._url(), "fleet": self.node.fleet(), "job": job,
             "incarnation": record.incarnation, "ranks": list(range(record.fixed.world_size)),
-            "about": about, "keep": keep, "id": id,
+            "about": about, "keep": keep, "id": id, "known": record.known,
         }  # fmt: skip
 
     def _url(self) -> str:
@@ -355,6 +371,7 @@ class Recovery:
         job, record = action.job, self._record(action.job)
         restore, incarnation = record.restore, record.incarnation
         if restore is None:  # the dump: as with a fetch, it is another incarnation from here on
+            yield from self.need_own(job)
             restore, incarnation = Restore(action.number, NODE), incarnation + 1
         if record.step != "restoring":
             with self.store.transaction():
@@ -373,6 +390,7 @@ class Recovery:
             self._update(
                 job, step="detached", placement=(), proxies={}, detached=(), restore=None,
                 stored="", error="", error_permanent=False, rested_at=steady.now(),
+                known=record.known if restore.id == NODE else incarnation,
             )  # fmt: skip
             self.store.done(job, record.epoch, f"restore-{action.number}")
             self._event(job, "Restored", named(restore.id))

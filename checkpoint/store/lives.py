@@ -132,8 +132,19 @@ def refuse_old(files: Files, job: str, incarnation: int, now: Life | None) -> No
         what = f"incarnation {incarnation} of {job} has not been begun"
         raise Refused(files.url, what, "take the job first")
     if now.incarnation > incarnation:
-        what = f"{job} goes on as incarnation {now.incarnation}, {incarnation} is over"
+        who = f", begun by {now.owner}" if now.owner else ""
+        what = f"{job} goes on as incarnation {now.incarnation}{who}; {incarnation} is over"
         raise OldIncarnation(files.url, what, "end what is left of it")
+
+
+def refuse_taken(files: Files, job: str, known: int, owner: str, now: Life | None) -> None:
+    """Raises where somebody else has begun an incarnation after the newest one, `known`, that
+    `owner` had or knew of: whatever number `owner` has come to meanwhile, the job is no longer its
+    own. A job that the store has never had from it (0) is not taken from it."""
+    if known and now is not None and now.incarnation > known and now.owner != owner:
+        what = f"{job} goes on as incarnation {now.incarnation}, begun by {now.owner or 'another'}"
+        remedy = "leave it there, or take it back with `rankfold resume --from`"
+        raise OldIncarnation(files.url, what, remedy)
 
 
 def claim(files: Files, job: str, incarnation: int) -> Claim | None:

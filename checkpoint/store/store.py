@@ -83,6 +83,11 @@ class Store:
         """The job's newest incarnation, None if it was never taken."""
         return lives.life(self.files, self._job(job))
 
+    def refuse_taken(self, job: str, known: int, owner: str) -> None:
+        """Raises `OldIncarnation` where somebody else has taken over the job since incarnation
+        `known`."""
+        lives.refuse_taken(self.files, job, known, owner, self.life(job))
+
     # ---- saving --------------------------------------------------------------------------------
 
     def begin(

@@ -11,7 +11,7 @@ from rankfold.reconciler import model
 from rankfold.reconciler.actions import Action, End, Fetch, Rest, Restore, Vacate
 from rankfold.reconciler.model import NODE, Ending, Record, named
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.plan.saving import waited
+from rankfold.reconciler.plan.saving import taken_over, waited
 
 
 def vacating(index: Index, record: Record) -> Action:
@@ -33,6 +33,8 @@ def fetching(index: Index, record: Record, now: float) -> Action | None:
         return None
     if seen.lives:
         return Fetch(name, restore.number, restore.id, stuck=True) if seen.stuck else None
+    if over := taken_over(record, seen, now):
+        return End(name, over)
     if seen.state == "failed" and not seen.retry:
         return _skip(record, restore.id, seen.error, now)
     at_once = seen.state == "done" and not restore.error

@@ -7,8 +7,8 @@ It is tried again when the next one would be due, never at once.
 
 from __future__ import annotations
 
-from rankfold.reconciler.actions import Action, Barrier, Conclude, Save, Upload, subject
-from rankfold.reconciler.model import Checkpoint, Job, Record
+from rankfold.reconciler.actions import Action, Barrier, Conclude, End, Save, Upload, subject
+from rankfold.reconciler.model import Checkpoint, Ending, Job, Record, Transfer
 from rankfold.reconciler.plan.index import Index
 
 CUT_WITHIN_S = 120.0  # a job that does not come to a cut for so long goes on unsaved
@@ -161,11 +161,21 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
         checkpoint = Checkpoint(seen.id, save.at, seen.bytes)
         rest = rests and save.why == "rest" and _stands_still(index, record)
         return Conclude(record.name, save.number, checkpoint, keep=keep, rest=rest)
+    if record.holds() and (ending := taken_over(record, seen, now)):
+        return End(record.name, ending)
     failed = seen.state == "failed" and not seen.retry
     if failed or (save.tries >= TRIES and not rests):
         why = seen.error or save.error or "what uploads it ends again and again"
         return Conclude(record.name, save.number, error=why)
     return again if waited(save.tries, save.tried_at, now) else None
+
+
+def taken_over(record: Record, seen: Transfer, now: float) -> Ending | None:
+    """The end of a job that goes on elsewhere, as the store said when it refused this one: a second
+    copy of its ranks must not run. A job that the store never had from here is only not saved."""
+    if not record.known or seen.state != "failed" or seen.code != "old-incarnation":
+        return None
+    return Ending("Failed", "TakenOver", seen.error, now)
 
 
 def _stands_still(index: Index, record: Record) -> bool:

@@ -94,7 +94,7 @@ class Steps:
         rests = target == () and job.store and (on_disk or record.step in ("started", "detached"))
         if uploaded := saving.upload(self.index, record, job.keep, rests, self.now):
             self.actions.append(uploaded)
-            if isinstance(uploaded, Conclude):
+            if isinstance(uploaded, Conclude | End):
                 return
         if record.step in ("new", "started"):
             self._begin(job, record, target)

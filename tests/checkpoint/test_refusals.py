@@ -136,12 +136,24 @@ def test_incarnations(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="has been begun by here"):
         store.take("gpt", 1, owner="there")
     store.take("gpt", 3, owner="there")
-    said = "gpt goes on as incarnation 3, 1 is over; end what is left of it"
+    said = "gpt goes on as incarnation 3, begun by there; 1 is over; end what is left of it"
     for refused in (lambda: store.begin("gpt", 1), save.finish,
                     lambda: store.take("gpt", 2, owner="here")):  # fmt: skip
         with pytest.raises(OldIncarnation, match=said.replace("1 is", "[12] is")):
             refused()
     assert not list(tmp_path.glob("jobs/gpt/manifests/*"))
+
+
+def test_a_job_is_taken_over_by_who_begins_it_after_what_its_owner_knew(tmp_path: Path) -> None:
+    """Whatever number that one has come to meanwhile, and not by itself."""
+    store = opened(str(tmp_path))
+    store.take("gpt", 2, owner="here")
+    store.refuse_taken("gpt", 1, "here")
+    store.refuse_taken("gpt", 2, "there")
+    with pytest.raises(OldIncarnation, match="goes on as incarnation 2, begun by here; leave it"):
+        store.refuse_taken("gpt", 1, "there")
+    store.refuse_taken("gpt", 0, "there")
+    store.refuse_taken("other", 1, "there")
 
 
 def test_what_an_old_incarnation_still_writes_does_not_count(tmp_path: Path) -> None:

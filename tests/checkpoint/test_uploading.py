@@ -196,8 +196,28 @@ def test_a_job_that_was_restored_saves_as_its_next_incarnation(job: Job) -> None
     assert does(UPLOAD, job.saved(1, incarnation=2)).id == "2-1"
     old = does(UPLOAD, job.saved(2))
     assert (old.state, old.code, old.retry) == ("failed", "old-incarnation", False)
-    assert "gpt goes on as incarnation 2, 1 is over" in str(old.error)
+    assert "gpt goes on as incarnation 2, begun by" in str(old.error)
     assert job.store().checkpoints("gpt") == [Id(1, 1), Id(2, 1)]
+
+
+def test_a_job_that_goes_on_elsewhere_is_neither_saved_nor_fetched_here(
+    job: Job, tmp_path: Path
+) -> None:
+    """Its dump has come to a higher number here than it has there: the store knows whose it is."""
+    does(UPLOAD, job.saved())
+    elsewhere = Job(tmp_path / "elsewhere", job.url)
+    assert does(FETCH, elsewhere.place(incarnation=2, known=1)).state == "done"
+    for refused in (
+        does(UPLOAD, job.saved(1, incarnation=4, known=1)),
+        does(FETCH, job.place(incarnation=5, known=1)),
+        does(FETCH, job.place(incarnation=2, known=1)),
+    ):
+        assert (refused.state, refused.code, refused.retry) == ("failed", "old-incarnation", False)
+        assert f"incarnation 2, begun by {socket.gethostname()}:{tmp_path}/elsewhere" in str(
+            refused.error
+        )
+    assert does(UPLOAD, elsewhere.saved(1, incarnation=2, known=2)).id == "2-1"
+    assert does(FETCH, job.place(incarnation=3, known=2)).id == "2-1", "it is taken back"
 
 
 def test_modules_travel_along(job: Job, tmp_path: Path) -> None:

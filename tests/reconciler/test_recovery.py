@@ -22,6 +22,7 @@ from rankfold.reconciler.model import (
     RankOnDevice,
     Record,
     Save,
+    Transfer,
 )
 from rankfold.reconciler.plan import saving
 from support.simulated import Fleet
@@ -330,6 +331,27 @@ def test_an_upload_that_cannot_be_done_is_given_up_while_the_job_goes_on(how: st
         place.turn()
     answer = place.records["a"].answer
     assert answer is not None and answer.error == "full" and place.works("a")
+
+
+@pytest.mark.parametrize("known", [0, 1], ids=["a name in use", "taken over"])
+def test_a_job_that_goes_on_elsewhere_is_no_second_copy_here(known: int) -> None:
+    place = fleet(job())
+    place.uploads = "slow"
+    place.update("a", asked="t")
+    while "a" not in place.transfers or not place.transfers["a"].lives:
+        place.turn()
+    said = "a goes on as incarnation 2, begun by there"
+    number = place.transfers["a"].number
+    refused = Transfer(number, "failed", error=said, code="old-incarnation")
+    place.transfers["a"] = refused
+    place.update("a", known=known)
+    if not known:  # the store never had it from here
+        assert place.plan().actions == (actions.Conclude("a", number, error=said),)
+        return
+    (end,) = place.plan().actions
+    assert isinstance(end, actions.End)
+    ending = end.ending
+    assert (ending.phase, ending.reason, ending.message) == ("Failed", "TakenOver", said)
 
 
 # ---- what cannot be saved ----------------------------------------------------------------------
