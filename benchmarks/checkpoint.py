@@ -304,7 +304,7 @@ def copy(source: Path, target: Path) -> None:
 # ---- coming back -------------------------------------------------------------------------------
 
 
-def empty(fleet: Fleet, job: RunningJob, name: str, incarnation: int) -> RunningJob:
+def empty(fleet: Fleet, job: RunningJob, name: str) -> RunningJob:
     """The same job under other launchers, which have no ranks yet."""
     folder, configs = fleet.state.path / "jobs" / name, []
     (folder / "logs").mkdir(parents=True)
@@ -313,7 +313,7 @@ def empty(fleet: Fleet, job: RunningJob, name: str, incarnation: int) -> Running
     for rank in range(job.world_size):
         config = json.loads((job.folder / f"rank-{rank}.json").read_text())
         config.update(
-            job=name, socket=made.launcher(rank), empty=True, incarnation=incarnation,
+            job=name, socket=made.launcher(rank), empty=True,
             client_socket=str(fleet.sockets / f"{name}.{rank}.c"),
             logs=str(folder / "logs"), exit_file=str(folder / f"rank-{rank}.exit"),
         )  # fmt: skip
@@ -334,7 +334,7 @@ def restored(
     with timed(seconds, "fetch"):
         work("fetch", folder)
     with timed(seconds, "launchers"):
-        again = empty(fleet, job, name, incarnation)
+        again = empty(fleet, job, name)
     with timed(seconds, "restore"):
         each(lambda rank: call(again.launcher(rank), "restore", timeout=120,
                                folder=str(folder / f"rank-{rank}")), ranks)  # fmt: skip

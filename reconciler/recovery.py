@@ -266,7 +266,8 @@ class Recovery:
         known = self._record(job).known
         if not known:
             return
-        (told,) = yield [lambda: self.node.taken(self._url(), job, known)]
+        url = self._url()  # here: the journal is this thread's
+        (told,) = yield [lambda: self.node.taken(url, job, known)]
         agreed((told,))
         taken, why = told
         if taken:

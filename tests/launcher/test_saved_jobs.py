@@ -71,7 +71,7 @@ def restore(job: RunningJob, folder: Path, name: str) -> RunningJob:
     for rank in range(job.world_size):
         config = json.loads((job.folder / f"rank-{rank}.json").read_text())
         config |= {
-            "job": name, "empty": True, "incarnation": 2, "logs": str(again.folder / "logs"),
+            "job": name, "empty": True, "logs": str(again.folder / "logs"),
             "socket": again.launcher(rank), "client_socket": f"{again.launcher(rank)}.c",
             "exit_file": str(again.folder / f"rank-{rank}.exit"),
             "hidden": [str(again.folder)],

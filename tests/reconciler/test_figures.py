@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rankfold.reconciler import changes
+from rankfold.reconciler import changes, steady
 from rankfold.reconciler.model import (
     Change,
     Ending,
@@ -152,7 +151,7 @@ def test_no_figure_is_negative() -> None:
 
 
 def test_device_seconds_count_devices_and_not_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: 110.0)
+    monkeypatch.setattr(steady, "now", lambda: 110.0)
     assert used_so_far(record(TWO, 1, gpu_seconds=5.0, held_since=100.0)) == 5.0 + 2 * 10.0
     assert used_so_far(record(ONE, 1, gpu_seconds=5.0, held_since=100.0)) == 5.0 + 10.0
     assert used_so_far(record((), 1, gpu_seconds=5.0)) == 5.0

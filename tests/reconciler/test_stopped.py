@@ -138,7 +138,7 @@ def test_an_uploader_that_stops_is_killed_and_another_goes_on(
             number = stop_one(state / "jobs/gpt/saves")
     out, err = asking.communicate(timeout=100)
     assert asking.returncode == 0 and out.startswith("1-"), err  # a number may be left out
-    assert "got no further and was killed" in rankfold("events", "gpt")
+    assert "no progress for 1 s; its process was killed" in rankfold("events", "gpt")
     counting.finish()
 
 

@@ -102,7 +102,8 @@ class Fleet:
         """Actions that lead anywhere."""
         return [
             each for each in planned.actions
-            if not (isinstance(each, actions.StartProxy) and each.device.name in self.failing)
+            if not isinstance(each, actions.Look)
+            and not (isinstance(each, actions.StartProxy) and each.device.name in self.failing)
         ]
 
     # ---- what time does
