@@ -54,6 +54,21 @@ def wants_the_device(rank: Computing) -> None:
     rank.launch("scale", GRADIENT, OWN, WORDS, 1)
 
 
+def records_of(native: Native, rank: Computing) -> int:
+    status = native.rank_status(1, rank.rank)
+    assert status
+    return status.records
+
+
+def gets_no_more(native: Native, second: Computing) -> None:
+    """The other rank's time slice is over, and the device knows that this one waits for it: of
+    the other's kernels none is submitted any more."""
+    before = records_of(native, second)
+    wants_the_device(second)
+    until(lambda: records_of(native, second) > before, native)
+    time.sleep(4e-9 * QUANTUM_NS)
+
+
 def waits_for_a_word(native: Native, rank: Computing, at: int) -> None:
     """A kernel that ends when that is not 0 any more; it runs."""
     before = kernels_of(native, rank)
@@ -70,8 +85,7 @@ def test_a_kernel_that_waits_for_another_one_is_not_left_alone_with_the_device(
         (native,) = here.natives
         first, second = begin(made)
         waits_for_a_word(native, first, OTHER)
-        wants_the_device(second)
-        time.sleep(4e-9 * QUANTUM_NS)
+        gets_no_more(native, second)
         for _ in range(between):
             first.launch("scale", GRADIENT, OWN, WORDS, 0, stream=SECOND)
         first.launch("scale", OTHER, OWN, 1, 0, stream=SECOND)
@@ -84,8 +98,7 @@ def test_what_it_waits_for_may_wait_for_another_one(kernels: Loader) -> None:
         (native,) = here.natives
         first, second = begin(made)
         waits_for_a_word(native, first, OTHER)
-        wants_the_device(second)
-        time.sleep(4e-9 * QUANTUM_NS)
+        gets_no_more(native, second)
         first.launch("until", OTHER, GRADIENT, 1, 0, stream=SECOND)
         first.launch("scale", GRADIENT, OWN, 1, 0, stream=THIRD)
         sync(made)
@@ -102,8 +115,7 @@ def test_kernels_that_end_do_not_keep_the_device(kernels: Loader) -> None:
             first.launch("until", MOMENTS, OTHER + 4 * number, 1, 0, stream=stream)
             if number == 1:
                 until(lambda: kernels_of(native, first) == 2, native)
-                wants_the_device(second)
-                time.sleep(4e-9 * QUANTUM_NS)
+                gets_no_more(native, second)
         for number in range(ENOUGH):
             time.sleep(0.3)
             if kernels_of(native, second):
