@@ -103,11 +103,16 @@ int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	return error;
 }
 
-void memory_close_shared(struct rank_memory *m)
+bool memory_close_shared(struct rank_memory *m, uint32_t most)
 {
-	for (uint32_t i = 0; i < m->live_count && m->guarded && quiet(m); i++)
-		if (m->pages[m->live[i]].open)
-			page_guard(m, m->live[i]); /* else it stays open, and is not owned */
+	for (uint32_t i = 0; i < m->live_count && m->guarded; i++) {
+		if (!m->pages[m->live[i]].open)
+			continue;
+		if (!most-- || !quiet(m))
+			return false;
+		page_guard(m, m->live[i]); /* else it stays open, and is not owned */
+	}
+	return true;
 }
 
 static bool within(const struct memory_range *ranges, uint32_t count, uint64_t page)

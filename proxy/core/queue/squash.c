@@ -19,7 +19,9 @@
  *    stream's work is submitted when that is complete (stream_abroad), unless it goes to the
  *    same queue;
  *  - shared pages can be written in one rank's space only while nothing but squashed kernels
- *    runs there: a fault there is a fault of all who take part;
+ *    runs there: a fault there is a fault of all who take part. They stay open for the next such
+ *    kernel while nothing runs, the rank has more to do and nobody wants memory: each opening and
+ *    closing is a call of the system that interrupts the device's workers;
  *  - what has a key is known to write nothing but its ranges. If it does all the same, that is a
  *    fault of ours, and of all who take part (execution.c);
  *  - what may write anywhere runs while nothing else of its rank is submitted, behind a fence
@@ -39,6 +41,7 @@
 
 #define SKIP_MAX 63u
 #define BESIDE_NS 250000000ull
+#define OPEN_NS 1000000ull /* shared pages stay open for the next squashed kernel */
 #define WORKS_MAX 32u /* of one item, which are submitted at one time: a device queue has room */
 
 static struct rank *rank_of(struct rank_memory *m)
@@ -294,8 +297,16 @@ static bool fenced(struct rank *r, const struct foreseen *f)
 	return !error;
 }
 
+static void close_all(struct rank *r)
+{
+	if (r->queue.squashing.open && memory_close_shared(&r->memory, UINT32_MAX))
+		r->queue.squashing.open = false;
+}
+
 static bool opened(struct rank *r, const struct foreseen *f)
 {
+	if (f->astray)
+		close_all(r); /* what is open is no more noticed than what it is known to write */
 	for (uint32_t n = 0; n < f->count; n++) {
 		const struct range *range = &f->ranges[n];
 		if (!written(range))
@@ -342,7 +353,7 @@ static void ask_for_copy(struct rank *r, const struct item *i, const struct fore
 static bool closed(struct rank *r, const struct item *i, const struct foreseen *f)
 {
 	if (item_row(i)->needs & NEEDS_ACTIVE)
-		squash_close(r);
+		close_all(r);
 	return !(item_row(i)->needs & NEEDS_ACTIVE) || !r->queue.squashing.open ||
 	       (r->queue.squashing.beside && f->known && !f->astray);
 }
@@ -399,12 +410,27 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 	}
 }
 
-void squash_close(struct rank *r)
+static bool stays_open(const struct rank *r)
 {
-	if (!r->queue.squashing.open || r->memory.inflight)
+	const struct proxy *p = r->proxy;
+	return p->slice.active == r && r->queue.items && !p->memory.requests &&
+	       now_ns() < r->queue.squashing.quiet_since_ns + OPEN_NS;
+}
+
+/* One page in a turn: what comes meanwhile is looked at first. */
+static void close_some(struct rank *r)
+{
+	struct squashing *s = &r->queue.squashing;
+	if (!s->open || r->memory.inflight || memory_moving(&r->memory)) {
+		s->quiet_since_ns = 0;
 		return;
-	memory_close_shared(&r->memory);
-	r->queue.squashing.open = false;
+	}
+	if (!s->quiet_since_ns)
+		s->quiet_since_ns = now_ns();
+	if (stays_open(r))
+		return;
+	s->open = !memory_close_shared(&r->memory, 1);
+	turn_progress(&r->proxy->turn);
 }
 
 /* Has something waited for long, while something ran that may wait for it? */
@@ -426,12 +452,14 @@ static void look_beside(struct rank *r)
 uint64_t squash_deadline_ns(const struct rank *r)
 {
 	const struct squashing *s = &r->queue.squashing;
-	return s->vain && !s->beside ? s->vain_since_ns + BESIDE_NS : 0;
+	uint64_t vain = s->vain && !s->beside ? s->vain_since_ns + BESIDE_NS : 0;
+	uint64_t open = s->quiet_since_ns ? s->quiet_since_ns + OPEN_NS : 0;
+	return vain && open ? (vain < open ? vain : open) : vain + open;
 }
 
 void squash_turn(struct rank *r)
 {
-	squash_close(r);
+	close_some(r);
 	look_beside(r);
 	if (!r->queue.squashing.owed || r->memory.fenced)
 		return;

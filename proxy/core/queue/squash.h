@@ -20,7 +20,8 @@ struct regret {
 #define REGRETS 32u /* of a rank; one that comes to the place of another begins anew */
 
 struct squashing {                /* a rank's */
-	bool open;                /* shared pages may be written by works in flight */
+	bool open;                /* shared pages may be written by works in flight, */
+	uint64_t quiet_since_ns;  /* of which there are none since; 0: there are, or none is open */
 	bool owed;                /* what was held by a fence comes before the next one */
 	const struct item *first; /* needs the rank's memory quiet: nothing else begins before it */
 	const struct item *held;  /* the first that waited in this turn, or NULL, */
@@ -60,9 +61,9 @@ void squash_alone(struct rank *, struct item *, const struct foreseen *, enum ve
 bool squash_spared(struct rank *, const struct stream *, const struct item *, bool now);
 /* It has been submitted: the team's items complete on what runs for it. */
 void squash_join(struct rank *, struct item *, struct foreseen *, const struct team *);
-void squash_close(struct rank *); /* nothing of what is shared can be written, if nothing runs */
-void squash_turn(struct rank *);  /* its streams have had their turn */
-/* When to look again whether what runs waits for what is held; 0: nothing is. */
+void squash_turn(struct rank *); /* its streams have had their turn */
+/* When to look again whether what runs waits for what is held, and to close what is open; 0: nothing
+ * is. */
 uint64_t squash_deadline_ns(const struct rank *);
 
 #endif
