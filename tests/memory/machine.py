@@ -151,9 +151,14 @@ class Machine(RuleBasedStateMachine):
                 cut = cell % CELLS
                 rank.model[page] = (*old[:cut], self.value, *old[cut + 1 :])
 
-    @rule(number=RANK)
-    def close_shared(self, number: int) -> None:
-        self.world.lib.memory_close_shared(self.rank(number).memory)
+    @rule(number=RANK, most=st.integers(1, 3))
+    def close_shared(self, number: int, most: int) -> None:
+        m = self.rank(number).memory
+        opened = sum(m.pages[m.live[n]].open for n in range(m.live_count))
+        quiet = not m.inflight and not self.rank(number).moving
+        closed = self.world.lib.memory_close_shared(m, most)
+        left = sum(m.pages[m.live[n]].open for n in range(m.live_count))
+        assert left == (max(opened - most, 0) if quiet else opened) and closed == (not left)
 
     @rule(number=RANK)
     def switch(self, number: int) -> None:

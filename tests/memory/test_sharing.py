@@ -8,6 +8,8 @@ from .device import CELL, CELLS, CHUNK, NOT_READY, ZEROS
 from .steps import own, same, scarce, sharers, together
 from .world import ACTIVATE, COPY, DEV_BASE, PREFETCH, PRIVATE, SAVE, Make, Rank, World, addr_of
 
+ALL = 2**32 - 1  # pages
+
 
 def test_a_chunk_of_several_ranks_counts_once_and_goes_with_the_last(make: Make) -> None:
     world = make(3, 3)
@@ -164,7 +166,7 @@ def test_what_is_copied_each_time_is_left_apart_for_longer_each_time(make: Make)
         if value == 7:
             together(second, [first, second], 0, CELLS, 100)
             second.end()
-            world.lib.memory_close_shared(second.memory)
+            world.lib.memory_close_shared(second.memory, ALL)
         for rank in (second, first):
             own(rank, 0)
             rank.write(0, value)
@@ -198,7 +200,7 @@ def test_a_work_for_all_who_share_is_seen_by_all(make: Make) -> None:
     together(second, world.ranks, 1, 1, 5)
     assert not second.owns(0, CELLS)
     second.end()
-    world.lib.memory_close_shared(second.memory)
+    world.lib.memory_close_shared(second.memory, ALL)
     world.check()
     assert [rank.read(0) for rank in world.ranks] == [(1, 5)] * 3
 
@@ -227,7 +229,7 @@ def test_what_is_open_is_not_closed_while_it_moves(make: Make) -> None:
     assert second.ask(SAVE)
     world.turn()
     assert second.moving
-    world.lib.memory_close_shared(second.memory)
+    world.lib.memory_close_shared(second.memory, ALL)
     world.check()
     assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == NOT_READY
     world.check()
@@ -435,7 +437,7 @@ def test_what_was_opened_and_is_left_to_one_rank_is_its_own(make: Make) -> None:
     assert second.ask(SAVE)
     world.settle()
     assert first.owns(0, 2 * CELLS)
-    world.lib.memory_close_shared(first.memory)
+    world.lib.memory_close_shared(first.memory, ALL)
     assert not first.owns(0, CELLS) and first.owns(CELLS, CELLS)
 
 
@@ -445,7 +447,7 @@ def test_what_is_closed_is_what_was_opened(make: Make) -> None:
     own(first, 1)
     together(first, world.ranks, 0, 1, 5)
     first.end()
-    world.lib.memory_close_shared(first.memory)
+    world.lib.memory_close_shared(first.memory, ALL)
     assert first.owns(CELLS, CELLS) and not first.owns(0, CELLS)
     world.check()
 

@@ -57,11 +57,6 @@ SQUASH = [
         "(verdict == VERDICT_OWNED && closed(r, i, f) && fenced",
         "(verdict == VERDICT_OWNED && fenced",
     ),
-    Mutant(
-        "closed-while-it-is-written",
-        "!r->queue.squashing.open || r->memory.inflight)",
-        "!r->queue.squashing.open)",
-    ),
     Mutant("who-comes-first-counts-for-itself", "\tf->unordered = false;\n\ti->", "\ti->"),
     Mutant("who-comes-first-counts-for-others", "\t\tg.unordered = false;\n", ""),
     Mutant("others-have-a-version-of-their-own", "\t\tg.key = f->key;\n", ""),

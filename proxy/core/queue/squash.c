@@ -41,7 +41,6 @@
 
 #define SKIP_MAX 63u
 #define BESIDE_NS 250000000ull
-#define OPEN_NS 1000000ull /* shared pages stay open for the next squashed kernel */
 #define WORKS_MAX 32u /* of one item, which are submitted at one time: a device queue has room */
 
 static struct rank *rank_of(struct rank_memory *m)
@@ -305,8 +304,6 @@ static void close_all(struct rank *r)
 
 static bool opened(struct rank *r, const struct foreseen *f)
 {
-	if (f->astray)
-		close_all(r); /* what is open is no more noticed than what it is known to write */
 	for (uint32_t n = 0; n < f->count; n++) {
 		const struct range *range = &f->ranges[n];
 		if (!written(range))
@@ -410,24 +407,13 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 	}
 }
 
-static bool stays_open(const struct rank *r)
-{
-	const struct proxy *p = r->proxy;
-	return p->slice.active == r && r->queue.items && !p->memory.requests &&
-	       now_ns() < r->queue.squashing.quiet_since_ns + OPEN_NS;
-}
-
 /* One page in a turn: what comes meanwhile is looked at first. */
 static void close_some(struct rank *r)
 {
+	const struct proxy *p = r->proxy;
 	struct squashing *s = &r->queue.squashing;
-	if (!s->open || r->memory.inflight || memory_moving(&r->memory)) {
-		s->quiet_since_ns = 0;
-		return;
-	}
-	if (!s->quiet_since_ns)
-		s->quiet_since_ns = now_ns();
-	if (stays_open(r))
+	bool stays = p->slice.active == r && r->queue.items && !p->memory.requests;
+	if (!s->open || stays || r->memory.inflight || memory_moving(&r->memory))
 		return;
 	s->open = !memory_close_shared(&r->memory, 1);
 	turn_progress(&r->proxy->turn);
@@ -452,9 +438,7 @@ static void look_beside(struct rank *r)
 uint64_t squash_deadline_ns(const struct rank *r)
 {
 	const struct squashing *s = &r->queue.squashing;
-	uint64_t vain = s->vain && !s->beside ? s->vain_since_ns + BESIDE_NS : 0;
-	uint64_t open = s->quiet_since_ns ? s->quiet_since_ns + OPEN_NS : 0;
-	return vain && open ? (vain < open ? vain : open) : vain + open;
+	return s->vain && !s->beside ? s->vain_since_ns + BESIDE_NS : 0;
 }
 
 void squash_turn(struct rank *r)

@@ -20,8 +20,7 @@ struct regret {
 #define REGRETS 32u /* of a rank; one that comes to the place of another begins anew */
 
 struct squashing {                /* a rank's */
-	bool open;                /* shared pages may be written by works in flight, */
-	uint64_t quiet_since_ns;  /* of which there are none since; 0: there are, or none is open */
+	bool open;                /* shared pages may be written by works in flight */
 	bool owed;                /* what was held by a fence comes before the next one */
 	const struct item *first; /* needs the rank's memory quiet: nothing else begins before it */
 	const struct item *held;  /* the first that waited in this turn, or NULL, */
@@ -62,8 +61,7 @@ bool squash_spared(struct rank *, const struct stream *, const struct item *, bo
 /* It has been submitted: the team's items complete on what runs for it. */
 void squash_join(struct rank *, struct item *, struct foreseen *, const struct team *);
 void squash_turn(struct rank *); /* its streams have had their turn */
-/* When to look again whether what runs waits for what is held, and to close what is open; 0: nothing
- * is. */
+/* When to look again whether what runs waits for what is held; 0: nothing is. */
 uint64_t squash_deadline_ns(const struct rank *);
 
 #endif
