@@ -39,7 +39,7 @@ from support.ring_client import (
 
 # ---- switches -------------------------------------------------------------------------------
 
-ELEMENTS = 1 << 8
+ELEMENTS = 1 << 12  # of a kernel: it takes longer than to submit one
 CHUNKS_PER_RANK = 64
 LAUNCHES = 3000  # of each rank: fewer than its ring and its queue hold
 LAUNCH_BODY = struct.pack(
