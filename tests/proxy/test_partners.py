@@ -284,9 +284,11 @@ def test_what_may_write_anywhere_is_followed_by_what_it_has_held_up(kernels: Loa
         for stream in (100, 101):
             rank.post(STREAM_CREATE, struct.pack("<QIi", stream, NON_BLOCKING, 0))
         sync(made)
-        with at_once(native, made):
-            rank.launch("stray", OWN, OTHER, 96, 1, stream=100)
-            rank.launch("scale", OWN + 8 * WORDS, OWN, 1, 0, stream=101)
-            rank.launch("stray", OWN, OTHER, 96, 2, stream=100)
-        sync(made)
-        assert [words(rank, at)[0] for at in (OWN, OWN + 8 * WORDS)] == [2, 3]
+        for value in range(1, 13):  # the moment at which one ends may hide who is asked next
+            with at_once(native, made):
+                rank.launch("stray", OWN, OTHER, 96, value, stream=100)
+                rank.launch("scale", OWN + 8 * WORDS, OWN, 1, 0, stream=101)
+                rank.launch("stray", OWN, OTHER, 96, value + 1, stream=100)
+            sync(made)
+            found = [words(rank, at)[0] for at in (OWN, OWN + 8 * WORDS)]
+            assert found == [value + 1, 3 * value]
