@@ -178,17 +178,18 @@ def begin_write(rank: Computing, at: int, content: bytes, stream: int, slot: int
 
 def test_whose_page_is_being_copied_takes_no_part_in_it(kernels: Loader) -> None:
     """It goes alone in one stream, and gets a copy; to what all fill it comes in another."""
-    with shared(kernels, 2) as (native, made):
-        rank, expected = made[0], words(made[0], PARAMETERS)
-        other_stream(rank)
-        with at_once(native, made):
-            rank.write(PARAMETERS, b"\1\0\0\0" * 4)
-            rank.fill(BESIDE, 9, 4, 8, stream=100)
-            made[1].fill(BESIDE, 9, 4, 8)
-        sync(made)
-        expected[16:24] = [9] * 8
-        assert words(made[1], PARAMETERS) == expected
-        assert words(rank, PARAMETERS) == [1] * 4 + expected[4:]
+    for _ in range(4):  # a copy may be over before anybody comes to that
+        with shared(kernels, 2) as (native, made):
+            rank, expected = made[0], words(made[0], PARAMETERS)
+            other_stream(rank)
+            with at_once(native, made):
+                rank.write(PARAMETERS, b"\1\0\0\0" * 4)
+                rank.fill(BESIDE, 9, 4, 8, stream=100)
+                made[1].fill(BESIDE, 9, 4, 8)
+            sync(made)
+            expected[16:24] = [9] * 8
+            assert words(made[1], PARAMETERS) == expected
+            assert words(rank, PARAMETERS) == [1] * 4 + expected[4:]
 
 
 def test_who_waits_for_a_copy_is_not_kept_from_it(kernels: Loader) -> None:
