@@ -197,6 +197,17 @@ class Node:
         """Whether the snapshots that were settled are as they were. Raises Damaged, OSError."""
         settled.check(self.layout.save(job, number))
 
+    def misfit(self, folder: Path) -> str:
+        """Why snapshots cannot be restored here, by what a folder has of each rank that is compared
+        first; empty: they can, as far as that tells."""
+        done = subprocess.run(
+            [sys.executable, "-m", "rankfold.interpose.launcher.fits", str(folder),
+             str(self.layout.interposers)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env=environment.of_launcher(os.environ), check=False,
+        )  # fmt: skip
+        return _last_words(done.stderr) if done.returncode else ""
+
     def drop(self, job: str, number: int) -> None:
         """Remove the snapshots of a save. Raises OSError."""
         self.end_transfer(job, number)

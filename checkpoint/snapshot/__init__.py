@@ -7,6 +7,6 @@ docs/checkpoints.md describes both sides.
 from rankfold.checkpoint.snapshot import modules
 from rankfold.checkpoint.snapshot.errors import Unfit
 from rankfold.checkpoint.snapshot.folder import ABOUT, Snapshot
-from rankfold.checkpoint.snapshot.writing import write
+from rankfold.checkpoint.snapshot.writing import write, write_compared
 
-__all__ = ["ABOUT", "Snapshot", "Unfit", "modules", "write"]
+__all__ = ["ABOUT", "Snapshot", "Unfit", "modules", "write", "write_compared"]

@@ -28,6 +28,7 @@ IMAGE = "image"
 DEVICE = "image/buffers"  # parts of the image
 STATE = "image/state"
 SIZE = "image/size"
+COMPARED = (ABOUT, "criu/cpuinfo.img", "files.json")  # before anything is restored
 CHUNK = 1 << 20  # bytes that are read at once
 
 

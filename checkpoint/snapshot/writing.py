@@ -14,7 +14,15 @@ from typing import NamedTuple
 
 from rankfold.checkpoint.snapshot import criu, image
 from rankfold.checkpoint.snapshot.errors import Unfit
-from rankfold.checkpoint.snapshot.folder import ABOUT, DEVICE, IMAGE, SIZE, STATE, pagemap_of
+from rankfold.checkpoint.snapshot.folder import (
+    ABOUT,
+    COMPARED,
+    DEVICE,
+    IMAGE,
+    SIZE,
+    STATE,
+    pagemap_of,
+)
 from rankfold.checkpoint.store import Checkpoint, Part
 
 TOGETHER = 256  # pages that are written at once
@@ -53,6 +61,19 @@ def write(
     for part in parts:
         if part.name == ABOUT:
             writing.finish(part)
+
+
+def write_compared(checkpoint: Checkpoint, folder: Path) -> None:
+    """What is compared before a rank is restored, for each into `folder`/rank-N. Raises StoreError,
+    Unfit where a rank is missing, OSError."""
+    ranks = {part.rank for part in checkpoint.parts if part.rank is not None}
+    for rank in ranks - {part.rank for part in checkpoint.parts if part.name == ABOUT}:
+        raise Unfit(checkpoint.files.url, f"has no snapshot of rank {rank}", _REMEDY)
+    for part in checkpoint.parts:
+        if part.rank is not None and part.name in COMPARED:
+            path = folder / f"rank-{part.rank}" / part.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(checkpoint.whole(part))
 
 
 class _Writing:

@@ -39,20 +39,24 @@ def keep(libraries: tuple[str, ...], copies: str) -> Path:
     return there
 
 
+def need(wanted: str, libraries: tuple[str, ...], copies: str) -> None:
+    """Whether `again` will give a folder. Raises Unusable, OSError."""
+    there = Path(copies, wanted)
+    if not there.is_dir() and digest(libraries) != wanted:
+        raise Unusable(
+            f"the rank began with other interposer libraries ({wanted}) than are built here "
+            f"({digest(libraries)}): build those, or copy their folder to {there}"
+        )
+
+
 def again(wanted: str, libraries: tuple[str, ...], copies: str) -> Path:
     """The folder that `keep` gave when it gave the name `wanted`. Raises Unusable, OSError.
 
     `libraries`: those of today.
     """
+    need(wanted, libraries, copies)
     there = Path(copies, wanted)
-    if there.is_dir():
-        return there
-    if digest(libraries) != wanted:
-        raise Unusable(
-            f"the rank began with other interposer libraries ({wanted}) than are built here "
-            f"({digest(libraries)}): build those, or copy their folder to {there}"
-        )
-    return keep(libraries, copies)
+    return there if there.is_dir() else keep(libraries, copies)
 
 
 def digest(libraries: tuple[str, ...]) -> str:

@@ -120,23 +120,32 @@ def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
         raise Unfit(f"its image has {about.image_bytes} bytes, not {image_bytes}")
 
 
+def compare_here(folder: str) -> files.Files | None:
+    """Compare processors, and what the rank reads; what the snapshot says of files. Raises Unfit,
+    rankfold.criu.Missing, OSError."""
+    try:
+        criu.compare_cpu(Path(folder, _IMAGES))
+        found = files.read(folder)
+        if found:
+            putting.compare(found)
+    except (criu.Refused, files.Differs) as error:
+        raise Unfit(str(error)) from error
+    return found
+
+
 def prepare(folder: str, about: About, own: Path, image: int) -> int:
-    """Compare processors and what the rank reads, then set its files back and fill the image:
-    `own` is the rank's journal here. A pid behind which CRIU may have its own processes.
+    """Compare what is here, then set the rank's files back and fill the image: `own` is its journal
+    here. A pid behind which CRIU may have its own processes.
 
     Raises Unfit, rankfold.criu.Missing, OSError.
     """
+    found = compare_here(folder)
     processes = Path(folder, _IMAGES)
-    try:
-        criu.compare_cpu(processes)
-    except criu.Refused as refused:
-        raise Unfit(str(refused)) from refused
     taken = images.threads(processes)
     if not taken:
         raise Unfit(f"{processes} holds no processes")
     try:
-        if found := files.read(folder):
-            putting.compare(found)
+        if found:
             putting.put(Path(folder), found, about.journal[1], own, _journals(folder, own))
         else:
             own.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -14,6 +15,7 @@ from rankfold.reconciler.commands.common import POLL_S, answering, fail
 from rankfold.reconciler.console import say
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import Json
+from rankfold.reconciler.node import Node
 from rankfold.reconciler.store import Store as Journal
 
 # Of what a save writes into the manifest: recovery.py.
@@ -71,8 +73,9 @@ def resume(state: Path, name: str, origin: str | None, override: bool) -> int:
 
 
 def known(state: Path, job: str, checkpoint: str) -> Json:
-    """What a checkpoint says of its job (operations.Begun). One that the store does not have whole
-    is refused before anything is stopped."""
+    """What a checkpoint says of its job (operations.Begun). One that the store does not have whole,
+    or that cannot be restored here, is refused before anything is stopped."""
+    from rankfold.checkpoint.snapshot import Unfit, write_compared
     from rankfold.checkpoint.store import Id, StoreError, look
 
     id = Id.parse(checkpoint)
@@ -84,11 +87,14 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
         with answering(url):
             store = look(url)
         found, life = store.checkpoint(job, id), store.life(job)
-        faults = found.verify()
-    except StoreError as error:
+        if faults := found.verify():
+            fail(f"checkpoint {checkpoint} of {job} is damaged: {faults[0].reason}")
+        with tempfile.TemporaryDirectory(prefix="rankfold-") as folder:
+            write_compared(found, Path(folder))
+            if why := Node(Layout(state)).misfit(Path(folder)):
+                fail(f"checkpoint {checkpoint} of {job} cannot be restored here: {why}")
+    except (StoreError, Unfit) as error:
         fail(str(error))
-    if faults:
-        fail(f"checkpoint {checkpoint} of {job} is damaged: {faults[0].reason}")
     about = {name: each for name, each in found.manifest.about.items() if name in BEGUN}
     incarnation = life.incarnation if life else id.incarnation
     return {**about, "incarnation": incarnation, "bytes": found.manifest.size}
