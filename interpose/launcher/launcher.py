@@ -254,7 +254,8 @@ class Launcher:
 
     def restored(self, pid: int, memory: tuple[int, int] | None) -> None:
         """The rank is here again. Raises OSError, Refused for a channel that is none."""
-        self.started = process.Started(pid, process.host_pid(pid, self.host_proc))
+        host_pid = process.host_pid(pid, self.host_proc)
+        self.started = process.Started(pid, host_pid, process.mounts_of(pid))
         if memory:
             self.door.take_back(*memory)
 

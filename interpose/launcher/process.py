@@ -60,6 +60,11 @@ def pid_in(proc: int) -> int:
     return int(os.readlink("self", dir_fd=proc))
 
 
+def mounts_of(pid: int | str) -> str:
+    """The mount namespace of a process, as /proc calls it. Raises OSError."""
+    return os.readlink(f"/proc/{pid}/ns/mnt")
+
+
 # ---- start ---------------------------------------------------------------------------------
 
 
@@ -78,10 +83,12 @@ class Command:
 
 @dataclass(frozen=True)
 class Started:
-    """A rank that runs: its pid here, and as the outside sees it."""
+    """A rank that runs: its pid here, and as the outside sees it; the mount namespace that it was
+    given, as /proc calls it."""
 
     pid: int
     host_pid: int
+    mounts: str
 
 
 class CannotStart(Exception):
@@ -109,9 +116,10 @@ def start(command: Command, host_proc: int, die_with_parent: bool) -> Started:
             os._exit(127)
     os.close(write_end)
     with os.fdopen(read_end) as pipe:
-        host_pid, _, failed = pipe.read().partition("\n")
+        told, _, failed = pipe.read().partition("\n")
     if not failed:
-        return Started(pid, int(host_pid))
+        host_pid, mounts = told.split()
+        return Started(pid, int(host_pid), mounts)
     os.waitpid(pid, 0)
     raise _cannot_start(command, int(failed))
 
@@ -137,7 +145,7 @@ def _become(command: Command, host_proc: int, parent: int | None, report: int) -
         (2, os.open(command.err, append, 0o600)),
     ):
         os.dup2(source, target)
-    _report(report, str(pid_in(host_proc)))
+    _report(report, f"{pid_in(host_proc)} {mounts_of('self')}")
     peers.mark()
     os.chdir(command.workdir)
     os.execvpe(command.argv[0], list(command.argv), command.env)

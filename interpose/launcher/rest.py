@@ -270,7 +270,7 @@ class Rest:
         if self.frozen or self._freezing:
             raise ControlError("busy", f"rank {self.held.config.rank} is frozen")
         assert self.held.started is not None
-        rank, pids = self.held.started.pid, self._pids()  # who works for us later is not theirs
+        rank, pids = self.held.started, self._pids()  # who works for us later is not theirs
 
         def examined(told: Message | None) -> None:
             if told is None:
@@ -299,10 +299,12 @@ class Rest:
             raise ControlError("undumpable", f"rank {self.held.config.rank}: {trouble}")
         about, memory = self._about()
         self._begin(f"snapshot into {folder}", request)
-        pids, cgroup, image = self._pids(), self.freezer.path, self.held.image
+        rank, pids = self.held.started, self._pids()
+        assert rank is not None
+        cgroup, image = self.freezer.path, self.held.image
         touched, calls = self.held.touched, self._calls
         self.held.workers.start(
-            lambda: _written(folder, about, pids, cgroup, touched, memory, image, calls),
+            lambda: _written(folder, about, rank, pids, cgroup, touched, memory, image, calls),
             lambda result: self._after_snapshot(folder, result),
         )
         self._watch_over(Stuck())
@@ -604,6 +606,7 @@ def _is(pid: int, states: str) -> bool:
 def _written(
     folder: str,
     about: snapshots.About,
+    rank: process.Started,
     pids: set[int],
     cgroup: str,
     touched: Touched,
@@ -611,7 +614,7 @@ def _written(
     image: int,
     calls: interrupted.Calls,
 ) -> Message:
-    hindrances = undumpable.find(about.pid, pids)
+    hindrances = undumpable.find(rank, pids)
     if hindrances:
         return {"code": "undumpable", "message": "; ".join(hindrances[:HINDRANCES_MAX])}
     try:

@@ -17,9 +17,11 @@ import time
 from pathlib import Path
 
 from rankfold.interpose.launcher.criu import named
+from rankfold.interpose.launcher.process import Started
 
 _GONE = " (deleted)"
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
+_SAVED = ("uts", "ipc")  # with the rank's first process
 _MPTCP = 262
 _PIDFD_GETFD = 438
 _UCRED = struct.Struct("=iII")
@@ -38,7 +40,7 @@ _FILES = (
 AGAIN_S = 0.2  # what goes by in less is no hindrance: a fork that is under way, a file just renamed
 
 
-def find_running(rank: int, pids: set[int]) -> list[str]:
+def find_running(rank: Started, pids: set[int]) -> list[str]:
     """The same of a rank that goes on meanwhile: what is found twice."""
     before = find(rank, pids)
     if before:
@@ -48,28 +50,26 @@ def find_running(rank: int, pids: set[int]) -> list[str]:
     return before
 
 
-def find(rank: int, pids: set[int]) -> list[str]:
+def find(rank: Started, pids: set[int]) -> list[str]:
     """All of it, in words. `pids`: the processes of the namespace but for our own."""
     parents = {pid: parent for pid in pids if (parent := _parent(pid)) is not None}
     found = []
     for pid in sorted(parents):
-        if not _is_below(pid, rank, parents):
+        if not _is_below(pid, rank.pid, parents):
             found.append(
-                f"process {named(pid)} is no longer below the rank's first process {rank}: that "
-                "must not end before, and daemons must not cut themselves loose"
+                f"process {named(pid)} is no longer below the rank's first process {rank.pid}: "
+                "that must not end before, and daemons must not cut themselves loose"
             )
         found += [f"process {named(pid)} {what}" for what in _of(pid, rank, pids)]
     return found
 
 
-def _of(pid: int, rank: int, pids: set[int]) -> list[str]:
-    found = []
-    for name in _NAMESPACES:
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/{rank}/ns/{name}"):
-                found.append(
-                    f"has a {name} namespace of its own: run it without its sandbox or container"
-                )
+def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
+    found = [
+        f"has a {name} namespace of its own: run it without its sandbox or container"
+        for name in _NAMESPACES
+        if _is_apart(pid, rank, name)
+    ]
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.MULTILINE)
@@ -90,6 +90,20 @@ def _of(pid: int, rank: int, pids: set[int]) -> list[str]:
             "multiprocessing makes them unless it forks"
         )
     return found
+
+
+def _is_apart(pid: int, rank: Started, name: str) -> bool:
+    """Whether a process has another namespace than the rank; its first process than it was given,
+    but for one that is saved with it."""
+    first = pid == rank.pid
+    if first and name in _SAVED:
+        return False
+    with contextlib.suppress(OSError):
+        own = os.readlink(f"/proc/{pid}/ns/{name}")
+        if first and name == "mnt":
+            return own != rank.mounts
+        return own != os.readlink(f"/proc/{'self' if first else rank.pid}/ns/{name}")
+    return False
 
 
 def _sockets(pid: int) -> list[str]:

@@ -12,6 +12,25 @@ from support.command import Rankfold, Specs
 PROGRAM = Path(__file__).parents[1] / "launcher" / "resting_program.py"
 
 
+def said(rankfold: Rankfold, job: str) -> str:
+    told = rankfold.job(job)["conditions"]
+    return "".join(c["message"] for c in told if c["reason"] == "CannotBeSaved")
+
+
+def test_a_rank_that_is_a_sandbox_is_named_in_a_condition(rankfold: Rankfold, specs: Specs) -> None:
+    privileges.need_criu()
+    waits = f"until [ -e {specs.stop_file} ]; do sleep 0.05; done"
+    specs.program(["unshare", "-n", "sh", "-c", waits], "sandbox")
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    message = str(rankfold.until(lambda: said(rankfold, "sandbox")))
+    assert message == (
+        "rank 0: process 1000 (sh) has a net namespace of its own: run it without its sandbox or "
+        "container"
+    )
+    specs.stop_file.touch()
+    rankfold.until(lambda: rankfold.job("sandbox")["phase"] == "Succeeded")
+
+
 def test_an_io_uring_is_named_in_a_condition_before_any_save(
     rankfold: Rankfold, specs: Specs
 ) -> None:
@@ -25,11 +44,7 @@ def test_an_io_uring_is_named_in_a_condition_before_any_save(
     if out.read_text().startswith("none"):
         privileges.missing("this kernel has no io_uring")
 
-    def said() -> str:
-        told = rankfold.job("ring")["conditions"]
-        return "".join(c["message"] for c in told if c["reason"] == "CannotBeSaved")
-
-    message = str(rankfold.until(said))
+    message = str(rankfold.until(lambda: said(rankfold, "ring")))
     assert message.startswith("rank 0: process 1") and "io_uring, which cannot be saved" in message
     job = rankfold.job("ring")
     assert job["phase"] == "Running" and job["checkpoints"] == [] and job["restarts"] == 0
