@@ -3,12 +3,14 @@ says what is so. Launchers and transfers are played by `Ranks`."""
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -16,6 +18,7 @@ from rankfold import control
 from rankfold.checkpoint import store as stores
 from rankfold.reconciler import actions, recovery
 from rankfold.reconciler.act import Executor
+from rankfold.reconciler.inflight import Call, Steps
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import (
     NODE,
@@ -63,6 +66,8 @@ class Ranks(Node):
             raise control.ControlError("undumpable", f"rank {rank}: a process has an io_uring")
         if op == "examine":
             return {"hindrances": self.hindrances}
+        if op == "signal":
+            return {}
         if op == "snapshot":
             folder = Path(more["folder"])
             assert self.state[rank] == "frozen" and folder.parent.is_dir()
@@ -81,8 +86,8 @@ class Ranks(Node):
     def launch(self, config: Json) -> None:
         if ("launch", config["rank"]) in self.fails:
             raise CannotLaunch("no more processes")
-        assert config["empty"] and self.state[config["rank"]] == "gone"
-        self.state[config["rank"]] = "empty"
+        assert self.state[config["rank"]] == "gone"
+        self.state[config["rank"]] = "empty" if config.get("empty") else "running"
 
     def lives(self, job: str, rank: int) -> bool:
         return self.state[rank] != "gone"
@@ -109,7 +114,9 @@ class Scene:
             (logs / f"rank-{rank}.err").write_text("")
         self.devices: list[str] = []
         self.device_fails = ""
+        self.executor = Executor(layout, self.store)
         self.recovery = Recovery(layout, self.store, self.ranks, lambda _, rank: {"rank": rank})
+        self.executor.node, self.executor.recovery = self.ranks, self.recovery
         monkeypatch.setattr(control, "call", self.device)
 
     def device(self, _path: Path, op: str, **more: Any) -> Json:
@@ -138,20 +145,20 @@ class Scene:
     def events(self) -> list[str]:
         return [each.reason for each in self.store.events()]
 
-    def do(self, steps: Any) -> None:
-        """Carry out an action, calls and all."""
-        results: list[Any] | None = None
-        try:
+    def do(self, steps: Steps) -> None:
+        """Carry out an action, its calls beside us as inflight.py does: the journal is ours."""
+        with contextlib.suppress(StopIteration):
+            calls = next(steps)
             while True:
-                calls = steps.send(results) if results is not None else next(steps)
-                results = []
-                for call in calls:
-                    try:
-                        results.append(call())
-                    except Exception as error:  # noqa: BLE001 - as inflight.py gives it
-                        results.append(error)
-        except StopIteration:
-            return
+                calls = steps.send(self.called(calls))
+
+    def called(self, calls: Sequence[Call]) -> list[Any]:
+        with ThreadPoolExecutor(1) as beside:
+            done = [beside.submit(call) for call in calls]
+            results = [each.exception() or each.result() for each in done]
+        for each in results:
+            assert not isinstance(each, sqlite3.ProgrammingError), each
+        return results
 
 
 @pytest.fixture
@@ -407,8 +414,7 @@ def test_a_job_that_is_over_is_brought_back_from_nothing(scene: Scene) -> None:
     stored(scene)
     ending = Ending("Failed", "NoCheckpoint", "it cannot be restored", 9.0)
     scene.update(restore=Restore(2, "1-1"), ending=ending)
-    executor = Executor(scene.ranks.layout, scene.store)
-    scene.do(executor.finish(actions.Finish("a", "Failed")))
+    scene.do(scene.executor.finish(actions.Finish("a", "Failed")))
     assert (scene.record.step, scene.record.restore) == ("ended", None)
 
 
@@ -477,8 +483,69 @@ def test_what_a_launcher_says_is_recorded_and_one_that_does_not_answer_says_noth
 
 def test_a_job_that_is_forgotten_while_it_is_looked_at_stays_forgotten(scene: Scene) -> None:
     steps = scene.recovery.look(actions.Look("a", (0, 1)))
-    calls = next(steps)
+    results = scene.called(next(steps))
     scene.store.forget("Job", "a")
     with pytest.raises(StopIteration):
-        steps.send([call() for call in calls])
+        steps.send(results)
     assert scene.store.record("a") is None
+
+
+# ---- what an action has done beside the loop ---------------------------------------------------
+
+RESTS: Json = {"step": "detached", "placement": (), "save": None, "known": 1}
+ON_DISK: Json = {"step": "stored", "placement": (), "save": None, "stored": NODE, "known": 1,
+                 "dump": Dump(2, whole=True)}  # fmt: skip
+STARTS: Json = {"step": "new", "placement": (), "save": None, "fixed": None}
+OVER: Json = {"ending": Ending("Failed", "RankFailed", "rank 0 failed", 9.0, 0)}
+UPLOADING: Json = {"save": Save(1, "rest", 5.0, "uploading", at=6.0)}
+DEVICE: Json = {"cc_major": 8, "cc_minor": 0}
+CALLING: list[tuple[Json, actions.Action]] = [
+    (STARTS, actions.Start(JOB, DEVICE, "soft", (0, 1))),
+    (RESTS, actions.Place("a", 2, DEVICES)),
+    (ON_DISK | {"step": "detached"}, actions.Place("a", 2, DEVICES)),
+    ({}, actions.Barrier("a", 1, DEVICES, save="interval")),
+    ({}, actions.Detach("a", 1, DEVICES)),
+    ({}, actions.Discard("a", 1, DEVICES[0])),
+    ({}, actions.Signal("a", (0, 1), 15)),
+    (OVER, actions.Finish("a", "Failed")),
+    ({}, actions.StopProxy(DEVICES[0], "it is in no pool")),
+    ({}, AT_A_CUT),
+    (ON_DISK, AT_A_CUT),
+    (RESTS, actions.Save("a", 1, (), (0, 1), 2, node=True)),
+    (UPLOADING, actions.Upload("a", 1, 3, stuck=True)),
+    (ON_DISK, actions.Upload("a", 2, 3)),
+    (UPLOADING, actions.Conclude("a", 1, error="the store is full")),
+    (UPLOADING, actions.Conclude("a", 1, Checkpoint("1-1", 6.0, 10), rest=True)),
+    (ON_DISK | {"save": Save(2, "rest", 5.0, "uploading")}, actions.Conclude("a", 2, error="no")),
+    ({}, actions.Thaw("a", (0, 1))),
+    ({}, actions.Look("a", (0, 1))),
+    ({}, actions.Vacate("a", (0, 1))),
+    (ON_DISK, actions.Fetch("a", 3, "1-1")),
+    (ON_DISK | {"restore": Restore(3, "1-1")}, actions.Fetch("a", 3, "1-1", stuck=True)),
+    (ON_DISK, actions.Restore("a", 2, (0, 1), (0, 1))),
+    ({"restore": Restore(2, "1-1")}, actions.Restore("a", 2, (0, 1), (0, 1))),
+]
+WITHOUT_CALLS = {
+    actions.StartProxy, actions.Release, actions.End, actions.Forget, actions.Rest,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "action"), CALLING)
+def test_no_call_of_an_action_needs_the_journal(
+    fields: Json, action: actions.Action, scene: Scene
+) -> None:
+    """What is called runs in a thread that may not read it: `Scene.do` sees to that."""
+    scene.update(device=DEVICE, **fields)
+    if isinstance(action, actions.Start | actions.Restore):
+        scene.ranks.state = {0: "gone", 1: "gone"}
+    if isinstance(action, actions.Restore) or "dump" in fields:
+        scene.fetched(2)
+        scene.ranks.settle("a", 2)
+    seen = {name: SeenDevice(name, pid=7) for name in DEVICES}
+    scene.do(scene.executor.steps(action, Observed(seen)))
+
+
+def test_that_is_shown_of_every_action() -> None:
+    calling = {type(action) for _, action in CALLING}
+    assert calling | WITHOUT_CALLS == set(get_args(actions.Action))
+    assert not calling & WITHOUT_CALLS
