@@ -16,11 +16,11 @@ from rankfold.checkpoint.store.errors import (
 from rankfold.checkpoint.store.manifest import Manifest, Part
 from rankfold.checkpoint.store.names import Id
 from rankfold.checkpoint.store.reading import Checkpoint
-from rankfold.checkpoint.store.save import Buffer, Progress, Save, Versions
+from rankfold.checkpoint.store.save import Buffer, Progress, Save
 from rankfold.checkpoint.store.store import Newest, Skipped, Store, look, open
 
 __all__ = [
     "Buffer", "Checkpoint", "Damaged", "Full", "Id", "Manifest", "Missing", "Newest",
     "OldIncarnation", "Overtaken", "Part", "Progress", "Refused", "Save", "Skipped", "Store",
-    "StoreError", "Unavailable", "Versions", "look", "open",
+    "StoreError", "Unavailable", "look", "open",
 ]  # fmt: skip

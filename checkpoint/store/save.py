@@ -34,50 +34,19 @@ from rankfold.checkpoint.store.units import (
 
 class Buffer(NamedTuple):
     """A live buffer of a rank's device memory. `read(offset, bytes)` gives its content, as it is at
-    the cut; it is not called where `version` is known."""
+    the cut."""
 
     address: int
     length: int
     read: Callable[[int, int], Data]
-    version: bytes | None = None
-
-
-class Versions:
-    """What contents hash to whose version is known: equal versions of a job are equal bytes, within
-    one incarnation, whose proxies draw them from one origin.
-
-    Kept in the memory of who saves, from one save to the next, and lost with it: then contents are
-    hashed once more. Not for another job or incarnation: there a version may say something else.
-    """
-
-    def __init__(self, job: str, incarnation: int):
-        self.job, self.incarnation = job, incarnation
-        self._digests: dict[tuple[bytes, int], tuple[bytes, ...]] = {}
-        self._used: set[tuple[bytes, int]] = set()
-
-    def get(self, version: bytes, length: int) -> tuple[bytes, ...] | None:
-        found = self._digests.get((version, length))
-        if found:
-            self._used.add((version, length))
-        return found
-
-    def put(self, version: bytes, length: int, digests: tuple[bytes, ...]) -> None:
-        self._digests[version, length] = digests
-        self._used.add((version, length))
-
-    def saved(self) -> None:
-        """After a save: versions that it did not meet are forgotten."""
-        self._digests = {key: self._digests[key] for key in self._used}
-        self._used = set()
 
 
 @dataclass
 class Progress:
-    """Of a save, in bytes: given, of these known by their version, found by their hash; size of the
-    files to upload, and of those uploaded."""
+    """Of a save, in bytes: given, of these found by their hash; size of the files to upload, and of
+    those uploaded."""
 
     given: int = 0
-    by_version: int = 0
     found: int = 0
     files: int = 0
     uploaded: int = 0
@@ -104,14 +73,13 @@ class Save:
 
     def __init__(
         self, files: Files, fleet: str, job: str, claim: Claim, present: Own, *,
-        resumed: bool, base: Id | None, versions: Versions | None, workers: int,
-        told: Callable[[Progress], None] | None,
+        resumed: bool, base: Id | None, workers: int, told: Callable[[Progress], None] | None,
     ):  # fmt: skip
         assert claim.folder is not None
         self.files, self.fleet, self.job, self.id = files, fleet, job, claim.number
         self._folder = claim.folder
         self.resumed, self.base, self.progress = resumed, base, Progress()
-        self._versions, self._told = versions, told
+        self._told = told
         self._lock = threading.Lock()
         self._indexes = dict(present.packs)
         self._sizes = dict(present.objects)
@@ -134,15 +102,11 @@ class Save:
         """A rank's device memory, buffer by buffer, in pieces from each one's start."""
         rows = []
         for buffer in given:
-            digests = self._by_version(buffer)
-            if digests is None:
-                digests = tuple(
-                    self._unit(buffer.read(at, min(GRAIN, buffer.length - at)), "buffers", rank,
-                               min(GRAIN, buffer.length - at))
-                    for at in range(0, buffer.length, GRAIN)
-                )  # fmt: skip
-                if buffer.version is not None and self._versions is not None:
-                    self._versions.put(buffer.version, buffer.length, digests)
+            digests = tuple(
+                self._unit(buffer.read(at, min(GRAIN, buffer.length - at)), "buffers", rank,
+                           min(GRAIN, buffer.length - at))
+                for at in range(0, buffer.length, GRAIN)
+            )  # fmt: skip
             rows.append(self._row(buffer.address, buffer.length, digests, rank))
         self._part(rank, name, "buffers", GRAIN, rows)
 
@@ -201,8 +165,6 @@ class Save:
             self._counts()
         finally:
             self.close()
-        if self._versions is not None:
-            self._versions.saved()
         return manifest
 
     def close(self) -> None:
@@ -220,21 +182,6 @@ class Save:
             self._overtaken()
 
     # ---- units ---------------------------------------------------------------------------------
-
-    def _by_version(self, buffer: Buffer) -> tuple[bytes, ...] | None:
-        if buffer.version is None or self._versions is None:
-            return None
-        digests = self._versions.get(buffer.version, buffer.length)
-        with self._lock:
-            if digests is None or not all(
-                digest in self._where or digest in self._pending for digest in digests
-            ):
-                return None
-            for at, digest in zip(range(0, buffer.length, GRAIN), digests, strict=True):
-                self._used[digest] = min(GRAIN, buffer.length - at)
-            self.progress.given += buffer.length
-            self.progress.by_version += buffer.length
-        return digests
 
     def _unit(self, data: Data, kind: Kind, rank: int | None, length: int | None = None) -> bytes:
         """The digest of a unit that the store has, or will have when this save is finished."""

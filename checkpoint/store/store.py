@@ -22,7 +22,7 @@ from rankfold.checkpoint.store.lives import Claim, Life
 from rankfold.checkpoint.store.manifest import Manifest, PackUse
 from rankfold.checkpoint.store.names import Id, Place
 from rankfold.checkpoint.store.reading import READERS, Checkpoint, Fault
-from rankfold.checkpoint.store.save import Own, Progress, Save, Versions
+from rankfold.checkpoint.store.save import Own, Progress, Save
 from rankfold.checkpoint.store.units import Malformed, PackIndex
 
 WORKERS = 8  # files that a save uploads at the same time
@@ -91,14 +91,12 @@ class Store:
     # ---- saving --------------------------------------------------------------------------------
 
     def begin(
-        self, job: str, incarnation: int, *, versions: Versions | None = None,
-        workers: int = WORKERS, progress: Callable[[Progress], None] | None = None,
+        self, job: str, incarnation: int, *, workers: int = WORKERS,
+        progress: Callable[[Progress], None] | None = None,
     ) -> Save:  # fmt: skip
         """Begins a save, or takes up the one that was interrupted: its uploads count. A job has
         one at a time; who began it before can no longer finish it. `workers` files are uploaded at
         the same time, 0: each before the next unit is taken. Their threads call `progress`."""
-        if versions is not None and (versions.job, versions.incarnation) != (job, incarnation):
-            raise ValueError("these versions are those of another job or incarnation")
         self._job(job)
         while True:
             lives.refuse_old(self.files, job, incarnation, lives.life(self.files, job))
@@ -117,7 +115,7 @@ class Store:
         # Only now: what is there after the claim stays.
         base, present = self._present(job, claim, resumed)
         return Save(self.files, self.fleet, job, claim, present, resumed=resumed, base=base,
-                    versions=versions, workers=workers, told=progress)  # fmt: skip
+                    workers=workers, told=progress)  # fmt: skip
 
     def _claimed(self, job: str, incarnation: int) -> Claim | None:
         """The newest claim. One that cannot be read, or was lost, is as good as given up; what is

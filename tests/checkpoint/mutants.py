@@ -188,14 +188,6 @@ MUTANTS = [
         ON_FAULTS + "test_what_was_uploaded_is_not_uploaded_again",
     ),
     Mutant(
-        "versions-always-help",
-        SAVE,
-        "if digests is None or not all(\n                digest in self._where or digest in "
-        "self._pending for digest in digests\n            ):",
-        "if digests is None:",
-        ON_SAVING + "test_a_version_whose_units_are_gone_is_read_again",
-    ),
-    Mutant(
         "replicas-stored-each",
         SAVE,
         "if digest in self._where or digest in self._pending:\n                self.progress.found",

@@ -10,7 +10,7 @@ import pytest
 from blake3 import blake3
 
 from rankfold.checkpoint import store as stores
-from rankfold.checkpoint.store import Buffer, Progress, Store, Versions, units
+from rankfold.checkpoint.store import Buffer, Progress, Store, units
 from rankfold.checkpoint.store.units import GRAIN, OBJECT_BYTES, PAGE
 from support.checkpoints import (
     DEVICE,
@@ -97,49 +97,6 @@ def test_host_pages_are_compressed_and_noise_is_not(store: Store) -> None:
     data = noise(0, OBJECT_BYTES - 1)
     manifest = saved(store, "gpt", 1, Content({0: {DEVICE: data}}))
     assert len(data) < manifest.stored < len(data) + 1000
-
-
-def test_known_versions_are_not_read(store: Store) -> None:
-    versions, data, reads = Versions("gpt", 1), noise(0, GRAIN + 1000), []
-
-    def read(at: int, length: int) -> bytes:
-        reads.append((at, length))
-        return data[at : at + length]
-
-    for _ in range(2):
-        save = store.begin("gpt", 1, versions=versions)
-        for rank in range(3):
-            save.buffers(rank, "device", [Buffer(DEVICE, len(data), read, b"v1")])
-        manifest = save.finish()
-    assert reads == [(0, GRAIN), (GRAIN, 1000)]
-    assert save.progress.by_version == 3 * len(data)
-    content = {DEVICE: data}
-    assert restored(store.checkpoint("gpt", manifest.id)).buffers == dict.fromkeys(
-        range(3), content
-    )
-
-
-def test_a_version_whose_units_are_gone_is_read_again(tmp_path: Path) -> None:
-    versions, data = Versions("gpt", 1), noise(0, 2 << 20)
-    for name in ("one", "another"):
-        store = opened(str(tmp_path / name))
-        save = store.begin("gpt", 1, versions=versions)
-        save.buffers(0, "device", [reading(DEVICE, data, b"v1")])
-        assert store.checkpoint("gpt", save.finish().id).verify() == []
-
-
-def test_versions_are_those_of_one_incarnation(store: Store) -> None:
-    for versions in (Versions("gpt", 2), Versions("mlp", 1)):
-        with pytest.raises(ValueError, match="another job or incarnation"):
-            store.begin("gpt", 1, versions=versions)
-    versions = Versions("gpt", 1)
-    save = store.begin("gpt", 1, versions=versions)
-    save.buffers(0, "device", [reading(DEVICE, b"a", b"v"), reading(DEVICE + 9, b"b" * 5, b"v")])
-    assert restored(store.checkpoint("gpt", save.finish().id)).buffers[0][DEVICE] == b"a"
-    assert versions.get(b"v", 5) != versions.get(b"v", 1), "the length belongs to it"
-    for _ in range(2):
-        store.begin("gpt", 1, versions=versions).finish()
-    assert versions.get(b"v", 5) is None, "what no save meets is forgotten"
 
 
 def test_parts_are_given_by_several_threads_and_progress_is_told(store: Store) -> None:

@@ -35,8 +35,8 @@ class Content:
             save.blob(None, name, [data[:1000], data[1000:]])
 
 
-def reading(address: int, data: bytes, version: bytes | None = None) -> Buffer:
-    return Buffer(address, len(data), lambda at, length: data[at : at + length], version)
+def reading(address: int, data: bytes) -> Buffer:
+    return Buffer(address, len(data), lambda at, length: data[at : at + length])
 
 
 def example(seed: object, ranks: int = 2, kib: int = 64) -> Content:
