@@ -169,6 +169,24 @@ def test_a_database_comes_back_in_the_middle_of_a_transaction(place: Tree) -> No
     assert place.output(fresh) == 2 * ["half 25 600", "once 1 100", "whole 25 625", "ok"]
 
 
+MOVED = "attempt to write a readonly database"  # known-flaws.md
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("wal", []), ("memory", []), ("delete", [MOVED]), ("truncate", [MOVED]), ("persist", [MOVED])],
+)
+def test_a_database_in_another_tree_has_all_that_was_committed(
+    place: Tree, mode: str, said: list[str]
+) -> None:
+    launched = place.start("moved_database", mode)
+    save(launched, place.saved)
+    kill(launched)
+    place.tree.rename(place.tree.parent / "as it was")  # its file's number stays taken
+    place.tree.mkdir()
+    assert place.output(place.restored(1)) == [*said, "1,2,3", "ok"]
+
+
 def test_each_line_of_a_log_is_there_once(place: Tree) -> None:
     launched = place.start("lines")
     save(launched, place.saved)

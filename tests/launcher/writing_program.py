@@ -120,6 +120,27 @@ def database(folder: Path, tree: Path) -> None:
         print(*connection.execute("pragma integrity_check").fetchone(), flush=True)
 
 
+def moved_database(folder: Path, tree: Path, mode: str) -> None:
+    """In the middle of a transaction, and then another one: SQLite knows the file by its number."""
+    connection = sqlite3.connect(tree / "base", isolation_level=None)
+    connection.execute(f"pragma journal_mode={mode}")
+    connection.execute("create table t (n integer)")
+    connection.execute("begin")
+    connection.execute("insert into t values (1)")
+    phases(folder)
+    connection.execute("insert into t values (2)")
+    connection.execute("commit")
+    try:
+        connection.execute("insert into t values (3)")
+    except sqlite3.OperationalError as error:
+        print(error, flush=True)
+        connection.close()
+        connection = sqlite3.connect(tree / "base", isolation_level=None)
+        connection.execute("insert into t values (3)")
+    print(*connection.execute("select group_concat(n) from t").fetchone(), flush=True)
+    print(*connection.execute("pragma integrity_check").fetchone(), flush=True)
+
+
 def lines(folder: Path, tree: Path) -> None:
     """A log that is opened anew for each line, and one that stays open."""
     with (tree / "kept open").open("a") as kept:
