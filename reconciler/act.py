@@ -97,6 +97,9 @@ class Executor:
                     yield from self.recovery.thaw(action)
                 case actions.Look():
                     yield from self.recovery.look(action)
+                case actions.AskStore():
+                    if ending := (yield from self.recovery.takeover.ask(action.job)):
+                        self._end(actions.End(action.job, ending), observed)
                 case actions.Vacate():
                     yield from self.recovery.vacate(action)
                 case actions.Rest():
@@ -231,7 +234,7 @@ class Executor:
         devices = tuple(dict.fromkeys(action.placement))
         if (record.step, record.epoch) != ("placing", action.epoch):
             if record.step == "detached" and not 0 <= steady.now() - record.rested_at < RESTED_S:
-                yield from self.recovery.need_own(action.job)
+                yield from self.recovery.takeover.need_own(action.job)
             yield from self.recovery.drop_dump(action.job)
             record = self._record(action.job)
             proxies = {d: observed.devices[d].pid for d in devices}

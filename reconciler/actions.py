@@ -163,6 +163,13 @@ class Look:
 
 
 @dataclass(frozen=True)
+class AskStore:
+    """Ask the store whether another state directory has taken a running job over: then it ends."""
+
+    job: str
+
+
+@dataclass(frozen=True)
 class Vacate:
     """End ranks together with their launchers: a checkpoint has them, or they have failed."""
 
@@ -206,7 +213,8 @@ class Restore:
 
 Action = (
     StartProxy | StopProxy | Start | Place | Barrier | Detach | Release | End | Discard | Signal
-    | Finish | Forget | Save | Upload | Conclude | Thaw | Look | Vacate | Rest | Fetch | Restore
+    | Finish | Forget | Save | Upload | Conclude | Thaw | Look | AskStore | Vacate | Rest | Fetch
+    | Restore
 )  # fmt: skip
 
 
@@ -227,6 +235,8 @@ def subject(action: Action) -> str:
             return f"the snapshots of {action.job}"
         case Look():
             return f"a look at {action.job}"
+        case AskStore():
+            return f"the store about {action.job}"
         case _:
             return job_of(action)
 
@@ -244,8 +254,8 @@ def job_of(action: Action) -> str:
             return action.name
         case (
             Place() | Barrier() | Detach() | Release() | End() | Discard() | Signal() | Finish()
-            | Save() | Upload() | Conclude() | Thaw() | Look() | Vacate() | Rest() | Fetch()
-            | Restore()
+            | Save() | Upload() | Conclude() | Thaw() | Look() | AskStore() | Vacate() | Rest()
+            | Fetch() | Restore()
         ):  # fmt: skip
             return action.job
         case _:
@@ -263,7 +273,8 @@ def devices_of(action: Action) -> tuple[str, ...]:
             return (action.device,)
         case (
             StartProxy() | Start() | Release() | End() | Signal() | Finish() | Forget()
-            | Upload() | Conclude() | Thaw() | Look() | Vacate() | Rest() | Fetch() | Restore()
+            | Upload() | Conclude() | Thaw() | Look() | AskStore() | Vacate() | Rest() | Fetch()
+            | Restore()
         ):  # fmt: skip
             return ()
         case _:

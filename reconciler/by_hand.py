@@ -110,4 +110,7 @@ def taken_up(record: Record, begun: Begun | None) -> Json:
     if begun is None:
         return {}
     newest = begun.incarnation
-    return {"incarnation": max(record.incarnation, newest), "known": max(record.known, newest)}
+    return {
+        "incarnation": max(record.incarnation, newest), "known": max(record.known, newest),
+        "rival": begun.owner,
+    }  # fmt: skip

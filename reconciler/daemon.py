@@ -283,7 +283,7 @@ class Daemon:
         """Somebody gets a request, or has answered: what they reported before is old."""
         if isinstance(action, (actions.Upload, actions.Fetch)):
             self.progress.ended(action.job)
-        if not isinstance(action, (actions.Signal, actions.Discard)):
+        if not isinstance(action, (actions.Signal, actions.Discard, actions.AskStore)):
             self.progress_at = time.monotonic()
         self.lookout.void(self.layout.proxy_socket(name) for name in actions.devices_of(action))
         if ranks := actions.ranks_of(action):
@@ -338,7 +338,7 @@ class Daemon:
             if message:
                 self.store.event(f"Device/{name}", "ActionFailed", message, "Warning")
             return
-        if isinstance(action, actions.Look):  # beside whatever else has failed
+        if isinstance(action, actions.Look | actions.AskStore):  # beside whatever else has failed
             return
         name = actions.job_of(action)
         record = self.store.record(name) or Record(name)

@@ -110,3 +110,10 @@ class InFlight:
                 result = error
             self._back.put((flight, index, result))
             os.eventfd_write(self.fd, 1)
+
+
+def agreed(results: Sequence[object]) -> None:
+    """Raises what the first call has raised that did."""
+    for each in results:
+        if isinstance(each, Exception):
+            raise each

@@ -81,13 +81,18 @@ class Layout:
 
     def launcher_lock(self, name: str, rank: int) -> Path:
         """Held by a rank's launcher for its life (see rankfold/interpose/launcher/launcher.py)."""
-        return self.logs(name) / f"rank-{rank}.launcher.log"
+        return launcher_lock(self.job(name), rank)
 
     def launcher_socket(self, name: str, rank: int) -> Path:
         return self.sockets / f"l-{short(name)}-{rank}.sock"
 
     def client_socket(self, name: str, rank: int) -> Path:
         return self.sockets / f"c-{short(name)}-{rank}.sock"
+
+
+def launcher_lock(job: Path, rank: int) -> Path:
+    """In the folder of a job, whosever it is."""
+    return job / "logs" / f"rank-{rank}.launcher.log"
 
 
 def short(name: str) -> str:

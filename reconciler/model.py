@@ -417,6 +417,8 @@ class Record:
     error_permanent: bool = False
     incarnation: Count = 1  # rises with each restore and restart
     known: Count = 0  # the newest incarnation in the store that is its own, or that it took over
+    heard_at: Seconds = 0.0  # steady: when the store was asked last whether somebody else has it
+    rival: str = ""  # who had it when it was taken over, as the store says; until it is restored
     restarts: Count = 0
     saves: Count = 0  # the highest number that a save or restore has had
     save: Save | None = None

@@ -38,7 +38,7 @@ from rankfold.reconciler.deadlines import (
     TAKEN_ANSWERS_S,
     TRANSFER_S,
 )
-from rankfold.reconciler.layout import Layout, is_locked
+from rankfold.reconciler.layout import Layout, is_locked, launcher_lock
 from rankfold.reconciler.model import Json, SeenRank, Transfer
 
 _COPY_BYTES = 1 << 20
@@ -121,6 +121,18 @@ class Node:
     def lives(self, job: str, rank: int) -> bool:
         """Whether a process is the rank's launcher, whatever it answers."""
         return is_locked(self.layout.launcher_lock(job, rank))
+
+    def lives_at(self, owner: str, job: str, ranks: Iterable[int]) -> Path | None:
+        """The other state directory of this machine, known to the store as `owner`, under which
+        launchers of a job live. None: there is none, or nobody here can see it."""
+        host, _, name = owner.partition(":")
+        folder = Path(name)
+        if host != socket.gethostname() or folder == self.layout.job(job).absolute():
+            return None
+        with contextlib.suppress(OSError):
+            if any(is_locked(launcher_lock(folder, rank)) for rank in ranks):
+                return folder.parents[1]
+        return None
 
     def ended(self, job: str, rank: int) -> SeenRank | None:
         """How a rank ended, as its launcher wrote it down."""

@@ -100,7 +100,8 @@ class Checkpoint(Operation, frozen=True, tag="checkpoint"):
 
 
 class Begun(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a checkpoint says of its job: what never changes for it, and how far it had come."""
+    """What a checkpoint says of its job: what never changes for it, and how far it had come; and
+    the store, who has its newest incarnation."""
 
     world_size: Ranks
     device: Json
@@ -108,6 +109,7 @@ class Begun(Struct, frozen=True, forbid_unknown_fields=True):
     master_port: Annotated[int, Meta(ge=0, le=65535)]
     epoch: Count
     incarnation: Count
+    owner: Annotated[str, Meta(max_length=255)]
     time: Seconds
     bytes: Count
 

@@ -18,7 +18,7 @@ from rankfold.messages import of_life
 from rankfold.reconciler import actions, steady, switches
 from rankfold.reconciler.deadlines import DETACH_S, FREEZE_S, SNAPSHOT_S, TELL_S
 from rankfold.reconciler.faults import point
-from rankfold.reconciler.inflight import Call, Steps
+from rankfold.reconciler.inflight import Call, Steps, agreed
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model import (
     NODE,
@@ -37,6 +37,7 @@ from rankfold.reconciler.plan import saving
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.settled import Damaged
 from rankfold.reconciler.store import Store
+from rankfold.reconciler.takeover import Takeover
 from rankfold.reconciler.words import clock, size
 
 FOR_GOOD = ("undumpable", "unavailable", "snapshot")  # a save fails so again
@@ -49,6 +50,7 @@ class Recovery:
         self, layout: Layout, store: Store, node: Node, config: Callable[[Record, int], Json]
     ):
         self.layout, self.store, self.node, self.config = layout, store, node, config
+        self.takeover = Takeover(store, node, self._url)
 
     def _record(self, job: str) -> Record:
         return self.store.record(job) or Record(job)
@@ -260,22 +262,6 @@ class Recovery:
 
     # ---- the way into the store and out of it
 
-    def need_own(self, job: str) -> Steps:
-        """Raises ControlError where a job that rested here has been taken over elsewhere. It goes
-        on where the store cannot be asked: what it needs lies here."""
-        known = self._record(job).known
-        if not known:
-            return
-        url = self._url()  # here: the journal is this thread's
-        (told,) = yield [lambda: self.node.taken(url, job, known)]
-        agreed((told,))
-        taken, why = told
-        if taken:
-            raise control.ControlError("taken", why)
-        if why:
-            text = f"it goes on here, and may have been taken over: {why}"
-            self._event(job, "StoreNotAsked", text, "Warning")
-
     def upload(self, action: actions.Upload) -> Steps:
         record = self._record(action.job)
         dump, save = record.dump, record.save
@@ -372,9 +358,10 @@ class Recovery:
         job, record = action.job, self._record(action.job)
         restore, incarnation = record.restore, record.incarnation
         if restore is None:  # the dump: as with a fetch, it is another incarnation from here on
-            yield from self.need_own(job)
+            yield from self.takeover.need_own(job)
             restore, incarnation = Restore(action.number, NODE), incarnation + 1
         if record.step != "restoring":
+            yield from self.takeover.need_gone(job)
             with self.store.transaction():
                 detail: Json = {"id": restore.id, "incarnation": incarnation}
                 self.store.begin(job, record.epoch, f"restore-{action.number}", detail)
@@ -391,7 +378,7 @@ class Recovery:
             self._update(
                 job, step="detached", placement=(), proxies={}, detached=(), restore=None,
                 stored="", error="", error_permanent=False, rested_at=steady.now(),
-                known=record.known if restore.id == NODE else incarnation,
+                known=record.known if restore.id == NODE else incarnation, rival="",
             )  # fmt: skip
             self.store.done(job, record.epoch, f"restore-{action.number}")
             self._event(job, "Restored", named(restore.id))
@@ -547,13 +534,6 @@ def _stands(action: actions.Save, observed: Observed) -> float:
     there = (seen.job(action.job) for d in action.devices if (seen := observed.devices.get(d)))
     cuts = [each.cut_at for each in there if each and each.cut_at and each.epoch == action.epoch]
     return max(0.0, time.monotonic() - max(cuts)) if cuts else 0.0
-
-
-def agreed(results: Sequence[object]) -> None:
-    """Raises what the first call has raised that did."""
-    for each in results:
-        if isinstance(each, Exception):
-            raise each
 
 
 def _tried_again(restore: Restore | None) -> Restore | None:

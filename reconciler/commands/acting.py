@@ -96,8 +96,9 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
     except (StoreError, Unfit) as error:
         fail(str(error))
     about = {name: each for name, each in found.manifest.about.items() if name in BEGUN}
-    incarnation = life.incarnation if life else id.incarnation
-    return {**about, "incarnation": incarnation, "bytes": found.manifest.size}
+    incarnation, owner = (life.incarnation, life.owner) if life else (id.incarnation, "")
+    newest = {"incarnation": incarnation, "owner": owner}
+    return {**about, **newest, "bytes": found.manifest.size}
 
 
 @click.command()

@@ -18,6 +18,7 @@ ASKED_TRIES = 3  # of a save that a person requested, where the reason may pass
 ASKED_AGAIN_S = 10.0  # between two of them
 LOOK_AFTER_S = 10.0  # a program has imported what it needs, and opened what it works with
 LOOK_AGAIN_S = 60.0  # whether it still has what cannot be saved
+ASK_STORE_AGAIN_S = 15.0  # whether a job that runs was taken over: a process of 0.2 s each time
 TRIES = 8  # of an upload, while the job goes on
 WAIT_MAX_S = 300.0  # between two of them
 
@@ -48,6 +49,14 @@ def unknown(index: Index, record: Record, now: float) -> bool:
     if record.looked != record.incarnation:
         return True
     return bool(record.hindered) and not 0 <= now - record.looked_at < LOOK_AGAIN_S
+
+
+def unheard(record: Record, now: float) -> bool:
+    """Whether the store is to be asked if a placed job goes on elsewhere. An upload asks, too."""
+    if not record.known or record.save is not None or record.held_since is None:
+        return False
+    since = max(record.heard_at, record.held_since)
+    return not 0 <= now - since < ASK_STORE_AGAIN_S
 
 
 def _may_again(record: Record, now: float) -> bool:

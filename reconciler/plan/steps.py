@@ -9,6 +9,7 @@ import signal
 
 from rankfold.reconciler.actions import (
     Action,
+    AskStore,
     Barrier,
     Conclude,
     Detach,
@@ -200,6 +201,8 @@ class Steps:
                 self.actions.append(Barrier(job.name, record.epoch, devices, save=why))
             elif running and saving.unknown(self.index, record, self.now):
                 self.actions.append(Look(job.name, tuple(range(job.world_size))))
+            if running and saving.unheard(record, self.now):
+                self.actions.append(AskStore(job.name))
             if running and job.name in self.allocation.degraded:
                 self.degraded.add(job.name)
             elif running and job.name not in self.allocation.waiting:

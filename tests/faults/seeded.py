@@ -73,6 +73,7 @@ CONFIG, ROOM = "interpose/launcher/config.py", "interpose/launcher/room.py"
 ON_RANK = "tests/launcher/test_rank_process.py::"
 ON_REST, ON_IMAGES = "tests/launcher/test_rest.py::", "tests/launcher/test_images.py::"
 ON_FILES = "tests/launcher/test_files.py::"
+ON_SANDBOX = "tests/launcher/test_own_namespaces.py::"
 RESTING = "interpose/launcher/"
 ON_CHANNEL, ON_CONFIG = "tests/launcher/test_channel.py::", "tests/launcher/test_config.py::"
 LAUNCHERS = [
@@ -166,6 +167,10 @@ LAUNCHERS = [
            "if not self._stays(entry) and not self._rewritten(entry):",
            "if not self._stays(entry):",
            ON_FILES + "test_a_database_comes_back_in_the_middle_of_a_transaction"),
+    Mutant("sandbox-not-seen", RESTING + "undumpable.py", "{'self' if first else rank.pid}",
+           "{rank.pid}", ON_SANDBOX + "test_what_cannot_be_saved_is_named[--net-net]"),
+    Mutant("mounts-of-its-own-not-seen", RESTING + "undumpable.py", "return own != rank.mounts",
+           "return False", ON_SANDBOX + "test_what_cannot_be_saved_is_named[--mount-mnt]"),
     Mutant("names-below-renamed-folders-lost", RESTING + "touched.py", "in _below(new):",
            "in ():", ON_FILES + "test_files_are_set_back_to_what_they_were[again]"),
     Mutant("first-rank-loses-its-file", RESTING + "putting.py",
@@ -384,7 +389,21 @@ SAVING, RESTORING, ENDING = (
 )
 ON_RECOVERY = "tests/reconciler/test_recovery.py::"
 ON_CARRYING_OUT = "tests/reconciler/test_recovery_actions.py::"
+TAKEOVER, ON_TAKEOVER = "reconciler/takeover.py", "tests/reconciler/test_takeover.py::"
 SAVES = [
+    Mutant("restored-beside-another-copy", TAKEOVER, "if state is not None:", "if False:",
+           ON_TAKEOVER + "test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine"),
+    Mutant("who-moves-is-taken-to-rest", TAKEOVER, " and not record.placement", "",
+           ON_TAKEOVER + "test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine"),
+    Mutant("taken-over-and-runs-on", TAKEOVER, "if taken else None", "if False else None",
+           ON_TAKEOVER
+           + "test_a_job_that_runs_ends_when_the_store_says_that_it_goes_on_elsewhere"),
+    Mutant("taken-back-and-ended", TAKEOVER, " or now.known != before.known", "",
+           ON_TAKEOVER
+           + "test_a_job_that_runs_ends_when_the_store_says_that_it_goes_on_elsewhere"),
+    Mutant("store-not-asked", "reconciler/plan/steps.py",
+           "if running and saving.unheard(record, self.now):", "if False:",
+           ON_RECOVERY + "test_the_store_is_asked_now_and_then_who_has_a_job_that_it_knows"),
     Mutant("saves-wait-for-a-clock-set-back", SAVING,
            "if job.save_every_s and not 0 <= now - record.saved_at < job.save_every_s:",
            "if job.save_every_s and now - record.saved_at >= job.save_every_s:",

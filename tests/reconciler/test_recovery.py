@@ -354,6 +354,18 @@ def test_a_job_that_goes_on_elsewhere_is_no_second_copy_here(known: int) -> None
     assert (ending.phase, ending.reason, ending.message) == ("Failed", "TakenOver", said)
 
 
+def test_the_store_is_asked_now_and_then_who_has_a_job_that_it_knows() -> None:
+    place = fleet(job())
+    turns(place, 60)
+    assert place.questions == 0
+    place.update("a", known=1)
+    turns(place, 60)
+    assert place.questions == 4
+    place.in_flight = frozenset({"the store about a"})
+    turns(place, 60)
+    assert place.questions == 4 and place.works("a")
+
+
 # ---- what cannot be saved ----------------------------------------------------------------------
 
 

@@ -15,7 +15,6 @@ from typing import Any, get_args
 import pytest
 
 from rankfold import control
-from rankfold.checkpoint import store as stores
 from rankfold.reconciler import actions, recovery
 from rankfold.reconciler.act import Executor
 from rankfold.reconciler.inflight import Call, Steps
@@ -354,31 +353,6 @@ def test_launchers_are_told_for_which_incarnation(scene: Scene) -> None:
     assert scene.ranks.told[-1] == ("restore", 1) and scene.ranks.incarnations == {4}
 
 
-def test_a_dump_is_not_woken_where_its_job_goes_on_elsewhere(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The real store is asked. While it cannot be, what lies here comes back."""
-    store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
-    store.take("a", 1, owner="here")
-    stored(scene)
-    scene.fetched(2)
-    scene.update(known=1, stored=NODE, dump=Dump(2, whole=True))
-    monkeypatch.setattr(Node, "check", lambda *_: None)
-    store.take("a", 2, owner="there:/state/jobs/a")
-    wake = actions.Restore("a", 2, (0, 1), (0, 1))
-    with pytest.raises(control.ControlError, match="incarnation 2, begun by there:/state/jobs/a"):
-        scene.do(scene.recovery.restore(wake))
-    record = scene.record
-    assert (record.step, record.incarnation, record.restore) == ("stored", 1, None)
-    assert not scene.ranks.told
-    Path(scene.ranks.layout.checkpoints.removeprefix("file://")).rename(
-        scene.ranks.layout.state / "away"
-    )
-    scene.do(scene.recovery.restore(wake))
-    assert scene.record.step == "detached" and scene.record.known == 1
-    assert "StoreNotAsked" in scene.events()
-
-
 @pytest.mark.parametrize("failure", [("launch", 1), ("restore", 0)])
 def test_a_restore_that_fails_is_ended_and_may_be_tried_again(
     failure: tuple[str, int], scene: Scene
@@ -519,10 +493,11 @@ CALLING: list[tuple[Json, actions.Action]] = [
     (ON_DISK | {"save": Save(2, "rest", 5.0, "uploading")}, actions.Conclude("a", 2, error="no")),
     ({}, actions.Thaw("a", (0, 1))),
     ({}, actions.Look("a", (0, 1))),
+    ({"known": 1}, actions.AskStore("a")),
     ({}, actions.Vacate("a", (0, 1))),
     (ON_DISK, actions.Fetch("a", 3, "1-1")),
     (ON_DISK | {"restore": Restore(3, "1-1")}, actions.Fetch("a", 3, "1-1", stuck=True)),
-    (ON_DISK, actions.Restore("a", 2, (0, 1), (0, 1))),
+    (ON_DISK | {"rival": "elsewhere:/state/jobs/a"}, actions.Restore("a", 2, (0, 1), (0, 1))),
     ({"restore": Restore(2, "1-1")}, actions.Restore("a", 2, (0, 1), (0, 1))),
 ]
 WITHOUT_CALLS = {

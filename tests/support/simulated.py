@@ -50,6 +50,7 @@ class Fleet:
     no_saves: str = ""
     hindered: str = ""  # what launchers say that keeps a rank from being saved
     looks: int = 0  # how often they were asked
+    questions: int = 0  # to the store, whether a job was taken over
     saves_fail: bool = False
     killed_in_a_save: bool = False  # the reconciler: once, when all ranks are frozen
     uploads: str = "done"  # how uploads end: done | retry | failed; or they are slow
@@ -220,13 +221,8 @@ class Fleet:
                 self.conclude(action)
             case actions.Thaw(job, ranks):
                 self.set_ranks(job, ranks, "running")
-            case actions.Look(job, ranks):
-                assert self.works(job) and all((job, rank) in self.ranks for rank in ranks)
-                self.looks += 1
-                self.update(
-                    job, looked=self.records[job].incarnation, looked_at=self.now,
-                    hindered=self.hindered,
-                )  # fmt: skip
+            case actions.Look() | actions.AskStore():
+                self.ask(action)
             case actions.Vacate():
                 self.vacate(action)
             case actions.Rest():
@@ -419,6 +415,18 @@ class Fleet:
         )  # fmt: skip
         if action.rest:
             self.update(job, step="vacating", stored=action.checkpoint.id, dump=None)
+
+    def ask(self, action: actions.Look | actions.AskStore) -> None:
+        job = action.job
+        assert self.works(job)
+        if isinstance(action, actions.AskStore):
+            self.questions += 1
+            self.update(job, heard_at=self.now)
+            return
+        assert all((job, rank) in self.ranks for rank in action.ranks)
+        self.looks += 1
+        looked = self.records[job].incarnation
+        self.update(job, looked=looked, looked_at=self.now, hindered=self.hindered)
 
     def vacate(self, action: actions.Vacate) -> None:
         record = self.records[action.job]

@@ -1,0 +1,95 @@
+"""A job that another state directory has taken over is not run here, nor one that still runs there.
+
+The store says who has begun a job's newest incarnation; on this machine, locks say whose launchers
+live. For recovery.py: as there, calls that may block are yielded.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rankfold import control
+from rankfold.reconciler import steady
+from rankfold.reconciler.inflight import Call, Steps, agreed
+from rankfold.reconciler.model import Ending, Record
+from rankfold.reconciler.node import Node
+from rankfold.reconciler.store import Store, StoreError
+
+
+class Takeover:
+    """url: gives that of the store of checkpoints."""
+
+    def __init__(self, store: Store, node: Node, url: Callable[[], str]):
+        self.store, self.node, self.url = store, node, url
+
+    def _record(self, job: str) -> Record:
+        return self.store.record(job) or Record(job)
+
+    def need_own(self, job: str) -> Steps:
+        """Raises ControlError where a job that rested here has been taken over elsewhere. It goes
+        on where the store cannot be asked: what it needs lies here."""
+        known = self._record(job).known
+        if not known:
+            return
+        taken, why = yield from self._taken(job, known)
+        if taken:
+            raise control.ControlError("taken", why)
+        if why:
+            text = f"it goes on here, and may have been taken over: {why}"
+            self.store.event(f"Job/{job}", "StoreNotAsked", text, "Warning")
+
+    def ask(self, job: str) -> Generator[Sequence[Call], list[Any], Ending | None]:
+        """The end of a job that runs here and goes on elsewhere. A store that cannot be asked ends
+        nothing."""
+        before = self._record(job)
+        taken, why = yield from self._taken(job, before.known)
+        now = self._record(job)
+        if now.step != "placed" or now.ending or now.known != before.known:
+            return None
+        self.store.save(replace(now, heard_at=steady.now()))
+        return Ending("Failed", "TakenOver", why, steady.now()) if taken else None
+
+    def _taken(
+        self, job: str, known: int
+    ) -> Generator[Sequence[Call], list[Any], tuple[bool, str]]:
+        """As `Node.taken`."""
+        url = self.url()  # here: the journal is this thread's
+        (told,) = yield [lambda: self.node.taken(url, job, known)]
+        agreed((told,))
+        taken, why = told
+        return taken, why
+
+    def need_gone(self, job: str) -> Steps:
+        """Raises ControlError while the copy of a job runs on this machine from which it was taken
+        over."""
+        record = self._record(job)
+        rival, ranks = record.rival, range(record.fixed.world_size if record.fixed else 0)
+        if not rival:
+            return
+        (state,) = yield [lambda: _runs_at(self.node, rival, job, ranks)]
+        agreed((state,))
+        if state is not None:
+            text = (
+                f"it still runs under {state}: there it ends when the reconciler has asked the "
+                f"store, or by `rankfold --state {state} cancel {job} --override`"
+            )
+            raise control.ControlError("busy", text)
+
+
+def _runs_at(node: Node, owner: str, job: str, ranks: range) -> Path | None:
+    """The other state directory of this machine under which a job lives, unless it rests in memory
+    there: it is not woken then."""
+    state = node.lives_at(owner, job, ranks)
+    if state is None:
+        return None
+    try:
+        with Store(state, readonly=True) as journal:
+            record = journal.record(job)
+    except (StoreError, sqlite3.Error):
+        return state
+    rests = record is not None and record.step == "detached" and not record.placement
+    return None if rests and record and not record.ending else state

@@ -1,0 +1,117 @@
+"""A job that another state directory has taken over is neither woken nor run on, and who takes one
+over waits for the copy that runs. Store and other directory are real, launchers are `Ranks`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankfold import control
+from rankfold.checkpoint import store as stores
+from rankfold.reconciler import actions
+from rankfold.reconciler.layout import Layout, try_lock
+from rankfold.reconciler.model import NODE, Dump, Observed, Record, Restore
+from rankfold.reconciler.node import Node
+from rankfold.reconciler.store import Store
+
+from .test_recovery_actions import DEVICES, JOB, Scene, stored
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    made = Scene(tmp_path / "state", monkeypatch)
+    yield made
+    made.store.close()
+
+
+def test_a_dump_is_not_woken_where_its_job_goes_on_elsewhere(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real store is asked. While it cannot be, what lies here comes back."""
+    store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
+    store.take("a", 1, owner="here")
+    stored(scene)
+    scene.fetched(2)
+    scene.update(known=1, stored=NODE, dump=Dump(2, whole=True))
+    monkeypatch.setattr(Node, "check", lambda *_: None)
+    store.take("a", 2, owner="there:/state/jobs/a")
+    wake = actions.Restore("a", 2, (0, 1), (0, 1))
+    with pytest.raises(control.ControlError, match="incarnation 2, begun by there:/state/jobs/a"):
+        scene.do(scene.recovery.restore(wake))
+    record = scene.record
+    assert (record.step, record.incarnation, record.restore) == ("stored", 1, None)
+    assert not scene.ranks.told
+    Path(scene.ranks.layout.checkpoints.removeprefix("file://")).rename(
+        scene.ranks.layout.state / "away"
+    )
+    scene.do(scene.recovery.restore(wake))
+    assert scene.record.step == "detached" and scene.record.known == 1
+    assert "StoreNotAsked" in scene.events()
+
+
+def test_a_job_that_runs_ends_when_the_store_says_that_it_goes_on_elsewhere(scene: Scene) -> None:
+    """The real store. One that cannot be asked ends nothing, nor does one who has it back."""
+    ask = actions.AskStore("a")
+    scene.update(save=None, known=1)
+    scene.do(scene.executor.steps(ask, Observed()))
+    assert scene.record.ending is None and scene.record.heard_at > 0
+    store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
+    store.take("a", 1, owner="here")
+    store.take("a", 2, owner="there:/state/jobs/a")
+    steps = scene.executor.steps(ask, Observed())
+    told = scene.called(next(steps))
+    scene.update(known=3)
+    with pytest.raises(StopIteration):
+        steps.send(told)
+    assert scene.record.ending is None
+    scene.update(known=1)
+    scene.do(scene.executor.steps(ask, Observed()))
+    ending = scene.record.ending
+    assert ending is not None and (ending.phase, ending.reason) == ("Failed", "TakenOver")
+    assert "incarnation 2, begun by there:/state/jobs/a" in ending.message
+
+
+def test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine(
+    scene: Scene, tmp_path: Path
+) -> None:
+    other = Layout(tmp_path / "other")
+    other.logs("a").mkdir(parents=True)
+    with Store(other.state) as journal:
+        journal.save(Record("a", "placed", 1, DEVICES, fixed=JOB))
+        lock = try_lock(other.launcher_lock("a", 1))
+        assert lock is not None
+        stored(scene)
+        scene.fetched(2)
+        owner = f"{socket.gethostname()}:{other.job('a')}"
+        scene.update(restore=Restore(2, "1-1"), incarnation=2, rival=owner)
+        again = actions.Restore("a", 2, (0, 1), (0, 1))
+        with pytest.raises(control.ControlError, match=f"still runs under {other.state}"):
+            scene.do(scene.recovery.restore(again))
+        assert scene.record.step == "stored" and not scene.ranks.told
+        journal.save(Record("a", "detached", 1, DEVICES, fixed=JOB))  # it moves
+        with pytest.raises(control.ControlError, match="still runs"):
+            scene.do(scene.recovery.restore(again))
+        journal.save(Record("a", "placed", 1, DEVICES, fixed=JOB))
+        os.close(lock)  # it has ended
+        scene.do(scene.recovery.restore(again))
+    assert scene.record.step == "detached" and not scene.record.rival
+
+
+def test_who_rests_in_memory_elsewhere_is_not_waited_for(scene: Scene, tmp_path: Path) -> None:
+    other = Layout(tmp_path / "other")
+    other.logs("a").mkdir(parents=True)
+    lock = try_lock(other.launcher_lock("a", 0))
+    assert lock is not None
+    with Store(other.state) as journal:
+        journal.save(Record("a", "detached", 1, fixed=JOB))
+    stored(scene)
+    scene.fetched(2)
+    owner = f"{socket.gethostname()}:{other.job('a')}"
+    scene.update(restore=Restore(2, "1-1"), incarnation=2, rival=owner)
+    scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
+    assert scene.record.step == "detached"
+    os.close(lock)
