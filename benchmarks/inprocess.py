@@ -187,11 +187,11 @@ def inprocess_libraries(folder: Path) -> Path:
     return target
 
 
-def step_time(path: Path, rank: int = 0) -> float:
-    """Milliseconds per step of a rank that ran with DISPATCH_STEPS=`path`, without the first ones,
-    in which kernels are loaded. The mean: a program that runs ahead of its device ends some steps
-    early and others late."""
+def step_time(path: Path, rank: int = 0, first: int = 5) -> float:
+    """Milliseconds per step of a rank that ran with DISPATCH_STEPS=`path`, without the `first`, in
+    which kernels are loaded, or half of all if they are fewer. The mean: a program that runs ahead
+    of its device ends some steps early and others late."""
     mine = Path(f"{path}.{rank}")
     steps = np.loadtxt(mine, ndmin=1) / 1e6
     mine.unlink()
-    return float(np.mean(steps[min(5, len(steps) // 2) :]))
+    return float(np.mean(steps[min(first, len(steps) // 2) :]))

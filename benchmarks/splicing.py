@@ -9,8 +9,8 @@ a soft device of its own (dispatch_inprocess.c: the same machine code), whose al
 shared memory along the same tree; what both sides print, their losses' bits, must be equal. The
 workers of all devices, the reference's and the proxy's, are bound to one core: both sides have the
 same core for kernels, and the rest of the machine for everything else. Sides take turns, ABBA; a
-mini-batch is the mean over the steps behind the first ones, and over the ranks; the median of the
-rounds' ratios counts.
+mini-batch is the mean over the ranks, and over the steps behind the first, in which kernels are
+loaded and ranks learn for whom to wait; the median of the rounds' ratios counts.
   fold_…            the device has memory for all ranks
   fold_one_…        it has memory for one, and an eighth: what the rank alone has at its peak
   fold_nosquash_…   as fold_…, and each rank does all of its own work; one round
@@ -72,6 +72,7 @@ from support.fleet import MiB, RunningJob, free_port
 SHARED_BYTES = 4096 + 2 * 8 * (4 * MiB)  # struct shared of dispatch_inprocess.c
 EVERYBODY = 4096 * MiB  # memory for all ranks
 LINE, FIRST_LINES = "step ", 2  # of output: one a mini-batch
+LEARNING = 12  # of them: kernels are loaded, and ranks learn for whom to wait; or half of all
 COUNTERS = (
     "switches", "swapped_in", "swapped_out", "swapped_alike", "kernels", "squashed", "spared",
     "copies", "prepared",
@@ -95,7 +96,7 @@ class Program:
 MLP = HERE / "splicing_mlp.cu"
 PROGRAMS = {
     "mlp": Program(MLP, 30, behind=("64", "0", "64", "256", "256", "16")),
-    "gpt": Program(GPT, 12, before=("--steps",)),
+    "gpt": Program(GPT, 24, before=("--steps",)),
     "conv": Program(HERE / "splicing_conv.cu", 8),
     "launch_bound": Program(LAUNCH_BOUND, 8, behind=("1200",)),
     "large_state": Program(MLP, 6, behind=("32", "6144", "1024", "1408", "1024")),
@@ -209,7 +210,7 @@ class Folded:
 
 
 def minibatch(folder: Path, ranks: int) -> float:
-    return statistics.mean(step_time(folder / "steps", rank) for rank in range(ranks))
+    return statistics.mean(step_time(folder / "steps", rank, LEARNING) for rank in range(ranks))
 
 
 def measure(
