@@ -35,7 +35,7 @@ OPEN = {
 }  # what these programs are there to show
 PATHOLOGICAL = {
     "pathologies:_Z7throughPKPfif": "finds pointers in memory",
-    "pathologies:_Z7tellingPfPKfifii": "prints",
+    "pathologies:_Z7tellingPfPKfifi": "prints",
 }  # of jobs that do what one should not: they count for themselves
 FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 CC = (9, 0)

@@ -7,35 +7,44 @@ with room for all, from where it is moved to one and to all.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import cuda
 import pytest
 
+from rankfold.control import Message
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
 
-RANKS, STEPS, HALF = 4, 8, 4
+RANKS, STEPS, HALF, CLIPPED = 4, 8, 4, 37
 WIDE, ONE, TWO = [0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 0, 1]
 # Whether all ranks have the same parameters to the end, or until when.
 ALIKE = {
     "plain": STEPS, "scaled": 0, "every_third": 2, "skipped": 3, "random": 0,
-    "local_norm": HALF + 1, "found_inf": HALF, "pointers": HALF, "printing": STEPS,
+    "local_norm": CLIPPED, "found_inf": HALF, "pointers": HALF, "printing": STEPS,
     "statistics": STEPS, "host_copy": HALF, "allocations": STEPS, "changed": HALF,
     "beside": STEPS, "past": STEPS, "astray": STEPS, "subgroup": 0, "meeting": STEPS,
     "buckets": STEPS, "fault": STEPS - 1,
 }  # fmt: skip
 # Whose updates run once for all ranks as long as these are alike; and whose ranks never come to the
-# same again when they no longer are. Of others some ranks do, or nothing of them can be squashed.
+# same again when they no longer are.
 TOGETHER = (
-    "plain", "local_norm", "statistics", "host_copy", "allocations", "changed", "meeting",
-    "buckets", "fault",
+    "plain", "skipped", "local_norm", "statistics", "host_copy", "allocations", "changed",
+    "meeting", "buckets", "fault",
 )  # fmt: skip
 APART = (
     "scaled", "every_third", "random", "local_norm", "pointers", "host_copy", "changed", "subgroup",
 )  # fmt: skip
+# Of which no step is done once for several ranks, though they have the same parameters for long.
+ALONE = {
+    "found_inf": "whether it updates at all is read from a flag that is each rank's own",
+    "printing": "what runs once for all prints one line, not one for each",
+    "beside": "where the parameters end, what is the rank's own is in the same chunk",
+    "past": "what each writes may lie in the velocity, and in what is next to it",
+    "astray": "so it may, wherever it goes",
+}
+SECONDS = 240.0
 FAST = ("host_copy", "beside", "buckets")  # the others take as long each
 
 
@@ -54,7 +63,7 @@ def parameters(text: str) -> list[str]:
 
 def ended(job: RunningJob) -> list[str]:
     """What the ranks printed, after checking that all ended well."""
-    for rank, status in enumerate(job.wait()):
+    for rank, status in enumerate(job.wait(SECONDS)):
         assert status == 0, f"rank {rank}: {job.errors(rank)}"
     compared(job)
     job.detach(discard=True)
@@ -75,28 +84,74 @@ def over(job: RunningJob) -> bool:
 def move(job: RunningJob, steps: int, placement: list[int]) -> None:
     """When all have done so many steps."""
     until(lambda: over(job) or all(len(parameters(job.output(r))) >= steps for r in range(RANKS)),
-          90, f"{steps} steps of {job.name}")  # fmt: skip
+          SECONDS, f"{steps} steps of {job.name}")  # fmt: skip
     assert not over(job), "it was faster than its mover"
     job.move([job.fleet.names[device] for device in placement])
 
 
-def counted(kind: str, job: RunningJob) -> None:
+def steps_of(kind: str) -> int:
+    return CLIPPED + 5 if kind == "local_norm" else STEPS
+
+
+class Held:
+    """A job of one device whose ranks stop before some of their steps, to be looked at."""
+
+    def __init__(self, job: RunningJob, folder: Path, steps: int):
+        self.job, self.folder, self.steps = job, folder, steps
+        self.shared = 0
+
+    def after(self, steps: int) -> Message:
+        """What the proxy says when all ranks have done so many, and before any does another."""
+        if steps < self.steps:
+            until(lambda: self.seen(steps) or over(self.job), SECONDS, f"{steps} steps")
+            assert self.seen(steps), "it has ended"
+            status = self.job.fleet.status(self.job.devices[0])
+            (self.folder / str(steps)).unlink()
+            return status
+        until(lambda: self.seen(0) and all(
+            self.job.exit_status(rank) is not None for rank in range(RANKS)), SECONDS, "the end"
+        )  # fmt: skip
+        return self.job.fleet.status(self.job.devices[0])
+
+    def seen(self, steps: int) -> bool:
+        self.shared = max(self.shared, self.job.fleet.status(self.job.devices[0])["shared"])
+        return all(len(parameters(self.job.output(rank))) >= steps for rank in range(RANKS))
+
+
+def looked_at(kind: str) -> list[int]:
+    """After which steps: before and after the ranks are unlike, or what they do is."""
+    alike, steps = ALIKE[kind], steps_of(kind)
+    at = {1, steps}
+    if kind in TOGETHER:
+        at.add(alike)
+    if kind in APART or kind == "skipped":
+        at.add(alike + (3 if kind == "skipped" else 2))
+    return sorted(at)
+
+
+def counted(kind: str, job: RunningJob, folder: Path) -> None:
     """Of a job on one device: its proxy's counters say that its ranks shared, and no longer than
     they were alike."""
-    shared, squashed, over = 0, None, False
-    while not over:
-        over = all(job.exit_status(rank) is not None for rank in range(RANKS))
-        unlike = all(len(parameters(job.output(r))) >= ALIKE[kind] + 2 for r in range(RANKS))
-        status = job.fleet.status(job.devices[0])
-        shared = max(shared, status["shared"])
-        squashed = status["squashed"] if unlike and squashed is None else squashed
-        time.sleep(0.01)
+    held, alike, steps = Held(job, folder, steps_of(kind)), ALIKE[kind], steps_of(kind)
+    at = {each: held.after(each) for each in looked_at(kind)}
+    status = at[steps]
+    done = {each: told["squashed"] for each, told in at.items()}
+    assert held.shared >= MiB and status["spared"] > 0
     if kind in TOGETHER:
-        assert shared >= MiB and status["spared"] > 0
-        assert status["squashed"] >= RANKS - 1
-    if kind in APART:
-        assert squashed in (None, status["squashed"])
+        assert done[alike] - done[1] >= RANKS - 1
+    if kind == "skipped":  # the one that left out an update is not as the others any more
         assert status["copies"] > 0
+        assert 0 < done[steps] - done[alike + 3] <= (RANKS - 2) * (steps - alike - 3)
+    if kind in APART:
+        assert done[steps] == done[alike + 2]
+        assert status["copies"] > 0
+    if kind in ALONE:
+        assert done[steps] == done[1], ALONE[kind]
+        assert status["copies"] > at[1]["copies"]
+    if kind == "astray":  # each rank in each step
+        assert status["unforeseen"] >= RANKS * steps
+    elif kind != "pointers":
+        assert status["unforeseen"] == 0
     ranks = next(each["ranks"] for each in status["jobs"] if each["job"] == job.name)
     assert sum(rank["squashed"] for rank in ranks) == status["squashed"]
 
@@ -104,7 +159,7 @@ def counted(kind: str, job: RunningJob) -> None:
 def as_it_is(kind: str, outputs: list[str]) -> None:
     """The ranks differ when they should, or the job is not what it is called."""
     alike = next((k for k, lines in enumerate(zip(*map(parameters, outputs), strict=False))
-                  if len(set(lines)) > 1), STEPS - (kind == "fault"))  # fmt: skip
+                  if len(set(lines)) > 1), steps_of(kind) - (kind == "fault"))  # fmt: skip
     assert alike == ALIKE[kind]
 
 
@@ -113,19 +168,37 @@ def marks(kind: str) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks(kind)) for kind in ALIKE])
-def test_same_bits_wherever_the_ranks_are(kind: str, state: State) -> None:
-    command = [str(program()), str(STEPS), kind]
+@pytest.mark.timeout(600)
+def test_same_bits_wherever_the_ranks_are(kind: str, state: State, tmp_path: Path) -> None:
+    command = [str(program()), str(steps_of(kind)), kind]
     with Fleet(state, RANKS, memory=64 * MiB) as fleet:
         expected = ended(fleet.start("wide", command, WIDE))
         as_it_is(kind, expected)
-        folded = fleet.start("folded", command, ONE)
-        counted(kind, folded)
+        for step in looked_at(kind)[:-1]:
+            (tmp_path / str(step)).touch()
+        folded = fleet.start("folded", [*command, str(tmp_path)], ONE)
+        counted(kind, folded, tmp_path)
         assert ended(folded) == expected
     with Fleet(state, RANKS, memory=256 * MiB) as fleet:
         moved = fleet.start("moved", command, TWO)
         move(moved, 2, ONE)
-        move(moved, 5, WIDE)
+        move(moved, max(5, min(ALIKE[kind], steps_of(kind) - 3)), WIDE)
         assert ended(moved) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["host_copy", "buckets", "subgroup"])
+def test_same_bits_on_two_devices_to_the_end(kind: str, state: State) -> None:
+    """Two ranks on each, which does not hold both at once."""
+    command = [str(program()), str(steps_of(kind)), kind]
+    with Fleet(state, RANKS, memory=32 * MiB) as fleet:
+        expected = ended(fleet.start("wide", command, WIDE))
+        as_it_is(kind, expected)
+        assert not any(fleet.status(each)["squashed"] for each in fleet.names)
+        assert ended(fleet.start("two", command, TWO)) == expected
+        told = [fleet.status(each) for each in fleet.names[:2]]
+        assert all(each["squashed"] > 0 and each["copies"] > 0 for each in told)
 
 
 OPAQUE_FAST = ("plain",)
@@ -141,14 +214,14 @@ def test_opaque_code_gives_the_same_bits_or_somebody_hears(
     kind: str, every: int, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is known of its kernels is hidden. Where each launch is measured, nothing is trusted."""
-    command = [str(program()), str(STEPS), kind]
+    command = [str(program()), str(steps_of(kind)), kind]
     with Fleet(state, RANKS, memory=64 * MiB) as fleet:
         expected = ended(fleet.start("wide", command, WIDE))
     monkeypatch.setenv("RANKFOLD_OPAQUE", "1")
     monkeypatch.setenv("RANKFOLD_VALIDATE", str(every))
     with Fleet(state, RANKS, memory=256 * MiB) as fleet:
         folded = fleet.start("folded", command, ONE)
-        for rank, status in enumerate(folded.wait()):
+        for rank, status in enumerate(folded.wait(SECONDS)):
             assert status == 0, f"rank {rank}: {folded.errors(rank)}"
         told = fleet.status(folded.devices[0])
         (job,) = told["jobs"]
