@@ -49,3 +49,33 @@ def test_no_rank_can_tell_for_long(kernels: Loader, program: Program) -> None:
 def test_alone_is_what_a_device_for_each_does(kernels: Loader, program: Program) -> None:
     """What the folded ones are compared with is right."""
     assert check(kernels, program, folded=False) == 0
+
+
+LESS = {"not squashed": {"squash": False}, "not shared": {"share": False}}
+# A move after each update, within chunks that are shared.
+GOING = [step for cut in ("cut", "save", "cut") for step in [*UPDATE, Step(Op(cut))]]
+PART = Op("update", 1, GRADIENT, 36, 1, 0, 60)
+
+
+@pytest.mark.parametrize("less", LESS)
+@settings(max_examples=8, derandomize=True, **COMMON)
+@given(program=programs(16))
+@example(Program(3, 12, [*UPDATE, Step(PART), *UPDATE], None, [], [(0, 1), (1, 3)]))
+def test_no_rank_can_tell_that_it_does_not(kernels: Loader, less: str, program: Program) -> None:
+    assert check(kernels, program, **LESS[less]) == 0
+
+
+@settings(max_examples=10, derandomize=True, **COMMON)
+@given(program=programs(16))
+@example(Program(3, 96, [*GOING, Step(PART)], None, [], [(0, 1), (1, 3)]))
+def test_no_rank_can_tell_that_it_goes_elsewhere(kernels: Loader, program: Program) -> None:
+    check(kernels, program, moved=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("how", [*LESS, "moved"])
+@settings(max_examples=300, **COMMON)
+@given(program=programs(60))
+def test_nor_for_long(kernels: Loader, how: str, program: Program) -> None:
+    check(kernels, program, **LESS.get(how, {"moved": True}))

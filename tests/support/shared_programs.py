@@ -73,7 +73,8 @@ KINDS += ["read", "read", *ONE_THREAD, "block", "sync", "sync", "wait", "free"]
 
 @dataclass(frozen=True)
 class Op:
-    """Of one rank. `out` and `given` are numbers of buffers, `stream` that of a stream."""
+    """Of one rank. `out` and `given` are numbers of buffers, `stream` that of a stream; of both
+    buffers it is `count` words, from `at` on."""
 
     kind: str
     out: int = 0
@@ -81,6 +82,7 @@ class Op:
     count: int = WORDS
     value: int = 0
     stream: int = 0
+    at: int = 0
 
     @property
     def reads(self) -> set[int]:
@@ -133,6 +135,7 @@ def programs(longest: int) -> st.SearchStrategy[Program]:
         count=st.sampled_from([WORDS, WORDS, WORDS, 64]),
         value=st.integers(0, 2),
         stream=st.sampled_from([0, 0, 0, 1, 2]),
+        at=st.sampled_from([0, 0, 0, 24, 60]),
     ).map(_sane)
     alike = st.builds(Step, ops)
     apart = st.builds(Step, ops, st.integers(0, 3), st.none() | ops)
@@ -154,11 +157,11 @@ def programs(longest: int) -> st.SearchStrategy[Program]:
 
 
 def _sane(op: Op) -> Op:
-    count = 1 if op.kind in ONE_THREAD else op.count
+    count = 1 if op.kind in ONE_THREAD else min(op.count, WORDS - op.at)
     given = op.given
     if op.kind == "move" and given == op.out:
         given = (given + 1) % len(BUFFERS)
-    return Op(op.kind, op.out, given, count, op.value, op.stream)
+    return Op(op.kind, op.out, given, count, op.value, op.stream, op.at)
 
 
 # What they begin with, so that they share all they have.
@@ -177,7 +180,8 @@ class Alone:
         self.counter = 0
 
     def do(self, op: Op) -> None:
-        o, g = self.memory[op.out][: op.count], self.memory[op.given][: op.count]
+        part = slice(op.at, op.at + op.count)
+        o, g = self.memory[op.out][part], self.memory[op.given][part]
         value = np.uint32(op.value)
         with np.errstate(over="ignore"):
             match op.kind:
@@ -196,8 +200,8 @@ class Alone:
                     o += np.uint32(1)
                     g += np.uint32(1)
                 case "pointer":
-                    at = BUFFERS[op.given]
-                    self.memory[op.out][:2] = at & 0xFFFFFFFF, at >> 32
+                    at = BUFFERS[op.given] + 4 * op.at
+                    self.memory[op.out][op.at : op.at + 2] = at & 0xFFFFFFFF, at >> 32
                     g += np.uint32(9)
                 case "move":
                     o[:] = g
@@ -277,9 +281,8 @@ class Rank:
         self.client.post(STREAM_WAIT, struct.pack("<QQ", event, STREAMS[then]))
 
     def post(self, op: Op, expected: list[int]) -> Wait | None:
-        client, out, given, stream = (
-            self.client, BUFFERS[op.out], BUFFERS[op.given], STREAMS[op.stream]
-        )  # fmt: skip
+        client, stream = self.client, STREAMS[op.stream]
+        out, given = (BUFFERS[each] + 4 * op.at for each in (op.out, op.given))
         match op.kind:
             case "move":
                 client.move(out, given, op.count, stream)
@@ -288,7 +291,7 @@ class Rank:
             case "write":
                 client.write(out, bytes([op.value] * 4 * op.count), stream)
             case "reduce":
-                client.collective(ALLREDUCE, out, out, WORDS, stream)
+                client.collective(ALLREDUCE, out, out, op.count, stream)
             case "sync":
                 client.begin(DEVICE_SYNC)
                 return self.answered
@@ -297,7 +300,8 @@ class Rank:
                 return self.answered
             case "read":
                 places = (AT_BULK, AT_ADDRESS)
-                client.begin(COPY, client.copy(0, out, 4 * WORDS, places=places, stream=stream))
+                client.begin(COPY, client.copy(0, BUFFERS[op.out], 4 * WORDS, places=places,
+                                               stream=stream))  # fmt: skip
                 return partial(self.has_read, op, expected)
             case "free":
                 seq = client.free(ALLOCATIONS[op.out][0])
@@ -340,8 +344,13 @@ class Rank:
 class Driver:
     """Posts what the ranks do, in the program's order, and waits for what they wait for."""
 
-    def __init__(self, here: Devices, ranks: list[Rank], order: list[tuple[int, int]]):
-        self.here, self.ranks, self.order = here, ranks, order
+    def __init__(
+        self, here: Devices, ranks: list[Rank], order: list[tuple[int, int]],
+        there: Devices | None = None,
+    ):  # fmt: skip
+        """With `there`, all ranks go there at a cut, and at the next one back."""
+        self.here, self.there, self.ranks, self.order = here, there, ranks, order
+        self.job = 1
         self.turns = self.saves = 0
         self.cutting = ""
 
@@ -350,7 +359,7 @@ class Driver:
             if step.op.kind in ("cut", "save"):
                 self.post_all()
                 self.cutting = step.op.kind
-                self.here.natives[0].barrier(1, True)
+                self.here.natives[0].barrier(self.job, True)
                 continue
             for number, rank in enumerate(self.ranks):
                 op = step.of(number)
@@ -387,7 +396,7 @@ class Driver:
             assert time.monotonic() < deadline, self.here.natives[0].dump()
         if self.cutting:
             for native in self.here.natives:
-                settle(native, 1, "cut")
+                settle(native, self.job, "cut")
             self.cut()
 
     def burst(self, rank: Rank, most: int) -> None:
@@ -398,24 +407,45 @@ class Driver:
     def cut(self) -> None:
         """The job goes on, if it stands."""
         for native in self.here.natives:
-            native.hurry(1)
-            status = native.job_status(1)
+            native.hurry(self.job)
+            status = native.job_status(self.job)
             if not status or status["state"] != "cut":
                 return
-        if self.cutting == "save":
+        saves, self.cutting = self.cutting == "save", ""
+        clients = [rank.client for rank in self.ranks]
+        if self.there:
+            self.move(self.there, clients, saves)
+            return
+        if saves:
             self.save()
-        self.cutting = ""
-        self.here.go_on(1, [rank.client for rank in self.ranks])
+        self.here.go_on(self.job, clients)
+
+    def move(self, there: Devices, clients: list[Computing], looks: bool) -> None:
+        for native in self.here.natives:
+            assert native.job_leave(self.job)
+            settle(native, self.job, "saved")
+            native.job_close(self.job)
+        if looks:
+            self.compare()
+        self.here, self.there = there, self.here
+        self.job += 1
+        self.here.place(self.job, clients, [0] * len(clients))
+        for client in clients:
+            client.ring()
 
     def save(self) -> None:
+        assert all(native.job_save(self.job) for native in self.here.natives)
+        assert {event.text for event in self.here.saved(self.saves)} == {""}
+        self.compare()
+        self.saves += 1
+
+    def compare(self) -> None:
+        """What the ranks' images hold by equal versions."""
         with ExitStack() as stack:
-            assert all(native.job_save(1) for native in self.here.natives)
-            assert {event.text for event in self.here.saved(self.saves)} == {""}
             check_equal_versions([
                 Image(stack.enter_context(mmap.mmap(each.client.image, 0, access=mmap.ACCESS_READ)))
                 for each in self.ranks
             ])  # fmt: skip
-        self.saves += 1
 
     def end(self, number: int, how: int) -> None:
         rank = self.ranks[number % len(self.ranks)]
@@ -425,49 +455,62 @@ class Driver:
             rank.client.launch("update", BUFFERS[0], end - 64, WORDS, 1)
             rank.client.begin(DEVICE_SYNC)
         else:
-            self.here.natives[0].rank_exited(1, rank.client.rank, how)
+            self.here.natives[0].rank_exited(self.job, rank.client.rank, how)
 
 
 @contextmanager
 def placed(
-    kernels: Loader, program: Program, folded: bool, hidden: int
-) -> Iterator[tuple[Devices, list[Rank]]]:
+    kernels: Loader, program: Program, folded: bool, moved: bool, hidden: int, **how: bool
+) -> Iterator[tuple[Devices, Driver]]:
+    """All devices, and who drives the ranks."""
     count = program.ranks
     ranks = [Rank(Computing(number, count, VARIABLES)) for number in range(count)]
     clients = [rank.client for rank in ranks]
     try:
-        with devices(kernels, 1 if folded else count, program.chunks, validate=hidden or 1,
-                     opaque=hidden > 0) as here:  # fmt: skip
+        with devices(kernels, 1 + moved if folded else count, program.chunks, validate=hidden or 1,
+                     opaque=hidden > 0, **how) as every:  # fmt: skip
+            here, there = every, None
+            if moved:
+                here, there = (
+                    Devices([native], [told])
+                    for native, told in zip(every.natives, every.told, strict=True)
+                )
+            driver = Driver(here, ranks, program.order, there)
             here.place(1, clients, [0] * count if folded else list(range(count)))
             try:
                 for rank in ranks:
                     rank.load()
                 assert [client.finish() for client in clients] == [0] * count
-                yield here, ranks
+                yield every, driver
             finally:
-                here.leave(1)
+                driver.here.leave(driver.job)
+                assert not any(every.alarms()), every.alarms()
     finally:
         for client in clients:
             client.close()
 
 
-def check(kernels: Loader, program: Program, folded: bool = True, hidden: int = 0) -> int:
+def check(
+    kernels: Loader, program: Program, folded: bool = True, hidden: int = 0, moved: bool = False,
+    **how: bool,
+) -> int:  # fmt: skip
     """Runs it, and compares what each rank reads and leaves with what it would alone; how many of
     its operations ran once for several ranks. `hidden`: nothing is said of kernels, and each so
-    many times each is measured."""
-    with placed(kernels, program, folded, hidden) as (here, ranks):
-        driver = Driver(here, ranks, program.order)
+    many times each is measured. `moved`: at each cut all go to another device. `how`: what the
+    devices do not do."""
+    with placed(kernels, program, folded, moved, hidden, **how) as (every, driver):
         driver.run(BEGINNING + program.steps)
         if program.ends and folded:
             if any(step.op.kind == "reduce" for step in program.steps):
                 driver.run([Step(Op("sync"))])  # nobody calls a collective with one that is gone
             driver.end(*program.ends)
             driver.run(program.tail)
-        for rank in ranks:
+        for rank in driver.ranks:
             if not rank.ended:
                 assert rank.client.call(DEVICE_SYNC) == 0
                 rank.check()
-        status = [native.status() for native in here.natives]
+        status = [native.status() for native in every.natives]
         if not program.ends or not folded:
-            assert sum(each["kernels"] for each in status) == sum(each.launches for each in ranks)
+            launches = sum(each.launches for each in driver.ranks)
+            assert sum(each["kernels"] for each in status) == launches
         return sum(each["squashed"] for each in status)
