@@ -119,6 +119,9 @@ struct hal {
 
 	int (*device_open)(const struct hal_config *, struct hal_device **);
 	void (*device_close)(struct hal_device *); /* waits for its worker threads */
+	/* Devices of one type that have the same number here leave the same bits where they run the
+	 * same kernel or product on the same bits. Of others nobody knows. */
+	uint64_t (*arithmetic)(const struct hal_device *);
 
 	/* Physical chunks. create fails with CUDA_ERROR_OUT_OF_MEMORY (2) at capacity, and while
 	 * copies of pages have gone beyond it (space_copied); with CUDA_ERROR_NOT_READY (600) if a

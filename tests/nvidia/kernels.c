@@ -55,6 +55,18 @@ static void count(const uint8_t *p)
 	*(uint32_t *)(uintptr_t)u64(p, 0) = ++*(uint32_t *)(uintptr_t)u64(p, 8);
 }
 
+/* inverse(float *out, uint32_t count): out[i] = 1 / (i + 3), whose last bit is this device's own */
+static void inverse(const uint8_t *p)
+{
+	for (uint32_t i = 0; i < u32(p, 8); i++) {
+		float exact = 1.0f / (float)(i + 3);
+		uint32_t bits;
+
+		memcpy(&bits, &exact, sizeof bits);
+		((uint32_t *)(uintptr_t)u64(p, 0))[i] = bits ^ 1;
+	}
+}
+
 /* until_set(uint32_t *word): returns when it is not zero */
 static void until_set(const uint8_t *p)
 {
@@ -78,6 +90,7 @@ static const struct {
 	{"forward", forward, 0, 0},
 	{"increment", increment, 0, 0},
 	{"count", count, 0, 0},
+	{"inverse", inverse, 0, 0},
 	{"until_set", until_set, 0, 0},
 	{"empty", nothing, 0, 0},
 	{"sharing", put, 0, SHARING_BYTES},
@@ -120,7 +133,7 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned co
 	const char *text = image;
 
 	ENTER(cuModuleLoadDataEx);
-	if (strncmp(text, ".version", 8)) {
+	if (!strstr(text, ".version")) { /* comments may come first */
 		for (unsigned i = 0; i < count_; i++)
 			if (options[i] == CU_JIT_ERROR_LOG_BUFFER)
 				strcpy(values[i], "ptxas: not PTX");

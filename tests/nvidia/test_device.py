@@ -57,6 +57,15 @@ def test_a_new_chunk_reads_as_zero(device: Device) -> None:
     assert not again.read(again.alloc(CHUNK), CHUNK, np.uint8).any()
 
 
+def test_gpus_of_another_kind_or_size_have_another_arithmetic(fake: Fake, device: Device) -> None:
+    """Each of what is asked counts: one that is not answered makes another number."""
+    found = [device.hal.arithmetic(device.handle) for _ in range(2)]
+    for nth in (1, 3):  # the fake is of capability 9.0, so the second is 0 either way
+        fake.fail("cuDeviceGetAttribute", nth, 1)
+        found.append(device.hal.arithmetic(device.handle))
+    assert found[0] == found[1] and len(set(found)) == 3
+
+
 def test_two_ranks_see_their_own_memory_at_one_address(device: Device, kernels: Kernels) -> None:
     """Each switch maps the window anew, and only between kernels: the fake would notice."""
     spaces = [device.space(), device.space()]

@@ -66,6 +66,30 @@ def test_products_move_between_kinds_of_device(state: State) -> None:
         assert outputs(job) == wanted
 
 
+@pytest.mark.parametrize("every", ["1", "0"], ids=["compared", "not compared"])
+def test_what_another_kind_has_computed_is_not_the_same(
+    state: State, every: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same kernel has left other bits on each: a rank that comes keeps its own, beside one that
+    would have the same if it had come about on the same device."""
+    monkeypatch.setenv("RANKFOLD_VALIDATE", every)
+    program = PROGRAM.parent / "rounding.cu"
+    with Fleet(state, memory=64 * MiB, kinds=("nvidia", "soft")) as fleet:
+        own = [tables(output) for output in outputs(start(fleet, "apart", [0, 1], program, 2))]
+        assert [len(each) for each in own] == [1, 1] and own[0] != own[1]
+        job = start(fleet, "met", [0, 1], program, 60)
+        until(lambda: job.output(0).count("\n") >= 4)
+        job.move([fleet.names[1]] * 2)
+        assert [tables(output) for output in outputs(job)] == own
+        status = fleet.status(fleet.names[1])
+        assert not any(each["alarms"] for each in status["jobs"])
+        assert status["squashed"] > 0, "they had nothing in common"
+
+
+def tables(output: str) -> set[str]:
+    return {line.split("table")[1] for line in output.splitlines() if "table" in line}
+
+
 def test_a_proxy_loads_its_own_kind_of_device(state: State) -> None:
     """Only the software GPU has a compiler in it."""
     with Fleet(state, memory=32 * MiB, kinds=("nvidia", "soft")) as fleet:

@@ -35,6 +35,16 @@ static void proxy_free(struct proxy *p)
 	free(p);
 }
 
+/* Equal ones compute equal bits. */
+static struct version arithmetic(const struct proxy *p)
+{
+	struct digest d;
+	digest_begin(&d);
+	digest_bytes(&d, p->hal->type, strlen(p->hal->type));
+	digest_word(&d, p->hal->arithmetic(p->device));
+	return digest_end(&d);
+}
+
 struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t error_bytes)
 {
 	struct proxy *p = calloc(1, sizeof *p);
@@ -75,8 +85,10 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 		 device_memory_open(&p->memory, p->hal, p->device, c->memory_bytes) ||
 		 !mailbox_start(p))
 		why = "the device's queues cannot be made";
-	else
+	else {
+		p->arithmetic = arithmetic(p);
 		return p;
+	}
 	snprintf(error, error_bytes, "%s device: %s", c->hal, why);
 	proxy_free(p);
 	return NULL;

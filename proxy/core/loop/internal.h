@@ -65,6 +65,7 @@ struct proxy {
 	const struct hal *hal;
 	struct hal_device *device;
 	struct hal_config hal_config;
+	struct version arithmetic; /* of the device: what it computes has it in its versions */
 	struct device_memory memory;
 	struct transfers transfers;
 

@@ -204,6 +204,15 @@ static struct reach variable(const struct function *f, const struct proxy_access
 	return (struct reach){f->module->globals_addr + a->at, reach_of(a), a->bounded, all, all};
 }
 
+/* What kernels and products compute: devices may differ in their arithmetic. */
+static void begin_computed(const struct rank *r, struct digest *d, uint32_t what)
+{
+	digest_begin(d);
+	digest_word(d, what);
+	digest_word(d, r->proxy->arithmetic.a);
+	digest_word(d, r->proxy->arithmetic.b);
+}
+
 /* All that it has is noted by its key: kernels and products. */
 void run_effect(struct rank *r, const struct item *i, const struct foreseen *f)
 {
@@ -243,8 +252,7 @@ void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *fores
 	uint32_t count = take_words(f, l, params, reaches);
 	for (uint32_t n = 0; n < f->variable_count; n++)
 		reaches[count++] = variable(f, &f->variables[n]);
-	digest_begin(&d);
-	digest_word(&d, OF_KERNEL);
+	begin_computed(r, &d, OF_KERNEL);
 	digest_word(&d, f->identity.a);
 	digest_word(&d, f->identity.b);
 	for (uint32_t n = 0; n < 3; n++)
@@ -316,8 +324,7 @@ void product_foresee(struct rank *r, const struct item *i, struct foreseen *fore
 	}
 	memset(&g->r, 0, sizeof g->r);
 	g->stream = 0;
-	digest_begin(&d);
-	digest_word(&d, OF_PRODUCT);
+	begin_computed(r, &d, OF_PRODUCT);
 	limit(take(&d, &g->a.addr, REACH_READ, reaches, &count), &g->a, g->m, g->k, g->count,
 	      g->type_ab);
 	limit(take(&d, &g->b.addr, REACH_READ, reaches, &count), &g->b, g->k, g->n, g->count,

@@ -96,6 +96,8 @@ static void foresee_key(struct rank *r, const struct item *i, struct version id,
 	struct digest d;
 	digest_begin(&d);
 	digest_word(&d, OF_LAUNCH);
+	digest_word(&d, r->proxy->arithmetic.a);
+	digest_word(&d, r->proxy->arithmetic.b);
 	digest_word(&d, id.a);
 	digest_word(&d, id.b);
 	digest_word(&d, trusted->occurrence);

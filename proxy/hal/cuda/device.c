@@ -276,6 +276,27 @@ int cuda_device_open(const struct hal_config *config, struct hal_device **out)
 	return error;
 }
 
+/* The driver's compiler makes machine code of PTX for this kind of GPU; cuBLASLt chooses by its
+ * size, too. */
+uint64_t cuda_arithmetic(const struct hal_device *device)
+{
+	const struct cuda_driver *d = device->driver;
+	const CUdevice_attribute asked[] = {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+					    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+					    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT};
+	uint64_t number;
+	int value = 0;
+
+	d->cuDriverGetVersion(&value);
+	number = (uint64_t)value;
+	for (uint32_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+		value = 0;
+		d->cuDeviceGetAttribute(&value, asked[i], device->ordinal);
+		number = number * 1000 + (uint64_t)value;
+	}
+	return number;
+}
+
 /* What the driver holds for us. */
 static void release(struct hal_device *device)
 {

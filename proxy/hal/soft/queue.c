@@ -460,6 +460,13 @@ int soft_device_open(const struct hal_config *config, struct hal_device **out)
 	return error;
 }
 
+/* The same on every machine. */
+uint64_t soft_arithmetic(const struct hal_device *device)
+{
+	(void)device;
+	return 0;
+}
+
 void soft_device_close(struct hal_device *device)
 {
 	pthread_mutex_lock(&device->lock);
@@ -588,6 +595,7 @@ __attribute__((visibility("default"))) const struct hal hal_soft = {
 	.type = "soft",
 	.device_open = soft_device_open,
 	.device_close = soft_device_close,
+	.arithmetic = soft_arithmetic,
 	.chunk_create = soft_chunk_create,
 	.chunk_create_unclean = soft_chunk_create_unclean,
 	.chunk_destroy = soft_chunk_destroy,

@@ -252,6 +252,7 @@ uint64_t soft_blocks(const struct hal_work *);
 uint64_t soft_next_blocks(struct soft_worker *, uint32_t *count);
 int soft_device_open(const struct hal_config *, struct hal_device **);
 void soft_device_close(struct hal_device *);
+uint64_t soft_arithmetic(const struct hal_device *);
 int soft_stream_create(struct hal_device *, struct hal_stream **);
 void soft_stream_destroy(struct hal_stream *);
 uint32_t soft_room(struct hal_stream *);
