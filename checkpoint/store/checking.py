@@ -56,14 +56,10 @@ def _check_job(store: Store, job: str, told: Callable[[str], None]) -> Iterator[
 
 
 def _check_one(store: Store, manifest: Manifest, seen: dict[Place, str | None]) -> Report:
-    faults = Checkpoint(store.files, manifest).verify(seen)
+    checkpoint = Checkpoint(store.files, manifest)
+    faults = checkpoint.verify(seen)
     store.mark(manifest.job, faults)
-    words = tuple(
-        f"{store.url.rstrip('/')}/{names.data(manifest.job, fault.place)}: {fault.reason}"
-        if fault.place else fault.reason
-        for fault in faults
-    )  # fmt: skip
-    return Report(manifest.job, manifest.id, manifest, words)
+    return Report(manifest.job, manifest.id, manifest, tuple(map(checkpoint.told, faults)))
 
 
 def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:

@@ -111,6 +111,12 @@ class Checkpoint:
                 faults.append(Fault(None, str(error)))
         return faults
 
+    def told(self, fault: Fault) -> str:
+        """In words, with the file."""
+        if fault.place is None:
+            return fault.reason
+        return f"{self.files.url.rstrip('/')}/{self._name(fault.place)}: {fault.reason}"
+
     def _needed_by(self, place: Place) -> str:
         """In words, the parts that cannot be restored without a file, as far as can be read."""
         found = []

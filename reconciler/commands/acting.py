@@ -76,7 +76,7 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
     """What a checkpoint says of its job (operations.Begun). One that the store does not have whole,
     or that cannot be restored here, is refused before anything is stopped."""
     from rankfold.checkpoint.snapshot import Unfit, write_compared
-    from rankfold.checkpoint.store import Id, StoreError, look
+    from rankfold.checkpoint.store import Damaged, Id, Missing, StoreError, look
 
     id = Id.parse(checkpoint)
     if id is None:
@@ -86,9 +86,17 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
     try:
         with answering(url):
             store = look(url)
-        found, life = store.checkpoint(job, id), store.life(job)
-        if faults := found.verify():
-            fail(f"checkpoint {checkpoint} of {job} is damaged: {faults[0].reason}")
+        life = store.life(job)
+        try:
+            found = store.checkpoint(job, id)
+            faults = [found.told(each) for each in found.verify()]
+        except Missing:  # it says which there are
+            raise
+        except Damaged as error:
+            faults = [str(error)]
+        if faults:
+            what = f"checkpoint {checkpoint} of {job} is damaged: {faults[0]}"
+            fail(f"{what}; `rankfold store list {url}` shows which there are")
         with tempfile.TemporaryDirectory(prefix="rankfold-") as folder:
             write_compared(found, Path(folder))
             if why := Node(Layout(state)).misfit(Path(folder)):

@@ -74,6 +74,11 @@ class Trained:
         return {file.name: file.read_bytes() for file in files}
 
 
+def watched(patience_s: int) -> list[str]:
+    """What runs a command under a watchdog."""
+    return [sys.executable, str(Path(__file__).with_name("watched.py")), str(patience_s)]
+
+
 def parent(pid: int) -> int:
     with open(f"/proc/{pid}/stat") as file:
         text = file.read()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +15,7 @@ from rankfold.reconciler.layout import Layout
 from support import leaks
 from support.command import Rankfold
 
-from .conftest import RANKS, Trained, parent
+from .conftest import RANKS, Trained, parent, watched
 
 CLOCKS_S = 0.2  # by which the wall clock may have been set meanwhile
 
@@ -167,18 +166,27 @@ def test_a_job_that_stays_in_memory_is_saved_there(
     assert job.results() == undisturbed
 
 
-def test_a_watchdog_sees_nothing_of_a_rest_on_the_disk(
-    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
-) -> None:
-    """It bites after 5 s, and the job rests for 20: it sees the saving and the restoring alone."""
-    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
-    job.wrapper = [sys.executable, str(Path(__file__).with_name("watched.py")), "5"]
+@pytest.mark.parametrize(
+    ("dump_after", "options", "where"),
+    [("0", (), "node"), (None, (), "node"), (None, ("--store",), "store")],
+    ids=["on-the-disk", "as-it-is-by-default", "in-the-store"],
+)
+def test_a_watchdog_sees_nothing_of_a_rest(
+    dump_after: str | None, options: tuple[str, ...], where: str,
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes],
+) -> None:  # fmt: skip
+    """It bites after 5 s, and the job rests for 20: it sees the saving and the restoring alone, and
+    what the job rests in memory before it is dumped."""
+    del rankfold.environment["RANKFOLD_REST_DUMP_AFTER"]
+    if dump_after is not None:
+        rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = dump_after
+    job.wrapper = watched(5)
     job.apply(gpus=2)
     job.reaches(10)
     ranks = [rank["pid"] for rank in job.status["ranks"]]
     of_job = [*ranks, *(parent(pid) for pid in ranks)]
-    rankfold("suspend", job.name, "--override")
-    rankfold.until(lambda: job.status["suspendedIn"] == "node")
+    rankfold("suspend", job.name, *options, "--override")
+    rankfold.until(lambda: job.status["suspendedIn"] == where)
     began = time.monotonic()
     assert all(leaks.has_ended(pid, leaks.GRACE_S) for pid in of_job), "memory that is not free"
     assert all(device["used"] == 0 for device in rankfold.status()["devices"])

@@ -18,7 +18,7 @@ from support import privileges, s3
 from support.command import Rankfold, Specs
 from support.s3 import Line
 
-from .conftest import RANKS, Trained
+from .conftest import RANKS, Trained, watched
 from .test_life import POLICY
 
 ANSWERS_S = 5.0  # the reconciler, whatever hangs: the machine may be busy
@@ -151,6 +151,24 @@ def test_a_store_that_hangs_when_its_checkpoint_is_needed(
     far.line.becomes("through")
     assert job.results() == undisturbed
     assert job.status["restarts"] == 1
+
+
+def test_a_watchdog_sees_nothing_of_a_store_that_hangs(
+    far: Far, undisturbed: dict[str, bytes]
+) -> None:
+    """It bites after 5 s, and a job that is to rest in the store stands still until it is there."""
+    job, rankfold = far.job, far.rankfold
+    job.wrapper = watched(5)
+    job.apply(gpus=2)
+    job.reaches(10)
+    far.line.becomes("silent")
+    rankfold("suspend", job.name, "--store", "--override")
+    far.says("UploadFailed")
+    assert STUCK_S > 5 and job.status["suspendedIn"] == "memory"
+    far.line.becomes("through")
+    rankfold.until(lambda: job.status["suspendedIn"] == "store")
+    rankfold("resume", job.name, "--override")
+    assert job.results() == undisturbed
 
 
 def test_a_fleet_that_starts_while_its_store_hangs(far: Far, undisturbed: dict[str, bytes]) -> None:
