@@ -441,11 +441,28 @@ class Vacate(OfRank, frozen=True, tag="vacate"):
 
 
 class Restore(OfRank, frozen=True, tag="restore"):
-    """→ Done. Only of an empty launcher: the rank of the snapshot in `folder` is here, with channel
-    and image, and frozen. Refused as "snapshot" where something does not fit, which is named, or
-    as "unavailable"; then nothing has been started."""
+    """→ Restored. Only of an empty launcher: the rank of the snapshot in `folder` is here, with
+    channel and image, and frozen. Refused as "snapshot" where something does not fit, which is
+    named, or as "unavailable"; then nothing has been started."""
 
     folder: FolderPath
+
+
+class Named(Struct, frozen=True):
+    """Files: the first, and of how many."""
+
+    first: list[str]
+    count: Size
+
+
+class Restored(Struct, frozen=True):
+    """Files with which something is amiss, of all ranks restored here so far. `stay`: were there
+    before the job, which first wrote to or removed them after the snapshot, so that nobody has what
+    they were. `renewed`: ranks have them open for writing, and they are other files by their
+    numbers."""
+
+    stay: Named
+    renewed: Named
 
 
 class End(OfRank, frozen=True, tag="end"):

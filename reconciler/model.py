@@ -440,6 +440,7 @@ class Record:
     looked_at: Seconds = 0.0  # steady: when that was, the last time
     hindered: str = ""  # what they said
     lost: str = ""  # what the last restart cost
+    amiss: str = ""  # what is amiss with its files since then, for it was restored
     back_to: str = ""  # the checkpoint that a person wants it to go on from
 
     def holds(self) -> frozenset[str]:

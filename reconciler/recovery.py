@@ -38,7 +38,7 @@ from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.settled import Damaged
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.takeover import Takeover
-from rankfold.reconciler.words import clock, size
+from rankfold.reconciler.words import clock, files_amiss, size
 
 FOR_GOOD = ("undumpable", "unavailable", "snapshot")  # a save fails so again
 
@@ -370,7 +370,7 @@ class Recovery:
                 )
             point("restore.journalled")
         try:
-            yield from self._bring_back(action, record)
+            amiss = yield from self._bring_back(action, record)
         except (control.ControlError, CannotLaunch, OSError, ValueError, KeyError) as error:
             self._not_restored(job, str(error), isinstance(error, Damaged))
             return
@@ -379,15 +379,20 @@ class Recovery:
                 job, step="detached", placement=(), proxies={}, detached=(), restore=None,
                 stored="", error="", error_permanent=False, rested_at=steady.now(),
                 known=record.known if restore.id == NODE else incarnation, rival="",
+                amiss=amiss or record.amiss,
             )  # fmt: skip
             self.store.done(job, record.epoch, f"restore-{action.number}")
             self._event(job, "Restored", named(restore.id))
+            if amiss:
+                self._event(job, "FilesDiffer", amiss, "Warning")
         point("restore.done")
         if restore.id != NODE:  # that is dropped before its ranks are let go
             yield [lambda: self.node.drop(job, action.number)]
 
-    def _bring_back(self, action: actions.Restore, record: Record) -> Steps:
-        """Raises ControlError, CannotLaunch or OSError."""
+    def _bring_back(
+        self, action: actions.Restore, record: Record
+    ) -> Generator[Sequence[Call], list[Any], str]:
+        """Gives what is amiss with the ranks' files. Raises ControlError, CannotLaunch, OSError."""
 
         if record.stored == NODE:
             agreed((yield [lambda: self.node.check(action.job, action.number)]))
@@ -406,8 +411,10 @@ class Recovery:
         agreed((yield [logging(rank) for rank in action.missing]))
         agreed((yield [launching(rank) for rank in action.missing]))
         point("restore.launched")
-        agreed((yield [restoring(rank) for rank in action.ranks]))
+        told = yield [restoring(rank) for rank in action.ranks]
+        agreed(told)
         point("restore.sent")
+        return files_amiss(told)
 
     def _not_restored(self, job: str, error: str, damaged: bool) -> None:
         restore = self._record(job).restore
@@ -493,7 +500,7 @@ class Recovery:
         )
         bad = () if action.unusable == NODE else (action.unusable,)
         self._update(
-            record.name, step="stored", restore=None, stored=older.id, lost=lost,
+            record.name, step="stored", restore=None, stored=older.id, lost=lost, amiss="",
             unusable=(*record.unusable, *bad),
         )  # fmt: skip
         self._event(record.name, "CheckpointUnusable", lost, "Warning")
@@ -515,7 +522,7 @@ class Recovery:
             record.name, step="stored" if stored else "new", stored=stored, ending=None,
             placement=(), proxies={}, detached=(), counters={}, restore=None, save=None,
             restarts=record.restarts + (0 if record.back_to else 1), lost=lost, back_to="",
-            error="", error_permanent=False,
+            amiss="", error="", error_permanent=False,
             incarnation=record.incarnation + (0 if stored else 1),
             saved_at=record.saved_at if stored else 0.0,
             saved_steps=record.saved_steps if stored else 0,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from rankfold.reconciler.model import Json
+
 NAMED_MAX = 3
 
 
@@ -18,10 +20,33 @@ def silence(who: str, since: float, pid: int = 0) -> str:
     )
 
 
-def some(names: Sequence[str]) -> str:
-    """The first few of them, and how many more there are."""
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return ", ".join(names[:NAMED_MAX]) + more
+def some(names: Sequence[str], count: int = 0) -> str:
+    """The first few of them, and how many more there are, of `count` if not all are given."""
+    left = max(count, len(names)) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {left} more" if left > 0 else "")
+
+
+def files_amiss(told: Sequence[Json]) -> str:
+    """What launchers say of files after a restore (messages.Restored). Each knows of the ranks
+    before it, so one knows most. Empty: nothing is amiss."""
+    found = []
+    for what, sentence in _AMISS.items():
+        most = max((each[what] for each in told if each), key=_count, default=None)
+        if most and _count(most):
+            found.append(f"{sentence}: {some(most['first'], _count(most))}")
+    return "; ".join(found)
+
+
+def _count(named: Json) -> int:
+    return int(named["count"])
+
+
+_AMISS = {
+    "stay": "not set back, for they were there before the job, which first wrote to or removed "
+    "them after the checkpoint",
+    "renewed": "new files under the names of those that it has open for writing, which some "
+    "programs refuse (SQLite with a rollback journal)",
+}
 
 
 def clock(when: float) -> str:

@@ -104,6 +104,7 @@ class Files(Struct):
     above: list[Above]
     inputs: list[Input]
     origins: dict[str, str] = {}  # see journal.Name
+    written: list[str] = []  # open for writing, or mapped so
 
 
 # ---- taking --------------------------------------------------------------------------------
@@ -136,9 +137,10 @@ def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -
         taking.note_theirs(entries, wrote)
     others = [path for path, status in found if stat.S_IFMT(status.st_mode) not in _KINDS]
     files = Files(
-        VERSION, boot_id(), names, entries, others, list(_above(names, entries)),
+        VERSION, boot_id(), names, entries, others, list(_above(names, entries, opened.works_in)),
         [each for path in sorted(opened.read - names.keys()) if (each := _input(path))],
         {path: name.origin for path, name in touched.items() if name.origin},
+        sorted(opened.written),
     )  # fmt: skip
     (snapshot / NAME).write_text(json.dumps(msgspec.to_builtins(files)))
     kept.renew(taking.contents, snapshot / FOLDER)
@@ -305,11 +307,14 @@ def copy(source: int, target: int) -> None:
         sparse.copy(source, target)
 
 
-def _above(names: dict[str, bool], entries: list[Entry]) -> Iterator[Above]:
-    """Of all that is there, and of what the rank has removed but not made."""
+def _above(names: dict[str, bool], entries: list[Entry], works_in: set[str]) -> Iterator[Above]:
+    """Of all that is there, and of what the rank has removed but not made; and where it works."""
     own = {entry.path for entry in entries if entry.kind == "folder"}
     seen = set()
-    for path in [*(entry.path for entry in entries), *(p for p, made in names.items() if not made)]:
+    inside = [entry.path for entry in entries]
+    inside += [path for path, made in names.items() if not made]
+    inside += [os.path.join(folder, "any") for folder in works_in]
+    for path in inside:
         for folder in map(str, Path(path).parents):
             if folder in seen:  # and so are those above
                 break
@@ -324,18 +329,22 @@ def _above(names: dict[str, bool], entries: list[Entry]) -> Iterator[Above]:
 
 class Opened:
     """Files that processes have open or mapped: `written` may be written to, `read` may not;
-    `mapped`, by device and inode, may be written to through memory."""
+    `mapped`, by device and inode, may be written to through memory. `works_in`: the folders in
+    which the processes are."""
 
     def __init__(self, pids: Iterable[int], ours: Ours):
         self.written: set[str] = set()
         self.mapped: set[tuple[int, int]] = set()
         self.read: set[str] = set()
+        self.works_in: set[str] = set()
         self.ours = ours
         for pid in pids:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                self.works_in.add(os.readlink(f"/proc/{pid}/cwd"))
                 self._descriptors(f"/proc/{pid}")
                 self._maps(Path(f"/proc/{pid}/maps"))
         self.read -= self.written
+        self.works_in = {path for path in self.works_in if path.startswith("/") and not ours(path)}
 
     def _descriptors(self, process: str) -> None:
         for number in os.listdir(f"{process}/fd"):

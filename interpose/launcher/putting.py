@@ -16,7 +16,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rankfold import fanotify
 from rankfold.interpose.launcher import flags, journal, reached, sparse
@@ -70,22 +70,44 @@ def _difference(file: Input) -> str:
         return f"cannot be read: {error.strerror}"
 
 
+class Amiss(NamedTuple):
+    """Names of files of all ranks that are restored so far, as messages.Restored has them."""
+
+    stay: list[str]
+    renewed: list[str]
+
+    def told(self) -> dict[str, Any]:
+        """A name may be any bytes, a message is text."""
+        return {
+            what: {
+                "first": [
+                    os.fsencode(each).decode(errors="replace") for each in names[:_NAMED_MAX]
+                ],
+                "count": len(names),
+            }
+            for what, names in self._asdict().items()
+        }
+
+
 def put(
     snapshot: Path, files: Files, life: str, own: Path, journals: list[tuple[Path, str]]
-) -> None:
+) -> Amiss:
     """Set the files back, and write the rank's journal, `own`. Done again it does the rest, or
-    nothing. `journals`: those that may be of the job's ranks, each with the life that it then has.
-    Raises Differs before anything is changed, OSError."""
+    nothing, and tells the same. `journals`: those that may be of the job's ranks, each with the
+    life that it then has. Raises Differs before anything is changed, OSError."""
     with shared_notes(snapshot) as shared:
         if shared.get("cleared") != _signature(journals):  # else another rank has done it
             job = _Job(snapshot, journals)
             _refuse("files of the job cannot be set back", job.in_the_way())
             job.clear()
             shared["written"] = job.written()
+            shared["stay"] = sorted({*shared.get("stay", []), *job.stay()})
         putting = _Putting(snapshot, files, shared.setdefault("put", {}), shared["written"])
         putting.all()
         journal.write(own, life, putting.names())
         shared["cleared"] = _signature(journals)
+        shared["renewed"] = sorted({*shared.get("renewed", []), *putting.renewed()})
+        return Amiss(shared.get("stay", []), shared["renewed"])
 
 
 def _signature(journals: list[tuple[Path, str]]) -> list[list[Any]]:
@@ -144,6 +166,18 @@ class _Job:
     def written(self) -> list[str]:
         """Files of several names to which a rank has written: nodes."""
         return [each.node for each in self._entries if each.node and not each.theirs]
+
+    def stay(self) -> list[str]:
+        """When all is cleared: see messages.Restored."""
+        return [path for path in self._said.keys() - self._known.keys() if self._stays(path)]
+
+    def _stays(self, path: str) -> bool:
+        above = map(str, Path(path).parents)  # what lay in a folder of the job's was the job's
+        if any(name.made for each in (path, *above) for name in self._said.get(each, [])):
+            return False
+        now = reached.status(path)
+        wrote = any(name.wrote for name in self._said[path])
+        return now is None or (wrote and stat.S_ISREG(now.st_mode))
 
     def clear(self) -> None:
         """Away with what was made later. What was not the job's and was renamed goes back; folders
@@ -257,6 +291,16 @@ class _Putting:
             )
             for path, made in files.names.items()
         }
+
+    def renewed(self) -> list[str]:
+        """When all are set back: see messages.Restored. After a start disks have other numbers."""
+        first = 0 if self._same_boot else 1
+        written = set(self._files.written)
+        return [
+            entry.path for entry in self._files.entries
+            if entry.path in written and (now := reached.status(entry.path))
+            and identity(now)[first:2] != entry.was[first:2]
+        ]  # fmt: skip
 
     def all(self) -> None:
         for above in sorted(self._files.above, key=lambda each: each.path):

@@ -90,6 +90,7 @@ class Rest:
         self._given_up = ""  # on it, and why
         self._written: tuple[str, int] | None = None  # folder and bytes, since it is frozen
         self._restored = ""  # folder, likewise
+        self._amiss: Message = {}  # what the restore has said of files
         self._script = -1  # CRIU's, once it was needed
         self._wall: sockets.Wall | None = None
         self._outside: list[sockets.Connection] = []  # that end when the rank is back
@@ -403,7 +404,7 @@ class Rest:
         if self._join(f"restore from {folder}", request):
             return None
         if self._restored == folder:
-            return {}
+            return self._amiss
         if self.held.started is not None or self._busy:
             raise ControlError("busy", f"rank {config.rank} is here: vacate it first")
         self._need_criu()
@@ -430,7 +431,7 @@ class Rest:
             told = result or {"code": "failed", "message": killed}
             self._not_restored(ControlError(told["code"], told["message"]))
             return
-        self.held.libraries = result["libraries"]
+        self.held.libraries, self._amiss = result["libraries"], result["amiss"]
         try:
             self.freezer.make()
             self._build_wall(about)
@@ -508,7 +509,7 @@ class Rest:
                 self._not_restored(ControlError("failed", f"what was restored is wrong: {error}"))
                 return
             self.frozen, self._restored = True, folder
-            self._answer({})
+            self._answer(self._amiss)
 
         def loose() -> None:
             self._not_restored(ControlError("failed", "the restored rank does not stand still"))
@@ -637,11 +638,12 @@ def _prepared(
 ) -> Message:  # fmt: skip
     try:
         place = interposer.again(about.interposer, libraries, copies) if about.interposer else None
-        last = snapshots.prepare(folder, about, journal, image)
+        last, amiss = snapshots.prepare(folder, about, journal, image)
     except (snapshots.Unfit, interposer.Unusable) as error:
         return {"code": "snapshot", "message": str(error)}
     except programs.Missing as error:
         return {"code": "unavailable", "message": str(error)}
     except OSError as error:
         return {"code": "failed", "message": str(error)}
-    return {"libraries": str(place) if place else None, "last_pid": last}
+    found = {"libraries": str(place) if place else None, "last_pid": last}
+    return found | {"amiss": amiss.told()}

@@ -133,9 +133,9 @@ def compare_here(folder: str) -> files.Files | None:
     return found
 
 
-def prepare(folder: str, about: About, own: Path, image: int) -> int:
+def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, putting.Amiss]:
     """Compare what is here, then set the rank's files back and fill the image: `own` is its journal
-    here. A pid behind which CRIU may have its own processes.
+    here. A pid behind which CRIU may have its own processes, and what is amiss with the files.
 
     Raises Unfit, rankfold.criu.Missing, OSError.
     """
@@ -144,9 +144,10 @@ def prepare(folder: str, about: About, own: Path, image: int) -> int:
     taken = images.threads(processes)
     if not taken:
         raise Unfit(f"{processes} holds no processes")
+    amiss = putting.Amiss([], [])
     try:
         if found:
-            putting.put(Path(folder), found, about.journal[1], own, _journals(folder, own))
+            amiss = putting.put(Path(folder), found, about.journal[1], own, _journals(folder, own))
         else:
             own.unlink(missing_ok=True)
     except files.Differs as differs:
@@ -154,7 +155,7 @@ def prepare(folder: str, about: About, own: Path, image: int) -> int:
     source = Path(folder, _IMAGE)
     if source.exists():
         _fill(source, image)
-    return _gap(taken)
+    return _gap(taken), amiss
 
 
 def _journals(folder: str, own: Path) -> list[tuple[Path, str]]:

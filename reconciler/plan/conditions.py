@@ -41,6 +41,8 @@ def conditions(
         found.append(_races(record))
     if record.lost:
         found.append(Condition("Restarted", "True", "WentBack", record.lost))
+    if record.amiss:
+        found.append(Condition("FilesDiffer", "True", "NotAsSaved", record.amiss))
     if record.step != "ended":
         found += _unsaved(index, job, record)
     if costs := sharing.too_much(record, index.observed):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -151,6 +152,7 @@ def test_a_job_goes_on_elsewhere_with_the_same_bits(
         (id,) = [each["id"] for each in rankfold.job(job.name)["checkpoints"]]
         before = job.printed()
         rankfold("stop")
+        shutil.rmtree(work)  # what the ranks wrote comes out of the store
 
     place = replace(state, path=state.folder / "elsewhere")
     other = Rankfold(place, {**rankfold.environment, "RANKFOLD_STATE": str(place.path)})

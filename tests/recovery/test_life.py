@@ -272,6 +272,7 @@ def test_a_job_goes_on_in_another_state_directory_with_the_same_store(
         assert refused.returncode == 65 and "has the checkpoints of fleet" in refused.stderr
         other("store", "adopt", str(store))
         there.apply(gpus=2, extra="suspend: true")
+        job.folder.rmdir()  # where the ranks are: it comes along
         other("resume", job.name, "--from", id, "--override")
         assert there.results() == undisturbed
     finally:
@@ -315,6 +316,54 @@ def test_files_are_those_of_the_checkpoint(
         numbers = (job.folder / f"log-{rank}").read_text().split()
         assert numbers == [str(number + 1) for number in range(len(numbers))]
     assert (job.folder / "of-others").read_text() == "theirs"
+
+
+# Each rank has one file open to write on, and changes files that were there before the job.
+LATE = """\
+exec 9<>kept-$RANK
+(
+    until [ -e go ]; do sleep 0.02; done
+    for n in 1 2 3 4; do echo changed >>old-$n; done
+    rm -f removed
+    mkdir made-$RANK
+    touch made-$RANK/own
+    mv made-$RANK moved-$RANK
+    touch changed-$RANK
+) &
+exec "$@"
+"""
+
+
+def test_files_that_a_restore_cannot_set_back_are_named(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    job.folder.mkdir()
+    old = [job.folder / f"old-{n}" for n in range(1, 5)]
+    for file in (*old, job.folder / "removed"):
+        file.write_text("of old\n")
+    job.wrapper = ["sh", "-c", LATE, "sh"]
+    job.apply(gpus=1)
+    job.reaches(10)
+    rankfold("checkpoint", job.name, "--wait")
+    (job.folder / "go").touch()
+    rankfold.until(lambda: all((job.folder / f"changed-{n}").exists() for n in range(RANKS)))
+    job.reaches(len(job.lines()) + 5)  # by then the journals have it
+    (job.folder / "go").unlink()
+    kill_everything(rankfold, job.name)
+    kept = job.folder / "kept-0"
+    kept.rename(job.folder / "away")  # it comes back as another file
+    (job.folder / "away").unlink()
+    job.apply(gpus=2)
+    assert "back to checkpoint 1-1" in rankfold("describe", job.name)
+    (told,) = [c["message"] for c in job.status["conditions"] if c["type"] == "FilesDiffer"]
+    first = ", ".join(map(str, old[:3]))
+    assert f"wrote to or removed them after the checkpoint: {first} and 2 more; " in told
+    assert told.endswith(f"rollback journal): {kept}")
+    assert told in rankfold("events", job.name)
+    assert old[0].read_text() == "of old\n" + RANKS * "changed\n"
+    assert not list(job.folder.glob("m*-*"))
+    (job.folder / "go").touch()
+    assert job.results() == undisturbed
 
 
 POLICY = """\
