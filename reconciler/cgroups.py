@@ -11,7 +11,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _ENDS_S = 1.0  # who was killed in it is in it until the kernel has let go of all it had
@@ -20,12 +20,17 @@ _ENDS_S = 1.0  # who was killed in it is in it until the kernel has let go of al
 def remove(doors: Iterable[Path]) -> None:
     """Those of dead launchers that listened at `doors`. What is mounted nowhere here, or is not
     ours to remove, stays."""
-    names = {name(door) for door in doors}
+    for path in find({name(door) for door in doors}):
+        with contextlib.suppress(OSError):
+            _remove(path)
+
+
+def find(names: set[str]) -> Iterator[str]:
+    """Paths of the cgroups that are called so."""
     for root in _mounted() if names else ():
         for folder, inside, _ in os.walk(root):
             for each in names.intersection(inside):
-                with contextlib.suppress(OSError):
-                    _remove(f"{folder}/{each}")
+                yield f"{folder}/{each}"
 
 
 def name(door: Path) -> str:

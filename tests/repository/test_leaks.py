@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from rankfold import criu
+from rankfold.reconciler import cgroups
 from support import leaks, privileges
 from support.leaks import State
 
@@ -22,6 +25,11 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
+
+
+def beside(state: State) -> leaks.Watch:
+    """Of a test that runs beside this one."""
+    return dataclasses.replace(state.watch, folder=state.folder.with_name("rankfold-test-other"))
 
 
 def test_nothing_is_left_when_nothing_was_done(state: State) -> None:
@@ -52,7 +60,7 @@ def test_sockets_are_seen(state: State) -> None:
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as abstract,
     ):
         named.bind(str(state.runtime / "control"))
-        abstract.bind(f"\0rankfold-test-{os.getpid()}")
+        abstract.bind(f"\0{state.folder.name}")
         assert sorted(line.split()[0] for line in state.watch.left()) == ["socket", "socket"]
     assert state.watch.left() == [f"socket {state.runtime}/control"]
     state.watch.clean()
@@ -60,9 +68,10 @@ def test_sockets_are_seen(state: State) -> None:
 
 
 def test_shared_memory_is_seen(state: State) -> None:
-    path = Path(f"/dev/shm/rankfold-test-{os.getpid()}")
+    path = Path(f"/dev/shm/{state.folder.name}")
     path.write_text("left")
     assert state.watch.left() == [f"shared memory {path}"]
+    assert beside(state).left() == []
     state.watch.clean()
     assert not path.exists()
 
@@ -74,8 +83,28 @@ def test_mounts_are_seen(state: State) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.mount(b"tmpfs", str(point).encode(), b"tmpfs", 0, None) == 0
     assert state.watch.left() == [f"mount {point}"]
-    beside = dataclasses.replace(state.watch, folder=state.folder.with_name("rankfold-test-other"))
-    assert beside.left() == [], "a test that runs beside it has a mount"
+    assert beside(state).left() == []
+    state.watch.clean()
+    assert state.watch.left() == []
+
+
+def test_cgroups_and_tables_of_ranks_are_seen(state: State) -> None:
+    privileges.need_criu()
+    job = state.path / "jobs/gpt"
+    job.mkdir(parents=True)
+    door = state.runtime / "l-gpt-0.sock"
+    (job / "rank-0.json").write_text(json.dumps({"socket": str(door)}))
+    (job / "rank-1.json").write_text('{"socket')
+    name = cgroups.name(door)
+    assert state.watch.left() == []
+    with open("/proc/mounts") as mounts:
+        roots = [line.split()[1] for line in mounts if line.split()[2] == "cgroup2"]
+    if not roots:
+        privileges.missing("no cgroups of version 2 are to be seen here")
+    Path(roots[0], name).mkdir()
+    subprocess.run([criu.nft(), "add", "table", "inet", name], check=True)
+    assert state.watch.left() == [f"cgroup {roots[0]}/{name}", f"table {name}"]
+    assert beside(state).left() == []
     state.watch.clean()
     assert state.watch.left() == []
 

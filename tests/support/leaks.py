@@ -1,23 +1,30 @@
-"""What a test leaves behind: processes, namespaces, mounts, sockets, shared memory.
+"""What a test leaves behind: processes, namespaces, mounts, sockets, shared memory, cgroups and
+tables of nft.
 
 A `Watch` remembers what is there when a test begins and names what the test added. pytest is a
 subreaper (see conftest.py), so a process that a test started is below pytest for ever, however
 often it forked, and in whatever namespace; a namespace without a process is one that was
-bound to a file, which shows as a mount or below /run/netns.
+bound to a file, which shows as a mount or below /run/netns. Cgroups and tables are looked for by
+the names that ranks of the test's fleets give them: tests beside it have others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import select
 import shutil
 import signal
 import stat
+import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from rankfold import criu
+from rankfold.reconciler import cgroups
 
 NAME = "rankfold"
 GRACE_S = 5.0
@@ -100,6 +107,17 @@ def _abstract_sockets() -> set[str]:
     return {line.split()[7] for line in lines if len(line.split()) == 8 and "@" in line.split()[7]}
 
 
+def _tables() -> set[str]:
+    """Names of the tables of nft; none where it is missing, or not allowed."""
+    try:
+        listed = subprocess.run(
+            [criu.nft(), "list", "tables"], capture_output=True, text=True, check=False
+        )
+    except criu.Missing:
+        return set()
+    return {line.split()[-1] for line in listed.stdout.splitlines()}
+
+
 @dataclass
 class Watch:
     """What was there before the test whose files lie in `folder`."""
@@ -133,21 +151,32 @@ class Watch:
                     os.waitpid(pid, os.WNOHANG)
 
     def left(self) -> list[str]:
-        """All that the test left, one line each. Others' things on this machine do not count:
-        names must be in the test's folder or carry the project's name."""
-        ours = (str(self.folder), NAME)
-        others = os.path.join(os.path.dirname(self.folder), f"{NAME}-test-")  # of tests beside us
-        mounts = {m for m in _mounts() if m.startswith(ours[0]) or not m.startswith(others)}
+        """All that the test left, one line each. Others' things on this machine do not count."""
         named = {
-            "mount": mounts - self.mounts,
+            "mount": _mounts() - self.mounts,
             "shared memory": _names("/dev/shm") - self.shared,
             "network namespace": _names("/run/netns") - self.networks,
             "socket": _abstract_sockets() - self.abstract,
         }
         found = [f"process {describe(pid)}" for pid in sorted(self.new_processes())]
         for kind, names in named.items():
-            found += [f"{kind} {n}" for n in sorted(names) if any(mark in n for mark in ours)]
+            found += [f"{kind} {name}" for name in sorted(names) if self._is_ours(name)]
+        ranks = self._ranks()
+        found += [f"cgroup {path}" for path in sorted(cgroups.find(ranks))]
+        found += [f"table {name}" for name in sorted(ranks & _tables() if ranks else ())]
         return found + [f"socket {path}" for path in self._sockets()]
+
+    def _is_ours(self, name: str) -> bool:
+        """With the test's folder in it, or the project's name; but none of a test beside it."""
+        return self.folder.name in name or (NAME in name and f"{NAME}-test-" not in name)
+
+    def _ranks(self) -> set[str]:
+        """What ranks of the test's fleets call their cgroups and tables."""
+        names = set()
+        for file in self.folder.rglob("jobs/*/rank-*.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError):  # its writer was killed
+                names.add(cgroups.name(Path(json.loads(file.read_text())["socket"])))
+        return names
 
     def _sockets(self) -> list[Path]:
         return sorted(
@@ -172,6 +201,12 @@ class Watch:
                 Path(name).unlink(missing_ok=True)
         for path in self._sockets():
             path.unlink()
+        ranks = self._ranks()
+        for place in list(cgroups.find(ranks)):
+            with contextlib.suppress(OSError):
+                os.rmdir(place)
+        for name in ranks & _tables() if ranks else ():
+            subprocess.run([criu.nft(), "delete", "table", "inet", name], check=False)
 
     def stacks(self) -> None:
         """Make the test's Python processes write their stacks to their stderr, and end.
