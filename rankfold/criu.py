@@ -86,8 +86,9 @@ def _trouble_of(path: str) -> str:
         return str(error)
     if done.returncode == 0:
         return ""
-    told = next((line for line in done.stderr.splitlines() if "Error" in line), done.stderr)
-    return told[:300] or "its check fails"
+    lines = [*done.stderr.splitlines(), *done.stdout.splitlines()]  # the latter of capabilities
+    told = next((line for line in lines if "Error" in line), lines[0] if lines else "")
+    return told[:300].strip() or "its check fails"
 
 
 def _keep() -> None:

@@ -6,6 +6,8 @@ import os
 import platform
 import shutil
 import socket
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,10 +86,16 @@ def _git() -> Finding:
     return Finding("git", bool(found), found or "not found: `watch --git` needs it", needed=False)
 
 
+# Of pids and of mounts: root may lack the capability.
+_UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x2002_0000) != 0)"
+
+
 def _namespaces() -> Finding:
-    ok = os.geteuid() == 0
+    made = subprocess.run([sys.executable, "-I", "-c", _UNSHARE], check=False)
+    ok = made.returncode == 0
     detail = "ranks get pid namespaces of their own" if ok else (
-        "not root: ranks run without pid namespaces; only checkpoints of processes need them"
+        "they cannot be made, which takes root (CAP_SYS_ADMIN): ranks run without; only "
+        "checkpoints of processes need them"
     )  # fmt: skip
     return Finding("pid namespaces", ok, detail, needed=False)
 
