@@ -15,6 +15,8 @@ import pytest
 from rankfold import criu
 from rankfold.reconciler import doctor
 from rankfold.reconciler.commands.run import run_status
+from support import privileges
+from support.leaks import State
 
 POOL = "apiVersion: rankfold/v1alpha1\nkind: Pool\nmetadata: {name: local}\nspec: {devices: %s}\n"
 
@@ -101,6 +103,33 @@ def test_doctor_says_what_works_without_criu(
     assert not any(each.ok or each.needed for each in findings)
     assert all("tools/criu" in each.detail or "root" in each.detail for each in findings)
     assert "cannot be checkpointed" in findings[0].detail
+
+
+# Of an overlay, as most are, the kernel gives no file handles.
+OVERLAY = """
+mount -t tmpfs tmpfs "$0" && cd "$0" && mkdir lower upper work merged || exit
+mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged || exit 77
+exec "$@"
+"""
+
+
+def test_doctor_names_a_mount_where_the_kernel_does_not_tell_of_files(
+    tmp_path: Path, state: State
+) -> None:
+    privileges.need_namespaces()
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    doctor_here = [sys.executable, "-m", "rankfold", "--state", str(state.path), "doctor"]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", OVERLAY, str(folder), *doctor_here],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode == 77:
+        privileges.missing(f"no overlay can be mounted: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    (line,) = [each for each in done.stdout.splitlines() if "fanotify" in each]
+    assert line.startswith("note ") and f"{folder}/merged (overlay: name_to_handle_at" in line
+    assert "a checkpoint does not hold it, and files must be there as they were" in line
 
 
 def test_a_criu_that_is_too_old_is_not_taken(
