@@ -1,0 +1,63 @@
+"""A job goes on after a fault as often as it may, and no more often."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from support.command import Rankfold, Specs
+
+from .conftest import RANKS, Trained, parent
+
+
+def test_a_launcher_that_is_killed_costs_what_was_done_since_the_checkpoint(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    job.apply(gpus=2)
+    job.reaches(10)
+    rankfold("checkpoint", job.name, "--wait")
+    job.reaches(len(job.lines()) + 5)
+    os.kill(parent(job.status["ranks"][1]["pid"]), signal.SIGKILL)
+    assert job.results() == undisturbed
+    assert job.status["restarts"] == 1
+    (told,) = [c["message"] for c in job.status["conditions"] if c["type"] == "Restarted"]
+    assert told.startswith("the launcher of rank 1 ended") and "back to checkpoint 1-1" in told
+
+
+# The last try of rank 1 is the one that must go well.
+FAILING = """
+echo rank $RANK begins
+[ "$RANK" = 1 ] || exit 0
+echo >>tries
+[ "$(wc -l <tries)" -gt "$1" ] || exit 3
+echo rank $RANK ends
+"""
+
+
+@pytest.mark.parametrize(("fails", "may"), [(3, None), (2, 1), (1, 0)])
+def test_a_rank_that_exits_with_another_status_than_0_begins_anew(
+    fails: int, may: int | None, rankfold: Rankfold, job: Trained, specs: Specs
+) -> None:
+    """With empty logs, for there is no checkpoint; three times unless its file says otherwise."""
+    job.folder.mkdir()
+    extra = f"workdir: {job.folder}"
+    if may is not None:
+        extra += f"\n  restart: {{maxRestarts: {may}}}"
+    specs.program(["sh", "-c", FAILING, "sh", str(fails)], job.name, 1, extra, RANKS)
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: job.status["phase"] in ("Succeeded", "Failed"))
+    status = job.status
+    assert status["restarts"] == min(fails, 3 if may is None else may)
+    if may is None:
+        assert status["phase"] == "Succeeded"
+        assert job.lines(0) == ["rank 0 begins"]
+        assert job.lines(1) == ["rank 1 begins", "rank 1 ends"]
+        told = rankfold("describe", job.name)
+        assert "rank 1 exited with status 3: back to the beginning" in told
+    else:
+        assert status["phase"] == "Failed"
+        assert job.lines(1) == ["rank 1 begins"]
+        after = f"; after {may} restart" if may else ""
+        assert status["message"] == f"rank 1 exited with status 3{after}"
