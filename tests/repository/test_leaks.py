@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
-from rankfold import criu
-from rankfold.reconciler import cgroups
 from support import leaks, privileges
 from support.leaks import State
 
@@ -83,27 +80,6 @@ def test_mounts_are_seen(state: State) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.mount(b"tmpfs", str(point).encode(), b"tmpfs", 0, None) == 0
     assert state.watch.left() == [f"mount {point}"]
-    assert beside(state).left() == []
-    state.watch.clean()
-    assert state.watch.left() == []
-
-
-def test_cgroups_and_tables_of_ranks_are_seen(state: State) -> None:
-    privileges.need_criu()
-    job = state.path / "jobs/gpt"
-    job.mkdir(parents=True)
-    door = state.runtime / "l-gpt-0.sock"
-    (job / "rank-0.json").write_text(json.dumps({"socket": str(door)}))
-    (job / "rank-1.json").write_text('{"socket')
-    name = cgroups.name(door)
-    assert state.watch.left() == []
-    with open("/proc/mounts") as mounts:
-        roots = [line.split()[1] for line in mounts if line.split()[2] == "cgroup2"]
-    if not roots:
-        privileges.missing("no cgroups of version 2 are to be seen here")
-    Path(roots[0], name).mkdir()
-    subprocess.run([criu.nft(), "add", "table", "inet", name], check=True)
-    assert state.watch.left() == [f"cgroup {roots[0]}/{name}", f"table {name}"]
     assert beside(state).left() == []
     state.watch.clean()
     assert state.watch.left() == []
