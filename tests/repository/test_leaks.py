@@ -103,6 +103,9 @@ def test_fails(state):
     (state.path / "proxy.log").write_text("the proxy's last words")
     assert False
 
+def test_compares_much():
+    assert list(range(30000)) == list(range(1, 30001))
+
 def test_leaks(state):
     subprocess.Popen(["sleep", "1000"])
 
@@ -117,7 +120,8 @@ def test_hangs(state):
 
 
 def test_what_a_failing_test_shows(state: State) -> None:
-    """Through pytest itself: a failure keeps its files, a leak fails, a hang shows stacks."""
+    """Through pytest itself: a failure keeps its files, a leak fails, a hang shows stacks; and what
+    differs in much is told at once, in CI, too."""
     tests = Path(__file__).parents[1]
     for name in ("conftest.py", "support"):
         (state.folder / name).symlink_to(tests / name)
@@ -127,13 +131,15 @@ def test_what_a_failing_test_shows(state: State) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--tb=short", "test_it.py"],
         cwd=state.folder,
-        env={**os.environ, "PYTHONPATH": folder, "RANKFOLD_TEST_FOLDER": folder},
+        env={**os.environ, "PYTHONPATH": folder, "RANKFOLD_TEST_FOLDER": folder, "CI": "true"},
         capture_output=True,
         text=True,
         check=False,
+        timeout=60,
     )
     out = done.stdout
-    assert "2 failed, 1 passed, 1 error" in out, out
+    assert "3 failed, 1 passed, 1 error" in out, out
+    assert "At index 0 diff: 0 != 1" in out and "Full diff" not in out
     assert "the proxy's last words" in out
     assert "the test left behind:\n  process" in out and "sleep 1000" in out
     assert "most recent call first" in out and 'File "<string>", line 1' in out, out

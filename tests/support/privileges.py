@@ -24,7 +24,7 @@ def may_make_namespaces() -> bool:
 
 def missing(what: str) -> NoReturn:
     """End the test: it cannot show anything on this machine, and in CI it must."""
-    if os.environ.get("CI"):
+    if os.environ.get("RANKFOLD_TEST_CI"):
         pytest.fail(what, pytrace=False)
     pytest.skip(what)
 
