@@ -14,6 +14,6 @@ def test_missing_headers(
 ) -> None:
     privileges.need_cuda_headers()
     monkeypatch.setattr(descriptions, "header_folders", lambda _library: [])
-    monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("RANKFOLD_TEST_CI", ci)
     with pytest.raises(ends, match="no CUDA headers on this machine"):
         privileges.need_cuda_headers("nvml")
