@@ -38,7 +38,6 @@ class Checked:
         self.submitted = self.done = self.streams = 0
         self.refuses = False
         self.heard = ffi.callback("void(void *, const struct pair *)", self.tell)
-        self.calls: list[Any] = []
         for name in ("submit", "completed", "room", "stream_create", "stream_destroy"):
             self.device_is(name, getattr(self, name), getattr(world.device, name))
 
@@ -51,8 +50,9 @@ class Checked:
 
         table = self.world.device.table
         kind = dict(self.world.ffi.typeof("struct hal").fields)[name].type
-        self.calls.append(self.world.ffi.callback(kind, call, onerror=self.world.device.failed))
-        setattr(table, name, self.calls[-1])
+        callback = self.world.ffi.callback(kind, call, onerror=self.world.device.failed)
+        self.world.device.keep.append(callback)  # the world is closed with it, behind the test
+        setattr(table, name, callback)
 
     # ---- the device ----
 

@@ -452,6 +452,19 @@ def test_what_is_closed_is_what_was_opened(make: Make) -> None:
     world.check()
 
 
+def test_what_is_closed_in_part_is_not_forgotten(make: Make) -> None:
+    world = shared(make, pages=2)
+    first, _ = world.ranks
+    together(first, world.ranks, CELLS - 1, 2, 5)
+    first.end()
+    opened = [first.memory.pages[first.memory.live[n]].open for n in range(2)]
+    assert opened == [True, True]
+    assert not world.lib.memory_close_shared(first.memory, 1)
+    assert world.lib.memory_close_shared(first.memory, 1)
+    assert world.lib.memory_close_shared(first.memory, 1)
+    world.check()
+
+
 @pytest.mark.parametrize("trusted", [False, True])
 def test_what_cannot_be_fenced_is_unknown_unless_it_is_trusted(make: Make, trusted: bool) -> None:
     """A page that another work is about to write: what is there may be something else already, and
