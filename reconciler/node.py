@@ -303,7 +303,10 @@ class Node:
         )  # fmt: skip
         try:
             _, told = looking.communicate(timeout=limit + KILLED_S)
-        except subprocess.TimeoutExpired:  # it waits in the kernel: nothing ends it
+        except subprocess.TimeoutExpired:
+            looking.kill()  # it is stopped; or it waits in the kernel, and ends when that lets it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                looking.communicate(timeout=1.0)
             return 1, _no_answer(url, limit)
         if looking.returncode == -signal.SIGALRM:
             return 1, _no_answer(url, limit)

@@ -3,8 +3,11 @@ over waits for the copy that runs. Store and other directory are real, launchers
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +15,12 @@ import pytest
 
 from rankfold import control
 from rankfold.checkpoint import store as stores
-from rankfold.reconciler import actions
+from rankfold.reconciler import actions, node
 from rankfold.reconciler.layout import Layout, try_lock
 from rankfold.reconciler.model import NODE, Dump, Observed, Record, Restore
 from rankfold.reconciler.node import Node
 from rankfold.reconciler.store import Store
+from support import leaks
 
 from .test_recovery_actions import DEVICES, JOB, Scene, stored
 
@@ -73,6 +77,32 @@ def test_a_job_that_runs_ends_when_the_store_says_that_it_goes_on_elsewhere(scen
     ending = scene.record.ending
     assert ending is not None and (ending.phase, ending.reason) == ("Failed", "TakenOver")
     assert "incarnation 2, begun by there:/state/jobs/a" in ending.message
+
+
+def stop_who_asks(stopped: list[int]) -> None:
+    """As soon as it is there."""
+    while not stopped:
+        for each in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+            for pid in each.read_text().split():
+                with contextlib.suppress(OSError):
+                    if b"rankfold.checkpoint.taken" in Path("/proc", pid, "cmdline").read_bytes():
+                        os.kill(int(pid), signal.SIGSTOP)
+                        stopped.append(int(pid))
+
+
+def test_who_asks_the_store_and_is_stopped_does_not_stay(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running job asks again and again, and no alarm ends who is stopped."""
+    monkeypatch.setattr(node, "KILLED_S", 1.0)
+    monkeypatch.setattr(node, "TAKEN_ANSWERS_S", 1.0)
+    stopped: list[int] = []
+    stopping = threading.Thread(target=stop_who_asks, args=(stopped,))
+    stopping.start()
+    taken, why = Node(scene.ranks.layout).taken(scene.ranks.layout.checkpoints, "a", 1)
+    stopping.join(20)
+    assert not taken and "does not answer within 1 s" in why
+    assert leaks.has_ended(stopped[0], 10)
 
 
 def test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine(
