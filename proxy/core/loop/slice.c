@@ -306,14 +306,16 @@ void slice_turn(struct proxy *p)
 		switch_to(p, other);
 }
 
-/* When the active rank's patience ends, if somebody waits for that, or that of those who are stuck.
- */
+/* When the active rank's patience or its quantum ends, if somebody waits for that, or the patience
+ * of those who are stuck. */
 uint64_t slice_deadline_ns(const struct proxy *p)
 {
 	const struct slice *s = &p->slice;
 	uint64_t stuck = s->stuck ? s->stuck_until_ns : UINT64_MAX, until = UINT64_MAX;
 	if (s->active && !s->target && s->idle_since_ns && next_with_kernel(p))
 		until = patience_ns(s);
+	if (s->active && s->active != s->target && !s->yielding && next_with_kernel(p))
+		until = earlier(until, s->active_since_ns + s->quantum_ns + 1);
 	until = earlier(until, stuck);
 	if (s->held_since_ns && !s->relents)
 		until = earlier(until, s->held_since_ns + s->patience_ns);
