@@ -462,6 +462,8 @@ def restarts(program: Program, ranks: int, pairs: int) -> Restarts:
         work("upload", save)
         found.own_bytes = file.stat().st_size - STEP_BYTES
         more, env = program.loading(Path(shutil.copy(file, folder / "load")))
+        begins = int.from_bytes((folder / "load").read_bytes()[:STEP_BYTES], "little")
+        until(lambda: steps_of(job) > begins, 300, "what its own checkpoint begins with")
         for n in range(2 * pairs):
             name, ours = f"again-{n}", n % 4 in (0, 3)
             begun = time.monotonic()
