@@ -143,7 +143,7 @@ class _Job:
                 for path, name in said.items():
                     self._said.setdefault(path, []).append(name)
         said_of = (name for names in self._said.values() for name in names)
-        self._nodes = {name.node for name in said_of if name.node and not name.origin}
+        self._nodes = {name.node for name in said_of if name.node and not self._is_others(name)}
 
     def in_the_way(self) -> list[str]:
         """What is not of the job, and where a folder was; or is a folder where something else

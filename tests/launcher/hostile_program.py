@@ -135,6 +135,16 @@ def restless(folder: Path, tree: Path) -> None:
     print((tree / f"folder {number % 2}/file").read_text())
 
 
+def halfway(folder: Path, tree: Path) -> None:
+    """Saved while two files change their names."""
+    (tree / "one").write_text("one")
+    (tree / "two").write_text("two")
+    (tree / "one").rename(tree / "between")
+    (tree / "two").rename(tree / "one")
+    phases(folder)
+    print([(tree / name).read_text() for name in ("between", "one")])
+
+
 def outside(folder: Path, tree: Path) -> None:
     """Names of files that others have elsewhere."""
     (tree / "read").hardlink_to(tree.parent / "outside/read")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rankfold.interpose.launcher import journal
+from rankfold.interpose.launcher.journal import Name
 from support import privileges
 from support.leaks import State
 
@@ -106,6 +108,30 @@ def test_a_rank_that_renames_without_a_pause_comes_back(place: Hostile) -> None:
     fresh = place.restored()
     assert seen(place.tree) == before
     assert place.output(fresh) == ["['one', 'two']", "restless"]
+
+
+def test_a_journal_that_tells_of_renames_in_another_order_is_enough(place: Hostile) -> None:
+    """The kernel tells of the same rename once, however often it happens between two looks; and the
+    last one of all happens when nobody looks any more."""
+    launched = place.start("halfway")
+    save(launched, place.saved)
+    before = seen(place.tree)
+    kill(launched)
+    path = Path(launched.config["exit_file"]).with_suffix(".files")
+    life, names = journal.read(path)
+    one, two, between = (f"{place.tree}/{name}" for name in ("one", "two", "between"))
+    second, first = names[one].node, names[between].node
+    told = {
+        between: Name(True, second, one),
+        one: Name(True, first, two),
+        two: Name(True, second),
+    }
+    assert life and first and second and names.keys() >= told.keys()
+    journal.write(path, life, names | told)
+    os.rename(between, two)
+    fresh = place.restored()
+    assert seen(place.tree) == before
+    assert place.output(fresh) == ["['one', 'two']"]
 
 
 def test_a_file_of_others_to_which_the_rank_has_a_link_is_not_changed(place: Hostile) -> None:
