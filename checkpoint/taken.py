@@ -1,33 +1,50 @@
-"""Whether a job that rests here goes on elsewhere: `python -m rankfold.checkpoint.taken URL FLEET
-JOB FOLDER KNOWN S`.
+"""Which of a fleet's jobs go on elsewhere: `python -m rankfold.checkpoint.taken URL FLEET S`.
 
-FOLDER is the job's on this machine, KNOWN the newest incarnation in the store that it knows of. In
-a process of its own, for a store may hang: after S seconds it is ended by SIGALRM. Exit status 3
-where somebody else has taken the job over, 1 where the store cannot be asked, and a word on stderr.
+On stdin, as JSON, JOB → {folder: the job's on this machine, known: the newest incarnation in the
+store that it knows of}. On stdout a line of JSON for each, as soon as it is known: {job, taken:
+whether somebody else has taken it over, why: who; or why the store could not be asked about it}.
+
+In a process of its own, for a store may hang: after S seconds it is ended by SIGALRM, and what it
+has not said by then nobody knows. Exit status 1, and a word on stderr, where the store cannot be
+asked at all.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-TAKEN = 3
+AT_ONCE = 16  # jobs: of a far store each takes two answers
 
 
-def main(url: str, fleet: str, job: str, folder: str, known: str, seconds: str) -> int:
+def main(url: str, fleet: str, seconds: str) -> int:
     signal.alarm(max(1, round(float(seconds))))
     from rankfold.checkpoint.background import owner
     from rankfold.checkpoint.store import OldIncarnation, StoreError, open
 
     try:
-        open(url, fleet, begin=False).refuse_taken(job, int(known), owner(Path(folder)))
-    except OldIncarnation as error:
-        print(error, file=sys.stderr)
-        return TAKEN
+        store = open(url, fleet, begin=False)
     except (StoreError, OSError, ValueError, ImportError) as error:
         print(error, file=sys.stderr)
         return 1
+
+    def ask(job: str, folder: str, known: int) -> str:
+        taken, why = False, ""
+        try:
+            store.refuse_taken(job, known, owner(Path(folder)))
+        except OldIncarnation as error:
+            taken, why = True, str(error)
+        except (StoreError, OSError, ValueError) as error:
+            why = str(error)
+        return json.dumps({"job": job, "taken": taken, "why": why})
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asked = [pool.submit(ask, job, **about) for job, about in json.load(sys.stdin).items()]
+        for answer in as_completed(asked):
+            print(answer.result(), flush=True)
     return 0
 
 

@@ -98,8 +98,9 @@ class Executor:
                 case actions.Look():
                     yield from self.recovery.look(action)
                 case actions.AskStore():
-                    if ending := (yield from self.recovery.takeover.ask(action.job)):
-                        self._end(actions.End(action.job, ending), observed)
+                    endings = yield from self.recovery.takeover.ask(action.jobs)
+                    for job, ending in endings.items():
+                        self._end(actions.End(job, ending), observed)
                 case actions.Vacate():
                     yield from self.recovery.vacate(action)
                 case actions.Rest():

@@ -164,9 +164,10 @@ class Look:
 
 @dataclass(frozen=True)
 class AskStore:
-    """Ask the store whether another state directory has taken a running job over: then it ends."""
+    """Ask the store which of the jobs that run another state directory has taken over: these
+    end."""
 
-    job: str
+    jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -236,13 +237,14 @@ def subject(action: Action) -> str:
         case Look():
             return f"a look at {action.job}"
         case AskStore():
-            return f"the store about {action.job}"
+            return "the store of checkpoints"
         case _:
             return job_of(action)
 
 
 def job_of(action: Action) -> str:
-    """The job that an action is for; a pool's or device's name where it is for none."""
+    """The job that an action is for; a pool's, device's or the store's name where it is for
+    none."""
     match action:
         case StartProxy():
             return action.device.name
@@ -252,10 +254,12 @@ def job_of(action: Action) -> str:
             return action.job.name
         case Forget():
             return action.name
+        case AskStore():
+            return subject(action)
         case (
             Place() | Barrier() | Detach() | Release() | End() | Discard() | Signal() | Finish()
-            | Save() | Upload() | Conclude() | Thaw() | Look() | AskStore() | Vacate() | Rest()
-            | Fetch() | Restore()
+            | Save() | Upload() | Conclude() | Thaw() | Look() | Vacate() | Rest() | Fetch()
+            | Restore()
         ):  # fmt: skip
             return action.job
         case _:

@@ -36,6 +36,7 @@ from rankfold.reconciler.lookout import Lookout
 from rankfold.reconciler.model import (
     RESTARTING,
     Answer,
+    Asked,
     Ending,
     Job,
     Json,
@@ -97,6 +98,7 @@ class Daemon:
         self.store.set("no_saves", self.no_saves)  # for `status`
         self.in_flight = InFlight()
         self.observed = Observed()
+        self.asked = Asked()
         self.unrecorded: dict[str, actions.End] = {}  # jobs that failed while the disk was full
         self.processes = Processes(self.layout, self.store)
         self.plan = plan.Plan()
@@ -222,7 +224,7 @@ class Daemon:
         self.processes.note(observed, desired.devices())
         observed = self.observed = dataclasses.replace(
             observed, failing=self.processes.failing,
-            transfers=self.progress.note(observed.transfers),
+            transfers=self.progress.note(observed.transfers), asked=self.asked,
         )  # fmt: skip
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):
@@ -295,6 +297,8 @@ class Daemon:
         action, error, now = landed.action, landed.error, time.monotonic()
         name = actions.subject(action)
         wait = self.backoff.setdefault(name, Backoff())
+        if isinstance(action, actions.AskStore):
+            self.asked = self.asked.again(steady.now(), error is None)
         if isinstance(error, JobFailed):
             assert isinstance(action, (actions.Place, actions.Barrier, actions.Detach))
             ending = Ending("Failed", "DeviceReported", str(error), steady.now())
@@ -338,7 +342,11 @@ class Daemon:
             if message:
                 self.store.event(f"Device/{name}", "ActionFailed", message, "Warning")
             return
-        if isinstance(action, actions.Look | actions.AskStore):  # beside whatever else has failed
+        if isinstance(action, actions.AskStore):
+            if message:
+                log.warning("nobody knows whether jobs were taken over: %s", message)
+            return
+        if isinstance(action, actions.Look):  # beside whatever else has failed
             return
         name = actions.job_of(action)
         record = self.store.record(name) or Record(name)

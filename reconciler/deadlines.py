@@ -54,8 +54,9 @@ KILLED_S = 10.0
 STORE_ANSWERS_S = 30.0
 
 # A job that rested goes on when the store has said that it goes on nowhere else; after this,
-# without.
+# without. So much longer for each further job that is asked about with it.
 TAKEN_ANSWERS_S = 10.0
+TAKEN_EACH_S = 0.1
 
 # Who rests for less is not asked about: somebody would have had to take it over meanwhile.
 RESTED_S = 5.0

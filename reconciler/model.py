@@ -417,7 +417,6 @@ class Record:
     error_permanent: bool = False
     incarnation: Count = 1  # rises with each restore and restart
     known: Count = 0  # the newest incarnation in the store that is its own, or that it took over
-    heard_at: Seconds = 0.0  # steady: when the store was asked last whether somebody else has it
     rival: str = ""  # who had it when it was taken over, as the store says; until it is restored
     restarts: Count = 0
     saves: Count = 0  # the highest number that a save or restore has had
@@ -566,6 +565,18 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """When the store was asked last who has the jobs that run (steady), and how many times running
+    it has answered for none."""
+
+    at: float = 0.0
+    silent: int = 0
+
+    def again(self, now: float, answered: bool) -> Asked:
+        return Asked(now, 0 if answered else self.silent + 1)
+
+
+@dataclass(frozen=True)
 class Observed:
     """The fleet as it answers. A device or a rank that is missing here does not exist."""
 
@@ -577,6 +588,7 @@ class Observed:
     transfers: Mapping[str, Transfer] = field(default_factory=dict)  # of each job that has one
     no_saves: str = ""  # why no process can be saved here; empty: it can
     dump_after: float | None = None  # seconds for which a job rests in memory; None: always
+    asked: Asked = Asked()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +36,7 @@ from rankfold.reconciler.deadlines import (
     LAUNCH_S,
     STORE_ANSWERS_S,
     TAKEN_ANSWERS_S,
+    TAKEN_EACH_S,
     TRANSFER_S,
 )
 from rankfold.reconciler.layout import Layout, is_locked, launcher_lock
@@ -46,9 +47,6 @@ _COPY_BYTES = 1 << 20
 
 class CannotLaunch(Exception):
     """A launcher did not start, or a transfer did not begin; the message says why."""
-
-
-TAKEN = 3  # exit status of rankfold.checkpoint.taken
 
 
 class _Told(Struct):
@@ -62,6 +60,21 @@ class _Told(Struct):
     error: str | None = None
     retry: bool = False
     code: str | None = None
+
+
+class _Known(Struct):
+    """A job that the store is asked about: checkpoint/taken.py."""
+
+    folder: str
+    known: int
+
+
+class _Heard(Struct):
+    """What the store says of it."""
+
+    job: str
+    taken: bool
+    why: str
 
 
 class Node:
@@ -285,32 +298,49 @@ class Node:
         """Why this fleet cannot keep its checkpoints at a URL; empty: it can. Begins the store."""
         return self._ask_store("begin", url, STORE_ANSWERS_S)[1]
 
-    def taken(self, url: str, job: str, known: int) -> tuple[bool, str]:
-        """Whether the store says that somebody else has taken over a job since incarnation `known`,
-        and who; or why it cannot be asked."""
-        folder = str(self.layout.job(job).absolute())
-        status, told = self._ask_store("taken", url, TAKEN_ANSWERS_S, job, folder, str(known))
-        return status == TAKEN, told
+    def taken(self, url: str, known: Mapping[str, int]) -> dict[str, tuple[bool, str]]:
+        """Of each of these jobs, of which incarnation `known` is the newest that is ours: whether
+        the store says that somebody else has taken it over, and who; or why it did not answer."""
+        jobs = {
+            job: _Known(str(self.layout.job(job).absolute()), number)
+            for job, number in known.items()
+        }
+        within = TAKEN_ANSWERS_S + TAKEN_EACH_S * (len(jobs) - 1)
+        told, trouble = self._ask_store("taken", url, within, msgspec.json.encode(jobs))
+        whole = told[: told.rfind(b"\n") + 1]
+        answers = {each.job: each for each in msgspec.json.Decoder(_Heard).decode_lines(whole)}
+        return {
+            job: (answers[job].taken, answers[job].why) if job in answers else (False, trouble)
+            for job in jobs
+        }
 
-    def _ask_store(self, what: str, url: str, within: float, *more: str) -> tuple[int, str]:
-        """Exit status and last words of a process that looks at a store, which may hang."""
+    def _ask_store(
+        self, what: str, url: str, within: float, asked: bytes = b""
+    ) -> tuple[bytes, str]:
+        """What a process says that looks at a store, which may hang, and what was wrong with it."""
         limit = min(within, switches.stuck_s())
         module = f"rankfold.checkpoint.{what}"
-        looking = subprocess.Popen(
-            [sys.executable, "-m", module, url, self.fleet(), *more, str(limit)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            env=child_environment(),
-        )  # fmt: skip
+        with open(os.memfd_create("asked"), "w+b") as question:
+            question.write(asked)
+            question.seek(0)
+            looking = subprocess.Popen(
+                [sys.executable, "-m", module, url, self.fleet(), str(limit)],
+                stdin=question, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=child_environment(),
+            )  # fmt: skip
+        told = b""
         try:
-            _, told = looking.communicate(timeout=limit + KILLED_S)
+            told, words = looking.communicate(timeout=limit + KILLED_S)
         except subprocess.TimeoutExpired:
             looking.kill()  # it is stopped; or it waits in the kernel, and ends when that lets it
             with contextlib.suppress(subprocess.TimeoutExpired):
-                looking.communicate(timeout=1.0)
-            return 1, _no_answer(url, limit)
+                told, _ = looking.communicate(timeout=1.0)
+            return told, _no_answer(url, limit)
         if looking.returncode == -signal.SIGALRM:
-            return 1, _no_answer(url, limit)
-        return looking.returncode, _last_words(told) if looking.returncode else ""
+            return told, _no_answer(url, limit)
+        if looking.returncode == 0:
+            return told, ""
+        return told, _last_words(words) or f"{url}: who asked it ended ({looking.returncode})"
 
     def fleet(self) -> str:
         """The name under which this fleet keeps its checkpoints: made once."""

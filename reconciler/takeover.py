@@ -7,8 +7,7 @@ live. For recovery.py: as there, calls that may block are yielded.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,33 +34,39 @@ class Takeover:
         known = self._record(job).known
         if not known:
             return
-        taken, why = yield from self._taken(job, known)
+        taken, why = (yield from self._taken({job: known}))[job]
         if taken:
             raise control.ControlError("taken", why)
         if why:
             text = f"it goes on here, and may have been taken over: {why}"
             self.store.event(f"Job/{job}", "StoreNotAsked", text, "Warning")
 
-    def ask(self, job: str) -> Generator[Sequence[Call], list[Any], Ending | None]:
-        """The end of a job that runs here and goes on elsewhere. A store that cannot be asked ends
-        nothing."""
-        before = self._record(job)
-        taken, why = yield from self._taken(job, before.known)
-        now = self._record(job)
-        if now.step != "placed" or now.ending or now.known != before.known:
-            return None
-        self.store.save(replace(now, heard_at=steady.now()))
-        return Ending("Failed", "TakenOver", why, steady.now()) if taken else None
+    def ask(self, jobs: Sequence[str]
+    ) -> Generator[Sequence[Call], list[Any], dict[str, Ending]]:
+        """The ends of those of these jobs that run here and go on elsewhere.
+
+        Raises ControlError where the store answers for none: that ends nothing.
+        """
+        before = {job: self._record(job).known for job in jobs}
+        answers = yield from self._taken(before)
+        ends = {}
+        for job, (taken, why) in answers.items():
+            now = self._record(job)
+            if taken and now.step == "placed" and not now.ending and now.known == before[job]:
+                ends[job] = Ending("Failed", "TakenOver", why, steady.now())
+        if all(why and not taken for taken, why in answers.values()):
+            raise control.ControlError("unreachable", next(iter(answers.values()))[1])
+        return ends
 
     def _taken(
-        self, job: str, known: int
-    ) -> Generator[Sequence[Call], list[Any], tuple[bool, str]]:
+        self, known: Mapping[str, int]
+    ) -> Generator[Sequence[Call], list[Any], dict[str, tuple[bool, str]]]:
         """As `Node.taken`."""
         url = self.url()  # here: the journal is this thread's
-        (told,) = yield [lambda: self.node.taken(url, job, known)]
-        agreed((told,))
-        taken, why = told
-        return taken, why
+        told = yield [lambda: self.node.taken(url, known)]
+        agreed(told)
+        found: dict[str, tuple[bool, str]] = told[0]
+        return found
 
     def need_gone(self, job: str) -> Steps:
         """Raises ControlError while the copy of a job runs on this machine from which it was taken

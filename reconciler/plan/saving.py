@@ -7,7 +7,18 @@ It is tried again when the next one would be due, never at once.
 
 from __future__ import annotations
 
-from rankfold.reconciler.actions import Action, Barrier, Conclude, End, Save, Upload, subject
+from collections.abc import Sequence
+
+from rankfold.reconciler.actions import (
+    Action,
+    AskStore,
+    Barrier,
+    Conclude,
+    End,
+    Save,
+    Upload,
+    subject,
+)
 from rankfold.reconciler.model import Checkpoint, Ending, Job, Record, Transfer
 from rankfold.reconciler.plan.index import Index
 
@@ -18,9 +29,9 @@ ASKED_TRIES = 3  # of a save that a person requested, where the reason may pass
 ASKED_AGAIN_S = 10.0  # between two of them
 LOOK_AFTER_S = 10.0  # a program has imported what it needs, and opened what it works with
 LOOK_AGAIN_S = 60.0  # whether it still has what cannot be saved
-ASK_STORE_AGAIN_S = 15.0  # whether a job that runs was taken over: a process of 0.2 s each time
+ASK_STORE_AGAIN_S = 15.0  # which jobs that run were taken over: one process of 0.2 s for all
 TRIES = 8  # of an upload, while the job goes on
-WAIT_MAX_S = 300.0  # between two of them
+WAIT_MAX_S = 300.0  # between two of them, and between questions to a store that is silent
 
 
 def due(index: Index, job: Job, record: Record, now: float) -> str:
@@ -51,12 +62,16 @@ def unknown(index: Index, record: Record, now: float) -> bool:
     return bool(record.hindered) and not 0 <= now - record.looked_at < LOOK_AGAIN_S
 
 
-def unheard(record: Record, now: float) -> bool:
-    """Whether the store is to be asked if a placed job goes on elsewhere. An upload asks, too."""
-    if not record.known or record.save is not None or record.held_since is None:
-        return False
-    since = max(record.heard_at, record.held_since)
-    return not 0 <= now - since < ASK_STORE_AGAIN_S
+def asking(index: Index, running: Sequence[Record], now: float) -> Action | None:
+    """What asks the store which of these jobs go on elsewhere: all at once, as soon as one has run
+    unasked for long enough. An upload asks for itself."""
+    asked = index.observed.asked
+    wait = min(WAIT_MAX_S, ASK_STORE_AGAIN_S * 2.0**asked.silent)
+    known = [each for each in running if each.known and each.save is None]
+    begun = (each.held_since for each in known if each.held_since is not None)
+    if any(not 0 <= now - max(asked.at, since) < wait for since in begun):
+        return AskStore(tuple(each.name for each in known))
+    return None
 
 
 def _may_again(record: Record, now: float) -> bool:

@@ -9,7 +9,6 @@ import signal
 
 from rankfold.reconciler.actions import (
     Action,
-    AskStore,
     Barrier,
     Conclude,
     Detach,
@@ -40,8 +39,11 @@ class Steps:
         self.actions: list[Action] = []
         self.converged: set[str] = set()
         self.degraded: set[str] = set()
+        self._running: list[Record] = []
         for name in index.order:
             self._job(name, index.records[name])
+        if ask := saving.asking(index, self._running, now):
+            self.actions.append(ask)
 
     def _job(self, name: str, record: Record) -> None:
         index, job = self.index, self.index.desired.jobs.get(name)
@@ -201,8 +203,8 @@ class Steps:
                 self.actions.append(Barrier(job.name, record.epoch, devices, save=why))
             elif running and saving.unknown(self.index, record, self.now):
                 self.actions.append(Look(job.name, tuple(range(job.world_size))))
-            if running and saving.unheard(record, self.now):
-                self.actions.append(AskStore(job.name))
+            if running:
+                self._running.append(record)
             if running and job.name in self.allocation.degraded:
                 self.degraded.add(job.name)
             elif running and job.name not in self.allocation.waiting:

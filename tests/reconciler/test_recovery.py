@@ -354,16 +354,35 @@ def test_a_job_that_goes_on_elsewhere_is_no_second_copy_here(known: int) -> None
     assert (ending.phase, ending.reason, ending.message) == ("Failed", "TakenOver", said)
 
 
-def test_the_store_is_asked_now_and_then_who_has_a_job_that_it_knows() -> None:
-    place = fleet(job())
+def test_the_store_is_asked_now_and_then_who_has_the_jobs_that_it_knows() -> None:
+    """About all at once, also about one that has just come to it."""
+    place = fleet(job(gpus=1), job("b", gpus=1), job("c", gpus=1))
     turns(place, 60)
-    assert place.questions == 0
+    assert place.questions == []
     place.update("a", known=1)
+    turns(place, 20)
+    place.update("c", known=1)
+    turns(place, 40)
+    assert place.questions == [("a",), ("a",), ("a", "c"), ("a", "c")]
+    place.in_flight = frozenset({"the store of checkpoints"})
     turns(place, 60)
-    assert place.questions == 4
-    place.in_flight = frozenset({"the store about a"})
+    assert len(place.questions) == 4 and place.works("a")
+
+
+def test_a_store_that_does_not_answer_is_asked_ever_later() -> None:
+    place = fleet(job())
+    place.update("a", known=1)
+    place.store_silent = True
+    turns(place, 1000)
+    asked = len(place.questions)
+    assert asked == 6, "after 15, 30, 60, 120, 240 and then every 300 s"
+    turns(place, 600)
+    assert len(place.questions) == asked + 2
+    place.store_silent = False
+    turns(place, 300)
+    asked = len(place.questions)
     turns(place, 60)
-    assert place.questions == 4 and place.works("a")
+    assert len(place.questions) == asked + 4
 
 
 # ---- what cannot be saved ----------------------------------------------------------------------

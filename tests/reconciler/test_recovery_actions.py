@@ -15,6 +15,7 @@ from typing import Any, get_args
 import pytest
 
 from rankfold import control
+from rankfold.checkpoint import store as stores
 from rankfold.reconciler import actions, recovery
 from rankfold.reconciler.act import Executor
 from rankfold.reconciler.inflight import Call, Steps
@@ -493,7 +494,7 @@ CALLING: list[tuple[Json, actions.Action]] = [
     (ON_DISK | {"save": Save(2, "rest", 5.0, "uploading")}, actions.Conclude("a", 2, error="no")),
     ({}, actions.Thaw("a", (0, 1))),
     ({}, actions.Look("a", (0, 1))),
-    ({"known": 1}, actions.AskStore("a")),
+    ({"known": 1}, actions.AskStore(("a",))),
     ({}, actions.Vacate("a", (0, 1))),
     (ON_DISK, actions.Fetch("a", 3, "1-1")),
     (ON_DISK | {"restore": Restore(3, "1-1")}, actions.Fetch("a", 3, "1-1", stuck=True)),
@@ -516,6 +517,8 @@ def test_no_call_of_an_action_needs_the_journal(
     if isinstance(action, actions.Restore) or "dump" in fields:
         scene.fetched(2)
         scene.ranks.settle("a", 2)
+    if isinstance(action, actions.AskStore):
+        stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
     seen = {name: SeenDevice(name, pid=7) for name in DEVICES}
     scene.do(scene.executor.steps(action, Observed(seen)))
 

@@ -8,7 +8,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from rankfold import control
 from rankfold.checkpoint import store as stores
 from rankfold.reconciler import actions, node
+from rankfold.reconciler.act import Temporary
 from rankfold.reconciler.layout import Layout, try_lock
 from rankfold.reconciler.model import NODE, Dump, Observed, Record, Restore
 from rankfold.reconciler.node import Node
@@ -57,52 +59,94 @@ def test_a_dump_is_not_woken_where_its_job_goes_on_elsewhere(
     assert "StoreNotAsked" in scene.events()
 
 
-def test_a_job_that_runs_ends_when_the_store_says_that_it_goes_on_elsewhere(scene: Scene) -> None:
-    """The real store. One that cannot be asked ends nothing, nor does one who has it back."""
-    ask = actions.AskStore("a")
+def test_jobs_that_run_end_when_the_store_says_that_they_go_on_elsewhere(scene: Scene) -> None:
+    """The real store, asked once about all of them. Who has a job back does not end."""
+    others = [f"a{number}" for number in range(40)]
+    for other in others:
+        scene.store.save(replace(scene.record, name=other, save=None, known=1))
+    ask = actions.AskStore(("a", *others))
     scene.update(save=None, known=1)
-    scene.do(scene.executor.steps(ask, Observed()))
-    assert scene.record.ending is None and scene.record.heard_at > 0
     store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
-    store.take("a", 1, owner="here")
-    store.take("a", 2, owner="there:/state/jobs/a")
+    scene.do(scene.executor.steps(ask, Observed()))
+    assert scene.record.ending is None
+    for job in ("a", "a7"):
+        store.take(job, 1, owner="here")
+        store.take(job, 2, owner="there:/state/jobs/a")
     steps = scene.executor.steps(ask, Observed())
-    told = scene.called(next(steps))
+    (call,) = next(steps)
+    told = scene.called([call])
     scene.update(known=3)
     with pytest.raises(StopIteration):
         steps.send(told)
     assert scene.record.ending is None
     scene.update(known=1)
     scene.do(scene.executor.steps(ask, Observed()))
-    ending = scene.record.ending
-    assert ending is not None and (ending.phase, ending.reason) == ("Failed", "TakenOver")
-    assert "incarnation 2, begun by there:/state/jobs/a" in ending.message
+    ends = {each.name: each.ending for each in scene.store.records().values() if each.ending}
+    assert ends.keys() == {"a", "a7"}
+    for ending in ends.values():
+        assert (ending.phase, ending.reason) == ("Failed", "TakenOver")
+        assert "incarnation 2, begun by there:/state/jobs/a" in ending.message
 
 
-def stop_who_asks(stopped: list[int]) -> None:
+def test_a_store_that_cannot_be_asked_ends_nothing_and_that_is_said(scene: Scene) -> None:
+    scene.update(save=None, known=1)
+    with pytest.raises(Temporary, match="has no checkpoints"):
+        scene.do(scene.executor.steps(actions.AskStore(("a",)), Observed()))
+    assert scene.record.ending is None
+
+
+def test_one_job_of_which_the_store_cannot_tell_keeps_nothing_from_the_others(scene: Scene) -> None:
+    store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
+    for job in ("a", "b"):
+        store.take(job, 1, owner="here")
+        store.take(job, 2, owner="there:/state/jobs/a")
+    folder = Path(scene.ranks.layout.checkpoints.removeprefix("file://"))
+    for life in folder.glob("jobs/b/incarnations/*"):
+        life.write_bytes(b"?")
+    answers = scene.ranks.taken(scene.ranks.layout.checkpoints, {"a": 1, "b": 1})
+    assert answers["a"][0] and not answers["b"][0] and answers["b"][1]
+
+
+def look_for_who_asks(do: Callable[[int], None], found: list[int]) -> None:
     """As soon as it is there."""
-    while not stopped:
+    while not found:
         for each in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
             for pid in each.read_text().split():
                 with contextlib.suppress(OSError):
                     if b"rankfold.checkpoint.taken" in Path("/proc", pid, "cmdline").read_bytes():
-                        os.kill(int(pid), signal.SIGSTOP)
-                        stopped.append(int(pid))
+                        do(int(pid))
+                        found.append(int(pid))
+
+
+def meanwhile(do: Callable[[int], None], scene: Scene, jobs: int) -> tuple[int, list[str]]:
+    """Who asked, to whom something was done, and what is then known of the jobs; they are not
+    taken."""
+    found: list[int] = []
+    looking = threading.Thread(target=look_for_who_asks, args=(do, found))
+    looking.start()
+    known = {f"a{number}": 1 for number in range(jobs)}
+    answers = Node(scene.ranks.layout).taken(scene.ranks.layout.checkpoints, known)
+    looking.join(20)
+    assert answers.keys() == known.keys() and not any(taken for taken, _ in answers.values())
+    return found[0], [why for _, why in answers.values()]
 
 
 def test_who_asks_the_store_and_is_stopped_does_not_stay(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running job asks again and again, and no alarm ends who is stopped."""
+    """Running jobs are asked about again and again, and no alarm ends who is stopped; even when it
+    has not read what it is asked."""
     monkeypatch.setattr(node, "KILLED_S", 1.0)
     monkeypatch.setattr(node, "TAKEN_ANSWERS_S", 1.0)
-    stopped: list[int] = []
-    stopping = threading.Thread(target=stop_who_asks, args=(stopped,))
-    stopping.start()
-    taken, why = Node(scene.ranks.layout).taken(scene.ranks.layout.checkpoints, "a", 1)
-    stopping.join(20)
-    assert not taken and "does not answer within 1 s" in why
-    assert leaks.has_ended(stopped[0], 10)
+    monkeypatch.setattr(node, "TAKEN_EACH_S", 0.0)
+    pid, whys = meanwhile(lambda pid: os.kill(pid, signal.SIGSTOP), scene, 1000)
+    assert all("does not answer within 1 s" in why for why in whys)
+    assert leaks.has_ended(pid, 10)
+
+
+def test_who_asks_the_store_and_is_killed_has_not_answered(scene: Scene) -> None:
+    _, whys = meanwhile(lambda pid: os.kill(pid, signal.SIGKILL), scene, 2)
+    assert all("who asked it ended (-9)" in why for why in whys)
 
 
 def test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine(

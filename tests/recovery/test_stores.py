@@ -14,6 +14,7 @@ import pytest
 from rankfold import control
 from rankfold.checkpoint import store as stores
 from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.plan.saving import ASK_STORE_AGAIN_S
 from support import privileges, s3
 from support.command import Rankfold, Specs
 from support.s3 import Line
@@ -193,6 +194,25 @@ def test_a_fleet_that_starts_while_its_store_hangs(far: Far, undisturbed: dict[s
     far.answers()
     far.goes_on()
     assert far.results() == undisturbed
+
+
+@pytest.mark.slow
+def test_who_asks_a_store_that_is_gone_does_so_ever_later(far: Far) -> None:
+    """Whether its jobs that run go on elsewhere: they go on here, and a line says so each time."""
+    log = Layout(far.rankfold.state.path).log
+
+    def told() -> int:
+        return log.read_text().count("nobody knows whether jobs were taken over")
+
+    far.ticks()
+    far.rankfold("checkpoint", far.job.name, "--wait")
+    far.line.becomes("gone")
+    far.rankfold.until(told)
+    time.sleep(ASK_STORE_AGAIN_S)
+    assert told() == 1
+    far.goes_on()
+    assert far.rankfold.until(lambda: told() > 1) and told() == 2
+    assert far.url in log.read_text()
 
 
 # A folder is read-only for what runs in it, root's too, and no mount is left.

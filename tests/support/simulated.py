@@ -15,6 +15,7 @@ from rankfold.reconciler import plan as planner
 from rankfold.reconciler.model import (
     NODE,
     Answer,
+    Asked,
     Desired,
     Dump,
     JobOnDevice,
@@ -50,7 +51,9 @@ class Fleet:
     no_saves: str = ""
     hindered: str = ""  # what launchers say that keeps a rank from being saved
     looks: int = 0  # how often they were asked
-    questions: int = 0  # to the store, whether a job was taken over
+    questions: list[tuple[str, ...]] = field(default_factory=list)  # to the store: about which jobs
+    asked: Asked = field(default_factory=Asked)
+    store_silent: bool = False
     saves_fail: bool = False
     killed_in_a_save: bool = False  # the reconciler: once, when all ranks are frozen
     uploads: str = "done"  # how uploads end: done | retry | failed; or they are slow
@@ -67,7 +70,7 @@ class Fleet:
         return Observed(
             devices, dict(self.ranks), self.host_memory,
             dict.fromkeys(self.failing - devices.keys(), "no such device"),
-            dict(self.transfers), self.no_saves, self.dump_after,
+            dict(self.transfers), self.no_saves, self.dump_after, self.asked,
         )  # fmt: skip
 
     def plan(self) -> planner.Plan:
@@ -221,7 +224,9 @@ class Fleet:
                 self.conclude(action)
             case actions.Thaw(job, ranks):
                 self.set_ranks(job, ranks, "running")
-            case actions.Look() | actions.AskStore():
+            case actions.Look():
+                self.look(action)
+            case actions.AskStore():
                 self.ask(action)
             case actions.Vacate():
                 self.vacate(action)
@@ -416,13 +421,14 @@ class Fleet:
         if action.rest:
             self.update(job, step="vacating", stored=action.checkpoint.id, dump=None)
 
-    def ask(self, action: actions.Look | actions.AskStore) -> None:
+    def ask(self, action: actions.AskStore) -> None:
+        assert all(map(self.works, action.jobs))
+        self.questions.append(action.jobs)
+        self.asked = self.asked.again(self.now, not self.store_silent)
+
+    def look(self, action: actions.Look) -> None:
         job = action.job
         assert self.works(job)
-        if isinstance(action, actions.AskStore):
-            self.questions += 1
-            self.update(job, heard_at=self.now)
-            return
         assert all((job, rank) in self.ranks for rank in action.ranks)
         self.looks += 1
         looked = self.records[job].incarnation
