@@ -441,9 +441,10 @@ class Vacate(OfRank, frozen=True, tag="vacate"):
 
 
 class Restore(OfRank, frozen=True, tag="restore"):
-    """→ Restored. Only of an empty launcher: the rank of the snapshot in `folder` is here, with
-    channel and image, and frozen. Refused as "snapshot" where something does not fit, which is
-    named, or as "unavailable"; then nothing has been started."""
+    """→ Restored. Only of an empty launcher, or of one whose rank is back from that folder and
+    still frozen: the rank of the snapshot in `folder` is here, with channel and image. Refused as
+    "snapshot" where something does not fit, which is named, or as "unavailable"; then nothing has
+    been started."""
 
     folder: FolderPath
 

@@ -204,7 +204,8 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Restore:
-    """Start empty launchers for ranks that have none, and bring all ranks back, frozen."""
+    """Start empty launchers for ranks that have none, and bring all ranks back, frozen: one that is
+    back already says again what it has found."""
 
     job: str
     number: int

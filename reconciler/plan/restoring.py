@@ -62,8 +62,9 @@ def restoring(index: Index, record: Record, now: float) -> Action | None:
     if any(each.state in ("starting", "silent") for each in ranks.values()):
         return None
     missing = tuple(r for r in range(record.fixed.world_size) if r not in ranks)
-    empty = tuple(r for r, each in sorted(ranks.items()) if each.state == "empty")
-    return Restore(record.name, restore.number, missing, tuple(sorted((*missing, *empty))))
+    # Those that are back answer again what they have found, if nobody has written it down.
+    there = tuple(r for r, each in ranks.items() if each.state in ("empty", "frozen"))
+    return Restore(record.name, restore.number, missing, tuple(sorted((*missing, *there))))
 
 
 def living(index: Index, record: Record) -> tuple[int, ...]:

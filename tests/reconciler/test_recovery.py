@@ -554,6 +554,18 @@ def test_a_restore_that_fails_leaves_nothing_and_is_tried_again() -> None:
     assert place.works("a")
 
 
+def test_ranks_that_are_back_are_asked_again_where_nobody_wrote_down_what_they_said() -> None:
+    place = fleet(job())
+    stored(place)
+    wish(place, job())
+    while not place.ranks:
+        before = place.records["a"]
+        place.turn()
+    assert before.restore is not None
+    place.records["a"] = replace(before, step="restoring")  # the reconciler was killed then
+    assert place.plan().actions == (actions.Restore("a", before.restore.number, (), (0, 1)),)
+
+
 def test_an_old_copy_of_a_rank_is_ended_before_anything_is_let_go() -> None:
     place = fleet(job())
     wish(place, job(suspend=True))

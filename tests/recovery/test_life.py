@@ -334,9 +334,14 @@ exec "$@"
 """
 
 
+@pytest.mark.parametrize("point", ["", "restore.sent"], ids=["", "and-the-reconciler-dies"])
 def test_files_that_a_restore_cannot_set_back_are_named(
-    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+    point: str, rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
+    """Also when nobody has heard of it from those who set them back."""
+    dies = job.specs.folder.parent / "dies"
+    if point:
+        rankfold.environment["RANKFOLD_FAULT"] = f"{point}@{dies}"
     job.folder.mkdir()
     old = [job.folder / f"old-{n}" for n in range(1, 5)]
     for file in (*old, job.folder / "removed"):
@@ -353,7 +358,9 @@ def test_files_that_a_restore_cannot_set_back_are_named(
     kept = job.folder / "kept-0"
     kept.rename(job.folder / "away")  # it comes back as another file
     (job.folder / "away").unlink()
+    dies.touch()
     job.apply(gpus=2)
+    assert dies.exists() == (not point), "the point was never reached"
     assert "back to checkpoint 1-1" in rankfold("describe", job.name)
     (told,) = [c["message"] for c in job.status["conditions"] if c["type"] == "FilesDiffer"]
     first = ", ".join(map(str, old[:3]))
