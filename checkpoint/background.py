@@ -19,7 +19,6 @@ import errno
 import fcntl
 import logging
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from rankfold import log
+from rankfold import log, owners
 from rankfold.checkpoint.snapshot import Unfit
 from rankfold.checkpoint.store import (
     Damaged,
@@ -115,7 +114,7 @@ class Place:
     @property
     def owner(self) -> str:
         """Who takes the job in the store: this job's folder on this machine."""
-        return owner(self.folder.parent.parent)
+        return owners.of(self.folder.parent.parent)
 
     def forget(self) -> None:
         """Nothing has been done here yet."""
@@ -244,11 +243,6 @@ def _read_state(folder: Path) -> State:
         return msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
     except (FileNotFoundError, msgspec.MsgspecError):
         return State()
-
-
-def owner(job: Path) -> str:
-    """By which the store knows a job's folder on this machine."""
-    return f"{socket.gethostname()}:{job}"[-255:]
 
 
 def boot() -> str:

@@ -22,7 +22,7 @@ AT_ONCE = 16  # jobs: of a far store each takes two answers
 
 def main(url: str, fleet: str, seconds: str) -> int:
     signal.alarm(max(1, round(float(seconds))))
-    from rankfold.checkpoint.background import owner
+    from rankfold import owners
     from rankfold.checkpoint.store import OldIncarnation, StoreError, open
 
     try:
@@ -34,7 +34,7 @@ def main(url: str, fleet: str, seconds: str) -> int:
     def ask(job: str, folder: str, known: int) -> str:
         taken, why = False, ""
         try:
-            store.refuse_taken(job, known, owner(Path(folder)))
+            store.refuse_taken(job, known, owners.of(Path(folder)))
         except OldIncarnation as error:
             taken, why = True, str(error)
         except (StoreError, OSError, ValueError) as error:

@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rankfold import owners
 from rankfold.checkpoint import background
 from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.background import Place, Work
@@ -58,8 +59,9 @@ def _take(store: Store, place: Place) -> int:
     store.refuse_taken(task.job, task.known, place.owner)
     if life is None or life.incarnation < task.incarnation:
         life = store.take(task.job, task.incarnation, owner=place.owner)
-    if life.incarnation == task.incarnation and life.owner != place.owner:
-        what = f"incarnation {life.incarnation} of {task.job} has been begun by {life.owner}"
+    if life.incarnation == task.incarnation and not owners.same(life.owner, place.owner):
+        who = owners.told(life.owner)
+        what = f"incarnation {life.incarnation} of {task.job} has been begun by {who}"
         raise Refused(task.url, what, "leave the job to it, or restore it here")
     return task.incarnation  # where it is over, the save is refused
 

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from rankfold import control, criu
+from rankfold import control, criu, owners
 from rankfold.reconciler import cgroups, environment, settled, switches
 from rankfold.reconciler.deadlines import (
     HUNG_LOOK_S,
@@ -138,11 +138,10 @@ class Node:
     def lives_at(self, owner: str, job: str, ranks: Iterable[int]) -> Path | None:
         """The other state directory of this machine, known to the store as `owner`, under which
         launchers of a job live. None: there is none, or nobody here can see it."""
-        host, _, name = owner.partition(":")
-        folder = Path(name)
-        if host != socket.gethostname() or folder == self.layout.job(job).absolute():
-            return None
         with contextlib.suppress(OSError):
+            folder = owners.here(owner)
+            if folder is None or folder == self.layout.job(job).absolute():
+                return None
             if any(is_locked(launcher_lock(folder, rank)) for rank in ranks):
                 return folder.parents[1]
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
+from rankfold import owners
 from rankfold.checkpoint.store import documents, names
 from rankfold.checkpoint.store.errors import Damaged, Missing, OldIncarnation, Refused
 from rankfold.checkpoint.store.files import Files
@@ -87,8 +88,9 @@ def begin_life(files: Files, job: str, incarnation: int, origin: Id | None, owne
     now = life(files, job)
     refuse_old(files, job, incarnation, now)
     assert now is not None
-    if (now.owner, now.origin) != (owner, origin):
-        what = f"incarnation {incarnation} of {job} has been begun by {now.owner or 'another'}"
+    if not owners.same(now.owner, owner) or now.origin != origin:
+        who = owners.told(now.owner) or "another"
+        what = f"incarnation {incarnation} of {job} has been begun by {who}"
         raise Refused(files.url, what, "leave the job to it, or begin a later incarnation")
     make_fence(files, job, Id(incarnation, 0))
     return now
@@ -132,7 +134,7 @@ def refuse_old(files: Files, job: str, incarnation: int, now: Life | None) -> No
         what = f"incarnation {incarnation} of {job} has not been begun"
         raise Refused(files.url, what, "take the job first")
     if now.incarnation > incarnation:
-        who = f", begun by {now.owner}" if now.owner else ""
+        who = f", begun by {owners.told(now.owner)}" if now.owner else ""
         what = f"{job} goes on as incarnation {now.incarnation}{who}; {incarnation} is over"
         raise OldIncarnation(files.url, what, "end what is left of it")
 
@@ -141,8 +143,11 @@ def refuse_taken(files: Files, job: str, known: int, owner: str, now: Life | Non
     """Raises where somebody else has begun an incarnation after the newest one, `known`, that
     `owner` had or knew of: whatever number `owner` has come to meanwhile, the job is no longer its
     own. A job that the store has never had from it (0) is not taken from it."""
-    if known and now is not None and now.incarnation > known and now.owner != owner:
-        what = f"{job} goes on as incarnation {now.incarnation}, begun by {now.owner or 'another'}"
+    if not known or now is None or now.incarnation <= known:
+        return
+    if not owners.same(now.owner, owner):
+        who = owners.told(now.owner) or "another"
+        what = f"{job} goes on as incarnation {now.incarnation}, begun by {who}"
         remedy = "leave it there, or take it back with `rankfold resume --from`"
         raise OldIncarnation(files.url, what, remedy)
 

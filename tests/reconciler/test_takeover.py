@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold import control
+from rankfold import control, owners
 from rankfold.checkpoint import store as stores
 from rankfold.reconciler import actions, node
 from rankfold.reconciler.act import Temporary
@@ -149,8 +149,14 @@ def test_who_asks_the_store_and_is_killed_has_not_answered(scene: Scene) -> None
     assert all("who asked it ended (-9)" in why for why in whys)
 
 
+def by_the_host_name(job: Path) -> str:
+    """As stores have it from before there were marks."""
+    return f"{socket.gethostname()}:{job}"
+
+
+@pytest.mark.parametrize("named", [owners.of, by_the_host_name])
 def test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine(
-    scene: Scene, tmp_path: Path
+    named: Callable[[Path], str], scene: Scene, tmp_path: Path
 ) -> None:
     other = Layout(tmp_path / "other")
     other.logs("a").mkdir(parents=True)
@@ -160,7 +166,7 @@ def test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine(
         assert lock is not None
         stored(scene)
         scene.fetched(2)
-        owner = f"{socket.gethostname()}:{other.job('a')}"
+        owner = named(other.job("a"))
         scene.update(restore=Restore(2, "1-1"), incarnation=2, rival=owner)
         again = actions.Restore("a", 2, (0, 1), (0, 1))
         with pytest.raises(control.ControlError, match=f"still runs under {other.state}"):
@@ -184,7 +190,7 @@ def test_who_rests_in_memory_elsewhere_is_not_waited_for(scene: Scene, tmp_path:
         journal.save(Record("a", "detached", 1, fixed=JOB))
     stored(scene)
     scene.fetched(2)
-    owner = f"{socket.gethostname()}:{other.job('a')}"
+    owner = owners.of(other.job("a"))
     scene.update(restore=Restore(2, "1-1"), incarnation=2, rival=owner)
     scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
     assert scene.record.step == "detached"

@@ -1,0 +1,105 @@
+"""By which name the store knows who has a job: a job's folder in a state directory of a machine.
+
+``HOST#MARK:FOLDER``, at most 255 characters. The mark belongs to the state directory on its
+machine: it stays when the machine gets another host name. A state directory that is copied to
+another machine is another one there, and so is one of the same path on a machine made from the same
+image. A name without a mark, as they once were, counts by the host name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+MACHINE = Path("/etc/machine-id")
+_NAME = re.compile(r"(?P<host>[^:#]*)(#(?P<mark>[0-9a-f]{12}))?:(?P<folder>/.*)\Z", re.DOTALL)
+
+
+class _Parts(NamedTuple):
+    host: str
+    mark: str  # empty: it has none
+    folder: Path
+
+
+def of(job: Path) -> str:
+    """Of a job's folder on this machine. Raises OSError where the state directory cannot be
+    written."""
+    state = job.parents[1]
+    own = _own(state) or _make_own(state)
+    return f"{socket.gethostname()}#{_mark(own)}:{job}"[-255:]
+
+
+def same(one: str, other: str) -> bool:
+    a, b = _parts(one), _parts(other)
+    if one == other or a is None or b is None:
+        return one == other
+    known = a.mark == b.mark if a.mark and b.mark else a.host == b.host
+    return known and a.folder == b.folder
+
+
+def here(owner: str) -> Path | None:
+    """The folder of the job, where it is on this machine. Raises OSError where that cannot be
+    looked at."""
+    parts = _parts(owner)
+    if parts is None or len(parts.folder.parents) < 2:
+        return None
+    if not parts.mark:
+        return parts.folder if parts.host == socket.gethostname() else None
+    own = _own(parts.folder.parents[1])
+    return parts.folder if own and _mark(own) == parts.mark else None
+
+
+def told(owner: str) -> str:
+    """For people."""
+    parts = _parts(owner)
+    return f"{parts.host}:{parts.folder}" if parts else owner
+
+
+def _parts(owner: str) -> _Parts | None:
+    found = _NAME.match(owner)
+    return _Parts(found["host"], found["mark"] or "", Path(found["folder"])) if found else None
+
+
+def _mark(own: str) -> str:
+    return hashlib.blake2b(f"{_machine()} {own}".encode(), digest_size=6).hexdigest()
+
+
+def _machine() -> str:
+    """Known by its host name where it has no other name."""
+    with contextlib.suppress(OSError):
+        if (id := MACHINE.read_text().strip()) not in ("", "uninitialized"):
+            return id
+    return socket.gethostname()
+
+
+def _own(state: Path) -> str:
+    """What a state directory has of its own; empty: nothing yet, or only half of it."""
+    with contextlib.suppress(FileNotFoundError):
+        text = (state / "mark").read_text()
+        return text.strip() if text.endswith("\n") else ""
+    return ""
+
+
+def _make_own(state: Path) -> str:
+    """The first of those who make it at the same time makes it for all."""
+    with (state / "mark").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (own := _own(state)):
+            own = secrets.token_hex(16)
+            file.truncate(0)
+            file.write(own + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            folder = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        return own
