@@ -28,10 +28,12 @@ from rankfold.reconciler.deadlines import DETACH_S, RESTED_S, TELL_S
 from rankfold.reconciler.faults import asked_for, point
 from rankfold.reconciler.inflight import Call, Steps
 from rankfold.reconciler.layout import Layout, try_lock
-from rankfold.reconciler.model import Json, Observed, Record, Save
 from rankfold.reconciler.node import CannotLaunch, Node, child_environment
+from rankfold.reconciler.observed import Observed
+from rankfold.reconciler.recorded import Record, Save
 from rankfold.reconciler.recovery import Recovery, used_so_far
 from rankfold.reconciler.store import Store
+from rankfold.reconciler.values import Json
 
 DISCARD: Json = {"discard": True}
 PERMANENT_CODES = ("argument", "bad_request", "unknown_op", "version", "denied")

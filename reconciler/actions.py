@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from rankfold.reconciler.model import Checkpoint, Device, Ending, Job, Json
+from rankfold.reconciler.desired import Device, Job
+from rankfold.reconciler.recorded import Checkpoint, Ending
+from rankfold.reconciler.values import Json
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Barrier:
-    """`save`: a save begins with it, for this reason (model.Save)."""
+    """`save`: a save begins with it, for this reason (recorded.Save)."""
 
     job: str
     epoch: int

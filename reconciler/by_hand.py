@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from rankfold.control import ControlError
 from rankfold.messages import DEVICES_MAX
-from rankfold.reconciler.model import NODE, Checkpoint, Job, Json, Record
+from rankfold.reconciler.desired import Job
 from rankfold.reconciler.operations import Begun, GoBack
 from rankfold.reconciler.plan.fitting import fitting_devices
+from rankfold.reconciler.recorded import NODE, Checkpoint, Record
 from rankfold.reconciler.rows import Object
 from rankfold.reconciler.store import Store
+from rankfold.reconciler.values import Json
 
 RESTING = ("new", "started", "detached", "stored")  # steps from which a job may go back
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rankfold.reconciler.model import Change, Job, Observed, Record
+from rankfold.reconciler.desired import Job
+from rankfold.reconciler.observed import Observed
+from rankfold.reconciler.recorded import Change, Record
 
 
 def devices_now(record: Record) -> int:

@@ -15,8 +15,8 @@ from typing import Any
 
 from rankfold import control
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Json
 from rankfold.reconciler.node import last_lines
+from rankfold.reconciler.values import Json
 
 START_TIMEOUT_S = 30.0
 AGAIN_S = 0.05

@@ -16,9 +16,9 @@ from typing import Any
 import click
 
 from rankfold.reconciler import report
-from rankfold.reconciler.model import Json
 from rankfold.reconciler.rows import Event
 from rankfold.reconciler.store import Store, database
+from rankfold.reconciler.values import Json
 from rankfold.reconciler.words import clock
 
 REDRAW_S = 0.5  # of what `watch` shows on a terminal

@@ -30,25 +30,18 @@ from rankfold.messages import Operation
 from rankfold.reconciler import actions, by_hand, changes, operations, plan, steady, switches
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
+from rankfold.reconciler.desired import Job, Origin
 from rankfold.reconciler.inflight import WORKERS, InFlight, Landed
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
 from rankfold.reconciler.lookout import Lookout
-from rankfold.reconciler.model import (
-    RESTARTING,
-    Answer,
-    Asked,
-    Ending,
-    Job,
-    Json,
-    Observed,
-    Origin,
-    Record,
-)
 from rankfold.reconciler.observe import known_devices, observe
+from rankfold.reconciler.observed import Asked, Observed
 from rankfold.reconciler.processes import Processes
 from rankfold.reconciler.progress import Progress
+from rankfold.reconciler.recorded import RESTARTING, Answer, Ending, Record
 from rankfold.reconciler.sources import Sources, storage_error
 from rankfold.reconciler.store import Store, StoreError
+from rankfold.reconciler.values import Json
 
 log, of_plan = area(__file__), area(plan.__file__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Mapping
 
-from rankfold.reconciler.model import Job
+from rankfold.reconciler.desired import Job
 
 # Names, or patterns of names, of the reconciler's environment that ranks of such jobs have too.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR")

@@ -1,4 +1,4 @@
-"""What is said of a field of desired state beside its type, in one row: see `Job` in model.py.
+"""What is said of a field of desired state beside its type, in one row: see `Job` in desired.py.
 
 The row stands in the dataclass, as the field's metadata. From it come the schema check and the
 defaults (spec.py), what cannot change and what `plan` compares (revision.py), the journal (the

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankfold import control, peers
-from rankfold.reconciler.model import Json
+from rankfold.reconciler.values import Json
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ from rankfold.reconciler.deadlines import (
     TRANSFER_S,
 )
 from rankfold.reconciler.layout import Layout, is_locked, launcher_lock
-from rankfold.reconciler.model import Json, SeenRank, Transfer
+from rankfold.reconciler.observed import SeenRank, Transfer
+from rankfold.reconciler.values import Json
 
 _COPY_BYTES = 1 << 20
 

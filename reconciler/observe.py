@@ -27,17 +27,17 @@ from rankfold.reconciler import switches
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.lookout import Answer, Lookout
-from rankfold.reconciler.model import (
+from rankfold.reconciler.node import Node
+from rankfold.reconciler.observed import (
     Guard,
     JobOnDevice,
     Observed,
     RankOnDevice,
-    Record,
     SeenDevice,
     SeenRank,
     Spent,
 )
-from rankfold.reconciler.node import Node
+from rankfold.reconciler.recorded import Record
 
 HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
 

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from rankfold.messages import Hello, Name, Operation
-from rankfold.reconciler.model import Count, Job, Json, Pool, Ranks, Seconds
+from rankfold.reconciler.desired import Job, Pool
+from rankfold.reconciler.values import Count, Json, Ranks, Seconds
 
 __all__ = ["Attach", "Checkpoint", "GoBack", "Hello", "Override", "Run", "State", "Stop"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Observed
 from rankfold.reconciler.node import last_lines
 from rankfold.reconciler.observe import rank_name
+from rankfold.reconciler.observed import Observed
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.words import silence
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rankfold.reconciler import switches
-from rankfold.reconciler.model import Transfer
+from rankfold.reconciler.observed import Transfer
 
 
 class Progress:

@@ -20,25 +20,16 @@ from rankfold.reconciler.deadlines import DETACH_S, FREEZE_S, SNAPSHOT_S, TELL_S
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.inflight import Call, Steps, agreed
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import (
-    NODE,
-    Answer,
-    Dump,
-    Json,
-    Observed,
-    Record,
-    Restore,
-    Save,
-    count,
-    named,
-)
 from rankfold.reconciler.node import CannotLaunch, Node
+from rankfold.reconciler.observed import Observed
 from rankfold.reconciler.plan import saving
 from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.recorded import NODE, Answer, Dump, Record, Restore, Save
 from rankfold.reconciler.settled import Damaged
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.takeover import Takeover
-from rankfold.reconciler.words import clock, files_amiss, size
+from rankfold.reconciler.values import Json
+from rankfold.reconciler.words import clock, count, files_amiss, named, size
 
 FOR_GOOD = ("undumpable", "unavailable", "snapshot")  # a save fails so again
 

@@ -17,27 +17,20 @@ from typing import Any
 from rankfold.reconciler import plan, sharing
 from rankfold.reconciler.client import reconciler_runs
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
+from rankfold.reconciler.desired import Job
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.lookout import Lookout
-from rankfold.reconciler.model import (
-    NODE,
-    Change,
-    Condition,
-    Job,
-    Json,
-    Observed,
-    Record,
-    SeenDevice,
-    count,
-)
 from rankfold.reconciler.node import last_lines
 from rankfold.reconciler.observe import known_devices, observe
+from rankfold.reconciler.observed import Observed, SeenDevice
 from rankfold.reconciler.processes import still_bad
+from rankfold.reconciler.recorded import NODE, Change, Condition, Record
 from rankfold.reconciler.recovery import used_so_far
 from rankfold.reconciler.revision import Difference
 from rankfold.reconciler.rows import Object
 from rankfold.reconciler.store import Store, database
-from rankfold.reconciler.words import clock, silence, size, some
+from rankfold.reconciler.values import Json
+from rankfold.reconciler.words import clock, count, silence, size, some
 
 FORMAT_VERSION = 1
 RESTING = ("started", "detached", "vacating", "stored", "restoring")  # steps on no device

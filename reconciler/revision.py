@@ -9,13 +9,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rankfold.reconciler.desired import Desired, Job, Origin
 from rankfold.reconciler.environment import change_in_words, changed_names
 from rankfold.reconciler.environment import names as names_of
 from rankfold.reconciler.fields import fields_of
-from rankfold.reconciler.model import NODE, Desired, Job, Origin, Record, count
+from rankfold.reconciler.recorded import NODE, Record
 from rankfold.reconciler.rows import Object
 from rankfold.reconciler.spec import Fault, File, Loaded
-from rankfold.reconciler.words import some
+from rankfold.reconciler.words import count, some
 
 
 def revision_faults(

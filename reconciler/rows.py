@@ -14,16 +14,8 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from rankfold.reconciler.model import (
-    Count,
-    Desired,
-    Job,
-    ObjectName,
-    Origin,
-    Pool,
-    Ranks,
-    Seconds,
-)
+from rankfold.reconciler.desired import Desired, Job, Origin, Pool
+from rankfold.reconciler.values import Count, ObjectName, Ranks, Seconds
 
 
 class Override(TypedDict, total=False):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rankfold import paths
 from rankfold.reconciler import yamldoc
+from rankfold.reconciler.desired import Job
 from rankfold.reconciler.fields import fields_of
-from rankfold.reconciler.model import Job, Json
+from rankfold.reconciler.values import Json
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rankfold.messages import CHUNK_BYTES
-from rankfold.reconciler.model import (
-    Condition,
-    JobOnDevice,
-    Json,
-    Observed,
-    Record,
-    SeenDevice,
-)
+from rankfold.reconciler.observed import JobOnDevice, Observed, SeenDevice
+from rankfold.reconciler.recorded import Condition, Record
+from rankfold.reconciler.values import Json
 
 TOLD = {  # by the name of the proxies' counter
     "squashed": "operationsSquashed",

@@ -16,10 +16,10 @@ from pathlib import Path
 from rankfold import control, service
 from rankfold.log import area
 from rankfold.reconciler import spec
+from rankfold.reconciler.desired import Job, Origin
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.git import masked
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Job, Json, Origin
 from rankfold.reconciler.node import Node
 from rankfold.reconciler.operations import Attach
 from rankfold.reconciler.revision import (
@@ -30,6 +30,7 @@ from rankfold.reconciler.revision import (
     store_faults,
 )
 from rankfold.reconciler.store import Store
+from rankfold.reconciler.values import Json
 from rankfold.reconciler.watch import Reader, Reading, Revision
 
 log = area(__file__)

@@ -18,9 +18,10 @@ from typing import Any
 
 from rankfold.messages import DEVICES_MAX
 from rankfold.reconciler import yamldoc
+from rankfold.reconciler.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.fields import fields_of
-from rankfold.reconciler.model import Desired, Device, Job, Json, Origin, Pool
 from rankfold.reconciler.schemas import ENV, default_of, load_schema, schema_faults, validator, walk
+from rankfold.reconciler.values import Json
 
 KINDS = ("Pool", "Job", "Policy")
 API_VERSION = "rankfold/v1alpha1"

@@ -21,18 +21,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rankfold.reconciler.model import (
-    Change,
-    Desired,
-    Job,
-    Json,
-    Origin,
-    Pool,
-    Record,
-    to_json,
-)
+from rankfold.reconciler.desired import Desired, Job, Origin, Pool
+from rankfold.reconciler.recorded import Change, Record, to_json
 from rankfold.reconciler.rows import META, ActionRow, Event, Object, ObjectRow, Override, desired_of
 from rankfold.reconciler.spec import Loaded
+from rankfold.reconciler.values import Json
 
 SCHEMA_VERSION = 1
 EVENTS_KEPT = 10_000

@@ -14,8 +14,8 @@ from typing import Any
 from rankfold import control
 from rankfold.reconciler import steady
 from rankfold.reconciler.inflight import Call, Steps, agreed
-from rankfold.reconciler.model import Ending, Record
 from rankfold.reconciler.node import Node
+from rankfold.reconciler.recorded import Ending, Record
 from rankfold.reconciler.store import Store, StoreError
 
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from rankfold.reconciler import spec
 from rankfold.reconciler.git import Git, GitError, is_elsewhere, masked
-from rankfold.reconciler.model import Json
+from rankfold.reconciler.values import Json
 
 REST_S = 0.05  # a directory is read when nothing in it has changed for so long
 RESTLESS_S = 10.0  # and is reported as unreadable when it never rests

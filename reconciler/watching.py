@@ -14,8 +14,8 @@ from typing import NoReturn
 from rankfold import control
 from rankfold.reconciler.client import NoReconciler, Reconciler
 from rankfold.reconciler.console import last_event, live_view, print_events, say
-from rankfold.reconciler.model import Json
 from rankfold.reconciler.store import StoreError
+from rankfold.reconciler.values import Json
 
 POLL_S = 0.1
 AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 5.0

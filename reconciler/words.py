@@ -5,9 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from rankfold.reconciler.model import Json
+from rankfold.reconciler.recorded import NODE
+from rankfold.reconciler.values import Json
 
 NAMED_MAX = 3
+
+
+def count(number: int, thing: str) -> str:
+    """``1 rank``, ``2 ranks``"""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def named(id: str) -> str:
+    """A checkpoint, or the dump, that a job goes on from."""
+    return "the dump on this node" if id == NODE else f"checkpoint {id}"
 
 
 def silence(who: str, since: float, pid: int = 0) -> str:

@@ -14,9 +14,9 @@ from rankfold.reconciler.client import NoReconciler, Reconciler
 from rankfold.reconciler.commands.common import POLL_S, answering, fail
 from rankfold.reconciler.console import say
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Json
 from rankfold.reconciler.node import Node
 from rankfold.reconciler.store import Store as Journal
+from rankfold.reconciler.values import Json
 
 # Of what a save writes into the manifest: recovery.py.
 BEGUN = ("world_size", "device", "device_type", "master_port", "epoch", "time")

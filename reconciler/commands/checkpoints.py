@@ -17,9 +17,9 @@ from rankfold.reconciler.commands.common import (
 )
 from rankfold.reconciler.console import say
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Json
 from rankfold.reconciler.node import Node
 from rankfold.reconciler.store import Store as Journal
+from rankfold.reconciler.values import Json
 
 if TYPE_CHECKING:  # where it is needed, for few commands open a store
     from rankfold.checkpoint.store import Manifest, Store

@@ -19,10 +19,12 @@ from rankfold.reconciler.commands.common import (
     terminating,
 )
 from rankfold.reconciler.console import say
+from rankfold.reconciler.desired import Job
 from rankfold.reconciler.git import is_elsewhere
-from rankfold.reconciler.model import Job, Json, count
 from rankfold.reconciler.rows import desired_of
+from rankfold.reconciler.values import Json
 from rankfold.reconciler.watching import Watching
+from rankfold.reconciler.words import count
 
 
 @click.command()

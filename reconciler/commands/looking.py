@@ -19,10 +19,11 @@ from rankfold.reconciler.commands.common import (
     terminating,
 )
 from rankfold.reconciler.console import blocks_of, event_line, say, tables
+from rankfold.reconciler.desired import Job
 from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Job, Json
 from rankfold.reconciler.store import Store, database
+from rankfold.reconciler.values import Json
 from rankfold.reconciler.words import clock
 
 

@@ -15,9 +15,11 @@ from rankfold.reconciler import report, spec
 from rankfold.reconciler.client import Reconciler
 from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
 from rankfold.reconciler.console import say
+from rankfold.reconciler.desired import Device, Job, Pool
 from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Device, Job, Json, Pool, to_json
+from rankfold.reconciler.recorded import to_json
+from rankfold.reconciler.values import Json
 from rankfold.reconciler.yamldoc import unusable
 
 SAVE_EVERY_S = 600  # a job that may be restarted

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from rankfold.reconciler import sharing
-from rankfold.reconciler.model import (
-    RESTARTING,
-    Condition,
-    Job,
-    Observed,
-    Record,
-    count,
-    named,
-)
+from rankfold.reconciler.desired import Job
+from rankfold.reconciler.observed import Observed
 from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.recorded import RESTARTING, Condition, Record
+from rankfold.reconciler.words import count, named
 
 OPAQUE = "opaque code: "  # so begin alarms about it (proxy/core/loop/guard.c)
 APART = "; its ranks share nothing any more"

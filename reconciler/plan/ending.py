@@ -15,9 +15,11 @@ from rankfold.reconciler.actions import (
     Signal,
     Vacate,
 )
-from rankfold.reconciler.model import RESTARTING, Ending, Job, Record, count
+from rankfold.reconciler.desired import Job
 from rankfold.reconciler.plan import restoring, saving
 from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.recorded import RESTARTING, Ending, Record
+from rankfold.reconciler.words import count
 
 KILL_AFTER_S = 5.0  # a rank that has to end gets SIGTERM, then SIGKILL
 RESTARTABLE = ("RankFailed", "LauncherLost", "DeviceLost", "DeviceReported")

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from rankfold.reconciler.model import Device, Job, Json, Record
+from rankfold.reconciler.desired import Device, Job
+from rankfold.reconciler.recorded import Record
+from rankfold.reconciler.values import Json
 
 
 @dataclass(eq=False)

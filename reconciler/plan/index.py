@@ -8,18 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rankfold.reconciler.model import (
-    Condition,
-    Desired,
-    Device,
-    Job,
-    JobOnDevice,
-    Observed,
-    Record,
-    SeenDevice,
-    SeenRank,
-)
+from rankfold.reconciler.desired import Desired, Device, Job
+from rankfold.reconciler.observed import JobOnDevice, Observed, SeenDevice, SeenRank
 from rankfold.reconciler.plan.fitting import may_use
+from rankfold.reconciler.recorded import Condition, Record
 from rankfold.reconciler.words import silence
 
 HOLDING = ("joining", "running", "stopping", "cut", "failed")  # a proxy's job states that use it

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from rankfold.reconciler.model import Condition, Job, Record, count
+from rankfold.reconciler.desired import Job
 from rankfold.reconciler.plan.fitting import Groups
 from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.recorded import Condition, Record
+from rankfold.reconciler.words import count
 
 
 class HostMemory:

@@ -7,11 +7,12 @@ one; what was begun of a restore that fails is ended again.
 
 from __future__ import annotations
 
-from rankfold.reconciler import model
+from rankfold.reconciler import recorded
 from rankfold.reconciler.actions import Action, End, Fetch, Rest, Restore, Vacate
-from rankfold.reconciler.model import NODE, Ending, Record, named
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.saving import taken_over, waited
+from rankfold.reconciler.recorded import NODE, Ending, Record
+from rankfold.reconciler.words import named
 
 
 def vacating(index: Index, record: Record) -> Action:
@@ -52,7 +53,7 @@ def restoring(index: Index, record: Record, now: float) -> Action | None:
     restore, ranks = record.restore, index.ranks(record.name)
     if restore is None:  # as far as the dump goes: nothing had to be fetched
         assert record.dump is not None
-        restore = model.Restore(record.dump.number, NODE)
+        restore = recorded.Restore(record.dump.number, NODE)
     assert record.fixed is not None
     if restore.failed or any(each.state == "exited" for each in ranks.values()):
         live = living(index, record)

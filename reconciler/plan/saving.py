@@ -19,8 +19,10 @@ from rankfold.reconciler.actions import (
     Upload,
     subject,
 )
-from rankfold.reconciler.model import Checkpoint, Ending, Job, Record, Transfer
+from rankfold.reconciler.desired import Job
+from rankfold.reconciler.observed import Transfer
 from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.recorded import Checkpoint, Ending, Record
 
 CUT_WITHIN_S = 120.0  # a job that does not come to a cut for so long goes on unsaved
 SAVE_AGAIN_S = 60.0  # a save whose reconciler was killed is gone on with for so long
@@ -35,7 +37,7 @@ WAIT_MAX_S = 300.0  # between two of them, and between questions to a store that
 
 
 def due(index: Index, job: Job, record: Record, now: float) -> str:
-    """Why a placed job should be saved now (model.Save.why); empty: it should not."""
+    """Why a placed job should be saved now (recorded.Save.why); empty: it should not."""
     if record.save is not None:
         return ""
     if record.asked and _may_again(record, now):

@@ -197,7 +197,7 @@ FILES = [
 ]  # fmt: skip
 
 CHANGES, RECOVERY = "reconciler/changes.py", "reconciler/recovery.py"
-MODEL, STORE = "reconciler/model.py", "reconciler/store.py"
+RECORDED, STORE = "reconciler/recorded.py", "reconciler/store.py"
 ON_FIGURES = "tests/reconciler/test_figures.py::"
 ON_PAUSE = "test_a_pause_lasts_from_the_first_device_s_cut_to_the_last_one_s_release"
 SHARING, ON_SHARING = "reconciler/sharing.py", "tests/reconciler/test_sharing.py::"
@@ -213,15 +213,15 @@ FIGURES = [
            ON_SHARING + "test_beyond_five_percent_there_is_a_condition_with_what_most_of_it_is"),
     Mutant("overhead-for-another-reason", SHARING, "max(REASONS, key=", "min(REASONS, key=",
            ON_SHARING + "test_beyond_five_percent_there_is_a_condition_with_what_most_of_it_is"),
-    Mutant("no-pause-at-all", MODEL, "else max(0.0, end - start)", "else 0.0",
+    Mutant("no-pause-at-all", RECORDED, "else max(0.0, end - start)", "else 0.0",
            ON_FIGURES + ON_PAUSE),
-    Mutant("resumed-pause-from-the-cut", MODEL,
+    Mutant("resumed-pause-from-the-cut", RECORDED,
            "self.placed_at if self.from_gpus == 0 else self.cut_at", "self.cut_at",
            ON_FIGURES + "test_a_resumed_job_s_pause_begins_with_its_placement"),
-    Mutant("suspension-ends-with-a-release", MODEL,
+    Mutant("suspension-ends-with-a-release", RECORDED,
            "self.freed_at if self.to_gpus == 0 else self.released_at", "self.released_at",
            ON_FIGURES + "test_a_suspended_job_s_pause_ends_when_its_devices_are_seen_free"),
-    Mutant("converged-at-once", MODEL, "max(0.0, self.converged_at - self.wanted_at)", "0.0",
+    Mutant("converged-at-once", RECORDED, "max(0.0, self.converged_at - self.wanted_at)", "0.0",
            ON_FIGURES + ON_PAUSE),
     Mutant("pause-from-the-last-cut", CHANGES, "cut_at=min(", "cut_at=max(", ON_FIGURES + ON_PAUSE),
     Mutant("pause-to-the-first-release", CHANGES, "last = max(", "last = min(",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankfold.reconciler import daemon, watch
-from rankfold.reconciler.model import Json
+from rankfold.reconciler.values import Json
 
 
 def test_an_action_that_fails_again_waits_twice_as_long_up_to_a_bound() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rankfold.reconciler import plan, report
-from rankfold.reconciler.model import Desired, Device, Job, Pool
+from rankfold.reconciler.desired import Desired, Device, Job, Pool
 from rankfold.reconciler.revision import differences
 from support.simulated import Fleet
 

@@ -9,15 +9,9 @@ from typing import Any
 import pytest
 
 from rankfold.reconciler import changes, steady
-from rankfold.reconciler.model import (
-    Change,
-    Ending,
-    Job,
-    JobOnDevice,
-    Observed,
-    Record,
-    SeenDevice,
-)
+from rankfold.reconciler.desired import Job
+from rankfold.reconciler.observed import JobOnDevice, Observed, SeenDevice
+from rankfold.reconciler.recorded import Change, Ending, Record
 from rankfold.reconciler.recovery import used_so_far
 from rankfold.reconciler.store import EVENTS_KEPT, Store
 

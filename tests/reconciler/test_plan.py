@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfold.reconciler import actions, plan
-from rankfold.reconciler.model import Desired, Device, Job, JobOnDevice, Pool, Record
+from rankfold.reconciler.desired import Desired, Device, Job, Pool
+from rankfold.reconciler.observed import JobOnDevice
 from rankfold.reconciler.plan.ending import KILL_AFTER_S
+from rankfold.reconciler.recorded import Record
 from support.simulated import Fleet
 
 GIB = 1 << 30

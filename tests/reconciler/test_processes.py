@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Observed, SeenDevice
+from rankfold.reconciler.observed import Observed, SeenDevice
 from rankfold.reconciler.processes import BAD_AFTER, Processes, still_bad
 from rankfold.reconciler.store import Store
 

@@ -18,28 +18,25 @@ from rankfold import control
 from rankfold.checkpoint import store as stores
 from rankfold.reconciler import actions, recovery
 from rankfold.reconciler.act import Executor
+from rankfold.reconciler.desired import Job, Origin
 from rankfold.reconciler.inflight import Call, Steps
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import (
+from rankfold.reconciler.node import CannotLaunch, Node
+from rankfold.reconciler.observed import JobOnDevice, Observed, SeenDevice
+from rankfold.reconciler.plan import saving
+from rankfold.reconciler.recorded import (
     NODE,
     Answer,
     Checkpoint,
     Dump,
     Ending,
-    Job,
-    JobOnDevice,
-    Json,
-    Observed,
-    Origin,
     Record,
     Restore,
     Save,
-    SeenDevice,
 )
-from rankfold.reconciler.node import CannotLaunch, Node
-from rankfold.reconciler.plan import saving
 from rankfold.reconciler.recovery import Recovery
 from rankfold.reconciler.store import Store
+from rankfold.reconciler.values import Json
 
 JOB = Job("a", ("true",), "/", 2, 2)
 DEVICES = ("p/soft-0", "p/soft-1")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankfold.reconciler import spec, watch
-from rankfold.reconciler.model import Record
+from rankfold.reconciler.recorded import Record
 from rankfold.reconciler.revision import cut_files, emptied_files, revision_faults
 from rankfold.reconciler.store import Store
 from support.command import JOB, POOL, Rankfold, Specs

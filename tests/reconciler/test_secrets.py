@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from rankfold.interpose.launcher import config as of_launcher
 from rankfold.reconciler import environment, spec
 from rankfold.reconciler.cli import cli
+from rankfold.reconciler.desired import Job
 from rankfold.reconciler.environment import INHERITED
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model import Job
 from support.command import JOB, Rankfold, Specs
 
 SECRET = "hunter2-7519"

@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 
 from rankfold.reconciler import sharing
-from rankfold.reconciler.model import (
-    Desired,
+from rankfold.reconciler.desired import Desired, Job
+from rankfold.reconciler.observed import (
     Guard,
-    Job,
     JobOnDevice,
     Observed,
     RankOnDevice,
-    Record,
     SeenDevice,
     Spent,
 )
 from rankfold.reconciler.plan.conditions import conditions
 from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.recorded import Record
 
 A, B = "local/soft-0", "local/soft-1"
 RECORD = Record("gpt", step="placed", epoch=2, placement=(A, A, B, B))

@@ -16,8 +16,9 @@ import yaml
 
 from rankfold import paths
 from rankfold.reconciler import spec, yamldoc
+from rankfold.reconciler.desired import Desired, Job
 from rankfold.reconciler.fields import fields_of
-from rankfold.reconciler.model import Checkpoint, Desired, Job, Record
+from rankfold.reconciler.recorded import Checkpoint, Record
 from rankfold.reconciler.revision import save_faults, store_faults
 
 JOB = """\

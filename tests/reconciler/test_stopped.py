@@ -18,8 +18,8 @@ import pytest
 from rankfold import control
 from rankfold.reconciler import node as nodes
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
-from rankfold.reconciler.model import Transfer
 from rankfold.reconciler.node import Node, write_atomically
+from rankfold.reconciler.observed import Transfer
 from rankfold.reconciler.progress import Progress
 from support.command import Rankfold, Specs
 from support.leaks import State

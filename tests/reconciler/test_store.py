@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler.model import Change, Device, Ending, Job, Origin, Pool, Record
+from rankfold.reconciler.desired import Device, Job, Origin, Pool
+from rankfold.reconciler.recorded import Change, Ending, Record
 from rankfold.reconciler.store import Store, StoreError, database
 from support.leaks import State
 

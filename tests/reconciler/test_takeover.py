@@ -19,8 +19,9 @@ from rankfold.checkpoint import store as stores
 from rankfold.reconciler import actions, node
 from rankfold.reconciler.act import Temporary
 from rankfold.reconciler.layout import Layout, try_lock
-from rankfold.reconciler.model import NODE, Dump, Observed, Record, Restore
 from rankfold.reconciler.node import Node
+from rankfold.reconciler.observed import Observed
+from rankfold.reconciler.recorded import NODE, Dump, Record, Restore
 from rankfold.reconciler.store import Store
 from support import leaks
 

@@ -12,22 +12,17 @@ from typing import assert_never
 
 from rankfold.reconciler import actions
 from rankfold.reconciler import plan as planner
-from rankfold.reconciler.model import (
-    NODE,
-    Answer,
+from rankfold.reconciler.desired import Desired
+from rankfold.reconciler.observed import (
     Asked,
-    Desired,
-    Dump,
     JobOnDevice,
     Observed,
-    Record,
-    Restore,
-    Save,
     SeenDevice,
     SeenRank,
     Transfer,
 )
 from rankfold.reconciler.plan import saving
+from rankfold.reconciler.recorded import NODE, Answer, Dump, Record, Restore, Save
 
 
 @dataclass
