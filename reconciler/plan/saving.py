@@ -68,7 +68,7 @@ def asking(index: Index, running: Sequence[Record], now: float) -> Action | None
     """What asks the store which of these jobs go on elsewhere: all at once, as soon as one has run
     unasked for long enough. An upload asks for itself."""
     asked = index.observed.asked
-    wait = min(WAIT_MAX_S, ASK_STORE_AGAIN_S * 2.0**asked.silent)
+    wait = _doubled(ASK_STORE_AGAIN_S, asked.silent)
     known = [each for each in running if each.known and each.save is None]
     begun = (each.held_since for each in known if each.held_since is not None)
     if any(not 0 <= now - max(asked.at, since) < wait for since in begun):
@@ -217,4 +217,9 @@ def _stands_still(index: Index, record: Record) -> bool:
 
 def waited(tries: int, tried_at: float, now: float) -> bool:
     """Whether what has been tried so often, last then, may be tried again."""
-    return tries == 0 or not 0 <= now - tried_at < min(WAIT_MAX_S, 2.0**tries)
+    return tries == 0 or not 0 <= now - tried_at < _doubled(1.0, tries)
+
+
+def _doubled(first_s: float, times: int) -> float:
+    """A wait that doubles each time; a store may be away for weeks."""
+    return min(WAIT_MAX_S, first_s * 2.0 ** min(times, 20))

@@ -414,7 +414,7 @@ SAVES = [
            "return AskStore(tuple(each.name for each in known))",
            "return AskStore(tuple(each.name for each in known[:1]))",
            ON_RECOVERY + "test_the_store_is_asked_now_and_then_who_has_the_jobs_that_it_knows"),
-    Mutant("silent-store-asked-as-often", SAVING, "ASK_STORE_AGAIN_S * 2.0**asked.silent",
+    Mutant("silent-store-asked-as-often", SAVING, "_doubled(ASK_STORE_AGAIN_S, asked.silent)",
            "ASK_STORE_AGAIN_S",
            ON_RECOVERY + "test_a_store_that_does_not_answer_is_asked_ever_later"),
     Mutant("saves-wait-for-a-clock-set-back", SAVING,

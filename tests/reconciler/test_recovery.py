@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from rankfold.reconciler import actions
 from rankfold.reconciler.desired import Desired, Device, Job, Pool
-from rankfold.reconciler.observed import RankOnDevice, Transfer
+from rankfold.reconciler.observed import Asked, RankOnDevice, Transfer
 from rankfold.reconciler.plan import saving
 from rankfold.reconciler.recorded import NODE, RESTARTING, Record, Save
 from support.simulated import Fleet
@@ -374,6 +374,18 @@ def test_a_store_that_does_not_answer_is_asked_ever_later() -> None:
     asked = len(place.questions)
     turns(place, 60)
     assert len(place.questions) == asked + 4
+
+
+def test_a_store_that_is_away_for_weeks_is_waited_for() -> None:
+    """Who rests there, or is to come back from there, is tried again and again."""
+    assert saving.waited(5000, 0.0, saving.WAIT_MAX_S)
+    assert not saving.waited(5000, 0.0, saving.WAIT_MAX_S - 1)
+    place = fleet(job())
+    place.update("a", known=1)
+    place.asked = Asked(place.now, 5000)
+    place.store_silent = True
+    turns(place, 600)
+    assert place.questions and place.works("a")
 
 
 # ---- what cannot be saved ----------------------------------------------------------------------
