@@ -514,10 +514,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+_NEVER = 1 << 62  # so many nanoseconds, or collectives, do not come; the core adds to it
+
+
 def _validate() -> int:
     """At which collectives of a communicator contents are compared; 0: never."""
     try:
-        return max(0, int(os.environ.get("RANKFOLD_VALIDATE", VALIDATE)))
+        return min(_NEVER, max(0, int(os.environ.get("RANKFOLD_VALIDATE", VALIDATE))))
     except ValueError:
         sys.exit("rankfold-proxy: RANKFOLD_VALIDATE is not a number")
 
@@ -525,8 +528,9 @@ def _validate() -> int:
 def _quantum_ns() -> int:
     """How long a rank may keep the device while others want it; 0: as long as it does anyway."""
     try:
-        return max(0, int(1e9 * float(os.environ.get("RANKFOLD_QUANTUM", 0))))
-    except (ValueError, OverflowError):
+        seconds = float(os.environ.get("RANKFOLD_QUANTUM", 0))
+        return 0 if seconds <= 0 else _NEVER if 1e9 * seconds >= _NEVER else int(1e9 * seconds)
+    except ValueError:  # of a number that is none, too
         sys.exit("rankfold-proxy: RANKFOLD_QUANTUM is not a number of seconds")
 
 

@@ -33,7 +33,8 @@ def of(job: Path) -> str:
     written."""
     state = job.parents[1]
     own = _own(state) or _make_own(state)
-    return f"{socket.gethostname()}#{_mark(own)}:{job}"[-255:]
+    who = f"{socket.gethostname()}#{_mark(own)}:"
+    return who + str(job)[-(255 - len(who)) :]  # of a long path the end, but always whose it is
 
 
 def same(one: str, other: str) -> bool:

@@ -111,3 +111,5 @@ def test_a_long_path_fits_the_store(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     name = owners.of(folder / "jobs/gpt")
     assert len(json.dumps(name)) == 257 and owners.same(name, owners.of(folder / "jobs/gpt"))
+    (folder / "mark").unlink()  # as on another machine
+    assert not owners.same(name, owners.of(folder / "jobs/gpt"))

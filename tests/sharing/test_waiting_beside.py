@@ -53,3 +53,16 @@ def test_it_goes_on_when_its_time_slice_is_over(
     with Fleet(state, 2, memory=128 * MiB, workers=2) as fleet:
         expected = ended(fleet.start("wide", command, [0, 1]))
         assert ended(fleet.start("folded", command, [0, 0])) == expected
+
+
+@pytest.mark.parametrize(
+    ("switch", "value"),
+    [("RANKFOLD_QUANTUM", "1e11"), ("RANKFOLD_QUANTUM", "inf"), ("RANKFOLD_VALIDATE", "9" * 30)],
+)
+def test_a_number_beyond_all_bounds_means_never(
+    switch: str, value: str, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(switch, value)
+    program = cuda.build(cuda.PROGRAMS / "waits_beside.cu")
+    with Fleet(state, 1, memory=128 * MiB, workers=2) as fleet:
+        ended(fleet.start("folded", [str(program), "2", "kernel", "0"], [0, 0]))
