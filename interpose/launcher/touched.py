@@ -44,6 +44,7 @@ class Touched:
         self.journal = journal_of(config)
         self.kept = self.journal.with_suffix(".kept")  # see kept.py
         self.is_ours = Ours(config)
+        self._logs = config.logs
         self._running = running
         self._group: fanotify.Group | None = None
         self._file = -1  # of the journal, once something was written
@@ -68,6 +69,8 @@ class Touched:
             return
         for path, why in unseen.items():
             log.warning("files in %s are not seen, and not saved: %s", path, why)
+        with contextlib.suppress(OSError):  # else each line of any rank wakes all launchers
+            self._group.ignore(self._logs)
 
     @property
     def seen(self) -> bool:
@@ -275,16 +278,16 @@ def journal_of(config: Config) -> Path:
 
 
 class Ours:
-    """Whether a path is nothing of the rank's: what it finds hidden, its logs, the kernel's."""
+    """Whether a path is nothing of the rank's: what it finds hidden, the logs, the kernel's."""
 
     def __init__(self, config: Config):
         real = os.path.realpath
         self._work = real(config.workdir)
         self._hidden = tuple(real(folder) for folder in config.hidden)
-        self._logs = frozenset((real(config.log("out")), real(config.log("err"))))
+        self._logs = real(config.logs)
 
     def __call__(self, path: str) -> bool:
-        if path in self._logs or _within(path, room.FOLDER):
+        if _within(path, self._logs) or _within(path, room.FOLDER):
             return True
         for folder in self._hidden:
             if _within(path, folder):

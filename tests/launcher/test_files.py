@@ -115,6 +115,36 @@ def test_looking_ends_while_somebody_writes_on_and_on(tmp_path: Path) -> None:
         assert looked > 0 and list(group.events()), "what came meanwhile is for the next look"
 
 
+def test_files_in_an_ignored_folder_are_not_heard_of(tmp_path: Path) -> None:
+    privileges.need_criu()
+    ignored = tmp_path / "ignored"
+    ignored.mkdir()
+    with contextlib.closing(fanotify.Group()) as group:
+        group.mark(str(tmp_path))
+        group.ignore(str(ignored))
+        for folder in (ignored, tmp_path):
+            with (folder / f"in {folder.name}").open("a") as file:
+                list(group.events())
+                file.write("x")
+        heard = [event for event in group.events() if event.pid == os.getpid()]
+    names = [event.place.name for event in heard if event.place]
+    assert names and set(names) == {f"in {tmp_path.name}"}
+
+
+def test_what_ranks_print_wakes_no_launcher(place: Tree) -> None:
+    launched = place.start("lines")
+    logs = f"fanotify ino:{os.stat(launched.config['logs']).st_ino:x} "
+    marks = [
+        line
+        for info in Path(f"/proc/{launched.pid}/fdinfo").iterdir()
+        for line in info.read_text().splitlines()
+        if line.startswith(logs)
+    ]
+    kill(launched)
+    assert len(marks) == 1
+    assert int(marks[0].partition("ignored_mask:")[2].split()[0], 16) & fanotify.MODIFY
+
+
 @pytest.mark.parametrize("rig", [0, 1], ids=["again", "elsewhere"])
 def test_files_are_set_back_to_what_they_were(place: Tree, rig: int) -> None:
     furnish(place.tree)
