@@ -134,6 +134,18 @@ def test_what_is_copied_each_time_is_not_taken(make: Make) -> None:
     assert adopt(second, f) == DONE
 
 
+def test_what_another_had_to_copy_is_taken_and_then_tried_for_oneself(make: Make) -> None:
+    world, f, first, second = computed(make)
+    assert adopt(second, f) == DONE
+    own(first, 0)  # and the second is told
+    for key, then in ((78, DONE), (79, NONE)):
+        f = work(world, (0, CELLS), key=key)
+        compute(first, f, key)
+        assert adopt(second, f) == then
+        own(second, 0)
+        second.write(0, 1)
+
+
 def test_what_is_not_taken_is_as_it_was(make: Make) -> None:
     """Of two pages one is not the same: so nobody has what was to be, not even in the other."""
     world = make(2, 8)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import Phase
 
 from . import test_adopting as adopting
+from . import test_apart as apart
 from . import test_beneath as beneath
 from . import test_checking as checking
 from . import test_copies as copies
@@ -47,7 +48,9 @@ def rules(*modules: ModuleType) -> Iterator[Callable[[Make], None]]:
             yield from (partial(rule, **case) for case in cases)
 
 
-RULES = tuple(rules(sharing, beneath, handing, forgetting, copies, adopting, checking, requests))
+RULES = tuple(
+    rules(sharing, apart, beneath, handing, forgetting, copies, adopting, checking, requests)
+)
 
 
 def test_seeded_faults_fit_the_source() -> None:

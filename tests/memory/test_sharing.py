@@ -6,7 +6,7 @@ import pytest
 
 from .device import CELL, CELLS, CHUNK, NOT_READY, ZEROS
 from .steps import own, same, scarce, sharers, together
-from .world import ACTIVATE, COPY, DEV_BASE, PREFETCH, PRIVATE, SAVE, Make, Rank, World, addr_of
+from .world import ACTIVATE, COPY, DEV_BASE, PREFETCH, PRIVATE, SAVE, Make, World, addr_of
 
 ALL = 2**32 - 1  # pages
 
@@ -141,48 +141,6 @@ def test_what_was_copied_is_not_shared_again_before_it_is_written(make: Make) ->
         assert rank.refs(0) == 1
     second.write(0, 1)
     assert world.lib.memory_merge(first.memory) == 0 and first.refs(0) == 2
-
-
-def turns_apart(first: Rank, second: Rank) -> int:
-    """How often one of them comes to run before what they hold alike is one chunk again."""
-    world = first.world
-    for turn in range(1, 200):
-        rank = (first, second)[turn % 2]
-        world.lib.memory_activated(rank.memory)
-        assert world.lib.memory_merge(rank.memory) == 0
-        if first.refs(0) == 2:
-            return turn
-    return 200
-
-
-def test_what_is_copied_each_time_is_left_apart_for_longer_each_time(make: Make) -> None:
-    """Until a work that is done for both shows that it pays."""
-    world = make(2, 4)
-    first, second = world.ranks
-    same(first, second)
-    found = []
-    for value in range(1, 9):
-        found.append(turns_apart(first, second))
-        if value == 7:
-            together(second, [first, second], 0, CELLS, 100)
-            second.end()
-            world.lib.memory_close_shared(second.memory, ALL)
-        for rank in (second, first):
-            own(rank, 0)
-            rank.write(0, value)
-    assert found == [1, 3, 7, 15, 31, 63, 127, 3]
-
-
-def test_nothing_is_left_apart_where_memory_is_scarce(make: Make) -> None:
-    world = make(2, 4)
-    first, second = world.ranks
-    same(first, second)
-    scarce(first)
-    for value in range(1, 9):
-        assert turns_apart(first, second) == 1
-        for rank in (second, first):
-            own(rank, 0)
-            rank.write(0, value)
 
 
 def test_a_work_for_all_who_share_is_seen_by_all(make: Make) -> None:

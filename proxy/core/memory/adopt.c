@@ -34,11 +34,12 @@ static bool all_written(struct rank_memory *m, const struct foreseen *f, each_pa
 	return true;
 }
 
-/* What is kept was copied to be written: its rank is on its way to do so. What has been copied each
- * time would be again. */
-static bool free_to_go(struct rank_memory *m, uint32_t page)
+/* What is kept was copied to be written: its rank is on its way to do so. What it has copied each
+ * time it would again. */
+static bool free_to_go(struct rank_memory *m, uint32_t index)
 {
-	return m->pages[page].chunk && !m->pages[page].kept && !sharing_stays_apart(m, page);
+	const struct page *page = &m->pages[index];
+	return page->chunk && !page->kept && (page->told || !sharing_stays_apart(m, index));
 }
 
 static bool given(struct rank_memory *m, uint32_t page) { return sharing_giver(m, page) != NULL; }
@@ -52,6 +53,7 @@ static bool forgotten(struct rank_memory *m, uint32_t page)
 static bool taken(struct rank_memory *m, uint32_t page)
 {
 	const struct rank_memory *o = sharing_giver(m, page);
+	m->pages[page].told = false;                      /* it tries for itself */
 	if (o->pages[page].chunk == m->pages[page].chunk) /* a page of two ranges */
 		return true;
 	return !page_guard(sharing_giver(m, page), page) &&

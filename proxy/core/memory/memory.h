@@ -132,6 +132,7 @@ struct page {
 	bool open;            /* shared, and can be written for all who share it */
 	bool kept;            /* copied to be written: shared no more before it is */
 	uint8_t wary;         /* of sharing it, which has been in vain (sharing.c) */
+	bool told;            /* of that, by another rank that has tried */
 	uint64_t apart_until; /* a turn of the device's */
 	struct chunk *chunk;  /* NULL: not resident */
 	uint64_t blank;       /* contents + 1: what lies there counts for nothing (forget.c) */

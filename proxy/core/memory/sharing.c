@@ -15,6 +15,11 @@
 
 static bool quiet(const struct rank_memory *m) { return !m->inflight && !memory_moving(m); }
 
+static bool refers(const struct rank_memory *m, uint64_t page, const struct chunk *c)
+{
+	return c && m->pages[page].chunk == c;
+}
+
 static bool owned(const struct page *page)
 {
 	return !page->chunk || (!page->guarded && (!page->open || page->chunk->refs == 1));
@@ -87,6 +92,14 @@ static int guard_others(const struct rank_memory *m, uint32_t page)
 	return error;
 }
 
+static void pays(const struct rank_memory *m, uint32_t page)
+{
+	const struct device_memory *d = m->device;
+	for (uint32_t i = 0; i < d->count; i++)
+		if (refers(d->all[i], page, m->pages[page].chunk))
+			d->all[i]->pages[page].wary = 0;
+}
+
 int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	uint64_t from, to;
@@ -98,7 +111,7 @@ int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 		error = quiet(m) ? guard_others(m, (uint32_t)from) : CU_NOT_READY;
 		if (!error)
 			error = page_open(m, (uint32_t)from, page->chunk->refs > 1);
-		m->pages[from].wary = 0; /* it pays */
+		pays(m, (uint32_t)from);
 	}
 	return error;
 }
@@ -147,11 +160,6 @@ int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint3
 }
 
 /* ---- who shares ---- */
-
-static bool refers(const struct rank_memory *m, uint64_t page, const struct chunk *c)
-{
-	return c && m->pages[page].chunk == c;
-}
 
 static bool there(const struct page *page) { return page->buffers || page->chunk; }
 
@@ -277,13 +285,26 @@ int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page
 	return error;
 }
 
+/* What one had to copy before it wrote, the others write, too: none of them tries before the rest.
+ * Who shares it by now copies it next, and knows why. */
 void sharing_was_in_vain(struct rank_memory *m, uint32_t index)
 {
-	struct page *page = &m->pages[index];
+	const struct device_memory *d = m->device;
+	const struct page *page = &m->pages[index];
+	if (page->told && d->turns < page->apart_until)
+		return;
 	uint32_t wary = 2u * page->wary + 1;
-	page->wary = (uint8_t)(wary < WARY_MAX ? wary : WARY_MAX);
-	/* Half a round more: the last one's next chance to share it is still to be missed. */
-	page->apart_until = m->device->turns + (2u * page->wary + 1) * m->device->count / 2;
+	wary = wary < WARY_MAX ? wary : WARY_MAX;
+	/* Each misses so many chances, and one more if its turn is yet to come. */
+	uint64_t until = d->turns + (wary + 1ull) * d->count - 1;
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct page *its = &d->all[i]->pages[index];
+		if (d->all[i]->group != m->group || !its->buffers)
+			continue;
+		its->wary = (uint8_t)wary;
+		its->apart_until = until;
+		its->told = its != page;
+	}
 }
 
 bool sharing_ample(const struct device_memory *d)
