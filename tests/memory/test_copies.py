@@ -536,6 +536,32 @@ def test_who_is_alone_keeps_nothing_twice(make: Make) -> None:
         assert world.memory.swapped_out == moved + CHUNK and first.read(0) == (1,) * CELLS
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_saved_leaves_the_image_a_few_pages_at_a_time(make: Make, again: bool) -> None:
+    """Of who is alone; and what is saved again meanwhile is all there."""
+    world = make(1, 32)
+    (first,) = world.ranks
+    first.memory.alone = True
+    same(first, pages=20)
+    assert first.ask(SAVE, stay=True)
+    world.settle()
+    world.lib.memory_changes(first.memory)
+    for page in range(20):
+        first.write(page, 7)
+    found = []
+    while any(first.memory.pages[page].in_image for page in range(20)):
+        holes = world.memory.holes
+        world.turn()
+        found.append(world.memory.holes - holes)
+        if again:
+            assert first.ask(SAVE, stay=True)
+            world.settle()
+            assert first.in_image() == first.model
+            return
+        assert len(found) < 5
+    assert found == [8, 8, 4] and world.lib.memory_on_host(first.memory, False).spare == 0
+
+
 def test_a_copy_of_what_was_there_goes_when_something_else_does(make: Make) -> None:
     """To the image; or, of a page that stays, when its rank comes to run."""
     for leaves in (False, True):
@@ -573,6 +599,7 @@ def test_what_was_saved_is_not_copied_again(make: Make, single: bool) -> None:
     moved, spared = world.memory.swapped_out, world.memory.spared
     if not single:
         world.lib.memory_changes(first.memory)
+        world.turn()
         assert first.memory.pages[0].in_image
     assert first.ask(SAVE)
     world.settle()

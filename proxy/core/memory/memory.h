@@ -214,6 +214,7 @@ struct rank_memory {
 	struct page *pages; /* HEAP_PAGES of them, mostly untouched */
 	uint32_t *live;     /* indices of pages that are there */
 	uint32_t live_count, live_room;
+	uint32_t unlooked; /* the first of them may lie in the image as they were saved */
 	uint32_t dying;    /* live, but no buffer's any more: unmapped when nothing runs */
 	uint32_t missing;  /* live but not resident */
 	uint32_t guarded;  /* resident pages that are guarded or open */

@@ -67,5 +67,6 @@ bool move_add(struct rank_memory *, uint32_t page, enum move_kind);
 void moves_drop(struct rank_memory *); /* of those in, what is not submitted */
 bool moves_pump(struct device_memory *);
 void moves_are_of_before(struct rank_memory *); /* what they copy, and what was saved */
+bool moves_forget_saved(struct rank_memory *);  /* some of that; true: it took a while */
 
 #endif

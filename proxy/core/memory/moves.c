@@ -80,6 +80,7 @@ void moves_drop(struct rank_memory *m)
 
 /* ---- submission ---- */
 
+#define FORGOTTEN 8u /* pages of an image in a turn */
 #define PREPARING 2u /* moves under way for who is prepared: whoever needs room waits for these */
 
 enum outcome { WAITS, SUBMITTED, ENDED }; /* ENDED: the rest of the list is dropped */
@@ -385,12 +386,31 @@ bool memory_saved(const struct rank_memory *m)
 
 void moves_are_of_before(struct rank_memory *m)
 {
-	for (uint32_t i = 0; i < m->live_count; i++) {
-		struct page *page = &m->pages[m->live[i]];
-		if (page->saved && m->alone) /* nobody to make room for: no second copy */
-			image_punch(m, m->live[i]);
-		page->saved = false;
-	}
+	for (uint32_t i = 0; i < m->live_count; i++)
+		m->pages[m->live[i]].saved = false;
+	m->unlooked = m->live_count;
 	for (uint32_t i = 0; i < m->move_count; i++)
 		m->moves[i].changes = true;
+}
+
+/* Where nobody makes room there is no second copy of what has changed since it was saved. A few
+ * pages in a turn, since each takes the system as long as a kernel. */
+bool moves_forget_saved(struct rank_memory *m)
+{
+	uint32_t most = FORGOTTEN;
+	if (!m->alone)
+		m->unlooked = 0;
+	if (!m->unlooked || m->request.state || memory_moving(m))
+		return false; /* what is being saved lies there */
+	while (m->unlooked && most) {
+		if (--m->unlooked >= m->live_count)
+			continue; /* freed since */
+		uint32_t index = m->live[m->unlooked];
+		const struct page *page = &m->pages[index];
+		if (!page->chunk || !page->in_image || page->saved)
+			continue;
+		image_punch(m, index);
+		most--;
+	}
+	return true;
 }

@@ -407,6 +407,8 @@ bool memory_turn(struct device_memory *d)
 		do
 			d->progress |= moves_pump(d);
 		while (serve_one(d));
+	for (uint32_t i = 0; i < d->count; i++)
+		d->progress |= moves_forget_saved(d->all[i]);
 	bool changed = d->progress;
 	d->progress = false;
 	return changed;
