@@ -18,6 +18,7 @@ MUTANTS = [
     Mutant("dropped-ack", "\t\t\tack++;", "\t\t\t;"),
     Mutant("early-ack", "if (b->stopping && r->round == n)", "if (b->stopping)"),
     Mutant("one-ack-too-few", "c->ack >= living", "c->ack + 1 >= living"),
+    Mutant("one-more-round-all-the-same", " || !c->offers)", ")"),
     Mutant("forgotten-need", "b->stopping |= m->b > 0;", ""),
     Mutant("need-not-summed", "c->need += m->b;", ""),
     Mutant("window-ignored", "return r->round < resolved + tandem_window(r);", "return true;"),

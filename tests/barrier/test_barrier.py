@@ -31,8 +31,14 @@ def barrier(tmp_path_factory: pytest.TempPathFactory) -> Native:
 @relaxed
 @given(seed=st.integers(0, 2**32))
 def test_a_data_parallel_job_stops_within_two_mini_batches(barrier: Native, seed: int) -> None:
-    """Also when all ranks run ahead: the meta-allreduce alone decides, after one round for all."""
-    properties.tandem_decides(barrier, seed)
+    """Also when all ranks run ahead."""
+    properties.stops_soon(barrier, seed)
+
+
+@relaxed
+@given(seed=st.integers(0, 2**32))
+def test_a_job_stops_where_it_stands_if_no_round_is_under_way(barrier: Native, seed: int) -> None:
+    properties.stops_where_it_stands(barrier, seed)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,7 +69,8 @@ def test_a_seeded_fault_is_noticed(mutant: mutants.Mutant, tmp_path: Path) -> No
     faulty = native.load(native.build(tmp_path, changed, mutant.name, warnings=False), HEADER)
     with pytest.raises(Violation):
         for seed in range(150):
-            properties.tandem_decides(faulty, seed)
+            properties.stops_soon(faulty, seed)
+            properties.stops_where_it_stands(faulty, seed)
             for kind in KINDS:
                 properties.always_consistent(faulty, kind, seed)
 

@@ -20,7 +20,8 @@
  *
  * Stage two, the cut vector, completes the first (rounds of other communicators, sends) and
  * stands in for it where it cannot decide: no communicator spans the job, ranks use them in
- * different orders (OFF), a rank has exited, or the caller hurries.
+ * different orders (OFF), a rank has exited, or the caller hurries; and where it need not: no
+ * device has offered a round when the request comes, and to wait for the next would gain nothing.
  *   FREEZE    rounds are held; devices report how many each rank has issued (COUNT, REPORTED)
  *   TARGET    per communicator the maximum over its members; a rank runs up to it
  *   RAISE     a rank that owes a round, but whose next record is one past another target, needs

@@ -270,7 +270,9 @@ void coordinator_receive(struct barrier *b, const struct barrier_message *m)
 		c->wanted = true;
 		if (c->stage == STOPPED)
 			lead_cut(b, m->from);
-		if (!c->living[m->from]) /* it has no rank whose need would spread */
+		/* It has no rank whose need would spread; or no round is under way, which could spread
+		 * it: where they stand is as good as where they would after the next one. */
+		if (!c->living[m->from] || !c->offers)
 			lead_freeze(b);
 		lead_stop(b);
 		break;
