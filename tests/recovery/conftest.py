@@ -20,6 +20,8 @@ from rankfold.reconciler.layout import Layout
 from support.command import Rankfold, Specs
 from support.leaks import State
 
+from .clock import Clock
+
 GPT = REPOSITORY / "examples/gpt"
 STEPS, RANKS = 120, 2
 
@@ -29,6 +31,13 @@ def rankfold(state: State) -> Iterator[Rankfold]:
     command = Rankfold(state, {**os.environ, "RANKFOLD_LINGER": "0.5"})
     yield command
     command.end()
+
+
+@pytest.fixture
+def clock(rankfold: Rankfold) -> Iterator[Clock]:
+    found = Clock(rankfold.state.folder, rankfold)
+    yield found
+    found.end()
 
 
 class Trained:

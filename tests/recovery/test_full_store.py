@@ -1,9 +1,13 @@
 """The store's disk is full while a job is saved by the clock: the job goes on, what there was of it
-stays whole, and when there is room all goes on by itself."""
+stays whole, and when there is room all goes on by itself. A save that has none for too long is
+given up, and the next one is made."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +16,13 @@ import cuda
 import pytest
 from fleet.neighbour import NAME, Neighbour
 
+from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.plan import saving
 from support import disk
 from support.command import Rankfold, Specs
 from support.leaks import State
 
+from .clock import Clock
 from .test_life import POLICY, kill_everything
 
 
@@ -31,38 +38,99 @@ def rankfold(place: Path, rankfold: Rankfold) -> Rankfold:
     return rankfold
 
 
-def test_a_store_that_fills_up(place: Path, rankfold: Rankfold, specs: Specs) -> None:
-    store = place / "store"
+class Saved(Neighbour):
+    """A job with two checkpoints to keep, in a store of its own."""
 
-    def ids() -> list[str]:
-        return [each["id"] for each in rankfold.job(NAME)["checkpoints"]]
+    def __init__(self, store: Path, rankfold: Rankfold, specs: Specs, interval: str):
+        super().__init__(rankfold, specs, cuda.build(cuda.PROGRAMS / "until_told.cu"))
+        specs.write("policy.yaml", POLICY.format(url=store))
+        self.apply(extra=f"checkpoint: {{interval: {interval}, keep: 2}}")
 
-    def not_saved() -> Any:
-        found = rankfold.job(NAME)["conditions"]
+    def ids(self) -> list[str]:
+        return [each["id"] for each in self.rankfold.job(NAME)["checkpoints"]]
+
+    def not_saved(self) -> Any:
+        found = self.rankfold.job(NAME)["conditions"]
         return next((each for each in found if each["type"] == "NotSaved"), None)
 
-    job = Neighbour(rankfold, specs, cuda.build(cuda.PROGRAMS / "until_told.cu"))
-    specs.write("policy.yaml", POLICY.format(url=store))
-    job.apply(extra="checkpoint: {interval: 3s, keep: 2}")
-    rankfold.until(ids)
+    def comes_back(self) -> None:
+        """From its newest checkpoint, when nothing of it is left but that."""
+        kill_everything(self.rankfold, NAME)
+        self.rankfold("apply", "-f", str(self.specs.folder), "--wait")
+        assert self.rankfold.job(NAME)["restarts"] == 1
+        assert f"back to checkpoint {self.ids()[-1]}" in self.rankfold("describe", NAME)
+
+
+def test_a_store_that_fills_up(place: Path, rankfold: Rankfold, specs: Specs) -> None:
+    store = place / "store"
+    job = Saved(store, rankfold, specs, "3s")
+    rankfold.until(job.ids)
     ballast = disk.fill(place)
-    said = rankfold.until(not_saved)
+    said = rankfold.until(job.not_saved)
     assert said["reason"] == "UploadFailed" and f"{store}" in said["message"]
     assert "No space left on device; make room" in said["message"]
-    before = ids()
+    before = job.ids()
     for _ in range(2):
         job.goes_on()
         listed = json.loads(rankfold("store", "list", str(store), "-o", "json"))
-        assert [each["id"] for each in listed["checkpoints"]] == ids() == before
+        assert [each["id"] for each in listed["checkpoints"]] == job.ids() == before
         rankfold("store", "check", str(store))  # nothing that counts is half there
         assert rankfold.job(NAME)["phase"] == "Running"
-        assert rankfold.until(not_saved)["reason"] == "UploadFailed"
+        assert rankfold.until(job.not_saved)["reason"] == "UploadFailed"
 
     ballast.unlink()
-    rankfold.until(lambda: ids()[-1] != before[-1] and not not_saved())
-    kill_everything(rankfold, NAME)
-    rankfold("apply", "-f", str(specs.folder), "--wait")
-    assert rankfold.job(NAME)["restarts"] == 1
-    assert "back to checkpoint" in rankfold("describe", NAME)
+    rankfold.until(lambda: job.ids()[-1] != before[-1] and not job.not_saved())
+    job.comes_back()
+    rankfold("store", "check", str(store))
+    job.finish()
+
+
+def test_a_save_that_never_has_room_is_given_up_and_the_next_is_made(
+    place: Path, clock: Clock, rankfold: Rankfold, specs: Specs
+) -> None:
+    """What is waited between two attempts, minutes in all, is over for a reconciler that begins
+    when the clock has jumped: each attempt but the first is another one's."""
+    store = place / "store"
+    job = Saved(store, rankfold, specs, "0s")
+    saves = Layout(rankfold.state.path).job(NAME) / "saves"
+    before = [rankfold("checkpoint", NAME, "--wait").strip()]
+    ballast = disk.fill(place)
+    asked = rankfold.start("checkpoint", NAME, "--wait")
+
+    def attempts() -> int:
+        """As many as are over. All that is known of them goes when the save is given up."""
+        try:
+            text = "".join(each.read_text() for each in saves.glob("*/log"))
+        except FileNotFoundError:
+            text = ""
+        return saving.TRIES if asked.poll() is not None else text.count("No space left on device")
+
+    def another(seen: int) -> int:
+        rankfold.until(lambda: attempts() > seen)
+        return attempts()
+
+    hours, seen, now = itertools.count(1), 0, another(0)
+    while now < saving.TRIES:
+        assert rankfold.until(job.not_saved)["reason"] == "UploadFailed"
+        job.goes_on()
+        os.kill(rankfold.reconciler_pid(), signal.SIGKILL)
+        clock.jump(next(hours))
+        rankfold("apply", "-f", str(specs.folder))
+        seen, now = now, another(now)
+    assert seen == saving.TRIES - 1, "given up too early"
+    _, err = asked.communicate(timeout=60)
+    assert asked.returncode == 1 and "was not saved" in err and "No space left on device" in err
+    said = job.not_saved()
+    assert said["reason"] == "SaveFailed"
+    assert "No space left on device; make room" in said["message"]
+    assert job.ids() == before and not list(saves.iterdir())
+    rankfold("store", "check", str(store))
+    job.goes_on()
+
+    ballast.unlink()
+    after = rankfold("checkpoint", NAME, "--wait").strip()
+    assert job.ids() == [*before, after] and not job.not_saved()
+    assert rankfold.job(NAME)["phase"] == "Running" and rankfold.job(NAME)["restarts"] == 0
+    job.comes_back()
     rankfold("store", "check", str(store))
     job.finish()
