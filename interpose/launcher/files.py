@@ -32,6 +32,7 @@ from rankfold import fanotify
 from rankfold.interpose.launcher import flags, reached, sparse
 from rankfold.interpose.launcher.journal import Name
 from rankfold.interpose.launcher.kept import SMALL, Content, Kept
+from rankfold.interpose.launcher.lost import GONE
 from rankfold.interpose.launcher.touched import Ours
 
 VERSION = 1
@@ -119,7 +120,8 @@ def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -
     names |= _behind_links(names, touched, opened.ours)
     (snapshot / FOLDER).mkdir(mode=0o700)
     found = [(path, status) for path in names if (status := reached.status(path))]
-    found.sort(key=lambda each: each[1].st_ctime_ns)
+    # What has lost a name becomes a link to what other ranks may have set back, not the reverse.
+    found.sort(key=lambda each: (each[0] in opened.lost, each[1].st_ctime_ns))
     kept.thin({key_of(identity(status)): status.st_size for _, status in found})
     with shared_notes(snapshot) as shared:
         taking = _Taking(snapshot, shared.setdefault("taken", {}), opened, kept)
@@ -330,14 +332,15 @@ def _above(names: dict[str, bool], entries: list[Entry], works_in: set[str]) -> 
 class Opened:
     """Files that processes have open or mapped: `written` may be written to, `read` may not;
     `mapped`, by device and inode, may be written to through memory. `works_in`: the folders in
-    which the processes are."""
+    which the processes are. `lost`: names that files have only now, see lost.py; what has one
+    counts as written."""
 
-    def __init__(self, pids: Iterable[int], ours: Ours):
+    def __init__(self, pids: Iterable[int], ours: Ours, lost: set[str]):
         self.written: set[str] = set()
         self.mapped: set[tuple[int, int]] = set()
         self.read: set[str] = set()
         self.works_in: set[str] = set()
-        self.ours = ours
+        self.ours, self.lost = ours, lost
         for pid in pids:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 self.works_in.add(os.readlink(f"/proc/{pid}/cwd"))
@@ -348,14 +351,14 @@ class Opened:
 
     def _descriptors(self, process: str) -> None:
         for number in os.listdir(f"{process}/fd"):
-            path = os.readlink(f"{process}/fd/{number}")
+            path = self._name(os.readlink(f"{process}/fd/{number}"))
             if not self._is_file(path, os.stat(f"{process}/fd/{number}")):
                 continue
             info = Path(f"{process}/fdinfo/{number}").read_text()
             flags = re.search(r"^flags:\s*([0-7]+)", info, re.MULTILINE)
             assert flags is not None
             reads = int(flags[1], 8) & os.O_ACCMODE == os.O_RDONLY
-            (self.read if reads else self.written).add(path)
+            (self.read if reads and path not in self.lost else self.written).add(path)
 
     def _maps(self, maps: Path) -> None:
         seen = set()
@@ -364,7 +367,7 @@ class Opened:
             if len(words) < 6 or (words[5], words[1]) in seen:
                 continue
             seen.add((words[5], words[1]))
-            path = words[5].replace("\\012", "\n")
+            path = self._name(words[5].replace("\\012", "\n"))
             status = of_input(path)
             if status is None or not self._is_file(path, status):
                 continue
@@ -372,7 +375,11 @@ class Opened:
                 self.written.add(path)
                 self.mapped.add((status.st_dev, status.st_ino))
             else:
-                self.read.add(path)
+                (self.written if path in self.lost else self.read).add(path)
+
+    def _name(self, told: str) -> str:
+        name = told.removesuffix(GONE)
+        return name if name in self.lost else told
 
     def _is_file(self, path: str, status: os.stat_result) -> bool:
         """Whether that is the file's name, and the file one of the rank's."""

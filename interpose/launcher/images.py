@@ -1,4 +1,5 @@
-"""What is changed in the images that CRIU wrote: calls that the dump interrupted begin anew.
+"""What is changed in the images that CRIU wrote: calls that the dump interrupted begin anew, and
+files that had lost their name are opened by it.
 
 A dump takes threads out of the system calls they wait in. The kernel restarts most of them; those
 with a relative timeout, and some that look at sockets or System V's things, would return EINTR,
@@ -9,6 +10,10 @@ the call into AX, the instruction pointer before the instruction. It waits its w
 An image is two magic numbers, then for each entry its length (u32) and a message of protobuf
 (``core.proto``, ``core-x86.proto`` of CRIU). Values keep their place and length: a varint may be
 longer than it need be.
+
+A file that has lost the name by which it was opened, and has another one, CRIU links to a name of
+its own, which it takes away again where the rank goes on, and which a restore would look for. It
+has the lost name when it is restored (lost.py), so that is forgotten.
 """
 
 from __future__ import annotations
@@ -36,11 +41,27 @@ _THREAD_INFO, _TASK, _THREAD = 2, 3, 5
 _SIGNALS_OF_TASK, _SIGNALS_OF_THREAD, _SIGNALS = 10, 9, 1
 _REGISTERS = 2
 _AX, _ORIG_AX, _IP = 11, 16, 17
+_REMAP_TYPE, _LINKED = 3, 0  # of remap_file_path_entry
 
 
 def mend(folder: Path) -> int:
     """In all images of threads in `folder`. How many threads had been interrupted."""
+    _forget_links(folder / "remap-fpath.img")
     return sum(_mend_one(path) for path in sorted(folder.glob("core-*.img")))
+
+
+def _forget_links(path: Path) -> None:
+    if not path.exists():
+        return
+    data = bytearray(path.read_bytes())
+    kept, at = data[:_MAGICS], _MAGICS
+    while at < len(data):
+        (length,) = struct.unpack_from("<I", data, at)
+        end = at + 4 + length
+        if Message(data, at + 4, end).number(_REMAP_TYPE) != _LINKED:
+            kept += data[at:end]
+        at = end
+    path.write_bytes(kept)
 
 
 def threads(folder: Path) -> set[int]:

@@ -27,6 +27,7 @@ from rankfold.interpose.launcher import (
     handshake,
     interposer,
     interrupted,
+    lost,
     process,
     room,
     snapshots,
@@ -272,6 +273,7 @@ class Rest:
             raise ControlError("busy", f"rank {self.held.config.rank} is frozen")
         assert self.held.started is not None
         rank, pids = self.held.started, self._pids()  # who works for us later is not theirs
+        seen = self.held.touched.seen
 
         def examined(told: Message | None) -> None:
             if told is None:
@@ -280,7 +282,8 @@ class Rest:
                 request.reply(**told)
 
         self.held.workers.start(
-            lambda: {"hindrances": undumpable.find_running(rank, pids)[:HINDRANCES_MAX]}, examined
+            lambda: {"hindrances": undumpable.find_running(rank, pids, seen)[:HINDRANCES_MAX]},
+            examined,
         )
         return None
 
@@ -488,6 +491,7 @@ class Rest:
         criu.restore(images, hold, self.freezer.path, self.freezer.parent)
 
     def _after_criu(self, folder: str, about: snapshots.About, status: int) -> None:
+        lost.forget(about.lost)
         if status != 0:
             killed = self._given_up or f"CRIU was killed ({status})"
             why = snapshots.why_not(folder) if status > 0 else killed
@@ -615,7 +619,7 @@ def _written(
     image: int,
     calls: interrupted.Calls,
 ) -> Message:
-    hindrances = undumpable.find(rank, pids)
+    hindrances = undumpable.find(rank, pids, touched.seen)
     if hindrances:
         return {"code": "undumpable", "message": "; ".join(hindrances[:HINDRANCES_MAX])}
     try:

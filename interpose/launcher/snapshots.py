@@ -14,11 +14,11 @@ import json
 import os
 import platform
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.interpose.launcher import channel, criu, files, images, putting, sparse
+from rankfold.interpose.launcher import channel, criu, files, images, lost, putting, sparse
 from rankfold.interpose.launcher.kept import Kept
 from rankfold.interpose.launcher.touched import Touched
 
@@ -37,8 +37,9 @@ class About:
     """What a snapshot says of itself. `pid`: of the rank's first process, inside. `interposer`: the
     digest of its libraries, null if it preloads none. `channel`: its owner's pid, and where that
     has it mapped. `connections`: of TCP, as in `sockets.Connection`. `logs`: bytes of ``out`` and
-    ``err``. `journal`: where it lies, and its life (journal.py). `boot`: of the machine when it
-    was written: what was not synced since may be lost when that is over."""
+    ``err``. `lost`: names that files had only meanwhile (lost.py). `journal`: where it lies, and
+    its life (journal.py). `boot`: of the machine when it was written: what was not synced since may
+    be lost when that is over."""
 
     job: str
     rank: int
@@ -51,6 +52,7 @@ class About:
     channel: dict[str, Any] | None
     connections: list[list[Any]]
     journal: tuple[str, str] = ("", "")
+    lost: tuple[str, ...] = ()
     kernel: str = platform.release()
     boot: str = field(default_factory=files.boot_id)
     version: int = VERSION
@@ -75,15 +77,17 @@ def write(
     processes.mkdir(parents=True, mode=0o700)
     if memory is not None:
         channel.punch(memory)
-    opened = files.Opened(pids, touched.is_ours)
-    dumping = criu.dump(about.pid, processes, cgroup)
-    try:
-        if touched.seen:
-            files.take(place, touched.names, opened, Kept(touched.kept))
-        if memory is not None:
-            sparse.copy_out(image, place / _IMAGE)
-    finally:
-        criu.finish(dumping, processes)
+    with lost.found_again(pids) as names:
+        opened = files.Opened(pids, touched.is_ours, names)
+        dumping = criu.dump(about.pid, processes, cgroup)
+        try:
+            if touched.seen:
+                files.take(place, touched.names, opened, Kept(touched.kept))
+            if memory is not None:
+                sparse.copy_out(image, place / _IMAGE)
+        finally:
+            criu.finish(dumping, processes)
+    about = replace(about, lost=tuple(sorted(names)))
     images.mend(processes)
     fresh = place / f"{_ABOUT}.new"
     fresh.write_text(json.dumps(asdict(about) | {"has_channel": about.has_channel}, indent=1))

@@ -16,10 +16,10 @@ import struct
 import time
 from pathlib import Path
 
+from rankfold.interpose.launcher import lost
 from rankfold.interpose.launcher.criu import named
 from rankfold.interpose.launcher.process import Started
 
-_GONE = " (deleted)"
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 _SAVED = ("uts", "ipc")  # with the rank's first process
 _MPTCP = 262
@@ -40,18 +40,19 @@ _FILES = (
 AGAIN_S = 0.2  # what goes by in less is no hindrance: a fork that is under way, a file just renamed
 
 
-def find_running(rank: Started, pids: set[int]) -> list[str]:
+def find_running(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
     """The same of a rank that goes on meanwhile: what is found twice."""
-    before = find(rank, pids)
+    before = find(rank, pids, files_seen)
     if before:
         time.sleep(AGAIN_S)
-        again = set(find(rank, pids))
+        again = set(find(rank, pids, files_seen))
         before = [each for each in before if each in again]
     return before
 
 
-def find(rank: Started, pids: set[int]) -> list[str]:
-    """All of it, in words. `pids`: the processes of the namespace but for our own."""
+def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
+    """All of it, in words. `pids`: the processes of the namespace but for our own. `files_seen`:
+    its files are saved with it."""
     parents = {pid: parent for pid in pids if (parent := _parent(pid)) is not None}
     found = []
     for pid in sorted(parents):
@@ -61,6 +62,12 @@ def find(rank: Started, pids: set[int]) -> list[str]:
                 "that must not end before, and daemons must not cut themselves loose"
             )
         found += [f"process {named(pid)} {what}" for what in _of(pid, rank, pids)]
+        found += [
+            f"process {named(pid)} uses {name}, which cannot be saved: it has lost that name, has "
+            f"another one, and {_why_lost(files_seen)}"
+            for name in sorted(lost.of(pid))
+            if not (files_seen and lost.can_be_had(name))
+        ]
     return found
 
 
@@ -78,18 +85,15 @@ def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
     found += _sockets(pid)
     links = _links(f"/proc/{pid}/fd") | _links(f"/proc/{pid}/map_files")
     for pattern, what, remedy in _FILES:
-        if these := [link for link in links if re.match(pattern, link)]:
-            for link in these:
-                del links[link]
+        if any(re.match(pattern, link) for link in links):
             found.append(f"uses {what}, which cannot be saved: {remedy}")
-    renamed = sorted(link for link, names in links.items() if link.endswith(_GONE) and names)
-    if renamed:  # CRIU saves it under a name of its own, which is not there any more later
-        found.append(
-            f"uses {renamed[0].removesuffix(_GONE)}, which cannot be saved: it has lost the name "
-            "by which it was opened, and has another one. Named semaphores are so, as Python's "
-            "multiprocessing makes them unless it forks"
-        )
     return found
+
+
+def _why_lost(files_seen: bool) -> str:
+    if not files_seen:
+        return "the kernel does not tell of the rank's files. Named semaphores are so"
+    return "the name is another file's by now, or its folder is gone"
 
 
 def _is_apart(pid: int, rank: Started, name: str) -> bool:
@@ -153,14 +157,13 @@ def _of_socket(sock: socket.socket) -> str:
     return f"has a Unix socket{name} to a process outside of the rank: it must close it"
 
 
-def _links(folder: str) -> dict[str, int]:
-    """What descriptors or mappings are of, and how many names that has."""
-    found = {}
+def _links(folder: str) -> set[str]:
+    """What descriptors or mappings are of."""
+    found = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                path = f"{folder}/{name}"
-                found[os.readlink(path)] = os.stat(path).st_nlink
+                found.add(os.readlink(f"{folder}/{name}"))
     return found
 
 

@@ -199,13 +199,14 @@ def lacking(folder: str, what: str) -> None:
     ready(folder)
 
 
-def semaphore(folder: str) -> None:
-    """As sem_open makes it: mapped by a name that is gone when it has got its own."""
+def taken_name(folder: str) -> None:
+    """Mapped by a name that is another file's by now, while it has one of its own."""
     opened = Path(folder, "made")
     opened.write_bytes(bytes(32))
     with opened.open("r+b") as file, mmap.mmap(file.fileno(), 32) as mapped:
         os.link(opened, f"{folder}/named")
         opened.unlink()
+        opened.touch()
         ready(folder)
         wait_for(f"{folder}/go")
         mapped[0] = 1

@@ -525,7 +525,7 @@ def test_a_claim_waits_for_the_rank_to_be_restored(place: Place) -> None:
     ("name", "words"),
     [
         ("io_uring", "io_uring"), ("orphan", "no longer below"),
-        ("semaphore", "made, which cannot be saved: it has lost the name"),
+        ("taken_name", "made, which cannot be saved: it has lost that name"),
         ("mptcp", "MPTCP socket"), ("namespace", "a uts namespace of its own"),
         ("userfaultfd", "userfaultfd"), ("secret", "memfd_secret"),
         ("perf", "a performance counter"), ("traced", "is traced by process"),
