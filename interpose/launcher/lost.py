@@ -12,6 +12,7 @@ is saved there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -64,7 +65,9 @@ def _alone(folder: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise
+                    raise OSError(
+                        errno.EAGAIN, f"somebody has locked it for {_ALONE_S:.0f} s", folder
+                    ) from None
             time.sleep(_LOOK_AGAIN_S)
         yield
     finally:

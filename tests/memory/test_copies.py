@@ -536,30 +536,71 @@ def test_who_is_alone_keeps_nothing_twice(make: Make) -> None:
         assert world.memory.swapped_out == moved + CHUNK and first.read(0) == (1,) * CELLS
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_what_was_saved_leaves_the_image_a_few_pages_at_a_time(make: Make, again: bool) -> None:
-    """Of who is alone; and what is saved again meanwhile is all there."""
+A_TURN = 8  # pages that leave an image
+SAVED = 20
+
+
+def saved_alone(make: Make) -> Rank:
+    """It stays, and goes on: what its image has is of before, and for nobody."""
     world = make(1, 32)
-    (first,) = world.ranks
-    first.memory.alone = True
-    same(first, pages=20)
-    assert first.ask(SAVE, stay=True)
+    (rank,) = world.ranks
+    rank.memory.alone = True
+    same(rank, pages=SAVED)
+    assert rank.ask(SAVE, stay=True)
     world.settle()
-    world.lib.memory_changes(first.memory)
-    for page in range(20):
-        first.write(page, 7)
-    found = []
-    while any(first.memory.pages[page].in_image for page in range(20)):
-        holes = world.memory.holes
-        world.turn()
-        found.append(world.memory.holes - holes)
-        if again:
-            assert first.ask(SAVE, stay=True)
-            world.settle()
-            assert first.in_image() == first.model
-            return
-        assert len(found) < 5
-    assert found == [8, 8, 4] and world.lib.memory_on_host(first.memory, False).spare == 0
+    world.lib.memory_changes(rank.memory)
+    for page in range(SAVED):
+        rank.write(page, 7)
+    return rank
+
+
+def spare(rank: Rank) -> int:
+    return int(rank.world.lib.memory_on_host(rank.memory, False).spare)
+
+
+def test_what_was_saved_of_who_is_alone_goes_a_few_pages_at_a_time(make: Make) -> None:
+    """With much memory the loop would stand still for seconds."""
+    rank = saved_alone(make)
+    for left in (SAVED - A_TURN, SAVED - 2 * A_TURN, 0):
+        assert rank.world.lib.memory_turn(rank.world.memory), "the loop must not sleep"
+        assert spare(rank) == left
+    assert not rank.world.lib.memory_turn(rank.world.memory)
+
+
+@pytest.mark.parametrize("stay", [True, False])
+def test_who_is_saved_again_before_all_of_that_has_gone_is_saved_whole(
+    make: Make, stay: bool
+) -> None:
+    rank = saved_alone(make)
+    rank.world.turn()
+    assert rank.ask(SAVE, stay)
+    rank.world.settle()
+    for _ in range(4):
+        rank.world.turn()
+    assert rank.world.lib.memory_saved(rank.memory) and rank.in_image() == rank.model
+
+
+def test_what_is_freed_before_all_of_that_has_gone_takes_nothing_else_with_it(make: Make) -> None:
+    rank = saved_alone(make)
+    for page in (0, SAVED - 1, *range(2, SAVED - 6)):
+        rank.free(page)
+    rank.world.lib.memory_sweep(rank.memory)
+    assert rank.memory.live_count < rank.memory.unlooked
+    for _ in range(3):
+        rank.world.turn()
+    assert spare(rank) == 0
+    assert rank.ask(SAVE)
+    rank.world.settle()
+    assert rank.in_image() == rank.model
+
+
+def test_who_is_not_alone_any_more_keeps_what_was_saved(make: Make) -> None:
+    rank = saved_alone(make)
+    rank.world.turn()
+    rank.memory.alone = False
+    for _ in range(4):
+        rank.world.turn()
+    assert spare(rank) == SAVED - A_TURN
 
 
 def test_a_copy_of_what_was_there_goes_when_something_else_does(make: Make) -> None:
