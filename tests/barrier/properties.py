@@ -65,6 +65,45 @@ def stops_soon(native: tuple[Any, Any], seed: int) -> None:
         world.close()
 
 
+def _under_way(world: World) -> bool:
+    """Has one device offered a round that another has not, and does the coordinator know?"""
+    while any(world.queues.values()):
+        for device in range(world.devices):
+            world.deliver_all(device, 0)
+            world.deliver_all(0, device)
+    lowest = {min(r.rounds for r in world.ranks if r.device == d) for d in range(world.devices)}
+    return len(lowest) > 1
+
+
+def tandem_decides(native: tuple[Any, Any], seed: int) -> None:
+    """A data-parallel job that is asked during a round stops by the meta-allreduce alone, within
+    two mini-batches."""
+    r = random.Random(seed)
+    n = r.randrange(2, 7)
+    devices = r.randrange(2, n + 1)
+    job = make("data-parallel", seed, n, 60)
+    placement = [*range(devices), *(r.randrange(devices) for _ in range(n - devices))]
+    world = World(native, job.ranks, placement, devices, seed)
+    try:
+        after = r.randrange(3 * job.period, 12 * job.period)
+        _run(world, lambda: max(k.rounds for k in world.ranks) >= after and _learnt(world, job)
+             and _under_way(world), "before the request", hurry=False)  # fmt: skip
+        before, device = max(k.rounds for k in world.ranks), r.randrange(devices)
+        world.request(device)
+        world.deliver_all(device, 0)
+        _run(world, lambda: world.at_cut, "after the request", hurry=False)
+        world.check_cut()
+        stopped = max(k.rounds for k in world.ranks)
+        if stopped > before + 2 * job.period:
+            raise Violation(f"stopped {stopped - before} rounds after the request")
+        if world.catch_up:
+            raise Violation(f"{world.catch_up} rounds after the meta-allreduce had decided")
+        world.release(device)
+        _run(world, lambda: world.over, "after the release")
+    finally:
+        world.close()
+
+
 def stops_where_it_stands(native: tuple[Any, Any], seed: int) -> None:
     """Where no round is under way nobody begins one after the request, once all have joined."""
     r = random.Random(seed)

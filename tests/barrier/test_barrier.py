@@ -37,6 +37,13 @@ def test_a_data_parallel_job_stops_within_two_mini_batches(barrier: Native, seed
 
 @relaxed
 @given(seed=st.integers(0, 2**32))
+def test_a_round_that_is_under_way_decides(barrier: Native, seed: int) -> None:
+    """The meta-allreduce alone, after one round for all."""
+    properties.tandem_decides(barrier, seed)
+
+
+@relaxed
+@given(seed=st.integers(0, 2**32))
 def test_a_job_stops_where_it_stands_if_no_round_is_under_way(barrier: Native, seed: int) -> None:
     properties.stops_where_it_stands(barrier, seed)
 
@@ -69,6 +76,7 @@ def test_a_seeded_fault_is_noticed(mutant: mutants.Mutant, tmp_path: Path) -> No
     faulty = native.load(native.build(tmp_path, changed, mutant.name, warnings=False), HEADER)
     with pytest.raises(Violation):
         for seed in range(150):
+            properties.tandem_decides(faulty, seed)
             properties.stops_soon(faulty, seed)
             properties.stops_where_it_stands(faulty, seed)
             for kind in KINDS:
