@@ -29,7 +29,8 @@ from rankfold.reconciler.faults import asked_for, point
 from rankfold.reconciler.inflight import Call, Steps
 from rankfold.reconciler.layout import Layout, try_lock
 from rankfold.reconciler.node import CannotLaunch, Node, child_environment
-from rankfold.reconciler.observed import Observed
+from rankfold.reconciler.observe import jobs_told
+from rankfold.reconciler.observed import JobOnDevice, Observed
 from rankfold.reconciler.recorded import Record, Save
 from rankfold.reconciler.recovery import Recovery, used_so_far
 from rankfold.reconciler.store import Store
@@ -78,8 +79,7 @@ class Executor:
                 case actions.End():
                     self._end(action, observed)
                 case actions.Discard():
-                    devices = (action.device,)
-                    _agreed(devices, (yield self._tell(devices, "detach", action, DISCARD)))
+                    yield from self.discard(action)
                 case actions.Signal():
                     yield from self._signal(action)
                 case actions.Finish():
@@ -353,11 +353,26 @@ class Executor:
     # ---- the end of a job
 
     def _end(self, action: actions.End, observed: Observed) -> None:
-        counters = _last_counters(self._record(action.job), observed)
+        record = self._record(action.job)
+        seen = (observed.devices.get(device) for device in record.holds())
+        there = (each.job(action.job) for each in seen if each)
+        counters = _last_counters(record, filter(None, there))
         with self.store.transaction():
             self._update(action.job, ending=action.ending, counters=counters, error="")
             kind = "Normal" if action.ending.phase == "Succeeded" else "Warning"
             self.store.event(f"Job/{action.job}", action.ending.reason, action.ending.message, kind)
+
+    def discard(self, action: actions.Discard) -> Steps:
+        """Before a device forgets the ranks it is asked what it counted for them: what it said
+        when their end was noticed may be older than the last that they did."""
+        devices, path = (action.device,), self.layout.proxy_socket(action.device)
+        if self._record(action.job).ending:
+            results = yield [lambda: control.call(path, "status", timeout=TELL_S)]
+            _agreed(devices, results)
+            there = [each for each in jobs_told(results[0]) if each.job == action.job]
+            record = self._record(action.job)
+            self._update(action.job, counters=_last_counters(record, there))
+        _agreed(devices, (yield self._tell(devices, "detach", action, DISCARD)))
 
     def _signal(self, action: actions.Signal) -> Steps:
         """Some of them may be gone by now."""
@@ -427,13 +442,11 @@ def _going_on(save: Save | None) -> Save | None:
     return dataclasses.replace(save, why="request") if save and save.why == "rest" else save
 
 
-def _last_counters(record: Record, observed: Observed) -> dict[str, Json]:
-    """What the proxies counted for each rank, before they release the job."""
+def _last_counters(record: Record, told: Iterable[JobOnDevice]) -> dict[str, Json]:
+    """What is known of each rank, with what devices that serve it have told."""
     counters = dict(record.counters)
-    for device in sorted(record.holds()):
-        seen = observed.devices.get(device)
-        there = seen.job(record.name) if seen else None
-        if there and there.epoch == record.epoch:
+    for there in told:
+        if there.epoch == record.epoch:
             counters.update({str(each.rank): each.counters for each in there.ranks})
     return counters
 

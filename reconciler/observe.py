@@ -38,6 +38,7 @@ from rankfold.reconciler.observed import (
     Spent,
 )
 from rankfold.reconciler.recorded import Record
+from rankfold.reconciler.values import Json
 
 HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
 
@@ -136,6 +137,12 @@ def see_device(
     if is_locked(layout.proxy_file(name, ".lock")):
         return SeenDevice(name, ready=False, silent_since=silent_since)
     return None
+
+
+def jobs_told(status: Json) -> list[JobOnDevice]:
+    """What a proxy that answers so says of its jobs. Raises ControlError for one that makes no
+    sense."""
+    return [_job(each) for each in control.expect(ProxyStatus, status).jobs]
 
 
 def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:

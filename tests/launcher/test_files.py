@@ -396,12 +396,13 @@ def test_ranks_that_share_a_file_are_both_set_back(place: Tree) -> None:
     before = seen(place.tree)
     for each in launched:
         kill(each)
-    (place.tree / "dense").unlink()
-    (place.tree / "dense").write_text("another")
-    fresh = [place.empty(1, rank=rank) for rank in range(2)]
-    for rank, each in enumerate(fresh):
-        with each.client() as client:
-            client.ask("restore", folder=str(place.saved / f"rank-{rank}"))
+    with (place.tree / "dense").open("rb"):  # while it is open nobody else gets its number
+        (place.tree / "dense").unlink()
+        (place.tree / "dense").write_text("another")
+        fresh = [place.empty(1, rank=rank) for rank in range(2)]
+        for rank, each in enumerate(fresh):
+            with each.client() as client:
+                client.ask("restore", folder=str(place.saved / f"rank-{rank}"))
     assert seen(place.tree) == before
     for work, each in zip(programs, fresh, strict=True):
         place.work = work

@@ -169,6 +169,8 @@ MUTANTS = [
     Fault("adopted-if-what-it-reads-is-there", "adopt.c",
           "if (!(range->use & REACH_WRITTEN) || !range->bytes)", "if (!range->bytes)"),
     Fault("adopted-if-what-it-does-not-reach-is-there", "adopt.c", " || !range->bytes)", ")"),
+    Fault("noted-as-adopted-though-it-is-not", "adopt.c",
+          "versions_back(&m->versions, &before);", "versions_close(&before);"),
     Fault("adopted-as-it-was", "adopt.c", "\tcontent_commit(m, f, f->key);\n", ""),
     Fault("adopted-before-it-is-guarded", "adopt.c",
           "return !page_guard(sharing_giver(m, page), page) &&\n\t       "

@@ -22,7 +22,7 @@ from rankfold.reconciler.desired import Job, Origin
 from rankfold.reconciler.inflight import Call, Steps
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.node import CannotLaunch, Node
-from rankfold.reconciler.observed import JobOnDevice, Observed, SeenDevice
+from rankfold.reconciler.observed import JobOnDevice, Observed, RankOnDevice, SeenDevice
 from rankfold.reconciler.plan import saving
 from rankfold.reconciler.recorded import (
     NODE,
@@ -40,6 +40,7 @@ from rankfold.reconciler.values import Json
 
 JOB = Job("a", ("true",), "/", 2, 2)
 DEVICES = ("p/soft-0", "p/soft-1")
+STATUS: Json = {"device": DEVICES[0], "type": "soft", "memory": 1, "used": 0, "jobs": []}
 AT_A_CUT = actions.Save("a", 1, DEVICES, (0, 1), 1)
 
 
@@ -111,6 +112,7 @@ class Scene:
             (logs / f"rank-{rank}.err").write_text("")
         self.devices: list[str] = []
         self.device_fails = ""
+        self.status: Json = {}
         self.executor = Executor(layout, self.store)
         self.recovery = Recovery(layout, self.store, self.ranks, lambda _, rank: {"rank": rank})
         self.executor.node, self.executor.recovery = self.ranks, self.recovery
@@ -120,7 +122,7 @@ class Scene:
         self.devices.append(more.get("action", op))
         if op == self.device_fails:
             raise control.ControlError("failed", "the image is full")
-        return {}
+        return self.status if op == "status" else {}
 
     @property
     def record(self) -> Record:
@@ -462,6 +464,36 @@ def test_a_job_that_is_forgotten_while_it_is_looked_at_stays_forgotten(scene: Sc
     assert scene.store.record("a") is None
 
 
+# ---- the end of a job --------------------------------------------------------------------------
+
+
+def test_what_ranks_did_last_counts_though_it_was_not_seen_before_their_end(scene: Scene) -> None:
+    """A device answers, a rank does its last collective and exits, its launcher says so."""
+    counted = [RankOnDevice(rank, "attached", {"collectives": 8}) for rank in range(2)]
+    there = [JobOnDevice("a", 1, "running", ranks=(each,)) for each in counted]
+    seen = {
+        device: SeenDevice(device, jobs=(job,)) for device, job in zip(DEVICES, there, strict=True)
+    }
+    over = Ending("Succeeded", "Completed", "all ranks exited with 0", 9.0)
+    scene.do(scene.executor.steps(actions.End("a", over), Observed(seen)))
+    assert scene.record.counters == {"0": {"collectives": 8}, "1": {"collectives": 8}}
+
+    for rank, device, epoch in ((0, DEVICES[0], 1), (1, DEVICES[1], 2)):
+        ranks = [{"rank": rank, "state": "attached", "collectives": 9}]
+        job = {"job": "a", "epoch": epoch, "state": "running", "ranks": ranks}
+        other = job | {"job": "b", "ranks": [ranks[0] | {"collectives": 70}]}
+        scene.status = STATUS | {"device": device, "jobs": [job, other]}
+        scene.do(scene.executor.steps(actions.Discard("a", epoch, device), Observed(seen)))
+    told = {rank: each["collectives"] for rank, each in scene.record.counters.items()}
+    assert told == {"0": 9, "1": 8}, "what a device says of another epoch does not count"
+    assert scene.devices == ["status", "detach"] * 2
+
+
+def test_who_discards_a_job_that_the_journal_does_not_know_does_not_note_it(scene: Scene) -> None:
+    scene.do(scene.executor.steps(actions.Discard("unknown", 1, DEVICES[0]), Observed()))
+    assert scene.store.record("unknown") is None and scene.devices == ["detach"]
+
+
 # ---- what an action has done beside the loop ---------------------------------------------------
 
 RESTS: Json = {"step": "detached", "placement": (), "save": None, "known": 1}
@@ -478,6 +510,7 @@ CALLING: list[tuple[Json, actions.Action]] = [
     ({}, actions.Barrier("a", 1, DEVICES, save="interval")),
     ({}, actions.Detach("a", 1, DEVICES)),
     ({}, actions.Discard("a", 1, DEVICES[0])),
+    (OVER, actions.Discard("a", 1, DEVICES[0])),
     ({}, actions.Signal("a", (0, 1), 15)),
     (OVER, actions.Finish("a", "Failed")),
     ({}, actions.StopProxy(DEVICES[0], "it is in no pool")),
@@ -516,6 +549,7 @@ def test_no_call_of_an_action_needs_the_journal(
         scene.ranks.settle("a", 2)
     if isinstance(action, actions.AskStore):
         stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
+    scene.status = STATUS
     seen = {name: SeenDevice(name, pid=7) for name in DEVICES}
     scene.do(scene.executor.steps(action, Observed(seen)))
 
