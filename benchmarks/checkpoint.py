@@ -258,14 +258,17 @@ def bare(name: str) -> Store:
 def count(found: Measured, folders: list[Path]) -> None:
     """Live buffers: all, one copy of each distinct one, those that one rank alone has."""
     owners: Counter[tuple[bytes, int]] = Counter()
-    for folder in folders:
+    images: dict[int, Image] = {}
+    for rank, folder in enumerate(folders):
         with (folder / "image").open("rb") as file:
-            image = Image(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            sizes = {}
-            for address, size in image.buffers:
-                sizes[hashlib.sha256(image.read(address, size)).digest(), size] = size
-                found.alive += size / len(folders)
-            owners.update(sizes.keys())
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            images[rank] = Image(data, images)
+    for image in images.values():
+        sizes = {}
+        for address, size in image.buffers:
+            sizes[hashlib.sha256(image.read(address, size)).digest(), size] = size
+            found.alive += size / len(folders)
+        owners.update(sizes.keys())
     found.distinct = sum(size for _, size in owners)
     found.alone = sum(size for (_, size), n in owners.items() if n == 1) / len(folders)
 
@@ -404,7 +407,7 @@ def measure(program: Program, ranks: int, effort: Effort) -> Measured:
 
         host, own = bare("host"), [bare("host") for _ in range(ranks)]
         for n, save in enumerate(saves):
-            parts = [part_of(save / f"rank-{rank}", folder / f"host-{n}-{rank}", False)
+            parts = [part_of(save / f"rank-{rank}", folder / f"host-{n}/rank-{rank}", False)
                      for rank in range(ranks)]  # fmt: skip
             found.host.append(new_bytes(host, parts))
             found.apart.append(sum(new_bytes(own[rank], [parts[rank]]) for rank in range(ranks)))
@@ -416,7 +419,7 @@ def measure(program: Program, ranks: int, effort: Effort) -> Measured:
         found.pages = sum(
             pagemap.size for path in folders for pagemap in Snapshot(path).pages.values()
         )
-        parts = [part_of(each, folder / f"device-{rank}", True)
+        parts = [part_of(each, folder / f"device/rank-{rank}", True)
                  for rank, each in enumerate(folders)]  # fmt: skip
         found.device = new_bytes(bare("device"), parts)
         count(found, folders)

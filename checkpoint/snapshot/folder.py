@@ -1,7 +1,8 @@
 """A rank's snapshot as it lies on this machine, read and given to a save.
 
     about.json   written last: then the snapshot is whole
-    image        the rank's device memory and its saved state, sparse; not there without a channel
+    image        the rank's device memory and its saved state, sparse; not there without a channel.
+                 What other ranks hold, too, may lie in theirs, in the folders beside this one
     criu/ …      what CRIU wrote, and whatever else the snapshot needs
 
 As parts of a checkpoint: `image` is the live buffers (device memory), the state (a blob) and a note
@@ -13,7 +14,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +82,23 @@ class Snapshot:
             with (self.folder / name).open("rb") as file:
                 save.pages(rank, name, _read_runs(file.fileno(), pagemap))
         if self.image is not None:
-            with (self.folder / IMAGE).open("rb") as file:
-                self._give_image(save, rank, self.image, file.fileno())
+            with ExitStack() as stack:
+                self._give_image(save, rank, self.image, stack)
 
-    def _give_image(self, save: Save, rank: int, found: Image, file: int) -> None:
+    def _give_image(self, save: Save, rank: int, found: Image, stack: ExitStack) -> None:
+        """As it is when all of it has been brought: so it is written, too."""
+        files: dict[int | None, int] = {None: stack.enter_context(_opened(self.folder))}
+        for other in {other for _, other in found.elsewhere}:
+            folder = self.folder.with_name(f"rank-{other}")
+            files[other] = stack.enter_context(_opened(folder))
+        state = _pieces(files[None], image.state_offset(), found.state)
         save.blob(rank, SIZE, [json.dumps({"bytes": self._image_size}).encode()])
-        save.blob(rank, STATE, _pieces(file, image.state_offset(), found.state))
+        save.blob(
+            rank, STATE, (image.whole(each) if n == 0 else each for n, each in enumerate(state))
+        )
         save.buffers(
             rank, DEVICE,
-            (Buffer(address, length, _reader(file, image.heap_offset(address)))
+            (Buffer(address, length, _reader(found, files, image.heap_offset(address)))
              for address, length in found.ranges),
         )  # fmt: skip
 
@@ -148,5 +158,20 @@ def _pieces(file: int, start: int, length: int) -> Iterator[bytes]:
         yield os.pread(file, min(CHUNK, length - at), start + at)
 
 
-def _reader(file: int, start: int) -> Any:
-    return lambda at, length: os.pread(file, length, start + at)
+def _reader(found: Image, files: dict[int | None, int], start: int) -> Callable[[int, int], bytes]:
+    def read(at: int, length: int) -> bytes:
+        pieces = found.pieces(start + at, start + at + length)
+        return b"".join(os.pread(files[who], end - begin, begin) for who, begin, end in pieces)
+
+    return read
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """Its image. Raises Unfit."""
+    try:
+        file = (folder / IMAGE).open("rb")
+    except FileNotFoundError:
+        raise Unfit(folder, "has no image, in which memory of another rank lies, too") from None
+    with file:
+        yield file.fileno()

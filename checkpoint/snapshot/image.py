@@ -1,15 +1,17 @@
 """A rank's image as its proxy saves it (proxy/core/loop/saved.h): what of it is alive.
 
 By heap offset lies the memory, behind it the state: records, of which some name the live buffers
-and the chunks that have content in the image. What no chunk of these holds reads as zeros; what no
-buffer holds is nobody's.
+and the chunks that have content. What no chunk of these holds reads as zeros; what no buffer holds
+is nobody's. If a job is saved and stays, what several ranks hold alike lies in the image of one of
+them: the others name it.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from rankfold import records
@@ -35,6 +37,20 @@ class Image(NamedTuple):
     ranges: list[Range]  # by address
     state: int  # bytes of header and records, 0: the rank has saved nothing yet
     modules: frozenset[str]  # hashes of those that are not in the state
+    elsewhere: list[tuple[int, int]]  # chunks by offset, and the ranks whose images hold them
+
+    def pieces(self, begin: int, end: int) -> Iterator[tuple[int | None, int, int]]:
+        """Parts of the memory between two offsets: the rank in whose image it lies (None: in this
+        one), where it begins and ends."""
+        chunk: int = records.saved().constants["RF_CHUNK_BYTES"]
+        at, n = begin, bisect_left(self.elsewhere, (begin - chunk + 1, 0))
+        for first, rank in self.elsewhere[n : bisect_left(self.elsewhere, (end, 0))]:
+            if at < first:
+                yield None, at, first
+            at, start = min(first + chunk, end), max(first, begin)
+            yield rank, start, at
+        if at < end:
+            yield None, at, end
 
 
 def heap_offset(address: int) -> int:
@@ -55,7 +71,7 @@ def look(file: int) -> Image:
     data = os.pread(file, shape.size, state_offset())
     header = saved.unpack(shape, data.ljust(shape.size, b"\0"))
     if not header["magic"]:
-        return Image([], 0, frozenset())
+        return Image([], 0, frozenset(), [])
     version = saved.constants["STATE_VERSION"]
     if header["magic"] != saved.constants["STATE_MAGIC"] or header["version"] != version:
         raise Malformed(f"has no saved state of version {version}")
@@ -63,20 +79,38 @@ def look(file: int) -> Image:
         raise Malformed(f"has a saved state of {header['bytes']} bytes")
     first = state_offset() + shape.size
     buffers: list[Range] = []
-    chunks: set[int] = set()
+    chunks: dict[int, int] = {}  # and with whom they lie
     modules: set[str] = set()
-    buffer, chunk, module = (saved.opcodes[name] for name in ("BUFFER", "CHUNK", "MODULE"))
+    own = -1
+    rank, buffer, chunk, module = (
+        saved.opcodes[name] for name in ("RANK", "BUFFER", "CHUNK", "MODULE")
+    )
     for opcode, body in _records(file, first, header["bytes"]):
-        if opcode == buffer.number:
+        if opcode == rank.number:
+            own = saved.unpack(rank.record, body)["rank"]
+        elif opcode == buffer.number:
             found = saved.unpack(buffer.record, body)
             buffers.append(Range(found["addr"], found["bytes"]))
         elif opcode == chunk.number:
-            chunks.add(saved.unpack(chunk.record, body)["chunk"])
+            found = saved.unpack(chunk.record, body)
+            chunks[found["chunk"]] = found["lies_with"]
         elif opcode == module.number:
             found = saved.unpack(module.record, body)
             modules |= {found["hash"]} if found["hash"] and not found["image_bytes"] else set()
-    alive = list(_alive(buffers, chunks))
-    return Image(alive, shape.size + header["bytes"], frozenset(modules))
+    size = saved.constants["RF_CHUNK_BYTES"]
+    elsewhere = sorted((n * size, with_) for n, with_ in chunks.items() if with_ != own)
+    if not header["elsewhere"]:
+        elsewhere = []  # they have been brought
+    elif header["elsewhere"] != len(elsewhere):
+        raise Malformed(f"names {len(elsewhere)} chunks of other ranks, not {header['elsewhere']}")
+    alive = list(_alive(buffers, chunks.keys()))
+    return Image(alive, shape.size + header["bytes"], frozenset(modules), elsewhere)
+
+
+def whole(header: bytes) -> bytes:
+    """The beginning of a state, as it is when nothing lies in other ranks' images any more."""
+    field = records.saved().structs["state_header"]["elsewhere"]
+    return header[: field.offset] + bytes(field.size) + header[field.offset + field.size :]
 
 
 def _records(file: int, first: int, size: int) -> Iterator[tuple[int, bytes]]:
@@ -95,7 +129,7 @@ def _records(file: int, first: int, size: int) -> Iterator[tuple[int, bytes]]:
     raise Malformed(f"its saved state has no record at byte {at}")
 
 
-def _alive(buffers: list[Range], chunks: set[int]) -> Iterator[Range]:
+def _alive(buffers: list[Range], chunks: Set[int]) -> Iterator[Range]:
     """Buffers, without the pieces that lie in no chunk. Pieces count from a buffer's start, so that
     equal buffers are cut alike. Each reaches as far as the allocation: programs read and write a
     little beyond what they asked for, as real devices let them."""

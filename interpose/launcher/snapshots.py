@@ -2,7 +2,8 @@
 
 ``about.json`` written last: see About. ``criu/`` the images of its processes as CRIU wrote them,
 but for `images.mend`. ``image`` the launcher's image of its device memory, sparse; only if the rank
-has a channel. (The channel itself is among the processes' memory.) Its files: see files.py.
+has a channel. (The channel itself is among the processes' memory.) If the job stays on its devices,
+what several ranks hold lies in the image of one of them. Its files: see files.py.
 
 Writing and reading it takes seconds for gigabytes: the launcher does it in a process of its own.
 """

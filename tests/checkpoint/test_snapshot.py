@@ -4,6 +4,7 @@ more does not travel."""
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,13 @@ from hostile.conftest import kernels
 
 from rankfold.checkpoint import snapshot
 from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu
+from rankfold.checkpoint.snapshot.image import look
 from rankfold.checkpoint.store import Checkpoint, Store
 from rankfold.proxy.hal.soft.modules import Loader
 from support.checkpoints import noise, opened
+from support.computing import sync
 from support.devices import devices
-from support.ring_client import CHUNK, DEV_BASE, RingClient, copy_sparse
+from support.ring_client import CHUNK, DEV_BASE, RingClient, copy_sparse, twins_of
 from support.snapshots import (
     LAZY,
     PAGE,
@@ -30,6 +33,17 @@ from support.snapshots import (
     processes,
     saved_image,
     whole,
+)
+from support.trained import (
+    MOMENTS,
+    PARAMETERS,
+    STEPS,
+    WORDS,
+    begin_alike,
+    find_alike,
+    folded,
+    train,
+    trained,
 )
 from support.trainers import RANKS, Trainer, begin
 
@@ -210,14 +224,14 @@ def test_a_job_goes_on_from_the_store_to_the_same_bits(
     store: Store, tmp_path: Path, kernels: Loader
 ) -> None:
     clients = [Trainer(rank, RANKS) for rank in range(RANKS)]
-    folders = {rank: tmp_path / str(rank) for rank in range(RANKS)}
+    folders = {rank: tmp_path / f"rank-{rank}" for rank in range(RANKS)}
     with devices(kernels, 1) as here:
         here.place(1, clients, [0] * RANKS)
         begin(clients, 5)
         here.stop(1)
         assert here.natives[0].job_save(1)
         here.saved(0)
-        twins = [client.twin() for client in clients]
+        twins = twins_of(clients)
         for client in clients:
             folders[client.rank].mkdir()
             image_of(folders[client.rank], client.image)
@@ -244,6 +258,39 @@ def test_a_job_goes_on_from_the_store_to_the_same_bits(
         there.leave(2)
     for each in (*clients, *twins):
         each.close()
+
+
+def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
+    store: Store, tmp_path: Path, kernels: Loader
+) -> None:
+    folders = {rank: tmp_path / f"rank-{rank}" for rank in range(3)}
+    with folded(kernels, 3) as (here, ranks):
+        begin_alike(ranks)
+        for step in range(STEPS):
+            for rank in ranks:
+                train(rank, step)
+            sync(ranks)
+        find_alike(ranks)
+        here.stop(1)
+        assert here.natives[0].job_save(1)
+        here.saved(0)
+        for rank in ranks:
+            folders[rank.rank].mkdir()
+            image_of(folders[rank.rank], rank.image)
+            whole(folders[rank.rank])
+        here.go_on(1, ranks)
+    back = {rank: tmp_path / "back" / f"rank-{rank}" for rank in range(3)}
+    snapshot.write(stored(store, folders), back)
+    lies = (PARAMETERS - DEV_BASE) // CHUNK * CHUNK
+    for number, folder in back.items():
+        with (folder / "image").open("rb") as now, (folders[number] / "image").open("rb") as then:
+            assert look(now.fileno()).elsewhere == []
+            assert ((lies, 0) in look(then.fileno()).elsewhere) == (number > 0)
+        for at, expected in zip((PARAMETERS, MOMENTS), trained(3, STEPS), strict=True):
+            assert content(folder, at, 4 * WORDS) == struct.pack(f"<{WORDS}I", *expected)
+    shutil.rmtree(folders[0])
+    with pytest.raises(Unfit, match="rank-0: has no image, in which memory of another rank lies"):
+        stored(store, {2: folders[2]})
 
 
 # ---- what is refused ---------------------------------------------------------------------------
@@ -284,8 +331,8 @@ def test_what_is_no_file_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("at", "what"),
-    [(8, "has no saved state of version"), (16, "has a saved state of"), (32, "no record at"),
-     (36, "no record at")],
+    [(8, "has no saved state of version"), (12, "names 0 chunks of other ranks, not"),
+     (16, "has a saved state of"), (32, "no record at"), (36, "no record at")],
 )  # fmt: skip
 def test_a_state_that_nobody_wrote_is_refused(folder: Path, at: int, what: str) -> None:
     with (folder / "image").open("r+b") as file:

@@ -177,6 +177,7 @@ def test_a_copy_outlives_the_ranks_that_made_it(make: Make, keeper: int) -> None
 
 @pytest.mark.parametrize("stay", [False, True])
 def test_who_is_saved_has_all_in_its_own_image(make: Make, stay: bool) -> None:
+    """Or, where all stay, in that of another one."""
     world = shared(make, 3, pages=2)
     *ranks, _ = world.ranks
     out(*ranks)
@@ -184,17 +185,91 @@ def test_who_is_saved_has_all_in_its_own_image(make: Make, stay: bool) -> None:
         assert rank.ask(SAVE, stay)
     world.settle()
     for rank in ranks[:2]:
-        assert rank.told[-1] == (SAVE, 0) and world.lib.memory_saved(rank.memory)
-        assert rank.in_image() == rank.model
+        assert rank.told[-1] == (SAVE, 0) and rank.saved(stay)
+        assert rank.in_image(stay) == rank.model
     for _ in range(4):  # it stays so as long as it is saved
         world.turn()
-    assert [rank.in_image() == rank.model for rank in ranks] == [True, True, False]
+    assert [rank.in_image(stay) == rank.model for rank in ranks] == [True, True, stay]
+    assert [ranks[1].lies_with(page) for page in (0, 1)] == ([0, 0] if stay else [None, None])
     assert ranks[2].read(1) == (2,) * CELLS
     world.lib.memory_changes(ranks[0].memory)
     assert ranks[0].ask(ACTIVATE)
     world.settle()
     ranks[0].write(0, 5)
+    if stay:
+        assert not ranks[1].saved(stay) and ranks[1].ask(SAVE, stay)
+        world.settle()
     assert ranks[1].in_image() == ranks[1].model
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bool) -> None:
+    world = shared(make, 4, pages=2)
+    *ranks, _ = world.ranks
+    if missing:
+        out(*ranks)
+    else:
+        own(ranks[2], 1)
+        ranks[2].write(1, 7)
+    before = world.memory.swapped_out
+    for rank in ranks:
+        assert rank.ask(SAVE, stay=True)
+    world.settle()
+    assert [rank.saved(stay=True) for rank in ranks] == [True] * 4
+    assert [rank.in_image(stay=True) == rank.model for rank in ranks] == [True] * 4
+    lies = [[rank.lies_with(page) for page in (0, 1)] for rank in ranks]
+    assert lies == [[None, None], [0, 0], [0, 0 if missing else None], [0, 0]]
+    assert world.memory.swapped_out == before, "what is saved is not swapped"
+    held = [sum(rank.memory.pages[page].in_image for page in (0, 1)) for rank in ranks]
+    assert held == [2, 0, 0 if missing else 1, 0]
+
+    assert not any(rank.saved() for rank in ranks[1:])
+    for rank in ranks:  # and then all leave, though nothing has changed
+        assert rank.ask(SAVE)
+    world.settle()
+    for rank in ranks:
+        assert rank.saved() and rank.in_image() == rank.model
+
+
+@pytest.mark.parametrize("what", ["changed", "left", "written", "written on the host", "ended"])
+def test_what_another_no_longer_holds_lies_with_nobody(make: Make, what: str) -> None:
+    """Of two ranks that were saved one goes on alone."""
+    world = shared(make, 2)
+    first, second, _ = world.ranks
+    if what == "written on the host":
+        out(first, second)
+    for rank in (first, second):
+        assert rank.ask(SAVE, stay=True)
+    world.settle()
+    assert second.lies_with(0) == 0 and second.saved(stay=True)
+    world.lib.memory_changes(first.memory)
+    if what == "left":
+        assert first.ask(SAVE)
+        world.settle()
+    elif what == "written on the host":
+        first.write(0, 5)
+    elif what == "written":
+        own(first, 0)
+        first.write(0, 5)
+        assert first.ask(SAVE, stay=True)
+        world.settle()
+    elif what == "ended":
+        world.ranks.remove(first)
+        first.close()
+    assert second.lies_with(0) is None and not second.saved(stay=True)
+    assert second.ask(SAVE, stay=True)
+    world.settle()
+    assert second.saved(stay=True) and second.in_image() == second.model
+
+
+def test_ranks_of_another_job_have_their_own(make: Make) -> None:
+    world = make(2, 4, groups=(1, 2))
+    same(*world.ranks)
+    for rank in world.ranks:
+        assert rank.ask(SAVE, stay=True)
+    world.settle()
+    assert [rank.lies_with(0) for rank in world.ranks] == [None, None]
+    assert all(rank.in_image() == rank.model for rank in world.ranks)
 
 
 def test_what_ranks_write_alike_on_the_host_lies_there_once(make: Make) -> None:
@@ -577,7 +652,7 @@ def test_who_is_saved_again_before_all_of_that_has_gone_is_saved_whole(
     rank.world.settle()
     for _ in range(4):
         rank.world.turn()
-    assert rank.world.lib.memory_saved(rank.memory) and rank.in_image() == rank.model
+    assert rank.saved(stay) and rank.in_image(stay) == rank.model
 
 
 def test_what_is_freed_before_all_of_that_has_gone_takes_nothing_else_with_it(make: Make) -> None:
@@ -633,10 +708,10 @@ def test_what_was_saved_is_not_copied_again(make: Make, single: bool) -> None:
     first, _ = world.ranks
     first.memory.single = single
     same(first)
-    assert not world.lib.memory_saved(first.memory)
+    assert not first.saved(stay=True)
     assert first.ask(SAVE, stay=True)
     world.settle()
-    assert world.lib.memory_saved(first.memory) and first.chunk(0) is not None
+    assert first.saved(stay=True) and first.chunk(0) is not None
     moved, spared = world.memory.swapped_out, world.memory.spared
     if not single:
         world.lib.memory_changes(first.memory)
@@ -655,7 +730,7 @@ def test_what_was_written_since_it_was_saved_is_copied_again(make: Make) -> None
     assert first.ask(SAVE, stay=True)
     world.settle()
     world.lib.memory_changes(first.memory)
-    assert not world.lib.memory_saved(first.memory)
+    assert not first.saved(stay=True)
     first.write(0, 7)
     assert first.ask(SAVE)
     world.settle()
@@ -675,4 +750,4 @@ def test_who_has_been_saved_goes_out_in_common_again(make: Make) -> None:
     second.end()
     out(first, second)
     assert world.memory.copies_held == 1
-    assert not world.lib.memory_saved(first.memory) and first.read(0) == (5,) * CELLS
+    assert not first.saved(stay=True) and first.read(0) == (5,) * CELLS

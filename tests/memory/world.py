@@ -91,11 +91,10 @@ class Rank:
     def tell(self, _: Any, purpose: int, result: int) -> None:
         self.told.append((purpose, result))
         m = self.memory
-        pages = [m.pages[m.live[i]] for i in range(m.live_count)]
         if result == 0:
             right = {
-                SAVE: all(p.chunk == self.world.ffi.NULL or p.saved for p in pages)
-                and (self.failed or self.in_image() == self.model),
+                SAVE: self.saved(m.request.stay)
+                and (self.failed or self.in_image(m.request.stay) == self.model),
                 ACTIVATE: m.missing == 0,
                 PREFETCH: True,
                 COPY: True,
@@ -106,12 +105,22 @@ class Rank:
             self.failed = True
             self.world.lib.memory_stop(m)
 
-    def in_image(self) -> dict[int, Page]:
-        """What the image has of each page: all that whoever takes it over gets."""
-        m, ffi, found = self.memory, self.world.ffi, {}
-        at = int(ffi.cast("uintptr_t", m.image))
+    def saved(self, stay: bool = False) -> bool:
+        return bool(self.world.lib.memory_saved(self.memory, stay))
+
+    def lies_with(self, page: int) -> int | None:
+        """In whose image another rank's copy of the page counts for this rank's."""
+        found = self.world.lib.memory_lies_with(self.memory, page)
+        return None if found == self.world.ffi.NULL else int(found.rank)
+
+    def in_image(self, stay: bool = False) -> dict[int, Page]:
+        """What the image has of each page: all that whoever takes it over gets. If all ranks stay,
+        another's image may have it."""
+        ffi, found = self.world.ffi, {}
         for page in self.model:
-            ref = (ffi.NULL, at + page * CHUNK)
+            other = self.world.lib.memory_lies_with(self.memory, page)
+            m = other if stay and other != ffi.NULL else self.memory
+            ref = (ffi.NULL, int(ffi.cast("uintptr_t", m.image)) + page * CHUNK)
             found[page] = self.world.device.read(ref) if m.pages[page].in_image else ZEROS
         return found
 

@@ -20,9 +20,17 @@ from softgpu.gemm import SUM_D, Gemm, Matrix
 from rankfold import records
 from rankfold.proxy.hal.soft.modules import Loader
 from support.computing import NAMES, Computing
-from support.contents import Image, check_equal_versions
+from support.contents import Image, check_equal_versions, images_of
 from support.devices import Devices, devices
-from support.ring_client import CHUNK, CONTRACT, DEV_BASE, DEVICE_SYNC, GEMM, RingClient
+from support.ring_client import (
+    CHUNK,
+    CONTRACT,
+    DEV_BASE,
+    DEVICE_SYNC,
+    GEMM,
+    RingClient,
+    twins_of,
+)
 
 RANKS, WORDS = 3, 96  # words: of each buffer
 # Neither follows what lies there, nor waits for it.
@@ -54,10 +62,7 @@ def images(here: Devices, ranks: Sequence[RingClient], stack: ExitStack, cut: in
     here.stop(1)
     assert all(native.job_save(1) for native in here.natives)
     assert {event.text for event in here.saved(cut)} == {""}
-    return [
-        Image(stack.enter_context(mmap.mmap(rank.image, 0, access=mmap.ACCESS_READ)))
-        for rank in ranks
-    ]
+    return images_of(ranks, stack)
 
 
 def done(here: Devices, ranks: Sequence[RingClient], stack: ExitStack, cut: int) -> list[Image]:
@@ -431,7 +436,7 @@ def test_memory_of_which_a_saved_state_says_nothing_is_not_called_zeros(
         rank.write(A, bytes([1 + rank.rank]) * 4 * WORDS)
     with ExitStack() as stack:
         done(here, made, stack, 0)
-        twins = [rank.twin() for rank in made]
+        twins = twins_of(made)
     for twin in twins:
         with mmap.mmap(twin.image, 0) as image:
             without_versions(image)

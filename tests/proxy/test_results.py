@@ -8,7 +8,6 @@ compared with their images at cuts.
 
 from __future__ import annotations
 
-import mmap
 import random
 import struct
 import time
@@ -23,7 +22,7 @@ import pytest
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import Native
 from support.computing import INT32, SUM, Computing
-from support.contents import Image, check_equal_versions
+from support.contents import check_equal_versions, images_of
 from support.devices import Devices, devices
 from support.ring_client import (
     CHUNK,
@@ -143,13 +142,10 @@ def check_all(
     assert all(native.job_save(1) for native in here.natives)
     assert {event.text for event in here.saved(cut)} == {""}
     with ExitStack() as stack:
-        maps = [
-            stack.enter_context(mmap.mmap(rank.image, 0, access=mmap.ACCESS_READ)) for rank in ranks
-        ]
-        check_equal_versions([Image(each) for each in maps])
-        for rank, each in zip(ranks if done else (), maps if done else (), strict=True):
-            at = SEND - DEV_BASE
-            held = np.frombuffer(each[at : at + WORD * 2 * WORDS], np.int32)
+        found = images_of(ranks, stack)
+        check_equal_versions(found)
+        for rank, each in zip(ranks if done else (), found if done else (), strict=True):
+            held = np.frombuffer(each.read(SEND, WORD * 2 * WORDS), np.int32)
             wrong = np.flatnonzero(held != rank.memory)
             assert not wrong.size, (rank.rank, wrong[0], wrong[-1], wrong.size)
     here.go_on(1, ranks)

@@ -277,6 +277,7 @@ IMPOSSIBLE: dict[str, Callable[[Raw], Raw]] = {
     "another place in the ring": with_other("RANK", tail=64),
     "a page beyond the heap": with_other("CHUNK", chunk=1 << 40),
     "a page without a buffer": with_other("CHUNK", chunk=20),
+    "a page of a rank that there is not": with_other("CHUNK", lies_with=1),
     "more versions than there are": with_other("VERSIONS", bytes=1 << 30),
     "half a version": with_other("VERSIONS", bytes=20),
     "more communicators than there are": with_other("COMMS", bytes=1 << 30),

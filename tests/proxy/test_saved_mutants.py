@@ -27,6 +27,10 @@ SAVED = [
     Mutant("not-stable-any-more", "s->stable = b->stable;", ""),
     Mutant("a-page-beyond-the-heap", "s->chunk >= HEAP_PAGES || ", ""),
     Mutant("a-page-without-a-buffer", " || !r->memory.pages[s->chunk].buffers", ""),
+    Mutant("a-page-of-nobody", " ||\n\t    s->lies_with >= r->job->world_size)", ")"),
+    Mutant("with-whom-it-lies-is-not-said", "s->lies_with = other ? other->rank : m->rank;",
+           "s->lies_with = m->rank;"),
+    Mutant("that-it-lies-elsewhere-is-not-said", "w->elsewhere += other != NULL;", ""),
     Mutant("versions-forgotten",
            "int error = versions_load(&r->memory.versions, s + 1, s->bytes);", "int error = 0;"),
     Mutant("flags-of-a-stream", "s->flags = from->flags;\n\ts->priority", "s->priority"),
@@ -57,7 +61,7 @@ SAVED = [
     Mutant("requests-begin-anew", "intake_from(r, s->records);", ""),
     Mutant("error-not-taken-over", "fault_from(r, s->async_error, s->error_text);", ""),
     Mutant("chunks-of-which-nothing-is-there",
-           "if (!m->pages[m->live[i]].in_image)\n\t\t\tcontinue;", ""),
+           "if (!other && !m->pages[m->live[i]].in_image)\n\t\t\tcontinue;", ""),
     Mutant("what-the-image-holds-is-zeros",
            "content_unknown(&r->memory, RF_DEV_BASE + s->chunk * RF_CHUNK_BYTES, RF_CHUNK_BYTES);",
            ""),
@@ -92,7 +96,14 @@ SAVED = [
            "barrier_comm(r->job->barrier, r->rank, s->key, members, n, s->issued);", ""),
 ]  # fmt: skip
 
+STATE = [
+    Mutant("taken-up-though-part-lies-elsewhere", "if (h->elsewhere)", "if (0)"),
+    Mutant("how-much-lies-elsewhere-is-of-before", "h->elsewhere = w.elsewhere;",
+           "h->elsewhere |= w.elsewhere;"),
+]  # fmt: skip
+
 test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(
-    [("loop/saved.c", each) for each in SAVED],
+    [("loop/saved.c", each) for each in SAVED] + [("loop/state.c", each) for each in STATE],
     "tests/proxy/test_saved.py",
+    "tests/proxy/test_saving.py",
 )

@@ -13,10 +13,34 @@ from collections.abc import Iterator
 
 import pytest
 
+from rankfold.checkpoint.snapshot.image import look
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import NativeError
+from support.computing import sync
 from support.devices import devices, only_saved
-from support.ring_client import CHUNK, DEV_BASE, DEVICE_SYNC, TAIL, attach, leave, settle, until
+from support.ring_client import (
+    CHUNK,
+    DEV_BASE,
+    DEVICE_SYNC,
+    TAIL,
+    attach,
+    leave,
+    settle,
+    twins_of,
+    until,
+)
+from support.trained import (
+    MOMENTS,
+    PARAMETERS,
+    STEPS,
+    WORDS,
+    begin_alike,
+    find_alike,
+    folded,
+    train,
+    trained,
+    words,
+)
 from support.trainers import HEAP, RANKS, Trainer, begin
 
 STATE, STATE_TAIL = 1 << 39, 32 + 16 + 48  # in the image: the header, then the first record
@@ -48,7 +72,7 @@ def test_saved_in_place_it_goes_on_and_so_does_the_copy_elsewhere(
             assert event.size > 2 * HEAP
         used = [native.status()["used"] for native in here.natives]
         assert all(bytes_ > 0 for bytes_ in used), "what was resident still is"
-        twins = [client.twin() for client in clients]
+        twins = twins_of(clients)
         for twin in twins:
             (tail,) = struct.unpack("<Q", os.pread(twin.image, 8, STATE + STATE_TAIL))
             assert tail == twin.u64(TAIL) < twin.head
@@ -82,7 +106,7 @@ def test_saved_twice_and_then_let_go_it_goes_on_elsewhere(
         for n in range(2):
             assert all(native.job_save(1) for native in here.natives)
             here.saved(n)
-        first = [client.twin() for client in clients]
+        first = twins_of(clients)
         here.go_on(1, clients)
         for client in clients:
             client.step()
@@ -102,6 +126,42 @@ def test_saved_twice_and_then_let_go_it_goes_on_elsewhere(
         assert [client.numbers() for client in clients] == expected
         there.leave(3)
     for client in first:
+        client.close()
+
+
+def test_what_several_hold_is_saved_once_and_brought_before_they_go_elsewhere(
+    kernels: Loader,
+) -> None:
+    with folded(kernels, 3) as (here, ranks):
+        begin_alike(ranks)
+        for step in range(STEPS):
+            for rank in ranks:
+                train(rank, step)
+            sync(ranks)
+        find_alike(ranks)
+        here.stop(1)
+        assert here.natives[0].job_save(1)
+        here.saved(0)
+        first, *others = (look(rank.image).elsewhere for rank in ranks)
+        for each in (PARAMETERS - DEV_BASE, MOMENTS - DEV_BASE):
+            page = each // CHUNK * CHUNK
+            assert all((page, 0) in elsewhere for elsewhere in others)
+            written = [os.pread(rank.image, 4 * WORDS, each) for rank in ranks]
+            assert any(written[0]) and not any(written[1] + written[2])
+        assert first == []
+        half, twins = ranks[1].twin(), twins_of(ranks)
+        here.go_on(1, ranks)
+    with devices(kernels, 1) as there:
+        native = there.natives[0]
+        native.job_open(2, 2, 0, 1, [0] * 3, -1)
+        with pytest.raises(NativeError, match="rank 1: part of its memory still lies in other"):
+            native.rank_attach(2, 1, half.fd, half.image)
+        leave(native, 2)
+        there.place(3, twins, [0] * 3)
+        for at, expected in zip((PARAMETERS, MOMENTS), trained(3, STEPS), strict=True):
+            assert [words(rank, at) for rank in twins] == [expected] * 3
+        there.leave(3)
+    for client in (half, *twins):
         client.close()
 
 
@@ -153,7 +213,7 @@ def test_a_save_that_the_release_overtakes_fails_and_the_job_goes_on(
         here.saved(0)
         until(lambda: len(only_saved(here.told[1])) > n + 1, here.natives[1])
         assert only_saved(here.told[1])[n + 1].text == ""
-        twins = [client.twin() for client in clients]
+        twins = twins_of(clients)
         here.go_on(1, clients)
         there.place(2, twins, [0] * RANKS)
         for client in (*clients, *twins):

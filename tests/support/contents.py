@@ -6,12 +6,13 @@ import mmap
 import os
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankfold import records
+from support.ring_client import RingClient
 
 DEV_BASE = 0x200000000000
 CHUNK = 2 << 20
@@ -31,10 +32,12 @@ class Run:
 
 
 class Image:
-    """A rank's image. `buffers`: address and bytes of each; `runs`: of the pages they touch."""
+    """A rank's image. `buffers`: address and bytes of each; `runs`: of the pages they touch;
+    `lies_with`: pages, and the ranks that they lie with; `others`: images by rank, to find them."""
 
-    def __init__(self, data: mmap.mmap):
-        self.data = data
+    def __init__(self, data: mmap.mmap, others: Mapping[int, Image] | None = None):
+        self.data, self.others = data, {} if others is None else others
+        self.lies_with: dict[int, int] = {}
         contract = records.saved()
         header = contract.structs["state_header"].layout()
         start = contract.constants["STATE_OFFSET"]
@@ -47,6 +50,9 @@ class Image:
             length, opcode = struct.unpack_from("<IH", data, at)
             if opcode == buffer.number:
                 self.buffers.append(struct.unpack_from("<QQ", data, at + 16))
+            elif opcode == contract.opcodes["CHUNK"].number:
+                page, rank = struct.unpack_from("<QI", data, at + 16)
+                self.lies_with[page] = rank
             elif opcode == versions.number:
                 (count,) = struct.unpack_from("<Q", data, at + 16)
                 extents = list(EXTENT.iter_unpack(data[at + 24 : at + 24 + count]))
@@ -75,7 +81,23 @@ class Image:
         return found
 
     def read(self, addr: int, size: int) -> bytes:
-        return self.data[addr - DEV_BASE : addr - DEV_BASE + size]
+        at, end, found = addr - DEV_BASE, addr - DEV_BASE + size, b""
+        while at < end:
+            page = at // CHUNK
+            until = min(end, (page + 1) * CHUNK)
+            image = self.others.get(self.lies_with.get(page, -1), self)
+            found += image.data[at:until]
+            at = until
+        return found
+
+
+def images_of(clients: Iterable[RingClient], stack: ExitStack) -> list[Image]:
+    """Theirs, as long as the stack lasts."""
+    found: dict[int, Image] = {}
+    for client in clients:
+        data = stack.enter_context(mmap.mmap(client.image, 0, access=mmap.ACCESS_READ))
+        found[client.rank] = Image(data, found)
+    return list(found.values())
 
 
 def _clipped(extents: Sequence[tuple[int, ...]], pages: list[int]) -> Iterator[Run]:
@@ -105,7 +127,7 @@ def images(folder: Path) -> Iterator[list[Image]]:
                         file = stack.enter_context(link.open("rb"))
                         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                         rank = int(name.removeprefix("/memfd:rankfold-image-").split()[0])
-                        found[rank] = Image(stack.enter_context(data))
+                        found[rank] = Image(stack.enter_context(data), found)
         yield [found[rank] for rank in sorted(found)]
 
 

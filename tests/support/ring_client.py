@@ -12,10 +12,12 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from rankfold import records
+from rankfold.checkpoint.snapshot import image
 from rankfold.proxy.native import Native, NativeError
 
 from . import words
@@ -58,6 +60,9 @@ AT_ADDRESS, AT_BULK, AT_INLINE = CONTRACT.enums["rf_place"].values()
 NON_BLOCKING = CONTRACT.constants["RF_STREAM_NON_BLOCKING"]
 
 
+C = TypeVar("C", bound="RingClient")
+
+
 class RingClient:
     """One rank's channel and image; `seq` counts its records."""
 
@@ -76,12 +81,14 @@ class RingClient:
         self.seq = 0
         self.head = 0
 
-    def twin(self) -> RingClient:
+    def twin(self: C) -> C:
         """Another one at the same point, with copies of channel and image as they are now."""
         made = RingClient(self.rank)
         made.seq, made.head = self.seq, self.head
         copy_sparse(self.fd, made.fd)
         copy_sparse(self.image, made.image)
+        made.__class__ = type(self)
+        assert isinstance(made, type(self))
         return made
 
     def close(self) -> None:
@@ -192,6 +199,19 @@ class RingClient:
                                           stream=stream))  # fmt: skip
         assert error == 0, f"error {error}"
         return self.map[OFF_BULK : OFF_BULK + size]
+
+
+def twins_of(clients: Sequence[C]) -> list[C]:
+    """One of each; what lies in the image of another has been brought."""
+    made = [client.twin() for client in clients]
+    images = {client.rank: client.image for client in made}
+    for each in images.values():
+        for rank, begin, end in image.look(each).pieces(0, image.state_offset()):
+            if rank is not None:
+                os.pwrite(each, os.pread(images[rank], end - begin, begin), begin)
+        state = os.pread(each, 64, image.state_offset())
+        os.pwrite(each, image.whole(state), image.state_offset())
+    return made
 
 
 def copy_sparse(source: int, target: int) -> None:

@@ -8,7 +8,6 @@ ordered by events wherever the program would have a race: so it has one meaning.
 
 from __future__ import annotations
 
-import mmap
 import struct
 import time
 from collections import defaultdict
@@ -22,7 +21,7 @@ from hypothesis import strategies as st
 
 from rankfold.proxy.hal.soft.modules import Loader
 from support.computing import Computing
-from support.contents import Image, check_equal_versions
+from support.contents import check_equal_versions, images_of
 from support.devices import Devices, devices
 from support.ring_client import (
     AT_ADDRESS,
@@ -442,10 +441,7 @@ class Driver:
     def compare(self) -> None:
         """What the ranks' images hold by equal versions."""
         with ExitStack() as stack:
-            check_equal_versions([
-                Image(stack.enter_context(mmap.mmap(each.client.image, 0, access=mmap.ACCESS_READ)))
-                for each in self.ranks
-            ])  # fmt: skip
+            check_equal_versions(images_of((each.client for each in self.ranks), stack))
 
     def end(self, number: int, how: int) -> None:
         rank = self.ranks[number % len(self.ranks)]

@@ -59,6 +59,13 @@ def counts(native: Native, ranks: int) -> tuple[int, int]:
     return kernels, squashed
 
 
+def find_alike(ranks: list[Computing]) -> None:
+    """What they have alike is found when they take turns."""
+    for rank in reversed(ranks):
+        rank.launch("scale", SCRATCH, SCRATCH, 1, 0)
+        sync([rank])
+
+
 def words(rank: Computing, at: int) -> list[int]:
     return list(struct.unpack(f"<{WORDS}I", rank.read(at, 4 * WORDS)))
 
@@ -123,9 +130,7 @@ def shared(
             for rank in made:
                 train(rank, step)
             sync(made)
-        for rank in reversed(made):  # what they have alike is found when they take turns
-            rank.launch("scale", SCRATCH, SCRATCH, 1, 0)
-            sync([rank])
+        find_alike(made)
         assert counts(here.natives[0], count)[1] > 0
         yield here.natives[0], made
 

@@ -349,8 +349,7 @@ static void save_step(struct job *j)
 		 * then state_save says so. */
 		if (!rank_quiet(r) || (coll_busy(j->coll) && (j->peer || job_in_flight(j))))
 			return;
-		all &= memory_saved(&r->memory) &&
-		       (stay || r->memory.live_count == r->memory.missing);
+		all &= memory_saved(&r->memory, stay);
 	}
 	const struct memory_request save = {.purpose = PURPOSE_SAVE, .stay = stay};
 	for (uint32_t n = 0; n < j->world_size && !all; n++)

@@ -106,15 +106,18 @@ static int restore_buffer(struct rank *r, const void *record, uint64_t now)
 
 static bool save_chunks(struct writer *w, const struct saved_kind *kind, const struct object *none)
 {
-	const struct rank_memory *m = &w->rank->memory;
+	struct rank_memory *m = &w->rank->memory;
 	(void)none;
 	for (uint32_t i = 0; i < m->live_count; i++) {
-		if (!m->pages[m->live[i]].in_image)
+		const struct rank_memory *other = memory_lies_with(m, m->live[i]);
+		if (!other && !m->pages[m->live[i]].in_image)
 			continue;
 		struct state_chunk *s = saved_put(w, kind, 0);
 		if (!s)
 			return false;
 		s->chunk = m->live[i];
+		s->lies_with = other ? other->rank : m->rank;
+		w->elsewhere += other != NULL;
 	}
 	return true;
 }
@@ -123,7 +126,8 @@ static int restore_chunk(struct rank *r, const void *record, uint64_t now)
 {
 	const struct state_chunk *s = record;
 	(void)now;
-	if (s->chunk >= HEAP_PAGES || !r->memory.pages[s->chunk].buffers)
+	if (s->chunk >= HEAP_PAGES || !r->memory.pages[s->chunk].buffers ||
+	    s->lies_with >= r->job->world_size)
 		return CU_INVALID_VALUE;
 	memory_image_holds(&r->memory, (uint32_t)s->chunk);
 	/* Until restore_versions says what: no zeros. */

@@ -13,7 +13,7 @@
 
 #define STATE_OFFSET RF_HEAP_BYTES        /* in the image: memory by heap offset, then the state */
 #define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
-#define STATE_VERSION 8
+#define STATE_VERSION 9
 #define STATE_BYTES_MAX (1ull << 36)
 
 enum state_opcode {
@@ -24,7 +24,8 @@ enum state_opcode {
 
 struct state_header {
 	uint64_t magic;
-	uint32_t version, reserved;
+	uint32_t version;
+	uint32_t elsewhere;       /* chunks that lie in images of others: first they are brought */
 	uint64_t bytes, checksum; /* of the records behind the header */
 };
 struct state_rank {
@@ -46,6 +47,7 @@ struct state_buffer {
 struct state_chunk {
 	struct rf_record r;
 	uint64_t chunk;
+	uint32_t lies_with, reserved; /* the rank whose image had it when this was written */
 };
 struct state_stream {
 	struct rf_record r;

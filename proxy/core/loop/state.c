@@ -61,7 +61,7 @@ uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)
 {
 	struct state_header *h = header_of(r);
 	uint8_t *first = (uint8_t *)(h + 1);
-	struct writer w = {r, first, r->memory.image + STATE_OFFSET + STATE_BYTES_MAX, now_ns()};
+	struct writer w = {r, first, r->memory.image + STATE_OFFSET + STATE_BYTES_MAX, now_ns(), 0};
 	uint32_t count = 0;
 	struct object **all = table_sorted(&r->objects, &count);
 	bool good = all != NULL;
@@ -77,6 +77,7 @@ uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)
 		return 0;
 	}
 	h->version = STATE_VERSION;
+	h->elsewhere = w.elsewhere;
 	h->bytes = (uint64_t)(w.at - first);
 	h->checksum = checksum(first, h->bytes);
 	h->magic = STATE_MAGIC;
@@ -153,6 +154,9 @@ int state_restore(struct rank *r, char *error, uint32_t error_bytes)
 		h->magic = 0;
 		return begin_fresh(r, error, error_bytes);
 	}
+	if (h->elsewhere)
+		return refuse(r, "part of its memory still lies in other ranks' images", error,
+			      error_bytes);
 	int code = restore_records(r, first, h->bytes);
 	if (code == CU_OUT_OF_MEMORY)
 		return refuse(r, "its saved state needs more memory than there is here", error,

@@ -23,7 +23,8 @@ void state_void(struct rank *); /* what is in the image is no longer the rank's 
 struct writer {
 	struct rank *rank;
 	uint8_t *at, *end;
-	uint64_t now_ns; /* one moment for all of it */
+	uint64_t now_ns;    /* one moment for all of it */
+	uint32_t elsewhere; /* chunks that lie in images of others */
 };
 
 struct saved_kind {

@@ -55,16 +55,33 @@ struct copy *copies_find(struct rank_memory *m, uint32_t page)
 	return NULL;
 }
 
+static bool only_in_image(const struct page *page)
+{
+	return page->buffers && !page->chunk && page->in_image;
+}
+
+const struct rank_memory *memory_lies_with(struct rank_memory *m, uint32_t index)
+{
+	const struct device_memory *d = m->device;
+	const struct page *page = &m->pages[index];
+	if (page->saved || (!page->chunk && !page->common))
+		return NULL;
+	for (uint32_t i = 0; i < d->count; i++) {
+		struct rank_memory *o = d->all[i];
+		const struct page *other = &o->pages[index];
+		if (page->chunk ? other->saved && other->chunk == page->chunk
+				: only_in_image(other) && other->copy == page->copy &&
+					  copies_has(o, index))
+			return o;
+	}
+	return NULL;
+}
+
 /* ---- what the images of several ranks hold alike becomes one copy ---- */
 
 static bool at_rest(const struct rank_memory *m)
 {
 	return !m->inflight && !memory_moving(m) && !m->whole && copies_trusted(m);
-}
-
-static bool only_in_image(const struct page *page)
-{
-	return page->buffers && !page->chunk && page->in_image;
 }
 
 static struct rank_memory *has_the_same(struct rank_memory *m, uint32_t page)

@@ -81,7 +81,8 @@
  * Where the device can (space_own) it does not wait for the rank's work, which may be waiting for
  * what is to be written: that only reads what is guarded, and cannot tell the copy from it. If a
  * kernel writes there unforeseen, what it gets for that stays, and the copy is dropped.
- * Saves need no room and wait for nobody.
+ * Saves need no room and wait for nobody's work. Of those that stay one of a group is served at a
+ * time: what lies in its image then need not go to the others'.
  */
 #ifndef RANKFOLD_MEMORY_H
 #define RANKFOLD_MEMORY_H
@@ -226,7 +227,7 @@ struct rank_memory {
 	bool stopped;    /* nothing more is brought in: the rank has failed */
 	bool doubted;    /* it shares no more: what versions say has been found wrong */
 	bool alone;      /* on its device: no second copy is kept in the image */
-	bool whole;      /* saved or being saved: its image is to hold all there is */
+	bool whole;      /* saved or being saved: what its image holds stays there */
 	uint32_t *fresh; /* pages of which the image has got something new */
 	uint32_t fresh_count, fresh_room;
 	uint32_t writes_page;     /* where its image was last written from outside of the device */
@@ -477,6 +478,12 @@ enum adoption {
  * then the rank refers to their chunks, and need not do it. It is resident. */
 enum adoption memory_adopt(struct rank_memory *, const struct foreseen *);
 
+/* ---- copies.c ---- */
+
+/* Who holds the same as this live page, and has it in its image, where this rank's has not got it;
+ * NULL: nobody. */
+const struct rank_memory *memory_lies_with(struct rank_memory *, uint32_t page);
+
 /* ---- forget.c ---- */
 
 /* What lies on the whole pages of a range counts for nothing until something is written there: it
@@ -503,7 +510,9 @@ bool memory_turn(struct device_memory *);
 
 /* ---- moves.c ---- */
 
-bool memory_saved(const struct rank_memory *); /* its image holds all there is */
+/* Does its image hold all there is? If it is to `stay`: it, or images of others of its group that
+ * stay, too (memory_lies_with). */
+bool memory_saved(struct rank_memory *, bool stay);
 
 /* ---- valid.c ---- */
 

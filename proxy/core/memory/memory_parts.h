@@ -64,6 +64,8 @@ static inline void prepared(struct rank_memory *m) /* a page has come */
 	m->counted.prepared++;
 }
 bool move_add(struct rank_memory *, uint32_t page, enum move_kind);
+/* What a save takes of a live page; false: nothing. */
+bool move_saves(struct rank_memory *, uint32_t page, bool stay, enum move_kind *);
 void moves_drop(struct rank_memory *); /* of those in, what is not submitted */
 bool moves_pump(struct device_memory *);
 void moves_are_of_before(struct rank_memory *); /* what they copy, and what was saved */

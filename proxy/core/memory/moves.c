@@ -294,9 +294,10 @@ static void complete_save(struct rank_memory *m, const struct move *v)
 	copies_named(m, v->page);
 }
 
+/* Of whom it was it is still known: others need not have it at home, too. */
 static void complete_home(struct rank_memory *m, const struct move *v)
 {
-	copy_forget(m, v->page);
+	m->pages[v->page].common = false;
 	image_filled(m, v->page);
 }
 
@@ -374,13 +375,21 @@ bool moves_pump(struct device_memory *d)
 
 /* ---- what was saved ---- */
 
-bool memory_saved(const struct rank_memory *m)
+bool move_saves(struct rank_memory *m, uint32_t index, bool stay, enum move_kind *kind)
 {
-	for (uint32_t i = 0; i < m->live_count; i++) {
-		const struct page *page = &m->pages[m->live[i]];
-		if (page->common || (page->chunk && !page->saved))
+	const struct page *page = &m->pages[index];
+	*kind = page->common ? MOVE_HOME : stay ? MOVE_SAVE : MOVE_OUT;
+	if (!stay)
+		return page->common || page->chunk;
+	return (page->common || (page->chunk && !page->saved)) && !memory_lies_with(m, index);
+}
+
+bool memory_saved(struct rank_memory *m, bool stay)
+{
+	enum move_kind kind;
+	for (uint32_t i = 0; i < m->live_count; i++)
+		if (move_saves(m, m->live[i], stay, &kind))
 			return false;
-	}
 	return true;
 }
 

@@ -104,9 +104,7 @@ static bool needs(const struct memory_request *q, uint32_t index, enum move_kind
 {
 	const struct page *page = &q->memory->pages[index];
 	switch (q->purpose) {
-	case PURPOSE_SAVE:
-		*kind = page->common ? MOVE_HOME : q->stay ? MOVE_SAVE : MOVE_OUT;
-		return page->common || (page->chunk && !(q->stay && page->saved));
+	case PURPOSE_SAVE: return move_saves(q->memory, index, q->stay, kind);
 	case PURPOSE_COPY:
 		*kind = MOVE_OWN;
 		return in_range(q, index) &&
@@ -358,6 +356,24 @@ static bool begin(struct memory_request *q)
 	return any || memory_moving(m) || q->result;
 }
 
+static bool saves(const struct memory_request *q)
+{
+	return q->state && q->purpose == PURPOSE_SAVE && q->stay;
+}
+
+/* Of what another is being saved with, this one may need nothing when that is over. */
+static bool comes_later(const struct memory_request *q)
+{
+	const struct device_memory *d = q->memory->device;
+	for (uint32_t i = 0; i < d->count && saves(q); i++) {
+		const struct rank_memory *m = d->all[i];
+		if (m != q->memory && m->group == q->memory->group && saves(&m->request) &&
+		    memory_moving(m))
+			return true;
+	}
+	return false;
+}
+
 /* The first that can be ended or begun, so that its callback may request anew. False: none. */
 static bool serve_one(struct device_memory *d)
 {
@@ -375,7 +391,8 @@ static bool serve_one(struct device_memory *d)
 	}
 	for (struct memory_request *q = d->requests; q; q = q->next) {
 		struct rank_memory *m = q->memory;
-		if (memory_moving(m) || (q->purpose == PURPOSE_SAVE && m->inflight))
+		if (memory_moving(m) || comes_later(q) ||
+		    (q->purpose == PURPOSE_SAVE && m->inflight))
 			continue;
 		memory_sweep(m);
 		if (over(q))
