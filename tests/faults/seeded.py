@@ -157,7 +157,7 @@ LAUNCHERS = [
            ON_REST + "test_ranks_go_on_talking_to_each_other"),
     Mutant("half-dumped-lives-on", RESTING + "rest.py",
            "            process.signal_all(process.KILL, self.held.namespaced)\n            return",
-           "            return", ON_REST + "test_a_rank_is_ended_when_criu_is_killed_over_it"),
+           "            return", ON_REST + "test_a_rank_that_criu_s_end_leaves_alive_is_ended"),
     Mutant("later-files-stay", RESTING + "putting.py",
            "elif made and path not in self._there:", "elif False:",
            ON_FILES + "test_files_are_set_back_to_what_they_were[again]"),

@@ -613,6 +613,28 @@ def test_a_rank_is_ended_when_criu_is_killed_over_it(place: Place) -> None:
     assert not has_cgroup(launched)
 
 
+def test_a_rank_that_criu_s_end_leaves_alive_is_ended(
+    place: Place, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what of it is CRIU's."""
+    halting = HaltingCriu(state)
+    monkeypatch.setenv("PATH", f"{halting.folder}:{os.environ['PATH']}")
+    launched = place.program("memory")
+    halting.request("dump")
+    with launched.client() as client:
+        client.ask("freeze")
+        client.channel.send({"id": 7, "op": "snapshot", "folder": str(place.saved)})
+        while not (pid := halting.stopped("dump")):
+            time.sleep(0.001)
+        os.kill(pid, signal.SIGKILL)
+        assert client.channel.fill()
+        frame = client.channel.take()
+        assert frame is not None and frame.head.error is not None
+        assert "the rank is ended" in frame.head.error.message
+    end = launched.end()
+    assert end["signal"] == signal.SIGKILL and "CRIU was killed" in end["error"]
+
+
 def test_a_rank_that_dies_of_criu_s_end_says_so(
     place: Place, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,7 +231,7 @@ def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bo
         assert rank.saved() and rank.in_image() == rank.model
 
 
-@pytest.mark.parametrize("what", ["changed", "left", "written", "written on the host", "ended"])
+@pytest.mark.parametrize("what", ["changed", "written", "written on the host", "ended"])
 def test_what_another_no_longer_holds_lies_with_nobody(make: Make, what: str) -> None:
     """Of two ranks that were saved one goes on alone."""
     world = shared(make, 2)
@@ -243,10 +243,7 @@ def test_what_another_no_longer_holds_lies_with_nobody(make: Make, what: str) ->
     world.settle()
     assert second.lies_with(0) == 0 and second.saved(stay=True)
     world.lib.memory_changes(first.memory)
-    if what == "left":
-        assert first.ask(SAVE)
-        world.settle()
-    elif what == "written on the host":
+    if what == "written on the host":
         first.write(0, 5)
     elif what == "written":
         own(first, 0)
@@ -262,14 +259,47 @@ def test_what_another_no_longer_holds_lies_with_nobody(make: Make, what: str) ->
     assert second.saved(stay=True) and second.in_image() == second.model
 
 
+@pytest.mark.parametrize("what", ["alike", "doubted", "another doubted", "apart"])
+def test_what_is_known_to_be_alike_is_saved_once_though_it_is_not_shared(
+    make: Make, what: str
+) -> None:
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second)
+    assert first.chunk(0) != second.chunk(0), "nobody has looked yet"
+    second.memory.doubted = what == "doubted"
+    first.memory.doubted = what == "another doubted"
+    world.memory.shares = what != "apart"
+    for rank in (first, second):
+        assert rank.ask(SAVE, stay=True)
+    world.settle()
+    assert second.lies_with(0) == (0 if what == "alike" else None) and first.lies_with(0) is None
+    for rank in (first, second):
+        assert rank.saved(stay=True) and rank.in_image(stay=True) == rank.model
+    assert (second.in_image() == second.model) == (what != "alike")
+
+
 def test_ranks_of_another_job_have_their_own(make: Make) -> None:
-    world = make(2, 4, groups=(1, 2))
+    world = make(4, 4, groups=(1, 1, 2, 2))
     same(*world.ranks)
     for rank in world.ranks:
         assert rank.ask(SAVE, stay=True)
     world.settle()
-    assert [rank.lies_with(0) for rank in world.ranks] == [None, None]
-    assert all(rank.in_image() == rank.model for rank in world.ranks)
+    assert [rank.lies_with(0) for rank in world.ranks] == [None, 0, None, 2]
+    assert all(rank.in_image(stay=True) == rank.model for rank in world.ranks)
+
+
+def test_what_somebody_writes_lies_with_nobody(make: Make) -> None:
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second)
+    assert first.ask(SAVE, stay=True)
+    world.settle()
+    assert second.lies_with(0) == 0
+    for rank in (first, second):
+        rank.begin()
+        assert second.lies_with(0) is None
+        rank.end()
 
 
 def test_what_ranks_write_alike_on_the_host_lies_there_once(make: Make) -> None:

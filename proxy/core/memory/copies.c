@@ -60,6 +60,13 @@ static bool only_in_image(const struct page *page)
 	return page->buffers && !page->chunk && page->in_image;
 }
 
+/* No work uses the memory of either. */
+static bool known_alike(struct rank_memory *m, struct rank_memory *o, uint32_t page)
+{
+	return o->group == m->group && !m->inflight && !o->inflight &&
+	       copies_trusted(m) && copies_trusted(o) && content_same(m, o, page);
+}
+
 const struct rank_memory *memory_lies_with(struct rank_memory *m, uint32_t index)
 {
 	const struct device_memory *d = m->device;
@@ -69,9 +76,9 @@ const struct rank_memory *memory_lies_with(struct rank_memory *m, uint32_t index
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct rank_memory *o = d->all[i];
 		const struct page *other = &o->pages[index];
-		if (page->chunk ? other->saved && other->chunk == page->chunk
-				: only_in_image(other) && other->copy == page->copy &&
-					  copies_has(o, index))
+		if (!other->saved && !only_in_image(other))
+			continue;
+		if ((page->chunk && page->chunk == other->chunk) || known_alike(m, o, index))
 			return o;
 	}
 	return NULL;

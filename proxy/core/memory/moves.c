@@ -294,10 +294,9 @@ static void complete_save(struct rank_memory *m, const struct move *v)
 	copies_named(m, v->page);
 }
 
-/* Of whom it was it is still known: others need not have it at home, too. */
 static void complete_home(struct rank_memory *m, const struct move *v)
 {
-	m->pages[v->page].common = false;
+	copy_forget(m, v->page);
 	image_filled(m, v->page);
 }
 
