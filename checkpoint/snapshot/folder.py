@@ -19,11 +19,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rankfold.checkpoint.snapshot import criu, image
+from rankfold import image
+from rankfold.checkpoint.snapshot import criu
 from rankfold.checkpoint.snapshot.criu import Pagemap
 from rankfold.checkpoint.snapshot.errors import Unfit
-from rankfold.checkpoint.snapshot.image import Image
 from rankfold.checkpoint.store import Buffer, Save
+from rankfold.image import Image
 
 ABOUT = "about.json"
 IMAGE = "image"

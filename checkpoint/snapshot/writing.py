@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from rankfold.checkpoint.snapshot import criu, image
+from rankfold import image
+from rankfold.checkpoint.snapshot import criu
 from rankfold.checkpoint.snapshot.errors import Unfit
 from rankfold.checkpoint.snapshot.folder import (
     ABOUT,

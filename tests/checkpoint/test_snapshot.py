@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from hostile.conftest import kernels
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rankfold.checkpoint import snapshot
 from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu
-from rankfold.checkpoint.snapshot.image import look
 from rankfold.checkpoint.store import Checkpoint, Store
+from rankfold.image import Image, look
 from rankfold.proxy.hal.soft.modules import Loader
 from support.checkpoints import noise, opened
 from support.computing import sync
@@ -291,6 +293,20 @@ def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
     shutil.rmtree(folders[0])
     with pytest.raises(Unfit, match="rank-0: has no image, in which memory of another rank lies"):
         stored(store, {2: folders[2]})
+
+
+@given(
+    lies=st.dictionaries(st.integers(0, 6), st.integers(0, 3)),
+    begin=st.integers(0, 7 * CHUNK), size=st.integers(1, 7 * CHUNK),
+)  # fmt: skip
+def test_each_byte_is_read_where_it_lies(lies: dict[int, int], begin: int, size: int) -> None:
+    elsewhere = sorted((page * CHUNK, rank) for page, rank in lies.items())
+    found = list(Image([], 0, frozenset(), elsewhere).pieces(begin, begin + size))
+    assert [first for _, first, _ in found] == [begin, *(last for *_, last in found)][: len(found)]
+    assert sum(last - first for _, first, last in found) == size
+    for rank, first, last in found:
+        assert first < last
+        assert {lies.get(page) for page in range(first // CHUNK, (last - 1) // CHUNK + 1)} == {rank}
 
 
 # ---- what is refused ---------------------------------------------------------------------------

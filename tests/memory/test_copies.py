@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .device import CELLS, CHUNK
-from .steps import own, same, together
+from .steps import forget, own, same, together
 from .world import ACTIVATE, PRIVATE, SAVE, Make, Rank, World
 
 
@@ -231,7 +231,7 @@ def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bo
         assert rank.saved() and rank.in_image() == rank.model
 
 
-@pytest.mark.parametrize("what", ["changed", "written", "written on the host", "ended"])
+@pytest.mark.parametrize("what", ["changed", "written", "written on the host", "failed", "ended"])
 def test_what_another_no_longer_holds_lies_with_nobody(make: Make, what: str) -> None:
     """Of two ranks that were saved one goes on alone."""
     world = shared(make, 2)
@@ -242,7 +242,10 @@ def test_what_another_no_longer_holds_lies_with_nobody(make: Make, what: str) ->
         assert rank.ask(SAVE, stay=True)
     world.settle()
     assert second.lies_with(0) == 0 and second.saved(stay=True)
-    world.lib.memory_changes(first.memory)
+    if what == "failed":
+        world.lib.memory_stop(first.memory)
+    else:
+        world.lib.memory_changes(first.memory)
     if what == "written on the host":
         first.write(0, 5)
     elif what == "written":
@@ -287,6 +290,23 @@ def test_ranks_of_another_job_have_their_own(make: Make) -> None:
     world.settle()
     assert [rank.lies_with(0) for rank in world.ranks] == [None, 0, None, 2]
     assert all(rank.in_image(stay=True) == rank.model for rank in world.ranks)
+
+
+@pytest.mark.parametrize("saved_before", [False, True])
+def test_nothing_lies_with_who_has_forgotten_it(make: Make, saved_before: bool) -> None:
+    """What counts for nothing is not copied, though the image may have something of before."""
+    world = shared(make, 2)
+    first, second, _ = world.ranks
+    if saved_before:
+        assert first.ask(SAVE, stay=True)
+        world.settle()
+        world.lib.memory_changes(first.memory)
+    forget(first, 0, CELLS)
+    assert first.chunk(0) == second.chunk(0)
+    for rank in (first, second):
+        assert rank.ask(SAVE, stay=True)
+    world.settle()
+    assert second.lies_with(0) is None and second.in_image() == second.model
 
 
 def test_what_somebody_writes_lies_with_nobody(make: Make) -> None:

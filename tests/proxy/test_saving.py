@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from rankfold.checkpoint.snapshot.image import look
+from rankfold.image import look
 from rankfold.proxy.hal.soft.modules import Loader
-from rankfold.proxy.native import NativeError
+from rankfold.proxy.native import EXIT_REPLACED, NativeError
 from support.computing import sync
 from support.devices import devices, only_saved
 from support.ring_client import (
@@ -37,6 +37,7 @@ from support.trained import (
     begin_alike,
     find_alike,
     folded,
+    shared,
     train,
     trained,
     words,
@@ -163,6 +164,19 @@ def test_what_several_hold_is_saved_once_and_brought_before_they_go_elsewhere(
         there.leave(3)
     for client in (half, *twins):
         client.close()
+
+
+def test_nothing_lies_with_a_rank_whose_process_was_replaced_meanwhile(kernels: Loader) -> None:
+    """What its next process begins with is nothing, and its image is not kept for others."""
+    with shared(kernels, 3) as (native, ranks):
+        native.barrier(1, True)
+        settle(native, 1, "cut")
+        assert native.job_save(1)
+        native.rank_exited(1, 0, EXIT_REPLACED)
+        until(lambda: native.rank_status(1, 0) is None, native)  # when it has been saved
+        with_whom = [{rank for _, rank in look(each.image).elsewhere} for each in ranks[1:]]
+        had_state = bool(look(ranks[0].image).state)
+        assert with_whom == ([{0}, {0}] if had_state else [set(), {1}])
 
 
 def test_a_save_needs_a_cut_and_is_void_when_that_is_released(

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rankfold import records
-from rankfold.checkpoint.snapshot import image
+from rankfold import image, records
 from rankfold.proxy.native import Native, NativeError
 
 from . import words

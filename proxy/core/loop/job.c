@@ -349,11 +349,14 @@ static void save_step(struct job *j)
 		 * then state_save says so. */
 		if (!rank_quiet(r) || (coll_busy(j->coll) && (j->peer || job_in_flight(j))))
 			return;
-		all &= memory_saved(&r->memory, stay);
+		if (r->end.replaced)
+			memory_stop(&r->memory); /* nobody finds others' memory in its image */
+		else
+			all &= memory_saved(&r->memory, stay);
 	}
 	const struct memory_request save = {.purpose = PURPOSE_SAVE, .stay = stay};
 	for (uint32_t n = 0; n < j->world_size && !all; n++)
-		if (j->ranks[n])
+		if (j->ranks[n] && !j->ranks[n]->end.replaced)
 			memory_ask(&j->ranks[n]->memory, &save);
 	if (all && save_states(j))
 		save_over(j, NULL);

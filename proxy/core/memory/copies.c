@@ -60,25 +60,32 @@ static bool only_in_image(const struct page *page)
 	return page->buffers && !page->chunk && page->in_image;
 }
 
+/* The image has what the page holds. That of a rank that has failed may be nobody's soon. */
+static bool in_own_image(const struct rank_memory *m, uint32_t index)
+{
+	const struct page *page = &m->pages[index];
+	return !m->stopped && !page_blank(m, index) && (page->saved || only_in_image(page));
+}
+
 /* No work uses the memory of either. */
 static bool known_alike(struct rank_memory *m, struct rank_memory *o, uint32_t page)
 {
-	return o->group == m->group && !m->inflight && !o->inflight &&
-	       copies_trusted(m) && copies_trusted(o) && content_same(m, o, page);
+	return o->group == m->group && !m->inflight && !o->inflight && copies_trusted(m) &&
+	       copies_trusted(o) && content_same(m, o, page);
 }
 
 const struct rank_memory *memory_lies_with(struct rank_memory *m, uint32_t index)
 {
 	const struct device_memory *d = m->device;
 	const struct page *page = &m->pages[index];
-	if (page->saved || (!page->chunk && !page->common))
+	if (page->saved || page_blank(m, index) || (!page->chunk && !page->common))
 		return NULL;
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct rank_memory *o = d->all[i];
-		const struct page *other = &o->pages[index];
-		if (!other->saved && !only_in_image(other))
+		if (!in_own_image(o, index))
 			continue;
-		if ((page->chunk && page->chunk == other->chunk) || known_alike(m, o, index))
+		if ((page->chunk && page->chunk == o->pages[index].chunk) ||
+		    known_alike(m, o, index))
 			return o;
 	}
 	return NULL;

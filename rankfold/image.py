@@ -17,7 +17,10 @@ from typing import NamedTuple
 from rankfold import records
 
 GRAIN = 4 << 20  # of what is left out for being empty, from a buffer's start
+_SAVED = records.saved()
 _RECORD = struct.Struct("<IHHQ")
+_RECORD_MAX = 4096  # bytes of the fixed part of one
+_READ = 1 << 20  # bytes that are read at once
 
 
 class Malformed(ValueError):
@@ -42,7 +45,7 @@ class Image(NamedTuple):
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int | None, int, int]]:
         """Parts of the memory between two offsets: the rank in whose image it lies (None: in this
         one), where it begins and ends."""
-        chunk: int = records.saved().constants["RF_CHUNK_BYTES"]
+        chunk: int = _SAVED.constants["RF_CHUNK_BYTES"]
         at, n = begin, bisect_left(self.elsewhere, (begin - chunk + 1, 0))
         for first, rank in self.elsewhere[n : bisect_left(self.elsewhere, (end, 0))]:
             if at < first:
@@ -55,27 +58,26 @@ class Image(NamedTuple):
 
 def heap_offset(address: int) -> int:
     """Where in the image the memory at a device address lies."""
-    base: int = records.saved().constants["RF_DEV_BASE"]
+    base: int = _SAVED.constants["RF_DEV_BASE"]
     return address - base
 
 
 def state_offset() -> int:
     """Where in the image the state lies."""
-    return records.saved().constants["STATE_OFFSET"]
+    return _SAVED.constants["STATE_OFFSET"]
 
 
 def look(file: int) -> Image:
     """Of the image with this descriptor. Raises Malformed."""
-    saved = records.saved()
-    shape = saved.structs["state_header"]
+    shape = _SAVED.structs["state_header"]
     data = os.pread(file, shape.size, state_offset())
-    header = saved.unpack(shape, data.ljust(shape.size, b"\0"))
+    header = _SAVED.unpack(shape, data.ljust(shape.size, b"\0"))
     if not header["magic"]:
         return Image([], 0, frozenset(), [])
-    version = saved.constants["STATE_VERSION"]
-    if header["magic"] != saved.constants["STATE_MAGIC"] or header["version"] != version:
+    version = _SAVED.constants["STATE_VERSION"]
+    if header["magic"] != _SAVED.constants["STATE_MAGIC"] or header["version"] != version:
         raise Malformed(f"has no saved state of version {version}")
-    if header["bytes"] > saved.constants["STATE_BYTES_MAX"]:
+    if header["bytes"] > _SAVED.constants["STATE_BYTES_MAX"]:
         raise Malformed(f"has a saved state of {header['bytes']} bytes")
     first = state_offset() + shape.size
     buffers: list[Range] = []
@@ -83,21 +85,21 @@ def look(file: int) -> Image:
     modules: set[str] = set()
     own = -1
     rank, buffer, chunk, module = (
-        saved.opcodes[name] for name in ("RANK", "BUFFER", "CHUNK", "MODULE")
+        _SAVED.opcodes[name] for name in ("RANK", "BUFFER", "CHUNK", "MODULE")
     )
     for opcode, body in _records(file, first, header["bytes"]):
         if opcode == rank.number:
-            own = saved.unpack(rank.record, body)["rank"]
+            own = _SAVED.unpack(rank.record, body)["rank"]
         elif opcode == buffer.number:
-            found = saved.unpack(buffer.record, body)
+            found = _SAVED.unpack(buffer.record, body)
             buffers.append(Range(found["addr"], found["bytes"]))
         elif opcode == chunk.number:
-            found = saved.unpack(chunk.record, body)
+            found = _SAVED.unpack(chunk.record, body)
             chunks[found["chunk"]] = found["lies_with"]
         elif opcode == module.number:
-            found = saved.unpack(module.record, body)
+            found = _SAVED.unpack(module.record, body)
             modules |= {found["hash"]} if found["hash"] and not found["image_bytes"] else set()
-    size = saved.constants["RF_CHUNK_BYTES"]
+    size = _SAVED.constants["RF_CHUNK_BYTES"]
     elsewhere = sorted((n * size, with_) for n, with_ in chunks.items() if with_ != own)
     if not header["elsewhere"]:
         elsewhere = []  # they have been brought
@@ -109,22 +111,23 @@ def look(file: int) -> Image:
 
 def whole(header: bytes) -> bytes:
     """The beginning of a state, as it is when nothing lies in other ranks' images any more."""
-    field = records.saved().structs["state_header"]["elsewhere"]
+    field = _SAVED.structs["state_header"]["elsewhere"]
     return header[: field.offset] + bytes(field.size) + header[field.offset + field.size :]
 
 
 def _records(file: int, first: int, size: int) -> Iterator[tuple[int, bytes]]:
     """(opcode, the fixed part) of each record, to the last."""
-    saved = records.saved()
-    by_number, at = saved.by_number(), 0
+    by_number, at, begin, held = _SAVED.by_number(), 0, 0, b""
     while size - at >= _RECORD.size:
-        length, number, _, _ = _RECORD.unpack(os.pread(file, _RECORD.size, first + at))
+        if at + _RECORD_MAX > begin + len(held):
+            begin, held = at, os.pread(file, min(_READ, size - at), first + at)
+        length, number, _, _ = _RECORD.unpack_from(held, at - begin)
         opcode = by_number.get(number)
         if opcode is None or not opcode.record.size <= length <= size - at:
             break
         if opcode.name == "END":
             return
-        yield number, os.pread(file, opcode.record.size, first + at)
+        yield number, held[at - begin : at - begin + opcode.record.size]
         at += length
     raise Malformed(f"its saved state has no record at byte {at}")
 
@@ -133,7 +136,7 @@ def _alive(buffers: list[Range], chunks: Set[int]) -> Iterator[Range]:
     """Buffers, without the pieces that lie in no chunk. Pieces count from a buffer's start, so that
     equal buffers are cut alike. Each reaches as far as the allocation: programs read and write a
     little beyond what they asked for, as real devices let them."""
-    constants = records.saved().constants
+    constants = _SAVED.constants
     chunk, align = constants["RF_CHUNK_BYTES"], constants["RF_ALLOC_ALIGN"]
     end = 0
     for address, asked in sorted(buffers):
