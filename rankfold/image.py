@@ -109,6 +109,17 @@ def look(file: int) -> Image:
     return Image(alive, shape.size + header["bytes"], frozenset(modules), elsewhere)
 
 
+def own(file: int) -> Iterator[tuple[int, int]]:
+    """Where the image has what its rank has, from the first byte to the last: what lies in others'
+    it may hold as it was before. An image that is malformed is so in all of it."""
+    size = os.fstat(file).st_size
+    try:
+        pieces = look(file).pieces(0, size)
+    except Malformed:
+        return iter([(0, size)])
+    return ((begin, end) for other, begin, end in pieces if other is None)
+
+
 def whole(header: bytes) -> bytes:
     """The beginning of a state, as it is when nothing lies in other ranks' images any more."""
     field = _SAVED.structs["state_header"]["elsewhere"]

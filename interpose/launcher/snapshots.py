@@ -15,12 +15,11 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.image import Malformed, look
+from rankfold.image import own
 from rankfold.interpose.launcher import channel, criu, files, images, lost, putting, sparse
 from rankfold.interpose.launcher.kept import Kept
 from rankfold.interpose.launcher.touched import Touched
@@ -87,7 +86,7 @@ def write(
             if touched.seen:
                 files.take(place, touched.names, opened, Kept(touched.kept))
             if memory is not None:
-                sparse.copy_out(image, place / _IMAGE, _own(image))
+                sparse.copy_out(image, place / _IMAGE, own(image))
         finally:
             criu.finish(dumping, processes)
     about = replace(about, lost=tuple(sorted(names)))
@@ -96,16 +95,6 @@ def write(
     fresh.write_text(json.dumps(asdict(about) | {"has_channel": about.has_channel}, indent=1))
     fresh.rename(place / _ABOUT)
     return sum(path.lstat().st_blocks * 512 for path in place.rglob("*"))
-
-
-def _own(image: int) -> Iterator[tuple[int, int]]:
-    """Where the image has what the rank has: what lies in others' it may hold as it was before."""
-    size = os.fstat(image).st_size
-    try:
-        pieces = look(image).pieces(0, size)
-    except Malformed:  # whoever reads the snapshot says so
-        pieces = iter([(None, 0, size)])
-    return ((begin, end) for other, begin, end in pieces if other is None)
 
 
 def read(folder: str) -> About:

@@ -15,6 +15,11 @@ ON_UPLOADING = "tests/checkpoint/test_uploading.py::"
 ON_FAULTS, ON_REFUSALS = "tests/checkpoint/test_faults.py::", "tests/checkpoint/test_refusals.py::"
 WITHIN = "tests/checkpoint/test_together.py::test_within_a_collection[%s]"
 ON_DURABLE, ON_SAVING = "tests/checkpoint/test_durable.py::", "tests/checkpoint/test_saving.py::"
+IMAGE, ELSEWHERE = (
+    "rankfold/image.py",
+    "tests/checkpoint/test_snapshot.py::"
+    "test_what_lies_in_the_image_of_another_rank_is_stored_with_each",
+)
 ORDERS = "tests/checkpoint/test_together.py::test_in_some_orders[%s]"
 BESIDE, RESTORED, TWO = (
     ORDERS % name for name in ("collections_beside_saves",
@@ -285,5 +290,36 @@ MUTANTS = [
         "        if size != pagemap.size:",
         "        if False:",
         "tests/checkpoint/test_snapshot.py::test_pages_that_are_cut_off_are_refused",
+    ),
+    Mutant(
+        "memory-of-another-read-from-here",
+        FOLDER,
+        "os.pread(files[who], end - begin, begin)",
+        "os.pread(files[None], end - begin, begin)",
+        ELSEWHERE,
+    ),
+    Mutant(
+        "stored-as-if-it-lay-elsewhere",
+        FOLDER,
+        "(image.whole(each) if n == 0 else each for n, each in enumerate(state))",
+        "state",
+        ELSEWHERE,
+    ),
+    Mutant(
+        "memory-of-before-travels",
+        IMAGE,
+        " for other, begin, end in pieces if other is None)",
+        " for other, begin, end in pieces)",
+        ELSEWHERE,
+    ),
+    Mutant(
+        "brought-and-still-elsewhere", IMAGE, 'if not header["elsewhere"]:', "if False:", ELSEWHERE
+    ),
+    Mutant(
+        "more-elsewhere-than-is-said",
+        IMAGE,
+        'elif header["elsewhere"] != len(elsewhere):',
+        "elif False:",
+        "tests/checkpoint/test_snapshot.py::test_a_state_that_nobody_wrote_is_refused",
     ),
 ]

@@ -278,6 +278,8 @@ def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
         here.saved(0)
         for rank in ranks:
             folders[rank.rank].mkdir()
+            if rank.rank:
+                os.pwrite(rank.image, b"of before", PARAMETERS - DEV_BASE)
             image_of(folders[rank.rank], rank.image)
             whole(folders[rank.rank])
         here.go_on(1, ranks)
@@ -288,6 +290,7 @@ def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
         with (folder / "image").open("rb") as now, (folders[number] / "image").open("rb") as then:
             assert look(now.fileno()).elsewhere == []
             assert ((lies, 0) in look(then.fileno()).elsewhere) == (number > 0)
+            assert any(os.pread(then.fileno(), CHUNK, lies)) == (number == 0)
         for at, expected in zip((PARAMETERS, MOMENTS), trained(3, STEPS), strict=True):
             assert content(folder, at, 4 * WORDS) == struct.pack(f"<{WORDS}I", *expected)
     shutil.rmtree(folders[0])

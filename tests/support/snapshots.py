@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rankfold import records
-from support.ring_client import DEVICE_SYNC, RingClient, attach, copy_sparse, device, settle
+from rankfold.image import own
+from rankfold.interpose.launcher import sparse
+from support.ring_client import DEVICE_SYNC, RingClient, attach, device, settle
 
 PAGE = 4096
 PRESENT, LAZY, PARENT = 4, 2, 1
@@ -60,10 +62,8 @@ def processes(folder: Path, memory: Mapping[int, bytes], seed: int = 0) -> None:
 
 
 def image_of(folder: Path, descriptor: int) -> None:
-    """As the launcher does: only what is written."""
-    with (folder / "image").open("xb") as file:
-        file.truncate(os.fstat(descriptor).st_size)
-        copy_sparse(descriptor, file.fileno())
+    """As the launcher does."""
+    sparse.copy_out(descriptor, folder / "image", own(descriptor))
 
 
 def saved_image(
