@@ -230,6 +230,7 @@ def test_a_job_goes_on_from_the_store_to_the_same_bits(
     with devices(kernels, 1) as here:
         here.place(1, clients, [0] * RANKS)
         begin(clients, 5)
+        here.compute()
         here.stop(1)
         assert here.natives[0].job_save(1)
         here.saved(0)

@@ -64,6 +64,7 @@ def test_saved_in_place_it_goes_on_and_so_does_the_copy_elsewhere(
     with devices(kernels, 2, chunks=8) as here:  # each has room for one and a half of its ranks
         here.place(1, clients, [0, 0, 1, 1])
         begin(clients, 5)
+        here.compute()
         here.stop(1)
         for client in clients:
             client.step()
@@ -103,6 +104,7 @@ def test_saved_twice_and_then_let_go_it_goes_on_elsewhere(
     with devices(kernels, 2) as here, devices(kernels, 1) as there:
         here.place(1, clients, [0, 1, 0, 1])
         begin(clients, 3)
+        here.compute()
         here.stop(1)
         for n in range(2):
             assert all(native.job_save(1) for native in here.natives)

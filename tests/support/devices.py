@@ -31,6 +31,11 @@ class Devices:
         if segment >= 0:
             os.close(segment)
 
+    def compute(self) -> None:
+        """Until each has run a kernel: who is stopped before has nothing to lose."""
+        for native in self.natives:
+            until(lambda: native.status()["kernels"] > 0, native)  # noqa: B023
+
     def stop(self, job: int) -> None:
         self.natives[0].barrier(job, True)
         for native in self.natives:
