@@ -46,6 +46,9 @@ class Snapshot:
         self.files: dict[str, int] = {}  # bytes of those that are blobs
         for name, size in sorted(_files(folder)):
             if name == IMAGE:
+                if size != self.about.get("image_bytes", size):
+                    what = f"has {size} bytes, not {self.about['image_bytes']}"
+                    raise Unfit(folder / name, what)
                 self.image, self._image_size = _image(folder / name), size
             else:
                 self.files[name] = size

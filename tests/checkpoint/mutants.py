@@ -291,6 +291,8 @@ MUTANTS = [
         "        if False:",
         "tests/checkpoint/test_snapshot.py::test_pages_that_are_cut_off_are_refused",
     ),
+    Mutant("image-cut-off", FOLDER, 'if size != self.about.get("image_bytes", size):', "if False:",
+           "tests/checkpoint/test_snapshot.py::test_an_image_that_is_cut_off_is_refused"),
     Mutant(
         "memory-of-another-read-from-here",
         FOLDER,

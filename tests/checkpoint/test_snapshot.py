@@ -3,6 +3,7 @@ more does not travel."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import struct
@@ -20,7 +21,6 @@ from rankfold.checkpoint.store import Checkpoint, Store
 from rankfold.image import Image, look
 from rankfold.proxy.hal.soft.modules import Loader
 from support.checkpoints import noise, opened
-from support.computing import sync
 from support.devices import devices
 from support.ring_client import CHUNK, DEV_BASE, RingClient, copy_sparse, twins_of
 from support.snapshots import (
@@ -41,10 +41,8 @@ from support.trained import (
     PARAMETERS,
     STEPS,
     WORDS,
-    begin_alike,
-    find_alike,
     folded,
-    train,
+    train_alike,
     trained,
 )
 from support.trainers import RANKS, Trainer, begin
@@ -268,12 +266,7 @@ def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
 ) -> None:
     folders = {rank: tmp_path / f"rank-{rank}" for rank in range(3)}
     with folded(kernels, 3) as (here, ranks):
-        begin_alike(ranks)
-        for step in range(STEPS):
-            for rank in ranks:
-                train(rank, step)
-            sync(ranks)
-        find_alike(ranks)
+        train_alike(ranks)
         here.stop(1)
         assert here.natives[0].job_save(1)
         here.saved(0)
@@ -340,6 +333,16 @@ def test_pages_that_are_cut_off_are_refused(folder: Path) -> None:
         Snapshot(folder)
     (folder / "criu/pages-1.img").unlink()
     with pytest.raises(Unfit, match="belongs to nothing else"):
+        Snapshot(folder)
+
+
+def test_an_image_that_is_cut_off_is_refused(folder: Path) -> None:
+    """Its state is what lies at its end: it would be that of a rank that has saved nothing."""
+    about = json.loads((folder / "about.json").read_text()) | {"image_bytes": 1 << 40}
+    (folder / "about.json").write_text(json.dumps(about))
+    Snapshot(folder)
+    os.truncate(folder / "image", 1 << 39)
+    with pytest.raises(Unfit, match=r"image: has 549755813888 bytes, not 1099511627776"):
         Snapshot(folder)
 
 

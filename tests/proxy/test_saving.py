@@ -16,7 +16,6 @@ import pytest
 from rankfold.image import look
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import EXIT_REPLACED, NativeError
-from support.computing import sync
 from support.devices import devices, only_saved
 from support.ring_client import (
     CHUNK,
@@ -34,11 +33,9 @@ from support.trained import (
     PARAMETERS,
     STEPS,
     WORDS,
-    begin_alike,
-    find_alike,
     folded,
     shared,
-    train,
+    train_alike,
     trained,
     words,
 )
@@ -136,12 +133,7 @@ def test_what_several_hold_is_saved_once_and_brought_before_they_go_elsewhere(
     kernels: Loader,
 ) -> None:
     with folded(kernels, 3) as (here, ranks):
-        begin_alike(ranks)
-        for step in range(STEPS):
-            for rank in ranks:
-                train(rank, step)
-            sync(ranks)
-        find_alike(ranks)
+        train_alike(ranks)
         here.stop(1)
         assert here.natives[0].job_save(1)
         here.saved(0)

@@ -59,13 +59,6 @@ def counts(native: Native, ranks: int) -> tuple[int, int]:
     return kernels, squashed
 
 
-def find_alike(ranks: list[Computing]) -> None:
-    """What they have alike is found when they take turns."""
-    for rank in reversed(ranks):
-        rank.launch("scale", SCRATCH, SCRATCH, 1, 0)
-        sync([rank])
-
-
 def words(rank: Computing, at: int) -> list[int]:
     return list(struct.unpack(f"<{WORDS}I", rank.read(at, 4 * WORDS)))
 
@@ -85,6 +78,18 @@ def train(rank: Computing, step: int) -> None:
     rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
     rank.launch("update", MOMENTS, GRADIENT, WORDS, 1)
     rank.launch("update", PARAMETERS, MOMENTS, WORDS, 2)
+
+
+def train_alike(ranks: list[Computing]) -> None:
+    """Some steps, and then they share their parameters and moments."""
+    begin_alike(ranks)
+    for step in range(STEPS):
+        for rank in ranks:
+            train(rank, step)
+        sync(ranks)
+    for rank in reversed(ranks):  # what they have alike is found when they take turns
+        rank.launch("scale", SCRATCH, SCRATCH, 1, 0)
+        sync([rank])
 
 
 def trained(ranks: int, steps: int) -> tuple[list[int], list[int]]:
@@ -125,12 +130,7 @@ def shared(
 ) -> Iterator[tuple[Native, list[Computing]]]:
     """Ranks whose parameters and moments are shared: they have trained for some steps."""
     with folded(kernels, count, speed=speed, workers=workers) as (here, made):
-        begin_alike(made)
-        for step in range(STEPS):
-            for rank in made:
-                train(rank, step)
-            sync(made)
-        find_alike(made)
+        train_alike(made)
         assert counts(here.natives[0], count)[1] > 0
         yield here.natives[0], made
 
