@@ -12,6 +12,7 @@ SLICE = [
     Mutant("relents-for-ever", "s->relents && holds && rank_runs_marked(s->active)",
            "s->relents && holds"),
     Mutant("sleeps-over-it", "\tif (s->held_since_ns && !s->relents)\n", "\tif (0)\n"),
+    Mutant("over-before-it-began", "r->counters.kernels != p->slice.kernels_before ||", "1 ||"),
     Mutant("room-is-waited-for", "\t\tmemory_cancel(&s->target->memory);", "\t\t;"),
 ]  # fmt: skip
 FILES = [("loop/slice.c", each) for each in SLICE]

@@ -157,3 +157,15 @@ def test_who_waits_for_room_does_not_keep_another_from_a_copy(kernels: Loader) -
         sync(made)
         assert words(first, PARAMETERS)[:2] == [1, 1]
         assert words(second, PARAMETERS)[:2] == [0, 1]
+
+
+def test_each_turn_has_a_kernel_however_short_it_is(kernels: Loader) -> None:
+    """There is memory for one rank, which takes longer to come than a turn."""
+    with folded(kernels, 2, chunks=12, quantum_ns=1) as (here, made):
+        (native,) = here.natives
+        begin(made)
+        for _ in range(ENOUGH):
+            for rank in made:
+                rank.launch("scale", GRADIENT, OWN, WORDS, 1)
+        sync(made)
+        assert [kernels_of(native, rank) for rank in made] == [ENOUGH] * 2

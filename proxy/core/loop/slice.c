@@ -14,7 +14,7 @@
  * So a rank that goes on computes until it is stuck in a collective that others have yet to call,
  * and each rank has the device once for each step. After a quantum another rank with work gets its
  * turn at the next kernel boundary anyway: nothing more is submitted, and when nothing runs it is
- * over.
+ * over. A rank that could run a kernel has had one by then, however short the quantum is.
  *
  * But a kernel may wait for what another stream of its rank does. So when what runs then does not
  * end in time, the rank *relents*: the first item of each stream is submitted all the same, until
@@ -74,6 +74,7 @@ static void activate(struct proxy *p, struct rank *r)
 		lost_switches(r);
 		rank_count_switch(r);
 		p->slice.active_since_ns = now_ns();
+		p->slice.kernels_before = r->counters.kernels;
 		p->slice.idle_since_ns = 0;
 		p->slice.patience_ns = HELD_NS;
 		int error = memory_merge(&r->memory);
@@ -118,7 +119,9 @@ static void switch_to(struct proxy *p, struct rank *r)
 
 static bool time_is_over(const struct proxy *p)
 {
-	return now_ns() - p->slice.active_since_ns > p->slice.quantum_ns;
+	struct rank *r = p->slice.active;
+	return r && now_ns() - p->slice.active_since_ns > p->slice.quantum_ns &&
+	       (r->counters.kernels != p->slice.kernels_before || rank_work(r) != WORK_KERNEL);
 }
 
 /* Has the active rank nothing on the device, and can nothing go there now? */

@@ -10,7 +10,7 @@ struct rank;
 
 struct slice {
 	struct rank *active; /* or NULL */
-	uint64_t active_since_ns, quantum_ns;
+	uint64_t active_since_ns, quantum_ns, kernels_before;
 	uint64_t idle_since_ns; /* it has nothing on the device; 0: it has */
 	uint64_t moves;         /* of its items, when it was looked at last */
 	uint64_t prepared;      /* in this turn of the device's somebody was, for the next one */
