@@ -1,4 +1,4 @@
-"""A rank at rest: frozen, written down, ended by us, brought back.
+"""A rank at rest: it stands still (standing.py), is written down, ended by us, brought back.
 
 Each operation is answered when it is done; the loop goes on meanwhile, since what takes long is
 done by processes of their own (`workers.py`, CRIU). One of these works at a time; who asks for the
@@ -8,10 +8,7 @@ was killed over is ended: nobody knows what of it is CRIU's.
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import os
-import time
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
@@ -35,6 +32,7 @@ from rankfold.interpose.launcher import (
     undumpable,
 )
 from rankfold.interpose.launcher.config import Config
+from rankfold.interpose.launcher.standing import Standing
 from rankfold.interpose.launcher.stuck import Stuck
 from rankfold.interpose.launcher.touched import Touched
 from rankfold.interpose.launcher.workers import Workers
@@ -43,10 +41,7 @@ from rankfold.service import Request
 
 log = area(__file__)
 
-FREEZE_S = 10.0  # a process that waits for a disk or the like stops when it has it
-LOOK_AGAIN_S = 0.001
 HINDRANCES_MAX = 3  # that are named
-ARRIVE_S = 0.25  # what was sent within the machine arrives at once, if the other end has room
 
 
 class Held(Protocol):
@@ -80,11 +75,10 @@ class Rest:
 
     def __init__(self, held: Held, name: str, libraries: Callable[[], tuple[str, ...]]):
         self.held, self.preload = held, libraries
-        self.freezer = freezer.Freezer(name)
-        self.frozen = False
-        self._calls = interrupted.Calls()
+        self.standing = Standing(
+            name, held.workers, held.touched, lambda s, then: self.held.server.after(s, then)
+        )
         self.trouble: str | None = None  # why the rank had to be ended
-        self._freezing: list[Request[Any]] = []
         self._busy = ""  # what is being done
         self._waiting: list[Request[Any]] = []  # for that
         self._stuck: Stuck | None = None  # of that, where CRIU does it
@@ -118,23 +112,26 @@ class Rest:
             why = self._given_up or "CRIU was killed while it looked at the rank"
             self.trouble = self.trouble or why
         error = ControlError("exited", self.trouble or "the rank has ended")
-        for request in [*self._freezing, *self._waiting]:
-            request.refuse(error)
-        self._freezing, self._waiting = [], []
+        self._refuse_all(error)
         self.drop()
 
     def drop(self) -> None:
         """Nothing of the rank is left: neither is its cgroup."""
-        self.held.touched.read()
-        self.frozen, self._written, self._restored = False, None, ""
-        self._calls.forget()
+        self._written, self._restored = None, ""
         self._open_wall()
-        try:
-            self.freezer.drop()
-        except OSError as error:
-            log.warning("%s is left: %s", self.freezer.name, error)
+        self.standing.drop()
+
+    def _refuse_all(self, error: ControlError) -> None:
+        self.standing.refuse(error)
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            request.refuse(error)
 
     # ---- standing still -----------------------------------------------------------------
+
+    @property
+    def frozen(self) -> bool:
+        return self.standing.still
 
     def _freeze(self, request: Request[messages.Freeze]) -> Message | None:
         self._need_rank()
@@ -143,136 +140,25 @@ class Rest:
             return {}
         if not self.held.namespaced:
             raise ControlError("unavailable", _UNPRIVILEGED)
-        try:
-            if not self._freezing:
-                self.freezer.freeze(self._pids)
-        except freezer.CannotFreeze as error:
-            self._thaw_now()
-            raise ControlError("unavailable", str(error)) from error
-        self._freezing.append(request)
-        if len(self._freezing) == 1:
-            until = time.monotonic() + FREEZE_S
-            self._await_frozen(lambda: self._mend_calls(until), self._moves, until)
+        self.standing.stop(request)
         return None
-
-    def _mend_calls(self, until: float) -> None:
-        """What the freeze has interrupted is to begin anew, whatever comes next."""
-        pids, freezing = self._pids(), self._freezing
-        if not freezing:
-            return
-
-        def mended(told: Message | None) -> None:
-            if self._freezing is not freezing:  # it goes on
-                return
-            if told is not None:
-                self._calls.keep()
-            else:
-                log.warning("calls that wait may fail with EINTR: who mends them was killed")
-            self._await_frozen(lambda: self._need_seizable(until), self._moves, until)
-
-        self.held.workers.start(lambda: self._calls.mend(pids), mended)
-
-    def _need_seizable(self, until: float) -> None:
-        """Who is in vfork, or about to wait there, counts as frozen, and CRIU would wait for it:
-        all go on until its child has started a program."""
-        if not self._freezing:
-            return
-        if not any(_is(pid, "DR") for pid in self._pids()):
-            self._arrive()
-        else:
-            self.freezer.let_go()
-            self._calls.goes_on()
-            self._await_started(until)
-
-    def _await_started(self, until: float) -> None:
-        if not self._freezing:
-            return
-        if time.monotonic() > until:
-            self._moves()
-        elif any(_is(pid, "D") for pid in self._pids()):
-            self.held.server.after(LOOK_AGAIN_S, lambda: self._await_started(until))
-        else:
-            try:
-                self.freezer.again()
-            except OSError:  # it has ended
-                return
-            self._await_frozen(lambda: self._mend_calls(until), self._moves, until)
-
-    def _arrive(self, until: float | None = None) -> None:
-        """Go on when what the rank has sent to others is there, or when it will not be."""
-        until = until or time.monotonic() + ARRIVE_S
-        if not self._freezing:
-            return
-        if time.monotonic() < until and any(sockets.of(self._pids()).values()):
-            self.held.server.after(LOOK_AGAIN_S, lambda: self._arrive(until))
-        else:
-            self._stands()
-
-    def _stands(self) -> None:
-        self.held.touched.read()
-        self.frozen = True
-        waiting, self._freezing = self._freezing, []
-        for request in waiting:
-            request.reply()
-
-    def _moves(self) -> None:
-        who = ", ".join(criu.named(pid) for pid in sorted(self._pids()) if _is(pid, "D"))
-        self._thaw_now()
-        waiting, self._freezing = self._freezing, []
-        text = (
-            f"not all stand still after {FREEZE_S:.0f} s: {who} waits for a disk, or for its child "
-            "that has not started its program"
-        )
-        for request in waiting:
-            request.refuse(ControlError("failed", text))
-
-    def _await_frozen(
-        self, then: Callable[[], None], otherwise: Callable[[], None], until: float
-    ) -> None:
-        """Look until all stand still, or the time is over; not when the rank has ended."""
-        try:
-            frozen = self.freezer.frozen()
-        except OSError:
-            return
-        if frozen:
-            then()
-        elif time.monotonic() > until:
-            otherwise()
-        else:
-            again = lambda: self._await_frozen(then, otherwise, until)  # noqa: E731
-            self.held.server.after(LOOK_AGAIN_S, again)
-
-    def _pids(self) -> set[int]:
-        """The rank's: all of the namespace but the launcher and who works for it."""
-        ours = {1, *self.held.workers.pids()}
-        return {pid for pid in process.living() if pid not in ours}
 
     def _thaw(self, _request: Request[messages.Thaw]) -> Message:
         self._need_rank()
         self._need_idle("thaw")
-        for request in self._freezing:
-            request.refuse(ControlError("busy", "it was thawed again"))
-        self._freezing = []
-        self._thaw_now()
-        return {}
-
-    def _thaw_now(self) -> None:
-        self.held.touched.read()
-        self.frozen, self._written, self._restored = False, None, ""
+        self.standing.refuse(ControlError("busy", "it was thawed again"))
+        self._written, self._restored = None, ""
         self._open_wall()
-        try:
-            self.freezer.thaw()
-        except OSError as error:
-            raise ControlError("failed", f"the rank cannot be thawed: {error}") from error
-        self._calls.goes_on()
+        self.standing.go_on()
+        return {}
 
     def _examine(self, request: Request[messages.Examine]) -> Message | None:
         self._need_rank()
         self._need_idle("examine")
-        if self.frozen or self._freezing:
+        if self.standing.begun:
             raise ControlError("busy", f"rank {self.held.config.rank} is frozen")
         assert self.held.started is not None
-        rank, pids = self.held.started, self._pids()  # who works for us later is not theirs
+        rank, pids = self.held.started, self.standing.pids()  # who works for us later is not theirs
         seen = self.held.touched.seen
 
         def examined(told: Message | None) -> None:
@@ -303,10 +189,10 @@ class Rest:
             raise ControlError("undumpable", f"rank {self.held.config.rank}: {trouble}")
         about, memory = self._about()
         self._begin(f"snapshot into {folder}", request)
-        rank, pids = self.held.started, self._pids()
+        rank, pids = self.held.started, self.standing.pids()
         assert rank is not None
-        cgroup, image = self.freezer.path, self.held.image
-        touched, calls = self.held.touched, self._calls
+        cgroup, image = self.standing.freezer.path, self.held.image
+        touched, calls = self.held.touched, self.standing.calls
         self.held.workers.start(
             lambda: _written(folder, about, rank, pids, cgroup, touched, memory, image, calls),
             lambda result: self._after_snapshot(folder, result),
@@ -330,7 +216,7 @@ class Rest:
             incarnation=config.incarnation, pid=held.started.pid,
             interposer=os.path.basename(held.libraries) if held.libraries else None,
             image_bytes=config.image_bytes, channel=place,
-            connections=[list(astuple(each)) for each in sockets.of(self._pids())],
+            connections=[list(astuple(each)) for each in sockets.of(self.standing.pids())],
             journal=(str(held.touched.journal), held.touched.life),
             logs={kind: os.stat(config.log(kind)).st_size for kind in ("out", "err")},
         )  # fmt: skip
@@ -355,11 +241,7 @@ class Rest:
         def loose() -> None:
             self._answer(ControlError("failed", "the rank did not stand still any more"))
 
-        try:
-            self.freezer.again()
-        except OSError:  # it has ended
-            return
-        self._await_frozen(still, loose, time.monotonic() + FREEZE_S)
+        self.standing.again(still, loose)
 
     # ---- away with it -------------------------------------------------------------------
 
@@ -368,9 +250,7 @@ class Rest:
             return None
         if self.held.started is None and not self._busy:
             return {}
-        for other in [*self._freezing, *self._waiting]:
-            other.refuse(ControlError("vacated", "the rank was ended meanwhile"))
-        self._freezing, self._waiting = [], []
+        self._refuse_all(ControlError("vacated", "the rank was ended meanwhile"))
         self._begin("vacate", request)
         self._end_all(lambda: self._answer({}))
         return None
@@ -436,7 +316,7 @@ class Rest:
             return
         self.held.libraries, self._amiss = result["libraries"], result["amiss"]
         try:
-            self.freezer.make()
+            self.standing.freezer.make()
             self._build_wall(about)
             process.set_last_pid(result["last_pid"])
             pid = self._fork_criu(folder)
@@ -452,7 +332,7 @@ class Rest:
         if not connections:
             return
         try:
-            self._wall = sockets.Wall(self.freezer.name, connections)
+            self._wall = sockets.Wall(self.standing.freezer.name, connections)
             self.held.workers.await_end(self._wall.pid, lambda _status: None)
         except (OSError, programs.Missing) as error:
             log.warning("connections of the rank may be reset: %s", error)
@@ -486,9 +366,10 @@ class Rest:
     def _become_criu(self, images: int, inside: room.Room) -> None:
         process.forget_signals()
         room.enter(inside, ipc=False)  # that is among the images
-        self.freezer.join()
+        cgroup = self.standing.freezer
+        cgroup.join()
         hold = f"/proc/{os.getppid()}/fd/{self._script}"
-        criu.restore(images, hold, self.freezer.path, self.freezer.parent)
+        criu.restore(images, hold, cgroup.path, cgroup.parent)
 
     def _after_criu(self, folder: str, about: snapshots.About, status: int) -> None:
         lost.forget(about.lost)
@@ -512,13 +393,13 @@ class Rest:
             except (OSError, snapshots.Unfit, handshake.Refused) as error:
                 self._not_restored(ControlError("failed", f"what was restored is wrong: {error}"))
                 return
-            self.frozen, self._restored = True, folder
+            self._restored = folder
             self._answer(self._amiss)
 
         def loose() -> None:
             self._not_restored(ControlError("failed", "the restored rank does not stand still"))
 
-        self._await_frozen(still, loose, time.monotonic() + FREEZE_S)
+        self.standing.held(still, loose)
 
     def _not_restored(self, error: ControlError) -> None:
         self._end_all(lambda: self._answer(error))
@@ -593,16 +474,6 @@ _UNPRIVILEGED = (
 
 def _connections(about: snapshots.About) -> list[sockets.Connection]:
     return [sockets.Connection(*each) for each in about.connections]
-
-
-def _is(pid: int, states: str) -> bool:
-    """Whether a thread of a process is in one of these states. D: in a call that nothing
-    interrupts; R: it runs, which no frozen thread does."""
-    for task in glob.iglob(f"/proc/{pid}/task/*/stat"):
-        with contextlib.suppress(OSError), open(task, errors="replace") as file:
-            if file.read().rpartition(")")[2].split()[0] in states:
-                return True
-    return False
 
 
 # ---- in processes of their own -----------------------------------------------------------
