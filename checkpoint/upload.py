@@ -7,6 +7,7 @@ it had finished is not saved twice. In the end checkpoints beyond the last `keep
 from __future__ import annotations
 
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from rankfold import owners
 from rankfold.checkpoint import background
 from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.background import Place, Work
-from rankfold.checkpoint.snapshot import ABOUT, Snapshot, Unfit, modules
+from rankfold.checkpoint.snapshot import ABOUT, Snapshot, Unfit, images_on_their_way, modules
 from rankfold.checkpoint.store import Id, Progress, Refused, Save, Store, StoreError
 
+LOOK_AGAIN_S = 0.02
 READERS = 4  # ranks whose snapshots are read at the same time
 TOKEN = "token"  # in the manifest's about
 
@@ -24,6 +26,10 @@ TOKEN = "token"  # in the manifest's about
 def upload(place: Place) -> None:
     """Raises StoreError, Unfit and OSError."""
     task, state = place.task, place.state
+    folders = [place.rank(rank) for rank in task.ranks]
+    while (copied := images_on_their_way(folders)) is not None:
+        state.bytes = copied  # so that it is seen to get on
+        time.sleep(LOOK_AGAIN_S)
     snapshots = {rank: _snapshot(place, rank) for rank in task.ranks}
     loaded = modules.find({m for each in snapshots.values() for m in each.modules}, place.modules)
     state.total = sum(each.size for each in snapshots.values())

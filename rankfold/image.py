@@ -109,15 +109,22 @@ def look(file: int) -> Image:
     return Image(alive, shape.size + header["bytes"], frozenset(modules), elsewhere)
 
 
-def own(file: int) -> Iterator[tuple[int, int]]:
-    """Where the image has what its rank has, from the first byte to the last: what lies in others'
-    it may hold as it was before. An image that is malformed is so in all of it."""
-    size = os.fstat(file).st_size
+def own(file: int) -> list[tuple[int, int]]:
+    """Where the image has the memory that its rank has, from the first byte to the last: what lies
+    in others' it may hold as it was before. An image that is malformed is so in all of it."""
+    size = min(os.fstat(file).st_size, state_offset())
     try:
         pieces = look(file).pieces(0, size)
     except Malformed:
-        return iter([(0, size)])
-    return ((begin, end) for other, begin, end in pieces if other is None)
+        return [(0, size)]
+    return [(begin, end) for other, begin, end in pieces if other is None]
+
+
+def state_range(file: int) -> tuple[int, int]:
+    """Where the image has its state, from the first byte to the last that it may have."""
+    size = os.fstat(file).st_size
+    end = state_offset() + _SAVED.constants["STATE_BYTES_MAX"]
+    return min(size, state_offset()), min(size, end)
 
 
 def whole(header: bytes) -> bytes:

@@ -410,10 +410,13 @@ class Thaw(OfRank, frozen=True, tag="thaw"):
 
 class Snapshot(OfRank, frozen=True, tag="snapshot"):
     """→ Snapshotted. Only of a frozen rank, which stays so: writes its processes, its channel and
-    its image to `folder`, made anew. Refused as "undumpable", which names a process and what to
-    do, as "unavailable" (no CRIU, no privileges), or as "failed"; then the rank is as it was."""
+    its image to `folder`, made anew. `beside`: the rank will go on where it is, and the image may
+    be copied meanwhile; the folder is locked until that is over. Refused as "undumpable", which
+    names a process and what to do, as "unavailable" (no CRIU, no privileges), or as "failed"; then
+    the rank is as it was."""
 
     folder: FolderPath
+    beside: bool = False
 
 
 class Snapshotted(Struct, frozen=True):

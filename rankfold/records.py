@@ -20,6 +20,7 @@ from rankfold import paths
 
 CHANNEL = ("interpose/channel/channel.h", "interpose/channel/opcodes.def")
 SAVED = ("proxy/core/loop/saved.h", "proxy/core/loop/saved.def")
+HELD = "proxy/core/memory/held.h"
 LIMITS = "proxy/core/job_limits.h"
 NUMBERS = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B",
            "int32_t": "i", "float": "f", "char": "c"}  # fmt: skip
@@ -106,6 +107,9 @@ class Contract:
         found: dict[str, Any] = {}
         for each in shape.fields:
             if each.reserved or each.count == 0:
+                continue
+            if each.count is None and (letter := NUMBERS.get(each.type, "c")) != "c":
+                found[each.name] = struct.unpack_from("<" + letter, data, each.offset)[0]
                 continue
             size = each.size * (1 if each.count is None else each.count)
             part = data[each.offset : each.offset + size]
@@ -240,3 +244,9 @@ def saved() -> Contract:
     """What a rank's image holds behind its memory; knows the channel's names, too."""
     text = "".join((paths.REPOSITORY / name).read_text() for name in SAVED)
     return parse(text, channel())
+
+
+@cache
+def held() -> Contract:
+    """What a rank's image holds while it is copied; knows the channel's names, too."""
+    return parse((paths.REPOSITORY / HELD).read_text(), channel())

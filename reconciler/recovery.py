@@ -180,7 +180,8 @@ class Recovery:
 
         def snapshot(rank: int) -> Call:
             folder = str(node.snapshot(job, action.number, rank))
-            return self._asking(job, rank, "snapshot", SNAPSHOT_S, folder=folder)
+            beside = bool(action.devices)  # else the ranks rest, and may be ended next
+            return self._asking(job, rank, "snapshot", SNAPSHOT_S, folder=folder, beside=beside)
 
         told = yield [snapshot(rank) for rank in action.ranks]
         agreed(told)

@@ -6,7 +6,15 @@ docs/checkpoints.md describes both sides.
 
 from rankfold.checkpoint.snapshot import modules
 from rankfold.checkpoint.snapshot.errors import Unfit
-from rankfold.checkpoint.snapshot.folder import ABOUT, Snapshot
+from rankfold.checkpoint.snapshot.folder import ABOUT, Snapshot, images_on_their_way
 from rankfold.checkpoint.snapshot.writing import write, write_compared
 
-__all__ = ["ABOUT", "Snapshot", "Unfit", "modules", "write", "write_compared"]
+__all__ = [
+    "ABOUT",
+    "Snapshot",
+    "Unfit",
+    "images_on_their_way",
+    "modules",
+    "write",
+    "write_compared",
+]

@@ -1,6 +1,6 @@
 """A rank's snapshot as it lies on this machine, read and given to a save.
 
-    about.json   written last: then the snapshot is whole
+    about.json   written last, but for an image that is copied beside the going rank
     image        the rank's device memory and its saved state, sparse; not there without a channel.
                  What other ranks hold, too, may lie in theirs, in the folders beside this one
     criu/ …      what CRIU wrote, and whatever else the snapshot needs
@@ -11,10 +11,11 @@ of its size; a pages image is pages by address; every other file is a blob of it
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ class Snapshot:
         self.folder = folder
         self.about = _about(folder / ABOUT)
         self.image: Image | None = None
+        if self.about.get("has_channel") and not (folder / IMAGE).exists():
+            raise Unfit(folder, f"has no {IMAGE}: it is no whole snapshot")
         self.pages: dict[str, Pagemap] = {}  # by name of the pages image
         self.files: dict[str, int] = {}  # bytes of those that are blobs
         for name, size in sorted(_files(folder)):
@@ -105,6 +108,28 @@ class Snapshot:
             (Buffer(address, length, _reader(found, files, image.heap_offset(address)))
              for address, length in found.ranges),
         )  # fmt: skip
+
+
+def images_on_their_way(folders: Iterable[Path]) -> int | None:
+    """Bytes of images that launchers still copy into snapshots, beside the going ranks; None: they
+    copy no more. Raises OSError."""
+    found = [_copied(folder) for folder in folders if _is_locked(folder)]
+    return sum(found) if found else None
+
+
+def _copied(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.glob(f"{IMAGE}*"))
+
+
+def _is_locked(folder: Path) -> bool:
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def pagemap_of(folder: Path, name: str) -> Pagemap | None:

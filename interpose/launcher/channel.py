@@ -6,11 +6,10 @@ The layout is that of ``interpose/channel/channel.h``; nobody writes to a channe
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 
 from rankfold import records
-from rankfold.interpose.launcher.room import check, libc
+from rankfold.interpose.launcher import sparse
 
 _CHANNEL = records.channel()
 RING, RING_BYTES, RECORD_MAX, BULK, BULK_COUNT, BULK_BYTES = (
@@ -19,7 +18,6 @@ RING, RING_BYTES, RECORD_MAX, BULK, BULK_COUNT, BULK_BYTES = (
 )
 _SAYS_WRITING = 10  # the first RF_MINOR whose clients do
 _HEADER = _CHANNEL.structs["rf_header"]
-_PUNCH, _KEEP_SIZE = 2, 1
 
 
 def punch(fd: int) -> None:
@@ -40,18 +38,10 @@ def punch(fd: int) -> None:
         begin, end = first % RING_BYTES, last % RING_BYTES
         parts = [(begin, end)] if begin < end else [(begin, RING_BYTES), (0, end)]
         for begin, end in parts:
-            _punch(fd, RING + begin, end - begin)
+            sparse.punch(fd, RING + begin, end - begin)
     for slot in range(BULK_COUNT):
         if not busy >> slot & 1:
-            _punch(fd, BULK + slot * BULK_BYTES, BULK_BYTES)
-
-
-def _punch(fd: int, offset: int, length: int) -> None:
-    if length > 0:
-        result = libc.fallocate(
-            fd, _PUNCH | _KEEP_SIZE, ctypes.c_long(offset), ctypes.c_long(length)
-        )
-        check(result, "punch a hole into the channel")
+            sparse.punch(fd, BULK + slot * BULK_BYTES, BULK_BYTES)
 
 
 def mapped_by(pid: int, fd: int) -> str | None:

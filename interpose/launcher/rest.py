@@ -8,9 +8,10 @@ was killed over is ended: nobody knows what of it is CRIU's.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +42,8 @@ from rankfold.service import Request
 
 log = area(__file__)
 
+_COPY_NICE = 10  # who copies beside the rank gives way to it,
+_COPY_AFTER_S = 0.1  # and to the other ranks, which still stand
 HINDRANCES_MAX = 3  # that are named
 
 
@@ -85,6 +88,7 @@ class Rest:
         self._given_up = ""  # on it, and why
         self._written: tuple[str, int] | None = None  # folder and bytes, since it is frozen
         self._restored = ""  # folder, likewise
+        self._copying: _Copying | None = None
         self._amiss: Message = {}  # what the restore has said of files
         self._script = -1  # CRIU's, once it was needed
         self._wall: sockets.Wall | None = None
@@ -124,6 +128,9 @@ class Rest:
     def _refuse_all(self, error: ControlError) -> None:
         self.standing.refuse(error)
         waiting, self._waiting = self._waiting, []
+        if self._copying:
+            waiting += self._copying.then
+            self._copying.then = []
         for request in waiting:
             request.refuse(error)
 
@@ -150,6 +157,7 @@ class Rest:
         self._written, self._restored = None, ""
         self._open_wall()
         self.standing.go_on()
+        self.held.server.after(_COPY_AFTER_S, self._copy_beside)
         return {}
 
     def _examine(self, request: Request[messages.Examine]) -> Message | None:
@@ -177,13 +185,17 @@ class Rest:
 
     def _snapshot(self, request: Request[messages.Snapshot]) -> Message | None:
         self._need_rank()
-        folder = request.message.folder
+        folder, beside = request.message.folder, request.message.beside
         if self._join(f"snapshot into {folder}", request):
             return None
         if not self.frozen:
             raise ControlError("running", f"rank {self.held.config.rank} runs: freeze it first")
         if self._written and self._written[0] == folder and os.path.exists(folder):
             return {"bytes": self._written[1]}
+        if self._copying and self._copying.begun:
+            self._copying.then.append(request)
+            return None
+        self._forget_copying()  # of a snapshot that this one takes the place of
         self._need_criu()
         if trouble := self.held.touched.trouble():
             raise ControlError("undumpable", f"rank {self.held.config.rank}: {trouble}")
@@ -194,7 +206,9 @@ class Rest:
         cgroup, image = self.standing.freezer.path, self.held.image
         touched, calls = self.held.touched, self.standing.calls
         self.held.workers.start(
-            lambda: _written(folder, about, rank, pids, cgroup, touched, memory, image, calls),
+            lambda: _written(
+                folder, about, rank, pids, cgroup, touched, memory, image, beside, calls
+            ),
             lambda result: self._after_snapshot(folder, result),
         )
         self._watch_over(Stuck())
@@ -236,12 +250,56 @@ class Rest:
                 self._answer(ControlError(result["code"], result["message"]))
             else:
                 self._written = (folder, result["bytes"])
+                if snapshots.waits_for_image(folder):
+                    self._copying = _Copying(folder, os.dup(self.held.image), _locked(folder))
                 self._answer(result)
 
         def loose() -> None:
             self._answer(ControlError("failed", "the rank did not stand still any more"))
 
         self.standing.again(still, loose)
+
+    def _copy_beside(self) -> None:
+        """The image of the snapshot, while the rank goes on."""
+        copying = self._copying
+        if copying is None or copying.begun:
+            return
+        copying.begun = True
+
+        def copied(told: Message | None) -> None:
+            if told is None or "message" in told:
+                why = (told or {}).get("message") or "who copied was killed"
+                log.warning("%s: %s", copying.folder, why)
+            self._copied(copying)
+
+        pid = self.held.workers.start(lambda: _copied(copying.folder, copying.image), copied)
+        work = Stuck(lambda: {pid})
+
+        def look() -> None:
+            if self._copying is not copying:
+                return
+            if work.look():
+                os.kill(pid, process.KILL)
+            self.held.server.after(work.pause_s, look)
+
+        look()
+
+    def _forget_copying(self) -> None:
+        if self._copying:
+            os.close(self._copying.lock)
+            os.close(self._copying.image)
+            self._copying = None
+
+    def _copied(self, copying: _Copying) -> None:
+        self._forget_copying()
+        for request in copying.then:
+            try:
+                result = self._snapshot(request)
+            except ControlError as error:
+                request.refuse(error)
+            else:
+                if result is not None:
+                    request.reply(**result)
 
     # ---- away with it -------------------------------------------------------------------
 
@@ -258,6 +316,7 @@ class Rest:
     def _end_all(self, then: Callable[[], None]) -> None:
         """End all processes below us, and go on when they are gone."""
         self.held.workers.forget()
+        self._forget_copying()
         self._when_gone = then
         process.signal_all(process.KILL, self.held.namespaced)
         self.children_ended()
@@ -472,6 +531,24 @@ _UNPRIVILEGED = (
 )
 
 
+@dataclass
+class _Copying:
+    """An image is copied beside its rank, or will be. `then` are snapshots that wait for it to be
+    over."""
+
+    folder: str
+    image: int  # a descriptor
+    lock: int  # a descriptor of the folder: who wants the snapshot whole waits for the lock
+    begun: bool = False
+    then: list[Request[messages.Snapshot]] = field(default_factory=list)
+
+
+def _locked(folder: str) -> int:
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return lock
+
+
 def _connections(about: snapshots.About) -> list[sockets.Connection]:
     return [sockets.Connection(*each) for each in about.connections]
 
@@ -488,13 +565,15 @@ def _written(
     touched: Touched,
     memory: int | None,
     image: int,
+    beside: bool,
     calls: interrupted.Calls,
 ) -> Message:
     hindrances = undumpable.find(rank, pids, touched.seen)
     if hindrances:
         return {"code": "undumpable", "message": "; ".join(hindrances[:HINDRANCES_MAX])}
     try:
-        return {"bytes": snapshots.write(folder, about, pids, cgroup, touched, memory, image)}
+        written = snapshots.write(folder, about, pids, cgroup, touched, memory, image, beside)
+        return {"bytes": written}
     except criu.Refused as error:
         return {"code": "undumpable", "message": str(error)}
     except criu.Killed as error:
@@ -505,6 +584,15 @@ def _written(
         return {"code": "failed", "message": str(error)}
     finally:
         calls.put_back()
+
+
+def _copied(folder: str, image: int) -> Message:
+    try:
+        os.nice(_COPY_NICE)
+        snapshots.copy_held(folder, image)
+    except OSError as error:
+        return {"message": str(error)}
+    return {}
 
 
 def _prepared(

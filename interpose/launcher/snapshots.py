@@ -3,7 +3,8 @@
 ``about.json`` written last: see About. ``criu/`` the images of its processes as CRIU wrote them,
 but for `images.mend`. ``image`` the launcher's image of its device memory, sparse; only if the rank
 has a channel. (The channel itself is among the processes' memory.) If the job stays on its devices,
-what several ranks hold lies in the image of one of them. Its files: see files.py.
+what several ranks hold lies in the image of one of them, and the image may come after all else,
+while the rank goes on: until then it is ``image.part``. Its files: see files.py.
 
 Writing and reading it takes seconds for gigabytes: the launcher does it in a process of its own.
 """
@@ -19,13 +20,22 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.image import own
-from rankfold.interpose.launcher import channel, criu, files, images, lost, putting, sparse
+from rankfold.image import own, state_range
+from rankfold.interpose.launcher import (
+    channel,
+    criu,
+    files,
+    held,
+    images,
+    lost,
+    putting,
+    sparse,
+)
 from rankfold.interpose.launcher.kept import Kept
 from rankfold.interpose.launcher.touched import Touched
 
 VERSION = 1
-_ABOUT, _IMAGES, _IMAGE = "about.json", "criu", "image"
+_ABOUT, _IMAGES, _IMAGE, _PART = "about.json", "criu", "image", "image.part"
 _PIDS = 64  # that CRIU may need for its own processes
 _FIRST_PID = 300  # the kernel gives no lower one twice
 
@@ -66,13 +76,14 @@ class About:
 
 def write(
     folder: str, about: About, pids: set[int], cgroup: str, touched: Touched, memory: int | None,
-    image: int,
+    image: int, beside: bool = False,
 ) -> int:  # fmt: skip
     """Into `folder`, made anew: the rank that is frozen in `cgroup`. How many bytes it takes.
 
-    `pids`: all of the rank. `memory`: the channel. Raises criu.Refused, criu.Killed,
-    rankfold.criu.Missing, OSError.
+    `pids`: all of the rank. `memory`: the channel. `beside`: its image is copied later, where that
+    can be, by `copy_held`. Raises criu.Refused, criu.Killed, rankfold.criu.Missing, OSError.
     """
+    beside = beside and held.possible(image)
     place = Path(folder)
     shutil.rmtree(place, ignore_errors=True)
     processes = place / _IMAGES
@@ -85,16 +96,44 @@ def write(
         try:
             if touched.seen:
                 files.take(place, touched.names, opened, Kept(touched.kept))
-            if memory is not None:
-                sparse.copy_out(image, place / _IMAGE, own(image))
+            if memory is not None and not beside:
+                sparse.copy_out(image, place / _IMAGE, [*own(image), state_range(image)])
         finally:
             criu.finish(dumping, processes)
     about = replace(about, lost=tuple(sorted(names)))
     images.mend(processes)
+    later = 0
+    if memory is not None and beside:
+        later = _hold(image, place / _PART)
     fresh = place / f"{_ABOUT}.new"
     fresh.write_text(json.dumps(asdict(about) | {"has_channel": about.has_channel}, indent=1))
     fresh.rename(place / _ABOUT)
-    return sum(path.lstat().st_blocks * 512 for path in place.rglob("*"))
+    return later + sum(path.lstat().st_blocks * 512 for path in place.rglob("*"))
+
+
+def _hold(image: int, target: Path) -> int:
+    """All but the memory; how many bytes of that are to follow."""
+    sparse.copy_out(image, target, [state_range(image)])
+    with contextlib.closing(held.Hold(image)) as hold:
+        hold.begin()
+    return sparse.size(image, own(image))
+
+
+def waits_for_image(folder: str) -> bool:
+    """Whether that of the snapshot is still to be copied."""
+    return Path(folder, _PART).exists()
+
+
+def copy_held(folder: str, image: int) -> None:
+    """What `write` has left for later. Raises OSError."""
+    part = Path(folder, _PART)
+    with contextlib.closing(held.Hold(image)) as hold:
+        try:
+            with part.open("r+b") as file:
+                hold.copy(file.fileno(), own(file.fileno()))
+            part.rename(part.with_name(_IMAGE))
+        finally:
+            hold.end()
 
 
 def read(folder: str) -> About:
@@ -161,6 +200,8 @@ def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, putt
     source = Path(folder, _IMAGE)
     if source.exists():
         _fill(source, image)
+    elif about.has_channel:
+        raise Unfit(f"{folder} has no image: it is no whole snapshot")
     return _gap(taken), amiss
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rankfold.interpose.launcher.room import check, libc
+
 _COPY_BYTES = 16 << 20
+_PUNCH, _KEEP_SIZE = 2, 1
 
 
 def copy_out(source: int, target: Path, ranges: Iterable[tuple[int, int]]) -> None:
@@ -25,17 +29,35 @@ def copy_out(source: int, target: Path, ranges: Iterable[tuple[int, int]]) -> No
 def copy(source: int, target: int, at: int = 0, end: int | None = None) -> None:
     """What is not a hole, to the same place. Raises OSError."""
     end = os.fstat(source).st_size if end is None else end
+    for first, last in _data(source, at, end):
+        copy_range(source, first, target, first, last - first)
+
+
+def _data(file: int, at: int, end: int) -> Iterator[tuple[int, int]]:
+    """What is not a hole, from where to where."""
     while at < end:
         try:
-            begin = os.lseek(source, at, os.SEEK_DATA)
+            begin = os.lseek(file, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # holes up to the end
                 return
             raise
         if begin >= end:
             return
-        at = min(os.lseek(source, begin, os.SEEK_HOLE), end)
-        copy_range(source, begin, target, begin, at - begin)
+        at = min(os.lseek(file, begin, os.SEEK_HOLE), end)
+        yield begin, at
+
+
+def size(source: int, ranges: Iterable[tuple[int, int]]) -> int:
+    """How many bytes of the ranges are not in holes. Raises OSError."""
+    return sum(last - first for begin, end in ranges for first, last in _data(source, begin, end))
+
+
+def punch(fd: int, offset: int, length: int) -> None:
+    """A hole in the file. Raises OSError."""
+    if length > 0:
+        done = libc.fallocate(fd, _PUNCH | _KEEP_SIZE, ctypes.c_long(offset), ctypes.c_long(length))
+        check(done, "punch a hole")
 
 
 def copy_range(source: int, start: int, target: int, to: int, length: int) -> None:

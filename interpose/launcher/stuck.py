@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from rankfold.interpose.launcher import process
@@ -19,9 +20,11 @@ _STATE, _CPU = 0, slice(11, 13)  # words of /proc/PID/stat behind the name
 
 
 class Stuck:
-    """Of one snapshot or restore. `look` is to be called every `pause_s`."""
+    """Of one snapshot or restore. `look` is to be called every `pause_s`; `who` is at work, all of
+    the namespace but ourselves if it is not given."""
 
-    def __init__(self) -> None:
+    def __init__(self, who: Callable[[], set[int]] = lambda: process.living() - {os.getpid()}):
+        self._who = who
         self.patience_s = float(os.environ.get("RANKFOLD_CRIU_STUCK") or STUCK_S)
         self.pause_s = self.patience_s / _LOOKS
         self._seen: dict[int, str] = {}
@@ -29,7 +32,7 @@ class Stuck:
 
     def look(self) -> bool:
         """Whether nothing has been done for `patience_s`."""
-        now = {pid: _done(pid) for pid in process.living() - {os.getpid()}}
+        now = {pid: _done(pid) for pid in self._who()}
         waits = any(done.startswith("D") for done in now.values())
         self._idle = 0 if waits or now != self._seen else self._idle + 1
         self._seen = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -23,9 +24,9 @@ class Workers:
     def pids(self) -> list[int]:
         return list(self._awaited)
 
-    def start(self, step: Callable[[], Message], then: Callable[[Message | None], None]) -> None:
+    def start(self, step: Callable[[], Message], then: Callable[[Message | None], None]) -> int:
         """Do `step` in a process of its own, and call `then` with what it gives: a few hundred
-        bytes; None if it was killed or failed. Raises OSError."""
+        bytes; None if it was killed or failed. Its pid. Raises OSError."""
         read_end, write_end = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -38,6 +39,7 @@ class Workers:
             then(json.loads(text) if text else None)
 
         self.await_end(pid, collect)
+        return pid
 
     def await_end(self, pid: int, then: Callable[[int], None]) -> None:
         """Call `then` with the exit code of a child, negative for a signal, once it has ended."""
@@ -54,6 +56,7 @@ class Workers:
 
 
 def _report(step: Callable[[], Message], pipe: int) -> None:
+    gc.disable()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.write(pipe, json.dumps(step()).encode())

@@ -310,8 +310,8 @@ MUTANTS = [
     Mutant(
         "memory-of-before-travels",
         IMAGE,
-        " for other, begin, end in pieces if other is None)",
-        " for other, begin, end in pieces)",
+        " for other, begin, end in pieces if other is None]",
+        " for other, begin, end in pieces]",
         ELSEWHERE,
     ),
     Mutant(

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 
 from .device import CELLS, CHUNK
 from .steps import forget, hand, own, sharers, together
+from .taken import Taken
 from .world import ACTIVATE, COPY, DEV_BASE, PREFETCH, PRIVATE, SAVE, Rank, World
 
 RANKS, PAGES = 3, 4
@@ -51,6 +52,7 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         self.world = World(self.library, RANKS, chunks, groups, beneath)
         self.may_fail = faults
+        self.taken: dict[int, Taken] = {}  # of a rank's image
         self.value = PRIVATE
         for rank, lonely in zip(self.world.ranks, alone, strict=True):
             rank.memory.alone = lonely
@@ -276,6 +278,23 @@ class Machine(RuleBasedStateMachine):
             if told:
                 self.world.lib.memory_stop(rank.memory)
 
+    @rule(number=RANK)
+    def begin_to_copy_image(self, number: int) -> None:
+        """As a launcher does for a snapshot, beside whatever comes next."""
+        rank = self.rank(number)
+        if rank.cut and rank.saved(stay=True) and not rank.moving and number not in self.taken:
+            self.taken[number] = Taken(rank)
+
+    @rule(number=RANK, page=PAGE)
+    def copy_some_of_image(self, number: int, page: int) -> None:
+        if taken := self.taken.get(number):
+            taken.take(page)
+
+    @rule(number=RANK)
+    def image_is_copied(self, number: int) -> None:
+        if taken := self.taken.pop(number, None):
+            taken.end()
+
     @rule(stream=st.integers(0, 1))
     def end_copy(self, stream: int) -> None:
         self.world.device.end(self.world.streams[stream])
@@ -302,6 +321,8 @@ class Machine(RuleBasedStateMachine):
             return
         try:
             self.come_to_an_end()
+            for number in list(self.taken):
+                self.image_is_copied(number)
         finally:
             self.world.close()
 

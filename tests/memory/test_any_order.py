@@ -18,6 +18,7 @@ from . import test_checking as checking
 from . import test_copies as copies
 from . import test_forgetting as forgetting
 from . import test_handing as handing
+from . import test_holding as holding
 from . import test_memory as requests
 from . import test_sharing as sharing
 from .machine import run
@@ -49,7 +50,9 @@ def rules(*modules: ModuleType) -> Iterator[Callable[[Make], None]]:
 
 
 RULES = tuple(
-    rules(sharing, apart, beneath, handing, forgetting, copies, adopting, checking, requests)
+    rules(
+        sharing, apart, beneath, handing, forgetting, copies, adopting, holding, checking, requests
+    )
 )
 
 

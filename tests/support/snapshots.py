@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold import records
-from rankfold.image import own
+from rankfold.image import own, state_range
 from rankfold.interpose.launcher import sparse
 from support.ring_client import DEVICE_SYNC, RingClient, attach, device, settle
 
@@ -41,7 +41,8 @@ def pagemap(pages: int, entries: Sequence[tuple[int, int, int]]) -> bytes:
 
 def whole(folder: Path, **more: Any) -> None:
     """What is written last."""
-    about = {"version": 1, "job": "gpt", "logs": {"out": 10, "err": 0}, "has_channel": True, **more}
+    about = {"version": 1, "job": "gpt", "logs": {"out": 10, "err": 0}, **more}
+    about["has_channel"] = (folder / "image").exists()
     (folder / "about.json").write_text(json.dumps(about))
 
 
@@ -63,7 +64,7 @@ def processes(folder: Path, memory: Mapping[int, bytes], seed: int = 0) -> None:
 
 def image_of(folder: Path, descriptor: int) -> None:
     """As the launcher does."""
-    sparse.copy_out(descriptor, folder / "image", own(descriptor))
+    sparse.copy_out(descriptor, folder / "image", [*own(descriptor), state_range(descriptor)])
 
 
 def saved_image(

@@ -31,6 +31,7 @@ uint8_t *image_at(const struct rank_memory *m, uint32_t page)
 
 void image_punch(struct rank_memory *m, uint32_t page)
 {
+	image_changes(m, page);
 	fallocate(m->image_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 		  (off_t)(page * RF_CHUNK_BYTES), RF_CHUNK_BYTES);
 	m->pages[page].in_image = false;
@@ -56,6 +57,7 @@ void memory_image_holds(struct rank_memory *m, uint32_t page) { m->pages[page].i
 
 bool memory_clear_image(struct rank_memory *m)
 {
+	image_hold_lost(m);
 	return !fallocate(m->image_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 			  (off_t)RF_HEAP_BYTES);
 }
@@ -107,6 +109,7 @@ void page_common(struct rank_memory *m, uint32_t page)
 /* The copy stays until no work can read it any more. */
 static void take_home(struct rank_memory *m, uint32_t page)
 {
+	image_changes(m, page);
 	memcpy(image_at(m, page), m->pages[page].copy->bytes, RF_CHUNK_BYTES);
 	m->pages[page].common = false;
 }
@@ -119,6 +122,7 @@ uint8_t *page_on_host(struct rank_memory *m, uint32_t index, bool write)
 	if (page->common)
 		return page->copy->bytes;
 	if (write) {
+		image_changes(m, index);
 		m->writes_page = index;
 		image_filled(m, index);
 	}

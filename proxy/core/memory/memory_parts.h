@@ -32,6 +32,10 @@ void sharing_was_in_vain(struct rank_memory *, uint32_t page); /* it is copied *
 void image_punch(struct rank_memory *, uint32_t page);
 void image_filled(struct rank_memory *, uint32_t page); /* it has got the page's content */
 uint8_t *image_at(const struct rank_memory *, uint32_t page);
+/* held.c: what the image has of the page is about to change. */
+void image_changes(struct rank_memory *, uint32_t page);
+bool image_held(const struct rank_memory *);
+void image_hold_lost(struct rank_memory *); /* who copies it has lost something of it */
 struct copy *copy_new(struct device_memory *, struct version key); /* nobody's; NULL: no memory */
 void copy_refer(struct rank_memory *, uint32_t page, struct copy *);
 void copy_forget(struct rank_memory *, uint32_t page); /* unless it has none */

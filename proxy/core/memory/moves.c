@@ -215,6 +215,8 @@ static enum outcome submit_out(struct rank_memory *m, struct move *v)
 		v->copied = made;
 		copy_refer(m, v->page, c);
 	}
+	if (v->copied && !c)
+		image_changes(m, v->page);
 	if (v->copied)
 		v->hal_seq = copy(d, d->out, on_host(c ? c->bytes : image_at(m, v->page)), from);
 	if (c && v->copied)
@@ -408,8 +410,8 @@ bool moves_forget_saved(struct rank_memory *m)
 	uint32_t most = FORGOTTEN;
 	if (!m->alone)
 		m->unlooked = 0;
-	if (!m->unlooked || m->request.state || memory_moving(m))
-		return false; /* what is being saved lies there */
+	if (!m->unlooked || m->request.state || memory_moving(m) || image_held(m))
+		return false; /* what is being saved, or copied for a snapshot, lies there */
 	while (m->unlooked && most) {
 		if (--m->unlooked >= m->live_count)
 			continue; /* freed since */

@@ -1,0 +1,184 @@
+"""An image that is copied for a snapshot is copied as it was when that began, whatever comes of the
+rank meanwhile; and nobody waits for that."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from rankfold.interpose.launcher.held import Hold
+
+from .device import CHUNK
+from .steps import fill, forget, own
+from .taken import Taken
+from .test_copies import out, shared
+from .world import ACTIVATE, SAVE, Make, Rank, World
+
+
+def saved(make: Make, pages: int = 2) -> tuple[World, Rank]:
+    """A rank with content, and one that takes all the room when it comes."""
+    world = make(2, 4, groups=(1, 2))
+    rank = world.ranks[0]
+    fill(rank, pages)
+    save(rank)
+    return world, rank
+
+
+def save(rank: Rank) -> None:
+    rank.cut = True
+    assert rank.ask(SAVE, stay=True)
+    rank.world.settle()
+
+
+def goes_on(rank: Rank) -> None:
+    rank.cut = False
+    rank.world.lib.memory_changes(rank.memory)
+
+
+def written(rank: Rank, value: int) -> None:
+    for page in rank.model:
+        own(rank, page)
+        rank.write(page, value)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_what_is_moved_out_over_it_is_set_aside(make: Make, at: int) -> None:
+    """Before, while and after it is copied."""
+    _, rank = saved(make)
+    taken = Taken(rank)
+    for page in range(at):
+        taken.take(page)
+    goes_on(rank)
+    written(rank, 77)
+    out(rank)
+    assert set(rank.in_image().values()) == {(77, 77)}
+    taken.end()
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_what_is_freed_is_set_aside(make: Make, at: int) -> None:
+    world, rank = saved(make)
+    taken = Taken(rank)
+    for page in range(at):
+        taken.take(page)
+    goes_on(rank)
+    rank.free(0)
+    world.settle()
+    taken.end()
+
+
+def test_what_counts_for_nothing_any_more_is_set_aside(make: Make) -> None:
+    world, rank = saved(make)
+    out(rank)
+    save(rank)
+    taken = Taken(rank)
+    goes_on(rank)
+    forget(rank, 0, 4)
+    world.settle()
+    taken.end()
+
+
+def test_what_its_program_writes_there_is_set_aside(make: Make) -> None:
+    world, rank = saved(make)
+    out(rank)
+    save(rank)
+    taken = Taken(rank)
+    goes_on(rank)
+    world.device.write(rank.place(1, write=True), (9, 9))
+    rank.model[1] = (9, 9)
+    taken.end()
+
+
+def test_another_save_does_not_disturb_it(make: Make) -> None:
+    world, rank = saved(make)
+    taken = Taken(rank)
+    goes_on(rank)
+    written(rank, 5)
+    save(rank)
+    assert rank.in_image() == rank.model
+    taken.end()
+
+
+def test_what_had_nothing_there_has_nothing(make: Make) -> None:
+    """A page that another rank's image has, or that is allocated later."""
+    world, rank = saved(make, 1)
+    taken = Taken(rank)
+    taken.expected[2], taken.left = (0, 0), {0, 2}
+    goes_on(rank)
+    assert rank.alloc(2) and rank.ask(ACTIVATE)
+    world.settle()
+    written(rank, 6)
+    out(rank)
+    assert rank.in_image()[2] == (6, 6)
+    taken.end()
+
+
+def test_a_copy_that_comes_home_does_not_disturb_it(make: Make) -> None:
+    """What lies there once for several, and is written by one of them."""
+    world = shared(make, 2)
+    first, second, _ = world.ranks
+    out(first, second)
+    save(first)
+    save(second)
+    taken = [Taken(first), Taken(second)]
+    for rank in (first, second):
+        goes_on(rank)
+    for _ in range(8):  # what is in both images becomes one copy
+        world.turn()
+    world.device.write(second.place(0, write=True), (3, 3))
+    second.model[0] = (3, 3)
+    for each in taken:
+        each.end()
+
+
+def test_nothing_that_was_saved_is_dropped_meanwhile(make: Make) -> None:
+    """That takes time, and would be set aside; it is dropped behind it."""
+    world, rank = saved(make)
+    rank.memory.alone = True
+    taken = Taken(rank)
+    goes_on(rank)
+    for _ in range(4):
+        world.turn()
+    assert os.fstat(rank.fd).st_blocks and not taken.hold.set_aside()
+    taken.end()
+    world.settle()
+    assert not any(rank.memory.pages[page].in_image for page in rank.model)
+
+
+def test_it_ends_with_nothing_set_aside_and_begins_anew(make: Make) -> None:
+    _, rank = saved(make)
+    for value in (5, 6):
+        taken = Taken(rank)
+        goes_on(rank)
+        written(rank, value)
+        save(rank)
+        assert taken.hold.set_aside() == 2
+        blocks = os.fstat(rank.fd).st_blocks
+        taken.end()
+        assert os.fstat(rank.fd).st_blocks <= blocks - 2 * CHUNK // 512
+
+
+def test_who_stops_copying_harms_nobody(make: Make) -> None:
+    """Each page is set aside once, however often it changes."""
+    _, rank = saved(make)
+    with_nobody = Taken(rank)
+    for value in (5, 6, 7):
+        goes_on(rank)
+        written(rank, value)
+        save(rank)
+        assert with_nobody.hold.set_aside() == 2
+    assert rank.in_image() == rank.model
+
+
+def test_an_image_that_is_emptied_cannot_be_copied(make: Make) -> None:
+    world, rank = saved(make)
+    hold = Hold(rank.fd)
+    hold.begin()
+    assert world.lib.memory_clear_image(rank.memory)
+    try:
+        hold.copy(rank.fd, [])
+    except OSError as error:
+        assert "set aside" in str(error)
+    else:
+        raise AssertionError("what is not there any more was copied")
