@@ -176,12 +176,17 @@ class Launcher:
         reaped = process.reap()
         status = reaped.get(self.started.pid) if self.started else None
         if status is not None and not self.rest.ending:
-            process.kill_the_rest(self.namespaced)
-            self.end(os.waitstatus_to_exitcode(status))
-            return
+            exit_status = os.waitstatus_to_exitcode(status)
+            self.rest.after_copying(lambda: self._end_of_rank(exit_status))
         for pid, how in reaped.items():
-            self.workers.ended(pid, how)
-        self.rest.children_ended()
+            if self.exit_status is None:
+                self.workers.ended(pid, how)
+        if self.exit_status is None:
+            self.rest.children_ended()
+
+    def _end_of_rank(self, exit_status: int) -> None:
+        process.kill_the_rest(self.namespaced)
+        self.end(exit_status)
 
     def end(self, exit_status: int, error: str | None = None) -> None:
         """Record the exit status, tell whoever serves the rank, stop the loop."""
@@ -336,7 +341,7 @@ class Launcher:
         signum = request.message.signum
         if signum not in signal.valid_signals():
             raise ControlError("argument", f"there is no signal {signum!r}")
-        process.signal_all(signum, self.namespaced)
+        self.rest.after_copying(lambda: process.signal_all(signum, self.namespaced))
         return {}
 
     def _end_empty(self, _request: Request[messages.End]) -> Message:

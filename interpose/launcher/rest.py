@@ -250,8 +250,12 @@ class Rest:
                 self._answer(ControlError(result["code"], result["message"]))
             else:
                 self._written = (folder, result["bytes"])
-                if snapshots.waits_for_image(folder):
-                    self._copying = _Copying(folder, os.dup(self.held.image), _locked(folder))
+                try:
+                    if snapshots.waits_for_image(folder):
+                        self._copying = _copying(folder, self.held.image)
+                except OSError as error:
+                    self._answer(ControlError("failed", str(error)))
+                    return
                 self._answer(result)
 
         def loose() -> None:
@@ -270,9 +274,16 @@ class Rest:
             if told is None or "message" in told:
                 why = (told or {}).get("message") or "who copied was killed"
                 log.warning("%s: %s", copying.folder, why)
+            self.held.touched.read()
+            self.held.touched.beside.clear()
             self._copied(copying)
 
-        pid = self.held.workers.start(lambda: _copied(copying.folder, copying.image), copied)
+        try:
+            pid = self.held.workers.start(lambda: _copied(copying.folder, copying.image), copied)
+        except OSError as error:
+            copied({"message": str(error)})
+            return
+        self.held.touched.beside.add(pid)
         work = Stuck(lambda: {pid})
 
         def look() -> None:
@@ -290,8 +301,18 @@ class Rest:
             os.close(self._copying.image)
             self._copying = None
 
+    def after_copying(self, then: Callable[[], None]) -> None:
+        """What ends the rank waits until nobody copies its image: that is not lost with it."""
+        if self._copying is None:
+            then()
+        else:
+            self._copying.ends.append(then)
+            self._copy_beside()
+
     def _copied(self, copying: _Copying) -> None:
         self._forget_copying()
+        for end in copying.ends:
+            end()
         for request in copying.then:
             try:
                 result = self._snapshot(request)
@@ -310,7 +331,7 @@ class Rest:
             return {}
         self._refuse_all(ControlError("vacated", "the rank was ended meanwhile"))
         self._begin("vacate", request)
-        self._end_all(lambda: self._answer({}))
+        self.after_copying(lambda: self._end_all(lambda: self._answer({})))
         return None
 
     def _end_all(self, then: Callable[[], None]) -> None:
@@ -534,19 +555,24 @@ _UNPRIVILEGED = (
 @dataclass
 class _Copying:
     """An image is copied beside its rank, or will be. `then` are snapshots that wait for it to be
-    over."""
+    over, `ends` what ends the rank."""
 
     folder: str
     image: int  # a descriptor
     lock: int  # a descriptor of the folder: who wants the snapshot whole waits for the lock
     begun: bool = False
     then: list[Request[messages.Snapshot]] = field(default_factory=list)
+    ends: list[Callable[[], None]] = field(default_factory=list)
 
 
-def _locked(folder: str) -> int:
+def _copying(folder: str, image: int) -> _Copying:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return lock
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _Copying(folder, os.dup(image), lock)
+    except OSError:
+        os.close(lock)
+        raise
 
 
 def _connections(about: snapshots.About) -> list[sockets.Connection]:

@@ -26,7 +26,7 @@ log = area(__file__)
 
 PAUSE_S = 0.05  # between two looks: what happens meanwhile to one name is one event
 NAMES_MAX = 20_000  # more are looked through for those that nobody will ask for
-_OURS = 1  # the launcher's pid; what it starts works while the rank stands still
+_OURS = 1  # the launcher's pid; most of what it starts works while the rank stands still
 _MADE = fanotify.CREATE | fanotify.MOVED_TO
 _KERNELS = ("/proc", "/sys", "/dev")
 _SHARED_MEMORY = "/dev/shm"
@@ -44,6 +44,7 @@ class Touched:
         self.journal = journal_of(config)
         self.kept = self.journal.with_suffix(".kept")  # see kept.py
         self.is_ours = Ours(config)
+        self.beside: set[int] = set()  # pids of who works for the launcher while the rank runs
         self._logs = config.logs
         self._running = running
         self._group: fanotify.Group | None = None
@@ -127,7 +128,7 @@ class Touched:
         if self._group is None:
             return
         try:
-            events = list(self._group.events(_OURS))
+            events = [e for e in self._group.events(_OURS) if e.pid not in self.beside]
             if self._running():
                 self._take(events)
         except OSError as error:

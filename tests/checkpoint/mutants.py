@@ -291,6 +291,12 @@ MUTANTS = [
         "        if False:",
         "tests/checkpoint/test_snapshot.py::test_pages_that_are_cut_off_are_refused",
     ),
+    Mutant("an-image-that-is-copied-not-waited-for", UPLOAD, "is not None:\n        state.bytes",
+           "is not None and False:\n        state.bytes",
+           ON_UPLOADING + "test_an_image_that_is_still_copied_is_waited_for"),
+    Mutant("no-image-taken-for-no-channel", FOLDER,
+           'if self.about.get("has_channel") and not (folder / IMAGE).exists():', "if False:",
+           ON_UPLOADING + "test_a_snapshot_that_is_none_is_not_stored"),
     Mutant("image-cut-off", FOLDER, 'if size != self.about.get("image_bytes", size):', "if False:",
            "tests/checkpoint/test_snapshot.py::test_an_image_that_is_cut_off_is_refused"),
     Mutant(

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,19 @@ def does(work: Work, folder: Path) -> State:
 def start(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"rankfold.checkpoint.{module}", str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+class Opened:
+    """A folder, to be locked."""
+
+    def __init__(self, folder: Path):
+        self.fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def close(self) -> None:
+        os.close(self.fd)
 
 
 def busy(folder: Path) -> bool:
@@ -441,6 +455,9 @@ def test_a_full_disk_is_said_of_a_fetch(state: Leaks) -> None:
         (lambda folder: (folder / "rank-1/about.json").unlink(), "rank-1: has no about.json"),
         (lambda folder: os.truncate(folder / "rank-1/criu/pages-1.img", PAGE), "pages-1.img: has"),
         (lambda folder: whole(folder / "rank-0", boot="another"), "before this machine was start"),
+        (lambda folder: (folder / "rank-1/image").rename(folder / "rank-1/image.part"),
+         "rank-1: has no image: it is no whole snapshot"),
+        (lambda folder: shutil.rmtree(folder / "rank-1"), "rank-1: has no about.json"),
     ],
 )  # fmt: skip
 def test_a_snapshot_that_is_none_is_not_stored(
@@ -452,6 +469,29 @@ def test_a_snapshot_that_is_none_is_not_stored(
     assert (said.state, said.code, said.retry) == ("failed", "unfit", False)
     assert what in str(said.error)
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_an_image_that_is_still_copied_is_waited_for(job: Job) -> None:
+    """And it is seen that it gets on."""
+    folder = job.saved()
+    snapshot = folder / "rank-1"
+    with contextlib.closing(Opened(snapshot)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        image = (snapshot / "image").rename(snapshot / "image.part")
+        assert start("upload", folder).returncode == 0
+        copied = image.stat().st_blocks * 512
+        seen = state_of(folder)
+        while seen.bytes != copied:
+            time.sleep(0.01)
+            seen = state_of(folder)
+            assert seen.state == "working", seen
+        assert (seen.total, job.store().checkpoints("gpt")) == (0, [])
+        image.rename(snapshot / "image")
+    done = wait(folder)
+    assert (done.state, done.error) == ("done", None)
+    back = job.place(incarnation=2)
+    assert does(FETCH, back).state == "done"
+    same(folder, back)
 
 
 def test_a_fault_of_ours_is_said_too(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

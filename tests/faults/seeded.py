@@ -71,6 +71,8 @@ COMMANDS = [
 LAUNCHER, PROCESS = "interpose/launcher/launcher.py", "interpose/launcher/process.py"
 CONFIG, ROOM = "interpose/launcher/config.py", "interpose/launcher/room.py"
 ON_RANK = "tests/launcher/test_rank_process.py::"
+ON_HELD = "tests/memory/test_holding.py::"
+ON_BESIDE = "tests/launcher/test_copied_beside.py::"
 ON_REST, ON_IMAGES = "tests/launcher/test_rest.py::", "tests/launcher/test_images.py::"
 ON_FILES = "tests/launcher/test_files.py::"
 ON_SANDBOX = "tests/launcher/test_own_namespaces.py::"
@@ -155,6 +157,31 @@ LAUNCHERS = [
            ON_REST + "test_a_restored_rank_does_nothing_before_it_is_thawed"),
     Mutant("no-wall", RESTING + "rest.py", "            self._build_wall(about)\n", "",
            ON_REST + "test_ranks_go_on_talking_to_each_other"),
+    Mutant("set-aside-and-not-taken", RESTING + "held.py", "if number := aside[page]:",
+           "if (number := aside[page]) and False:",
+           ON_HELD + "test_what_is_moved_out_over_it_is_set_aside[1]"),
+    Mutant("nothing-taken-as-something", RESTING + "held.py", "if number != _NOTHING:", "if True:",
+           ON_HELD + "test_what_had_nothing_there_has_nothing"),
+    Mutant("lost-and-not-said", RESTING + "held.py", 'if self._get("lost"):', "if False:",
+           ON_HELD + "test_an_image_that_is_emptied_cannot_be_copied"),
+    Mutant("begun-with-what-was-set-aside-before", RESTING + "held.py",
+           "        self.end()\n        self._set", "        self._set",
+           ON_HELD + "test_who_stops_copying_harms_nobody"),
+    Mutant("ended-before-it-is-copied", RESTING + "rest.py", "self._copying.ends.append(then)",
+           "then()",
+           ON_BESIDE + "test_a_rank_that_is_ended_is_there_until_it_is_copied[while-signal]"),
+    Mutant("who-copies-is-of-the-rank", RESTING + "touched.py", "if e.pid not in self.beside", "",
+           ON_BESIDE + "test_a_job_that_swaps_goes_on_from_it_with_the_same_bits[False]"),
+    Mutant("who-hangs-over-a-copy-is-waited-for", RESTING + "rest.py",
+           "            if work.look():\n                os.kill(pid",
+           "            if False:\n                os.kill(pid",
+           ON_BESIDE + "test_a_rank_that_is_ended_is_there_until_it_is_copied[for ever-vacate]"),
+    Mutant("the-next-is-not-waited-with", RESTING + "rest.py",
+           "if self._copying and self._copying.begun:", "if False:",
+           ON_BESIDE + "test_the_next_snapshot_waits_for_it"),
+    Mutant("copied-and-not-locked", RESTING + "rest.py", "fcntl.LOCK_EX | fcntl.LOCK_NB",
+           "fcntl.LOCK_UN",
+           ON_BESIDE + "test_who_is_killed_over_it_costs_that_snapshot_only[copies]"),
     Mutant("half-dumped-lives-on", RESTING + "rest.py",
            "            process.signal_all(process.KILL, self.held.namespaced)\n            return",
            "            return", ON_REST + "test_a_rank_that_criu_s_end_leaves_alive_is_ended"),

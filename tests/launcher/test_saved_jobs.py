@@ -45,16 +45,22 @@ def kill(job: RunningJob) -> None:
     """All launchers and so all ranks; who serves them finds out."""
     for rank in range(job.world_size):
         lock = job.folder / f"logs/rank-{rank}.launcher.log"
-        (pid,) = (
-            pid
-            for pid in leaks.below(os.getpid())
-            if f"{job.folder}/rank-{rank}.json" in _command(pid)
-        )
+        pid = pid_of(job, rank)
         os.kill(pid, signal.SIGKILL)
         assert leaks.has_ended(pid, 20) and lock.exists()
         for path in (job.launcher(rank), f"{job.launcher(rank)}.c"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+
+
+def pid_of(job: RunningJob, rank: int) -> int:
+    """The launcher's. It has children that look like it, for a while."""
+    found = [
+        pid for pid in leaks.below(os.getpid()) if f"{job.folder}/rank-{rank}.json" in _command(pid)
+    ]
+    above = {pid: leaks.processes()[pid][0] for pid in found}
+    (pid,) = (pid for pid in found if above[pid] not in found)
+    return pid
 
 
 def _command(pid: int) -> str:

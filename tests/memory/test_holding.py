@@ -91,7 +91,7 @@ def test_what_its_program_writes_there_is_set_aside(make: Make) -> None:
 
 
 def test_another_save_does_not_disturb_it(make: Make) -> None:
-    world, rank = saved(make)
+    _, rank = saved(make)
     taken = Taken(rank)
     goes_on(rank)
     written(rank, 5)
@@ -169,6 +169,12 @@ def test_who_stops_copying_harms_nobody(make: Make) -> None:
         save(rank)
         assert with_nobody.hold.set_aside() == 2
     assert rank.in_image() == rank.model
+    taken = Taken(rank)
+    assert taken.hold.set_aside() == 0
+    goes_on(rank)
+    written(rank, 8)
+    save(rank)
+    taken.end()
 
 
 def test_an_image_that_is_emptied_cannot_be_copied(make: Make) -> None:

@@ -1,0 +1,216 @@
+"""A rank's image that is copied for a snapshot while the rank goes on: the snapshot is that of the
+cut; who dies or hangs over it costs that snapshot and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from cuda import build
+
+from rankfold.checkpoint import store as stores
+from rankfold.checkpoint.snapshot import Snapshot, Unfit, images_on_their_way, write
+from rankfold.control import call
+from support import leaks, privileges
+from support.fleet import Fleet, MiB, RunningJob, until
+from support.leaks import State
+
+from .test_saved_jobs import GPT, SUBJECTS, kill, pid_of, restore
+
+LITTLE = 20 * MiB  # for one of the GPT's ranks at a time
+STEPS = "400"  # more than are made
+
+
+def begin(fleet: Fleet, ranks: int = 2, steps: str = STEPS) -> RunningJob:
+    privileges.need_criu()
+    command = [str(build(GPT)), "--steps", steps, *SUBJECTS[0][1][2:]]
+    job = fleet.start("job", command, [0] * ranks)
+    until(lambda: len(job.output(0).splitlines()) > 5)
+    return job
+
+
+def each(job: RunningJob, op: str, **arguments: str | bool | int) -> None:
+    for rank in range(job.world_size):
+        call(job.launcher(rank), op, timeout=60, **arguments)
+
+
+def still(job: RunningJob, folder: Path) -> None:
+    """Saved, and standing at its cut."""
+    job.stop()
+    job.save()
+    each(job, "freeze")
+    for rank in range(job.world_size):
+        where = str(folder / f"rank-{rank}")
+        call(job.launcher(rank), "snapshot", folder=where, beside=True, timeout=60)
+
+
+def goes_on(job: RunningJob) -> None:
+    each(job, "thaw")
+    job.go_on()
+
+
+def folders(job: RunningJob, saved: Path) -> list[Path]:
+    return [saved / f"rank-{rank}" for rank in range(job.world_size)]
+
+
+def copied(job: RunningJob, saved: Path) -> None:
+    until(lambda: images_on_their_way(folders(job, saved)) is None)
+
+
+def halted(job: RunningJob, saved: Path) -> int:
+    """Saved, going on, and who copies the first rank's image has stopped in the middle; its pid."""
+    launcher = pid_of(job, 0)
+    while True:
+        still(job, saved)
+        before = leaks.below(launcher)
+        goes_on(job)
+        while not (found := leaks.below(launcher) - before):
+            assert (saved / "rank-0/image.part").exists(), "it was missed"
+        (pid,) = found
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda pid=pid: leaks.processes()[pid][1] == "T")
+        if (saved / "rank-0/image.part").exists():
+            return pid
+        os.kill(pid, signal.SIGCONT)  # too late
+        copied(job, saved)
+
+
+def through_a_store(job: RunningJob, saved: Path) -> Path:
+    """The snapshots as they come back: each whole, though one rank's image has much of the others'
+    memory."""
+    store = stores.open(f"file://{saved.parent}/store", "fleet")
+    store.take("job", 1)
+    save = store.begin("job", 1)
+    for rank, folder in enumerate(folders(job, saved)):
+        Snapshot(folder).give(save, rank)
+    checkpoint, back = store.checkpoint("job", save.finish().id), saved.parent / "back"
+    write(checkpoint, {rank: back / f"rank-{rank}" for rank in range(job.world_size)})
+    return back
+
+
+def computes(job: RunningJob) -> None:
+    size = len(job.output(0))
+    until(lambda: len(job.output(0)) > size)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_job_that_swaps_goes_on_from_it_with_the_same_bits(
+    state: State, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    """Each turn of a rank moves all of the other's memory over what is being copied; and it may go
+    to another device meanwhile."""
+    monkeypatch.setenv("RANKFOLD_SHARE", "0")
+
+    def swapped(device: int = 0) -> int:
+        return int(fleet.ask(fleet.names[device], "status")["swapped_out"])
+
+    with Fleet(state, 3, memory=LITTLE) as fleet:
+        job = begin(fleet, steps="60")
+        saved = state.folder / "saved"
+        pid = halted(job, saved)
+        size, before = len(job.output(0)), swapped()
+        if moves:
+            job.stop()
+            job.detach()
+            job.place([fleet.names[1]] * 2)
+            before = swapped(1)
+        until(lambda: swapped(int(moves)) > before + 4 * LITTLE)
+        os.kill(pid, signal.SIGCONT)
+        copied(job, saved)
+        assert job.wait() == [0, 0]
+        expected = [job.output(rank) for rank in (0, 1)]
+        assert len(expected[0]) > size
+        again = restore(job, through_a_store(job, saved), "again")
+        again.place([fleet.names[1], fleet.names[2]])
+        each(again, "thaw")
+        assert again.wait() == [0, 0], again.errors(0)
+        assert [again.output(rank) for rank in (0, 1)] == expected
+        whole = [(folder / "image").exists() for folder in folders(job, saved)]
+        assert whole == [True, True], "who copies is no part of the rank, whose files are set back"
+
+
+@pytest.mark.parametrize("who", ["copies", "launches"])
+def test_who_is_killed_over_it_costs_that_snapshot_only(state: State, who: str) -> None:
+    with Fleet(state, 1) as fleet:
+        job = begin(fleet)
+        saved = state.folder / "saved"
+        pid = halted(job, saved)
+        assert images_on_their_way(folders(job, saved)) is not None
+        if who == "launches":
+            kill(job)
+        else:
+            os.kill(pid, signal.SIGKILL)
+        copied(job, saved)
+        with pytest.raises(Unfit, match="rank-0: has no image: it is no whole snapshot"):
+            Snapshot(saved / "rank-0")
+        if who == "copies":
+            assert Snapshot(saved / "rank-1").image
+            computes(job)
+            still(job, state.folder / "next")
+            goes_on(job)
+            copied(job, state.folder / "next")
+            assert all(Snapshot(folder).image for folder in folders(job, state.folder / "next"))
+
+
+@pytest.mark.parametrize("how", ["vacate", "signal"])
+@pytest.mark.parametrize("when", ["before", "while", "for ever"])
+def test_a_rank_that_is_ended_is_there_until_it_is_copied(
+    state: State, how: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what was saved would be lost with it. Not for ever."""
+    monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "2" if when == "for ever" else "60")
+    with Fleet(state, 1) as fleet:
+        job = begin(fleet)
+        saved = state.folder / "saved"
+        if when == "before":
+            still(job, saved)
+            each(job, "thaw")
+        else:
+            pid = halted(job, saved)
+        if when == "while":
+            threading.Timer(0.3, os.kill, (pid, signal.SIGCONT)).start()
+        if how == "vacate":
+            each(job, "vacate")
+            each(job, "end")
+        else:
+            each(job, "signal", signum=signal.SIGKILL)
+            assert job.wait() == [-signal.SIGKILL] * 2
+        whole = [(folder / "image").exists() for folder in folders(job, saved)]
+        assert whole == [when != "for ever", True]
+        assert images_on_their_way(folders(job, saved)) is None
+
+
+def test_the_next_snapshot_waits_for_it(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for ever: who copies is killed where he gets no further."""
+    monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "2")
+    with Fleet(state, 1) as fleet:
+        job = begin(fleet)
+        saved, following = state.folder / "saved", state.folder / "next"
+        pid = halted(job, saved)
+        computes(job)
+        begun = time.monotonic()
+        still(job, following)
+        assert leaks.has_ended(pid, 0) and time.monotonic() > begun
+        assert not (saved / "rank-0/image").exists()
+        goes_on(job)
+        copied(job, following)
+        assert all(Snapshot(folder).image for folder in folders(job, following))
+
+
+def test_one_that_is_not_let_go_on_is_written_anew(state: State) -> None:
+    """As by a reconciler that was killed between its snapshots and their record."""
+    with Fleet(state, 1) as fleet:
+        job = begin(fleet)
+        saved, following = state.folder / "saved", state.folder / "next"
+        still(job, saved)
+        for rank in range(job.world_size):
+            where = str(following / f"rank-{rank}")
+            call(job.launcher(rank), "snapshot", folder=where, beside=True, timeout=60)
+        goes_on(job)
+        copied(job, following)
+        assert all(Snapshot(folder).image for folder in folders(job, following))
+        assert images_on_their_way(folders(job, saved)) is None
