@@ -8,10 +8,10 @@ and a restart, against that of the same program with checkpoints of its own?
 
 Method. Launchers and proxies without a reconciler, which asks for the same in the same order. A job
 is saved some steps after its start and again a hundred steps later: barrier; save in the proxies
-and freeze; snapshots, all ranks at once; thaw, withdraw. In between it is saved a few times more,
-and resized, for their pauses. It goes on to its end. Then the second checkpoint is fetched into
-another state directory, restored under fresh launchers, and goes on there; what it prints must be
-what the first one printed from there on.
+and freeze; snapshots, all ranks at once; thaw, withdraw; then images are copied, beside the job. In
+between it is saved a few times more, and resized, for their pauses. It goes on to its end. Then the
+second checkpoint is fetched into another state directory, restored under fresh launchers, and goes
+on there; what it prints must be what the first one printed from there on.
   device_bytes_over_replica_…   bytes of a store that is given the images alone, over the bytes of
                one copy of each distinct live buffer: those are counted by the reader of images that
                the tests have, and compared by SHA-256
@@ -74,7 +74,7 @@ from rankfold import criu
 from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.background import State as Told
 from rankfold.checkpoint.background import Task
-from rankfold.checkpoint.snapshot import Snapshot
+from rankfold.checkpoint.snapshot import Snapshot, images_on_their_way
 from rankfold.checkpoint.store import Store
 from rankfold.control import call
 from support.contents import Image
@@ -82,6 +82,7 @@ from support.fleet import Fleet, MiB, RunningJob, launch, until
 from support.leaks import State, Watch
 
 LINE = "step "  # of output: one a mini-batch
+LOOK_S = 0.005
 FIRST = 5  # steps before the first checkpoint
 STEP_BYTES = 4  # of a program's own checkpoint: all else are parameters and moments
 MEMORY = 4096 * MiB
@@ -183,12 +184,15 @@ def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
             ask("freeze")
             saving.result()
         each(
-            lambda rank: call(job.launcher(rank), "snapshot", timeout=300,
+            lambda rank: call(job.launcher(rank), "snapshot", timeout=300, beside=True,
                               folder=str(folder / f"rank-{rank}")),
             job.world_size,
         )  # fmt: skip
         ask("thaw")
         job.go_on()
+    with timed(seconds, "copy"):
+        while images_on_their_way(folder / f"rank-{r}" for r in range(job.world_size)) is not None:
+            time.sleep(LOOK_S)
     return seconds["still"]
 
 
@@ -236,6 +240,10 @@ def part_of(folder: Path, target: Path, image: bool) -> Path:
         if path.is_file() and (str(name) == "about.json" or (str(name) == "image") == image):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.link(path, target / name)
+    about = target / "about.json"
+    told = json.loads(about.read_text()) | {"has_channel": image}
+    about.unlink()
+    about.write_text(json.dumps(told))
     return target
 
 
@@ -510,7 +518,7 @@ def bound(found: Measured) -> float:
 
 
 def migration(found: Measured) -> float:
-    parts = ("still", "upload", "fetch", "launchers", "restore", "place")
+    parts = ("still", "copy", "upload", "fetch", "launchers", "restore", "place")
     return sum(found.seconds[part] for part in parts)
 
 
