@@ -8,6 +8,7 @@ was killed over is ended: nobody knows what of it is CRIU's.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
@@ -157,7 +158,9 @@ class Rest:
         self._written, self._restored = None, ""
         self._open_wall()
         self.standing.go_on()
-        self.held.server.after(_COPY_AFTER_S, self._copy_beside)
+        if self._copying:
+            self._copying.let_go = True
+            self.held.server.after(_COPY_AFTER_S, self._copy_beside)
         return {}
 
     def _examine(self, request: Request[messages.Examine]) -> Message | None:
@@ -192,8 +195,9 @@ class Rest:
             raise ControlError("running", f"rank {self.held.config.rank} runs: freeze it first")
         if self._written and self._written[0] == folder and os.path.exists(folder):
             return {"bytes": self._written[1]}
-        if self._copying and self._copying.begun:
+        if self._copying and self._copying.let_go:
             self._copying.then.append(request)
+            self._copy_beside()
             return None
         self._forget_copying()  # of a snapshot that this one takes the place of
         self._need_criu()
@@ -254,6 +258,8 @@ class Rest:
                     if snapshots.waits_for_image(folder):
                         self._copying = _copying(folder, self.held.image)
                 except OSError as error:
+                    with contextlib.suppress(OSError):
+                        snapshots.release(self.held.image)
                     self._answer(ControlError("failed", str(error)))
                     return
                 self._answer(result)
@@ -560,6 +566,7 @@ class _Copying:
     folder: str
     image: int  # a descriptor
     lock: int  # a descriptor of the folder: who wants the snapshot whole waits for the lock
+    let_go: bool = False  # the rank
     begun: bool = False
     then: list[Request[messages.Snapshot]] = field(default_factory=list)
     ends: list[Callable[[], None]] = field(default_factory=list)

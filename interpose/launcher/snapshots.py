@@ -102,21 +102,17 @@ def write(
             criu.finish(dumping, processes)
     about = replace(about, lost=tuple(sorted(names)))
     images.mend(processes)
-    later = 0
     if memory is not None and beside:
-        later = _hold(image, place / _PART)
+        sparse.copy_out(image, place / _PART, [state_range(image)])
     fresh = place / f"{_ABOUT}.new"
     fresh.write_text(json.dumps(asdict(about) | {"has_channel": about.has_channel}, indent=1))
     fresh.rename(place / _ABOUT)
-    return later + sum(path.lstat().st_blocks * 512 for path in place.rglob("*"))
-
-
-def _hold(image: int, target: Path) -> int:
-    """All but the memory; how many bytes of that are to follow."""
-    sparse.copy_out(image, target, [state_range(image)])
-    with contextlib.closing(held.Hold(image)) as hold:
-        hold.begin()
-    return sparse.size(image, own(image))
+    written = sum(path.lstat().st_blocks * 512 for path in place.rglob("*"))
+    if memory is not None and beside:
+        written += sparse.size(image, own(image))
+        with contextlib.closing(held.Hold(image)) as hold:
+            hold.begin()  # what follows is up to who calls
+    return written
 
 
 def waits_for_image(folder: str) -> bool:
@@ -134,6 +130,12 @@ def copy_held(folder: str, image: int) -> None:
             part.rename(part.with_name(_IMAGE))
         finally:
             hold.end()
+
+
+def release(image: int) -> None:
+    """It is not copied after all. Raises OSError."""
+    with contextlib.closing(held.Hold(image)) as hold:
+        hold.end()
 
 
 def read(folder: str) -> About:

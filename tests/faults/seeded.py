@@ -177,7 +177,7 @@ LAUNCHERS = [
            "            if False:\n                os.kill(pid",
            ON_BESIDE + "test_a_rank_that_is_ended_is_there_until_it_is_copied[for ever-vacate]"),
     Mutant("the-next-is-not-waited-with", RESTING + "rest.py",
-           "if self._copying and self._copying.begun:", "if False:",
+           "if self._copying and self._copying.let_go:", "if False:",
            ON_BESIDE + "test_the_next_snapshot_waits_for_it"),
     Mutant("copied-and-not-locked", RESTING + "rest.py", "fcntl.LOCK_EX | fcntl.LOCK_NB",
            "fcntl.LOCK_UN",

@@ -43,6 +43,10 @@ def still(job: RunningJob, folder: Path) -> None:
     job.stop()
     job.save()
     each(job, "freeze")
+    written_down(job, folder)
+
+
+def written_down(job: RunningJob, folder: Path) -> None:
     for rank in range(job.world_size):
         where = str(folder / f"rank-{rank}")
         call(job.launcher(rank), "snapshot", folder=where, beside=True, timeout=60)
@@ -207,10 +211,22 @@ def test_one_that_is_not_let_go_on_is_written_anew(state: State) -> None:
         job = begin(fleet)
         saved, following = state.folder / "saved", state.folder / "next"
         still(job, saved)
-        for rank in range(job.world_size):
-            where = str(following / f"rank-{rank}")
-            call(job.launcher(rank), "snapshot", folder=where, beside=True, timeout=60)
+        written_down(job, following)
         goes_on(job)
         copied(job, following)
         assert all(Snapshot(folder).image for folder in folders(job, following))
         assert images_on_their_way(folders(job, saved)) is None
+
+
+def test_one_that_is_hardly_let_go_on_is_copied_before_the_next(state: State) -> None:
+    with Fleet(state, 1) as fleet:
+        job = begin(fleet)
+        saved, following = state.folder / "saved", state.folder / "next"
+        still(job, saved)
+        each(job, "thaw")
+        each(job, "freeze")
+        written_down(job, following)
+        assert all(Snapshot(folder).image for folder in folders(job, saved))
+        goes_on(job)
+        copied(job, following)
+        assert all(Snapshot(folder).image for folder in folders(job, following))
