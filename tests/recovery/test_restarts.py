@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
+from rankfold.interpose.launcher.freezer import PREFIX
+from rankfold.reconciler.layout import Layout
 from support.command import Rankfold, Specs
 
 from .conftest import RANKS, Trained, parent
@@ -24,6 +28,25 @@ def test_a_launcher_that_is_killed_costs_what_was_done_since_the_checkpoint(
     assert job.status["restarts"] == 1
     (told,) = [c["message"] for c in job.status["conditions"] if c["type"] == "Restarted"]
     assert told.startswith("the launcher of rank 1 ended") and "back to checkpoint 1-1" in told
+
+
+def test_a_rank_that_is_killed_while_it_is_copied_goes_back_to_that_checkpoint(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    """It goes on already, and its image is not in the snapshot yet."""
+    job.apply(gpus=2)
+    job.reaches(10)
+    rank = job.status["ranks"][1]["pid"]
+    rankfold("checkpoint", job.name)
+    saved = Layout(rankfold.state.path).save(job.name, 1)
+    while not (saved / "rank-1/image.part").exists():
+        time.sleep(0.001)
+    while PREFIX in Path(f"/proc/{rank}/cgroup").read_text():
+        time.sleep(0.001)
+    os.kill(rank, signal.SIGKILL)  # 0.1 s later it would be copied
+    assert job.results() == undisturbed
+    (told,) = [c["message"] for c in job.status["conditions"] if c["type"] == "Restarted"]
+    assert "back to checkpoint 1-1" in told
 
 
 # The last try of rank 1 is the one that must go well.
