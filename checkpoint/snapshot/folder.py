@@ -28,7 +28,7 @@ from rankfold.checkpoint.store import Buffer, Save
 from rankfold.image import Image
 
 ABOUT = "about.json"
-IMAGE = "image"
+IMAGE, LOST = "image", "image.lost"
 DEVICE = "image/buffers"  # parts of the image
 STATE = "image/state"
 SIZE = "image/size"
@@ -44,7 +44,7 @@ class Snapshot:
         self.about = _about(folder / ABOUT)
         self.image: Image | None = None
         if self.about.get("has_channel") and not (folder / IMAGE).exists():
-            raise Unfit(folder, f"has no {IMAGE}: it is no whole snapshot")
+            raise Unfit(folder, f"has no {IMAGE}: {_why_lost(folder)}")
         self.pages: dict[str, Pagemap] = {}  # by name of the pages image
         self.files: dict[str, int] = {}  # bytes of those that are blobs
         for name, size in sorted(_files(folder)):
@@ -115,6 +115,13 @@ def images_on_their_way(folders: Iterable[Path]) -> int | None:
     copy no more. Raises OSError."""
     found = [_copied(folder) for folder in folders if _is_locked(folder)]
     return sum(found) if found else None
+
+
+def _why_lost(folder: Path) -> str:
+    try:
+        return (folder / LOST).read_text()
+    except OSError:
+        return "it is no whole snapshot; who copied it beside the rank has ended"
 
 
 def _copied(folder: Path) -> int:

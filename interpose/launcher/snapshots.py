@@ -35,7 +35,8 @@ from rankfold.interpose.launcher.kept import Kept
 from rankfold.interpose.launcher.touched import Touched
 
 VERSION = 1
-_ABOUT, _IMAGES, _IMAGE, _PART = "about.json", "criu", "image", "image.part"
+_ABOUT, _IMAGES, _IMAGE = "about.json", "criu", "image"
+_PART, _LOST = "image.part", "image.lost"  # what is copied of it, or why it could not be
 _PIDS = 64  # that CRIU may need for its own processes
 _FIRST_PID = 300  # the kernel gives no lower one twice
 
@@ -121,13 +122,17 @@ def waits_for_image(folder: str) -> bool:
 
 
 def copy_held(folder: str, image: int) -> None:
-    """What `write` has left for later. Raises OSError."""
+    """What `write` has left for later. Raises OSError, and says it to who wants the snapshot."""
     part = Path(folder, _PART)
     with contextlib.closing(held.Hold(image)) as hold:
         try:
             with part.open("r+b") as file:
                 hold.copy(file.fileno(), own(file.fileno()))
             part.rename(part.with_name(_IMAGE))
+        except OSError as error:
+            part.unlink(missing_ok=True)  # that there is room for the reason
+            part.with_name(_LOST).write_text(str(error))
+            raise
         finally:
             hold.end()
 

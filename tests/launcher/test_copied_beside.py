@@ -16,6 +16,7 @@ from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.snapshot import Snapshot, Unfit, images_on_their_way, write
 from rankfold.control import call
 from support import leaks, privileges
+from support.disk import fill, small_disk
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
 
@@ -149,7 +150,9 @@ def test_who_is_killed_over_it_costs_that_snapshot_only(state: State, who: str) 
         else:
             os.kill(pid, signal.SIGKILL)
         copied(job, saved)
-        with pytest.raises(Unfit, match="rank-0: has no image: it is no whole snapshot"):
+        with pytest.raises(
+            Unfit, match="rank-0: has no image: it is no whole"
+        ):
             Snapshot(saved / "rank-0")
         if who == "copies":
             assert Snapshot(saved / "rank-1").image
@@ -158,6 +161,19 @@ def test_who_is_killed_over_it_costs_that_snapshot_only(state: State, who: str) 
             goes_on(job)
             copied(job, state.folder / "next")
             assert all(Snapshot(folder).image for folder in folders(job, state.folder / "next"))
+
+
+def test_a_disk_that_is_full_is_named(state: State) -> None:
+    """And the job goes on."""
+    with small_disk(state) as disk, Fleet(state, 1) as fleet:
+        job = begin(fleet)
+        still(job, disk / "saved")
+        fill(disk)
+        goes_on(job)
+        copied(job, disk / "saved")
+        with pytest.raises(Unfit, match=r"has no image: .*No space left on device"):
+            Snapshot(disk / "saved/rank-0")
+        computes(job)
 
 
 @pytest.mark.parametrize("how", ["vacate", "signal"])
