@@ -110,6 +110,10 @@ def made(kernels: Loader) -> Iterator[Moving]:
         yield m
 
 
+def test_what_is_set_aside_of_an_image_lies_behind_its_state() -> None:
+    assert STATE + SAVED.constants["STATE_BYTES_MAX"] <= records.held().constants["HOLD_OFFSET"]
+
+
 def test_what_is_saved_is_what_there_was(made: Moving) -> None:
     handles, client = made.program.handles, made.program.client
     state = moved(made)

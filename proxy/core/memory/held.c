@@ -26,7 +26,7 @@ void image_hold_lost(struct rank_memory *m) { atomic_store(&hold_of(m)->lost, 1)
 /* By a call, which says so where there is no memory. */
 static bool written(const struct rank_memory *m, uint32_t page, uint64_t to)
 {
-	const uint8_t *from = image_at(m, page);
+	const uint8_t *from = m->image + page * RF_CHUNK_BYTES;
 	for (uint64_t done = 0; done < RF_CHUNK_BYTES;) {
 		ssize_t n = pwrite(m->image_fd, from + done, RF_CHUNK_BYTES - done,
 				   (off_t)(to + done));

@@ -8,7 +8,7 @@
 
 #include "channel.h"
 
-#define HOLD_OFFSET (RF_HEAP_BYTES + (1ull << 36)) /* behind memory and state */
+#define HOLD_OFFSET (RF_WINDOW_BYTES / 16 * 9) /* behind memory and state */
 #define HOLD_PAGES (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 #define ASIDE_OFFSET (HOLD_OFFSET + (1ull << 24)) /* pages that were set aside, in order */
 #define ASIDE_PAGES ((RF_WINDOW_BYTES - ASIDE_OFFSET) / RF_CHUNK_BYTES)

@@ -2,6 +2,7 @@
  * highest: one calls those above it here and no other (tests/proxy/test_floors.py).
  *
  *   chunk.c     physical chunks: who refers to them, how many there are
+ *   held.c      an image that its launcher copies: what is about to change there is set aside
  *   image.c     a rank's image, the file of the launcher's where memory goes to, and copies of
  *               pages on the host that several ranks refer to
  *   buffers.c   a rank's buffers and the pages they touch: alloc, free, where a range lies
