@@ -66,7 +66,7 @@ def test_chunks_that_are_overwritten_keep_the_hosts_pages() -> None:
             assert create(device.handle, chunk) == 0
             assert device.hal.space_map(space.handle, at + n * CHUNK, chunk[0], True) == 0
             space.chunks[n] = chunk[0]
-        assert held() == chunks - 1, "zeros take a hole, and nothing else"
+        assert held() == chunks, "what is there is written over"
         assert (space.read(at + CHUNK, CHUNK // 4, np.uint32) == 0).all()
         for n in range(chunks - 1):
             leave(n)
@@ -74,6 +74,31 @@ def test_chunks_that_are_overwritten_keep_the_hosts_pages() -> None:
         leave(chunks - 1)
         assert held() == 0
         space.chunks.clear()
+
+
+@pytest.mark.parametrize("how", ["writable", "read-only", "owned", "let go and taken again"])
+def test_memory_that_held_something_is_taken_as_zeros(how: str) -> None:
+    with Device(memory=3 * CHUNK) as device:
+        space, chunk = device.space(), ffi.new("uint32_t *")
+        at = space.put(np.full(2 * CHUNK // 4, 7, np.uint32))
+        assert device.hal.space_unmap(space.handle, at) == 0
+        device.hal.chunk_destroy(device.handle, space.chunks[0])
+        assert device.hal.chunk_create(device.handle, chunk) == 0
+        assert chunk[0] == space.chunks[0]
+        if how == "let go and taken again":
+            device.hal.chunk_destroy(device.handle, chunk[0])
+            assert device.hal.chunk_create(device.handle, chunk) == 0
+        if how == "owned":
+            assert space.map(at, space.chunks[1], writable=False) == 0
+            assert device.hal.space_own(space.handle, at, chunk[0]) == 0
+        else:
+            assert space.map(at, chunk[0], writable=how != "read-only") == 0
+        assert (space.read(at, CHUNK // 4, np.uint32) == 0).all()
+        if how != "read-only":
+            space.write(at, np.full(CHUNK // 4, 5, np.uint32))
+            assert space.protect(at, 1, writable=False) == 0
+            assert space.map(at, chunk[0]) == 0, "mapped anew it has what was written"
+            assert (space.read(at, CHUNK // 4, np.uint32) == 5).all()
 
 
 def test_map_refuses_what_is_outside_or_crooked(device: Device, space: Space) -> None:

@@ -76,6 +76,34 @@ def test_who_reads_meanwhile_cannot_tell(kernels: Loader) -> None:
         assert same(two, at, data) and not one.read(at, pages * CHUNK, np.uint8).any()
 
 
+def test_who_reads_zeros_meanwhile_does_not_see_what_the_chunk_held(kernels: Loader) -> None:
+    pages = 6
+    watch = kernels.function(kernels.module(WATCH.replace("0x5a5a5a5a", "0").encode(), 1), "watch")
+    with Device(workers=2, memory=32 * CHUNK) as device:
+        one, _, at = sharing(device, np.zeros(pages * CHUNK, np.uint8))
+        one.mapped = one.next = at + pages * CHUNK
+        held = device.space()
+        old = held.put(np.full(pages * CHUNK, 7, np.uint8))
+        for page in range(pages):
+            assert device.hal.space_unmap(held.handle, old + page * CHUNK) == 0
+            device.hal.chunk_destroy(device.handle, held.chunks[page])
+        taken = [new_chunk(one) for _ in range(pages)]
+        assert set(taken) == set(held.chunks)
+        held.chunks.clear()
+        stop, out = one.put(np.zeros(CHUNK, np.uint8)), one.alloc(8)
+        other = device.new_stream()
+        work, kept = one.kernel_work(watch, 1, 1, at, pages * CHUNK, stop, out)
+        number = device.submit(work, other)
+        for page in range(pages):
+            assert own(one, at + page * CHUNK, taken[page]) == 0
+        one.write(stop, np.ones(1, np.uint32))
+        device.wait(number, other)
+        one.check()
+        assert kept is not None
+        mismatches, rounds = one.read(out, 2, np.uint32)
+        assert rounds > 0 and mismatches == 0
+
+
 @pytest.mark.parametrize("opened", [False, True])
 def test_no_addition_is_lost(kernels: Loader, opened: bool) -> None:
     """Nor where the page is made writable as it is."""

@@ -28,6 +28,11 @@ SPACE = [
     Mutant("copies-are-lost", "while (soft_space_copied(space, &addr, &chunk))", "while (0)"),
     Mutant("chunks-keep-their-content", "if (fallocate(device->memfd,",
            "if (0 && fallocate(device->memfd,"),
+    Mutant("zeros-are-not-written", "memset(at, 0, RF_CHUNK_BYTES);", ""),
+    Mutant("zeros-are-written-each-time", "RF_CHUNK_BYTES);\n\t\tentry->unzeroed = false;",
+           "RF_CHUNK_BYTES);"),
+    Mutant("no-zeros-where-none-may-write", "\t\tclean(space->device, chunk);\n", ""),
+    Mutant("zeros-while-others-read", "chunk, true, false);", "chunk, true, true);"),
 ]  # fmt: skip
 FAULT = [Mutant("copies-are-unforeseen-too", "!self->kernel ||", "")]
 ISSUE = [
@@ -72,8 +77,7 @@ def test_seeded_faults_are_noticed(tmp_path: Path, file: str, mutant: Mutant) ->
     native = with_fault(tmp_path, REPOSITORY / "proxy/hal" / file, mutant.old, mutant.new)
     tests = ["nvidia/test_read_only.py"]
     if file.startswith("soft"):
-        tests += ["softgpu/test_read_only.py", "softgpu/test_device.py::test_capacity_and_zeroed"
-                  "_chunks"]  # fmt: skip
+        tests += ["softgpu/test_read_only.py", "softgpu/test_device.py", "softgpu/test_own_beneath.py"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
          *(str(REPOSITORY / "tests" / each) for each in tests)],

@@ -29,6 +29,19 @@ uint8_t *image_at(const struct rank_memory *m, uint32_t page)
 	return m->image + page * RF_CHUNK_BYTES;
 }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* All of the page is about to be written there: where it is not mapped yet, its 512 pages of the
+ * system come at once, in half the time. Where the system cannot they come one by one. */
+void image_ready(struct rank_memory *m, uint32_t page)
+{
+	if (!m->pages[page].touched)
+		madvise(image_at(m, page), RF_CHUNK_BYTES, MADV_POPULATE_WRITE);
+	m->pages[page].touched = true;
+}
+
 void image_punch(struct rank_memory *m, uint32_t page)
 {
 	image_changes(m, page);
@@ -36,6 +49,7 @@ void image_punch(struct rank_memory *m, uint32_t page)
 		  (off_t)(page * RF_CHUNK_BYTES), RF_CHUNK_BYTES);
 	m->pages[page].in_image = false;
 	m->pages[page].hole = true;
+	m->pages[page].touched = false;
 	m->device->holes++;
 }
 
@@ -76,6 +90,8 @@ struct copy *copy_new(struct device_memory *d, struct version key)
 		free(c);
 		return NULL;
 	}
+	madvise(c->bytes, RF_CHUNK_BYTES,
+		MADV_HUGEPAGE); /* where it can be one page of the system's */
 	d->copies_held++;
 	return c;
 }
@@ -110,13 +126,14 @@ void page_common(struct rank_memory *m, uint32_t page)
 static void take_home(struct rank_memory *m, uint32_t page)
 {
 	image_changes(m, page);
+	image_ready(m, page);
 	memcpy(image_at(m, page), m->pages[page].copy->bytes, RF_CHUNK_BYTES);
 	m->pages[page].common = false;
 }
 
 uint8_t *page_on_host(struct rank_memory *m, uint32_t index, bool write)
 {
-	const struct page *page = &m->pages[index];
+	struct page *page = &m->pages[index];
 	if (page->common && write)
 		take_home(m, index);
 	if (page->common)
@@ -126,6 +143,7 @@ uint8_t *page_on_host(struct rank_memory *m, uint32_t index, bool write)
 		m->writes_page = index;
 		image_filled(m, index);
 	}
+	page->touched = true;
 	return image_at(m, index);
 }
 

@@ -128,6 +128,7 @@ struct page {
 	bool keyed;           /* resident, and the image holds what `key` names */
 	bool common;          /* missing, and its content is that of `copy` */
 	bool hole;            /* of the image, where content was */
+	bool touched;         /* the image has been read or written there, by this proxy */
 	bool fresh;           /* in the rank's list of these: nobody has looked who has the same */
 	bool leaving;         /* on its way out */
 	bool guarded;         /* mapped read-only */

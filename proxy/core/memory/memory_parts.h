@@ -32,6 +32,7 @@ void sharing_was_in_vain(struct rank_memory *, uint32_t page); /* it is copied *
 void image_punch(struct rank_memory *, uint32_t page);
 void image_filled(struct rank_memory *, uint32_t page); /* it has got the page's content */
 uint8_t *image_at(const struct rank_memory *, uint32_t page);
+void image_ready(struct rank_memory *, uint32_t page); /* all of it is to be written there */
 /* held.c: what the image has of the page is about to change. */
 void image_changes(struct rank_memory *, uint32_t page);
 bool image_held(const struct rank_memory *);

@@ -80,7 +80,8 @@ void moves_drop(struct rank_memory *m)
 
 /* ---- submission ---- */
 
-#define FORGOTTEN 8u /* pages of an image in a turn */
+#define IN_A_TURN                                                                                  \
+	8u /* moves submitted, pages of an image forgotten: each may take the system long */
 #define PREPARING 2u /* moves under way for who is prepared: whoever needs room waits for these */
 
 enum outcome { WAITS, SUBMITTED, ENDED }; /* ENDED: the rest of the list is dropped */
@@ -215,8 +216,10 @@ static enum outcome submit_out(struct rank_memory *m, struct move *v)
 		v->copied = made;
 		copy_refer(m, v->page, c);
 	}
-	if (v->copied && !c)
+	if (v->copied && !c) {
 		image_changes(m, v->page);
+		image_ready(m, v->page);
+	}
 	if (v->copied)
 		v->hal_seq = copy(d, d->out, on_host(c ? c->bytes : image_at(m, v->page)), from);
 	if (c && v->copied)
@@ -363,15 +366,18 @@ static bool complete_all(struct device_memory *d)
 
 bool moves_pump(struct device_memory *d)
 {
+	uint32_t submitted = 0;
 	bool any = complete_all(d), more = true;
-	while (more) {
+	while (more && submitted < IN_A_TURN) {
 		more = false;
 		for (uint32_t i = 0; i < d->count; i++)
-			if (d->all[i]->move_submitted < d->all[i]->move_count)
-				more |= submit(d->all[i]) != WAITS;
-		any |= more;
+			if (d->all[i]->move_submitted < d->all[i]->move_count &&
+			    submit(d->all[i]) != WAITS) {
+				more = true;
+				submitted++;
+			}
 	}
-	return complete_all(d) || any;
+	return complete_all(d) || any || submitted;
 }
 
 /* ---- what was saved ---- */
@@ -407,7 +413,7 @@ void moves_are_of_before(struct rank_memory *m)
  * pages in a turn, since each takes the system as long as a kernel. */
 bool moves_forget_saved(struct rank_memory *m)
 {
-	uint32_t most = FORGOTTEN;
+	uint32_t most = IN_A_TURN;
 	if (!m->alone)
 		m->unlooked = 0;
 	if (!m->unlooked || m->request.state || memory_moving(m) || image_held(m))

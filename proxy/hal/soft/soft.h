@@ -157,6 +157,8 @@ struct soft_chunk {
 	_Atomic uint32_t next; /* chunk + 1, among the free or a space's copied ones; 0: the last */
 	uint32_t page;         /* copied: where it is */
 	bool unclean;          /* free, and holds what it held */
+	bool overwritten;      /* all of it is going to be, so its pages are wanted at once */
+	bool unzeroed;         /* taken as zeros, and holds what it held until it is mapped */
 };
 
 struct hal_device {
