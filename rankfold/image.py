@@ -2,20 +2,23 @@
 
 By heap offset lies the memory, behind it the state: records, of which some name the live buffers
 and the chunks that have content. What no chunk of these holds reads as zeros; what no buffer holds
-is nobody's. If a job is saved and stays, what several ranks hold alike lies in the image of one of
-them: the others name it.
+is nobody's. What several ranks hold alike may lie in the image of one of them: where a job was
+saved and stayed the others' states name it, where a checkpoint was fetched a note beside each.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import struct
-from bisect import bisect_left
-from collections.abc import Iterator, Set
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Set
+from pathlib import Path
 from typing import NamedTuple
 
 from rankfold import records
 
+NOTE = "image.elsewhere"
 GRAIN = 4 << 20  # of what is left out for being empty, from a buffer's start
 _SAVED = records.saved()
 _RECORD = struct.Struct("<IHHQ")
@@ -24,7 +27,7 @@ _READ = 1 << 20  # bytes that are read at once
 
 
 class Malformed(ValueError):
-    """No saved state, or one of another version."""
+    """No saved state, or one of another version; or no such note."""
 
 
 class Range(NamedTuple):
@@ -34,23 +37,31 @@ class Range(NamedTuple):
     length: int
 
 
+class Elsewhere(NamedTuple):
+    """A part of an image, by offset, that lies at the same place of another rank's."""
+
+    begin: int
+    end: int
+    rank: int
+
+
 class Image(NamedTuple):
     """What is alive in an image."""
 
     ranges: list[Range]  # by address
     state: int  # bytes of header and records, 0: the rank has saved nothing yet
     modules: frozenset[str]  # hashes of those that are not in the state
-    elsewhere: list[tuple[int, int]]  # chunks by offset, and the ranks whose images hold them
+    elsewhere: list[Elsewhere]  # one behind the other
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int | None, int, int]]:
         """Parts of the memory between two offsets: the rank in whose image it lies (None: in this
         one), where it begins and ends."""
-        chunk: int = _SAVED.constants["RF_CHUNK_BYTES"]
-        at, n = begin, bisect_left(self.elsewhere, (begin - chunk + 1, 0))
-        for first, rank in self.elsewhere[n : bisect_left(self.elsewhere, (end, 0))]:
+        at, n = begin, bisect_right(self.elsewhere, begin, key=lambda each: each.end)
+        while n < len(self.elsewhere) and self.elsewhere[n].begin < end:
+            first, last, rank = self.elsewhere[n]
             if at < first:
                 yield None, at, first
-            at, start = min(first + chunk, end), max(first, begin)
+            at, start, n = min(last, end), max(first, begin), n + 1
             yield rank, start, at
         if at < end:
             yield None, at, end
@@ -100,13 +111,40 @@ def look(file: int) -> Image:
             found = _SAVED.unpack(module.record, body)
             modules |= {found["hash"]} if found["hash"] and not found["image_bytes"] else set()
     size = _SAVED.constants["RF_CHUNK_BYTES"]
-    elsewhere = sorted((n * size, with_) for n, with_ in chunks.items() if with_ != own)
+    elsewhere = sorted(
+        Elsewhere(n * size, (n + 1) * size, with_) for n, with_ in chunks.items() if with_ != own
+    )
     if not header["elsewhere"]:
         elsewhere = []  # they have been brought
     elif header["elsewhere"] != len(elsewhere):
         raise Malformed(f"names {len(elsewhere)} chunks of other ranks, not {header['elsewhere']}")
     alive = list(_alive(buffers, chunks.keys()))
     return Image(alive, shape.size + header["bytes"], frozenset(modules), elsewhere)
+
+
+def note(image: Path, elsewhere: Iterable[Elsewhere]) -> None:
+    """Beside the image: what of it lies in those of other ranks, in the folders beside its own.
+    Raises OSError."""
+    text = json.dumps([list(each) for each in elsewhere])
+    image.with_name(NOTE).write_text(text)
+
+
+def noted(image: Path) -> list[Elsewhere]:
+    """What `note` wrote beside the image, in order. Raises Malformed, OSError."""
+    try:
+        text = image.with_name(NOTE).read_text()
+    except FileNotFoundError:
+        return []
+    try:
+        found = sorted(Elsewhere(*map(int, each)) for each in json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise Malformed(f"has an {NOTE} that cannot be read: {error}") from error
+    at, end = 0, state_offset()
+    for each in found:
+        if not at <= each.begin < each.end <= end or each.rank < 0:
+            raise Malformed(f"has an {NOTE} with {list(each)}, which is no part of its memory")
+        at = each.end
+    return found
 
 
 def own(file: int) -> list[tuple[int, int]]:

@@ -2,7 +2,8 @@
 
     about.json   written last, but for an image that is copied beside the going rank
     image        the rank's device memory and its saved state, sparse; not there without a channel.
-                 What other ranks hold, too, may lie in theirs, in the folders beside this one
+                 What other ranks hold, too, may lie in theirs, in the folders beside this one:
+                 its state names it, or image.elsewhere
     criu/ …      what CRIU wrote, and whatever else the snapshot needs
 
 As parts of a checkpoint: `image` is the live buffers (device memory), the state (a blob) and a note
@@ -53,7 +54,7 @@ class Snapshot:
                     what = f"has {size} bytes, not {self.about['image_bytes']}"
                     raise Unfit(folder / name, what)
                 self.image, self._image_size = _image(folder / name), size
-            else:
+            elif name != image.NOTE:
                 self.files[name] = size
         for name in list(self.files):
             if pagemap := pagemap_of(folder, name):
@@ -95,7 +96,7 @@ class Snapshot:
     def _give_image(self, save: Save, rank: int, found: Image, stack: ExitStack) -> None:
         """As it is when all of it has been brought: so it is written, too."""
         files: dict[int | None, int] = {None: stack.enter_context(_opened(self.folder))}
-        for other in {other for _, other in found.elsewhere}:
+        for other in {each.rank for each in found.elsewhere}:
             folder = self.folder.with_name(f"rank-{other}")
             files[other] = stack.enter_context(_opened(folder))
         state = _pieces(files[None], image.state_offset(), found.state)
@@ -180,7 +181,9 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 def _image(path: Path) -> Image:
     with path.open("rb") as file:
         try:
-            return image.look(file.fileno())
+            found = image.look(file.fileno())
+            elsewhere = sorted([*found.elsewhere, *image.noted(path)])
+            return found._replace(elsewhere=elsewhere)
         except image.Malformed as error:
             raise Unfit(path, str(error)) from error
 

@@ -1,13 +1,15 @@
 """Snapshots written from the parts of a checkpoint. Every unit was compared with its digest before
 it comes here; the images are, byte for byte, those that were saved, but for what nobody owns in a
-device's."""
+device's. What several ranks hold at the same address is written for the first of them: into each
+image it would be most of what a large job's way back takes."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -25,6 +27,7 @@ from rankfold.checkpoint.snapshot.folder import (
     pagemap_of,
 )
 from rankfold.checkpoint.store import Checkpoint, Part
+from rankfold.image import Elsewhere
 
 TOGETHER = 256  # pages that are written at once
 _REMEDY = "restore another checkpoint"
@@ -41,7 +44,8 @@ def write(
     checkpoint: Checkpoint, folders: dict[int, Path], told: Callable[[int], None] = lambda _: None
 ) -> None:
     """The snapshots of these ranks, each into its folder, which is made anew; what is whole already
-    stays. `told` hears how many bytes were written since it was called last. Raises StoreError for
+    stays. What another rank's image has, too, lies there only if the folders are `rank-N`, side by
+    side. `told` hears how many bytes were written since it was called last. Raises StoreError for
     what cannot be read, Unfit for parts that are no snapshot's, OSError for what cannot be written.
     """
     todo = {rank: folder for rank, folder in folders.items() if not (folder / ABOUT).exists()}
@@ -55,7 +59,8 @@ def write(
     blobs = [part for part in parts if part.kind == "blob" and part.name not in (ABOUT, SIZE)]
     writing.sizes([part for part in parts if part.name == SIZE])
     writing.copy([part for part in blobs if part.name != STATE])
-    writing.copy([part for part in parts if part.kind == "buffers" or part.name == STATE])
+    writing.copy([part for part in parts if part.name == STATE])
+    writing.images([part for part in parts if part.kind == "buffers"])
     for part in parts:
         if part.kind == "pages":  # one by one: their places take room
             writing.copy([part])
@@ -105,6 +110,30 @@ class _Writing:
                 self.told(len(data))
             pages.write()
 
+    def images(self, parts: list[Part]) -> None:
+        """Device memory: of each unit, by address, the first rank has it."""
+        once = len({path.parent for path in self.folders.values()}) == 1 and all(
+            path.name == f"rank-{rank}" for rank, path in self.folders.items()
+        )
+        elsewhere = defaultdict[Part, list[Elsewhere]](list)
+        with ExitStack() as stack:
+            parts = sorted(parts, key=lambda part: part.rank or 0)
+            targets = {part: self._target(part, stack) for part in parts}
+            unit, lies = memoryview(b""), dict[int, int]()  # of the unit: the rank, by its address
+            for part, address, data in self.checkpoint.read_all(parts):
+                file, offset = targets[part]
+                at = offset(address, len(data))
+                if data is not unit:
+                    unit, lies = data, {}
+                assert part.rank is not None
+                if once and (rank := lies.setdefault(at, part.rank)) != part.rank:
+                    elsewhere[part].append(Elsewhere(at, at + len(data), rank))
+                else:
+                    _write_sparse(file, data, at)
+                self.told(len(data))
+        for part, found in elsewhere.items():
+            image.note(self._path(part, IMAGE), _joined(sorted(found)))
+
     def finish(self, part: Part) -> None:
         path = self._path(part, ABOUT)
         half = path.with_suffix(".part")
@@ -146,6 +175,17 @@ class _Writing:
 
     def _unfit(self, part: Part, what: str) -> Unfit:
         return Unfit(self.checkpoint.files.url, f"{part.name} of rank {part.rank} {what}", _REMEDY)
+
+
+def _joined(parts: list[Elsewhere]) -> Iterator[Elsewhere]:
+    """Those of one rank that touch are one."""
+    last = parts[0]
+    for each in parts[1:]:
+        if (last.end, last.rank) != (each.begin, each.rank):
+            yield last
+            last = each
+        last = last._replace(end=each.end)
+    yield last
 
 
 class _Pages:

@@ -4,7 +4,8 @@
 but for `images.mend`. ``image`` the launcher's image of its device memory, sparse; only if the rank
 has a channel. (The channel itself is among the processes' memory.) If the job stays on its devices,
 what several ranks hold lies in the image of one of them, and the image may come after all else,
-while the rank goes on: until then it is ``image.part``. Its files: see files.py.
+while the rank goes on: until then it is ``image.part``. Of a snapshot that was fetched
+``image.elsewhere`` says what lies in those of other ranks. Its files: see files.py.
 
 Writing and reading it takes seconds for gigabytes: the launcher does it in a process of its own.
 """
@@ -16,11 +17,12 @@ import json
 import os
 import platform
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.image import own, state_range
+from rankfold.image import Malformed, noted, own, state_range
 from rankfold.interpose.launcher import (
     channel,
     criu,
@@ -206,7 +208,7 @@ def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, putt
         raise Unfit(str(differs)) from differs
     source = Path(folder, _IMAGE)
     if source.exists():
-        _fill(source, image)
+        fill(source, image)
     elif about.has_channel:
         raise Unfit(f"{folder} has no image: it is no whole snapshot")
     return _gap(taken), amiss
@@ -242,14 +244,31 @@ def _gap(taken: set[int]) -> int:
     return last
 
 
-def _fill(source: Path, target: int) -> None:
-    fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+def fill(source: Path, target: int) -> None:
+    """An image that is empty, with a snapshot's and what of it lies in those beside it. Raises
+    Unfit, OSError."""
+    size = os.fstat(target).st_size
     try:
-        if os.fstat(fd).st_size != os.fstat(target).st_size:
-            raise Unfit(f"{source} has {os.fstat(fd).st_size} bytes")
-        sparse.copy(fd, target)
-    finally:
-        os.close(fd)
+        elsewhere = noted(source)
+        with _opened(source, size) as file:
+            sparse.copy(file, target)
+        for rank in {each.rank for each in elsewhere}:
+            other = source.parent.with_name(f"rank-{rank}") / _IMAGE
+            with _opened(other, size) as file:
+                for each in elsewhere:
+                    if each.rank == rank:
+                        sparse.copy(file, target, each.begin, each.end)
+    except Malformed as error:
+        raise Unfit(f"{source} {error}") from error
+
+
+@contextlib.contextmanager
+def _opened(image: Path, size: int) -> Iterator[int]:
+    """Raises Unfit if it has not this size, OSError."""
+    with image.open("rb") as file:
+        if os.fstat(file.fileno()).st_size != size:
+            raise Unfit(f"{image} has {os.fstat(file.fileno()).st_size} bytes, not {size}")
+        yield file.fileno()
 
 
 def cut(path: str, size: int) -> None:

@@ -20,6 +20,11 @@ IMAGE, ELSEWHERE = (
     "tests/checkpoint/test_snapshot.py::"
     "test_what_lies_in_the_image_of_another_rank_is_stored_with_each",
 )
+WRITING, ON_SNAPSHOT = "checkpoint/snapshot/writing.py", "tests/checkpoint/test_snapshot.py::"
+RESTORED_JOB = ON_SNAPSHOT + "test_a_job_goes_on_from_the_store_to_the_same_bits"
+PARTLY = ON_SNAPSHOT + (
+    "test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest"
+)
 ORDERS = "tests/checkpoint/test_together.py::test_in_some_orders[%s]"
 BESIDE, RESTORED, TWO = (
     ORDERS % name for name in ("collections_beside_saves",
@@ -330,4 +335,21 @@ MUTANTS = [
         "elif False:",
         "tests/checkpoint/test_snapshot.py::test_a_state_that_nobody_wrote_is_refused",
     ),
+    Mutant("left-out-wherever-it-lies", WRITING, "lies.setdefault(at, part.rank)",
+           "lies.setdefault(0, part.rank)",
+           ON_SNAPSHOT + "test_a_buffer_that_replicas_share_is_stored_once"),
+    Mutant("left-out-and-not-noted", WRITING,
+           "            image.note(self._path(part, IMAGE), _joined(sorted(found)))\n",
+           "            pass\n", RESTORED_JOB),
+    Mutant("taken-for-the-unit-before", WRITING, "                    unit, lies = data, {}\n",
+           "                    unit = data\n", RESTORED_JOB),
+    Mutant("noted-with-what-lies-between", WRITING,
+           "if (last.end, last.rank) != (each.begin, each.rank):", "if last.rank != each.rank:",
+           PARTLY),
+    Mutant("noted-and-not-filled-in", "interpose/launcher/snapshots.py",
+           "                    if each.rank == rank:\n", "                    if False:\n",
+           RESTORED_JOB),
+    Mutant("notes-that-overlap", IMAGE, "        at = each.end\n    return found\n",
+           "    return found\n", ON_SNAPSHOT + "test_a_note_of_another_form_is_refused"),
+    Mutant("saved-without-what-is-noted", FOLDER, "*image.noted(path)]", "*[]]", ELSEWHERE),
 ]

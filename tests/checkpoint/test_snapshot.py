@@ -15,14 +15,16 @@ from hostile.conftest import kernels
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankfold import image
 from rankfold.checkpoint import snapshot
 from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu
-from rankfold.checkpoint.store import Checkpoint, Store
-from rankfold.image import Image, look
+from rankfold.checkpoint.store import Checkpoint, Id, Store
+from rankfold.image import Elsewhere, Image, look
+from rankfold.interpose.launcher.snapshots import fill
 from rankfold.proxy.hal.soft.modules import Loader
 from support.checkpoints import noise, opened
 from support.devices import devices
-from support.ring_client import CHUNK, DEV_BASE, RingClient, copy_sparse, twins_of
+from support.ring_client import CHUNK, DEV_BASE, RingClient, twins_of
 from support.snapshots import (
     LAZY,
     PAGE,
@@ -69,9 +71,14 @@ def data_bytes(store: Store) -> int:
 
 
 def content(folder: Path, address: int, length: int) -> bytes:
-    """Of the device's memory in an image."""
-    with (folder / "image").open("rb") as file:
-        return os.pread(file.fileno(), length, address - DEV_BASE)
+    """Of the device's memory in an image, or in that of another rank where it lies there."""
+    begin, found = address - DEV_BASE, b""
+    noted = Image([], 0, frozenset(), image.noted(folder / "image"))
+    for rank, start, end in noted.pieces(begin, begin + length):
+        where = folder if rank is None else folder.with_name(f"rank-{rank}")
+        with (where / "image").open("rb") as file:
+            found += os.pread(file.fileno(), end - start, start)
+    return found
 
 
 def state(folder: Path) -> bytes:
@@ -200,10 +207,32 @@ def test_a_buffer_that_replicas_share_is_stored_once(store: Store, tmp_path: Pat
         whole(folder)
     checkpoint = stored(store, folders)
     assert data_bytes(store) < 1.02 * len(parameters)
-    back = {rank: tmp_path / f"back-{rank}" for rank in folders}
+    back = {rank: tmp_path / f"back/rank-{rank}" for rank in folders}
     snapshot.write(checkpoint, back)
     for rank, folder in back.items():
         assert content(folder, DEV_BASE + rank * 512, len(parameters)) == parameters
+
+
+def test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest(
+    store: Store, tmp_path: Path
+) -> None:
+    """What touches is one note, and what lies between is not noted with it."""
+    at = [DEV_BASE + n * 65536 for n in range(4)]
+    alike = {at[0]: noise(0, 65536), at[1]: noise(1, 65536), at[3]: noise(3, 65536)}
+    folders = {rank: tmp_path / f"rank-{rank}" for rank in range(2)}
+    for rank, folder in folders.items():
+        folder.mkdir()
+        saved_image(folder, {**alike, at[2]: noise(f"rank {rank}", 65536)}, {})
+        whole(folder)
+    back = {rank: tmp_path / f"back/rank-{rank}" for rank in folders}
+    snapshot.write(stored(store, folders), back)
+    assert image.noted(back[0] / "image") == []
+    assert image.noted(back[1] / "image") == [
+        Elsewhere(0, 2 * 65536, 0), Elsewhere(3 * 65536, 4 * 65536, 0)
+    ]  # fmt: skip
+    for rank, folder in back.items():
+        assert content(folder, at[2], 65536) == noise(f"rank {rank}", 65536)
+        assert all(content(folder, address, 65536) == data for address, data in alike.items())
 
 
 def test_memory_that_was_never_written_takes_no_room(store: Store, tmp_path: Path) -> None:
@@ -243,13 +272,13 @@ def test_a_job_goes_on_from_the_store_to_the_same_bits(
                 client.step()
         undisturbed = [client.numbers() for client in clients]
         here.leave(1)
-    back = {rank: tmp_path / f"back-{rank}" for rank in range(RANKS)}
+    back = {rank: tmp_path / f"back/rank-{rank}" for rank in range(RANKS)}
     snapshot.write(stored(store, folders), back)
+    assert any(image.noted(folder / "image") for folder in back.values())
     for twin in twins:
         os.ftruncate(twin.image, 0)
         os.ftruncate(twin.image, 1 << 40)
-        with (back[twin.rank] / "image").open("rb") as file:
-            copy_sparse(file.fileno(), twin.image)
+        fill(back[twin.rank] / "image", twin.image)
     with devices(kernels, 1) as there:
         there.place(2, twins, [0] * RANKS)
         for twin in twins:
@@ -279,31 +308,61 @@ def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
         here.go_on(1, ranks)
     back = {rank: tmp_path / "back" / f"rank-{rank}" for rank in range(3)}
     snapshot.write(stored(store, folders), back)
+    once = Elsewhere(PARAMETERS - DEV_BASE, PARAMETERS - DEV_BASE + 4 * WORDS, 0)
     lies = (PARAMETERS - DEV_BASE) // CHUNK * CHUNK
     for number, folder in back.items():
         with (folder / "image").open("rb") as now, (folders[number] / "image").open("rb") as then:
             assert look(now.fileno()).elsewhere == []
-            assert ((lies, 0) in look(then.fileno()).elsewhere) == (number > 0)
+            there = Elsewhere(lies, lies + CHUNK, 0)
+            assert (there in look(then.fileno()).elsewhere) == (number > 0)
             assert any(os.pread(then.fileno(), CHUNK, lies)) == (number == 0)
         for at, expected in zip((PARAMETERS, MOMENTS), trained(3, STEPS), strict=True):
             assert content(folder, at, 4 * WORDS) == struct.pack(f"<{WORDS}I", *expected)
+        with (folder / "image").open("rb") as now:
+            assert any(os.pread(now.fileno(), 4 * WORDS, once.begin)) == (number == 0)
+        noted = image.noted(folder / "image")
+        held = any(e.begin <= once.begin and once.end <= e.end and e.rank == 0 for e in noted)
+        assert held == (number > 0), "what all hold is written for the first"
+    again = stored(store, back)
+    for number in back:
+        part = again.part(number, "image/buffers")
+        assert part == store.checkpoint("gpt", Id(1, 1)).part(number, "image/buffers")
     shutil.rmtree(folders[0])
     with pytest.raises(Unfit, match="rank-0: has no image, in which memory of another rank lies"):
         stored(store, {2: folders[2]})
 
 
 @given(
-    lies=st.dictionaries(st.integers(0, 6), st.integers(0, 3)),
-    begin=st.integers(0, 7 * CHUNK), size=st.integers(1, 7 * CHUNK),
+    parts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9), st.integers(0, 3)), max_size=6),
+    begin=st.integers(0, 60), size=st.integers(1, 60),
 )  # fmt: skip
-def test_each_byte_is_read_where_it_lies(lies: dict[int, int], begin: int, size: int) -> None:
-    elsewhere = sorted((page * CHUNK, rank) for page, rank in lies.items())
+def test_each_byte_is_read_where_it_lies(
+    parts: list[tuple[int, int, int]], begin: int, size: int
+) -> None:
+    """Parts of any size, which may touch; `parts`: a gap, bytes, a rank."""
+    at, elsewhere, lies = 0, [], dict[int, int]()
+    for gap, length, rank in parts:
+        elsewhere.append(Elsewhere(at + gap, at + gap + length, rank))
+        at += gap + length
+        lies |= dict.fromkeys(range(at - length, at), rank)
     found = list(Image([], 0, frozenset(), elsewhere).pieces(begin, begin + size))
     assert [first for _, first, _ in found] == [begin, *(last for *_, last in found)][: len(found)]
     assert sum(last - first for _, first, last in found) == size
-    for rank, first, last in found:
+    for who, first, last in found:
         assert first < last
-        assert {lies.get(page) for page in range(first // CHUNK, (last - 1) // CHUNK + 1)} == {rank}
+        assert {lies.get(byte) for byte in range(first, last)} == {who}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[[0, 4096]]", "[[0, 4096, 1], [2048, 8192, 1]]", "[[4096, 4096, 1]]", '{"0": 1}',
+             "[[-4096, 0, 1]]", "[[0, 549755817984, 1]]", "[[0, 4096, -1]]", '[["a", "b", "c"]]'],
+)  # fmt: skip
+def test_a_note_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    saved_image(tmp_path, BUFFERS, {})
+    whole(tmp_path)
+    (tmp_path / image.NOTE).write_text(text)
+    with pytest.raises(Unfit, match=r"image: has an image\.elsewhere"):
+        Snapshot(tmp_path)
 
 
 # ---- what is refused ---------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def test_what_several_hold_is_saved_once_and_brought_before_they_go_elsewhere(
         first, *others = (look(rank.image).elsewhere for rank in ranks)
         for each in (PARAMETERS - DEV_BASE, MOMENTS - DEV_BASE):
             page = each // CHUNK * CHUNK
-            assert all((page, 0) in elsewhere for elsewhere in others)
+            assert all((page, page + CHUNK, 0) in elsewhere for elsewhere in others)
             written = [os.pread(rank.image, 4 * WORDS, each) for rank in ranks]
             assert any(written[0]) and not any(written[1] + written[2])
         assert first == []
@@ -168,7 +168,7 @@ def test_nothing_lies_with_a_rank_whose_process_was_replaced_meanwhile(kernels: 
         assert native.job_save(1)
         native.rank_exited(1, 0, EXIT_REPLACED)
         until(lambda: native.rank_status(1, 0) is None, native)  # when it has been saved
-        with_whom = [{rank for _, rank in look(each.image).elsewhere} for each in ranks[1:]]
+        with_whom = [{lies.rank for lies in look(each.image).elsewhere} for each in ranks[1:]]
         had_state = bool(look(ranks[0].image).state)
         assert with_whom == ([{0}, {0}] if had_state else [set(), {1}])
 

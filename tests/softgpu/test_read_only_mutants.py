@@ -77,7 +77,7 @@ def test_seeded_faults_are_noticed(tmp_path: Path, file: str, mutant: Mutant) ->
     native = with_fault(tmp_path, REPOSITORY / "proxy/hal" / file, mutant.old, mutant.new)
     tests = ["nvidia/test_read_only.py"]
     if file.startswith("soft"):
-        tests += ["softgpu/test_read_only.py", "softgpu/test_device.py", "softgpu/test_own_beneath.py"]
+        tests += [f"softgpu/test_{name}.py" for name in ("read_only", "device", "own_beneath")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
          *(str(REPOSITORY / "tests" / each) for each in tests)],
