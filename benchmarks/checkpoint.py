@@ -191,7 +191,7 @@ def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
         ask("thaw")
         job.go_on()
     with timed(seconds, "copy"):
-        while images_on_their_way(folder / f"rank-{r}" for r in range(job.world_size)) is not None:
+        while images_on_their_way(folder / f"rank-{r}" for r in range(job.world_size)):
             time.sleep(LOOK_S)
     return seconds["still"]
 

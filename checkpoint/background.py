@@ -78,7 +78,8 @@ class State(msgspec.Struct):
     """What `state.json` says. Bytes: of `total` so many are done, `stored` were new to the store.
     `error` is for people, `code` for programs; `retry`: begun again later it may well succeed.
     While it works, `error` says why the attempt before failed.
-    `skipped`: newer checkpoints that cannot be used, each with the reason."""
+    `skipped`: newer checkpoints that cannot be used, each with the reason. `waits_for`: whom, where
+    that is not the store."""
 
     state: Literal["", "working", "done", "failed"] = ""
     id: str | None = None
@@ -92,6 +93,7 @@ class State(msgspec.Struct):
     skipped: list[tuple[str, str]] = []
     token: str = ""  # of this save, in its manifest: so that nothing is saved twice
     boot: str = ""
+    waits_for: str = ""
 
 
 class Place:

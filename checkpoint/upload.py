@@ -27,9 +27,12 @@ def upload(place: Place) -> None:
     """Raises StoreError, Unfit and OSError."""
     task, state = place.task, place.state
     folders = [place.rank(rank) for rank in task.ranks]
-    while (copied := images_on_their_way(folders)) is not None:
-        state.bytes = copied  # so that it is seen to get on
+    while copied := images_on_their_way(folders):
+        names = ", ".join(sorted(folder.name for folder in copied))
+        state.waits_for = f"the launchers that still copy device memory of {names}"
+        state.bytes = sum(copied.values())  # so that it is seen to get on
         time.sleep(LOOK_AGAIN_S)
+    state.waits_for = ""
     snapshots = {rank: _snapshot(place, rank) for rank in task.ranks}
     loaded = modules.find({m for each in snapshots.values() for m in each.modules}, place.modules)
     state.total = sum(each.size for each in snapshots.values())

@@ -61,6 +61,7 @@ class _Told(Struct):
     error: str | None = None
     retry: bool = False
     code: str | None = None
+    waits_for: str = ""
 
 
 class _Known(Struct):
@@ -287,7 +288,7 @@ class Node:
             return Transfer(number, "none", lives)
         return Transfer(
             number, told.state or "none", lives, told.id or "", told.bytes, told.stored, told.total,
-            told.error or "", told.retry, told.code or "",
+            told.error or "", told.retry, told.code or "", waits_for=told.waits_for,
         )  # fmt: skip
 
     def no_saves(self) -> str:

@@ -119,6 +119,7 @@ class Transfer:
     retry: bool = False
     code: str = ""  # why it failed, for programs: checkpoint/background.py
     stuck: bool = False  # it lives, and got no further for a long time
+    waits_for: str = ""  # in words, where that is not the store
 
 
 @dataclass(frozen=True)

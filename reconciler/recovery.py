@@ -272,8 +272,8 @@ class Recovery:
         tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=steady.now())
         self._update(action.job, save=tried)
         point("upload.journalled")
-        (error,) = yield [self._transfer("upload", action, task)]
-        self._begun(action, error, "UploadFailed")
+        (trouble,) = yield [self._transfer("upload", action, task)]
+        self._begun(action, trouble, "UploadFailed")
 
     def fetch(self, action: actions.Fetch) -> Steps:
         record = self._record(action.job)
@@ -296,14 +296,22 @@ class Recovery:
             tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=steady.now())
             self._update(action.job, restore=tried)
         task = self._task(action.job, 1, action.id, {})
-        (error,) = yield [self._transfer("fetch", action, task)]
-        self._begun(action, error, "FetchFailed")
+        (trouble,) = yield [self._transfer("fetch", action, task)]
+        self._begun(action, trouble, "FetchFailed")
 
     def _transfer(self, kind: str, action: actions.Upload | actions.Fetch, task: Json) -> Call:
-        def begin() -> None:
+        """Begun, or anew: then it says what was wrong with who was stuck."""
+
+        def begin() -> str:
+            stuck = ""
             if action.stuck:
+                whom = self.node.transferred(action.job, action.number).waits_for
+                where = f"waits for {whom}" if whom else task["url"]
+                after = f"{switches.stuck_s():.0f} s"
+                stuck = f"{where}: no progress for {after}; its process was killed"
                 self.node.end_transfer(action.job, action.number)
             self.node.transfer(kind, action.job, action.number, task)
+            return stuck
 
         return begin
 
@@ -329,22 +337,18 @@ class Recovery:
             "master_port": record.master_port, "epoch": record.epoch,
         }  # fmt: skip
 
-    def _begun(self, action: actions.Upload | actions.Fetch, error: object, reason: str) -> None:
+    def _begun(self, action: actions.Upload | actions.Fetch, trouble: object, reason: str) -> None:
         """A process that transfers was started, or said why not: it is tried again later."""
         job, record = action.job, self._record(action.job)
-        if isinstance(error, Exception) and not isinstance(error, (CannotLaunch, OSError)):
-            raise error
-        text = self._stuck() if action.stuck else ""
-        text = str(error) if error else text
+        if isinstance(trouble, Exception) and not isinstance(trouble, (CannotLaunch, OSError)):
+            raise trouble
+        text = str(trouble)
         if record.save is not None and record.save.error != text:
             self._update(job, save=dataclasses.replace(record.save, error=text))
         elif record.restore is not None and record.restore.error != text:
             self._update(job, restore=dataclasses.replace(record.restore, error=text))
         if text:
             self._event(job, reason, text, "Warning")
-
-    def _stuck(self) -> str:
-        return f"{self._url()}: no progress for {switches.stuck_s():.0f} s; its process was killed"
 
     def restore(self, action: actions.Restore) -> Steps:
         job, record = action.job, self._record(action.job)

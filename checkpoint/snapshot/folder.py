@@ -111,11 +111,10 @@ class Snapshot:
         )  # fmt: skip
 
 
-def images_on_their_way(folders: Iterable[Path]) -> int | None:
-    """Bytes of images that launchers still copy into snapshots, beside the going ranks; None: they
-    copy no more. Raises OSError."""
-    found = [_copied(folder) for folder in folders if _is_locked(folder)]
-    return sum(found) if found else None
+def images_on_their_way(folders: Iterable[Path]) -> dict[Path, int]:
+    """The snapshots whose images launchers still copy, beside the going ranks: bytes that are there
+    by now. Raises OSError."""
+    return {folder: _copied(folder) for folder in folders if _is_locked(folder)}
 
 
 def _why_lost(folder: Path) -> str:

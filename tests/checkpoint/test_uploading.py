@@ -24,6 +24,7 @@ from rankfold.checkpoint import background, fetch, upload
 from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.background import Place, State, Task, Work
 from rankfold.checkpoint.store import Id, Store
+from rankfold.interpose.launcher.snapshots import fill
 from support import disk as disks
 from support.checkpoints import noise
 from support.faulty import Disk, Killed
@@ -136,10 +137,15 @@ def wait(folder: Path) -> State:
 def same(one: Path, other: Path) -> None:
     for rank in (0, 1):
         assert files(one / f"rank-{rank}") == files(other / f"rank-{rank}")
-        first, second = ((each / f"rank-{rank}/image").open("rb") for each in (one, other))
-        with first, second:
-            for at in (0, 65536, 1 << 39):
-                assert os.pread(first.fileno(), 20_000, at) == os.pread(second.fileno(), 20_000, at)
+        assert memory(one / f"rank-{rank}") == memory(other / f"rank-{rank}")
+
+
+def memory(folder: Path) -> list[bytes]:
+    """Some of a device's, as a launcher takes it out of the folder."""
+    with open(os.memfd_create("image"), "rb") as image:
+        os.truncate(image.fileno(), (folder / "image").stat().st_size)
+        fill(folder / "image", image.fileno())
+        return [os.pread(image.fileno(), 20_000, at) for at in (0, 65536, 1 << 39)]
 
 
 # ---- the way there and back --------------------------------------------------------------------
@@ -486,9 +492,10 @@ def test_an_image_that_is_still_copied_is_waited_for(job: Job) -> None:
             seen = state_of(folder)
             assert seen.state == "working", seen
         assert (seen.total, job.store().checkpoints("gpt")) == (0, [])
+        assert seen.waits_for == "the launchers that still copy device memory of rank-1"
         image.rename(snapshot / "image")
     done = wait(folder)
-    assert (done.state, done.error) == ("done", None)
+    assert (done.state, done.error, done.waits_for) == ("done", None, "")
     back = job.place(incarnation=2)
     assert does(FETCH, back).state == "done"
     same(folder, back)

@@ -64,7 +64,7 @@ def folders(job: RunningJob, saved: Path) -> list[Path]:
 
 
 def copied(job: RunningJob, saved: Path) -> None:
-    until(lambda: images_on_their_way(folders(job, saved)) is None)
+    until(lambda: not images_on_their_way(folders(job, saved)))
 
 
 def halted(job: RunningJob, saved: Path) -> int:
@@ -145,7 +145,7 @@ def test_who_is_killed_over_it_costs_that_snapshot_only(state: State, who: str) 
         job = begin(fleet)
         saved = state.folder / "saved"
         pid = halted(job, saved)
-        assert images_on_their_way(folders(job, saved)) is not None
+        assert images_on_their_way(folders(job, saved))
         if who == "launches":
             kill(job)
         else:
@@ -202,7 +202,7 @@ def test_a_rank_that_is_ended_is_there_until_it_is_copied(
                 assert job.exit_status(rank) == -signal.SIGKILL
         whole = [(folder / "image").exists() for folder in folders(job, saved)]
         assert whole == [when != "for ever", True]
-        assert images_on_their_way(folders(job, saved)) is None
+        assert not images_on_their_way(folders(job, saved))
 
 
 def test_the_next_snapshot_waits_for_it(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_one_that_is_not_let_go_on_is_written_anew(state: State) -> None:
         goes_on(job)
         copied(job, following)
         assert all(Snapshot(folder).image for folder in folders(job, following))
-        assert images_on_their_way(folders(job, saved)) is None
+        assert not images_on_their_way(folders(job, saved))
 
 
 def test_one_that_is_hardly_let_go_on_is_copied_before_the_next(state: State) -> None:

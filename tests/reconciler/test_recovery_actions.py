@@ -4,6 +4,7 @@ says what is so. Launchers and transfers are played by `Ranks`."""
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -531,6 +532,25 @@ CALLING: list[tuple[Json, actions.Action]] = [
     (ON_DISK | {"rival": "elsewhere:/state/jobs/a"}, actions.Restore("a", 2, (0, 1), (0, 1))),
     ({"restore": Restore(2, "1-1")}, actions.Restore("a", 2, (0, 1), (0, 1))),
 ]
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "said"),
+    [("", "{url}: no progress"), ("the launchers that still copy", "waits for the launchers that")],
+)
+def test_who_hangs_is_named(waits_for: str, said: str, scene: Scene) -> None:
+    """The store, or a launcher that copies device memory."""
+    scene.update(**UPLOADING)
+    folder = scene.ranks.layout.save("a", 1)
+    folder.mkdir(parents=True)
+    told = {"state": "working", "bytes": 5, "waits_for": waits_for}
+    (folder / "state.json").write_text(json.dumps(told))
+    scene.do(scene.recovery.upload(actions.Upload("a", 1, 3, stuck=True)))
+    save = scene.record.save
+    assert save is not None and scene.events() == ["UploadFailed"]
+    assert save.error.startswith(said.format(url=scene.ranks.layout.checkpoints)), save.error
+
+
 WITHOUT_CALLS = {
     actions.StartProxy, actions.Release, actions.End, actions.Forget, actions.Rest,
 }  # fmt: skip

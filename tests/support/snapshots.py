@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold import records
-from rankfold.image import own, state_range
+from rankfold.image import NOTE, own, state_range
 from rankfold.interpose.launcher import sparse
 from support.ring_client import DEVICE_SYNC, RingClient, attach, device, settle
 
@@ -116,9 +116,9 @@ def image_with_module(folder: Path, digest: str) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """All but the image, which is large."""
+    """All but the image, which is large, and the note of what of it lies in others'."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "image"
+        if path.is_file() and path.name not in ("image", NOTE)
     }
