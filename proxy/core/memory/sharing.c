@@ -119,11 +119,15 @@ int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 bool memory_close_shared(struct rank_memory *m, uint32_t most)
 {
 	for (uint32_t i = 0; i < m->live_count && m->guarded; i++) {
-		if (!m->pages[m->live[i]].open)
+		const struct page *page = &m->pages[m->live[i]];
+		if (!page->open)
 			continue;
 		if (!most-- || !quiet(m))
 			return false;
-		page_guard(m, m->live[i]); /* else it stays open, and is not owned */
+		if (page->chunk->refs == 1) /* nobody shares it any more: it is the rank's own */
+			page_open(m, m->live[i], false);
+		else
+			page_guard(m, m->live[i]); /* else it stays open, and is not owned */
 	}
 	return true;
 }
