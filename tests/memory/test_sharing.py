@@ -384,9 +384,8 @@ def test_what_is_a_ranks_own_need_not_be_opened(make: Make) -> None:
 
 
 def test_what_was_opened_and_is_left_to_one_rank_is_its_own(make: Make) -> None:
-    """Whether the others went before it was opened, or after; and when it is closed: who was to write
-    there, since it is its own, would write where it is guarded, and nothing would be known then of
-    all that the rank has."""
+    """Whether the others went before it was opened, or after; and when it is closed: else it would
+    be guarded beneath what was to write there as its own, and then all versions are lost."""
     world = shared(make, pages=2)
     first, second = world.ranks
     together(first, world.ranks, 0, 1, 5)
