@@ -337,6 +337,35 @@ def test_who_may_write_anywhere_has_its_own_copy_of_all_before(kernels: Loader) 
         assert words(made[1], PARAMETERS) == trained(2, STEPS)[0]
 
 
+def test_what_was_opened_for_all_and_is_left_to_one_rank_is_no_surprise(kernels: Loader) -> None:
+    """Behind the update the pages stay open while the rank has more to do; then it is alone, and a
+    kernel that may write anywhere is known to write there."""
+    with shared(kernels, 2) as (native, made):
+        first, second = made
+        first.post(STREAM_CREATE, struct.pack("<QIi", 100, NON_BLOCKING, 0))
+        first.launch("scale", OWN, OWN, WORDS, 0)
+        assert first.call(STREAM_SYNC, struct.pack("<Q", 1)) == 0
+        before = native.status()
+        with at_once(native, made):
+            first.block(100)
+            for rank in made:
+                rank.launch("update", PARAMETERS, MOMENTS, WORDS, 7)
+        sync([second])
+        assert native.status()["squashed"] == before["squashed"] + 1
+        second.free(HOMES[0])
+        sync([second])
+        first.launch("stray", PARAMETERS, OWN, 1, 5)
+        assert first.call(STREAM_SYNC, struct.pack("<Q", 1)) == 0
+        assert native.status()["unforeseen"] == before["unforeseen"]
+        first.unblock()
+        sync([first])
+        (word,) = struct.unpack("<I", first.read(OWN, 4))
+        written = updated(2, 7)
+        if (at := word.bit_count() ** 2) < WORDS:
+            written[at] = 5
+        assert words(first, PARAMETERS) == written
+
+
 def test_what_one_waited_for_in_vain_the_others_do_not_wait_for(kernels: Loader) -> None:
     """Waiting for a rank that has yet to compute costs a turn. Memory is scarce: what is equal is
     shared each time."""

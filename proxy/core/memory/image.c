@@ -90,8 +90,7 @@ struct copy *copy_new(struct device_memory *d, struct version key)
 		free(c);
 		return NULL;
 	}
-	madvise(c->bytes, RF_CHUNK_BYTES,
-		MADV_HUGEPAGE); /* where it can be one page of the system's */
+	madvise(c->bytes, RF_CHUNK_BYTES, MADV_HUGEPAGE); /* if it can, one page of the system's */
 	d->copies_held++;
 	return c;
 }

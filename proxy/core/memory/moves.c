@@ -80,8 +80,9 @@ void moves_drop(struct rank_memory *m)
 
 /* ---- submission ---- */
 
-#define IN_A_TURN                                                                                  \
-	8u /* moves submitted, pages of an image forgotten: each may take the system long */
+/* Moves that are submitted, or pages of an image that are forgotten: each may take the system as
+ * long as a kernel. */
+#define IN_A_TURN 8u
 #define PREPARING 2u /* moves under way for who is prepared: whoever needs room waits for these */
 
 enum outcome { WAITS, SUBMITTED, ENDED }; /* ENDED: the rest of the list is dropped */

@@ -243,8 +243,8 @@ static int map_chunk(const struct hal_space *space, uint8_t *at, uint32_t chunk,
 			chunk * RF_CHUNK_BYTES);
 }
 
-/* Zeros are written over what is there, which takes a tenth of the time of new pages, where nobody
- * reads there yet (`alone`). */
+/* Zeros are written over what is there where nobody reads it yet (`alone`): new pages take three
+ * times as long. */
 static int map_zeroed(const struct hal_space *space, uint8_t *at, uint32_t chunk, bool writable,
 		      bool alone)
 {
