@@ -36,17 +36,39 @@ def test_a_rank_that_is_killed_while_it_is_copied_goes_back_to_that_checkpoint(
     """It goes on already, and its image is not in the snapshot yet."""
     job.apply(gpus=2)
     job.reaches(10)
-    rank = job.status["ranks"][1]["pid"]
+    os.kill(saved_and_let_go(rankfold, job), signal.SIGKILL)
+    assert job.results() == undisturbed
+    (told,) = [c["message"] for c in job.status["conditions"] if c["type"] == "Restarted"]
+    assert "back to checkpoint 1-1" in told
+
+
+def test_a_launcher_that_stops_before_it_copies_is_named_and_the_job_goes_on(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    """Not the store, which waits for it."""
+    rankfold.environment |= {"RANKFOLD_STUCK": "1"}
+    job.apply(gpus=2)
+    job.reaches(10)
+    launcher = parent(saved_and_let_go(rankfold, job))
+    os.kill(launcher, signal.SIGSTOP)
+    try:
+        waits = "waits for the launchers that still copy device memory of rank-1: no progress"
+        rankfold.until(lambda: waits in rankfold("events", job.name))
+    finally:
+        os.kill(launcher, signal.SIGCONT)
+    assert job.results() == undisturbed
+
+
+def saved_and_let_go(rankfold: Rankfold, job: Trained) -> int:
+    """Rank 1's pid, 0.1 s before its image is copied."""
+    rank: int = job.status["ranks"][1]["pid"]
     rankfold("checkpoint", job.name)
     saved = Layout(rankfold.state.path).save(job.name, 1)
     while not (saved / "rank-1/image.part").exists():
         time.sleep(0.001)
     while PREFIX in Path(f"/proc/{rank}/cgroup").read_text():
         time.sleep(0.001)
-    os.kill(rank, signal.SIGKILL)  # 0.1 s later it would be copied
-    assert job.results() == undisturbed
-    (told,) = [c["message"] for c in job.status["conditions"] if c["type"] == "Restarted"]
-    assert "back to checkpoint 1-1" in told
+    return rank
 
 
 # The last try of rank 1 is the one that must go well.
