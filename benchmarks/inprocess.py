@@ -66,9 +66,9 @@ class Place:
     started: int = 0
 
     def add(self, memory: int, **switches: str) -> int:
-        """One more soft device, of so many bytes: its index."""
-        index = len(self.memory)
-        self.fleet.names.append(f"local/soft-{index}")
+        """One more device, of so many bytes: its index."""
+        index, kind = len(self.memory), self.fleet.names[0].split("/")[1].split("-")[0]
+        self.fleet.names.append(f"local/{kind}-{index}")
         self.memory.append(memory)
         self.fleet.memory = memory  # of the proxies that it starts
         os.environ.update(switches)
@@ -144,9 +144,7 @@ def kernel_library(made: Loader, source: Path, folder: Path) -> Path:
     rows, layouts, objects, declared = [], [], [], []
     for index, name in enumerate(module.functions):
         info = made.function(module, name)
-        compiled = cache.load(
-            made.cache_dir, key_of(kernel_source(module.ptx, name), name)
-        )
+        compiled = cache.load(made.cache_dir, key_of(kernel_source(module.ptx, name), name))
         assert compiled is not None
         objects.append(folder / f"{source.stem}-{index}.o")
         objects[-1].write_bytes(compiled.code)

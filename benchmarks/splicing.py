@@ -26,6 +26,9 @@ Counters are the proxy's own, from the first lines of output to the end of the r
   tandem, versions   Builds in which each call from outside into some files is timed: the barrier's;
            those that keep versions, and find what a launch reads and writes.
 
+With --device nvidia there is no such reference: NCCL does not let two ranks share a GPU. Programs
+only, and sides are compared with the mini-batch of one rank alone, so many times (gpu_fold_…).
+
 Noise. Two busy threads on two cores, and others may use the machine. Starting ranks takes longer
 than what is measured, so there are few rounds; the plot shows every one.
 
@@ -113,6 +116,8 @@ class Effort:
 
 USUAL = Effort((2, 4, 8), 3, 2, 1.0)
 QUICK = Effort((2,), 1, 1, 0.25)
+USUAL_ON_GPU = Effort((2, 4), 1, 1, 1.0)
+ON_GPU = 4  # times as many steps, which take less time there
 BESIDE = ("fold_nosquash", "fold_one_noprepare")  # to compare with; one round
 UNPREPARED = BESIDE[1]  # with one number of ranks only
 
@@ -183,8 +188,9 @@ class Folded:
 
     def run(self, command: Sequence[str], ranks: int, core: int) -> list[str]:
         fleet = self.where.fleet
-        for worker in workers_of(fleet.processes[fleet.names[self.device]].pid):
-            os.sched_setaffinity(worker, {core})
+        if fleet.names[self.device].startswith("local/soft"):
+            for worker in workers_of(fleet.processes[fleet.names[self.device]].pid):
+                os.sched_setaffinity(worker, {core})
         env = {"DISPATCH_STEPS": str(self.where.folder / "steps")}
         begun: dict[str, float] = {}
         lines = 0
@@ -313,6 +319,39 @@ def bench_program(
     where.remove(small)
     where.remove(unprepared)
     return figures, plots
+
+
+def bench_on_gpu(where: Place, apart: int, name: str, effort: Effort) -> dict[str, Figure]:
+    """A mini-batch of n ranks on one GPU over n mini-batches of one rank there."""
+    program, figures = PROGRAMS[name], dict[str, Figure]()
+    executable = timed(program.source)
+    peak = one_rank(where, program, executable)
+    small = where.add(splicing_parts.room_for_one(peak.used))
+    sides = {
+        "fold": Folded(where, 0), "fold_one": Folded(where, small),
+        "fold_nosquash": Folded(where, apart),
+    }  # fmt: skip
+    steps = max(4, int(effort.share * program.steps * ON_GPU))
+    command = program.command(executable, steps)
+    sides["fold"].run(command, 1, 0)
+    alone = minibatch(where.folder, 1)
+    for ranks in effort.ranks:
+        for side, folded in sides.items():
+            folded.run(command, ranks, 0)
+            milliseconds, counted = minibatch(where.folder, ranks), folded.counted
+            moved = counted["swapped_in"] + counted["swapped_out"]
+            figures[f"gpu_{side}_{name}_{ranks}"] = Figure(
+                milliseconds / ranks / alone, "of n", None, "lower",
+                f"{milliseconds:.2f} ms a mini-batch, one rank alone {alone:.2f} ms, "
+                f"{peak.used // MiB} MiB; a mini-batch: {counted['switches']:.1f} switches, "
+                f"{moved / MiB:.2f} MiB moved, {counted['kernels']:.0f} kernels, "
+                f"{counted['squashed']:.0f} operations squashed, {counted['copies']:.1f} chunks "
+                f"copied, {counted['prepared']:.1f} prepared, "
+                f"{counted['spared'] / MiB:.2f} MiB spared",
+            )  # fmt: skip
+    print(report.table(figures), flush=True)
+    where.remove(small)
+    return figures
 
 
 def memory_figures(
@@ -477,11 +516,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds: only shows that it works")
     parser.add_argument("--only", default=".", help="a regular expression of programs and parts")
     parser.add_argument("--out", type=Path, default=report.FOLDER)
+    parser.add_argument("--device", default="soft", choices=["soft", "nvidia"])
     options = parser.parse_args(arguments)
-    effort, machine = QUICK if options.quick else USUAL, report.machine()
+    on_gpu = options.device == "nvidia"
+    usual = USUAL_ON_GPU if on_gpu else USUAL
+    effort, machine = QUICK if options.quick else usual, report.machine()
     figures: dict[str, Figure] = {}
     plots: dict[str, dict[int, Measured]] = {}
     try:
+        if on_gpu:
+            os.environ["RANKFOLD_NVIDIA_SHARE"] = "1"  # all devices are the one GPU
+            with place("nvidia", EVERYBODY) as where:
+                apart = where.add(EVERYBODY, RANKFOLD_SQUASH="0")
+                for name in PROGRAMS:
+                    if re.search(options.only, name):
+                        figures.update(bench_on_gpu(where, apart, name, effort))
+            return
         with (
             place(memory=EVERYBODY) as where,
             loader(KERNEL_CACHE, where.folder / "c.sock") as made,
@@ -500,7 +550,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if re.search(options.only, "versions"):
             figures.update(bench_versions(effort))
     finally:  # what was measured before something failed is not lost
-        path = report.write("splicing", machine, figures, options.out)
+        kind = "-nvidia" if on_gpu else ""
+        path = report.write(f"splicing{kind}", machine, figures, options.out)
         if plots:
             plot(path.with_suffix(".png"), plots)
         print(path)

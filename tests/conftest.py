@@ -18,6 +18,7 @@ import pytest
 from rankfold.control import ControlError, call
 from rankfold.paths import REPOSITORY
 from support import leaks, privileges, slices
+from support.fleet import KIND
 from support.leaks import State
 
 # pytest tells all of a comparison that fails where it sees CI: with lists of many thousand numbers
@@ -73,6 +74,8 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("RANKFOLD_RUNTIME", str(place.runtime))
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
     monkeypatch.setenv("RANKFOLD_REST_DUMP_AFTER", "never")  # or a slow test is another one
+    if KIND == "nvidia":
+        monkeypatch.setenv("RANKFOLD_NVIDIA_SHARE", "1")
     # Compiled kernels are shared: named by content, and checked when they are read.
     monkeypatch.setenv("RANKFOLD_CACHE", str(REPOSITORY / "build/tests/kernels"))
     yield place

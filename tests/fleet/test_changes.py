@@ -14,6 +14,7 @@ from cuda import PROGRAMS, build
 
 from support import disk
 from support.command import Rankfold, Specs
+from support.fleet import KIND
 from support.leaks import State
 
 from .neighbour import NAME, Neighbour
@@ -33,7 +34,7 @@ def test_what_is_refused_leaves_the_fleet_as_it_was(
         job.replace(NAME, "big").replace("gpus: 2", "gpus: 3"): "spec.gpus",
     }
     with rankfold.watching(str(specs.folder)):
-        rankfold.until(lambda: neighbour.devices() == {"local/soft-0", "local/soft-1"})
+        rankfold.until(lambda: neighbour.devices() == {f"local/{KIND}-0", f"local/{KIND}-1"})
         before = neighbour.pids()
         revision = rankfold.status()["revision"]
         for text, reason in wrong.items():
@@ -73,7 +74,7 @@ def test_a_suspended_job_leaves_its_device_to_another_and_outlives_the_rest(
     out = rankfold("run", "--world-size", "1", "--", guest, "3", "56", "4")
     assert len(out.splitlines()) >= 3, "56 of 64 MiB were the guest's"
     rankfold("stop")
-    os.kill(rankfold.proxy_pid("local/soft-0"), signal.SIGKILL)
+    os.kill(rankfold.proxy_pid(f"local/{KIND}-0"), signal.SIGKILL)
     assert neighbour.pids() == pids, "the ranks rest"
     neighbour.apply(gpus=1)
     assert neighbour.pids() == pids
@@ -184,7 +185,7 @@ def test_a_job_keeps_its_compute_capability_on_devices_that_have_more(
     pool("8.0")  # the reconciler may have ended, and of two devices either may be back first
     specs.program([program, str(gate)], "moved", gpus=1, ranks=1)
     rankfold("apply", "-f", str(specs.folder), "--wait")
-    assert rankfold.job("moved")["placement"] == {"0": "local/soft-0"}
+    assert rankfold.job("moved")["placement"] == {"0": f"local/{KIND}-0"}
     pool("9.0", "9.0")
     rankfold("apply", "-f", str(specs.folder))
     gate.touch()

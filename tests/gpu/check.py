@@ -1,7 +1,8 @@
 """make gpu-check: everything that a machine with an NVIDIA GPU can show, in under nine minutes.
 
-Writes build/gpu/report.json, anew after each part (parts.py), the most important first. A part
-runs in a process group of its own, with a time limit of its own: whatever it does, the others run.
+Writes build/gpu/report.json, anew after each part (parts.py), the most important first; those
+behind `parts.SIDE_BY_SIDE` beside each other. A part runs in a process group of its own, with a
+time limit of its own: whatever it does, the others run.
 It passes, fails, is skipped with a reason, or is not run for want of time. The exit status is 0 if
 none failed and all had their time; without a GPU, one line and 1.
 
@@ -22,11 +23,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from gpu import parts
@@ -36,6 +40,8 @@ REPORT = ROOT / "build/gpu/report.json"
 TOTAL_S = 530.0
 TAIL = 4000  # characters of a part's output in the report
 SKIPPED = 77  # a part's exit status; its last line is the reason
+LAST_WORDS_S = 6.0  # of a part's limit, for the logs of what it started
+BESIDE = max(1, min(4, (os.cpu_count() or 1) // 4))  # parts at one time
 
 
 @dataclass
@@ -129,8 +135,15 @@ def use_wheels() -> None:
     os.environ["LD_LIBRARY_PATH"] = ":".join([*known, *map(str, folders)])
 
 
-def one_part(name: str) -> int:
+def one_part(name: str, limit_s: float) -> int:
+    """Ends by itself some seconds before `limit_s`, so that it can say what it waited for."""
+
+    def over(_signal: int, _frame: FrameType | None) -> None:
+        raise SystemExit(f"not over after {limit_s - LAST_WORDS_S:.0f} s")
+
     sys.path[:0] = [str(ROOT)]
+    signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, max(limit_s - LAST_WORDS_S, 0.1))
     try:
         (parts.look if name == "gpu" else parts.PARTS[name][0])()
     except parts.Skip as reason:
@@ -139,9 +152,9 @@ def one_part(name: str) -> int:
     return 0
 
 
-def command_of(name: str) -> list[str]:
+def command_of(name: str, limit_s: float) -> list[str]:
     python = str(parts.PYTHON) if parts.PYTHON.exists() else sys.executable
-    return [python, "-m", "gpu.check", "--part", name]
+    return [python, "-m", "gpu.check", "--part", name, "--limit", str(limit_s)]
 
 
 def check(only: str, patience: float = 1.0) -> int:
@@ -149,15 +162,26 @@ def check(only: str, patience: float = 1.0) -> int:
     passed, or said why it cannot."""
     use_wheels()
     report: dict[str, Any] = {**about(), "gpu": "", "figures": [], "parts": []}
-    begun = time.monotonic()
+    begun, lock = time.monotonic(), threading.Lock()
 
     def note(outcome: Outcome) -> None:
-        report["parts"].append(asdict(outcome))
-        write(report)
-        print(f"{outcome.status:8}{outcome.name:28}{outcome.seconds:6.1f} s  {outcome.reason}",
-              flush=True)  # fmt: skip
+        with lock:
+            if parts.FIGURES.exists():
+                report["figures"] = json.loads(parts.FIGURES.read_text())
+            report["parts"].append(asdict(outcome))
+            write(report)
+            print(f"{outcome.status:8}{outcome.name:28}{outcome.seconds:6.1f} s  {outcome.reason}",
+                  flush=True)  # fmt: skip
 
-    first = guarded("gpu", command_of("gpu"), 60.0 * patience)
+    def run(name: str) -> None:
+        left = TOTAL_S * patience - (time.monotonic() - begun)
+        if left < 5:
+            note(Outcome(name, "not run", "no time left", 0.0, ""))
+            return
+        limit = min(parts.PARTS[name][1] * patience, left)
+        note(guarded(name, command_of(name, limit), limit))
+
+    first = guarded("gpu", command_of("gpu", 60.0 * patience), 60.0 * patience)
     report["gpu"] = first.output.strip()
     if first.status != "passed":
         report["parts"] = [asdict(first)]
@@ -166,17 +190,12 @@ def check(only: str, patience: float = 1.0) -> int:
         print(f"gpu-check: {words[-1]}", file=sys.stderr)
         return 1
     parts.FIGURES.unlink(missing_ok=True)
-    for name, (_function, limit) in parts.PARTS.items():
-        if not re.search(only, name):
-            continue
-        left = TOTAL_S * patience - (time.monotonic() - begun)
-        if left < 5:
-            note(Outcome(name, "not run", "no time left", 0.0, ""))
-            continue
-        outcome = guarded(name, command_of(name), min(limit * patience, left))
-        if parts.FIGURES.exists():
-            report["figures"] = json.loads(parts.FIGURES.read_text())
-        note(outcome)
+    wanted = [name for name in parts.PARTS if re.search(only, name)]
+    for name in wanted:
+        if name not in parts.SIDE_BY_SIDE:
+            run(name)
+    with ThreadPoolExecutor(BESIDE) as pool:
+        list(pool.map(run, [name for name in wanted if name in parts.SIDE_BY_SIDE]))
     return verdict([part["status"] for part in report["parts"]])
 
 
@@ -190,6 +209,7 @@ def verdict(statuses: list[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__)
     parser.add_argument("--part", help="run one part, here")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that such a part has")
     parser.add_argument("--only", default="", help="a regular expression: only these parts")
     parser.add_argument(
         "--patience",
@@ -198,7 +218,11 @@ def main() -> int:
         help="all limits are so many times longer, on a machine that is slow or busy",
     )
     options = parser.parse_args()
-    return one_part(options.part) if options.part else check(options.only, options.patience)
+    return (
+        one_part(options.part, options.limit)
+        if options.part
+        else check(options.only, options.patience)
+    )
 
 
 if __name__ == "__main__":

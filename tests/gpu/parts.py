@@ -133,6 +133,11 @@ def fleet() -> Iterator[Callable[..., str]]:
     }  # fmt: skip
     try:
         yield lambda *words: run(PYTHON, "-m", "rankfold", *words, **env)
+    except SystemExit:
+        for log in sorted((folder / "s").rglob("*.log")):
+            if text := log.read_text(errors="replace").strip():
+                print(f"---- {log.relative_to(folder / 's')}\n{text[-1500:]}", flush=True)
+        raise
     finally:
         with contextlib.suppress(SystemExit):
             run(PYTHON, "-m", "rankfold", "stop", "--cancel", **env)
@@ -291,3 +296,4 @@ PARTS: dict[str, tuple[Callable[[], None], float]] = {
     "bench": (bench, 90.0),
     **_EACH,
 }
+SIDE_BY_SIDE = _EACH.keys() - {f"program {name}" for name in FIRST}

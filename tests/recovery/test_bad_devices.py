@@ -15,10 +15,11 @@ import pytest
 
 from rankfold.reconciler.layout import Layout
 from support.command import Rankfold
+from support.fleet import KIND
 
 from .conftest import Trained
 
-BAD = "local/soft-1"
+BAD = f"local/{KIND}-1"
 # Its proxy does not start while the file is there.
 PROXY = """\
 case " $* " in *" --device {device} "*)
@@ -63,7 +64,7 @@ def test_a_job_goes_on_with_the_devices_that_are_left(
 ) -> None:
     loses_its_device(rankfold, job, bad)
     for _ in range(2):  # with a reconciler, and without
-        assert set(job.status["placement"].values()) == {"local/soft-0"}
+        assert set(job.status["placement"].values()) == {f"local/{KIND}-0"}
         message = degraded(job)["message"]
         assert f"goes on with 1 of 2 devices, for {BAD} went bad" in message
         assert "the device fell off its bus" in message

@@ -19,6 +19,7 @@ from rankfold import control, paths
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.layout import Layout
 from support import leaks
+from support.fleet import KIND
 from support.leaks import State
 
 DEADLINE_S = 60.0
@@ -183,13 +184,13 @@ kind: Policy
 metadata: {name: default}
 spec: {}
 """
-POOL = """\
+POOL = f"""\
 apiVersion: rankfold/v1alpha1
 kind: Pool
-metadata: {name: local}
+metadata: {{name: local}}
 spec:
   devices:
-    - {type: soft, count: 4, memory: 64MiB}
+    - {{type: {KIND}, count: 4, memory: 64MiB}}
 """
 JOB = """\
 apiVersion: rankfold/v1alpha1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ from rankfold.control import ControlError, Message, call
 from support.leaks import State
 
 MiB = 1 << 20
+# Of the devices that tests name no kind of; `nvidia` on a machine that has a GPU.
+KIND = os.environ.get("RANKFOLD_TEST_DEVICE", "soft")
 ASK_AGAIN_S = 0.1  # each question takes time from what runs
 
 
@@ -143,14 +146,14 @@ class RunningJob:
 
 class Fleet:
     """Some devices, named ``local/soft-0`` …; use as a context manager. `kinds`: of each device,
-    where they are not all soft."""
+    where they are not all `KIND`."""
 
     def __init__(
         self, state: State, devices: int = 1, memory: int = 256 * MiB, workers: int = 1,
         kinds: tuple[str, ...] = (),
     ):  # fmt: skip
         self.state = state
-        kinds = kinds or ("soft",) * devices
+        kinds = kinds or (KIND,) * devices
         self.names = [f"local/{kind}-{index}" for index, kind in enumerate(kinds)]
         self.memory = memory
         self.workers = workers
