@@ -5,9 +5,25 @@
 
 #include <stdint.h>
 
+#include "number.h"
+
 /* Adds `bytes` to the sum, of which the first is the first one of word `word` of the whole (8 bytes
  * each). All pieces but the last one of a whole are multiples of 8 bytes. Two contents of equal
  * length that differ in one word never have equal sums; others do by chance, 1 in 2^128. */
 void hal_checksum(uint64_t sum[2], const void *from, uint64_t bytes, uint64_t word);
+
+/* Adds one word, which is there in the whole; bytes that are missing of the last one are zero. What
+ * is mixed can be told from the result: multiplications by odd numbers, and shifts as in
+ * MurmurHash3's finalizer. */
+INLINE void checksum_word(uint64_t sum[2], uint64_t value, uint64_t word)
+{
+	uint64_t x = (value ^ (word * 0x9e3779b97f4a7c15ull)) * 0xff51afd7ed558ccdull;
+
+	x ^= x >> 32;
+	sum[0] += x;
+	x *= 0xc4ceb9fe1a85ec53ull;
+	x ^= x >> 29;
+	sum[1] += x;
+}
 
 #endif

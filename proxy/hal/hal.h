@@ -134,6 +134,11 @@ struct hal {
 	int (*chunk_create_unclean)(struct hal_device *, uint32_t *chunk);
 	void (*chunk_destroy)(struct hal_device *, uint32_t chunk);
 
+	/* Host memory of the proxy that the device reaches fast, for what is summed up; NULL, as an
+	 * entry or from it: any memory will do. host_free: false, if it is none of it. */
+	void *(*host_alloc)(struct hal_device *, uint64_t bytes);
+	bool (*host_free)(struct hal_device *, void *memory, uint64_t bytes);
+
 	/* A window. map, unmap and protect only when no submitted kernel or product runs in the
 	 * space, and no submitted copy, fill or sum touches the chunk. protect: `chunks` mappings
 	 * from addr on become writable, or read-only; after an error they are to be taken for

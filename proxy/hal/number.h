@@ -7,32 +7,38 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t float_bits(float x)
+#ifdef __CUDACC__
+#define INLINE static __device__ inline
+#else
+#define INLINE static inline
+#endif
+
+INLINE uint32_t float_bits(float x)
 {
 	uint32_t u;
 	memcpy(&u, &x, 4);
 	return u;
 }
-static inline float bits_float(uint32_t u)
+INLINE float bits_float(uint32_t u)
 {
 	float x;
 	memcpy(&x, &u, 4);
 	return x;
 }
-static inline uint64_t double_bits(double x)
+INLINE uint64_t double_bits(double x)
 {
 	uint64_t u;
 	memcpy(&u, &x, 8);
 	return u;
 }
-static inline double bits_double(uint64_t u)
+INLINE double bits_double(uint64_t u)
 {
 	double x;
 	memcpy(&x, &u, 8);
 	return x;
 }
 
-static inline float from_half(uint16_t h)
+INLINE float from_half(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7fff);
 
@@ -42,7 +48,7 @@ static inline float from_half(uint16_t h)
 	return bits_float(sign | float_bits(bits_float(rest << 13) * 0x1p112f));
 }
 
-static inline uint16_t to_half(float x)
+INLINE uint16_t to_half(float x)
 {
 	uint32_t u = float_bits(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
 
@@ -55,9 +61,9 @@ static inline uint16_t to_half(float x)
 	return (uint16_t)(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
 }
 
-static inline float from_bfloat16(uint16_t b) { return bits_float((uint32_t)b << 16); }
+INLINE float from_bfloat16(uint16_t b) { return bits_float((uint32_t)b << 16); }
 
-static inline uint16_t to_bfloat16(float x)
+INLINE uint16_t to_bfloat16(float x)
 {
 	uint32_t u = float_bits(x);
 
@@ -66,7 +72,7 @@ static inline uint16_t to_bfloat16(float x)
 	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-static inline float canonical_f(float x) { return x != x ? bits_float(0x7fffffff) : x; }
-static inline double canonical_d(double x) { return x != x ? bits_double(0x7fffffffffffffff) : x; }
+INLINE float canonical_f(float x) { return x != x ? bits_float(0x7fffffff) : x; }
+INLINE double canonical_d(double x) { return x != x ? bits_double(0x7fffffffffffffff) : x; }
 
 #endif

@@ -1,44 +1,10 @@
-/* reduce.c: element-wise arithmetic of collectives, for NCCL's data types, at places in host memory
- * that whoever runs such a work has found.
- *
- * Every result is rounded to the data type (to nearest, ties to even); half and bfloat16 go
- * through float, which is exact enough for one operation. The same bits on every machine: a NaN
- * result is the one canonical NaN; max and min prefer the number to a NaN and order -0 below +0;
- * integers wrap; integer averages truncate towards zero.
- */
+/* reduce.c: element-wise arithmetic of collectives (elements.h), for NCCL's data types, at places in
+ * host memory that whoever runs such a work has found. */
 #pragma GCC optimize("O3")
 #include <string.h>
 
 #include "hal.h"
-#include "number.h"
 #include "reduce.h"
-
-enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, HALF, FLOAT, DOUBLE, BFLOAT16 };
-
-static inline float max_f(float a, float b)
-{
-	if (a == b)
-		return bits_float(float_bits(a) & float_bits(b));
-	return b != b ? canonical_f(a) : a > b ? a : canonical_f(b);
-}
-static inline float min_f(float a, float b)
-{
-	if (a == b)
-		return bits_float(float_bits(a) | float_bits(b));
-	return b != b ? canonical_f(a) : a < b ? a : canonical_f(b);
-}
-static inline double max_d(double a, double b)
-{
-	if (a == b)
-		return bits_double(double_bits(a) & double_bits(b));
-	return b != b ? canonical_d(a) : a > b ? a : canonical_d(b);
-}
-static inline double min_d(double a, double b)
-{
-	if (a == b)
-		return bits_double(double_bits(a) | double_bits(b));
-	return b != b ? canonical_d(a) : a < b ? a : canonical_d(b);
-}
 
 #define LOOP(expression)                                                                           \
 	do {                                                                                       \
@@ -47,64 +13,13 @@ static inline double min_d(double a, double b)
 		return true;                                                                       \
 	} while (0)
 
-/* `wide` is unsigned, so that sums and products wrap instead of overflowing. */
-#define INTEGER(name, type, wide)                                                                  \
-	static bool reduce_##name(type *d, const type *a, const type *b, uint64_t count,           \
-				  uint32_t op)                                                     \
-	{                                                                                          \
-		switch (op) {                                                                      \
-		case HAL_SUM: LOOP((type)((wide)a[i] + (wide)b[i]));                               \
-		case HAL_PROD: LOOP((type)((wide)a[i] * (wide)b[i]));                              \
-		case HAL_MAX: LOOP(a[i] > b[i] ? a[i] : b[i]);                                     \
-		case HAL_MIN: LOOP(a[i] < b[i] ? a[i] : b[i]);                                     \
-		}                                                                                  \
-		return false;                                                                      \
-	}                                                                                          \
-	static bool scale_##name(type *d, const type *a, uint64_t count, const type *scalar,       \
-				 uint64_t divisor)                                                 \
-	{                                                                                          \
-		type s;                                                                            \
-		if (!scalar)                                                                       \
-			LOOP((type)(a[i] / (type)divisor));                                        \
-		memcpy(&s, scalar, sizeof s);                                                      \
-		LOOP((type)((wide)a[i] * (wide)s));                                                \
-	}
+#include "elements.h"
 
-#define FLOATING(name, type, real, from, to, canonical, max, min)                                  \
-	static bool reduce_##name(type *d, const type *a, const type *b, uint64_t count,           \
-				  uint32_t op)                                                     \
-	{                                                                                          \
-		switch (op) {                                                                      \
-		case HAL_SUM: LOOP(to(canonical(from(a[i]) + from(b[i]))));                        \
-		case HAL_PROD: LOOP(to(canonical(from(a[i]) * from(b[i]))));                       \
-		case HAL_MAX: LOOP(to(max(from(a[i]), from(b[i]))));                               \
-		case HAL_MIN: LOOP(to(min(from(a[i]), from(b[i]))));                               \
-		}                                                                                  \
-		return false;                                                                      \
-	}                                                                                          \
-	static bool scale_##name(type *d, const type *a, uint64_t count, const type *scalar,       \
-				 uint64_t divisor)                                                 \
-	{                                                                                          \
-		type s;                                                                            \
-		real r;                                                                            \
-		if (!scalar)                                                                       \
-			LOOP(to(canonical(from(a[i]) / (real)divisor)));                           \
-		memcpy(&s, scalar, sizeof s);                                                      \
-		r = from(s);                                                                       \
-		LOOP(to(canonical(from(a[i]) * r)));                                               \
-	}
+enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, HALF, FLOAT, DOUBLE, BFLOAT16 };
 
-#define SAME(x) (x)
-INTEGER(int8, int8_t, uint32_t)
-INTEGER(uint8, uint8_t, uint32_t)
-INTEGER(int32, int32_t, uint32_t)
-INTEGER(uint32, uint32_t, uint32_t)
-INTEGER(int64, int64_t, uint64_t)
-INTEGER(uint64, uint64_t, uint64_t)
-FLOATING(half, uint16_t, float, from_half, to_half, canonical_f, max_f, min_f)
-FLOATING(float, float, float, SAME, SAME, canonical_f, max_f, min_f)
-FLOATING(double, double, double, SAME, SAME, canonical_d, max_d, min_d)
-FLOATING(bfloat16, uint16_t, float, from_bfloat16, to_bfloat16, canonical_f, max_f, min_f)
+_Static_assert((int)OP_SUM == HAL_SUM && (int)OP_PROD == HAL_PROD && (int)OP_MAX == HAL_MAX &&
+		       (int)OP_MIN == HAL_MIN,
+	       "the operations of elements.h");
 
 bool hal_reduce(void *dst, const void *a, const void *b, uint64_t count, uint32_t dtype,
 		uint32_t op)

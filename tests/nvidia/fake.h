@@ -13,7 +13,7 @@
  *
  * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own.
  *
- * memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules, and
+ * sums.c has the HAL's own kernels, memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules, and
  * blas.c cuBLASLt, in the same library.
  */
 #ifndef RANKFOLD_FAKE_H
@@ -61,9 +61,17 @@ struct fake_launch {
 	void (*run)(const uint8_t *params);
 	uint8_t params[4096];
 	CUresult error; /* this kernel ends the context */
+	/* Of a kernel of the HAL's own, which sees no window: what it writes, and how much. */
+	CUdeviceptr to;
+	uint64_t bytes;
 };
 /* Under fake_lock: a launch's function and parameters are checked and copied. */
 CUresult fake_launch_check(const CUlaunchConfig *, CUfunction, void **extra, struct fake_launch *);
+
+/* sums.c: the HAL's own kernel of this name, or NULL; whether its operands are there (under
+ * fake_lock), how many bytes each has, and the first one of them. */
+void (*fake_sum_named(const char *name))(const uint8_t *params);
+bool fake_sum_check(void (*run)(const uint8_t *), struct fake_launch *);
 
 /* Under fake_lock: a host function in the stream. */
 void fake_push_host(CUstream, CUhostFn function, void *argument);

@@ -48,7 +48,7 @@ bool fake_in_use(CUdeviceptr at, uint64_t bytes)
 		for (const struct work *w = s->first; w; w = w->next)
 			if (bytes ? touches(at, w, w->dst, w->dst_pitch, bytes) ||
 					    touches(at, w, w->src, w->src_pitch, bytes)
-				  : w->kind == KERNEL)
+				  : w->kind == KERNEL && !w->launch.to)
 				return true;
 	return false;
 }
@@ -393,6 +393,11 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
 		return fake_leave(CUDA_ERROR_INVALID_VALUE);
 	}
 	error = fake_launch_check(config, function, extra, &w.launch);
+	if (w.launch.to) { /* as a copy: what it touches must not go meanwhile */
+		w.dst = w.src = w.launch.to;
+		w.width = w.launch.bytes;
+		w.height = 1;
+	}
 	return fake_leave(error ? error : push(config->hStream, &w));
 }
 

@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi
+from hypothesis import given
+from hypothesis import strategies as st
+from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi, loader
+
+from rankfold.paths import REPOSITORY
+from rankfold.proxy.hal.cuda.kernels import build as kernels_build
+from rankfold.proxy.hal.soft.modules import Loader
 
 from .conftest import Fake
 
@@ -164,17 +170,21 @@ def test_operands_in_a_ranks_pinned_memory(device: Device) -> None:
     os.close(arena)
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_copy_of_the_driver_that_fails_fails_the_rank_and_keeps_no_buffer(
-    fake: Fake, nth: int
+@pytest.mark.parametrize(
+    ("call", "nth", "staged"),
+    [("cuLaunchHostFunc", 1, True), ("cuLaunchKernelEx", 1, True), ("cuLaunchHostFunc", 2, True),
+     ("cuLaunchKernelEx", 1, False)],
+)  # fmt: skip
+def test_a_call_of_the_driver_that_fails_fails_the_rank_and_keeps_no_buffer(
+    fake: Fake, call: str, nth: int, staged: bool
 ) -> None:
     with Device(hal="nvidia") as device:
         good, data = device.space(), values(1, 1000)
         for _ in range(20):  # more than there are pinned buffers
             bad = device.space()
             at = put(bad, data)
-            fake.fail("cuMemcpyAsync", nth, 1)
-            device.run(reduction(device, at, at, at, 1000, FLOAT))
+            fake.fail(call, nth, 1)
+            device.run(reduction(device, at, host(data) if staged else at, at, 1000, FLOAT))
             assert bad.error()[0] == 1
         at = put(good, data)
         device.run(reduction(device, at, at, at, 1000, FLOAT))
@@ -191,12 +201,12 @@ def checksum(device: Device, place: Place, size: int) -> tuple[int, int]:
     return int(out[0]), int(out[1])
 
 
-def summed(data: bytes) -> tuple[int, int]:
+def summed(data: bytes, first: int = 0) -> tuple[int, int]:
     """proxy/hal/checksum.c, word by word."""
     mask, a, b = (1 << 64) - 1, 0, 0
     for place in range(0, len(data), 8):
         word = int.from_bytes(data[place : place + 8], "little")
-        x = (word ^ (place // 8 * 0x9E3779B97F4A7C15 & mask)) * 0xFF51AFD7ED558CCD & mask
+        x = (word ^ ((place // 8 + first) * 0x9E3779B97F4A7C15 & mask)) * 0xFF51AFD7ED558CCD & mask
         x ^= x >> 32
         a += x
         x = x * 0xC4CEB9FE1A85EC53 & mask
@@ -229,3 +239,171 @@ def test_a_checksum_of_what_is_not_mapped_fails_its_space(device: Device) -> Non
     space = device.space()
     checksum(device, (space.handle, DEV_BASE + (1 << 30)), 64)
     assert space.error()[0] == ILLEGAL_ADDRESS
+
+
+class Pool:
+    """The device's pinned memory for sums."""
+
+    def __init__(self, device: Device):
+        self.device = device
+
+    def take(self, size: int) -> int:
+        return int(ffi.cast("uintptr_t", self.device.hal.host_alloc(self.device.handle, size)))
+
+    def give(self, address: int, size: int) -> bool:
+        return bool(
+            self.device.hal.host_free(self.device.handle, ffi.cast("void *", address), size)
+        )
+
+
+def test_sums_in_pinned_memory_take_no_buffer_and_no_copy(fake: Fake) -> None:
+    """What several ranks reduce is added there, scaled there, and written from there."""
+    with Device(hal="nvidia", memory=64 << 20) as device:
+        space, pool = device.space(), Pool(device)
+        a, b = values(1), values(2)
+        at_a, at_b = put(space, a), put(space, b)
+        pinned = ffi.NULL, pool.take(a.nbytes)
+        before = fake.calls("cuLaunchHostFunc"), fake.calls("cuMemcpyAsync")
+        device.run(reduction(device, pinned, at_a, at_b, COUNT, FLOAT))
+        device.run(scaling(device, pinned, pinned, COUNT, FLOAT, 3))
+        assert (fake.calls("cuLaunchHostFunc"), fake.calls("cuMemcpyAsync")) == before
+        work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_COPY})
+        work.copy.dst.space, work.copy.dst.addr = at_a
+        work.copy.src.space, work.copy.src.addr = pinned
+        work.copy.width, work.copy.height = a.nbytes, 1
+        device.run(work)
+        assert fake.calls("cuLaunchHostFunc") == before[0]
+        space.check()
+        assert (space.read(at_a[1], COUNT, np.float32) == (a + b) / np.float32(3)).all()
+        b = values(3)
+        device.run(reduction(device, pinned, pinned, host(b), COUNT, FLOAT))
+        got = np.frombuffer(ffi.buffer(ffi.cast("char *", pinned[1]), b.nbytes), np.float32)
+        assert (got == (a + values(2)) / np.float32(3) + b).all()
+
+
+def test_the_pool_gives_each_its_own(fake: Fake) -> None:
+    """Any takes and gives: nobody's memory is somebody else's; what has room somewhere is given."""
+    mib = 1 << 20
+    with Device(hal="nvidia") as device:
+        pool = Pool(device)
+        base = pool.take(1)
+        assert pool.give(base, 1)
+        assert not pool.give(base - 4096, mib) and not pool.give(base + 64 * mib, mib)
+
+        sizes = st.sampled_from([1, mib, mib + 1, 4 * mib, 30 * mib, 64 * mib])
+
+        @given(st.lists(st.integers(0, 63) | sizes, max_size=30))
+        def any_takes_and_gives(steps: list[int]) -> None:
+            """A small number gives back, of what is held; another takes so many bytes."""
+            held: dict[int, int] = {}
+            try:
+                for step in steps:
+                    if 1 != step < mib:
+                        if held:
+                            at = sorted(held)[step % len(held)]
+                            assert pool.give(at, held.pop(at))
+                        continue
+                    at, wide = pool.take(step), (step + mib - 1) // mib
+                    used = {(a - base) // mib + i for a, n in held.items() for i in range(n // mib)}
+                    if at:
+                        mine = {(at - base) // mib + i for i in range(wide)}
+                        assert not used & mine and max(mine) < 64
+                        held[at] = wide * mib
+                    else:
+                        starts = range(65 - wide)
+                        free = [i for i in starts if not used.intersection(range(i, i + wide))]
+                        assert wide == 64 or not free
+            finally:
+                for at, size in held.items():
+                    assert pool.give(at, size)
+
+        any_takes_and_gives()
+        assert pool.take(63 * mib) == base, "all of it has been given back"
+
+
+# ---- the kernels ------------------------------------------------------------------------------
+
+TYPES = {
+    "int8": np.int8, "uint8": np.uint8, "int32": np.int32, "uint32": np.uint32, "int64": np.int64,
+    "uint64": np.uint64, "half": np.float16, "float": np.float32, "double": np.float64,
+    "bfloat16": np.uint16,
+}  # fmt: skip
+ODD = {  # bits of numbers where rounding, signs and what is none matter
+    np.float16: [0, 0x8000, 1, 0x83FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x7E01, 0xFFFF, 0x3C00],
+    np.float32: [0, 1 << 31, 1, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0xFF800000,
+                 0x7FC00001, 0xFFFFFFFF, 0x3F800000, 0x34000000],
+    np.float64: [0, 1 << 63, 1, 0x800FFFFFFFFFFFFF, 1 << 52, 0x7FEFFFFFFFFFFFFF, 0x7FF << 52,
+                 0xFFF << 52, 0x7FF8000000000001, (1 << 64) - 1, 0x3FF << 52],
+    np.uint16: [0, 0x8000, 1, 0x807F, 0x0080, 0x7F7F, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF, 0x3F80],
+}  # fmt: skip
+
+
+def test_the_ptx_is_what_its_source_compiles_to() -> None:
+    """Its header names the source that it was made from; `make gpu-ptx` makes it anew."""
+    first = kernels_build.TARGET.read_text().splitlines()[0]
+    assert first.endswith(kernels_build.digest()), "`make gpu-ptx`"
+
+
+def mixed(kind: type, seed: int) -> np.ndarray[Any, Any]:
+    """Numbers of a type: each odd one beside each other one, and random bits."""
+    random = np.random.default_rng(seed)
+    size = np.dtype(kind).itemsize
+    bits = np.frombuffer(random.bytes(600 * size), f"u{size}")
+    odd = np.array(ODD.get(kind, [0, 1, (1 << 8 * size) - 1, 1 << (8 * size - 1)]), f"u{size}")
+    pairs = np.repeat(odd, len(odd)) if seed == 1 else np.tile(odd, len(odd))
+    return np.concatenate([pairs, bits]).view(kind)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loader]:
+    folder = tmp_path_factory.mktemp("sums")
+    with loader(REPOSITORY / "build/tests/kernels", folder / "c.sock") as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", list(TYPES))
+def test_the_kernels_leave_the_bits_that_the_host_leaves(made: Loader, name: str) -> None:
+    """The PTX that GPUs get, run by the software GPU, against its own sums on the host."""
+    with Device(memory=64 << 20) as device:
+        space = device.space()
+        module = made.module(kernels_build.TARGET.read_bytes(), 1)
+        a, b = mixed(TYPES[name], 1), mixed(TYPES[name], 2)
+        at_a, at_b = put(space, a), put(space, b)
+        ours, theirs = space.alloc(a.nbytes), space.alloc(a.nbytes)
+        dtype, count = list(TYPES).index(name), len(a)
+        for op in range(4):
+            work = reduction(device, (space.handle, theirs), at_a, at_b, count, dtype)
+            work.reduce.op = op
+            device.run(work)
+            function = made.function(module, f"sum_{name}")
+            space.launch(function, 8, 64, ours, at_a[1], at_b[1], count, op)
+            space.check()
+            assert space.read(ours, a.nbytes, np.uint8).tobytes() == space.read(
+                theirs, a.nbytes, np.uint8).tobytes(), op  # fmt: skip
+        scalar = a[-1:].tobytes().ljust(8, b"\0")
+        for divide, divisor in ((1, 3), (1, 64), (0, 0)):
+            work = scaling(device, (space.handle, theirs), at_a, count, dtype, divisor)
+            work.scale.divide = divide
+            ffi.memmove(work.scale.scalar, scalar, 8)
+            device.run(work)
+            function = made.function(module, f"scale_by_{name}")
+            by = int.from_bytes(scalar, "little")
+            space.launch(function, 8, 64, ours, at_a[1], count, divide, divisor, by)
+            space.check()
+            assert space.read(ours, a.nbytes, np.uint8).tobytes() == space.read(
+                theirs, a.nbytes, np.uint8).tobytes(), (divide, divisor)  # fmt: skip
+
+
+def test_the_kernel_of_checksums_finds_what_the_host_finds(made: Loader) -> None:
+    with Device(memory=64 << 20) as device:
+        space = device.space()
+        function = made.function(made.module(kernels_build.TARGET.read_bytes(), 1), "checksum")
+        data = np.frombuffer(np.random.default_rng(3).bytes(70_003), np.uint8).copy()
+        at = put(space, data)
+        for size, word, blocks in ((70_003, 0, 8), (70_000, 5, 3), (3, 7, 1), (8, 0, 2)):
+            out = space.put(np.zeros(2 * blocks, np.uint64))
+            space.launch(function, blocks, 64, at[1], size, word, out)
+            space.check()
+            shares = space.read(out, 2 * blocks, np.uint64).reshape(blocks, 2).sum(axis=0)
+            found = tuple(int(each) for each in shares)
+            assert found == summed(data[:size].tobytes(), word), (size, word, blocks)

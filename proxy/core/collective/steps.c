@@ -14,6 +14,19 @@
 /* Less than that malloc keeps; of more, pages would be mapped and cleared for each piece. */
 #define SPARE_LEAST (64ull << 10)
 
+static void *host_alloc(const struct coll *c, uint64_t bytes)
+{
+	void *at = c->io.host_alloc ? c->io.host_alloc(c->io.arg, bytes) : NULL;
+
+	return at ? at : malloc(bytes);
+}
+
+static void host_free(const struct coll *c, void *at, uint64_t bytes)
+{
+	if (!at || !c->io.host_free || !c->io.host_free(c->io.arg, at, bytes))
+		free(at);
+}
+
 /* The smallest spare memory that is large enough, or new memory. */
 static void spare_take(struct coll *c, struct coll_block *b)
 {
@@ -27,7 +40,7 @@ static void spare_take(struct coll *c, struct coll_block *b)
 		b->room = best->room;
 		best->at = NULL;
 	} else {
-		b->at.addr = (uintptr_t)malloc(b->bytes);
+		b->at.addr = (uintptr_t)host_alloc(c, b->bytes);
 		b->room = b->bytes;
 	}
 	b->offset = b->at.addr;
@@ -42,13 +55,13 @@ static void spare_keep(struct coll *c, const struct coll_block *b)
 			*s = (struct coll_spare){at, b->room};
 			return;
 		}
-	free(at);
+	host_free(c, at, b->room);
 }
 
 void blocks_release(struct coll *c)
 {
 	for (struct coll_spare *s = c->spare; s < c->spare + SPARE_BLOCKS; s++) {
-		free(s->at);
+		host_free(c, s->at, s->room);
 		s->at = NULL;
 	}
 }

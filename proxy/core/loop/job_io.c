@@ -206,6 +206,20 @@ static void io_send(void *arg, uint32_t to, const struct peer_message *m)
 		peer_send(j->peer, to, PEER_COLLECTIVE, m);
 }
 
+static void *io_host_alloc(void *arg, uint64_t bytes)
+{
+	const struct proxy *p = ((struct job *)arg)->proxy;
+
+	return p->hal->host_alloc ? p->hal->host_alloc(p->device, bytes) : NULL;
+}
+
+static bool io_host_free(void *arg, void *memory, uint64_t bytes)
+{
+	const struct proxy *p = ((struct job *)arg)->proxy;
+
+	return p->hal->host_free && p->hal->host_free(p->device, memory, bytes);
+}
+
 static struct hal_ref io_outbox_alloc(void *arg, uint64_t bytes, uint64_t *offset)
 {
 	struct job *j = arg;
@@ -255,6 +269,8 @@ struct coll_io job_io(struct job *j)
 		.reduce = io_reduce,
 		.scale = io_scale,
 		.send = io_send,
+		.host_alloc = io_host_alloc,
+		.host_free = io_host_free,
 		.outbox_alloc = io_outbox_alloc,
 		.outbox_free = io_outbox_free,
 		.fetch = io_fetch,

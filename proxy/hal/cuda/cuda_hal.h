@@ -42,6 +42,10 @@
 #define CUDA_STREAMS_MAX 65536u
 #define CUDA_STAGES 16u /* pinned buffers for copies of pageable memory */
 #define CUDA_STAGE_BYTES (1ull << 20)
+#define CUDA_POOL_SLOTS 64u /* of pinned memory for sums: a bit each */
+#define CUDA_POOL_SLOT_BYTES (1ull << 20)
+#define CUDA_POOL_BYTES (CUDA_POOL_SLOTS * CUDA_POOL_SLOT_BYTES)
+#define CUDA_SUM_TYPES 10u /* ncclDataType_t */
 #define CUDA_HEAP_CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 #define CUDA_READ_ONLY (1u << 31) /* of an entry for a chunk */
 #define CUDA_TEXT_BYTES 256u
@@ -99,18 +103,21 @@ struct hal_stream {
 	struct cuda_item items[CUDA_QUEUE_WORKS];
 };
 
-/* A pinned buffer on the way between pageable and device memory, or for what the host computes. */
+/* A pinned buffer on the way between pageable memory and the device. */
 struct cuda_stage {
 	uint8_t *memory;
 	_Atomic bool busy;
 	uint8_t *host; /* rows of the pageable side */
 	uint64_t width, rows, pitch;
 	struct {
+		uint8_t *host
+			[HAL_SUM_REFS]; /* in the proxy's memory, if it comes from or goes there */
+		uint64_t bytes;
+	} sum;
+	struct {
 		const struct hal_work *work;
-		uint8_t *at[HAL_SUM_REFS]; /* here, or in the proxy's memory */
-		uint64_t count;            /* elements; bytes of a checksum, */
-		uint64_t from;             /* and where in the whole they begin */
-	} sum;                             /* a piece of this work */
+		uint64_t blocks; /* of the kernel; each leaves two words in `memory` */
+	} checksum;
 };
 
 struct hal_device {
@@ -128,7 +135,13 @@ struct hal_device {
 	uint32_t *free_slots;       /* of counters; a stack */
 	uint32_t free_slot_count;
 	uint8_t *stage_memory;
+	uint8_t *pool;      /* pinned, for sums */
+	uint64_t pool_used; /* its slots: the loop's thread's */
 	struct cuda_stage stages[CUDA_STAGES];
+	struct {
+		CUfunction sum, scale;
+	} sums[CUDA_SUM_TYPES];
+	CUfunction checksum;
 	CUstream clear_stream;
 	CUevent clear_event; /* the last clearing */
 	uint64_t next_serial;
@@ -167,12 +180,21 @@ void cuda_device_close(struct hal_device *);
 uint64_t cuda_arithmetic(const struct hal_device *);
 int cuda_chunk_create(struct hal_device *, uint32_t *chunk);
 void cuda_chunk_destroy(struct hal_device *, uint32_t chunk);
+void *cuda_host_alloc(struct hal_device *, uint64_t bytes);
+bool cuda_host_free(struct hal_device *, void *, uint64_t bytes);
 CUresult cuda_bind(const struct hal_device *); /* the context becomes this thread's */
 const char *cuda_error_name(const struct hal_device *, CUresult);
 CUresult cuda_set_access(const struct hal_device *, CUdeviceptr, uint64_t bytes, bool writable);
 static inline CUdeviceptr cuda_alias(const struct hal_device *device, uint32_t chunk)
 {
 	return device->alias + chunk * RF_CHUNK_BYTES;
+}
+/* How many bytes lie in the pool of pinned memory from here on; 0: it is elsewhere. */
+static inline uint64_t cuda_pool_room(const struct hal_device *device, uint64_t host)
+{
+	uint64_t offset = host - (uintptr_t)device->pool;
+
+	return offset < CUDA_POOL_BYTES ? CUDA_POOL_BYTES - offset : 0;
 }
 
 /* space.c */
@@ -208,6 +230,9 @@ bool cuda_gemm_acceptable(const struct rf_gemm_aux *);
 CUresult cuda_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm_aux *, char *what,
 		   uint32_t what_bytes);
 void cuda_gemm_close(struct hal_device *);
+
+/* sums.c: its kernels are loaded. */
+CUresult cuda_sums_load(struct hal_device *);
 
 /* queue.c */
 int cuda_stream_create(struct hal_device *, struct hal_stream **);

@@ -192,6 +192,8 @@ static CUresult make_host_memory(struct hal_device *device)
 	if (!error)
 		error = d->cuMemHostAlloc((void **)&device->stage_memory,
 					  CUDA_STAGES * CUDA_STAGE_BYTES, flags);
+	if (!error)
+		error = d->cuMemHostAlloc((void **)&device->pool, CUDA_POOL_BYTES, flags);
 	if (error)
 		return refuse(device, "no pinned host memory", error);
 	for (uint32_t i = CUDA_STREAMS_MAX; i > 0; i--)
@@ -265,6 +267,11 @@ int cuda_device_open(const struct hal_config *config, struct hal_device **out)
 		error = make_chunks(device);
 	if (!error)
 		error = make_host_memory(device);
+	if (!error) {
+		error = cuda_sums_load(device);
+		if (error)
+			refuse(device, "the kernels of collectives cannot be loaded", error);
+	}
 	if (!error && pthread_create(&device->thread, NULL, cuda_thread_main, device))
 		error = CUDA_ERROR_OUT_OF_MEMORY;
 	device->started = !error;
@@ -317,6 +324,8 @@ static void release(struct hal_device *device)
 		d->cuMemAddressFree(RF_DEV_BASE, RF_HEAP_BYTES);
 	if (device->stage_memory)
 		d->cuMemFreeHost(device->stage_memory);
+	if (device->pool)
+		d->cuMemFreeHost(device->pool);
 	if (device->counters)
 		d->cuMemFreeHost(device->counters);
 	if (device->clear_event)
@@ -371,4 +380,40 @@ int cuda_chunk_create(struct hal_device *device, uint32_t *chunk)
 void cuda_chunk_destroy(struct hal_device *device, uint32_t chunk)
 {
 	device->free_chunks[device->free_count++] = chunk;
+}
+
+/* ---- the pool of pinned memory: whole slots that lie together ---- */
+
+static uint64_t slots_of(uint64_t bytes)
+{
+	uint64_t count = (bytes + CUDA_POOL_SLOT_BYTES - 1) / CUDA_POOL_SLOT_BYTES;
+
+	return count < CUDA_POOL_SLOTS ? (1ull << count) - 1 : 0;
+}
+
+void *cuda_host_alloc(struct hal_device *device, uint64_t bytes)
+{
+	uint64_t wanted = bytes <= CUDA_POOL_BYTES ? slots_of(bytes) : 0;
+
+	for (uint32_t at = 0; wanted && at < CUDA_POOL_SLOTS; at++) {
+		uint64_t taken = wanted << at;
+
+		if (taken >> at != wanted)
+			break; /* beyond the end */
+		if (taken & device->pool_used)
+			continue;
+		device->pool_used |= taken;
+		return device->pool + at * CUDA_POOL_SLOT_BYTES;
+	}
+	return NULL;
+}
+
+bool cuda_host_free(struct hal_device *device, void *memory, uint64_t bytes)
+{
+	uint64_t offset = CUDA_POOL_BYTES - cuda_pool_room(device, (uintptr_t)memory);
+
+	if (offset == CUDA_POOL_BYTES)
+		return false;
+	device->pool_used &= ~(slots_of(bytes) << offset / CUDA_POOL_SLOT_BYTES);
+	return true;
 }

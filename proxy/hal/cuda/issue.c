@@ -125,12 +125,15 @@ struct side {
 	uint8_t *host;
 };
 
-static struct side side_of(const struct hal_ref *ref, uint64_t at, uint64_t pitch, bool write)
+static struct side side_of(const struct hal_device *device, const struct hal_ref *ref, uint64_t at,
+			   uint64_t pitch, bool write)
 {
 	struct side side = {.pitch = pitch};
 
 	if (ref->space) {
 		side.room = cuda_space_resolve(ref->space, at, write, &side.at);
+	} else if ((side.room = cuda_pool_room(device, at))) {
+		side.at = at;
 	} else {
 		side.host = (uint8_t *)(uintptr_t)at;
 		side.room = UINT64_MAX;
@@ -207,8 +210,8 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 	struct hal_space *space = w->copy.dst.space ? w->copy.dst.space : w->copy.src.space;
 	uint64_t to = w->copy.dst.addr + s->row * w->copy.dst_pitch + s->column;
 	uint64_t from = w->copy.src.addr + s->row * w->copy.src_pitch + s->column;
-	struct side dst = side_of(&w->copy.dst, to, w->copy.dst_pitch, true);
-	struct side src = side_of(&w->copy.src, from, w->copy.src_pitch, false);
+	struct side dst = side_of(s->device, &w->copy.dst, to, w->copy.dst_pitch, true);
+	struct side src = side_of(s->device, &w->copy.src, from, w->copy.src_pitch, false);
 	struct cuda_stage *stage = NULL;
 	uint64_t n = width - s->column, rows = 1, most;
 	CUresult error;
@@ -292,7 +295,7 @@ static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
 	uint32_t element = w->fill.element;
 	uint64_t bytes = w->fill.width * element, rows = 1, most, n = bytes - s->column;
 	uint64_t to = w->fill.dst.addr + s->row * w->fill.pitch + s->column;
-	struct side dst = side_of(&w->fill.dst, to, w->fill.pitch, true);
+	struct side dst = side_of(s->device, &w->fill.dst, to, w->fill.pitch, true);
 
 	if (!dst.room) {
 		cuda_space_stray(w->fill.dst.space, "fill", to);

@@ -1,19 +1,76 @@
-/* sums.c: the arithmetic of collectives, and checksums, which the host computes in the stream's
- * order.
+/* sums.c: the arithmetic of collectives, and checksums, by kernels of the HAL's own
+ * (kernels/sums.cu).
  *
- * Operands in device memory go through one of the pinned buffers (issue.c), a piece at a time: its
- * first half takes `a` and the result, its second half `b`. What lies in host memory is used where
- * it lies. A piece ends where the device's chunks do.
+ * A kernel finds device memory at its aliases and pinned memory where it lies. What lies elsewhere
+ * in host memory goes through one of the pinned buffers (issue.c), a piece at a time: its first half
+ * takes `a` and the result, its second half `b`. A piece ends where the device's chunks do. If the
+ * GPU reaches none of the operands, the host adds them where they are.
  *
  * Runs in the device thread; host functions run in the driver's and call nothing of it.
  */
+#include <stdio.h>
+#include <string.h>
+
 #include "checksum.h"
 #include "issue.h"
 #include "reduce.h"
 
 #define HALF_BYTES (CUDA_STAGE_BYTES / 2)
+#define THREADS 256u     /* of a block */
+#define BLOCKS_MAX 4096u /* each thread takes several elements then */
+#define CHECKSUM_BLOCKS 64u
+
+extern const char cuda_sums_ptx[]; /* kernels/image.S */
+
+CUresult cuda_sums_load(struct hal_device *device)
+{
+	static const char *const types[CUDA_SUM_TYPES] = {"int8",   "uint8",   "int32", "uint32",
+							  "int64",  "uint64",  "half",  "float",
+							  "double", "bfloat16"};
+	const struct cuda_driver *d = device->driver;
+	CUmodule module;
+	CUresult error = d->cuModuleLoadDataEx(&module, cuda_sums_ptx, 0, NULL, NULL);
+	char name[32];
+
+	for (uint32_t i = 0; !error && i < CUDA_SUM_TYPES; i++) {
+		snprintf(name, sizeof name, "sum_%s", types[i]);
+		error = d->cuModuleGetFunction(&device->sums[i].sum, module, name);
+		snprintf(name, sizeof name, "scale_by_%s", types[i]);
+		if (!error)
+			error = d->cuModuleGetFunction(&device->sums[i].scale, module, name);
+	}
+	if (!error)
+		error = d->cuModuleGetFunction(&device->checksum, module, "checksum");
+	return error;
+}
 
 static uint8_t *host_at(const struct hal_ref *ref) { return (uint8_t *)(uintptr_t)ref->addr; }
+
+/* `params`: packed as the kernel has them. */
+static CUresult launch(const struct hal_stream *s, CUfunction function, uint64_t blocks,
+		       void *params, size_t bytes)
+{
+	CUlaunchConfig config = {.gridDimX = (unsigned)blocks,
+				 .gridDimY = 1,
+				 .gridDimZ = 1,
+				 .blockDimX = THREADS,
+				 .blockDimY = 1,
+				 .blockDimZ = 1,
+				 .hStream = s->stream};
+	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, params, CU_LAUNCH_PARAM_BUFFER_SIZE,
+			 &bytes, CU_LAUNCH_PARAM_END};
+
+	return s->device->driver->cuLaunchKernelEx(&config, function, NULL, extra);
+}
+
+static uint64_t blocks_for(uint64_t elements, uint64_t most)
+{
+	uint64_t blocks = (elements + THREADS - 1) / THREADS;
+
+	return blocks < most ? blocks : most;
+}
+
+/* ---- sums ---- */
 
 /* All of it, in host memory. */
 static void sum_whole(void *arg)
@@ -28,34 +85,76 @@ static void sum_whole(void *arg)
 		hal_sum_bytes(w) / hal_sum_element(w));
 }
 
-static void sum_piece(void *arg)
+/* ---- pieces ---- */
+
+static uint8_t *half_of(const struct cuda_stage *stage, uint32_t operand)
+{
+	return stage->memory + (operand == 2 ? HALF_BYTES : 0);
+}
+
+static void sum_in(void *arg)
 {
 	struct cuda_stage *stage = arg;
 
 	if (issue_given_up())
 		return;
-	hal_sum(stage->sum.work, stage->sum.at[0], stage->sum.at[1], stage->sum.at[2],
-		stage->sum.count);
+	for (uint32_t i = 1; i < HAL_SUM_REFS; i++)
+		if (stage->sum.host[i])
+			memcpy(half_of(stage, i), stage->sum.host[i], stage->sum.bytes);
 }
 
-/* A piece of `bytes` with its operands: in `device`, where they lie there, or 0. */
-static CUresult sum_staged(const struct hal_stream *s, struct cuda_stage *stage,
-			   const CUdeviceptr device[HAL_SUM_REFS], uint64_t bytes)
+static void sum_out(void *arg)
 {
-	const struct cuda_driver *d = s->device->driver;
+	struct cuda_stage *stage = arg;
+
+	if (issue_given_up())
+		return;
+	if (stage->sum.host[0])
+		memcpy(stage->sum.host[0], stage->memory, stage->sum.bytes);
+	issue_stage_free(stage);
+}
+
+/* Where the GPU finds `bytes` of each operand. */
+static CUresult sum_launch(const struct hal_stream *s, const struct hal_work *w,
+			   const CUdeviceptr at[HAL_SUM_REFS], uint64_t bytes)
+{
+	uint64_t count = bytes / hal_sum_element(w), blocks = blocks_for(count, BLOCKS_MAX);
+	struct {
+		uint64_t d, a, b, count;
+		uint32_t op;
+	} sum = {at[0], at[1], at[2], count, 0};
+	struct {
+		uint64_t d, a, count;
+		uint32_t divide;
+		uint64_t divisor, scalar;
+	} scale = {at[0], at[1], count, 0, 0, 0};
+
+	if (w->kind == HAL_REDUCE) {
+		sum.op = w->reduce.op;
+		return launch(s, s->device->sums[w->reduce.dtype].sum, blocks, &sum,
+			      offsetof(__typeof__(sum), op) + sizeof sum.op);
+	}
+	scale.divide = w->scale.divide;
+	scale.divisor = w->scale.divisor;
+	memcpy(&scale.scalar, w->scale.scalar, sizeof scale.scalar);
+	return launch(s, s->device->sums[w->scale.dtype].scale, blocks, &scale, sizeof scale);
+}
+
+static CUresult sum_staged(const struct hal_stream *s, const struct hal_work *w,
+			   struct cuda_stage *stage, const CUdeviceptr at[HAL_SUM_REFS],
+			   uint64_t bytes)
+{
 	CUresult error = CUDA_SUCCESS;
 
-	for (uint32_t i = 1; i < HAL_SUM_REFS && !error; i++)
-		if (device[i])
-			error = d->cuMemcpyAsync((CUdeviceptr)(uintptr_t)stage->sum.at[i],
-						 device[i], bytes, s->stream);
+	stage->sum.bytes = bytes;
+	if (stage->sum.host[1] || stage->sum.host[2])
+		error = issue_host_function(s, sum_in, stage);
 	if (!error)
-		error = issue_host_function(s, sum_piece, stage);
-	if (!error && device[0])
-		error = d->cuMemcpyAsync(device[0], (CUdeviceptr)(uintptr_t)stage->sum.at[0], bytes,
-					 s->stream);
-	/* Also after an error: behind what may use it still. */
-	if (issue_host_function(s, issue_stage_free, stage))
+		error = sum_launch(s, w, at, bytes);
+	if (!error)
+		error = issue_host_function(s, sum_out, stage);
+	/* Behind what may use it still. */
+	if (error && issue_host_function(s, issue_stage_free, stage))
 		issue_stage_free(stage);
 	return error;
 }
@@ -66,36 +165,44 @@ static enum issued issue_piece(struct hal_stream *s, struct hal_work *w,
 			       uint64_t bytes)
 {
 	struct hal_space *space = NULL;
-	CUdeviceptr device[HAL_SUM_REFS] = {0};
+	CUdeviceptr at[HAL_SUM_REFS] = {0};
+	uint8_t *host[HAL_SUM_REFS] = {NULL};
 	uint64_t n = bytes - s->column;
-	struct cuda_stage *stage;
+	struct cuda_stage *stage = NULL;
+	bool staged = false;
+	CUresult error;
 
-	n = n < HALF_BYTES ? n : HALF_BYTES;
 	for (uint32_t i = 0; i < count; i++) {
-		uint64_t room = UINT64_MAX;
+		uint64_t addr = refs[i].addr + s->column, room = cuda_pool_room(s->device, addr);
 
 		if (refs[i].space) {
 			space = refs[i].space;
-			room = cuda_space_resolve(space, refs[i].addr + s->column, i == 0,
-						  &device[i]);
-		}
-		if (!room) {
-			cuda_space_stray(space, "a sum of a collective", refs[i].addr + s->column);
-			return FAILED;
+			room = cuda_space_resolve(space, addr, i == 0, &at[i]);
+			if (!room) {
+				cuda_space_stray(space, "a sum of a collective", addr);
+				return FAILED;
+			}
+		} else if (room) {
+			at[i] = addr;
+		} else {
+			host[i] = host_at(&refs[i]) + s->column;
+			room = HALF_BYTES;
+			staged = true;
 		}
 		n = n < room ? n : room;
 	}
-	stage = issue_take_stage(s);
-	if (!stage)
-		return PART;
-	stage->sum.work = w;
-	stage->sum.count = n / hal_sum_element(w);
-	for (uint32_t i = 0; i < HAL_SUM_REFS; i++)
-		stage->sum.at[i] = device[i] ? stage->memory + (i == 2 ? HALF_BYTES : 0)
-				   : i < count && refs[i].addr ? host_at(&refs[i]) + s->column
-							       : NULL;
+	if (staged) {
+		stage = issue_take_stage(s);
+		if (!stage)
+			return PART;
+		memcpy(stage->sum.host, host, sizeof host);
+		for (uint32_t i = 0; i < count; i++)
+			if (host[i])
+				at[i] = (CUdeviceptr)(uintptr_t)half_of(stage, i);
+	}
 	s->column += n;
-	return issue_check(s, space, "a sum of a collective", sum_staged(s, stage, device, n));
+	error = stage ? sum_staged(s, w, stage, at, n) : sum_launch(s, w, at, n);
+	return issue_check(s, space, "a sum of a collective", error);
 }
 
 enum issued issue_sum(struct hal_stream *s, struct hal_work *w)
@@ -104,7 +211,7 @@ enum issued issue_sum(struct hal_stream *s, struct hal_work *w)
 	uint32_t count = hal_sum_refs(w, refs);
 	uint64_t bytes = hal_sum_bytes(w);
 	enum issued done = ALL;
-	bool on_device = false;
+	bool reached = false;
 
 	for (uint32_t i = 0; i < count; i++) {
 		if (issue_is_failed(refs[i].space))
@@ -116,11 +223,11 @@ enum issued issue_sum(struct hal_stream *s, struct hal_work *w)
 				"the size of what is there");
 			return FAILED;
 		}
-		on_device |= refs[i].space != NULL;
+		reached |= refs[i].space || cuda_pool_room(s->device, refs[i].addr);
 	}
 	if (!bytes)
 		return ALL;
-	if (!on_device)
+	if (!reached)
 		return issue_check(s, NULL, "host arithmetic",
 				   issue_host_function(s, sum_whole, w));
 	for (uint32_t i = 0; i < count; i++)
@@ -140,24 +247,33 @@ static void checksum_whole(void *arg)
 		hal_checksum(w->checksum.sum, host_at(&w->checksum.src), w->checksum.bytes, 0);
 }
 
-static void checksum_piece(void *arg)
+/* The blocks' shares, to the work's sum. */
+static void checksum_add(void *arg)
 {
 	struct cuda_stage *stage = arg;
+	const uint64_t *shares = (const uint64_t *)(const void *)stage->memory;
+	uint64_t *sum = stage->checksum.work->checksum.sum;
 
-	if (!issue_given_up())
-		hal_checksum(stage->sum.work->checksum.sum, stage->memory, stage->sum.count,
-			     stage->sum.from / sizeof(uint64_t));
+	for (uint64_t i = 0; i < 2 * stage->checksum.blocks && !issue_given_up(); i++)
+		sum[i % 2] += shares[i];
+	issue_stage_free(stage);
 }
 
 static CUresult checksum_staged(const struct hal_stream *s, struct cuda_stage *stage,
-				CUdeviceptr from)
+				const struct hal_work *w, CUdeviceptr from, uint64_t bytes)
 {
-	CUresult error = s->device->driver->cuMemcpyAsync((CUdeviceptr)(uintptr_t)stage->memory,
-							  from, stage->sum.count, s->stream);
+	struct {
+		uint64_t from, bytes, word, out;
+	} params = {from, bytes, s->column / sizeof(uint64_t), (uintptr_t)stage->memory};
+	CUresult error;
 
+	stage->checksum.work = w;
+	stage->checksum.blocks = blocks_for(bytes / sizeof(uint64_t) + 1, CHECKSUM_BLOCKS);
+	memset(stage->memory, 0, 2 * stage->checksum.blocks * sizeof(uint64_t));
+	error = launch(s, s->device->checksum, stage->checksum.blocks, &params, sizeof params);
 	if (!error)
-		error = issue_host_function(s, checksum_piece, stage);
-	if (issue_host_function(s, issue_stage_free, stage))
+		error = issue_host_function(s, checksum_add, stage);
+	if (error && issue_host_function(s, issue_stage_free, stage))
 		issue_stage_free(stage);
 	return error;
 }
@@ -185,15 +301,11 @@ enum issued issue_checksum(struct hal_stream *s, struct hal_work *w)
 			return FAILED;
 		}
 		n = n < room ? n : room;
-		n = n < CUDA_STAGE_BYTES ? n : CUDA_STAGE_BYTES;
 		stage = issue_take_stage(s);
 		if (!stage)
 			return PART;
-		stage->sum.work = w;
-		stage->sum.count = n;
-		stage->sum.from = s->column;
+		done = issue_check(s, space, what, checksum_staged(s, stage, w, at, n));
 		s->column += n;
-		done = issue_check(s, space, what, checksum_staged(s, stage, at));
 	}
 	return done;
 }

@@ -1,0 +1,1 @@
+"""The GPU's own kernels of the NVIDIA HAL, as PTX that lies beside its source."""
