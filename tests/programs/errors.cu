@@ -1,6 +1,8 @@
 // errors.cu: which calls leave which errors, for how long, and whose they are. After a kernel's
 // fault every call fails with it, also in other threads, and the process can end in peace.
 #include <cassert>
+#include <cstdlib>
+#include <cstring>
 #include <cuda.h>
 #include <thread>
 
@@ -18,6 +20,13 @@ static void expect_last(cudaError_t error, const char *what)
     EXPECT(cudaGetLastError() == cudaSuccess, "%s: it stays", what);
 }
 
+// A handle that never was is an error here; CUDA's own runtime looks into it, and crashes.
+static bool survives_any_handle()
+{
+    const char *preloaded = getenv("LD_PRELOAD");
+    return preloaded && strstr(preloaded, "librankfold");
+}
+
 // Errors of calls do no harm: they are remembered until asked for, the last one wins.
 static void passing(int *device)
 {
@@ -29,8 +38,10 @@ static void passing(int *device)
     EXPECT(cudaFree(&value) == cudaErrorInvalidValue, "not allocated");
     EXPECT(cudaSetDevice(-1) == cudaErrorInvalidDevice, "no such device");
     expect_last(cudaErrorInvalidDevice, "two errors");
-    EXPECT(cudaEventQuery(cudaEvent_t(12345)) == cudaErrorInvalidResourceHandle, "no event");
-    expect_last(cudaErrorInvalidResourceHandle, "a query");
+    if (survives_any_handle()) {
+        EXPECT(cudaEventQuery(cudaEvent_t(12345)) == cudaErrorInvalidResourceHandle, "no event");
+        expect_last(cudaErrorInvalidResourceHandle, "a query");
+    }
     CUdeviceptr none;
     DRIVER_FAILS(cuMemAlloc(&none, 0), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cudaGetLastError() == cudaSuccess, "the driver's errors are not the runtime's");
@@ -49,8 +60,10 @@ static void launches(int *device)
     expect_last(cudaErrorInvalidConfiguration, "too many threads");
     put<<<1, 1, 1 << 20>>>(device, 4);
     expect_last(cudaErrorInvalidValue, "too much shared memory");
-    put<<<1, 1, 0, cudaStream_t(987654)>>>(device, 5);
-    expect_last(cudaErrorInvalidResourceHandle, "no such stream");
+    if (survives_any_handle()) {
+        put<<<1, 1, 0, cudaStream_t(987654)>>>(device, 5);
+        expect_last(cudaErrorInvalidResourceHandle, "no such stream");
+    }
     int value = 6;
     void *args[] = {&device, &value};
     FAILS(cudaLaunchKernel(&value, 1, 1, args, 0, 0), cudaErrorInvalidDeviceFunction);

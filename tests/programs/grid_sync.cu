@@ -61,7 +61,9 @@ int main()
     printf("supported %d\n", supported);
     printf("wrong %d %d %d %d\n", check(1, 1, 3), check(7, 1, 5), check(dim3(3, 5), 64, 20),
            check(10, 33, 4));
-    void *args[3] = {};
+    long *none = nullptr;
+    int count = 0;
+    void *args[] = {&none, &none, &count};
     printf("%s\n", cudaGetErrorName(cudaLaunchCooperativeKernel(rounds, dim3(fits * processors + 1),
                                                                  dim3(64), args)));
     printf("%s\n", cudaGetErrorName(cudaGetLastError()));
