@@ -58,10 +58,10 @@ enum hal_kind {
 /* What HAL_REDUCE does: the first of ncclRedOp_t. */
 enum hal_reduction { HAL_SUM, HAL_PROD, HAL_MAX, HAL_MIN };
 
-/* An address: in a space, or (space NULL) plain host memory of the proxy. */
+/* An address: in a space, or (space NULL) plain host memory of the proxy or scratch memory. */
 struct hal_ref {
 	struct hal_space *space;
-	uint64_t addr; /* window address, or the host pointer as an integer */
+	uint64_t addr; /* window address, scratch address, or the host pointer as an integer */
 };
 
 /* Operands of HAL_REDUCE and HAL_SCALE may lie in host memory or in any spaces. A space fails with
@@ -134,10 +134,11 @@ struct hal {
 	int (*chunk_create_unclean)(struct hal_device *, uint32_t *chunk);
 	void (*chunk_destroy)(struct hal_device *, uint32_t chunk);
 
-	/* Host memory of the proxy that the device reaches fast, for what is summed up; NULL, as an
-	 * entry or from it: any memory will do. host_free: false, if it is none of it. */
-	void *(*host_alloc)(struct hal_device *, uint64_t bytes);
-	bool (*host_free)(struct hal_device *, void *memory, uint64_t bytes);
+	/* Scratch memory for what is summed up, near the device and beside its capacity: an address
+	 * for refs without a space, which only copies, sums and scalings may name. 0, or entries
+	 * that are NULL: host memory will do. scratch_free: false, if it is none of it. */
+	uint64_t (*scratch_alloc)(struct hal_device *, uint64_t bytes);
+	bool (*scratch_free)(struct hal_device *, uint64_t addr, uint64_t bytes);
 
 	/* A window. map, unmap and protect only when no submitted kernel or product runs in the
 	 * space, and no submitted copy, fill or sum touches the chunk. protect: `chunks` mappings

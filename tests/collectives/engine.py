@@ -4,7 +4,7 @@ Memory, arithmetic and messages are Python's and NumPy's, so that only the engin
 which operation reads what, in which order partial results combine, and who tells whom. A peer's
 data comes as over a network: later, in any order, as a copy that is spoilt once it is released; or
 now and then at once. Outboxes and copies lie in spaces of their own, whose addresses are no
-pointers.
+pointers; nor are those of scratch memory, of which there is now and then some.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ SUM, PROD, MAX, MIN, AVG = range(5)
  SCATTER) = range(10)  # fmt: skip
 UFUNCS = {SUM: np.add, PROD: np.multiply, MAX: np.maximum, MIN: np.minimum}
 OUTBOX = 1 << 32  # distance between the devices' outboxes, so that offsets cannot be mixed up
+SCRATCH = 1 << 62  # here and above are addresses of scratch memory
 LATER = -1  # COLL_LATER
 EACH = 2**32 - 1  # COLL_EACH
 COPIES = 1000  # the space of a device's copies is so far from that of its outbox
@@ -50,14 +51,15 @@ class Device:
         self.cluster, self.number = cluster, number
         ffi, lib = cluster.native
         self.blocks: dict[int, Any] = {}
+        self.scratch: dict[int, Any] = {}
         self.fetched: dict[int, Any] = {}  # by address, with whose it is: not released yet
         self.spoilt: list[Any] = []
         self.next_offset = OUTBOX * (number + 1)
         io = ffi.new("struct coll_io *")
         self.keep: list[Any] = [io]
         for name in ("read", "write", "receiver", "keeper", "forget", "hand", "reduce", "scale",
-                     "send", "outbox_alloc", "outbox_free", "fetch", "release", "joined",
-                     "completed", "failed"):  # fmt: skip
+                     "send", "scratch_alloc", "scratch_free", "outbox_alloc", "outbox_free",
+                     "fetch", "release", "joined", "completed", "failed"):  # fmt: skip
             kind = ffi.typeof("struct coll_io").fields
             type_ = dict(kind)[name].type
             callback = ffi.callback(type_, getattr(self, "on_" + name))
@@ -75,10 +77,10 @@ class Device:
         """What a hal_ref names: all of it must be there."""
         ffi = self.cluster.ffi
         space, addr = place
-        if not space:
+        if not space and addr < SCRATCH:
             return ffi.buffer(ffi.cast("uint8_t *", addr), count)
-        held = self.blocks if space == self.number + 1 else self.fetched
-        assert space in (self.number + 1, self.number + 1 + COPIES)
+        held = self.blocks if space == self.number + 1 else self.fetched if space else self.scratch
+        assert space in (0, self.number + 1, self.number + 1 + COPIES)
         for base, (block, size, *_rest) in held.items():
             if base <= addr and addr + count <= base + size:
                 return ffi.buffer(block + (addr - base), count)
@@ -195,6 +197,23 @@ class Device:
         self.cluster.sent += 1
         self.cluster.queues[(self.number, to)].append(copy)
 
+    def on_scratch_alloc(self, _: Any, count: int) -> int:
+        assert count > 0
+        if self.cluster.random.random() < 0.5:
+            return 0
+        address = SCRATCH + self.next_offset
+        self.next_offset += (count + 63) // 64 * 64
+        self.scratch[address] = (self.cluster.ffi.new("uint8_t[]", count), count)
+        return address
+
+    def on_scratch_free(self, _: Any, address: int, count: int) -> bool:
+        if address not in self.scratch:
+            return False
+        block, size = self.scratch.pop(address)
+        assert size == count
+        self.cluster.ffi.buffer(block)[:] = b"\xee" * size
+        return True
+
     def on_outbox_alloc(self, _: Any, count: int, offset: Any) -> Any:
         block = self.cluster.ffi.new("uint8_t[]", count)
         offset[0] = self.next_offset
@@ -290,7 +309,7 @@ class Cluster:
     def close(self) -> None:
         for d in self.device:
             self.lib.coll_free(d.coll)
-            assert not d.fetched and not d.blocks
+            assert not d.fetched and not d.blocks and not d.scratch
 
     def coll(self, rank: int) -> Any:
         return self.device[self.placement[rank]].coll

@@ -241,54 +241,59 @@ def test_a_checksum_of_what_is_not_mapped_fails_its_space(device: Device) -> Non
     assert space.error()[0] == ILLEGAL_ADDRESS
 
 
-class Pool:
-    """The device's pinned memory for sums."""
+class Scratch:
+    """The device's memory for sums."""
 
     def __init__(self, device: Device):
         self.device = device
 
     def take(self, size: int) -> int:
-        return int(ffi.cast("uintptr_t", self.device.hal.host_alloc(self.device.handle, size)))
+        return int(self.device.hal.scratch_alloc(self.device.handle, size))
 
     def give(self, address: int, size: int) -> bool:
-        return bool(
-            self.device.hal.host_free(self.device.handle, ffi.cast("void *", address), size)
-        )
+        return bool(self.device.hal.scratch_free(self.device.handle, address, size))
 
 
-def test_sums_in_pinned_memory_take_no_buffer_and_no_copy(fake: Fake) -> None:
+def copy(device: Device, dst: Place, src: Place, size: int) -> Any:
+    work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_COPY})
+    work.copy.dst.space, work.copy.dst.addr = dst
+    work.copy.src.space, work.copy.src.addr = src
+    work.copy.width, work.copy.height = size, 1
+    return work
+
+
+def test_sums_in_scratch_memory_do_not_pass_through_the_host(fake: Fake) -> None:
     """What several ranks reduce is added there, scaled there, and written from there."""
     with Device(hal="nvidia", memory=64 << 20) as device:
-        space, pool = device.space(), Pool(device)
-        a, b = values(1), values(2)
+        space, scratch = device.space(), Scratch(device)
+        a, b, c = values(1), values(2), values(3)
         at_a, at_b = put(space, a), put(space, b)
-        pinned = ffi.NULL, pool.take(a.nbytes)
-        before = fake.calls("cuLaunchHostFunc"), fake.calls("cuMemcpyAsync")
-        device.run(reduction(device, pinned, at_a, at_b, COUNT, FLOAT))
-        device.run(scaling(device, pinned, pinned, COUNT, FLOAT, 3))
-        assert (fake.calls("cuLaunchHostFunc"), fake.calls("cuMemcpyAsync")) == before
-        work = ffi.new("struct hal_work *", {"kind": device.lib.HAL_COPY})
-        work.copy.dst.space, work.copy.dst.addr = at_a
-        work.copy.src.space, work.copy.src.addr = pinned
-        work.copy.width, work.copy.height = a.nbytes, 1
-        device.run(work)
-        assert fake.calls("cuLaunchHostFunc") == before[0]
+        there = ffi.NULL, scratch.take(a.nbytes)
+        before = fake.calls("cuLaunchHostFunc")
+        device.run(reduction(device, there, at_a, at_b, COUNT, FLOAT))
+        device.run(scaling(device, there, there, COUNT, FLOAT, 3))
+        device.run(copy(device, at_a, there, a.nbytes))
+        assert fake.calls("cuLaunchHostFunc") == before
         space.check()
-        assert (space.read(at_a[1], COUNT, np.float32) == (a + b) / np.float32(3)).all()
-        b = values(3)
-        device.run(reduction(device, pinned, pinned, host(b), COUNT, FLOAT))
-        got = np.frombuffer(ffi.buffer(ffi.cast("char *", pinned[1]), b.nbytes), np.float32)
-        assert (got == (a + values(2)) / np.float32(3) + b).all()
+        wanted = (a + b) / np.float32(3)
+        assert space.read(at_a[1], COUNT, np.float32).tobytes() == wanted.tobytes()
+        out = np.zeros(COUNT, np.float32)
+        device.run(reduction(device, there, there, host(c), COUNT, FLOAT))
+        device.run(copy(device, host(out), there, out.nbytes))
+        assert out.tobytes() == (wanted + c).tobytes()
+        device.run(copy(device, there, host(c), out.nbytes))
+        device.run(reduction(device, host(out), there, there, COUNT, FLOAT))
+        assert out.tobytes() == (c + c).tobytes()
 
 
-def test_the_pool_gives_each_its_own(fake: Fake) -> None:
+def test_scratch_memory_is_given_to_one_at_a_time(fake: Fake) -> None:
     """Any takes and gives: nobody's memory is somebody else's; what has room somewhere is given."""
     mib = 1 << 20
     with Device(hal="nvidia") as device:
-        pool = Pool(device)
-        base = pool.take(1)
-        assert pool.give(base, 1)
-        assert not pool.give(base - 4096, mib) and not pool.give(base + 64 * mib, mib)
+        scratch = Scratch(device)
+        base = scratch.take(1)
+        assert scratch.give(base, 1)
+        assert not scratch.give(base - 4096, mib) and not scratch.give(base + 64 * mib, mib)
 
         sizes = st.sampled_from([1, mib, mib + 1, 4 * mib, 30 * mib, 64 * mib])
 
@@ -301,9 +306,9 @@ def test_the_pool_gives_each_its_own(fake: Fake) -> None:
                     if 1 != step < mib:
                         if held:
                             at = sorted(held)[step % len(held)]
-                            assert pool.give(at, held.pop(at))
+                            assert scratch.give(at, held.pop(at))
                         continue
-                    at, wide = pool.take(step), (step + mib - 1) // mib
+                    at, wide = scratch.take(step), (step + mib - 1) // mib
                     used = {(a - base) // mib + i for a, n in held.items() for i in range(n // mib)}
                     if at:
                         mine = {(at - base) // mib + i for i in range(wide)}
@@ -315,10 +320,10 @@ def test_the_pool_gives_each_its_own(fake: Fake) -> None:
                         assert wide == 64 or not free
             finally:
                 for at, size in held.items():
-                    assert pool.give(at, size)
+                    assert scratch.give(at, size)
 
         any_takes_and_gives()
-        assert pool.take(63 * mib) == base, "all of it has been given back"
+        assert scratch.take(63 * mib) == base, "all of it has been given back"
 
 
 # ---- the kernels ------------------------------------------------------------------------------

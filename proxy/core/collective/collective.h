@@ -70,10 +70,10 @@ struct coll_io {
 	 * and frees; offset is what peers use. addr 0 when host memory is short: the job fails. */
 	struct hal_ref (*outbox_alloc)(void *arg, uint64_t bytes, uint64_t *offset);
 	void (*outbox_free)(void *arg, uint64_t offset, uint64_t bytes);
-	/* Memory of this device's own for sums, which it reaches fast; both NULL, or no memory from
-	 * the first: malloc's will do. host_free: false, if it is none of it. */
-	void *(*host_alloc)(void *arg, uint64_t bytes);
-	bool (*host_free)(void *arg, void *memory, uint64_t bytes);
+	/* Scratch memory near the device, for what no peer fetches; both NULL, or 0 from the first:
+	 * malloc's will do. scratch_free: false, if it is none of it. */
+	uint64_t (*scratch_alloc)(void *arg, uint64_t bytes);
+	bool (*scratch_free)(void *arg, uint64_t addr, uint64_t bytes);
 	/* Bytes of another device's outbox, kept until they are released. COLL_LATER: when they
 	 * are here, or cannot be had, coll_fetched says so; any number are under way, and end in any
 	 * order. 0: they lie at `place` already. Else an ncclResult_t: they cannot be had.

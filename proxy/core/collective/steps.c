@@ -14,19 +14,6 @@
 /* Less than that malloc keeps; of more, pages would be mapped and cleared for each piece. */
 #define SPARE_LEAST (64ull << 10)
 
-static void *host_alloc(const struct coll *c, uint64_t bytes)
-{
-	void *at = c->io.host_alloc ? c->io.host_alloc(c->io.arg, bytes) : NULL;
-
-	return at ? at : malloc(bytes);
-}
-
-static void host_free(const struct coll *c, void *at, uint64_t bytes)
-{
-	if (!at || !c->io.host_free || !c->io.host_free(c->io.arg, at, bytes))
-		free(at);
-}
-
 /* The smallest spare memory that is large enough, or new memory. */
 static void spare_take(struct coll *c, struct coll_block *b)
 {
@@ -40,7 +27,7 @@ static void spare_take(struct coll *c, struct coll_block *b)
 		b->room = best->room;
 		best->at = NULL;
 	} else {
-		b->at.addr = (uintptr_t)host_alloc(c, b->bytes);
+		b->at.addr = (uintptr_t)malloc(b->bytes);
 		b->room = b->bytes;
 	}
 	b->offset = b->at.addr;
@@ -55,15 +42,29 @@ static void spare_keep(struct coll *c, const struct coll_block *b)
 			*s = (struct coll_spare){at, b->room};
 			return;
 		}
-	host_free(c, at, b->room);
+	free(at);
 }
 
 void blocks_release(struct coll *c)
 {
 	for (struct coll_spare *s = c->spare; s < c->spare + SPARE_BLOCKS; s++) {
-		host_free(c, s->at, s->room);
+		free(s->at);
 		s->at = NULL;
 	}
+}
+
+/* Scratch memory, if there is some. */
+static bool scratch_take(const struct coll *c, struct coll_block *b)
+{
+	if (!c->io.scratch_alloc)
+		return false;
+	b->at.addr = b->offset = c->io.scratch_alloc(c->io.arg, b->bytes);
+	return b->at.addr;
+}
+
+static bool scratch_give(const struct coll *c, const struct coll_block *b)
+{
+	return c->io.scratch_free && c->io.scratch_free(c->io.arg, b->at.addr, b->bytes);
 }
 
 struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
@@ -74,7 +75,7 @@ struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
 		return b;
 	if (outbox) {
 		b.at = c->io.outbox_alloc(c->io.arg, bytes, &b.offset);
-	} else {
+	} else if (!scratch_take(c, &b)) {
 		spare_take(c, &b);
 	}
 	if (!b.at.addr)
@@ -89,7 +90,7 @@ void block_free(struct coll *c, struct coll_block *b)
 		return;
 	if (b->outbox)
 		c->io.outbox_free(c->io.arg, b->offset, b->bytes);
-	else
+	else if (!scratch_give(c, b))
 		spare_keep(c, b);
 	b->at.addr = 0;
 }

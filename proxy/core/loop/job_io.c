@@ -206,18 +206,18 @@ static void io_send(void *arg, uint32_t to, const struct peer_message *m)
 		peer_send(j->peer, to, PEER_COLLECTIVE, m);
 }
 
-static void *io_host_alloc(void *arg, uint64_t bytes)
+static uint64_t io_scratch_alloc(void *arg, uint64_t bytes)
 {
 	const struct proxy *p = ((struct job *)arg)->proxy;
 
-	return p->hal->host_alloc ? p->hal->host_alloc(p->device, bytes) : NULL;
+	return p->hal->scratch_alloc ? p->hal->scratch_alloc(p->device, bytes) : 0;
 }
 
-static bool io_host_free(void *arg, void *memory, uint64_t bytes)
+static bool io_scratch_free(void *arg, uint64_t addr, uint64_t bytes)
 {
 	const struct proxy *p = ((struct job *)arg)->proxy;
 
-	return p->hal->host_free && p->hal->host_free(p->device, memory, bytes);
+	return p->hal->scratch_free && p->hal->scratch_free(p->device, addr, bytes);
 }
 
 static struct hal_ref io_outbox_alloc(void *arg, uint64_t bytes, uint64_t *offset)
@@ -269,8 +269,8 @@ struct coll_io job_io(struct job *j)
 		.reduce = io_reduce,
 		.scale = io_scale,
 		.send = io_send,
-		.host_alloc = io_host_alloc,
-		.host_free = io_host_free,
+		.scratch_alloc = io_scratch_alloc,
+		.scratch_free = io_scratch_free,
 		.outbox_alloc = io_outbox_alloc,
 		.outbox_free = io_outbox_free,
 		.fetch = io_fetch,

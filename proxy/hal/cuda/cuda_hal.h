@@ -42,9 +42,10 @@
 #define CUDA_STREAMS_MAX 65536u
 #define CUDA_STAGES 16u /* pinned buffers for copies of pageable memory */
 #define CUDA_STAGE_BYTES (1ull << 20)
-#define CUDA_POOL_SLOTS 64u /* of pinned memory for sums: a bit each */
-#define CUDA_POOL_SLOT_BYTES (1ull << 20)
-#define CUDA_POOL_BYTES (CUDA_POOL_SLOTS * CUDA_POOL_SLOT_BYTES)
+#define CUDA_SCRATCH_SLOTS 64u /* for sums: a bit each */
+#define CUDA_SCRATCH_SLOT_BYTES (1ull << 20)
+#define CUDA_SCRATCH_BYTES (CUDA_SCRATCH_SLOTS * CUDA_SCRATCH_SLOT_BYTES)
+#define CUDA_SCRATCH_CHUNKS ((uint32_t)(CUDA_SCRATCH_BYTES / RF_CHUNK_BYTES))
 #define CUDA_SUM_TYPES 10u /* ncclDataType_t */
 #define CUDA_HEAP_CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 #define CUDA_READ_ONLY (1u << 31) /* of an entry for a chunk */
@@ -125,7 +126,8 @@ struct hal_device {
 	struct hal_config config;
 	CUdevice ordinal;
 	CUcontext context;
-	CUdeviceptr alias; /* chunk c is at alias + c * RF_CHUNK_BYTES, always */
+	CUdeviceptr
+		alias; /* chunk c is at alias + c * RF_CHUNK_BYTES, always; then scratch memory */
 	bool window_reserved;
 	void *host_window; /* the window's upper half, of no access where not shown */
 	uint32_t chunk_count, chunks_made, free_count;
@@ -135,8 +137,7 @@ struct hal_device {
 	uint32_t *free_slots;       /* of counters; a stack */
 	uint32_t free_slot_count;
 	uint8_t *stage_memory;
-	uint8_t *pool;      /* pinned, for sums */
-	uint64_t pool_used; /* its slots: the loop's thread's */
+	uint64_t scratch_used; /* its slots: the loop's thread's */
 	struct cuda_stage stages[CUDA_STAGES];
 	struct {
 		CUfunction sum, scale;
@@ -180,8 +181,8 @@ void cuda_device_close(struct hal_device *);
 uint64_t cuda_arithmetic(const struct hal_device *);
 int cuda_chunk_create(struct hal_device *, uint32_t *chunk);
 void cuda_chunk_destroy(struct hal_device *, uint32_t chunk);
-void *cuda_host_alloc(struct hal_device *, uint64_t bytes);
-bool cuda_host_free(struct hal_device *, void *, uint64_t bytes);
+uint64_t cuda_scratch_alloc(struct hal_device *, uint64_t bytes);
+bool cuda_scratch_free(struct hal_device *, uint64_t addr, uint64_t bytes);
 CUresult cuda_bind(const struct hal_device *); /* the context becomes this thread's */
 const char *cuda_error_name(const struct hal_device *, CUresult);
 CUresult cuda_set_access(const struct hal_device *, CUdeviceptr, uint64_t bytes, bool writable);
@@ -189,12 +190,12 @@ static inline CUdeviceptr cuda_alias(const struct hal_device *device, uint32_t c
 {
 	return device->alias + chunk * RF_CHUNK_BYTES;
 }
-/* How many bytes lie in the pool of pinned memory from here on; 0: it is elsewhere. */
-static inline uint64_t cuda_pool_room(const struct hal_device *device, uint64_t host)
+/* How many bytes of scratch memory lie from here on; 0: it is elsewhere. */
+static inline uint64_t cuda_scratch_room(const struct hal_device *device, uint64_t addr)
 {
-	uint64_t offset = host - (uintptr_t)device->pool;
+	uint64_t offset = addr - cuda_alias(device, device->chunk_count);
 
-	return offset < CUDA_POOL_BYTES ? CUDA_POOL_BYTES - offset : 0;
+	return offset < CUDA_SCRATCH_BYTES ? CUDA_SCRATCH_BYTES - offset : 0;
 }
 
 /* space.c */

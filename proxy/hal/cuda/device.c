@@ -102,6 +102,11 @@ static CUresult choose(struct hal_device *device)
 	return check_capability(device);
 }
 
+static uint64_t all_bytes(const struct hal_device *device)
+{
+	return device->config.memory_bytes + CUDA_SCRATCH_BYTES;
+}
+
 static CUresult check_memory(const struct hal_device *device)
 {
 	const struct hal_config *c = &device->config;
@@ -110,14 +115,14 @@ static CUresult check_memory(const struct hal_device *device)
 
 	if (error)
 		return refuse(device, "its memory cannot be asked for", error);
-	if (c->memory_bytes <= free_bytes)
+	if (all_bytes(device) <= free_bytes)
 		return CUDA_SUCCESS;
 	if (c->text)
 		snprintf(c->text, c->text_bytes,
 			 "GPU %d has %zu MiB of %zu free, the pool wants "
-			 "%llu: lower its memory, or end what uses the GPU",
+			 "%llu and %llu for itself: lower its memory, or end what uses the GPU",
 			 device->ordinal, free_bytes >> 20, total >> 20,
-			 (unsigned long long)c->memory_bytes >> 20);
+			 (unsigned long long)c->memory_bytes >> 20, CUDA_SCRATCH_BYTES >> 20);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -147,8 +152,7 @@ static CUresult reserve(struct hal_device *device)
 		return refuse(device, "the addresses of ranks' pinned memory are taken",
 			      CUDA_ERROR_OUT_OF_MEMORY);
 	}
-	error = d->cuMemAddressReserve(&device->alias, device->config.memory_bytes, RF_CHUNK_BYTES,
-				       0, 0);
+	error = d->cuMemAddressReserve(&device->alias, all_bytes(device), RF_CHUNK_BYTES, 0, 0);
 	return error ? refuse(device, "no addresses for its memory", error) : CUDA_SUCCESS;
 }
 
@@ -163,7 +167,7 @@ static CUresult make_chunks(struct hal_device *device)
 
 	if (!error && (!granularity || RF_CHUNK_BYTES % granularity))
 		error = CUDA_ERROR_NOT_SUPPORTED;
-	for (uint32_t i = 0; !error && i < device->chunk_count; i++) {
+	for (uint32_t i = 0; !error && i < device->chunk_count + CUDA_SCRATCH_CHUNKS; i++) {
 		error = d->cuMemCreate(&device->chunks[i], RF_CHUNK_BYTES, &prop, 0);
 		if (error)
 			break;
@@ -174,7 +178,7 @@ static CUresult make_chunks(struct hal_device *device)
 			device->chunks_made++;
 	}
 	if (!error)
-		error = cuda_set_access(device, device->alias, device->config.memory_bytes, true);
+		error = cuda_set_access(device, device->alias, all_bytes(device), true);
 	if (error)
 		return refuse(device, "its memory cannot be allocated", error);
 	for (uint32_t i = device->chunk_count; i > 0; i--)
@@ -192,8 +196,6 @@ static CUresult make_host_memory(struct hal_device *device)
 	if (!error)
 		error = d->cuMemHostAlloc((void **)&device->stage_memory,
 					  CUDA_STAGES * CUDA_STAGE_BYTES, flags);
-	if (!error)
-		error = d->cuMemHostAlloc((void **)&device->pool, CUDA_POOL_BYTES, flags);
 	if (error)
 		return refuse(device, "no pinned host memory", error);
 	for (uint32_t i = CUDA_STREAMS_MAX; i > 0; i--)
@@ -227,7 +229,7 @@ static CUresult open_context(struct hal_device *device)
 static bool host_arrays(struct hal_device *device)
 {
 	device->chunk_count = (uint32_t)(device->config.memory_bytes / RF_CHUNK_BYTES);
-	device->chunks = calloc(device->chunk_count, sizeof *device->chunks);
+	device->chunks = calloc(device->chunk_count + CUDA_SCRATCH_CHUNKS, sizeof *device->chunks);
 	device->free_chunks = calloc(device->chunk_count, sizeof *device->free_chunks);
 	device->unclean = calloc(device->chunk_count, sizeof *device->unclean);
 	device->listed = calloc(device->chunk_count, sizeof *device->listed);
@@ -319,13 +321,11 @@ static void release(struct hal_device *device)
 	if (device->host_window)
 		munmap(device->host_window, RF_WINDOW_BYTES - RF_HEAP_BYTES);
 	if (device->alias)
-		d->cuMemAddressFree(device->alias, device->config.memory_bytes);
+		d->cuMemAddressFree(device->alias, all_bytes(device));
 	if (device->window_reserved)
 		d->cuMemAddressFree(RF_DEV_BASE, RF_HEAP_BYTES);
 	if (device->stage_memory)
 		d->cuMemFreeHost(device->stage_memory);
-	if (device->pool)
-		d->cuMemFreeHost(device->pool);
 	if (device->counters)
 		d->cuMemFreeHost(device->counters);
 	if (device->clear_event)
@@ -382,38 +382,38 @@ void cuda_chunk_destroy(struct hal_device *device, uint32_t chunk)
 	device->free_chunks[device->free_count++] = chunk;
 }
 
-/* ---- the pool of pinned memory: whole slots that lie together ---- */
+/* ---- scratch memory: whole slots that lie together ---- */
 
 static uint64_t slots_of(uint64_t bytes)
 {
-	uint64_t count = (bytes + CUDA_POOL_SLOT_BYTES - 1) / CUDA_POOL_SLOT_BYTES;
+	uint64_t count = (bytes + CUDA_SCRATCH_SLOT_BYTES - 1) / CUDA_SCRATCH_SLOT_BYTES;
 
-	return count < CUDA_POOL_SLOTS ? (1ull << count) - 1 : 0;
+	return count < CUDA_SCRATCH_SLOTS ? (1ull << count) - 1 : 0;
 }
 
-void *cuda_host_alloc(struct hal_device *device, uint64_t bytes)
+uint64_t cuda_scratch_alloc(struct hal_device *device, uint64_t bytes)
 {
-	uint64_t wanted = bytes <= CUDA_POOL_BYTES ? slots_of(bytes) : 0;
+	uint64_t wanted = bytes <= CUDA_SCRATCH_BYTES ? slots_of(bytes) : 0;
 
-	for (uint32_t at = 0; wanted && at < CUDA_POOL_SLOTS; at++) {
+	for (uint32_t at = 0; wanted && at < CUDA_SCRATCH_SLOTS; at++) {
 		uint64_t taken = wanted << at;
 
 		if (taken >> at != wanted)
 			break; /* beyond the end */
-		if (taken & device->pool_used)
+		if (taken & device->scratch_used)
 			continue;
-		device->pool_used |= taken;
-		return device->pool + at * CUDA_POOL_SLOT_BYTES;
+		device->scratch_used |= taken;
+		return cuda_alias(device, device->chunk_count) + at * CUDA_SCRATCH_SLOT_BYTES;
 	}
-	return NULL;
+	return 0;
 }
 
-bool cuda_host_free(struct hal_device *device, void *memory, uint64_t bytes)
+bool cuda_scratch_free(struct hal_device *device, uint64_t addr, uint64_t bytes)
 {
-	uint64_t offset = CUDA_POOL_BYTES - cuda_pool_room(device, (uintptr_t)memory);
+	uint64_t room = cuda_scratch_room(device, addr);
 
-	if (offset == CUDA_POOL_BYTES)
-		return false;
-	device->pool_used &= ~(slots_of(bytes) << offset / CUDA_POOL_SLOT_BYTES);
-	return true;
+	if (room)
+		device->scratch_used &= ~(slots_of(bytes)
+					  << (CUDA_SCRATCH_BYTES - room) / CUDA_SCRATCH_SLOT_BYTES);
+	return room;
 }

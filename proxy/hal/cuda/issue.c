@@ -119,6 +119,11 @@ static uint64_t extent(uint64_t width, uint64_t height, uint64_t pitch)
 		       : bytes;
 }
 
+static bool is_host(const struct hal_device *device, const struct hal_ref *ref)
+{
+	return !ref->space && !cuda_scratch_room(device, ref->addr);
+}
+
 struct side {
 	CUdeviceptr at;
 	uint64_t room, pitch;
@@ -132,7 +137,7 @@ static struct side side_of(const struct hal_device *device, const struct hal_ref
 
 	if (ref->space) {
 		side.room = cuda_space_resolve(ref->space, at, write, &side.at);
-	} else if ((side.room = cuda_pool_room(device, at))) {
+	} else if ((side.room = cuda_scratch_room(device, at))) {
 		side.at = at;
 	} else {
 		side.host = (uint8_t *)(uintptr_t)at;
@@ -259,7 +264,7 @@ static enum issued copy(struct hal_stream *s, struct hal_work *w)
 		return FAILED;
 	cuda_space_settle(&w->copy.dst, extent(width, height, w->copy.dst_pitch));
 	cuda_space_settle(&w->copy.src, extent(width, height, w->copy.src_pitch));
-	if (!w->copy.dst.space && !w->copy.src.space)
+	if (is_host(s->device, &w->copy.dst) && is_host(s->device, &w->copy.src))
 		return issue_check(s, NULL, "copy", issue_host_function(s, on_host, w));
 	if (w->copy.dst_pitch == width && w->copy.src_pitch == width) {
 		width *= height;

@@ -1,10 +1,10 @@
 /* sums.c: the arithmetic of collectives, and checksums, by kernels of the HAL's own
  * (kernels/sums.cu).
  *
- * A kernel finds device memory at its aliases and pinned memory where it lies. What lies elsewhere
- * in host memory goes through one of the pinned buffers (issue.c), a piece at a time: its first half
- * takes `a` and the result, its second half `b`. A piece ends where the device's chunks do. If the
- * GPU reaches none of the operands, the host adds them where they are.
+ * A kernel finds device memory at its aliases, and scratch memory where it lies. What lies in host
+ * memory goes through one of the pinned buffers (issue.c), a piece at a time: its first half
+ * takes `a` and the result, its second half `b`. A piece ends where the device's chunks do. If
+ * none of the operands is the GPU's, the host adds them where they are.
  *
  * Runs in the device thread; host functions run in the driver's and call nothing of it.
  */
@@ -173,7 +173,7 @@ static enum issued issue_piece(struct hal_stream *s, struct hal_work *w,
 	CUresult error;
 
 	for (uint32_t i = 0; i < count; i++) {
-		uint64_t addr = refs[i].addr + s->column, room = cuda_pool_room(s->device, addr);
+		uint64_t addr = refs[i].addr + s->column, room = cuda_scratch_room(s->device, addr);
 
 		if (refs[i].space) {
 			space = refs[i].space;
@@ -223,7 +223,7 @@ enum issued issue_sum(struct hal_stream *s, struct hal_work *w)
 				"the size of what is there");
 			return FAILED;
 		}
-		reached |= refs[i].space || cuda_pool_room(s->device, refs[i].addr);
+		reached |= refs[i].space || cuda_scratch_room(s->device, refs[i].addr);
 	}
 	if (!bytes)
 		return ALL;
