@@ -1,7 +1,8 @@
-/* elements.h: the element-wise arithmetic of collectives: one source for the host (reduce.c) and for
+/* elements.h: the element-wise arithmetic of collectives, of one source for the host (reduce.c) and
  * NVIDIA's GPUs (cuda/kernels/sums.cu), so that both leave the same bits.
  *
- * Who includes it defines LOOP(expression), which gives d[i] the expression's value for each i below `count` that is its own and returns true.
+ * Who includes it defines LOOP(expression): d[i] gets the expression's value for each i below
+ * `count` that is its own, and true is returned.
  *
  * Every result is rounded to the data type (to nearest, ties to even); half and bfloat16 go
  * through float, which is exact enough for one operation. The same bits on every machine: a NaN

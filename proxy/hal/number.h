@@ -1,5 +1,6 @@
 /* number.h: bits of floating-point numbers: half and bfloat16 to float and back (to nearest, ties
- * to even), and the one NaN that results have. The same on every machine.
+ * to even), and the one NaN that results have. The same on every machine. INLINE is what functions
+ * are declared as that the host and an NVIDIA GPU have of one source.
  */
 #ifndef RANKFOLD_NUMBER_H
 #define RANKFOLD_NUMBER_H
@@ -7,9 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __CUDACC__
-#define INLINE static __device__ inline
-#else
+#ifndef INLINE /* who compiles for a GPU has said */
 #define INLINE static inline
 #endif
 

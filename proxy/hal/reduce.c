@@ -1,5 +1,5 @@
-/* reduce.c: element-wise arithmetic of collectives (elements.h), for NCCL's data types, at places in
- * host memory that whoever runs such a work has found. */
+/* reduce.c: element-wise arithmetic of collectives (elements.h), for NCCL's data types, at places
+ * in host memory that whoever runs such a work has found. */
 #pragma GCC optimize("O3")
 #include <string.h>
 

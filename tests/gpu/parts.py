@@ -43,7 +43,7 @@ BEHAVIOUR: tuple[tuple[str, int, str], ...] = (
     ("programs/copies", 2, "/"), ("programs/fills", 2, "/"), ("programs/occupancy", 2, "/"),
     ("programs/threads", 2, "/"), ("programs/timing", 2, "/"), ("programs/device_facts", 2, "/"),
     ("programs/host_calls", 1, "/"), ("programs/errors", 1, "/"),
-    ("programs/parallel_algorithms", 1, "/"),
+    ("programs/refused_launches", 1, ""), ("programs/parallel_algorithms", 1, "/"),
     ("programs/sends_ahead", 2, "/ 20"), ("programs/large_state", 3, "8 96 3"),
     ("programs/out_of_memory", 2, "4"),
 )  # fmt: skip

@@ -13,8 +13,8 @@
  *
  * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own.
  *
- * sums.c has the HAL's own kernels, memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules, and
- * blas.c cuBLASLt, in the same library.
+ * memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules,
+ * sums.c the HAL's own kernels, and blas.c cuBLASLt, in the same library.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H

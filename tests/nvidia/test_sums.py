@@ -328,12 +328,12 @@ def test_scratch_memory_is_given_to_one_at_a_time(fake: Fake) -> None:
 
 # ---- the kernels ------------------------------------------------------------------------------
 
-TYPES = {
+TYPES: dict[str, type[Any]] = {
     "int8": np.int8, "uint8": np.uint8, "int32": np.int32, "uint32": np.uint32, "int64": np.int64,
     "uint64": np.uint64, "half": np.float16, "float": np.float32, "double": np.float64,
     "bfloat16": np.uint16,
 }  # fmt: skip
-ODD = {  # bits of numbers where rounding, signs and what is none matter
+ODD: dict[type[Any], list[int]] = {  # bits of numbers where rounding, signs and what is none matter
     np.float16: [0, 0x8000, 1, 0x83FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x7E01, 0xFFFF, 0x3C00],
     np.float32: [0, 1 << 31, 1, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0xFF800000,
                  0x7FC00001, 0xFFFFFFFF, 0x3F800000, 0x34000000],
@@ -349,7 +349,7 @@ def test_the_ptx_is_what_its_source_compiles_to() -> None:
     assert first.endswith(kernels_build.digest()), "`make gpu-ptx`"
 
 
-def mixed(kind: type, seed: int) -> np.ndarray[Any, Any]:
+def mixed(kind: type[Any], seed: int) -> np.ndarray[Any, Any]:
     """Numbers of a type: each odd one beside each other one, and random bits."""
     random = np.random.default_rng(seed)
     size = np.dtype(kind).itemsize

@@ -1,9 +1,10 @@
-// sums.cu: the element-wise arithmetic of collectives, and checksums, on the GPU (../sums.c), from the
-// source that the host's come from. `make gpu-ptx` compiles it after a change. One thread takes
+// sums.cu: the element-wise arithmetic of collectives, and checksums, on the GPU (../sums.c), from
+// the source that the host's come from. `make gpu-ptx` compiles it after a change. One thread takes
 // every (threads of the grid)-th element. All pointers are aligned to an element; d is a or b, or
 // overlaps neither.
 #include <stdint.h>
 
+#define INLINE static __device__ inline
 #include "../../checksum.h"
 
 #define LOOP(expression)                                                                           \
@@ -42,7 +43,8 @@ KERNELS(bfloat16, uint16_t)
 
 // Each block's share of the checksum of these bytes, of which the first is that of word `word` of
 // the whole: two words in `out`.
-extern "C" __global__ void checksum(const uint8_t *from, uint64_t bytes, uint64_t word, uint64_t *out)
+extern "C" __global__ void checksum(const uint8_t *from, uint64_t bytes, uint64_t word,
+                                    uint64_t *out)
 {
     __shared__ unsigned long long both[2];
     const uint64_t words = (bytes + 7) / 8, step = (uint64_t)gridDim.x * blockDim.x;
