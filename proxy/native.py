@@ -19,6 +19,7 @@ from rankfold import paths
 
 JOB_STATES = {1: "running", 2: "stopping", 3: "cut", 4: "saved", 5: "failed"}
 EVENT_MODULE, EVENT_FUNCTION, EVENT_JOB, EVENT_SAVED, EVENT_RACE, EVENT_ALARM = 1, 2, 3, 4, 5, 6
+EVENT_LOST = 7
 RACES = {"certain": 1, "possible": 2}  # enum proxy_races
 EXIT_CLEAN, EXIT_CRASHED, EXIT_REPLACED = 0, 1, 2
 

@@ -29,6 +29,7 @@ from rankfold.proxy.native import (
     EVENT_ALARM,
     EVENT_FUNCTION,
     EVENT_JOB,
+    EVENT_LOST,
     EVENT_MODULE,
     EVENT_RACE,
     EVENT_SAVED,
@@ -44,6 +45,7 @@ from rankfold.service import Outgoing, Request, Server
 
 log = area(__file__)
 
+LOST_S = 3.0  # after its device was lost, for programs to end of their errors, a proxy ends
 LOOK_S = 1.0  # how often to look whether a job moves at all
 MOVING = ("running", "stopping", "cut")  # a job that has met, between its barriers
 VALIDATE = 256  # collectives of a communicator from one comparison of contents to the next
@@ -71,6 +73,7 @@ class Proxy:
         self.jobs: dict[str, Job] = {}
         self.history: list[Message] = []
         self._next_id = 0
+        self.lost, self.lost_at = "", 0.0  # why the device serves nobody any more, and since when
         self.server = Server(
             options.socket,
             {
@@ -91,9 +94,11 @@ class Proxy:
         self.server.after(LOOK_S, self._look)
 
     def run(self) -> None:
-        """Serve until `shutdown`."""
+        """Serve until `shutdown`, or until the device is lost; then another proxy may have it."""
         log.info("device %s serves at %s", self.options.device, self.options.socket)
         self.server.run()
+        if self.lost:  # a kernel may run for ever: no driver waits for it
+            os._exit(1)
         self.pool.shutdown(cancel_futures=True)
         self.native.close()
         self.modules.close()
@@ -115,7 +120,7 @@ class Proxy:
         o = self.options
         return {
             "device": o.device, "type": o.type, "memory": o.memory, "pid": os.getpid(),
-            **self.native.status(), "trouble": self.modules.images.trouble,
+            **self.native.status(), "trouble": self.modules.images.trouble, "lost": self.lost,
             "jobs": [self._describe(job) for job in self.jobs.values()],
             "history": self.history,
         }  # fmt: skip
@@ -124,6 +129,8 @@ class Proxy:
         placement = Placement.read(request.message)
         if self.options.device not in placement.devices:
             raise ControlError("argument", f"{self.options.device} is not among the devices")
+        if self.lost:
+            raise ControlError("busy", f"{self.options.device} was lost and is started anew")
         old = self.jobs.get(placement.job)
         if old and old.placement.incarnation > placement.incarnation:
             what = f"{placement.job} was here in incarnation {old.placement.incarnation}"
@@ -390,6 +397,9 @@ class Proxy:
                 self.pool.submit(self._guarded, self._load_module, event, self._cc(job))
             elif event.kind == EVENT_FUNCTION:
                 self.pool.submit(self._guarded, self._load_function, event, self._cc(job))
+            elif event.kind == EVENT_LOST:
+                log.error("device %s is lost: %s", self.options.device, event.text)
+                self.lost, self.lost_at = event.text, time.monotonic()
             elif job and event.kind == EVENT_JOB:
                 self._follow(job, event)
             elif job and event.kind == EVENT_RACE:
@@ -438,9 +448,16 @@ class Proxy:
         for job in self.jobs.values():
             if job.opened:
                 self.native.hurry(job.id)
+        self._end_if_lost()
         if self.modules.images.due():
             self.pool.submit(self.modules.images.store)
         self.server.after(LOOK_S, self._look)
+
+    def _end_if_lost(self) -> None:
+        """For jobs that are still there it is as if their device had been killed: they go on from
+        where they were saved. The reconciler does not wait for that if there is none."""
+        if self.lost and time.monotonic() >= self.lost_at + LOST_S:
+            self.server.stop()
 
     def _answer_waits(self, job: Job) -> None:
         now = time.monotonic()

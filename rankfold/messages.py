@@ -205,7 +205,8 @@ class JobTold(Struct, frozen=True):
 
 class ProxyStatus(Struct, frozen=True):
     """`used`: resident chunks; `swap`: host memory that holds content which is not resident;
-    `history`: ranks of the last placements that ended; `trouble`: what keeps jobs from leaving.
+    `history`: ranks of the last placements that ended; `trouble`: what keeps jobs from leaving;
+    `lost`: why the device serves nobody any more, until another proxy has it.
     Counters are since the proxy began: `squashed` operations were done by another rank's; `spared`
     bytes were not moved in or out, because another rank had them here or the host had them already;
     `swapped_alike` of those that were, though another rank held the same at that address;
@@ -222,6 +223,7 @@ class ProxyStatus(Struct, frozen=True):
     history: list[RankGone] = []
     pid: Number = 0
     trouble: str = ""
+    lost: str = ""
     switches: Size = 0
     swapped_in: Size = 0
     swapped_out: Size = 0

@@ -154,7 +154,8 @@ def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:
         hello.device, True, hello.pid, status.type, status.memory, status.used, status.swap,
         tuple(_job(each) for each in status.jobs), {key: getattr(status, key) for key in counted},
         _kernels(status),
-        trouble=status.trouble, cc=hello.cc, speed=hello.speed, shares=status.shares,
+        trouble=status.trouble, lost=status.lost, cc=hello.cc, speed=hello.speed,
+        shares=status.shares,
     )  # fmt: skip
 
 

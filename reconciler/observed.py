@@ -78,6 +78,7 @@ class SeenDevice:
     kernels: Mapping[str, int] = field(default_factory=dict)  # "<job>/<rank>" → kernels run here
     silent_since: float | None = None
     trouble: str = ""  # what keeps jobs from leaving it
+    lost: str = ""  # why it serves nobody any more, until another proxy has it
     cc: str = "8.0"
     speed: float = 1.0
     shares: bool | None = None  # whether ranks may share there; None: it does not say

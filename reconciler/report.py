@@ -266,8 +266,8 @@ def devices_status(snap: Snapshot) -> list[Json]:
             entry["message"] = silence("its proxy", seen.silent_since, pid)
         elif not ready:
             entry["message"] = last_lines(snap.layout.proxy_file(name, ".log"), 1)
-        elif seen is not None and seen.trouble:
-            entry["message"] = seen.trouble
+        elif seen is not None and (seen.lost or seen.trouble):
+            entry["message"] = seen.lost or seen.trouble
         found.append(entry)
     return found
 

@@ -43,6 +43,7 @@ enum proxy_event_kind {
 	/* bytes were written to the images; text says why a save failed */
 	PROXY_EVENT_RACE = 5,  /* two accesses of the rank that nothing orders; data is a text */
 	PROXY_EVENT_ALARM = 6, /* contents of the job that should be equal are not: text */
+	PROXY_EVENT_LOST = 7,  /* the device serves nobody any more: text; once */
 };
 struct proxy_event {
 	uint32_t kind;

@@ -119,6 +119,9 @@ struct hal {
 
 	int (*device_open)(const struct hal_config *, struct hal_device **);
 	void (*device_close)(struct hal_device *); /* waits for its worker threads */
+	/* Why the device serves nobody any more, as a line for people; NULL: it does. An entry that
+	 * is NULL: it always will. All its spaces have failed then, and all work counts as done. */
+	const char *(*device_lost)(const struct hal_device *);
 	/* Devices of one type that have the same number here leave the same bits where they run the
 	 * same kernel or product on the same bits. Of others nobody knows. */
 	uint64_t (*arithmetic)(const struct hal_device *);

@@ -83,9 +83,11 @@ class Index:
         return not any(j.state in HOLDING for j in seen.jobs) and device not in self.held
 
     def is_as_described(self, device: str) -> bool:
-        """A pool has it, its proxy answers, and it is what its pool says."""
+        """A pool has it, its proxy answers, it works, and it is what its pool says."""
         wanted, seen = self.devices.get(device), self.seen(device)
-        return wanted is not None and seen is not None and seen.ready and not differs(wanted, seen)
+        if wanted is None or seen is None or not seen.ready or seen.lost:
+            return False
+        return not differs(wanted, seen)
 
     def is_eligible(self, device: str, job: Job, record: Record) -> bool:
         """Whether a job may be put on a device, free or not."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from rankfold.reconciler.actions import Action, Discard, StartProxy, StopProxy
 from rankfold.reconciler.plan.index import Index, differs
 
+OTHER = "its pool describes another device now"
+
 
 def tend(index: Index) -> tuple[list[Action], bool]:
     """Start the proxies of desired devices, stop the others when they are free.
@@ -20,10 +22,11 @@ def tend(index: Index) -> tuple[list[Action], bool]:
             ready = False
         elif not seen.ready:
             ready = False
-        elif differs(device, seen):
+        elif seen.lost or differs(device, seen):
             ready = False
             if index.is_free(name):
-                actions.append(StopProxy(name, "its pool describes another device now"))
+                why = f"it was lost: {seen.lost}" if seen.lost else OTHER
+                actions.append(StopProxy(name, why))
     for name, seen in index.observed.devices.items():
         for there in seen.jobs:
             if there.state != "saved" and _is_unknown(index, there.job):

@@ -9,7 +9,7 @@ from pathlib import Path
 import cuda
 import pytest
 
-from support.command import Rankfold
+from support.command import Rankfold, Specs
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
 
@@ -133,6 +133,50 @@ def test_a_gpu_that_is_not_there_is_said(rankfold: Rankfold) -> None:
     assert "there is no GPU 0" not in rankfold("status", "-o", "json")
     (folder / "pool.yaml").write_text(POOL.replace("count: 2", "count: 1"))
     rankfold("apply", "-f", str(folder), "--wait")
+
+
+@pytest.fixture
+def specs(state: State) -> Specs:
+    made = Specs(state.folder / "specs")
+    made.write("pool.yaml", POOL.replace("count: 2", "count: 1"))
+    return made
+
+
+FAULTY = PROGRAM.parent / "faulty.cu"
+OVER = ("Succeeded", "Failed")
+
+
+def test_a_gpu_whose_context_has_ended_is_there_for_the_next_job(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    """A kernel's fault ends it for good. The job whose kernel it was fails with its own error; the
+    next one gets the GPU from a proxy that has been started anew, and loses nothing."""
+    program, file = str(cuda.build(FAULTY)), str(specs.folder / "faulted")
+    specs.program([program, file], "faulty", extra="restart: {maxRestarts: 0}")
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: rankfold.job("faulty")["phase"] == "Failed")
+    assert "cudaErrorIllegalAddress" in rankfold.job("faulty")["message"]
+    assert rankfold("logs", "faulty").startswith("cudaErrorIllegalAddress\n")
+    specs.program([str(cuda.build(PROGRAM)), "8"], "next")
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: rankfold.job("next")["phase"] in OVER)
+    assert rankfold.job("next")["phase"] == "Succeeded"
+    assert not rankfold.job("next")["restarts"]
+    assert rankfold("logs", "next").count("step 7 data") == 1
+
+
+@pytest.mark.parametrize("stays", [[], ["stays"]], ids=["ends", "takes no notice"])
+def test_a_job_goes_on_after_a_fault_on_a_gpu(
+    rankfold: Rankfold, specs: Specs, stays: list[str]
+) -> None:
+    """Also one whose program takes no notice: its proxy does not stay for it."""
+    program, file = str(cuda.build(FAULTY)), str(specs.folder / "faulted")
+    specs.program([program, file, *stays], "faulty", extra="restart: {maxRestarts: 1}")
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: rankfold.job("faulty").get("phase") in OVER)
+    job = rankfold.job("faulty")
+    assert (job["phase"], job["restarts"]) == ("Succeeded", 1), job["message"]
+    assert rankfold("logs", "faulty") == "cudaSuccess\n"
 
 
 POOL = """\

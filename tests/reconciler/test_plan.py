@@ -70,7 +70,7 @@ def test_any_sequence_of_wishes_converges_and_then_nothing_is_left_to_do(
             place.turn()
     planned = place.converge()
     again = place.plan()
-    assert again.actions == () and again.targets == planned.targets
+    assert place.wanted(again) == [] and again.targets == planned.targets
 
     for each in rounds[-1]:
         record = place.records.get(each.name)
@@ -205,7 +205,38 @@ def test_what_hangs_is_left_alone_and_everything_goes_on_afterwards(
                 gained = set(target) - held.get(name, frozenset())
                 assert not gained & (place.silent | place.in_flight), "it is not seen free"
     place.silent = place.in_flight = frozenset()
-    assert place.converge().actions == ()
+    assert place.wanted(place.converge()) == []
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 4), st.integers(1, 3), st.data())
+def test_a_device_that_is_lost_gets_another_proxy_and_its_jobs_go_on(
+    devices: int, jobs: int, data: st.DataObject
+) -> None:
+    """`Fleet` sees to it that nothing is placed there; its proxy ends sooner or later."""
+    made = [replace(job(f"j{n}", 1, 1, n), max_restarts=99) for n in range(jobs)]
+    place = fleet(devices, *made)
+    for _ in range(data.draw(st.integers(1, 30))):
+        place.turn()
+        up = sorted(name for name, seen in place.devices.items() if seen.ready and not seen.lost)
+        if data.draw(st.booleans()) and up:
+            place.break_down(data.draw(st.sampled_from(up)), data.draw(st.integers(0, 4)))
+    planned = place.converge()
+    assert place.wanted(planned) == [] and not any(seen.lost for seen in place.devices.values())
+    steps = sorted(place.records[f"j{n}"].step for n in range(jobs) if f"j{n}" in place.records)
+    assert steps.count("placed") == min(devices, jobs) and "ended" not in steps
+
+
+def test_a_device_that_is_lost_and_free_is_not_waited_for() -> None:
+    place = fleet(2)
+    place.converge()
+    place.break_down("local/soft-1", 99)
+    stops = [each for each in place.turn().actions if isinstance(each, actions.StopProxy)]
+    assert [(each.device, each.reason) for each in stops] == [
+        ("local/soft-1", "it was lost: its context has ended")
+    ]
+    place.converge()
+    assert not place.devices["local/soft-1"].lost
 
 
 # ---- single rules ----------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class Fleet:
     pids: int = 0  # the last that a proxy got
     placed: int = 0  # how often a job was placed
     failing: frozenset[str] = frozenset()  # devices that are bad: their proxy does not start
+    lost: dict[str, int] = field(default_factory=dict)  # devices, and in how many turns they end
     silent: frozenset[str] = frozenset()  # devices whose proxy hangs
     in_flight: frozenset[str] = frozenset()  # subjects of actions that are not over
     work: dict[str, int] = field(default_factory=dict)  # that each job's ranks have done
@@ -92,8 +93,9 @@ class Fleet:
         """Until the planner has nothing left to do but to start what does not start."""
         for _ in range(turns):
             before = (dict(self.devices), dict(self.ranks), dict(self.transfers))
-            planned = self.turn()
-            if not self.wanted(planned) and before == (self.devices, self.ranks, self.transfers):
+            planned, ending = self.turn(), bool(self.lost)
+            after = (self.devices, self.ranks, self.transfers)
+            if not self.wanted(planned) and not ending and before == after:
                 return planned
         raise AssertionError(f"still acting after {turns} turns: {planned.actions}")
 
@@ -118,6 +120,10 @@ class Fleet:
             if name not in stopping[1:]:
                 jobs = tuple(replace(j, state=next_state.get(j.state, j.state)) for j in jobs)
             self.devices[name] = replace(device, ready=True, jobs=jobs)
+        for name in list(self.lost):
+            self.lost[name] -= 1
+            if self.lost[name] < 0:
+                self.lose(name)
         for name in self.records:
             if self.works(name):
                 self.work[name] = self.work.get(name, 0) + 1
@@ -161,6 +167,12 @@ class Fleet:
     def lose(self, device: str) -> None:
         """Its proxy is killed: everything on it is gone."""
         self.devices.pop(device, None)
+        self.lost.pop(device, None)
+
+    def break_down(self, device: str, turns: int) -> None:
+        """It serves nobody any more, and its proxy ends after so many turns."""
+        self.devices[device] = replace(self.devices[device], lost="its context has ended")
+        self.lost[device] = turns
 
     # ---- actions
 
@@ -177,7 +189,7 @@ class Fleet:
                 )  # fmt: skip
             case actions.StopProxy(name):
                 assert not self.jobs_on(name), "stopped under a job"
-                del self.devices[name]
+                self.lose(name)
             case actions.Start():
                 self.start(action)
             case actions.Place():
@@ -256,6 +268,7 @@ class Fleet:
             self.drop_dump(action.job)
         if record.step != "placing":
             assert action.epoch > record.epoch
+            assert not self.lost.keys() & set(devices), "placed where nobody is served"
             self.placed += 1
             for name in devices:
                 assert self.devices[name].ready, "placed on a device that does not answer"

@@ -78,6 +78,7 @@ struct proxy {
 	bool unprepared;    /* api.c: no rank's memory comes before its turn, */
 	uint64_t validate;  /* and at which collectives contents are compared; 0: never */
 	bool opaque;        /* api.c: nothing is said of kernels */
+	bool told_lost;     /* loop.c: PROXY_EVENT_LOST */
 	struct checks checks;
 
 	struct ask *asks; /* ask.c */

@@ -39,6 +39,18 @@ static void check(const struct proxy *p)
 #endif
 }
 
+static void look_at_device(struct proxy *p)
+{
+	const char *why = p->hal->device_lost ? p->hal->device_lost(p->device) : NULL;
+	struct proxy_event e = {.kind = PROXY_EVENT_LOST};
+
+	if (!why || p->told_lost)
+		return;
+	p->told_lost = true;
+	snprintf(e.text, sizeof e.text, "%s", why);
+	post_event(p, &e);
+}
+
 void loop_turn(struct proxy *p)
 {
 	mailbox_run_calls(p);
@@ -52,6 +64,7 @@ void loop_turn(struct proxy *p)
 	moved |= memory_turn(&p->memory);
 	slice_turn(p);
 	lost_turn(p);
+	look_at_device(p);
 	for (struct job *j = p->jobs; j; j = j->next)
 		job_turn(j);
 	/* What was asked of memory or transfers since they had their turn needs another one. */

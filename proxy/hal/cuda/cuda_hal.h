@@ -178,6 +178,7 @@ struct hal_device {
 extern struct hal_device *_Atomic cuda_open_device; /* of this process: the window is one */
 int cuda_device_open(const struct hal_config *, struct hal_device **);
 void cuda_device_close(struct hal_device *);
+const char *cuda_device_lost(const struct hal_device *);
 uint64_t cuda_arithmetic(const struct hal_device *);
 int cuda_chunk_create(struct hal_device *, uint32_t *chunk);
 void cuda_chunk_destroy(struct hal_device *, uint32_t chunk);

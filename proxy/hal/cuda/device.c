@@ -285,6 +285,11 @@ int cuda_device_open(const struct hal_config *config, struct hal_device **out)
 	return error;
 }
 
+const char *cuda_device_lost(const struct hal_device *device)
+{
+	return atomic_load(&device->lost) ? device->lost_text : NULL;
+}
+
 /* The driver's compiler makes machine code of PTX for this kind of GPU; cuBLASLt chooses by its
  * size, too. */
 uint64_t cuda_arithmetic(const struct hal_device *device)

@@ -378,6 +378,7 @@ __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.type = "nvidia",
 	.device_open = cuda_device_open,
 	.device_close = cuda_device_close,
+	.device_lost = cuda_device_lost,
 	.arithmetic = cuda_arithmetic,
 	.chunk_create = cuda_chunk_create,
 	.chunk_destroy = cuda_chunk_destroy,
