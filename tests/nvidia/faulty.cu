@@ -1,6 +1,6 @@
 // faulty.cu: a kernel that touches what is not there, which ends a GPU's context for all its ranks.
-// Arguments: a file that is made first, and if it is there already, nothing is wrong; and `stays`, if
-// the program takes no notice.
+// Arguments: a file that is made first, and if it is there already, nothing is wrong; and `stays`,
+// if the program takes no notice.
 #include "../programs/common.h"
 
 extern "C" __global__ void increment(uint32_t *data, uint32_t n)

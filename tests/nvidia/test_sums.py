@@ -359,6 +359,27 @@ def mixed(kind: type[Any], seed: int) -> np.ndarray[Any, Any]:
     return np.concatenate([pairs, bits]).view(kind)
 
 
+@pytest.mark.parametrize("name", list(TYPES))
+def test_each_type_has_its_own_kernels(fake: Fake, name: str) -> None:
+    """On the device, in its memory, as in the host's; of a thousand odd numbers."""
+    a, b = mixed(TYPES[name], 1), mixed(TYPES[name], 2)
+    dtype, out = list(TYPES).index(name), np.zeros_like(a)
+    with Device(hal="nvidia") as device:
+        space = device.space()
+        at_a, at_b = put(space, a), put(space, b)
+        at = space.handle, space.alloc(a.nbytes)
+        for op in range(4):
+            for dst, left, right in ((at, at_a, at_b), (host(out), host(a), host(b))):
+                work = reduction(device, dst, left, right, len(a), dtype)
+                work.reduce.op = op
+                device.run(work)
+            assert space.read(at[1], len(a), a.dtype).tobytes() == out.tobytes(), op
+        for dst, src in ((at, at_a), (host(out), host(a))):
+            device.run(scaling(device, dst, src, len(a), dtype, 3))
+        assert space.read(at[1], len(a), a.dtype).tobytes() == out.tobytes()
+        space.check()
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loader]:
     folder = tmp_path_factory.mktemp("sums")
