@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import cuda
@@ -81,3 +82,17 @@ def test_exhausted_memory_is_the_api_s_error_and_does_not_depend_on_the_placemen
         command = [str(cuda.build(cuda.PROGRAMS / "out_of_memory.cu")), "4"]
         spread = finish(fleet.start("spread", command, [0, 1], memory=32 * MiB))
         assert finish(fleet.start("folded", command, [0, 0], memory=32 * MiB)) == spread
+
+
+def test_a_collective_that_fails_with_a_rank_names_it_and_why(state: State) -> None:
+    """What the rank gives is being added up when one of its kernels faults."""
+    with Fleet(state, memory=512 * MiB) as fleet:
+        start(fleet, "fault_amid_sum", [0, 0])
+
+        def failed() -> str:
+            (told,) = fleet.status(fleet.names[0])["jobs"]
+            return told["reason"] if told["state"] == "failed" else ""
+
+        reason = until(failed, 60, "the job has failed")
+        assert reason.startswith("rank 0 has failed: _Z3putPi: an address outside of device memory")
+        assert re.search(r"; with it error 2 .* AllReduce of 16777216 float32", reason), reason

@@ -197,7 +197,24 @@ static void io_completed(void *arg, uint32_t rank, uint64_t comm, uint64_t ticke
 		collective_told(j->ranks[rank], ticket, error);
 }
 
-static void io_failed(void *arg, const char *text) { job_fail(arg, text); }
+/* Sums and copies fail with the rank whose memory they are of: then that is why. */
+static void io_failed(void *arg, const char *text)
+{
+	struct job *j = arg;
+	char own[256] = "", why[sizeof j->reason];
+
+	for (uint32_t n = 0; n < j->world_size; n++) {
+		struct rank *r = j->ranks[n];
+
+		if (!r || !r->memory.space ||
+		    !j->proxy->hal->space_error(r->memory.space, own, sizeof own))
+			continue;
+		snprintf(why, sizeof why, "rank %u has failed: %s; with it %.200s", n, own, text);
+		job_fail(j, why);
+		return;
+	}
+	job_fail(j, text);
+}
 
 static void io_send(void *arg, uint32_t to, const struct peer_message *m)
 {
