@@ -179,6 +179,25 @@ def test_a_job_goes_on_after_a_fault_on_a_gpu(
     assert rankfold("logs", "faulty") == "cudaSuccess\n"
 
 
+@pytest.mark.slow
+def test_a_kernel_that_never_ends_costs_its_job_and_no_gpu(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    """No driver ends one kernel. When its job is cancelled it has 10 s, and then goes with the
+    context and the proxy; the next job gets another."""
+    specs.program([str(cuda.build(PROGRAM.parent / "endless.cu"))], "endless")
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    rankfold.until(lambda: "waits" in rankfold("logs", "endless"))
+    rankfold("cancel", "endless", "--override")
+    rankfold.until(lambda: rankfold.job("endless")["phase"] == "Failed")
+    assert "cancelled" in rankfold.job("endless")["message"]
+    specs.program([str(cuda.build(PROGRAM)), "8"], "next")
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: rankfold.job("next").get("phase") in OVER)
+    job = rankfold.job("next")
+    assert (job["phase"], job["restarts"]) == ("Succeeded", 0), job["message"]
+
+
 POOL = """\
 apiVersion: rankfold/v1alpha1
 kind: Pool
