@@ -177,7 +177,7 @@ class Launcher:
         status = reaped.get(self.started.pid) if self.started else None
         if status is not None and not self.rest.ending:
             exit_status = os.waitstatus_to_exitcode(status)
-            self.rest.after_copying(lambda: self._end_of_rank(exit_status))
+            self.rest.beside.before_end(lambda: self._end_of_rank(exit_status))
         for pid, how in reaped.items():
             if self.exit_status is None:
                 self.workers.ended(pid, how)
@@ -341,7 +341,7 @@ class Launcher:
         signum = request.message.signum
         if signum not in signal.valid_signals():
             raise ControlError("argument", f"there is no signal {signum!r}")
-        self.rest.after_copying(lambda: process.signal_all(signum, self.namespaced))
+        self.rest.beside.before_end(lambda: process.signal_all(signum, self.namespaced))
         return {}
 
     def _end_empty(self, _request: Request[messages.End]) -> Message:

@@ -9,10 +9,9 @@ was killed over is ended: nobody knows what of it is CRIU's.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +32,7 @@ from rankfold.interpose.launcher import (
     sockets,
     undumpable,
 )
+from rankfold.interpose.launcher.beside import Beside
 from rankfold.interpose.launcher.config import Config
 from rankfold.interpose.launcher.standing import Standing
 from rankfold.interpose.launcher.stuck import Stuck
@@ -43,8 +43,6 @@ from rankfold.service import Request
 
 log = area(__file__)
 
-_COPY_NICE = 10  # who copies beside the rank gives way to it,
-_COPY_AFTER_S = 0.1  # and to the other ranks, which still stand
 HINDRANCES_MAX = 3  # that are named
 
 
@@ -79,9 +77,12 @@ class Rest:
 
     def __init__(self, held: Held, name: str, libraries: Callable[[], tuple[str, ...]]):
         self.held, self.preload = held, libraries
-        self.standing = Standing(
-            name, held.workers, held.touched, lambda s, then: self.held.server.after(s, then)
-        )
+
+        def after(seconds: float, then: Callable[[], None]) -> None:
+            self.held.server.after(seconds, then)
+
+        self.standing = Standing(name, held.workers, held.touched, after)
+        self.beside = Beside(held.workers, held.touched, after, self._snapshot_again)
         self.trouble: str | None = None  # why the rank had to be ended
         self._busy = ""  # what is being done
         self._waiting: list[Request[Any]] = []  # for that
@@ -89,7 +90,6 @@ class Rest:
         self._given_up = ""  # on it, and why
         self._written: tuple[str, int] | None = None  # folder and bytes, since it is frozen
         self._restored = ""  # folder, likewise
-        self._copying: _Copying | None = None
         self._amiss: Message = {}  # what the restore has said of files
         self._script = -1  # CRIU's, once it was needed
         self._wall: sockets.Wall | None = None
@@ -128,10 +128,8 @@ class Rest:
 
     def _refuse_all(self, error: ControlError) -> None:
         self.standing.refuse(error)
+        self.beside.refuse(error)
         waiting, self._waiting = self._waiting, []
-        if self._copying:
-            waiting += self._copying.then
-            self._copying.then = []
         for request in waiting:
             request.refuse(error)
 
@@ -158,9 +156,7 @@ class Rest:
         self._written, self._restored = None, ""
         self._open_wall()
         self.standing.go_on()
-        if self._copying:
-            self._copying.let_go = True
-            self.held.server.after(_COPY_AFTER_S, self._copy_beside)
+        self.beside.let_go()
         return {}
 
     def _examine(self, request: Request[messages.Examine]) -> Message | None:
@@ -195,11 +191,9 @@ class Rest:
             raise ControlError("running", f"rank {self.held.config.rank} runs: freeze it first")
         if self._written and self._written[0] == folder and os.path.exists(folder):
             return {"bytes": self._written[1]}
-        if self._copying and self._copying.let_go:
-            self._copying.then.append(request)
-            self._copy_beside()
+        if self.beside.holds_up(request):
             return None
-        self._forget_copying()  # of a snapshot that this one takes the place of
+        self.beside.forget()  # of a snapshot that this one takes the place of
         self._need_criu()
         if trouble := self.held.touched.trouble():
             raise ControlError("undumpable", f"rank {self.held.config.rank}: {trouble}")
@@ -256,7 +250,7 @@ class Rest:
                 self._written = (folder, result["bytes"])
                 try:
                     if snapshots.waits_for_image(folder):
-                        self._copying = _copying(folder, self.held.image)
+                        self.beside.expect(folder, self.held.image)
                 except OSError as error:
                     with contextlib.suppress(OSError):
                         snapshots.release(self.held.image)
@@ -269,64 +263,15 @@ class Rest:
 
         self.standing.again(still, loose)
 
-    def _copy_beside(self) -> None:
-        """The image of the snapshot, while the rank goes on."""
-        copying = self._copying
-        if copying is None or copying.begun:
-            return
-        copying.begun = True
-
-        def copied(told: Message | None) -> None:
-            if told is None or "message" in told:
-                why = (told or {}).get("message") or "who copied was killed"
-                log.warning("%s: %s", copying.folder, why)
-            self.held.touched.read()
-            self.held.touched.beside.clear()
-            self._copied(copying)
-
+    def _snapshot_again(self, request: Request[messages.Snapshot]) -> None:
+        """One that has waited for the copy of another's image."""
         try:
-            pid = self.held.workers.start(lambda: _copied(copying.folder, copying.image), copied)
-        except OSError as error:
-            copied({"message": str(error)})
-            return
-        self.held.touched.beside.add(pid)
-        work = Stuck(lambda: {pid})
-
-        def look() -> None:
-            if self._copying is not copying:
-                return
-            if work.look():
-                os.kill(pid, process.KILL)
-            self.held.server.after(work.pause_s, look)
-
-        look()
-
-    def _forget_copying(self) -> None:
-        if self._copying:
-            os.close(self._copying.lock)
-            os.close(self._copying.image)
-            self._copying = None
-
-    def after_copying(self, then: Callable[[], None]) -> None:
-        """What ends the rank waits until nobody copies its image: that is not lost with it."""
-        if self._copying is None:
-            then()
+            result = self._snapshot(request)
+        except ControlError as error:
+            request.refuse(error)
         else:
-            self._copying.ends.append(then)
-            self._copy_beside()
-
-    def _copied(self, copying: _Copying) -> None:
-        self._forget_copying()
-        for end in copying.ends:
-            end()
-        for request in copying.then:
-            try:
-                result = self._snapshot(request)
-            except ControlError as error:
-                request.refuse(error)
-            else:
-                if result is not None:
-                    request.reply(**result)
+            if result is not None:
+                request.reply(**result)
 
     # ---- away with it -------------------------------------------------------------------
 
@@ -337,13 +282,13 @@ class Rest:
             return {}
         self._refuse_all(ControlError("vacated", "the rank was ended meanwhile"))
         self._begin("vacate", request)
-        self.after_copying(lambda: self._end_all(lambda: self._answer({})))
+        self.beside.before_end(lambda: self._end_all(lambda: self._answer({})))
         return None
 
     def _end_all(self, then: Callable[[], None]) -> None:
         """End all processes below us, and go on when they are gone."""
         self.held.workers.forget()
-        self._forget_copying()
+        self.beside.forget()
         self._when_gone = then
         process.signal_all(process.KILL, self.held.namespaced)
         self.children_ended()
@@ -558,30 +503,6 @@ _UNPRIVILEGED = (
 )
 
 
-@dataclass
-class _Copying:
-    """An image is copied beside its rank, or will be. `then` are snapshots that wait for it to be
-    over, `ends` what ends the rank."""
-
-    folder: str
-    image: int  # a descriptor
-    lock: int  # a descriptor of the folder: who wants the snapshot whole waits for the lock
-    let_go: bool = False  # the rank
-    begun: bool = False
-    then: list[Request[messages.Snapshot]] = field(default_factory=list)
-    ends: list[Callable[[], None]] = field(default_factory=list)
-
-
-def _copying(folder: str, image: int) -> _Copying:
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _Copying(folder, os.dup(image), lock)
-    except OSError:
-        os.close(lock)
-        raise
-
-
 def _connections(about: snapshots.About) -> list[sockets.Connection]:
     return [sockets.Connection(*each) for each in about.connections]
 
@@ -617,15 +538,6 @@ def _written(
         return {"code": "failed", "message": str(error)}
     finally:
         calls.put_back()
-
-
-def _copied(folder: str, image: int) -> Message:
-    try:
-        os.nice(_COPY_NICE)
-        snapshots.copy_held(folder, image)
-    except OSError as error:
-        return {"message": str(error)}
-    return {}
 
 
 def _prepared(

@@ -1,0 +1,154 @@
+"""The image of a snapshot, copied while its rank goes on.
+
+A snapshot need not wait for the rank's device memory, which lies in an image that the launcher
+holds: what is overwritten there meanwhile is set aside (held.py). A process of our own copies it,
+gives way to the ranks, and is killed if it gets no further; the snapshot is lost then, and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rankfold import messages
+from rankfold.control import ControlError, Message
+from rankfold.interpose.launcher import process, snapshots
+from rankfold.interpose.launcher.stuck import Stuck
+from rankfold.interpose.launcher.touched import Touched
+from rankfold.interpose.launcher.workers import Workers
+from rankfold.log import area
+from rankfold.service import Request
+
+log = area(__file__)
+
+NICE = 10  # who copies gives way to the rank,
+AFTER_S = 0.1  # and to the other ranks, which still stand
+
+
+@dataclass
+class _Copy:
+    """What is copied, or will be. `waiting` are snapshots that come behind it, `ends` what ends the
+    rank."""
+
+    folder: str
+    image: int  # a descriptor
+    lock: int  # a descriptor of the folder: who wants the snapshot whole waits for the lock
+    let_go: bool = False  # the rank
+    begun: bool = False
+    waiting: list[Request[messages.Snapshot]] = field(default_factory=list)
+    ends: list[Callable[[], None]] = field(default_factory=list)
+
+
+class Beside:
+    """One image at a time. `after`: calls a function when so many seconds are over; `again`: takes
+    up a snapshot that has waited."""
+
+    def __init__(
+        self, workers: Workers, touched: Touched,
+        after: Callable[[float, Callable[[], None]], None],
+        again: Callable[[Request[messages.Snapshot]], None],
+    ):  # fmt: skip
+        self._workers, self._touched, self._after, self._again = workers, touched, after, again
+        self._now: _Copy | None = None
+
+    def expect(self, folder: str, image: int) -> None:
+        """The snapshot there lacks the image: it is copied once the rank goes on. Raises
+        OSError."""
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._now = _Copy(folder, os.dup(image), lock)
+        except OSError:
+            os.close(lock)
+            raise
+
+    def let_go(self) -> None:
+        """The rank goes on."""
+        if self._now:
+            self._now.let_go = True
+            self._after(AFTER_S, self._begin)
+
+    def holds_up(self, request: Request[messages.Snapshot]) -> bool:
+        """Whether another snapshot comes behind this one: then it does so by itself."""
+        if self._now is None or not self._now.let_go:
+            return False
+        self._now.waiting.append(request)
+        self._begin()
+        return True
+
+    def before_end(self, then: Callable[[], None]) -> None:
+        """What ends the rank waits until nobody copies its image: that is not lost with it."""
+        if self._now is None:
+            then()
+        else:
+            self._now.ends.append(then)
+            self._begin()
+
+    def refuse(self, error: ControlError) -> None:
+        """Snapshots that wait."""
+        if self._now:
+            waiting, self._now.waiting = self._now.waiting, []
+            for request in waiting:
+                request.refuse(error)
+
+    def forget(self) -> None:
+        """The snapshot stays as it is, without the image."""
+        if self._now:
+            os.close(self._now.lock)
+            os.close(self._now.image)
+            self._now = None
+
+    def _begin(self) -> None:
+        copy = self._now
+        if copy is None or copy.begun:
+            return
+        copy.begun = True
+
+        def copied(told: Message | None) -> None:
+            if told is None or "message" in told:
+                why = (told or {}).get("message") or "who copied was killed"
+                log.warning("%s: %s", copy.folder, why)
+            self._touched.read()
+            self._touched.beside.clear()
+            self._over(copy)
+
+        try:
+            pid = self._workers.start(lambda: _copied(copy.folder, copy.image), copied)
+        except OSError as error:
+            copied({"message": str(error)})
+            return
+        self._touched.beside.add(pid)
+        self._watch(copy, pid)
+
+    def _watch(self, copy: _Copy, pid: int) -> None:
+        """Kill who copies once it gets no further."""
+        work = Stuck(lambda: {pid})
+
+        def look() -> None:
+            if self._now is not copy:
+                return
+            if work.look():
+                os.kill(pid, process.KILL)
+            self._after(work.pause_s, look)
+
+        look()
+
+    def _over(self, copy: _Copy) -> None:
+        self.forget()
+        for end in copy.ends:
+            end()
+        for request in copy.waiting:
+            self._again(request)
+
+
+def _copied(folder: str, image: int) -> Message:
+    """In a process of its own."""
+    try:
+        os.nice(NICE)
+        snapshots.copy_held(folder, image)
+    except OSError as error:
+        return {"message": str(error)}
+    return {}
