@@ -141,6 +141,51 @@ def test_no_part_hides_the_others(check: ModuleType, monkeypatch: pytest.MonkeyP
     assert "Fake GPU 0" in report(check)["gpu"]
 
 
+def test_parts_behind_the_first_run_beside_each_other(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each of these waits for what the other makes; all are in the report."""
+    monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(build()))
+    waits = "touch {0}; until [ -e {1} ]; do sleep 0.01; done".format
+    commands = {
+        "alone": ["sh", "-c", f"[ ! -e {tmp_path}/a ]"],
+        "a": ["sh", "-c", waits(tmp_path / "a", tmp_path / "b")],
+        "b": ["sh", "-c", waits(tmp_path / "b", tmp_path / "a")],
+    }
+    real = check.guarded
+    monkeypatch.setattr(parts, "PARTS", dict.fromkeys(["a", "b", "alone"], (None, 60.0)))
+    monkeypatch.setattr(parts, "SIDE_BY_SIDE", {"a", "b"})
+    monkeypatch.setattr(check, "BESIDE", 2)
+    monkeypatch.setattr(
+        check, "guarded",
+        lambda name, command, limit: real(name, commands.get(name, command), limit),
+    )  # fmt: skip
+    assert check.check("") == 0
+    names = [part["name"] for part in report(check)["parts"]]
+    assert names[0] == "alone" and sorted(names) == ["a", "alone", "b"]
+
+
+def test_a_part_that_hangs_ends_in_time_to_say_what_its_processes_said(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, time\n"
+        "from gpu import check, parts\n"
+        "check.LAST_WORDS_S = 59.0\n"
+        f"parts.tempfile.mkdtemp = lambda **_: {str(tmp_path)!r}\n"
+        f"log = pathlib.Path({str(tmp_path)!r}, 's/proxies/x.log')\n"
+        "def hangs():\n"
+        "    with parts.fleet():\n"
+        "        log.parent.mkdir(parents=True)\n"
+        "        log.write_text('no room here')\n"
+        "        time.sleep(60)\n"
+        "parts.PARTS['hangs'] = (hangs, 60.0)\n"
+        "check.one_part('hangs', 60.0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": "tests"}, cwd=parts.ROOT)  # fmt: skip
+    assert done.returncode == 1 and "not over after 1 s" in done.stderr
+    assert "---- proxies/x.log\nno room here" in done.stdout
+
+
 def test_what_there_is_no_time_for_was_not_run_and_is_no_success(
     check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
