@@ -58,7 +58,7 @@ class Proxy:
     def __init__(self, options: argparse.Namespace):
         self.options = options
         major, minor = (int(part) for part in options.cc.split("."))
-        unasked = "0" if options.type == "nvidia" else "1"  # not seen on a GPU yet
+        unasked = "0" if options.type == "nvidia" else "1"  # it saves no time there yet
         self.native = Native(
             options.type, options.memory, (major, minor), options.speed, options.workers,
             _quantum_ns(), index=options.index,
