@@ -1,7 +1,7 @@
 # The device proxy's native half: core and all kinds of devices in one library.
 PROXY_LIB := $(BUILD)/lib/librankfold-proxy.so
 PROXY_SRC := $(wildcard proxy/core/*.c proxy/core/*/*.c proxy/hal/*.c proxy/hal/*/*.c)
-PROXY_OBJ := $(PROXY_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/proxy/hal/cuda/kernels/image.o
+PROXY_OBJ := $(PROXY_SRC:%.c=$(BUILD)/obj/%.o)
 PROXY_API := $(BUILD)/include/proxy.h
 NATIVE += $(PROXY_LIB) $(PROXY_API)
 
@@ -9,11 +9,8 @@ $(BUILD)/obj/proxy/%.o: proxy/%.c
 	@mkdir -p $(@D)
 	$(call SAY,CC,$<) $(CC) $(CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
-$(BUILD)/obj/proxy/hal/cuda/kernels/image.o: proxy/hal/cuda/kernels/image.S proxy/hal/cuda/kernels/sums.ptx
-	@mkdir -p $(@D)
-	$(call SAY,AS,$<) $(CC) $(CFLAGS) -c $< -o $@
-
 # The PTX is committed, so that only who changes its source needs nvcc.
+$(BUILD)/obj/proxy/hal/cuda/kernels.o: proxy/hal/cuda/kernels/sums.ptx
 .PHONY: gpu-ptx
 gpu-ptx: $(VENV_READY) ## the NVIDIA HAL's kernels as PTX, after a change of their source
 	$(PYTHON) -m rankfold.proxy.hal.cuda.kernels.build

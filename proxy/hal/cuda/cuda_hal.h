@@ -233,6 +233,8 @@ CUresult cuda_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm
 		   uint32_t what_bytes);
 void cuda_gemm_close(struct hal_device *);
 
+/* kernels.c, as text */
+extern const char cuda_sums_ptx[];
 /* sums.c: its kernels are loaded. */
 CUresult cuda_sums_load(struct hal_device *);
 

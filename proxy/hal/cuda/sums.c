@@ -20,8 +20,6 @@
 #define BLOCKS_MAX 4096u /* each thread takes several elements then */
 #define CHECKSUM_BLOCKS 64u
 
-extern const char cuda_sums_ptx[]; /* kernels/image.S */
-
 CUresult cuda_sums_load(struct hal_device *device)
 {
 	static const char *const types[CUDA_SUM_TYPES] = {"int8",   "uint8",   "int32", "uint32",
