@@ -427,10 +427,11 @@ def bench_resize(where: Place, effort: Effort) -> dict[str, Figure]:
 
 
 def time_in(
-    name: str, files: Sequence[str], runs: Sequence[tuple[str, int]], effort: Effort
-) -> tuple[float, str]:
+    name: str, files: Sequence[str], runs: Sequence[tuple[str, int]], effort: Effort,
+    launches_a_second: float | None = None,
+) -> tuple[float, str]:  # fmt: skip
     """The largest share of a mini-batch that is spent in these files, of some programs with so many
-    ranks each, and how that was found."""
+    ranks each, and how that was found; at so many launches a second, if that is given."""
     shares, how = [], []
     sums = KERNEL_CACHE.parent / f"hooks-{os.getpid()}"
     with place(memory=EVERYBODY, proxies=splicing_parts.timed_proxies(sums, name, files)) as where:
@@ -458,6 +459,9 @@ def time_in(
             if program == "launch_bound":
                 launches = LAUNCHES_PER_STEP * ranks / milliseconds * 1e3
                 how[-1] += f", {launches:.0f} launches a second"
+                if launches_a_second:
+                    shares[-1] *= launches_a_second / launches
+                    how[-1] += f": {shares[-1]:.5f} at {launches_a_second:.0f}"
     sums.unlink()
     return max(shares), "; ".join(how) + "; from the first lines to the end"
 
@@ -474,7 +478,7 @@ def bench_tandem(effort: Effort) -> dict[str, Figure]:
 
 def bench_versions(effort: Effort) -> dict[str, Figure]:
     runs = [("launch_bound", 1), ("launch_bound", 4)]
-    value, how = time_in("versions", splicing_parts.VERSIONS, runs, effort)
+    value, how = time_in("versions", splicing_parts.VERSIONS, runs, effort, 10_000.0)
     how = f"time in the code of versions, read and write sets over a mini-batch's: {how}"
     found = {"versions_overhead": Figure(value, "of 1", 0.01, "lower", how)}
     print(report.table(found), flush=True)
