@@ -27,7 +27,8 @@ Counters are the proxy's own, from the first lines of output to the end of the r
            those that keep versions, and find what a launch reads and writes.
 
 With --device nvidia there is no such reference: NCCL does not let two ranks share a GPU. Programs
-only, and sides are compared with the mini-batch of one rank alone, so many times (gpu_fold_…).
+only, and sides are compared with the mini-batch of one rank alone, so many times (gpu_fold_…;
+gpu_fold_shared_… with RANKFOLD_SHARE=1).
 
 Noise. Two busy threads on two cores, and others may use the machine. Starting ranks takes longer
 than what is measured, so there are few rounds; the plot shows every one.
@@ -321,7 +322,7 @@ def bench_program(
     return figures, plots
 
 
-def bench_on_gpu(where: Place, apart: int, name: str, effort: Effort) -> dict[str, Figure]:
+def bench_on_gpu(where: Place, shared: int, name: str, effort: Effort) -> dict[str, Figure]:
     """A mini-batch of n ranks on one GPU over n mini-batches of one rank there."""
     program, figures = PROGRAMS[name], dict[str, Figure]()
     executable = timed(program.source)
@@ -329,7 +330,7 @@ def bench_on_gpu(where: Place, apart: int, name: str, effort: Effort) -> dict[st
     small = where.add(splicing_parts.room_for_one(peak.used))
     sides = {
         "fold": Folded(where, 0), "fold_one": Folded(where, small),
-        "fold_nosquash": Folded(where, apart),
+        "fold_shared": Folded(where, shared),
     }  # fmt: skip
     steps = max(4, int(effort.share * program.steps * ON_GPU))
     command = program.command(executable, steps)
@@ -531,10 +532,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if on_gpu:
             os.environ["RANKFOLD_NVIDIA_SHARE"] = "1"  # all devices are the one GPU
             with place("nvidia", EVERYBODY) as where:
-                apart = where.add(EVERYBODY, RANKFOLD_SQUASH="0")
+                shared = where.add(EVERYBODY, RANKFOLD_SHARE="1")
                 for name in PROGRAMS:
                     if re.search(options.only, name):
-                        figures.update(bench_on_gpu(where, apart, name, effort))
+                        figures.update(bench_on_gpu(where, shared, name, effort))
             return
         with (
             place(memory=EVERYBODY) as where,

@@ -45,7 +45,9 @@ from rankfold.service import Outgoing, Request, Server
 
 log = area(__file__)
 
-LOST_S = 3.0  # after its device was lost, for programs to end of their errors, a proxy ends
+# For programs to end of their errors, before the proxy of a device that was lost ends; to jobs that
+# are still there it is as if it had been killed. The reconciler does not wait if there are none.
+LOST_S = 3.0
 LOOK_S = 1.0  # how often to look whether a job moves at all
 MOVING = ("running", "stopping", "cut")  # a job that has met, between its barriers
 VALIDATE = 256  # collectives of a communicator from one comparison of contents to the next
@@ -73,7 +75,7 @@ class Proxy:
         self.jobs: dict[str, Job] = {}
         self.history: list[Message] = []
         self._next_id = 0
-        self.lost, self.lost_at = "", 0.0  # why the device serves nobody any more, and since when
+        self.lost = ""  # why the device serves nobody any more
         self.server = Server(
             options.socket,
             {
@@ -399,7 +401,8 @@ class Proxy:
                 self.pool.submit(self._guarded, self._load_function, event, self._cc(job))
             elif event.kind == EVENT_LOST:
                 log.error("device %s is lost: %s", self.options.device, event.text)
-                self.lost, self.lost_at = event.text, time.monotonic()
+                self.lost = event.text
+                self.server.after(LOST_S, self.server.stop)
             elif job and event.kind == EVENT_JOB:
                 self._follow(job, event)
             elif job and event.kind == EVENT_RACE:
@@ -448,16 +451,9 @@ class Proxy:
         for job in self.jobs.values():
             if job.opened:
                 self.native.hurry(job.id)
-        self._end_if_lost()
         if self.modules.images.due():
             self.pool.submit(self.modules.images.store)
         self.server.after(LOOK_S, self._look)
-
-    def _end_if_lost(self) -> None:
-        """For jobs that are still there it is as if their device had been killed: they go on from
-        where they were saved. The reconciler does not wait for that if there is none."""
-        if self.lost and time.monotonic() >= self.lost_at + LOST_S:
-            self.server.stop()
 
     def _answer_waits(self, job: Job) -> None:
         now = time.monotonic()

@@ -108,7 +108,7 @@ struct hal_work {
 			const struct rf_gemm_aux *call;
 		} gemm;
 		struct { /* added to `sum`, which is there until the work is over */
-			struct hal_ref src; /* a multiple of 8 */
+			struct hal_ref src; /* across chunks only from a multiple of 8 on */
 			uint64_t bytes, *sum;
 		} checksum;
 	};

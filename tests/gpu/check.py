@@ -175,7 +175,7 @@ def check(only: str, patience: float = 1.0) -> int:
 
     def run(name: str) -> None:
         left = TOTAL_S * patience - (time.monotonic() - begun)
-        if left < 5:
+        if left < 2 * LAST_WORDS_S:
             note(Outcome(name, "not run", "no time left", 0.0, ""))
             return
         limit = min(parts.PARTS[name][1] * patience, left)

@@ -26,8 +26,16 @@ INCLUDES = ["interpose/channel", "proxy/hal", "proxy/hal/cuda", "tests/nvidia"]
 def build() -> Path:
     """The fake driver's library, made anew when its source has changed."""
     digest = hashlib.sha256()
-    names = ("cuda/driver.h", "cuda/blas.h", "reduce.c", "reduce.h", "elements.h", "number.h",
-             "checksum.c", "checksum.h")
+    names = (
+        "cuda/driver.h",
+        "cuda/blas.h",
+        "reduce.c",
+        "reduce.h",
+        "elements.h",
+        "number.h",
+        "checksum.c",
+        "checksum.h",
+    )
     headers = [REPOSITORY / "proxy/hal" / name for name in names]
     for path in [*SOURCES, *HERE.glob("*.h"), *headers]:
         digest.update(path.read_bytes())

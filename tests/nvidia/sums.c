@@ -79,8 +79,7 @@ bool fake_sum_check(void (*run)(const uint8_t *), struct fake_launch *launch)
 	if (run == checksum) {
 		launch->to = word(launch->params, 0);
 		launch->bytes = word(launch->params, 8);
-		return launch->to % 8 == 0 && !fake_is_window(launch->to) &&
-		       fake_reachable(launch->to, launch->bytes) &&
+		return !fake_is_window(launch->to) && fake_reachable(launch->to, launch->bytes) &&
 		       fake_reachable(word(launch->params, 24), 2 * sizeof(uint64_t));
 	}
 	for (size_t i = 0; i < sizeof own / sizeof *own; i++) {

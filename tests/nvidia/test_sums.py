@@ -235,6 +235,16 @@ def test_a_checksum_is_the_same_wherever_the_bytes_are(device: Device) -> None:
     assert checksum(device, host(swapped), few.nbytes) != summed(few.tobytes())
 
 
+def test_a_checksum_may_begin_anywhere(device: Device) -> None:
+    """As what lies between two buffers does, within a chunk."""
+    space = device.space()
+    data = np.random.default_rng(3).integers(0, 256, 5000, np.uint8)
+    at = put(space, data)
+    found = checksum(device, (at[0], at[1] + 1001), 3003)
+    assert found == summed(data[1001:4004].tobytes())
+    space.check()
+
+
 def test_a_checksum_of_what_is_not_mapped_fails_its_space(device: Device) -> None:
     space = device.space()
     checksum(device, (space.handle, DEV_BASE + (1 << 30)), 64)
@@ -426,10 +436,13 @@ def test_the_kernel_of_checksums_finds_what_the_host_finds(made: Loader) -> None
         function = made.function(made.module(kernels_build.TARGET.read_bytes(), 1), "checksum")
         data = np.frombuffer(np.random.default_rng(3).bytes(70_003), np.uint8).copy()
         at = put(space, data)
-        for size, word, blocks in ((70_003, 0, 8), (70_000, 5, 3), (3, 7, 1), (8, 0, 2)):
+        for first, size, word, blocks in (
+            (0, 70_003, 0, 8), (0, 70_000, 5, 3), (0, 3, 7, 1), (0, 8, 0, 2), (5, 1_003, 0, 2),
+        ):  # fmt: skip
             out = space.put(np.zeros(2 * blocks, np.uint64))
-            space.launch(function, blocks, 64, at[1], size, word, out)
+            space.launch(function, blocks, 64, at[1] + first, size, word, out)
             space.check()
             shares = space.read(out, 2 * blocks, np.uint64).reshape(blocks, 2).sum(axis=0)
             found = tuple(int(each) for each in shares)
-            assert found == summed(data[:size].tobytes(), word), (size, word, blocks)
+            wanted = summed(data[first : first + size].tobytes(), word)
+            assert found == wanted, (first, size, word, blocks)

@@ -252,6 +252,9 @@ static void follow_barrier(struct job *j)
 		j->cut = barrier_round(j->barrier); /* requested again there, it reports it twice */
 		j->cut_at = (double)now_ns() / 1e9;
 	}
+	for (uint32_t n = 0; n < j->world_size && state == PROXY_JOB_CUT; n++)
+		if (j->ranks[n])
+			j->ranks[n]->failed_before = j->ranks[n]->async_error != CU_OK;
 	if (j->state == PROXY_JOB_CUT) {
 		j->released_at = (double)now_ns() / 1e9;
 		goes_on(j);
@@ -311,7 +314,19 @@ static bool refuse_unreceived(struct job *j)
 	return true;
 }
 
-/* Every rank's state into its image, behind its memory. False: one does not fit. */
+/* Has the device failed something of the rank since the cut: a copy of its memory, as a rule? Then
+ * nobody knows what its image holds. */
+static bool failed_since(const struct rank *r, char *text, uint32_t bytes)
+{
+	if (r->async_error) {
+		snprintf(text, bytes, "%s", r->error_text);
+		return !r->failed_before;
+	}
+	return r->memory.space && r->proxy->hal->space_error(r->memory.space, text, bytes);
+}
+
+/* Every rank's state into its image, behind its memory. False: one does not fit, or its memory is
+ * not there. */
 static bool save_states(struct job *j)
 {
 	bool stay = j->goal == GOAL_SAVE;
@@ -321,6 +336,10 @@ static bool save_states(struct job *j)
 		char error[256] = "";
 		if (!r)
 			continue;
+		if (!r->end.replaced && failed_since(r, error, sizeof error)) {
+			save_failed(j, error);
+			return false;
+		}
 		/* Replaced meanwhile: what its new process begins with is nothing. */
 		uint64_t bytes = r->end.replaced ? 0 : state_save(r, error, sizeof error);
 		if (!bytes && !r->end.replaced) {

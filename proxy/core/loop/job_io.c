@@ -197,17 +197,23 @@ static void io_completed(void *arg, uint32_t rank, uint64_t comm, uint64_t ticke
 		collective_told(j->ranks[rank], ticket, error);
 }
 
-/* Sums and copies fail with the rank whose memory they are of: then that is why. */
+#define IO_FAILED "error " /* so the engine's text begins where a request of its own has failed */
+
+/* Sums and copies fail with a rank whose memory they are of, and with the device: then that is why.
+ * On a device that was lost only the rank whose doing it was has another error than 709. */
 static void io_failed(void *arg, const char *text)
 {
 	struct job *j = arg;
 	char own[256] = "", why[sizeof j->reason];
 
-	for (uint32_t n = 0; n < j->world_size; n++) {
+	for (uint32_t n = 0; n < j->world_size && !strncmp(text, IO_FAILED, strlen(IO_FAILED));
+	     n++) {
 		struct rank *r = j->ranks[n];
+		int error = r && r->memory.space
+				    ? j->proxy->hal->space_error(r->memory.space, own, sizeof own)
+				    : CU_OK;
 
-		if (!r || !r->memory.space ||
-		    !j->proxy->hal->space_error(r->memory.space, own, sizeof own))
+		if (error == CU_OK || error == CU_CONTEXT_IS_DESTROYED)
 			continue;
 		snprintf(why, sizeof why, "rank %u has failed: %s; with it %.200s", n, own, text);
 		job_fail(j, why);

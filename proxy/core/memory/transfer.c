@@ -11,6 +11,7 @@
 int transfer_open(struct transfers *q, const struct hal *hal, struct hal_device *device)
 {
 	q->hal = hal;
+	q->device = device;
 	return hal->stream_create(device, &q->stream);
 }
 
@@ -247,6 +248,12 @@ static bool submit(struct transfers *q, struct transfer *t)
 	return true;
 }
 
+/* All work of a device that was lost counts as done, and perhaps nothing of it is. */
+static bool device_lost(const struct transfers *q)
+{
+	return q->hal->device_lost && q->hal->device_lost(q->device);
+}
+
 /* The device skips the work of a failed rank: what was not read or added goes to nobody. */
 static bool skipped(const struct transfers *q, const struct transfer *t)
 {
@@ -272,7 +279,7 @@ static void complete(struct transfers *q, struct transfer *t)
 		memory_used(t->memory);
 	if (t->source && t->hal_seq)
 		memory_used(t->source);
-	if (skipped(q, t))
+	if (device_lost(q) || skipped(q, t))
 		t->error = NCCL_SYSTEM_ERROR;
 	else if (t->named && t->memory && !t->error)
 		content_is(t->memory, t->addr, t->bytes, t->content);

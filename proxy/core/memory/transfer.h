@@ -34,6 +34,7 @@ struct transfer {
 
 struct transfers {
 	const struct hal *hal;
+	struct hal_device *device;
 	struct hal_stream *stream;
 	struct transfer *first, *last, *next; /* oldest incomplete, newest, first not submitted */
 	bool progress;                        /* something has changed */

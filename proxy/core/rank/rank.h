@@ -38,7 +38,8 @@ struct rank {
 	struct job *job;
 	uint32_t rank;
 
-	int async_error; /* rank/fault.c */
+	int async_error;    /* rank/fault.c */
+	bool failed_before; /* it had that at the last cut already */
 	char error_text[RF_FAULT_BYTES];
 
 	struct rank_ring ring;     /* rank/ring.c */

@@ -5,9 +5,10 @@
  *  - each physical chunk is mapped once, for good, at its *alias* address; copies and fills resolve
  *    (space, address) to aliases and do not care who is active;
  *  - the *window* at RF_DEV_BASE shows the chunks of one space. Before a kernel of another space,
- *    or of the same one after a map or unmap, it is mapped anew, and only while no kernel runs. So
- *    a kernel sees its own rank's memory there and nobody else's. What a space has read-only is so
- *    in the window: a kernel's write there is a fault;
+ *    or of the same one after a map or unmap, it is mapped anew, and only while no rank's kernel
+ *    runs (the HAL's own, sums.c, see aliases alone). So a kernel sees its own rank's memory there
+ *    and nobody else's. What a space has read-only is so in the window: a kernel's write there is
+ *    a fault;
  *  - the ranks' pinned arenas, which are host memory, are shown in the window's upper half
  *    likewise. They are not registered with the driver, which would pin all of their 8 GiB and know
  *    nothing of the holes that a program leaves where it frees: copies treat them as pageable
@@ -111,8 +112,7 @@ struct cuda_stage {
 	uint8_t *host; /* rows of the pageable side */
 	uint64_t width, rows, pitch;
 	struct {
-		uint8_t *host
-			[HAL_SUM_REFS]; /* in the proxy's memory, if it comes from or goes there */
+		uint8_t *host[HAL_SUM_REFS]; /* what lies in the proxy's memory, or NULL */
 		uint64_t bytes;
 	} sum;
 	struct {
@@ -126,8 +126,7 @@ struct hal_device {
 	struct hal_config config;
 	CUdevice ordinal;
 	CUcontext context;
-	CUdeviceptr
-		alias; /* chunk c is at alias + c * RF_CHUNK_BYTES, always; then scratch memory */
+	CUdeviceptr alias; /* chunk c is at alias + c * RF_CHUNK_BYTES; then scratch memory */
 	bool window_reserved;
 	void *host_window; /* the window's upper half, of no access where not shown */
 	uint32_t chunk_count, chunks_made, free_count;
@@ -219,7 +218,7 @@ uint64_t cuda_space_resolve(const struct hal_space *, uint64_t addr, bool write,
 void cuda_space_stray(struct hal_space *, const char *what, uint64_t addr);
 /* A range of host memory becomes what it is in this process. Device thread. */
 void cuda_space_settle(struct hal_ref *, uint64_t bytes);
-/* The window shows this space; only while no kernel runs. Device thread. */
+/* The window shows this space; only while no rank's kernel runs. Device thread. */
 CUresult cuda_window_show(struct hal_device *, struct hal_space *);
 bool cuda_window_shows(const struct hal_device *, const struct hal_space *);
 

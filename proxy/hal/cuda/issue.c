@@ -1,5 +1,5 @@
 /* issue.c: gives one work to the driver: kernels, copies and fills piece by piece, and what the
- * host computes (sums.c) as host functions, which the driver calls in the stream's order.
+ * host does as host functions, which the driver calls in the stream's order; sums: sums.c.
  *
  * A piece of a copy lies together on both sides. Copies of host memory would wait for the stream,
  * so they go through one of CUDA_STAGES pinned buffers; when all are busy the stream comes again.
@@ -155,10 +155,11 @@ static uint64_t rows_in(const struct side *side, uint64_t width)
 }
 
 /* Behind a kernel only half of them: it may wait for a copy in another stream. */
-struct cuda_stage *issue_take_stage(const struct hal_stream *s)
+struct cuda_stage *issue_take_stage(const struct hal_stream *s, bool waits)
 {
 	struct hal_device *device = s->device;
-	uint32_t count = cuda_completed(s) < s->last_kernel ? CUDA_STAGES / 2 : CUDA_STAGES;
+	bool behind = waits || cuda_completed(s) < s->last_kernel;
+	uint32_t count = behind ? CUDA_STAGES / 2 : CUDA_STAGES;
 
 	for (uint32_t i = 0; i < count; i++)
 		if (!atomic_load(&device->stages[i].busy)) {
@@ -230,7 +231,7 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 	n = n < src.room ? n : src.room;
 	if (dst.host || src.host) {
 		n = n < CUDA_STAGE_BYTES ? n : CUDA_STAGE_BYTES;
-		stage = issue_take_stage(s);
+		stage = issue_take_stage(s, false);
 		if (!stage)
 			return PART;
 	}

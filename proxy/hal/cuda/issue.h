@@ -13,8 +13,9 @@ bool issue_is_failed(const struct hal_space *); /* or NULL */
 enum issued issue_check(struct hal_stream *, struct hal_space *, const char *what, CUresult error);
 CUresult issue_host_function(const struct hal_stream *, CUhostFn, void *arg);
 bool issue_given_up(void); /* in a host function: the memory that it was for is nobody's */
-struct cuda_stage *issue_take_stage(const struct hal_stream *); /* NULL: all are busy */
-void issue_stage_free(void *stage);                             /* a host function */
+/* NULL: all are busy. `waits`: until a kernel has run, which may take long. */
+struct cuda_stage *issue_take_stage(const struct hal_stream *, bool waits);
+void issue_stage_free(void *stage); /* a host function */
 
 /* sums.c */
 enum issued issue_sum(struct hal_stream *, struct hal_work *);

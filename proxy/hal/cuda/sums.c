@@ -190,7 +190,7 @@ static enum issued issue_piece(struct hal_stream *s, struct hal_work *w,
 		n = n < room ? n : room;
 	}
 	if (staged) {
-		stage = issue_take_stage(s);
+		stage = issue_take_stage(s, true);
 		if (!stage)
 			return PART;
 		memcpy(stage->sum.host, host, sizeof host);
@@ -250,10 +250,11 @@ static void checksum_add(void *arg)
 {
 	struct cuda_stage *stage = arg;
 	const uint64_t *shares = (const uint64_t *)(const void *)stage->memory;
-	uint64_t *sum = stage->checksum.work->checksum.sum;
 
-	for (uint64_t i = 0; i < 2 * stage->checksum.blocks && !issue_given_up(); i++)
-		sum[i % 2] += shares[i];
+	if (issue_given_up())
+		return;
+	for (uint64_t i = 0; i < 2 * stage->checksum.blocks; i++)
+		stage->checksum.work->checksum.sum[i % 2] += shares[i];
 	issue_stage_free(stage);
 }
 
@@ -299,7 +300,7 @@ enum issued issue_checksum(struct hal_stream *s, struct hal_work *w)
 			return FAILED;
 		}
 		n = n < room ? n : room;
-		stage = issue_take_stage(s);
+		stage = issue_take_stage(s, true);
 		if (!stage)
 			return PART;
 		done = issue_check(s, space, what, checksum_staged(s, stage, w, at, n));

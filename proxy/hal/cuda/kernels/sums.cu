@@ -41,8 +41,8 @@ KERNELS(float, float)
 KERNELS(double, double)
 KERNELS(bfloat16, uint16_t)
 
-// Each block's share of the checksum of these bytes, of which the first is that of word `word` of
-// the whole: two words in `out`.
+// Each block's share of the checksum of these bytes, which may begin anywhere, and of which the
+// first is that of word `word` of the whole: two words in `out`.
 extern "C" __global__ void checksum(const uint8_t *from, uint64_t bytes, uint64_t word,
                                     uint64_t *out)
 {
@@ -56,10 +56,10 @@ extern "C" __global__ void checksum(const uint8_t *from, uint64_t bytes, uint64_
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += step) {
         uint64_t value = 0;
 
-        if (8 * i + 8 <= bytes)
+        if (8 * i + 8 <= bytes && (uint64_t)from % 8 == 0)
             value = ((const uint64_t *)from)[i];
         else
-            for (uint64_t k = 8 * i; k < bytes; k++)
+            for (uint64_t k = 8 * i; k < bytes && k < 8 * i + 8; k++)
                 value |= (uint64_t)from[k] << 8 * (k % 8);
         checksum_word(mine, value, word + i);
     }
