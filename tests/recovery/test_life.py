@@ -352,7 +352,11 @@ def test_files_that_a_restore_cannot_set_back_are_named(
     rankfold("checkpoint", job.name, "--wait")
     (job.folder / "go").touch()
     rankfold.until(lambda: all((job.folder / f"changed-{n}").exists() for n in range(RANKS)))
-    job.reaches(len(job.lines()) + 5)  # by then the journals have it
+    layout = Layout(rankfold.state.path)
+    for rank in range(RANKS):  # what comes after the last entry of its journal is lost with it
+        journal, last = layout.rank_file(job.name, rank, ".files"), f"/changed-{rank}"
+        rankfold.until(lambda: last in journal.read_text())  # noqa: B023
+    job.reaches(len(job.lines()) + 5)
     (job.folder / "go").unlink()
     kill_everything(rankfold, job.name)
     kept = job.folder / "kept-0"
