@@ -9,6 +9,7 @@ from pathlib import Path
 import cuda
 import pytest
 
+from rankfold.control import ControlError
 from support.command import Rankfold, Specs
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
@@ -177,6 +178,20 @@ def test_a_job_goes_on_after_a_fault_on_a_gpu(
     job = rankfold.job("faulty")
     assert (job["phase"], job["restarts"]) == ("Succeeded", 1), job["message"]
     assert rankfold("logs", "faulty") == "cudaSuccess\n"
+
+
+def test_a_device_that_is_lost_takes_no_job_and_ends(state: State, tmp_path: Path) -> None:
+    """Whoever asks meanwhile hears why, and may ask again."""
+    with Fleet(state, memory=64 * MiB, kinds=("nvidia",)) as fleet:
+        (device,) = fleet.names
+        program = [str(cuda.build(FAULTY)), str(tmp_path / "faulted"), "stays"]
+        fleet.start("faulty", program, [0], memory=32 * MiB)
+        until(lambda: fleet.status(device)["lost"], what="the device is lost")
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS" in fleet.status(device)["lost"]
+        with pytest.raises(ControlError, match="was lost and is started anew") as refused:
+            fleet.start("next", program, [0], memory=32 * MiB)
+        assert refused.value.code == "busy"
+        assert fleet.processes[device].wait(30) == 1
 
 
 @pytest.mark.slow
