@@ -131,19 +131,20 @@ class Device:
         return 0
 
     def space_protect(self, space: Any, addr: int, chunks: int, writable: int) -> int:
-        at = self.number(space)
+        at, pages = self.number(space), []
         for page in range(addr, addr + chunks * CHUNK, CHUNK):
             if not (writable and self.table.space_own):
                 self.quiet(at, page)
             if (at, page) not in self.guarded and self.copied.get(at):
-                return 0  # a kernel has written there first
+                continue  # a kernel has written there first
             if ((at, page) in self.guarded) != bool(writable) or page not in self.spaces[at]:
                 raise Broken("protected twice, or what is not mapped")
-            self.guarded.add((at, page))  # also after an error
-            if self.fails("protect"):
-                return OUT_OF_MEMORY
-            if writable:
-                self.guarded.discard((at, page))
+            pages.append((at, page))
+        self.guarded.update(pages)  # also after an error
+        if pages and self.fails("protect"):
+            return OUT_OF_MEMORY
+        if writable:
+            self.guarded.difference_update(pages)
         return 0
 
     def space_own(self, space: Any, addr: int, chunk: int) -> int:

@@ -235,6 +235,7 @@ class Machine(RuleBasedStateMachine):
         """It ends, and another one comes with nothing."""
         rank = self.rank(number)
         if not rank.works and not rank.moving:
+            self.image_is_copied(number)  # which it waits for
             alone = rank.memory.alone
             rank.close()
             self.world.ranks[number] = Rank(self.world, number, rank.group)
@@ -280,9 +281,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=RANK)
     def begin_to_copy_image(self, number: int) -> None:
-        """As a launcher does for a snapshot, beside whatever comes next."""
+        """As a launcher does for a snapshot, at its cut, where nothing runs."""
         rank = self.rank(number)
-        if rank.cut and rank.saved(stay=True) and not rank.moving and number not in self.taken:
+        busy = rank.works or rank.moving
+        if rank.cut and rank.saved(stay=True) and not busy and number not in self.taken:
             self.taken[number] = Taken(rank)
 
     @rule(number=RANK, page=PAGE)

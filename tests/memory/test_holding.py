@@ -132,6 +132,29 @@ def test_a_copy_that_comes_home_does_not_disturb_it(make: Make) -> None:
         each.end()
 
 
+@pytest.mark.parametrize("writer", [0, 1])
+def test_a_copy_that_has_come_home_since_is_not_there(make: Make, writer: int) -> None:
+    """It lay beside the images when they were saved: one of them has it, and the other nothing."""
+    world = shared(make, 2)
+    ranks = world.ranks[:2]
+    out(*ranks)
+    for _ in range(8):
+        world.turn()
+    for rank in ranks:
+        save(rank)
+    taken = [Taken(rank) for rank in ranks]
+    for each in taken:
+        each.expected.setdefault(0, (0, 0))
+        each.left.add(0)
+    for rank in ranks:
+        goes_on(rank)
+    rank = ranks[writer]
+    world.device.write(rank.place(0, write=True), (3, 3))
+    rank.model[0] = (3, 3)
+    for each in taken:
+        each.end()
+
+
 def test_nothing_that_was_saved_is_dropped_meanwhile(make: Make) -> None:
     """That takes time, and would be set aside; it is dropped behind it."""
     world, rank = saved(make)

@@ -8,7 +8,7 @@ from .device import CELL, CELLS, CHUNK, NOT_READY, ZEROS
 from .steps import own, same, scarce, sharers, together
 from .world import ACTIVATE, COPY, DEV_BASE, PREFETCH, PRIVATE, SAVE, Make, World, addr_of
 
-ALL = 2**32 - 1  # pages
+ALL = 2**32 - 1  # stretches of pages
 
 
 def test_a_chunk_of_several_ranks_counts_once_and_goes_with_the_last(make: Make) -> None:
@@ -412,13 +412,31 @@ def test_what_is_closed_is_what_was_opened(make: Make) -> None:
     world.check()
 
 
-def test_what_is_closed_in_part_is_not_forgotten(make: Make) -> None:
-    world = shared(make, pages=2)
-    first, _ = world.ranks
-    together(first, world.ranks, CELLS - 1, 2, 5)
+def test_neighbours_are_opened_and_closed_together(make: Make) -> None:
+    """But for one that nobody shares any more."""
+    world = shared(make, pages=3)
+    first, second = world.ranks
+    together(first, world.ranks, 0, 3 * CELLS, 5)
+    at, device = world.device.number(first.space), world.device
+    assert [(at, addr_of(page * CELLS)) in device.guarded for page in range(3)] == [False] * 3
     first.end()
-    opened = [first.memory.pages[first.memory.live[n]].open for n in range(2)]
-    assert opened == [True, True]
+    own(second, 2)
+    world.lib.memory_close_shared(first.memory, 1)
+    assert [(at, addr_of(n * CELLS)) in device.guarded for n in range(3)] == [True, True, False]
+    assert not first.owns(0, CELLS) and not first.owns(CELLS, CELLS)
+    world.lib.memory_close_shared(first.memory, 1)
+    assert first.owns(2 * CELLS, CELLS)
+    world.check()
+
+
+def test_what_is_closed_in_part_is_not_forgotten(make: Make) -> None:
+    world = shared(make, pages=3)
+    first, _ = world.ranks
+    for page in (0, 2):
+        together(first, world.ranks, page * CELLS, 1, 5)
+        first.end()
+    opened = [first.memory.pages[first.memory.live[n]].open for n in range(3)]
+    assert opened == [True, False, True]
     assert not world.lib.memory_close_shared(first.memory, 1)
     assert world.lib.memory_close_shared(first.memory, 1)
     assert world.lib.memory_close_shared(first.memory, 1)

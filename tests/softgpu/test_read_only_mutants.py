@@ -23,7 +23,8 @@ UNFORESEEN = [
 SPACE = [
     Mutant("all-is-writable", "return writable ? PROT_READ | PROT_WRITE : PROT_READ;",
            "return PROT_READ | PROT_WRITE;"),
-    Mutant("one-of-many-is-protected", "mprotect(at, bytes,", "mprotect(at, RF_CHUNK_BYTES,"),
+    Mutant("one-of-many-is-protected", "mprotect(at, bytes, access_of",
+           "mprotect(at, RF_CHUNK_BYTES, access_of"),
     Mutant("copies-do-not-count", "\tatomic_fetch_add(&device->held, 1);", ""),
     Mutant("copies-are-lost", "while (soft_space_copied(space, &addr, &chunk))", "while (0)"),
     Mutant("chunks-keep-their-content", "if (fallocate(device->memfd,",

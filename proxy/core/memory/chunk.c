@@ -147,28 +147,39 @@ void page_leaves(struct rank_memory *m, uint32_t index)
 	count(m->device, c, c->refs, c->leaving + 1);
 }
 
-int page_guard(struct rank_memory *m, uint32_t index)
+int pages_guard(struct rank_memory *m, uint32_t index, uint32_t count)
 {
-	struct page *page = &m->pages[index];
-	if (page->guarded)
-		return CU_OK;
-	m->guarded += !page->open;
-	page->guarded = true;
-	page->open = false;
-	return m->device->hal->space_protect(m->space, page_addr(index), 1, false);
+	for (uint32_t i = index; i < index + count; i++) {
+		m->guarded += !m->pages[i].open;
+		m->pages[i].guarded = true;
+		m->pages[i].open = false;
+	}
+	return m->device->hal->space_protect(m->space, page_addr(index), count, false);
 }
 
-/* It can be written: because it is its rank's alone, or (`shared`) for all who refer to it. */
+int page_guard(struct rank_memory *m, uint32_t index)
+{
+	return m->pages[index].guarded ? CU_OK : pages_guard(m, index, 1);
+}
+
+/* They can be written: because they are the rank's alone, or (`shared`) for all who refer. */
+int pages_open(struct rank_memory *m, uint32_t index, uint32_t count, bool shared)
+{
+	int error = m->device->hal->space_protect(m->space, page_addr(index), count, true);
+	for (uint32_t i = index; i < index + count && !error; i++) {
+		m->guarded -= !shared;
+		m->pages[i].guarded = false;
+		m->pages[i].open = shared;
+	}
+	return error;
+}
+
 int page_open(struct rank_memory *m, uint32_t index, bool shared)
 {
 	struct page *page = &m->pages[index];
-	int error = CU_OK;
 	if (page->guarded)
-		error = m->device->hal->space_protect(m->space, page_addr(index), 1, true);
-	if (error)
-		return error;
-	m->guarded -= (page->guarded || page->open) && !shared;
-	page->guarded = false;
+		return pages_open(m, index, 1, shared);
+	m->guarded -= page->open && !shared;
 	page->open = shared;
 	return CU_OK;
 }

@@ -18,7 +18,9 @@ int page_own(struct rank_memory *, uint32_t page, struct chunk *);
 /* The device has given it a chunk of its own, maybe one more than there are. */
 void page_copied(struct rank_memory *, uint32_t page, uint32_t number);
 void page_leaves(struct rank_memory *, uint32_t page); /* is on its way out */
+int pages_guard(struct rank_memory *, uint32_t first, uint32_t count);
 int page_guard(struct rank_memory *, uint32_t page);
+int pages_open(struct rank_memory *, uint32_t first, uint32_t count, bool shared);
 int page_open(struct rank_memory *, uint32_t page, bool shared);
 /* It may be written meanwhile, and is still kept for who is to write it. */
 void content_doubted(struct rank_memory *, uint32_t page);

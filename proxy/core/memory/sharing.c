@@ -100,18 +100,36 @@ static void pays(const struct rank_memory *m, uint32_t page)
 			d->all[i]->pages[page].wary = 0;
 }
 
+static bool shared(const struct page *page) { return page->chunk && page->chunk->refs > 1; }
+
+/* How many pages from this one on are guarded or not, and shared or not, as this one is. What is
+ * shared and not guarded is open. Each change of a mapping is a call of the system, however many
+ * neighbours it takes in. */
+static uint32_t alike(const struct rank_memory *m, uint64_t from, uint64_t to)
+{
+	const struct page *first = &m->pages[from], *page = first + 1;
+	while (page < &m->pages[to] && page->guarded == first->guarded &&
+	       shared(page) == shared(first))
+		page++;
+	return (uint32_t)(page - first);
+}
+
 int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	uint64_t from, to;
+	uint32_t count;
 	int error = CU_OK;
-	for (pages_of(addr, bytes, &from, &to); from < to && !error; from++) {
-		const struct page *page = &m->pages[from];
-		if (!page->guarded)
+	for (pages_of(addr, bytes, &from, &to); from < to && !error; from += count) {
+		count = alike(m, from, to);
+		if (!m->pages[from].guarded)
 			continue;
-		error = quiet(m) ? guard_others(m, (uint32_t)from) : CU_NOT_READY;
+		error = quiet(m) ? CU_OK : CU_NOT_READY;
+		for (uint32_t i = 0; i < count && !error; i++)
+			error = guard_others(m, (uint32_t)from + i);
 		if (!error)
-			error = page_open(m, (uint32_t)from, page->chunk->refs > 1);
-		pays(m, (uint32_t)from);
+			error = pages_open(m, (uint32_t)from, count, shared(&m->pages[from]));
+		for (uint32_t i = 0; i < count; i++)
+			pays(m, (uint32_t)from + i);
 	}
 	return error;
 }
@@ -124,10 +142,10 @@ bool memory_close_shared(struct rank_memory *m, uint32_t most)
 			continue;
 		if (!most-- || !quiet(m))
 			return false;
-		if (page->chunk->refs == 1) /* nobody shares it any more: it is the rank's own */
+		if (!shared(page)) /* nobody shares it any more: it is the rank's own */
 			page_open(m, m->live[i], false);
-		else
-			page_guard(m, m->live[i]); /* else it stays open, and is not owned */
+		else /* else it stays open, and is not owned */
+			pages_guard(m, m->live[i], alike(m, m->live[i], HEAP_PAGES));
 	}
 	return true;
 }

@@ -319,7 +319,7 @@ int soft_space_unmap(struct hal_space *space, uint64_t addr)
 	return 0;
 }
 
-/* One call of the system, however many mappings. If it fails some may be read-only. */
+/* One call of the system, however many mappings. If it fails none is left writable. */
 int soft_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, bool writable)
 {
 	uint64_t bytes = chunks * RF_CHUNK_BYTES;
@@ -337,6 +337,8 @@ int soft_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, 
 		nothing_runs(space);
 	changing(space);
 	error = mprotect(at, bytes, access_of(writable)) ? SOFT_OUT_OF_MEMORY : 0;
+	if (error)
+		mprotect(at, bytes, PROT_READ);
 	for (uint32_t i = 0; i < chunks; i++)
 		set(space, page + i, writable && !error ? SOFT_WRITABLE : SOFT_READ_ONLY);
 	changed(space);
