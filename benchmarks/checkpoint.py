@@ -35,10 +35,10 @@ processes for them. Bytes are exact, times are not.
 
 Estimate before measuring. Tables and state add a few hundred bytes per buffer to the device's
 megabytes: 1.01. Of host memory 2 % of the pages change, and they are compressed with neighbours
-that do not: 3 %, and the ring's content beside. Saving a rank takes 40 ms of a processor: with
-eight on two cores 0.2 s. A hundred processes' start-ups are what a small job's move consists of:
-the second of the target is most of it. A restart saves the program's own start, but reads a
-checkpoint with all that processes are: 1.
+that do not: 3 %, and the ring's content beside. In a page some words have changed: 1 %. Saving a
+rank takes 40 ms of a processor: with eight on two cores 0.2 s. A hundred processes' start-ups are
+what a small job's move consists of: the second of the target is most of it. A restart saves the
+program's own start, but reads a checkpoint with all that processes are: 1.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ from rankfold.control import call
 from support.contents import Image
 from support.fleet import Fleet, MiB, RunningJob, launch, until
 from support.leaks import State, Watch
+from support.wheels import nvrtc
 
 LINE = "step "  # of output: one a mini-batch
 LOOK_S = 0.005
@@ -101,8 +102,24 @@ class Program:
     rest: int = 10
     options: bool = False
 
+    @property
+    def is_python(self) -> bool:
+        """A script, on tinygrad; it has no checkpoints of its own."""
+        return self.source.suffix == ".py"
+
     def command(self, steps: int) -> list[str]:
-        return [str(cuda.build(self.source)), *self.before, str(steps), *self.behind]
+        program = [sys.executable, str(self.source)] if self.is_python else [
+            str(cuda.build(self.source))
+        ]  # fmt: skip
+        return [*program, *self.before, str(steps), *self.behind]
+
+    def env(self, folder: Path) -> dict[str, str]:
+        if not self.is_python:
+            return {}
+        return {
+            "DEV": "CUDA", "LD_LIBRARY_PATH": nvrtc(folder / "nvrtc"), "CACHELEVEL": "0",
+            "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"),
+        }  # fmt: skip
 
     def saving(self, file: Path, every: int) -> tuple[list[str], dict[str, str]]:
         """More arguments and environment."""
@@ -120,6 +137,7 @@ PROGRAMS = {
     "mlp": Program(MLP, behind=("64", "0", "64", "256", "256", "16"), rest=50),
     "conv": Program(HERE / "splicing_conv.cu"),
     "large_state": Program(MLP, behind=("32", "6144", "1024", "1408", "1024"), rest=5),
+    "tinygrad": Program(HERE.parent / "tests/tinygrad_job/train.py", rest=600),
 }
 
 
@@ -392,13 +410,21 @@ def steps_of(job: RunningJob) -> int:
     return job.output(0).count(LINE)
 
 
+def all_begun(job: RunningJob, program: Program) -> bool:
+    """Ranks of a script wait for nobody, and each prints; those of the others keep together."""
+    ranks = range(job.world_size if program.is_python else 1)
+    return all(job.output(rank).count(LINE) >= FIRST for rank in ranks)
+
+
 def measure(program: Program, ranks: int, effort: Effort) -> Measured:
     found = Measured()
     seconds = found.seconds
     with fleets() as (here, there, folder):
         last = FIRST + effort.between + program.rest
-        job = here.start("bench", program.command(last), [0] * ranks, workdir=GPT.parent)
-        until(lambda: steps_of(job) >= FIRST, 300, "some steps")
+        job = here.start("bench", program.command(last), [0] * ranks, workdir=GPT.parent,
+                         env=program.env(folder))  # fmt: skip
+        until(lambda: all_begun(job, program), 300, "some steps")
+        begun = steps_of(job)
         saves = [here.state.path / "jobs/bench/saves" / str(n) for n in range(2)]
         found.still.append(saved(job, saves[0], seconds))
         for _ in range(effort.saves):
@@ -407,7 +433,7 @@ def measure(program: Program, ranks: int, effort: Effort) -> Measured:
         for _ in range(effort.resizes):
             for placement in (spread(here, ranks), [here.names[0]] * ranks):
                 found.resized.append(resized(job, placement))
-        until(lambda: steps_of(job) >= FIRST + effort.between, 300, "the steps between")
+        until(lambda: steps_of(job) >= begun + effort.between, 300, "the steps between")
         found.still.append(saved(job, saves[1], seconds))
         ended(job)
         printed = [job.output(rank) for rank in range(ranks)]
@@ -498,19 +524,23 @@ def listed(values: list[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
 
 
-def bytes_of(name: str, ranks: int, found: Measured, restarted: Restarts) -> dict[str, Figure]:
-    beside = max(0.0, found.alive - restarted.own_bytes)
-    return {
+def bytes_of(
+    name: str, ranks: int, found: Measured, restarted: Restarts | None
+) -> dict[str, Figure]:
+    own = f"; parameters and moments are {restarted.own_bytes}" if restarted else ""
+    made = {
         f"device_bytes_over_replica_{name}_{ranks}": Figure(
             found.device / found.distinct, "", 1.02, "lower",
-            f"{found.device} bytes stored, {found.distinct} in one copy of each distinct buffer; "
-            f"parameters and moments are {restarted.own_bytes}",
-        ),
-        f"rank_specific_bytes_{name}_{ranks}": Figure(
-            found.alone, "bytes", beside, "lower",
-            f"in buffers that no other rank equals, a rank; it has {found.alive:.0f} alive",
+            f"{found.device} bytes stored, {found.distinct} in one copy of each distinct buffer"
+            f"{own}",
         ),
     }  # fmt: skip
+    if restarted:
+        made[f"rank_specific_bytes_{name}_{ranks}"] = Figure(
+            found.alone, "bytes", max(0.0, found.alive - restarted.own_bytes), "lower",
+            f"in buffers that no other rank equals, a rank; it has {found.alive:.0f} alive",
+        )  # fmt: skip
+    return made
 
 
 def bound(found: Measured) -> float:
@@ -528,7 +558,9 @@ def worst(found: dict[int, Measured], value: Callable[[Measured], float], how: s
     return max(map(value, found.values())), f"{'; '.join(told)}. {how}"
 
 
-def figures_of(name: str, found: dict[int, Measured], restarted: Restarts) -> dict[str, Figure]:
+def figures_of(
+    name: str, found: dict[int, Measured], restarted: Restarts | None
+) -> dict[str, Figure]:
     """Of one program, with all numbers of ranks."""
     most = found[max(found)]
     host, host_how = worst(
@@ -550,19 +582,21 @@ def figures_of(name: str, found: dict[int, Measured], restarted: Restarts) -> di
         found, lambda each: statistics.median(each.resized), f"{listed(most.resized)} s"
     )
     memory = max(each.alive * ranks for ranks, each in found.items())
-    return {
+    made = {
         f"host_following_over_first_{name}": Figure(host, "", 0.05, "lower", host_how),
         f"resize_pause_s_{name}": Figure(
             resize, "s", STILL_S + STILL_S_PER_GIB * memory / GIB, "lower", resize_how
         ),
         f"checkpoint_pause_over_bound_{name}": Figure(pause, "", 1.0, "lower", pause_how),
         f"migration_over_copy_{name}": Figure(moved, "", 2.0, "lower", moved_how),
-        f"restart_over_user_level_{name}": Figure(
+    }  # fmt: skip
+    if restarted:
+        made[f"restart_over_user_level_{name}"] = Figure(
             statistics.median(restarted.ours) / statistics.median(restarted.own), "", 1.0, "lower",
             f"{min(found)} ranks: {listed(restarted.ours)} s with rankfold's checkpoint, "
             f"{listed(restarted.own)} s with the program's own",
-        ),
-    }  # fmt: skip
+        )  # fmt: skip
+    return made
 
 
 def main() -> None:
@@ -578,7 +612,9 @@ def main() -> None:
     figures: dict[str, Figure] = {}
     for name in options.only.split(",") if options.only else effort.programs:
         program = PROGRAMS[name]
-        restarted = restarts(program, min(effort.ranks), effort.restarts)
+        restarted = (
+            None if program.is_python else restarts(program, min(effort.ranks), effort.restarts)
+        )
         found = {ranks: measure(program, ranks, effort) for ranks in effort.ranks}
         made: dict[str, Figure] = {}
         for ranks, one in found.items():

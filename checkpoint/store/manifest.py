@@ -13,11 +13,11 @@ Kind = Literal["buffers", "pages", "blob"]
 
 
 class PackUse(NamedTuple):
-    """A pack that a checkpoint uses: size of the file, units in it, bytes of all its units, and of
-    those that this checkpoint needs."""
+    """A pack that a checkpoint uses: size of the file, rows of its index, bytes of all its units,
+    and of those that this checkpoint needs, be it as references."""
 
     size: int
-    units: int
+    rows: int
     raw: int
     used: int
 

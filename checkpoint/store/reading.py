@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
@@ -30,12 +30,16 @@ class Fault(NamedTuple):
 
 
 class Checkpoint:
-    """A checkpoint that can be read. Several threads may do so."""
+    """A checkpoint that can be read. Several threads may do so. `indexes`: of packs, that somebody
+    has read already."""
 
-    def __init__(self, files: Files, manifest: Manifest):
+    def __init__(
+        self, files: Files, manifest: Manifest, indexes: Mapping[Place, PackIndex] | None = None
+    ):
         self.files, self.manifest = files, manifest
+        self.bytes_read = 0  # of files with data
         self._lock = threading.Lock()
-        self._indexes: dict[Place, PackIndex] = {}
+        self._indexes = dict(indexes or {})
         self._where: dict[bytes, tuple[Place, int]] | None = None
         self._packs: OrderedDict[Place, dict[bytes, memoryview]] = OrderedDict()
 
@@ -51,7 +55,29 @@ class Checkpoint:
 
     def extents(self, part: Part) -> list[tuple[int, int]]:
         """(address, bytes) of its ranges, in the order of their addresses."""
-        return [(row.address, row.length) for row in self._table(part)]
+        return [(row.address, row.length) for row in self.rows(part)]
+
+    def rows(self, part: Part) -> list[units.Row]:
+        """Its table."""
+        try:
+            rows = units.decode_table(bytes(self.unit(part.table)), part.rows)
+        except Malformed as error:
+            raise self._damaged(None, f"{part.name}: {error}", part.rank) from error
+        if sum(row.length for row in rows) != part.size:
+            raise self._damaged(None, f"{part.name}: its table is another part's", part.rank)
+        return rows
+
+    def units_of(self, part: Part, row: units.Row) -> list[tuple[int, int, bytes]]:
+        """(address, bytes, digest) of the units of a range."""
+        places = units.pieces(row, part.grain)
+        try:
+            digests = (
+                [row.digest] if len(places) == 1
+                else units.decode_list(bytes(self.unit(row.digest)), len(places))
+            )  # fmt: skip
+        except Malformed as error:
+            raise self._damaged(None, f"{part.name}: {error}", part.rank) from error
+        return [(*place, digest) for place, digest in zip(places, digests, strict=True)]
 
     def read(self, part: Part) -> Iterator[tuple[int, memoryview]]:
         """(address, content) of all its units, each verified, in no order: as the files come in.
@@ -124,38 +150,25 @@ class Checkpoint:
             try:
                 where = self._located()
                 digests = {part.table, *(digest for _, digest in self._units(part))}
-                hit = any(where[digest][0] == place for digest in digests)
+                files = {where[digest][0] for digest in digests}
+                files |= {
+                    where[digest][0] for each in files for digest, _ in self._references(each)
+                }
+                hit = place in files
             except StoreError:
                 hit = True
             if hit:
                 found.append(f"{part.name} of " + _whose(part.rank))
         return f": {', '.join(found[:8])}" + (", …" if len(found) > 8 else "") if found else ""
 
-    # ---- tables and lists ----------------------------------------------------------------------
-
-    def _table(self, part: Part) -> list[units.Row]:
-        try:
-            rows = units.decode_table(bytes(self.unit(part.table)), part.rows)
-        except Malformed as error:
-            raise self._damaged(None, f"{part.name}: {error}", part.rank) from error
-        if sum(row.length for row in rows) != part.size:
-            raise self._damaged(None, f"{part.name}: its table is another part's", part.rank)
-        return rows
+    # ---- units ---------------------------------------------------------------------------------
 
     def _units(self, part: Part) -> Iterator[tuple[int, bytes]]:
         """(address, digest) of all its units; each is in one of the files, and as long as it has to
         be."""
         where = self._located()
-        for row in self._table(part):
-            places = units.pieces(row, part.grain)
-            try:
-                digests = (
-                    [row.digest] if len(places) == 1
-                    else units.decode_list(bytes(self.unit(row.digest)), len(places))
-                )  # fmt: skip
-            except Malformed as error:
-                raise self._damaged(None, f"{part.name}: {error}", part.rank) from error
-            for (address, length), digest in zip(places, digests, strict=True):
+        for row in self.rows(part):
+            for address, length, digest in self.units_of(part, row):
                 found = where.get(digest)
                 if found is None or found[1] != length:
                     what = "is in none of its files" if found is None else "has another length"
@@ -173,7 +186,9 @@ class Checkpoint:
             bytes.fromhex(place.digest): (place, size)
             for place, size in self.manifest.objects.items()
         }
-        for place, index in _side_by_side(list(self.manifest.packs), self._index):
+        packs = list(_side_by_side(list(self.manifest.packs), self._index))
+        # What is there itself and as a difference, is read where it is itself.
+        for place, index in sorted(packs, key=lambda pack: not pack[1].references):
             where.update((digest, (place, length)) for digest, length in index.units)
         with self._lock:
             self._where = where
@@ -183,7 +198,7 @@ class Checkpoint:
         with self._lock:
             if place in self._indexes:
                 return self._indexes[place]
-        end = units.header_bytes(self.manifest.packs[place].units)
+        end = units.header_bytes(self.manifest.packs[place].rows)
         index = self._understood(place, self.files.get(self._name(place), 0, end))
         with self._lock:
             self._indexes[place] = index
@@ -193,7 +208,7 @@ class Checkpoint:
         use = self.manifest.packs[place]
         try:
             index = units.decode_index(bytes.fromhex(place.digest), head)
-            if (index.size, len(index.units), index.raw) != use[:3]:
+            if (index.size, index.rows, index.raw) != use[:3]:
                 raise Malformed("a pack's index contradicts the manifest")
             return index
         except Malformed as error:
@@ -202,6 +217,8 @@ class Checkpoint:
     def _open(self, place: Place) -> dict[bytes, memoryview]:
         """The units of a file, unverified; packs that were read last are kept."""
         data = self.files.get(self._name(place))
+        with self._lock:
+            self.bytes_read += len(data)
         if place.kind == "objects":
             return {bytes.fromhex(place.digest): memoryview(data)}
         index = self._understood(place, data)
@@ -209,11 +226,41 @@ class Checkpoint:
             pack = dict(units.split_pack(index, units.decode_pack(index, data)))
         except Malformed as error:
             raise self._damaged(place, str(error)) from error
+        if index.references:
+            pack = self._undone(place, index, pack)
         with self._lock:
             self._packs[place] = pack
             while len(self._packs) > PACKS_KEPT:
                 self._packs.popitem(last=False)
         return pack
+
+    def _undone(
+        self, place: Place, index: PackIndex, differences: dict[bytes, memoryview]
+    ) -> dict[bytes, memoryview]:
+        """The units whose differences a pack holds, unverified; their references are verified."""
+        where, by_file = self._located(), defaultdict[Place, list[tuple[bytes, bytes]]](list)
+        for (digest, _), reference in zip(index.units, index.references, strict=True):
+            other = where.get(reference[0], (None, 0))
+            if other[0] is None or other[1] != reference[1] or self._references(other[0]):
+                what = f"unit {digest.hex()} differs from one that none of its files holds"
+                raise self._damaged(place, what)
+            by_file[other[0]].append((digest, reference[0]))
+        found: dict[bytes, memoryview] = {}
+        for other_place, pairs in by_file.items():
+            with self._lock:
+                pack = self._packs.get(other_place)
+            if pack is None:
+                pack = self._open(other_place)
+            for digest, other_digest in pairs:
+                data = pack[other_digest]
+                if units.digest_of(data) != other_digest:
+                    what = f"unit {other_digest.hex()} is not what was saved"
+                    raise self._damaged(other_place, what)
+                found[digest] = memoryview(units.difference(differences[digest], data))
+        return found
+
+    def _references(self, place: Place) -> tuple[tuple[bytes, int], ...]:
+        return self._index(place).references if place.kind == "packs" else ()
 
     def _fetch(
         self, wanted: Iterable[bytes], rank: int | None
@@ -229,13 +276,14 @@ class Checkpoint:
                 yield digest, pack[digest]
 
     def _examine(self, place: Place) -> str | None:
-        """What is wrong with a file; all its units are looked at, needed or not."""
+        """What is wrong with a file; all its units are looked at, needed or not. Nothing is, where
+        it is another file that spoils it: that one has a fault of its own."""
         try:
             for digest, data in self._open(place).items():
                 if units.digest_of(data) != digest:
                     return f"unit {digest.hex()} is not what was saved"
         except Damaged as error:
-            return error.what
+            return error.what if error.name == self._name(place) else None
         return None
 
     def _name(self, place: Place) -> str:

@@ -2,7 +2,8 @@
 
 What is there already counts only if it lies in this save's own folder, from an attempt that was
 interrupted, or is named by a checkpoint that the claim pins (lives.py). Nothing is ever written
-over.
+over. What is nearly there is stored as a difference (before.py); a pack of differences needs all
+packs that it refers to, so each manifest that names it names those, too.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from rankfold.checkpoint.store import lives, names, units
+from rankfold.checkpoint.store.before import Before, PartBefore
 from rankfold.checkpoint.store.errors import Overtaken, Refused, StoreError
 from rankfold.checkpoint.store.files import Data, Files
 from rankfold.checkpoint.store.lives import Claim
 from rankfold.checkpoint.store.manifest import Kind, Manifest, PackUse, Part
 from rankfold.checkpoint.store.names import Id, Place
+from rankfold.checkpoint.store.reading import Checkpoint
 from rankfold.checkpoint.store.units import (
     GRAIN,
     OBJECT_BYTES,
@@ -52,18 +56,25 @@ class Progress:
     uploaded: int = 0
 
 
+ALIKE = 1 / 8  # bits that differ, at most, in what is stored as a difference
+_NOWHERE = Place("", "", "")
+
+
 class Own(NamedTuple):
-    """What the store holds that a save may count on."""
+    """What the store holds that a save may count on; packs of differences with those that they
+    refer to. `before`: the last of the checkpoints that it counts on."""
 
     objects: dict[Place, int]
     packs: dict[Place, PackIndex]
+    before: Checkpoint | None = None
 
 
 @dataclass
 class _Pack:
-    """Units that will travel together."""
+    """Units that will travel together: as they are, or each as its difference from a reference."""
 
     units: list[tuple[bytes, bytes]] = field(default_factory=list)
+    references: list[tuple[bytes, int]] = field(default_factory=list)
     size: int = 0
 
 
@@ -73,21 +84,30 @@ class Save:
 
     def __init__(
         self, files: Files, fleet: str, job: str, claim: Claim, present: Own, *,
-        resumed: bool, base: Id | None, workers: int, told: Callable[[Progress], None] | None,
+        resumed: bool, workers: int, told: Callable[[Progress], None] | None,
     ):  # fmt: skip
         assert claim.folder is not None
         self.files, self.fleet, self.job, self.id = files, fleet, job, claim.number
         self._folder = claim.folder
-        self.resumed, self.base, self.progress = resumed, base, Progress()
+        self.resumed, self.progress = resumed, Progress()
+        self.base = present.before.manifest.id if present.before else None
+        self._before = Before(present.before)
         self._told = told
         self._lock = threading.Lock()
         self._indexes = dict(present.packs)
         self._sizes = dict(present.objects)
         self._where = {bytes.fromhex(place.digest): place for place in present.objects}
-        for place, index in present.packs.items():
+        # What is there itself and as a difference, counts as there itself.
+        for place, index in sorted(present.packs.items(), key=lambda item: len(item[1].references)):
             for digest, _ in index.units:
                 self._where.setdefault(digest, place)
-        self._open: dict[Kind, _Pack] = {}
+        self._references = {
+            digest: reference
+            for index in present.packs.values()
+            for (digest, _), reference in zip(index.units, index.references, strict=False)
+            if self._indexes.get(self._where[digest]) is index
+        }
+        self._open: dict[tuple[Kind, bool], _Pack] = {}  # True: differences
         self._pending: dict[bytes, _Pack] = {}  # units in packs that are still open
         self._used: dict[bytes, int] = {}  # bytes of each unit that this checkpoint needs
         self._parts: list[Part] = []
@@ -100,19 +120,20 @@ class Save:
 
     def buffers(self, rank: int | None, name: str, given: Iterable[Buffer]) -> None:
         """A rank's device memory, buffer by buffer, in pieces from each one's start."""
-        rows = []
+        rows, before = [], self._before.part(rank, name)
         for buffer in given:
             digests = tuple(
                 self._unit(buffer.read(at, min(GRAIN, buffer.length - at)), "buffers", rank,
-                           min(GRAIN, buffer.length - at))
+                           length=min(GRAIN, buffer.length - at))
                 for at in range(0, buffer.length, GRAIN)
             )  # fmt: skip
-            rows.append(self._row(buffer.address, buffer.length, digests, rank))
-        self._part(rank, name, "buffers", GRAIN, rows)
+            rows.append(self._row(buffer.address, buffer.length, digests, rank, before))
+        self._part(rank, name, "buffers", GRAIN, rows, before)
 
     def pages(self, rank: int | None, name: str, runs: Iterable[tuple[int, Data]]) -> None:
         """Host memory: (address, content) of whole pages, in any order, none twice."""
         found: dict[int, bytes] = {}
+        before = self._before.part(rank, name)
         for address, data in runs:
             view = memoryview(data).cast("B")
             if address % PAGE or len(view) % PAGE:
@@ -120,39 +141,46 @@ class Save:
             for at in range(0, len(view), PAGE):
                 if address + at in found:
                     raise ValueError(f"the page at {address + at:#x} was given twice")
-                found[address + at] = self._unit(view[at : at + PAGE], "pages", rank)
+                found[address + at] = self._unit(
+                    view[at : at + PAGE], "pages", rank, partial(before.unit_at, address + at)
+                )
         rows: list[Row] = []
         run: list[bytes] = []
         for at in sorted(found):
             run.append(found[at])
             if at + PAGE not in found or (at // PAGE + 1) % RUN_PAGES == 0:
                 start = at + PAGE - len(run) * PAGE
-                rows.append(self._row(start, len(run) * PAGE, tuple(run), rank))
+                rows.append(self._row(start, len(run) * PAGE, tuple(run), rank, before))
                 run = []
-        self._part(rank, name, "pages", PAGE, rows)
+        self._part(rank, name, "pages", PAGE, rows, before)
 
     def blob(self, rank: int | None, name: str, chunks: Iterable[Data]) -> None:
         """Bytes one after the other, from address 0."""
         digests, rest, length = [], bytearray(), 0
+        before = self._before.part(rank, name)
+
+        def unit(data: bytes, at: int) -> bytes:
+            return self._unit(data, "blob", rank, partial(before.unit_at, at))
+
         for chunk in chunks:
             rest += chunk
             while len(rest) >= GRAIN:
-                digests.append(self._unit(bytes(rest[:GRAIN]), "blob", rank))
+                digests.append(unit(bytes(rest[:GRAIN]), length))
                 del rest[:GRAIN]
                 length += GRAIN
         if rest:
-            digests.append(self._unit(bytes(rest), "blob", rank))
+            digests.append(unit(bytes(rest), length))
             length += len(rest)
-        rows = [self._row(0, length, tuple(digests), rank)] if length else []
-        self._part(rank, name, "blob", GRAIN, rows)
+        rows = [self._row(0, length, tuple(digests), rank, before)] if length else []
+        self._part(rank, name, "blob", GRAIN, rows, before)
 
     def finish(self, about: dict[str, Any] | None = None) -> Manifest:
         """Waits until all is durable, then writes the manifest: from then on the checkpoint exists.
         Raises `OldIncarnation` or `Overtaken` where another one has the job by now."""
         try:
             self._live()
-            for kind in list(self._open):
-                self._seal(kind)
+            for which in list(self._open):
+                self._seal(which)
             self._drain()
             manifest = self._manifest(about or {})
             folder = f"{names.data(self.job)}/{self._folder}"
@@ -183,41 +211,84 @@ class Save:
 
     # ---- units ---------------------------------------------------------------------------------
 
-    def _unit(self, data: Data, kind: Kind, rank: int | None, length: int | None = None) -> bytes:
-        """The digest of a unit that the store has, or will have when this save is finished."""
+    def _unit(
+        self, data: Data, kind: Kind, rank: int | None,
+        before: Callable[[], bytes | None] | None = None, length: int | None = None,
+    ) -> bytes:  # fmt: skip
+        """The digest of a unit that the store has, or will have when this save is finished.
+        `before` gives that of what the checkpoint before has in its place."""
         self._live()
         size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
         if length is not None and size != length:
             raise ValueError(f"{size} bytes were given where {length} were asked for")
         digest = units.digest_of(data)
+        if self._found(digest, size):
+            return digest
+        if size >= OBJECT_BYTES:
+            place = Place(self._folder, "objects", digest.hex())
+            with self._lock:
+                self._where[digest] = place
+                self._sizes[place] = size
+            self._upload(place, bytes(data), rank)
+            return digest
+        differs = self._difference(data, before() if before else None)
+        with self._lock:
+            if digest in self._where or digest in self._pending:
+                return digest  # another thread was faster
+            which = (kind, differs is not None)
+            pack = self._open.setdefault(which, _Pack())
+            if differs is None:
+                pack.units.append((digest, bytes(data)))
+            else:
+                pack.units.append((digest, differs[0]))
+                pack.references.append(differs[1])
+                self._references[digest] = differs[1]
+                self._used.setdefault(*differs[1])
+            pack.size += size
+            self._pending[digest] = pack
+            full = pack.size >= PACK_BYTES
+        if full:
+            self._seal(which)
+        return digest
+
+    def _found(self, digest: bytes, size: int) -> bool:
+        """Whether the store has it, or will have it; from now on this checkpoint needs it."""
         with self._lock:
             self.progress.given += size
             self._used[digest] = size
             if digest in self._where or digest in self._pending:
                 self.progress.found += size
-                return digest
-            if size < OBJECT_BYTES:
-                pack = self._open.setdefault(kind, _Pack())
-                pack.units.append((digest, bytes(data)))
-                pack.size += size
-                self._pending[digest] = pack
-                full = pack.size >= PACK_BYTES
-            else:
-                place = Place(self._folder, "objects", digest.hex())
-                self._where[digest] = place
-                self._sizes[place] = size
-        if size >= OBJECT_BYTES:
-            self._upload(place, bytes(data), rank)
-        elif full:
-            self._seal(kind)
-        return digest
+                if digest in self._references:
+                    self._used.setdefault(*self._references[digest])
+                return True
+        return False
 
-    def _seal(self, kind: Kind) -> None:
+    def _difference(
+        self, data: Data, before: bytes | None
+    ) -> tuple[bytes, tuple[bytes, int]] | None:
+        """From what there was before it in its place, or from what that differs from; with digest
+        and length of that. None where there is nothing, or too little is alike."""
+        if before is None:
+            return None
         with self._lock:
-            pack = self._open.pop(kind, None)
+            digest = self._references.get(before, (before, 0))[0]
+            index = self._indexes.get(self._where.get(digest, _NOWHERE))
+        if index is None:
+            return None
+        reference = self._before.unit(digest)
+        if reference is None:
+            return None
+        found = units.difference(data, reference)
+        if int.from_bytes(found, "little").bit_count() > len(found) * 8 * ALIKE:
+            return None
+        return found, (digest, len(reference))
+
+    def _seal(self, which: tuple[Kind, bool]) -> None:
+        with self._lock:
+            pack = self._open.pop(which, None)
         if pack is None:
             return
-        index, file = units.encode_pack(pack.units)
+        index, file = units.encode_pack(pack.units, pack.references)
         place = Place(self._folder, "packs", index.digest.hex())
         with self._lock:
             self._indexes[place] = index
@@ -226,26 +297,33 @@ class Save:
                 del self._pending[digest]
         self._upload(place, file, None)
 
-    def _row(self, address: int, length: int, digests: tuple[bytes, ...], rank: int | None) -> Row:
+    def _row(
+        self, address: int, length: int, digests: tuple[bytes, ...], rank: int | None,
+        before: PartBefore,
+    ) -> Row:  # fmt: skip
         if length <= 0 or address < 0 or address + length > 1 << 64:
             raise ValueError(f"{length} bytes at {address:#x} are no range of addresses")
         if len(digests) == 1:
             return Row(address, length, digests[0])
-        return Row(address, length, self._named(b"".join(digests), rank))
+        listed = self._named(b"".join(digests), rank, partial(before.list_at, address))
+        return Row(address, length, listed)
 
-    def _named(self, data: bytes, rank: int | None) -> bytes:
+    def _named(self, data: bytes, rank: int | None, before: Callable[[], bytes | None]) -> bytes:
         """A table or a list, which is not what was given."""
-        digest = self._unit(data, "blob", rank)
+        digest = self._unit(data, "blob", rank, before)
         with self._lock:
             self.progress.given -= len(data)
         return digest
 
-    def _part(self, rank: int | None, name: str, kind: Kind, grain: int, rows: list[Row]) -> None:
+    def _part(
+        self, rank: int | None, name: str, kind: Kind, grain: int, rows: list[Row],
+        before: PartBefore,
+    ) -> None:  # fmt: skip
         rows.sort()
-        for before, after in itertools.pairwise(rows):
-            if before.address + before.length > after.address:
-                raise ValueError(f"{name} of rank {rank}: ranges at {after.address:#x} overlap")
-        table = self._named(units.encode_table(rows), rank)
+        for first, second in itertools.pairwise(rows):
+            if first.address + first.length > second.address:
+                raise ValueError(f"{name} of rank {rank}: ranges at {second.address:#x} overlap")
+        table = self._named(units.encode_table(rows), rank, before.table)
         part = Part(rank, name, kind, grain, sum(row.length for row in rows), table, len(rows))
         with self._lock:
             if any((each.rank, each.name) == (rank, name) for each in self._parts):
@@ -341,8 +419,11 @@ class Save:
                 objects[place] = self._sizes[place]
             else:
                 used[place] = used.get(place, 0) + length
+        for place in list(used):
+            for digest, _ in self._indexes[place].references:
+                used.setdefault(self._where[digest], 0)
         packs = {
-            place: PackUse(index.size, len(index.units), index.raw, used[place])
+            place: PackUse(index.size, index.rows, index.raw, used[place])
             for place in used
             for index in [self._indexes[place]]
         }

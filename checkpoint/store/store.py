@@ -113,8 +113,8 @@ class Store:
             if each.incarnation == incarnation and each < claim.number:
                 self.files.remove(names.claim(job, each))
         # Only now: what is there after the claim stays.
-        base, present = self._present(job, claim, resumed)
-        return Save(self.files, self.fleet, job, claim, present, resumed=resumed, base=base,
+        present = self._present(job, claim, resumed)
+        return Save(self.files, self.fleet, job, claim, present, resumed=resumed,
                     workers=workers, told=progress)  # fmt: skip
 
     def _claimed(self, job: str, incarnation: int) -> Claim | None:
@@ -145,15 +145,15 @@ class Store:
             return Claim(number, before.folder, pins | before.pins), True
         return Claim(number, number.new_folder(), pins), False
 
-    def _present(self, job: str, claim: Claim, resumed: bool) -> tuple[Id | None, Own]:
+    def _present(self, job: str, claim: Claim, resumed: bool) -> Own:
         """What a save may count on: see save.py."""
         data, marked = self.data(job), self.damaged(job)
         objects: dict[Place, int] = {}
         wanted: dict[Place, PackUse | None] = {}
-        base = None
+        base: Manifest | None = None
         pinned = [each for each in self.checkpoints(job) if each in claim.pins]
         for manifest in self._usable(job, pinned):
-            base = manifest.id
+            base = manifest
             sound = {place for place, size in manifest.files.items() if data.get(place) == size}
             objects |= {p: size for p, size in manifest.objects.items() if p in sound}
             wanted |= {p: use for p, use in _dense(manifest).items() if p in sound}
@@ -166,7 +166,8 @@ class Store:
             for place, index in pool.map(lambda p: (p, self._index(job, p, wanted[p])), wanted):
                 if index is not None and index.size == data[place]:
                     packs[place] = index
-        return base, Own(objects, packs)
+        before = Checkpoint(self.files, base, packs) if base else None
+        return Own(objects, _complete(packs), before)
 
     def _index(self, job: str, place: Place, use: PackUse | None) -> PackIndex | None:
         """None where it cannot be read as a pack: then nobody counts on it."""
@@ -175,7 +176,7 @@ class Store:
                 return self._indexes[place]
         name = names.data(job, place)
         try:
-            count = use.units if use else units.count_units(
+            count = use.rows if use else units.count_rows(
                 self.files.get(name, 0, units.header_bytes(0))
             )  # fmt: skip
             head = self.files.get(name, 0, units.header_bytes(count))
@@ -327,6 +328,12 @@ def _dense(manifest: Manifest) -> dict[Place, PackUse]:
         raw, used = raw - use.raw, used - use.used
         del packs[place]
     return packs
+
+
+def _complete(packs: dict[Place, PackIndex]) -> dict[Place, PackIndex]:
+    """Without packs of differences that refer to what is not there."""
+    there = {unit for index in packs.values() if not index.references for unit in index.units}
+    return {place: index for place, index in packs.items() if there.issuperset(index.references)}
 
 
 def open(

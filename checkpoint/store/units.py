@@ -8,6 +8,10 @@ is that of its *list*, the digests one after the other. Tables and lists are uni
 A *pack* holds small units: a header, a row for each unit (digest, bytes), and then the units, one
 after the other, as one zstd frame or as they are. It is named by the BLAKE3 of header and rows, so
 that these can be read and verified without the rest; the rest is verified unit by unit.
+
+A pack of *differences* holds units that are nearly those of an earlier checkpoint, each as its
+exclusive or with that *reference*, which has a second row. References lie in other packs, none of
+which is one of differences. Of units as long as pages little but zeros is left, which compress.
 """
 
 from __future__ import annotations
@@ -30,8 +34,8 @@ _ROW = struct.Struct("<QQ32s")
 _HEADER = struct.Struct("<8sIIQQ")
 _UNIT = struct.Struct("<32sI")
 _MAGIC = b"RFPACK1\n"
-_ZSTD = 1
-PACK_UNITS_MAX = 1 << 20
+_ZSTD, _DIFFERENCES = 1, 2  # flags
+PACK_ROWS_MAX = 1 << 20
 PACK_RAW_MAX = PACK_BYTES + OBJECT_BYTES
 
 
@@ -78,11 +82,21 @@ def decode_list(data: bytes, count: int) -> list[bytes]:
     return [data[at : at + DIGEST] for at in range(0, len(data), DIGEST)]
 
 
+def difference(
+    data: bytes | bytearray | memoryview, reference: bytes | bytearray | memoryview
+) -> bytes:
+    """Exclusive or, as long as `data`: the difference of that is `data` again."""
+    size, common = len(data), min(len(data), len(reference))
+    both = int.from_bytes(data, "little") ^ int.from_bytes(reference[:common], "little")
+    return both.to_bytes(size, "little")
+
+
 class PackIndex(NamedTuple):
     """The beginning of a pack."""
 
     digest: bytes
     units: tuple[tuple[bytes, int], ...]  # digest, bytes
+    references: tuple[tuple[bytes, int], ...]  # of each unit, if it is a pack of differences
     start: int  # of the rest, in the file
     stored: int  # bytes of the rest
     raw: int  # bytes of all units
@@ -92,49 +106,65 @@ class PackIndex(NamedTuple):
     def size(self) -> int:
         return self.start + self.stored
 
+    @property
+    def rows(self) -> int:
+        return len(self.units) + len(self.references)
 
-def encode_pack(units: Sequence[tuple[bytes, bytes]]) -> tuple[PackIndex, bytes]:
+
+def encode_pack(
+    units: Sequence[tuple[bytes, bytes]], references: Sequence[tuple[bytes, int]] = ()
+) -> tuple[PackIndex, bytes]:
+    """Of units (digest, bytes); of differences, if each has a reference (digest, its length)."""
+    assert not references or len(references) == len(units)
     raw = b"".join(data for _, data in units)
     body = zstandard.ZstdCompressor(level=1).compress(raw)
     coded = len(body) < len(raw)
     if not coded:
         body = raw
-    head = _HEADER.pack(_MAGIC, len(units), _ZSTD if coded else 0, len(body), len(raw))
-    head += b"".join(_UNIT.pack(digest, len(data)) for digest, data in units)
-    index = PackIndex(digest_of(head), tuple((digest, len(data)) for digest, data in units),
-                      len(head), len(body), len(raw), coded)  # fmt: skip
+    flags = (_ZSTD if coded else 0) | (_DIFFERENCES if references else 0)
+    named = tuple((digest, len(data)) for digest, data in units)
+    rows = [*named, *references]
+    head = _HEADER.pack(_MAGIC, len(rows), flags, len(body), len(raw))
+    head += b"".join(_UNIT.pack(*row) for row in rows)
+    index = PackIndex(digest_of(head), named, tuple(references), len(head), len(body), len(raw),
+                      coded)  # fmt: skip
     return index, head + body
 
 
-def header_bytes(units: int) -> int:
-    return _HEADER.size + units * _UNIT.size
+def header_bytes(rows: int) -> int:
+    return _HEADER.size + rows * _UNIT.size
 
 
-def count_units(head: bytes) -> int:
-    """How many units the pack has whose file begins so: what the index takes follows from it."""
+def count_rows(head: bytes) -> int:
+    """How many rows the pack has whose file begins so: what the index takes follows from it."""
     if len(head) < _HEADER.size or head[: len(_MAGIC)] != _MAGIC:
         raise Malformed("is no pack")
     count: int = _HEADER.unpack_from(head)[1]
-    if count > PACK_UNITS_MAX:
-        raise Malformed(f"a pack of {count} units")
+    if count > PACK_ROWS_MAX:
+        raise Malformed(f"a pack of {count} rows")
     return count
 
 
 def decode_index(digest: bytes, head: bytes) -> PackIndex:
     """`head`: at least header and rows. Raises `Malformed` where its name is not its digest."""
-    count = count_units(head)
+    count = count_rows(head)
     start = header_bytes(count)
     if len(head) < start or digest_of(head[:start]) != digest:
         raise Malformed("the index of a pack is damaged")
     _, _, flags, stored, raw = _HEADER.unpack_from(head)
-    units = tuple(_UNIT.iter_unpack(head[_HEADER.size : start]))
-    if sum(length for _, length in units) != raw or raw > PACK_RAW_MAX:
+    rows = tuple(_UNIT.iter_unpack(head[_HEADER.size : start]))
+    units = rows[: count // 2] if flags & _DIFFERENCES else rows
+    references = rows[len(units) :]
+    if sum(length for _, length in units) != raw or raw > PACK_RAW_MAX or (
+        references and len(references) != len(units)
+    ):  # fmt: skip
         raise Malformed("the index of a pack contradicts itself")
-    return PackIndex(digest, units, start, stored, raw, bool(flags & _ZSTD))
+    return PackIndex(digest, units, references, start, stored, raw, bool(flags & _ZSTD))
 
 
 def decode_pack(index: PackIndex, file: bytes) -> bytes:
-    """All units of a pack, one after the other, unverified. Raises `Malformed`."""
+    """All units of a pack, one after the other, unverified; of one of differences, these. Raises
+    `Malformed`."""
     if len(file) != index.size:
         raise Malformed(f"a pack has {len(file)} bytes instead of {index.size}")
     body = file[index.start :]

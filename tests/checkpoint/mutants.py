@@ -8,6 +8,10 @@ SAVE, STORE, COLLECT, LIVES, READING, FILES, DOCUMENTS = (
     f"checkpoint/store/{name}.py"
     for name in ("save", "store", "collect", "lives", "reading", "files", "documents")
 )
+BEFORE, ON_DIFFERENCES = (
+    "checkpoint/store/before.py",
+    "tests/checkpoint/test_differences.py::",
+)
 UPLOAD, FETCH, BACKGROUND, FOLDER = (
     f"checkpoint/{name}.py" for name in ("upload", "fetch", "background", "snapshot/folder")
 )
@@ -200,9 +204,16 @@ MUTANTS = [
     Mutant(
         "replicas-stored-each",
         SAVE,
+        "if digest in self._where or digest in self._pending:\n                return",
+        "if False:\n                return",
+        ON_SAVING + "test_what_two_threads_give_at_once_is_stored_once",
+    ),
+    Mutant(
+        "what-is-found-is-not-used",
+        SAVE,
         "if digest in self._where or digest in self._pending:\n                self.progress.found",
         "if False:\n                self.progress.found",
-        ON_SAVING + "test_a_replica_is_stored_once",
+        ON_DIFFERENCES + "test_what_comes_back_is_found",
     ),
     Mutant(
         "any-fleet",
@@ -351,5 +362,40 @@ MUTANTS = [
            RESTORED_JOB),
     Mutant("notes-that-overlap", IMAGE, "        at = each.end\n    return found\n",
            "    return found\n", ON_SNAPSHOT + "test_a_note_of_another_form_is_refused"),
+    Mutant("named-without-what-it-refers-to", SAVE,
+           "                used.setdefault(self._where[digest], 0)", "                pass",
+           ON_DIFFERENCES + "test_a_pack_is_kept_with_all_that_it_refers_to"),
+    Mutant("references-not-counted", SAVE,
+           "self._used.setdefault(*self._references[digest])", "pass",
+           ON_DIFFERENCES + "test_what_comes_back_is_found"),
+    Mutant("new-references-not-counted", SAVE, "self._used.setdefault(*differs[1])", "pass",
+           ON_DIFFERENCES + "test_a_pack_is_kept_with_all_that_it_refers_to"),
+    Mutant("differences-of-differences", SAVE, "self._references.get(before, (before, 0))[0]",
+           "before", ON_DIFFERENCES + "test_a_page_that_was_edited_takes_little"),
+    Mutant("differences-however-large", SAVE, "ALIKE = 1 / 8", "ALIKE = 1",
+           ON_DIFFERENCES + "test_what_has_little_in_common_is_stored_as_it_is"),
+    Mutant("differences-without-what-they-refer-to", STORE, "_complete(packs)", "packs",
+           ON_DIFFERENCES + "test_what_differs_from_what_is_given_up_is_stored_anew"),
+    Mutant("read-without-end", BEFORE, "checkpoint.bytes_read > READ_BYTES_MAX", "False",
+           ON_DIFFERENCES + "test_nobody_reads_more_than_is_worth_it"),
+    Mutant("saves-fail-for-what-was-before", BEFORE, "        except StoreError:",
+           "        except ZeroDivisionError:",
+           ON_DIFFERENCES + "test_what_cannot_be_read_is_done_without"),
+    Mutant("reference-not-verified", READING, "if units.digest_of(data) != other_digest:",
+           "if False:", ON_DIFFERENCES + "test_the_file_with_the_reference_is_named"),
+    Mutant("blamed-for-another-file", READING,
+           "return error.what if error.name == self._name(place) else None", "return error.what",
+           ON_DIFFERENCES + "test_the_file_with_the_reference_is_named"),
+    Mutant("who-needs-a-reference-not-told", READING, "                files |= {\n",
+           "                files & {\n",
+           ON_DIFFERENCES + "test_who_needs_a_reference_is_told"),
+    Mutant("any-reference", READING, "if other[0] is None or other[1] != reference[1] or",
+           "if other[0] is None or",
+           ON_DIFFERENCES + "test_a_reference_of_another_length_is_refused"),
+    Mutant("references-that-are-differences", READING, " or self._references(other[0]):", ":",
+           ON_DIFFERENCES + "test_a_difference_of_a_difference_is_refused"),
+    Mutant("read-where-it-differs", READING, "key=lambda pack: not pack[1].references",
+           "key=lambda pack: bool(pack[1].references)",
+           ON_DIFFERENCES + "test_what_is_there_twice_is_read_where_it_is_itself"),
     Mutant("saved-without-what-is-noted", FOLDER, "*image.noted(path)]", "*[]]", ELSEWHERE),
 ]

@@ -27,7 +27,7 @@ from rankfold.checkpoint.store import (
 )
 from rankfold.checkpoint.store.names import Place
 from rankfold.checkpoint.store.units import PAGE
-from support.checkpoints import DEVICE, HOST, Content, noise, reading, restored, saved
+from support.checkpoints import DEVICE, HOST, Content, edited, noise, reading, restored, saved
 from support.faulty import Disk, Killed
 
 SEEDS = st.lists(st.integers(0, 5), min_size=1, max_size=4)
@@ -37,8 +37,9 @@ HOW = st.sampled_from(["killed", "killed after", "full", "unreachable"])
 def content(seeds: list[int]) -> Content:
     return Content(
         {0: {DEVICE: noise(seeds[0], 2000)}, 1: {DEVICE: noise(seeds[0], 2000)}},
-        {0: {HOST + at * PAGE: noise(seed, 16) * 256 for at, seed in enumerate(seeds)}},
-    )
+        {0: {HOST + at * PAGE: noise(seed, 16) * 256 for at, seed in enumerate(seeds)},
+         1: {HOST + at * PAGE: edited(at, seed) for at, seed in enumerate(seeds)}},
+    )  # fmt: skip
 
 
 class Store(RuleBasedStateMachine):

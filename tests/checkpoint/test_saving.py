@@ -10,7 +10,7 @@ import pytest
 from blake3 import blake3
 
 from rankfold.checkpoint import store as stores
-from rankfold.checkpoint.store import Buffer, Progress, Store, units
+from rankfold.checkpoint.store import Buffer, Progress, Save, Store, units
 from rankfold.checkpoint.store.units import GRAIN, OBJECT_BYTES, PAGE
 from support.checkpoints import (
     DEVICE,
@@ -120,6 +120,24 @@ def test_parts_are_given_by_several_threads_and_progress_is_told(store: Store) -
     assert restored(store.checkpoint("gpt", manifest.id)) == content
     assert max(told) == save.progress.uploaded == save.progress.files == data_bytes(store)
     assert save.progress.given == manifest.size
+
+
+def test_what_two_threads_give_at_once_is_stored_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has seen that it is not there, and the other one is faster."""
+    page, waits = noise(0, PAGE), [True]
+    find = Save._difference
+
+    def slow(save: Save, data: bytes, before: bytes | None) -> object:
+        if waits and data == page:
+            waits.clear()
+            save.pages(1, "memory", [(HOST, page)])
+        return find(save, data, before)
+
+    monkeypatch.setattr(Save, "_difference", slow)
+    saved(store, "gpt", 1, Content({}, {0: {HOST: page}}))
+    assert not waits and PAGE < data_bytes(store) < 2 * PAGE
 
 
 def test_wrong_parts_are_refused(store: Store) -> None:

@@ -15,7 +15,7 @@ from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.store import Damaged, Id, Missing, OldIncarnation, Overtaken, Store
 from rankfold.checkpoint.store.reading import Fault
 from rankfold.checkpoint.store.units import PAGE
-from support.checkpoints import DEVICE, HOST, Content, noise, restored, saved
+from support.checkpoints import DEVICE, HOST, Content, edited, noise, restored, saved
 from support.faulty import Disk, Killed, Turns
 
 
@@ -24,8 +24,9 @@ def content(n: int) -> Content:
     seeds = [n, n // 2, n // 4, n % 2, n % 3, 0]
     return Content(
         {0: {DEVICE: noise(n // 2, 3000)}},
-        {0: {HOST + at * PAGE: noise(seed, 16) * 256 for at, seed in enumerate(seeds)}},
-    )
+        {0: {HOST + at * PAGE: noise(seed, 16) * 256 for at, seed in enumerate(seeds)},
+         1: {HOST + at * PAGE: edited(at, seed) for at, seed in enumerate(seeds)}},
+    )  # fmt: skip
 
 
 def opened(disk: Disk) -> Store:

@@ -18,6 +18,13 @@ def noise(seed: object, length: int) -> bytes:
     return random.Random(repr(seed)).randbytes(length)
 
 
+def edited(number: int, seed: object) -> bytes:
+    """A page that differs little from others of its number."""
+    page = bytearray(noise(("page", number), PAGE))
+    page[1000:1008] = noise(("edit", seed), 8)
+    return bytes(page)
+
+
 @dataclass
 class Content:
     """What a job's ranks hold: device buffers and host pages by address, and named bytes."""

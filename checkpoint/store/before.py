@@ -1,0 +1,86 @@
+"""What the checkpoint before has in the place of a unit that is new. A page of which some words
+have changed, or a list of digests of which one has, is stored as its difference from that
+(units.py).
+
+This is for room alone: where something cannot be read, or too much would have to be, the unit is
+stored as it is.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from typing import TypeVar
+
+from rankfold.checkpoint.store.errors import StoreError
+from rankfold.checkpoint.store.manifest import Part
+from rankfold.checkpoint.store.reading import Checkpoint
+from rankfold.checkpoint.store.units import Row
+
+READ_BYTES_MAX = 256 << 20  # of its files, at most, in one save
+
+T = TypeVar("T")
+
+
+class Before:
+    """The checkpoint before, None if there is none. Several threads may ask."""
+
+    def __init__(self, checkpoint: Checkpoint | None):
+        self._checkpoint = checkpoint
+        parts = checkpoint.parts if checkpoint else ()
+        self._parts = {(part.rank, part.name): part for part in parts}
+
+    def part(self, rank: int | None, name: str) -> PartBefore:
+        return PartBefore(self, self._parts.get((rank, name)))
+
+    def unit(self, digest: bytes) -> memoryview | None:
+        """One of its units, verified."""
+        return self.ask(lambda checkpoint: checkpoint.unit(digest))
+
+    def ask(self, question: Callable[[Checkpoint], T]) -> T | None:
+        checkpoint = self._checkpoint
+        if checkpoint is None or checkpoint.bytes_read > READ_BYTES_MAX:
+            return None
+        try:
+            return question(checkpoint)
+        except StoreError:
+            self._checkpoint = None
+            return None
+
+
+class PartBefore:
+    """A part of it, for one thread: digests of what it has, None where it has nothing."""
+
+    def __init__(self, before: Before, part: Part | None):
+        self._before, self._part = before, part
+        self._rows: list[Row] | None = None  # read when somebody asks
+        self._row: Row | None = None  # of which `_units` are known
+        self._units: dict[int, bytes] = {}  # by address
+
+    def table(self) -> bytes | None:
+        return self._part.table if self._part else None
+
+    def list_at(self, address: int) -> bytes | None:
+        """Of the list of the units of a range that begins there."""
+        row = self._find(address)
+        return row.digest if row and self._part and row.length > self._part.grain else None
+
+    def unit_at(self, address: int) -> bytes | None:
+        row, part = self._find(address), self._part
+        if row is None or part is None:
+            return None
+        if row is not self._row:
+            found = self._before.ask(lambda checkpoint: checkpoint.units_of(part, row))
+            self._row, self._units = row, {at: digest for at, _, digest in found or ()}
+        return self._units.get(address)
+
+    def _find(self, address: int) -> Row | None:
+        """The range that the address lies in."""
+        part = self._part
+        if part is None:
+            return None
+        if self._rows is None:
+            self._rows = self._before.ask(lambda checkpoint: checkpoint.rows(part)) or []
+        at = bisect.bisect(self._rows, address, key=lambda row: row.address) - 1
+        row = self._rows[at] if at >= 0 else None
+        return row if row and address < row.address + row.length else None
