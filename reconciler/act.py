@@ -106,6 +106,7 @@ class Executor:
                 case actions.Vacate():
                     yield from self.recovery.vacate(action)
                 case actions.Rest():
+                    yield from self.recovery.wait_gone(action.job)
                     self.recovery.rest(action)
                 case actions.Fetch():
                     yield from self.recovery.fetch(action)

@@ -40,6 +40,11 @@ SNAPSHOT_S = 600.0
 HUNG_S = 10.0
 HUNG_LOOK_S = 1.0
 
+# A launcher whose rank has ended tells of it, and then ends itself; one that does so right now is
+# waited for, and nobody need hear that it had not.
+GONE_S = 2.0
+GONE_LOOK_S = 0.01
+
 # What brings snapshots into the store goes to the background, or says why not; it imports Python,
 # and opens a store that may be far away.
 TRANSFER_S = 60.0

@@ -16,7 +16,14 @@ from typing import Any
 from rankfold import control
 from rankfold.messages import of_life
 from rankfold.reconciler import actions, steady, switches
-from rankfold.reconciler.deadlines import DETACH_S, FREEZE_S, SNAPSHOT_S, TELL_S
+from rankfold.reconciler.deadlines import (
+    DETACH_S,
+    FREEZE_S,
+    GONE_LOOK_S,
+    GONE_S,
+    SNAPSHOT_S,
+    TELL_S,
+)
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.inflight import Call, Steps, agreed
 from rankfold.reconciler.layout import Layout
@@ -461,6 +468,18 @@ class Recovery:
         point("vacate.before")
         told = yield [ending(rank) for rank in action.ranks]
         agreed([each for each in told if getattr(each, "code", "") != "unreachable"])
+
+    def wait_gone(self, job: str) -> Steps:
+        """Until the launchers of a job have ended, or will not soon."""
+        record = self._record(job)
+        ranks = range(record.fixed.world_size if record.fixed else 0)
+
+        def wait() -> None:
+            last = time.monotonic() + GONE_S
+            while any(self.node.lives(job, r) for r in ranks) and time.monotonic() < last:
+                time.sleep(GONE_LOOK_S)
+
+        yield [wait]
 
     def rest(self, action: actions.Rest) -> None:
         """Raises ControlError while a launcher still lives: the old is *seen* gone first."""

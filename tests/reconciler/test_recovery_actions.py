@@ -4,6 +4,7 @@ says what is so. Launchers and transfers are played by `Ranks`."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sqlite3
 import time
@@ -18,7 +19,7 @@ import pytest
 from rankfold import control
 from rankfold.checkpoint import store as stores
 from rankfold.reconciler import actions, recovery
-from rankfold.reconciler.act import Executor
+from rankfold.reconciler.act import Executor, Temporary
 from rankfold.reconciler.desired import Job, Origin
 from rankfold.reconciler.inflight import Call, Steps
 from rankfold.reconciler.layout import Layout
@@ -383,6 +384,25 @@ def test_nothing_begins_anew_before_the_old_launchers_are_seen_gone(scene: Scene
     record = scene.record
     assert (record.step, record.restarts, record.incarnation) == ("new", 1, 2)
     assert record.lost == "rank 0 failed: back to the beginning, for there is no checkpoint yet"
+
+
+@pytest.mark.parametrize("looks", [3, 1000])
+def test_launchers_that_end_right_now_are_waited_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """And those that do not are named."""
+    monkeypatch.setattr("rankfold.reconciler.recovery.GONE_S", 0.2)
+    scene.update(save=None, ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0))
+    looked = itertools.count()
+    monkeypatch.setattr(scene.ranks, "lives", lambda job, rank: next(looked) < looks)
+    steps = scene.executor.steps(actions.Rest("a", "", restart=True), Observed())
+    if looks == 3:
+        scene.do(steps)
+        assert scene.record.step == "new"
+    else:
+        with pytest.raises(Temporary, match="the launcher of rank 0 has not ended"):
+            scene.do(steps)
+        assert scene.record.step == "placed"
 
 
 def test_a_job_that_is_over_is_brought_back_from_nothing(scene: Scene) -> None:
