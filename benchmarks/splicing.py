@@ -103,7 +103,7 @@ PROGRAMS = {
     "gpt": Program(GPT, 24, before=("--steps",)),
     "conv": Program(HERE / "splicing_conv.cu", 8),
     "launch_bound": Program(LAUNCH_BOUND, 8, behind=("1200",)),
-    "large_state": Program(MLP, 6, behind=("32", "6144", "1024", "1408", "1024")),
+    "large_state": Program(MLP, 24, behind=("32", "6144", "1024", "1408", "1024")),
 }
 
 

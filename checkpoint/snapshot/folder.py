@@ -16,7 +16,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,8 @@ class Snapshot:
         )
         save.buffers(
             rank, DEVICE,
-            (Buffer(address, length, _reader(found, files, image.heap_offset(address)))
+            (Buffer(address, length, _reader(found, files, image.heap_offset(address)),
+                    _place(found, self.folder, image.heap_offset(address)))
              for address, length in found.ranges),
         )  # fmt: skip
 
@@ -205,6 +206,19 @@ def _reader(found: Image, files: dict[int | None, int], start: int) -> Callable[
         return b"".join(os.pread(files[who], end - begin, begin) for who, begin, end in pieces)
 
     return read
+
+
+def _place(found: Image, folder: Path, start: int) -> Callable[[int, int], Hashable]:
+    def place(at: int, length: int) -> Hashable:
+        lies: list[tuple[Path, int, int]] = []
+        for who, begin, end in found.pieces(start + at, start + at + length):
+            where = folder if who is None else folder.with_name(f"rank-{who}")
+            if lies and lies[-1][0] == where and lies[-1][2] == begin:
+                begin = lies.pop()[1]
+            lies.append((where, begin, end))
+        return tuple(lies)
+
+    return place
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,11 +38,13 @@ from rankfold.checkpoint.store.units import (
 
 class Buffer(NamedTuple):
     """A live buffer of a rank's device memory. `read(offset, bytes)` gives its content, as it is at
-    the cut."""
+    the cut. `lies(offset, bytes)` says where that lies: what lies where something does that was
+    given already, of whatever rank, is not read again."""
 
     address: int
     length: int
     read: Callable[[int, int], Data]
+    lies: Callable[[int, int], Hashable] | None = None
 
 
 @dataclass
@@ -110,6 +112,7 @@ class Save:
         self._open: dict[tuple[Kind, bool], _Pack] = {}  # True: differences
         self._pending: dict[bytes, _Pack] = {}  # units in packs that are still open
         self._used: dict[bytes, int] = {}  # bytes of each unit that this checkpoint needs
+        self._read: dict[Hashable, bytes] = {}  # pieces of buffers, by where they lie
         self._parts: list[Part] = []
         self._pool = ThreadPoolExecutor(workers, "rankfold-save") if workers else None
         self._room = threading.BoundedSemaphore(2 * workers + 1)
@@ -123,10 +126,9 @@ class Save:
         rows, before = [], self._before.part(rank, name)
         for buffer in given:
             digests = tuple(
-                self._unit(buffer.read(at, min(GRAIN, buffer.length - at)), "buffers", rank,
-                           length=min(GRAIN, buffer.length - at))
+                self._piece(buffer, at, min(GRAIN, buffer.length - at), rank)
                 for at in range(0, buffer.length, GRAIN)
-            )  # fmt: skip
+            )
             rows.append(self._row(buffer.address, buffer.length, digests, rank, before))
         self._part(rank, name, "buffers", GRAIN, rows, before)
 
@@ -210,6 +212,18 @@ class Save:
             self._overtaken()
 
     # ---- units ---------------------------------------------------------------------------------
+
+    def _piece(self, buffer: Buffer, at: int, length: int, rank: int | None) -> bytes:
+        place = buffer.lies(at, length) if buffer.lies else None
+        digest = self._read.get(place) if place is not None else None
+        if digest is None:
+            digest = self._unit(buffer.read(at, length), "buffers", rank, length=length)
+            if place is not None:
+                self._read[place] = digest
+        else:
+            self._live()
+            self._found(digest, length)
+        return digest
 
     def _unit(
         self, data: Data, kind: Kind, rank: int | None,

@@ -122,6 +122,30 @@ def test_parts_are_given_by_several_threads_and_progress_is_told(store: Store) -
     assert save.progress.given == manifest.size
 
 
+def test_what_lies_in_one_place_is_read_once(store: Store) -> None:
+    """Whichever rank has it there, and at whatever address."""
+    data, read = noise(0, GRAIN + 100), list[tuple[str, int]]()
+
+    def buffer(address: int, place: str) -> Buffer:
+        def content(at: int, length: int) -> bytes:
+            read.append((place, at))
+            return data[at : at + length]
+
+        return Buffer(address, len(data), content, lambda at, length: (place, at, length))
+
+    save = store.begin("gpt", 1)
+    for rank, place in enumerate(["a", "a", "b"]):
+        save.buffers(rank, "device", [buffer(DEVICE, place), buffer(2 * DEVICE, place)])
+    assert read == [("a", 0), ("a", GRAIN), ("b", 0), ("b", GRAIN)]
+    manifest = save.finish()
+    checkpoint = store.checkpoint("gpt", manifest.id)
+    both = {DEVICE: data, 2 * DEVICE: data}
+    assert restored(checkpoint).buffers == {0: both, 1: both, 2: both}
+    assert save.progress.given == manifest.size and save.progress.found >= 5 * len(data)
+    with pytest.raises(stores.Refused, match="is over"):
+        save.buffers(3, "device", [buffer(DEVICE, "a")])
+
+
 def test_what_two_threads_give_at_once_is_stored_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

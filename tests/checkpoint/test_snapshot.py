@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from rankfold import image
 from rankfold.checkpoint import snapshot
 from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu
+from rankfold.checkpoint.snapshot.folder import _place
 from rankfold.checkpoint.store import Checkpoint, Id, Store
 from rankfold.image import Elsewhere, Image, look
 from rankfold.interpose.launcher.snapshots import fill
@@ -351,6 +353,14 @@ def test_each_byte_is_read_where_it_lies(
     for who, first, last in found:
         assert first < last
         assert {lies.get(byte) for byte in range(first, last)} == {who}
+    # The same place for who has it there, and for who has it in that one's image.
+    by_rank = groupby(range(begin, begin + size), lambda byte: lies.get(byte, 0))
+    runs = [(Path(f"rank-{rank}"), list(run)) for rank, run in by_rank]
+    expected = tuple((path, run[0], run[-1] + 1) for path, run in runs)
+    whole = [Elsewhere(byte, byte + 1, lies.get(byte, 0)) for byte in range(begin, begin + size)]
+    for viewer, other in ((0, elsewhere), (5, whole)):
+        seen = Image([], 0, frozenset(), other)
+        assert _place(seen, Path(f"rank-{viewer}"), begin)(0, size) == expected
 
 
 @pytest.mark.parametrize(
