@@ -30,6 +30,7 @@ from rankfold.checkpoint.store import Checkpoint, Part
 from rankfold.image import Elsewhere
 
 TOGETHER = 256  # pages that are written at once
+GROUP_BYTES = 4 << 30  # of pages whose places are known at one time: those take a sixteenth of it
 _REMEDY = "restore another checkpoint"
 
 
@@ -61,12 +62,23 @@ def write(
     writing.copy([part for part in blobs if part.name != STATE])
     writing.copy([part for part in parts if part.name == STATE])
     writing.images([part for part in parts if part.kind == "buffers"])
-    for part in parts:
-        if part.kind == "pages":  # one by one: their places take room
-            writing.copy([part])
+    for several in _groups([part for part in parts if part.kind == "pages"]):
+        writing.copy(several)
     for part in parts:
         if part.name == ABOUT:
             writing.finish(part)
+
+
+def _groups(parts: list[Part]) -> Iterator[list[Part]]:
+    """Those that are read together, since they share files, and have pages alike."""
+    group: list[Part] = []
+    for part in parts:
+        if group and sum(each.size for each in group) + part.size > GROUP_BYTES:
+            yield group
+            group = []
+        group.append(part)
+    if group:
+        yield group
 
 
 def write_compared(checkpoint: Checkpoint, folder: Path) -> None:

@@ -221,7 +221,6 @@ class Save:
             if place is not None:
                 self._read[place] = digest
         else:
-            self._live()
             self._found(digest, length)
         return digest
 

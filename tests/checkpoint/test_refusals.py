@@ -11,7 +11,7 @@ from blake3 import blake3
 from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.store import Damaged, Id, Missing, OldIncarnation, Refused, Unavailable
 from rankfold.checkpoint.store.documents import seal
-from support.checkpoints import example, opened, saved
+from support.checkpoints import example, opened, restored, saved
 
 
 def resealed(file: Path, **fields: object) -> None:
@@ -68,6 +68,18 @@ def test_a_newer_format(tmp_path: Path) -> None:
     resealed(tmp_path / "store.json", version=3)
     with pytest.raises(Refused, match="newer"):
         stores.open(str(tmp_path), "fleet")
+
+
+def test_an_older_format(tmp_path: Path) -> None:
+    """Without differences; a newer rankfold goes on with it."""
+    store = opened(str(tmp_path))
+    first = saved(store, "gpt", 1, example(1)).id
+    for file in tmp_path.rglob("*.json"):
+        resealed(file, version=1)
+    store = opened(str(tmp_path))
+    assert restored(store.checkpoint("gpt", first)) == example(1)
+    second = saved(store, "gpt", 1, example(2))
+    assert second.base == first and restored(store.checkpoint("gpt", second.id)) == example(2)
 
 
 @pytest.mark.parametrize(

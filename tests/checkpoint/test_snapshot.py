@@ -21,6 +21,7 @@ from rankfold.checkpoint import snapshot
 from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu
 from rankfold.checkpoint.snapshot.folder import _place
 from rankfold.checkpoint.store import Checkpoint, Id, Store
+from rankfold.checkpoint.store.names import Place
 from rankfold.image import Elsewhere, Image, look
 from rankfold.interpose.launcher.snapshots import fill
 from rankfold.proxy.hal.soft.modules import Loader
@@ -121,6 +122,33 @@ def test_pages_are_known_by_their_address(store: Store, tmp_path: Path) -> None:
     before = data_bytes(store)
     stored(store, {0: second})
     assert 0 < data_bytes(store) - before < 3 * PAGE
+
+
+@pytest.mark.parametrize("together", [1 << 30, 0])
+def test_files_that_ranks_share_are_read_once(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """Unless their pages are too many for their places to be known at one time."""
+    folders = {rank: tmp_path / f"rank-{rank}" for rank in range(3)}
+    for rank, folder in folders.items():
+        processes(folder, memory(rank), rank)
+        whole(folder)
+    checkpoint = stored(store, folders)
+    opened, find = list[Place](), Checkpoint._open
+
+    def counted(self: Checkpoint, place: Place) -> dict[bytes, memoryview]:
+        opened.append(place)
+        return find(self, place)
+
+    monkeypatch.setattr(Checkpoint, "_open", counted)
+    monkeypatch.setattr("rankfold.checkpoint.snapshot.writing.GROUP_BYTES", together)
+    back = {rank: tmp_path / "back" / f"rank-{rank}" for rank in folders}
+    snapshot.write(checkpoint, back)
+    for rank, folder in folders.items():
+        for file in (path for path in folder.rglob("*") if path.is_file()):
+            assert (back[rank] / file.relative_to(folder)).read_bytes() == file.read_bytes()
+    largest = max(checkpoint.manifest.packs, key=lambda at: checkpoint.manifest.packs[at].raw)
+    assert (opened.count(largest) == 1) == bool(together)
 
 
 def test_it_reads_what_criu_has(tmp_path: Path) -> None:
