@@ -240,6 +240,8 @@ class Save:
         if size >= OBJECT_BYTES:
             place = Place(self._folder, "objects", digest.hex())
             with self._lock:
+                if digest in self._where:
+                    return digest  # another thread was faster
                 self._where[digest] = place
                 self._sizes[place] = size
             self._upload(place, bytes(data), rank)

@@ -332,7 +332,9 @@ def _dense(manifest: Manifest) -> dict[Place, PackUse]:
 
 def _complete(packs: dict[Place, PackIndex]) -> dict[Place, PackIndex]:
     """Without packs of differences that refer to what is not there."""
-    there = {unit for index in packs.values() if not index.references for unit in index.units}
+    wanted = {unit for index in packs.values() for unit in index.references}
+    plain = (index for index in packs.values() if not index.references)
+    there = {unit for index in plain for unit in index.units if unit in wanted}
     return {place: index for place, index in packs.items() if there.issuperset(index.references)}
 
 
