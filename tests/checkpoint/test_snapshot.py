@@ -357,6 +357,10 @@ def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
     for number in back:
         part = again.part(number, "image/buffers")
         assert part == store.checkpoint("gpt", Id(1, 1)).part(number, "image/buffers")
+    alone = opened(f"memory://alone/{tmp_path}")
+    snapshot.write(stored(alone, {2: folders[2]}), {2: tmp_path / "alone"})
+    for at, expected in zip((PARAMETERS, MOMENTS), trained(3, STEPS), strict=True):
+        assert content(tmp_path / "alone", at, 4 * WORDS) == struct.pack(f"<{WORDS}I", *expected)
     shutil.rmtree(folders[0])
     with pytest.raises(Unfit, match="rank-0: has no image, in which memory of another rank lies"):
         stored(store, {2: folders[2]})

@@ -110,7 +110,7 @@ def test_what_had_nothing_there_has_nothing(make: Make) -> None:
     world.settle()
     written(rank, 6)
     out(rank)
-    assert rank.in_image()[2] == (6, 6)
+    assert rank.in_image()[2] == (6, 6) and taken.hold.set_aside() == 1
     taken.end()
 
 

@@ -622,6 +622,16 @@ def test_what_is_opened_to_be_written_is_not_shared_before_it_is(make: Make) -> 
     assert world.lib.memory_merge(second.memory) == 0 and first.chunk(0) == second.chunk(0)
 
 
+def test_what_nobody_shares_any_more_is_opened_for_the_rank_alone(make: Make) -> None:
+    world = shared(make)
+    first, second = world.ranks
+    own(second, 0)
+    assert first.refs(0) == 1 and first.memory.guarded == 1
+    assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == 0
+    assert not first.memory.pages[0].open and first.memory.guarded == 0 and first.owns(0, CELLS)
+    world.check()
+
+
 def test_what_was_copied_and_moved_out_is_kept_for_nobody(make: Make) -> None:
     world = shared(make)
     _, second = world.ranks

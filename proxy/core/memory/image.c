@@ -124,7 +124,6 @@ void page_common(struct rank_memory *m, uint32_t page)
 /* The copy stays until no work can read it any more. */
 static void take_home(struct rank_memory *m, uint32_t page)
 {
-	image_changes(m, page);
 	image_ready(m, page);
 	memcpy(image_at(m, page), m->pages[page].copy->bytes, RF_CHUNK_BYTES);
 	m->pages[page].common = false;
@@ -133,12 +132,13 @@ static void take_home(struct rank_memory *m, uint32_t page)
 uint8_t *page_on_host(struct rank_memory *m, uint32_t index, bool write)
 {
 	struct page *page = &m->pages[index];
+	if (write)
+		image_changes(m, index);
 	if (page->common && write)
 		take_home(m, index);
 	if (page->common)
 		return page->copy->bytes;
 	if (write) {
-		image_changes(m, index);
 		m->writes_page = index;
 		image_filled(m, index);
 	}
