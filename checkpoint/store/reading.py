@@ -151,9 +151,8 @@ class Checkpoint:
                 where = self._located()
                 digests = {part.table, *(digest for _, digest in self._units(part))}
                 files = {where[digest][0] for digest in digests}
-                files |= {
-                    where[digest][0] for each in files for digest, _ in self._references(each)
-                }
+                others = {digest for each in files for digest, _ in self._references(each)}
+                files |= {where[digest][0] for digest in others if digest in where}
                 hit = place in files
             except StoreError:
                 hit = True

@@ -243,6 +243,23 @@ def one(data: bytes, reference: bytes | None = None) -> tuple[PackIndex, bytes]:
     return units.encode_pack([(digest, units.difference(data, reference))], [named])
 
 
+def test_a_reference_that_is_nowhere_is_a_fault(store: Store) -> None:
+    """Of the pack that names it: somebody has written it anew, with a name that is its digest."""
+    saved(store, "gpt", 1, content())
+    manifest = saved(store, "gpt", 1, content(1))
+    place, index = next((place, index) for place, index in indexes(store, manifest).items()
+                        if index.references and index.raw % PAGE == 0)  # fmt: skip
+    raw = units.decode_pack(index, store.files.get(f"jobs/gpt/data/{place.name}"))
+    differences = [(digest, bytes(data)) for digest, data in units.split_pack(index, raw)]
+    forgery, file = units.encode_pack(differences, [(bytes(32), n) for _, n in index.references])
+    at = place._replace(digest=forgery.digest.hex())
+    store.files.create(f"jobs/gpt/data/{at.name}", file)
+    packs = {each: use for each, use in manifest.packs.items() if each != place}
+    packs[at] = PackUse(forgery.size, forgery.rows, forgery.raw, 0)
+    [fault] = Checkpoint(store.files, replace(manifest, packs=packs)).verify()
+    assert fault.place == at and "differs from one that none of its files holds" in fault.reason
+
+
 def test_a_difference_of_a_difference_is_refused(store: Store) -> None:
     """Else reading might never end."""
     checkpoint = forged(store, one(b"a", b"b"), one(b"b", b"a"))
