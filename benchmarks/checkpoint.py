@@ -17,8 +17,9 @@ on there; what it prints must be what the first one printed from there on.
                the tests have, and compared by SHA-256
   rank_specific_bytes_…   of live buffers that no other rank equals, a rank. The target is what a
                rank has alive beside what the program saves itself: parameters and moments
-  host_following_over_first_…   new bytes of the second checkpoint of all else, over those of the
-               first; the larger one of 4 and 8 ranks
+  host_following_over_first_…   what the second checkpoint adds to a store with all of both, beside
+               what it adds to one with the images alone, over the same of the first; the larger one
+               of 4 and 8 ranks
   resize_pause_s_…   from the cut until the ranks run on the other devices: from one to two and back
                again, median. Nobody has set a target: that of a checkpoint, for the memory moved
   checkpoint_pause_over_bound_…   from the cut to the withdrawn barrier, median, over 0.3 s + 2.5 s
@@ -164,7 +165,6 @@ class Measured:
     alone: float = 0.0  # a rank, in buffers that no other one equals
     alive: float = 0.0  # a rank
     host: list[int] = field(default_factory=list)  # of each checkpoint, what was new
-    apart: list[int] = field(default_factory=list)  # if ranks had not shared what they have alike
     pages: int = 0  # of host memory
     still: list[float] = field(default_factory=list)
     resized: list[float] = field(default_factory=list)
@@ -251,17 +251,11 @@ def work(module: str, folder: Path) -> Told:
 # ---- bytes -------------------------------------------------------------------------------------
 
 
-def part_of(folder: Path, target: Path, image: bool) -> Path:
-    """A snapshot with nothing but its image, or with everything else."""
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder)
-        if path.is_file() and (str(name) == "about.json" or (str(name) == "image") == image):
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            os.link(path, target / name)
-    about = target / "about.json"
-    told = json.loads(about.read_text()) | {"has_channel": image}
-    about.unlink()
-    about.write_text(json.dumps(told))
+def image_of(folder: Path, target: Path) -> Path:
+    """The snapshot with nothing but its image."""
+    target.mkdir(parents=True)
+    for name in ("about.json", "image"):
+        os.link(folder / name, target / name)
     return target
 
 
@@ -439,22 +433,18 @@ def measure(program: Program, ranks: int, effort: Effort) -> Measured:
         printed = [job.output(rank) for rank in range(ranks)]
         job.detach(discard=True)
 
-        host, own = bare("host"), [bare("host") for _ in range(ranks)]
+        whole, images = bare("whole"), bare("images")
         for n, save in enumerate(saves):
-            parts = [part_of(save / f"rank-{rank}", folder / f"host-{n}/rank-{rank}", False)
-                     for rank in range(ranks)]  # fmt: skip
-            found.host.append(new_bytes(host, parts))
-            found.apart.append(sum(new_bytes(own[rank], [parts[rank]]) for rank in range(ranks)))
+            folders = [save / f"rank-{rank}" for rank in range(ranks)]
+            parts = [image_of(each, folder / f"images-{n}" / each.name) for each in folders]
+            found.host.append(new_bytes(whole, folders) - new_bytes(images, parts))
         url = f"file://{folder}/store"
         task(saves[1], url, ranks)
         with timed(seconds, "upload"):
             work("upload", saves[1])
-        folders = [saves[1] / f"rank-{rank}" for rank in range(ranks)]
         found.pages = sum(
             pagemap.size for path in folders for pagemap in Snapshot(path).pages.values()
         )
-        parts = [part_of(each, folder / f"device/rank-{rank}", True)
-                 for rank, each in enumerate(folders)]  # fmt: skip
         found.device = new_bytes(bare("device"), parts)
         count(found, folders)
         found.copied = copied(folders, folder / "copied")
@@ -565,8 +555,7 @@ def figures_of(
     most = found[max(found)]
     host, host_how = worst(
         found, lambda each: each.host[1] / each.host[0],
-        f"{most.host[1]} bytes new in the second checkpoint, {most.host[0]} in the first; "
-        f"{most.apart[1]} and {most.apart[0]} in a store for each rank",
+        f"{most.host[1]} bytes new in the second checkpoint, {most.host[0]} in the first",
     )  # fmt: skip
     pause, pause_how = worst(
         found, lambda each: statistics.median(each.still) / bound(each),

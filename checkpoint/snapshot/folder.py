@@ -6,8 +6,9 @@
                  its state names it, or image.elsewhere
     criu/ …      what CRIU wrote, and whatever else the snapshot needs
 
-As parts of a checkpoint: `image` is the live buffers (device memory), the state (a blob) and a note
-of its size; a pages image is pages by address; every other file is a blob of its name.
+As parts of a checkpoint: `image` is the live buffers (device memory; small ones are a part of their
+own), the state (a blob) and a note of its size; a pages image is pages by address; every other file
+is a blob of its name.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ from rankfold.checkpoint.snapshot import criu
 from rankfold.checkpoint.snapshot.criu import Pagemap
 from rankfold.checkpoint.snapshot.errors import Unfit
 from rankfold.checkpoint.store import Buffer, Save
+from rankfold.checkpoint.store.units import PAGE
 from rankfold.image import Image
 
 ABOUT = "about.json"
 IMAGE, LOST = "image", "image.lost"
 DEVICE = "image/buffers"  # parts of the image
+SMALL = "image/small"  # buffers that are divided by pages
+SMALL_BYTES = 256 << 10  # such as are copied from a rank's host memory, and lie there, too
 STATE = "image/state"
 SIZE = "image/size"
 COMPARED = (ABOUT, "criu/cpuinfo.img", "files.json")  # before anything is restored
@@ -104,12 +108,15 @@ class Snapshot:
         save.blob(
             rank, STATE, (image.whole(each) if n == 0 else each for n, each in enumerate(state))
         )
-        save.buffers(
-            rank, DEVICE,
-            (Buffer(address, length, _reader(found, files, image.heap_offset(address)),
-                    _place(found, self.folder, image.heap_offset(address)))
-             for address, length in found.ranges),
-        )  # fmt: skip
+        small: list[Buffer] = []
+        large: list[Buffer] = []
+        for address, length in found.ranges:
+            start = image.heap_offset(address)
+            lies = _place(found, self.folder, start)
+            buffer = Buffer(address, length, _reader(found, files, start), lies)
+            (small if length <= SMALL_BYTES else large).append(buffer)
+        save.buffers(rank, DEVICE, large)
+        save.buffers(rank, SMALL, small, PAGE)
 
 
 def images_on_their_way(folders: Iterable[Path]) -> dict[Path, int]:

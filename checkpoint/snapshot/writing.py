@@ -23,6 +23,7 @@ from rankfold.checkpoint.snapshot.folder import (
     DEVICE,
     IMAGE,
     SIZE,
+    SMALL,
     STATE,
     pagemap_of,
 )
@@ -127,7 +128,7 @@ class _Writing:
         once = len({path.parent for path in self.folders.values()}) == 1 and all(
             path.name == f"rank-{rank}" for rank, path in self.folders.items()
         )
-        elsewhere = defaultdict[Part, list[Elsewhere]](list)
+        elsewhere = defaultdict[Path, list[Elsewhere]](list)
         with ExitStack() as stack:
             parts = sorted(parts, key=lambda part: part.rank or 0)
             targets = {part: self._target(part, stack) for part in parts}
@@ -139,12 +140,13 @@ class _Writing:
                     unit, lies = data, {}
                 assert part.rank is not None
                 if once and (rank := lies.setdefault(at, part.rank)) != part.rank:
-                    elsewhere[part].append(Elsewhere(at, at + len(data), rank))
+                    lying = Elsewhere(at, at + len(data), rank)
+                    elsewhere[self._path(part, IMAGE)].append(lying)
                 else:
                     _write_sparse(file, data, at)
                 self.told(len(data))
-        for part, found in elsewhere.items():
-            image.note(self._path(part, IMAGE), _joined(sorted(found)))
+        for path, found in elsewhere.items():
+            image.note(path, _joined(sorted(found)))
 
     def finish(self, part: Part) -> None:
         path = self._path(part, ABOUT)
@@ -153,7 +155,7 @@ class _Writing:
         half.rename(path)
 
     def _target(self, part: Part, stack: ExitStack) -> _Target:
-        if part.name in (DEVICE, STATE):
+        if part.name in (DEVICE, SMALL, STATE):
             whole = stack.enter_context(self._path(part, IMAGE).open("r+b"))
             if part.name == STATE:
                 return _Target(whole.fileno(), lambda at, _: image.state_offset() + at)

@@ -11,7 +11,7 @@ from blake3 import blake3
 from rankfold import paths
 from rankfold.checkpoint.store.errors import Damaged, Refused
 
-FORMAT, VERSION = "rankfold-checkpoints", 2  # 1 had no packs of differences
+FORMAT, VERSION = "rankfold-checkpoints", 3  # 1 had no packs of differences, 2 no small buffers
 Json = dict[str, Any]
 SOUND_MAX = 10_000
 _sound: set[tuple[str, str]] = set()  # kind and digest of documents that the schema allows

@@ -121,16 +121,18 @@ class Save:
 
     # ---- parts ---------------------------------------------------------------------------------
 
-    def buffers(self, rank: int | None, name: str, given: Iterable[Buffer]) -> None:
-        """A rank's device memory, buffer by buffer, in pieces from each one's start."""
+    def buffers(
+        self, rank: int | None, name: str, given: Iterable[Buffer], grain: int = GRAIN
+    ) -> None:
+        """A rank's device memory, buffer by buffer, in units of `grain` from each one's start."""
         rows, before = [], self._before.part(rank, name)
         for buffer in given:
             digests = tuple(
-                self._piece(buffer, at, min(GRAIN, buffer.length - at), rank)
-                for at in range(0, buffer.length, GRAIN)
+                self._piece(buffer, at, min(grain, buffer.length - at), rank)
+                for at in range(0, buffer.length, grain)
             )
             rows.append(self._row(buffer.address, buffer.length, digests, rank, before))
-        self._part(rank, name, "buffers", GRAIN, rows, before)
+        self._part(rank, name, "buffers", grain, rows, before)
 
     def pages(self, rank: int | None, name: str, runs: Iterable[tuple[int, Data]]) -> None:
         """Host memory: (address, content) of whole pages, in any order, none twice."""

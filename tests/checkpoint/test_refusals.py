@@ -55,8 +55,8 @@ def test_a_newer_format(tmp_path: Path) -> None:
     for _ in range(3):
         manifest = saved(store, "gpt", 1, example(1))
     file = tmp_path / f"jobs/gpt/manifests/{manifest.id}.json"
-    resealed(file, version=3)
-    with pytest.raises(Refused, match=r"1-3.json: has version 3 of the format.* use the newer"):
+    resealed(file, version=4)
+    with pytest.raises(Refused, match=r"1-3.json: has version 4 of the format.* use the newer"):
         store.checkpoint("gpt", manifest.id)
     newest = store.newest("gpt")
     assert newest.checkpoint and newest.checkpoint.manifest.id == Id(1, 2)
@@ -65,7 +65,7 @@ def test_a_newer_format(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="nothing was removed; collect with the newer"):
         store.collect("gpt", 1)
     assert store.data("gpt") == before and len(store.checkpoints("gpt")) == 3
-    resealed(tmp_path / "store.json", version=3)
+    resealed(tmp_path / "store.json", version=4)
     with pytest.raises(Refused, match="newer"):
         stores.open(str(tmp_path), "fleet")
 
@@ -83,7 +83,7 @@ def test_an_older_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "harmed"), [('"version":2', '"version":6'), ("-check", "-chick")]
+    ("written", "harmed"), [('"version":3', '"version":6'), ("-check", "-chick")]
 )
 def test_a_flipped_bit_makes_nothing_newer(tmp_path: Path, written: str, harmed: str) -> None:
     """Or somebody else's: what waits for a newer rankfold would never be collected."""

@@ -188,6 +188,7 @@ BUFFERS = {
     DEV_BASE: noise("parameters", 100_000),
     DEV_BASE + 100_352: noise("moments", 5000),
     DEV_BASE + 3 * CHUNK - 512: noise("across chunks", 40_000),
+    DEV_BASE + 5 * CHUNK: noise("large", 300_000),
 }
 
 
@@ -198,8 +199,9 @@ def test_of_an_image_travels_what_is_alive(store: Store, tmp_path: Path) -> None
     saved_image(folder, BUFFERS, gone)
     whole(folder)
     checkpoint = stored(store, {0: folder})
-    part = checkpoint.part(0, "image/buffers")
-    assert checkpoint.extents(part) == [
+    parts = [checkpoint.part(0, name) for name in ("image/small", "image/buffers")]
+    assert [part.rows for part in parts] == [3, 1]
+    assert sorted(extent for part in parts for extent in checkpoint.extents(part)) == [
         (at, -(-len(data) // 512) * 512) for at, data in sorted(BUFFERS.items())
     ]
     snapshot.write(checkpoint, {0: back})
@@ -243,12 +245,31 @@ def test_a_buffer_that_replicas_share_is_stored_once(store: Store, tmp_path: Pat
         assert content(folder, DEV_BASE + rank * 512, len(parameters)) == parameters
 
 
+def test_what_lies_in_host_memory_too_is_stored_once(store: Store, tmp_path: Path) -> None:
+    """A batch that was copied from pages to a small buffer; of which all full pages are alike."""
+    batch, folder = noise("batch", 30 * PAGE + 100), tmp_path / "rank"
+    processes(folder, {**memory(), 0x7000_0000_0000: batch[: 30 * PAGE] + bytes(PAGE)})
+    for buffers in ({}, {DEV_BASE: batch}):
+        (folder / "image").unlink(missing_ok=True)
+        saved_image(folder, buffers, {})
+        whole(folder)
+        before = data_bytes(store)
+        checkpoint = stored(store, {0: folder})
+    assert data_bytes(store) - before < 3 * PAGE, "the last page, and what names the others"
+    snapshot.write(checkpoint, {0: tmp_path / "back"})
+    assert content(tmp_path / "back", DEV_BASE, len(batch)) == batch
+    assert files(tmp_path / "back/criu") == files(folder / "criu")
+
+
 def test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest(
     store: Store, tmp_path: Path
 ) -> None:
-    """What touches is one note, and what lies between is not noted with it."""
+    """What touches is one note, and what lies between is not noted with it. Large buffers and
+    small ones."""
     at = [DEV_BASE + n * 65536 for n in range(4)]
-    alike = {at[0]: noise(0, 65536), at[1]: noise(1, 65536), at[3]: noise(3, 65536)}
+    large = noise("large", 300 << 10)
+    alike = {at[0]: noise(0, 65536), at[1]: noise(1, 65536), at[3]: noise(3, 65536),
+             DEV_BASE + CHUNK: large}  # fmt: skip
     folders = {rank: tmp_path / f"rank-{rank}" for rank in range(2)}
     for rank, folder in folders.items():
         folder.mkdir()
@@ -258,11 +279,12 @@ def test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest(
     snapshot.write(stored(store, folders), back)
     assert image.noted(back[0] / "image") == []
     assert image.noted(back[1] / "image") == [
-        Elsewhere(0, 2 * 65536, 0), Elsewhere(3 * 65536, 4 * 65536, 0)
+        Elsewhere(0, 2 * 65536, 0), Elsewhere(3 * 65536, 4 * 65536, 0),
+        Elsewhere(CHUNK, CHUNK + len(large), 0),
     ]  # fmt: skip
     for rank, folder in back.items():
         assert content(folder, at[2], 65536) == noise(f"rank {rank}", 65536)
-        assert all(content(folder, address, 65536) == data for address, data in alike.items())
+        assert all(content(folder, address, len(data)) == data for address, data in alike.items())
 
 
 def test_memory_that_was_never_written_takes_no_room(store: Store, tmp_path: Path) -> None:
@@ -357,6 +379,7 @@ def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
     for number in back:
         part = again.part(number, "image/buffers")
         assert part == store.checkpoint("gpt", Id(1, 1)).part(number, "image/buffers")
+        assert part.rows > 0
     alone = opened(f"memory://alone/{tmp_path}")
     snapshot.write(stored(alone, {2: folders[2]}), {2: tmp_path / "alone"})
     for at, expected in zip((PARAMETERS, MOMENTS), trained(3, STEPS), strict=True):
