@@ -31,8 +31,13 @@ def settle(folder: Path, also: Iterable[Path] = (), above: int = 0) -> None:
     then as many of the folders above. Raises OSError."""
     for kept in (folder, *also):
         for path in (kept, *kept.rglob("*")) if kept.exists() else ():
-            if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFDIR, stat.S_IFREG):
-                _sync(path)
+            try:
+                if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFDIR, stat.S_IFREG):
+                    _sync(path)
+            except FileNotFoundError:
+                if kept == folder:
+                    raise
+                # A proxy has given what it wrote another name: nothing that was here before.
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if _counts(path))
     (folder / LIST).write_text(json.dumps({name: _told(folder / name) for name in names}))
     for path in (folder / LIST, folder, *folder.parents[:above]):

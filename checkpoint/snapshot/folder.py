@@ -13,12 +13,12 @@ is a blob of its name.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import stat
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ ABOUT = "about.json"
 IMAGE, LOST = "image", "image.lost"
 DEVICE = "image/buffers"  # parts of the image
 SMALL = "image/small"  # buffers that are divided by pages
-SMALL_BYTES = 256 << 10  # such as are copied from a rank's host memory, and lie there, too
+SMALL_BYTES = 64 << 10  # such as are copied from a rank's host memory, and lie there, too
 STATE = "image/state"
 SIZE = "image/size"
 COMPARED = (ABOUT, "criu/cpuinfo.img", "files.json")  # before anything is restored
@@ -94,10 +94,10 @@ class Snapshot:
             with (self.folder / name).open("rb") as file:
                 save.pages(rank, name, _read_runs(file.fileno(), pagemap))
         if self.image is not None:
-            with ExitStack() as stack:
+            with contextlib.ExitStack() as stack:
                 self._give_image(save, rank, self.image, stack)
 
-    def _give_image(self, save: Save, rank: int, found: Image, stack: ExitStack) -> None:
+    def _give_image(self, save: Save, rank: int, found: Image, stack: contextlib.ExitStack) -> None:
         """As it is when all of it has been brought: so it is written, too."""
         files: dict[int | None, int] = {None: stack.enter_context(_opened(self.folder))}
         for other in {each.rank for each in found.elsewhere}:
@@ -133,7 +133,11 @@ def _why_lost(folder: Path) -> str:
 
 
 def _copied(folder: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in folder.glob(f"{IMAGE}*"))
+    found = 0
+    for path in folder.glob(f"{IMAGE}*"):
+        with contextlib.suppress(FileNotFoundError):  # by now it is whole, and has another name
+            found += path.stat().st_blocks * 512
+    return found
 
 
 def _is_locked(folder: Path) -> bool:
@@ -228,7 +232,7 @@ def _place(found: Image, folder: Path, start: int) -> Callable[[int, int], Hasha
     return place
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
     """Its image. Raises Unfit."""
     try:

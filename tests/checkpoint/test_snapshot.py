@@ -3,6 +3,7 @@ more does not travel."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from rankfold import image
 from rankfold.checkpoint import snapshot
-from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu
+from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu, images_on_their_way
 from rankfold.checkpoint.snapshot.folder import _place
 from rankfold.checkpoint.store import Checkpoint, Id, Store
 from rankfold.checkpoint.store.names import Place
@@ -200,7 +201,7 @@ def test_of_an_image_travels_what_is_alive(store: Store, tmp_path: Path) -> None
     whole(folder)
     checkpoint = stored(store, {0: folder})
     parts = [checkpoint.part(0, name) for name in ("image/small", "image/buffers")]
-    assert [part.rows for part in parts] == [3, 1]
+    assert [part.rows for part in parts] == [2, 2]
     assert sorted(extent for part in parts for extent in checkpoint.extents(part)) == [
         (at, -(-len(data) // 512) * 512) for at, data in sorted(BUFFERS.items())
     ]
@@ -247,8 +248,8 @@ def test_a_buffer_that_replicas_share_is_stored_once(store: Store, tmp_path: Pat
 
 def test_what_lies_in_host_memory_too_is_stored_once(store: Store, tmp_path: Path) -> None:
     """A batch that was copied from pages to a small buffer; of which all full pages are alike."""
-    batch, folder = noise("batch", 30 * PAGE + 100), tmp_path / "rank"
-    processes(folder, {**memory(), 0x7000_0000_0000: batch[: 30 * PAGE] + bytes(PAGE)})
+    batch, folder = noise("batch", 15 * PAGE + 100), tmp_path / "rank"
+    processes(folder, {**memory(), 0x7000_0000_0000: batch[: 15 * PAGE] + bytes(PAGE)})
     for buffers in ({}, {DEV_BASE: batch}):
         (folder / "image").unlink(missing_ok=True)
         saved_image(folder, buffers, {})
@@ -285,6 +286,28 @@ def test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest(
     for rank, folder in back.items():
         assert content(folder, at[2], 65536) == noise(f"rank {rank}", 65536)
         assert all(content(folder, address, len(data)) == data for address, data in alike.items())
+
+
+def test_an_image_gets_its_name_while_somebody_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list of the folder and the look at what is in it."""
+    part, find = tmp_path / "image.part", Path.glob
+    part.write_bytes(b"half")
+
+    def renamed(self: Path, pattern: str) -> Iterator[Path]:
+        found = list(find(self, pattern))
+        part.rename(tmp_path / "image")
+        return iter(found)
+
+    monkeypatch.setattr(Path, "glob", renamed)
+    lock = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        assert images_on_their_way([tmp_path]) == {tmp_path: 0}
+    finally:
+        os.close(lock)
+    assert images_on_their_way([tmp_path]) == {}
 
 
 def test_memory_that_was_never_written_takes_no_room(store: Store, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,25 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_has_not_changed_is_whole(folder: Path) -> None:
     check(folder)
+
+
+def test_others_write_beside_what_is_settled(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module, under the name that it has until it is whole."""
+    modules, find = tmp_path / "modules", Path.rglob
+    modules.mkdir()
+
+    def renamed(self: Path, pattern: str) -> Iterator[Path]:
+        found = list(find(self, pattern))
+        return iter([*found, self / ".hash.1.17.18"] if self == modules else found)
+
+    monkeypatch.setattr(Path, "rglob", renamed)
+    settle(folder, [modules])
+    check(folder)
+    monkeypatch.setattr(Path, "rglob", lambda self, _: iter([self / "rank-1"]))
+    with pytest.raises(FileNotFoundError):
+        settle(folder)
 
 
 def test_who_restores_may_write_into_the_folder(folder: Path) -> None:
