@@ -52,6 +52,19 @@ class Image(NamedTuple):
     state: int  # bytes of header and records, 0: the rank has saved nothing yet
     modules: frozenset[str]  # hashes of those that are not in the state
     elsewhere: list[Elsewhere]  # one behind the other
+    keys: dict[int, bytes]  # of chunks: equal ones are equal bytes, in all ranks of the job
+
+    def known(self, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+        """The memory between two offsets: the key of a chunk, where in it; where there is no key,
+        nothing and the offsets."""
+        size = _SAVED.constants["RF_CHUNK_BYTES"]
+        at = begin
+        while at < end:
+            key = self.keys.get(at // size, b"")
+            last = min((at // size + 1) * size, end)
+            base = at // size * size if key else 0
+            yield key, at - base, last - base
+            at = last
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int | None, int, int]]:
         """Parts of the memory between two offsets: the rank in whose image it lies (None: in this
@@ -84,7 +97,7 @@ def look(file: int) -> Image:
     data = os.pread(file, shape.size, state_offset())
     header = _SAVED.unpack(shape, data.ljust(shape.size, b"\0"))
     if not header["magic"]:
-        return Image([], 0, frozenset(), [])
+        return Image([], 0, frozenset(), [], {})
     version = _SAVED.constants["STATE_VERSION"]
     if header["magic"] != _SAVED.constants["STATE_MAGIC"] or header["version"] != version:
         raise Malformed(f"has no saved state of version {version}")
@@ -93,6 +106,7 @@ def look(file: int) -> Image:
     first = state_offset() + shape.size
     buffers: list[Range] = []
     chunks: dict[int, int] = {}  # and with whom they lie
+    keys: dict[int, bytes] = {}
     modules: set[str] = set()
     own = -1
     rank, buffer, chunk, module = (
@@ -107,6 +121,8 @@ def look(file: int) -> Image:
         elif opcode == chunk.number:
             found = _SAVED.unpack(chunk.record, body)
             chunks[found["chunk"]] = found["lies_with"]
+            if any(found["key"]):
+                keys[found["chunk"]] = struct.pack("<2Q", *found["key"])
         elif opcode == module.number:
             found = _SAVED.unpack(module.record, body)
             modules |= {found["hash"]} if found["hash"] and not found["image_bytes"] else set()
@@ -119,7 +135,7 @@ def look(file: int) -> Image:
     elif header["elsewhere"] != len(elsewhere):
         raise Malformed(f"names {len(elsewhere)} chunks of other ranks, not {header['elsewhere']}")
     alive = list(_alive(buffers, chunks.keys()))
-    return Image(alive, shape.size + header["bytes"], frozenset(modules), elsewhere)
+    return Image(alive, shape.size + header["bytes"], frozenset(modules), elsewhere, keys)
 
 
 def note(image: Path, elsewhere: Iterable[Elsewhere]) -> None:

@@ -221,12 +221,16 @@ def _reader(found: Image, files: dict[int | None, int], start: int) -> Callable[
 
 def _place(found: Image, folder: Path, start: int) -> Callable[[int, int], Hashable]:
     def place(at: int, length: int) -> Hashable:
-        lies: list[tuple[Path, int, int]] = []
-        for who, begin, end in found.pieces(start + at, start + at + length):
-            where = folder if who is None else folder.with_name(f"rank-{who}")
-            if lies and lies[-1][0] == where and lies[-1][2] == begin:
-                begin = lies.pop()[1]
-            lies.append((where, begin, end))
+        lies: list[tuple[Path | bytes, int, int]] = []
+        for key, first, last in found.known(start + at, start + at + length):
+            if key:
+                lies.append((key, first, last))
+                continue
+            for who, begin, end in found.pieces(first, last):
+                where = folder if who is None else folder.with_name(f"rank-{who}")
+                if lies and lies[-1][0] == where and lies[-1][2] == begin:
+                    begin = lies.pop()[1]
+                lies.append((where, begin, end))
         return tuple(lies)
 
     return place

@@ -38,8 +38,8 @@ from rankfold.checkpoint.store.units import (
 
 class Buffer(NamedTuple):
     """A live buffer of a rank's device memory. `read(offset, bytes)` gives its content, as it is at
-    the cut. `lies(offset, bytes)` says where that lies: what lies where something does that was
-    given already, of whatever rank, is not read again."""
+    the cut. `lies(offset, bytes)` names it, by where it lies or what is known of it: what has
+    the name of something that was given already, of whatever rank, is not read again."""
 
     address: int
     length: int

@@ -8,9 +8,10 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile.conftest import kernels
@@ -20,13 +21,14 @@ from hypothesis import strategies as st
 from rankfold import image
 from rankfold.checkpoint import snapshot
 from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu, images_on_their_way
-from rankfold.checkpoint.snapshot.folder import _place
+from rankfold.checkpoint.snapshot.folder import _place, _reader
 from rankfold.checkpoint.store import Checkpoint, Id, Store
 from rankfold.checkpoint.store.names import Place
 from rankfold.image import Elsewhere, Image, look
 from rankfold.interpose.launcher.snapshots import fill
 from rankfold.proxy.hal.soft.modules import Loader
 from support.checkpoints import noise, opened
+from support.computing import Computing, sync
 from support.devices import devices
 from support.ring_client import CHUNK, DEV_BASE, RingClient, twins_of
 from support.snapshots import (
@@ -43,11 +45,16 @@ from support.snapshots import (
     whole,
 )
 from support.trained import (
+    HOMES,
     MOMENTS,
+    OWN,
     PARAMETERS,
     STEPS,
+    VARIABLES,
     WORDS,
+    begin_alike,
     folded,
+    train,
     train_alike,
     trained,
 )
@@ -77,7 +84,7 @@ def data_bytes(store: Store) -> int:
 def content(folder: Path, address: int, length: int) -> bytes:
     """Of the device's memory in an image, or in that of another rank where it lies there."""
     begin, found = address - DEV_BASE, b""
-    noted = Image([], 0, frozenset(), image.noted(folder / "image"))
+    noted = Image([], 0, frozenset(), image.noted(folder / "image"), {})
     for rank, start, end in noted.pieces(begin, begin + length):
         where = folder if rank is None else folder.with_name(f"rank-{rank}")
         with (where / "image").open("rb") as file:
@@ -283,7 +290,9 @@ def test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest(
         Elsewhere(0, 2 * 65536, 0), Elsewhere(3 * 65536, 4 * 65536, 0),
         Elsewhere(CHUNK, CHUNK + len(large), 0),
     ]  # fmt: skip
-    for rank, folder in back.items():
+    again = {rank: tmp_path / f"again/rank-{rank}" for rank in folders}
+    snapshot.write(stored(opened(f"memory://again/{tmp_path}"), back), again)
+    for rank, folder in (*back.items(), *again.items()):
         assert content(folder, at[2], 65536) == noise(f"rank {rank}", 65536)
         assert all(content(folder, address, len(data)) == data for address, data in alike.items())
 
@@ -412,6 +421,70 @@ def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
         stored(store, {2: folders[2]})
 
 
+def test_what_is_known_is_named_by_its_key(tmp_path: Path) -> None:
+    """And by where in its chunk it lies; what is not, by its image and where it lies there."""
+    seen = Image([], 0, frozenset(), [], {0: b"a", 2: b"a", 3: b"b"})
+    names, others = (_place(seen, tmp_path / name, 0) for name in ("rank-0", "rank-1"))
+    assert names(10, 20) == names(2 * CHUNK + 10, 20) == others(10, 20)
+    assert len({names(at, 20) for at in (10, 11, CHUNK + 10, 3 * CHUNK + 10)}) == 4
+    assert names(10, 20) != names(10, 21)
+    assert names(CHUNK + 10, 20) != others(CHUNK + 10, 20)
+    assert names(CHUNK - 5, 10) == (
+        (b"a", CHUNK - 5, CHUNK), (tmp_path / "rank-0", CHUNK, CHUNK + 5)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_what_ranks_on_two_devices_hold_alike_is_read_once(
+    store: Store, tmp_path: Path, kernels: Loader, monkeypatch: pytest.MonkeyPatch, shares: bool
+) -> None:
+    """The proxies know it by its versions. What is the rank's own is read for each, and so is all
+    where the versions are not to be believed."""
+    folders = {rank: tmp_path / f"rank-{rank}" for rank in range(2)}
+    ranks = [Computing(rank, 2, VARIABLES) for rank in range(2)]
+    with devices(kernels, 2, share=shares) as here:
+        here.place(1, ranks, [0, 1])
+        for rank in ranks:
+            rank.load(HOMES, 2 * CHUNK)
+        begin_alike(ranks)
+        for step in range(STEPS):
+            for rank in ranks:
+                train(rank, step)
+            sync(ranks)
+        here.stop(1)
+        assert all(native.job_save(1) for native in here.natives)
+        here.saved(0)
+        for rank in ranks:
+            folders[rank.rank].mkdir()
+            image_of(folders[rank.rank], rank.image)
+            whole(folders[rank.rank])
+        here.go_on(1, ranks)
+        here.leave(1)
+    read, find = list[int](), _reader
+
+    def counted(found: Image, files: Any, start: int) -> Callable[[int, int], bytes]:
+        reads = find(found, files, start)
+
+        def one(at: int, length: int) -> bytes:
+            read.append(DEV_BASE + start + at)
+            return reads(at, length)
+
+        return one
+
+    monkeypatch.setattr("rankfold.checkpoint.snapshot.folder._reader", counted)
+    back = {rank: tmp_path / f"back/rank-{rank}" for rank in folders}
+    snapshot.write(stored(store, folders), back)
+    for at, home in zip((PARAMETERS, MOMENTS, OWN), (*HOMES[:2], HOMES[3]), strict=True):
+        times = 1 if shares and at != OWN else 2
+        assert read.count(home) == times, hex(at)
+        for number, folder in folders.items():
+            assert content(back[number], home, 2 * CHUNK) == content(folder, home, 2 * CHUNK)
+    for at, expected in zip((PARAMETERS, MOMENTS), trained(2, STEPS), strict=True):
+        assert content(back[1], at, 4 * WORDS) == struct.pack(f"<{WORDS}I", *expected)
+    for rank in ranks:
+        rank.close()
+
+
 @given(
     parts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9), st.integers(0, 3)), max_size=6),
     begin=st.integers(0, 60), size=st.integers(1, 60),
@@ -425,7 +498,7 @@ def test_each_byte_is_read_where_it_lies(
         elsewhere.append(Elsewhere(at + gap, at + gap + length, rank))
         at += gap + length
         lies |= dict.fromkeys(range(at - length, at), rank)
-    found = list(Image([], 0, frozenset(), elsewhere).pieces(begin, begin + size))
+    found = list(Image([], 0, frozenset(), elsewhere, {}).pieces(begin, begin + size))
     assert [first for _, first, _ in found] == [begin, *(last for *_, last in found)][: len(found)]
     assert sum(last - first for _, first, last in found) == size
     for who, first, last in found:
@@ -437,7 +510,7 @@ def test_each_byte_is_read_where_it_lies(
     expected = tuple((path, run[0], run[-1] + 1) for path, run in runs)
     whole = [Elsewhere(byte, byte + 1, lies.get(byte, 0)) for byte in range(begin, begin + size)]
     for viewer, other in ((0, elsewhere), (5, whole)):
-        seen = Image([], 0, frozenset(), other)
+        seen = Image([], 0, frozenset(), other, {})
         assert _place(seen, Path(f"rank-{viewer}"), begin)(0, size) == expected
 
 

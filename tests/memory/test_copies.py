@@ -282,6 +282,28 @@ def test_what_is_known_to_be_alike_is_saved_once_though_it_is_not_shared(
     assert (second.in_image() == second.model) == (what != "alike")
 
 
+@pytest.mark.parametrize("how", ["faulted", "stopped", "doubted", "apart", "single"])
+def test_what_a_rank_holds_has_a_key_while_it_is_believed(make: Make, how: str) -> None:
+    """It is that of whoever holds the same, and of nobody else."""
+    world = make(2, 4)
+    first, second = world.ranks
+    same(first, second, pages=2)
+    own(second, 1)
+    second.write(1, 7)
+    assert first.key(0) == second.key(0) != (0, 0)
+    assert len({first.key(0), first.key(1), second.key(1)}) == 3
+    if how == "faulted":
+        first.run(0, CELLS, 1)
+        first.fault()
+    elif how == "stopped":
+        world.lib.memory_stop(first.memory)
+    elif how == "apart":
+        world.memory.shares = False
+    else:
+        setattr(first.memory, how, True)
+    assert first.key(0) == (0, 0)
+
+
 def test_ranks_of_another_job_have_their_own(make: Make) -> None:
     world = make(4, 4, groups=(1, 1, 2, 2))
     same(*world.ranks)

@@ -113,6 +113,10 @@ class Rank:
         found = self.world.lib.memory_lies_with(self.memory, page)
         return None if found == self.world.ffi.NULL else int(found.rank)
 
+    def key(self, page: int) -> tuple[int, int]:
+        found = self.world.lib.memory_key(self.memory, page)
+        return int(found.a), int(found.b)
+
     def in_image(self, stay: bool = False) -> dict[int, Page]:
         """What the image has of each page: all that whoever takes it over gets. If all ranks stay,
         another's image may have it."""

@@ -33,11 +33,13 @@ class Run:
 
 class Image:
     """A rank's image. `buffers`: address and bytes of each; `runs`: of the pages they touch;
-    `lies_with`: pages, and the ranks that they lie with; `others`: images by rank, to find them."""
+    `lies_with`: pages, and the ranks that they lie with; `keys`: of those that have one; `others`:
+    images by rank, to find them."""
 
     def __init__(self, data: mmap.mmap, others: Mapping[int, Image] | None = None):
         self.data, self.others = data, {} if others is None else others
         self.lies_with: dict[int, int] = {}
+        self.keys: dict[int, Version] = {}
         contract = records.saved()
         header = contract.structs["state_header"].layout()
         start = contract.constants["STATE_OFFSET"]
@@ -51,8 +53,10 @@ class Image:
             if opcode == buffer.number:
                 self.buffers.append(struct.unpack_from("<QQ", data, at + 16))
             elif opcode == contract.opcodes["CHUNK"].number:
-                page, rank = struct.unpack_from("<QI", data, at + 16)
+                page, rank, *key = struct.unpack_from("<QI4x2Q", data, at + 16)
                 self.lies_with[page] = rank
+                if any(key):
+                    self.keys[page] = (key[0], key[1])
             elif opcode == versions.number:
                 (count,) = struct.unpack_from("<Q", data, at + 16)
                 extents = list(EXTENT.iter_unpack(data[at + 24 : at + 24 + count]))
@@ -152,6 +156,16 @@ def check_equal_versions(ranks: Sequence[Image]) -> None:
                     f"bytes {low} to {high} of one version differ"
                 )
             places[run.version].append((run, number))
+    check_equal_keys(ranks)
+
+
+def check_equal_keys(ranks: Sequence[Image]) -> None:
+    """Pages of one key hold the same bytes."""
+    pages: dict[Version, bytes] = {}
+    for number, image in enumerate(ranks):
+        for page, key in image.keys.items():
+            here = image.read(DEV_BASE + page * CHUNK, CHUNK)
+            assert here == pages.setdefault(key, here), f"page {page} of rank {number}"
 
 
 def _check_fill(

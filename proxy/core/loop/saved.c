@@ -117,6 +117,9 @@ static bool save_chunks(struct writer *w, const struct saved_kind *kind, const s
 			return false;
 		s->chunk = m->live[i];
 		s->lies_with = other ? other->rank : m->rank;
+		struct version key = memory_key(m, m->live[i]);
+		s->key[0] = key.a;
+		s->key[1] = key.b;
 		w->elsewhere += other != NULL;
 	}
 	return true;

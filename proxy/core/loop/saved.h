@@ -13,7 +13,7 @@
 
 #define STATE_OFFSET RF_HEAP_BYTES        /* in the image: memory by heap offset, then the state */
 #define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
-#define STATE_VERSION 9
+#define STATE_VERSION 10
 #define STATE_BYTES_MAX (1ull << 36)
 
 enum state_opcode {
@@ -48,6 +48,7 @@ struct state_chunk {
 	struct rf_record r;
 	uint64_t chunk;
 	uint32_t lies_with, reserved; /* the rank whose image had it when this was written */
+	uint64_t key[2];              /* of what it holds (memory.h, memory_key) */
 };
 struct state_stream {
 	struct rf_record r;

@@ -67,6 +67,11 @@ static bool in_own_image(const struct rank_memory *m, uint32_t index)
 	return !m->stopped && !page_blank(m, index) && (page->saved || only_in_image(page));
 }
 
+struct version memory_key(struct rank_memory *m, uint32_t page)
+{
+	return copies_trusted(m) ? *content_digest(m, page) : (struct version){0, 0};
+}
+
 /* No work uses the memory of either. */
 static bool known_alike(struct rank_memory *m, struct rank_memory *o, uint32_t page)
 {
