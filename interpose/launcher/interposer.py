@@ -1,7 +1,9 @@
 """The libraries that a rank preloads: copies, named by what is in them.
 
 A rank has them mapped for its whole life, which may outlast a build: CRIU maps the very same files
-again. So a folder keeps copies of all that ranks of the fleet began with.
+again. So a folder keeps copies of all that ranks of the fleet began with. It is searched first when
+a rank opens a library, so there are links in it as a driver's installer makes them: some programs
+open libcuda.so, in a way (RTLD_DEEPBIND) that nobody sees who has preloaded a dlopen of his own.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ def keep(libraries: tuple[str, ...], copies: str) -> Path:
     fresh = Path(tempfile.mkdtemp(dir=there.parent, prefix=".new-"))
     for library in libraries:
         shutil.copy(library, fresh)
+        name = os.path.basename(library)
+        if (link := _unversioned(name)) != name:
+            (fresh / link).symlink_to(name)
     try:
         fresh.rename(there)
     except OSError:  # another rank's launcher was first
@@ -59,10 +64,15 @@ def again(wanted: str, libraries: tuple[str, ...], copies: str) -> Path:
     return there if there.is_dir() else keep(libraries, copies)
 
 
+def _unversioned(name: str) -> str:
+    return name[: name.rindex(".so") + len(".so")]
+
+
 def digest(libraries: tuple[str, ...]) -> str:
-    """Over names and contents."""
+    """Over names, links and contents."""
     hasher = blake3.blake3()
     for library in sorted(libraries, key=os.path.basename):
         content = blake3.blake3(Path(library).read_bytes()).hexdigest()
-        hasher.update(f"{os.path.basename(library)} {content}\n".encode())
+        name = os.path.basename(library)
+        hasher.update(f"{name} {_unversioned(name)} {content}\n".encode())
     return str(hasher.hexdigest(length=8))

@@ -106,8 +106,11 @@ def run(
 
 
 def own_environment() -> tuple[tuple[str, str], ...]:
-    """For the ranks. What steers rankfold itself is the background reconciler's."""
+    """For the ranks. What steers rankfold itself is the background reconciler's, and which of the
+    machine's devices are to be seen here is nothing that ranks have to do with: they see the job's.
+    """
     ours = {k: v for k, v in os.environ.items() if not k.startswith("RANKFOLD_")}
+    ours.pop("CUDA_VISIBLE_DEVICES", None)
     for name in [k for k, v in ours.items() if unusable(k) or unusable(v)]:
         say(f"rankfold: {name!a} is not UTF-8: the ranks do not get it")
         del ours[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,6 +82,34 @@ def test_the_libraries_may_lie_in_a_folder_with_a_space(rankfold: Rankfold, tmp_
     done = rankfold.run("run", "--world-size", "1", "--", str(build(PROGRAMS / "one_launch.cu")))
     assert (done.returncode, done.stdout) == (0, "cudaSuccess\n"), done.stderr
     assert "preload" not in done.stderr  # what the loader ignores it says
+
+
+def test_who_opens_a_library_past_what_is_preloaded_gets_ours(
+    rankfold: Rankfold, tmp_path: Path
+) -> None:
+    """Taichi opens libcuda.so so, and computes on the CPU if there is none."""
+    source, opener = tmp_path / "opener.c", tmp_path / "opener.so"
+    source.write_text(
+        "#include <dlfcn.h>\nvoid *opened(const char *name) { return dlopen(name, RTLD_NOW); }\n"
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", opener, source, "-ldl"], check=True)
+    script = f"""
+import ctypes, os
+opener = ctypes.CDLL({str(opener)!r}, os.RTLD_NOW | os.RTLD_DEEPBIND)
+opener.opened.restype = ctypes.c_void_p
+for name in ("cuda", "cudart", "nccl", "nvidia-ml", "cublas", "cublasLt"):
+    print(name, bool(opener.opened(f"lib{{name}}.so".encode())))
+ours = ctypes.CDLL("libcuda.so.1")
+handle = ctypes.c_void_p(opener.opened(b"libcuda.so"))
+theirs = ctypes.CDLL("libcuda.so.1", handle=handle.value)
+at = lambda library: ctypes.cast(library.cuInit, ctypes.c_void_p).value
+print(at(ours) == at(theirs), theirs.cuInit(0))
+"""
+    done = rankfold("run", "--world-size", "1", "--", sys.executable, "-c", script)
+    assert done.splitlines() == [
+        *(f"{name} True" for name in ("cuda", "cudart", "nccl", "nvidia-ml", "cublas", "cublasLt")),
+        "True 0",
+    ]
 
 
 def test_exhausted_memory_is_the_api_s_error(rankfold: Rankfold) -> None:

@@ -86,9 +86,11 @@ class ChannelServer:
     """
 
     def __init__(
-        self, path: Path, *, memory: int = 64 * MIB, refuse: str = "", automatic: bool = True
-    ):
+        self, path: Path, *, memory: int = 64 * MIB, refuse: str = "", automatic: bool = True,
+        devices: int = 2,
+    ):  # fmt: skip
         self.path = path
+        self.devices = devices
         self.memory = memory
         self.refuse = refuse
         self.automatic = automatic
@@ -141,7 +143,9 @@ class ChannelServer:
             fds.frombytes(raw)
             self._take(fds[0])
         message = self.refuse.encode()
-        sock.send(WELCOME.pack(MAGIC, int(bool(message)), 2, 0, 1, device(self.memory), message))
+        sock.send(WELCOME.pack(
+            MAGIC, int(bool(message)), self.devices, 0, 1, device(self.memory), message
+        ))  # fmt: skip
 
     def _take(self, fd: int) -> None:
         self.seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)

@@ -20,6 +20,7 @@ int zero_int(int *value);
 int no_peer(int *value, int device, int peer);
 int pci_bus_id(char *out, int bytes, int device);
 int device_by_pci_bus_id(int *device, const char *id);
+int number_of_pci_bus_id(int *number, const char *id); /* of all devices of the job */
 int same_device(int dst_device, int src_device);
 
 /* streams.c */

@@ -74,17 +74,27 @@ int pci_bus_id(char *out, int bytes, int device)
 	int error = device_check(device);
 	if (error || !out || bytes < 13)
 		return error ? error : INVALID_VALUE;
-	snprintf(out, (size_t)bytes, "0000:%02X:00.0", device + 1);
+	snprintf(out, (size_t)bytes, "0000:%02X:00.0", visible_number(device) + 1);
 	return CUDA_OK;
+}
+
+int number_of_pci_bus_id(int *number, const char *id)
+{
+	unsigned domain, bus;
+	if (!id || sscanf(id, "%x:%x:", &domain, &bus) != 2)
+		return INVALID_VALUE;
+	*number = (int)bus - 1;
+	return !domain && device_exists(*number) ? CUDA_OK : INVALID_DEVICE;
 }
 
 int device_by_pci_bus_id(int *device, const char *id)
 {
-	unsigned domain, bus;
-	if (!device || !id || sscanf(id, "%x:%x:", &domain, &bus) != 2)
-		return INVALID_VALUE;
-	*device = (int)bus - 1;
-	return domain ? INVALID_DEVICE : device_check(*device);
+	int number, total, error = device ? number_of_pci_bus_id(&number, id) : INVALID_VALUE;
+	if (error)
+		return error;
+	device_total(&total);
+	*device = visible_ordinal(number, total);
+	return *device < 0 ? INVALID_DEVICE : CUDA_OK;
 }
 
 cudaError_t cudaGetDevice(int *device)

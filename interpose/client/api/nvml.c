@@ -12,20 +12,20 @@
 
 #include "bodies.h"
 
-#define UUID_TEXT 41 /* GPU-, 32 digits, 4 dashes, end */
 #define NO_INSTANCE 0xFFFFFFFFu
 #define ARCHITECTURE_UNKNOWN 0xFFFFFFFFu
 #define STRUCTURE_VERSION(type, number) ((unsigned)sizeof(type) | (number) << 24)
 
-static _Atomic int initialised;   /* nvmlInit less nvmlShutdown */
-static char devices[DEVICES_MAX]; /* the address of devices[i] is the handle of device i */
+static _Atomic int initialised; /* nvmlInit less nvmlShutdown */
+static char
+	devices[DEVICES_MAX]; /* the address of devices[i] is the handle of the job's device i */
 
 /* ---- beginning and end ---- */
 
 int nvml_init(void)
 {
 	int count;
-	if (device_count(&count))
+	if (device_total(&count))
 		return NVML_DRIVER_NOT_LOADED;
 	atomic_fetch_add(&initialised, 1);
 	return NVML_SUCCESS;
@@ -82,21 +82,21 @@ const char *nvmlErrorString(nvmlReturn_t result)
 /* ---- handles ---- */
 
 /* The device that a handle stands for. */
-static int ordinal_of(const void *device, int *ordinal)
+static int number_of(const void *device, int *number)
 {
 	ptrdiff_t at = (const char *)device - devices;
 	if (!atomic_load(&initialised))
 		return NVML_UNINITIALIZED;
-	*ordinal = (int)at;
-	return at >= 0 && at < DEVICES_MAX && !device_check((int)at) ? NVML_SUCCESS
+	*number = (int)at;
+	return at >= 0 && at < DEVICES_MAX && device_exists((int)at) ? NVML_SUCCESS
 								     : NVML_INVALID_ARGUMENT;
 }
 
 static int properties_of(const void *device, cudaDeviceProp *p)
 {
-	int ordinal, error = ordinal_of(device, &ordinal);
-	if (!error && device_properties(p, ordinal))
-		error = NVML_INVALID_ARGUMENT;
+	int number, error = number_of(device, &number);
+	if (!error)
+		device_describe(p, number);
 	return error;
 }
 
@@ -105,7 +105,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
 	int count;
 	if (!atomic_load(&initialised))
 		return NVML_UNINITIALIZED;
-	if (!deviceCount || device_count(&count))
+	if (!deviceCount || device_total(&count))
 		return NVML_INVALID_ARGUMENT;
 	*deviceCount = (unsigned)count;
 	return NVML_SUCCESS;
@@ -113,10 +113,10 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
-	int ordinal;
+	int number;
 	if (index >= DEVICES_MAX || !device)
 		return atomic_load(&initialised) ? NVML_INVALID_ARGUMENT : NVML_UNINITIALIZED;
-	int error = ordinal_of(&devices[index], &ordinal);
+	int error = number_of(&devices[index], &number);
 	if (!error)
 		*device = &devices[index];
 	return error;
@@ -124,55 +124,44 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 {
-	int ordinal, error = ordinal_of(device, &ordinal);
+	int number, error = number_of(device, &number);
 	if (error || !index)
 		return error ? error : NVML_INVALID_ARGUMENT;
-	*index = (unsigned)ordinal;
+	*index = (unsigned)number;
 	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)
 {
-	int ordinal;
+	int number;
 	if (!atomic_load(&initialised))
 		return NVML_UNINITIALIZED;
 	if (!pciBusId || !device)
 		return NVML_INVALID_ARGUMENT;
-	if (device_by_pci_bus_id(&ordinal, pciBusId))
+	if (number_of_pci_bus_id(&number, pciBusId))
 		return NVML_NOT_FOUND;
-	return nvmlDeviceGetHandleByIndex_v2((unsigned)ordinal, device);
-}
-
-static void write_uuid(char text[UUID_TEXT], const cudaDeviceProp *p)
-{
-	char *at = text + sprintf(text, "GPU-");
-	for (int i = 0; i < 16; i++) {
-		const char *dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
-		at += sprintf(at, "%s%02x", dash, (unsigned char)p->uuid[i]);
-	}
+	return nvmlDeviceGetHandleByIndex_v2((unsigned)number, device);
 }
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
-	cudaDeviceProp p;
-	char text[UUID_TEXT];
-	int error = properties_of(device, &p);
+	char text[DEVICE_UUID_TEXT];
+	int number, error = number_of(device, &number);
 	if (error)
 		return error;
-	write_uuid(text, &p);
+	device_uuid_text(text, number);
 	return nvml_text(uuid, length, text);
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
-	cudaDeviceProp p;
-	char text[UUID_TEXT];
+	char text[DEVICE_UUID_TEXT];
 	if (!atomic_load(&initialised))
 		return NVML_UNINITIALIZED;
 	if (!uuid || !device)
 		return NVML_INVALID_ARGUMENT;
-	for (int i = 0; i < DEVICES_MAX && !device_properties(&p, i); i++) {
-		write_uuid(text, &p);
+	for (int i = 0; i < DEVICES_MAX && device_exists(i); i++) {
+		device_uuid_text(text, i);
 		if (strcmp(text, uuid))
 			continue;
 		*device = &devices[i];
@@ -203,15 +192,15 @@ int nvml_cuda_version(int *version)
 
 int nvml_lacks(const void *device)
 {
-	int ordinal, error = ordinal_of(device, &ordinal);
+	int number, error = number_of(device, &number);
 	return error ? error : NVML_NOT_SUPPORTED;
 }
 
 /* A number that CUDA has as an attribute of the device. */
 int nvml_number(const void *device, unsigned *out, int attribute)
 {
-	int ordinal, value, error = ordinal_of(device, &ordinal);
-	if (!error && (!out || device_attribute(&value, attribute, ordinal)))
+	int number, value, error = number_of(device, &number);
+	if (!error && (!out || device_fact(&value, attribute, number)))
 		error = NVML_INVALID_ARGUMENT;
 	if (!error)
 		*out = (unsigned)value;
@@ -302,9 +291,9 @@ int nvml_clock(const void *device, int type, unsigned *mhz)
 nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2,
 				    nvmlGpuP2PCapsIndex_t p2pIndex, nvmlGpuP2PStatus_t *p2pStatus)
 {
-	int one, two, error = ordinal_of(device1, &one);
+	int one, two, error = number_of(device1, &one);
 	if (!error)
-		error = ordinal_of(device2, &two);
+		error = number_of(device2, &two);
 	if (error || !p2pStatus || p2pIndex < 0 || one == two)
 		return error ? error : NVML_INVALID_ARGUMENT;
 	*p2pStatus = 5; /* NVML_P2P_STATUS_NOT_SUPPORTED, as cudaDeviceCanAccessPeer says */
@@ -314,9 +303,9 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2,
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2,
 						 nvmlGpuTopologyLevel_t *pathInfo)
 {
-	int one, two, error = ordinal_of(device1, &one);
+	int one, two, error = number_of(device1, &one);
 	if (!error)
-		error = ordinal_of(device2, &two);
+		error = number_of(device2, &two);
 	if (error || !pathInfo || one == two)
 		return error ? error : NVML_INVALID_ARGUMENT;
 	*pathInfo = 50; /* NVML_TOPOLOGY_SYSTEM: where a rank's device lies may change */
@@ -327,7 +316,7 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevic
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount,
 				      nvmlFieldValue_t *values)
 {
-	int ordinal, error = ordinal_of(device, &ordinal);
+	int number, error = number_of(device, &number);
 	if (error || valuesCount < 1 || !values)
 		return error ? error : NVML_INVALID_ARGUMENT;
 	for (int i = 0; i < valuesCount; i++)
@@ -340,10 +329,10 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount,
 /* cudaMemGetInfo of the device that this process uses; on another it has nothing. */
 static int memory_of(const void *device, uint64_t *unused, uint64_t *total)
 {
-	int ordinal, error = ordinal_of(device, &ordinal);
+	int number, error = number_of(device, &number);
 	if (!error && memory_info(unused, total))
 		error = NVML_INVALID_ARGUMENT;
-	if (!error && ordinal != context_used_device())
+	if (!error && number != context_used_device())
 		*unused = *total;
 	return error;
 }
@@ -375,12 +364,12 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 int nvml_processes(const void *device, unsigned *count, void *out, size_t bytes)
 {
 	uint64_t unused, total;
-	int ordinal = -1, error = memory_of(device, &unused, &total);
+	int number = -1, error = memory_of(device, &unused, &total);
 	if (error || !count)
 		return error ? error : NVML_INVALID_ARGUMENT;
-	ordinal_of(device, &ordinal);
+	number_of(device, &number);
 	unsigned room = *count;
-	*count = ordinal == context_used_device();
+	*count = number == context_used_device();
 	if (!*count)
 		return NVML_SUCCESS;
 	if (!room)
@@ -395,7 +384,7 @@ int nvml_processes(const void *device, unsigned *count, void *out, size_t bytes)
 /* Graphics, and those of the multi-process service. */
 int nvml_no_processes(const void *device, unsigned *count)
 {
-	int ordinal, error = ordinal_of(device, &ordinal);
+	int number, error = number_of(device, &number);
 	if (error || !count)
 		return error ? error : NVML_INVALID_ARGUMENT;
 	*count = 0;

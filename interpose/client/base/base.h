@@ -196,11 +196,30 @@ struct handle *handle_next(uint64_t *place);
 #define DEVICE_SHARED_RESERVED 1024u /* of each block */
 
 extern _Thread_local int current_device;
-int device_count(int *count);
+/* Of those that this process sees (visible.c), by ordinal. */
+int device_count(int *count); /* NO_DEVICE: it sees none */
 int device_attribute(int *value, int attribute, int device);
 int device_properties(cudaDeviceProp *, int device);
 int device_check(int ordinal);
-bool device_is_gpu(void); /* and no software */
+/* Of all devices of the job, by number. */
+int device_total(int *count);
+bool device_exists(int number);
+int device_fact(int *value, int attribute, int number);
+void device_describe(cudaDeviceProp *, int number); /* which exists */
+bool device_is_gpu(void);                           /* and no software */
+
+/* ---- visible.c ---- */
+
+#define DEVICE_UUID_TEXT 41 /* GPU-, 32 digits, 4 dashes, end */
+/* Of the job's device of a number. */
+void device_uuid(unsigned char uuid[16], int number);
+void device_uuid_text(char text[DEVICE_UUID_TEXT], int number);
+
+/* How many of so many devices this process sees; the number of what it calls by an ordinal, and
+ * back: -1, it does not see that. */
+int visible_count(int total);
+int visible_number(int ordinal);
+int visible_ordinal(int number, int total);
 
 /* ---- context.c ---- */
 
@@ -213,7 +232,7 @@ int context_set_device(int device);      /* as the runtime does: its primary one
  * process, another one is refused. What names a stream, an event or an address does not. Enters the
  * channel. */
 int context_use_device(void);
-/* The virtual device that this process uses, -1 before the first such call. */
+/* The number of the device that this process uses, -1 before the first such call. */
 int context_used_device(void);
 
 /* What entries of the API check. Usually that is one look at what the thread has. */

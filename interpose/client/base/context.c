@@ -152,12 +152,13 @@ int context_make_current(void)
 
 /* ---- the device that this process uses ---- */
 
-static _Atomic int bound_device = -1; /* the virtual one */
+static _Atomic int bound_device = -1; /* its ordinal */
 
 int context_used_device(void)
 {
 	bool mine = !channel_forked();
-	return mine ? atomic_load_explicit(&bound_device, memory_order_relaxed) : -1;
+	int bound = mine ? atomic_load_explicit(&bound_device, memory_order_relaxed) : -1;
+	return bound < 0 ? -1 : visible_number(bound);
 }
 
 int context_use_device(void)
@@ -172,7 +173,8 @@ int context_use_device(void)
 		return CUDA_OK;
 	SAY_ONCE(
 		"rank %u uses device %d already and cannot use device %d too: a rank has one device; "
-		"start as many ranks as there are devices",
+		"start as many ranks as there are devices, or let each see its own "
+		"(CUDA_VISIBLE_DEVICES=$LOCAL_RANK)",
 		channel_header->rank, bound, current_device);
 	return NOT_SUPPORTED;
 }

@@ -10,16 +10,33 @@
 
 _Thread_local int current_device;
 
-int device_count(int *count)
+int device_total(int *count)
 {
 	const struct rf_welcome *welcome;
-	if (!count)
-		return INVALID_VALUE;
 	*count = 0;
 	int error = channel_welcome(&welcome);
 	if (!error)
 		*count = (int)welcome->device_count;
 	return error;
+}
+
+int device_count(int *count)
+{
+	int total;
+	if (!count)
+		return INVALID_VALUE;
+	*count = 0;
+	int error = device_total(&total);
+	if (error)
+		return error;
+	*count = visible_count(total);
+	return *count ? CUDA_OK : NO_DEVICE;
+}
+
+bool device_exists(int number)
+{
+	int total;
+	return !device_total(&total) && number >= 0 && number < total;
 }
 
 int device_check(int ordinal)
@@ -39,7 +56,7 @@ bool device_is_gpu(void)
 
 /* Numbers of cudaDeviceAttr, which are CUdevice_attribute's. What a device like this one does not
  * have is 0; so is every number that is not listed. */
-static int attribute_of(const struct rf_device *d, int attribute, int device)
+static int attribute_of(const struct rf_device *d, int attribute, int number)
 {
 	switch (attribute) {
 	case 1: return (int)d->max_threads_per_block;
@@ -61,7 +78,7 @@ static int attribute_of(const struct rf_device *d, int attribute, int device)
 	case 19: return 1;          /* maps host memory */
 	case 30: return 512;        /* surface alignment */
 	case 31: return 1;          /* concurrent kernels */
-	case 33: return device + 1; /* PCI bus */
+	case 33: return number + 1; /* PCI bus */
 	case 36: return (int)d->memory_clock_khz;
 	case 37: return (int)d->memory_bus_bits;
 	case 38: return (int)d->l2_bytes;
@@ -89,17 +106,21 @@ static int attribute_of(const struct rf_device *d, int attribute, int device)
 	}
 }
 
-int device_attribute(int *value, int attribute, int device)
+int device_fact(int *value, int attribute, int number)
 {
 	const struct rf_welcome *welcome;
 	if (!value || attribute <= 0 || attribute > 1000)
 		return INVALID_VALUE;
+	int error = channel_welcome(&welcome);
+	if (!error)
+		*value = attribute_of(&welcome->device, attribute, number);
+	return error;
+}
+
+int device_attribute(int *value, int attribute, int device)
+{
 	int error = device_check(device);
-	if (error)
-		return error;
-	channel_welcome(&welcome);
-	*value = attribute_of(&welcome->device, attribute, device);
-	return CUDA_OK;
+	return error ? error : device_fact(value, attribute, visible_number(device));
 }
 
 static void fill_limits(cudaDeviceProp *p, const struct rf_device *d)
@@ -122,20 +143,14 @@ static void fill_limits(cudaDeviceProp *p, const struct rf_device *d)
 	p->memPitch = 0x7fffffff;
 }
 
-int device_properties(cudaDeviceProp *p, int device)
+void device_describe(cudaDeviceProp *p, int number)
 {
 	const struct rf_welcome *welcome;
-	if (!p)
-		return INVALID_VALUE;
-	int error = device_check(device);
-	if (error)
-		return error;
 	channel_welcome(&welcome);
 	const struct rf_device *d = &welcome->device;
 	memset(p, 0, sizeof *p);
 	snprintf(p->name, sizeof p->name, "%s", d->name);
-	memcpy(p->uuid, "rankfold-device", 15);
-	p->uuid[15] = (char)device;
+	device_uuid((unsigned char *)p->uuid, number);
 	p->totalGlobalMem = d->memory_bytes;
 	p->major = (int)d->cc_major;
 	p->minor = (int)d->cc_minor;
@@ -150,7 +165,16 @@ int device_properties(cudaDeviceProp *p, int device)
 	p->managedMemory = p->concurrentManagedAccess = 1;
 	p->memoryPoolsSupported = p->cooperativeLaunch = 1;
 	p->asyncEngineCount = 2;
-	p->pciBusID = device + 1;
+	p->pciBusID = number + 1;
 	fill_limits(p, d);
-	return CUDA_OK;
+}
+
+int device_properties(cudaDeviceProp *p, int device)
+{
+	if (!p)
+		return INVALID_VALUE;
+	int error = device_check(device);
+	if (!error)
+		device_describe(p, visible_number(device));
+	return error;
 }

@@ -27,6 +27,8 @@
 
 /* connect.c, once: where the launcher is. */
 static inline const char *inside_environment(const char *name) { return getenv(name); }
+/* visible.c, once: which devices the process is to see. */
+static inline const char *inside_visible_devices(void) { return getenv("CUDA_VISIBLE_DEVICES"); }
 /* print.c: what the program's own kernels print is the program's output. */
 static inline FILE *inside_stdout(void) { return stdout; }
 /* thread.c: with all signals blocked. */

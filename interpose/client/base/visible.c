@@ -1,0 +1,123 @@
+/* visible.c: what the job's devices are called, and which of them this process sees, in which order:
+ * CUDA_VISIBLE_DEVICES, read once, at the first call that asks, as the driver reads it in cuInit.
+ *
+ * As the driver takes it: numbers, or beginnings of UUIDs, divided by commas; what follows a number
+ * is passed over; what is no device ends the list; one that is named twice leaves nothing. NVML
+ * knows nothing of it. No lock: who is second takes what the first has read.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base.h"
+
+struct visible {
+	int count;
+	int numbers[DEVICES_MAX];
+};
+
+static _Atomic(const struct visible *) read_once;
+
+void device_uuid(unsigned char uuid[16], int number)
+{
+	memcpy(uuid, "rankfold-device", 15);
+	uuid[15] = (unsigned char)number;
+}
+
+void device_uuid_text(char text[DEVICE_UUID_TEXT], int number)
+{
+	unsigned char uuid[16];
+	char *at = text + sprintf(text, "GPU-");
+	device_uuid(uuid, number);
+	for (int i = 0; i < 16; i++) {
+		const char *dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+		at += sprintf(at, "%s%02x", dash, uuid[i]);
+	}
+}
+
+/* The job's device whose UUID begins so, -1: none, or several. */
+static int by_uuid(const char *name, size_t length, int total)
+{
+	char text[DEVICE_UUID_TEXT];
+	int found = -1;
+	for (int i = 0; i < total; i++) {
+		device_uuid_text(text, i);
+		if (strncmp(text, name, length))
+			continue;
+		if (found >= 0)
+			return -1;
+		found = i;
+	}
+	return found;
+}
+
+/* The device that an entry names, -1: none. */
+static int named(const char *entry, size_t length, int total)
+{
+	if (length >= 4 && !strncmp(entry, "GPU-", 4))
+		return by_uuid(entry, length, total);
+	char *end;
+	long number = isdigit((unsigned char)*entry) || *entry == '+' ? strtol(entry, &end, 10)
+								      : -1;
+	return number >= 0 && number < total ? (int)number : -1;
+}
+
+static void parse(const char *text, int total, struct visible *v)
+{
+	for (const char *at = text; at; at = strchr(at, ','), at += at != NULL) {
+		at += strspn(at, " \t");
+		size_t length = strcspn(at, ", \t");
+		int number = named(at, length, total);
+		if (number < 0 || v->count == DEVICES_MAX)
+			return;
+		for (int i = 0; i < v->count; i++) {
+			if (v->numbers[i] == number) {
+				v->count = 0;
+				return;
+			}
+		}
+		v->numbers[v->count++] = number;
+	}
+}
+
+static const struct visible *visible(int total)
+{
+	const struct visible *have = atomic_load_explicit(&read_once, memory_order_acquire);
+	if (have)
+		return have;
+	struct visible *v = calloc(1, sizeof *v);
+	if (!v)
+		return NULL;
+	const char *text = inside_visible_devices();
+	if (text)
+		parse(text, total < DEVICES_MAX ? total : DEVICES_MAX, v);
+	else
+		v->count = -1;
+	if (atomic_compare_exchange_strong(&read_once, &have, v))
+		return v;
+	free(v);
+	return have;
+}
+
+int visible_count(int total)
+{
+	const struct visible *v = visible(total);
+	return !v ? 0 : v->count < 0 ? total : v->count;
+}
+
+int visible_number(int ordinal)
+{
+	const struct visible *v = atomic_load_explicit(&read_once, memory_order_acquire);
+	return !v || v->count < 0 || ordinal < 0 || ordinal >= v->count ? ordinal
+									: v->numbers[ordinal];
+}
+
+int visible_ordinal(int number, int total)
+{
+	int count = visible_count(total);
+	for (int i = 0; i < count; i++)
+		if (visible_number(i) == number)
+			return i;
+	return -1;
+}

@@ -1,0 +1,76 @@
+"""CUDA_VISIBLE_DEVICES: which of the job's devices a process sees, in which order."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.channel_server import ChannelServer
+from support.preloaded import Build, environment
+
+ALL = [0, 1, 2, 3]
+UUID = "GPU-72616e6b-666f-6c64-2d64-6576696365{:02x}"
+
+SOURCE = """
+int main(void)
+{
+    int n = -1, driver, value, back;
+    unsigned nvml;
+    char bus[16], text[96];
+    cudaDeviceProp p;
+    nvmlDevice_t handle;
+    IS(nvmlInit_v2(), 0);            /* before the variable is read, and it does not read it */
+    IS(nvmlDeviceGetCount_v2(&nvml), 0);
+    IS(nvml, 4);
+    int error = cudaGetDeviceCount(&n);
+    IS(cuInit(0), error);
+    IS(error, n ? 0 : NO_DEVICE);
+    for (int i = 0; i < n; i++) {
+        OK(cuDeviceGet(&driver, i));
+        IS(driver, i);
+        OK(cudaGetDeviceProperties(&p, i));
+        OK(cudaDeviceGetAttribute(&value, 33, i));
+        IS(value, p.pciBusID);
+        OK(cudaDeviceGetPCIBusId(bus, sizeof bus, i));
+        OK(cudaDeviceGetByPCIBusId(&back, bus));
+        IS(back, i);
+        IS(p.uuid[15], p.pciBusID - 1);
+        printf("%d ", p.pciBusID - 1);
+    }
+    IS(cudaSetDevice(n), n ? INVALID_DEVICE : NO_DEVICE);
+    IS(cudaGetDeviceProperties(&p, n), n ? INVALID_DEVICE : NO_DEVICE);
+    setenv("CUDA_VISIBLE_DEVICES", "3", 1); /* it is too late */
+    IS(cudaGetDeviceCount(&back), error);
+    IS(back, n);
+    IS(nvmlDeviceGetCount_v2(&nvml), 0);
+    IS(nvml, 4);
+    IS(nvmlDeviceGetHandleByIndex_v2(3, &handle), 0);
+    IS(nvmlDeviceGetUUID(handle, text, sizeof text), 0);
+    IS(strcmp(text + strlen(text) - 2, "03"), 0);
+    return 0;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("said", "seen"),
+    [
+        (None, ALL), ("0,1,2,3", ALL), ("2", [2]), ("3,1", [3, 1]), (" 1 , 0 ", [1, 0]),
+        ("", []), ("-1", []), ("4", []), ("1,4,0", [1]), ("1,-1,0", [1]), ("0,,1", [0]),
+        ("0,1,0", []), ("1gpu2,2ampere", [1, 2]), ("0-2", [0]), ("none", []),
+        (UUID.format(2), [2]), (f"{UUID.format(3)},{UUID.format(0)}", [3, 0]),
+        ("GPU-72616e6b", []), (f"{UUID.format(1)},1", []), ("GPU-ffff,0", []),
+        ("99999999999999999999", []), ("1," * 300, []),
+    ],
+)  # fmt: skip
+def test_what_is_seen(build: Build, tmp_path: Path, said: str | None, seen: list[int]) -> None:
+    program = build(SOURCE, ("cudart", "cuda", "nvidia-ml"))
+    with ChannelServer(tmp_path / "s", devices=4) as server:
+        env = environment(server.path)
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+        if said is not None:
+            env["CUDA_VISIBLE_DEVICES"] = said
+        done = subprocess.run([program], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert [int(each) for each in done.stdout.split()] == seen
