@@ -1,5 +1,6 @@
-/* visible.c: what the job's devices are called, and which of them this process sees, in which order:
- * CUDA_VISIBLE_DEVICES, read once, at the first call that asks, as the driver reads it in cuInit.
+/* visible.c: what the job's devices are called, and which of them this process sees, in which
+ * order: CUDA_VISIBLE_DEVICES, read once, at the first call that asks, as the driver reads it in
+ * cuInit.
  *
  * As the driver takes it: numbers, or beginnings of UUIDs, divided by commas; what follows a number
  * is passed over; what is no device ends the list; one that is named twice leaves nothing. NVML
