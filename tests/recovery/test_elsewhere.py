@@ -60,10 +60,23 @@ def tinygrad(folder: Path) -> Subject:
     return Subject([sys.executable, str(TESTS / "tinygrad_job/train.py"), "800"], 2, 100, env)
 
 
-def numba(folder: Path) -> Subject:
-    python = guest.environment(TESTS / "numba_job/requirements.txt") / "bin/python"
+def installed(folder: Path, job: str, steps: int, lines: int) -> Subject:
+    """`train.py` of one of the folders of tests/, with what its requirements say."""
+    python = guest.environment(TESTS / job / "requirements.txt") / "bin/python"
     env = {"HOME": str(folder), "PYTHONPATH": ""}
-    return Subject([str(python), str(TESTS / "numba_job/train.py"), "2000"], 2, 300, env)
+    return Subject([str(python), str(TESTS / job / "train.py"), str(steps)], 2, lines, env)
+
+
+def numba(folder: Path) -> Subject:
+    return installed(folder, "numba_job", 2000, 300)
+
+
+def drjit(folder: Path) -> Subject:
+    return installed(folder, "drjit_job", 4000, 300)
+
+
+def taichi(folder: Path) -> Subject:
+    return installed(folder, "taichi_job", 1500, 300)
 
 
 def busy(_: Path) -> Subject:
@@ -74,7 +87,9 @@ def busy(_: Path) -> Subject:
 SLOW, INSTALLS = pytest.mark.slow, pytest.mark.installs
 SUBJECTS = [
     *(pytest.param(each, marks=SLOW) for each in (gpt, mlp, tinygrad)),
-    pytest.param(numba, marks=[SLOW, INSTALLS, pytest.mark.timeout(1800)]), busy,
+    *(pytest.param(each, marks=[SLOW, INSTALLS, pytest.mark.timeout(1800)])
+      for each in (numba, drjit, taichi)),
+    busy,
 ]  # fmt: skip
 
 
