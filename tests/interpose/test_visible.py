@@ -39,6 +39,8 @@ int main(void)
         IS(p.uuid[15], p.pciBusID - 1);
         printf("%d ", p.pciBusID - 1);
     }
+    void *memory;
+    IS(cudaMalloc(&memory, 512), n ? 0 : NO_DEVICE);
     IS(cudaSetDevice(n), n ? INVALID_DEVICE : NO_DEVICE);
     IS(cudaGetDeviceProperties(&p, n), n ? INVALID_DEVICE : NO_DEVICE);
     setenv("CUDA_VISIBLE_DEVICES", "3", 1); /* it is too late */

@@ -16,9 +16,8 @@
 #define ARCHITECTURE_UNKNOWN 0xFFFFFFFFu
 #define STRUCTURE_VERSION(type, number) ((unsigned)sizeof(type) | (number) << 24)
 
-static _Atomic int initialised; /* nvmlInit less nvmlShutdown */
-static char
-	devices[DEVICES_MAX]; /* the address of devices[i] is the handle of the job's device i */
+static _Atomic int initialised;   /* nvmlInit less nvmlShutdown */
+static char devices[DEVICES_MAX]; /* the address of devices[i]: the handle of the job's device i */
 
 /* ---- beginning and end ---- */
 

@@ -167,6 +167,8 @@ int context_use_device(void)
 	int bound = atomic_load_explicit(&bound_device, memory_order_relaxed);
 	if (error || bound == current_device || (bound >= 0 && !depth))
 		return error; /* without a context it is a stream that is used, and its device */
+	if (bound < 0 && (error = device_check(current_device)))
+		return error; /* it may see none */
 	if (bound < 0 && atomic_compare_exchange_strong(&bound_device, &bound, current_device))
 		return CUDA_OK;
 	if (bound == current_device)
