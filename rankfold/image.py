@@ -31,10 +31,11 @@ class Malformed(ValueError):
 
 
 class Range(NamedTuple):
-    """Memory of a live buffer."""
+    """Memory of a live buffer: all of it, or what of it lies between chunks that hold nothing."""
 
     address: int
     length: int
+    whole: int  # bytes of the buffer
 
 
 class Elsewhere(NamedTuple):
@@ -54,17 +55,12 @@ class Image(NamedTuple):
     elsewhere: list[Elsewhere]  # one behind the other
     keys: dict[int, bytes]  # of chunks: equal ones are equal bytes, in all ranks of the job
 
-    def known(self, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-        """The memory between two offsets: the key of a chunk, where in it; where there is no key,
-        nothing and the offsets."""
+    def known(self, begin: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
+        """Of each chunk between two offsets the key (nothing: it has none), where the chunk begins,
+        and from where to where it lies between them."""
         size = _SAVED.constants["RF_CHUNK_BYTES"]
-        at = begin
-        while at < end:
-            key = self.keys.get(at // size, b"")
-            last = min((at // size + 1) * size, end)
-            base = at // size * size if key else 0
-            yield key, at - base, last - base
-            at = last
+        for at in range(begin // size * size, end, size):
+            yield self.keys.get(at // size, b""), at, max(at, begin), min(at + size, end)
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int | None, int, int]]:
         """Parts of the memory between two offsets: the rank in whose image it lies (None: in this
@@ -104,7 +100,7 @@ def look(file: int) -> Image:
     if header["bytes"] > _SAVED.constants["STATE_BYTES_MAX"]:
         raise Malformed(f"has a saved state of {header['bytes']} bytes")
     first = state_offset() + shape.size
-    buffers: list[Range] = []
+    buffers: list[tuple[int, int]] = []
     chunks: dict[int, int] = {}  # and with whom they lie
     keys: dict[int, bytes] = {}
     modules: set[str] = set()
@@ -117,7 +113,7 @@ def look(file: int) -> Image:
             own = _SAVED.unpack(rank.record, body)["rank"]
         elif opcode == buffer.number:
             found = _SAVED.unpack(buffer.record, body)
-            buffers.append(Range(found["addr"], found["bytes"]))
+            buffers.append((found["addr"], found["bytes"]))
         elif opcode == chunk.number:
             found = _SAVED.unpack(chunk.record, body)
             chunks[found["chunk"]] = found["lies_with"]
@@ -136,6 +132,14 @@ def look(file: int) -> Image:
         raise Malformed(f"names {len(elsewhere)} chunks of other ranks, not {header['elsewhere']}")
     alive = list(_alive(buffers, chunks.keys()))
     return Image(alive, shape.size + header["bytes"], frozenset(modules), elsewhere, keys)
+
+
+def state_version(file: int) -> int:
+    """Of the state in the image with this descriptor, 0: the rank has saved nothing yet."""
+    shape = _SAVED.structs["state_header"]
+    data = os.pread(file, shape.size, state_offset())
+    header = _SAVED.unpack(shape, data.ljust(shape.size, b"\0"))
+    return int(header["version"]) if header["magic"] == _SAVED.constants["STATE_MAGIC"] else 0
 
 
 def note(image: Path, elsewhere: Iterable[Elsewhere]) -> None:
@@ -204,7 +208,7 @@ def _records(file: int, first: int, size: int) -> Iterator[tuple[int, bytes]]:
     raise Malformed(f"its saved state has no record at byte {at}")
 
 
-def _alive(buffers: list[Range], chunks: Set[int]) -> Iterator[Range]:
+def _alive(buffers: list[tuple[int, int]], chunks: Set[int]) -> Iterator[Range]:
     """Buffers, without the pieces that lie in no chunk. Pieces count from a buffer's start, so that
     equal buffers are cut alike. Each reaches as far as the allocation: programs read and write a
     little beyond what they asked for, as real devices let them."""
@@ -224,7 +228,7 @@ def _alive(buffers: list[Range], chunks: Set[int]) -> Iterator[Range]:
             if there and start is None:
                 start = at
             if not there and start is not None:
-                yield Range(address + start - offset, at - start)
+                yield Range(address + start - offset, at - start, length)
                 start = None
         if start is not None:
-            yield Range(address + start - offset, end - start)
+            yield Range(address + start - offset, end - start, length)

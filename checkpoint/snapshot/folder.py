@@ -110,11 +110,11 @@ class Snapshot:
         )
         small: list[Buffer] = []
         large: list[Buffer] = []
-        for address, length in found.ranges:
+        for address, length, whole in found.ranges:
             start = image.heap_offset(address)
-            lies = _place(found, self.folder, start)
-            buffer = Buffer(address, length, _reader(found, files, start), lies)
-            (small if length <= SMALL_BYTES else large).append(buffer)
+            name = _namer(found, self.folder, start)
+            buffer = Buffer(address, length, _reader(found, files, start), name)
+            (small if whole <= SMALL_BYTES else large).append(buffer)
         save.buffers(rank, DEVICE, large)
         save.buffers(rank, SMALL, small, PAGE)
 
@@ -219,21 +219,24 @@ def _reader(found: Image, files: dict[int | None, int], start: int) -> Callable[
     return read
 
 
-def _place(found: Image, folder: Path, start: int) -> Callable[[int, int], Hashable]:
-    def place(at: int, length: int) -> Hashable:
-        lies: list[tuple[Path | bytes, int, int]] = []
-        for key, first, last in found.known(start + at, start + at + length):
+def _namer(found: Image, folder: Path, start: int) -> Callable[[int, int], Hashable]:
+    """By the keys of chunks and where in them it lies; by images and where in them it lies, as far
+    as there are no keys."""
+
+    def name(at: int, length: int) -> Hashable:
+        parts: list[tuple[Path | bytes, int, int]] = []
+        for key, chunk, first, last in found.known(start + at, start + at + length):
             if key:
-                lies.append((key, first, last))
+                parts.append((key, first - chunk, last - chunk))
                 continue
             for who, begin, end in found.pieces(first, last):
                 where = folder if who is None else folder.with_name(f"rank-{who}")
-                if lies and lies[-1][0] == where and lies[-1][2] == begin:
-                    begin = lies.pop()[1]
-                lies.append((where, begin, end))
-        return tuple(lies)
+                if parts and parts[-1][0] == where and parts[-1][2] == begin:
+                    begin = parts.pop()[1]
+                parts.append((where, begin, end))
+        return tuple(parts)
 
-    return place
+    return name
 
 
 @contextlib.contextmanager

@@ -38,13 +38,13 @@ from rankfold.checkpoint.store.units import (
 
 class Buffer(NamedTuple):
     """A live buffer of a rank's device memory. `read(offset, bytes)` gives its content, as it is at
-    the cut. `lies(offset, bytes)` names it, by where it lies or what is known of it: what has
-    the name of something that was given already, of whatever rank, is not read again."""
+    the cut. `name(offset, bytes)` says what it is, by where it lies or what is known of it:
+    what has the name of something that was given already, of whatever rank, is not read again."""
 
     address: int
     length: int
     read: Callable[[int, int], Data]
-    lies: Callable[[int, int], Hashable] | None = None
+    name: Callable[[int, int], Hashable] | None = None
 
 
 @dataclass
@@ -112,7 +112,9 @@ class Save:
         self._open: dict[tuple[Kind, bool], _Pack] = {}  # True: differences
         self._pending: dict[bytes, _Pack] = {}  # units in packs that are still open
         self._used: dict[bytes, int] = {}  # bytes of each unit that this checkpoint needs
-        self._read: dict[Hashable, bytes] = {}  # pieces of buffers, by where they lie
+        self._digests: dict[
+            Hashable, bytes
+        ] = {}  # pieces of buffers that were read, by their names
         self._parts: list[Part] = []
         self._pool = ThreadPoolExecutor(workers, "rankfold-save") if workers else None
         self._room = threading.BoundedSemaphore(2 * workers + 1)
@@ -216,12 +218,12 @@ class Save:
     # ---- units ---------------------------------------------------------------------------------
 
     def _piece(self, buffer: Buffer, at: int, length: int, rank: int | None) -> bytes:
-        place = buffer.lies(at, length) if buffer.lies else None
-        digest = self._read.get(place) if place is not None else None
+        name = buffer.name(at, length) if buffer.name else None
+        digest = self._digests.get(name) if name is not None else None
         if digest is None:
             digest = self._unit(buffer.read(at, length), "buffers", rank, length=length)
-            if place is not None:
-                self._read[place] = digest
+            if name is not None:
+                self._digests[name] = digest
         else:
             self._found(digest, length)
         return digest

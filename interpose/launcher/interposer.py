@@ -2,8 +2,9 @@
 
 A rank has them mapped for its whole life, which may outlast a build: CRIU maps the very same files
 again. So a folder keeps copies of all that ranks of the fleet began with. It is searched first when
-a rank opens a library, so there are links in it as a driver's installer makes them: some programs
-open libcuda.so, in a way (RTLD_DEEPBIND) that nobody sees who has preloaded a dlopen of his own.
+a rank opens a library, so there are links in it as installers of drivers and toolkits make them.
+Whoever opens libcuda.so gets ours by the preloaded dlopen (client/api/lookup.c), but some libraries
+are loaded so that they do not see that one (RTLD_DEEPBIND).
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def again(wanted: str, libraries: tuple[str, ...], copies: str) -> Path:
 
 
 def _unversioned(name: str) -> str:
-    return name[: name.rindex(".so") + len(".so")]
+    stem, so, _ = name.partition(".so")
+    return stem + so
 
 
 def digest(libraries: tuple[str, ...]) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from rankfold import criu as programs
 from rankfold import messages, service
 from rankfold.control import ControlError, Message
+from rankfold.image import state_version
 from rankfold.interpose.launcher import (
     channel,
     criu,
@@ -230,6 +231,7 @@ class Rest:
             image_bytes=config.image_bytes, channel=place,
             connections=[list(astuple(each)) for each in sockets.of(self.standing.pids())],
             journal=(str(held.touched.journal), held.touched.life),
+            state=state_version(held.image),
             logs={kind: os.stat(config.log(kind)).st_size for kind in ("out", "err")},
         )  # fmt: skip
         return about, found[0] if found else None

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rankfold import records
 from rankfold.image import Malformed, noted, own, state_range
 from rankfold.interpose.launcher import (
     channel,
@@ -53,8 +54,9 @@ class About:
     digest of its libraries, null if it preloads none. `channel`: its owner's pid, and where that
     has it mapped. `connections`: of TCP, as in `sockets.Connection`. `logs`: bytes of ``out`` and
     ``err``. `lost`: names that files had only meanwhile (lost.py). `journal`: where it lies, and
-    its life (journal.py). `boot`: of the machine when it was written: what was not synced since may
-    be lost when that is over."""
+    its life (journal.py). `state`: version of what its proxies have saved, 0: nothing; who does not
+    say has 9. `boot`: of the machine when it was written: what was not synced since may be lost
+    when that is over."""
 
     job: str
     rank: int
@@ -68,6 +70,7 @@ class About:
     connections: list[list[Any]]
     journal: tuple[str, str] = ("", "")
     lost: tuple[str, ...] = ()
+    state: int = 9
     kernel: str = platform.release()
     boot: str = field(default_factory=files.boot_id)
     version: int = VERSION
@@ -172,6 +175,12 @@ def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
         )
     if about.image_bytes != image_bytes:
         raise Unfit(f"its image has {about.image_bytes} bytes, not {image_bytes}")
+    version = records.saved().constants["STATE_VERSION"]
+    if about.has_channel and about.state not in (0, version):
+        raise Unfit(
+            f"what rank {about.rank} has on its device was saved as version {about.state} of that, "
+            f"here it is {version}: restore it with the rankfold that saved it"
+        )
 
 
 def compare_here(folder: str) -> files.Files | None:

@@ -72,7 +72,7 @@ def run(
 
     The job uses the fleet's devices. Where no pool has been applied, as many as --gpus says are
     made for it, software GPUs unless --device says otherwise, and removed after it. Its ranks have
-    the environment of this command. Ctrl-C cancels the job.
+    the environment of this command, without CUDA_VISIBLE_DEVICES. Ctrl-C cancels the job.
     """
     gpus = min(world_size, DEVICES_MAX) if gpus is None else gpus
     if gpus > world_size:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from rankfold import image
 from rankfold.checkpoint import snapshot
 from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu, images_on_their_way
-from rankfold.checkpoint.snapshot.folder import _place, _reader
+from rankfold.checkpoint.snapshot.folder import _namer, _reader
 from rankfold.checkpoint.store import Checkpoint, Id, Store
 from rankfold.checkpoint.store.names import Place
 from rankfold.image import Elsewhere, Image, look
@@ -424,7 +424,7 @@ def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
 def test_what_is_known_is_named_by_its_key(tmp_path: Path) -> None:
     """And by where in its chunk it lies; what is not, by its image and where it lies there."""
     seen = Image([], 0, frozenset(), [], {0: b"a", 2: b"a", 3: b"b"})
-    names, others = (_place(seen, tmp_path / name, 0) for name in ("rank-0", "rank-1"))
+    names, others = (_namer(seen, tmp_path / name, 0) for name in ("rank-0", "rank-1"))
     assert names(10, 20) == names(2 * CHUNK + 10, 20) == others(10, 20)
     assert len({names(at, 20) for at in (10, 11, CHUNK + 10, 3 * CHUNK + 10)}) == 4
     assert names(10, 20) != names(10, 21)
@@ -511,7 +511,7 @@ def test_each_byte_is_read_where_it_lies(
     whole = [Elsewhere(byte, byte + 1, lies.get(byte, 0)) for byte in range(begin, begin + size)]
     for viewer, other in ((0, elsewhere), (5, whole)):
         seen = Image([], 0, frozenset(), other, {})
-        assert _place(seen, Path(f"rank-{viewer}"), begin)(0, size) == expected
+        assert _namer(seen, Path(f"rank-{viewer}"), begin)(0, size) == expected
 
 
 @pytest.mark.parametrize(

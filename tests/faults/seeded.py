@@ -188,6 +188,8 @@ LAUNCHERS = [
     Mutant("later-files-stay", RESTING + "putting.py",
            "elif made and path not in self._there:", "elif False:",
            ON_FILES + "test_files_are_set_back_to_what_they_were[again]"),
+    Mutant("states-of-any-version", RESTING + "snapshots.py", "about.state not in (0, version):",
+           "False:", ON_REST + "test_what_does_not_fit_is_refused_and_nothing_starts"),
     Mutant("inputs-not-looked-at", RESTING + "snapshots.py", "putting.compare(found)",
            "pass", ON_FILES + "test_an_input_that_differs_is_named_and_nothing_is_changed[other]"),
     Mutant("files-with-other-numbers", RESTING + "putting.py",

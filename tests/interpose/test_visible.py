@@ -18,7 +18,7 @@ int main(void)
 {
     int n = -1, driver, value, back;
     unsigned nvml;
-    char bus[16], text[96];
+    char bus[32], text[96];
     cudaDeviceProp p;
     nvmlDevice_t handle;
     IS(nvmlInit_v2(), 0);            /* before the variable is read, and it does not read it */
@@ -40,9 +40,38 @@ int main(void)
         printf("%d ", p.pciBusID - 1);
     }
     void *memory;
-    IS(cudaMalloc(&memory, 512), n ? 0 : NO_DEVICE);
+    size_t bytes;
+    int expected = n ? 0 : NO_DEVICE;
+    IS(cudaFree(0), expected);
+    IS(cudaMalloc(&memory, 512), expected);
+    IS(cudaMemGetInfo(&bytes, &bytes), expected);
+    IS(cudaDeviceSynchronize(), expected);
+    IS(cudaHostAlloc(&memory, 512, 0), expected);
+    if (n) {
+        nvmlMemory_t used;
+        unsigned mine = 1;
+        nvmlProcessInfo_t process;
+        OK(cudaGetDeviceProperties(&p, 0));
+        for (unsigned i = 0; i < nvml; i++) { /* the job's devices: it uses one */
+            IS(nvmlDeviceGetHandleByIndex_v2(i, &handle), 0);
+            IS(nvmlDeviceGetMemoryInfo(handle, &used), 0);
+            IS(used.used > 0, (int)i == p.uuid[15]);
+            mine = 1;
+            IS(nvmlDeviceGetComputeRunningProcesses_v3(handle, &mine, &process), 0);
+            IS(mine, (int)i == p.uuid[15]);
+        }
+    }
     IS(cudaSetDevice(n), n ? INVALID_DEVICE : NO_DEVICE);
     IS(cudaGetDeviceProperties(&p, n), n ? INVALID_DEVICE : NO_DEVICE);
+    for (unsigned i = 0; i < nvml; i++) {
+        bool seen = false;
+        for (int j = 0; j < n; j++) {
+            OK(cudaGetDeviceProperties(&p, j));
+            seen |= p.pciBusID == (int)i + 1;
+        }
+        sprintf(bus, "0000:%02X:00.0", i + 1);
+        IS(cudaDeviceGetByPCIBusId(&back, bus), seen ? 0 : INVALID_DEVICE);
+    }
     setenv("CUDA_VISIBLE_DEVICES", "3", 1); /* it is too late */
     IS(cudaGetDeviceCount(&back), error);
     IS(back, n);
@@ -60,6 +89,7 @@ int main(void)
     [
         (None, ALL), ("0,1,2,3", ALL), ("2", [2]), ("3,1", [3, 1]), (" 1 , 0 ", [1, 0]),
         ("", []), ("-1", []), ("4", []), ("1,4,0", [1]), ("1,-1,0", [1]), ("0,,1", [0]),
+        ("+1", [1]), ("+", []), ("+,1", []),
         ("0,1,0", []), ("1gpu2,2ampere", [1, 2]), ("0-2", [0]), ("none", []),
         (UUID.format(2), [2]), (f"{UUID.format(3)},{UUID.format(0)}", [3, 0]),
         ("GPU-72616e6b", []), (f"{UUID.format(1)},1", []), ("GPU-ffff,0", []),
@@ -76,3 +106,63 @@ def test_what_is_seen(build: Build, tmp_path: Path, said: str | None, seen: list
         done = subprocess.run([program], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert [int(each) for each in done.stdout.split()] == seen
+
+
+RESETS = """
+int main(int argc, char **argv)
+{
+    void *memory;
+    size_t before, after, all;
+    int used = atoi(argv[1]), other = atoi(argv[2]);
+    OK(cudaSetDevice(used));
+    OK(cudaMalloc(&memory, 4 << 20));
+    OK(cudaMemGetInfo(&before, &all));
+    if (other >= 0) { /* nothing was ever made there */
+        OK(cudaSetDevice(other));
+        OK(cudaDeviceReset());
+        OK(cudaSetDevice(used));
+        OK(cudaMemGetInfo(&after, &all));
+        IS(after, before);
+    }
+    OK(cudaDeviceReset());
+    OK(cudaSetDevice(used));
+    OK(cudaMemGetInfo(&after, &all));
+    IS(after > before, 1);
+    IS(cudaFree(memory), 1);
+    return 0;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("said", "used", "other"),
+    [(None, 0, -1), ("1", 0, -1), ("1,0", 0, 1), ("1,2,0", 1, 2), ("3,0", 1, 0)],
+)
+def test_what_is_reset_is_the_device_that_is_used(
+    build: Build, tmp_path: Path, said: str | None, used: int, other: int
+) -> None:
+    program = build(RESETS)
+    with ChannelServer(tmp_path / "s", devices=4) as server:
+        env = environment(server.path)
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+        if said is not None:
+            env["CUDA_VISIBLE_DEVICES"] = said
+        command = [str(program), str(used), str(other)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_driver_reads_it_when_it_is_initialised(build: Build, tmp_path: Path) -> None:
+    program = build("""
+    int main(void)
+    {
+        int n;
+        OK(cuInit(0));
+        setenv("CUDA_VISIBLE_DEVICES", "2", 1);
+        OK(cuDeviceGetCount(&n));
+        IS(n, 2);
+        return 0;
+    }""")
+    with ChannelServer(tmp_path / "s", devices=4) as server:
+        env = {**environment(server.path), "CUDA_VISIBLE_DEVICES": "1,0"}
+        done = subprocess.run([program], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

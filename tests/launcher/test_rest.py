@@ -713,6 +713,7 @@ def test_what_does_not_fit_is_refused_and_nothing_starts(place: Place) -> None:
             ({"version": 9}, "format 9"),
             ({"world_size": 3, "interposer": "0" * 16}, "interposer"),
             ({"world_size": 3, "image_bytes": 7}, "7 bytes"),
+            ({"world_size": 3, "state": 8, "channel": {}}, "saved as version 8"),
         ):
             other = place.saved.parent / "other"
             shutil.copytree(place.saved, other)

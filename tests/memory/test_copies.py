@@ -282,7 +282,7 @@ def test_what_is_known_to_be_alike_is_saved_once_though_it_is_not_shared(
     assert (second.in_image() == second.model) == (what != "alike")
 
 
-@pytest.mark.parametrize("how", ["faulted", "stopped", "doubted", "apart", "single"])
+@pytest.mark.parametrize("how", ["writes", "faulted", "stopped", "doubted", "apart", "single"])
 def test_what_a_rank_holds_has_a_key_while_it_is_believed(make: Make, how: str) -> None:
     """It is that of whoever holds the same, and of nobody else."""
     world = make(2, 4)
@@ -292,7 +292,9 @@ def test_what_a_rank_holds_has_a_key_while_it_is_believed(make: Make, how: str) 
     second.write(1, 7)
     assert first.key(0) == second.key(0) != (0, 0)
     assert len({first.key(0), first.key(1), second.key(1)}) == 3
-    if how == "faulted":
+    if how == "writes":
+        first.run(0, CELLS, 9)
+    elif how == "faulted":
         first.run(0, CELLS, 1)
         first.fault()
     elif how == "stopped":
@@ -302,6 +304,8 @@ def test_what_a_rank_holds_has_a_key_while_it_is_believed(make: Make, how: str) 
     else:
         setattr(first.memory, how, True)
     assert first.key(0) == (0, 0)
+    if how == "writes":
+        first.end()
 
 
 def test_ranks_of_another_job_have_their_own(make: Make) -> None:

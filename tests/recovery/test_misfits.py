@@ -45,6 +45,10 @@ def of_a_newer_format(folder: Path) -> None:
     change(folder / "about.json", lambda about: about.update(version=9))
 
 
+def of_another_state(folder: Path) -> None:
+    change(folder / "about.json", lambda about: about.pop("state"))
+
+
 def that_read_something_else(folder: Path) -> None:
     change(folder / "files.json", lambda files: files["inputs"][0].update(size=7))
 
@@ -53,6 +57,7 @@ MISFITS = [
     (of_another_processor, "rank 1: the rank ran on a processor that can do more than this one"),
     (of_another_interposer, "other interposer libraries (0000000000000000)"),
     (of_a_newer_format, "about.json has format 9"),
+    (of_another_state, "what rank 1 has on its device was saved as version 9 of that, here it is"),
     (that_read_something_else, "rank 1: what the rank reads has changed"),
 ]
 

@@ -68,7 +68,8 @@ int context_reset(int device)
 	struct context *c = context_primary(device);
 	atomic_store(&c->lives, false);
 	atomic_store(&c->of_runtime, false);
-	if (!channel_header || (context_used_device() >= 0 && context_used_device() != device))
+	int used = context_used_ordinal();
+	if (!channel_header || (used >= 0 && used != device))
 		return CUDA_OK; /* nothing was ever made there */
 	error = end(atomic_load(&c->number));
 	module_reset();

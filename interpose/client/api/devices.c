@@ -89,11 +89,10 @@ int number_of_pci_bus_id(int *number, const char *id)
 
 int device_by_pci_bus_id(int *device, const char *id)
 {
-	int number, total, error = device ? number_of_pci_bus_id(&number, id) : INVALID_VALUE;
+	int number, error = device ? number_of_pci_bus_id(&number, id) : INVALID_VALUE;
 	if (error)
 		return error;
-	device_total(&total);
-	*device = visible_ordinal(number, total);
+	*device = visible_ordinal(number, device_total());
 	return *device < 0 ? INVALID_DEVICE : CUDA_OK;
 }
 

@@ -23,8 +23,7 @@ static char devices[DEVICES_MAX]; /* the address of devices[i]: the handle of th
 
 int nvml_init(void)
 {
-	int count;
-	if (device_total(&count))
+	if (device_total() < 0)
 		return NVML_DRIVER_NOT_LOADED;
 	atomic_fetch_add(&initialised, 1);
 	return NVML_SUCCESS;
@@ -95,16 +94,16 @@ static int properties_of(const void *device, cudaDeviceProp *p)
 {
 	int number, error = number_of(device, &number);
 	if (!error)
-		device_describe(p, number);
+		device_number_properties(p, number);
 	return error;
 }
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
 {
-	int count;
+	int count = device_total();
 	if (!atomic_load(&initialised))
 		return NVML_UNINITIALIZED;
-	if (!deviceCount || device_total(&count))
+	if (!deviceCount || count < 0)
 		return NVML_INVALID_ARGUMENT;
 	*deviceCount = (unsigned)count;
 	return NVML_SUCCESS;
@@ -199,7 +198,7 @@ int nvml_lacks(const void *device)
 int nvml_number(const void *device, unsigned *out, int attribute)
 {
 	int number, value, error = number_of(device, &number);
-	if (!error && (!out || device_fact(&value, attribute, number)))
+	if (!error && (!out || device_number_attribute(&value, attribute, number)))
 		error = NVML_INVALID_ARGUMENT;
 	if (!error)
 		*out = (unsigned)value;
@@ -331,7 +330,7 @@ static int memory_of(const void *device, uint64_t *unused, uint64_t *total)
 	int number, error = number_of(device, &number);
 	if (!error && memory_info(unused, total))
 		error = NVML_INVALID_ARGUMENT;
-	if (!error && number != context_used_device())
+	if (!error && number != context_used_number())
 		*unused = *total;
 	return error;
 }
@@ -368,7 +367,7 @@ int nvml_processes(const void *device, unsigned *count, void *out, size_t bytes)
 		return error ? error : NVML_INVALID_ARGUMENT;
 	number_of(device, &number);
 	unsigned room = *count;
-	*count = number == context_used_device();
+	*count = number == context_used_number();
 	if (!*count)
 		return NVML_SUCCESS;
 	if (!room)

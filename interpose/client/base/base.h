@@ -202,11 +202,11 @@ int device_attribute(int *value, int attribute, int device);
 int device_properties(cudaDeviceProp *, int device);
 int device_check(int ordinal);
 /* Of all devices of the job, by number. */
-int device_total(int *count);
+int device_total(void); /* -1: nobody says */
 bool device_exists(int number);
-int device_fact(int *value, int attribute, int number);
-void device_describe(cudaDeviceProp *, int number); /* which exists */
-bool device_is_gpu(void);                           /* and no software */
+int device_number_attribute(int *value, int attribute, int number);
+void device_number_properties(cudaDeviceProp *, int number); /* which exists */
+bool device_is_gpu(void);                                    /* and no software */
 
 /* ---- visible.c ---- */
 
@@ -232,8 +232,10 @@ int context_set_device(int device);      /* as the runtime does: its primary one
  * process, another one is refused. What names a stream, an event or an address does not. Enters the
  * channel. */
 int context_use_device(void);
-/* The number of the device that this process uses, -1 before the first such call. */
-int context_used_device(void);
+/* The device that this process uses, -1 before the first such call: as it calls it, and as the job
+ * does. */
+int context_used_ordinal(void);
+int context_used_number(void);
 
 /* What entries of the API check. Usually that is one look at what the thread has. */
 extern _Thread_local const _Atomic bool *context_lives; /* the current one, if there is one */

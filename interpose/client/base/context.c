@@ -143,8 +143,11 @@ int context_missing(void)
 int context_make_current(void)
 {
 	struct context *c = context_now();
-	if (in_host_function || device_check(current_device))
+	if (in_host_function)
 		return CUDA_OK; /* the body knows why not */
+	int error = device_check(current_device);
+	if (error)
+		return error == NO_DEVICE ? error : CUDA_OK; /* likewise */
 	if (c && c != context_primary(c->device))
 		return CONTEXT_IS_DESTROYED;
 	return context_set_device(current_device);
@@ -154,11 +157,16 @@ int context_make_current(void)
 
 static _Atomic int bound_device = -1; /* its ordinal */
 
-int context_used_device(void)
+int context_used_ordinal(void)
 {
 	bool mine = !channel_forked();
-	int bound = mine ? atomic_load_explicit(&bound_device, memory_order_relaxed) : -1;
-	return bound < 0 ? -1 : visible_number(bound);
+	return mine ? atomic_load_explicit(&bound_device, memory_order_relaxed) : -1;
+}
+
+int context_used_number(void)
+{
+	int ordinal = context_used_ordinal();
+	return ordinal < 0 ? -1 : visible_number(ordinal);
 }
 
 int context_use_device(void)
@@ -167,8 +175,6 @@ int context_use_device(void)
 	int bound = atomic_load_explicit(&bound_device, memory_order_relaxed);
 	if (error || bound == current_device || (bound >= 0 && !depth))
 		return error; /* without a context it is a stream that is used, and its device */
-	if (bound < 0 && (error = device_check(current_device)))
-		return error; /* it may see none */
 	if (bound < 0 && atomic_compare_exchange_strong(&bound_device, &bound, current_device))
 		return CUDA_OK;
 	if (bound == current_device)

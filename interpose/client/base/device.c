@@ -10,34 +10,26 @@
 
 _Thread_local int current_device;
 
-int device_total(int *count)
+int device_total(void)
 {
 	const struct rf_welcome *welcome;
-	*count = 0;
-	int error = channel_welcome(&welcome);
-	if (!error)
-		*count = (int)welcome->device_count;
-	return error;
+	return channel_welcome(&welcome) ? -1 : (int)welcome->device_count;
 }
 
 int device_count(int *count)
 {
-	int total;
+	const struct rf_welcome *welcome;
 	if (!count)
 		return INVALID_VALUE;
 	*count = 0;
-	int error = device_total(&total);
+	int error = channel_welcome(&welcome);
 	if (error)
 		return error;
-	*count = visible_count(total);
+	*count = visible_count((int)welcome->device_count);
 	return *count ? CUDA_OK : NO_DEVICE;
 }
 
-bool device_exists(int number)
-{
-	int total;
-	return !device_total(&total) && number >= 0 && number < total;
-}
+bool device_exists(int number) { return number >= 0 && number < device_total(); }
 
 int device_check(int ordinal)
 {
@@ -106,7 +98,7 @@ static int attribute_of(const struct rf_device *d, int attribute, int number)
 	}
 }
 
-int device_fact(int *value, int attribute, int number)
+int device_number_attribute(int *value, int attribute, int number)
 {
 	const struct rf_welcome *welcome;
 	if (!value || attribute <= 0 || attribute > 1000)
@@ -120,7 +112,7 @@ int device_fact(int *value, int attribute, int number)
 int device_attribute(int *value, int attribute, int device)
 {
 	int error = device_check(device);
-	return error ? error : device_fact(value, attribute, visible_number(device));
+	return error ? error : device_number_attribute(value, attribute, visible_number(device));
 }
 
 static void fill_limits(cudaDeviceProp *p, const struct rf_device *d)
@@ -143,7 +135,7 @@ static void fill_limits(cudaDeviceProp *p, const struct rf_device *d)
 	p->memPitch = 0x7fffffff;
 }
 
-void device_describe(cudaDeviceProp *p, int number)
+void device_number_properties(cudaDeviceProp *p, int number)
 {
 	const struct rf_welcome *welcome;
 	channel_welcome(&welcome);
@@ -175,6 +167,6 @@ int device_properties(cudaDeviceProp *p, int device)
 		return INVALID_VALUE;
 	int error = device_check(device);
 	if (!error)
-		device_describe(p, visible_number(device));
+		device_number_properties(p, visible_number(device));
 	return error;
 }

@@ -6,7 +6,6 @@
  * is passed over; what is no device ends the list; one that is named twice leaves nothing. NVML
  * knows nothing of it. No lock: who is second takes what the first has read.
  */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,9 +58,8 @@ static int named(const char *entry, size_t length, int total)
 	if (length >= 4 && !strncmp(entry, "GPU-", 4))
 		return by_uuid(entry, length, total);
 	char *end;
-	long number = isdigit((unsigned char)*entry) || *entry == '+' ? strtol(entry, &end, 10)
-								      : -1;
-	return number >= 0 && number < total ? (int)number : -1;
+	long number = strtol(entry, &end, 10); /* of nothing at all: 0 */
+	return end != entry && number >= 0 && number < total ? (int)number : -1;
 }
 
 static void parse(const char *text, int total, struct visible *v)

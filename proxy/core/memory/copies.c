@@ -69,7 +69,8 @@ static bool in_own_image(const struct rank_memory *m, uint32_t index)
 
 struct version memory_key(struct rank_memory *m, uint32_t page)
 {
-	return copies_trusted(m) ? *content_digest(m, page) : (struct version){0, 0};
+	bool known = !m->inflight && copies_trusted(m);
+	return known ? *content_digest(m, page) : (struct version){0, 0};
 }
 
 /* No work uses the memory of either. */

@@ -482,8 +482,9 @@ enum adoption memory_adopt(struct rank_memory *, const struct foreseen *);
 
 /* ---- copies.c ---- */
 
-/* Of a live page, while no work uses the rank's memory: whoever of the job has the same has the
- * same bytes, on all devices. Zeros: nothing is to be believed. */
+/* Of a live page: whoever of the job has the same has the same bytes, on all devices. Zeros:
+ * nothing is to be believed, or known while works use the rank's memory.
+ */
 struct version memory_key(struct rank_memory *, uint32_t page);
 
 /* Who holds the same as this live page, and has it in its image, where this rank's has not got it;
