@@ -446,6 +446,7 @@ def test_what_ranks_on_two_devices_hold_alike_is_read_once(
         here.place(1, ranks, [0, 1])
         for rank in ranks:
             rank.load(HOMES, 2 * CHUNK)
+        assert [rank.finish() for rank in ranks] == [0, 0]
         begin_alike(ranks)
         for step in range(STEPS):
             for rank in ranks:
