@@ -112,9 +112,7 @@ class Save:
         self._open: dict[tuple[Kind, bool], _Pack] = {}  # True: differences
         self._pending: dict[bytes, _Pack] = {}  # units in packs that are still open
         self._used: dict[bytes, int] = {}  # bytes of each unit that this checkpoint needs
-        self._digests: dict[
-            Hashable, bytes
-        ] = {}  # pieces of buffers that were read, by their names
+        self._digests: dict[Hashable, bytes] = {}  # of pieces that were read, by their names
         self._parts: list[Part] = []
         self._pool = ThreadPoolExecutor(workers, "rankfold-save") if workers else None
         self._room = threading.BoundedSemaphore(2 * workers + 1)

@@ -24,7 +24,9 @@ int main(void)
     IS(nvmlInit_v2(), 0);            /* before the variable is read, and it does not read it */
     IS(nvmlDeviceGetCount_v2(&nvml), 0);
     IS(nvml, 4);
+    errno = 77;
     int error = cudaGetDeviceCount(&n);
+    IS(errno, 77);
     IS(cuInit(0), error);
     IS(error, n ? 0 : NO_DEVICE);
     for (int i = 0; i < n; i++) {

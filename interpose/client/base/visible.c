@@ -6,6 +6,7 @@
  * is passed over; what is no device ends the list; one that is named twice leaves nothing. NVML
  * knows nothing of it. No lock: who is second takes what the first has read.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,7 @@ static const struct visible *visible(int total)
 	const struct visible *have = atomic_load_explicit(&read_once, memory_order_acquire);
 	if (have)
 		return have;
+	int kept = errno;
 	struct visible *v = calloc(1, sizeof *v);
 	if (!v)
 		return NULL;
@@ -93,6 +95,7 @@ static const struct visible *visible(int total)
 		parse(text, total < DEVICES_MAX ? total : DEVICES_MAX, v);
 	else
 		v->count = -1;
+	errno = kept; /* of numbers that are too large */
 	if (atomic_compare_exchange_strong(&read_once, &have, v))
 		return v;
 	free(v);
