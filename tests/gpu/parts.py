@@ -50,6 +50,7 @@ BEHAVIOUR: tuple[tuple[str, int, str], ...] = (
 BLAS_PROGRAMS = ("nvidia/products", "programs/mlp_blas")
 # Their kernels use pinned memory.
 PINNED_PROGRAMS = ("programs/host_functions", "programs/host_calls")
+RECOVERIES = "checkpoint_while_it_runs or everything_is_killed or rests_in_the_store"
 DRIVER_MIN = 13000  # of CUDA 13, whose nvcc builds the programs: older drivers do not take its PTX
 COMPUTE_MODE, PAGEABLE_ACCESS = 20, 88  # CUdevice_attribute
 
@@ -265,6 +266,16 @@ def gpt() -> None:
     same(found[0][1], found[1][1], "their parameters")
 
 
+def recovery() -> None:
+    """The GPT saved while it runs, killed, restarted; suspended into the store, and woken."""
+    lacking = [line for line in run(PYTHON, "-m", "rankfold", "doctor").splitlines()
+               if re.match(r"(?!ok).*(CRIU|nft|pid namespaces)", line)]  # fmt: skip
+    if lacking:
+        raise Skip(lacking[0])
+    print(run(PYTHON, "-m", "pytest", "-q", "tests/recovery/test_life.py", "-k", RECOVERIES,
+              RANKFOLD_TEST_DEVICE="nvidia"))  # fmt: skip
+
+
 def bench() -> None:
     """A call through the proxy to the GPU, and the same program's on plain CUDA."""
     import cuda
@@ -293,6 +304,7 @@ PARTS: dict[str, tuple[Callable[[], None], float]] = {
     "compile": (compile_programs, 240.0),
     **{f"program {name}": _EACH[f"program {name}"] for name in FIRST},
     "gpt": (gpt, 120.0),
+    "recovery": (recovery, 120.0),
     "bench": (bench, 90.0),
     **_EACH,
 }

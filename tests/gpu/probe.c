@@ -183,25 +183,32 @@ static void set_access(CUdeviceptr at, uint64_t bytes, bool writable)
 	TRY(cuMemSetAccess, at, bytes, &access, 1);
 }
 
-static void map_and_unmap(CUdeviceptr base, CUmemGenericAllocationHandle *chunks, uint32_t count)
+/* What `count` handles of `bytes` each cost, mapped one behind the other. */
+static void map_and_unmap(CUdeviceptr base, CUmemGenericAllocationHandle *handles, uint32_t count,
+			  uint64_t bytes)
 {
 	const char *names[] = {"map", "set_access", "close", "open", "unmap"};
 	uint64_t t[6] = {now_ns()};
-	char name[64];
+	char name[64], how[32];
 
 	for (uint32_t i = 0; i < count; i++)
-		TRY(cuMemMap, base + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES, 0, chunks[i], 0);
+		TRY(cuMemMap, base + i * bytes, bytes, 0, handles[i], 0);
 	t[1] = now_ns();
 	for (int i = 0; i < 3; i++) { /* then read-only, and writable again, in one call each */
-		set_access(base, count * RF_CHUNK_BYTES, i != 1);
+		set_access(base, count * bytes, i != 1);
 		t[2 + i] = now_ns();
 	}
 	for (uint32_t i = 0; i < count; i++)
-		TRY(cuMemUnmap, base + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES);
+		TRY(cuMemUnmap, base + i * bytes, bytes);
 	t[5] = now_ns();
+	snprintf(how, sizeof how, "%u MiB each", (unsigned)(bytes >> 20));
 	for (int i = 0; i < 5; i++) {
-		snprintf(name, sizeof name, "%s_per_chunk_%u", names[i], count);
-		say(name, (double)(t[i + 1] - t[i]) / 1e3 / count, "us", "2 MiB a chunk");
+		if (bytes == RF_CHUNK_BYTES)
+			snprintf(name, sizeof name, "%s_per_chunk_%u", names[i], count);
+		else
+			snprintf(name, sizeof name, "%s_per_%u_mib", names[i],
+				 (unsigned)(bytes >> 20));
+		say(name, (double)(t[i + 1] - t[i]) / 1e3 / count, "us", how);
 	}
 }
 
@@ -210,7 +217,7 @@ static void mapping(CUdeviceptr base)
 	static CUmemGenericAllocationHandle chunks[8192];
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-	const uint32_t counts[] = {64, 512, 4096, 8192};
+	const uint32_t counts[] = {64, 512, 4096, 8192}, larger[] = {8, 32, 128};
 	size_t free_bytes, total;
 	uint64_t begun;
 	uint32_t made = 0;
@@ -226,9 +233,19 @@ static void mapping(CUdeviceptr base)
 	say("create_per_chunk", (double)(now_ns() - begun) / 1e3 / made, "us", "2 MiB a chunk");
 	for (int i = 0; i < 4; i++)
 		if (counts[i] <= made)
-			map_and_unmap(base, chunks, counts[i]);
+			map_and_unmap(base, chunks, counts[i], RF_CHUNK_BYTES);
 	while (made)
 		TRY(cuMemRelease, chunks[--made]);
+	for (int i = 0; i < 3; i++) { /* 1 GiB in handles of so many chunks */
+		uint64_t bytes = larger[i] * RF_CHUNK_BYTES, count = 512 / larger[i];
+
+		while (made < count && made * bytes < free_bytes / 2)
+			TRY(cuMemCreate, &chunks[made++], bytes, &prop, 0);
+		if (made)
+			map_and_unmap(base, chunks, made, bytes);
+		while (made)
+			TRY(cuMemRelease, chunks[--made]);
+	}
 }
 
 /* Microseconds for each of LAUNCHES launches, each with a write of the stream behind it or not. */

@@ -24,8 +24,8 @@ FIGURES = {
     "launch_until_seen_p50", "launch_until_seen_p99", "host_function_p50", "host_function_p99",
     "ptx_compile_per_kernel", "pinned_memory_reached", "protect_one_p50", "protect_one_p99",
     "read_only_is_read", "read_only_write_faults",
-    *(f"{call}_per_chunk_{n}" for call in ("map", "set_access", "close", "open", "unmap")
-      for n in (64, 512)),
+    *(f"{call}_per_{n}" for call in ("map", "set_access", "close", "open", "unmap")
+      for n in ("chunk_64", "chunk_512", "16_mib", "64_mib", "256_mib")),
 }  # fmt: skip
 # Loopback is there and nothing else.
 ALONE = """

@@ -73,7 +73,7 @@ static void expect_broken(cudaError_t error, int *device)
         cudaStreamCreate(&stream), cudaEventCreate(&event), cudaPeekAtLastError(),
         cudaGetLastError(), cudaGetLastError(), cudaDeviceReset(),
     };
-    for (cudaError_t one : all)
+    for (const cudaError_t &one : all)
         EXPECT(one == error, "call %zu gives %s", size_t(&one - all), cudaGetErrorName(one));
     put<<<1, 1>>>(device, 1);
     EXPECT(cudaGetLastError() == error, "a launch");

@@ -35,6 +35,23 @@ int main()
     config.gridDim = dim3(1, 0, 1);
     EXPECT(cudaLaunchKernelExC(&config, (void *)put, args) != cudaSuccess, "no blocks");
     say("no blocks, and no threads");
+    config.gridDim = dim3(70000, 70000, 0);
+    EXPECT(cudaLaunchKernelExC(&config, (void *)put, args) != cudaSuccess, "no blocks");
+    say("no blocks, in a column that is too long");
+    cudaFuncAttributes attributes;
+    EXPECT(cudaFuncGetAttributes(&attributes, &value) != cudaSuccess, "no kernel");
+    say("attributes of no kernel");
+    EXPECT(cudaFuncSetAttribute(&value, cudaFuncAttributeMaxDynamicSharedMemorySize, 64) !=
+           cudaSuccess, "no kernel");
+    say("an attribute for no kernel");
+    int blocks;
+    EXPECT(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, &value, 32, 0) != cudaSuccess,
+           "no kernel");
+    say("blocks of no kernel");
+    EXPECT(cudaLaunchCooperativeKernel(&value, 1, 1, args, 0, 0) != cudaSuccess, "no kernel");
+    say("no kernel, cooperative");
+    EXPECT(cudaLaunchCooperativeKernel((void *)put, 0, 1, args, 0, 0) != cudaSuccess, "no blocks");
+    say("no blocks, cooperative");
     put<<<1, 1>>>(device, 7);
     say("a good launch");
     CUDA_CHECK(cudaMemcpy(&got, device, sizeof got, cudaMemcpyDeviceToHost));

@@ -78,11 +78,16 @@ def funnels() -> list[Row]:
     ]
 
 
+def place(number: int, bits: int) -> int:
+    """A position or length: of 32 bits the lowest byte counts, of 64 all of it."""
+    return number & 255 if bits == 32 else min(number, 255)
+
+
 def bfe(kind: str) -> Callable[[int, int, int], int]:
     bits = bits_of(kind)
 
     def reference(a: int, position: int, length: int) -> int:
-        position, length = position & 255, length & 255
+        position, length = place(position, bits), place(length, bits)
         if length == 0:
             return 0
         sign = a >> min(position + length - 1, bits - 1) & 1 if kind[0] == "s" else 0
@@ -97,10 +102,10 @@ def bfe(kind: str) -> Callable[[int, int, int], int]:
 
 def bfi(bits: int) -> Callable[[int, int, int, int], int]:
     def reference(a: int, b: int, position: int, length: int) -> int:
-        for i in range(length & 255):
-            place = (position & 255) + i
-            if i < bits and place < bits:
-                b = b & ~(1 << place) | (a >> i & 1) << place
+        for i in range(place(length, bits)):
+            at = place(position, bits) + i
+            if i < bits and at < bits:
+                b = b & ~(1 << at) | (a >> i & 1) << at
         return b
 
     return reference

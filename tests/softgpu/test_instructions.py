@@ -123,7 +123,7 @@ def _c_div(a: int, b: int) -> int:
 
 
 def _c_rem(a: int, b: int) -> int:
-    return a if b == 0 else a - b * _c_div(a, b)
+    return -1 if b == 0 else a - b * _c_div(a, b)
 
 
 def _integers(kind: str) -> list[tuple[Case, Reference]]:
@@ -204,9 +204,14 @@ def _signed(x: int, bits: int) -> int:
     return x - (1 << bits) if x >> (bits - 1) & 1 else x
 
 
+def _field(bits: int, *numbers: int) -> list[int]:
+    """Positions and lengths: of 32 bits the lowest byte counts, of 64 all of it."""
+    return [number & 255 if bits == 32 else min(number, 200) for number in numbers]
+
+
 def _bfe(bits: int, signed: bool) -> Reference:
     def reference(x: int, position: int, length: int) -> int:
-        position, length = position & 255, length & 255
+        position, length = _field(bits, position, length)
         if length == 0:
             return 0
         field = (
@@ -222,7 +227,7 @@ def _bfe(bits: int, signed: bool) -> Reference:
 
 def _bfi(bits: int) -> Reference:
     def reference(a: int, b: int, position: int, length: int) -> int:
-        position, length = position & 255, length & 255
+        position, length = _field(bits, position, length)
         mask = (((1 << min(length, bits)) - 1) << position) & ((1 << bits) - 1)
         return (b & ~mask) | ((a << position) & mask)
 
@@ -526,14 +531,14 @@ def test_approximate_functions_at_the_edges(kernels: Loader, space: Space) -> No
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
-def _float_to_int(to: str, rounding: Reference) -> Reference:
+def _float_to_int(to: str, source: str, rounding: Reference) -> Reference:
     bits, signed = BITS[to], to[0] == "s"
     low = -(1 << (bits - 1)) if signed else 0
     high = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
 
     def reference(x: float) -> int:
         if x != x:
-            return 0
+            return 1 << (bits - 1) if source == "f64" or bits == 64 else 0
         if np.isinf(x):
             return high if x > 0 else low
         return max(low, min(high, int(rounding(x))))
@@ -552,7 +557,7 @@ def test_float_to_integer(kernels: Loader, space: Space, source: str) -> None:
     table = [
         (
             Case(f"cvt.{mode}.{to}.{source} {{d}}, {{a}};", to, (source,)),
-            _float_to_int(to, function),
+            _float_to_int(to, source, function),
         )
         for to in ("s32", "u32", "s64", "u64", "s16", "u16")
         for mode, function in roundings.items()

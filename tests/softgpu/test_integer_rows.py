@@ -25,7 +25,8 @@ def quotient(a: int, b: int) -> int:
 
 
 def remainder(a: int, b: int) -> int:
-    return a if b == 0 else a - b * quotient(a, b)
+    """x % 0 is all ones, too."""
+    return -1 if b == 0 else a - b * quotient(a, b)
 
 
 def arithmetic(kind: str) -> list[Row]:

@@ -156,7 +156,7 @@ class Writer:
 
     def assign(self, s: Assign, members: int) -> None:
         if s.op == "tid":
-            self.lines.append(f"add.u32 %r{s.d}, %r{s.a}, %tid;")
+            self.lines.append(f"add.u32 %r{s.d}, %r{s.a}, %me;")
         elif s.op == "set":
             self.lines.append(f"mov.u32 %r{s.d}, {s.a + 8 * s.b};")
         elif s.op == "shr":
@@ -195,7 +195,7 @@ class Writer:
             else f"mov.u32 %b{n}, {s.bound};"
         )  # fmt: skip
         self.lines.append(
-            f".reg .b32 %i{n}, %b{n}, %w{n}; .reg .b64 %o{n}, %a{n}; {bound} mov.u32 %i{n}, %tid;"
+            f".reg .b32 %i{n}, %b{n}, %w{n}; .reg .b64 %o{n}, %a{n}; {bound} mov.u32 %i{n}, %me;"
             f"setp.ge.u32 %p, %i{n}, %b{n}; @%p bra SWEPT{n};"
             f"SWEEP{n}: mul.wide.u32 %o{n}, %i{n}, 4; add.u64 %a{n}, %table, %o{n};"
             f"ld.global.u32 %w{n}, [%a{n}]; add.u32 %r{s.d}, %r{s.d}, %w{n};"
@@ -227,14 +227,14 @@ class Writer:
 
     def exchange(self, s: Exchange, members: int) -> None:
         self.lines.append(
-            f"bar.sync 0; shl.b32 %x, %tid, 2; st.shared.u32 [%x], %r{s.a}; bar.sync 0;"
-            f"add.u32 %x, %tid, {s.step}; rem.u32 %x, %x, {self.threads}; shl.b32 %x, %x, 2;"
+            f"bar.sync 0; shl.b32 %x, %me, 2; st.shared.u32 [%x], %r{s.a}; bar.sync 0;"
+            f"add.u32 %x, %me, {s.step}; rem.u32 %x, %x, {self.threads}; shl.b32 %x, %x, 2;"
             f"ld.shared.u32 %r{s.d}, [%x];"
         )
 
     def lanes(self, s: Lanes, members: int) -> None:
         n = next(self.numbers)
-        self.lines.append(f"and.b32 %x, %tid, 31; setp.ge.u32 %p, %x, {s.count}; @%p bra LANES{n};")
+        self.lines.append(f"and.b32 %x, %me, 31; setp.ge.u32 %p, %x, {s.count}; @%p bra LANES{n};")
         self.block(s.body, (1 << s.count) - 1)
         self.lines.append(f"LANES{n}:")
 
@@ -249,17 +249,17 @@ def ptx_of(program: tuple[Any, ...], threads: int) -> str:
     body = "\n".join(writer.lines)
     loads = "".join(f"ld.global.u32 %r{v}, [%rd+{4 * threads * v}];" for v in range(3))
     loads += f"ld.global.u32 %r3, [%table+{4 * TABLE}];"
-    loads += "mov.u32 %r4, %tid; mad.lo.u32 %r5, %r3, 5, 1; mad.lo.u32 %r5, %tid, 3, %r5;"
+    loads += "mov.u32 %r4, %me; mad.lo.u32 %r5, %r3, 5, 1; mad.lo.u32 %r5, %me, 3, %r5;"
     stores = "".join(f"st.global.u32 [%rd+{4 * threads * v}], %r{v};" for v in range(VARIABLES))
     return f""".version 8.0
 .target sm_80
 .address_size 64
 .visible .entry program(.param .u64 data)
 {{
-.reg .b32 %r<{VARIABLES}>; .reg .b32 %x; .reg .b32 %tid; .reg .b64 %rd; .reg .b64 %o;
+.reg .b32 %r<{VARIABLES}>; .reg .b32 %x; .reg .b32 %me; .reg .b64 %rd; .reg .b64 %o;
 .reg .pred %p; .reg .pred %q; .reg .b64 %all; .reg .b64 %table;
 .shared .align 4 .b8 memory[{4 * threads}];
-mov.u32 %tid, %tid.x; ld.param.u64 %rd, [data]; mul.wide.u32 %o, %tid, 4; mov.u64 %all, %rd;
+mov.u32 %me, %tid.x; ld.param.u64 %rd, [data]; mul.wide.u32 %o, %me, 4; mov.u64 %all, %rd;
 add.u64 %rd, %rd, %o; add.u64 %table, %all, {4 * threads * VARIABLES};
 {loads}
 {body}
@@ -339,8 +339,7 @@ class Interpreter:
         else:
             source, good = lane ^ (s.b + 1), np.ones(len(on), bool)
         source = (first + source).astype(int)
-        source = np.where(on[source], source, self.tid)
-        value = a[source] + np.where(good, 0, 77).astype(np.uint32)
+        value = np.where(on[source], a[source], 0) + np.where(good, 0, 77).astype(np.uint32)
         self.r[s.d] = np.where(on, value, self.r[s.d])
 
     def exchange(self, s: Exchange, on: Array) -> None:

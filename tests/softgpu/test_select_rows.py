@@ -166,7 +166,7 @@ CLASSES: dict[str, Callable[[float, float], bool]] = {
     "infinite": lambda x, _: math.isinf(x),
     "number": lambda x, _: not math.isnan(x),
     "notanumber": lambda x, _: math.isnan(x),
-    "normal": lambda x, least: math.isfinite(x) and abs(x) >= least,
+    "normal": lambda x, least: math.isfinite(x) and (x == 0 or abs(x) >= least),  # as devices do
     "subnormal": lambda x, least: 0 < abs(x) < least,
 }
 

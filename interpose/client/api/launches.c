@@ -44,7 +44,7 @@ static int launch_as(void *function, dim3 grid, dim3 block, void **args, size_t 
 			   .args = args};
 	int error = count ? launch_attributes(attributes, count, &l) : CUDA_OK;
 	if (!error && !function)
-		error = INVALID_DEVICE_FUNCTION;
+		error = INVALID_HANDLE;
 	if (!error)
 		error = stream_number(stream, &l.stream);
 	return error ? error : launch(&l);

@@ -11,8 +11,8 @@
 static bool grid_valid(const struct launch *l, uint32_t max_threads)
 {
 	const uint32_t *g = l->grid, *b = l->block;
-	return g[0] && g[1] && g[2] && b[0] && b[1] && b[2] && g[0] <= 0x7fffffff &&
-	       g[1] <= 65535 && g[2] <= 65535 && b[0] <= 1024 && b[1] <= 1024 && b[2] <= 64 &&
+	return b[0] && b[1] && b[2] && g[0] <= 0x7fffffff && g[1] <= 65535 && g[2] <= 65535 &&
+	       b[0] <= 1024 && b[1] <= 1024 && b[2] <= 64 &&
 	       (uint64_t)b[0] * b[1] * b[2] <= max_threads;
 }
 
@@ -24,6 +24,8 @@ static int check_shape(const struct launch *l)
 	if (error)
 		return error;
 	const struct rf_device *d = &welcome->device;
+	if (!l->grid[0] || !l->grid[1] || !l->grid[2])
+		return INVALID_VALUE; /* CUDA tells it apart from a shape that is too large */
 	if (!grid_valid(l, d->max_threads_per_block))
 		return INVALID_CONFIGURATION;
 	if (!grid_valid(l, f->info.max_threads))

@@ -33,7 +33,7 @@ static uint32_t shfl_source(uint32_t op, uint32_t lane, uint32_t b, uint32_t c, 
 	return *in_range ? from : lane;
 }
 
-/* A lane that is not there gives the reader its own value: undefined in CUDA, fixed here. */
+/* A lane that is not there gives the reader 0: undefined in CUDA, and what an H200 does. */
 static void shfl(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
 		 uint32_t lanes)
 {
@@ -48,7 +48,7 @@ static void shfl(const struct launch *launch, const struct soft_cut *cut, uint32
 		bool in_range;
 		uint32_t from = shfl_source(cut->op, lane, b, c, &in_range);
 
-		result(launch, cut->out[0], first + lane, value[lanes >> from & 1 ? from : lane]);
+		result(launch, cut->out[0], first + lane, value[from]);
 		result(launch, cut->out[1], first + lane, in_range);
 	}
 }

@@ -237,10 +237,9 @@ def _quotient(c: Context, mode: str, a: Value, b: Value) -> Value:
 
 
 def _divide(e: Emitter, name: str, a: Value, b: Value, signed: bool) -> Value:
-    """As NVIDIA's devices: x / 0 is all ones, x % 0 is x, and the quotient wraps."""
+    """As NVIDIA's devices: x / 0 and x % 0 are all ones, and the quotient wraps."""
     zero = e.cmp("icmp eq", b, const(b.type, 0))
     safe = e.select(zero, const(b.type, 1), b)
-    by_zero = const(a.type, -1) if name == "div" else a
     if not signed:
         result = e.bin("u" + name, a, safe)
     else:
@@ -248,7 +247,7 @@ def _divide(e: Emitter, name: str, a: Value, b: Value, signed: bool) -> Value:
         safe = e.select(minus, const(b.type, 1), safe)
         wrapped = e.neg_int(a) if name == "div" else const(a.type, 0)
         result = e.select(minus, wrapped, e.bin("s" + name, a, safe))
-    return e.select(zero, by_zero, result)
+    return e.select(zero, const(a.type, -1), result)
 
 
 def roots(c: Context, instr: Instr) -> None:
@@ -367,7 +366,9 @@ def testp(c: Context, instr: Instr) -> None:
     elif test in ("number", "notanumber"):
         result = e.cmp("fcmp ord" if test == "number" else "fcmp uno", x, x)
     elif test == "normal":
-        result = e.bin("and", e.cmp("fcmp oge", size, least), e.cmp("fcmp olt", size, infinity))
+        none = e.cmp("fcmp oeq", size, const(kind_type, 0))  # which NVIDIA's devices call normal
+        large = e.bin("or", none, e.cmp("fcmp oge", size, least))
+        result = e.bin("and", large, e.cmp("fcmp olt", size, infinity))
     elif test == "subnormal":
         small = e.cmp("fcmp olt", size, least)
         result = e.bin("and", small, e.cmp("fcmp one", size, const(kind_type, 0)))

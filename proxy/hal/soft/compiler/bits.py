@@ -116,18 +116,23 @@ def bfind(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], e.resize(e.select(none, const(value.type, -1), position), "i32"))
 
 
+def _up_to(c: Context, operand: Operand, bits: int) -> Value:
+    """A position or length. They are to be below 256; of more, NVIDIA's devices take the lowest
+    byte where words have 32 bits, and the number as it is where they have 64."""
+    value = c.read(operand, "u32")
+    if bits == 32:
+        value = c.e.bin("and", value, const("i32", 255))
+    return c.e.intrinsic("umin", value, const("i32", bits))
+
+
 def bfe(c: Context, instr: Instr) -> None:
     """bfe d, a, position, length; what lies beyond the word is the sign (or zero)."""
     kind = instr.op[-1]
     e, value = c.e, c.read(instr.args[1], kind)
     bits = BITS[value.type]
     wide = f"i{2 * bits}"
-    mask = const("i32", 255)
-    position = e.bin("and", c.read(instr.args[2], "u32"), mask)
-    length = e.bin("and", c.read(instr.args[3], "u32"), mask)
+    position, length = (_up_to(c, operand, bits) for operand in instr.args[2:])
     signed = is_signed(kind)
-    position = e.intrinsic("umin", position, const("i32", bits))
-    length = e.intrinsic("umin", length, const("i32", bits))
     shift = "ashr" if signed else "lshr"
     moved = e.bin(shift, e.resize(value, wide, signed), e.resize(position, wide))
     rest = e.resize(e.bin("sub", const("i32", 2 * bits), length), wide)
@@ -145,13 +150,7 @@ def bfi(c: Context, instr: Instr) -> None:
     a, b = c.read(instr.args[1], kind), c.read(instr.args[2], kind)
     bits = BITS[a.type]
     wide = f"i{2 * bits}"
-    byte = const("i32", 255)
-    position = e.intrinsic(
-        "umin", e.bin("and", c.read(instr.args[3], "u32"), byte), const("i32", bits)
-    )
-    length = e.intrinsic(
-        "umin", e.bin("and", c.read(instr.args[4], "u32"), byte), const("i32", bits)
-    )
+    position, length = (_up_to(c, operand, bits) for operand in instr.args[3:])
     one = const(wide, 1)
     mask = e.bin("sub", e.bin("shl", one, e.resize(length, wide)), one)
     mask = e.cast("trunc", e.bin("shl", mask, e.resize(position, wide)), a.type)

@@ -285,7 +285,8 @@ def _float_to_float(c: Context, value: Value, to: str, source: str, words: set[s
 
 
 def _float_to_int(c: Context, operand: Operand, to: str, source: str, words: set[str]) -> Value:
-    """Out of range gives the nearest integer of the type, NaN gives 0."""
+    """Out of range gives the nearest integer of the type; NaN gives 0, or the highest bit alone
+    where either side has 64 bits (PTX ISA, cvt)."""
     e = c.e
     value = flush(c, read_float(c, operand, source), words)
     for word, name in INTEGER_ROUNDINGS.items():
@@ -294,7 +295,11 @@ def _float_to_int(c: Context, operand: Operand, to: str, source: str, words: set
     suffix = "f32" if value.type == "float" else "f64"
     name = "fptosi" if is_signed(to) else "fptoui"
     type_ = llvm_type(to)
-    return e.call(type_, f"llvm.{name}.sat.{type_}.{suffix}", value)
+    result = e.call(type_, f"llvm.{name}.sat.{type_}.{suffix}", value)
+    if source != "f64" and TYPE_BYTES[to] < 8:
+        return result
+    highest = const(type_, -1 << (8 * TYPE_BYTES[to] - 1))
+    return e.select(e.cmp("fcmp uno", value, value), highest, result)
 
 
 def _int_to_float(c: Context, value: Value, to: str, source: str, words: set[str]) -> Value:

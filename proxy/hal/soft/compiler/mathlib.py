@@ -97,8 +97,8 @@ def _sine(e: Emitter, x: Value, shift: int) -> Value:
     swap = e.cmp("icmp ne", e.bin("and", quadrant, const("i32", 1)), const("i32", 0))
     flip = e.cmp("icmp ne", e.bin("and", quadrant, const("i32", 2)), const("i32", 0))
     value = e.select(swap, even, odd)
-    value = e.select(flip, e.neg(value), value)
-    return e.cast("fptrunc", value, F)
+    value = e.cast("fptrunc", e.select(flip, e.neg(value), value), F)
+    return value if shift else e.select(e.cmp("fcmp oeq", x, const(F, 0)), x, value)  # -0, too
 
 
 def _tanh(e: Emitter, x: Value) -> Value:
