@@ -18,6 +18,14 @@
         EXPECT(cudaGetLastError() == cudaSuccess, "%s left its error", #call);               \
     } while (0)
 
+// It answers that it is not over, which is no error that stays.
+#define NOT_YET(call)                                                                        \
+    do {                                                                                     \
+        cudaError_t got_ = (call);                                                           \
+        EXPECT(got_ == cudaErrorNotReady, "%s gives %s", #call, cudaGetErrorName(got_));     \
+        EXPECT(cudaGetLastError() == cudaSuccess, "%s left its answer", #call);              \
+    } while (0)
+
 #ifdef CUDA_VERSION  // after #include <cuda.h>
 #define DRIVER_CHECK(call)                                                                   \
     do {                                                                                     \

@@ -106,7 +106,9 @@ int main(int argc, char **argv)
         print_line(k, "box", wanted.data(), wanted.size());
     }
     cudaMemcpy3DParms wrong = {};
-    EXPECT(cudaMemcpy3D(&wrong) == cudaErrorInvalidValue, "nothing to copy");
+    CUDA_CHECK(cudaMemcpy3D(&wrong));  // nothing is copied
+    wrong.extent = make_cudaExtent(4, 1, 1);
+    EXPECT(cudaMemcpy3D(&wrong) == cudaErrorInvalidValue, "from nowhere");
     EXPECT(cudaGetLastError() == cudaErrorInvalidValue, "is remembered");
     return 0;
 }

@@ -195,10 +195,11 @@ static void flags_are_told(CUdevice device)
     DRIVER_CHECK(cuDevicePrimaryCtxGetState(device, &flags, &active));
     EXPECT(flags == CU_CTX_SCHED_BLOCKING_SYNC, "the primary context's are %u", flags);
     DRIVER_CHECK(cuCtxGetFlags(&flags));
-    EXPECT(flags == CU_CTX_SCHED_BLOCKING_SYNC, "the current context's are %u", flags);
+    EXPECT(flags == (CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST), "the current one's are %u",
+           flags);
     DRIVER_CHECK(cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_SPIN));
     DRIVER_CHECK(cuCtxGetFlags(&flags));
-    EXPECT(flags == CU_CTX_SCHED_SPIN, "the current context's are %u", flags);
+    EXPECT(flags == (CU_CTX_SCHED_SPIN | CU_CTX_MAP_HOST), "the current one's are %u", flags);
     FAILS(cudaSetDeviceFlags(0x400), cudaErrorInvalidValue);
     FAILS(cudaSetDeviceFlags(cudaDeviceScheduleSpin | cudaDeviceScheduleYield),
           cudaErrorInvalidValue);

@@ -164,11 +164,11 @@ static void launches(const cudaDeviceProp &p)
     nothing<<<1, p.maxThreadsPerBlock>>>();
     CUDA_CHECK(cudaGetLastError());
     nothing<<<1, p.maxThreadsPerBlock + 1>>>();
-    EXPECT(cudaGetLastError() == cudaErrorInvalidConfiguration, "a block that is too large");
+    EXPECT(cudaGetLastError() == cudaErrorInvalidValue, "a block that is too large");
     nothing<<<1, dim3(1, 1, p.maxThreadsDim[2] + 1)>>>();
-    EXPECT(cudaGetLastError() == cudaErrorInvalidConfiguration, "a block that is too deep");
+    EXPECT(cudaGetLastError() == cudaErrorInvalidValue, "a block that is too deep");
     nothing<<<dim3(1, unsigned(p.maxGridSize[1]) + 1), 1>>>();
-    EXPECT(cudaGetLastError() == cudaErrorInvalidConfiguration, "a grid that is too wide");
+    EXPECT(cudaGetLastError() == cudaErrorInvalidValue, "a grid that is too wide");
     nothing<<<1, 1, p.sharedMemPerBlock>>>();
     CUDA_CHECK(cudaGetLastError());
     nothing<<<1, 1, p.sharedMemPerBlock + 1>>>();

@@ -50,6 +50,7 @@ int main(int argc, char **argv)
         put<<<1, 1, 0, stream>>>(device, 3 + half);
         in_a_child([&] {
             void *memory;
+            EXPECT(cudaGetLastError() == cudaSuccess, "before any call");
             cudaError_t all[] = {
                 cudaMalloc(&memory, 16), cudaDeviceSynchronize(), cudaStreamSynchronize(stream),
                 cudaMemcpy(&got, device, 4, cudaMemcpyDeviceToHost), cudaFree(device),

@@ -190,7 +190,7 @@ void Program::kernels()
     EXPECT(once(graph, 2) == 36, "2 + 30 + 4 is %d", host[0]);
     FAILS(cudaGraphKernelNodeSetParams(n, nullptr), cudaErrorInvalidValue);
     wrong.func = &wrong;
-    FAILS(cudaGraphKernelNodeSetParams(n, &wrong), cudaErrorInvalidDeviceFunction);
+    FAILS(cudaGraphKernelNodeSetParams(n, &wrong), cudaErrorInvalidResourceHandle);
     EXPECT(once(graph, 2) == 36, "nothing is changed by what is wrong: %d", host[0]);
     CUDA_CHECK(cudaGraphAddEmptyNode(&empty, graph, nullptr, 0));
     FAILS(cudaGraphKernelNodeGetParams(empty, &p), cudaErrorInvalidValue);

@@ -10,6 +10,14 @@ __global__ void scale(int *data, int factor)
 {
     data[blockIdx.x * blockDim.x + threadIdx.x] *= factor;
 }
+// For kernels that nothing orders.
+__global__ void scale_together(int *data, int factor)
+{
+    int *at = data + blockIdx.x * blockDim.x + threadIdx.x, found = *at, seen;
+    do
+        seen = found;
+    while ((found = atomicCAS(at, seen, seen * factor)) != seen);
+}
 __global__ void add(int *to, const int *a, const int *b)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -69,7 +77,7 @@ static void what_is_wrong(Step &s)
     CUDA_CHECK(cudaStreamWaitEvent(s.second, s.fork, 0));
     scale<<<1, 32, 0, s.second>>>(s.a, 1);
     EXPECT(cudaStreamEndCapture(s.second, &graph) == cudaErrorStreamCaptureUnmatched, "not here");
-    EXPECT(cudaStreamEndCapture(s.first, &graph) == cudaErrorStreamCaptureUnjoined, "unjoined");
+    EXPECT(cudaStreamEndCapture(s.first, &graph) == cudaErrorStreamCaptureInvalidated, "spoilt");
     CUDA_CHECK(cudaStreamSynchronize(s.second));
     cudaGetLastError();
 }
@@ -128,7 +136,7 @@ static cudaGraph_t chain(Step &s, const char *needs, int factor)
     cudaGraphNode_t first, last;
     int *b = s.b;
     void *args[] = {&b, &factor};
-    cudaKernelNodeParams launch = {(void *)scale, dim3(1), dim3(32), 0, args, nullptr};
+    cudaKernelNodeParams launch = {(void *)scale_together, dim3(1), dim3(32), 0, args, nullptr};
     CUDA_CHECK(cudaGraphCreate(&graph, 0));
     CUDA_CHECK(cudaGraphAddKernelNode(&first, graph, nullptr, 0, &launch));
     last = first;
@@ -170,7 +178,8 @@ static void CUDART_CB write_late(void *value)
     *static_cast<int *>(value) += 40;
 }
 
-// A copy in a graph reads pageable memory when it is its turn, not when the graph is launched.
+// A copy in a graph reads pageable memory when it is its turn, not when the graph is launched (as
+// NVIDIA's runtime does with 64 MiB, while it takes what is at most 1 MiB at the launch).
 static void pageable_source(Step &s)
 {
     int value = 2;

@@ -96,7 +96,7 @@ static void facts(int *memory)
                of.devicePointer == reached, "type %d", int(of.type));
     FAILS(cudaHostRegister(memory, BYTES, 0), cudaErrorHostMemoryAlreadyRegistered);
     FAILS(cudaHostRegister(memory + COUNT / 2, PAGE, 0), cudaErrorHostMemoryAlreadyRegistered);
-    FAILS(cudaHostUnregister(memory + 1024), cudaErrorHostMemoryNotRegistered);
+    FAILS(cudaHostUnregister(memory + 1024), cudaErrorInvalidValue);
     FAILS(cudaHostRegister(nullptr, 16, 0), cudaErrorInvalidValue);
     FAILS(cudaHostRegister(&of, 0, 0), cudaErrorInvalidValue);
     FAILS(cudaHostRegister(&of, 4, 128), cudaErrorInvalidValue);

@@ -125,24 +125,6 @@ def test_as_specified_folded_and_moved(name: str, state: State) -> None:
     assert [job.errors(rank) for rank in (0, 1)] == ["", ""]
 
 
-def test_a_launch_that_cannot_be_gives_an_error_and_does_nothing(state: State) -> None:
-    program = cuda.build(cuda.PROGRAMS / "refused_launches.cu")
-    with Fleet(state, memory=64 * MiB) as fleet:
-        job = fleet.start("refused", [str(program)], [0])
-        assert job.wait() == [0], job.errors(0)
-    assert job.output(0).splitlines() == [
-        "no blocks: cudaErrorInvalidConfiguration",
-        "no threads: cudaErrorInvalidConfiguration",
-        "too many threads: cudaErrorInvalidConfiguration",
-        "too many blocks in a column: cudaErrorInvalidConfiguration",
-        "too many threads in depth: cudaErrorInvalidConfiguration",
-        "too much shared memory: cudaErrorInvalidValue",
-        "no kernel: cudaErrorInvalidDeviceFunction",
-        "no blocks, and no threads: cudaErrorInvalidConfiguration",
-        "a good launch: cudaSuccess",
-    ]
-
-
 def test_a_fault_is_said_once_and_where(state: State) -> None:
     job = run_and_move(state, cuda.build(cuda.PROGRAMS / "errors.cu"), "errors")
     address, assertion = job.errors(0), job.errors(1)

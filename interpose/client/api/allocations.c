@@ -65,6 +65,13 @@ int free_now(const void *address)
 	return managed_is(address) ? managed_free((void *)address) : memory_free(address);
 }
 
+/* The runtime's forms do that; a capture forbids it as well. */
+int free_nothing(void)
+{
+	int error = channel_enter();
+	return error ? error : capture_forbids();
+}
+
 int alloc_3d(cudaPitchedPtr *out, cudaExtent extent)
 {
 	if (!out || extent.height > RF_HEAP_BYTES || extent.depth > RF_HEAP_BYTES ||

@@ -17,6 +17,7 @@ cudaError_t runtime_result(int error);
 int context_begin_driver(void); /* cuInit, as the runtime calls it; the body knows why not */
 int version_get(int *version);
 int zero_int(int *value);
+int cache_config(int config);
 int no_peer(int *value, int device, int peer);
 int pci_bus_id(char *out, int bytes, int device);
 int device_by_pci_bus_id(int *device, const char *id);
@@ -30,6 +31,7 @@ int stream_id(const void *stream, unsigned long long *id);
 int stream_device(const void *stream, int *device);
 
 /* allocations.c: sizes in bytes; pool NULL is the device's current one */
+int free_nothing(void);
 int free_now(const void *address);
 int alloc_3d(cudaPitchedPtr *out, cudaExtent extent);
 int memory_info_get(size_t *free_bytes, size_t *total_bytes);

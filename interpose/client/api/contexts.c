@@ -266,6 +266,8 @@ int context_flags(unsigned *flags)
 	if (!flags || !context_current())
 		return flags ? INVALID_CONTEXT : INVALID_VALUE;
 	*flags = context_now()->flags;
+	if (context_now() == context_primary(context_now()->device))
+		*flags |= MAP_HOST; /* the runtime's context has it */
 	return CUDA_OK;
 }
 

@@ -62,6 +62,8 @@ int copy_runtime_3d(const cudaMemcpy3DParms *p, const void *stream, bool async)
 {
 	struct copy c;
 	struct slices slices;
+	if (p && (!p->extent.width || !p->extent.height || !p->extent.depth))
+		return channel_enter();
 	int error = copy_of_runtime(p, &c, &slices);
 	if (!error)
 		error = stream_number(stream, &c.stream);

@@ -51,6 +51,9 @@ int version_get(int *version)
 	return CUDA_OK;
 }
 
+/* What to prefer, shared memory or the cache, is a hint. */
+int cache_config(int config) { return config < 0 || config > 3 ? INVALID_VALUE : CUDA_OK; }
+
 int zero_int(int *value)
 {
 	if (!value)

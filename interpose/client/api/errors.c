@@ -5,19 +5,24 @@ static _Thread_local cudaError_t last_error;
 
 cudaError_t runtime_result(int error)
 {
-	if (error)
+	if (error && error != NOT_READY) /* an answer, and no error */
 		last_error = error;
 	return error;
 }
 
 cudaError_t cudaGetLastError(void)
 {
-	cudaError_t error = last_error;
+	cudaError_t error = cudaPeekAtLastError();
 	last_error = CUDA_OK;
-	return error ? error : sticky_error();
+	return error;
 }
 
-cudaError_t cudaPeekAtLastError(void) { return last_error ? last_error : sticky_error(); }
+/* Of this thread's calls alone: a fault is among them when a call has met it. */
+cudaError_t cudaPeekAtLastError(void)
+{
+	(void)sticky_error(); /* says what it is about */
+	return last_error;
+}
 
 const char *cudaGetErrorName(cudaError_t error) { return error_name(error); }
 

@@ -74,7 +74,6 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *fu
 
 /* ---- the driver ---- */
 
-/* The driver's number for a bad grid is "invalid value". */
 int launch_driver(const CUlaunchConfig *c, void *function, void **args, void **extra)
 {
 	struct launch l = {.function = function,
@@ -91,9 +90,7 @@ int launch_driver(const CUlaunchConfig *c, void *function, void **args, void **e
 		error = INVALID_VALUE;
 	if (!error && !args)
 		error = packed_parameters(extra, &l.packed, &l.packed_bytes);
-	if (!error)
-		error = launch(&l);
-	return error == INVALID_CONFIGURATION ? INVALID_VALUE : error;
+	return error ? error : launch(&l);
 }
 
 CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,

@@ -203,7 +203,7 @@ cudaError_t cudaFuncGetName(const char **name, const void *func)
 
 int function_param(struct function *f, size_t index, size_t *offset, size_t *bytes)
 {
-	int error = f ? channel_enter() : INVALID_DEVICE_FUNCTION;
+	int error = f ? channel_enter() : INVALID_HANDLE;
 	if (!error)
 		error = function_ready(f);
 	if (!error && (!offset || index >= f->info.param_count))
@@ -222,7 +222,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attr, const void *func)
 	int value[10] = {0};
 	int error = attr ? CUDA_OK : INVALID_VALUE;
 	if (!error && !f)
-		error = INVALID_DEVICE_FUNCTION;
+		error = INVALID_HANDLE;
 	for (int i = 0; !error && i < 10; i++)
 		error = function_attribute(&value[i], i, f);
 	if (error)
@@ -243,12 +243,12 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attr, const void *func)
 int host_function_set(const void *function, int attribute, int value)
 {
 	struct function *f = function_of_host(function);
-	return f ? function_set_attribute(f, attribute, value) : INVALID_DEVICE_FUNCTION;
+	return f ? function_set_attribute(f, attribute, value) : INVALID_HANDLE;
 }
 
 int host_occupancy(int *blocks, const void *function, int block_size, size_t dynamic_shared)
 {
 	struct function *f = function_of_host(function);
 	return f ? occupancy_blocks(blocks, f, block_size, dynamic_shared)
-		 : INVALID_DEVICE_FUNCTION;
+		 : INVALID_HANDLE;
 }

@@ -290,7 +290,7 @@ int sticky_error(void)
 {
 	int error = CUDA_OK;
 
-	if (channel_header)
+	if (channel_header && !channel_forked()) /* whose mapping is gone */
 		error = (int)atomic_load_explicit(&channel_header->async_error,
 						  memory_order_acquire);
 	if (error)

@@ -134,9 +134,10 @@ int capture_refuse(uint64_t stream)
 	int error = CUDA_OK;
 	lock(CAPTURE_LOCK);
 	struct captured *c = find(streams, stream);
-	if (c)
-		error = spoil(c, CAPTURE_UNSUPPORTED);
-	else if (implicit(stream))
+	if (c) {
+		c->capture->broken = true;
+		error = CAPTURE_UNSUPPORTED; /* also when it was already */
+	} else if (implicit(stream))
 		error = refuse_implicit();
 	unlock(CAPTURE_LOCK);
 	return error;
@@ -206,7 +207,7 @@ int event_idle_number(const void *event, uint64_t *number)
 	if (c)
 		c->capture->broken = true;
 	unlock(CAPTURE_LOCK);
-	return CAPTURED_EVENT;
+	return c ? CAPTURED_EVENT : INVALID_VALUE;
 }
 
 /* It is destroyed. */
@@ -304,7 +305,7 @@ static int wait_check(struct captured *s, struct captured *e, uint64_t stream, b
 		return CAPTURE_INVALIDATED;
 	if (e && stream == RF_STREAM_LEGACY)
 		return spoil(e, CAPTURE_UNSUPPORTED); /* it cannot join */
-	return stale && !e ? CAPTURED_EVENT : CUDA_OK;
+	return stale && !e ? INVALID_VALUE : CUDA_OK;
 }
 
 bool capture_wait(uint64_t stream, const struct handle *event, int *error)
@@ -392,28 +393,39 @@ static bool joined(const struct captured *origin)
 	return true;
 }
 
+/* Under CAPTURE_LOCK. Another thread than the one that began it ends it as well, and gets no graph. */
+static int how_it_ends(const struct captured *origin)
+{
+	const struct capture *capture = origin->capture;
+	if (capture->broken)
+		return CAPTURE_INVALIDATED;
+	if (capture->mode != CAPTURE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
+		return CAPTURE_WRONG_THREAD;
+	return joined(origin) ? CUDA_OK : CAPTURE_UNJOINED;
+}
+
 int capture_end(const void *stream, void **graph)
 {
 	uint64_t number;
 	int error = stream_number(stream, &number);
-	if (error || !graph)
-		return error ? error : INVALID_VALUE;
-	*graph = NULL;
+	if (error)
+		return error;
+	if (graph)
+		*graph = NULL;
 	lock(CAPTURE_LOCK);
 	struct captured *s = find(streams, number);
 	struct capture *capture = s ? s->capture : NULL;
 	if (!s)
 		error = ILLEGAL_STATE;
+	else if (!graph)
+		error = INVALID_VALUE;
 	else if (capture->origin != number)
-		error = CAPTURE_UNMATCHED;
-	else if (capture->mode != CAPTURE_RELAXED &&
-		 !pthread_equal(capture->thread, pthread_self()))
-		error = CAPTURE_WRONG_THREAD;
+		error = spoil(s, CAPTURE_UNMATCHED);
 	if (error) {
 		unlock(CAPTURE_LOCK);
 		return error;
 	}
-	error = capture->broken ? CAPTURE_INVALIDATED : joined(s) ? CUDA_OK : CAPTURE_UNJOINED;
+	error = how_it_ends(s);
 	forget(capture);
 	unlock(CAPTURE_LOCK);
 	if (error) {

@@ -18,8 +18,6 @@ int memory_copy(const struct copy *given)
 {
 	struct copy c = *given;
 	int error = copy_check(&c);
-	if (!error && c.height && !c.async)
-		error = capture_forbids();
 	if (error || !c.height)
 		return error;
 	if (!capturing(c.stream))

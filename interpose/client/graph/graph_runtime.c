@@ -24,7 +24,7 @@ int graph_add_kernel(void **out, void *graph, const CUgraphNode *needs, size_t c
 		return INVALID_VALUE;
 	CUDA_KERNEL_NODE_PARAMS driver = kernel_of(p);
 	return driver.func ? cuGraphAddKernelNode(out, graph, needs, count, &driver)
-			   : INVALID_DEVICE_FUNCTION;
+			   : INVALID_HANDLE;
 }
 
 int graph_set_kernel(void *exec, void *node, const cudaKernelNodeParams *p)
@@ -33,7 +33,7 @@ int graph_set_kernel(void *exec, void *node, const cudaKernelNodeParams *p)
 		return INVALID_VALUE;
 	CUDA_KERNEL_NODE_PARAMS driver = kernel_of(p);
 	if (!driver.func)
-		return INVALID_DEVICE_FUNCTION;
+		return INVALID_HANDLE;
 	return exec ? cuGraphExecKernelNodeSetParams(exec, node, &driver)
 		    : cuGraphKernelNodeSetParams(node, &driver);
 }
@@ -209,7 +209,7 @@ static int params_of(const cudaGraphNodeParams *p, CUgraphNodeParams *d)
 	switch (p->type) {
 	case NODE_KERNEL:
 		d->kernel = kernel_of(&p->kernel);
-		return d->kernel.func ? CUDA_OK : INVALID_DEVICE_FUNCTION;
+		return d->kernel.func ? CUDA_OK : INVALID_HANDLE;
 	case NODE_COPY:
 		if (p->memcpy.flags || p->memcpy.reserved[0] || p->memcpy.reserved[1] ||
 		    p->memcpy.reserved[2])

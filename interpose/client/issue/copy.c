@@ -172,16 +172,13 @@ static int copy_on_host(const struct copy *c)
 	return error;
 }
 
-/* Does what the caller says of its pointers agree with what they are? */
+/* Does what the caller says of its pointers agree with what they are? As in CUDA, what is said to
+ * be the host's may be the device's. */
 static bool kind_fits(int kind, enum where dst, enum where src)
 {
-	switch (kind) {
-	case HOST_TO_HOST: return dst != AT_DEVICE && src != AT_DEVICE;
-	case HOST_TO_DEVICE: return dst != AT_PAGEABLE && src != AT_DEVICE;
-	case DEVICE_TO_HOST: return dst != AT_DEVICE && src != AT_PAGEABLE;
-	case DEVICE_TO_DEVICE: return dst != AT_PAGEABLE && src != AT_PAGEABLE;
-	default: return kind == BY_ADDRESS;
-	}
+	bool to_device = kind == HOST_TO_DEVICE || kind == DEVICE_TO_DEVICE;
+	bool from_device = kind == DEVICE_TO_HOST || kind == DEVICE_TO_DEVICE;
+	return !(to_device && dst == AT_PAGEABLE) && !(from_device && src == AT_PAGEABLE);
 }
 
 int copy_check(struct copy *c)

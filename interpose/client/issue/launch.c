@@ -11,8 +11,8 @@
 static bool grid_valid(const struct launch *l, uint32_t max_threads)
 {
 	const uint32_t *g = l->grid, *b = l->block;
-	return b[0] && b[1] && b[2] && g[0] <= 0x7fffffff && g[1] <= 65535 && g[2] <= 65535 &&
-	       b[0] <= 1024 && b[1] <= 1024 && b[2] <= 64 &&
+	return g[0] && g[1] && g[2] && b[0] && b[1] && b[2] && g[0] <= 0x7fffffff &&
+	       g[1] <= 65535 && g[2] <= 65535 && b[0] <= 1024 && b[1] <= 1024 && b[2] <= 64 &&
 	       (uint64_t)b[0] * b[1] * b[2] <= max_threads;
 }
 
@@ -24,12 +24,8 @@ static int check_shape(const struct launch *l)
 	if (error)
 		return error;
 	const struct rf_device *d = &welcome->device;
-	if (!l->grid[0] || !l->grid[1] || !l->grid[2])
-		return INVALID_VALUE; /* CUDA tells it apart from a shape that is too large */
-	if (!grid_valid(l, d->max_threads_per_block))
-		return INVALID_CONFIGURATION;
-	if (!grid_valid(l, f->info.max_threads))
-		return LAUNCH_OUT_OF_RESOURCES;
+	if (!grid_valid(l, f->info.max_threads) || !grid_valid(l, d->max_threads_per_block))
+		return INVALID_VALUE; /* of CUDA 13; before, the runtime had an error for it */
 	uint64_t dynamic = f->max_dynamic_shared >= 0
 				   ? (uint64_t)f->max_dynamic_shared
 				   : d->shared_per_block -
@@ -70,10 +66,7 @@ int launch_pack(const struct launch *l, uint8_t *to)
 {
 	const struct function *f = l->function;
 	memset(to, 0, f->info.param_bytes);
-	if (l->packed) {
-		uint32_t n = f->info.param_count;
-		if (n && l->packed_bytes < f->params[n - 1].offset + f->params[n - 1].bytes)
-			return INVALID_VALUE;
+	if (l->packed) { /* fewer bytes than there are parameters are none of CUDA's errors */
 		memcpy(to, l->packed,
 		       l->packed_bytes < f->info.param_bytes ? l->packed_bytes
 							     : f->info.param_bytes);

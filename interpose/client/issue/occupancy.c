@@ -91,7 +91,7 @@ static uint32_t round_up(uint32_t value, uint32_t to) { return (value + to - 1) 
 static int blocks_for(const struct function *f, const struct rf_device *d, int block_size,
 		      size_t dynamic)
 {
-	if (block_size <= 0 || (uint32_t)block_size > f->info.max_threads)
+	if (block_size <= 0)
 		return 0;
 	uint32_t threads = round_up((uint32_t)block_size, WARP);
 	uint64_t shared = f->info.static_shared_bytes + dynamic;

@@ -142,7 +142,7 @@ int host_register(void *address, uint64_t bytes, unsigned flags)
 		return NOT_SUPPORTED;
 	}
 	if (memory_where(address) != AT_PAGEABLE)
-		return ALREADY_REGISTERED;
+		return INVALID_VALUE;
 	int kept = errno;
 	lock(REGISTERED_LOCK);
 	error = add((uint64_t)address, bytes);
@@ -160,8 +160,11 @@ int host_unregister(void *address)
 	int kept = errno;
 	lock(REGISTERED_LOCK);
 	struct registered *r = find((uint64_t)address, 1);
-	if (!r || r->address != (uint64_t)address)
-		error = NOT_REGISTERED;
+	if (!r)
+		error = address && memory_where(address) == AT_PAGEABLE ? NOT_REGISTERED
+									: INVALID_VALUE;
+	else if (r->address != (uint64_t)address)
+		error = INVALID_VALUE;
 	else if (r->reached)
 		error = bring_back(r);
 	if (!error)

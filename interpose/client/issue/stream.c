@@ -216,10 +216,12 @@ int event_elapsed(float *ms, const void *start, const void *end)
 	int error = channel_enter();
 	if (!error && !ms)
 		error = INVALID_VALUE;
-	if (!error && (!a || !b || (a->flags | b->flags) & RF_EVENT_DISABLE_TIMING))
+	if (!error && (!a || !b))
 		error = INVALID_HANDLE;
 	if (!error && (a->captured || b->captured))
-		error = CAPTURED_EVENT;
+		error = INVALID_VALUE;
+	if (!error && (a->flags | b->flags) & RF_EVENT_DISABLE_TIMING)
+		error = INVALID_HANDLE;
 	if (error)
 		return error;
 	struct rf_elapsed m = {.start = a->number, .end = b->number};

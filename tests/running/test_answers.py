@@ -1,0 +1,42 @@
+"""Odd calls get CUDA's answers: those of NVIDIA's own libraries, which were asked on a GPU.
+
+tests/programs/answers.txt is what answers.cu printed on an H200 without rankfold (driver 580.159.04,
+CUDA 13.0, NCCL of the same year). `make gpu-check` asks again.
+"""
+
+from __future__ import annotations
+
+import cuda
+
+from support.fleet import Fleet, MiB
+from support.leaks import State
+
+ANSWERS = cuda.PROGRAMS / "answers.txt"
+
+# What we answer instead, and why.
+OTHERWISE = (
+    # Memory of no bytes is refused, whoever asks for it.
+    "cudaMallocManaged(&p, 0): cudaErrorInvalidValue",
+    # What is no kernel is no kernel.
+    "cudaLaunchKernel(nullptr, 1, 1, args, 0, 0): cudaErrorInvalidResourceHandle",
+    # A graph's copy reads pageable memory in its turn; NVIDIA's reads small ones at the launch.
+    *(f"launch {k} of a graph copies {bytes} bytes that end with {end}"
+      for bytes in (4, 65532, 65540, 1048576) for k, end in ((0, 42), (1, 1082))),
+    "ncclAllReduce(nullptr, data, 4, ncclInt, ncclSum, comm, 0): ncclInvalidArgument",
+    # The proxy knows operators; that there is none, the communicator tells when it has been asked.
+    "ncclAllReduce(data, data, 4, ncclInt, ncclRedOp_t(99), comm, 0): ncclSuccess",
+    "cuMemHostAlloc((void **)&at, 0, 0): CUDA_ERROR_INVALID_VALUE",
+    "cuModuleGetGlobal(&at, &bytes, module, \"put\"): CUDA_ERROR_NOT_FOUND",
+    "cuModuleGetGlobal(nullptr, nullptr, module, \"seen\"): CUDA_SUCCESS",
+    # What is behind the last parameter is not looked at.
+    *(f"{bytes} bytes of 12: cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, nullptr, extra): "
+      "CUDA_SUCCESS" for bytes in (16, 24)),
+)  # fmt: skip
+
+
+def test_odd_calls_get_the_answers_of_a_gpu(state: State) -> None:
+    with Fleet(state, memory=256 * MiB) as fleet:
+        job = fleet.start("answers", [str(cuda.build(cuda.PROGRAMS / "answers.cu"))], [0])
+        assert job.wait() == [0], job.errors(0)
+    pairs = zip(ANSWERS.read_text().splitlines(), job.output(0).splitlines(), strict=True)
+    assert tuple(here for there, here in pairs if here != there) == OTHERWISE
