@@ -284,6 +284,20 @@ def answers() -> None:
     same((cuda.PROGRAMS / "answers.txt").read_text().splitlines(), lines, "noted, and given")
 
 
+def launches() -> None:
+    """What the software GPU computes in its own tests, the GPU computes to the bit (replay.py)."""
+    files = sorted((ROOT / "tests/softgpu").glob("test_*.py"))
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+
+        def record(file: Path) -> None:
+            run(PYTHON, "-m", "pytest", "-q", "-p", "gpu.recorder", file, CI="1",
+                RECORDED_LAUNCHES=folder)  # fmt: skip
+
+        with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+            list(pool.map(record, files))
+        print(run(PYTHON, "-m", "gpu.replay", folder))
+
+
 def bench() -> None:
     """A call through the proxy to the GPU, and the same program's on plain CUDA."""
     import cuda
@@ -314,6 +328,7 @@ PARTS: dict[str, tuple[Callable[[], None], float]] = {
     "gpt": (gpt, 120.0),
     "recovery": (recovery, 120.0),
     "answers": (answers, 60.0),
+    "launches": (launches, 120.0),
     "bench": (bench, 90.0),
     **_EACH,
 }

@@ -1,7 +1,7 @@
 """Odd calls get CUDA's answers: those of NVIDIA's own libraries, which were asked on a GPU.
 
-tests/programs/answers.txt is what answers.cu printed on an H200 without rankfold (driver 580.159.04,
-CUDA 13.0, NCCL of the same year). `make gpu-check` asks again.
+tests/programs/answers.txt is what answers.cu printed on an H200 without rankfold (driver
+580.159.04, CUDA 13.0). `make gpu-check` asks again.
 """
 
 from __future__ import annotations

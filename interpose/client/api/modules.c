@@ -249,6 +249,5 @@ int host_function_set(const void *function, int attribute, int value)
 int host_occupancy(int *blocks, const void *function, int block_size, size_t dynamic_shared)
 {
 	struct function *f = function_of_host(function);
-	return f ? occupancy_blocks(blocks, f, block_size, dynamic_shared)
-		 : INVALID_HANDLE;
+	return f ? occupancy_blocks(blocks, f, block_size, dynamic_shared) : INVALID_HANDLE;
 }
