@@ -45,6 +45,7 @@ from support.trained import (
     begin_alike,
     counts,
     folded,
+    let_go,
     shared,
     train,
     trained,
@@ -90,6 +91,19 @@ def test_fills_and_copies_run_once_for_all(kernels: Loader) -> None:
         assert status["copies"] == before["copies"]
         for rank in made:
             assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == ([43] * WORDS, [7] * WORDS)
+
+
+def test_a_fill_is_not_waited_for(kernels: Loader) -> None:
+    """Who shares what it fills gets memory of its own, and keeps the device."""
+    with shared(kernels, 2) as (native, made):
+        before, waited = native.status(), let_go(native)
+        made[0].fill(PARAMETERS, 7, 4, WORDS)
+        sync(made[:1])
+        assert let_go(native) == waited and native.status()["squashed"] == before["squashed"]
+        assert words(made[0], PARAMETERS) == [7] * WORDS != words(made[1], PARAMETERS)
+        made[1].fill(PARAMETERS, 7, 4, WORDS)
+        sync(made)
+        assert words(made[1], PARAMETERS) == [7] * WORDS and let_go(native) == waited
 
 
 def move_rows(rank: Computing, at: int) -> None:

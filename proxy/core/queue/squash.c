@@ -13,6 +13,8 @@
  *  - correctness does not depend on who waits for whom: the verdict ALONE is always right;
  *  - a rank waits for another only while that may still come to the same: slice.c lets it go alone
  *    when nothing else can happen. Waiting that was in vain is not tried again at once (regret);
+ *  - a fill is not waited for: whoever waits gives the device away, for what costs less than that,
+ *    and what is filled is what a rank is about to write (gradients): all would copy it then;
  *  - what runs for several uses the memory of each (memory_use): pages neither move nor come to be
  *    shared meanwhile;
  *  - the device's queues know nothing of each other: an item behind one that completes on another
@@ -240,6 +242,8 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 	}
 	if (verdict == VERDICT_TOGETHER && memory_resident(&r->memory))
 		return verdict; /* else another of them may be, and submit it at one time */
+	if (i->kind == ITEM_FILL)
+		return VERDICT_ALONE;
 	return impatient(r, i, f) ? VERDICT_IMPATIENT : VERDICT_WAITS;
 }
 
