@@ -1,5 +1,5 @@
-// answers.cu: what CUDA answers where programs ask for odd things. One rank. It prints each call with
-// its error and, where that is another, the thread's last error after it. answers.txt has what
+// answers.cu: what CUDA answers where programs ask for odd things. One rank. It prints each call
+// with its error and, where that is another, the thread's last error after it. answers.txt has what
 // NVIDIA's own libraries said on a GPU; none of these calls crashes there.
 #include <cuda.h>
 
@@ -51,14 +51,10 @@ __constant__ int fixed[16];
 
 constexpr size_t MIB = 1 << 20;
 
-static void memory()
+static void allocations(char *device, char *pinned, char *host)
 {
-    char *device, *other, *pinned, host[64] = {}, *null = nullptr;
     void *p;
     size_t pitch;
-    CUDA_CHECK(cudaMalloc(&device, 1000));
-    CUDA_CHECK(cudaMalloc(&other, 4 * MIB));
-    CUDA_CHECK(cudaMallocHost(&pinned, 4096));
     ASK(cudaMalloc(&p, 0));
     ASK(cudaMalloc(nullptr, 16));
     ASK(cudaMalloc(&p, size_t(-1)));
@@ -75,6 +71,10 @@ static void memory()
     ASK(cudaFreeHost(host));
     ASK(cudaFreeHost(device));
     ASK(cudaFreeHost(pinned + 8));
+}
+
+static void copies(char *device, char *other, char *pinned, char *host)
+{
     ASK(cudaMemcpy(host, device, 0, cudaMemcpyDeviceToHost));
     ASK(cudaMemcpy(nullptr, nullptr, 0, cudaMemcpyDefault));
     ASK(cudaMemcpy(nullptr, device, 4, cudaMemcpyDeviceToHost));
@@ -110,6 +110,12 @@ static void memory()
     ASK(cudaMemcpy3D(&box));
     ASK(cudaMemcpyPeer(device, 0, other, 0, 4));
     ASK(cudaMemcpyPeer(device, 0, other, 99, 4));
+}
+
+static void host_memory(char *device, char *pinned, char *host)
+{
+    void *p;
+    size_t pitch;
     ASK(cudaMemGetInfo(nullptr, &pitch));
     ASK(cudaHostRegister(nullptr, 16, 0));
     ASK(cudaHostRegister(pinned, 16, 0));
@@ -122,20 +128,37 @@ static void memory()
     unsigned flags;
     ASK(cudaHostGetFlags(&flags, device));
     ASK(cudaHostGetFlags(&flags, host));
+}
+
+static void attributes(char *device, char *other, char *pinned, char *host)
+{
+    char *null = nullptr;
     cudaPointerAttributes of;
     for (auto [what, at] : {std::pair<const char *, void *>{"device", device}, {"pinned", pinned},
                             {"the middle", other + MIB}, {"host", host}, {"null", null},
                             {"one behind the end", other + 4 * MIB}}) {
         memset(&of, 0xff, sizeof of);
         cudaError_t error = cudaPointerGetAttributes(&of, at);
-        printf("attributes of %s: %s, type %d, device %d, %s, %s\n", what, name(error), int(of.type),
-               of.device, of.devicePointer == at ? "its address" : "no address",
+        printf("attributes of %s: %s, type %d, device %d, %s, %s\n", what, name(error),
+               int(of.type), of.device, of.devicePointer == at ? "its address" : "no address",
                of.hostPointer == at ? "the host's address" : "no address of the host");
     }
     ASK(cudaPointerGetAttributes(nullptr, device));
     ASK(cudaMemPrefetchAsync(device, 4, cudaMemLocation{cudaMemLocationTypeDevice, 0}, 0, 0));
     ASK(cudaMemAdvise(device, 4, cudaMemAdviseSetReadMostly,
                       cudaMemLocation{cudaMemLocationTypeDevice, 0}));
+}
+
+static void memory()
+{
+    char *device, *other, *pinned, host[64] = {};
+    CUDA_CHECK(cudaMalloc(&device, 1000));
+    CUDA_CHECK(cudaMalloc(&other, 4 * MIB));
+    CUDA_CHECK(cudaMallocHost(&pinned, 4096));
+    allocations(device, pinned, host);
+    copies(device, other, pinned, host);
+    host_memory(device, pinned, host);
+    attributes(device, other, pinned, host);
     CUDA_CHECK(cudaFree(device));
     ASK(cudaFree(device));
     ASK(cudaMemset(device, 0, 4));
@@ -299,6 +322,27 @@ static void devices()
            cudaGetErrorString(cudaError_t(12345)));
 }
 
+static void packed_parameters(CUfunction function, CUdeviceptr at)
+{
+    int value = 5;
+    size_t bytes;
+    struct { CUdeviceptr at; int value, more[5]; } packed = {at, 5, {}};
+    void *args[] = {&at, &value};
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
+    for (size_t given : {8, 11, 12, 16, 24}) {
+        bytes = given;
+        printf("%zu bytes of 12: ", given);
+        ASK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, nullptr, extra));
+    }
+    bytes = 12;
+    ASK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, args, extra));
+    ASK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, nullptr, nullptr));
+    ASK(cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, 0, args, nullptr));
+    ASK(cuLaunchKernel(function, 1, 1, 1, 2000, 1, 1, 0, 0, args, nullptr));
+    ASK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, 0, args, nullptr));
+}
+
 static void driver()
 {
     CUdeviceptr at;
@@ -310,8 +354,8 @@ static void driver()
     char host[16] = {};
     const char *ptx =
         ".version 7.5\n.target sm_75\n.address_size 64\n.global .u32 seen;\n.visible .entry "
-        "put(.param .u64 at, .param .u32 value)\n{\n.reg .b64 %rd; .reg .b32 %r;\nld.param.u64 %rd, "
-        "[at];\nld.param.u32 %r, [value];\nst.global.u32 [%rd], %r;\nret;\n}\n";
+        "put(.param .u64 at, .param .u32 value)\n{\n.reg .b64 %rd; .reg .b32 %r;\nld.param.u64 "
+        "%rd, [at];\nld.param.u32 %r, [value];\nst.global.u32 [%rd], %r;\nret;\n}\n";
     ASK(cuMemAlloc(&at, 0));
     ASK(cuMemAlloc(&at, size_t(-1)));
     ASK(cuMemAlloc(nullptr, 4));
@@ -341,22 +385,7 @@ static void driver()
     ASK(cuModuleGetGlobal(nullptr, nullptr, module, "seen"));
     ASK(cuModuleGetFunction(&function, module, "put"));
     CUDA_CHECK(cudaMalloc((void **)&at, 4 * MIB));
-    value = 5;
-    struct { CUdeviceptr at; int value, more[5]; } packed = {at, 5, {}};
-    void *args[] = {&at, &value};
-    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                     CU_LAUNCH_PARAM_END};
-    for (size_t given : {8, 11, 12, 16, 24}) {
-        bytes = given;
-        printf("%zu bytes of 12: ", given);
-        ASK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, nullptr, extra));
-    }
-    bytes = 12;
-    ASK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, args, extra));
-    ASK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, nullptr, nullptr));
-    ASK(cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, 0, args, nullptr));
-    ASK(cuLaunchKernel(function, 1, 1, 1, 2000, 1, 1, 0, 0, args, nullptr));
-    ASK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, 0, args, nullptr));
+    packed_parameters(function, at);
     ASK(cuFuncSetAttribute(function, CUfunction_attribute(99), 1));
     ASK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NUM_REGS, 1));
     ASK(cuFuncGetAttribute(&value, CUfunction_attribute(99), function));
@@ -375,7 +404,8 @@ static void driver()
 // before the copy (40 more), and right after the launch (1000 more).
 static void pageable_in_graphs()
 {
-    for (size_t bytes : {size_t(4), 64 * 1024 - sizeof(int), 64 * 1024 + sizeof(int), MIB, 64 * MIB}) {
+    constexpr size_t edge = 64 * 1024;
+    for (size_t bytes : {size_t(4), edge - sizeof(int), edge + sizeof(int), MIB, 64 * MIB}) {
         std::vector<int> values(bytes / 4, 2);
         static int *shared;
         static size_t at;
@@ -434,31 +464,32 @@ static void nccl(ncclComm_t comm)
     CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-// The end of a capture by whom it is not, and after what has ended it.
-static void captures()
+// ---- captures: their end by whom it is not, and what ends them ----
+
+static cudaStream_t first, second;
+static cudaEvent_t event;
+static cudaGraph_t graph;
+static int *data;
+
+static void begin(cudaStreamCaptureMode mode) { CUDA_CHECK(cudaStreamBeginCapture(first, mode)); }
+
+static void now(const char *what)
 {
-    cudaStream_t first, second;
-    cudaEvent_t event;
-    cudaGraph_t graph = nullptr;
     cudaStreamCaptureStatus status;
-    int *data = on_device<int>(64);
-    void *memory = nullptr;
-    CUDA_CHECK(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
-    CUDA_CHECK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
-    CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    const auto begin = [&](cudaStreamCaptureMode mode) {
-        CUDA_CHECK(cudaStreamBeginCapture(first, mode));
-    };
-    const auto now = [&](const char *what) {
-        CUDA_CHECK(cudaStreamIsCapturing(first, &status));
-        printf("%s: status %d\n", what, int(status));
-    };
-    const auto end = [&] {
-        graph = reinterpret_cast<cudaGraph_t>(&graph);
-        ASK(cudaStreamEndCapture(first, &graph));
-        printf("a graph: %d\n", graph != nullptr);
-        graph = nullptr;
-    };
+    CUDA_CHECK(cudaStreamIsCapturing(first, &status));
+    printf("%s: status %d\n", what, int(status));
+}
+
+static void end()
+{
+    graph = reinterpret_cast<cudaGraph_t>(&graph);
+    ASK(cudaStreamEndCapture(first, &graph));
+    printf("a graph: %d\n", graph != nullptr);
+    graph = nullptr;
+}
+
+static void endings()
+{
     begin(cudaStreamCaptureModeRelaxed);
     CUDA_CHECK(cudaEventRecord(event, first));
     CUDA_CHECK(cudaStreamWaitEvent(second, event, 0));
@@ -473,46 +504,62 @@ static void captures()
     put<<<1, 1, 0, second>>>(data, 1);
     end();
     now("ended unjoined");
-    for (auto mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
-                      cudaStreamCaptureModeRelaxed}) {
-        begin(mode);
-        std::thread([&] { ASK(cudaStreamEndCapture(first, &graph)); }).join();
-        now("ended by another thread");
-        end();
-        begin(mode);
-        ASK(cudaStreamSynchronize(first));
-        now("waited for");
-        ASK(cudaStreamSynchronize(first));
-        ASK(cudaStreamQuery(first));
-        std::thread([&] { ASK(cudaStreamEndCapture(first, &graph)); }).join();
-        now("ended by another thread when it was invalid");
-        end();
-        const auto during = [&](const char *what, auto call) {
-            begin(mode);
-            ask(what, call);
-            now(what);
-            end();
-        };
-        during("cudaMalloc", [&] { return cudaMalloc(&memory, 512); });
-        during("cudaFree", [&] { return cudaFree(memory); });
-        during("cudaMallocHost", [&] { return cudaMallocHost(&memory, 512); });
-        during("cudaFreeHost", [&] { return cudaFreeHost(memory); });
-        int host[4];
-        during("cudaMemcpy", [&] { return cudaMemcpy(host, data, 4, cudaMemcpyDeviceToHost); });
-        during("cudaMemset", [&] { return cudaMemset(data, 0, 4); });
-        during("cudaDeviceSynchronize", [&] { return cudaDeviceSynchronize(); });
-        during("another's synchronisation", [&] { return cudaStreamSynchronize(second); });
-        during("another's query", [&] { return cudaStreamQuery(second); });
-        during("cudaEventQuery", [&] { return cudaEventQuery(event); });
-        during("cudaEventCreate", [&] { cudaEvent_t e; return cudaEventCreate(&e); });
-        during("cudaStreamCreate", [&] { cudaStream_t s; return cudaStreamCreate(&s); });
-        during("cudaMemcpyToSymbol", [&] { return cudaMemcpyToSymbol(table, host, 4); });
-        during("cudaFuncGetAttributes", [&] {
-            cudaFuncAttributes of;
-            return cudaFuncGetAttributes(&of, put);
-        });
-        during("the legacy stream", [&] { put<<<1, 1>>>(data, 1); return cudaPeekAtLastError(); });
-    }
+}
+
+static void endings(cudaStreamCaptureMode mode)
+{
+    begin(mode);
+    std::thread([&] { ASK(cudaStreamEndCapture(first, &graph)); }).join();
+    now("ended by another thread");
+    end();
+    begin(mode);
+    ASK(cudaStreamSynchronize(first));
+    now("waited for");
+    ASK(cudaStreamSynchronize(first));
+    ASK(cudaStreamQuery(first));
+    std::thread([&] { ASK(cudaStreamEndCapture(first, &graph)); }).join();
+    now("ended by another thread when it was invalid");
+    end();
+}
+
+template <typename Call>
+static void during(cudaStreamCaptureMode mode, const char *what, Call call)
+{
+    begin(mode);
+    ask(what, call);
+    now(what);
+    end();
+}
+
+static void unsafe_calls(cudaStreamCaptureMode mode)
+{
+    void *memory = nullptr;
+    int host[4];
+    during(mode, "cudaMalloc", [&] { return cudaMalloc(&memory, 512); });
+    during(mode, "cudaFree", [&] { return cudaFree(memory); });
+    during(mode, "cudaMallocHost", [&] { return cudaMallocHost(&memory, 512); });
+    during(mode, "cudaFreeHost", [&] { return cudaFreeHost(memory); });
+    during(mode, "cudaMemcpy", [&] { return cudaMemcpy(host, data, 4, cudaMemcpyDeviceToHost); });
+    during(mode, "cudaMemset", [&] { return cudaMemset(data, 0, 4); });
+    during(mode, "cudaDeviceSynchronize", [&] { return cudaDeviceSynchronize(); });
+    during(mode, "another's synchronisation", [&] { return cudaStreamSynchronize(second); });
+    during(mode, "another's query", [&] { return cudaStreamQuery(second); });
+    during(mode, "cudaEventQuery", [&] { return cudaEventQuery(event); });
+    during(mode, "cudaEventCreate", [&] { cudaEvent_t e; return cudaEventCreate(&e); });
+    during(mode, "cudaStreamCreate", [&] { cudaStream_t s; return cudaStreamCreate(&s); });
+    during(mode, "cudaMemcpyToSymbol", [&] { return cudaMemcpyToSymbol(table, host, 4); });
+    during(mode, "cudaFuncGetAttributes", [&] {
+        cudaFuncAttributes of;
+        return cudaFuncGetAttributes(&of, put);
+    });
+    during(mode, "the legacy stream", [&] {
+        put<<<1, 1>>>(data, 1);
+        return cudaPeekAtLastError();
+    });
+}
+
+static void events_of_captures()
+{
     begin(cudaStreamCaptureModeRelaxed);
     CUDA_CHECK(cudaEventRecord(event, first));
     ASK(cudaEventQuery(event));
@@ -530,6 +577,21 @@ static void captures()
     float ms;
     ASK(cudaEventElapsedTime(&ms, event, event));
     ASK(cudaStreamSynchronize(second));
+}
+
+static void captures()
+{
+    data = on_device<int>(64);
+    CUDA_CHECK(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    endings();
+    for (auto mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+                      cudaStreamCaptureModeRelaxed}) {
+        endings(mode);
+        unsafe_calls(mode);
+    }
+    events_of_captures();
 }
 
 // A fault stays.

@@ -393,7 +393,7 @@ static bool joined(const struct captured *origin)
 	return true;
 }
 
-/* Under CAPTURE_LOCK. Another thread than the one that began it ends it as well, and gets no graph. */
+/* Under CAPTURE_LOCK. Another thread than the one that began it ends it too, and gets no graph. */
 static int how_it_ends(const struct captured *origin)
 {
 	const struct capture *capture = origin->capture;
