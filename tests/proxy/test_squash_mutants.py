@@ -12,7 +12,8 @@ from support.seeding import seeded
 
 SQUASH = [
     Mutant("another-key-will-do", "f->key.a == g->key.a && f->key.b == g->key.b &&", "1 &&"),
-    Mutant("fills-are-waited-for", "if (i->kind == ITEM_FILL)", "if (0)"),
+    Mutant("fills-are-waited-for", "if (i->kind == ITEM_FILL &&", "if (0 &&"),
+    Mutant("fills-want-room", " && room_for_all(r, f, count))", ")"),
     Mutant("a-sharer-left-out", "if (o == r)\n", "if (o == r || team->count)\n"),
     Mutant("others-do-not-know-of-it", "item_row(its)->effect(o, its, &g);", ";"),
     Mutant("others-memory-may-move", "memory_use(&o->memory);", ";"),

@@ -48,6 +48,7 @@ from support.trained import (
     let_go,
     shared,
     train,
+    train_alike,
     trained,
     updated,
     words,
@@ -104,6 +105,24 @@ def test_a_fill_is_not_waited_for(kernels: Loader) -> None:
         made[1].fill(PARAMETERS, 7, 4, WORDS)
         sync(made)
         assert words(made[1], PARAMETERS) == [7] * WORDS and let_go(native) == waited
+
+
+def test_a_fill_is_waited_for_where_there_is_no_room(kernels: Loader) -> None:
+    """All would have to give up memory, so that one can have its own for what all overwrite."""
+    with folded(kernels, 2) as (here, made):
+        train_alike(made)
+        needed = here.natives[0].status()["used"] // CHUNK
+    with folded(kernels, 2, chunks=needed) as (here, made):
+        train_alike(made)
+        (native,) = here.natives
+        if needed - native.status()["used"] // CHUNK > 1:  # not everything was found alike before
+            made[0].write(OTHER, b"\1" * 4 * WORDS)
+            sync(made[:1])
+        before = let_go(native)
+        made[0].fill(PARAMETERS, 7, 4, WORDS)
+        sync(made[:1])
+        assert let_go(native) > before
+        assert words(made[0], PARAMETERS) == [7] * WORDS != words(made[1], PARAMETERS)
 
 
 def move_rows(rank: Computing, at: int) -> None:

@@ -7,6 +7,11 @@ int64_t chunk_room(const struct device_memory *d)
 	return (int64_t)(d->total + d->leaving) - (int64_t)(d->used + d->reserved);
 }
 
+bool memory_has_room(const struct rank_memory *m, uint64_t chunks)
+{
+	return chunk_room(m->device) >= (int64_t)chunks;
+}
+
 uint32_t chunk_number(const struct device_memory *d, const struct chunk *c)
 {
 	return (uint32_t)(c - d->chunks);

@@ -423,6 +423,9 @@ static inline bool memory_owns(const struct rank_memory *m, uint64_t addr, uint6
 uint32_t memory_sharers(const struct rank_memory *, const struct memory_range *, uint32_t count,
 			struct rank_memory **sharers, uint32_t room, bool *exactly);
 
+/* Has the device room for so many chunks more, without anybody giving any up? */
+bool memory_has_room(const struct rank_memory *, uint64_t chunks);
+
 /* Pages of which other ranks refer to the chunk, too. `once`: but for those that a rank before this
  * one has; so each chunk counts once over all ranks. */
 uint64_t memory_shared(const struct rank_memory *, bool once);

@@ -13,8 +13,9 @@
  *  - correctness does not depend on who waits for whom: the verdict ALONE is always right;
  *  - a rank waits for another only while that may still come to the same: slice.c lets it go alone
  *    when nothing else can happen. Waiting that was in vain is not tried again at once (regret);
- *  - a fill is not waited for: whoever waits gives the device away, for what costs less than that,
- *    and what is filled is what a rank is about to write (gradients): all would copy it then;
+ *  - a fill waits for nobody while there is room for all: who waits gives the device away, for
+ *    what costs less than that, and what is filled is what each is about to add to (gradients),
+ *    and would copy then;
  *  - what runs for several uses the memory of each (memory_use): pages neither move nor come to be
  *    shared meanwhile;
  *  - the device's queues know nothing of each other: an item behind one that completes on another
@@ -72,6 +73,21 @@ static uint32_t all_written(const struct foreseen *f, struct memory_range to[RAN
 		if (written(&f->ranges[n]))
 			to[count++] = (struct memory_range){f->ranges[n].addr, f->ranges[n].bytes};
 	return count;
+}
+
+static uint64_t chunks_of(const struct range *range)
+{
+	uint64_t first = range->addr / RF_CHUNK_BYTES;
+	return (range->addr + range->bytes + RF_CHUNK_BYTES - 1) / RF_CHUNK_BYTES - first;
+}
+
+/* Could each of so many have its own of what is written? One keeps what is there. */
+static bool room_for_all(const struct rank *r, const struct foreseen *f, uint32_t sharers)
+{
+	uint64_t chunks = 0;
+	for (uint32_t n = 0; n < f->count; n++)
+		chunks += written(&f->ranges[n]) ? chunks_of(&f->ranges[n]) : 0;
+	return memory_has_room(&r->memory, (sharers - 1) * chunks);
 }
 
 /* Do both write the same, to the same addresses? */
@@ -242,7 +258,7 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 	}
 	if (verdict == VERDICT_TOGETHER && memory_resident(&r->memory))
 		return verdict; /* else another of them may be, and submit it at one time */
-	if (i->kind == ITEM_FILL)
+	if (i->kind == ITEM_FILL && room_for_all(r, f, count))
 		return VERDICT_ALONE;
 	return impatient(r, i, f) ? VERDICT_IMPATIENT : VERDICT_WAITS;
 }
