@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from rankfold import log, owners
+from rankfold import limits, log, owners
 from rankfold.checkpoint.snapshot import Unfit
 from rankfold.checkpoint.store import (
     Damaged,
@@ -168,6 +168,7 @@ def start(arguments: list[str], work: Work) -> int:
         return 0
     try:
         os.write(lock, str(os.getpid()).encode())
+        limits.lift()
         _leave(folder)
         os.nice(work.nice)  # and with it the priority of what it reads and writes
         run(place, work)

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rankfold import messages
+from rankfold import limits, messages
 from rankfold.control import Channel, ControlError, Frame, Message
 from rankfold.log import area, set_up
 from rankfold.proxy.jobs import Job, Placement
@@ -564,10 +564,11 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _keep_to_itself()
+    limits.lift()
     try:
         proxy = Proxy(options)
     except (NativeError, FileNotFoundError) as error:
-        sys.exit(f"rankfold-proxy: {options.device}: {error}")
+        sys.exit(f"rankfold-proxy: {options.device}: {error}{limits.hint()}")
     proxy.run()
 
 

@@ -95,7 +95,7 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 def end_idle_compiler(place: State) -> None:
     """The fleet's compiler ends by itself when it has been idle for a while: not waited for."""
-    for path in place.runtime.glob("*/compiler.sock"):
+    for path in place.runtime.glob("*/compiler-*.sock"):
         with contextlib.suppress(ControlError):
             call(path, "shutdown")
 

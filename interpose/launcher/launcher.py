@@ -40,7 +40,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rankfold import messages, peers, service
+from rankfold import limits, messages, peers, service
 from rankfold.control import Channel, ControlError, Message
 from rankfold.interpose.launcher import handshake, interposer, process
 from rankfold.interpose.launcher import room as rooms
@@ -524,10 +524,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="rankfold.interpose.launcher")
     parser.add_argument("--config", type=Path, required=True)
     path = parser.parse_args().config
+    limits.lift()
     try:
         print(json.dumps(launch(parse_config(json.loads(path.read_text())))))
     except (OSError, ValueError, ConfigError, _CannotLaunch) as error:
-        print(f"launcher: {path}: {error}", file=sys.stderr)
+        print(f"launcher: {path}: {error}{limits.hint()}", file=sys.stderr)
         return 1
     return 0
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from rankfold import peers
+from rankfold import limits, peers
 from rankfold.interpose.launcher import room
 from rankfold.interpose.launcher.room import check, libc
 from rankfold.log import area
@@ -146,6 +146,7 @@ def _become(command: Command, host_proc: int, parent: int | None, report: int) -
     ):
         os.dup2(source, target)
     _report(report, f"{pid_in(host_proc)} {mounts_of('self')}")
+    limits.put_back()
     peers.mark()
     os.chdir(command.workdir)
     os.execvpe(command.argv[0], list(command.argv), command.env)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from cuda import PROGRAMS, build
 
-from rankfold import control, paths
+from rankfold import control
+from rankfold.proxy.hal.soft.modules import compiler_socket
 from support.command import Rankfold, Specs
 from support.leaks import State
 
@@ -39,7 +40,7 @@ def test_a_proxy_and_the_compiler(
     rankfold("run", "--world-size", "1", "--", program)
     pids = neighbour.pids()
     hung = sorted(neighbour.devices())[0]
-    compiler = control.call(paths.sockets(state.path) / "compiler.sock", "status")["pid"]
+    compiler = control.call(compiler_socket(state.path), "status")["pid"]
     with stopped(rankfold.proxy_pid(hung), int(compiler)):
         assert rankfold("run", "--world-size", "1", "--", program) == "cudaSuccess\n"
         neighbour.describe(gpus=1)

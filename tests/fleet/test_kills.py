@@ -8,7 +8,8 @@ from pathlib import Path
 
 from cuda import PROGRAMS, build
 
-from rankfold import control, paths
+from rankfold import control
+from rankfold.proxy.hal.soft.modules import compiler_socket
 from support.command import Rankfold, Specs
 from support.leaks import State, has_ended
 
@@ -112,7 +113,7 @@ def test_the_proxy_that_started_the_compiler(
     neighbour.ranks = 2
     neighbour.apply(gpus=2, extra="restart: {maxRestarts: 0}")
     neighbour.goes_on()
-    compiler = control.call(paths.sockets(rankfold.state.path) / "compiler.sock", "status")["pid"]
+    compiler = control.call(compiler_socket(rankfold.state.path), "status")["pid"]
     proxies = {rankfold.proxy_pid(d["name"]) for d in rankfold.status()["devices"]}
     starter = parent(compiler)
     assert starter in proxies
@@ -127,7 +128,7 @@ def test_the_compiler_in_mid_job(rankfold: Rankfold, state: State) -> None:
     rankfold.environment["RANKFOLD_CACHE"] = str(state.folder / "kernels")
     program = str(build(PROGRAMS / "reductions.cu"))
     job = rankfold.start("run", "--world-size", "2", "--gpus", "1", "--", program, "2")
-    socket = paths.sockets(state.path) / "compiler.sock"
+    socket = compiler_socket(state.path)
     killed: set[int] = set()
 
     def compiling() -> int:

@@ -19,8 +19,9 @@ import zstandard
 from rankfold import control, paths
 from rankfold.paths import REPOSITORY
 from rankfold.proxy.hal.soft.compiler import cache
+from rankfold.proxy.hal.soft.compiler import objects as versions
 from rankfold.proxy.hal.soft.compiler.objects import kernel_source, key_of
-from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.hal.soft.modules import Loader, compiler_socket, open_loader
 from rankfold.proxy.ptx import fatbin
 from rankfold.proxy.ptx.arithmetic import Use
 from rankfold.proxy.ptx.errors import ModuleError
@@ -220,6 +221,29 @@ def test_a_compilation_without_end_is_its_kernels_error(made: list[Loader], fold
             assert result(loader, text()) == 42
         finally:
             compiler.terminate()
+
+
+def test_a_compiler_of_another_version_is_nobodys_trouble(
+    made: list[Loader], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves proxies that were started before rankfold was changed, in the same fleet."""
+    monkeypatch.setenv("RANKFOLD_RUNTIME", str(folder / "run"))
+    with monkeypatch.context() as before:
+        before.setattr(versions, "version", lambda: "0" * 64)
+        socket = compiler_socket(folder)
+    code = (
+        "from rankfold.proxy.hal.soft.compiler import objects, server\n"
+        "objects.version = lambda: '0' * 64\n"
+        "server.main()"
+    )
+    places: list[str | Path] = ["--socket", socket, "--cache", folder / "cache"]
+    with subprocess.Popen([sys.executable, "-c", code, *places]) as other:
+        while not socket.exists():
+            assert other.poll() is None
+        made.append(open_loader(folder, (7, 5)))
+        assert result(made[-1], text()) == 42
+        assert control.call(socket, "status")["compiled"] == 0
+        other.terminate()
 
 
 def test_errors_have_the_drivers_numbers(made: list[Loader], folder: Path) -> None:

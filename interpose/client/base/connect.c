@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -133,8 +134,19 @@ static int get_welcome(void)
 
 /* ---- the memfd ---- */
 
+/* Is there less than so much? Who makes a larger file is ended by a signal. */
+static bool narrower(int limit, uint64_t bytes)
+{
+	struct rlimit found;
+	return !getrlimit(limit, &found) && found.rlim_cur < bytes;
+}
+
 static int create_memfd(void)
 {
+	if (narrower(RLIMIT_FSIZE, RF_MEMFD_BYTES)) {
+		errno = EFBIG;
+		return -1;
+	}
 	int fd = memfd_create("rankfold", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -1;
@@ -194,7 +206,11 @@ static int hand_over(struct rf_header **header)
 	int fd = create_memfd();
 	*header = fd < 0 ? NULL : map_memfd(fd);
 	if (!*header) {
-		say("no device: cannot make the shared memory of this rank: %s", strerror(errno));
+		int why = errno;
+		say("no device: cannot make the shared memory of this rank: %s%s", strerror(why),
+		    why == EFBIG                         ? " (raise ulimit -f)"
+		    : narrower(RLIMIT_AS, RLIM_INFINITY) ? " (raise ulimit -v)"
+							 : "");
 		if (fd >= 0)
 			close(fd);
 		return NO_DEVICE;

@@ -37,7 +37,13 @@ RUNTIME_SYMBOLS = tuple(
 def open_loader(state: Path, cc: tuple[int, int]) -> Loader:
     """The loader of a proxy of the fleet in `state`, for a device of compute capability `cc`."""
     core = paths.native("lib/librankfold-proxy.so")
-    return Loader(core, paths.kernel_cache(state), paths.sockets(state) / "compiler.sock", cc)
+    return Loader(core, paths.kernel_cache(state), compiler_socket(state), cc)
+
+
+def compiler_socket(state: Path) -> Path:
+    """Where the compiler of a fleet answers. One of another version, which serves proxies that
+    were started before rankfold was changed, has another."""
+    return paths.sockets(state) / f"compiler-{objects.version()[:12]}.sock"
 
 
 class Loader:

@@ -18,7 +18,6 @@ import fcntl
 import json
 import math
 import os
-import resource
 import signal
 import sys
 from collections import deque
@@ -29,7 +28,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from rankfold import messages
+from rankfold import limits, messages
 from rankfold.control import ControlError, Message
 from rankfold.log import area, set_up
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
@@ -100,7 +99,8 @@ class Compiler:
         except (OSError, UnicodeError) as error:
             raise ControlError("argument", f"the PTX cannot be read: {error}") from error
         if objects.key_of(source, name) != key:
-            raise ControlError("version", "the compiler is of another version")
+            what = "rankfold was changed after the proxy that asks had been started"
+            raise ControlError("version", f"{what}: end that one, and it is started anew")
         if cache.load(self.folder, key):
             return {}
         job = self.jobs.get(key)
@@ -136,9 +136,7 @@ class Compiler:
         job.pid = os.fork()
         if job.pid == 0:
             os.close(read_end)
-            limit = math.ceil(self.time_limit_s)
-            resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-            _child(self.folder, self.dumps, job, write_end)
+            _child(self.folder, self.dumps, job, write_end, self.time_limit_s)
         os.close(write_end)
         self.server.add(read_end, self.reader(job, read_end))
         self.server.after(BUSY * self.time_limit_s, lambda: self.expire(job))
@@ -211,12 +209,13 @@ def failure(job: Job, what: str) -> Message:
     return {"code": INVALID_PTX, "message": f"kernel {job.name}: its compilation {what}"}
 
 
-def _child(folder: Path, dumps: Path | None, job: Job, output: int) -> None:
+def _child(folder: Path, dumps: Path | None, job: Job, output: int, limit_s: float) -> None:
     """Never returns. What it has to say goes through the pipe: the answer, and why it could not
     keep what it compiled."""
     status, not_stored = 1, ""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        limits.compute_for(math.ceil(limit_s))
         result: Message = {}
         kept = dump.Kept(dumps, job.key, job.name) if dumps else None
         try:

@@ -1,0 +1,53 @@
+"""Limits of the shell that rankfold was started from (`ulimit`): its processes inherit them.
+
+They were set for that shell's programs. A proxy reserves as much address space as its device's
+ranks may ever use and computes for as long as they do; a launcher lives as long as its rank, which
+ends with it. So both take what they may have, and a rank what it would have had without them.
+"""
+
+from __future__ import annotations
+
+import resource
+
+# What a device takes, in the shell's words.
+_NAMES = {
+    resource.RLIMIT_AS: ("KiB of address space", 1024, "v"),
+    resource.RLIMIT_DATA: ("KiB of data", 1024, "d"),
+    resource.RLIMIT_FSIZE: ("KiB in a file", 1024, "f"),
+    resource.RLIMIT_CPU: ("s of CPU time", 1, "t"),
+    resource.RLIMIT_NOFILE: ("open files", 1, "n"),
+}
+
+
+_before: dict[int, tuple[int, int]] = {}
+
+
+def lift() -> None:
+    """Each soft limit of this process becomes the hard one."""
+    for each in _NAMES:
+        _before[each] = resource.getrlimit(each)
+        resource.setrlimit(each, (_before[each][1],) * 2)
+
+
+def put_back() -> None:
+    """As they were, for a child that is to be a program of somebody's."""
+    for each, before in _before.items():
+        resource.setrlimit(each, before)
+
+
+def compute_for(seconds: int) -> None:
+    """This process is killed (SIGXCPU) when it has computed for so long."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    soft = seconds if hard == resource.RLIM_INFINITY else min(seconds, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+
+
+def hint() -> str:
+    """For the end of an error: the hard limits of this process, which may be why; empty: there are
+    none, of files that are open none below 1024."""
+    found = []
+    for each, (what, unit, option) in _NAMES.items():
+        hard = resource.getrlimit(each)[1]
+        if hard != resource.RLIM_INFINITY and (each != resource.RLIMIT_NOFILE or hard < 1024):
+            found.append(f"{hard // unit} {what} (ulimit -{option})")
+    return f"; this process may use no more than {', '.join(found)}" if found else ""
