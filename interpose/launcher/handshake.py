@@ -15,6 +15,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rankfold import control, peers, records, service
 
@@ -103,8 +104,8 @@ class _Visitor:
 class Door:
     """Listens on the client socket and keeps the rank's one channel.
 
-    `on_channel(replaced)` is called when `channel` is there or, its owner having exited, is
-    another one. `server` only lends its event loop. Only processes for which `is_of_rank(pid)` are
+    `on_channel(replaced)` is called when `channel` is there or, its owner having exited or become
+    another program, is another one. `server` only lends its event loop. Only processes for which `is_of_rank(pid)` are
     let in.
     """
 
@@ -234,10 +235,22 @@ class Door:
             return
         if len(fds) != 1:
             raise Refused(f"a greeting brings one channel, not {len(fds)}")
-        if self._owner and self._owner[0] == visitor.pid:
+        if self._owner and self._owner[0] == visitor.pid and self._is_mapped(visitor.pid):
             raise Refused("this process has handed over its channel already")
         check_memfd(fds[0], self.identity)
         self._keep(os.dup(fds[0]), visitor.pid)
+
+    def _is_mapped(self, pid: int) -> bool:
+        """Has the process our channel still? If not it has become another program (exec)."""
+        assert self.channel is not None
+        mine = os.fstat(self.channel)
+        device = f"{os.major(mine.st_dev):02x}:{os.minor(mine.st_dev):02x}"
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        except OSError:
+            return True  # nobody knows
+        places = (line.split(maxsplit=5)[3:5] for line in maps.splitlines())
+        return [device, str(mine.st_ino)] in places
 
     def _refuse_second(self, pid: int) -> None:
         if self._owner is None:

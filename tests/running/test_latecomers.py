@@ -1,4 +1,5 @@
-"""A rank may first use its device while its job is being let go: it begins where the job goes."""
+"""A rank may first use its device while its job is being let go: it begins where the job goes.
+One that becomes another program begins anew."""
 
 from __future__ import annotations
 
@@ -34,3 +35,15 @@ def test_a_rank_that_begins_while_its_job_is_saved_goes_on_elsewhere(state: Stat
             end.touch()
             assert job.wait() == [0, 0], (job.errors(0), job.errors(1))
             job.detach(discard=True)
+
+
+def test_a_rank_that_becomes_another_program_has_a_device_of_its_own(state: State) -> None:
+    """Two would not find room on it: what the one before had is gone."""
+    program = build(PROGRAMS / "again.cu")
+    with Fleet(state, 1, memory=64 * MiB) as fleet:
+        job = fleet.start("again", [str(program), "3", "40"], [0, 0])
+        assert job.wait() == [0, 0], (job.errors(0), job.errors(1))
+        for rank in range(2):
+            told = [f"rank {rank}, {left} left" for left in (3, 2, 1, 0)]
+            assert job.output(rank).splitlines() == told
+        job.detach(discard=True)
