@@ -105,8 +105,8 @@ class Door:
     """Listens on the client socket and keeps the rank's one channel.
 
     `on_channel(replaced)` is called when `channel` is there or, its owner having exited or become
-    another program, is another one. `server` only lends its event loop. Only processes for which `is_of_rank(pid)` are
-    let in.
+    another program, is another one. `server` only lends its event loop. Only processes for which
+    `is_of_rank(pid)` are let in.
     """
 
     def __init__(
