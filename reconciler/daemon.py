@@ -437,6 +437,8 @@ class Daemon:
             raise control.ControlError(
                 "exists", f"there is a job {job.name!r} already{where}: choose another --name"
             )
+        if existing:
+            self.executor.node.forget_logs(job.name)
         with self.store.transaction():
             if existing:
                 self.store.forget("Job", job.name)

@@ -159,6 +159,10 @@ class Node:
         shutil.rmtree(self.layout.job(job), ignore_errors=True)
         self.layout.logs(job).mkdir(parents=True, mode=0o700)
 
+    def forget_logs(self, job: str) -> None:
+        """Who follows what a job writes is not to see what one of its name had written."""
+        shutil.rmtree(self.layout.logs(job), ignore_errors=True)
+
     def sweep(self, job: str, ranks: Iterable[int]) -> None:
         """Sockets, cgroups and kept files of launchers that were killed; the others take theirs
         with them."""

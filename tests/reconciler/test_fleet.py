@@ -155,6 +155,16 @@ def test_run_gives_the_jobs_exit_status_and_leaves_no_pool(rankfold: Rankfold) -
     assert missing.returncode == 127 and "cannot start no-such-program" in missing.stderr
 
 
+def test_a_run_prints_nothing_of_an_earlier_one_of_its_name(rankfold: Rankfold) -> None:
+    for words in ("a first line", "the next", "a line that is longer", "short"):
+        run = rankfold.run(
+            "run", "--name", "again", "--world-size", "2", "--",
+            "sh", "-c", f"echo {words}; echo {words} >&2",
+        )  # fmt: skip
+        each = [f"[{rank}] {words}" for rank in (0, 1)]
+        assert (sorted(run.stdout.splitlines()), sorted(run.stderr.splitlines())) == (each, each)
+
+
 def test_each_run_has_its_own_environment(rankfold: Rankfold) -> None:
     """Also while the reconciler runs that another one has started, with settings of its own."""
     run = ["run", "--world-size", "1", "--", "sh", "-c"]
