@@ -1,11 +1,14 @@
 """Prints the logs of a job's ranks as they grow: whole lines, each rank's in order.
 
 Used by `run` and `logs`. Standard output goes to ours, standard error to ours; with several ranks
-every line begins with its rank.
+every line begins with its rank. A job that begins anew has another folder of logs: all of those is
+new. One that goes back to a checkpoint has the same, and writes on where it was then: what has
+been printed already is not printed again.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,20 +19,38 @@ READ_BYTES = 1 << 16
 
 class Follower:
     def __init__(self, folder: Path, ranks: Sequence[int], prefix: bool):
+        self._path = folder
+        self._folder = -1  # open, so that no other one has its number
         self._streams = [
-            _Stream(
-                folder / f"rank-{rank}.{kind}", f"[{rank}] ".encode() if prefix else b"", target
-            )
+            _Stream(f"rank-{rank}.{kind}", f"[{rank}] ".encode() if prefix else b"", target)
             for rank in ranks
             for kind, target in (("out", sys.stdout.buffer), ("err", sys.stderr.buffer))
         ]
 
     def pump(self) -> None:
         """Print what has come since the last call."""
+        self._look()
         for stream in self._streams:
-            stream.pump()
+            if self._folder >= 0:
+                stream.pump(self._folder)
         sys.stdout.buffer.flush()
         sys.stderr.buffer.flush()
+
+    def _look(self) -> None:
+        """Is it the folder that it was?"""
+        try:
+            now = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # soon
+        if self._folder >= 0 and os.path.samestat(os.fstat(now), os.fstat(self._folder)):
+            os.close(now)
+            return
+        if self._folder >= 0:
+            os.close(self._folder)
+        self._folder = now
+        for stream in self._streams:
+            stream.finish()
+            stream.at = 0
 
     def finish(self) -> None:
         """Print all that is left, last lines without an end too."""
@@ -41,14 +62,14 @@ class Follower:
 
 
 class _Stream:
-    def __init__(self, file: Path, prefix: bytes, target: BinaryIO):
+    def __init__(self, file: str, prefix: bytes, target: BinaryIO):
         self.file, self.prefix, self.target = file, prefix, target
         self.at = 0
         self.rest = b""
 
-    def pump(self) -> None:
+    def pump(self, folder: int) -> None:
         try:
-            with self.file.open("rb") as stream:
+            with open(os.open(self.file, os.O_RDONLY, dir_fd=folder), "rb") as stream:
                 stream.seek(self.at)
                 while data := stream.read(READ_BYTES):
                     self.at += len(data)

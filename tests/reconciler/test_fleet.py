@@ -165,6 +165,16 @@ def test_a_run_prints_nothing_of_an_earlier_one_of_its_name(rankfold: Rankfold) 
         assert (sorted(run.stdout.splitlines()), sorted(run.stderr.splitlines())) == (each, each)
 
 
+def test_a_run_prints_all_of_a_job_that_begins_anew(rankfold: Rankfold, state: State) -> None:
+    flag = state.folder / "been here"
+    program = (
+        f'if [ -e "{flag}" ]; then echo second, one; echo second, two; exit 0; fi; '
+        f'touch "{flag}"; echo first; sleep 0.5; kill -9 $$'
+    )
+    run = rankfold("run", "--world-size", "1", "--max-restarts", "1", "--", "sh", "-c", program)
+    assert run == "first\nsecond, one\nsecond, two\n"
+
+
 def test_each_run_has_its_own_environment(rankfold: Rankfold) -> None:
     """Also while the reconciler runs that another one has started, with settings of its own."""
     run = ["run", "--world-size", "1", "--", "sh", "-c"]
