@@ -75,8 +75,8 @@ _FLOWS = {
     Flow.LOAD_TILE: "wmma.load ldmatrix",
     Flow.STORE_TILE: "wmma.store stmatrix",
     Flow.DISCARD: "discard",
-    Flow.NOTHING: """label bra brx ret exit trap bar barrier membar fence yield regroup nanosleep
-        setmaxnreg pmevent brkpt prefetch prefetchu applypriority griddepcontrol""",
+    Flow.NOTHING: """label bra brx ret exit trap bar barrier membar fence yield regroup meet
+        nanosleep setmaxnreg pmevent brkpt prefetch prefetchu applypriority griddepcontrol""",
     Flow.OPEN: "vprintf assertfail malloc free call alloca stacksave stackrestore",
 }
 FLOWS = {name: flow for flow, names in _FLOWS.items() for name in names.split()}

@@ -1,6 +1,7 @@
 // out_of_bounds.cu: a kernel writes far outside any allocation. The error is
 // cudaErrorIllegalAddress, it shows at the next synchronisation and it stays.
-// Argument 2: the rank that does it (default 0); the others go on undisturbed.
+// Argument 2: the rank that does it (default 0); the others go on undisturbed. Argument 3, if it is
+// given: a copy of so many bytes is the only call that meets the error.
 #include "common.h"
 
 __global__ void write_at(float *data, long long index) { data[index] = 1.0f; }
@@ -18,6 +19,12 @@ int main(int argc, char **argv)
     if (world.rank != culprit)
         return 0;
     write_at<<<1, 1>>>(data, 1ll << 34);
+    if (int bytes = argument(argc, argv, 3, 0)) {
+        std::vector<char> values(bytes);
+        cudaError_t error = cudaMemcpy(values.data(), data, bytes, cudaMemcpyDeviceToHost);
+        EXPECT(error == cudaErrorIllegalAddress, "%s", cudaGetErrorName(error));
+        return 0;
+    }
     cudaError_t error = cudaDeviceSynchronize();
     EXPECT(error == cudaErrorIllegalAddress, "%s", cudaGetErrorName(error));
     float *more;

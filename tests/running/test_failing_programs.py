@@ -84,6 +84,15 @@ def test_exhausted_memory_is_the_api_s_error_and_does_not_depend_on_the_placemen
         assert finish(fleet.start("folded", command, [0, 0], memory=32 * MiB)) == spread
 
 
+@pytest.mark.parametrize("size", [4, 256])
+def test_a_fault_that_a_copy_meets_is_told(state: State, size: int) -> None:
+    with Fleet(state) as fleet:
+        job = start(fleet, "out_of_bounds", [0], 1, 0, size)
+        finish(job)
+        told = "rankfold: _Z8write_atPfx: .*; this and all later calls fail"
+        assert re.match(told, job.errors(0)), job.errors(0)
+
+
 def test_a_collective_that_fails_with_a_rank_names_it_and_why(state: State) -> None:
     """What the rank gives is being added up when one of its kernels faults."""
     with Fleet(state, memory=512 * MiB) as fleet:

@@ -93,6 +93,27 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class Parted:
+    """One shuffle, at two places: threads whose variable has the bit set do it at the first."""
+
+    variable: int
+    bit: int
+    kind: str
+    then: tuple[int, int, int]  # d, a, b of a Shuffle
+    other: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Through shared memory within the warp, with nothing before, between and behind."""
+
+    d: int
+    a: int
+    step: int
+    volatile: bool
+
+
+@dataclass(frozen=True)
 class Lanes:
     """The first lanes of each warp shuffle among themselves."""
 
@@ -121,8 +142,19 @@ divergent = st.recursive(
 shuffle = st.builds(
     Shuffle, st.sampled_from(["bfly", "idx", "up", "ballot"]), variable, variable, variable
 )
+operands = st.tuples(variable, variable, variable)
+parted = st.builds(
+    Parted, variable, st.integers(0, 4), st.sampled_from(["bfly", "idx", "up"]), operands, operands
+)
+passing = st.builds(Pass, variable, variable, st.integers(1, 31), st.booleans())
 together = st.recursive(
-    st.one_of(divergent, shuffle, st.builds(Exchange, variable, variable, st.integers(1, 63))),
+    st.one_of(
+        divergent,
+        shuffle,
+        parted,
+        passing,
+        st.builds(Exchange, variable, variable, st.integers(1, 63)),
+    ),
     lambda inner: st.builds(Loop, variable, st.integers(1, 3), _some(inner)),
     max_leaves=6,
 )
@@ -225,6 +257,18 @@ class Writer:
             )
             self.lines.append(f"@!%q add.u32 %r{s.d}, %r{s.d}, 77;")
 
+    def parted(self, s: Parted, members: int) -> None:
+        ways = ((Shuffle(s.kind, *way),) for way in (s.then, s.other))
+        self.if_(If(s.variable, s.bit, *ways), members)
+
+    def pass_(self, s: Pass, members: int) -> None:
+        how = "volatile." * s.volatile + "shared.u32"
+        self.lines.append(
+            f"shl.b32 %x, %me, 2; st.{how} [%x+{4 * self.threads}], %r{s.a};"
+            f"and.b32 %y, %me, -32; add.u32 %x, %me, {s.step}; and.b32 %x, %x, 31;"
+            f"add.u32 %x, %x, %y; shl.b32 %y, %x, 2; ld.{how} %r{s.d}, [%y+{4 * self.threads}];"
+        )
+
     def exchange(self, s: Exchange, members: int) -> None:
         self.lines.append(
             f"bar.sync 0; shl.b32 %x, %me, 2; st.shared.u32 [%x], %r{s.a}; bar.sync 0;"
@@ -241,6 +285,7 @@ class Writer:
 
 Writer.if_.__name__ = "if"
 setattr(Writer, "if", Writer.if_)
+setattr(Writer, "pass", Writer.pass_)
 
 
 def ptx_of(program: tuple[Any, ...], threads: int) -> str:
@@ -256,9 +301,9 @@ def ptx_of(program: tuple[Any, ...], threads: int) -> str:
 .address_size 64
 .visible .entry program(.param .u64 data)
 {{
-.reg .b32 %r<{VARIABLES}>; .reg .b32 %x; .reg .b32 %me; .reg .b64 %rd; .reg .b64 %o;
+.reg .b32 %r<{VARIABLES}>; .reg .b32 %x; .reg .b32 %y; .reg .b32 %me; .reg .b64 %rd; .reg .b64 %o;
 .reg .pred %p; .reg .pred %q; .reg .b64 %all; .reg .b64 %table;
-.shared .align 4 .b8 memory[{4 * threads}];
+.shared .align 4 .b8 memory[{8 * threads}];
 mov.u32 %me, %tid.x; ld.param.u64 %rd, [data]; mul.wide.u32 %o, %me, 4; mov.u64 %all, %rd;
 add.u64 %rd, %rd, %o; add.u64 %table, %all, {4 * threads * VARIABLES};
 {loads}
@@ -281,6 +326,7 @@ class Interpreter:
         self.tid = np.arange(r.shape[1], dtype=np.uint32)
         self.gone = np.zeros(r.shape[1], bool)
         self.memory = np.zeros(r.shape[1], np.uint32)
+        self.passed = np.zeros(r.shape[1], np.uint32)
 
     def block(self, body: tuple[Any, ...], on: Array) -> None:
         for statement in body:
@@ -324,23 +370,41 @@ class Interpreter:
         self.gone |= on & ((self.r[s.variable] & s.bits) == s.bits)
 
     def shuffle(self, s: Shuffle, on: Array) -> None:
-        lane, first = self.tid % 32, self.tid - self.tid % 32
-        a = self.r[s.a].copy()
+        a, lane = self.r[s.a].copy(), self.tid % 32
         if s.kind == "ballot":
             bits = np.where(on & ((a & 1) != 0), np.uint32(1) << lane, 0).astype(np.uint32)
             value = np.bitwise_or.reduceat(bits, np.arange(0, len(bits), 32)).repeat(32)
             self.r[s.d] = np.where(on, value, self.r[s.d])
             return
+        source, good = self.source(s)
+        value = np.where(on[source], a[source], 0) + np.where(good, 0, 77).astype(np.uint32)
+        self.r[s.d] = np.where(on, value, self.r[s.d])
+
+    def source(self, s: Shuffle) -> tuple[Array, Array]:
+        """The thread that each reads of, and whether it does not for want of one read its own."""
+        lane, good = self.tid % 32, np.ones(len(self.tid), bool)
         if s.kind == "idx":
-            source, good = self.r[s.b] & 31, np.ones(len(on), bool)
+            source = self.r[s.b] & 31
         elif s.kind == "up":
             good = lane >= s.b + 1
             source = np.where(good, lane - (s.b + 1), lane)
         else:
-            source, good = lane ^ (s.b + 1), np.ones(len(on), bool)
-        source = (first + source).astype(int)
-        value = np.where(on[source], a[source], 0) + np.where(good, 0, 77).astype(np.uint32)
-        self.r[s.d] = np.where(on, value, self.r[s.d])
+            source = lane ^ (s.b + 1)
+        return (self.tid - lane + source).astype(int), good
+
+    def parted(self, s: Parted, on: Array) -> None:
+        true = (self.r[s.variable] >> s.bit & 1) != 0
+        ways = [(on & true, Shuffle(s.kind, *s.then)), (on & ~true, Shuffle(s.kind, *s.other))]
+        given = np.where(true, self.r[s.then[1]], self.r[s.other[1]])
+        found = [(way.d, now, *self.source(way)) for now, way in ways]
+        for d, now, source, good in found:
+            value = np.where(on[source], given[source], 0) + np.where(good, 0, 77).astype(np.uint32)
+            self.r[d] = np.where(now, value, self.r[d])
+
+    def pass_(self, s: Pass, on: Array) -> None:
+        self.passed = np.where(on, self.r[s.a], self.passed)
+        other = self.tid - self.tid % 32 + (self.tid + s.step) % 32
+        self.r[s.d] = np.where(on, self.passed[other], self.r[s.d])
 
     def exchange(self, s: Exchange, on: Array) -> None:
         self.memory = np.where(on, self.r[s.a], self.memory)
@@ -352,6 +416,7 @@ class Interpreter:
 
 
 setattr(Interpreter, "if", Interpreter.if_)
+setattr(Interpreter, "pass", Interpreter.pass_)
 
 
 def check(kernels: Loader, program: tuple[Any, ...], seed: int) -> None:

@@ -223,17 +223,16 @@ int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 	atomic_store_explicit(&slot->state, RF_SLOT_FREE, memory_order_relaxed);
 	atomic_fetch_and(&slots_busy, ~(1ull << index));
 	doorbell_ring(&slots_bell, &slots_waiters);
+	if (error)
+		(void)sticky_error(); /* says what it is about */
 	return error;
 }
 
 int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,
 		 size_t tail_bytes, void *reply, size_t reply_bytes)
 {
-	int error = channel_finish(channel_begin(record, opcode, bytes, tail, tail_bytes), reply,
-				   reply_bytes);
-	if (error)
-		(void)sticky_error(); /* says what it is about */
-	return error;
+	return channel_finish(channel_begin(record, opcode, bytes, tail, tail_bytes), reply,
+			      reply_bytes);
 }
 
 /* ---- bulk slots ---- */

@@ -14,6 +14,8 @@
 #include "block.h"
 #include "soft.h"
 
+#define TURNS_MAX 16384u /* of lanes that others wait for further on */
+
 /* ---- running segments ------------------------------------------------------------------ */
 
 __attribute__((visibility("default"))) void rankfold_soft_stand(const struct soft_block *block,
@@ -228,14 +230,72 @@ static bool advance_group(struct launch *launch, uint32_t number, uint32_t first
 	return go != 0;
 }
 
+/* Two operations of a warp that are one, if their lanes name the same members: PTX ISA asks for the
+ * same qualifiers, and not for the same instruction, but where it says .aligned (matrices). */
+static bool alike(const struct soft_cut *a, const struct soft_cut *b)
+{
+	return a->kind == b->kind && a->op == b->op && !((a->flags | b->flags) & SOFT_LOOSE) &&
+	       a->kind >= SOFT_CUT_SYNC && a->kind <= SOFT_CUT_ELECT && a->kind != SOFT_CUT_ACTIVE;
+}
+
+/* The operation of those of the lanes that name the same members, each set by itself. Returns
+ * the lanes that have had it. */
+static uint32_t resolve_sets(const struct launch *launch, const struct soft_cut *cut,
+			     uint32_t first, uint32_t at, uint32_t alive)
+{
+	uint32_t done = 0;
+
+	for (uint32_t rest = at, set; rest; rest &= ~set) {
+		uint32_t members = operand(launch, &cut->in[3],
+					   first + (uint32_t)__builtin_ctz(rest));
+
+		set = 0;
+		EACH_LANE(lane, rest)
+		set |= (uint32_t)(operand(launch, &cut->in[3], first + lane) == members) << lane;
+		done |= soft_resolve_warp(launch, cut, first, set, alive);
+	}
+	return done;
+}
+
+/* Lanes stand at several cuts that are alike: as at one whose operands are all in the frame. */
+static bool advance_alike(struct launch *launch, const uint16_t stood[WARP], uint32_t first,
+			  uint32_t at, uint32_t alive)
+{
+	struct soft_cut one = launch->function->cuts[stood[__builtin_ctz(at)]];
+	uint32_t go, rest;
+
+	EACH_LANE(lane, at)
+	for (uint32_t n = 0; n < 4; n++) {
+		const struct soft_operand *in = &launch->function->cuts[stood[lane]].in[n];
+
+		if (in->slot == SOFT_NO_SLOT)
+			slot(launch, SOFT_OPERAND(n))[first + lane] = in->value;
+	}
+	for (uint32_t n = 0; n < 4; n++)
+		one.in[n].slot = SOFT_OPERAND(n);
+	for (uint32_t n = 0; n < 2; n++)
+		one.out[n] = SOFT_OPERAND(4 + n);
+	go = rest = resolve_sets(launch, &one, first, at, alive);
+	while (rest) {
+		uint32_t number = stood[__builtin_ctz(rest)], together = 0;
+
+		EACH_LANE(lane, rest)
+		together |= (uint32_t)(stood[lane] == number) << lane;
+		rest &= ~together;
+		advance_lanes(launch, number, first, together);
+	}
+	return go != 0;
+}
+
 /* One round of a warp whose lanes may stand at different cuts. Where an operation names no members,
  * lanes wait until no other lane of the warp can move, and the first such cut in the kernel's text
  * goes first: so lanes that parted come together again behind what parted them, as on the devices
- * that have such operations. */
+ * that have such operations. Lanes that wait for others which stand further on would do so for
+ * ever, so at times the last cut goes. */
 static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
 {
 	uint16_t stood[WARP];
-	uint32_t alive = 0, rest, loose = 0, waiting = UINT32_MAX;
+	uint32_t alive = 0, rest, loose = 0, last = 0, waiting = UINT32_MAX, furthest = 0;
 	bool moved = false, others = false;
 
 	memcpy(stood, launch->next + first, count * sizeof *stood);
@@ -247,15 +307,31 @@ static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
 	for (uint32_t lane = 0; lane < count; lane++)
 		alive |= (uint32_t)(stood[lane] != SOFT_EXIT) << lane;
 	for (rest = alive; rest;) {
-		uint32_t lowest = (uint32_t)__builtin_ctz(rest), at = 0;
+		uint32_t lowest = (uint32_t)__builtin_ctz(rest), at = 0, same = 0;
 
 		EACH_LANE(lane, rest)
-		at |= (uint32_t)(stood[lane] == stood[lowest]) << lane;
-		rest &= ~at;
+		{
+			at |= (uint32_t)(stood[lane] == stood[lowest]) << lane;
+			same |= (uint32_t)alike(&launch->function->cuts[stood[lane]],
+						&launch->function->cuts[stood[lowest]])
+				<< lane;
+		}
+		rest &= ~(at | same);
+		if (same & ~at) {
+			bool together = advance_alike(launch, stood, first, same, alive);
+
+			moved |= together;
+			others |= together;
+			continue;
+		}
 		if (launch->function->cuts[stood[lowest]].flags & SOFT_LOOSE) {
 			if (stood[lowest] < waiting) {
 				waiting = stood[lowest];
 				loose = at;
+			}
+			if (stood[lowest] > furthest) {
+				furthest = stood[lowest];
+				last = at;
 			}
 			continue;
 		}
@@ -264,7 +340,9 @@ static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
 			others |= launch->function->cuts[stood[lowest]].kind != SOFT_CUT_YIELD;
 		}
 	}
-	if (loose && !others)
+	if (loose && !others && furthest != waiting && ++launch->turns % TURNS_MAX == 0)
+		moved |= advance_group(launch, furthest, first, last, alive);
+	else if (loose && !others)
 		moved |= advance_group(launch, waiting, first, loose, alive);
 	return moved;
 }
@@ -307,6 +385,10 @@ static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uin
 		}
 		return true;
 	case SOFT_CUT_ARRIVE: return false;
+	case SOFT_CUT_SYNC:
+		if (cut->flags & SOFT_LOOSE)
+			return true;
+		break;
 	case SOFT_CUT_SHFL:
 		if (cut->in[0].slot != SOFT_NO_SLOT && cut->in[1].slot == SOFT_NO_SLOT &&
 		    cut->in[2].slot == SOFT_NO_SLOT && cut->in[3].slot == SOFT_NO_SLOT &&

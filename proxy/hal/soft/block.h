@@ -18,6 +18,7 @@ struct launch {
 	uint16_t *next;
 	uint64_t *arrived; /* named barriers: threads that passed bar.arrive */
 	uint32_t threads;
+	uint32_t turns;       /* for which lanes have waited that stand further on than others */
 	uint32_t at;          /* where all threads stand, or MIXED */
 	bool lockstep;        /* its threads have passed the same cuts since it began */
 	bool yielded;         /* in this round a thread waits for memory to change */

@@ -159,6 +159,7 @@ static void begin_block(struct launch *launch, uint64_t number)
 	launch->block.ctaid[1] = (uint32_t)(number / grid[0] % grid[1]);
 	launch->block.ctaid[2] = (uint32_t)(number / grid[0] / grid[1]);
 	memset(launch->arrived, 0, SOFT_BARRIERS * sizeof *launch->arrived);
+	launch->turns = 0;
 	launch->lockstep = launch->block.ntid[0] >= LOCKSTEP_WIDTH_MIN;
 }
 

@@ -118,6 +118,9 @@ enum soft_space { SOFT_SPACE_GENERIC, SOFT_SPACE_GLOBAL, SOFT_SPACE_SHARED };
 #define SOFT_FLAT 1u          /* `run` reads no thread coordinates: rows do not matter to it */
 #define SOFT_LOCKSTEP_FLAT 2u /* nor does `step` */
 #define SOFT_LOOSE 4u         /* names no members: whoever of the warp can come here first does */
+
+/* The slot of a cut's operand n, if it is in one; results are 4 and 5. */
+#define SOFT_OPERAND(n) (4 * (n))
 struct soft_operand {
 	uint32_t slot, value;
 }; /* value, where slot is SOFT_NO_SLOT */

@@ -30,6 +30,7 @@ from rankfold.proxy.ptx.parameters import Flat
 
 from . import matrix
 from .instructions import Effect, defs_of, is_cut, row_of, uses_of
+from .meeting import in_step
 
 REMATERIALISED_MAX = 24
 
@@ -133,7 +134,7 @@ Worth = Callable[[Graph, Cut], bool]
 def build(module: Module, kernel: Function, worth: Worth) -> Graph:
     """`worth` says of a loop, by the cut at its head, whether its threads shall regroup."""
     flat = flatten(module, kernel)
-    instrs = _yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs)))
+    instrs = in_step(_yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs))))
     loops = _small_loops(instrs)
     graph = _graph(flat, regroup(instrs, loops), kernel.name)
     kept = {

@@ -178,6 +178,7 @@ _OURS = [
     Row("free", "d, a", _ACTS, system.allocation, ordered=True, ours=True),
     Row("yield", "", _MEETS, meet=warp.turn, ours=True),
     Row("regroup", "", _MEETS, meet=warp.turn, ours=True),
+    Row("meet", "", _MEETS, meet=warp.meet, ours=True),
     Row("label", "", _BRANCHES, ours=True),
 ]
 ROWS = {row.name: row for row in (*_PTX, *_OURS)}

@@ -21,7 +21,7 @@ _REDUCE_U32, _REDUCE_S32 = {"min": 1, "max": 2}, {"min": 3, "max": 4}
 
 def is_loose(instr: Instr) -> bool:
     """Without a mask of members, as before .sync: of the lanes that come together."""
-    return instr.op[0] in ("shfl", "vote") and "sync" not in instr.op
+    return instr.op[0] == "meet" or (instr.op[0] in ("shfl", "vote") and "sync" not in instr.op)
 
 
 def _words(instr: Instr) -> tuple[str, ...]:
@@ -85,6 +85,11 @@ def active(instr: Instr) -> Described:
 def turn(instr: Instr) -> Described:
     """yield and regroup, instructions of ours: others run first."""
     return instr.op[0], 0, [], []
+
+
+def meet(instr: Instr) -> Described:
+    """meet, an instruction of ours: as bar.warp.sync of the lanes that come together."""
+    return "sync", 0, [Int(0)] * 4, []
 
 
 def barrier(instr: Instr) -> Described:
