@@ -95,6 +95,27 @@ EXPORT barriers(int *out, int n0, int n1)
     out[threadIdx.x] = sum;
 }
 
+// In each round lanes add to sums of which no two have the same, and some leave it out. So all have
+// to be in one round.
+EXPORT rotating(const unsigned *left_out, int *out, int turns)
+{
+    __shared__ int sums[64], products[64];
+    int lane = threadIdx.x % 32, first = threadIdx.x - lane;
+    sums[threadIdx.x] = products[threadIdx.x] = 0;
+    for (int turn = 0; turn < turns; turn++)
+        for (int round = 0; round < 32; round++) {
+            int at = first + (lane + round) % 32;
+            if (left_out[threadIdx.x] >> round & 1)
+                continue;
+            int sum = sums[at], product = products[at];
+            sums[at] = sum + lane + turn;
+            if (product % 3 != 1)
+                products[at] = product + round * lane + sum;
+        }
+    out[threadIdx.x] = sums[threadIdx.x];
+    out[64 + threadIdx.x] = products[threadIdx.x];
+}
+
 // Each lane waits for the one before; those that wait write meanwhile, at a place further up in the
 // kernel than the one where they are told.
 EXPORT relay(int *out, int lanes)

@@ -91,6 +91,29 @@ def test_loops_of_unequal_length(k: Kernels, space: Space, n0: int, n1: int) -> 
     np.testing.assert_array_equal(space.read(out, 64, np.int32).reshape(4, 16), wanted)
 
 
+def test_rounds_of_a_loop_are_in_step_though_some_are_left_out(
+    kernels: Loader, space: Space
+) -> None:
+    """Of memory that is not volatile, where the compiler knows that it is shared (not with -G)."""
+    text = cuda.ptx(SOURCE, args=["-arch=compute_80", "-O3"])
+    k = Kernels(kernels, kernels.module(text.encode(), 1))
+    left_out = RNG.integers(0, 1 << 32, (2, 32), dtype=np.uint32)
+    out = space.alloc(512)
+    space.launch(k.rotating, 1, 64, space.put(left_out), out, 3)
+    space.check()
+    sums, products = np.zeros((2, 2, 32), np.int64)
+    for turn, round_, warp, lane in np.ndindex(3, 32, 2, 32):
+        at = (warp, (lane + round_) % 32)
+        if left_out[warp, lane] >> np.uint32(round_) & 1:
+            continue
+        before = sums[at]
+        sums[at] += lane + turn
+        if products[at] % 3 != 1:
+            products[at] += round_ * lane + before
+    got = space.read(out, 128, np.int32).reshape(2, 2, 32)
+    np.testing.assert_array_equal(got, np.array([sums, products]))
+
+
 def test_lanes_that_wait_for_others_further_on(k: Kernels, space: Space) -> None:
     out = space.put(np.zeros(32, np.int32))
     space.launch(k.relay, 1, 32, out, 4)

@@ -4,8 +4,9 @@ Devices run the threads of a warp in step as long as they go the same way. Progr
 count on that and pass values through shared memory with nothing between, and many of them are still
 used, since most of the time it still holds. Here a thread runs until it has to meet others; so an
 instruction of ours, `meet`, stands between two accesses to shared memory of which the second may
-need what other threads have done by the first, or may spoil it for them. (CUDA C++ Programming
-Guide, "Independent Thread Scheduling".)
+need what other threads have done by the first, or may spoil it for them. And where a branch has
+parted them, some of which meet before its ways join again, all do where these join: else some would
+be a round of a loop ahead. (CUDA C++ Programming Guide, "Independent Thread Scheduling".)
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .instructions import is_cut
 MEETS_MAX = 256  # in a kernel: of those that have more only volatile memory counts
 _MEET = Instr(("meet",))
 _ELSEWHERE = frozenset(("global", "const", "param", "local"))  # not in shared memory
+_ENDS = frozenset(("bra", "brx", "ret", "exit", "trap"))  # of a basic block
 _ALONE = frozenset(("yield", "activemask"))  # cuts at which nobody waits for others
 
 
@@ -40,7 +42,15 @@ def in_step(instrs: list[Instr]) -> list[Instr]:
     out = _with_meets(instrs, accesses)
     if sum(instr is _MEET for instr in out) > MEETS_MAX:
         out = _with_meets(instrs, [a if a and a.volatile else None for a in accesses])
+    while joins := _joins(out):
+        out = [each for n, instr in enumerate(out) for each in _behind(instr, n in joins)]
     return out
+
+
+def _behind(instr: Instr, meets: bool) -> tuple[Instr, ...]:
+    if not meets:
+        return (instr,)
+    return (instr, _MEET) if instr.op[0] == "label" else (_MEET, instr)
 
 
 def _with_meets(instrs: list[Instr], accesses: list[_Access | None]) -> list[Instr]:
@@ -76,6 +86,102 @@ def _round_loops(instrs: list[Instr], accesses: list[_Access | None]) -> default
             if access := accesses[index]:
                 found[instr.target].add(access)
     return found
+
+
+# ---- where ways join ----------------------------------------------------------------------------
+
+
+class _Way(NamedTuple):
+    """A basic block: instructions [first, end), and where it goes on."""
+
+    first: int
+    end: int
+    to: tuple[int, ...]
+
+
+def _joins(instrs: list[Instr]) -> set[int]:
+    """Instructions at which branches join that part threads some of which meet on their way; but
+    for those at which threads meet already."""
+    if _MEET not in instrs:
+        return set()
+    ways = _ways(instrs)
+    meeting = {n for n, way in enumerate(ways) if _MEET in instrs[way.first : way.end]}
+    behind = _post_dominators(ways)
+    joins = set()
+    for n, way in enumerate(ways):
+        join = behind[n]
+        if len(way.to) < 2 or join is None:
+            continue
+        first = next(
+            index for index in range(ways[join].first, len(instrs))
+            if instrs[index].op[0] != "label" or index + 1 == ways[join].end
+        )  # fmt: skip
+        if not _meets(instrs[first]) and not meeting.isdisjoint(_between(ways, n, join)):
+            joins.add(ways[join].first)
+    return joins
+
+
+def _ways(instrs: list[Instr]) -> list[_Way]:
+    starts = [0]
+    for n, instr in enumerate(instrs):
+        if instr.op[0] == "label" and n != starts[-1]:
+            starts.append(n)
+        elif instr.op[0] in _ENDS and n + 1 < len(instrs) and n + 1 != starts[-1]:
+            starts.append(n + 1)
+    ends = [*starts[1:], len(instrs)]
+    labels = {instrs[first].target: n for n, first in enumerate(starts)
+              if instrs[first].op[0] == "label"}  # fmt: skip
+    ways = []
+    for n, (first, end) in enumerate(zip(starts, ends, strict=True)):
+        last = instrs[end - 1]
+        to: tuple[int, ...] = ()
+        if last.op[0] in ("bra", "brx"):
+            to = tuple(labels[each] for each in last.targets or (last.target,) if each in labels)
+        if last.op[0] not in _ENDS or (last.op[0] == "bra" and last.pred):
+            to += (n + 1,) if n + 1 < len(starts) else ()
+        ways.append(_Way(first, end, tuple(dict.fromkeys(to))))
+    return ways
+
+
+def _post_dominators(ways: list[_Way]) -> list[int | None]:
+    """Of each block the first that all ways to the end lead through; None: there is none."""
+    every = (1 << len(ways)) - 1
+    behind = [1 << n if not way.to else every for n, way in enumerate(ways)]  # with itself
+    changed = True
+    while changed:
+        changed = False
+        for n in range(len(ways) - 1, -1, -1):
+            if ways[n].to:
+                common = every
+                for each in ways[n].to:
+                    common &= behind[each]
+                if (new := common | 1 << n) != behind[n]:
+                    behind[n], changed = new, True
+    found: list[int | None] = []
+    for n in range(len(ways)):
+        others = behind[n] & ~(1 << n)
+        nearest = [m for m in _bits(others) if behind[m] == others] if behind[n] != every else []
+        found.append(nearest[0] if nearest else None)
+    return found
+
+
+def _bits(value: int) -> list[int]:
+    return [n for n in range(value.bit_length()) if value >> n & 1]
+
+
+def _between(ways: list[_Way], start: int, end: int) -> set[int]:
+    """Blocks on the way from one to another, without that."""
+    seen: set[int] = set()
+    todo = [each for each in ways[start].to if each != end]
+    while todo:
+        each = todo.pop()
+        if each not in seen:
+            seen.add(each)
+            todo += [to for to in ways[each].to if to != end]
+    return seen
+
+
+# ---- instructions -------------------------------------------------------------------------------
 
 
 def _meets(instr: Instr) -> bool:
