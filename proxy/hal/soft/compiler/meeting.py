@@ -144,29 +144,41 @@ def _ways(instrs: list[Instr]) -> list[_Way]:
 
 
 def _post_dominators(ways: list[_Way]) -> list[int | None]:
-    """Of each block the first that all ways to the end lead through; None: there is none."""
-    every = (1 << len(ways)) - 1
-    behind = [1 << n if not way.to else every for n, way in enumerate(ways)]  # with itself
+    """Of each block the first that all ways from it to the end lead through; None: there is none.
+    (Cooper, Harvey, Kennedy, "A Simple, Fast Dominance Algorithm", on the reversed graph.)"""
+    end = len(ways)  # behind every last one
+    to = [way.to or (end,) for way in ways]
+    comes = defaultdict[int, list[int]](list)
+    for n, each in enumerate(to):
+        for other in each:
+            comes[other].append(n)
+    order, seen, todo = list[int](), {end}, [(end, iter(comes[end]))]
+    while todo:
+        node, left = todo[-1]
+        found = next((each for each in left if each not in seen), None)
+        if found is None:
+            order.append(node)
+            todo.pop()
+        else:
+            seen.add(found)
+            todo.append((found, iter(comes[found])))
+    place = {node: n for n, node in enumerate(order)}
+    nearest = {end: end}
     changed = True
     while changed:
         changed = False
-        for n in range(len(ways) - 1, -1, -1):
-            if ways[n].to:
-                common = every
-                for each in ways[n].to:
-                    common &= behind[each]
-                if (new := common | 1 << n) != behind[n]:
-                    behind[n], changed = new, True
-    found: list[int | None] = []
-    for n in range(len(ways)):
-        others = behind[n] & ~(1 << n)
-        nearest = [m for m in _bits(others) if behind[m] == others] if behind[n] != every else []
-        found.append(nearest[0] if nearest else None)
-    return found
-
-
-def _bits(value: int) -> list[int]:
-    return [n for n in range(value.bit_length()) if value >> n & 1]
+        for node in reversed(order[:-1]):
+            known = [each for each in to[node] if each in nearest]
+            common = known[0]
+            for other in known[1:]:
+                while common != other:
+                    if place[common] < place[other]:
+                        common = nearest[common]
+                    else:
+                        other = nearest[other]
+            if nearest.get(node) != common:
+                nearest[node], changed = common, True
+    return [None if nearest.get(n, end) == end else nearest[n] for n in range(end)]
 
 
 def _between(ways: list[_Way], start: int, end: int) -> set[int]:
