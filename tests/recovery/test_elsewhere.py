@@ -81,6 +81,10 @@ def taichi(folder: Path) -> Subject:
     return installed(folder, "taichi_job", 1500, 300)
 
 
+def openmm(folder: Path) -> Subject:
+    return installed(folder, "openmm_job", 6000, 30)
+
+
 def busy(_: Path) -> Subject:
     """Threads, a child, TCP between the ranks, SQLite (whose files are never the same bytes)."""
     return Subject([sys.executable, str(HERE / "busy_program.py"), "150"], 2, 90, files="log-*")
@@ -90,7 +94,7 @@ SLOW, INSTALLS = pytest.mark.slow, pytest.mark.installs
 SUBJECTS = [
     *(pytest.param(each, marks=SLOW) for each in (gpt, mlp, tinygrad)),
     *(pytest.param(each, marks=[SLOW, INSTALLS, pytest.mark.timeout(1800)])
-      for each in (numba, drjit, taichi)),
+      for each in (numba, drjit, taichi, openmm)),
     busy,
 ]  # fmt: skip
 
