@@ -120,7 +120,7 @@ def own_environment() -> tuple[tuple[str, str], ...]:
 def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
     several = job.world_size > 1
     follower = Follower(Layout(state).logs(job.name), range(job.world_size), prefix=several)
-    interrupted, told, since = 0, "", time.monotonic()
+    interrupted, told, stalled, since = 0, "", False, time.monotonic()
     races: list[str] = []
     while True:
         try:
@@ -134,9 +134,10 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
             races = now["races"]
             if now["phase"]:
                 follower.finish()
-                return run_status(now, interrupted)
+                return EXIT_ERROR if stalled else run_status(now, interrupted)
             if now["stalled"]:
                 say(f"rankfold: {now['stalled']}")
+                stalled = True  # that is why, and not who cancels it
                 reconciler.ask("override", name=job.name, fields={"cancelled": True}, force=True)
             why = "; ".join([*now["waiting"], *map(": ".join, fleet["devices_failing"].items())])
             if now["step"] == "new" and why != told and time.monotonic() - since > QUIET_S:

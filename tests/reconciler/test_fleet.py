@@ -195,6 +195,7 @@ def test_a_launcher_that_cannot_start_ends_run_with_its_words(rankfold: Rankfold
     assert done.returncode == 1
     assert "the launcher of rank 0 did not start" in done.stderr
     assert "librankfold.so has not been built" in done.stderr
+    assert "by hand" not in done.stderr
 
 
 def test_more_devices_than_the_job_may_get_are_refused_by_hand_too(rankfold: Rankfold) -> None:
