@@ -307,13 +307,16 @@ def test_who_receives_elsewhere_is_written_to(coll: Native) -> None:
     cluster.close()
 
 
-def test_pre_multiplied_sum(coll: Native) -> None:
-    placement = [0, 1, 0]
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("placement", [[0], [0, 0], [0, 1], [0, 1, 0]])
+def test_pre_multiplied_sum(coll: Native, placement: list[int], in_place: bool) -> None:
+    """Also of one rank, and where what it sends lies already where it is received."""
     cluster = start(coll, placement, 3)
     join_all(cluster)
-    send = [np.array([1.5, 2.5], "float32") * (r + 1) for r in range(3)]
+    n, recv = len(placement), 0 if in_place else 64
+    send = [np.array([1.5, 2.5], "float32") * (r + 1) for r in range(n)]
     factors = np.array([0.1, 0.3, 0.7], "float32")
-    for rank in range(3):
+    for rank in range(n):
         cluster.memory[rank][:8] = send[rank].view(np.uint8)
         scalar = factors[rank : rank + 1].tobytes() + bytes(4)
         cluster.lib.coll_redop(cluster.coll(rank), rank, COMM, 500 + rank, 7, scalar)
@@ -327,14 +330,15 @@ def test_pre_multiplied_sum(coll: Native) -> None:
                     "count": 2,
                     "op": 500 + rank,
                     "send": 0,
-                    "recv": 64,
+                    "recv": recv,
                 }
             ],
         )
     cluster.settle()
-    a, b, c = (s * f for s, f in zip(send, factors, strict=True))
-    for rank in range(3):
-        assert cluster.memory[rank][64:72].tobytes() == ((a + b) + c).tobytes()
+    first, *others = (s * f for s, f in zip(send, factors, strict=False))
+    for rank in range(n):
+        want = sum(others, first)
+        assert cluster.memory[rank][recv : recv + 8].tobytes() == want.tobytes()
     cluster.close()
 
 

@@ -53,8 +53,8 @@ static void check(const char *name, ncclDataType_t type, const World &world, ncc
     NCCL_CHECK(ncclGroupStart());
     for (int i = 0; i < 5; i++)
         NCCL_CHECK(ncclAllReduce(in, out[i], COUNT, type, ops[i], comm, 0));
+    NCCL_CHECK(ncclRedOpDestroy(twice, comm));  // who uses it has been called
     NCCL_CHECK(ncclGroupEnd());
-    NCCL_CHECK(ncclRedOpDestroy(twice, comm));
     for (int k = 0; k < 5; k++) {
         read<<<1, COUNT>>>(out[k], back);
         std::vector<float> got = report(step, name, back, COUNT);

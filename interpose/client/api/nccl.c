@@ -27,10 +27,10 @@ ncclResult_t ncclGetVersion(int *version)
 
 ncclResult_t ncclMemAlloc(void **ptr, size_t size)
 {
-	uint64_t address;
-	if (!ptr || !size)
+	uint64_t address = 0; /* of nothing, as cudaMalloc gives */
+	if (!ptr)
 		return ended("ncclMemAlloc", NULL, NCCL_INVALID_ARGUMENT);
-	ncclResult_t error = nccl_error(memory_alloc_for(0, size, &address));
+	ncclResult_t error = size ? nccl_error(memory_alloc_for(0, size, &address)) : NCCL_SUCCESS;
 	if (!error)
 		*ptr = (void *)address;
 	return ended("ncclMemAlloc", NULL, error);
@@ -69,9 +69,7 @@ ncclResult_t redop_destroy(ncclRedOp_t op, const void *comm)
 	const struct comm *c = comm_of(comm);
 	if (op < (int)RF_HANDLE_FIRST || !c || channel_open())
 		return ended("ncclRedOpDestroy", c, NCCL_INVALID_ARGUMENT);
-	struct rf_handle m = {.handle = (uint64_t)op};
-	channel_post(&m.r, RF_OP_REDOP_DESTROY, sizeof m, NULL, 0);
-	return NCCL_SUCCESS;
+	return ended("ncclRedOpDestroy", c, group_destroy_redop((uint64_t)op));
 }
 
 /* ---- collectives ---- */

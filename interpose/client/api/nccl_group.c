@@ -31,6 +31,8 @@ struct group {
 	uint32_t count, room;
 	struct joining *joinings;
 	uint32_t joining_count, joining_room;
+	uint64_t *redops; /* that go when it ends */
+	uint32_t redop_count, redop_room;
 };
 
 static _Thread_local struct group group;
@@ -120,6 +122,12 @@ static ncclResult_t check_own_sends(void)
 	return NCCL_SUCCESS;
 }
 
+static void post_destroy(uint64_t op)
+{
+	struct rf_handle m = {.handle = op};
+	channel_post(&m.r, RF_OP_REDOP_DESTROY, sizeof m, NULL, 0);
+}
+
 static ncclResult_t end_outermost(void)
 {
 	ncclResult_t error = group.error ? group.error : check_own_sends();
@@ -130,7 +138,9 @@ static ncclResult_t end_outermost(void)
 	for (uint32_t i = 0; error && i < group.joining_count; i++)
 		if (!group.joinings[i].comm->made)
 			*group.joinings[i].out = NULL;
-	group.count = group.joining_count = 0;
+	for (uint32_t i = 0; i < group.redop_count; i++)
+		post_destroy(group.redops[i]);
+	group.count = group.joining_count = group.redop_count = 0;
 	group.error = NCCL_SUCCESS;
 	return error;
 }
@@ -179,6 +189,20 @@ ncclResult_t group_add(const struct rf_collective *operation)
 		return NCCL_SYSTEM_ERROR;
 	group.operations = list;
 	list[group.count++] = *operation;
+	return NCCL_SUCCESS;
+}
+
+ncclResult_t group_destroy_redop(uint64_t op)
+{
+	if (!group.depth) {
+		post_destroy(op);
+		return NCCL_SUCCESS;
+	}
+	uint64_t *list = grow(group.redops, group.redop_count, &group.redop_room, sizeof *list);
+	if (!list)
+		return NCCL_SYSTEM_ERROR;
+	group.redops = list;
+	list[group.redop_count++] = op;
 	return NCCL_SUCCESS;
 }
 

@@ -33,6 +33,8 @@ struct comm *comm_new(int count, int rank); /* NULL: out of memory */
 /* nccl_group.c */
 /* One more operation of the group in progress. */
 ncclResult_t group_add(const struct rf_collective *);
+/* An operator goes when what the group in progress has of it is under way. */
+ncclResult_t group_destroy_redop(uint64_t op);
 /* End of every call that may stand in a group, and is a group of its own where it stands in none. A
  * group's first error is what its end returns. */
 ncclResult_t group_call(const char *call, const struct comm *, ncclResult_t error);

@@ -216,8 +216,9 @@ static bool delivers_to(const struct coll_piece *p, const struct plan *plan, uin
 
 	if (call->receiver != seat)
 		return false;
-	/* What a rank sends to its own place, in place, is there. */
-	if (own && call->recv + plan->dst_at * size == call->send + plan->src_at * size)
+	/* What a rank sends to its own place, in place, is there; but not what is multiplied. */
+	if (own && p->shape.op != PREMUL &&
+	    call->recv + plan->dst_at * size == call->send + plan->src_at * size)
 		return false;
 	return index >= plan->dests.lo && index < plan->dests.hi;
 }
