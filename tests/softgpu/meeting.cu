@@ -116,6 +116,61 @@ EXPORT rotating(const unsigned *left_out, int *out, int turns)
     out[64 + threadIdx.x] = products[threadIdx.x];
 }
 
+// A block's sum by a tree, with barriers as long as several warps have a part in it.
+EXPORT tree(const int *values, int *sums)
+{
+    __shared__ volatile int shared[256];
+    int me = threadIdx.x;
+    shared[me] = values[blockIdx.x * 256 + me];
+    __syncthreads();
+#pragma unroll 1
+    for (int half = 128; half > 0; half /= 2) {
+        if (me < half)
+            shared[me] += shared[me + half];
+        if (half > 32)
+            __syncthreads();
+    }
+    if (me == 0)
+        sums[blockIdx.x] = shared[0];
+}
+
+// A warp's values in order, by comparing pairs: in each round half of the lanes have nothing to do.
+EXPORT sorted(int *values)
+{
+    __shared__ volatile int shared[64];
+    int first = threadIdx.x / 32 * 32, lane = threadIdx.x % 32;
+    shared[threadIdx.x] = values[threadIdx.x];
+    for (int run = 2; run <= 32; run *= 2)
+        for (int step = run / 2; step > 0; step /= 2) {
+            int other = lane ^ step;
+            if (other < lane)
+                continue;
+            int mine = shared[first + lane], its = shared[first + other];
+            if ((mine > its) == ((lane & run) == 0)) {
+                shared[first + lane] = its;
+                shared[first + other] = mine;
+            }
+        }
+    values[threadIdx.x] = shared[threadIdx.x];
+}
+
+// How many of a warp's values are positive, by atomic operations, and one that its last lane tells.
+EXPORT told(const int *values, int *out)
+{
+    __shared__ int counts[2], last[2];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, value = values[threadIdx.x];
+    if (lane == 0)
+        counts[warp] = 0;
+    __syncthreads();
+    if (value > 0)
+        atomicAdd(&counts[warp], 1);
+    out[threadIdx.x] = counts[warp];
+    if (lane == 31)
+        last[warp] = value;
+    __threadfence_block();
+    out[64 + threadIdx.x] = last[warp];
+}
+
 // Each lane waits for the one before; those that wait write meanwhile, at a place further up in the
 // kernel than the one where they are told.
 EXPORT relay(int *out, int lanes)

@@ -114,6 +114,34 @@ def test_rounds_of_a_loop_are_in_step_though_some_are_left_out(
     np.testing.assert_array_equal(got, np.array([sums, products]))
 
 
+def test_a_barrier_under_a_condition_is_one_as_long_as_that_holds(k: Kernels, space: Space) -> None:
+    values = RNG.integers(-1000, 1000, (5, 256)).astype(np.int32)
+    sums = space.alloc(20)
+    space.launch(k.tree, 5, 256, space.put(values), sums)
+    space.check()
+    np.testing.assert_array_equal(space.read(sums, 5, np.int32), values.sum(1))
+
+
+def test_lanes_sort_in_pairs(k: Kernels, space: Space) -> None:
+    values = RNG.integers(-1000, 1000, (2, 32)).astype(np.int32)
+    at = space.put(values)
+    space.launch(k.sorted, 1, 64, at)
+    space.check()
+    np.testing.assert_array_equal(space.read(at, 64, np.int32).reshape(2, 32), np.sort(values))
+
+
+def test_what_is_counted_and_told_by_one_is_seen_by_all(kernels: Loader, space: Space) -> None:
+    """In memory that is not volatile, at addresses that are the same for all lanes."""
+    text = cuda.ptx(SOURCE, args=["-arch=compute_80", "-O3"])
+    k = Kernels(kernels, kernels.module(text.encode(), 1))
+    values = RNG.integers(-1000, 1000, (2, 32)).astype(np.int32)
+    out = space.alloc(512)
+    space.launch(k.told, 1, 64, space.put(values), out)
+    space.check()
+    wanted = np.array([(values > 0).sum(1), values[:, 31]]).repeat(32)
+    np.testing.assert_array_equal(space.read(out, 128, np.int32), wanted)
+
+
 def test_lanes_that_wait_for_others_further_on(k: Kernels, space: Space) -> None:
     out = space.put(np.zeros(32, np.int32))
     space.launch(k.relay, 1, 32, out, 4)
@@ -123,7 +151,7 @@ def test_lanes_that_wait_for_others_further_on(k: Kernels, space: Space) -> None
 
 def access(kind: str, place: int, *how: str) -> Instr:
     where = Mem(Reg("a"), place)
-    args = (Reg("r"), where) if kind == "ld" else (where, Reg("r"))
+    args = (where, Reg("r")) if kind == "st" else (Reg("r"), where)
     return Instr((kind, *how, "shared", "u32"), args)
 
 
@@ -133,13 +161,14 @@ def kinds(*instrs: Instr) -> str:
 
 def test_where_threads_need_not_meet_they_do_not() -> None:
     own = access("st", 0), access("ld", 0), access("st", 0)
-    assert kinds(*own) == "st ld st", "what reads as one address is a thread's own"
+    assert kinds(*own) == "st meet ld st", "what is written where it was read is a thread's own"
     assert kinds(access("ld", 0), access("ld", 4)) == "ld ld"
     assert kinds(access("st", 0), access("st", 4)) == "st st"
     barrier = Instr(("bar", "sync"), ())
     assert kinds(access("st", 0), barrier, access("ld", 4)) == "st bar ld"
     assert kinds(access("st", 0), access("ld", 4)) == "st meet ld"
     assert kinds(access("st", 0), Instr(("yield",)), access("ld", 4)) == "st yield meet ld"
+    assert kinds(access("st", 0), access("atom", 0), access("atom", 4)) == "st meet atom atom"
     volatile = access("st", 0, "volatile"), access("ld", 0, "volatile")
     assert kinds(*volatile) == "st meet ld"
     loop = Instr(("label",), target="L"), access("ld", 4), access("st", 0)

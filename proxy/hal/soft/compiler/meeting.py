@@ -12,6 +12,7 @@ be a round of a loop ahead. (CUDA C++ Programming Guide, "Independent Thread Sch
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from rankfold.proxy.ptx.model import Instr, Mem
@@ -26,18 +27,15 @@ _ALONE = frozenset(("yield", "activemask"))  # cuts at which nobody waits for ot
 
 
 class _Access(NamedTuple):
-    writes: bool
+    how: str  # ld, st, or atom: both, at once
     volatile: bool
     place: str
-
-
-_Seen = set[_Access]  # since the threads have met last
 
 
 def in_step(instrs: list[Instr]) -> list[Instr]:
     """With `meet` wherever it is needed."""
     accesses = [_access(instr) for instr in instrs]
-    if not any(access and access.writes for access in accesses):
+    if not any(access and access.how != "ld" for access in accesses):
         return instrs
     out = _with_meets(instrs, accesses)
     if sum(instr is _MEET for instr in out) > MEETS_MAX:
@@ -54,38 +52,80 @@ def _behind(instr: Instr, meets: bool) -> tuple[Instr, ...]:
 
 
 def _with_meets(instrs: list[Instr], accesses: list[_Access | None]) -> list[Instr]:
-    comes = _round_loops(instrs, accesses)  # to a label, from elsewhere
-    seen: _Seen = set()
+    bits = _Bits(accesses)
+    ways = _ways(instrs)
+    before = _accesses_before(instrs, accesses, ways, bits)
     out: list[Instr] = []
-    for instr, access in zip(instrs, accesses, strict=True):
-        if instr.op[0] == "label":
-            seen = seen | comes[instr.target]
-        elif instr.op[0] in ("bra", "brx"):
-            for target in instr.targets or (instr.target,):
-                comes[target] |= seen
-        elif _meets(instr):
-            seen = set()
-        elif access:
-            if any(_clash(each, access) for each in seen):
-                out.append(_MEET)
-                seen = set()
-            seen.add(access)
-        out.append(instr)
+    for way, seen in zip(ways, before, strict=True):
+        for n in range(way.first, way.end):
+            if access := accesses[n]:
+                if seen & bits.clash(access):
+                    out.append(_MEET)
+                    seen = 0
+                seen |= bits.of[access]
+            elif _meets(instrs[n]):
+                seen = 0
+            out.append(instrs[n])
     return out
 
 
-def _round_loops(instrs: list[Instr], accesses: list[_Access | None]) -> defaultdict[str, _Seen]:
-    """What a loop has done since its threads met last, at the label where it begins again."""
-    labels = {instr.target: index for index, instr in enumerate(instrs) if instr.op[0] == "label"}
-    found = defaultdict[str, _Seen](set)
-    for end, instr in enumerate(instrs):
-        first = labels.get(instr.target, end) if instr.op[0] == "bra" else end
-        for index in range(end - 1, first, -1):
-            if _meets(instrs[index]):
-                break
-            if access := accesses[index]:
-                found[instr.target].add(access)
-    return found
+def _accesses_before(
+    instrs: list[Instr], accesses: list[_Access | None], ways: list[_Way], bits: _Bits
+) -> list[int]:
+    """Of each block the accesses on some way to it since threads have met on that way."""
+    own, through = [], []  # what a block adds; whether what was before it counts behind it
+    for way in ways:
+        seen, keeps = 0, True
+        for n in range(way.first, way.end):
+            if access := accesses[n]:
+                seen |= bits.of[access]
+            elif _meets(instrs[n]):
+                seen, keeps = 0, False
+        own.append(seen)
+        through.append(keeps)
+    before = [0] * len(ways)
+    todo = list(range(len(ways)))
+    while todo:
+        n = todo.pop()
+        behind = own[n] | (before[n] if through[n] else 0)
+        for to in ways[n].to:
+            if behind & ~before[to]:
+                before[to] |= behind
+                todo.append(to)
+    return before
+
+
+class _Bits:
+    """Sets of accesses as bits of a number."""
+
+    def __init__(self, accesses: list[_Access | None]):
+        each = dict.fromkeys(access for access in accesses if access)
+        self.of = {access: 1 << n for n, access in enumerate(each)}
+        self.volatile = self._all(lambda access: access.volatile)
+        self.how = {
+            how: self._all(lambda access: access.how == how)  # noqa: B023
+            for how in ("ld", "st", "atom")
+        }
+        self.loads: dict[str, int] = {}  # that are not volatile, by place
+        for access in each:
+            if access.how == "ld" and not access.volatile:
+                self.loads[access.place] = self.of[access]
+
+    def _all(self, which: Callable[[_Access], bool]) -> int:
+        return sum(bit for access, bit in self.of.items() if which(access))
+
+    def clash(self, access: _Access) -> int:
+        """Those that may be of one place with this, in different threads. A word that is written
+        behind a load of what reads as the same address is a thread's own; if it is volatile, or
+        there are atomic operations, the program means others."""
+        loads, stores, atomics = (self.how[how] for how in ("ld", "st", "atom"))
+        if access.how == "ld":
+            return stores | atomics
+        if access.how == "atom":
+            return loads | stores
+        if access.volatile:
+            return loads | stores | atomics
+        return atomics | (self.volatile & stores) | (loads & ~self.loads.get(access.place, 0))
 
 
 # ---- where ways join ----------------------------------------------------------------------------
@@ -207,12 +247,5 @@ def _access(instr: Instr) -> _Access | None:
     if kind not in ("ld", "st", "atom", "red") or not shared:
         return None
     places = [str(operand) for operand in instr.args if isinstance(operand, Mem)]
-    return _Access(kind != "ld", volatile, places[0] if places else "")
-
-
-def _clash(first: _Access, second: _Access) -> bool:
-    """May they be of one place, in different threads? What is written and read at what reads as the
-    same address is a thread's own; if it is volatile the program means others."""
-    if first.volatile or second.volatile:
-        return first.writes or second.writes
-    return first.writes != second.writes and first.place != second.place
+    how = "atom" if kind == "red" else kind
+    return _Access(how, volatile, places[0] if places else "")
