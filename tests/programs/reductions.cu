@@ -42,20 +42,25 @@ static void check(const char *name, ncclDataType_t type, const World &world, ncc
     for (int i = 0; i < COUNT; i++)
         values[i] = value_of(step, world.rank, i);
     int *numbers = on_device(values);
-    ncclRedOp_t twice, ops[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclSum};
+    ncclRedOp_t twice, later, ops[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclSum, ncclSum};
     NCCL_CHECK(ncclRedOpCreatePreMulSum(&twice, &two, type, ncclScalarHostImmediate, comm));
+    T *factor = on_device<T>(1);  // which is two when the sum runs
+    NCCL_CHECK(ncclRedOpCreatePreMulSum(&later, factor, type, ncclScalarDevice, comm));
+    CUDA_CHECK(cudaMemcpy(factor, &two, sizeof two, cudaMemcpyHostToDevice));
     ops[4] = twice;
-    T *in = on_device<T>(COUNT), *out[5];
+    ops[5] = later;
+    T *in = on_device<T>(COUNT), *out[6];
     for (T *&each : out)
         each = on_device<T>(COUNT);
     float *back = on_device<float>(COUNT);
     fill<<<1, COUNT>>>(in, numbers);
     NCCL_CHECK(ncclGroupStart());
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         NCCL_CHECK(ncclAllReduce(in, out[i], COUNT, type, ops[i], comm, 0));
-    NCCL_CHECK(ncclRedOpDestroy(twice, comm));  // who uses it has been called
+    NCCL_CHECK(ncclRedOpDestroy(twice, comm));  // who uses them has been called
+    NCCL_CHECK(ncclRedOpDestroy(later, comm));
     NCCL_CHECK(ncclGroupEnd());
-    for (int k = 0; k < 5; k++) {
+    for (int k = 0; k < 6; k++) {
         read<<<1, COUNT>>>(out[k], back);
         std::vector<float> got = report(step, name, back, COUNT);
         for (int i = 0; i < COUNT; i++)

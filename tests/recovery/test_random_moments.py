@@ -81,6 +81,11 @@ def _read(pid: int, name: str) -> str:
         return ""
 
 
+def _is_stopped(pid: int) -> bool:
+    """By a signal; not traced, as while it is restored."""
+    return _read(pid, "stat").rpartition(")")[2].split()[:1] == ["T"]
+
+
 class Disaster:
     """What happens to one job, drawn from `seed`. `told`: all of it, for a failure's report.
     `on_disk`: when it is suspended it rests there, instead of in memory or in the store."""
@@ -91,16 +96,19 @@ class Disaster:
         self.chance = random.Random(seed)
         self.victims = Victims(job.rankfold, job.program)
         self.told: list[str] = []
-        self.suspended = False
+        self.suspended = self.stopped = False
         self.twice: dict[str, list[int]] = {}
 
     def over(self) -> bool:
         return str(self.job.status.get("phase")) in ("Succeeded", "Failed")
 
     def tend(self, seconds: float) -> None:
-        """Let time pass. There is a reconciler, and of no rank are there two for long."""
+        """Let time pass. There is a reconciler, and of no rank are there two for long. A rank that
+        was saved while we had stopped it comes back as it was: it is let go again."""
         until = time.monotonic() + seconds
         while True:
+            ranks = self.victims.found().get(RANK, ()) if self.stopped else ()
+            _signal([pid for pid in ranks if _is_stopped(pid)], signal.SIGCONT)
             if not self.rankfold.reconciler_pid():
                 self.rankfold.run("apply", "-f", str(self.job.specs.folder))
             copies = {r: pids for r, pids in self.victims.copies().items() if len(pids) > 1}
@@ -150,6 +158,7 @@ class Disaster:
         if how.startswith("kill"):
             _signal(pids, signal.SIGKILL)
             return
+        self.stopped |= kind in (RANK, EVERYTHING)
         _signal(pids, signal.SIGSTOP)
         try:
             time.sleep(self.chance.uniform(*STOPPED_S))

@@ -256,6 +256,7 @@ enum nccl_result {
 	NCCL_INVALID_USAGE = 5,
 };
 ncclResult_t comm_check(const void *comm);
+ncclResult_t comm_window(const void *comm, void *buff, size_t size, ncclWindow_t *win);
 ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank);
 ncclResult_t comm_split(const void *comm, int color, int key, ncclComm_t *out);
 ncclResult_t comm_finalize(const void *comm);

@@ -4,6 +4,7 @@
  * each call that fails leaves its reason for ncclGetLastError (nccl_error.c). Nothing here blocks
  * but reading an operator's scalar from device memory.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "nccl_parts.h"
@@ -43,6 +44,59 @@ ncclResult_t ncclMemFree(void *ptr)
 
 /* ---- reduction operators ---- */
 
+/* An operator whose factor lies in device memory: its value counts when a collective runs. */
+struct factor {
+	uint64_t number, address, bytes;
+	uint32_t dtype;
+	struct factor *next;
+};
+
+static struct factor *factors;
+
+static ncclResult_t factor_add(const struct factor *given)
+{
+	struct factor *f = malloc(sizeof *f);
+	if (!f)
+		return NCCL_SYSTEM_ERROR;
+	*f = *given;
+	lock(FACTOR_LOCK);
+	f->next = factors;
+	factors = f;
+	unlock(FACTOR_LOCK);
+	return NCCL_SUCCESS;
+}
+
+static bool factor_of(uint64_t number, struct factor *out, bool goes)
+{
+	lock(FACTOR_LOCK);
+	struct factor **at = &factors;
+	while (*at && (*at)->number != number)
+		at = &(*at)->next;
+	struct factor *f = *at;
+	if (f)
+		*out = *f;
+	if (f && goes) {
+		*at = f->next;
+		free(f);
+	}
+	unlock(FACTOR_LOCK);
+	return f;
+}
+
+/* The collective gets an operator of its own, with the value that its stream comes to: waits. */
+static ncclResult_t bring_factor(struct rf_collective *m, const struct factor *f,
+				 const struct comm *c, const void *stream)
+{
+	struct rf_redop own = {.redop = handle_number(), .comm = c->number, .dtype = f->dtype};
+	int error = memory_copy_1d(own.scalar, (const void *)f->address, f->bytes, BY_ADDRESS,
+				   stream, true);
+	if (error)
+		return nccl_error(error);
+	channel_post(&own.r, RF_OP_REDOP_CREATE, sizeof own, NULL, 0);
+	m->op = own.redop;
+	return NCCL_SUCCESS;
+}
+
 ncclResult_t redop_create(ncclRedOp_t *op, const void *scalar, ncclDataType_t type, int residence,
 			  const void *comm)
 {
@@ -52,14 +106,15 @@ ncclResult_t redop_create(ncclRedOp_t *op, const void *scalar, ncclDataType_t ty
 		return ended("ncclRedOpCreatePreMulSum", c, NCCL_INVALID_ARGUMENT);
 	struct rf_redop m = {.redop = number, .comm = c->number, .dtype = (uint32_t)type};
 	ncclResult_t error = nccl_error(channel_enter());
-	if (!error && residence == 0) /* in device memory: its value now */
-		error = nccl_error(
-			memory_copy_1d(m.scalar, scalar, bytes, BY_ADDRESS, NULL, false));
-	else if (!error)
-		memcpy(m.scalar, scalar, bytes);
+	if (!error && residence == 0) /* in device memory */
+		error = factor_add(
+			&(struct factor){number, (uint64_t)scalar, bytes, (uint32_t)type, NULL});
 	if (error)
 		return ended("ncclRedOpCreatePreMulSum", c, error);
-	channel_post(&m.r, RF_OP_REDOP_CREATE, sizeof m, NULL, 0);
+	if (residence != 0) {
+		memcpy(m.scalar, scalar, bytes);
+		channel_post(&m.r, RF_OP_REDOP_CREATE, sizeof m, NULL, 0);
+	}
 	*op = (ncclRedOp_t)number;
 	return NCCL_SUCCESS;
 }
@@ -69,6 +124,9 @@ ncclResult_t redop_destroy(ncclRedOp_t op, const void *comm)
 	const struct comm *c = comm_of(comm);
 	if (op < (int)RF_HANDLE_FIRST || !c || channel_open())
 		return ended("ncclRedOpDestroy", c, NCCL_INVALID_ARGUMENT);
+	struct factor gone;
+	if (factor_of((uint64_t)op, &gone, true))
+		return NCCL_SUCCESS;
 	return ended("ncclRedOpDestroy", c, group_destroy_redop((uint64_t)op));
 }
 
@@ -184,9 +242,17 @@ ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t 
 		error = refuse_captured(m.stream);
 	if (!error)
 		error = check(&m, c);
+	struct factor factor;
+	bool brought = !error && count && factor_of(m.op, &factor, false);
+	if (brought)
+		error = bring_factor(&m, &factor, c, stream);
+	brought &= !error;
 	if (!error && count) {
 		m.comm = c->number;
 		error = group_add(&m);
 	}
-	return group_call(call_name(kind), c, error);
+	error = group_call(call_name(kind), c, error);
+	if (brought)
+		(void)group_destroy_redop(m.op);
+	return error;
 }
