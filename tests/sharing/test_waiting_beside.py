@@ -27,10 +27,14 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("how", CASES)
-def test_a_kernel_that_waits_for_another_stream_goes_on(how: str, state: State) -> None:
+def test_a_kernel_that_waits_for_another_stream_goes_on(
+    how: str, workers: int, state: State
+) -> None:
+    """Also where the device's one worker is busy with it: a spare one does the other stream's."""
     command = [str(cuda.build(cuda.PROGRAMS / "waits_beside.cu")), str(STEPS), how]
-    with Fleet(state, 2, memory=128 * MiB, workers=2) as fleet:
+    with Fleet(state, 2, memory=128 * MiB, workers=workers) as fleet:
         expected = ended(fleet.start("wide", command, [0, 1]))
         folded = fleet.start("folded", command, [0, 0])
         assert ended(folded) == expected

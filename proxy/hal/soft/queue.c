@@ -6,6 +6,11 @@
  * queue; while a worker has a stream, submit and the worker meet only in its counters. submit
  * copies the work and returns; a worker that finds nothing to do sleeps on the condition variable,
  * or helps with what has taken long and whose blocks may run in any order.
+ *
+ * A kernel may wait for what another stream is to do, and all workers be busy with such. So where a
+ * stream has waited for long, and no worker has taken any meanwhile, a spare worker does. One spare
+ * worker looks for that, ten times a second while there is work; before it serves it has the next
+ * one look, as long as there may be more.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -20,6 +25,8 @@
 #define HELP_AFTER_NS 30000u   /* waking a helper costs a few thousand */
 #define WORKER_SPIN_NS 250000u /* a worker stays awake without work */
 #define LOOKS 8                /* before it lets go of a stream */
+#define SPARES_MAX 8u
+#define STARVED_NS 100000000u /* between two looks of a spare worker */
 
 /* A device of lower speed takes proportionally longer. */
 static void slow_down(const struct hal_device *device, uint64_t started_ns)
@@ -244,6 +251,23 @@ static void enqueue(struct hal_device *device, struct hal_stream *stream)
 	else
 		device->first = stream;
 	device->last = stream;
+	if (device->rests) {
+		device->rests = false;
+		pthread_cond_signal(&device->starved);
+	}
+}
+
+/* Under the lock, where one waits. */
+static struct hal_stream *dequeue(struct hal_device *device)
+{
+	struct hal_stream *stream = device->first;
+
+	atomic_fetch_add(&stream->servers, 1);
+	device->taken++;
+	device->first = stream->next;
+	if (!device->first)
+		device->last = NULL;
+	return stream;
 }
 
 /* The next stream with work; else a launch to help with; neither when the device closes. */
@@ -264,10 +288,7 @@ static struct hal_stream *take(struct hal_device *device, struct soft_share **sh
 		pthread_cond_wait(&device->wake, &device->lock);
 	stream = device->first;
 	if (stream) {
-		atomic_fetch_add(&stream->servers, 1);
-		device->first = stream->next;
-		if (!device->first)
-			device->last = NULL;
+		(void)dequeue(device);
 	} else if (device->share) {
 		*share = device->share;
 		device->share->helpers++;
@@ -411,25 +432,91 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
+/* One more; under the lock, or where nobody else can be. */
+static int start_worker(struct hal_device *device, void *(*how)(void *))
+{
+	struct soft_worker *worker = &device->workers[device->thread_count];
+
+	worker->device = device;
+	if (soft_scratch_open(&worker->scratch) != 0) {
+		soft_scratch_close(&worker->scratch);
+		worker->scratch.shared = NULL;
+		return SOFT_OUT_OF_MEMORY;
+	}
+	if (pthread_create(&worker->thread, NULL, how, worker) != 0) {
+		soft_scratch_close(&worker->scratch);
+		worker->scratch.shared = NULL;
+		return SOFT_OUT_OF_MEMORY;
+	}
+	worker->started = true;
+	device->thread_count++;
+	return 0;
+}
+
+/* Until a stream is left waiting, from one look to the next; NULL: the device closes. */
+static struct hal_stream *starving(struct hal_device *device)
+{
+	const struct hal_stream *seen = NULL;
+	uint64_t taken = 0;
+
+	while (!device->stopping) {
+		struct timespec until;
+
+		if (device->first && device->first == seen && device->taken == taken)
+			return dequeue(device);
+		if (!device->first && device->taken == taken) {
+			device->rests = true;
+			pthread_cond_wait(&device->starved, &device->lock);
+		}
+		seen = device->first;
+		taken = device->taken;
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += STARVED_NS;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		pthread_cond_timedwait(&device->starved, &device->lock, &until);
+	}
+	return NULL;
+}
+
+static void *spare_main(void *arg)
+{
+	struct soft_worker *worker = arg;
+	struct hal_device *device = worker->device;
+	struct hal_stream *stream;
+
+	pthread_setname_np(pthread_self(), "soft-spare");
+	if (soft_worker_signals(worker) != 0)
+		abort();
+	pthread_mutex_lock(&device->lock);
+	while ((stream = starving(device)) != NULL) {
+		if (device->thread_count < device->worker_count + SPARES_MAX)
+			(void)start_worker(device, spare_main); /* without it: when this is done */
+		pthread_cond_broadcast(&device->starved); /* one of those that rest looks */
+		pthread_mutex_unlock(&device->lock);
+		serve(worker, stream);
+		pthread_mutex_lock(&device->lock);
+	}
+	pthread_mutex_unlock(&device->lock);
+	return NULL;
+}
+
 static int start_workers(struct hal_device *device)
 {
 	uint32_t wanted = device->config.workers ? device->config.workers : 1;
+	int error = 0;
 
-	device->workers = calloc(wanted, sizeof *device->workers);
+	device->workers = calloc(wanted + SPARES_MAX, sizeof *device->workers);
 	if (!device->workers)
 		return SOFT_OUT_OF_MEMORY;
-	for (uint32_t i = 0; i < wanted; i++) {
-		struct soft_worker *worker = &device->workers[i];
-
-		worker->device = device;
-		if (soft_scratch_open(&worker->scratch) != 0)
-			return SOFT_OUT_OF_MEMORY;
-		device->worker_count++;
-		if (pthread_create(&worker->thread, NULL, worker_main, worker) != 0)
-			return SOFT_OUT_OF_MEMORY;
-		worker->started = true;
-	}
-	return 0;
+	device->worker_count = wanted;
+	for (uint32_t i = 0; i < wanted && !error; i++)
+		error = start_worker(device, worker_main);
+	pthread_mutex_lock(&device->lock);
+	if (!error)
+		error = start_worker(device, spare_main);
+	pthread_mutex_unlock(&device->lock);
+	return error;
 }
 
 int soft_device_open(const struct hal_config *config, struct hal_device **out)
@@ -446,6 +533,7 @@ int soft_device_open(const struct hal_config *config, struct hal_device **out)
 	pthread_mutex_init(&device->lock, NULL);
 	pthread_cond_init(&device->wake, NULL);
 	pthread_cond_init(&device->helped, NULL);
+	pthread_cond_init(&device->starved, NULL);
 	error = soft_fault_install();
 	if (!error)
 		error = soft_memory_open(device);
@@ -472,8 +560,9 @@ void soft_device_close(struct hal_device *device)
 	pthread_mutex_lock(&device->lock);
 	device->stopping = true;
 	pthread_cond_broadcast(&device->wake);
+	pthread_cond_broadcast(&device->starved);
 	pthread_mutex_unlock(&device->lock);
-	for (uint32_t i = 0; i < device->worker_count; i++) {
+	for (uint32_t i = 0; i < device->thread_count; i++) {
 		if (device->workers[i].started)
 			pthread_join(device->workers[i].thread, NULL);
 		free(device->workers[i].signal_stack);
@@ -483,6 +572,7 @@ void soft_device_close(struct hal_device *device)
 	soft_whole_close(&device->whole);
 	soft_memory_close(device);
 	pthread_cond_destroy(&device->helped);
+	pthread_cond_destroy(&device->starved);
 	pthread_cond_destroy(&device->wake);
 	pthread_mutex_destroy(&device->lock);
 	free(device);

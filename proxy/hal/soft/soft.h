@@ -180,6 +180,10 @@ struct hal_device {
 	bool stopping;
 	struct soft_whole whole;
 	uint32_t worker_count;
+	uint64_t taken;         /* streams by workers; under the lock, as the next two */
+	pthread_cond_t starved; /* for the spare worker that looks, while it `rests` */
+	bool rests;
+	_Atomic uint32_t thread_count; /* workers, and behind them spare ones */
 	struct soft_worker *workers;
 };
 

@@ -406,7 +406,7 @@ void soft_space_cancel(struct hal_space *space)
 	 * would get no further while signals keep coming. */
 	if (atomic_exchange(&space->cancel, true))
 		return;
-	for (uint32_t i = 0; i < device->worker_count; i++)
+	for (uint32_t i = 0; i < atomic_load(&device->thread_count); i++)
 		if (atomic_load(&device->workers[i].space) == space)
 			soft_signal_cancel(&device->workers[i]);
 }
