@@ -492,7 +492,7 @@ static void *spare_main(void *arg)
 	while ((stream = starving(device)) != NULL) {
 		if (device->thread_count < device->worker_count + SPARES_MAX)
 			(void)start_worker(device, spare_main); /* without it: when this is done */
-		pthread_cond_broadcast(&device->starved); /* one of those that rest looks */
+		pthread_cond_broadcast(&device->starved);       /* one of those that rest looks */
 		pthread_mutex_unlock(&device->lock);
 		serve(worker, stream);
 		pthread_mutex_lock(&device->lock);
