@@ -156,7 +156,7 @@ def _joins(instrs: list[Instr]) -> set[int]:
             index for index in range(ways[join].first, len(instrs))
             if instrs[index].op[0] != "label" or index + 1 == ways[join].end
         )  # fmt: skip
-        if not _meets(instrs[first]) and not meeting.isdisjoint(_between(ways, n, join)):
+        if not _meets(instrs[first]) and _leads_through(ways, n, join, meeting):
             joins.add(ways[join].first)
     return joins
 
@@ -221,16 +221,18 @@ def _post_dominators(ways: list[_Way]) -> list[int | None]:
     return [None if nearest.get(n, end) == end else nearest[n] for n in range(end)]
 
 
-def _between(ways: list[_Way], start: int, end: int) -> set[int]:
-    """Blocks on the way from one to another, without that."""
-    seen: set[int] = set()
-    todo = [each for each in ways[start].to if each != end]
+def _leads_through(ways: list[_Way], start: int, end: int, some: set[int]) -> bool:
+    """Is one of these blocks on a way from one to another, before that?"""
+    seen = {end}
+    todo = [start]
     while todo:
-        each = todo.pop()
-        if each not in seen:
-            seen.add(each)
-            todo += [to for to in ways[each].to if to != end]
-    return seen
+        for each in ways[todo.pop()].to:
+            if each in some and each != end:
+                return True
+            if each not in seen:
+                seen.add(each)
+                todo.append(each)
+    return False
 
 
 # ---- instructions -------------------------------------------------------------------------------
