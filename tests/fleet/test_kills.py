@@ -147,6 +147,6 @@ def test_the_compiler_in_mid_job(rankfold: Rankfold, state: State) -> None:
     out, err = job.communicate(timeout=100)
     assert job.returncode == 0, err
     lines = [line.split(" ", 1) for line in out.splitlines()]
-    assert len(lines) == 2 * 2 * 9 * 5  # ranks, steps, types, operations
+    assert len(lines) == 2 * 2 * 9 * 6  # ranks, steps, types, operations
     each = [[text for rank, text in lines if rank == f"[{r}]"] for r in range(2)]
     assert each[0] == each[1], "it checks its results itself; all ranks have the same"

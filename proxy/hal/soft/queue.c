@@ -467,10 +467,12 @@ static struct hal_stream *starving(struct hal_device *device)
 		if (!device->first && device->taken == taken) {
 			device->rests = true;
 			pthread_cond_wait(&device->starved, &device->lock);
+			seen = NULL; /* it has only just come */
+			continue;
 		}
 		seen = device->first;
 		taken = device->taken;
-		clock_gettime(CLOCK_REALTIME, &until);
+		clock_gettime(CLOCK_MONOTONIC, &until); /* the other one may jump */
 		until.tv_nsec += STARVED_NS;
 		until.tv_sec += until.tv_nsec / 1000000000;
 		until.tv_nsec %= 1000000000;
@@ -522,6 +524,7 @@ static int start_workers(struct hal_device *device)
 int soft_device_open(const struct hal_config *config, struct hal_device **out)
 {
 	struct hal_device *device = calloc(1, sizeof *device);
+	pthread_condattr_t steady;
 	int error;
 
 	if (!device)
@@ -533,7 +536,10 @@ int soft_device_open(const struct hal_config *config, struct hal_device **out)
 	pthread_mutex_init(&device->lock, NULL);
 	pthread_cond_init(&device->wake, NULL);
 	pthread_cond_init(&device->helped, NULL);
-	pthread_cond_init(&device->starved, NULL);
+	pthread_condattr_init(&steady);
+	pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+	pthread_cond_init(&device->starved, &steady);
+	pthread_condattr_destroy(&steady);
 	error = soft_fault_install();
 	if (!error)
 		error = soft_memory_open(device);
