@@ -1,11 +1,13 @@
 """The blocks of a kernel's instructions, the ways between them, and which dominate which.
 
-Dominators: Cooper, Harvey, Kennedy, "A Simple, Fast Dominance Algorithm" (2001).
+(Cooper, Harvey, Kennedy, "A Simple, Fast Dominance Algorithm", 2001.)
 """
 
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,60 +45,25 @@ class Block:
 
 
 class Blocks:
-    """Those that can be reached, in an order in which a block stands behind all that dominate it.
-    Raises KeyError for a branch to nowhere."""
+    """`all`: the blocks in the order of the instructions. `order`: numbers of those that can be
+    reached, each behind all that dominate it; all else is told of these only. Raises KeyError for a
+    branch to nowhere."""
 
     def __init__(self, instrs: list[Instr]):
-        self._all = _split(instrs)
-        self.order = self._depth_first()
+        self.all = _split(instrs)
+        self.order, above = dominators(0, [block.after for block in self.all])
         self.place = {number: at for at, number in enumerate(self.order)}
-        for block in self._all:
+        for block in self.all:
+            block.above = above.get(block.number, -1)
             block.ways = [way for way in block.ways if way.source in self.place]
-        self._dominators()
 
     def __getitem__(self, number: int) -> Block:
-        return self._all[number]
-
-    def _depth_first(self) -> list[int]:
-        """Numbers of the blocks in reverse postorder."""
-        done, seen = list[int](), {0}
-        stack = [(0, iter(self._all[0].after))]
-        while stack:
-            number, rest = stack[-1]
-            following = next((n for n in rest if n not in seen), None)
-            if following is None:
-                done.append(number)
-                stack.pop()
-            else:
-                seen.add(following)
-                stack.append((following, iter(self._all[following].after)))
-        return done[::-1]
-
-    def _dominators(self) -> None:
-        self._all[0].above = 0
-        changed = True
-        while changed:
-            changed = False
-            for number in self.order[1:]:
-                block, above = self._all[number], -1
-                for way in block.ways:
-                    if self._all[way.source].above >= 0:
-                        above = way.source if above < 0 else self._common(above, way.source)
-                changed |= above != block.above
-                block.above = above
-
-    def _common(self, a: int, b: int) -> int:
-        while a != b:
-            if self.place[a] > self.place[b]:
-                a = self._all[a].above
-            else:
-                b = self._all[b].above
-        return a
+        return self.all[number]
 
     def dominates(self, upper: int, lower: int) -> bool:
         """Do all ways to the lower one lead through the upper one? (Each dominates itself.)"""
         while self.place[lower] > self.place[upper]:
-            lower = self._all[lower].above
+            lower = self.all[lower].above
         return lower == upper
 
     def joins(self, where: set[int]) -> set[int]:
@@ -117,24 +84,82 @@ class Blocks:
         """Of each block: those that some ways lead to through it, and not all."""
         found: dict[int, set[int]] = {number: set() for number in self.order}
         for number in self.order:
-            block = self._all[number]
+            block = self.all[number]
             for way in block.ways if len(block.ways) > 1 else ():
                 runner = way.source
                 while runner != block.above:
                     found[runner].add(number)
-                    runner = self._all[runner].above
+                    runner = self.all[runner].above
         return found
 
     def loop(self, head: int) -> set[int]:
         """The blocks of the loops that begin at a block: from there to the ways back to it."""
         found = {head}
-        todo = [w.source for w in self._all[head].ways if self.dominates(head, w.source)]
+        todo = [w.source for w in self.all[head].ways if self.dominates(head, w.source)]
         while todo:
             number = todo.pop()
             if number not in found:
                 found.add(number)
-                todo += [way.source for way in self._all[number].ways]
+                todo += [way.source for way in self.all[number].ways]
         return found
+
+
+def dominators(root: int, after: Sequence[Sequence[int]]) -> tuple[list[int], dict[int, int]]:
+    """The nodes of a graph that can be reached from `root`, in reverse postorder, and of each the
+    nearest that all ways from there to it lead through (the root's: itself). `after[n]`: where node
+    n leads."""
+    order = _depth_first(root, after)
+    place = {node: at for at, node in enumerate(order)}
+    before = defaultdict[int, list[int]](list)
+    for node in order:
+        for other in after[node]:
+            before[other].append(node)
+    above = {root: root}
+
+    def common(a: int, b: int) -> int:
+        while a != b:
+            if place[a] > place[b]:
+                a = above[a]
+            else:
+                b = above[b]
+        return a
+
+    changed = True
+    while changed:
+        changed = False
+        for node in order[1:]:
+            found = functools.reduce(common, (each for each in before[node] if each in above))
+            changed |= above.get(node) != found
+            above[node] = found
+    return order, above
+
+
+def post_dominators(after: Sequence[Sequence[int]]) -> list[int]:
+    """Of each node of a graph the nearest other one that all ways from it to an end (a node that
+    leads nowhere) lead through; -1 if there is none. `after[n]`: where node n leads."""
+    end = len(after)  # behind all ends
+    before: list[list[int]] = [[] for _ in range(end + 1)]
+    for node, following in enumerate(after):
+        for other in following or (end,):
+            before[other].append(node)
+    _, behind = dominators(end, before)
+    return [-1 if behind.get(node, end) == end else behind[node] for node in range(end)]
+
+
+def _depth_first(root: int, after: Sequence[Sequence[int]]) -> list[int]:
+    """The nodes that can be reached, in reverse postorder."""
+    done, seen = list[int](), {root}
+    stack = [(root, iter(after[root]))]
+    while stack:
+        node, rest = stack[-1]
+        following = next((each for each in rest if each not in seen), None)
+        if following is None:
+            done.append(node)
+            stack.pop()
+        else:
+            seen.add(following)
+            stack.append((following, iter(after[following])))
+    return done[::-1]
 
 
 def _split(instrs: list[Instr]) -> list[Block]:

@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 
 from rankfold.paths import REPOSITORY
 from support.command import Rankfold
+from support.leaks import State
 
 BUILD = REPOSITORY / "build/guests"
 
@@ -119,6 +120,22 @@ def run(
         results.failed[name] = f"did not finish: {(out + err)[-1000:]}"
     results.seconds = time.monotonic() - since
     return results
+
+
+def printed(state: State, folder: Path, timeout_s: float = 900.0) -> str:
+    """What `computed.py` of a folder prints in a job of one rank, with what the folder's
+    `requirements.txt` installs. HOME, where a guest may keep its kernels, is the state's."""
+    python = environment(folder / "requirements.txt") / "bin/python"
+    rankfold = Rankfold(state, job_environment(HOME=str(state.folder), PYTHONPATH=""))
+    run = ["run", "--world-size", "1", "--", str(python), str(folder / "computed.py")]
+    process = rankfold.start(*run)
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    finally:
+        process.kill()
+        rankfold.end()
+    assert process.returncode == 0, err
+    return out
 
 
 def job_environment(**settings: str) -> dict[str, str]:

@@ -13,8 +13,10 @@ as well when such a loop is taken for a part of its segment.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
+from rankfold.proxy.ptx.blocks import post_dominators
 from rankfold.proxy.ptx.model import TYPE_BYTES, Float, Instr, Int, Mem, Operand, Reg, Special, Sym
 
 from .flow import Block, Cut, Graph
@@ -32,7 +34,6 @@ class _Analysis:
         self.graph, self.lockstep, self.widened = graph, lockstep, widened
         self.slopes: Slopes = {}
         self.parted: dict[int, list[str]] = {}
-        self.behind: list[int] = []
         self.index = {name: i for i, name in enumerate([*graph.flat.registers, "%cc"])}
         for name, index in self.index.items():  # a register that nobody wrote is 0
             if graph.blocks[0].live_in >> index & 1:
@@ -139,7 +140,7 @@ class _Analysis:
         """Threads leave `block` on several ways. What is written before all of them come together
         again, and is alive there or where some ways meet earlier, differs between threads."""
         blocks = self.graph.blocks
-        together = self.together(block.number)
+        together = self.together[block.number]
         ways = [self.reachable(number, {block.number, together}) for number in block.goto]
         meet = set.intersection(*ways) | ({together} if together >= 0 else set())
         live, written = 0, 0
@@ -162,29 +163,10 @@ class _Analysis:
         block = self.graph.blocks[number]
         return () if self.graph.ends_segment(block, self.lockstep) else block.goto
 
-    def together(self, number: int) -> int:
-        """The first block that every way from this one leads through, or -1."""
-        if not self.behind:
-            self.behind = self.postdominators()
-        others = self.behind[number] & ~(1 << number)
-        candidates = [n for n in range(len(self.behind)) if others >> n & 1]
-        return max(candidates, key=lambda n: self.behind[n].bit_count(), default=-1)
-
-    def postdominators(self) -> list[int]:
-        """For each block a mask of those that all ways to the segment's ends lead through."""
-        count = len(self.graph.blocks)
-        found = [(1 << count) - 1] * count
-        changed = True
-        while changed:
-            changed = False
-            for number in reversed(range(count)):
-                following = self.following(number)
-                common = (1 << count) - 1 if following else 0
-                for other in following:
-                    common &= found[other]
-                changed |= found[number] != common | 1 << number
-                found[number] = common | 1 << number
-        return found
+    @functools.cached_property
+    def together(self) -> list[int]:
+        """Of each block the first one that every way from it leads through, or -1."""
+        return post_dominators([self.following(n) for n in range(len(self.graph.blocks))])
 
 
 def _sum(a: int | None, b: int | None, sign: int) -> int | None:

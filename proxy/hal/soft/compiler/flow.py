@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -134,7 +135,9 @@ Worth = Callable[[Graph, Cut], bool]
 def build(module: Module, kernel: Function, worth: Worth) -> Graph:
     """`worth` says of a loop, by the cut at its head, whether its threads shall regroup."""
     flat = flatten(module, kernel)
-    instrs = in_step(_yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs))))
+    instrs = _yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs)))
+    with contextlib.suppress(KeyError):  # of a branch to nowhere, which _graph() refuses
+        instrs = in_step(instrs)
     loops = _small_loops(instrs)
     graph = _graph(flat, regroup(instrs, loops), kernel.name)
     kept = {

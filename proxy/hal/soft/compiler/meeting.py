@@ -11,10 +11,10 @@ be a round of a loop ahead. (CUDA C++ Programming Guide, "Independent Thread Sch
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rankfold.proxy.ptx.blocks import Block, Blocks, post_dominators
 from rankfold.proxy.ptx.model import Instr, Mem
 
 from .instructions import is_cut
@@ -22,7 +22,6 @@ from .instructions import is_cut
 MEETS_MAX = 256  # in a kernel: of those that have more only volatile memory counts
 _MEET = Instr(("meet",))
 _ELSEWHERE = frozenset(("global", "const", "param", "local"))  # not in shared memory
-_ENDS = frozenset(("bra", "brx", "ret", "exit", "trap"))  # of a basic block
 _ALONE = frozenset(("yield", "activemask"))  # cuts at which nobody waits for others
 
 
@@ -33,7 +32,7 @@ class _Access(NamedTuple):
 
 
 def in_step(instrs: list[Instr]) -> list[Instr]:
-    """With `meet` wherever it is needed."""
+    """With `meet` wherever it is needed. Raises KeyError for a branch to nowhere."""
     accesses = [_access(instr) for instr in instrs]
     if not any(access and access.how != "ld" for access in accesses):
         return instrs
@@ -53,45 +52,42 @@ def _behind(instr: Instr, meets: bool) -> tuple[Instr, ...]:
 
 def _with_meets(instrs: list[Instr], accesses: list[_Access | None]) -> list[Instr]:
     bits = _Bits(accesses)
-    ways = _ways(instrs)
-    before = _accesses_before(instrs, accesses, ways, bits)
+    blocks = Blocks(instrs).all
     out: list[Instr] = []
-    for way, seen in zip(ways, before, strict=True):
-        for n in range(way.first, way.end):
+    for block, seen in zip(blocks, _accesses_before(blocks, accesses, bits), strict=True):
+        for n, instr in enumerate(block.instrs, block.first):
             if access := accesses[n]:
                 if seen & bits.clash(access):
                     out.append(_MEET)
                     seen = 0
                 seen |= bits.of[access]
-            elif _meets(instrs[n]):
+            elif _meets(instr):
                 seen = 0
-            out.append(instrs[n])
+            out.append(instr)
     return out
 
 
-def _accesses_before(
-    instrs: list[Instr], accesses: list[_Access | None], ways: list[_Way], bits: _Bits
-) -> list[int]:
+def _accesses_before(blocks: list[Block], accesses: list[_Access | None], bits: _Bits) -> list[int]:
     """Of each block the accesses on some way to it since threads have met on that way."""
     own, through = [], []  # what a block adds; whether what was before it counts behind it
-    for way in ways:
+    for block in blocks:
         seen, keeps = 0, True
-        for n in range(way.first, way.end):
+        for n, instr in enumerate(block.instrs, block.first):
             if access := accesses[n]:
                 seen |= bits.of[access]
-            elif _meets(instrs[n]):
+            elif _meets(instr):
                 seen, keeps = 0, False
         own.append(seen)
         through.append(keeps)
-    before = [0] * len(ways)
-    todo = list(range(len(ways)))
+    before = [0] * len(blocks)
+    todo = list(range(len(blocks)))
     while todo:
         n = todo.pop()
         behind = own[n] | (before[n] if through[n] else 0)
-        for to in ways[n].to:
-            if behind & ~before[to]:
-                before[to] |= behind
-                todo.append(to)
+        for following in blocks[n].after:
+            if behind & ~before[following]:
+                before[following] |= behind
+                todo.append(following)
     return before
 
 
@@ -131,102 +127,33 @@ class _Bits:
 # ---- where ways join ----------------------------------------------------------------------------
 
 
-class _Way(NamedTuple):
-    """A basic block: instructions [first, end), and where it goes on."""
-
-    first: int
-    end: int
-    to: tuple[int, ...]
-
-
 def _joins(instrs: list[Instr]) -> set[int]:
     """Instructions at which branches join that part threads some of which meet on their way; but
     for those at which threads meet already."""
     if _MEET not in instrs:
         return set()
-    ways = _ways(instrs)
-    meeting = {n for n, way in enumerate(ways) if _MEET in instrs[way.first : way.end]}
-    behind = _post_dominators(ways)
+    blocks = Blocks(instrs).all
+    meeting = {block.number for block in blocks if _MEET in block.instrs}
+    behind = post_dominators([block.after for block in blocks])
     joins = set()
-    for n, way in enumerate(ways):
-        join = behind[n]
-        if len(way.to) < 2 or join is None:
+    for block in blocks:
+        if len(block.after) < 2 or behind[block.number] < 0:
             continue
-        first = next(
-            index for index in range(ways[join].first, len(instrs))
-            if instrs[index].op[0] != "label" or index + 1 == ways[join].end
-        )  # fmt: skip
-        if not _meets(instrs[first]) and _leads_through(ways, n, join, meeting):
-            joins.add(ways[join].first)
+        join = blocks[behind[block.number]]
+        labels = 1 if join.instrs[0].op[0] == "label" and len(join.instrs) > 1 else 0
+        if not _meets(join.instrs[labels]) and _leads_through(
+            blocks, block.number, join.number, meeting
+        ):
+            joins.add(join.first)
     return joins
 
 
-def _ways(instrs: list[Instr]) -> list[_Way]:
-    starts = [0]
-    for n, instr in enumerate(instrs):
-        if instr.op[0] == "label" and n != starts[-1]:
-            starts.append(n)
-        elif instr.op[0] in _ENDS and n + 1 < len(instrs) and n + 1 != starts[-1]:
-            starts.append(n + 1)
-    ends = [*starts[1:], len(instrs)]
-    labels = {instrs[first].target: n for n, first in enumerate(starts)
-              if instrs[first].op[0] == "label"}  # fmt: skip
-    ways = []
-    for n, (first, end) in enumerate(zip(starts, ends, strict=True)):
-        last = instrs[end - 1]
-        to: tuple[int, ...] = ()
-        if last.op[0] in ("bra", "brx"):
-            to = tuple(labels[each] for each in last.targets or (last.target,) if each in labels)
-        if last.op[0] not in _ENDS or (last.op[0] == "bra" and last.pred):
-            to += (n + 1,) if n + 1 < len(starts) else ()
-        ways.append(_Way(first, end, tuple(dict.fromkeys(to))))
-    return ways
-
-
-def _post_dominators(ways: list[_Way]) -> list[int | None]:
-    """Of each block the first that all ways from it to the end lead through; None: there is none.
-    (Cooper, Harvey, Kennedy, "A Simple, Fast Dominance Algorithm", on the reversed graph.)"""
-    end = len(ways)  # behind every last one
-    to = [way.to or (end,) for way in ways]
-    comes = defaultdict[int, list[int]](list)
-    for n, each in enumerate(to):
-        for other in each:
-            comes[other].append(n)
-    order, seen, todo = list[int](), {end}, [(end, iter(comes[end]))]
-    while todo:
-        node, left = todo[-1]
-        found = next((each for each in left if each not in seen), None)
-        if found is None:
-            order.append(node)
-            todo.pop()
-        else:
-            seen.add(found)
-            todo.append((found, iter(comes[found])))
-    place = {node: n for n, node in enumerate(order)}
-    nearest = {end: end}
-    changed = True
-    while changed:
-        changed = False
-        for node in reversed(order[:-1]):
-            known = [each for each in to[node] if each in nearest]
-            common = known[0]
-            for other in known[1:]:
-                while common != other:
-                    if place[common] < place[other]:
-                        common = nearest[common]
-                    else:
-                        other = nearest[other]
-            if nearest.get(node) != common:
-                nearest[node], changed = common, True
-    return [None if nearest.get(n, end) == end else nearest[n] for n in range(end)]
-
-
-def _leads_through(ways: list[_Way], start: int, end: int, some: set[int]) -> bool:
+def _leads_through(blocks: list[Block], start: int, end: int, some: set[int]) -> bool:
     """Is one of these blocks on a way from one to another, before that?"""
     seen = {end}
     todo = [start]
     while todo:
-        for each in ways[todo.pop()].to:
+        for each in blocks[todo.pop()].after:
             if each in some and each != end:
                 return True
             if each not in seen:
