@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from rankfold import messages
@@ -64,6 +65,7 @@ class Job:
     exited: set[int] = field(default_factory=set)
     attached: dict[int, RankStatus] = field(default_factory=dict)  # as it came here
     last: dict[int, RankStatus] = field(default_factory=dict)
+    moved_at: dict[int, float] = field(default_factory=dict)  # that work of it was seen to get on
     cut_at: float | None = None
     released_at: float | None = None
     saved_bytes: int = 0
@@ -76,6 +78,12 @@ class Job:
     @property
     def local(self) -> list[int]:
         return [r for r, d in enumerate(self.placement.rank_device) if d == self.device]
+
+    def remember(self, rank: int, status: RankStatus) -> None:
+        before = self.last.get(rank)
+        if before is None or before.moves != status.moves:
+            self.moved_at[rank] = time.monotonic()
+        self.last[rank] = status
 
     def describe_rank(self, rank: int) -> Message:
         """As `status` reports it: counters since the job began, and `_here` since the rank came."""
@@ -94,6 +102,8 @@ class Job:
         if now:
             result["resident"], result["used"] = now.resident, now.used
             result["shared"] = now.shared
+            result["at"] = now.at
+            result["quiet_s"] = time.monotonic() - self.moved_at[rank]
             if now.error:
                 result["error"] = {"code": now.error, "text": now.error_text}
         return result

@@ -17,6 +17,7 @@ import cffi
 
 from rankfold import paths
 
+RANK_AT = ("host", "device", "turn", "others")  # enum proxy_rank_at
 JOB_STATES = {1: "running", 2: "stopping", 3: "cut", 4: "saved", 5: "failed"}
 EVENT_MODULE, EVENT_FUNCTION, EVENT_JOB, EVENT_SAVED, EVENT_RACE, EVENT_ALARM = 1, 2, 3, 4, 5, 6
 EVENT_LOST = 7
@@ -74,6 +75,8 @@ class RankStatus:
     copies: int = 0
     unforeseen: int = 0
     prepared: int = 0
+    at: str = ""
+    moves: int = 0
 
 
 class Native:
@@ -263,7 +266,7 @@ class Native:
         return RankStatus(
             bool(s.exited), bool(s.resident), s.error, text, s.used_bytes, s.kernels,
             s.collectives, s.records, s.switches, s.reads, s.squashed, s.shared_bytes,
-            s.spared_bytes, s.copies, s.unforeseen, s.prepared,
+            s.spared_bytes, s.copies, s.unforeseen, s.prepared, RANK_AT[s.at], s.moves,
         )  # fmt: skip
 
     def dump(self) -> str:

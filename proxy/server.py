@@ -496,7 +496,7 @@ class Proxy:
     def _remember(self, job: Job) -> None:
         for rank in job.local:
             if job.opened and (status := self.native.rank_status(job.id, rank)):
-                job.last[rank] = status
+                job.remember(rank, status)
 
     def _describe(self, job: Job) -> Message:
         self._remember(job)

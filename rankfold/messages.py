@@ -44,6 +44,10 @@ requested), "cut" (consistent cut: nothing in flight), "saved", "failed" (its re
 RankState = Literal["waiting", "attached", "exited"]
 """Of a rank on a device: "waiting" (its launcher has no channel yet), "attached", "exited"."""
 
+RankAt = Literal["", "host", "device", "turn", "others"]
+"""What a rank gets on by next: its program on the host; work of its own that the device has; its
+turn on the device, or the end of other work; what other ranks call. Empty: an older proxy."""
+
 
 # ---- what every message has ------------------------------------------------------------------
 
@@ -124,7 +128,7 @@ class RankFault(Struct, frozen=True):
 
 class RankTold(Struct, frozen=True):
     """A rank on a device. Counters are since the rank began, ``*_here`` since it came here. Of what
-    is shared: ProxyStatus."""
+    is shared: ProxyStatus. `quiet_s`: for how long no work of it was seen to begin or end."""
 
     rank: Rank
     state: RankState
@@ -150,6 +154,8 @@ class RankTold(Struct, frozen=True):
     unforeseen_here: Size = 0
     prepared: Size = 0
     prepared_here: Size = 0
+    at: RankAt = ""
+    quiet_s: float = 0.0
 
 
 class RankGone(RankTold, frozen=True, kw_only=True):
@@ -364,12 +370,14 @@ class LauncherHello(Struct, frozen=True):
 
 class LauncherStatus(Struct, frozen=True):
     """`channel`: the rank's program has made one. `epoch`: last claimed, 0: never. `state`:
-    "frozen": all of the rank's processes stand still; "empty": there is no rank."""
+    "frozen": all of the rank's processes stand still; "empty": there is no rank. `stopped`: names
+    of those that a signal has stopped."""
 
     state: Literal["running", "frozen", "empty", "exited"]
     channel: bool
     epoch: Number
     exit_status: int | None
+    stopped: list[str] = []
 
 
 class OfRank(Operation, frozen=True, kw_only=True):

@@ -525,6 +525,7 @@ class Daemon:
                 "reason": record.ending.reason if record.ending else "",
                 "stalled": record.error if record.error_permanent else "",
                 "silent": [c.message for c in conditions if c.reason == "DoesNotAnswer"],
+                "standing": [c.message for c in conditions if c.type == "Waiting"],
                 "waiting": [c.message for c in conditions if c.type in WAITING],
                 "exits": list(record.exits),
                 "races": list(record.races),

@@ -183,9 +183,10 @@ def _job(told: JobTold) -> JobOnDevice:
 
 def _rank(told: RankTold) -> RankOnDevice:
     counters = msgspec.structs.asdict(told)
-    for name in ("rank", "state", "error"):
+    for name in ("rank", "state", "error", "at", "quiet_s"):
         del counters[name]
-    return RankOnDevice(told.rank, told.state, counters, _error_text(told.error))
+    error = _error_text(told.error)
+    return RankOnDevice(told.rank, told.state, counters, error, told.at, told.quiet_s)
 
 
 def _error_text(error: RankFault | None) -> str:
@@ -204,7 +205,7 @@ def see_rank(
             if status.state != "exited":
                 return SeenRank(
                     job, rank, status.state, hello.pid, status.channel,
-                    incarnation=hello.incarnation,
+                    incarnation=hello.incarnation, stopped=tuple(status.stopped),
                 )  # fmt: skip
     elif answer is not None:
         silent_since = _silent_since(answer, noted)

@@ -15,6 +15,8 @@ class RankOnDevice:
     state: str
     counters: Json = field(default_factory=dict)
     error: str = ""
+    at: str = ""  # what it gets on by next (messages.py, RankAt)
+    quiet_s: float = 0.0  # for so long no work of it has begun or ended
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class SeenRank:
     error: str = ""
     silent_since: float | None = None
     incarnation: int = 1
+    stopped: tuple[str, ...] = ()  # names of its processes that a signal has stopped
 
 
 @dataclass(frozen=True)

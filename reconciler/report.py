@@ -36,7 +36,8 @@ FORMAT_VERSION = 1
 RESTING = ("started", "detached", "vacating", "stored", "restoring")  # steps on no device
 TOLD_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
 TOLD_FIRST = (  # in the table of jobs
-    "Stalled", "Orphaned", "Progressing", "Degraded", "SourceUnreachable", "Drifted", "Ready",
+    "Stalled", "Orphaned", "Waiting", "Progressing", "Degraded", "SourceUnreachable", "Drifted",
+    "Ready",
 )  # fmt: skip
 
 
@@ -223,6 +224,8 @@ def rank_status(snap: Snapshot, record: Record, rank: int) -> Json:
         if counted.rank == rank:
             found["counters"] = dict(counted.counters)
             found["onDevice"] = counted.state
+            if counted.at:
+                found["at"], found["quietSeconds"] = counted.at, round(counted.quiet_s)
             if counted.error:
                 found["error"] = counted.error
     return found

@@ -60,6 +60,7 @@ from rankfold.service import Request
 log = area(__file__)
 
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
+LOOK_AGAIN_S = 1.0  # for processes that a signal has stopped
 
 
 class Launcher:
@@ -74,6 +75,7 @@ class Launcher:
         self.epoch = 0
         self.device = ""
         self.exit_status: int | None = None
+        self._look_again, self._seen_stopped = 0.0, list[str]()
         self._claimed: set[Channel] = set()
         self._waiting: list[Request[messages.Claim]] = []
         self._image = self._make_image()
@@ -328,7 +330,14 @@ class Launcher:
             "channel": self.door.channel is not None,
             "epoch": self.epoch,
             "exit_status": self.exit_status,
+            "stopped": self._stopped() if self.started and not self.rest.frozen else [],
         }
+
+    def _stopped(self) -> list[str]:
+        """As seen a moment ago: many ask, and it may mean to read all of /proc."""
+        if (now := time.monotonic()) >= self._look_again:
+            self._look_again, self._seen_stopped = now + LOOK_AGAIN_S, process.stopped()
+        return self._seen_stopped
 
     def _state(self) -> str:
         if self.exit_status is not None:

@@ -228,6 +228,18 @@ def living() -> set[int]:
     return found
 
 
+def stopped() -> list[str]:
+    """The names of those below this process that a signal has stopped, or that a debugger holds."""
+    found = []
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError, ValueError):
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+            name, _, words = stat.partition(b"(")[2].rpartition(b")")
+            if words.split()[0] in (b"T", b"t"):
+                found.append(name.decode(errors="replace"))
+    return found
+
+
 def has_children() -> bool:
     """Whether any child is left, dead or alive."""
     try:

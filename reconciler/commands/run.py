@@ -140,9 +140,13 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
                 stalled = True  # that is why, and not who cancels it
                 reconciler.ask("override", name=job.name, fields={"cancelled": True}, force=True)
             why = "; ".join([*now["waiting"], *map(": ".join, fleet["devices_failing"].items())])
-            if now["step"] == "new" and why != told and time.monotonic() - since > QUIET_S:
+            if now["step"] != "new":
+                why = "; ".join(now["standing"])
+            elif time.monotonic() - since <= QUIET_S:
+                why = told
+            if why and why != told:
                 say(f"rankfold: {why}")
-                told = why
+            told = why
             time.sleep(POLL_S / 2)
         except KeyboardInterrupt:
             interrupted += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from rankfold.reconciler import sharing
+from rankfold.reconciler import waiting as waits
 from rankfold.reconciler.desired import Job
 from rankfold.reconciler.observed import Observed
 from rankfold.reconciler.plan.index import Index
@@ -42,6 +43,8 @@ def conditions(
         found += _unsaved(index, job, record)
     if costs := sharing.too_much(record, index.observed):
         found.append(costs)
+    if wait := waits.waiting(record, index.observed, index.ranks(name)):
+        found.append(wait)
     if record.step != "ended":
         found += _by_hand_or_file(job)
     return tuple(found)

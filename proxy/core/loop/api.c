@@ -463,6 +463,33 @@ int proxy_job_status(struct proxy *p, uint64_t job, struct proxy_job_status *sta
 	return a.result;
 }
 
+static uint32_t joining(const struct rank *r)
+{
+	uint32_t count = 0;
+	for (const struct ask *a = r->proxy->asks; a; a = a->next)
+		count += a->rank == r && table_get(&r->objects, a->object, OBJ_COMM);
+	return count;
+}
+
+static enum proxy_rank_at stands_at(const struct rank *r)
+{
+	enum coll_lack lack = coll_lacks(r->job->coll, r->rank);
+	if (lack == COLL_LACKS_LOCAL || lack == COLL_LACKS_OTHERS || joining(r))
+		return PROXY_AT_OTHERS;
+	bool host = !r->queue.items;
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		const struct item *head = r->queue.streams[n]->head;
+		if (!head || !head->submitted)
+			continue;
+		if (head->kind == ITEM_COLLECTIVE && lack != COLL_LACKS_NOBODY)
+			return PROXY_AT_OTHERS; /* a send or a receive */
+		host |= head->kind == ITEM_HOST;
+	}
+	if (r->memory.inflight)
+		return PROXY_AT_DEVICE;
+	return host ? PROXY_AT_HOST : PROXY_AT_TURN;
+}
+
 static void run_rank_status(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
@@ -476,6 +503,8 @@ static void run_rank_status(struct proxy *p, void *arg)
 		.exited = r->end.exited,
 		.resident = memory_resident(&r->memory),
 		.error = (uint32_t)r->async_error,
+		.at = stands_at(r),
+		.moves = r->queue.moves,
 		.used_bytes = (r->memory.live_count - r->memory.missing) * RF_CHUNK_BYTES,
 		.kernels = r->counters.kernels,
 		.collectives = r->counters.collectives,
@@ -498,14 +527,6 @@ int proxy_rank_status(struct proxy *p, uint64_t job, uint32_t rank,
 	struct arguments a = {.job = job, .rank = rank, .out = status, .result = -1};
 	in_loop(p, run_rank_status, &a);
 	return a.result;
-}
-
-static uint32_t joining(const struct rank *r)
-{
-	uint32_t count = 0;
-	for (const struct ask *a = r->proxy->asks; a; a = a->next)
-		count += a->rank == r && table_get(&r->objects, a->object, OBJ_COMM);
-	return count;
 }
 
 static void run_dump(struct proxy *p, void *arg)
