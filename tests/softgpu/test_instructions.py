@@ -531,6 +531,25 @@ def test_approximate_functions_at_the_edges(kernels: Loader, space: Space) -> No
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("how", ["approx", "approx.ftz"])
+def test_fast_division_by_what_is_huge(kernels: Loader, space: Space, how: str) -> None:
+    """By more than 2^126 it gives nothing, as the reciprocal is none; NaN of an infinity."""
+    huge = np.float32(2.0**126)
+    b = np.array([huge, np.nextafter(huge, np.inf), -2 * huge, 3.4e38, np.inf, np.nan], np.float32)
+    a = np.array([1, -1, 3.4e38, 0, np.inf, -np.inf, np.nan], np.float32)
+    a, b = (each.ravel() for each in np.meshgrid(a, b))
+    too_large = (np.abs(b) > huge) & np.isfinite(b)
+    with np.errstate(invalid="ignore"):
+        wanted = np.where(too_large, a * np.copysign(np.float32(0), b), a / b)
+    if how == "approx.ftz":
+        wanted[np.abs(wanted) < np.finfo(np.float32).smallest_normal] *= 0
+    case = Case(f"div.{how}.f32 {{d}}, {{a}}, {{b}};", "f32", ("f32", "f32"))
+    (got,) = run(kernels, space, [case], [[a, b]])
+    assert np.isnan(got).tolist() == np.isnan(wanted).tolist()
+    real = ~np.isnan(wanted)
+    assert got[real].view(np.uint32).tolist() == wanted[real].view(np.uint32).tolist()
+
+
 def _float_to_int(to: str, source: str, rounding: Reference) -> Reference:
     bits, signed = BITS[to], to[0] == "s"
     low = -(1 << (bits - 1)) if signed else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from rankfold.proxy.ptx.model import Instr, Reg
@@ -222,6 +223,9 @@ def division(c: Context, instr: Instr) -> None:
         words = allow(instr, "approx", "full", "ftz", "rn", "rz", "rm", "rp")
         if kind not in ("f32", "f64"):
             raise Unsupported
+        if "approx" in words and kind == "f32":
+            float_op(c, instr, words, lambda a, b: _fast_quotient(c.e, a, b))
+            return
         mode = rounding(words)
         float_op(c, instr, words, lambda a, b: _quotient(c, mode, a, b))
         return
@@ -234,6 +238,18 @@ def _quotient(c: Context, mode: str, a: Value, b: Value) -> Value:
     if mode == "rn":
         return c.e.bin("fdiv", a, b)
     return c.e.call(a.type, f"rf_div_{mode}_{a.type}", a, b)
+
+
+def _fast_quotient(e: Emitter, a: Value, b: Value) -> Value:
+    """Where 1/b would be subnormal it is taken for 0: nothing, or NaN of an infinity (PTX ISA)."""
+    size = e.intrinsic("fabs", b)
+    huge = e.bin(
+        "and",
+        e.cmp("fcmp ogt", size, const(b.type, 2.0**126)),
+        e.cmp("fcmp olt", size, const(b.type, math.inf)),
+    )
+    nothing = e.bin("fmul", a, e.bin("fmul", b, const(b.type, 0.0)))
+    return e.select(huge, nothing, e.bin("fdiv", a, b))
 
 
 def _divide(e: Emitter, name: str, a: Value, b: Value, signed: bool) -> Value:
