@@ -65,7 +65,7 @@ class Job:
     exited: set[int] = field(default_factory=set)
     attached: dict[int, RankStatus] = field(default_factory=dict)  # as it came here
     last: dict[int, RankStatus] = field(default_factory=dict)
-    moved_at: dict[int, float] = field(default_factory=dict)  # that work of it was seen to get on
+    moved_at: dict[int, float] = field(default_factory=dict)  # when a rank was seen to get on
     cut_at: float | None = None
     released_at: float | None = None
     saved_bytes: int = 0
@@ -102,8 +102,9 @@ class Job:
         if now:
             result["resident"], result["used"] = now.resident, now.used
             result["shared"] = now.shared
-            result["at"] = now.at
-            result["quiet_s"] = time.monotonic() - self.moved_at[rank]
+            if state == "attached":
+                result["at"] = now.at
+                result["quiet_s"] = time.monotonic() - self.moved_at[rank]
             if now.error:
                 result["error"] = {"code": now.error, "text": now.error_text}
         return result

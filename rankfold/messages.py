@@ -46,7 +46,7 @@ RankState = Literal["waiting", "attached", "exited"]
 
 RankAt = Literal["", "host", "device", "turn", "others"]
 """What a rank gets on by next: its program on the host; work of its own that the device has; its
-turn on the device, or the end of other work; what other ranks call. Empty: an older proxy."""
+turn on the device, or what its proxy does for it; what other ranks call. Empty: an older proxy."""
 
 
 # ---- what every message has ------------------------------------------------------------------
@@ -128,7 +128,8 @@ class RankFault(Struct, frozen=True):
 
 class RankTold(Struct, frozen=True):
     """A rank on a device. Counters are since the rank began, ``*_here`` since it came here. Of what
-    is shared: ProxyStatus. `quiet_s`: for how long no work of it was seen to begin or end."""
+    is shared: ProxyStatus. `quiet_s`: for how long it was not seen to call for anything, nor work
+    of it to begin or end."""
 
     rank: Rank
     state: RankState
@@ -370,8 +371,8 @@ class LauncherHello(Struct, frozen=True):
 
 class LauncherStatus(Struct, frozen=True):
     """`channel`: the rank's program has made one. `epoch`: last claimed, 0: never. `state`:
-    "frozen": all of the rank's processes stand still; "empty": there is no rank. `stopped`: names
-    of those that a signal has stopped."""
+    "frozen": all of the rank's processes stand still; "empty": there is no rank. `stopped`: those
+    that a signal has stopped, each as "name (pid N)"."""
 
     state: Literal["running", "frozen", "empty", "exited"]
     channel: bool

@@ -16,7 +16,7 @@ class RankOnDevice:
     counters: Json = field(default_factory=dict)
     error: str = ""
     at: str = ""  # what it gets on by next (messages.py, RankAt)
-    quiet_s: float = 0.0  # for so long no work of it has begun or ended
+    quiet_s: float = 0.0  # for so long it has called for nothing, and no work has begun or ended
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class SeenRank:
     error: str = ""
     silent_since: float | None = None
     incarnation: int = 1
-    stopped: tuple[str, ...] = ()  # names of its processes that a signal has stopped
+    stopped: tuple[str, ...] = ()  # processes of it that a signal has stopped: "name (pid N)"
 
 
 @dataclass(frozen=True)

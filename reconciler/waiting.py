@@ -1,7 +1,8 @@
 """Why a job gets no further though all its processes live: what its ranks wait for. Pure.
 
-Nothing is done about it. A rank may compute on the host for an hour, and then go on; whether it
-does, or hangs, its author knows.
+It does get further while work of any of its ranks begins or ends. Nothing is done about it: a rank
+may compute on the host for an hour, and then go on; whether it does, or hangs, its author knows.
+What ranks wait for without CUDA and NCCL, a message of another rank's say, is not seen.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rankfold.reconciler.sharing import serving
 from rankfold.reconciler.words import some
 
 WAITS_S = 60.0  # before it is said: long for a step, and far less than programs' own watchdogs take
+STOPPED_S = 3.0  # of a rank: a program may well stop a process of its own, and go on
 
 
 def waiting(
@@ -21,42 +23,41 @@ def waiting(
 ) -> Condition | None:
     """The condition `Waiting` of a job that is on devices. `processes`: its ranks' launchers."""
     served = list(serving(record, observed))
-    if stopped := [each for each in processes.values() if each.stopped] if served else []:
+    there = sorted((each for _, job in served for each in job.ranks), key=lambda each: each.rank)
+    attached = [each for each in there if each.state == "attached"]
+    moves = {each.rank for each in attached if each.quiet_s < STOPPED_S}
+    stopped = [each for rank, each in processes.items() if each.stopped and rank not in moves]
+    if served and stopped:
         return Condition("Waiting", "True", "RankStopped", _stopped(stopped))
-    ranks = {each.rank: each for _, there in served for each in there.ranks}
-    late = {each.rank for each in ranks.values() if each.quiet_s >= WAITS_S}
-    for_others = [rank for rank in sorted(late) if ranks[rank].at == "others"]
-    if for_others:
-        rest = [ranks[rank] for rank in sorted(ranks) if ranks[rank].at != "others"]
-        if not rest and len(ranks) == len(record.placement):
-            return Condition("Waiting", "True", "ForOneAnother", _DEADLOCK)
-        return Condition("Waiting", "True", "ForRanks", _for_ranks(for_others, rest, processes))
-    stopping = (each for _, there in served if there.state == "stopping" for each in there.ranks)
-    if runs := [each.rank for each in stopping if each.at == "device" and each.rank in late]:
-        what = f"it is to stand still, and waits for a kernel or a copy of {_ranks(runs)} to end"
-        return Condition("Waiting", "True", "ForKernels", what)
+    if not attached or any(each.quiet_s < WAITS_S for each in attached):
+        return None
+    held = [each.rank for each in attached if each.at == "others"]
+    if held and len(held) == len(record.placement):
+        return Condition("Waiting", "True", "ForOneAnother", _DEADLOCK)
+    if held:
+        others = [each for each in there if each.rank not in held]
+        return Condition("Waiting", "True", "ForRanks", _for_ranks(held, others, processes))
+    if runs := [each.rank for each in attached if each.at == "device"]:
+        return Condition("Waiting", "True", "ForKernels", _for_kernels(runs))
     return None
 
 
 _DEADLOCK = (
     "for more than a minute all its ranks have waited for one another: they have called different "
-    "collectives, or in different communicators; so it can neither go on nor stand still"
+    "collectives, it seems, or in different communicators; so it can neither go on nor stand still"
 )
 _WHERE = {
     "host": "on the host, computing, waiting there or hanging",
     "device": "in a kernel or a copy that has not ended",
-    "turn": "waiting for a turn on the device",
-    "waiting": "without a device, which has not been asked for yet",
+    "turn": "waiting for a turn on the device, or for its proxy",
+    "waiting": "not asking for a device yet",
     "exited": "ended",
 }
 
 
 def _stopped(found: Sequence[SeenRank]) -> str:
-    who = [f"{', '.join(each.stopped)} of rank {each.rank} (pid {each.pid})" for each in found]
-    has = "is" if len(found) == 1 else "are"
-    return (
-        f"{some(who)} {has} stopped by a signal, or held by a debugger; `kill -CONT` lets it go on"
-    )
+    who = [f"{some(each.stopped)} of rank {each.rank}" for each in found]
+    return f"stopped by a signal: {some(who)}; `kill -CONT PID` lets go on"
 
 
 def _for_ranks(
@@ -70,8 +71,15 @@ def _for_ranks(
         others.setdefault(at, []).append(f"rank {each.rank}{pid}")
     told = [f"{_WHERE[at]}: {some(who)}" for at, who in sorted(others.items()) if at in _WHERE]
     have = "has" if len(held) == 1 else "have"
-    text = f"for more than a minute {_ranks(held)} {have} waited for what others are to call, too"
+    text = f"for more than a minute {_ranks(held)} {have} waited for what others have yet to call"
     return "; ".join([text, *told])
+
+
+def _for_kernels(runs: Sequence[int]) -> str:
+    return (
+        f"for more than a minute a kernel or a copy of {_ranks(runs)} has not ended, and nothing "
+        "else of the job has begun; until then it cannot stand still, to be moved or saved"
+    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:

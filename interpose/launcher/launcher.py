@@ -61,6 +61,7 @@ log = area(__file__)
 
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
 LOOK_AGAIN_S = 1.0  # for processes that a signal has stopped
+LOOK_FAR_AGAIN_S = 30.0  # where /proc shows the whole machine's, all of which are looked at
 
 
 class Launcher:
@@ -334,9 +335,10 @@ class Launcher:
         }
 
     def _stopped(self) -> list[str]:
-        """As seen a moment ago: many ask, and it may mean to read all of /proc."""
+        """As seen a moment ago: many ask."""
         if (now := time.monotonic()) >= self._look_again:
-            self._look_again, self._seen_stopped = now + LOOK_AGAIN_S, process.stopped()
+            self._look_again = now + (LOOK_AGAIN_S if self.namespaced else LOOK_FAR_AGAIN_S)
+            self._seen_stopped = process.stopped(self.host_proc)
         return self._seen_stopped
 
     def _state(self) -> str:

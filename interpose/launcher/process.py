@@ -228,15 +228,18 @@ def living() -> set[int]:
     return found
 
 
-def stopped() -> list[str]:
-    """The names of those below this process that a signal has stopped, or that a debugger holds."""
+def stopped(proc: int) -> list[str]:
+    """Those below this process that a signal has stopped: name, and pid in the /proc opened as
+    `proc`. A name is what the program has made of it; what a terminal might obey is left out."""
     found = []
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError, ValueError):
             stat = Path(f"/proc/{pid}/stat").read_bytes()
             name, _, words = stat.partition(b"(")[2].rpartition(b")")
-            if words.split()[0] in (b"T", b"t"):
-                found.append(name.decode(errors="replace"))
+            if words.split()[0] == b"T":
+                text = name.decode(errors="replace")
+                text = "".join(c if c.isprintable() else "?" for c in text)
+                found.append(f"{text} (pid {host_pid(pid, proc)})")
     return found
 
 
@@ -277,7 +280,7 @@ def reap() -> dict[int, int]:
 
 
 def host_pid(pid: int, proc: int) -> int:
-    """A child of ours, as the /proc opened as `proc` numbers it. Raises OSError."""
+    """A process that we see, as the /proc opened as `proc` numbers it. Raises OSError."""
     pidfd = os.pidfd_open(pid)
     try:
         fd = os.open(f"self/fdinfo/{pidfd}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)

@@ -224,11 +224,11 @@ struct proxy_job_status {
 };
 int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);
 /* What a rank gets on by next: its program, work of its own that the device has, its turn on the
- * device (or the end of other work of its own), or what other ranks call. */
+ * device (or what the proxy does for it), or what other ranks call. */
 enum proxy_rank_at { PROXY_AT_HOST, PROXY_AT_DEVICE, PROXY_AT_TURN, PROXY_AT_OTHERS };
 struct proxy_rank_status {
 	uint32_t attached, exited, resident, error, at;
-	uint64_t moves; /* of its work: how often some was given away, or was over */
+	uint64_t moves; /* how often it called for something, and work was given away or was over */
 	uint64_t used_bytes, kernels, collectives, records, switches, squashed;
 	uint64_t reads;        /* of records: one that is held may be read again and again */
 	uint64_t shared_bytes; /* of those used: other ranks have them, too */

@@ -17,6 +17,10 @@ _LEAVES = frozenset(("ret", "exit", "trap"))
 _ENDS = _LEAVES | {"bra", "brx"}
 
 
+class NoLabel(KeyError):
+    """A branch leads nowhere."""
+
+
 class Condition(NamedTuple):
     """That a predicate register holds, or that it does not."""
 
@@ -46,8 +50,7 @@ class Block:
 
 class Blocks:
     """`all`: the blocks in the order of the instructions. `order`: numbers of those that can be
-    reached, each behind all that dominate it; all else is told of these only. Raises KeyError for a
-    branch to nowhere."""
+    reached, each behind all that dominate it; all else is told of these only. Raises NoLabel."""
 
     def __init__(self, instrs: list[Instr]):
         self.all = _split(instrs)
@@ -187,13 +190,11 @@ def _connect(blocks: list[Block], block: Block, labels: dict[str, int]) -> None:
     last = block.instrs[-1]
     name, pred = last.op[0], last.pred
     found: list[tuple[int, Condition | None]] = []
-    if name == "bra":
-        taken = Condition(pred.name, not last.negated) if pred else None
-        found.append((labels[last.target], taken))
-    elif name == "brx":
-        if not last.targets:
-            raise KeyError(last.target)
-        found += [(labels[target], None) for target in last.targets]
+    targets = last.targets if name == "brx" else (last.target,) if name == "bra" else ()
+    if (name == "brx" and not targets) or any(target not in labels for target in targets):
+        raise NoLabel(last.target)
+    taken = Condition(pred.name, not last.negated) if pred and name == "bra" else None
+    found += [(labels[target], taken) for target in targets]
     if name not in _ENDS or pred:
         if block.number + 1 < len(blocks):
             left = Condition(pred.name, last.negated) if pred and name in _ENDS else None

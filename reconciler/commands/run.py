@@ -141,7 +141,7 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
                 reconciler.ask("override", name=job.name, fields={"cancelled": True}, force=True)
             why = "; ".join([*now["waiting"], *map(": ".join, fleet["devices_failing"].items())])
             if now["step"] != "new":
-                why = "; ".join(now["standing"])
+                why = "; ".join(now.get("standing", ()))
             elif time.monotonic() - since <= QUIET_S:
                 why = told
             if why and why != told:

@@ -1,7 +1,7 @@
 // stands.cu: two ranks that get no further until a file (argument 2) exists. Argument 1 says why:
-// rank 1 waits on the host, its kernel waits for a word, or it waits to receive, while rank 0 sums
-// with it; both wait in sums of two communicators that they began in different order, for ever; or
-// rank 1 does not join.
+// rank 1 waits on the host, its kernel (or that of both) waits for a word, or it waits to receive,
+// while rank 0 sums with it; both wait in sums of two communicators that they began in different
+// order, for ever; or rank 1 does not join.
 #include <cstring>
 #include <string>
 
@@ -15,7 +15,7 @@ __global__ void until_set(const volatile int *word)
 
 int main(int argc, char **argv)
 {
-    EXPECT(argc > 2, "usage: stands host|kernel|receive|crossed|join FILE");
+    EXPECT(argc > 2, "usage: stands host|kernel|kernels|receive|crossed|join FILE");
     std::string how = argv[1];
     auto wait = [&] {
         while (access(argv[2], F_OK))
@@ -56,8 +56,8 @@ int main(int argc, char **argv)
         if (!world.rank)
             NCCL_CHECK(ncclSend(numbers, 1, ncclInt, 1, other, beside));
         CUDA_CHECK(cudaStreamSynchronize(beside));
-    } else if (world.rank == 1) {
-        if (how == "kernel")
+    } else if (world.rank == 1 || how == "kernels") {
+        if (how == "kernel" || how == "kernels")
             until_set<<<1, 1, 0, beside>>>(word);
         wait();
         *reinterpret_cast<volatile int *>(word) = 1;

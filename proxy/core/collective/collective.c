@@ -158,7 +158,7 @@ enum coll_lack coll_lacks(const struct coll *c, uint32_t rank)
 	enum coll_lack least = COLL_LACKS_NONE;
 
 	for (const struct coll_comm *m = c->comms; m && !c->failed; m = m->next) {
-		const struct seat *s = seat_of_rank(m, rank);
+		const struct seat *s = m->ops ? seat_of_rank(m, rank) : NULL;
 
 		for (const struct op *op = m->ops; op && s; op = op->next) {
 			enum coll_lack lack = op->arrived < m->seat_count ? COLL_LACKS_LOCAL

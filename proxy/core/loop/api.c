@@ -471,12 +471,15 @@ static uint32_t joining(const struct rank *r)
 	return count;
 }
 
-static enum proxy_rank_at stands_at(const struct rank *r)
+static enum proxy_rank_at stands_at(struct rank *r)
 {
 	enum coll_lack lack = coll_lacks(r->job->coll, r->rank);
+	if (memory_moving(&r->memory) || memory_waits(&r->memory) ||
+	    transfer_pending_for(&r->proxy->transfers, r->job))
+		return PROXY_AT_TURN;
 	if (lack == COLL_LACKS_LOCAL || lack == COLL_LACKS_OTHERS || joining(r))
 		return PROXY_AT_OTHERS;
-	bool host = !r->queue.items;
+	bool host = !r->queue.items && !r->pending && !r->intake.held;
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
 		const struct item *head = r->queue.streams[n]->head;
 		if (!head || !head->submitted)
@@ -504,7 +507,7 @@ static void run_rank_status(struct proxy *p, void *arg)
 		.resident = memory_resident(&r->memory),
 		.error = (uint32_t)r->async_error,
 		.at = stands_at(r),
-		.moves = r->queue.moves,
+		.moves = r->queue.moves + r->intake.records - r->intake.queries,
 		.used_bytes = (r->memory.live_count - r->memory.missing) * RF_CHUNK_BYTES,
 		.kernels = r->counters.kernels,
 		.collectives = r->counters.collectives,

@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from rankfold.proxy.ptx.blocks import NoLabel
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.proxy.ptx.inline import flatten
 from rankfold.proxy.ptx.model import (
@@ -136,7 +137,7 @@ def build(module: Module, kernel: Function, worth: Worth) -> Graph:
     """`worth` says of a loop, by the cut at its head, whether its threads shall regroup."""
     flat = flatten(module, kernel)
     instrs = _yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs)))
-    with contextlib.suppress(KeyError):  # of a branch to nowhere, which _graph() refuses
+    with contextlib.suppress(NoLabel):  # _graph() refuses it
         instrs = in_step(instrs)
     loops = _small_loops(instrs)
     graph = _graph(flat, regroup(instrs, loops), kernel.name)

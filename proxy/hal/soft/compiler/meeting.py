@@ -32,7 +32,7 @@ class _Access(NamedTuple):
 
 
 def in_step(instrs: list[Instr]) -> list[Instr]:
-    """With `meet` wherever it is needed. Raises KeyError for a branch to nowhere."""
+    """With `meet` wherever it is needed. Raises NoLabel."""
     accesses = [_access(instr) for instr in instrs]
     if not any(access and access.how != "ld" for access in accesses):
         return instrs
