@@ -49,7 +49,7 @@ FAST_S, BUSY_S, IDLE_S = 0.01, 0.1, 0.5  # between two turns of the loop
 FAST_FOR_S = 10.0  # a step that takes longer is not waited for at full speed
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 30.0
 SIGNAL_AGAIN_S = 1.0
-WAITING = ("Stalled", "Progressing", "Degraded")  # conditions of jobs that are not as desired
+WAITING = ("Stalled", "Progressing", "Waiting", "Degraded")  # why a job is not as desired
 FINDINGS_MAX = 64  # of a kind and a job that are kept
 
 

@@ -142,9 +142,12 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
                 return 0
             if token not in now["saving"]:
                 fail(f"whether {name} was saved is not known any more: `rankfold describe {name}`")
-            if now["again"] and now["again"] != told:
-                told = now["again"]
-                say(f"{name} is not saved yet: {told}; it is tried again")
+            why = "; ".join([*now["silent"], *now.get("standing", ())])
+            if now["again"]:
+                why = f"{now['again']}; it is tried again"
+            if why and why != told:
+                told = why
+                say(f"{name} is not saved yet: {why}")
             time.sleep(POLL_S)
     return 0
 

@@ -45,6 +45,24 @@ def test_a_checkpoint_while_it_runs_changes_nothing(
     assert job.results() == undisturbed
 
 
+def test_who_waits_for_a_checkpoint_of_a_job_that_stands_hears_why(
+    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
+) -> None:
+    job.apply()
+    job.reaches(10)
+    pid = job.status["ranks"][1]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    rankfold.until(lambda: job.status["ranks"][0]["at"] == "others")  # so that there is no cut
+    asked = rankfold.start("checkpoint", job.name, "--wait")
+    assert asked.stderr is not None
+    said = next(line for line in asked.stderr if "is not saved yet" in line)
+    assert "stopped by a signal" in said and f"(pid {pid}) of rank 1" in said
+    os.kill(pid, signal.SIGCONT)
+    asked.communicate(timeout=120)
+    assert asked.returncode == 0
+    assert job.results() == undisturbed
+
+
 def test_all_who_wait_for_a_checkpoint_hear_of_one(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
