@@ -110,5 +110,4 @@ test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(
     "tests/proxy/test_partners.py",
     "tests/proxy/test_squashing.py",
     "tests/proxy/test_shared_programs.py",
-    options=["--hypothesis-profile=faults"],
 )

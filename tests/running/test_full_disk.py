@@ -14,6 +14,8 @@ from support import disk
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
 
+STEPS = 200  # seconds of them: what happens to the job happens before its end
+
 
 @pytest.fixture
 def ballast(state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -25,8 +27,8 @@ def ballast(state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield disk.fill(place)
 
 
-def training(fleet: Fleet, name: str) -> RunningJob:
-    return fleet.start(name, [str(build(PROGRAMS / "mlp_sharded.cu")), "30"], [0, 1])
+def training(fleet: Fleet, name: str, steps: int = 30) -> RunningJob:
+    return fleet.start(name, [str(build(PROGRAMS / "mlp_sharded.cu")), str(steps)], [0, 1])
 
 
 def troubles(fleet: Fleet) -> list[str]:
@@ -37,7 +39,7 @@ def test_a_job_begins_on_a_full_disk_and_leaves_when_there_is_room(
     ballast: Path, state: State
 ) -> None:
     with Fleet(state, 2, memory=64 * MiB) as fleet:
-        job = training(fleet, "full")
+        job = training(fleet, "full", STEPS)
         until(lambda: job.output(0).count("\n") > 3, what="some steps")
         folder = state.path / "modules"
         assert all(f"{folder}: No space left" in trouble for trouble in troubles(fleet))
@@ -54,7 +56,7 @@ def test_a_job_begins_on_a_full_disk_and_leaves_when_there_is_room(
         job.place([fleet.names[1], fleet.names[1]])
         assert job.wait() == [0, 0], job.errors(0)
         job.detach(discard=True)
-        plain = training(fleet, "plain")
+        plain = training(fleet, "plain", STEPS)
         assert plain.wait() == [0, 0], plain.errors(0)
         assert [job.output(r) for r in (0, 1)] == [plain.output(r) for r in (0, 1)]
         plain.detach(discard=True)
