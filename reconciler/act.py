@@ -195,10 +195,10 @@ class Executor:
         while ranks:  # the first alone where a test wants that
             count = 1 if asked_for("start.partly") else len(ranks)
             told, ranks = ranks[:count], ranks[count:]
-            results = yield [self._launching(record, rank) for rank in told]
+            (trouble,) = yield [self._launching(record, told)]
             point("start.partly")
-            for error in filter(_is_error, results):
-                raise error
+            if _is_error(trouble):
+                raise trouble
         point("start.sent")
         self.store.done(job.name, 0, "start")
 
@@ -210,8 +210,9 @@ class Executor:
         had += [each.incarnation for each in there if each]
         return max(record.incarnation, max(had) + 1)
 
-    def _launching(self, record: Record, rank: int) -> Call:
-        return lambda: self.node.launch(self._launcher_config(record, rank))
+    def _launching(self, record: Record, ranks: Sequence[int]) -> Call:
+        configs = [self._launcher_config(record, rank) for rank in ranks]
+        return lambda: self.node.launch(configs)
 
     def _launcher_config(self, record: Record, rank: int) -> Json:
         """All but where things lie, which the node knows."""

@@ -22,8 +22,9 @@ TELL_S = 10.0
 # `detach` writes a device's whole memory to the host, or waits for a kernel to end.
 DETACH_S = 120.0
 
-# A launcher imports Python, makes namespaces and starts its rank; a thousand may do so at once.
-LAUNCH_S = 30.0
+# What starts a job's launchers imports Python; each makes namespaces and starts its rank. A hundred
+# jobs may do so at once.
+LAUNCH_S, LAUNCH_EACH_S = 30.0, 1.0
 
 # A proxy that has just been started is waited for this long before it is told to end: it would
 # outlive the reconciler unheard of. It loads libraries and opens its device meanwhile.

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from rankfold.reconciler.deadlines import (
     HUNG_LOOK_S,
     HUNG_S,
     KILLED_S,
+    LAUNCH_EACH_S,
     LAUNCH_S,
     STORE_ANSWERS_S,
     TAKEN_ANSWERS_S,
@@ -89,15 +90,33 @@ class Node:
         """Where a rank's launcher listens, for its proxy and for those who ask it."""
         return self.layout.launcher_socket(job, rank)
 
-    def launch(self, config: Json) -> None:
-        """Start a launcher. It refuses to be the second of its rank, so doing it twice is harmless.
+    def launch(self, configs: Sequence[Json]) -> None:
+        """Start launchers of a job's ranks. None is ever the second of its rank, so doing it twice
+        is harmless.
 
-        `config` lacks what the node knows: where sockets, logs and the exit file lie. Raises
-        CannotLaunch.
+        A config lacks what the node knows: where sockets, logs and the exit file lie. Raises
+        CannotLaunch, when all others have started, and OSError, subprocess.SubprocessError.
         """
-        job, rank = config["job"], config["rank"]
-        layout = self.layout
-        file = layout.rank_file(job, rank, ".json")
+        files = {config["rank"]: self._config_file(config) for config in configs}
+        done = subprocess.run(
+            [sys.executable, "-m", "rankfold.interpose.launcher", "--config", *files.values()],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            timeout=LAUNCH_S + LAUNCH_EACH_S * len(files), env=environment.of_launcher(os.environ),
+        )  # fmt: skip
+        if done.returncode == 0:
+            return
+        job = configs[0]["job"]
+        missing = [r for r in files if not self.lives(job, r) and not self.ended(job, r)]
+        if missing:
+            lines = done.stderr.splitlines()
+            own = [line for line in lines if os.fsencode(files[missing[0]]) in line] or lines
+            more = f" (nor did {len(missing) - 1} more)" if len(missing) > 1 else ""
+            why = _last_words(b"\n".join(own))
+            raise CannotLaunch(f"the launcher of rank {missing[0]} did not start{more}: {why}")
+
+    def _config_file(self, config: Json) -> str:
+        """Written down, with where things lie."""
+        job, rank, layout = config["job"], config["rank"], self.layout
         where: Json = {
             "socket": str(self.door(job, rank)),
             "client_socket": str(layout.client_socket(job, rank)),
@@ -106,15 +125,9 @@ class Node:
             "copies": str(layout.interposers),
             "hidden": [str(layout.state), str(layout.sockets)],
         }
+        file = layout.rank_file(job, rank, ".json")
         write_atomically(file, json.dumps(config | where, indent=1))
-        done = subprocess.run(
-            [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(file)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            timeout=LAUNCH_S, env=environment.of_launcher(os.environ),
-        )  # fmt: skip
-        if done.returncode != 0 and not self.lives(job, rank) and not self.ended(job, rank):
-            why = _last_words(done.stderr)
-            raise CannotLaunch(f"the launcher of rank {rank} did not start: {why}")
+        return str(file)
 
     def tell(self, job: str, rank: int, op: str, timeout: float, **arguments: Any) -> Json:
         """Send a launcher a request. Raises ControlError, also when it hangs meanwhile."""

@@ -400,9 +400,7 @@ class Recovery:
         if record.stored == NODE:
             agreed((yield [lambda: self.node.check(action.job, action.number)]))
 
-        def launching(rank: int) -> Call:
-            config = self.config(record, rank) | {"empty": True}
-            return lambda: self.node.launch(config)
+        empty = [self.config(record, rank) | {"empty": True} for rank in action.missing]
 
         def restoring(rank: int) -> Call:
             folder = str(self.node.snapshot(action.job, action.number, rank))
@@ -412,7 +410,7 @@ class Recovery:
             return lambda: self.node.bring_logs(action.job, action.number, rank)
 
         agreed((yield [logging(rank) for rank in action.missing]))
-        agreed((yield [launching(rank) for rank in action.missing]))
+        agreed((yield [lambda: self.node.launch(empty)] if empty else []))
         point("restore.launched")
         told = yield [restoring(rank) for rank in action.ranks]
         agreed(told)

@@ -1,11 +1,11 @@
 """The launcher: starts one rank, keeps what outlives the proxies, and records how the rank ended.
 
-``python -m rankfold.interpose.launcher --config FILE`` starts it in the background and returns
-when both of its sockets listen and the rank has been started: it prints one line of JSON,
-``{"pid": launcher, "rank_pid": rank or null}`` (pids as the caller sees them), and exits with
-status 0. If the launcher itself cannot start (bad config, no permission) it exits with
-status 1, says why on stderr, and leaves nothing. A command that cannot be executed is an ending
-of the *rank*: see the exit file.
+``python -m rankfold.interpose.launcher --config FILE…`` starts one in the background for each file
+and returns when their sockets listen and the ranks have been started: it prints a line of JSON for
+each, ``{"rank": rank, "pid": launcher, "rank_pid": rank's or null}`` (pids as the caller sees
+them), and exits with status 0. Of a launcher that itself cannot start (bad config, no permission)
+it says why on stderr, leaves nothing, and exits with status 1 when the others have started. A
+command that cannot be executed is an ending of the *rank*: see the exit file.
 
 There is one launcher per rank. It belongs to nobody: it runs on when the reconciler or a proxy
 dies, and is found again through its control socket (operations: see rankfold/messages.py). When
@@ -59,6 +59,7 @@ from rankfold.service import Request
 
 log = area(__file__)
 
+AT_ONCE = 8  # launchers that one process starts at a time: each takes a core for a while
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
 LOOK_AGAIN_S = 1.0  # for processes that a signal has stopped
 LOOK_FAR_AGAIN_S = 30.0  # where /proc shows the whole machine's, all of which are looked at
@@ -487,6 +488,7 @@ def _background(
     launcher: Launcher | None = None
     try:
         _detach(log_file)
+        process.set_name(f"launcher {config.rank}")  # its command line is that of several
         set_up()
         if namespaced:
             _in_namespace(report, rooms.mount_proc)
@@ -533,15 +535,39 @@ def _detach(log_file: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="rankfold.interpose.launcher")
-    parser.add_argument("--config", type=Path, required=True)
-    path = parser.parse_args().config
+    parser.add_argument("--config", type=Path, nargs="+", required=True)
     limits.lift()
+    statuses, starting = [], 0
+    for path in parser.parse_args().config:
+        if starting == AT_ONCE:
+            statuses.append(os.wait()[1])
+            starting -= 1
+        try:
+            child = os.fork()
+        except OSError as error:  # no more processes
+            statuses.append(_cannot(path, error))
+            continue
+        if child == 0:
+            os._exit(_launch(path))
+        starting += 1
+    statuses += [os.wait()[1] for _ in range(starting)]
+    return int(any(statuses))
+
+
+def _launch(path: Path) -> int:
+    """Start a launcher, and say so. The exit status."""
     try:
-        print(json.dumps(launch(parse_config(json.loads(path.read_text())))))
+        config = parse_config(json.loads(path.read_text()))
+        told = json.dumps({"rank": config.rank, **launch(config)})
+        os.write(1, f"{told}\n".encode())  # whole, as others write too
     except (OSError, ValueError, ConfigError, _CannotLaunch) as error:
-        print(f"launcher: {path}: {error}{limits.hint()}", file=sys.stderr)
-        return 1
+        return _cannot(path, error)
     return 0
+
+
+def _cannot(path: Path, error: Exception) -> int:
+    os.write(2, f"launcher: {path}: {error}{limits.hint()}\n".encode())
+    return 1
 
 
 if __name__ == "__main__":

@@ -38,6 +38,11 @@ def become_subreaper() -> None:
     check(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "become a subreaper")
 
 
+def set_name(name: str) -> None:
+    """What `ps -o comm` calls this process: at most 15 characters."""
+    Path("/proc/self/comm").write_text(name)
+
+
 def set_next_pid(rank: int) -> None:
     """As pid 1: the next process gets pid 1000·(rank + 1), wrapped below the largest pid."""
     pid_max = int(Path("/proc/sys/kernel/pid_max").read_text())

@@ -56,16 +56,19 @@ def kill(job: RunningJob) -> None:
 def pid_of(job: RunningJob, rank: int) -> int:
     """The launcher's. It has children that look like it, for a while."""
     found = [
-        pid for pid in leaks.below(os.getpid()) if f"{job.folder}/rank-{rank}.json" in _command(pid)
+        pid
+        for pid in leaks.below(os.getpid())
+        if f"{job.folder}/rank-" in _text(pid, "cmdline")
+        and _text(pid, "comm") == f"launcher {rank}\n"
     ]
     above = {pid: leaks.processes()[pid][0] for pid in found}
     (pid,) = (pid for pid in found if above[pid] not in found)
     return pid
 
 
-def _command(pid: int) -> str:
+def _text(pid: int, name: str) -> str:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        return Path(f"/proc/{pid}/{name}").read_text()
     return ""
 
 

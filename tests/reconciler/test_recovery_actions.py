@@ -83,11 +83,13 @@ class Ranks(Node):
         self.state[rank] = after[op]
         return {}
 
-    def launch(self, config: Json) -> None:
-        if ("launch", config["rank"]) in self.fails:
+    def launch(self, configs: Sequence[Json]) -> None:
+        for config in configs:
+            if ("launch", config["rank"]) not in self.fails:
+                assert self.state[config["rank"]] == "gone"
+                self.state[config["rank"]] = "empty" if config.get("empty") else "running"
+        if any(("launch", config["rank"]) in self.fails for config in configs):
             raise CannotLaunch("no more processes")
-        assert self.state[config["rank"]] == "gone"
-        self.state[config["rank"]] = "empty" if config.get("empty") else "running"
 
     def lives(self, job: str, rank: int) -> bool:
         return self.state[rank] != "gone"

@@ -263,15 +263,11 @@ class Fleet:
 
 
 def launch(configs: list[Path]) -> None:
-    """Launchers, at the same time; they listen."""
-    launched = [
-        subprocess.Popen(
-            [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(path)],
-            stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-        )
-        for path in configs
-    ]  # fmt: skip
-    assert [each.wait() for each in launched] == [0] * len(launched), "a launcher does not start"
+    """Launchers, as reconciler/node.py starts them; they listen."""
+    subprocess.run(
+        [sys.executable, "-m", "rankfold.interpose.launcher", "--config", *map(str, configs)],
+        stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
 
 
 def free_port() -> int:

@@ -1,0 +1,89 @@
+"""Launchers that one process starts: as separate as those that each had their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankfold.interpose.launcher.launcher import AT_ONCE
+from rankfold.reconciler.layout import Layout, is_locked
+from rankfold.reconciler.node import CannotLaunch, Node
+from support import leaks
+from support.fleet import until
+from support.leaks import State
+
+from .conftest import Launched, Rig
+
+
+def start(rig: Rig, ranks: range, *command: str, **fields: object) -> list[Launched]:
+    configs = [rig.config(*command, rank=rank, world_size=64, **fields) for rank in ranks]
+    files = [rig.launcher_argv(config)[-1] for config in configs]
+    argv = [*rig.launcher_argv(configs[0])[:-1], *files]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True)
+    told = {report["rank"]: report for report in map(json.loads, done.stdout.splitlines())}
+    assert sorted(told) == list(ranks)
+    return [
+        Launched(told[rank]["pid"], told[rank]["rank_pid"], config)
+        for rank, config in zip(ranks, configs, strict=True)
+    ]
+
+
+def test_more_than_start_at_once_all_start(rig: Rig) -> None:
+    launched = start(rig, range(2 * AT_ONCE + 1), "sh", "-c", "exit $RANK")
+    for rank, each in enumerate(launched):
+        assert each.end()["exit_status"] == rank
+
+
+def test_one_that_is_killed_takes_nothing_of_the_others_and_leaves_nothing_with_them(
+    rig: Rig,
+) -> None:
+    """Its lock, sockets and log are nobody else's."""
+    first, second = start(rig, range(2), "sleep", "1000")
+    for each in (first, second):
+        held = {os.readlink(path) for path in Path(f"/proc/{each.pid}/fd").iterdir()}
+        other = {first.pid: 1, second.pid: 0}[each.pid]
+        assert not [path for path in held if f"rank-{other}." in path]
+        comm = Path(f"/proc/{each.pid}/comm").read_text()
+        assert comm == f"launcher {each.config['rank']}\n"
+    os.kill(first.pid, signal.SIGKILL)
+    assert leaks.has_ended(first.pid, 20)
+    locks = [Path(first.config["logs"], f"rank-{rank}.launcher.log") for rank in (0, 1)]
+    assert [is_locked(lock) for lock in locks] == [False, True]
+    with second.client() as client:
+        assert client.ask("status")[0]["state"] == "running"
+        client.ask("signal", signum=signal.SIGTERM)
+    assert second.end()["signal"] == signal.SIGTERM
+    assert start(rig, range(1), "true")[0].end()["exit_status"] == 0
+
+
+def launcher_config(rank: int, folder: Path, **fields: object) -> dict[str, object]:
+    return {
+        "job": "several", "rank": rank, "world_size": 3, "command": [sys.executable, "-c", "pass"],
+        "workdir": str(folder), "env": {}, "inherit": False, "master_addr": "127.0.0.1",
+        "master_port": 1, "device": {"name": "Test", "memory_bytes": 1 << 30}, "preload": [],
+        **fields,
+    }  # fmt: skip
+
+
+def test_of_one_that_does_not_start_the_reconciler_hears_why(state: State) -> None:
+    """The others have."""
+    layout = Layout(state.path)
+    node = Node(layout)
+    node.begin("several")
+    layout.sockets.mkdir(parents=True, exist_ok=True)
+    configs = [launcher_config(rank, state.path) for rank in range(3)]
+    configs[1]["namespaces"] = configs[2]["namespaces"] = "perhaps"
+    with pytest.raises(CannotLaunch) as raised:
+        node.launch(configs)
+    text = str(raised.value)
+    assert text.startswith("the launcher of rank 1 did not start (nor did 1 more): ")
+    assert "auto, require, none" in text and "rank-1.json" in text and "rank-2.json" not in text
+    until(lambda: node.ended("several", 0) is not None)
+    assert not node.lives("several", 1) and node.ended("several", 1) is None
+    node.launch(configs[:1])  # it has ended: nothing is to be started
