@@ -18,8 +18,11 @@ from rankfold.reconciler.console import say
 from rankfold.reconciler.desired import Device, Job, Pool
 from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.observe import host_memory
+from rankfold.reconciler.plan.memory import gib, host_need
 from rankfold.reconciler.recorded import to_json
 from rankfold.reconciler.values import Json
+from rankfold.reconciler.words import count
 from rankfold.reconciler.yamldoc import unusable
 
 SAVE_EVERY_S = 600  # a job that may be restarted
@@ -190,9 +193,9 @@ def nvidia_missing() -> str:
     return ""
 
 
-def temporary_pool(job: str, kind: str, count: int, memory: int) -> Pool:
+def temporary_pool(job: str, kind: str, number: int, memory: int) -> Pool:
     memory -= memory % (2 << 20)
-    devices = (Device(f"{job}/{kind}-{i}", kind, memory, only_for=job) for i in range(count))
+    devices = (Device(f"{job}/{kind}-{i}", kind, memory, only_for=job) for i in range(number))
     return Pool(job, tuple(devices), only_for=job)
 
 
@@ -205,6 +208,14 @@ def check_capacity(snap: report.Snapshot, job: Job, pool: Pool | None) -> None:
     if len(fit) < job.gpus:
         kind = " or ".join(job.device_types) or "any kind"
         raise click.UsageError(f"--gpus {job.gpus}: the pools have {len(fit)} devices of {kind}")
+    least, limit = min(d.memory for d in fit), host_memory()
+    need = host_need(job.world_size, least, job.gpus)
+    if need > limit:
+        raise click.UsageError(
+            f"{count(job.world_size, 'rank')} of {gib(least)} on {count(job.gpus, 'device')} may "
+            f"need {gib(need)} of host memory, and the limit is {gib(limit)}: use more --gpus, or "
+            "a smaller --memory"
+        )
 
 
 def unused_name(snap: report.Snapshot, program: str) -> str:

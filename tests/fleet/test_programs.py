@@ -74,6 +74,24 @@ def test_a_rank_that_crashes_and_a_command_that_does_not_exist(
     neighbour.finish()
 
 
+def test_more_than_the_host_could_ever_hold_is_refused_at_once(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    """Instead of a job that waits for ever."""
+    rankfold.environment["RANKFOLD_HOST_MEMORY"] = str(3 << 30)
+    command = ["run", "--world-size", "5", "--gpus", "1", "--", "true"]
+    done = rankfold.run(*command)
+    assert done.returncode == 64, done.stderr
+    assert (
+        "5 ranks of 1 GiB on 1 device may need 4 GiB of host memory, and the limit is 3 GiB: use "
+        "more --gpus, or a smaller --memory" in " ".join(done.stderr.split())
+    )
+    assert rankfold("run", "--memory", "768MiB", *command[1:]) == ""
+    specs.pool(2, "1GiB")
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    assert "5 ranks of 1 GiB on 1 device may need 4 GiB" in rankfold.run(*command).stderr
+
+
 def test_the_libraries_may_lie_in_a_folder_with_a_space(rankfold: Rankfold, tmp_path: Path) -> None:
     """As those of somebody's checkout: LD_PRELOAD takes it for the end of an entry."""
     folder = tmp_path / "na tive"
