@@ -51,7 +51,8 @@ LOST_S = 3.0
 LOOK_S = 1.0  # how often to look whether a job moves at all
 MOVING = ("running", "stopping", "cut")  # a job that has met, between its barriers
 VALIDATE = 256  # collectives of a communicator from one comparison of contents to the next
-HISTORY = 256  # ended placements that `status` still reports
+HISTORY = 256  # ranks of ended placements that `status` still reports
+SAVED_JOBS = 16  # jobs that it still reports after they were released
 
 
 class Proxy:
@@ -390,6 +391,16 @@ class Proxy:
             for rank in job.local
         )
         del self.history[:-HISTORY]
+        self._tidy(job)
+
+    def _tidy(self, latest: Job) -> None:
+        """Of all the jobs that were here once the last few are told of: who asks about another
+        gets the answer of a device that has never seen it."""
+        self.jobs.pop(latest.placement.job, None)
+        self.jobs[latest.placement.job] = latest
+        saved = [name for name, job in self.jobs.items() if job.state == "saved"]
+        for name in saved[:-SAVED_JOBS]:
+            del self.jobs[name]
 
     def _events(self) -> None:
         jobs = {job.id: job for job in self.jobs.values()}

@@ -59,9 +59,15 @@ def sockets(state: Path) -> Path:
     digest = hashlib.sha256(str(state.resolve()).encode()).hexdigest()[:12]
     base = Path(os.environ.get("RANKFOLD_RUNTIME") or f"/tmp/rankfold-{os.getuid()}")
     folder = base / digest
-    for each in (base, folder):
-        each.mkdir(mode=0o700, exist_ok=True)
-        info = each.lstat()
-        if each.is_symlink() or info.st_uid != os.getuid() or info.st_mode & 0o077:
-            raise PermissionError(f"{each} must be a folder of yours with mode 0700")
+    private(base)
+    private(folder)
     return folder
+
+
+def private(folder: Path) -> None:
+    """Make sure that a folder is there, is ours and closed to others. Raises OSError,
+    PermissionError; in /tmp anybody may have made it."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    info = folder.lstat()
+    if folder.is_symlink() or info.st_uid != os.getuid() or info.st_mode & 0o077:
+        raise PermissionError(f"{folder} must be a folder of yours with mode 0700")

@@ -3,7 +3,7 @@
 Nothing that comes in ends or stops it: what is no message of the protocol is refused and costs the
 sender its connection; who says nothing, stops in the middle of a message or does not take its
 replies loses the connection after `PATIENCE_S`; where descriptors are short, connections that never
-said anything go first.
+said anything go first; a socket whose name somebody removed is given another one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from rankfold import peers
+from rankfold import paths, peers
 from rankfold.control import (
     MESSAGE_BYTES_MAX,
     Channel,
@@ -41,6 +41,7 @@ from rankfold.messages import Operation
 UNSENT_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # of replies to one client
 PATIENCE_S = 10.0
 ACCEPT_AGAIN_S = 0.1  # while there is no descriptor for another connection
+NAME_AGAIN_S = 5.0  # between two looks whether a socket still has its name
 
 log = area(__file__)
 
@@ -95,6 +96,9 @@ Handler = Callable[[Request[Any]], Message | None]
 class Listener:
     """Accepts who connects to a server's socket, and goes on when descriptors are short.
 
+    A socket lives for weeks, often in /tmp: where somebody cleaned up there, it is made anew, in a
+    folder that is private again. Who has the old one (a rank does, in a mount) still reaches us.
+
     `admit` gets each connection, non-blocking, and owns it. `make_room` closes a connection that
     nobody would miss; False if there is none.
     """
@@ -107,31 +111,63 @@ class Listener:
         make_room: Callable[[], bool],
     ):
         self.server, self.admit, self.make_room = server, admit, make_room
-        self._sock = listen(path)
-        server.add(self._sock, self._accept)
+        self.path = Path(path)
+        self._sockets: list[socket.socket] = []
+        self._closed, self._trouble = False, ""
+        self._listen()
+        server.after(NAME_AGAIN_S, self._look)
 
     def close(self) -> None:
-        self.server.remove(self._sock)
-        self._sock.close()
+        self._closed = True
+        for sock in self._sockets:
+            self.server.remove(sock)
+            sock.close()
 
-    def _accept(self) -> None:
+    def _listen(self) -> None:
+        sock = listen(self.path)
+        self._sockets.append(sock)
+        self.server.add(sock, lambda: self._accept(sock))
+
+    def _look(self) -> None:
+        """Another server's is left alone."""
+        if self._closed:
+            return
+        if not os.path.lexists(self.path):
+            try:
+                _private_again(self.path.parent)
+                self._listen()
+                log.warning("%s was removed: it is there again", self.path)
+            except OSError as error:
+                if self._trouble != (text := str(error)):
+                    self._trouble = text
+                    log.warning("%s was removed, and nobody can reach us: %s", self.path, text)
+        self.server.after(NAME_AGAIN_S, self._look)
+
+    def _accept(self, listening: socket.socket) -> None:
         try:
-            sock, _ = self._sock.accept()
+            sock, _ = listening.accept()
         except OSError as error:
             if error.errno in _NO_DESCRIPTORS and not self.make_room():
-                self._rest()
+                self._rest(listening)
             return  # otherwise it hung up before we came
         sock.setblocking(False)
         self.admit(sock)
 
-    def _rest(self) -> None:
+    def _rest(self, listening: socket.socket) -> None:
         """No connection can be closed: those that wait stay in the socket's queue meanwhile."""
-        self.server.remove(self._sock)
-        self.server.after(ACCEPT_AGAIN_S, self._listen_again)
+        self.server.remove(listening)
+        self.server.after(ACCEPT_AGAIN_S, lambda: self._accept_again(listening))
 
-    def _listen_again(self) -> None:
-        if self._sock.fileno() >= 0:
-            self.server.add(self._sock, self._accept)
+    def _accept_again(self, listening: socket.socket) -> None:
+        if not self._closed:
+            self.server.add(listening, lambda: self._accept(listening))
+
+
+def _private_again(folder: Path) -> None:
+    """With those above it that are gone. Raises OSError, PermissionError."""
+    if not folder.parent.exists():
+        _private_again(folder.parent)
+    paths.private(folder)
 
 
 @dataclass

@@ -29,6 +29,7 @@ from rankfold.reconciler.values import Json
 
 SCHEMA_VERSION = 1
 EVENTS_KEPT = 10_000
+OF_JOB_KEPT = 256  # actions and changes that are over
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -55,6 +56,10 @@ CREATE TABLE conditions (
     job TEXT PRIMARY KEY, conditions TEXT NOT NULL, generation INTEGER NOT NULL);
 """
 
+_INDICES = """
+CREATE INDEX IF NOT EXISTS changes_open ON changes (id) WHERE open;
+CREATE INDEX IF NOT EXISTS changes_of ON changes (job);
+"""
 
 T = TypeVar("T")
 
@@ -113,6 +118,7 @@ class Store:
             self.db.isolation_level = None
             self._check_version()
             if not readonly:
+                self.db.executescript(_INDICES)
                 self.check()
         except sqlite3.Error as error:
             raise StoreError(f"{path}: {error}") from error
@@ -347,6 +353,15 @@ class Store:
             " WHERE job = ? AND epoch = ? AND kind = ?",
             (time.time(), job, epoch, kind),
         )
+        self._keep_last("actions", "done_at IS NOT NULL", job)
+
+    def _keep_last(self, table: str, over: str, job: str) -> None:
+        """A job may live for months."""
+        self.db.execute(
+            f"DELETE FROM {table} WHERE job = ? AND {over} AND rowid <="
+            f" (SELECT rowid FROM {table} WHERE job = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
+            (job, job, OF_JOB_KEPT),
+        )
 
     def actions(self, job: str) -> list[ActionRow]:
         rows = self.db.execute(
@@ -372,11 +387,15 @@ class Store:
             "UPDATE changes SET open = ?, change = ? WHERE id = ?",
             (int(open), _text(to_json(change)), change.id),
         )
+        if not open:
+            self._keep_last("changes", "NOT open", change.job)
 
     def changes(self, job: str | None = None, only_open: bool = False) -> list[Change]:
+        """only_open: looked for in each turn, so they have an index."""
         rows = self.db.execute(
-            "SELECT id, change FROM changes WHERE (? IS NULL OR job = ?) AND open >= ? ORDER BY id",
-            (job, job, int(only_open)),
+            f"SELECT id, change FROM changes WHERE (? IS NULL OR job = ?)"
+            f"{' AND open' if only_open else ''} ORDER BY id",
+            (job, job),
         )
         return [
             dataclasses.replace(self._decode(text, Change, "changes", number), id=number)

@@ -19,6 +19,7 @@ import pytest
 
 from rankfold import messages
 from rankfold.control import Client, ControlError, expect
+from rankfold.proxy.server import SAVED_JOBS
 from support import peer_proxy
 from support.leaks import State
 
@@ -214,6 +215,28 @@ def test_a_jobs_way_over_a_device(device: Device) -> None:
     device.ask("detach", job="job", epoch=4, discard=True)
     assert device.job().state == "saved"
     device.end_ranks()
+    device.ask("shutdown")
+    assert device.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("device", ["real"], indirect=True)
+def test_of_thousands_of_jobs_a_device_tells_of_those_it_has_and_the_last(device: Device) -> None:
+    """A status is asked for many times a second, and is one message."""
+    device.place(7)
+    for number in range(3 * SAVED_JOBS):
+        device.place(1, job=f"job-{number}")
+        assert device.job(f"job-{number}").state != "saved"
+        device.ask("detach", job=f"job-{number}", epoch=1, discard=True)
+        assert device.job(f"job-{number}").state == "saved"
+    told = {job.job: job.state for job in device.status().jobs}
+    last = range(2 * SAVED_JOBS, 3 * SAVED_JOBS)
+    assert told.pop("job") != "saved"
+    assert told == dict.fromkeys((f"job-{number}" for number in last), "saved")
+    assert device.ask("detach", job="job-0", epoch=1, discard=True)["saved_bytes"] == 0
+    device.place(1, job="job-0")
+    device.ask("detach", job="job-0", epoch=1, discard=True)
+    assert device.job("job-0").state == "saved"
+    device.ask("detach", job="job", epoch=7, discard=True)
     device.ask("shutdown")
     assert device.process.wait(60) == 0
 

@@ -6,8 +6,10 @@ import errno
 import logging
 import os
 import socket
+import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 
 from rankfold import control, messages, service
 from rankfold.control import Client, ControlError
+from support.fleet import until
 
 Request = service.Request[Any]
 
@@ -232,3 +235,65 @@ def test_without_descriptors_strangers_go_and_the_rest_wait(
                 short.clear()
                 assert late.recv(4), "it has waited, and is served"
         assert server.clients() >= 1
+
+
+@pytest.mark.parametrize("what", ["socket", "folder", "both folders"])
+def test_a_socket_that_somebody_removed_is_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """By its name, and by what has the old one; who is connected notices nothing."""
+    monkeypatch.setattr(service, "NAME_AGAIN_S", 0.02)
+    path = tmp_path / "user" / "fleet" / "socket"
+    path.parent.mkdir(mode=0o700, parents=True)
+    path.parent.parent.chmod(0o700)
+    with serving(path), Client(path) as before:
+        old = os.open(path, os.O_PATH)
+        path.unlink()
+        if what != "socket":
+            path.parent.rmdir()
+        if what == "both folders":
+            path.parent.parent.rmdir()
+        until(path.exists)
+        for where in (path, f"/proc/self/fd/{old}"):
+            with Client(where) as client:
+                assert client.ask("hello")[0]["kind"] == "test"
+        assert before.ask("hello")[0]["kind"] == "test"
+        for folder in (path.parent, path.parent.parent):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        os.close(old)
+    assert not path.exists()
+
+
+def test_a_socket_is_not_made_in_a_folder_of_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In /tmp anybody may be faster than we are. It is said once."""
+    monkeypatch.setattr(service, "NAME_AGAIN_S", 0.02)
+    path = tmp_path / "fleet" / "socket"
+    path.parent.mkdir(mode=0o700)
+    with serving(path), caplog.at_level(logging.WARNING):
+        path.unlink()
+        path.parent.rmdir()
+        path.parent.mkdir(mode=0o755)
+        until(lambda: caplog.records)
+        time.sleep(0.1)
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{path} was removed, and nobody can reach us: {path.parent} must be a folder of yours "
+            "with mode 0700"
+        ]
+        path.parent.chmod(0o700)
+        until(path.exists)
+
+
+def test_another_servers_socket_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "NAME_AGAIN_S", 0.02)
+    path = tmp_path / "socket"
+    with serving(path):
+        other = service.listen(path)
+        number = path.stat().st_ino
+        time.sleep(0.1)
+        assert path.stat().st_ino == number
+        other.close()

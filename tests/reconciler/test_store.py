@@ -14,7 +14,7 @@ import pytest
 
 from rankfold.reconciler.desired import Device, Job, Origin, Pool
 from rankfold.reconciler.recorded import Change, Ending, Record
-from rankfold.reconciler.store import Store, StoreError, database
+from rankfold.reconciler.store import OF_JOB_KEPT, Store, StoreError, database
 from support.leaks import State
 
 
@@ -94,6 +94,30 @@ def test_who_has_nothing_to_do_reads_nothing_again(tmp_path: Path) -> None:
             assert read() == ["ended", "placing"]
             raise KeyError
         assert read() == ["ended", "started"]
+
+
+def test_of_a_job_that_lives_for_months_what_is_over_is_kept_for_a_while(tmp_path: Path) -> None:
+    """What is not over stays, however old it is; so does what other jobs have."""
+    store, many = Store(tmp_path), 2 * OF_JOB_KEPT
+    with store.transaction():
+        store.begin("gpt", 0, "start", {})  # begun, and never done
+        store.begin("other", 0, "start", {})
+        store.done("other", 0, "start")
+        store.open_change(Change(0, "other", 2, 1, "", 0.5))
+        for epoch in range(1, many + 1):
+            store.begin("gpt", epoch, "place", {})
+            store.done("gpt", epoch, "place")
+            store.open_change(Change(0, "gpt", epoch % 2, (epoch + 1) % 2, f"r{epoch}", 1.5))
+    last = range(many - OF_JOB_KEPT + 1, many + 1)
+    assert {row["epoch"] for row in store.actions("gpt")} == {0, *last}
+    assert [row["epoch"] for row in store.actions("other")] == [0]
+    assert {change.commit for change in store.changes("gpt")} <= {
+        f"r{e}" for e in (last[0] - 1, *last)
+    }
+    assert len(store.changes("gpt")) >= OF_JOB_KEPT
+    assert [change.job for change in store.changes(only_open=True)] == ["other", "gpt"]
+    assert store.changes(only_open=True)[1].commit == f"r{many}"
+    store.close()
 
 
 def test_the_record_of_a_journal_that_does_not_know_which_rank_failed_is_read(

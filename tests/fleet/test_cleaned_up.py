@@ -1,0 +1,40 @@
+"""Promise: who cleans up where the sockets lie (/tmp, of all places) costs no job anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import pytest
+
+from rankfold import paths
+from support import leaks, privileges
+from support.command import Rankfold, Specs
+
+from .neighbour import NAME, Neighbour
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["reconciler goes on", "reconciler killed"])
+def test_a_job_can_be_steered_when_all_sockets_were_removed(
+    rankfold: Rankfold, specs: Specs, neighbour: Neighbour, killed: bool
+) -> None:
+    """Its ranks go on as if nothing had been. Killed: the next reconciler knows nobody yet."""
+    privileges.need_criu()
+    specs.pool(2)
+    neighbour.apply(gpus=1)
+    neighbour.goes_on()
+    before, pid = neighbour.pids(), rankfold.reconciler_pid()
+    if killed:
+        os.kill(pid, signal.SIGKILL)
+        assert leaks.has_ended(pid, leaks.GRACE_S)
+    shutil.rmtree(paths.sockets(rankfold.state.path))
+    neighbour.goes_on()
+    neighbour.apply(gpus=2)
+    rankfold.until(lambda: len(neighbour.devices()) == 2)
+    assert neighbour.pids() == before
+    neighbour.goes_on()
+    rankfold("suspend", NAME, "--store", "--override")
+    rankfold.until(lambda: rankfold.job(NAME)["suspendedIn"] == "store")
+    rankfold("resume", NAME, "--override")
+    neighbour.finish()
