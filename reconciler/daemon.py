@@ -27,7 +27,7 @@ from typing import Any
 from rankfold import control, service
 from rankfold.log import area, set_up
 from rankfold.messages import Operation
-from rankfold.reconciler import actions, by_hand, changes, operations, plan, steady, switches
+from rankfold.reconciler import actions, by_hand, changes, operations, past, plan, steady, switches
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
 from rankfold.reconciler.desired import Job, Origin
@@ -445,6 +445,8 @@ class Daemon:
             if pool:
                 self.store.put(pool, None, Origin("run", 0), "")
             self.store.put(job, None, Origin("run", 0), token)
+        past.forget_runs(self.store, self.layout)
+        past.forget_devices(self.store, self.layout)
         self.fresh = False
         self.idle_since = time.monotonic()
         return {}

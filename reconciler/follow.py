@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 READ_BYTES = 1 << 16
+LINE_BYTES = 1 << 16  # of a line without an end (a progress bar's) that wait for the rest of it
 
 
 class Follower:
@@ -84,6 +85,8 @@ class _Stream:
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             self.target.write(self.prefix + line + b"\n")
+        if len(self.rest) > LINE_BYTES:
+            self.finish()
 
     def finish(self) -> None:
         if self.rest:

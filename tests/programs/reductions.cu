@@ -73,10 +73,36 @@ static void check(const char *name, ncclDataType_t type, const World &world, ncc
     CUDA_CHECK(cudaFree(numbers));
 }
 
+// Who makes an operator for each collective never runs out of names: they are used again.
+static void names(ncclComm_t comm)
+{
+    float two = 2, *data = on_device<float>(1);
+    ncclRedOp_t kept, gone, again;
+    NCCL_CHECK(ncclRedOpCreatePreMulSum(&gone, &two, ncclFloat, ncclScalarHostImmediate, comm));
+    NCCL_CHECK(ncclRedOpCreatePreMulSum(&kept, data, ncclFloat, ncclScalarDevice, comm));
+    for (int i = 0; i < 1000; i++) {
+        EXPECT(ncclRedOpDestroy(gone, comm) == ncclSuccess, "operator %d, again", gone);
+        EXPECT(ncclRedOpDestroy(gone, comm) == ncclInvalidArgument, "%d goes once", gone);
+        EXPECT(ncclAllReduce(data, data, 1, ncclFloat, gone, comm, 0) == ncclInvalidArgument,
+               "operator %d is gone", gone);
+        auto residence = i % 2 ? ncclScalarDevice : ncclScalarHostImmediate;
+        NCCL_CHECK(ncclRedOpCreatePreMulSum(&again, i % 2 ? data : &two, ncclFloat, residence, comm));
+        EXPECT(again == gone && again != kept, "%d, not %d", again, gone);
+    }
+    NCCL_CHECK(ncclRedOpDestroy(again, comm));
+    NCCL_CHECK(ncclRedOpDestroy(kept, comm));
+    for (ncclRedOp_t none : {ncclRedOp_t(5), ncclRedOp_t(-1), kept})
+        EXPECT(ncclAllReduce(data, data, 1, ncclFloat, none, comm, 0) == ncclInvalidArgument,
+               "%d is no operator", none);
+    EXPECT(ncclRedOpDestroy(ncclSum, comm) == ncclInvalidArgument, "ncclSum stays");
+    CUDA_CHECK(cudaFree(data));
+}
+
 int main(int argc, char **argv)
 {
     ncclComm_t comm;
     World world = start(&comm);
+    names(comm);
     int steps = argument(argc, argv, 1, 5);
     EXPECT(world.size <= 6, "products of more than six ranks do not fit int8");
     for (int k = 0; k < steps; k++) {

@@ -44,51 +44,63 @@ ncclResult_t ncclMemFree(void *ptr)
 
 /* ---- reduction operators ---- */
 
-/* An operator whose factor lies in device memory: its value counts when a collective runs. */
-struct factor {
-	uint64_t number, address, bytes;
+/* One that a program made. ncclRedOp_t has 31 bits, so names are used again, as NCCL does; numbers
+ * are not. `address` is that of a factor in device memory, whose value counts when a collective
+ * runs, and 0 of one that the core has by its number. */
+struct operator {
+	ncclRedOp_t name;
 	uint32_t dtype;
-	struct factor *next;
+	uint64_t number, address, bytes;
+	struct operator *next;
 };
 
-static struct factor *factors;
+static struct operator *operators, *spare;
+static ncclRedOp_t next_name = RF_HANDLE_FIRST;
 
-static ncclResult_t factor_add(const struct factor *given)
+/* Names it. */
+static ncclResult_t operator_add(struct operator *given)
 {
-	struct factor *f = malloc(sizeof *f);
-	if (!f)
+	struct operator *fresh = malloc(sizeof *fresh);
+	if (!fresh)
 		return NCCL_SYSTEM_ERROR;
-	*f = *given;
-	lock(FACTOR_LOCK);
-	f->next = factors;
-	factors = f;
-	unlock(FACTOR_LOCK);
+	lock(OPERATOR_LOCK);
+	struct operator *o = spare ? spare : fresh;
+	given->name = spare ? spare->name : next_name++;
+	if (spare)
+		spare = spare->next;
+	given->next = operators;
+	*o = *given;
+	operators = o;
+	unlock(OPERATOR_LOCK);
+	if (o != fresh)
+		free(fresh);
 	return NCCL_SUCCESS;
 }
 
-static bool factor_of(uint64_t number, struct factor *out, bool goes)
+static bool operator_of(ncclRedOp_t name, struct operator *out, bool goes)
 {
-	lock(FACTOR_LOCK);
-	struct factor **at = &factors;
-	while (*at && (*at)->number != number)
+	lock(OPERATOR_LOCK);
+	struct operator **at = &operators;
+	while (*at && (*at)->name != name)
 		at = &(*at)->next;
-	struct factor *f = *at;
-	if (f)
-		*out = *f;
-	if (f && goes) {
-		*at = f->next;
-		free(f);
+	struct operator *o = *at;
+	if (o)
+		*out = *o;
+	if (o && goes) {
+		*at = o->next;
+		o->next = spare;
+		spare = o;
 	}
-	unlock(FACTOR_LOCK);
-	return f;
+	unlock(OPERATOR_LOCK);
+	return o;
 }
 
 /* The collective gets an operator of its own, with the value that its stream comes to: waits. */
-static ncclResult_t bring_factor(struct rf_collective *m, const struct factor *f,
+static ncclResult_t bring_factor(struct rf_collective *m, const struct operator *o,
 				 const struct comm *c, const void *stream)
 {
-	struct rf_redop own = {.redop = handle_number(), .comm = c->number, .dtype = f->dtype};
-	int error = memory_copy_1d(own.scalar, (const void *)f->address, f->bytes, BY_ADDRESS,
+	struct rf_redop own = {.redop = handle_number(), .comm = c->number, .dtype = o->dtype};
+	int error = memory_copy_1d(own.scalar, (const void *)o->address, o->bytes, BY_ADDRESS,
 				   stream, true);
 	if (error)
 		return nccl_error(error);
@@ -101,33 +113,35 @@ ncclResult_t redop_create(ncclRedOp_t *op, const void *scalar, ncclDataType_t ty
 			  const void *comm)
 {
 	const struct comm *c = comm_of(comm);
-	uint64_t bytes = type_bytes(type), number = handle_number();
-	if (!op || !scalar || !bytes || !c || number > INT32_MAX)
+	uint64_t bytes = type_bytes(type);
+	if (!op || !scalar || !bytes || !c)
 		return ended("ncclRedOpCreatePreMulSum", c, NCCL_INVALID_ARGUMENT);
-	struct rf_redop m = {.redop = number, .comm = c->number, .dtype = (uint32_t)type};
+	struct operator o = {.number = handle_number(), .bytes = bytes, .dtype = (uint32_t)type};
+	if (residence == 0) /* in device memory */
+		o.address = (uint64_t)scalar;
 	ncclResult_t error = nccl_error(channel_enter());
-	if (!error && residence == 0) /* in device memory */
-		error = factor_add(
-			&(struct factor){number, (uint64_t)scalar, bytes, (uint32_t)type, NULL});
+	if (!error)
+		error = operator_add(&o);
 	if (error)
 		return ended("ncclRedOpCreatePreMulSum", c, error);
-	if (residence != 0) {
+	if (!o.address) {
+		struct rf_redop m = {.redop = o.number, .comm = c->number, .dtype = o.dtype};
 		memcpy(m.scalar, scalar, bytes);
 		channel_post(&m.r, RF_OP_REDOP_CREATE, sizeof m, NULL, 0);
 	}
-	*op = (ncclRedOp_t)number;
+	*op = o.name;
 	return NCCL_SUCCESS;
 }
 
 ncclResult_t redop_destroy(ncclRedOp_t op, const void *comm)
 {
 	const struct comm *c = comm_of(comm);
-	if (op < (int)RF_HANDLE_FIRST || !c || channel_open())
+	struct operator gone;
+	if (!c || channel_open() || !operator_of(op, &gone, true))
 		return ended("ncclRedOpDestroy", c, NCCL_INVALID_ARGUMENT);
-	struct factor gone;
-	if (factor_of((uint64_t)op, &gone, true))
+	if (gone.address)
 		return NCCL_SUCCESS;
-	return ended("ncclRedOpDestroy", c, group_destroy_redop((uint64_t)op));
+	return ended("ncclRedOpDestroy", c, group_destroy_redop(gone.number));
 }
 
 /* ---- collectives ---- */
@@ -180,9 +194,6 @@ static ncclResult_t check(struct rf_collective *m, const struct comm *c)
 			       (unsigned long long)m->count, (int)m->dtype);
 	if (m->root < 0 || m->root >= c->count)
 		return because(NCCL_INVALID_ARGUMENT, "root or peer %d", m->root);
-	if (m->op >= BUILTIN_OPS && m->op < RF_HANDLE_FIRST)
-		return because(NCCL_INVALID_ARGUMENT, "reduction operator %llu",
-			       (unsigned long long)m->op);
 	extents(m->kind, c, m->root, m->count, &send, &recv);
 	m->send = (uint64_t)registered_reached((void *)m->send, send * bytes);
 	m->recv = (uint64_t)registered_reached((void *)m->recv, recv * bytes);
@@ -229,7 +240,7 @@ ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t 
 	struct rf_collective m = {.send = (uint64_t)send,
 				  .recv = (uint64_t)recv,
 				  .count = count,
-				  .op = (uint64_t)(unsigned)op,
+				  .op = (uint64_t)op,
 				  .kind = kind,
 				  .dtype = (uint32_t)type,
 				  .root = root};
@@ -242,10 +253,16 @@ ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t 
 		error = refuse_captured(m.stream);
 	if (!error)
 		error = check(&m, c);
-	struct factor factor;
-	bool brought = !error && count && factor_of(m.op, &factor, false);
+	struct operator made = {.number = 0};
+	if (!error && (op < 0 || op >= BUILTIN_OPS)) {
+		if (operator_of(op, &made, false))
+			m.op = made.number;
+		else
+			error = because(NCCL_INVALID_ARGUMENT, "reduction operator %d", op);
+	}
+	bool brought = !error && count && made.address;
 	if (brought)
-		error = bring_factor(&m, &factor, c, stream);
+		error = bring_factor(&m, &made, c, stream);
 	brought &= !error;
 	if (!error && count) {
 		m.comm = c->number;

@@ -27,7 +27,7 @@
 	MOMENT(HEAP_LOCK)       /* device addresses, and the records that announce them */         \
 	MOMENT(SITES_LOCK)      /* frames on the stack that were walked before */                  \
 	MOMENT(POOL_LOCK)       /* the accounts of all pools */                                    \
-	MOMENT(FACTOR_LOCK)     /* operators of NCCL whose factor lies in device memory */         \
+	MOMENT(OPERATOR_LOCK)   /* operators of NCCL that the program made */                      \
 	MOMENT(LINK_LOCK)       /* the linker's states */                                          \
 	MOMENT(VARIABLES_LOCK)  /* the list of managed variables */                                \
 	MOMENT(REGISTRY_LOCK)   /* what a handle or an address of the program stands for */        \
