@@ -45,11 +45,17 @@ class ModuleStore:
         self.images = Images(state / "modules")
         self._lock = threading.Lock()
         self._loaded: dict[str, Any] = {}
+        self._kernels: set[tuple[str, str]] = set()
         self._loader = _loader(hal, state, cc)
 
     def close(self) -> None:
         """Let go of the compiler."""
         self._loader.close()
+
+    @property
+    def kernels(self) -> int:
+        """How many have been loaded. Their code stays as long as this process."""
+        return len(self._kernels)
 
     def module(
         self, image: bytes, kind: int, digest: str, cc: tuple[int, int], job: int
@@ -72,7 +78,9 @@ class ModuleStore:
     def function(self, digest: str, name: str, cc: tuple[int, int]) -> tuple[Any, int, str]:
         """Compile a function: (FunctionInfo, 0, "") or (None, CUresult, the reason)."""
         try:
-            return self._loader.function(self._stored(digest, cc), name), 0, ""
+            info = self._loader.function(self._stored(digest, cc), name)
+            self._kernels.add((digest, name))
+            return info, 0, ""
         except ModuleError as error:
             log.error("%s: %s", name, error)
             return None, error.code, error.message

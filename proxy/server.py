@@ -124,6 +124,7 @@ class Proxy:
         return {
             "device": o.device, "type": o.type, "memory": o.memory, "pid": os.getpid(),
             **self.native.status(), "trouble": self.modules.images.trouble, "lost": self.lost,
+            "loaded": self.modules.kernels,
             "jobs": [self._describe(job) for job in self.jobs.values()],
             "history": self.history,
         }  # fmt: skip

@@ -219,7 +219,8 @@ class ProxyStatus(Struct, frozen=True):
     `swapped_alike` of those that were, though another rank held the same at that address;
     `copies` of chunks were made before they were written, `unforeseen` ones while they were.
     `prepared` chunks came before their rank's turn. `shared`: bytes of several ranks now;
-    `shares`: whether ranks may share here, null if an older proxy does not say."""
+    `shares`: whether ranks may share here, null if an older proxy does not say. `loaded`: kernels
+    whose code it has."""
 
     device: Name
     type: Name
@@ -244,6 +245,7 @@ class ProxyStatus(Struct, frozen=True):
     unforeseen: Size = 0
     prepared: Size = 0
     shares: bool | None = None
+    loaded: Size = 0
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True):

@@ -155,7 +155,7 @@ def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:
         tuple(_job(each) for each in status.jobs), {key: getattr(status, key) for key in counted},
         _kernels(status),
         trouble=status.trouble, lost=status.lost, cc=hello.cc, speed=hello.speed,
-        shares=status.shares,
+        shares=status.shares, loaded=status.loaded,
     )  # fmt: skip
 
 

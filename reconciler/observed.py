@@ -84,6 +84,7 @@ class SeenDevice:
     cc: str = "8.0"
     speed: float = 1.0
     shares: bool | None = None  # whether ranks may share there; None: it does not say
+    loaded: int = 0  # kernels whose code it has, of whatever job
 
     def job(self, name: str) -> JobOnDevice | None:
         return next((each for each in self.jobs if each.job == name), None)

@@ -14,6 +14,7 @@ from rankfold.reconciler.plan.fitting import may_use
 from rankfold.reconciler.recorded import Condition, Record
 from rankfold.reconciler.words import silence
 
+LOADED_MAX = 8192  # kernels; on the software GPU each takes 3 of a process's 65,530 mappings
 HOLDING = ("joining", "running", "stopping", "cut", "failed")  # a proxy's job states that use it
 
 
@@ -83,11 +84,20 @@ class Index:
         return not any(j.state in HOLDING for j in seen.jobs) and device not in self.held
 
     def is_as_described(self, device: str) -> bool:
-        """A pool has it, its proxy answers, it works, and it is what its pool says."""
+        """A pool has it, its proxy answers, it works, and it is what its pool says. One that is to
+        begin anew before its next job is not."""
         wanted, seen = self.devices.get(device), self.seen(device)
         if wanted is None or seen is None or not seen.ready or seen.lost:
             return False
-        return not differs(wanted, seen)
+        return not differs(wanted, seen) and not self.is_worn(device)
+
+    def is_worn(self, device: str) -> bool:
+        """Full of code of jobs that were there, for no proxy unloads any, and free; a job in the
+        middle of a move may come back to it."""
+        seen = self.seen(device)
+        if seen is None or seen.loaded < LOADED_MAX or not self.is_free(device):
+            return False
+        return all(device not in record.placement for record in self.records.values())
 
     def is_eligible(self, device: str, job: Job, record: Record) -> bool:
         """Whether a job may be put on a device, free or not."""

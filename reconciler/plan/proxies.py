@@ -27,6 +27,11 @@ def tend(index: Index) -> tuple[list[Action], bool]:
             if index.is_free(name):
                 why = f"it was lost: {seen.lost}" if seen.lost else OTHER
                 actions.append(StopProxy(name, why))
+        elif index.is_worn(name):
+            ready = False
+            actions.append(
+                StopProxy(name, f"it begins anew, for it has loaded {seen.loaded} kernels")
+            )
     for name, seen in index.observed.devices.items():
         for there in seen.jobs:
             if there.state != "saved" and _is_unknown(index, there.job):

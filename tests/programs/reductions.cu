@@ -85,8 +85,8 @@ static void names(ncclComm_t comm)
         EXPECT(ncclRedOpDestroy(gone, comm) == ncclInvalidArgument, "%d goes once", gone);
         EXPECT(ncclAllReduce(data, data, 1, ncclFloat, gone, comm, 0) == ncclInvalidArgument,
                "operator %d is gone", gone);
-        auto residence = i % 2 ? ncclScalarDevice : ncclScalarHostImmediate;
-        NCCL_CHECK(ncclRedOpCreatePreMulSum(&again, i % 2 ? data : &two, ncclFloat, residence, comm));
+        auto where = i % 2 ? ncclScalarDevice : ncclScalarHostImmediate;
+        NCCL_CHECK(ncclRedOpCreatePreMulSum(&again, i % 2 ? data : &two, ncclFloat, where, comm));
         EXPECT(again == gone && again != kept, "%d, not %d", again, gone);
     }
     NCCL_CHECK(ncclRedOpDestroy(again, comm));

@@ -21,7 +21,8 @@ def test_lines_are_whole_and_a_progress_bar_does_not_pile_up(
             bar += state
             zero.write(state)
             one.write(b"half ")
-            zero.flush(), one.flush()
+            zero.flush()
+            one.flush()
             follower.pump()
             shown += capfdbinary.readouterr().out
             kept = sum(len(stream.rest) for stream in follower._streams)

@@ -13,6 +13,7 @@ from rankfold.reconciler import actions, plan
 from rankfold.reconciler.desired import Desired, Device, Job, Pool
 from rankfold.reconciler.observed import JobOnDevice
 from rankfold.reconciler.plan.ending import KILL_AFTER_S
+from rankfold.reconciler.plan.index import LOADED_MAX
 from rankfold.reconciler.recorded import Record
 from support.simulated import Fleet
 
@@ -356,6 +357,22 @@ def test_another_description_of_a_device_is_carried_out_when_it_is_free(
     assert place.converge().fleet_ready
     now = place.devices["local/soft-0"]
     assert (now.memory, now.cc, now.speed) == (device.memory, device.cc, device.speed)
+
+
+def test_a_device_full_of_the_code_of_earlier_jobs_begins_anew_before_the_next_one() -> None:
+    """A job that is there keeps it, also while it is moved."""
+    place = fleet(2, job("a", 2, 2))
+    place.converge()
+    for name in place.devices:
+        place.devices[name] = replace(place.devices[name], loaded=LOADED_MAX)
+    pids = {name: each.pid for name, each in place.devices.items()}
+    assert place.converge().fleet_ready
+    wish(place, job("a", 2, 1), job("b", 1, 1, created=1.0))  # and one waits for the other device
+    place.converge()
+    assert place.records["a"].step == place.records["b"].step == "placed"
+    kept, anew = place.records["a"].placement[0], place.records["b"].placement[0]
+    assert place.devices[kept].pid == pids[kept] and place.devices[kept].loaded == LOADED_MAX
+    assert place.devices[anew].pid != pids[anew] and place.devices[anew].loaded == 0
 
 
 # ---- single rules, continued -------------------------------------------------------------------
