@@ -279,6 +279,8 @@ class Recovery:
         tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=steady.now())
         self._update(action.job, save=tried)
         point("upload.journalled")
+        used = self._used(action.job)
+        yield [lambda: self.node.tidy(action.job, used)]
         (trouble,) = yield [self._transfer("upload", action, task)]
         self._begun(action, trouble, "UploadFailed")
 
@@ -296,8 +298,8 @@ class Recovery:
                 text = f"checkpoint {action.id}, for incarnation {record.incarnation}"
                 self._event(action.job, "Fetching", text)
             point("fetch.journalled")
-            used = {action.number, *([record.save.number] if record.save else [])}
-            yield [lambda: self.node.tidy(action.job, used)]  # what is left of other restores
+            used = self._used(action.job)
+            yield [lambda: self.node.tidy(action.job, used)]
             agreed((yield [lambda: self.node.make_room(action.job, action.number)]))
         else:
             tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=steady.now())
@@ -305,6 +307,12 @@ class Recovery:
         task = self._task(action.job, 1, action.id, {})
         (trouble,) = yield [self._transfer("fetch", action, task)]
         self._begun(action, trouble, "FetchFailed")
+
+    def _used(self, job: str) -> set[int]:
+        """The numbers of the snapshots that somebody has use for: of all others some may be left,
+        by a reconciler that was killed."""
+        record = self._record(job)
+        return {each.number for each in (record.save, record.restore, record.dump) if each}
 
     def _transfer(self, kind: str, action: actions.Upload | actions.Fetch, task: Json) -> Call:
         """Begun, or anew: then it says what was wrong with who was stuck."""

@@ -280,6 +280,18 @@ def test_an_uploader_gets_all_it_has_to_know(scene: Scene) -> None:
     assert save is not None and (save.tries, save.error) == (2, "the store is another fleet's")
 
 
+def test_what_others_have_left_is_removed_beside_an_upload(scene: Scene) -> None:
+    """Snapshots take gigabytes, and a reconciler may be killed before it removes them."""
+    for number in range(1, 5):
+        scene.fetched(number)
+    save = Save(3, "request", 5.0, "uploading")
+    scene.update(save=save, dump=Dump(2, whole=True))
+    scene.do(scene.recovery.upload(actions.Upload("a", 3, 3)))
+    folder = scene.ranks.layout.save("a", 3).parent
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
+    assert [kind for kind, _ in scene.ranks.tasks] == ["upload"]
+
+
 def test_a_dump_that_is_damaged_is_not_sent_and_stays(scene: Scene) -> None:
     scene.update(step="stored", stored=NODE, dump=Dump(1, whole=True), save=None, asked="u")
     folder = scene.ranks.snapshot("a", 1, 0)
