@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankfold.log import area
+from rankfold.proxy.ptx.fatbin import IMAGE_FATBIN, IMAGE_PTX
 
 log = area(__file__)
 
@@ -45,8 +46,10 @@ class Images:
 
     def find(self, digest: str) -> Iterator[tuple[Path, bytes, int]]:
         """What is on disk under this hash: the file, the image in it, its kind."""
-        for path in self.folder.glob(f"{digest}.*"):
-            yield path, path.read_bytes(), int(path.suffix[1:])
+        for kind in (IMAGE_FATBIN, IMAGE_PTX):  # the folder may have those of years
+            path = self.folder / f"{digest}.{kind}"
+            with contextlib.suppress(FileNotFoundError):
+                yield path, path.read_bytes(), kind
 
     def keep(self, digest: str, image: bytes, kind: int, job: int) -> None:
         """Store an image that `job` brought, now or, where that fails, later."""

@@ -18,12 +18,15 @@ _FILE = re.compile(r"[0-9a-f]{64}\.[0-9]+\Z")
 
 def find(hashes: Iterable[str], folder: Path) -> list[Path]:
     """Their files. Raises Unfit where one is not there."""
+    there: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()) if folder.exists() else ():
+        if _FILE.match(path.name):
+            there.setdefault(path.stem, []).append(path)
     found = []
     for each in sorted(hashes):
-        files = sorted(path for path in folder.glob(f"{each}.*") if _FILE.match(path.name))
-        if not files:
+        if each not in there:
             raise Unfit(folder, f"has no module {each}, which a rank has loaded")
-        found += files
+        found += there[each]
     return found
 
 
