@@ -114,6 +114,7 @@ class Images:
         """Whole or not at all, also when the machine stops."""
         temporary = self.folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)  # somebody may have cleaned up
             with temporary.open("wb") as file:
                 file.write(image)
                 file.flush()

@@ -1,0 +1,30 @@
+"""Images of modules on disk."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rankfold.proxy.images import Images
+from rankfold.proxy.ptx.fatbin import IMAGE_FATBIN, IMAGE_PTX
+
+
+def test_what_is_kept_is_found_by_its_hash_and_nothing_else(tmp_path: Path) -> None:
+    images = Images(tmp_path / "modules")
+    one, other = "1" * 64, "2" * 64
+    images.keep(one, b"a fatbin", IMAGE_FATBIN, job=1)
+    images.keep(one, b"a text", IMAGE_PTX, job=1)
+    images.keep(other, b"other", IMAGE_PTX, job=1)
+    assert [(image, kind) for _, image, kind in images.find(one)] == [
+        (b"a fatbin", IMAGE_FATBIN), (b"a text", IMAGE_PTX),
+    ]  # fmt: skip
+    assert list(images.find("3" * 64)) == []
+
+
+def test_a_folder_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+    """A job could not leave its device until then."""
+    images, digest = Images(tmp_path / "modules"), "1" * 64
+    shutil.rmtree(tmp_path / "modules")
+    images.keep(digest, b"an image", IMAGE_PTX, job=1)
+    assert (images.trouble, images.store(1)) == ("", "")
+    assert [image for _, image, _ in images.find(digest)] == [b"an image"]
