@@ -591,7 +591,7 @@ CONTROL = [
     Mutant("the-deaf-stay", SERVICE, "if channel.unsent > UNSENT_BYTES_MAX:", "if False:",
            ON_SERVER + "test_who_does_not_take_replies_holds_nobody_up"),
     Mutant("accept-again-at-once", SERVICE,
-           "        self.server.remove(self._sock)\n        self.server.after(ACCEPT_AGAIN_S",
+           "        self.server.remove(listening)\n        self.server.after(ACCEPT_AGAIN_S",
            "        self.server.after(ACCEPT_AGAIN_S", SHORT),
     Mutant("strangers-keep-descriptors", SERVICE, "            if not visit.spoke:\n",
            "            if False:\n",
@@ -603,6 +603,51 @@ CONTROL = [
            ON_STORE + "test_a_row_that_does_not_hold_what_it_should_is_named"),
 ]  # fmt: skip
 
+NAMELESS = "if not os.path.lexists(self.path):"
+SERVER, PAST, INDEX = "proxy/server.py", "reconciler/past.py", "reconciler/plan/index.py"
+ON_DEVICE = "tests/control/test_conformance.py::test_of_thousands_of_jobs_a_device_tells_"
+ON_PAST, ON_SEVERAL = "tests/reconciler/test_past.py::", "tests/launcher/test_several.py::"
+MONTHS = ON_STORE + "test_of_a_job_that_lives_for_months_what_is_over_is_kept_for_a_while"
+ANEW = ON_PLAN + "test_a_device_full_of_the_code_of_earlier_jobs_begins_anew_before_the_next_one"
+# What a fleet must not do in a life of years.
+YEARS = [
+    Mutant("removed-sockets-stay-away", SERVICE, NAMELESS, "if False:",
+           ON_SERVER + "test_a_socket_that_somebody_removed_is_there_again"),
+    Mutant("others-sockets-taken", SERVICE, NAMELESS, "if True:",
+           ON_SERVER + "test_another_servers_socket_is_left_alone"),
+    Mutant("sockets-in-anybodys-folder", SERVICE, "_private_again(self.path.parent)",
+           "self.path.parent.mkdir(parents=True, exist_ok=True)",
+           ON_SERVER + "test_a_socket_is_not_made_in_a_folder_of_somebody_elses"),
+    Mutant("old-socket-closed", SERVICE, "        self._sockets.append(sock)\n",
+           "        for each in self._sockets:\n            self.server.remove(each)\n"
+           "        self._sockets.append(sock)\n",
+           ON_SERVER + "test_a_socket_that_somebody_removed_is_there_again"),
+    Mutant("all-jobs-told", SERVER, "for name in saved[:-SAVED_JOBS]:", "for name in saved[:0]:",
+           ON_DEVICE + "of_those_it_has_and_the_last"),
+    Mutant("present-jobs-untold", SERVER, "self.jobs.items() if job.state == \"saved\"]",
+           "self.jobs.items()]", ON_DEVICE + "of_those_it_has_and_the_last"),
+    Mutant("actions-begun-forgotten", STORE, "\"actions\", \"done_at IS NOT NULL\"",
+           "\"actions\", \"1\"", MONTHS),
+    Mutant("other-jobs-actions-forgotten", STORE, "WHERE job = ? ORDER BY rowid DESC",
+           "WHERE job != ? ORDER BY rowid DESC", MONTHS),
+    Mutant("runs-forgotten-that-go-on", PAST, " and record.step == \"ended\"", "",
+           ON_PAST + "test_of_runs_that_are_over_the_last_are_kept"),
+    Mutant("jobs-of-files-forgotten", PAST, " and each.source is None", "",
+           ON_PAST + "test_of_runs_that_are_over_the_last_are_kept"),
+    Mutant("locks-that-are-held-removed", PAST, " and not is_locked(file)", "",
+           ON_PAST + "test_of_devices_that_nobody_has_the_last_files_are_kept"),
+    Mutant("moved-job-loses-its-proxy", INDEX, "all(device not in record.placement",
+           "all(True", ANEW),
+    Mutant("what-rests-on-disk-removed", RECOVERY,
+           "(record.save, record.restore, record.dump)", "(record.save, record.restore)",
+           ON_CARRYING_OUT + "test_what_others_have_left_is_removed_beside_an_upload"),
+    Mutant("a-launcher-that-failed-is-no-error", LAUNCHER, "return int(any(statuses))", "return 0",
+           ON_SEVERAL + "test_of_one_that_does_not_start_the_reconciler_hears_why"),
+    Mutant("only-eight-launchers", LAUNCHER, "        if starting == AT_ONCE:\n",
+           "        if starting == AT_ONCE:\n            break\n        if starting == AT_ONCE:\n",
+           ON_SEVERAL + "test_more_than_start_at_once_all_start"),
+]  # fmt: skip
+
 MUTANTS = [
-    *DEMO, *COMMANDS, *LAUNCHERS, *FILES, *FIGURES, *SOURCES, *RULES, *SAVES, *CONTROL,
+    *DEMO, *COMMANDS, *LAUNCHERS, *FILES, *FIGURES, *SOURCES, *RULES, *SAVES, *CONTROL, *YEARS,
 ]  # fmt: skip
