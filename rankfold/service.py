@@ -136,6 +136,7 @@ class Listener:
             try:
                 _private_again(self.path.parent)
                 self._listen()
+                self._trouble = ""
                 log.warning("%s was removed: it is there again", self.path)
             except OSError as error:
                 if self._trouble != (text := str(error)):

@@ -118,7 +118,8 @@ class Store:
             self.db.isolation_level = None
             self._check_version()
             if not readonly:
-                self.db.executescript(_INDICES)
+                with contextlib.suppress(sqlite3.OperationalError):  # a full disk: it goes without
+                    self.db.executescript(_INDICES)
                 self.check()
         except sqlite3.Error as error:
             raise StoreError(f"{path}: {error}") from error

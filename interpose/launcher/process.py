@@ -39,8 +39,9 @@ def become_subreaper() -> None:
 
 
 def set_name(name: str) -> None:
-    """What `ps -o comm` calls this process: at most 15 characters."""
-    Path("/proc/self/comm").write_text(name)
+    """What `ps -o comm` calls this process, where that can be said: at most 15 characters."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
 
 
 def set_next_pid(rank: int) -> None:
