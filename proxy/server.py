@@ -91,6 +91,7 @@ class Proxy:
                 messages.Dump: lambda _request: {"text": self.native.dump()},
                 messages.Shutdown: self.shutdown,
             },
+            serves=options.state,
         )
         self.server.on_close = self._peer_gone
         self.server.add(self.native.event_fd, self._events)

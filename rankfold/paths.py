@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -62,6 +63,19 @@ def sockets(state: Path) -> Path:
     private(base)
     private(folder)
     return folder
+
+
+def private_again(folder: Path) -> None:
+    """The same for one that may be gone with those above it; and nobody but root or us can put
+    another in the place of any of them. Raises OSError, PermissionError."""
+    above = folder.parent
+    if not above.exists():
+        private_again(above)
+    info = above.stat()
+    shared = info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX  # /tmp is sticky
+    if info.st_uid not in (0, os.getuid()) or shared:
+        raise PermissionError(f"others may change what lies in {above}")
+    private(folder)
 
 
 def private(folder: Path) -> None:

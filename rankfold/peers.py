@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import resource
 import select
@@ -38,6 +39,19 @@ def mark() -> None:
     limit = RANK_LIMIT_US if hard == resource.RLIM_INFINITY else min(hard, RANK_LIMIT_US)
     soft = limit if soft == resource.RLIM_INFINITY else min(soft, limit)
     resource.setrlimit(resource.RLIMIT_RTTIME, (soft, limit))
+
+
+@functools.cache
+def told() -> bool:
+    """Whether this kernel tells who connected, of whatever pid namespace. Where it does not, what
+    keeps ranks out is that they do not see our sockets."""
+    ours, other = socket.socketpair()
+    with ours, other:
+        try:
+            os.close(ours.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
+        except OSError:
+            return False
+        return True
 
 
 def credentials(sock: socket.socket) -> int:

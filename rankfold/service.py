@@ -41,7 +41,7 @@ from rankfold.messages import Operation
 UNSENT_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # of replies to one client
 PATIENCE_S = 10.0
 ACCEPT_AGAIN_S = 0.1  # while there is no descriptor for another connection
-NAME_AGAIN_S = 5.0  # between two looks whether a socket still has its name
+NAME_AGAIN_S = 1.0  # between two looks whether a socket still has its name
 
 log = area(__file__)
 
@@ -67,11 +67,8 @@ def listen(path: str | Path) -> socket.socket:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    mask = os.umask(0o177)
-    try:
-        sock.bind(path)
-    finally:
-        os.umask(mask)
+    os.fchmod(sock.fileno(), 0o600)  # Linux gives it to the file, less the umask of our threads
+    sock.bind(path)
     sock.listen(64)
     sock.setblocking(False)
     return sock
@@ -96,8 +93,9 @@ Handler = Callable[[Request[Any]], Message | None]
 class Listener:
     """Accepts who connects to a server's socket, and goes on when descriptors are short.
 
-    A socket lives for weeks, often in /tmp: where somebody cleaned up there, it is made anew, in a
-    folder that is private again. Who has the old one (a rank does, in a mount) still reaches us.
+    A socket lives for weeks, often in /tmp. Where somebody cleaned up there it gets its name again,
+    in folders that are private again, and who has the old one (a rank does, in a mount) still
+    reaches us. But not where what the server serves is gone: its name may be another's by now.
 
     `admit` gets each connection, non-blocking, and owns it. `make_room` closes a connection that
     nobody would miss; False if there is none.
@@ -112,6 +110,7 @@ class Listener:
     ):
         self.server, self.admit, self.make_room = server, admit, make_room
         self.path = Path(path)
+        self._folder = _Folder(self.path.parent)
         self._sockets: list[socket.socket] = []
         self._closed, self._trouble = False, ""
         self._listen()
@@ -122,6 +121,7 @@ class Listener:
         for sock in self._sockets:
             self.server.remove(sock)
             sock.close()
+        self._folder.close()
 
     def _listen(self) -> None:
         sock = listen(self.path)
@@ -134,8 +134,7 @@ class Listener:
             return
         if not os.path.lexists(self.path):
             try:
-                _private_again(self.path.parent)
-                self._listen()
+                self._name_again()
                 self._trouble = ""
                 log.warning("%s was removed: it is there again", self.path)
             except OSError as error:
@@ -143,6 +142,16 @@ class Listener:
                     self._trouble = text
                     log.warning("%s was removed, and nobody can reach us: %s", self.path, text)
         self.server.after(NAME_AGAIN_S, self._look)
+
+    def _name_again(self) -> None:
+        """Raises OSError."""
+        serves = self.server.serves
+        if serves and not serves.is_there():
+            raise FileNotFoundError(f"{serves.path} was removed, too")
+        if not self._folder.is_there() and not peers.told():  # ranks would see another folder
+            raise PermissionError("this kernel (before 6.5) does not tell ranks from others")
+        paths.private_again(self.path.parent)
+        self._listen()
 
     def _accept(self, listening: socket.socket) -> None:
         try:
@@ -164,11 +173,21 @@ class Listener:
             self.server.add(listening, lambda: self._accept(listening))
 
 
-def _private_again(folder: Path) -> None:
-    """With those above it that are gone. Raises OSError, PermissionError."""
-    if not folder.parent.exists():
-        _private_again(folder.parent)
-    paths.private(folder)
+class _Folder:
+    """A folder as it is now. Held open, so that no other one gets its number."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 @dataclass
@@ -187,7 +206,8 @@ class Server:
     `handlers`: for each operation, what does it. It gets the checked message, and gives the
     reply's fields, or None if it replies later through the Request. ControlError raised in a
     handler is sent to the client; any other exception is a fault of ours: it is logged, answered as
-    "internal", and the connection ends. `gate` decides who may speak.
+    "internal", and the connection ends. `gate` decides who may speak. `serves`: the folder of what
+    it serves, None if it has none.
     """
 
     def __init__(
@@ -195,9 +215,11 @@ class Server:
         path: str | Path,
         handlers: Mapping[type[Operation], Handler],
         gate: peers.Gate | None = None,
+        serves: str | Path | None = None,
     ):
         self.path = str(path)
         self.gate = gate or peers.Gate()
+        self.serves = _Folder(serves) if serves else None
         self._handlers = dict(handlers)
         self._names = {str(kind.__struct_config__.tag) for kind in handlers}
         union: Any = functools.reduce(operator.or_, handlers)
@@ -243,6 +265,8 @@ class Server:
                 os.unlink(self.path)
             self.selector.close()
             self.gate.close()
+            if self.serves:
+                self.serves.close()
 
     def _turn(self) -> None:
         now = time.monotonic()

@@ -34,8 +34,9 @@ from rankfold.reconciler.desired import Job, Origin
 from rankfold.reconciler.inflight import WORKERS, InFlight, Landed
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
 from rankfold.reconciler.lookout import Lookout
-from rankfold.reconciler.observe import known_devices, observe
+from rankfold.reconciler.observe import host_memory, known_devices, observe
 from rankfold.reconciler.observed import Asked, Observed
+from rankfold.reconciler.plan.memory import hopeless
 from rankfold.reconciler.processes import Processes
 from rankfold.reconciler.progress import Progress
 from rankfold.reconciler.recorded import RESTARTING, Answer, Ending, Record
@@ -108,8 +109,9 @@ class Daemon:
             operations.State: self._state, operations.Stop: self._stop,
         }  # fmt: skip
         self.server = service.Server(
-            self.layout.socket, {kind: self._told(each) for kind, each in handlers.items()}
-        )
+            self.layout.socket, {kind: self._told(each) for kind, each in handlers.items()},
+            serves=self.layout.state,
+        )  # fmt: skip
         self.server.add(self.in_flight.fd, self._collect)
         self.sources = Sources(self.server, self.store, state, self._wish, self._changed)
         self.server.on_close = self.sources.closed
@@ -133,6 +135,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.server.stop())
         self.server.after(0, self._turn)
+        self.server.after(past.MORE_S, self._forget)
         try:
             self.server.run()
         finally:
@@ -157,6 +160,15 @@ class Daemon:
         except Exception:  # a fault of ours must not end the fleet's only guardian
             log.exception("a turn failed")
         self.server.after(wait, self._turn)
+
+    def _forget(self) -> None:
+        wait = past.AGAIN_S
+        try:
+            if self._state_is_there():
+                wait = past.forget(self.store, self.layout)
+        except (sqlite3.Error, StoreError, OSError) as error:
+            log.warning("what is over stays for now: %s", error)
+        self.server.after(wait, self._forget)
 
     def _state_is_there(self) -> bool:
         """Whoever removes a state directory may make it anew: that is another fleet's then."""
@@ -437,6 +449,13 @@ class Daemon:
             raise control.ControlError(
                 "exists", f"there is a job {job.name!r} already{where}: choose another --name"
             )
+        devices = pool.devices if pool else self.store.desired().devices().values()
+        kinds = job.device_types
+        fit = [
+            d for d in devices if d.only_for in (None, job.name) and d.type in (kinds or [d.type])
+        ]
+        if why := hopeless(job, fit, host_memory()):
+            raise control.ControlError("refused", why)
         if existing:
             self.executor.node.forget_logs(job.name)
         with self.store.transaction():
@@ -445,8 +464,6 @@ class Daemon:
             if pool:
                 self.store.put(pool, None, Origin("run", 0), "")
             self.store.put(job, None, Origin("run", 0), token)
-        past.forget_runs(self.store, self.layout)
-        past.forget_devices(self.store, self.layout)
         self.fresh = False
         self.idle_since = time.monotonic()
         return {}

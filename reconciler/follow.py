@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 READ_BYTES = 1 << 16
-LINE_BYTES = 1 << 16  # of a line without an end (a progress bar's) that wait for the rest of it
+LINE_BYTES = 1 << 16  # of a line without an end: then what a progress bar has overwritten is one
 
 
 class Follower:
@@ -85,8 +85,9 @@ class _Stream:
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             self.target.write(self.prefix + line + b"\n")
-        if len(self.rest) > LINE_BYTES:
-            self.finish()
+        if len(self.rest) > LINE_BYTES and (at := self.rest.rfind(b"\r")) > 0:
+            self.target.write(self.prefix + self.rest[:at] + b"\n")
+            self.rest = self.rest[at:]
 
     def finish(self) -> None:
         if self.rest:

@@ -45,6 +45,7 @@ from rankfold.reconciler.observed import SeenRank, Transfer
 from rankfold.reconciler.values import Json
 
 _COPY_BYTES = 1 << 20
+LATE = "has not started within"  # says interpose/launcher/launcher.py
 
 
 class CannotLaunch(Exception):
@@ -95,23 +96,29 @@ class Node:
         is harmless.
 
         A config lacks what the node knows: where sockets, logs and the exit file lie. Raises
-        CannotLaunch, when all others have started, and OSError, subprocess.SubprocessError.
+        CannotLaunch, when all others have started, and OSError.
         """
         files = {config["rank"]: self._config_file(config) for config in configs}
-        done = subprocess.run(
-            [sys.executable, "-m", "rankfold.interpose.launcher", "--config", *files.values()],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            timeout=LAUNCH_S + LAUNCH_EACH_S * len(files), env=environment.of_launcher(os.environ),
-        )  # fmt: skip
+        seconds = LAUNCH_S + LAUNCH_EACH_S * len(files)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "rankfold.interpose.launcher", "--config", *files.values()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                timeout=seconds, env=environment.of_launcher(os.environ),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"its launchers have not started within {seconds:.0f} s") from error
         if done.returncode == 0:
             return
+        told = done.stderr.decode(errors="replace").splitlines()
+        if late := [line for line in told if LATE in line]:
+            raise TimeoutError(late[0])
         job = configs[0]["job"]
         missing = [r for r in files if not self.lives(job, r) and not self.ended(job, r)]
         if missing:
-            lines = done.stderr.splitlines()
-            own = [line for line in lines if os.fsencode(files[missing[0]]) in line] or lines
+            own = [line for line in told if files[missing[0]] in line] or told
             more = f" (nor did {len(missing) - 1} more)" if len(missing) > 1 else ""
-            why = _last_words(b"\n".join(own))
+            why = " / ".join(own[-3:])
             raise CannotLaunch(f"the launcher of rank {missing[0]} did not start{more}: {why}")
 
     def _config_file(self, config: Json) -> str:
@@ -287,12 +294,15 @@ class Node:
         self.end_transfer(job, number)
         (self.layout.save(job, number) / "state.json").unlink(missing_ok=True)
 
-    def tidy(self, job: str, but: Iterable[int] = ()) -> None:
-        """Remove the snapshots of all saves but some, with who works on them. Raises OSError."""
+    def tidy(self, job: str, but: Iterable[int] = (), last: int | None = None) -> None:
+        """Remove the snapshots of all saves but some, and of those after the `last`, with who works
+        on them. Raises OSError."""
         kept = {str(number) for number in but}
         with contextlib.suppress(FileNotFoundError):
             for folder in self.layout.save(job, 0).parent.iterdir():
-                if folder.name not in kept and folder.name.isdecimal():
+                if folder.name in kept or not folder.name.isdecimal():
+                    continue
+                if last is None or int(folder.name) <= last:
                     self.drop(job, int(folder.name))
 
     def transferred(self, job: str, number: int) -> Transfer:

@@ -1,37 +1,61 @@
 """What is left of things that are over: of `run`s, each a job of its own, and of devices that no
-pool has any longer. The last of them are kept, for who wants to know how they ended."""
+pool has any longer. Those of the last day are kept, and the last hundred, for who wants to know how
+they ended. A few go at a time, beside the turns of the reconciler."""
 
 from __future__ import annotations
 
 import shutil
+import time
+from pathlib import Path
 
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.store import Store
 
-KEPT = 100
+KEPT, DAY_S = 100, 24 * 3600.0
+FEW = 4  # that go at once
+AGAIN_S, MORE_S = 60.0, 0.5  # until the next ones go: if none is left, or some are
 
 
-def forget_runs(store: Store, layout: Layout, kept: int = KEPT) -> None:
-    """Jobs made by `run` that have ended, but for the last: their journal and their logs. What a
-    store of checkpoints has of them stays there."""
+def forget(store: Store, layout: Layout, kept: int = KEPT) -> float:
+    """Gives for how many seconds nothing is to be done. Raises sqlite3.Error, StoreError, OSError.
+    What a store of checkpoints has of a run stays there."""
+    runs, devices = _runs(store, layout), _devices(store, layout)
+    for name in _old(runs, kept)[:FEW]:
+        shutil.rmtree(layout.job(name), ignore_errors=True)
+        store.forget("Job", name)
+    for lock in _old(devices, kept)[:FEW]:
+        Path(lock).with_suffix(".log").unlink(missing_ok=True)
+        Path(lock).unlink(missing_ok=True)
+    more = max(len(_old(runs, kept)), len(_old(devices, kept))) > FEW
+    return MORE_S if more else AGAIN_S
+
+
+def _runs(store: Store, layout: Layout) -> dict[str, float]:
+    """Jobs made by `run` that have ended, and when: their launchers wrote it down."""
     records = store.records()
-    runs = [
-        each for each in store.objects()
+    ended = (
+        each.name for each in store.objects()
         if each.kind == "Job" and each.source is None
         and (record := records.get(each.name)) and record.step == "ended"
-    ]  # fmt: skip
-    runs.sort(key=lambda each: each.created)
-    for each in runs[: max(0, len(runs) - kept)]:
-        store.forget("Job", each.name)
-        shutil.rmtree(layout.job(each.name), ignore_errors=True)
+    )  # fmt: skip
+    return {name: _changed(layout.job(name)) for name in ended}
 
 
-def forget_devices(store: Store, layout: Layout, kept: int = KEPT) -> None:
-    """The files of proxies that have ended, of devices that no pool has, but for the last."""
+def _devices(store: Store, layout: Layout) -> dict[str, float]:
+    """Locks of proxies that have ended, of devices that no pool has, and when they were last
+    held."""
     described = {layout.proxy_file(name, ".lock") for name in store.desired().devices()}
     locks = layout.proxy_file("any", ".lock").parent.glob("*.lock")
-    gone = [file for file in locks if file not in described and not is_locked(file)]
-    gone.sort(key=lambda file: file.stat().st_mtime)
-    for file in gone[: max(0, len(gone) - kept)]:
-        file.with_suffix(".log").unlink(missing_ok=True)
-        file.unlink(missing_ok=True)
+    gone = (file for file in locks if file not in described and not is_locked(file))
+    return {str(file): _changed(file) for file in gone}
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime if path.exists() else 0.0
+
+
+def _old(ended: dict[str, float], kept: int) -> list[str]:
+    """The oldest first."""
+    order = sorted(ended, key=ended.__getitem__)
+    return [name for name in order[: max(0, len(order) - kept)]
+            if time.time() - ended[name] > DAY_S]  # fmt: skip

@@ -279,8 +279,7 @@ class Recovery:
         tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=steady.now())
         self._update(action.job, save=tried)
         point("upload.journalled")
-        used = self._used(action.job)
-        yield [lambda: self.node.tidy(action.job, used)]
+        yield [self._tidying(action.job)]
         (trouble,) = yield [self._transfer("upload", action, task)]
         self._begun(action, trouble, "UploadFailed")
 
@@ -298,8 +297,7 @@ class Recovery:
                 text = f"checkpoint {action.id}, for incarnation {record.incarnation}"
                 self._event(action.job, "Fetching", text)
             point("fetch.journalled")
-            used = self._used(action.job)
-            yield [lambda: self.node.tidy(action.job, used)]
+            yield [self._tidying(action.job)]
             agreed((yield [lambda: self.node.make_room(action.job, action.number)]))
         else:
             tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=steady.now())
@@ -308,11 +306,12 @@ class Recovery:
         (trouble,) = yield [self._transfer("fetch", action, task)]
         self._begun(action, trouble, "FetchFailed")
 
-    def _used(self, job: str) -> set[int]:
-        """The numbers of the snapshots that somebody has use for: of all others some may be left,
-        by a reconciler that was killed."""
+    def _tidying(self, job: str) -> Call:
+        """Of snapshots that nobody has use for some may be left, by a reconciler that was killed.
+        One that is made meanwhile has a later number than all that the record knows."""
         record = self._record(job)
-        return {each.number for each in (record.save, record.restore, record.dump) if each}
+        used = {each.number for each in (record.save, record.restore, record.dump) if each}
+        return lambda: self.node.tidy(job, used, record.saves)
 
     def _transfer(self, kind: str, action: actions.Upload | actions.Fetch, task: Json) -> Call:
         """Begun, or anew: then it says what was wrong with who was stuck."""

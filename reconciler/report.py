@@ -78,7 +78,9 @@ def snapshot(state: Path) -> Snapshot:
         failing = still_bad(store.get("failing") or {}, observed)
         observed = dataclasses.replace(observed, failing=failing)
         planned = plan.plan(desired, records, observed, time.time())
-        keys = ("source", "revision", "attempted", "watching", "unreachable", "proxies")
+        keys = (
+            "source", "revision", "attempted", "watching", "unreachable", "proxies", "incarnations",
+        )  # fmt: skip
         meta = {key: store.get(key) for key in keys}
         changes = tuple(store.changes())
         return Snapshot(objects, records, observed, planned, changes, meta, layout, runs)

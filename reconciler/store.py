@@ -29,7 +29,7 @@ from rankfold.reconciler.values import Json
 
 SCHEMA_VERSION = 1
 EVENTS_KEPT = 10_000
-OF_JOB_KEPT = 256  # actions and changes that are over
+OF_JOB_KEPT = 256  # actions, and changes that are over
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -347,6 +347,7 @@ class Store:
             "INSERT OR IGNORE INTO actions VALUES (?, ?, ?, ?, ?, NULL)",
             (job, epoch, kind, _text(detail), time.time()),
         )
+        self._keep_last("actions", job)
 
     def done(self, job: str, epoch: int, kind: str) -> None:
         self.db.execute(
@@ -354,12 +355,11 @@ class Store:
             " WHERE job = ? AND epoch = ? AND kind = ?",
             (time.time(), job, epoch, kind),
         )
-        self._keep_last("actions", "done_at IS NOT NULL", job)
 
-    def _keep_last(self, table: str, over: str, job: str) -> None:
-        """A job may live for months."""
+    def _keep_last(self, table: str, job: str, but: str = "1") -> None:
+        """A job may live for months. What is older decides nothing: people look at it."""
         self.db.execute(
-            f"DELETE FROM {table} WHERE job = ? AND {over} AND rowid <="
+            f"DELETE FROM {table} WHERE job = ? AND {but} AND rowid <="
             f" (SELECT rowid FROM {table} WHERE job = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
             (job, job, OF_JOB_KEPT),
         )
@@ -389,7 +389,7 @@ class Store:
             (int(open), _text(to_json(change)), change.id),
         )
         if not open:
-            self._keep_last("changes", "NOT open", change.job)
+            self._keep_last("changes", change.job, "NOT open")
 
     def changes(self, job: str | None = None, only_open: bool = False) -> list[Change]:
         """only_open: looked for in each turn, so they have an index."""

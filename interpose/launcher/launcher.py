@@ -4,8 +4,9 @@
 and returns when their sockets listen and the ranks have been started: it prints a line of JSON for
 each, ``{"rank": rank, "pid": launcher, "rank_pid": rank's or null}`` (pids as the caller sees
 them), and exits with status 0. Of a launcher that itself cannot start (bad config, no permission)
-it says why on stderr, leaves nothing, and exits with status 1 when the others have started. A
-command that cannot be executed is an ending of the *rank*: see the exit file.
+it says why on stderr, leaves nothing, and exits with status 1 when the others have started. It does
+not wait longer than `START_S` for one: that may start later. A command that cannot be executed is
+an ending of the *rank*: see the exit file.
 
 There is one launcher per rank. It belongs to nobody: it runs on when the reconciler or a proxy
 dies, and is found again through its control socket (operations: see rankfold/messages.py). When
@@ -60,6 +61,7 @@ from rankfold.service import Request
 log = area(__file__)
 
 AT_ONCE = 8  # launchers that one process starts at a time: each takes a core for a while
+START_S = 25  # for one: its working directory may be on a file system that does not answer
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
 LOOK_AGAIN_S = 1.0  # for processes that a signal has stopped
 LOOK_FAR_AGAIN_S = 30.0  # where /proc shows the whole machine's, all of which are looked at
@@ -94,7 +96,9 @@ class Launcher:
             **self.rest.operations(),
         }
         checked = {kind: self._of_its_life(handler) for kind, handler in handlers.items()}
-        self.server = service.Server(config.socket, checked, peers.Gate(host_proc))
+        self.server = service.Server(
+            config.socket, checked, peers.Gate(host_proc), serves=os.path.dirname(config.exit_file)
+        )
         self.server.on_close = self._closed
         identity = handshake.Identity(
             config.rank, config.world_size, config.local_world_size, config.device
@@ -529,6 +533,7 @@ def _detach(log_file: int) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(log_file, 2)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
 
@@ -556,6 +561,12 @@ def main() -> int:
 
 def _launch(path: Path) -> int:
     """Start a launcher, and say so. The exit status."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"it has not started within {START_S} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(START_S)
     try:
         config = parse_config(json.loads(path.read_text()))
         told = json.dumps({"rank": config.rank, **launch(config)})

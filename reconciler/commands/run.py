@@ -18,11 +18,8 @@ from rankfold.reconciler.console import say
 from rankfold.reconciler.desired import Device, Job, Pool
 from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.observe import host_memory
-from rankfold.reconciler.plan.memory import gib, host_need
 from rankfold.reconciler.recorded import to_json
 from rankfold.reconciler.values import Json
-from rankfold.reconciler.words import count
 from rankfold.reconciler.yamldoc import unusable
 
 SAVE_EVERY_S = 600  # a job that may be restarted
@@ -208,18 +205,11 @@ def check_capacity(snap: report.Snapshot, job: Job, pool: Pool | None) -> None:
     if len(fit) < job.gpus:
         kind = " or ".join(job.device_types) or "any kind"
         raise click.UsageError(f"--gpus {job.gpus}: the pools have {len(fit)} devices of {kind}")
-    least, limit = min(d.memory for d in fit), host_memory()
-    need = host_need(job.world_size, least, job.gpus)
-    if need > limit:
-        raise click.UsageError(
-            f"{count(job.world_size, 'rank')} of {gib(least)} on {count(job.gpus, 'device')} may "
-            f"need {gib(need)} of host memory, and the limit is {gib(limit)}: use more --gpus, or "
-            "a smaller --memory"
-        )
 
 
 def unused_name(snap: report.Snapshot, program: str) -> str:
     stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in Path(program).stem.lower())
     stem = stem.strip("-")[:40] or "job"
-    taken = {o.name for o in snap.objects}
+    # A name that was forgotten, too: the store may have checkpoints of that job.
+    taken = {o.name for o in snap.objects} | (snap.meta.get("incarnations") or {}).keys()
     return next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, 10**6))) if n not in taken)

@@ -92,10 +92,10 @@ class Index:
         return not differs(wanted, seen) and not self.is_worn(device)
 
     def is_worn(self, device: str) -> bool:
-        """Full of code of jobs that were there, for no proxy unloads any, and free; a job in the
+        """Full of code of jobs that were there, for no proxy unloads any, and no job's; one in the
         middle of a move may come back to it."""
         seen = self.seen(device)
-        if seen is None or seen.loaded < LOADED_MAX or not self.is_free(device):
+        if seen is None or seen.loaded < LOADED_MAX:
             return False
         return all(device not in record.placement for record in self.records.values())
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rankfold.reconciler.desired import Job
+from collections.abc import Iterable
+
+from rankfold.reconciler.desired import Device, Job
 from rankfold.reconciler.plan.fitting import Groups
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.recorded import Condition, Record
@@ -46,6 +48,20 @@ class HostMemory:
 def host_need(world_size: int, memory: int, devices: int) -> int:
     """Host bytes a job may need at most: all its ranks' memory less what its devices hold."""
     return max(0, world_size - devices) * memory
+
+
+def hopeless(job: Job, devices: Iterable[Device], limit: int) -> str:
+    """Why a job cannot be folded onto as many of these devices as it requests, though there were no
+    other job; empty: it can."""
+    memory = min((each.memory for each in devices), default=0)
+    need = host_need(job.world_size, memory, job.gpus)
+    if need <= limit:
+        return ""
+    return (
+        f"{count(job.world_size, 'rank')} of {gib(memory)} on {count(job.gpus, 'device')} may need "
+        f"{gib(need)} of host memory, and the limit is {gib(limit)}: use more devices, or devices "
+        "with less memory"
+    )
 
 
 def recorded_need(record: Record) -> int:

@@ -29,9 +29,9 @@ def tend(index: Index) -> tuple[list[Action], bool]:
                 actions.append(StopProxy(name, why))
         elif index.is_worn(name):
             ready = False
-            actions.append(
-                StopProxy(name, f"it begins anew, for it has loaded {seen.loaded} kernels")
-            )
+            if index.is_free(name):
+                why = f"it begins anew, for it has loaded {seen.loaded} kernels"
+                actions.append(StopProxy(name, why))
     for name, seen in index.observed.devices.items():
         for there in seen.jobs:
             if there.state != "saved" and _is_unknown(index, there.job):

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rankfold import control, messages, service
+from rankfold import control, messages, peers, service
 from rankfold.control import Client, ControlError
 from support.fleet import until
 
@@ -35,7 +35,7 @@ class Break(messages.Operation, frozen=True, tag="break"):
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[service.Server]:
+def serving(path: Path, serves: Path | None = None) -> Iterator[service.Server]:
     """A server in a thread of this process, with a handler that has a fault."""
 
     def broken(_request: Request) -> control.Message:
@@ -49,6 +49,7 @@ def serving(path: Path) -> Iterator[service.Server]:
             Text: lambda request: {"text": "x" * request.message.bytes},
             Break: broken,
         },
+        serves=serves,
     )
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -237,22 +238,22 @@ def test_without_descriptors_strangers_go_and_the_rest_wait(
         assert server.clients() >= 1
 
 
-@pytest.mark.parametrize("what", ["socket", "folder", "both folders"])
-def test_a_socket_that_somebody_removed_is_there_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """By its name, and by what has the old one; who is connected notices nothing."""
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "NAME_AGAIN_S", 0.02)
+
+
+@pytest.mark.usefixtures("looks_often")
+@pytest.mark.parametrize("what", ["socket", "folder", "both folders"])
+def test_a_socket_that_somebody_removed_is_there_again(tmp_path: Path, what: str) -> None:
+    """By its name, and by what has the old one; who is connected notices nothing."""
     path = tmp_path / "user" / "fleet" / "socket"
     path.parent.mkdir(mode=0o700, parents=True)
     path.parent.parent.chmod(0o700)
+    gone = {"socket": path, "folder": path.parent, "both folders": path.parent.parent}[what]
     with serving(path), Client(path) as before:
         old = os.open(path, os.O_PATH)
-        path.unlink()
-        if what != "socket":
-            path.parent.rmdir()
-        if what == "both folders":
-            path.parent.parent.rmdir()
+        gone.rename(tmp_path / "removed")  # all of it at once: the server looks again and again
         until(path.exists)
         for where in (path, f"/proc/self/fd/{old}"):
             with Client(where) as client:
@@ -265,31 +266,33 @@ def test_a_socket_that_somebody_removed_is_there_again(
     assert not path.exists()
 
 
+@pytest.mark.usefixtures("looks_often")
+@pytest.mark.parametrize("inner", [True, False], ids=["its folder", "the one above"])
 def test_a_socket_is_not_made_in_a_folder_of_somebody_elses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, inner: bool
 ) -> None:
     """In /tmp anybody may be faster than we are. It is said once."""
-    monkeypatch.setattr(service, "NAME_AGAIN_S", 0.02)
-    path = tmp_path / "fleet" / "socket"
-    path.parent.mkdir(mode=0o700)
+    path = tmp_path / "user" / "fleet" / "socket"
+    path.parent.mkdir(mode=0o700, parents=True)
+    path.parent.parent.chmod(0o700)
+    folder = path.parent if inner else path.parent.parent
     with serving(path), caplog.at_level(logging.WARNING):
+        folder.chmod(0o777)  # as good as somebody else's
         path.unlink()
-        path.parent.rmdir()
-        path.parent.mkdir(mode=0o755)
         until(lambda: caplog.records)
         time.sleep(0.1)
+        why = f"{folder} must be a folder of yours with mode 0700"
+        if not inner:
+            why = f"others may change what lies in {folder}"
         assert [record.getMessage() for record in caplog.records] == [
-            f"{path} was removed, and nobody can reach us: {path.parent} must be a folder of yours "
-            "with mode 0700"
+            f"{path} was removed, and nobody can reach us: {why}"
         ]
-        path.parent.chmod(0o700)
+        folder.chmod(0o700)
         until(path.exists)
 
 
-def test_another_servers_socket_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "NAME_AGAIN_S", 0.02)
+@pytest.mark.usefixtures("looks_often")
+def test_another_servers_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with serving(path):
         other = service.listen(path)
@@ -297,3 +300,47 @@ def test_another_servers_socket_is_left_alone(
         time.sleep(0.1)
         assert path.stat().st_ino == number
         other.close()
+
+
+@pytest.mark.usefixtures("looks_often")
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "another"])
+def test_a_server_of_what_is_gone_takes_no_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, again: bool
+) -> None:
+    """Who removed a fleet's folder and begins another one there has the names for that."""
+    state, path = tmp_path / "state", tmp_path / "socket"
+    state.mkdir()
+    with serving(path, serves=state), caplog.at_level(logging.WARNING):
+        state.rename(tmp_path / "removed")
+        if again:
+            state.mkdir()
+        path.unlink()
+        until(lambda: caplog.records)
+        time.sleep(0.1)
+        assert f"{state} was removed, too" in caplog.text and not path.exists()
+        if again:
+            state.rmdir()
+        (tmp_path / "removed").rename(state)
+        until(path.exists)
+
+
+@pytest.mark.usefixtures("looks_often")
+def test_where_ranks_cannot_be_told_no_folder_is_made_that_they_would_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before Linux 6.5 a mount hides the sockets from them, and it goes with the folder."""
+    monkeypatch.setattr(peers, "told", lambda: False)
+    path = tmp_path / "fleet" / "socket"
+    path.parent.mkdir(mode=0o700)
+    with serving(path), caplog.at_level(logging.WARNING):
+        path.unlink()
+        until(path.exists)
+        caplog.clear()
+        path.parent.rename(tmp_path / "removed")
+        until(lambda: caplog.records)
+        assert "before 6.5" in caplog.text
+        path.parent.mkdir(mode=0o700)  # by another server
+        time.sleep(0.1)
+        assert not path.exists()
+        path.parent.rmdir()
+        (tmp_path / "removed").rename(path.parent)

@@ -32,7 +32,7 @@ def test_a_job_can_be_steered_when_all_sockets_were_removed(
     neighbour.goes_on()
     neighbour.apply(gpus=2)
     rankfold.until(lambda: len(neighbour.devices()) == 2)
-    rankfold.until(lambda: neighbour.pids() == before)  # each is there again within 5 s
+    rankfold.until(lambda: neighbour.pids() == before)  # each is there again soon
     neighbour.goes_on()
     rankfold("suspend", NAME, "--store", "--override")
     rankfold.until(lambda: rankfold.job(NAME)["suspendedIn"] == "store")

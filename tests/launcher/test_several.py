@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.interpose.launcher.launcher import AT_ONCE
+from rankfold.interpose.launcher.launcher import AT_ONCE, START_S
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.node import CannotLaunch, Node
 from support import leaks
@@ -34,6 +35,16 @@ def start(rig: Rig, ranks: range, *command: str, **fields: object) -> list[Launc
     ]
 
 
+def descriptors(pid: int) -> dict[tuple[int, int], str]:
+    """The files that they stand for, and how they are called."""
+    found = {}
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            found[status.st_dev, status.st_ino] = os.readlink(path)
+    return found
+
+
 def test_more_than_start_at_once_all_start(rig: Rig) -> None:
     launched = start(rig, range(2 * AT_ONCE + 1), "sh", "-c", "exit $RANK")
     for rank, each in enumerate(launched):
@@ -45,10 +56,13 @@ def test_one_that_is_killed_takes_nothing_of_the_others_and_leaves_nothing_with_
 ) -> None:
     """Its lock, sockets and log are nobody else's."""
     first, second = start(rig, range(2), "sleep", "1000")
+    held = {each.pid: descriptors(each.pid) for each in (first, second)}
+    own = ("socket:", "/memfd:", f"{rig.folder}/")
+    names = held[first.pid].values()
+    assert all(any(name.startswith(mark) for name in names) for mark in own)
+    both = held[first.pid].keys() & held[second.pid].keys()
+    assert not [held[first.pid][each] for each in both if held[first.pid][each].startswith(own)]
     for each in (first, second):
-        held = {os.readlink(path) for path in Path(f"/proc/{each.pid}/fd").iterdir()}
-        other = {first.pid: 1, second.pid: 0}[each.pid]
-        assert not [path for path in held if f"rank-{other}." in path]
         comm = Path(f"/proc/{each.pid}/comm").read_text()
         assert comm == f"launcher {each.config['rank']}\n"
     os.kill(first.pid, signal.SIGKILL)
@@ -87,3 +101,23 @@ def test_of_one_that_does_not_start_the_reconciler_hears_why(state: State) -> No
     until(lambda: node.ended("several", 0) is not None)
     assert not node.lives("several", 1) and node.ended("several", 1) is None
     node.launch(configs[:1])  # it has ended: nothing is to be started
+
+
+@pytest.mark.slow
+def test_one_that_hangs_is_waited_for_a_while_and_holds_nobody_else_up(plain_rig: Rig) -> None:
+    """Its log cannot be opened: so it is with a folder on a server that does not answer."""
+    rig, configs = plain_rig, [plain_rig.config("true", rank=rank) for rank in range(2)]
+    Path(configs[0]["logs"]).mkdir()
+    stuck = Path(configs[0]["logs"], "rank-0.out")
+    os.mkfifo(stuck)
+    files = [rig.launcher_argv(config)[-1] for config in configs]
+    done = subprocess.run(
+        [*rig.launcher_argv(configs[0])[:-1], *files], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert [json.loads(line)["rank"] for line in done.stdout.splitlines()] == [1]
+    assert done.stderr == f"launcher: {files[0]}: it has not started within {START_S} s\n"
+    until(lambda: Path(configs[1]["exit_file"]).exists())
+    reader = os.open(stuck, os.O_RDONLY | os.O_NONBLOCK)
+    until(lambda: Path(configs[0]["exit_file"]).exists())
+    os.close(reader)

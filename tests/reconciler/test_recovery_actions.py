@@ -282,13 +282,13 @@ def test_an_uploader_gets_all_it_has_to_know(scene: Scene) -> None:
 
 def test_what_others_have_left_is_removed_beside_an_upload(scene: Scene) -> None:
     """Snapshots take gigabytes, and a reconciler may be killed before it removes them."""
-    for number in range(1, 5):
+    for number in range(1, 7):
         scene.fetched(number)
     save = Save(3, "request", 5.0, "uploading")
-    scene.update(save=save, dump=Dump(2, whole=True))
+    scene.update(save=save, dump=Dump(2, whole=True), saves=5)  # 6: another action makes it now
     scene.do(scene.recovery.upload(actions.Upload("a", 3, 3)))
     folder = scene.ranks.layout.save("a", 3).parent
-    assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "3", "6"]
     assert [kind for kind, _ in scene.ranks.tasks] == ["upload"]
 
 
