@@ -57,8 +57,13 @@ int main()
     says({"operator 7"});
     std::thread([] { EXPECT(!*ncclGetLastError(nullptr), "another thread's"); }).join();
 
-    // An operator that nobody made: refused by the server, after the call.
-    NCCL_CHECK(sum(data, ncclFloat, 1 << 20, comm));
+    // An operator that nobody made; one of another type, which the server refuses after the call.
+    FAILS(sum(data, ncclFloat, 1 << 20, comm), ncclInvalidArgument, "ncclAllReduce", rank,
+          "operator 1048576");
+    double two = 2;
+    ncclRedOp_t twice;
+    NCCL_CHECK(ncclRedOpCreatePreMulSum(&twice, &two, ncclDouble, ncclScalarHostImmediate, comm));
+    NCCL_CHECK(sum(data, ncclFloat, twice, comm));
     ncclResult_t later = ncclSuccess;
     while (later == ncclSuccess)
         NCCL_CHECK(ncclCommGetAsyncError(comm, &later));
