@@ -29,7 +29,7 @@ from rankfold.reconciler.values import Json
 
 SCHEMA_VERSION = 1
 EVENTS_KEPT = 10_000
-OF_JOB_KEPT = 256  # actions, and changes that are over
+OF_JOB_KEPT = 256  # actions, and changes
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -356,10 +356,11 @@ class Store:
             (time.time(), job, epoch, kind),
         )
 
-    def _keep_last(self, table: str, job: str, but: str = "1") -> None:
-        """A job may live for months. What is older decides nothing: people look at it."""
+    def _keep_last(self, table: str, job: str) -> None:
+        """A job may live for months. What is older decides nothing: people look at it. (A change
+        that is not over is its job's last.)"""
         self.db.execute(
-            f"DELETE FROM {table} WHERE job = ? AND {but} AND rowid <="
+            f"DELETE FROM {table} WHERE job = ? AND rowid <="
             f" (SELECT rowid FROM {table} WHERE job = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
             (job, job, OF_JOB_KEPT),
         )
@@ -389,7 +390,7 @@ class Store:
             (int(open), _text(to_json(change)), change.id),
         )
         if not open:
-            self._keep_last("changes", change.job, "NOT open")
+            self._keep_last("changes", change.job)
 
     def changes(self, job: str | None = None, only_open: bool = False) -> list[Change]:
         """only_open: looked for in each turn, so they have an index."""

@@ -635,7 +635,6 @@ YEARS = [
     Mutant("sockets-shown-to-ranks", SERVICE,
            "if not self._folder.is_there() and not peers.told():", "if False:",
            ON_SERVER + "test_where_ranks_cannot_be_told_no_folder_is_made_that_they_would_see"),
-    Mutant("open-changes-forgotten", STORE, "change.job, \"NOT open\")", "change.job)", MONTHS),
     Mutant("other-jobs-actions-forgotten", STORE, "WHERE job = ? ORDER BY rowid DESC",
            "WHERE job != ? ORDER BY rowid DESC", MONTHS),
     Mutant("runs-of-today-forgotten", PAST, "> DAY_S", "> -1e9",

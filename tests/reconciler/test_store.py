@@ -97,7 +97,7 @@ def test_who_has_nothing_to_do_reads_nothing_again(tmp_path: Path) -> None:
 
 
 def test_of_a_job_that_lives_for_months_what_is_over_is_kept_for_a_while(tmp_path: Path) -> None:
-    """A change that is not over stays, however old it is; so does what other jobs have."""
+    """What other jobs have stays."""
     store, many = Store(tmp_path), 2 * OF_JOB_KEPT
     with store.transaction():
         store.begin("gpt", 0, "start", {})  # begun, and never done
