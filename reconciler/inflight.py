@@ -20,7 +20,7 @@ from typing import Any
 
 from rankfold.reconciler import actions
 
-WORKERS = 8  # calls of one action that run at once: starting a launcher takes a core for a while
+WORKERS = 8  # calls of one action that run at once: a snapshot takes a core for a while
 
 Call = Callable[[], Any]
 Steps = Generator[Sequence[Call], list[Any], None]  # gets results; what a call raised among them
