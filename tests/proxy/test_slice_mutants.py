@@ -1,4 +1,4 @@
-"""Faults seeded into time slices: tests/proxy/test_yielding.py must notice each."""
+"""Faults seeded into time slices: tests of them must notice each."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ SLICE = [
            "s->relents && holds"),
     Mutant("sleeps-over-it", "\tif (s->held_since_ns && !s->relents)\n", "\tif (0)\n"),
     Mutant("over-before-it-began", "r->counters.kernels != p->slice.kernels_before ||", "1 ||"),
+    Mutant("some-never-have-a-turn", " > 2ull * p->rank_count ||\n\t    !active)", " == 0)"),
+    Mutant("one-after-the-other", "(r->rank ^ active->rank) < (other->rank ^ active->rank)",
+           "(r->rank - active->rank) < (other->rank - active->rank)"),
     Mutant("room-is-waited-for", "\t\tmemory_cancel(&s->target->memory);", "\t\t;"),
 ]  # fmt: skip
 FILES = [("loop/slice.c", each) for each in SLICE]
@@ -21,5 +24,5 @@ FILES += [
 ]
 
 test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(
-    FILES, "tests/proxy/test_yielding.py"
+    FILES, "tests/proxy/test_yielding.py", "tests/proxy/test_slices.py"
 )

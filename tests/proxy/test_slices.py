@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from hostile.records import FUNCTION_GET, KERNELS, LAUNCH, MODULE_DATA, MODULE_LOAD
@@ -85,30 +86,35 @@ def test_memory_stays_mapped_while_anything_runs(
         leave(native)
 
 
-def test_two_ranks_with_endless_queues_both_progress(
-    kernels: Loader, clients: list[RingClient]
-) -> None:
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_with_endless_queues_all_progress(kernels: Loader, ranks: int) -> None:
+    """Also those that never meet the active one first in the tree of a sum."""
+    clients = [RingClient(rank, ranks) for rank in range(ranks)]
     with device(quantum_ns=2_000_000) as native, answering(native, kernels):
-        native.job_open(1, 1, 0, 1, [0, 0], -1)
+        native.job_open(1, 1, 0, 1, [0] * ranks, -1)
         for client in clients:
             native.rank_attach(1, client.rank, client.fd, client.image)
             load(client)
-            client.write(DEV_BASE + 4, bytes([client.rank]))  # so that nothing is run for both
+            client.write(DEV_BASE + 4, bytes([client.rank]))  # so that nothing is run for all
         native.barrier(1, True)  # all launches are there before the first runs
         settle(native, 1, "cut")
         for client in clients:
             for _ in range(LAUNCHES):
                 client.post(LAUNCH, BODY)
         native.barrier(1, False)
-        # The one that came second gets its turns long before the first has done its work.
-        until(lambda: kernels_of(native, 1) > 0, native)
+        # Those that came later get their turns long before the first has done its work.
+        until(lambda: all(kernels_of(native, rank) > 0 for rank in range(1, ranks)), native)
         assert kernels_of(native, 0) < LAUNCHES
-        until(lambda: all(kernels_of(native, rank) == LAUNCHES for rank in (0, 1)), native, 60)
-        assert native.status()["switches"] > 6
+        until(
+            lambda: all(kernels_of(native, rank) == LAUNCHES for rank in range(ranks)), native, 60
+        )
+        assert native.status()["switches"] > 3 * ranks
         for client in clients:
             (first,) = struct.unpack("<I", client.read(DEV_BASE, 4))
             assert first == LAUNCHES
         leave(native)
+    for client in clients:
+        client.close()
 
 
 # ---- ranks that train --------------------------------------------------------------------------
@@ -144,14 +150,13 @@ def step_in_one(client: RingClient) -> None:
     launch(client, STREAM)
 
 
-@pytest.mark.parametrize("step", [step_of_buckets, step_in_one])
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_each_rank_has_the_device_once_a_step(
-    kernels: Loader, ranks: int, step: Callable[[RingClient], None]
-) -> None:
-    """Whoever calls a collective last goes on behind it, until others have to call the next."""
+@contextmanager
+def training(
+    kernels: Loader, ranks: int, speed: float = 1.0
+) -> Iterator[tuple[Native, list[RingClient]]]:
+    """Ranks of one device that have all that a step needs, at a cut."""
     clients = [RingClient(rank, ranks) for rank in range(ranks)]
-    with device() as native, answering(native, kernels):
+    with device(speed=speed) as native, answering(native, kernels):
         native.job_open(1, 1, 0, 1, [0] * ranks, -1)
         for client in clients:
             native.rank_attach(1, client.rank, client.fd, client.image)
@@ -167,6 +172,19 @@ def test_each_rank_has_the_device_once_a_step(
         assert [client.finish() for client in clients] == [0] * ranks
         native.barrier(1, True)  # all of it is there before the first runs
         settle(native, 1, "cut")
+        yield native, clients
+        leave(native)
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("step", [step_of_buckets, step_in_one])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_each_rank_has_the_device_once_a_step(
+    kernels: Loader, ranks: int, step: Callable[[RingClient], None]
+) -> None:
+    """Whoever calls a collective last goes on behind it, until others have to call the next."""
+    with training(kernels, ranks) as (native, clients):
         for client in clients:
             for _ in range(STEPS):
                 step(client)
@@ -179,6 +197,41 @@ def test_each_rank_has_the_device_once_a_step(
         assert after["kernels"] - before["kernels"] == ranks * STEPS * each
         # The last of one step is the first of the next; and the first comes, and the last ones end.
         assert after["switches"] - before["switches"] <= (ranks - 1) * STEPS + ranks
-        leave(native)
-    for client in clients:
-        client.close()
+
+
+def order_of_sums(kernels: Loader, ranks: int, steps: int) -> list[list[int]] | None:
+    """In which order ranks come to each of so many sums; None: the test was too slow to see it."""
+    order: list[list[int]] = [[] for _ in range(steps)]
+    clear = True
+    with training(kernels, ranks, speed=0.02) as (native, clients):
+        for client in clients:
+            client.write(DEV_BASE + 4, bytes([client.rank]))  # so that nothing is run for all
+            for _ in range(steps):
+                step_in_one(client)
+        before = [kernels_of(native, rank) for rank in range(ranks)]
+        native.barrier(1, False)
+
+        def look() -> bool:
+            nonlocal clear
+            ran = [kernels_of(native, rank) - before[rank] for rank in range(ranks)]
+            for number, came in enumerate(order):  # behind the first kernel of a step
+                new = [r for r in range(ranks) if ran[r] > 2 * number and r not in came]
+                came += new
+                clear &= len(new) < 2
+            return all(len(each) == ranks for each in order)
+
+        until(look, native, 60)
+    return order if clear else None
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_ranks_that_meet_in_the_tree_of_a_sum_come_one_after_the_other(
+    kernels: Loader, ranks: int
+) -> None:
+    """So of what they give to it little is there at one time, whoever begins."""
+    seen = (order_of_sums(kernels, ranks, 4) for _ in range(20))
+    order = next(each for each in seen if each)
+    for each in order:
+        for size in (2, ranks // 2):
+            parts = [each[at : at + size] for at in range(0, ranks, size)]
+            assert all(len({rank // size for rank in part}) == 1 for part in parts), order

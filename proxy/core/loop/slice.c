@@ -22,6 +22,9 @@
  * Each time in a turn that takes twice as long: kernels that do end, end in time at last, however
  * many there are, and the next rank has its turn.
  *
+ * The next one is who meets the active rank first in the tree of a sum: what both give to an
+ * all-reduce is one sum then before a third one computes its own (collective/early.c).
+ *
  * Who comes next is prepared: when the active rank has called a collective that others have yet to
  * call, or its quantum is over, the next one's memory begins to come while it computes on, as far
  * as there is room to spare, once a turn.
@@ -48,18 +51,30 @@ void slice_forget(struct rank *r)
 		r->proxy->slice.active = NULL;
 }
 
+/* Is `r` to come before `other`? Who has waited for two rounds does; else who meets the active one
+ * further down in the tree of a sum, which splits at powers of two (collective/tree.h). */
+static bool comes_before(const struct proxy *p, const struct rank *r, const struct rank *other)
+{
+	const struct rank *active = p->slice.active;
+	uint64_t since = r->memory.last_active, other_since = other->memory.last_active;
+	if (p->memory.turns - (since < other_since ? since : other_since) > 2ull * p->rank_count ||
+	    !active)
+		return since < other_since;
+	if (r->job != active->job || other->job != active->job)
+		return r->job == active->job && other->job != active->job;
+	return (r->rank ^ active->rank) < (other->rank ^ active->rank);
+}
+
 static struct rank *next_with_kernel(const struct proxy *p)
 {
-	uint32_t at = 0;
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		if (p->ranks[i] == p->slice.active)
-			at = i + 1;
-	for (uint32_t n = 0; n < p->rank_count; n++) {
-		struct rank *r = p->ranks[(at + n) % p->rank_count];
-		if (r != p->slice.active && !r->end.closing && rank_work(r) == WORK_KERNEL)
-			return r;
+	struct rank *found = NULL;
+	for (uint32_t i = 0; i < p->rank_count; i++) {
+		struct rank *r = p->ranks[i];
+		if (r != p->slice.active && !r->end.closing && rank_work(r) == WORK_KERNEL &&
+		    (!found || comes_before(p, r, found)))
+			found = r;
 	}
-	return NULL;
+	return found;
 }
 
 static bool blocked(const struct rank *r)
