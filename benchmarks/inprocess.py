@@ -95,7 +95,7 @@ class Place:
             memory=self.memory[device],
         )  # fmt: skip
         until(lambda: under_way(job) or job.exit_status(0) is not None, 300.0, "it begins")
-        statuses = job.wait(300.0)
+        statuses = job.wait(300.0, every=0.05)  # as subprocess.Popen: it takes the core from them
         job.detach(discard=True)
         for rank, status in enumerate(statuses):
             if status:

@@ -16,7 +16,10 @@ loaded and ranks learn for whom to wait; the median of the rounds' ratios counts
   fold_nosquash_…   as fold_…, and each rank does all of its own work; one round
   fold_one_noprepare_…   as fold_one_…, and no rank's memory comes before its turn; one round of
                     four ranks
-Counters are the proxy's own, from the first lines of output to the end of the run.
+Counters are the proxy's own, from the first lines of output to the end of the run. It also writes
+down which pages it swaps (RANKFOLD_MOVES), and the program where its buffers lie: of that
+moved_stable_… is what were parameters and moments, moved_alike_… what another rank held alike,
+which sums of gradients are, too.
   switch   Two ranks with kernels without end, whose time slice is nothing: the device changes hands
            as often as it can. Their time beyond that of the same launches in whole slices, per
            switch.
@@ -52,6 +55,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from softgpu.harness import loader
 
 from benchmarks import report, splicing_parts
@@ -72,6 +76,7 @@ from benchmarks.inprocess import (
 )
 from benchmarks.report import Figure
 from support.fleet import MiB, RunningJob, free_port
+from support.ring_client import CHUNK
 
 SHARED_BYTES = 4096 + 2 * 8 * (4 * MiB)  # struct shared of dispatch_inprocess.c
 EVERYBODY = 4096 * MiB  # memory for all ranks
@@ -86,12 +91,14 @@ TARGETS = {"fold_large_state_4": 0.95, "fold_one_large_state_4": 0.95}
 
 @dataclass(frozen=True)
 class Program:
-    """`before` and `behind` the number of steps, of which `steps` are run by eight ranks."""
+    """`before` and `behind` the number of steps, of which `steps` are run by eight ranks. `stable`:
+    its parameters and moments, by their place among the buffers that are as large as the first."""
 
     source: Path
     steps: int
     before: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
+    stable: tuple[int, ...] = ()
 
     def command(self, executable: Path, steps: int) -> list[str]:
         return [str(executable), *self.before, str(steps), *self.behind]
@@ -99,11 +106,11 @@ class Program:
 
 MLP = HERE / "splicing_mlp.cu"
 PROGRAMS = {
-    "mlp": Program(MLP, 30, behind=("64", "0", "64", "256", "256", "16")),
-    "gpt": Program(GPT, 24, before=("--steps",)),
-    "conv": Program(HERE / "splicing_conv.cu", 8),
+    "mlp": Program(MLP, 30, (), ("64", "0", "64", "256", "256", "16"), (0, 1, 2)),
+    "gpt": Program(GPT, 24, ("--steps",), (), (0, 2, 3)),
+    "conv": Program(HERE / "splicing_conv.cu", 8, stable=(0, 2, 3)),
     "launch_bound": Program(LAUNCH_BOUND, 8, behind=("1200",)),
-    "large_state": Program(MLP, 24, behind=("32", "6144", "1024", "1408", "1024")),
+    "large_state": Program(MLP, 16, (), ("32", "6144", "1024", "1408", "1024"), (0, 1, 2)),
 }
 
 
@@ -181,11 +188,14 @@ class Reference:
 
 @dataclass
 class Folded:
-    """The programs on a device of the fleet."""
+    """The programs on a device of the fleet, which writes to `moves` what it swaps."""
 
     where: Place
     device: int
+    moves: Path | None = None
     counted: dict[str, float] = field(default_factory=dict)  # a mini-batch, in the last run
+    moved: list[str] = field(default_factory=list)  # in the mini-batches that were counted
+    counted_for: int = 0  # mini-batches
 
     def run(self, command: Sequence[str], ranks: int, core: int) -> list[str]:
         fleet = self.where.fleet
@@ -194,21 +204,35 @@ class Folded:
                 os.sched_setaffinity(worker, {core})
         env = {"DISPATCH_STEPS": str(self.where.folder / "steps")}
         begun: dict[str, float] = {}
-        lines = 0
+        lines = moved = 0
 
         def under_way(job: RunningJob) -> bool:
-            nonlocal lines
+            nonlocal lines, moved
             lines = job.output(0).count(LINE)
             if lines >= FIRST_LINES:
                 begun.update(self.counters())
+                moved = len(self.moves.read_text().splitlines()) if self.moves else 0
             return bool(begun)
 
         printed = self.where.run(command, env, ranks, self.device, under_way)
-        rest = max(1, printed[0].count(LINE) - lines)
+        self.counted_for = max(1, printed[0].count(LINE) - lines)
         self.counted = {
-            name: (value - begun.get(name, 0)) / rest for name, value in self.counters().items()
+            name: (value - begun.get(name, 0)) / self.counted_for
+            for name, value in self.counters().items()
         }
+        self.moved = self.moves.read_text().splitlines()[moved:] if self.moves else []
         return printed
+
+    def moved_of(self, program: Program, rank: int) -> float:
+        """Bytes of a rank's parameters and moments that were swapped, a mini-batch."""
+        buffers = np.loadtxt(Path(f"{self.where.folder / 'steps'}.{rank}.buffers"), np.uint64)
+        alike = buffers[buffers[:, 1] == buffers[0, 1]]
+        stable = [(int(at) // CHUNK, int(at + size - 1) // CHUNK) for at, size in alike]
+        pages = [int(line.split()[2], 16) // CHUNK for line in self.moved
+                 if int(line.split()[1]) == rank]  # fmt: skip
+        found = sum(any(stable[n][0] <= page <= stable[n][1] for n in program.stable)
+                    for page in pages)  # fmt: skip
+        return found * CHUNK / self.counted_for
 
     def counters(self) -> dict[str, float]:
         """What its proxy has counted so far."""
@@ -236,7 +260,8 @@ def measure(
             printed[name] = side.run(command, ranks, CORES[number // 2 % 2])
             found.milliseconds[name].append(minibatch(folder, ranks))
             if isinstance(side, Folded):
-                found.counters[name] = side.counted
+                stable = sum(side.moved_of(program, rank) for rank in range(ranks))
+                found.counters[name] = {**side.counted, "stable": stable}
             if printed[name] != printed[order[0]]:
                 raise RuntimeError(f"{command}: {name} and {order[0]} print different lines")
     return found
@@ -281,10 +306,15 @@ def program_figures(name: str, ranks: int, found: Measured) -> dict[str, Figure]
         if side == "fold_one":
             how = "in and out; memory for one rank and an eighth"
             figures[f"moved_{name}_{ranks}"] = Figure(moved / MiB, "MiB", None, "lower", how)
-            figures[f"moved_stable_{name}_{ranks}"] = Figure(
-                counted["swapped_alike"] / MiB, "MiB", 0.0, "lower",
+            figures[f"moved_alike_{name}_{ranks}"] = Figure(
+                counted["swapped_alike"] / MiB, "MiB", None, "lower",
                 f"{how}; of pages that another rank held alike at the same address",
             )  # fmt: skip
+            if PROGRAMS[name].stable:
+                figures[f"moved_stable_{name}_{ranks}"] = Figure(
+                    counted["stable"] / MiB, "MiB", 0.0, "lower",
+                    f"{how}; of pages of parameters and moments",
+                )  # fmt: skip
     return figures
 
 
@@ -295,13 +325,15 @@ def bench_program(
     executable = timed(program.source)
     peak = one_rank(where, program, executable)
     room = splicing_parts.room_for_one(peak.used)
-    small, unprepared = where.add(room), where.add(room, RANKFOLD_PREPARE="0")
+    moves = folder / "moves"
+    small = where.add(room, RANKFOLD_MOVES=str(moves))
+    unprepared = where.add(room, RANKFOLD_PREPARE="0")
     libraries = folder / "inprocess"
     sides: dict[str, Reference | Folded] = {
         "reference": Reference(libraries if libraries.exists() else inprocess_libraries(folder),
                                folder, kernel_library(made, program.source, folder)),
         "fold": Folded(where, 0),
-        "fold_one": Folded(where, small),
+        "fold_one": Folded(where, small, moves),
         "fold_nosquash": Folded(where, apart),
         UNPREPARED: Folded(where, unprepared),
     }  # fmt: skip

@@ -85,7 +85,7 @@ class Native:
     def __init__(
         self, hal: str, memory: int, cc: tuple[int, int], speed: float, workers: int,
         quantum_ns: int = 0, index: int = 0, share: bool = False, squash: bool = True,
-        validate: int = 0, opaque: bool = False, prepare: bool = True,
+        validate: int = 0, opaque: bool = False, prepare: bool = True, moves_fd: int = 0,
     ):  # fmt: skip
         self._ffi, self._lib = _library()
         self._error = self._ffi.new("char[512]")
@@ -95,7 +95,7 @@ class Native:
             {"hal": hal_name, "memory_bytes": memory, "workers": workers, "cc_major": cc[0],
              "cc_minor": cc[1], "speed": speed, "quantum_ns": quantum_ns, "index": index,
              "share": share, "apart": not squash, "validate": validate, "opaque": opaque,
-             "unprepared": not prepare},
+             "unprepared": not prepare, "moves_fd": moves_fd},
         )  # fmt: skip
         self._proxy = self._lib.proxy_open(config, self._error, 512)
         if not self._proxy:

@@ -69,7 +69,7 @@ class Proxy:
             squash=os.environ.get("RANKFOLD_SQUASH", "1") != "0",
             opaque=os.environ.get("RANKFOLD_OPAQUE", "0") != "0",
             prepare=os.environ.get("RANKFOLD_PREPARE", "1") != "0",
-            validate=_validate(),
+            validate=_validate(), moves_fd=_moves_fd(),
         )  # fmt: skip
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
         self.pool = ThreadPoolExecutor(2, thread_name_prefix="modules")
@@ -558,6 +558,12 @@ def _quantum_ns() -> int:
         return 0 if seconds <= 0 else _NEVER if 1e9 * seconds >= _NEVER else int(1e9 * seconds)
     except ValueError:  # of a number that is none, too
         sys.exit("rankfold-proxy: RANKFOLD_QUANTUM is not a number of seconds")
+
+
+def _moves_fd() -> int:
+    """Where each page that is swapped is told of; 0: nowhere."""
+    path = os.environ.get("RANKFOLD_MOVES")
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC) if path else 0
 
 
 def _keep_to_itself() -> None:

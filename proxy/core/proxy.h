@@ -23,6 +23,7 @@ struct proxy_config {
 	uint32_t share;      /* 1: ranks of a job share what they hold alike, and do it once */
 	uint32_t apart;      /* 1: each rank does all of its work itself, none is squashed */
 	uint32_t unprepared; /* 1: no rank's memory comes before its turn */
+	int moves_fd;        /* gets a line for each page that is swapped in or out; 0: none */
 	/* At each so many collectives of a communicator contents that should be equal are compared;
 	 * 0: never. */
 	uint64_t validate;

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from .device import CELLS, CHUNK
 from .steps import forget, own, same, together
-from .world import ACTIVATE, PRIVATE, SAVE, Make, Rank, World
+from .world import ACTIVATE, DEV_BASE, PRIVATE, SAVE, Make, Rank, World
 
 
 def out(*ranks: Rank) -> None:
@@ -71,6 +73,21 @@ def test_of_what_is_moved_counts_apart_what_another_rank_holds_alike(make: Make)
     assert world.memory.swapped_out == moved + CHUNK
     assert alike() == 3, "what differs now is private"
     world.check()
+
+
+def test_each_page_that_is_moved_is_told_of(make: Make, tmp_path: Path) -> None:
+    """By which way, rank and address; not what comes as zeros."""
+    world = make(3, 5, groups=(1, 2, 3))
+    first, second, _ = world.ranks
+    told = tmp_path / "moves"
+    with told.open("ab") as file:
+        world.memory.moves_fd = file.fileno()
+        same(first, second)
+        out(second, first)
+        assert first.ask(ACTIVATE)
+        world.settle()
+    mine = [line for line in told.read_text().splitlines() if line.split()[1] != "2"]
+    assert sorted(mine) == [f"{way} {DEV_BASE:#x}" for way in ("in 0", "out 0", "out 1")]
 
 
 def test_what_was_moved_in_and_has_not_changed_is_not_moved_out(make: Make) -> None:

@@ -27,12 +27,12 @@ KIND = os.environ.get("RANKFOLD_TEST_DEVICE", "soft")
 ASK_AGAIN_S = 0.1  # each question takes time from what runs
 
 
-def until(condition: Any, seconds: float = 30.0, what: str = "") -> Any:
+def until(condition: Any, seconds: float = 30.0, what: str = "", every: float = 0.005) -> Any:
     """The condition's first true result. Fails the test when it stays false."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, f"still not so after {seconds} s: {what}"
-        time.sleep(0.005)
+        time.sleep(every)
     return result
 
 
@@ -55,7 +55,7 @@ class RunningJob:
         path = self.folder / f"rank-{rank}.exit"
         return int(json.loads(path.read_text())["exit_status"]) if path.exists() else None
 
-    def wait(self, seconds: float = 90.0) -> list[int]:
+    def wait(self, seconds: float = 90.0, every: float = 0.005) -> list[int]:
         """Every rank's exit status, once all have ended."""
         ranks, asked_at = range(self.world_size), 0.0
 
@@ -71,7 +71,7 @@ class RunningJob:
                         raise AssertionError(f"{device}: {job['reason']}")
             return over
 
-        until(ended, seconds, f"{self.name} ends")
+        until(ended, seconds, f"{self.name} ends", every)
         return [int(self.exit_status(rank) or 0) for rank in ranks]
 
     def output(self, rank: int) -> str:

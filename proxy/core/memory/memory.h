@@ -262,6 +262,7 @@ struct device_memory {
 	struct hal_space *scratch;           /* where new chunks of OWN are written, by number */
 	uint64_t swapped_in, swapped_out;    /* bytes */
 	uint64_t swapped_alike;              /* of these: another rank held the same there */
+	int moves_fd;                        /* gets a line for each of these pages; 0: none */
 	uint64_t copies_held;                /* on the host, for several ranks */
 	uint64_t holes, refilled;            /* punched into images, and later written again */
 	bool fresh;                          /* some rank has pages in its list of these */

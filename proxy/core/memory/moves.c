@@ -10,6 +10,9 @@
  * is copied once. The queue outwards is in order: a copy that is still being made is as good as one
  * that is there, for whoever waits for the same place in the queue.
  */
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "memory_parts.h"
 
 static struct hal_ref in_space(struct hal_space *space, uint64_t addr)
@@ -243,11 +246,15 @@ static enum outcome submit(struct rank_memory *m)
 
 /* ---- completion ---- */
 
-static void count_swapped(struct rank_memory *m, uint32_t page, uint64_t *bytes)
+static void count_swapped(struct rank_memory *m, uint32_t page, bool in)
 {
-	*bytes += RF_CHUNK_BYTES;
+	struct device_memory *d = m->device;
+	*(in ? &d->swapped_in : &d->swapped_out) += RF_CHUNK_BYTES;
 	if (sharing_alike(m, page))
-		m->device->swapped_alike += RF_CHUNK_BYTES;
+		d->swapped_alike += RF_CHUNK_BYTES;
+	if (d->moves_fd)
+		dprintf(d->moves_fd, "%s %" PRIu32 " %#" PRIx64 "\n", in ? "in" : "out", m->rank,
+			page_addr(page));
 }
 
 static void complete_in(struct rank_memory *m, const struct move *v)
@@ -256,7 +263,7 @@ static void complete_in(struct rank_memory *m, const struct move *v)
 		prepared(m);
 	if (!v->hal_seq)
 		return;
-	count_swapped(m, v->page, &m->device->swapped_in);
+	count_swapped(m, v->page, true);
 	if (!m->alone)
 		return;
 	copy_forget(m, v->page); /* nobody to make room for: no second copy */
@@ -276,7 +283,7 @@ static void complete_out(struct rank_memory *m, const struct move *v)
 		return;
 	}
 	if (v->copied)
-		count_swapped(m, v->page, &d->swapped_out);
+		count_swapped(m, v->page, false);
 	else if (!m->whole) {
 		d->spared += RF_CHUNK_BYTES;
 		m->counted.spared += RF_CHUNK_BYTES;
