@@ -1,9 +1,10 @@
-/* dispatch_steps.h: for nvcc's -include, so that a program's steps are timed, and its buffers known,
- * without changing it.
+/* dispatch_steps.h: for nvcc's -include, so that a program's steps are timed, and its buffers
+ * known, without changing it.
  *
  * A step ends where the program flushes its line of output. At its end the program writes the time
- * of each, in nanoseconds, to $DISPATCH_STEPS.$RANK, and to $DISPATCH_STEPS.$RANK.buffers address and
- * bytes of what it has allocated, in order. Both sides of the comparison pay for it alike.
+ * of each, in nanoseconds, to $DISPATCH_STEPS.$RANK, and address and bytes of all that it has
+ * allocated, in order, to $DISPATCH_STEPS.$RANK.buffers. Both sides of the comparison pay for it
+ * alike.
  */
 #pragma once
 
