@@ -43,6 +43,7 @@ _REMEDIES = (
     (r"[Bb]uild-?[Ii][Dd]", "a program or library that it runs was replaced"),
     (r"bind|Address already in use", "a port of the rank is somebody else's by now"),
 )
+_SIGNALLED = re.compile(r"si_code=\d+ si_pid=\d+ si_status=(\d+)")  # of the rank's process
 
 
 class Refused(Exception):
@@ -131,8 +132,10 @@ def reason(log: Path, alive: bool = True) -> str:
     if not told:
         return f"it does not say why ({log})"
     text = re.sub(r"^.*?Error \([^)]*\): ", "", told[0])
+    if stopped := _SIGNALLED.search(text):
+        text = f"signal {stopped[1]} from outside reached the rank while CRIU had it"
     for line in told:
-        if match := re.search(r"\(pid: (\d+)\)|^\s*(\d+): Error", line):
+        if match := re.search(r"\(pid: (\d+)\)|^(?:\(\S+\))?\s*(\d+): Error", line):
             pid = int(match[1] or match[2])
             text = f"process {named(pid) if alive else pid}: {text}"
             break
