@@ -562,8 +562,12 @@ def _quantum_ns() -> int:
 
 def _moves_fd() -> int:
     """Where each page that is swapped is told of; 0: nowhere."""
-    path = os.environ.get("RANKFOLD_MOVES")
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC) if path else 0
+    if not (path := os.environ.get("RANKFOLD_MOVES")):
+        return 0
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        sys.exit(f"rankfold-proxy: RANKFOLD_MOVES: {error}")
 
 
 def _keep_to_itself() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 
+import pytest
 from cuda import PROGRAMS, build
 
 from rankfold import control
 from rankfold.proxy.hal.soft.modules import compiler_socket
+from support import privileges
 from support.command import Rankfold, Specs
-from support.leaks import State
+from support.leaks import State, below
 
 from .neighbour import NAME, Neighbour
 
@@ -54,4 +58,52 @@ def test_a_proxy_and_the_compiler(
         assert len(neighbour.devices()) == 2, "who hangs has not let go"
     rankfold.until(lambda: len(neighbour.devices()) == 1)
     assert neighbour.pids() == pids
+    neighbour.finish()
+
+
+def tell(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+ASLEEP_S = 40.0  # longer than whoever waits for a launcher, a proxy or an action does
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("after_s", [0.05, 0.3, 0.8])
+@pytest.mark.parametrize("action", ["resize", "save", "rest"])
+def test_all_of_it_in_the_midst_of_a_change(
+    rankfold: Rankfold, specs: Specs, neighbour: Neighbour, action: str, after_s: float
+) -> None:
+    """As a machine that is paused, or a laptop that sleeps: every process at once, and all are
+    there again in some order. Nobody takes anybody for hung: no rank begins anew."""
+    privileges.need_criu()
+    chance = random.Random(f"{action} {after_s}")
+    specs.pool(2)
+    neighbour.apply(gpus=1)
+    neighbour.goes_on()
+    if action == "resize":
+        neighbour.describe(gpus=2)
+        rankfold("apply", "-f", str(specs.folder))
+    elif action == "save":
+        rankfold("checkpoint", NAME)
+    else:
+        rankfold("suspend", NAME, "--store", "--override")
+    time.sleep(after_s)
+    asleep: set[int] = set()
+    while more := below(os.getpid()) - asleep:  # some begin meanwhile
+        tell(more, signal.SIGSTOP)
+        asleep |= more
+    time.sleep(ASLEEP_S)
+    tell(sorted(asleep, key=lambda _: chance.random()), signal.SIGCONT)
+    if action == "rest":
+        rankfold("resume", NAME, "--override")
+    wanted = 2 if action == "resize" else 1
+    rankfold.until(lambda: len(neighbour.devices()) == wanted)
+    neighbour.goes_on()
+    if action == "save":
+        rankfold("checkpoint", NAME, "--wait")
+    assert rankfold.job(NAME)["restarts"] == 0
     neighbour.finish()

@@ -13,9 +13,8 @@ SLICE = [
            "s->relents && holds"),
     Mutant("sleeps-over-it", "\tif (s->held_since_ns && !s->relents)\n", "\tif (0)\n"),
     Mutant("over-before-it-began", "r->counters.kernels != p->slice.kernels_before ||", "1 ||"),
-    Mutant("some-never-have-a-turn", " > 2ull * p->rank_count ||\n\t    !active)", " == 0)"),
-    Mutant("one-after-the-other", "(r->rank ^ active->rank) < (other->rank ^ active->rank)",
-           "(r->rank - active->rank) < (other->rank - active->rank)"),
+    Mutant("some-never-have-a-turn", "p->memory.turns - since > 2ull * p->rank_count", "0"),
+    Mutant("one-after-the-other", "active->rank ^ apart", "(active->rank + apart) % places"),
     Mutant("room-is-waited-for", "\t\tmemory_cancel(&s->target->memory);", "\t\t;"),
 ]  # fmt: skip
 FILES = [("loop/slice.c", each) for each in SLICE]

@@ -51,29 +51,50 @@ void slice_forget(struct rank *r)
 		r->proxy->slice.active = NULL;
 }
 
-/* Is `r` to come before `other`? Who has waited for two rounds does; else who meets the active one
- * further down in the tree of a sum, which splits at powers of two (collective/tree.h). */
-static bool comes_before(const struct proxy *p, const struct rank *r, const struct rank *other)
+static bool could_run(const struct proxy *p, struct rank *r)
 {
-	const struct rank *active = p->slice.active;
-	uint64_t since = r->memory.last_active, other_since = other->memory.last_active;
-	if (p->memory.turns - (since < other_since ? since : other_since) > 2ull * p->rank_count ||
-	    !active)
-		return since < other_since;
-	if (r->job != active->job || other->job != active->job)
-		return r->job == active->job && other->job != active->job;
-	return (r->rank ^ active->rank) < (other->rank ^ active->rank);
+	return r && r != p->slice.active && !r->end.closing && rank_work(r) == WORK_KERNEL;
 }
 
-static struct rank *next_with_kernel(const struct proxy *p)
+/* Who has waited for two rounds, and longest. */
+static struct rank *overdue(const struct proxy *p)
 {
 	struct rank *found = NULL;
 	for (uint32_t i = 0; i < p->rank_count; i++) {
 		struct rank *r = p->ranks[i];
-		if (r != p->slice.active && !r->end.closing && rank_work(r) == WORK_KERNEL &&
-		    (!found || comes_before(p, r, found)))
+		uint64_t since = r->memory.last_active;
+		if (p->memory.turns - since > 2ull * p->rank_count &&
+		    (!found || since < found->memory.last_active) && could_run(p, r))
 			found = r;
 	}
+	return found;
+}
+
+/* Who meets the active rank first in the tree of a sum, which splits at powers of two
+ * (collective/tree.h). */
+static struct rank *nearest(const struct proxy *p)
+{
+	const struct rank *active = p->slice.active;
+	const struct job *j = active->job;
+	uint32_t places = 1;
+	while (places < j->world_size)
+		places *= 2;
+	for (uint32_t apart = 1; apart < places; apart++) {
+		uint32_t n = active->rank ^ apart;
+		if (n < j->world_size && could_run(p, j->ranks[n]))
+			return j->ranks[n];
+	}
+	return NULL;
+}
+
+static struct rank *next_with_kernel(const struct proxy *p)
+{
+	struct rank *found = overdue(p);
+	if (!found && p->slice.active)
+		found = nearest(p);
+	for (uint32_t i = 0; i < p->rank_count && !found; i++)
+		if (could_run(p, p->ranks[i]))
+			found = p->ranks[i];
 	return found;
 }
 
