@@ -99,6 +99,7 @@ class Program:
     before: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
     stable: tuple[int, ...] = ()
+    more: int = 0  # rounds of the reference and `fold` alone: its mini-batches are the shortest
 
     def command(self, executable: Path, steps: int) -> list[str]:
         return [str(executable), *self.before, str(steps), *self.behind]
@@ -106,7 +107,7 @@ class Program:
 
 MLP = HERE / "splicing_mlp.cu"
 PROGRAMS = {
-    "mlp": Program(MLP, 30, (), ("64", "0", "64", "256", "256", "16"), (0, 1, 2)),
+    "mlp": Program(MLP, 30, (), ("64", "0", "64", "256", "256", "16"), (0, 1, 2), 4),
     "gpt": Program(GPT, 24, ("--steps",), (), (0, 2, 3)),
     "conv": Program(HERE / "splicing_conv.cu", 8, stable=(0, 2, 3)),
     "launch_bound": Program(LAUNCH_BOUND, 8, behind=("1200",)),
@@ -251,9 +252,13 @@ def measure(
     steps = max(5, int(effort.share * program.steps * 8 / ranks))
     command = program.command(executable, steps)
     found = Measured({name: [] for name in sides})
-    for number in range(effort.large if program is PROGRAMS["large_state"] else effort.rounds):
+    rounds = effort.large if program is PROGRAMS["large_state"] else effort.rounds
+    more = program.more if effort is USUAL else 0
+    for number in range(rounds + more):
         printed: dict[str, list[str]] = {}
         order = [name for name in sides if number == 0 or name not in BESIDE]
+        if number >= rounds:
+            order = ["reference", "fold"]
         order = order if number % 2 == 0 else list(reversed(order))
         for name in order:
             side = sides[name]
