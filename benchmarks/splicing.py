@@ -221,7 +221,11 @@ class Folded:
             name: (value - begun.get(name, 0)) / self.counted_for
             for name, value in self.counters().items()
         }
-        self.moved = self.moves.read_text().splitlines()[moved:] if self.moves else []
+        told = self.moves.read_text().splitlines() if self.moves else []
+        self.moved = told[moved:]
+        counted = self.counters()
+        if self.moves and len(told) * CHUNK != counted["swapped_in"] + counted["swapped_out"]:
+            raise RuntimeError(f"{self.moves} has not all that was swapped")
         return printed
 
     def moved_of(self, program: Program, rank: int) -> float:
@@ -330,7 +334,7 @@ def bench_program(
     executable = timed(program.source)
     peak = one_rank(where, program, executable)
     room = splicing_parts.room_for_one(peak.used)
-    moves = folder / "moves"
+    moves = folder / f"moves-{name}"
     small = where.add(room, RANKFOLD_MOVES=str(moves))
     unprepared = where.add(room, RANKFOLD_PREPARE="0")
     libraries = folder / "inprocess"

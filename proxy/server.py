@@ -565,7 +565,7 @@ def _moves_fd() -> int:
     if not (path := os.environ.get("RANKFOLD_MOVES")):
         return 0
     try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
     except OSError as error:
         sys.exit(f"rankfold-proxy: RANKFOLD_MOVES: {error}")
 

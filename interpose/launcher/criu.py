@@ -43,7 +43,8 @@ _REMEDIES = (
     (r"[Bb]uild-?[Ii][Dd]", "a program or library that it runs was replaced"),
     (r"bind|Address already in use", "a port of the rank is somebody else's by now"),
 )
-_SIGNALLED = re.compile(r"si_code=\d+ si_pid=\d+ si_status=(\d+)")  # of the rank's process
+# CRIU's code in the rank, or the rank, was stopped by a signal that is no crash of its own.
+_STOPPED = re.compile(r"si_code=[45] si_pid=\d+ si_status=(?!(?:4|5|7|8|11|31)$)(\d+)")
 
 
 class Refused(Exception):
@@ -132,10 +133,10 @@ def reason(log: Path, alive: bool = True) -> str:
     if not told:
         return f"it does not say why ({log})"
     text = re.sub(r"^.*?Error \([^)]*\): ", "", told[0])
-    if stopped := _SIGNALLED.search(text):
-        text = f"signal {stopped[1]} from outside reached the rank while CRIU had it"
+    if stopped := _STOPPED.search(text):
+        text = f"signal {stopped[1]} from outside reached it while CRIU had it"
     for line in told:
-        if match := re.search(r"\(pid: (\d+)\)|^(?:\(\S+\))?\s*(\d+): Error", line):
+        if match := re.search(r"(?:\(pid: |si_pid=)(\d+)|^(?:\(\S+\))?\s*(\d+): Error", line):
             pid = int(match[1] or match[2])
             text = f"process {named(pid) if alive else pid}: {text}"
             break

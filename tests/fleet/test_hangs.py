@@ -67,7 +67,7 @@ def tell(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-ASLEEP_S = 40.0  # longer than whoever waits for a launcher, a proxy or an action does
+ASLEEP_S = 40.0  # longer than a launcher may take to start, and all waits for a reply but a save's
 
 
 @pytest.mark.slow
@@ -93,11 +93,13 @@ def test_all_of_it_in_the_midst_of_a_change(
         rankfold("suspend", NAME, "--store", "--override")
     time.sleep(after_s)
     asleep: set[int] = set()
-    while more := below(os.getpid()) - asleep:  # some begin meanwhile
-        tell(more, signal.SIGSTOP)
-        asleep |= more
-    time.sleep(ASLEEP_S)
-    tell(sorted(asleep, key=lambda _: chance.random()), signal.SIGCONT)
+    try:
+        while more := below(os.getpid()) - asleep:  # some begin meanwhile
+            tell(more, signal.SIGSTOP)
+            asleep |= more
+        time.sleep(ASLEEP_S)
+    finally:
+        tell(sorted(asleep, key=lambda _: chance.random()), signal.SIGCONT)
     if action == "rest":
         rankfold("resume", NAME, "--override")
     wanted = 2 if action == "resize" else 1

@@ -56,18 +56,25 @@ def test_a_system_s_criu_is_taken_if_it_is_new_and_finds_the_kernel_good(
         assert taken == (theirs if kernel_is_good else criu.FETCHED / "criu"), command
 
 
+_INFECTED = "(00.041) Error (compel/src/lib/infect.c:97): "
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("(00.041) Error (compel/src/lib/infect.c:97): si_code=4 si_pid=3000 si_status=19",
-         "signal 19 from outside reached the rank while CRIU had it"),
+        (_INFECTED + "si_code=4 si_pid=3000 si_status=19",
+         "process 3000: signal 19 from outside reached it while CRIU had it"),
+        (_INFECTED + "si_code=2 si_pid=3000 si_status=11",
+         "process 3000: si_code=2 si_pid=3000 si_status=11"),
+        (_INFECTED + "si_code=4 si_pid=3000 si_status=11",
+         "process 3000: si_code=4 si_pid=3000 si_status=11"),
+        (_INFECTED + "si_code=1 si_pid=3000 si_status=1",
+         "process 3000: si_code=1 si_pid=3000 si_status=1"),
         ("(00.05)   1000: Error (criu/files.c:7): a new complaint",
          "process 1000: a new complaint"),
     ],
 )  # fmt: skip
 def test_what_it_complains_of_is_said_for_people(tmp_path: Path, line: str, said: str) -> None:
     log = tmp_path / "dump.log"
-    log.write_text(
-        f"(00.01) all is well\n{line}\n(00.06) Error (criu/cr-dump.c:1): Dumping FAILED.\n"
-    )
+    log.write_text(f"(00.01) all is well\n{line}\n(00.06) Error (criu/cr.c:1): Dumping FAILED.\n")
     assert reason(log, alive=False) == said

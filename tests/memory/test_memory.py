@@ -165,3 +165,14 @@ def test_a_promise_that_is_lost_is_made_good_by_another_victim(make: Make) -> No
     assert wanting.alloc(1) and wanting.ask(ACTIVATE)
     world.settle()
     assert wanting.told[-1] == (ACTIVATE, 2)  # there will never be two
+
+
+def test_who_comes_to_a_device_has_not_waited_there_before(make: Make) -> None:
+    """Who has waited longest comes next, and is the first to make room."""
+    world = make(2, 4)
+    for rank in world.ranks * 3:
+        world.lib.memory_activated(rank.memory)
+    third = Rank(world, 2)
+    world.ranks.append(third)
+    first, second = (rank.memory.last_active for rank in world.ranks[:2])
+    assert first < second == third.memory.last_active == world.memory.turns

@@ -87,15 +87,29 @@ static struct rank *nearest(const struct proxy *p)
 	return NULL;
 }
 
+/* Of the jobs that the active rank is not of, or of all: who has waited longest. */
+static struct rank *longest(const struct proxy *p)
+{
+	const struct rank *active = p->slice.active;
+	struct rank *found = NULL;
+	for (uint32_t i = 0; i < p->rank_count; i++) {
+		struct rank *r = p->ranks[i];
+		if ((!active || r->job != active->job) &&
+		    (!found || r->memory.last_active < found->memory.last_active) &&
+		    could_run(p, r))
+			found = r;
+	}
+	return found;
+}
+
+/* To ask a rank for its work takes long where much is shared: none is asked behind the first that
+ * has some, and few are asked twice. */
 static struct rank *next_with_kernel(const struct proxy *p)
 {
 	struct rank *found = overdue(p);
 	if (!found && p->slice.active)
 		found = nearest(p);
-	for (uint32_t i = 0; i < p->rank_count && !found; i++)
-		if (could_run(p, p->ranks[i]))
-			found = p->ranks[i];
-	return found;
+	return found ? found : longest(p);
 }
 
 static bool blocked(const struct rank *r)
@@ -284,13 +298,9 @@ static void yield(struct proxy *p, bool yields)
 
 /* ---- turns ---- */
 
-/* The active rank's turn is about to end. */
-static void prepare_next(struct proxy *p)
+/* The active rank's turn is about to end; `r` or nobody comes next. */
+static void prepare(struct proxy *p, struct rank *r)
 {
-	struct rank *r;
-	if (p->unprepared || p->slice.prepared == p->memory.turns)
-		return;
-	r = next_with_kernel(p);
 	if (!r)
 		return;
 	p->slice.prepared = p->memory.turns;
@@ -313,13 +323,14 @@ void slice_turn(struct proxy *p)
 	struct rank *active = p->slice.active, *other;
 	if (active && !active->end.closing) {
 		bool kernel = rank_work(active) == WORK_KERNEL, over = time_is_over(p);
-		bool busy = !idle(&p->slice, kernel);
-		if (over || coll_lacks(active->job->coll, active->rank) == COLL_LACKS_LOCAL)
-			prepare_next(p);
-		if (busy && !over)
-			other = NULL;
-		else
-			other = next_with_kernel(p);
+		bool busy = !idle(&p->slice, kernel), leaves = !busy || over;
+		bool prepares = !p->unprepared && p->slice.prepared != p->memory.turns &&
+				(over ||
+				 coll_lacks(active->job->coll, active->rank) == COLL_LACKS_LOCAL);
+		other = leaves || prepares ? next_with_kernel(p) : NULL;
+		if (prepares)
+			prepare(p, other);
+		other = leaves ? other : NULL;
 		/* Who waited for it may be freed; then the time slice goes on. */
 		yield(p, other && over);
 		if (p->slice.yielding && !active->memory.inflight) {
@@ -351,10 +362,12 @@ uint64_t slice_deadline_ns(const struct proxy *p)
 {
 	const struct slice *s = &p->slice;
 	uint64_t stuck = s->stuck ? s->stuck_until_ns : UINT64_MAX, until = UINT64_MAX;
-	if (s->active && !s->target && s->idle_since_ns && next_with_kernel(p))
-		until = patience_ns(s);
-	if (s->active && s->active != s->target && !s->yielding && next_with_kernel(p))
-		until = earlier(until, s->active_since_ns + s->quantum_ns + 1);
+	bool idles = s->active && !s->target && s->idle_since_ns;
+	bool runs = s->active && s->active != s->target && !s->yielding;
+	if ((idles || runs) && next_with_kernel(p)) {
+		until = idles ? patience_ns(s) : until;
+		until = runs ? earlier(until, s->active_since_ns + s->quantum_ns + 1) : until;
+	}
 	until = earlier(until, stuck);
 	if (s->held_since_ns && !s->relents)
 		until = earlier(until, s->held_since_ns + s->patience_ns);

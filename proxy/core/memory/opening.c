@@ -54,6 +54,7 @@ int memory_open(struct rank_memory *m, struct device_memory *d, uint64_t group, 
 	m->rank = rank;
 	m->image_fd = -1;
 	m->writes_page = HEAP_PAGES;
+	m->last_active = d->turns; /* it has not waited here before */
 	if (fstat(image_fd, &info) || (uint64_t)info.st_size < RF_WINDOW_BYTES)
 		return CU_INVALID_VALUE;
 	m->image_fd = fcntl(image_fd, F_DUPFD_CLOEXEC, 3);
