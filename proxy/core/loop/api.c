@@ -69,7 +69,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 	slice_open(p, c->quantum_ns ? c->quantum_ns : QUANTUM_NS);
 	p->apart = c->apart;
 	p->unprepared = c->unprepared;
-	p->memory.moves_fd = c->moves_fd;
+	memory_tells_moves(&p->memory, c->moves_fd);
 	p->validate = c->validate;
 	p->opaque = c->opaque;
 	memory_may_share(&p->memory, c->share);

@@ -277,6 +277,7 @@ int device_memory_open(struct device_memory *, const struct hal *, struct hal_de
 		       uint64_t bytes);
 void device_memory_close(struct device_memory *, bool idle); /* no work is under way */
 static inline void memory_may_share(struct device_memory *d, bool shares) { d->shares = shares; }
+static inline void memory_tells_moves(struct device_memory *d, int fd) { d->moves_fd = fd; }
 
 /* ---- a rank's: opening.c ---- */
 
