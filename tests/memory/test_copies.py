@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 import pytest
 
@@ -75,18 +75,19 @@ def test_of_what_is_moved_counts_apart_what_another_rank_holds_alike(make: Make)
     world.check()
 
 
-def test_each_page_that_is_moved_is_told_of(make: Make, tmp_path: Path) -> None:
+def test_each_page_that_is_moved_is_told_of(make: Make) -> None:
     """By which way, rank and address; not what comes as zeros."""
     world = make(3, 5, groups=(1, 2, 3))
     first, second, _ = world.ranks
-    told = tmp_path / "moves"
-    with told.open("ab") as file:
-        world.memory.moves_fd = file.fileno()
-        same(first, second)
-        out(second, first)
-        assert first.ask(ACTIVATE)
-        world.settle()
-    mine = [line for line in told.read_text().splitlines() if line.split()[1] != "2"]
+    world.memory.moves_fd = told = os.memfd_create("moves")
+    same(first, second)
+    out(second, first)
+    assert first.ask(ACTIVATE)
+    world.settle()
+    world.memory.moves_fd = 0
+    lines = os.pread(told, 4096, 0).decode().splitlines()
+    os.close(told)
+    mine = [line for line in lines if line.split()[1] != "2"]
     assert sorted(mine) == [f"{way} {DEV_BASE:#x}" for way in ("in 0", "out 0", "out 1")]
 
 
