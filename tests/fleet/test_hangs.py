@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
 from cuda import PROGRAMS, build
@@ -16,21 +16,9 @@ from rankfold import control
 from rankfold.proxy.hal.soft.modules import compiler_socket
 from support import privileges
 from support.command import Rankfold, Specs
-from support.leaks import State, below
+from support.leaks import State, below, stopped
 
 from .neighbour import NAME, Neighbour
-
-
-@contextlib.contextmanager
-def stopped(*pids: int) -> Iterator[None]:
-    """These processes are stopped while this lasts."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_proxy_and_the_compiler(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,66 +14,81 @@ import cuda
 import numpy as np
 import pytest
 
-from support import guest
+from support import guest, leaks
 from support.command import Rankfold
-from support.leaks import State
+from support.leaks import State, stopped
 
 CHUNK = 2 << 20
 PROGRAM = cuda.PROGRAMS / "pathologies.cu"
 
 
-def memories(state: State) -> dict[str, Path]:
-    """The memory of each device of the fleet, through its proxy's descriptors."""
+def memories(pids: set[int]) -> list[Path]:
+    """The memory of each device of the fleet that these processes are, through a descriptor."""
     found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().decode().split("\0")
-            if "--device" not in words or str(state.path) not in words:
-                continue
-            for fd in (process / "fd").iterdir():
-                if "memfd:rankfold-device" in str(fd.readlink()):
-                    found[words[words.index("--device") + 1]] = fd
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                if "memfd:rankfold-device" in os.readlink(fd):
+                    found[fd.stat().st_ino] = fd
+    return list(found.values())
+
+
+def chunks(memory: Path) -> dict[int, bytes]:
+    """Those that are mostly not zero, by where they are."""
+    found = {}
+    with memory.open("rb", buffering=0) as file:
+        at = 0
+        with contextlib.suppress(OSError):  # no more data
+            while True:
+                at = os.lseek(file.fileno(), at, os.SEEK_DATA) // CHUNK * CHUNK
+                content = os.pread(file.fileno(), CHUNK, at)
+                if np.count_nonzero(np.frombuffer(content, np.float32)) > CHUNK // 8:
+                    found[at] = content
+                at += CHUNK
     return found
 
 
-def chunks(memory: int) -> Iterator[tuple[int, bytes]]:
-    """Those that are mostly not zero, and where they are."""
-    at = 0
-    while True:
-        try:
-            at = os.lseek(memory, at, os.SEEK_DATA) // CHUNK * CHUNK
-        except OSError:  # no more
-            return
-        content = os.pread(memory, CHUNK, at)
-        if np.count_nonzero(np.frombuffer(content, np.float32)) > CHUNK // 8:
-            yield at, content
-        at += CHUNK
+def at_rest(memory: Path) -> dict[int, bytes]:
+    """Its chunks, when nobody gives the device work and it has done what it had."""
+    before: dict[int, bytes] = {}
+    while (now := chunks(memory)) != before:
+        before = now
+        time.sleep(0.2)
+    return now
 
 
 def flip_what_both_have(one: Path, other: Path) -> bool:
-    """A bit of `one`, in a chunk that `other` has, too: of parameters or momentum."""
-    with one.open("r+b") as mine, other.open("rb") as its:
-        there = {content for _, content in chunks(its.fileno())}
-        for at, content in chunks(mine.fileno()):
-            if content in there:
-                flipped = bytes([content[4096] ^ 1])
-                return os.pwrite(mine.fileno(), flipped, at + 4096) == 1
-    return False
+    """A bit in each chunk of `one` that `other` has, too. Parameters and momentum are among them
+    unless a rank was stopped between a sum of gradients and its update: False then."""
+    there = set(at_rest(other).values())
+    mine = at_rest(one)
+    common = [at for at, content in mine.items() if content in there]
+    if len(common) < 4:  # two buffers of two chunks each
+        return False
+    with one.open("r+b", buffering=0) as file:
+        for at in common:
+            flipped = bytes([mine[at][4096] ^ 1])
+            assert os.pwrite(file.fileno(), flipped, at + 4096) == 1
+    return True
 
 
 @pytest.mark.slow
 def test_describe_shows_an_alarm_while_the_job_runs_and_when_it_has_ended(state: State) -> None:
     rankfold = Rankfold(state, guest.job_environment(HOME=str(state.folder), PYTHONPATH=""))
+    program = cuda.build(PROGRAM)
     process = rankfold.start(
         "run", "--world-size", "2", "--gpus", "2", "--name", "job", "--",
-        str(cuda.build(PROGRAM)), "400", "plain", RANKFOLD_SHARE="1", RANKFOLD_VALIDATE="1",
+        str(program), "400", "plain", RANKFOLD_SHARE="1", RANKFOLD_VALIDATE="1",
     )  # fmt: skip
 
     def flipped() -> bool:
-        found = memories(state)
-        return len(found) >= 2 and flip_what_both_have(*sorted(found.values())[:2])
+        pids = state.watch.new_processes()
+        ranks = [pid for pid in pids if leaks.executable(pid) == str(program)]
+        devices = memories(pids)
+        if len(ranks) < 2 or len(devices) < 2:
+            return False
+        with stopped(*ranks):  # they are not in one step unless nothing moves
+            return flip_what_both_have(*devices)
 
     def alarm() -> Any:
         return [c for c in rankfold.job("job").get("conditions", []) if c["type"] == "Alarm"]

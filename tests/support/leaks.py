@@ -20,6 +20,7 @@ import signal
 import stat
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,6 +90,18 @@ def has_ended(pid: int, timeout_s: float) -> bool:
         return bool(poll.poll(timeout_s * 1000))
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """These processes are stopped while this lasts."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def _mounts() -> set[str]:
@@ -216,7 +229,7 @@ class Watch:
         python = [
             pid
             for pid in self.new_processes()
-            if "python" in os.path.basename(_executable(pid)) and pid != os.getpid()
+            if "python" in os.path.basename(executable(pid)) and pid != os.getpid()
         ]
         for pid in python:
             with contextlib.suppress(ProcessLookupError):
@@ -237,7 +250,7 @@ class Watch:
         shutil.rmtree(self.folder)
 
 
-def _executable(pid: int) -> str:
+def executable(pid: int) -> str:
     try:
         return os.readlink(f"/proc/{pid}/exe")
     except OSError:
