@@ -231,7 +231,7 @@ def sums_of(path: Path) -> tuple[int, int]:
 
 # ---- resizes --------------------------------------------------------------------------------
 
-RESIZES = 4  # there and back, of a run
+RESIZES = 8  # there and back, of a run
 
 
 @dataclass

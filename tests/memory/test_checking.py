@@ -14,6 +14,7 @@ from .world import ACTIVATE, DEV_BASE, SAVE, Make, Rank
 
 NONE, WAITS, RUNS = range(3)
 PARTS = 8  # checks after which every page has had its turn
+EVERY_PART = (1 << PARTS) - 1
 QUEUE_OF_CHECKS = 77
 SECOND = 10**9  # for a rank to become quiet
 Part = tuple[int, int, int]  # rank, first byte, how many
@@ -25,11 +26,14 @@ def summed(content: Page, first: int, size: int) -> int:
 
 
 class Checked:
-    """A rank that is looked at, by a device whose checksums end when the test says so."""
+    """A rank that is looked at, by a device whose checksums end when the test says so; `whole`: at
+    every page of it each time, whichever's turn it is."""
 
-    def __init__(self, rank: Rank, every: int = 1, arrives: bool = False) -> None:
+    def __init__(
+        self, rank: Rank, every: int = 1, arrives: bool = False, whole: bool = False
+    ) -> None:
         world = self.world = rank.world
-        ffi, self.lib, self.rank = world.ffi, world.lib, rank
+        ffi, self.lib, self.rank, self.whole = world.ffi, world.lib, rank, whole
         self.check, self.pairs = ffi.new("struct check *"), ffi.new("struct pairs *")
         self.checks = ffi.new("struct checks *", {"hal": world.device.table})
         self.lib.check_open(self.check, every, 3, arrives)
@@ -101,7 +105,10 @@ class Checked:
         self.lib.pairs_add(self.pairs, pair, self.world.ffi.new("struct witness *"))
 
     def first(self, number: int, key: int = 1, count: int = 1, now: int = 0) -> bool:
-        return bool(self.lib.check_first(self.check, key, number, count, now))
+        stops = bool(self.lib.check_first(self.check, key, number, count, now))
+        if stops and self.whole:
+            self.check.looks = EVERY_PART
+        return stops
 
     def turn(self, now: int = 0, gives_up: bool = False) -> bool:
         changed = self.lib.check_turn(self.check, self.rank.memory, self.checks, self.pairs,
@@ -178,12 +185,30 @@ def test_nothing_is_looked_at_where_that_is_off(make: Make) -> None:
     c.close()
 
 
-def test_who_arrives_is_looked_at_at_once_and_whole(make: Make) -> None:
-    """Once: then it is as for others."""
-    c = filled(make, 2 * PARTS, every=4, arrives=True)
-    assert pages(c.at(0)) == list(range(2 * PARTS))
-    assert not c.first(1) and not c.first(2)
-    assert len(c.at(3)) == 2
+@pytest.mark.parametrize("how", [(100, 0, 1), (100, 3, 1), (999, 5, PARTS)])
+def test_who_arrives_is_looked_at_whole_within_its_next_collectives(
+    make: Make, how: tuple[int, int, int]
+) -> None:
+    """Once: then it is as for others. Whole groups of collectives count as one."""
+    every, number, group = how
+    c = filled(make, 2 * PARTS, every=every, arrives=True)
+    stops = range(number, number + PARTS * group, group)
+    seen = [pages(c.at(stop, count=group)) for stop in stops]
+    assert sorted(page for each in seen for page in each) == list(range(2 * PARTS))
+    assert all(len(each) == 2 for each in seen)
+    assert not any(c.first(stop) for stop in range(stops.stop, every - 1))
+    assert len(c.at(every - 1)) == 2
+    c.close()
+
+
+def test_who_arrives_is_looked_at_where_all_are_as_well(make: Make) -> None:
+    """What had its turn so is not due any more."""
+    c = filled(make, PARTS, every=2, arrives=True)
+    seen = [pages(c.at(number)) for number in range(5, 10)]
+    assert [len(each) for each in seen] == [2, 1, 2, 1, 2]
+    assert sorted(page for each in seen for page in each) == list(range(PARTS))
+    assert not c.first(10) and c.first(11)
+    c.over()
     c.close()
 
 
@@ -208,7 +233,7 @@ def test_who_is_stopped_stays_so_until_it_has_been_looked_at(make: Make) -> None
 
 
 def test_nothing_is_looked_at_while_something_runs_or_moves(make: Make) -> None:
-    c = filled(make, PARTS, arrives=True)
+    c = filled(make, PARTS, whole=True)
     c.rank.begin()
     assert c.first(0, now=5) and not c.turn(now=5) and c.check.state == WAITS
     assert c.lib.check_deadline_ns(c.check) == 5 + SECOND
@@ -266,7 +291,7 @@ def test_a_part_is_what_a_buffer_has_on_a_page(make: Make) -> None:
     allocate(rank, 2 * CHUNK + 8192, 4096, site=8)
     rank.ask(ACTIVATE)
     rank.world.settle()
-    c = Checked(rank, arrives=True)
+    c = Checked(rank, whole=True)
     assert c.at(5, key=6) == [
         (0, 4096, CHUNK - 4096), (0, CHUNK, CHUNK), (0, 2 * CHUNK, 4096),
         (0, 2 * CHUNK + 8192, 4096),
@@ -314,7 +339,7 @@ def test_a_rank_without_memory_is_looked_at_in_no_time(make: Make) -> None:
 
 
 def test_what_counts_for_nothing_is_not_looked_at(make: Make) -> None:
-    c = filled(make, 3, arrives=True)
+    c = filled(make, 3, whole=True)
     assert c.rank.alloc(3)  # never on the device
     forget(c.rank, CELLS, CELLS)
     assert pages(c.at(0)) == [0, 2]
@@ -329,7 +354,7 @@ def test_what_lies_on_the_host_is_looked_at_there(make: Make) -> None:
     first.write(1, 5)
     out(first, second)
     assert [bool(first.memory.pages[page].common) for page in (0, 1)] == [True, False]
-    c = Checked(first, arrives=True)
+    c = Checked(first, whole=True)
     no_chunk = 2**32 - 1
     assert pages(c.at(0)) == [0, 1]
     assert [each["chunk"] for each in c.told] == [no_chunk, no_chunk]
@@ -342,12 +367,12 @@ def test_a_chunk_of_several_is_looked_at_once_for_each_collective(make: Make) ->
     same(first, second)
     world.lib.memory_merge(second.memory)
     assert first.chunk(0) == second.chunk(0)
-    c = Checked(first, arrives=True)
+    c = Checked(first, whole=True)
     assert len(c.at(0)) == 1
-    other = Checked(second, arrives=True)
+    other = Checked(second, whole=True)
     other.pairs = c.pairs
     assert other.at(0) == [] and other.check.state == NONE
-    other.lib.check_open(other.check, 1, 3, True)
+    other.lib.check_open(other.check, 1, 3, False)
     assert len(other.at(1)) == 1
     other.pairs = world.ffi.new("struct pairs *")
     other.close()
@@ -359,7 +384,7 @@ def test_a_chunk_of_several_is_looked_at_once_for_each_collective(make: Make) ->
 
 
 def test_the_memory_stays_where_it_is_until_the_last_checksum_is_there(make: Make) -> None:
-    c = filled(make, QUEUE + 2, arrives=True)
+    c = filled(make, QUEUE + 2, whole=True)
     assert c.first(0) and c.turn() and c.rank.memory.inflight == 1
     assert c.turn() and len(c.queue) == QUEUE and not c.told
     assert not c.turn(), "nothing has happened"
@@ -373,7 +398,7 @@ def test_the_memory_stays_where_it_is_until_the_last_checksum_is_there(make: Mak
 
 def test_what_has_been_written_meanwhile_says_nothing(make: Make) -> None:
     """Either half of what its versions come to."""
-    c = filled(make, 3, arrives=True)
+    c = filled(make, 3, whole=True)
     assert c.first(0) and c.turn() and c.turn()
     c.lib.content_unknown(c.rank.memory, DEV_BASE + CHUNK, CHUNK)
     assert pages(c.over()) == [0, 2] and c.check.missed
@@ -381,14 +406,14 @@ def test_what_has_been_written_meanwhile_says_nothing(make: Make) -> None:
 
 
 def test_what_the_device_refuses_says_nothing(make: Make) -> None:
-    c = filled(make, 2, arrives=True)
+    c = filled(make, 2, whole=True)
     c.refuses = True
     assert c.at(0) == [] and c.check.missed
     c.close()
 
 
 def test_of_who_fails_at_once_nothing_is_looked_at(make: Make) -> None:
-    c = filled(make, 2, arrives=True)
+    c = filled(make, 2, whole=True)
     assert c.first(0) and c.turn() and c.check.state == RUNS
     c.world.device.faulty.add(c.rank.space)
     assert c.turn() and c.check.state == NONE and c.check.missed and not c.submitted
@@ -397,7 +422,7 @@ def test_of_who_fails_at_once_nothing_is_looked_at(make: Make) -> None:
 
 @pytest.mark.parametrize("how", ["it goes", "its space has failed"])
 def test_of_who_fails_nothing_is_said_and_the_rest_is_not_looked_at(make: Make, how: str) -> None:
-    c = filled(make, QUEUE + 2, arrives=True)
+    c = filled(make, QUEUE + 2, whole=True)
     assert c.first(0) and c.turn() and c.turn()
     if how == "its space has failed":
         c.world.device.faulty.add(c.rank.space)

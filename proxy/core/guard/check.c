@@ -1,14 +1,16 @@
 /* check.c: a rank's buffers are gone through, part by part (guard.h): it is held up, its memory
  * becomes quiet, the device computes checksums, and it goes on.
  *
- * Not all of it each time: a part of PARTS pages of the rank's, another one at each check, and all
- * of it when the rank has come from another placement.
+ * Not all of it each time: one page of PARTS, others at each check. Who has come from another
+ * placement is looked at whole within its next PARTS collectives, however seldom checks are: all
+ * at the first one, it would be most of what the move costs.
  */
 #include "guard/guard.h"
 
 #include <stdlib.h>
 
 #define PARTS 8u
+#define EVERY_PART ((1u << PARTS) - 1)
 #define QUIET_NS 1000000000ull /* for the rank's memory to become quiet */
 #define VAIN_MAX 2u
 #define CHECK_PARTS_MAX 65536u
@@ -17,7 +19,7 @@ void check_open(struct check *c, uint64_t every, uint32_t device, bool arrives)
 {
 	c->every = every;
 	c->device = device;
-	c->arrives = arrives;
+	c->due = arrives ? EVERY_PART : 0;
 }
 
 void check_close(struct check *c)
@@ -28,20 +30,34 @@ void check_close(struct check *c)
 
 bool check_gave_up(const struct check *c) { return c->every && c->vain >= VAIN_MAX; }
 
+/* By the number alone: ranks take the same. */
+static uint32_t part_of(uint64_t number) { return 1u << (PARTS - 1 - number % PARTS); }
+
+/* Of those that are due, which may be none: the next one from the number's on. */
+static uint32_t due_of(uint32_t due, uint64_t number)
+{
+	uint32_t part = part_of(number);
+	while (due && !(due & part))
+		part = part_of(++number);
+	return due & part;
+}
+
 bool check_first(struct check *c, uint64_t key, uint64_t number, uint64_t count, uint64_t now_ns)
 {
 	if (c->state)
 		return true;
 	if (!c->every || check_gave_up(c) || (c->key == key && c->number == number))
 		return false;
-	if (!c->arrives && number / c->every == (number + count) / c->every)
+	uint64_t round = (number + count) / c->every;
+	c->looks = due_of(c->due, number + count);
+	if (round != number / c->every)
+		c->looks |= part_of(round);
+	if (!c->looks)
 		return false;
 	c->state = CHECK_WAITS;
-	c->whole = c->arrives;
-	c->arrives = false;
+	c->due &= ~c->looks;
 	c->key = key;
 	c->number = number;
-	c->round = (number + count) / c->every;
 	c->since_ns = now_ns;
 	return true;
 }
@@ -74,7 +90,7 @@ static bool looked_at(const struct check *c, const struct rank_memory *m, uint64
 {
 	const struct page *p = &m->pages[page];
 	return (p->chunk || p->in_image || p->common) && !page_blank(m, (uint32_t)page) &&
-	       (c->whole || (page + c->round) % PARTS == 0);
+	       c->looks >> page % PARTS & 1;
 }
 
 /* What lies from one address to another on one page: of a buffer, or of none. */
@@ -165,7 +181,7 @@ static bool begin(struct check *c, struct rank_memory *m, struct checks *checks,
 void check_all(struct check *c, struct rank_memory *m, struct checks *checks,
 	       const struct pairs *pairs)
 {
-	c->whole = true;
+	c->looks = EVERY_PART;
 	begin(c, m, checks, pairs, true);
 }
 

@@ -84,13 +84,13 @@ struct check_part {
 struct check {          /* a rank's; begins as zeros */
 	uint64_t every; /* 0: never */
 	uint32_t device;
-	bool arrives; /* nothing has been looked at since it came */
+	uint32_t due; /* parts that nobody has looked at since it came, one bit each */
 	enum check_state state;
-	uint64_t key, number, round; /* where it stops, or did last; how often `every` went in */
+	uint64_t key, number; /* where it stops, or did last */
 	uint64_t since_ns;
-	uint32_t vain; /* how often it was not quiet in time, one after the other */
-	bool whole;    /* every part */
-	bool missed;   /* some part could not be looked at */
+	uint32_t vain;  /* how often it was not quiet in time, one after the other */
+	uint32_t looks; /* at which parts, one bit each */
+	bool missed;    /* some part could not be looked at */
 	struct check_part *parts;
 	uint32_t count, room, submitted, done;
 };
