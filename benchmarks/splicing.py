@@ -24,7 +24,7 @@ which sums of gradients are, too.
            as often as it can. Their time beyond that of the same launches in whole slices, per
            switch.
   memory   Chunks in use, on the device and in images, looked at every few milliseconds.
-  resize   Four ranks go from one device to two and back, four times a run, on devices where ranks
+  resize   Four ranks go from one device to two and back, eight times a run, on devices where ranks
            share and on such where they do not. Seconds to stop, save and place.
   tandem, versions   Builds in which each call from outside into some files is timed: the barrier's;
            those that keep versions, and find what a launch reads and writes.

@@ -15,6 +15,11 @@ class Fault(NamedTuple):
 CHECK = "../guard/check.c"
 MUTANTS = [
     Fault("written-before-it-is-copied", "sharing.c", "if (!owned(&m->pages[from]))", "if (0)"),
+    Fault("opened-beneath-a-kernel", "sharing.c",
+          "return memory_only_exact(m) && !memory_moving(m);", "return !memory_moving(m);"),
+    Fault("opened-while-it-moves", "sharing.c",
+          "return memory_only_exact(m) && !memory_moving(m);", "return memory_only_exact(m);"),
+    Fault("opened-beneath-nothing", "sharing.c", "quiet(m) || exactly(m) ?", "quiet(m) ?"),
     Fault("copied-as-nothing", "moves.c",
           "bool zeros = versions_zeros(&m->versions, page_addr(v->page), RF_CHUNK_BYTES);",
           "bool zeros = true;"),

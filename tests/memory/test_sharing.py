@@ -383,6 +383,28 @@ def test_what_is_a_ranks_own_need_not_be_opened(make: Make) -> None:
     first.end()
 
 
+def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Make) -> None:
+    """A sum, and not a kernel beside it; nor while pages move."""
+    world = shared(make, pages=2)
+    first, _ = world.ranks
+    first.begin()
+    first.memory.exact = 1
+    assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == 0
+    assert first.memory.pages[0].open and world.memory.opened_early == 1
+    first.begin()
+    assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == NOT_READY
+    first.end()
+    first.memory.exact = 0
+    first.end()
+    assert first.ask(SAVE)
+    world.turn()
+    first.memory.inflight = first.memory.exact = 1
+    assert first.moving
+    assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == NOT_READY
+    first.memory.inflight = first.memory.exact = 0
+    world.settle()
+
+
 def test_what_was_opened_and_is_left_to_one_rank_is_its_own(make: Make) -> None:
     """Whether the others went before it was opened, or after; and when it is closed: else it would
     be guarded beneath what was to write there as its own, and then all versions are lost."""

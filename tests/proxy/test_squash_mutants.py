@@ -59,6 +59,8 @@ SQUASH = [
         "(verdict == VERDICT_OWNED && closed(r, i, f) && fenced",
         "(verdict == VERDICT_OWNED && fenced",
     ),
+    Mutant("open-and-nobody-knows", "\tr->queue.squashing.open = true;\n", ""),
+    Mutant("never-opened-early", "bool may = f.known &&", "bool may = 0 && f.known &&"),
     Mutant("who-comes-first-counts-for-itself", "\tf->unordered = false;\n\ti->", "\ti->"),
     Mutant("who-comes-first-counts-for-others", "\t\tg.unordered = false;\n", ""),
     Mutant("others-have-a-version-of-their-own", "\t\tg.key = f->key;\n", ""),

@@ -46,9 +46,11 @@ from support.trained import (
     counts,
     folded,
     let_go,
+    opened_early,
     shared,
     train,
     train_alike,
+    train_beneath_a_sum,
     trained,
     updated,
     words,
@@ -75,6 +77,47 @@ def test_an_update_runs_once_for_all(kernels: Loader, ranks: int) -> None:
         for rank in made:
             assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == trained(ranks, steps)
         here.stop(1)
+
+
+def test_memory_for_an_update_is_opened_while_the_sum_before_it_is_computed(
+    kernels: Loader,
+) -> None:
+    with folded(kernels, 2) as (here, made):
+        (native,) = here.natives
+        begin_alike(made)
+        steps = 0
+        while not opened_early(native):
+            assert steps < 100
+            for rank in made:
+                train_beneath_a_sum(rank, steps)
+            sync(made)
+            steps += 1
+        assert counts(native, 2)[1] > 0 == native.status()["unforeseen"]
+        for rank in made:
+            assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == trained(2, steps)
+
+
+def test_what_was_opened_for_an_update_that_is_another_for_each_is_copied(kernels: Loader) -> None:
+    """So that each has its own moments from then on."""
+    steps, opened = 8, False
+    while not opened:  # the sum may be over before anybody looks
+        with folded(kernels, 2) as (here, made):
+            (native,) = here.natives
+            begin_alike(made)
+            for step in range(steps):
+                for rank in made:
+                    train_beneath_a_sum(rank, step)
+                sync(made)
+            before, copies = opened_early(native), native.status()["copies"]
+            with at_once(native, made):
+                for rank in made:
+                    train_beneath_a_sum(rank, steps, add=1 + rank.rank)
+            sync(made)
+            opened = opened_early(native) > before
+            assert native.status()["copies"] > copies and not native.status()["unforeseen"]
+            moments = np.array(trained(2, steps + 1)[1], np.uint32)
+            for rank in made:
+                assert words(rank, MOMENTS) == (moments + rank.rank).tolist()
 
 
 def test_fills_and_copies_run_once_for_all(kernels: Loader) -> None:

@@ -80,6 +80,15 @@ def train(rank: Computing, step: int) -> None:
     rank.launch("update", PARAMETERS, MOMENTS, WORDS, 2)
 
 
+def train_beneath_a_sum(rank: Computing, step: int, add: int = 1) -> None:
+    """As `train`; the sum takes in so much more that something can be done meanwhile."""
+    rank.launch("update", OWN, PARAMETERS, WORDS, step)
+    rank.launch("scale", GRADIENT, OWN, WORDS, rank.rank)
+    rank.collective(ALLREDUCE, HOMES[2], HOMES[2], 2 * CHUNK // 4)
+    rank.launch("update", MOMENTS, GRADIENT, WORDS, add)
+    rank.launch("update", PARAMETERS, MOMENTS, WORDS, 2)
+
+
 def train_alike(ranks: list[Computing]) -> None:
     """Some steps, and then they share their parameters and moments."""
     begin_alike(ranks)
@@ -119,7 +128,16 @@ def at_once(native: Native, made: list[Computing]) -> Iterator[None]:
 
 def let_go(native: Native) -> int:
     """How often somebody waited until nothing else could happen."""
-    found = re.search(r"(\d+) let go", native.dump())
+    return _dumped(native, "let go")
+
+
+def opened_early(native: Native) -> int:
+    """How many pages of an update were while the sum before it was computed."""
+    return _dumped(native, "pages opened early")
+
+
+def _dumped(native: Native, what: str) -> int:
+    found = re.search(rf"(\d+) {what}", native.dump())
     assert found
     return int(found[1])
 

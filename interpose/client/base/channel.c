@@ -213,9 +213,11 @@ int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 	struct rf_slot *slot = slot_at(index);
 	for (int n = 0; n < channel_spins && !slot_answered(slot); n++)
 		spin_relax();
+	/* Where others want the core, who answers is one of them, and comes sooner if nobody looks. */
 	struct spin spin = {0};
-	while (!slot_answered(slot) && spin_on(&spin, SPIN_NS))
-		(void)sched_yield();
+	bool wanted = false;
+	while (!slot_answered(slot) && !wanted && spin_on(&spin, SPIN_NS))
+		wanted = spin_give_way();
 	slot_await(slot);
 	int error = slot->error;
 	if (reply)

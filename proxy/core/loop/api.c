@@ -541,11 +541,12 @@ static void run_dump(struct proxy *p, void *arg)
 		return;
 	fprintf(f,
 		"active %d, next %d, %u ranks moving, transfers %s, chunks %llu of %llu, "
-		"%llu let go\n",
+		"%llu let go, %llu pages opened early\n",
 		p->slice.active ? (int)p->slice.active->rank : -1,
 		p->slice.target ? (int)p->slice.target->rank : -1, p->memory.moving,
 		p->transfers.first ? "pending" : "none", (unsigned long long)p->memory.used,
-		(unsigned long long)p->memory.total, (unsigned long long)p->slice.let_go);
+		(unsigned long long)p->memory.total, (unsigned long long)p->slice.let_go,
+		(unsigned long long)p->memory.opened_early);
 	for (struct job *j = p->jobs; j; j = j->next)
 		fprintf(f,
 			"job %llu epoch %llu state %d goal %d barrier %d round %llu "

@@ -55,16 +55,17 @@ static const char *modules_invalid(const struct rank *r)
 
 static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 {
-	uint32_t inflight = 0, slots = 0, pending = 0;
+	uint32_t inflight = 0, slots = 0, pending = 0, exact = 0;
 	const char *wrong = queue_invalid(r, &inflight, &slots);
 	if (wrong || (wrong = modules_invalid(r)))
 		return wrong;
 	for (const struct transfer *t = p->transfers.first; t; t = t->next)
-		inflight += (t->memory == &r->memory || t->source == &r->memory) && t->hal_seq;
+		exact += (t->memory == &r->memory || t->source == &r->memory) && t->hal_seq;
 	for (const struct ask *a = p->asks; a; a = a->next)
 		pending += a->rank == r && a->slot;
-	inflight += check_uses(&r->check) + measure_uses(&r->measure);
+	inflight += exact + check_uses(&r->check) + measure_uses(&r->measure);
 	WRONG(inflight != r->memory.inflight, "works in flight");
+	WRONG(exact != r->memory.exact, "works in flight that write where they say");
 	WRONG(pending != r->pending, "questions that the client waits for");
 	WRONG(slots + pending != r->ring.replies, "requests that are not answered");
 	WRONG(r->job->ranks[r->rank] != r, "a rank has another's place in its job");

@@ -221,7 +221,8 @@ struct rank_memory {
 	uint32_t dying;    /* live, but no buffer's any more: unmapped when nothing runs */
 	uint32_t missing;  /* live but not resident */
 	uint32_t guarded;  /* resident pages that are guarded or open */
-	uint32_t inflight; /* submitted works that use it */
+	uint32_t inflight; /* submitted works that use it, */
+	uint32_t exact;    /* and those of them that write where they say, whatever becomes of it */
 	uint64_t last_active;
 	bool single;     /* no other rank is of its group */
 	bool fenced;     /* the submitted work may write anywhere (memory_fence) */
@@ -267,8 +268,9 @@ struct device_memory {
 	uint64_t holes, refilled;            /* punched into images, and later written again */
 	bool fresh;                          /* some rank has pages in its list of these */
 	uint64_t spared, copies, unforeseen; /* as of a rank: of all that were ever here */
-	uint64_t prepared;                   /* pages; likewise */
-	bool progress;                       /* something has changed */
+	uint64_t opened_early; /* pages, for what comes behind a sum, while that was computed */
+	uint64_t prepared;     /* pages; likewise */
+	bool progress;         /* something has changed */
 };
 
 /* ---- the device's: opening.c ---- */
@@ -317,6 +319,22 @@ static inline void memory_used(struct rank_memory *m)
 		sharing_copied(m);
 	m->fenced &= m->inflight != 0;
 	m->surprised &= m->inflight != 0;
+}
+/* The same of a copy or a sum that is no program's. */
+static inline void memory_use_exact(struct rank_memory *m)
+{
+	m->exact++;
+	memory_use(m);
+}
+static inline void memory_used_exact(struct rank_memory *m)
+{
+	m->exact--;
+	memory_used(m);
+}
+/* Is there such a one, and nothing else? */
+static inline bool memory_only_exact(const struct rank_memory *m)
+{
+	return m->exact && m->exact == m->inflight;
 }
 
 /* ---- buffers.c ---- */
@@ -433,9 +451,9 @@ bool memory_has_room(const struct rank_memory *, uint64_t chunks);
 uint64_t memory_shared(const struct rank_memory *, bool once);
 
 /* For a work that runs once for all who refer to what it writes: its pages in this rank can be
- * written, though they are shared. CUresult. While work of the rank is submitted it does well only
- * where that is so already, and gives CU_NOT_READY elsewhere. All sharers count the work as theirs
- * (memory_use) until it is complete. */
+ * written, though they are shared. CUresult. While work of the rank is submitted that is not exact
+ * it does well only where that is so already, and gives CU_NOT_READY elsewhere. All sharers count
+ * the work as theirs (memory_use) until it is complete. */
 int memory_open_shared(struct rank_memory *, uint64_t addr, uint64_t bytes);
 /* Guards again what was opened so, `most` stretches of neighbouring pages, if no work of the rank
  * is submitted and nothing of it moves. False: something is still open. */

@@ -15,6 +15,12 @@
 
 static bool quiet(const struct rank_memory *m) { return !m->inflight && !memory_moving(m); }
 
+/* What runs writes nothing that it does not say, guarded or not. */
+static bool exactly(const struct rank_memory *m)
+{
+	return memory_only_exact(m) && !memory_moving(m);
+}
+
 static bool refers(const struct rank_memory *m, uint64_t page, const struct chunk *c)
 {
 	return c && m->pages[page].chunk == c;
@@ -123,11 +129,12 @@ int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 		count = alike(m, from, to);
 		if (!m->pages[from].guarded)
 			continue;
-		error = quiet(m) ? CU_OK : CU_NOT_READY;
+		error = quiet(m) || exactly(m) ? CU_OK : CU_NOT_READY;
 		for (uint32_t i = 0; i < count && !error; i++)
 			error = guard_others(m, (uint32_t)from + i);
 		if (!error)
 			error = pages_open(m, (uint32_t)from, count, shared(&m->pages[from]));
+		m->device->opened_early += !error && m->inflight ? count : 0;
 		for (uint32_t i = 0; i < count; i++)
 			pays(m, (uint32_t)from + i);
 	}

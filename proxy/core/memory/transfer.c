@@ -144,8 +144,8 @@ static bool submit_hand(struct transfers *q, struct transfer *t)
 			n = memory_resolve(from, at, n, false, &src);
 			n = memory_resolve(m, at, n, true, &dst);
 			if (!t->hal_seq) {
-				memory_use(m);
-				memory_use(from);
+				memory_use_exact(m);
+				memory_use_exact(from);
 			}
 			t->hal_seq = copy(q, dst, src, n);
 		}
@@ -184,9 +184,9 @@ static bool submit_part(struct transfers *q, struct transfer *t)
 		return false;
 	}
 	if (!t->hal_seq && t->memory)
-		memory_use(t->memory);
+		memory_use_exact(t->memory);
 	if (!t->hal_seq && t->source)
-		memory_use(t->source);
+		memory_use_exact(t->source);
 	t->hal_seq = number;
 	t->done += n;
 	return true;
@@ -239,7 +239,7 @@ static bool submit(struct transfers *q, struct transfer *t)
 		struct hal_ref ref, other = {t->other.space, t->other.addr + t->done};
 		uint64_t n = memory_resolve(m, t->addr + t->done, t->bytes - t->done, write, &ref);
 		if (!t->hal_seq)
-			memory_use(m);
+			memory_use_exact(m);
 		if (write)
 			content_unknown(m, t->addr + t->done, n);
 		t->hal_seq = copy(q, write ? ref : other, write ? other : ref, n);
@@ -276,9 +276,9 @@ static bool skipped(const struct transfers *q, const struct transfer *t)
 static void complete(struct transfers *q, struct transfer *t)
 {
 	if (t->memory && t->hal_seq)
-		memory_used(t->memory);
+		memory_used_exact(t->memory);
 	if (t->source && t->hal_seq)
-		memory_used(t->source);
+		memory_used_exact(t->source);
 	if (device_lost(q) || skipped(q, t))
 		t->error = NCCL_SYSTEM_ERROR;
 	else if (t->named && t->memory && !t->error)

@@ -21,9 +21,10 @@
  *  - the device's queues know nothing of each other: an item behind one that completes on another
  *    stream's work is submitted when that is complete (stream_abroad), unless it goes to the
  *    same queue;
- *  - shared pages can be written in one rank's space only while nothing but squashed kernels
- *    runs there: a fault there is a fault of all who take part. They stay open for the next such
- *    kernel while nothing runs, the rank has more to do and nobody wants memory: each opening and
+ *  - shared pages can be written in one rank's space only while nothing but squashed kernels, and
+ *    sums, which write where they say, run there: a fault there is a fault of all who take part.
+ *    They stay open for the next such kernel while nothing else runs, the rank has the device and
+ *    nobody wants memory, and are opened while the sum before it is computed: each opening and
  *    closing is a call of the system that interrupts the device's workers;
  *  - what has a key is known to write nothing but its ranges. If it does all the same, that is a
  *    fault of ours, and of all who take part (execution.c);
@@ -137,6 +138,14 @@ static bool impatient(struct rank *r, const struct item *i, const struct foresee
 	return regret->what == what && regret->skip;
 }
 
+/* Did it run for all who share, the last time? */
+static bool ran_together(struct rank *r, const struct item *i, const struct foreseen *f)
+{
+	uint64_t what;
+	const struct regret *regret = regret_of(r, i, f, &what);
+	return regret->what == what && regret->together;
+}
+
 /* It was waited for: in vain, or not. */
 static void learn(struct rank *r, const struct item *i, const struct foreseen *f,
 		  enum verdict verdict)
@@ -145,6 +154,7 @@ static void learn(struct rank *r, const struct item *i, const struct foreseen *f
 	struct regret *regret = regret_of(r, i, f, &what);
 	if (regret->what != what)
 		*regret = (struct regret){.what = what};
+	regret->together = verdict == VERDICT_TOGETHER;
 	if (verdict == VERDICT_TOGETHER) {
 		regret->skip = regret->next = 0;
 	} else if (verdict == VERDICT_IMPATIENT) {
@@ -322,19 +332,21 @@ static void close_all(struct rank *r)
 		r->queue.squashing.open = false;
 }
 
+/* False: not yet. */
+static bool range_opened(struct rank *r, const struct range *range)
+{
+	r->queue.squashing.open = true;
+	int error = memory_open_shared(&r->memory, range->addr, range->bytes);
+	if (error && error != CU_NOT_READY)
+		rank_fail(r, error, "memory that it shares could not be opened to write");
+	return error != CU_NOT_READY;
+}
+
 static bool opened(struct rank *r, const struct foreseen *f)
 {
-	for (uint32_t n = 0; n < f->count; n++) {
-		const struct range *range = &f->ranges[n];
-		if (!written(range))
-			continue;
-		r->queue.squashing.open = true;
-		int error = memory_open_shared(&r->memory, range->addr, range->bytes);
-		if (error == CU_NOT_READY)
+	for (uint32_t n = 0; n < f->count; n++)
+		if (written(&f->ranges[n]) && !range_opened(r, &f->ranges[n]))
 			return false;
-		if (error)
-			rank_fail(r, error, "memory that it shares could not be opened to write");
-	}
 	return true;
 }
 
@@ -427,12 +439,57 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 	}
 }
 
+/* What comes right behind a sum that is being computed; NULL: nothing, or something else may begin
+ * before it. */
+static const struct item *behind_sum(const struct rank *r)
+{
+	const struct item *found = NULL;
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
+		const struct stream *s = r->queue.streams[n];
+		const struct item *i = s->next;
+		if (!i)
+			continue;
+		if (ready_open(r, s))
+			return NULL;
+		if (s->head->kind == ITEM_COLLECTIVE && s->head->next == i &&
+		    item_row(i)->needs & NEEDS_ACTIVE && item_row(i)->foresee &&
+		    ready_item(i) == ITEM_READY)
+			found = i;
+	}
+	return found;
+}
+
+/* The device has nothing to run between a sum and an update but would wait for calls of the system:
+ * so these come while it adds. What ran for all the last time, and goes alone now, has them closed
+ * again first. One range in a turn: the sum's next part may have to be submitted. */
+static void open_early(struct rank *r)
+{
+	struct squashing *s = &r->queue.squashing;
+	bool adds = r->proxy->slice.active == r && memory_only_exact(&r->memory);
+	const struct item *i = adds ? behind_sum(r) : NULL;
+	struct foreseen f;
+	s->early = i ? s->early : 0;
+	if (!i || s->early > RANGES_MAX)
+		return;
+	item_row(i)->foresee(r, i, &f);
+	bool may = f.known && !i->apart && ran_together(r, i, &f);
+	while (may && s->early < f.count) {
+		const struct range *range = &f.ranges[s->early++];
+		if (!written(range) || memory_owns(&r->memory, range->addr, range->bytes))
+			continue;
+		range_opened(r, range);
+		turn_progress(&r->proxy->turn);
+		return;
+	}
+	s->early = RANGES_MAX + 1;
+}
+
 /* One page in a turn: what comes meanwhile is looked at first. */
 static void close_some(struct rank *r)
 {
 	const struct proxy *p = r->proxy;
 	struct squashing *s = &r->queue.squashing;
-	bool stays = p->slice.active == r && r->queue.items && !p->memory.requests;
+	bool stays = p->slice.active == r && !p->memory.requests;
 	if (!s->open || stays || r->memory.inflight || memory_moving(&r->memory))
 		return;
 	s->open = !memory_close_shared(&r->memory, 1);
@@ -463,6 +520,7 @@ uint64_t squash_deadline_ns(const struct rank *r)
 
 void squash_turn(struct rank *r)
 {
+	open_early(r);
 	close_some(r);
 	look_beside(r);
 	if (!r->queue.squashing.owed || r->memory.fenced)
