@@ -444,7 +444,7 @@ def bench_resize(where: Place, effort: Effort) -> dict[str, Figure]:
         first, second = pairs[switch]
         names = where.fleet.names[first], where.fleet.names[second]
         resizes = splicing_parts.Resizes(names, LINE, FIRST_LINES)
-        printed.append(where.run(program.command(executable, 24), {}, 4, first, resizes))
+        printed.append(where.run(program.command(executable, 28), {}, 4, first, resizes))
         found[switch].append(resizes)
         if printed[-1] != printed[0]:
             raise RuntimeError("resized with RANKFOLD_SHARE=0 and 1: they print different lines")

@@ -146,7 +146,8 @@ struct hal {
 	/* A window. map, unmap and protect only when no submitted kernel or product runs in the
 	 * space, and no submitted copy, fill or sum touches the chunk. protect: `chunks` mappings
 	 * from addr on become writable, or read-only; after an error they are to be taken for
-	 * read-only. On a device with space_own they may become writable under work that runs. */
+	 * read-only. On a device with space_own they may become writable under work that runs, and
+	 * read-only under copies and sums that do not write there. */
 	int (*space_create)(struct hal_device *, struct hal_space **);
 	void (*space_destroy)(struct hal_space *);
 	int (*space_map)(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);

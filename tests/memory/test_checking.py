@@ -201,6 +201,25 @@ def test_who_arrives_is_looked_at_whole_within_its_next_collectives(
     c.close()
 
 
+def test_who_arrives_is_looked_at_whole_by_whatever_communicators_come(make: Make) -> None:
+    c = filled(make, PARTS, every=100, arrives=True)
+    seen = [pages(c.at(number, key=key)) for number in range(PARTS // 2) for key in (1, 2)]
+    assert sorted(page for each in seen for page in each) == list(range(PARTS))
+    assert not c.first(9, key=3)
+    c.close()
+
+
+def test_who_arrives_and_is_not_quiet_is_one_of_all(make: Make) -> None:
+    """Looked at as seldom: it would not be quiet at the next collectives either."""
+    c = filled(make, PARTS, every=4, arrives=True)
+    c.rank.begin()
+    assert c.first(0, now=7) and c.turn(now=7 + SECOND) and c.check.state == NONE
+    assert not c.first(1) and not c.first(2) and not c.lib.check_gave_up(c.check)
+    c.rank.end()
+    assert len(c.at(3)) == 1
+    c.close()
+
+
 def test_who_arrives_is_looked_at_where_all_are_as_well(make: Make) -> None:
     """What had its turn so is not due any more."""
     c = filled(make, PARTS, every=2, arrives=True)

@@ -384,18 +384,21 @@ def test_what_is_a_ranks_own_need_not_be_opened(make: Make) -> None:
 
 
 def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Make) -> None:
-    """A sum, and not a kernel beside it; nor while pages move."""
+    """A sum, and not a kernel beside it; nor while pages move, nor where the device cannot."""
     world = shared(make, pages=2)
     first, _ = world.ranks
-    first.begin()
-    first.memory.exact = 1
+    first.memory.inflight = first.memory.exact = 1
+    can, world.device.table.space_own = world.device.table.space_own, world.ffi.NULL
+    assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == NOT_READY
+    world.device.table.space_own = can
     assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == 0
     assert first.memory.pages[0].open and world.memory.opened_early == 1
+    assert world.lib.memory_close_shared(first.memory, ALL)
+    assert first.memory.pages[0].guarded
     first.begin()
     assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == NOT_READY
     first.end()
-    first.memory.exact = 0
-    first.end()
+    first.memory.inflight = first.memory.exact = 0
     assert first.ask(SAVE)
     world.turn()
     first.memory.inflight = first.memory.exact = 1

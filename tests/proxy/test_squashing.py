@@ -99,8 +99,8 @@ def test_memory_for_an_update_is_opened_while_the_sum_before_it_is_computed(
 
 def test_what_was_opened_for_an_update_that_is_another_for_each_is_copied(kernels: Loader) -> None:
     """So that each has its own moments from then on."""
-    steps, opened = 8, False
-    while not opened:  # the sum may be over before anybody looks
+    steps = 8
+    for _ in range(20):  # the sum may be over before anybody looks
         with folded(kernels, 2) as (here, made):
             (native,) = here.natives
             begin_alike(made)
@@ -118,6 +118,9 @@ def test_what_was_opened_for_an_update_that_is_another_for_each_is_copied(kernel
             moments = np.array(trained(2, steps + 1)[1], np.uint32)
             for rank in made:
                 assert words(rank, MOMENTS) == (moments + rank.rank).tolist()
+        if opened:
+            return
+    raise AssertionError("nothing was opened early")
 
 
 def test_fills_and_copies_run_once_for_all(kernels: Loader) -> None:
@@ -414,7 +417,7 @@ def test_who_may_write_anywhere_has_its_own_copy_of_all_before(kernels: Loader) 
 
 
 def test_what_was_opened_for_all_and_is_left_to_one_rank_is_no_surprise(kernels: Loader) -> None:
-    """Behind the update the pages stay open while the rank has more to do; then it is alone, and a
+    """Behind the update the pages stay open while the rank has the device; then it is alone, and a
     kernel that may write anywhere is known to write there."""
     with shared(kernels, 2) as (native, made):
         first, second = made

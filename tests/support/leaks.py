@@ -95,13 +95,11 @@ def has_ended(pid: int, timeout_s: float) -> bool:
 @contextlib.contextmanager
 def stopped(*pids: int) -> Iterator[None]:
     """These processes are stopped while this lasts."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as later:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            os.kill(pid, signal.SIGSTOP)
+            later.callback(os.kill, pid, signal.SIGCONT)
+        yield
 
 
 def _mounts() -> set[str]:

@@ -5,7 +5,6 @@
  * What blocks: a full ring, a missing bulk or reply slot, a reply. All are futex loops that check
  * again, without a deadline, so that a rank can be parked for as long as it has no server.
  */
-#include <sched.h>
 #include <string.h>
 
 #include "base.h"

@@ -2,8 +2,8 @@
  * becomes quiet, the device computes checksums, and it goes on.
  *
  * Not all of it each time: one page of PARTS, others at each check. Who has come from another
- * placement is looked at whole within its next PARTS collectives, however seldom checks are: all
- * at the first one, it would be most of what the move costs.
+ * placement is looked at whole before its next PARTS groups of collectives, however seldom checks
+ * are: all at the first one, it would be most of what the move costs.
  */
 #include "guard/guard.h"
 
@@ -30,7 +30,6 @@ void check_close(struct check *c)
 
 bool check_gave_up(const struct check *c) { return c->every && c->vain >= VAIN_MAX; }
 
-/* By the number alone: ranks take the same. */
 static uint32_t part_of(uint64_t number) { return 1u << (PARTS - 1 - number % PARTS); }
 
 /* Of those that are due, which may be none: the next one from the number's on. */
@@ -193,6 +192,7 @@ static bool wait(struct check *c, struct rank_memory *m, struct checks *checks,
 	if (now_ns - c->since_ns < QUIET_NS)
 		return false;
 	c->vain++;
+	c->due = 0; /* at the next ones it would be no quieter */
 	end(c);
 	return true;
 }

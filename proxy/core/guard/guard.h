@@ -5,7 +5,7 @@
  *   pairs.c   contents by versions, each with the checksum of its bytes: kept and compared
  *   check.c   a rank's buffers are gone through
  *
- * At each k-th collective of a communicator, and at the first one after a placement, a rank stops
+ * At each k-th collective of a communicator, and at the first eight after a placement, a rank stops
  * before the collective until its memory is quiet: then versions and bytes agree. The device
  * computes checksums of its buffers' parts, one for each page that a buffer touches, and each goes
  * to the device's pairs with the digest of the part's versions. What is there under the same digest
@@ -18,7 +18,8 @@
  *  - a rank that does not become quiet in time goes on without: a kernel of it may wait for another
  *    one that is held up by this. After some of these the rank is not stopped any more, and that
  *    is told;
- *  - which parts are looked at depends on page and collective alone: all ranks take the same.
+ *  - which parts are looked at depends on page and collective, and after a placement on those that
+ *    were passed since: ranks that pass the same ones take the same.
  */
 #ifndef RANKFOLD_GUARD_H
 #define RANKFOLD_GUARD_H
@@ -84,7 +85,7 @@ struct check_part {
 struct check {          /* a rank's; begins as zeros */
 	uint64_t every; /* 0: never */
 	uint32_t device;
-	uint32_t due; /* parts that nobody has looked at since it came, one bit each */
+	uint32_t due; /* parts, one bit each, whose turn has not been since it came */
 	enum check_state state;
 	uint64_t key, number; /* where it stops, or did last */
 	uint64_t since_ns;

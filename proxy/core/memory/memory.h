@@ -268,9 +268,9 @@ struct device_memory {
 	uint64_t holes, refilled;            /* punched into images, and later written again */
 	bool fresh;                          /* some rank has pages in its list of these */
 	uint64_t spared, copies, unforeseen; /* as of a rank: of all that were ever here */
-	uint64_t opened_early; /* pages, for what comes behind a sum, while that was computed */
-	uint64_t prepared;     /* pages; likewise */
-	bool progress;         /* something has changed */
+	uint64_t opened_early;               /* pages that were opened while a sum was computed */
+	uint64_t prepared;                   /* pages; likewise */
+	bool progress;                       /* something has changed */
 };
 
 /* ---- the device's: opening.c ---- */

@@ -15,10 +15,10 @@
 
 static bool quiet(const struct rank_memory *m) { return !m->inflight && !memory_moving(m); }
 
-/* What runs writes nothing that it does not say, guarded or not. */
+/* What runs writes nothing that it does not say, guarded or not, and not what is shared. */
 static bool exactly(const struct rank_memory *m)
 {
-	return memory_only_exact(m) && !memory_moving(m);
+	return memory_only_exact(m) && !memory_moving(m) && m->device->hal->space_own;
 }
 
 static bool refers(const struct rank_memory *m, uint64_t page, const struct chunk *c)
@@ -147,7 +147,7 @@ bool memory_close_shared(struct rank_memory *m, uint32_t most)
 		const struct page *page = &m->pages[m->live[i]];
 		if (!page->open)
 			continue;
-		if (!most-- || !quiet(m))
+		if (!most-- || !(quiet(m) || exactly(m)))
 			return false;
 		if (!shared(page)) /* nobody shares it any more: it is the rank's own */
 			page_open(m, m->live[i], false);

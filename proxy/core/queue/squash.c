@@ -146,6 +146,13 @@ static bool ran_together(struct rank *r, const struct item *i, const struct fore
 	return regret->what == what && regret->together;
 }
 
+static void not_together(struct rank *r, const struct item *i, const struct foreseen *f)
+{
+	uint64_t what;
+	struct regret *regret = regret_of(r, i, f, &what);
+	regret->together &= regret->what != what;
+}
+
 /* It was waited for: in vain, or not. */
 static void learn(struct rank *r, const struct item *i, const struct foreseen *f,
 		  enum verdict verdict)
@@ -277,6 +284,7 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 void squash_alone(struct rank *r, struct item *i, const struct foreseen *f, enum verdict verdict)
 {
 	bool first = !i->apart && verdict != VERDICT_ALONE;
+	not_together(r, i, f);
 	for (uint32_t n = 0; n < r->job->world_size && first && verdict != VERDICT_IMPATIENT; n++)
 		if (r->job->ranks[n] && r->job->ranks[n] != r)
 			learn(r->job->ranks[n], i, f, verdict);
@@ -332,21 +340,24 @@ static void close_all(struct rank *r)
 		r->queue.squashing.open = false;
 }
 
-/* False: not yet. */
-static bool range_opened(struct rank *r, const struct range *range)
-{
-	r->queue.squashing.open = true;
-	int error = memory_open_shared(&r->memory, range->addr, range->bytes);
-	if (error && error != CU_NOT_READY)
-		rank_fail(r, error, "memory that it shares could not be opened to write");
-	return error != CU_NOT_READY;
-}
-
+/* What may write anywhere finds nothing else open. */
 static bool opened(struct rank *r, const struct foreseen *f)
 {
-	for (uint32_t n = 0; n < f->count; n++)
-		if (written(&f->ranges[n]) && !range_opened(r, &f->ranges[n]))
+	if (f->astray)
+		close_all(r);
+	if (f->astray && r->queue.squashing.open)
+		return false;
+	for (uint32_t n = 0; n < f->count; n++) {
+		const struct range *range = &f->ranges[n];
+		if (!written(range))
+			continue;
+		r->queue.squashing.open = true;
+		int error = memory_open_shared(&r->memory, range->addr, range->bytes);
+		if (error == CU_NOT_READY)
 			return false;
+		if (error)
+			rank_fail(r, error, "memory that it shares could not be opened to write");
+	}
 	return true;
 }
 
@@ -439,8 +450,8 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 	}
 }
 
-/* What comes right behind a sum that is being computed; NULL: nothing, or something else may begin
- * before it. */
+/* What comes right behind a collective that is under way; NULL: nothing, or something else may
+ * begin before it. */
 static const struct item *behind_sum(const struct rank *r)
 {
 	const struct item *found = NULL;
@@ -465,19 +476,22 @@ static const struct item *behind_sum(const struct rank *r)
 static void open_early(struct rank *r)
 {
 	struct squashing *s = &r->queue.squashing;
-	bool adds = r->proxy->slice.active == r && memory_only_exact(&r->memory);
+	const struct proxy *p = r->proxy;
+	bool adds = p->slice.active == r && memory_only_exact(&r->memory) && !p->memory.requests &&
+		    coll_lacks(r->job->coll, r->rank) != COLL_LACKS_LOCAL;
 	const struct item *i = adds ? behind_sum(r) : NULL;
 	struct foreseen f;
 	s->early = i ? s->early : 0;
 	if (!i || s->early > RANGES_MAX)
 		return;
 	item_row(i)->foresee(r, i, &f);
-	bool may = f.known && !i->apart && ran_together(r, i, &f);
+	bool may = f.known && !f.astray && !i->apart && ran_together(r, i, &f);
 	while (may && s->early < f.count) {
 		const struct range *range = &f.ranges[s->early++];
 		if (!written(range) || memory_owns(&r->memory, range->addr, range->bytes))
 			continue;
-		range_opened(r, range);
+		s->open = true;
+		memory_open_shared(&r->memory, range->addr, range->bytes); /* or later, for it */
 		turn_progress(&r->proxy->turn);
 		return;
 	}
