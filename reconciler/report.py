@@ -436,8 +436,12 @@ def _sharing_lines(done: Json | None) -> list[str]:
         f"{count(done['copiesOnWrite'], 'chunk')} copied to be written, "
         f"{done['copiesUnforeseen']} unforeseen; "
         f"{size(done['bytesNotSwapped'])} not swapped in; "
-        f"{count(done['chunksPrepared'], 'chunk')} there before the rank's turn"
+        f"{count(done['chunksPrepared'], 'chunk')} there before the rank's turn",
+        f"              what kernels read and write is known {_KNOWN_FROM[done['guard']]}",
     ]
+
+
+_KNOWN_FROM = {"sets": "from their code", "validated": "from their code, or was measured"}
 
 
 def _guard_lines(found: Json | None) -> list[str]:
