@@ -71,22 +71,20 @@ def begin_alike(ranks: list[Computing]) -> None:
     sync(ranks)
 
 
-def train(rank: Computing, step: int) -> None:
+def train(
+    rank: Computing, step: int, add: int = 1, summed: int = GRADIENT, count: int = WORDS
+) -> None:
     """Forward and backward pass, all-reduce, and an update of parameters and moments."""
     rank.launch("update", OWN, PARAMETERS, WORDS, step)
     rank.launch("scale", GRADIENT, OWN, WORDS, rank.rank)
-    rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
-    rank.launch("update", MOMENTS, GRADIENT, WORDS, 1)
+    rank.collective(ALLREDUCE, summed, summed, count)
+    rank.launch("update", MOMENTS, GRADIENT, WORDS, add)
     rank.launch("update", PARAMETERS, MOMENTS, WORDS, 2)
 
 
 def train_beneath_a_sum(rank: Computing, step: int, add: int = 1) -> None:
     """As `train`; the sum takes in so much more that something can be done meanwhile."""
-    rank.launch("update", OWN, PARAMETERS, WORDS, step)
-    rank.launch("scale", GRADIENT, OWN, WORDS, rank.rank)
-    rank.collective(ALLREDUCE, HOMES[2], HOMES[2], 2 * CHUNK // 4)
-    rank.launch("update", MOMENTS, GRADIENT, WORDS, add)
-    rank.launch("update", PARAMETERS, MOMENTS, WORDS, 2)
+    train(rank, step, add, HOMES[2], 2 * CHUNK // 4)
 
 
 def train_alike(ranks: list[Computing]) -> None:

@@ -20,11 +20,10 @@ struct regret {
 };
 #define REGRETS 32u /* of a rank; one that comes to the place of another begins anew */
 
-struct squashing { /* a rank's */
-	bool open; /* shared pages may be written by works in flight */
-	uint32_t
-		early; /* ranges of what comes behind a sum that have been opened, or not, for it */
-	bool owed;     /* what was held by a fence comes before the next one */
+struct squashing {      /* a rank's */
+	bool open;      /* shared pages may be written by works in flight */
+	uint32_t early; /* ranges of what comes behind a sum, which were looked at for it */
+	bool owed;      /* what was held by a fence comes before the next one */
 	const struct item *first; /* needs the rank's memory quiet: nothing else begins before it */
 	const struct item *held;  /* the first that waited in this turn, or NULL, */
 	const struct item *vain;  /* and since when the same has, while something ran: */
