@@ -7,7 +7,9 @@ Ranks of one job on one device post kernels and collectives; each buffer lies in
 from __future__ import annotations
 
 import dataclasses
+import random
 import struct
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -121,6 +123,33 @@ def test_what_was_opened_for_an_update_that_is_another_for_each_is_copied(kernel
         if opened:
             return
     raise AssertionError("nothing was opened early")
+
+
+def test_kernels_of_another_stream_come_while_memory_is_open_beneath_a_sum(kernels: Loader) -> None:
+    """At any moment of it: they find nothing open, and the update runs once all the same."""
+    steps, beside, chance = 40, 0, random.Random(3)
+    with folded(kernels, 2) as (here, made):
+        (native,) = here.natives
+        begin_alike(made)
+        for rank in made:
+            rank.post(STREAM_CREATE, struct.pack("<QIi", 100, NON_BLOCKING, 0))
+            rank.write(OTHER, bytes([rank.rank + 1] * 4 * WORDS))
+        for step in range(steps):
+            for rank in made:
+                train_beneath_a_sum(rank, step)
+            for _ in range(chance.randrange(4)):
+                time.sleep(chance.random() * 0.001)
+                beside += 1
+                for rank in made:
+                    rank.launch("double", OTHER, OTHER, 1, rank.rank, stream=100)
+            sync(made)
+        assert opened_early(native) and not native.status()["unforeseen"]
+        for rank in made:
+            word = 0x01010101 * (rank.rank + 1)
+            for _ in range(beside):
+                word = (2 * word + rank.rank) % 2**32
+            assert words(rank, OTHER)[0] == word
+            assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == trained(2, steps)
 
 
 def test_fills_and_copies_run_once_for_all(kernels: Loader) -> None:
