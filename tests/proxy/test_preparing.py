@@ -35,16 +35,20 @@ def begin(made: list[Computing]) -> None:
     sync(made)
 
 
-def batch(rank: Computing) -> None:
-    """The all-reduce is called when half of what the rank computes is done."""
+def batch(rank: Computing, beside: bool = True) -> None:
+    """The all-reduce is called when half of what the rank computes is done; or else behind it all,
+    as programs of one stream do."""
     for n in range(COMPUTES):
-        if n == COMPUTES // 2:
+        if beside and n == COMPUTES // 2:
             rank.post(EVENT_RECORD, struct.pack("<QQ", HALF, 1))
             rank.post(STREAM_WAIT, struct.pack("<QQ", HALF, BESIDE))
             rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS, stream=BESIDE)
             rank.post(EVENT_RECORD, struct.pack("<QQ", AVERAGED, BESIDE))
         rank.launch("scale", OWN, OWN, WORDS, rank.rank)
-    rank.post(STREAM_WAIT, struct.pack("<QQ", AVERAGED, 1))
+    if beside:
+        rank.post(STREAM_WAIT, struct.pack("<QQ", AVERAGED, 1))
+    else:
+        rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
 
 
 def computed(rank: int, batches: int) -> list[list[int]]:
@@ -55,15 +59,18 @@ def computed(rank: int, batches: int) -> list[list[int]]:
     return [own.tolist(), [total % (1 << 32)] * WORDS]
 
 
+@pytest.mark.parametrize("beside", [True, False])
 @pytest.mark.parametrize("prepare", [True, False])
-def test_the_next_one_comes_while_the_last_one_computes(kernels: Loader, prepare: bool) -> None:
+def test_the_next_one_comes_while_the_last_one_computes(
+    kernels: Loader, prepare: bool, beside: bool
+) -> None:
     with folded(kernels, RANKS, CHUNKS, speed=0.01, prepare=prepare) as (here, made):
         (native,) = here.natives
         begin(made)
         for _ in range(BATCHES):
             with at_once(native, made):
                 for rank in made:
-                    batch(rank)
+                    batch(rank, beside)
             sync(made)
         status = native.status()
         found = [native.rank_status(1, rank) for rank in range(RANKS)]

@@ -16,6 +16,8 @@ SLICE = [
     Mutant("some-never-have-a-turn", "p->memory.turns - since > 2ull * p->rank_count", "0"),
     Mutant("one-after-the-other", "active->rank ^ apart", "(active->rank + apart) % places"),
     Mutant("room-is-waited-for", "\t\tmemory_cancel(&s->target->memory);", "\t\t;"),
+    Mutant("nobody-is-prepared-before-a-call",
+           "(lack == COLL_LACKS_NONE && ready_before_collective(active))", "0"),
 ]  # fmt: skip
 FILES = [("loop/slice.c", each) for each in SLICE]
 FILES += [
@@ -23,5 +25,6 @@ FILES += [
 ]
 
 test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(
-    FILES, "tests/proxy/test_yielding.py", "tests/proxy/test_slices.py"
+    FILES, "tests/proxy/test_yielding.py", "tests/proxy/test_slices.py",
+    "tests/proxy/test_preparing.py",
 )

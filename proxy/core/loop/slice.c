@@ -26,8 +26,8 @@
  * all-reduce is one sum then before a third one computes its own (collective/early.c).
  *
  * Who comes next is prepared: when the active rank has called a collective that others have yet to
- * call, or its quantum is over, the next one's memory begins to come while it computes on, as far
- * as there is room to spare, once a turn.
+ * call, or has nothing left before one but what is on the device, or its quantum is over, the next
+ * one's memory begins to come while it computes on, as far as there is room to spare, once a turn.
  *
  * What waits for other ranks (queue/squash.c) cannot run. If nothing else of the job can,
  * either, nothing is under way and nothing will come by itself, a rank goes on alone: at once, if
@@ -35,6 +35,7 @@
  * devices may have to call a collective.
  */
 #include "internal.h"
+#include "queue/ready.h"
 
 #define SILENT_NS 200000ull
 #define OTHERS_NS 20000000ull
@@ -298,6 +299,15 @@ static void yield(struct proxy *p, bool yields)
 
 /* ---- turns ---- */
 
+/* Has it called a collective, or will it when what is on the device is over, that others of this
+ * device have yet to call? */
+static bool ends_soon(const struct rank *active)
+{
+	enum coll_lack lack = coll_lacks(active->job->coll, active->rank);
+	return lack == COLL_LACKS_LOCAL ||
+	       (lack == COLL_LACKS_NONE && ready_before_collective(active));
+}
+
 /* The active rank's turn is about to end; `r` or nobody comes next. */
 static void prepare(struct proxy *p, struct rank *r)
 {
@@ -325,8 +335,7 @@ void slice_turn(struct proxy *p)
 		bool kernel = rank_work(active) == WORK_KERNEL, over = time_is_over(p);
 		bool busy = !idle(&p->slice, kernel), leaves = !busy || over;
 		bool prepares = !p->unprepared && p->slice.prepared != p->memory.turns &&
-				(over ||
-				 coll_lacks(active->job->coll, active->rank) == COLL_LACKS_LOCAL);
+				(over || ends_soon(active));
 		other = leaves || prepares ? next_with_kernel(p) : NULL;
 		if (prepares)
 			prepare(p, other);

@@ -37,3 +37,13 @@ enum item_ready ready_item(const struct item *i)
 	const struct item_row *row = item_row(i);
 	return row->ready ? row->ready(i) : ITEM_READY;
 }
+
+bool ready_before_collective(const struct rank *r)
+{
+	bool found = false;
+	for (uint32_t n = 0; n < r->queue.stream_count && !found; n++) {
+		const struct stream *s = r->queue.streams[n];
+		found = s->next && s->next->kind == ITEM_COLLECTIVE && s->head != s->next;
+	}
+	return found;
+}
