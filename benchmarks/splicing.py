@@ -12,10 +12,11 @@ same core for kernels, and the rest of the machine for everything else. Sides ta
 mini-batch is the mean over the ranks, and over the steps behind the first, in which kernels are
 loaded and ranks learn for whom to wait; the median of the rounds' ratios counts.
   fold_…            the device has memory for all ranks
-  fold_one_…        it has memory for one, and an eighth: what the rank alone has at its peak
+  fold_one_…        it has memory for one, and an eighth: what the rank alone has at its peak; two
+                    rounds
   fold_nosquash_…   as fold_…, and each rank does all of its own work; one round
   fold_one_noprepare_…   as fold_one_…, and no rank's memory comes before its turn; one round of
-                    four ranks
+                    eight ranks
 Counters are the proxy's own, from the first lines of output to the end of the run. It also writes
 down which pages it swaps (RANKFOLD_MOVES), and the program where its buffers lie: of that
 moved_stable_… is what were parameters and moments, moved_alike_… what another rank held alike,
@@ -23,11 +24,14 @@ which sums of gradients are, too.
   switch   Two ranks with kernels without end, whose time slice is nothing: the device changes hands
            as often as it can. Their time beyond that of the same launches in whole slices, per
            switch.
-  memory   Chunks in use, on the device and in images, looked at every few milliseconds.
+  memory   Chunks in use, on the device and in images, looked at every few milliseconds; also
+           without what ranks have given to sums that are not over (a tree's inputs and nodes).
   resize   Four ranks go from one device to two and back, eight times a run, on devices where ranks
-           share and on such where they do not. Seconds to stop, save and place.
-  tandem, versions   Builds in which each call from outside into some files is timed: the barrier's;
-           those that keep versions, and find what a launch reads and writes.
+           share and on such where they do not. Seconds to stop, save and place; a suspension
+           is the first two.
+  tandem, versions, order   Builds in which each call from outside into some files is timed: the
+           barrier's; those that keep versions, and find what a launch reads and writes; those of
+           the check of a program's order, which is off.
 
 With --device nvidia there is no such reference: NCCL does not let two ranks share a GPU. Programs
 only, and sides are compared with the mini-batch of one rank alone, so many times (gpu_fold_…;
@@ -111,7 +115,7 @@ PROGRAMS = {
     "gpt": Program(GPT, 24, ("--steps",), (), (0, 2, 3)),
     "conv": Program(HERE / "splicing_conv.cu", 8, stable=(0, 2, 3)),
     "launch_bound": Program(LAUNCH_BOUND, 8, behind=("1200",)),
-    "large_state": Program(MLP, 16, (), ("32", "6144", "1024", "1408", "1024"), (0, 1, 2)),
+    "large_state": Program(MLP, 12, (), ("32", "6144", "1024", "1408", "1024"), (0, 1, 2)),
 }
 
 
@@ -127,8 +131,8 @@ USUAL = Effort((2, 4, 8), 3, 2, 1.0)
 QUICK = Effort((2,), 1, 1, 0.25)
 USUAL_ON_GPU = Effort((2, 4), 1, 1, 1.0)
 ON_GPU = 4  # times as many steps, which take less time there
-BESIDE = ("fold_nosquash", "fold_one_noprepare")  # to compare with; one round
-UNPREPARED = BESIDE[1]  # with one number of ranks only
+BESIDE = {"fold_one": 2, "fold_nosquash": 1, "fold_one_noprepare": 1}  # to compare with; rounds
+UNPREPARED = "fold_one_noprepare"  # with one number of ranks only
 
 
 @dataclass
@@ -260,9 +264,7 @@ def measure(
     more = program.more if effort is USUAL else 0
     for number in range(rounds + more):
         printed: dict[str, list[str]] = {}
-        order = [name for name in sides if number == 0 or name not in BESIDE]
-        if number >= rounds:
-            order = ["reference", "fold"]
+        order = [name for name in sides if number < BESIDE.get(name, rounds + more)]
         order = order if number % 2 == 0 else list(reversed(order))
         for name in order:
             side = sides[name]
@@ -350,7 +352,7 @@ def bench_program(
         where.run(program.command(executable, 2), {}, 1, device)  # loads its kernels
     figures, plots = {}, {}
     for ranks in effort.ranks:
-        some = effort.ranks[len(effort.ranks) // 2]
+        some = effort.ranks[-1]
         mine = {each: side for each, side in sides.items() if each != UNPREPARED or ranks == some}
         plots[ranks] = measure(program, executable, mine, ranks, effort, folder)
         found = program_figures(name, ranks, plots[ranks])
@@ -411,11 +413,19 @@ def memory_figures(
     with splicing_parts.Peak(where, small) as peak:
         where.run(program.command(executable, max(4, int(8 * effort.share))), {}, 4, small, begun)
     how = (
-        f"{peak.held // MiB} MiB at the peak of {peak.looks} looks, {alone.used // MiB} MiB for "
-        f"one rank; on the device ({where.memory[small] // MiB} MiB) and in images, activations "
-        f"included; {peak.later // MiB} MiB at the peak behind the second mini-batch"
+        f"MiB at the peak of {peak.looks} looks, {alone.used // MiB} MiB for one rank; on the "
+        f"device ({where.memory[small] // MiB} MiB) and in images, activations included"
     )
-    found = {"memory_4_ranks": Figure(peak.held / alone.used, "of one", 1.15, "lower", how)}
+    found = {
+        "memory_4_ranks": Figure(
+            peak.kept / alone.used, "of one", 1.15, "lower",
+            f"{peak.kept // MiB} {how}, without what ranks have given to sums",
+        ),
+        "memory_4_ranks_and_sums": Figure(
+            peak.held / alone.used, "of one", None, "lower",
+            f"{peak.held // MiB} {how}; {peak.later // MiB} MiB behind the second mini-batch",
+        ),
+    }  # fmt: skip
     print(report.table(found), flush=True)
     return found
 
@@ -450,20 +460,27 @@ def bench_resize(where: Place, effort: Effort) -> dict[str, Figure]:
             raise RuntimeError("resized with RANKFOLD_SHARE=0 and 1: they print different lines")
     for device in (*pairs["1"], *pairs["0"]):
         where.remove(device)
-    medians, how = {}, []
+    medians, suspended, parted = {}, {}, []
     for switch, runs in found.items():
+        suspended[switch] = statistics.median(
+            stop + save for run in runs
+            for stop, save in zip(run.parts["stop"], run.parts["save"], strict=True)
+        )  # fmt: skip
         medians[switch] = statistics.median(each for run in runs for each in run.seconds)
         parts = {
             name: statistics.median(each for run in runs for each in run.parts[name])
             for name in runs[0].parts
         }
-        parted = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
-        how.append(f"RANKFOLD_SHARE={switch}: {medians[switch]:.3f} s ({parted})")
-    figures = {"resize_shared_over_apart": Figure(
-        medians["1"] / medians["0"], "of 1", 1.0, "lower",
-        "large_state, four ranks, from one device to two and back: medians of "
-        f"{sum(len(run.seconds) for run in found['1'])} each; {'; '.join(how)}",
-    )}  # fmt: skip
+        each = ", ".join(f"{name} {value:.3f}" for name, value in parts.items())
+        parted.append(f"RANKFOLD_SHARE={switch}: {medians[switch]:.3f} s ({each})")
+    how = (
+        f"large_state, four ranks, from one device to two and back: medians of "
+        f"{sum(len(run.seconds) for run in found['1'])} each; {'; '.join(parted)}"
+    )
+    figures = {
+        f"{name}_shared_over_apart": Figure(of["1"] / of["0"], "of 1", 1.0, "lower", how)
+        for name, of in (("resize", medians), ("suspend", suspended))
+    }
     print(report.table(figures), flush=True)
     return figures
 
@@ -523,6 +540,15 @@ def bench_versions(effort: Effort) -> dict[str, Figure]:
     value, how = time_in("versions", splicing_parts.VERSIONS, runs, effort, 10_000.0)
     how = f"time in the code of versions, read and write sets over a mini-batch's: {how}"
     found = {"versions_overhead": Figure(value, "of 1", 0.01, "lower", how)}
+    print(report.table(found), flush=True)
+    return found
+
+
+def bench_order(effort: Effort) -> dict[str, Figure]:
+    runs = [("launch_bound", 1)]
+    value, how = time_in("order", splicing_parts.ORDER, runs, effort, 10_000.0)
+    how = f"time in the code of --check-order, which is off, over a mini-batch's: {how}"
+    found = {"unchecked_overhead": Figure(value, "of 1", 0.001, "lower", how)}
     print(report.table(found), flush=True)
     return found
 
@@ -595,6 +621,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             figures.update(bench_tandem(effort))
         if re.search(options.only, "versions"):
             figures.update(bench_versions(effort))
+        if re.search(options.only, "order"):
+            figures.update(bench_order(effort))
     finally:  # what was measured before something failed is not lost
         kind = "-nvidia" if on_gpu else ""
         path = report.write(f"splicing{kind}", machine, figures, options.out)

@@ -113,14 +113,15 @@ def switch_us(kernels: Loader, rounds: int) -> tuple[float, str]:
 
 
 class Peak(threading.Thread):
-    """The most memory that was in use on a device at any time, with what of it lay in images."""
+    """The most memory that was in use on a device at any time (`used`); with what lay in images
+    (`held`); and of that, without what ranks had given to sums that were not over (`kept`)."""
 
     EVERY_S = 0.004
 
     def __init__(self, where: Place, device: int):
         super().__init__()
         self.where, self.device = where, device
-        self.used = self.held = self.later = self.looks = 0
+        self.used = self.held = self.kept = self.later = self.looks = 0
         self._later = False
         self._over = threading.Event()
 
@@ -130,6 +131,7 @@ class Peak(threading.Thread):
             self.used = max(self.used, status["used"])
             held = status["used"] + status["swap"]
             self.held = max(self.held, held)
+            self.kept = max(self.kept, held - status["given"])
             self.later = max(self.later, held if self._later else 0)
             self.looks += 1
 
@@ -158,6 +160,7 @@ VERSIONS = (
     "proxy/core/versions/", "proxy/core/memory/content.c", "proxy/core/queue/effects.c",
     "proxy/core/rank/bounds.c",
 )  # fmt: skip
+ORDER = ("proxy/core/order/", "proxy/core/queue/accesses.c", "proxy/core/loop/races.c")
 INNERMOST = {"digest_word", "digest_bytes"}
 DEFINED = re.compile(r"^(static )?\w[\w ]*[ *](\w+)\(", re.MULTILINE)
 

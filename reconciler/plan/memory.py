@@ -1,4 +1,5 @@
-"""Host memory that jobs may need beside their devices: counted before one more is folded."""
+"""Host memory that jobs may need beside their devices, and a proxy's address space: both are
+counted before one more is folded."""
 
 from __future__ import annotations
 
@@ -9,6 +10,11 @@ from rankfold.reconciler.plan.fitting import Groups
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.recorded import Condition, Record
 from rankfold.reconciler.words import count
+
+
+# A proxy is one process, and each rank takes 2.3 of its 128 TiB: its window, guards on both sides of
+# that, and its image, all of them sparse (proxy/hal/soft/soft.h, proxy/core/memory/held.h).
+RANKS_ON_A_DEVICE = 40
 
 
 class HostMemory:
@@ -30,6 +36,8 @@ class HostMemory:
 
     def objection(self, job: Job, record: Record, devices: int) -> Condition | None:
         """Why a job cannot be folded onto so many devices, 0 to suspend it; None if it can."""
+        if message := too_many(job.world_size, devices):
+            return Condition("Stalled", "True", "TooManyRanks", message)
         others = self._sum - self._needs[job.name]
         limit = self._index.observed.host_memory
         memory = self._groups.virtual(job, record)["memory_bytes"]
@@ -50,9 +58,22 @@ def host_need(world_size: int, memory: int, devices: int) -> int:
     return max(0, world_size - devices) * memory
 
 
+def too_many(world_size: int, devices: int) -> str:
+    """Why a proxy cannot serve its part of so many ranks on so many devices; empty: it can."""
+    if not devices or world_size <= devices * RANKS_ON_A_DEVICE:
+        return ""
+    return (
+        f"{count(world_size, 'rank')} do not fit on {count(devices, 'device')}: one serves "
+        f"{RANKS_ON_A_DEVICE} at most, for each takes 2.3 of the 128 TiB of its proxy's address "
+        f"space. Use {-(-world_size // RANKS_ON_A_DEVICE)} devices at least"
+    )
+
+
 def hopeless(job: Job, devices: Iterable[Device], limit: int) -> str:
     """Why a job cannot be folded onto as many of these devices as it requests, though there were no
     other job; empty: it can."""
+    if message := too_many(job.world_size, job.gpus):
+        return message
     memory = min((each.memory for each in devices), default=0)
     need = host_need(job.world_size, memory, job.gpus)
     if need <= limit:

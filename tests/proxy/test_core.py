@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfold.proxy.native import EXIT_CLEAN, EXIT_CRASHED, EXIT_REPLACED, Native, NativeError
+from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE
 from support.ring_client import (
     ASYNC_ERROR,
     CHUNK,
@@ -144,6 +145,20 @@ def test_what_a_rank_that_has_gone_did_not_give_goes_to_nobody() -> None:
         clients[1].begin(DEVICE_SYNC)
         settle(d, 1, "failed")
         assert not clients[1].answered()
+        leave(d)
+    for client in clients:
+        client.close()
+
+
+def test_a_device_has_addresses_for_as_many_ranks_as_are_placed_there() -> None:
+    n = RANKS_ON_A_DEVICE
+    clients = [RingClient(rank, n) for rank in range(n)]
+    with device(n * CHUNK) as d:
+        d.job_open(1, 1, 0, 1, [0] * n, -1)
+        for client in clients:
+            d.rank_attach(1, client.rank, client.fd, client.image)
+            client.alloc(DEV_BASE, CHUNK)
+            assert client.call(DEVICE_SYNC) == 0
         leave(d)
     for client in clients:
         client.close()

@@ -14,6 +14,7 @@ from rankfold.reconciler.desired import Desired, Device, Job, Pool
 from rankfold.reconciler.observed import JobOnDevice
 from rankfold.reconciler.plan.ending import KILL_AFTER_S
 from rankfold.reconciler.plan.index import LOADED_MAX
+from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE
 from rankfold.reconciler.recorded import Record
 from support.simulated import Fleet
 
@@ -561,6 +562,20 @@ def test_host_memory_is_counted_before_folding() -> None:
     wish(place, job("a", 4, 2))
     place.converge()
     assert len(set(place.records["a"].placement)) == 2
+
+
+def test_a_device_serves_no_more_ranks_than_its_proxy_has_addresses_for() -> None:
+    """A job that is asked to do with fewer devices than that stays where it is, and can rest."""
+    place = fleet(3, job("a", 2 * RANKS_ON_A_DEVICE + 1, 3))
+    place.converge()
+    wish(place, job("a", 2 * RANKS_ON_A_DEVICE + 1, 2))
+    planned = place.converge()
+    assert len(set(place.records["a"].placement)) == 3
+    reasons = {c.reason: c.message for c in planned.conditions["a"]}
+    assert "Use 3 devices at least" in reasons["TooManyRanks"]
+    wish(place, replace(job("a", 2 * RANKS_ON_A_DEVICE + 1, 2), suspend=True))
+    place.converge()
+    assert place.records["a"].step == "detached"
 
 
 def test_host_memory_is_counted_before_a_suspension_and_over_all_jobs() -> None:

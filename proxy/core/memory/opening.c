@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "held.h"
 #include "memory_parts.h"
 
 int device_memory_open(struct device_memory *d, const struct hal *hal, struct hal_device *device,
@@ -58,7 +59,7 @@ int memory_open(struct rank_memory *m, struct device_memory *d, uint64_t group, 
 	if (fstat(image_fd, &info) || (uint64_t)info.st_size < RF_WINDOW_BYTES)
 		return CU_INVALID_VALUE;
 	m->image_fd = fcntl(image_fd, F_DUPFD_CLOEXEC, 3);
-	m->image = mmap(NULL, RF_WINDOW_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+	m->image = mmap(NULL, ASIDE_OFFSET, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
 			m->image_fd, 0);
 	m->pages = mmap(NULL, HEAP_PAGES * sizeof *m->pages, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -94,7 +95,7 @@ void memory_close(struct rank_memory *m)
 	if (m->space)
 		d->hal->space_destroy(m->space);
 	if (m->image)
-		munmap(m->image, RF_WINDOW_BYTES);
+		munmap(m->image, ASIDE_OFFSET);
 	if (m->pages)
 		munmap(m->pages, HEAP_PAGES * sizeof *m->pages);
 	if (m->image_fd >= 0)
