@@ -11,9 +11,8 @@ from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.recorded import Condition, Record
 from rankfold.reconciler.words import count
 
-
-# A proxy is one process, and each rank takes 2.3 of its 128 TiB: its window, guards on both sides of
-# that, and its image, all of them sparse (proxy/hal/soft/soft.h, proxy/core/memory/held.h).
+# A proxy is one process, and each rank takes 2.3 of its 128 TiB: its window, guards on both sides
+# of that, and its image, all of them sparse (proxy/hal/soft/soft.h, proxy/core/memory/held.h).
 RANKS_ON_A_DEVICE = 40
 
 
