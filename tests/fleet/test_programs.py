@@ -93,6 +93,14 @@ def test_more_than_the_host_could_ever_hold_is_refused_at_once(
     assert "5 ranks of 1 GiB on 1 device may need 4 GiB" in rankfold.run(*command).stderr
 
 
+def test_each_of_many_ranks_has_a_device_of_its_own_number(rankfold: Rankfold) -> None:
+    """More than a machine ever has: there is one for each rank, and LOCAL_RANK names it."""
+    command = ("--memory", "8MiB", "--", str(build(PROGRAMS / "launch_bound.cu")), "2")
+    told = rankfold("run", "--world-size", "70", "--gpus", "2", *command).splitlines()
+    ends = [line.split()[1:] for line in told if " step 1 sum " in line]
+    assert len(ends) == 70 and len({line[-1] for line in ends}) == 1
+
+
 def test_the_libraries_may_lie_in_a_folder_with_a_space(rankfold: Rankfold, tmp_path: Path) -> None:
     """As those of somebody's checkout: LD_PRELOAD takes it for the end of an entry."""
     folder = tmp_path / "na tive"

@@ -191,7 +191,7 @@ struct handle *handle_next(uint64_t *place);
 
 /* ---- device.c ---- */
 
-#define DEVICES_MAX 64 /* that have a context, a pool, a handle */
+#define DEVICES_MAX 256 /* of a job, one for each rank: a context, a pool, a handle */
 #define DEVICE_BLOCKS_PER_SM 32u
 #define DEVICE_SHARED_RESERVED 1024u /* of each block */
 
