@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rankfold.reconciler.observed import Observed, RankOnDevice, SeenRank
 from rankfold.reconciler.recorded import Condition, Record
 from rankfold.reconciler.sharing import serving
-from rankfold.reconciler.words import some
+from rankfold.reconciler.words import some, some_ranks
 
 WAITS_S = 60.0  # before it is said: long for a step, and far less than programs' own watchdogs take
 STOPPED_S = 3.0  # of a rank: a program may well stop a process of its own, and go on
@@ -36,7 +36,7 @@ def waiting(
         return Condition("Waiting", "True", "ForOneAnother", _DEADLOCK)
     if held:
         others = [each for each in there if each.rank not in held]
-        return Condition("Waiting", "True", "ForRanks", _for_ranks(held, others, processes))
+        return Condition("Waiting", "True", "ForRanks", _forsome_ranks(held, others, processes))
     if runs := [each.rank for each in attached if each.at == "device"]:
         return Condition("Waiting", "True", "ForKernels", _for_kernels(runs))
     return None
@@ -60,7 +60,7 @@ def _stopped(found: Sequence[SeenRank]) -> str:
     return f"stopped by a signal: {some(who)}; `kill -CONT PID` lets go on"
 
 
-def _for_ranks(
+def _forsome_ranks(
     held: Sequence[int], rest: Iterable[RankOnDevice], processes: Mapping[int, SeenRank]
 ) -> str:
     others: dict[str, list[str]] = {}
@@ -71,17 +71,14 @@ def _for_ranks(
         others.setdefault(at, []).append(f"rank {each.rank}{pid}")
     told = [f"{_WHERE[at]}: {some(who)}" for at, who in sorted(others.items()) if at in _WHERE]
     have = "has" if len(held) == 1 else "have"
-    text = f"for more than a minute {_ranks(held)} {have} waited for what others have yet to call"
+    text = (
+        f"for more than a minute {some_ranks(held)} {have} waited for what others have yet to call"
+    )
     return "; ".join([text, *told])
 
 
 def _for_kernels(runs: Sequence[int]) -> str:
     return (
-        f"for more than a minute a kernel or a copy of {_ranks(runs)} has not ended, and nothing "
-        "else of the job has begun; until then it cannot stand still, to be moved or saved"
+        f"for more than a minute a kernel or a copy of {some_ranks(runs)} has not ended, and "
+        "nothing else of the job has begun; until then it cannot stand still, to be moved or saved"
     )
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    numbers = some([str(rank) for rank in ranks])
-    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"

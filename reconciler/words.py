@@ -37,6 +37,11 @@ def some(names: Sequence[str], count: int = 0) -> str:
     return ", ".join(names[:NAMED_MAX]) + (f" and {left} more" if left > 0 else "")
 
 
+def some_ranks(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0, 1, 2 and 61 more``"""
+    return ("rank " if len(ranks) == 1 else "ranks ") + some([str(rank) for rank in ranks])
+
+
 def files_amiss(told: Sequence[Json]) -> str:
     """What launchers say of files after a restore (messages.Restored). Each knows of the ranks
     before it, so one knows most. Empty: nothing is amiss."""

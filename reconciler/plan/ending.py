@@ -19,7 +19,7 @@ from rankfold.reconciler.desired import Job
 from rankfold.reconciler.plan import restoring, saving
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.recorded import RESTARTING, Ending, Record
-from rankfold.reconciler.words import count
+from rankfold.reconciler.words import count, some_ranks
 
 KILL_AFTER_S = 5.0  # a rank that has to end gets SIGTERM, then SIGKILL
 RESTARTABLE = ("RankFailed", "LauncherLost", "DeviceLost", "DeviceReported")
@@ -92,11 +92,8 @@ def _devices_lost(index: Index, record: Record, now: float) -> Ending | None:
         told = record.proxies.get(device)
         gone = seen is None or (told is not None and seen.pid != told)
         if gone or (record.step == "placed" and index.state(device, record) == "lost"):
-            ranks = [str(r) for r, d in enumerate(record.placement) if d == device]
-            message = (
-                f"the proxy of {device} ended; what rank {', '.join(ranks)} had on the device "
-                "is lost"
-            )
+            ranks = some_ranks([r for r, d in enumerate(record.placement) if d == device])
+            message = f"the proxy of {device} ended; what {ranks} had on the device is lost"
             return Ending("Failed", "DeviceLost", message, now)
     return reported  # a device that is gone says more than what its peers noticed
 
