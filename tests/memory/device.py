@@ -6,8 +6,10 @@ the device fail where the test says so. The device looks at the rules of hal.h i
 
 from __future__ import annotations
 
+import traceback
 from collections import deque
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 CHUNK = 2 << 20
@@ -40,12 +42,19 @@ class Broken(AssertionError):
 class Device:
     """The table of hal.h. Handles are small numbers in the place of pointers."""
 
+    ENTRIES: tuple[str, ...] = (
+        "chunk_create", "chunk_create_unclean", "chunk_destroy", "space_create", "space_destroy",
+        "space_map", "space_unmap", "space_protect", "space_copied", "space_error",
+        "space_map_host", "stream_create", "stream_destroy", "room", "submit", "completed",
+    )  # fmt: skip
+    ROOM = QUEUE
+
     def __init__(self, ffi: Any, chunks: int, beneath: bool) -> None:
         self.ffi = ffi
         self.total = chunks
         self.free = list(range(2 * chunks))
         self.copied: dict[int, deque[tuple[int, int]]] = {}  # by space: address and chunk
-        self.content: dict[int, Page] = {}  # of chunks that are there
+        self.content: dict[int, Any] = {}  # of chunks that are there: a Page
         self.spaces: dict[int, dict[int, int]] = {}  # address -> chunk
         self.guarded: set[tuple[int, int]] = set()  # space, address
         self.stuck: set[int] = set()  # chunks that could not be unmapped
@@ -59,16 +68,13 @@ class Device:
         self.keep: list[Any] = []
         self.table = ffi.new("struct hal *")
         fields = dict(ffi.typeof("struct hal").fields)
-        for name in ("chunk_create", "chunk_create_unclean", "chunk_destroy", "space_create",
-                     "space_destroy", "space_map", "space_unmap", "space_protect", "space_copied",
-                     "space_error", "space_map_host", "stream_create", "stream_destroy", "room",
-                     "submit", "completed", *(["space_own"] if beneath else [])):  # fmt: skip
+        for name in (*self.ENTRIES, *(["space_own"] if beneath else [])):
             callback = ffi.callback(fields[name].type, getattr(self, name), onerror=self.failed)
             self.keep.append(callback)
             setattr(self.table, name, callback)
 
-    def failed(self, _: Any, error: BaseException, __: Any) -> None:
-        self.broken.append(str(error))
+    def failed(self, _: Any, error: BaseException, where: Any) -> None:
+        self.broken.append(f"{error} ({traceback.extract_tb(where)[0].name})")
 
     def fails(self, what: str) -> bool:
         self.failing[what] = self.failing.get(what, 0) - 1
@@ -87,14 +93,18 @@ class Device:
         if len(self.content) >= self.total or self.fails("create"):
             return OUT_OF_MEMORY
         out[0] = self.free.pop()
-        self.content[out[0]] = ZEROS
+        self.content[out[0]] = self.fresh()
         return 0
 
     def chunk_create_unclean(self, device: Any, out: Any) -> int:
         error = self.chunk_create(device, out)
         if not error:
-            self.content[out[0]] = GARBAGE
+            self.content[out[0]] = self.fresh(unclean=True)
         return error
+
+    def fresh(self, unclean: bool = False) -> Any:
+        """What a new chunk holds."""
+        return GARBAGE if unclean else ZEROS
 
     def chunk_destroy(self, _: Any, chunk: int) -> None:
         if chunk in self.stuck or any(chunk in s.values() for s in self.spaces.values()):
@@ -180,17 +190,24 @@ class Device:
 
     def unforeseen(self, space: int, addr: int, cell: int, value: int) -> bool:
         """A kernel writes there; if it must not, it does so in a copy, while there are numbers."""
-        if (space, addr) in self.guarded:
-            if not self.free:
-                return False
-            chunk = self.free.pop()
-            self.content[chunk] = self.content[self.spaces[space][addr]]
-            self.spaces[space][addr] = chunk
-            self.guarded.remove((space, addr))
-            self.copied.setdefault(space, deque()).append((addr, chunk))
+        if not self.own_copy(space, addr):
+            return False
         chunk = self.spaces[space][addr]
         page = self.content[chunk]
         self.content[chunk] = (*page[:cell], value, *page[cell + 1 :])
+        return True
+
+    def own_copy(self, space: int, addr: int) -> bool:
+        """Where a kernel must not write it gets a copy, while there are numbers."""
+        if (space, addr) not in self.guarded:
+            return True
+        if not self.free:
+            return False
+        chunk = self.free.pop()
+        self.content[chunk] = copy(self.content[self.spaces[space][addr]])
+        self.spaces[space][addr] = chunk
+        self.guarded.remove((space, addr))
+        self.copied.setdefault(space, deque()).append((addr, chunk))
         return True
 
     def space_copied(self, space: Any, addr: Any, chunk: Any) -> bool:
@@ -216,13 +233,13 @@ class Device:
             raise Broken("a queue goes with work in it")
 
     def room(self, stream: Any) -> int:
-        return QUEUE - len(self.queues[self.number(stream)])
+        return self.ROOM - len(self.queues[self.number(stream)])
 
     def submit(self, stream: Any, work: Any) -> int:
-        at, copy = self.number(stream), work.copy
-        if len(self.queues[at]) == QUEUE or copy.width != CHUNK:
+        at, move = self.number(stream), work.copy
+        if len(self.queues[at]) == self.ROOM or move.width != CHUNK:
             raise Broken("a full queue, or less than a page")
-        self.queues[at].append([(r.space, r.addr) for r in (copy.dst, copy.src)])
+        self.queues[at].append([(r.space, r.addr) for r in (move.dst, move.src)])
         return self.done[at] + len(self.queues[at])
 
     def completed(self, stream: Any) -> int:
@@ -244,7 +261,8 @@ class Device:
         """The page at an address of a space, or of the host."""
         space = self.number(ref[0])
         if space:
-            return self.content[self.spaces[space][ref[1]]]
+            page: Page = self.content[self.spaces[space][ref[1]]]
+            return page
         return tuple(int(self.host(ref[1], cell)[0]) for cell in range(CELLS))
 
     def write(self, ref: Any, page: Page, cells: Iterable[int] = range(CELLS)) -> None:

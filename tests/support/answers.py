@@ -20,6 +20,28 @@ class Kernels(Protocol):
     def function(self, module: ModuleInfo, name: str, /) -> FunctionInfo: ...
 
 
+def answer(
+    native: Native, kernels: Kernels, known: dict[str, ModuleInfo], told: list[Event] | None = None
+) -> bool:
+    """All that has been asked so far; False: nothing has happened."""
+    event = None
+    for event in native.events():
+        try:
+            if event.kind == EVENT_MODULE:
+                info = known.get(event.text) or kernels.module(event.data, event.image_kind)
+                known[info.hash] = info
+                native.module_ready(event.token, 0, info)
+            elif event.kind == EVENT_FUNCTION:
+                function = kernels.function(known[event.text], event.name)
+                native.function_ready(event.token, 0, function)
+            elif told is not None:
+                told.append(event)
+        except ModuleError as error:
+            refuse = native.module_ready if event.kind == EVENT_MODULE else native.function_ready
+            refuse(event.token, error.code)
+    return event is not None
+
+
 @contextmanager
 def answering(
     native: Native, kernels: Kernels, modules: dict[str, ModuleInfo] | None = None,
@@ -36,21 +58,7 @@ def answering(
     def run() -> None:
         while not stop.is_set():
             select.select([native.event_fd], [], [], 0.01)
-            for event in native.events():
-                try:
-                    if event.kind == EVENT_MODULE:
-                        info = known.get(event.text) or kernels.module(event.data, event.image_kind)
-                        known[info.hash] = info
-                        native.module_ready(event.token, 0, info)
-                    elif event.kind == EVENT_FUNCTION:
-                        function = kernels.function(known[event.text], event.name)
-                        native.function_ready(event.token, 0, function)
-                    elif told is not None:
-                        told.append(event)
-                except ModuleError as error:
-                    answer = native.module_ready if event.kind == EVENT_MODULE else (
-                        native.function_ready)  # fmt: skip
-                    answer(event.token, error.code)
+            answer(native, kernels, known, told)
 
     thread = threading.Thread(target=run)
     thread.start()

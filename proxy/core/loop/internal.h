@@ -94,6 +94,8 @@ struct proxy {
 /* loop.c */
 void *loop_main(void *proxy);
 void loop_turn(struct proxy *); /* what it does again and again */
+/* When to look again though nobody calls; 0: never. */
+uint64_t loop_deadline_ns(const struct proxy *);
 
 /* valid.c */
 const char *core_invalid(const struct proxy *); /* what is wrong, or NULL */

@@ -116,8 +116,7 @@ static uint32_t collect(struct proxy *p, struct futex_waitv *v)
  * Returns when something may have happened. */
 static uint64_t sooner(uint64_t a, uint64_t b) { return !a || (b && b < a) ? b : a; }
 
-/* When to look again though nobody calls; 0: never. */
-static uint64_t deadline_ns(const struct proxy *p)
+uint64_t loop_deadline_ns(const struct proxy *p)
 {
 	uint64_t first = sooner(slice_deadline_ns(p), guard_deadline_ns(p));
 	first = sooner(first, opaque_deadline_ns(p));
@@ -136,7 +135,7 @@ static void sleep_until_called(struct proxy *p)
 	set_sleeping(p, true);
 	turn_begin(&p->turn);
 	loop_turn(p);
-	uint64_t deadline = deadline_ns(p);
+	uint64_t deadline = loop_deadline_ns(p);
 	until.tv_sec = (time_t)(deadline / 1000000000ull);
 	until.tv_nsec = (long)(deadline % 1000000000ull);
 	if (!p->turn.progress && !p->turn.settled && !mailbox_stopping(p)) {

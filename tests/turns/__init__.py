@@ -1,0 +1,1 @@
+"""A device's memory: what ranks ask for goes on side by side, and nobody waits for ever."""

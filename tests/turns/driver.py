@@ -1,0 +1,168 @@
+"""Programs of ranks that share memory (support/shared_programs.py) in an order that is drawn: of
+what they post, of turns of the loop, of what the device does, and of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import cycle
+
+from hypothesis import strategies as st
+
+from support import shared_programs as shared
+from support.devices import Devices, only_saved
+from support.ring_client import DEVICE_SYNC
+from support.shared_programs import BEGINNING, VARIABLES, Op, Program, Rank, Step
+
+from .world import JOB, Library, World, world
+
+US, MS = 1000, 1_000_000
+TIMES = (0, 100 * US, 300 * US, 1500 * US, 25 * MS, 300 * MS, 31_000 * MS)
+
+
+@dataclass(frozen=True)
+class Move:
+    """`count` times what `kind` says: "post", "turn", "step" (of the device) or "wait". `which`: a
+    rank, a queue or a time."""
+
+    kind: str
+    which: int = 0
+    count: int = 1
+
+
+def schedules(longest: int) -> st.SearchStrategy[list[Move]]:
+    moves = st.one_of(
+        st.builds(Move, st.just("post"), st.integers(0, 3), st.integers(1, 6)),
+        st.builds(Move, st.just("turn"), st.just(0), st.integers(1, 4)),
+        st.builds(Move, st.just("step"), st.integers(0, 11), st.integers(1, 4)),
+        st.builds(Move, st.just("wait"), st.integers(0, len(TIMES) - 1)),
+    )
+    return st.lists(moves, min_size=16, max_size=longest)
+
+
+class Driver(shared.Driver):
+    """`posted` counts actions. Each is made when the schedule says so, which is gone through again
+    and again."""
+
+    def __init__(self, here: World, ranks: list[Rank], schedule: list[Move]) -> None:
+        super().__init__(Devices([here.native], [here.told]), ranks, [])
+        self.world, self.length = here, len(schedule)
+        self.moves = cycle(schedule)
+        self.posted = 0
+
+    def post_all(self) -> None:
+        while any(rank.actions or rank.waits for rank in self.ranks):
+            before = self.posted
+            for _ in range(self.length):
+                self.make(next(self.moves))
+            if self.posted == before:
+                self.go_on_somehow()
+        if self.cutting:
+            self.world.until_state("cut")
+            self.cut()
+
+    def make(self, move: Move) -> None:
+        for _ in range(move.count):
+            match move.kind:
+                case "post":
+                    self.post_next(self.ranks[move.which % len(self.ranks)])
+                case "turn":
+                    self.world.turn()
+                    self.look()
+                case "step":
+                    self.world.step(move.which)
+                case "wait":
+                    self.world.wait(TIMES[move.which])
+        if self.cutting:
+            self.cut()
+
+    def post_next(self, rank: Rank) -> None:
+        if rank.actions and not rank.waits:
+            rank.waits = rank.actions.pop(0)()
+            self.posted += 1
+
+    def look(self) -> None:
+        for rank in self.ranks:
+            if rank.waits and rank.waits():
+                rank.waits = None
+
+    def go_on_somehow(self) -> None:
+        """Nobody has posted anything for long: who can does. If none can, all that some wait for
+        must have come."""
+        posted = self.posted
+        self.world.settle()
+        self.look()
+        if self.cutting:
+            self.world.until_state("cut")
+            self.cut()
+            return
+        for rank in self.ranks:
+            self.post_next(rank)
+        waits = any(rank.waits for rank in self.ranks)
+        assert not waits or self.posted > posted, f"they wait for ever\n{self.world.native.dump()}"
+
+    def cut(self) -> None:
+        native = self.world.native
+        status = native.job_status(JOB)
+        if not status or status["state"] != "cut":
+            return
+        saves, self.cutting = self.cutting == "save", ""
+        if saves:
+            self.save()
+        native.barrier(JOB, False)
+        for rank in self.ranks:
+            rank.client.ring()
+
+    def save(self) -> None:
+        assert self.world.native.job_save(JOB)
+        self.world.settle()
+        assert [event.text for event in only_saved(self.world.told)][self.saves :] == [""]
+        self.compare()
+        self.saves += 1
+
+    def finish(self) -> None:
+        """Each has what it would have alone; the counts are right."""
+        alive = [rank for rank in self.ranks if not rank.ended]
+        for rank in alive:
+            assert rank.client.call(DEVICE_SYNC) == 0
+        for rank in alive:
+            rank.check()
+
+
+@dataclass(frozen=True)
+class Found:
+    """`kernels` were launched, `ran` of them on the device; `squashed` also counts copies and
+    fills."""
+
+    kernels: int
+    ran: int
+    squashed: int
+    let_go: int
+
+
+def check(library: Library, program: Program, schedule: list[Move], **how: bool) -> Found:
+    """Runs it, and compares what each rank reads and leaves with what it would alone."""
+    with world(library, program.ranks, VARIABLES, program.chunks, **how) as here:
+        ranks = [Rank(client) for client in here.clients]
+        for rank in ranks:
+            rank.load()
+        assert [client.finish() for client in here.clients] == [0] * len(ranks)
+        driver = Driver(here, ranks, schedule)
+        driver.run(BEGINNING + program.steps)
+        if program.ends:
+            if any(step.op.kind == "reduce" for step in program.steps):
+                driver.run([Step(Op("sync"))])  # nobody calls a collective with one that is gone
+            driver.end(*program.ends)
+            driver.run(program.tail)
+        driver.finish()
+        status = here.native.status()
+        found = Found(status["kernels"], here.device.kernels, status["squashed"],
+                      here.lib.turns_let_go(here.native._proxy))  # fmt: skip
+        if not program.ends:
+            assert found.kernels == sum(rank.launches for rank in ranks)
+        assert 0 <= found.kernels - found.ran <= found.squashed
+        for rank in ranks:
+            if here.native.rank_status(JOB, rank.client.rank):
+                here.native.rank_exited(JOB, rank.client.rank, shared.CLEAN)
+        here.settle()
+        assert here.native.status()["used"] == len(here.device.content) == 0
+    return found

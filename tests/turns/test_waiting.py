@@ -1,0 +1,307 @@
+"""Promise: what several ranks would write to memory that they share waits for all of them, and runs
+once; and nobody waits longer than slice.c and squash.c say."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from support.computing import Computing, sync
+from support.ring_client import CHUNK, DEVICE_SYNC, NON_BLOCKING, STREAM_CREATE
+from support.trained import (
+    HOMES,
+    MOMENTS,
+    OTHER,
+    OWN,
+    PARAMETERS,
+    SCRATCH,
+    STEPS,
+    VARIABLES,
+    WORDS,
+    train_alike,
+    trained,
+    words,
+)
+
+from .world import JOB, Library, World, world
+
+RANKS = 3
+BESIDE = 100  # a stream of each rank
+SILENT_NS, ALONE_NS, BESIDE_NS = 200_000, 1_000_000, 250_000_000  # slice.c, squash.c
+
+
+@pytest.fixture
+def here(library: Library) -> Iterator[World]:
+    """Three ranks that share their parameters and moments."""
+    with world(library, RANKS, VARIABLES, 96) as made:
+        for client in made.clients:
+            client.load(HOMES, 2 * CHUNK)
+            client.post(STREAM_CREATE, struct.pack("<QIi", BESIDE, NON_BLOCKING, 0))
+        assert [client.finish() for client in made.clients] == [0] * RANKS
+        train_alike(list(made.clients))
+        assert made.native.status()["squashed"] > 0
+        yield made
+
+
+def update(rank: Computing, add: int = 7, to: int = PARAMETERS, given: int = MOMENTS) -> None:
+    rank.launch("update", to, given, WORDS, add)
+
+
+def updated(add: int = 7) -> list[int]:
+    p, m = (np.array(each, np.uint32) for each in trained(RANKS, STEPS))
+    return list((p * 5 + m + add).tolist())
+
+
+class Counted:
+    """What has happened since: kernels that the device was given, works that were squashed, who was
+    let go, and time."""
+
+    def __init__(self, here: World) -> None:
+        self.here, self.first = here, self._now(here)
+
+    @staticmethod
+    def _now(here: World) -> tuple[int, int, int, int]:
+        lib = here.lib
+        return (here.device.kernels, here.native.status()["squashed"],
+                lib.turns_let_go(here.native._proxy), lib.turns_now_ns)  # fmt: skip
+
+    def __call__(self) -> tuple[int, int, int, int]:
+        ran, squashed, let_go, ns = (
+            now - then for now, then in zip(self._now(self.here), self.first, strict=True)
+        )
+        return ran, squashed, let_go, ns
+
+
+def runs(here: World) -> None:
+    """What some rank has posted runs: whoever had the device before has been silent for long."""
+    while not here.device.busy:
+        here.wait(SILENT_NS)
+        turns(here)
+
+
+def take_turns(here: World) -> None:
+    """They share what they hold alike."""
+    sync(list(here.clients))
+    for rank in reversed(here.clients):
+        rank.launch("scale", SCRATCH, SCRATCH, 1, 0)
+        sync([rank])
+
+
+def turns(here: World, count: int = 30) -> None:
+    """Neither device nor time goes on."""
+    for _ in range(count):
+        here.turn()
+
+
+def test_what_all_write_runs_once(here: World) -> None:
+    *first, last = here.clients
+    counted = Counted(here)
+    for rank in first:
+        update(rank)
+        turns(here)
+    assert counted() == (0, 0, 0, 0)
+    update(last)
+    turns(here)
+    assert counted() == (1, RANKS - 1, 0, 0)
+    for rank in here.clients:
+        assert words(rank, PARAMETERS) == updated()
+    assert counted()[:3] == (1, RANKS - 1, 0)
+
+
+def test_no_part_of_it_is_over_before_the_work_is(here: World) -> None:
+    for rank in here.clients:
+        update(rank)
+        rank.begin(DEVICE_SYNC)
+    turns(here)
+    here.step(0)  # it has begun
+    turns(here)
+    assert not any(rank.answered() for rank in here.clients)
+    here.step(0)
+    turns(here)
+    assert all(rank.answered() for rank in here.clients)
+
+
+def test_who_waits_in_vain_goes_alone_in_time(here: World) -> None:
+    *first, other = here.clients
+    counted = Counted(here)
+    for rank in first:
+        update(rank)
+        rank.begin(DEVICE_SYNC)
+    turns(here)
+    here.wait(ALONE_NS - 1)
+    turns(here)
+    assert counted()[:3] == (0, 0, 0)
+    here.wait(1)
+    turns(here)
+    assert counted()[2] == 1
+    here.settle()
+    assert all(rank.answered() for rank in first) and counted()[3] < 2 * ALONE_NS
+    assert [words(rank, PARAMETERS) for rank in first] == [updated()] * len(first)
+    assert words(other, PARAMETERS) == trained(RANKS, STEPS)[0]
+
+
+def test_what_moves_is_waited_for_anew(here: World) -> None:
+    first, *_, other = here.clients
+    counted = Counted(here)
+    update(first)
+    for _ in range(5):
+        here.wait(ALONE_NS - 1)
+        other.launch("scale", OWN, OWN, WORDS, 1)
+        turns(here)
+        while here.step(0):
+            turns(here)
+    assert counted()[2] == 0
+
+
+def test_nobody_goes_alone_while_a_kernel_runs(here: World) -> None:
+    """What the others will do behind it nobody knows."""
+    *first, other = here.clients
+    other.launch("scale", OWN, OWN, WORDS, 1)
+    runs(here)
+    counted = Counted(here)
+    for rank in first:
+        update(rank)
+    for _ in range(5):
+        here.wait(31 * 10**9)
+        turns(here)
+    assert counted()[:3] == (0, 0, 0)
+    update(other)
+    here.settle()
+    assert counted()[:3] == (1, RANKS - 1, 0)
+
+
+def test_nobody_goes_alone_while_there_is_something_to_run(here: World) -> None:
+    """A rank that has a kernel of its own gets its turn, and comes to the same then."""
+    first, second, other = here.clients
+    other.launch("scale", OWN, OWN, WORDS, 1)
+    update(other)
+    turns(here, 2)
+    counted = Counted(here)
+    for rank in (first, second):
+        update(rank)
+    here.settle()
+    assert counted()[1:3] == (RANKS - 1, 0)
+
+
+def test_all_who_are_blocked_wait_for_no_time(here: World) -> None:
+    *first, other = here.clients
+    other.block(1)
+    other.begin(DEVICE_SYNC)
+    counted = Counted(here)
+    for rank in first:
+        update(rank)
+        rank.begin(DEVICE_SYNC)
+    turns(here)
+    assert counted()[2:] == (1, 0)
+    here.settle()
+    assert all(rank.answered() for rank in first) and counted()[3] < ALONE_NS
+    other.unblock()
+    assert other.finish() == 0
+
+
+def test_a_cut_waits_for_nobody(here: World) -> None:
+    """Who is held for it comes no more."""
+    *first, other = here.clients
+    counted = Counted(here)
+    for rank in first:
+        update(rank)
+        rank.begin(DEVICE_SYNC)
+    turns(here)
+    here.native.barrier(JOB, True)
+    turns(here)
+    update(other)
+    here.settle()
+    assert counted()[2] == 0 and counted()[3] < ALONE_NS
+    here.until_state("cut")
+    here.native.barrier(JOB, False)
+    assert [rank.finish() for rank in first] == [0] * len(first)
+
+
+def test_who_has_freed_it_is_not_waited_for(here: World) -> None:
+    *first, other = here.clients
+    other.launch("scale", OWN, OWN, WORDS, 1)  # so the buffer is not gone at once
+    runs(here)
+    other.free(HOMES[0])
+    turns(here)
+    counted = Counted(here)
+    for rank in first:
+        update(rank)
+        rank.begin(DEVICE_SYNC)
+    here.settle()
+    assert counted()[2] == 0 and counted()[3] < ALONE_NS
+    assert [words(rank, PARAMETERS) for rank in first] == [updated()] * len(first)
+
+
+def test_who_writes_it_otherwise_is_not_waited_for(here: World) -> None:
+    counted = Counted(here)
+    for rank in here.clients:
+        update(rank, rank.rank)
+        rank.begin(DEVICE_SYNC)
+    here.settle()
+    assert counted()[:3] == (RANKS, 0, 0)
+    for rank in here.clients:
+        assert words(rank, PARAMETERS) == updated(rank.rank)
+
+
+def test_the_same_to_another_address_is_another(here: World) -> None:
+    """One key: it is of what is read, and of what lies there."""
+    for rank in here.clients:
+        for at in (PARAMETERS, MOMENTS):
+            rank.write(at, b"\1" * 4 * WORDS)
+        rank.write(OTHER, b"\2" * 4 * WORDS)
+    take_turns(here)
+    one, two = 0x01010101, 0x02020202
+    for rank in here.clients:
+        update(rank, 1, MOMENTS if rank.rank else PARAMETERS, OTHER)
+    for rank in here.clients:
+        changed = one * 5 + two + 1
+        assert words(rank, PARAMETERS) == [one if rank.rank else changed] * WORDS
+        assert words(rank, MOMENTS) == [changed if rank.rank else one] * WORDS
+
+
+def test_what_comes_before_it_in_another_rank_s_stream_comes_first(here: World) -> None:
+    """That is read before all write it."""
+    *first, other = here.clients
+    other.launch("scale", OWN, PARAMETERS, WORDS, 1)
+    runs(here)
+    for rank in first:
+        update(rank)
+    update(other)
+    turns(here)
+    for rank in first:
+        assert words(rank, PARAMETERS) == updated()
+    before = np.array(trained(RANKS, STEPS)[0], np.uint32)
+    assert words(other, OWN) == (before * 3 + 1).tolist()
+
+
+def test_who_sleeps_is_woken_by_another_rank_s_queue(here: World) -> None:
+    """Only one of them asks whether it is over, and it runs in whichever has the device."""
+    for asks in here.clients:
+        for rank in here.clients:
+            update(rank)
+        asks.begin(DEVICE_SYNC)
+        here.settle()
+        assert asks.answered(), f"rank {asks.rank}\n{here.native.dump()}"
+        sync(list(here.clients))
+
+
+def test_a_kernel_may_wait_for_what_would_wait_for_others(here: World) -> None:
+    """That goes alone, beside it: what is shared is copied beneath what runs."""
+    first, *_ = here.clients
+    for rank in here.clients:
+        rank.fill(OWN, 0, 4, WORDS)
+    take_turns(here)
+    first.launch("until", OTHER, OWN, 1, 0)
+    runs(here)
+    while here.step(0):
+        turns(here)
+    assert here.device.busy
+    counted = Counted(here)
+    first.launch("block", OWN, PARAMETERS, WORDS, 0, stream=BESIDE)
+    here.settle()
+    assert counted()[2] == 0 and BESIDE_NS <= counted()[3] < 2 * BESIDE_NS
+    sync([first])
+    assert words(first, OTHER)[0] == WORDS * 7 + 1
