@@ -3,7 +3,7 @@ what they post, of turns of the loop, of what the device does, and of time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 
 from hypothesis import strategies as st
@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from support import shared_programs as shared
 from support.devices import Devices, only_saved
 from support.ring_client import DEVICE_SYNC
-from support.shared_programs import BEGINNING, VARIABLES, Op, Program, Rank, Step
+from support.shared_programs import (
+    BEGINNING,
+    BUFFERS,
+    KERNELS,
+    VARIABLES,
+    Op,
+    Program,
+    Rank,
+    Step,
+    programs,
+)
 
 from .world import JOB, Library, World, world
 
@@ -21,8 +31,8 @@ TIMES = (0, 100 * US, 300 * US, 1500 * US, 25 * MS, 300 * MS, 31_000 * MS)
 
 @dataclass(frozen=True)
 class Move:
-    """`count` times what `kind` says: "post", "turn", "step" (of the device) or "wait". `which`: a
-    rank, a queue or a time."""
+    """`count` times what `kind` says: "post", "turn", "step" (of the device), "wait", or "cut": the
+    job stops, and goes on when it has. `which`: a rank, a queue or a time."""
 
     kind: str
     which: int = 0
@@ -35,8 +45,44 @@ def schedules(longest: int) -> st.SearchStrategy[list[Move]]:
         st.builds(Move, st.just("turn"), st.just(0), st.integers(1, 4)),
         st.builds(Move, st.just("step"), st.integers(0, 11), st.integers(1, 4)),
         st.builds(Move, st.just("wait"), st.integers(0, len(TIMES) - 1)),
+        st.builds(Move, st.sampled_from(["turn"] * 7 + ["cut"])),
     )
     return st.lists(moves, min_size=16, max_size=longest)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the device can, and what it is told."""
+
+    beneath: bool = True
+    quantum_ns: int = 0
+
+
+settings = st.builds(Setting, st.sampled_from([True, True, False]),
+                     st.sampled_from([0, 0, 1500 * US]))  # fmt: skip
+
+
+def twisted(longest: int) -> st.SearchStrategy[Program]:
+    """Programs in which more often a rank does nearly the same as the others."""
+    twists = st.tuples(
+        st.integers(0, longest), st.integers(0, 3), st.sampled_from(["nothing", "value", "out"])
+    )
+    return st.builds(_twist, programs(longest), st.lists(twists, max_size=5))
+
+
+def _twist(program: Program, twists: list[tuple[int, int, str]]) -> Program:
+    steps = list(program.steps)
+    for at, rank, how in twists:
+        step = steps[at % len(steps)]
+        if step.op.kind not in (*KERNELS, "fill"):
+            continue
+        other = {
+            "nothing": None,
+            "value": replace(step.op, value=step.op.value + 1),
+            "out": replace(step.op, out=(step.op.out + 1) % len(BUFFERS)),
+        }[how]
+        steps[at % len(steps)] = Step(step.op, rank, other)
+    return replace(program, steps=steps)
 
 
 class Driver(shared.Driver):
@@ -72,6 +118,10 @@ class Driver(shared.Driver):
                     self.world.step(move.which)
                 case "wait":
                     self.world.wait(TIMES[move.which])
+                    self.world.native.hurry(JOB)
+                case "cut" if not self.cutting:
+                    self.cutting = "cut"
+                    self.world.native.barrier(JOB, True)
         if self.cutting:
             self.cut()
 
@@ -91,12 +141,12 @@ class Driver(shared.Driver):
         posted = self.posted
         self.world.settle()
         self.look()
-        if self.cutting:
+        for rank in self.ranks:
+            self.post_next(rank)
+        if self.cutting and self.posted == posted:
             self.world.until_state("cut")
             self.cut()
             return
-        for rank in self.ranks:
-            self.post_next(rank)
         waits = any(rank.waits for rank in self.ranks)
         assert not waits or self.posted > posted, f"they wait for ever\n{self.world.native.dump()}"
 
@@ -139,9 +189,11 @@ class Found:
     let_go: int
 
 
-def check(library: Library, program: Program, schedule: list[Move], **how: bool) -> Found:
+def check(
+    library: Library, program: Program, schedule: list[Move], setting: Setting = Setting()
+) -> Found:
     """Runs it, and compares what each rank reads and leaves with what it would alone."""
-    with world(library, program.ranks, VARIABLES, program.chunks, **how) as here:
+    with world(library, program.ranks, VARIABLES, program.chunks, **asdict(setting)) as here:
         ranks = [Rank(client) for client in here.clients]
         for rank in ranks:
             rank.load()

@@ -6,22 +6,26 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, Phase, event, given, settings
 
-from support.shared_programs import Program, programs
+from support.shared_programs import Program
 
-from .driver import Move, check, schedules
+from . import driver
+from .driver import Move, Setting, check, schedules, twisted
 from .world import Library
 
-COMMON: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "deadline": None}
+COMMON: dict[str, Any] = {
+    "suppress_health_check": list(HealthCheck), "deadline": None,
+    "phases": [phase for phase in settings().phases if phase is not Phase.explain],
+}  # fmt: skip
 
 
-@settings(max_examples=40, derandomize=True, **COMMON)
-@given(program=programs(16), schedule=schedules(40))
+@settings(max_examples=50, derandomize=True, **COMMON)
+@given(program=twisted(16), schedule=schedules(60), setting=driver.settings)
 def test_no_rank_can_tell_whatever_comes_first(
-    library: Library, program: Program, schedule: list[Move]
+    library: Library, program: Program, schedule: list[Move], setting: Setting
 ) -> None:
-    found = check(library, program, schedule)
+    found = check(library, program, schedule, setting)
     event("squashed" if found.squashed else "not squashed")
     event("let go" if found.let_go else "nobody was let go")
 
@@ -29,6 +33,8 @@ def test_no_rank_can_tell_whatever_comes_first(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @settings(max_examples=4000, **COMMON)
-@given(program=programs(40), schedule=schedules(120))
-def test_nor_for_long(library: Library, program: Program, schedule: list[Move]) -> None:
-    check(library, program, schedule)
+@given(program=twisted(40), schedule=schedules(120), setting=driver.settings)
+def test_nor_for_long(
+    library: Library, program: Program, schedule: list[Move], setting: Setting
+) -> None:
+    check(library, program, schedule, setting)

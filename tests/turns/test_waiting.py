@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -33,8 +34,8 @@ BESIDE = 100  # a stream of each rank
 SILENT_NS, ALONE_NS, BESIDE_NS = 200_000, 1_000_000, 250_000_000  # slice.c, squash.c
 
 
-@pytest.fixture
-def here(library: Library) -> Iterator[World]:
+@contextmanager
+def sharing(library: Library) -> Iterator[World]:
     """Three ranks that share their parameters and moments."""
     with world(library, RANKS, VARIABLES, 96) as made:
         for client in made.clients:
@@ -43,6 +44,12 @@ def here(library: Library) -> Iterator[World]:
         assert [client.finish() for client in made.clients] == [0] * RANKS
         train_alike(list(made.clients))
         assert made.native.status()["squashed"] > 0
+        yield made
+
+
+@pytest.fixture
+def here(library: Library) -> Iterator[World]:
+    with sharing(library) as made:
         yield made
 
 

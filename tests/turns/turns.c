@@ -1,6 +1,6 @@
-/* turns.c: what drives the proxy's core one turn of its loop at a time, in the caller's thread,
- * with a clock, chances and a device that are the caller's. The linker puts what begins with __wrap_
- * in the place of what the core calls.
+/* turns.c: drives the proxy's core one turn of its loop at a time, in the thread of the caller,
+ * whose clock, chances and device it has. The linker puts what begins with __wrap_ in the place of
+ * what the core calls.
  */
 #define hal_soft hal_declared /* the table can be written here */
 #include "loop/internal.h"
