@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from support.computing import Computing, sync
-from support.ring_client import CHUNK, DEVICE_SYNC, NON_BLOCKING, STREAM_CREATE
+from support.ring_client import (
+    CHUNK,
+    DEVICE_SYNC,
+    EVENT_CREATE,
+    NON_BLOCKING,
+    STREAM_CREATE,
+    STREAM_QUERY,
+    STREAM_SYNC,
+)
 from support.trained import (
     HOMES,
     MOMENTS,
@@ -30,8 +38,9 @@ from support.trained import (
 from .world import JOB, Library, World, world
 
 RANKS = 3
-BESIDE = 100  # a stream of each rank
-SILENT_NS, ALONE_NS, BESIDE_NS = 200_000, 1_000_000, 250_000_000  # slice.c, squash.c
+BESIDE, ORDERED = 100, 101  # streams of each rank
+SILENT_NS, ALONE_NS, HELD_NS, BESIDE_NS = 200_000, 1_000_000, 250_000_000, 250_000_000
+QUANTUM_NS = 30 * 10**9  # slice.c, squash.c
 
 
 @contextmanager
@@ -41,6 +50,7 @@ def sharing(library: Library) -> Iterator[World]:
         for client in made.clients:
             client.load(HOMES, 2 * CHUNK)
             client.post(STREAM_CREATE, struct.pack("<QIi", BESIDE, NON_BLOCKING, 0))
+            client.post(STREAM_CREATE, struct.pack("<QIi", ORDERED, 0, 0))
         assert [client.finish() for client in made.clients] == [0] * RANKS
         train_alike(list(made.clients))
         assert made.native.status()["squashed"] > 0
@@ -150,17 +160,22 @@ def test_who_waits_in_vain_goes_alone_in_time(here: World) -> None:
     assert words(other, PARAMETERS) == trained(RANKS, STEPS)[0]
 
 
-def test_what_moves_is_waited_for_anew(here: World) -> None:
+def test_who_calls_for_something_is_waited_for_anew(here: World) -> None:
+    """Not who only asks, as programs do without end."""
     first, *_, other = here.clients
     counted = Counted(here)
     update(first)
-    for _ in range(5):
-        here.wait(ALONE_NS - 1)
-        other.launch("scale", OWN, OWN, WORDS, 1)
+    for event in range(5):
         turns(here)
-        while here.step(0):
-            turns(here)
+        here.wait(ALONE_NS - 1)
+        other.post(EVENT_CREATE, struct.pack("<QII", 200 + event, 0, 0))
+    turns(here)
     assert counted()[2] == 0
+    here.wait(ALONE_NS - 1)
+    assert other.call(STREAM_QUERY, struct.pack("<Q", 1)) == 0
+    here.wait(1)
+    turns(here)
+    assert counted()[2] == 1
 
 
 def test_nobody_goes_alone_while_a_kernel_runs(here: World) -> None:
@@ -183,12 +198,11 @@ def test_nobody_goes_alone_while_a_kernel_runs(here: World) -> None:
 def test_nobody_goes_alone_while_there_is_something_to_run(here: World) -> None:
     """A rank that has a kernel of its own gets its turn, and comes to the same then."""
     first, second, other = here.clients
-    other.launch("scale", OWN, OWN, WORDS, 1)
-    update(other)
-    turns(here, 2)
     counted = Counted(here)
-    for rank in (first, second):
+    other.launch("scale", OWN, OWN, WORDS, 1)
+    for rank in (first, second, other):
         update(rank)
+        rank.begin(DEVICE_SYNC)
     here.settle()
     assert counted()[1:3] == (RANKS - 1, 0)
 
@@ -229,8 +243,7 @@ def test_a_cut_waits_for_nobody(here: World) -> None:
 
 def test_who_has_freed_it_is_not_waited_for(here: World) -> None:
     *first, other = here.clients
-    other.launch("scale", OWN, OWN, WORDS, 1)  # so the buffer is not gone at once
-    runs(here)
+    other.block(1)  # so the buffer is not gone at once
     other.free(HOMES[0])
     turns(here)
     counted = Counted(here)
@@ -238,8 +251,35 @@ def test_who_has_freed_it_is_not_waited_for(here: World) -> None:
         update(rank)
         rank.begin(DEVICE_SYNC)
     here.settle()
+    assert all(rank.answered() for rank in first)
     assert counted()[2] == 0 and counted()[3] < ALONE_NS
     assert [words(rank, PARAMETERS) for rank in first] == [updated()] * len(first)
+    other.unblock()
+
+
+def test_who_has_failed_is_not_waited_for(here: World) -> None:
+    *first, other = here.clients
+    other.launch("scale", OWN, HOMES[-1] + 2 * CHUNK - 64, WORDS, 1)  # beyond what there is
+    other.begin(DEVICE_SYNC)
+    assert other.finish() != 0
+    counted = Counted(here)
+    for rank in first:
+        update(rank)
+        rank.begin(DEVICE_SYNC)
+    here.settle()
+    assert all(rank.answered() for rank in first)
+    assert counted()[2] == 0 and counted()[3] < ALONE_NS
+    assert [words(rank, PARAMETERS) for rank in first] == [updated()] * len(first)
+
+
+def test_a_fill_waits_for_nobody(here: World) -> None:
+    first, *_ = here.clients
+    counted = Counted(here)
+    first.fill(PARAMETERS, 3, 4, WORDS)
+    first.begin(DEVICE_SYNC)
+    here.settle()
+    assert first.answered() and counted()[2:] == (0, 0)
+    assert words(first, PARAMETERS) == [3] * WORDS
 
 
 def test_who_writes_it_otherwise_is_not_waited_for(here: World) -> None:
@@ -256,32 +296,44 @@ def test_who_writes_it_otherwise_is_not_waited_for(here: World) -> None:
 def test_the_same_to_another_address_is_another(here: World) -> None:
     """One key: it is of what is read, and of what lies there."""
     for rank in here.clients:
-        for at in (PARAMETERS, MOMENTS):
+        for at in (OWN, OTHER):
             rank.write(at, b"\1" * 4 * WORDS)
-        rank.write(OTHER, b"\2" * 4 * WORDS)
     take_turns(here)
-    one, two = 0x01010101, 0x02020202
+    counted = Counted(here)
     for rank in here.clients:
-        update(rank, 1, MOMENTS if rank.rank else PARAMETERS, OTHER)
+        update(rank, 1, OTHER if rank.rank else OWN, PARAMETERS)
+    one, given = 0x01010101, np.array(trained(RANKS, STEPS)[0], np.uint32)
+    changed = (np.uint32(one) * np.uint32(5) + given + np.uint32(1)).tolist()
     for rank in here.clients:
-        changed = one * 5 + two + 1
-        assert words(rank, PARAMETERS) == [one if rank.rank else changed] * WORDS
-        assert words(rank, MOMENTS) == [changed if rank.rank else one] * WORDS
+        assert words(rank, OWN) == ([one] * WORDS if rank.rank else changed)
+        assert words(rank, OTHER) == (changed if rank.rank else [one] * WORDS)
+    assert counted()[0] == 1 + 1  # of one, and of two that did the same
 
 
 def test_what_comes_before_it_in_another_rank_s_stream_comes_first(here: World) -> None:
-    """That is read before all write it."""
+    reads_before_all_write(here, 1)
+
+
+def test_what_comes_before_it_in_another_rank_s_streams_comes_first(here: World) -> None:
+    """The legacy stream waits for the others, as far as they wait for it."""
+    reads_before_all_write(here, ORDERED)
+
+
+def reads_before_all_write(here: World, stream: int) -> None:
+    take_turns(here)
     *first, other = here.clients
-    other.launch("scale", OWN, PARAMETERS, WORDS, 1)
-    runs(here)
-    for rank in first:
-        update(rank)
-    update(other)
+    other.move(OWN, PARAMETERS, WORDS, stream)
     turns(here)
-    for rank in first:
+    while not here.device.busy[1:] and here.step(0):  # its memory is its own first
+        turns(here)
+    counted = Counted(here)
+    for rank in (*first, other):
+        update(rank)
+    here.settle()
+    assert counted()[1:3] == (RANKS - 1, 0)
+    for rank in here.clients:
         assert words(rank, PARAMETERS) == updated()
-    before = np.array(trained(RANKS, STEPS)[0], np.uint32)
-    assert words(other, OWN) == (before * 3 + 1).tolist()
+    assert words(other, OWN) == trained(RANKS, STEPS)[0]
 
 
 def test_who_sleeps_is_woken_by_another_rank_s_queue(here: World) -> None:
@@ -293,6 +345,23 @@ def test_who_sleeps_is_woken_by_another_rank_s_queue(here: World) -> None:
         here.settle()
         assert asks.answered(), f"rank {asks.rank}\n{here.native.dump()}"
         sync(list(here.clients))
+
+
+def test_who_sleeps_is_woken_before_what_comes_behind_it(here: World) -> None:
+    """It runs in the queue of whoever has the device, where more does for all."""
+    take_turns(here)
+    _, asks, _ = here.clients
+    for rank in here.clients:
+        update(rank)
+        if rank is asks:
+            asks.begin(STREAM_SYNC, struct.pack("<Q", 1))
+        for add in range(8):
+            update(rank, add)
+    turns(here)
+    assert not here.goes_to_sleep() and here.end_works()
+    turns(here)
+    assert asks.answered()
+    assert [len(queue) for queue in here.device.queues.values() if queue] == [8]
 
 
 def test_a_kernel_may_wait_for_what_would_wait_for_others(here: World) -> None:
@@ -311,4 +380,26 @@ def test_a_kernel_may_wait_for_what_would_wait_for_others(here: World) -> None:
     here.settle()
     assert counted()[2] == 0 and BESIDE_NS <= counted()[3] < 2 * BESIDE_NS
     sync([first])
+    assert words(first, OTHER)[0] == WORDS * 7 + 1
+
+
+def test_a_rank_whose_time_is_over_relents_for_what_runs(here: World) -> None:
+    """What runs waits for what would not be submitted any more."""
+    first, other, _ = here.clients
+    for rank in here.clients:
+        rank.fill(OWN, 0, 4, WORDS)
+    take_turns(here)
+    first.launch("until", OTHER, OWN, 1, 0)
+    runs(here)
+    while here.step(0):
+        turns(here)
+    other.launch("scale", OTHER, OTHER, WORDS, 1)
+    other.begin(DEVICE_SYNC)
+    here.wait(QUANTUM_NS + 1)
+    turns(here)
+    counted = Counted(here)
+    first.launch("block", SCRATCH, PARAMETERS, WORDS, 0, stream=BESIDE)
+    first.launch("block", OWN, PARAMETERS, WORDS, 0, stream=BESIDE)
+    here.settle()
+    assert other.answered() and counted()[3] >= HELD_NS
     assert words(first, OTHER)[0] == WORDS * 7 + 1

@@ -165,14 +165,18 @@ class World:
         for _ in range(MOST_TURNS):
             if self.turn():
                 continue
-            self.lib.turns_sleep(self.native._proxy)
-            if self.turn() or self.end_works():
+            if self.goes_to_sleep() or self.end_works():
                 continue
             deadline = self.lib.turns_deadline_ns(self.native._proxy)
             if not deadline:
                 return
             self.lib.turns_now_ns = max(self.lib.turns_now_ns, deadline)
         raise AssertionError(f"it never ends\n{self.native.dump()}")
+
+    def goes_to_sleep(self) -> bool:
+        """The loop says what it wants to be woken for, and looks once more; True: it goes on."""
+        self.lib.turns_sleep(self.native._proxy)
+        return self.turn()
 
     def end_works(self) -> bool:
         """The device goes on until the loop hears of something that has ended; False: it does not
