@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import HealthCheck, Phase, event, example, given, settings
 
-from support.shared_programs import Program
+from support.shared_programs import Op, Program, Step
 
 from . import driver
 from .driver import Move, Setting, check, schedules, twisted
@@ -20,8 +20,18 @@ COMMON: dict[str, Any] = {
 }  # fmt: skip
 
 
+# What a rank opens for a copy that all make, another one has open beneath a check of its contents:
+# the loop sleeps until that is over.
+CHECKED = Program(
+    2, 96, [Step(Op("sync")), Step(Op("reduce", 2)), Step(Op("move", 0, 1, stream=2)),
+            Step(Op("update", 0, 0))], None, [], [],
+)  # fmt: skip
+FEW = [Move("post", 0), Move("turn"), Move("post", 0), Move("post", 1), Move("turn", count=12)]
+
+
 @settings(max_examples=50, derandomize=True, **COMMON)
 @given(program=twisted(16), schedule=schedules(60), setting=driver.settings)
+@example(CHECKED, FEW, Setting())
 def test_no_rank_can_tell_whatever_comes_first(
     library: Library, program: Program, schedule: list[Move], setting: Setting
 ) -> None:

@@ -498,12 +498,13 @@ static void open_early(struct rank *r)
 	s->early = RANGES_MAX + 1;
 }
 
-/* One page in a turn: what comes meanwhile is looked at first. */
+/* One page in a turn: what comes meanwhile is looked at first. What its first item opens, as far as
+ * it can, stays: else that would go on in each turn while others use the rest. */
 static void close_some(struct rank *r)
 {
 	const struct proxy *p = r->proxy;
 	struct squashing *s = &r->queue.squashing;
-	bool stays = p->slice.active == r && !p->memory.requests;
+	bool stays = (p->slice.active == r || s->first) && !p->memory.requests;
 	if (!s->open || stays || r->memory.inflight || memory_moving(&r->memory))
 		return;
 	s->open = !memory_close_shared(&r->memory, 1);
