@@ -148,7 +148,7 @@ gpu-bundle: $(VENV_READY) ## what `make gpu-check BUNDLE=DIR` needs to ask no in
 # looked for by the fuzzer of tests/hostile, a program of its own; Python's would hide ours. Who
 # looks functions up (test_lookup.py) finds the sanitizer's: not here.
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined
-SANITIZED := tests/proxy tests/memory tests/nvidia/test_device.py tests/nvidia/test_read_only.py \
+SANITIZED := tests/proxy tests/memory tests/turns tests/nvidia/test_device.py tests/nvidia/test_read_only.py \
 	tests/softgpu/test_read_only.py tests/hostile/test_live.py \
 	tests/barrier tests/collectives tests/peer tests/running/test_behaviour.py tests/heap \
 	tests/interpose/test_channel.py tests/interpose/test_driver.py tests/interpose/test_entry_points.py \

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from barrier.mutants import Mutant
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 
 from support.native import CORE
 from support.shared_programs import Program
 
 from . import driver, test_waiting
 from .driver import Move, Setting, check, schedules, twisted
+from .test_turns import CHECKED, FEW
 from .test_waiting import sharing
 from .world import Library, load
 
@@ -39,6 +40,8 @@ SQUASH = [
     Mutant("who-goes-alone-gets-no-copy", "\tmemory_ask(&r->memory, &q);", "\t(void)q;"),
     Mutant("open-for-what-runs-alone",
            "if (item_row(i)->needs & NEEDS_ACTIVE)\n\t\tclose_all(r);", ""),
+    Mutant("opened-and-closed-in-each-turn", "(p->slice.active == r || s->first) &&",
+           "p->slice.active == r &&"),
     Mutant("written-without-asking", "if (owns(r, f))", "if (1)"),
 ]  # fmt: skip
 SLICE = [
@@ -82,9 +85,16 @@ def test_seeded_faults_are_noticed(tmp_path: Path, file: Path, mutant: Mutant) -
 
 
 def at_random(library: Library) -> None:
-    @settings(max_examples=200, deadline=None, database=None, derandomize=True,
-              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=200,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(program=twisted(24), schedule=schedules(60), setting=driver.settings)
+    @example(CHECKED, FEW, Setting())
     def run(program: Program, schedule: list[Move], setting: Setting) -> None:
         check(library, program, schedule, setting)
 

@@ -45,7 +45,7 @@ TURNS = """
     uint64_t turns_let_go(struct proxy *);
 """
 PROGRESS = 1
-MOST_TURNS = 20_000  # until nothing happens any more
+MOST_TURNS = 10_000  # until nothing happens any more
 
 
 def load(folder: Path, changed: tuple[Path, str] | None = None) -> Library:
