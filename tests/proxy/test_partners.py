@@ -138,7 +138,7 @@ def test_what_waits_for_another_stream_has_not_been_come_to(kernels: Loader) -> 
 
 def test_what_runs_before_it_is_waited_for(kernels: Loader) -> None:
     """A fill for all begins when what one of them does before it is over."""
-    with shared(kernels, 2, speed=0.0002) as (native, made):
+    with shared(kernels, 2, speed=0.002) as (native, made):
         with at_once(native, made):
             made[1].launch("scale", GRADIENT, PARAMETERS, WORDS, 0)
             made[1].fill(PARAMETERS, 9, 4, WORDS)
@@ -150,7 +150,7 @@ def test_what_runs_before_it_is_waited_for(kernels: Loader) -> None:
 
 def test_who_was_to_run_it_goes_on_when_another_has(kernels: Loader) -> None:
     """The first to come has a kernel under way, and so cannot open what it shares at once."""
-    with shared(kernels, 2, speed=0.0002) as (native, made):
+    with shared(kernels, 2, speed=0.002) as (native, made):
         rank, before = made[0], native.status()["squashed"]
         rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 1, 0))
         rank.launch("scale", OWN, OTHER, WORDS, 0)

@@ -542,7 +542,7 @@ def test_a_cut_does_not_wait(kernels: Loader) -> None:
 @pytest.mark.parametrize("how", [CLEAN, CRASHED])
 def test_a_rank_may_end_while_it_runs_for_another(kernels: Loader, ends: int, how: int) -> None:
     """Whichever of the two it is whose work it was."""
-    with shared(kernels, 2, speed=0.0002) as (native, made):
+    with shared(kernels, 2, speed=0.002) as (native, made):
         before = counts(native, 2)[1]
         for rank in made:
             rank.launch("update", PARAMETERS, MOMENTS, WORDS, 7)
