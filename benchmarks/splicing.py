@@ -24,8 +24,7 @@ which sums of gradients are, too.
   switch   Two ranks with kernels without end, whose time slice is nothing: the device changes hands
            as often as it can. Their time beyond that of the same launches in whole slices, per
            switch.
-  memory   Chunks in use, on the device and in images, looked at every few milliseconds; also
-           without what ranks have given to sums that are not over (a tree's inputs and nodes).
+  memory   Chunks in use, on the device and in images, looked at every few milliseconds.
   resize   Four ranks go from one device to two and back, eight times a run, on devices where ranks
            share and on such where they do not. Seconds to stop, save and place; a suspension
            is the first two.
@@ -413,19 +412,11 @@ def memory_figures(
     with splicing_parts.Peak(where, small) as peak:
         where.run(program.command(executable, max(4, int(8 * effort.share))), {}, 4, small, begun)
     how = (
-        f"MiB at the peak of {peak.looks} looks, {alone.used // MiB} MiB for one rank; on the "
-        f"device ({where.memory[small] // MiB} MiB) and in images, activations included"
+        f"{peak.held // MiB} MiB at the peak of {peak.looks} looks, {alone.used // MiB} MiB for "
+        f"one rank; on the device ({where.memory[small] // MiB} MiB) and in images, activations "
+        f"included; {peak.later // MiB} MiB at the peak behind the second mini-batch"
     )
-    found = {
-        "memory_4_ranks": Figure(
-            peak.kept / alone.used, "of one", 1.15, "lower",
-            f"{peak.kept // MiB} {how}, without what ranks have given to sums",
-        ),
-        "memory_4_ranks_and_sums": Figure(
-            peak.held / alone.used, "of one", None, "lower",
-            f"{peak.held // MiB} {how}; {peak.later // MiB} MiB behind the second mini-batch",
-        ),
-    }  # fmt: skip
+    found = {"memory_4_ranks": Figure(peak.held / alone.used, "of one", 1.15, "lower", how)}
     print(report.table(found), flush=True)
     return found
 

@@ -113,15 +113,14 @@ def switch_us(kernels: Loader, rounds: int) -> tuple[float, str]:
 
 
 class Peak(threading.Thread):
-    """The most memory that was in use on a device at any time (`used`); with what lay in images
-    (`held`); and of that, without what ranks had given to sums that were not over (`kept`)."""
+    """The most memory that was in use on a device at any time, with what of it lay in images."""
 
     EVERY_S = 0.004
 
     def __init__(self, where: Place, device: int):
         super().__init__()
         self.where, self.device = where, device
-        self.used = self.held = self.kept = self.later = self.looks = 0
+        self.used = self.held = self.later = self.looks = 0
         self._later = False
         self._over = threading.Event()
 
@@ -131,7 +130,6 @@ class Peak(threading.Thread):
             self.used = max(self.used, status["used"])
             held = status["used"] + status["swap"]
             self.held = max(self.held, held)
-            self.kept = max(self.kept, held - status["given"])
             self.later = max(self.later, held if self._later else 0)
             self.looks += 1
 

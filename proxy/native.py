@@ -235,8 +235,7 @@ class Native:
         s = self._ffi.new("struct proxy_status *")
         self._lib.proxy_status(self._proxy, s)
         return {
-            "used": s.used_bytes, "swap": s.swap_bytes, "given": s.given_bytes,
-            "switches": s.switches,
+            "used": s.used_bytes, "swap": s.swap_bytes, "switches": s.switches,
             "swapped_in": s.swapped_in, "swapped_out": s.swapped_out,
             "swapped_alike": s.swapped_alike, "kernels": s.kernels,
             "wakeups": s.wakeups, "squashed": s.squashed, "shared": s.shared_bytes,

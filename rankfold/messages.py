@@ -212,7 +212,6 @@ class JobTold(Struct, frozen=True):
 
 class ProxyStatus(Struct, frozen=True):
     """`used`: resident chunks; `swap`: host memory that holds content which is not resident;
-    `given`: of both, what ranks have given to all-reduces that are not over;
     `history`: ranks of the last placements that ended; `trouble`: what keeps jobs from leaving;
     `lost`: why the device serves nobody any more, until another proxy has it.
     Counters are since the proxy began: `squashed` operations were done by another rank's; `spared`
@@ -233,7 +232,6 @@ class ProxyStatus(Struct, frozen=True):
     pid: Number = 0
     trouble: str = ""
     lost: str = ""
-    given: Size = 0
     switches: Size = 0
     swapped_in: Size = 0
     swapped_out: Size = 0

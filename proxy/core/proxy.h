@@ -195,7 +195,6 @@ int proxy_function_ready(struct proxy *proxy, uint64_t token, int error, const c
 
 struct proxy_status {
 	uint64_t used_bytes, swap_bytes, switches, swapped_in, swapped_out, kernels, wakeups;
-	uint64_t given_bytes;   /* of those used and on the host: what sums under way hold */
 	uint64_t swapped_alike; /* bytes of both: another rank held the same at that address */
 	uint64_t squashed;      /* works that were not done, as another rank's was for both */
 	uint64_t shared_bytes;  /* of those used: of several ranks */

@@ -16,8 +16,7 @@ SLICE = [
     Mutant("some-never-have-a-turn", "p->memory.turns - since > 2ull * p->rank_count", "0"),
     Mutant("one-after-the-other", "active->rank ^ apart", "(active->rank + apart) % places"),
     Mutant("room-is-waited-for", "\t\tmemory_cancel(&s->target->memory);", "\t\t;"),
-    Mutant("nobody-is-prepared-before-a-call",
-           "(lack == COLL_LACKS_NONE && ready_before_collective(active))", "0"),
+    Mutant("nobody-is-prepared-before-a-call", "ready_before_collective(active) : 0", "0 : 0"),
 ]  # fmt: skip
 FILES = [("loop/slice.c", each) for each in SLICE]
 FILES += [

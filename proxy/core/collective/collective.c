@@ -172,18 +172,6 @@ enum coll_lack coll_lacks(const struct coll *c, uint32_t rank)
 	return least;
 }
 
-void coll_given(const struct coll *c, void *arg,
-		void (*each)(void *arg, uint32_t rank, uint64_t addr, uint64_t bytes))
-{
-	for (const struct coll_comm *m = c->comms; m; m = m->next)
-		for (const struct op *op = m->ops; op; op = op->next)
-			for (uint32_t i = 0; i < m->seat_count; i++)
-				if (op->shape.kind == RF_COLL_ALLREDUCE &&
-				    has_called(op, &m->seats[i]))
-					each(arg, m->seats[i].rank, op->calls[i].send,
-					     op->shape.count * dtype_bytes(op->shape.dtype));
-}
-
 static int by_key(const void *a, const void *b)
 {
 	const struct coll_round *x = a, *y = b;

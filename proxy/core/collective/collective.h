@@ -157,9 +157,6 @@ uint32_t coll_rounds(const struct coll *, uint32_t rank, uint64_t comm,
  * (of an engine that has failed nothing will). Sends and receives do not count. */
 enum coll_lack { COLL_LACKS_NONE, COLL_LACKS_LOCAL, COLL_LACKS_OTHERS, COLL_LACKS_NOBODY };
 enum coll_lack coll_lacks(const struct coll *, uint32_t rank);
-/* What local ranks have given to all-reduces that are not over: sums, or their inputs. */
-void coll_given(const struct coll *, void *arg,
-		void (*each)(void *arg, uint32_t rank, uint64_t addr, uint64_t bytes));
 
 /* Is anything unfinished (half joined, contributed but not delivered)? False at a cut. */
 bool coll_busy(const struct coll *);

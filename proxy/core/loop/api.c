@@ -418,8 +418,6 @@ static void run_status(struct proxy *p, void *arg)
 				   .squashed = p->counters.squashed};
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		s->swap_bytes += memory_on_host(&p->ranks[i]->memory, true).pages * RF_CHUNK_BYTES;
-	for (const struct job *j = p->jobs; j; j = j->next)
-		s->given_bytes += job_given_pages(j) * RF_CHUNK_BYTES;
 }
 
 void proxy_status(struct proxy *p, struct proxy_status *status)

@@ -51,8 +51,6 @@ struct job {
 
 /* job_io.c */
 struct coll_io job_io(struct job *); /* what its collective engine is driven with */
-/* Of its ranks' memory: what is there because they have given it to sums that are not over. */
-uint64_t job_given_pages(const struct job *);
 
 /* job.c */
 struct job *job_find(struct proxy *, uint64_t id);

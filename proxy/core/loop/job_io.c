@@ -303,22 +303,3 @@ struct coll_io job_io(struct job *j)
 		.failed = io_failed,
 	};
 }
-
-struct given {
-	const struct job *job;
-	uint64_t pages;
-};
-
-static void add_given(void *arg, uint32_t rank, uint64_t addr, uint64_t bytes)
-{
-	struct given *given = arg;
-	const struct rank *r = given->job->ranks[rank];
-	given->pages += r ? memory_own_pages(&r->memory, addr, bytes) : 0;
-}
-
-uint64_t job_given_pages(const struct job *j)
-{
-	struct given given = {.job = j};
-	coll_given(j->coll, &given, add_given);
-	return given.pages;
-}

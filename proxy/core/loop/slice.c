@@ -126,7 +126,7 @@ static void activate(struct proxy *p, struct rank *r)
 		rank_count_switch(r);
 		p->slice.active_since_ns = now_ns();
 		p->slice.kernels_before = r->counters.kernels;
-		p->slice.idle_since_ns = 0;
+		p->slice.idle_since_ns = p->slice.foretold = 0;
 		p->slice.patience_ns = HELD_NS;
 		int error = memory_merge(&r->memory);
 		if (error)
@@ -300,12 +300,16 @@ static void yield(struct proxy *p, bool yields)
 /* ---- turns ---- */
 
 /* Has it called a collective, or will it when what is on the device is over, that others of this
- * device have yet to call? */
-static bool ends_soon(const struct rank *active)
+ * device have yet to call? The latter is told once: who comes next is not asked for in each turn. */
+static bool ends_soon(struct proxy *p)
 {
+	const struct rank *active = p->slice.active;
 	enum coll_lack lack = coll_lacks(active->job->coll, active->rank);
-	return lack == COLL_LACKS_LOCAL ||
-	       (lack == COLL_LACKS_NONE && ready_before_collective(active));
+	uint64_t before = lack == COLL_LACKS_NONE ? ready_before_collective(active) : 0;
+	bool anew = before && before != p->slice.foretold;
+	if (anew)
+		p->slice.foretold = before;
+	return anew || lack == COLL_LACKS_LOCAL;
 }
 
 /* The active rank's turn is about to end; `r` or nobody comes next. */
@@ -335,7 +339,7 @@ void slice_turn(struct proxy *p)
 		bool kernel = rank_work(active) == WORK_KERNEL, over = time_is_over(p);
 		bool busy = !idle(&p->slice, kernel), leaves = !busy || over;
 		bool prepares = !p->unprepared && p->slice.prepared != p->memory.turns &&
-				(over || ends_soon(active));
+				(over || ends_soon(p));
 		other = leaves || prepares ? next_with_kernel(p) : NULL;
 		if (prepares)
 			prepare(p, other);

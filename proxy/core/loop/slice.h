@@ -14,6 +14,7 @@ struct slice {
 	uint64_t idle_since_ns; /* it has nothing on the device; 0: it has */
 	uint64_t moves;         /* of its items, when it was looked at last */
 	uint64_t prepared;      /* in this turn of the device's somebody was, for the next one */
+	uint64_t foretold;      /* a collective of the active rank's: nothing is left before it */
 	bool yielding;          /* its time slice has ended: nothing more is submitted, */
 	bool relents;           /* but for the first item of each stream */
 	uint64_t held_since_ns; /* what runs may wait for what is not submitted; 0: it does not */

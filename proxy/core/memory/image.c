@@ -171,14 +171,3 @@ struct memory_on_host memory_on_host(const struct rank_memory *m, bool once)
 	}
 	return found;
 }
-
-uint64_t memory_own_pages(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
-{
-	uint64_t found = 0, begin = (addr + RF_CHUNK_BYTES - 1) / RF_CHUNK_BYTES * RF_CHUNK_BYTES;
-	for (uint64_t at = begin; at + RF_CHUNK_BYTES <= addr + bytes; at += RF_CHUNK_BYTES) {
-		const struct page *page = &m->pages[page_at(at)];
-		bool alone = page->chunk ? page->chunk->refs == 1 : page->in_image;
-		found += alone && !page_blank(m, (uint32_t)page_at(at));
-	}
-	return found;
-}

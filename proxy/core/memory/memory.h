@@ -426,8 +426,6 @@ struct memory_on_host {  /* pages */
 };
 /* `once`: a copy counts for the first rank only that refers to it. */
 struct memory_on_host memory_on_host(const struct rank_memory *, bool once);
-/* Whole pages of this range that are nobody else's, on the device or in the image. */
-uint64_t memory_own_pages(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 
 /* ---- sharing.c ---- */
 

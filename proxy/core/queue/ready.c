@@ -38,12 +38,12 @@ enum item_ready ready_item(const struct item *i)
 	return row->ready ? row->ready(i) : ITEM_READY;
 }
 
-bool ready_before_collective(const struct rank *r)
+uint64_t ready_before_collective(const struct rank *r)
 {
-	bool found = false;
-	for (uint32_t n = 0; n < r->queue.stream_count && !found; n++) {
+	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
 		const struct stream *s = r->queue.streams[n];
-		found = s->next && s->next->kind == ITEM_COLLECTIVE && s->head != s->next;
+		if (s->next && s->next->kind == ITEM_COLLECTIVE && s->head != s->next)
+			return s->next->seq;
 	}
-	return found;
+	return 0;
 }

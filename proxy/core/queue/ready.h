@@ -12,7 +12,8 @@ bool ready_open(const struct rank *,
 		const struct stream *); /* there is a next item, and its turn */
 enum item_ready ready_item(const struct item *);
 
-/* All that comes before a collective in its stream is on the device, and not over. */
-bool ready_before_collective(const struct rank *);
+/* The record of a collective of which all that comes before it in its stream is on the device, and
+ * not over; 0: there is none. */
+uint64_t ready_before_collective(const struct rank *);
 
 #endif
