@@ -299,8 +299,9 @@ static void yield(struct proxy *p, bool yields)
 
 /* ---- turns ---- */
 
-/* Has it called a collective, or will it when what is on the device is over, that others of this
- * device have yet to call? The latter is told once: who comes next is not asked for in each turn. */
+/* Has the active rank called a collective that others of this device have yet to call, or will it
+ * when what is on the device is over? The latter is told once: who comes next is not asked for in
+ * each turn. */
 static bool ends_soon(struct proxy *p)
 {
 	const struct rank *active = p->slice.active;
