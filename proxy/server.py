@@ -252,7 +252,7 @@ class Proxy:
             try:
                 self._open(job)
             except NativeError as error:
-                self._fail(job, f"{error}{limits.hint()}")
+                self._fail(job, str(error))
                 return
             job.state = "running"
             self._claim(job)
@@ -306,7 +306,7 @@ class Proxy:
                 if job.released_at is None:
                     job.released_at = time.monotonic()
             except NativeError as error:
-                self._fail(job, f"{error}{limits.hint()}")
+                self._fail(job, str(error))
             finally:
                 for fd in fds:
                     os.close(fd)

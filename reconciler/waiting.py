@@ -36,7 +36,7 @@ def waiting(
         return Condition("Waiting", "True", "ForOneAnother", _DEADLOCK)
     if held:
         others = [each for each in there if each.rank not in held]
-        return Condition("Waiting", "True", "ForRanks", _forsome_ranks(held, others, processes))
+        return Condition("Waiting", "True", "ForRanks", _for_ranks(held, others, processes))
     if runs := [each.rank for each in attached if each.at == "device"]:
         return Condition("Waiting", "True", "ForKernels", _for_kernels(runs))
     return None
@@ -60,7 +60,7 @@ def _stopped(found: Sequence[SeenRank]) -> str:
     return f"stopped by a signal: {some(who)}; `kill -CONT PID` lets go on"
 
 
-def _forsome_ranks(
+def _for_ranks(
     held: Sequence[int], rest: Iterable[RankOnDevice], processes: Mapping[int, SeenRank]
 ) -> str:
     others: dict[str, list[str]] = {}

@@ -105,7 +105,7 @@ class Allocation:
             self._wait_for_devices(job, free_count, fitting.get(kind, 0), by_hand)
             if holds:
                 self._aim(job, record, record.placement)
-            elif own and self.memory_allows(job, record, len(own)):
+            elif own and not self.memory.objection(job, record, len(own)):
                 # In the middle of a move, and somebody was faster: it goes on as it was.
                 self._aim(job, record, assign(job.world_size, tuple(own)))
             if sum(map(self._most_to_come, groups)) >= fewest:

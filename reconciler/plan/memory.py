@@ -11,8 +11,10 @@ from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.recorded import Condition, Record
 from rankfold.reconciler.words import count
 
-# A proxy is one process, and each rank takes 2.3 of its 128 TiB: its window, guards on both sides
-# of that, and its image, all of them sparse (proxy/hal/soft/soft.h, proxy/core/memory/held.h).
+# A proxy is one process with 128 TiB of addresses, and each rank takes 2.3 of them: its window,
+# guards on both sides of that, and its image, all of them sparse (proxy/hal/soft/soft.h,
+# proxy/core/memory/held.h). The rest is for peers' outboxes, and for the sanitizers' builds. On
+# NVIDIA's a rank takes 0.6; one number will do.
 RANKS_ON_A_DEVICE = 40
 
 
@@ -63,8 +65,8 @@ def too_many(world_size: int, devices: int) -> str:
         return ""
     return (
         f"{count(world_size, 'rank')} do not fit on {count(devices, 'device')}: one serves "
-        f"{RANKS_ON_A_DEVICE} at most, for each takes 2.3 of the 128 TiB of its proxy's address "
-        f"space. Use {-(-world_size // RANKS_ON_A_DEVICE)} devices at least"
+        f"{RANKS_ON_A_DEVICE} at most, which take most of its proxy's addresses. Use "
+        f"{-(-world_size // RANKS_ON_A_DEVICE)} devices at least"
     )
 
 

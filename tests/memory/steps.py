@@ -28,7 +28,9 @@ def sharers(rank: Rank, first: int, count: int, room: int = 8) -> tuple[list[Ran
 
 def together(rank: Rank, ranks: list[Rank], first: int, count: int, value: int) -> None:
     """Runs once in `rank`, for all who share what it writes."""
-    opened = rank.world.lib.memory_open_shared(rank.memory, addr_of(first), count * CELL)
+    lib = rank.world.lib
+    assert lib.memory_may_open(rank.memory, addr_of(first), count * CELL)
+    opened = lib.memory_open_shared(rank.memory, addr_of(first), count * CELL)
     if opened and rank.world.faults:
         return
     assert opened == 0

@@ -189,6 +189,7 @@ def test_what_is_open_is_not_closed_while_it_moves(make: Make) -> None:
     assert second.moving
     world.lib.memory_close_shared(second.memory, ALL)
     world.check()
+    assert not world.lib.memory_may_open(first.memory, addr_of(0), CELL)
     assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == NOT_READY
     world.check()
     world.settle()
@@ -378,6 +379,7 @@ def test_what_is_a_ranks_own_need_not_be_opened(make: Make) -> None:
     own(first, 1)
     first.begin()
     assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == 0
+    assert not world.lib.memory_may_open(first.memory, addr_of(0), 2 * CHUNK)
     assert world.lib.memory_open_shared(first.memory, addr_of(0), 2 * CHUNK) == NOT_READY
     assert not first.memory.pages[1].open
     first.end()
@@ -389,6 +391,7 @@ def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Ma
     first, _ = world.ranks
     first.memory.inflight = first.memory.exact = 1
     can, world.device.table.space_own = world.device.table.space_own, world.ffi.NULL
+    assert not world.lib.memory_may_open(first.memory, addr_of(0), CELL)
     assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == NOT_READY
     world.device.table.space_own = can
     assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == 0
@@ -396,6 +399,7 @@ def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Ma
     assert world.lib.memory_close_shared(first.memory, ALL)
     assert first.memory.pages[0].guarded
     first.begin()
+    assert not world.lib.memory_may_open(first.memory, addr_of(CELLS), CELL)
     assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == NOT_READY
     first.end()
     first.memory.inflight = first.memory.exact = 0
@@ -403,6 +407,7 @@ def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Ma
     world.turn()
     first.memory.inflight = first.memory.exact = 1
     assert first.moving
+    assert not world.lib.memory_may_open(first.memory, addr_of(CELLS), CELL)
     assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == NOT_READY
     first.memory.inflight = first.memory.exact = 0
     world.settle()

@@ -6,18 +6,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 
 from support.shared_programs import Op, Program, Step
 
 from . import driver
-from .driver import Move, Setting, check, schedules, twisted
+from .driver import Found, Move, Setting, check, schedules, twisted
 from .world import Library
 
 COMMON: dict[str, Any] = {
     "suppress_health_check": list(HealthCheck), "deadline": None,
     "phases": [phase for phase in settings().phases if phase is not Phase.explain],
 }  # fmt: skip
+
+FOUND: list[Found] = []
 
 
 # What a rank opens for a copy that all make, another one has open beneath a check of its contents:
@@ -35,9 +37,13 @@ FEW = [Move("post", 0), Move("turn"), Move("post", 0), Move("post", 1), Move("tu
 def test_no_rank_can_tell_whatever_comes_first(
     library: Library, program: Program, schedule: list[Move], setting: Setting
 ) -> None:
-    found = check(library, program, schedule, setting)
-    event("squashed" if found.squashed else "not squashed")
-    event("let go" if found.let_go else "nobody was let go")
+    FOUND.append(check(library, program, schedule, setting))
+
+
+def test_enough_has_waited() -> None:
+    """In a third of them something ran once for several ranks, in some a rank waited in vain."""
+    assert not FOUND or sum(found.squashed > 0 for found in FOUND) >= 0.3 * len(FOUND)
+    assert not FOUND or any(found.let_go for found in FOUND)
 
 
 @pytest.mark.slow

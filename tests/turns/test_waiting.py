@@ -319,13 +319,20 @@ def test_what_comes_before_it_in_another_rank_s_streams_comes_first(here: World)
     reads_before_all_write(here, ORDERED)
 
 
+def writes(here: World, addr: int) -> bool:
+    """Has the device a work that does, from there on?"""
+    works = [work for queue in here.device.queues.values() for work in queue]
+    return any(at == addr for work in works for (_, at), _ in work.writes)
+
+
 def reads_before_all_write(here: World, stream: int) -> None:
     take_turns(here)
     *first, other = here.clients
     other.move(OWN, PARAMETERS, WORDS, stream)
     turns(here)
-    while not here.device.busy[1:] and here.step(0):  # its memory is its own first
+    while not writes(here, OWN) and here.step(0):  # its memory is its own first
         turns(here)
+    assert writes(here, OWN)
     counted = Counted(here)
     for rank in (*first, other):
         update(rank)

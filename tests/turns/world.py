@@ -215,7 +215,8 @@ class World:
         """After a failure: of the addresses that it takes, some TiB, if that can be."""
         if self.closed:
             return
-        self.native.job_discard(JOB)
+        with suppress(NativeError):
+            self.native.job_discard(JOB)
         for _ in range(100):
             self.lib.turns_turn(self.native._proxy)
             with suppress(Broken, KeyError):

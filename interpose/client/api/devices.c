@@ -77,7 +77,7 @@ int pci_bus_id(char *out, int bytes, int device)
 	int error = device_check(device);
 	if (error || !out || bytes < 13)
 		return error ? error : INVALID_VALUE;
-	snprintf(out, (size_t)bytes, "0000:%02X:00.0", visible_number(device) + 1);
+	snprintf(out, (size_t)bytes, "0000:%02X:00.0", pci_bus_of(visible_number(device)));
 	return CUDA_OK;
 }
 
@@ -86,7 +86,7 @@ int number_of_pci_bus_id(int *number, const char *id)
 	unsigned domain, bus;
 	if (!id || sscanf(id, "%x:%x:", &domain, &bus) != 2)
 		return INVALID_VALUE;
-	*number = (int)bus - 1;
+	*number = number_on_pci_bus(bus);
 	return !domain && device_exists(*number) ? CUDA_OK : INVALID_DEVICE;
 }
 

@@ -67,10 +67,10 @@ static int attribute_of(const struct rf_device *d, int attribute, int number)
 	case 14: return 512; /* texture alignment */
 	case 15: return 1;   /* overlap */
 	case 16: return (int)d->sm_count;
-	case 19: return 1;          /* maps host memory */
-	case 30: return 512;        /* surface alignment */
-	case 31: return 1;          /* concurrent kernels */
-	case 33: return number + 1; /* PCI bus */
+	case 19: return 1;   /* maps host memory */
+	case 30: return 512; /* surface alignment */
+	case 31: return 1;   /* concurrent kernels */
+	case 33: return pci_bus_of(number);
 	case 36: return (int)d->memory_clock_khz;
 	case 37: return (int)d->memory_bus_bits;
 	case 38: return (int)d->l2_bytes;
@@ -157,7 +157,7 @@ void device_number_properties(cudaDeviceProp *p, int number)
 	p->managedMemory = p->concurrentManagedAccess = 1;
 	p->memoryPoolsSupported = p->cooperativeLaunch = 1;
 	p->asyncEngineCount = 2;
-	p->pciBusID = number + 1;
+	p->pciBusID = pci_bus_of(number);
 	fill_limits(p, d);
 }
 

@@ -7,6 +7,7 @@
  * Lock: PINNED_LOCK around the notes. Blocking: freeing, which waits for the device.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "arena.h"
 
@@ -26,7 +27,7 @@ enum location_type { NOWHERE, ON_DEVICE, ON_HOST, ON_HOST_NODE, ON_NEAREST_NODE 
 struct notes {
 	bool read_mostly, accessed_by_host;
 	cudaMemLocation preferred, prefetched;
-	uint64_t accessed_by; /* a bit per device */
+	uint64_t accessed_by[DEVICES_MAX / 64]; /* a bit per device */
 };
 
 /* Work that is queued may still read or write it: as in CUDA, freeing waits for the device. */
@@ -128,7 +129,9 @@ cudaMemLocation location_of_device(int device)
 
 static void note(struct notes *n, enum advice advice, cudaMemLocation at)
 {
-	uint64_t bit = at.type == ON_DEVICE ? 1ull << at.id : 0;
+	bool device = at.type == ON_DEVICE;
+	uint64_t *of = &n->accessed_by[device ? at.id / 64 : 0];
+	uint64_t bit = device ? 1ull << at.id % 64 : 0;
 	switch (advice) {
 	case READ_MOSTLY: n->read_mostly = true; break;
 	case NOT_READ_MOSTLY: n->read_mostly = false; break;
@@ -136,8 +139,7 @@ static void note(struct notes *n, enum advice advice, cudaMemLocation at)
 	case PREFER_NOTHING: n->preferred = (cudaMemLocation){0}; break;
 	case ACCESSED_BY:
 	case NOT_ACCESSED_BY:
-		n->accessed_by = advice == ACCESSED_BY ? n->accessed_by | bit
-						       : n->accessed_by & ~bit;
+		*of = advice == ACCESSED_BY ? *of | bit : *of & ~bit;
 		n->accessed_by_host = bit ? n->accessed_by_host : advice == ACCESSED_BY;
 	}
 }
@@ -201,15 +203,17 @@ static cudaMemLocation common_place(const struct notes *n, uint64_t count, bool 
 
 static void put_accessed(int *to, size_t room, const struct notes *n, uint64_t count)
 {
-	uint64_t devices = UINT64_MAX;
+	uint64_t devices[DEVICES_MAX / 64];
 	bool host = true;
 	size_t used = 0;
+	memset(devices, 0xff, sizeof devices);
 	for (uint64_t i = 0; i < count; i++) {
-		devices &= n[i].accessed_by;
+		for (int word = 0; word < DEVICES_MAX / 64; word++)
+			devices[word] &= n[i].accessed_by[word];
 		host &= n[i].accessed_by_host;
 	}
 	for (int device = 0; device < DEVICES_MAX; device++)
-		if (devices >> device & 1 && used < room)
+		if (devices[device / 64] >> device % 64 & 1 && used < room)
 			to[used++] = device;
 	if (host && used < room)
 		to[used++] = CPU;

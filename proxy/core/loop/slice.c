@@ -26,8 +26,9 @@
  * all-reduce is one sum then before a third one computes its own (collective/early.c).
  *
  * Who comes next is prepared: when the active rank has called a collective that others have yet to
- * call, or has nothing left before one but what is on the device, or its quantum is over, the next
- * one's memory begins to come while it computes on, as far as there is room to spare, once a turn.
+ * call, or has nothing left before one in its stream but what is on the device, or its quantum is
+ * over, the next one's memory begins to come while it computes on, as far as there is room to
+ * spare, once a turn.
  *
  * What waits for other ranks (queue/squash.c) cannot run. If nothing else of the job can,
  * either, nothing is under way and nothing will come by itself, a rank goes on alone: at once, if
@@ -299,15 +300,26 @@ static void yield(struct proxy *p, bool yields)
 
 /* ---- turns ---- */
 
+/* Has some other local rank called no collective that is not over? */
+static bool others_to_call(const struct rank *active)
+{
+	const struct job *j = active->job;
+	bool found = false;
+	for (uint32_t n = 0; n < j->world_size && !found; n++)
+		found = j->ranks[n] && j->ranks[n] != active &&
+			coll_lacks(j->coll, n) == COLL_LACKS_NONE;
+	return found;
+}
+
 /* Has the active rank called a collective that others of this device have yet to call, or will it
- * when what is on the device is over? The latter is told once: who comes next is not asked for in
- * each turn. */
+ * when what is on the device of one of its streams is over? The latter is told once: who comes next
+ * is not asked for in each turn. */
 static bool ends_soon(struct proxy *p)
 {
 	const struct rank *active = p->slice.active;
 	enum coll_lack lack = coll_lacks(active->job->coll, active->rank);
 	uint64_t before = lack == COLL_LACKS_NONE ? ready_before_collective(active) : 0;
-	bool anew = before && before != p->slice.foretold;
+	bool anew = before && before != p->slice.foretold && others_to_call(active);
 	if (anew)
 		p->slice.foretold = before;
 	return anew || lack == COLL_LACKS_LOCAL;

@@ -455,6 +455,8 @@ uint64_t memory_shared(const struct rank_memory *, bool once);
  * it does well only where that is so already, and gives CU_NOT_READY elsewhere. All sharers count
  * the work as theirs (memory_use) until it is complete. */
 int memory_open_shared(struct rank_memory *, uint64_t addr, uint64_t bytes);
+/* Would it do well now, as far as ranks and their works are concerned? */
+bool memory_may_open(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 /* Guards again what was opened so, `most` stretches of neighbouring pages, if no work of the rank
  * is submitted and nothing of it moves. False: something is still open. */
 bool memory_close_shared(struct rank_memory *, uint32_t most);

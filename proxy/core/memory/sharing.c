@@ -85,6 +85,11 @@ uint32_t memory_strays(struct rank_memory *m, uint32_t pages[STRAYS_MAX])
 	return count;
 }
 
+static bool opened_by(const struct rank_memory *o, const struct rank_memory *m, uint32_t page)
+{
+	return o != m && o->pages[page].open && o->pages[page].chunk == m->pages[page].chunk;
+}
+
 /* What another rank has opened is guarded again, if that may be now. */
 static int guard_others(const struct rank_memory *m, uint32_t page)
 {
@@ -92,7 +97,7 @@ static int guard_others(const struct rank_memory *m, uint32_t page)
 	int error = CU_OK;
 	for (uint32_t i = 0; i < d->count && !error; i++) {
 		struct rank_memory *o = d->all[i];
-		if (o != m && o->pages[page].open && o->pages[page].chunk == m->pages[page].chunk)
+		if (opened_by(o, m, page))
 			error = quiet(o) ? page_guard(o, page) : CU_NOT_READY;
 	}
 	return error;
@@ -118,6 +123,22 @@ static uint32_t alike(const struct rank_memory *m, uint64_t from, uint64_t to)
 	       shared(page) == shared(first))
 		page++;
 	return (uint32_t)(page - first);
+}
+
+bool memory_may_open(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
+{
+	const struct device_memory *d = m->device;
+	uint64_t from, to;
+	for (pages_of(addr, bytes, &from, &to); from < to; from++) {
+		if (!m->pages[from].guarded)
+			continue;
+		if (!quiet(m) && !exactly(m))
+			return false;
+		for (uint32_t i = 0; i < d->count; i++)
+			if (opened_by(d->all[i], m, (uint32_t)from) && !quiet(d->all[i]))
+				return false;
+	}
+	return true;
 }
 
 int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)

@@ -340,13 +340,18 @@ static void close_all(struct rank *r)
 		r->queue.squashing.open = false;
 }
 
-/* What may write anywhere finds nothing else open. */
+/* What may write anywhere finds nothing else open. All of it is opened, or nothing: what waits for
+ * the rest would be closed and opened again in each turn. */
 static bool opened(struct rank *r, const struct foreseen *f)
 {
 	if (f->astray)
 		close_all(r);
 	if (f->astray && r->queue.squashing.open)
 		return false;
+	for (uint32_t n = 0; n < f->count; n++)
+		if (written(&f->ranges[n]) &&
+		    !memory_may_open(&r->memory, f->ranges[n].addr, f->ranges[n].bytes))
+			return false;
 	for (uint32_t n = 0; n < f->count; n++) {
 		const struct range *range = &f->ranges[n];
 		if (!written(range))
@@ -498,13 +503,12 @@ static void open_early(struct rank *r)
 	s->early = RANGES_MAX + 1;
 }
 
-/* One page in a turn: what comes meanwhile is looked at first. What its first item opens, as far as
- * it can, stays: else that would go on in each turn while others use the rest. */
+/* One page in a turn: what comes meanwhile is looked at first. */
 static void close_some(struct rank *r)
 {
 	const struct proxy *p = r->proxy;
 	struct squashing *s = &r->queue.squashing;
-	bool stays = (p->slice.active == r || s->first) && !p->memory.requests;
+	bool stays = p->slice.active == r && !p->memory.requests;
 	if (!s->open || stays || r->memory.inflight || memory_moving(&r->memory))
 		return;
 	s->open = !memory_close_shared(&r->memory, 1);
