@@ -12,8 +12,7 @@ same core for kernels, and the rest of the machine for everything else. Sides ta
 mini-batch is the mean over the ranks, and over the steps behind the first, in which kernels are
 loaded and ranks learn for whom to wait; the median of the rounds' ratios counts.
   fold_…            the device has memory for all ranks
-  fold_one_…        it has memory for one, and an eighth: what the rank alone has at its peak; two
-                    rounds
+  fold_one_…        it has memory for one, and an eighth: what the rank alone has at its peak
   fold_nosquash_…   as fold_…, and each rank does all of its own work; one round
   fold_one_noprepare_…   as fold_one_…, and no rank's memory comes before its turn; one round of
                     eight ranks
@@ -114,7 +113,7 @@ PROGRAMS = {
     "gpt": Program(GPT, 24, ("--steps",), (), (0, 2, 3)),
     "conv": Program(HERE / "splicing_conv.cu", 8, stable=(0, 2, 3)),
     "launch_bound": Program(LAUNCH_BOUND, 8, behind=("1200",)),
-    "large_state": Program(MLP, 12, (), ("32", "6144", "1024", "1408", "1024"), (0, 1, 2)),
+    "large_state": Program(MLP, 16, (), ("32", "6144", "1024", "1408", "1024"), (0, 1, 2)),
 }
 
 
@@ -130,7 +129,7 @@ USUAL = Effort((2, 4, 8), 3, 2, 1.0)
 QUICK = Effort((2,), 1, 1, 0.25)
 USUAL_ON_GPU = Effort((2, 4), 1, 1, 1.0)
 ON_GPU = 4  # times as many steps, which take less time there
-BESIDE = {"fold_one": 2, "fold_nosquash": 1, "fold_one_noprepare": 1}  # to compare with; rounds
+BESIDE = {"fold_nosquash": 1, "fold_one_noprepare": 1}  # to compare with; rounds
 UNPREPARED = "fold_one_noprepare"  # with one number of ranks only
 
 
