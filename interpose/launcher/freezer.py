@@ -15,11 +15,12 @@ import os
 import time
 from collections.abc import Callable
 
-from rankfold.interpose.launcher import room
+from rankfold.interpose.launcher import process, room
 
 PREFIX = "rankfold-"
-_ENDS_S = 0.5  # who is ending is in its cgroup until the kernel has let go of all it had
-_MOVES_MAX = 100  # rounds: who forks meanwhile needs another
+_ENDS_S = 0.5  # a process that is ending is in its cgroup until the kernel has freed all it had
+_MOVES_MAX = 100  # rounds: a process that forks meanwhile takes another
+_LOCK_S = 5.0  # for a launcher that sweeps to see that this cgroup has an owner
 
 
 class CannotFreeze(Exception):
@@ -58,28 +59,41 @@ class Freezer:
             raise CannotFreeze(f"no cgroup can be made to freeze a rank in: {error}") from error
 
     def _made(self) -> int:
-        """Locked; made again where somebody swept it before it was."""
-        while True:
+        """Locked; made again if another launcher swept it before that. Raises OSError."""
+        until = time.monotonic() + _LOCK_S
+        while time.monotonic() < until:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.name, 0o700, dir_fd=self._parent)
             with contextlib.suppress(FileNotFoundError):
                 fd = _opened(self.name, self._parent)
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     now = os.stat(self.name, dir_fd=self._parent)
                     if now.st_ino == os.fstat(fd).st_ino:
                         return fd
                 os.close(fd)
+            time.sleep(0.001)
+        raise OSError(errno.EBUSY, f"another process has held {self.name} for {_LOCK_S:g} s")
 
     def freeze(self, pids: Callable[[], set[int]]) -> None:
         """Begin to freeze all that `pids` finds; `frozen` says when it is done.
 
-        Twice nobody else must be found: who is in has all its children in. Raises CannotFreeze.
+        The children of a process in the cgroup are in it, too, so nothing is missing once two
+        looks in a row have found nothing outside. Raises CannotFreeze.
         """
         self.make()
         try:
-            while self._move(pids()) or self._move(pids()):
-                pass
+            for _ in range(_MOVES_MAX):
+                outside = self._move(pids()) or self._move(pids())
+                if not outside:
+                    break
+            else:
+                self.thaw()
+                pids_outside = ", ".join(map(str, sorted(outside)))
+                raise CannotFreeze(
+                    f"the rank cannot be frozen: after {_MOVES_MAX} attempts to move its processes "
+                    f"into a cgroup, still outside: {pids_outside}"
+                )
             self._write("cgroup.freeze", "1")
         except OSError as error:
             raise CannotFreeze(f"the rank cannot be frozen: {error}") from error
@@ -96,16 +110,19 @@ class Freezer:
         """What is in the cgroup is frozen, if it was not. Raises OSError."""
         self._write("cgroup.freeze", "1")
 
-    def _move(self, pids: set[int]) -> bool:
-        """Whether anybody had to be moved in."""
-        outside = pids - self.members()
+    def _move(self, pids: set[int]) -> set[int]:
+        """The processes that had to be moved in."""
+        members = self._threads()
+        outside = {pid for pid in pids if _is_outside(pid, members)}
         for pid in outside:
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 self._write("cgroup.procs", str(pid))
-        return bool(outside)
+        return outside
 
-    def members(self) -> set[int]:
-        return {int(line) for line in self._read("cgroup.procs").split()}
+    def _threads(self) -> set[int]:
+        """Of all that is in the cgroup. A process whose main thread has exited is not in
+        ``cgroup.procs``, though its other threads were moved."""
+        return {int(line) for line in self._read("cgroup.threads").split()}
 
     def frozen(self) -> bool:
         """Whether all in the cgroup stand still. Raises OSError."""
@@ -117,16 +134,17 @@ class Freezer:
             return
         self.let_go()
         for _ in range(_MOVES_MAX):
-            members = self.members()
-            for pid in members:
+            threads = self._threads()
+            for thread in threads:  # its whole process moves
                 with contextlib.suppress(ProcessLookupError):
-                    _write(self._parent, "cgroup.procs", str(pid))
-            if not members:
+                    _write(self._parent, "cgroup.procs", str(thread))
+            if not threads:
                 break
         self.drop()
 
     def drop(self) -> None:
-        """The cgroup is gone; nobody is in it any more, but who is just ending. Raises OSError."""
+        """Remove the cgroup, which is empty except for processes that are ending. Raises
+        OSError."""
         if self._fd < 0:
             return
         os.close(self._fd)
@@ -150,6 +168,15 @@ class Freezer:
 
     def _write(self, name: str, text: str) -> None:
         _write(self._fd, name, text)
+
+
+def _is_outside(pid: int, members: set[int]) -> bool:
+    """Whether a thread of the process that has not exited is none of these."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/task"):
+            if int(name) not in members and process.thread_state(pid, int(name)) not in "ZX":
+                return True
+    return False
 
 
 def _own_cgroup() -> int:

@@ -234,6 +234,14 @@ def living() -> set[int]:
     return found
 
 
+def thread_state(pid: int, thread: int) -> str:
+    """The letter that proc_pid_stat(5) has for it; Z: it has exited, or is gone."""
+    with contextlib.suppress(OSError, IndexError):
+        stat = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes()
+        return stat.rpartition(b")")[2].split()[0].decode()
+    return "Z"
+
+
 def stopped(proc: int) -> list[str]:
     """Those below this process that a signal has stopped: name, and pid in the /proc opened as
     `proc`. A name is what the program has made of it; what a terminal might obey is left out."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rankfold.interpose.launcher import lost
 from rankfold.interpose.launcher.criu import named
-from rankfold.interpose.launcher.process import Started
+from rankfold.interpose.launcher.process import Started, thread_state
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 _SAVED = ("uts", "ipc")  # with the rank's first process
@@ -82,6 +82,11 @@ def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
         tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.MULTILINE)
         if tracer and int(tracer[1]) in pids:  # who works for the launcher traces, too
             found.append(f"is traced by process {tracer[1]}: detach the debugger")
+    if thread_state(pid, pid) == "Z" and os.path.isdir(f"/proc/{pid}/task"):
+        found.append(
+            "has lost its main thread, while other threads run: the main thread must not exit by "
+            "itself (pthread_exit is fine where rankfold's libraries are preloaded)"
+        )
     found += _sockets(pid)
     links = _links(f"/proc/{pid}/fd") | _links(f"/proc/{pid}/map_files")
     for pattern, what, remedy in _FILES:

@@ -297,9 +297,7 @@ def test_calls_that_a_dump_interrupts_begin_anew(place: Place) -> None:
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["saved", "frozen"])
-def test_calls_that_a_rest_interrupts_go_on_in_a_rank_that_stays(
-    place: Place, saves: bool
-) -> None:
+def test_calls_that_a_rest_interrupts_go_on_in_a_rank_that_stays(place: Place, saves: bool) -> None:
     launched = waiting(place, 3600)
     for _ in range(3):
         if saves:
@@ -529,6 +527,7 @@ def test_a_claim_waits_for_the_rank_to_be_restored(place: Place) -> None:
         ("mptcp", "MPTCP socket"), ("namespace", "a uts namespace of its own"),
         ("userfaultfd", "userfaultfd"), ("secret", "memfd_secret"),
         ("perf", "a performance counter"), ("traced", "is traced by process"),
+        ("no_main_thread", "has lost its main thread"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_saved_is_named_and_runs_on(place: Place, name: str, words: str) -> None:
