@@ -41,7 +41,16 @@ _REMEDIES = (
     (r"[Nn]ested|namespace", "a rank cannot hold namespaces (sandboxes) of its own"),
     (r"has bad size|Can't open file|No such file", "the rank's files must be as they were"),
     (r"[Bb]uild-?[Ii][Dd]", "a program or library that it runs was replaced"),
-    (r"bind|Address already in use", "a port of the rank is somebody else's by now"),
+    (r"Address already in use", "another process has a port of the rank: end that process"),
+    (
+        r"Can't connect inet.*Cannot assign",
+        "a connection that it had before has not ended yet: it can be restored once that is gone",
+    ),
+    (
+        r"Cannot assign requested address",
+        "a socket of the rank has an address that this machine does not have: restore it on the "
+        "machine that has the address, or add it to this one",
+    ),
 )
 # CRIU's code in the rank, or the rank, was stopped by a signal that is no crash of its own.
 _STOPPED = re.compile(r"si_code=[45] si_pid=\d+ si_status=(?!(?:4|5|7|8|11|31)$)(\d+)")

@@ -32,7 +32,7 @@ def _need(folder: str, copies: str) -> None:
     if about.interposer:
         interposer.need(about.interposer, config.built_libraries(), copies)
     try:
-        snapshots.compare_here(folder)
+        snapshots.compare_here(folder, about)
     except snapshots.Unfit as error:
         raise snapshots.Unfit(f"rank {about.rank}: {error}") from error
 

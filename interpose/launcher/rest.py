@@ -230,6 +230,7 @@ class Rest:
             interposer=os.path.basename(held.libraries) if held.libraries else None,
             image_bytes=config.image_bytes, channel=place,
             connections=[list(astuple(each)) for each in sockets.of(self.standing.pids())],
+            addresses=sockets.addresses(self.standing.pids()),
             journal=(str(held.touched.journal), held.touched.life),
             state=state_version(held.image),
             logs={kind: os.stat(config.log(kind)).st_size for kind in ("out", "err")},
@@ -350,6 +351,7 @@ class Rest:
         self.held.libraries, self._amiss = result["libraries"], result["amiss"]
         try:
             self.standing.freezer.make()
+            self._end_connections(sockets.left_over(_connections(about)))
             self._build_wall(about)
             process.set_last_pid(result["last_pid"])
             pid = self._fork_criu(folder)
@@ -370,12 +372,11 @@ class Rest:
         except (OSError, programs.Missing) as error:
             log.warning("connections of the rank may be reset: %s", error)
 
-    def _leave_outside(self) -> None:
-        """Who waits for somebody outside would do so for ever: that has seen the rank's end."""
+    def _end_connections(self, connections: list[sockets.Connection]) -> None:
         try:
-            sockets.end(self._outside)
+            sockets.end(connections)
         except OSError as error:
-            log.warning("%d connections to the outside may hang: %s", len(self._outside), error)
+            log.warning("%d connections cannot be ended: %s", len(connections), error)
 
     def _open_wall(self) -> None:
         if self._wall:
@@ -420,7 +421,8 @@ class Rest:
                     memory = (channel.opened(owner, about.channel["map"]), owner)
                 for kind, size in about.logs.items():
                     snapshots.cut(self.held.config.log(kind), size)
-                self._leave_outside()
+                # Others wait for ever: the peer has seen the rank end.
+                self._end_connections(self._outside)
                 self.held.touched.again()
                 self.held.restored(about.pid, memory)
             except (OSError, snapshots.Unfit, handshake.Refused) as error:

@@ -32,6 +32,7 @@ from rankfold.interpose.launcher import (
     images,
     lost,
     putting,
+    sockets,
     sparse,
 )
 from rankfold.interpose.launcher.kept import Kept
@@ -52,11 +53,11 @@ class Unfit(Exception):
 class About:
     """What a snapshot says of itself. `pid`: of the rank's first process, inside. `interposer`: the
     digest of its libraries, null if it preloads none. `channel`: its owner's pid, and where that
-    has it mapped. `connections`: of TCP, as in `sockets.Connection`. `logs`: bytes of ``out`` and
-    ``err``. `lost`: names that files had only meanwhile (lost.py). `journal`: where it lies, and
-    its life (journal.py). `state`: version of what its proxies have saved, 0: nothing; who does not
-    say has 9. `boot`: of the machine when it was written: what was not synced since may be lost
-    when that is over."""
+    has it mapped. `connections`: of TCP, as in `sockets.Connection`. `addresses`: as
+    `sockets.addresses` gives them. `logs`: bytes of ``out`` and ``err``. `lost`: names that files
+    had only meanwhile (lost.py). `journal`: where it lies, and its life (journal.py). `state`:
+    version of what its proxies have saved, 0: nothing; who does not say has 9. `boot`: of the
+    machine when it was written: what was not synced since may be lost when that is over."""
 
     job: str
     rank: int
@@ -68,6 +69,7 @@ class About:
     logs: dict[str, int]
     channel: dict[str, Any] | None
     connections: list[list[Any]]
+    addresses: dict[str, str] = field(default_factory=dict)
     journal: tuple[str, str] = ("", "")
     lost: tuple[str, ...] = ()
     state: int = 9
@@ -183,9 +185,15 @@ def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
         )
 
 
-def compare_here(folder: str) -> files.Files | None:
-    """Compare processors, and what the rank reads; what the snapshot says of files. Raises Unfit,
-    rankfold.criu.Missing, OSError."""
+def compare_here(folder: str, about: About) -> files.Files | None:
+    """Compare processors, network addresses, and what the rank reads; what the snapshot says of
+    files. Raises Unfit, rankfold.criu.Missing, OSError."""
+    for address in sockets.absent(about.addresses):
+        raise Unfit(
+            f"it has {about.addresses[address]}, and this machine does not have the address "
+            f"{address}: restore it on the machine that has it, or add the address to this one. "
+            "Ranks that talk to each other over 127.0.0.1 can be restored anywhere"
+        )
     try:
         criu.compare_cpu(Path(folder, _IMAGES))
         found = files.read(folder)
@@ -202,7 +210,7 @@ def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, putt
 
     Raises Unfit, rankfold.criu.Missing, OSError.
     """
-    found = compare_here(folder)
+    found = compare_here(folder, about)
     processes = Path(folder, _IMAGES)
     taken = images.threads(processes)
     if not taken:

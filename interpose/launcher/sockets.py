@@ -19,7 +19,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -52,15 +52,72 @@ class Connection:
 
 def of(pids: Iterable[int]) -> dict[Connection, int]:
     """All connections of these processes, and bytes that the other end has not acknowledged."""
-    inodes, found = _inodes(pids), {}
-    for name in ("tcp", "tcp6") if inodes else ():  # the machine's: it takes milliseconds
+    found = {}
+    for words in _listed(pids, ("tcp", "tcp6")):
+        if words[3] not in _NO_CONNECTION:
+            connection = Connection(*_end(words[1]), *_end(words[2]))
+            found[connection] = int(words[4].split(":")[0], 16)
+    return found
+
+
+def addresses(pids: Iterable[int]) -> dict[str, str]:
+    """Addresses of this machine that sockets of these processes are bound to, each with the words
+    for one of these sockets. Loopback and wildcard addresses, which all machines have, are left
+    out."""
+    found: dict[str, str] = {}
+    for name in ("tcp", "tcp6", "udp", "udp6"):
+        for words in _listed(pids, (name,)):
+            (ours, port), (theirs, their_port) = _end(words[1]), _end(words[2])
+            address = ipaddress.ip_address(ours)
+            if address.is_loopback or address.is_unspecified:
+                continue
+            kind = name.rstrip("6").upper()
+            what = f"a {kind} socket on {ours}, port {port}"
+            if their_port:
+                what = f"a {kind} connection from {ours} to {theirs}, port {their_port}"
+            found.setdefault(ours, what)
+    return found
+
+
+def absent(addresses: Iterable[str]) -> list[str]:
+    """Those that this machine does not have: no socket can be bound to them."""
+    found = []
+    for address in addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as sock:
+                sock.bind((address, 0))
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                found.append(address)
+    return found
+
+
+def left_over(connections: Iterable[Connection]) -> list[Connection]:
+    """Those that the kernel still has, without a process: their ends were closed when the other end
+    could not be reached. No socket can get the same addresses and ports before they are gone."""
+    wanted, found = set(connections), []
+    for words in _lines(("tcp", "tcp6")) if wanted else ():
+        connection = Connection(*_end(words[1]), *_end(words[2]))
+        if words[9] == "0" and words[3] not in _NO_CONNECTION and connection in wanted:
+            found.append(connection)
+    return found
+
+
+def _listed(pids: Iterable[int], names: Iterable[str]) -> Iterator[list[str]]:
+    """The lines in /proc/net of these processes' sockets, as words."""
+    inodes = _inodes(pids)
+    for words in _lines(names) if inodes else ():
+        if words[9] in inodes:
+            yield words
+
+
+def _lines(names: Iterable[str]) -> Iterator[list[str]]:
+    """Of all sockets of the machine: it takes milliseconds."""
+    for name in names:
         with contextlib.suppress(FileNotFoundError):
             for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-                words = line.split()
-                if words[3] not in _NO_CONNECTION and words[9] in inodes:
-                    connection = Connection(*_end(words[1]), *_end(words[2]))
-                    found[connection] = int(words[4].split(":")[0], 16)
-    return found
+                yield line.split()
 
 
 def _inodes(pids: Iterable[int]) -> set[str]:

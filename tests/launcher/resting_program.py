@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -201,10 +202,10 @@ def holding_fd(folder: str, what: str, number: int, *arguments: bytes | int) -> 
     return holding(folder)
 
 
-def holding(folder: str) -> None:
+def holding(folder: str, works: Callable[[], bool] = lambda: True) -> None:
     ready(folder)
     wait_for(f"{folder}/go")
-    print("still here True", flush=True)
+    print("still here", works(), flush=True)
 
 
 def lacking(folder: str, what: str) -> None:
@@ -244,6 +245,23 @@ def listen_to_outside(folder: str, host: str, port: str) -> None:
                 print(data.decode(), end="", flush=True)
         except ConnectionAbortedError:
             print("aborted", flush=True)
+
+
+def connected(folder: str, host: str) -> None:
+    """To itself, on an address of the machine."""
+    with socket.create_server((host, 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    with near, far:
+        holding(folder, lambda: near.send(b"still") == 5 and far.recv(5) == b"still")
+
+
+def receiving(folder: str, host: str) -> None:
+    """Datagrams, on an address of the machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((host, 0))
+        name = sock.getsockname()
+        holding(folder, lambda: sock.sendto(b"x", name) == 1 and sock.recv(9) == b"x")
 
 
 def orphan(folder: str) -> None:

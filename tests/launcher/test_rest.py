@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -10,9 +11,11 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -475,11 +478,63 @@ def test_a_port_that_somebody_else_has_is_named(place: Place) -> None:
     save(launched, place.saved)
     with place.empty().client() as client:
         error = refusal(client, "restore", folder=str(place.saved))
-        assert error.code == "snapshot" and "a port of the rank" in error.message
+        assert error.code == "snapshot" and "another process has a port of" in error.message
         client.ask("end")
     with launched.client() as client:
         client.ask("signal", signum=signal.SIGKILL)
     launched.end()
+
+
+ELSEWHERE = "198.51.100.77"  # of a block that is kept for documentation
+
+
+@contextlib.contextmanager
+def own_address() -> Iterator[None]:
+    """The machine has `ELSEWHERE`, as another name of its loopback."""
+    SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, IFF_UP = 0x8913, 0x8914, 0x8916, 1
+    name = b"lo:rankfold"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        address = struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(ELSEWHERE))
+        fcntl.ioctl(sock, SIOCSIFADDR, struct.pack("16s16s", name, address))
+        try:
+            yield
+        finally:
+            asked = struct.pack("16sH14x", name, 0)
+            (flags,) = struct.unpack_from("16xH", fcntl.ioctl(sock, SIOCGIFFLAGS, asked))
+            fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sH14x", name, flags & ~IFF_UP))
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("connected", f"it has a TCP connection from {ELSEWHERE} to {ELSEWHERE}, port "),
+        ("receiving", f"it has a UDP socket on {ELSEWHERE}, port "),
+    ],
+)
+def test_an_address_that_another_machine_has_is_named(
+    place: Place, program: str, words: str
+) -> None:
+    """Before anything is started; and once the machine has the address, the rank comes back."""
+    with own_address():
+        launched = place.program(program, ELSEWHERE)
+        save(launched, place.saved / "rank-0")
+    kill(launched)
+    compared = place.saved.parent / "compared"
+    shutil.copytree(place.saved / "rank-0", compared / "rank-0")
+    fits = [sys.executable, "-m", "rankfold.interpose.launcher.fits", str(compared), "none"]
+    done = subprocess.run(fits, capture_output=True, text=True)
+    assert done.returncode == 1 and f"rank 0: {words}" in done.stderr
+    fresh = place.empty()
+    with fresh.client() as client:
+        error = refusal(client, "restore", folder=str(place.saved / "rank-0"))
+        assert error.code == "snapshot" and words in error.message
+        assert "add the address to this one" in error.message
+        assert leaks.below(fresh.pid) == set()
+        with own_address():
+            restore(fresh, place.saved / "rank-0")
+            place.go()
+            assert fresh.end()["exit_status"] == 0
+    assert fresh.text("out") == "still here True\n"
 
 
 def test_a_channel_and_its_image_come_back(place: Place) -> None:
