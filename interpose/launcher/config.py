@@ -40,7 +40,8 @@ from rankfold import paths
 from rankfold.interpose.launcher import handshake
 
 NAMESPACES = ("auto", "require", "none")
-SANITIZER = re.compile(r"/lib(asan|hwasan|tsan|lsan|clang_rt\.)[^/]*$")
+# NVIDIA's libraries that ours stand in for.
+NVIDIAS = re.compile(r"(^|/)lib(cudart|cuda|nccl|nvidia-ml|cublas|cublasLt)\.so[^/]*$")
 
 
 class ConfigError(Exception):
@@ -159,6 +160,9 @@ def rank_environment(
 
     The allocator and libuv settings (one segment must not mix stable and other buffers; io_uring
     cannot be checkpointed) give way to what the user set.
+
+    What the user preloads comes before our libraries: a wrapper that counts or changes calls finds
+    ours with RTLD_NEXT. Only NVIDIA's own libraries come behind ours, which stand in for them.
     """
     inherited = base if config.inherit else {}
     env = {k: v for k, v in inherited.items() if not k.startswith("RANKFOLD_")} | config.env
@@ -178,13 +182,21 @@ def rank_environment(
     )
     if preload:
         users = env.get("LD_PRELOAD", "").replace(":", " ").split()
-        first = [path for path in users if SANITIZER.search(path)]  # they insist on it
-        users = [path for path in users if path not in first]
-        env["LD_PRELOAD"] = ":".join([*first, *map(_preloaded, preload), *users])
+        replaced = [path for path in users if NVIDIAS.search(path)]
+        wrappers = [path for path in users if path not in replaced]
+        env["LD_PRELOAD"] = ":".join([*wrappers, *map(_preloaded, preload), *replaced])
+        env["ASAN_OPTIONS"] = _asan_options(env.get("ASAN_OPTIONS", ""))
         folders = list(dict.fromkeys(os.path.dirname(path) for path in preload))
         users = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []
         env["LD_LIBRARY_PATH"] = ":".join([*folders, *users])
     return env
+
+
+def _asan_options(users: str) -> str:
+    """The address sanitizer would end a program in which ours are loaded before its runtime."""
+    if "verify_asan_link_order" in users:
+        return users
+    return ":".join([*filter(None, [users]), "verify_asan_link_order=0"])
 
 
 def _preloaded(path: str) -> str:

@@ -65,12 +65,23 @@ def environment(env: dict[str, str], preload: list[str]) -> dict[str, str]:
     return rank_environment(config, {"INHERITED": "1"})
 
 
-def test_ours_comes_before_what_the_user_preloads() -> None:
-    users = {"LD_PRELOAD": "/u/lib.so", "LD_LIBRARY_PATH": "/u"}
+def test_what_the_user_preloads_comes_before_ours_and_nvidia_s_libraries_behind() -> None:
+    users = {"LD_PRELOAD": "/u/libnccl.so.2 /u/wrap.so:/u/libncclwrap.so", "LD_LIBRARY_PATH": "/u"}
     env = environment(users, ["/r/librankfold.so", "/r/libcudart.so.13"])
-    assert env["LD_PRELOAD"] == "/r/librankfold.so:/r/libcudart.so.13:/u/lib.so"
+    ours = "/r/librankfold.so:/r/libcudart.so.13"
+    assert env["LD_PRELOAD"] == f"/u/wrap.so:/u/libncclwrap.so:{ours}:/u/libnccl.so.2"
     assert env["LD_LIBRARY_PATH"] == "/r:/u"
     assert env["INHERITED"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("users", "ours"),
+    [("", "verify_asan_link_order=0"), ("a=1", "a=1:verify_asan_link_order=0"),
+     ("verify_asan_link_order=1:a=1", "verify_asan_link_order=1:a=1")],
+)  # fmt: skip
+def test_the_address_sanitizer_accepts_libraries_before_its_own(users: str, ours: str) -> None:
+    env = environment({"ASAN_OPTIONS": users} if users else {}, ["/r/librankfold.so"])
+    assert env["ASAN_OPTIONS"] == ours
 
 
 def test_the_users_settings_hold() -> None:

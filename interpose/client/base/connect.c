@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -166,9 +167,11 @@ static void *map_memfd(int fd)
 			 fd, 0);
 	if (map == MAP_FAILED)
 		return NULL;
-	void *got = mmap(pinned, RF_PINNED_SLOT_BYTES, PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd,
-			 (off_t)RF_OFF_PINNED);
+	/* Not libc's mmap: that of the thread sanitizer, which keeps these addresses free, ends the
+	 * program. */
+	void *got = (void *)syscall(SYS_mmap, pinned, RF_PINNED_SLOT_BYTES, PROT_READ | PROT_WRITE,
+				    MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd,
+				    (off_t)RF_OFF_PINNED);
 	if (got != pinned) {
 		if (got != MAP_FAILED)
 			munmap(got, RF_PINNED_SLOT_BYTES);
@@ -208,7 +211,8 @@ static int hand_over(struct rf_header **header)
 	if (!*header) {
 		int why = errno;
 		say("no device: cannot make the shared memory of this rank: %s%s", strerror(why),
-		    why == EFBIG                         ? " (raise ulimit -f)"
+		    why == EFBIG    ? " (raise ulimit -f)"
+		    : why == EEXIST ? " (its addresses are taken, as by -fsanitize=thread)"
 		    : narrower(RLIMIT_AS, RLIM_INFINITY) ? " (raise ulimit -v)"
 							 : "");
 		if (fd >= 0)

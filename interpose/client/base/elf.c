@@ -2,19 +2,15 @@
  *
  * Their names are ours in this process, and no look-up that libc offers is free of them: the
  * versions of one of them that libc has are also satisfied by ours, which has none. So libc's
- * dynamic symbol table is read here, as the dynamic linker reads it. No lock, nothing that blocks,
- * and no function of libc but dl_iterate_phdr: a sanitizer's runtime looks up here those that it
- * stands in for, and is not ready before it has them.
+ * dynamic symbol table is read here, as the dynamic linker reads it. No lock, and no call at all:
+ * a sanitizer's runtime finds the functions that it replaces (dl_iterate_phdr is one of them)
+ * through our dlsym, and crashes in each that is called before. libc is loaded before any code
+ * runs and is never unloaded, so the list of objects can be read up to it at any time.
  */
 #include <elf.h>
 #include <link.h>
 
 #include "base.h"
-
-struct search {
-	const char *name;
-	void *found;
-};
 
 static uint32_t hash_of(const char *name)
 {
@@ -70,31 +66,23 @@ static const ElfW(Sym) * find(const struct tables *t, const char *name)
 	return NULL;
 }
 
-static int look(struct dl_phdr_info *object, size_t size, void *argument)
+static bool is_libc(const char *path)
 {
-	struct search *search = argument;
-	const char *base = "";
-	for (const char *c = object->dlpi_name; c && *c; c++)
+	const char *base = path;
+	for (const char *c = path; *c; c++)
 		base = *c == '/' ? c + 1 : base;
-	(void)size;
-	if (!equal(base, "libc.so.6") && !equal(base, "libdl.so.2"))
-		return 0;
-	for (int i = 0; i < object->dlpi_phnum; i++) {
-		if (object->dlpi_phdr[i].p_type != PT_DYNAMIC)
-			continue;
-		struct tables t = tables_of(
-			(const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr));
-		const ElfW(Sym) *s = t.symbols && t.strings && t.hash ? find(&t, search->name)
-								      : NULL;
-		if (s)
-			search->found = (void *)(object->dlpi_addr + s->st_value);
-	}
-	return search->found != NULL;
+	return equal(base, "libc.so.6") || equal(base, "libdl.so.2");
 }
 
 void *libc_function(const char *name)
 {
-	struct search search = {name, NULL};
-	dl_iterate_phdr(look, &search);
-	return search.found;
+	for (const struct link_map *object = _r_debug.r_map; object; object = object->l_next) {
+		if (!is_libc(object->l_name))
+			continue;
+		struct tables t = tables_of(object->l_ld);
+		const ElfW(Sym) *s = t.symbols && t.strings && t.hash ? find(&t, name) : NULL;
+		if (s)
+			return (void *)(object->l_addr + s->st_value);
+	}
+	return NULL;
 }
