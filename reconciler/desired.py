@@ -23,6 +23,10 @@ from rankfold.reconciler.values import (
     Text,
 )
 
+STEPS_MAX = 10**9
+KEPT_MAX = 10_000
+RESTARTS_MAX = 10**6
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -121,10 +125,16 @@ class Job:
                 f"{DEVICES_MAX} at most; default: as many.",
                 "additionalProperties": False,
                 "properties": {
-                    "min": {"type": "integer", "minimum": 1, "description": "Fewest devices."},
-                    "max": {"type": "integer", "minimum": 1, "description": "Most devices."},
+                    "min": {
+                        "type": "integer", "minimum": 1, "maximum": DEVICES_MAX,
+                        "description": "Fewest devices.",
+                    },
+                    "max": {
+                        "type": "integer", "minimum": 1, "maximum": DEVICES_MAX,
+                        "description": "Most devices.",
+                    },
                     "demand": {
-                        "type": "integer", "minimum": 1,
+                        "type": "integer", "minimum": 1, "maximum": RANKS_MAX,
                         "description": "What the tier's fraction is measured against.",
                     },
                 },
@@ -216,12 +226,12 @@ class Job:
         metadata=written(
             "spec.checkpoint.interval",
             {
-                "type": "string", "pattern": "^[0-9]+(s|m|h)$(?!\n)", "default": "10m",
-                "description": "Time between checkpoints, such as 30s, 10m or 2h; 0s: none by "
-                "time.",
+                "type": "string", "pattern": "^[0-9]{1,7}(s|m|h)$(?!\n)", "default": "10m",
+                "description": "Time between checkpoints, such as 30s, 10m or 2h, with at most 7 "
+                "digits; 0s: none by time.",
             },
-            "time between checkpoints, such as `30s`; `0s`: none by time. See "
-            "[Checkpoints](#checkpoints)",
+            "time between checkpoints, such as `30s`, with at most 7 digits; `0s`: none by time. "
+            "See [Checkpoints](#checkpoints)",
             shown="10m", read=lambda text: int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]],
         ),
     )  # fmt: skip
@@ -230,10 +240,11 @@ class Job:
         metadata=written(
             "spec.checkpoint.everySteps",
             {
-                "type": "integer", "minimum": 0, "default": 0,
-                "description": "Collectives of each rank between checkpoints; 0: by time only.",
+                "type": "integer", "minimum": 0, "maximum": STEPS_MAX, "default": 0,
+                "description": "Collectives of each rank between checkpoints, at most "
+                f"{STEPS_MAX}; 0: by time only.",
             },
-            "collectives of each rank between checkpoints; 0: by time only",
+            f"collectives of each rank between checkpoints, at most {STEPS_MAX}; 0: by time only",
             shown="0", read=int,
         ),
     )  # fmt: skip
@@ -242,10 +253,10 @@ class Job:
         metadata=written(
             "spec.checkpoint.keep",
             {
-                "type": "integer", "minimum": 1, "default": 3,
-                "description": "How many checkpoints to keep.",
+                "type": "integer", "minimum": 1, "maximum": KEPT_MAX, "default": 3,
+                "description": f"How many checkpoints to keep: from 1 to {KEPT_MAX}.",
             },
-            "how many checkpoints to keep", shown="3", read=int,
+            f"how many checkpoints to keep, 1 to {KEPT_MAX}", shown="3", read=int,
         ),
     )  # fmt: skip
     max_restarts: Count = field(
@@ -253,11 +264,12 @@ class Job:
         metadata=written(
             "spec.restart.maxRestarts",
             {
-                "type": "integer", "minimum": 0, "default": 3,
-                "description": "How often to go on after a fault, from the last checkpoint.",
+                "type": "integer", "minimum": 0, "maximum": RESTARTS_MAX, "default": 3,
+                "description": f"How often to restart after a fault, at most {RESTARTS_MAX} times, "
+                "from the last checkpoint.",
             },
-            "how often to go on after a fault: from the last checkpoint, or from the beginning if "
-            "there is none. See [Restarts](#restarts)",
+            f"how often to restart after a fault, at most {RESTARTS_MAX} times: from the last "
+            "checkpoint, or from the beginning if there is none. See [Restarts](#restarts)",
             shown="3", read=int,
         ),
     )  # fmt: skip

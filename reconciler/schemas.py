@@ -21,9 +21,24 @@ ENV = ("spec", "env")  # its values are secrets
 
 
 def validator(schema: Json) -> Draft202012Validator:
+    return cast("Draft202012Validator", _validators()(schema))
+
+
+@functools.cache
+def _validators() -> Any:
     import jsonschema  # here, as most commands need none, and it takes a quarter of their start
 
-    return jsonschema.Draft202012Validator(schema)
+    def unique(_: Any, wanted: bool, items: Any, rule: Json) -> Iterable[ValidationError]:
+        """jsonschema compares each item with each other one, which takes minutes for a long list;
+        its own message is not used."""
+        if wanted and isinstance(items, list):
+            texts = {json.dumps(each, sort_keys=True) for each in items}
+            if len(texts) < len(items):
+                yield jsonschema.ValidationError("not unique")
+
+    ours = {"uniqueItems": unique}
+    extend: Any = jsonschema.validators.extend
+    return extend(jsonschema.Draft202012Validator, ours)
 
 
 @functools.cache
@@ -100,7 +115,7 @@ def _quoted(got: Any, path: yamldoc.Path) -> str:
     if isinstance(got, list) and any(isinstance(each, (dict, list)) for each in got):
         return "a list"
     if path[:2] != ENV and path not in ((), ENV[:1]):
-        return json.dumps(got, default=str)
+        return yamldoc.legible(json.dumps(got, default=str))
     if got is None:
         return "nothing"
     if isinstance(got, (bool, list)):

@@ -27,6 +27,10 @@ KINDS = ("Pool", "Job", "Policy")
 API_VERSION = "rankfold/v1alpha1"
 DEVICE_MEMORY_MIN = 4 << 20
 DEVICE_MEMORY_MAX = 1 << 39  # RF_HEAP_BYTES: what a rank can address
+FLEET_DEVICES_MAX = 1 << 16
+WORD_BYTES_MAX = (1 << 17) - 1  # MAX_ARG_STRLEN without its end: Linux starts nothing with more
+PATH_BYTES_MAX = 4095
+FAULTS_MAX = 100  # of a file that are reported
 OURS_IN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
@@ -172,15 +176,11 @@ def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
     reader = _Reader(workdirs)
     files: dict[str, File] = {}
     for file, text in sorted(texts.items()):
-        documents, problems = yamldoc.parse(text)
-        ended = not text or text.endswith("\n")
-        files[file] = File(file, len(documents), text.count("\n") + (not ended), ended)
-        reader.faults += [Fault(file, p.line, shown(p.path), p.reason) for p in problems]
-        for document in documents:
-            if document.unusable:
-                reader.broken_pool = True  # it may have been one
-            else:
-                reader.read(file, document)
+        documents, problems = yamldoc.parse(text, secret=ENV[-1])
+        breaks = len(re.findall(r"\r\n|\r|\n", text))
+        ended = not text or text.endswith(("\n", "\r"))
+        files[file] = File(file, len(documents), breaks + (not ended), ended)
+        reader.read_file(file, documents, problems)
     reader.check_fleet()
     return Loaded(
         Desired(reader.pools, reader.jobs, reader.checkpoint_store),
@@ -204,7 +204,22 @@ class _Reader:
         self.faults: list[Fault] = []
         self.warnings: list[Fault] = []
         self.broken_pool = False
+        self.device_count = 0
         self.checkpoint_store = ""
+
+    def read_file(
+        self, file: str, documents: list[yamldoc.Document], problems: list[yamldoc.Problem]
+    ) -> None:
+        before = len(self.faults)
+        self.faults += [Fault(file, p.line, shown(p.path), p.reason) for p in problems]
+        for document in documents:
+            if document.unusable or len(self.faults) - before > FAULTS_MAX:
+                self.broken_pool = True  # it may have been one
+            else:
+                self.read(file, document)
+        if left := self.faults[before + FAULTS_MAX :]:
+            more = Fault(file, left[0].line, "-", "has more faults, which are not listed")
+            self.faults[before + FAULTS_MAX :] = [more]
 
     def fault(self, file: str, doc: yamldoc.Document, path: yamldoc.Path, reason: str) -> None:
         where = ENV if path[:2] == ENV and _is_null(doc.value, path) else path
@@ -214,7 +229,8 @@ class _Reader:
         before = len(self.faults)
         kind = doc.value.get("kind") if isinstance(doc.value, dict) else None
         if kind not in KINDS:
-            reason = f"must be one of {', '.join(KINDS)}" + (f", not {kind!r}" if kind else "")
+            got = f", not {yamldoc.legible(repr(kind))}" if kind else ""
+            reason = f"must be one of {', '.join(KINDS)}{got}"
             return self.fault(file, doc, ("kind",), reason)
         schema = load_schema(kind)
         for path, reason in schema_faults(schema, doc.value):
@@ -234,8 +250,10 @@ class _Reader:
 
     def _policy(self, file: str, doc: yamldoc.Document) -> None:
         url = doc.value["spec"].get("checkpointStore", "")
+        self._fits(file, doc, ("spec", "checkpointStore"), url, PATH_BYTES_MAX)
         if url and self.checkpoint_store not in ("", url):
-            reason = f"another Policy says {self.checkpoint_store}: a fleet has one store"
+            other = yamldoc.legible(self.checkpoint_store)
+            reason = f"another Policy says {other}: a fleet has one store"
             self.fault(file, doc, ("spec", "checkpointStore"), reason)
         self.checkpoint_store = url or self.checkpoint_store
 
@@ -266,12 +284,19 @@ class _Reader:
         name = doc.value["metadata"]["name"]
         devices: list[Device] = []
         index: dict[str, int] = {}
-        for at, group in enumerate(doc.value["spec"]["devices"]):
+        groups = doc.value["spec"]["devices"]
+        self.device_count += sum(int(group.get("count", 1)) for group in groups)
+        if self.device_count > FLEET_DEVICES_MAX:
+            reason = f"{self.device_count} devices with those before: at most {FLEET_DEVICES_MAX}"
+            self.fault(file, doc, ("spec", "devices"), reason)
+            self.broken_pool = True
+            return
+        for at, group in enumerate(groups):
             path = ("spec", "devices", at, "memory")
             memory = device_memory(group.get("memory", "1GiB"))
             if memory is None:
-                got = group.get("memory")
-                reason = f"must be a size such as 512MiB or 1GiB, from 4MiB to 512GiB, not {got!r}"
+                got = yamldoc.legible(repr(group.get("memory")))
+                reason = f"must be a size such as 512MiB or 1GiB, from 4MiB to 512GiB, not {got}"
                 self.fault(file, doc, path, reason)
                 self.broken_pool = True
                 continue
@@ -298,6 +323,11 @@ class _Reader:
             self.fault(file, doc, ("spec", "gpus"), reason)
         for problem in command_faults(spec["command"]):
             self.fault(file, doc, ("spec", "command"), problem)
+        for at, word in enumerate(spec["command"]):
+            self._fits(file, doc, ("spec", "command", at), word, WORD_BYTES_MAX)
+        for key, value in spec.get("env", {}).items():
+            word = f"{key}={value}"
+            self._fits(file, doc, ("spec", "env", key), word, WORD_BYTES_MAX)
         for problem_key, problem in env_faults(spec.get("env", {})):
             self.fault(file, doc, ("spec", "env", problem_key), problem)
         parallelism = spec.get("parallelism", {})
@@ -308,15 +338,26 @@ class _Reader:
         # A field that has no default in files has one in `Job`.
         self.jobs.setdefault(name, Job(**{k: v for k, v in given.items() if v is not None}))
 
+    def _fits(
+        self, file: str, doc: yamldoc.Document, path: yamldoc.Path, text: str, most: int
+    ) -> bool:
+        size = len(text.encode())
+        if size > most:
+            self.fault(file, doc, path, f"must have at most {most} bytes, not {size}")
+        return size <= most
+
     def _workdir(self, file: str, doc: yamldoc.Document, workdir: str) -> str:
-        if Path(workdir).is_absolute():
+        path = ("spec", "workdir")
+        if not self._fits(file, doc, path, workdir, PATH_BYTES_MAX) or os.path.isabs(workdir):
             return workdir
         base = self.workdirs.get(file)
         if base is None:
             reason = "must be an absolute path: the repository has no work tree here"
-            self.fault(file, doc, ("spec", "workdir"), reason)
+            self.fault(file, doc, path, reason)
             return workdir
-        return str((Path(base) / workdir).resolve())
+        resolved = os.path.realpath(os.path.join(base, workdir))  # a loop of links raises nothing
+        self._fits(file, doc, path, resolved, PATH_BYTES_MAX)
+        return resolved
 
     def check_fleet(self) -> None:
         """More devices requested than the pools of these files have, however empty they are."""
@@ -341,7 +382,7 @@ class _Reader:
 
 def parse_size(text: str | int) -> int | None:
     """Bytes of ``1GiB``, ``1.5 GiB``, ``500MB`` or a plain number; None if it is no size."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
+    match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z]{0,3})\s*", str(text))
     if isinstance(text, bool) or not match or match[2] not in _UNITS:
         return None
     return (

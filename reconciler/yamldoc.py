@@ -1,20 +1,29 @@
 """YAML text to plain values that remember their lines.
 
-Used by `spec` only. PyYAML's loaders forget where a value stood and let a repeated key win
-silently; people who edit desired state need both.
+Used by `spec` only. The text is read as YAML 1.2 with its core schema: ``yes`` and ``1_000`` are
+texts, ``010`` is ten. Merge keys (``<<``) work, although YAML 1.2 no longer has them. A repeated
+key, an unknown tag and a number that no field can hold are problems, each with its line.
+
+PyYAML's loaders follow YAML 1.1, forget where a value stood and let a repeated key win silently.
+Only its libyaml parser is used here: it gives events, and no recursion of its own.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
 _YAML_TAG = "tag:yaml.org,2002:"
-NODES_MAX = 100_000  # after alias expansion: ends a "billion laughs" file
+TEXT_MAX = 4 << 20  # characters of a file
+NODES_MAX = 100_000  # values of a document after alias expansion: ends a "billion laughs" file
+LEVELS_MAX = 50
+DIGITS_MAX = 50  # of a whole number: Python refuses to print very long ones
+SHOWN_MAX = 100  # characters of a key or a value in a message
 Path = tuple[str | int, ...]
 
 
@@ -40,44 +49,52 @@ class Document:
         return self.lines.get(path, 1)
 
 
+def legible(text: str) -> str:
+    """A text of a file as messages show it: its beginning, with control characters escaped."""
+    text = text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def dotted(path: Path) -> str:
     """``("spec", "devices", 0, "type")`` → ``spec.devices[0].type``."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
+        name = legible(str(part))
+        text += f"[{name}]" if isinstance(part, int) else (f".{name}" if text else name)
     return text
 
 
-def parse(text: str) -> tuple[list[Document], list[Problem]]:
-    """All documents of `text` that are not empty, and what is wrong with it as YAML."""
+def parse(text: str, secret: str = "") -> tuple[list[Document], list[Problem]]:
+    """All documents of `text` that are not empty, and what is wrong with it as YAML.
+
+    Nothing is quoted that stands below a key `secret`.
+    """
     problems: list[Problem] = []
     documents: list[Document] = []
+    if len(text) > TEXT_MAX:
+        return [], [Problem(1, (), f"too large: over {TEXT_MAX} characters")]
     try:
-        loader = yaml.SafeLoader(text)
-    except yaml.reader.ReaderError as error:
-        return [], [Problem(1, (), f"not a text file: {error.reason}")]
-    try:
-        while loader.check_node():
-            node = cast(yaml.Node, loader.get_node())
+        for node in _Composer(text).documents():
             document = Document(None)
-            document.value = _Walk(loader, document, problems).plain(node, ())
+            document.value = _Walk(document, problems, secret).plain(node, ())
             if document.value is not None:
                 documents.append(document)
+    except yaml.reader.ReaderError as error:
+        line = len((text.encode()[: error.position] + b".").splitlines())
+        problems.append(Problem(line, (), f"not a text file: {error.reason}"))
+    except UnicodeEncodeError:
+        problems.append(Problem(1, (), "not a text file: it holds half a character"))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = _unquoted(str(error.problem or error.context))
         problems.append(Problem(line, (), f"not YAML: {problem}"))
-    except _TooLarge as error:
-        problems.append(Problem(1, (), f"not YAML: {error}"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problems.append(Problem(1, (), f"not YAML: {type(error).__name__}"))
-    finally:
-        loader.dispose()
+    except _Refused as error:
+        problems.append(Problem(error.line, (), f"not YAML: {error}"))
     return documents, problems
 
 
 def unusable(value: Any) -> str:
-    """Why a scalar is none that a program, a file name or JSON can hold; empty if it is one."""
+    """Why a scalar cannot stand in a program's arguments, a file name or JSON; empty if it can."""
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
     if not isinstance(value, str):
@@ -91,8 +108,16 @@ def unusable(value: Any) -> str:
     return ""
 
 
-class _TooLarge(Exception):
-    pass
+class _Refused(Exception):
+    """The rest of the text is not read."""
+
+    def __init__(self, line: int, reason: str):
+        super().__init__(reason)
+        self.line = line
+
+
+def _too_large(line: int) -> _Refused:
+    return _Refused(line, f"too large: over {NODES_MAX} values or {LEVELS_MAX} levels")
 
 
 def _unquoted(problem: str) -> str:
@@ -101,50 +126,195 @@ def _unquoted(problem: str) -> str:
     return re.sub(r"'(?!<[a-z ]+>')[^']{2,}'", "…", problem.replace('"', "'"))
 
 
+# ---- text to nodes -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Node:
+    """A value as it is written: `text`, `items` or `pairs`. An alias is the node of its anchor."""
+
+    line: int
+    tag: str  # empty: it has none
+    text: str | None = None
+    plain: bool = False  # the text has no quotes: it may be a number
+    items: list[_Node] | None = None
+    pairs: list[tuple[_Node, _Node]] | None = None
+
+
+class _Composer:
+    """Makes nodes of the parser's events."""
+
+    def __init__(self, text: str):
+        self.parser = yaml.CBaseLoader(text)
+        self.anchors: dict[str, _Node | None] = {}  # None: its value has not ended yet
+        self.count = 0  # of the document's nodes
+
+    def documents(self) -> Iterator[_Node]:
+        """Each document's outermost value."""
+        while self.parser.check_event():
+            if isinstance(self.parser.get_event(), yaml.DocumentStartEvent):
+                self.anchors.clear()
+                self.count = 0
+                yield self._node(self.parser.get_event(), 1)
+
+    def _node(self, event: Any, level: int) -> _Node:
+        node = _Node(event.start_mark.line + 1, getattr(event, "tag", None) or "")
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event.anchor, node.line)
+        self.count += 1
+        if self.count > NODES_MAX or level > LEVELS_MAX:
+            raise _too_large(node.line)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = None
+        if isinstance(event, yaml.ScalarEvent):
+            node.text, node.plain = event.value, event.implicit[0] and not node.tag
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node.items = list(self._nodes(level + 1))
+        else:
+            inner = self._nodes(level + 1)
+            node.pairs = list(zip(inner, inner, strict=True))
+        if event.anchor is not None:
+            self.anchors[event.anchor] = node
+        return node
+
+    def _nodes(self, level: int) -> Iterator[_Node]:
+        """What a list or a mapping holds, up to its end."""
+        ends = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
+        while not isinstance(event := self.parser.get_event(), ends):
+            yield self._node(event, level)
+
+    def _alias(self, anchor: Any, line: int) -> _Node:
+        if anchor not in self.anchors:
+            raise _Refused(line, "an alias (*) names an anchor (&) that does not stand before it")
+        if (node := self.anchors[anchor]) is None:
+            raise _Refused(line, "an alias (*) stands inside the value that it names")
+        return node
+
+
+# ---- nodes to values ---------------------------------------------------------------------------
+
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_CONSTANTS: dict[str, tuple[str, Any]] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), ("null", None)),
+    **dict.fromkeys(("true", "True", "TRUE"), ("bool", True)),
+    **dict.fromkeys(("false", "False", "FALSE"), ("bool", False)),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), ("float", math.inf)),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), ("float", -math.inf)),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), ("float", math.nan)),
+}
+_SCALARS = ("str", "null", "bool", "int", "float")
+
+
+def _resolved(text: str) -> tuple[str, Any]:
+    """What the core schema makes of a scalar without quotes: the kind, and the value."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INT.fullmatch(text):
+        return "int", int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+    if _FLOAT.fullmatch(text):
+        return "float", float(text)
+    return "str", text
+
+
 class _Walk:
-    def __init__(self, loader: yaml.SafeLoader, document: Document, problems: list[Problem]):
-        self.loader, self.document, self.problems = loader, document, problems
+    """Makes the value of one document's nodes."""
+
+    def __init__(self, document: Document, problems: list[Problem], secret: str):
+        self.document, self.problems, self.secret = document, problems, secret
         self.count = 0
 
-    def plain(self, node: yaml.Node, path: Path) -> Any:
+    def plain(self, node: _Node, path: Path) -> Any:
+        self._enter(node, len(path))
+        self.document.lines.setdefault(path, node.line)
+        if node.pairs is not None:
+            self._check_tag(node, path, "a mapping", ("map",))
+            entries = self._entries(node, path, 0)
+            self.document.lines.update({(*path, key): at for key, (at, _) in entries.items()})
+            return {key: self.plain(value, (*path, key)) for key, (_, value) in entries.items()}
+        if node.items is not None:
+            self._check_tag(node, path, "a list", ("seq",))
+            return [self.plain(each, (*path, at)) for at, each in enumerate(node.items)]
+        return self._scalar(node, path, node.text or "")
+
+    def _enter(self, node: _Node, level: int) -> None:
         self.count += 1
-        if self.count > NODES_MAX or len(path) > 50:
-            raise _TooLarge(f"too large: over {NODES_MAX} values or 50 levels")
-        self.document.lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.plain(each, (*path, i)) for i, each in enumerate(node.value)]
-        try:
-            value = self.loader.construct_object(node, deep=True)
-        except ValueError:  # Python's words quote it
-            kind = node.tag.rpartition(":")[2] if node.tag.startswith(_YAML_TAG) else "value"
-            self._unusable(node, path, f"is no {kind}: put it in quotes if it is a text")
+        if self.count > NODES_MAX or level > LEVELS_MAX:
+            raise _too_large(node.line)
+
+    def _check_tag(self, node: _Node, path: Path, what: str, known: tuple[str, ...]) -> bool:
+        """Report a tag that would be ignored."""
+        short = node.tag.removeprefix(_YAML_TAG)
+        if node.tag in ("", "!") or (short != node.tag and short in known):
+            return True
+        shown = f" {legible(node.tag if short == node.tag else f'!!{short}')}"
+        shown = "" if self.secret in path else shown  # it may be a value that begins with !
+        self._unusable(node, path, f"the tag{shown} is not known for {what}; leave it out")
+        return False
+
+    def _scalar(self, node: _Node, path: Path, text: str) -> Any:
+        if not self._check_tag(node, path, "a text", _SCALARS):
             return None
+        wanted = node.tag.removeprefix(_YAML_TAG) or ("" if node.plain else "str")
+        if wanted in ("!", "str"):
+            value: Any = text
+        elif len(text) > DIGITS_MAX and _INT.fullmatch(text):
+            self._unusable(node, path, f"has over {DIGITS_MAX} digits")
+            return None
+        else:
+            kind, value = _resolved(text)
+            if (wanted, kind) == ("float", "int"):
+                kind, value = "float", float(value)
+            if wanted not in ("", kind):  # the text may be a secret
+                self._unusable(node, path, f"is no {wanted}: put it in quotes if it is a text")
+                return None
         if reason := unusable(value):
             self._unusable(node, path, reason)
         return value
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        self.loader.flatten_mapping(node)
-        result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            # As written: `on:` and `1:` stay the texts that they are.
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            line = key_node.start_mark.line + 1
-            if key is None:
-                self.problems.append(Problem(line, path, "a key must be a text"))
+    def _entries(self, node: _Node, path: Path, merges: int) -> dict[str, tuple[int, _Node]]:
+        """Key → line and value of a mapping. Its own keys win over those that it merges, whatever
+        their order; of several mappings that it merges, the first one wins."""
+        result: dict[str, tuple[int, _Node]] = {}
+        merged: list[_Node] | None = None
+        for key_node, value in node.pairs or ():
+            self._enter(key_node, merges)
+            if (key := self._key(key_node, path)) is None:
                 continue
-            if key in result:
+            merges_here = key == "<<" and key_node.plain
+            if key in result or (merges_here and merged is not None):
                 reason = "is there twice; which one is meant?"
-                self.problems.append(Problem(line, (*path, key), reason))
-            if reason := unusable(key):
-                self._unusable(key_node, path, f"a key {reason}")
-                continue
-            self.document.lines[(*path, key)] = line
-            result[key] = self.plain(value_node, (*path, key))
+                self.problems.append(Problem(key_node.line, (*path, key), reason))
+            if merges_here:
+                merged = self._to_merge(value, (*path, key))
+            else:
+                result[key] = key_node.line, value
+        for each in merged or ():
+            result = self._entries(each, path, merges + 1) | result
         return result
 
-    def _unusable(self, node: yaml.Node, path: Path, reason: str) -> None:
+    def _to_merge(self, node: _Node, path: Path) -> list[_Node]:
+        """The mappings that a merge key names."""
+        given = [node] if node.items is None else node.items
+        if any(each.pairs is None for each in given):
+            self._unusable(node, path, "must name a mapping, or a list of mappings, to merge")
+            return []
+        for each in given:
+            self._check_tag(each, path, "a mapping", ("map",))
+        return given
+
+    def _key(self, node: _Node, path: Path) -> str | None:
+        """A key as it is written: `on` and `1` stay the texts that they are."""
+        if node.text is None:
+            self.problems.append(Problem(node.line, path, "a key must be a text"))
+            return None
+        if not self._check_tag(node, path, "a key", ("str",)):
+            return None
+        if reason := unusable(node.text):
+            self._unusable(node, path, f"a key {reason}")
+            return None
+        return node.text
+
+    def _unusable(self, node: _Node, path: Path, reason: str) -> None:
         self.document.unusable = True
-        self.problems.append(Problem(node.start_mark.line + 1, path, reason))
+        self.problems.append(Problem(node.line, path, reason))

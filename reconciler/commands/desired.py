@@ -26,6 +26,8 @@ from rankfold.reconciler.values import Json
 from rankfold.reconciler.watching import Watching
 from rankfold.reconciler.words import count
 
+TIMEOUT_MAX_S = 1e9
+
 
 @click.command()
 @click.argument(
@@ -175,7 +177,10 @@ def duration(text: str) -> float:
     """Seconds of ``90``, ``30s``, ``5m`` or ``2h``."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0}
     try:
-        return float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
+        number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+        if 0 <= (seconds := float(number) * units[unit]) <= TIMEOUT_MAX_S:
+            return seconds
+        raise ValueError
     except ValueError:
         raise click.BadParameter(f"{text!r} is no time such as 30s, 5m or 2h") from None
 

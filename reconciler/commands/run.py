@@ -15,7 +15,7 @@ from rankfold.reconciler import report, spec
 from rankfold.reconciler.client import Reconciler
 from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
 from rankfold.reconciler.console import say
-from rankfold.reconciler.desired import Device, Job, Pool
+from rankfold.reconciler.desired import RESTARTS_MAX, Device, Job, Pool
 from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.recorded import to_json
@@ -58,7 +58,7 @@ QUIET_S = 3.0  # before `run` says why its job has not started
     help="The same, and those that may miss each other: it is not known which bytes they reach.",
 )  # fmt: skip
 @click.option(
-    "--max-restarts", type=click.IntRange(0), default=0, show_default=True,
+    "--max-restarts", type=click.IntRange(0, RESTARTS_MAX), default=0, show_default=True,
     help="After a fault go on so often, from the last checkpoint: one is made each 10 minutes.",
 )  # fmt: skip
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")

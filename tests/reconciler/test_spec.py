@@ -185,7 +185,7 @@ def test_a_wrong_line_of_a_pool(line: str) -> None:
 WRONG_POOL_ADDITIONS = {
     "      computeCapability: 8.0": 'must be a text, not 8.0: write "8.0", in quotes',
     "      computeCapability: new": '"new" is not right. CUDA compute capability in quotes',
-    "      speed: 0": "0 is not right. Relative speed",
+    "      speed: 0": "must be at least 0.001, not 0. Relative speed",
     "      speed: 2": "must be at most 1, not 2. Relative speed",
     "      colour: red": "spec.devices[0].colour: there is no such field",
     "  drain: [local/soft-0]": "0.yaml:9: spec.drain: is not built yet; only its default [] is",
@@ -282,7 +282,7 @@ def test_other_commands_pass(command: str) -> None:
     ("text", "expected"),
     [("a: [1,", "not YAML"), ("a: b: c", "0.yaml:1: -: not YAML"), ("\ta: 1", "not YAML"),
      ("- 1", "kind: must be one of"), ("just text", "kind: must be one of"),
-     ("a: &x [*x]", "too large"), ("\x00", "not a text file")],
+     ("a: &x [*x]", "inside the value that it names"), ("\x00", "not a text file")],
 )  # fmt: skip
 def test_what_is_no_yaml_of_ours_is_a_fault_and_not_a_crash(text: str, expected: str) -> None:
     assert expected in faults(text)[0]
@@ -290,10 +290,10 @@ def test_what_is_no_yaml_of_ours_is_a_fault_and_not_a_crash(text: str, expected:
 
 UNUSABLE = {
     r'workdir: "a\0b"': "0.yaml:8: spec.workdir: must not hold a zero byte",
-    r'workdir: "\ud800"': "0.yaml:8: spec.workdir: must not hold half a character",
+    r'workdir: "\ud800"': "0.yaml:8: -: not YAML: found invalid Unicode character escape code",
     r'env: {A: "\0"}': "0.yaml:8: spec.env.A: must not hold a zero byte",
     r'env: {"A\0": b}': "0.yaml:8: spec.env: a key must not hold a zero byte",
-    r'"\ud800": 1': "0.yaml:8: spec: a key must not hold half a character",
+    r'"\ud800": 1': "0.yaml:8: -: not YAML: found invalid Unicode character escape code",
     "gpus: .nan": "0.yaml:8: spec.gpus: must be a finite number",
     "gpus: -.inf": "0.yaml:8: spec.gpus: must be a finite number",
 }
@@ -377,7 +377,6 @@ def wrong_values(rule: Any) -> Any:
         "enum": lambda _: ["other", 7, None],
         "minimum": lambda bound: [bound - 1],
         "maximum": lambda bound: [bound + 1],
-        "exclusiveMinimum": lambda bound: [bound],
         "minLength": lambda _: [""],
         "maxLength": lambda bound: ["a" * (bound + 1)],
         "pattern": lambda _: ["-", "", "8.0\n", "10m\n", "gpt\n", "gpt "],
