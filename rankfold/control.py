@@ -198,7 +198,7 @@ class Client:
         try:
             sock.settimeout(timeout)
             sock.connect(self.path)
-            peers.credentials(sock)
+            self.pid = peers.credentials(sock)  # of who listens; 0: not known here
         except (OSError, ValueError, peers.Denied) as error:
             sock.close()
             raise ControlError("unreachable", f"{self.path}: {error}") from error
@@ -213,6 +213,11 @@ class Client:
 
     def close(self) -> None:
         self.channel.close()
+
+    def interrupt(self) -> None:
+        """From another thread: what waits for a reply fails, as if the server had ended."""
+        with contextlib.suppress(OSError):
+            self.channel.sock.shutdown(socket.SHUT_RDWR)
 
     def ask(
         self,

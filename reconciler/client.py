@@ -6,42 +6,48 @@ middle (killed) starts another, which finds everything where it was.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rankfold import control
+from rankfold.reconciler import alive
+from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.node import last_lines
 from rankfold.reconciler.values import Json
 
 START_TIMEOUT_S = 30.0
 AGAIN_S = 0.05
-LOOK_TIMEOUT_S = 2.0
 ASK_TIMEOUT_S = 180.0  # the reconciler may be in the middle of a long action
-
-
-def reconciler_runs(layout: Layout) -> bool:
-    """Whether one listens. No request is sent: it may be busy."""
-    try:
-        control.Client(layout.socket, timeout=LOOK_TIMEOUT_S).close()
-    except control.ControlError:
-        return False
-    return True
 
 
 class NoReconciler(Exception):
     """The background reconciler could not be started."""
 
 
-class Reconciler:
-    """A connection that starts the reconciler when it is not there."""
+class Unresponsive(control.ControlError):
+    """A reconciler runs and does not answer."""
 
-    def __init__(self, state: Path):
-        self.state = state
+    def __init__(self, why: str):
+        super().__init__("unresponsive", why)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Reconciler:
+    """A connection that starts the reconciler when it is not there. `tell` hears for whom a request
+    waits."""
+
+    def __init__(self, state: Path, tell: Callable[[str], None] = _tell):
+        self.state, self.tell = state, tell
         self.layout = Layout(state)
         self.client: control.Client | None = None
 
@@ -57,7 +63,8 @@ class Reconciler:
             self.client = None
 
     def ask(self, op: str, start: bool = True, **arguments: Any) -> Json:
-        """Raises ControlError for a refusal, NoReconciler when there is none.
+        """Raises ControlError for a refusal, Unresponsive when it hangs, NoReconciler when there is
+        none.
 
         One that is killed while it is asked is started again and asked again, so every operation
         is idempotent.
@@ -67,8 +74,7 @@ class Reconciler:
             if self.client is None:
                 self.client = self._connect(start)
             try:
-                reply, _ = self.client.ask(op, timeout=ASK_TIMEOUT_S, **arguments)
-                return reply
+                return self._reply(self.client, op, **arguments)
             except control.ControlError as error:
                 if error.code not in ("unreachable", "timeout"):
                     raise
@@ -77,15 +83,31 @@ class Reconciler:
                     raise
                 time.sleep(AGAIN_S)  # a connection to one that is just dying breaks at once
 
+    def _reply(self, client: control.Client, op: str, **arguments: Any) -> Json:
+        """Raises Unresponsive as soon as it is clear that no reply will come."""
+        with alive.watching(client, lambda: alive.hangs(self.layout, self.tell)) as watched:
+            try:
+                reply, _ = client.ask(op, timeout=ASK_TIMEOUT_S, **arguments)
+                return reply
+            except control.ControlError as error:
+                if watched.why:
+                    self.close()
+                    raise Unresponsive(watched.why) from error
+                raise
+
     def _connect(self, start: bool) -> control.Client:
         child: subprocess.Popen[bytes] | None = None
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
-            try:
-                return control.Client(self.layout.socket, timeout=ASK_TIMEOUT_S)
-            except control.ControlError as error:
-                if not start:
-                    raise NoReconciler("no reconciler runs on this state directory") from error
+            seen = alive.look(self.layout, SILENT_AFTER_S)
+            if seen.answers:
+                with contextlib.suppress(control.ControlError):  # it has just ended
+                    return control.Client(self.layout.socket, timeout=ASK_TIMEOUT_S)
+            elif seen.runs:
+                self._wait_for(seen)
+                continue
+            if not start:
+                raise NoReconciler("no reconciler runs on this state directory")
             if child is None or child.poll() is not None:
                 if child is not None and time.monotonic() > deadline - START_TIMEOUT_S + 5:
                     raise NoReconciler(
@@ -95,6 +117,13 @@ class Reconciler:
             if time.monotonic() > deadline:
                 raise NoReconciler(f"the reconciler does not answer; its log: {self.layout.log}")
             time.sleep(AGAIN_S)
+
+    def _wait_for(self, seen: alive.Seen) -> None:
+        """One runs and does not answer: nothing has been asked of it. Raises Unresponsive."""
+        if not seen.patient:
+            raise Unresponsive(f"{seen.trouble}. Nothing was changed")
+        if why := alive.hangs(self.layout, self.tell):
+            raise Unresponsive(f"{why}. Nothing was changed")
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -83,6 +83,8 @@ class Daemon:
         self.lock = try_lock(self.layout.lock)
         if self.lock is None:
             raise AlreadyRunning(f"another reconciler runs on {state}")
+        os.ftruncate(self.lock, 0)
+        os.pwrite(self.lock, str(os.getpid()).encode(), 0)  # names us while we do not listen
         self.store = Store(state)
         self.lookout = Lookout()
         self.progress = Progress()
@@ -107,6 +109,7 @@ class Daemon:
             operations.Run: self._run, operations.Override: self._override,
             operations.Checkpoint: self._checkpoint, operations.GoBack: self._go_back,
             operations.State: self._state, operations.Stop: self._stop,
+            operations.Unwatch: self._unwatch,
         }  # fmt: skip
         self.server = service.Server(
             self.layout.socket, {kind: self._told(each) for kind, each in handlers.items()},
@@ -139,7 +142,7 @@ class Daemon:
         try:
             self.server.run()
         finally:
-            self.sources.close()
+            self.sources.close(on_purpose=self.stopping)
             self.lookout.close()
             self.store.close()
 
@@ -439,6 +442,10 @@ class Daemon:
         self.idle_since = time.monotonic()
         self.sources.attach(request)
 
+    def _unwatch(self, request: service.Request[operations.Unwatch]) -> Json:
+        self.sources.unwatch(request.channel)
+        return {}
+
     def _run(self, request: service.Request[operations.Run]) -> Json:
         job, pool, token = request.message.job, request.message.pool, request.message.token
         existing = self.store.object("Job", job.name)
@@ -572,6 +579,7 @@ class Daemon:
         live = [n for n in self.store.desired().jobs if not self._ended(n)]
         left = {} if live else self._shutdown_proxies()
         self.stopping = True
+        self.sources.forget_unwatched()
         self.server.after(0, self.server.stop)
         return {"jobs": live, "left": left}
 

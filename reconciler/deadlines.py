@@ -15,6 +15,11 @@ LOOK_WITHIN_S = 0.2
 # have kept one off the CPU for a second; nothing is lost if it answers after all.
 SILENT_AFTER_S = 2.0
 
+# A command fails when the reconciler has not answered for this long (with HUNG_LOOK_S, within five
+# seconds); one that computes, or waits for a disk, gets so much more.
+RECONCILER_ANSWERS_S = 3.0
+BUSY_ANSWERS_S = 30.0
+
 # `place`, `barrier` and `shutdown` are noted and answered at once; who has not answered by then has
 # stopped between our look and our request. The action is requested again.
 TELL_S = 10.0

@@ -6,6 +6,7 @@ long names are cut and told apart by a digest.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -117,6 +118,14 @@ def try_lock(path: Path) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+def lock_holder(path: Path) -> int:
+    """The pid that the holder of a lock has written there; 0: it has not, or nobody holds it."""
+    with contextlib.suppress(OSError, ValueError):
+        if is_locked(path):
+            return int(path.read_text())
+    return 0
 
 
 def is_locked(path: Path) -> bool:

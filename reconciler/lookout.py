@@ -24,13 +24,15 @@ from rankfold.reconciler.values import Json
 class Answer:
     """What a process says of itself (`hello`) and of its state now: None while it owes the answer.
 
-    asked: wall clock of the request; waited_s: seconds since then.
+    asked: wall clock of the request; waited_s: seconds since then; pid: of who listens, 0 where
+    that is not known.
     """
 
     hello: Json
     status: Json | None
     asked: float = 0.0
     waited_s: float = 0.0
+    pid: int = 0
 
 
 class Line:
@@ -42,6 +44,7 @@ class Line:
         self.status: Json | None = None
         self.asked_at: float | None = None  # CLOCK_MONOTONIC; None: no question is open
         self.asked = 0.0  # wall clock
+        self.pid = 0  # of who listens
         self.void = False  # the answer that is still to come does not count
         self._channel: control.Channel | None = None
         self._open: dict[int, str] = {}  # id → operation
@@ -71,7 +74,7 @@ class Line:
         )
         try:
             sock.connect(str(self.path))
-            peers.credentials(sock)
+            self.pid = peers.credentials(sock)
         except BaseException:
             sock.close()
             raise
@@ -186,9 +189,9 @@ class Lookout:
 
 def _taken(line: Line) -> Answer | None:
     if line.status is not None:
-        answer = Answer(line.hello, line.status)
+        answer = Answer(line.hello, line.status, pid=line.pid)
         line.status = None
         return answer
     if line.asked_at is not None:
-        return Answer(line.hello, None, line.asked, time.monotonic() - line.asked_at)
+        return Answer(line.hello, None, line.asked, time.monotonic() - line.asked_at, line.pid)
     return None

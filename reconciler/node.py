@@ -14,13 +14,10 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,9 +25,8 @@ import msgspec
 from msgspec import Struct
 
 from rankfold import control, criu, owners
-from rankfold.reconciler import cgroups, environment, settled, switches
+from rankfold.reconciler import alive, cgroups, environment, settled, switches
 from rankfold.reconciler.deadlines import (
-    HUNG_LOOK_S,
     HUNG_S,
     KILLED_S,
     LAUNCH_EACH_S,
@@ -138,18 +134,18 @@ class Node:
 
     def tell(self, job: str, rank: int, op: str, timeout: float, **arguments: Any) -> Json:
         """Send a launcher a request. Raises ControlError, also when it hangs meanwhile."""
-        door, hung = self.door(job, rank), False
+        door, watched = self.door(job, rank), alive.Watched()
         try:
-            with control.Client(door, timeout) as client, _watching(door, client) as watched:
-                try:
-                    reply, fds = client.ask(op, **arguments)
-                finally:
-                    hung = watched.hung
+            with (
+                control.Client(door, timeout) as client,
+                alive.watching(client, lambda: _hangs(door)) as watched,
+            ):
+                reply, fds = client.ask(op, **arguments)
                 control.close_all(fds)
                 return reply
         except control.ControlError as error:
             code, text = error.code, error.message
-            if hung:
+            if watched.why:
                 code, text = "timeout", f"its launcher does not answer ({op})"
             raise control.ControlError(code, f"rank {rank}: {text}") from error
 
@@ -394,33 +390,13 @@ def _no_saves() -> str:
 # ---- helpers -----------------------------------------------------------------------------------
 
 
-@dataclass
-class _Watched:
-    hung: bool = False
-
-
-@contextlib.contextmanager
-def _watching(door: Path, client: control.Client) -> Iterator[_Watched]:
-    """Hang up on a launcher that answers nobody any more."""
-    found, over = _Watched(), threading.Event()
-
-    def look() -> None:
-        while not over.wait(HUNG_LOOK_S):
-            try:
-                control.call(door, "status", timeout=HUNG_S)
-            except control.ControlError as error:
-                if error.code == "timeout" and not over.is_set():
-                    found.hung = True
-                    with contextlib.suppress(OSError):
-                        client.channel.sock.shutdown(socket.SHUT_RDWR)
-                    return
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
+def _hangs(door: Path) -> str:
+    """Whether a launcher answers nobody any more."""
     try:
-        yield found
-    finally:
-        over.set()
+        control.call(door, "status", timeout=HUNG_S)
+    except control.ControlError as error:
+        return str(error) if error.code == "timeout" else ""
+    return ""
 
 
 def _kill_worker(folder: Path) -> None:

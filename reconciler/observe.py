@@ -126,7 +126,7 @@ def see_device(
     layout: Layout, name: str, answer: Answer | None, noted: float | None = None
 ) -> SeenDevice | None:
     """What a device's proxy answered; None: it has none."""
-    silent_since = None
+    silent_since, pid = None, answer.pid if answer else 0
     if answer is not None and answer.status is not None:
         with contextlib.suppress(control.ControlError):
             hello = control.expect(ProxyHello, answer.hello)
@@ -135,7 +135,7 @@ def see_device(
     elif answer is not None:
         silent_since = _silent_since(answer, noted)
     if is_locked(layout.proxy_file(name, ".lock")):
-        return SeenDevice(name, ready=False, silent_since=silent_since)
+        return SeenDevice(name, ready=False, pid=pid, silent_since=silent_since)
     return None
 
 
@@ -214,7 +214,8 @@ def see_rank(
         return ended
     if node.lives(job, rank):
         state = "starting" if silent_since is None else "silent"
-        return SeenRank(job, rank, state, silent_since=silent_since)
+        launcher = answer.pid if answer else 0
+        return SeenRank(job, rank, state, silent_since=silent_since, launcher=launcher)
     return node.ended(job, rank)
 
 

@@ -103,6 +103,7 @@ class SeenRank:
     error: str = ""
     silent_since: float | None = None
     incarnation: int = 1
+    launcher: int = 0  # pid of its launcher where that is silent; 0: not known
     stopped: tuple[str, ...] = ()  # processes of it that a signal has stopped: "name (pid N)"
 
 

@@ -13,7 +13,7 @@ from rankfold.messages import Hello, Name, Operation
 from rankfold.reconciler.desired import Job, Pool
 from rankfold.reconciler.values import Count, Json, Ranks, Seconds
 
-__all__ = ["Attach", "Checkpoint", "GoBack", "Hello", "Override", "Run", "State", "Stop"]
+__all__ = ["Attach", "Checkpoint", "GoBack", "Hello", "Override", "Run", "State", "Stop", "Unwatch"]
 
 Path = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\0]*\Z")]
 
@@ -54,6 +54,10 @@ class Attach(Operation, frozen=True, tag="attach"):
     source: Source
     watch: bool = False
     again: bool = False
+
+
+class Unwatch(Operation, frozen=True, tag="unwatch"):
+    """→ {}. What this connection attached is no longer followed for it, and on purpose."""
 
 
 class Run(Operation, frozen=True, tag="run"):

@@ -121,10 +121,11 @@ class Processes:
             job, _, rank = name.rpartition("/")
             if name in ranks:
                 place, who = f"Job/{job}", f"the launcher of rank {rank}"
+                pid = ranks[name].launcher
             else:
-                place, who = f"Device/{name}", "its proxy"
+                place, who, pid = f"Device/{name}", "its proxy", self.proxies.get(name, 0)
             if name in now:
-                text = silence(who, now[name], self.proxies.get(name, 0))
+                text = silence(who, now[name], pid)
                 self.store.event(place, "DoesNotAnswer", text, "Warning")
             elif name in since:
                 self.store.event(place, "AnswersAgain", f"{who} answers again")

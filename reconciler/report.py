@@ -10,12 +10,12 @@ import dataclasses
 import shlex
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankfold.reconciler import plan, sharing
-from rankfold.reconciler.client import reconciler_runs
+from rankfold.reconciler import actions, alive, plan, sharing
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.desired import Job
 from rankfold.reconciler.layout import Layout
@@ -24,7 +24,7 @@ from rankfold.reconciler.node import last_lines
 from rankfold.reconciler.observe import known_devices, observe
 from rankfold.reconciler.observed import Observed, SeenDevice
 from rankfold.reconciler.processes import still_bad
-from rankfold.reconciler.recorded import NODE, Change, Condition, Record
+from rankfold.reconciler.recorded import NODE, RESTARTING, Change, Condition, Record
 from rankfold.reconciler.recovery import used_so_far
 from rankfold.reconciler.revision import Difference
 from rankfold.reconciler.rows import Object
@@ -41,6 +41,12 @@ TOLD_FIRST = (  # in the table of jobs
 )  # fmt: skip
 
 
+_META = (
+    "source", "revision", "attempted", "watching", "unwatched", "unreachable", "proxies",
+    "told_to_end", "incarnations",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A fleet at one moment. `objects` is empty where nothing was ever applied."""
@@ -52,19 +58,24 @@ class Snapshot:
     changes: tuple[Change, ...]
     meta: Json
     layout: Layout
-    reconciler: bool = False  # whether one runs
+    reconciler: alive.Seen = alive.NONE
 
     def reconciler_status(self) -> Json:
-        followed = self.meta.get("watching")
-        return reconciler_status(self.reconciler, self.objects, self.records, followed)
+        return reconciler_status(self.reconciler, self.objects, self.records, self.meta)
 
 
 def snapshot(state: Path) -> Snapshot:
     """Look now. Raises StoreError."""
     layout = Layout(state)
-    runs = reconciler_runs(layout)
-    if not database(state).exists():
-        return Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout, runs)
+    with ThreadPoolExecutor(1) as pool:  # a process that hangs is waited for once, not in turn
+        reconciler = pool.submit(alive.look, layout)
+        if not database(state).exists():
+            return Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout, reconciler.result())
+        return dataclasses.replace(_journalled(state, layout), reconciler=reconciler.result())
+
+
+def _journalled(state: Path, layout: Layout) -> Snapshot:
+    """What the journal, proxies and launchers say."""
     store, lookout = Store(state, readonly=True), Lookout()
     try:
         objects, records = tuple(store.objects()), store.records()
@@ -78,12 +89,8 @@ def snapshot(state: Path) -> Snapshot:
         failing = still_bad(store.get("failing") or {}, observed)
         observed = dataclasses.replace(observed, failing=failing)
         planned = plan.plan(desired, records, observed, time.time())
-        keys = (
-            "source", "revision", "attempted", "watching", "unreachable", "proxies", "incarnations",
-        )  # fmt: skip
-        meta = {key: store.get(key) for key in keys}
-        changes = tuple(store.changes())
-        return Snapshot(objects, records, observed, planned, changes, meta, layout, runs)
+        meta = {key: store.get(key) for key in _META}
+        return Snapshot(objects, records, observed, planned, tuple(store.changes()), meta, layout)
     finally:
         store.close()
         lookout.close()
@@ -105,31 +112,46 @@ def status(snap: Snapshot) -> Json:
 
 
 def reconciler_status(
-    runs: bool, objects: Iterable[Object], records: Mapping[str, Record], followed: str | None
+    seen: alive.Seen, objects: Iterable[Object], records: Mapping[str, Record], meta: Json
 ) -> Json:
-    """Whether one runs, and what is not done because none does. `followed`: the source."""
+    """Whether one runs and answers, and what is not done because none does. `meta`: what the
+    journal says of the source, by its keys."""
     jobs = [each.name for each in objects if each.kind == "Job"]
     live = [name for name in jobs if records.get(name, Record(name)).step != "ended"]
+    unwatched = meta.get("unwatched") or {}
+    followed = meta.get("watching") or unwatched.get("source")
+    if seen.answers:
+        return {"running": True, "message": _unwatched(unwatched) if unwatched else ""}
     lacking = []
     if live:
         lacking.append(f"nobody looks after {some(live)}")
     if followed:
         lacking.append(f"nobody follows {followed}")
-    if runs or not lacking:
-        return {"running": runs, "message": ""}
+    if seen.runs:
+        return {"running": False, "message": "; ".join([seen.trouble, *lacking])}
+    if not lacking:
+        return {"running": False, "message": ""}
     way_out = "`rankfold watch` or `rankfold apply` starts one"
     return {"running": False, "message": f"no reconciler runs: {'; '.join(lacking)}; {way_out}"}
 
 
+def _unwatched(found: Json) -> str:
+    return (
+        f"nobody follows {found['source']} since {clock(found['since'])}: its `rankfold watch` is "
+        "gone; changes there have no effect until it is started again"
+    )
+
+
 def source_status(snap: Snapshot) -> Json:
     attempted, unreachable = snap.meta.get("attempted"), snap.meta.get("unreachable")
+    unwatched = snap.meta.get("unwatched")
     followed = snap.meta.get("watching") is not None
     return {
         "name": snap.meta.get("source") or snap.meta.get("watching"),
-        "watched": followed and snap.reconciler,
+        "watched": followed and snap.reconciler.answers,
         "attempted": attempted["revision"] if attempted else None,
         "conditions": [_source_ready(snap, attempted or {}, unreachable)]
-        if attempted or unreachable
+        if attempted or unreachable or unwatched
         else [],
     }
 
@@ -142,14 +164,22 @@ def _source_ready(snap: Snapshot, attempted: Json, unreachable: Json | None) -> 
     if unreachable:
         told = [unreachable["message"], message] if message else [unreachable["message"]]
         good, reason, message, since = "False", "Unreachable", "\n".join(told), unreachable["since"]
-    elif snap.meta.get("watching") is not None and not snap.reconciler and not faults:
-        good, reason, message = "Unknown", "NotFollowed", "no reconciler runs"
+    elif faults:
+        pass
+    elif (unwatched := snap.meta.get("unwatched")) is not None:
+        good, reason, message = "Unknown", "NotFollowed", _unwatched(unwatched)
+        since = unwatched["since"]
+    elif snap.meta.get("watching") is not None and not snap.reconciler.answers:
+        trouble = snap.reconciler.trouble or "no reconciler runs"
+        good, reason, message = "Unknown", "NotFollowed", trouble
     return {"type": "Ready", "status": good, "reason": reason, "message": message, "since": since}
 
 
-def phase(job: Job, record: Record) -> str:
+def phase(job: Job, record: Record, interrupted: bool = False) -> str:
     if record.step == "ended":
         return record.phase
+    if interrupted:
+        return "Interrupted"
     if record.step == "new":
         return "Suspended" if job.suspended else "Pending"
     if not record.placement and record.step in RESTING:
@@ -157,12 +187,28 @@ def phase(job: Job, record: Record) -> str:
     return "Running"
 
 
+def _interrupted(snap: Snapshot, record: Record) -> list[Condition]:
+    """Why a job has stopped and nobody does anything about it; empty: it runs, or a reconciler is
+    about to restart it or to record its end."""
+    if snap.reconciler.answers or record.step == "ended":
+        return []
+    planned = (each for each in snap.plan.actions if isinstance(each, actions.End))
+    ending = record.ending or next((e.ending for e in planned if e.job == record.name), None)
+    if ending is None or ending.reason == "Cancelled":
+        return []
+    lacks = "the one that runs does not answer" if snap.reconciler.runs else "none runs"
+    what = "restart it" if ending.phase == RESTARTING else "record how it ended"
+    message = f"{ending.message}; a reconciler has to {what}, and {lacks}"
+    return [Condition("Stalled", "True", "Interrupted", message)]
+
+
 def job_status(snap: Snapshot, each: Object) -> Json:
     job = each.effective()
     assert isinstance(job, Job)
     record = snap.records.get(job.name, Record(job.name))
-    now = phase(job, record)
-    conditions = snap.plan.conditions.get(job.name, ())
+    interrupted = _interrupted(snap, record)
+    now = phase(job, record, bool(interrupted))
+    conditions = (*snap.plan.conditions.get(job.name, ()), *interrupted, *_unchecked(snap, each))
     converged = job.name in snap.plan.converged
     return {
         "name": job.name,
@@ -175,7 +221,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "restarts": record.restarts,
         "gpuSeconds": round(used_so_far(record), 3),
         "checkpoints": [dataclasses.asdict(each) for each in record.checkpoints],
-        "conditions": [dataclasses.asdict(c) for c in (*conditions, *_unchecked(snap, each))],
+        "conditions": [dataclasses.asdict(c) for c in conditions],
         "epoch": record.epoch,
         "determinism": job.determinism,
         "command": list(job.command),
@@ -254,30 +300,43 @@ def devices_status(snap: Snapshot) -> list[Json]:
     for name in [*desired, *(n for n in snap.observed.devices if n not in desired)]:
         device, seen = desired.get(name), snap.observed.devices.get(name)
         ready = seen is not None and seen.ready
+        stopped = seen is None and name in (snap.meta.get("told_to_end") or ())
         entry: Json = {
             "name": name,
             "type": device.type if device else (seen.type if seen else ""),
             "memory": seen.memory if seen and ready else (device.memory if device else 0),
             "used": seen.used if seen else 0,
             "ranks": _ranks_on(snap, name),
-            "state": _device_state(seen, device is not None),
+            "state": _device_state(seen, device is not None, stopped),
             "swap": seen.swap if seen else 0,
             "shares": seen.shares if seen else None,
             "counters": dict(seen.counters) if seen else {},
             "kernels": dict(seen.kernels) if seen else {},
         }
-        if seen is not None and seen.silent_since is not None:
-            pid = (snap.meta.get("proxies") or {}).get(name, 0)
-            entry["message"] = silence("its proxy", seen.silent_since, pid)
-        elif not ready:
-            entry["message"] = last_lines(snap.layout.proxy_file(name, ".log"), 1)
-        elif seen is not None and (seen.lost or seen.trouble):
-            entry["message"] = seen.lost or seen.trouble
+        if message := _device_message(snap, name, seen, stopped):
+            entry["message"] = message
         found.append(entry)
     return found
 
 
-def _device_state(seen: SeenDevice | None, desired: bool) -> str:
+def _device_message(snap: Snapshot, name: str, seen: SeenDevice | None, stopped: bool) -> str:
+    """Why a device is not `Ready`, or what keeps jobs from leaving it."""
+    pid = (snap.meta.get("proxies") or {}).get(name, 0)
+    if stopped:
+        return ""
+    if seen is not None and seen.silent_since is not None:
+        return silence("its proxy", seen.silent_since, seen.pid or pid)
+    if seen is not None and seen.ready:
+        return seen.lost or seen.trouble
+    words = last_lines(snap.layout.proxy_file(name, ".log"), 1)
+    if seen is None and pid:
+        return f"its proxy (process {pid}) ended; last line of its log: {words}"
+    return words
+
+
+def _device_state(seen: SeenDevice | None, desired: bool, stopped: bool) -> str:
+    if stopped:
+        return "Stopped"
     if seen is None or seen.silent_since is not None:
         return "Down"
     if not desired:

@@ -62,6 +62,10 @@ class Sources:
         self.attaching: list[_Attaching] = []
         self.faults: list[spec.Fault] = []
         self.trouble = ""  # why what the source says is not what is desired; for who watches
+        # What was followed, and since when nobody follows it; nobody ended that on purpose.
+        self._unwatched: Json | None = store.get("unwatched")
+        if lost := store.get("watching"):
+            self._is_unwatched(lost)
         self._unconsidered: Revision | None = None  # it could not be written down yet
         self._last = Reading()
         self._noted: Json | None = None  # what the journal says of it; None: not known
@@ -117,6 +121,8 @@ class Sources:
             if watch:
                 self._follow(reader, request.channel)
             else:
+                if self.source is None:
+                    self.forget_unwatched()
                 reader.close()
         revision = reading.revision
         return {
@@ -150,14 +156,26 @@ class Sources:
             self.server.remove(attaching.reader.wake)
             attaching.reader.close()
         if channel in self.watchers:
-            self.watchers.remove(channel)
-            if not self.watchers:
-                self._unfollow()
+            if self.source and self.watchers == [channel]:
+                self._is_unwatched(self.source.identity)
+            self._stop_watching(channel)
 
-    def close(self) -> None:
+    def unwatch(self, channel: control.Channel) -> None:
+        """A client ends its watching on purpose."""
+        if channel in self.watchers:
+            self._stop_watching(channel)
+
+    def _stop_watching(self, channel: control.Channel) -> None:
+        self.watchers.remove(channel)
+        if not self.watchers:
+            self._unfollow()
+
+    def close(self, on_purpose: bool) -> None:
         """The reconciler ends."""
         for attaching in self.attaching:
             attaching.reader.close()
+        if self.source and not on_purpose:
+            self._is_unwatched(self.source.identity)
         self._unfollow(CLOSING_S)
 
     # ---- following
@@ -168,6 +186,7 @@ class Sources:
             self.server.remove(self.source.wake)
             self.source.close()
         self.source, self.watchers = reader, watchers
+        self._unwatched = None
         self._forget()
         self.server.add(reader.wake, self.poll)
 
@@ -178,6 +197,14 @@ class Sources:
         self.source.close(wait_s)
         self.source, self.watchers = None, []
         self._forget()
+
+    def _is_unwatched(self, identity: str) -> None:
+        self._unwatched = {"source": identity, "since": time.time()}
+
+    def forget_unwatched(self) -> None:
+        """Whoever applies files by hand, or ends the reconciler, knows that nobody follows them."""
+        self._unwatched = None
+        self._note()
 
     def _forget(self) -> None:
         self._unconsidered, self._last, self.trouble = None, Reading(), ""
@@ -214,7 +241,9 @@ class Sources:
         """For readers of the journal: what is followed, and since when it cannot be read."""
         last = self._last
         unreachable = {"message": last.error, "since": last.since} if last.error else None
-        now: Json = {"watching": self.identity, "unreachable": unreachable}
+        now: Json = {
+            "watching": self.identity, "unreachable": unreachable, "unwatched": self._unwatched,
+        }  # fmt: skip
         if now == self._noted:
             return
         with contextlib.suppress(sqlite3.Error), self.store.transaction():  # the disk may be full
@@ -222,6 +251,9 @@ class Sources:
                 self.store.set(key, value)
             if last.error:
                 self.store.event("Source", "Unreachable", last.error, "Warning")
+            if self._unwatched and self._noted and not self._noted["unwatched"]:
+                text = f"nobody follows {self._unwatched['source']}: its `rankfold watch` is gone"
+                self.store.event("Source", "Unwatched", text, "Warning")
             self._noted = now
 
     # ---- revisions

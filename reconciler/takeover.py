@@ -41,8 +41,7 @@ class Takeover:
             text = f"it goes on here, and may have been taken over: {why}"
             self.store.event(f"Job/{job}", "StoreNotAsked", text, "Warning")
 
-    def ask(self, jobs: Sequence[str]
-    ) -> Generator[Sequence[Call], list[Any], dict[str, Ending]]:
+    def ask(self, jobs: Sequence[str]) -> Generator[Sequence[Call], list[Any], dict[str, Ending]]:
         """The ends of those of these jobs that run here and go on elsewhere.
 
         Raises ControlError where the store answers for none: that ends nothing.

@@ -6,6 +6,7 @@ be gone, a file be half saved: each is told once on stderr, and waited for.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from rankfold.reconciler.store import StoreError
 from rankfold.reconciler.values import Json
 
 POLL_S = 0.1
+END_S = 2.0  # for the reconciler, when this is interrupted
 AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 5.0
 LASTING = ("source", "denied", "version", "unknown_op", "argument", "bad_request", "nonsense")
 _PASSING = (control.ControlError, NoReconciler, StoreError, sqlite3.Error, OSError)
@@ -52,6 +54,12 @@ class Watching:
                 else:
                     again = AGAIN_MIN_S
                     time.sleep(POLL_S)
+
+    def end(self) -> None:
+        """It was interrupted: what it followed is not to be reported as unwatched."""
+        if self.client is not None and self.reconciler.client is self.client:
+            with contextlib.suppress(*_PASSING):
+                self.client.ask("unwatch", timeout=END_S)
 
     def _turn(self) -> None:
         if self.client is None or self.reconciler.client is not self.client:

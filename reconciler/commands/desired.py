@@ -211,8 +211,10 @@ def watch_command(
         assert place is not None
         source = {"dir": str(place.resolve())}
     with Reconciler(state) as reconciler, terminating():
+        watching = Watching(state, reconciler, source, output)
         try:
-            Watching(state, reconciler, source, output).run()
+            watching.run()
         except KeyboardInterrupt:
+            watching.end()
             say("no longer watching; jobs go on")
             return 0

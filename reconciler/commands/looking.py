@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from rankfold import inspect
-from rankfold.reconciler import doctor, report
-from rankfold.reconciler.client import reconciler_runs
+from rankfold.reconciler import alive, doctor, report
 from rankfold.reconciler.commands.common import (
     EXIT_ERROR,
     POLL_S,
@@ -97,8 +96,9 @@ def events(state: Path, name: str | None, output: str) -> int:
     with Store(state, readonly=True) as store:
         found = store.events(name)
         known = name is None or found or store.object("Job", name)
-        runs, followed = reconciler_runs(Layout(state)), store.get("watching")
-        now = report.reconciler_status(runs, store.objects(), store.records(), followed)
+        meta = {key: store.get(key) for key in ("watching", "unwatched")}
+        seen = alive.look(Layout(state))
+        now = report.reconciler_status(seen, store.objects(), store.records(), meta)
     if not known:
         fail(f"nothing is known of {name!r}")
     warn_of_reconciler(now)

@@ -12,7 +12,7 @@ import click
 
 from rankfold.messages import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler import report, spec
-from rankfold.reconciler.client import Reconciler
+from rankfold.reconciler.client import Reconciler, Unresponsive
 from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
 from rankfold.reconciler.console import say
 from rankfold.reconciler.desired import RESTARTS_MAX, Device, Job, Pool
@@ -148,6 +148,10 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
                 say(f"rankfold: {why}")
             told = why
             time.sleep(POLL_S / 2)
+        except Unresponsive as error:  # its exit status is the job's: it is waited for
+            if told != error.message:
+                say(f"rankfold: {error}; waiting for it")
+            told = error.message
         except KeyboardInterrupt:
             interrupted += 1
             if interrupted > 1:

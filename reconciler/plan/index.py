@@ -130,14 +130,18 @@ class Index:
         """Why no request can be sent to a job: a proxy or launcher of it hangs."""
         message = ""
         for name in reversed(self.unheard(record)):
-            if since := self.observed.devices[name].silent_since:
-                message = silence(f"the proxy of {name}", since, record.proxies.get(name, 0))
+            seen_there = self.observed.devices[name]
+            if since := seen_there.silent_since:
+                pid = seen_there.pid or record.proxies.get(name, 0)
+                message = silence(f"the proxy of {name}", since, pid)
         if record.fixed is not None and record.step != "ended" and not message:
             ranks = self.ranks(record.name)
             for rank in range(record.fixed.world_size):
                 seen = ranks.get(rank)
                 if seen and seen.silent_since and not message:
-                    message = silence(f"the launcher of rank {rank}", seen.silent_since)
+                    message = silence(
+                        f"the launcher of rank {rank}", seen.silent_since, seen.launcher
+                    )
         return Condition("Stalled", "True", "DoesNotAnswer", message) if message else None
 
 

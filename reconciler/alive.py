@@ -1,0 +1,141 @@
+"""Whether the background reconciler of a state directory answers, and if not, which process is to
+blame.
+
+Its lock says whether one runs, its socket whether it answers. Neither waits for a long operation:
+a reconciler that works answers `hello` within a turn of its loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankfold import control
+from rankfold.reconciler.deadlines import (
+    BUSY_ANSWERS_S,
+    HUNG_LOOK_S,
+    RECONCILER_ANSWERS_S,
+    SILENT_AFTER_S,
+)
+from rankfold.reconciler.layout import Layout, is_locked, lock_holder
+
+_AGAIN_S = 0.02
+_STOPPED = "Tt"  # states of a process in /proc/PID/stat
+_BUSY = "RD"  # it computes or waits for the processor, or for a disk
+
+
+@dataclass(frozen=True)
+class Seen:
+    """runs: a process holds the lock, or listens; pid: which one, 0 if that is not known.
+
+    trouble: why it does not answer, for people; empty: it does, or none runs. patient: it may only
+    be busy.
+    """
+
+    runs: bool = False
+    pid: int = 0
+    trouble: str = ""
+    patient: bool = False
+
+    @property
+    def answers(self) -> bool:
+        return self.runs and not self.trouble
+
+
+NONE = Seen()
+
+
+def look(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
+    """Ask for a sign of life, for at most `within_s`."""
+    deadline = time.monotonic() + within_s
+    while True:
+        pid = 0
+        try:
+            left = max(_AGAIN_S, deadline - time.monotonic())
+            with control.Client(layout.socket, left) as client:
+                pid = client.pid
+                client.ask("hello", timeout=max(_AGAIN_S, deadline - time.monotonic()))
+            return Seen(True, pid)
+        except control.ControlError as error:
+            if error.code == "version":
+                return Seen(True, pid, f"the reconciler (process {pid}) {error}; {_way_out(pid)}")
+            if error.code not in ("unreachable", "timeout"):  # it answers, whatever it says
+                return Seen(True, pid)
+            if error.code == "unreachable" and not is_locked(layout.lock):
+                return NONE
+        if time.monotonic() >= deadline:
+            return _silent(layout, pid, within_s)
+        time.sleep(_AGAIN_S)
+
+
+def _silent(layout: Layout, listener: int, waited_s: float) -> Seen:
+    """listener: pid of who listens; 0: nobody does, or it is not known."""
+    pid = listener or lock_holder(layout.lock)
+    state, which = process_state(pid), f" (process {pid})" if pid else ""
+    told = f"the reconciler{which} has not answered for {waited_s:g} s"
+    if state and state in _STOPPED:
+        why = f"a signal has stopped it; `kill -CONT {pid}` lets it continue"
+        return Seen(True, pid, f"{told}: {why}")
+    if not listener:
+        return Seen(True, pid, f"{told}: it is starting, or stuck; {_way_out(pid)}", True)
+    if state and state in _BUSY:
+        return Seen(True, pid, f"{told}: it is busy, or stuck; {_way_out(pid)}", True)
+    return Seen(True, pid, f"{told}: it is stuck; {_way_out(pid)}")
+
+
+def _way_out(pid: int) -> str:
+    kill = f"`kill -9 {pid}`" if pid else "`kill -9` of the process that holds its lock"
+    return f"{kill} ends it: jobs continue, and the next command starts another"
+
+
+def process_state(pid: int) -> str:
+    """The letter of /proc/PID/stat; empty: there is no such process."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    return ""
+
+
+# ---- a request that is not answered ------------------------------------------------------------
+
+
+@dataclass
+class Watched:
+    """Why the connection was given up; empty: it was not."""
+
+    why: str = ""
+
+
+@contextlib.contextmanager
+def watching(client: control.Client, hangs: Callable[[], str]) -> Iterator[Watched]:
+    """Close a connection whose other side `hangs`: that gives the reason, or nothing. It is called
+    again and again, from a thread of its own, while this lasts."""
+    found, over = Watched(), threading.Event()
+
+    def run() -> None:
+        while not over.wait(HUNG_LOOK_S):
+            why = hangs()
+            if why and not over.is_set():
+                found.why = why
+                client.interrupt()
+                return
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+
+
+def hangs(layout: Layout, tell: Callable[[str], None]) -> str:
+    """Why the reconciler is not waited for any longer; empty: it answers. One that is merely busy
+    gets more time, and `tell` hears that it is waited for."""
+    seen = look(layout, RECONCILER_ANSWERS_S)
+    if not seen.trouble or not seen.patient:
+        return seen.trouble
+    tell(f"{seen.trouble}; waiting for it")
+    return look(layout, BUSY_ANSWERS_S).trouble
