@@ -5,11 +5,12 @@ Called by the daemon before it accepts a revision, and by `rankfold plan`, which
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rankfold.reconciler.desired import Desired, Job, Origin
+from rankfold.reconciler.desired import Desired, Job
 from rankfold.reconciler.environment import change_in_words, changed_names
 from rankfold.reconciler.environment import names as names_of
 from rankfold.reconciler.fields import fields_of
@@ -95,8 +96,12 @@ def cut_files(
     line had no end when they were accepted.
     """
     faults = []
+    kept_in = Counter(
+        origin.file for (kind, _), origin in loaded.origins.items()
+        if kind != "Policy"  # policies are no objects yet
+    )  # fmt: skip
     for name, (file, had, lost) in _losses(loaded, objects).items():
-        reason, kept = "", sum(1 for o in loaded.origins.items() if _is_in(name, o))
+        reason, kept = "", kept_in[name]
         if not file.documents:
             continue
         if not file.ended and file.path not in never_ended:
@@ -125,11 +130,6 @@ def _losses(
         if had := sorted(came.get(file.path, ()), key=lambda each: each.origin.line):
             found[name] = file, had, [o for o in had if (o.kind, o.name) not in loaded.origins]
     return found
-
-
-def _is_in(file: str, origin: tuple[tuple[str, str], Origin]) -> bool:
-    (kind, _), place = origin
-    return place.file == file and kind != "Policy"  # policies are no objects yet
 
 
 def _listed(objects: Iterable[Object]) -> str:

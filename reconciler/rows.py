@@ -7,6 +7,7 @@ that were written before lack it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
@@ -84,6 +85,10 @@ class Object:
 
     def effective(self) -> Job | Pool:
         """The spec with what a person or a removed file laid over it."""
+        return self._effective
+
+    @functools.cached_property
+    def _effective(self) -> Job | Pool:
         if not isinstance(self.spec, Job):
             return self.spec
         job = dataclasses.replace(self.spec, created=self.created, orphaned=self.removed)

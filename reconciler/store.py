@@ -5,7 +5,8 @@ readers (`status` works while nothing runs). Every write is one transaction, mad
 starts and after it ended, so that a reconciler which is killed finds what it was about to do.
 Records and specs are JSON: they are read whole, never queried. What is read is decoded into its
 class and checked; a row that does not hold what it should is refused by table and name
-(StoreError), and a reconciler does not start on it.
+(StoreError), and a reconciler does not start on it. What was decoded is kept until its row is
+written (cache.py), by this process or by another: a turn of the loop costs what has changed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import dataclasses
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from rankfold.reconciler.cache import Table
 from rankfold.reconciler.desired import Desired, Job, Origin, Pool
-from rankfold.reconciler.recorded import Change, Record, to_json
+from rankfold.reconciler.recorded import Change, Record
 from rankfold.reconciler.rows import META, ActionRow, Event, Object, ObjectRow, Override, desired_of
 from rankfold.reconciler.spec import Loaded
 from rankfold.reconciler.values import Json
@@ -59,6 +61,7 @@ CREATE TABLE conditions (
 _INDICES = """
 CREATE INDEX IF NOT EXISTS changes_open ON changes (id) WHERE open;
 CREATE INDEX IF NOT EXISTS changes_of ON changes (job);
+CREATE INDEX IF NOT EXISTS events_of ON events (object, id);
 """
 
 T = TypeVar("T")
@@ -75,6 +78,11 @@ def _columns(kind: type[T]) -> tuple[str, ...]:
 def _text(value: Any) -> str:
     """JSON that will be read again: raises for what is no text (half a character)."""
     return msgspec.json.encode(value, order="sorted").decode()
+
+
+def _key(spec: Job | Pool) -> tuple[str, str]:
+    """Kind and name."""
+    return ("Job" if isinstance(spec, Job) else "Pool"), spec.name
 
 
 def database(state: Path) -> Path:
@@ -105,7 +113,7 @@ class Store:
 
     def __init__(self, state: Path, readonly: bool = False):
         self.state = state
-        self._kept: dict[Hashable, tuple[tuple[int, int], Any]] = {}  # see `_unchanged`
+        self._keep_nothing()
         path = database(state)
         try:
             if readonly:
@@ -124,6 +132,20 @@ class Store:
         except sqlite3.Error as error:
             raise StoreError(f"{path}: {error}") from error
 
+    def _keep_nothing(self) -> None:
+        """Nothing has been read yet."""
+        self._objects = Table(self._read_objects)
+        self._records = Table(self._read_records)
+        self._conditions = Table(self._read_conditions)
+        self._meta = Table(self._read_meta)
+        self._tables: tuple[Table[Any, Any], ...] = (
+            self._objects, self._records, self._conditions, self._meta,
+        )  # fmt: skip
+        self._seen = (0, 0)  # see `_look`
+        self._around = False  # in this transaction somebody used `db` itself
+        self._listed: tuple[int, list[Object]] = (-1, [])  # in order, of a version of `_objects`
+        self._desired: tuple[tuple[int, str], Desired] = ((-1, ""), Desired())
+
     def _check_version(self) -> None:
         (version,) = self.db.execute("PRAGMA user_version").fetchone()
         if version != SCHEMA_VERSION:
@@ -137,10 +159,7 @@ class Store:
         self.objects(), self.records(), self.changes(), self.events()
         for (job,) in self.db.execute("SELECT DISTINCT job FROM actions").fetchall():
             self.actions(job)
-        for (job,) in self.db.execute("SELECT job FROM conditions").fetchall():
-            self.conditions(job)
-        for (key,) in self.db.execute("SELECT key FROM meta").fetchall():
-            self.get(key)
+        self._conditions.all(), self._meta.all()
 
     def _decode(self, text: Any, kind: Any, table: str, row: Any) -> Any:
         """The JSON of a column."""
@@ -176,51 +195,114 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing; nested ones join the outermost."""
-        if self.db.in_transaction:
-            yield
-            return
-        self.db.execute("BEGIN IMMEDIATE")
+        """All or nothing. Nested ones are undone alone, and done with the outermost."""
+        nested = self.db.in_transaction
+        self.db.execute("SAVEPOINT nested" if nested else "BEGIN IMMEDIATE")
         try:
+            if not nested:
+                self._look()
             yield
-            self.db.execute("COMMIT")  # may fail too: the disk is full
+            self.db.execute("RELEASE nested" if nested else "COMMIT")  # fails on a full disk
         except BaseException:
             if self.db.in_transaction:  # some errors end it by themselves
-                self.db.execute("ROLLBACK")
+                self.db.execute("ROLLBACK TO nested" if nested else "ROLLBACK")
+                if nested:
+                    self.db.execute("RELEASE nested")
+            for table in self._tables:
+                if self._around:
+                    table.forget()
+                table.undone()
             raise
+        finally:
+            if not nested:
+                self._around = False
+                for table in self._tables:
+                    table.over()
 
-    def _unchanged(self, what: Hashable, read: Callable[[], T]) -> T:
-        """What was read before, as long as nobody has written anything: who has nothing to do does
-        not decode all that ever was. Never in a transaction, which may be undone."""
-        if self.db.in_transaction:
-            return read()
-        (others,) = self.db.execute("PRAGMA data_version").fetchone()  # what others wrote
-        now = (others, self.db.total_changes)
-        if what not in self._kept or self._kept[what][0] != now:
-            self._kept[what] = (now, read())
-        value: T = self._kept[what][1]
-        return value
+    def _look(self) -> None:
+        """Forget what was read if anybody else has written: another process, or whoever used `db`
+        itself."""
+        if self.db.in_transaction and self._seen[1] == self.db.total_changes:
+            return  # nobody else can
+        (others,) = self.db.execute("PRAGMA data_version").fetchone()
+        if self._seen != (now := (others, self.db.total_changes)):
+            self._seen = now
+            self._around = self.db.in_transaction
+            for table in self._tables:
+                table.forget()
+
+    def _write(
+        self, table: Table[Any, Any], key: Any, statement: str, values: Sequence[Any]
+    ) -> None:
+        """Write, or remove, the row of a key."""
+        self._look()
+        table.wrote(key, self.db.in_transaction)
+        try:
+            self.db.execute(statement, values)
+        finally:
+            self._seen = (self._seen[0], self.db.total_changes)
+
+    def _write_other(self, statement: str, values: Sequence[Any]) -> None:
+        """Write rows of which none is kept."""
+        self._look()
+        try:
+            self.db.execute(statement, values)
+        finally:
+            self._seen = (self._seen[0], self.db.total_changes)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another one whenever objects or records may be others than before."""
+        self._look()
+        return self._objects.version, self._records.version
 
     # ---- meta
 
     def get(self, key: str, default: Any = None) -> Any:
-        row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return self._decode(row[0], META.get(key, Any), "meta", key) if row else default
+        """Do not change what it gives."""
+        self._look()
+        found = self._meta.get(key)
+        return default if found is None else found[0]
+
+    def _read_meta(self, key: str | None) -> Iterator[tuple[str, tuple[Any]]]:
+        rows = self._select("SELECT key, value FROM meta", "key", key)
+        for name, text in rows:
+            yield name, (self._decode(text, META.get(name, Any), "meta", name),)
 
     def set(self, key: str, value: Any) -> None:
-        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, _text(value)))
+        statement = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+        self._write(self._meta, key, statement, (key, _text(value)))
+
+    def _select(self, statement: str, column: str, value: str | None) -> Iterable[Any]:
+        """All rows, or for a value those that have it in a column."""
+        if value is None:
+            return self.db.execute(statement)
+        return self.db.execute(f"{statement} WHERE {column} = ?", (value,))
 
     # ---- objects
 
     def objects(self) -> list[Object]:
-        return list(self._unchanged("objects", self._objects))
+        """In the order of creation."""
+        self._look()
+        rows, version = self._objects.all(), self._objects.version
+        if self._listed[0] != version:
+            self._listed = version, sorted(rows.values(), key=lambda o: (o.created, o.name))
+        return list(self._listed[1])
 
-    def _objects(self) -> list[Object]:
-        rows = self.db.execute(
+    def _read_objects(
+        self, key: tuple[str, str] | None
+    ) -> Iterator[tuple[tuple[str, str], Object]]:
+        statement = (
             "SELECT kind, name, spec, source, file, line, revision, generation, created, removed,"
-            " override FROM objects ORDER BY created, name"
+            " override FROM objects"
         )
-        return [self._object(self._row(row, ObjectRow, "objects")) for row in rows]
+        if key is None:
+            rows = self.db.execute(statement)
+        else:
+            rows = self.db.execute(f"{statement} WHERE kind = ? AND name = ?", key)
+        for row in rows:
+            found = self._object(self._row(row, ObjectRow, "objects"))
+            yield (found.kind, found.name), found
 
     def _object(self, row: ObjectRow) -> Object:
         name = f"{row.kind} {row.name}"
@@ -234,28 +316,35 @@ class Store:
         )  # fmt: skip
 
     def object(self, kind: str, name: str) -> Object | None:
-        return next((o for o in self.objects() if (o.kind, o.name) == (kind, name)), None)
+        self._look()
+        return self._objects.get((kind, name))
 
     def desired(self) -> Desired:
-        url = self.get("checkpoint_store", "")
-        return dataclasses.replace(desired_of(self.objects()), checkpoint_store=url)
+        """The same one as long as no object changes."""
+        url, objects = self.get("checkpoint_store", ""), self.objects()
+        now = self._objects.version, url
+        if self._desired[0] != now:
+            self._desired = now, dataclasses.replace(desired_of(objects), checkpoint_store=url)
+        return self._desired[1]
 
     def put(self, spec: Job | Pool, source: str | None, origin: Origin, revision: str) -> bool:
         """Create or update one object. True if its spec is new or another than before."""
-        kind = "Job" if isinstance(spec, Job) else "Pool"
-        text = _text(to_json(spec))
-        old = self.object(kind, spec.name)
+        key = _key(spec)
+        old = self.object(*key)
         if old and old.spec == spec:
-            self.db.execute(
-                "UPDATE objects SET source = ?, file = ?, line = ?, removed = 0"
-                " WHERE kind = ? AND name = ?",
-                (source, origin.file, origin.line, kind, spec.name),
-            )
+            if (old.source, old.origin, old.removed) != (source, origin, False):
+                self._write(
+                    self._objects, key,
+                    "UPDATE objects SET source = ?, file = ?, line = ?, removed = 0"
+                    " WHERE kind = ? AND name = ?",
+                    (source, origin.file, origin.line, *key),
+                )  # fmt: skip
             return old.removed
-        self.db.execute(
+        self._write(
+            self._objects, key,
             "INSERT OR REPLACE INTO objects (kind, name, spec, source, file, line, revision,"
             " generation, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (kind, spec.name, text, source, origin.file, origin.line, revision,
+            (*key, _text(spec), source, origin.file, origin.line, revision,
              old.generation + 1 if old else 1, old.created if old else time.time()),
         )  # fmt: skip
         return True
@@ -264,7 +353,7 @@ class Store:
         """Take a whole revision of a source; gives the jobs whose object changed."""
         changed: list[str] = []
         specs: list[Job | Pool] = [*loaded.desired.pools.values(), *loaded.desired.jobs.values()]
-        kept = {("Job" if isinstance(s, Job) else "Pool", s.name) for s in specs}
+        kept = {_key(spec) for spec in specs}
         with self.transaction():
             for old in self.objects():
                 if old.source is None or ((old.kind, old.name) in kept and old.source == source):
@@ -272,11 +361,8 @@ class Store:
                 if self._retire(old):
                     changed.append(old.name)
             for spec in specs:
-                kind = "Job" if isinstance(spec, Job) else "Pool"
-                if (
-                    self.put(spec, source, loaded.origins[kind, spec.name], revision)
-                    and kind == "Job"
-                ):
+                changes = self.put(spec, source, loaded.origins[_key(spec)], revision)
+                if changes and isinstance(spec, Job):
                     changed.append(spec.name)
             self.set("source", source)
             self.set("revision", revision)
@@ -290,9 +376,9 @@ class Store:
             self.forget(old.kind, old.name)
             return False
         if not old.removed:
-            self.db.execute(
-                "UPDATE objects SET removed = 1 WHERE kind = 'Job' AND name = ?", (old.name,)
-            )
+            statement = "UPDATE objects SET removed = 1 WHERE kind = ? AND name = ?"
+            key = old.kind, old.name
+            self._write(self._objects, key, statement, key)
         return not old.removed
 
     def forget(self, kind: str, name: str) -> None:
@@ -302,55 +388,54 @@ class Store:
             if kind == "Job" and (record := self.record(name)):
                 had = self.get("incarnations", {})
                 self.set("incarnations", had | {name: record.incarnation})
-            self.db.execute("DELETE FROM objects WHERE kind = ? AND name = ?", (kind, name))
+            key = kind, name
+            self._write(self._objects, key, "DELETE FROM objects WHERE kind = ? AND name = ?", key)
             if kind == "Job":
-                for table in ("records", "actions", "changes", "conditions"):
-                    self.db.execute(f"DELETE FROM {table} WHERE job = ?", (name,))
+                self._write(self._records, name, "DELETE FROM records WHERE job = ?", (name,))
+                self._write(self._conditions, name, "DELETE FROM conditions WHERE job = ?", (name,))
+                for table in ("actions", "changes"):
+                    self._write_other(f"DELETE FROM {table} WHERE job = ?", (name,))
 
     def override(self, name: str, fields: Mapping[str, Any]) -> None:
         old = self.object("Job", name)
         assert old is not None
         merged = _text({**old.override, **fields})
-        self.db.execute(
-            "UPDATE objects SET override = ? WHERE kind = 'Job' AND name = ?", (merged, name)
-        )
+        self._write(
+            self._objects, ("Job", name),
+            "UPDATE objects SET override = ? WHERE kind = 'Job' AND name = ?", (merged, name),
+        )  # fmt: skip
 
     # ---- records and actions
 
     def record(self, job: str) -> Record | None:
-        return self._unchanged(("record", job), lambda: self._read_record(job))
-
-    def _read_record(self, job: str) -> Record | None:
-        row = self.db.execute("SELECT record FROM records WHERE job = ?", (job,)).fetchone()
-        return self._record(job, row[0]) if row else None
+        self._look()
+        return self._records.get(job)
 
     def records(self) -> dict[str, Record]:
-        return dict(self._unchanged("records", self._records))
+        self._look()
+        return dict(self._records.all())
 
-    def _records(self) -> dict[str, Record]:
-        rows = self.db.execute("SELECT job, record FROM records")
-        return {job: self._record(job, text) for job, text in rows}
-
-    def _record(self, job: str, text: str) -> Record:
-        record: Record = self._decode(text, Record, "records", job)
-        if record.name != job:
-            raise self._bad_row("records", job, f"it is the record of {record.name!r}")
-        return record
+    def _read_records(self, name: str | None) -> Iterator[tuple[str, Record]]:
+        for job, text in self._select("SELECT job, record FROM records", "job", name):
+            record: Record = self._decode(text, Record, "records", job)
+            if record.name != job:
+                raise self._bad_row("records", job, f"it is the record of {record.name!r}")
+            yield job, record
 
     def save(self, record: Record) -> None:
-        text = _text(to_json(record))
-        self.db.execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (record.name, text))
+        statement = "INSERT OR REPLACE INTO records VALUES (?, ?)"
+        self._write(self._records, record.name, statement, (record.name, _text(record)))
 
     def begin(self, job: str, epoch: int, kind: str, detail: Json) -> None:
         """Journal that an action starts; called twice (after a kill) it stays one action."""
-        self.db.execute(
+        self._write_other(
             "INSERT OR IGNORE INTO actions VALUES (?, ?, ?, ?, ?, NULL)",
             (job, epoch, kind, _text(detail), time.time()),
         )
         self._keep_last("actions", job)
 
     def done(self, job: str, epoch: int, kind: str) -> None:
-        self.db.execute(
+        self._write_other(
             "UPDATE actions SET done_at = coalesce(done_at, ?)"
             " WHERE job = ? AND epoch = ? AND kind = ?",
             (time.time(), job, epoch, kind),
@@ -359,7 +444,7 @@ class Store:
     def _keep_last(self, table: str, job: str) -> None:
         """A job may live for months. What is older decides nothing: people look at it. (A change
         that is not over is its job's last.)"""
-        self.db.execute(
+        self._write_other(
             f"DELETE FROM {table} WHERE job = ? AND rowid <="
             f" (SELECT rowid FROM {table} WHERE job = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
             (job, job, OF_JOB_KEPT),
@@ -379,15 +464,15 @@ class Store:
         with self.transaction():
             for earlier in self.changes(change.job, only_open=True):
                 self.save_change(dataclasses.replace(earlier, superseded=True), open=False)
-            self.db.execute(
+            self._write_other(
                 "INSERT INTO changes (job, open, change) VALUES (?, 1, ?)",
-                (change.job, _text(to_json(change))),
+                (change.job, _text(change)),
             )
 
     def save_change(self, change: Change, open: bool) -> None:
-        self.db.execute(
+        self._write_other(
             "UPDATE changes SET open = ?, change = ? WHERE id = ?",
-            (int(open), _text(to_json(change)), change.id),
+            (int(open), _text(change), change.id),
         )
         if not open:
             self._keep_last("changes", change.job)
@@ -414,13 +499,14 @@ class Store:
         ).fetchone()
         if last == (reason, message):
             return
-        self.db.execute(
-            "INSERT INTO events (time, object, type, reason, message) VALUES (?, ?, ?, ?, ?)",
-            (time.time(), object, type, reason, message),
-        )
-        self.db.execute(
-            "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?", (EVENTS_KEPT,)
-        )
+        with self.transaction():
+            self._write_other(
+                "INSERT INTO events (time, object, type, reason, message) VALUES (?, ?, ?, ?, ?)",
+                (time.time(), object, type, reason, message),
+            )
+            self._write_other(
+                "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?", (EVENTS_KEPT,)
+            )
 
     def events(self, object: str | None = None, after: int = 0) -> list[Event]:
         rows = self.db.execute(
@@ -431,20 +517,22 @@ class Store:
         return [self._row(row, Event, "events") for row in rows]
 
     def conditions(self, job: str) -> tuple[list[Json], int]:
-        return self._unchanged(("conditions", job), lambda: self._conditions(job))
+        self._look()
+        return self._conditions.get(job) or ([], 0)
 
-    def _conditions(self, job: str) -> tuple[list[Json], int]:
-        row = self.db.execute(
-            "SELECT conditions, generation FROM conditions WHERE job = ?", (job,)
-        ).fetchone()
-        if row is None:
-            return [], 0
-        if not isinstance(row[1], int):
-            raise self._bad_row("conditions", job, f"generation {row[1]!r}")
-        return self._decode(row[0], list[dict[str, str]], "conditions", job), row[1]
+    def all_conditions(self) -> Mapping[str, tuple[list[Json], int]]:
+        """As `conditions`, of every job that has some. Do not change it, nor keep it."""
+        self._look()
+        return self._conditions.all()
+
+    def _read_conditions(self, name: str | None) -> Iterator[tuple[str, tuple[list[Json], int]]]:
+        rows = self._select("SELECT job, conditions, generation FROM conditions", "job", name)
+        for job, text, generation in rows:
+            if not isinstance(generation, int):
+                raise self._bad_row("conditions", job, f"generation {generation!r}")
+            yield job, (self._decode(text, list[dict[str, str]], "conditions", job), generation)
 
     def save_conditions(self, job: str, conditions: Iterable[Json], generation: int) -> None:
         text = _text(list(conditions))
-        self.db.execute(
-            "INSERT OR REPLACE INTO conditions VALUES (?, ?, ?)", (job, text, generation)
-        )
+        statement = "INSERT OR REPLACE INTO conditions VALUES (?, ?, ?)"
+        self._write(self._conditions, job, statement, (job, text, generation))
