@@ -39,7 +39,12 @@ help: ## this list
 
 # ---- set-up ---------------------------------------------------------------------------------
 
+# This file holds the path of the checkout. A copied or moved checkout contains the virtual environment
+# of the original, which would run the original's code.
 VENV_READY := $(VENV)/.installed
+ifneq ($(shell cat $(VENV_READY) 2>/dev/null),$(CURDIR))
+.PHONY: $(VENV_READY)
+endif
 PINS := tools/constraints.txt
 define FROM_INDEX
 test -x $(PYTHON) || $(BASE_PYTHON) -m venv $(VENV)
@@ -53,8 +58,9 @@ $(VENV_READY): pyproject.toml $(PINS)
 	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "$(BASE_PYTHON) is older than 3.11: make BASE_PYTHON=/path/to/a/newer/python3" >&2; \
 		exit 1; }
+	@[ "$$(cat $@ 2>/dev/null)" = "$(CURDIR)" ] || rm -rf $(VENV)
 	$(if $(BUNDLE),$(FROM_BUNDLE),$(FROM_INDEX))
-	@touch $@
+	@echo '$(CURDIR)' > $@
 
 .PHONY: setup
 setup: $(VENV_READY) ## the virtual environment with all that the tests need

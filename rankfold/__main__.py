@@ -1,6 +1,22 @@
-"""`python -m rankfold` is the command `rankfold`."""
+"""`rankfold`, also as `python -m rankfold`."""
 
-from rankfold.reconciler.cli import main
+from __future__ import annotations
+
+import signal
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line. Ctrl-C while modules are still imported ends it without a traceback."""
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from rankfold.reconciler import cli
+
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

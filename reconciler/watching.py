@@ -71,6 +71,8 @@ class Watching:
 
     def _attach(self) -> None:
         reply = self.reconciler.ask("attach", source=self.source, watch=True, again=self.attached)
+        if not self.attached:
+            say(f"rankfold: watching {self.reconciler.ask('hello')['source']}")
         self.client, self.attached = self.reconciler.client, True
         if reply["faults"] != self.faults:
             self.faults = reply["faults"]

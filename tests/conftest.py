@@ -11,13 +11,15 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+import pytest_timeout
 
 from rankfold.control import ControlError, call
 from rankfold.paths import REPOSITORY
-from support import leaks, privileges, slices
+from support import leaks, patience, privileges, slices
 from support.fleet import KIND
 from support.leaks import State
 
@@ -46,11 +48,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Whatever a test starts stays below this process, also after it was orphaned."""
     slices.configure(config)
+    patience.calibration()
     leaks.become_subreaper()
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         # Started in the background of a script it would ignore them, and so would all it starts.
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
+    """A test's own limit, too, is one for an idle machine."""
+    limit = patience.scaled(settings.timeout)
+    return pytest_timeout.pytest_timeout_set_timer(item, settings._replace(timeout=limit))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rankfold import paths
+from support.patience import scaled
 
 
 @pytest.mark.parametrize("rounds", [100_000, pytest.param(3_000_000, marks=pytest.mark.slow)])
@@ -19,4 +20,4 @@ def test_nobody_is_missed(tmp_path: Path, rounds: int) -> None:
     room = paths.REPOSITORY / "interpose/channel"
     flags = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["gcc", *flags, f"-I{room}", source, "-o", program, "-lpthread"], check=True)
-    subprocess.run([program, str(rounds)], check=True, timeout=240)
+    subprocess.run([program, str(rounds)], check=True, timeout=scaled(240))

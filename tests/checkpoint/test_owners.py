@@ -16,6 +16,7 @@ import pytest
 
 from rankfold import owners
 from support import privileges
+from support.patience import scaled
 
 from .test_uploading import UPLOAD, Job, does, state_of
 
@@ -32,8 +33,8 @@ def on_another_machine(folder: Path) -> list[str]:
 def uploads(prefix: list[str], folder: Path) -> tuple[str, str | None]:
     """Its end, and what it says."""
     command = [*prefix, sys.executable, "-m", "rankfold.checkpoint.upload", str(folder)]
-    subprocess.run(command, check=True, timeout=60)
-    deadline = time.monotonic() + 60
+    subprocess.run(command, check=True, timeout=scaled(60))
+    deadline = time.monotonic() + scaled(60)
     while (found := state_of(folder)).state == "working":
         assert time.monotonic() < deadline
         time.sleep(0.02)

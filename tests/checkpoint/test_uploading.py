@@ -30,6 +30,7 @@ from support.checkpoints import noise
 from support.faulty import Disk, Killed
 from support.leaks import State as Leaks
 from support.leaks import has_ended
+from support.patience import scaled
 from support.snapshots import PAGE, files, image_with_module, processes, saved_image, whole
 
 DEVICE = 0x2000_0000_0000
@@ -89,7 +90,7 @@ def does(work: Work, folder: Path) -> State:
 
 def start(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"rankfold.checkpoint.{module}", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=scaled(60))
 
 
 class Opened:

@@ -18,6 +18,7 @@ from rankfold.reconciler.layout import Layout
 from support.command import Specs
 from support.fleet import Fleet
 from support.leaks import State
+from support.patience import scaled
 
 from .conftest import Commands
 from .hostile import Attacker, attacks, open_files
@@ -67,7 +68,7 @@ def assault(path: Path, good: dict[str, dict[str, Any]], examples: int) -> None:
         @given(attacks(good))
         def attacked(attack: Any) -> None:
             attacker(attack)
-            for answer in (known.ask("hello")[0], call(path, "hello", timeout=60)):
+            for answer in (known.ask("hello")[0], call(path, "hello", timeout=scaled(60))):
                 assert {**answer, "id": 0} == {**before, "id": 0}
 
         try:

@@ -16,6 +16,7 @@ from support import disk
 from support.command import Rankfold, Specs
 from support.fleet import KIND
 from support.leaks import State
+from support.patience import scaled
 
 from .neighbour import NAME, Neighbour
 
@@ -49,7 +50,7 @@ def test_what_is_refused_leaves_the_fleet_as_it_was(
             assert rankfold.status()["revision"] == revision
         second = subprocess.run(
             [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)],
-            env=rankfold.environment, capture_output=True, text=True, timeout=60,
+            env=rankfold.environment, capture_output=True, text=True, timeout=scaled(60),
         )  # fmt: skip
         assert second.returncode == 1 and "another reconciler runs on" in second.stderr
         other = Specs(state.folder / "other")

@@ -11,6 +11,7 @@ import pytest
 from rankfold import paths, peers
 from support import leaks, privileges
 from support.command import Rankfold, Specs
+from support.patience import scaled
 
 from .neighbour import NAME, Neighbour
 
@@ -27,7 +28,7 @@ def test_a_job_can_be_steered_when_all_sockets_were_removed(
     before, pid = neighbour.pids(), rankfold.reconciler_pid()
     if killed:
         os.kill(pid, signal.SIGKILL)
-        assert leaks.has_ended(pid, leaks.GRACE_S)
+        assert leaks.has_ended(pid, scaled(leaks.GRACE_S))
     sockets = paths.sockets(rankfold.state.path)
     removed = rankfold.state.folder / "removed"
     if peers.told():  # at once: the servers look again and again

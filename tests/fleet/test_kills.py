@@ -12,6 +12,7 @@ from rankfold import control
 from rankfold.proxy.hal.soft.modules import compiler_socket
 from support.command import Rankfold, Specs
 from support.leaks import State, has_ended
+from support.patience import scaled
 
 from .neighbour import NAME, Neighbour
 
@@ -144,7 +145,7 @@ def test_the_compiler_in_mid_job(rankfold: Rankfold, state: State) -> None:
         pid = rankfold.until(compiling)
         os.kill(pid, signal.SIGKILL)
         killed.add(pid)
-    out, err = job.communicate(timeout=100)
+    out, err = job.communicate(timeout=scaled(100))
     assert job.returncode == 0, err
     lines = [line.split(" ", 1) for line in out.splitlines()]
     assert len(lines) == 2 * 2 * 9 * 6  # ranks, steps, types, operations

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rankfold.paths import REPOSITORY
+from support.patience import scaled
 
 from .programs import built
 
@@ -72,5 +73,7 @@ def test_a_seeded_fault_is_seen(mutant: Mutant, tmp_path: Path) -> None:
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert make.returncode == 0, make.stderr
-    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [program], capture_output=True, text=True, check=False, timeout=scaled(60)
+    )
     assert f"core_invalid: {mutant.said}\n" in done.stderr, done.stderr

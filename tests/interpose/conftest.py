@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.native import REPOSITORY
+from support.patience import scaled
 from support.preloaded import FLOORS, LIB, PRELUDE, Build, Run, environment
 
 
@@ -40,7 +41,7 @@ def run() -> Run:
         program: Path | str, *arguments: str, launcher: Path | None = None, status: int = 0
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run([str(program), *arguments], env=environment(launcher), text=True,
-                              capture_output=True, timeout=60, check=False)  # fmt: skip
+                              capture_output=True, timeout=scaled(60), check=False)  # fmt: skip
         assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

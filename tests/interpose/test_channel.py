@@ -16,6 +16,7 @@ from rankfold.interpose.launcher import handshake
 from support import channel_server as cs
 from support import words
 from support.channel_server import MIB, ChannelServer
+from support.patience import scaled
 from support.preloaded import Build, Run, environment
 
 ADD = """
@@ -198,7 +199,7 @@ def test_a_host_functions_return_wakes_a_server_behind_a_full_ring(
 
 
 def waits(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + scaled(20)
     while not happened():
         assert time.monotonic() < deadline, what
         time.sleep(0.001)

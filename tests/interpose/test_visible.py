@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.channel_server import ChannelServer
+from support.patience import scaled
 from support.preloaded import Build, environment
 
 ALL = [0, 1, 2, 3]
@@ -105,7 +106,9 @@ def test_what_is_seen(build: Build, tmp_path: Path, said: str | None, seen: list
         env.pop("CUDA_VISIBLE_DEVICES", None)
         if said is not None:
             env["CUDA_VISIBLE_DEVICES"] = said
-        done = subprocess.run([program], env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [program], env=env, capture_output=True, text=True, timeout=scaled(60)
+        )
     assert done.returncode == 0, done.stderr
     assert [int(each) for each in done.stdout.split()] == seen
 
@@ -149,7 +152,7 @@ def test_what_is_reset_is_the_device_that_is_used(
         if said is not None:
             env["CUDA_VISIBLE_DEVICES"] = said
         command = [str(program), str(used), str(other)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=scaled(60))
     assert done.returncode == 0, done.stderr
 
 
@@ -166,5 +169,7 @@ def test_the_driver_reads_it_when_it_is_initialised(build: Build, tmp_path: Path
     }""")
     with ChannelServer(tmp_path / "s", devices=4) as server:
         env = {**environment(server.path), "CUDA_VISIBLE_DEVICES": "1,0"}
-        done = subprocess.run([program], env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [program], env=env, capture_output=True, text=True, timeout=scaled(60)
+        )
     assert done.returncode == 0, done.stderr

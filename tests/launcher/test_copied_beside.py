@@ -20,6 +20,7 @@ from support import leaks, privileges
 from support.disk import fill, small_disk
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
+from support.patience import scaled
 
 from .test_saved_jobs import GPT, SUBJECTS, kill, pid_of, restore
 
@@ -37,7 +38,7 @@ def begin(fleet: Fleet, ranks: int = 2, steps: str = STEPS) -> RunningJob:
 
 def each(job: RunningJob, op: str, **arguments: str | bool | int) -> None:
     for rank in range(job.world_size):
-        call(job.launcher(rank), op, timeout=60, **arguments)
+        call(job.launcher(rank), op, timeout=scaled(60), **arguments)
 
 
 def still(job: RunningJob, folder: Path) -> None:
@@ -51,7 +52,7 @@ def still(job: RunningJob, folder: Path) -> None:
 def written_down(job: RunningJob, folder: Path) -> None:
     for rank in range(job.world_size):
         where = str(folder / f"rank-{rank}")
-        call(job.launcher(rank), "snapshot", folder=where, beside=True, timeout=60)
+        call(job.launcher(rank), "snapshot", folder=where, beside=True, timeout=scaled(60))
 
 
 def goes_on(job: RunningJob) -> None:

@@ -26,6 +26,7 @@ from rankfold.control import Client, ControlError
 from support import leaks, privileges
 from support.halting_criu import HaltingCriu
 from support.leaks import State
+from support.patience import scaled
 
 from .conftest import Launched, Rig
 
@@ -380,7 +381,7 @@ def test_who_starts_a_program_is_written_down_when_it_has_started(place: Place) 
 def test_who_never_comes_to_start_its_program_is_named_and_runs_on(place: Place) -> None:
     launched = starting(place, -1)
     with launched.client() as client:
-        error = refusal(client, "freeze", timeout=60)
+        error = refusal(client, "freeze", timeout=scaled(60))
         assert error.code == "failed" and "(starting_progra)" in error.message
         assert "has not started its program" in error.message
         assert client.ask("status")[0]["state"] == "running"
@@ -821,7 +822,7 @@ def test_without_namespaces_nothing_is_frozen(plain_rig: Rig) -> None:
     launched = plain_rig.program("wait_for_ever", str(ready))
     ready.read_text()
     with launched.client() as client:
-        error = refusal(client, "freeze", timeout=60)
+        error = refusal(client, "freeze", timeout=scaled(60))
         assert error.code == "unavailable" and "CAP_SYS_ADMIN" in error.message
         client.ask("vacate")
         assert client.ask("status")[0]["state"] == "empty"

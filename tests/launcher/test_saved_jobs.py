@@ -19,6 +19,7 @@ from rankfold.paths import REPOSITORY
 from support import leaks, privileges
 from support.fleet import Fleet, RunningJob, until
 from support.leaks import State
+from support.patience import scaled
 
 GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
 SUBJECTS = [
@@ -35,7 +36,7 @@ def save(job: RunningJob, folder: Path) -> None:
     for path in ranks:
         call(path, "freeze")
     for rank, path in enumerate(ranks):
-        call(path, "snapshot", folder=str(folder / f"rank-{rank}"), timeout=60)
+        call(path, "snapshot", folder=str(folder / f"rank-{rank}"), timeout=scaled(60))
     for path in ranks:
         call(path, "thaw")
     job.go_on()
@@ -91,7 +92,9 @@ def restore(job: RunningJob, folder: Path, name: str) -> RunningJob:
             [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(path)],
             check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        call(again.launcher(rank), "restore", folder=str(folder / f"rank-{rank}"), timeout=60)
+        call(
+            again.launcher(rank), "restore", folder=str(folder / f"rank-{rank}"), timeout=scaled(60)
+        )
     return again
 
 

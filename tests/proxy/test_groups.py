@@ -15,6 +15,7 @@ from hostile.records import COMM_DESTROY, COMM_SPLIT
 
 from rankfold.proxy.native import Native, RankStatus
 from support import words
+from support.patience import scaled
 from support.ring_client import (
     ASYNC_ERROR,
     CHUNK,
@@ -254,7 +255,7 @@ def test_a_rank_that_fails_while_its_group_is_held(clients: list[RingClient]) ->
         until(lambda: status(native).error != 0, native)
         rounds(clients[1], AHEAD)
         clients[0].begin(DEVICE_SYNC)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + scaled(20)
         while not clients[0].answered() and time.monotonic() < deadline:
             native.hurry(1)
             time.sleep(0.001)

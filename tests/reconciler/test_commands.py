@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,19 @@ def rankfold(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[
         [sys.executable, "-m", "rankfold", *map(str, arguments)],
         env={**os.environ, **env}, capture_output=True, text=True,
     )  # fmt: skip
+
+
+# ---- the program --------------------------------------------------------------------------------
+
+# Stands where the command looks for click, which is among the first modules it imports.
+INTERRUPTED = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(100)"
+
+
+def test_ctrl_c_while_the_command_starts_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text(INTERRUPTED)
+    done = rankfold("status", PYTHONPATH=str(tmp_path))
+    assert done.returncode == -signal.SIGINT
+    assert done.stdout == done.stderr == ""
 
 
 # ---- validate --------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from rankfold.reconciler.cli import cli
 from rankfold.reconciler.layout import Layout
 from support.command import Git, Rankfold, Specs
 from support.leaks import State
+from support.patience import scaled
 
 FOR_GOOD = "restart: {maxRestarts: 0}"  # it fails once and for good
 
@@ -213,7 +214,7 @@ def test_more_devices_than_the_job_may_get_are_refused_by_hand_too(rankfold: Ran
         rankfold("scale", "long", "--gpus", str(gpus))
         rankfold.until(lambda: devices(rankfold, "long") == gpus)  # noqa: B023
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=scaled(60))
 
 
 def test_a_job_that_is_over_runs_anew_when_it_is_put_back(rankfold: Rankfold, specs: Specs) -> None:
@@ -236,7 +237,7 @@ def test_interrupting_run_cancels_the_job(rankfold: Rankfold) -> None:
     process = rankfold.start("run", "--world-size", "1", "--name", "long", "--", "sleep", "1000")
     rankfold.until(lambda: rankfold.job("long").get("phase") == "Running")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=scaled(60))
     assert process.returncode == 130
     assert rankfold.job("long")["conditions"][0]["reason"] == "Cancelled"
 
@@ -315,7 +316,7 @@ def test_a_second_reconciler_on_the_same_state_is_refused(
     rankfold("apply", "-f", str(specs.folder), "--wait")
     second = subprocess.run(
         [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)],
-        env=rankfold.environment, capture_output=True, text=True, timeout=60,
+        env=rankfold.environment, capture_output=True, text=True, timeout=scaled(60),
     )  # fmt: skip
     assert second.returncode == 1 and "another reconciler runs on" in second.stderr
     assert rankfold.job("gpt")["phase"] == "Running"
@@ -375,7 +376,7 @@ def test_a_proxy_that_cannot_start_is_told_and_does_not_hang(
     rankfold.until(lambda: "its last words: no such device" in rankfold("events"))
     assert not Path(Layout(state.path).logs("x")).exists(), "nothing starts without a device"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=scaled(60))
     assert process.returncode == 130, err
 
 

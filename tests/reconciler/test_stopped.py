@@ -23,6 +23,7 @@ from rankfold.reconciler.observed import Transfer
 from rankfold.reconciler.progress import Progress
 from support.command import Rankfold, Specs
 from support.leaks import State
+from support.patience import scaled
 
 SAVED_ON_REQUEST = "checkpoint: {interval: 0s}"
 POINTS_OF_A_SAVE = ("save.journalled", "save.frozen", "save.written")
@@ -106,7 +107,7 @@ def test_a_launcher_that_stops_in_a_save_holds_nobody_but_its_own_rank(
         counting.goes_on(*((0,) if point in ("save.frozen", "save.written") else (0, 1)))
     finally:
         os.kill(launcher, signal.SIGCONT)
-    out, err = asking.communicate(timeout=100)
+    out, err = asking.communicate(timeout=scaled(100))
     assert asking.returncode == 0 and out.strip(), err
     counting.goes_on(0, 1)
     counting.finish()
@@ -136,7 +137,7 @@ def test_an_uploader_that_stops_is_killed_and_another_goes_on(
         asking = rankfold.start("checkpoint", "gpt", "--wait")
         while not number and asking.poll() is None:  # it may be faster than we are
             number = stop_one(state / "jobs/gpt/saves")
-    out, err = asking.communicate(timeout=100)
+    out, err = asking.communicate(timeout=scaled(100))
     assert asking.returncode == 0 and out.startswith("1-"), err  # a number may be left out
     assert "no progress for 1 s; its process was killed" in rankfold("events", "gpt")
     counting.finish()

@@ -12,6 +12,7 @@ from rankfold.reconciler import switches
 from rankfold.reconciler.deadlines import STUCK_S
 from support.command import Rankfold
 from support.leaks import State
+from support.patience import scaled
 
 BAD = [
     ("RANKFOLD_REST_DUMP_AFTER", "soon", "it must be a number of seconds, or never"),
@@ -32,7 +33,7 @@ def test_a_command_refuses_it(name: str, value: str, remedy: str, rankfold: Rank
 def test_so_does_a_reconciler_that_nobody_asked_for(state: State) -> None:
     command = [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)]
     done = subprocess.run(
-        command, env={"RANKFOLD_STUCK": "x"}, capture_output=True, text=True, timeout=60,
+        command, env={"RANKFOLD_STUCK": "x"}, capture_output=True, text=True, timeout=scaled(60),
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 1

@@ -25,6 +25,7 @@ from rankfold.reconciler.layout import Layout
 from support import disk, leaks
 from support.command import JOB, POOL, Git, Rankfold, Specs
 from support.leaks import State
+from support.patience import scaled
 
 
 def devices(rankfold: Rankfold) -> int:
@@ -56,7 +57,7 @@ class Watch:
     def kill_reconciler(self) -> None:
         pid = self.rankfold.until(self.rankfold.reconciler_pid)
         os.kill(pid, signal.SIGKILL)
-        assert leaks.has_ended(pid, leaks.GRACE_S)
+        assert leaks.has_ended(pid, scaled(leaks.GRACE_S))
 
     def __enter__(self) -> Watch:
         return self
@@ -251,7 +252,7 @@ def remote(state: State) -> Iterator[Remote]:
 
 
 def until(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + scaled(60)
     while not (found := what()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -315,10 +316,10 @@ def test_a_silent_remote_holds_nobody_up(rankfold: Rankfold, specs: Specs, remot
     process = rankfold.start("watch", "--git", remote.url("repo"))
     rankfold.until(lambda: remote.held)
     for _ in range(3):  # git waits for an answer while these get one
-        told = control.call(Layout(rankfold.state.path).socket, "hello", timeout=10)
+        told = control.call(Layout(rankfold.state.path).socket, "hello", timeout=scaled(10))
         assert told["source"] is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=scaled(60))
 
 
 def test_what_is_elsewhere_does_not_depend_on_what_is_here(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from rankfold.paths import REPOSITORY
 from rankfold.reconciler.layout import Layout
+from support import patience
 from support.command import Rankfold, Specs
 from support.fleet import KIND
 from support.leaks import State
@@ -25,7 +26,8 @@ from .clock import Clock
 
 GPT = REPOSITORY / "examples/gpt"
 RANKS = 2
-STEPS = 120 if KIND == "soft" else 1500  # what happens to a job happens before its end
+# Long enough that the commands of a test find the job alive, also where they start slowly.
+STEPS = round(patience.scaled(120 if KIND == "soft" else 1500))
 
 
 @pytest.fixture

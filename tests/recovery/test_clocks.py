@@ -13,6 +13,7 @@ import pytest
 from rankfold.checkpoint import store as stores
 from rankfold.reconciler.layout import Layout
 from support.command import Rankfold
+from support.patience import scaled
 
 from .clock import Clock
 from .conftest import Trained
@@ -38,7 +39,7 @@ def saved(job: Trained, clock: Clock, before: int | None, meanwhile: int | None)
     if meanwhile is not None:
         job.rankfold.until(lambda: waiting.poll() is not None or list(saves.glob("*/rank-0")))
         clock.jump(meanwhile)
-    out, err = waiting.communicate(timeout=120)
+    out, err = waiting.communicate(timeout=scaled(120))
     assert waiting.returncode == 0, err
     return out.strip()
 

@@ -20,6 +20,7 @@ from rankfold.reconciler.layout import Layout
 from support import guest
 from support.command import Rankfold, Specs
 from support.leaks import State
+from support.patience import scaled
 from support.wheels import nvrtc
 
 from .conftest import GPT
@@ -87,7 +88,9 @@ def openmm(folder: Path) -> Subject:
 
 def busy(_: Path) -> Subject:
     """Threads, a child, TCP between the ranks, SQLite (whose files are never the same bytes)."""
-    return Subject([sys.executable, str(HERE / "busy_program.py"), "150"], 2, 90, files="log-*")
+    rounds = round(scaled(150))  # so that the job has not ended before it is killed
+    command = [sys.executable, str(HERE / "busy_program.py"), str(rounds)]
+    return Subject(command, 2, 90, files="log-*")
 
 
 SLOW, INSTALLS = pytest.mark.slow, pytest.mark.installs
@@ -141,7 +144,7 @@ def undisturbed(subject: Subject, state: State) -> tuple[list[str], dict[str, by
     subprocess.run(
         [sys.executable, "-m", "rankfold", "run", "--world-size", str(subject.ranks), "--name",
          "job", "--memory", "64MiB", "--", *subject.command],
-        env=env, cwd=work, check=True, stdout=subprocess.DEVNULL, timeout=ENDS_S,
+        env=env, cwd=work, check=True, stdout=subprocess.DEVNULL, timeout=scaled(ENDS_S),
     )  # fmt: skip
     logs = Layout(place).logs("job")
     texts = [(logs / f"rank-{rank}.out").read_text() for rank in range(subject.ranks)]

@@ -21,6 +21,7 @@ from rankfold.reconciler.plan import saving
 from support import disk
 from support.command import Rankfold, Specs
 from support.leaks import State
+from support.patience import scaled
 
 from .clock import Clock
 from .test_life import POLICY, kill_everything
@@ -118,7 +119,7 @@ def test_a_save_that_never_has_room_is_given_up_and_the_next_is_made(
         rankfold("apply", "-f", str(specs.folder))
         seen, now = now, another(now)
     assert seen == saving.TRIES - 1, "given up too early"
-    _, err = asked.communicate(timeout=60)
+    _, err = asked.communicate(timeout=scaled(60))
     assert asked.returncode == 1 and "was not saved" in err and "No space left on device" in err
     said = job.not_saved()
     assert said["reason"] == "SaveFailed"

@@ -14,6 +14,7 @@ import pytest
 from rankfold.reconciler.layout import Layout
 from support import leaks
 from support.command import Rankfold
+from support.patience import scaled
 
 from .conftest import RANKS, Trained, parent, watched
 
@@ -58,7 +59,7 @@ def test_who_waits_for_a_checkpoint_of_a_job_that_stands_hears_why(
     said = next(line for line in asked.stderr if "is not saved yet" in line)
     assert "stopped by a signal" in said and f"(pid {pid}) of rank 1" in said
     os.kill(pid, signal.SIGCONT)
-    asked.communicate(timeout=120)
+    asked.communicate(timeout=scaled(120))
     assert asked.returncode == 0
     assert job.results() == undisturbed
 
@@ -76,12 +77,12 @@ def test_all_who_wait_for_a_checkpoint_hear_of_one(
     waiting = [rankfold.start("checkpoint", job.name, "--wait") for _ in range(2)]
     ids = set()
     for each in waiting:
-        out, err = each.communicate(timeout=120)
+        out, err = each.communicate(timeout=scaled(120))
         assert each.returncode == 0, err
         ids.add(out.strip())
     assert ids <= {"1-1", "1-2", "1-3"}
     stopped.send_signal(signal.SIGCONT)
-    _, err = stopped.communicate(timeout=120)
+    _, err = stopped.communicate(timeout=scaled(120))
     assert stopped.returncode == 0 or "is not known any more" in err
     assert job.results() == undisturbed
 
@@ -206,7 +207,9 @@ def test_a_watchdog_sees_nothing_of_a_rest(
     rankfold("suspend", job.name, *options, "--override")
     rankfold.until(lambda: job.status["suspendedIn"] == where)
     began = time.monotonic()
-    assert all(leaks.has_ended(pid, leaks.GRACE_S) for pid in of_job), "memory that is not free"
+    assert all(leaks.has_ended(pid, scaled(leaks.GRACE_S)) for pid in of_job), (
+        "memory that is not free"
+    )
     assert all(device["used"] == 0 for device in rankfold.status()["devices"])
     time.sleep(20)
     rested = time.monotonic() - began

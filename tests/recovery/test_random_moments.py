@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.command import Rankfold
+from support.patience import scaled
 
 from .conftest import Trained
 
@@ -147,7 +148,7 @@ class Disaster:
 
     def _strike(self, kind: str) -> None:
         how = self.chance.choice(("kill one", "kill all", "stop one", "stop all"))
-        until = time.monotonic() + AWAIT_S
+        until = time.monotonic() + scaled(AWAIT_S)
         while not (pids := self._named(kind)) and time.monotonic() < until:
             time.sleep(0.005)
             if kind in PROVOKED:
@@ -172,7 +173,7 @@ class Disaster:
         return pids
 
     def ends(self) -> None:
-        until = time.monotonic() + ENDS_S
+        until = time.monotonic() + scaled(ENDS_S)
         while not self.over():
             if self.suspended or self.job.status.get("phase") == "Suspended":
                 self.rankfold.run("resume", self.job.name, "--override")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from support import leaks, privileges
 from support.leaks import State
+from support.patience import scaled
 
 ORPHAN = """
 import os, time
@@ -135,7 +136,7 @@ def test_what_a_failing_test_shows(state: State) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=scaled(60),
     )
     out = done.stdout
     assert "3 failed, 1 passed, 1 error" in out, out

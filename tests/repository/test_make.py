@@ -1,11 +1,16 @@
-"""What `make` gives the commands that it runs."""
+"""What `make` gives the commands it runs, and when it installs the virtual environment."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from pathlib import Path
 
 from rankfold.paths import REPOSITORY
+
+READ_BY_MAKE = ("Makefile", "pyproject.toml", "tools/constraints.txt", "proxy/build.mk",
+                "interpose/build.mk")  # fmt: skip
 
 
 def test_python_keeps_its_bytecode_wherever_it_is_told_not_to() -> None:
@@ -17,3 +22,30 @@ def test_python_keeps_its_bytecode_wherever_it_is_told_not_to() -> None:
     )  # fmt: skip
     assert "PYTHONUNBUFFERED=1" in done.stdout
     assert "PYTHONDONTWRITEBYTECODE" not in done.stdout
+
+
+def planned(checkout: Path) -> str:
+    """The commands that `make setup` would run."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(
+        ["make", "--dry-run", "setup"], cwd=checkout, env=environment, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_a_copied_checkout_installs_an_environment_of_its_own(tmp_path: Path) -> None:
+    original, copied = tmp_path / "original", tmp_path / "copied"
+    for name in READ_BY_MAKE:
+        (original / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(REPOSITORY / name, original / name)
+    assert "pip install" in planned(original)
+    stamp = original / ".venv/.installed"
+    stamp.parent.mkdir()
+    stamp.write_text(f"{original}\n")  # as the recipe leaves it
+    assert "pip install" not in planned(original)
+    shutil.copytree(original, copied)
+    commands = planned(copied)
+    assert "rm -rf .venv" in commands and "pip install" in commands
+    original.rename(tmp_path / "moved")
+    assert "pip install" in planned(tmp_path / "moved")

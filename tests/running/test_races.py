@@ -12,6 +12,7 @@ from rankfold.paths import REPOSITORY
 from support import guest
 from support.command import Rankfold
 from support.leaks import State
+from support.patience import scaled
 
 RANGE = re.compile(r"0x([0-9a-f]+) to 0x([0-9a-f]+)")
 
@@ -24,7 +25,7 @@ def rankfold(state: State) -> Rankfold:
 def run(rankfold: Rankfold, *arguments: str, ranks: int = 1) -> tuple[str, str]:
     """What a job that succeeds prints, to stdout and to stderr. A GPT takes its time."""
     process = rankfold.start("run", "--world-size", str(ranks), "--name", "job", *arguments)
-    out, errors = process.communicate(timeout=400.0)
+    out, errors = process.communicate(timeout=scaled(400.0))
     assert process.returncode == 0, errors
     return out, errors
 

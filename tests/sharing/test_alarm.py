@@ -17,6 +17,7 @@ import pytest
 from support import guest, leaks
 from support.command import Rankfold
 from support.leaks import State, stopped
+from support.patience import scaled
 
 CHUNK = 2 << 20
 PROGRAM = cuda.PROGRAMS / "pathologies.cu"
@@ -99,7 +100,7 @@ def test_describe_shows_an_alarm_while_the_job_runs_and_when_it_has_ended(state:
     assert re.match(r"rank \d on \S+ holds other bytes than rank \d on \S+ ", found["message"])
     devices = set(rankfold.job("job")["placement"].values())
     assert any(f"on {device} " in found["message"] for device in devices)
-    _out, errors = process.communicate(timeout=200.0)
+    _out, errors = process.communicate(timeout=scaled(200.0))
     assert process.returncode == 0, errors
     assert "Alarm" in rankfold("describe", "job")
     told = json.loads(rankfold("describe", "job", "-o", "json"))

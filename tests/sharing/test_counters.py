@@ -13,6 +13,7 @@ from support import guest
 from support.command import Rankfold
 from support.fleet import Fleet, MiB, until
 from support.leaks import State
+from support.patience import scaled
 
 COUNTED = tuple(TOLD)
 PROGRAM = cuda.PROGRAMS / "pathologies.cu"
@@ -42,7 +43,7 @@ def test_describe_tells_what_a_job_shares_while_it_runs_and_when_it_has_ended(
     }  # fmt: skip
     assert now["on"] is True and now["guard"] == "sets"
     assert now["chunksShared"] >= 2 * 2  # parameters and velocity
-    _out, errors = process.communicate(timeout=200.0)
+    _out, errors = process.communicate(timeout=scaled(200.0))
     assert process.returncode == 0, errors
     told = json.loads(rankfold("describe", "job", "-o", "json"))
     assert told["sharing"]["on"] is None and told["sharing"]["chunksShared"] == 0
@@ -71,7 +72,7 @@ def test_describe_says_that_nothing_is_shared(rankfold: Rankfold) -> None:
     assert "sharing:      off" in rankfold("describe", "job").splitlines()
     assert rankfold.job("job")["guard"] is None
     rankfold("cancel", "job")
-    process.communicate(timeout=60.0)
+    process.communicate(timeout=scaled(60.0))
     assert {**rankfold.job("job")["sharing"], "chunksPrepared": 0} == {**nothing, "on": None}
     assert "sharing:      nothing" in rankfold("describe", "job").splitlines()
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jsonschema
 from click.testing import CliRunner
@@ -21,6 +23,7 @@ from rankfold.reconciler.layout import Layout
 from support import leaks
 from support.fleet import KIND
 from support.leaks import State
+from support.patience import scaled
 
 DEADLINE_S = 60.0
 _status = jsonschema.Draft202012Validator(json.loads(paths.schema("status").read_text()))
@@ -44,14 +47,16 @@ class Rankfold:
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self.prefix, sys.executable, "-m", "rankfold", *arguments],
-            env={**self.environment, **env}, capture_output=True, text=True, timeout=DEADLINE_S,
+            env={**self.environment, **env}, capture_output=True, text=True,
+            timeout=scaled(DEADLINE_S),
         )  # fmt: skip
 
-    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, output: int | IO[str] = subprocess.PIPE, **env: str
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*self.prefix, sys.executable, "-m", "rankfold", *arguments],
-            env={**self.environment, **env}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**self.environment, **env}, text=True, stdout=output, stderr=output,
         )  # fmt: skip
 
     def status(self) -> Any:
@@ -68,7 +73,7 @@ class Rankfold:
         return next((j for j in self.status()["jobs"] if j["name"] == name), {})
 
     def until(self, what: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + scaled(DEADLINE_S)
         while not (found := what()):
             assert time.monotonic() < deadline, f"never came true: {self('status')}{self('events')}"
             time.sleep(0.05)
@@ -76,23 +81,20 @@ class Rankfold:
 
     @contextlib.contextmanager
     def watching(self, *arguments: str) -> Iterator[None]:
-        """`watch` while this lasts; interrupted, it must end in peace."""
-        process = self.start("watch", *arguments)
-        try:
-            self.until(lambda: process.poll() is not None or self._source())
-            yield
-        finally:
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=DEADLINE_S)
-        assert process.returncode == 0, f"{arguments}: {process.returncode}\n{out}{err}"
+        """`watch` while this lasts; when interrupted, it must exit with 0."""
+        with tempfile.TemporaryFile("w+") as printed:
+            process = self.start("watch", *arguments, output=printed)
 
-    def _source(self) -> str | None:
-        """What the reconciler follows now."""
-        try:
-            found: str | None = control.call(Layout(self.state.path).socket, "hello")["source"]
-        except control.ControlError:
-            return None
-        return found
+            def said() -> str:
+                return os.pread(printed.fileno(), 1 << 20, 0).decode()
+
+            try:
+                self.until(lambda: process.poll() is not None or "watching" in said())
+                yield
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.wait(scaled(DEADLINE_S))
+            assert process.returncode == 0, f"{arguments}: {process.returncode}\n{said()}"
 
     def proxy_pid(self, device: str) -> int:
         path = Layout(self.state.path).proxy_socket(device)
@@ -109,7 +111,7 @@ class Rankfold:
         """Cancel every job, take every device away, end the reconciler."""
         self("stop", "--cancel")
         running = self.state.watch.new_processes()
-        if all(leaks.has_ended(pid, leaks.GRACE_S) for pid in running):
+        if all(leaks.has_ended(pid, scaled(leaks.GRACE_S)) for pid in running):
             return
         # A device that was not up yet, or still let go of a job, did not hear of the end.
         nothing = self.state.folder / "nothing"

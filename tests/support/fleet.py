@@ -20,6 +20,7 @@ from typing import Any
 from rankfold import paths
 from rankfold.control import ControlError, Message, call
 from support.leaks import State
+from support.patience import scaled
 
 MiB = 1 << 20
 # Of the devices that tests name no kind of; `nvidia` on a machine that has a GPU.
@@ -29,6 +30,7 @@ ASK_AGAIN_S = 0.1  # each question takes time from what runs
 
 def until(condition: Any, seconds: float = 30.0, what: str = "", every: float = 0.005) -> Any:
     """The condition's first true result. Fails the test when it stays false."""
+    seconds = scaled(seconds)
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, f"still not so after {seconds} s: {what}"
@@ -105,12 +107,14 @@ class RunningJob:
 
     def reach_cut(self, seconds: float = 60.0) -> None:
         for device in self.devices:
-            reply = self.ask(device, "wait", states=["cut"], within_s=seconds, wait=seconds + 5)
+            reply = self.ask(
+                device, "wait", states=["cut"], within_s=scaled(seconds), wait=seconds + 5
+            )
             assert reply["state"] == "cut", f"{device}: {reply}\n{self.fleet.dump(device)}"
 
     def ask_joined(self, device: str, op: str, **arguments: Any) -> Message:
         """`ask`, again while the devices have not met yet."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + scaled(20)
         while True:
             try:
                 return self.ask(device, op, **arguments)
@@ -180,10 +184,10 @@ class Fleet:
             if process.poll() is None:
                 try:
                     self.ask(name, "shutdown")
-                    process.wait(10)
+                    process.wait(scaled(10))
                 except (ControlError, subprocess.TimeoutExpired):
                     process.kill()
-            process.wait(10)
+            process.wait(scaled(10))
 
     def keep_dumps(self) -> None:
         """What each proxy sees, beside its log: for the report of a test that failed."""
@@ -216,7 +220,7 @@ class Fleet:
             return False
 
     def ask(self, device: str, op: str, *, wait: float = 30.0, **arguments: Any) -> Message:
-        return call(self.socket(device), op, timeout=wait, **arguments)
+        return call(self.socket(device), op, timeout=scaled(wait), **arguments)
 
     def status(self, device: str) -> Message:
         return self.ask(device, "status")

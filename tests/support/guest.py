@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 from rankfold.paths import REPOSITORY
 from support.command import Rankfold
 from support.leaks import State
+from support.patience import scaled
 
 BUILD = REPOSITORY / "build/guests"
 
@@ -112,7 +113,7 @@ def run(
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         process.terminate()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=scaled(60))
     (rankfold.state.folder / f"{name}.txt").write_text(out + err)
     if process.returncode in (0, 1) and report.exists():
         results.read(report)

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from rankfold import criu
 from rankfold.reconciler import cgroups
+from support.patience import scaled
 
 NAME = "rankfold"
 GRACE_S = 5.0
@@ -148,7 +149,7 @@ class Watch:
 
         Not a grace for leaks: what is still there after GRACE_S is one.
         """
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + scaled(GRACE_S)
         while (left := self.new_processes()) and time.monotonic() < deadline:
             has_ended(min(left), deadline - time.monotonic())
             self.reap()
@@ -202,7 +203,7 @@ class Watch:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            has_ended(min(left), GRACE_S)
+            has_ended(min(left), scaled(GRACE_S))
             self.reap()
         for point in sorted(_mounts() - self.mounts, reverse=True):
             if point.startswith(str(self.folder)):

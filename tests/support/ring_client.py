@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from rankfold import image, records
 from rankfold.proxy.native import Native, NativeError
+from support.patience import scaled
 
 from . import words
 
@@ -143,7 +144,7 @@ class RingClient:
         self.post(opcode, body, slot)
 
     def finish(self, slot: int = 1, wait: float = 20.0) -> int:
-        deadline = time.monotonic() + wait
+        deadline = time.monotonic() + scaled(wait)
         while not self.answered(slot):
             assert time.monotonic() < deadline, f"no reply in slot {slot}"
             time.sleep(0.0005)
@@ -251,7 +252,7 @@ def attach(native: Native, client: RingClient, job: int = 1, epoch: int = 1) -> 
 
 def settle(native: Native, job: int, state: str, wait: float = 20.0) -> None:
     """Wait until the job's state is `state`."""
-    deadline = time.monotonic() + wait
+    deadline = time.monotonic() + scaled(wait)
     while (status := native.job_status(job)) is None or status["state"] != state:
         assert time.monotonic() < deadline, f"{status}\n{native.dump()}"
         native.hurry(job)
@@ -259,7 +260,7 @@ def settle(native: Native, job: int, state: str, wait: float = 20.0) -> None:
 
 
 def until(happened: Callable[[], bool], native: Native, wait: float = 20.0) -> None:
-    deadline = time.monotonic() + wait
+    deadline = time.monotonic() + scaled(wait)
     while not happened():
         assert time.monotonic() < deadline, native.dump()
         time.sleep(0.001)
@@ -268,7 +269,7 @@ def until(happened: Callable[[], bool], native: Native, wait: float = 20.0) -> N
 def leave(native: Native, job: int = 1) -> None:
     """Let go of a job, whatever it does."""
     native.job_discard(job)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + scaled(20)
     while time.monotonic() < deadline:
         try:
             native.job_close(job)

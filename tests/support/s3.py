@@ -13,6 +13,8 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+from support.patience import scaled
+
 START_S = 60.0
 
 
@@ -39,11 +41,11 @@ def server() -> Iterator[dict[str, Any]]:
 
 
 def _make_bucket(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + scaled(START_S)
     while True:
         request = urllib.request.Request(f"{url}/bucket", method="PUT")
         try:
-            with urllib.request.urlopen(request, timeout=10):
+            with urllib.request.urlopen(request, timeout=scaled(10)):
                 return
         except (urllib.error.URLError, OSError):
             assert process.poll() is None and time.monotonic() < deadline, "no S3 server came up"

@@ -23,6 +23,7 @@ from rankfold.proxy.hal.soft.modules import Loader
 from support.computing import Computing
 from support.contents import check_equal_versions, images_of
 from support.devices import Devices, devices
+from support.patience import scaled
 from support.ring_client import (
     AT_ADDRESS,
     AT_BULK,
@@ -377,14 +378,14 @@ class Driver:
 
     def post_all(self) -> None:
         """Until all is posted, and whoever waits for something has it."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + scaled(20)
         while any(rank.actions or rank.waits for rank in self.ranks):
             free = [rank for rank in self.ranks if rank.actions and not rank.waits]
             if free:
                 which, most = self.order[self.turns % len(self.order)]
                 self.turns += 1
                 self.burst(free[which % len(free)], most)
-                deadline = time.monotonic() + 20
+                deadline = time.monotonic() + scaled(20)
             if self.cutting:
                 self.cut()
             for rank in self.ranks:
