@@ -12,6 +12,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from rankfold.legible import legible
+
 SWITCH = "RANKFOLD_LOG"
 LEVELS = ("debug", "info", "warning", "error")
 _ROOT = "rankfold"
@@ -57,4 +59,4 @@ class _Line(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.area = record.name.removeprefix(f"{_ROOT}.")
-        return super().format(record)
+        return legible(super().format(record))

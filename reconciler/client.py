@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from rankfold import control
-from rankfold.reconciler import alive
+from rankfold.reconciler import alive, restarts
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.node import last_lines
 from rankfold.reconciler.values import Json
+from rankfold.reconciler.words import clock
 
 START_TIMEOUT_S = 30.0
 AGAIN_S = 0.05
+PATIENCE_S = 2.0  # for the next start of one that crashes
 ASK_TIMEOUT_S = 180.0  # the reconciler may be in the middle of a long action
 
 
@@ -113,6 +115,7 @@ class Reconciler:
                     raise NoReconciler(
                         f"the reconciler did not start: {last_lines(self.layout.log)}"
                     )
+                self._back_off()
                 child = self._spawn()
             if time.monotonic() > deadline:
                 raise NoReconciler(f"the reconciler does not answer; its log: {self.layout.log}")
@@ -124,6 +127,14 @@ class Reconciler:
             raise Unresponsive(f"{seen.trouble}. Nothing was changed")
         if why := alive.hangs(self.layout, self.tell):
             raise Unresponsive(f"{why}. Nothing was changed")
+
+    def _back_off(self) -> None:
+        """Starting one that crashes again and again has to wait, and we do only for a moment."""
+        if wait := restarts.wait_s(self.layout):
+            if wait > PATIENCE_S:
+                again = f"It is started again at {clock(time.time() + wait)} at the earliest"
+                raise NoReconciler(f"{restarts.report(self.layout)}. {again}")
+            time.sleep(wait)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)

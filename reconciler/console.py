@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from rankfold.legible import legible
 from rankfold.reconciler import report
 from rankfold.reconciler.rows import Event
 from rankfold.reconciler.store import Store, database
@@ -26,7 +27,13 @@ Block = tuple[str, tuple[str, ...], list[tuple[str, ...]]]  # title, head, rows
 
 
 def say(text: str) -> None:
-    click.echo(text, err=True)
+    """A line to stderr, whatever the strings in it come from."""
+    click.echo(legible(text), err=True)
+
+
+def tell(text: str) -> None:
+    """The same to stdout."""
+    click.echo(legible(text))
 
 
 def blocks_of(data: Json) -> list[Block]:
@@ -40,7 +47,7 @@ def tables(blocks: list[Block]) -> None:
     """With frames on a terminal, as plain columns elsewhere."""
     if not sys.stdout.isatty():
         for _, head, rows in blocks:
-            click.echo("\n".join(report.columns(head, rows)) + "\n")
+            tell("\n".join(report.columns(head, rows)) + "\n")
         return
     from rich.console import Console
 
@@ -56,7 +63,7 @@ def framed(block: Block) -> Any:
     title, head, rows = block
     table = Table(*head, title=title, title_justify="left")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(legible(cell)) for cell in row))
     return table
 
 
@@ -101,5 +108,5 @@ def print_events(state: Path, after: int, output: str) -> Iterator[int]:
     if database(state).exists():
         with Store(state, readonly=True) as store:
             for each in store.events(after=after):
-                click.echo(json.dumps(vars(each)) if output == "json" else event_line(each))
+                tell(json.dumps(vars(each)) if output == "json" else event_line(each))
                 yield each.id

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold import control, service
+from rankfold.legible import legible
 from rankfold.log import area, set_up
 from rankfold.messages import Operation
 from rankfold.reconciler import actions, by_hand, changes, operations, past, plan, steady, switches
@@ -32,7 +33,7 @@ from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
 from rankfold.reconciler.desired import Job, Origin
 from rankfold.reconciler.inflight import WORKERS, InFlight, Landed
-from rankfold.reconciler.layout import Layout, is_locked, try_lock
+from rankfold.reconciler.layout import is_locked
 from rankfold.reconciler.lookout import Lookout
 from rankfold.reconciler.observe import host_memory, known_devices, observe
 from rankfold.reconciler.observed import Asked, Observed
@@ -40,6 +41,7 @@ from rankfold.reconciler.plan.memory import hopeless
 from rankfold.reconciler.processes import Processes
 from rankfold.reconciler.progress import Progress
 from rankfold.reconciler.recorded import RESTARTING, Answer, Ending, Record
+from rankfold.reconciler.restarts import STEADY_AFTER_S, AlreadyRunning, Claim, claimed, report
 from rankfold.reconciler.sources import Sources, storage_error
 from rankfold.reconciler.store import Store, StoreError
 from rankfold.reconciler.values import Json
@@ -58,10 +60,6 @@ def _new(told: tuple[str, ...], kept: tuple[str, ...]) -> list[str]:
     return [each for each in told if each not in kept][: FINDINGS_MAX - len(kept)]
 
 
-class AlreadyRunning(Exception):
-    """Another reconciler holds the state directory."""
-
-
 @dataclasses.dataclass
 class Backoff:
     """When something that failed is tried again."""
@@ -77,15 +75,9 @@ class Backoff:
 
 
 class Daemon:
-    def __init__(self, state: Path):
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.layout = Layout(state)
-        self.lock = try_lock(self.layout.lock)
-        if self.lock is None:
-            raise AlreadyRunning(f"another reconciler runs on {state}")
-        os.ftruncate(self.lock, 0)
-        os.pwrite(self.lock, str(os.getpid()).encode(), 0)  # names us while we do not listen
-        self.store = Store(state)
+    def __init__(self, claim: Claim):
+        self.claim, self.layout = claim, claim.layout
+        self.store = Store(self.layout.state)
         self.lookout = Lookout()
         self.progress = Progress()
         self.executor = Executor(self.layout, self.store)
@@ -116,7 +108,9 @@ class Daemon:
             serves=self.layout.state,
         )  # fmt: skip
         self.server.add(self.in_flight.fd, self._collect)
-        self.sources = Sources(self.server, self.store, state, self._wish, self._changed)
+        self.sources = Sources(
+            self.server, self.store, self.layout.state, self._wish, self._changed
+        )
         self.server.on_close = self.sources.closed
 
     def _told(self, operation: service.Handler) -> service.Handler:
@@ -137,8 +131,10 @@ class Daemon:
     def serve(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.server.stop())
+        self.claim.tell(self.store)
         self.server.after(0, self._turn)
         self.server.after(past.MORE_S, self._forget)
+        self.server.after(STEADY_AFTER_S, self.claim.steady)
         try:
             self.server.run()
         finally:
@@ -150,7 +146,7 @@ class Daemon:
         wait = IDLE_S
         if self.stopping:
             return  # it would start the proxies again
-        if not self._state_is_there():
+        if not self.claim.is_there():
             log.error("%s was removed under us: ending", self.layout.state)
             self.server.stop()
             return
@@ -160,26 +156,23 @@ class Daemon:
             if self._idle():
                 self._shutdown_proxies()
                 self.server.stop()
-        except Exception:  # a fault of ours must not end the fleet's only guardian
+        except Exception as error:  # a fault of ours must not end the fleet's only guardian
             log.exception("a turn failed")
+            self.claim.trouble(error, self.store)
+        else:
+            self.claim.trouble(None, self.store)
         self.server.after(wait, self._turn)
 
     def _forget(self) -> None:
         wait = past.AGAIN_S
         try:
-            if self._state_is_there():
+            if self.claim.is_there():
                 wait = past.forget(self.store, self.layout)
         except (sqlite3.Error, StoreError, OSError) as error:
             log.warning("what is over stays for now: %s", error)
+        except Exception:  # as above
+            log.exception("forgetting what is over failed")
         self.server.after(wait, self._forget)
-
-    def _state_is_there(self) -> bool:
-        """Whoever removes a state directory may make it anew: that is another fleet's then."""
-        assert self.lock is not None
-        try:
-            return os.path.samestat(os.fstat(self.lock), os.stat(self.layout.lock))
-        except FileNotFoundError:
-            return False
 
     def _idle(self) -> bool:
         """Nothing to do: no source, no live job, no request for a while."""
@@ -288,6 +281,8 @@ class Daemon:
                     self._landed(landed)
                 except sqlite3.Error as error:  # this is called by the server, too
                     log.error("%s: %s", actions.subject(action), error)
+                except Exception:  # a fault of ours in one action must not end the loop
+                    log.exception("%s: a fault after an action", actions.subject(action))
 
     def _spoke(self, action: actions.Action) -> None:
         """Somebody gets a request, or has answered: what they reported before is old."""
@@ -345,6 +340,7 @@ class Daemon:
         return True
 
     def _note_error(self, action: actions.Action, message: str, permanent: bool) -> None:
+        message = legible(message)  # it may name files
         if isinstance(action, (actions.StartProxy, actions.StopProxy)):
             name = actions.subject(action)
             if message:
@@ -435,7 +431,7 @@ class Daemon:
     def _hello(self, _request: service.Request[operations.Hello]) -> Json:
         return {
             "kind": "reconciler", "pid": os.getpid(), "source": self.sources.identity,
-            "trouble": self.sources.trouble,
+            "trouble": report(self.layout) or self.sources.trouble,
         }  # fmt: skip
 
     def _attach(self, request: service.Request[operations.Attach]) -> None:
@@ -591,9 +587,10 @@ def main(arguments: list[str] | None = None) -> int:
     set_up()
     try:
         switches.check()
-        Daemon(state.absolute()).serve()
+        with claimed(state.absolute()) as claim:
+            Daemon(claim).serve()
     except (AlreadyRunning, StoreError, PermissionError, switches.BadSwitch) as error:
-        print(f"rankfold: {error}", file=sys.stderr)
+        print(f"rankfold: {legible(str(error))}", file=sys.stderr)
         return 1
     return 0
 

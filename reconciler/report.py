@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankfold.reconciler import actions, alive, plan, sharing
+from rankfold.reconciler import actions, alive, plan, restarts, sharing
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.desired import Job
 from rankfold.reconciler.layout import Layout
@@ -61,7 +61,8 @@ class Snapshot:
     reconciler: alive.Seen = alive.NONE
 
     def reconciler_status(self) -> Json:
-        return reconciler_status(self.reconciler, self.objects, self.records, self.meta)
+        crashing = restarts.report(self.layout)
+        return reconciler_status(self.reconciler, self.objects, self.records, self.meta, crashing)
 
 
 def snapshot(state: Path) -> Snapshot:
@@ -112,16 +113,18 @@ def status(snap: Snapshot) -> Json:
 
 
 def reconciler_status(
-    seen: alive.Seen, objects: Iterable[Object], records: Mapping[str, Record], meta: Json
-) -> Json:
+    seen: alive.Seen, objects: Iterable[Object], records: Mapping[str, Record], meta: Json,
+    crashing: str,
+) -> Json:  # fmt: skip
     """Whether one runs and answers, and what is not done because none does. `meta`: what the
-    journal says of the source, by its keys."""
+    journal says of the source, by its keys. `crashing`: see `restarts.report`."""
     jobs = [each.name for each in objects if each.kind == "Job"]
     live = [name for name in jobs if records.get(name, Record(name)).step != "ended"]
     unwatched = meta.get("unwatched") or {}
     followed = meta.get("watching") or unwatched.get("source")
     if seen.answers:
-        return {"running": True, "message": _unwatched(unwatched) if unwatched else ""}
+        told = [crashing, _unwatched(unwatched) if unwatched else ""]
+        return {"running": True, "message": "\n".join(filter(None, told))}
     lacking = []
     if live:
         lacking.append(f"nobody looks after {some(live)}")
@@ -130,9 +133,10 @@ def reconciler_status(
     if seen.runs:
         return {"running": False, "message": "; ".join([seen.trouble, *lacking])}
     if not lacking:
-        return {"running": False, "message": ""}
+        return {"running": False, "message": crashing}
     way_out = "`rankfold watch` or `rankfold apply` starts one"
-    return {"running": False, "message": f"no reconciler runs: {'; '.join(lacking)}; {way_out}"}
+    message = f"no reconciler runs: {'; '.join(lacking)}; {way_out}"
+    return {"running": False, "message": f"{message}\n{crashing}" if crashing else message}
 
 
 def _unwatched(found: Json) -> str:

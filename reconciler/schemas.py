@@ -115,7 +115,7 @@ def _quoted(got: Any, path: yamldoc.Path) -> str:
     if isinstance(got, list) and any(isinstance(each, (dict, list)) for each in got):
         return "a list"
     if path[:2] != ENV and path not in ((), ENV[:1]):
-        return yamldoc.legible(json.dumps(got, default=str))
+        return yamldoc.excerpt(json.dumps(got, default=str))
     if got is None:
         return "nothing"
     if isinstance(got, (bool, list)):

@@ -31,7 +31,7 @@ from rankfold.reconciler.revision import (
 )
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.values import Json
-from rankfold.reconciler.watch import Reader, Reading, Revision
+from rankfold.reconciler.watch import Reader, Reading, Revision, note_fault
 
 log = area(__file__)
 
@@ -104,6 +104,14 @@ class Sources:
         except sqlite3.Error as error:
             reader.close()
             request.refuse(storage_error(self.state, error))
+        except Exception as error:  # noqa: BLE001 - it must not end the loop
+            if self.source is reader:
+                self._unfollow()
+            else:
+                reader.close()
+            note_fault("attaching a source", error)
+            text = f"attaching it failed ({type(error).__name__}); see the reconciler's log"
+            request.refuse(control.ControlError("internal", text))
         else:
             request.reply(**reply)
 
@@ -212,6 +220,13 @@ class Sources:
 
     def poll(self) -> None:
         """Called by the loop, and when the reader has news. Never raises."""
+        try:
+            self._poll()
+        except Exception as error:  # noqa: BLE001 - it must not end the loop
+            self.trouble = f"following it failed ({type(error).__name__}); see the log"
+            note_fault("following a source", error)
+
+    def _poll(self) -> None:
         if self.source is None:
             return
         reading = self.source.take()
@@ -259,8 +274,33 @@ class Sources:
     # ---- revisions
 
     def _consider(self, reader: Reader, revision: Revision, followed: bool) -> None:
-        """Accept a revision whole, or refuse it whole and leave the fleet as it is."""
-        self.faults = faults = self._faults(revision.loaded, reader.in_parts and followed)
+        """Accept a revision whole, or refuse it whole and leave the fleet as it is. What accepting
+        it raises refuses it, too: tried again, it would raise again. Raises sqlite3.Error."""
+        try:
+            faults = self._faults(revision.loaded, reader.in_parts and followed)
+            if not faults:
+                self._accept(reader, revision)
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001 - see above
+            note_fault(f"accepting {revision.id[:19]}", error)
+            faults = [_failed(error)]
+        self.faults = faults
+        self._note_attempt(reader, revision)
+
+    def _accept(self, reader: Reader, revision: Revision) -> None:
+        loaded = revision.loaded
+        with self.store.transaction():
+            touched = self.store.accept(loaded, reader.identity, revision.id)
+            never_ended = [file.path for file in loaded.files.values() if not file.ended]
+            self.store.set("never_ended", never_ended)
+            after = self.store.desired().jobs
+            for name in touched:
+                self.wish(after.get(name), revision.id, _saved_at(revision, name))
+        self._checkpoint_store = loaded.desired.checkpoint_store
+
+    def _note_attempt(self, reader: Reader, revision: Revision) -> None:
+        faults = self.faults
         self.store.set("attempted", {
             "revision": revision.id, "time": time.time(), "faults": [str(f) for f in faults],
         })  # fmt: skip
@@ -269,14 +309,6 @@ class Sources:
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
             self.store.event("Source", "RevisionRefused", text + more, "Warning")
             return
-        with self.store.transaction():
-            touched = self.store.accept(revision.loaded, reader.identity, revision.id)
-            never_ended = [file.path for file in revision.loaded.files.values() if not file.ended]
-            self.store.set("never_ended", never_ended)
-            after = self.store.desired().jobs
-            for name in touched:
-                self.wish(after.get(name), revision.id, _saved_at(revision, name))
-        self._checkpoint_store = revision.loaded.desired.checkpoint_store
         text = f"{revision.id[:19]} from {reader.identity}"
         self.store.event("Source", "RevisionAccepted", text)
         point("revision.accepted")
@@ -317,6 +349,12 @@ class Sources:
 def _saved_at(revision: Revision, name: str) -> float:
     origin = revision.loaded.origins.get(("Job", name), Origin())
     return revision.loaded.saved_at.get(origin.file, revision.saved_at)
+
+
+def _failed(error: Exception) -> spec.Fault:
+    kind = type(error).__name__  # not what it says: that may be a value of `env`
+    reason = f"accepting it failed: a fault in rankfold ({kind}); see the reconciler's log"
+    return spec.Fault("-", 1, "-", reason)
 
 
 def storage_error(state: Path, error: sqlite3.Error) -> control.ControlError:

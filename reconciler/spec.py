@@ -8,14 +8,18 @@ cannot say (sizes, names across files, commands that start ranks) is here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from rankfold import legible
 from rankfold.messages import DEVICES_MAX
 from rankfold.reconciler import yamldoc
 from rankfold.reconciler.desired import Desired, Device, Job, Origin, Pool
@@ -94,6 +98,7 @@ class Loaded:
     saved_at: dict[str, float] = field(default_factory=dict)  # file → wall clock
     files: dict[str, File] = field(default_factory=dict)  # by the name that faults have
     documents: dict[tuple[str, str], yamldoc.Document] = field(default_factory=dict)
+    failures: list[Exception] = field(default_factory=list)  # faults of ours, for the log
 
     def fault(self, kind: str, name: str, where: str, reason: str) -> Fault:
         """A fault of an object's field, such as ``spec.command``."""
@@ -122,6 +127,7 @@ class Loaded:
 def load_dir(*places: Path) -> Loaded:
     """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files)."""
     texts: dict[str, str] = {}
+    paths: dict[str, str] = {}  # by the names that faults have
     workdirs: dict[str, str] = {}
     saved: dict[str, float] = {}
     faults: list[Fault] = []
@@ -129,25 +135,49 @@ def load_dir(*places: Path) -> Loaded:
         try:
             files = yaml_files(place)
         except OSError as error:
-            faults.append(Fault(str(error.filename), 1, "-", f"cannot be read: {error.strerror}"))
+            faults.append(Fault(legible.name(error.filename), 1, "-", _unreadable(error)))
             continue
         if not files:
             what = "holds no *.yaml file" if place.exists() else "is not there"
-            faults.append(Fault(str(place), 1, "-", f"{what}"))
+            faults.append(Fault(legible.name(place), 1, "-", what))
         for file in files:
+            name = legible.name(file)
+            paths[name] = legible.name(file.parent.resolve() / file.name)
+            workdirs[name] = str(file.resolve().parent)
             try:
-                texts[str(file)] = file.read_text()
-                saved[str(file)] = file.stat().st_mtime
-            except (OSError, UnicodeDecodeError) as error:
-                faults.append(Fault(str(file), 1, "-", f"cannot be read: {error}"))
-            workdirs[str(file)] = str(file.resolve().parent)
+                check_name(file)
+                texts[name] = decoded(name, file.read_bytes())
+                saved[name] = file.stat().st_mtime
+            except InvalidInput as error:
+                faults += error.faults
+            except OSError as error:
+                faults.append(Fault(name, 1, "-", _unreadable(error)))
     loaded = load_texts(texts, workdirs)
     loaded.faults = sorted({*faults, *loaded.faults})
     loaded.saved_at = saved
     for name, file_ in loaded.files.items():
-        here = Path(name)
-        loaded.files[name] = replace(file_, path=str(here.parent.resolve() / here.name))
+        loaded.files[name] = replace(file_, path=paths[name])
     return loaded
+
+
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Raises InvalidInput for a name that no journal or message can hold."""
+    if not legible.is_utf8(os.fspath(path)):
+        raise InvalidInput([Fault(legible.name(path), 1, "-", "its name is not UTF-8: rename it")])
+
+
+def _unreadable(error: OSError) -> str:
+    return f"cannot be read: {error.strerror}"
+
+
+def decoded(name: str, data: bytes) -> str:
+    """The text of a file, its line ends as ``\n``. Raises InvalidInput."""
+    try:
+        return data.decode().replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        reason = f"cannot be read: it is not UTF-8 ({error.reason}, byte 0x{data[error.start]:02x})"
+        raise InvalidInput([Fault(name, line, "-", reason)]) from error
 
 
 def yaml_files(place: Path) -> list[Path]:
@@ -176,11 +206,13 @@ def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
     reader = _Reader(workdirs)
     files: dict[str, File] = {}
     for file, text in sorted(texts.items()):
-        documents, problems = yamldoc.parse(text, secret=ENV[-1])
         breaks = len(re.findall(r"\r\n|\r|\n", text))
         ended = not text or text.endswith(("\n", "\r"))
-        files[file] = File(file, len(documents), breaks + (not ended), ended)
-        reader.read_file(file, documents, problems)
+        files[file] = File(file, 0, breaks + (not ended), ended)
+        with reader.guarded(file):
+            documents, problems = yamldoc.parse(text, secret=ENV[-1])
+            files[file] = replace(files[file], documents=len(documents))
+            reader.read_file(file, documents, problems)
     reader.check_fleet()
     return Loaded(
         Desired(reader.pools, reader.jobs, reader.checkpoint_store),
@@ -189,6 +221,7 @@ def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
         sorted(set(reader.warnings)),
         documents=reader.lines,
         files=files,
+        failures=reader.failures,
     )
 
 
@@ -203,6 +236,7 @@ class _Reader:
         self.lines: dict[tuple[str, str], yamldoc.Document] = {}
         self.faults: list[Fault] = []
         self.warnings: list[Fault] = []
+        self.failures: list[Exception] = []
         self.broken_pool = False
         self.device_count = 0
         self.checkpoint_store = ""
@@ -216,7 +250,8 @@ class _Reader:
             if document.unusable or len(self.faults) - before > FAULTS_MAX:
                 self.broken_pool = True  # it may have been one
             else:
-                self.read(file, document)
+                with self.guarded(file, document):
+                    self.read(file, document)
         if left := self.faults[before + FAULTS_MAX :]:
             more = Fault(file, left[0].line, "-", "has more faults, which are not listed")
             self.faults[before + FAULTS_MAX :] = [more]
@@ -225,11 +260,23 @@ class _Reader:
         where = ENV if path[:2] == ENV and _is_null(doc.value, path) else path
         self.faults.append(Fault(file, doc.line(path), shown(where), reason))
 
+    @contextlib.contextmanager
+    def guarded(self, file: str, doc: yamldoc.Document | None = None) -> Iterator[None]:
+        """Whatever reading a file raises is an error of that file: others are still checked."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - see above
+            kind = type(error).__name__  # not what it says: that may be a value of `env`
+            reason = f"cannot be read: a fault in rankfold ({kind})"
+            self.faults.append(Fault(file, doc.line(()) if doc else 1, "-", reason))
+            self.broken_pool = True  # it may have been one
+            self.failures.append(error)
+
     def read(self, file: str, doc: yamldoc.Document) -> None:
         before = len(self.faults)
         kind = doc.value.get("kind") if isinstance(doc.value, dict) else None
         if kind not in KINDS:
-            got = f", not {yamldoc.legible(repr(kind))}" if kind else ""
+            got = f", not {yamldoc.excerpt(repr(kind))}" if kind else ""
             reason = f"must be one of {', '.join(KINDS)}{got}"
             return self.fault(file, doc, ("kind",), reason)
         schema = load_schema(kind)
@@ -252,7 +299,7 @@ class _Reader:
         url = doc.value["spec"].get("checkpointStore", "")
         self._fits(file, doc, ("spec", "checkpointStore"), url, PATH_BYTES_MAX)
         if url and self.checkpoint_store not in ("", url):
-            other = yamldoc.legible(self.checkpoint_store)
+            other = yamldoc.excerpt(self.checkpoint_store)
             reason = f"another Policy says {other}: a fleet has one store"
             self.fault(file, doc, ("spec", "checkpointStore"), reason)
         self.checkpoint_store = url or self.checkpoint_store
@@ -295,7 +342,7 @@ class _Reader:
             path = ("spec", "devices", at, "memory")
             memory = device_memory(group.get("memory", "1GiB"))
             if memory is None:
-                got = yamldoc.legible(repr(group.get("memory")))
+                got = yamldoc.excerpt(repr(group.get("memory")))
                 reason = f"must be a size such as 512MiB or 1GiB, from 4MiB to 512GiB, not {got}"
                 self.fault(file, doc, path, reason)
                 self.broken_pool = True
@@ -311,10 +358,14 @@ class _Reader:
                         float(group.get("speed", 1.0)),
                     )
                 )
-        self.pools.setdefault(name, Pool(name, tuple(devices)))
+        pool = Pool(name, tuple(devices))
+        if reason := not_kept(pool):
+            self.fault(file, doc, ("spec",), reason)
+            self.broken_pool = True
+        self.pools.setdefault(name, pool)
 
     def _job(self, file: str, doc: yamldoc.Document) -> None:
-        spec = doc.value["spec"]
+        before, spec = len(self.faults), doc.value["spec"]
         given = {each: field.value(doc.value) for each, field in fields_of(Job).items()}
         name, world_size = given["name"], given["world_size"]
         gpus = given["gpus"] = given["gpus"] or min(world_size, DEVICES_MAX)
@@ -336,7 +387,10 @@ class _Reader:
             self.fault(file, doc, ("spec", "parallelism", "data"), reason)
         given["workdir"] = self._workdir(file, doc, given["workdir"])
         # A field that has no default in files has one in `Job`.
-        self.jobs.setdefault(name, Job(**{k: v for k, v in given.items() if v is not None}))
+        job = Job(**{k: v for k, v in given.items() if v is not None})
+        if len(self.faults) == before and (reason := not_kept(job)):
+            self.fault(file, doc, ("spec",), reason)
+        self.jobs.setdefault(name, job)
 
     def _fits(
         self, file: str, doc: yamldoc.Document, path: yamldoc.Path, text: str, most: int
@@ -375,6 +429,15 @@ class _Reader:
                 kind = " or ".join(job.device_types) or "any kind"
                 reason = f"asks for {job.gpus} devices; the pools have {most} of {kind}"
                 self.fault(origin.file, doc, ("spec", "gpus"), reason)
+
+
+def not_kept(made: Job | Pool) -> str:
+    """Why the journal could not give this object back as it is; empty if it can."""
+    try:
+        kept = msgspec.json.decode(msgspec.json.encode(made), type=type(made))
+    except (msgspec.MsgspecError, OverflowError, UnicodeError, RecursionError) as error:
+        return f"cannot be kept: {error}"
+    return "" if kept == made else "cannot be kept as it is written"
 
 
 # ---- single fields ---------------------------------------------------------------------------

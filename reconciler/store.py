@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rankfold.legible import legible
 from rankfold.reconciler.cache import Table
 from rankfold.reconciler.desired import Desired, Job, Origin, Pool
 from rankfold.reconciler.recorded import Change, Record
@@ -492,7 +493,9 @@ class Store:
     # ---- events and conditions
 
     def event(self, object: str, reason: str, message: str, type: str = "Normal") -> None:
-        """Append to the history; the same twice in a row is noted once."""
+        """Append to the history; the same twice in a row is noted once. `message` may hold what
+        others wrote."""
+        message = legible(message)
         last = self.db.execute(
             "SELECT reason, message FROM events WHERE object = ? ORDER BY id DESC LIMIT 1",
             (object,),

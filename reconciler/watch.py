@@ -13,7 +13,6 @@ import hashlib
 import os
 import select
 import shutil
-import sys
 import threading
 import time
 import traceback
@@ -23,9 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rankfold.legible import legible
+from rankfold.log import area
 from rankfold.reconciler import spec
 from rankfold.reconciler.git import Git, GitError, is_elsewhere, masked
 from rankfold.reconciler.values import Json
+
+log = area(__file__)
 
 REST_S = 0.05  # a directory is read when nothing in it has changed for so long
 RESTLESS_S = 10.0  # and is reported as unreadable when it never rests
@@ -138,11 +141,11 @@ class Reader:
                 problem = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             except Exception as error:  # noqa: BLE001 - a fault of ours: the files may be mended
                 problem = f"reading it failed ({type(error).__name__}); see the reconciler's log"
-                _note_fault(error)
+                note_fault("reading a source", error)
             else:
                 continue
             again = AGAIN_MIN_S if problem != self._error else min(AGAIN_MAX_S, again * 2)
-            self._publish(None, problem)
+            self._publish(None, legible(problem))
             self._stopped.wait(again)
 
     def _follow(self) -> None:
@@ -155,6 +158,8 @@ class Reader:
         try:
             while not self._stopped.is_set():
                 if revision := source.poll():
+                    for failure in revision.loaded.failures:
+                        note_fault("reading a file", failure)
                     self._examine(revision.loaded)
                     self._publish(revision, "")
                 source.pause()
@@ -175,11 +180,10 @@ class Reader:
             os.eventfd_write(self.wake, 1)
 
 
-def _note_fault(error: Exception) -> None:
+def note_fault(what: str, error: Exception) -> None:
     """For the log: where it happened, and not what it was about, which may be a secret."""
-    with contextlib.suppress(OSError):
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        print(f"reading a source:\n{frames}{type(error).__name__}", file=sys.stderr, flush=True)
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("%s:\n%s%s", what, frames, type(error).__name__)
 
 
 # ---- a directory -------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from typing import Any
 
 import yaml
 
+from rankfold.legible import legible
+
 _YAML_TAG = "tag:yaml.org,2002:"
 TEXT_MAX = 4 << 20  # characters of a file
 NODES_MAX = 100_000  # values of a document after alias expansion: ends a "billion laughs" file
@@ -49,17 +51,17 @@ class Document:
         return self.lines.get(path, 1)
 
 
-def legible(text: str) -> str:
-    """A text of a file as messages show it: its beginning, with control characters escaped."""
+def excerpt(text: str) -> str:
+    """A text of a file as messages show it: its beginning, on one line."""
     text = text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return legible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def dotted(path: Path) -> str:
     """``("spec", "devices", 0, "type")`` → ``spec.devices[0].type``."""
     text = ""
     for part in path:
-        name = legible(str(part))
+        name = excerpt(str(part))
         text += f"[{name}]" if isinstance(part, int) else (f".{name}" if text else name)
     return text
 
@@ -247,7 +249,7 @@ class _Walk:
         short = node.tag.removeprefix(_YAML_TAG)
         if node.tag in ("", "!") or (short != node.tag and short in known):
             return True
-        shown = f" {legible(node.tag if short == node.tag else f'!!{short}')}"
+        shown = f" {excerpt(node.tag if short == node.tag else f'!!{short}')}"
         shown = "" if self.secret in path else shown  # it may be a value that begins with !
         self._unusable(node, path, f"the tag{shown} is not known for {what}; leave it out")
         return False

@@ -12,7 +12,7 @@ import click
 
 from rankfold.reconciler.client import NoReconciler, Reconciler
 from rankfold.reconciler.commands.common import POLL_S, answering, fail
-from rankfold.reconciler.console import say
+from rankfold.reconciler.console import say, tell
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.node import Node
 from rankfold.reconciler.store import Store as Journal
@@ -138,7 +138,7 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
             if answer and answer["token"] == token:
                 if answer["error"]:
                     fail(f"{name} was not saved: {answer['error']}")
-                click.echo(answer["id"])
+                tell(answer["id"])
                 return 0
             if token not in now["saving"]:
                 fail(f"whether {name} was saved is not known any more: `rankfold describe {name}`")
@@ -161,6 +161,8 @@ def stop(state: Path, cancel_: bool) -> int:
         try:
             now = reconciler.ask("state", start=cancel_)
         except NoReconciler as error:
+            if cancel_:  # one is needed, and could not be started
+                raise
             say(str(error))
             return 0
         if cancel_:

@@ -15,7 +15,7 @@ from rankfold.reconciler.commands.common import (
     output_option,
     show,
 )
-from rankfold.reconciler.console import say
+from rankfold.reconciler.console import say, tell
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.node import Node
 from rankfold.reconciler.store import Store as Journal
@@ -59,7 +59,7 @@ def list_command(url: str, output: str) -> int:
     else:
         head = ("JOB", "ID", "SAVED", "RANKS", "BYTES", "STORED")
         lines = [tuple(str(row[key.lower()]) for key in head) for row in rows]
-        click.echo("\n".join(report.columns(head, lines)))
+        tell("\n".join(report.columns(head, lines)))
         for fault in faults:
             say(fault)
     return EXIT_ERROR if faults else 0
@@ -83,7 +83,7 @@ def check_command(url: str, output: str) -> int:
             found.append(each)
             if output == "text":
                 for line in _lines(each):
-                    click.echo(line)
+                    tell(line)
     except StoreError as error:
         fail(str(error))
     bad = [each for each in found if each.faults]
@@ -91,7 +91,7 @@ def check_command(url: str, output: str) -> int:
         show({"url": url, "fleet": opened.fleet, "found": [_told(each) for each in found]})
     else:
         sound = sum(each.id is not None and not each.faults for each in found)
-        click.echo(f"{sound} of {sum(each.id is not None for each in found)} checkpoints are sound")
+        tell(f"{sound} of {sum(each.id is not None for each in found)} checkpoints are sound")
     return EXIT_ERROR if bad else 0
 
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from rankfold.legible import json_text
 from rankfold.reconciler import switches
 from rankfold.reconciler.console import say
 from rankfold.reconciler.deadlines import STORE_ANSWERS_S
@@ -25,7 +26,7 @@ def fail(text: str, code: int = EXIT_ERROR) -> NoReturn:
 
 
 def show(data: Any) -> None:
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    click.echo(json_text(json.dumps(data, indent=2, ensure_ascii=False)))
 
 
 def output_option(*more: str) -> Callable[[Any], Any]:

@@ -18,7 +18,7 @@ from rankfold.reconciler.commands.common import (
     show,
     terminating,
 )
-from rankfold.reconciler.console import say
+from rankfold.reconciler.console import say, tell
 from rankfold.reconciler.desired import Job
 from rankfold.reconciler.git import is_elsewhere
 from rankfold.reconciler.rows import desired_of
@@ -50,7 +50,7 @@ def validate(places: tuple[Path, ...], output: str) -> int:
     warn(loaded)
     loaded.check()
     jobs, pools = len(loaded.desired.jobs), len(loaded.desired.pools)
-    click.echo(f"valid: {count(jobs, 'job')}, {count(pools, 'pool')}")
+    tell(f"valid: {count(jobs, 'job')}, {count(pools, 'pool')}")
     return 0
 
 
@@ -101,7 +101,7 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
         show(data)
     else:
         for line in report.plan_lines(data, output == "markdown"):
-            click.echo(line)
+            tell(line)
     return EXIT_CHANGES if detailed_exitcode and found else 0
 
 
@@ -138,7 +138,7 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
     if output == "json":
         show(report.status(report.snapshot(state)))
     else:
-        click.echo(f"applied {reply['revision']}" + ("" if code == 0 else ", but not as desired"))
+        tell(f"applied {reply['revision']}" + ("" if code == 0 else ", but not as desired"))
     return code
 
 

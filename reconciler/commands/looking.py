@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rankfold import inspect
-from rankfold.reconciler import alive, doctor, report
+from rankfold.reconciler import alive, doctor, report, restarts
 from rankfold.reconciler.commands.common import (
     EXIT_ERROR,
     POLL_S,
@@ -17,7 +17,7 @@ from rankfold.reconciler.commands.common import (
     show,
     terminating,
 )
-from rankfold.reconciler.console import blocks_of, event_line, say, tables
+from rankfold.reconciler.console import blocks_of, event_line, say, tables, tell
 from rankfold.reconciler.desired import Job
 from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.layout import Layout
@@ -40,7 +40,7 @@ def status(state: Path, output: str) -> int:
         return 0
     tables(blocks_of(data))
     if data["revision"]:
-        click.echo(f"revision {data['revision']} of {data['source']['name']}")
+        tell(f"revision {data['revision']} of {data['source']['name']}")
     for condition in data["source"]["conditions"]:
         if condition["reason"] == "Unreachable":
             since = clock(condition["since"])
@@ -79,7 +79,7 @@ def describe(state: Path, name: str, output: str) -> int:
         show(job)
         return 0
     for line in report.describe_lines(job):
-        click.echo(line)
+        tell(line)
     return 0
 
 
@@ -98,7 +98,8 @@ def events(state: Path, name: str | None, output: str) -> int:
         known = name is None or found or store.object("Job", name)
         meta = {key: store.get(key) for key in ("watching", "unwatched")}
         seen = alive.look(Layout(state))
-        now = report.reconciler_status(seen, store.objects(), store.records(), meta)
+        crashing = restarts.report(Layout(state))
+        now = report.reconciler_status(seen, store.objects(), store.records(), meta, crashing)
     if not known:
         fail(f"nothing is known of {name!r}")
     warn_of_reconciler(now)
@@ -106,7 +107,7 @@ def events(state: Path, name: str | None, output: str) -> int:
         show([vars(e) for e in found])
         return 0
     for each in found:
-        click.echo(event_line(each))
+        tell(event_line(each))
     return 0
 
 
@@ -125,7 +126,7 @@ def inspect_command(file: Path, consumed: int) -> int:
     found = inspect.Found()
     try:
         for line in inspect.lines(file, consumed, found):
-            click.echo(line)
+            tell(line)
     except inspect.NotOurs as error:
         fail(str(error))
     return EXIT_ERROR if found.damaged else 0
@@ -182,7 +183,5 @@ def doctor_command(state: Path, output: str) -> int:
         show([vars(f) for f in findings])
     else:
         for f in findings:
-            click.echo(
-                f"{'ok  ' if f.ok else 'MISS' if f.needed else 'note'}  {f.what}: {f.detail}"
-            )
+            tell(f"{'ok  ' if f.ok else 'MISS' if f.needed else 'note'}  {f.what}: {f.detail}")
     return EXIT_ERROR if any(f.needed and not f.ok for f in findings) else 0
