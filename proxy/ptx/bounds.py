@@ -69,9 +69,7 @@ def bounds_of(
     return replace(found, inside=inside)
 
 
-def _inside(
-    values: Values, accesses: list[Access], sizes: Mapping[str, int]
-) -> tuple[str, ...]:
+def _inside(values: Values, accesses: list[Access], sizes: Mapping[str, int]) -> tuple[str, ...]:
     """The variables that are only reached where their names say."""
     seen: dict[int, list[Seen]] = {}
     for each in values.seen:
@@ -79,7 +77,7 @@ def _inside(
     names, left = set[str](), set[str]()
     for access in accesses:
         names |= set(access.variables)
-        size, mems = _bytes_of(access.instr), _memory(access.instr)
+        size, mems = bytes_of(access.instr), _memory(access.instr)
         for each in seen.get(id(access.instr), ()):
             place = each.bases[mems.index(access.where)].about
             if not (isinstance(place, Sym) and access.variables == (place.name,)):
@@ -118,7 +116,7 @@ class _Ranges:
         reached = list[Reached]()
         unknown = {Use.READ: set[int](), Use.WRITTEN: set[int]()}
         for access in accesses:
-            size = _bytes_of(access.instr)
+            size = bytes_of(access.instr)
             for each in seen.get(id(access.instr), ()):
                 base = each.bases[_memory(access.instr).index(access.where)]
                 context = self._block(each.block)
@@ -507,7 +505,7 @@ def _memory(instr: Instr) -> list[Mem]:
     return [a for a in instr.args if isinstance(a, Mem)]
 
 
-def _bytes_of(instr: Instr) -> int:
+def bytes_of(instr: Instr) -> int:
     """How many bytes an instruction reaches at each address that it names; 0: that is not known."""
     op = instr.op
     if op[0] in ("ld", "ldu", "st", "atom", "red"):

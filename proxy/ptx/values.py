@@ -67,9 +67,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An instruction, the values of the registers that addresses in it are made of, and that of its
-    predicate."""
+    """Instruction number `at` of the kernel, the values of the registers that addresses in it are
+    made of, and that of its predicate."""
 
+    at: int
     block: int
     instr: Instr
     bases: tuple[Value, ...]
@@ -97,6 +98,10 @@ class Values:
             for name, value in meets.items():
                 ways = self.blocks[number].ways
                 value.args = tuple(self.at_end(way.source, name) for way in ways)
+
+    def __iter__(self) -> Iterator[Value]:
+        """Each value once, behind those of which it is computed (a MEET value may come before)."""
+        return iter(self._known.values())
 
     # ---- looking up
 
@@ -169,7 +174,7 @@ class Values:
             memory = [a for a in instr.args if isinstance(a, Mem)]
             if memory:
                 bases = tuple(self._operand(block.number, mem.base) for mem in memory)
-                self.seen.append(Seen(block.number, instr, bases, pred))
+                self.seen.append(Seen(block.first + at, block.number, instr, bases, pred))
             given = list(self._given(block.number, instr, (block.number, at)))
             for name, value in given:
                 if pred:

@@ -188,3 +188,19 @@ EXPORT relay(int *out, int lanes)
     out[lane] = 10 * turn + (waited[lane] > 0);
     turn = lane + 1;
 }
+
+// Each lane takes what the one before it has put, and puts that and how often it has counted: lanes
+// that count for different times still load before any of them stores.
+EXPORT rotated(const int *values, int *out)
+{
+    __shared__ int shared[64];
+    int first = threadIdx.x / 32 * 32, lane = threadIdx.x % 32;
+    shared[threadIdx.x] = values[threadIdx.x];
+    __syncthreads();
+    int before = shared[first + (lane + 31) % 32], left = before, rounds = 0;
+    for (; left > 1; rounds++)
+        left = left % 2 ? 3 * left + 1 : left / 2;
+    shared[threadIdx.x] = before + rounds;
+    __syncthreads();
+    out[threadIdx.x] = shared[threadIdx.x];
+}

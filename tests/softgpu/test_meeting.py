@@ -10,7 +10,8 @@ import pytest
 
 from rankfold.proxy.hal.soft.compiler import meeting
 from rankfold.proxy.hal.soft.modules import Loader
-from rankfold.proxy.ptx.model import Instr, Mem, Reg
+from rankfold.proxy.ptx.model import Function, Instr, Mem, Reg
+from rankfold.proxy.ptx.parameters import Flat
 from softgpu.harness import Space
 from softgpu.test_kernels import Kernels
 
@@ -142,6 +143,23 @@ def test_what_is_counted_and_told_by_one_is_seen_by_all(kernels: Loader, space: 
     np.testing.assert_array_equal(space.read(out, 128, np.int32), wanted)
 
 
+def test_a_rotation_whose_lanes_count_for_different_times(kernels: Loader, space: Space) -> None:
+    """In memory that is not volatile; between load and store a loop that ends as the value says."""
+    text = cuda.ptx(SOURCE, args=["-arch=compute_80", "-O3"])
+    k = Kernels(kernels, kernels.module(text.encode(), 1))
+    values = RNG.permutation(64).astype(np.int32).reshape(2, 32)
+    out = space.alloc(256)
+    space.launch(k.rotated, 1, 64, space.put(values), out)
+    space.check()
+    before = np.roll(values, 1, axis=1)
+    left, rounds = before.copy(), np.zeros((2, 32), np.int32)
+    while (left > 1).any():
+        rounds += left > 1
+        left = np.where(left > 1, np.where(left % 2, 3 * left + 1, left // 2), left)
+    got = space.read(out, 64, np.int32).reshape(2, 32)
+    np.testing.assert_array_equal(got, before + rounds)
+
+
 def test_lanes_that_wait_for_others_further_on(k: Kernels, space: Space) -> None:
     out = space.put(np.zeros(32, np.int32))
     space.launch(k.relay, 1, 32, out, 4)
@@ -156,7 +174,8 @@ def access(kind: str, place: int, *how: str) -> Instr:
 
 
 def kinds(*instrs: Instr) -> str:
-    return " ".join(each.op[0] for each in meeting.in_step(list(instrs)))
+    kernel = Function("k", True, (), (), "", None)
+    return " ".join(each.op[0] for each in meeting.in_step(Flat(list(instrs)), kernel, {}))
 
 
 def test_where_threads_need_not_meet_they_do_not() -> None:

@@ -138,7 +138,7 @@ def build(module: Module, kernel: Function, worth: Worth) -> Graph:
     flat = flatten(module, kernel)
     instrs = _yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs)))
     with contextlib.suppress(NoLabel):  # _graph() refuses it
-        instrs = in_step(instrs)
+        instrs = in_step(dataclasses.replace(flat, instrs=instrs), kernel, module.variables)
     loops = _small_loops(instrs)
     graph = _graph(flat, regroup(instrs, loops), kernel.name)
     kept = {

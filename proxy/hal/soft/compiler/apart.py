@@ -1,0 +1,304 @@
+"""Which accesses to shared memory are never of the same bytes, in any two threads of a block.
+
+The loop of a sum over a block is `if (t < h) s[t] += s[t + h]`. What one thread stores there no
+other one loads in the same round: the stores lie below `s + h`, the loads of `s[t + h]` from there
+on. Threads need not meet between the two (meeting.py).
+
+In general, access P is of w bytes at U + k·T, access Q of v bytes at D behind that, and
+
+1. U, D and F agree (agreement.py): they are the same for all threads;
+2. where P stands T ≤ F is known, of T as an unsigned number: from the branches that dominate it;
+3. D = k·F + r with a constant r ≥ w. So P's bytes lie within U + [0, D), and Q's behind U + D;
+4. T is at most M where Q stands, and k·M + D + v ≤ 2^32, with the greatest D that there is: so no
+   address of 32 bits wraps round to those of P;
+5. if U, D or F change in a loop, all threads wait for each other at a barrier in each round, and
+   only accesses in the same round are compared. Else threads could be in different rounds.
+
+T may be any value that differs between threads, and several threads may have the same. All is
+computed modulo 2^32.
+
+Accesses at the addresses of two variables, each plus any number, are apart as well: PTX does not
+say where variables lie, so a program must not reach one from another. Only those whose size the
+launch says all lie at one place.
+
+All other accesses may meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rankfold.proxy.ptx.bounds import bytes_of
+from rankfold.proxy.ptx.facts import Fact, facts_of
+from rankfold.proxy.ptx.model import TYPE_BYTES, Mem, Sym, Variable
+from rankfold.proxy.ptx.parameters import Flat
+from rankfold.proxy.ptx.steps import Op, Sign
+from rankfold.proxy.ptx.values import Kind, Seen, Value, Values
+
+from .agreement import Agreement
+
+INSTRS_MAX = 20_000
+PAIRS_MAX = 4096
+DEPTH_MAX = 30  # of values that are computed of values
+VISITS_MAX = 20_000  # of values, to see how much they can be
+_WORD = 1 << 32
+_HALF = 1 << 31
+_THREADS_MAX = {"x": 1024, "y": 1024, "z": 64}  # of a block, in each dimension
+_ONE = None  # in a Form: the constant
+
+# A sum of values, and of the addresses of variables by their names, each times a number, modulo
+# 2^32.
+Form = dict[Value | str | None, int]
+
+
+class Apart:
+    """Of one kernel. `params`: offsets of its parameters; `variables`: those that it may name.
+    Raises NoLabel."""
+
+    def __init__(self, flat: Flat, params: dict[str, int], variables: Mapping[str, Variable]):
+        self.variables = variables
+        self.values = Values(flat, params)
+        self.agreement = Agreement(self.values)
+        self.seen = {each.at: each for each in self.values.seen}
+        self.pairs = self.visits = 0
+        self._forms: dict[Value, Form] = {}
+        self._most: dict[Value, int] = {}
+
+    def apart(self, one: int, other: int, same_round: bool) -> bool:
+        """Can two instructions, loads or stores of shared memory by their numbers, never be of the
+        same bytes? `same_round`: only as long as no loop has begun again between them."""
+        self.pairs += 1
+        if self.pairs > PAIRS_MAX or one not in self.seen or other not in self.seen:
+            return False
+        a, b = self.seen[one], self.seen[other]
+        return (
+            self._of_two_variables(a, b)
+            or self._below(a, b, same_round)
+            or self._below(b, a, same_round)
+        )
+
+    def _of_two_variables(self, a: Seen, b: Seen) -> bool:
+        """Is each at the address of one variable, plus a number, and not both of the same?"""
+        names = set[str]()
+        for seen in (a, b):
+            terms = self._address(seen) or {}
+            found = [each for each in terms if isinstance(each, str)]
+            if len(found) != 1 or terms[found[0]] != 1:
+                return False
+            names.add(found[0])
+        known = [self.variables[name] for name in names if name in self.variables]
+        return len(known) == 2 and not all(variable.extern for variable in known)
+
+    def _below(self, p: Seen, q: Seen, same_round: bool) -> bool:
+        first, second = self._address(p), self._address(q)
+        if first is None or second is None:
+            return False
+        return any(
+            self._is_below(fact, first, second, (p, q), same_round)
+            for fact in self._facts(p)
+            if fact.bits == 32 and fact.op in (Op.BELOW, Op.AT_MOST, Op.EQUAL)
+        )
+
+    def _is_below(
+        self, fact: Fact, p: Form, q: Form, accesses: tuple[Seen, Seen], same_round: bool
+    ) -> bool:
+        """The names are those above."""
+        if not self._unsigned(fact):
+            return False
+        t, f = self._form(fact.value), self._form(fact.other)
+        f = _sum(f, {_ONE: 1}, -1) if fact.op is Op.BELOW else f
+        k = next((p.get(each, 0) for each, by in t.items() if by == 1 and each), 0)
+        d = _sum(q, p, -1)
+        u, rest = _sum(p, t, -k), _sum(d, f, -k)
+        w, v = (bytes_of(each.instr) for each in accesses)
+        if not (0 < k < _HALF and w and v and set(rest) <= {_ONE}):
+            return False
+        r = _signed(rest.get(_ONE, 0))
+        f_most = self.most(fact.other)
+        t_most = self._most_at(fact.value, accesses[1])
+        if r < w or k * (t_most + f_most) + r + v > _WORD:
+            return False
+        shared = {each for part in (u, d, f) for each in part if isinstance(each, Value)}
+        return all(map(self.agreement.agrees, shared)) and self._keep(shared, same_round)
+
+    def _keep(self, values: set[Value], same_round: bool) -> bool:
+        """Are these the same for two threads, one at each of the accesses?"""
+        changing = {
+            number
+            for number in _assigned_in(values)
+            if number in self.agreement.reached_from([*self.values.blocks[number].after],
+                                                     frozenset())
+        }  # fmt: skip
+        return not changing or (same_round and all(map(self.agreement.crossed, changing)))
+
+    # ---- what is known of an access
+
+    def _address(self, seen: Seen) -> Form | None:
+        (base,) = seen.bases if len(seen.bases) == 1 else (None,)
+        where = next((each for each in seen.instr.args if isinstance(each, Mem)), None)
+        if base is None or where is None or (base.bits > 32 and base.kind is not Kind.PLACE):
+            return None
+        return _sum(self._form(base), {_ONE: where.offset}, 1)
+
+    def _facts(self, seen: Seen) -> Iterator[Fact]:
+        """What the branches say that dominate an access."""
+        blocks = self.values.blocks
+        number = seen.block
+        while blocks[number].above != number:
+            ways = blocks[number].ways
+            found = self.values.predicate(ways[0]) if len(ways) == 1 else None
+            yield from facts_of(*found) if found else ()
+            number = blocks[number].above
+
+    def _unsigned(self, fact: Fact) -> bool:
+        """Does it hold of unsigned numbers?"""
+        if fact.sign is Sign.UNSIGNED or fact.op is Op.EQUAL:
+            return True
+        return self.most(fact.value) < _HALF and self.most(fact.other) < _HALF
+
+    def _most_at(self, value: Value, seen: Seen) -> int:
+        """No more than that where an access stands."""
+        bounds = [
+            self.most(fact.other)
+            for fact in self._facts(seen)
+            if fact.value is value
+            and fact.bits == 32
+            and fact.op in (Op.BELOW, Op.AT_MOST, Op.EQUAL)
+            and self._unsigned(fact)
+        ]
+        return min([self.most(value), *bounds])
+
+    # ---- how much a value can be
+
+    def most(self, value: Value) -> int:
+        """The most that a value of 32 bits can be, as an unsigned number."""
+        if value not in self._most:
+            self._most[value] = self._bound(value, {}, 0)
+        return self._most[value]
+
+    def _bound(self, value: Value, assumed: dict[Value, int], depth: int) -> int:
+        anything = _WORD - 1
+        if value in assumed:
+            return assumed[value]
+        self.visits += 1
+        if depth > DEPTH_MAX or self.visits > VISITS_MAX:
+            return anything
+        match value.kind:
+            case Kind.NUMBER:
+                assert isinstance(value.about, int)
+                return value.about % _WORD
+            case Kind.SPECIAL:
+                return _most_special(str(value.about))
+            case Kind.MEET:
+                # If it is no more than at the beginning, does that stay so in each round?
+                least = assumed | {value: 0}
+                most = max(self._bound(each, least, depth + 10) for each in value.args)
+                then = assumed | {value: most}
+                stays = all(self._bound(each, then, depth + 10) <= most for each in value.args)
+                return most if stays else anything
+            case Kind.COMPUTED:
+                if set(terms := self._form(value)) <= {_ONE}:
+                    return terms.get(_ONE, 0)
+                of = [self._bound(each, assumed, depth + 1) for each in value.args]
+                return min(_most_computed(value, of), anything)
+        return anything
+
+    # ---- values as sums
+
+    def _form(self, value: Value, depth: int = 0) -> Form:
+        """A value of 32 bits as a sum."""
+        if value not in self._forms:
+            self._forms[value] = self._terms(value, depth + 1) or {value: 1}
+        return self._forms[value]
+
+    def _terms(self, value: Value, depth: int) -> Form | None:
+        if value.kind is Kind.NUMBER:
+            assert isinstance(value.about, int)
+            return {_ONE: value.about % _WORD}
+        if value.kind is Kind.PLACE:
+            assert isinstance(value.about, Sym)
+            return _sum({value.about.name: 1}, {_ONE: value.about.offset}, 1)
+        if value.kind is not Kind.COMPUTED or depth > DEPTH_MAX:
+            return None
+        args, number = value.args, _number(value)
+        match value.op:
+            case ("add" | "sub" as how, "s32" | "u32"):
+                first, second = (self._form(each, depth) for each in args)
+                return _sum(first, second, 1 if how == "add" else -1)
+            case ("shl", "b32") if 0 <= number < 32:
+                return _sum({}, self._form(args[0], depth), 1 << number)
+            case ("mul" | "mad", "lo", "s32" | "u32") if number >= 0:
+                more = self._form(args[2], depth) if len(args) > 2 else {}
+                return _sum(more, self._form(args[0], depth), number)
+        return None
+
+
+def _number(value: Value) -> int:
+    """The second argument of an operation if it is a constant; else, or if it is negative, -1."""
+    about = value.args[1].about if len(value.args) > 1 else None
+    return about if isinstance(about, int) and value.args[1].kind is Kind.NUMBER else -1
+
+
+def _sum(a: Form, b: Form, times: int) -> Form:
+    """a + b · times"""
+    return _tidy({each: a.get(each, 0) + times * b.get(each, 0) for each in (a | b)})
+
+
+def _tidy(form: Form) -> Form:
+    return {each: by % _WORD for each, by in form.items() if by % _WORD}
+
+
+def _signed(number: int) -> int:
+    return (number + _HALF) % _WORD - _HALF
+
+
+def _most_special(name: str) -> int:
+    kind, _, dimension = name.partition(".")
+    if kind == "ntid" and dimension in _THREADS_MAX:
+        return _THREADS_MAX[dimension]
+    if kind == "tid" and dimension in _THREADS_MAX:
+        return _THREADS_MAX[dimension] - 1
+    return 31 if name == "laneid" else _WORD - 1
+
+
+def _most_computed(value: Value, of: list[int]) -> int:
+    """`of`: the most that each argument can be. May be more than 32 bits hold."""
+    number, kind = _number(value), value.op[-1]
+    if value.bits != 32 or TYPE_BYTES[kind] != 4 or (kind[0] == "s" and max(of) >= _HALF):
+        return _WORD - 1
+    match value.op:
+        case ("add", _):
+            return of[0] + of[1]
+        case ("mul", "lo", _):
+            return of[0] * of[1]
+        case ("mad", "lo", _):
+            return of[0] * of[1] + of[2]
+        case ("shl", _) if 0 <= number < 32:
+            return of[0] << number
+        case ("shr", _) if 0 <= number < 32:
+            return of[0] >> number
+        case ("div", _) if number > 0:
+            return of[0] // number
+        case ("and", _):
+            return min(of)
+        case ("min", _):
+            return min(of)
+        case ("max", _):
+            return max(of)
+    return _WORD - 1
+
+
+def _assigned_in(values: set[Value]) -> set[int]:
+    """The blocks in which what these are computed of is assigned once more."""
+    found, seen, todo = set[int](), set[Value](), list(values)
+    while todo:
+        value = todo.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value.kind is Kind.MEET:
+            assert isinstance(value.about, tuple)
+            found.add(value.about[0])
+        else:
+            todo += value.args
+    return found
