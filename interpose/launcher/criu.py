@@ -11,10 +11,11 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from rankfold import criu
-from rankfold.interpose.launcher import room
+from rankfold.interpose.launcher import descriptors, room
 from rankfold.interpose.launcher.room import libc
 
 _SILENT = ("RLIMIT_NOFILE", "Dumping FAILED", "Restoring FAILED", "cgroupd: recv", "empty-image")
@@ -106,7 +107,9 @@ def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
         os.unlink(images / "stats-dump")  # how long it took: in each checkpoint something else
 
 
-def restore(images: int, hold: str, cgroup: str, parent: str) -> None:
+def restore(
+    images: int, hold: str, cgroup: str, parent: str, semaphores: Iterable[descriptors.Semaphore]
+) -> None:
     """Become CRIU that restores what is in the folder `images` here, as siblings, in `cgroup`,
     which we are in, and frozen: `hold` is a file of `HOLD`. Raises criu.Missing, OSError."""
     os.set_inheritable(images, True)
@@ -115,6 +118,8 @@ def restore(images: int, hold: str, cgroup: str, parent: str) -> None:
         "--restore-sibling", "--restore-detached", "--manage-cgroups=ignore",
         "--tcp-established", "--file-locks", "--action-script", hold,
     ]  # fmt: skip
+    for inherited in descriptors.opened(semaphores):
+        argv += ["--inherit-fd", inherited]
     os.execve(argv[0], argv, _ENV | {"RANK_CGROUP": cgroup, "RANK_PARENT": parent})
 
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Numbers of x86-64: read, write, poll, readv, writev, select, nanosleep, accept, the send and
 # receive calls, semop, msgsnd, msgrcv, rt_sigtimedwait, futex, io_getevents, semtimedop,
@@ -53,15 +54,11 @@ def mend(folder: Path) -> int:
 def _forget_links(path: Path) -> None:
     if not path.exists():
         return
-    data = bytearray(path.read_bytes())
-    kept, at = data[:_MAGICS], _MAGICS
-    while at < len(data):
-        (length,) = struct.unpack_from("<I", data, at)
-        end = at + 4 + length
-        if Message(data, at + 4, end).number(_REMAP_TYPE) != _LINKED:
-            kept += data[at:end]
-        at = end
-    path.write_bytes(kept)
+    rewrite(path, lambda entry: b"" if _is_link(entry) else entry)
+
+
+def _is_link(entry: bytes) -> bool:
+    return dict(decoded(entry)).get(_REMAP_TYPE) == _LINKED
 
 
 def threads(folder: Path) -> set[int]:
@@ -100,6 +97,60 @@ def _has_signals(core: Message) -> bool:
     )
 
 
+# ---- entries that change their length ----
+
+Field = tuple[int, Any]  # its number, and its value: an int, or bytes
+
+
+def entries(path: Path) -> list[bytes]:
+    """The messages of an image."""
+    data, found, at = path.read_bytes(), [], _MAGICS
+    while at < len(data):
+        (length,) = struct.unpack_from("<I", data, at)
+        found.append(data[at + 4 : at + 4 + length])
+        at += 4 + length
+    return found
+
+
+def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Each message of an image as `change` gives it; empty: it is left out."""
+    magics = path.read_bytes()[:_MAGICS]
+    changed = [new for new in map(change, entries(path)) if new]
+    path.write_bytes(magics + b"".join(struct.pack("<I", len(new)) + new for new in changed))
+
+
+def decoded(message: bytes) -> list[Field]:
+    """The fields of a message that has none of a fixed width."""
+    found: list[Field] = []
+    for number, kind, begin, end in Message(bytearray(message), 0, len(message)).fields():
+        inside = message[begin:end]
+        found.append((number, _varint(bytearray(inside), 0)[0] if kind == 0 else inside))
+    return found
+
+
+def encoded(fields: Iterable[Field]) -> bytes:
+    """What `decoded` took apart."""
+    data = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            data += _bytes_of(number << 3) + _bytes_of(value)
+        else:
+            data += _bytes_of(number << 3 | 2) + _bytes_of(len(value)) + value
+    return data
+
+
+def _bytes_of(number: int) -> bytes:
+    """As a varint."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+# ---- values that keep their place ----
+
+
 class Message:
     """A message of protobuf in `data`, from `begin` to `end`."""
 
@@ -110,22 +161,22 @@ class Message:
         """The message in that field, in that field of that …; None: it is not there."""
         found: Message | None = self
         for number in fields:
-            places = [p for p in (found._fields() if found else ()) if p[0] == number]
+            places = [p for p in (found.fields() if found else ()) if p[0] == number]
             found = Message(self.data, *places[0][2:]) if places else None
         return found
 
     def has(self, number: int) -> bool:
-        return any(field == number for field, _, _, _ in self._fields())
+        return any(field == number for field, _, _, _ in self.fields())
 
     def number(self, number: int) -> int | None:
-        for field, kind, begin, _ in self._fields():
+        for field, kind, begin, _ in self.fields():
             if (field, kind) == (number, 0):
                 return _varint(self.data, begin)[0]
         return None
 
     def put(self, number: int, value: int) -> None:
         """Into a field that is there, and whose place the value fits."""
-        for field, _, begin, end in self._fields():
+        for field, _, begin, end in self.fields():
             if field == number:
                 for at in range(begin, end):
                     more = 0x80 if at + 1 < end else 0
@@ -133,7 +184,7 @@ class Message:
                     value >>= 7
                 assert value == 0
 
-    def _fields(self) -> Iterator[tuple[int, int, int, int]]:
+    def fields(self) -> Iterator[tuple[int, int, int, int]]:
         """Number, kind, and where the value begins and ends."""
         at = self.begin
         while at < self.end:

@@ -35,13 +35,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rankfold.control import Message
+from rankfold.interpose.launcher import process
 from rankfold.interpose.launcher.images import RESTARTED
 from rankfold.interpose.launcher.room import check, libc
 
 _GETREGS, _SETREGS, _DETACH, _SEIZE, _INTERRUPT = 12, 13, 17, 0x4206, 0x4207
 _WALL = 0x40000000  # threads that are no children, too
 _STOPS_S = 1.0  # a frozen thread stops at once
-_PIDFD_GETFD = 438
 _SYSCALL_BYTES = 2  # of the instruction
 _USER_CS = 0x33  # of code of 64 bits
 _RESTART_BLOCK, _RESTART_NO_HANDLER = -516, -514  # what the kernel says to itself
@@ -209,14 +209,7 @@ def _timeout(pid: int, call: tuple[int, ...]) -> int | None:
 
 
 def _socket_timeout(pid: int, number: int, option: int) -> int | None:
-    process = os.pidfd_open(pid)
-    try:
-        copy = libc.syscall(_PIDFD_GETFD, process, number, 0)
-        if copy < 0:
-            raise OSError(ctypes.get_errno(), f"descriptor {number} of process {pid}")
-    finally:
-        os.close(process)
-    with socket.socket(fileno=copy) as theirs:
+    with process.descriptor(pid, number) as copy, socket.socket(fileno=os.dup(copy)) as theirs:
         raw = theirs.getsockopt(socket.SOL_SOCKET, option, 16)
     seconds, microseconds = struct.unpack("<qq", raw)
     return (seconds * _NS + microseconds * 1000) or None

@@ -7,11 +7,12 @@ PR_SET_PDEATHSIG mean what they say.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +30,7 @@ _THREADS = 17  # word of /proc/PID/stat behind the name
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PIDFD_GETFD = 438
 
 # ---- pids ----------------------------------------------------------------------------------
 
@@ -303,6 +305,23 @@ def host_pid(pid: int, proc: int) -> int:
     finally:
         os.close(pidfd)
     return int(re.search(r"^Pid:\s*(-?\d+)", text, re.MULTILINE)[1])  # type: ignore[index]
+
+
+@contextlib.contextmanager
+def descriptor(pid: int, number: int) -> Iterator[int]:
+    """A descriptor of another process, as one of ours. Raises OSError."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        taken = int(libc.syscall(_PIDFD_GETFD, pidfd, number, 0))
+        if taken < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"descriptor {number} of process {pid}: {os.strerror(code)}")
+    finally:
+        os.close(pidfd)
+    try:
+        yield taken
+    finally:
+        os.close(taken)
 
 
 def kill_the_rest(namespaced: bool) -> None:

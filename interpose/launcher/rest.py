@@ -354,7 +354,7 @@ class Rest:
             self._end_connections(sockets.left_over(_connections(about)))
             self._build_wall(about)
             process.set_last_pid(result["last_pid"])
-            pid = self._fork_criu(folder)
+            pid = self._fork_criu(folder, about)
         except (OSError, freezer.CannotFreeze) as error:
             self._not_restored(ControlError("unavailable", f"CRIU cannot be started: {error}"))
             return
@@ -383,7 +383,7 @@ class Rest:
             self._wall.remove()
             self._wall = None
 
-    def _fork_criu(self, folder: str) -> int:
+    def _fork_criu(self, folder: str, about: snapshots.About) -> int:
         """CRIU is a child of ours, so that the rank's first process becomes one."""
         if self._script < 0:
             self._script = os.memfd_create("hold", os.MFD_CLOEXEC)
@@ -392,18 +392,18 @@ class Rest:
         try:
             pid = os.fork()
             if pid == 0:
-                process.child(lambda: self._become_criu(images, inside))
+                process.child(lambda: self._become_criu(images, inside, about))
         finally:
             os.close(images)
         return pid
 
-    def _become_criu(self, images: int, inside: room.Room) -> None:
+    def _become_criu(self, images: int, inside: room.Room, about: snapshots.About) -> None:
         process.forget_signals()
         room.enter(inside, ipc=False)  # that is among the images
         cgroup = self.standing.freezer
         cgroup.join()
         hold = f"/proc/{os.getppid()}/fd/{self._script}"
-        criu.restore(images, hold, cgroup.path, cgroup.parent)
+        criu.restore(images, hold, cgroup.path, cgroup.parent, about.semaphores)
 
     def _after_criu(self, folder: str, about: snapshots.About, status: int) -> None:
         lost.forget(about.lost)

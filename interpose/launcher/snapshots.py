@@ -1,11 +1,11 @@
 """A snapshot: a folder with what a rank is, written while it stands still.
 
 ``about.json`` written last: see About. ``criu/`` the images of its processes as CRIU wrote them,
-but for `images.mend`. ``image`` the launcher's image of its device memory, sparse; only if the rank
-has a channel. (The channel itself is among the processes' memory.) If the job stays on its devices,
-what several ranks hold lies in the image of one of them, and the image may come after all else,
-while the rank goes on: until then it is ``image.part``. Of a snapshot that was fetched
-``image.elsewhere`` says what lies in those of other ranks. Its files: see files.py.
+but for `images.mend` and `descriptors.mend`. ``image`` the launcher's image of its device memory,
+sparse; only if the rank has a channel. (The channel itself is among the processes' memory.) If the
+job stays on its devices, what several ranks hold lies in the image of one of them, and the image
+may come after all else, while the rank goes on: until then it is ``image.part``. Of a snapshot that
+was fetched ``image.elsewhere`` says what lies in those of other ranks. Its files: see files.py.
 
 Writing and reading it takes seconds for gigabytes: the launcher does it in a process of its own.
 """
@@ -27,6 +27,7 @@ from rankfold.image import Malformed, noted, own, state_range
 from rankfold.interpose.launcher import (
     channel,
     criu,
+    descriptors,
     files,
     held,
     images,
@@ -55,9 +56,10 @@ class About:
     digest of its libraries, null if it preloads none. `channel`: its owner's pid, and where that
     has it mapped. `connections`: of TCP, as in `sockets.Connection`. `addresses`: as
     `sockets.addresses` gives them. `logs`: bytes of ``out`` and ``err``. `lost`: names that files
-    had only meanwhile (lost.py). `journal`: where it lies, and its life (journal.py). `state`:
-    version of what its proxies have saved, 0: nothing; who does not say has 9. `boot`: of the
-    machine when it was written: what was not synced since may be lost when that is over."""
+    had only meanwhile (lost.py). `journal`: where it lies, and its life (journal.py). `semaphores`:
+    for `descriptors.opened`. `state`: version of what its proxies have saved, 0: nothing; who does
+    not say has 9. `boot`: of the machine when it was written: what was not synced since may be lost
+    when that is over."""
 
     job: str
     rank: int
@@ -72,6 +74,7 @@ class About:
     addresses: dict[str, str] = field(default_factory=dict)
     journal: tuple[str, str] = ("", "")
     lost: tuple[str, ...] = ()
+    semaphores: tuple[descriptors.Semaphore, ...] = ()
     state: int = 9
     kernel: str = platform.release()
     boot: str = field(default_factory=files.boot_id)
@@ -100,6 +103,8 @@ def write(
         channel.punch(memory)
     with lost.found_again(pids) as names:
         opened = files.Opened(pids, touched.is_ours, names)
+        descriptors.settle(pids)
+        semaphores = descriptors.semaphores(pids)
         dumping = criu.dump(about.pid, processes, cgroup)
         try:
             if touched.seen:
@@ -108,8 +113,9 @@ def write(
                 sparse.copy_out(image, place / _IMAGE, [*own(image), state_range(image)])
         finally:
             criu.finish(dumping, processes)
-    about = replace(about, lost=tuple(sorted(names)))
     images.mend(processes)
+    made = descriptors.mend(processes, semaphores)
+    about = replace(about, lost=tuple(sorted(names)), semaphores=made)
     if memory is not None and beside:
         sparse.copy_out(image, place / _PART, [state_range(image)])
     fresh = place / f"{_ABOUT}.new"

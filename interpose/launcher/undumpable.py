@@ -6,7 +6,6 @@ Each is named with its process and what to do. What only CRIU sees it refuses it
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import glob
 import os
 import re
@@ -18,15 +17,13 @@ from pathlib import Path
 
 from rankfold.interpose.launcher import lost
 from rankfold.interpose.launcher.criu import named
-from rankfold.interpose.launcher.process import Started, thread_state
+from rankfold.interpose.launcher.process import Started, descriptor, thread_state
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 _SAVED = ("uts", "ipc")  # with the rank's first process
 _MPTCP = 262
-_PIDFD_GETFD = 438
 _UCRED = struct.Struct("=iII")
 _NOBODY = 0xFFFFFFFF  # there is no other end
-_libc = ctypes.CDLL(None, use_errno=True)
 # What a descriptor, or the file of a mapping, is called.
 _FILES = (
     (r"^anon_inode:\[?io_uring", "io_uring", "USE_LIBUV=0 keeps PyTorch from it"),
@@ -118,27 +115,13 @@ def _is_apart(pid: int, rank: Started, name: str) -> bool:
 def _sockets(pid: int) -> list[str]:
     """Those that are of no use without what is not saved, or of a kind that CRIU does not know."""
     found = set()
-    try:
-        process = os.pidfd_open(pid)
-    except OSError:  # it has ended
-        return []
-    try:
-        for path in glob.iglob(f"/proc/{pid}/fd/*"):
-            with contextlib.suppress(OSError):
-                if os.readlink(path).startswith("socket:"):
-                    with socket.socket(fileno=_taken(process, int(os.path.basename(path)))) as sock:
-                        found.add(_of_socket(sock))
-    finally:
-        os.close(process)
+    for path in glob.iglob(f"/proc/{pid}/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(path).startswith("socket:"):
+                number = int(os.path.basename(path))
+                with descriptor(pid, number) as taken, socket.socket(fileno=os.dup(taken)) as sock:
+                    found.add(_of_socket(sock))
     return sorted(found - {""})
-
-
-def _taken(pidfd: int, fd: int) -> int:
-    """A descriptor of another process, as one of ours. Raises OSError."""
-    taken = int(_libc.syscall(_PIDFD_GETFD, pidfd, fd, 0))
-    if taken < 0:
-        raise OSError(ctypes.get_errno(), "pidfd_getfd")
-    return taken
 
 
 def _of_socket(sock: socket.socket) -> str:
