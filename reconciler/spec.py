@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -124,8 +124,16 @@ class Loaded:
 # ---- files ---------------------------------------------------------------------------------
 
 
-def load_dir(*places: Path) -> Loaded:
-    """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files)."""
+def is_yaml(name: str) -> bool:
+    """Whether a file of this name, without its folder, is one of desired state."""
+    return name.endswith((".yaml", ".yml")) and not name.startswith(".")
+
+
+def load_dir(*places: Path, files_at: Callable[[Path], list[Path]] | None = None) -> Loaded:
+    """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files).
+
+    `files_at`: gives the files of a place, where they are known without a search.
+    """
     texts: dict[str, str] = {}
     paths: dict[str, str] = {}  # by the names that faults have
     workdirs: dict[str, str] = {}
@@ -133,7 +141,7 @@ def load_dir(*places: Path) -> Loaded:
     faults: list[Fault] = []
     for place in places:
         try:
-            files = yaml_files(place)
+            files = (files_at or yaml_files)(place)
         except OSError as error:
             faults.append(Fault(legible.name(error.filename), 1, "-", _unreadable(error)))
             continue
@@ -194,8 +202,8 @@ def yaml_files(place: Path) -> list[Path]:
     found = []
     for folder, folders, names in os.walk(place, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for file in (Path(folder, n) for n in names if not n.startswith(".")):
-            if file.suffix in (".yaml", ".yml") and file.is_file():
+        for file in (Path(folder, n) for n in names):
+            if is_yaml(file.name) and file.is_file():
                 found.append(file)
     return sorted(found)
 

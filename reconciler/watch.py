@@ -20,11 +20,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rankfold.legible import legible
 from rankfold.log import area
 from rankfold.reconciler import spec
+from rankfold.reconciler.folder import Files
 from rankfold.reconciler.git import Git, GitError, is_elsewhere, masked
 from rankfold.reconciler.values import Json
 
@@ -32,7 +33,7 @@ log = area(__file__)
 
 REST_S = 0.05  # a directory is read when nothing in it has changed for so long
 RESTLESS_S = 10.0  # and is reported as unreadable when it never rests
-LOOK_S = 0.2  # between looks at a directory of which no notification came
+LOOK_S = 0.2  # between looks at what inotify does not report: where links lead, other machines
 STAT_S = 0.1  # between looks at a branch
 RECHECK_S = 5.0  # run git even if the branch's files look the same
 FETCH_S = 5.0  # between fetches of a repository elsewhere
@@ -190,7 +191,7 @@ def note_fault(what: str, error: Exception) -> None:
 
 
 class DirectorySource:
-    """Every ``*.yaml`` below a directory, followed with inotify and a timer.
+    """Every ``*.yaml`` below a directory, followed with inotify.
 
     Nothing says that a save is complete, so a directory is read when it has rested: what an editor
     writes in parts, or renames away and puts back, is seen once.
@@ -202,75 +203,41 @@ class DirectorySource:
         self._check()
         self._signature: object = None
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._observer = self._watch()
+        self._files = Files(self.path)
 
     def _check(self) -> None:
         if not self.path.exists() and (self._stopped.wait(REST_S) or not self.path.exists()):
             raise SourceError(f"{self.path} is not there")
-
-    def _watch(self) -> Any:
-        from watchdog.events import FileSystemEvent, FileSystemEventHandler
-        from watchdog.observers import Observer
-
-        wake = self._wake
-
-        class Wake(FileSystemEventHandler):
-            def on_any_event(self, event: FileSystemEvent) -> None:
-                if event.event_type in ("created", "modified", "moved", "deleted"):
-                    wake()
-
-        observer = Observer()
-        folder = self.path if self.path.is_dir() else self.path.parent
-        try:
-            observer.schedule(Wake(), str(folder), recursive=True)
-            observer.start()
-        except OSError:
-            return None  # no inotify watches left: the timer does it
-        return observer
-
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.eventfd_write(self._event, 1)
 
     def poll(self) -> Revision | None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
         self._check()
         deadline = time.monotonic() + RESTLESS_S
-        looked = self._look()
+        looked = self._files.look()
         while looked != self._signature:
             if self._stopped.wait(REST_S):
                 return None
-            before, looked = looked, self._look()
+            before, looked = looked, self._files.look()
             if looked == before:
-                loaded = spec.load_dir(self.path)
-                if self._look() == looked:
+                loaded = spec.load_dir(self.path, files_at=lambda _: self._files.paths())
+                if self._files.look() == looked:
                     self._signature = looked
                     return directory_revision(loaded)
             if time.monotonic() > deadline:
                 raise SourceError(f"{self.path} never rests: its files change all the time")
         return None
 
-    def _look(self) -> object:
-        found = []
-        for file in spec.yaml_files(self.path):
-            with contextlib.suppress(OSError):
-                info = file.stat()
-                times = info.st_mtime_ns, info.st_ctime_ns
-                found.append((str(file), *times, info.st_size, info.st_ino))
-        return tuple(found)
-
     def pause(self) -> None:
-        select.select([self._event], [], [], LOOK_S)
+        select.select([self._event, *self._files.descriptors()], [], [], LOOK_S)
 
     def stop(self) -> None:
         self._stopped.set()
-        self._wake()
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._event, 1)
 
     def close(self) -> None:
-        if self._observer:
-            self._observer.stop()
-            self._observer.join()
+        self._files.close()
         os.close(self._event)
 
 
