@@ -517,12 +517,18 @@ class Proxy:
         now = self.native.job_status(job.id) or {}
         return {
             "job": job.placement.job, "epoch": job.placement.epoch, "state": job.state,
-            "reason": job.reason, "cut_at": job.cut_at, "released_at": job.released_at,
+            "reason": job.reason, "cut_age_s": age(job.cut_at),
+            "released_age_s": age(job.released_at),
             "ranks": [job.describe_rank(rank) for rank in job.local], "races": job.races,
             "alarms": job.alarms,
             "shared": now.get("shared", 0), "spent": now.get("spent"), "guard": now.get("guard"),
             "incarnation": job.placement.incarnation,
         }  # fmt: skip
+
+
+def age(at: float | None) -> float | None:
+    """Seconds since a reading of CLOCK_MONOTONIC: the receiver may have another such clock."""
+    return None if at is None else max(0.0, time.monotonic() - at)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

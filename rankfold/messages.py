@@ -193,14 +193,15 @@ class Guarded(Struct, frozen=True):
 class JobTold(Struct, frozen=True):
     """A job on a device, and those of its ranks that are placed there. `races`: accesses that its
     program does not order, where that is checked; `alarms`: contents that should be equal and are
-    not. `shared`: bytes of chunks that several of these ranks have now, each chunk once."""
+    not. `shared`: bytes of chunks that several of these ranks have now, each chunk once.
+    `cut_age_s`, `released_age_s`: seconds since its cut, and since its first rank was let go."""
 
     job: Name
     epoch: Epoch
     state: JobState
     reason: str = ""
-    cut_at: float | None = None
-    released_at: float | None = None
+    cut_age_s: float | None = None
+    released_age_s: float | None = None
     ranks: list[RankTold] = []
     races: list[str] = []
     alarms: list[str] = []
@@ -360,13 +361,12 @@ class Dump(Operation, frozen=True, tag="dump"):
 
 class LauncherHello(Struct, frozen=True):
     """`pid`: of the rank, as the machine's first namespace sees it; null while there is none.
-    `started_at`: wall clock. `incarnation`: how often the job has been restored, and 1."""
+    `incarnation`: how often the job has been restored, and 1."""
 
     kind: Literal["launcher"]
     job: Name
     rank: Rank
     pid: Annotated[int, Meta(ge=1, le=2**31)] | None
-    started_at: float
     namespaced: bool
     incarnation: Epoch = 1
 

@@ -16,7 +16,6 @@ import shlex
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, assert_never
@@ -251,7 +250,7 @@ class Executor:
             with self.store.transaction():
                 self.store.begin(action.job, action.epoch, "place", {"placement": action.placement})
                 self.store.save(record)
-                self._mark(action.job, placed_at=time.monotonic())
+                self._mark(action.job, placed_at=steady.now())
             point("place.journalled")
         assert record.fixed is not None
         arguments = {

@@ -17,20 +17,23 @@ def devices_now(record: Record) -> int:
     return len(set(record.placement))
 
 
-def wish(job: Job, record: Record, commit: str, wanted_at: float) -> Change | None:
-    """The change that a new spec requires of a placed or resting job; None if there is none."""
+def wish(job: Job, record: Record, commit: str, wanted_at: float, wanted: float) -> Change | None:
+    """The change that a new spec requires of a placed or resting job; None if there is none.
+
+    wanted_at: wall clock; wanted: the same moment, steady.
+    """
     if record.epoch == 0 or record.step == "ended" or record.ending:
         return None
-    now, wanted = devices_now(record), 0 if job.suspended else job.gpus
-    if now == wanted:
+    now, gpus = devices_now(record), 0 if job.suspended else job.gpus
+    if now == gpus:
         return None
-    return Change(0, job.name, now, wanted, commit, wanted_at, epoch=record.epoch)
+    return Change(0, job.name, now, gpus, commit, wanted_at, epoch=record.epoch, wanted=wanted)
 
 
 def follow(
-    change: Change, record: Record, observed: Observed, converged: bool, wall: float, mono: float
+    change: Change, record: Record, observed: Observed, converged: bool, now: float
 ) -> Change:
-    """Fill in what can be seen now."""
+    """Fill in what can be seen now (steady)."""
     seen = [
         there for device in dict.fromkeys(record.placement)
         if (there_is := observed.devices.get(device)) and (there := there_is.job(change.job))
@@ -47,9 +50,9 @@ def follow(
     if change.to_gpus == 0 and change.freed_at is None and record.step == "detached":
         holders = (device.job(change.job) for device in observed.devices.values())
         if not record.placement and all(h is None or h.state == "saved" for h in holders):
-            change = replace(change, freed_at=mono)
+            change = replace(change, freed_at=now)
     if converged and _fulfilled(change, record):
-        change = replace(change, converged_at=wall)
+        change = replace(change, converged_at=now)
     return change
 
 

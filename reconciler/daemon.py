@@ -28,7 +28,17 @@ from rankfold import control, service
 from rankfold.legible import legible
 from rankfold.log import area, set_up
 from rankfold.messages import Operation
-from rankfold.reconciler import actions, by_hand, changes, operations, past, plan, steady, switches
+from rankfold.reconciler import (
+    actions,
+    by_hand,
+    changes,
+    operations,
+    past,
+    plan,
+    recovery,
+    steady,
+    switches,
+)
 from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
 from rankfold.reconciler.desired import Job, Origin
@@ -77,7 +87,10 @@ class Backoff:
 class Daemon:
     def __init__(self, claim: Claim):
         self.claim, self.layout = claim, claim.layout
+        booted_after = steady.follow(self.layout.clock)
         self.store = Store(self.layout.state)
+        if booted_after is not None:
+            recovery.count_until(self.store, booted_after)
         self.lookout = Lookout()
         self.progress = Progress()
         self.executor = Executor(self.layout, self.store)
@@ -135,6 +148,7 @@ class Daemon:
         self.server.after(0, self._turn)
         self.server.after(past.MORE_S, self._forget)
         self.server.after(STEADY_AFTER_S, self.claim.steady)
+        self._note_time()
         try:
             self.server.run()
         finally:
@@ -162,6 +176,12 @@ class Daemon:
         else:
             self.claim.trouble(None, self.store)
         self.server.after(wait, self._turn)
+
+    def _note_time(self) -> None:
+        with contextlib.suppress(OSError):  # the disk may be full
+            if self.claim.is_there():
+                steady.note(self.layout.clock)
+        self.server.after(steady.NOTE_S, self._note_time)
 
     def _forget(self) -> None:
         wait = past.AGAIN_S
@@ -366,7 +386,7 @@ class Daemon:
                 self.store.save_change(dataclasses.replace(change, superseded=True), open=False)
                 continue
             converged = change.job in self.plan.converged
-            now = changes.follow(change, record, observed, converged, time.time(), time.monotonic())
+            now = changes.follow(change, record, observed, converged, steady.now())
             if now == change:
                 continue
             self.store.save_change(now, open=now.converged_at is None)
@@ -418,7 +438,8 @@ class Daemon:
         record = self.store.record(job.name) if job else None
         if job is None or record is None:
             return
-        change = changes.wish(job, record, commit, wanted_at)
+        wanted = steady.of_wall(wanted_at)
+        change = changes.wish(job, record, commit, wanted_at, wanted)
         if change:
             self.store.open_change(change)
         self.backoff.pop(job.name, None)

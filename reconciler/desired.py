@@ -275,7 +275,7 @@ class Job:
     )  # fmt: skip
     # What no file says:
     store: bool = False  # while suspended it rests in the store, not in memory
-    created: Seconds = 0.0  # wall clock; the order in which pending jobs are served
+    created: Seconds = 0.0  # steady; the order in which pending jobs are served
     orphaned: bool = False  # its file is gone
     drifted: bool = False  # overridden by hand
     cancelled: bool = False

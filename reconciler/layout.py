@@ -36,6 +36,11 @@ class Layout:
         return self.state / "reconciler.lock"
 
     @property
+    def clock(self) -> Path:
+        """The fleet's time: steady.py."""
+        return self.state / "clock"
+
+    @property
     def log(self) -> Path:
         return self.state / "reconciler.log"
 

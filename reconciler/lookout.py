@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankfold import control, peers
+from rankfold.reconciler import steady
 from rankfold.reconciler.values import Json
 
 
@@ -25,7 +26,7 @@ class Answer:
     """What a process says of itself (`hello`) and of its state now: None while it owes the answer.
 
     asked: wall clock of the request; waited_s: seconds since then; pid: of who listens, 0 where
-    that is not known.
+    that is not known; heard: steady, when the answer came.
     """
 
     hello: Json
@@ -33,6 +34,7 @@ class Answer:
     asked: float = 0.0
     waited_s: float = 0.0
     pid: int = 0
+    heard: float = 0.0
 
 
 class Line:
@@ -45,6 +47,7 @@ class Line:
         self.asked_at: float | None = None  # CLOCK_MONOTONIC; None: no question is open
         self.asked = 0.0  # wall clock
         self.pid = 0  # of who listens
+        self.heard = 0.0  # steady
         self.void = False  # the answer that is still to come does not count
         self._channel: control.Channel | None = None
         self._open: dict[int, str] = {}  # id → operation
@@ -114,7 +117,7 @@ class Line:
         if op == "hello":
             self.hello = frame.decode()
         elif op == "status":
-            self.status = frame.decode()
+            self.status, self.heard = frame.decode(), steady.now()
         if op and not self._open:
             self.asked_at = None
             if self.void:
@@ -189,7 +192,7 @@ class Lookout:
 
 def _taken(line: Line) -> Answer | None:
     if line.status is not None:
-        answer = Answer(line.hello, line.status, pid=line.pid)
+        answer = Answer(line.hello, line.status, pid=line.pid, heard=line.heard)
         line.status = None
         return answer
     if line.asked_at is not None:

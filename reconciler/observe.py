@@ -23,7 +23,7 @@ from rankfold.messages import (
     RankFault,
     RankTold,
 )
-from rankfold.reconciler import switches
+from rankfold.reconciler import steady, switches
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.lookout import Answer, Lookout
@@ -131,7 +131,7 @@ def see_device(
         with contextlib.suppress(control.ControlError):
             hello = control.expect(ProxyHello, answer.hello)
             status = control.expect(ProxyStatus, answer.status)
-            return _device(hello, status) if hello.device == name else None
+            return _device(hello, status, answer.heard) if hello.device == name else None
     elif answer is not None:
         silent_since = _silent_since(answer, noted)
     if is_locked(layout.proxy_file(name, ".lock")):
@@ -140,19 +140,20 @@ def see_device(
 
 
 def jobs_told(status: Json) -> list[JobOnDevice]:
-    """What a proxy that answers so says of its jobs. Raises ControlError for one that makes no
-    sense."""
-    return [_job(each) for each in control.expect(ProxyStatus, status).jobs]
+    """What a proxy that has just answered so says of its jobs. Raises ControlError for one that
+    makes no sense."""
+    return [_job(each, steady.now()) for each in control.expect(ProxyStatus, status).jobs]
 
 
-def _device(hello: ProxyHello, status: ProxyStatus) -> SeenDevice:
+def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> SeenDevice:
     counted = (
         "switches", "swapped_in", "swapped_out", "kernels", "squashed", "shared", "spared",
         "copies", "unforeseen", "prepared",
     )  # fmt: skip
     return SeenDevice(
         hello.device, True, hello.pid, status.type, status.memory, status.used, status.swap,
-        tuple(_job(each) for each in status.jobs), {key: getattr(status, key) for key in counted},
+        tuple(_job(each, heard) for each in status.jobs),
+        {key: getattr(status, key) for key in counted},
         _kernels(status),
         trouble=status.trouble, lost=status.lost, cc=hello.cc, speed=hello.speed,
         shares=status.shares, loaded=status.loaded,
@@ -170,9 +171,11 @@ def _kernels(status: ProxyStatus) -> dict[str, int]:
     return {name: count for name, count in counted.items() if count}
 
 
-def _job(told: JobTold) -> JobOnDevice:
+def _job(told: JobTold, heard: float) -> JobOnDevice:
+    cut, released = told.cut_age_s, told.released_age_s
     return JobOnDevice(
-        told.job, told.epoch, told.state, told.reason, told.cut_at, told.released_at,
+        told.job, told.epoch, told.state, told.reason,
+        None if cut is None else heard - cut, None if released is None else heard - released,
         tuple(_rank(each) for each in told.ranks), tuple(told.races), tuple(told.alarms),
         told.shared,
         Spent(**msgspec.structs.asdict(told.spent)) if told.spent else Spent(),

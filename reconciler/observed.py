@@ -50,8 +50,8 @@ class JobOnDevice:
     epoch: int
     state: str  # joining | running | stopping | cut | saved | failed
     reason: str = ""
-    cut_at: float | None = None  # CLOCK_MONOTONIC
-    released_at: float | None = None  # CLOCK_MONOTONIC
+    cut_at: float | None = None  # steady, as the next
+    released_at: float | None = None
     ranks: tuple[RankOnDevice, ...] = ()
     races: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()

@@ -5,9 +5,9 @@ they ended. A few go at a time, beside the turns of the reconciler."""
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
+from rankfold.reconciler import steady
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.store import Store
 
@@ -19,26 +19,39 @@ AGAIN_S, MORE_S = 60.0, 0.5  # until the next ones go: if none is left, or some 
 def forget(store: Store, layout: Layout, kept: int = KEPT) -> float:
     """Gives for how many seconds nothing is to be done. Raises sqlite3.Error, StoreError, OSError.
     What a store of checkpoints has of a run stays there."""
-    runs, devices = _runs(store, layout), _devices(store, layout)
-    for name in _old(runs, kept)[:FEW]:
-        shutil.rmtree(layout.job(name), ignore_errors=True)
-        store.forget("Job", name)
-    for lock in _old(devices, kept)[:FEW]:
+    runs = _runs(store, layout)
+    over = _over(store, {**runs, **_devices(store, layout)})
+    old_runs = _old({each: since for each, since in over.items() if each in runs}, kept)
+    old_locks = _old({each: since for each, since in over.items() if each not in runs}, kept)
+    for folder in old_runs[:FEW]:
+        shutil.rmtree(folder, ignore_errors=True)
+        store.forget("Job", Path(folder).name)
+    for lock in old_locks[:FEW]:
         Path(lock).with_suffix(".log").unlink(missing_ok=True)
         Path(lock).unlink(missing_ok=True)
-    more = max(len(_old(runs, kept)), len(_old(devices, kept))) > FEW
+    more = max(len(old_runs), len(old_locks)) > FEW
     return MORE_S if more else AGAIN_S
 
 
+def _over(store: Store, changed: dict[str, float]) -> dict[str, float]:
+    """Since when each of these is over (steady). Noted when it is first seen: the wall clock, by
+    which files are dated, may be set later."""
+    noted: dict[str, float] = store.get("over") or {}
+    over = {each: noted.get(each, steady.of_wall(at)) for each, at in changed.items()}
+    if over != noted:
+        store.set("over", over)
+    return over
+
+
 def _runs(store: Store, layout: Layout) -> dict[str, float]:
-    """Jobs made by `run` that have ended, and when: their launchers wrote it down."""
+    """Folders of jobs made by `run` that have ended, and when: their launchers wrote it down."""
     records = store.records()
     ended = (
         each.name for each in store.objects()
         if each.kind == "Job" and each.source is None
         and (record := records.get(each.name)) and record.step == "ended"
     )  # fmt: skip
-    return {name: _changed(layout.job(name)) for name in ended}
+    return {str(layout.job(name)): _changed(layout.job(name)) for name in ended}
 
 
 def _devices(store: Store, layout: Layout) -> dict[str, float]:
@@ -58,4 +71,4 @@ def _old(ended: dict[str, float], kept: int) -> list[str]:
     """The oldest first."""
     order = sorted(ended, key=ended.__getitem__)
     return [name for name in order[: max(0, len(order) - kept)]
-            if time.time() - ended[name] > DAY_S]  # fmt: skip
+            if steady.now() - ended[name] > DAY_S]  # fmt: skip

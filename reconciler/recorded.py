@@ -39,6 +39,7 @@ class Checkpoint:
     id: str
     time: Seconds  # wall clock of the cut
     bytes: Count  # that a restore brings back
+    cut: Seconds | None = None  # steady, of the cut; None: it was made elsewhere
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Save:
     stage: Annotated[str, Meta(pattern=r"^(stopping|saving|uploading)\Z")] = "stopping"
     token: str = ""  # of the request that it serves
     at: Seconds = 0.0  # wall clock of the cut
+    cut: Seconds | None = None  # steady, of the cut
     tries: Count = 0  # how often its upload was begun
     tried_at: Seconds = 0.0  # steady
     error: str = ""  # why the last of them failed
@@ -183,11 +185,12 @@ class Change:
     commit: str
     wanted_at: Seconds  # wall clock: commit, or save of the file
     epoch: Count = 0  # of the job when the change was wished
-    cut_at: Seconds | None = None  # CLOCK_MONOTONIC, as the next three
+    wanted: Seconds | None = None  # the same moment, steady, as all that follow
+    cut_at: Seconds | None = None
     placed_at: Seconds | None = None
     released_at: Seconds | None = None
     freed_at: Seconds | None = None
-    converged_at: Seconds | None = None  # wall clock
+    converged_at: Seconds | None = None
     superseded: bool = False
 
     @property
@@ -198,7 +201,8 @@ class Change:
 
     @property
     def converge_s(self) -> float | None:
-        return None if self.converged_at is None else max(0.0, self.converged_at - self.wanted_at)
+        wanted = self.wanted_at if self.wanted is None else self.wanted
+        return None if self.converged_at is None else max(0.0, self.converged_at - wanted)
 
 
 def to_json(value: Any) -> Any:

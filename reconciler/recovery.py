@@ -159,14 +159,15 @@ class Recovery:
         if save is None or save.number != action.number:  # it rests already
             why = self._resting(action.job)
             save, asked = Save(action.number, why, steady.now(), token=asked), ""
-        save = dataclasses.replace(save, stage="saving", at=time.time() - stands)
+        cut = steady.now() - stands
+        save = dataclasses.replace(save, stage="saving", at=steady.wall(cut), cut=cut)
         index = Index(self.store.desired(), {action.job: record}, observed, frozenset())
         with self.store.transaction():
             detail: Json = {"ranks": action.ranks, "why": save.why}
             self.store.begin(action.job, action.epoch, f"save-{action.number}", detail)
             self._update(
                 action.job, save=save, saves=max(record.saves, action.number), asked=asked,
-                saved_at=steady.now() - stands,
+                saved_at=cut,
                 saved_steps=saving.steps(index, record) or record.saved_steps,
             )  # fmt: skip
         return save
@@ -265,8 +266,10 @@ class Recovery:
         record = self._record(action.job)
         dump, save = record.dump, record.save
         if save is None and dump is not None:
-            why, asked, at = self._resting(action.job), record.asked, steady.wall(record.rested_at)
-            save = Save(dump.number, why, steady.now(), "uploading", asked, at)
+            why, asked, cut = self._resting(action.job), record.asked, record.rested_at
+            save = Save(
+                dump.number, why, steady.now(), "uploading", asked, steady.wall(cut), cut=cut
+            )
             self._update(action.job, save=save, asked="")
         if save is None or save.number != action.number:
             return
@@ -533,7 +536,8 @@ class Recovery:
         if record.back_to:
             lost = ending.message
         elif found:
-            age = max(0.0, steady.wall(ending.since) - found.time)
+            cut = steady.of_wall(found.time) if found.cut is None else found.cut
+            age = max(0.0, ending.since - cut)
             lost = (
                 f"{ending.message}: back to checkpoint {stored} of {clock(found.time)}; what was "
                 f"done in the {age:.1f} s since then is done again"
@@ -560,7 +564,7 @@ def _stands(action: actions.Save, observed: Observed) -> float:
     """Seconds for which all of a job's devices have been at their cut."""
     there = (seen.job(action.job) for d in action.devices if (seen := observed.devices.get(d)))
     cuts = [each.cut_at for each in there if each and each.cut_at and each.epoch == action.epoch]
-    return max(0.0, time.monotonic() - max(cuts)) if cuts else 0.0
+    return max(0.0, steady.now() - max(cuts)) if cuts else 0.0
 
 
 def _tried_again(restore: Restore | None) -> Restore | None:
@@ -579,3 +583,15 @@ def used_so_far(record: Record) -> float:
         return record.gpu_seconds
     held = max(0.0, steady.now() - record.held_since)
     return record.gpu_seconds + held * len(set(record.placement))
+
+
+def count_until(store: Store, booted_after: float) -> None:
+    """The machine was booted at some time after this (steady): no device has served a job since
+    then, whatever the journal says."""
+    with store.transaction():
+        for record in store.records().values():
+            if record.held_since is not None:
+                held = max(0.0, booted_after - record.held_since) * len(set(record.placement))
+                store.save(dataclasses.replace(
+                    record, gpu_seconds=record.gpu_seconds + held, held_since=steady.now(),
+                ))  # fmt: skip

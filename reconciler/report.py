@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankfold.reconciler import actions, alive, plan, restarts, sharing
+from rankfold.reconciler import actions, alive, plan, restarts, sharing, steady
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.desired import Job
 from rankfold.reconciler.layout import Layout
@@ -79,6 +78,7 @@ def _journalled(state: Path, layout: Layout) -> Snapshot:
     """What the journal, proxies and launchers say."""
     store, lookout = Store(state, readonly=True), Lookout()
     try:
+        steady.follow(layout.clock)
         objects, records = tuple(store.objects()), store.records()
         desired = store.desired()
         devices = {*desired.devices(), *known_devices(layout)}
@@ -89,7 +89,7 @@ def _journalled(state: Path, layout: Layout) -> Snapshot:
         )
         failing = still_bad(store.get("failing") or {}, observed)
         observed = dataclasses.replace(observed, failing=failing)
-        planned = plan.plan(desired, records, observed, time.time())
+        planned = plan.plan(desired, records, observed, steady.now())
         meta = {key: store.get(key) for key in _META}
         return Snapshot(objects, records, observed, planned, tuple(store.changes()), meta, layout)
     finally:
@@ -224,7 +224,9 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "placement": {str(r): d for r, d in enumerate(record.placement)} if record.holds() else {},
         "restarts": record.restarts,
         "gpuSeconds": round(used_so_far(record), 3),
-        "checkpoints": [dataclasses.asdict(each) for each in record.checkpoints],
+        "checkpoints": [
+            {"id": each.id, "time": each.time, "bytes": each.bytes} for each in record.checkpoints
+        ],
         "conditions": [dataclasses.asdict(c) for c in conditions],
         "epoch": record.epoch,
         "determinism": job.determinism,

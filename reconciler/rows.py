@@ -60,11 +60,16 @@ class Unreachable(TypedDict):
     since: Seconds
 
 
+class Unwatched(TypedDict):
+    source: str
+    since: Seconds
+
+
 META: dict[str, Any] = {
     "source": str, "revision": str, "attempted": Attempted, "watching": str | None,
-    "unreachable": Unreachable | None, "told_to_end": list[str],
+    "unreachable": Unreachable | None, "unwatched": Unwatched | None, "told_to_end": list[str],
     "failing": dict[str, str], "checkpoint_store": str, "no_saves": str,
-    "incarnations": dict[str, Count],
+    "incarnations": dict[str, Count], "over": dict[str, Seconds],
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rankfold.legible import legible
+from rankfold.reconciler import steady
 from rankfold.reconciler.cache import Table
 from rankfold.reconciler.desired import Desired, Job, Origin, Pool
 from rankfold.reconciler.recorded import Change, Record
@@ -346,7 +347,7 @@ class Store:
             "INSERT OR REPLACE INTO objects (kind, name, spec, source, file, line, revision,"
             " generation, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (*key, _text(spec), source, origin.file, origin.line, revision,
-             old.generation + 1 if old else 1, old.created if old else time.time()),
+             old.generation + 1 if old else 1, old.created if old else steady.now()),
         )  # fmt: skip
         return True
 

@@ -2,7 +2,7 @@
 say it to people.
 
 Sizes are bytes. Times named ``*_at`` are seconds; which clock is said at the field: ``steady`` is
-the reconciler's own (steady.py).
+the fleet's own (steady.py).
 """
 
 from __future__ import annotations

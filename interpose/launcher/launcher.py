@@ -75,7 +75,6 @@ class Launcher:
         self.namespaced = namespaced
         self.host_proc = host_proc
         self.started: process.Started | None = None
-        self.started_at = time.time()
         self.epoch = 0
         self.device = ""
         self.exit_status: int | None = None
@@ -325,7 +324,6 @@ class Launcher:
             "job": self.config.job,
             "rank": self.config.rank,
             "pid": self.started.host_pid if self.started else None,
-            "started_at": self.started_at,
             "namespaced": self.namespaced,
             "incarnation": self.config.incarnation,
         }

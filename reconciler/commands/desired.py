@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rankfold.reconciler import plan, report, revision, spec, watch
+from rankfold.reconciler import plan, report, revision, spec, steady, watch
 from rankfold.reconciler.client import Reconciler
 from rankfold.reconciler.commands.common import (
     EXIT_CHANGES,
@@ -95,7 +95,7 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     }  # fmt: skip
     then = revision.merged(now, loaded, hand_made, snap.records, overridden)
     found = revision.differences(now, then, snap.records)
-    planned = plan.plan(then, snap.records, plan.assume_fleet(then, snap.observed), time.time())
+    planned = plan.plan(then, snap.records, plan.assume_fleet(then, snap.observed), steady.now())
     data = report.plan_json(found, planned, watch.directory_revision(loaded).id)
     if output == "json":
         show(data)

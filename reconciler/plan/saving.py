@@ -184,7 +184,7 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
     if seen.lives:
         return None
     if seen.state == "done":
-        checkpoint = Checkpoint(seen.id, save.at, seen.bytes)
+        checkpoint = Checkpoint(seen.id, save.at, seen.bytes, save.cut)
         rest = rests and save.why == "rest" and _stands_still(index, record)
         return Conclude(record.name, save.number, checkpoint, keep=keep, rest=rest)
     if record.holds() and (ending := taken_over(record, seen, now)):

@@ -171,11 +171,11 @@ def test_a_jobs_way_over_a_device(device: Device) -> None:
     device.place(3)
     device.place(3)  # asked twice, it is one placement
     job = device.until("running")
-    assert (job.epoch, job.reason, job.cut_at) == (3, "", None)
+    assert (job.epoch, job.reason, job.cut_age_s) == (3, "", None)
     assert [rank.rank for rank in job.ranks] == [0, 1]
     while {rank.state for rank in device.job().ranks} != {"attached"}:
         time.sleep(0.005)
-    assert device.job().released_at is not None
+    assert device.job().released_age_s is not None
     for epoch, code in ((2, "epoch"), (4, "busy")):
         with pytest.raises(ControlError) as caught:
             device.place(epoch)
@@ -190,7 +190,7 @@ def test_a_jobs_way_over_a_device(device: Device) -> None:
     for _ in range(2):
         standing = expect(messages.Standing, device.ask("barrier", **of, action="request"))
         assert standing.state in ("stopping", "cut")
-    assert device.until("cut").cut_at is not None
+    assert device.until("cut").cut_age_s is not None
     device.ask("barrier", **of, action="withdraw")
     device.until("running")
     device.ask("barrier", **of, action="withdraw")

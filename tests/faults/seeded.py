@@ -253,7 +253,7 @@ FIGURES = [
     Mutant("suspension-ends-with-a-release", RECORDED,
            "self.freed_at if self.to_gpus == 0 else self.released_at", "self.released_at",
            ON_FIGURES + "test_a_suspended_job_s_pause_ends_when_its_devices_are_seen_free"),
-    Mutant("converged-at-once", RECORDED, "max(0.0, self.converged_at - self.wanted_at)", "0.0",
+    Mutant("converged-at-once", RECORDED, "max(0.0, self.converged_at - wanted)", "0.0",
            ON_FIGURES + ON_PAUSE),
     Mutant("pause-from-the-last-cut", CHANGES, "cut_at=min(", "cut_at=max(", ON_FIGURES + ON_PAUSE),
     Mutant("pause-to-the-first-release", CHANGES, "last = max(", "last = min(",

@@ -53,18 +53,18 @@ def running(released: float | None, epoch: int = 2) -> JobOnDevice:
 )
 def test_a_wish_is_a_change_of_devices(gpus: int, suspend: bool, to: int | None) -> None:
     job = Job("gpt", ("true",), "/", 4, gpus, suspend=suspend)
-    change = changes.wish(job, record(TWO, 3), "abc", 12.5)
+    change = changes.wish(job, record(TWO, 3), "abc", 12.5, 7.5)
     if to is None:
         assert change is None
     else:
-        assert change == Change(0, "gpt", 2, to, "abc", 12.5, epoch=3)
+        assert change == Change(0, "gpt", 2, to, "abc", 12.5, epoch=3, wanted=7.5)
 
 
 def test_a_job_that_never_started_or_is_over_has_no_change() -> None:
     job = Job("gpt", ("true",), "/", 4, 1)
     over = record(TWO, 3, ending=Ending("Failed", "RankFailed", "", 9.0))
     for each in (record((), 0, "new"), record(TWO, 3, "ended"), over):
-        assert changes.wish(job, each, "abc", 1.0) is None
+        assert changes.wish(job, each, "abc", 1.0, 1.0) is None
 
 
 # ---- how it goes -----------------------------------------------------------------------------
@@ -72,11 +72,11 @@ def test_a_job_that_never_started_or_is_over_has_no_change() -> None:
 
 def test_a_pause_lasts_from_the_first_device_s_cut_to_the_last_one_s_release() -> None:
     at_cut = observed(soft_0=cut(50.25), soft_1=cut(50.0))
-    change = changes.follow(wanted(), record(TWO, 1), at_cut, False, 0.0, 0.0)
+    change = changes.follow(wanted(), record(TWO, 1), at_cut, False, 0.0)
     assert change.cut_at == 50.0 and change.pause_s is None
     grown = replace(change, to_gpus=2)
     there = observed(soft_0=running(51.5), soft_1=running(51.75))
-    done = changes.follow(grown, record(TWO, 2), there, True, 1003.5, 0.0)
+    done = changes.follow(grown, record(TWO, 2), there, True, 1003.5)
     assert done.pause_s == 1.75 and done.converge_s == 3.5
 
 
@@ -91,7 +91,7 @@ def test_a_pause_lasts_from_the_first_device_s_cut_to_the_last_one_s_release() -
     ids=["not seen", "runs", "no time", "other epoch"],
 )
 def test_a_cut_is_a_cut_of_all_devices(seen: Observed) -> None:
-    assert changes.follow(wanted(), record(TWO, 1), seen, False, 0.0, 0.0).cut_at is None
+    assert changes.follow(wanted(), record(TWO, 1), seen, False, 0.0).cut_at is None
 
 
 def test_a_job_goes_on_when_all_of_its_new_devices_have_released_it() -> None:
@@ -99,35 +99,35 @@ def test_a_job_goes_on_when_all_of_its_new_devices_have_released_it() -> None:
     for seen in (observed(soft_0=running(51.0)),
                  observed(soft_0=running(51.0), soft_1=running(None)),
                  observed(soft_0=running(51.0), soft_1=running(40.0, epoch=1))):  # fmt: skip
-        now = changes.follow(change, record(TWO, 2), seen, True, 1003.0, 0.0)
+        now = changes.follow(change, record(TWO, 2), seen, True, 1003.0)
         assert now.released_at is None and now.converged_at is None
 
 
 def test_the_old_placement_s_release_does_not_end_a_change() -> None:
     before = observed(soft_0=running(10.0, epoch=1), soft_1=running(10.0, epoch=1))
-    now = changes.follow(wanted(to_gpus=2), record(TWO, 1), before, True, 1001.0, 0.0)
+    now = changes.follow(wanted(to_gpus=2), record(TWO, 1), before, True, 1001.0)
     assert now.released_at is None and now.converged_at is None
 
 
 def test_a_change_has_not_converged_on_another_number_of_devices() -> None:
     there = observed(soft_0=running(51.0), soft_1=running(51.0))
-    now = changes.follow(wanted(cut_at=50.0), record(TWO, 2), there, True, 1003.0, 0.0)
+    now = changes.follow(wanted(cut_at=50.0), record(TWO, 2), there, True, 1003.0)
     assert now.converged_at is None
 
 
 def test_what_is_observed_without_being_as_desired_has_not_converged() -> None:
     there = observed(soft_0=running(51.0))
-    now = changes.follow(wanted(cut_at=50.0), record(ONE, 2), there, False, 1003.0, 0.0)
+    now = changes.follow(wanted(cut_at=50.0), record(ONE, 2), there, False, 1003.0)
     assert now.released_at == 51.0 and now.converged_at is None
 
 
 def test_a_suspended_job_s_pause_ends_when_its_devices_are_seen_free() -> None:
     change, resting = wanted(to_gpus=0, cut_at=50.0), record((), 1, "detached")
     held = observed(soft_0=cut(50.0))
-    assert changes.follow(change, resting, held, True, 1001.0, 51.0).freed_at is None
+    assert changes.follow(change, resting, held, True, 1001.0).freed_at is None
     saved = observed(soft_0=JobOnDevice("gpt", 1, "saved"))
-    done = changes.follow(change, resting, saved, True, 1002.0, 52.5)
-    assert (done.freed_at, done.pause_s, done.converge_s) == (52.5, 2.5, 2.0)
+    done = changes.follow(change, resting, saved, True, 1002.0)
+    assert (done.freed_at, done.pause_s, done.converge_s) == (1002.0, 952.0, 2.0)
 
 
 def test_a_resumed_job_s_pause_begins_with_its_placement() -> None:

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import json
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +17,7 @@ import pytest
 
 from rankfold import control
 from rankfold.checkpoint import store as stores
-from rankfold.reconciler import actions, recovery
+from rankfold.reconciler import actions, recovery, steady
 from rankfold.reconciler.act import Executor, Temporary
 from rankfold.reconciler.desired import Job, Origin
 from rankfold.reconciler.inflight import Call, Steps
@@ -217,7 +216,7 @@ def test_what_fails_again_and_again_is_answered_with_how_often(scene: Scene) -> 
 
 
 def test_a_save_stands_from_the_cut_and_not_from_its_beginning(scene: Scene) -> None:
-    cut = JobOnDevice("a", 1, "cut", cut_at=time.monotonic() - 50)
+    cut = JobOnDevice("a", 1, "cut", cut_at=steady.now() - 50)
     seen = {name: SeenDevice(name, jobs=(cut,)) for name in DEVICES}
     scene.do(scene.recovery.save(AT_A_CUT, Observed(seen)))
     (told,) = [each.message for each in scene.store.events() if each.reason == "Snapshot"]

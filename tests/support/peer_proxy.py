@@ -64,7 +64,7 @@ class Peer:
 
     def status(self, _request: Request[messages.Status]) -> Message:
         o = self.options
-        told = [dict(job) for job in self.jobs.values()]
+        told = [_with_ages(job) for job in self.jobs.values()]
         for job in self.jobs.values():
             if job["state"] == "stopping":
                 job.update(state="cut", cut_at=time.monotonic())
@@ -93,8 +93,7 @@ class Peer:
             raise self.wrong("argument", f"{name}: no rank is on this device")
         self.jobs[name] = {
             "job": name, "epoch": epoch, "incarnation": incarnation, "state": "running",
-            "reason": "", "cut_at": None,
-            "released_at": time.monotonic(),
+            "reason": "", "cut_at": None, "released_at": time.monotonic(),
             "ranks": [{"rank": r, "state": "attached", "kernels_here": 1} for r in ranks],
         }  # fmt: skip
         return {}
@@ -139,6 +138,14 @@ class Peer:
             raise self.wrong("busy", "shutdown while a job is here")
         self.server.after(0.0, self.server.stop)
         return {}
+
+
+def _with_ages(job: dict[str, Any]) -> dict[str, Any]:
+    """Other processes may have another CLOCK_MONOTONIC."""
+    told = {name: each for name, each in job.items() if name not in ("cut_at", "released_at")}
+    ages = {name: job[f"{name}_at"] for name in ("cut", "released")}
+    now = time.monotonic()
+    return told | {f"{n}_age_s": None if at is None else now - at for n, at in ages.items()}
 
 
 def main() -> None:
