@@ -23,6 +23,7 @@ import pytest
 
 from rankfold import criu
 from rankfold.control import Client, ControlError
+from rankfold.interpose.launcher.config import built_libraries
 from support import leaks, privileges
 from support.halting_criu import HaltingCriu
 from support.leaks import State
@@ -33,6 +34,7 @@ from .conftest import Launched, Rig
 PROGRAM = Path(__file__).parent / "resting_program.py"
 CALLS = Path(__file__).parent / "waiting_calls.c"
 STARTING = Path(__file__).parent / "starting_program.c"
+MAIN_THREAD_ENDS = Path(__file__).parent / "main_thread_ends.c"
 
 
 class Place:
@@ -783,6 +785,35 @@ def test_what_does_not_fit_is_refused_and_nothing_starts(place: Place) -> None:
         client.ask("end")
     assert leaks.has_ended(fresh.pid, 20)
     assert not has_cgroup(fresh)
+
+
+ENDS = {
+    "return": (0, "the end\n"),
+    "join": (0, "joined 0, 42\nthe end\n"),
+    "exit": (7, "the end\n"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_rank_whose_main_thread_has_ended_comes_back(place: Place, how: str) -> None:
+    """As it ends, the others, and the whole process, are as without us."""
+    program = place.saved.parent / "main_thread_ends"
+    subprocess.run(
+        ["gcc", "-O1", "-pthread", str(MAIN_THREAD_ENDS), "-o", str(program)], check=True
+    )
+    preload = [str(each) for each in built_libraries()]
+    launched = place.launch(str(program), str(place.work), how, preload=preload)
+    save(launched, place.saved / "0")
+    with launched.client() as client:
+        client.ask("thaw")
+    save(launched, place.saved / "1")
+    kill(launched)
+    fresh = place.empty(preload=preload)
+    restore(fresh, place.saved / "1")
+    place.go()
+    status, out = ENDS[how]
+    assert fresh.end()["exit_status"] == status, fresh.text("err")
+    assert fresh.text("out") == out
 
 
 def test_what_criu_cannot_restore_is_named_and_nothing_is_left(place: Place) -> None:
