@@ -101,8 +101,8 @@ class Job:
                 "description": "Working directory of every rank, relative to the file. Fixed at "
                 "the first start.",
             },
-            "working directory. Relative to the file; in a git source, to the repository's work "
-            "tree; a bare or remote repository needs an absolute one",
+            "working directory. Relative to the file; if it is left out in a git source, the "
+            "repository's work tree. A bare or remote repository needs an absolute one",
             shown=".", fixed=True,
         )
     )  # fmt: skip

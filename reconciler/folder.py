@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rankfold import inotify
 from rankfold.log import area
-from rankfold.reconciler.spec import is_yaml
+from rankfold.reconciler.trees import counts
 
 log = area(__file__)
 
@@ -128,7 +128,7 @@ class Files:
     def _counts(self, name: str, is_folder: bool) -> bool:
         if self._single:
             return name == self.place.name
-        return not name.startswith(".") if is_folder else is_yaml(name)
+        return not name.startswith(".") if is_folder else counts(name)
 
     # ---- listing ----
 

@@ -24,6 +24,14 @@ SILENT_S = 20.0  # git reports its progress every second while there is some
 LIMIT_S = 600  # of a command that talks to a remote, also when we are killed meanwhile
 TICK_S = 0.1
 ENDING_S = 2.0  # to put away its lock files
+# Of the caller's variables for git: how to reach a remote. Others would lead to other files.
+_KEPT = (
+    "GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_PROXY_COMMAND", "GIT_ALLOW_PROTOCOL",
+    "GIT_PROTOCOL", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_SSL_CERT", "GIT_SSL_KEY",
+    "GIT_SSL_CERT_PASSWORD_PROTECTED", "GIT_SSL_NO_VERIFY", "GIT_SSL_VERSION",
+    "GIT_HTTP_LOW_SPEED_LIMIT", "GIT_HTTP_LOW_SPEED_TIME", "GIT_HTTP_PROXY_AUTHMETHOD",
+    "GIT_HTTP_USER_AGENT",
+)  # fmt: skip
 _TELLING = ("fatal: ", "error: ", "ssh: ")
 
 
@@ -54,9 +62,9 @@ class Git:
         other.repo = repo
         return other
 
-    def __call__(self, *arguments: str) -> bytes:
-        """What it prints. Raises GitError."""
-        return self._run(["git", "-C", str(self.repo), *arguments])
+    def __call__(self, *arguments: str, given: str = "") -> bytes:
+        """What it prints. `given`: its standard input. Raises GitError."""
+        return self._run(["git", "-C", str(self.repo), *arguments], os.fsencode(given))
 
     def text(self, *arguments: str) -> str:
         return self(*arguments).decode(errors="replace").strip()
@@ -66,17 +74,17 @@ class Git:
         limit = ["timeout", f"--kill-after={ENDING_S}", str(LIMIT_S)] if _has_timeout() else []
         self._run([*limit, "git", "-C", str(self.repo), *arguments])
 
-    def _run(self, command: list[str]) -> bytes:
+    def _run(self, command: list[str], given: bytes = b"") -> bytes:
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 env=self._env, start_new_session=True,
             )  # fmt: skip
         except FileNotFoundError as error:
             raise GitError("git is not installed") from error
         with process:
             try:
-                out, err = self._listen(process, command)
+                out, err = self._listen(process, command, given)
             except BaseException:
                 _end(process)
                 raise
@@ -84,13 +92,17 @@ class Git:
             return out
         raise GitError(self._reason(err.decode(errors="replace"), command))
 
-    def _listen(self, process: subprocess.Popen[bytes], command: list[str]) -> tuple[bytes, bytes]:
+    def _listen(
+        self, process: subprocess.Popen[bytes], command: list[str], given: bytes
+    ) -> tuple[bytes, bytes]:
         """Its output, once it has ended by itself."""
         heard, since = 0, time.monotonic()
+        left: bytes | None = given  # `communicate` takes it once
         while True:
             try:
-                return process.communicate(timeout=TICK_S)
+                return process.communicate(left, timeout=TICK_S)
             except subprocess.TimeoutExpired as waiting:
+                left = None
                 said = len(waiting.output or b"") + len(waiting.stderr or b"")
             now = time.monotonic()
             if said > heard:
@@ -131,7 +143,7 @@ def _environment(url: str) -> dict[str, str]:
         }  # fmt: skip
     else:
         secret = {}
-    ours = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k in _KEPT}
     return ours | secret | {
         "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
         "SSH_ASKPASS_REQUIRE": "never",

@@ -31,7 +31,7 @@ from rankfold.reconciler.revision import (
 )
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.values import Json
-from rankfold.reconciler.watch import Reader, Reading, Revision, note_fault
+from rankfold.reconciler.watch import Reader, Reading, Revision, note_fault, same
 
 log = area(__file__)
 
@@ -140,13 +140,13 @@ class Sources:
         }
 
     def _refuse_other_source(self, identity: str) -> None:
-        if self.source and self.source.identity != identity:
+        if self.source and not same(self.source.identity, identity):
             raise control.ControlError(
                 "source", f"this fleet follows {self.source.identity}; end that first"
             )
         live = sorted(
             o.name for o in self.store.objects()
-            if o.kind == "Job" and o.source and masked(o.source) != identity
+            if o.kind == "Job" and o.source and not same(masked(o.source), identity)
             and not self._ended(o.name)
         )  # fmt: skip
         if live:
@@ -291,6 +291,9 @@ class Sources:
     def _accept(self, reader: Reader, revision: Revision) -> None:
         loaded = revision.loaded
         with self.store.transaction():
+            known = self.store.get("source") or ""
+            if known != reader.identity and same(known, reader.identity):
+                self.store.rename_source(known, reader.identity)
             touched = self.store.accept(loaded, reader.identity, revision.id)
             never_ended = [file.path for file in loaded.files.values() if not file.ended]
             self.store.set("never_ended", never_ended)

@@ -21,7 +21,7 @@ import msgspec
 
 from rankfold import legible
 from rankfold.messages import DEVICES_MAX
-from rankfold.reconciler import yamldoc
+from rankfold.reconciler import trees, yamldoc
 from rankfold.reconciler.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.schemas import ENV, default_of, load_schema, schema_faults, validator, walk
@@ -87,6 +87,21 @@ class File:
     ended: bool  # its last line has an end
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a file is: its folder, and the tree `root` that it was found in."""
+
+    folder: str
+    root: str
+
+    def workdir(self, given: str) -> str:
+        """An absolute path with links followed, except one that the root is: the same job may be
+        described by the next release that this leads to."""
+        real = (Path(self.folder) / given).resolve()
+        root = Path(self.root).resolve()
+        return str(Path(self.root) / real.relative_to(root) if real.is_relative_to(root) else real)
+
+
 @dataclass
 class Loaded:
     """What the files say. `desired` counts only while there is no fault."""
@@ -124,20 +139,12 @@ class Loaded:
 # ---- files ---------------------------------------------------------------------------------
 
 
-def is_yaml(name: str) -> bool:
-    """Whether a file of this name, without its folder, is one of desired state."""
-    return name.endswith((".yaml", ".yml")) and not name.startswith(".")
-
-
 def load_dir(*places: Path, files_at: Callable[[Path], list[Path]] | None = None) -> Loaded:
     """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files).
 
     `files_at`: gives the files of a place, where they are known without a search.
     """
-    texts: dict[str, str] = {}
-    paths: dict[str, str] = {}  # by the names that faults have
-    workdirs: dict[str, str] = {}
-    saved: dict[str, float] = {}
+    found: list[trees.Found] = []
     faults: list[Fault] = []
     for place in places:
         try:
@@ -145,51 +152,19 @@ def load_dir(*places: Path, files_at: Callable[[Path], list[Path]] | None = None
         except OSError as error:
             faults.append(Fault(legible.name(error.filename), 1, "-", _unreadable(error)))
             continue
+        for file in files:
+            try:
+                found.append(trees.read(file, place))
+            except OSError as error:
+                found.append(trees.Found(legible.name(file), problem=_unreadable(error)))
         if not files:
             what = "holds no *.yaml file" if place.exists() else "is not there"
             faults.append(Fault(legible.name(place), 1, "-", what))
-        for file in files:
-            name = legible.name(file)
-            paths[name] = legible.name(file.parent.resolve() / file.name)
-            workdirs[name] = str(file.resolve().parent)
-            try:
-                check_name(file)
-                texts[name] = decoded(name, file.read_bytes())
-                saved[name] = file.stat().st_mtime
-            except InvalidInput as error:
-                faults += error.faults
-            except OSError as error:
-                faults.append(Fault(name, 1, "-", _unreadable(error)))
-    loaded = load_texts(texts, workdirs)
-    loaded.faults = sorted({*faults, *loaded.faults})
-    loaded.saved_at = saved
-    for name, file_ in loaded.files.items():
-        loaded.files[name] = replace(file_, path=paths[name])
-    return loaded
-
-
-def check_name(path: str | os.PathLike[str]) -> None:
-    """Raises InvalidInput for a name that no journal or message can hold."""
-    if not legible.is_utf8(os.fspath(path)):
-        raise InvalidInput([Fault(legible.name(path), 1, "-", "its name is not UTF-8: rename it")])
-
-
-def _unreadable(error: OSError) -> str:
-    return f"cannot be read: {error.strerror}"
-
-
-def decoded(name: str, data: bytes) -> str:
-    """The text of a file, its line ends as ``\n``. Raises InvalidInput."""
-    try:
-        return data.decode().replace("\r\n", "\n").replace("\r", "\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        reason = f"cannot be read: it is not UTF-8 ({error.reason}, byte 0x{data[error.start]:02x})"
-        raise InvalidInput([Fault(name, line, "-", reason)]) from error
+    return load_found(found, faults)
 
 
 def yaml_files(place: Path) -> list[Path]:
-    """The files of desired state at a place, hidden ones left out.
+    """The files of desired state at a place, hidden ones left out; links lead anywhere.
 
     Raises OSError for a folder that cannot be read: its files are not gone.
     """
@@ -202,16 +177,65 @@ def yaml_files(place: Path) -> list[Path]:
     found = []
     for folder, folders, names in os.walk(place, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for file in (Path(folder, n) for n in names):
-            if is_yaml(file.name) and file.is_file():
+        for file in (Path(folder, name) for name in names):
+            if trees.counts(file.name) and file.is_file():
                 found.append(file)
     return sorted(found)
 
 
-def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
+def load_found(
+    found: Iterable[trees.Found], faults: Iterable[Fault] = (), workdir: str | None = None
+) -> Loaded:
+    """Check and normalise files of a directory or a commit. `faults`: what is wrong besides.
+    `workdir`: of jobs that give none; default: their file's folder."""
+    texts: dict[str, str] = {}
+    workdirs: dict[str, str | Place] = {}
+    told, by_name = list(faults), {each.name: each for each in found}
+    for name, each in by_name.items():
+        if each.folder is not None and each.root is not None:
+            workdirs[name] = Place(each.folder, each.root)
+        try:
+            texts[name] = _decoded(each)
+        except InvalidInput as error:
+            told += error.faults
+    loaded = load_texts(texts, workdirs, workdir)
+    loaded.faults = sorted({*told, *loaded.faults})
+    for name, file in loaded.files.items():
+        each = by_name[name]
+        loaded.files[name] = replace(file, path=each.path)
+        if each.saved_at is not None:
+            loaded.saved_at[name] = each.saved_at
+    return loaded
+
+
+def _unreadable(error: OSError) -> str:
+    return f"cannot be read: {error.strerror}"
+
+
+def _decoded(found: trees.Found) -> str:
+    """The text of a file, its line ends as ``\n``. Raises InvalidInput."""
+    line, reason = 1, found.problem
+    if not found.is_utf8:
+        reason = "its name is not UTF-8: rename it"
+    elif len(found.data) > trees.BYTES_MAX:
+        reason = f"is too large: over {trees.BYTES_MAX >> 20} MiB"
+    if not reason:
+        try:
+            return found.data.decode().replace("\r\n", "\n").replace("\r", "\n")
+        except UnicodeDecodeError as error:
+            line = found.data.count(b"\n", 0, error.start) + 1
+            byte = f"byte 0x{found.data[error.start]:02x}"
+            reason = f"cannot be read: it is not UTF-8 ({error.reason}, {byte})"
+    raise InvalidInput([Fault(found.name, line, "-", reason)])
+
+
+def load_texts(
+    texts: Mapping[str, str], workdirs: Mapping[str, str | Place], workdir: str | None = None
+) -> Loaded:
     """Check and normalise. `workdirs`: what a relative workdir of each file is relative to; a
-    file without an entry (bare or remote repository) needs an absolute one."""
-    reader = _Reader(workdirs)
+    file without an entry (bare or remote repository) needs an absolute one. `workdir`: of jobs that
+    give none."""
+    reader = _Reader(workdirs, workdir)
     files: dict[str, File] = {}
     for file, text in sorted(texts.items()):
         breaks = len(re.findall(r"\r\n|\r|\n", text))
@@ -236,8 +260,8 @@ def load_texts(texts: Mapping[str, str], workdirs: Mapping[str, str]) -> Loaded:
 class _Reader:
     """Collects the objects and faults of one set of files."""
 
-    def __init__(self, workdirs: Mapping[str, str]):
-        self.workdirs = workdirs
+    def __init__(self, workdirs: Mapping[str, str | Place], workdir: str | None):
+        self.workdirs, self.workdir = workdirs, workdir
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[str, Job] = {}
         self.origins: dict[tuple[str, str], Origin] = {}
@@ -393,7 +417,8 @@ class _Reader:
         if parallelism.get("data", world_size) != world_size:
             reason = f"is not built yet; only its default, worldSize ({world_size}), is"
             self.fault(file, doc, ("spec", "parallelism", "data"), reason)
-        given["workdir"] = self._workdir(file, doc, given["workdir"])
+        default = self.workdir if "workdir" not in spec else None
+        given["workdir"] = default or self._workdir(file, doc, given["workdir"])
         # A field that has no default in files has one in `Job`.
         job = Job(**{k: v for k, v in given.items() if v is not None})
         if len(self.faults) == before and (reason := not_kept(job)):
@@ -413,6 +438,8 @@ class _Reader:
         if not self._fits(file, doc, path, workdir, PATH_BYTES_MAX) or os.path.isabs(workdir):
             return workdir
         base = self.workdirs.get(file)
+        if isinstance(base, Place):
+            return base.workdir(workdir)
         if base is None:
             reason = "must be an absolute path: the repository has no work tree here"
             self.fault(file, doc, path, reason)

@@ -351,6 +351,16 @@ class Store:
         )  # fmt: skip
         return True
 
+    def rename_source(self, old: str, new: str) -> None:
+        """The same source has another name: its objects stay what they are."""
+        with self.transaction():
+            for each in self.objects():
+                if each.source == old:
+                    key = each.kind, each.name
+                    sql = "UPDATE objects SET source = ? WHERE kind = ? AND name = ?"
+                    self._write(self._objects, key, sql, (new, *key))
+            self.set("source", new)
+
     def accept(self, loaded: Loaded, source: str, revision: str) -> list[str]:
         """Take a whole revision of a source; gives the jobs whose object changed."""
         changed: list[str] = []

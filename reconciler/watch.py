@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import os
 import select
-import shutil
 import threading
 import time
 import traceback
@@ -22,11 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rankfold.legible import legible
+from rankfold import legible
 from rankfold.log import area
 from rankfold.reconciler import spec
+from rankfold.reconciler.commit import Commit
 from rankfold.reconciler.folder import Files
 from rankfold.reconciler.git import Git, GitError, is_elsewhere, masked
+from rankfold.reconciler.refs import Mirror, branches, full_names, tip
+from rankfold.reconciler.trees import named
 from rankfold.reconciler.values import Json
 
 log = area(__file__)
@@ -70,10 +72,19 @@ def identity_of(description: Json) -> str:
     """What a source is called. `description`: what a client sends, {"dir": absolute path} or
     {"git": repository, "branch": b, "path": p}. With another password it is the same source."""
     if "dir" in description:
-        return f"directory {Path(description['dir']).resolve()}"
+        return f"directory {named(Path(description['dir']))}"
     path = description.get("path", "").strip("/")
     where = f", path {path}" if path else ""
     return f"git {masked(description['git'])}, branch {description['branch']}{where}"
+
+
+def same(identity: str, other: str) -> bool:
+    """Whether two names of sources mean the same now: a directory may have several."""
+    kind, _, place = identity.partition(" ")
+    other_kind, _, other_place = other.partition(" ")
+    if kind != other_kind or kind != "directory":
+        return identity == other
+    return os.path.realpath(place) == os.path.realpath(other_place)
 
 
 def open_source(description: Json, state: Path) -> Source:
@@ -146,7 +157,7 @@ class Reader:
             else:
                 continue
             again = AGAIN_MIN_S if problem != self._error else min(AGAIN_MAX_S, again * 2)
-            self._publish(None, legible(problem))
+            self._publish(None, legible.legible(problem))
             self._stopped.wait(again)
 
     def _follow(self) -> None:
@@ -198,7 +209,7 @@ class DirectorySource:
     """
 
     def __init__(self, path: Path):
-        self.path = path.resolve()
+        self.path = named(path)
         self._stopped = threading.Event()
         self._check()
         self._signature: object = None
@@ -256,7 +267,7 @@ _mirrors: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
 class GitSource:
-    """The files of one commit: the tip of a branch. The working tree is never read.
+    """The files of one commit: of a branch, a tag or a hash. The working tree is never read.
 
     Of a repository elsewhere there is a mirror in the state directory, fetched every `FETCH_S`.
     """
@@ -271,11 +282,12 @@ class GitSource:
         self._stamp: object = None
         self._looked_at = 0.0
         if self.url:
-            digest = hashlib.sha256(self.url.encode()).hexdigest()[:16]
+            digest = hashlib.sha256(f"{self.url}\n{branch}".encode()).hexdigest()[:16]
             self.repo = state / "git" / digest
         else:
             self.repo = Path(repository).expanduser().absolute()
         self.git = Git(self.repo, self._stopped, url)
+        self._copy = Mirror(self.repo, self.git, self.url, branch)
         self._opened = False
 
     def _open(self) -> None:
@@ -288,44 +300,25 @@ class GitSource:
     def _mirror(self) -> None:
         """Have what the remote has. Raises GitError."""
         now = time.monotonic()
-        if self._fetched_at is not None and now - self._fetched_at < FETCH_S:
-            return
-        with _mirrors[self.repo]:
-            if not (self.repo / "HEAD").exists():
-                self._clone()
-            else:
-                try:
-                    self.git.remote("fetch", "--progress", "--prune")
-                except GitError as error:
-                    if ".lock" in str(error):  # left by one that was killed: no other is here
-                        shutil.rmtree(self.repo, ignore_errors=True)
-                    raise
-        self._fetched_at = time.monotonic()
-
-    def _clone(self) -> None:
-        """All of it or nothing: half a mirror would look like an empty one."""
-        new = self.repo.with_suffix(".new")
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        clone = "clone", "--mirror", "--progress", "--", self.url, str(new)
-        self.git.at(new).remote(*clone)
-        new.rename(self.repo)
+        if self._fetched_at is None or now - self._fetched_at >= FETCH_S:
+            with _mirrors[self.repo]:
+                self._copy.update()
+            self._fetched_at = time.monotonic()
 
     def _tip(self) -> str:
-        try:
-            return self.git.text("rev-parse", "--verify", f"refs/heads/{self.branch}^{{commit}}")
-        except GitError as error:
-            names = self.git.text("for-each-ref", "--format=%(refname:short)", "refs/heads").split()
-            there = f"there are {', '.join(names)}" if names else "nothing is committed there yet"
-            where = self.url or self.repo
-            raise SourceError(f"{where} has no branch {self.branch}: {there}") from error
+        if commit := tip(self.git, self.branch):
+            return commit
+        names = self._copy.branches() if self.url else branches(self.git)
+        there = f"there are {', '.join(names)}" if names else "nothing is committed there yet"
+        where = self.url or self.repo
+        raise SourceError(f"{where} has no branch {self.branch}: {there}")
 
     def _refs_stamp(self) -> object:
         """Changes whenever the branch does: running git costs a process each time."""
         stamp: list[object] = []
-        for file in (self._common / "refs/heads" / self.branch, self._common / "packed-refs"):
+        for name in (*full_names(self.branch), "packed-refs"):
             try:
-                info = file.stat()
+                info = (self._common / name).stat()
                 stamp.append((info.st_mtime_ns, info.st_ino))
             except OSError:
                 stamp.append(None)
@@ -365,22 +358,12 @@ class GitSource:
         return float(self.git.text("show", "-s", "--format=%ct", commit))
 
     def _load(self, commit: str) -> spec.Loaded:
-        texts, faults = {}, []
-        listing = ("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit, "--")
-        names = self.git(*listing, self.path or ".").decode(errors="replace")
-        for name in filter(None, names.split("\0")):
-            hidden = any(part.startswith(".") for part in Path(name).parts)
-            if Path(name).suffix in (".yaml", ".yml") and not hidden:
-                try:
-                    texts[name] = self.git("cat-file", "blob", f"{commit}:{name}").decode()
-                except UnicodeDecodeError as error:
-                    faults.append(spec.Fault(name, 1, "-", f"cannot be read: {error}"))
-        if not texts:
-            where = self.path or "the repository"
+        found = Commit(self.git, commit, self.path, self._top).files()
+        faults = []
+        if not found:
+            where = legible.name(self.path) or "the repository"
             faults.append(spec.Fault(where, 1, "-", f"holds no *.yaml file at {commit[:12]}"))
-        loaded = spec.load_texts(texts, dict.fromkeys(texts, self._top) if self._top else {})
-        loaded.faults = sorted({*faults, *loaded.faults})
-        return loaded
+        return spec.load_found(found, faults, self._top)
 
     def pause(self) -> None:
         self._stopped.wait(STAT_S)

@@ -22,6 +22,7 @@ from rankfold.reconciler.console import say, tell
 from rankfold.reconciler.desired import Job
 from rankfold.reconciler.git import is_elsewhere
 from rankfold.reconciler.rows import desired_of
+from rankfold.reconciler.trees import named
 from rankfold.reconciler.values import Json
 from rankfold.reconciler.watching import Watching
 from rankfold.reconciler.words import count
@@ -129,7 +130,7 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
     warn(loaded)
     loaded.check()
     with Reconciler(state) as reconciler:
-        reply = reconciler.ask("attach", source={"dir": str(place.resolve())})
+        reply = reconciler.ask("attach", source={"dir": str(named(place))})
         if reply["faults"]:
             for fault in reply["faults"]:
                 say(fault)
@@ -209,7 +210,7 @@ def watch_command(
         source = {"git": there, "branch": branch, "path": inside}
     else:
         assert place is not None
-        source = {"dir": str(place.resolve())}
+        source = {"dir": str(named(place))}
     with Reconciler(state) as reconciler, terminating():
         watching = Watching(state, reconciler, source, output)
         try:

@@ -1,0 +1,54 @@
+"""The files of desired state in a directory or a commit: which names count, and what is found."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankfold import legible
+
+BYTES_MAX = 16 << 20  # of a file
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file of desired state. `name`: for people, on one line; `problem`: why `data` is not there.
+    `folder`: where it is in the file system, links followed, and `root` the place at which it was
+    looked for, which may be a link; None: they are not there."""
+
+    name: str
+    data: bytes = b""
+    problem: str = ""
+    folder: str | None = None
+    root: str | None = None
+    path: str = ""  # as origins of accepted objects name it
+    saved_at: float | None = None  # wall clock
+    is_utf8: bool = True  # its name, as it is
+
+
+def counts(name: str) -> bool:
+    """Whether a file of this name, without its folder, is one of desired state."""
+    return name.endswith((".yaml", ".yml")) and not name.startswith(".")
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a file, or a folder that it is in, is hidden; `path`: from where one looks."""
+    return any(part.startswith(".") for part in path.split("/"))
+
+
+def named(place: Path) -> Path:
+    """An absolute path with its links kept: they may lead elsewhere later."""
+    absolute = place.absolute()
+    return absolute.resolve() if ".." in absolute.parts else absolute
+
+
+def read(file: Path, place: Path) -> Found:
+    """A file that is at `place`, or below it. Raises OSError."""
+    with file.open("rb") as stream:
+        data, saved_at = stream.read(BYTES_MAX + 1), os.fstat(stream.fileno()).st_mtime
+    return Found(
+        legible.name(file), data, "", str(file.resolve().parent),
+        str(named(place if place != file else place.parent)), legible.name(named(file)), saved_at,
+        legible.is_utf8(str(file)),
+    )  # fmt: skip
