@@ -35,7 +35,7 @@ def tip(git: Git, ref: str) -> str | None:
 
 def branches(git: Git) -> list[str]:
     """Their names, for a message."""
-    return git.text("for-each-ref", "--format=%(refname:short)", "refs/heads").split()
+    return git.text("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads").split()
 
 
 class Mirror:

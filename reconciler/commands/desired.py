@@ -189,7 +189,7 @@ def duration(text: str) -> float:
 @click.command("watch")
 @click.argument("place", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
 @click.option("--git", "repo", metavar="REPO", help="Follow a branch of this repository instead.")
-@click.option("--branch", default="main", show_default=True, help="Branch to follow.")
+@click.option("--branch", default="main", show_default=True, help="Branch, tag or commit to follow.")
 @click.option("--path", "inside", default="", help="Folder in the repository; default: all of it.")
 @output_option()
 @click.pass_obj

@@ -128,3 +128,94 @@ def test_a_directory_gives_a_revision_for_each_content(tmp_path: Path) -> None:
         assert touched is not None and touched.saved_at == 1e9, "the time of the save counts"
     finally:
         source.close()
+
+
+# ---- refs and remotes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_tag_or_a_commit_can_be_followed(git: Git, tmp_path: Path, elsewhere: bool) -> None:
+    first = head(git)
+    git("tag", "--annotate", "--message", "a release", "v1")
+    git("tag", "lasting")
+    (git.folder / "note").touch()
+    second = git.commit("second")
+    git("branch", "lasting", second)
+    repository = f"file://{git.folder}" if elsewhere else str(git.folder)
+    meant = {"v1": first, "refs/tags/v1": first, first: first, "lasting": second, "main": second}
+    for ref, commit in meant.items() if elsewhere else [*meant.items(), (first[:9], first)]:
+        source = watch.GitSource(repository, ref, "", tmp_path / "state")
+        revision = source.poll()
+        assert revision is not None and revision.id == commit, ref
+        assert set(revision.loaded.documents) >= {("Pool", "local")}
+    with pytest.raises(watch.SourceError, match="has no branch v2: there are lasting, main"):
+        watch.GitSource(repository, "v2", "", tmp_path / "state").poll()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_tag_that_moves_is_followed(
+    git: Git, tmp_path: Path, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "FETCH_S", 0.0)
+    git("tag", "now")
+    repository = f"file://{git.folder}" if elsewhere else str(git.folder)
+    source = watch.GitSource(repository, "now", "", tmp_path / "state")
+    assert source.poll() is not None and source.poll() is None
+    (git.folder / "note").touch()
+    commit = git.commit("second")
+    git("tag", "--force", "now")
+    revision = source.poll()
+    assert revision is not None and revision.id == commit
+    git("tag", "--delete", "now")
+    with pytest.raises(watch.SourceError, match="has no branch now"):
+        source.poll()
+
+
+def test_only_what_is_followed_is_fetched(
+    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither pull requests, nor other branches and tags, nor history."""
+    monkeypatch.setattr(watch, "FETCH_S", 0.0)
+    first = head(git)
+    git("checkout", "--quiet", "-b", "request")
+    (git.folder / "large").write_text("a pull request")
+    request = git.commit("request")
+    git("update-ref", "refs/pull/1/head", request)
+    git("tag", "request", request)
+    git("checkout", "--quiet", "main")
+    (git.folder / "note").touch()
+    git.commit("second")
+    source = watch.GitSource(f"file://{git.folder}", "main", "", tmp_path / "state")
+    for number in range(2):
+        revision = source.poll()
+        assert revision is not None and revision.id == head(git)
+        mirror = Git(source.repo)
+        refs = mirror("for-each-ref", "--format=%(refname)").split()
+        assert refs == ["refs/heads/main"]
+        had = mirror("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+        assert first not in had and request not in had
+        (git.folder / "note").write_text(str(number))
+        git.commit("third")
+
+
+def test_a_ref_whose_name_was_a_folder_of_refs_is_followed(git: Git, tmp_path: Path) -> None:
+    url = f"file://{git.folder}"
+    git("branch", "a")
+    assert watch.GitSource(url, "a", "", tmp_path / "state").poll() is not None
+    git("branch", "--move", "a", "b")
+    git("branch", "a/b")
+    assert watch.GitSource(url, "a/b", "", tmp_path / "state").poll() is not None
+
+
+def test_the_callers_way_to_reach_a_remote_is_kept(
+    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ssh` is what GIT_SSH_COMMAND says: here a program that serves the repository itself."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\necho "$@" >> "$0.log"\nfor last; do :; done\nexec sh -c "$last"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("GIT_SSH_COMMAND", f"{ssh} -i key")
+    url = f"ssh://host{git.folder}"
+    revision = watch.GitSource(url, "main", "", tmp_path / "state").poll()
+    assert revision is not None and revision.id == head(git)
+    assert "-i key" in (tmp_path / "ssh.log").read_text()
