@@ -189,7 +189,10 @@ def duration(text: str) -> float:
 @click.command("watch")
 @click.argument("place", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
 @click.option("--git", "repo", metavar="REPO", help="Follow a branch of this repository instead.")
-@click.option("--branch", default="main", show_default=True, help="Branch, tag or commit to follow.")
+@click.option(
+    "--branch", default="main", show_default=True,
+    help="What to follow: a branch, a tag or a commit.",
+)  # fmt: skip
 @click.option("--path", "inside", default="", help="Folder in the repository; default: all of it.")
 @output_option()
 @click.pass_obj
