@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from rankfold import __version__, control, paths
+from rankfold.legible import legible
 from rankfold.reconciler import spec, switches
 from rankfold.reconciler.client import NoReconciler
 from rankfold.reconciler.commands import acting, checkpoints, desired, looking
@@ -31,6 +32,7 @@ def main() -> NoReturn:
     except click.Abort:
         sys.exit(130)
     except click.UsageError as error:
+        error.message = legible(error.message)
         error.show()
         sys.exit(EXIT_USAGE)
     except click.ClickException as error:

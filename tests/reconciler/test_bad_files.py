@@ -76,6 +76,8 @@ def test_no_file_name_steers_the_terminal(rankfold: Rankfold, specs: Specs) -> N
     for command in ("status", "describe big", "events", "plan -f " + str(specs.folder)):
         shown += [rankfold.run(*command.split())]
         shown += [rankfold.run(*command.split(), "-o", "json")]
+    shown += [rankfold.run("describe", "\x1b[2J"), rankfold.run("\x1b[2J")]
+    assert [done.returncode for done in shown[-2:]] == [1, 64]
     for done in shown:
         text = (done.stdout + done.stderr).replace("\n", "").replace("\t", "")
         assert text.isprintable(), repr(text)
