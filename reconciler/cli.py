@@ -32,8 +32,7 @@ def main() -> NoReturn:
     except click.Abort:
         sys.exit(130)
     except click.UsageError as error:
-        error.message = legible(error.message)
-        error.show()
+        click.UsageError(legible(error.format_message()), error.ctx).show()
         sys.exit(EXIT_USAGE)
     except click.ClickException as error:
         fail(error.format_message())
