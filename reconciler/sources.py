@@ -29,7 +29,7 @@ from rankfold.reconciler.revision import (
     save_faults,
     store_faults,
 )
-from rankfold.reconciler.store import Store
+from rankfold.reconciler.store import NotAccepted, Store
 from rankfold.reconciler.values import Json
 from rankfold.reconciler.watch import Reader, Reading, Revision, note_fault, same
 
@@ -283,8 +283,7 @@ class Sources:
         except sqlite3.Error:
             raise
         except Exception as error:  # noqa: BLE001 - see above
-            note_fault(f"accepting {revision.id[:19]}", error)
-            faults = [_failed(error)]
+            faults = [_failed(revision, error)]
         self.faults = faults
         self._note_attempt(reader, revision)
 
@@ -354,10 +353,16 @@ def _saved_at(revision: Revision, name: str) -> float:
     return revision.loaded.saved_at.get(origin.file, revision.saved_at)
 
 
-def _failed(error: Exception) -> spec.Fault:
+def _failed(revision: Revision, error: Exception) -> spec.Fault:
+    """A fault of ours, at the object that it concerns, if that is known."""
+    place = Origin("-", 1)
+    if isinstance(error, NotAccepted):
+        place = revision.loaded.origins[error.key]
+        error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    note_fault(f"accepting {revision.id[:19]}", error)
     kind = type(error).__name__  # not what it says: that may be a value of `env`
     reason = f"accepting it failed: a fault in rankfold ({kind}); see the reconciler's log"
-    return spec.Fault("-", 1, "-", reason)
+    return spec.Fault(place.file, place.line, "-", reason)
 
 
 def storage_error(state: Path, error: sqlite3.Error) -> control.ControlError:

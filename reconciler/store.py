@@ -73,6 +73,14 @@ class StoreError(Exception):
     """The journal cannot be used; the message says what to do."""
 
 
+class NotAccepted(Exception):
+    """Accepting an object raised the cause of this."""
+
+    def __init__(self, kind: str, name: str):
+        super().__init__(f"{kind}/{name}")
+        self.key = kind, name
+
+
 def _columns(kind: type[T]) -> tuple[str, ...]:
     return tuple(kind.__annotations__)
 
@@ -362,7 +370,8 @@ class Store:
             self.set("source", new)
 
     def accept(self, loaded: Loaded, source: str, revision: str) -> list[str]:
-        """Take a whole revision of a source; gives the jobs whose object changed."""
+        """Take a whole revision of a source; gives the jobs whose object changed. Raises
+        NotAccepted for an object that a fault of ours concerns."""
         changed: list[str] = []
         specs: list[Job | Pool] = [*loaded.desired.pools.values(), *loaded.desired.jobs.values()]
         kept = {_key(spec) for spec in specs}
@@ -373,7 +382,12 @@ class Store:
                 if self._retire(old):
                     changed.append(old.name)
             for spec in specs:
-                changes = self.put(spec, source, loaded.origins[_key(spec)], revision)
+                try:
+                    changes = self.put(spec, source, loaded.origins[_key(spec)], revision)
+                except (sqlite3.Error, StoreError):
+                    raise
+                except Exception as error:
+                    raise NotAccepted(*_key(spec)) from error
                 if changes and isinstance(spec, Job):
                     changed.append(spec.name)
             self.set("source", source)
